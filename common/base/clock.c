@@ -1,0 +1,9 @@
+#include "common/base/clock.h"
+
+#include <time.h>
+
+uint64_t clock_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}

@@ -1,0 +1,103 @@
+#include "common/base/program.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+const char *program_exit_help(void) {
+  return "Exit status:\n"
+#define PROGRAM_EXIT_LINE(name, number, text) "  " #number "\t" text "\n"
+      PROGRAM_EXIT_LIST(PROGRAM_EXIT_LINE);
+#undef PROGRAM_EXIT_LINE
+}
+
+int program_exit_of_file(int code) {
+  bool file = code == ERR_IO || code == ERR_FORMAT || code == ERR_UNSUPPORTED || code == ERR_LIMIT;
+  return file ? PROGRAM_EXIT_FILE : PROGRAM_EXIT_FAILED;
+}
+
+/* strtoll and its like skip blanks and take less than the whole: a flag's value is all or nothing. */
+static bool starts_number(const char *text) {
+  return (*text >= '0' && *text <= '9') || ((*text == '-' || *text == '.') && text[1]);
+}
+
+int program_int(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out, err *e) {
+  char *end;
+  errno = 0;
+  long long value = strtoll(text, &end, 10);
+  bool whole = starts_number(text) && *end == 0 && errno == 0;
+  if (!whole || value < low || value > high)
+    return err_set(e, ERR_ARG, "%s must be a whole number from %lld to %lld, not '%s'", flag, (long long)low,
+                   (long long)high, text);
+  *out = value;
+  return ERR_OK;
+}
+
+int program_u64(const char *flag, const char *text, uint64_t *out, err *e) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  bool whole = *text >= '0' && *text <= '9' && *end == 0 && errno == 0;
+  if (!whole) return err_set(e, ERR_ARG, "%s must be a whole number from 0 to 2^64 - 1, not '%s'", flag, text);
+  *out = value;
+  return ERR_OK;
+}
+
+int program_double(const char *flag, const char *text, double low, double high, double *out, err *e) {
+  char *end;
+  errno = 0;
+  double value = strtod(text, &end);
+  bool whole = starts_number(text) && *end == 0 && errno == 0 && !isnan(value);
+  if (!whole || value < low || value > high)
+    return err_set(e, ERR_ARG, "%s must be a number from %g to %g, not '%s'", flag, low, high, text);
+  *out = value;
+  return ERR_OK;
+}
+
+int program_choice(const char *flag, const char *text, const char *const *names, int count, err *e) {
+  char list[200] = "";
+  for (int i = 0; i < count; i++) {
+    if (strcmp(text, names[i]) == 0) return i;
+    size_t used = strlen(list);
+    snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+  }
+  return err_set(e, ERR_ARG, "%s must be one of %s, not '%s'", flag, list, text);
+}
+
+int program_random(void *out, size_t size, err *e) {
+  char *at = out;
+  while (size > 0) {
+    ssize_t n = getrandom(at, size, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return err_set(e, ERR_IO, "the system gives no random numbers: %s", strerror(errno));
+    at += n;
+    size -= (size_t)n;
+  }
+  return ERR_OK;
+}
+
+int32_t program_processors(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (int32_t)n : 1;
+}
+
+int program_follow_parent(int64_t parent, err *e) {
+  if (prctl(PR_SET_PDEATHSIG, SIGHUP) != 0)
+    return err_set(e, ERR_IO, "cannot ask to end with the parent: %s", strerror(errno));
+  signal(SIGHUP, SIG_DFL);
+  signal(SIGINT, SIG_IGN);
+  if (getppid() != (pid_t)parent) /* it died before the request above */
+    return err_set(e, ERR_STATE, "process %lld, which this one should follow, is not its parent",
+                   (long long)parent);
+  return ERR_OK;
+}

@@ -1,0 +1,29 @@
+/* ring.h - a queue between two threads: one puts in, one takes out, neither locks.
+ *
+ * Items are copied. The taker may wait: it spins at most RING_SPIN_US and then sleeps on a futex, so that a
+ * waiting thread does not starve the other program of a small machine. A put that finds nobody asleep makes no
+ * system call. Memory is taken once, at init. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RING_SPIN_US   20
+#define RING_ITEMS_MAX 65536
+
+typedef struct ring ring;
+
+/* Room for at least `items` (in [1, RING_ITEMS_MAX]) of item_size bytes; NULL when out of memory. */
+ring *ring_alloc(uint32_t items, uint32_t item_size);
+void ring_free(ring *r); /* no thread uses it any more; NULL is allowed */
+
+/* One thread: false when it is full. */
+bool ring_put(ring *r, const void *item);
+/* That thread, or whoever comes after its last put: a wait ends. Items that are in the ring stay in it. */
+void ring_close(ring *r);
+
+/* The other thread: false when it is empty. */
+bool ring_take(ring *r, void *item);
+/* Waits for an item. False when the ring is closed and empty. */
+bool ring_wait(ring *r, void *item);

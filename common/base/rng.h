@@ -1,0 +1,22 @@
+/* rng.h - Philox4x32-10, a counter-based generator: random numbers are a function, there is no state to lose.
+ *
+ * Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11); answers checked against
+ * Random123's published known-answer vectors. */
+#pragma once
+
+#include <stdint.h>
+
+typedef struct philox_block {
+  uint32_t lane[4];
+} philox_block;
+
+philox_block philox4x32(const uint32_t counter[4], const uint32_t key[2]);
+
+/* The same for `blocks` counters that differ in counter[0] alone, which counts up by one (and wraps). Writes
+ * their lanes, 4 a block, to out [4 * blocks]. Several times as fast as one by one. */
+void philox_run(const uint32_t counter[4], const uint32_t key[2], int32_t blocks, uint32_t *out);
+
+/* Uniform in (0, 1), exact in f32: the 2^23 midpoints. Here, so that loops over it become vector code. */
+static inline float philox_unit(uint32_t x) {
+  return ((float)(int32_t)(x >> 9) + 0.5f) * 0x1p-23f;
+}

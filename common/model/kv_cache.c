@@ -1,0 +1,249 @@
+#include "common/model/kv_rows.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+typedef enum { STAGE_NONE, STAGE_RESERVED, STAGE_WRITTEN } stage_state;
+
+typedef struct sequence {
+  bool used;
+  int32_t length;
+  ops_kv rows;
+  void *stage; /* memory of the staging area, or NULL */
+  stage_state state;
+  int32_t stage_count;
+  int32_t parents[KV_STAGE_MAX];
+} sequence;
+
+struct kv_cache {
+  ops_kv_shape shape;
+  int32_t sequence_count, context; /* context as asked for; the shape's is rounded up to a tile */
+  mem *mem;
+  ops *device;
+  sequence *sequences;
+  void *rows;
+  kv_counters counters;
+};
+
+static size_t element_bytes(const kv_cache *k) {
+  return k->shape.type == OPS_KV_F16 ? 2 : 4;
+}
+
+/* Keys (or values) of one row in all layers. */
+static size_t half_row_bytes(const kv_cache *k) {
+  return (size_t)k->shape.layers * (size_t)k->shape.kv_heads * (size_t)k->shape.head_dim * element_bytes(k);
+}
+
+static sequence *sequence_of(const kv_cache *k, int32_t seq) {
+  assert(seq >= 0 && seq < k->sequence_count && k->sequences[seq].used);
+  return &k->sequences[seq];
+}
+
+static ops_kv_shape shape_of(const model_config *c, const kv_options *o) {
+  return (ops_kv_shape){
+      .type = o->type == KV_F16 ? OPS_KV_F16 : OPS_KV_F32,
+      .layers = c->layers,
+      .kv_heads = c->kv_heads,
+      .head_dim = c->head_dim,
+      .context = (o->context + OPS_TILE - 1) / OPS_TILE * OPS_TILE,
+      .stage = KV_STAGE_MAX,
+  };
+}
+
+/* Takes the memory of all sequences and cuts it up. */
+static bool take_rows(kv_cache *k) {
+  size_t half;
+  if (__builtin_mul_overflow(half_row_bytes(k), (size_t)k->shape.context, &half) ||
+      half > SIZE_MAX / 2 / (size_t)k->sequence_count) {
+    return false;
+  }
+  k->sequences = mem_alloc(k->mem, MEM_KV, (size_t)k->sequence_count * sizeof *k->sequences);
+  k->rows = mem_alloc(k->mem, MEM_KV, 2 * half * (size_t)k->sequence_count);
+  if (!k->sequences || !k->rows) return false;
+  for (int32_t i = 0; i < k->sequence_count; i++) {
+    uint8_t *keys = (uint8_t *)k->rows + 2 * half * (size_t)i;
+    k->sequences[i].rows = (ops_kv){.keys = keys, .values = keys + half};
+  }
+  return true;
+}
+
+int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e) {
+  *out = NULL;
+  if (o->sequences < 1)
+    return err_set(e, ERR_ARG, "a cache needs at least one sequence, not %d", o->sequences);
+  if (o->context < 1 || o->context > MODEL_CONTEXT_MAX) {
+    return err_set(e, ERR_ARG, "a context of %d is not possible: give 1 to %d (--ctx)", o->context,
+                   MODEL_CONTEXT_MAX);
+  }
+  kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
+  if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
+  *k = (kv_cache){.shape = shape_of(c, o), .sequence_count = o->sequences, .context = o->context, .mem = m};
+  if (!take_rows(k)) {
+    kv_close(k);
+    return err_set(e, ERR_NOMEM, "no memory for the cache of %d sequences of %d tokens: give a smaller --ctx",
+                   o->sequences, o->context);
+  }
+  *out = k;
+  return ERR_OK;
+}
+
+void kv_close(kv_cache *k) {
+  if (!k) return;
+  for (int32_t i = 0; k->sequences && i < k->sequence_count; i++) mem_free(k->sequences[i].stage);
+  mem_free(k->sequences);
+  mem_free(k->rows);
+  mem_free(k);
+}
+
+int32_t kv_acquire(kv_cache *k) {
+  for (int32_t i = 0; i < k->sequence_count; i++) {
+    if (k->sequences[i].used) continue;
+    k->sequences[i].used = true;
+    return i;
+  }
+  return ERR_FULL;
+}
+
+static void drop_stage(kv_cache *k, sequence *s, int32_t kept) {
+  if (s->state == STAGE_NONE) return;
+  k->counters.rejected_rows += (uint64_t)(s->stage_count - kept);
+  s->state = STAGE_NONE;
+  s->stage_count = 0;
+}
+
+void kv_release(kv_cache *k, int32_t seq) {
+  sequence *s = sequence_of(k, seq);
+  drop_stage(k, s, 0);
+  s->length = 0;
+  s->used = false;
+}
+
+int32_t kv_length(const kv_cache *k, int32_t seq) {
+  return sequence_of(k, seq)->length;
+}
+
+/* Depth of the tree, its root row counting 1; 0 when the parents do not make a tree with the root row 0. */
+static int32_t tree_depth(const int32_t *parents, int32_t count) {
+  int32_t depth[KV_STAGE_MAX] = {1}, deepest = 1;
+  if (parents[0] != -1) return 0;
+  for (int32_t i = 1; i < count; i++) {
+    if (parents[i] < 0 || parents[i] >= i) return 0;
+    depth[i] = depth[parents[i]] + 1;
+    if (depth[i] > deepest) deepest = depth[i];
+  }
+  return deepest;
+}
+
+static bool take_stage(kv_cache *k, sequence *s) {
+  if (s->stage) return true;
+  size_t half = half_row_bytes(k) * KV_STAGE_MAX;
+  s->stage = mem_alloc(k->mem, MEM_SPECULATION, 2 * half);
+  if (!s->stage) return false;
+  s->rows.stage_keys = s->stage;
+  s->rows.stage_values = (uint8_t *)s->stage + half;
+  return true;
+}
+
+static int check_stage(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t count) {
+  if (s->state != STAGE_NONE) return ERR_STATE;
+  if (count < 1) return ERR_ARG;
+  if (count > KV_STAGE_MAX) return ERR_LIMIT;
+  int32_t depth = tree_depth(parents, count);
+  if (depth == 0) return ERR_ARG;
+  return depth > k->context - s->length ? ERR_LIMIT : ERR_OK;
+}
+
+int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  int rc = check_stage(k, s, parents, count);
+  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
+  if (rc != ERR_OK) {
+    k->counters.refusals++;
+    return rc;
+  }
+  memcpy(s->parents, parents, (size_t)count * sizeof *parents);
+  s->stage_count = count;
+  s->state = STAGE_RESERVED;
+  k->counters.stage_operations++;
+  k->counters.staged_rows += (uint64_t)count;
+  return ERR_OK;
+}
+
+static bool is_chain(const sequence *s, const int32_t *path, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    if (path[i] < 0 || path[i] >= s->stage_count) return false;
+    if (s->parents[path[i]] != (i == 0 ? -1 : path[i - 1])) return false;
+  }
+  return true;
+}
+
+int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  int rc = ERR_OK;
+  if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN))
+    rc = ERR_STATE;
+  else if (count < 0 || !is_chain(s, path, count))
+    rc = ERR_ARG;
+  if (rc != ERR_OK) {
+    k->counters.refusals++;
+    return rc;
+  }
+  if (count > 0) k->device->table->commit(k->device, &k->shape, &s->rows, path, count, s->length);
+  s->length += count;
+  drop_stage(k, s, count);
+  k->counters.committed_rows += (uint64_t)count;
+  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
+  return ERR_OK;
+}
+
+int kv_rollback(kv_cache *k, int32_t seq, int32_t length) {
+  sequence *s = sequence_of(k, seq);
+  if (length < 0 || length > s->length) return ERR_ARG;
+  drop_stage(k, s, 0);
+  k->counters.rewound_rows += (uint64_t)(s->length - length);
+  s->length = length;
+  return ERR_OK;
+}
+
+kv_counters kv_count(const kv_cache *k) {
+  return k->counters;
+}
+
+const ops_kv_shape *kv_shape(const kv_cache *k) {
+  return &k->shape;
+}
+
+const ops_kv *kv_pointers(const kv_cache *k, int32_t seq) {
+  return &sequence_of(k, seq)->rows;
+}
+
+void kv_bind(kv_cache *k, ops *device) {
+  k->device = device;
+}
+
+int kv_check_append(const kv_cache *k, int32_t seq, int32_t count) {
+  const sequence *s = sequence_of(k, seq);
+  if (s->state != STAGE_NONE) return ERR_STATE;
+  return count > k->context - s->length ? ERR_LIMIT : ERR_OK;
+}
+
+int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
+  const sequence *s = sequence_of(k, seq);
+  if (s->state != STAGE_RESERVED) return ERR_STATE;
+  bool same = count == s->stage_count && memcmp(parents, s->parents, (size_t)count * sizeof *parents) == 0;
+  return same ? ERR_OK : ERR_ARG;
+}
+
+void kv_appended(kv_cache *k, int32_t seq, int32_t count) {
+  sequence_of(k, seq)->length += count;
+  k->counters.appended_rows += (uint64_t)count;
+  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
+}
+
+void kv_staged(kv_cache *k, int32_t seq) {
+  sequence *s = sequence_of(k, seq);
+  assert(s->state == STAGE_RESERVED);
+  s->state = STAGE_WRITTEN;
+  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)s->stage_count;
+}

@@ -1,0 +1,54 @@
+/* kv_cache.h - keys and values of every sequence of one model: static layout.
+ *
+ * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
+ * until it is the root of a forward. Two ways in: `append` (plain decode and prefill: rows are written
+ * straight into the sequence's tail) and `stage` + `commit` (tree rows). Two verbs shorten or grow committed
+ * rows: commit and rollback. One thread owns a cache. Memory of committed rows is taken once at open, zeroed
+ * once; the staging area is taken at the first stage (MEM_SPECULATION), so that without a draft there is
+ * none.
+ *
+ * Row layout: a key of logical position p stands in tile slot p mod tile whether committed or staged. */
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "common/file/model_config.h"
+
+#define KV_STAGE_MAX 256 /* tree rows of one sequence */
+
+typedef enum { KV_F32, KV_F16 } kv_type;
+
+typedef struct kv_options {
+  int32_t sequences; /* >= 1 */
+  int32_t context;   /* rows of one sequence */
+  kv_type type;
+} kv_options;
+
+typedef struct kv_counters {
+  uint64_t stage_operations, staged_rows; /* two figures */
+  uint64_t appended_rows, committed_rows, rejected_rows, rewound_rows;
+  uint64_t bytes_written; /* by append, stage and commit, keys and values, all layers */
+  uint64_t refusals;      /* stages and commits that changed nothing */
+} kv_counters;
+
+typedef struct kv_cache kv_cache;
+
+int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e);
+void kv_close(kv_cache *k);
+
+int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, sequences), or ERR_FULL */
+void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */
+int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
+
+/* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Exactly
+ * one root row: row 0. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
+int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
+/* Appends staged rows path[0..count), a chain from the root row downwards, in all layers; drops the rest and
+ * closes the stage. count 0 drops all. ERR_ARG (not a chain), ERR_STATE (no stage, or its forward has not
+ * run): nothing changes. */
+int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
+/* Keeps the first `length` committed rows; an open stage is dropped. O(1). ERR_ARG beyond the present length.
+ */
+int kv_rollback(kv_cache *k, int32_t seq, int32_t length);
+
+kv_counters kv_count(const kv_cache *k);

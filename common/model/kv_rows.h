@@ -1,0 +1,22 @@
+/* kv_rows.h - what the forward pass needs of a cache beyond kv_cache.h: where rows lie, whether they may be
+ * written, and that they have been. For model.c and the cache's tests. */
+#pragma once
+
+#include "common/model/kv_cache.h"
+#include "kernels/ops.h"
+
+const ops_kv_shape *kv_shape(const kv_cache *k);
+const ops_kv *kv_pointers(const kv_cache *k,
+                          int32_t seq); /* stable until close; staging NULL before a stage */
+
+/* The device that moves rows at a commit; it outlives every commit. The forward binds its own. */
+void kv_bind(kv_cache *k, ops *device);
+
+/* ERR_LIMIT (past the context), ERR_STATE (a stage is open). */
+int kv_check_append(const kv_cache *k, int32_t seq, int32_t count);
+/* ERR_STATE (no stage, or its forward has run already), ERR_ARG (not the tree that was staged). */
+int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
+
+/* The rows have been written to all layers: now they count. */
+void kv_appended(kv_cache *k, int32_t seq, int32_t count);
+void kv_staged(kv_cache *k, int32_t seq);

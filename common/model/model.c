@@ -1,0 +1,410 @@
+#include "common/model/model.h"
+#include "common/model/kv_rows.h"
+#include "common/model/rope.h"
+#include "common/model/weights.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NUMERICS_VERSION 1 /* grows with every change of a kernel's bits */
+#define NUMERICS_MAX     32
+#define KV_TYPES         2
+
+/* What one forward needs beside the weights: f32 unless said otherwise, R = MODEL_ROWS_MAX. */
+typedef struct activations {
+  float *x;         /* [R][embed] the residual stream */
+  ops_act normed;   /* [R][embed] */
+  float *q, *k, *v; /* [R][heads * head_dim], [R][kv_heads * head_dim] twice */
+  ops_act attended; /* [R][heads * head_dim] */
+  float *gate, *up; /* [R][ffn] */
+  ops_act hidden;   /* [R][ffn] */
+  float *rope;      /* [R][2][rope_dim] */
+  float *scratch;   /* attention_floats of the largest cache seen */
+  size_t scratch_floats;
+  float *logits; /* [logit_capacity][vocab] */
+  int32_t logit_capacity;
+} activations;
+
+struct model {
+  model_config config;
+  model_math math;
+  ops *device;
+  mem *mem;
+  weights weights;
+  float *frequencies; /* [rope_dim / 2] */
+  activations act;
+  char numerics[KV_TYPES][NUMERICS_MAX];
+  uint64_t logit_rows;
+
+  /* The last forward. */
+  ops_row rows[MODEL_ROWS_MAX];
+  int32_t row_count, segment_count;
+  int32_t segment_first[MODEL_ROWS_MAX + 1]; /* its first row */
+  int32_t logit_index[MODEL_ROWS_MAX];       /* the row of each line of logits */
+  int32_t logit_count;
+  int32_t logit_line[MODEL_ROWS_MAX]; /* the line of each row, or -1 */
+  int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX] staging slots; taken with the first tree */
+};
+
+/* --- opening --- */
+
+static float *take_floats(model *m, size_t rows, size_t columns) {
+  return mem_alloc(m->mem, MEM_ACTIVATIONS, rows * columns * sizeof(float));
+}
+
+/* The int8 form is taken only where a quantised weight can read it. */
+static bool take_act(model *m, ops_act *a, int32_t columns) {
+  *a = (ops_act){.columns = columns, .f32 = take_floats(m, MODEL_ROWS_MAX, (size_t)columns)};
+  if (m->math != MODEL_MATH_INT8 || columns % OPS_BLOCK != 0) return a->f32 != NULL;
+  size_t blocks = (size_t)columns / OPS_BLOCK;
+  a->q8 = mem_alloc(m->mem, MEM_ACTIVATIONS, (size_t)MODEL_ROWS_MAX * (size_t)columns);
+  a->scale = take_floats(m, MODEL_ROWS_MAX, blocks);
+  a->sum = take_floats(m, MODEL_ROWS_MAX, blocks);
+  return a->f32 && a->q8 && a->scale && a->sum;
+}
+
+static void free_act(ops_act *a) {
+  mem_free(a->f32);
+  mem_free(a->q8);
+  mem_free(a->scale);
+  mem_free(a->sum);
+}
+
+static bool take_activations(model *m) {
+  const model_config *c = &m->config;
+  activations *a = &m->act;
+  size_t q = (size_t)c->heads * (size_t)c->head_dim, kv = (size_t)c->kv_heads * (size_t)c->head_dim;
+  a->x = take_floats(m, MODEL_ROWS_MAX, (size_t)c->embed);
+  a->q = take_floats(m, MODEL_ROWS_MAX, q);
+  a->k = take_floats(m, MODEL_ROWS_MAX, kv);
+  a->v = take_floats(m, MODEL_ROWS_MAX, kv);
+  a->gate = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
+  a->up = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
+  a->rope = take_floats(m, MODEL_ROWS_MAX, 2 * (size_t)c->rope_dim);
+  a->logits = take_floats(m, 1, (size_t)c->vocab);
+  a->logit_capacity = 1;
+  m->frequencies = take_floats(m, 1, (size_t)c->rope_dim);
+  bool acts = take_act(m, &a->normed, c->embed) && take_act(m, &a->attended, c->heads * c->head_dim) &&
+              take_act(m, &a->hidden, c->ffn);
+  return acts && a->x && a->q && a->k && a->v && a->gate && a->up && a->rope && a->logits && m->frequencies;
+}
+
+static void free_activations(activations *a) {
+  float *plain[] = {a->x, a->q, a->k, a->v, a->gate, a->up, a->rope, a->scratch, a->logits};
+  for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) mem_free(plain[i]);
+  free_act(&a->normed);
+  free_act(&a->attended);
+  free_act(&a->hidden);
+}
+
+static int open_device(model *m, const model_options *o, err *e) {
+  ops_cpu_isa isa = o->isa == MODEL_ISA_C ? OPS_CPU_C : OPS_CPU_AVX2;
+  if (o->isa == MODEL_ISA_AUTO && !ops_cpu_has(isa)) isa = OPS_CPU_C;
+  if (!ops_cpu_has(isa)) return err_set(e, ERR_UNSUPPORTED, "this processor has no AVX2, FMA and F16C");
+  if (o->threads < 1 || o->threads > OPS_THREADS_MAX) {
+    return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
+                   OPS_THREADS_MAX);
+  }
+  m->device = ops_cpu_open(isa, o->threads);
+  return m->device ? ERR_OK
+                   : err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
+}
+
+static void name_numerics(model *m) {
+  static const char *const types[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16"};
+  for (int i = 0; i < KV_TYPES; i++) {
+    snprintf(m->numerics[i], NUMERICS_MAX, "cpu/%s/kv-%s/%d", m->math == MODEL_MATH_INT8 ? "int8" : "f32",
+             types[i], NUMERICS_VERSION);
+  }
+}
+
+static int open_parts(model *m, const gguf *g, const model_options *o, err *e) {
+  int rc = model_config_read(&m->config, g, e);
+  if (rc != ERR_OK) return rc;
+  if (m->config.head_dim > OPS_HEAD_DIM_MAX) {
+    return err_set(e, ERR_UNSUPPORTED, "heads of %d are wider than the %d built here", m->config.head_dim,
+                   OPS_HEAD_DIM_MAX);
+  }
+  rc = open_device(m, o, e);
+  if (rc != ERR_OK) return rc;
+  if (!take_activations(m))
+    return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
+  rope_frequencies(m->config.rope_base, m->config.rope_dim, m->frequencies);
+  name_numerics(m);
+  weights_progress progress = {o->progress, o->progress_context};
+  return weights_load(&m->weights, g, &m->config, m->device, progress, m->mem, e);
+}
+
+int model_open(model **out, const gguf *g, const model_options *o, mem *mm, err *e) {
+  *out = NULL;
+  model *m = mem_alloc(mm, MEM_GENERAL, sizeof *m);
+  if (!m) return err_set(e, ERR_NOMEM, "no memory for the model");
+  *m = (model){.math = o->math, .mem = mm};
+  int rc = open_parts(m, g, o, e);
+  if (rc != ERR_OK) {
+    model_close(m);
+    return rc;
+  }
+  *out = m;
+  return ERR_OK;
+}
+
+void model_close(model *m) {
+  if (!m) return;
+  if (m->device) m->device->table->close(m->device);
+  weights_free(&m->weights);
+  free_activations(&m->act);
+  mem_free(m->frequencies);
+  mem_free(m->paths);
+  mem_free(m);
+}
+
+/* --- the batch: checked whole before anything is written --- */
+
+static int check_segment(const model *m, const kv_cache *k, const model_segment *s) {
+  if (s->count < 1) return ERR_ARG;
+  for (int32_t i = 0; i < s->count; i++) {
+    if (s->tokens[i] < 0 || s->tokens[i] >= m->config.vocab) return ERR_ARG;
+  }
+  if (s->kind == MODEL_APPEND) return kv_check_append(k, s->seq, s->count);
+  return kv_check_tree(k, s->seq, s->parents, s->count);
+}
+
+static bool seen_before(const model_segment *segments, int32_t i) {
+  for (int32_t j = 0; j < i; j++) {
+    if (segments[j].seq == segments[i].seq) return true;
+  }
+  return false;
+}
+
+static int check_batch(const model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
+  if (count < 1) return ERR_ARG;
+  int64_t rows = 0;
+  for (int32_t i = 0; i < count; i++) {
+    rows += segments[i].count;
+    if (rows > MODEL_ROWS_MAX) return ERR_LIMIT;
+    int rc = check_segment(m, k, &segments[i]);
+    if (rc != ERR_OK) return rc;
+    if (seen_before(segments, i)) return ERR_ARG;
+  }
+  return ERR_OK;
+}
+
+static bool wants_logits(const model_segment *s, int32_t row) {
+  return !s->no_logits && (s->all_logits || row == s->count - 1);
+}
+
+static int32_t logits_wanted(const model_segment *segments, int32_t count) {
+  int32_t wanted = 0;
+  for (int32_t i = 0; i < count; i++) {
+    if (!segments[i].no_logits) wanted += segments[i].all_logits ? segments[i].count : 1;
+  }
+  return wanted;
+}
+
+static bool has_tree(const model_segment *segments, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    if (segments[i].kind == MODEL_TREE) return true;
+  }
+  return false;
+}
+
+/* What grows with use: memory that only trees ask for is booked as such. */
+static int take_for_batch(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
+  activations *a = &m->act;
+  bool tree = has_tree(segments, count);
+  mem_tag tag = tree ? MEM_SPECULATION : MEM_ACTIVATIONS;
+  if (tree && !m->paths) {
+    m->paths = mem_alloc(m->mem, tag, (size_t)MODEL_ROWS_MAX * KV_STAGE_MAX * sizeof *m->paths);
+    if (!m->paths) return ERR_NOMEM;
+  }
+  int32_t wanted = logits_wanted(segments, count);
+  if (wanted > a->logit_capacity) {
+    float *logits = mem_alloc(m->mem, tag, (size_t)wanted * (size_t)m->config.vocab * sizeof *logits);
+    if (!logits) return ERR_NOMEM;
+    mem_free(a->logits);
+    a->logits = logits;
+    a->logit_capacity = wanted;
+    m->segment_count = 0; /* the last forward's are gone */
+  }
+  size_t floats = m->device->table->attention_floats(m->device, kv_shape(k), m->config.heads);
+  if (floats > a->scratch_floats) {
+    float *scratch = mem_alloc(m->mem, MEM_ACTIVATIONS, floats * sizeof *scratch);
+    if (!scratch) return ERR_NOMEM;
+    mem_free(a->scratch);
+    a->scratch = scratch;
+    a->scratch_floats = floats;
+  }
+  return ERR_OK;
+}
+
+static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
+  int32_t position = kv_length(k, s->seq) + i;
+  return (ops_row){
+      .kv = kv_pointers(k, s->seq), .token = s->tokens[i], .position = position, .length = position + 1};
+}
+
+/* The path of a tree row is its parent's and its own slot. `first` is the batch row of the tree's root. */
+static ops_row tree_row(model *m, const kv_cache *k, const model_segment *s, int32_t i, int32_t first) {
+  int32_t *path = m->paths + (size_t)(first + i) * KV_STAGE_MAX, count = 0;
+  if (i > 0) {
+    const ops_row *parent = &m->rows[first + s->parents[i]];
+    count = parent->path_count;
+    memcpy(path, parent->path, (size_t)count * sizeof *path);
+  }
+  path[count] = i;
+  int32_t length = kv_length(k, s->seq);
+  return (ops_row){.kv = kv_pointers(k, s->seq),
+                   .token = s->tokens[i],
+                   .position = length + count,
+                   .length = length,
+                   .path_count = count + 1,
+                   .path = path};
+}
+
+static void build_rows(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
+  m->row_count = m->logit_count = 0;
+  m->segment_count = count;
+  for (int32_t i = 0; i < count; i++) {
+    const model_segment *s = &segments[i];
+    int32_t first = m->segment_first[i] = m->row_count;
+    for (int32_t r = 0; r < s->count; r++) {
+      int32_t row = m->row_count++;
+      m->rows[row] = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(m, k, s, r, first);
+      m->logit_line[row] = -1;
+      if (!wants_logits(s, r)) continue;
+      m->logit_line[row] = m->logit_count;
+      m->logit_index[m->logit_count++] = row;
+    }
+  }
+  m->segment_first[count] = m->row_count;
+  for (int32_t i = 0; i < m->row_count; i++) {
+    rope_row(m->frequencies, m->config.rope_dim, m->rows[i].position,
+             m->act.rope + (size_t)i * 2 * (size_t)m->config.rope_dim);
+  }
+}
+
+/* --- the graph --- */
+
+static void norm(model *m, const int32_t *index, int32_t count, const float *w) {
+  ops *d = m->device;
+  d->table->norm(d, m->act.x, index, count, w, m->config.norm_eps, &m->act.normed);
+  d->table->quantize(d, &m->act.normed, count);
+}
+
+static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
+  activations *a = &m->act;
+  ops *d = m->device;
+  norm(m, NULL, m->row_count, w->attn_norm);
+  const ops_linear jobs[] = {{&w->q, a->q, false}, {&w->k, a->k, false}, {&w->v, a->v, false}};
+  d->table->linear(d, jobs, 3, &a->normed, m->row_count);
+  d->table->rope_store(d, s, layer, m->rows, m->row_count, m->config.heads, a->rope, m->config.rope_dim, a->q,
+                       a->k, a->v);
+}
+
+static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
+  activations *a = &m->act;
+  ops *d = m->device;
+  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, a->q, &a->attended, a->scratch);
+  d->table->quantize(d, &a->attended, m->row_count);
+  d->table->linear(d, &(ops_linear){&w->output, a->x, true}, 1, &a->attended, m->row_count);
+}
+
+static void feed_forward(model *m, const layer_weights *w) {
+  activations *a = &m->act;
+  ops *d = m->device;
+  norm(m, NULL, m->row_count, w->ffn_norm);
+  const ops_linear jobs[] = {{&w->gate, a->gate, false}, {&w->up, a->up, false}};
+  d->table->linear(d, jobs, 2, &a->normed, m->row_count);
+  d->table->swiglu(d, a->gate, a->up, m->row_count, &a->hidden);
+  d->table->quantize(d, &a->hidden, m->row_count);
+  d->table->linear(d, &(ops_linear){&w->down, a->x, true}, 1, &a->hidden, m->row_count);
+}
+
+static void run_graph(model *m, const ops_kv_shape *s) {
+  ops *d = m->device;
+  d->table->embed(d, m->rows, m->row_count, &m->weights.embed, m->act.x);
+  for (int32_t layer = 0; layer < m->config.layers; layer++) {
+    const layer_weights *w = &m->weights.layers[layer];
+    attention_in(m, w, s, layer);
+    if (layer == m->config.layers - 1 && m->logit_count == 0)
+      return; /* keys and values were all that was wanted */
+    attention_out(m, w, s, layer);
+    feed_forward(m, w);
+  }
+  norm(m, m->logit_index, m->logit_count, m->weights.output_norm);
+  d->table->linear(d, &(ops_linear){&m->weights.head, m->act.logits, false}, 1, &m->act.normed,
+                   m->logit_count);
+  m->logit_rows += (uint64_t)m->logit_count;
+}
+
+static bool fits(const model_config *c, const ops_kv_shape *s) {
+  return s->layers == c->layers && s->kv_heads == c->kv_heads && s->head_dim == c->head_dim;
+}
+
+int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count) {
+  assert(fits(&m->config, kv_shape(k)));
+  int rc = check_batch(m, k, segments, count);
+  if (rc == ERR_OK) rc = take_for_batch(m, k, segments, count);
+  if (rc != ERR_OK) return rc;
+  kv_bind(k, m->device);
+  build_rows(m, k, segments, count);
+  run_graph(m, kv_shape(k));
+  if (m->device->table->sync(m->device) != 0) return ERR_INTERNAL;
+  for (int32_t i = 0; i < count; i++) {
+    if (segments[i].kind == MODEL_APPEND)
+      kv_appended(k, segments[i].seq, segments[i].count);
+    else
+      kv_staged(k, segments[i].seq);
+  }
+  return ERR_OK;
+}
+
+/* --- what it tells --- */
+
+static int32_t logit_line(const model *m, int32_t segment, int32_t row) {
+  if (segment < 0 || segment >= m->segment_count || row < 0) return -1;
+  int32_t at = m->segment_first[segment] + row;
+  return at < m->segment_first[segment + 1] ? m->logit_line[at] : -1;
+}
+
+const float *model_logits(const model *m, int32_t segment, int32_t row) {
+  int32_t line = logit_line(m, segment, row);
+  return line < 0 ? NULL : m->act.logits + (size_t)line * (size_t)m->config.vocab;
+}
+
+int32_t model_argmax(model *m, int32_t segment, int32_t row) {
+  const float *logits = model_logits(m, segment, row);
+  if (!logits) return -1;
+  int32_t id;
+  m->device->table->argmax(m->device, logits, 1, m->config.vocab, &id);
+  return id;
+}
+
+const model_config *model_shape(const model *m) {
+  return &m->config;
+}
+
+const char *model_numerics(const model *m, kv_type type) {
+  return m->numerics[type];
+}
+
+const char *model_variant(const model *m, int32_t rows) {
+  return m->device->table->variant(m->device, rows);
+}
+
+model_counters model_count(const model *m) {
+  const ops_counters *c = &m->device->counters;
+  return (model_counters){
+      .forwards = c->forwards,
+      .rows = c->rows,
+      .logit_rows = m->logit_rows,
+      .staged_rows = c->staged_writes / (uint64_t)m->config.layers,
+      .commit_copies = c->commit_copies,
+  };
+}
+
+void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context) {
+  m->device->table->parallel(m->device, count, body, context);
+}

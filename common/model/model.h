@@ -1,0 +1,68 @@
+/* model.h - a Llama-family model on one device, and its forward pass over a batch of rows (DESIGN: the
+ * forward pass; numerics). The logits of a row depend on its token path alone: not on the other rows, the
+ * batch, the thread count, or whether its ancestors are committed or staged; compared by memcmp in tests/. */
+#pragma once
+
+#include "common/model/kv_cache.h"
+
+#define MODEL_ROWS_MAX 512 /* rows of one forward */
+
+typedef enum { MODEL_MATH_F32, MODEL_MATH_INT8 } model_math;
+typedef enum { MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2 } model_isa;
+
+typedef struct model_options {
+  model_math math;
+  model_isa isa;
+  int32_t threads;                              /* >= 1 */
+  void (*progress)(void *context, double done); /* of loading, [0, 1]; may be NULL */
+  void *progress_context;
+} model_options;
+
+typedef struct model model;
+
+/* Repacks the weights from the mapping; `g` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU).
+ */
+int model_open(model **out, const gguf *g, const model_options *o, mem *m, err *e);
+void model_close(model *m);
+const model_config *model_shape(const model *m);
+/* What may change bits, e.g. "cpu/int8/kv-f16/1"; until close. */
+const char *model_numerics(const model *m, kv_type type);
+/* The kernel variant that a forward of that many rows uses, e.g. "avx2 q4_1x4": for tests and doctor. */
+const char *model_variant(const model *m, int32_t rows);
+
+typedef enum {
+  MODEL_APPEND, /* a chain after the committed rows: written straight into the tail, committed by the forward
+                 */
+  MODEL_TREE    /* row 0 the root; staged: kv_stage has been called with the same parents */
+} model_kind;
+
+typedef struct model_segment { /* rows of one sequence */
+  int32_t seq;
+  model_kind kind;
+  int32_t count;
+  const int32_t *tokens;  /* [count] */
+  const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage; APPEND: NULL */
+  bool all_logits;        /* logits of every row; else of the last row only (APPEND prefill), see no_logits */
+  bool no_logits;
+} model_segment;
+
+/* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
+ * the parents. ERR_LIMIT when a sequence would pass its context, ERR_ARG for a token outside the vocabulary:
+ * nothing changes. */
+int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count);
+
+/* Logits of a row of the last forward: f32 [vocab], until the next forward. NULL for a row without. */
+const float *model_logits(const model *m, int32_t segment, int32_t row);
+/* The id of the largest logit of such a row (ties: the lowest id), or -1 for a row without. */
+int32_t model_argmax(model *m, int32_t segment, int32_t row);
+
+typedef struct model_counters { /* kept in the op table: what really ran */
+  uint64_t forwards, rows, logit_rows;
+  uint64_t staged_rows;   /* rows whose keys went to staging */
+  uint64_t commit_copies; /* rows moved from staging to the committed cache, once a layer */
+} model_counters;
+model_counters model_count(const model *m);
+
+/* A function run by the pool: called for every i in [0, count), split statically. Other work of the engine
+ * thread may use it between forwards. */
+void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);

@@ -1,0 +1,156 @@
+#include "common/model/weights.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_MAX_BYTES 64
+#define PACK_GROUPS    32 /* groups of one piece of parallel work */
+#define ALIGNMENT      64
+
+typedef struct loader {
+  const gguf *g;
+  const model_config *config;
+  ops *device;
+  weights_progress progress;
+  uint8_t *at; /* where the next tensor goes; NULL while sizes are added up */
+  size_t used, total;
+} loader;
+
+static bool type_of(gguf_type type, ops_type *out) {
+  switch (type) {
+  case GGUF_F32:
+    *out = OPS_F32;
+    return true;
+  case GGUF_F16:
+    *out = OPS_F16;
+    return true;
+  case GGUF_BF16:
+    *out = OPS_BF16;
+    return true;
+  case GGUF_Q4_1:
+    *out = OPS_Q4_1;
+    return true;
+  case GGUF_Q8_0:
+    *out = OPS_Q8_0;
+    return true;
+  }
+  return false;
+}
+
+typedef struct pack_job {
+  const ops_table *table;
+  const ops_weight *w;
+  const void *file;
+  void *out;
+  int32_t groups;
+} pack_job;
+
+static void pack_piece(void *context, int32_t i) {
+  const pack_job *j = context;
+  int32_t first = i * PACK_GROUPS, last = first + PACK_GROUPS < j->groups ? first + PACK_GROUPS : j->groups;
+  j->table->pack(j->w->type, j->w->rows, j->w->columns, j->file, j->out, first, last);
+}
+
+static void advance(loader *l, size_t bytes) {
+  l->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (l->at && l->progress.call) l->progress.call(l->progress.context, (double)l->used / (double)l->total);
+}
+
+static int load_matrix(loader *l, const char *name, ops_weight *w) {
+  const gguf_tensor *t = gguf_tensor_find(l->g, name);
+  assert(t); /* model_config_read has seen it */
+  *w = (ops_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0]};
+  if (!type_of(t->type, &w->type)) return ERR_UNSUPPORTED;
+  const ops_table *table = l->device->table;
+  size_t bytes = table->packed_bytes(w->type, w->rows, w->columns);
+  if (bytes == 0 || l->used > SIZE_MAX / 2 - bytes) return ERR_NOMEM;
+  if (l->at) {
+    int32_t groups = (w->rows + OPS_GROUP - 1) / OPS_GROUP;
+    pack_job j = {table, w, t->data, l->at + l->used, groups};
+    table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
+    w->data = j.out;
+  }
+  advance(l, bytes);
+  return ERR_OK;
+}
+
+static int load_vector(loader *l, const char *name, const float **out) {
+  const gguf_tensor *t = gguf_tensor_find(l->g, name);
+  assert(t && t->type == GGUF_F32);
+  if (l->at) {
+    memcpy(l->at + l->used, t->data, t->bytes);
+    *out = (const float *)(l->at + l->used);
+  }
+  advance(l, t->bytes);
+  return ERR_OK;
+}
+
+static int load_layer(loader *l, int32_t layer, layer_weights *w) {
+  const struct {
+    const char *suffix;
+    ops_weight *matrix;
+    const float **vector;
+  } tensors[] = {
+      {"attn_norm", NULL, &w->attn_norm},
+      {"attn_q", &w->q, NULL},
+      {"attn_k", &w->k, NULL},
+      {"attn_v", &w->v, NULL},
+      {"attn_output", &w->output, NULL},
+      {"ffn_norm", NULL, &w->ffn_norm},
+      {"ffn_gate", &w->gate, NULL},
+      {"ffn_up", &w->up, NULL},
+      {"ffn_down", &w->down, NULL},
+  };
+  int rc = ERR_OK;
+  for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && rc == ERR_OK; i++) {
+    char name[NAME_MAX_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", layer, tensors[i].suffix);
+    rc =
+        tensors[i].matrix ? load_matrix(l, name, tensors[i].matrix) : load_vector(l, name, tensors[i].vector);
+  }
+  return rc;
+}
+
+/* Run twice: to add up the sizes, and to pack. */
+static int load_all(loader *l, weights *w) {
+  int rc = ERR_OK;
+  l->used = 0;
+  if (!l->config->tied) rc = load_matrix(l, "token_embd.weight", &w->embed);
+  for (int32_t i = 0; i < l->config->layers && rc == ERR_OK; i++) rc = load_layer(l, i, &w->layers[i]);
+  if (rc == ERR_OK) rc = load_vector(l, "output_norm.weight", &w->output_norm);
+  if (rc == ERR_OK) rc = load_matrix(l, l->config->tied ? "token_embd.weight" : "output.weight", &w->head);
+  if (l->config->tied) w->embed = w->head;
+  return rc;
+}
+
+static int load_into(weights *w, loader *l, mem *m) {
+  w->layers = mem_alloc(m, MEM_GENERAL, (size_t)l->config->layers * sizeof *w->layers);
+  if (!w->layers) return ERR_NOMEM;
+  int rc = load_all(l, w);
+  if (rc != ERR_OK) return rc;
+  l->total = l->used;
+  w->data = mem_alloc(m, MEM_WEIGHTS, l->total);
+  if (!w->data) return ERR_NOMEM;
+  l->at = w->data;
+  return load_all(l, w);
+}
+
+int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, weights_progress progress,
+                 mem *m, err *e) {
+  loader l = {.g = g, .config = c, .device = device, .progress = progress};
+  *w = (weights){0};
+  int rc = load_into(w, &l, m);
+  if (rc == ERR_OK) return ERR_OK;
+  weights_free(w);
+  if (rc == ERR_UNSUPPORTED)
+    return err_set(e, rc, "the model has a tensor of a type that this device does not take");
+  return err_set(e, rc, "no memory for the weights: close other programs or use a smaller model");
+}
+
+void weights_free(weights *w) {
+  mem_free(w->layers);
+  mem_free(w->data);
+  *w = (weights){0};
+}

@@ -1,0 +1,40 @@
+/* prefix.h - a session's committed tokens with the hash of every prefix, and the one rule of the TOKENS
+ * stream.
+ *
+ * All three programs keep one of these per session. Identity of a prefix is (epoch, length, hash); the epoch
+ * is the owner's business. Memory is taken once at init; no function below allocates after that. */
+#pragma once
+
+#include "common/base/hash.h"
+
+typedef struct prefix {
+  int32_t *tokens; /* [capacity] */
+  hash16 *hashes;  /* [capacity + 1]; hashes[n] is the hash of the first n tokens */
+  int32_t length, capacity;
+  uint64_t seed; /* the session's hash seed */
+} prefix;
+
+int prefix_init(prefix *p, int32_t capacity, uint64_t seed); /* ERR_NOMEM */
+void prefix_fini(prefix *p);
+
+/* Empties it and changes the seed. */
+void prefix_reset(prefix *p, uint64_t seed);
+
+int prefix_append(prefix *p, const int32_t *tokens, int32_t count); /* ERR_LIMIT changes nothing */
+void prefix_truncate(prefix *p, int32_t length);                    /* length <= p->length */
+
+/* Does p hold a prefix of this length and hash? False beyond p->length. */
+bool prefix_has(const prefix *p, int32_t length, hash16 hash);
+hash16 prefix_hash(const prefix *p); /* of all of it */
+
+typedef enum {
+  PREFIX_APPLIED,  /* *appended >= 0 tokens were new */
+  PREFIX_BEYOND,   /* base is past our length: ask RESEND from p->length */
+  PREFIX_CONFLICT, /* an overlapping token or the final hash differs: DESYNC */
+  PREFIX_LIMIT     /* would pass the capacity */
+} prefix_verdict;
+
+/* Applies TOKENS(base, tokens[count], hash after them). Nothing changes unless the verdict is PREFIX_APPLIED.
+ * Repetition and reordering are harmless by this rule alone. */
+prefix_verdict prefix_apply(prefix *p, int32_t base, const int32_t *tokens, int32_t count, hash16 hash,
+                            int32_t *appended);

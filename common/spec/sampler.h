@@ -1,0 +1,79 @@
+/* sampler.h - which token a row of logits chooses: a pure function of (logits, options, seed, position).
+ *
+ * Order: repetition penalty, bias, mask, temperature, top-k, top-p, min-p; then Gumbel-max over what is left.
+ * Temperature 0 is the argmax after penalties, bias and mask, lowest id at ties; noise and filters are not
+ * used.
+ *
+ * The noise of (seed, choice, position, token): Philox4x32-10, key (low, high half of seed), counter (token /
+ * 4, position, choice, 0), lane token % 4; u = ((x >> 9) + 0.5) * 2^-23; g = -log(-log u) with sampler_log.
+ * `position` is the index in the whole sequence of the token being chosen.
+ *
+ * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps a beginning of
+ * that order. All is f32 in one fixed order, sums of probabilities are integers (order-free): every device
+ * and language can give the same bits. With z = logit * (1 / temperature), one rounding each, and e =
+ * sampler_exp(z - z_max):
+ *
+ * - top-k keeps the first k;
+ * - top-p keeps the fewest whose sum of floor(e * 2^36) reaches top_p times that sum over all that top-k
+ * left;
+ * - min-p keeps those with z - z_max >= sampler_log(min_p);
+ * - the choice is the largest z + g, ties by the lowest id.
+ *
+ * Sources: Gumbel-max (Maddison et al. 2014); filters as in the reference implementations of their papers
+ * (nucleus: Holtzman et al. 2020; min-p: Nguyen et al. 2024). */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sampler_options {
+  float temperature;    /* 0 = greedy (and all below SAMPLER_TEMPERATURE_MIN); [0, 100] */
+  int32_t top_k;        /* 0 = off */
+  float top_p;          /* 1 = off; (0, 1]: smallest set of most probable tokens whose sum reaches it */
+  float min_p;          /* 0 = off; [0, 1): keep p >= min_p * p_max */
+  float repeat_penalty; /* 1 = off; (0, 10]: positive logits divided, negative multiplied, for tokens seen */
+  uint64_t seed;
+  uint32_t choice;
+} sampler_options;
+
+#define SAMPLER_TEMPERATURE_MIN 1e-5f
+#define SAMPLER_TEMPERATURE_MAX 100.0f
+#define SAMPLER_PENALTY_MAX     10.0f
+#define SAMPLER_VOCAB_MAX       (1 << 20)
+
+#define SAMPLER_DEFAULTS ((sampler_options){.temperature = 0, .top_p = 1, .repeat_penalty = 1})
+
+/* ERR_ARG with the option's name and its range. */
+int sampler_check(const sampler_options *o, err *e);
+
+/* What a row may add: the seam for logit bias and grammars. All optional. Tokens outside the vocabulary are
+ * passed over. */
+typedef struct sampler_row {
+  const int32_t *history; /* prompt and output up to this row's own token, its path in the tree included */
+  int32_t history_count;
+  const int32_t *extra; /* the rest of the history, after `history` (a tree row's path); NULL, 0 */
+  int32_t extra_count;
+  const int32_t *bias_tokens; /* [bias_count] */
+  const float *bias_values;
+  int32_t bias_count;
+  const uint32_t *mask; /* bit (t % 32) of word t / 32 set = allowed; NULL = all */
+} sampler_row;
+
+typedef struct sampler sampler;                  /* scratch for one thread */
+int sampler_alloc(sampler **out, int32_t vocab); /* ERR_NOMEM, ERR_ARG (vocab not in [1, max]): *out NULL */
+void sampler_free(sampler *s);
+
+/* logits [vocab], not changed; `row` may be NULL. NaN is never chosen; if nothing is left, the lowest allowed
+ * id. */
+int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position);
+
+/* Own polynomials so that every device and language agrees. f32 operations only, round to nearest, not
+ * contracted. sampler_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in [-80, 0]; at most 2 ulp;
+ * the filters take a token below SAMPLER_EXP_MIN as improbable enough to count nothing. */
+#define SAMPLER_EXP_MIN (-25.0f)
+float sampler_log(float x);
+float sampler_exp(float x);
+/* g of the header, for golden tests and for a draft that ranks its candidates. */
+float sampler_gumbel(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token);

@@ -1,0 +1,144 @@
+#include "common/spec/wait.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* --- waiting --- */
+
+#define ARRIVAL_GAIN   (1.0 / 8) /* as for round-trip times (Jacobson 1988) */
+#define DEVIATION_GAIN (1.0 / 4)
+#define YIELD_GAIN     (1.0 / 8)
+#define YIELD_PRIOR    2.0 /* one guess right: what an unknown draft is believed */
+
+static void follow(double *mean, double sample, double gain) {
+  *mean += (sample - *mean) * gain;
+}
+
+void wait_arrived(wait_history *h, uint64_t after_us) {
+  double sample = (double)after_us;
+  if (h->arrivals == 0) {
+    h->arrival_us = sample;
+    h->arrival_dev_us = sample / 2;
+  } else {
+    follow(&h->arrival_dev_us, fabs(sample - h->arrival_us), DEVIATION_GAIN);
+    follow(&h->arrival_us, sample, ARRIVAL_GAIN);
+  }
+  h->arrivals++;
+  h->misses = 0;
+}
+
+void wait_missed(wait_history *h) {
+  h->misses++;
+}
+
+void wait_verified(wait_history *h, int32_t tokens) {
+  assert(tokens >= 1);
+  if (h->verifies == 0) h->tokens_per_step = YIELD_PRIOR;
+  follow(&h->tokens_per_step, tokens, YIELD_GAIN);
+  h->verifies++;
+}
+
+static double least(double a, double b) {
+  return a < b ? a : b;
+}
+
+uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnable, uint64_t since_sent_us,
+                  double step_us, double verify_us) {
+  if (!draft_attached || other_runnable || h->misses >= WAIT_MISSES_MAX) return 0;
+  double yield = h->verifies ? h->tokens_per_step : YIELD_PRIOR;
+  /* (wait + verify) / yield < step, solved for wait: the most that waiting can earn. */
+  double earned = yield * step_us - verify_us;
+  if (!(earned > 0)) return 0;
+  if (h->arrivals == 0) return (uint64_t)least(WAIT_FIRST_US, earned);
+
+  double since = (double)since_sent_us;
+  double latest = h->arrival_us + 2 * h->arrival_dev_us - since;
+  if (latest <= 0) return 0; /* it should have been here: what kept it is not known to end soon */
+  double expected = fmax(h->arrival_us - since, least(h->arrival_dev_us, latest));
+  double most = least(WAIT_CAP_US, earned);
+  if (expected >= most) return 0;
+  return (uint64_t)least(latest, most);
+}
+
+/* --- paying --- */
+
+#define PAY_DECAY           (1 - 1.0 / PAY_WINDOW)
+#define PAY_OUTLIER         4.0 /* a forward counts as at most so many times the average: one preempted step */
+#define PAY_CALIBRATE_AFTER 2   /* verifies without knowing plain's cost */
+#define PAY_CALIBRATE_EVERY 512 /* verifies after which plain's cost is measured anew */
+#define PAY_WORSE           1.03
+#define PAY_LOSS_FIRST      3.0 /* plain steps that the first window may lose */
+#define PAY_LOSS_RETRY      1.5
+#define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
+
+static double usual(const pay_average *a, double us) {
+  return a->forwards > 0 ? least(us, PAY_OUTLIER * a->us / a->forwards) : us;
+}
+
+static double average_add(pay_average *a, int32_t tokens, double us) {
+  a->us = a->us * PAY_DECAY + us;
+  a->tokens = a->tokens * PAY_DECAY + tokens;
+  a->forwards = a->forwards * PAY_DECAY + 1;
+  return a->us / a->tokens;
+}
+
+static bool worse(const pay_state *p) {
+  if (p->plain_steps < PAY_CALIBRATE || p->spec_steps == 0) return false;
+  if (p->spec_steps >= PAY_WINDOW) return p->spec_us_per_token > PAY_WORSE * p->plain_us_per_token;
+  double lost = p->window_us - p->window_tokens * p->plain_us_per_token;
+  return lost > (p->backoff ? PAY_LOSS_RETRY : PAY_LOSS_FIRST) * p->plain_us_per_token;
+}
+
+static bool turn_off(pay_state *p) {
+  uint64_t wait = (uint64_t)PAY_RETRY_FIRST << (p->backoff < 32 ? p->backoff : 32);
+  p->retry_after = wait < PAY_RETRY_MAX ? (uint32_t)wait : PAY_RETRY_MAX;
+  p->backoff++;
+  p->off = true;
+  return true;
+}
+
+static bool turn_on(pay_state *p) {
+  p->off = false;
+  p->spec_steps = 0;
+  p->since_plain = 0;
+  p->spec = (pay_average){0};
+  p->window_us = p->window_tokens = 0;
+  return true;
+}
+
+static void record_plain(pay_state *p, int32_t tokens, double us) {
+  p->plain_us_per_token = average_add(&p->plain, tokens, usual(&p->plain, us));
+  p->plain_steps++;
+  p->since_plain = 0;
+}
+
+static void record_spec(pay_state *p, int32_t tokens, double us) {
+  us = usual(&p->spec, us);
+  p->spec_us_per_token = average_add(&p->spec, tokens, us);
+  p->spec_steps++;
+  p->since_plain++;
+  p->window_us += us;
+  p->window_tokens += tokens;
+  if (p->spec_steps == PAY_TRUST) p->backoff = 0;
+}
+
+bool pay_record(pay_state *p, int32_t nodes, int32_t tokens, double us) {
+  assert(tokens >= 1);
+  if (p->off) {
+    if (nodes) return false; /* was in flight when it was turned off */
+    record_plain(p, tokens, us);
+    if (p->retry_after) p->retry_after--;
+    return p->retry_after == 0 && turn_on(p);
+  }
+  if (nodes)
+    record_spec(p, tokens, us);
+  else
+    record_plain(p, tokens, us);
+  return worse(p) && turn_off(p);
+}
+
+bool pay_allows(const pay_state *p) {
+  if (p->off) return false;
+  bool unknown = p->plain_steps < PAY_CALIBRATE && p->spec_steps >= PAY_CALIBRATE_AFTER;
+  return !unknown && p->since_plain < PAY_CALIBRATE_EVERY;
+}

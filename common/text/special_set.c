@@ -1,0 +1,85 @@
+#include "common/text/special_set.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void special_set_fini(special_set *s) {
+  free(s->tokens);
+  *s = (special_set){0};
+}
+
+int special_set_add(special_set *s, const char *text, uint32_t size, int32_t id) {
+  if (s->count == s->capacity) {
+    size_t capacity = s->capacity ? 2 * s->capacity : 32;
+    special_token *tokens = realloc(s->tokens, capacity * sizeof *tokens);
+    if (!tokens) return ERR_NOMEM;
+    s->tokens = tokens;
+    s->capacity = capacity;
+  }
+  s->tokens[s->count++] = (special_token){text, size, id};
+  return ERR_OK;
+}
+
+static int compare(const void *a, const void *b) {
+  const special_token *x = a, *y = b;
+  int c = memcmp(x->text, y->text, x->size < y->size ? x->size : y->size);
+  if (!c) c = (x->size > y->size) - (x->size < y->size);
+  return c ? c : (x->id > y->id) - (x->id < y->id);
+}
+
+void special_set_sort(special_set *s) {
+  if (s->count) qsort(s->tokens, s->count, sizeof *s->tokens, compare);
+  size_t i = 0;
+  for (unsigned c = 0; c < 256; c++) {
+    s->first[c] = i;
+    while (i < s->count && (uint8_t)s->tokens[i].text[0] == c) i++;
+  }
+  s->first[256] = i;
+}
+
+/* Byte `depth` of a token; -1 past its end, so that a prefix stands before what it begins. */
+static int byte_at(const special_token *t, size_t depth) {
+  return depth < t->size ? (uint8_t)t->text[depth] : -1;
+}
+
+/* The first of [low, high), which are equal up to `depth`, whose byte there is at least c. */
+static size_t lower_bound(const special_set *s, size_t low, size_t high, size_t depth, int c) {
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (byte_at(&s->tokens[middle], depth) < c)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* The longest token that text[size], size >= 1, begins with: the sorted tokens narrowed byte by byte. */
+static const special_token *longest(const special_set *s, const char *text, size_t size) {
+  const special_token *found = NULL;
+  size_t low = s->first[(uint8_t)text[0]], high = s->first[(uint8_t)text[0] + 1];
+  for (size_t depth = 1; low < high; depth++) {
+    if (s->tokens[low].size == depth) found = &s->tokens[low];
+    if (depth == size) break;
+    int c = (uint8_t)text[depth];
+    low = lower_bound(s, low, high, depth, c);
+    high = lower_bound(s, low, high, depth, c + 1);
+  }
+  return found;
+}
+
+const special_token *special_set_find(const special_set *s, const char *text, size_t size, size_t *at) {
+  for (size_t i = 0; s->count && i < size; i++) {
+    const special_token *found = longest(s, text + i, size - i);
+    if (found) {
+      *at = i;
+      return found;
+    }
+  }
+  return NULL;
+}
+
+const special_token *special_set_exact(const special_set *s, const char *text, size_t size) {
+  const special_token *found = s->count && size ? longest(s, text, size) : NULL;
+  return found && found->size == size ? found : NULL;
+}

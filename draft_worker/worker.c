@@ -1,0 +1,593 @@
+#include "draft_worker/worker.h"
+
+#include "common/base/log.h"
+#include "common/spec/tree.h"
+#include "wire/roster.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DRAFT_TREE (DRAFT_AHEAD * WIRE_BUDGET_MAX) /* live nodes of one session */
+
+typedef enum {
+  WORK_FREE,
+  WORK_CONNECTING, /* its target is not greeted yet */
+  WORK_ATTACHING,  /* ATTACH sent */
+  WORK_ATTACHED,
+  WORK_LOST /* out of step or refused: waits for OPEN */
+} work_state;
+
+/* One session. */
+typedef struct work {
+  work_state state;
+  uint64_t id;
+  uint32_t epoch;
+  peer_id orchestrator, target;
+  int32_t link; /* index of the connection to its target */
+  wire_id ticket, target_incarnation;
+  prefix committed;
+  int32_t prompt_length;
+  msg_options options;
+  drafter *guess;
+  tree live;
+  tree_ids ids;
+  uint32_t expanded[DRAFT_TREE]; /* stamp + 1 of the slot's node when its candidates have been asked for */
+  bool root_expanded, resent_asked;
+  uint64_t attach_us, sent_us, used_us, resend_us;
+} work;
+
+/* A connection to a target, shared by its sessions. */
+typedef struct link_to_target {
+  char endpoint[WIRE_STRING_MAX + 1];
+  peer_id peer; /* 0 while connecting */
+} link_to_target;
+
+struct draft {
+  draft_options options;
+  roster peers;
+  work *works; /* [DRAFT_SESSIONS_MAX] */
+  link_to_target links[DRAFT_TARGETS_MAX];
+  bool draining;
+};
+
+#define TAG_ORCHESTRATOR 0 /* else: 1 + index of the link */
+
+typedef struct step {
+  draft *d;
+  uint64_t now;
+  actions *out;
+} step;
+
+int draft_alloc(draft **out, const draft_options *o, err *e) {
+  *out = NULL;
+  draft *d = calloc(1, sizeof *d);
+  if (d) d->works = calloc(DRAFT_SESSIONS_MAX, sizeof *d->works);
+  if (!d || !d->works) {
+    draft_free(d);
+    return err_set(e, ERR_NOMEM, "no memory for the worker's state");
+  }
+  d->options = *o;
+  msg_hello self = {.role = WIRE_ROLE_DRAFT,
+                    .incarnation = o->incarnation,
+                    .method = wire_text(o->kind->method),
+                    .session_max = DRAFT_SESSIONS_MAX,
+                    .context_max = o->context,
+                    .node_max = TREE_NODE_MAX};
+  roster_init(&d->peers, &self);
+  *out = d;
+  return ERR_OK;
+}
+
+static void work_close(step *c, work *w) {
+  if (w->guess) c->d->options.kind->close(w->guess);
+  prefix_fini(&w->committed);
+  tree_fini(&w->live);
+  tree_ids_fini(&w->ids);
+  *w = (work){0};
+}
+
+void draft_free(draft *d) {
+  if (!d) return;
+  step c = {.d = d};
+  for (int i = 0; d->works && i < DRAFT_SESSIONS_MAX; i++)
+    if (d->works[i].state != WORK_FREE) work_close(&c, &d->works[i]);
+  free(d->works);
+  free(d);
+}
+
+void draft_connect(draft *d, const char *endpoint, actions *out) {
+  (void)d;
+  actions_connect(out, TAG_ORCHESTRATOR, wire_text(endpoint));
+}
+
+static int32_t work_count(const draft *d) {
+  int32_t n = 0;
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) n += d->works[i].state != WORK_FREE;
+  return n;
+}
+
+bool draft_drained(const draft *d) { return d->draining && work_count(d) == 0; }
+
+static work *work_find(const draft *d, uint64_t id) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    if (d->works[i].state != WORK_FREE && d->works[i].id == id) return &d->works[i];
+  return NULL;
+}
+
+bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length) {
+  const work *w = work_find(d, session);
+  if (!w || w->state != WORK_ATTACHED || w->epoch != epoch) return false;
+  *digest = tree_digest(&w->live);
+  *length = w->committed.length;
+  return true;
+}
+
+/* --- messages out --- */
+
+static msg message_to(step *c, peer_id to, msg_type type, const work *w) {
+  return roster_message(roster_find(&c->d->peers, to), type, w->id, w->epoch);
+}
+
+static void send_state(step *c, peer_id to, msg_type type, const work *w, const char *reason) {
+  msg m = message_to(c, to, type, w);
+  m.u.state.length = w->committed.length;
+  m.u.state.hash = prefix_hash(&w->committed);
+  m.u.state.reason = wire_text(reason);
+  if (type == MSG_ATTACH) m.u.state.ticket = w->ticket;
+  actions_send(c->out, to, &m);
+}
+
+static void send_attach(step *c, work *w) {
+  w->state = WORK_ATTACHING;
+  w->attach_us = c->now;
+  send_state(c, w->target, MSG_ATTACH, w, NULL);
+}
+
+static void ask_resend(step *c, work *w) {
+  msg m = message_to(c, w->target, MSG_RESEND, w);
+  m.u.resend.from = w->committed.length;
+  w->resend_us = c->now;
+  actions_send(c->out, w->target, &m);
+}
+
+/* --- growing --- */
+
+static bool is_expanded(const work *w, int32_t slot) {
+  return slot == TREE_ROOT ? w->root_expanded : w->expanded[slot] == w->live.nodes[slot].stamp + 1;
+}
+
+/* The most probable place whose candidates have not been asked for: the root, or a live node. */
+static bool best_place(const work *w, int32_t *place) {
+  bool found = !w->root_expanded;
+  float best = 0;
+  *place = TREE_ROOT;
+  if (found) return true;
+  for (int32_t i = 0; i < w->live.capacity; i++) {
+    const tree_node *n = &w->live.nodes[i];
+    if (!n->live || is_expanded(w, i) || n->depth >= TREE_DEPTH_MAX - 1) continue;
+    bool better = !found || n->total > best || (n->total == best && n->order < w->live.nodes[*place].order);
+    if (!better) continue;
+    *place = i;
+    best = n->total;
+    found = true;
+  }
+  return found;
+}
+
+static int32_t path_to(const work *w, int32_t slot, int32_t *path) {
+  int32_t depth = slot == TREE_ROOT ? 0 : w->live.nodes[slot].depth;
+  for (int32_t i = depth; i > 0; i--) {
+    path[i - 1] = w->live.nodes[slot].token;
+    slot = w->live.nodes[slot].parent;
+  }
+  return depth;
+}
+
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next. */
+static int32_t node_goal(const work *w) {
+  int32_t goal = w->options.budget * (w->options.lockstep ? 1 : DRAFT_AHEAD);
+  return goal < w->live.capacity ? goal : w->live.capacity;
+}
+
+/* Grows the tree, best place first, up to the goal; new nodes get their ids in order. Returns how many. */
+static int32_t grow(step *c, work *w, uint64_t *first_id) {
+  int32_t added = 0, place, path[TREE_DEPTH_MAX];
+  int32_t goal = node_goal(w);
+  *first_id = w->ids.next;
+  while (w->live.live_count < goal && best_place(w, &place)) {
+    draft_candidate list[DRAFTER_CANDIDATES_MAX];
+    int32_t depth = path_to(w, place, path);
+    int32_t n = c->d->options.kind->candidates(w->guess, path, depth, list);
+    if (place == TREE_ROOT) w->root_expanded = true;
+    else w->expanded[place] = w->live.nodes[place].stamp + 1;
+    for (int32_t i = 0; i < n && w->live.live_count < goal; i++) {
+      bool fresh;
+      int32_t slot = tree_add(&w->live, place, list[i].token, list[i].score, &fresh);
+      if (slot < 0 || !fresh) continue;
+      if (tree_ids_give(&w->ids, &w->live, slot) == 0) return -1;
+      added++;
+    }
+  }
+  return added;
+}
+
+/* Sends live nodes with ids [first_id, next), and the base, even when there are none. */
+static void send_nodes(step *c, work *w, uint64_t first_id) {
+  uint64_t parents[WIRE_NODES_MAX];
+  int32_t tokens[WIRE_NODES_MAX];
+  float scores[WIRE_NODES_MAX];
+  msg m = message_to(c, w->target, MSG_NODES, w);
+  msg_nodes *n = &m.u.nodes;
+  *n = (msg_nodes){.generation = w->ids.generation,
+                   .base_length = w->committed.length,
+                   .base_hash = prefix_hash(&w->committed),
+                   .first_id = first_id,
+                   .parents = parents,
+                   .tokens = tokens,
+                   .scores = scores};
+  for (uint64_t id = first_id; id < w->ids.next; id++) {
+    const tree_id *entry = &w->ids.ring[id % TREE_IDS_MAX];
+    const tree_node *node = &w->live.nodes[entry->slot];
+    assert(entry->state == TREE_ID_LIVE && n->count < WIRE_NODES_MAX);
+    parents[n->count] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&w->ids, &w->live, node->parent);
+    tokens[n->count] = node->token;
+    scores[n->count++] = node->score;
+  }
+  n->done = true; /* growth is synchronous: all there is for this base has been sent */
+  w->sent_us = c->now;
+  actions_send(c->out, w->target, &m);
+}
+
+/* Lets a session's tree grow and tells the target, if it knows all of C. */
+static void work_on(step *c, work *w) {
+  uint64_t first_id;
+  if (grow(c, w, &first_id) < 0) { /* ids are used up: a fresh generation comes with a fresh attach */
+    send_attach(c, w);
+    return;
+  }
+  send_nodes(c, w, first_id);
+}
+
+/* --- the stream of tokens --- */
+
+static void out_of_step(step *c, work *w, const char *reason) {
+  msg m = message_to(c, w->target, MSG_DETACH, w);
+  m.u.state.reason = wire_text(reason);
+  m.u.state.length = w->committed.length;
+  actions_send(c->out, w->target, &m);
+  w->state = WORK_LOST;
+  send_state(c, w->orchestrator, MSG_DESYNC, w, reason);
+}
+
+#define RESEND_EVERY_US 20000
+
+static void on_tokens(step *c, work *w, const msg *m) {
+  const msg_tokens *t = &m->u.tokens;
+  int32_t before = w->committed.length, appended = 0;
+  if (w->state != WORK_ATTACHED) return;
+  switch (prefix_apply(&w->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
+  case PREFIX_BEYOND:
+    if (c->now - w->resend_us >= RESEND_EVERY_US) ask_resend(c, w);
+    return;
+  case PREFIX_CONFLICT: out_of_step(c, w, "the target's tokens differ from those held here"); return;
+  case PREFIX_LIMIT: out_of_step(c, w, "the session is longer than this draft's context"); return;
+  case PREFIX_APPLIED: break;
+  }
+  if (appended == 0) return;
+  tree_ids *maps[1] = {&w->ids};
+  tree_commit(&w->live, maps, 1, before, w->committed.tokens + before, appended);
+  tree_ids_trim(&w->ids, &w->live, w->committed.length);
+  w->root_expanded = false;
+  c->d->options.kind->advance(w->guess, &w->committed);
+  work_on(c, w);
+}
+
+/* New names for all live nodes, and all of them sent again, with what can be added now. */
+static void start_generation(step *c, work *w, uint32_t generation) {
+  int32_t slots[DRAFT_TREE], parents[DRAFT_TREE];
+  uint64_t first_id;
+  tree_ids_reset(&w->ids, generation);
+  int32_t n = tree_select(&w->live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
+  for (int32_t i = 0; i < n; i++) tree_ids_give(&w->ids, &w->live, slots[i]);
+  grow(c, w, &first_id);
+  send_nodes(c, w, 1);
+}
+
+static void on_attached(step *c, work *w, const msg *m) {
+  const msg_state *a = &m->u.state;
+  if (w->state != WORK_ATTACHING) return;
+  bool conflict = a->length <= w->committed.length && !prefix_has(&w->committed, a->length, a->hash);
+  if (conflict || a->length < w->committed.length) {
+    out_of_step(c, w, "the target holds another prefix than this draft");
+    return;
+  }
+  w->state = WORK_ATTACHED;
+  start_generation(c, w, a->generation);
+  if (a->length > w->committed.length) ask_resend(c, w);
+}
+
+/* --- sessions --- */
+
+static int32_t link_for(step *c, wire_string endpoint) {
+  draft *d = c->d;
+  int32_t place = -1;
+  for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) {
+    link_to_target *l = &d->links[i];
+    if (l->endpoint[0] && strlen(l->endpoint) == endpoint.size && memcmp(l->endpoint, endpoint.data, endpoint.size) == 0)
+      return i;
+    if (!l->endpoint[0] && place < 0) place = i;
+  }
+  if (place < 0) return -1;
+  memcpy(d->links[place].endpoint, endpoint.data, endpoint.size);
+  d->links[place].endpoint[endpoint.size] = 0;
+  actions_connect(c->out, (uint64_t)place + 1, endpoint);
+  return place;
+}
+
+static void refuse(step *c, peer_id from, const msg *m, int code, const char *text) {
+  roster_error(roster_find(&c->d->peers, from), from, m->session, m->epoch, code, c->out, "%s", text);
+}
+
+static int work_init(step *c, work *w, const msg *m, int32_t capacity) {
+  *w = (work){.id = m->session};
+  if (prefix_init(&w->committed, capacity, m->u.open.hash_seed) != ERR_OK) return ERR_NOMEM;
+  if (tree_init(&w->live, DRAFT_TREE) != ERR_OK || tree_ids_init(&w->ids) != ERR_OK) {
+    work_close(c, w);
+    return ERR_NOMEM;
+  }
+  return ERR_OK;
+}
+
+/* C becomes what OPEN says; ERR_DESYNC when its base is not held here. */
+static int adopt(work *w, const msg_open *o) {
+  prefix *p = &w->committed;
+  if (p->seed != o->hash_seed) {
+    if (o->base_length > 0) return ERR_DESYNC;
+    prefix_reset(p, o->hash_seed);
+  }
+  if (!prefix_has(p, o->base_length, o->base_hash)) return ERR_DESYNC;
+  if (o->base_length + o->token_count > p->capacity) return ERR_LIMIT;
+  prefix_truncate(p, o->base_length);
+  prefix_append(p, o->tokens, o->token_count);
+  return hash_equal(prefix_hash(p), o->hash) ? ERR_OK : ERR_DESYNC;
+}
+
+static void reach_target(step *c, work *w) {
+  roster_peer *t = roster_find(&c->d->peers, w->target);
+  w->state = WORK_CONNECTING;
+  if (t && t->greeted && wire_id_equal(t->hello.incarnation, w->target_incarnation)) send_attach(c, w);
+}
+
+static void on_open(step *c, peer_id from, const msg *m) {
+  const msg_open *o = &m->u.open;
+  draft *d = c->d;
+  work *w = work_find(d, m->session);
+  if (w && m->epoch < w->epoch) {
+    refuse(c, from, m, ERR_STALE, "this epoch has passed");
+    return;
+  }
+  bool repeated = w && m->epoch == w->epoch && w->state != WORK_LOST;
+  if (repeated && prefix_has(&w->committed, o->base_length + o->token_count, o->hash)) {
+    send_state(c, from, MSG_OPENED, w, NULL);
+    return;
+  }
+  if (d->draining) {
+    refuse(c, from, m, ERR_DRAINING, "this draft is shutting down");
+    return;
+  }
+  if (o->options.context > d->options.context) {
+    refuse(c, from, m, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+    return;
+  }
+  for (int i = 0; !w && i < DRAFT_SESSIONS_MAX; i++)
+    if (d->works[i].state == WORK_FREE) w = &d->works[i];
+  if (!w) {
+    refuse(c, from, m, ERR_FULL, "this draft has no session place left");
+    return;
+  }
+  if (w->state == WORK_FREE && work_init(c, w, m, d->options.context) != ERR_OK) {
+    refuse(c, from, m, ERR_NOMEM, "no memory for another session");
+    return;
+  }
+  w->epoch = m->epoch;
+  w->orchestrator = from;
+  w->used_us = c->now;
+  tree_reset(&w->live);
+  tree_ids_reset(&w->ids, 0);
+  w->root_expanded = false;
+  if (adopt(w, o) != ERR_OK) {
+    w->state = WORK_LOST;
+    send_state(c, from, MSG_DESYNC, w, "the base is not held here");
+    return;
+  }
+  w->prompt_length = o->prompt_length;
+  w->options = o->options;
+  w->options.stops = NULL; /* not ours to keep, nor needed */
+  w->options.stop_count = 0;
+  w->ticket = o->ticket;
+  w->target_incarnation = o->target_incarnation;
+  if (w->guess) d->options.kind->close(w->guess);
+  w->guess = d->options.kind->open(d->options.shared, &w->committed, w->prompt_length, &w->options);
+  int32_t link = w->guess ? link_for(c, o->target_endpoint) : -1;
+  if (link < 0) {
+    refuse(c, from, m, w->guess ? ERR_FULL : ERR_NOMEM,
+           w->guess ? "this draft has as many targets as it takes" : "no memory for another session");
+    work_close(c, w);
+    return;
+  }
+  w->link = link;
+  w->target = d->links[link].peer;
+  send_state(c, from, MSG_OPENED, w, NULL);
+  reach_target(c, w);
+}
+
+static void on_end(step *c, peer_id from, const msg *m) {
+  work *w = work_find(c->d, m->session);
+  if (w && m->epoch < w->epoch) {
+    refuse(c, from, m, ERR_STALE, "this epoch has passed");
+    return;
+  }
+  msg answer = roster_message(roster_find(&c->d->peers, from), MSG_ENDED, m->session, m->epoch);
+  answer.u.existed = w != NULL;
+  actions_send(c->out, from, &answer);
+  if (!w) return;
+  if (w->state == WORK_ATTACHED) {
+    msg bye = message_to(c, w->target, MSG_DETACH, w);
+    bye.u.state.length = w->committed.length;
+    bye.u.state.reason = wire_text("the session has ended");
+    actions_send(c->out, w->target, &bye);
+  }
+  work_close(c, w);
+}
+
+/* An answer of the target that something is not as we think. */
+static void on_target_error(step *c, work *w, const msg *m) {
+  switch (m->u.error.code) {
+  case ERR_GONE: /* not open there yet, or we have been detached: try again in a while */
+    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING) {
+      w->state = WORK_ATTACHING;
+      w->attach_us = c->now;
+    }
+    break;
+  case ERR_DESYNC: out_of_step(c, w, "the target says that our prefix is another"); break;
+  default:
+    actions_log(c->out, LOG_WARNING, "session %016llx: the target refuses our nodes: %.*s", (unsigned long long)w->id,
+                (int)m->u.error.text.size, m->u.error.text.data);
+    w->state = WORK_LOST;
+  }
+}
+
+static void on_target_message(step *c, work *w, const msg *m) {
+  switch (m->type) {
+  case MSG_ATTACHED: on_attached(c, w, m); break;
+  case MSG_TOKENS: on_tokens(c, w, m); break;
+  case MSG_TREE_RESET:
+    if (w->state == WORK_ATTACHED && m->u.reset.generation > w->ids.generation) {
+      start_generation(c, w, m->u.reset.generation);
+    }
+    break;
+  case MSG_DETACH: w->state = WORK_LOST; break;
+  case MSG_ERROR: on_target_error(c, w, m); break;
+  default: break;
+  }
+}
+
+static void target_greeted(step *c, const roster_peer *target) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->state == WORK_FREE || w->target != target->id) continue;
+    reach_target(c, w); /* stays CONNECTING when another incarnation answers: OPEN will tell */
+  }
+}
+
+static void on_message(step *c, peer_id id, const msg *m) {
+  roster_peer *from;
+  draft *d = c->d;
+  switch (roster_receive(&d->peers, id, m, work_count(d), c->now, &from, c->out)) {
+  case ROSTER_GREETED:
+    if (from->hello.role == WIRE_ROLE_TARGET) target_greeted(c, from);
+    return;
+  case ROSTER_REFUSED:
+    actions_log(c->out, LOG_ERROR, "refused: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
+    actions_exit(c->out, 1);
+    return;
+  case ROSTER_LEAVES:
+  case ROSTER_HANDLED: return;
+  case ROSTER_PASS: break;
+  }
+  if (m->type == MSG_OPEN && from->hello.role == WIRE_ROLE_ORCHESTRATOR) on_open(c, id, m);
+  else if (m->type == MSG_END && from->hello.role == WIRE_ROLE_ORCHESTRATOR) on_end(c, id, m);
+  else {
+    work *w = work_find(d, m->session);
+    if (w && w->target == id && m->epoch == w->epoch) on_target_message(c, w, m);
+  }
+}
+
+static void on_connected(step *c, uint64_t tag, peer_id id) {
+  if (!id || !roster_connected(&c->d->peers, id, c->now, c->out)) return;
+  if (tag == TAG_ORCHESTRATOR) return;
+  link_to_target *l = &c->d->links[tag - 1];
+  l->peer = id;
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) { /* sessions that asked for this connection */
+    work *w = &c->d->works[i];
+    if (w->state == WORK_CONNECTING && w->link == (int32_t)tag - 1) w->target = id;
+  }
+}
+
+/* --- time --- */
+
+#define WORK_IDLE_MAX_US 60000000 /* a session of which nothing was heard for so long is given up */
+
+static void work_tick(step *c, work *w) {
+  if (w->state == WORK_ATTACHING && c->now - w->attach_us >= DRAFT_REPEAT_US) send_attach(c, w);
+  if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->ids.next);
+}
+
+static uint64_t work_deadline(const work *w) {
+  if (w->state == WORK_ATTACHING) return w->attach_us + DRAFT_REPEAT_US;
+  if (w->state == WORK_ATTACHED) return w->sent_us + DRAFT_IDLE_US;
+  return MACHINE_NEVER;
+}
+
+static uint64_t draft_deadline(const void *self) {
+  const draft *d = self;
+  uint64_t at = roster_deadline(&d->peers);
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    uint64_t w = work_deadline(&d->works[i]);
+    if (w < at) at = w;
+  }
+  return at;
+}
+
+static void forget_link(draft *d, peer_id id) {
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++)
+    if (d->links[i].peer == id) d->links[i] = (link_to_target){0};
+}
+
+/* A target that is silent may come back at the same address; a session on it waits for OPEN. */
+static void peer_lost(step *c, const roster_peer *lost) {
+  bool used = false;
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) used |= c->d->works[i].state != WORK_FREE && c->d->works[i].target == lost->id;
+  if (lost->hello.role != WIRE_ROLE_TARGET || used) return;
+  actions_disconnect(c->out, lost->id);
+  forget_link(c->d, lost->id);
+  roster_drop(&c->d->peers, lost->id);
+}
+
+static void orphaned(step *c, work *w) {
+  const roster_peer *o = roster_find(&c->d->peers, w->orchestrator);
+  bool silent = !o || c->now - o->heard_us > WORK_IDLE_MAX_US;
+  if (w->state != WORK_FREE && silent) work_close(c, w);
+}
+
+static void on_tick(step *c) {
+  for (roster_peer *lost; (lost = roster_tick(&c->d->peers, c->now, c->out));) peer_lost(c, lost);
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    orphaned(c, &c->d->works[i]);
+    work_tick(c, &c->d->works[i]);
+  }
+}
+
+static void on_drain(step *c) {
+  if (c->d->draining) return;
+  c->d->draining = true;
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->state == WORK_ATTACHED) out_of_step(c, w, "this draft is shutting down");
+    if (w->state != WORK_FREE) work_close(c, w);
+  }
+  roster_bye(&c->d->peers, c->out);
+}
+
+static void draft_step(void *self, const event *e, uint64_t now_us, actions *out) {
+  step c = {self, now_us, out};
+  switch (e->kind) {
+  case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
+  case EVENT_CONNECTED: on_connected(&c, e->tag, e->peer); break;
+  case EVENT_TICK: on_tick(&c); break;
+  case EVENT_DRAIN: on_drain(&c); break;
+  case EVENT_RESULT: break;
+  }
+}
+
+machine draft_machine(draft *d) { return (machine){d, draft_step, draft_deadline}; }

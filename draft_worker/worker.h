@@ -1,0 +1,31 @@
+/* worker.h - the draft's logic, sans-IO: it attaches to sessions at targets, grows a tree for each, streams the
+ * nodes as they come and re-roots on TOKENS. It never waits for an answer. */
+#pragma once
+
+#include "draft_worker/drafter.h"
+#include "wire/machine.h"
+
+#define DRAFT_SESSIONS_MAX 64
+#define DRAFT_TARGETS_MAX 16
+#define DRAFT_REPEAT_US 300000 /* ATTACH */
+#define DRAFT_IDLE_US 200000   /* an empty NODES names the base again */
+#define DRAFT_AHEAD 2          /* free pace: live nodes held, in node budgets of one verify */
+
+typedef struct draft_options {
+  wire_id incarnation;
+  const drafter_kind *kind;
+  void *shared;   /* the kind's own */
+  int32_t context;
+} draft_options;
+
+typedef struct draft draft;
+
+int draft_alloc(draft **out, const draft_options *o, err *e);
+void draft_free(draft *d);
+machine draft_machine(draft *d);
+void draft_connect(draft *d, const char *endpoint, actions *out); /* to an orchestrator */
+bool draft_drained(const draft *d);
+
+/* For the simulation's oracle: digest of the live nodes of a session that is attached in this epoch, and the
+ * length of its C; false: it is not. */
+bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length);

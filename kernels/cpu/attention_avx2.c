@@ -1,0 +1,151 @@
+#include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/math_avx2.h"
+#include "kernels/cpu/rows_c.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+#define HEADS_MAX 4 /* query heads that share one pass over the keys */
+#define LANES     CPU_LANES
+
+INLINE __m256 load_kv(const void *data, size_t i, const ops_kv_type type) {
+  if (type == OPS_KV_F32) return _mm256_loadu_ps((const float *)data + i);
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)data + i)));
+}
+
+/* Sixteen keys [head_dim][OPS_TILE] against H heads; scores are written to scores[h * stride ..+ 16). */
+INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys, size_t first, float *scores,
+                       const ops_kv_type type, const int H) {
+  size_t dim = (size_t)a->head_dim;
+  __m256 acc[HEADS_MAX][2];
+  UNROLL for (int h = 0; h < H; h++) acc[h][0] = acc[h][1] = _mm256_setzero_ps();
+  for (size_t d = 0; d < dim; d++) {
+    __m256 k0 = load_kv(keys, first + d * OPS_TILE, type),
+           k1 = load_kv(keys, first + d * OPS_TILE + LANES, type);
+    UNROLL for (int h = 0; h < H; h++) {
+      __m256 value = _mm256_broadcast_ss(q + (size_t)h * dim + d);
+      acc[h][0] = _mm256_fmadd_ps(value, k0, acc[h][0]);
+      acc[h][1] = _mm256_fmadd_ps(value, k1, acc[h][1]);
+    }
+  }
+  __m256 scale = _mm256_set1_ps(a->scale);
+  UNROLL for (int h = 0; h < H; h++) {
+    _mm256_storeu_ps(scores + h * a->stride, _mm256_mul_ps(acc[h][0], scale));
+    _mm256_storeu_ps(scores + h * a->stride + LANES, _mm256_mul_ps(acc[h][1], scale));
+  }
+}
+
+/* Keys of the path [first, first + 16) as a tile of f32; lanes without a key are left zero. */
+static void gather_tile(const cpu_attention *a, int32_t first, float *out) {
+  size_t dim = (size_t)a->head_dim;
+  int32_t count = a->path_count - first < OPS_TILE ? a->path_count - first : OPS_TILE;
+  memset(out, 0, dim * OPS_TILE * sizeof *out);
+  for (int32_t i = 0; i < count; i++) {
+    size_t at = (size_t)a->path[first + i] * dim;
+    for (size_t d = 0; d < dim; d++) {
+      out[d * OPS_TILE + (size_t)i] = a->type == OPS_KV_F16
+                                          ? _cvtsh_ss(((const uint16_t *)a->stage_keys)[at + d])
+                                          : ((const float *)a->stage_keys)[at + d];
+    }
+  }
+}
+
+/* Committed tiles first; what their last one holds past `length` is then overwritten. */
+INLINE void score_all(const cpu_attention *a, const float *q, const ops_kv_type type, const int H) {
+  _Alignas(64) float path_tile[OPS_HEAD_DIM_MAX * OPS_TILE];
+  for (int32_t p = 0; p < a->length; p += OPS_TILE) {
+    score_tile(a, q, a->keys, (size_t)p * (size_t)a->head_dim, a->scores + p, type, H);
+  }
+  for (int32_t p = 0; p < a->path_count; p += OPS_TILE) {
+    gather_tile(a, p, path_tile);
+    score_tile(a, q, path_tile, 0, a->scores + a->length + p, OPS_KV_F32, H);
+  }
+}
+
+/* scores[0..n) become exp(score - largest); returns 1 / sum. */
+static float softmax(float *scores, int32_t n) {
+  for (int32_t i = 0; i < LANES; i++) scores[n + i] = -INFINITY; /* adds exactly zero */
+  __m256 largest = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
+  for (int32_t p = 0; p < n; p += LANES) largest = _mm256_max_ps(_mm256_loadu_ps(scores + p), largest);
+  largest = _mm256_max_ps(largest, _mm256_permute2f128_ps(largest, largest, 1));
+  largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
+  largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
+  for (int32_t p = 0; p < n; p += LANES) {
+    __m256 e = exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
+    _mm256_storeu_ps(scores + p, e);
+    sum = _mm256_add_ps(sum, e);
+  }
+  float lane[LANES];
+  _mm256_storeu_ps(lane, sum);
+  return 1.0f / cpu_lane_sum(lane);
+}
+
+/* V registers of components from d for H heads: the sum over the row's positions in order. */
+INLINE void add_values(const cpu_attention *a, size_t d, const float *inverse, float *y,
+                       const ops_kv_type type, const int H, const int V) {
+  size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
+  __m256 acc[HEADS_MAX][4];
+  UNROLL for (int h = 0; h < H; h++) {
+    UNROLL for (int v = 0; v < V; v++) acc[h][v] = _mm256_setzero_ps();
+  }
+  const float *e = a->scores;
+  for (int32_t p = 0; p < a->length + a->path_count; p++, e++) {
+    bool committed = p < a->length;
+    const void *values = committed ? a->values : a->stage_values;
+    size_t at = (size_t)(committed ? p : a->path[p - a->length]) * dim + d;
+    __m256 weight[HEADS_MAX];
+    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(e + (size_t)h * stride);
+    UNROLL for (int v = 0; v < V; v++) {
+      __m256 value = load_kv(values, at + (size_t)v * LANES, type);
+      UNROLL for (int h = 0; h < H; h++) acc[h][v] = _mm256_fmadd_ps(weight[h], value, acc[h][v]);
+    }
+  }
+  UNROLL for (int h = 0; h < H; h++) {
+    UNROLL for (int v = 0; v < V; v++) {
+      __m256 scaled = _mm256_mul_ps(acc[h][v], _mm256_set1_ps(inverse[h]));
+      _mm256_storeu_ps(y + (size_t)h * dim + d + (size_t)v * LANES, scaled);
+    }
+  }
+}
+
+INLINE void attend(const cpu_attention *a, const float *q, float *y, const ops_kv_type type, const int H) {
+  const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
+  float inverse[HEADS_MAX];
+  score_all(a, q, type, H);
+  UNROLL for (int h = 0; h < H; h++) inverse[h] =
+      softmax(a->scores + h * a->stride, a->length + a->path_count);
+  size_t d = 0;
+  for (; d + wide <= dim; d += wide) add_values(a, d, inverse, y, type, H, wide / LANES);
+  for (; d < dim; d += LANES) add_values(a, d, inverse, y, type, H, 1);
+}
+
+typedef void attend_function(const cpu_attention *a, const float *q, float *y);
+#define ATTEND(type, H)                                                                                      \
+  static void attend_##type##_##H(const cpu_attention *a, const float *q, float *y) {                        \
+    attend(a, q, y, OPS_KV_##type, H);                                                                       \
+  }
+ATTEND(F32, 1)
+ATTEND(F32, 2)
+ATTEND(F32, 3)
+ATTEND(F32, 4)
+ATTEND(F16, 1)
+ATTEND(F16, 2)
+ATTEND(F16, 3)
+ATTEND(F16, 4)
+
+static attend_function *const attend_by_heads[2][HEADS_MAX] = {
+    [OPS_KV_F32] = {attend_F32_1, attend_F32_2, attend_F32_3, attend_F32_4},
+    [OPS_KV_F16] = {attend_F16_1, attend_F16_2, attend_F16_3, attend_F16_4},
+};
+
+void cpu_attention_avx2(const cpu_attention *a) {
+  if (a->head_dim % LANES != 0) {
+    cpu_attention_c(a);
+    return;
+  }
+  for (int32_t h = 0; h < a->heads; h += HEADS_MAX) {
+    int32_t heads = a->heads - h < HEADS_MAX ? a->heads - h : HEADS_MAX;
+    size_t at = (size_t)h * (size_t)a->head_dim;
+    attend_by_heads[a->type][heads - 1](a, a->q + at, a->y + at);
+  }
+}

@@ -1,0 +1,86 @@
+/* cpu_math.h - scalar arithmetic that the C reference and the SIMD kernels share, so that bits agree. */
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define CPU_LANES 8 /* of a vector's sum */
+
+static inline float cpu_float_of(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static inline uint32_t cpu_bits_of(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+
+/* IEEE binary16 to f32, exact. */
+static inline float cpu_f16(uint16_t h) {
+  float f =
+      cpu_float_of((uint32_t)(h & 0x7fff) << 13) * 0x1p112f; /* moves the exponent's bias; subnormals too */
+  uint32_t bits = cpu_bits_of(f);
+  if ((h & 0x7c00) == 0x7c00) bits |= 0x7f800000u;
+  return cpu_float_of(bits | (uint32_t)(h & 0x8000) << 16);
+}
+
+static inline float cpu_bf16(uint16_t h) {
+  return cpu_float_of((uint32_t)h << 16);
+}
+
+/* f32 to binary16, nearest even; NaN to a quiet NaN. */
+static inline uint16_t cpu_to_f16(float f) {
+  uint32_t bits = cpu_bits_of(f), magnitude = bits & 0x7fffffffu, half;
+  if (magnitude > 0x7f800000u)
+    half = 0x7e00;
+  else if (magnitude >= 0x477ff000u)
+    half = 0x7c00;                    /* 65520 and above round to infinity */
+  else if (magnitude < 0x38800000u) { /* below 2^-14: subnormal; the addition rounds it */
+    half = cpu_bits_of(cpu_float_of(magnitude) + 0.5f) - 0x3f000000u;
+  } else {
+    half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  return (uint16_t)(half | (bits >> 16 & 0x8000u));
+}
+
+/* exp(x) in f32, error below 2 units in the last place; 0 below CPU_EXP_MIN, clamped above CPU_EXP_MAX.
+ * x = n ln2 + r, |r| <= ln2 / 2; Taylor's polynomial of degree 7 in Horner form. */
+#define CPU_EXP_MIN  (-87.0f)
+#define CPU_EXP_MAX  88.0f
+#define CPU_LOG2E    0x1.715476p+0f
+#define CPU_LN2_HIGH 0x1.62e4p-1f /* few bits: n times it is exact */
+#define CPU_LN2_LOW  0x1.7f7d1cp-20f
+#define CPU_EXP_C7   0x1.a01a02p-13f
+#define CPU_EXP_C6   0x1.6c16c2p-10f
+#define CPU_EXP_C5   0x1.111112p-7f
+#define CPU_EXP_C4   0x1.555556p-5f
+#define CPU_EXP_C3   0x1.555556p-3f
+#define CPU_EXP_C2   0.5f
+
+static inline float cpu_exp(float x) {
+  if (!(x >= CPU_EXP_MIN)) return 0.0f;
+  if (x > CPU_EXP_MAX) x = CPU_EXP_MAX;
+  float n = rintf(x * CPU_LOG2E);
+  float r = fmaf(-n, CPU_LN2_LOW, fmaf(-n, CPU_LN2_HIGH, x));
+  float p = fmaf(CPU_EXP_C7, r, CPU_EXP_C6);
+  p = fmaf(p, r, CPU_EXP_C5);
+  p = fmaf(p, r, CPU_EXP_C4);
+  p = fmaf(p, r, CPU_EXP_C3);
+  p = fmaf(p, r, CPU_EXP_C2);
+  p = fmaf(p, r, 1.0f);
+  p = fmaf(p, r, 1.0f);
+  return p * cpu_float_of((uint32_t)((int32_t)n + 127) << 23);
+}
+
+static inline float cpu_silu(float x) {
+  return x / (1.0f + cpu_exp(-x));
+}
+
+/* The fixed tree over the lanes of a sum. */
+static inline float cpu_lane_sum(const float s[CPU_LANES]) {
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}

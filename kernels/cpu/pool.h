@@ -1,0 +1,21 @@
+/* pool.h - threads that share one piece of work at a time.
+ *
+ * Work is cut into chunks [0, chunks), which threads take from a counter: a thread that the system has
+ * descheduled holds up nobody, and nothing depends on who took what. Waiting spins at most POOL_SPIN_US, then
+ * sleeps on a futex, so that a pool does not starve the other program of a small machine. */
+#pragma once
+
+#include <stdint.h>
+
+#define POOL_SPIN_US    20
+#define POOL_CHUNKS_MAX 1048575
+
+typedef struct pool pool;
+typedef void pool_body(void *context, int32_t chunk, int32_t thread); /* thread in [0, threads) */
+
+pool *pool_open(int32_t threads); /* the caller's included; NULL: out of memory or threads */
+void pool_close(pool *p);         /* NULL is allowed */
+int32_t pool_threads(const pool *p);
+
+/* Returns when every chunk is done. Called by one thread, which takes chunks too (as thread 0). */
+void pool_run(pool *p, int32_t chunks, pool_body *body, void *context);

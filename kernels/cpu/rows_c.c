@@ -1,0 +1,133 @@
+#include "kernels/cpu/rows_c.h"
+#include "kernels/cpu/cpu_math.h"
+#include "kernels/cpu/linear_c.h"
+
+#define INT8_MAX_F 127.0f
+
+void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) {
+  float lane[CPU_LANES] = {0};
+  for (int32_t i = 0; i < n; i++) lane[i % CPU_LANES] = fmaf(x[i], x[i], lane[i % CPU_LANES]);
+  float scale = 1.0f / sqrtf(cpu_lane_sum(lane) / (float)n + eps);
+  for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+}
+
+static void quantize_block(int8_t *q, float *scale, float *sum, const float *x) {
+  float largest = 0.0f;
+  int32_t total = 0;
+  for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+  float inverse = largest > 0.0f ? INT8_MAX_F / largest : 0.0f;
+  *scale = largest / INT8_MAX_F;
+  for (int32_t i = 0; i < OPS_BLOCK; i++) {
+    float v = x[i] * inverse; /* the guard bounds a NaN, and what a subnormal `largest` makes of the rest */
+    v = v > -INT8_MAX_F ? v : -INT8_MAX_F;
+    v = v < INT8_MAX_F ? v : INT8_MAX_F;
+    q[i] = (int8_t)lrintf(v);
+    total += q[i];
+  }
+  *sum = *scale * (float)total;
+}
+
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, const float *x, int32_t n) {
+  for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
+    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, x + b * OPS_BLOCK);
+  }
+}
+
+void cpu_rope_c(float *y, const float *x, const float *cosine, const float *sine, int32_t n) {
+  for (int32_t i = 0; i < n; i += 2) {
+    float even = x[i], odd = x[i + 1];
+    y[i] = fmaf(odd, sine[i], even * cosine[i]);
+    y[i + 1] = fmaf(even, sine[i + 1], odd * cosine[i + 1]);
+  }
+}
+
+void cpu_store_c(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n) {
+  for (int32_t i = 0; i < n; i++) {
+    if (type == OPS_KV_F16)
+      ((uint16_t *)to)[(size_t)i * (size_t)stride] = cpu_to_f16(x[i]);
+    else
+      ((float *)to)[(size_t)i * (size_t)stride] = x[i];
+  }
+}
+
+static float element(ops_kv_type type, const void *data, size_t i) {
+  return type == OPS_KV_F16 ? cpu_f16(((const uint16_t *)data)[i]) : ((const float *)data)[i];
+}
+
+/* Component d of the key, and of the value, at the row's logical position p. */
+static float key_at(const cpu_attention *a, int32_t p, int32_t d) {
+  size_t dim = (size_t)a->head_dim;
+  if (p >= a->length)
+    return element(a->type, a->stage_keys, (size_t)a->path[p - a->length] * dim + (size_t)d);
+  return element(a->type, a->keys,
+                 ((size_t)(p / OPS_TILE) * dim + (size_t)d) * OPS_TILE + (size_t)(p % OPS_TILE));
+}
+
+static float value_at(const cpu_attention *a, int32_t p, int32_t d) {
+  size_t dim = (size_t)a->head_dim;
+  if (p >= a->length)
+    return element(a->type, a->stage_values, (size_t)a->path[p - a->length] * dim + (size_t)d);
+  return element(a->type, a->values, (size_t)p * dim + (size_t)d);
+}
+
+static void attention_head(const cpu_attention *a, const float *q, float *scores, float *y) {
+  int32_t n = a->length + a->path_count;
+  float largest = -INFINITY, lane[CPU_LANES] = {0};
+  for (int32_t p = 0; p < n; p++) {
+    float dot = 0.0f;
+    for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, p, d), dot);
+    scores[p] = dot * a->scale;
+    largest = scores[p] > largest ? scores[p] : largest;
+  }
+  for (int32_t p = 0; p < n; p++) {
+    scores[p] = cpu_exp(scores[p] - largest);
+    lane[p % CPU_LANES] += scores[p];
+  }
+  float inverse = 1.0f / cpu_lane_sum(lane);
+  for (int32_t d = 0; d < a->head_dim; d++) {
+    float sum = 0.0f;
+    for (int32_t p = 0; p < n; p++) sum = fmaf(scores[p], value_at(a, p, d), sum);
+    y[d] = sum * inverse;
+  }
+}
+
+void cpu_attention_c(const cpu_attention *a) {
+  for (int32_t h = 0; h < a->heads; h++) {
+    attention_head(a, a->q + h * a->head_dim, a->scores, a->y + h * a->head_dim);
+  }
+}
+
+void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {
+  for (int32_t i = 0; i < n; i++) y[i] = cpu_silu(gate[i]) * up[i];
+}
+
+int32_t cpu_argmax_c(const float *x, int32_t n) {
+  float largest = -INFINITY;
+  int32_t best = 0;
+  for (int32_t i = 0; i < n; i++) {
+    if (x[i] > largest) {
+      largest = x[i];
+      best = i;
+    }
+  }
+  return best;
+}
+
+const cpu_kernels cpu_kernels_c = {
+    .name = "c",
+    .rows_max = CPU_ROWS_MAX,
+    .variants = {"c", "c x1", "c x2", "c x3", "c x4"},
+    .linear_int8 = {[OPS_Q4_1] = cpu_linear_q4_1_int8_c, [OPS_Q8_0] = cpu_linear_q8_0_int8_c},
+    .linear_f32 = {[OPS_F32] = cpu_linear_f32_c,
+                   [OPS_F16] = cpu_linear_f16_c,
+                   [OPS_BF16] = cpu_linear_bf16_c,
+                   [OPS_Q4_1] = cpu_linear_q4_1_f32_c,
+                   [OPS_Q8_0] = cpu_linear_q8_0_f32_c},
+    .norm = cpu_norm_c,
+    .quantize = cpu_quantize_c,
+    .rope = cpu_rope_c,
+    .store = cpu_store_c,
+    .attention = cpu_attention_c,
+    .swiglu = cpu_swiglu_c,
+    .argmax = cpu_argmax_c,
+};

@@ -1,0 +1,143 @@
+/* ops.h - what a device can do: one table of coarse operations, and the shapes they work on.
+ *
+ * The model graph is written once over this table; a device supplies the functions. Raw pointers only;
+ * nothing else of ours is included. Ops return void and may be queued: the device keeps its first error until
+ * `sync`. One thread calls the ops of an instance.
+ *
+ * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
+ * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit
+ * for bit: linear, quantised weight and activations: blocks of 32 inputs ascending; acc = fma(d * dx,
+ * (float)isum, acc); with a minimum, then acc = fma(m, sum_dx, acc) linear, otherwise: acc = fma(w[k], x[k],
+ * acc), k ascending, w dequantised in f32 (Q4_1: fma(d, q, m)) sums of one vector (norm, softmax): 8 lanes,
+ * element i in lane i mod 8, ascending; then the tree
+ *       ((0+4)+(2+6))+((1+5)+(3+7))
+ *   attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
+ * by logical position; values acc = fma(e, v, acc) by logical position ascending; at last acc * (1 / sum)
+ * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OPS_GROUP        16 /* output rows of a weight that are packed side by side: one SIMD lane each */
+#define OPS_BLOCK        32 /* inputs that share a scale */
+#define OPS_TILE         16 /* committed keys that are packed side by side: position p in slot p mod OPS_TILE */
+#define OPS_HEAD_DIM_MAX 512
+#define OPS_THREADS_MAX  64
+
+typedef enum { OPS_F32, OPS_F16, OPS_BF16, OPS_Q4_1, OPS_Q8_0, OPS_TYPE_COUNT } ops_type;
+
+/* A matrix as the device keeps it (`pack`). columns is a multiple of OPS_BLOCK for Q4_1 and Q8_0. */
+typedef struct ops_weight {
+  ops_type type;
+  int32_t rows, columns; /* outputs, inputs */
+  const void *data;
+} ops_weight;
+
+/* Activations: f32 [rows][columns] and, after `quantize`, their int8 form by blocks of OPS_BLOCK. */
+typedef struct ops_act {
+  int32_t columns;
+  float *f32;   /* [rows][columns] */
+  int8_t *q8;   /* [rows][columns], in [-127, 127]; NULL: f32 math */
+  float *scale; /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
+  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * sum of the block's q8 */
+} ops_act;
+
+typedef struct ops_linear {
+  const ops_weight *w;
+  float *y; /* [rows][w->rows] */
+  bool add; /* y += instead of y = */
+} ops_linear;
+
+typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
+
+typedef struct ops_kv_shape {
+  ops_kv_type type;
+  int32_t layers, kv_heads, head_dim;
+  int32_t context; /* rows of a sequence, a multiple of OPS_TILE */
+  int32_t stage;   /* rows of its staging area */
+} ops_kv_shape;
+
+/* One sequence. Elements are of the shape's type.
+ * keys   [layers][kv_heads][context / OPS_TILE][head_dim][OPS_TILE]    values
+ * [layers][kv_heads][context][head_dim] stage_keys, stage_values [layers][kv_heads][stage][head_dim], or NULL
+ * before the first stage. */
+typedef struct ops_kv {
+  void *keys, *values, *stage_keys, *stage_values;
+} ops_kv;
+
+/* A row of a forward. Its keys are committed [0, length), then the staging slots path[0..path_count), root
+ * first and its own last; an appended row's own key is committed row length - 1 and it has no path. */
+typedef struct ops_row {
+  const ops_kv *kv;
+  int32_t token, position;
+  int32_t length, path_count;
+  const int32_t *path;
+} ops_row;
+
+typedef struct ops_counters {
+  uint64_t forwards, rows; /* by `embed`, which begins a forward */
+  uint64_t staged_writes;  /* rows written to staging, once a layer */
+  uint64_t commit_copies;  /* rows moved from staging to the committed cache, once a layer */
+} ops_counters;
+
+typedef struct ops ops;
+
+typedef struct ops_table {
+  const char *name; /* "c", "avx2" */
+
+  /* Bytes of a packed matrix, a multiple of 64; 0 when they do not fit size_t. */
+  size_t (*packed_bytes)(ops_type type, int32_t rows, int32_t columns);
+  /* Packs groups [first, last) of OPS_GROUP rows from the file's row-major form; out is the matrix's begin.
+   * Lanes past the last row are zero. May be called by several threads for different groups. */
+  void (*pack)(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
+               int32_t last);
+
+  /* Begins a forward. x[i] = row rows[i].token of w, in f32. */
+  void (*embed)(ops *o, const ops_row *rows, int32_t count, const ops_weight *w, float *x);
+  /* y->f32[i] = x[index[i]] / sqrt(mean of squares + eps) * w; index NULL: i. */
+  void (*norm)(ops *o, const float *x, const int32_t *index, int32_t count, const float *w, float eps,
+               ops_act *y);
+  /* Fills q8, scale and sum from f32; nothing when q8 is NULL. */
+  void (*quantize)(ops *o, ops_act *x, int32_t count);
+  /* Several matrices over the same `count` rows of x. */
+  void (*linear)(ops *o, const ops_linear *jobs, int32_t job_count, const ops_act *x, int32_t count);
+  /* Rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
+   * and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where path_count
+   * is 0. rope [count][2][rope_dim]: cosines, each twice; then sines as (-s, s). Pairs are (2i, 2i + 1). */
+  void (*rope_store)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
+                     int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
+                     const float *v);
+  /* y->f32 [count][heads][head_dim]. scratch: attention_floats() floats. */
+  void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
+                    int32_t heads, const float *q, ops_act *y, float *scratch);
+  size_t (*attention_floats)(const ops *o, const ops_kv_shape *s, int32_t heads);
+  /* y->f32[i] = silu(gate[i]) * up[i]; all [count][y->columns]. */
+  void (*swiglu)(ops *o, const float *gate, const float *up, int32_t count, ops_act *y);
+  /* ids[i] = index of the largest of x[i] [columns]; ties: the lowest; NaN is never the largest. */
+  void (*argmax)(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids);
+  /* Copies staging slots path[0..count) to committed rows length.., in all layers. */
+  void (*commit)(ops *o, const ops_kv_shape *s, const ops_kv *kv, const int32_t *path, int32_t count,
+                 int32_t length);
+
+  /* Host work on the instance's threads: body(context, i) for every i in [0, count). */
+  void (*parallel)(ops *o, int32_t count, void (*body)(void *context, int32_t i), void *context);
+  /* The kernels that `linear` uses for so many rows; a static string. */
+  const char *(*variant)(const ops *o, int32_t rows);
+  /* Waits for what was queued; 0, or the device's first error since the last sync. */
+  int (*sync)(ops *o);
+  void (*close)(ops *o);
+} ops_table;
+
+struct ops {
+  const ops_table *table;
+  ops_counters counters;
+  int32_t threads; /* >= 1, the caller's included */
+};
+
+typedef enum { OPS_CPU_C, OPS_CPU_AVX2 } ops_cpu_isa;
+
+bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
+/* threads in [1, OPS_THREADS_MAX]. NULL: out of memory or threads, or the processor lacks the isa. */
+ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads);

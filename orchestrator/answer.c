@@ -1,0 +1,195 @@
+#include "orchestrator/answer.h"
+
+#include "common/base/clock.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void answer_init(answer *a, const text_model *m) {
+  *a = (answer){.model = m, .kept = -1};
+}
+
+void answer_fini(answer *a) {
+  detokenizer_free(a->text_of);
+  tokenizer_ids_fini(&a->prompt);
+  free(a->text);
+  free(a->tokens);
+  *a = (answer){0};
+}
+
+/* ---- text ---- */
+
+static int add_text(answer *a, const detokenizer_out *out) {
+  if (a->size + out->size > a->capacity) {
+    size_t wanted = 2 * (a->size + out->size);
+    char *p = realloc(a->text, wanted);
+    if (!p) return ERR_NOMEM;
+    a->text = p;
+    a->capacity = wanted;
+  }
+  if (out->size) memcpy(a->text + a->size, out->text, out->size);
+  a->size += out->size;
+  if (out->stopped && a->kept < 0) a->kept = out->keep_tokens;
+  return ERR_OK;
+}
+
+static int feed(answer *a, int32_t token) {
+  detokenizer_out out;
+  int rc = detokenizer_feed(a->text_of, token, &out);
+  if (rc == ERR_OK) rc = add_text(a, &out);
+  if (rc == ERR_OK)
+    a->fed++;
+  else
+    err_set(&a->trouble, rc, "token %d of the target has no text: %s", token, err_name(rc));
+  return rc;
+}
+
+/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept. */
+static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *stop) {
+  answer *a = context;
+  int32_t before = a->fed, taken = 0;
+  while (taken < count && a->kept < 0 && feed(a, tokens[taken]) == ERR_OK) taken++;
+  *stop = a->kept >= 0 || taken < count;
+  if (a->kept < 0) return taken;
+  return a->kept > before ? a->kept - before : 0;
+}
+
+static void end_text(answer *a) {
+  detokenizer_out out;
+  if (detokenizer_end(a->text_of, &out) == ERR_OK) add_text(a, &out);
+}
+
+/* ---- begin ---- */
+
+static msg_options options_of(const answer *a, const flags *f, int32_t context) {
+  const sampler_options *s = &f->sampling;
+  int32_t room = context - (int32_t)a->prompt.count;
+  return (msg_options){.temperature = s->temperature,
+                       .top_p = s->top_p,
+                       .min_p = s->min_p,
+                       .repeat_penalty = s->repeat_penalty,
+                       .top_k = s->top_k,
+                       .seed = s->seed,
+                       .choice = s->choice,
+                       .max_tokens = f->max_tokens < room ? f->max_tokens : room,
+                       .context = context,
+                       .stops = a->model->stops,
+                       .stop_count = a->model->stop_count,
+                       .budget = a->draft_wanted ? f->budget : 0,
+                       .lockstep = a->draft_wanted && f->lockstep,
+                       .selfcheck = f->selfcheck};
+}
+
+int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e) {
+  int rc = text_model_check(a->model, a->prompt.ids, a->prompt.count, context, e);
+  if (rc == ERR_OK) rc = detokenizer_alloc(&a->text_of, a->model->tokens, f->stops, f->stop_count, true, e);
+  if (rc) return rc;
+  a->draft_wanted = flags_wants_draft(f);
+  a->seed = f->sampling.seed;
+  a->start_us = clock_us();
+  orch_request r = {.prompt = a->prompt.ids,
+                    .prompt_length = (int32_t)a->prompt.count,
+                    .options = options_of(a, f, context),
+                    .draft = a->draft_wanted,
+                    .admit = admit,
+                    .admit_context = a};
+  a->session = pair_start(p, &r, e);
+  return a->session ? ERR_OK : e->code;
+}
+
+/* ---- news ---- */
+
+static void copy_text(char out[WIRE_STRING_MAX + 1], const char *text) {
+  snprintf(out, WIRE_STRING_MAX + 1, "%s", text ? text : "");
+}
+
+static void take_tokens(answer *a, const orch_view *v) {
+  int32_t count = v->length - v->prompt_length;
+  if (a->kept >= 0 && a->kept < count) count = a->kept;
+  if (count == 0) return;
+  a->tokens = malloc((size_t)count * sizeof *a->tokens);
+  if (!a->tokens) {
+    err_set(&a->trouble, ERR_NOMEM, "out of memory");
+    return;
+  }
+  memcpy(a->tokens, v->tokens + v->prompt_length, (size_t)count * sizeof *a->tokens);
+  a->count = count;
+}
+
+static void take_end(answer *a, const orch_view *v) {
+  a->end_us = clock_us();
+  take_tokens(a, v);
+  if (v->finish == WIRE_FINISH_ERROR && !a->trouble.code) err_set(&a->trouble, v->code, "%s", v->text);
+  a->finish = a->trouble.code ? WIRE_FINISH_ERROR : v->finish;
+  end_text(a);
+}
+
+/* When an answer is cut or cancelled, the target tells its figures only after it. */
+static void take_figures(answer *a, const orch_view *v) {
+  a->stats = v->stats;
+  for (int32_t i = 0; i < v->stats.position_count; i++) a->accepted_per_pos[i] = v->stats.accepted_per_pos[i];
+  a->stats.accepted_per_pos = a->accepted_per_pos;
+  copy_text(a->draft_method, v->draft_method);
+  copy_text(a->numerics_id, v->numerics_id);
+  copy_text(a->off_reason, v->off_reason);
+  a->numerics_changed = v->numerics_changed;
+}
+
+/* Text is shown when its tokens are in the ledger: all that were fed, but for those that a stop cut. */
+static bool is_logged(const answer *a, const orch_view *v) {
+  return v->length - v->prompt_length >= (a->kept >= 0 ? a->kept : a->fed);
+}
+
+void answer_look(answer *a, pair *p, const char **text, size_t *size) {
+  orch_view v;
+  *size = 0;
+  if (!a->session || !pair_look(p, a->session, &v)) return;
+  if (!a->first_us && v.length > v.prompt_length) {
+    a->first_us = clock_us();
+    a->first_count = v.length - v.prompt_length;
+  }
+  if (v.finish && !a->finish) take_end(a, &v);
+  if (is_logged(a, &v)) {
+    *text = a->text + a->shown;
+    *size = a->size - a->shown;
+    a->shown = a->size;
+  }
+  if (v.state != ORCH_FINISHED) return;
+  take_figures(a, &v);
+  pair_release(p, a->session);
+  a->session = 0;
+}
+
+void answer_fail(answer *a, pair *p, const err *why) {
+  orch_view v;
+  if (a->finish) return;
+  if (a->session && pair_look(p, a->session, &v)) {
+    take_end(a, &v);
+    take_figures(a, &v);
+  }
+  if (a->session) pair_release(p, a->session);
+  a->session = 0;
+  a->trouble = *why;
+  a->finish = WIRE_FINISH_ERROR;
+}
+
+/* ---- figures ---- */
+
+double answer_tokens_per_second(const answer *a) {
+  if (a->count <= a->first_count || a->end_us <= a->first_us) return 0;
+  return (a->count - a->first_count) * 1e6 / (double)(a->end_us - a->first_us);
+}
+
+double answer_first_ms(const answer *a) {
+  return a->first_us ? (double)(a->first_us - a->start_us) / 1000 : 0;
+}
+
+double answer_mean_accepted(const answer *a) {
+  return a->stats.rounds ? (double)a->stats.accepted / (double)a->stats.rounds : 0;
+}
+
+const char *answer_off_reason(const answer *a) {
+  if (!a->draft_wanted) return NULL;
+  if (a->off_reason[0]) return a->off_reason;
+  return a->draft_method[0] ? NULL : "no draft came";
+}

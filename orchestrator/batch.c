@@ -1,0 +1,110 @@
+#include "orchestrator/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the three ways to give a prompt ---- */
+
+static int from_text(const json_t *value, const text_model *m, const flags *f, tokenizer_ids *out, err *e) {
+  if (!json_is_string(value)) return err_set(e, ERR_ARG, "\"prompt\" must be a string");
+  prompt_options o = {.raw = f->raw, .special = !f->no_special, .system = f->system};
+  return text_model_prompt(m, &o, json_string_value(value), json_string_length(value), out, e);
+}
+
+static int add_id(tokenizer_ids *out, int32_t id, err *e) {
+  if (out->count == out->capacity) {
+    size_t wanted = out->capacity ? 2 * out->capacity : 256;
+    int32_t *p = realloc(out->ids, wanted * sizeof *p);
+    if (!p) return err_set(e, ERR_NOMEM, "out of memory for prompt ids");
+    out->ids = p;
+    out->capacity = wanted;
+  }
+  out->ids[out->count++] = id;
+  return ERR_OK;
+}
+
+static int from_ids(const json_t *value, const text_model *m, const flags *f, tokenizer_ids *out, err *e) {
+  (void)f;
+  if (!json_is_array(value)) return err_set(e, ERR_ARG, "\"prompt_ids\" must be an array of token ids");
+  size_t i;
+  const json_t *item;
+  json_array_foreach(value, i, item) {
+    json_int_t id = json_integer_value(item);
+    if (!json_is_integer(item) || id < 0 || id >= tokenizer_size(m->tokens))
+      return err_set(e, ERR_ARG, "\"prompt_ids\"[%zu] is no token id from 0 to %d", i,
+                     tokenizer_size(m->tokens) - 1);
+    int rc = add_id(out, (int32_t)id, e);
+    if (rc) return rc;
+  }
+  return ERR_OK;
+}
+
+static int read_message(const json_t *item, size_t i, chat_message *out, err *e) {
+  const json_t *role = json_object_get(item, "role"), *content = json_object_get(item, "content");
+  if (!json_is_string(role) || !json_is_string(content))
+    return err_set(e, ERR_ARG, "\"messages\"[%zu] must be {\"role\": text, \"content\": text}", i);
+  *out = (chat_message){json_string_value(role), json_string_value(content), json_string_length(content)};
+  return ERR_OK;
+}
+
+/* --system comes first, unless the conversation has a system message of its own. */
+static int from_messages(const json_t *value, const text_model *m, const flags *f, tokenizer_ids *out,
+                         err *e) {
+  chat_message list[BATCH_MESSAGES_MAX + 1];
+  size_t count = json_array_size(value), i;
+  const json_t *item;
+  if (f->raw) return err_set(e, ERR_ARG, "\"messages\" need the chat template, which --raw leaves out");
+  if (!json_is_array(value) || count < 1 || count > BATCH_MESSAGES_MAX)
+    return err_set(e, ERR_ARG, "\"messages\" must be an array of 1 to %d messages", BATCH_MESSAGES_MAX);
+  chat_message *given = list + 1;
+  json_array_foreach(value, i, item) {
+    int rc = read_message(item, i, &given[i], e);
+    if (rc) return rc;
+  }
+  if (!f->system || strcmp(given[0].role, "system") == 0)
+    return text_model_messages(m, given, (int32_t)count, out, e);
+  list[0] = (chat_message){"system", f->system, strlen(f->system)};
+  return text_model_messages(m, list, (int32_t)count + 1, out, e);
+}
+
+typedef struct way {
+  const char *key;
+  int (*read)(const json_t *value, const text_model *m, const flags *f, tokenizer_ids *out, err *e);
+} way;
+
+static const way ways[] = {{"prompt", from_text}, {"prompt_ids", from_ids}, {"messages", from_messages}};
+
+/* ---- a line ---- */
+
+static int read_object(const json_t *object, const text_model *m, const flags *f, tokenizer_ids *out,
+                       err *e) {
+  const way *chosen = NULL;
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    if (!json_object_get(object, ways[i].key)) continue;
+    if (chosen)
+      return err_set(e, ERR_ARG, "both \"%s\" and \"%s\" are given: give one", chosen->key, ways[i].key);
+    chosen = &ways[i];
+  }
+  if (!chosen) return err_set(e, ERR_ARG, "none of \"prompt\", \"prompt_ids\" and \"messages\" is given");
+  return chosen->read(json_object_get(object, chosen->key), m, f, out, e);
+}
+
+int batch_read_line(const char *line, size_t size, const text_model *m, const flags *f, json_t **id,
+                    tokenizer_ids *out, err *e) {
+  json_error_t why;
+  *id = NULL;
+  if (size > BATCH_LINE_MAX) return err_set(e, ERR_LIMIT, "a line has at most %u bytes", BATCH_LINE_MAX);
+  json_t *object = json_loadb(line, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+  if (!object) return err_set(e, ERR_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
+  const json_t *given = json_object_get(object, "id");
+  int rc = ERR_OK;
+  if (!json_is_object(object))
+    rc = err_set(e, ERR_FORMAT, "not a JSON object");
+  else if (!json_is_string(given) && !json_is_integer(given))
+    rc = err_set(e, ERR_ARG, "\"id\" must be given, as a string or a whole number");
+  else
+    *id = json_incref((json_t *)given);
+  if (rc == ERR_OK) rc = read_object(object, m, f, out, e);
+  json_decref(object);
+  return rc;
+}

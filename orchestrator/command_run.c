@@ -1,0 +1,172 @@
+/* tandem run: one prompt, its answer as it comes. */
+#include "orchestrator/commands.h"
+#include "orchestrator/input.h"
+#include "orchestrator/output.h"
+#include "orchestrator/result.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct run {
+  flags flags;
+  text_model model;
+  int32_t context;
+  logger log;
+  pair *pair;
+  answer answer;
+  output out;
+  bool begun, told, finished; /* told: everything for stdout has been handed over */
+  int status;
+} run;
+
+/* ---- the prompt ---- */
+
+static status status_of_prompt(int code) {
+  return code == ERR_NOMEM ? STATUS_FAILED : code == ERR_IO ? STATUS_IO : STATUS_INPUT;
+}
+
+/* From a shell a text comes with a line end that is not meant; a raw one is taken as it is. */
+static void trim_line_end(const flags *f, input *in) {
+  if (!f->raw && in->size > 0 && in->data[in->size - 1] == '\n') in->size--;
+}
+
+static int take_prompt(run *r, const char *text, size_t size, err *e) {
+  prompt_options o = {.raw = r->flags.raw, .special = !r->flags.no_special, .system = r->flags.system};
+  int rc = text_model_prompt(&r->model, &o, text, size, &r->answer.prompt, e);
+  if (rc == ERR_OK)
+    rc = text_model_check(&r->model, r->answer.prompt.ids, r->answer.prompt.count, r->context, e);
+  command_warn_dropped(r->answer.prompt.dropped_bytes);
+  return rc;
+}
+
+static int read_prompt(run *r, const input *in) {
+  err e = {0};
+  const char *text = r->flags.arguments[0];
+  bool from_stdin = strcmp(text, "-") == 0;
+  int rc = take_prompt(r, from_stdin ? in->data : text, from_stdin ? in->size : strlen(text), &e);
+  return rc ? command_error(status_of_prompt(rc), "%s", e.text) : STATUS_OK;
+}
+
+/* ---- while it runs ---- */
+
+static void finish(run *r) {
+  if (r->finished || !r->told || r->answer.session || !output_idle(&r->out)) return;
+  r->finished = true;
+  pair_finish(r->pair);
+}
+
+static void on_written(void *context) {
+  run *r = context;
+  if (r->out.failed && r->answer.session) pair_cancel(r->pair, r->answer.session); /* nobody reads it */
+  finish(r);
+}
+
+static void show_result(run *r) {
+  if (r->told) return;
+  r->told = true;
+  if (!r->flags.json) return;
+  char *line = result_line(result_of(&r->answer, NULL));
+  if (!line || output_add(&r->out, line, strlen(line))) r->status = STATUS_FAILED;
+  free(line);
+}
+
+static void begin(run *r) {
+  err e = {0};
+  r->begun = true;
+  if (answer_begin(&r->answer, r->pair, &r->flags, r->context, &e)) answer_fail(&r->answer, r->pair, &e);
+}
+
+static void stop(run *r, const err *why) {
+  if (why)
+    answer_fail(&r->answer, r->pair, why);
+  else if (!r->begun)
+    r->answer.finish = WIRE_FINISH_CANCELLED;
+  else if (r->answer.session && !r->answer.finish)
+    pair_cancel(r->pair, r->answer.session);
+  r->begun = true;
+}
+
+static void on_news(void *owner) {
+  run *r = owner;
+  err trouble = {0};
+  const char *text;
+  size_t size;
+  if (pair_trouble(r->pair, &trouble))
+    stop(r, &trouble);
+  else if (pair_signal(r->pair))
+    stop(r, NULL);
+  else if (!r->begun && pair_ready(r->pair))
+    begin(r);
+  answer_look(&r->answer, r->pair, &text, &size);
+  if (size && !r->flags.json && output_add(&r->out, text, size)) r->status = STATUS_FAILED;
+  if (r->answer.finish && !r->answer.session) show_result(r);
+  finish(r);
+}
+
+/* ---- the end ---- */
+
+/* A terminal's next line begins at its left edge. */
+static void end_line(const run *r) {
+  bool open = !r->flags.json && r->answer.shown > 0 && r->answer.text[r->answer.shown - 1] != '\n';
+  if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
+}
+
+static int report(const run *r) {
+  char line[RESULT_LINE_MAX];
+  end_line(r);
+  if (r->answer.trouble.code) command_error(STATUS_WORKER, "%s", r->answer.trouble.text);
+  result_summary(&r->answer, line);
+  fprintf(stderr, "tandem: %s\n", line);
+  if (r->status) return command_error(r->status, "out of memory");
+  if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
+  if (r->out.failed)
+    return command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(r->out.failed));
+  return r->answer.trouble.code ? STATUS_WORKER : STATUS_OK;
+}
+
+static int converse(run *r, const input *in) {
+  err e = {0};
+  pair_options o = {
+      .flags = &r->flags, .context = r->context, .log = &r->log, .on_news = on_news, .owner = r};
+  if (pair_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&r->out, pair_loop(r->pair), STDOUT_FILENO, on_written, r);
+  int rc = text_model_load(&r->model, &e); /* while the target loads the weights */
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  rc = read_prompt(r, in);
+  if (rc) return rc;
+  if (pair_serve(r->pair, &r->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  pair_run(r->pair);
+  return report(r);
+}
+
+/* Everything that is cheap to check, before the programs start. */
+static int prepare(run *r, input *in) {
+  err e = {0};
+  if (strcmp(r->flags.arguments[0], "-") == 0) {
+    int rc = input_read(in, "-", TOKENIZER_TEXT_MAX, &e);
+    if (rc) return command_error(status_of_prompt(rc), "%s", e.text);
+    trim_line_end(&r->flags, in);
+  }
+  int rc = text_model_open(&r->model, r->flags.model, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (text_model_context(&r->model, r->flags.context, &r->context, &e))
+    return command_error(STATUS_USAGE, "%s", e.text);
+  return STATUS_OK;
+}
+
+int command_run(int argc, char **argv) {
+  run r = {0};
+  input in = {0};
+  flags_parse(&r.flags, FLAGS_RUN, argc, argv);
+  r.log = (logger){"tandem", r.flags.verbose ? LOG_INFO : LOG_WARNING};
+  answer_init(&r.answer, &r.model);
+  int code = prepare(&r, &in);
+  if (code == STATUS_OK) code = converse(&r, &in);
+  pair_close(r.pair);
+  output_fini(&r.out);
+  answer_fini(&r.answer);
+  text_model_close(&r.model);
+  input_fini(&in);
+  return code;
+}

@@ -1,0 +1,25 @@
+/* commands.h - the user's commands. Each gets its own argv, argv[0] being "tandem COMMAND", and returns a
+ * status of status.h. */
+#pragma once
+
+#include "common/base/err.h"
+#include "orchestrator/flags.h"
+#include "orchestrator/status.h"
+#include "orchestrator/text_model.h"
+
+int command_run(int argc, char **argv);
+int command_batch(int argc, char **argv);
+int command_tokenize(int argc, char **argv);
+int command_detokenize(int argc, char **argv);
+int command_doctor(int argc, char **argv);
+
+/* What they share. */
+
+/* Says what is wrong, on stderr; returns `code`. */
+int command_error(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Exit status of a command that a signal ended. */
+status command_signal_status(int signal_number);
+/* Opens and reads a model, with messages: STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
+int command_open_model(text_model *m, const char *path);
+/* One counted warning for bytes of a prompt that have no token. */
+void command_warn_dropped(size_t bytes);

@@ -1,0 +1,331 @@
+#include "orchestrator/flags.h"
+
+#include "common/base/program.h"
+#include "common/text/utf8.h"
+#include "orchestrator/status.h"
+#include "wire/message.h"
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SEED_BITS 53 /* of a random seed: every JSON reader keeps it exactly */
+
+enum {
+  KEY_DRAFT = 256,
+  KEY_TEMP,
+  KEY_TOP_K,
+  KEY_TOP_P,
+  KEY_MIN_P,
+  KEY_PENALTY,
+  KEY_SEED,
+  KEY_MAX_TOKENS,
+  KEY_STOP,
+  KEY_RAW,
+  KEY_NO_SPECIAL,
+  KEY_SYSTEM,
+  KEY_THREADS,
+  KEY_CONTEXT,
+  KEY_MATH,
+  KEY_BUDGET,
+  KEY_PACE,
+  KEY_SELFCHECK,
+  KEY_JSON,
+  KEY_SESSIONS
+};
+
+/* ---- what each command takes ---- */
+
+#define OPTION_MODEL                                                                                         \
+  { "model", 'm', "FILE", 0, "the model, a GGUF file (scripts/get_model.sh fetches one)", 1 }
+#define OPTION_NO_SPECIAL                                                                                    \
+  { "no-special", KEY_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1 }
+#define OPTION_VERBOSE                                                                                       \
+  { "verbose", 'v', 0, 0, "say more on stderr", 9 }
+#define OPTIONS_GENERATE                                                                                     \
+  OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
+      {"raw", KEY_RAW, 0, 0, "no chat template: the text itself is continued", 1}, OPTION_NO_SPECIAL,        \
+      {0, 0, 0, 0, "The answer:", 2},                                                                        \
+      {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2},                   \
+      {"stop", KEY_STOP, "TEXT", 0, "ends the answer before TEXT; may be given up to 16 times", 2},          \
+      {"json", KEY_JSON, 0, 0, "one JSON object on stdout instead of the text", 2},                          \
+      {0, 0, 0, 0, "Sampling:", 3},                                                                          \
+      {"temp", KEY_TEMP, "T", 0, "temperature; 0 (default): always the likeliest token", 3},                 \
+      {"top-k", KEY_TOP_K, "K", 0, "among the K likeliest; 0 (default): off", 3},                            \
+      {"top-p", KEY_TOP_P, "P", 0, "among the likeliest that reach P together; 1 (default): off", 3},        \
+      {"min-p", KEY_MIN_P, "P", 0, "among those with P times the likeliest's chance; 0 (default): off", 3},  \
+      {"repeat-penalty", KEY_PENALTY, "R", 0, "against tokens seen before; 1 (default): off", 3},            \
+      {"seed", KEY_SEED, "N", 0, "of the random numbers (default: a random one, named in the result)", 3},   \
+      {0, 0, 0, 0, "Speculation (never changes a token):", 4},                                               \
+      {"draft",                                                                                              \
+       KEY_DRAFT,                                                                                            \
+       "METHOD",                                                                                             \
+       0,                                                                                                    \
+       "ngram (default), none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests",       \
+       4},                                                                                                   \
+      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 7)", 4},       \
+      {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
+      {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
+      {0, 0, 0, 0, "Work:", 5},                                                                              \
+      {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: every CPU)", 5},                          \
+      {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5},     \
+      {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5}, OPTION_VERBOSE
+
+static const struct argp_option run_options[] = {OPTIONS_GENERATE, {0}};
+static const struct argp_option batch_options[] = {
+    OPTIONS_GENERATE, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5}, {0}};
+static const struct argp_option tokenize_options[] = {
+    OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
+static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
+static const struct argp_option doctor_options[] = {OPTION_MODEL, {0}};
+
+#define SEE_STATUSES "\vExit statuses: see `tandem --help'."
+
+typedef struct command_shape {
+  const struct argp_option *options;
+  const char *arguments, *text;
+  int32_t arguments_min, arguments_max;
+  const char *missing; /* what to do when there are fewer */
+} command_shape;
+
+static const command_shape shapes[] = {
+    [FLAGS_RUN] =
+        {run_options, "PROMPT\n-",
+         "Answers one prompt (-: from stdin). stdout gets the answer alone, as it comes; a last line on "
+         "stderr tells how fast it was." SEE_STATUSES,
+         1, 1, "no prompt: give one in quotes, or - to read it from stdin"},
+    [FLAGS_BATCH] =
+        {batch_options, "IN.jsonl OUT.jsonl",
+         "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
+         "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
+         "([{\"role\", \"content\"}]); other keys are ignored. IN is read whole; OUT gets the answers in "
+         "the order of IN. A bad line gives an object with finish_reason \"error\", and the others go "
+         "on." SEE_STATUSES,
+         2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
+    [FLAGS_TOKENIZE] = {tokenize_options, "", "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0,
+                        NULL},
+    [FLAGS_DETOKENIZE] = {detokenize_options, "",
+                          "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES,
+                          0, 0, NULL},
+    [FLAGS_DOCTOR] = {doctor_options, "",
+                      "Looks at what tandem needs: CPU, memory, sockets, worker programs and, with -m, a "
+                      "model." SEE_STATUSES,
+                      0, 0, NULL},
+};
+
+/* ---- values ---- */
+
+typedef struct int_flag {
+  int key;
+  const char *name;
+  int32_t low, high;
+  size_t offset; /* of an int32_t in flags */
+} int_flag;
+
+static const int_flag int_flags[] = {
+    {KEY_TOP_K, "--top-k", 0, SAMPLER_VOCAB_MAX, offsetof(flags, sampling.top_k)},
+    {KEY_MAX_TOKENS, "--max-tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)},
+    {KEY_THREADS, "--threads", 1, FLAGS_THREADS_MAX, offsetof(flags, threads)},
+    {KEY_CONTEXT, "--ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, context)},
+    {KEY_BUDGET, "--budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
+    {KEY_SELFCHECK, "--selfcheck", 0, INT32_MAX, offsetof(flags, selfcheck)},
+    {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
+};
+
+typedef struct float_flag {
+  int key;
+  const char *name;
+  double low, high; /* sampler_check knows which of them are outside */
+  size_t offset;    /* of a float in flags */
+} float_flag;
+
+static const float_flag float_flags[] = {
+    {KEY_TEMP, "--temp", 0, SAMPLER_TEMPERATURE_MAX, offsetof(flags, sampling.temperature)},
+    {KEY_TOP_P, "--top-p", 0, 1, offsetof(flags, sampling.top_p)},
+    {KEY_MIN_P, "--min-p", 0, 1, offsetof(flags, sampling.min_p)},
+    {KEY_PENALTY, "--repeat-penalty", 0, SAMPLER_PENALTY_MAX, offsetof(flags, sampling.repeat_penalty)},
+};
+
+/* False: not the key of a number. */
+static bool take_number(flags *f, struct argp_state *state, int key, const char *text) {
+  err e = {0};
+  for (size_t i = 0; i < sizeof int_flags / sizeof *int_flags; i++) {
+    const int_flag *n = &int_flags[i];
+    int64_t value;
+    if (n->key != key) continue;
+    if (program_int(n->name, text, n->low, n->high, &value, &e)) argp_error(state, "%s", e.text);
+    *(int32_t *)((char *)f + n->offset) = (int32_t)value;
+    return true;
+  }
+  for (size_t i = 0; i < sizeof float_flags / sizeof *float_flags; i++) {
+    const float_flag *n = &float_flags[i];
+    double value;
+    if (n->key != key) continue;
+    if (program_double(n->name, text, n->low, n->high, &value, &e)) argp_error(state, "%s", e.text);
+    *(float *)((char *)f + n->offset) = (float)value;
+    return true;
+  }
+  return false;
+}
+
+static uint64_t to_seed(struct argp_state *state, const char *text) {
+  int64_t value;
+  err e = {0};
+  if (program_int("--seed", text, 0, INT64_MAX, &value, &e)) argp_error(state, "%s", e.text);
+  return (uint64_t)value;
+}
+
+static const char *to_word(struct argp_state *state, const char *name, const char *text, const char *a,
+                           const char *b) {
+  err e = {0};
+  if (program_choice(name, text, (const char *[]){a, b}, 2, &e) < 0) argp_error(state, "%s", e.text);
+  return text;
+}
+
+static bool is_one_of(const char *text, const char *a, const char *b) {
+  return strcmp(text, a) == 0 || strcmp(text, b) == 0;
+}
+
+static bool is_probability(const char *text, const char *end) {
+  char *stop;
+  double value = strtod(text, &stop);
+  return stop == end && end > text && value >= 0 && value <= 1;
+}
+
+/* The last ':' of text[0, end), or NULL. */
+static const char *last_colon(const char *text, const char *end) {
+  while (end > text)
+    if (*--end == ':') return end;
+  return NULL;
+}
+
+/* FILE:RATE[:S]; FILE may hold colons. Returns FILE's end, or NULL. */
+static const char *replay_file_end(const char *text) {
+  const char *end = text + strlen(text), *second = last_colon(text, end);
+  if (!second || !is_probability(second + 1, end)) return NULL;
+  const char *first = last_colon(text, second);
+  return first && is_probability(first + 1, second) ? first : second;
+}
+
+static const char *to_draft(struct argp_state *state, const char *text) {
+  static const char replay[] = "replay:";
+  if (is_one_of(text, "none", "ngram")) return text;
+  if (strncmp(text, replay, sizeof replay - 1) != 0)
+    argp_error(state, "--draft is '%s', but must be ngram, none or replay:FILE:RATE[:S]", text);
+  const char *file = text + sizeof replay - 1, *end = replay_file_end(file);
+  if (!end || end == file)
+    argp_error(state, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1", text);
+  char *path = strndup(file, (size_t)(end - file));
+  if (path && access(path, R_OK) != 0)
+    argp_error(state, "--draft: cannot read '%s': %s; make it with `tandem batch'", path, strerror(errno));
+  free(path);
+  return text;
+}
+
+/* ---- the parser ---- */
+
+static void add_stop(flags *f, struct argp_state *state, const char *text) {
+  size_t size = strlen(text);
+  if (f->stop_count == DETOKENIZER_STOP_MAX)
+    argp_error(state, "--stop may be given %d times at most", DETOKENIZER_STOP_MAX);
+  if (size == 0) argp_error(state, "--stop is empty: give some text, or leave it out");
+  if (size > DETOKENIZER_STOP_BYTES_MAX)
+    argp_error(state, "--stop has %zu bytes; %d are the most", size, DETOKENIZER_STOP_BYTES_MAX);
+  if (utf8_valid(text, size) != size) argp_error(state, "--stop is not UTF-8: convert it");
+  f->stops[f->stop_count++] = text;
+}
+
+static void add_argument(flags *f, struct argp_state *state, const char *text) {
+  const command_shape *shape = &shapes[f->command];
+  if (f->argument_count == shape->arguments_max)
+    argp_error(state, "'%s' is one argument too many%s", text,
+               f->command == FLAGS_RUN ? ": put the prompt in quotes" : "");
+  f->arguments[f->argument_count++] = text;
+}
+
+static void check_whole(const flags *f, struct argp_state *state) {
+  const command_shape *shape = &shapes[f->command];
+  err e = {0};
+  if (!f->model && f->command != FLAGS_DOCTOR)
+    argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
+  if (f->argument_count < shape->arguments_min) argp_error(state, "%s", shape->missing);
+  if (f->raw && f->system)
+    argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
+  if (sampler_check(&f->sampling, &e)) argp_error(state, "%s", e.text);
+}
+
+static error_t parse_flag(int key, char *text, struct argp_state *state) {
+  flags *f = state->input;
+  switch (key) {
+  case 'm':
+    f->model = text;
+    break;
+  case 'v':
+    f->verbose = true;
+    break;
+  case KEY_DRAFT:
+    f->draft = to_draft(state, text);
+    break;
+  case KEY_SEED:
+    f->sampling.seed = to_seed(state, text);
+    break;
+  case KEY_STOP:
+    add_stop(f, state, text);
+    break;
+  case KEY_RAW:
+    f->raw = true;
+    break;
+  case KEY_NO_SPECIAL:
+    f->no_special = true;
+    break;
+  case KEY_SYSTEM:
+    f->system = text;
+    break;
+  case KEY_MATH:
+    f->math = to_word(state, "--math", text, "int8", "f32");
+    break;
+  case KEY_PACE:
+    f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
+    break;
+  case KEY_JSON:
+    f->json = true;
+    break;
+  case ARGP_KEY_ARG:
+    add_argument(f, state, text);
+    break;
+  case ARGP_KEY_END:
+    check_whole(f, state);
+    break;
+  default:
+    return take_number(f, state, key, text) ? 0 : ARGP_ERR_UNKNOWN;
+  }
+  return 0;
+}
+
+void flags_parse(flags *f, flags_command command, int argc, char **argv) {
+  *f = (flags){.command = command,
+               .draft = "ngram",
+               .math = "int8",
+               .sampling = SAMPLER_DEFAULTS,
+               .max_tokens = FLAGS_TOKENS_DEFAULT,
+               .threads = program_processors(),
+               .budget = FLAGS_BUDGET_DEFAULT,
+               .sessions = command == FLAGS_BATCH ? FLAGS_SESSIONS_DEFAULT : 1};
+  err e = {0};
+  if (program_random(&f->sampling.seed, sizeof f->sampling.seed, &e)) {
+    fprintf(stderr, "%s: %s; give a --seed\n", argv[0], e.text);
+    exit(STATUS_FAILED);
+  }
+  f->sampling.seed >>= 64 - SEED_BITS;
+  const command_shape *shape = &shapes[command];
+  struct argp parser = {
+      .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
+  argp_err_exit_status = STATUS_USAGE;
+  argp_parse(&parser, argc, argv, 0, NULL, f);
+}
+
+bool flags_wants_draft(const flags *f) {
+  return strcmp(f->draft, "none") != 0 && f->budget > 0;
+}

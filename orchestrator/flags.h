@@ -1,0 +1,36 @@
+/* flags.h - what the user typed, checked: one parser for all commands. glibc argp prints --help and usage
+ * errors and leaves with STATUS_USAGE by itself. */
+#pragma once
+
+#include "common/spec/sampler.h"
+#include "common/text/detokenizer.h"
+
+#define FLAGS_CONTEXT_DEFAULT  4096 /* or the model's, if that is less */
+#define FLAGS_TOKENS_DEFAULT   256
+#define FLAGS_BUDGET_DEFAULT   7
+#define FLAGS_SESSIONS_DEFAULT 4 /* of batch */
+#define FLAGS_SESSIONS_MAX     64
+#define FLAGS_THREADS_MAX      256
+#define FLAGS_ARGUMENTS_MAX    2
+
+typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
+
+typedef struct flags {
+  flags_command command;
+  const char *model;  /* NULL only for doctor */
+  const char *draft;  /* "none", "ngram" or "replay:FILE:RATE[:S]" */
+  const char *math;   /* "int8" or "f32" */
+  const char *system; /* NULL: the template's own default */
+  const char *stops[DETOKENIZER_STOP_MAX];
+  int32_t stop_count;
+  sampler_options sampling;                                          /* seed: a random one, unless given */
+  int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
+  bool lockstep, raw, no_special, json, verbose;
+  const char *arguments[FLAGS_ARGUMENTS_MAX];
+  int32_t argument_count;
+} flags;
+
+/* argv[0] is "tandem COMMAND". Strings are argv's. */
+void flags_parse(flags *f, flags_command command, int argc, char **argv);
+
+bool flags_wants_draft(const flags *f);

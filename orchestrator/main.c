@@ -1,0 +1,81 @@
+/* tandem: every user command, and the orchestrator between a target and a draft. */
+#include "orchestrator/commands.h"
+#include "orchestrator/workers.h"
+#include "version.h"
+#include <stdio.h>
+#include <string.h>
+
+#define VERSION_MAX 1024 /* bytes of what a worker says of itself */
+
+typedef struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *text;
+} command;
+
+static const command commands[] = {
+    {"run", command_run, "answer one prompt"},
+    {"batch", command_batch, "answer a file of prompts, several at a time"},
+    {"tokenize", command_tokenize, "text to token ids"},
+    {"detokenize", command_detokenize, "token ids to text"},
+    {"doctor", command_doctor, "look at what tandem needs on this machine"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *to) {
+  fputs("Usage: tandem COMMAND [FLAGS...]\n"
+        "Lossless speculative decoding: a draft guesses, a target verifies, the answer is the target's.\n\n"
+        "Commands:\n",
+        to);
+  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].text);
+  fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
+        "  --help      this text\n"
+        "  --version   version, commit and numerics id, of this program and of the workers\n\n"
+        "Exit statuses:\n",
+        to);
+#define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
+  STATUS_LIST(HELP_LINE)
+#undef HELP_LINE
+}
+
+static void print_worker_version(const char *name) {
+  char text[VERSION_MAX];
+  err e = {0};
+  if (workers_ask_version(name, text, sizeof text, &e))
+    printf("%s: %s\n", name, e.text);
+  else
+    fputs(text, stdout);
+}
+
+/* The numerics id is the target's: it computes. */
+static int print_version(void) {
+  printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
+  fflush(stdout);
+  print_worker_version("tandem-target");
+  print_worker_version("tandem-draft");
+  return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
+}
+
+static int print_usage(const char *why, const char *what) {
+  fprintf(stderr, "tandem: %s%s\n", why, what);
+  fputs("Try `tandem --help' for the commands and flags.\n", stderr);
+  return STATUS_USAGE;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) return print_usage("no command given", "");
+  const char *name = argv[1];
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+    print_help(stdout);
+    return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
+  }
+  if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version();
+  for (int i = 0; i < COMMAND_COUNT; i++) {
+    if (strcmp(name, commands[i].name) != 0) continue;
+    char whole[64];
+    snprintf(whole, sizeof whole, "tandem %s", name);
+    argv[1] = whole;
+    return commands[i].run(argc - 1, argv + 1);
+  }
+  return print_usage("no such command or flag: ", name);
+}

@@ -1,0 +1,357 @@
+#include "orchestrator/pair.h"
+
+#include "common/base/clock.h"
+#include "common/base/program.h"
+#include "orchestrator/workers.h"
+#include "wire/host.h"
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SIGNALS       3
+#define NUMBER_MAX    16 /* bytes of a number as an argument */
+#define DIRECTORY_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
+#define ENDPOINT_MAX  (DIRECTORY_MAX + 32)
+
+_Static_assert(DIRECTORY_MAX + sizeof "/orchestrator" <= sizeof(((struct sockaddr_un *)0)->sun_path),
+               "a socket's path must fit");
+
+enum { NO_CHILD = -1 };
+
+struct pair {
+  pair_options options;
+  uv_loop_t loop;
+  uv_async_t news;
+  uv_timer_t patience; /* with a draft that does not come */
+  uv_signal_t signals[SIGNALS];
+  int signal;
+  bool loop_open, news_open, over, target_came, draft_came, draft_overdue;
+
+  char directory[DIRECTORY_MAX]; /* "" until made */
+  char orchestrator_at[ENDPOINT_MAX], target_at[ENDPOINT_MAX];
+  workers *workers;
+  int32_t target, draft; /* numbers of workers.h, or NO_CHILD */
+  err trouble;
+
+  ledger ledger;
+  orch *orch;
+  host *host;
+  actions actions;
+};
+
+/* ---- news ---- */
+
+static void tell_owner(pair *p) {
+  uv_async_send(&p->news);
+}
+
+static void on_overdue(uv_timer_t *timer) {
+  pair *p = timer->data;
+  p->draft_overdue = true;
+  tell_owner(p);
+}
+
+static void note_arrivals(pair *p) {
+  if (!p->orch) return;
+  if (orch_workers(p->orch, WIRE_ROLE_DRAFT) > 0) p->draft_came = true;
+  if (p->target_came || orch_workers(p->orch, WIRE_ROLE_TARGET) == 0) return;
+  p->target_came = true;
+  uv_timer_start(&p->patience, on_overdue, PAIR_DRAFT_WAIT_MS, 0);
+}
+
+static void on_news(uv_async_t *async) {
+  pair *p = async->data;
+  note_arrivals(p);
+  p->options.on_news(p->options.owner);
+}
+
+static void after_step(void *context) {
+  tell_owner(context);
+}
+
+/* ---- the directory of the sockets ---- */
+
+static bool try_directory(pair *p, const char *parent) {
+  int n = snprintf(p->directory, sizeof p->directory, "%s/tandem-XXXXXX", parent);
+  if (parent[0] == '/' && n < (int)sizeof p->directory && mkdtemp(p->directory)) return true;
+  p->directory[0] = 0;
+  return false;
+}
+
+static int make_directory(pair *p, err *e) {
+  const char *wanted = getenv("TMPDIR");
+  if (!(wanted && try_directory(p, wanted)) && !try_directory(p, "/tmp"))
+    return err_set(e, ERR_IO,
+                   "cannot make a directory for sockets in /tmp: %s; set TMPDIR to a short path that "
+                   "can be written",
+                   strerror(errno));
+  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "ipc://%s/orchestrator", p->directory);
+  snprintf(p->target_at, sizeof p->target_at, "ipc://%s/target", p->directory);
+  return ERR_OK;
+}
+
+static void remove_directory(pair *p) {
+  if (!p->directory[0]) return;
+  DIR *d = opendir(p->directory);
+  for (struct dirent *entry; d && (entry = readdir(d));)
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+      unlinkat(dirfd(d), entry->d_name, 0);
+  if (d) closedir(d);
+  rmdir(p->directory);
+}
+
+/* ---- signals: the first ends the answers, the second everything ---- */
+
+static void on_signal(uv_signal_t *handle, int number) {
+  pair *p = handle->data;
+  if (p->signal) { /* not even a reader that has stopped reading may hold us */
+    workers_kill(p->workers);
+    remove_directory(p);
+    _exit(128 + number);
+  }
+  p->signal = number;
+  tell_owner(p);
+}
+
+static bool is_ignored(int number) {
+  struct sigaction a;
+  return sigaction(number, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
+}
+
+static bool watch_signals(pair *p) {
+  static const int numbers[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+  for (int i = 0; i < SIGNALS; i++) {
+    if (uv_signal_init(&p->loop, &p->signals[i]) != 0) return false;
+    p->signals[i].data = p;
+    if (!is_ignored(numbers[i]) && uv_signal_start(&p->signals[i], on_signal, numbers[i]) != 0) return false;
+  }
+  return true;
+}
+
+/* ---- the programs ---- */
+
+static void set_trouble(pair *p, const char *name, const workers_exit *x) {
+  if (p->trouble.code) return;
+  err_set(&p->trouble, ERR_GONE, "%s %s (%s): see its message above", name,
+          x->code < 0 || x->starts > PAIR_RESTARTS_MAX ? "kept dying" : "could not start", x->text);
+}
+
+/* A program that leaves by itself before it has registered would do so again: its flags or files are bad. */
+static bool worth_restarting(const pair *p, const workers_exit *x) {
+  bool came = x->child == p->target ? p->target_came : p->draft_came;
+  return x->starts <= PAIR_RESTARTS_MAX && (came || x->code < 0);
+}
+
+/* Only our own programs know the address, so the worker of that role is the one that died. */
+static void say_goodbye(pair *p, wire_role role) {
+  if (!p->host) return;
+  while (orch_workers(p->orch, role) > 0)
+    orch_worker_died(p->orch, orch_worker(p->orch, role, 0)->incarnation, clock_us(), &p->actions);
+  host_perform(p->host, &p->actions);
+}
+
+static void on_worker_exit(void *context, const workers_exit *x) {
+  pair *p = context;
+  note_arrivals(p);
+  say_goodbye(p, x->child == p->target ? WIRE_ROLE_TARGET : WIRE_ROLE_DRAFT);
+  tell_owner(p);
+  if (x->expected) {
+    p->over = workers_alive(p->workers) == 0;
+    if (p->over) uv_stop(&p->loop);
+    return;
+  }
+  const logger *log = p->options.log;
+  err e = {0};
+  if (worth_restarting(p, x) && workers_start(p->workers, x->child, &e) == ERR_OK) {
+    log_line(log, LOG_WARNING, "%s died: %s; started again (%d of %d)", x->name, x->text, x->starts,
+             PAIR_RESTARTS_MAX);
+    return;
+  }
+  if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
+  bool lasting = x->child == p->draft && p->draft_came; /* answers go on without a draft */
+  if (lasting)
+    log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
+  else
+    set_trouble(p, x->name, x);
+  p->draft_overdue = true;
+}
+
+static const char *number(char text[NUMBER_MAX], int32_t value) {
+  snprintf(text, NUMBER_MAX, "%d", value);
+  return text;
+}
+
+static int add_target(pair *p, err *e) {
+  const flags *f = p->options.flags;
+  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX];
+  const char *args[] = {"-m",
+                        f->model,
+                        "--orchestrator",
+                        p->orchestrator_at,
+                        "--bind",
+                        p->target_at,
+                        "--ctx",
+                        number(ctx, p->options.context),
+                        "--threads",
+                        number(threads, f->threads),
+                        "--sessions",
+                        number(sessions, f->sessions),
+                        "--math",
+                        f->math,
+                        "--log-level",
+                        f->verbose ? "info" : "warning",
+                        f->verbose ? "--counters" : NULL,
+                        NULL};
+  p->target = workers_add(p->workers, "tandem-target", args, e);
+  return p->target < 0 ? p->target : workers_start(p->workers, p->target, e);
+}
+
+static int add_draft(pair *p, err *e) {
+  const flags *f = p->options.flags;
+  char ctx[NUMBER_MAX];
+  const char *args[] = {"--orchestrator",
+                        p->orchestrator_at,
+                        "--draft",
+                        f->draft,
+                        "--ctx",
+                        number(ctx, p->options.context),
+                        "--log-level",
+                        f->verbose ? "info" : "warning",
+                        NULL};
+  p->draft = workers_add(p->workers, "tandem-draft", args, e);
+  return p->draft < 0 ? p->draft : workers_start(p->workers, p->draft, e);
+}
+
+/* ---- life ---- */
+
+static int open_loop(pair *p, err *e) {
+  static const char why[] = "cannot make an event loop: is the limit of open files (ulimit -n) too low?";
+  if (uv_loop_init(&p->loop) != 0) return err_set(e, ERR_IO, "%s", why);
+  p->loop_open = true;
+  uv_timer_init(&p->loop, &p->patience);
+  p->patience.data = p->news.data = p;
+  p->news_open = uv_async_init(&p->loop, &p->news, on_news) == 0;
+  return p->news_open && watch_signals(p) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
+}
+
+int pair_open(pair **out, const pair_options *o, err *e) {
+  pair *p = *out = calloc(1, sizeof *p);
+  if (!p) return err_set(e, ERR_NOMEM, "out of memory");
+  p->options = *o;
+  p->target = p->draft = NO_CHILD;
+  actions_init(&p->actions);
+  int rc = open_loop(p, e);
+  if (rc == ERR_OK) rc = make_directory(p, e);
+  workers_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
+  if (rc == ERR_OK) rc = workers_open(&p->workers, &w, e);
+  if (rc == ERR_OK) rc = add_target(p, e);
+  if (rc == ERR_OK && flags_wants_draft(o->flags)) rc = add_draft(p, e);
+  return rc;
+}
+
+/* Ids, tickets and seeds of hashes. The system cannot fail here: it has given random numbers before. */
+static uint64_t draw(void *context) {
+  (void)context;
+  uint64_t x = 0;
+  program_random(&x, sizeof x, NULL);
+  return x;
+}
+
+int pair_serve(pair *p, const text_model *m, err *e) {
+  char bound[WIRE_STRING_MAX];
+  orch_options o = {.model_fingerprint = m->fingerprint,
+                    .vocabulary_hash = tokenizer_hash(m->tokens),
+                    .vocabulary_size = tokenizer_size(m->tokens),
+                    .random = draw};
+  int rc = program_random(&o.incarnation, sizeof o.incarnation, e);
+  if (rc == ERR_OK && ledger_memory(&p->ledger) != ERR_OK) rc = err_set(e, ERR_NOMEM, "out of memory");
+  o.ledger = p->ledger;
+  if (rc == ERR_OK) rc = orch_alloc(&p->orch, &o, e);
+  if (rc != ERR_OK) return rc;
+  host_options h = {.machine = orch_machine(p->orch),
+                    .self = o.incarnation,
+                    .log = p->options.log,
+                    .after_step = after_step,
+                    .context = p};
+  rc = host_open(&p->host, &p->loop, &h, e);
+  return rc ? rc : transport_bind(host_transport(p->host), p->orchestrator_at, bound, sizeof bound, e);
+}
+
+void pair_run(pair *p) {
+  while (!p->over) uv_run(&p->loop, UV_RUN_DEFAULT);
+}
+
+void pair_finish(pair *p) {
+  workers_stop(p->workers);
+  if (workers_alive(p->workers) > 0) return;
+  p->over = true;
+  uv_stop(&p->loop);
+}
+
+static void close_loop(pair *p) {
+  uv_close((uv_handle_t *)&p->patience, NULL);
+  if (p->news_open) uv_close((uv_handle_t *)&p->news, NULL);
+  for (int i = 0; i < SIGNALS; i++)
+    if (p->signals[i].data) uv_close((uv_handle_t *)&p->signals[i], NULL);
+  uv_run(&p->loop, UV_RUN_DEFAULT);
+  uv_loop_close(&p->loop);
+}
+
+void pair_close(pair *p) {
+  if (!p) return;
+  workers_close(p->workers);
+  host_close(p->host);
+  if (p->loop_open) close_loop(p);
+  orch_free(p->orch);
+  if (p->ledger.close) p->ledger.close(p->ledger.self);
+  actions_fini(&p->actions);
+  remove_directory(p);
+  free(p);
+}
+
+/* ---- state ---- */
+
+uv_loop_t *pair_loop(pair *p) {
+  return &p->loop;
+}
+
+bool pair_ready(const pair *p) {
+  return p->target_came && (p->draft == NO_CHILD || p->draft_came || p->draft_overdue);
+}
+
+int pair_trouble(const pair *p, err *e) {
+  if (e && p->trouble.code) *e = p->trouble;
+  return p->trouble.code;
+}
+
+int pair_signal(const pair *p) {
+  return p->signal;
+}
+
+/* ---- sessions ---- */
+
+uint64_t pair_start(pair *p, const orch_request *r, err *e) {
+  uint64_t session = orch_start(p->orch, r, clock_us(), &p->actions, e);
+  host_perform(p->host, &p->actions);
+  return session;
+}
+
+void pair_cancel(pair *p, uint64_t session) {
+  orch_cancel(p->orch, session, clock_us(), &p->actions);
+  host_perform(p->host, &p->actions);
+}
+
+void pair_release(pair *p, uint64_t session) {
+  orch_release(p->orch, session, clock_us(), &p->actions);
+  p->ledger.forget(p->ledger.self, session);
+  host_perform(p->host, &p->actions);
+}
+
+bool pair_look(const pair *p, uint64_t session, orch_view *out) {
+  return orch_look(p->orch, session, out);
+}

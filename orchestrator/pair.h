@@ -1,0 +1,49 @@
+/* pair.h - a target, a draft and the sessions between them, on this machine: starts the two programs, watches
+ * them, and ends them with the loop. What `run` and `batch` stand on.
+ *
+ * One thread. The owner's on_news is called from the loop, never from inside another call. */
+#pragma once
+
+#include "common/base/log.h"
+#include "orchestrator/flags.h"
+#include "orchestrator/sessions.h"
+#include "orchestrator/text_model.h"
+#include <uv.h>
+
+#define PAIR_RESTARTS_MAX  3    /* of each program */
+#define PAIR_DRAFT_WAIT_MS 2000 /* a target that is ready waits so long for a draft that has not come yet */
+
+typedef struct pair pair;
+
+typedef struct pair_options {
+  const flags *flags;
+  int32_t context; /* tokens of a session */
+  const logger *log;
+  void (*on_news)(void *owner); /* look at everything again */
+  void *owner;
+} pair_options;
+
+/* Starts the programs: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
+int pair_open(pair **out, const pair_options *o, err *e);
+/* Lets them register. Once. */
+int pair_serve(pair *p, const text_model *m, err *e);
+/* Runs the loop until the programs have ended after pair_finish. A second signal ends the process at once,
+ * with status 128 + its number. */
+void pair_run(pair *p);
+void pair_finish(pair *p);
+/* Ends what is left at once. NULL is allowed. */
+void pair_close(pair *p);
+
+uv_loop_t *pair_loop(pair *p);
+/* The target is here, and so is the draft, if one is to come. */
+bool pair_ready(const pair *p);
+/* ERR_OK, or why no session can go on: a program could not start or kept dying. */
+int pair_trouble(const pair *p, err *e);
+/* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
+int pair_signal(const pair *p);
+
+/* Sessions; see orch_start and so on. A release also takes the session out of the ledger. */
+uint64_t pair_start(pair *p, const orch_request *r, err *e);
+void pair_cancel(pair *p, uint64_t session);
+void pair_release(pair *p, uint64_t session);
+bool pair_look(const pair *p, uint64_t session, orch_view *out);

@@ -1,0 +1,159 @@
+#include "orchestrator/result.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGITS 8 /* of a number in the output */
+
+static const char *finish_name(wire_finish finish) {
+  static const char *const names[] = {[WIRE_FINISH_STOP] = "stop",
+                                      [WIRE_FINISH_LENGTH] = "length",
+                                      [WIRE_FINISH_CANCELLED] = "cancelled",
+                                      [WIRE_FINISH_ERROR] = "error"};
+  return finish >= WIRE_FINISH_STOP && finish <= WIRE_FINISH_ERROR ? names[finish] : "error";
+}
+
+static json_t *ids(const int32_t *list, size_t count) {
+  json_t *array = json_array();
+  for (size_t i = 0; array && i < count; i++) json_array_append_new(array, json_integer(list[i]));
+  return array;
+}
+
+static json_t *count_of(uint64_t n) {
+  return json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n);
+}
+
+static json_t *rounded(double x) {
+  return json_real(isfinite(x) ? round(x * 1000) / 1000 : 0);
+}
+
+static json_t *milliseconds(uint64_t us) {
+  return rounded((double)us / 1000);
+}
+
+/* A sentence that may quote bytes of a bad input. */
+static json_t *sentence(const char *text) {
+  char clean[ERR_TEXT_MAX];
+  size_t n = 0;
+  for (; text[n] && n + 1 < sizeof clean; n++) clean[n] = (text[n] & 0x80) ? '?' : text[n];
+  clean[n] = 0;
+  json_t *s = json_string(text);
+  return s ? s : json_string(clean);
+}
+
+static json_t *text_or_null(const char *text) {
+  return text ? json_string(text) : json_null();
+}
+
+static json_t *accepted_per_pos(const msg_stats *s) {
+  json_t *array = json_array();
+  for (int32_t i = 0; array && i < s->position_count; i++)
+    json_array_append_new(array, count_of(s->accepted_per_pos[i]));
+  return array;
+}
+
+static const char *method_of(const answer *a) {
+  return a->draft_wanted && a->draft_method[0] ? a->draft_method : "none";
+}
+
+static json_t *stats_of(const answer *a) {
+  const msg_stats *s = &a->stats;
+  json_t *o = json_object();
+  if (!o) return NULL;
+  json_object_set_new(o, "tok_s", rounded(answer_tokens_per_second(a)));
+  json_object_set_new(o, "ttft_ms", rounded(answer_first_ms(a)));
+  json_object_set_new(o, "rounds", count_of(s->rounds));
+  json_object_set_new(o, "draft_tokens", count_of(s->rows));
+  json_object_set_new(o, "accepted_tokens", count_of(s->accepted));
+  json_object_set_new(o, "rewound_tokens", count_of(s->rewound));
+  json_object_set_new(o, "mean_accepted", rounded(answer_mean_accepted(a)));
+  json_object_set_new(o, "accepted_per_pos", accepted_per_pos(s));
+  json_object_set_new(o, "draft_method", json_string(method_of(a)));
+  json_object_set_new(o, "speculation_off_reason", text_or_null(answer_off_reason(a)));
+  json_object_set_new(o, "forwards", count_of(s->forwards));
+  json_object_set_new(o, "plain_steps", count_of(s->plain_steps));
+  json_object_set_new(o, "prefill_ms", milliseconds(s->prefill_us));
+  json_object_set_new(o, "queue_ms", milliseconds(s->queue_us));
+  json_object_set_new(o, "forward_ms", milliseconds(s->forward_us));
+  json_object_set_new(o, "accept_ms", milliseconds(s->accept_us));
+  json_object_set_new(o, "commit_ms", milliseconds(s->commit_us));
+  json_object_set_new(o, "wait_ms", milliseconds(s->wait_us));
+  return o;
+}
+
+json_t *result_of(const answer *a, json_t *id) {
+  json_t *o = json_object();
+  if (!o) return NULL;
+  if (id) json_object_set(o, "id", id);
+  json_object_set_new(o, "text", json_stringn(a->text ? a->text : "", a->shown));
+  json_object_set_new(o, "token_ids", ids(a->tokens, (size_t)a->count));
+  json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)a->prompt.count));
+  json_object_set_new(o, "prompt_ids", ids(a->prompt.ids, a->prompt.count));
+  json_object_set_new(o, "finish_reason", json_string(finish_name(a->finish)));
+  if (a->trouble.code) json_object_set_new(o, "error", sentence(a->trouble.text));
+  json_object_set_new(o, "seed", count_of(a->seed));
+  json_object_set_new(o, "numerics_id", json_string(a->numerics_id));
+  if (a->numerics_changed) json_object_set_new(o, "numerics_changed", json_true());
+  json_object_set_new(o, "stats", stats_of(a));
+  return o;
+}
+
+json_t *result_of_error(json_t *id, const char *why) {
+  answer none = {.finish = WIRE_FINISH_ERROR};
+  err_set(&none.trouble, ERR_ARG, "%s", why);
+  return result_of(&none, id);
+}
+
+char *result_line(json_t *object) {
+  char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  json_decref(object);
+  size_t size = text ? strlen(text) : 0;
+  char *line = text ? realloc(text, size + 2) : NULL;
+  if (line)
+    memcpy(line + size, "\n", 2);
+  else
+    free(text);
+  return line;
+}
+
+/* ---- for people ---- */
+
+typedef struct writer {
+  char *at;
+  size_t left;
+} writer;
+
+static void put(writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(writer *w, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(w->at, w->left, format, args);
+  va_end(args);
+  size_t used = n < 0 ? 0 : (size_t)n < w->left ? (size_t)n : w->left - 1;
+  w->at += used;
+  w->left -= used;
+}
+
+static void put_draft(writer *w, const answer *a) {
+  const msg_stats *s = &a->stats;
+  const char *off = answer_off_reason(a);
+  put(w, "; draft %s", method_of(a));
+  if (a->draft_wanted)
+    put(w, ": %llu rounds, %.2f accepted a round (%llu of %llu)", (unsigned long long)s->rounds,
+        answer_mean_accepted(a), (unsigned long long)s->accepted, (unsigned long long)s->rows);
+  if (off) put(w, "; SPECULATION WAS OFF: %s", off);
+}
+
+void result_summary(const answer *a, char out[RESULT_LINE_MAX]) {
+  writer w = {out, RESULT_LINE_MAX};
+  double speed = answer_tokens_per_second(a);
+  put(&w, "%d token%s (%s)", a->count, a->count == 1 ? "" : "s", finish_name(a->finish));
+  if (speed > 0) put(&w, ", %.1f tok/s", speed);
+  if (a->first_us) put(&w, ", first token after %.0f ms", answer_first_ms(a));
+  put_draft(&w, a);
+  if (a->numerics_changed)
+    put(&w, "; NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
+}

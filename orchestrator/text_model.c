@@ -1,0 +1,103 @@
+#include "orchestrator/text_model.h"
+
+#include "orchestrator/flags.h"
+#include <string.h>
+
+int text_model_open(text_model *m, const char *path, err *e) {
+  *m = (text_model){0};
+  int rc = gguf_open(&m->file, path, e);
+  if (rc) return rc;
+  rc = model_config_read(&m->config, m->file, e);
+  if (rc) return rc;
+  m->fingerprint = gguf_fingerprint(m->file);
+  return ERR_OK;
+}
+
+static void add_stop(text_model *m, int64_t id) {
+  if (id < 0 || id >= tokenizer_size(m->tokens) || m->stop_count == WIRE_STOPS_MAX) return;
+  for (int32_t i = 0; i < m->stop_count; i++)
+    if (m->stops[i] == id) return;
+  m->stops[m->stop_count++] = (int32_t)id;
+}
+
+/* The end of the text, and the end of a turn where that is another token. */
+static void find_stops(text_model *m) {
+  static const char turn_end[] = "<|im_end|>";
+  uint64_t id;
+  add_stop(m, tokenizer_eos(m->tokens));
+  if (gguf_get_u64(m->file, "tokenizer.ggml.eot_token_id", &id) && id <= INT32_MAX) add_stop(m, (int64_t)id);
+  if (m->chat) add_stop(m, tokenizer_find(m->tokens, turn_end, sizeof turn_end - 1));
+}
+
+int text_model_load(text_model *m, err *e) {
+  int rc = tokenizer_open(&m->tokens, m->file, e);
+  if (rc) return rc;
+  if (chat_template_open(&m->chat, m->file, m->tokens, &m->chat_error)) m->chat = NULL;
+  find_stops(m);
+  return ERR_OK;
+}
+
+void text_model_close(text_model *m) {
+  if (m->chat) chat_template_close(m->chat);
+  if (m->tokens) tokenizer_close(m->tokens);
+  gguf_close(m->file);
+  *m = (text_model){0};
+}
+
+int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e) {
+  int32_t most = m->config.context;
+  if (wanted > most)
+    return err_set(e, ERR_ARG, "--ctx is %d, but this model was made for %d tokens at most", wanted, most);
+  *out = wanted ? wanted : most < FLAGS_CONTEXT_DEFAULT ? most : FLAGS_CONTEXT_DEFAULT;
+  return ERR_OK;
+}
+
+/* Some vocabularies begin every text with a token of their own; a template writes it itself. */
+static int add_beginning(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
+                         err *e) {
+  int32_t bos = tokenizer_bos(m->tokens);
+  if (!tokenizer_adds_bos(m->tokens) || bos < 0) return ERR_OK;
+  size_t bos_size;
+  const char *spelling = tokenizer_piece(m->tokens, bos, &bos_size);
+  if (special && size >= bos_size && memcmp(text, spelling, bos_size) == 0) return ERR_OK;
+  return tokenizer_encode(m->tokens, spelling, bos_size, true, out, e);
+}
+
+static int raw_prompt(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
+                      err *e) {
+  int rc = add_beginning(m, text, size, special, out, e);
+  return rc ? rc : tokenizer_encode(m->tokens, text, size, special, out, e);
+}
+
+int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
+                      tokenizer_ids *out, err *e) {
+  if (size == 0) return err_set(e, ERR_ARG, "the prompt is empty: give some text");
+  if (o->raw) return raw_prompt(m, text, size, o->special, out, e);
+  chat_message messages[2];
+  int32_t count = 0;
+  if (o->system)
+    messages[count++] = (chat_message){.role = "system", .content = o->system, .size = strlen(o->system)};
+  messages[count++] = (chat_message){.role = "user", .content = text, .size = size};
+  return text_model_messages(m, messages, count, out, e);
+}
+
+int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,
+                        err *e) {
+  if (!m->chat) return err_set(e, m->chat_error.code, "%s", m->chat_error.text);
+  return chat_template_render(m->chat, messages, count, out, e);
+}
+
+int text_model_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e) {
+  if (count == 0) return err_set(e, ERR_ARG, "the prompt is empty: none of its bytes has a token");
+  if (count >= (size_t)context)
+    return err_set(
+        e, ERR_LIMIT,
+        "the prompt has %zu tokens, but the context is %d and must hold the answer too: shorten the "
+        "prompt, or raise --ctx (this model: up to %d)",
+        count, context, m->config.context);
+  for (size_t i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= tokenizer_size(m->tokens))
+      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i],
+                     tokenizer_size(m->tokens));
+  return ERR_OK;
+}

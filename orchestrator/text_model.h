@@ -1,0 +1,40 @@
+/* text_model.h - what the orchestrator takes from a model file: its shape, vocabulary and chat template. */
+#pragma once
+
+#include "common/file/model_config.h"
+#include "common/text/chat_template.h"
+#include "wire/message.h"
+
+typedef struct text_model {
+  gguf *file;
+  model_config config;
+  hash16 fingerprint;
+  tokenizer *tokens;   /* from text_model_load on, as all below */
+  chat_template *chat; /* NULL: the file's template is not built in, chat_error says so */
+  err chat_error;
+  int32_t stops[WIRE_STOPS_MAX]; /* tokens that end an answer */
+  int32_t stop_count;
+} text_model;
+
+/* Opens and checks the file; cheap. The errors of gguf_open and model_config_read. */
+int text_model_open(text_model *m, const char *path, err *e);
+/* Reads the vocabulary. The errors of tokenizer_open; a missing template is none. */
+int text_model_load(text_model *m, err *e);
+void text_model_close(text_model *m); /* whatever has been opened */
+
+/* The context for a request of `wanted` (0: default). ERR_ARG when the model has less. */
+int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e);
+
+typedef struct prompt_options {
+  bool raw, special;  /* special tokens written in a raw text count */
+  const char *system; /* NULL: the template's default */
+} prompt_options;
+
+/* Appends a prompt's ids: of one text, or of messages through the template. ERR_FORMAT (not UTF-8), ERR_ARG,
+ * ERR_LIMIT, ERR_UNSUPPORTED (no template: says to use --raw). */
+int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
+                      tokenizer_ids *out, err *e);
+int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,
+                        err *e);
+/* Can these ids be answered within `context`? ERR_ARG: none, or no such id; ERR_LIMIT: too many. */
+int text_model_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e);

@@ -1,0 +1,55 @@
+/* workers.h - the programs that `tandem` starts itself: found, started, watched and ended.
+ *
+ * A child is a process group of its own (Ctrl-C is for tandem, which then ends it), its stdin is empty, its
+ * stdout goes to stderr (stdout belongs to the answer), and the kernel kills it when tandem dies, whatever
+ * from. All calls on the loop's thread, which must be the main thread. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <limits.h>
+#include <uv.h>
+
+#define WORKERS_MAX      4
+#define WORKERS_ARGS_MAX 32
+#define WORKERS_GRACE_MS 2000 /* from SIGTERM to SIGKILL */
+#define WORKERS_ASK_MS   5000 /* longest wait for an answer to --version */
+
+typedef struct workers workers;
+
+typedef struct workers_exit {
+  int32_t child;
+  const char *name;
+  int code;      /* exit status, or -1: ended by a signal */
+  int starts;    /* how often it has been started */
+  bool expected; /* workers_stop had been called */
+  char text[96]; /* "exit status 3", "signal 9 (Killed)" */
+} workers_exit;
+
+typedef struct workers_options {
+  uv_loop_t *loop;
+  void (*on_exit)(void *context, const workers_exit *x); /* may start it again */
+  void *context;
+} workers_options;
+
+int workers_open(workers **out, const workers_options *o, err *e);
+/* As workers_kill; the loop must run once more before it is closed. NULL is allowed. */
+void workers_close(workers *w);
+
+/* A program to start: args (NULL-terminated, without its name) are copied. Returns its number, or an error.
+ * ERR_GONE: no such program beside this one or in PATH. */
+int32_t workers_add(workers *w, const char *name, const char *const *args, err *e);
+/* ERR_STATE while it runs, ERR_IO. */
+int workers_start(workers *w, int32_t child, err *e);
+
+/* SIGTERM to all, SIGKILL to those that take longer than WORKERS_GRACE_MS. */
+void workers_stop(workers *w);
+/* Ends what is left at once; on_exit is not called. */
+void workers_kill(workers *w);
+int32_t workers_alive(const workers *w);
+
+/* Path of a program of this name: beside this executable, else in PATH. ERR_GONE. */
+int workers_find(const char *name, char path[PATH_MAX], err *e);
+/* What `name --version` prints, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
+int workers_ask_version(const char *name, char *out, size_t size, err *e);

@@ -1,0 +1,59 @@
+#!/bin/bash
+# Fails when an include arrow points back (docs/ARCHITECTURE.md): each folder may include from itself and from
+# those beside it in the table, and only wire/transport.c knows ZeroMQ.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+declare -A may=(
+  [kernels]=""
+  [common/base]=""
+  [common/file]="common/base"
+  [common/spec]="common/base"
+  [common/text]="common/base common/file"
+  [common/model]="common/base common/file kernels"
+  [wire]="common/base common/spec"
+  [draft_worker]="common/base common/file common/text common/spec common/model kernels wire"
+  [target_worker]="common/base common/file common/text common/spec common/model kernels wire"
+  [orchestrator]="common/base common/file common/text common/spec wire"
+)
+
+# Folder of the table that a path lies in, or nothing.
+folder_of() {
+  local folder
+  for folder in "${!may[@]}"; do
+    [[ $1 == "$folder"/* ]] && echo "$folder"
+  done
+  return 0
+}
+
+wrong=0
+complain() {
+  echo "check_includes.sh: $1:$2: $3" >&2
+  wrong=$((wrong + 1))
+}
+
+# Lines "FILE:LINE:PATH" of every quoted include, and of ZeroMQ's headers.
+while IFS=: read -r file line path; do
+  from=$(folder_of "$file")
+  case $path in
+  zmq.h | czmq.h | zmq_utils.h)
+    [[ $file == wire/transport.c ]] || complain "$file" "$line" "only wire/transport.c may include $path"
+    ;;
+  version.h) ;; # made by the build
+  *)
+    to=$(folder_of "$path")
+    if [[ -z $to || ! -f $path ]]; then
+      complain "$file" "$line" "\"$path\" is no file of a folder in the table: write it from the repository's root"
+    elif [[ $to != "$from" && " ${may[$from]} " != *" $to "* ]]; then
+      complain "$file" "$line" "$from must not include $to ($path)"
+    fi
+    ;;
+  esac
+done < <(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(zmq|czmq|zmq_utils)\.h>)' \
+  "${!may[@]}" | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
+
+if [[ $wrong -gt 0 ]]; then
+  echo "check_includes.sh: $wrong wrong includes" >&2
+  exit 1
+fi
+echo "check_includes.sh: every include points the right way"

@@ -1,0 +1,131 @@
+#!/bin/bash
+# The whole suite from a fresh clone: packages, model, builds, tests. Without arguments every stage runs, and a
+# failing one fails the run at its end; `scripts/test.sh STAGE...` runs only those, `--list` names them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# name | what it does
+stages='
+setup       | packages and the default model
+includes    | no include arrow points back
+build       | Release build of everything
+unit        | unit, property, golden and vector tests (ctest)
+simulation  | every state machine under a seeded network, 20,000 seeds
+mutants     | known mistakes, each of which the simulation must catch
+integration | the real programs on loopback
+asan        | ASan and UBSan: all tests but those labelled golden or slow, and the command line
+tsan        | TSan: thread pool, rings, simulation
+fuzz        | libFuzzer: a while for each target'
+
+sim_seeds=20000
+sim_seeds_replayed=500
+sim_seeds_sanitized=200
+fuzz_seconds=15
+python=/usr/bin/python3
+jobs=$(nproc)
+
+names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
+
+configure_and_build() { # PRESET [TARGET...]
+  cmake --preset "$1" >/dev/null
+  cmake --build --preset "$1" -- "${@:2}"
+}
+
+run_ctest() { # PRESET [ARGUMENT...]
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}"
+}
+
+# Programs of a build folder, the tests of a pattern.
+run_integration() { # PRESET PATTERN
+  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin $python -m unittest discover -v -s tests/integration -p "$2"
+}
+
+stage_setup() {
+  scripts/deps.sh --test
+  scripts/get_model.sh
+}
+
+stage_includes() { scripts/check_includes.sh; }
+
+stage_build() { configure_and_build release; }
+
+stage_unit() { run_ctest release; }
+
+stage_simulation() {
+  build/release/bin/sim --count "$sim_seeds"
+  echo "--- each seed twice: it must replay exactly"
+  build/release/bin/sim --count "$sim_seeds_replayed" --replay
+}
+
+stage_mutants() { scripts/mutants.sh; }
+
+stage_integration() { run_integration release 'test_*.py'; }
+
+stage_asan() {
+  configure_and_build asan
+  run_ctest asan -LE 'golden|slow'
+  run_integration asan 'test_cli.py'
+}
+
+stage_tsan() {
+  configure_and_build tsan test_pool test_ring sim
+  for program in test_pool test_ring; do "build/tsan/bin/$program"; done
+  build/tsan/bin/sim --count "$sim_seeds_sanitized"
+}
+
+stage_fuzz() {
+  local targets=() seeds name corpus
+  for name in tests/fuzz/fuzz_*.c; do targets+=("$(basename "$name" .c)"); done
+  configure_and_build fuzz "${targets[@]}"
+  for name in "${targets[@]}"; do
+    echo "--- $name, $fuzz_seconds s"
+    seeds=()
+    [[ $name == fuzz_frame ]] && seeds=(wire/vectors/good wire/vectors/bad)
+    corpus=build/fuzz/corpus/$name
+    mkdir -p "$corpus"
+    "build/fuzz/bin/$name" -max_total_time="$fuzz_seconds" -print_final_stats=1 -verbosity=0 \
+      -artifact_prefix="build/fuzz/$name-" "$corpus" "${seeds[@]}"
+  done
+}
+
+run_stage() { # NAME; a process of its own, so that -e works in it
+  local begin=$SECONDS text
+  text=$(sed -nE "s/^$1 +\| //p" <<<"$stages")
+  echo
+  echo "=== $1: $text"
+  if "$BASH" "${BASH_SOURCE[0]}" --one "$1"; then
+    results+=("$(printf 'ok      %-12s %5d s' "$1" $((SECONDS - begin)))")
+  else
+    results+=("$(printf 'FAILED  %-12s %5d s' "$1" $((SECONDS - begin)))")
+    failed+=("$1")
+  fi
+}
+
+if [[ ${1:-} == --one ]]; then
+  "stage_$2"
+  exit
+fi
+if [[ ${1:-} == --list ]]; then
+  echo "${stages#?}"
+  exit
+fi
+
+chosen=("$@")
+[[ $# -gt 0 ]] || mapfile -t chosen < <(names)
+for name in "${chosen[@]}"; do
+  names | grep -qxF -- "$name" || {
+    echo "test.sh: no stage '$name'; there are: $(names | tr '\n' ' ')" >&2
+    exit 2
+  }
+done
+
+results=() failed=()
+for name in "${chosen[@]}"; do run_stage "$name"; done
+echo
+echo "=== summary"
+printf '%s\n' "${results[@]}"
+if [[ ${#failed[@]} -gt 0 ]]; then
+  echo "test.sh: FAILED: ${failed[*]} (again: scripts/test.sh ${failed[*]})"
+  exit 1
+fi
+echo "test.sh: all stages passed"

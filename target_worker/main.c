@@ -1,0 +1,476 @@
+/* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
+#include "common/base/clock.h"
+#include "common/base/program.h"
+#include "common/file/vocabulary.h"
+#include "target_worker/engine.h"
+#include "target_worker/worker.h"
+#include "version.h"
+#include "wire/host.h"
+#include <argp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_BIND     "tcp://127.0.0.1:*"
+#define DEFAULT_SESSIONS 4
+#define DEFAULT_CONTEXT  4096
+#define SESSIONS_MAX     1024
+#define THREADS_MAX      256
+#define FAULT_VARIABLE   "TANDEM_FAULT"
+
+typedef struct flags {
+  const char *model, *orchestrator, *bind, *advertise;
+  int32_t threads, context, sessions;
+  model_math math;
+  model_isa isa;
+  bool insecure_bind, counters, version;
+  int64_t parent; /* 0: none */
+  log_level log;
+} flags;
+
+/* --- the command line --- */
+
+enum {
+  KEY_ORCHESTRATOR = 256,
+  KEY_BIND,
+  KEY_ADVERTISE,
+  KEY_THREADS,
+  KEY_CTX,
+  KEY_SESSIONS,
+  KEY_MATH,
+  KEY_ISA,
+  KEY_INSECURE,
+  KEY_COUNTERS,
+  KEY_PARENT,
+  KEY_LOG
+};
+
+static const struct argp_option option_table[] = {
+    {NULL, 'm', "MODEL", 0, "Model file: GGUF, Llama architecture (required)", 0},
+    {"model", 0, NULL, OPTION_ALIAS, NULL, 0},
+    {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
+     "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
+    {"bind", KEY_BIND, "ENDPOINT", 0,
+     "Where drafts connect; default " DEFAULT_BIND ", which is a free port of this machine alone", 0},
+    {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
+     "Address that drafts are told, when it is another than the one that is bound", 0},
+    {"insecure-bind", KEY_INSECURE, NULL, 0,
+     "Allow --bind to an address that other machines reach: there is no encryption, and whoever reaches it can read "
+     "prompts and answers",
+     0},
+    {NULL, 0, NULL, 0, "Resources:", 1},
+    {"threads", KEY_THREADS, "N", 0, "Threads of the forward pass; default: the processors that this process may use",
+     1},
+    {"ctx", KEY_CTX, "N", 0, "Context of one session in tokens; default 0: the model's, at most 4096", 1},
+    {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once, each with its own cache; default 4", 1},
+    {NULL, 0, NULL, 0, "Arithmetic (part of the numerics id, so of what an answer depends on):", 2},
+    {"math", KEY_MATH, "f32|int8", 0,
+     "int8 (default): int8 activations, f16 cache; f32: dequantised weights, f32 cache, slow and exact", 2},
+    {"isa", KEY_ISA, "auto|c|avx2", 0, "Instruction set; default auto: the best that this processor has", 2},
+    {NULL, 0, NULL, 0, "Running:", 3},
+    {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 3},
+    {"counters", KEY_COUNTERS, NULL, 0,
+     "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
+    {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 3},
+    {"version", 'V', NULL, 0, "Print version and commit and, with -m, the numerics id, and leave", 3},
+    {0}};
+
+/* Range flags as a table: key, name, range, where it goes. */
+typedef struct int_flag {
+  int key;
+  const char *name;
+  int64_t low, high;
+  size_t offset;
+} int_flag;
+
+static const int_flag int_flags[] = {
+    {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
+    {KEY_CTX, "--ctx", 0, MODEL_CONTEXT_MAX, offsetof(flags, context)},
+    {KEY_SESSIONS, "--sessions", 1, SESSIONS_MAX, offsetof(flags, sessions)},
+};
+
+static const char *const math_names[] = {"f32", "int8"};
+static const model_math maths[] = {MODEL_MATH_F32, MODEL_MATH_INT8};
+static const char *const isa_names[] = {"auto", "c", "avx2"};
+static const model_isa isas[] = {MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2};
+static const char *const log_names[] = {"error", "warning", "info", "debug"};
+
+static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
+  int64_t value;
+  int rc = program_int(f->name, text, f->low, f->high, &value, e);
+  if (rc == ERR_OK) *(int32_t *)((char *)out + f->offset) = (int32_t)value;
+  return rc;
+}
+
+static int parse_value(int key, const char *text, flags *f, err *e) {
+  int i;
+  switch (key) {
+  case KEY_MATH:
+    if ((i = program_choice("--math", text, math_names, 2, e)) >= 0) f->math = maths[i];
+    return i < 0 ? i : ERR_OK;
+  case KEY_ISA:
+    if ((i = program_choice("--isa", text, isa_names, 3, e)) >= 0) f->isa = isas[i];
+    return i < 0 ? i : ERR_OK;
+  case KEY_LOG:
+    if ((i = program_choice("--log-level", text, log_names, 4, e)) >= 0) f->log = (log_level)i;
+    return i < 0 ? i : ERR_OK;
+  case KEY_PARENT: return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
+  default: break;
+  }
+  for (size_t k = 0; k < sizeof int_flags / sizeof *int_flags; k++)
+    if (int_flags[k].key == key) return parse_int(&int_flags[k], text, f, e);
+  return ERR_UNSUPPORTED; /* not ours: argp's */
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  flags *f = state->input;
+  err e;
+  switch (key) {
+  case 'm': f->model = text; return 0;
+  case KEY_ORCHESTRATOR: f->orchestrator = text; return 0;
+  case KEY_BIND: f->bind = text; return 0;
+  case KEY_ADVERTISE: f->advertise = text; return 0;
+  case KEY_INSECURE: f->insecure_bind = true; return 0;
+  case KEY_COUNTERS: f->counters = true; return 0;
+  case 'V': f->version = true; return 0;
+  case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
+  default: break;
+  }
+  if (key < KEY_ORCHESTRATOR || key > KEY_LOG) return ARGP_ERR_UNKNOWN;
+  if (parse_value(key, text, f, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  return 0;
+}
+
+/* The part of --help below the options. */
+static char *help_filter(int key, const char *text, void *input) {
+  (void)input;
+  if (key != ARGP_KEY_HELP_EXTRA) return (char *)text;
+  char *all = NULL;
+  if (asprintf(&all,
+               "%s\nFor tests: the environment variable " FAULT_VARIABLE " makes something go wrong once. "
+               "kv-rollback:AFTER:BY drops BY rows of the cache before the AFTER-th decode job, behind the "
+               "session's back; verify-error:AFTER lets the AFTER-th verify with tree nodes fail; wrong-token:AFTER "
+               "gives it a wrong token, which only --selfcheck finds.",
+               program_exit_help()) < 0)
+    return NULL;
+  return all;
+}
+
+static const char doc[] = "Target worker of tandem: owns the model, gives every token, and verifies many guessed "
+                          "tokens in one forward. Started by 'tandem run' itself, or by hand for an orchestrator "
+                          "that waits for workers.";
+
+/* --- the program --- */
+
+typedef struct program {
+  flags flags;
+  logger log;
+  mem mem;
+  gguf *file;
+  model *model;
+  kv_cache *kv;
+  engine *engine;
+  target *target;
+  host *host;
+  uv_loop_t loop;
+  uv_async_t result_ready;
+  bool loop_open, async_open, busy;
+  char bound[WIRE_STRING_MAX];
+  engine_job job;
+} program;
+
+/* A percentage, on a terminal alone. */
+static void show_progress(void *context, double done) {
+  int *shown = context, now = (int)(done * 100);
+  if (now == *shown) return;
+  *shown = now;
+  fprintf(stderr, "\rtandem-target: loading the model: %3d %%%s", now, now >= 100 ? "\r\033[K" : "");
+}
+
+static kv_type kv_type_of(model_math math) { return math == MODEL_MATH_F32 ? KV_F32 : KV_F16; }
+
+static int open_model(program *p, err *e) {
+  int shown = -1;
+  model_options o = {.math = p->flags.math, .isa = p->flags.isa, .threads = p->flags.threads};
+  if (isatty(STDERR_FILENO) && p->flags.log >= LOG_INFO) {
+    o.progress = show_progress;
+    o.progress_context = &shown;
+  }
+  int rc = gguf_open(&p->file, p->flags.model, e);
+  if (rc == ERR_OK) rc = model_open(&p->model, p->file, &o, &p->mem, e);
+  if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
+  return rc;
+}
+
+static int open_cache(program *p, err *e) {
+  int32_t own = model_shape(p->model)->context;
+  if (p->flags.context > own)
+    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", p->flags.context, own);
+  if (p->flags.context == 0) p->flags.context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
+  kv_options o = {p->flags.sessions, p->flags.context, kv_type_of(p->flags.math)};
+  return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
+}
+
+/* The engine's thread says: look. */
+static void notify(void *context) { uv_async_send(context); }
+
+static int open_engine(program *p, err *e) {
+  engine_options o = {.model = p->model,
+                      .kv = p->kv,
+                      .sequences = p->flags.sessions,
+                      .notify = notify,
+                      .context = &p->result_ready,
+                      .log = &p->log};
+  int rc = engine_fault_parse(&o.fault, getenv(FAULT_VARIABLE), e);
+  if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
+  return rc;
+}
+
+static int open_machine(program *p, wire_id self, err *e) {
+  target_options o = {.incarnation = self,
+                      .model_fingerprint = gguf_fingerprint(p->file),
+                      .vocabulary_size = model_shape(p->model)->vocab,
+                      .numerics_id = model_numerics(p->model, kv_type_of(p->flags.math)),
+                      .endpoint = p->flags.advertise ? p->flags.advertise : p->bound,
+                      .sessions = p->flags.sessions,
+                      .context = p->flags.context};
+  int rc = gguf_vocabulary_hash(p->file, &o.vocabulary_hash, e);
+  if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
+  return rc;
+}
+
+/* After every step: the engine is never idle while a session may run. */
+static void feed(void *context) {
+  program *p = context;
+  if (!p->target) return;
+  if (!p->busy && target_next_job(p->target, clock_us(), &p->job)) p->busy = engine_submit(p->engine, &p->job);
+  if (!p->busy && target_drained(p->target)) host_exit(p->host, PROGRAM_EXIT_OK);
+}
+
+static void on_result(uv_async_t *async) {
+  program *p = async->data;
+  engine_result r;
+  while (engine_poll(p->engine, &r)) {
+    p->busy = false;
+    host_step(p->host, &(event){.kind = EVENT_RESULT, .result = &r});
+  }
+}
+
+static int open_loop(program *p, err *e) {
+  if (uv_loop_init(&p->loop) != 0) return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
+  p->loop_open = true;
+  if (uv_async_init(&p->loop, &p->result_ready, on_result) != 0)
+    return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
+  p->async_open = true;
+  p->result_ready.data = p;
+  return ERR_OK;
+}
+
+static int open_host(program *p, wire_id self, err *e) {
+  host_options o = {.self = self,
+                    .allow_plaintext = p->flags.insecure_bind,
+                    .log = &p->log,
+                    .after_step = feed,
+                    .context = p};
+  int rc = host_open(&p->host, &p->loop, &o, e);
+  if (rc == ERR_OK) rc = host_check_endpoint(p->flags.orchestrator, e);
+  if (rc == ERR_OK && p->flags.advertise) rc = host_check_endpoint(p->flags.advertise, e);
+  if (rc == ERR_OK) rc = transport_bind(host_transport(p->host), p->flags.bind, p->bound, sizeof p->bound, e);
+  return rc;
+}
+
+static void greet(program *p) {
+  actions out;
+  actions_init(&out);
+  host_set_machine(p->host, target_machine(p->target));
+  target_connect(p->target, p->flags.orchestrator, &out);
+  host_perform(p->host, &out);
+  actions_fini(&out);
+  log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
+           model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context, p->bound);
+}
+
+/* What fails first costs least: addresses before the model. The orchestrator is greeted when all is there. */
+static int open_all(program *p, err *e) {
+  wire_id self;
+  int rc = program_random(&self, sizeof self, e);
+  if (rc == ERR_OK) rc = open_loop(p, e);
+  if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
+  if (open_host(p, self, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
+  rc = open_model(p, e);
+  if (rc != ERR_OK) return program_exit_of_file(rc);
+  rc = open_cache(p, e);
+  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
+  rc = open_engine(p, e);
+  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
+  rc = open_machine(p, self, e);
+  return rc == ERR_OK ? PROGRAM_EXIT_OK : program_exit_of_file(rc);
+}
+
+static void close_all(program *p) {
+  engine_close(p->engine);
+  host_close(p->host);
+  if (p->async_open) uv_close((uv_handle_t *)&p->result_ready, NULL);
+  if (p->loop_open) {
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&p->loop);
+  }
+  target_free(p->target);
+  kv_close(p->kv);
+  model_close(p->model);
+  gguf_close(p->file);
+}
+
+/* --- counters --- */
+
+static int by_value(const void *a, const void *b) {
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+static uint32_t median_gap(const engine_counters *n) {
+  uint32_t sorted[ENGINE_GAPS_MAX];
+  size_t count = n->gaps < ENGINE_GAPS_MAX ? (size_t)n->gaps : ENGINE_GAPS_MAX;
+  if (count == 0) return 0;
+  memcpy(sorted, n->gap_us, count * sizeof *sorted);
+  qsort(sorted, count, sizeof *sorted, by_value);
+  return sorted[count / 2];
+}
+
+typedef struct named {
+  const char *name;
+  uint64_t value;
+} named;
+
+static void print_group(FILE *out, const char *group, const named *list, size_t count) {
+  fprintf(out, "\"%s\": {", group);
+  for (size_t i = 0; i < count; i++) fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", list[i].name, list[i].value);
+  fprintf(out, "}");
+}
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static void print_engine(FILE *out, const engine_counters *n) {
+  const named list[] = {{"prefills", n->prefills},     {"verifies", n->verifies}, {"forwards", n->forwards},
+                        {"accepted", n->accepted},     {"tokens", n->tokens},     {"selfchecks", n->selfchecks},
+                        {"failures", n->failures},     {"gaps", n->gaps},         {"gap_us_median", median_gap(n)}};
+  print_group(out, "engine", list, COUNT(list));
+}
+
+static void print_kv(FILE *out, kv_counters k) {
+  const named list[] = {{"stage_operations", k.stage_operations}, {"staged_rows", k.staged_rows},
+                        {"appended_rows", k.appended_rows},       {"committed_rows", k.committed_rows},
+                        {"rejected_rows", k.rejected_rows},       {"rewound_rows", k.rewound_rows},
+                        {"bytes_written", k.bytes_written},       {"refusals", k.refusals}};
+  print_group(out, "kv", list, COUNT(list));
+}
+
+static void print_model(FILE *out, model_counters m) {
+  const named list[] = {{"forwards", m.forwards},
+                        {"rows", m.rows},
+                        {"logit_rows", m.logit_rows},
+                        {"staged_rows", m.staged_rows},
+                        {"commit_copies", m.commit_copies}};
+  print_group(out, "model", list, COUNT(list));
+}
+
+static void print_wire(FILE *out, transport_counters t) {
+  const named list[] = {
+      {"sent", t.sent}, {"received", t.received}, {"dropped", t.dropped}, {"bad_frames", t.bad_frames}};
+  print_group(out, "wire", list, COUNT(list));
+}
+
+static void print_memory(FILE *out, const mem *m) {
+  static const char *const tags[MEM_TAG_COUNT] = {"general", "weights", "kv", "activations", "speculation"};
+  named calls[MEM_TAG_COUNT], bytes[MEM_TAG_COUNT];
+  for (int i = 0; i < MEM_TAG_COUNT; i++) {
+    calls[i] = (named){tags[i], atomic_load(&m->calls[i])};
+    bytes[i] = (named){tags[i], atomic_load(&m->bytes[i])};
+  }
+  print_group(out, "memory_calls", calls, MEM_TAG_COUNT);
+  fprintf(out, ", ");
+  print_group(out, "memory_bytes", bytes, MEM_TAG_COUNT);
+}
+
+/* One line in one write, which no other program's line can cut. */
+static void print_counters(const program *p) {
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  if (!out) return;
+  fprintf(out, "{");
+  print_engine(out, engine_count(p->engine));
+  fprintf(out, ", ");
+  print_kv(out, kv_count(p->kv));
+  fprintf(out, ", ");
+  print_model(out, model_count(p->model));
+  fprintf(out, ", ");
+  print_wire(out, transport_count(host_transport(p->host)));
+  fprintf(out, ", ");
+  print_memory(out, &p->mem);
+  fprintf(out, "}\n");
+  if (fclose(out) == 0) {
+    ssize_t written = write(STDERR_FILENO, text, size);
+    (void)written;
+  }
+  free(text);
+}
+
+/* --- main --- */
+
+/* The numerics id is the model's to say: with -m the model is opened for it. */
+static int print_version(program *p) {
+  err e;
+  int rc = p->flags.model ? open_model(p, &e) : ERR_OK;
+  if (rc != ERR_OK) {
+    log_line(&p->log, LOG_ERROR, "%s", e.text);
+    return program_exit_of_file(rc);
+  }
+  printf("tandem-target %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,
+         WIRE_VERSION_MAX);
+  if (p->model) printf("numerics %s\n", model_numerics(p->model, kv_type_of(p->flags.math)));
+  return PROGRAM_EXIT_OK;
+}
+
+static int run(program *p) {
+  err e = {0};
+  int code = PROGRAM_EXIT_OK;
+  if (p->flags.parent && program_follow_parent(p->flags.parent, &e) != ERR_OK) code = PROGRAM_EXIT_SIGNAL;
+  if (code == PROGRAM_EXIT_OK) code = open_all(p, &e);
+  if (code != PROGRAM_EXIT_OK) {
+    log_line(&p->log, LOG_ERROR, "%s", e.text);
+  } else {
+    greet(p);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    code = host_exit_code(p->host);
+  }
+  return code;
+}
+
+int main(int argc, char **argv) {
+  const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
+  static program p; /* large; one a process */
+  p.flags = (flags){.bind = DEFAULT_BIND,
+                    .threads = program_processors(),
+                    .sessions = DEFAULT_SESSIONS,
+                    .math = MODEL_MATH_INT8,
+                    .log = LOG_INFO};
+  argp_err_exit_status = PROGRAM_EXIT_USAGE;
+  argp_parse(&argp, argc, argv, 0, NULL, &p.flags);
+  p.log = (logger){"tandem-target", p.flags.log};
+  if (p.flags.version) {
+    int status = print_version(&p);
+    close_all(&p);
+    return status;
+  }
+  const char *missing = !p.flags.model ? "-m MODEL" : !p.flags.orchestrator ? "--orchestrator ENDPOINT" : NULL;
+  if (missing) {
+    log_line(&p.log, LOG_ERROR, "%s is missing; see tandem-target --help", missing);
+    return PROGRAM_EXIT_USAGE;
+  }
+  int code = run(&p);
+  if (p.flags.counters && p.engine) print_counters(&p);
+  close_all(&p);
+  return code;
+}

@@ -1,0 +1,102 @@
+/* session_store.h - the target's sessions: who is here, in which cache slot, how long it may stay.
+ *
+ * A fixed number of places, taken once. Idle sessions (finished, or waiting for a next turn) make room for new
+ * ones, least recently used first; busy ones never do. */
+#pragma once
+
+#include "common/base/err.h"
+#include "common/spec/prefix.h"
+#include "common/spec/tree.h"
+#include "common/spec/wait.h"
+#include "wire/actions.h"
+
+#define SESSION_DRAFTS_MAX 4
+
+typedef enum {
+  SESSION_FREE,
+  SESSION_RUNNING,  /* prefilling or decoding */
+  SESSION_DESYNCED, /* DESYNC sent: waits for OPEN of a higher epoch */
+  SESSION_FINISHED  /* DONE sent, not yet ended */
+} session_state;
+
+typedef struct session_draft {
+  peer_id peer; /* 0: free place */
+  tree_ids ids;
+  int32_t base_named;      /* newest base of its NODES */
+  int32_t done_base;       /* base of its last done mark, 0: none */
+  uint64_t reset_sent_us, tokens_sent_us;
+  bool waiting_first;      /* no useful node yet since the last TOKENS went out */
+} session_draft;
+
+typedef struct session_stats {
+  uint64_t forwards, rounds, rows, accepted;
+  uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
+  uint64_t plain_steps, resets, dropped;
+  uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+} session_stats;
+
+typedef struct session {
+  uint64_t id;
+  uint32_t epoch;
+  session_state state;
+  int32_t slot; /* index in the store and sequence of the cache */
+  peer_id orchestrator;
+  wire_id orchestrator_incarnation, ticket;
+  prefix committed; /* C */
+  int32_t prompt_length;
+  msg_options options; /* stops point to stop_tokens */
+  int32_t stop_tokens[WIRE_STOPS_MAX];
+
+  int32_t kv_rows;   /* rows of the cache that are those of C */
+  uint64_t job;      /* serial of its job at the engine, 0: none */
+  int32_t kv_valid;  /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
+
+  int32_t acked;
+  uint64_t acked_us, lease_until_us, used_us, ready_us, resent_us;
+
+  bool draft_expected;
+  bool has_tree; /* taken at the first attach */
+  tree live;
+  session_draft drafts[SESSION_DRAFTS_MAX];
+  uint32_t generation; /* last one given out */
+  uint64_t wait_until_us; /* free pace: no plain step before this while no node is at hand */
+  uint64_t waited_us;     /* by the round in hand */
+  uint64_t lockstep_until_us;
+  wait_history history;
+  pay_state pay;
+  const char *off_reason; /* static sentence, NULL: speculation is on */
+  bool off_for_good;      /* selfcheck, or an error inside a verify */
+  double plain_us, verify_us; /* moving averages of a forward */
+
+  int finish; /* wire_finish, 0: not yet */
+  int finish_code;
+  const char *finish_text;
+  uint64_t done_sent_us;
+  session_stats stats;
+} session;
+
+typedef struct session_store {
+  session *places;
+  int32_t count, context;
+} session_store;
+
+int session_store_init(session_store *s, int32_t count, int32_t context, err *e); /* ERR_NOMEM */
+void session_store_fini(session_store *s);
+
+session *session_store_get(session_store *s, uint64_t id); /* NULL: none */
+/* Finds it or takes a place (the least recently used finished one if none is free); NULL: full. *fresh tells. */
+session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, bool *fresh);
+/* Does it hold C with this epoch, and a prefix of this length and hash? */
+bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t length, hash16 hash);
+bool session_store_end(session_store *s, uint64_t id); /* whether it existed */
+int32_t session_store_active(const session_store *s);  /* running or desynced */
+
+/* Draft places of one session. */
+session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: none */
+session_draft *session_draft_take(session *s, peer_id peer); /* NULL: full or no memory */
+void session_draft_drop(session *s, peer_id peer);
+int32_t session_draft_count(const session *s);
+/* Every id map gets a new generation and the tree is emptied: C was shortened or the epoch is new. */
+void session_draft_restart(session *s);
+/* Writes the attached maps to maps[SESSION_DRAFTS_MAX], returns how many. */
+int32_t session_draft_maps(session *s, tree_ids **maps);

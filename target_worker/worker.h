@@ -1,0 +1,38 @@
+/* worker.h - the target's logic, sans-IO: events in, messages and jobs out. States and rules: wire/PROTOCOL.md. */
+#pragma once
+
+#include "target_worker/engine.h"
+#include "target_worker/session_store.h"
+#include "wire/machine.h"
+
+#define TARGET_CREDIT 256              /* tokens ahead of the last acknowledgement */
+#define TARGET_LEASE_US 10000000       /* a session that nobody renewed for so long is freed */
+#define TARGET_LOCKSTEP_US 60000000    /* lockstep: longest wait for a done mark */
+#define TARGET_REPEAT_US 300000        /* DONE, and TOKENS that were not acknowledged */
+#define TARGET_PEERS_MAX 64
+
+typedef struct target_options {
+  wire_id incarnation;
+  hash16 model_fingerprint, vocabulary_hash;
+  int32_t vocabulary_size;
+  const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
+  int32_t sessions, context;
+} target_options;
+
+typedef struct target target;
+
+int target_alloc(target **out, const target_options *o, err *e);
+void target_free(target *t);
+machine target_machine(target *t);
+
+/* Connects to an orchestrator's ROUTER: the first message is HELLO. */
+void target_connect(target *t, const char *endpoint, actions *out);
+
+/* The next job, if any session may run now. At most one job is out at a time: call again after EVENT_RESULT. */
+bool target_next_job(target *t, uint64_t now_us, engine_job *job);
+
+/* Drained and empty: the program may leave. */
+bool target_drained(const target *t);
+
+/* For tests and status. */
+session_store *target_sessions(target *t);

@@ -1,0 +1,211 @@
+/* gguf_builder.h - writes GGUF files into memory, for tests and fuzzing: right ones, and wrong ones on
+ * purpose.
+ *
+ * Order: gb_begin, keys, tensors, gb_end. Out of memory ends the program. Source: ggml's docs/gguf.md. */
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  GB_U8,
+  GB_I8,
+  GB_U16,
+  GB_I16,
+  GB_U32,
+  GB_I32,
+  GB_F32,
+  GB_BOOL,
+  GB_STRING,
+  GB_ARRAY,
+  GB_U64,
+  GB_I64,
+  GB_F64
+};
+enum { GB_TYPE_F32 = 0, GB_TYPE_Q4_1 = 3, GB_TYPE_Q8_0 = 8 };
+
+typedef struct gguf_builder {
+  uint8_t *bytes;
+  size_t size, capacity;
+  uint64_t keys, tensors, data_size;
+  uint64_t alignment; /* of tensor data; the key is the caller's to write */
+} gguf_builder;
+
+static inline void gb_put(gguf_builder *b, const void *data, size_t size) {
+  if (b->size + size > b->capacity) {
+    b->capacity = 2 * (b->size + size) + 64;
+    b->bytes = realloc(b->bytes, b->capacity);
+    if (!b->bytes) abort();
+  }
+  if (size) memcpy(b->bytes + b->size, data, size);
+  b->size += size;
+}
+
+/* `bytes` low bytes of v, little-endian. */
+static inline void gb_number(gguf_builder *b, uint64_t v, int bytes) {
+  uint8_t p[8];
+  for (int i = 0; i < bytes; i++) p[i] = (uint8_t)(v >> (8 * i));
+  gb_put(b, p, (size_t)bytes);
+}
+
+static inline void gb_string(gguf_builder *b, const char *text, size_t size) {
+  gb_number(b, size, 8);
+  gb_put(b, text, size);
+}
+
+static inline gguf_builder gb_begin(uint32_t version) {
+  gguf_builder b = {.alignment = 32};
+  gb_put(&b, "GGUF", 4);
+  gb_number(&b, version, 4);
+  gb_number(&b, 0, 8); /* counts: gb_end */
+  gb_number(&b, 0, 8);
+  return b;
+}
+
+/* A key and its kind; the value is to follow. */
+static inline void gb_key(gguf_builder *b, const char *key, uint32_t kind) {
+  b->keys++;
+  gb_string(b, key, strlen(key));
+  gb_number(b, kind, 4);
+}
+
+/* The head of an array; its elements are to follow. */
+static inline void gb_array(gguf_builder *b, const char *key, uint32_t element, uint64_t count) {
+  gb_key(b, key, GB_ARRAY);
+  gb_number(b, element, 4);
+  gb_number(b, count, 8);
+}
+
+static inline void gb_key_u32(gguf_builder *b, const char *key, uint32_t v) {
+  gb_key(b, key, GB_U32);
+  gb_number(b, v, 4);
+}
+
+static inline void gb_key_bool(gguf_builder *b, const char *key, int v) {
+  gb_key(b, key, GB_BOOL);
+  gb_number(b, (uint64_t)v, 1);
+}
+
+static inline void gb_f32(gguf_builder *b, float v) {
+  uint32_t bits;
+  memcpy(&bits, &v, 4);
+  gb_number(b, bits, 4);
+}
+
+static inline void gb_f64(gguf_builder *b, double v) {
+  uint64_t bits;
+  memcpy(&bits, &v, 8);
+  gb_number(b, bits, 8);
+}
+
+static inline void gb_key_f32(gguf_builder *b, const char *key, float v) {
+  gb_key(b, key, GB_F32);
+  gb_f32(b, v);
+}
+
+static inline void gb_key_text(gguf_builder *b, const char *key, const char *text) {
+  gb_key(b, key, GB_STRING);
+  gb_string(b, text, strlen(text));
+}
+
+/* A row of the tensor table with an offset of the caller's. */
+static inline void gb_tensor_at(gguf_builder *b, const char *name, uint32_t dims, const uint64_t *shape,
+                                uint32_t type, uint64_t offset) {
+  b->tensors++;
+  gb_string(b, name, strlen(name));
+  gb_number(b, dims, 4);
+  for (uint32_t i = 0; i < dims; i++) gb_number(b, shape[i], 8);
+  gb_number(b, type, 4);
+  gb_number(b, offset, 8);
+}
+
+/* columns x rows (rows 0: a vector) of a readable type, after the tensors before it. */
+static inline void gb_tensor(gguf_builder *b, const char *name, uint64_t columns, uint64_t rows,
+                             uint32_t type) {
+  const uint64_t shape[2] = {columns, rows}, weights = columns * (rows ? rows : 1);
+  uint64_t bytes = type == GB_TYPE_Q4_1   ? weights / 32 * 20
+                   : type == GB_TYPE_Q8_0 ? weights / 32 * 34
+                                          : weights * 4;
+  b->data_size = (b->data_size + b->alignment - 1) / b->alignment * b->alignment;
+  gb_tensor_at(b, name, rows ? 2 : 1, shape, type, b->data_size);
+  b->data_size += bytes;
+}
+
+/* Counts into the header, zero bytes for padding and data. */
+static inline void gb_end(gguf_builder *b) {
+  gguf_builder counts = {0};
+  gb_number(&counts, b->tensors, 8);
+  gb_number(&counts, b->keys, 8);
+  memcpy(b->bytes + 8, counts.bytes, 16);
+  free(counts.bytes);
+  while (b->data_size && b->size % b->alignment) gb_put(b, "", 1);
+  for (uint64_t i = 0; i < b->data_size; i++) gb_put(b, "", 1);
+}
+
+static inline void gb_free(gguf_builder *b) {
+  free(b->bytes);
+  *b = (gguf_builder){0};
+}
+
+/* ---- a small vocabulary: markers, every byte but those dropped, a few merges ---- */
+
+static const char *const GB_SPECIALS[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im", "<tool>"};
+enum { GB_SPECIAL_COUNT = 5, GB_USER_TOKEN = 4 /* of kind user-defined; the others are control */ };
+#define GB_SPELL_BLANK "\xc4\xa0"
+static const char *const GB_MERGES[][2] = {
+    {"h", "e"}, {"l", "l"},   {"he", "ll"}, {"hell", "o"}, {GB_SPELL_BLANK, "w"},
+    {"a", "a"}, {"aa", "aa"}, {"a", "b"},   {"b", "b"},    {"1", "2"}};
+enum { GB_MERGE_COUNT = 10 };
+
+/* The character that spells a byte, UTF-8, into out[3]: printable Latin-1 itself, the others from U+0100 on.
+ */
+static inline size_t gb_spell_byte(int byte, char out[3]) {
+  int code = 0x100;
+  for (int i = 0; i <= byte; i++) {
+    int itself = (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || i >= 174;
+    if (i == byte && itself)
+      code = byte;
+    else if (i < byte && !itself)
+      code++;
+  }
+  if (code < 0x80) {
+    out[0] = (char)code;
+    return 1;
+  }
+  out[0] = (char)(0xc0 | code >> 6);
+  out[1] = (char)(0x80 | (code & 0x3f));
+  return 2;
+}
+
+/* Ids: specials 0 to 4, byte B at 5 + B (spelt "missing B" when B < dropped_below, so that it has no token),
+ * then what the merges make. Keys of the tokenizer, no chat template. */
+static inline void gb_vocabulary(gguf_builder *b, int dropped_below) {
+  const uint64_t count = GB_SPECIAL_COUNT + 256 + GB_MERGE_COUNT;
+  char text[64];
+  gb_key_text(b, "tokenizer.ggml.model", "gpt2");
+  gb_key_text(b, "tokenizer.ggml.pre", "smollm");
+  gb_array(b, "tokenizer.ggml.tokens", GB_STRING, count);
+  for (int i = 0; i < GB_SPECIAL_COUNT; i++) gb_string(b, GB_SPECIALS[i], strlen(GB_SPECIALS[i]));
+  for (int i = 0; i < 256; i++) {
+    size_t size = gb_spell_byte(i, text);
+    if (i < dropped_below) size = (size_t)snprintf(text, sizeof text, "missing %d", i);
+    gb_string(b, text, size);
+  }
+  for (int i = 0; i < GB_MERGE_COUNT; i++) {
+    int size = snprintf(text, sizeof text, "%s%s", GB_MERGES[i][0], GB_MERGES[i][1]);
+    gb_string(b, text, (size_t)size);
+  }
+  gb_array(b, "tokenizer.ggml.token_type", GB_I32, count);
+  for (uint64_t i = 0; i < count; i++)
+    gb_number(b, i >= GB_SPECIAL_COUNT ? 1 : i == GB_USER_TOKEN ? 4 : 3, 4);
+  gb_array(b, "tokenizer.ggml.merges", GB_STRING, GB_MERGE_COUNT);
+  for (int i = 0; i < GB_MERGE_COUNT; i++) {
+    int size = snprintf(text, sizeof text, "%s %s", GB_MERGES[i][0], GB_MERGES[i][1]);
+    gb_string(b, text, (size_t)size);
+  }
+  gb_key_u32(b, "tokenizer.ggml.eos_token_id", 2);
+  gb_key_u32(b, "tokenizer.ggml.bos_token_id", 1);
+  gb_key_bool(b, "tokenizer.ggml.add_bos_token", 0);
+}

@@ -1,0 +1,302 @@
+#include "tests/sim/net.h"
+
+#include "wire/codec.h"
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One connection: made by `from` to an address; it outlives restarts of the side that owns the address. */
+typedef struct link {
+  bool used;
+  int from, to; /* nodes; to -1: nobody is there now */
+  char address[64];
+  peer_id at_from, at_to;
+} link;
+
+typedef enum { ENTRY_FRAME, ENTRY_CONNECTED, ENTRY_ALARM } entry_kind;
+
+typedef struct entry {
+  uint64_t at, order;
+  entry_kind kind;
+  int node; /* receiver, or the alarm's number */
+  uint32_t life; /* the receiver's, when it was sent */
+  peer_id peer;
+  uint64_t tag;
+  uint8_t *data;
+  size_t size;
+} entry;
+
+typedef struct node {
+  bool running, paused;
+  uint32_t life;
+  char address[64];
+  machine machine;
+} node;
+
+struct net {
+  uint64_t random, now, order, next_peer;
+  int repeats; /* events at this very moment */
+  net_faults faults;
+  net_totals *totals;
+  node nodes[NET_NODES];
+  link links[NET_LINKS];
+  entry *heap;
+  size_t count, capacity;
+  arena memory;
+  codec_buffer buffer;
+  actions actions;
+  uint64_t last_order[NET_NODES]; /* newest order delivered: to count reordering */
+};
+
+net *net_open(uint64_t seed, net_totals *totals) {
+  net *n = calloc(1, sizeof *n);
+  n->random = seed * 0x9E3779B97F4A7C15u + 1;
+  n->totals = totals;
+  n->now = 1000000;
+  arena_init(&n->memory, 4u << 20);
+  actions_init(&n->actions);
+  return n;
+}
+
+void net_close(net *n) {
+  for (size_t i = 0; i < n->count; i++) free(n->heap[i].data);
+  free(n->heap);
+  arena_fini(&n->memory);
+  codec_buffer_fini(&n->buffer);
+  actions_fini(&n->actions);
+  free(n);
+}
+
+uint64_t net_random(net *n) { /* splitmix64 */
+  uint64_t z = n->random += 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+uint64_t net_now(const net *n) { return n->now; }
+
+void net_set_faults(net *n, net_faults f) { n->faults = f; }
+
+static bool chance(net *n, uint32_t per_thousand) { return net_random(n) % 1000 < per_thousand; }
+
+/* --- the queue: a binary heap by (time, order) --- */
+
+static bool before(const entry *a, const entry *b) { return a->at != b->at ? a->at < b->at : a->order < b->order; }
+
+static void push(net *n, entry e) {
+  if (n->count == n->capacity) {
+    n->capacity = n->capacity ? 2 * n->capacity : 256;
+    n->heap = realloc(n->heap, n->capacity * sizeof *n->heap);
+    assert(n->heap);
+  }
+  e.order = ++n->order;
+  size_t i = n->count++;
+  while (i > 0 && before(&e, &n->heap[(i - 1) / 2])) {
+    n->heap[i] = n->heap[(i - 1) / 2];
+    i = (i - 1) / 2;
+  }
+  n->heap[i] = e;
+}
+
+static entry pop(net *n) {
+  entry top = n->heap[0], last = n->heap[--n->count];
+  size_t i = 0;
+  for (size_t child; (child = 2 * i + 1) < n->count; i = child) {
+    if (child + 1 < n->count && before(&n->heap[child + 1], &n->heap[child])) child++;
+    if (!before(&n->heap[child], &last)) break;
+    n->heap[i] = n->heap[child];
+  }
+  n->heap[i] = last;
+  return top;
+}
+
+/* --- links --- */
+
+static int owner(const net *n, const char *address) {
+  for (int i = 0; i < NET_NODES; i++)
+    if (n->nodes[i].running && strcmp(n->nodes[i].address, address) == 0) return i;
+  return -1;
+}
+
+void net_start(net *n, int index, const char *address, machine m) {
+  node *p = &n->nodes[index];
+  *p = (node){.running = true, .life = p->life + 1, .machine = m};
+  snprintf(p->address, sizeof p->address, "%s", address);
+  for (int i = 0; i < NET_LINKS; i++) { /* DEALERs that wait for this address reconnect, as strangers */
+    link *l = &n->links[i];
+    if (!l->used || strcmp(l->address, address) != 0 || !*address) continue;
+    l->to = index;
+    l->at_to = ++n->next_peer;
+  }
+}
+
+void net_stop(net *n, int index) {
+  n->nodes[index].running = false;
+  n->nodes[index].life++;
+  n->totals->restarts++;
+  for (int i = 0; i < NET_LINKS; i++) {
+    link *l = &n->links[i];
+    if (l->used && l->from == index) l->used = false;
+    if (l->used && l->to == index) l->to = -1;
+  }
+}
+
+void net_pause(net *n, int index, bool paused) { n->nodes[index].paused = paused; }
+
+static void connect_to(net *n, int from, uint64_t tag, const char *address) {
+  for (int i = 0; i < NET_LINKS; i++) {
+    link *l = &n->links[i];
+    if (l->used) continue;
+    *l = (link){.used = true, .from = from, .to = owner(n, address), .at_from = ++n->next_peer, .at_to = ++n->next_peer};
+    snprintf(l->address, sizeof l->address, "%s", address);
+    push(n, (entry){.at = n->now, .kind = ENTRY_CONNECTED, .node = from, .life = n->nodes[from].life, .peer = l->at_from, .tag = tag});
+    return;
+  }
+  assert(!"NET_LINKS is too small");
+}
+
+static void count_kind(net *n, msg_type type) {
+  n->totals->desync += type == MSG_DESYNC;
+  n->totals->resend += type == MSG_RESEND;
+  n->totals->tree_reset += type == MSG_TREE_RESET;
+}
+
+static void carry(net *n, int to, peer_id at_to, uint64_t delay) {
+  uint8_t *copy = malloc(n->buffer.size);
+  assert(copy);
+  memcpy(copy, n->buffer.data, n->buffer.size);
+  push(n, (entry){.at = n->now + delay, .kind = ENTRY_FRAME, .node = to, .life = n->nodes[to].life, .peer = at_to, .data = copy, .size = n->buffer.size});
+}
+
+static void send_frame(net *n, int from, peer_id peer, const msg *m) {
+  n->totals->sent++;
+  count_kind(n, m->type);
+  if (getenv("SIM_LOG"))
+    fprintf(stderr, "%10.3f node %d -> peer %llu: %s epoch %u\n", (double)n->now / 1e6, from, (unsigned long long)peer,
+            msg_name(m->type), m->epoch);
+  for (int i = 0; i < NET_LINKS; i++) {
+    const link *l = &n->links[i];
+    if (!l->used) continue;
+    bool forth = l->from == from && l->at_from == peer, back = l->to == from && l->at_to == peer;
+    if (!forth && !back) continue;
+    int to = forth ? l->to : l->from;
+    if (to < 0) return; /* nobody is there: the queue of a DEALER is not modelled */
+    err e;
+    int rc = codec_encode(m, &n->buffer, &e);
+    if (rc != ERR_OK) fprintf(stderr, "sim: cannot encode %s: %s\n", msg_name(m->type), e.text);
+    assert(rc == ERR_OK);
+    if (chance(n, n->faults.lose)) {
+      n->totals->lost++;
+      return;
+    }
+    int copies = chance(n, n->faults.repeat) ? 2 : 1;
+    n->totals->repeated += copies == 2;
+    while (copies--) {
+      uint64_t delay = 20 + net_random(n) % 200;
+      if (chance(n, n->faults.straggle)) delay += net_random(n) % 400000;
+      carry(n, to, forth ? l->at_to : l->at_from, delay);
+    }
+    return;
+  }
+}
+
+static void disconnect(net *n, int from, peer_id peer) {
+  for (int i = 0; i < NET_LINKS; i++)
+    if (n->links[i].used && n->links[i].from == from && n->links[i].at_from == peer) n->links[i].used = false;
+}
+
+void net_perform(net *n, int index, actions *a) {
+  for (int32_t i = 0; i < a->count; i++) {
+    const action *x = &a->list[i];
+    switch (x->kind) {
+    case ACTION_SEND: send_frame(n, index, x->peer, x->message); break;
+    case ACTION_CONNECT: connect_to(n, index, x->tag, x->text); break;
+    case ACTION_DISCONNECT: disconnect(n, index, x->peer); break;
+    case ACTION_LOG:
+      if (getenv("SIM_LOG")) fprintf(stderr, "%10.3f node %d: %s\n", (double)n->now / 1e6, index, x->text);
+      break;
+    case ACTION_EXIT: break;
+    }
+  }
+  actions_reset(a);
+}
+
+void net_step(net *n, int index, const event *e) {
+  node *p = &n->nodes[index];
+  n->totals->events++;
+  p->machine.step(p->machine.self, e, n->now, &n->actions);
+  net_perform(n, index, &n->actions);
+}
+
+void net_alarm(net *n, uint64_t at_us, int number) { push(n, (entry){.at = at_us, .kind = ENTRY_ALARM, .node = number}); }
+
+static void deliver(net *n, entry *e) {
+  node *p = &n->nodes[e->node];
+  if (!p->running || p->life != e->life) return;
+  if (p->paused) { /* it waits in the socket */
+    entry later = *e;
+    later.at = n->now + 10000;
+    e->data = NULL;
+    push(n, later);
+    return;
+  }
+  event ev = {.peer = e->peer, .tag = e->tag};
+  msg m;
+  err why;
+  if (e->kind == ENTRY_CONNECTED) ev.kind = EVENT_CONNECTED;
+  else {
+    arena_reset(&n->memory);
+    if (codec_decode(e->data, e->size, &n->memory, &m, &why) != ERR_OK) {
+      fprintf(stderr, "sim: a frame of ours does not decode: %s\n", why.text);
+      abort();
+    }
+    ev.kind = EVENT_MESSAGE;
+    ev.message = &m;
+    n->totals->delivered++;
+    if (e->order < n->last_order[e->node]) n->totals->reordered++;
+    else n->last_order[e->node] = e->order;
+  }
+  net_step(n, e->node, &ev);
+}
+
+/* The earliest deadline of a running machine. */
+static uint64_t next_tick(const net *n, int *which) {
+  uint64_t at = MACHINE_NEVER;
+  for (int i = 0; i < NET_NODES; i++) {
+    const node *p = &n->nodes[i];
+    if (!p->running || p->paused) continue;
+    uint64_t d = p->machine.deadline(p->machine.self);
+    if (d >= at) continue;
+    at = d;
+    *which = i;
+  }
+  return at;
+}
+
+int net_run(net *n, uint64_t until_us) {
+  for (;;) {
+    int which = 0;
+    uint64_t tick = next_tick(n, &which);
+    uint64_t frame = n->count ? n->heap[0].at : MACHINE_NEVER;
+    uint64_t next = tick < frame ? tick : frame;
+    if (next > until_us) {
+      n->now = until_us;
+      return -1;
+    }
+    n->repeats = next > n->now ? 0 : n->repeats + 1;
+    if (n->repeats >= 100000) fprintf(stderr, "sim: node %d wants a tick at %llu, now %llu\n", which, (unsigned long long)tick, (unsigned long long)n->now);
+    assert(n->repeats < 100000); /* a deadline that never passes */
+    if (next > n->now) n->now = next;
+    if (tick < frame) {
+      net_step(n, which, &(event){.kind = EVENT_TICK});
+      return -2; /* a step was made: the world may look */
+    }
+    entry e = pop(n);
+    if (e.kind == ENTRY_ALARM) return e.node;
+    deliver(n, &e);
+    free(e.data);
+    return -2;
+  }
+}

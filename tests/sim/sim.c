@@ -1,0 +1,562 @@
+/* sim - all roles' production state machines under a virtual clock and a seeded network (tests/sim/net.h).
+ *
+ *   sim [--seed N] [--count N] [--threads N] [--replay]
+ *
+ * Each seed is one world: an orchestrator, two targets, two drafts, some requests; frames are lost, repeated,
+ * delayed and reordered; programs are killed, stopped and restarted; caches are rolled back and prefixes altered
+ * behind everybody's back. Oracles: the answers are plain decode's; at rest both sides hold equal live sets; a
+ * session's epoch never falls at a worker; without faults, tokens = forwards + accepted. --replay runs every seed
+ * twice and compares all that happened. */
+#include "tests/sim/net.h"
+#include "tests/sim/toy.h"
+
+#include "draft_worker/worker.h"
+#include "orchestrator/sessions.h"
+#include "target_worker/worker.h"
+#include "wire/roster.h"
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
+#define CLIENTS_MAX 4
+#define CHAOS_US 4000000
+#define REST_US 8000000
+#define END_US 200000000
+#define OUTPUT_MAX 60
+
+enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 400, ALARM_REVIVE = 500, ALARM_RESUME = 600, ALARM_REST, ALARM_WAKE, ALARM_CALM };
+
+typedef struct totals {
+  net_totals net;
+  uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back, repairs, cancelled,
+      stopped, lockstep, epochs;
+} totals;
+
+typedef struct client {
+  bool started, finished, cancelled;
+  uint64_t id;
+  int32_t prompt[16], prompt_length;
+  orch_request request;
+  int32_t stops[1];
+  int32_t stop_count_seen; /* threes seen by admit */
+  int32_t seen;            /* tokens that a client has looked at */
+} client;
+
+typedef struct worker_node {
+  target *target; /* or */
+  draft *draft;
+  toy_engine engine;
+  engine_result result;
+  bool busy;
+  uint32_t life; /* of the result in flight */
+  uint64_t epoch_id[TOY_SLOTS];
+  uint32_t epoch_seen[TOY_SLOTS];
+} worker_node;
+
+typedef struct world {
+  uint64_t seed;
+  net *net;
+  totals *totals;
+  ledger ledger;
+  orch *orch;
+  worker_node nodes[NODES];
+  client clients[CLIENTS_MAX];
+  int client_count;
+  bool faulty, resting;
+  uint64_t incarnations, digest;
+  const char *failure;
+} world;
+
+static void fail(world *w, const char *why) {
+  if (!w->failure) w->failure = why;
+}
+
+static uint64_t pick(world *w, uint64_t n) { return net_random(w->net) % n; }
+
+static uint64_t sim_random(void *context) { return net_random(((world *)context)->net); }
+
+static wire_id incarnation(world *w) {
+  wire_id id = {{0}};
+  uint64_t n = ++w->incarnations;
+  memcpy(id.bytes, &n, 8);
+  return id;
+}
+
+/* --- programs --- */
+
+static const char *const addresses[NODES] = {"orch", "target-a", "target-b", "", ""};
+
+static void start_target(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  target_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .numerics_id = "toy",
+                      .endpoint = addresses[index], .sessions = TOY_SLOTS, .context = TOY_CONTEXT};
+  err e;
+  int rc = target_alloc(&n->target, &o, &e);
+  assert(rc == ERR_OK);
+  (void)rc;
+  n->engine = (toy_engine){0};
+  n->busy = false;
+  n->life++;
+  memset(n->epoch_id, 0, sizeof n->epoch_id);
+  net_start(w->net, index, addresses[index], target_machine(n->target));
+  actions a;
+  actions_init(&a);
+  target_connect(n->target, addresses[ORCH], &a);
+  net_perform(w->net, index, &a);
+  actions_fini(&a);
+}
+
+static void start_draft(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  draft_options o = {.incarnation = incarnation(w), .kind = &toy_drafter, .context = TOY_CONTEXT};
+  err e;
+  int rc = draft_alloc(&n->draft, &o, &e);
+  assert(rc == ERR_OK);
+  (void)rc;
+  net_start(w->net, index, "", draft_machine(n->draft));
+  actions a;
+  actions_init(&a);
+  draft_connect(n->draft, addresses[ORCH], &a);
+  net_perform(w->net, index, &a);
+  actions_fini(&a);
+}
+
+static wire_id incarnation_of(const world *w, int index) {
+  wire_id id = {{0}};
+  for (int role = WIRE_ROLE_TARGET; role <= WIRE_ROLE_DRAFT; role++)
+    for (int32_t i = 0; i < orch_workers(w->orch, (wire_role)role); i++) {
+      const msg_hello *h = orch_worker(w->orch, (wire_role)role, i);
+      if (index < DRAFT_A && h->endpoint.size == strlen(addresses[index]) && role == WIRE_ROLE_TARGET &&
+          memcmp(h->endpoint.data, addresses[index], h->endpoint.size) == 0)
+        id = h->incarnation;
+    }
+  return id;
+}
+
+static void kill_node(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  if (!n->target && !n->draft) return;
+  wire_id id = incarnation_of(w, index);
+  target_free(n->target);
+  draft_free(n->draft);
+  n->target = NULL;
+  n->draft = NULL;
+  n->life++;
+  net_stop(w->net, index);
+  net_alarm(w->net, net_now(w->net) + 20000 + pick(w, 2000000), ALARM_REVIVE + index);
+  if (pick(w, 2) || wire_id_equal(id, (wire_id){{0}})) return; /* else: the parent saw its child die */
+  actions a;
+  actions_init(&a);
+  orch_worker_died(w->orch, id, net_now(w->net), &a);
+  net_perform(w->net, ORCH, &a);
+  actions_fini(&a);
+}
+
+/* --- faults behind everybody's back --- */
+
+static session *victim(world *w, int index) {
+  target *t = w->nodes[index].target;
+  uint64_t first = pick(w, TOY_SLOTS);
+  for (uint64_t i = 0; t && i < TOY_SLOTS; i++) {
+    session *s = &target_sessions(t)->places[(first + i) % TOY_SLOTS];
+    if (s->state == SESSION_RUNNING && !s->job && s->committed.length > s->prompt_length) return s;
+  }
+  return NULL;
+}
+
+/* The target takes another token for one that it has committed and the orchestrator has logged. */
+static void alter_prefix(world *w, int index) {
+  session *s = victim(w, index);
+  if (!s) return;
+  int32_t tokens[TOY_CONTEXT], length = s->committed.length;
+  if (s->acked <= s->prompt_length) return; /* only what the ledger holds: of the rest nobody else knows */
+  int32_t at = s->prompt_length + (int32_t)pick(w, (uint64_t)(s->acked - s->prompt_length));
+  memcpy(tokens, s->committed.tokens, (size_t)length * sizeof *tokens);
+  tokens[at] = (tokens[at] + 1) % TOY_END;
+  prefix_truncate(&s->committed, at);
+  prefix_append(&s->committed, tokens + at, length - at);
+  if (w->nodes[index].engine.length[s->slot] > at) w->nodes[index].engine.rows[s->slot][at] = tokens[at];
+  w->totals->altered++;
+}
+
+static void roll_back(world *w, int index) {
+  session *s = victim(w, index);
+  if (!s) return;
+  int32_t *rows = &w->nodes[index].engine.length[s->slot];
+  *rows -= (int32_t)pick(w, (uint64_t)*rows + 1);
+  w->totals->rolled_back++;
+}
+
+static void fault(world *w) {
+  int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
+  switch (pick(w, 9)) {
+  case 0: kill_node(w, target_index); break;
+  case 1:
+  case 2: kill_node(w, draft_index); break;
+  case 3:
+    net_pause(w->net, draft_index, true);
+    net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + draft_index);
+    break;
+  case 4:
+    net_pause(w->net, target_index, true);
+    net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + target_index);
+    break;
+  case 5:
+  case 6: alter_prefix(w, target_index); break;
+  case 7:
+  case 8: roll_back(w, target_index); break;
+  }
+}
+
+/* --- clients --- */
+
+/* A client with a stop string: the answer ends with the third 3, which is cut. */
+static int32_t admit_threes(void *context, const int32_t *tokens, int32_t count, bool *stop) {
+  client *c = context;
+  for (int32_t i = 0; i < count; i++) {
+    if (tokens[i] != 3 || ++c->stop_count_seen < 3) continue;
+    *stop = true;
+    return i;
+  }
+  return count;
+}
+
+static void client_plan(world *w, client *c) {
+  c->prompt_length = 1 + (int32_t)pick(w, 12);
+  for (int32_t i = 0; i < c->prompt_length; i++) c->prompt[i] = (int32_t)pick(w, TOY_END);
+  c->stops[0] = TOY_END;
+  c->request = (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
+  c->request.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
+                                     .context = TOY_CONTEXT, .stops = c->stops, .stop_count = 1,
+                                     .budget = (int32_t)pick(w, 12), .lockstep = pick(w, 6) == 0};
+  if (c->request.options.budget == 0 || !c->request.draft) c->request.options.lockstep = false;
+  if (pick(w, 6) == 0) {
+    c->request.admit = admit_threes;
+    c->request.admit_context = c;
+  }
+  w->totals->lockstep += c->request.options.lockstep;
+}
+
+static void client_start(world *w, client *c) {
+  actions a;
+  err e;
+  actions_init(&a);
+  c->id = orch_start(w->orch, &c->request, net_now(w->net), &a, &e);
+  c->started = true;
+  if (!c->id) fail(w, "orch_start refused a request");
+  net_perform(w->net, ORCH, &a);
+  actions_fini(&a);
+}
+
+static void client_cancel(world *w, client *c) {
+  actions a;
+  if (!c->started) return;
+  actions_init(&a);
+  orch_cancel(w->orch, c->id, net_now(w->net), &a);
+  c->cancelled = true;
+  net_perform(w->net, ORCH, &a);
+  actions_fini(&a);
+}
+
+/* Plain decoding, from the definition. */
+static int32_t plain_answer(const client *c, int32_t *out, wire_finish *finish) {
+  int32_t n = c->prompt_length, threes = 0;
+  memcpy(out, c->prompt, (size_t)n * sizeof *out);
+  *finish = WIRE_FINISH_LENGTH;
+  while (n < c->prompt_length + c->request.options.max_tokens && n < TOY_CONTEXT) {
+    int32_t t = toy_next(out, n);
+    threes += t == 3;
+    if (c->request.admit && threes == 3) {
+      *finish = WIRE_FINISH_STOP;
+      return n;
+    }
+    out[n++] = t;
+    if (t != TOY_END) continue;
+    *finish = WIRE_FINISH_STOP;
+    return n;
+  }
+  return n;
+}
+
+static void judge_answer(world *w, client *c, const orch_view *v) {
+  int32_t plain[TOY_CONTEXT];
+  wire_finish finish;
+  int32_t n = plain_answer(c, plain, &finish);
+  if (v->length > n || memcmp(v->tokens, plain, (size_t)v->length * sizeof *plain) != 0) fail(w, "an answer is not plain decode's");
+  if (v->finish == WIRE_FINISH_CANCELLED && c->cancelled) w->totals->cancelled++;
+  else if (v->finish == WIRE_FINISH_ERROR) {
+    if (getenv("SIM_LOG")) fprintf(stderr, "answer ended with an error: %s\n", v->text);
+    fail(w, "an answer ended with an error");
+  } else if (v->length != n || v->finish != finish) fail(w, "an answer ended too early, or for another reason");
+  ledger_entry entry;
+  if (!w->ledger.read(w->ledger.self, c->id, &entry) || entry.length != v->length ||
+      memcmp(entry.tokens, v->tokens, (size_t)v->length * sizeof *plain) != 0)
+    fail(w, "the ledger does not hold what was shown");
+  w->totals->tokens += (uint64_t)(v->length - c->prompt_length);
+  w->totals->accepted += v->stats.accepted;
+  w->totals->forwards += v->stats.forwards;
+  w->totals->repairs += (uint64_t)v->repairs;
+  w->totals->stopped += v->finish == WIRE_FINISH_STOP;
+  w->totals->epochs += v->epoch;
+  if (!w->faulty && !c->cancelled && !c->request.admit &&
+      (uint64_t)(v->length - c->prompt_length) != v->stats.forwards + v->stats.accepted)
+    fail(w, "without faults: tokens are not forwards + accepted");
+}
+
+/* What has been shown once never changes; at the end the answer is judged. */
+static void client_look(world *w, client *c) {
+  orch_view v;
+  if (!c->started || c->finished || !orch_look(w->orch, c->id, &v)) return;
+  if (v.length < c->seen) fail(w, "tokens that were shown have been taken back");
+  c->seen = v.length;
+  if (v.state != ORCH_FINISHED) return;
+  c->finished = true;
+  judge_answer(w, c, &v);
+}
+
+/* --- oracles while it runs --- */
+
+static void check_epochs(world *w, worker_node *n) {
+  session_store *store = target_sessions(n->target);
+  for (int i = 0; i < TOY_SLOTS; i++) {
+    const session *s = &store->places[i];
+    if (s->state == SESSION_FREE) {
+      n->epoch_id[i] = 0;
+      continue;
+    }
+    if (n->epoch_id[i] == s->id && s->epoch < n->epoch_seen[i]) fail(w, "a session's epoch fell");
+    n->epoch_id[i] = s->id;
+    n->epoch_seen[i] = s->epoch;
+  }
+}
+
+/* At rest: nothing has been lost for REST_US and no forward ended. Both sides know the same C and the same nodes. */
+static void check_rest(world *w) {
+  w->totals->rests++;
+  for (int t = TARGET_A; t <= TARGET_B; t++) {
+    if (!w->nodes[t].target) continue;
+    for (int i = 0; i < TOY_SLOTS; i++) {
+      session *s = &target_sessions(w->nodes[t].target)->places[i];
+      if (s->state != SESSION_RUNNING || session_draft_count(s) != 1) continue;
+      for (int d = DRAFT_A; d <= DRAFT_B; d++) {
+        uint64_t digest;
+        int32_t length;
+        if (!w->nodes[d].draft || !draft_digest(w->nodes[d].draft, s->id, s->epoch, &digest, &length)) continue;
+        w->totals->rests_compared++;
+        w->totals->live_nodes += (uint64_t)s->live.live_count;
+        if (length != s->committed.length) fail(w, "at rest the two sides know different lengths");
+        else if (digest != tree_digest(&s->live)) fail(w, "at rest the two sides hold different live sets");
+      }
+    }
+  }
+}
+
+/* --- the run --- */
+
+static void feed_engine(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  engine_job job;
+  if (!n->target || n->busy) return;
+  if (!target_next_job(n->target, net_now(w->net), &job)) return;
+  toy_run(&n->engine, &job, &n->result);
+  n->busy = true;
+  net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
+}
+
+static void engine_done(world *w, int number) {
+  int index = number % 10, life = number / 10 % 10;
+  worker_node *n = &w->nodes[index];
+  if (!n->target || (int)(n->life % 10) != life || !n->busy) return;
+  if (w->resting) { /* a slow forward: it ends after the rest */
+    net_alarm(w->net, net_now(w->net) + 100000, ALARM_RESULT + number);
+    return;
+  }
+  n->busy = false;
+  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->result});
+}
+
+static void on_alarm(world *w, int number) {
+  int index = number % 100;
+  if (number < 0) return;
+  if (number < ALARM_START) engine_done(w, number - ALARM_RESULT);
+  else if (number < ALARM_CANCEL) client_start(w, &w->clients[index]);
+  else if (number < ALARM_FAULT) client_cancel(w, &w->clients[index]);
+  else if (number < ALARM_REVIVE) {
+    if (!w->resting) fault(w);
+  } else if (number < ALARM_RESUME) {
+    if (index < DRAFT_A) start_target(w, index);
+    else start_draft(w, index);
+  } else if (number < ALARM_REST && index < NODES) net_pause(w->net, index, false);
+  else if (number == ALARM_REST + NODES) {
+    w->resting = true;
+    for (int i = TARGET_A; i < NODES; i++) net_pause(w->net, i, false);
+    net_set_faults(w->net, (net_faults){0});
+    net_alarm(w->net, net_now(w->net) + REST_US, ALARM_WAKE + NODES);
+  } else if (number == ALARM_WAKE + NODES) {
+    check_rest(w);
+    w->resting = false;
+  }
+}
+
+static void plan(world *w) {
+  uint64_t now = net_now(w->net);
+  w->faulty = pick(w, 8) != 0;
+  w->client_count = 1 + (int)pick(w, CLIENTS_MAX);
+  for (int i = 0; i < w->client_count; i++) {
+    client_plan(w, &w->clients[i]);
+    net_alarm(w->net, now + pick(w, 300000), ALARM_START + i);
+    if (pick(w, 10) == 0) net_alarm(w->net, now + pick(w, 600000), ALARM_CANCEL + i);
+  }
+  net_alarm(w->net, now + 30000 + pick(w, w->faulty ? 1500000 : 80000), ALARM_REST + NODES);
+  if (!w->faulty) return;
+  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200)});
+  uint64_t faults = pick(w, 10);
+  for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
+}
+
+static bool all_finished(const world *w) {
+  for (int i = 0; i < w->client_count; i++)
+    if (!w->clients[i].finished) return false;
+  return true;
+}
+
+static void world_open(world *w, uint64_t seed, totals *t) {
+  *w = (world){.seed = seed, .totals = t, .net = net_open(seed, &t->net)};
+  err e;
+  int rc = ledger_memory(&w->ledger);
+  orch_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .random = sim_random, .random_context = w};
+  o.ledger = w->ledger;
+  if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
+  assert(rc == ERR_OK);
+  net_start(w->net, ORCH, addresses[ORCH], orch_machine(w->orch));
+  for (int i = TARGET_A; i <= TARGET_B; i++) start_target(w, i);
+  for (int i = DRAFT_A; i <= DRAFT_B; i++) start_draft(w, i);
+}
+
+static void world_close(world *w) {
+  for (int i = 0; i < NODES; i++) {
+    target_free(w->nodes[i].target);
+    draft_free(w->nodes[i].draft);
+  }
+  orch_free(w->orch);
+  w->ledger.close(w->ledger.self);
+  net_close(w->net);
+}
+
+/* Runs one seed; NULL or why it failed. *digest sums up all that happened. */
+static const char *run_seed(uint64_t seed, totals *t, uint64_t *digest) {
+  world *w = calloc(1, sizeof *w);
+  assert(w);
+  world_open(w, seed, t);
+  plan(w);
+  while (!w->failure && !all_finished(w)) {
+    int alarm = net_run(w->net, END_US);
+    if (alarm == -1) {
+      fail(w, "an answer did not come to its end");
+      break;
+    }
+    on_alarm(w, alarm);
+    for (int i = TARGET_A; i <= TARGET_B; i++) {
+      if (!w->nodes[i].target) continue;
+      feed_engine(w, i);
+      check_epochs(w, &w->nodes[i]);
+    }
+    for (int i = 0; i < w->client_count; i++) client_look(w, &w->clients[i]);
+  }
+  t->seeds++;
+  *digest = net_random(w->net) ^ net_now(w->net) * 31 ^ t->net.events * 7;
+  const char *failure = w->failure;
+  world_close(w);
+  free(w);
+  return failure;
+}
+
+typedef struct share {
+  pthread_t thread;
+  uint64_t first, count, step;
+  bool replay;
+  totals totals;
+  uint64_t failed_seed;
+  const char *failure;
+} share;
+
+static void *run_share(void *context) {
+  share *s = context;
+  for (uint64_t i = 0; i < s->count && !s->failure; i++) {
+    uint64_t seed = s->first + i * s->step, digest, again;
+    uint64_t before = s->totals.net.events;
+    s->failure = run_seed(seed, &s->totals, &digest);
+    s->failed_seed = seed;
+    if (!s->replay || s->failure) continue;
+    totals other = {.net.events = before};
+    run_seed(seed, &other, &again);
+    if (again != digest) s->failure = "the seed does not replay exactly";
+  }
+  return NULL;
+}
+
+static void add(totals *sum, const totals *t) {
+  uint64_t *a = (uint64_t *)sum;
+  const uint64_t *b = (const uint64_t *)t;
+  for (size_t i = 0; i < sizeof *sum / sizeof *a; i++) a[i] += b[i];
+}
+
+static uint64_t number(int argc, char **argv, const char *flag, uint64_t fallback) {
+  for (int i = 1; i + 1 < argc; i++)
+    if (strcmp(argv[i], flag) == 0) return strtoull(argv[i + 1], NULL, 10);
+  return fallback;
+}
+
+/* The figures that say whether the network was hard enough: each must be above `floor` for a long run. */
+static bool print_totals(const totals *t, uint64_t floor) {
+  const struct {
+    const char *name;
+    uint64_t value;
+  } required[] = {{"lost", t->net.lost},           {"repeated", t->net.repeated}, {"reordered", t->net.reordered},
+                  {"DESYNC", t->net.desync},       {"RESEND", t->net.resend},     {"TREE_RESET", t->net.tree_reset},
+                  {"restarts", t->net.restarts},   {"accepted", t->accepted},     {"rests compared", t->rests_compared}};
+  bool ok = true;
+  printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n", (unsigned long long)t->seeds,
+         (unsigned long long)t->net.events, (double)t->net.events / (double)t->seeds, (unsigned long long)t->net.sent,
+         (unsigned long long)t->tokens, (unsigned long long)t->forwards);
+  for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
+    printf("  %-16s %10llu%s\n", required[i].name, (unsigned long long)required[i].value, required[i].value > floor ? "" : "   TOO FEW");
+    ok &= required[i].value > floor;
+  }
+  printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, repairs %llu, cancelled %llu, stopped %llu, "
+         "lockstep %llu, rests %llu, epochs %llu\n",
+         (unsigned long long)t->live_nodes, (unsigned long long)t->altered, (unsigned long long)t->rolled_back, (unsigned long long)t->repairs,
+         (unsigned long long)t->cancelled, (unsigned long long)t->stopped, (unsigned long long)t->lockstep, (unsigned long long)t->rests,
+         (unsigned long long)t->epochs);
+  return ok;
+}
+
+int main(int argc, char **argv) {
+  uint64_t first = number(argc, argv, "--seed", 1), count = number(argc, argv, "--count", 1000);
+  uint64_t threads = number(argc, argv, "--threads", 2);
+  bool replay = false;
+  for (int i = 1; i < argc; i++) replay |= strcmp(argv[i], "--replay") == 0;
+  if (count < threads) threads = 1;
+  share *shares = calloc(threads, sizeof *shares);
+  totals sum = {0};
+  int rc = 0;
+  for (uint64_t i = 0; i < threads; i++) {
+    shares[i] = (share){.first = first + i, .count = (count - i + threads - 1) / threads, .step = threads, .replay = replay};
+    pthread_create(&shares[i].thread, NULL, run_share, &shares[i]);
+  }
+  for (uint64_t i = 0; i < threads; i++) {
+    pthread_join(shares[i].thread, NULL);
+    add(&sum, &shares[i].totals);
+    if (!shares[i].failure) continue;
+    printf("sim: seed %llu FAILED: %s (again: sim --seed %llu --count 1, SIM_LOG=1 for the whole story)\n",
+           (unsigned long long)shares[i].failed_seed, shares[i].failure, (unsigned long long)shares[i].failed_seed);
+    rc = 1;
+  }
+  if (sum.seeds && !print_totals(&sum, count >= 20000 ? 1000 : 0) && count >= 1000) rc = 1;
+  free(shares);
+  printf("sim: %s\n", rc ? "FAILED" : "passed");
+  return rc;
+}

@@ -1,0 +1,103 @@
+#include "tests/sim/toy.h"
+
+#include "common/spec/accept.h"
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t mix(uint64_t h, uint64_t x) {
+  h = (h ^ x) * 0x9E3779B97F4A7C15u;
+  return h ^ (h >> 29);
+}
+
+static uint64_t prefix_mix(const int32_t *tokens, int32_t count) {
+  uint64_t h = 0x243F6A8885A308D3u;
+  for (int32_t i = 0; i < count; i++) h = mix(h, (uint64_t)tokens[i] + 1);
+  return h;
+}
+
+static int32_t token_of(uint64_t h) {
+  if ((h >> 40) % 64 == 0) return TOY_END;
+  return (int32_t)((h >> 32) % TOY_END);
+}
+
+int32_t toy_next(const int32_t *tokens, int32_t count) { return token_of(prefix_mix(tokens, count)); }
+
+typedef struct toy_walk {
+  const toy_engine *engine;
+  const engine_job *job;
+} toy_walk;
+
+static int32_t toy_pick(void *context, int32_t row, const int32_t *path, int32_t depth) {
+  const toy_walk *w = context;
+  int32_t tokens[TOY_CONTEXT + ENGINE_ROWS_MAX];
+  int32_t n = w->job->kv_length;
+  (void)row;
+  memcpy(tokens, w->engine->rows[w->job->slot], (size_t)n * sizeof *tokens);
+  for (int32_t i = 0; i <= depth; i++) tokens[n++] = w->job->tokens[path[i]];
+  return toy_next(tokens, n);
+}
+
+void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
+  int32_t *length = &e->length[job->slot];
+  memset(r, 0, sizeof *r);
+  r->kind = job->kind;
+  r->serial = job->serial;
+  r->forward_us = 1000;
+  if (*length < job->kv_length) {
+    r->code = ERR_DESYNC;
+    r->kv_length = *length;
+    return;
+  }
+  *length = job->kv_length;
+  if (job->kind == ENGINE_PREFILL) {
+    memcpy(e->rows[job->slot] + *length, job->tokens, (size_t)job->count * sizeof *job->tokens);
+    *length += job->count;
+  } else {
+    int32_t path[ENGINE_ROWS_MAX];
+    toy_walk w = {e, job};
+    r->node_count = job->count - 1;
+    r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
+                                   job->sampled_max, toy_pick, &w, path, r->sampled);
+    for (int32_t i = 0; i < r->sampled_count; i++) e->rows[job->slot][(*length)++] = job->tokens[path[i]];
+  }
+  r->kv_length = *length;
+}
+
+/* --- the drafter --- */
+
+struct drafter {
+  int32_t tokens[TOY_CONTEXT * 2];
+  int32_t length;
+};
+
+static void toy_advance(drafter *d, const prefix *committed) {
+  d->length = committed->length;
+  memcpy(d->tokens, committed->tokens, (size_t)d->length * sizeof *d->tokens);
+}
+
+static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options) {
+  (void)shared, (void)prompt_length, (void)options;
+  drafter *d = calloc(1, sizeof *d);
+  if (d) toy_advance(d, committed);
+  return d;
+}
+
+static void toy_close(drafter *d) { free(d); }
+
+static int32_t toy_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
+  int32_t n = d->length + depth;
+  if (n >= TOY_CONTEXT) return 0;
+  memcpy(d->tokens + d->length, path, (size_t)depth * sizeof *path);
+  uint64_t h = prefix_mix(d->tokens, n), luck = mix(h, 77) >> 20;
+  int32_t right = token_of(h), wrong = (right + 1) % TOY_END;
+  if (luck % 3) {
+    out[0] = (draft_candidate){right, -0.4f};
+    out[1] = (draft_candidate){wrong, -1.5f};
+    return luck % 2 ? 1 : 2;
+  }
+  out[0] = (draft_candidate){wrong, -0.4f};
+  out[1] = (draft_candidate){right, -1.5f};
+  return luck % 2 ? 1 : 2;
+}
+
+const drafter_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates};

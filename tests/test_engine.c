@@ -1,0 +1,439 @@
+/* libs: target */
+/* The engine against plain decoding done here, by the model and the sampler alone. */
+#include "target_worker/engine.h"
+#include "tests/model_support.h"
+
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define CONTEXT 400
+#define PROMPT  20
+#define OUTPUT  200
+#define SLOTS   2
+
+typedef struct setup {
+  gguf_builder bytes;
+  gguf *file;
+  model *model;
+  kv_cache *kv;
+  engine *engine;
+  mem mem;
+  _Atomic int notified;
+} setup;
+
+static void notify(void *context) { atomic_fetch_add(&((setup *)context)->notified, 1); }
+
+static setup *open_setup(const char *fault) {
+  setup *s = calloc(1, sizeof *s);
+  err e = {0};
+  s->file = support_tiny_file(&s->bytes);
+  model_options mo = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = 2};
+  if (model_open(&s->model, s->file, &mo, &s->mem, &e)) fail_msg("%s", e.text);
+  kv_options ko = {.sequences = SLOTS + 1, .context = CONTEXT, .type = KV_F16};
+  if (kv_open(&s->kv, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .notify = notify, .context = s};
+  if (engine_fault_parse(&o.fault, fault, &e)) fail_msg("%s", e.text);
+  if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
+  return s;
+}
+
+static void close_setup(setup *s) {
+  engine_close(s->engine);
+  kv_close(s->kv);
+  model_close(s->model);
+  gguf_close(s->file);
+  gb_free(&s->bytes);
+  free(s);
+}
+
+/* --- the reference: prompt and output of plain decoding --- */
+
+typedef struct text {
+  sampler_options sampling;
+  int32_t tokens[PROMPT + OUTPUT];
+} text;
+
+static text make_text(setup *s, sampler_options sampling) {
+  text t = {.sampling = sampling};
+  uint32_t state = 11;
+  sampler *pick;
+  int32_t seq = kv_acquire(s->kv); /* the one that the engine did not take */
+  assert_true(seq >= 0);
+  assert_int_equal(sampler_alloc(&pick, SUPPORT_TINY_VOCAB), ERR_OK);
+  for (int32_t i = 0; i < PROMPT; i++) t.tokens[i] = (int32_t)(support_random(&state) % SUPPORT_TINY_VOCAB);
+  for (int32_t i = 0; i < PROMPT + OUTPUT - 1; i++) {
+    model_segment one = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t.tokens[i]};
+    assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
+    sampler_row row = {.history = t.tokens, .history_count = i + 1};
+    if (i + 1 >= PROMPT) t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, model_logits(s->model, 0, 0), i + 1);
+  }
+  sampler_free(pick);
+  kv_release(s->kv, seq);
+  return t;
+}
+
+/* --- jobs --- */
+
+static engine_job job_from(const text *t, int32_t slot, int32_t kv_length) {
+  return (engine_job){.kind = ENGINE_VERIFY,
+                      .slot = slot,
+                      .kv_length = kv_length,
+                      .count = 1,
+                      .tokens = {t->tokens[kv_length]},
+                      .parents = {-1},
+                      .sampling = t->sampling,
+                      .history = t->sampling.repeat_penalty == 1 ? NULL : t->tokens,
+                      .sampled_max = ENGINE_ROWS_MAX};
+}
+
+static engine_result run(setup *s, const engine_job *job) {
+  engine_result r;
+  engine_run(s->engine, job, &r);
+  assert_int_equal(r.kind, job->kind);
+  assert_int_equal(r.serial, job->serial);
+  return r;
+}
+
+static void prefill(setup *s, const text *t, int32_t slot, int32_t from, int32_t to) {
+  engine_job job = {.kind = ENGINE_PREFILL, .slot = slot, .kv_length = from, .count = to - from};
+  memcpy(job.tokens, t->tokens + from, (size_t)(to - from) * sizeof *job.tokens);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.kv_length, to);
+}
+
+static void add_node(engine_job *job, int32_t parent, int32_t token) {
+  job->tokens[job->count] = token;
+  job->parents[job->count++] = parent;
+}
+
+/* The right tokens up to `depth`, each after a wrong sibling with a child of its own. */
+static int32_t add_tree(engine_job *job, const text *t, int32_t depth) {
+  int32_t last = 0;
+  for (int32_t i = 1; i <= depth && job->kv_length + i < PROMPT + OUTPUT; i++) {
+    int32_t right = t->tokens[job->kv_length + i];
+    add_node(job, last, (right + 1) % SUPPORT_TINY_VOCAB);
+    add_node(job, job->count - 1, right);
+    add_node(job, last, right);
+    last = job->count - 1;
+  }
+  return last;
+}
+
+static void assert_tokens(const text *t, int32_t base, const engine_result *r) {
+  assert_int_equal(r->code, ERR_OK);
+  for (int32_t i = 0; i < r->sampled_count && base + i < PROMPT + OUTPUT; i++)
+    assert_int_equal(r->sampled[i], t->tokens[base + i]);
+}
+
+/* --- tests --- */
+
+static const sampler_options samplings[] = {
+    {.temperature = 0, .top_p = 1, .repeat_penalty = 1},
+    {.temperature = 0.9f, .top_p = 0.95f, .repeat_penalty = 1, .seed = 7},
+    {.temperature = 0.8f, .top_p = 1, .top_k = 40, .repeat_penalty = 1.3f, .seed = 1234567890123u, .choice = 2},
+};
+
+/* Whatever stands in the trees, the tokens are those of plain decoding. */
+static void trees_give_the_plain_tokens(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
+    text t = make_text(s, samplings[k]);
+    int32_t length = PROMPT, rounds = 0, accepted = 0;
+    prefill(s, &t, 1, 0, PROMPT - 1);
+    while (length < PROMPT + OUTPUT - 8) {
+      engine_job job = job_from(&t, 1, length - 1);
+      job.serial = (uint64_t)length;
+      int32_t depth = rounds % 6, expected = depth + 1;
+      if (rounds % 3 == 2) { /* nothing but wrong ones */
+        for (int32_t i = 0; i < depth; i++) add_node(&job, i, (t.tokens[length + i] + 1) % SUPPORT_TINY_VOCAB);
+        expected = 1;
+      } else {
+        add_tree(&job, &t, depth);
+      }
+      job.selfcheck = rounds % 4 == 0;
+      engine_result r = run(s, &job);
+      assert_tokens(&t, length, &r);
+      assert_int_equal(r.sampled_count, expected);
+      assert_int_equal(r.node_count, job.count - 1);
+      assert_int_equal(r.kv_length, length - 1 + expected);
+      assert_false(r.selfcheck_differs);
+      length += r.sampled_count;
+      accepted += r.sampled_count - 1;
+      rounds++;
+    }
+    assert_true(accepted > 30);
+  }
+  const engine_counters *n = engine_count(s->engine);
+  assert_int_equal(n->tokens, n->forwards + n->accepted);
+  assert_true(n->selfchecks > 10);
+  close_setup(s);
+}
+
+/* Off means untouched. */
+static void plain_steps_touch_no_staging(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  for (int32_t length = PROMPT; length < PROMPT + 50; length++) {
+    engine_job job = job_from(&t, 0, length - 1);
+    engine_result r = run(s, &job);
+    assert_int_equal(r.sampled_count, 1);
+    assert_tokens(&t, length, &r);
+  }
+  kv_counters k = kv_count(s->kv);
+  assert_int_equal(k.stage_operations, 0);
+  assert_int_equal(k.staged_rows, 0);
+  assert_int_equal(k.committed_rows, 0);
+  assert_int_equal(model_count(s->model).staged_rows, 0);
+  assert_int_equal(model_count(s->model).commit_copies, 0);
+  assert_int_equal(atomic_load(&s->mem.calls[MEM_SPECULATION]), 0);
+  engine_job job = job_from(&t, 0, PROMPT + 49);
+  add_tree(&job, &t, 2);
+  run(s, &job);
+  assert_true(kv_count(s->kv).staged_rows > 0);
+  assert_true(atomic_load(&s->mem.calls[MEM_SPECULATION]) > 0);
+  close_setup(s);
+}
+
+static void a_longer_cache_is_rolled_back(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  text other = t;
+  for (int32_t i = 10; i < PROMPT; i++) other.tokens[i] = (t.tokens[i] + 3) % SUPPORT_TINY_VOCAB;
+  prefill(s, &other, 0, 0, PROMPT - 1);
+  prefill(s, &t, 0, 10, PROMPT - 1);
+  engine_job job = job_from(&t, 0, PROMPT - 1);
+  add_tree(&job, &t, 3);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.sampled_count, 4);
+  assert_tokens(&t, PROMPT, &r);
+  job = job_from(&t, 0, PROMPT - 1); /* the same again: the rows of the round above go */
+  r = run(s, &job);
+  assert_int_equal(r.kv_length, PROMPT);
+  assert_tokens(&t, PROMPT, &r);
+  close_setup(s);
+}
+
+static void a_shorter_cache_is_desync(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  prefill(s, &t, 0, 0, 12);
+  engine_job job = job_from(&t, 0, PROMPT - 1);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.code, ERR_DESYNC);
+  assert_int_equal(r.kv_length, 12);
+  assert_int_equal(r.sampled_count, 0);
+  prefill(s, &t, 0, 12, PROMPT - 1);
+  r = run(s, &job);
+  assert_tokens(&t, PROMPT, &r);
+  close_setup(s);
+}
+
+static void stops_and_limits_cut_the_chain(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[1]);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  engine_job job = job_from(&t, 0, PROMPT - 1);
+  add_tree(&job, &t, 8);
+  job.sampled_max = 3;
+  engine_result r = run(s, &job);
+  assert_int_equal(r.sampled_count, 3);
+  assert_int_equal(r.kv_length, PROMPT - 1 + 3);
+  assert_tokens(&t, PROMPT, &r);
+
+  job = job_from(&t, 0, PROMPT + 2);
+  add_tree(&job, &t, 8);
+  job.stops[0] = -5;
+  job.stops[1] = t.tokens[PROMPT + 3 + 4];
+  job.stop_count = 2;
+  int32_t first = 0; /* the stop may come earlier by chance */
+  while (t.tokens[PROMPT + 3 + first] != job.stops[1]) first++;
+  r = run(s, &job);
+  assert_int_equal(r.sampled_count, first + 1);
+  assert_tokens(&t, PROMPT + 3, &r);
+  close_setup(s);
+}
+
+static void a_failed_verify_leaves_nothing(void **state) {
+  (void)state;
+  setup *s = open_setup("verify-error:2");
+  text t = make_text(s, samplings[0]);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  engine_job job = job_from(&t, 0, PROMPT - 1);
+  add_tree(&job, &t, 2);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.sampled_count, 3);
+  job = job_from(&t, 0, PROMPT + 2);
+  r = run(s, &job); /* without nodes: not counted */
+  assert_int_equal(r.code, ERR_OK);
+  job = job_from(&t, 0, PROMPT + 3);
+  add_tree(&job, &t, 2);
+  r = run(s, &job);
+  assert_int_equal(r.code, ERR_INTERNAL);
+  assert_int_equal(r.kv_length, PROMPT + 3);
+  assert_int_equal(r.sampled_count, 0);
+  assert_int_equal(r.node_count, 6);
+  r = run(s, &job); /* once only */
+  assert_int_equal(r.sampled_count, 3);
+  assert_tokens(&t, PROMPT + 4, &r);
+  assert_int_equal(engine_count(s->engine)->failures, 1);
+  close_setup(s);
+}
+
+/* Not a fault on purpose: the context is full. */
+static void a_full_context_is_an_error(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  engine_job fill = {.kind = ENGINE_PREFILL, .slot = 0, .count = ENGINE_CHUNK};
+  for (fill.kv_length = 0; fill.kv_length < CONTEXT; fill.kv_length += fill.count) {
+    if (fill.count > CONTEXT - fill.kv_length) fill.count = CONTEXT - fill.kv_length;
+    assert_int_equal(run(s, &fill).code, ERR_OK);
+  }
+  engine_job job = job_from(&t, 0, 0);
+  job.kv_length = CONTEXT;
+  assert_int_equal(run(s, &job).code, ERR_INTERNAL);
+  add_node(&job, 0, 1);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.code, ERR_INTERNAL);
+  assert_int_equal(r.kv_length, CONTEXT);
+  close_setup(s);
+}
+
+static void a_rollback_behind_the_back_is_seen(void **state) {
+  (void)state;
+  setup *s = open_setup("kv-rollback:3:5");
+  text t = make_text(s, samplings[0]);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  for (int32_t i = 0; i < 4; i++) {
+    int32_t length = PROMPT - 1 + i;
+    if (i == 3) prefill(s, &t, 0, PROMPT + 1 - 5, length);
+    engine_job job = job_from(&t, 0, length);
+    engine_result r = run(s, &job);
+    assert_int_equal(r.code, i == 2 ? ERR_DESYNC : ERR_OK);
+    if (i == 2) assert_int_equal(r.kv_length, length - 5);
+    if (i != 2) assert_tokens(&t, length + 1, &r);
+  }
+  close_setup(s);
+}
+
+static void selfcheck_finds_a_wrong_token(void **state) {
+  (void)state;
+  for (int checked = 0; checked < 2; checked++) {
+    setup *s = open_setup("wrong-token:1");
+    text t = make_text(s, samplings[2]);
+    prefill(s, &t, 0, 0, PROMPT - 1);
+    engine_job job = job_from(&t, 0, PROMPT - 1);
+    add_tree(&job, &t, 4);
+    job.selfcheck = checked;
+    engine_result r = run(s, &job);
+    assert_int_equal(r.selfcheck_differs, checked);
+    if (checked) { /* the plain token wins, and what stood on the wrong one is gone */
+      assert_int_equal(r.sampled_count, 1);
+      assert_tokens(&t, PROMPT, &r);
+      assert_int_equal(r.kv_length, PROMPT);
+    } else {
+      assert_int_not_equal(r.sampled[0], t.tokens[PROMPT]);
+    }
+    close_setup(s);
+  }
+}
+
+static void jobs_pass_through_the_thread_in_order(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[1]);
+  engine_job job = {.kind = ENGINE_PREFILL, .count = PROMPT - 1};
+  memcpy(job.tokens, t.tokens, (PROMPT - 1) * sizeof *job.tokens);
+  for (job.slot = 0; job.slot < SLOTS; job.slot++) assert_true(engine_submit(s->engine, &job));
+  engine_result r;
+  for (int i = 0; i < SLOTS;) i += engine_poll(s->engine, &r);
+  uint64_t next = 1, submitted = 0;
+  for (int32_t length = PROMPT; length < PROMPT + 60; length++) { /* two slots in turn, always ENGINE_QUEUE - 2 ahead */
+    for (int32_t slot = 0; slot < SLOTS; slot++) {
+      job = job_from(&t, slot, length - 1);
+      job.serial = ++submitted;
+      if (slot == 1) add_node(&job, 0, (t.tokens[length] + 1) % SUPPORT_TINY_VOCAB);
+      while (!engine_submit(s->engine, &job)) {
+        if (!engine_poll(s->engine, &r)) {
+          usleep(10);
+          continue;
+        }
+        assert_int_equal(r.serial, next);
+        assert_tokens(&t, PROMPT + (int32_t)((next - 1) / SLOTS), &r);
+        next++;
+      }
+    }
+  }
+  while (next <= submitted) {
+    if (!engine_poll(s->engine, &r)) continue;
+    assert_int_equal(r.serial, next);
+    next++;
+  }
+  while (atomic_load(&s->notified) < (int)submitted + SLOTS) usleep(10); /* the last one comes after its result */
+  assert_int_equal(atomic_load(&s->notified), (int)submitted + SLOTS);
+  close_setup(s);
+}
+
+static void closing_waits_for_the_jobs(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  engine_job job = {.kind = ENGINE_PREFILL, .count = ENGINE_CHUNK};
+  for (job.slot = 0; job.slot < SLOTS; job.slot++) assert_true(engine_submit(s->engine, &job));
+  close_setup(s); /* the sanitizers say the rest */
+}
+
+static void faults_are_parsed_strictly(void **state) {
+  (void)state;
+  static const char *const bad[] = {"x",
+                                    "kv-rollback",
+                                    "kv-rollback:1",
+                                    "kv-rollback:1:",
+                                    "kv-rollback:0:1",
+                                    "kv-rollback:1:0",
+                                    "kv-rollback:1:2:3",
+                                    "verify-error",
+                                    "verify-error:",
+                                    "verify-error:-1",
+                                    "verify-error:1x",
+                                    "verify-error:1:2",
+                                    "verify-error:99999999999999999999",
+                                    "wrong-token:1:1",
+                                    "kv-rollback:0000000000000000000000000000000000000000000000000000000000001:2"};
+  engine_fault f;
+  err e;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(engine_fault_parse(&f, bad[i], &e), ERR_ARG);
+    assert_int_equal(f.kind, ENGINE_FAULT_NONE);
+  }
+  assert_int_equal(engine_fault_parse(&f, "kv-rollback:17:4", &e), ERR_OK);
+  assert_true(f.kind == ENGINE_FAULT_KV_ROLLBACK && f.after == 17 && f.rows == 4);
+  assert_int_equal(engine_fault_parse(&f, "verify-error:9", &e), ERR_OK);
+  assert_true(f.kind == ENGINE_FAULT_VERIFY_ERROR && f.after == 9);
+  assert_int_equal(engine_fault_parse(&f, NULL, &e), ERR_OK);
+  assert_int_equal(f.kind, ENGINE_FAULT_NONE);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(trees_give_the_plain_tokens),
+      cmocka_unit_test(plain_steps_touch_no_staging),
+      cmocka_unit_test(a_longer_cache_is_rolled_back),
+      cmocka_unit_test(a_shorter_cache_is_desync),
+      cmocka_unit_test(stops_and_limits_cut_the_chain),
+      cmocka_unit_test(a_failed_verify_leaves_nothing),
+      cmocka_unit_test(a_full_context_is_an_error),
+      cmocka_unit_test(a_rollback_behind_the_back_is_seen),
+      cmocka_unit_test(selfcheck_finds_a_wrong_token),
+      cmocka_unit_test(jobs_pass_through_the_thread_in_order),
+      cmocka_unit_test(closing_waits_for_the_jobs),
+      cmocka_unit_test(faults_are_parsed_strictly),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

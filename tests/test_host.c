@@ -1,0 +1,281 @@
+/* libs: wire base */
+#include "wire/host.h"
+
+#include "common/base/clock.h"
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define CONNECTS 20
+#define LATE_US  50000 /* a wake-up later than this is a failure, however busy the machine */
+
+/* A machine that does what the test tells it, and notes what it gets. */
+typedef struct toy {
+  host *host;
+  uint64_t deadline;
+  bool stuck;     /* its deadline stays in the past */
+  bool echo;      /* PONG for PING */
+  bool reconnect; /* on CONNECTED it connects once more, up to CONNECTS */
+  int exit_at_tick, exit_code;
+  int ticks, messages, drains, results, connected, after;
+  uint64_t woken_us;
+  uint64_t tags;  /* sum */
+  peer_id peer;
+  const void *result;
+  char address[200];
+} toy;
+
+static void on_connected(toy *t, const event *e, actions *out) {
+  t->connected++;
+  t->tags += e->tag;
+  t->peer = e->peer;
+  if (!t->reconnect || t->connected >= CONNECTS) return;
+  for (int i = 0; i < 2; i++) /* more than one at a time */
+    if (t->connected + i < CONNECTS)
+      actions_connect(out, 1000, (wire_string){t->address, (uint32_t)strlen(t->address)});
+  t->reconnect = false;
+}
+
+static void toy_step(void *self, const event *e, uint64_t now_us, actions *out) {
+  toy *t = self;
+  switch (e->kind) {
+  case EVENT_TICK:
+    t->ticks++;
+    t->woken_us = now_us;
+    if (!t->stuck) t->deadline = MACHINE_NEVER;
+    if (t->exit_at_tick && t->ticks >= t->exit_at_tick) actions_exit(out, t->exit_code);
+    break;
+  case EVENT_MESSAGE:
+    t->messages++;
+    if (t->echo && e->message->type == MSG_PING) {
+      msg pong = *e->message;
+      pong.type = MSG_PONG;
+      actions_send(out, e->peer, &pong);
+    }
+    break;
+  case EVENT_CONNECTED: on_connected(t, e, out); break;
+  case EVENT_DRAIN: t->drains++; break;
+  case EVENT_RESULT:
+    t->results++;
+    t->result = e->result;
+    break;
+  }
+}
+
+static uint64_t toy_deadline(const void *self) { return ((const toy *)self)->deadline; }
+
+static void toy_after(void *context) { ((toy *)context)->after++; }
+
+static void toy_open(toy *t, uv_loop_t *loop, uint8_t name) {
+  host_options o = {.machine = {t, toy_step, toy_deadline}, .after_step = toy_after, .context = t};
+  err e;
+  o.self.bytes[0] = name;
+  t->deadline = MACHINE_NEVER;
+  if (host_open(&t->host, loop, &o, &e)) fail_msg("%s", e.text);
+}
+
+static void toy_bind(toy *t) {
+  err e;
+  if (transport_bind(host_transport(t->host), "tcp://127.0.0.1:*", t->address, sizeof t->address, &e))
+    fail_msg("%s", e.text);
+}
+
+static void close_loop(uv_loop_t *loop) {
+  uv_run(loop, UV_RUN_DEFAULT);
+  assert_int_equal(uv_loop_close(loop), 0);
+}
+
+static void run_until(uv_loop_t *loop, const int *value, int wanted) {
+  uint64_t end = clock_us() + 10000000;
+  while (*value < wanted && clock_us() < end) uv_run(loop, UV_RUN_ONCE);
+  assert_true(*value >= wanted);
+}
+
+static void wakes_at_the_deadline(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {0};
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  for (int i = 1; i <= 20; i++) {
+    uint64_t at = clock_us() + 300 + 97 * (uint64_t)i; /* parts of a millisecond */
+    t.deadline = at;
+    host_wake(t.host);
+    run_until(&loop, &t.ticks, i);
+    assert_int_equal(t.ticks, i);
+    assert_true(t.woken_us >= at && t.woken_us < at + LATE_US);
+  }
+  assert_int_equal(t.after, 20);
+  t.deadline = 0; /* long past: now */
+  host_wake(t.host);
+  run_until(&loop, &t.ticks, 21);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+/* Too many wake-ups would eat a processor; none would hang. */
+static void a_stuck_deadline_is_no_busy_loop(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {.stuck = true, .exit_at_tick = 20, .exit_code = 7};
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  t.deadline = 1;
+  host_wake(t.host);
+  uint64_t start = clock_us();
+  assert_int_equal(host_exit_code(t.host), -1);
+  uv_run(&loop, UV_RUN_DEFAULT);
+  assert_int_equal(host_exit_code(t.host), 7);
+  assert_true(clock_us() - start >= 19 * 900);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+static void messages_go_round(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy server = {.echo = true}, client = {0};
+  uv_loop_init(&loop);
+  toy_open(&server, &loop, 1);
+  toy_bind(&server);
+  toy_open(&client, &loop, 2);
+  actions out;
+  actions_init(&out);
+  actions_connect(&out, 42, (wire_string){server.address, (uint32_t)strlen(server.address)});
+  host_perform(client.host, &out);
+  assert_int_equal(out.count, 0); /* done and reset */
+  assert_int_equal(client.connected, 1);
+  assert_int_equal(client.tags, 42);
+  assert_true(client.peer != 0);
+  msg ping = {.type = MSG_PING, .to = {{9}}};
+  for (int i = 1; i <= 50; i++) {
+    while (client.messages < i) { /* dropped as long as the connection is not up */
+      actions_send(&out, client.peer, &ping);
+      host_perform(client.host, &out);
+      uv_run(&loop, UV_RUN_NOWAIT);
+      usleep(100);
+    }
+  }
+  assert_true(server.messages >= 50);
+  host_close(server.host);
+  host_close(client.host);
+  actions_fini(&out);
+  close_loop(&loop);
+}
+
+static void connecting_answers_every_tag(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {.reconnect = true};
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  toy_bind(&t);
+  actions out;
+  actions_init(&out);
+  for (int i = 0; i < 12; i++) actions_connect(&out, 1, (wire_string){t.address, (uint32_t)strlen(t.address)});
+  host_perform(t.host, &out);
+  assert_int_equal(t.connected, 14); /* two of them asked for by the step that got the first */
+  assert_int_equal(t.tags, 12 + 2000);
+  actions_connect(&out, 5, (wire_string){"gopher://x", 10});
+  host_perform(t.host, &out);
+  assert_int_equal(t.connected, 15);
+  assert_int_equal(t.peer, 0); /* refused, and said so */
+  actions_fini(&out);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+static void results_reach_the_machine(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {0};
+  int result;
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  host_step(t.host, &(event){.kind = EVENT_RESULT, .result = &result});
+  assert_int_equal(t.results, 1);
+  assert_ptr_equal(t.result, &result);
+  assert_int_equal(t.after, 1);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+static void the_first_signal_drains_the_second_ends(void **state) {
+  (void)state;
+  static const int seconds[] = {SIGTERM, SIGINT};
+  for (int i = 0; i < 2; i++) {
+    uv_loop_t loop;
+    toy t = {0};
+    uv_loop_init(&loop);
+    toy_open(&t, &loop, 1);
+    toy_bind(&t);
+    raise(SIGTERM);
+    run_until(&loop, &t.drains, 1);
+    assert_int_equal(host_exit_code(t.host), -1);
+    raise(seconds[i]);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(t.drains, 1);
+    assert_int_equal(host_exit_code(t.host), HOST_EXIT_SIGNAL);
+    host_close(t.host);
+    close_loop(&loop);
+  }
+}
+
+static void a_hangup_ends_at_once_and_ignored_signals_stay_so(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {0};
+  uv_loop_init(&loop);
+  signal(SIGINT, SIG_IGN);
+  toy_open(&t, &loop, 1);
+  toy_bind(&t);
+  raise(SIGINT); /* the parent's business */
+  raise(SIGHUP);
+  uv_run(&loop, UV_RUN_DEFAULT);
+  assert_int_equal(t.drains, 0);
+  assert_int_equal(host_exit_code(t.host), HOST_EXIT_SIGNAL);
+  host_close(t.host);
+  close_loop(&loop);
+  signal(SIGINT, SIG_DFL);
+}
+
+/* Bind first, then the machine that must know the address. */
+static void a_machine_may_come_later(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {0};
+  host_options o = {.after_step = toy_after, .context = &t};
+  err e;
+  uv_loop_init(&loop);
+  if (host_open(&t.host, &loop, &o, &e)) fail_msg("%s", e.text);
+  toy_bind(&t);
+  host_wake(t.host);
+  host_step(t.host, &(event){.kind = EVENT_TICK}); /* nobody there: nothing happens */
+  assert_int_equal(t.after, 0);
+  t.deadline = clock_us() + 1000;
+  host_set_machine(t.host, (machine){&t, toy_step, toy_deadline});
+  run_until(&loop, &t.ticks, 1);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(wakes_at_the_deadline),
+      cmocka_unit_test(a_stuck_deadline_is_no_busy_loop),
+      cmocka_unit_test(messages_go_round),
+      cmocka_unit_test(connecting_answers_every_tag),
+      cmocka_unit_test(results_reach_the_machine),
+      cmocka_unit_test(the_first_signal_drains_the_second_ends),
+      cmocka_unit_test(a_hangup_ends_at_once_and_ignored_signals_stay_so),
+      cmocka_unit_test(a_machine_may_come_later),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

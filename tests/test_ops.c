@@ -1,0 +1,745 @@
+/* libs: model */
+/* Every op: the fast path against the C reference by memcmp; the C reference against plain computations in
+ * double, written here from the definitions, within the error that f32 (or int8) must make. */
+#include "common/model/rope.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/cpu_math.h"
+#include "kernels/ops.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#define F32_EPS   0x1p-24
+#define ROUNDINGS 16 /* of a long sum: they cancel, the worst case does not happen */
+#define THREADS   3
+#define ROWS_MAX  19
+#define GUARD     64 /* bytes after an output that nobody may touch */
+
+static uint32_t random_state = 1;
+
+static uint32_t random_bits(void) {
+  random_state = random_state * 1664525u + 1013904223u;
+  return random_state >> 8;
+}
+
+static float random_float(void) {
+  return ((float)random_bits() / 0x1p23f - 1.0f) * 2.0f;
+} /* [-2, 2) */
+
+static float *random_floats(size_t n) {
+  float *x = malloc(n * sizeof *x);
+  for (size_t i = 0; i < n; i++) x[i] = random_float();
+  return x;
+}
+
+/* The devices under test: [0] is the reference. */
+static ops *devices[2];
+static int32_t device_count;
+
+static int open_devices(void **state) {
+  (void)state;
+  devices[0] = ops_cpu_open(OPS_CPU_C, 1);
+  device_count = 1;
+  if (ops_cpu_has(OPS_CPU_AVX2))
+    devices[device_count++] = ops_cpu_open(OPS_CPU_AVX2, THREADS);
+  else
+    print_message("this processor has no AVX2: the C reference alone is tested\n");
+  return devices[0] ? 0 : -1;
+}
+
+static int close_devices(void **state) {
+  (void)state;
+  for (int32_t i = 0; i < device_count; i++) devices[i]->table->close(devices[i]);
+  return 0;
+}
+
+static void assert_same(const void *a, const void *b, size_t bytes, const char *what) {
+  if (memcmp(a, b, bytes) != 0) fail_msg("%s: the fast path differs from the C reference", what);
+}
+
+static void assert_near(double got, double expected, double bound, const char *what) {
+  if (!(fabs(got - expected) <= bound))
+    fail_msg("%s: %.9g instead of %.9g, bound %.3g", what, got, expected, bound);
+}
+
+/* --- linear --- */
+
+/* A weight in its file form with the values that the form stands for. */
+typedef struct matrix {
+  ops_type type;
+  int32_t rows, columns;
+  uint8_t *file;
+  double *values;
+} matrix;
+
+static double half_value(uint16_t h) { /* from IEEE 754's definition of binary16 */
+  int exponent = h >> 10 & 31, fraction = h & 1023;
+  double v = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+  return h & 0x8000 ? -v : v;
+}
+
+/* Small positive or negative scales, subnormal ones among them. */
+static uint16_t random_half(void) {
+  return (uint16_t)((random_bits() & 0x83ff) | (random_bits() % 13) << 10);
+}
+
+static size_t fill_q4_1(matrix *m, uint8_t *block, double *values) {
+  (void)m;
+  uint16_t d = random_half(), min = random_half();
+  memcpy(block, &d, 2);
+  memcpy(block + 2, &min, 2);
+  for (int i = 0; i < 16; i++) {
+    int low = (int)(random_bits() % 16), high = (int)(random_bits() % 16);
+    block[4 + i] = (uint8_t)(low | high << 4);
+    values[i] = half_value(d) * low + half_value(min);
+    values[16 + i] = half_value(d) * high + half_value(min);
+  }
+  return 20;
+}
+
+static size_t fill_q8_0(uint8_t *block, double *values) {
+  uint16_t d = random_half();
+  memcpy(block, &d, 2);
+  for (int i = 0; i < 32; i++) {
+    int q = (int)(random_bits() % 256) - 128; /* -128 too: the file may hold it */
+    block[2 + i] = (uint8_t)q;
+    values[i] = half_value(d) * q;
+  }
+  return 34;
+}
+
+static size_t fill_plain(ops_type type, uint8_t *at, double *value) {
+  uint32_t bits;
+  float f = random_float();
+  memcpy(&bits, &f, 4);
+  if (type == OPS_F32) {
+    memcpy(at, &f, 4);
+    *value = f;
+    return 4;
+  }
+  uint16_t h = type == OPS_BF16 ? (uint16_t)(bits >> 16) : random_half();
+  memcpy(at, &h, 2);
+  bits = (uint32_t)h << 16;
+  memcpy(&f, &bits, 4);
+  *value = type == OPS_BF16 ? (double)f : half_value(h);
+  return 2;
+}
+
+static matrix make_matrix(ops_type type, int32_t rows, int32_t columns) {
+  size_t n = (size_t)rows * (size_t)columns;
+  matrix m = {type, rows, columns, malloc(n * 4), malloc(n * sizeof(double))};
+  uint8_t *at = m.file;
+  for (size_t i = 0; i < n;) {
+    if (type == OPS_Q4_1)
+      at += fill_q4_1(&m, at, m.values + i), i += 32;
+    else if (type == OPS_Q8_0)
+      at += fill_q8_0(at, m.values + i), i += 32;
+    else
+      at += fill_plain(type, at, m.values + i), i++;
+  }
+  return m;
+}
+
+static void free_matrix(matrix *m) {
+  free(m->file);
+  free(m->values);
+}
+
+static ops_weight pack_matrix(const ops *o, const matrix *m) {
+  size_t bytes = o->table->packed_bytes(m->type, m->rows, m->columns);
+  int32_t groups = (m->rows + OPS_GROUP - 1) / OPS_GROUP;
+  void *data = aligned_alloc(64, bytes);
+  o->table->pack(m->type, m->rows, m->columns, m->file, data, 0, groups / 2);
+  o->table->pack(m->type, m->rows, m->columns, m->file, data, groups / 2, groups);
+  return (ops_weight){m->type, m->rows, m->columns, data};
+}
+
+static void free_weight(ops_weight *w) {
+  free((void *)(uintptr_t)w->data);
+}
+
+static ops_act make_act(int32_t rows, int32_t columns, bool int8) {
+  size_t n = (size_t)rows * (size_t)columns;
+  ops_act a = {.columns = columns, .f32 = random_floats(n)};
+  if (int8 && columns % OPS_BLOCK == 0) {
+    a.q8 = calloc(n, 1);
+    a.scale = calloc(n / OPS_BLOCK, 4);
+    a.sum = calloc(n / OPS_BLOCK, 4);
+  }
+  return a;
+}
+
+static void free_act(ops_act *a) {
+  free(a->f32);
+  free(a->q8);
+  free(a->scale);
+  free(a->sum);
+}
+
+/* |error| of one output: f32 rounding of every step, and half a step of every quantised activation. */
+static double linear_bound(const matrix *m, int32_t out, const ops_act *x, int32_t row, bool int8) {
+  double bound = 0;
+  for (int32_t k = 0; k < m->columns; k++) {
+    size_t at = (size_t)row * (size_t)m->columns + (size_t)k;
+    double w = fabs(m->values[(size_t)out * (size_t)m->columns + (size_t)k]);
+    /* d * q and m of Q4_1 may cancel: bound their sizes, which are at most 3 of the largest scale */
+    bound += (w + 3) * (fabs((double)x->f32[at]) + 1) * F32_EPS * ROUNDINGS;
+    if (int8) bound += w * 0.5 * (double)x->scale[at / OPS_BLOCK];
+  }
+  return bound;
+}
+
+static void check_linear_values(const matrix *m, const ops_act *x, int32_t count, const float *y,
+                                const float *before, bool int8) {
+  for (int32_t t = 0; t < count; t++) {
+    for (int32_t r = 0; r < m->rows; r++) {
+      size_t at = (size_t)t * (size_t)m->rows + (size_t)r;
+      double sum = before ? (double)before[at] : 0;
+      for (int32_t k = 0; k < m->columns; k++) {
+        sum += m->values[(size_t)r * (size_t)m->columns + (size_t)k] *
+               (double)x->f32[(size_t)t * (size_t)m->columns + (size_t)k];
+      }
+      assert_near((double)y[at], sum, linear_bound(m, r, x, t, int8), "linear");
+    }
+  }
+}
+
+typedef struct linear_case {
+  ops_type type;
+  bool int8, add;
+  int32_t rows, columns, count;
+} linear_case;
+
+static void check_linear(const linear_case *c) {
+  matrix m = make_matrix(c->type, c->rows, c->columns), second = make_matrix(c->type, 24, c->columns);
+  ops_act x = make_act(ROWS_MAX, c->columns, c->int8);
+  size_t n = (size_t)c->count * (size_t)c->rows, n2 = (size_t)c->count * 24;
+  float *before = random_floats(n), *y[2], *y2[2];
+  for (int32_t i = 0; i < device_count; i++) {
+    ops *o = devices[i];
+    ops_weight w = pack_matrix(o, &m), w2 = pack_matrix(o, &second);
+    y[i] = malloc(n * sizeof *y[i] + GUARD);
+    y2[i] = calloc(n2, sizeof *y2[i]);
+    memcpy(y[i], before, n * sizeof *before);
+    memset((uint8_t *)y[i] + n * sizeof *before, 0x5a, GUARD);
+    o->table->quantize(o, &x, c->count);
+    const ops_linear jobs[] = {{&w2, y2[i], false}, {&w, y[i], c->add}};
+    o->table->linear(o, jobs, 2, &x, c->count);
+    for (int g = 0; g < GUARD; g++) assert_int_equal(((uint8_t *)y[i])[n * sizeof *before + (size_t)g], 0x5a);
+    free_weight(&w);
+    free_weight(&w2);
+  }
+  bool quantised = c->int8 && (c->type == OPS_Q4_1 || c->type == OPS_Q8_0);
+  check_linear_values(&m, &x, c->count, y[0], c->add ? before : NULL, quantised);
+  check_linear_values(&second, &x, c->count, y2[0], NULL, quantised);
+  if (device_count > 1) {
+    assert_same(y[0], y[1], n * sizeof *before, "linear");
+    assert_same(y2[0], y2[1], n2 * sizeof *before, "linear, first matrix");
+  }
+  for (int32_t i = 0; i < device_count; i++) free(y[i]), free(y2[i]);
+  free(before);
+  free_act(&x);
+  free_matrix(&m);
+  free_matrix(&second);
+}
+
+static void linear_agrees(void **state) {
+  (void)state;
+  const int32_t rows[] = {1, 16, 37, 64}, columns[] = {32, 96, 576}, counts[] = {1, 2, 3, 4, 5, 8, ROWS_MAX};
+  int cases = 0;
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    for (int int8 = 0; int8 < 2; int8++) {
+      for (size_t r = 0; r < 4; r++) {
+        for (size_t k = 0; k < 3; k++) {
+          for (size_t n = 0; n < 7; n++, cases++) {
+            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], columns[k], counts[n]});
+          }
+        }
+      }
+    }
+  }
+  check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3}); /* columns that fill no block */
+  check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4});
+  check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8});
+}
+
+/* The largest sums that the formats allow: no 16-bit step of a fast path may saturate. */
+static void linear_takes_extremes(void **state) {
+  (void)state;
+  for (int32_t pattern = 0; pattern < 8; pattern++) {
+    matrix m = make_matrix(pattern & 1 ? OPS_Q8_0 : OPS_Q4_1, 16, 64);
+    ops_act x = make_act(4, 64, true);
+    for (size_t i = 0; i < 4 * 64; i++) x.f32[i] = pattern & 4 && i % 2 ? -1.0f : 1.0f;
+    for (int32_t b = 0; b < 32; b++) {
+      uint8_t *block = m.file + (size_t)b * (pattern & 1 ? 34 : 20);
+      uint8_t fill = pattern & 1 ? (pattern & 2 ? 0x80 : 0x7f) : (pattern & 2 ? 0xf0 : 0xff);
+      memset(block + (pattern & 1 ? 2 : 4), fill, pattern & 1 ? 32 : 16);
+    }
+    float y[2][4 * 16];
+    for (int32_t i = 0; i < device_count; i++) {
+      ops_weight w = pack_matrix(devices[i], &m);
+      devices[i]->table->quantize(devices[i], &x, 4);
+      devices[i]->table->linear(devices[i], &(ops_linear){&w, y[i], false}, 1, &x, 4);
+      free_weight(&w);
+    }
+    if (device_count > 1) assert_same(y[0], y[1], sizeof y[0], "linear at its extremes");
+    free_act(&x);
+    free_matrix(&m);
+  }
+}
+
+/* Another order of the same sum: what the memcmp tests have to notice. The blocks of a Q4_1 group in
+ * descending order, by running the reference over a group and activations turned round. */
+static void another_summation_order_is_seen(void **state) {
+  (void)state;
+  enum { COLUMNS = 576, BLOCKS = COLUMNS / OPS_BLOCK };
+  matrix m = make_matrix(OPS_Q4_1, OPS_GROUP, COLUMNS);
+  ops_weight w = pack_matrix(devices[0], &m);
+  ops_act x = make_act(1, COLUMNS, true), turned = make_act(1, COLUMNS, true);
+  devices[0]->table->quantize(devices[0], &x, 1);
+  uint8_t *group = aligned_alloc(64, BLOCKS * CPU_Q4_1_BLOCK);
+  for (int32_t b = 0; b < BLOCKS; b++) {
+    int32_t to = BLOCKS - 1 - b;
+    memcpy(group + to * CPU_Q4_1_BLOCK, (const uint8_t *)w.data + b * CPU_Q4_1_BLOCK, CPU_Q4_1_BLOCK);
+    memcpy(turned.q8 + to * OPS_BLOCK, x.q8 + b * OPS_BLOCK, OPS_BLOCK);
+    turned.scale[to] = x.scale[b];
+    turned.sum[to] = x.sum[b];
+  }
+  float y[3][OPS_GROUP];
+  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, y[0]);
+  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, y[1]);
+  cpu_kernels_c.linear_int8[OPS_Q4_1](group, &turned, 0, 1, y[2]);
+  assert_memory_equal(y[0], y[1], sizeof y[0]);
+  assert_int_not_equal(memcmp(y[0], y[2], sizeof y[0]), 0);
+  for (int32_t r = 0; r < OPS_GROUP; r++)
+    assert_near((double)y[2][r], (double)y[0][r], 1e-2, "the turned sum");
+  free(group);
+  free_weight(&w);
+  free_matrix(&m);
+  free_act(&x);
+  free_act(&turned);
+}
+
+/* --- rows --- */
+
+static void embed_reads_rows_and_counts(void **state) {
+  (void)state;
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    matrix m = make_matrix((ops_type)type, 37, 64);
+    for (int32_t i = 0; i < device_count; i++) {
+      ops *o = devices[i];
+      ops_weight w = pack_matrix(o, &m);
+      const ops_row rows[] = {{.token = 36}, {.token = 0}, {.token = 17}};
+      float x[3 * 64];
+      ops_counters before = o->counters;
+      o->table->embed(o, rows, 3, &w, x);
+      assert_int_equal(o->counters.forwards, before.forwards + 1);
+      assert_int_equal(o->counters.rows, before.rows + 3);
+      for (int32_t t = 0; t < 3; t++) {
+        for (int32_t k = 0; k < 64; k++) {
+          assert_true(x[t * 64 + k] == (float)m.values[rows[t].token * 64 + k]);
+        }
+      }
+      free_weight(&w);
+    }
+    free_matrix(&m);
+  }
+}
+
+static void norm_agrees(void **state) {
+  (void)state;
+  const int32_t columns[] = {1, 7, 8, 33, 576, 2048};
+  const int32_t index[] = {4, 0, 2};
+  for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++) {
+    int32_t n = columns[c];
+    float *x = random_floats((size_t)n * 5), *w = random_floats((size_t)n);
+    ops_act y[2];
+    for (int32_t i = 0; i < device_count; i++) {
+      y[i] = make_act(3, n, false);
+      devices[i]->table->norm(devices[i], x, index, 3, w, 1e-5f, &y[i]);
+    }
+    for (int32_t t = 0; t < 3; t++) {
+      const float *row = x + (size_t)index[t] * (size_t)n;
+      double squares = 0;
+      for (int32_t k = 0; k < n; k++) squares += (double)row[k] * (double)row[k];
+      double scale = 1 / sqrt(squares / n + 1e-5);
+      for (int32_t k = 0; k < n; k++) {
+        double expected = (double)row[k] * scale * (double)w[k];
+        assert_near((double)y[0].f32[t * n + k], expected, fabs(expected) * F32_EPS * (n + 8), "norm");
+      }
+    }
+    if (device_count > 1) assert_same(y[0].f32, y[1].f32, (size_t)n * 3 * sizeof *x, "norm");
+    for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
+    free(x);
+    free(w);
+  }
+}
+
+static void make_awkward(float *x) { /* one block each: zero, subnormal, huge, infinite, NaN */
+  const float kinds[] = {0.0f, 1e-41f, 3e38f, INFINITY, NAN};
+  for (int b = 0; b < 5; b++) {
+    for (int i = 0; i < OPS_BLOCK; i++) x[b * OPS_BLOCK + i] = i % 3 ? kinds[b] : (float)(i - 16) * 1e-42f;
+  }
+}
+
+static void quantize_agrees(void **state) {
+  (void)state;
+  enum { ROWS = 6, COLUMNS = 160 };
+  ops_act x[2] = {make_act(ROWS, COLUMNS, true), make_act(ROWS, COLUMNS, true)};
+  memcpy(x[1].f32, x[0].f32, ROWS * COLUMNS * sizeof *x[0].f32);
+  for (int i = 0; i < 2; i++) make_awkward(x[i].f32 + (ROWS - 1) * COLUMNS);
+  for (int32_t i = 0; i < device_count; i++) devices[i]->table->quantize(devices[i], &x[i], ROWS);
+  for (int32_t b = 0; b < (ROWS - 1) * COLUMNS / OPS_BLOCK; b++) {
+    int32_t total = 0;
+    for (int32_t k = b * OPS_BLOCK; k < (b + 1) * OPS_BLOCK; k++) {
+      double scale = (double)x[0].scale[b];
+      total += x[0].q8[k];
+      assert_near(x[0].q8[k] * scale, (double)x[0].f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
+    }
+    assert_near((double)x[0].sum[b], (double)x[0].scale[b] * total, 1e-4, "sum of a block");
+  }
+  for (int32_t k = 0; k < ROWS * COLUMNS; k++) assert_int_not_equal(x[0].q8[k], -128);
+  if (device_count > 1) {
+    assert_same(x[0].q8, x[1].q8, ROWS * COLUMNS, "quantize");
+    for (int32_t b = 0; b < ROWS * COLUMNS / OPS_BLOCK; b++) { /* a NaN has no bits to agree on */
+      assert_true(x[0].scale[b] == x[1].scale[b]);
+      assert_true(x[0].sum[b] == x[1].sum[b] || (isnan(x[0].sum[b]) && isnan(x[1].sum[b])));
+    }
+  }
+  free_act(&x[0]);
+  free_act(&x[1]);
+}
+
+static void swiglu_agrees(void **state) {
+  (void)state;
+  enum { ROWS = 12, COLUMNS = 1541 };
+  float *gate = random_floats(ROWS * COLUMNS), *up = random_floats(ROWS * COLUMNS);
+  for (int i = 0; i < 400; i++) gate[i] = (float)(i - 200); /* beyond what exp holds, both ways */
+  ops_act y[2];
+  for (int32_t i = 0; i < device_count; i++) {
+    y[i] = make_act(ROWS, COLUMNS, false);
+    devices[i]->table->swiglu(devices[i], gate, up, ROWS, &y[i]);
+  }
+  for (int i = 0; i < ROWS * COLUMNS; i++) {
+    double g = (double)gate[i], expected = g / (1 + exp(-g)) * (double)up[i];
+    assert_near((double)y[0].f32[i], expected, fabs(expected) * 1e-6 + 1e-35, "swiglu");
+  }
+  if (device_count > 1) assert_same(y[0].f32, y[1].f32, ROWS * COLUMNS * sizeof *gate, "swiglu");
+  for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
+  free(gate);
+  free(up);
+}
+
+static void argmax_agrees(void **state) {
+  (void)state;
+  enum { COLUMNS = 1003, ROWS = 20 };
+  float *x = random_floats(ROWS * COLUMNS);
+  for (int r = 0; r < ROWS; r++) { /* ties at two places, the end among them */
+    x[r * COLUMNS + 37 * r] = x[r * COLUMNS + COLUMNS - 1] = 3.0f;
+  }
+  for (int k = 0; k < COLUMNS; k++) {
+    x[k] = NAN;
+    x[COLUMNS + k] = -INFINITY;
+    x[2 * COLUMNS + k] = k == 5 ? -7.0f : NAN;
+    x[3 * COLUMNS + k] = k == 0 ? NAN : -INFINITY;
+    x[4 * COLUMNS + k] = k == 11 ? -0.0f : k == 600 ? 0.0f : -1.0f;
+  }
+  const int32_t special[] = {0, 0, 5, 0, 11};
+  for (int32_t i = 0; i < device_count; i++) {
+    int32_t ids[ROWS];
+    devices[i]->table->argmax(devices[i], x, ROWS, COLUMNS, ids);
+    for (int r = 0; r < ROWS; r++) assert_int_equal(ids[r], r < 5 ? special[r] : 37 * r);
+  }
+  free(x);
+}
+
+/* --- numbers --- */
+
+static void halves_convert(void **state) {
+  (void)state;
+  for (uint32_t h = 0; h < 65536; h++) {
+    if ((h & 0x7c00) == 0x7c00) continue;
+    float f = cpu_f16((uint16_t)h);
+    assert_true((double)f == half_value((uint16_t)h));
+    assert_int_equal(cpu_to_f16(f), h);
+    if ((h & 0x7fff) == 0x7bff) continue;
+    float next = cpu_f16((uint16_t)(h + 1)), middle = (f + next) / 2; /* exact in f32 */
+    assert_int_equal(cpu_to_f16(middle), h & 1 ? h + 1 : h);
+    assert_int_equal(cpu_to_f16(nextafterf(middle, f)), h);
+    assert_int_equal(cpu_to_f16(nextafterf(middle, next)), h + 1);
+  }
+  assert_int_equal(cpu_to_f16(65519.996f), 0x7bff);
+  assert_int_equal(cpu_to_f16(65520.0f), 0x7c00);
+  assert_int_equal(cpu_to_f16(-INFINITY), 0xfc00);
+  assert_true(isnan(cpu_f16(cpu_to_f16(NAN))) && isinf(cpu_f16(0x7c00)));
+}
+
+static void exp_is_accurate(void **state) {
+  (void)state;
+  double worst = 0;
+  for (float x = CPU_EXP_MIN; x < CPU_EXP_MAX; x += 0.000731f) {
+    double expected = exp((double)x), error = fabs((double)cpu_exp(x) - expected) / expected;
+    if (error > worst) worst = error;
+  }
+  print_message("exp: largest relative error %.3g\n", worst);
+  assert_true(worst < 2 * 0x1p-23);
+  assert_true(cpu_exp(0.0f) == 1.0f && cpu_exp(-1000.0f) == 0.0f && cpu_exp(-INFINITY) == 0.0f);
+  assert_true(isfinite(cpu_exp(INFINITY)));
+}
+
+static void rope_is_accurate(void **state) {
+  (void)state;
+  const float bases[] = {10000, 100000, 500000, 1.5f};
+  for (size_t b = 0; b < 4; b++) {
+    float frequency[64], row[256];
+    rope_frequencies(bases[b], 128, frequency);
+    for (int i = 0; i < 64; i++) {
+      double expected = pow((double)bases[b], -2.0 * i / 128);
+      assert_near((double)frequency[i], expected, expected * F32_EPS * 1.001, "frequency");
+    }
+    for (int32_t position = 0; position < 1 << 20; position = position * 3 + 1) {
+      rope_row(frequency, 128, position, row);
+      for (int i = 0; i < 64; i++) {
+        double angle = (double)((float)position * frequency[i]);
+        assert_near((double)row[2 * i], cos(angle), F32_EPS * 1.001, "cosine");
+        assert_near((double)row[128 + 2 * i + 1], sin(angle), F32_EPS * 1.001, "sine");
+        assert_true(row[2 * i] == row[2 * i + 1] && row[128 + 2 * i] == -row[128 + 2 * i + 1]);
+      }
+    }
+  }
+}
+
+/* --- the cache and attention --- */
+
+typedef struct attention_case {
+  ops_kv_type type;
+  int32_t heads, kv_heads, head_dim, rope_dim, committed, staged;
+} attention_case;
+
+enum { A_LAYERS = 2, A_CONTEXT = 96, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
+
+/* One sequence of a device; poisoned memory, so that a key that is not the row's shows. */
+typedef struct cache {
+  ops_kv_shape shape;
+  ops_kv kv;
+} cache;
+
+static cache make_cache(const attention_case *c) {
+  cache k = {.shape = {c->type, A_LAYERS, c->kv_heads, c->head_dim, A_CONTEXT, A_STAGE}};
+  size_t row = (size_t)A_LAYERS * (size_t)(c->kv_heads * c->head_dim) * (c->type == OPS_KV_F16 ? 2 : 4);
+  void **areas[] = {&k.kv.keys, &k.kv.values, &k.kv.stage_keys, &k.kv.stage_values};
+  for (int i = 0; i < 4; i++) {
+    size_t bytes = row * (i < 2 ? A_CONTEXT : A_STAGE);
+    *areas[i] = malloc(bytes);
+    memset(*areas[i], 0xff, bytes); /* NaN in both types */
+  }
+  return k;
+}
+
+static void free_cache(cache *k) {
+  free(k->kv.keys);
+  free(k->kv.values);
+  free(k->kv.stage_keys);
+  free(k->kv.stage_values);
+}
+
+typedef struct rows_data {
+  float *q, *k, *v, *rope; /* of A_KEYS rows by logical position */
+} rows_data;
+
+static rows_data make_rows(const attention_case *c) {
+  float frequency[64];
+  rows_data d = {random_floats((size_t)(A_KEYS * c->heads * c->head_dim)),
+                 random_floats((size_t)(A_KEYS * c->kv_heads * c->head_dim)),
+                 random_floats((size_t)(A_KEYS * c->kv_heads * c->head_dim)),
+                 malloc((size_t)(A_KEYS * 2 * c->rope_dim) * sizeof(float))};
+  rope_frequencies(10000, c->rope_dim, frequency);
+  for (int32_t p = 0; p < A_KEYS; p++) rope_row(frequency, c->rope_dim, p, d.rope + p * 2 * c->rope_dim);
+  return d;
+}
+
+static void free_rows(rows_data *d) {
+  free(d->q);
+  free(d->k);
+  free(d->v);
+  free(d->rope);
+}
+
+/* Stores positions [0, n) of layer 1, the first `committed` ones there, the others in staging slots that lie
+ * anyhow; then attends with the last row. q is rotated on the way. */
+static void attend_last(ops *o, const attention_case *c, const rows_data *d, int32_t committed, int32_t n,
+                        float *y) {
+  cache k = make_cache(c);
+  int32_t path[A_STAGE], q_row = c->heads * c->head_dim, kv_row = c->kv_heads * c->head_dim;
+  float *q = malloc((size_t)q_row * sizeof *q);
+  for (int32_t i = 0; i < n - committed; i++) path[i] = (i * 11 + 5) % A_STAGE;
+  ops_row row = {.kv = &k.kv};
+  for (int32_t p = 0; p < n; p++) {
+    bool staged = p >= committed;
+    row = (ops_row){.kv = &k.kv, .position = p, .length = staged ? committed : p + 1, .path = path};
+    row.path_count = staged ? p - committed + 1 : 0;
+    memcpy(q, d->q + p * q_row, (size_t)q_row * sizeof *q);
+    o->table->rope_store(o, &k.shape, 1, &row, 1, c->heads, d->rope + p * 2 * c->rope_dim, c->rope_dim, q,
+                         d->k + p * kv_row, d->v + p * kv_row);
+  }
+  ops_act out = {.columns = q_row, .f32 = y};
+  float *scratch = malloc(o->table->attention_floats(o, &k.shape, c->heads) * sizeof *scratch);
+  o->table->attention(o, &k.shape, 1, &row, 1, c->heads, q, &out, scratch);
+  free(scratch);
+  free(q);
+  free_cache(&k);
+}
+
+static double rotated(const float *x, const float *frequency, int32_t rope_dim, int32_t position, int32_t d) {
+  if (d >= rope_dim) return (double)x[d];
+  double angle = (double)((float)position * frequency[d / 2]), even = (double)x[d & ~1],
+         odd = (double)x[d | 1];
+  return d & 1 ? odd * cos(angle) + even * sin(angle) : even * cos(angle) - odd * sin(angle);
+}
+
+static double naive_score(const attention_case *c, const rows_data *d, int32_t n, int32_t head, int32_t p) {
+  float frequency[64];
+  rope_frequencies(10000, c->rope_dim, frequency);
+  int32_t kv_head = head / (c->heads / c->kv_heads);
+  const float *q = d->q + ((n - 1) * c->heads + head) * c->head_dim;
+  const float *key = d->k + (p * c->kv_heads + kv_head) * c->head_dim;
+  double dot = 0;
+  for (int32_t i = 0; i < c->head_dim; i++) {
+    dot += rotated(q, frequency, c->rope_dim, n - 1, i) * rotated(key, frequency, c->rope_dim, p, i);
+  }
+  return dot / sqrt(c->head_dim);
+}
+
+static void check_attention_values(const attention_case *c, const rows_data *d, int32_t n, const float *y) {
+  double bound = c->type == OPS_KV_F16 ? 2e-2 : 1e-4;
+  for (int32_t head = 0; head < c->heads; head++) {
+    double score[A_KEYS], sum = 0, largest = -INFINITY;
+    int32_t kv_head = head / (c->heads / c->kv_heads);
+    for (int32_t p = 0; p < n; p++) {
+      score[p] = naive_score(c, d, n, head, p);
+      if (score[p] > largest) largest = score[p];
+    }
+    for (int32_t p = 0; p < n; p++) sum += score[p] = exp(score[p] - largest);
+    for (int32_t i = 0; i < c->head_dim; i++) {
+      double expected = 0;
+      for (int32_t p = 0; p < n; p++) {
+        expected += score[p] / sum * (double)d->v[(p * c->kv_heads + kv_head) * c->head_dim + i];
+      }
+      assert_near((double)y[head * c->head_dim + i], expected, bound, "attention");
+    }
+  }
+}
+
+/* However many of the keys are committed and however many staged, and on every device: the same bits. */
+static void check_attention(const attention_case *c) {
+  rows_data d = make_rows(c);
+  int32_t n = c->committed + c->staged, q_row = c->heads * c->head_dim;
+  size_t bytes = (size_t)q_row * sizeof(float);
+  float *reference = malloc(bytes), *y = malloc(bytes);
+  attend_last(devices[0], c, &d, n, n, reference);
+  check_attention_values(c, &d, n, reference);
+  for (int32_t i = 0; i < device_count; i++) {
+    for (int32_t committed = n; committed >= 0 && n - committed <= A_STAGE;
+         committed -= 1 + (committed > 4) * 6) {
+      attend_last(devices[i], c, &d, committed, n, y);
+      if (memcmp(y, reference, bytes) != 0) {
+        fail_msg("attention on %s: %d of %d keys committed give other bits", devices[i]->table->name,
+                 committed, n);
+      }
+    }
+  }
+  free(y);
+  free(reference);
+  free_rows(&d);
+}
+
+static void attention_agrees(void **state) {
+  (void)state;
+  const attention_case cases[] = {
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20},
+      {OPS_KV_F16, 4, 4, 32, 32, 16, 3},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9},
+      {OPS_KV_F16, 2, 1, 80, 80, 0, 1},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30},
+      {OPS_KV_F16, 6, 2, 12, 12, 33, 5},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5},
+      {OPS_KV_F16, 3, 1, 40, 40, 15, 1},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attention(&cases[i]);
+}
+
+/* Rows stored straight and rows stored to staging and then committed: the same cache, on every device. */
+static void commit_moves_rows(void **state) {
+  (void)state;
+  const attention_case c = {OPS_KV_F16, 2, 2, 24, 24, 0, 0};
+  rows_data d = make_rows(&c);
+  const int32_t path[] = {7, 3, 40, 0, 1, 2, 9, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 47};
+  enum { COUNT = 20, FIRST = 13, KV_ROW = 48 };
+  for (int32_t i = 0; i < device_count; i++) {
+    ops *o = devices[i];
+    cache straight = make_cache(&c), moved = make_cache(&c);
+    ops_counters before = o->counters;
+    for (int32_t layer = 0; layer < A_LAYERS; layer++) {
+      for (int32_t t = 0; t < COUNT; t++) {
+        int32_t p = FIRST + t;
+        ops_row a = {.kv = &straight.kv, .position = p, .length = p + 1};
+        ops_row b = {.kv = &moved.kv, .position = p, .length = FIRST, .path = path + t, .path_count = 1};
+        float q[KV_ROW] = {0};
+        const float *rope = d.rope + p * 2 * c.rope_dim, *k = d.k + (p + layer) * KV_ROW,
+                    *v = d.v + p * KV_ROW;
+        o->table->rope_store(o, &straight.shape, layer, &a, 1, 2, rope, c.rope_dim, q, k, v);
+        o->table->rope_store(o, &moved.shape, layer, &b, 1, 2, rope, c.rope_dim, q, k, v);
+      }
+    }
+    o->table->commit(o, &moved.shape, &moved.kv, path, COUNT, FIRST);
+    assert_int_equal(o->counters.staged_writes - before.staged_writes, COUNT * A_LAYERS);
+    assert_int_equal(o->counters.commit_copies - before.commit_copies, COUNT * A_LAYERS);
+    size_t bytes = (size_t)A_LAYERS * KV_ROW * A_CONTEXT * 2;
+    assert_memory_equal(straight.kv.keys, moved.kv.keys, bytes);
+    assert_memory_equal(straight.kv.values, moved.kv.values, bytes);
+    free_cache(&straight);
+    free_cache(&moved);
+  }
+  free_rows(&d);
+}
+
+/* --- the table --- */
+
+static void square(void *context, int32_t i) {
+  ((int32_t *)context)[i] = i * i;
+}
+
+static void the_rest_of_the_table(void **state) {
+  (void)state;
+  for (int32_t i = 0; i < device_count; i++) {
+    int32_t squares[1000];
+    ops *o = devices[i];
+    o->table->parallel(o, 1000, square, squares);
+    for (int32_t k = 0; k < 1000; k++) assert_int_equal(squares[k], k * k);
+    assert_int_equal(o->table->sync(o), 0);
+    const int32_t widths[] = {1, 2, 3, 4, 8, 17, 64};
+    for (size_t w = 0; w < 7; w++) print_message("%d rows: %s\n", widths[w], o->table->variant(o, widths[w]));
+  }
+  assert_null(ops_cpu_open(OPS_CPU_C, 0));
+  assert_null(ops_cpu_open(OPS_CPU_C, OPS_THREADS_MAX + 1));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(linear_agrees),
+      cmocka_unit_test(linear_takes_extremes),
+      cmocka_unit_test(another_summation_order_is_seen),
+      cmocka_unit_test(embed_reads_rows_and_counts),
+      cmocka_unit_test(norm_agrees),
+      cmocka_unit_test(quantize_agrees),
+      cmocka_unit_test(swiglu_agrees),
+      cmocka_unit_test(argmax_agrees),
+      cmocka_unit_test(halves_convert),
+      cmocka_unit_test(exp_is_accurate),
+      cmocka_unit_test(rope_is_accurate),
+      cmocka_unit_test(attention_agrees),
+      cmocka_unit_test(commit_moves_rows),
+      cmocka_unit_test(the_rest_of_the_table),
+  };
+  return cmocka_run_group_tests(tests, open_devices, close_devices);
+}

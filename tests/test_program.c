@@ -1,0 +1,123 @@
+/* libs: base */
+#include "common/base/program.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static void whole_numbers_are_whole(void **state) {
+  (void)state;
+  static const char *const bad[] = {"",  "x",   "1x", " 1",  "1 ",  "+1", "0x10", "1.0", "-",
+                                    "9", "-4", "1e2", "99999999999999999999", "--1", "٣"};
+  int64_t n = 77;
+  err e;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(program_int("--n", bad[i], -3, 8, &n, &e), ERR_ARG);
+    assert_non_null(strstr(e.text, "--n must be a whole number from -3 to 8"));
+    assert_int_equal(n, 77);
+  }
+  assert_int_equal(program_int("--n", "-3", -3, 8, &n, &e), ERR_OK);
+  assert_int_equal(n, -3);
+  assert_int_equal(program_int("--n", "8", -3, 8, &n, &e), ERR_OK);
+  assert_int_equal(n, 8);
+}
+
+static void seeds_are_64_bits(void **state) {
+  (void)state;
+  static const char *const bad[] = {"", "-1", "18446744073709551616", "1 ", "0x1", "+1"};
+  uint64_t n = 5;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(program_u64("--seed", bad[i], &n, NULL), ERR_ARG);
+  assert_int_equal(n, 5);
+  assert_int_equal(program_u64("--seed", "18446744073709551615", &n, NULL), ERR_OK);
+  assert_true(n == UINT64_MAX);
+}
+
+static void numbers_are_finite(void **state) {
+  (void)state;
+  static const char *const bad[] = {"", "nan", "inf", "-inf", "1.0001", "-0.1", "0.5x", ".", " 0.5", "1e400"};
+  double x = 3;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    assert_int_equal(program_double("--rate", bad[i], 0, 1, &x, NULL), ERR_ARG);
+  assert_true(x == 3);
+  assert_int_equal(program_double("--rate", "0.25", 0, 1, &x, NULL), ERR_OK);
+  assert_true(x == 0.25);
+  assert_int_equal(program_double("--rate", ".5", 0, 1, &x, NULL), ERR_OK);
+  assert_true(x == 0.5);
+}
+
+static void choices_are_listed(void **state) {
+  (void)state;
+  static const char *const names[] = {"red", "green"};
+  err e;
+  assert_int_equal(program_choice("--c", "green", names, 2, &e), 1);
+  assert_int_equal(program_choice("--c", "gree", names, 2, &e), ERR_ARG);
+  assert_string_equal(e.text, "--c must be one of red, green, not 'gree'");
+}
+
+static void random_bytes_differ(void **state) {
+  (void)state;
+  unsigned char a[16] = {0}, b[16] = {0};
+  assert_int_equal(program_random(a, sizeof a, NULL), ERR_OK);
+  assert_int_equal(program_random(b, sizeof b, NULL), ERR_OK);
+  assert_memory_not_equal(a, b, sizeof a);
+  assert_true(program_processors() >= 1);
+  assert_non_null(strstr(program_exit_help(), "  2\ta flag"));
+}
+
+/* A grandchild that follows its parent ends with it. */
+static void a_child_ends_with_its_parent(void **state) {
+  (void)state;
+  int ready[2], life[2]; /* the grandchild holds the writing end of `life` */
+  char byte;
+  assert_int_equal(pipe(ready), 0);
+  assert_int_equal(pipe(life), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    pid_t parent = getpid();
+    if (fork() == 0) {
+      close(ready[0]);
+      close(life[0]);
+      if (program_follow_parent(parent, NULL) != ERR_OK) _exit(3);
+      if (write(ready[1], "x", 1) != 1) _exit(4);
+      sleep(20);
+      _exit(0);
+    }
+    sleep(20);
+    _exit(0);
+  }
+  close(ready[1]);
+  close(life[1]);
+  assert_int_equal(read(ready[0], &byte, 1), 1);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  alarm(10); /* a failure of this test is its end */
+  assert_int_equal(read(life[0], &byte, 1), 0);
+  alarm(0);
+  close(ready[0]);
+  close(life[0]);
+}
+
+static void a_parent_that_is_none_is_refused(void **state) {
+  (void)state;
+  pid_t child = fork();
+  if (child == 0) _exit(program_follow_parent(1 << 30, NULL) == ERR_STATE ? 0 : 1);
+  int status;
+  waitpid(child, &status, 0);
+  assert_int_equal(status, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(whole_numbers_are_whole), cmocka_unit_test(seeds_are_64_bits),
+      cmocka_unit_test(numbers_are_finite),      cmocka_unit_test(choices_are_listed),
+      cmocka_unit_test(random_bytes_differ),     cmocka_unit_test(a_child_ends_with_its_parent),
+      cmocka_unit_test(a_parent_that_is_none_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,149 @@
+/* libs: base */
+#include "common/base/ring.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+typedef struct item {
+  uint64_t number;
+  uint64_t body[9]; /* all equal to number: a torn copy shows */
+} item;
+
+static item item_of(uint64_t n) {
+  item x = {.number = n};
+  for (int i = 0; i < 9; i++) x.body[i] = n;
+  return x;
+}
+
+static void assert_item(const item *x, uint64_t n) {
+  assert_int_equal(x->number, n);
+  for (int i = 0; i < 9; i++) assert_int_equal(x->body[i], n);
+}
+
+static void full_and_empty(void **state) {
+  (void)state;
+  ring *r = ring_alloc(5, sizeof(item));
+  item x;
+  assert_false(ring_take(r, &x));
+  uint64_t put = 0, taken = 0;
+  for (int turn = 0; turn < 100; turn++) { /* goes round many times */
+    item y = item_of(put);
+    while (ring_put(r, &y)) y = item_of(++put);
+    assert_int_equal(put - taken, 8); /* 5, rounded up to a power of two */
+    for (int i = 0; i < 3 + turn % 6 && ring_take(r, &x); i++) assert_item(&x, taken++);
+  }
+  while (ring_take(r, &x)) assert_item(&x, taken++);
+  assert_int_equal(taken, put);
+  ring_free(r);
+}
+
+static void closed_keeps_its_items(void **state) {
+  (void)state;
+  ring *r = ring_alloc(4, sizeof(item));
+  item x = item_of(7), y;
+  assert_true(ring_put(r, &x));
+  ring_close(r);
+  assert_true(ring_wait(r, &y));
+  assert_item(&y, 7);
+  assert_false(ring_wait(r, &y));
+  ring_free(r);
+}
+
+#define PASSED 60000
+
+static void *put_all(void *argument) {
+  ring *r = argument;
+  for (uint64_t n = 0; n < PASSED; n++) {
+    item x = item_of(n);
+    while (!ring_put(r, &x)) sched_yield();
+    if (n % 997 == 0) usleep(200); /* longer than the taker spins: it sleeps and is woken */
+  }
+  ring_close(r);
+  return NULL;
+}
+
+static void two_threads(void **state) {
+  (void)state;
+  ring *r = ring_alloc(16, sizeof(item));
+  pthread_t putter;
+  assert_int_equal(pthread_create(&putter, NULL, put_all, r), 0);
+  item x;
+  uint64_t n = 0;
+  while (ring_wait(r, &x)) assert_item(&x, n++);
+  pthread_join(putter, NULL);
+  assert_int_equal(n, PASSED);
+  ring_free(r);
+}
+
+/* Two threads that answer each other: every item meets a taker that is about to sleep, or sleeps. A lost
+ * wake-up hangs, and the time limit of the test tells. */
+typedef struct pair {
+  ring *there, *back;
+} pair;
+
+static void *answer_all(void *argument) {
+  pair *p = argument;
+  item x;
+  while (ring_wait(p->there, &x)) {
+    if (x.number % 3 == 0) usleep(RING_SPIN_US);
+    if (!ring_put(p->back, &x)) abort();
+  }
+  return NULL;
+}
+
+static void question_and_answer(void **state) {
+  (void)state;
+  pair p = {ring_alloc(1, sizeof(item)), ring_alloc(1, sizeof(item))};
+  pthread_t answerer;
+  assert_int_equal(pthread_create(&answerer, NULL, answer_all, &p), 0);
+  for (uint64_t n = 0; n < 3000; n++) {
+    item x = item_of(n), y;
+    if (n % 2 == 0) usleep(RING_SPIN_US + n % 5);
+    assert_true(ring_put(p.there, &x));
+    assert_true(ring_wait(p.back, &y));
+    assert_item(&y, n);
+  }
+  ring_close(p.there);
+  pthread_join(answerer, NULL);
+  ring_free(p.there);
+  ring_free(p.back);
+}
+
+static void *close_later(void *argument) {
+  usleep(20000);
+  ring_close(argument);
+  return NULL;
+}
+
+/* A taker that waits for nothing sleeps: it uses next to no processor time. */
+static void waiting_costs_nothing(void **state) {
+  (void)state;
+  ring *r = ring_alloc(1, sizeof(item));
+  pthread_t closer;
+  item x;
+  struct timespec before, after;
+  assert_int_equal(pthread_create(&closer, NULL, close_later, r), 0);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  assert_false(ring_wait(r, &x));
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  pthread_join(closer, NULL);
+  long used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+  assert_true(used_us < 5000); /* of 20 ms waited */
+  ring_free(r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(full_and_empty),      cmocka_unit_test(closed_keeps_its_items),
+      cmocka_unit_test(two_threads),         cmocka_unit_test(question_and_answer),
+      cmocka_unit_test(waiting_costs_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,109 @@
+#include "wire/endpoint.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define IPC "ipc://"
+#define TCP "tcp://"
+
+static bool starts(const char *text, const char *head) {
+  return strncmp(text, head, strlen(head)) == 0;
+}
+
+static int check_ipc(const char *endpoint, err *e) {
+  size_t size = strlen(endpoint + strlen(IPC));
+  struct sockaddr_un address;
+  if (size == 0) return err_set(e, ERR_ARG, "endpoint \"%s\" has no path: write ipc://PATH", endpoint);
+  if (size < sizeof address.sun_path) return ERR_OK;
+  return err_set(
+      e, ERR_ARG,
+      "endpoint \"%.60s...\" has a path of %zu bytes, a socket's is at most %zu: choose a shorter one",
+      endpoint, size, sizeof address.sun_path - 1);
+}
+
+/* HOST of tcp://HOST:PORT without brackets, into host[ENDPOINT_MAX]; false when there is none. */
+static bool split_tcp(const char *endpoint, char *host, const char **port) {
+  const char *start = endpoint + strlen(TCP), *colon = strrchr(start, ':');
+  if (!colon || colon == start) return false;
+  size_t size = (size_t)(colon - start);
+  bool bracketed = start[0] == '[' && start[size - 1] == ']' && size > 2;
+  if (bracketed)
+    snprintf(host, ENDPOINT_MAX, "%.*s", (int)size - 2, start + 1);
+  else
+    snprintf(host, ENDPOINT_MAX, "%.*s", (int)size, start);
+  *port = colon + 1;
+  return bracketed || !strchr(host, ':');
+}
+
+static bool port_is_good(const char *port) {
+  if (strcmp(port, "*") == 0) return true;
+  if (strspn(port, "0123456789") != strlen(port) || strlen(port) == 0 || strlen(port) > 5) return false;
+  return atoi(port) >= 1 && atoi(port) <= 65535;
+}
+
+static int check_tcp(const char *endpoint, err *e) {
+  char host[ENDPOINT_MAX];
+  const char *port;
+  if (split_tcp(endpoint, host, &port) && port_is_good(port)) return ERR_OK;
+  return err_set(e, ERR_ARG, "endpoint \"%s\": write tcp://ADDRESS:PORT, an IPv6 address in brackets",
+                 endpoint);
+}
+
+int endpoint_check(const char *endpoint, err *e) {
+  if (strlen(endpoint) >= ENDPOINT_MAX)
+    return err_set(e, ERR_ARG, "endpoint \"%.60s...\" is longer than %d bytes", endpoint, ENDPOINT_MAX - 1);
+  if (starts(endpoint, IPC)) return check_ipc(endpoint, e);
+  if (starts(endpoint, TCP)) return check_tcp(endpoint, e);
+  return err_set(e, ERR_ARG, "endpoint \"%s\": write ipc://PATH or tcp://ADDRESS:PORT", endpoint);
+}
+
+bool endpoint_is_ipv6(const char *endpoint) {
+  return starts(endpoint, TCP "[");
+}
+
+static bool host_is_loopback(const char *host) {
+  struct in_addr v4;
+  struct in6_addr v6;
+  if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+static bool ipc_is_taken(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  bool taken = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0;
+  close(fd);
+  return taken;
+}
+
+int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e) {
+  int code = endpoint_check(endpoint, e);
+  if (code != ERR_OK) return code;
+  snprintf(out, ENDPOINT_MAX, "%s", endpoint);
+  if (starts(endpoint, IPC)) {
+    if (!ipc_is_taken(endpoint + strlen(IPC))) return ERR_OK;
+    return err_set(e, ERR_IO,
+                   "endpoint %s is in use: end the program that listens there or choose another path",
+                   endpoint);
+  }
+  char host[ENDPOINT_MAX];
+  const char *port = "";
+  split_tcp(endpoint, host, &port);
+  if (strcmp(host, "localhost") == 0) {
+    snprintf(out, ENDPOINT_MAX, TCP "127.0.0.1:%s", port);
+    return ERR_OK;
+  }
+  if (host_is_loopback(host) || allow_plaintext) return ERR_OK;
+  return err_set(
+      e, ERR_ARG,
+      "endpoint %s can be reached from other machines, and the connection is neither encrypted nor "
+      "authenticated: use a loopback address or ipc://, or accept the risk with --insecure-bind",
+      endpoint);
+}

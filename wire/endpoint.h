@@ -1,0 +1,19 @@
+/* endpoint.h - addresses as users write them, judged before ZeroMQ sees them. Private to wire/. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stddef.h>
+
+#define ENDPOINT_MAX 512 /* bytes with the NUL, as WIRE_STRING_MAX */
+
+/* "ipc://PATH" or "tcp://HOST:PORT". ERR_ARG names what is wrong. */
+int endpoint_check(const char *endpoint, err *e);
+
+/* May a ROUTER be bound there? ERR_ARG for an address that others can reach, unless allow_plaintext; ERR_IO
+ * when another program listens on an ipc path (ZeroMQ would take it away silently). Writes what is to be
+ * bound
+ * ("localhost" as a number) to out[ENDPOINT_MAX]. */
+int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e);
+
+bool endpoint_is_ipv6(const char *endpoint);

@@ -1,0 +1,61 @@
+/* fields.h - the fields of every message as tables, in wire order: one description that encoding, decoding
+ * and copying walk. Private to wire/. wire/PROTOCOL.md gives the same fields in prose. */
+#pragma once
+
+#include "common/base/err.h"
+#include "wire/message.h"
+#include <stddef.h>
+
+typedef enum {
+  FIELD_MAGIC, /* the string WIRE_MAGIC; nothing in memory */
+  FIELD_U32,
+  FIELD_I32,
+  FIELD_U64,
+  FIELD_ENUM,  /* an int in memory; outside [min, max] it is no value at all, not a value too large */
+  FIELD_F32,   /* finite */
+  FIELD_SCORE, /* a float in [FIELD_SCORE_MIN, 0] */
+  FIELD_BOOL,
+  FIELD_BIN16, /* hash16 or wire_id */
+  FIELD_STR,   /* wire_string */
+  FIELD_BLOB,  /* nil or bin: pointer at offset, uint32_t size at count_offset */
+  FIELD_GROUP  /* a nested array with fields of its own */
+} field_kind;
+
+#define FIELD_SCORE_MIN (-100.0f)
+
+struct field_group;
+
+typedef struct field {
+  const char *name;
+  field_kind kind;
+  size_t offset; /* in the struct of the group */
+  int64_t min;   /* integers: the values allowed */
+  uint64_t max;
+  bool list;       /* an array of `kind`: pointer at offset, int32_t count at count_offset */
+  bool same_count; /* its count was given by an earlier list */
+  size_t count_offset;
+  uint32_t count_max;
+  const struct field_group *group;
+} field;
+
+typedef struct field_group {
+  const field *list;
+  uint32_t count;
+} field_group;
+
+typedef enum { ENVELOPE_ANY, ENVELOPE_ZERO, ENVELOPE_NONZERO } envelope_need;
+
+#define SHAPE_BAD_MAX 160 /* bytes of a rule's name and its sentence */
+
+typedef struct message_shape {
+  const char *name; /* NULL: no such type */
+  field_group fields;
+  envelope_need to, session;
+  /* Rules between fields; may be NULL. ERR_OK, or a code with the rule's name and a sentence in bad[]. */
+  int (*check)(const msg *m, char bad[SHAPE_BAD_MAX]);
+} message_shape;
+
+/* NULL for a number that is no message type. */
+const message_shape *message_shape_of(uint64_t type);
+
+size_t field_element_size(field_kind kind); /* bytes of one element of a list */

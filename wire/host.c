@@ -1,0 +1,254 @@
+#include "wire/host.h"
+
+#include "common/base/clock.h"
+#include "wire/endpoint.h"
+#include <assert.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#define HOST_SIGNALS  3
+#define HOST_RETRY_US 1000 /* until the next look at a machine whose deadline a tick did not move */
+
+typedef struct connected { /* answer to an ACTION_CONNECT, not yet given */
+  uint64_t tag;
+  peer_id peer;
+} connected;
+
+struct host {
+  uv_loop_t *loop;
+  host_options options;
+  transport *transport;
+  actions actions;
+  int timer_fd;
+  uv_poll_t timer;
+  uint64_t armed_us; /* what the timer is set to; MACHINE_NEVER: off */
+  uv_signal_t signals[HOST_SIGNALS];
+  int handles; /* of uv, not yet closed */
+  connected *connected;
+  int32_t connected_count, connected_capacity;
+  bool stepping, draining;
+  int exit_code;
+};
+
+/* --- actions --- */
+
+void host_exit(host *h, int code) {
+  if (h->exit_code < 0) h->exit_code = code;
+  uv_stop(h->loop);
+}
+
+static void do_send(host *h, const action *a) { transport_send(h->transport, a->peer, a->message); }
+
+/* The answer is an event, and events are not given inside a step. */
+static void do_connect(host *h, const action *a) {
+  err e;
+  if (h->connected_count == h->connected_capacity) {
+    int32_t capacity = h->connected_capacity ? 2 * h->connected_capacity : 8;
+    connected *grown = realloc(h->connected, (size_t)capacity * sizeof *grown);
+    if (!grown) return; /* lost: the machine's own timers repair it */
+    h->connected = grown;
+    h->connected_capacity = capacity;
+  }
+  peer_id peer = transport_connect(h->transport, a->text, &e);
+  if (!peer) log_line(h->options.log, LOG_ERROR, "%s", e.text);
+  h->connected[h->connected_count++] = (connected){a->tag, peer};
+}
+
+static void do_disconnect(host *h, const action *a) { transport_disconnect(h->transport, a->peer); }
+
+static void do_log(host *h, const action *a) { log_line(h->options.log, (log_level)a->level, "%s", a->text); }
+
+static void do_exit(host *h, const action *a) { host_exit(h, a->code); }
+
+static void carry_out(host *h, actions *a) {
+  static void (*const table[])(host *, const action *) = {
+      [ACTION_SEND] = do_send,
+      [ACTION_CONNECT] = do_connect,
+      [ACTION_DISCONNECT] = do_disconnect,
+      [ACTION_LOG] = do_log,
+      [ACTION_EXIT] = do_exit,
+  };
+  for (int32_t i = 0; i < a->count; i++) table[a->list[i].kind](h, &a->list[i]);
+  actions_reset(a);
+}
+
+/* --- steps --- */
+
+static void one_step(host *h, const event *e) {
+  const machine *m = &h->options.machine;
+  m->step(m->self, e, clock_us(), &h->actions);
+  carry_out(h, &h->actions);
+}
+
+static void give_connected(host *h) {
+  for (int32_t i = 0; i < h->connected_count; i++) { /* a step may add more */
+    connected c = h->connected[i];
+    one_step(h, &(event){.kind = EVENT_CONNECTED, .tag = c.tag, .peer = c.peer});
+  }
+  h->connected_count = 0;
+}
+
+static void arm(host *h, uint64_t at) {
+  if (at == h->armed_us) return;
+  h->armed_us = at;
+  struct itimerspec t = {0}; /* all zero: off */
+  if (at != MACHINE_NEVER) t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
+  if (at == 0) t.it_value.tv_nsec = 1;
+  int code = timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
+  assert(code == 0);
+  (void)code;
+}
+
+static void look_at_deadline(host *h, bool after_tick) {
+  const machine *m = &h->options.machine;
+  if (!m->step) return;
+  uint64_t at = m->deadline(m->self);
+  if (after_tick) { /* a deadline that has passed although the machine was just woken must not make a busy loop */
+    uint64_t now = clock_us();
+    if (at <= now) at = now + HOST_RETRY_US;
+  }
+  arm(h, at);
+}
+
+static void after_step(host *h, bool tick) {
+  give_connected(h);
+  h->stepping = false;
+  if (h->options.after_step) h->options.after_step(h->options.context);
+  look_at_deadline(h, tick);
+}
+
+void host_step(host *h, const event *e) {
+  assert(!h->stepping);
+  if (!h->options.machine.step) return;
+  h->stepping = true;
+  one_step(h, e);
+  after_step(h, e->kind == EVENT_TICK);
+}
+
+void host_perform(host *h, actions *a) {
+  assert(!h->stepping && h->options.machine.step);
+  h->stepping = true;
+  carry_out(h, a);
+  after_step(h, false);
+}
+
+void host_wake(host *h) { look_at_deadline(h, false); }
+
+/* --- what happens outside --- */
+
+static void on_message(void *context, peer_id from, const msg *m) {
+  host_step(context, &(event){.kind = EVENT_MESSAGE, .peer = from, .message = m});
+}
+
+static void on_timer(uv_poll_t *poll, int status, int events) {
+  (void)status;
+  (void)events;
+  host *h = poll->data;
+  uint64_t times;
+  if (read(h->timer_fd, &times, sizeof times) != (ssize_t)sizeof times) return;
+  h->armed_us = MACHINE_NEVER;
+  host_step(h, &(event){.kind = EVENT_TICK});
+}
+
+static void on_signal(uv_signal_t *handle, int number) {
+  host *h = handle->data;
+  if (number == SIGHUP || h->draining || !h->options.machine.step) {
+    host_exit(h, HOST_EXIT_SIGNAL);
+    return;
+  }
+  h->draining = true;
+  host_step(h, &(event){.kind = EVENT_DRAIN});
+}
+
+/* --- life --- */
+
+static bool is_ignored(int number) {
+  struct sigaction a;
+  return sigaction(number, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
+}
+
+static bool watch_signals(host *h) {
+  static const int numbers[HOST_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+  signal(SIGPIPE, SIG_IGN);
+  for (int i = 0; i < HOST_SIGNALS; i++) {
+    uv_signal_t *s = &h->signals[i];
+    if (uv_signal_init(h->loop, s) != 0) return false;
+    s->data = h;
+    h->handles++;
+    if (!is_ignored(numbers[i]) && uv_signal_start(s, on_signal, numbers[i]) != 0) return false;
+    uv_unref((uv_handle_t *)s);
+  }
+  return true;
+}
+
+static bool watch_timer(host *h) {
+  h->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  if (h->timer_fd < 0 || uv_poll_init(h->loop, &h->timer, h->timer_fd) != 0) return false;
+  h->timer.data = h;
+  h->handles++;
+  return uv_poll_start(&h->timer, UV_READABLE, on_timer) == 0;
+}
+
+static void host_free(host *h) {
+  if (h->timer_fd >= 0) close(h->timer_fd);
+  actions_fini(&h->actions);
+  free(h->connected);
+  free(h);
+}
+
+int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
+  *out = NULL;
+  host *h = calloc(1, sizeof *h);
+  if (!h) return err_set(e, ERR_NOMEM, "no memory for the event loop");
+  h->loop = loop;
+  h->options = *o;
+  h->timer_fd = -1;
+  h->armed_us = MACHINE_NEVER;
+  h->exit_code = -1;
+  actions_init(&h->actions);
+  transport_options t = {.on_message = on_message,
+                         .context = h,
+                         .self = o->self,
+                         .allow_plaintext = o->allow_plaintext,
+                         .log = o->log};
+  int code = transport_open(&h->transport, loop, &t, e);
+  if (code == ERR_OK && !(watch_timer(h) && watch_signals(h)))
+    code = err_set(e, ERR_IO, "cannot watch timers and signals: is the limit of open files (ulimit -n) too low?");
+  if (code != ERR_OK) {
+    host_close(h);
+    return code;
+  }
+  *out = h;
+  return ERR_OK;
+}
+
+static void on_handle_closed(uv_handle_t *handle) {
+  host *h = handle->data;
+  if (--h->handles == 0) host_free(h);
+}
+
+void host_close(host *h) {
+  if (!h) return;
+  transport_close(h->transport);
+  h->transport = NULL;
+  if (h->handles == 0) {
+    host_free(h);
+    return;
+  }
+  if (h->timer.data) uv_close((uv_handle_t *)&h->timer, on_handle_closed);
+  for (int i = 0; i < HOST_SIGNALS; i++)
+    if (h->signals[i].data) uv_close((uv_handle_t *)&h->signals[i], on_handle_closed);
+}
+
+transport *host_transport(host *h) { return h->transport; }
+
+void host_set_machine(host *h, machine m) {
+  h->options.machine = m;
+  look_at_deadline(h, false);
+}
+
+int host_exit_code(const host *h) { return h->exit_code; }
+
+int host_check_endpoint(const char *endpoint, err *e) { return endpoint_check(endpoint, e); }

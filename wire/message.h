@@ -1,0 +1,191 @@
+/* message.h - every message of the protocol as a C struct. wire/PROTOCOL.md is the contract; this is its
+ * shape in memory. Arrays and strings of a received message point into the decoder's arena; those of a
+ * message to send are borrowed until the send returns. */
+#pragma once
+
+#include "common/base/hash.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WIRE_MAGIC       "tandem"
+#define WIRE_VERSION_MIN 1
+#define WIRE_VERSION_MAX 1
+
+/* Limits: every one is checked before memory is taken. */
+#define WIRE_FRAME_MAX     (1u << 20) /* bytes of one frame */
+#define WIRE_DEPTH_MAX     8          /* nesting of arrays; maps and extensions do not occur */
+#define WIRE_TOKENS_MAX    131072     /* tokens in one OPEN */
+#define WIRE_BURST_MAX     4096       /* tokens in one TOKENS */
+#define WIRE_NODES_MAX     1024       /* nodes in one NODES */
+#define WIRE_STRING_MAX    512        /* bytes of a string */
+#define WIRE_STOPS_MAX     32         /* stop tokens in OPEN */
+#define WIRE_BUDGET_MAX    64         /* tree nodes in one verify */
+#define WIRE_POSITIONS_MAX 64         /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX   1048576    /* largest length or position */
+
+typedef struct wire_id { /* incarnation or ticket */
+  uint8_t bytes[16];
+} wire_id;
+
+typedef struct wire_string {
+  const char *data; /* UTF-8, not NUL-terminated */
+  uint32_t size;
+} wire_string;
+
+typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT = 3 } wire_role;
+
+/* X(name, number) */
+#define MSG_LIST(X)                                                                                          \
+  X(HELLO, 1)                                                                                                \
+  X(WELCOME, 2)                                                                                              \
+  X(ERROR, 3) X(PING, 4) X(PONG, 5) X(BYE, 6) X(OPEN, 10) X(OPENED, 11) X(END, 12) X(ENDED, 13)              \
+      X(DESYNC, 14) X(TOKENS, 20) X(ACK, 21) X(RESEND, 22) X(DONE, 23) X(ATTACH, 30) X(ATTACHED, 31)         \
+          X(NODES, 32) X(TREE_RESET, 33) X(DETACH, 34)
+#define MSG_ENUM(name, number) MSG_##name = number,
+typedef enum { MSG_LIST(MSG_ENUM) } msg_type;
+#undef MSG_ENUM
+
+/* HELLO, the first message of a connection from the side that connects; WELCOME is its answer. */
+typedef struct msg_hello {
+  uint32_t version_min, version_max; /* WELCOME: both are the version chosen */
+  wire_role role;
+  wire_id incarnation;                        /* random, new at every start of a program */
+  hash16 model_fingerprint;                   /* zero: this program loads no model */
+  hash16 vocabulary_hash;                     /* zero: takes any vocabulary */
+  int32_t vocabulary_size;                    /* 0: any */
+  wire_string numerics_id;                    /* empty: computes no logits */
+  wire_string endpoint;                       /* a target's address for drafts; else empty */
+  wire_string method;                         /* a draft's method ("ngram", "replay", ...); else empty */
+  int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
+} msg_hello;
+
+typedef struct msg_error {
+  int32_t code;     /* ERR_ of common/base/err.h */
+  wire_string text; /* one sentence with the remedy */
+} msg_error;
+
+typedef struct msg_ping { /* PONG returns the same two and the answerer's load */
+  uint64_t sequence, time_us;
+  int32_t load; /* open sessions; 0 in PING */
+} msg_ping;
+
+typedef struct msg_options { /* what a request asks for; the draft gets all of it too */
+  float temperature, top_p, min_p, repeat_penalty;
+  int32_t top_k;
+  uint64_t seed;
+  uint32_t choice;
+  int32_t max_tokens;   /* of output, >= 1 */
+  int32_t context;      /* the sequence never grows beyond it */
+  const int32_t *stops; /* end-of-sequence and stop tokens */
+  int32_t stop_count;
+  int32_t budget;    /* most tree nodes in one verify; 0: no speculation */
+  bool lockstep;     /* --pace lockstep */
+  int32_t selfcheck; /* every so many rounds; 0: off */
+} msg_options;
+
+/* Opens, resumes, rolls back or repairs a session: afterwards the worker holds C = its own first base_length
+ * tokens (whose hash must be base_hash), then `tokens`. */
+typedef struct msg_open {
+  wire_id ticket;
+  uint64_t hash_seed;
+  int32_t base_length;
+  hash16 base_hash;
+  const int32_t *tokens;
+  int32_t token_count;
+  hash16 hash;           /* of the whole prefix that results */
+  int32_t prompt_length; /* output begins here */
+  msg_options options;
+  bool draft_expected;         /* to a target: a draft has been asked to attach */
+  wire_string target_endpoint; /* to a draft */
+  wire_id target_incarnation;  /* to a draft */
+} msg_open;
+
+typedef struct msg_state { /* OPENED, ACK, DESYNC, ATTACH(+ticket), ATTACHED(+generation): where I am */
+  int32_t length;
+  hash16 hash;
+  wire_id ticket;      /* ATTACH */
+  uint32_t generation; /* ATTACH: the draft's; ATTACHED: the one to use from now on */
+  wire_string reason;  /* DESYNC, DETACH */
+} msg_state;
+
+typedef struct msg_tokens {
+  int32_t base_length;
+  const int32_t *tokens;
+  int32_t token_count;
+  hash16 hash;             /* after them */
+  const uint8_t *features; /* opaque to all but a head that asked for them */
+  uint32_t feature_size;
+} msg_tokens;
+
+typedef struct msg_resend {
+  int32_t from;
+} msg_resend;
+
+typedef struct msg_nodes {
+  uint32_t generation;
+  int32_t base_length;
+  hash16 base_hash;
+  uint64_t first_id;
+  const uint64_t *parents; /* [count] */
+  const int32_t *tokens;   /* [count] */
+  const float *scores;     /* [count] */
+  int32_t count;
+  bool done; /* for this base the draft has nothing more to add until it gets TOKENS */
+} msg_nodes;
+
+typedef struct msg_reset {
+  uint32_t generation; /* the generation that the draft must start */
+} msg_reset;
+
+typedef enum {
+  WIRE_FINISH_STOP = 1,
+  WIRE_FINISH_LENGTH = 2,
+  WIRE_FINISH_CANCELLED = 3,
+  WIRE_FINISH_ERROR = 4
+} wire_finish;
+
+typedef struct msg_stats { /* of one session since its first OPEN at this worker; times are sums, microseconds
+                            */
+  uint64_t forwards;       /* decode and verify forwards, prefill not counted: tokens = forwards + accepted */
+  uint64_t rounds;         /* forwards that carried tree nodes */
+  uint64_t rows;           /* tree nodes verified (= draft tokens) */
+  uint64_t accepted;       /* of them */
+  uint64_t rewound;        /* rows - accepted */
+  uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
+  uint64_t plain_steps;             /* forwards without nodes */
+  uint64_t resets, dropped;         /* TREE_RESETs sent; stale frames dropped */
+  const uint64_t *accepted_per_pos; /* [position_count]: verifies whose i-th node of the chain was accepted */
+  int32_t position_count;
+} msg_stats;
+
+typedef struct msg_done {
+  int32_t length; /* of C at the end */
+  hash16 hash;
+  wire_finish finish;
+  int32_t code;           /* ERR_ when finish is error */
+  wire_string text;       /* sentence for code */
+  wire_string off_reason; /* why speculation was off at the end; empty: it was on */
+  msg_stats stats;
+} msg_done;
+
+typedef struct msg {
+  msg_type type;
+  wire_id to; /* incarnation this frame is meant for; zero only in HELLO, and in an ERROR to one unknown */
+  uint64_t session; /* 0: not about a session */
+  uint32_t epoch;
+  union {
+    msg_hello hello;   /* HELLO, WELCOME */
+    msg_error error;   /* ERROR */
+    msg_ping ping;     /* PING, PONG */
+    msg_open open;     /* OPEN */
+    msg_state state;   /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH */
+    msg_tokens tokens; /* TOKENS */
+    msg_resend resend; /* RESEND */
+    msg_nodes nodes;   /* NODES */
+    msg_reset reset;   /* TREE_RESET */
+    msg_done done;     /* DONE */
+    bool existed;      /* ENDED */
+  } u;                 /* END, BYE: nothing */
+} msg;
+
+const char *msg_name(msg_type type); /* "HELLO", ...; "?" */

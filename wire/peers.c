@@ -1,0 +1,94 @@
+#include "wire/peers.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int peers_init(peers *p) {
+  *p = (peers){.slots = calloc(PEERS_MAX, sizeof *p->slots),
+               .buckets = malloc(PEERS_MAX * sizeof *p->buckets)};
+  if (!p->slots || !p->buckets) {
+    peers_fini(p);
+    return ERR_NOMEM;
+  }
+  for (int32_t i = 0; i < PEERS_MAX; i++) p->buckets[i] = -1;
+  return ERR_OK;
+}
+
+void peers_fini(peers *p) {
+  free(p->slots);
+  free(p->buckets);
+  *p = (peers){0};
+}
+
+static int32_t *bucket_of(peers *p, const void *routing, size_t size) {
+  hash16 h = hash_bytes(routing, size);
+  return &p->buckets[(h.bytes[0] | h.bytes[1] << 8) % PEERS_MAX];
+}
+
+/* The link in a bucket's chain that leads to `gone`. */
+static int32_t *chain_to(peers *p, const peer *gone) {
+  int32_t *at = bucket_of(p, gone->routing, gone->routing_size), slot = (int32_t)(gone - p->slots);
+  while (*at != slot) at = &p->slots[*at].next;
+  return at;
+}
+
+void peers_remove(peers *p, peer *gone) {
+  assert(gone->id);
+  if (gone->pinned)
+    p->pinned_count--;
+  else
+    *chain_to(p, gone) = gone->next;
+  gone->id = 0;
+}
+
+/* A free slot, or that of the longest silent peer that is not pinned. */
+static peer *take_slot(peers *p) {
+  peer *oldest = NULL;
+  for (int32_t i = 0; i < PEERS_MAX; i++) {
+    peer *candidate = &p->slots[i];
+    if (candidate->id == 0) return candidate;
+    if (!candidate->pinned && (!oldest || candidate->used < oldest->used)) oldest = candidate;
+  }
+  assert(oldest); /* PEERS_PINNED_MAX leaves room */
+  peers_remove(p, oldest);
+  p->forgotten++;
+  return oldest;
+}
+
+static peer *fill_slot(peers *p, void *link, bool pinned) {
+  peer *fresh = take_slot(p);
+  *fresh = (peer){.link = link, .pinned = pinned, .used = ++p->turn, .next = -1};
+  fresh->id = ++p->serial * PEERS_MAX + (uint64_t)(fresh - p->slots);
+  return fresh;
+}
+
+peer *peers_of_routing(peers *p, void *link, const void *routing, size_t size) {
+  assert(size <= PEERS_ROUTING_MAX);
+  int32_t *bucket = bucket_of(p, routing, size);
+  for (int32_t i = *bucket; i >= 0; i = p->slots[i].next) {
+    peer *known = &p->slots[i];
+    if (known->routing_size != size || memcmp(known->routing, routing, size) != 0) continue;
+    known->used = ++p->turn;
+    return known;
+  }
+  peer *fresh = fill_slot(p, link, false);
+  memcpy(fresh->routing, routing, size);
+  fresh->routing_size = (uint32_t)size;
+  fresh->next = *bucket;
+  *bucket = (int32_t)(fresh - p->slots);
+  return fresh;
+}
+
+peer *peers_pin(peers *p, void *link) {
+  if (p->pinned_count == PEERS_PINNED_MAX) return NULL;
+  p->pinned_count++;
+  return fill_slot(p, link, true);
+}
+
+peer *peers_find(peers *p, peer_id id) {
+  peer *found = &p->slots[id % PEERS_MAX];
+  if (id == 0 || found->id != id) return NULL;
+  found->used = ++p->turn;
+  return found;
+}

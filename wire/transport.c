@@ -1,0 +1,410 @@
+#include "wire/transport.h"
+
+#include "wire/codec.h"
+#include "wire/endpoint.h"
+#include "wire/peers.h"
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define TRANSPORT_QUEUE         4096 /* messages a direction and peer */
+#define TRANSPORT_LINGER_MS     200
+#define TRANSPORT_HANDSHAKE_MS  2000
+#define TRANSPORT_RECONNECT_MS  50
+#define TRANSPORT_RECONNECT_MAX 2000
+#define TRANSPORT_HEARTBEAT_MS  500
+#define TRANSPORT_HEARTBEAT_OUT 1500
+#define TRANSPORT_HEARTBEAT_TTL 3000
+#define TRANSPORT_TURN_MAX      256 /* messages taken from one socket before the loop looks at others */
+
+/* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
+typedef struct channel {
+  transport *owner;
+  void *socket; /* NULL: closed */
+  uv_poll_t poll;
+  bool router;
+  bool look;          /* may hold messages although its descriptor is silent */
+  peer_id peer;       /* of a DEALER */
+  codec_buffer hello; /* of a DEALER: waits for the connection; size 0: none */
+  struct channel *next;
+} channel;
+
+struct transport {
+  uv_loop_t *loop;
+  transport_options options;
+  void *context;
+  channel *channels;
+  peers peers;
+  uint64_t channel_serial;
+  codec_buffer out;
+  arena in;
+  uv_prepare_t prepare;
+  uv_idle_t idle; /* active: the loop does not sleep, a socket still holds messages */
+  int handles;    /* of uv, not yet closed */
+  transport_counters counters;
+};
+
+/* --- sockets --- */
+
+typedef struct socket_option {
+  int option, value;
+} socket_option;
+
+static bool set_options(void *socket, const socket_option *list, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (zmq_setsockopt(socket, list[i].option, &list[i].value, sizeof list[i].value) != 0) return false;
+  return true;
+}
+
+/* Everything is set before bind or connect: later it would not hold for what exists already. */
+static bool set_common_options(void *socket, bool ipv6) {
+  const socket_option list[] = {
+      {ZMQ_SNDHWM, TRANSPORT_QUEUE},
+      {ZMQ_RCVHWM, TRANSPORT_QUEUE},
+      {ZMQ_LINGER, TRANSPORT_LINGER_MS},
+      {ZMQ_IMMEDIATE, 1},
+      {ZMQ_HANDSHAKE_IVL, TRANSPORT_HANDSHAKE_MS},
+      {ZMQ_RECONNECT_IVL, TRANSPORT_RECONNECT_MS},
+      {ZMQ_RECONNECT_IVL_MAX, TRANSPORT_RECONNECT_MAX},
+      {ZMQ_HEARTBEAT_IVL, TRANSPORT_HEARTBEAT_MS},
+      {ZMQ_HEARTBEAT_TIMEOUT, TRANSPORT_HEARTBEAT_OUT},
+      {ZMQ_HEARTBEAT_TTL, TRANSPORT_HEARTBEAT_TTL},
+      {ZMQ_IPV6, ipv6},
+  };
+  const int64_t frame_max = WIRE_FRAME_MAX;
+  return set_options(socket, list, sizeof list / sizeof list[0]) &&
+         zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max) == 0;
+}
+
+static bool set_router_options(void *socket) {
+  const socket_option list[] = {{ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}};
+  return set_options(socket, list, sizeof list / sizeof list[0]);
+}
+
+/* The same for all reconnects of this channel, another for every channel and every start of a program; the
+ * first byte must not be zero. */
+static bool set_dealer_options(transport *t, void *socket) {
+  uint8_t routing[1 + sizeof t->options.self.bytes + sizeof t->channel_serial] = {1};
+  uint64_t serial = ++t->channel_serial;
+  memcpy(routing + 1, t->options.self.bytes, sizeof t->options.self.bytes);
+  memcpy(routing + 1 + sizeof t->options.self.bytes, &serial, sizeof serial);
+  return zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0;
+}
+
+static void on_handle_closed(transport *t) {
+  if (--t->handles > 0) return;
+  peers_fini(&t->peers);
+  arena_fini(&t->in);
+  codec_buffer_fini(&t->out);
+  free(t);
+}
+
+static void on_poll_closed(uv_handle_t *h) {
+  channel *c = h->data;
+  transport *t = c->owner;
+  for (channel **at = &t->channels; *at; at = &(*at)->next)
+    if (*at == c) {
+      *at = c->next;
+      break;
+    }
+  codec_buffer_fini(&c->hello);
+  free(c);
+  on_handle_closed(t);
+}
+
+static void channel_close(channel *c) {
+  if (!c->socket) return;
+  uv_close((uv_handle_t *)&c->poll, on_poll_closed); /* takes the descriptor out of the loop at once */
+  zmq_close(c->socket);
+  c->socket = NULL;
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events);
+
+static bool channel_watch(channel *c) {
+  int fd;
+  size_t size = sizeof fd;
+  if (zmq_getsockopt(c->socket, ZMQ_FD, &fd, &size) != 0) return false;
+  if (uv_poll_init(c->owner->loop, &c->poll, fd) != 0) return false;
+  int code = uv_poll_start(&c->poll, UV_READABLE, on_readable);
+  assert(code == 0);
+  c->poll.data = c;
+  c->look = true;
+  c->next = c->owner->channels;
+  c->owner->channels = c;
+  c->owner->handles++;
+  return true;
+}
+
+static bool set_role_options(channel *c) {
+  return c->router ? set_router_options(c->socket) : set_dealer_options(c->owner, c->socket);
+}
+
+/* A watched socket with its options, not yet bound or connected; NULL and *e. */
+static channel *channel_open(transport *t, bool router, bool ipv6, err *e) {
+  channel *c = calloc(1, sizeof *c);
+  if (!c) {
+    err_set(e, ERR_NOMEM, "out of memory for a socket");
+    return NULL;
+  }
+  *c = (channel){.owner = t, .router = router};
+  c->socket = zmq_socket(t->context, router ? ZMQ_ROUTER : ZMQ_DEALER);
+  if (c->socket && set_common_options(c->socket, ipv6) && set_role_options(c) && channel_watch(c)) return c;
+  err_set(e, ERR_IO, "cannot make a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+  if (c->socket) zmq_close(c->socket);
+  free(c);
+  return NULL;
+}
+
+/* --- sending --- */
+
+static bool socket_send(channel *c, const void *data, size_t size, int flags) {
+  int sent;
+  do sent = zmq_send(c->socket, data, size, flags | ZMQ_DONTWAIT);
+  while (sent < 0 && zmq_errno() == EINTR);
+  return sent >= 0;
+}
+
+/* A send may take in the signal that messages have come: `look` makes up for it before the loop sleeps. */
+static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) {
+  c->look = true;
+  if (c->router && !socket_send(c, to->routing, to->routing_size, ZMQ_SNDMORE)) return false;
+  return socket_send(c, frame->data, frame->size, 0);
+}
+
+/* The first message of a connection is asked for before the connection is up: it waits here, so that nobody
+ * waits for its repetition. Everything later is dropped while a peer is away. */
+static bool hold_hello(channel *c, const codec_buffer *frame) {
+  if (c->router) return false;
+  uint8_t *data = realloc(c->hello.data, frame->size);
+  if (!data) return false;
+  memcpy(data, frame->data, frame->size);
+  c->hello = (codec_buffer){data, frame->size, frame->size};
+  return true;
+}
+
+static void release_hello(channel *c) {
+  int events = 0;
+  size_t size = sizeof events;
+  if (c->hello.size == 0 || zmq_getsockopt(c->socket, ZMQ_EVENTS, &events, &size) != 0) return;
+  if (events & ZMQ_POLLIN) c->look = true;
+  if (!(events & ZMQ_POLLOUT) || !channel_send(c, NULL, &c->hello)) return;
+  c->hello.size = 0;
+  c->owner->counters.sent++;
+}
+
+bool transport_send(transport *t, peer_id id, const msg *m) {
+  err e = {0};
+  peer *to = peers_find(&t->peers, id);
+  channel *c = to ? to->link : NULL;
+  if (c && codec_encode(m, &t->out, &e) != ERR_OK) {
+    log_line(t->options.log, LOG_ERROR, "a message was not sent: %s", e.text);
+    c = NULL;
+  }
+  if (c && channel_send(c, to, &t->out)) {
+    if (m->type == MSG_HELLO) c->hello.size = 0; /* an older one is not needed any more */
+    t->counters.sent++;
+    return true;
+  }
+  if (c && m->type == MSG_HELLO && hold_hello(c, &t->out)) return true;
+  t->counters.dropped++;
+  return false;
+}
+
+/* --- receiving --- */
+
+/* ERROR is never answered by ERROR: two programs that do not understand each other must not talk for ever. */
+static void refuse_frame(transport *t, peer *from, const msg *m, const err *e) {
+  t->counters.bad_frames++;
+  uint64_t bad = ++from->bad_frames;
+  if ((bad & (bad - 1)) == 0) /* the 1st, 2nd, 4th, 8th...: a hostile peer does not fill the log */
+    log_line(t->options.log, LOG_WARNING, "bad frame %" PRIu64 " of peer %" PRIu64 " refused: %s", bad,
+             from->id, e->text);
+  if (m->type == MSG_ERROR) return;
+  msg reply = {.type = MSG_ERROR, .session = m->session, .epoch = m->epoch};
+  reply.u.error = (msg_error){e->code, {e->text, (uint32_t)strlen(e->text)}};
+  transport_send(t, from->id, &reply);
+}
+
+static void take_frame(transport *t, peer *from, const void *data, size_t size) {
+  msg m;
+  err e = {0};
+  arena_reset(&t->in);
+  if (codec_decode(data, size, &t->in, &m, &e) != ERR_OK) {
+    refuse_frame(t, from, &m, &e);
+    return;
+  }
+  t->counters.received++;
+  t->options.on_message(t->options.context, from->id, &m);
+}
+
+typedef enum { TAKE_NONE, TAKE_PART, TAKE_LAST } take;
+
+static take part_receive(channel *c, zmq_msg_t *part) {
+  int size;
+  do size = zmq_msg_recv(part, c->socket, ZMQ_DONTWAIT);
+  while (size < 0 && zmq_errno() == EINTR);
+  if (size < 0) return TAKE_NONE;
+  return zmq_msg_more(part) ? TAKE_PART : TAKE_LAST;
+}
+
+static void refuse_parts(transport *t, peer *from) {
+  err e;
+  err_set(&e, ERR_PROTOCOL, "R-PARTS: a message is one frame in one part");
+  refuse_frame(t, from, &(msg){0}, &e);
+}
+
+/* One message, whole: a ROUTER's begins with the part that says who sent it. False: none waits. */
+static bool channel_receive(channel *c) {
+  transport *t = c->owner;
+  zmq_msg_t part;
+  zmq_msg_init(&part);
+  take got = part_receive(c, &part);
+  bool any = got != TAKE_NONE;
+  peer *from = NULL;
+  if (any && c->router) {
+    from = peers_of_routing(&t->peers, c, zmq_msg_data(&part), zmq_msg_size(&part));
+    got = got == TAKE_PART ? part_receive(c, &part) : TAKE_NONE;
+  } else if (any) {
+    from = peers_find(&t->peers, c->peer);
+  }
+  if (got == TAKE_LAST) {
+    take_frame(t, from, zmq_msg_data(&part), zmq_msg_size(&part));
+  } else if (any) {
+    while (got == TAKE_PART) got = part_receive(c, &part);
+    refuse_parts(t, from);
+  }
+  zmq_msg_close(&part);
+  return any;
+}
+
+/* ZMQ_FD is edge-triggered: take until nothing is left, or come back before the loop sleeps. */
+static void channel_drain(channel *c) {
+  c->look = false;
+  for (int i = 0; i < TRANSPORT_TURN_MAX; i++) {
+    if (!c->socket) return; /* the owner disconnected it */
+    if (channel_receive(c)) continue;
+    release_hello(c);
+    return;
+  }
+  c->look = true;
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events) {
+  (void)events;
+  if (status == 0) channel_drain(poll->data);
+}
+
+static void on_idle(uv_idle_t *idle) {
+  (void)idle;
+}
+
+/* Just before the loop would sleep. It does not when something came: one turn of the loop then ends here too.
+ */
+static void on_prepare(uv_prepare_t *prepare) {
+  transport *t = prepare->data;
+  uint64_t before = t->counters.received;
+  for (channel *c = t->channels; c; c = c->next)
+    if (c->look && c->socket) channel_drain(c);
+  bool again = t->counters.received != before;
+  for (channel *c = t->channels; c; c = c->next) again |= c->look && c->socket;
+  if (uv_is_closing((uv_handle_t *)&t->idle)) return;
+  if (again)
+    uv_idle_start(&t->idle, on_idle);
+  else
+    uv_idle_stop(&t->idle);
+}
+
+/* --- life --- */
+
+int transport_open(transport **out, uv_loop_t *loop, const transport_options *o, err *e) {
+  transport *t = calloc(1, sizeof *t);
+  if (!t || peers_init(&t->peers) != ERR_OK || !(t->context = zmq_ctx_new())) {
+    if (t) peers_fini(&t->peers);
+    free(t);
+    return err_set(e, ERR_NOMEM, "out of memory for the transport");
+  }
+  t->loop = loop;
+  t->options = *o;
+  arena_init(&t->in, CODEC_ARENA_MAX);
+  t->prepare.data = t->idle.data = t;
+  uv_prepare_init(loop, &t->prepare);
+  uv_idle_init(loop, &t->idle);
+  uv_prepare_start(&t->prepare, on_prepare);
+  uv_unref((uv_handle_t *)&t->prepare); /* sockets alone keep the loop alive */
+  uv_unref((uv_handle_t *)&t->idle);
+  t->handles = 2;
+  *out = t;
+  return ERR_OK;
+}
+
+static void on_closed(uv_handle_t *h) {
+  on_handle_closed(h->data);
+}
+
+void transport_close(transport *t) {
+  if (!t) return;
+  uv_close((uv_handle_t *)&t->prepare, on_closed);
+  uv_close((uv_handle_t *)&t->idle, on_closed);
+  for (channel *c = t->channels; c; c = c->next) channel_close(c);
+  while (zmq_ctx_term(t->context) != 0 && zmq_errno() == EINTR) continue;
+}
+
+static int bind_failed(const char *endpoint, err *e) {
+  int reason = zmq_errno();
+  if (reason == EADDRINUSE)
+    return err_set(e, ERR_IO,
+                   "endpoint %s is in use: end the program that listens there or choose another port",
+                   endpoint);
+  if (reason == EACCES)
+    return err_set(e, ERR_IO,
+                   "endpoint %s may not be bound by this user: choose a port above 1023 or another path",
+                   endpoint);
+  return err_set(e, ERR_IO, "cannot bind %s: %s; check the address and that its folder exists", endpoint,
+                 zmq_strerror(reason));
+}
+
+int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound_size, err *e) {
+  char address[ENDPOINT_MAX];
+  int code = endpoint_check_bind(endpoint, t->options.allow_plaintext, address, e);
+  if (code != ERR_OK) return code;
+  channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
+  if (!c) return ERR_IO;
+  if (zmq_bind(c->socket, address) != 0)
+    code = bind_failed(endpoint, e);
+  else if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
+    code = err_set(e, ERR_ARG, "no room for the address of %s", endpoint);
+  if (code != ERR_OK) channel_close(c);
+  return code;
+}
+
+peer_id transport_connect(transport *t, const char *endpoint, err *e) {
+  if (endpoint_check(endpoint, e) != ERR_OK) return 0;
+  channel *c = channel_open(t, false, endpoint_is_ipv6(endpoint), e);
+  if (!c) return 0;
+  peer *made = peers_pin(&t->peers, c);
+  if (made && zmq_connect(c->socket, endpoint) == 0) return c->peer = made->id;
+  if (made) {
+    err_set(e, ERR_ARG, "cannot connect to %s: %s; check the address", endpoint, zmq_strerror(zmq_errno()));
+    peers_remove(&t->peers, made);
+  } else {
+    err_set(e, ERR_FULL, "%d connections are open, no more are allowed: end some first", PEERS_PINNED_MAX);
+  }
+  channel_close(c);
+  return 0;
+}
+
+void transport_disconnect(transport *t, peer_id id) {
+  peer *gone = peers_find(&t->peers, id);
+  if (!gone) return;
+  channel *c = gone->link;
+  peers_remove(&t->peers, gone);
+  if (!c->router) channel_close(c);
+}
+
+transport_counters transport_count(const transport *t) {
+  return t->counters;
+}

@@ -753,6 +753,54 @@ static void test_names(void **state) {
   assert_string_equal(msg_name((msg_type)99), "?");
 }
 
+/* The page names every rule that a bad vector breaks, every limit, and every error with its number. */
+static char *page_read(void) {
+  const char *path = TANDEM_SOURCE_DIR "/wire/PROTOCOL.md";
+  static char page[200000];
+  FILE *f = fopen(path, "rb");
+  if (!f) fail_msg("%s is missing", path);
+  size_t size = fread(page, 1, sizeof page - 1, f);
+  fclose(f);
+  assert_true(size < sizeof page - 1);
+  page[size] = 0;
+  return page;
+}
+
+static void page_has(const char *page, const char *format, ...) {
+  char wanted[200];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(wanted, sizeof wanted, format, args);
+  va_end(args);
+  if (!strstr(page, wanted)) fail_msg("wire/PROTOCOL.md does not say \"%s\"", wanted);
+}
+
+static void test_page(void **state) {
+  (void)state;
+  const char *page = page_read();
+  json_t *index = index_read("bad.json"), *entry;
+  size_t i;
+  json_array_foreach(index, i, entry)
+      page_has(page, "| **%s** |", json_string_value(json_object_get(entry, "rule")));
+  json_decref(index);
+#define PAGE_ERROR(name, number, text) page_has(page, "| %d | %s |", number, text);
+  ERR_LIST(PAGE_ERROR)
+#undef PAGE_ERROR
+#define PAGE_TYPE(name, number) page_has(page, "| %d | %s |", number, #name);
+  MSG_LIST(PAGE_TYPE)
+#undef PAGE_TYPE
+  page_has(page, "| bytes of a frame | %u |", WIRE_FRAME_MAX);
+  page_has(page, "| depth of arrays | %d |", WIRE_DEPTH_MAX);
+  page_has(page, "| length of C, and every position | %d |", WIRE_CONTEXT_MAX);
+  page_has(page, "| tokens in one OPEN | %d |", WIRE_TOKENS_MAX);
+  page_has(page, "| tokens in one TOKENS | %d |", WIRE_BURST_MAX);
+  page_has(page, "| nodes in one NODES | %d |", WIRE_NODES_MAX);
+  page_has(page, "| budget (nodes in one verify) | %d |", WIRE_BUDGET_MAX);
+  page_has(page, "| stop tokens | %d |", WIRE_STOPS_MAX);
+  page_has(page, "| entries of accepted_per_pos | %d |", WIRE_POSITIONS_MAX);
+  page_has(page, "| bytes of a str | %d |", WIRE_STRING_MAX);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_good),
@@ -768,6 +816,7 @@ int main(void) {
       cmocka_unit_test(test_pure_noise),
       cmocka_unit_test(test_hash_golden),
       cmocka_unit_test(test_names),
+      cmocka_unit_test(test_page),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -412,9 +412,9 @@ static int scan_value(reader *r) {
     int code = scan_next(r, &t);
     if (code != ERR_OK) return code;
     if (depth == 0 && t.type != MPACK_TOKEN_ARRAY) return refuse(&r->at, RULE_FRAME_ARRAY, "is not an array");
+    if (t.type == MPACK_TOKEN_ARRAY && depth == WIRE_DEPTH_MAX)
+      return refuse(&r->at, RULE_FRAME_DEPTH, "nests arrays deeper than %d", WIRE_DEPTH_MAX);
     if (t.type == MPACK_TOKEN_ARRAY && t.length > 0) {
-      if (depth == WIRE_DEPTH_MAX)
-        return refuse(&r->at, RULE_FRAME_DEPTH, "nests arrays deeper than %d", WIRE_DEPTH_MAX);
       open[depth++] = t.length;
       continue;
     }

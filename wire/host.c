@@ -79,6 +79,7 @@ static void carry_out(host *h, actions *a) {
 static void one_step(host *h, const event *e) {
   const machine *m = &h->options.machine;
   m->step(m->self, e, clock_us(), &h->actions);
+  if (h->options.after_step) h->options.after_step(h->options.context);
   carry_out(h, &h->actions);
 }
 
@@ -112,10 +113,9 @@ static void look_at_deadline(host *h, bool after_tick) {
   arm(h, at);
 }
 
-static void after_step(host *h, bool tick) {
+static void end_step(host *h, bool tick) {
   give_connected(h);
   h->stepping = false;
-  if (h->options.after_step) h->options.after_step(h->options.context);
   look_at_deadline(h, tick);
 }
 
@@ -124,14 +124,14 @@ void host_step(host *h, const event *e) {
   if (!h->options.machine.step) return;
   h->stepping = true;
   one_step(h, e);
-  after_step(h, e->kind == EVENT_TICK);
+  end_step(h, e->kind == EVENT_TICK);
 }
 
 void host_perform(host *h, actions *a) {
   assert(!h->stepping && h->options.machine.step);
   h->stepping = true;
   carry_out(h, a);
-  after_step(h, false);
+  end_step(h, false);
 }
 
 void host_wake(host *h) { look_at_deadline(h, false); }

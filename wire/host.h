@@ -18,7 +18,9 @@ typedef struct host_options {
   wire_id self;              /* the program's incarnation */
   bool allow_plaintext;
   const logger *log;
-  void (*after_step)(void *context); /* after every step, e.g. to feed the engine; may be NULL */
+  /* After every step of the machine and before its messages go out, which takes longer: the engine is fed first.
+   * May be NULL. */
+  void (*after_step)(void *context);
   void *context;
 } host_options;
 

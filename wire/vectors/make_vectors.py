@@ -387,9 +387,10 @@ def make_story():
          "4 tokens = 2 forwards + 2 accepted.")
     step("ack", "O→T", "ACK", at([11, 12, 90, 91]), "")
     step("end", "O→T", "END", {}, "The request is over: the session is released.")
+    step("end", "O→D", "END", {}, "At the draft as well.")
     step("ended", "T→O", "ENDED", dict(existed=True), "")
-    step("detach", "T→D", "DETACH", dict(reason="the session has ended"), "")
-    step("end", "O→D", "END", {}, "")
+    step("detach", "D→T", "DETACH", dict(reason="the session has ended"),
+         "Politeness. The target has already forgotten the session and answers ERROR(gone), which the draft ignores.")
     step("ended", "D→O", "ENDED", dict(existed=True), "")
 
 
@@ -456,6 +457,7 @@ def make_bad():
     bad("frame_float64", "R-FRAME-FLOAT", b"\x95\x16" + to + rest + b"\xcb" + struct.pack(">d", 1.0), "frame")
     bad("frame_deep", "R-FRAME-DEPTH", b"\x91" * 9 + b"\x00", "frame nests", LIMIT)
     bad("frame_deep_inside", "R-FRAME-DEPTH", b"\x95\x16" + to + rest + b"\x91" * 8 + b"\x00", "frame", LIMIT)
+    bad("frame_deep_empty", "R-FRAME-DEPTH", b"\x91" * 8 + b"\x90", "frame nests arrays", LIMIT)
     bad("frame_bottomless", "R-FRAME-DEPTH", b"\x91" * 100000, "deeper than 8", LIMIT)
 
     # The envelope.

@@ -1,0 +1,599 @@
+"""The command line as a user meets it: real programs, the real model, loopback sockets.
+
+TANDEM_BIN: folder of the three programs (default build/release/bin).
+"""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
+TANDEM = str(BIN / "tandem")
+MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
+PROMPT = "Why is the sky blue?"
+TIME_LIMIT = 300  # seconds; sanitized builds are slow
+
+OK, FAILED, USAGE, BAD_MODEL, INPUT, WORKER, IO = 0, 1, 2, 3, 6, 7, 8
+TERMINATED, INTERRUPTED = 143, 130
+
+
+def tandem(*args, stdin=b"", env=None):
+    """Runs a command to its end: (status, stdout, stderr), bytes and text."""
+    done = subprocess.run([TANDEM, *args], input=stdin, capture_output=True, timeout=TIME_LIMIT, env=env)
+    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+def answer(*args, stdin=b""):
+    """The JSON object of a `run` that must succeed."""
+    status, out, errors = tandem("run", "-m", MODEL, "--json", *args, stdin=stdin)
+    assert status == OK, errors
+    assert out.count(b"\n") == 1 and out.endswith(b"\n"), out
+    return json.loads(out)
+
+
+def tokenize(text, *flags):
+    status, out, errors = tandem("tokenize", "-m", MODEL, "--json", *flags, stdin=text)
+    assert status == OK, errors
+    return json.loads(out)["token_ids"]
+
+
+def detokenize(ids):
+    status, out, errors = tandem("detokenize", "-m", MODEL, stdin=json.dumps(ids).encode())
+    assert status == OK, errors
+    return out.decode()
+
+
+def children_of(pid):
+    """Programs whose parent is `pid`."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def one_error(errors):
+    """Lines of stderr that are errors, of any of the programs."""
+    return [line for line in errors.splitlines() if "error: " in line]
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        for needed in (TANDEM, MODEL):
+            if not os.path.exists(needed):
+                raise AssertionError(f"{needed} is missing: run scripts/get_model.sh and build, or scripts/run.sh")
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-test-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def refused(self, status, phrase, *args, stdin=b"", env=None):
+        """The command fails with this status, says why in one place, and writes nothing to stdout."""
+        got, out, errors = tandem(*args, stdin=stdin, env=env)
+        self.assertEqual(got, status, errors)
+        self.assertEqual(out, b"")
+        self.assertIn(phrase, errors)
+        self.assertLessEqual(len(errors.splitlines()), 3, errors)
+        return errors
+
+
+class Help(Case):
+    def test_version_names_commit_and_numerics(self):
+        status, out, _ = tandem("--version")
+        text = out.decode()
+        self.assertEqual(status, OK)
+        for program in ("tandem ", "tandem-target ", "tandem-draft "):
+            self.assertRegex(text, rf"(?m)^{program}\d+\.\d+\.\d+ \([0-9a-f]{{12}}|unknown\)")
+        self.assertIn("numerics", text)
+        self.assertIn(answer(PROMPT, "--max-tokens", "1")["numerics_id"], text)
+
+    def test_help_everywhere(self):
+        status, out, _ = tandem("--help")
+        self.assertEqual(status, OK)
+        for word in ("run", "batch", "tokenize", "detokenize", "doctor", "Exit statuses", "130"):
+            self.assertIn(word, out.decode())
+        for command in ("run", "batch", "tokenize", "detokenize", "doctor"):
+            status, out, _ = tandem(command, "--help")
+            self.assertEqual(status, OK)
+            self.assertIn("--model", out.decode())
+        flags = tandem("run", "--help")[1].decode()
+        for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system threads "
+                     "ctx math budget pace selfcheck json").split():
+            self.assertIn("--" + flag, flags)
+
+    def test_doctor(self):
+        status, out, errors = tandem("doctor", "-m", MODEL)
+        self.assertEqual(status, OK, out.decode() + errors)
+        for word in ("cpu", "memory", "ipc", "tcp", "tandem-target", "tandem-draft", "vocabulary 49152"):
+            self.assertIn(word, out.decode())
+
+    def test_doctor_finds_a_bad_model_and_missing_programs(self):
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUF")
+        status, out, errors = tandem("doctor", "-m", str(bad))
+        self.assertEqual(status, FAILED)
+        self.assertIn("BAD   model", out.decode())
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run([alone, "doctor"], capture_output=True, env={"PATH": ""}, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, FAILED)
+        self.assertEqual(done.stdout.decode().count("BAD   worker"), 2)
+
+
+class BadInput(Case):
+    def test_usage(self):
+        for args, phrase in [
+            ([], "no command"),
+            (["sing"], "no such command"),
+            (["run", PROMPT], "no model"),
+            (["run", "-m", MODEL], "no prompt"),
+            (["run", "-m", MODEL, "two", "prompts"], "in quotes"),
+            (["run", "-m", MODEL, "--tmep", "1", PROMPT], "unrecognized option"),
+            (["run", "-m", MODEL, PROMPT, "--temp"], "requires an argument"),
+            (["run", "-m", MODEL, "--temp", "hot", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--temp", "nan", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--temp", "-1", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--top-p", "0", PROMPT], "top_p"),
+            (["run", "-m", MODEL, "--top-p", "1.5", PROMPT], "--top-p"),
+            (["run", "-m", MODEL, "--min-p", "1", PROMPT], "min_p"),
+            (["run", "-m", MODEL, "--repeat-penalty", "0", PROMPT], "repeat_penalty"),
+            (["run", "-m", MODEL, "--top-k", "3.5", PROMPT], "--top-k"),
+            (["run", "-m", MODEL, "--seed", "-5", PROMPT], "--seed"),
+            (["run", "-m", MODEL, "--seed", "99999999999999999999", PROMPT], "--seed"),
+            (["run", "-m", MODEL, "--max-tokens", "0", PROMPT], "--max-tokens"),
+            (["run", "-m", MODEL, "--max-tokens", "12x", PROMPT], "--max-tokens"),
+            (["run", "-m", MODEL, "--budget", "65", PROMPT], "--budget"),
+            (["run", "-m", MODEL, "--threads", "0", PROMPT], "--threads"),
+            (["run", "-m", MODEL, "--math", "f64", PROMPT], "--math"),
+            (["run", "-m", MODEL, "--pace", "fast", PROMPT], "--pace"),
+            (["run", "-m", MODEL, "--ctx", "9000", PROMPT], "8192"),
+            (["run", "-m", MODEL, "--stop", "", PROMPT], "--stop"),
+            (["run", "-m", MODEL, "--raw", "--system", "x", PROMPT], "--raw"),
+            (["run", "-m", MODEL, "--draft", "magic", PROMPT], "--draft"),
+            (["run", "-m", MODEL, "--draft", "replay:", PROMPT], "replay"),
+            (["run", "-m", MODEL, "--draft", "replay:x.jsonl:2", PROMPT], "replay"),
+            (["run", "-m", MODEL, "--draft", "replay:no_such_file.jsonl:0.5", PROMPT], "no_such_file.jsonl"),
+            (["batch", "-m", MODEL, "in.jsonl"], "two files"),
+            (["batch", "-m", MODEL, "--sessions", "0", "a", "b"], "--sessions"),
+            (["tokenize", "-m", MODEL, "text"], "too many"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(USAGE, phrase, *args)
+        stops = [flag for i in range(17) for flag in ("--stop", f"s{i}")]
+        self.refused(USAGE, "16 times", "run", "-m", MODEL, *stops, PROMPT)
+
+    def test_models(self):
+        data = pathlib.Path(MODEL).read_bytes()
+        files = {
+            "cut": data[: len(data) // 2],
+            "head": data[:100],
+            "empty": b"",
+            "text": b"this is no model\n" * 100,
+            "counts": data[:8] + b"\xff" * 16 + data[24:200],
+            "version": data[:4] + b"\x09" + data[5:4096],
+        }
+        for name, content in files.items():
+            (self.folder / name).write_bytes(content)
+            for command in (["run", PROMPT], ["batch", "-", "-"], ["tokenize"], ["detokenize"]):
+                with self.subTest(name=name, command=command[0]):
+                    self.refused(BAD_MODEL, name, command[0], "-m", str(self.folder / name), *command[1:])
+        self.refused(BAD_MODEL, "no_such.gguf", "run", "-m", "no_such.gguf", PROMPT)
+        self.refused(BAD_MODEL, str(self.folder), "run", "-m", str(self.folder), PROMPT)
+
+    def test_prompts(self):
+        long = b"word " * 5000
+        for args, stdin, phrase in [
+            (["-"], b"", "empty"),
+            (["-"], b"\n", "empty"),
+            ([""], b"", "empty"),
+            (["--raw", ""], b"", "empty"),
+            (["--raw", "\x04\x06"], b"", "empty"),
+            (["-"], b"caf\xe9", "UTF-8"),
+            ([b"caf\xe9"], b"", "UTF-8"),
+            (["--system", b"\xff", PROMPT], b"", "UTF-8"),
+            (["-"], long, "--ctx"),
+            (["--ctx", "8192", "-"], 2 * long, "8192"),
+            (["--ctx", "16", PROMPT], b"", "--ctx"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(INPUT, phrase, "run", "-m", MODEL, *args, stdin=stdin)
+        self.refused(USAGE, "UTF-8", "run", "-m", MODEL, "--stop", b"\xff", PROMPT)
+
+    def test_ids(self):
+        self.refused(INPUT, "UTF-8", "tokenize", "-m", MODEL, stdin=b"a\xff")
+        for ids, phrase in [(b"1 2 x", "'x'"), (b"1 2.5", "2.5"), (b"49152", "49152"), (b"-1", "-1"), (b"[1, 2", "JSON"),
+                            (b'[1, "2"]', "whole"), (b"[1, 99999999]", "99999999"), (b"1\x002", "byte 1")]:
+            with self.subTest(ids=ids):
+                self.refused(INPUT, phrase, "detokenize", "-m", MODEL, stdin=ids)
+
+    def test_programs_that_are_not_there(self):
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run([alone, "run", "-m", MODEL, PROMPT], capture_output=True, env={"PATH": ""},
+                              timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, WORKER)
+        self.assertIn(b"tandem-target", done.stderr)
+
+    def test_a_recording_that_is_none(self):
+        bad = self.folder / "bad.jsonl"
+        bad.write_text("no recording\n")
+        status, out, errors = tandem("run", "-m", MODEL, "--draft", f"replay:{bad}:0.5", PROMPT)
+        self.assertEqual((status, out), (WORKER, b""), errors)
+        self.assertIn("tandem-draft could not start", errors)
+        self.assertIn("line 1", errors)
+
+
+class Text(Case):
+    def test_there_and_back(self):
+        for text in ["", "Hello, world", "  two  spaces\n\n\tand tabs 1234567890", "größer 東京 🙂👩‍👩‍👧 é",
+                     "<|im_start|>user\nhi<|im_end|>\n", "a\0b", "x" * 100000]:
+            with self.subTest(text=text[:20]):
+                ids = tokenize(text.encode())
+                self.assertEqual(detokenize(ids), text)
+                status, out, _ = tandem("tokenize", "-m", MODEL, stdin=text.encode())
+                self.assertEqual([int(n) for n in out.split()], ids)
+                status, out, _ = tandem("detokenize", "-m", MODEL, stdin=out)
+                self.assertEqual(out.decode(), text)
+
+    def test_special_tokens(self):
+        self.assertEqual(tokenize(b"<|im_end|>"), [2])
+        plain = tokenize(b"<|im_end|>", "--no-special")
+        self.assertGreater(len(plain), 1)
+        self.assertEqual(detokenize(plain), "<|im_end|>")
+
+    def test_spellings(self):
+        status, out, _ = tandem("tokenize", "-m", MODEL, "--json", stdin=b"Hello world")
+        self.assertEqual(json.loads(out), {"token_ids": [19556, 905], "tokens": ["Hello", "\u0120world"]})
+
+    def test_half_a_character(self):
+        whole = "🙂"
+        ids = tokenize(whole.encode())
+        self.assertGreater(len(ids), 1)
+        self.assertEqual(detokenize(ids[:-1]), "\ufffd")
+
+    def test_dropped_bytes_are_counted_once(self):
+        status, out, errors = tandem("tokenize", "-m", MODEL, stdin=b"a\x04b\x06\x06c")
+        self.assertEqual(status, OK)
+        self.assertEqual(errors.count("warning"), 1)
+        self.assertIn("3 bytes", errors)
+        status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", "1", "a\x04b")
+        self.assertEqual(status, OK)
+        self.assertEqual(errors.count("warning"), 1)
+        self.assertIn("1 byte", errors)
+
+
+class Run(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.plain = answer(PROMPT, "--draft", "none", "--max-tokens", "60")
+
+    def test_object(self):
+        a = self.plain
+        self.assertEqual(set(a), set("text token_ids prompt_tokens prompt_ids finish_reason seed numerics_id stats".split()))
+        self.assertLessEqual(set("tok_s ttft_ms rounds draft_tokens accepted_tokens rewound_tokens mean_accepted "
+                                 "accepted_per_pos draft_method speculation_off_reason".split()), set(a["stats"]))
+        self.assertEqual(a["prompt_tokens"], len(a["prompt_ids"]))
+        self.assertEqual(len(a["token_ids"]), 60)
+        self.assertEqual(a["finish_reason"], "length")
+        self.assertEqual(detokenize(a["token_ids"]), a["text"])
+        self.assertEqual(a["stats"]["draft_method"], "none")
+        self.assertEqual(a["stats"]["rounds"], 0)
+        self.assertIn("<|im_start|>user\n" + PROMPT + "<|im_end|>\n<|im_start|>assistant\n", detokenize(a["prompt_ids"]))
+
+    def test_stdout_is_the_answer_alone(self):
+        status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", "60", PROMPT)
+        self.assertEqual(status, OK)
+        self.assertEqual(out.decode(), self.plain["text"])
+        line = errors.splitlines()[-1]
+        for word in ("60 tokens", "tok/s", "first token", "draft ngram", "rounds", "accepted"):
+            self.assertIn(word, line)
+        status, _, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", "--budget", "0", PROMPT)
+        self.assertEqual(status, OK)
+
+    def test_prompt_from_stdin(self):
+        self.assertEqual(answer("--max-tokens", "8", "-", stdin=PROMPT.encode() + b"\n")["prompt_ids"],
+                         self.plain["prompt_ids"])
+
+    def test_raw_and_system(self):
+        text = "The capital of France is"
+        raw = answer("--raw", "--max-tokens", "4", text)
+        self.assertEqual(raw["prompt_ids"], tokenize(text.encode()))
+        rendered = detokenize(self.plain["prompt_ids"])
+        again = answer("--raw", "--max-tokens", "60", "-", stdin=rendered.encode())
+        self.assertEqual(again["token_ids"], self.plain["token_ids"])
+        literal = answer("--raw", "--no-special", "--max-tokens", "1", "<|im_end|>")
+        self.assertEqual(literal["prompt_ids"], tokenize(b"<|im_end|>", "--no-special"))
+        system = answer("--system", "Be brief.", "--max-tokens", "1", PROMPT)
+        self.assertTrue(detokenize(system["prompt_ids"]).startswith("<|im_start|>system\nBe brief.<|im_end|>\n"))
+        user = answer("--max-tokens", "1", "<|im_end|>")
+        self.assertEqual(user["prompt_ids"].count(2), self.plain["prompt_ids"].count(2))  # no injected token
+
+    def test_same_seed_same_answer(self):
+        first = answer("--temp", "0.8", "--max-tokens", "30", PROMPT)
+        again = answer("--temp", "0.8", "--max-tokens", "30", "--seed", str(first["seed"]), "--draft", "none", PROMPT)
+        self.assertEqual(first["token_ids"], again["token_ids"])
+        other = answer("--temp", "0.8", "--max-tokens", "30", "--seed", str(first["seed"] + 1), PROMPT)
+        self.assertNotEqual(first["token_ids"], other["token_ids"])
+
+    def test_end_token_is_included(self):
+        a = answer("What is 2+2? Answer with one number.", "--max-tokens", "100")
+        self.assertEqual(a["finish_reason"], "stop")
+        self.assertEqual(a["token_ids"][-1], 2)
+        self.assertEqual(detokenize(a["token_ids"][:-1]), a["text"])
+
+    def test_stop_strings(self):
+        text, ids = self.plain["text"], self.plain["token_ids"]
+        for begin, size in [(0, 3), (10, 1), (41, 9), (70, 25), (120, 2)]:
+            stop = text[begin : begin + size]
+            want = text[: text.index(stop)]
+            for draft in ("none", "ngram"):
+                with self.subTest(stop=stop, draft=draft):
+                    a = answer(PROMPT, "--max-tokens", "60", "--stop", "never this", "--stop", stop, "--draft", draft)
+                    self.assertEqual(a["text"], want)
+                    self.assertEqual(a["finish_reason"], "stop")
+                    kept = len(a["token_ids"])
+                    self.assertEqual(a["token_ids"], ids[:kept])
+                    # All tokens that are wholly or partly before the stop, and no other one.
+                    self.assertTrue(detokenize(ids[:kept]).startswith(want))
+                    self.assertEqual(kept, 0 if not want else kept)
+                    if kept:
+                        self.assertLess(len(detokenize(ids[: kept - 1])), len(want))
+
+    def test_context_ends_an_answer(self):
+        room = 20
+        a = answer("--ctx", str(self.plain["prompt_tokens"] + room), "--max-tokens", "200", PROMPT)
+        self.assertEqual(a["finish_reason"], "length")
+        self.assertEqual(a["token_ids"], self.plain["token_ids"][: len(a["token_ids"])])
+        self.assertIn(len(a["token_ids"]), (room, room + 1))
+
+    def test_speculation_that_is_off_is_loud(self):
+        sky = ["run", "-m", MODEL, "--max-tokens", "40", "--json", PROMPT]
+        status, out, errors = tandem(*sky)
+        reason = json.loads(out)["stats"]["speculation_off_reason"]
+        self.assertEqual("SPECULATION WAS OFF" in errors, reason is not None)
+        if reason:
+            self.assertIn(reason, errors)
+
+
+class Ends(Case):
+    """However it ends: what there is, no orphan, no file left."""
+
+    def start(self, *args, **more):
+        env = dict(os.environ, TMPDIR=str(self.folder))
+        self.process = subprocess.Popen([TANDEM, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, **more)
+        self.addCleanup(self.process.stdout.close)
+        self.addCleanup(self.process.stderr.close)
+        self.addCleanup(self.process.kill)
+        return self.process
+
+    def start_story(self, *flags):
+        """A long answer that has begun; its programs."""
+        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", *flags, "Tell me a long story.")
+        self.assertTrue(p.stdout.peek(1))
+        self.assertEqual(len(children_of(p.pid)), 2)
+        return p, children_of(p.pid)
+
+    def nothing_left(self, children):
+        self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+        self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_signals(self):
+        for number, status in [(signal.SIGINT, INTERRUPTED), (signal.SIGTERM, TERMINATED), (signal.SIGHUP, 129)]:
+            with self.subTest(signal=number):
+                p, children = self.start_story()
+                p.send_signal(number)
+                out, errors = p.communicate(timeout=TIME_LIMIT)
+                self.assertEqual(p.returncode, status)
+                self.assertGreater(len(out), 0)
+                out.decode()
+                self.assertIn("(cancelled)", errors.decode().splitlines()[-1])
+                self.nothing_left(children)
+
+    def test_interrupted_json(self):
+        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", "--json", "Tell me a long story.")
+        self.assertTrue(wait_until(lambda: len(children_of(p.pid)) == 2))
+        time.sleep(1)
+        p.send_signal(signal.SIGINT)
+        out, _ = p.communicate(timeout=TIME_LIMIT)
+        a = json.loads(out)
+        self.assertEqual((p.returncode, a["finish_reason"]), (INTERRUPTED, "cancelled"))
+        self.assertEqual(detokenize(a["token_ids"]).rstrip("\ufffd"), a["text"].rstrip("\ufffd"))
+
+    def test_interrupted_before_it_began(self):
+        p = self.start("run", "-m", MODEL, PROMPT)
+        self.assertTrue(wait_until(lambda: children_of(p.pid)))
+        children = children_of(p.pid)
+        p.send_signal(signal.SIGINT)
+        out, errors = p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, INTERRUPTED, errors)
+        self.nothing_left(children)
+
+    def test_stopped_child_does_not_hold_it(self):
+        p, children = self.start_story()
+        for child in children:
+            os.kill(child, signal.SIGSTOP)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, INTERRUPTED)
+        self.nothing_left(children)
+
+    def test_killed(self):
+        p, children = self.start_story()
+        os.kill(children[0], signal.SIGSTOP)  # even this one goes
+        p.kill()
+        p.communicate(timeout=TIME_LIMIT)
+        self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+
+    def test_nobody_reads(self):
+        p, children = self.start_story()
+        p.stdout.close()
+        p.wait(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, IO)
+        self.assertIn(b"cannot write", p.stderr.read())
+        self.nothing_left(children)
+
+    def test_slow_reader(self):
+        """A reader that sleeps longer than a silent peer is waited for: nothing is lost."""
+        flags = ["run", "-m", MODEL, "--max-tokens", "900", "--draft", "none", "Tell me a long story."]
+        p = self.start(*flags)
+        fcntl.fcntl(p.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        time.sleep(12)
+        out, errors = p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, OK, errors)
+        self.assertNotIn(b"warning", errors)
+        status, want, _ = tandem(*flags)
+        self.assertEqual(out, want)
+        self.assertGreater(len(out), 3000)
+
+    def test_programs_that_die_are_started_again(self):
+        flags = ["--max-tokens", "150"]
+        want = answer(*flags, "Tell me a long story.")
+        p = self.start("run", "-m", MODEL, "--json", *flags, "Tell me a long story.")
+        self.assertTrue(wait_until(lambda: len(children_of(p.pid)) == 2))
+        time.sleep(0.7)
+        children = children_of(p.pid)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        out, errors = p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, OK, errors)
+        self.assertEqual(json.loads(out)["token_ids"], want["token_ids"])
+        for name in (b"tandem-target died", b"tandem-draft died"):
+            self.assertIn(name, errors)
+        self.nothing_left(children)
+
+    def test_target_that_keeps_dying(self):
+        p, _ = self.start_story()
+        deadline = time.monotonic() + 60
+        while p.poll() is None and time.monotonic() < deadline:
+            for child in children_of(p.pid):
+                try:
+                    if "tandem-target" in pathlib.Path(f"/proc/{child}/cmdline").read_text():
+                        os.kill(child, signal.SIGKILL)
+                except OSError:
+                    pass
+            time.sleep(0.05)
+        out, errors = p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, WORKER)
+        self.assertEqual(errors.count(b"started again"), 3)
+        self.assertIn(b"kept dying", errors)
+
+
+class Batch(Case):
+    def run_batch(self, lines, *flags, status=OK):
+        source, target = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        source.write_bytes(b"\n".join(x if isinstance(x, bytes) else json.dumps(x).encode() for x in lines) + b"\n")
+        got, out, errors = tandem("batch", "-m", MODEL, *flags, str(source), str(target))
+        self.assertEqual(got, status, errors)
+        self.assertEqual(out, b"")
+        return [json.loads(line) for line in target.read_bytes().splitlines()], errors
+
+    def test_three_ways_to_ask(self):
+        flags = ["--max-tokens", "24"]
+        want = answer(PROMPT, *flags)
+        lines = [{"id": "a", "prompt": PROMPT}, {"id": 7, "prompt_ids": want["prompt_ids"], "text": "ignored"},
+                 {"id": "c", "messages": [{"role": "user", "content": PROMPT}]}] * 3
+        for sessions in ("1", "4"):
+            got, _ = self.run_batch(lines, *flags, "--sessions", sessions)
+            self.assertEqual([x["id"] for x in got], ["a", 7, "c"] * 3)
+            for x in got:
+                self.assertEqual(x["token_ids"], want["token_ids"])
+                self.assertEqual(x["text"], want["text"])
+                self.assertEqual(x["finish_reason"], "length")
+
+    def test_bad_lines_do_not_stop_the_others(self):
+        good = {"id": "good", "prompt": PROMPT}
+        bad = [b"no json", b"[1]", b'{"id": "\xff", "prompt": "x"}', {"prompt": "no id"}, {"id": [1], "prompt": "x"},
+               {"id": 1}, {"id": 2, "prompt": "x", "prompt_ids": [1]}, {"id": 3, "prompt": ""}, {"id": 4, "prompt": 5},
+               {"id": 5, "prompt_ids": []}, {"id": 6, "prompt_ids": [1, -1]}, {"id": 7, "prompt_ids": [49152]},
+               {"id": 8, "messages": []}, {"id": 9, "messages": [{"role": "boss", "content": "x"}]},
+               {"id": 10, "messages": [{"role": "user"}]}, {"id": 11, "prompt": "word " * 5000}, b'{"id": 12, "id": 12}']
+        lines = [good] + [line for b in bad for line in (b, good)]
+        got, errors = self.run_batch(lines, "--max-tokens", "4", status=FAILED)
+        self.assertEqual(len(got), len(lines))
+        self.assertEqual(errors.count("warning: line"), len(bad))
+        for i, x in enumerate(got):
+            self.assertEqual(x["finish_reason"], "length" if i % 2 == 0 else "error", x)
+            if i % 2 == 0:
+                self.assertEqual(x["token_ids"], got[0]["token_ids"])
+            else:
+                self.assertTrue(x["error"])
+                self.assertEqual((x["token_ids"], x["text"]), ([], ""))
+        self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None])
+
+    def test_stdin_to_stdout(self):
+        line = json.dumps({"id": 1, "prompt": PROMPT}).encode()
+        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\n\n" + line)
+        self.assertEqual(status, OK, errors)
+        self.assertEqual(json.loads(out)["id"], 1)
+
+    def test_files(self):
+        self.refused(IO, "no_such", "batch", "-m", MODEL, "no_such.jsonl", "-")
+        self.refused(INPUT, "no lines", "batch", "-m", MODEL, "-", "-", stdin=b"\n")
+        self.refused(IO, "no_such", "batch", "-m", MODEL, "-", "/no_such/out.jsonl", stdin=b"{}")
+
+    def test_its_output_is_a_recording(self):
+        lines = [{"id": i, "prompt": text} for i, text in enumerate([PROMPT, "Name three colours."])]
+        self.run_batch(lines + [{"id": "bad"}], "--draft", "none", "--max-tokens", "40", status=FAILED)
+        recording = self.folder / "recording.jsonl"
+        (self.folder / "out.jsonl").rename(recording)
+        plain = [json.loads(line) for line in recording.read_bytes().splitlines()]
+        got, _ = self.run_batch(lines, "--draft", f"replay:{recording}:1", "--max-tokens", "40", "--pace", "lockstep")
+        for x, want in zip(got, plain):
+            self.assertEqual(x["token_ids"], want["token_ids"])
+            s = x["stats"]
+            self.assertEqual(s["draft_method"], "replay")
+            self.assertGreater(s["accepted_tokens"], 20)
+            self.assertEqual(len(x["token_ids"]), s["forwards"] + s["accepted_tokens"])
+            self.assertEqual(s["draft_tokens"], s["accepted_tokens"] + s["rewound_tokens"])
+
+    def test_interrupted(self):
+        source, target = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        lines = [{"id": 0, "prompt": "Say hi."}] + [{"id": i, "prompt": "Tell me a long story."} for i in range(1, 9)]
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        p = subprocess.Popen([TANDEM, "batch", "-m", MODEL, "--max-tokens", "2000", str(source), str(target)],
+                             stderr=subprocess.PIPE)
+        self.addCleanup(p.stderr.close)
+        self.assertTrue(wait_until(lambda: target.exists() and target.stat().st_size > 0, 120))
+        children = children_of(p.pid)
+        p.send_signal(signal.SIGINT)
+        _, errors = p.communicate(timeout=TIME_LIMIT)
+        self.assertEqual(p.returncode, INTERRUPTED)
+        got = [json.loads(line) for line in target.read_bytes().splitlines()]
+        self.assertEqual([x["id"] for x in got], list(range(len(got))))
+        self.assertIn(got[0]["finish_reason"], ("stop", "length"))
+        self.assertEqual({x["finish_reason"] for x in got[1:]}, {"cancelled"})
+        self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+
+
+if __name__ == "__main__":
+    unittest.main()

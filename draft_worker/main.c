@@ -30,7 +30,8 @@ static const struct argp_option option_table[] = {
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"draft", KEY_DRAFT, "METHOD", 0,
      "ngram (default): what followed the last tokens when they occurred before, in prompt or answer. "
-     "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the first "
+     "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
+     "first "
      "candidate is right with probability RATE, and if it is not, the right one is second with probability S",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
@@ -46,17 +47,20 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
   int64_t value;
   int rc;
   switch (key) {
-  case KEY_SEED: return program_u64("--replay-seed", text, &f->replay_seed, e);
+  case KEY_SEED:
+    return program_u64("--replay-seed", text, &f->replay_seed, e);
   case KEY_CTX:
     rc = program_int("--ctx", text, 1, WIRE_CONTEXT_MAX, &value, e);
     if (rc == ERR_OK) f->context = (int32_t)value;
     return rc;
-  case KEY_PARENT: return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
+  case KEY_PARENT:
+    return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
   case KEY_LOG:
     rc = program_choice("--log-level", text, log_names, 4, e);
     if (rc >= 0) f->log = (log_level)rc;
     return rc < 0 ? rc : ERR_OK;
-  default: return ERR_UNSUPPORTED; /* not ours: argp's */
+  default:
+    return ERR_UNSUPPORTED; /* not ours: argp's */
   }
 }
 
@@ -64,11 +68,20 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
   switch (key) {
-  case KEY_ORCHESTRATOR: f->orchestrator = text; return 0;
-  case KEY_DRAFT: f->draft = text; return 0;
-  case 'V': f->version = true; return 0;
-  case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
-  default: break;
+  case KEY_ORCHESTRATOR:
+    f->orchestrator = text;
+    return 0;
+  case KEY_DRAFT:
+    f->draft = text;
+    return 0;
+  case 'V':
+    f->version = true;
+    return 0;
+  case ARGP_KEY_ARG:
+    argp_error(state, "unexpected argument '%s'", text);
+    return 0;
+  default:
+    break;
   }
   if (key < KEY_ORCHESTRATOR || key > KEY_LOG) return ARGP_ERR_UNKNOWN;
   if (parse_value(key, text, f, &e) != ERR_OK) argp_error(state, "%s", e.text);
@@ -81,8 +94,9 @@ static char *help_filter(int key, const char *text, void *input) {
   return key == ARGP_KEY_HELP_EXTRA ? strdup(program_exit_help()) : (char *)text;
 }
 
-static const char doc[] = "Draft worker of tandem: guesses the next tokens of an answer and streams them to the target "
-                          "worker that verifies them. What it sends can change the speed of an answer, never a token.";
+static const char doc[] =
+    "Draft worker of tandem: guesses the next tokens of an answer and streams them to the target "
+    "worker that verifies them. What it sends can change the speed of an answer, never a token.";
 
 /* --- the method --- */
 

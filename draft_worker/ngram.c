@@ -1,7 +1,8 @@
 /* Prompt and output lookup: the longest ending of the path that has occurred before, and what followed it.
  *
  * Everything here is a function of C and the prompt's length alone: the same tokens give the same guesses,
- * whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup Decoding" (2023). */
+ * whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup Decoding"
+ * (2023). */
 #include "draft_worker/drafter.h"
 #include <assert.h>
 #include <math.h>
@@ -14,9 +15,9 @@
 #define NGRAM_FLOOR       0.15 /* a guess less probable than this is not worth a row */
 #define NGRAM_PRIOR       8    /* so many observations are the table below worth */
 
-/* How often the guess of a rank (columns) found by an ending of so many tokens (rows) is right: greedy answers of
- * SmolLM2-135M-Instruct to 24 prompts of Spec-Bench, 2,021 positions, smoothed where there were few. A session
- * corrects it by its own answer. */
+/* How often the guess of a rank (columns) found by an ending of so many tokens (rows) is right: greedy
+ * answers of SmolLM2-135M-Instruct to 24 prompts of Spec-Bench, 2,021 positions, smoothed where there were
+ * few. A session corrects it by its own answer. */
 static const float prior[NGRAM_MAX][NGRAM_RANKS] = {
     {0.22f, 0.06f, 0.04f, 0.03f}, {0.48f, 0.12f, 0.06f, 0.03f}, {0.59f, 0.13f, 0.08f, 0.03f},
     {0.67f, 0.14f, 0.06f, 0.03f}, {0.76f, 0.12f, 0.06f, 0.03f}, {0.85f, 0.10f, 0.05f, 0.03f},
@@ -30,8 +31,8 @@ struct drafter {
   int32_t prompt_length, room;
   int bucket_shift;
   /* A place is the index of the token that followed an ending; 0: none. */
-  int32_t *newest;              /* [NGRAM_MAX][buckets] */
-  int32_t (*older)[NGRAM_MAX];  /* [room]: the place before, in the same bucket */
+  int32_t *newest;             /* [NGRAM_MAX][buckets] */
+  int32_t (*older)[NGRAM_MAX]; /* [room]: the place before, in the same bucket */
   size_t bucket_count;
   int32_t tries[NGRAM_MAX][NGRAM_RANKS], hits[NGRAM_MAX][NGRAM_RANKS];
 };
@@ -103,8 +104,8 @@ static void index_place(drafter *d, const ending *x, int32_t place) {
   }
 }
 
-/* What would have been guessed here, held against what came. Prompts repeat themselves less than answers do, so
- * only the answer counts. */
+/* What would have been guessed here, held against what came. Prompts repeat themselves less than answers do,
+ * so only the answer counts. */
 static void observe(drafter *d, const ending *x, int32_t place) {
   guess list[NGRAM_RANKS];
   int32_t count = look_up(d, x, list);
@@ -143,7 +144,8 @@ static void ngram_close(drafter *d) {
   free(d);
 }
 
-static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options) {
+static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt_length,
+                           const msg_options *options) {
   (void)shared;
   drafter *d = calloc(1, sizeof *d);
   if (!d) return NULL;

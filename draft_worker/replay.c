@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECORDS_MAX  1000000
-#define RATE_MIN     0.01  /* scores stay finite */
-#define SIBLING_MIN  0.001
+#define RECORDS_MAX 1000000
+#define RATE_MIN    0.01 /* scores stay finite */
+#define SIBLING_MIN 0.001
 
 typedef struct record {
   int32_t *ids; /* [prompt_count + output_count] */
@@ -31,7 +31,8 @@ struct replay_book {
 /* --- reading --- */
 
 static int bad_line(err *e, const char *path, long line, const char *why) {
-  return err_set(e, ERR_FORMAT, "%s, line %ld: %s; a recording is an output of 'tandem batch'", path, line, why);
+  return err_set(e, ERR_FORMAT, "%s, line %ld: %s; a recording is an output of 'tandem batch'", path, line,
+                 why);
 }
 
 /* Appends a JSON array's ids to r->ids. */
@@ -45,7 +46,8 @@ static int add_ids(record *r, const json_t *array, int32_t *count, err *e, const
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(array, i);
     json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value > INT32_MAX) return bad_line(e, path, line, "an id is no token id");
+    if (!json_is_integer(id) || value < 0 || value > INT32_MAX)
+      return bad_line(e, path, line, "an id is no token id");
     r->ids[have + i] = (int32_t)value;
   }
   *count = (int32_t)n;
@@ -88,7 +90,8 @@ static int read_lines(replay_book *b, FILE *file, const char *path, err *e) {
     if (size > 0) rc = read_line(b, text, (size_t)size, path, line, e);
   }
   if (rc == ERR_OK && ferror(file)) rc = err_set(e, ERR_IO, "cannot read %s: %s", path, strerror(errno));
-  if (rc == ERR_OK && b->count == 0) rc = err_set(e, ERR_FORMAT, "%s is empty: it holds no recorded answer", path);
+  if (rc == ERR_OK && b->count == 0)
+    rc = err_set(e, ERR_FORMAT, "%s is empty: it holds no recorded answer", path);
   free(text);
   return rc;
 }
@@ -100,7 +103,8 @@ static int by_value(const void *a, const void *b) {
 
 static int collect_vocabulary(replay_book *b, err *e) {
   size_t total = 0, used = 0;
-  for (int32_t i = 0; i < b->count; i++) total += (size_t)(b->records[i].prompt_count + b->records[i].output_count);
+  for (int32_t i = 0; i < b->count; i++)
+    total += (size_t)(b->records[i].prompt_count + b->records[i].output_count);
   int32_t *ids = malloc((total + 1) * sizeof *ids);
   if (!ids) return err_set(e, ERR_NOMEM, "out of memory for the recording");
   for (int32_t i = 0; i < b->count; i++) {
@@ -121,7 +125,8 @@ static float score_of(double probability, double least) {
   return (float)log(probability > least ? probability : least);
 }
 
-int replay_book_open(replay_book **out, const char *path, double rate, double sibling, uint64_t seed, err *e) {
+int replay_book_open(replay_book **out, const char *path, double rate, double sibling, uint64_t seed,
+                     err *e) {
   *out = NULL;
   assert(rate >= 0 && rate <= 1 && sibling >= 0 && sibling <= 1);
   FILE *file = fopen(path, "r");
@@ -181,7 +186,8 @@ static void choose_record(drafter *d, const prefix *c) {
   d->hash = prefix_hash(c);
 }
 
-static drafter *replay_open(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options) {
+static drafter *replay_open(void *shared, const prefix *committed, int32_t prompt_length,
+                            const msg_options *options) {
   (void)options;
   drafter *d = calloc(1, sizeof *d);
   if (!d) return NULL;
@@ -190,9 +196,13 @@ static drafter *replay_open(void *shared, const prefix *committed, int32_t promp
   return d;
 }
 
-static void replay_close(drafter *d) { free(d); }
+static void replay_close(drafter *d) {
+  free(d);
+}
 
-static void replay_advance(drafter *d, const prefix *committed) { choose_record(d, committed); }
+static void replay_advance(drafter *d, const prefix *committed) {
+  choose_record(d, committed);
+}
 
 /* Another id than `right`; false: the recordings know no other. */
 static bool wrong_token(const replay_book *b, int32_t right, uint32_t draw, int32_t *out) {
@@ -203,8 +213,8 @@ static bool wrong_token(const replay_book *b, int32_t right, uint32_t draw, int3
   return true;
 }
 
-/* One draw a position of the sequence: the same whatever the path, so that nodes below a wrong one cost a verify
- * as much as those below a right one. */
+/* One draw a position of the sequence: the same whatever the path, so that nodes below a wrong one cost a
+ * verify as much as those below a right one. */
 static int32_t replay_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
   const replay_book *b = d->book;
   (void)path;

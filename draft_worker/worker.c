@@ -1,6 +1,7 @@
 #include "draft_worker/worker.h"
 
 #include "common/base/log.h"
+#include "common/base/program.h"
 #include "common/spec/tree.h"
 #include "wire/roster.h"
 #include <assert.h>
@@ -480,6 +481,17 @@ static void target_greeted(step *c, const roster_peer *target) {
   }
 }
 
+/* Our HELLO was refused: by a target, its sessions have to do without us; by the orchestrator, we are of no use. */
+static void refused(step *c, peer_id id, const msg *m) {
+  bool target = false;
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++) target |= c->d->links[i].peer == id;
+  actions_log(c->out, LOG_ERROR, "refused by the %s: %.*s", target ? "target" : "orchestrator",
+              (int)m->u.error.text.size, m->u.error.text.data);
+  if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
+  for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++)
+    if (c->d->works[i].state != WORK_FREE && c->d->works[i].target == id) c->d->works[i].state = WORK_LOST;
+}
+
 static void on_message(step *c, peer_id id, const msg *m) {
   roster_peer *from;
   draft *d = c->d;
@@ -487,10 +499,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   case ROSTER_GREETED:
     if (from->hello.role == WIRE_ROLE_TARGET) target_greeted(c, from);
     return;
-  case ROSTER_REFUSED:
-    actions_log(c->out, LOG_ERROR, "refused: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
-    actions_exit(c->out, 1);
-    return;
+  case ROSTER_REFUSED: refused(c, id, m); return;
   case ROSTER_LEAVES:
   case ROSTER_HANDLED: return;
   case ROSTER_PASS: break;

@@ -60,32 +60,42 @@ static int tokenize(const flags *f, const text_model *m, input *in) {
 
 /* ---- detokenize ---- */
 
-static int feed(const text_model *m, detokenizer *d, int64_t id) {
-  detokenizer_out out;
+typedef struct id_list {
+  int32_t *ids; /* [count] */
+  size_t count, capacity;
+} id_list;
+
+static int add_id(id_list *list, const text_model *m, int64_t id) {
   if (id < 0 || id >= tokenizer_size(m->tokens))
     return command_error(STATUS_INPUT, "id %lld is not in this vocabulary of 0 to %d", (long long)id,
                          tokenizer_size(m->tokens) - 1);
-  if (detokenizer_feed(d, (int32_t)id, &out)) return command_error(STATUS_FAILED, "out of memory");
-  fwrite(out.text, 1, out.size, stdout);
+  if (list->count == list->capacity) {
+    size_t wanted = list->capacity ? 2 * list->capacity : 1024;
+    int32_t *p = realloc(list->ids, wanted * sizeof *p);
+    if (!p) return command_error(STATUS_FAILED, "out of memory");
+    list->ids = p;
+    list->capacity = wanted;
+  }
+  list->ids[list->count++] = (int32_t)id;
   return STATUS_OK;
 }
 
-static int feed_array(const text_model *m, detokenizer *d, const input *in) {
+static int read_array(id_list *list, const text_model *m, const input *in) {
   json_error_t why;
   json_t *array = json_loadb(in->data, in->size, 0, &why), *item;
   size_t i;
-  int code = array ? STATUS_OK
-                   : command_error(STATUS_INPUT, "not a JSON array: %s (byte %d)", why.text, why.position);
+  int code = STATUS_OK;
+  if (!array) return command_error(STATUS_INPUT, "not a JSON array: %s (byte %d)", why.text, why.position);
   json_array_foreach(array, i, item) {
     if (code) break;
-    code = json_is_integer(item) ? feed(m, d, json_integer_value(item))
+    code = json_is_integer(item) ? add_id(list, m, json_integer_value(item))
                                  : command_error(STATUS_INPUT, "item %zu of the array is no whole number", i);
   }
   json_decref(array);
   return code;
 }
 
-static int feed_words(const text_model *m, detokenizer *d, char *text) {
+static int read_words(id_list *list, const text_model *m, char *text) {
   char *rest = text;
   int code = STATUS_OK;
   for (char *word; code == STATUS_OK && (word = strtok_r(rest, BLANKS, &rest));) {
@@ -93,34 +103,40 @@ static int feed_words(const text_model *m, detokenizer *d, char *text) {
     err e = {0};
     if (program_int("an id", word, INT32_MIN, INT32_MAX, &id, &e))
       return command_error(STATUS_INPUT, "%s", e.text);
-    code = feed(m, d, id);
+    code = add_id(list, m, id);
   }
   return code;
 }
 
-static int feed_all(const text_model *m, detokenizer *d, input *in) {
-  size_t first = strspn(in->data, BLANKS);
-  if (in->data[first] == '[') return feed_array(m, d, in);
-  if (strlen(in->data) != in->size)
-    return command_error(STATUS_INPUT,
-                         "byte %zu of stdin is 0: ids are whole numbers, by blanks or as a JSON array",
-                         strlen(in->data));
-  return feed_words(m, d, in->data);
+static int read_ids(id_list *list, const text_model *m, input *in) {
+  if (in->data[strspn(in->data, BLANKS)] == '[') return read_array(list, m, in);
+  size_t size = strlen(in->data);
+  if (size == in->size) return read_words(list, m, in->data);
+  return command_error(STATUS_INPUT,
+                       "byte %zu of stdin is 0: ids are whole numbers, by blanks or as a JSON array", size);
+}
+
+static int print_text(const id_list *list, const text_model *m) {
+  err e = {0};
+  detokenizer *d;
+  detokenizer_out out;
+  int rc = detokenizer_alloc(&d, m->tokens, NULL, 0, false, &e);
+  if (rc) return command_error(STATUS_FAILED, "%s", e.text);
+  for (size_t i = 0; rc == ERR_OK && i <= list->count; i++) {
+    rc = i < list->count ? detokenizer_feed(d, list->ids[i], &out) : detokenizer_end(d, &out);
+    fwrite(out.text, 1, out.size, stdout);
+  }
+  detokenizer_free(d);
+  return rc ? command_error(STATUS_FAILED, "out of memory") : written();
 }
 
 static int detokenize(const flags *f, const text_model *m, input *in) {
   (void)f;
-  err e = {0};
-  detokenizer *d;
-  detokenizer_out out;
-  if (detokenizer_alloc(&d, m->tokens, NULL, 0, false, &e)) return command_error(STATUS_FAILED, "%s", e.text);
-  int code = feed_all(m, d, in);
-  if (code == STATUS_OK && detokenizer_end(d, &out))
-    code = command_error(STATUS_FAILED, "out of memory");
-  else if (code == STATUS_OK)
-    fwrite(out.text, 1, out.size, stdout);
-  detokenizer_free(d);
-  return code ? code : written();
+  id_list list = {0};
+  int code = read_ids(&list, m, in);
+  if (code == STATUS_OK) code = print_text(&list, m);
+  free(list.ids);
+  return code;
 }
 
 /* ---- both ---- */

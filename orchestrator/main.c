@@ -2,6 +2,7 @@
 #include "orchestrator/commands.h"
 #include "orchestrator/workers.h"
 #include "version.h"
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +31,8 @@ static void print_help(FILE *to) {
   for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].text);
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
-        "  --version   version, commit and numerics id, of this program and of the workers\n\n"
+        "  --version   version and commit of this program and of the workers; with -m FILE also the numerics "
+        "id\n\n"
         "Exit statuses:\n",
         to);
 #define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
@@ -38,28 +40,34 @@ static void print_help(FILE *to) {
 #undef HELP_LINE
 }
 
-static void print_worker_version(const char *name) {
-  char text[VERSION_MAX];
-  err e = {0};
-  if (workers_ask_version(name, text, sizeof text, &e))
-    printf("%s: %s\n", name, e.text);
-  else
-    fputs(text, stdout);
-}
-
-/* The numerics id is the target's: it computes. */
-static int print_version(void) {
-  printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
-  fflush(stdout);
-  print_worker_version("tandem-target");
-  print_worker_version("tandem-draft");
-  return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
-}
-
 static int print_usage(const char *why, const char *what) {
   fprintf(stderr, "tandem: %s%s\n", why, what);
   fputs("Try `tandem --help' for the commands and flags.\n", stderr);
   return STATUS_USAGE;
+}
+
+static bool print_worker_version(const char *name, const char *model) {
+  char text[VERSION_MAX];
+  err e = {0};
+  if (workers_ask_version(name, model, text, sizeof text, &e))
+    return command_error(STATUS_WORKER, "%s", e.text) == 0;
+  fputs(text, stdout);
+  return true;
+}
+
+/* The numerics id is the target's: it computes, and tells what it would compute with a given model. */
+static int print_version(int argc, char **argv) {
+  const char *model = NULL;
+  if (argc == 2 && (strcmp(argv[0], "-m") == 0 || strcmp(argv[0], "--model") == 0))
+    model = argv[1];
+  else if (argc > 0)
+    return print_usage("--version takes nothing but -m FILE, not ", argv[0]);
+  printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
+  fflush(stdout);
+  bool ok = print_worker_version("tandem-target", model);
+  ok = print_worker_version("tandem-draft", NULL) && ok;
+  if (fflush(stdout) != 0) return STATUS_IO;
+  return ok ? STATUS_OK : STATUS_WORKER;
 }
 
 int main(int argc, char **argv) {
@@ -69,7 +77,7 @@ int main(int argc, char **argv) {
     print_help(stdout);
     return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
   }
-  if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version();
+  if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version(argc - 2, argv + 2);
   for (int i = 0; i < COMMAND_COUNT; i++) {
     if (strcmp(name, commands[i].name) != 0) continue;
     char whole[64];

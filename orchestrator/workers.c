@@ -247,14 +247,14 @@ static int read_all(int fd, char *out, size_t size, const char *name, err *e) {
   return ERR_OK;
 }
 
-int workers_ask_version(const char *name, char *out, size_t size, err *e) {
-  char path[PATH_MAX], flag[] = "--version";
+int workers_ask_version(const char *name, const char *model, char *out, size_t size, err *e) {
+  char path[PATH_MAX], *args[] = {path, "--version", model ? "-m" : NULL, (char *)model, NULL};
   int ends[2];
   *out = 0;
   int rc = workers_find(name, path, e);
   if (rc) return rc;
   if (pipe2(ends, O_CLOEXEC) != 0) return err_set(e, ERR_IO, "cannot make a pipe: %s", strerror(errno));
-  pid_t pid = spawn(path, (char *[]){path, flag, NULL}, ends[1]);
+  pid_t pid = spawn(path, args, ends[1]);
   close(ends[1]);
   if (pid < 0)
     rc = err_set(e, ERR_IO, "cannot start %s: %s", path, strerror(errno));

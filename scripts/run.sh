@@ -13,17 +13,11 @@ if [[ ! -f $build/build.ninja ]]; then
     exit 1
   }
 fi
-# A build shows its progress; when there is (nearly) nothing to do it is not worth a line.
-programs=(tandem tandem-target tandem-draft)
-steps=$(ninja -C "$build" -n "${programs[@]}" | grep -c '^\[') || true
-if [[ $steps -gt 3 ]]; then
-  echo "run.sh: building $steps steps in build/release" >&2
-  ninja -C "$build" "${programs[@]}" >&2
-else
-  log=$(ninja -C "$build" "${programs[@]}" 2>&1) || {
-    echo "$log" >&2
-    exit 1
-  }
-fi
+# Every step that compiles or links is shown; when there is nothing to do, nothing is.
+ninja -C "$build" tandem tandem-target tandem-draft 2>&1 |
+  sed -uE '/^ninja: (Entering|no work)|Re-checking globbed|version\.cmake$/d' >&2 || {
+  echo "run.sh: the build failed: see above. With a damaged build/release, remove it and start again." >&2
+  exit 1
+}
 "$root/scripts/get_model.sh"
 exec "$build/bin/tandem" run -m "$root/models/SmolLM2-135M-Instruct.Q4_1.gguf" "$@"

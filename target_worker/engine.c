@@ -24,7 +24,8 @@ struct engine {
   engine_result result;
   engine_counters counters;
   uint64_t decodes, trees; /* VERIFY jobs, those with nodes: what the faults count */
-  uint64_t verify_end_us;  /* when the job before this one ended, if it was a VERIFY; else 0 */
+  uint64_t forwarded_us;   /* when the last job's forward ended, if it was a VERIFY that succeeded; else 0 */
+  int32_t forwarded_slot;
 };
 
 /* --- faults, for tests --- */
@@ -51,7 +52,8 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
   size_t i = 0;
   while (i < FAULT_NAMES && strcmp(name, fault_names[i].name) != 0) i++;
   if (i == FAULT_NAMES || rest || !after || fault_names[i].rows != (rows != NULL))
-    return err_set(e, ERR_ARG, "a fault is kv-rollback:AFTER:BY, verify-error:AFTER or wrong-token:AFTER, not '%s'",
+    return err_set(e, ERR_ARG,
+                   "a fault is kv-rollback:AFTER:BY, verify-error:AFTER or wrong-token:AFTER, not '%s'",
                    text);
   int64_t number, by = 0;
   int rc = program_int("AFTER of a fault", after, 1, INT64_MAX, &number, e);
@@ -83,6 +85,7 @@ typedef struct work {
   const engine_job *job;
   engine_result *r;
   int32_t seq;
+  uint64_t forwarded_us; /* when the forward of a VERIFY ended, if a next round can follow it at once */
   int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the rows walked, without the root: the end of the history */
 } work;
 
@@ -111,10 +114,11 @@ static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int
 /* Nothing of the job stays in the cache. */
 static void fail(work *w, int rc) {
   engine *g = w->g;
-  log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", w->job->count, w->job->kv_length,
-           err_name(rc));
+  log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", w->job->count,
+           w->job->kv_length, err_name(rc));
   kv_rollback(g->options.kv, w->seq, w->job->kv_length);
   g->counters.failures++;
+  w->forwarded_us = 0;
   w->r->sampled_count = 0;
   w->r->code = ERR_INTERNAL;
 }
@@ -149,9 +153,17 @@ static void decode(work *w) {
     fail(w, rc);
     return;
   }
+  w->forwarded_us = end;
   w->r->sampled[0] = pick(w, 0, 0);
   w->r->sampled_count = 1;
   w->r->accept_us = clock_us() - end;
+}
+
+static void note_gap(const work *w) {
+  engine *g = w->g;
+  if (!g->forwarded_us || !w->job->at_once || w->job->slot != g->forwarded_slot) return;
+  uint64_t us = clock_us() - g->forwarded_us;
+  g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
 static int forward_tree(const work *w) {
@@ -159,6 +171,7 @@ static int forward_tree(const work *w) {
   if (fault_in_tree(w->g, ENGINE_FAULT_VERIFY_ERROR)) return ERR_INTERNAL;
   int rc = kv_stage(w->g->options.kv, w->seq, job->parents, job->count);
   if (rc != ERR_OK) return rc;
+  note_gap(w);
   return forward(w, &(model_segment){.seq = w->seq,
                                      .kind = MODEL_TREE,
                                      .count = job->count,
@@ -172,6 +185,7 @@ static void selfcheck(work *w) {
   engine_result *r = w->r;
   kv_rollback(w->g->options.kv, w->seq, w->job->kv_length);
   w->g->counters.selfchecks++;
+  w->forwarded_us = 0;
   for (int32_t i = 0; i < r->sampled_count; i++) {
     if (i > 0) w->path_tokens[i - 1] = r->sampled[i - 1];
     int rc = append_one(w, i == 0 ? w->job->tokens[0] : r->sampled[i - 1]);
@@ -201,6 +215,7 @@ static void verify(work *w) {
   int32_t walked = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                job->sampled_max, pick_on_walk, w, path, w->r->sampled);
   uint64_t accepted = clock_us();
+  w->forwarded_us = forwarded;
   rc = kv_commit(w->g->options.kv, w->seq, path, walked);
   w->r->accept_us = accepted - forwarded;
   w->r->commit_us = clock_us() - accepted;
@@ -234,12 +249,6 @@ static void count_decode(engine *g, const engine_result *r) {
   n->accepted += (uint64_t)r->sampled_count - 1;
 }
 
-static void note_gap(engine *g, const engine_job *job, uint64_t start_us) {
-  if (!g->verify_end_us || job->kind != ENGINE_VERIFY || job->count < 2) return;
-  uint64_t us = start_us - g->verify_end_us;
-  g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
-}
-
 void engine_run(engine *g, const engine_job *job, engine_result *r) {
   assert(job->slot >= 0 && job->slot < g->options.sequences && job->count >= 1);
   assert(job->count <= (job->kind == ENGINE_PREFILL ? ENGINE_CHUNK : ENGINE_ROWS_MAX));
@@ -248,17 +257,20 @@ void engine_run(engine *g, const engine_job *job, engine_result *r) {
   *r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
   r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
   r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
-  note_gap(g, job, start);
   fault_before(g, job, w.seq);
   if (starts_right(&w)) {
-    if (job->kind == ENGINE_PREFILL) prefill(&w);
-    else if (job->count == 1) decode(&w);
-    else verify(&w);
+    if (job->kind == ENGINE_PREFILL)
+      prefill(&w);
+    else if (job->count == 1)
+      decode(&w);
+    else
+      verify(&w);
   }
   if (job->kind == ENGINE_VERIFY) count_decode(g, r);
   r->kv_length = kv_length(g->options.kv, w.seq);
   r->end_us = clock_us();
-  g->verify_end_us = job->kind == ENGINE_VERIFY ? r->end_us : 0;
+  g->forwarded_us = w.forwarded_us;
+  g->forwarded_slot = job->slot;
 }
 
 /* --- the thread --- */
@@ -288,7 +300,8 @@ static bool start_thread(engine *g) {
 static int take_sequences(engine *g, err *e) {
   for (int32_t i = 0; i < g->options.sequences; i++) {
     g->sequences[i] = kv_acquire(g->options.kv);
-    if (g->sequences[i] < 0) return err_set(e, ERR_FULL, "the cache has no %d free sequences", g->options.sequences);
+    if (g->sequences[i] < 0)
+      return err_set(e, ERR_FULL, "the cache has no %d free sequences", g->options.sequences);
   }
   return ERR_OK;
 }
@@ -303,7 +316,8 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   g->jobs = ring_alloc(ENGINE_QUEUE, sizeof(engine_job));
   g->results = ring_alloc(ENGINE_QUEUE, sizeof(engine_result));
   int rc = ERR_OK;
-  if (!g->sequences || !g->jobs || !g->results || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
+  if (!g->sequences || !g->jobs || !g->results ||
+      sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
     rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
   if (rc == ERR_OK && !start_thread(g)) rc = err_set(e, ERR_IO, "the system gives no thread for the engine");
@@ -342,4 +356,6 @@ bool engine_poll(engine *g, engine_result *out) {
   return true;
 }
 
-const engine_counters *engine_count(const engine *g) { return &g->counters; }
+const engine_counters *engine_count(const engine *g) {
+  return &g->counters;
+}

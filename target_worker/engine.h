@@ -10,32 +10,34 @@
 #include "wire/message.h"
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
-#define ENGINE_CHUNK 128                      /* rows of one prefill job */
+#define ENGINE_CHUNK    128                   /* rows of one prefill job */
 
 typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
 
 typedef struct engine_job {
   engine_kind kind;
-  uint64_t serial; /* returned in the result */
+  uint64_t serial;   /* returned in the result */
   int32_t slot;      /* sequence of the cache */
-  int32_t kv_length; /* rows the job starts from: a longer cache is rolled back to here, a shorter one is ERR_DESYNC */
+  int32_t kv_length; /* rows the job starts from: a longer cache is rolled back to here, a shorter one is
+                        ERR_DESYNC */
   int32_t count;     /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
   int32_t tokens[ENGINE_CHUNK];
-  int32_t parents[ENGINE_ROWS_MAX];   /* VERIFY: parents[0] = -1, others an earlier row */
-  sampler_options sampling;           /* VERIFY */
-  const int32_t *history;             /* VERIFY with a penalty: C [kv_length + 1], valid until the result; else NULL */
+  int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
+  sampler_options sampling;         /* VERIFY */
+  const int32_t *history; /* VERIFY with a penalty: C [kv_length + 1], valid until the result; else NULL */
   int32_t stops[WIRE_STOPS_MAX];
   int32_t stop_count;
-  int32_t sampled_max;                /* VERIFY: most tokens to take, >= 1 */
-  bool selfcheck;                     /* decode the round again plainly and compare */
-  uint64_t ready_us;                  /* when it could have begun */
+  int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
+  bool selfcheck;      /* decode the round again plainly and compare */
+  bool at_once;        /* submitted in the step that took the result before it: nothing was waited for */
+  uint64_t ready_us;   /* when it could have begun */
 } engine_job;
 
 typedef struct engine_result {
   engine_kind kind;
   uint64_t serial;
-  int code;          /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
-  int32_t kv_length; /* rows committed afterwards */
+  int code;           /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
+  int32_t kv_length;  /* rows committed afterwards */
   int32_t node_count; /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
@@ -58,16 +60,18 @@ typedef enum {
 } engine_fault_kind;
 typedef struct engine_fault {
   engine_fault_kind kind;
-  uint64_t after; /* KV_ROLLBACK: before the after-th VERIFY job; the others: in the after-th with nodes; from 1 */
-  int32_t rows;   /* KV_ROLLBACK: so many rows of its sequence are dropped */
+  uint64_t
+      after; /* KV_ROLLBACK: before the after-th VERIFY job; the others: in the after-th with nodes; from 1 */
+  int32_t rows; /* KV_ROLLBACK: so many rows of its sequence are dropped */
 } engine_fault;
 
-/* "kv-rollback:AFTER:BY", "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER" (its first token is not the
- * model's, which only a selfcheck finds); NULL or "" is none. ERR_ARG. */
+/* "kv-rollback:AFTER:BY", "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER" (its first token is not
+ * the model's, which only a selfcheck finds); NULL or "" is none. ERR_ARG. */
 int engine_fault_parse(engine_fault *f, const char *text, err *e);
 
 typedef struct engine_options {
-  model *model; /* both belong to the engine's thread from open to close; every sequence of kv is free at open */
+  model *
+      model; /* both belong to the engine's thread from open to close; every sequence of kv is free at open */
   kv_cache *kv;
   int32_t sequences; /* of kv */
   engine_fault fault;
@@ -82,7 +86,8 @@ typedef struct engine_counters {
   uint64_t forwards;             /* decode and verify forwards, without prefill and without selfcheck */
   uint64_t accepted;             /* tree nodes */
   uint64_t tokens;               /* sampled: forwards + accepted, unless a selfcheck cut some */
-  /* Round overhead: from the end of one VERIFY to the start of the next job, if that is one with nodes. */
+  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where that is of the
+   * same slot, has nodes and came at once. */
   uint64_t gaps;
   uint32_t gap_us[ENGINE_GAPS_MAX]; /* the last ENGINE_GAPS_MAX of them, the n-th at n modulo that */
 } engine_counters;

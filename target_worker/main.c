@@ -57,12 +57,13 @@ static const struct argp_option option_table[] = {
     {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
      "Address that drafts are told, when it is another than the one that is bound", 0},
     {"insecure-bind", KEY_INSECURE, NULL, 0,
-     "Allow --bind to an address that other machines reach: there is no encryption, and whoever reaches it can read "
+     "Allow --bind to an address that other machines reach: there is no encryption, and whoever reaches it "
+     "can read "
      "prompts and answers",
      0},
     {NULL, 0, NULL, 0, "Resources:", 1},
-    {"threads", KEY_THREADS, "N", 0, "Threads of the forward pass; default: the processors that this process may use",
-     1},
+    {"threads", KEY_THREADS, "N", 0,
+     "Threads of the forward pass; default: the processors that this process may use", 1},
     {"ctx", KEY_CTX, "N", 0, "Context of one session in tokens; default 0: the model's, at most 4096", 1},
     {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once, each with its own cache; default 4", 1},
     {NULL, 0, NULL, 0, "Arithmetic (part of the numerics id, so of what an answer depends on):", 2},
@@ -116,8 +117,10 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
   case KEY_LOG:
     if ((i = program_choice("--log-level", text, log_names, 4, e)) >= 0) f->log = (log_level)i;
     return i < 0 ? i : ERR_OK;
-  case KEY_PARENT: return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
-  default: break;
+  case KEY_PARENT:
+    return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
+  default:
+    break;
   }
   for (size_t k = 0; k < sizeof int_flags / sizeof *int_flags; k++)
     if (int_flags[k].key == key) return parse_int(&int_flags[k], text, f, e);
@@ -128,15 +131,32 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
   switch (key) {
-  case 'm': f->model = text; return 0;
-  case KEY_ORCHESTRATOR: f->orchestrator = text; return 0;
-  case KEY_BIND: f->bind = text; return 0;
-  case KEY_ADVERTISE: f->advertise = text; return 0;
-  case KEY_INSECURE: f->insecure_bind = true; return 0;
-  case KEY_COUNTERS: f->counters = true; return 0;
-  case 'V': f->version = true; return 0;
-  case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
-  default: break;
+  case 'm':
+    f->model = text;
+    return 0;
+  case KEY_ORCHESTRATOR:
+    f->orchestrator = text;
+    return 0;
+  case KEY_BIND:
+    f->bind = text;
+    return 0;
+  case KEY_ADVERTISE:
+    f->advertise = text;
+    return 0;
+  case KEY_INSECURE:
+    f->insecure_bind = true;
+    return 0;
+  case KEY_COUNTERS:
+    f->counters = true;
+    return 0;
+  case 'V':
+    f->version = true;
+    return 0;
+  case ARGP_KEY_ARG:
+    argp_error(state, "unexpected argument '%s'", text);
+    return 0;
+  default:
+    break;
   }
   if (key < KEY_ORCHESTRATOR || key > KEY_LOG) return ARGP_ERR_UNKNOWN;
   if (parse_value(key, text, f, &e) != ERR_OK) argp_error(state, "%s", e.text);
@@ -151,16 +171,18 @@ static char *help_filter(int key, const char *text, void *input) {
   if (asprintf(&all,
                "%s\nFor tests: the environment variable " FAULT_VARIABLE " makes something go wrong once. "
                "kv-rollback:AFTER:BY drops BY rows of the cache before the AFTER-th decode job, behind the "
-               "session's back; verify-error:AFTER lets the AFTER-th verify with tree nodes fail; wrong-token:AFTER "
+               "session's back; verify-error:AFTER lets the AFTER-th verify with tree nodes fail; "
+               "wrong-token:AFTER "
                "gives it a wrong token, which only --selfcheck finds.",
                program_exit_help()) < 0)
     return NULL;
   return all;
 }
 
-static const char doc[] = "Target worker of tandem: owns the model, gives every token, and verifies many guessed "
-                          "tokens in one forward. Started by 'tandem run' itself, or by hand for an orchestrator "
-                          "that waits for workers.";
+static const char doc[] =
+    "Target worker of tandem: owns the model, gives every token, and verifies many guessed "
+    "tokens in one forward. Started by 'tandem run' itself, or by hand for an orchestrator "
+    "that waits for workers.";
 
 /* --- the program --- */
 
@@ -177,6 +199,7 @@ typedef struct program {
   uv_loop_t loop;
   uv_async_t result_ready;
   bool loop_open, async_open, busy;
+  bool taking; /* a result, in this very step */
   char bound[WIRE_STRING_MAX];
   engine_job job;
 } program;
@@ -189,7 +212,9 @@ static void show_progress(void *context, double done) {
   fprintf(stderr, "\rtandem-target: loading the model: %3d %%%s", now, now >= 100 ? "\r\033[K" : "");
 }
 
-static kv_type kv_type_of(model_math math) { return math == MODEL_MATH_F32 ? KV_F32 : KV_F16; }
+static kv_type kv_type_of(model_math math) {
+  return math == MODEL_MATH_F32 ? KV_F32 : KV_F16;
+}
 
 static int open_model(program *p, err *e) {
   int shown = -1;
@@ -207,14 +232,17 @@ static int open_model(program *p, err *e) {
 static int open_cache(program *p, err *e) {
   int32_t own = model_shape(p->model)->context;
   if (p->flags.context > own)
-    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", p->flags.context, own);
+    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", p->flags.context,
+                   own);
   if (p->flags.context == 0) p->flags.context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
   kv_options o = {p->flags.sessions, p->flags.context, kv_type_of(p->flags.math)};
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
 /* The engine's thread says: look. */
-static void notify(void *context) { uv_async_send(context); }
+static void notify(void *context) {
+  uv_async_send(context);
+}
 
 static int open_engine(program *p, err *e) {
   engine_options o = {.model = p->model,
@@ -245,7 +273,10 @@ static int open_machine(program *p, wire_id self, err *e) {
 static void feed(void *context) {
   program *p = context;
   if (!p->target) return;
-  if (!p->busy && target_next_job(p->target, clock_us(), &p->job)) p->busy = engine_submit(p->engine, &p->job);
+  if (!p->busy && target_next_job(p->target, clock_us(), &p->job)) {
+    p->job.at_once = p->taking;
+    p->busy = engine_submit(p->engine, &p->job);
+  }
   if (!p->busy && target_drained(p->target)) host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
@@ -254,12 +285,15 @@ static void on_result(uv_async_t *async) {
   engine_result r;
   while (engine_poll(p->engine, &r)) {
     p->busy = false;
+    p->taking = true;
     host_step(p->host, &(event){.kind = EVENT_RESULT, .result = &r});
+    p->taking = false;
   }
 }
 
 static int open_loop(program *p, err *e) {
-  if (uv_loop_init(&p->loop) != 0) return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
+  if (uv_loop_init(&p->loop) != 0)
+    return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
   p->loop_open = true;
   if (uv_async_init(&p->loop, &p->result_ready, on_result) != 0)
     return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
@@ -289,7 +323,8 @@ static void greet(program *p) {
   host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
-           model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context, p->bound);
+           model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context,
+           p->bound);
 }
 
 /* What fails first costs least: addresses before the model. The orchestrator is greeted when all is there. */
@@ -330,13 +365,13 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static uint32_t median_gap(const engine_counters *n) {
+static uint32_t gap_at(const engine_counters *n, size_t percent) {
   uint32_t sorted[ENGINE_GAPS_MAX];
   size_t count = n->gaps < ENGINE_GAPS_MAX ? (size_t)n->gaps : ENGINE_GAPS_MAX;
   if (count == 0) return 0;
   memcpy(sorted, n->gap_us, count * sizeof *sorted);
   qsort(sorted, count, sizeof *sorted, by_value);
-  return sorted[count / 2];
+  return sorted[count * percent / 100];
 }
 
 typedef struct named {
@@ -346,15 +381,18 @@ typedef struct named {
 
 static void print_group(FILE *out, const char *group, const named *list, size_t count) {
   fprintf(out, "\"%s\": {", group);
-  for (size_t i = 0; i < count; i++) fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", list[i].name, list[i].value);
+  for (size_t i = 0; i < count; i++)
+    fprintf(out, "%s\"%s\": %" PRIu64, i ? ", " : "", list[i].name, list[i].value);
   fprintf(out, "}");
 }
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static void print_engine(FILE *out, const engine_counters *n) {
-  const named list[] = {{"prefills", n->prefills},     {"verifies", n->verifies}, {"forwards", n->forwards},
-                        {"accepted", n->accepted},     {"tokens", n->tokens},     {"selfchecks", n->selfchecks},
-                        {"failures", n->failures},     {"gaps", n->gaps},         {"gap_us_median", median_gap(n)}};
+  const named list[] = {
+      {"prefills", n->prefills},    {"verifies", n->verifies}, {"forwards", n->forwards},
+      {"accepted", n->accepted},    {"tokens", n->tokens},     {"selfchecks", n->selfchecks},
+      {"failures", n->failures},    {"gaps", n->gaps},         {"gap_us_median", gap_at(n, 50)},
+      {"gap_us_p90", gap_at(n, 90)}};
   print_group(out, "engine", list, COUNT(list));
 }
 
@@ -464,7 +502,9 @@ int main(int argc, char **argv) {
     close_all(&p);
     return status;
   }
-  const char *missing = !p.flags.model ? "-m MODEL" : !p.flags.orchestrator ? "--orchestrator ENDPOINT" : NULL;
+  const char *missing = !p.flags.model          ? "-m MODEL"
+                        : !p.flags.orchestrator ? "--orchestrator ENDPOINT"
+                                                : NULL;
   if (missing) {
     log_line(&p.log, LOG_ERROR, "%s is missing; see tandem-target --help", missing);
     return PROGRAM_EXIT_USAGE;

@@ -1,6 +1,7 @@
 #include "target_worker/worker.h"
 
 #include "common/base/log.h"
+#include "common/base/program.h"
 #include "target_worker/scheduler.h"
 #include "wire/roster.h"
 #include <assert.h>
@@ -478,7 +479,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   case ROSTER_LEAVES: draft_left(c, id, "it left"); return;
   case ROSTER_REFUSED:
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
-    actions_exit(c->out, 1);
+    actions_exit(c->out, PROGRAM_EXIT_REFUSED);
     return;
   case ROSTER_HANDLED: return;
   case ROSTER_PASS: break;

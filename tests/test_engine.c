@@ -21,7 +21,9 @@ typedef struct setup {
   _Atomic int notified;
 } setup;
 
-static void notify(void *context) { atomic_fetch_add(&((setup *)context)->notified, 1); }
+static void notify(void *context) {
+  atomic_fetch_add(&((setup *)context)->notified, 1);
+}
 
 static setup *open_setup(const char *fault) {
   setup *s = calloc(1, sizeof *s);
@@ -65,7 +67,8 @@ static text make_text(setup *s, sampler_options sampling) {
     model_segment one = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t.tokens[i]};
     assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
     sampler_row row = {.history = t.tokens, .history_count = i + 1};
-    if (i + 1 >= PROMPT) t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, model_logits(s->model, 0, 0), i + 1);
+    if (i + 1 >= PROMPT)
+      t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, model_logits(s->model, 0, 0), i + 1);
   }
   sampler_free(pick);
   kv_release(s->kv, seq);
@@ -131,7 +134,12 @@ static void assert_tokens(const text *t, int32_t base, const engine_result *r) {
 static const sampler_options samplings[] = {
     {.temperature = 0, .top_p = 1, .repeat_penalty = 1},
     {.temperature = 0.9f, .top_p = 0.95f, .repeat_penalty = 1, .seed = 7},
-    {.temperature = 0.8f, .top_p = 1, .top_k = 40, .repeat_penalty = 1.3f, .seed = 1234567890123u, .choice = 2},
+    {.temperature = 0.8f,
+     .top_p = 1,
+     .top_k = 40,
+     .repeat_penalty = 1.3f,
+     .seed = 1234567890123u,
+     .choice = 2},
 };
 
 /* Whatever stands in the trees, the tokens are those of plain decoding. */
@@ -147,7 +155,8 @@ static void trees_give_the_plain_tokens(void **state) {
       job.serial = (uint64_t)length;
       int32_t depth = rounds % 6, expected = depth + 1;
       if (rounds % 3 == 2) { /* nothing but wrong ones */
-        for (int32_t i = 0; i < depth; i++) add_node(&job, i, (t.tokens[length + i] + 1) % SUPPORT_TINY_VOCAB);
+        for (int32_t i = 0; i < depth; i++)
+          add_node(&job, i, (t.tokens[length + i] + 1) % SUPPORT_TINY_VOCAB);
         expected = 1;
       } else {
         add_tree(&job, &t, depth);
@@ -283,6 +292,15 @@ static void a_failed_verify_leaves_nothing(void **state) {
   assert_int_equal(r.sampled_count, 3);
   assert_tokens(&t, PROMPT + 4, &r);
   assert_int_equal(engine_count(s->engine)->failures, 1);
+
+  job = job_from(&t, 0, PROMPT + 6); /* refused by the forward, when the stage is open already */
+  add_tree(&job, &t, 2);
+  add_node(&job, 0, SUPPORT_TINY_VOCAB);
+  assert_int_equal(run(s, &job).code, ERR_INTERNAL);
+  job.count--;
+  r = run(s, &job);
+  assert_int_equal(r.sampled_count, 3);
+  assert_tokens(&t, PROMPT + 7, &r);
   close_setup(s);
 }
 
@@ -355,7 +373,8 @@ static void jobs_pass_through_the_thread_in_order(void **state) {
   engine_result r;
   for (int i = 0; i < SLOTS;) i += engine_poll(s->engine, &r);
   uint64_t next = 1, submitted = 0;
-  for (int32_t length = PROMPT; length < PROMPT + 60; length++) { /* two slots in turn, always ENGINE_QUEUE - 2 ahead */
+  for (int32_t length = PROMPT; length < PROMPT + 60;
+       length++) { /* two slots in turn, always ENGINE_QUEUE - 2 ahead */
     for (int32_t slot = 0; slot < SLOTS; slot++) {
       job = job_from(&t, slot, length - 1);
       job.serial = ++submitted;
@@ -376,7 +395,8 @@ static void jobs_pass_through_the_thread_in_order(void **state) {
     assert_int_equal(r.serial, next);
     next++;
   }
-  while (atomic_load(&s->notified) < (int)submitted + SLOTS) usleep(10); /* the last one comes after its result */
+  while (atomic_load(&s->notified) < (int)submitted + SLOTS)
+    usleep(10); /* the last one comes after its result */
   assert_int_equal(atomic_load(&s->notified), (int)submitted + SLOTS);
   close_setup(s);
 }
@@ -391,21 +411,22 @@ static void closing_waits_for_the_jobs(void **state) {
 
 static void faults_are_parsed_strictly(void **state) {
   (void)state;
-  static const char *const bad[] = {"x",
-                                    "kv-rollback",
-                                    "kv-rollback:1",
-                                    "kv-rollback:1:",
-                                    "kv-rollback:0:1",
-                                    "kv-rollback:1:0",
-                                    "kv-rollback:1:2:3",
-                                    "verify-error",
-                                    "verify-error:",
-                                    "verify-error:-1",
-                                    "verify-error:1x",
-                                    "verify-error:1:2",
-                                    "verify-error:99999999999999999999",
-                                    "wrong-token:1:1",
-                                    "kv-rollback:0000000000000000000000000000000000000000000000000000000000001:2"};
+  static const char *const bad[] = {
+      "x",
+      "kv-rollback",
+      "kv-rollback:1",
+      "kv-rollback:1:",
+      "kv-rollback:0:1",
+      "kv-rollback:1:0",
+      "kv-rollback:1:2:3",
+      "verify-error",
+      "verify-error:",
+      "verify-error:-1",
+      "verify-error:1x",
+      "verify-error:1:2",
+      "verify-error:99999999999999999999",
+      "wrong-token:1:1",
+      "kv-rollback:0000000000000000000000000000000000000000000000000000000000001:2"};
   engine_fault f;
   err e;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

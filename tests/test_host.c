@@ -26,7 +26,7 @@ typedef struct toy {
   int exit_at_tick, exit_code;
   int ticks, messages, drains, results, connected, after;
   uint64_t woken_us;
-  uint64_t tags;  /* sum */
+  uint64_t tags; /* sum */
   peer_id peer;
   const void *result;
   char address[200];
@@ -60,8 +60,12 @@ static void toy_step(void *self, const event *e, uint64_t now_us, actions *out) 
       actions_send(out, e->peer, &pong);
     }
     break;
-  case EVENT_CONNECTED: on_connected(t, e, out); break;
-  case EVENT_DRAIN: t->drains++; break;
+  case EVENT_CONNECTED:
+    on_connected(t, e, out);
+    break;
+  case EVENT_DRAIN:
+    t->drains++;
+    break;
   case EVENT_RESULT:
     t->results++;
     t->result = e->result;
@@ -69,9 +73,13 @@ static void toy_step(void *self, const event *e, uint64_t now_us, actions *out) 
   }
 }
 
-static uint64_t toy_deadline(const void *self) { return ((const toy *)self)->deadline; }
+static uint64_t toy_deadline(const void *self) {
+  return ((const toy *)self)->deadline;
+}
 
-static void toy_after(void *context) { ((toy *)context)->after++; }
+static void toy_after(void *context) {
+  ((toy *)context)->after++;
+}
 
 static void toy_open(toy *t, uv_loop_t *loop, uint8_t name) {
   host_options o = {.machine = {t, toy_step, toy_deadline}, .after_step = toy_after, .context = t};
@@ -113,9 +121,21 @@ static void wakes_at_the_deadline(void **state) {
     assert_true(t.woken_us >= at && t.woken_us < at + LATE_US);
   }
   assert_int_equal(t.after, 20);
-  t.deadline = 0; /* long past: now */
+  t.deadline = clock_us() + 3600000000u;
+  host_wake(t.host);
+  t.deadline = clock_us() + 2000; /* sooner than what the timer is set to */
   host_wake(t.host);
   run_until(&loop, &t.ticks, 21);
+  t.deadline = clock_us() + 2000;
+  host_wake(t.host);
+  t.deadline = MACHINE_NEVER; /* not at all, after all */
+  host_wake(t.host);
+  usleep(5000);
+  uv_run(&loop, UV_RUN_NOWAIT);
+  assert_int_equal(t.ticks, 21);
+  t.deadline = 0; /* long past: now */
+  host_wake(t.host);
+  run_until(&loop, &t.ticks, 22);
   host_close(t.host);
   close_loop(&loop);
 }
@@ -179,7 +199,8 @@ static void connecting_answers_every_tag(void **state) {
   toy_bind(&t);
   actions out;
   actions_init(&out);
-  for (int i = 0; i < 12; i++) actions_connect(&out, 1, (wire_string){t.address, (uint32_t)strlen(t.address)});
+  for (int i = 0; i < 12; i++)
+    actions_connect(&out, 1, (wire_string){t.address, (uint32_t)strlen(t.address)});
   host_perform(t.host, &out);
   assert_int_equal(t.connected, 14); /* two of them asked for by the step that got the first */
   assert_int_equal(t.tags, 12 + 2000);

@@ -153,7 +153,8 @@ static void a_session_corrects_the_table(void **state) {
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
   prefix p = prefix_with((const int32_t[]){1, 2, 3, 4, 5}, 5);
   drafter *d = drafter_ngram.open(NULL, &p, 1, &any);
-  for (int32_t i = 0; i < 100; i++) prefix_append(&p, (const int32_t[]){5, 1000 + i}, 2); /* after 5, ever new */
+  for (int32_t i = 0; i < 100; i++)
+    prefix_append(&p, (const int32_t[]){5, 1000 + i}, 2); /* after 5, ever new */
   prefix_append(&p, (const int32_t[]){5}, 1);
   drafter_ngram.advance(d, &p);
   assert_int_equal(ask(d, NULL, 0, list), 0);
@@ -167,7 +168,8 @@ static void a_session_corrects_the_table(void **state) {
   drafter_ngram.close(d);
   prefix_fini(&p);
   p = prefix_with((const int32_t[]){1}, 1);
-  for (int32_t i = 0; i < 40; i++) prefix_append(&p, (const int32_t[]){500 + i, 1, 2}, 3); /* 2 after 1, alone */
+  for (int32_t i = 0; i < 40; i++)
+    prefix_append(&p, (const int32_t[]){500 + i, 1, 2}, 3); /* 2 after 1, alone */
   prefix_append(&p, (const int32_t[]){600, 1}, 2);
   d = drafter_ngram.open(NULL, &p, 1, &any);
   assert_true(ask(d, NULL, 0, list) >= 1);
@@ -216,8 +218,8 @@ static void scores_are_match_rates(void **state) {
   assert_int_equal(json_lines_each(GOLDEN, tally_golden, &t), 24);
   double rate = t.right / (double)t.guessed;
   double flat = -rate * log(rate) - (1 - rate) * log(1 - rate);
-  print_message("%d places, %d guessed, %d right (%.3f, promised %.3f), log loss %.3f of %.3f\n", t.places, t.guessed,
-                t.right, rate, t.expected / t.guessed, t.log_loss / t.guessed, flat);
+  print_message("%d places, %d guessed, %d right (%.3f, promised %.3f), log loss %.3f of %.3f\n", t.places,
+                t.guessed, t.right, rate, t.expected / t.guessed, t.log_loss / t.guessed, flat);
   assert_true(t.right > t.places / 4);
   assert_true(fabs(t.expected / t.guessed - rate) < 0.05);
   assert_true(t.log_loss / t.guessed < 0.85 * flat);
@@ -241,12 +243,9 @@ static void one_token_repeated(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(copies_what_came_before),
-      cmocka_unit_test(the_longest_ending_wins),
-      cmocka_unit_test(the_end_is_no_occurrence),
-      cmocka_unit_test(guesses_are_a_function_of_the_tokens),
-      cmocka_unit_test(a_session_corrects_the_table),
-      cmocka_unit_test(scores_are_match_rates),
+      cmocka_unit_test(copies_what_came_before),      cmocka_unit_test(the_longest_ending_wins),
+      cmocka_unit_test(the_end_is_no_occurrence),     cmocka_unit_test(guesses_are_a_function_of_the_tokens),
+      cmocka_unit_test(a_session_corrects_the_table), cmocka_unit_test(scores_are_match_rates),
       cmocka_unit_test(one_token_repeated),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

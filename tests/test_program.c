@@ -12,8 +12,9 @@
 
 static void whole_numbers_are_whole(void **state) {
   (void)state;
-  static const char *const bad[] = {"",  "x",   "1x", " 1",  "1 ",  "+1", "0x10", "1.0", "-",
-                                    "9", "-4", "1e2", "99999999999999999999", "--1", "٣"};
+  static const char *const bad[] = {
+      "",    "x", "1x", " 1", "1 ", "+1", "0x10", "1.0", "-", "9", "-4", "1e2", "99999999999999999999",
+      "--1", "٣"};
   int64_t n = 77;
   err e;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -114,9 +115,12 @@ static void a_parent_that_is_none_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_numbers_are_whole), cmocka_unit_test(seeds_are_64_bits),
-      cmocka_unit_test(numbers_are_finite),      cmocka_unit_test(choices_are_listed),
-      cmocka_unit_test(random_bytes_differ),     cmocka_unit_test(a_child_ends_with_its_parent),
+      cmocka_unit_test(whole_numbers_are_whole),
+      cmocka_unit_test(seeds_are_64_bits),
+      cmocka_unit_test(numbers_are_finite),
+      cmocka_unit_test(choices_are_listed),
+      cmocka_unit_test(random_bytes_differ),
+      cmocka_unit_test(a_child_ends_with_its_parent),
       cmocka_unit_test(a_parent_that_is_none_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,9 +140,16 @@ static void another_record_takes_over(void **state) {
   assert_int_equal(right_token(d), -1);
 
   prefix_truncate(&p, (int32_t)(b->prompt_count + fork)); /* a rollback, and then the other way */
-  prefix_append(&p, a->answer + fork, (int32_t)(a->answer_count - fork - 1));
+  prefix_append(&p, a->answer + fork, (int32_t)(a->answer_count - fork - 2));
   drafter_replay.advance(d, &p);
-  assert_int_equal(right_token(d), a->answer[a->answer_count - 1]);
+  assert_int_equal(right_token(d), a->answer[a->answer_count - 2]);
+
+  int32_t end = p.length; /* replaced in the middle, and as recorded after that, and longer */
+  prefix_truncate(&p, (int32_t)(a->prompt_count + 3));
+  prefix_append(&p, &(int32_t){a->answer[3] + 1}, 1);
+  prefix_append(&p, a->answer + 4, (int32_t)(end + 1 - p.length));
+  drafter_replay.advance(d, &p);
+  assert_int_equal(right_token(d), -1);
 
   prefix_truncate(&p, (int32_t)(b->prompt_count + 2)); /* an answer that nobody recorded */
   prefix_append(&p, &(int32_t){a->answer[2] + 1}, 1);

@@ -141,8 +141,8 @@ static void waiting_costs_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(full_and_empty),      cmocka_unit_test(closed_keeps_its_items),
-      cmocka_unit_test(two_threads),         cmocka_unit_test(question_and_answer),
+      cmocka_unit_test(full_and_empty),        cmocka_unit_test(closed_keeps_its_items),
+      cmocka_unit_test(two_threads),           cmocka_unit_test(question_and_answer),
       cmocka_unit_test(waiting_costs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,6 +193,23 @@ static void test_connect_before_bind(void **state) {
   pair_close(&loop, &server, &client);
 }
 
+/* A send takes in the signal that a message has come: the message must be seen all the same. */
+static void test_send_swallows_signal(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {0}, client = {0};
+  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id back = server.last_peer;
+  for (uint64_t i = 1; i <= 5; i++) {
+    msg m = ping_of(i);
+    assert_true(transport_send(server.wire, back, &m));
+    usleep(20000); /* it is there, and signalled; nobody has looked */
+    assert_true(transport_send(client.wire, to, &m));
+    assert_true(run_until(&loop, &client.heard, i, 1000));
+  }
+  pair_close(&loop, &server, &client);
+}
+
 /* 3000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds.
  */
 static void test_burst(void **state) {
@@ -575,6 +592,10 @@ static void test_peers_chains(void **state) {
     int size = snprintf(name, sizeof name, "p%d", i);
     peers_remove(&p, peers_of_routing(&p, &tag, name, (size_t)size));
   }
+  for (int i = 0; i < PEERS_MAX / 2; i++) { /* into the slots that are free now */
+    int size = snprintf(name, sizeof name, "q%d", i);
+    peers_of_routing(&p, &tag, name, (size_t)size);
+  }
   for (int i = 1; i < PEERS_MAX; i += 2) {
     int size = snprintf(name, sizeof name, "p%d", i);
     uint64_t serial = p.serial;
@@ -665,6 +686,7 @@ int main(void) {
       cmocka_unit_test(test_ipv6),
       cmocka_unit_test(test_ipc),
       cmocka_unit_test(test_connect_before_bind),
+      cmocka_unit_test(test_send_swallows_signal),
       cmocka_unit_test(test_burst),
       cmocka_unit_test(test_queue_full),
       cmocka_unit_test(test_bind_addresses),

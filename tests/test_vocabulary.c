@@ -38,8 +38,9 @@ static int hash_of(const vocabulary *v, hash16 *out) {
 static void every_difference_shows(void **state) {
   (void)state;
   static const vocabulary list[] = {
-      {{"a", "b", "c", "d"}, {1, 1, 1, 3}, 4}, {{"a", "b", "c", "d"}, {1, 1, 3, 1}, 4}, {{"b", "a", "c", "d"}, {1, 1, 1, 3}, 4},
-      {{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4}, {{"a", "b", "c", "d"}, {0}, 0},          {{"a", "b", "c"}, {1, 1, 1}, 3},
+      {{"a", "b", "c", "d"}, {1, 1, 1, 3}, 4}, {{"a", "b", "c", "d"}, {1, 1, 3, 1}, 4},
+      {{"b", "a", "c", "d"}, {1, 1, 1, 3}, 4}, {{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4},
+      {{"a", "b", "c", "d"}, {0}, 0},          {{"a", "b", "c"}, {1, 1, 1}, 3},
   };
   enum { COUNT = sizeof list / sizeof *list };
   hash16 hashes[COUNT];
@@ -52,6 +53,16 @@ static void every_difference_shows(void **state) {
   assert_int_equal(hash_of(&(vocabulary){{"x", "y"}, {0}, 0}, &plain), ERR_OK);
   assert_int_equal(hash_of(&(vocabulary){{"x", "y"}, {1, 1}, 2}, &said), ERR_OK);
   assert_true(hash_equal(plain, said)); /* no kinds: all normal */
+}
+
+/* By Python's xxhash: xxh3_128_hexdigest of b"".join(pack("<I", len(t)) + bytes([kind]) + t for ...). */
+static void the_bytes_are_those_of_the_header(void **state) {
+  (void)state;
+  hash16 h;
+  char text[33];
+  assert_int_equal(hash_of(&(vocabulary){{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4}, &h), ERR_OK);
+  hash_format(h, text);
+  assert_string_equal(text, "02e796380ca0aa963634fc98179a70fc");
 }
 
 static void none_is_zero_and_broken_is_refused(void **state) {
@@ -95,6 +106,7 @@ static void is_the_tokenizers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_difference_shows),
+      cmocka_unit_test(the_bytes_are_those_of_the_header),
       cmocka_unit_test(none_is_zero_and_broken_is_refused),
       cmocka_unit_test(is_the_tokenizers),
   };

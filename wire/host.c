@@ -39,7 +39,9 @@ void host_exit(host *h, int code) {
   uv_stop(h->loop);
 }
 
-static void do_send(host *h, const action *a) { transport_send(h->transport, a->peer, a->message); }
+static void do_send(host *h, const action *a) {
+  transport_send(h->transport, a->peer, a->message);
+}
 
 /* The answer is an event, and events are not given inside a step. */
 static void do_connect(host *h, const action *a) {
@@ -56,19 +58,22 @@ static void do_connect(host *h, const action *a) {
   h->connected[h->connected_count++] = (connected){a->tag, peer};
 }
 
-static void do_disconnect(host *h, const action *a) { transport_disconnect(h->transport, a->peer); }
+static void do_disconnect(host *h, const action *a) {
+  transport_disconnect(h->transport, a->peer);
+}
 
-static void do_log(host *h, const action *a) { log_line(h->options.log, (log_level)a->level, "%s", a->text); }
+static void do_log(host *h, const action *a) {
+  log_line(h->options.log, (log_level)a->level, "%s", a->text);
+}
 
-static void do_exit(host *h, const action *a) { host_exit(h, a->code); }
+static void do_exit(host *h, const action *a) {
+  host_exit(h, a->code);
+}
 
 static void carry_out(host *h, actions *a) {
   static void (*const table[])(host *, const action *) = {
-      [ACTION_SEND] = do_send,
-      [ACTION_CONNECT] = do_connect,
-      [ACTION_DISCONNECT] = do_disconnect,
-      [ACTION_LOG] = do_log,
-      [ACTION_EXIT] = do_exit,
+      [ACTION_SEND] = do_send, [ACTION_CONNECT] = do_connect, [ACTION_DISCONNECT] = do_disconnect,
+      [ACTION_LOG] = do_log,   [ACTION_EXIT] = do_exit,
   };
   for (int32_t i = 0; i < a->count; i++) table[a->list[i].kind](h, &a->list[i]);
   actions_reset(a);
@@ -95,7 +100,8 @@ static void arm(host *h, uint64_t at) {
   if (at == h->armed_us) return;
   h->armed_us = at;
   struct itimerspec t = {0}; /* all zero: off */
-  if (at != MACHINE_NEVER) t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
+  if (at != MACHINE_NEVER)
+    t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
   if (at == 0) t.it_value.tv_nsec = 1;
   int code = timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
   assert(code == 0);
@@ -106,7 +112,8 @@ static void look_at_deadline(host *h, bool after_tick) {
   const machine *m = &h->options.machine;
   if (!m->step) return;
   uint64_t at = m->deadline(m->self);
-  if (after_tick) { /* a deadline that has passed although the machine was just woken must not make a busy loop */
+  if (after_tick) { /* a deadline that has passed although the machine was just woken must not make a busy
+                       loop */
     uint64_t now = clock_us();
     if (at <= now) at = now + HOST_RETRY_US;
   }
@@ -134,7 +141,9 @@ void host_perform(host *h, actions *a) {
   end_step(h, false);
 }
 
-void host_wake(host *h) { look_at_deadline(h, false); }
+void host_wake(host *h) {
+  look_at_deadline(h, false);
+}
 
 /* --- what happens outside --- */
 
@@ -215,7 +224,8 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
                          .log = o->log};
   int code = transport_open(&h->transport, loop, &t, e);
   if (code == ERR_OK && !(watch_timer(h) && watch_signals(h)))
-    code = err_set(e, ERR_IO, "cannot watch timers and signals: is the limit of open files (ulimit -n) too low?");
+    code = err_set(e, ERR_IO,
+                   "cannot watch timers and signals: is the limit of open files (ulimit -n) too low?");
   if (code != ERR_OK) {
     host_close(h);
     return code;
@@ -242,13 +252,19 @@ void host_close(host *h) {
     if (h->signals[i].data) uv_close((uv_handle_t *)&h->signals[i], on_handle_closed);
 }
 
-transport *host_transport(host *h) { return h->transport; }
+transport *host_transport(host *h) {
+  return h->transport;
+}
 
 void host_set_machine(host *h, machine m) {
   h->options.machine = m;
   look_at_deadline(h, false);
 }
 
-int host_exit_code(const host *h) { return h->exit_code; }
+int host_exit_code(const host *h) {
+  return h->exit_code;
+}
 
-int host_check_endpoint(const char *endpoint, err *e) { return endpoint_check(endpoint, e); }
+int host_check_endpoint(const char *endpoint, err *e) {
+  return endpoint_check(endpoint, e);
+}

@@ -1,9 +1,9 @@
-/* host.h - runs one machine under libuv and ZeroMQ: carries its actions out, wakes it at its deadlines, drains it
- * on SIGTERM. One thread.
+/* host.h - runs one machine under libuv and ZeroMQ: carries its actions out, wakes it at its deadlines,
+ * drains it on SIGTERM. One thread.
  *
- * Deadlines are kept to the microsecond by a timerfd: the timers of libuv know milliseconds. SIGTERM and SIGINT
- * give EVENT_DRAIN, a second one ends the loop at once, and so does SIGHUP; a signal that was ignored when the
- * program began stays ignored. SIGPIPE is ignored. A steady state allocates nothing. */
+ * Deadlines are kept to the microsecond by a timerfd: the timers of libuv know milliseconds. SIGTERM and
+ * SIGINT give EVENT_DRAIN, a second one ends the loop at once, and so does SIGHUP; a signal that was ignored
+ * when the program began stays ignored. SIGPIPE is ignored. A steady state allocates nothing. */
 #pragma once
 
 #include "wire/machine.h"
@@ -14,18 +14,19 @@
 typedef struct host host;
 
 typedef struct host_options {
-  machine machine;           /* step NULL: comes later, by host_set_machine */
-  wire_id self;              /* the program's incarnation */
+  machine machine; /* step NULL: comes later, by host_set_machine */
+  wire_id self;    /* the program's incarnation */
   bool allow_plaintext;
   const logger *log;
-  /* After every step of the machine and before its messages go out, which takes longer: the engine is fed first.
-   * May be NULL. */
+  /* After every step of the machine and before its messages go out, which takes longer: the engine is fed
+   * first. May be NULL. */
   void (*after_step)(void *context);
   void *context;
 } host_options;
 
 int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e);
-/* Run the loop once more after it (uv_run until it returns): only then is everything freed. NULL is allowed. */
+/* Run the loop once more after it (uv_run until it returns): only then is everything freed. NULL is allowed.
+ */
 void host_close(host *h);
 transport *host_transport(host *h);
 

@@ -142,7 +142,8 @@ static roster_verdict greet(roster *r, peer_id id, const msg *m, uint64_t now_us
   if (m->type == MSG_HELLO) {
     msg answer = roster_message(q, MSG_WELCOME, 0, 0);
     answer.u.hello = r->self;
-    answer.u.hello.version_min = answer.u.hello.version_max = WIRE_VERSION_MAX;
+    uint32_t version = h->version_max < WIRE_VERSION_MAX ? h->version_max : WIRE_VERSION_MAX;
+    answer.u.hello.version_min = answer.u.hello.version_max = version;
     actions_send(out, id, &answer);
   }
   return fresh ? ROSTER_GREETED : ROSTER_HANDLED;

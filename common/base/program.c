@@ -46,7 +46,8 @@ int program_u64(const char *flag, const char *text, uint64_t *out, err *e) {
   errno = 0;
   unsigned long long value = strtoull(text, &end, 10);
   bool whole = *text >= '0' && *text <= '9' && *end == 0 && errno == 0;
-  if (!whole) return err_set(e, ERR_ARG, "%s must be a whole number from 0 to 2^64 - 1, not '%s'", flag, text);
+  if (!whole)
+    return err_set(e, ERR_ARG, "%s must be a whole number from 0 to 2^64 - 1, not '%s'", flag, text);
   *out = value;
   return ERR_OK;
 }

@@ -1,4 +1,5 @@
-/* program.h - what the three programs' mains have in common: exit codes, strict flags, an identity, a parent. */
+/* program.h - what the three programs' mains have in common: exit codes, strict flags, an identity, a parent.
+ */
 #pragma once
 
 #include "common/base/err.h"
@@ -36,6 +37,6 @@ int program_random(void *out, size_t size, err *e);
 /* Processors that this process may use, >= 1. */
 int32_t program_processors(void);
 
-/* Lives no longer than its parent: gets SIGHUP when that one ends, and leaves SIGINT (Ctrl-C goes to the whole
- * foreground group) to it. ERR_STATE when `parent` is not the parent any more: leave at once. */
+/* Lives no longer than its parent: gets SIGHUP when that one ends, and leaves SIGINT (Ctrl-C goes to the
+ * whole foreground group) to it. ERR_STATE when `parent` is not the parent any more: leave at once. */
 int program_follow_parent(int64_t parent, err *e);

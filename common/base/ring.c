@@ -39,9 +39,13 @@ ring *ring_alloc(uint32_t items, uint32_t item_size) {
   return r;
 }
 
-void ring_free(ring *r) { free(r); }
+void ring_free(ring *r) {
+  free(r);
+}
 
-static void *item_at(ring *r, uint32_t n) { return r->items + (size_t)(n & r->mask) * r->item_size; }
+static void *item_at(ring *r, uint32_t n) {
+  return r->items + (size_t)(n & r->mask) * r->item_size;
+}
 
 /* The sequentially consistent store before, and load here, are one half of the bargain; ring_sleep has the
  * other: at least one side sees what the other wrote. */
@@ -88,7 +92,8 @@ static uint64_t now_ns(void) {
 }
 
 static bool has_news(ring *r) {
-  return atomic_load(&r->put) != atomic_load_explicit(&r->taken, memory_order_relaxed) || atomic_load(&r->closed);
+  return atomic_load(&r->put) != atomic_load_explicit(&r->taken, memory_order_relaxed) ||
+         atomic_load(&r->closed);
 }
 
 static bool spin(ring *r) {

@@ -1,8 +1,8 @@
 /* ring.h - a queue between two threads: one puts in, one takes out, neither locks.
  *
  * Items are copied. The taker may wait: it spins at most RING_SPIN_US and then sleeps on a futex, so that a
- * waiting thread does not starve the other program of a small machine. A put that finds nobody asleep makes no
- * system call. Memory is taken once, at init. */
+ * waiting thread does not starve the other program of a small machine. A put that finds nobody asleep makes
+ * no system call. Memory is taken once, at init. */
 #pragma once
 
 #include "common/base/err.h"

@@ -24,8 +24,8 @@ static int add_token(hash_stream *h, const gguf *g, uint64_t id, err *e) {
   if (!gguf_array_string(g, tokens_key, id, &s)) return bad_vocabulary(e, "has tokens that are no strings");
   if (gguf_has(g, kinds_key) && (!gguf_array_i64(g, kinds_key, id, &kind) || kind < 0 || kind > KIND_MAX))
     return bad_vocabulary(e, "has a token of a kind that does not exist");
-  uint8_t head[5] = {(uint8_t)s.size, (uint8_t)(s.size >> 8), (uint8_t)(s.size >> 16), (uint8_t)(s.size >> 24),
-                     (uint8_t)kind};
+  uint8_t head[5] = {(uint8_t)s.size, (uint8_t)(s.size >> 8), (uint8_t)(s.size >> 16),
+                     (uint8_t)(s.size >> 24), (uint8_t)kind};
   hash_stream_add(h, head, sizeof head);
   hash_stream_add(h, s.data, s.size);
   return ERR_OK;

@@ -51,13 +51,15 @@ extern const cpu_kernels cpu_kernels_avx2; /* enter only where ops_cpu_has(OPS_C
 /* --- packed weights (pack.c) ---
  * Q4_1  group: [block][256 bytes of nibbles, 16 f16 scales, 16 f16 minima]; byte v * 64 + lane * 4 + j holds
  *       input 4 v + j in its low nibble and input 16 + 4 v + j in its high one.
- * Q8_0  group: [block][512 int8], byte v * 64 + lane * 4 + j is input 4 v + j; then [block][16 f16 scales],
- *       padded to 64 bytes.
- * F32, F16, BF16  group: [input][16]. */
+ * Q8_0  group: [block][512 int8, 16 f16 scales]; byte v * 64 + lane * 4 + j is input 4 v + j.
+ * F32, F16, BF16  group: [input][16].
+ * One stream of memory a group: with the scales elsewhere, hardware prefetch fails (a sixth of the read
+ * rate). */
 #define CPU_Q4_1_MINIMA 32  /* bytes from the scales to the minima */
 #define CPU_Q4_1_SCALES 256 /* bytes of nibbles of a block of a group */
 #define CPU_Q4_1_BLOCK  320
-#define CPU_Q8_0_BLOCK  512
+#define CPU_Q8_0_SCALES 512 /* bytes of weights of a block of a group */
+#define CPU_Q8_0_BLOCK  544
 
 size_t cpu_group_bytes(ops_type type, int32_t columns); /* a multiple of 64 */
 size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns);

@@ -5,6 +5,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
+#define ROLLED _Pragma("GCC unroll 1") /* unrolled, the compiler would spill what it gains */
 
 #define HALF 8 /* output rows of one register; a group has two */
 
@@ -49,110 +50,110 @@ INLINE __m256i high_nibbles(__m256i v) {
   return low_nibbles(_mm256_srli_epi16(v, 4));
 }
 
-/* Sum of 32 products of nibbles and activations, for 8 rows. Eight pair sums fit 16 bits: 8 * 2 * 15 * 127.
- */
-INLINE __m256i dot_q4(const __m256i w[8], const int8_t *q) {
-  __m256i even = _mm256_maddubs_epi16(w[0], broadcast4(q));
-  __m256i odd = _mm256_maddubs_epi16(w[1], broadcast4(q + 4));
-  UNROLL for (int i = 2; i < 8; i += 2) {
-    even = _mm256_add_epi16(even, _mm256_maddubs_epi16(w[i], broadcast4(q + 4 * i)));
-    odd = _mm256_add_epi16(odd, _mm256_maddubs_epi16(w[i + 1], broadcast4(q + 4 * i + 4)));
-  }
-  return _mm256_madd_epi16(_mm256_add_epi16(even, odd), _mm256_set1_epi16(1));
+/* A tile is 16 outputs (two registers) times T rows. Each broadcast of activations serves both registers:
+ * loads, not multiplications, are what the kernels run short of. */
+typedef struct tile {
+  __m256 acc[CPU_ROWS_MAX][2];
+} tile;
+
+INLINE void tile_zero(tile *a, const int T) {
+  UNROLL for (int t = 0; t < T; t++) a->acc[t][0] = a->acc[t][1] = _mm256_setzero_ps();
 }
 
-INLINE void q4_1_half(const uint8_t *w, int half, const ops_act *x, int32_t row, size_t b, __m256 *acc,
-                      const int T) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  __m256i n[8];
-  UNROLL for (int v = 0; v < 4; v++) {
-    __m256i pair = load_weights(w + v * 64 + half * 32);
-    n[v] = low_nibbles(pair);
-    n[v + 4] = high_nibbles(pair);
-  }
-  const uint8_t *scales = w + CPU_Q4_1_SCALES + half * 16;
-  __m256 d = load_f16(scales), m = load_f16(scales + CPU_Q4_1_MINIMA);
+INLINE void tile_store(const tile *a, float *out, const int T) {
   UNROLL for (int t = 0; t < T; t++) {
-    size_t i = (size_t)(row + t) * blocks + b;
-    __m256 sum = _mm256_cvtepi32_ps(dot_q4(n, x->q8 + i * OPS_BLOCK));
-    acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->scale[i])), sum, acc[t]);
-    acc[t] = _mm256_fmadd_ps(m, _mm256_set1_ps(x->sum[i]), acc[t]);
+    _mm256_storeu_ps(out + t * OPS_GROUP, a->acc[t][0]);
+    _mm256_storeu_ps(out + t * OPS_GROUP + HALF, a->acc[t][1]);
   }
 }
 
-INLINE void store_half(float *out, int half, const __m256 *acc, const int T) {
-  UNROLL for (int t = 0; t < T; t++) _mm256_storeu_ps(out + t * OPS_GROUP + half * HALF, acc[t]);
+/* acc = fma(d * dx, isum, acc) */
+INLINE __m256 add_block(__m256 acc, __m256 d, __m256 dx, __m256i isum) {
+  return _mm256_fmadd_ps(_mm256_mul_ps(d, dx), _mm256_cvtepi32_ps(isum), acc);
+}
+
+/* --- int8 activations --- */
+
+/* sum += w * (four activations of each row), in 16 bits. */
+INLINE void dot4_q4(__m256i sum[][2], __m256i w0, __m256i w1, const int8_t *q, size_t columns, const int T) {
+  UNROLL for (int t = 0; t < T; t++) {
+    __m256i four = broadcast4(q + (size_t)t * columns);
+    sum[t][0] = _mm256_add_epi16(sum[t][0], _mm256_maddubs_epi16(w0, four));
+    sum[t][1] = _mm256_add_epi16(sum[t][1], _mm256_maddubs_epi16(w1, four));
+    /* Sums now, not later: else the compiler keeps all products in wait, and spills. */
+    __asm__("" : "+x"(sum[t][0]), "+x"(sum[t][1]));
+  }
+}
+
+/* Eight sums of pairs of products fit 16 bits: 8 * 2 * 15 * 127 = 30480. */
+INLINE void q4_1_block(tile *a, const uint8_t *w, const ops_act *x, size_t first, const int T) {
+  const size_t columns = (size_t)x->columns, blocks = columns / OPS_BLOCK;
+  const int8_t *q = x->q8 + first * OPS_BLOCK;
+  __m256i sum[CPU_ROWS_MAX][2];
+  UNROLL for (int t = 0; t < T; t++) sum[t][0] = sum[t][1] = _mm256_setzero_si256();
+  ROLLED for (int v = 0; v < 4; v++) {
+    __m256i pair0 = load_weights(w + v * 64), pair1 = load_weights(w + v * 64 + 32);
+    dot4_q4(sum, low_nibbles(pair0), low_nibbles(pair1), q + 4 * v, columns, T);
+    dot4_q4(sum, high_nibbles(pair0), high_nibbles(pair1), q + 16 + 4 * v, columns, T);
+  }
+  const uint8_t *scales = w + CPU_Q4_1_SCALES, *minima = scales + CPU_Q4_1_MINIMA;
+  __m256 d0 = load_f16(scales), d1 = load_f16(scales + 16), m0 = load_f16(minima), m1 = load_f16(minima + 16);
+  const __m256i ones = _mm256_set1_epi16(1);
+  UNROLL for (int t = 0; t < T; t++) {
+    size_t i = first + (size_t)t * blocks;
+    __m256 dx = _mm256_set1_ps(x->scale[i]), sum_dx = _mm256_set1_ps(x->sum[i]);
+    __m256 acc0 = add_block(a->acc[t][0], d0, dx, _mm256_madd_epi16(sum[t][0], ones));
+    __m256 acc1 = add_block(a->acc[t][1], d1, dx, _mm256_madd_epi16(sum[t][1], ones));
+    a->acc[t][0] = _mm256_fmadd_ps(m0, sum_dx, acc0);
+    a->acc[t][1] = _mm256_fmadd_ps(m1, sum_dx, acc1);
+  }
 }
 
 INLINE void q4_1_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  if (T == 1) { /* both halves at once: two chains of additions instead of one */
-    __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    const uint8_t *w = group;
-    for (size_t b = 0; b < blocks; b++, w += CPU_Q4_1_BLOCK) {
-      q4_1_half(w, 0, x, row, b, acc, 1);
-      q4_1_half(w, 1, x, row, b, acc + 1, 1);
+  const size_t blocks = (size_t)x->columns / OPS_BLOCK;
+  const uint8_t *w = group;
+  tile a;
+  tile_zero(&a, T);
+  for (size_t b = 0; b < blocks; b++, w += CPU_Q4_1_BLOCK) q4_1_block(&a, w, x, (size_t)row * blocks + b, T);
+  tile_store(&a, out, T);
+}
+
+/* w * x as |w| * (x with w's sign). One sum of a pair of products is at most 2 * 128 * 127, which fits 16
+ * bits; two are not, so each goes on to 32 bits by itself. */
+INLINE __m256i dot4_q8(__m256i sum, __m256i magnitude, __m256i w, __m256i four) {
+  __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, w));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+INLINE void q8_0_block(tile *a, const uint8_t *w, const ops_act *x, size_t first, const int T) {
+  const size_t columns = (size_t)x->columns, blocks = columns / OPS_BLOCK;
+  const int8_t *q = x->q8 + first * OPS_BLOCK;
+  __m256i sum[CPU_ROWS_MAX][2];
+  UNROLL for (int t = 0; t < T; t++) sum[t][0] = sum[t][1] = _mm256_setzero_si256();
+  ROLLED for (int v = 0; v < 8; v++) {
+    __m256i w0 = load_weights(w + v * 64), w1 = load_weights(w + v * 64 + 32);
+    __m256i magnitude0 = _mm256_abs_epi8(w0), magnitude1 = _mm256_abs_epi8(w1);
+    UNROLL for (int t = 0; t < T; t++) {
+      __m256i four = broadcast4(q + (size_t)t * columns + 4 * v);
+      sum[t][0] = dot4_q8(sum[t][0], magnitude0, w0, four);
+      sum[t][1] = dot4_q8(sum[t][1], magnitude1, w1, four);
     }
-    store_half(out, 0, acc, 1);
-    store_half(out, 1, acc + 1, 1);
-    return;
   }
-  for (int half = 0; half < 2; half++) {
-    __m256 acc[CPU_ROWS_MAX];
-    const uint8_t *w = group;
-    UNROLL for (int t = 0; t < T; t++) acc[t] = _mm256_setzero_ps();
-    for (size_t b = 0; b < blocks; b++, w += CPU_Q4_1_BLOCK) q4_1_half(w, half, x, row, b, acc, T);
-    store_half(out, half, acc, T);
-  }
-}
-
-/* Sum of 32 products of int8 weights and activations, for 8 rows: |w| * (x with w's sign); one pair sum is at
- * most 2 * 128 * 127, which fits 16 bits, two do not. */
-INLINE __m256i dot_q8(const uint8_t *w, const __m256i magnitude[8], const int8_t *q) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i sum[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-  UNROLL for (int v = 0; v < 8; v++) {
-    __m256i pairs =
-        _mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(broadcast4(q + 4 * v), load_weights(w + v * 64)));
-    sum[v % 2] = _mm256_add_epi32(sum[v % 2], _mm256_madd_epi16(pairs, ones));
-  }
-  return _mm256_add_epi32(sum[0], sum[1]);
-}
-
-INLINE void q8_0_half(const uint8_t *w, const uint8_t *scales, const ops_act *x, int32_t row, size_t b,
-                      __m256 *acc, const int T) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  __m256i magnitude[8];
-  UNROLL for (int v = 0; v < 8; v++) magnitude[v] = _mm256_abs_epi8(load_weights(w + v * 64));
-  __m256 d = load_f16(scales);
+  __m256 d0 = load_f16(w + CPU_Q8_0_SCALES), d1 = load_f16(w + CPU_Q8_0_SCALES + 16);
   UNROLL for (int t = 0; t < T; t++) {
-    size_t i = (size_t)(row + t) * blocks + b;
-    __m256 sum = _mm256_cvtepi32_ps(dot_q8(w, magnitude, x->q8 + i * OPS_BLOCK));
-    acc[t] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(x->scale[i])), sum, acc[t]);
+    __m256 dx = _mm256_set1_ps(x->scale[first + (size_t)t * blocks]);
+    a->acc[t][0] = add_block(a->acc[t][0], d0, dx, sum[t][0]);
+    a->acc[t][1] = add_block(a->acc[t][1], d1, dx, sum[t][1]);
   }
 }
 
 INLINE void q8_0_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group, *scales = w + blocks * CPU_Q8_0_BLOCK;
-  if (T == 1) {
-    __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (size_t b = 0; b < blocks; b++) {
-      q8_0_half(w + b * CPU_Q8_0_BLOCK, scales + b * 32, x, row, b, acc, 1);
-      q8_0_half(w + b * CPU_Q8_0_BLOCK + 32, scales + b * 32 + 16, x, row, b, acc + 1, 1);
-    }
-    store_half(out, 0, acc, 1);
-    store_half(out, 1, acc + 1, 1);
-    return;
-  }
-  for (int half = 0; half < 2; half++) {
-    __m256 acc[CPU_ROWS_MAX];
-    UNROLL for (int t = 0; t < T; t++) acc[t] = _mm256_setzero_ps();
-    for (size_t b = 0; b < blocks; b++) {
-      q8_0_half(w + b * CPU_Q8_0_BLOCK + half * 32, scales + b * 32 + half * 16, x, row, b, acc, T);
-    }
-    store_half(out, half, acc, T);
-  }
+  const size_t blocks = (size_t)x->columns / OPS_BLOCK;
+  const uint8_t *w = group;
+  tile a;
+  tile_zero(&a, T);
+  for (size_t b = 0; b < blocks; b++, w += CPU_Q8_0_BLOCK) q8_0_block(&a, w, x, (size_t)row * blocks + b, T);
+  tile_store(&a, out, T);
 }
 
 BY_ROWS(cpu_linear_q4_1_int8_avx2, q4_1_int8)
@@ -160,26 +161,13 @@ BY_ROWS(cpu_linear_q8_0_int8_avx2, q8_0_int8)
 
 /* --- f32 activations --- */
 
-typedef struct tile {
-  __m256 acc[2][CPU_ROWS_MAX];
-} tile;
-
-INLINE void tile_zero(tile *a, const int T) {
-  UNROLL for (int t = 0; t < T; t++) a->acc[0][t] = a->acc[1][t] = _mm256_setzero_ps();
-}
-
 /* One input: its 16 weights times each row's value. */
 INLINE void tile_add(tile *a, __m256 w0, __m256 w1, const ops_act *x, int32_t row, size_t k, const int T) {
   UNROLL for (int t = 0; t < T; t++) {
     __m256 value = _mm256_set1_ps(x->f32[(size_t)(row + t) * (size_t)x->columns + k]);
-    a->acc[0][t] = _mm256_fmadd_ps(w0, value, a->acc[0][t]);
-    a->acc[1][t] = _mm256_fmadd_ps(w1, value, a->acc[1][t]);
+    a->acc[t][0] = _mm256_fmadd_ps(w0, value, a->acc[t][0]);
+    a->acc[t][1] = _mm256_fmadd_ps(w1, value, a->acc[t][1]);
   }
-}
-
-INLINE void tile_store(const tile *a, float *out, const int T) {
-  store_half(out, 0, a->acc[0], T);
-  store_half(out, 1, a->acc[1], T);
 }
 
 INLINE __m256 nibble_at(__m256i v, int shift) {
@@ -213,13 +201,13 @@ INLINE __m256 int8_at(__m256i v, int j) {
 
 INLINE void q8_0_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
   size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group, *scales = w + blocks * CPU_Q8_0_BLOCK;
+  const uint8_t *w = group;
   tile a;
   tile_zero(&a, T);
-  for (size_t b = 0; b < blocks; b++, scales += 32) {
-    __m256 d0 = load_f16(scales), d1 = load_f16(scales + 16);
-    for (size_t v = 0; v < 8; v++, w += 64) {
-      __m256i v0 = load_weights(w), v1 = load_weights(w + 32);
+  for (size_t b = 0; b < blocks; b++, w += CPU_Q8_0_BLOCK) {
+    __m256 d0 = load_f16(w + CPU_Q8_0_SCALES), d1 = load_f16(w + CPU_Q8_0_SCALES + 16);
+    for (size_t v = 0; v < 8; v++) {
+      __m256i v0 = load_weights(w + v * 64), v1 = load_weights(w + v * 64 + 32);
       UNROLL for (int j = 0; j < 4; j++) {
         __m256 w0 = _mm256_mul_ps(d0, int8_at(v0, j)), w1 = _mm256_mul_ps(d1, int8_at(v1, j));
         tile_add(&a, w0, w1, x, row, b * OPS_BLOCK + v * 4 + (size_t)j, T);

@@ -50,37 +50,34 @@ void cpu_linear_q4_1_int8_c(const void *group, const ops_act *x, int32_t row, in
   }
 }
 
-static void q8_0_block(const int8_t *w, const uint8_t *scales, block_act a, float acc[OPS_GROUP]) {
+static void q8_0_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
+  const int8_t *q = (const int8_t *)w;
   int32_t sum[OPS_GROUP] = {0};
   float d[OPS_GROUP];
   for (int32_t v = 0; v < 8; v++) {
     for (int32_t r = 0; r < OPS_GROUP; r++) {
-      for (int32_t j = 0; j < 4; j++) sum[r] += w[v * 64 + r * 4 + j] * a.q[4 * v + j];
+      for (int32_t j = 0; j < 4; j++) sum[r] += q[v * 64 + r * 4 + j] * a.q[4 * v + j];
     }
   }
-  f16_lanes(scales, d);
+  f16_lanes(w + CPU_Q8_0_SCALES, d);
   for (int32_t r = 0; r < OPS_GROUP; r++) acc[r] = fmaf(d[r] * a.scale, (float)sum[r], acc[r]);
 }
 
 void cpu_linear_q8_0_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {
-  int32_t blocks = x->columns / OPS_BLOCK;
-  const int8_t *w = group;
-  const uint8_t *scales = (const uint8_t *)group + (size_t)blocks * CPU_Q8_0_BLOCK;
   for (int32_t t = 0; t < rows; t++) {
     float acc[OPS_GROUP] = {0};
-    for (int32_t b = 0; b < blocks; b++) {
-      q8_0_block(w + (size_t)b * CPU_Q8_0_BLOCK, scales + (size_t)b * OPS_GROUP * 2, act_block(x, row + t, b),
-                 acc);
+    const uint8_t *w = group;
+    for (int32_t b = 0; b < x->columns / OPS_BLOCK; b++, w += CPU_Q8_0_BLOCK) {
+      q8_0_block(w, act_block(x, row + t, b), acc);
     }
     memcpy(out + t * OPS_GROUP, acc, sizeof acc);
   }
 }
 
 /* Sixteen weights of input k. */
-typedef void lanes_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]);
+typedef void lanes_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]);
 
-static void q4_1_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]) {
-  (void)columns;
+static void q4_1_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
   const uint8_t *w = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_1_BLOCK;
   int32_t i = k % OPS_BLOCK, low = i % 16;
   float d[OPS_GROUP], m[OPS_GROUP];
@@ -92,26 +89,24 @@ static void q4_1_at(const uint8_t *group, int32_t columns, int32_t k, float out[
   }
 }
 
-static void q8_0_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]) {
-  int32_t b = k / OPS_BLOCK, i = k % OPS_BLOCK;
-  const int8_t *w = (const int8_t *)group + (size_t)b * CPU_Q8_0_BLOCK + i / 4 * 64 + i % 4;
+static void q8_0_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
+  const uint8_t *w = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
+  int32_t i = k % OPS_BLOCK;
+  const int8_t *q = (const int8_t *)w + i / 4 * 64 + i % 4;
   float d[OPS_GROUP];
-  f16_lanes(group + (size_t)(columns / OPS_BLOCK) * CPU_Q8_0_BLOCK + (size_t)b * OPS_GROUP * 2, d);
-  for (int32_t r = 0; r < OPS_GROUP; r++) out[r] = d[r] * (float)w[r * 4];
+  f16_lanes(w + CPU_Q8_0_SCALES, d);
+  for (int32_t r = 0; r < OPS_GROUP; r++) out[r] = d[r] * (float)q[r * 4];
 }
 
-static void f32_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]) {
-  (void)columns;
+static void f32_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
   memcpy(out, group + (size_t)k * OPS_GROUP * 4, OPS_GROUP * 4);
 }
 
-static void f16_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]) {
-  (void)columns;
+static void f16_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
   f16_lanes(group + (size_t)k * OPS_GROUP * 2, out);
 }
 
-static void bf16_at(const uint8_t *group, int32_t columns, int32_t k, float out[OPS_GROUP]) {
-  (void)columns;
+static void bf16_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
   const uint16_t *w = (const uint16_t *)group + (size_t)k * OPS_GROUP;
   for (int32_t r = 0; r < OPS_GROUP; r++) out[r] = cpu_bf16(w[r]);
 }
@@ -120,7 +115,7 @@ static void linear_by_input(lanes_at *at, const void *group, const ops_act *x, i
                             float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_GROUP];
   for (int32_t k = 0; k < x->columns; k++) {
-    at(group, x->columns, k, w);
+    at(group, k, w);
     for (int32_t t = 0; t < rows; t++) {
       float value = x->f32[(size_t)(row + t) * (size_t)x->columns + (size_t)k];
       for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[r], value, acc[t][r]);

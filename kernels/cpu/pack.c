@@ -16,7 +16,7 @@ size_t cpu_group_bytes(ops_type type, int32_t columns) {
   case OPS_Q4_1:
     return blocks * CPU_Q4_1_BLOCK;
   case OPS_Q8_0:
-    return blocks * CPU_Q8_0_BLOCK + round_up(blocks * OPS_GROUP * sizeof(uint16_t), 64);
+    return round_up(blocks * CPU_Q8_0_BLOCK, 64);
   case OPS_F32:
     return k * OPS_GROUP * sizeof(float);
   case OPS_F16:
@@ -44,9 +44,8 @@ static void pack_q4_1(const uint8_t *file, int32_t blocks, int32_t lane, uint8_t
 }
 
 static void pack_q8_0(const uint8_t *file, int32_t blocks, int32_t lane, uint8_t *out) {
-  uint8_t *scales = out + (size_t)blocks * CPU_Q8_0_BLOCK + lane * sizeof(uint16_t);
   for (int32_t b = 0; b < blocks; b++, file += FILE_Q8_0_BLOCK, out += CPU_Q8_0_BLOCK) {
-    memcpy(scales + (size_t)b * OPS_GROUP * 2, file, 2);
+    memcpy(out + CPU_Q8_0_SCALES + lane * sizeof(uint16_t), file, 2);
     for (int32_t v = 0; v < 8; v++) memcpy(out + v * 64 + lane * 4, file + 2 + v * 4, 4);
   }
 }
@@ -99,21 +98,21 @@ static float unpack_q4_1(const uint8_t *group, int32_t lane, int32_t k) {
   return fmaf(cpu_f16(d), (float)(i < 16 ? pair & 15 : pair >> 4), cpu_f16(m));
 }
 
-static float unpack_q8_0(const uint8_t *group, int32_t blocks, int32_t lane, int32_t k) {
-  int32_t b = k / OPS_BLOCK, i = k % OPS_BLOCK;
-  int8_t q = (int8_t)group[(size_t)b * CPU_Q8_0_BLOCK + (size_t)(i / 4 * 64 + lane * 4 + i % 4)];
+static float unpack_q8_0(const uint8_t *group, int32_t lane, int32_t k) {
+  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
+  int32_t i = k % OPS_BLOCK;
   uint16_t d;
-  memcpy(&d, group + (size_t)blocks * CPU_Q8_0_BLOCK + ((size_t)b * OPS_GROUP + (size_t)lane) * 2, 2);
-  return cpu_f16(d) * (float)q;
+  memcpy(&d, block + CPU_Q8_0_SCALES + lane * 2, 2);
+  return cpu_f16(d) * (float)(int8_t)block[i / 4 * 64 + lane * 4 + i % 4];
 }
 
-static float unpack_element(ops_type type, const uint8_t *group, int32_t columns, int32_t lane, int32_t k) {
+static float unpack_element(ops_type type, const uint8_t *group, int32_t lane, int32_t k) {
   size_t i = (size_t)k * OPS_GROUP + (size_t)lane;
   switch (type) {
   case OPS_Q4_1:
     return unpack_q4_1(group, lane, k);
   case OPS_Q8_0:
-    return unpack_q8_0(group, columns / OPS_BLOCK, lane, k);
+    return unpack_q8_0(group, lane, k);
   case OPS_F32:
     return ((const float *)group)[i];
   case OPS_F16:
@@ -126,6 +125,5 @@ static float unpack_element(ops_type type, const uint8_t *group, int32_t columns
 void cpu_unpack_row(const ops_weight *w, int32_t row, float *out) {
   const uint8_t *group =
       (const uint8_t *)w->data + (size_t)(row / OPS_GROUP) * cpu_group_bytes(w->type, w->columns);
-  for (int32_t k = 0; k < w->columns; k++)
-    out[k] = unpack_element(w->type, group, w->columns, row % OPS_GROUP, k);
+  for (int32_t k = 0; k < w->columns; k++) out[k] = unpack_element(w->type, group, row % OPS_GROUP, k);
 }

@@ -19,6 +19,7 @@ BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
 TANDEM = str(BIN / "tandem")
 MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
 PROMPT = "Why is the sky blue?"
+LONG = "Tell me a long story"  # it has no end
 TIME_LIMIT = 300  # seconds; sanitized builds are slow
 
 OK, FAILED, USAGE, BAD_MODEL, INPUT, WORKER, IO = 0, 1, 2, 3, 6, 7, 8
@@ -110,13 +111,14 @@ class Case(unittest.TestCase):
 
 class Help(Case):
     def test_version_names_commit_and_numerics(self):
-        status, out, _ = tandem("--version")
+        status, out, _ = tandem("--version", "-m", MODEL)
         text = out.decode()
         self.assertEqual(status, OK)
         for program in ("tandem ", "tandem-target ", "tandem-draft "):
-            self.assertRegex(text, rf"(?m)^{program}\d+\.\d+\.\d+ \([0-9a-f]{{12}}|unknown\)")
-        self.assertIn("numerics", text)
-        self.assertIn(answer(PROMPT, "--max-tokens", "1")["numerics_id"], text)
+            self.assertRegex(text, rf"(?m)^{program}\d+\.\d+\.\d+ \(([0-9a-f]{{12}}|unknown)\)")
+        self.assertEqual(text.count("(" + text.split("(")[1].split(")")[0] + ")"), 3)
+        self.assertIn("numerics " + answer(PROMPT, "--max-tokens", "1")["numerics_id"] + "\n", text)
+        self.refused(USAGE, "--version", "--version", "--loud")
 
     def test_help_everywhere(self):
         status, out, _ = tandem("--help")
@@ -398,8 +400,8 @@ class Ends(Case):
 
     def start_story(self, *flags):
         """A long answer that has begun; its programs."""
-        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", *flags, "Tell me a long story.")
-        self.assertTrue(p.stdout.peek(1))
+        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", *flags, LONG)
+        self.assertTrue(os.read(p.stdout.fileno(), 1))
         self.assertEqual(len(children_of(p.pid)), 2)
         return p, children_of(p.pid)
 
@@ -420,7 +422,7 @@ class Ends(Case):
                 self.nothing_left(children)
 
     def test_interrupted_json(self):
-        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", "--json", "Tell me a long story.")
+        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", "--json", LONG)
         self.assertTrue(wait_until(lambda: len(children_of(p.pid)) == 2))
         time.sleep(1)
         p.send_signal(signal.SIGINT)
@@ -464,7 +466,7 @@ class Ends(Case):
 
     def test_slow_reader(self):
         """A reader that sleeps longer than a silent peer is waited for: nothing is lost."""
-        flags = ["run", "-m", MODEL, "--max-tokens", "900", "--draft", "none", "Tell me a long story."]
+        flags = ["run", "-m", MODEL, "--max-tokens", "900", "--draft", "none", LONG]
         p = self.start(*flags)
         fcntl.fcntl(p.stdout, fcntl.F_SETPIPE_SZ, 4096)
         time.sleep(12)
@@ -477,8 +479,8 @@ class Ends(Case):
 
     def test_programs_that_die_are_started_again(self):
         flags = ["--max-tokens", "150"]
-        want = answer(*flags, "Tell me a long story.")
-        p = self.start("run", "-m", MODEL, "--json", *flags, "Tell me a long story.")
+        want = answer(*flags, LONG)
+        p = self.start("run", "-m", MODEL, "--json", *flags, LONG)
         self.assertTrue(wait_until(lambda: len(children_of(p.pid)) == 2))
         time.sleep(0.7)
         children = children_of(p.pid)
@@ -578,7 +580,7 @@ class Batch(Case):
 
     def test_interrupted(self):
         source, target = self.folder / "in.jsonl", self.folder / "out.jsonl"
-        lines = [{"id": 0, "prompt": "Say hi."}] + [{"id": i, "prompt": "Tell me a long story."} for i in range(1, 9)]
+        lines = [{"id": 0, "prompt": "Say hi."}] + [{"id": i, "prompt": LONG} for i in range(1, 9)]
         source.write_text("".join(json.dumps(line) + "\n" for line in lines))
         p = subprocess.Popen([TANDEM, "batch", "-m", MODEL, "--max-tokens", "2000", str(source), str(target)],
                              stderr=subprocess.PIPE)

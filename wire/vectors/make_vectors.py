@@ -520,6 +520,7 @@ def make_bad():
     bad("hello_method_overlong", "R-STRING-TEXT", raw(b"abc\xc0\xaf"), "HELLO.method is not clean UTF-8 at byte 3")
     bad("hello_method_beyond_unicode", "R-STRING-TEXT", raw(b"a\xf4\x90\x80\x80"), "HELLO.method is not clean UTF-8 at byte 1")
     bad("hello_method_cut", "R-STRING-TEXT", raw(b"abcd\xe2\x82"), "HELLO.method is not clean UTF-8 at byte 4")
+    bad("hello_method_third_byte", "R-STRING-TEXT", raw(b"abcdef\xe2\x82A"), "HELLO.method is not clean UTF-8 at byte 6")
     bad("hello_method_newline", "R-STRING-TEXT", raw(b"abcde\n"), "HELLO.method is not clean UTF-8 at byte 5")
     bad("hello_session_max_large", "R-INT-HIGH", h(["session_max"], 2**31), "HELLO.session_max", LIMIT)
 

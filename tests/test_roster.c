@@ -1,0 +1,500 @@
+/* libs: wire spec base */
+#include "tests/machine_support.h"
+
+enum { PEER = 7, OTHER = 8 };
+#define SELF_ID  id_of(1)
+#define PEER_ID  id_of(2)
+#define AGAIN_ID id_of(3)
+
+typedef struct world {
+  rig r; /* no machine: only its clock and its actions */
+  roster table;
+} world;
+
+static hash16 some_hash(uint8_t n) {
+  hash16 h = {{n, 1, 2, 3}};
+  return h;
+}
+
+static int set_up(void **state) {
+  world *w = calloc(1, sizeof *w);
+  msg_hello self = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, SELF_ID).u.hello;
+  self.model_fingerprint = some_hash(10);
+  self.vocabulary_hash = some_hash(20);
+  self.vocabulary_size = 100;
+  self.numerics_id = wire_text("cpu-test");
+  self.endpoint = wire_text("tcp://127.0.0.1:4000");
+  self.session_max = 4;
+  roster_init(&w->table, &self);
+  rig_init(&w->r, (machine){0});
+  *state = w;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  world *w = *state;
+  rig_fini(&w->r);
+  free(w);
+  return 0;
+}
+
+static roster_verdict hear(world *w, peer_id peer, msg m) {
+  roster_peer *from = NULL;
+  roster_verdict v = roster_receive(&w->table, peer, &m, 3, w->r.now, &from, &w->r.out);
+  if (v == ROSTER_PASS || v == ROSTER_GREETED || v == ROSTER_LEAVES) {
+    assert_non_null(from);
+    assert_int_equal(from->id, peer);
+    assert_true(from->greeted);
+  }
+  return v;
+}
+
+static msg peer_hello(void) { return hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, PEER_ID); }
+
+static void greet(world *w) {
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_GREETED);
+  rig_clear(&w->r);
+}
+
+static int32_t ticks_lost(world *w) {
+  int32_t lost = 0;
+  while (roster_tick(&w->table, w->r.now, &w->r.out)) assert_true(++lost < ROSTER_MAX + 1);
+  return lost;
+}
+
+/* --- greeting --- */
+
+static void test_hello_is_welcomed(void **state) {
+  world *w = *state;
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_GREETED);
+  const msg *m = rig_only(&w->r, PEER, MSG_WELCOME);
+  assert_int_equal(w->r.out.count, 1);
+  assert_true(wire_id_equal(m->to, PEER_ID));
+  assert_int_equal(m->session, 0);
+  assert_int_equal(m->u.hello.version_min, 1);
+  assert_int_equal(m->u.hello.version_max, 1);
+  assert_true(wire_id_equal(m->u.hello.incarnation, SELF_ID));
+  assert_int_equal(m->u.hello.role, WIRE_ROLE_TARGET);
+  assert_true(text_is(m->u.hello.numerics_id, "cpu-test"));
+  assert_int_equal(m->u.hello.vocabulary_size, 100);
+}
+
+static void test_repeated_hello_changes_nothing(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_HANDLED);
+  rig_only(&w->r, PEER, MSG_WELCOME);
+}
+
+static void test_new_incarnation_is_a_new_program(void **state) {
+  world *w = *state;
+  greet(w);
+  msg bye = message(MSG_BYE, SELF_ID, 0, 0);
+  assert_int_equal(hear(w, PEER, bye), ROSTER_LEAVES);
+  assert_true(roster_find(&w->table, PEER)->leaving);
+  assert_int_equal(hear(w, PEER, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, AGAIN_ID)), ROSTER_GREETED);
+  assert_true(wire_id_equal(roster_find(&w->table, PEER)->hello.incarnation, AGAIN_ID));
+  assert_false(roster_find(&w->table, PEER)->leaving); /* that was the old one */
+}
+
+static void test_what_it_said_is_kept(void **state) {
+  world *w = *state;
+  char method[] = "ngram";
+  msg m = peer_hello();
+  m.u.hello.method = (wire_string){method, 5};
+  hear(w, PEER, m);
+  memcpy(method, "xxxxx", 5); /* the frame's memory is gone */
+  const roster_peer *p = roster_find(&w->table, PEER);
+  assert_string_equal(p->method, "ngram");
+  assert_true(text_is(p->hello.method, "ngram"));
+}
+
+static void test_versions(void **state) {
+  world *w = *state;
+  static const struct {
+    uint32_t min, max;
+    bool met;
+  } table[] = {{1, 1, true}, {1, 9, true}, {2, 9, false}, {7, 7, false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg m = peer_hello();
+    m.u.hello.version_min = table[i].min;
+    m.u.hello.version_max = table[i].max;
+    rig_clear(&w->r);
+    roster_verdict v = hear(w, (peer_id)(20 + i), m);
+    if (table[i].met) {
+      assert_int_equal(v, ROSTER_GREETED);
+      assert_int_equal(rig_only(&w->r, RIG_ANY, MSG_WELCOME)->u.hello.version_max, 1);
+    } else {
+      char range[32];
+      assert_int_equal(v, ROSTER_HANDLED);
+      rig_expect_error(&w->r, RIG_ANY, ERR_VERSION);
+      snprintf(range, sizeof range, "%u", table[i].max);
+      assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, range));
+      assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, "1"));
+    }
+  }
+}
+
+static void test_vocabulary_and_model(void **state) {
+  world *w = *state;
+  static const struct {
+    wire_role role;
+    uint8_t vocabulary, model; /* 0: zero hash */
+    int32_t size;
+    bool fits;
+  } table[] = {
+      {WIRE_ROLE_DRAFT, 0, 0, 0, true},         {WIRE_ROLE_DRAFT, 20, 0, 0, true},
+      {WIRE_ROLE_DRAFT, 20, 0, 100, true},      {WIRE_ROLE_DRAFT, 21, 0, 100, false},
+      {WIRE_ROLE_DRAFT, 20, 0, 101, false},     {WIRE_ROLE_DRAFT, 0, 0, 101, false},
+      {WIRE_ROLE_DRAFT, 20, 99, 100, true}, /* a draft's model is its own affair */
+      {WIRE_ROLE_ORCHESTRATOR, 20, 10, 100, true}, {WIRE_ROLE_ORCHESTRATOR, 20, 11, 100, false},
+      {WIRE_ROLE_ORCHESTRATOR, 20, 0, 100, true},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg m = hello_message(MSG_HELLO, table[i].role, PEER_ID);
+    if (table[i].vocabulary) m.u.hello.vocabulary_hash = some_hash(table[i].vocabulary);
+    if (table[i].model) m.u.hello.model_fingerprint = some_hash(table[i].model);
+    m.u.hello.vocabulary_size = table[i].size;
+    rig_clear(&w->r);
+    roster_verdict v = hear(w, (peer_id)(20 + i), m);
+    if (v != (table[i].fits ? ROSTER_GREETED : ROSTER_HANDLED)) fail_msg("row %d: verdict %d", (int)i, v);
+    if (!table[i].fits) rig_expect_error(&w->r, RIG_ANY, ERR_MISMATCH);
+  }
+}
+
+/* A peer that was refused is nobody. */
+static void test_refused_is_not_greeted(void **state) {
+  world *w = *state;
+  msg m = peer_hello();
+  m.u.hello.vocabulary_hash = some_hash(99);
+  hear(w, PEER, m);
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, PEER, message(MSG_ATTACH, SELF_ID, 5, 1)), ROSTER_HANDLED);
+  rig_expect_error(&w->r, PEER, ERR_PROTOCOL);
+}
+
+static void test_everything_before_hello_is_refused(void **state) {
+  world *w = *state;
+  static const msg_type types[] = {MSG_WELCOME, MSG_PING, MSG_PONG,   MSG_BYE,  MSG_OPEN,   MSG_END,
+                                   MSG_TOKENS,  MSG_ACK,  MSG_RESEND, MSG_DONE, MSG_ATTACH, MSG_NODES};
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    msg m = message(types[i], SELF_ID, types[i] < MSG_OPEN ? 0 : 5, 0);
+    rig_clear(&w->r);
+    assert_int_equal(hear(w, PEER, m), ROSTER_HANDLED);
+    rig_expect_error(&w->r, PEER, ERR_PROTOCOL);
+    assert_int_equal(rig_only(&w->r, PEER, MSG_ERROR)->session, 0);
+  }
+}
+
+static void test_error_is_never_answered(void **state) {
+  world *w = *state;
+  hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_PROTOCOL)); /* from nobody */
+  assert_int_equal(rig_count(&w->r, PEER, MSG_ERROR), 0);
+  greet(w);
+  hear(w, PEER, error_message(AGAIN_ID, 5, 1, ERR_GONE)); /* meant for another */
+  hear(w, PEER, error_message(SELF_ID, 5, 1, ERR_GONE));
+  hear(w, PEER, error_message((wire_id){{0}}, 0, 0, ERR_STALE));
+  assert_int_equal(rig_count(&w->r, PEER, MSG_ERROR), 0);
+}
+
+static void test_wrong_receiver(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(hear(w, PEER, message(MSG_ATTACH, AGAIN_ID, 5, 1)), ROSTER_HANDLED);
+  rig_expect_error(&w->r, PEER, ERR_STALE);
+  const msg *m = rig_only(&w->r, PEER, MSG_ERROR);
+  assert_int_equal(m->session, 0);
+  assert_true(wire_id_equal(m->to, PEER_ID));
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, PEER, message(MSG_ATTACH, SELF_ID, 5, 1)), ROSTER_PASS);
+  assert_int_equal(w->r.out.count, 0);
+}
+
+/* --- the side that connects --- */
+
+static void test_hello_until_welcome(void **state) {
+  world *w = *state;
+  assert_non_null(roster_connected(&w->table, PEER, w->r.now, &w->r.out));
+  const msg *m = rig_only(&w->r, PEER, MSG_HELLO);
+  assert_true(wire_id_equal(m->to, (wire_id){{0}}));
+  assert_int_equal(m->u.hello.version_min, WIRE_VERSION_MIN);
+  assert_int_equal(m->u.hello.version_max, WIRE_VERSION_MAX);
+  for (int32_t i = 0; i < 3; i++) {
+    assert_int_equal(roster_deadline(&w->table), w->r.now + ROSTER_HELLO_US);
+    w->r.now += ROSTER_HELLO_US - 1;
+    ticks_lost(w);
+    assert_int_equal(rig_count(&w->r, PEER, MSG_HELLO), 1 + i);
+    w->r.now += 1;
+    ticks_lost(w);
+    assert_int_equal(rig_count(&w->r, PEER, MSG_HELLO), 2 + i);
+  }
+  assert_int_equal(rig_count(&w->r, PEER, MSG_PING), 0); /* whom would it be meant for? */
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
+  welcome.to = SELF_ID;
+  assert_int_equal(hear(w, PEER, welcome), ROSTER_GREETED);
+  rig_clear(&w->r);
+  w->r.now += 2 * ROSTER_HELLO_US;
+  ticks_lost(w);
+  assert_int_equal(rig_count(&w->r, PEER, MSG_HELLO), 0);
+  assert_true(rig_count(&w->r, PEER, MSG_PING) > 0);
+}
+
+static void test_welcome_again_and_anew(void **state) {
+  world *w = *state;
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
+  welcome.to = SELF_ID;
+  assert_int_equal(hear(w, PEER, welcome), ROSTER_GREETED);
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, PEER, welcome), ROSTER_HANDLED);
+  assert_int_equal(w->r.out.count, 0);
+  welcome.u.hello.incarnation = AGAIN_ID;
+  assert_int_equal(hear(w, PEER, welcome), ROSTER_GREETED);
+}
+
+static void test_refusal_of_our_hello(void **state) {
+  world *w = *state;
+  static const int codes[] = {ERR_VERSION, ERR_MISMATCH};
+  for (int i = 0; i < 2; i++) {
+    peer_id peer = (peer_id)(PEER + i);
+    roster_connected(&w->table, peer, w->r.now, &w->r.out);
+    assert_int_equal(hear(w, peer, error_message((wire_id){{0}}, 0, 0, codes[i])), ROSTER_REFUSED);
+  }
+}
+
+/* The other side has forgotten us (it was restarted, or the table was full): greet again. */
+static void test_forgotten_says_hello_again(void **state) {
+  world *w = *state;
+  static const int codes[] = {ERR_PROTOCOL, ERR_STALE};
+  for (int i = 0; i < 2; i++) {
+    peer_id peer = (peer_id)(PEER + i);
+    roster_connected(&w->table, peer, w->r.now, &w->r.out);
+    msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
+    welcome.to = SELF_ID;
+    hear(w, peer, welcome);
+    rig_clear(&w->r);
+    hear(w, peer, error_message(SELF_ID, 0, 0, codes[i]));
+    w->r.now += ROSTER_HELLO_US;
+    ticks_lost(w);
+    assert_true(rig_count(&w->r, peer, MSG_HELLO) >= 1);
+  }
+}
+
+/* Somebody who answers every HELLO with ERROR(protocol) must not be answered at once each time. */
+static void test_no_storm_of_hello(void **state) {
+  world *w = *state;
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  rig_clear(&w->r);
+  for (int i = 0; i < 1000; i++) {
+    hear(w, PEER, error_message(SELF_ID, 0, 0, ERR_PROTOCOL));
+    w->r.now += 100; /* 100 ms in all */
+    ticks_lost(w);
+  }
+  assert_true(rig_count(&w->r, PEER, MSG_HELLO) <= 2);
+}
+
+/* --- life --- */
+
+static void test_ping_is_answered(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(hear(w, PEER, ping_message(MSG_PING, SELF_ID, 41, 12345, 0)), ROSTER_HANDLED);
+  const msg *m = rig_only(&w->r, PEER, MSG_PONG);
+  assert_int_equal(m->u.ping.sequence, 41);
+  assert_int_equal(m->u.ping.time_us, 12345);
+  assert_int_equal(m->u.ping.load, 3);
+  assert_true(wire_id_equal(m->to, PEER_ID));
+}
+
+static void test_pings_and_round_trip(void **state) {
+  world *w = *state;
+  greet(w);
+  for (int i = 0; i < 4; i++) {
+    w->r.now += ROSTER_PING_US;
+    ticks_lost(w);
+  }
+  int32_t pings = rig_count(&w->r, PEER, MSG_PING);
+  assert_true(pings >= 4 && pings <= 5);
+  const msg *m = rig_last(&w->r, PEER, MSG_PING);
+  assert_int_equal(m->u.ping.load, 0);
+  msg pong = ping_message(MSG_PONG, SELF_ID, m->u.ping.sequence, m->u.ping.time_us, 9);
+  w->r.now += 1234;
+  assert_int_equal(hear(w, PEER, pong), ROSTER_HANDLED);
+  assert_int_equal(roster_find(&w->table, PEER)->load, 9);
+  assert_int_equal(roster_find(&w->table, PEER)->round_trip_us, 1234);
+}
+
+/* A PONG with a time of its own making tells nothing: no round trip of centuries. */
+static void test_forged_pong(void **state) {
+  world *w = *state;
+  greet(w);
+  w->r.now += ROSTER_PING_US;
+  ticks_lost(w);
+  hear(w, PEER, ping_message(MSG_PONG, SELF_ID, 999, UINT64_MAX, 1));
+  hear(w, PEER, ping_message(MSG_PONG, SELF_ID, 999, 0, 1));
+  assert_true(roster_find(&w->table, PEER)->round_trip_us <= ROSTER_PING_US);
+}
+
+static void test_silent_is_lost_and_returns(void **state) {
+  world *w = *state;
+  greet(w);
+  uint64_t start = w->r.now;
+  while (w->r.now < start + ROSTER_LOST_US) {
+    uint64_t next = roster_deadline(&w->table);
+    assert_true(next > w->r.now); /* or the program would spin */
+    assert_true(next <= start + ROSTER_LOST_US);
+    w->r.now = next;
+    if (next < start + ROSTER_LOST_US) assert_int_equal(ticks_lost(w), 0);
+  }
+  roster_peer *lost = roster_tick(&w->table, w->r.now, &w->r.out);
+  assert_non_null(lost);
+  assert_int_equal(lost->id, PEER);
+  assert_true(lost->lost);
+  assert_null(roster_tick(&w->table, w->r.now, &w->r.out)); /* told once */
+  assert_true(roster_deadline(&w->table) > w->r.now);
+  w->r.now += ROSTER_LOST_US;
+  assert_int_equal(ticks_lost(w), 0);
+  assert_int_equal(hear(w, PEER, message(MSG_ATTACH, SELF_ID, 5, 1)), ROSTER_PASS);
+  assert_false(roster_find(&w->table, PEER)->lost);
+  w->r.now += ROSTER_LOST_US;
+  assert_int_equal(ticks_lost(w), 1);
+}
+
+static void test_every_frame_is_a_sign_of_life(void **state) {
+  world *w = *state;
+  greet(w);
+  for (int i = 0; i < 10; i++) {
+    w->r.now += ROSTER_LOST_US - 1;
+    hear(w, PEER, i % 2 ? message(MSG_NODES, SELF_ID, 5, 1) : ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+    assert_int_equal(ticks_lost(w), 0);
+  }
+}
+
+static void test_bye(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(hear(w, PEER, message(MSG_BYE, SELF_ID, 0, 0)), ROSTER_LEAVES);
+  assert_true(roster_find(&w->table, PEER)->leaving);
+  roster_connected(&w->table, OTHER, w->r.now, &w->r.out); /* never greeted */
+  rig_clear(&w->r);
+  roster_bye(&w->table, &w->r.out);
+  assert_true(wire_id_equal(rig_only(&w->r, PEER, MSG_BYE)->to, PEER_ID));
+  assert_int_equal(rig_count(&w->r, OTHER, MSG_BYE), 0); /* `to` of a BYE must not be zero */
+}
+
+static void test_drop(void **state) {
+  world *w = *state;
+  greet(w);
+  roster_drop(&w->table, PEER);
+  assert_null(roster_find(&w->table, PEER));
+  roster_drop(&w->table, PEER);
+  assert_int_equal(roster_deadline(&w->table), MACHINE_NEVER);
+}
+
+/* --- limits --- */
+
+static void test_full_table_is_a_refusal(void **state) {
+  world *w = *state;
+  for (int i = 0; i < ROSTER_MAX; i++) {
+    assert_int_equal(hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i))),
+                     ROSTER_GREETED);
+  }
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, 99, peer_hello()), ROSTER_HANDLED);
+  rig_expect_error(&w->r, 99, ERR_FULL);
+  assert_null(roster_connected(&w->table, 98, w->r.now, &w->r.out));
+  assert_non_null(roster_find(&w->table, 100));
+}
+
+/* Strangers that said HELLO once and never again must not keep everybody out for ever. */
+static void test_lost_strangers_make_room(void **state) {
+  world *w = *state;
+  for (int i = 0; i < ROSTER_MAX; i++) {
+    hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i)));
+  }
+  w->r.now += ROSTER_LOST_US;
+  assert_int_equal(ticks_lost(w), ROSTER_MAX);
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, 99, peer_hello()), ROSTER_GREETED);
+  assert_non_null(roster_find(&w->table, 99));
+}
+
+/* Peers that were refused, or never said HELLO, take no place. */
+static void test_nobodies_take_no_place(void **state) {
+  world *w = *state;
+  for (int i = 0; i < 2 * ROSTER_MAX; i++) {
+    msg m = peer_hello();
+    m.u.hello.vocabulary_hash = some_hash(99);
+    hear(w, (peer_id)(1000 + i), m);
+    hear(w, (peer_id)(5000 + i), message(MSG_ATTACH, SELF_ID, 5, 1));
+  }
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_GREETED);
+}
+
+static void test_addressed_messages(void **state) {
+  world *w = *state;
+  greet(w);
+  msg m = roster_message(roster_find(&w->table, PEER), MSG_TOKENS, 5, 2);
+  assert_true(wire_id_equal(m.to, PEER_ID));
+  assert_int_equal(m.session, 5);
+  assert_int_equal(m.epoch, 2);
+  roster_error(NULL, 55, 6, 3, ERR_GONE, &w->r.out, "no session %d", 6);
+  const msg *e = rig_only(&w->r, 55, MSG_ERROR);
+  assert_true(wire_id_equal(e->to, (wire_id){{0}}));
+  assert_int_equal(e->session, 6);
+  assert_int_equal(e->epoch, 3);
+  assert_true(text_is(e->u.error.text, "no session 6"));
+}
+
+static void test_long_error_is_cut(void **state) {
+  world *w = *state;
+  char text[3 * WIRE_STRING_MAX];
+  memset(text, 'x', sizeof text - 1);
+  text[sizeof text - 1] = 0;
+  roster_error(NULL, 55, 0, 0, ERR_GONE, &w->r.out, "%s", text);
+  assert_true(rig_only(&w->r, 55, MSG_ERROR)->u.error.text.size <= WIRE_STRING_MAX);
+}
+
+static void test_small_things(void **state) {
+  (void)state;
+  assert_int_equal(wire_text(NULL).size, 0);
+  assert_int_equal(wire_text("abc").size, 3);
+  assert_true(wire_id_equal(id_of(1), id_of(1)));
+  assert_false(wire_id_equal(id_of(1), id_of(2)));
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_hello_is_welcomed),
+      CASE(test_repeated_hello_changes_nothing),
+      CASE(test_new_incarnation_is_a_new_program),
+      CASE(test_what_it_said_is_kept),
+      CASE(test_versions),
+      CASE(test_vocabulary_and_model),
+      CASE(test_refused_is_not_greeted),
+      CASE(test_everything_before_hello_is_refused),
+      CASE(test_error_is_never_answered),
+      CASE(test_wrong_receiver),
+      CASE(test_hello_until_welcome),
+      CASE(test_welcome_again_and_anew),
+      CASE(test_refusal_of_our_hello),
+      CASE(test_forgotten_says_hello_again),
+      CASE(test_no_storm_of_hello),
+      CASE(test_ping_is_answered),
+      CASE(test_pings_and_round_trip),
+      CASE(test_forged_pong),
+      CASE(test_silent_is_lost_and_returns),
+      CASE(test_every_frame_is_a_sign_of_life),
+      CASE(test_bye),
+      CASE(test_drop),
+      CASE(test_full_table_is_a_refusal),
+      CASE(test_lost_strangers_make_room),
+      CASE(test_nobodies_take_no_place),
+      CASE(test_addressed_messages),
+      CASE(test_long_error_is_cut),
+      CASE(test_small_things),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -107,7 +107,9 @@ static int32_t work_count(const draft *d) {
   return n;
 }
 
-bool draft_drained(const draft *d) { return d->draining && work_count(d) == 0; }
+bool draft_drained(const draft *d) {
+  return d->draining && work_count(d) == 0;
+}
 
 static work *work_find(const draft *d, uint64_t id) {
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
@@ -190,6 +192,13 @@ static int32_t node_goal(const work *w) {
   return goal < w->live.capacity ? goal : w->live.capacity;
 }
 
+/* The target refuses a token that it does not have, and the draft with it. */
+static bool in_vocabulary(step *c, const work *w, int32_t token) {
+  const roster_peer *t = roster_find(&c->d->peers, w->target);
+  int32_t size = t ? t->hello.vocabulary_size : 0;
+  return token >= 0 && (size == 0 || token < size);
+}
+
 /* Grows the tree, best place first, up to the goal; new nodes get their ids in order. Returns how many. */
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
   int32_t added = 0, place, path[TREE_DEPTH_MAX];
@@ -199,10 +208,13 @@ static int32_t grow(step *c, work *w, uint64_t *first_id) {
     draft_candidate list[DRAFTER_CANDIDATES_MAX];
     int32_t depth = path_to(w, place, path);
     int32_t n = c->d->options.kind->candidates(w->guess, path, depth, list);
-    if (place == TREE_ROOT) w->root_expanded = true;
-    else w->expanded[place] = w->live.nodes[place].stamp + 1;
+    if (place == TREE_ROOT)
+      w->root_expanded = true;
+    else
+      w->expanded[place] = w->live.nodes[place].stamp + 1;
     for (int32_t i = 0; i < n && w->live.live_count < goal; i++) {
       bool fresh;
+      if (!in_vocabulary(c, w, list[i].token)) continue;
       int32_t slot = tree_add(&w->live, place, list[i].token, list[i].score, &fresh);
       if (slot < 0 || !fresh) continue;
       if (tree_ids_give(&w->ids, &w->live, slot) == 0) return -1;
@@ -270,9 +282,14 @@ static void on_tokens(step *c, work *w, const msg *m) {
   case PREFIX_BEYOND:
     if (c->now - w->resend_us >= RESEND_EVERY_US) ask_resend(c, w);
     return;
-  case PREFIX_CONFLICT: out_of_step(c, w, "the target's tokens differ from those held here"); return;
-  case PREFIX_LIMIT: out_of_step(c, w, "the session is longer than this draft's context"); return;
-  case PREFIX_APPLIED: break;
+  case PREFIX_CONFLICT:
+    out_of_step(c, w, "the target's tokens differ from those held here");
+    return;
+  case PREFIX_LIMIT:
+    out_of_step(c, w, "the session is longer than this draft's context");
+    return;
+  case PREFIX_APPLIED:
+    break;
   }
   if (appended == 0) return;
   tree_ids *maps[1] = {&w->ids};
@@ -309,15 +326,37 @@ static void on_attached(step *c, work *w, const msg *m) {
 
 /* --- sessions --- */
 
+static bool link_used(const draft *d, int32_t link) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    if (d->works[i].state != WORK_FREE && d->works[i].link == link) return true;
+  return false;
+}
+
+/* Gives up a connection that no session needs; -1: there is none. */
+static int32_t link_reclaim(step *c) {
+  draft *d = c->d;
+  for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) {
+    peer_id peer = d->links[i].peer;
+    if (!peer || link_used(d, i)) continue;
+    actions_disconnect(c->out, peer);
+    roster_drop(&d->peers, peer);
+    d->links[i] = (link_to_target){0};
+    return i;
+  }
+  return -1;
+}
+
 static int32_t link_for(step *c, wire_string endpoint) {
   draft *d = c->d;
   int32_t place = -1;
   for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) {
     link_to_target *l = &d->links[i];
-    if (l->endpoint[0] && strlen(l->endpoint) == endpoint.size && memcmp(l->endpoint, endpoint.data, endpoint.size) == 0)
+    if (l->endpoint[0] && strlen(l->endpoint) == endpoint.size &&
+        memcmp(l->endpoint, endpoint.data, endpoint.size) == 0)
       return i;
     if (!l->endpoint[0] && place < 0) place = i;
   }
+  if (place < 0) place = link_reclaim(c);
   if (place < 0) return -1;
   memcpy(d->links[place].endpoint, endpoint.data, endpoint.size);
   d->links[place].endpoint[endpoint.size] = 0;
@@ -339,18 +378,25 @@ static int work_init(step *c, work *w, const msg *m, int32_t capacity) {
   return ERR_OK;
 }
 
-/* C becomes what OPEN says; ERR_DESYNC when its base is not held here. */
-static int adopt(work *w, const msg_open *o) {
-  prefix *p = &w->committed;
-  if (p->seed != o->hash_seed) {
-    if (o->base_length > 0) return ERR_DESYNC;
-    prefix_reset(p, o->hash_seed);
+/* Is the base held here, and do the tokens give the hash that came with them? Nothing is changed for it. */
+static bool open_fits(const work *w, const msg_open *o) {
+  hash16 h = {{0}};
+  if (o->base_length > 0) {
+    if (!w || w->committed.seed != o->hash_seed || !prefix_has(&w->committed, o->base_length, o->base_hash))
+      return false;
+    h = w->committed.hashes[o->base_length];
   }
-  if (!prefix_has(p, o->base_length, o->base_hash)) return ERR_DESYNC;
-  if (o->base_length + o->token_count > p->capacity) return ERR_LIMIT;
-  prefix_truncate(p, o->base_length);
-  prefix_append(p, o->tokens, o->token_count);
-  return hash_equal(prefix_hash(p), o->hash) ? ERR_OK : ERR_DESYNC;
+  for (int32_t i = 0; i < o->token_count; i++) h = hash_next(h, o->hash_seed, o->tokens[i]);
+  return hash_equal(h, o->hash);
+}
+
+/* C becomes what OPEN says. */
+static void adopt(work *w, const msg_open *o) {
+  if (w->committed.seed != o->hash_seed) prefix_reset(&w->committed, o->hash_seed);
+  prefix_truncate(&w->committed, o->base_length);
+  int rc = prefix_append(&w->committed, o->tokens, o->token_count);
+  assert(rc == ERR_OK);
+  (void)rc;
 }
 
 static void reach_target(step *c, work *w) {
@@ -376,8 +422,21 @@ static void on_open(step *c, peer_id from, const msg *m) {
     refuse(c, from, m, ERR_DRAINING, "this draft is shutting down");
     return;
   }
-  if (o->options.context > d->options.context) {
-    refuse(c, from, m, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+  if (o->options.context > d->options.context || o->base_length + o->token_count > d->options.context) {
+    refuse(c, from, m, ERR_LIMIT,
+           "the session's context is longer than this draft's: start it with a larger --ctx");
+    return;
+  }
+  if (o->target_endpoint.size == 0) {
+    refuse(c, from, m, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
+    return;
+  }
+  if (!open_fits(w, o)) {
+    msg answer = roster_message(roster_find(&d->peers, from), MSG_DESYNC, m->session, m->epoch);
+    answer.u.state.length = w ? w->committed.length : 0;
+    if (w) answer.u.state.hash = prefix_hash(&w->committed);
+    answer.u.state.reason = wire_text("the base is not held here");
+    actions_send(c->out, from, &answer);
     return;
   }
   for (int i = 0; !w && i < DRAFT_SESSIONS_MAX; i++)
@@ -396,11 +455,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   tree_reset(&w->live);
   tree_ids_reset(&w->ids, 0);
   w->root_expanded = false;
-  if (adopt(w, o) != ERR_OK) {
-    w->state = WORK_LOST;
-    send_state(c, from, MSG_DESYNC, w, "the base is not held here");
-    return;
-  }
+  adopt(w, o);
   w->prompt_length = o->prompt_length;
   w->options = o->options;
   w->options.stops = NULL; /* not ours to keep, nor needed */
@@ -422,6 +477,17 @@ static void on_open(step *c, peer_id from, const msg *m) {
   reach_target(c, w);
 }
 
+/* Ends a session here; its target is told if it may still count on us. */
+static void leave(step *c, work *w, const char *reason) {
+  if (w->state == WORK_ATTACHED) {
+    msg bye = message_to(c, w->target, MSG_DETACH, w);
+    bye.u.state.length = w->committed.length;
+    bye.u.state.reason = wire_text(reason);
+    actions_send(c->out, w->target, &bye);
+  }
+  work_close(c, w);
+}
+
 static void on_end(step *c, peer_id from, const msg *m) {
   work *w = work_find(c->d, m->session);
   if (w && m->epoch < w->epoch) {
@@ -431,14 +497,7 @@ static void on_end(step *c, peer_id from, const msg *m) {
   msg answer = roster_message(roster_find(&c->d->peers, from), MSG_ENDED, m->session, m->epoch);
   answer.u.existed = w != NULL;
   actions_send(c->out, from, &answer);
-  if (!w) return;
-  if (w->state == WORK_ATTACHED) {
-    msg bye = message_to(c, w->target, MSG_DETACH, w);
-    bye.u.state.length = w->committed.length;
-    bye.u.state.reason = wire_text("the session has ended");
-    actions_send(c->out, w->target, &bye);
-  }
-  work_close(c, w);
+  if (w) leave(c, w, "the session has ended");
 }
 
 /* An answer of the target that something is not as we think. */
@@ -450,26 +509,39 @@ static void on_target_error(step *c, work *w, const msg *m) {
       w->attach_us = c->now;
     }
     break;
-  case ERR_DESYNC: out_of_step(c, w, "the target says that our prefix is another"); break;
+  case ERR_DESYNC:
+    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING) {
+      out_of_step(c, w, "the target says that our prefix is another");
+    }
+    break;
   default:
-    actions_log(c->out, LOG_WARNING, "session %016llx: the target refuses our nodes: %.*s", (unsigned long long)w->id,
-                (int)m->u.error.text.size, m->u.error.text.data);
+    actions_log(c->out, LOG_WARNING, "session %016llx: the target refuses our nodes: %.*s",
+                (unsigned long long)w->id, (int)m->u.error.text.size, m->u.error.text.data);
     w->state = WORK_LOST;
   }
 }
 
 static void on_target_message(step *c, work *w, const msg *m) {
   switch (m->type) {
-  case MSG_ATTACHED: on_attached(c, w, m); break;
-  case MSG_TOKENS: on_tokens(c, w, m); break;
+  case MSG_ATTACHED:
+    on_attached(c, w, m);
+    break;
+  case MSG_TOKENS:
+    on_tokens(c, w, m);
+    break;
   case MSG_TREE_RESET:
     if (w->state == WORK_ATTACHED && m->u.reset.generation > w->ids.generation) {
       start_generation(c, w, m->u.reset.generation);
     }
     break;
-  case MSG_DETACH: w->state = WORK_LOST; break;
-  case MSG_ERROR: on_target_error(c, w, m); break;
-  default: break;
+  case MSG_DETACH:
+    w->state = WORK_LOST;
+    break;
+  case MSG_ERROR:
+    on_target_error(c, w, m);
+    break;
+  default:
+    break;
   }
 }
 
@@ -481,10 +553,30 @@ static void target_greeted(step *c, const roster_peer *target) {
   }
 }
 
-/* Our HELLO was refused: by a target, its sessions have to do without us; by the orchestrator, we are of no use. */
+static bool is_target(const draft *d, peer_id id) {
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++)
+    if (d->links[i].peer == id) return true;
+  return false;
+}
+
+/* Whatever a target says that it is: sessions come from who sits at the address that this program was told.
+ */
+static bool is_orchestrator(const draft *d, const roster_peer *p) {
+  return p->hello.role == WIRE_ROLE_ORCHESTRATOR && !is_target(d, p->id);
+}
+
+/* Another program answers there now, which knows nothing of the sessions of the one before. */
+static void orchestrator_greeted(step *c, const roster_peer *o) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->state != WORK_FREE && w->orchestrator == o->id) leave(c, w, "another orchestrator");
+  }
+}
+
+/* Our HELLO was refused: by a target, its sessions have to do without us; by the orchestrator, we are of no
+ * use. */
 static void refused(step *c, peer_id id, const msg *m) {
-  bool target = false;
-  for (int i = 0; i < DRAFT_TARGETS_MAX; i++) target |= c->d->links[i].peer == id;
+  bool target = is_target(c->d, id);
   actions_log(c->out, LOG_ERROR, "refused by the %s: %.*s", target ? "target" : "orchestrator",
               (int)m->u.error.text.size, m->u.error.text.data);
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
@@ -498,23 +590,44 @@ static void on_message(step *c, peer_id id, const msg *m) {
   switch (roster_receive(&d->peers, id, m, work_count(d), c->now, &from, c->out)) {
   case ROSTER_GREETED:
     if (from->hello.role == WIRE_ROLE_TARGET) target_greeted(c, from);
+    if (is_orchestrator(d, from)) orchestrator_greeted(c, from);
     return;
-  case ROSTER_REFUSED: refused(c, id, m); return;
+  case ROSTER_REFUSED:
+    refused(c, id, m);
+    return;
   case ROSTER_LEAVES:
-  case ROSTER_HANDLED: return;
-  case ROSTER_PASS: break;
+  case ROSTER_HANDLED:
+    return;
+  case ROSTER_PASS:
+    break;
   }
-  if (m->type == MSG_OPEN && from->hello.role == WIRE_ROLE_ORCHESTRATOR) on_open(c, id, m);
-  else if (m->type == MSG_END && from->hello.role == WIRE_ROLE_ORCHESTRATOR) on_end(c, id, m);
+  if (m->type == MSG_OPEN && is_orchestrator(d, from))
+    on_open(c, id, m);
+  else if (m->type == MSG_END && is_orchestrator(d, from))
+    on_end(c, id, m);
   else {
     work *w = work_find(d, m->session);
     if (w && w->target == id && m->epoch == w->epoch) on_target_message(c, w, m);
   }
 }
 
+/* That address is none that can be called. */
+static void link_refused(step *c, int32_t link) {
+  c->d->links[link] = (link_to_target){0};
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->state != WORK_CONNECTING || w->link != link) continue;
+    w->state = WORK_LOST;
+    roster_error(roster_find(&c->d->peers, w->orchestrator), w->orchestrator, w->id, w->epoch, ERR_ARG,
+                 c->out,
+                 "the target's address cannot be called from here: start it with another --advertise");
+  }
+}
+
 static void on_connected(step *c, uint64_t tag, peer_id id) {
-  if (!id || !roster_connected(&c->d->peers, id, c->now, c->out)) return;
-  if (tag == TAG_ORCHESTRATOR) return;
+  bool up = id && roster_connected(&c->d->peers, id, c->now, c->out);
+  if (!up && tag != TAG_ORCHESTRATOR) link_refused(c, (int32_t)tag - 1);
+  if (!up || tag == TAG_ORCHESTRATOR) return;
   link_to_target *l = &c->d->links[tag - 1];
   l->peer = id;
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) { /* sessions that asked for this connection */
@@ -556,7 +669,8 @@ static void forget_link(draft *d, peer_id id) {
 /* A target that is silent may come back at the same address; a session on it waits for OPEN. */
 static void peer_lost(step *c, const roster_peer *lost) {
   bool used = false;
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) used |= c->d->works[i].state != WORK_FREE && c->d->works[i].target == lost->id;
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    used |= c->d->works[i].state != WORK_FREE && c->d->works[i].target == lost->id;
   if (lost->hello.role != WIRE_ROLE_TARGET || used) return;
   actions_disconnect(c->out, lost->id);
   forget_link(c->d, lost->id);
@@ -582,8 +696,7 @@ static void on_drain(step *c) {
   c->d->draining = true;
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
-    if (w->state == WORK_ATTACHED) out_of_step(c, w, "this draft is shutting down");
-    if (w->state != WORK_FREE) work_close(c, w);
+    if (w->state != WORK_FREE) leave(c, w, "this draft is shutting down");
   }
   roster_bye(&c->d->peers, c->out);
 }
@@ -591,12 +704,23 @@ static void on_drain(step *c) {
 static void draft_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
   switch (e->kind) {
-  case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
-  case EVENT_CONNECTED: on_connected(&c, e->tag, e->peer); break;
-  case EVENT_TICK: on_tick(&c); break;
-  case EVENT_DRAIN: on_drain(&c); break;
-  case EVENT_RESULT: break;
+  case EVENT_MESSAGE:
+    on_message(&c, e->peer, e->message);
+    break;
+  case EVENT_CONNECTED:
+    on_connected(&c, e->tag, e->peer);
+    break;
+  case EVENT_TICK:
+    on_tick(&c);
+    break;
+  case EVENT_DRAIN:
+    on_drain(&c);
+    break;
+  case EVENT_RESULT:
+    break;
   }
 }
 
-machine draft_machine(draft *d) { return (machine){d, draft_step, draft_deadline}; }
+machine draft_machine(draft *d) {
+  return (machine){d, draft_step, draft_deadline};
+}

@@ -3,7 +3,7 @@
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 int32_t schedule_room(const session *s) {
-  int32_t output = s->prompt_length + s->options.max_tokens - s->committed.length;
+  int32_t output = s->options.max_tokens - (s->committed.length - s->prompt_length);
   int32_t context = s->options.context - s->committed.length;
   int32_t room = least(output, context);
   return room > 0 ? room : 0;
@@ -31,7 +31,7 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   *until_us = UINT64_MAX;
   if (s->state != SESSION_RUNNING || s->job || s->finish) return SCHEDULE_IDLE;
   if (s->kv_rows < s->committed.length - 1) return SCHEDULE_PREFILL;
-  if (s->committed.length - s->acked >= credit) return SCHEDULE_IDLE;
+  if (s->committed.length - s->acked + schedule_budget(s) >= credit) return SCHEDULE_IDLE; /* a whole round fits */
   if (!may_speculate(s)) return SCHEDULE_STEP;
   if (s->options.lockstep) {
     bool expected = s->draft_expected || session_draft_count(s) > 0;

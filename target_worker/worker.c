@@ -67,7 +67,12 @@ void target_connect(target *t, const char *endpoint, actions *out) {
   actions_connect(out, 0, wire_text(endpoint));
 }
 
-bool target_drained(const target *t) { return t->draining && session_store_active(&t->store) == 0; }
+/* A finished session is still to be told of: its DONE may have been lost. END or the lease frees it. */
+bool target_drained(const target *t) {
+  bool empty = t->draining;
+  for (int32_t i = 0; empty && i < t->store.count; i++) empty = t->store.places[i].state == SESSION_FREE;
+  return empty;
+}
 
 /* --- messages out --- */
 
@@ -460,8 +465,11 @@ static void draft_left(step *c, peer_id id, const char *reason) {
 
 /* --- dispatch --- */
 
+/* Only who sits at the address that this program was told to call: at the door for drafts, anybody may say so. */
+static bool is_orchestrator(const roster_peer *p) { return p->calls && p->hello.role == WIRE_ROLE_ORCHESTRATOR; }
+
 static void on_session_message(step *c, const roster_peer *from, session *s, const msg *m) {
-  bool orchestrator = from->hello.role == WIRE_ROLE_ORCHESTRATOR;
+  bool orchestrator = is_orchestrator(from);
   session_draft *d = session_draft_of(s, from->id);
   if (m->type == MSG_RESEND && (d || orchestrator)) on_resend(c, from->id, s, m);
   else if (m->type == MSG_ACK && orchestrator) on_ack(c, s, m);
@@ -484,9 +492,8 @@ static void on_message(step *c, peer_id id, const msg *m) {
   case ROSTER_HANDLED: return;
   case ROSTER_PASS: break;
   }
-  bool orchestrator = from->hello.role == WIRE_ROLE_ORCHESTRATOR;
   if (m->type == MSG_ERROR) return;
-  if ((m->type == MSG_OPEN || m->type == MSG_END) && !orchestrator) {
+  if ((m->type == MSG_OPEN || m->type == MSG_END) && !is_orchestrator(from)) {
     refuse(c, id, m, ERR_PROTOCOL, "only an orchestrator opens and ends sessions");
     return;
   }
@@ -657,6 +664,13 @@ bool target_next_job(target *t, uint64_t now, engine_job *job) {
 
 /* --- time --- */
 
+/* Lockstep: until when it waits for a done mark; MACHINE_NEVER when that is not what it waits for. */
+static uint64_t lockstep_deadline(const session *s) {
+  uint64_t until;
+  bool waits = s->options.lockstep && schedule_session(s, TARGET_CREDIT, 0, &until) == SCHEDULE_WAIT;
+  return waits ? until : MACHINE_NEVER;
+}
+
 static void session_tick(step *c, session *s) {
   if (s->state == SESSION_FREE) return;
   if (c->now >= s->lease_until_us) {
@@ -665,9 +679,7 @@ static void session_tick(step *c, session *s) {
     session_store_end(&c->t->store, s->id);
     return;
   }
-  bool waits = s->state == SESSION_RUNNING && s->options.lockstep && !s->job && s->draft_expected &&
-               s->kv_rows >= s->committed.length - 1;
-  if (waits && c->now >= s->lockstep_until_us) {
+  if (c->now >= lockstep_deadline(s)) {
     session_finish(c, s, WIRE_FINISH_ERROR, ERR_TIMEOUT, "lockstep: the draft's done mark did not come within 60 s");
     return;
   }
@@ -680,8 +692,7 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t session_deadline(const session *s) {
   if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  uint64_t at = s->lease_until_us;
-  if (s->state == SESSION_RUNNING && s->options.lockstep && !s->job) at = earlier(at, s->lockstep_until_us);
+  uint64_t at = earlier(s->lease_until_us, lockstep_deadline(s));
   if (s->acked < s->committed.length && s->state != SESSION_DESYNCED) at = earlier(at, s->resent_us + TARGET_REPEAT_US);
   if (s->state == SESSION_FINISHED) at = earlier(at, s->done_sent_us + TARGET_REPEAT_US);
   return at;

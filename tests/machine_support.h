@@ -1,5 +1,5 @@
-/* machine_support.h - drives one role's state machine by hand: events in, the messages it would send out, a clock
- * that only the test moves. What it sends piles up until rig_clear. */
+/* machine_support.h - drives one role's state machine by hand: events in, the messages it would send out, a
+ * clock that only the test moves. What it sends piles up until rig_clear. */
 #pragma once
 
 #include "wire/machine.h"
@@ -40,14 +40,19 @@ static inline void rig_fini(rig *r) {
   actions_fini(&r->out);
 }
 
-static inline void rig_clear(rig *r) { actions_reset(&r->out); }
+static inline void rig_clear(rig *r) {
+  actions_reset(&r->out);
+}
 
-static inline void rig_event(rig *r, event_kind kind, peer_id peer, uint64_t tag, const msg *m, const void *result) {
+static inline void rig_event(rig *r, event_kind kind, peer_id peer, uint64_t tag, const msg *m,
+                             const void *result) {
   event e = {.kind = kind, .peer = peer, .tag = tag, .message = m, .result = result};
   r->m.step(r->m.self, &e, r->now, &r->out);
 }
 
-static inline void rig_say(rig *r, peer_id from, msg m) { rig_event(r, EVENT_MESSAGE, from, 0, &m, NULL); }
+static inline void rig_say(rig *r, peer_id from, msg m) {
+  rig_event(r, EVENT_MESSAGE, from, 0, &m, NULL);
+}
 static inline void rig_connected(rig *r, uint64_t tag, peer_id peer) {
   rig_event(r, EVENT_CONNECTED, peer, tag, NULL, NULL);
 }
@@ -148,8 +153,8 @@ static inline wire_id id_of(uint8_t n) {
   return id;
 }
 
-static inline msg message(msg_type type, wire_id to, uint64_t session, uint32_t epoch) {
-  return (msg){.type = type, .to = to, .session = session, .epoch = epoch};
+static inline msg message(msg_type type, wire_id to, uint64_t id, uint32_t epoch) {
+  return (msg){.type = type, .to = to, .session = id, .epoch = epoch};
 }
 
 static inline msg hello_message(msg_type type, wire_role role, wire_id incarnation) {
@@ -164,29 +169,29 @@ static inline msg ping_message(msg_type type, wire_id to, uint64_t sequence, uin
   return m;
 }
 
-static inline msg error_message(wire_id to, uint64_t session, uint32_t epoch, int code) {
-  msg m = message(MSG_ERROR, to, session, epoch);
+static inline msg error_message(wire_id to, uint64_t id, uint32_t epoch, int code) {
+  msg m = message(MSG_ERROR, to, id, epoch);
   m.u.error = (msg_error){code, wire_text("made by a test")};
   return m;
 }
 
 /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH */
-static inline msg state_message(msg_type type, wire_id to, uint64_t session, uint32_t epoch, int32_t length,
+static inline msg state_message(msg_type type, wire_id to, uint64_t id, uint32_t epoch, int32_t length,
                                 hash16 hash) {
-  msg m = message(type, to, session, epoch);
+  msg m = message(type, to, id, epoch);
   m.u.state = (msg_state){.length = length, .hash = hash};
   return m;
 }
 
-static inline msg tokens_message(wire_id to, uint64_t session, uint32_t epoch, int32_t base, const int32_t *tokens,
-                                 int32_t count, hash16 hash) {
-  msg m = message(MSG_TOKENS, to, session, epoch);
+static inline msg tokens_message(wire_id to, uint64_t id, uint32_t epoch, int32_t base,
+                                 const int32_t *tokens, int32_t count, hash16 hash) {
+  msg m = message(MSG_TOKENS, to, id, epoch);
   m.u.tokens = (msg_tokens){.base_length = base, .tokens = tokens, .token_count = count, .hash = hash};
   return m;
 }
 
-static inline msg resend_message(wire_id to, uint64_t session, uint32_t epoch, int32_t from) {
-  msg m = message(MSG_RESEND, to, session, epoch);
+static inline msg resend_message(wire_id to, uint64_t id, uint32_t epoch, int32_t from) {
+  msg m = message(MSG_RESEND, to, id, epoch);
   m.u.resend.from = from;
   return m;
 }

@@ -1,4 +1,4 @@
-/* libs: wire base : labels=golden */
+/* libs: wire base : labels=vectors */
 #include "wire/actions.h"
 
 #include "wire/codec.h"

@@ -1,4 +1,4 @@
-/* libs: wire base : labels=golden */
+/* libs: wire base : labels=vectors */
 #include "wire/codec.h"
 
 #include "common/base/rng.h"

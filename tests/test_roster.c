@@ -49,7 +49,9 @@ static roster_verdict hear(world *w, peer_id peer, msg m) {
   return v;
 }
 
-static msg peer_hello(void) { return hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, PEER_ID); }
+static msg peer_hello(void) {
+  return hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, PEER_ID);
+}
 
 static void greet(world *w) {
   assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_GREETED);
@@ -143,11 +145,15 @@ static void test_vocabulary_and_model(void **state) {
     int32_t size;
     bool fits;
   } table[] = {
-      {WIRE_ROLE_DRAFT, 0, 0, 0, true},         {WIRE_ROLE_DRAFT, 20, 0, 0, true},
-      {WIRE_ROLE_DRAFT, 20, 0, 100, true},      {WIRE_ROLE_DRAFT, 21, 0, 100, false},
-      {WIRE_ROLE_DRAFT, 20, 0, 101, false},     {WIRE_ROLE_DRAFT, 0, 0, 101, false},
+      {WIRE_ROLE_DRAFT, 0, 0, 0, true},
+      {WIRE_ROLE_DRAFT, 20, 0, 0, true},
+      {WIRE_ROLE_DRAFT, 20, 0, 100, true},
+      {WIRE_ROLE_DRAFT, 21, 0, 100, false},
+      {WIRE_ROLE_DRAFT, 20, 0, 101, false},
+      {WIRE_ROLE_DRAFT, 0, 0, 101, false},
       {WIRE_ROLE_DRAFT, 20, 99, 100, true}, /* a draft's model is its own affair */
-      {WIRE_ROLE_ORCHESTRATOR, 20, 10, 100, true}, {WIRE_ROLE_ORCHESTRATOR, 20, 11, 100, false},
+      {WIRE_ROLE_ORCHESTRATOR, 20, 10, 100, true},
+      {WIRE_ROLE_ORCHESTRATOR, 20, 11, 100, false},
       {WIRE_ROLE_ORCHESTRATOR, 20, 0, 100, true},
   };
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -272,11 +278,10 @@ static void test_forgotten_says_hello_again(void **state) {
     msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
     welcome.to = SELF_ID;
     hear(w, peer, welcome);
+    w->r.now += ROSTER_HELLO_US; /* our own last one is that long ago */
     rig_clear(&w->r);
     hear(w, peer, error_message(SELF_ID, 0, 0, codes[i]));
-    w->r.now += ROSTER_HELLO_US;
-    ticks_lost(w);
-    assert_true(rig_count(&w->r, peer, MSG_HELLO) >= 1);
+    rig_only(&w->r, peer, MSG_HELLO);
   }
 }
 
@@ -324,15 +329,20 @@ static void test_pings_and_round_trip(void **state) {
   assert_int_equal(roster_find(&w->table, PEER)->round_trip_us, 1234);
 }
 
-/* A PONG with a time of its own making tells nothing: no round trip of centuries. */
+/* A PONG with a time or sequence of its own making tells nothing: no round trip since the clock began. */
 static void test_forged_pong(void **state) {
   world *w = *state;
   greet(w);
   w->r.now += ROSTER_PING_US;
   ticks_lost(w);
-  hear(w, PEER, ping_message(MSG_PONG, SELF_ID, 999, UINT64_MAX, 1));
-  hear(w, PEER, ping_message(MSG_PONG, SELF_ID, 999, 0, 1));
-  assert_true(roster_find(&w->table, PEER)->round_trip_us <= ROSTER_PING_US);
+  uint64_t sequence = rig_last(&w->r, PEER, MSG_PING)->u.ping.sequence;
+  w->r.now += 10;
+  static const uint64_t times[] = {0, 1, UINT64_MAX};
+  for (size_t i = 0; i < 3; i++) {
+    hear(w, PEER, ping_message(MSG_PONG, SELF_ID, sequence, times[i], 1));
+    hear(w, PEER, ping_message(MSG_PONG, SELF_ID, sequence + 5, times[i], 1));
+    assert_true(roster_find(&w->table, PEER)->round_trip_us <= ROSTER_PING_US);
+  }
 }
 
 static void test_silent_is_lost_and_returns(void **state) {
@@ -396,8 +406,9 @@ static void test_drop(void **state) {
 static void test_full_table_is_a_refusal(void **state) {
   world *w = *state;
   for (int i = 0; i < ROSTER_MAX; i++) {
-    assert_int_equal(hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i))),
-                     ROSTER_GREETED);
+    assert_int_equal(
+        hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i))),
+        ROSTER_GREETED);
   }
   rig_clear(&w->r);
   assert_int_equal(hear(w, 99, peer_hello()), ROSTER_HANDLED);
@@ -417,6 +428,22 @@ static void test_lost_strangers_make_room(void **state) {
   rig_clear(&w->r);
   assert_int_equal(hear(w, 99, peer_hello()), ROSTER_GREETED);
   assert_non_null(roster_find(&w->table, 99));
+}
+
+/* But never in the place of a connection of our own: nobody would greet it again. */
+static void test_strangers_take_no_place_of_ours(void **state) {
+  world *w = *state;
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
+  welcome.to = SELF_ID;
+  hear(w, PEER, welcome);
+  w->r.now += ROSTER_LOST_US;
+  assert_int_equal(ticks_lost(w), 1);
+  for (int i = 0; i < 2 * ROSTER_MAX; i++) {
+    hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i)));
+  }
+  assert_non_null(roster_find(&w->table, PEER));
+  assert_int_equal(hear(w, PEER, message(MSG_OPEN, SELF_ID, 5, 1)), ROSTER_PASS);
 }
 
 /* Peers that were refused, or never said HELLO, take no place. */
@@ -491,6 +518,7 @@ int main(void) {
       CASE(test_drop),
       CASE(test_full_table_is_a_refusal),
       CASE(test_lost_strangers_make_room),
+      CASE(test_strangers_take_no_place_of_ours),
       CASE(test_nobodies_take_no_place),
       CASE(test_addressed_messages),
       CASE(test_long_error_is_cut),

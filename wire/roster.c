@@ -25,12 +25,13 @@ roster_peer *roster_find(roster *r, peer_id id) {
   return NULL;
 }
 
-/* A free place, else that of the peer that has been lost for longest. */
+/* A free place, else that of the peer that has been lost for longest; a connection of our own keeps its place,
+ * because nobody but us would greet it again. */
 static roster_peer *take(roster *r, peer_id id, uint64_t now_us) {
   roster_peer *place = NULL;
   for (int i = 0; i < ROSTER_MAX && (!place || place->id); i++) {
     roster_peer *q = &r->list[i];
-    if (!q->id || (q->lost && (!place || q->heard_us < place->heard_us))) place = q;
+    if (!q->id || (q->lost && !q->calls && (!place || q->heard_us < place->heard_us))) place = q;
   }
   if (!place) return NULL;
   *place = (roster_peer){.id = id, .heard_us = now_us, .ping_us = now_us};
@@ -111,8 +112,8 @@ static bool fits(const roster *r, const msg_hello *h, peer_id id, actions *out) 
   bool hash = !hash_is_zero(h->vocabulary_hash) && !hash_is_zero(r->self.vocabulary_hash) &&
               !hash_equal(h->vocabulary_hash, r->self.vocabulary_hash);
   bool size = h->vocabulary_size && r->self.vocabulary_size && h->vocabulary_size != r->self.vocabulary_size;
-  bool model = h->role == WIRE_ROLE_TARGET && !hash_is_zero(h->model_fingerprint) &&
-               !hash_is_zero(r->self.model_fingerprint) &&
+  bool both_load = h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
+  bool model = both_load && !hash_is_zero(h->model_fingerprint) && !hash_is_zero(r->self.model_fingerprint) &&
                !hash_equal(h->model_fingerprint, r->self.model_fingerprint);
   if (!hash && !size && !model) return true;
   if (model && !hash && !size) {
@@ -169,8 +170,7 @@ static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uin
     return ROSTER_HANDLED;
   }
   case MSG_PONG:
-    if (m->u.ping.sequence == q->ping_sequence && now_us >= m->u.ping.time_us)
-      q->round_trip_us = now_us - m->u.ping.time_us;
+    if (m->u.ping.sequence == q->ping_sequence) q->round_trip_us = now_us - q->ping_us; /* our own clock's */
     q->load = m->u.ping.load;
     return ROSTER_HANDLED;
   case MSG_BYE: q->leaving = true; return ROSTER_LEAVES;

@@ -74,51 +74,74 @@ void cpu_linear_q8_0_int8_c(const void *group, const ops_act *x, int32_t row, in
   }
 }
 
-/* Sixteen weights of input k. */
-typedef void lanes_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]);
+/* The weights of up to OPS_BLOCK inputs from k on, as f32; returns how many inputs. */
+typedef int32_t unpack_inputs(const uint8_t *group, int32_t columns, int32_t k,
+                              float w[OPS_BLOCK][OPS_GROUP]);
 
-static void q4_1_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
-  const uint8_t *w = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_1_BLOCK;
-  int32_t i = k % OPS_BLOCK, low = i % 16;
+/* The product is exact, so that this is fma(d, q, m). */
+static int32_t q4_1_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  (void)columns;
+  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_1_BLOCK;
   float d[OPS_GROUP], m[OPS_GROUP];
-  f16_lanes(w + CPU_Q4_1_SCALES, d);
-  f16_lanes(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, m);
-  for (int32_t r = 0; r < OPS_GROUP; r++) {
-    uint8_t pair = w[low / 4 * 64 + r * 4 + low % 4];
-    out[r] = fmaf(d[r], (float)(i < 16 ? pair & 15 : pair >> 4), m[r]);
+  f16_lanes(block + CPU_Q4_1_SCALES, d);
+  f16_lanes(block + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, m);
+  for (int32_t i = 0; i < 16; i++) {
+    for (int32_t r = 0; r < OPS_GROUP; r++) {
+      uint8_t pair = block[i / 4 * 64 + r * 4 + i % 4];
+      w[i][r] = d[r] * (float)(pair & 15) + m[r];
+      w[16 + i][r] = d[r] * (float)(pair >> 4) + m[r];
+    }
   }
+  return OPS_BLOCK;
 }
 
-static void q8_0_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
-  const uint8_t *w = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
-  int32_t i = k % OPS_BLOCK;
-  const int8_t *q = (const int8_t *)w + i / 4 * 64 + i % 4;
+static int32_t q8_0_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  (void)columns;
+  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
   float d[OPS_GROUP];
-  f16_lanes(w + CPU_Q8_0_SCALES, d);
-  for (int32_t r = 0; r < OPS_GROUP; r++) out[r] = d[r] * (float)q[r * 4];
+  f16_lanes(block + CPU_Q8_0_SCALES, d);
+  for (int32_t i = 0; i < OPS_BLOCK; i++) {
+    for (int32_t r = 0; r < OPS_GROUP; r++) {
+      w[i][r] = d[r] * (float)((const int8_t *)block)[i / 4 * 64 + r * 4 + i % 4];
+    }
+  }
+  return OPS_BLOCK;
 }
 
-static void f32_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
-  memcpy(out, group + (size_t)k * OPS_GROUP * 4, OPS_GROUP * 4);
+static int32_t inputs_left(int32_t columns, int32_t k) {
+  return columns - k < OPS_BLOCK ? columns - k : OPS_BLOCK;
 }
 
-static void f16_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
-  f16_lanes(group + (size_t)k * OPS_GROUP * 2, out);
+static int32_t f32_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  int32_t n = inputs_left(columns, k);
+  memcpy(w, group + (size_t)k * sizeof w[0], (size_t)n * sizeof w[0]);
+  return n;
 }
 
-static void bf16_at(const uint8_t *group, int32_t k, float out[OPS_GROUP]) {
-  const uint16_t *w = (const uint16_t *)group + (size_t)k * OPS_GROUP;
-  for (int32_t r = 0; r < OPS_GROUP; r++) out[r] = cpu_bf16(w[r]);
+static int32_t f16_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  int32_t n = inputs_left(columns, k);
+  for (int32_t i = 0; i < n; i++) f16_lanes(group + (size_t)(k + i) * OPS_GROUP * 2, w[i]);
+  return n;
 }
 
-static void linear_by_input(lanes_at *at, const void *group, const ops_act *x, int32_t row, int32_t rows,
-                            float *out) {
-  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_GROUP];
-  for (int32_t k = 0; k < x->columns; k++) {
-    at(group, k, w);
+static int32_t bf16_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  int32_t n = inputs_left(columns, k);
+  const uint16_t *from = (const uint16_t *)group + (size_t)k * OPS_GROUP;
+  for (int32_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_bf16(from[i]);
+  return n;
+}
+
+/* acc = fma(w[k], x[k], acc), k ascending. */
+static void linear_by_input(unpack_inputs *unpack, const void *group, const ops_act *x, int32_t row,
+                            int32_t rows, float *out) {
+  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
+  for (int32_t k = 0, n; k < x->columns; k += n) {
+    n = unpack(group, x->columns, k, w);
     for (int32_t t = 0; t < rows; t++) {
-      float value = x->f32[(size_t)(row + t) * (size_t)x->columns + (size_t)k];
-      for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[r], value, acc[t][r]);
+      const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + (size_t)k;
+      for (int32_t i = 0; i < n; i++) {
+        for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[i][r], value[i], acc[t][r]);
+      }
     }
   }
   memcpy(out, acc, (size_t)rows * sizeof acc[0]);
@@ -126,7 +149,7 @@ static void linear_by_input(lanes_at *at, const void *group, const ops_act *x, i
 
 #define LINEAR_BY_INPUT(type)                                                                                \
   (const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                             \
-    linear_by_input(type##_at, group, x, row, rows, out);                                                    \
+    linear_by_input(type##_inputs, group, x, row, rows, out);                                                \
   }
 void cpu_linear_q4_1_f32_c LINEAR_BY_INPUT(q4_1) void cpu_linear_q8_0_f32_c
     LINEAR_BY_INPUT(q8_0) void cpu_linear_f32_c LINEAR_BY_INPUT(f32) void cpu_linear_f16_c

@@ -195,7 +195,7 @@ static void send_frame(net *n, int from, peer_id peer, const msg *m) {
     n->totals->repeated += copies == 2;
     while (copies--) {
       uint64_t delay = 20 + net_random(n) % 200;
-      if (chance(n, n->faults.straggle)) delay += net_random(n) % 400000;
+      if (copies > 0 || chance(n, n->faults.straggle)) delay += net_random(n) % 400000;
       carry(n, to, forth ? l->at_to : l->at_from, delay);
     }
     return;

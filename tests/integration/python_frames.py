@@ -1,0 +1,130 @@
+"""Frames of the wire protocol as a draft sends and receives them, written from wire/PROTOCOL.md alone: sections 3 to 5
+and the rules of section 13.
+
+msgpack reads the frames, so a float 64 in place of a float 32 is let through; every other broken frame is refused.
+"""
+
+import math
+from types import SimpleNamespace
+
+import msgpack
+
+ZERO = bytes(16)
+LIMIT, BAD_ARGUMENT, FULL, PROTOCOL, VERSION, MISMATCH, DESYNC, GONE, STALE = -4, -5, -6, -10, -11, -12, -13, -14, -15
+
+NUMBERS = {"HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
+           "ENDED": 13, "DESYNC": 14, "TOKENS": 20, "ACK": 21, "RESEND": 22, "DONE": 23, "ATTACH": 30, "ATTACHED": 31,
+           "NODES": 32, "TREE_RESET": 33, "DETACH": 34}
+NAMES = {number: name for name, number in NUMBERS.items()}
+RANGES = {"u32": (0, 2**32 - 1), "u64": (0, 2**64 - 1), "i32": (-2**31, 2**31 - 1), "count": (0, 2**31 - 1),
+          "positive": (1, 2**31 - 1), "token": (0, 2**31 - 1), "length": (0, 2**20), "length1": (1, 2**20),
+          "budget": (0, 64)}
+PING = "sequence:u64 time_us:u64 load:count"
+FIELDS = {
+    "WELCOME": "magic:str version_min:u32 version_max:u32 role:u32 incarnation:bin16 model_fingerprint:bin16 "
+               "vocabulary_hash:bin16 vocabulary_size:count numerics_id:str endpoint:str method:str session_max:count "
+               "context_max:count node_max:count",
+    "ERROR": "code:i32 text:str", "PING": PING, "PONG": PING, "BYE": "", "END": "",
+    "OPEN": "ticket:bin16 hash_seed:u64 base_length:length base_hash:bin16 tokens:token*131072 hash:bin16 "
+            "prompt_length:length1 options:OPTIONS draft_expected:bool target_endpoint:str target_incarnation:bin16",
+    "OPTIONS": "temperature:f32 top_p:f32 min_p:f32 repeat_penalty:f32 top_k:i32 seed:u64 choice:u32 "
+               "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count",
+    "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 features:blob",
+    "ATTACHED": "length:length1 hash:bin16 generation:u32", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
+
+
+class Broken(Exception):
+    """A frame breaks a rule of section 13. The code is that of the answer."""
+
+    def __init__(self, text, code=PROTOCOL):
+        super().__init__(text)
+        self.code = code
+
+
+def field(kind, value, where):
+    """Checks one value against its kind; gives it back, a group as a namespace."""
+    def need(holds, rule, code=PROTOCOL):
+        if not holds:
+            raise Broken(f"{rule}: {where} is {str(value)[:40]!a}", code)
+    if "*" in kind:
+        kind, limit = kind.split("*")
+        need(type(value) is list, "R-TYPE")
+        need(len(value) <= int(limit), "R-LIST-LIMIT", LIMIT)
+        for i, entry in enumerate(value):
+            field(kind, entry, f"{where}[{i}]")
+    elif kind in RANGES:
+        low, high = RANGES[kind]
+        need(type(value) is int, "R-TYPE")
+        need(value >= low, "R-INT-LOW")
+        need(value <= high, "R-INT-HIGH", LIMIT)
+    elif kind in FIELDS:
+        need(type(value) is list, "R-TYPE")
+        return group(kind, value)
+    else:
+        types = {"str": [str], "bin16": [bytes], "f32": [float], "bool": [bool], "blob": [bytes, type(None)]}
+        need(type(value) in types[kind], "R-TYPE")
+        need(kind != "bin16" or len(value) == 16, "R-BIN16")
+        need(kind != "f32" or math.isfinite(value), "R-FLOAT")
+        need(kind != "str" or len(value.encode()) <= 512, "R-STRING-LIMIT", LIMIT)
+        need(kind != "str" or not any(c < " " or "\x7f" <= c <= "\x9f" for c in value), "R-STRING-TEXT")
+    return value
+
+
+def group(name, values):
+    kinds = [entry.split(":") for entry in FIELDS[name].split()]
+    if len(values) != len(kinds):
+        raise Broken(f"R-FIELDS: {name} has {len(values)} fields, not {len(kinds)}")
+    return SimpleNamespace(**{key: field(kind, value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)})
+
+
+def decode(frame, envelope):
+    """(name, to, session, epoch, fields) of a frame; fields is None for a message that no draft receives. envelope is
+    a list that takes [name, session, epoch], as far as they can be read, for the answer to a broken frame."""
+    try:
+        values = msgpack.unpackb(frame, raw=False)
+    except Exception as error:  # msgpack raises a dozen kinds
+        raise Broken(f"R-FRAME: {error or type(error).__name__}") from None
+    if type(values) is not list or len(values) < 4:
+        raise Broken("R-ENVELOPE: not an array of at least 4 entries")
+    number = field("u32", values[0], "envelope.type")
+    name = NAMES.get(number)
+    envelope[:] = name, 0, 0
+    to, session, epoch = (field(kind, value, f"envelope.{key}") for key, kind, value in
+                          zip(("to", "session", "epoch"), ("bin16", "u64", "u32"), values[1:]))
+    envelope[1:] = session, epoch
+
+    def need(holds, rule, code=PROTOCOL):
+        if not holds:
+            raise Broken(f"{rule}: {name or number} breaks it", code)
+    need(name, "R-MESSAGE-TYPE")
+    need(name == "ERROR" or (to == ZERO) == (name == "HELLO"), "R-TO")
+    need(name == "ERROR" or (session == 0) == (name in ("HELLO", "WELCOME", "PING", "PONG", "BYE")), "R-SESSION")
+    if name not in FIELDS:
+        return name, to, session, epoch, None
+    if name == "WELCOME" and len(values) > 6:  # the versions come before the number of fields
+        need(values[4] == "tandem", "R-HELLO-MAGIC")
+        need(field("u32", values[5], "version_min") == field("u32", values[6], "version_max"), "R-WELCOME-VERSION")
+        need(values[5] == 1, "R-HELLO-VERSION", VERSION)
+    m = group(name, values[4:])
+    if name == "WELCOME":
+        need(1 <= m.role <= 3, "R-ENUM")
+        need(m.incarnation != ZERO, "R-HELLO-INCARNATION")
+    elif name == "ERROR":
+        need(m.code != 0, "R-ERROR-CODE")
+        need(m.code < 0, "R-ENUM")
+    elif name == "PING":
+        need(m.load == 0, "R-PING-LOAD")
+    elif name == "OPEN":
+        end = m.base_length + len(m.tokens)
+        need(m.base_length > 0 or m.base_hash == ZERO, "R-OPEN-BASE")
+        need(end > 0, "R-OPEN-EMPTY")
+        need(end <= 2**20, "R-OPEN-LENGTH", LIMIT)
+        need(m.prompt_length <= end, "R-OPEN-PROMPT")
+        need((m.target_endpoint == "") == (m.target_incarnation == ZERO), "R-OPEN-TARGET")
+    elif name == "TOKENS":
+        need(m.base_length + len(m.tokens) <= 2**20, "R-TOKENS-LENGTH", LIMIT)
+    return name, to, session, epoch, m
+
+
+def encode(name, to, session, epoch, *fields):
+    return msgpack.packb([NUMBERS[name], to, session, epoch, *fields], use_single_float=True)

@@ -1,0 +1,317 @@
+"""Programs that die, stop, forget or fail in mid-answer: no output differs, nobody stalls, and what was lost is said."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from support import (LENGTH, MODEL, SUBSET, TANDEM, TIME_LIMIT, Answer, Case, Hub, Running, batch, child_named,
+                     children_of, golden, is_running, registered, start_target, tell, total, wait_until)
+
+PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
+RECORDED = 60 if SUBSET else 500  # tokens of the answer that is compared
+ENDLESS = ("--max-tokens", "3500")  # ended by Ctrl-C, wherever it is then
+BEGUN = 100  # bytes: the answer is under way
+MORE = 200  # bytes that must still come after a fault
+SHORT = (102, 123, 214, 326, 341, 116, 121, 149)  # golden prompts below 100 tokens
+BATCH_TOKENS = 12 if SUBSET else 40
+STALL = 20.0 if SUBSET else 2.0  # seconds without a token while a draft is gone; the wait rule allows 0.06
+RESTART = 120.0 if SUBSET else 20.0  # while a target starts again
+INTERRUPTED = 130
+
+
+class Faults(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.plain = cls.run_json("--draft", "none", "--max-tokens", str(RECORDED))
+        cls.text = cls.plain["text"].encode()
+        cls.recording = cls.folder / "story.jsonl"
+        cls.recording.write_text(json.dumps(cls.plain) + "\n")
+        cls.draft = ("--draft", f"replay:{cls.recording}:0.9")
+        cls.shorts = [r for r in golden() if r["id"] in SHORT]
+        cls.short_plain = batch(cls.folder, cls.shorts, "--draft", "none", "--max-tokens", str(BATCH_TOKENS))
+
+    @classmethod
+    def run_json(cls, *flags, fault=None):
+        """A `run` to its end: its object; its stderr in `errors`."""
+        env = dict(os.environ, **({"TANDEM_FAULT": fault} if fault else {}))
+        done = subprocess.run([TANDEM, "run", "-v", "-m", MODEL, "--json", *flags, PROMPT], capture_output=True, env=env,
+                              timeout=TIME_LIMIT)
+        cls.errors = done.stderr.decode()
+        assert done.returncode == 0, cls.errors
+        return json.loads(done.stdout)
+
+    def start(self, *flags):
+        """A long answer that has begun."""
+        run = Running(self.folder, TANDEM, "run", "-m", MODEL, *flags, PROMPT)
+        self.addCleanup(run.close)
+        self.assertTrue(wait_until(lambda: len(run.out) > BEGUN), run.errors)
+        return run
+
+    def more(self, run):
+        """So much of the answer comes after this moment."""
+        end = len(run.out) + MORE
+        self.assertTrue(wait_until(lambda: len(run.out) > end or run.process.poll() is not None), run.errors)
+
+    def finish(self, run, status=0):
+        """The end: output as recorded, as far as both go; nothing is left."""
+        children = children_of(run.pid)
+        self.assertEqual(run.end(), status, run.errors)
+        size = min(len(run.out), len(self.text))
+        self.assertGreater(size, BEGUN + MORE)
+        self.assertEqual(run.out[:size], self.text[:size])
+        self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+        return run.errors.splitlines()[-1]
+
+    def interrupt(self, run):
+        """Ctrl-C: the closing line."""
+        run.signal(signal.SIGINT)
+        return self.finish(run, INTERRUPTED)
+
+    def accepted(self, summary):
+        return int(re.search(r"\((\d+) of \d+\)", summary)[1])
+
+    # The draft.
+
+    def test_draft_dies(self):
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(signal=number):
+                run = self.start(*self.draft, "--max-tokens", str(RECORDED))
+                moment = time.monotonic()
+                os.kill(child_named(run.pid, "tandem-draft"), number)
+                summary = self.finish(run)
+                self.assertEqual(run.out, self.text)
+                self.assertIn("tandem-draft died", run.errors)
+                self.assertLess(run.silence(moment), STALL)
+                self.assertGreater(self.accepted(summary), 0)
+                tell(f"draft ended by signal {int(number)}: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
+
+    def test_draft_dies_in_lockstep(self):
+        run = self.start(*self.draft, "--pace", "lockstep", "--max-tokens", str(RECORDED))
+        os.kill(child_named(run.pid, "tandem-draft"), signal.SIGKILL)
+        summary = self.finish(run)
+        self.assertEqual(run.out, self.text)
+        self.assertNotIn("SPECULATION WAS OFF", summary)
+        tell(summary)
+
+    def test_draft_keeps_dying(self):
+        run = self.start(*self.draft, *ENDLESS)
+        killed, moment = set(), time.monotonic()
+
+        def kill():
+            child = child_named(run.pid, "tandem-draft")
+            if child and child not in killed:
+                killed.add(child)
+                os.kill(child, signal.SIGKILL)
+            return "no more drafts" in run.errors
+
+        self.assertTrue(wait_until(kill), run.errors)
+        self.more(run)
+        summary = self.interrupt(run)
+        self.assertEqual(len(killed), 4)  # and three times started again
+        self.assertIn("SPECULATION WAS OFF: the draft worker died", summary)
+        self.assertLess(run.silence(moment), STALL)
+
+    def test_draft_stopped(self):
+        run = self.start(*self.draft, *ENDLESS)
+        moment = time.monotonic()
+        os.kill(child_named(run.pid, "tandem-draft"), signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
+        self.more(run)
+        summary = self.interrupt(run)
+        self.assertIn("SPECULATION WAS OFF: the draft worker has been silent for 3 s", summary)
+        self.assertLess(run.silence(moment), STALL)
+        tell(f"draft stopped: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
+
+    def test_draft_stopped_and_continued(self):
+        run = self.start(*self.draft, *ENDLESS)
+        moment = time.monotonic()
+        draft = child_named(run.pid, "tandem-draft")
+        os.kill(draft, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
+        os.kill(draft, signal.SIGCONT)
+        time.sleep(2)  # it speaks at once, is opened again and attaches
+        self.more(run)
+        summary = self.interrupt(run)
+        for gone in ("silent", "no draft worker", "tandem-draft died"):
+            self.assertNotIn(gone, summary)
+        self.assertLess(run.silence(moment), STALL)
+        tell(f"draft stopped for 3 s: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
+
+    def test_draft_stopped_in_lockstep(self):
+        """The target waits for it, and then both go on."""
+        run = self.start(*self.draft, "--pace", "lockstep", "--max-tokens", str(RECORDED))
+        draft = child_named(run.pid, "tandem-draft")
+        os.kill(draft, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
+        before = len(run.out)
+        time.sleep(0.5)
+        self.assertEqual(len(run.out), before)
+        os.kill(draft, signal.SIGCONT)
+        summary = self.finish(run)
+        self.assertEqual(run.out, self.text)
+        self.assertNotIn("SPECULATION WAS OFF", summary)
+        self.assertGreater(self.accepted(summary), RECORDED // 2)
+        tell(summary)
+
+    # The target.
+
+    def test_target_dies(self):
+        run = self.start(*self.draft, "--max-tokens", str(RECORDED))
+        for _ in range(2):
+            moment = time.monotonic()
+            os.kill(child_named(run.pid, "tandem-target"), signal.SIGKILL)
+            self.more(run)
+        summary = self.finish(run)
+        self.assertEqual(run.out, self.text)
+        self.assertEqual(run.errors.count("tandem-target died"), 2)
+        self.assertLess(run.silence(moment), RESTART)
+        self.assertNotIn("NUMERICS CHANGED", summary)
+        tell(f"target killed twice: longest silence {run.silence(moment) * 1000:.0f} ms")
+
+    def test_target_dies_while_sampling(self):
+        sampled = ("--temp", "0.8", "--seed", "11", "--max-tokens", str(RECORDED // 3))
+        want = self.run_json("--draft", "none", *sampled)
+        run = self.start("--draft", "ngram", "--budget", "4", *sampled)
+        os.kill(child_named(run.pid, "tandem-target"), signal.SIGKILL)
+        self.assertEqual(run.end(), 0, run.errors)
+        self.assertEqual(run.out.decode(), want["text"])
+        self.assertIn("tandem-target died", run.errors)
+
+    def test_target_stopped_and_continued(self):
+        run = self.start(*self.draft, *ENDLESS)
+        target, moment = child_named(run.pid, "tandem-target"), time.monotonic()
+        os.kill(target, signal.SIGSTOP)
+        self.assertTrue(wait_until(lambda: "its target was lost" in run.errors), run.errors)
+        os.kill(target, signal.SIGCONT)
+        self.more(run)
+        self.interrupt(run)
+        self.assertLess(run.silence(moment), RESTART)
+
+    def test_target_dies_with_four_sessions(self):
+        source, out = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        source.write_text("".join(json.dumps({"id": r["id"], "prompt_ids": r["prompt_ids"]}) + "\n" for r in self.shorts))
+        run = Running(self.folder, TANDEM, "batch", "-m", MODEL, "--draft", "ngram", "--pace", "lockstep", "--sessions", "4",
+                      "--max-tokens", str(BATCH_TOKENS), str(source), str(out))
+        self.addCleanup(run.close)
+        self.assertTrue(wait_until(lambda: out.exists() and out.stat().st_size > 0), run.errors)
+        os.kill(child_named(run.pid, "tandem-target"), signal.SIGKILL)
+        self.assertEqual(run.end(), 0, run.errors)
+        self.assertIn("tandem-target died", run.errors)
+        self.same_batch({a["id"]: a for a in map(json.loads, out.read_text().splitlines())})
+
+    # Inside the target.
+
+    def same_batch(self, answers):
+        self.assertEqual(len(answers), len(self.shorts))
+        for key, a in answers.items():
+            self.assertEqual(a["token_ids"], self.short_plain.answers[key]["token_ids"], key)
+            self.assertEqual(a["finish_reason"], self.short_plain.answers[key]["finish_reason"])
+
+    def faulty_batch(self, fault, *flags, draft=None):
+        draft = draft or f"replay:{self.short_plain.path}:0.9"
+        run = batch(self.folder, self.shorts, "--sessions", "4", "--max-tokens", str(BATCH_TOKENS), "--draft", draft,
+                    *flags, env={"TANDEM_FAULT": fault})
+        self.same_batch(run.answers)
+        self.assertEqual("SPECULATION WAS OFF" in run.errors, any(self.reasons(run)))
+        return run
+
+    def reasons(self, run):
+        return [a["stats"]["speculation_off_reason"] for a in run.answers.values()]
+
+    def test_cache_rolled_back(self):
+        """Behind the session's back, by a row, by some, to nothing; at the start and later; in both paces."""
+        tokens = ("--max-tokens", "60" if SUBSET else "100")
+        for fault, flags in [("kv-rollback:1:1", ("--pace", "lockstep")), ("kv-rollback:9:10", ("--pace", "lockstep")),
+                             ("kv-rollback:9:100000", ("--pace", "lockstep")), ("kv-rollback:9:3", ()),
+                             ("kv-rollback:5:30", ("--draft", "none"))]:
+            with self.subTest(fault=fault, flags=flags):
+                a = self.run_json(*self.draft, *flags, *tokens, fault=fault)
+                self.assertEqual(a["token_ids"], self.plain["token_ids"][:len(a["token_ids"])])
+                self.assertEqual(len(a["token_ids"]), int(tokens[1]))
+                self.assertEqual(self.errors.count("out of step"), 1)
+                self.assertEqual(a["stats"]["accepted_tokens"] > 0, "none" not in flags)
+                tell(f"{fault}: {a['stats']['forwards']} forwards + {a['stats']['accepted_tokens']} accepted")
+
+    def test_cache_rolled_back_under_one_of_four(self):
+        run = self.faulty_batch("kv-rollback:20:7", "--pace", "lockstep")
+        self.assertEqual(run.errors.count("out of step"), 1)
+        self.assertEqual(set(self.reasons(run)), {None})
+        self.assertGreater(total(run.answers, "accepted_tokens"), 0)
+
+    def test_verify_fails(self):
+        for number in (1, 4):
+            with self.subTest(number=number):
+                run = self.faulty_batch(f"verify-error:{number}", "--pace", "lockstep")
+                self.assertEqual(sorted(filter(None, self.reasons(run))), ["an error inside a verify"])
+                self.assertEqual(run.errors.count("it decodes plainly from now on"), 1)
+                self.assertEqual(run.counters["engine"]["failures"], 1)
+                for a in run.answers.values():
+                    self.assertEqual(len(a["token_ids"]), a["stats"]["forwards"] + a["stats"]["accepted_tokens"])
+                self.assertGreater(total(run.answers, "accepted_tokens"), 0)
+
+    def test_selfcheck_finds_a_wrong_token(self):
+        flags = (*self.draft, "--pace", "lockstep", "--max-tokens", "40")
+        wrong = self.run_json(*flags, fault="wrong-token:2")
+        self.assertNotEqual(wrong["token_ids"], self.plain["token_ids"][:40])  # so these comparisons can fail
+        a = self.run_json(*flags, "--selfcheck", "1", fault="wrong-token:2")
+        self.assertEqual(a["token_ids"], self.plain["token_ids"][:40])
+        self.assertIn("self-check found a difference", a["stats"]["speculation_off_reason"])
+        self.assertIn("SPECULATION WAS OFF", self.errors.splitlines()[-1])
+        self.assertGreater(a["stats"]["accepted_tokens"], 0)  # of the rounds before
+
+    def test_a_fault_that_is_none(self):
+        env = dict(os.environ, TANDEM_FAULT="sing")
+        done = subprocess.run([TANDEM, "run", "-m", MODEL, PROMPT], capture_output=True, env=env, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, 7)
+        self.assertIn(b"kv-rollback:AFTER:BY", done.stderr)
+
+    # The orchestrator.
+
+    def test_batch_ends_without_orphans(self):
+        source = self.folder / "in.jsonl"
+        source.write_text("".join(json.dumps({"id": i, "prompt": PROMPT}) + "\n" for i in range(8)))
+        for number, stopped in [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGINT, False)]:
+            with self.subTest(signal=number, stopped=stopped):
+                out = self.folder / f"out-{int(number)}-{stopped}.jsonl"
+                run = Running(self.folder, TANDEM, "batch", "-v", "-m", MODEL, *ENDLESS, *self.draft, str(source), str(out))
+                self.addCleanup(run.close)
+                self.assertTrue(wait_until(lambda: "tandem-target: ready" in run.errors), run.errors)
+                time.sleep(0.5)
+                children = children_of(run.pid)
+                self.assertEqual(len(children), 2)
+                for child in children if stopped else []:
+                    os.kill(child, signal.SIGSTOP)
+                run.signal(number)
+                self.assertEqual(run.end(), INTERRUPTED if number == signal.SIGINT else -signal.SIGKILL)
+                self.assertTrue(wait_until(lambda: not any(map(is_running, children)), 10), "orphans")
+        answers = [json.loads(line) for line in out.read_text().splitlines()]
+        self.assertEqual({a["finish_reason"] for a in answers}, {"cancelled"})
+        for a in answers:  # what there was
+            size = min(len(a["token_ids"]), RECORDED)
+            self.assertEqual(a["token_ids"][:size], self.plain["token_ids"][:size])
+
+    def test_target_drains(self):
+        """SIGTERM: nothing new is taken, what is open finishes, then it leaves."""
+        hub = Hub(f"ipc://{self.folder}/hub")
+        self.addCleanup(hub.close)
+        target = start_target(self.folder, hub.endpoint)
+        self.addCleanup(target.close)
+        peer, = registered(hub)
+        answer = Answer(hub, peer, self.plain["prompt_ids"], max_tokens=60).open()
+        self.assertTrue(hub.wait(lambda: len(answer.output) > 5))
+        target.signal(signal.SIGTERM)
+        hub.inbox.expect("BYE")
+        late = Answer(hub, peer, self.plain["prompt_ids"]).open()
+        late.expect_error("draining")
+        self.assertEqual(answer.finish(), self.plain["token_ids"][:60])
+        self.assertEqual(answer.done[2], LENGTH)
+        self.assertEqual(target.end(), 0, target.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

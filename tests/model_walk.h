@@ -1,0 +1,249 @@
+/* model_walk.h - one numerics class for all positions: the logits of a committed position are the same bits
+ * however they were computed. The reference is plain decoding, one row a forward; everything else is compared
+ * with it by memcmp: prefills in any chunking, and a random walk of appends, verified trees with siblings,
+ * commits, rollbacks and replays, with other sequences in the batch. For test_model_bits*.c. */
+#pragma once
+
+#include "tests/model_support.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LENGTH 300
+#else
+#define LENGTH 1500
+#endif
+
+#define TREE_MAX  64
+#define SEQUENCES 3
+#define WIDTHS    6
+
+static const int32_t widths[WIDTHS] = {1, 2, 3, 8, 17, 64};
+
+typedef struct text {
+  int32_t vocab, length[SEQUENCES]; /* the companions' are shorter */
+  int32_t tokens[SEQUENCES][LENGTH];
+  float *logits[SEQUENCES]; /* [length][vocab], by plain decoding */
+} text;
+
+typedef struct walk {
+  const text *t;
+  model *m;
+  kv_cache *k;
+  int32_t seq[SEQUENCES];
+  uint32_t random;
+  int32_t compared, trees, tree_rows, rollbacks, companions; /* what it covered */
+} walk;
+
+static int32_t roll(walk *w, int32_t below) {
+  return (int32_t)(support_random(&w->random) % (uint32_t)below);
+}
+
+static void compare(walk *w, int32_t text_index, int32_t position, const float *logits) {
+  const text *t = w->t;
+  assert_non_null(logits);
+  w->compared++;
+  const float *expected = t->logits[text_index] + (size_t)position * (size_t)t->vocab;
+  if (memcmp(logits, expected, (size_t)t->vocab * sizeof *logits) != 0) {
+    fail_msg("the logits of position %d of text %d are other bits than plain decoding's", position,
+             text_index);
+  }
+}
+
+/* --- the reference --- */
+
+static text *make_text(const model *m, int32_t length) {
+  text *t = calloc(1, sizeof *t);
+  uint32_t state = 5;
+  t->vocab = model_shape(m)->vocab;
+  for (int32_t s = 0; s < SEQUENCES; s++) {
+    t->length[s] = s ? length / 10 : length;
+    for (int32_t i = 0; i < t->length[s]; i++)
+      t->tokens[s][i] = (int32_t)(support_random(&state) % (uint32_t)t->vocab);
+  }
+  return t;
+}
+
+static inline void free_text(text *t) {
+  for (int32_t s = 0; s < SEQUENCES; s++) free(t->logits[s]);
+  free(t);
+}
+
+/* Decodes text `s` up to its length, one row a forward. */
+static void decode(text *t, model *m, kv_cache *k, int32_t s) {
+  int32_t seq = kv_acquire(k), length = t->length[s];
+  size_t row = (size_t)t->vocab * sizeof(float);
+  t->logits[s] = malloc((size_t)length * row);
+  for (int32_t i = 0; i < length; i++) {
+    model_segment g = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t->tokens[s][i]};
+    assert_int_equal(model_forward(m, k, &g, 1), ERR_OK);
+    memcpy(t->logits[s] + (size_t)i * (size_t)t->vocab, model_logits(m, 0, 0), row);
+  }
+  kv_release(k, seq);
+}
+
+/* --- prefill in any chunking --- */
+
+static inline void check_prefill(walk *w, int32_t chunk, bool random_chunks) {
+  const text *t = w->t;
+  int32_t seq = w->seq[0];
+  assert_int_equal(kv_rollback(w->k, seq, 0), ERR_OK);
+  for (int32_t at = 0, n; at < t->length[0]; at += n) {
+    n = random_chunks ? 1 + roll(w, chunk) : chunk;
+    if (n > t->length[0] - at) n = t->length[0] - at;
+    model_segment g = {
+        .seq = seq, .kind = MODEL_APPEND, .count = n, .tokens = t->tokens[0] + at, .all_logits = true};
+    assert_int_equal(model_forward(w->m, w->k, &g, 1), ERR_OK);
+    for (int32_t i = 0; i < n; i++) compare(w, 0, at + i, model_logits(w->m, 0, i));
+  }
+  assert_int_equal(kv_rollback(w->k, seq, 0), ERR_OK);
+}
+
+/* --- the random walk --- */
+
+/* A tree at the end of a text: chain[0..chain_count) are the rows that hold the text's own next tokens. */
+typedef struct tree_batch {
+  int32_t count, chain_count;
+  int32_t tokens[TREE_MAX], parents[TREE_MAX], chain[TREE_MAX];
+} tree_batch;
+
+/* Row 0 is the text's next token; then, in random order, its continuation and rows with any token under any
+ * row: siblings and children of siblings. */
+static void make_tree(walk *w, int32_t s, int32_t at, int32_t count, tree_batch *b) {
+  int32_t wanted = 1 + roll(w, count);
+  b->count = count;
+  b->chain_count = 1;
+  b->chain[0] = 0;
+  b->parents[0] = -1;
+  b->tokens[0] = w->t->tokens[s][at];
+  for (int32_t i = 1; i < count; i++) {
+    bool goes_on = b->chain_count < wanted && at + b->chain_count < w->t->length[s] &&
+                   (count - i <= wanted - b->chain_count || roll(w, 2));
+    b->parents[i] = goes_on ? b->chain[b->chain_count - 1] : roll(w, i);
+    b->tokens[i] = goes_on ? w->t->tokens[s][at + b->chain_count] : roll(w, w->t->vocab);
+    if (goes_on) b->chain[b->chain_count++] = i;
+  }
+}
+
+/* One sequence's part of a batch, and what to do after the forward. */
+typedef struct part {
+  model_segment segment;
+  tree_batch tree;
+  int32_t text, at;
+} part;
+
+static void make_part(walk *w, int32_t s, int32_t rows, part *p) {
+  int32_t seq = w->seq[s], at = kv_length(w->k, seq), left = w->t->length[s] - at;
+  *p = (part){.text = s, .at = at};
+  if (roll(w, 3) == 0 || left < 2) {
+    p->segment = (model_segment){.seq = seq,
+                                 .kind = MODEL_APPEND,
+                                 .count = rows < left ? rows : left,
+                                 .tokens = w->t->tokens[s] + at,
+                                 .all_logits = true};
+    return;
+  }
+  make_tree(w, s, at, rows, &p->tree);
+  assert_int_equal(kv_stage(w->k, seq, p->tree.parents, rows), ERR_OK);
+  w->trees++;
+  w->tree_rows += rows;
+  p->segment = (model_segment){.seq = seq,
+                               .kind = MODEL_TREE,
+                               .count = rows,
+                               .tokens = p->tree.tokens,
+                               .parents = p->tree.parents,
+                               .all_logits = true};
+}
+
+static void check_part(walk *w, int32_t index, const part *p) {
+  if (p->segment.kind == MODEL_APPEND) {
+    for (int32_t i = 0; i < p->segment.count; i++)
+      compare(w, p->text, p->at + i, model_logits(w->m, index, i));
+    return;
+  }
+  const tree_batch *b = &p->tree;
+  for (int32_t i = 0; i < b->chain_count; i++) {
+    compare(w, p->text, p->at + i, model_logits(w->m, index, b->chain[i]));
+  }
+  int32_t keep = roll(w, b->chain_count + 1);
+  assert_int_equal(kv_commit(w->k, w->seq[p->text], b->chain, keep), ERR_OK);
+}
+
+/* Sequence 0 goes on by `rows`; the others join now and then, by less, and begin again at their end. */
+static void step(walk *w, int32_t rows) {
+  part *parts = calloc(SEQUENCES, sizeof *parts);
+  model_segment segments[SEQUENCES];
+  int32_t count = 0;
+  for (int32_t s = 0; s < SEQUENCES; s++) {
+    int32_t length = kv_length(w->k, w->seq[s]);
+    if (s > 0 && roll(w, 2)) continue;
+    if (length == w->t->length[s]) assert_int_equal(kv_rollback(w->k, w->seq[s], roll(w, length)), ERR_OK);
+    make_part(w, s, s ? 1 + roll(w, 9) : rows, &parts[count]);
+    w->companions += s > 0;
+    count++;
+  }
+  for (int32_t i = count - 1; i > 0; i--) { /* any order in the batch */
+    int32_t j = roll(w, i + 1);
+    part swap = parts[i];
+    parts[i] = parts[j];
+    parts[j] = swap;
+  }
+  for (int32_t i = 0; i < count; i++) {
+    segments[i] = parts[i].segment;
+    if (segments[i].kind == MODEL_TREE) { /* the swap moved the arrays */
+      segments[i].tokens = parts[i].tree.tokens;
+      segments[i].parents = parts[i].tree.parents;
+    }
+  }
+  assert_int_equal(model_forward(w->m, w->k, segments, count), ERR_OK);
+  for (int32_t i = 0; i < count; i++) check_part(w, i, &parts[i]);
+  free(parts);
+}
+
+static inline void random_walk(walk *w) {
+  while (kv_length(w->k, w->seq[0]) < w->t->length[0]) {
+    step(w, widths[roll(w, WIDTHS)]);
+    int32_t length = kv_length(w->k, w->seq[0]);
+    if (roll(w, 12) == 0) { /* replay what was there */
+      assert_int_equal(kv_rollback(w->k, w->seq[0], length - roll(w, length < 60 ? length + 1 : 60)), ERR_OK);
+      w->rollbacks++;
+    }
+  }
+}
+
+/* --- the cases --- */
+
+typedef struct bits_case {
+  const gguf *g;
+  model_math math;
+  kv_type type;
+} bits_case;
+
+static inline walk open_walk(const bits_case *c, const text *t, model_isa isa, int32_t threads) {
+  walk w = {.t = t, .random = (uint32_t)(threads * 2 + (isa == MODEL_ISA_C))};
+  w.m = support_open_model(c->g, c->math, isa, threads);
+  w.k = support_open_cache(w.m, SEQUENCES, t->length[0] + TREE_MAX, c->type);
+  for (int32_t s = 0; s < SEQUENCES; s++) w.seq[s] = kv_acquire(w.k);
+  return w;
+}
+
+static inline void close_walk(walk *w) {
+  kv_close(w->k);
+  model_close(w->m);
+}
+
+static inline void report(const walk *w, const bits_case *c, int32_t threads) {
+  print_message("%s, %d threads: %d positions compared; %d trees of %d rows, %d rollbacks, %d companions;",
+                model_numerics(w->m, c->type), threads, w->compared, w->trees, w->tree_rows, w->rollbacks,
+                w->companions);
+  for (int32_t i = 0; i < WIDTHS; i++)
+    print_message(" %d: %s%s", widths[i], model_variant(w->m, widths[i]), i + 1 < WIDTHS ? "," : "\n");
+}
+
+static inline text *reference(const bits_case *c, model_isa isa, int32_t length, int32_t threads) {
+  model *m = support_open_model(c->g, c->math, isa, threads);
+  text *t = make_text(m, length);
+  kv_cache *k = support_open_cache(m, 1, length, c->type);
+  for (int32_t s = 0; s < SEQUENCES; s++) decode(t, m, k, s);
+  kv_close(k);
+  model_close(m);
+  return t;
+}

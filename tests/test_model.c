@@ -1,0 +1,190 @@
+/* libs: model */
+/* The model's interface on a small random model: what is refused, what is told, and what a run without a
+ * draft leaves untouched. */
+#include "tests/model_support.h"
+
+#define CONTEXT 64
+
+typedef struct fixture {
+  gguf_builder b;
+  gguf *g;
+  mem memory;
+  model *m;
+  kv_cache *k;
+  int32_t seq, other;
+} fixture;
+
+static int open_fixture(void **state) {
+  fixture *f = calloc(1, sizeof *f);
+  err e = {0};
+  f->g = support_tiny_file(&f->b);
+  model_options o = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = 2};
+  assert_int_equal(model_open(&f->m, f->g, &o, &f->memory, &e), ERR_OK);
+  kv_options ko = {.sequences = 2, .context = CONTEXT, .type = KV_F16};
+  assert_int_equal(kv_open(&f->k, model_shape(f->m), &ko, &f->memory, &e), ERR_OK);
+  f->seq = kv_acquire(f->k);
+  f->other = kv_acquire(f->k);
+  *state = f;
+  return 0;
+}
+
+static int close_fixture(void **state) {
+  fixture *f = *state;
+  kv_close(f->k);
+  model_close(f->m);
+  gguf_close(f->g);
+  gb_free(&f->b);
+  free(f);
+  return 0;
+}
+
+static const int32_t TOKENS[CONTEXT + 1] = {7, 8, 9, 10};
+
+static model_segment append(int32_t seq, int32_t count) {
+  return (model_segment){.seq = seq, .kind = MODEL_APPEND, .count = count, .tokens = TOKENS};
+}
+
+static const int32_t PARENTS[] = {-1, 0, 0, 1};
+
+static model_segment tree(int32_t seq) {
+  return (model_segment){
+      .seq = seq, .kind = MODEL_TREE, .count = 4, .tokens = TOKENS, .parents = PARENTS, .all_logits = true};
+}
+
+static void assert_refused(fixture *f, const model_segment *s, int32_t count, int code) {
+  model_counters before = model_count(f->m);
+  int32_t length = kv_length(f->k, f->seq);
+  assert_int_equal(model_forward(f->m, f->k, s, count), code);
+  assert_int_equal(model_count(f->m).forwards, before.forwards);
+  assert_int_equal(kv_length(f->k, f->seq), length);
+}
+
+static void bad_batches_change_nothing(void **state) {
+  fixture *f = *state;
+  const int32_t wrong[] = {7, SUPPORT_TINY_VOCAB}, negative[] = {-1}, other_parents[] = {-1, 0, 1, 1};
+  model_segment s[2] = {append(f->seq, 3), append(f->seq, 1)};
+  assert_int_equal(model_forward(f->m, f->k, s, 1), ERR_OK);
+  assert_refused(f, s, 0, ERR_ARG);
+  assert_refused(f, s, 2, ERR_ARG); /* one sequence twice */
+  assert_refused(f, &(model_segment){.seq = f->seq, .count = 0}, 1, ERR_ARG);
+  assert_refused(f, &(model_segment){.seq = f->seq, .count = 2, .tokens = wrong}, 1, ERR_ARG);
+  assert_refused(f, &(model_segment){.seq = f->seq, .count = 1, .tokens = negative}, 1, ERR_ARG);
+  s[0] = append(f->seq, CONTEXT - 2);
+  assert_refused(f, s, 1, ERR_LIMIT); /* one past the context */
+  s[0] = (model_segment){.seq = f->seq, .count = MODEL_ROWS_MAX + 1, .tokens = TOKENS};
+  assert_refused(f, s, 1, ERR_LIMIT);
+  s[0] = tree(f->seq);
+  assert_refused(f, s, 1, ERR_STATE); /* not staged */
+  assert_int_equal(kv_stage(f->k, f->seq, PARENTS, 4), ERR_OK);
+  s[0].parents = other_parents;
+  assert_refused(f, s, 1, ERR_ARG);
+  s[0] = append(f->seq, 1);
+  assert_refused(f, s, 1, ERR_STATE); /* a stage is open */
+  s[0] = tree(f->seq);
+  assert_int_equal(model_forward(f->m, f->k, s, 1), ERR_OK);
+  assert_refused(f, s, 1, ERR_STATE); /* has run */
+}
+
+static void logits_are_where_they_were_asked_for(void **state) {
+  fixture *f = *state;
+  model_segment s[] = {append(f->seq, 3), append(f->other, 2)};
+  s[1].all_logits = true;
+  assert_null(model_logits(f->m, 0, 0));
+  assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
+  assert_null(model_logits(f->m, 0, 0));
+  assert_null(model_logits(f->m, 0, 1));
+  assert_non_null(model_logits(f->m, 0, 2));
+  assert_non_null(model_logits(f->m, 1, 0));
+  assert_non_null(model_logits(f->m, 1, 1));
+  assert_null(model_logits(f->m, 1, 2));
+  assert_null(model_logits(f->m, 2, 0));
+  assert_null(model_logits(f->m, -1, 0));
+  assert_int_equal(model_argmax(f->m, 0, 1), -1);
+  const float *logits = model_logits(f->m, 1, 1);
+  int32_t best = 0;
+  for (int32_t i = 1; i < SUPPORT_TINY_VOCAB; i++) best = logits[i] > logits[best] ? i : best;
+  assert_int_equal(model_argmax(f->m, 1, 1), best);
+  model_counters c = model_count(f->m);
+  assert_int_equal(c.logit_rows, 3);
+  s[0] = append(f->seq, 2);
+  s[0].no_logits = true;
+  assert_int_equal(model_forward(f->m, f->k, s, 1), ERR_OK);
+  assert_null(model_logits(f->m, 0, 1));
+  assert_int_equal(model_count(f->m).logit_rows, 3);
+  assert_int_equal(model_count(f->m).rows, 7);
+}
+
+/* Counters of the op table and the allocator: nothing for speculation without a tree, and seen above 0 with
+ * one. */
+static void off_means_untouched(void **state) {
+  fixture *f = *state;
+  model_segment s = append(f->seq, 20);
+  assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
+  uint64_t calls = f->memory.calls[MEM_ACTIVATIONS];
+  for (int32_t i = 0; i < 10; i++) {
+    s = append(f->seq, 1);
+    assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
+  }
+  model_counters c = model_count(f->m);
+  assert_int_equal(c.forwards, 11);
+  assert_int_equal(c.rows, 30);
+  assert_int_equal(c.staged_rows + c.commit_copies + f->memory.calls[MEM_SPECULATION], 0);
+  assert_int_equal(f->memory.calls[MEM_ACTIVATIONS], calls); /* a step allocates nothing */
+  s = tree(f->seq);
+  assert_int_equal(kv_stage(f->k, f->seq, PARENTS, 4), ERR_OK);
+  assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
+  assert_int_equal(kv_commit(f->k, f->seq, (const int32_t[]){0, 1, 3}, 3), ERR_OK);
+  c = model_count(f->m);
+  assert_int_equal(c.staged_rows, 4);
+  assert_int_equal(c.commit_copies, 3 * SUPPORT_TINY_LAYERS);
+  assert_true(f->memory.calls[MEM_SPECULATION] > 0);
+  assert_int_equal(kv_length(f->k, f->seq), 33);
+}
+
+static void twice(void *context, int32_t i) {
+  ((int32_t *)context)[i] = 2 * i;
+}
+
+static void it_tells_what_it_is(void **state) {
+  fixture *f = *state;
+  int32_t doubled[300];
+  assert_string_equal(model_numerics(f->m, KV_F16), "cpu/int8/kv-f16/1");
+  assert_string_equal(model_numerics(f->m, KV_F32), "cpu/int8/kv-f32/1");
+  assert_int_equal(model_shape(f->m)->vocab, SUPPORT_TINY_VOCAB);
+  assert_string_not_equal(model_variant(f->m, 1), model_variant(f->m, 8));
+  model_parallel(f->m, 300, twice, doubled);
+  for (int32_t i = 0; i < 300; i++) assert_int_equal(doubled[i], 2 * i);
+}
+
+static void note_progress(void *context, double done) {
+  double *last = context;
+  assert_true(done > *last && done <= 1.0);
+  *last = done;
+}
+
+static void opening_tells_progress_and_refuses(void **state) {
+  fixture *f = *state;
+  model *m;
+  err e = {0};
+  double done = 0;
+  model_options o = {.threads = 1, .progress = note_progress, .progress_context = &done};
+  assert_int_equal(model_open(&m, f->g, &o, NULL, &e), ERR_OK);
+  assert_true(done == 1.0);
+  model_close(m);
+  o.threads = 0;
+  assert_int_equal(model_open(&m, f->g, &o, NULL, &e), ERR_ARG);
+  assert_null(m);
+  assert_true(e.text[0] != 0);
+  model_close(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(bad_batches_change_nothing, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(logits_are_where_they_were_asked_for, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(off_means_untouched, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(it_tells_what_it_is, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(opening_tells_progress_and_refuses, open_fixture, close_fixture),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,41 @@
+/* libs: model : labels=golden timeout=900 */
+/* The walk of model_walk.h over the default model. */
+#include "tests/model_walk.h"
+
+#define SHORT_LENGTH 24 /* for plain C, which is slow */
+
+/* The default model, which takes longer: the fast path to the full length with some numbers of threads (the
+ * reference has two), and plain C against it on a short text. */
+static void real_model(model_math math, kv_type type, const int32_t *threads, int32_t thread_cases) {
+  gguf *g = support_open_file();
+  bits_case c = {g, math, type};
+  text *t = reference(&c, MODEL_ISA_AUTO, LENGTH, 2);
+  for (int32_t i = 0; i < thread_cases; i++) {
+    walk w = open_walk(&c, t, MODEL_ISA_AUTO, threads[i]);
+    random_walk(&w);
+    report(&w, &c, threads[i]);
+    close_walk(&w);
+  }
+  t->length[0] = SHORT_LENGTH;
+  walk w = open_walk(&c, t, MODEL_ISA_C, 2);
+  check_prefill(&w, 5, true);
+  report(&w, &c, 2);
+  close_walk(&w);
+  free_text(t);
+  gguf_close(g);
+}
+
+static void real_int8(void **state) {
+  (void)state;
+  real_model(MODEL_MATH_INT8, KV_F16, (const int32_t[]){1, 4}, 2);
+}
+
+static void real_f32(void **state) {
+  (void)state;
+  real_model(MODEL_MATH_F32, KV_F32, (const int32_t[]){3}, 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(real_int8), cmocka_unit_test(real_f32)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

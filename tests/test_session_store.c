@@ -1,0 +1,218 @@
+/* libs: target wire spec base */
+#include "target_worker/session_store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PLACES = 3, CONTEXT = 64 };
+
+static int set_up(void **state) {
+  session_store *s = calloc(1, sizeof *s);
+  err e = {0};
+  assert_int_equal(session_store_init(s, PLACES, CONTEXT, &e), ERR_OK);
+  *state = s;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  session_store_fini(*state);
+  free(*state);
+  return 0;
+}
+
+static session *take(session_store *s, uint64_t id, uint64_t now, bool want_fresh) {
+  bool fresh = !want_fresh;
+  session *x = session_store_take(s, id, now, &fresh);
+  if (x) {
+    assert_int_equal(fresh, want_fresh);
+    assert_int_equal(x->id, id);
+  }
+  return x;
+}
+
+static session *running(session_store *s, uint64_t id, uint64_t now) {
+  session *x = take(s, id, now, true);
+  assert_non_null(x);
+  x->state = SESSION_RUNNING;
+  x->used_us = now;
+  return x;
+}
+
+static void test_get_or_create(void **state) {
+  session_store *s = *state;
+  assert_null(session_store_get(s, 7));
+  session *x = running(s, 7, 1);
+  assert_ptr_equal(session_store_get(s, 7), x);
+  assert_ptr_equal(take(s, 7, 2, false), x);
+  assert_null(session_store_get(s, 8));
+  assert_int_equal(x->committed.length, 0);
+  assert_true(x->committed.capacity >= CONTEXT);
+}
+
+static void test_slots_are_apart(void **state) {
+  session_store *s = *state;
+  session *a = running(s, 1, 1), *b = running(s, 2, 1), *c = running(s, 3, 1);
+  assert_true(a->slot != b->slot && b->slot != c->slot && a->slot != c->slot);
+  assert_true(a->slot >= 0 && a->slot < PLACES && b->slot >= 0 && b->slot < PLACES);
+}
+
+static void test_full_of_busy_ones(void **state) {
+  session_store *s = *state;
+  running(s, 1, 1);
+  running(s, 2, 1);
+  running(s, 3, 1)->state = SESSION_DESYNCED; /* waits for its repair: not idle */
+  assert_null(take(s, 4, 9, true));
+  assert_non_null(session_store_get(s, 1));
+  assert_int_equal(session_store_active(s), 3);
+}
+
+static void test_least_recently_used_finished_one_goes(void **state) {
+  session_store *s = *state;
+  running(s, 1, 10)->state = SESSION_FINISHED;
+  running(s, 2, 5);
+  running(s, 3, 7)->state = SESSION_FINISHED;
+  assert_int_equal(session_store_active(s), 1);
+  session *x = running(s, 4, 20);
+  assert_null(session_store_get(s, 3)); /* 7 is older than 10; 2 is older still, but runs */
+  assert_non_null(session_store_get(s, 1));
+  assert_non_null(session_store_get(s, 2));
+  assert_ptr_equal(session_store_get(s, 4), x);
+  assert_int_equal(session_store_active(s), 2);
+}
+
+/* Nothing of the one before may be seen by the next in its place. */
+static void test_a_place_is_clean(void **state) {
+  session_store *s = *state;
+  const int32_t tokens[] = {1, 2, 3};
+  session *x = running(s, 1, 1);
+  running(s, 2, 1);
+  running(s, 3, 1);
+  prefix_append(&x->committed, tokens, 3);
+  x->kv_rows = 2;
+  x->epoch = 9;
+  x->acked = 3;
+  x->off_reason = "it was";
+  x->stats.forwards = 4;
+  assert_non_null(session_draft_take(x, 77));
+  int32_t slot = x->slot;
+  assert_true(session_store_end(s, 1));
+  session *y = take(s, 4, 2, true);
+  assert_int_equal(y->slot, slot);
+  assert_int_equal(y->committed.length, 0);
+  assert_int_equal(y->kv_rows, 0);
+  assert_int_equal(y->epoch, 0);
+  assert_int_equal(y->acked, 0);
+  assert_null(y->off_reason);
+  assert_int_equal(y->stats.forwards, 0);
+  assert_int_equal(session_draft_count(y), 0);
+  assert_int_equal(y->live.live_count, 0);
+}
+
+static void test_end_tells_whether_it_existed(void **state) {
+  session_store *s = *state;
+  assert_false(session_store_end(s, 1));
+  running(s, 1, 1);
+  assert_true(session_store_end(s, 1));
+  assert_false(session_store_end(s, 1));
+  assert_null(session_store_get(s, 1));
+  assert_int_equal(session_store_active(s), 0);
+}
+
+static void test_usable(void **state) {
+  session_store *s = *state;
+  const int32_t tokens[] = {1, 2, 3}, other[] = {1, 2, 4};
+  session *x = running(s, 1, 1);
+  x->epoch = 5;
+  prefix_reset(&x->committed, 99);
+  prefix_append(&x->committed, tokens, 3);
+  hash16 two = hash_next(hash_next((hash16){{0}}, 99, 1), 99, 2);
+  hash16 three = hash_next(two, 99, tokens[2]), wrong = hash_next(two, 99, other[2]);
+  static const struct {
+    uint64_t id;
+    uint32_t epoch;
+    int32_t length, which;
+    bool usable;
+  } table[] = {{1, 5, 3, 3, true},  {1, 5, 2, 2, true},  {1, 4, 3, 3, false}, {1, 6, 3, 3, false},
+               {1, 5, 3, 0, false}, {1, 5, 2, 3, false}, {1, 5, 4, 3, false}, {2, 5, 3, 3, false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    hash16 h = table[i].which == 3 ? three : table[i].which == 2 ? two : wrong;
+    bool usable = session_store_usable(s, table[i].id, table[i].epoch, table[i].length, h);
+    if (usable != table[i].usable) fail_msg("row %d", (int)i);
+  }
+}
+
+/* --- drafts of a session --- */
+
+static void test_draft_places(void **state) {
+  session_store *s = *state;
+  session *x = running(s, 1, 1);
+  assert_null(session_draft_of(x, 10));
+  assert_false(x->has_tree);
+  for (peer_id p = 10; p < 10 + SESSION_DRAFTS_MAX; p++) {
+    session_draft *d = session_draft_take(x, p);
+    assert_non_null(d);
+    assert_int_equal(d->peer, p);
+    assert_ptr_equal(session_draft_of(x, p), d);
+  }
+  assert_true(x->has_tree);
+  assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX);
+  assert_null(session_draft_take(x, 99));
+  session_draft_drop(x, 11);
+  assert_null(session_draft_of(x, 11));
+  assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX - 1);
+  session_draft_drop(x, 11);
+  assert_non_null(session_draft_take(x, 99));
+}
+
+static void test_draft_generations_grow(void **state) {
+  session_store *s = *state;
+  session *x = running(s, 1, 1);
+  session_draft *a = session_draft_take(x, 10), *b = session_draft_take(x, 11);
+  assert_true(a->ids.generation >= 1);
+  assert_true(b->ids.generation != a->ids.generation);
+  tree_add(&x->live, TREE_ROOT, 5, -1, NULL);
+  uint32_t most = x->generation;
+  session_draft_restart(x);
+  assert_int_equal(x->live.live_count, 0);
+  assert_true(a->ids.generation > most && b->ids.generation > most);
+  assert_int_equal(a->ids.next, 1);
+  uint32_t before = x->generation;
+  session_draft_drop(x, 10);
+  assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */
+}
+
+static void test_draft_maps(void **state) {
+  session_store *s = *state;
+  session *x = running(s, 1, 1);
+  tree_ids *maps[SESSION_DRAFTS_MAX];
+  assert_int_equal(session_draft_maps(x, maps), 0);
+  session_draft *a = session_draft_take(x, 10);
+  session_draft_take(x, 11);
+  session_draft *c = session_draft_take(x, 12);
+  session_draft_drop(x, 11);
+  assert_int_equal(session_draft_maps(x, maps), 2);
+  assert_true((maps[0] == &a->ids && maps[1] == &c->ids) || (maps[1] == &a->ids && maps[0] == &c->ids));
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_get_or_create),
+      CASE(test_slots_are_apart),
+      CASE(test_full_of_busy_ones),
+      CASE(test_least_recently_used_finished_one_goes),
+      CASE(test_a_place_is_clean),
+      CASE(test_end_tells_whether_it_existed),
+      CASE(test_usable),
+      CASE(test_draft_places),
+      CASE(test_draft_generations_grow),
+      CASE(test_draft_maps),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,1959 @@
+/* libs: target wire spec base */
+#include "target_worker/worker.h"
+#include "tests/machine_support.h"
+
+/* The model of these tests: the next token is a function of the last one. Every token is below VOCAB. */
+enum { VOCAB = 97, CONTEXT = 4096, SLOTS = 3 };
+enum { ORCH = 1, DRAFT = 2, DRAFT2 = 3, ORCH2 = 4, STRANGER = 50 };
+enum { S = 77, SEED = 9, JOB_US = 1000 };
+#define SELF   id_of(100)
+#define ID(p)  id_of((uint8_t)(p))
+#define TICKET id_of(200)
+
+static int32_t next_of(int32_t token) {
+  return (5 * token + 3) % VOCAB;
+}
+
+/* A wrong guess at what follows `token`. */
+static int32_t wrong_of(int32_t token) {
+  return (next_of(token) + 1) % VOCAB;
+}
+
+typedef struct world {
+  rig r;
+  target *t;
+  engine_job job;               /* the last one */
+  int32_t rows[SLOTS][CONTEXT]; /* the cache, as an engine would keep it */
+  int32_t length[SLOTS];
+  int fail;                /* code of the next result */
+  bool differs;            /* the next selfcheck finds a difference */
+  bool holds;              /* a job is at the engine */
+  int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
+} world;
+
+/* --- the engine's place --- */
+
+static int32_t child_of(const engine_job *j, int32_t row, int32_t token) {
+  for (int32_t i = 1; i < j->count; i++) {
+    if (j->parents[i] == row && j->tokens[i] == token) return i;
+  }
+  return -1;
+}
+
+static bool is_stop(const engine_job *j, int32_t token) {
+  for (int32_t i = 0; i < j->stop_count; i++) {
+    if (j->stops[i] == token) return true;
+  }
+  return false;
+}
+
+static void verify(world *w, const engine_job *j, engine_result *out) {
+  int32_t *rows = w->rows[j->slot], *length = &w->length[j->slot];
+  out->node_count = j->count - 1;
+  for (int32_t row = 0; row >= 0;) {
+    int32_t token = next_of(j->tokens[row]);
+    rows[(*length)++] = j->tokens[row];
+    out->sampled[out->sampled_count++] = token;
+    if (is_stop(j, token) || out->sampled_count == j->sampled_max) break;
+    row = child_of(j, row, token);
+  }
+}
+
+static engine_result engine_does(world *w, const engine_job *j) {
+  engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US, .end_us = w->r.now};
+  assert_true(j->slot >= 0 && j->slot < SLOTS);
+  assert_true(j->kv_length >= 0 && j->kv_length <= w->length[j->slot]);
+  w->length[j->slot] = j->kv_length;
+  if (w->fail) {
+    out.code = w->fail;
+    out.node_count = j->kind == ENGINE_VERIFY ? j->count - 1 : 0;
+    w->fail = 0;
+  } else if (j->kind == ENGINE_PREFILL) {
+    memcpy(&w->rows[j->slot][j->kv_length], j->tokens, (size_t)j->count * sizeof(int32_t));
+    w->length[j->slot] += j->count;
+  } else {
+    verify(w, j, &out);
+    out.selfcheck_differs = j->selfcheck && w->differs;
+  }
+  out.kv_length = w->length[j->slot];
+  return out;
+}
+
+static session *held(world *w, uint64_t id) {
+  return session_store_get(target_sessions(w->t), id);
+}
+
+/* What every job must be: rows of C where they belong, n tokens have n-1 rows. */
+static void check_job(world *w, const engine_job *j) {
+  const session *s = NULL;
+  session_store *all = target_sessions(w->t);
+  for (int32_t i = 0; i < all->count; i++) {
+    if (all->places[i].state != SESSION_FREE && all->places[i].slot == j->slot) s = &all->places[i];
+  }
+  assert_non_null(s);
+  const prefix *c = &s->committed;
+  assert_memory_equal(w->rows[j->slot], c->tokens, (size_t)j->kv_length * sizeof(int32_t));
+  assert_true(j->count >= 1);
+  if (j->kind == ENGINE_PREFILL) {
+    assert_true(j->count <= ENGINE_CHUNK);
+    assert_true(j->kv_length + j->count <= c->length - 1);
+    assert_memory_equal(j->tokens, &c->tokens[j->kv_length], (size_t)j->count * sizeof(int32_t));
+    return;
+  }
+  assert_true(j->count <= ENGINE_ROWS_MAX && j->count <= s->options.budget + 1);
+  assert_int_equal(j->kv_length, c->length - 1);
+  assert_int_equal(j->tokens[0], c->tokens[c->length - 1]);
+  assert_int_equal(j->parents[0], -1);
+  assert_true(j->sampled_max >= 1);
+  assert_true(c->length + j->sampled_max <= s->options.context);
+  assert_true(c->length - s->prompt_length <= s->options.max_tokens - j->sampled_max);
+  for (int32_t i = 1; i < j->count; i++) assert_true(j->parents[i] >= 0 && j->parents[i] < i);
+}
+
+static bool ask_job(world *w) {
+  if (!target_next_job(w->t, w->r.now, &w->job)) return false;
+  check_job(w, &w->job);
+  return true;
+}
+
+/* The job at the engine, or the next one. */
+static bool take_job(world *w) {
+  if (!w->holds) w->holds = ask_job(w);
+  return w->holds;
+}
+
+static void give_result(world *w) {
+  w->r.now += JOB_US;
+  w->holds = false;
+  if (w->job.kind == ENGINE_VERIFY) {
+    w->jobs++;
+    w->node_rows += w->job.count - 1;
+  }
+  engine_result result = engine_does(w, &w->job);
+  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &result);
+}
+
+static bool run_job(world *w) {
+  if (!take_job(w)) return false;
+  give_result(w);
+  return true;
+}
+
+/* While time passes the engine is fed, as the program does it after every step, and takes long for what it
+ * got. */
+static void feed(void *context) {
+  world *w = context;
+  if (!w->holds) w->holds = ask_job(w);
+}
+
+/* Forwards until `count` were done or nothing may run now; how many. */
+static int32_t play(world *w, int32_t count) {
+  int32_t start = w->jobs;
+  while (w->jobs - start < count && run_job(w)) {
+  }
+  return w->jobs - start;
+}
+
+/* The same, with the time to wait for a draft in vain. */
+static void play_slowly(world *w, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    rig_advance(&w->r, WAIT_CAP_US);
+    assert_int_equal(play(w, 1), 1);
+  }
+}
+
+/* --- peers --- */
+
+static int set_up_sized(void **state, int32_t sessions) {
+  world *w = calloc(1, sizeof *w);
+  target_options o = {.incarnation = SELF,
+                      .vocabulary_size = VOCAB,
+                      .numerics_id = "test",
+                      .endpoint = "tcp://127.0.0.1:4000",
+                      .sessions = sessions,
+                      .context = CONTEXT};
+  err e = {0};
+  o.vocabulary_hash.bytes[0] = 20;
+  o.model_fingerprint.bytes[0] = 10;
+  assert_int_equal(target_alloc(&w->t, &o, &e), ERR_OK);
+  rig_init(&w->r, target_machine(w->t));
+  w->r.after = feed;
+  w->r.context = w;
+  target_connect(w->t, "tcp://127.0.0.1:3000", &w->r.out);
+  const action *a = rig_connect_asked(&w->r);
+  assert_non_null(a);
+  assert_string_equal(a->text, "tcp://127.0.0.1:3000");
+  rig_connected(&w->r, a->tag, ORCH);
+  rig_only(&w->r, ORCH, MSG_HELLO);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
+  welcome.to = SELF;
+  rig_say(&w->r, ORCH, welcome);
+  rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(DRAFT)));
+  rig_say(&w->r, DRAFT2, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(DRAFT2)));
+  rig_clear(&w->r);
+  *state = w;
+  return 0;
+}
+
+static int set_up(void **state) {
+  return set_up_sized(state, SLOTS);
+}
+static int set_up_one(void **state) {
+  return set_up_sized(state, 1);
+}
+
+static int tear_down(void **state) {
+  world *w = *state;
+  rig_fini(&w->r);
+  target_free(w->t);
+  free(w);
+  return 0;
+}
+
+/* Time passes, and nobody is silent. */
+static void pass(world *w, uint64_t us, bool with_drafts) {
+  for (uint64_t left = us; left > 0;) {
+    uint64_t step = left < 400000 ? left : 400000;
+    rig_advance(&w->r, step);
+    rig_say(&w->r, ORCH, ping_message(MSG_PING, SELF, 1, 1, 0));
+    if (with_drafts) {
+      rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+      rig_say(&w->r, DRAFT2, ping_message(MSG_PING, SELF, 1, 1, 0));
+    }
+    left -= step;
+  }
+}
+
+static const int32_t PROMPT[] = {1, 2, 3};
+enum { PROMPT_LENGTH = 3 };
+
+static msg open_message(uint64_t id, uint32_t epoch, const int32_t *tokens, int32_t count) {
+  msg m = message(MSG_OPEN, SELF, id, epoch);
+  m.u.open = (msg_open){.ticket = TICKET,
+                        .hash_seed = SEED,
+                        .tokens = tokens,
+                        .token_count = count,
+                        .hash = hash_of(SEED, tokens, count),
+                        .prompt_length = count};
+  m.u.open.options =
+      (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 40, .context = CONTEXT, .budget = 8};
+  return m;
+}
+
+static msg prompt_message(void) {
+  return open_message(S, 1, PROMPT, PROMPT_LENGTH);
+}
+
+static void say_and_open(world *w, msg m) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  rig_clear(&w->r);
+}
+
+/* C of a session as it will be: the prompt and what the model says. */
+static const int32_t *truth(void) {
+  static int32_t c[2048];
+  memcpy(c, PROMPT, sizeof PROMPT);
+  for (int32_t i = PROMPT_LENGTH; i < 2048; i++) c[i] = next_of(c[i - 1]);
+  return c;
+}
+
+static hash16 true_hash(int32_t length) {
+  return hash_of(SEED, truth(), length);
+}
+
+static msg ack(uint32_t epoch, int32_t length) {
+  return state_message(MSG_ACK, SELF, S, epoch, length, true_hash(length));
+}
+
+static void expect_tokens(const msg *m, int32_t base, int32_t length) {
+  assert_int_equal(m->u.tokens.base_length, base);
+  assert_int_equal(base + m->u.tokens.token_count, length);
+  assert_memory_equal(m->u.tokens.tokens, truth() + base, (size_t)(length - base) * sizeof(int32_t));
+  hash16 h = true_hash(length);
+  assert_memory_equal(&m->u.tokens.hash, &h, sizeof h);
+}
+
+static msg attach_message(uint32_t epoch, wire_id ticket) {
+  msg m = state_message(MSG_ATTACH, SELF, S, epoch, PROMPT_LENGTH, true_hash(PROMPT_LENGTH));
+  m.u.state.ticket = ticket;
+  return m;
+}
+
+/* Attaches and returns the generation. */
+static uint32_t attach(world *w, peer_id peer) {
+  rig_clear(&w->r);
+  rig_say(&w->r, peer, attach_message(held(w, S)->epoch, TICKET));
+  uint32_t generation = rig_only(&w->r, peer, MSG_ATTACHED)->u.state.generation;
+  rig_clear(&w->r);
+  return generation;
+}
+
+typedef struct guess {
+  uint64_t parent;
+  int32_t token;
+  float score;
+} guess;
+
+typedef struct batch { /* memory of one NODES */
+  uint64_t parents[WIRE_NODES_MAX];
+  int32_t tokens[WIRE_NODES_MAX];
+  float scores[WIRE_NODES_MAX];
+} batch;
+
+static msg nodes_message(batch *b, uint32_t epoch, uint32_t generation, int32_t base, uint64_t first,
+                         const guess *list, int32_t count, bool done) {
+  for (int32_t i = 0; i < count; i++) {
+    b->parents[i] = list[i].parent;
+    b->tokens[i] = list[i].token;
+    b->scores[i] = list[i].score;
+  }
+  msg m = message(MSG_NODES, SELF, S, epoch);
+  m.u.nodes = (msg_nodes){.generation = generation,
+                          .base_length = base,
+                          .base_hash = true_hash(base),
+                          .first_id = first,
+                          .parents = b->parents,
+                          .tokens = b->tokens,
+                          .scores = b->scores,
+                          .count = count,
+                          .done = done};
+  return m;
+}
+
+static void send_nodes(world *w, peer_id from, uint32_t generation, int32_t base, uint64_t first,
+                       const guess *list, int32_t count, bool done) {
+  batch b;
+  rig_say(&w->r, from, nodes_message(&b, held(w, S)->epoch, generation, base, first, list, count, done));
+}
+
+/* A chain of `count` right guesses from C at `base`, ids from `first`. */
+static void send_chain(world *w, peer_id from, uint32_t generation, int32_t base, uint64_t first,
+                       int32_t count, bool done) {
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < count; i++) {
+    list[i] = (guess){i ? first + (uint64_t)i - 1 : 0, truth()[base + i], -0.1f};
+  }
+  send_nodes(w, from, generation, base, first, list, count, done);
+}
+
+/* A session that runs with one draft attached; its generation. */
+static uint32_t open_with_draft(world *w, bool lockstep) {
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.lockstep = lockstep;
+  say_and_open(w, m);
+  return attach(w, DRAFT);
+}
+
+static void prefill(world *w) {
+  while (held(w, S)->kv_rows < held(w, S)->committed.length - 1) assert_true(run_job(w));
+}
+
+/* --- greeting --- */
+
+static void test_greets_the_orchestrator(void **state) {
+  world *w = *state;
+  target_connect(w->t, "tcp://127.0.0.1:3001", &w->r.out);
+  const action *a = rig_connect_asked(&w->r);
+  rig_connected(&w->r, a->tag, ORCH2);
+  const msg_hello *h = &rig_only(&w->r, ORCH2, MSG_HELLO)->u.hello;
+  assert_int_equal(h->role, WIRE_ROLE_TARGET);
+  assert_true(wire_id_equal(h->incarnation, SELF));
+  assert_true(text_is(h->endpoint, "tcp://127.0.0.1:4000"));
+  assert_true(text_is(h->numerics_id, "test"));
+  assert_int_equal(h->vocabulary_size, VOCAB);
+  assert_int_equal(h->vocabulary_hash.bytes[0], 20);
+  assert_int_equal(h->model_fingerprint.bytes[0], 10);
+  assert_int_equal(h->session_max, SLOTS);
+  assert_int_equal(h->context_max, CONTEXT);
+}
+
+static void test_refuses_a_draft_of_another_vocabulary(void **state) {
+  world *w = *state;
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(STRANGER));
+  m.u.hello.vocabulary_hash.bytes[0] = 21;
+  rig_say(&w->r, STRANGER, m);
+  rig_expect_error(&w->r, STRANGER, ERR_MISMATCH);
+  rig_clear(&w->r);
+  m.u.hello.vocabulary_hash.bytes[0] = 20;
+  rig_say(&w->r, STRANGER, m);
+  rig_only(&w->r, STRANGER, MSG_WELCOME);
+}
+
+static void test_strangers_are_told_to_greet(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  rig_say(&w->r, STRANGER, attach_message(1, TICKET));
+  rig_expect_error(&w->r, STRANGER, ERR_PROTOCOL);
+}
+
+static void test_pong_tells_the_load(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, ping_message(MSG_PING, SELF, 5, 6, 0));
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_PONG)->u.ping.load, 0);
+  say_and_open(w, prompt_message());
+  rig_say(&w->r, ORCH, ping_message(MSG_PING, SELF, 5, 6, 0));
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_PONG)->u.ping.load, 1);
+}
+
+/* --- OPEN --- */
+
+static void test_open_fresh(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, prompt_message());
+  const msg *m = rig_only(&w->r, ORCH, MSG_OPENED);
+  hash16 h = true_hash(PROMPT_LENGTH);
+  assert_int_equal(m->session, S);
+  assert_int_equal(m->epoch, 1);
+  assert_true(wire_id_equal(m->to, ID(ORCH)));
+  assert_int_equal(m->u.state.length, PROMPT_LENGTH);
+  assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+static void test_open_again_changes_nothing(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, prompt_message());
+  const msg *m = rig_only(&w->r, ORCH, MSG_OPENED);
+  hash16 h = true_hash(PROMPT_LENGTH + 3);
+  assert_int_equal(m->u.state.length, PROMPT_LENGTH + 3); /* the present one */
+  assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(w->length[held(w, S)->slot], PROMPT_LENGTH + 3);
+}
+
+static void test_open_same_epoch_with_another_prefix(void **state) {
+  world *w = *state;
+  static const int32_t other[] = {1, 2, 4};
+  say_and_open(w, prompt_message());
+  rig_say(&w->r, ORCH, open_message(S, 1, other, 3));
+  const msg *m = rig_only(&w->r, ORCH, MSG_DESYNC);
+  assert_int_equal(m->u.state.length, PROMPT_LENGTH);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_OPENED), 0);
+  assert_memory_equal(held(w, S)->committed.tokens, PROMPT, sizeof PROMPT);
+}
+
+static void test_open_lower_epoch(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 5, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, ORCH, open_message(S, 4, PROMPT, PROMPT_LENGTH));
+  rig_expect_error(&w->r, ORCH, ERR_STALE);
+  assert_int_equal(held(w, S)->epoch, 5);
+}
+
+static msg delta(uint32_t epoch, int32_t base, const int32_t *tokens, int32_t count) {
+  int32_t all[64];
+  memcpy(all, truth(), (size_t)base * sizeof(int32_t));
+  memcpy(all + base, tokens, (size_t)count * sizeof(int32_t));
+  msg m = open_message(S, epoch, tokens, count);
+  m.u.open.base_length = base;
+  m.u.open.base_hash = true_hash(base);
+  m.u.open.hash = hash_of(SEED, all, base + count);
+  m.u.open.prompt_length = PROMPT_LENGTH;
+  return m;
+}
+
+/* A resume: the same prefix in a new epoch. A delta: more tokens. A rollback: fewer. One mechanism. */
+static void test_open_delta_resume_and_rollback(void **state) {
+  world *w = *state;
+  static const struct {
+    int32_t base, count;
+  } table[] = {{6, 0}, {6, 2}, {5, 1}, {4, 0}, {3, 0}, {1, 4}, {0, 7}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    uint32_t epoch = (uint32_t)(10 * i + 10);
+    int32_t base = table[i].base, length = base + table[i].count;
+    say_and_open(w, open_message(S, epoch, PROMPT, PROMPT_LENGTH));
+    assert_int_equal(play(w, 3), 3);
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, delta(epoch + 1, base, truth() + base, table[i].count));
+    const msg *m = rig_only(&w->r, ORCH, MSG_OPENED);
+    assert_int_equal(m->epoch, epoch + 1);
+    assert_int_equal(m->u.state.length, length);
+    assert_int_equal(play(w, 1), 1); /* check_job holds the cache against C */
+    const msg *t = rig_last(&w->r, ORCH, MSG_TOKENS);
+    assert_int_equal(t->epoch, epoch + 1);
+    expect_tokens(t, length, length + 1);
+  }
+}
+
+/* After a rollback to another continuation the rows of the old one are not used. */
+static void test_open_rolls_back_to_other_tokens(void **state) {
+  world *w = *state;
+  static const int32_t other[] = {50, 51};
+  say_and_open(w, prompt_message());
+  assert_int_equal(play(w, 5), 5);
+  rig_say(&w->r, ORCH, delta(2, 4, other, 2));
+  assert_int_equal(held(w, S)->committed.length, 6);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(held(w, S)->committed.tokens[6], next_of(51));
+}
+
+static void test_open_base_not_held(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, delta(1, 2, truth() + 2, 1)); /* nothing is held at all */
+  const msg *m = rig_only(&w->r, ORCH, MSG_DESYNC);
+  assert_int_equal(m->u.state.length, 0);
+  assert_true(hash_is_zero(m->u.state.hash));
+  assert_null(held(w, S));
+  say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
+  msg bad[2] = {delta(3, 5, truth() + 5, 1), delta(3, 3, truth() + 3, 1)};
+  bad[1].u.open.base_hash.bytes[3] ^= 1;
+  for (int i = 0; i < 2; i++) {
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, bad[i]);
+    hash16 h = true_hash(PROMPT_LENGTH);
+    m = rig_only(&w->r, ORCH, MSG_DESYNC);
+    assert_int_equal(m->u.state.length, PROMPT_LENGTH);
+    assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+    assert_int_equal(held(w, S)->epoch, 2); /* nothing changes */
+    assert_int_equal(held(w, S)->committed.length, PROMPT_LENGTH);
+  }
+}
+
+static void test_open_another_hash_seed_is_another_prefix(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  msg m = delta(2, 3, truth() + 3, 1);
+  m.u.open.hash_seed = SEED + 1;
+  rig_say(&w->r, ORCH, m);
+  rig_only(&w->r, ORCH, MSG_DESYNC);
+}
+
+static void test_open_wrong_result_hash(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.hash.bytes[15] ^= 1;
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, 0);
+  assert_null(held(w, S));
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_clear(&w->r);
+  m = delta(2, 4, truth() + 4, 3);
+  m.u.open.hash.bytes[0] ^= 0x80;
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, PROMPT_LENGTH + 2);
+  assert_int_equal(held(w, S)->committed.length, PROMPT_LENGTH + 2);
+  assert_memory_equal(held(w, S)->committed.tokens, truth(), 5 * sizeof(int32_t));
+}
+
+static void test_open_refusals(void **state) {
+  world *w = *state;
+  static int32_t many[CONTEXT + 1];
+  static const int32_t outside[] = {1, VOCAB, 3}, huge[] = {INT32_MAX};
+  struct {
+    msg m;
+    int code;
+  } table[9];
+  for (int i = 0; i < 9; i++) table[i].m = prompt_message(), table[i].code = ERR_ARG;
+  table[0].m = open_message(S, 1, many, CONTEXT + 1);
+  table[0].code = ERR_LIMIT; /* length beyond its own */
+  table[1].m.u.open.options.context = CONTEXT + 1;
+  table[1].code = ERR_LIMIT;
+  table[2].m.u.open.options.temperature = -1;
+  table[3].m.u.open.options.top_p = 0;
+  table[4].m.u.open.options.min_p = 2;
+  table[5].m.u.open.options.repeat_penalty = -3;
+  table[6].m.u.open.options.top_k = -1;
+  table[7].m = open_message(S, 1, outside, 3);
+  table[8].m = open_message(S, 1, huge, 1);
+  for (int i = 0; i < 9; i++) {
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, table[i].m);
+    rig_expect_error(&w->r, ORCH, table[i].code);
+    const msg *m = rig_only(&w->r, ORCH, MSG_ERROR);
+    if (m->session != S || m->epoch != 1) fail_msg("row %d: about what session?", i);
+    if (held(w, S)) fail_msg("row %d: the session is there", i);
+  }
+}
+
+/* Longer than the context that the request allows itself: one typed answer, never a step. */
+static void test_open_beyond_its_own_context(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.context = 2;
+  rig_say(&w->r, ORCH, m);
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+}
+
+static void test_open_without_room_for_a_token(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.context = PROMPT_LENGTH;
+  rig_say(&w->r, ORCH, m);
+  play(w, 2);
+  pass(w, 100000, false);
+  if (rig_count(&w->r, ORCH, MSG_ERROR) == 0) {
+    const msg *done = rig_last(&w->r, ORCH, MSG_DONE);
+    assert_int_equal(done->u.done.finish, WIRE_FINISH_LENGTH);
+    assert_int_equal(done->u.done.length, PROMPT_LENGTH);
+  }
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+}
+
+/* All of the output is there already: a session that was moved at its very end. */
+static void test_open_of_a_finished_answer(void **state) {
+  world *w = *state;
+  static const int32_t ends[] = {40, 41}; /* cut by: max_tokens, stop token */
+  for (int i = 0; i < 2; i++) {
+    msg m = open_message((uint64_t)ends[i], 1, truth(), 8);
+    int32_t stop = truth()[7];
+    m.u.open.prompt_length = PROMPT_LENGTH;
+    m.u.open.options.max_tokens = i == 0 ? 5 : 40;
+    if (i == 1) {
+      m.u.open.options.stops = &stop;
+      m.u.open.options.stop_count = 1;
+    }
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, m);
+    while (run_job(w)) {
+    }
+    const msg *done = rig_last(&w->r, ORCH, MSG_DONE);
+    assert_int_equal(done->session, ends[i]);
+    assert_int_equal(done->u.done.length, 8);
+    assert_int_equal(done->u.done.finish, i == 0 ? WIRE_FINISH_LENGTH : WIRE_FINISH_STOP);
+  }
+}
+
+static void test_open_full_and_room_of_finished_ones(void **state) {
+  world *w = *state; /* one place */
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 2;
+  say_and_open(w, m);
+  rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  rig_expect_error(&w->r, ORCH, ERR_FULL);
+  play(w, 2);
+  rig_only(&w->r, ORCH, MSG_DONE);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  assert_null(held(w, S));
+  assert_int_equal(play(w, 2), 2);
+}
+
+static void test_draining(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 4;
+  say_and_open(w, m);
+  play(w, 1);
+  rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
+  rig_only(&w->r, ORCH, MSG_BYE);
+  rig_only(&w->r, DRAFT, MSG_BYE);
+  assert_false(target_drained(w->t));
+  rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  rig_expect_error(&w->r, ORCH, ERR_DRAINING);
+  assert_int_equal(play(w, 9), 3); /* it finishes what it has */
+  rig_only(&w->r, ORCH, MSG_DONE);
+  assert_false(target_drained(w->t)); /* DONE may be lost: it is repeated until END */
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  assert_true(target_drained(w->t));
+}
+
+/* Nobody ends the last session: the lease does. */
+static void test_drained_in_the_end(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
+  rig_advance(&w->r, TARGET_LEASE_US + 1);
+  assert_true(target_drained(w->t));
+}
+
+/* --- who may say what --- */
+
+static void test_only_an_orchestrator_opens_and_ends(void **state) {
+  world *w = *state;
+  rig_say(&w->r, DRAFT, prompt_message());
+  assert_null(held(w, S));
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPENED), 0);
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_say(&w->r, DRAFT, message(MSG_END, SELF, S, 99));
+  assert_non_null(held(w, S));
+  rig_say(&w->r, DRAFT, open_message(S, 99, PROMPT, PROMPT_LENGTH));
+  assert_int_equal(held(w, S)->epoch, 1);
+  assert_int_equal(play(w, 1), 1);
+}
+
+static void test_only_its_orchestrator_acknowledges(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  rig_say(&w->r, DRAFT, ack(1, PROMPT_LENGTH + 2));
+  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+  msg bad = ack(1, PROMPT_LENGTH + 2);
+  bad.u.state.hash.bytes[0] ^= 1;
+  rig_say(&w->r, DRAFT, bad);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+/* A stranger that calls itself an orchestrator at the door for drafts. */
+static void test_a_false_orchestrator(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  rig_say(&w->r, STRANGER, hello_message(MSG_HELLO, WIRE_ROLE_ORCHESTRATOR, ID(STRANGER)));
+  rig_clear(&w->r);
+  rig_say(&w->r, STRANGER, message(MSG_END, SELF, S, 99));
+  rig_say(&w->r, STRANGER, open_message(S, 98, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, STRANGER, state_message(MSG_ACK, SELF, S, 1, 1, (hash16){{9}}));
+  assert_non_null(held(w, S));
+  assert_int_equal(held(w, S)->epoch, 1);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+/* --- prefill and plain steps --- */
+
+static void test_prefill_chunks(void **state) {
+  world *w = *state;
+  enum { LENGTH = 2 * ENGINE_CHUNK + 45 };
+  int32_t prompt[LENGTH];
+  for (int32_t i = 0; i < LENGTH; i++) prompt[i] = i % VOCAB;
+  say_and_open(w, open_message(S, 1, prompt, LENGTH));
+  int32_t rows = 0, chunks = 0;
+  while (take_job(w) && w->job.kind == ENGINE_PREFILL) {
+    assert_int_equal(w->job.kv_length, rows);
+    rows += w->job.count;
+    chunks++;
+    give_result(w);
+  }
+  assert_int_equal(rows, LENGTH - 1);
+  assert_int_equal(chunks, 3);
+  assert_int_equal(w->job.kind, ENGINE_VERIFY);
+  assert_int_equal(w->job.kv_length, LENGTH - 1);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  give_result(w);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_TOKENS)->u.tokens.base_length, LENGTH);
+}
+
+static void test_prompt_of_one_token_has_no_rows(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 1, PROMPT, 1));
+  assert_true(take_job(w));
+  assert_int_equal(w->job.kind, ENGINE_VERIFY);
+  assert_int_equal(w->job.kv_length, 0);
+  assert_int_equal(w->job.count, 1);
+}
+
+static void test_tokens_go_to_orchestrator_and_drafts(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  attach(w, DRAFT2);
+  prefill(w);
+  rig_advance(&w->r, 50000); /* it need not wait for them any more */
+  rig_clear(&w->r);
+  assert_int_equal(play(w, 1), 1);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 3, 4);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, 4);
+  expect_tokens(rig_only(&w->r, DRAFT2, MSG_TOKENS), 3, 4);
+  assert_true(wire_id_equal(rig_only(&w->r, DRAFT2, MSG_TOKENS)->to, ID(DRAFT2)));
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->epoch, 1);
+}
+
+static void test_job_carries_the_request(void **state) {
+  world *w = *state;
+  static const int32_t stops[] = {90, 7};
+  msg m = prompt_message();
+  m.u.open.options.temperature = 0.5f;
+  m.u.open.options.top_k = 11;
+  m.u.open.options.seed = 12345;
+  m.u.open.options.choice = 3;
+  m.u.open.options.stops = stops;
+  m.u.open.options.stop_count = 2;
+  m.u.open.options.repeat_penalty = 1.5f;
+  say_and_open(w, m);
+  prefill(w);
+  assert_true(take_job(w));
+  assert_true(w->job.sampling.temperature == 0.5f);
+  assert_int_equal(w->job.sampling.top_k, 11);
+  assert_int_equal(w->job.sampling.seed, 12345);
+  assert_int_equal(w->job.sampling.choice, 3);
+  assert_int_equal(w->job.stop_count, 2);
+  assert_memory_equal(w->job.stops, stops, sizeof stops);
+  assert_non_null(w->job.history); /* a penalty looks at it */
+  assert_memory_equal(w->job.history, PROMPT, sizeof PROMPT);
+  give_result(w);
+}
+
+static void test_max_tokens(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 5;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 99), 5);
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  hash16 h = true_hash(8);
+  assert_int_equal(d->length, 8);
+  assert_memory_equal(&d->hash, &h, sizeof h);
+  assert_int_equal(d->finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(d->code, 0);
+  assert_int_equal(d->stats.forwards, 5);
+  assert_int_equal(d->stats.plain_steps, 5);
+  assert_int_equal(d->stats.accepted, 0);
+  assert_int_equal(d->stats.rounds, 0);
+  assert_int_equal(d->stats.rows, 0);
+  assert_true(d->stats.forward_us >= 5 * JOB_US);
+  assert_true(rig_place(&w->r, ORCH, MSG_DONE) > rig_place(&w->r, ORCH, MSG_TOKENS));
+}
+
+static void test_context_ends_it(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.context = 9;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 99), 6);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.length, 9);
+}
+
+static void test_stop_token(void **state) {
+  world *w = *state;
+  int32_t stop = truth()[6];
+  msg m = prompt_message();
+  m.u.open.options.stops = &stop;
+  m.u.open.options.stop_count = 1;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 99), 4);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_STOP);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.length, 7); /* it belongs to the answer */
+}
+
+/* A stop token in the prompt stops nothing. */
+static void test_stop_token_in_the_prompt(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.stops = PROMPT;
+  m.u.open.options.stop_count = 3;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 2), 2);
+}
+
+/* --- credit, acknowledgement, lease --- */
+
+static void test_credit_bounds_the_lead(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1000;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH + 10));
+  assert_int_equal(play(w, 1000), 10);
+}
+
+/* With nodes too: a verify does not jump over the line. */
+static void test_credit_with_nodes(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1000;
+  m.u.open.options.budget = 64;
+  say_and_open(w, m);
+  assert_int_equal(play(w, TARGET_CREDIT - 3), TARGET_CREDIT - 3);
+  uint32_t g = attach(w, DRAFT);
+  int32_t length = held(w, S)->committed.length;
+  send_chain(w, DRAFT, g, length, 1, 40, false);
+  run_job(w);
+  assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= TARGET_CREDIT);
+  rig_say(&w->r, ORCH, ack(1, length));
+  run_job(w);
+  assert_true(held(w, S)->committed.length >= length + 41); /* and is not made smaller by it for good */
+}
+
+static void test_acks_that_do_not_fit(void **state) {
+  world *w = *state;
+  static const struct {
+    int32_t length;
+    uint8_t flip;
+  } table[] = {{4, 1}, {5, 0x80}, {9, 0}};
+  for (int i = 0; i < 3; i++) {
+    uint32_t epoch = (uint32_t)i + 1;
+    say_and_open(w, open_message(S, epoch, PROMPT, PROMPT_LENGTH));
+    play(w, 3);
+    rig_clear(&w->r);
+    msg m = ack(epoch, table[i].length);
+    m.u.state.hash.bytes[0] ^= table[i].flip;
+    rig_say(&w->r, ORCH, m);
+    const msg *d = rig_only(&w->r, ORCH, MSG_DESYNC);
+    hash16 h = true_hash(6);
+    assert_int_equal(d->u.state.length, 6);
+    assert_memory_equal(&d->u.state.hash, &h, sizeof h);
+    assert_int_equal(play(w, 1), 0); /* out of step: it waits */
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, ack(epoch, 4));
+    rig_only(&w->r, ORCH, MSG_DESYNC); /* said again */
+  }
+}
+
+/* Out of step, the same epoch is not a repetition. */
+static void test_repair_in_the_same_epoch(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_say(&w->r, ORCH, ack(1, 9));
+  rig_only(&w->r, ORCH, MSG_DESYNC);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, delta(1, 5, truth() + 5, 0));
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_OPENED)->u.state.length, 5);
+  assert_int_equal(play(w, 1), 1);
+}
+
+static void test_ack_of_another_epoch(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
+  play(w, 3);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, ack(1, 5)); /* low: dropped */
+  assert_int_equal(rig_count_all(&w->r, ORCH), 0);
+  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+  rig_say(&w->r, ORCH, ack(3, 5)); /* high: of an epoch that is not here */
+  rig_expect_error(&w->r, ORCH, ERR_GONE);
+  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+}
+
+static void test_ack_of_an_unknown_session(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, ack(1, 3));
+  rig_expect_error(&w->r, ORCH, ERR_GONE);
+}
+
+/* An old one that comes late takes nothing back. */
+static void test_acks_do_not_go_back(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  rig_say(&w->r, ORCH, ack(1, 6));
+  rig_say(&w->r, ORCH, ack(1, 4));
+  assert_int_equal(held(w, S)->acked, 6);
+}
+
+static void test_tokens_again_when_not_acknowledged(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 3;
+  m.u.open.options.lockstep = true; /* then it stops when the draft is there no more */
+  say_and_open(w, m);
+  play(w, 2);
+  rig_say(&w->r, ORCH, ack(1, 4));
+  rig_clear(&w->r);
+  rig_advance(&w->r, TARGET_REPEAT_US - 1000);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  rig_advance(&w->r, 2000);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 5);
+  rig_clear(&w->r);
+  rig_advance(&w->r, 3 * TARGET_REPEAT_US);
+  assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 2 && rig_count(&w->r, ORCH, MSG_TOKENS) <= 4);
+  rig_say(&w->r, ORCH, ack(1, 5));
+  rig_clear(&w->r);
+  rig_advance(&w->r, 2 * TARGET_REPEAT_US);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+}
+
+static void test_lease(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 1);
+  for (int i = 0; i < 4; i++) {
+    pass(w, TARGET_LEASE_US - 100000, true);
+    assert_non_null(held(w, S));
+    rig_say(&w->r, ORCH, ack(1, 4)); /* renews */
+  }
+  pass(w, TARGET_LEASE_US + 1000, true); /* PING renews nothing */
+  assert_null(held(w, S));
+}
+
+static void test_lease_of_a_finished_one(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  play(w, 1);
+  pass(w, TARGET_LEASE_US + 1000, false);
+  assert_null(held(w, S));
+}
+
+/* --- RESEND --- */
+
+static void test_resend(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 1);
+  static const struct {
+    int32_t from, base, length;
+  } table[] = {{1, 1, 4}, {3, 3, 4}, {4, 4, 4}, {9, 4, 4}, {CONTEXT, 4, 4}, {INT32_MAX, 4, 4}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    peer_id from = i % 2 ? ORCH : DRAFT;
+    rig_clear(&w->r);
+    w->r.now += 20000;
+    rig_say(&w->r, from, resend_message(SELF, S, 1, table[i].from));
+    expect_tokens(rig_only(&w->r, from, MSG_TOKENS), table[i].base, table[i].length);
+    assert_int_equal(rig_count(&w->r, from == ORCH ? DRAFT : ORCH, MSG_TOKENS), 0);
+  }
+}
+
+static void test_resend_unknown_session(void **state) {
+  world *w = *state;
+  rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+}
+
+/* Tokens are the request's secret: who did not show its ticket gets none. */
+static void test_resend_without_ticket(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+}
+
+/* --- DONE and END --- */
+
+static void test_done_is_repeated_until_end(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  play(w, 1);
+  rig_say(&w->r, ORCH, ack(1, 4));
+  rig_clear(&w->r);
+  pass(w, 5 * TARGET_REPEAT_US + 1000, false);
+  assert_true(rig_count(&w->r, ORCH, MSG_DONE) >= 4 && rig_count(&w->r, ORCH, MSG_DONE) <= 6);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  rig_clear(&w->r);
+  pass(w, 5 * TARGET_REPEAT_US, false);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DONE), 0);
+}
+
+static void test_end(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  play(w, 1);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  assert_true(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
+  assert_null(held(w, S));
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  assert_false(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
+}
+
+static void test_end_of_a_lower_epoch(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 3, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 2));
+  rig_expect_error(&w->r, ORCH, ERR_STALE);
+  assert_non_null(held(w, S));
+}
+
+static void test_cancel(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  play(w, 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 2)); /* an epoch bump */
+  const msg *d = rig_only(&w->r, ORCH, MSG_DONE);
+  assert_int_equal(d->u.done.finish, WIRE_FINISH_CANCELLED);
+  assert_int_equal(d->u.done.stats.forwards, w->jobs); /* with its figures */
+  assert_true(rig_place(&w->r, ORCH, MSG_DONE) < rig_place(&w->r, ORCH, MSG_ENDED));
+  assert_true(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
+  assert_int_equal(play(w, 1), 0);
+}
+
+/* A result that comes after the end belongs to nobody, and the next session in the place is not harmed. */
+static void test_result_after_the_end(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  prefill(w);
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  static const int32_t other[] = {60, 61, 62, 63};
+  say_and_open(w, open_message(S + 1, 1, other, 4));
+  give_result(w);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(held(w, S + 1)->committed.tokens[4], next_of(63));
+}
+
+static void test_result_after_a_rollback(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, delta(2, 4, truth() + 4, 0));
+  rig_clear(&w->r);
+  give_result(w); /* computed for a longer C of epoch 1 */
+  assert_int_equal(held(w, S)->committed.length, 4);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  assert_int_equal(play(w, 2), 2);
+  expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, 0), 4, 5);
+}
+
+/* A job of the old epoch whose C is the same: its tokens are still those of C, whoever asked. */
+static void test_result_after_a_resume(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, delta(2, 5, truth() + 5, 0));
+  rig_clear(&w->r);
+  give_result(w);
+  play(w, 3);
+  int32_t base = 5;
+  for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
+    const msg *m = rig_peek(&w->r, ORCH, MSG_TOKENS, i);
+    assert_int_equal(m->epoch, 2);
+    expect_tokens(m, base, base + m->u.tokens.token_count);
+    base += m->u.tokens.token_count;
+  }
+  assert_true(base >= 8);
+}
+
+static void test_forged_result(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  prefill(w);
+  assert_true(take_job(w));
+  engine_job real = w->job;
+  w->job.serial += 1000; /* not a job of ours */
+  rig_clear(&w->r);
+  give_result(w);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  w->job = real;
+  give_result(w);
+  rig_only(&w->r, ORCH, MSG_TOKENS);
+}
+
+/* --- ATTACH --- */
+
+static void test_attach(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  const msg *m = rig_only(&w->r, DRAFT, MSG_ATTACHED);
+  hash16 h = true_hash(5);
+  assert_int_equal(m->u.state.length, 5);
+  assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+  assert_true(m->u.state.generation >= 1);
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+}
+
+static void test_attach_again_keeps_one_place(void **state) {
+  world *w = *state;
+  uint32_t first = open_with_draft(w, false), again = attach(w, DRAFT);
+  assert_true(again >= first);
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+  send_chain(w, DRAFT, again, 3, 1, 2, false);
+  assert_int_equal(held(w, S)->live.live_count, 2);
+}
+
+static void test_attach_refusals(void **state) {
+  world *w = *state;
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE); /* OPEN may be under way */
+  say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, DRAFT, attach_message(3, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET)); /* low: dropped */
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  rig_say(&w->r, DRAFT, attach_message(2, id_of(201)));
+  rig_expect_error(&w->r, DRAFT, ERR_TICKET);
+  rig_clear(&w->r);
+  wire_id nearly = TICKET;
+  nearly.bytes[15] ^= 1;
+  rig_say(&w->r, DRAFT, attach_message(2, nearly));
+  rig_expect_error(&w->r, DRAFT, ERR_TICKET);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+}
+
+static void test_attach_no_more_than_four(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  for (peer_id p = 20; p <= 20 + SESSION_DRAFTS_MAX; p++) {
+    rig_say(&w->r, p, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(p)));
+    rig_clear(&w->r);
+    rig_say(&w->r, p, attach_message(1, TICKET));
+    if (p < 20 + SESSION_DRAFTS_MAX) rig_only(&w->r, p, MSG_ATTACHED);
+  }
+  rig_expect_error(&w->r, 20 + SESSION_DRAFTS_MAX, ERR_FULL);
+}
+
+static void test_detach_and_lost_drafts(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  attach(w, DRAFT2);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+  for (int i = 0; i < 8; i++) { /* DRAFT2 is silent */
+    rig_advance(&w->r, 400000);
+    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH));
+  }
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  assert_true(play(w, 1) == 1); /* plainly */
+}
+
+/* A draft that was started anew on the same connection is another one. */
+static void test_restarted_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(222)));
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  rig_clear(&w->r);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+}
+
+/* --- NODES --- */
+
+static void test_nodes_are_verified(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  const int32_t *c = truth();
+  guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.2f}, {0, wrong_of(c[2]), -0.3f}, {2, wrong_of(c[4]), -2.0f}};
+  send_nodes(w, DRAFT, g, 3, 1, list, 4, false);
+  rig_clear(&w->r);
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 5);
+  int32_t a = child_of(&w->job, 0, c[3]);
+  assert_true(a > 0 && child_of(&w->job, 0, wrong_of(c[2])) > 0);
+  int32_t b = child_of(&w->job, a, c[4]);
+  assert_true(b > 0 && child_of(&w->job, b, wrong_of(c[4])) > 0);
+  give_result(w);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, 6); /* two accepted and the bonus */
+  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->stats.accepted, 2);
+  assert_int_equal(held(w, S)->stats.rows, 4);
+  assert_int_equal(held(w, S)->stats.accepted_per_pos[0], 1);
+  assert_int_equal(held(w, S)->stats.accepted_per_pos[1], 1);
+  assert_int_equal(held(w, S)->stats.accepted_per_pos[2], 0);
+}
+
+static void test_best_nodes_within_the_budget(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.budget = 3;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  prefill(w);
+  guess list[] = {{0, 10, -5.0f}, {0, 11, -0.1f}, {2, 12, -0.1f},
+                  {0, 13, -1.0f}, {4, 14, -3.0f}, {1, 15, 0.0f}};
+  send_nodes(w, DRAFT, g, 3, 1, list, 6, false);
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 4);
+  assert_true(child_of(&w->job, 0, 11) > 0 && child_of(&w->job, 0, 13) > 0);
+  assert_true(child_of(&w->job, child_of(&w->job, 0, 11), 12) > 0);
+  give_result(w);
+}
+
+/* Nodes that could not add a token are not verified: the last token is a plain step. */
+static void test_room_is_respected(void **state) {
+  world *w = *state;
+  for (int32_t room = 1; room <= 4; room++) {
+    msg m = open_message(S, (uint32_t)room, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.max_tokens = room;
+    m.u.open.options.lockstep = true; /* no plain step in between to measure what one costs */
+    say_and_open(w, m);
+    uint32_t g = attach(w, DRAFT);
+    prefill(w);
+    rig_clear(&w->r);
+    send_chain(w, DRAFT, g, 3, 1, 6, true);
+    assert_true(take_job(w));
+    assert_true(w->job.sampled_max <= room);
+    assert_int_equal(w->job.count, room); /* root and room - 1 nodes: a deeper one cannot be taken */
+    give_result(w);
+    const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+    assert_int_equal(d->length, 3 + room);
+    assert_int_equal(d->finish, WIRE_FINISH_LENGTH);
+  }
+}
+
+static void test_stop_inside_the_chain(void **state) {
+  world *w = *state;
+  int32_t stop = truth()[4];
+  msg m = prompt_message();
+  m.u.open.options.stops = &stop;
+  m.u.open.options.stop_count = 1;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  prefill(w);
+  send_chain(w, DRAFT, g, 3, 1, 5, false);
+  rig_clear(&w->r);
+  assert_int_equal(play(w, 9), 1);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 3, 5);
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  assert_int_equal(d->finish, WIRE_FINISH_STOP);
+  assert_int_equal(d->length, 5);
+  assert_int_equal(d->stats.forwards + d->stats.accepted, 2);
+}
+
+static void test_tokens_are_forwards_and_accepted(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  uint64_t id = 1;
+  while (held(w, S)->state == SESSION_RUNNING) {
+    int32_t length = held(w, S)->committed.length;
+    if (length + 3 < 43) {
+      send_chain(w, DRAFT, g, length, id, 3, false);
+      id += 3;
+    }
+    if (!run_job(w)) rig_advance(&w->r, 1000);
+  }
+  const msg_stats *st = &rig_only(&w->r, ORCH, MSG_DONE)->u.done.stats;
+  assert_int_equal(st->forwards + st->accepted, 40);
+  assert_int_equal(st->forwards, w->jobs);
+  assert_int_equal(st->forwards, st->rounds + st->plain_steps);
+  assert_int_equal(st->rows, w->node_rows);
+  assert_int_equal(st->rewound, st->rows - st->accepted);
+  assert_true(st->accepted > 20);
+  uint64_t sum = 0;
+  for (int32_t i = 0; i < st->position_count; i++) sum += st->accepted_per_pos[i];
+  assert_int_equal(sum, st->accepted);
+}
+
+/* Parent 0 is the last token of the C that the draft knew. */
+static void test_nodes_of_an_older_base(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  play_slowly(w, 2); /* C has 5 tokens, the draft knows 3 */
+  const int32_t *c = truth();
+  guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.1f}, {2, c[5], -0.1f}, {3, c[6], -0.1f}, {0, c[5], -0.1f}};
+  send_nodes(w, DRAFT, g, 3, 1, list, 5, false);
+  assert_int_equal(held(w, S)->live.live_count,
+                   2); /* c[5] and c[6]; the last one is dead, not a child of the root */
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 3);
+  give_result(w);
+  assert_int_equal(held(w, S)->committed.length, 8);
+}
+
+static void test_nodes_of_another_generation(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  uint64_t dropped = held(w, S)->stats.dropped;
+  for (int i = 0; i < 3; i++) send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation, g); /* not three of them */
+  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->stats.dropped - dropped, 3);
+  assert_int_equal(held(w, S)->drafts[0].done_base, 0);
+  w->r.now += 60000;
+  send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 2);
+}
+
+static void test_nodes_beyond_c(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT, g, 5, 1, 2, true);
+  const msg *m = rig_only(&w->r, DRAFT, MSG_TOKENS);
+  assert_int_equal(m->u.tokens.base_length, 3);
+  assert_int_equal(m->u.tokens.token_count, 0);
+  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_non_null(session_draft_of(held(w, S), DRAFT));
+}
+
+static void test_nodes_of_another_prefix(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  batch b;
+  guess one = {0, 10, -0.1f};
+  msg m = nodes_message(&b, 1, g, 3, 1, &one, 1, true);
+  m.u.nodes.base_hash.bytes[7] ^= 4;
+  rig_say(&w->r, DRAFT, m);
+  rig_expect_error(&w->r, DRAFT, ERR_DESYNC);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->live.live_count, 0);
+}
+
+static void test_nodes_of_one_that_is_not_attached(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT2, g, 3, 1, 2, true);
+  rig_expect_error(&w->r, DRAFT2, ERR_GONE);
+  assert_int_equal(held(w, S)->live.live_count, 0);
+}
+
+static void test_nodes_with_a_gap(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  guess late = {4, 10, -0.1f};
+  send_nodes(w, DRAFT, g, 3, 5, &late, 1, false); /* ids 3 and 4 were lost */
+  uint32_t next = rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation;
+  assert_true(next > g);
+  assert_int_equal(held(w, S)->stats.resets, 1);
+  send_chain(w, DRAFT, next, 3, 1, 4, false); /* its live nodes, again */
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 5);
+  give_result(w);
+}
+
+static void test_nodes_repeated(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess other[] = {{0, 70, 0.0f}, {0, 71, 0.0f}};
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  send_nodes(w, DRAFT, g, 3, 1, other, 2, false); /* what id 1 is was said once */
+  assert_int_equal(held(w, S)->live.live_count, 2);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
+  assert_int_equal(tree_child(&held(w, S)->live, TREE_ROOT, 70), -1);
+}
+
+static void test_nodes_with_a_token_outside_the_vocabulary(void **state) {
+  world *w = *state;
+  static const int32_t bad[] = {VOCAB, INT32_MAX};
+  for (int i = 0; i < 2; i++) {
+    uint32_t g = i == 0 ? open_with_draft(w, false) : attach(w, DRAFT);
+    guess list[] = {{0, 10, -0.1f}, {1, bad[i], -0.1f}};
+    rig_clear(&w->r);
+    send_nodes(w, DRAFT, g, 3, 1, list, 2, true);
+    rig_expect_error(&w->r, DRAFT, ERR_ARG);
+    assert_null(session_draft_of(held(w, S), DRAFT));
+    assert_int_equal(held(w, S)->live.live_count, 0);
+  }
+  assert_true(play(w, 1) == 1);
+}
+
+/* Too many: an error, nothing shed silently, and the session goes on plainly. */
+static void test_nodes_beyond_the_limit(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < WIRE_NODES_MAX; i++) {
+    list[i] = (guess){(uint64_t)(i / 90), i % 90, -1.0f}; /* all different */
+  }
+  send_nodes(w, DRAFT, g, 3, 1, list, WIRE_NODES_MAX, false);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_ERROR), 0);
+  assert_int_equal(held(w, S)->live.live_count, TREE_NODE_MAX);
+  guess more = {0, 95, -1.0f};
+  send_nodes(w, DRAFT, g, 3, WIRE_NODES_MAX + 1, &more, 1, false);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  rig_clear(&w->r);
+  play(w, 1);
+  rig_advance(&w->r, 50000);
+  play(w, 1);
+  assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 1);
+}
+
+static void test_nodes_too_deep(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[TREE_DEPTH_MAX + 1];
+  for (int32_t i = 0; i <= TREE_DEPTH_MAX; i++) list[i] = (guess){(uint64_t)i, 50, 0};
+  send_nodes(w, DRAFT, g, 3, 1, list, TREE_DEPTH_MAX + 1, false);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+}
+
+/* 4096 ids are remembered; a draft that never names a newer base must start again. */
+static void test_too_many_ids(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[WIRE_NODES_MAX];
+  uint64_t first = 1;
+  for (int32_t i = 0; i < WIRE_NODES_MAX; i++) list[i] = (guess){0, i % 5, -1.0f}; /* aliases of five nodes */
+  for (int i = 0; i < 4; i++, first += WIRE_NODES_MAX)
+    send_nodes(w, DRAFT, g, 3, first, list, WIRE_NODES_MAX, false);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
+  send_nodes(w, DRAFT, g, 3, first, list, 1, false);
+  assert_true(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation > g);
+}
+
+static void test_a_base_that_lags_gets_tokens(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 2);
+  rig_advance(&w->r, 250000); /* it has not applied them: they were lost */
+  rig_clear(&w->r);
+  send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, held(w, S)->committed.length);
+  rig_clear(&w->r);
+  send_nodes(w, DRAFT, g, held(w, S)->committed.length, 1, NULL, 0, false);
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+}
+
+/* A draft that says again and again that it lags does not make the target pour out all of C each time. */
+static void test_no_storm_of_tokens(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 5);
+  rig_clear(&w->r);
+  for (int i = 0; i < 1000; i++) {
+    w->r.now += 10; /* 10 ms in all */
+    send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
+  }
+  assert_true(rig_count(&w->r, DRAFT, MSG_TOKENS) <= 2);
+}
+
+static void test_several_drafts_feed_one_tree(void **state) {
+  world *w = *state;
+  uint32_t g1 = open_with_draft(w, false), g2 = attach(w, DRAFT2);
+  const int32_t *c = truth();
+  guess a[] = {{0, c[3], -0.5f}, {1, c[4], -0.5f}},
+        b[] = {{0, 70, -0.5f}, {0, c[3], -0.5f}, {2, c[4], -0.5f}, {3, c[5], -0.5f}};
+  send_nodes(w, DRAFT, g1, 3, 1, a, 2, false);
+  send_nodes(w, DRAFT2, g2, 3, 1, b, 4, false); /* its ids are its own; equal paths merge */
+  assert_int_equal(held(w, S)->live.live_count, 4);
+  prefill(w);
+  assert_true(run_job(w));
+  assert_int_equal(held(w, S)->committed.length, 7);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  rig_clear(&w->r);
+  guess more = {4, c[6], -0.1f}; /* DRAFT2's id 4 is trunk now; c[6] was the bonus */
+  send_nodes(w, DRAFT2, g2, 3, 5, &more, 1, false);
+  more = (guess){5, c[7], -0.1f};
+  send_nodes(w, DRAFT2, g2, 3, 6, &more, 1, false);
+  assert_int_equal(held(w, S)->live.live_count, 1);
+}
+
+static void test_nodes_after_the_answer(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  rig_advance(&w->r, 50000);
+  while (held(w, S)->state == SESSION_RUNNING) assert_true(run_job(w));
+  rig_clear(&w->r);
+  send_chain(w, DRAFT, g, 4, 1, 3, true);
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  assert_int_equal(play(w, 1), 0);
+}
+
+/* A new epoch ends every attachment; the draft attaches anew. */
+static void test_new_epoch_ends_attachments(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  say_and_open(w, delta(2, 3, truth() + 3, 1));
+  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  batch b;
+  guess one = {0, 10, -0.1f};
+  rig_say(&w->r, DRAFT, nodes_message(&b, 1, g, 3, 3, &one, 1, true)); /* of the old epoch: dropped */
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  assert_true(attach(w, DRAFT) > g);
+}
+
+/* --- pace --- */
+
+static void test_lockstep_waits_for_the_mark(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  prefill(w);
+  assert_false(run_job(w)); /* nobody is attached yet */
+  uint32_t g = attach(w, DRAFT);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  assert_false(run_job(w));
+  rig_advance(&w->r, 1000000);
+  assert_false(run_job(w));
+  rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+  send_nodes(w, DRAFT, g, 3, 3, NULL, 0, true);
+  assert_true(run_job(w));
+  assert_int_equal(held(w, S)->committed.length, 6);
+  assert_false(run_job(w)); /* the mark was for another base */
+  send_nodes(w, DRAFT, g, 6, 3, NULL, 0, true);
+  assert_true(run_job(w)); /* a mark without nodes: a plain step */
+  assert_int_equal(w->job.count, 1);
+}
+
+static void test_lockstep_prefills_meanwhile(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  assert_true(take_job(w));
+  assert_int_equal(w->job.kind, ENGINE_PREFILL);
+  give_result(w);
+}
+
+static void test_lockstep_without_a_draft(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 3), 3);
+}
+
+static void test_lockstep_ends_after_a_minute(void **state) {
+  world *w = *state;
+  open_with_draft(w, true);
+  prefill(w);
+  for (int i = 0; i < 59; i++) {
+    pass(w, 1000000, true);
+    rig_say(&w->r, ORCH, ack(1, 3));
+    assert_false(run_job(w));
+  }
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  rig_clear(&w->r);
+  pass(w, 1200000, true);
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  assert_int_equal(d->finish, WIRE_FINISH_ERROR);
+  assert_int_equal(d->code, ERR_TIMEOUT);
+  assert_true(d->text.size > 0);
+}
+
+/* A minute without credit is not a minute without the mark; nor may the machine spin on a moment that has
+ * passed. */
+static void test_lockstep_without_credit(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.lockstep = true;
+  m.u.open.options.max_tokens = 1000;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  for (int i = 0; i < 13; i++) {
+    pass(w, TARGET_LEASE_US / 2, true);
+    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH)); /* renews, and gives no credit */
+    rig_clear(&w->r);
+  }
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+/* A draft that nobody announced, and that never says that it is done. */
+static void test_lockstep_with_a_late_draft(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  attach(w, DRAFT);
+  prefill(w);
+  for (int i = 0; i < 13; i++) {
+    pass(w, TARGET_LEASE_US / 2, true);
+    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH));
+  }
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+}
+
+static void test_free_pace_waits_a_little(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  say_and_open(w, m);
+  play(w, 4); /* what a plain step costs is known */
+  attach(w, DRAFT);
+  uint64_t start = w->r.now;
+  int32_t steps = 0;
+  while (!run_job(w)) {
+    uint64_t next = w->r.m.deadline(w->r.m.self);
+    assert_true(next > w->r.now && next <= start + WAIT_CAP_US);
+    rig_advance(&w->r, next - w->r.now);
+    assert_true(++steps < 100);
+  }
+  assert_int_equal(w->job.count, 1);
+  assert_true(w->r.now - start <= WAIT_CAP_US + JOB_US);
+}
+
+/* The rule never holds back a node that is at hand. */
+static void test_no_wait_with_a_node(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  uint32_t g = attach(w, DRAFT);
+  send_chain(w, DRAFT, g, 7, 1, 1, false);
+  assert_true(run_job(w));
+  assert_int_equal(w->job.count, 2);
+}
+
+static void test_no_wait_while_another_can_run(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  play(w, 8);
+  attach(w, DRAFT);
+  for (int i = 0; i < 10; i++) assert_true(run_job(w)); /* the device never idles */
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DONE), 0);
+}
+
+/* --- selfcheck --- */
+
+/* Verifies `rounds` rounds of two right nodes each; counts the jobs that were checked. */
+static int32_t rounds_with_nodes(world *w, uint32_t g, uint64_t *id, int32_t rounds) {
+  int32_t checked = 0;
+  for (int32_t i = 0; i < rounds;) {
+    int32_t length = held(w, S)->committed.length;
+    if (held(w, S)->live.live_count == 0) {
+      send_chain(w, DRAFT, g, length, *id, 2, false);
+      *id += 2;
+    }
+    if (!take_job(w)) {
+      rig_advance(&w->r, 1000);
+      continue;
+    }
+    i += w->job.kind == ENGINE_VERIFY && w->job.count > 1;
+    checked += w->job.selfcheck;
+    give_result(w);
+  }
+  return checked;
+}
+
+static void test_selfcheck_cadence(void **state) {
+  world *w = *state;
+  static const int32_t every[] = {0, 1, 3};
+  static const int32_t want[] = {0, 6, 2};
+  for (int i = 0; i < 3; i++) {
+    msg m = open_message(S, (uint32_t)i + 1, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.selfcheck = every[i];
+    m.u.open.options.max_tokens = 400;
+    say_and_open(w, m);
+    uint32_t g = attach(w, DRAFT);
+    uint64_t id = 1;
+    assert_int_equal(rounds_with_nodes(w, g, &id, 6), want[i]);
+  }
+}
+
+static void test_selfcheck_difference_ends_speculation(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.selfcheck = 1;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  uint64_t id = 1;
+  w->differs = true;
+  rounds_with_nodes(w, g, &id, 1);
+  int32_t rows = w->node_rows;
+  while (held(w, S)->state == SESSION_RUNNING) {
+    int32_t length = held(w, S)->committed.length;
+    if (length < 40 && session_draft_of(held(w, S), DRAFT)) {
+      send_chain(w, DRAFT, g, length, id, 2, false);
+      id += 2;
+    }
+    assert_true(run_job(w));
+  }
+  assert_int_equal(w->node_rows, rows);
+  assert_true(rig_only(&w->r, ORCH, MSG_DONE)->u.done.off_reason.size > 0);
+  int logged = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++) logged += w->r.out.list[i].kind == ACTION_LOG;
+  assert_true(logged >= 1);
+}
+
+/* --- errors of the engine --- */
+
+static void test_verify_error_goes_plain(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  send_chain(w, DRAFT, g, 3, 1, 3, false);
+  w->fail = ERR_INTERNAL;
+  assert_true(run_job(w));
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  assert_int_equal(held(w, S)->committed.length, 3); /* nothing was committed */
+  while (held(w, S)->state == SESSION_RUNNING) {
+    assert_true(run_job(w)); /* at once: it does not wait for its draft any more */
+    assert_int_equal(w->job.count, 1);
+  }
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  assert_int_equal(d->finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(d->length, 43);
+  assert_true(d->off_reason.size > 0);
+  assert_int_equal(d->stats.forwards + d->stats.accepted, 40);
+}
+
+static void test_plain_error_ends_it(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  play(w, 2);
+  w->fail = ERR_INTERNAL;
+  assert_true(run_job(w));
+  const msg *m = rig_only(&w->r, ORCH, MSG_DONE);
+  assert_int_equal(m->u.done.finish, WIRE_FINISH_ERROR);
+  assert_int_equal(m->u.done.code, ERR_INTERNAL);
+  assert_true(m->u.done.text.size > 0);
+  uint64_t other = m->session == S ? S + 1 : S;
+  assert_int_equal(held(w, other)->state, SESSION_RUNNING); /* nothing else stops */
+  assert_true(play(w, 5) == 5);
+}
+
+static void test_prefill_error_ends_it(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  w->fail = ERR_INTERNAL;
+  assert_true(run_job(w));
+  assert_int_equal(w->job.kind, ENGINE_PREFILL);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_ERROR);
+}
+
+/* The cache is shorter than the session thought: DESYNC with what is sure, and a repair. */
+static void test_cache_rolled_back_behind_its_back(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 6);
+  assert_true(take_job(w));
+  rig_clear(&w->r);
+  w->r.now += JOB_US;
+  engine_result r = {.kind = w->job.kind, .serial = w->job.serial, .code = ERR_DESYNC, .kv_length = 4};
+  w->length[w->job.slot] = 4;
+  w->holds = false;
+  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &r);
+  const msg *m = rig_only(&w->r, ORCH, MSG_DESYNC);
+  int32_t length = m->u.state.length;
+  hash16 h = true_hash(length);
+  assert_true(length <= 5); /* four rows are five tokens */
+  assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+  assert_int_equal(play(w, 1), 0);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  assert_int_equal(play(w, 1), 1);
+  expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 9, 10);
+}
+
+/* The orchestrator is lost: its sessions are kept for their lease and go on when it is back. */
+static void test_orchestrator_returns(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_advance(&w->r, 5000000);
+  assert_non_null(held(w, S));
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, ack(1, 5));
+  assert_int_equal(held(w, S)->acked, 5);
+  assert_true(play(w, 1) == 1);
+}
+
+/* --- numbers at their ends --- */
+
+static void test_extreme_epochs(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, UINT32_MAX, PROMPT, PROMPT_LENGTH));
+  play(w, 1);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, UINT32_MAX));
+  assert_true(rig_last(&w->r, ORCH, MSG_ENDED)->u.existed);
+}
+
+static void test_max_tokens_at_its_end(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = INT32_MAX;
+  m.u.open.options.selfcheck = INT32_MAX;
+  m.u.open.options.context = 20;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 99), 17);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_LENGTH);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_greets_the_orchestrator),
+      CASE(test_refuses_a_draft_of_another_vocabulary),
+      CASE(test_strangers_are_told_to_greet),
+      CASE(test_pong_tells_the_load),
+      CASE(test_open_fresh),
+      CASE(test_open_again_changes_nothing),
+      CASE(test_open_same_epoch_with_another_prefix),
+      CASE(test_open_lower_epoch),
+      CASE(test_open_delta_resume_and_rollback),
+      CASE(test_open_rolls_back_to_other_tokens),
+      CASE(test_open_base_not_held),
+      CASE(test_open_another_hash_seed_is_another_prefix),
+      CASE(test_open_wrong_result_hash),
+      CASE(test_open_refusals),
+      CASE(test_open_beyond_its_own_context),
+      CASE(test_open_without_room_for_a_token),
+      CASE(test_open_of_a_finished_answer),
+      cmocka_unit_test_setup_teardown(test_open_full_and_room_of_finished_ones, set_up_one, tear_down),
+      CASE(test_draining),
+      CASE(test_drained_in_the_end),
+      CASE(test_only_an_orchestrator_opens_and_ends),
+      CASE(test_only_its_orchestrator_acknowledges),
+      CASE(test_a_false_orchestrator),
+      CASE(test_prefill_chunks),
+      CASE(test_prompt_of_one_token_has_no_rows),
+      CASE(test_tokens_go_to_orchestrator_and_drafts),
+      CASE(test_job_carries_the_request),
+      CASE(test_max_tokens),
+      CASE(test_context_ends_it),
+      CASE(test_stop_token),
+      CASE(test_stop_token_in_the_prompt),
+      CASE(test_credit_bounds_the_lead),
+      CASE(test_credit_with_nodes),
+      CASE(test_acks_that_do_not_fit),
+      CASE(test_repair_in_the_same_epoch),
+      CASE(test_ack_of_another_epoch),
+      CASE(test_ack_of_an_unknown_session),
+      CASE(test_acks_do_not_go_back),
+      CASE(test_tokens_again_when_not_acknowledged),
+      CASE(test_lease),
+      CASE(test_lease_of_a_finished_one),
+      CASE(test_resend),
+      CASE(test_resend_unknown_session),
+      CASE(test_resend_without_ticket),
+      CASE(test_done_is_repeated_until_end),
+      CASE(test_end),
+      CASE(test_end_of_a_lower_epoch),
+      CASE(test_cancel),
+      CASE(test_result_after_the_end),
+      CASE(test_result_after_a_rollback),
+      CASE(test_result_after_a_resume),
+      CASE(test_forged_result),
+      CASE(test_attach),
+      CASE(test_attach_again_keeps_one_place),
+      CASE(test_attach_refusals),
+      CASE(test_attach_no_more_than_four),
+      CASE(test_detach_and_lost_drafts),
+      CASE(test_restarted_draft),
+      CASE(test_nodes_are_verified),
+      CASE(test_best_nodes_within_the_budget),
+      CASE(test_room_is_respected),
+      CASE(test_stop_inside_the_chain),
+      CASE(test_tokens_are_forwards_and_accepted),
+      CASE(test_nodes_of_an_older_base),
+      CASE(test_nodes_of_another_generation),
+      CASE(test_nodes_beyond_c),
+      CASE(test_nodes_of_another_prefix),
+      CASE(test_nodes_of_one_that_is_not_attached),
+      CASE(test_nodes_with_a_gap),
+      CASE(test_nodes_repeated),
+      CASE(test_nodes_with_a_token_outside_the_vocabulary),
+      CASE(test_nodes_beyond_the_limit),
+      CASE(test_nodes_too_deep),
+      CASE(test_too_many_ids),
+      CASE(test_a_base_that_lags_gets_tokens),
+      CASE(test_no_storm_of_tokens),
+      CASE(test_several_drafts_feed_one_tree),
+      CASE(test_nodes_after_the_answer),
+      CASE(test_new_epoch_ends_attachments),
+      CASE(test_lockstep_waits_for_the_mark),
+      CASE(test_lockstep_prefills_meanwhile),
+      CASE(test_lockstep_without_a_draft),
+      CASE(test_lockstep_ends_after_a_minute),
+      CASE(test_lockstep_without_credit),
+      CASE(test_lockstep_with_a_late_draft),
+      CASE(test_free_pace_waits_a_little),
+      CASE(test_no_wait_with_a_node),
+      CASE(test_no_wait_while_another_can_run),
+      CASE(test_selfcheck_cadence),
+      CASE(test_selfcheck_difference_ends_speculation),
+      CASE(test_verify_error_goes_plain),
+      CASE(test_plain_error_ends_it),
+      CASE(test_prefill_error_ends_it),
+      CASE(test_cache_rolled_back_behind_its_back),
+      CASE(test_orchestrator_returns),
+      CASE(test_extreme_epochs),
+      CASE(test_max_tokens_at_its_end),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -376,6 +376,11 @@ def options():
     p.add_argument("--model", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     p.add_argument("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     o = p.parse_args()
+    try:
+        if o.json:
+            o.json.write_text("")  # now, not after minutes
+    except OSError as why:
+        p.error(f"--json: cannot write {o.json}: {why.strerror}")
     o.size = QUICK if o.quick else FULL
     o.threads = len(os.sched_getaffinity(0))
     o.crews = [("1 thread", 1), ("all threads", o.threads)]

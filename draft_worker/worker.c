@@ -641,6 +641,7 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
 #define WORK_IDLE_MAX_US 60000000 /* a session of which nothing was heard for so long is given up */
 
 static void work_tick(step *c, work *w) {
+  if (w->state == WORK_ATTACHED) w->used_us = c->now;
   if (w->state == WORK_ATTACHING && c->now - w->attach_us >= DRAFT_REPEAT_US) send_attach(c, w);
   if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->ids.next);
 }
@@ -680,7 +681,8 @@ static void peer_lost(step *c, const roster_peer *lost) {
 static void orphaned(step *c, work *w) {
   const roster_peer *o = roster_find(&c->d->peers, w->orchestrator);
   bool silent = !o || c->now - o->heard_us > WORK_IDLE_MAX_US;
-  if (w->state != WORK_FREE && silent) work_close(c, w);
+  bool unused = c->now - w->used_us > WORK_IDLE_MAX_US; /* not attached for so long: END was lost */
+  if (w->state != WORK_FREE && (silent || unused)) work_close(c, w);
 }
 
 static void on_tick(step *c) {

@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #define LINEAR_CHUNKS_A_THREAD 3     /* of one op: enough that a late thread costs little */
 #define SMALL_WORK             16384 /* elements below which waking another thread costs more than it saves */
@@ -410,9 +413,15 @@ static const ops_table tables[] = {[OPS_CPU_C] = OPS_CPU_TABLE("c"), [OPS_CPU_AV
 #if defined(__x86_64__)
 static const cpu_kernels *const kernels_by_isa[] = {&cpu_kernels_c, &cpu_kernels_avx2};
 
+/* Not every compiler's __builtin_cpu_supports knows F16C. */
+static bool has_f16c(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 bool ops_cpu_has(ops_cpu_isa isa) {
   if (isa == OPS_CPU_C) return true;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 #else
 static const cpu_kernels *const kernels_by_isa[] = {&cpu_kernels_c, NULL};

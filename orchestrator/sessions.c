@@ -2,9 +2,13 @@
 
 #include "common/base/log.h"
 #include "wire/roster.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define RESEND_EVERY_US 20000 /* a stream with a hole is asked for once, not for every frame behind the hole */
+#define REFUSALS_MAX 8        /* drafts that may refuse one session before it stays without */
 
 /* What a session knows of one of its two workers. */
 typedef struct seat {
@@ -29,12 +33,13 @@ typedef struct orch_session {
   void *admit_context;
 
   seat target, draft;
-  uint64_t ack_us, waiting_us, retry_us;
-  int32_t end_tries, repairs, draft_repairs;
+  peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
+  uint64_t ack_us, waiting_us, retry_us, resend_us, draft_placed_us;
+  int32_t end_tries, repairs, draft_repairs, draft_refusals;
 
   wire_finish finish;
   int code;
-  bool numerics_changed;
+  bool decoded, numerics_changed; /* decoded: a token came from a target of these numerics */
   char text[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1], draft_note[WIRE_STRING_MAX + 1];
   char method[WIRE_STRING_MAX + 1], numerics[WIRE_STRING_MAX + 1];
   msg_stats stats;
@@ -177,35 +182,59 @@ static void open_draft(step *c, orch_session *s) {
   actions_send(c->out, s->draft.peer, &m);
 }
 
-/* The least loaded worker of a role by our own count, or 0. */
-static peer_id choose(const orch *o, wire_role role) {
+/* Sessions that a worker has: by our own count, which is newer, or by its own, which knows of others' too. */
+static int32_t load_of(const orch *o, const roster_peer *p) {
+  int32_t own = 0;
+  for (int k = 0; k < ORCH_SESSIONS_MAX; k++) {
+    const orch_session *s = o->sessions[k];
+    if (s && live(s)) own += s->target.peer == p->id || s->draft.peer == p->id;
+  }
+  return own > p->load ? own : p->load;
+}
+
+/* The least loaded worker of a role, or 0; one of other numerics than these ("": all are alike) only if need be. */
+static peer_id choose(const orch *o, wire_role role, peer_id avoid, const char *numerics) {
   peer_id best = 0;
   int32_t best_load = 0;
+  bool best_alike = false;
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
-    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
-    int32_t load = 0;
-    for (int k = 0; k < ORCH_SESSIONS_MAX; k++) {
-      const orch_session *s = o->sessions[k];
-      if (s && live(s)) load += s->target.peer == p->id || s->draft.peer == p->id;
-    }
-    if (best && load >= best_load) continue;
+    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role || p->id == avoid) continue;
+    int32_t load = load_of(o, p);
+    bool alike = !numerics[0] || strcmp(numerics, p->numerics) == 0;
+    if (best && (alike == best_alike ? load >= best_load : best_alike)) continue;
     best = p->id;
     best_load = load;
+    best_alike = alike;
   }
   return best;
 }
 
-static void next_epoch(step *c, orch_session *s) {
-  s->epoch++;
-  c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, s->epoch);
+static peer_id choose_target(const orch *o, const orch_session *s) {
+  const char *numerics = s->decoded ? s->numerics : "";
+  peer_id id = choose(o, WIRE_ROLE_TARGET, s->target_avoid, numerics);
+  return id || !s->target_avoid ? id : choose(o, WIRE_ROLE_TARGET, 0, numerics);
+}
+
+/* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
+static bool next_epoch(step *c, orch_session *s) {
+  ledger *l = &c->o->options.ledger;
+  if (l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) {
+    s->epoch++;
+    return true;
+  }
+  session_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here", false);
+  return false;
 }
 
 static void place_draft(step *c, orch_session *s) {
-  if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_repairs > ORCH_DESYNC_MAX) return;
-  peer_id id = choose(c->o, WIRE_ROLE_DRAFT);
+  if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_refusals >= REFUSALS_MAX) return;
+  if (s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US) return; /* one that starts again and again */
+  peer_id id = choose(c->o, WIRE_ROLE_DRAFT, s->draft_avoid, "");
   if (!id) return;
   s->draft = (seat){.peer = id};
+  s->draft_repairs = 0;
+  s->draft_placed_us = c->now;
   s->draft_note[0] = 0;
   set_text(s->method, greeting(c, id)->method);
   open_draft(c, s);
@@ -216,16 +245,13 @@ static void place(step *c, orch_session *s) {
   if (!live(s)) return;
   if (!s->target.peer) {
     if (c->now >= s->retry_us) s->retry_us = 0;
-    peer_id id = s->retry_us ? 0 : choose(c->o, WIRE_ROLE_TARGET);
+    peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
     if (!id) {
       if (c->now - s->waiting_us >= ORCH_TARGET_WAIT_US)
         session_error(c, s, ERR_TIMEOUT, "no target worker could take the session within 30 s: start tandem-target");
       return;
     }
     s->target = (seat){.peer = id};
-    const char *numerics = roster_find(&c->o->roster, id)->numerics;
-    if (s->numerics[0] && strcmp(s->numerics, numerics) != 0) s->numerics_changed = true;
-    snprintf(s->numerics, sizeof s->numerics, "%s", numerics);
     open_target(c, s);
     if (s->draft.peer) {
       s->draft.base = s->committed.length;
@@ -236,25 +262,39 @@ static void place(step *c, orch_session *s) {
 }
 
 static void target_lost(step *c, orch_session *s, uint64_t retry_us) {
-  s->target = (seat){0};
+  s->target = (seat){.ended = true};
   s->state = ORCH_WAITING;
   s->waiting_us = c->now;
   s->retry_us = retry_us;
-  next_epoch(c, s);
-  place(c, s);
+  if (next_epoch(c, s)) place(c, s);
 }
 
 static void draft_lost(step *c, orch_session *s, const char *why) {
+  const roster_peer *p = roster_find(&c->o->roster, s->draft.peer);
+  if (p) { /* it may be there still, or again: its place is free for others */
+    msg m = message_to(c, p->id, MSG_END, s);
+    actions_send(c->out, p->id, &m);
+  }
   s->draft = (seat){.ended = true};
   snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
   place_draft(c, s);
 }
 
+/* It would not serve this session; another may. */
+static void draft_refused(step *c, orch_session *s, const char *why) {
+  s->draft_avoid = s->draft.peer;
+  s->draft_refusals++;
+  s->draft_placed_us = 0; /* another one at once: refusals are counted */
+  draft_lost(c, s, why);
+}
+
 static void worker_lost(step *c, peer_id id, const char *why) {
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;
+    if (s->target_avoid == id) s->target_avoid = 0; /* who comes back there has not refused anything */
+    if (s->draft_avoid == id) s->draft_avoid = 0;
     if (!live(s)) {
       if (s->target.peer == id) s->target.ended = true;
       if (s->draft.peer == id) s->draft.ended = true;
@@ -265,7 +305,8 @@ static void worker_lost(step *c, peer_id id, const char *why) {
     if (s->target.peer != id) continue;
     actions_log(c->out, LOG_WARNING, "session %016llx: its target was lost: it goes on elsewhere from token %d",
                 (unsigned long long)s->id, s->committed.length);
-    target_lost(c, s, 0);
+    bool again = c->now - s->target.sent_us < ORCH_REPEAT_US; /* lost so soon: in measure */
+    target_lost(c, s, again ? c->now + ORCH_REPEAT_US : 0);
   }
 }
 
@@ -287,18 +328,38 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->want_draft = r->draft && r->options.budget > 0;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
-  int rc = prefix_init(&s->committed, r->prompt_length + r->options.max_tokens, draw(o));
+  int32_t capacity = r->prompt_length + r->options.max_tokens, context = r->options.context;
+  if (context > 0 && context < capacity) capacity = context > r->prompt_length ? context : r->prompt_length;
+  int rc = prefix_init(&s->committed, capacity, draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
   return rc;
+}
+
+/* What no OPEN could say is refused here: its frame would never be sent. */
+static int check_request(const orch *o, const orch_request *r, err *e) {
+  const msg_options *p = &r->options;
+  int32_t vocabulary = o->options.vocabulary_size;
+  if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
+  if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
+  if (r->prompt_length > WIRE_TOKENS_MAX || p->max_tokens > WIRE_CONTEXT_MAX)
+    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX, WIRE_CONTEXT_MAX);
+  if (p->context < 0 || p->context > WIRE_CONTEXT_MAX)
+    return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX, p->context);
+  if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
+    return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, p->budget);
+  if (p->selfcheck < 0) return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
+  if (!isfinite(p->temperature) || !isfinite(p->top_p) || !isfinite(p->min_p) || !isfinite(p->repeat_penalty))
+    return err_set(e, ERR_ARG, "temperature, top-p, min-p and repeat-penalty must be finite numbers");
+  for (int32_t i = 0; i < r->prompt_length; i++)
+    if (r->prompt[i] < 0 || (vocabulary && r->prompt[i] >= vocabulary))
+      return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary", r->prompt[i], i);
+  return ERR_OK;
 }
 
 uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *out, err *e) {
   step c = {o, now_us, out};
   int place_index = 0;
-  if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token"), 0;
-  if (r->options.max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1"), 0;
-  if (r->prompt_length > WIRE_TOKENS_MAX || r->options.max_tokens > WIRE_CONTEXT_MAX)
-    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX, WIRE_CONTEXT_MAX), 0;
+  if (check_request(o, r, e) != ERR_OK) return 0;
   while (place_index < ORCH_SESSIONS_MAX && o->sessions[place_index]) place_index++;
   if (place_index == ORCH_SESSIONS_MAX)
     return err_set(e, ERR_FULL, "%d sessions are open already: try again later", ORCH_SESSIONS_MAX), 0;
@@ -398,6 +459,8 @@ static void send_ack(step *c, orch_session *s) {
 }
 
 static void ask_resend(step *c, orch_session *s) {
+  if (c->now - s->resend_us < RESEND_EVERY_US) return;
+  s->resend_us = c->now;
   msg m = message_to(c, s->target.peer, MSG_RESEND, s);
   m.u.resend.from = s->committed.length;
   actions_send(c->out, s->target.peer, &m);
@@ -410,7 +473,8 @@ static void repair_target(step *c, orch_session *s, int32_t length, hash16 hash)
     return;
   }
   bool shared = length >= 1 && prefix_has(&s->committed, length, hash);
-  next_epoch(c, s);
+  if (!next_epoch(c, s)) return;
+  s->waiting_us = c->now;
   s->target.base = shared ? length : 0;
   open_target(c, s);
   s->draft_repairs = 0;
@@ -435,11 +499,33 @@ static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) 
   else send_ack(c, s);
 }
 
+static bool in_vocabulary(step *c, const orch_session *s, const msg_tokens *t) {
+  int32_t size = c->o->options.vocabulary_size;
+  if (!size) size = greeting(c, s->target.peer)->vocabulary_size;
+  for (int32_t i = 0; size && i < t->token_count; i++)
+    if (t->tokens[i] >= size) return false;
+  return true;
+}
+
+/* Whose numerics made this answer: those of every target that gave a token of it. */
+static void note_numerics(step *c, orch_session *s, bool decoded) {
+  const char *numerics = roster_find(&c->o->roster, s->target.peer)->numerics;
+  if (s->decoded && !decoded) return;
+  if (s->decoded && strcmp(s->numerics, numerics) != 0) s->numerics_changed = true;
+  snprintf(s->numerics, sizeof s->numerics, "%s", numerics);
+  s->decoded |= decoded;
+}
+
 static void on_tokens(step *c, orch_session *s, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t before = s->committed.length, appended = 0;
+  if (!in_vocabulary(c, s, t)) {
+    session_error(c, s, ERR_PROTOCOL, "the target sent a token outside the vocabulary");
+    return;
+  }
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
+    if (appended > 0) note_numerics(c, s, true);
     if (appended > 0) log_tokens(c, s, before, appended);
     else send_ack(c, s);
     break;
@@ -485,6 +571,7 @@ static void on_done(step *c, orch_session *s, const msg *m) {
 static void on_target_error(step *c, orch_session *s, const msg *m) {
   char text[WIRE_STRING_MAX + 1];
   set_text(text, m->u.error.text);
+  s->target_avoid = s->target.peer;
   switch (m->u.error.code) {
   case ERR_STALE:
   case ERR_GONE: /* it has lost the session, or knows a later epoch */
@@ -502,6 +589,18 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   }
 }
 
+static void on_opened(step *c, orch_session *s, const msg *m) {
+  const msg_state *at = &m->u.state;
+  if (at->length <= s->committed.length && !prefix_has(&s->committed, at->length, at->hash)) {
+    repair_target(c, s, 0, (hash16){{0}});
+    return;
+  }
+  s->target.opened = true;
+  s->state = ORCH_RUNNING;
+  s->target_avoid = 0;
+  note_numerics(c, s, false);
+}
+
 static void on_target_message(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !live(s);
@@ -511,10 +610,7 @@ static void on_target_message(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_DONE) on_done(c, s, m);
   if (!live(s)) return;
   switch (m->type) {
-  case MSG_OPENED:
-    s->target.opened = true;
-    s->state = ORCH_RUNNING;
-    break;
+  case MSG_OPENED: on_opened(c, s, m); break;
   case MSG_TOKENS: on_tokens(c, s, m); break;
   case MSG_DESYNC: repair_target(c, s, m->u.state.length, m->u.state.hash); break;
   case MSG_ERROR: on_target_error(c, s, m); break;
@@ -533,12 +629,11 @@ static void on_draft_message(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ERROR) {
     char text[WIRE_STRING_MAX + 1];
     set_text(text, m->u.error.text);
-    s->draft_repairs = ORCH_DESYNC_MAX + 1; /* it will refuse the next OPEN too */
-    draft_lost(c, s, text);
+    draft_refused(c, s, text);
   }
   if (m->type != MSG_DESYNC) return;
   if (++s->draft_repairs > ORCH_DESYNC_MAX) {
-    draft_lost(c, s, "the draft was out of step too often");
+    draft_refused(c, s, "the draft was out of step too often");
     return;
   }
   s->draft.base = prefix_has(&s->committed, m->u.state.length, m->u.state.hash) ? m->u.state.length : 0;
@@ -565,8 +660,10 @@ static void on_message(step *c, peer_id id, const msg *m) {
   case ROSTER_LEAVES:
     if (from->hello.role == WIRE_ROLE_DRAFT) worker_lost(c, id, "the draft worker left");
     break;
-  case ROSTER_REFUSED:
-  case ROSTER_HANDLED: break;
+  case ROSTER_REFUSED: break;
+  case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
+    if (m->type == MSG_HELLO && !roster_find(&o->roster, id)) worker_lost(c, id, "the worker is another one now");
+    break;
   case ROSTER_PASS: {
     orch_session *s = session_find(o, m->session);
     if (!m->session) break;
@@ -594,6 +691,8 @@ static void session_tick(step *c, orch_session *s) {
     finished_if_told(s);
   }
   place(c, s);
+  if (s->state == ORCH_OPENING && due(c, s->waiting_us, ORCH_TARGET_WAIT_US))
+    session_error(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (!live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) open_target(c, s);
   if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US)) open_draft(c, s);

@@ -19,7 +19,7 @@ fuzz        | libFuzzer: a while for each target'
 
 sim_seeds=20000
 sim_seeds_replayed=500
-sim_seeds_sanitized=200
+sim_seeds_sanitized=1000
 fuzz_seconds=15
 python=/usr/bin/python3
 jobs=$(nproc)
@@ -87,7 +87,8 @@ stage_fuzz() {
     corpus=build/fuzz/corpus/$name
     mkdir -p "$corpus"
     "build/fuzz/bin/$name" -max_total_time="$fuzz_seconds" -print_final_stats=1 -verbosity=0 \
-      -artifact_prefix="build/fuzz/$name-" "$corpus" "${seeds[@]}"
+      -artifact_prefix="build/fuzz/$name-" "$corpus" "${seeds[@]}" 2>&1 |
+      sed -u '/Recommended dictionary/,/End of recommended/d'
   done
 }
 

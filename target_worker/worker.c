@@ -161,6 +161,7 @@ static void session_finish(step *c, session *s, wire_finish finish, int code, co
 }
 
 static void drop_draft(step *c, session *s, session_draft *d, const char *reason) {
+  if (s->state == SESSION_FINISHED) return; /* politeness after the end; a repeated DONE must tell what the first did */
   actions_log(c->out, LOG_WARNING, "session %016llx: draft detached: %s", (unsigned long long)s->id, reason);
   d->peer = 0;
   if (session_draft_count(s) == 0 && s->has_tree) tree_reset(&s->live);
@@ -489,7 +490,9 @@ static void on_message(step *c, peer_id id, const msg *m) {
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
     actions_exit(c->out, PROGRAM_EXIT_REFUSED);
     return;
-  case ROSTER_HANDLED: return;
+  case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
+    if (m->type == MSG_HELLO && !roster_find(&t->peers, id)) draft_left(c, id, "it is another one now");
+    return;
   case ROSTER_PASS: break;
   }
   if (m->type == MSG_ERROR) return;

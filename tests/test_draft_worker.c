@@ -1022,6 +1022,30 @@ static void test_orchestrator_is_silent(void **state) {
   assert_int_equal(w->f.closed, 1);
 }
 
+/* Its END was lost, and so is the session at the target: the place is not taken for ever. */
+static void test_forgotten_by_all(void **state) {
+  world *w = *state;
+  attach(w, false);
+  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_GONE));
+  pass(w, 50000000, true, true);
+  assert_int_equal(w->f.closed, 0); /* OPEN may still be under way to the target */
+  assert_true(rig_count(&w->r, TARGET, MSG_ATTACH) > 100);
+  rig_clear(&w->r);
+  pass(w, 15000000, true, true);
+  assert_int_equal(w->f.closed, 1);
+}
+
+/* But a session that goes on for hours is kept. */
+static void test_long_session(void **state) {
+  world *w = *state;
+  attach(w, false);
+  for (int i = 0; i < 10; i++) {
+    pass(w, 20000000, true, true);
+    rig_clear(&w->r);
+  }
+  assert_int_equal(w->f.closed, 0);
+}
+
 static void test_orchestrator_restarted(void **state) {
   world *w = *state;
   attach(w, false);
@@ -1225,6 +1249,8 @@ int main(void) {
       CASE(test_target_is_lost_and_returns),
       CASE(test_target_restarted),
       CASE(test_orchestrator_is_silent),
+      CASE(test_forgotten_by_all),
+      CASE(test_long_session),
       CASE(test_orchestrator_restarted),
       CASE(test_another_session_elsewhere),
       CASE(test_a_target_opens_nothing),

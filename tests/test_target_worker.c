@@ -522,6 +522,11 @@ static void test_open_another_hash_seed_is_another_prefix(void **state) {
   m.u.open.hash_seed = SEED + 1;
   rig_say(&w->r, ORCH, m);
   rig_only(&w->r, ORCH, MSG_DESYNC);
+  m = delta(2, 3, NULL, 0); /* no token: there is nothing to hash with the new one */
+  m.u.open.hash_seed = SEED + 1;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  rig_only(&w->r, ORCH, MSG_DESYNC);
 }
 
 static void test_open_wrong_result_hash(void **state) {
@@ -1095,6 +1100,21 @@ static void test_result_after_a_rollback(void **state) {
   expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, 0), 4, 5);
 }
 
+/* Neither tokens nor rows of it: what it computed beyond the common part is of another C. */
+static void test_result_after_other_tokens(void **state) {
+  world *w = *state;
+  static const int32_t other[] = {50, 51, 52};
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, delta(2, 4, other, 3));
+  rig_clear(&w->r);
+  give_result(w);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  assert_int_equal(play(w, 1), 1); /* check_job holds the cache against C */
+  assert_int_equal(held(w, S)->committed.tokens[7], next_of(52));
+}
+
 /* A job of the old epoch whose C is the same: its tokens are still those of C, whoever asked. */
 static void test_result_after_a_resume(void **state) {
   world *w = *state;
@@ -1210,6 +1230,17 @@ static void test_restarted_draft(void **state) {
   rig_clear(&w->r);
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   rig_expect_error(&w->r, DRAFT, ERR_GONE);
+}
+
+/* A draft that turns out to have another vocabulary is none any more. */
+static void test_draft_turns_into_another(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(DRAFT));
+  m.u.hello.vocabulary_size = VOCAB + 1;
+  rig_say(&w->r, DRAFT, m);
+  rig_expect_error(&w->r, DRAFT, ERR_MISMATCH);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
 }
 
 /* --- NODES --- */
@@ -1573,6 +1604,8 @@ static void test_lockstep_waits_for_the_mark(void **state) {
   assert_true(run_job(w));
   assert_int_equal(held(w, S)->committed.length, 6);
   assert_false(run_job(w)); /* the mark was for another base */
+  send_nodes(w, DRAFT, g, 3, 3, NULL, 0, true);
+  assert_false(run_job(w)); /* and so is this one, which comes late */
   send_nodes(w, DRAFT, g, 6, 3, NULL, 0, true);
   assert_true(run_job(w)); /* a mark without nodes: a plain step */
   assert_int_equal(w->job.count, 1);
@@ -1907,6 +1940,7 @@ int main(void) {
       CASE(test_cancel),
       CASE(test_result_after_the_end),
       CASE(test_result_after_a_rollback),
+      CASE(test_result_after_other_tokens),
       CASE(test_result_after_a_resume),
       CASE(test_forged_result),
       CASE(test_attach),
@@ -1915,6 +1949,7 @@ int main(void) {
       CASE(test_attach_no_more_than_four),
       CASE(test_detach_and_lost_drafts),
       CASE(test_restarted_draft),
+      CASE(test_draft_turns_into_another),
       CASE(test_nodes_are_verified),
       CASE(test_best_nodes_within_the_budget),
       CASE(test_room_is_respected),

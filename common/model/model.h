@@ -63,6 +63,6 @@ typedef struct model_counters { /* kept in the op table: what really ran */
 } model_counters;
 model_counters model_count(const model *m);
 
-/* A function run by the pool: called for every i in [0, count), split statically. Other work of the engine
- * thread may use it between forwards. */
+/* A function run by the pool: called for every i in [0, count), by any of its threads. Other work of the
+ * engine thread may use it between forwards. */
 void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);

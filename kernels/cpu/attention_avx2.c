@@ -1,3 +1,4 @@
+#if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/math_avx2.h"
 #include "kernels/cpu/rows_c.h"
@@ -149,3 +150,4 @@ void cpu_attention_avx2(const cpu_attention *a) {
     attend_by_heads[a->type][heads - 1](a, a->q + at, a->y + at);
   }
 }
+#endif

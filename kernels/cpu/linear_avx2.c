@@ -1,3 +1,4 @@
+#if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/linear_avx2.h"
 
 #include <immintrin.h>
@@ -247,3 +248,4 @@ BY_ROWS(cpu_linear_q8_0_f32_avx2, q8_0_f32)
 BY_ROWS(cpu_linear_f32_avx2, f32_f32)
 BY_ROWS(cpu_linear_f16_avx2, f16_f32)
 BY_ROWS(cpu_linear_bf16_avx2, bf16_f32)
+#endif

@@ -1,3 +1,4 @@
+#if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/math_avx2.h"
@@ -137,3 +138,4 @@ const cpu_kernels cpu_kernels_avx2 = {
     .swiglu = swiglu_avx2,
     .argmax = argmax_avx2,
 };
+#endif

@@ -31,7 +31,7 @@ GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
 SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
 LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
 TIME_LIMIT = 900 if SUBSET else 300  # seconds for a program to end
-PATIENCE = 120 if SUBSET else 60  # seconds for a message or a line
+PATIENCE = 120 if SUBSET else 20  # seconds for a message or a line
 
 
 def tell(text):

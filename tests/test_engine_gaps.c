@@ -1,0 +1,120 @@
+/* libs: target */
+/* Which pairs of jobs count as a round without a wait, and that what lies between them is what is measured.
+ */
+#include "target_worker/engine.h"
+#include "tests/model_support.h"
+
+#include <unistd.h>
+
+#define CONTEXT  64
+#define PROMPT   10
+#define SLOTS    2
+#define PAUSE_US 20000
+
+typedef struct setup {
+  gguf_builder bytes;
+  gguf *file;
+  model *model;
+  kv_cache *kv;
+  engine *engine;
+  int32_t length[SLOTS];
+} setup;
+
+static int open_setup(void **state) {
+  setup *s = calloc(1, sizeof *s);
+  err e = {0};
+  s->file = support_tiny_file(&s->bytes);
+  s->model = support_open_model(s->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  s->kv = support_open_cache(s->model, SLOTS, CONTEXT, KV_F16);
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
+  if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
+  *state = s;
+  return 0;
+}
+
+static int close_setup(void **state) {
+  setup *s = *state;
+  engine_close(s->engine);
+  kv_close(s->kv);
+  model_close(s->model);
+  gguf_close(s->file);
+  gb_free(&s->bytes);
+  free(s);
+  return 0;
+}
+
+static void prefill(setup *s, int32_t slot) {
+  engine_job job = {.kind = ENGINE_PREFILL, .slot = slot, .kv_length = s->length[slot], .count = PROMPT};
+  engine_result r;
+  for (int32_t i = 0; i < PROMPT; i++) job.tokens[i] = i;
+  engine_run(s->engine, &job, &r);
+  assert_int_equal(r.code, ERR_OK);
+  s->length[slot] = r.kv_length;
+}
+
+static void round_of(setup *s, int32_t slot, int32_t nodes, bool at_once, bool selfcheck) {
+  engine_job job = {.kind = ENGINE_VERIFY,
+                    .slot = slot,
+                    .kv_length = s->length[slot],
+                    .count = nodes + 1,
+                    .parents = {-1},
+                    .sampling = {.top_p = 1, .repeat_penalty = 1},
+                    .sampled_max = nodes + 1,
+                    .at_once = at_once,
+                    .selfcheck = selfcheck};
+  engine_result r;
+  for (int32_t i = 1; i <= nodes; i++) {
+    job.tokens[i] = i;
+    job.parents[i] = i - 1;
+  }
+  engine_run(s->engine, &job, &r);
+  assert_int_equal(r.code, ERR_OK);
+  s->length[slot] = r.kv_length;
+}
+
+static uint64_t gaps(const setup *s) {
+  return engine_count(s->engine)->gaps;
+}
+
+static void only_rounds_without_a_wait_count(void **state) {
+  setup *s = *state;
+  prefill(s, 0);
+  prefill(s, 1);
+  round_of(s, 0, 2, true, false); /* after a prefill */
+  assert_int_equal(gaps(s), 0);
+  round_of(s, 0, 2, true, false);
+  assert_int_equal(gaps(s), 1);
+  round_of(s, 0, 2, false, false); /* something was waited for */
+  assert_int_equal(gaps(s), 1);
+  round_of(s, 0, 0, true, false); /* no nodes */
+  assert_int_equal(gaps(s), 1);
+  round_of(s, 0, 2, true, false); /* after a plain step */
+  assert_int_equal(gaps(s), 2);
+  round_of(s, 1, 2, true, false); /* another session's */
+  assert_int_equal(gaps(s), 2);
+  round_of(s, 1, 2, true, true);
+  assert_int_equal(gaps(s), 3);
+  round_of(s, 1, 2, true, false); /* after a selfcheck, which decodes meanwhile */
+  assert_int_equal(gaps(s), 3);
+}
+
+static void a_gap_is_the_time_between_forwards(void **state) {
+  setup *s = *state;
+  prefill(s, 0);
+  round_of(s, 0, 2, false, false);
+  usleep(PAUSE_US);
+  round_of(s, 0, 2, true, false);
+  round_of(s, 0, 2, true, false);
+  const engine_counters *n = engine_count(s->engine);
+  assert_int_equal(n->gaps, 2);
+  assert_in_range(n->gap_us[0], PAUSE_US, 100 * PAUSE_US);
+  assert_true(n->gap_us[1] < n->gap_us[0]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(only_rounds_without_a_wait_count, open_setup, close_setup),
+      cmocka_unit_test_setup_teardown(a_gap_is_the_time_between_forwards, open_setup, close_setup),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -26,6 +26,7 @@ enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
 #define REST_US 8000000
 #define END_US 200000000
 #define OUTPUT_MAX 60
+#define EVENTS_MIN 200 /* of one seed */
 
 enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 400, ALARM_REVIVE = 500, ALARM_RESUME = 600, ALARM_REST, ALARM_WAKE, ALARM_CALM };
 
@@ -417,6 +418,20 @@ static void plan(world *w) {
   for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
 }
 
+/* A short seed gets another round of requests, until enough has happened in it. */
+static void plan_again(world *w) {
+  actions a;
+  actions_init(&a);
+  for (int i = 0; i < w->client_count; i++) {
+    orch_release(w->orch, w->clients[i].id, net_now(w->net), &a);
+    w->clients[i] = (client){0};
+    client_plan(w, &w->clients[i]);
+    net_alarm(w->net, net_now(w->net) + pick(w, 100000), ALARM_START + i);
+  }
+  net_perform(w->net, ORCH, &a);
+  actions_fini(&a);
+}
+
 static bool all_finished(const world *w) {
   for (int i = 0; i < w->client_count; i++)
     if (!w->clients[i].finished) return false;
@@ -452,7 +467,11 @@ static const char *run_seed(uint64_t seed, totals *t, uint64_t *digest) {
   assert(w);
   world_open(w, seed, t);
   plan(w);
-  while (!w->failure && !all_finished(w)) {
+  uint64_t before = t->net.events;
+  while (!w->failure) {
+    bool finished = all_finished(w);
+    if (finished && t->net.events - before >= EVENTS_MIN) break;
+    if (finished) plan_again(w);
     int alarm = net_run(w->net, END_US);
     if (alarm == -1) {
       fail(w, "an answer did not come to its end");

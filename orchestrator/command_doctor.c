@@ -223,7 +223,7 @@ static void check_worker(doctor *d, const char *name) {
   char said[VERSION_MAX], path[PATH_MAX], ours[200];
   err e = {0};
   snprintf(ours, sizeof ours, "%s %s (%s)", name, TANDEM_VERSION, TANDEM_COMMIT);
-  if (workers_find(name, path, &e) || workers_ask_version(name, NULL, said, sizeof said, &e)) {
+  if (workers_find(name, path, &e) || workers_ask_version(name, said, sizeof said, &e)) {
     bad(d, "worker", "%s", e.text);
     return;
   }

@@ -31,8 +31,7 @@ static void print_help(FILE *to) {
   for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].text);
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
-        "  --version   version and commit of this program and of the workers; with -m FILE also the numerics "
-        "id\n\n"
+        "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
         "Exit statuses:\n",
         to);
 #define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
@@ -46,26 +45,22 @@ static int print_usage(const char *why, const char *what) {
   return STATUS_USAGE;
 }
 
-static bool print_worker_version(const char *name, const char *model) {
+static bool print_worker_version(const char *name) {
   char text[VERSION_MAX];
   err e = {0};
-  if (workers_ask_version(name, model, text, sizeof text, &e))
+  if (workers_ask_version(name, text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
   fputs(text, stdout);
   return true;
 }
 
-/* The numerics id is the target's: it computes, and tells what it would compute with a given model. */
+/* The numerics id is the target's: it computes. */
 static int print_version(int argc, char **argv) {
-  const char *model = NULL;
-  if (argc == 2 && (strcmp(argv[0], "-m") == 0 || strcmp(argv[0], "--model") == 0))
-    model = argv[1];
-  else if (argc > 0)
-    return print_usage("--version takes nothing but -m FILE, not ", argv[0]);
+  if (argc > 0) return print_usage("--version takes nothing, not ", argv[0]);
   printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
   fflush(stdout);
-  bool ok = print_worker_version("tandem-target", model);
-  ok = print_worker_version("tandem-draft", NULL) && ok;
+  bool ok = print_worker_version("tandem-target");
+  ok = print_worker_version("tandem-draft") && ok;
   if (fflush(stdout) != 0) return STATUS_IO;
   return ok ? STATUS_OK : STATUS_WORKER;
 }

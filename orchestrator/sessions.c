@@ -34,7 +34,7 @@ typedef struct orch_session {
 
   seat target, draft;
   peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
-  uint64_t ack_us, waiting_us, retry_us, resend_us, draft_placed_us;
+  uint64_t ack_us, waiting_us, retry_us, resend_us, lost_us, draft_placed_us;
   int32_t end_tries, repairs, draft_repairs, draft_refusals;
 
   wire_finish finish;
@@ -269,12 +269,13 @@ static void target_lost(step *c, orch_session *s, uint64_t retry_us) {
   if (next_epoch(c, s)) place(c, s);
 }
 
+/* It is there still, or may come back: nobody would end the session there later. */
+static void draft_dismiss(step *c, orch_session *s) {
+  msg m = message_to(c, s->draft.peer, MSG_END, s);
+  actions_send(c->out, s->draft.peer, &m);
+}
+
 static void draft_lost(step *c, orch_session *s, const char *why) {
-  const roster_peer *p = roster_find(&c->o->roster, s->draft.peer);
-  if (p) { /* it may be there still, or again: its place is free for others */
-    msg m = message_to(c, p->id, MSG_END, s);
-    actions_send(c->out, p->id, &m);
-  }
   s->draft = (seat){.ended = true};
   snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
@@ -285,6 +286,7 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
 static void draft_refused(step *c, orch_session *s, const char *why) {
   s->draft_avoid = s->draft.peer;
   s->draft_refusals++;
+  draft_dismiss(c, s);
   s->draft_placed_us = 0; /* another one at once: refusals are counted */
   draft_lost(c, s, why);
 }
@@ -301,11 +303,14 @@ static void worker_lost(step *c, peer_id id, const char *why) {
       finished_if_told(s);
       continue;
     }
+    const roster_peer *p = roster_find(&c->o->roster, id);
+    if (s->draft.peer == id && p && p->lost) draft_dismiss(c, s);
     if (s->draft.peer == id) draft_lost(c, s, why);
     if (s->target.peer != id) continue;
     actions_log(c->out, LOG_WARNING, "session %016llx: its target was lost: it goes on elsewhere from token %d",
                 (unsigned long long)s->id, s->committed.length);
-    bool again = c->now - s->target.sent_us < ORCH_REPEAT_US; /* lost so soon: in measure */
+    bool again = s->lost_us && c->now - s->lost_us < ORCH_REPEAT_US; /* one that starts again and again */
+    s->lost_us = c->now;
     target_lost(c, s, again ? c->now + ORCH_REPEAT_US : 0);
   }
 }

@@ -247,8 +247,8 @@ static int read_all(int fd, char *out, size_t size, const char *name, err *e) {
   return ERR_OK;
 }
 
-int workers_ask_version(const char *name, const char *model, char *out, size_t size, err *e) {
-  char path[PATH_MAX], *args[] = {path, "--version", model ? "-m" : NULL, (char *)model, NULL};
+int workers_ask_version(const char *name, char *out, size_t size, err *e) {
+  char path[PATH_MAX], *args[] = {path, "--version", NULL};
   int ends[2];
   *out = 0;
   int rc = workers_find(name, path, e);

@@ -75,7 +75,7 @@ static const struct argp_option option_table[] = {
     {"counters", KEY_COUNTERS, NULL, 0,
      "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
     {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 3},
-    {"version", 'V', NULL, 0, "Print version and commit and, with -m, the numerics id, and leave", 3},
+    {"version", 'V', NULL, 0, "Print version, commit and numerics id (of --math), and leave", 3},
     {0}};
 
 /* Range flags as a table: key, name, range, where it goes. */
@@ -457,17 +457,9 @@ static void print_counters(const program *p) {
 
 /* --- main --- */
 
-/* The numerics id is the model's to say: with -m the model is opened for it. */
-static int print_version(program *p) {
-  err e;
-  int rc = p->flags.model ? open_model(p, &e) : ERR_OK;
-  if (rc != ERR_OK) {
-    log_line(&p->log, LOG_ERROR, "%s", e.text);
-    return program_exit_of_file(rc);
-  }
-  printf("tandem-target %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,
-         WIRE_VERSION_MAX);
-  if (p->model) printf("numerics %s\n", model_numerics(p->model, kv_type_of(p->flags.math)));
+static int print_version(const program *p) {
+  printf("tandem-target %s (%s), wire protocol %d to %d\nnumerics %s\n", TANDEM_VERSION, TANDEM_COMMIT,
+         WIRE_VERSION_MIN, WIRE_VERSION_MAX, model_numerics_id(p->flags.math, kv_type_of(p->flags.math)));
   return PROGRAM_EXIT_OK;
 }
 

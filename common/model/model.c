@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NUMERICS_VERSION 1 /* grows with every change of a kernel's bits */
-#define NUMERICS_MAX     32
+#define NUMERICS_VERSION "1" /* grows with every change of a kernel's bits */
 #define KV_TYPES         2
 
 /* What one forward needs beside the weights: f32 unless said otherwise, R = MODEL_ROWS_MAX. */
@@ -34,7 +33,6 @@ struct model {
   weights weights;
   float *frequencies; /* [rope_dim / 2] */
   activations act;
-  char numerics[KV_TYPES][NUMERICS_MAX];
   uint64_t logit_rows;
 
   /* The last forward. */
@@ -111,12 +109,13 @@ static int open_device(model *m, const model_options *o, err *e) {
                    : err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
 }
 
-static void name_numerics(model *m) {
-  static const char *const types[KV_TYPES] = {[KV_F32] = "f32", [KV_F16] = "f16"};
-  for (int i = 0; i < KV_TYPES; i++) {
-    snprintf(m->numerics[i], NUMERICS_MAX, "cpu/%s/kv-%s/%d", m->math == MODEL_MATH_INT8 ? "int8" : "f32",
-             types[i], NUMERICS_VERSION);
-  }
+const char *model_numerics_id(model_math math, kv_type type) {
+#define NUMERICS_ID(math, type) "cpu/" math "/kv-" type "/" NUMERICS_VERSION
+  static const char *const ids[][KV_TYPES] = {
+      [MODEL_MATH_F32] = {[KV_F32] = NUMERICS_ID("f32", "f32"), [KV_F16] = NUMERICS_ID("f32", "f16")},
+      [MODEL_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")}};
+#undef NUMERICS_ID
+  return ids[math][type];
 }
 
 static int open_parts(model *m, const gguf *g, const model_options *o, err *e) {
@@ -131,7 +130,6 @@ static int open_parts(model *m, const gguf *g, const model_options *o, err *e) {
   if (!take_activations(m))
     return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
   rope_frequencies(m->config.rope_base, m->config.rope_dim, m->frequencies);
-  name_numerics(m);
   weights_progress progress = {o->progress, o->progress_context};
   return weights_load(&m->weights, g, &m->config, m->device, progress, m->mem, e);
 }
@@ -387,7 +385,7 @@ const model_config *model_shape(const model *m) {
 }
 
 const char *model_numerics(const model *m, kv_type type) {
-  return m->numerics[type];
+  return model_numerics_id(m->math, type);
 }
 
 const char *model_variant(const model *m, int32_t rows) {

@@ -27,6 +27,8 @@ void model_close(model *m);
 const model_config *model_shape(const model *m);
 /* What may change bits, e.g. "cpu/int8/kv-f16/1"; until close. */
 const char *model_numerics(const model *m, kv_type type);
+/* The same without a model: it depends on the program alone. Static. */
+const char *model_numerics_id(model_math math, kv_type type);
 /* The kernel variant that a forward of that many rows uses, e.g. "avx2 q4_1x4": for tests and doctor. */
 const char *model_variant(const model *m, int32_t rows);
 

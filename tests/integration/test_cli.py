@@ -58,7 +58,7 @@ class Command(Case):
 
 class Help(Command):
     def test_version_names_commit_and_numerics(self):
-        status, out, _ = tandem("--version", "-m", MODEL)
+        status, out, _ = tandem("--version")
         text = out.decode()
         self.assertEqual(status, OK)
         for program in ("tandem ", "tandem-target ", "tandem-draft "):

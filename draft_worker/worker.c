@@ -33,7 +33,8 @@ typedef struct work {
   tree live;
   tree_ids ids;
   uint32_t expanded[DRAFT_TREE]; /* stamp + 1 of the slot's node when its candidates have been asked for */
-  bool root_expanded, resent_asked;
+  bool root_expanded;
+  int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
   uint64_t attach_us, sent_us, used_us, resend_us;
 } work;
 
@@ -269,6 +270,8 @@ static void out_of_step(step *c, work *w, const char *reason) {
   m.u.state.length = w->committed.length;
   actions_send(c->out, w->target, &m);
   w->state = WORK_LOST;
+  w->desync_tries = 1;
+  w->sent_us = c->now;
   send_state(c, w->orchestrator, MSG_DESYNC, w, reason);
 }
 
@@ -453,6 +456,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   w->orchestrator = from;
   w->used_us = c->now;
   tree_reset(&w->live);
+  w->desync_tries = 0;
   tree_ids_reset(&w->ids, 0);
   w->root_expanded = false;
   adopt(w, o);
@@ -640,13 +644,23 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
 
 #define WORK_IDLE_MAX_US 60000000 /* a session of which nothing was heard for so long is given up */
 
+static bool tells_desync(const work *w) {
+  return w->state == WORK_LOST && w->desync_tries > 0 && w->desync_tries < DRAFT_DESYNC_TRIES;
+}
+
 static void work_tick(step *c, work *w) {
+  if (tells_desync(w) && c->now - w->sent_us >= DRAFT_REPEAT_US) {
+    w->desync_tries++;
+    w->sent_us = c->now;
+    send_state(c, w->orchestrator, MSG_DESYNC, w, "still out of step");
+  }
   if (w->state == WORK_ATTACHED) w->used_us = c->now;
   if (w->state == WORK_ATTACHING && c->now - w->attach_us >= DRAFT_REPEAT_US) send_attach(c, w);
   if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->ids.next);
 }
 
 static uint64_t work_deadline(const work *w) {
+  if (tells_desync(w)) return w->sent_us + DRAFT_REPEAT_US;
   if (w->state == WORK_ATTACHING) return w->attach_us + DRAFT_REPEAT_US;
   if (w->state == WORK_ATTACHED) return w->sent_us + DRAFT_IDLE_US;
   return MACHINE_NEVER;

@@ -36,9 +36,9 @@ void answer_fini(answer *a);
 /* Opens a session for the prompt. The answer must not move until it is over. */
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e);
 
-/* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when a->session is
- * 0 as well. New text that may be shown now, UTF-8,
- * goes to *text and *size (0: none), valid until the next call. */
+/* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when
+ * a->session is 0 as well. New text that may be shown now, UTF-8, goes to *text and *size (0: none), valid
+ * until the next call. */
 void answer_look(answer *a, pair *p, const char **text, size_t *size);
 
 /* Over by an error that is not the session's own. */

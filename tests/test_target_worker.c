@@ -522,7 +522,7 @@ static void test_open_another_hash_seed_is_another_prefix(void **state) {
   m.u.open.hash_seed = SEED + 1;
   rig_say(&w->r, ORCH, m);
   rig_only(&w->r, ORCH, MSG_DESYNC);
-  m = delta(2, 3, NULL, 0); /* no token: there is nothing to hash with the new one */
+  m = delta(2, 3, truth(), 0); /* no token: there is nothing to hash with the new one */
   m.u.open.hash_seed = SEED + 1;
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, m);

@@ -6,8 +6,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-#define HEADS_MAX 4 /* query heads that share one pass over the keys */
-#define LANES     CPU_LANES
+#define HEADS_MAX    4 /* query heads that share one pass over the keys */
+#define LANES        CPU_LANES
+#define VALUES_PIECE 64 /* positions */
 
 INLINE __m256 load_kv(const void *data, size_t i, const ops_kv_type type) {
   if (type == OPS_KV_F32) return _mm256_loadu_ps((const float *)data + i);
@@ -81,43 +82,55 @@ static float softmax(float *scores, int32_t n) {
   return 1.0f / cpu_lane_sum(lane);
 }
 
-/* V registers of components from d for H heads: the sum over the row's positions in order. */
-INLINE void add_values(const cpu_attention *a, size_t d, const float *inverse, float *y,
+/* V registers of components from d for H heads: y += the values of positions [p, end), in order. */
+INLINE void add_values(const cpu_attention *a, int32_t p, int32_t end, size_t d, float *y,
                        const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
   __m256 acc[HEADS_MAX][4];
   UNROLL for (int h = 0; h < H; h++) {
-    UNROLL for (int v = 0; v < V; v++) acc[h][v] = _mm256_setzero_ps();
+    UNROLL for (int v = 0; v < V; v++) acc[h][v] =
+        _mm256_loadu_ps(y + (size_t)h * dim + d + (size_t)v * LANES);
   }
-  const float *e = a->scores;
-  for (int32_t p = 0; p < a->length + a->path_count; p++, e++) {
+  for (; p < end; p++) {
     bool committed = p < a->length;
     const void *values = committed ? a->values : a->stage_values;
     size_t at = (size_t)(committed ? p : a->path[p - a->length]) * dim + d;
     __m256 weight[HEADS_MAX];
-    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(e + (size_t)h * stride);
+    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(a->scores + (size_t)h * stride + p);
     UNROLL for (int v = 0; v < V; v++) {
       __m256 value = load_kv(values, at + (size_t)v * LANES, type);
       UNROLL for (int h = 0; h < H; h++) acc[h][v] = _mm256_fmadd_ps(weight[h], value, acc[h][v]);
     }
   }
   UNROLL for (int h = 0; h < H; h++) {
-    UNROLL for (int v = 0; v < V; v++) {
-      __m256 scaled = _mm256_mul_ps(acc[h][v], _mm256_set1_ps(inverse[h]));
-      _mm256_storeu_ps(y + (size_t)h * dim + d + (size_t)v * LANES, scaled);
-    }
+    UNROLL for (int v = 0; v < V; v++)
+        _mm256_storeu_ps(y + (size_t)h * dim + d + (size_t)v * LANES, acc[h][v]);
+  }
+}
+
+/* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
+ * the nearest cache, so that memory is read once and in order. */
+INLINE void add_all_values(const cpu_attention *a, float *y, const ops_kv_type type, const int H) {
+  const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
+  const int32_t n = a->length + a->path_count;
+  for (int32_t p = 0; p < n; p += VALUES_PIECE) {
+    int32_t end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
+    size_t d = 0;
+    for (; d + wide <= dim; d += wide) add_values(a, p, end, d, y, type, H, wide / LANES);
+    for (; d < dim; d += LANES) add_values(a, p, end, d, y, type, H, 1);
   }
 }
 
 INLINE void attend(const cpu_attention *a, const float *q, float *y, const ops_kv_type type, const int H) {
-  const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
+  const size_t dim = (size_t)a->head_dim;
   float inverse[HEADS_MAX];
   score_all(a, q, type, H);
-  UNROLL for (int h = 0; h < H; h++) inverse[h] =
-      softmax(a->scores + h * a->stride, a->length + a->path_count);
-  size_t d = 0;
-  for (; d + wide <= dim; d += wide) add_values(a, d, inverse, y, type, H, wide / LANES);
-  for (; d < dim; d += LANES) add_values(a, d, inverse, y, type, H, 1);
+  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, a->length + a->path_count);
+  memset(y, 0, H * dim * sizeof *y);
+  add_all_values(a, y, type, H);
+  for (int h = 0; h < H; h++) {
+    for (size_t d = 0; d < dim; d++) y[(size_t)h * dim + d] *= inverse[h];
+  }
 }
 
 typedef void attend_function(const cpu_attention *a, const float *q, float *y);

@@ -292,6 +292,8 @@ class Hub:
     """An orchestrator's sockets: a ROUTER where targets register, and the links of drafts that the test plays. HELLO
     and PING are answered by themselves; `welcome` false leaves HELLO to the test."""
 
+    kept = []  # answers, of any hub, that are renewed whenever one takes a turn
+
     def __init__(self, endpoint, welcome=True):
         self.context = zmq.Context()
         self.incarnation, self.welcome = os.urandom(16), welcome
@@ -303,7 +305,7 @@ class Hub:
         self.endpoint = endpoint
         self.peers = {}  # routing id -> fields of HELLO
         self.inbox = Inbox(self)  # of no session
-        self.answers, self.links, self.kept = {}, [], []
+        self.answers, self.links = {}, []
 
     def close(self):
         for link in list(self.links):

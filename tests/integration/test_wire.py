@@ -43,7 +43,8 @@ class Wire(Case):
         cls.kept, cls.forgotten = cls.ask(max_tokens=1).open(), cls.ask(max_tokens=1).open()
         cls.kept.finish(), cls.forgotten.finish()
         cls.last_ack = time.monotonic()
-        cls.hub.kept.append(cls.kept)
+        Hub.kept.append(cls.kept)
+        cls.addClassCleanup(Hub.kept.clear)
         cls.plain, cls.long = cls.reference(TOKENS), cls.reference(MANY)
 
     def tearDown(self):
@@ -349,7 +350,6 @@ class Wire(Case):
             self.hub.run(left)
         self.assertIs(self.forgotten.end(), False)  # nobody renewed it
         self.assertIs(self.kept.end(), True)
-        self.hub.kept.clear()
         self.assertIn("nobody renewed it", self.program.errors)
 
     # --- drafts ---

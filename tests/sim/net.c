@@ -170,6 +170,20 @@ static void carry(net *n, int to, peer_id at_to, uint64_t delay) {
   push(n, (entry){.at = n->now + delay, .kind = ENTRY_FRAME, .node = to, .life = n->nodes[to].life, .peer = at_to, .data = copy, .size = n->buffer.size});
 }
 
+/* Somebody's idea of the stream: the last token told another one, and one more behind it. */
+static void send_frame(net *n, int from, peer_id peer, const msg *m);
+static void send_forged(net *n, int from, peer_id peer, const msg *m) {
+  const msg_tokens *t = &m->u.tokens;
+  if (t->token_count == 0) return;
+  int32_t tokens[2] = {(t->tokens[t->token_count - 1] + 1) % 6, (int32_t)(net_random(n) % 6)};
+  msg forged = *m;
+  forged.u.tokens.base_length = t->base_length + t->token_count - 1;
+  forged.u.tokens.tokens = tokens;
+  forged.u.tokens.token_count = 2;
+  n->totals->forged++;
+  send_frame(n, from, peer, &forged);
+}
+
 static void send_frame(net *n, int from, peer_id peer, const msg *m) {
   n->totals->sent++;
   count_kind(n, m->type);
@@ -211,7 +225,10 @@ void net_perform(net *n, int index, actions *a) {
   for (int32_t i = 0; i < a->count; i++) {
     const action *x = &a->list[i];
     switch (x->kind) {
-    case ACTION_SEND: send_frame(n, index, x->peer, x->message); break;
+    case ACTION_SEND:
+      send_frame(n, index, x->peer, x->message);
+      if (x->message->type == MSG_TOKENS && chance(n, n->faults.forge)) send_forged(n, index, x->peer, x->message);
+      break;
     case ACTION_CONNECT: connect_to(n, index, x->tag, x->text); break;
     case ACTION_DISCONNECT: disconnect(n, index, x->peer); break;
     case ACTION_LOG:

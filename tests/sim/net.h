@@ -8,13 +8,14 @@
 #define NET_LINKS 128
 
 typedef struct net_totals {
-  uint64_t events, sent, delivered, lost, repeated, reordered, desync, resend, tree_reset, restarts, bad_frames;
+  uint64_t events, sent, delivered, lost, repeated, reordered, desync, resend, tree_reset, restarts, forged;
 } net_totals;
 
 typedef struct net net;
 
 typedef struct net_faults { /* per frame, in 1/1000 */
   uint32_t lose, repeat, straggle; /* straggle: an extra delay that lets others overtake */
+  uint32_t forge; /* TOKENS followed by one that overlaps it with other tokens and goes on with wrong ones */
 } net_faults;
 
 net *net_open(uint64_t seed, net_totals *totals);

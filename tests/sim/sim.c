@@ -191,9 +191,9 @@ static void roll_back(world *w, int index) {
   w->totals->rolled_back++;
 }
 
-static void fault(world *w) {
+static void fault(world *w, bool alter) {
   int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
-  switch (pick(w, 9)) {
+  switch (alter ? 5 : pick(w, 9)) {
   case 0: kill_node(w, target_index); break;
   case 1:
   case 2: kill_node(w, draft_index); break;
@@ -386,7 +386,7 @@ static void on_alarm(world *w, int number) {
   else if (number < ALARM_CANCEL) client_start(w, &w->clients[index]);
   else if (number < ALARM_FAULT) client_cancel(w, &w->clients[index]);
   else if (number < ALARM_REVIVE) {
-    if (!w->resting) fault(w);
+    if (!w->resting) fault(w, number > ALARM_FAULT);
   } else if (number < ALARM_RESUME) {
     if (index < DRAFT_A) start_target(w, index);
     else start_draft(w, index);
@@ -413,9 +413,12 @@ static void plan(world *w) {
   }
   net_alarm(w->net, now + 30000 + pick(w, w->faulty ? 1500000 : 80000), ALARM_REST + NODES);
   if (!w->faulty) return;
-  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200)});
+  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200), pick(w, 4) ? 0 : 10});
   uint64_t faults = pick(w, 10);
   for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
+  /* Some worlds are about identity: prefixes of equal length and other tokens, again and again. */
+  uint64_t alterations = pick(w, 4) == 0 ? 8 : 0;
+  for (uint64_t i = 0; i < alterations; i++) net_alarm(w->net, now + 20000 + pick(w, 200000), ALARM_FAULT + 1);
 }
 
 /* A short seed gets another round of requests, until enough has happened in it. */
@@ -545,9 +548,10 @@ static bool print_totals(const totals *t, uint64_t floor) {
     printf("  %-16s %10llu%s\n", required[i].name, (unsigned long long)required[i].value, required[i].value > floor ? "" : "   TOO FEW");
     ok &= required[i].value > floor;
   }
-  printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, repairs %llu, cancelled %llu, stopped %llu, "
+  printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, streams forged %llu, repairs %llu, cancelled %llu, stopped %llu, "
          "lockstep %llu, rests %llu, epochs %llu\n",
-         (unsigned long long)t->live_nodes, (unsigned long long)t->altered, (unsigned long long)t->rolled_back, (unsigned long long)t->repairs,
+         (unsigned long long)t->live_nodes, (unsigned long long)t->altered, (unsigned long long)t->rolled_back,
+         (unsigned long long)t->net.forged, (unsigned long long)t->repairs,
          (unsigned long long)t->cancelled, (unsigned long long)t->stopped, (unsigned long long)t->lockstep, (unsigned long long)t->rests,
          (unsigned long long)t->epochs);
   return ok;

@@ -13,7 +13,7 @@ unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
 mutants     | known mistakes, each of which the simulation must catch
 integration | the real programs on loopback
-asan        | ASan and UBSan: the tests not labelled golden or slow, a subset of the integration tests
+asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests with a subset of prompts
 tsan        | TSan: thread pool, rings, simulation
 fuzz        | libFuzzer: a while for each target'
 
@@ -35,9 +35,9 @@ run_ctest() { # PRESET [ARGUMENT...]
   ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}"
 }
 
-run_integration() { # PRESET SUBSET (1: fewer and shorter answers)
+run_integration() { # PRESET SUBSET (1: fewer and shorter answers) PATTERN
   PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 \
-    $python -m unittest discover -v -s tests/integration
+    $python -m unittest discover -v -s tests/integration -p "$3"
 }
 
 stage_setup() {
@@ -62,12 +62,14 @@ stage_simulation() {
 
 stage_mutants() { scripts/mutants.sh; }
 
-stage_integration() { run_integration release 0; }
+stage_integration() { run_integration release 0 'test_*.py'; }
 
 stage_asan() {
   configure_and_build asan
   run_ctest asan -LE 'golden|slow'
-  run_integration asan 1
+  run_integration asan 1 'test_cli.py'
+  run_integration asan 1 'test_pair.py'
+  run_integration asan 1 'test_wire.py'
 }
 
 stage_tsan() {

@@ -19,7 +19,7 @@ LONG = 512
 TOKENS = 16 if SUBSET else 48
 SAMPLED = ("--temp", "0.8", "--seed", "20240607")
 FILTERED = SAMPLED + ("--top-k", "40", "--top-p", "0.95", "--min-p", "0.02", "--repeat-penalty", "1.1")
-BUDGET = 7  # the default of --budget
+BUDGET = 7  # nodes, unless a test says otherwise
 LOOP = 0  # a prompt that ends in a phrase said thrice, and whose answer goes on with it: something for an ngram
 
 # --- what replay in lockstep must count, computed here ---

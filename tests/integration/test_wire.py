@@ -522,6 +522,9 @@ class Wire(Case):
         fifth.expect_error("full")
         links[0].send("DETACH", answer.id, answer.epoch, "enough")
         links[1].send("BYE", 0, 0)
+        for link in links[:2]:  # it has been read when what follows is answered
+            link.send("PING", 0, 0, 1, 2, 0)
+            link.expect("PONG")
         generation = self.attach(answer, fifth)
         # Two that agree: equal paths are one, and each has ids of its own.
         first = {id(fifth): 1, id(links[3]): 1}

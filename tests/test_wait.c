@@ -307,6 +307,16 @@ static void a_verify_in_flight_changes_nothing(void **state) {
   assert_false(pay_allows(&p));
 }
 
+/* The first verify has no average of its own to be measured by. */
+static void a_preempted_first_verify_is_forgiven(void **state) {
+  (void)state;
+  pay_state p = {0};
+  for (int i = 0; i < 4; i++) pay_record(&p, 0, 1, STEP);
+  pay_record(&p, 3, 4, 40 * STEP);
+  for (int i = 0; i < 8; i++) pay_record(&p, 3, 4, 1.3 * STEP);
+  assert_false(p.off);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(never_with_other_work_or_no_draft),
@@ -326,6 +336,7 @@ int main(void) {
       cmocka_unit_test(a_retry_starts_afresh),
       cmocka_unit_test(one_preempted_step_is_forgiven),
       cmocka_unit_test(a_verify_in_flight_changes_nothing),
+      cmocka_unit_test(a_preempted_first_verify_is_forgiven),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,9 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
 #define PAY_LOSS_RETRY      1.5
 #define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
 
-static double usual(const pay_average *a, double us) {
+/* The first of a window has no average of its own yet: plain's serves, so that one slow verify never decides. */
+static double usual(const pay_average *own, const pay_average *plain, double us) {
+  const pay_average *a = own->forwards > 0 ? own : plain;
   return a->forwards > 0 ? least(us, PAY_OUTLIER * a->us / a->forwards) : us;
 }
 
@@ -107,13 +109,13 @@ static bool turn_on(pay_state *p) {
 }
 
 static void record_plain(pay_state *p, int32_t tokens, double us) {
-  p->plain_us_per_token = average_add(&p->plain, tokens, usual(&p->plain, us));
+  p->plain_us_per_token = average_add(&p->plain, tokens, usual(&p->plain, &p->plain, us));
   p->plain_steps++;
   p->since_plain = 0;
 }
 
 static void record_spec(pay_state *p, int32_t tokens, double us) {
-  us = usual(&p->spec, us);
+  us = usual(&p->spec, &p->plain, us);
   p->spec_us_per_token = average_add(&p->spec, tokens, us);
   p->spec_steps++;
   p->since_plain++;

@@ -9,19 +9,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NGRAM_MAX         8    /* tokens of the longest ending that is looked up */
-#define NGRAM_RANKS       4    /* guesses for one place */
-#define NGRAM_OCCURRENCES 16   /* of one ending, the most recent ones, that are looked at */
-#define NGRAM_FLOOR       0.15 /* a guess less probable than this is not worth a row */
-#define NGRAM_PRIOR       8    /* so many observations are the table below worth */
+#define NGRAM_MAX         8                      /* tokens of the longest ending that is looked up */
+#define NGRAM_GUESSES     DRAFTER_CANDIDATES_MAX /* for one place */
+#define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
+#define NGRAM_FLOOR       0.03                   /* a guess less probable than this is not worth sending */
+#define NGRAM_PRIOR       8                      /* so many observations are the table below worth */
 
-/* How often the guess of a rank (columns) found by an ending of so many tokens (rows) is right: greedy
- * answers of SmolLM2-135M-Instruct to 24 prompts of Spec-Bench, 2,021 positions, smoothed where there were
- * few. A session corrects it by its own answer. */
-static const float prior[NGRAM_MAX][NGRAM_RANKS] = {
-    {0.22f, 0.06f, 0.04f, 0.03f}, {0.48f, 0.12f, 0.06f, 0.03f}, {0.59f, 0.13f, 0.08f, 0.03f},
-    {0.67f, 0.14f, 0.06f, 0.03f}, {0.76f, 0.12f, 0.06f, 0.03f}, {0.85f, 0.10f, 0.05f, 0.03f},
-    {0.87f, 0.10f, 0.05f, 0.03f}, {0.92f, 0.10f, 0.05f, 0.03f},
+/* What speaks for a guess: how many occurrences of its ending it followed (1, 2, more), and how many others
+ * followed (none, no more than it, more). */
+#define NGRAM_AGREE 3
+#define NGRAM_CASES (NGRAM_AGREE * 3)
+
+/* How often a guess is right, by the ending's length (rows) and the case (columns): greedy answers of
+ * SmolLM2-135M-Instruct to 96 prompts of Spec-Bench, 9,619 positions, smoothed where there were few. A
+ * session corrects it by its own answer. */
+static const float prior[NGRAM_MAX][NGRAM_CASES] = {
+    {0.33f, 0.10f, 0.03f, 0.44f, 0.15f, 0.06f, 0.80f, 0.31f, 0.11f},
+    {0.57f, 0.15f, 0.07f, 0.75f, 0.26f, 0.15f, 0.90f, 0.29f, 0.13f},
+    {0.69f, 0.20f, 0.07f, 0.77f, 0.32f, 0.12f, 0.90f, 0.30f, 0.13f},
+    {0.70f, 0.20f, 0.07f, 0.82f, 0.33f, 0.12f, 0.90f, 0.32f, 0.15f},
+    {0.77f, 0.23f, 0.10f, 0.82f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
+    {0.78f, 0.23f, 0.10f, 0.86f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
+    {0.83f, 0.24f, 0.10f, 0.88f, 0.36f, 0.15f, 0.90f, 0.35f, 0.15f},
+    {0.87f, 0.31f, 0.15f, 0.95f, 0.50f, 0.15f, 0.99f, 0.60f, 0.20f},
 };
 
 struct drafter {
@@ -34,7 +44,7 @@ struct drafter {
   int32_t *newest;             /* [NGRAM_MAX][buckets] */
   int32_t (*older)[NGRAM_MAX]; /* [room]: the place before, in the same bucket */
   size_t bucket_count;
-  int32_t tries[NGRAM_MAX][NGRAM_RANKS], hits[NGRAM_MAX][NGRAM_RANKS];
+  int32_t tries[NGRAM_MAX][NGRAM_CASES], hits[NGRAM_MAX][NGRAM_CASES];
 };
 
 /* The last tokens of a path, newest first. */
@@ -47,6 +57,7 @@ typedef struct ending {
 typedef struct guess {
   int32_t token;
   int32_t length; /* of the ending that found it */
+  int32_t kase;   /* column of `prior` */
 } guess;
 
 static void ending_add(const drafter *d, ending *x, int32_t token) {
@@ -78,17 +89,30 @@ static bool is_new(const guess *list, int32_t count, int32_t token) {
   return true;
 }
 
+static int32_t case_of(int32_t agree, int32_t others) {
+  int32_t row = agree < NGRAM_AGREE ? agree : NGRAM_AGREE;
+  return (row - 1) * 3 + (others > 0) + (others > agree);
+}
+
+/* What followed the ending of n tokens, the most recent occurrence first. */
+static int32_t followers(const drafter *d, const ending *x, int32_t n, int32_t *tokens) {
+  int32_t place = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], count = 0;
+  for (; place > 0 && count < NGRAM_OCCURRENCES; place = d->older[place][n - 1])
+    if (occurs_before(d, place, x, n)) tokens[count++] = d->tokens[place]; /* else: of the same bucket only */
+  return count;
+}
+
 /* Longest ending first, of each the most recent occurrence first; every token once. */
 static int32_t look_up(const drafter *d, const ending *x, guess *list) {
-  int32_t count = 0;
+  int32_t count = 0, tokens[NGRAM_OCCURRENCES];
   for (int32_t n = x->count; n >= 1; n--) {
-    int32_t place = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], seen = 0;
-    for (; place > 0 && seen < NGRAM_OCCURRENCES; place = d->older[place][n - 1]) {
-      if (!occurs_before(d, place, x, n)) continue; /* another ending of the same bucket */
-      seen++;
-      if (!is_new(list, count, d->tokens[place])) continue;
-      list[count++] = (guess){d->tokens[place], n};
-      if (count == NGRAM_RANKS) return count;
+    int32_t seen = followers(d, x, n, tokens);
+    for (int32_t i = 0; i < seen; i++) {
+      if (!is_new(list, count, tokens[i])) continue;
+      int32_t agree = 0;
+      for (int32_t k = i; k < seen; k++) agree += tokens[k] == tokens[i];
+      list[count++] = (guess){tokens[i], n, case_of(agree, seen - agree)};
+      if (count == NGRAM_GUESSES) return count;
     }
   }
   return count;
@@ -107,11 +131,11 @@ static void index_place(drafter *d, const ending *x, int32_t place) {
 /* What would have been guessed here, held against what came. Prompts repeat themselves less than answers do,
  * so only the answer counts. */
 static void observe(drafter *d, const ending *x, int32_t place) {
-  guess list[NGRAM_RANKS];
+  guess list[NGRAM_GUESSES];
   int32_t count = look_up(d, x, list);
-  for (int32_t rank = 0; rank < count; rank++) {
-    d->tries[list[rank].length - 1][rank]++;
-    d->hits[list[rank].length - 1][rank] += list[rank].token == d->tokens[place];
+  for (int32_t i = 0; i < count; i++) {
+    d->tries[list[i].length - 1][list[i].kase]++;
+    d->hits[list[i].length - 1][list[i].kase] += list[i].token == d->tokens[place];
   }
 }
 
@@ -167,9 +191,9 @@ static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt
 
 /* --- guessing --- */
 
-static double probability(const drafter *d, int32_t length, int32_t rank) {
-  double hits = d->hits[length - 1][rank], tries = d->tries[length - 1][rank];
-  return (hits + NGRAM_PRIOR * (double)prior[length - 1][rank]) / (tries + NGRAM_PRIOR);
+static double probability(const drafter *d, const guess *g) {
+  double hits = d->hits[g->length - 1][g->kase], tries = d->tries[g->length - 1][g->kase];
+  return (hits + NGRAM_PRIOR * (double)prior[g->length - 1][g->kase]) / (tries + NGRAM_PRIOR);
 }
 
 /* Keeps the list in order of score; what came first stays first among equals. */
@@ -179,13 +203,13 @@ static void insert(draft_candidate *list, int32_t count, draft_candidate x) {
 }
 
 static int32_t ngram_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
-  guess list[NGRAM_RANKS];
+  guess list[NGRAM_GUESSES];
   ending x = ending_of(d, d->length, path, depth);
   int32_t found = look_up(d, &x, list), count = 0;
-  for (int32_t rank = 0; rank < found; rank++) {
-    double p = probability(d, list[rank].length, rank);
+  for (int32_t i = 0; i < found; i++) {
+    double p = probability(d, &list[i]);
     if (p < NGRAM_FLOOR) continue;
-    insert(out, count++, (draft_candidate){list[rank].token, (float)log(p)});
+    insert(out, count++, (draft_candidate){list[i].token, (float)log(p)});
   }
   return count;
 }

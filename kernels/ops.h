@@ -6,13 +6,19 @@
  *
  * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
  * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit
- * for bit: linear, quantised weight and activations: blocks of 32 inputs ascending; acc = fma(d * dx,
- * (float)isum, acc); with a minimum, then acc = fma(m, sum_dx, acc) linear, otherwise: acc = fma(w[k], x[k],
- * acc), k ascending, w dequantised in f32 (Q4_1: fma(d, q, m)) sums of one vector (norm, softmax): 8 lanes,
- * element i in lane i mod 8, ascending; then the tree
- *       ((0+4)+(2+6))+((1+5)+(3+7))
- *   attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
- * by logical position; values acc = fma(e, v, acc) by logical position ascending; at last acc * (1 / sum)
+ * for bit:
+ * - linear, quantised weight and activations: blocks of 32 inputs ascending;
+ *   acc = fma(d * dx, (float)isum, acc), where isum is the block's exact integer sum of weight * q8: Q4_0 of
+ *   (nibble - 8) * q8, which is the sum of nibble * q8 less 8 * total; Q4_1 of nibble * q8, and then
+ *   acc = fma(m, sum_dx, acc)
+ * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32 (Q4_0: d * (nibble - 8),
+ *   Q4_1: fma(d, nibble, m))
+ * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
+ *   ((0+4)+(2+6))+((1+5)+(3+7))
+ * - attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
+ *   by logical position; values acc = fma(e, v, acc) by logical position ascending; at last
+ *   acc * (1 / sum)
+ *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
 
@@ -26,22 +32,25 @@
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 
-typedef enum { OPS_F32, OPS_F16, OPS_BF16, OPS_Q4_1, OPS_Q8_0, OPS_TYPE_COUNT } ops_type;
+typedef enum { OPS_F32, OPS_F16, OPS_BF16, OPS_Q4_0, OPS_Q4_1, OPS_Q8_0, OPS_TYPE_COUNT } ops_type;
 
-/* A matrix as the device keeps it (`pack`). columns is a multiple of OPS_BLOCK for Q4_1 and Q8_0. */
+/* A matrix as the device keeps it (`pack`). columns is a multiple of OPS_BLOCK for Q4_0, Q4_1 and
+ * Q8_0. */
 typedef struct ops_weight {
   ops_type type;
   int32_t rows, columns; /* outputs, inputs */
   const void *data;
 } ops_weight;
 
-/* Activations: f32 [rows][columns] and, after `quantize`, their int8 form by blocks of OPS_BLOCK. */
+/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK, which whoever
+ * writes an ops_act fills. */
 typedef struct ops_act {
   int32_t columns;
   float *f32;   /* [rows][columns] */
   int8_t *q8;   /* [rows][columns], in [-127, 127]; NULL: f32 math */
   float *scale; /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
-  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * sum of the block's q8 */
+  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * total */
+  int32_t *total; /* [rows][columns / OPS_BLOCK]: sum of the block's q8 */
 } ops_act;
 
 typedef struct ops_linear {
@@ -50,21 +59,35 @@ typedef struct ops_linear {
   bool add; /* y += instead of y = */
 } ops_linear;
 
+/* How a row's token follows from its logits z: the largest z * scale + noise, where scale is 0 the largest z;
+ * ties: the lowest id; a NaN and -infinity are never chosen, 0 where nothing else is left. The noise of
+ * (seed, choice, position, id) is defined in common/base/noise.h. */
+typedef struct ops_choice {
+  float scale; /* 1 / temperature, or 0: no noise */
+  uint64_t seed;
+  uint32_t choice, position; /* position: of the token being chosen */
+} ops_choice;
+
 typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
 
 typedef struct ops_kv_shape {
   ops_kv_type type;
   int32_t layers, kv_heads, head_dim;
   int32_t context; /* rows of a sequence, a multiple of OPS_TILE */
-  int32_t stage;   /* rows of its staging area */
+  int32_t stage;   /* rows of its staging area, a multiple of OPS_TILE */
 } ops_kv_shape;
 
 /* One sequence. Elements are of the shape's type.
- * keys   [layers][kv_heads][context / OPS_TILE][head_dim][OPS_TILE]    values
- * [layers][kv_heads][context][head_dim] stage_keys, stage_values [layers][kv_heads][stage][head_dim], or NULL
- * before the first stage. */
+ * keys          [layers][kv_heads][context / OPS_TILE][head_dim][OPS_TILE]
+ * values        [layers][kv_heads][context][head_dim]
+ * stage_keys    [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL before the first stage
+ * stage_values  [layers][kv_heads][stage][head_dim], NULL before the first stage */
 typedef struct ops_kv {
   void *keys, *values, *stage_keys, *stage_values;
+  /* What a commit has left to the sequence's next forward: staging slots late_path[0..late) are committed rows
+   * late_at... `rope_store` copies them, of its layer, before it writes a row: attention needs the same lines anyhow. */
+  const int32_t *late_path;
+  int32_t late, late_at;
 } ops_kv;
 
 /* A row of a forward. Its keys are committed [0, length), then the staging slots path[0..path_count), root
@@ -85,7 +108,8 @@ typedef struct ops_counters {
 typedef struct ops ops;
 
 typedef struct ops_table {
-  const char *name; /* "c", "avx2" */
+  const char *name;   /* "c", "avx2", "avx-vnni", "avx512" */
+  const char *layout; /* of packed matrices, e.g. "cpu1": another one where a packed form is another */
 
   /* Bytes of a packed matrix, a multiple of 64; 0 when they do not fit size_t. */
   size_t (*packed_bytes)(ops_type type, int32_t rows, int32_t columns);
@@ -99,10 +123,13 @@ typedef struct ops_table {
   /* y->f32[i] = x[index[i]] / sqrt(mean of squares + eps) * w; index NULL: i. */
   void (*norm)(ops *o, const float *x, const int32_t *index, int32_t count, const float *w, float eps,
                ops_act *y);
-  /* Fills q8, scale and sum from f32; nothing when q8 is NULL. */
+  /* Fills the int8 form from f32, for what no op has written. */
   void (*quantize)(ops *o, ops_act *x, int32_t count);
   /* Several matrices over the same `count` rows of x. */
   void (*linear)(ops *o, const ops_linear *jobs, int32_t job_count, const ops_act *x, int32_t count);
+  /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
+  void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
+                 int32_t *ids);
   /* Rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
    * and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where path_count
    * is 0. rope [count][2][rope_dim]: cosines, each twice; then sines as (-s, s). Pairs are (2i, 2i + 1). */
@@ -136,8 +163,13 @@ struct ops {
   int32_t threads; /* >= 1, the caller's included */
 };
 
-typedef enum { OPS_CPU_C, OPS_CPU_AVX2 } ops_cpu_isa;
+/* Instruction sets, the better ones last. AVX_VNNI: AVX2 with its dot products of bytes; AVX512: F, BW, DQ, VL and
+ * VNNI. */
+typedef enum { OPS_CPU_C, OPS_CPU_AVX2, OPS_CPU_AVX_VNNI, OPS_CPU_AVX512, OPS_CPU_ISA_COUNT } ops_cpu_isa;
 
 bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
 /* threads in [1, OPS_THREADS_MAX]. NULL: out of memory or threads, or the processor lacks the isa. */
 ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads);
+/* Of an instance of ops_cpu_open, by the thread that calls its ops: that one on processor cpus[0] alone from now on, its
+ * other threads on cpus[i % count]. False: the system refuses one. */
+bool ops_cpu_pin(ops *o, const int32_t *cpus, int32_t count);

@@ -1,4 +1,5 @@
 /* ops_cpu.c - the op table of the CPU: cuts each op into chunks for the pool and calls the kernels. */
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/pool.h"
 
@@ -12,14 +13,17 @@
 #endif
 
 #define LINEAR_CHUNKS_A_THREAD 3     /* of one op: enough that a late thread costs little */
+#define ATTENTION_CHUNKS_A_THREAD 2
 #define SMALL_WORK             16384 /* elements below which waking another thread costs more than it saves */
-#define VARIANT_MAX            32
+#define VARIANT_MAX            48
+#define COMMIT_LINE            64 /* bytes that are fetched at once */
 
 typedef struct ops_cpu {
   ops base;
   const cpu_kernels *kernels;
   pool *pool;
-  char variants[2][CPU_ROWS_MAX + 1][VARIANT_MAX]; /* [more rows than one tile][rows left] */
+  cpu_winner *winners; /* [threads][CHOOSE_ROWS] */
+  char variants[CPU_ROWS_MAX + 1][2][VARIANT_MAX]; /* [rows of the last tile][the others have one more] */
 } ops_cpu;
 
 static ops_cpu *cpu_of(ops *o) {
@@ -39,7 +43,7 @@ static void run_rows(ops_cpu *c, int32_t rows, int64_t elements, pool_body *body
   }
 }
 
-/* --- embed, norm, quantize, swiglu, argmax: one row a chunk --- */
+/* --- embed, norm, quantize, swiglu, argmax: one row a chunk; who writes activations writes their int8 form --- */
 
 typedef struct embed_job {
   const ops_row *rows;
@@ -60,6 +64,13 @@ static void op_embed(ops *o, const ops_row *rows, int32_t count, const ops_weigh
   run_rows(cpu_of(o), count, (int64_t)count * w->columns, embed_row, &j);
 }
 
+/* The int8 form of inputs [first, first + count) of a row, whole blocks. */
+static void quantize_part(const cpu_kernels *k, ops_act *x, int32_t row, int32_t first, int32_t count) {
+  if (!x->q8) return;
+  size_t at = (size_t)row * (size_t)x->columns + (size_t)first, block = at / OPS_BLOCK;
+  k->quantize(x->q8 + at, x->scale + block, x->sum + block, x->total + block, x->f32 + at, count);
+}
+
 typedef struct norm_job {
   const cpu_kernels *k;
   const float *x, *w;
@@ -73,6 +84,7 @@ static void norm_row(void *context, int32_t i, int32_t thread) {
   const norm_job *j = context;
   size_t n = (size_t)j->y->columns, from = (size_t)(j->index ? j->index[i] : i);
   j->k->norm(j->y->f32 + (size_t)i * n, j->x + from * n, j->w, j->y->columns, j->eps);
+  quantize_part(j->k, j->y, i, 0, j->y->columns);
 }
 
 static void op_norm(ops *o, const float *x, const int32_t *index, int32_t count, const float *w, float eps,
@@ -90,8 +102,7 @@ typedef struct act_job {
 static void quantize_row(void *context, int32_t i, int32_t thread) {
   (void)thread;
   const act_job *j = context;
-  size_t n = (size_t)j->x->columns, row = (size_t)i * n, block = row / OPS_BLOCK;
-  j->k->quantize(j->x->q8 + row, j->x->scale + block, j->x->sum + block, j->x->f32 + row, j->x->columns);
+  quantize_part(j->k, j->x, i, 0, j->x->columns);
 }
 
 static void op_quantize(ops *o, ops_act *x, int32_t count) {
@@ -105,6 +116,7 @@ static void swiglu_row(void *context, int32_t i, int32_t thread) {
   const act_job *j = context;
   size_t row = (size_t)i * (size_t)j->x->columns;
   j->k->swiglu(j->x->f32 + row, j->gate + row, j->up + row, j->x->columns);
+  quantize_part(j->k, j->x, i, 0, j->x->columns);
 }
 
 static void op_swiglu(ops *o, const float *gate, const float *up, int32_t count, ops_act *y) {
@@ -147,25 +159,43 @@ static cpu_linear *linear_kernel(const cpu_kernels *k, const ops_act *x, ops_typ
   return quantised ? quantised : k->linear_f32[type];
 }
 
+/* Inlined, so that the copy of a full group, whose width is a constant, is a few instructions. */
+static inline void put_row(float *y, const float *out, int32_t width, bool add) {
+  if (!add) {
+    memcpy(y, out, (size_t)width * sizeof *y);
+    return;
+  }
+  for (int32_t r = 0; r < width; r++) y[r] += out[r];
+}
+
 static void put_outputs(const ops_linear *l, int32_t group, int32_t row, int32_t rows, const float *out) {
   int32_t width = min_i32(OPS_GROUP, l->w->rows - group * OPS_GROUP);
-  for (int32_t t = 0; t < rows; t++, out += OPS_GROUP) {
-    float *y = l->y + (size_t)(row + t) * (size_t)l->w->rows + (size_t)group * OPS_GROUP;
-    if (!l->add) {
-      memcpy(y, out, (size_t)width * sizeof *y);
-      continue;
-    }
-    for (int32_t r = 0; r < width; r++) y[r] += out[r];
+  float *y = l->y + (size_t)row * (size_t)l->w->rows + (size_t)group * OPS_GROUP;
+  for (int32_t t = 0; t < rows; t++, out += OPS_GROUP, y += l->w->rows) {
+    if (width == OPS_GROUP)
+      put_row(y, out, OPS_GROUP, l->add);
+    else
+      put_row(y, out, width, l->add);
   }
+}
+
+/* Rows are cut into as few tiles as the kernel allows, of nearly equal size, the larger ones first. */
+static int32_t tile_count(const cpu_kernels *k, int32_t rows) {
+  return (rows + k->rows_max - 1) / k->rows_max;
+}
+
+static int32_t tile_begin(int32_t rows, int32_t tiles, int32_t i) {
+  return rows / tiles * i + min_i32(i, rows % tiles);
 }
 
 static void linear_group(const linear_job *j, const ops_linear *l, int32_t group) {
   const uint8_t *data =
       (const uint8_t *)l->w->data + (size_t)group * cpu_group_bytes(l->w->type, l->w->columns);
   cpu_linear *kernel = linear_kernel(j->k, j->x, l->w->type);
-  _Alignas(32) float out[CPU_ROWS_MAX * OPS_GROUP];
-  for (int32_t row = 0; row < j->count; row += j->k->rows_max) {
-    int32_t rows = min_i32(j->k->rows_max, j->count - row);
+  _Alignas(64) float out[CPU_ROWS_MAX * OPS_GROUP];
+  int32_t tiles = tile_count(j->k, j->count);
+  for (int32_t i = 0; i < tiles; i++) {
+    int32_t row = tile_begin(j->count, tiles, i), rows = tile_begin(j->count, tiles, i + 1) - row;
     kernel(data, j->x, row, rows, out);
     put_outputs(l, group, row, rows, out);
   }
@@ -194,6 +224,87 @@ static void op_linear(ops *o, const ops_linear *jobs, int32_t job_count, const o
   pool_run(cpu_of(o)->pool, j.chunks, linear_chunk, &j);
 }
 
+/* --- choose: as linear, but a chunk's outputs stay in a panel until each row's winner has met them --- */
+
+#define CHOOSE_ROWS  128                            /* rows whose winners a thread has room for */
+#define PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP) /* little enough for a first-level cache */
+
+typedef struct choose_job {
+  const cpu_kernels *k;
+  const ops_weight *w;
+  const ops_act *x;
+  const ops_choice *choices; /* of rows [first, first + count) */
+  int32_t first, count, chunks;
+  cpu_winner *winners; /* [threads][CHOOSE_ROWS] */
+} choose_job;
+
+/* Rows [row, row + rows) of x meet the outputs of groups [g, end); winners: of these rows. */
+static void choose_panel(const choose_job *j, int32_t g, int32_t end, int32_t row, int32_t rows,
+                         cpu_winner *winners) {
+  _Alignas(64) float panel[PANEL_FLOATS];
+  cpu_linear *kernel = linear_kernel(j->k, j->x, j->w->type);
+  size_t bytes = cpu_group_bytes(j->w->type, j->w->columns);
+  const uint8_t *data = (const uint8_t *)j->w->data + (size_t)g * bytes;
+  int32_t stride = rows * OPS_GROUP, first = g * OPS_GROUP;
+  for (float *out = panel; g < end; g++, data += bytes, out += stride)
+    kernel(data, j->x, j->first + row, rows, out);
+  int32_t n = min_i32(end * OPS_GROUP, j->w->rows) - first;
+  for (int32_t t = 0; t < rows; t++)
+    j->k->challenge(panel + t * OPS_GROUP, stride, first, n, &j->choices[row + t], &winners[row + t]);
+}
+
+/* A thread keeps its winners over its chunks: the better they are, the less noise is made. */
+static void choose_chunk(void *context, int32_t chunk, int32_t thread) {
+  const choose_job *j = context;
+  int32_t groups = group_count(j->w), tiles = tile_count(j->k, j->count);
+  int32_t g = (int32_t)((int64_t)chunk * groups / j->chunks);
+  int32_t end = (int32_t)((int64_t)(chunk + 1) * groups / j->chunks);
+  int32_t step =
+      PANEL_FLOATS / (tile_begin(j->count, tiles, 1) * OPS_GROUP); /* the first tile is the largest */
+  for (; g < end; g += step) {
+    for (int32_t i = 0; i < tiles; i++) {
+      int32_t row = tile_begin(j->count, tiles, i), rows = tile_begin(j->count, tiles, i + 1) - row;
+      choose_panel(j, g, min_i32(g + step, end), row, rows, j->winners + (size_t)thread * CHOOSE_ROWS);
+    }
+  }
+}
+
+/* Which thread found what does not show: the best of all is one. */
+static int32_t choose_best(const ops_cpu *c, int32_t row) {
+  cpu_winner best = CPU_NOBODY;
+  for (int32_t t = 0; t < c->base.threads; t++) {
+    const cpu_winner *w = &c->winners[t * CHOOSE_ROWS + row];
+    cpu_winner_meet(&best, w->value, w->id);
+  }
+  return best.id == CPU_NOBODY.id ? 0 : best.id;
+}
+
+static void choose_rows(ops_cpu *c, choose_job *j, int32_t *ids) {
+  for (int32_t t = 0; t < c->base.threads; t++)
+    for (int32_t i = 0; i < j->count; i++) c->winners[t * CHOOSE_ROWS + i] = CPU_NOBODY;
+  pool_run(c->pool, j->chunks, choose_chunk, j);
+  for (int32_t i = 0; i < j->count; i++) ids[i] = choose_best(c, i);
+}
+
+static void op_choose(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
+                      int32_t *ids) {
+  assert(w->columns == x->columns);
+  for (int32_t i = 0; i < count; i++) assert(choices[i].scale >= 0);
+  ops_cpu *c = cpu_of(o);
+  int32_t chunks = o->threads == 1 ? 1 : min_i32(group_count(w), o->threads * LINEAR_CHUNKS_A_THREAD);
+  for (int32_t first = 0; first < count; first += CHOOSE_ROWS) {
+    choose_job j = {.k = c->kernels,
+                    .w = w,
+                    .x = x,
+                    .choices = choices + first,
+                    .first = first,
+                    .count = min_i32(CHOOSE_ROWS, count - first),
+                    .chunks = chunks,
+                    .winners = c->winners};
+    choose_rows(c, &j, ids + first);
+  }
+}
+
 /* --- the cache --- */
 
 static size_t element_bytes(ops_kv_type type) {
@@ -210,10 +321,12 @@ static void *element_at(const ops_kv_shape *s, void *p, size_t i) {
   return (uint8_t *)p + i * element_bytes(s->type);
 }
 
-/* Index in a head's committed keys of component 0 of the key at `position`; components lie OPS_TILE apart. */
-static size_t key_index(const ops_kv_shape *s, int32_t position) {
-  return (size_t)(position / OPS_TILE) * (size_t)s->head_dim * OPS_TILE + (size_t)(position % OPS_TILE);
+/* Index in a head's keys of component 0 of the key in `slot`; components lie OPS_TILE apart. */
+static size_t key_index(const ops_kv_shape *s, int32_t slot) {
+  return (size_t)(slot / OPS_TILE) * (size_t)s->head_dim * OPS_TILE + (size_t)(slot % OPS_TILE);
 }
+
+static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count);
 
 typedef struct store_job {
   const cpu_kernels *k;
@@ -237,10 +350,7 @@ static void store_head(const store_job *j, int32_t i, int32_t head, const float 
   void *keys = area_at(s, staged ? r->kv->stage_keys : r->kv->keys, area, j->layer, head);
   void *values = area_at(s, staged ? r->kv->stage_values : r->kv->values, area, j->layer, head);
   size_t row = (size_t)(staged ? r->path[r->path_count - 1] : r->position), at = row * (size_t)s->head_dim;
-  if (staged)
-    j->k->store(s->type, element_at(s, keys, at), 1, key, s->head_dim);
-  else
-    j->k->store(s->type, element_at(s, keys, key_index(s, r->position)), OPS_TILE, key, s->head_dim);
+  j->k->store(s->type, element_at(s, keys, key_index(s, (int32_t)row)), OPS_TILE, key, s->head_dim);
   j->k->store(s->type, element_at(s, values, at), 1, value, s->head_dim);
 }
 
@@ -267,6 +377,7 @@ static void op_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const op
                           const float *v) {
   store_job j = {cpu_of(o)->kernels, s, layer, heads, rope_dim, rows, rope, k, v, q};
   for (int32_t i = 0; i < count; i++) o->counters.staged_writes += rows[i].path_count > 0;
+  commit_late(cpu_of(o), s, layer, rows, count);
   run_rows(cpu_of(o), count, (int64_t)count * (heads + 2 * s->kv_heads) * s->head_dim, store_row, &j);
 }
 
@@ -274,52 +385,96 @@ typedef struct attention_job {
   const cpu_kernels *k;
   const ops_kv_shape *s;
   int32_t layer, heads, stride;
+  int32_t rows_each, count; /* rows of a chunk, of all */
   const ops_row *rows;
   const float *q;
   ops_act *y;
-  float *scratch; /* [threads][heads / kv_heads][stride] */
+  float *scratch; /* [threads][queries_max][stride] */
 } attention_job;
 
-static int32_t score_stride(const ops_kv_shape *s) {
-  return s->context + s->stage + 2 * OPS_TILE;
+/* Query heads that a kernel call may be given. */
+static int32_t queries_max(int32_t group) {
+  return group > CPU_QUERIES_MAX ? group : CPU_QUERIES_MAX;
 }
 
-static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
-  const attention_job *j = context;
+/* Blocks do not cross from the heads of one chunk to those of another. */
+static bool quantizes_heads(const attention_job *j) {
+  return j->heads / j->s->kv_heads * j->s->head_dim % OPS_BLOCK == 0;
+}
+
+/* Rows [row, row + count), of one sequence. */
+static void attend_rows(const attention_job *j, int32_t row, int32_t count, int32_t head, int32_t thread) {
   const ops_kv_shape *s = j->s;
-  int32_t i = chunk / s->kv_heads, head = chunk % s->kv_heads, group = j->heads / s->kv_heads;
-  size_t at = ((size_t)i * (size_t)j->heads + (size_t)(head * group)) * (size_t)s->head_dim;
-  const ops_row *r = &j->rows[i];
+  int32_t group = j->heads / s->kv_heads;
+  size_t row_floats = (size_t)j->heads * (size_t)s->head_dim;
+  size_t at = (size_t)row * row_floats + (size_t)(head * group) * (size_t)s->head_dim;
+  const ops_kv *kv = j->rows[row].kv;
   cpu_attention a = {
       .type = s->type,
       .head_dim = s->head_dim,
       .heads = group,
-      .length = r->length,
-      .path_count = r->path_count,
-      .path = r->path,
-      .keys = area_at(s, r->kv->keys, s->context, j->layer, head),
-      .values = area_at(s, r->kv->values, s->context, j->layer, head),
+      .rows = count,
+      .row = j->rows + row,
+      .keys = area_at(s, kv->keys, s->context, j->layer, head),
+      .values = area_at(s, kv->values, s->context, j->layer, head),
       .q = j->q + at,
       .y = j->y->f32 + at,
+      .row_floats = row_floats,
       .scale = 1.0f / sqrtf((float)s->head_dim),
-      .scores = j->scratch + (size_t)thread * (size_t)group * (size_t)j->stride,
+      .scores = j->scratch + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
       .stride = j->stride,
+      .stage = s->stage,
   };
-  if (r->path_count > 0) {
-    a.stage_keys = area_at(s, r->kv->stage_keys, s->stage, j->layer, head);
-    a.stage_values = area_at(s, r->kv->stage_values, s->stage, j->layer, head);
+  if (kv->stage_keys) {
+    a.stage_keys = area_at(s, kv->stage_keys, s->stage, j->layer, head);
+    a.stage_values = area_at(s, kv->stage_values, s->stage, j->layer, head);
   }
   j->k->attention(&a);
+  if (!quantizes_heads(j)) return;
+  for (int32_t i = 0; i < count; i++)
+    quantize_part(j->k, j->y, row + i, head * group * s->head_dim, group * s->head_dim);
+}
+
+/* A few rows and one key-value head; where another sequence begins, another call. */
+static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
+  const attention_job *j = context;
+  int32_t head = chunk % j->s->kv_heads, row = chunk / j->s->kv_heads * j->rows_each;
+  int32_t end = min_i32(row + j->rows_each, j->count);
+  for (int32_t next = row; row < end; row = next) {
+    while (next < end && j->rows[next].kv == j->rows[row].kv) next++;
+    attend_rows(j, row, next - row, head, thread);
+  }
+}
+
+/* Rows that go through the keys together: as many as the kernels take, fewer where threads would go idle. */
+static int32_t rows_together(const ops_kv_shape *s, int32_t count, int32_t heads, int32_t threads) {
+  int32_t rows = CPU_QUERIES_MAX / (heads / s->kv_heads);
+  while (rows > 1 && (count + rows - 1) / rows * s->kv_heads < threads * ATTENTION_CHUNKS_A_THREAD) rows--;
+  return rows > 1 ? rows : 1;
 }
 
 static void op_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                          int32_t heads, const float *q, ops_act *y, float *scratch) {
-  attention_job j = {cpu_of(o)->kernels, s, layer, heads, score_stride(s), rows, q, y, scratch};
-  pool_run(cpu_of(o)->pool, count * s->kv_heads, attention_chunk, &j);
+  attention_job j = {
+      .k = cpu_of(o)->kernels,
+      .s = s,
+      .layer = layer,
+      .heads = heads,
+      .stride = cpu_score_stride(s),
+      .rows_each = rows_together(s, count, heads, o->threads),
+      .count = count,
+      .rows = rows,
+      .q = q,
+      .y = y,
+      .scratch = scratch,
+  };
+  int32_t groups = (count + j.rows_each - 1) / j.rows_each;
+  pool_run(cpu_of(o)->pool, groups * s->kv_heads, attention_chunk, &j);
+  if (!quantizes_heads(&j)) op_quantize(o, y, count);
 }
 
 static size_t op_attention_floats(const ops *o, const ops_kv_shape *s, int32_t heads) {
-  return (size_t)o->threads * (size_t)(heads / s->kv_heads) * (size_t)score_stride(s);
+  return (size_t)o->threads * (size_t)queries_max(heads / s->kv_heads) * (size_t)cpu_score_stride(s);
 }
 
 typedef struct commit_job {
@@ -329,40 +484,77 @@ typedef struct commit_job {
   int32_t count, length;
 } commit_job;
 
-static void commit_key(const ops_kv_shape *s, void *to, const void *from) {
-  for (size_t d = 0; d < (size_t)s->head_dim; d++) {
-    if (s->type == OPS_KV_F16)
-      ((uint16_t *)to)[d * OPS_TILE] = ((const uint16_t *)from)[d];
+/* Component d of `count` keys that will lie side by side in a tile: its cache lines are touched once. */
+static void commit_component(ops_kv_type type, void *to, const void *const *from, int32_t count, size_t d) {
+  for (int32_t i = 0; i < count; i++) {
+    if (type == OPS_KV_F16)
+      ((uint16_t *)to)[d * OPS_TILE + (size_t)i] = ((const uint16_t *)from[i])[d * OPS_TILE];
     else
-      ((float *)to)[d * OPS_TILE] = ((const float *)from)[d];
+      ((float *)to)[d * OPS_TILE + (size_t)i] = ((const float *)from[i])[d * OPS_TILE];
   }
 }
 
-static void commit_head(void *context, int32_t chunk, int32_t thread) {
-  (void)thread;
-  const commit_job *j = context;
+static void commit_keys(const commit_job *j, void *keys, void *stage_keys) {
   const ops_kv_shape *s = j->s;
-  int32_t layer = chunk / s->kv_heads, head = chunk % s->kv_heads;
-  void *keys = area_at(s, j->kv->keys, s->context, layer, head);
+  const void *from[OPS_TILE];
+  for (int32_t i = 0, run; i < j->count; i += run) {
+    int32_t to = j->length + i;
+    run = min_i32(j->count - i, OPS_TILE - to % OPS_TILE);
+    for (int32_t k = 0; k < run; k++) from[k] = element_at(s, stage_keys, key_index(s, j->path[i + k]));
+    void *tile = element_at(s, keys, key_index(s, to));
+    for (size_t d = 0; d < (size_t)s->head_dim; d++) commit_component(s->type, tile, from, run, d);
+  }
+}
+
+/* The lines of the tiles that are read and written, all of them on their way at once: the weights that a forward reads
+ * have pushed them out of the near caches. */
+static void commit_fetch(const commit_job *j, int32_t layer, int32_t head) {
+  const ops_kv_shape *s = j->s;
+  size_t bytes = OPS_TILE * (size_t)s->head_dim * element_bytes(s->type);
+  const uint8_t *to = (const uint8_t *)area_at(s, j->kv->keys, s->context, layer, head) +
+                      (size_t)(j->length / OPS_TILE) * bytes;
+  const uint8_t *from = (const uint8_t *)area_at(s, j->kv->stage_keys, s->stage, layer, head) +
+                        (size_t)(j->path[0] / OPS_TILE) * bytes;
+  for (size_t i = 0; i < bytes; i += COMMIT_LINE) {
+    __builtin_prefetch(from + i, 1); /* the next tree's rows go there */
+    __builtin_prefetch(to + i, 1);
+  }
+}
+
+static void commit_head(const commit_job *j, int32_t layer, int32_t head) {
+  const ops_kv_shape *s = j->s;
   void *values = area_at(s, j->kv->values, s->context, layer, head);
-  void *stage_keys = area_at(s, j->kv->stage_keys, s->stage, layer, head);
   void *stage_values = area_at(s, j->kv->stage_values, s->stage, layer, head);
   size_t dim = (size_t)s->head_dim;
-  for (int32_t i = 0; i < j->count; i++) {
-    size_t from = (size_t)j->path[i] * dim;
-    int32_t to = j->length + i;
-    commit_key(s, element_at(s, keys, key_index(s, to)), element_at(s, stage_keys, from));
-    memcpy(element_at(s, values, (size_t)to * dim), element_at(s, stage_values, from),
+  commit_keys(j, area_at(s, j->kv->keys, s->context, layer, head),
+              area_at(s, j->kv->stage_keys, s->stage, layer, head));
+  for (int32_t i = 0; i < j->count; i++)
+    memcpy(element_at(s, values, (size_t)(j->length + i) * dim), element_at(s, stage_values, (size_t)j->path[i] * dim),
            dim * element_bytes(s->type));
+}
+
+static void commit_layer(void *context, int32_t layer, int32_t thread) {
+  (void)thread;
+  const commit_job *j = context;
+  for (int32_t head = 0; head < j->s->kv_heads; head++) commit_fetch(j, layer, head);
+  for (int32_t head = 0; head < j->s->kv_heads; head++) commit_head(j, layer, head);
+}
+
+static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    const ops_kv *kv = rows[i].kv;
+    if (kv->late == 0 || (i > 0 && kv == rows[i - 1].kv)) continue;
+    commit_job j = {s, kv, kv->late_path, kv->late, kv->late_at};
+    commit_layer(&j, layer, 0);
+    c->base.counters.commit_copies += (uint64_t)kv->late;
   }
 }
 
 static void op_commit(ops *o, const ops_kv_shape *s, const ops_kv *kv, const int32_t *path, int32_t count,
                       int32_t length) {
   commit_job j = {s, kv, path, count, length};
-  int32_t chunks = s->layers * s->kv_heads;
   o->counters.commit_copies += (uint64_t)count * (uint64_t)s->layers;
-  run_rows(cpu_of(o), chunks, (int64_t)chunks * count * s->head_dim, commit_head, &j);
+  pool_run(cpu_of(o)->pool, s->layers, commit_layer, &j);
 }
 
 /* --- the rest --- */
@@ -385,8 +577,8 @@ static void op_parallel(ops *o, int32_t count, void (*body)(void *context, int32
 
 static const char *op_variant(const ops *o, int32_t rows) {
   const ops_cpu *c = (const ops_cpu *)o;
-  int32_t left = rows % c->kernels->rows_max;
-  return c->variants[rows >= c->kernels->rows_max][left];
+  int32_t tiles = tile_count(c->kernels, rows);
+  return c->variants[rows / tiles][rows % tiles != 0];
 }
 
 static int op_sync(ops *o) {
@@ -397,21 +589,25 @@ static int op_sync(ops *o) {
 static void op_close(ops *o) {
   if (!o) return;
   pool_close(cpu_of(o)->pool);
+  free(cpu_of(o)->winners);
   free(o);
 }
 
 #define OPS_CPU_TABLE(isa)                                                                                   \
   {                                                                                                          \
-    .name = isa, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = op_embed, .norm = op_norm,     \
-    .quantize = op_quantize, .linear = op_linear, .rope_store = op_rope_store, .attention = op_attention,    \
+    .name = isa, .layout = CPU_LAYOUT, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = op_embed, .norm = op_norm,     \
+    .quantize = op_quantize, .linear = op_linear, .choose = op_choose, .rope_store = op_rope_store, .attention = op_attention,    \
     .attention_floats = op_attention_floats, .swiglu = op_swiglu, .argmax = op_argmax, .commit = op_commit,  \
     .parallel = op_parallel, .variant = op_variant, .sync = op_sync, .close = op_close                       \
   }
 
-static const ops_table tables[] = {[OPS_CPU_C] = OPS_CPU_TABLE("c"), [OPS_CPU_AVX2] = OPS_CPU_TABLE("avx2")};
+static const ops_table tables[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = OPS_CPU_TABLE("c"),
+                                                    [OPS_CPU_AVX2] = OPS_CPU_TABLE("avx2"),
+                                                    [OPS_CPU_AVX_VNNI] = OPS_CPU_TABLE("avx-vnni"),
+                                                    [OPS_CPU_AVX512] = OPS_CPU_TABLE("avx512")};
 
 #if defined(__x86_64__)
-static const cpu_kernels *const kernels_by_isa[] = {&cpu_kernels_c, &cpu_kernels_avx2};
+static const cpu_kernels *const kernels_by_isa[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = &cpu_kernels_c, [OPS_CPU_AVX2] = &cpu_kernels_avx2, [OPS_CPU_AVX_VNNI] = &cpu_kernels_avx_vnni, [OPS_CPU_AVX512] = &cpu_kernels_avx512};
 
 /* Not every compiler's __builtin_cpu_supports knows F16C. */
 static bool has_f16c(void) {
@@ -419,28 +615,43 @@ static bool has_f16c(void) {
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+/* Nor AVX-VNNI: leaf 7, subleaf 1. */
+static bool has_avx_vnni(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
 bool ops_cpu_has(ops_cpu_isa isa) {
-  if (isa == OPS_CPU_C) return true;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+  switch (isa) {
+  case OPS_CPU_C:
+    return true;
+  case OPS_CPU_AVX2:
+    return avx2;
+  case OPS_CPU_AVX_VNNI:
+    return avx2 && has_avx_vnni();
+  case OPS_CPU_AVX512:
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vnni");
+  default:
+    return false;
+  }
 }
 #else
-static const cpu_kernels *const kernels_by_isa[] = {&cpu_kernels_c, NULL};
+static const cpu_kernels *const kernels_by_isa[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = &cpu_kernels_c};
 
 bool ops_cpu_has(ops_cpu_isa isa) {
   return isa == OPS_CPU_C;
 }
 #endif
 
-/* "avx2 x4 + avx2 x1": the kernel of the full tiles and of the rows left. */
+/* "avx2 x4", or "avx2 x4 + avx2 x3" where tiles of both sizes are used. */
 static void name_variants(ops_cpu *c) {
-  const cpu_kernels *k = c->kernels;
-  const char *full = k->variants[k->rows_max];
-  for (int32_t left = 0; left < k->rows_max; left++) {
-    snprintf(c->variants[0][left], VARIANT_MAX, "%s", k->variants[left]);
-    if (left == 0)
-      snprintf(c->variants[1][left], VARIANT_MAX, "%s", full);
-    else
-      snprintf(c->variants[1][left], VARIANT_MAX, "%s + %s", full, k->variants[left]);
+  const char *name = c->kernels->name;
+  for (int32_t rows = 1; rows <= c->kernels->rows_max; rows++) {
+    snprintf(c->variants[rows][0], VARIANT_MAX, "%s x%d", name, rows);
+    snprintf(c->variants[rows][1], VARIANT_MAX, "%s x%d + %s x%d", name, rows + 1, name, rows);
   }
 }
 
@@ -451,10 +662,15 @@ ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads) {
   c->base = (ops){.table = &tables[isa], .threads = threads};
   c->kernels = kernels_by_isa[isa];
   c->pool = pool_open(threads);
-  if (!c->pool) {
+  c->winners = aligned_alloc(64, (size_t)threads * CHOOSE_ROWS * sizeof *c->winners);
+  if (!c->pool || !c->winners) {
     op_close(&c->base);
     return NULL;
   }
   name_variants(c);
   return &c->base;
+}
+
+bool ops_cpu_pin(ops *o, const int32_t *cpus, int32_t count) {
+  return pool_pin(cpu_of(o)->pool, cpus, count);
 }

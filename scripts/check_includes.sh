@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 declare -A may=(
-  [kernels]=""
+  [kernels]="common/base"
   [common/base]=""
   [common/file]="common/base"
   [common/spec]="common/base"

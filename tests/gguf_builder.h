@@ -24,7 +24,7 @@ enum {
   GB_I64,
   GB_F64
 };
-enum { GB_TYPE_F32 = 0, GB_TYPE_Q4_1 = 3, GB_TYPE_Q8_0 = 8 };
+enum { GB_TYPE_F32 = 0, GB_TYPE_Q4_0 = 2, GB_TYPE_Q4_1 = 3, GB_TYPE_Q8_0 = 8 };
 
 typedef struct gguf_builder {
   uint8_t *bytes;
@@ -121,13 +121,25 @@ static inline void gb_tensor_at(gguf_builder *b, const char *name, uint32_t dims
   gb_number(b, offset, 8);
 }
 
+/* Bytes of 32 weights; of the plain types the most. */
+static inline uint64_t gb_block_bytes(uint32_t type) {
+  switch (type) {
+  case GB_TYPE_Q4_0:
+    return 18;
+  case GB_TYPE_Q4_1:
+    return 20;
+  case GB_TYPE_Q8_0:
+    return 34;
+  default:
+    return 32 * 4;
+  }
+}
+
 /* columns x rows (rows 0: a vector) of a readable type, after the tensors before it. */
 static inline void gb_tensor(gguf_builder *b, const char *name, uint64_t columns, uint64_t rows,
                              uint32_t type) {
   const uint64_t shape[2] = {columns, rows}, weights = columns * (rows ? rows : 1);
-  uint64_t bytes = type == GB_TYPE_Q4_1   ? weights / 32 * 20
-                   : type == GB_TYPE_Q8_0 ? weights / 32 * 34
-                                          : weights * 4;
+  uint64_t bytes = type == GB_TYPE_F32 ? weights * 4 : (weights + 31) / 32 * gb_block_bytes(type);
   b->data_size = (b->data_size + b->alignment - 1) / b->alignment * b->alignment;
   gb_tensor_at(b, name, rows ? 2 : 1, shape, type, b->data_size);
   b->data_size += bytes;

@@ -129,7 +129,7 @@ static inline void support_tiny_layer(gguf_builder *b, int32_t layer) {
       {"attn_v", SUPPORT_TINY_EMBED, SUPPORT_TINY_KV_HEADS * SUPPORT_TINY_DIM, GGUF_F16},
       {"attn_output", SUPPORT_TINY_HEADS * SUPPORT_TINY_DIM, SUPPORT_TINY_EMBED, GGUF_BF16},
       {"ffn_norm", SUPPORT_TINY_EMBED, 0, GGUF_F32},
-      {"ffn_gate", SUPPORT_TINY_EMBED, SUPPORT_TINY_FFN, GGUF_Q4_1},
+      {"ffn_gate", SUPPORT_TINY_EMBED, SUPPORT_TINY_FFN, GGUF_Q4_0},
       {"ffn_up", SUPPORT_TINY_EMBED, SUPPORT_TINY_FFN, GGUF_F32},
       {"ffn_down", SUPPORT_TINY_FFN, SUPPORT_TINY_EMBED, GGUF_Q8_0},
   };
@@ -152,7 +152,8 @@ static inline uint16_t support_random_half(uint32_t *state) {
 
 static inline void support_fill_tensor(const gguf_tensor *t, uint32_t *state) {
   uint8_t *p = (uint8_t *)(uintptr_t)t->data; /* the builder's own bytes */
-  size_t block = t->type == GGUF_Q4_1 ? 20 : t->type == GGUF_Q8_0 ? 34 : t->type == GGUF_F32 ? 4 : 2;
+  size_t plain = t->type == GGUF_F32 ? 4 : t->type == GGUF_F16 || t->type == GGUF_BF16 ? 2 : 0;
+  size_t block = plain ? plain : gb_block_bytes(t->type);
   for (size_t at = 0; at < t->bytes; at += block) {
     uint16_t half = support_random_half(state), small = (uint16_t)(half - (3 << 10));
     for (size_t i = 0; i < block; i++) p[at + i] = (uint8_t)support_random(state);

@@ -1,8 +1,10 @@
 /* libs: target */
 /* The engine against plain decoding done here, by the model and the sampler alone. */
 #include "target_worker/engine.h"
+#include "tests/count_malloc.h"
 #include "tests/model_support.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -140,6 +142,10 @@ static const sampler_options samplings[] = {
      .repeat_penalty = 1.3f,
      .seed = 1234567890123u,
      .choice = 2},
+    {.temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .seed = 99, .choice = 1}, /* no logits are kept */
+    {.temperature = 0, .top_p = 0.5f, .top_k = 3, .repeat_penalty = 1}, /* nor here: greedy wants no filter */
+    {.temperature = 1.5f, .top_p = 1, .top_k = SUPPORT_TINY_VOCAB, .repeat_penalty = 1.0f, .seed = 3},
+    {.temperature = 0, .top_p = 1, .repeat_penalty = 1.2f},
 };
 
 /* Whatever stands in the trees, the tokens are those of plain decoding. */
@@ -177,6 +183,49 @@ static void trees_give_the_plain_tokens(void **state) {
   const engine_counters *n = engine_count(s->engine);
   assert_int_equal(n->tokens, n->forwards + n->accepted);
   assert_true(n->selfchecks > 10);
+  close_setup(s);
+}
+
+/* Which of `samplings` choose in the forward. */
+static void logits_are_kept_where_they_are_needed(void **state) {
+  (void)state;
+  static const bool kept[] = {false, true, true, false, false, false, true};
+  setup *s = open_setup(NULL);
+  for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
+    text t = make_text(s, samplings[k]);
+    prefill(s, &t, 0, 0, PROMPT - 1);
+    engine_job job = job_from(&t, 0, PROMPT - 1);
+    run(s, &job);
+    assert_int_equal(model_logits(s->model, 0, 0) != NULL, kept[k]);
+    job = job_from(&t, 0, PROMPT);
+    int32_t last = add_tree(&job, &t, 2);
+    run(s, &job);
+    assert_int_equal(model_logits(s->model, 0, last) != NULL, kept[k]);
+    assert_int_equal(model_choice(s->model, 0, last) >= 0, !kept[k]);
+  }
+  close_setup(s);
+}
+
+/* Plain and with trees, greedy and sampled. */
+static void a_round_allocates_nothing(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
+    text t = make_text(s, samplings[k]);
+    prefill(s, &t, 0, 0, PROMPT - 1);
+    unsigned long before = 0;
+    int32_t length = PROMPT;
+    for (int32_t i = 0; i < 20; i++) {
+      if (i == 4) before = malloc_calls(); /* the widest tree has been there */
+      engine_job job = job_from(&t, 0, length - 1);
+      add_tree(&job, &t, i % 4);
+      engine_result r = run(s, &job);
+      assert_tokens(&t, length, &r);
+      length += r.sampled_count;
+    }
+    assert_int_equal(malloc_calls() - before, 0);
+  }
+  assert_true(!COUNT_MALLOC || malloc_calls() > 0);
   close_setup(s);
 }
 
@@ -401,6 +450,85 @@ static void jobs_pass_through_the_thread_in_order(void **state) {
   close_setup(s);
 }
 
+/* --- turns: the next job comes from the engine's own thread --- */
+
+typedef struct turns {
+  setup *s;
+  const text *text;
+  int32_t length, last; /* of C; the turn that gives no job */
+  int given;
+  pthread_t thread; /* that of the turns */
+  bool wrong;
+  _Atomic bool idle;
+} turns;
+
+static bool take_turn(void *context, const engine_result *r, engine_job *next) {
+  turns *t = context;
+  if (t->given++ == 0) t->thread = pthread_self();
+  t->wrong |= !pthread_equal(t->thread, pthread_self()) || r->code != ERR_OK;
+  for (int32_t i = 0; i < r->sampled_count; i++) t->wrong |= r->sampled[i] != t->text->tokens[t->length + i];
+  t->length += r->sampled_count;
+  if (t->length >= t->last) {
+    atomic_store(&t->idle, true);
+    return false;
+  }
+  *next = job_from(t->text, 0, t->length - 1);
+  if (t->given % 2) add_node(next, 0, t->text->tokens[t->length]);
+  return true;
+}
+
+static engine *open_with_turns(setup *s, turns *t) {
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .turn = take_turn, .context = t};
+  engine *g;
+  err e;
+  engine_close(s->engine);
+  s->engine = NULL;
+  if (engine_open(&g, &o, &e)) fail_msg("%s", e.text);
+  return s->engine = g;
+}
+
+static void submit_prompt(engine *g, const text *t) {
+  engine_job job = {.kind = ENGINE_PREFILL, .count = PROMPT - 1};
+  memcpy(job.tokens, t->tokens, (PROMPT - 1) * sizeof *job.tokens);
+  assert_true(engine_submit(g, &job));
+}
+
+static void a_turn_gives_the_next_job(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  turns all = {.s = s, .text = &t, .length = PROMPT, .last = PROMPT + 60};
+  engine *g = open_with_turns(s, &all);
+  for (int round = 1; round <= 2; round++) { /* idle in between: woken by a job */
+    submit_prompt(g, &t);
+    while (!atomic_load(&all.idle)) usleep(10);
+    assert_false(all.wrong);
+    assert_in_range(all.length, all.last, all.last + 1);
+    atomic_store(&all.idle, false);
+    all.length = PROMPT;
+  }
+  engine_stop(g);
+  assert_int_equal(engine_count(g)->prefills, 2);
+  assert_false(pthread_equal(all.thread, pthread_self()));
+  close_setup(s);
+}
+
+/* However many jobs its turns would have. */
+static void stopping_ends_the_turns(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  turns all = {.s = s, .text = &t, .length = PROMPT, .last = PROMPT + OUTPUT};
+  engine *g = open_with_turns(s, &all);
+  submit_prompt(g, &t);
+  engine_stop(g);
+  int given = all.given;
+  assert_in_range(given, 1, OUTPUT / 2);
+  usleep(1000);
+  assert_int_equal(all.given, given);
+  close_setup(s);
+}
+
 static void closing_waits_for_the_jobs(void **state) {
   (void)state;
   setup *s = open_setup(NULL);
@@ -444,6 +572,8 @@ static void faults_are_parsed_strictly(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trees_give_the_plain_tokens),
+      cmocka_unit_test(logits_are_kept_where_they_are_needed),
+      cmocka_unit_test(a_round_allocates_nothing),
       cmocka_unit_test(plain_steps_touch_no_staging),
       cmocka_unit_test(a_longer_cache_is_rolled_back),
       cmocka_unit_test(a_shorter_cache_is_desync),
@@ -453,6 +583,8 @@ int main(void) {
       cmocka_unit_test(a_rollback_behind_the_back_is_seen),
       cmocka_unit_test(selfcheck_finds_a_wrong_token),
       cmocka_unit_test(jobs_pass_through_the_thread_in_order),
+      cmocka_unit_test(a_turn_gives_the_next_job),
+      cmocka_unit_test(stopping_ends_the_turns),
       cmocka_unit_test(closing_waits_for_the_jobs),
       cmocka_unit_test(faults_are_parsed_strictly),
   };

@@ -61,6 +61,7 @@ static gguf_builder good_file(uint32_t version) {
   gb_number(&b, GB_U8, 4), gb_number(&b, 2, 8), gb_number(&b, 7, 1), gb_number(&b, 8, 1);
   gb_number(&b, GB_STRING, 4), gb_number(&b, 1, 8), gb_string(&b, "x", 1);
   gb_tensor(&b, "vector", 5, 0, GB_TYPE_F32);
+  gb_tensor(&b, "nibbles", 96, 2, GB_TYPE_Q4_0);
   gb_tensor(&b, "matrix", 64, 3, GB_TYPE_Q8_0);
   b.data_size = (b.data_size + 31) / 32 * 32;
   gb_tensor_at(&b, "cube", 3, shape, GB_TYPE_Q4_1, b.data_size);
@@ -131,14 +132,16 @@ static void check_arrays(const gguf *g) {
 
 static void check_tensors(const gguf *g, const uint8_t *bytes, size_t size) {
   const gguf_tensor *t = gguf_tensor_find(g, "cube");
-  assert_int_equal(gguf_tensor_count(g), 3);
-  assert_ptr_equal(t, gguf_tensor_at(g, 2));
+  assert_int_equal(gguf_tensor_count(g), 4);
+  assert_ptr_equal(t, gguf_tensor_at(g, 3));
   assert_int_equal(t->type, GGUF_Q4_1);
   assert_int_equal(t->dims, 3);
   assert_true(t->shape[0] == 32 && t->shape[1] == 3 && t->shape[2] == 2 && t->shape[3] == 1);
   assert_int_equal(t->bytes, 120);
   assert_ptr_equal((const uint8_t *)t->data + t->bytes, bytes + size);
   assert_int_equal(gguf_tensor_find(g, "matrix")->bytes, 64 * 3 / 32 * 34);
+  assert_int_equal(gguf_tensor_find(g, "nibbles")->type, GGUF_Q4_0);
+  assert_int_equal(gguf_tensor_find(g, "nibbles")->bytes, 96 * 2 / 32 * 18);
   assert_int_equal(((const uint8_t *)gguf_tensor_find(g, "vector")->data - bytes) % 32, 0);
   assert_string_equal(gguf_type_name(t->type), "Q4_1");
   assert_null(gguf_tensor_find(g, "cub"));
@@ -285,11 +288,12 @@ static void test_refuses_every_wrong_field(void **state) {
 
 static void test_names_the_type_it_cannot_read(void **state) {
   (void)state;
-  static const char *const readable[] = {[0] = "F32", [1] = "F16", [3] = "Q4_1", [8] = "Q8_0", [30] = "BF16"};
+  static const char *const readable[] = {
+      [0] = "F32", [1] = "F16", [2] = "Q4_0", [3] = "Q4_1", [8] = "Q8_0", [30] = "BF16"};
   static const struct {
     uint32_t type;
     const char *name;
-  } some[] = {{2, "Q4_0"},    {6, "Q5_0"}, {10, "Q2_K"},  {14, "Q6_K"},
+  } some[] = {{7, "Q5_1"},    {6, "Q5_0"}, {10, "Q2_K"},  {14, "Q6_K"},
               {20, "IQ4_NL"}, {28, "F64"}, {35, "TQ2_0"}, {39, "MXFP4"}};
   static const uint64_t shape[] = {256};
   for (uint32_t type = 0; type < 64; type++) {

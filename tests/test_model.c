@@ -1,7 +1,10 @@
 /* libs: model */
 /* The model's interface on a small random model: what is refused, what is told, and what a run without a
  * draft leaves untouched. */
+#include "common/base/noise.h"
 #include "tests/model_support.h"
+
+#include <math.h>
 
 #define CONTEXT 64
 
@@ -114,6 +117,87 @@ static void logits_are_where_they_were_asked_for(void **state) {
   assert_int_equal(model_count(f->m).rows, 7);
 }
 
+/* What model.h says, of logits that were kept. */
+static int32_t choice_of(const model_sampling *s, const float *logits, int32_t position) {
+  const noise_source noise = {s->seed, s->choice, (uint32_t)position};
+  int32_t best = 0;
+  float most = -INFINITY;
+  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) {
+    float value = s->scale == 0 ? logits[t] : logits[t] * s->scale + noise_of(&noise, t);
+    if (value > most) most = value, best = t;
+  }
+  return best;
+}
+
+static const model_sampling samplings[] = {{0}, {1.25f, 42, 0}, {0.1f, 1ull << 63, 7}};
+
+/* Two equal sequences in one batch: one keeps its logits, the other chooses. */
+static void choices_are_those_of_the_logits(void **state) {
+  fixture *f = *state;
+  enum { ROUNDS = 60 };
+  const int32_t depths[] = {0, 1, 1, 2};
+  int distinct = 0;
+  uint32_t random = 5;
+  for (int round = 0; round < ROUNDS; round++) {
+    int32_t tokens[4];
+    for (int i = 0; i < 4; i++) tokens[i] = (int32_t)(support_random(&random) % SUPPORT_TINY_VOCAB);
+    kv_rollback(f->k, f->seq, round / 10);
+    kv_rollback(f->k, f->other, round / 10);
+    const model_sampling *sampling = &samplings[round % 3];
+    int keeps = round % 2, chooses = !keeps; /* either may come first */
+    model_segment s[2];
+    s[keeps] = append(f->seq, 3);
+    s[keeps].all_logits = true;
+    s[chooses] = append(f->other, 3);
+    s[chooses].sampling = sampling;
+    s[keeps].tokens = s[chooses].tokens = tokens;
+    assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
+    int32_t length = kv_length(f->k, f->seq);
+    assert_int_equal(model_choice(f->m, chooses, 2),
+                     choice_of(sampling, model_logits(f->m, keeps, 2), length));
+    assert_int_equal(model_choice(f->m, chooses, 1), -1);
+    assert_null(model_logits(f->m, chooses, 2));
+    assert_int_equal(model_argmax(f->m, chooses, 2), -1);
+    s[keeps] = tree(f->seq);
+    s[chooses] = tree(f->other);
+    s[chooses].sampling = sampling;
+    s[keeps].tokens = s[chooses].tokens = tokens;
+    assert_int_equal(kv_stage(f->k, f->seq, PARENTS, 4), ERR_OK);
+    assert_int_equal(kv_stage(f->k, f->other, PARENTS, 4), ERR_OK);
+    assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
+    for (int32_t row = 0; row < 4; row++) {
+      int32_t expected = choice_of(sampling, model_logits(f->m, keeps, row), length + depths[row] + 1);
+      assert_int_equal(model_choice(f->m, chooses, row), expected);
+      assert_int_equal(model_choice(f->m, keeps, row), -1);
+      assert_null(model_logits(f->m, chooses, row));
+      distinct += expected != model_argmax(f->m, keeps, row);
+    }
+    assert_int_equal(kv_commit(f->k, f->seq, (const int32_t[]){0, 2}, 2), ERR_OK);
+    assert_int_equal(kv_commit(f->k, f->other, (const int32_t[]){0, 2}, 2), ERR_OK);
+  }
+  assert_true(distinct > ROUNDS); /* noise decided */
+  assert_int_equal(model_count(f->m).logit_rows, ROUNDS * (3 + 1 + 8));
+}
+
+/* Where all rows choose, the memory for logits does not grow. */
+static void choosing_keeps_no_logits(void **state) {
+  fixture *f = *state;
+  model_segment s = append(f->seq, 20);
+  s.all_logits = true;
+  s.sampling = &samplings[1];
+  uint64_t calls = f->memory.calls[MEM_ACTIVATIONS];
+  assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
+  assert_int_equal(f->memory.calls[MEM_ACTIVATIONS], calls + 1); /* the scratch of attention */
+  for (int32_t row = 0; row < 20; row++) assert_true(model_choice(f->m, 0, row) >= 0);
+  s = append(f->other, 20);
+  s.all_logits = true;
+  size_t before = f->memory.bytes[MEM_ACTIVATIONS];
+  assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
+  assert_int_equal(f->memory.calls[MEM_ACTIVATIONS], calls + 2);
+  assert_int_equal(f->memory.bytes[MEM_ACTIVATIONS] - before, 20 * SUPPORT_TINY_VOCAB * sizeof(float));
+  assert_int_equal(model_choice(f->m, 0, 0), -1);
+}
+
 /* Counters of the op table and the allocator: nothing for speculation without a tree, and seen above 0 with
  * one. */
 static void off_means_untouched(void **state) {
@@ -183,6 +267,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(bad_batches_change_nothing, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(logits_are_where_they_were_asked_for, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(choices_are_those_of_the_logits, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(choosing_keeps_no_logits, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(off_means_untouched, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(it_tells_what_it_is, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(opening_tells_progress_and_refuses, open_fixture, close_fixture),

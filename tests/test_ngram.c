@@ -27,7 +27,7 @@ static int32_t ask(drafter *d, const int32_t *path, int32_t depth, draft_candida
   int32_t n = drafter_ngram.candidates(d, path, depth, list);
   assert_true(n >= 0 && n <= DRAFTER_CANDIDATES_MAX);
   for (int32_t i = 0; i < n; i++) {
-    assert_true(list[i].score <= 0 && list[i].score > -2); /* none below the floor */
+    assert_true(list[i].score <= 0 && list[i].score > -3.51F); /* none below the floor */
     for (int32_t j = 0; j < i; j++) {
       assert_int_not_equal(list[j].token, list[i].token);
       assert_true(list[j].score >= list[i].score);

@@ -1,6 +1,7 @@
 /* libs: model */
-/* Every op: the fast path against the C reference by memcmp; the C reference against plain computations in
- * double, written here from the definitions, within the error that f32 (or int8) must make. */
+/* Every op: each instruction set that this processor has against the C reference by memcmp; the C reference
+ * against plain computations in double, written here from the definitions, within the error that f32 (or
+ * int8) must make. */
 #include "common/model/rope.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/cpu_math.h"
@@ -15,7 +16,7 @@
 #define F32_EPS   0x1p-24
 #define ROUNDINGS 16 /* of a long sum: they cancel, the worst case does not happen */
 #define THREADS   3
-#define ROWS_MAX  19
+#define ROWS_MAX  33 /* two full tiles of the widest kernel and a row more */
 #define GUARD     64 /* bytes after an output that nobody may touch */
 
 static uint32_t random_state = 1;
@@ -35,19 +36,28 @@ static float *random_floats(size_t n) {
   return x;
 }
 
-/* The devices under test: [0] is the reference. */
-static ops *devices[2];
+/* The devices under test, one for each instruction set that this processor has: [0] is the reference. */
+#define DEVICES_MAX OPS_CPU_ISA_COUNT
+static ops *devices[DEVICES_MAX];
 static int32_t device_count;
 
 static int open_devices(void **state) {
   (void)state;
-  devices[0] = ops_cpu_open(OPS_CPU_C, 1);
-  device_count = 1;
-  if (ops_cpu_has(OPS_CPU_AVX2))
-    devices[device_count++] = ops_cpu_open(OPS_CPU_AVX2, THREADS);
-  else
-    print_message("this processor has no AVX2: the C reference alone is tested\n");
-  return devices[0] ? 0 : -1;
+  const char *const names[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = "C",
+                                                [OPS_CPU_AVX2] = "AVX2",
+                                                [OPS_CPU_AVX_VNNI] = "AVX-VNNI",
+                                                [OPS_CPU_AVX512] = "AVX-512"};
+  device_count = 0;
+  for (int isa = 0; isa < OPS_CPU_ISA_COUNT; isa++) {
+    if (!ops_cpu_has((ops_cpu_isa)isa)) {
+      print_message("not tested, this processor lacks it: %s\n", names[isa]);
+      continue;
+    }
+    ops *o = ops_cpu_open((ops_cpu_isa)isa, isa == OPS_CPU_C ? 1 : THREADS);
+    if (!o) return -1;
+    devices[device_count++] = o;
+  }
+  return device_count > 0 && strcmp(devices[0]->table->name, "c") == 0 ? 0 : -1;
 }
 
 static int close_devices(void **state) {
@@ -56,8 +66,10 @@ static int close_devices(void **state) {
   return 0;
 }
 
-static void assert_same(const void *a, const void *b, size_t bytes, const char *what) {
-  if (memcmp(a, b, bytes) != 0) fail_msg("%s: the fast path differs from the C reference", what);
+/* What device i computed is what the reference did. */
+static void assert_same(int32_t i, const void *got, const void *reference, size_t bytes, const char *what) {
+  if (memcmp(got, reference, bytes) != 0)
+    fail_msg("%s: %s differs from the C reference", what, devices[i]->table->name);
 }
 
 static void assert_near(double got, double expected, double bound, const char *what) {
@@ -86,8 +98,22 @@ static uint16_t random_half(void) {
   return (uint16_t)((random_bits() & 0x83ff) | (random_bits() % 13) << 10);
 }
 
-static size_t fill_q4_1(matrix *m, uint8_t *block, double *values) {
-  (void)m;
+/* One block of 32 weights and their values; returns its bytes. */
+typedef size_t fill_block(uint8_t *block, double *values);
+
+static size_t fill_q4_0(uint8_t *block, double *values) {
+  uint16_t d = random_half();
+  memcpy(block, &d, 2);
+  for (int i = 0; i < 16; i++) {
+    int low = (int)(random_bits() % 16), high = (int)(random_bits() % 16);
+    block[2 + i] = (uint8_t)(low | high << 4);
+    values[i] = half_value(d) * (low - 8);
+    values[16 + i] = half_value(d) * (high - 8);
+  }
+  return 18;
+}
+
+static size_t fill_q4_1(uint8_t *block, double *values) {
   uint16_t d = random_half(), min = random_half();
   memcpy(block, &d, 2);
   memcpy(block + 2, &min, 2);
@@ -111,6 +137,9 @@ static size_t fill_q8_0(uint8_t *block, double *values) {
   return 34;
 }
 
+static fill_block *const fill_by_type[OPS_TYPE_COUNT] = {
+    [OPS_Q4_0] = fill_q4_0, [OPS_Q4_1] = fill_q4_1, [OPS_Q8_0] = fill_q8_0};
+
 static size_t fill_plain(ops_type type, uint8_t *at, double *value) {
   uint32_t bits;
   float f = random_float();
@@ -133,10 +162,8 @@ static matrix make_matrix(ops_type type, int32_t rows, int32_t columns) {
   matrix m = {type, rows, columns, malloc(n * 4), malloc(n * sizeof(double))};
   uint8_t *at = m.file;
   for (size_t i = 0; i < n;) {
-    if (type == OPS_Q4_1)
-      at += fill_q4_1(&m, at, m.values + i), i += 32;
-    else if (type == OPS_Q8_0)
-      at += fill_q8_0(at, m.values + i), i += 32;
+    if (fill_by_type[type])
+      at += fill_by_type[type](at, m.values + i), i += 32;
     else
       at += fill_plain(type, at, m.values + i), i++;
   }
@@ -168,6 +195,7 @@ static ops_act make_act(int32_t rows, int32_t columns, bool int8) {
     a.q8 = calloc(n, 1);
     a.scale = calloc(n / OPS_BLOCK, 4);
     a.sum = calloc(n / OPS_BLOCK, 4);
+    a.total = calloc(n / OPS_BLOCK, 4);
   }
   return a;
 }
@@ -177,6 +205,7 @@ static void free_act(ops_act *a) {
   free(a->q8);
   free(a->scale);
   free(a->sum);
+  free(a->total);
 }
 
 /* |error| of one output: f32 rounding of every step, and half a step of every quantised activation. */
@@ -217,7 +246,7 @@ static void check_linear(const linear_case *c) {
   matrix m = make_matrix(c->type, c->rows, c->columns), second = make_matrix(c->type, 24, c->columns);
   ops_act x = make_act(ROWS_MAX, c->columns, c->int8);
   size_t n = (size_t)c->count * (size_t)c->rows, n2 = (size_t)c->count * 24;
-  float *before = random_floats(n), *y[2], *y2[2];
+  float *before = random_floats(n), *y[DEVICES_MAX], *y2[DEVICES_MAX];
   for (int32_t i = 0; i < device_count; i++) {
     ops *o = devices[i];
     ops_weight w = pack_matrix(o, &m), w2 = pack_matrix(o, &second);
@@ -232,12 +261,12 @@ static void check_linear(const linear_case *c) {
     free_weight(&w);
     free_weight(&w2);
   }
-  bool quantised = c->int8 && (c->type == OPS_Q4_1 || c->type == OPS_Q8_0);
+  bool quantised = c->int8 && fill_by_type[c->type];
   check_linear_values(&m, &x, c->count, y[0], c->add ? before : NULL, quantised);
   check_linear_values(&second, &x, c->count, y2[0], NULL, quantised);
-  if (device_count > 1) {
-    assert_same(y[0], y[1], n * sizeof *before, "linear");
-    assert_same(y2[0], y2[1], n2 * sizeof *before, "linear, first matrix");
+  for (int32_t i = 1; i < device_count; i++) {
+    assert_same(i, y[i], y[0], n * sizeof *before, "linear");
+    assert_same(i, y2[i], y2[0], n2 * sizeof *before, "linear, first matrix");
   }
   for (int32_t i = 0; i < device_count; i++) free(y[i]), free(y2[i]);
   free(before);
@@ -248,7 +277,7 @@ static void check_linear(const linear_case *c) {
 
 static void linear_agrees(void **state) {
   (void)state;
-  const int32_t rows[] = {1, 16, 37, 64}, columns[] = {32, 96, 576}, counts[] = {1, 2, 3, 4, 5, 8, ROWS_MAX};
+  const int32_t rows[] = {1, 16, 37, 64}, columns[] = {32, 96, 576}, counts[] = {1, 2, 3, 4, 7, 16, ROWS_MAX};
   int cases = 0;
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
     for (int int8 = 0; int8 < 2; int8++) {
@@ -261,33 +290,49 @@ static void linear_agrees(void **state) {
       }
     }
   }
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) { /* tiles of every size */
+    for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
+      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, 96, count});
+  }
   check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3}); /* columns that fill no block */
   check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4});
   check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8});
 }
 
+/* A block whose weights are all the same byte. */
+typedef struct extreme {
+  ops_type type;
+  size_t bytes, header; /* of the file's block */
+  uint8_t fill;
+} extreme;
+
+static void check_extreme(const extreme *c, int32_t signs) {
+  enum { ROWS = 16, COLUMNS = 64 };
+  matrix m = make_matrix(c->type, 16, COLUMNS);
+  ops_act x = make_act(ROWS, COLUMNS, true);
+  float y[DEVICES_MAX][ROWS * 16];
+  for (size_t b = 0; b < 16 * COLUMNS / OPS_BLOCK; b++)
+    memset(m.file + b * c->bytes + c->header, c->fill, c->bytes - c->header);
+  for (int32_t k = 0; k < ROWS * COLUMNS; k++) x.f32[k] = signs == 2 || (signs == 1 && k % 2) ? -1.0f : 1.0f;
+  for (int32_t i = 0; i < device_count; i++) {
+    ops_weight w = pack_matrix(devices[i], &m);
+    devices[i]->table->quantize(devices[i], &x, ROWS);
+    devices[i]->table->linear(devices[i], &(ops_linear){&w, y[i], false}, 1, &x, ROWS);
+    free_weight(&w);
+    assert_same(i, y[i], y[0], sizeof y[0], "linear at its extremes");
+  }
+  free_act(&x);
+  free_matrix(&m);
+}
+
 /* The largest sums that the formats allow: no 16-bit step of a fast path may saturate. */
 static void linear_takes_extremes(void **state) {
   (void)state;
-  for (int32_t pattern = 0; pattern < 8; pattern++) {
-    matrix m = make_matrix(pattern & 1 ? OPS_Q8_0 : OPS_Q4_1, 16, 64);
-    ops_act x = make_act(4, 64, true);
-    for (size_t i = 0; i < 4 * 64; i++) x.f32[i] = pattern & 4 && i % 2 ? -1.0f : 1.0f;
-    for (int32_t b = 0; b < 32; b++) {
-      uint8_t *block = m.file + (size_t)b * (pattern & 1 ? 34 : 20);
-      uint8_t fill = pattern & 1 ? (pattern & 2 ? 0x80 : 0x7f) : (pattern & 2 ? 0xf0 : 0xff);
-      memset(block + (pattern & 1 ? 2 : 4), fill, pattern & 1 ? 32 : 16);
-    }
-    float y[2][4 * 16];
-    for (int32_t i = 0; i < device_count; i++) {
-      ops_weight w = pack_matrix(devices[i], &m);
-      devices[i]->table->quantize(devices[i], &x, 4);
-      devices[i]->table->linear(devices[i], &(ops_linear){&w, y[i], false}, 1, &x, 4);
-      free_weight(&w);
-    }
-    if (device_count > 1) assert_same(y[0], y[1], sizeof y[0], "linear at its extremes");
-    free_act(&x);
-    free_matrix(&m);
+  const extreme cases[] = {{OPS_Q4_0, 18, 2, 0xff}, {OPS_Q4_0, 18, 2, 0x00}, {OPS_Q4_0, 18, 2, 0xf0},
+                           {OPS_Q4_1, 20, 4, 0xff}, {OPS_Q4_1, 20, 4, 0xf0}, {OPS_Q8_0, 34, 2, 0x7f},
+                           {OPS_Q8_0, 34, 2, 0x80}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int32_t signs = 0; signs < 3; signs++) check_extreme(&cases[i], signs); /* all +, mixed, all - */
   }
 }
 
@@ -307,6 +352,7 @@ static void another_summation_order_is_seen(void **state) {
     memcpy(turned.q8 + to * OPS_BLOCK, x.q8 + b * OPS_BLOCK, OPS_BLOCK);
     turned.scale[to] = x.scale[b];
     turned.sum[to] = x.sum[b];
+    turned.total[to] = x.total[b];
   }
   float y[3][OPS_GROUP];
   cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, y[0]);
@@ -356,7 +402,7 @@ static void norm_agrees(void **state) {
   for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++) {
     int32_t n = columns[c];
     float *x = random_floats((size_t)n * 5), *w = random_floats((size_t)n);
-    ops_act y[2];
+    ops_act y[DEVICES_MAX];
     for (int32_t i = 0; i < device_count; i++) {
       y[i] = make_act(3, n, false);
       devices[i]->table->norm(devices[i], x, index, 3, w, 1e-5f, &y[i]);
@@ -371,7 +417,8 @@ static void norm_agrees(void **state) {
         assert_near((double)y[0].f32[t * n + k], expected, fabs(expected) * F32_EPS * (n + 8), "norm");
       }
     }
-    if (device_count > 1) assert_same(y[0].f32, y[1].f32, (size_t)n * 3 * sizeof *x, "norm");
+    for (int32_t i = 1; i < device_count; i++)
+      assert_same(i, y[i].f32, y[0].f32, (size_t)n * 3 * sizeof *x, "norm");
     for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
     free(x);
     free(w);
@@ -385,32 +432,42 @@ static void make_awkward(float *x) { /* one block each: zero, subnormal, huge, i
   }
 }
 
-static void quantize_agrees(void **state) {
-  (void)state;
-  enum { ROWS = 6, COLUMNS = 160 };
-  ops_act x[2] = {make_act(ROWS, COLUMNS, true), make_act(ROWS, COLUMNS, true)};
-  memcpy(x[1].f32, x[0].f32, ROWS * COLUMNS * sizeof *x[0].f32);
-  for (int i = 0; i < 2; i++) make_awkward(x[i].f32 + (ROWS - 1) * COLUMNS);
-  for (int32_t i = 0; i < device_count; i++) devices[i]->table->quantize(devices[i], &x[i], ROWS);
-  for (int32_t b = 0; b < (ROWS - 1) * COLUMNS / OPS_BLOCK; b++) {
+static void check_quantised_values(const ops_act *x, int32_t first, int32_t last) {
+  for (int32_t b = first; b < last; b++) {
     int32_t total = 0;
     for (int32_t k = b * OPS_BLOCK; k < (b + 1) * OPS_BLOCK; k++) {
-      double scale = (double)x[0].scale[b];
-      total += x[0].q8[k];
-      assert_near(x[0].q8[k] * scale, (double)x[0].f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
+      double scale = (double)x->scale[b];
+      total += x->q8[k];
+      assert_near(x->q8[k] * scale, (double)x->f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
     }
-    assert_near((double)x[0].sum[b], (double)x[0].scale[b] * total, 1e-4, "sum of a block");
+    assert_int_equal(x->total[b], total);
+    assert_near((double)x->sum[b], (double)x->scale[b] * total, 1e-4, "sum of a block");
   }
+}
+
+static bool same_number(float a, float b) { /* a NaN has no bits to agree on */
+  return a == b || (isnan(a) && isnan(b));
+}
+
+static void quantize_agrees(void **state) {
+  (void)state;
+  enum { ROWS = 6, COLUMNS = 160, BLOCKS = ROWS * COLUMNS / OPS_BLOCK };
+  ops_act x[DEVICES_MAX];
+  for (int32_t i = 0; i < device_count; i++) {
+    x[i] = make_act(ROWS, COLUMNS, true);
+    memcpy(x[i].f32, x[0].f32, ROWS * COLUMNS * sizeof *x[0].f32);
+    make_awkward(x[i].f32 + (ROWS - 1) * COLUMNS);
+    devices[i]->table->quantize(devices[i], &x[i], ROWS);
+  }
+  check_quantised_values(&x[0], 0, BLOCKS - COLUMNS / OPS_BLOCK);
   for (int32_t k = 0; k < ROWS * COLUMNS; k++) assert_int_not_equal(x[0].q8[k], -128);
-  if (device_count > 1) {
-    assert_same(x[0].q8, x[1].q8, ROWS * COLUMNS, "quantize");
-    for (int32_t b = 0; b < ROWS * COLUMNS / OPS_BLOCK; b++) { /* a NaN has no bits to agree on */
-      assert_true(x[0].scale[b] == x[1].scale[b]);
-      assert_true(x[0].sum[b] == x[1].sum[b] || (isnan(x[0].sum[b]) && isnan(x[1].sum[b])));
-    }
+  for (int32_t i = 1; i < device_count; i++) {
+    assert_same(i, x[i].q8, x[0].q8, ROWS * COLUMNS, "quantize");
+    assert_same(i, x[i].total, x[0].total, BLOCKS * sizeof *x[0].total, "total of a block");
+    for (int32_t b = 0; b < BLOCKS; b++)
+      assert_true(same_number(x[i].scale[b], x[0].scale[b]) && same_number(x[i].sum[b], x[0].sum[b]));
   }
-  free_act(&x[0]);
-  free_act(&x[1]);
+  for (int32_t i = 0; i < device_count; i++) free_act(&x[i]);
 }
 
 static void swiglu_agrees(void **state) {
@@ -418,7 +475,7 @@ static void swiglu_agrees(void **state) {
   enum { ROWS = 12, COLUMNS = 1541 };
   float *gate = random_floats(ROWS * COLUMNS), *up = random_floats(ROWS * COLUMNS);
   for (int i = 0; i < 400; i++) gate[i] = (float)(i - 200); /* beyond what exp holds, both ways */
-  ops_act y[2];
+  ops_act y[DEVICES_MAX];
   for (int32_t i = 0; i < device_count; i++) {
     y[i] = make_act(ROWS, COLUMNS, false);
     devices[i]->table->swiglu(devices[i], gate, up, ROWS, &y[i]);
@@ -427,7 +484,8 @@ static void swiglu_agrees(void **state) {
     double g = (double)gate[i], expected = g / (1 + exp(-g)) * (double)up[i];
     assert_near((double)y[0].f32[i], expected, fabs(expected) * 1e-6 + 1e-35, "swiglu");
   }
-  if (device_count > 1) assert_same(y[0].f32, y[1].f32, ROWS * COLUMNS * sizeof *gate, "swiglu");
+  for (int32_t i = 1; i < device_count; i++)
+    assert_same(i, y[i].f32, y[0].f32, ROWS * COLUMNS * sizeof *gate, "swiglu");
   for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
   free(gate);
   free(up);
@@ -633,6 +691,75 @@ static void check_attention_values(const attention_case *c, const rows_data *d, 
   }
 }
 
+/* --- several rows at once --- */
+
+enum { B_SEQUENCES = 2, B_ROWS = 19 };
+
+/* Appended rows of one sequence, then a tree of another: row i's parent is about i / 2. */
+static void make_batch(cache *caches, int32_t committed, int32_t appended, ops_row *rows, int32_t *paths) {
+  for (int32_t i = 0; i < B_ROWS; i++) {
+    if (i < appended) {
+      rows[i] = (ops_row){.kv = &caches[0].kv, .position = committed + i, .length = committed + i + 1};
+      continue;
+    }
+    int32_t slot = i - appended, *path = paths + i * A_STAGE, count = 0;
+    if (slot > 0) {
+      const ops_row *parent = &rows[appended + (slot - 1) / 2];
+      count = parent->path_count;
+      memcpy(path, parent->path, (size_t)count * sizeof *path);
+    }
+    path[count++] = slot;
+    rows[i] = (ops_row){
+        .kv = &caches[1].kv, .position = committed + count - 1, .length = committed, .path_count = count, .path = path};
+  }
+}
+
+/* The rows in one batch give what each gives alone. */
+static void check_together(ops *o, const attention_case *c, int32_t appended) {
+  rows_data d = make_rows(c);
+  cache caches[B_SEQUENCES] = {make_cache(c), make_cache(c)};
+  int32_t paths[B_ROWS * A_STAGE], q_row = c->heads * c->head_dim, kv_row = c->kv_heads * c->head_dim;
+  ops_row rows[B_ROWS];
+  float *scratch = malloc(o->table->attention_floats(o, &caches[0].shape, c->heads) * sizeof *scratch);
+  float *together = malloc((size_t)(B_ROWS * q_row) * sizeof *together), *alone = malloc((size_t)q_row * 4);
+  for (int32_t p = 0; p < c->committed; p++) {
+    for (int32_t i = 0; i < B_SEQUENCES; i++) {
+      ops_row row = {.kv = &caches[i].kv, .position = p, .length = p + 1};
+      o->table->rope_store(o, &caches[i].shape, 1, &row, 1, c->heads, d.rope + p * 2 * c->rope_dim, c->rope_dim,
+                           alone, d.k + p * kv_row, d.v + p * kv_row);
+    }
+  }
+  make_batch(caches, c->committed, appended, rows, paths);
+  float *q = d.q, *rope = d.rope + c->committed * 2 * c->rope_dim;
+  o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, rope, c->rope_dim, q,
+                       d.k + c->committed * kv_row, d.v + c->committed * kv_row);
+  ops_act out = {.columns = q_row, .f32 = together}, one = {.columns = q_row, .f32 = alone};
+  o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, q, &out, scratch);
+  for (int32_t i = 0; i < B_ROWS; i++) {
+    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, q + i * q_row, &one, scratch);
+    if (memcmp(alone, together + i * q_row, (size_t)q_row * 4) != 0)
+      fail_msg("attention on %s: row %d of a batch gives other bits than alone", o->table->name, i);
+  }
+  free(alone);
+  free(together);
+  free(scratch);
+  for (int32_t i = 0; i < B_SEQUENCES; i++) free_cache(&caches[i]);
+  free_rows(&d);
+}
+
+static void rows_attend_together(void **state) {
+  (void)state;
+  const attention_case cases[] = {
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0},
+      {OPS_KV_F16, 14, 1, 16, 16, 33, 0}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0},
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (int32_t i = 0; i < device_count; i++) {
+      for (int32_t appended = 0; appended <= B_ROWS; appended += 6) check_together(devices[i], &cases[k], appended);
+    }
+  }
+}
+
 /* However many of the keys are committed and however many staged, and on every device: the same bits. */
 static void check_attention(const attention_case *c) {
   rows_data d = make_rows(c);
@@ -738,6 +865,7 @@ int main(void) {
       cmocka_unit_test(exp_is_accurate),
       cmocka_unit_test(rope_is_accurate),
       cmocka_unit_test(attention_agrees),
+      cmocka_unit_test(rows_attend_together),
       cmocka_unit_test(commit_moves_rows),
       cmocka_unit_test(the_rest_of_the_table),
   };

@@ -2,7 +2,7 @@
 /* Goldens: tests/golden/gumbel.json, made by make_gumbel.py with Python's decimal module. */
 #include "common/spec/sampler.h"
 
-#include "common/base/rng.h"
+#include "common/base/noise.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -601,9 +601,17 @@ static void a_pick_is_a_function(void **state) {
   sampler_free(other);
 }
 
-/* Noise past the bound would break the rule that skips tokens. */
-static void noise_has_a_bound(void **state) {
+/* Noise past a bound would break the rules that skip tokens. */
+static void noise_has_bounds(void **state) {
   (void)state;
+  float loosest = 0;
+  for (uint32_t x = 0; x < 1u << 23; x++) {
+    float g = noise_gumbel(x << 9 | (x & 511)), bound = noise_bound(x << 9 | (x >> 5 & 511));
+    if (g > bound || g >= NOISE_MAX || bound >= NOISE_MAX)
+      fail_msg("u %u: noise %g, bound %g", x, (double)g, (double)bound);
+    if (g > 5 && bound - g > loosest) loosest = bound - g;
+  }
+  assert_true(loosest > 0.06f && loosest < 0.07f);
   float most = -sampler_log(-sampler_log(philox_unit(0xffffffff)));
   float least = -sampler_log(-sampler_log(philox_unit(0)));
   assert_true(most > 16.63f && most < 16.64f);
@@ -678,6 +686,38 @@ static void a_tiny_temperature_is_greedy(void **state) {
 
 /* --- options --- */
 
+static void logits_are_needed_by_filters_and_rows(void **state) {
+  (void)state;
+  const int32_t token[] = {1};
+  const uint32_t mask[] = {3};
+  const sampler_row history = {.history = token, .history_count = 1},
+                    path = {.extra = token, .extra_count = 1}, bias = {.bias_tokens = token, .bias_count = 1},
+                    masked = {.mask = mask}, none = {0};
+  const struct {
+    sampler_options o;
+    const sampler_row *row;
+    bool needed;
+  } cases[] = {
+      {options(0, 0, 1, 0), &none, false},      {options(0, 5, 0.5f, 0.1f), &none, false},
+      {options(0.8f, 0, 1, 0), &none, false},   {options(0.8f, 0, 1, 0), &history, false},
+      {options(0.8f, 100, 1, 0), &none, false}, {options(0.8f, 99, 1, 0), &none, true},
+      {options(0.8f, 0, 0.9f, 0), &none, true}, {options(0.8f, 0, 1, 0.1f), &none, true},
+      {options(0, 0, 1, 0), &bias, true},       {options(0, 0, 1, 0), &masked, true},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_int_equal(sampler_needs_logits(&cases[i].o, cases[i].row, 100), cases[i].needed);
+  sampler_options o = options(0, 0, 1, 0);
+  o.repeat_penalty = 1.1f;
+  assert_false(sampler_needs_logits(&o, &none, 100));
+  assert_true(sampler_needs_logits(&o, &history, 100));
+  assert_true(sampler_needs_logits(&o, &path, 100));
+  assert_true(sampler_scale(&o) == 0);
+  o.temperature = SAMPLER_TEMPERATURE_MIN / 2;
+  assert_true(sampler_scale(&o) == 0);
+  o.temperature = 0.8f;
+  assert_true(sampler_scale(&o) == 1.25f);
+}
+
 static void options_have_ranges(void **state) {
   (void)state;
   static const struct {
@@ -725,7 +765,7 @@ int main(void) {
       cmocka_unit_test(golden_functions),
       cmocka_unit_test(golden_picks),
       cmocka_unit_test(functions_everywhere),
-      cmocka_unit_test(noise_has_a_bound),
+      cmocka_unit_test(noise_has_bounds),
       cmocka_unit_test(the_luckiest_token_wins),
       cmocka_unit_test(a_long_tail_counts),
       cmocka_unit_test(equal_sums_go_to_the_lowest_id),
@@ -740,6 +780,7 @@ int main(void) {
       cmocka_unit_test(penalty_counts_a_token_once),
       cmocka_unit_test(order_of_penalty_and_bias),
       cmocka_unit_test(a_pick_is_a_function),
+      cmocka_unit_test(logits_are_needed_by_filters_and_rows),
       cmocka_unit_test(options_have_ranges),
   };
   return cmocka_run_group_tests(tests, load, unload);

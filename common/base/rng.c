@@ -1,17 +1,15 @@
 #include "common/base/rng.h"
 
-#define ROUNDS 10
-
 static inline philox_block block_of(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
                                     uint32_t k1) {
-  for (int round = 0; round < ROUNDS; round++) {
-    uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+  for (int round = 0; round < PHILOX_ROUNDS; round++) {
+    uint64_t a = (uint64_t)PHILOX_M0 * c0, b = (uint64_t)PHILOX_M1 * c2;
     c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
     c1 = (uint32_t)b;
     c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
     c3 = (uint32_t)a;
-    k0 += 0x9E3779B9u; /* the golden ratio */
-    k1 += 0xBB67AE85u; /* sqrt(3) - 1 */
+    k0 += PHILOX_W0;
+    k1 += PHILOX_W1;
   }
   return (philox_block){{c0, c1, c2, c3}};
 }

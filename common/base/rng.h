@@ -6,6 +6,12 @@
 
 #include <stdint.h>
 
+#define PHILOX_ROUNDS 10
+#define PHILOX_M0     0xD2511F53u /* multipliers of the counter's words 0 and 2 */
+#define PHILOX_M1     0xCD9E8D57u
+#define PHILOX_W0     0x9E3779B9u /* what the key grows by: the golden ratio */
+#define PHILOX_W1     0xBB67AE85u /* sqrt(3) - 1 */
+
 typedef struct philox_block {
   uint32_t lane[4];
 } philox_block;

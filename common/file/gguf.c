@@ -58,7 +58,7 @@ typedef struct type_row {
 
 /* Every tensor type of ggml, so that a refusal can name what it met. */
 static const type_row TYPES[] = {
-    [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},         [2] = {"Q4_0", 0, 0},
+    [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},         [2] = {"Q4_0", 32, 18},
     [3] = {"Q4_1", 32, 20},      [4] = {"Q4_2", 0, 0},        [5] = {"Q4_3", 0, 0},
     [6] = {"Q5_0", 0, 0},        [7] = {"Q5_1", 0, 0},        [8] = {"Q8_0", 32, 34},
     [9] = {"Q8_1", 0, 0},        [10] = {"Q2_K", 0, 0},       [11] = {"Q3_K", 0, 0},
@@ -321,7 +321,7 @@ static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
   snprintf(number, sizeof number, "number %llu", (unsigned long long)type);
   return err_set(r->e, ERR_UNSUPPORTED,
                  "%s: tensor %s has type %s, which is not built here: use a model file with F32, F16, BF16, "
-                 "Q8_0 or Q4_1 tensors",
+                 "Q8_0, Q4_1 or Q4_0 tensors",
                  r->g->label, printable(text, t->name, strlen(t->name)), name ? name : number);
 }
 

@@ -11,7 +11,14 @@
 typedef struct gguf gguf;
 
 /* Numbers are the file format's. */
-typedef enum { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q4_1 = 3, GGUF_Q8_0 = 8, GGUF_BF16 = 30 } gguf_type;
+typedef enum {
+  GGUF_F32 = 0,
+  GGUF_F16 = 1,
+  GGUF_Q4_0 = 2,
+  GGUF_Q4_1 = 3,
+  GGUF_Q8_0 = 8,
+  GGUF_BF16 = 30
+} gguf_type;
 
 typedef struct gguf_tensor {
   const char *name; /* 1 to 255 printable ASCII characters, NUL-terminated, until close */

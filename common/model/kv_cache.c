@@ -14,6 +14,7 @@ typedef struct sequence {
   stage_state state;
   int32_t stage_count;
   int32_t parents[KV_STAGE_MAX];
+  int32_t late_path[KV_STAGE_MAX];
 } sequence;
 
 struct kv_cache {
@@ -115,6 +116,7 @@ static void drop_stage(kv_cache *k, sequence *s, int32_t kept) {
 void kv_release(kv_cache *k, int32_t seq) {
   sequence *s = sequence_of(k, seq);
   drop_stage(k, s, 0);
+  s->rows.late = 0;
   s->length = 0;
   s->used = false;
 }
@@ -178,7 +180,19 @@ static bool is_chain(const sequence *s, const int32_t *path, int32_t count) {
   return true;
 }
 
+void kv_settle(kv_cache *k, int32_t seq) {
+  ops_kv *r = &sequence_of(k, seq)->rows;
+  if (r->late) k->device->table->commit(k->device, &k->shape, r, r->late_path, r->late, r->late_at);
+  r->late = 0;
+}
+
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+  int rc = kv_commit_late(k, seq, path, count);
+  if (rc == ERR_OK) kv_settle(k, seq);
+  return rc;
+}
+
+int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
   sequence *s = sequence_of(k, seq);
   int rc = ERR_OK;
   if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN))
@@ -189,7 +203,13 @@ int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
     k->counters.refusals++;
     return rc;
   }
-  if (count > 0) k->device->table->commit(k->device, &k->shape, &s->rows, path, count, s->length);
+  assert(count == 0 || s->rows.late == 0); /* the forward of this stage has copied what was late before */
+  if (count > 0) {
+    memcpy(s->late_path, path, (size_t)count * sizeof *path);
+    s->rows.late_path = s->late_path;
+    s->rows.late_at = s->length;
+    s->rows.late = count;
+  }
   s->length += count;
   drop_stage(k, s, count);
   k->counters.committed_rows += (uint64_t)count;
@@ -203,6 +223,7 @@ int kv_rollback(kv_cache *k, int32_t seq, int32_t length) {
   drop_stage(k, s, 0);
   k->counters.rewound_rows += (uint64_t)(s->length - length);
   s->length = length;
+  if (s->rows.late > length - s->rows.late_at) s->rows.late = length > s->rows.late_at ? length - s->rows.late_at : 0;
   return ERR_OK;
 }
 
@@ -237,6 +258,7 @@ int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_
 
 void kv_appended(kv_cache *k, int32_t seq, int32_t count) {
   sequence_of(k, seq)->length += count;
+  sequence_of(k, seq)->rows.late = 0; /* copied by the forward */
   k->counters.appended_rows += (uint64_t)count;
   k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
 }
@@ -245,5 +267,6 @@ void kv_staged(kv_cache *k, int32_t seq) {
   sequence *s = sequence_of(k, seq);
   assert(s->state == STAGE_RESERVED);
   s->state = STAGE_WRITTEN;
+  s->rows.late = 0; /* copied by the forward */
   k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)s->stage_count;
 }

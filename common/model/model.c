@@ -39,9 +39,12 @@ struct model {
   ops_row rows[MODEL_ROWS_MAX];
   int32_t row_count, segment_count;
   int32_t segment_first[MODEL_ROWS_MAX + 1]; /* its first row */
-  int32_t logit_index[MODEL_ROWS_MAX];       /* the row of each line of logits */
-  int32_t logit_count;
-  int32_t logit_line[MODEL_ROWS_MAX]; /* the line of each row, or -1 */
+  int32_t head_rows[MODEL_ROWS_MAX];         /* what goes through the output head: the rows with logits, then
+                                                those that choose */
+  int32_t head_count, logit_count;           /* all of them; those with logits */
+  int32_t head_line[MODEL_ROWS_MAX];         /* where each row stands in head_rows, or -1 */
+  ops_choice choices[MODEL_ROWS_MAX];        /* [head_count - logit_count]: how they choose */
+  int32_t chosen[MODEL_ROWS_MAX];            /* what they chose */
   int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX] staging slots; taken with the first tree */
 };
 
@@ -59,7 +62,8 @@ static bool take_act(model *m, ops_act *a, int32_t columns) {
   a->q8 = mem_alloc(m->mem, MEM_ACTIVATIONS, (size_t)MODEL_ROWS_MAX * (size_t)columns);
   a->scale = take_floats(m, MODEL_ROWS_MAX, blocks);
   a->sum = take_floats(m, MODEL_ROWS_MAX, blocks);
-  return a->f32 && a->q8 && a->scale && a->sum;
+  a->total = mem_alloc(m->mem, MEM_ACTIVATIONS, (size_t)MODEL_ROWS_MAX * blocks * sizeof *a->total);
+  return a->f32 && a->q8 && a->scale && a->sum && a->total;
 }
 
 static void free_act(ops_act *a) {
@@ -67,6 +71,7 @@ static void free_act(ops_act *a) {
   mem_free(a->q8);
   mem_free(a->scale);
   mem_free(a->sum);
+  mem_free(a->total);
 }
 
 static bool take_activations(model *m) {
@@ -96,10 +101,17 @@ static void free_activations(activations *a) {
   free_act(&a->hidden);
 }
 
+static ops_cpu_isa choose_isa(model_isa wanted) {
+  if (wanted != MODEL_ISA_AUTO) return (ops_cpu_isa)(OPS_CPU_C + (wanted - MODEL_ISA_C));
+  ops_cpu_isa isa = OPS_CPU_ISA_COUNT - 1;
+  while (!ops_cpu_has(isa)) isa--;
+  return isa;
+}
+
 static int open_device(model *m, const model_options *o, err *e) {
-  ops_cpu_isa isa = o->isa == MODEL_ISA_C ? OPS_CPU_C : OPS_CPU_AVX2;
-  if (o->isa == MODEL_ISA_AUTO && !ops_cpu_has(isa)) isa = OPS_CPU_C;
-  if (!ops_cpu_has(isa)) return err_set(e, ERR_UNSUPPORTED, "this processor has no AVX2, FMA and F16C");
+  ops_cpu_isa isa = choose_isa(o->isa);
+  if (!ops_cpu_has(isa))
+    return err_set(e, ERR_UNSUPPORTED, "this processor lacks that instruction set: use --isa auto");
   if (o->threads < 1 || o->threads > OPS_THREADS_MAX) {
     return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
                    OPS_THREADS_MAX);
@@ -130,8 +142,8 @@ static int open_parts(model *m, const gguf *g, const model_options *o, err *e) {
   if (!take_activations(m))
     return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
   rope_frequencies(m->config.rope_base, m->config.rope_dim, m->frequencies);
-  weights_progress progress = {o->progress, o->progress_context};
-  return weights_load(&m->weights, g, &m->config, m->device, progress, m->mem, e);
+  const weights_options w = {o->progress, o->progress_context, o->repack_cache, o->log};
+  return weights_load(&m->weights, g, &m->config, m->device, &w, m->mem, e);
 }
 
 int model_open(model **out, const gguf *g, const model_options *o, mem *mm, err *e) {
@@ -196,7 +208,8 @@ static bool wants_logits(const model_segment *s, int32_t row) {
 static int32_t logits_wanted(const model_segment *segments, int32_t count) {
   int32_t wanted = 0;
   for (int32_t i = 0; i < count; i++) {
-    if (!segments[i].no_logits) wanted += segments[i].all_logits ? segments[i].count : 1;
+    if (segments[i].no_logits || segments[i].sampling) continue;
+    wanted += segments[i].all_logits ? segments[i].count : 1;
   }
   return wanted;
 }
@@ -261,8 +274,33 @@ static ops_row tree_row(model *m, const kv_cache *k, const model_segment *s, int
                    .path = path};
 }
 
+/* The rows of the segment that want logits, or a choice, go to the end of head_rows. */
+static void list_head_rows(model *m, const model_segment *s, int32_t first) {
+  for (int32_t r = 0; r < s->count; r++) {
+    if (!wants_logits(s, r)) continue;
+    int32_t row = first + r, line = m->head_count++;
+    m->head_rows[line] = row;
+    m->head_line[row] = line;
+    if (s->sampling)
+      m->choices[line - m->logit_count] = (ops_choice){.scale = s->sampling->scale,
+                                                       .seed = s->sampling->seed,
+                                                       .choice = s->sampling->choice,
+                                                       .position = (uint32_t)m->rows[row].position + 1};
+  }
+}
+
+static void build_head(model *m, const model_segment *segments, int32_t count) {
+  m->head_count = 0;
+  for (int32_t i = 0; i < m->row_count; i++) m->head_line[i] = -1;
+  for (int32_t i = 0; i < count; i++)
+    if (!segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
+  m->logit_count = m->head_count;
+  for (int32_t i = 0; i < count; i++)
+    if (segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
+}
+
 static void build_rows(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
-  m->row_count = m->logit_count = 0;
+  m->row_count = 0;
   m->segment_count = count;
   for (int32_t i = 0; i < count; i++) {
     const model_segment *s = &segments[i];
@@ -270,13 +308,10 @@ static void build_rows(model *m, const kv_cache *k, const model_segment *segment
     for (int32_t r = 0; r < s->count; r++) {
       int32_t row = m->row_count++;
       m->rows[row] = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(m, k, s, r, first);
-      m->logit_line[row] = -1;
-      if (!wants_logits(s, r)) continue;
-      m->logit_line[row] = m->logit_count;
-      m->logit_index[m->logit_count++] = row;
     }
   }
   m->segment_first[count] = m->row_count;
+  build_head(m, segments, count);
   for (int32_t i = 0; i < m->row_count; i++) {
     rope_row(m->frequencies, m->config.rope_dim, m->rows[i].position,
              m->act.rope + (size_t)i * 2 * (size_t)m->config.rope_dim);
@@ -288,7 +323,6 @@ static void build_rows(model *m, const kv_cache *k, const model_segment *segment
 static void norm(model *m, const int32_t *index, int32_t count, const float *w) {
   ops *d = m->device;
   d->table->norm(d, m->act.x, index, count, w, m->config.norm_eps, &m->act.normed);
-  d->table->quantize(d, &m->act.normed, count);
 }
 
 static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
@@ -305,7 +339,6 @@ static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *
   activations *a = &m->act;
   ops *d = m->device;
   d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, a->q, &a->attended, a->scratch);
-  d->table->quantize(d, &a->attended, m->row_count);
   d->table->linear(d, &(ops_linear){&w->output, a->x, true}, 1, &a->attended, m->row_count);
 }
 
@@ -316,8 +349,32 @@ static void feed_forward(model *m, const layer_weights *w) {
   const ops_linear jobs[] = {{&w->gate, a->gate, false}, {&w->up, a->up, false}};
   d->table->linear(d, jobs, 2, &a->normed, m->row_count);
   d->table->swiglu(d, a->gate, a->up, m->row_count, &a->hidden);
-  d->table->quantize(d, &a->hidden, m->row_count);
   d->table->linear(d, &(ops_linear){&w->down, a->x, true}, 1, &a->hidden, m->row_count);
+}
+
+/* The rows from `row` on. */
+static ops_act act_from(const ops_act *a, int32_t row) {
+  size_t at = (size_t)row * (size_t)a->columns, block = at / OPS_BLOCK;
+  ops_act from = {.columns = a->columns, .f32 = a->f32 + at};
+  if (!a->q8) return from;
+  from.q8 = a->q8 + at;
+  from.scale = a->scale + block;
+  from.sum = a->sum + block;
+  from.total = a->total + block;
+  return from;
+}
+
+static void output_head(model *m) {
+  ops *d = m->device;
+  const ops_weight *head = &m->weights.head;
+  norm(m, m->head_rows, m->head_count, m->weights.output_norm);
+  if (m->logit_count > 0)
+    d->table->linear(d, &(ops_linear){head, m->act.logits, false}, 1, &m->act.normed, m->logit_count);
+  if (m->head_count > m->logit_count) {
+    ops_act choosing = act_from(&m->act.normed, m->logit_count);
+    d->table->choose(d, head, &choosing, m->head_count - m->logit_count, m->choices, m->chosen);
+  }
+  m->logit_rows += (uint64_t)m->head_count;
 }
 
 static void run_graph(model *m, const ops_kv_shape *s) {
@@ -326,15 +383,12 @@ static void run_graph(model *m, const ops_kv_shape *s) {
   for (int32_t layer = 0; layer < m->config.layers; layer++) {
     const layer_weights *w = &m->weights.layers[layer];
     attention_in(m, w, s, layer);
-    if (layer == m->config.layers - 1 && m->logit_count == 0)
+    if (layer == m->config.layers - 1 && m->head_count == 0)
       return; /* keys and values were all that was wanted */
     attention_out(m, w, s, layer);
     feed_forward(m, w);
   }
-  norm(m, m->logit_index, m->logit_count, m->weights.output_norm);
-  d->table->linear(d, &(ops_linear){&m->weights.head, m->act.logits, false}, 1, &m->act.normed,
-                   m->logit_count);
-  m->logit_rows += (uint64_t)m->logit_count;
+  output_head(m);
 }
 
 static bool fits(const model_config *c, const ops_kv_shape *s) {
@@ -361,15 +415,21 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
 
 /* --- what it tells --- */
 
-static int32_t logit_line(const model *m, int32_t segment, int32_t row) {
+static int32_t head_line(const model *m, int32_t segment, int32_t row) {
   if (segment < 0 || segment >= m->segment_count || row < 0) return -1;
   int32_t at = m->segment_first[segment] + row;
-  return at < m->segment_first[segment + 1] ? m->logit_line[at] : -1;
+  return at < m->segment_first[segment + 1] ? m->head_line[at] : -1;
 }
 
 const float *model_logits(const model *m, int32_t segment, int32_t row) {
-  int32_t line = logit_line(m, segment, row);
-  return line < 0 ? NULL : m->act.logits + (size_t)line * (size_t)m->config.vocab;
+  int32_t line = head_line(m, segment, row);
+  if (line < 0 || line >= m->logit_count) return NULL;
+  return m->act.logits + (size_t)line * (size_t)m->config.vocab;
+}
+
+int32_t model_choice(const model *m, int32_t segment, int32_t row) {
+  int32_t line = head_line(m, segment, row);
+  return line < m->logit_count ? -1 : m->chosen[line - m->logit_count];
 }
 
 int32_t model_argmax(model *m, int32_t segment, int32_t row) {
@@ -386,6 +446,10 @@ const model_config *model_shape(const model *m) {
 
 const char *model_numerics(const model *m, kv_type type) {
   return model_numerics_id(m->math, type);
+}
+
+struct ops *model_device(const model *m) {
+  return m->device;
 }
 
 const char *model_variant(const model *m, int32_t rows) {

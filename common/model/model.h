@@ -3,12 +3,20 @@
  * batch, the thread count, or whether its ancestors are committed or staged; compared by memcmp in tests/. */
 #pragma once
 
+#include "common/base/log.h"
 #include "common/model/kv_cache.h"
 
 #define MODEL_ROWS_MAX 512 /* rows of one forward */
 
 typedef enum { MODEL_MATH_F32, MODEL_MATH_INT8 } model_math;
-typedef enum { MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2 } model_isa;
+/* AUTO: the best that this processor has. */
+typedef enum {
+  MODEL_ISA_AUTO,
+  MODEL_ISA_C,
+  MODEL_ISA_AVX2,
+  MODEL_ISA_AVX_VNNI,
+  MODEL_ISA_AVX512
+} model_isa;
 
 typedef struct model_options {
   model_math math;
@@ -16,12 +24,14 @@ typedef struct model_options {
   int32_t threads;                              /* >= 1 */
   void (*progress)(void *context, double done); /* of loading, [0, 1]; may be NULL */
   void *progress_context;
+  const char *repack_cache; /* folder that keeps packed weights (weights_cache.h), or NULL */
+  const logger *log;        /* may be NULL */
 } model_options;
 
 typedef struct model model;
 
-/* Repacks the weights from the mapping; `g` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU).
- */
+/* Repacks the weights from the mapping; `g` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU),
+ * ERR_IO (repack_cache). */
 int model_open(model **out, const gguf *g, const model_options *o, mem *m, err *e);
 void model_close(model *m);
 const model_config *model_shape(const model *m);
@@ -38,6 +48,15 @@ typedef enum {
   MODEL_TREE    /* row 0 the root; staged: kv_stage has been called with the same parents */
 } model_kind;
 
+/* How a row's token follows from its logits z: the largest z * scale + the noise (common/base/noise.h) of
+ * (seed, choice, position of the token, id); where scale is 0, the largest z. Ties: the lowest id; a NaN and
+ * -infinity are never chosen, 0 where nothing else is left. */
+typedef struct model_sampling {
+  float scale; /* 1 / temperature, or 0 */
+  uint64_t seed;
+  uint32_t choice;
+} model_sampling;
+
 typedef struct model_segment { /* rows of one sequence */
   int32_t seq;
   model_kind kind;
@@ -46,6 +65,8 @@ typedef struct model_segment { /* rows of one sequence */
   const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage; APPEND: NULL */
   bool all_logits;        /* logits of every row; else of the last row only (APPEND prefill), see no_logits */
   bool no_logits;
+  const model_sampling *sampling; /* or NULL: the rows with logits choose a token instead (model_choice), and
+                                     their logits are not kept */
 } model_segment;
 
 /* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
@@ -55,11 +76,15 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
 
 /* Logits of a row of the last forward: f32 [vocab], until the next forward. NULL for a row without. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);
-/* The id of the largest logit of such a row (ties: the lowest id), or -1 for a row without. */
+/* The token that such a row of a segment with sampling chose, for the position after its own; -1 for another.
+ */
+int32_t model_choice(const model *m, int32_t segment, int32_t row);
+/* The id of the largest logit of a row with logits (ties: the lowest id), or -1 for a row without. */
 int32_t model_argmax(model *m, int32_t segment, int32_t row);
 
 typedef struct model_counters { /* kept in the op table: what really ran */
-  uint64_t forwards, rows, logit_rows;
+  uint64_t forwards, rows;
+  uint64_t logit_rows;    /* rows of the output head, with their logits kept or not */
   uint64_t staged_rows;   /* rows whose keys went to staging */
   uint64_t commit_copies; /* rows moved from staging to the committed cache, once a layer */
 } model_counters;
@@ -68,3 +93,7 @@ model_counters model_count(const model *m);
 /* A function run by the pool: called for every i in [0, count), by any of its threads. Other work of the
  * engine thread may use it between forwards. */
 void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);
+
+/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put a table of their own
+ * before the device's. */
+struct ops *model_device(const model *m);

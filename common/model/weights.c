@@ -1,22 +1,22 @@
 #include "common/model/weights.h"
+#include "common/model/weights_cache.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define NAME_MAX_BYTES 64
 #define PACK_GROUPS    32 /* groups of one piece of parallel work */
 #define ALIGNMENT      64
-#define HUGE_PAGE      ((uintptr_t)2 << 20)
+#define ORDER_VERSION  "1" /* of the tensors in the packed block; grows when load_all changes */
 
 typedef struct loader {
   const gguf *g;
   const model_config *config;
   ops *device;
-  weights_progress progress;
-  uint8_t *at; /* where the next tensor goes; NULL while sizes are added up */
+  const weights_options *options;
+  uint8_t *data; /* where the tensors go, or lie; NULL while sizes are added up */
+  bool packed;   /* they lie there already */
   size_t used, total;
 } loader;
 
@@ -30,6 +30,9 @@ static bool type_of(gguf_type type, ops_type *out) {
     return true;
   case GGUF_BF16:
     *out = OPS_BF16;
+    return true;
+  case GGUF_Q4_0:
+    *out = OPS_Q4_0;
     return true;
   case GGUF_Q4_1:
     *out = OPS_Q4_1;
@@ -57,7 +60,14 @@ static void pack_piece(void *context, int32_t i) {
 
 static void advance(loader *l, size_t bytes) {
   l->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  if (l->at && l->progress.call) l->progress.call(l->progress.context, (double)l->used / (double)l->total);
+  if (l->data && l->options->progress)
+    l->options->progress(l->options->progress_context, (double)l->used / (double)l->total);
+}
+
+static void pack_matrix(const loader *l, const ops_weight *w, const void *file, void *out) {
+  int32_t groups = (w->rows + OPS_GROUP - 1) / OPS_GROUP;
+  pack_job j = {l->device->table, w, file, out, groups};
+  l->device->table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
 }
 
 static int load_matrix(loader *l, const char *name, ops_weight *w) {
@@ -65,14 +75,11 @@ static int load_matrix(loader *l, const char *name, ops_weight *w) {
   assert(t); /* model_config_read has seen it */
   *w = (ops_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0]};
   if (!type_of(t->type, &w->type)) return ERR_UNSUPPORTED;
-  const ops_table *table = l->device->table;
-  size_t bytes = table->packed_bytes(w->type, w->rows, w->columns);
+  size_t bytes = l->device->table->packed_bytes(w->type, w->rows, w->columns);
   if (bytes == 0 || l->used > SIZE_MAX / 2 - bytes) return ERR_NOMEM;
-  if (l->at) {
-    int32_t groups = (w->rows + OPS_GROUP - 1) / OPS_GROUP;
-    pack_job j = {table, w, t->data, l->at + l->used, groups};
-    table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
-    w->data = j.out;
+  if (l->data) {
+    if (!l->packed) pack_matrix(l, w, t->data, l->data + l->used);
+    w->data = l->data + l->used;
   }
   advance(l, bytes);
   return ERR_OK;
@@ -81,9 +88,9 @@ static int load_matrix(loader *l, const char *name, ops_weight *w) {
 static int load_vector(loader *l, const char *name, const float **out) {
   const gguf_tensor *t = gguf_tensor_find(l->g, name);
   assert(t && t->type == GGUF_F32);
-  if (l->at) {
-    memcpy(l->at + l->used, t->data, t->bytes);
-    *out = (const float *)(l->at + l->used);
+  if (l->data) {
+    if (!l->packed) memcpy(l->data + l->used, t->data, t->bytes);
+    *out = (const float *)(l->data + l->used);
   }
   advance(l, t->bytes);
   return ERR_OK;
@@ -127,42 +134,71 @@ static int load_all(loader *l, weights *w) {
   return rc;
 }
 
-/* A step reads all weights: with huge pages a fifth faster. The block is still zero, so its pages may be
- * given back; they come again as huge ones. Where the system has none, nothing changes. */
-static void use_huge_pages(void *data, size_t bytes) {
-  uintptr_t first = ((uintptr_t)data + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-  uintptr_t last = ((uintptr_t)data + bytes) / HUGE_PAGE * HUGE_PAGE;
-  if (first >= last || madvise((void *)first, last - first, MADV_HUGEPAGE) != 0) return;
-  madvise((void *)first, last - first, MADV_DONTNEED);
+static int pack_into(weights *w, loader *l, mem *m) {
+  w->data = mem_alloc(m, MEM_WEIGHTS, l->total);
+  if (!w->data) return ERR_NOMEM;
+  l->data = w->data;
+  return load_all(l, w);
 }
 
-static int load_into(weights *w, loader *l, mem *m) {
+/* The weights serve whether or not they could be kept. */
+static void keep(const loader *l, weights_file *f, const weights_key *k) {
+  err e = {0};
+  if (weights_cache_end(f, k, l->data, &e) == ERR_OK)
+    log_line(l->options->log, LOG_INFO, "wrote packed weights to %s", f->path);
+  else
+    log_line(l->options->log, LOG_WARNING, "%s; the next start packs again", e.text);
+}
+
+static int load_cached(weights *w, loader *l, mem *m, err *e) {
+  char layout[WEIGHTS_LAYOUT_MAX + 1];
+  snprintf(layout, sizeof layout, "%s." ORDER_VERSION, l->device->table->layout);
+  const weights_key k = {gguf_fingerprint(l->g), layout, l->total};
+  w->data = weights_cache_map(l->options->cache, &k, l->options->log);
+  if (w->data) {
+    w->mapped = l->packed = true;
+    l->data = w->data;
+    return load_all(l, w);
+  }
+  weights_file f;
+  int rc = weights_cache_begin(&f, l->options->cache, &k, e);
+  if (rc != ERR_OK) return rc;
+  rc = pack_into(w, l, m);
+  if (rc == ERR_OK)
+    keep(l, &f, &k);
+  else
+    weights_cache_cancel(&f);
+  return rc;
+}
+
+static int load_into(weights *w, loader *l, mem *m, err *e) {
   w->layers = mem_alloc(m, MEM_GENERAL, (size_t)l->config->layers * sizeof *w->layers);
   if (!w->layers) return ERR_NOMEM;
   int rc = load_all(l, w);
   if (rc != ERR_OK) return rc;
-  l->total = l->used;
-  w->data = mem_alloc(m, MEM_WEIGHTS, l->total);
-  if (!w->data) return ERR_NOMEM;
-  use_huge_pages(w->data, l->total);
-  l->at = w->data;
-  return load_all(l, w);
+  w->bytes = l->total = l->used;
+  return l->options->cache ? load_cached(w, l, m, e) : pack_into(w, l, m);
 }
 
-int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, weights_progress progress,
+int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, const weights_options *o,
                  mem *m, err *e) {
-  loader l = {.g = g, .config = c, .device = device, .progress = progress};
+  loader l = {.g = g, .config = c, .device = device, .options = o};
   *w = (weights){0};
-  int rc = load_into(w, &l, m);
+  int rc = load_into(w, &l, m, e);
   if (rc == ERR_OK) return ERR_OK;
   weights_free(w);
   if (rc == ERR_UNSUPPORTED)
     return err_set(e, rc, "the model has a tensor of a type that this device does not take");
-  return err_set(e, rc, "no memory for the weights: close other programs or use a smaller model");
+  if (rc == ERR_NOMEM)
+    return err_set(e, rc, "no memory for the weights: close other programs or use a smaller model");
+  return rc;
 }
 
 void weights_free(weights *w) {
   mem_free(w->layers);
-  mem_free(w->data);
+  if (w->mapped)
+    weights_cache_unmap(w->data, w->bytes);
+  else
+    mem_free(w->data);
   *w = (weights){0};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/file/model_config.h"
 #include "kernels/ops.h"
@@ -20,15 +21,20 @@ typedef struct weights {
   ops_weight head;          /* [vocab][embed] */
   ops_weight embed;         /* the same; the very same where the model is tied */
   void *data;               /* all packed tensors */
+  size_t bytes;
+  bool mapped; /* data is a file's, and read only */
 } weights;
 
-typedef struct weights_progress {
-  void (*call)(void *context, double done); /* [0, 1]; may be NULL */
-  void *context;
-} weights_progress;
+typedef struct weights_options {
+  void (*progress)(void *context, double done); /* [0, 1]; may be NULL */
+  void *progress_context;
+  const char
+      *cache; /* folder where packed weights are kept from one start to the next (weights_cache.h), or NULL */
+  const logger *log; /* of the cache; may be NULL */
+} weights_options;
 
-/* ERR_NOMEM, ERR_UNSUPPORTED (a type that this device does not take); nothing is kept then. `c` was read from
- * `g`, which may be closed afterwards. */
-int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, weights_progress progress,
+/* ERR_NOMEM, ERR_UNSUPPORTED (a type that this device does not take), ERR_IO (the cache can be neither used
+ * nor written); nothing is kept then. `c` was read from `g`, which may be closed afterwards. */
+int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, const weights_options *o,
                  mem *m, err *e);
 void weights_free(weights *w);

@@ -1,6 +1,6 @@
 #include "common/spec/sampler.h"
 
-#include "common/base/rng.h"
+#include "common/base/noise.h"
 
 #include <assert.h>
 #include <float.h>
@@ -8,11 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(FLT_EVAL_METHOD == 0, "f32 must be rounded after every operation: bits depend on it");
-
 #define LANES        16      /* independent maxima, so that the compiler may use vectors */
 #define CHUNK        64      /* tokens whose noise is made at once; a multiple of 4 and of LANES */
-#define NOISE_MAX    16.64f  /* above g of the largest u, 1 - 2^-24: 16.6355 */
 #define WEIGHT_SCALE 0x1p36f /* sums over 2^17 tokens are exact in a double too */
 #define DIGIT_BITS   11
 #define DIGIT_COUNT  (1 << DIGIT_BITS)
@@ -42,29 +39,8 @@ static inline float float_of(uint32_t b) {
   return x;
 }
 
-/* x = 2^k (1 + f) with 1 + f in [sqrt 1/2, sqrt 2): log x = k ln 2 + f - f^2 / 2 + f^3 P(f). P is the minimax
- * polynomial for the relative error of the whole (6e-9, found by Remez exchange). ln 2 is split so that k
- * times its first part is exact. */
-static inline float log_f32(float x) {
-  const uint32_t low = 0x3f3504f3; /* sqrt 1/2 */
-  int32_t k = (int32_t)(bits_of(x) - low) >> 23;
-  float f = float_of(bits_of(x) - ((uint32_t)k << 23)) - 1.0f;
-  float p = -0.0766821355f;
-  p = p * f + 0.127736777f;
-  p = p * f + -0.131538883f;
-  p = p * f + 0.141997546f;
-  p = p * f + -0.166237473f;
-  p = p * f + 0.20001322f;
-  p = p * f + -0.250008136f;
-  p = p * f + 0.333333313f;
-  float square = f * f;
-  float small = square * f * p + (float)k * -0.000212194442f;
-  small = small - 0.5f * square;
-  return (float)k * 0.693359375f + (f + small);
-}
-
 float sampler_log(float x) {
-  return log_f32(x);
+  return noise_log(x);
 }
 
 /* x = n ln 2 + r with |r| <= ln 2 / 2: exp x = 2^n (1 + r + r^2 Q(r)), Q minimax as above (3e-9). Adding and
@@ -86,26 +62,8 @@ float sampler_exp(float x) {
   return exp_f32(x);
 }
 
-static inline float gumbel_of(uint32_t x) {
-  return -log_f32(-log_f32(philox_unit(x)));
-}
-
-/* Random bits of the tokens of `blocks` blocks of four, from token 4 * block on. */
-static void noise_bits(const sampler_options *o, uint32_t position, int32_t block, int32_t blocks,
-                       uint32_t *x) {
-  const uint32_t key[2] = {(uint32_t)o->seed, (uint32_t)(o->seed >> 32)};
-  const uint32_t counter[4] = {(uint32_t)block, position, o->choice, 0};
-  philox_run(counter, key, blocks, x);
-}
-
-static float noise_of(const sampler_options *o, uint32_t position, int32_t token) {
-  uint32_t x[4];
-  noise_bits(o, position, token / 4, 1, x);
-  return gumbel_of(x[token % 4]);
-}
-
 float sampler_gumbel(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token) {
-  return noise_of(&(sampler_options){.seed = seed, .choice = choice}, position, (int32_t)token);
+  return noise_of(&(noise_source){seed, choice, position}, (int32_t)token);
 }
 
 /* --- options and scratch --- */
@@ -191,13 +149,20 @@ static bool allowed(const uint32_t *mask, int32_t token) {
   return !mask || (mask[token / 32] >> (token % 32) & 1);
 }
 
+static bool penalises(const sampler_options *o, const sampler_row *row) {
+  return o->repeat_penalty != 1 && (row->history_count || row->extra_count);
+}
+
+static bool adjusts(const sampler_options *o, const sampler_row *row) {
+  return penalises(o, row) || row->bias_count || row->mask;
+}
+
 /* The logits after penalty, bias and mask: `logits` itself when there is nothing to do. */
 static const float *adjust(sampler *s, const sampler_options *o, const sampler_row *row,
                            const float *logits) {
-  bool penalty = o->repeat_penalty != 1 && (row->history_count || row->extra_count);
-  if (!penalty && !row->bias_count && !row->mask) return logits;
+  if (!adjusts(o, row)) return logits;
   memcpy(s->adjusted, logits, (size_t)s->vocab * sizeof *logits);
-  if (penalty) {
+  if (penalises(o, row)) {
     next_stamp(s);
     penalise(s, o->repeat_penalty, row->history, row->history_count);
     penalise(s, o->repeat_penalty, row->extra, row->extra_count);
@@ -251,37 +216,38 @@ static void challenge(winner *w, float value, int32_t token) {
 }
 
 /* Over the whole vocabulary. The best logit goes first: what cannot beat it with the most noise there is
- * needs none. */
-static int32_t choose_all(const sampler *s, const sampler_options *o, uint32_t position, const float *x,
-                          float scale, int32_t top) {
+ * needs none, and of the rest few reach it with the bound of their own noise. A device does the same while it
+ * makes the logits (kernels/cpu/choose.h); here they have been adjusted. */
+static int32_t choose_all(const sampler *s, const noise_source *noise, const float *x, float scale,
+                          int32_t top) {
   uint32_t bits[CHUNK];
-  float values[CHUNK];
-  winner w = {x[top] * scale + noise_of(o, position, top), top};
+  float most[CHUNK];
+  winner w = {x[top] * scale + noise_of(noise, top), top};
   for (int32_t first = 0; first < s->vocab; first += CHUNK) {
     int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
     if (max_of(x + first, count) * scale + NOISE_MAX < w.value) continue;
-    noise_bits(o, position, first / 4, (count + 3) / 4, bits);
-    for (int32_t i = 0; i < count; i++) values[i] = x[first + i] * scale + gumbel_of(bits[i]);
-    if (max_of(values, count) < w.value) continue;
-    for (int32_t i = 0; i < count; i++)
-      if (x[first + i] > -INFINITY) challenge(&w, values[i], first + i);
+    noise_bits(noise, first / 4, (count + 3) / 4, bits);
+    for (int32_t i = 0; i < count; i++) most[i] = x[first + i] * scale + noise_bound(bits[i]);
+    if (max_of(most, count) < w.value) continue;
+    for (int32_t i = 0; i < count; i++) {
+      if (most[i] < w.value || !(x[first + i] > -INFINITY)) continue;
+      challenge(&w, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
+    }
   }
   return w.token;
 }
 
 /* Random bits of `count` listed tokens: one block serves its neighbours. */
-static void noise_bits_listed(const sampler_options *o, uint32_t position, const int32_t *ids, int32_t count,
-                              uint32_t *bits) {
+static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int32_t count, uint32_t *bits) {
   uint32_t x[4];
   for (int32_t i = 0, block = -1; i < count; i++) {
-    if (ids[i] / 4 != block) noise_bits(o, position, block = ids[i] / 4, 1, x);
+    if (ids[i] / 4 != block) noise_bits(noise, block = ids[i] / 4, 1, x);
     bits[i] = x[ids[i] % 4];
   }
 }
 
 /* Over candidates [0, count), by id ascending. */
-static int32_t choose_listed(const sampler *s, const sampler_options *o, uint32_t position, float scale,
-                             int32_t count) {
+static int32_t choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count) {
   uint32_t bits[CHUNK];
   float values[CHUNK];
   winner w = {-INFINITY, s->ids[0]};
@@ -290,8 +256,8 @@ static int32_t choose_listed(const sampler *s, const sampler_options *o, uint32_
     const float *x = s->logits + first;
     int32_t n = count - first < CHUNK ? count - first : CHUNK;
     if (max_of(x, n) * scale + NOISE_MAX < w.value) continue;
-    noise_bits_listed(o, position, ids, n, bits);
-    for (int32_t i = 0; i < n; i++) values[i] = x[i] * scale + gumbel_of(bits[i]);
+    noise_bits_listed(noise, ids, n, bits);
+    for (int32_t i = 0; i < n; i++) values[i] = x[i] * scale + noise_gumbel(bits[i]);
     for (int32_t i = 0; i < n; i++) challenge(&w, values[i], ids[i]);
   }
   return w.token;
@@ -401,7 +367,7 @@ static int32_t keep_top_p(sampler *s, int32_t count, float top_p, float best, fl
 }
 
 static int32_t keep_min_p(sampler *s, int32_t count, float min_p, float best, float scale) {
-  float least = log_f32(min_p > FLT_MIN ? min_p : FLT_MIN), z_max = best * scale;
+  float least = noise_log(min_p > FLT_MIN ? min_p : FLT_MIN), z_max = best * scale;
   int32_t kept = 0;
   for (int32_t i = 0; i < count; i++) {
     bool keep = s->logits[i] == best || s->logits[i] * scale - z_max >= least;
@@ -412,21 +378,34 @@ static int32_t keep_min_p(sampler *s, int32_t count, float min_p, float best, fl
   return kept;
 }
 
+static bool filters_top_k(const sampler_options *o, int32_t vocab) {
+  return o->top_k > 0 && o->top_k < vocab;
+}
+
+float sampler_scale(const sampler_options *o) {
+  return o->temperature < SAMPLER_TEMPERATURE_MIN ? 0 : 1.0f / o->temperature;
+}
+
+bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int32_t vocab) {
+  if (adjusts(o, row)) return true;
+  return sampler_scale(o) > 0 && (filters_top_k(o, vocab) || o->top_p < 1 || o->min_p > 0);
+}
+
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position) {
   static const sampler_row nothing = {0};
   if (!row) row = &nothing;
-  const float *x = adjust(s, o, row, logits);
+  const float *x = adjust(s, o, row, logits), scale = sampler_scale(o);
   int32_t top = argmax(x, s->vocab);
   if (top < 0) return lowest_allowed(s, row->mask);
-  if (o->temperature < SAMPLER_TEMPERATURE_MIN) return top;
+  if (scale == 0) return top;
 
-  float scale = 1.0f / o->temperature, best = x[top];
-  bool top_k = o->top_k > 0 && o->top_k < s->vocab, top_p = o->top_p<1, min_p = o->min_p> 0;
-  if (!top_k && !top_p && !min_p) return choose_all(s, o, (uint32_t)position, x, scale, top);
+  const noise_source noise = {o->seed, o->choice, (uint32_t)position};
+  const float best = x[top];
+  if (!sampler_needs_logits(o, &nothing, s->vocab)) return choose_all(s, &noise, x, scale, top);
   int32_t count = list_candidates(s, x);
-  if (top_k && o->top_k < count) count = keep_best(s, NULL, count, (uint64_t)o->top_k);
-  if (top_p) count = keep_top_p(s, count, o->top_p, best, scale);
-  if (min_p) count = keep_min_p(s, count, o->min_p, best, scale);
-  return choose_listed(s, o, (uint32_t)position, scale, count);
+  if (filters_top_k(o, s->vocab) && o->top_k < count) count = keep_best(s, NULL, count, (uint64_t)o->top_k);
+  if (o->top_p < 1) count = keep_top_p(s, count, o->top_p, best, scale);
+  if (o->min_p > 0) count = keep_min_p(s, count, o->min_p, best, scale);
+  return choose_listed(s, &noise, scale, count);
 }

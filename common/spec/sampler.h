@@ -4,9 +4,8 @@
  * Temperature 0 is the argmax after penalties, bias and mask, lowest id at ties; noise and filters are not
  * used.
  *
- * The noise of (seed, choice, position, token): Philox4x32-10, key (low, high half of seed), counter (token /
- * 4, position, choice, 0), lane token % 4; u = ((x >> 9) + 0.5) * 2^-23; g = -log(-log u) with sampler_log.
- * `position` is the index in the whole sequence of the token being chosen.
+ * The noise g of (seed, choice, position, token) is common/base/noise.h's. `position` is the index in the
+ * whole sequence of the token being chosen.
  *
  * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps a beginning of
  * that order. All is f32 in one fixed order, sums of probabilities are integers (order-free): every device
@@ -69,9 +68,15 @@ void sampler_free(sampler *s);
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position);
 
+/* What logits are multiplied by: 1 / temperature, or 0: greedy. */
+float sampler_scale(const sampler_options *o);
+/* False: the choice is the largest logit * scale + noise (where scale is 0: the largest logit) of the whole
+ * vocabulary, so a device can take it while it makes the logits, without keeping them. */
+bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int32_t vocab);
+
 /* Own polynomials so that every device and language agrees. f32 operations only, round to nearest, not
- * contracted. sampler_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in [-80, 0]; at most 2 ulp;
- * the filters take a token below SAMPLER_EXP_MIN as improbable enough to count nothing. */
+ * contracted. sampler_log is noise_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in [-80, 0]; at
+ * most 2 ulp; the filters take a token below SAMPLER_EXP_MIN as improbable enough to count nothing. */
 #define SAMPLER_EXP_MIN (-25.0f)
 float sampler_log(float x);
 float sampler_exp(float x);

@@ -37,30 +37,21 @@ INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys,
   }
 }
 
-/* Keys of the path [first, first + 16) as a tile of f32; lanes without a key are left zero. */
-static void gather_tile(const cpu_attention *a, int32_t first, float *out) {
-  size_t dim = (size_t)a->head_dim;
-  int32_t count = a->path_count - first < OPS_TILE ? a->path_count - first : OPS_TILE;
-  memset(out, 0, dim * OPS_TILE * sizeof *out);
-  for (int32_t i = 0; i < count; i++) {
-    size_t at = (size_t)a->path[first + i] * dim;
-    for (size_t d = 0; d < dim; d++) {
-      out[d * OPS_TILE + (size_t)i] = a->type == OPS_KV_F16
-                                          ? _cvtsh_ss(((const uint16_t *)a->stage_keys)[at + d])
-                                          : ((const float *)a->stage_keys)[at + d];
-    }
-  }
-}
-
-/* Committed tiles first; what their last one holds past `length` is then overwritten. */
-INLINE void score_all(const cpu_attention *a, const float *q, const ops_kv_type type, const int H) {
-  _Alignas(64) float path_tile[OPS_HEAD_DIM_MAX * OPS_TILE];
-  for (int32_t p = 0; p < a->length; p += OPS_TILE) {
+/* Committed tiles, then those of the staging area; what the last committed one holds past `length` is
+ * overwritten with the scores of the path. */
+INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, const ops_kv_type type,
+                      const int H) {
+  float *staged = a->scores + (a->stride - a->stage);
+  for (int32_t p = 0; p < r->length; p += OPS_TILE) {
     score_tile(a, q, a->keys, (size_t)p * (size_t)a->head_dim, a->scores + p, type, H);
   }
-  for (int32_t p = 0; p < a->path_count; p += OPS_TILE) {
-    gather_tile(a, p, path_tile);
-    score_tile(a, q, path_tile, 0, a->scores + a->length + p, OPS_KV_F32, H);
+  for (int32_t t = 0; t < cpu_stage_tiles(r); t++) {
+    size_t first = (size_t)(t * OPS_TILE) * (size_t)a->head_dim;
+    score_tile(a, q, a->stage_keys, first, staged + t * OPS_TILE, type, H);
+  }
+  for (int h = 0; h < H; h++) {
+    float *scores = a->scores + h * a->stride + r->length;
+    for (int32_t i = 0; i < r->path_count; i++) scores[i] = staged[h * a->stride + r->path[i]];
   }
 }
 
@@ -83,7 +74,7 @@ static float softmax(float *scores, int32_t n) {
 }
 
 /* V registers of components from d for H heads: y += the values of positions [p, end), in order. */
-INLINE void add_values(const cpu_attention *a, int32_t p, int32_t end, size_t d, float *y,
+INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int32_t end, size_t d, float *y,
                        const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
   __m256 acc[HEADS_MAX][4];
@@ -92,9 +83,9 @@ INLINE void add_values(const cpu_attention *a, int32_t p, int32_t end, size_t d,
         _mm256_loadu_ps(y + (size_t)h * dim + d + (size_t)v * LANES);
   }
   for (; p < end; p++) {
-    bool committed = p < a->length;
+    bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
-    size_t at = (size_t)(committed ? p : a->path[p - a->length]) * dim + d;
+    size_t at = (size_t)(committed ? p : r->path[p - r->length]) * dim + d;
     __m256 weight[HEADS_MAX];
     UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(a->scores + (size_t)h * stride + p);
     UNROLL for (int v = 0; v < V; v++) {
@@ -110,33 +101,33 @@ INLINE void add_values(const cpu_attention *a, int32_t p, int32_t end, size_t d,
 
 /* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
  * the nearest cache, so that memory is read once and in order. */
-INLINE void add_all_values(const cpu_attention *a, float *y, const ops_kv_type type, const int H) {
+INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
-  const int32_t n = a->length + a->path_count;
+  const int32_t n = r->length + r->path_count;
   for (int32_t p = 0; p < n; p += VALUES_PIECE) {
     int32_t end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
     size_t d = 0;
-    for (; d + wide <= dim; d += wide) add_values(a, p, end, d, y, type, H, wide / LANES);
-    for (; d < dim; d += LANES) add_values(a, p, end, d, y, type, H, 1);
+    for (; d + wide <= dim; d += wide) add_values(a, r, p, end, d, y, type, H, wide / LANES);
+    for (; d < dim; d += LANES) add_values(a, r, p, end, d, y, type, H, 1);
   }
 }
 
-INLINE void attend(const cpu_attention *a, const float *q, float *y, const ops_kv_type type, const int H) {
+INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, float *y, const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim;
   float inverse[HEADS_MAX];
-  score_all(a, q, type, H);
-  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, a->length + a->path_count);
+  score_all(a, r, q, type, H);
+  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, r->length + r->path_count);
   memset(y, 0, H * dim * sizeof *y);
-  add_all_values(a, y, type, H);
+  add_all_values(a, r, y, type, H);
   for (int h = 0; h < H; h++) {
     for (size_t d = 0; d < dim; d++) y[(size_t)h * dim + d] *= inverse[h];
   }
 }
 
-typedef void attend_function(const cpu_attention *a, const float *q, float *y);
+typedef void attend_function(const cpu_attention *a, const ops_row *r, const float *q, float *y);
 #define ATTEND(type, H)                                                                                      \
-  static void attend_##type##_##H(const cpu_attention *a, const float *q, float *y) {                        \
-    attend(a, q, y, OPS_KV_##type, H);                                                                       \
+  static void attend_##type##_##H(const cpu_attention *a, const ops_row *r, const float *q, float *y) {      \
+    attend(a, r, q, y, OPS_KV_##type, H);                                                                       \
   }
 ATTEND(F32, 1)
 ATTEND(F32, 2)
@@ -157,10 +148,12 @@ void cpu_attention_avx2(const cpu_attention *a) {
     cpu_attention_c(a);
     return;
   }
-  for (int32_t h = 0; h < a->heads; h += HEADS_MAX) {
-    int32_t heads = a->heads - h < HEADS_MAX ? a->heads - h : HEADS_MAX;
-    size_t at = (size_t)h * (size_t)a->head_dim;
-    attend_by_heads[a->type][heads - 1](a, a->q + at, a->y + at);
+  for (int32_t i = 0; i < a->rows; i++) {
+    for (int32_t h = 0; h < a->heads; h += HEADS_MAX) {
+      int32_t heads = a->heads - h < HEADS_MAX ? a->heads - h : HEADS_MAX;
+      size_t at = (size_t)i * a->row_floats + (size_t)h * (size_t)a->head_dim;
+      attend_by_heads[a->type][heads - 1](a, &a->row[i], a->q + at, a->y + at);
+    }
   }
 }
 #endif

@@ -4,36 +4,66 @@
 
 #include "kernels/ops.h"
 
-#define CPU_ROWS_MAX 4 /* rows that a linear kernel takes at once: a weight is unpacked once for them */
+#include <math.h>
+
+#define CPU_ROWS_MAX 16 /* rows that a linear kernel may take at once: a weight is unpacked once for them */
 
 /* out [rows][OPS_GROUP] = one packed group of 16 outputs times rows [row, row + rows) of x. */
 typedef void cpu_linear(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out);
 
-/* One row's query heads that share a key-value head. Pointers stand at that layer and key-value head. */
+/* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
+ * key-value head. */
 typedef struct cpu_attention {
   ops_kv_type type;
-  int32_t head_dim, heads;
-  int32_t length, path_count;
-  const int32_t *path;
-  const void *keys;                      /* [..][head_dim][OPS_TILE] */
-  const void *values;                    /* [..][head_dim] */
-  const void *stage_keys, *stage_values; /* [slot][head_dim] */
-  const float *q;                        /* [heads][head_dim] */
-  float *y;                              /* [heads][head_dim] */
+  int32_t head_dim, heads, rows; /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */
+  const ops_row *row;            /* [rows] */
+  const void *keys, *stage_keys; /* [..][head_dim][OPS_TILE] */
+  const void *values, *stage_values; /* [..][head_dim] */
+  const float *q;                    /* [rows][row_floats], its first [heads][head_dim] */
+  float *y;                          /* likewise */
+  size_t row_floats;
   float scale;
-  float *scores;  /* scratch [heads][stride] */
-  int32_t stride; /* >= length + path_count + 2 * OPS_TILE */
+  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). A row's keys come by position,
+   * the tiles of the staging area at stride - stage. */
+  float *scores;
+  int32_t stride, stage;
 } cpu_attention;
+
+#define CPU_QUERIES_MAX 12 /* query heads that share one pass over the keys */
+
+/* Tiles of the staging area that a row's path reaches into. */
+static inline int32_t cpu_stage_tiles(const ops_row *r) {
+  int32_t tiles = 0;
+  for (int32_t i = 0; i < r->path_count; i++)
+    if (r->path[i] / OPS_TILE >= tiles) tiles = r->path[i] / OPS_TILE + 1;
+  return tiles;
+}
+
+static inline int32_t cpu_score_stride(const ops_kv_shape *s) {
+  return s->context + 2 * s->stage + 2 * OPS_TILE;
+}
+
+/* The best of a row's outputs so far (ops_choice). */
+typedef struct cpu_winner {
+  float value;
+  int32_t id;
+} cpu_winner;
+
+#define CPU_NOBODY ((cpu_winner){-INFINITY, INT32_MAX})
+
+/* The outputs [first, first + n), the `logits`, may beat *w. first is a multiple of OPS_GROUP; from one group of
+ * OPS_GROUP logits to the next are `stride` floats. */
+typedef void cpu_challenge(const float *logits, int32_t stride, int32_t first, int32_t n,
+                           const ops_choice *choice, cpu_winner *w);
 
 typedef struct cpu_kernels {
   const char *name;
-  int32_t rows_max;                        /* of `linear`, <= CPU_ROWS_MAX */
-  const char *variants[CPU_ROWS_MAX + 1];  /* by rows of a tile */
+  int32_t rows_max;                        /* of a linear kernel, <= CPU_ROWS_MAX */
   cpu_linear *linear_int8[OPS_TYPE_COUNT]; /* NULL: the type is not quantised, use linear_f32 */
   cpu_linear *linear_f32[OPS_TYPE_COUNT];
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps);
   /* One row of n inputs, a multiple of OPS_BLOCK. */
-  void (*quantize)(int8_t *q, float *scale, float *sum, const float *x, int32_t n);
+  void (*quantize)(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n);
   /* One head: y[i] = fma(x[i ^ 1], sine[i], x[i] * cosine[i]), i < n; n is even. y may be x. */
   void (*rope)(float *y, const float *x, const float *cosine, const float *sine, int32_t n);
   /* n floats to elements that lie `stride` apart. */
@@ -41,20 +71,25 @@ typedef struct cpu_kernels {
   void (*attention)(const cpu_attention *a);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   int32_t (*argmax)(const float *x, int32_t n);
+  cpu_challenge *challenge;
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
-extern const cpu_kernels cpu_kernels_avx2; /* enter only where ops_cpu_has(OPS_CPU_AVX2) */
+/* Enter only where ops_cpu_has says so. */
+extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
 /* --- packed weights (pack.c) ---
+ * Q4_0  group: [block][256 bytes of nibbles, 16 f16 scales], nibbles as Q4_1's; a weight is d * (nibble - 8)
  * Q4_1  group: [block][256 bytes of nibbles, 16 f16 scales, 16 f16 minima]; byte v * 64 + lane * 4 + j holds
  *       input 4 v + j in its low nibble and input 16 + 4 v + j in its high one.
  * Q8_0  group: [block][512 int8, 16 f16 scales]; byte v * 64 + lane * 4 + j is input 4 v + j.
  * F32, F16, BF16  group: [input][16].
  * One stream of memory a group: with the scales elsewhere, hardware prefetch fails (a sixth of the read
  * rate). */
+#define CPU_LAYOUT      "cpu1" /* grows with every change of these forms */
+#define CPU_Q4_0_BLOCK  288 /* as Q4_1 without minima */
 #define CPU_Q4_1_MINIMA 32  /* bytes from the scales to the minima */
 #define CPU_Q4_1_SCALES 256 /* bytes of nibbles of a block of a group */
 #define CPU_Q4_1_BLOCK  320

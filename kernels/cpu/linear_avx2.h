@@ -1,9 +1,13 @@
-/* linear_avx2.h - the linear kernels with AVX2, FMA and F16C; equal to linear_c.h bit for bit: an output is
- * one SIMD lane, integer block sums are exact, and the f32 steps are the same in the same order. */
+/* linear_avx2.h - the linear kernels with AVX2, FMA and F16C, and those with AVX-VNNI beside them; equal to
+ * linear_c.h bit for bit: an output is one SIMD lane, integer block sums are exact, and the f32 steps are the
+ * same in the same order. */
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"
 
-cpu_linear cpu_linear_q4_1_int8_avx2, cpu_linear_q8_0_int8_avx2;
-cpu_linear cpu_linear_q4_1_f32_avx2, cpu_linear_q8_0_f32_avx2;
+#define LINEAR_AVX2_ROWS 6 /* two sums a row, and three registers to multiply: 16 there are */
+
+cpu_linear cpu_linear_q4_0_int8_avx2, cpu_linear_q4_1_int8_avx2, cpu_linear_q8_0_int8_avx2;
+cpu_linear cpu_linear_q4_0_f32_avx2, cpu_linear_q4_1_f32_avx2, cpu_linear_q8_0_f32_avx2;
 cpu_linear cpu_linear_f32_avx2, cpu_linear_f16_avx2, cpu_linear_bf16_avx2;
+cpu_linear cpu_linear_q4_0_int8_avx_vnni, cpu_linear_q4_1_int8_avx_vnni, cpu_linear_q8_0_int8_avx_vnni;

@@ -1,15 +1,17 @@
 #include "kernels/cpu/linear_c.h"
 #include "kernels/cpu/cpu_math.h"
 
-/* What all rows of x share. */
+/* One block of a row of x. */
 typedef struct block_act {
   const int8_t *q; /* [OPS_BLOCK] */
   float scale, sum;
+  int32_t total;
 } block_act;
 
 static block_act act_block(const ops_act *x, int32_t row, int32_t b) {
   size_t blocks = (size_t)x->columns / OPS_BLOCK, i = (size_t)row * blocks + (size_t)b;
-  return (block_act){.q = x->q8 + i * OPS_BLOCK, .scale = x->scale[i], .sum = x->sum[i]};
+  return (block_act){
+      .q = x->q8 + i * OPS_BLOCK, .scale = x->scale[i], .sum = x->sum[i], .total = x->total[i]};
 }
 
 static void f16_lanes(const uint8_t *from, float out[OPS_GROUP]) {
@@ -20,33 +22,36 @@ static void f16_lanes(const uint8_t *from, float out[OPS_GROUP]) {
   }
 }
 
-static void q4_1_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
-  int32_t sum[OPS_GROUP] = {0};
-  float d[OPS_GROUP], m[OPS_GROUP];
+/* Sums of nibbles times activations: of 0..15, whatever the type makes of them. */
+static void nibble_sums(const uint8_t *w, const int8_t *q, int32_t sum[OPS_GROUP]) {
   for (int32_t v = 0; v < 4; v++) {
     for (int32_t r = 0; r < OPS_GROUP; r++) {
       for (int32_t j = 0; j < 4; j++) {
         uint8_t pair = w[v * 64 + r * 4 + j];
-        sum[r] += (pair & 15) * a.q[4 * v + j] + (pair >> 4) * a.q[16 + 4 * v + j];
+        sum[r] += (pair & 15) * q[4 * v + j] + (pair >> 4) * q[16 + 4 * v + j];
       }
     }
   }
+}
+
+static void q4_0_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
+  int32_t sum[OPS_GROUP] = {0};
+  float d[OPS_GROUP];
+  nibble_sums(w, a.q, sum);
+  f16_lanes(w + CPU_Q4_1_SCALES, d);
+  for (int32_t r = 0; r < OPS_GROUP; r++)
+    acc[r] = fmaf(d[r] * a.scale, (float)(sum[r] - 8 * a.total), acc[r]);
+}
+
+static void q4_1_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
+  int32_t sum[OPS_GROUP] = {0};
+  float d[OPS_GROUP], m[OPS_GROUP];
+  nibble_sums(w, a.q, sum);
   f16_lanes(w + CPU_Q4_1_SCALES, d);
   f16_lanes(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, m);
   for (int32_t r = 0; r < OPS_GROUP; r++) {
     acc[r] = fmaf(d[r] * a.scale, (float)sum[r], acc[r]);
     acc[r] = fmaf(m[r], a.sum, acc[r]);
-  }
-}
-
-void cpu_linear_q4_1_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {
-  for (int32_t t = 0; t < rows; t++) {
-    float acc[OPS_GROUP] = {0};
-    const uint8_t *w = group;
-    for (int32_t b = 0; b < x->columns / OPS_BLOCK; b++, w += CPU_Q4_1_BLOCK) {
-      q4_1_block(w, act_block(x, row + t, b), acc);
-    }
-    memcpy(out + t * OPS_GROUP, acc, sizeof acc);
   }
 }
 
@@ -63,20 +68,46 @@ static void q8_0_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
   for (int32_t r = 0; r < OPS_GROUP; r++) acc[r] = fmaf(d[r] * a.scale, (float)sum[r], acc[r]);
 }
 
-void cpu_linear_q8_0_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {
+typedef void add_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]);
+
+/* Blocks ascending. */
+static void linear_by_block(add_block *add, size_t block_bytes, const void *group, const ops_act *x,
+                            int32_t row, int32_t rows, float *out) {
   for (int32_t t = 0; t < rows; t++) {
     float acc[OPS_GROUP] = {0};
     const uint8_t *w = group;
-    for (int32_t b = 0; b < x->columns / OPS_BLOCK; b++, w += CPU_Q8_0_BLOCK) {
-      q8_0_block(w, act_block(x, row + t, b), acc);
-    }
+    for (int32_t b = 0; b < x->columns / OPS_BLOCK; b++, w += block_bytes)
+      add(w, act_block(x, row + t, b), acc);
     memcpy(out + t * OPS_GROUP, acc, sizeof acc);
   }
 }
 
+#define LINEAR_BY_BLOCK(name, add, bytes)                                                                    \
+  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
+    linear_by_block(add, bytes, group, x, row, rows, out);                                                   \
+  }
+LINEAR_BY_BLOCK(cpu_linear_q4_0_int8_c, q4_0_block, CPU_Q4_0_BLOCK)
+LINEAR_BY_BLOCK(cpu_linear_q4_1_int8_c, q4_1_block, CPU_Q4_1_BLOCK)
+LINEAR_BY_BLOCK(cpu_linear_q8_0_int8_c, q8_0_block, CPU_Q8_0_BLOCK)
+
 /* The weights of up to OPS_BLOCK inputs from k on, as f32; returns how many inputs. */
 typedef int32_t unpack_inputs(const uint8_t *group, int32_t columns, int32_t k,
                               float w[OPS_BLOCK][OPS_GROUP]);
+
+static int32_t q4_0_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
+  (void)columns;
+  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_0_BLOCK;
+  float d[OPS_GROUP];
+  f16_lanes(block + CPU_Q4_1_SCALES, d);
+  for (int32_t i = 0; i < 16; i++) {
+    for (int32_t r = 0; r < OPS_GROUP; r++) {
+      uint8_t pair = block[i / 4 * 64 + r * 4 + i % 4];
+      w[i][r] = d[r] * (float)((pair & 15) - 8);
+      w[16 + i][r] = d[r] * (float)((pair >> 4) - 8);
+    }
+  }
+  return OPS_BLOCK;
+}
 
 /* The product is exact, so that this is fma(d, q, m). */
 static int32_t q4_1_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
@@ -147,10 +178,13 @@ static void linear_by_input(unpack_inputs *unpack, const void *group, const ops_
   memcpy(out, acc, (size_t)rows * sizeof acc[0]);
 }
 
-#define LINEAR_BY_INPUT(type)                                                                                \
-  (const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                             \
+#define LINEAR_BY_INPUT(name, type)                                                                          \
+  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
     linear_by_input(type##_inputs, group, x, row, rows, out);                                                \
   }
-void cpu_linear_q4_1_f32_c LINEAR_BY_INPUT(q4_1) void cpu_linear_q8_0_f32_c
-    LINEAR_BY_INPUT(q8_0) void cpu_linear_f32_c LINEAR_BY_INPUT(f32) void cpu_linear_f16_c
-    LINEAR_BY_INPUT(f16) void cpu_linear_bf16_c LINEAR_BY_INPUT(bf16)
+LINEAR_BY_INPUT(cpu_linear_q4_0_f32_c, q4_0)
+LINEAR_BY_INPUT(cpu_linear_q4_1_f32_c, q4_1)
+LINEAR_BY_INPUT(cpu_linear_q8_0_f32_c, q8_0)
+LINEAR_BY_INPUT(cpu_linear_f32_c, f32)
+LINEAR_BY_INPUT(cpu_linear_f16_c, f16)
+LINEAR_BY_INPUT(cpu_linear_bf16_c, bf16)

@@ -3,30 +3,107 @@
 
 #include <assert.h>
 
-#define FILE_Q4_1_BLOCK 20 /* f16 d, f16 m, 16 bytes: low nibbles inputs 0..15, high ones 16..31 */
-#define FILE_Q8_0_BLOCK 34 /* f16 d, 32 int8 */
+/* A row of a file is a run of units: blocks of OPS_BLOCK inputs, or single inputs of the plain types. A
+ * group's packed form is a run of units too, each with all 16 rows. */
+typedef struct format {
+  size_t inputs, file_bytes, group_bytes;                        /* of a unit */
+  void (*pack)(const uint8_t *file, size_t lane, uint8_t *out);  /* one unit of one row */
+  void (*unpack)(const uint8_t *group, size_t lane, float *out); /* the same way back, to [inputs] */
+} format;
 
-static size_t round_up(size_t n, size_t to) {
-  return (n + to - 1) / to * to;
+/* --- Q4: f16 d, with Q4_1 f16 m, 16 bytes: low nibbles inputs 0..15, high ones 16..31 --- */
+
+static void pack_nibbles(const uint8_t *file, size_t lane, uint8_t *out) {
+  for (size_t v = 0; v < 4; v++) memcpy(out + v * 64 + lane * 4, file + v * 4, 4);
+}
+
+static void pack_q4_0(const uint8_t *file, size_t lane, uint8_t *out) {
+  memcpy(out + CPU_Q4_1_SCALES + lane * 2, file, 2);
+  pack_nibbles(file + 2, lane, out);
+}
+
+static void pack_q4_1(const uint8_t *file, size_t lane, uint8_t *out) {
+  memcpy(out + CPU_Q4_1_SCALES + lane * 2, file, 2);
+  memcpy(out + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA + lane * 2, file + 2, 2);
+  pack_nibbles(file + 4, lane, out);
+}
+
+static float half_at(const uint8_t *from, size_t lane) {
+  uint16_t h;
+  memcpy(&h, from + lane * sizeof h, sizeof h);
+  return cpu_f16(h);
+}
+
+static uint8_t nibble_at(const uint8_t *block, size_t lane, size_t i) {
+  size_t low = i % 16;
+  uint8_t pair = block[low / 4 * 64 + lane * 4 + low % 4];
+  return i < 16 ? pair & 15 : pair >> 4;
+}
+
+static void unpack_q4_0(const uint8_t *block, size_t lane, float *out) {
+  float d = half_at(block + CPU_Q4_1_SCALES, lane);
+  for (size_t i = 0; i < OPS_BLOCK; i++) out[i] = d * (float)(nibble_at(block, lane, i) - 8);
+}
+
+static void unpack_q4_1(const uint8_t *block, size_t lane, float *out) {
+  float d = half_at(block + CPU_Q4_1_SCALES, lane);
+  float m = half_at(block + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, lane);
+  for (size_t i = 0; i < OPS_BLOCK; i++) out[i] = fmaf(d, (float)nibble_at(block, lane, i), m);
+}
+
+/* --- Q8_0: f16 d, 32 int8 --- */
+
+static void pack_q8_0(const uint8_t *file, size_t lane, uint8_t *out) {
+  memcpy(out + CPU_Q8_0_SCALES + lane * 2, file, 2);
+  for (size_t v = 0; v < 8; v++) memcpy(out + v * 64 + lane * 4, file + 2 + v * 4, 4);
+}
+
+static void unpack_q8_0(const uint8_t *block, size_t lane, float *out) {
+  float d = half_at(block + CPU_Q8_0_SCALES, lane);
+  for (size_t i = 0; i < OPS_BLOCK; i++) out[i] = d * (float)(int8_t)block[i / 4 * 64 + lane * 4 + i % 4];
+}
+
+/* --- plain --- */
+
+static void pack_32(const uint8_t *file, size_t lane, uint8_t *out) {
+  memcpy(out + lane * 4, file, 4);
+}
+
+static void pack_16(const uint8_t *file, size_t lane, uint8_t *out) {
+  memcpy(out + lane * 2, file, 2);
+}
+
+static void unpack_f32(const uint8_t *input, size_t lane, float *out) {
+  memcpy(out, input + lane * sizeof *out, sizeof *out);
+}
+
+static void unpack_f16(const uint8_t *input, size_t lane, float *out) {
+  *out = half_at(input, lane);
+}
+
+static void unpack_bf16(const uint8_t *input, size_t lane, float *out) {
+  uint16_t h;
+  memcpy(&h, input + lane * sizeof h, sizeof h);
+  *out = cpu_bf16(h);
+}
+
+static const format formats[OPS_TYPE_COUNT] = {
+    [OPS_F32] = {1, 4, 4 * OPS_GROUP, pack_32, unpack_f32},
+    [OPS_F16] = {1, 2, 2 * OPS_GROUP, pack_16, unpack_f16},
+    [OPS_BF16] = {1, 2, 2 * OPS_GROUP, pack_16, unpack_bf16},
+    [OPS_Q4_0] = {OPS_BLOCK, 18, CPU_Q4_0_BLOCK, pack_q4_0, unpack_q4_0},
+    [OPS_Q4_1] = {OPS_BLOCK, 20, CPU_Q4_1_BLOCK, pack_q4_1, unpack_q4_1},
+    [OPS_Q8_0] = {OPS_BLOCK, 34, CPU_Q8_0_BLOCK, pack_q8_0, unpack_q8_0},
+};
+
+static const format *format_of(ops_type type) {
+  assert((unsigned)type < OPS_TYPE_COUNT && formats[type].pack);
+  return &formats[type];
 }
 
 size_t cpu_group_bytes(ops_type type, int32_t columns) {
-  size_t k = (size_t)columns, blocks = k / OPS_BLOCK;
-  switch (type) {
-  case OPS_Q4_1:
-    return blocks * CPU_Q4_1_BLOCK;
-  case OPS_Q8_0:
-    return round_up(blocks * CPU_Q8_0_BLOCK, 64);
-  case OPS_F32:
-    return k * OPS_GROUP * sizeof(float);
-  case OPS_F16:
-  case OPS_BF16:
-    return round_up(k * OPS_GROUP * sizeof(uint16_t), 64);
-  case OPS_TYPE_COUNT:
-    break;
-  }
-  assert(!"a weight type that ops.h does not name");
-  return 0;
+  const format *f = format_of(type);
+  return ((size_t)columns / f->inputs * f->group_bytes + 63) / 64 * 64;
 }
 
 size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns) {
@@ -34,96 +111,29 @@ size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns) {
   return groups > SIZE_MAX / bytes ? 0 : groups * bytes;
 }
 
-static void pack_q4_1(const uint8_t *file, int32_t blocks, int32_t lane, uint8_t *out) {
-  for (int32_t b = 0; b < blocks; b++, file += FILE_Q4_1_BLOCK, out += CPU_Q4_1_BLOCK) {
-    uint8_t *scales = out + CPU_Q4_1_SCALES + lane * sizeof(uint16_t);
-    memcpy(scales, file, 2);
-    memcpy(scales + CPU_Q4_1_MINIMA, file + 2, 2);
-    for (int32_t v = 0; v < 4; v++) memcpy(out + v * 64 + lane * 4, file + 4 + v * 4, 4);
-  }
-}
-
-static void pack_q8_0(const uint8_t *file, int32_t blocks, int32_t lane, uint8_t *out) {
-  for (int32_t b = 0; b < blocks; b++, file += FILE_Q8_0_BLOCK, out += CPU_Q8_0_BLOCK) {
-    memcpy(out + CPU_Q8_0_SCALES + lane * sizeof(uint16_t), file, 2);
-    for (int32_t v = 0; v < 8; v++) memcpy(out + v * 64 + lane * 4, file + 2 + v * 4, 4);
-  }
-}
-
-static void pack_plain(const uint8_t *file, int32_t columns, int32_t lane, size_t size, uint8_t *out) {
-  for (int32_t k = 0; k < columns; k++) {
-    memcpy(out + ((size_t)k * OPS_GROUP + (size_t)lane) * size, file + (size_t)k * size, size);
-  }
-}
-
-static size_t file_row_bytes(ops_type type, int32_t columns) {
-  size_t k = (size_t)columns;
-  switch (type) {
-  case OPS_Q4_1:
-    return k / OPS_BLOCK * FILE_Q4_1_BLOCK;
-  case OPS_Q8_0:
-    return k / OPS_BLOCK * FILE_Q8_0_BLOCK;
-  case OPS_F32:
-    return k * 4;
-  default:
-    return k * 2;
+static void pack_group(const format *f, size_t units, const uint8_t *file, size_t lanes, uint8_t *out) {
+  for (size_t lane = 0; lane < lanes; lane++) {
+    for (size_t u = 0; u < units; u++, file += f->file_bytes) f->pack(file, lane, out + u * f->group_bytes);
   }
 }
 
 void cpu_pack(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
               int32_t last) {
-  size_t row_bytes = file_row_bytes(type, columns), group_bytes = cpu_group_bytes(type, columns);
-  for (int32_t g = first; g < last; g++) {
-    uint8_t *to = (uint8_t *)out + (size_t)g * group_bytes;
+  const format *f = format_of(type);
+  size_t units = (size_t)columns / f->inputs, group_bytes = cpu_group_bytes(type, columns);
+  for (size_t g = (size_t)first; g < (size_t)last; g++) {
+    size_t row = g * OPS_GROUP, left = (size_t)rows - row;
+    uint8_t *to = (uint8_t *)out + g * group_bytes;
     memset(to, 0, group_bytes);
-    for (int32_t lane = 0; lane < OPS_GROUP && g * OPS_GROUP + lane < rows; lane++) {
-      const uint8_t *from = (const uint8_t *)file + (size_t)(g * OPS_GROUP + lane) * row_bytes;
-      if (type == OPS_Q4_1)
-        pack_q4_1(from, columns / OPS_BLOCK, lane, to);
-      else if (type == OPS_Q8_0)
-        pack_q8_0(from, columns / OPS_BLOCK, lane, to);
-      else
-        pack_plain(from, columns, lane, type == OPS_F32 ? 4 : 2, to);
-    }
-  }
-}
-
-static float unpack_q4_1(const uint8_t *group, int32_t lane, int32_t k) {
-  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_1_BLOCK;
-  int32_t i = k % OPS_BLOCK, low = i % 16;
-  uint8_t pair = block[low / 4 * 64 + lane * 4 + low % 4];
-  uint16_t d, m;
-  memcpy(&d, block + CPU_Q4_1_SCALES + lane * 2, 2);
-  memcpy(&m, block + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA + lane * 2, 2);
-  return fmaf(cpu_f16(d), (float)(i < 16 ? pair & 15 : pair >> 4), cpu_f16(m));
-}
-
-static float unpack_q8_0(const uint8_t *group, int32_t lane, int32_t k) {
-  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
-  int32_t i = k % OPS_BLOCK;
-  uint16_t d;
-  memcpy(&d, block + CPU_Q8_0_SCALES + lane * 2, 2);
-  return cpu_f16(d) * (float)(int8_t)block[i / 4 * 64 + lane * 4 + i % 4];
-}
-
-static float unpack_element(ops_type type, const uint8_t *group, int32_t lane, int32_t k) {
-  size_t i = (size_t)k * OPS_GROUP + (size_t)lane;
-  switch (type) {
-  case OPS_Q4_1:
-    return unpack_q4_1(group, lane, k);
-  case OPS_Q8_0:
-    return unpack_q8_0(group, lane, k);
-  case OPS_F32:
-    return ((const float *)group)[i];
-  case OPS_F16:
-    return cpu_f16(((const uint16_t *)group)[i]);
-  default:
-    return cpu_bf16(((const uint16_t *)group)[i]);
+    pack_group(f, units, (const uint8_t *)file + row * units * f->file_bytes,
+               left < OPS_GROUP ? left : OPS_GROUP, to);
   }
 }
 
 void cpu_unpack_row(const ops_weight *w, int32_t row, float *out) {
-  const uint8_t *group =
-      (const uint8_t *)w->data + (size_t)(row / OPS_GROUP) * cpu_group_bytes(w->type, w->columns);
-  for (int32_t k = 0; k < w->columns; k++) out[k] = unpack_element(w->type, group, row % OPS_GROUP, k);
+  const format *f = format_of(w->type);
+  size_t group = (size_t)(row / OPS_GROUP), lane = (size_t)(row % OPS_GROUP);
+  const uint8_t *unit = (const uint8_t *)w->data + group * cpu_group_bytes(w->type, w->columns);
+  for (size_t u = 0; u < (size_t)w->columns / f->inputs; u++, unit += f->group_bytes)
+    f->unpack(unit, lane, out + u * f->inputs);
 }

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -155,6 +156,21 @@ void pool_close(pool *p) {
 
 int32_t pool_threads(const pool *p) {
   return p->threads;
+}
+
+static bool pin(pthread_t thread, int32_t cpu) {
+  cpu_set_t one;
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  return pthread_setaffinity_np(thread, sizeof one, &one) == 0;
+}
+
+bool pool_pin(pool *p, const int32_t *cpus, int32_t count) {
+  assert(count >= 1);
+  bool pinned = pin(pthread_self(), cpus[0]);
+  for (int32_t i = 0; i < p->started; i++) pinned &= pin(p->workers[i].thread, cpus[p->workers[i].index % count]);
+  return pinned;
 }
 
 static void wait_all_done(pool *p) {

@@ -5,6 +5,7 @@
  * sleeps on a futex, so that a pool does not starve the other program of a small machine. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define POOL_SPIN_US    20
@@ -16,6 +17,10 @@ typedef void pool_body(void *context, int32_t chunk, int32_t thread); /* thread 
 pool *pool_open(int32_t threads); /* the caller's included; NULL: out of memory or threads */
 void pool_close(pool *p);         /* NULL is allowed */
 int32_t pool_threads(const pool *p);
+
+/* From now on the calling thread, which is to be the one that calls pool_run, runs on processor cpus[0] alone, and the
+ * i-th thread on cpus[i % count]; false: the system refuses one (not a processor that the process may use). */
+bool pool_pin(pool *p, const int32_t *cpus, int32_t count);
 
 /* Returns when every chunk is done. Called by one thread, which takes chunks too (as thread 0). */
 void pool_run(pool *p, int32_t chunks, pool_body *body, void *context);

@@ -1,12 +1,14 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/math_avx2.h"
+#include "kernels/cpu/rows_avx2.h"
 #include "kernels/cpu/rows_c.h"
 
 #define LANES CPU_LANES
 
-static void norm_avx2(float *y, const float *x, const float *w, int32_t n, float eps) {
+void cpu_norm_avx2(float *y, const float *x, const float *w, int32_t n, float eps) {
   __m256 sum = _mm256_setzero_ps();
   float lane[LANES];
   int32_t i = 0;
@@ -42,30 +44,31 @@ static int32_t lane_sum_epi32(__m256i v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, int32_t *total, const float *x) {
   float largest = largest_magnitude(x);
   __m256 inverse = _mm256_set1_ps(largest > 0.0f ? 127.0f / largest : 0.0f);
-  __m256i v[4], total = _mm256_setzero_si256();
+  __m256i v[4], totals = _mm256_setzero_si256();
   for (int i = 0; i < 4; i++) {
     __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i * LANES), inverse);
     scaled = _mm256_max_ps(scaled, _mm256_set1_ps(-127.0f));
     v[i] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, _mm256_set1_ps(127.0f)));
-    total = _mm256_add_epi32(total, v[i]);
+    totals = _mm256_add_epi32(totals, v[i]);
   }
   __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
   bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256((__m256i *)q, bytes);
   *scale = largest / 127.0f;
-  *sum = *scale * (float)lane_sum_epi32(total);
+  *total = lane_sum_epi32(totals);
+  *sum = *scale * (float)*total;
 }
 
-static void quantize_avx2(int8_t *q, float *scale, float *sum, const float *x, int32_t n) {
+void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
-    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, x + b * OPS_BLOCK);
+    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }
 }
 
-static void rope_avx2(float *y, const float *x, const float *cosine, const float *sine, int32_t n) {
+void cpu_rope_avx2(float *y, const float *x, const float *cosine, const float *sine, int32_t n) {
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES) {
     __m256 v = _mm256_loadu_ps(x + i), swapped = _mm256_permute_ps(v, 0xb1);
@@ -88,14 +91,14 @@ static void store_f16_avx2(uint16_t *to, size_t stride, const float *x, int32_t 
   }
 }
 
-static void store_avx2(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n) {
+void cpu_store_avx2(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n) {
   if (type == OPS_KV_F16 && n % LANES == 0)
     store_f16_avx2(to, (size_t)stride, x, n);
   else
     cpu_store_c(type, to, stride, x, n);
 }
 
-static void swiglu_avx2(float *y, const float *gate, const float *up, int32_t n) {
+void cpu_swiglu_avx2(float *y, const float *gate, const float *up, int32_t n) {
   const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES) {
@@ -106,7 +109,7 @@ static void swiglu_avx2(float *y, const float *gate, const float *up, int32_t n)
   cpu_swiglu_c(y + i, gate + i, up + i, n - i);
 }
 
-static int32_t argmax_avx2(const float *x, int32_t n) {
+int32_t cpu_argmax_avx2(const float *x, int32_t n) {
   __m256 m = _mm256_set1_ps(-INFINITY);
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES) m = _mm256_max_ps(_mm256_loadu_ps(x + i), m);
@@ -122,20 +125,23 @@ static int32_t argmax_avx2(const float *x, int32_t n) {
 
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
-    .rows_max = CPU_ROWS_MAX,
-    .variants = {"avx2", "avx2 x1", "avx2 x2", "avx2 x3", "avx2 x4"},
-    .linear_int8 = {[OPS_Q4_1] = cpu_linear_q4_1_int8_avx2, [OPS_Q8_0] = cpu_linear_q8_0_int8_avx2},
+    .rows_max = LINEAR_AVX2_ROWS,
+    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_avx2,
+                    [OPS_Q4_1] = cpu_linear_q4_1_int8_avx2,
+                    [OPS_Q8_0] = cpu_linear_q8_0_int8_avx2},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx2,
                    [OPS_F16] = cpu_linear_f16_avx2,
                    [OPS_BF16] = cpu_linear_bf16_avx2,
+                   [OPS_Q4_0] = cpu_linear_q4_0_f32_avx2,
                    [OPS_Q4_1] = cpu_linear_q4_1_f32_avx2,
                    [OPS_Q8_0] = cpu_linear_q8_0_f32_avx2},
-    .norm = norm_avx2,
-    .quantize = quantize_avx2,
-    .rope = rope_avx2,
-    .store = store_avx2,
+    .norm = cpu_norm_avx2,
+    .quantize = cpu_quantize_avx2,
+    .rope = cpu_rope_avx2,
+    .store = cpu_store_avx2,
     .attention = cpu_attention_avx2,
-    .swiglu = swiglu_avx2,
-    .argmax = argmax_avx2,
+    .swiglu = cpu_swiglu_avx2,
+    .argmax = cpu_argmax_avx2,
+    .challenge = cpu_challenge_avx2,
 };
 #endif

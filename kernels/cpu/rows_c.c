@@ -1,4 +1,5 @@
 #include "kernels/cpu/rows_c.h"
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/linear_c.h"
 
@@ -11,9 +12,9 @@ void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) 
   for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, int32_t *total, const float *x) {
   float largest = 0.0f;
-  int32_t total = 0;
+  *total = 0;
   for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
   float inverse = largest > 0.0f ? INT8_MAX_F / largest : 0.0f;
   *scale = largest / INT8_MAX_F;
@@ -22,14 +23,14 @@ static void quantize_block(int8_t *q, float *scale, float *sum, const float *x) 
     v = v > -INT8_MAX_F ? v : -INT8_MAX_F;
     v = v < INT8_MAX_F ? v : INT8_MAX_F;
     q[i] = (int8_t)lrintf(v);
-    total += q[i];
+    *total += q[i];
   }
-  *sum = *scale * (float)total;
+  *sum = *scale * (float)*total;
 }
 
-void cpu_quantize_c(int8_t *q, float *scale, float *sum, const float *x, int32_t n) {
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
-    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, x + b * OPS_BLOCK);
+    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }
 }
 
@@ -55,27 +56,26 @@ static float element(ops_kv_type type, const void *data, size_t i) {
 }
 
 /* Component d of the key, and of the value, at the row's logical position p. */
-static float key_at(const cpu_attention *a, int32_t p, int32_t d) {
-  size_t dim = (size_t)a->head_dim;
-  if (p >= a->length)
-    return element(a->type, a->stage_keys, (size_t)a->path[p - a->length] * dim + (size_t)d);
-  return element(a->type, a->keys,
-                 ((size_t)(p / OPS_TILE) * dim + (size_t)d) * OPS_TILE + (size_t)(p % OPS_TILE));
+static float key_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+  bool staged = p >= r->length;
+  int32_t at = staged ? r->path[p - r->length] : p;
+  size_t tile = (size_t)(at / OPS_TILE) * (size_t)a->head_dim + (size_t)d;
+  return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + (size_t)(at % OPS_TILE));
 }
 
-static float value_at(const cpu_attention *a, int32_t p, int32_t d) {
-  size_t dim = (size_t)a->head_dim;
-  if (p >= a->length)
-    return element(a->type, a->stage_values, (size_t)a->path[p - a->length] * dim + (size_t)d);
-  return element(a->type, a->values, (size_t)p * dim + (size_t)d);
+static float value_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+  bool staged = p >= r->length;
+  int32_t at = staged ? r->path[p - r->length] : p;
+  return element(a->type, staged ? a->stage_values : a->values, (size_t)at * (size_t)a->head_dim + (size_t)d);
 }
 
-static void attention_head(const cpu_attention *a, const float *q, float *scores, float *y) {
-  int32_t n = a->length + a->path_count;
+static void attention_head(const cpu_attention *a, const ops_row *r, const float *q, float *scores,
+                           float *y) {
+  int32_t n = r->length + r->path_count;
   float largest = -INFINITY, lane[CPU_LANES] = {0};
   for (int32_t p = 0; p < n; p++) {
     float dot = 0.0f;
-    for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, p, d), dot);
+    for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, r, p, d), dot);
     scores[p] = dot * a->scale;
     largest = scores[p] > largest ? scores[p] : largest;
   }
@@ -86,14 +86,15 @@ static void attention_head(const cpu_attention *a, const float *q, float *scores
   float inverse = 1.0f / cpu_lane_sum(lane);
   for (int32_t d = 0; d < a->head_dim; d++) {
     float sum = 0.0f;
-    for (int32_t p = 0; p < n; p++) sum = fmaf(scores[p], value_at(a, p, d), sum);
+    for (int32_t p = 0; p < n; p++) sum = fmaf(scores[p], value_at(a, r, p, d), sum);
     y[d] = sum * inverse;
   }
 }
 
 void cpu_attention_c(const cpu_attention *a) {
-  for (int32_t h = 0; h < a->heads; h++) {
-    attention_head(a, a->q + h * a->head_dim, a->scores, a->y + h * a->head_dim);
+  for (int32_t i = 0; i < a->rows * a->heads; i++) {
+    size_t at = (size_t)(i / a->heads) * a->row_floats + (size_t)(i % a->heads) * (size_t)a->head_dim;
+    attention_head(a, &a->row[i / a->heads], a->q + at, a->scores, a->y + at);
   }
 }
 
@@ -116,11 +117,13 @@ int32_t cpu_argmax_c(const float *x, int32_t n) {
 const cpu_kernels cpu_kernels_c = {
     .name = "c",
     .rows_max = CPU_ROWS_MAX,
-    .variants = {"c", "c x1", "c x2", "c x3", "c x4"},
-    .linear_int8 = {[OPS_Q4_1] = cpu_linear_q4_1_int8_c, [OPS_Q8_0] = cpu_linear_q8_0_int8_c},
+    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_c,
+                    [OPS_Q4_1] = cpu_linear_q4_1_int8_c,
+                    [OPS_Q8_0] = cpu_linear_q8_0_int8_c},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_c,
                    [OPS_F16] = cpu_linear_f16_c,
                    [OPS_BF16] = cpu_linear_bf16_c,
+                   [OPS_Q4_0] = cpu_linear_q4_0_f32_c,
                    [OPS_Q4_1] = cpu_linear_q4_1_f32_c,
                    [OPS_Q8_0] = cpu_linear_q8_0_f32_c},
     .norm = cpu_norm_c,
@@ -130,4 +133,5 @@ const cpu_kernels cpu_kernels_c = {
     .attention = cpu_attention_c,
     .swiglu = cpu_swiglu_c,
     .argmax = cpu_argmax_c,
+    .challenge = cpu_challenge_c,
 };

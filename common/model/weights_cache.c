@@ -1,0 +1,161 @@
+#include "common/model/weights_cache.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC          "tandempk"
+#define FORMAT_VERSION 1
+#define HEADER_BYTES   4096
+#define WRITE_MAX      ((size_t)1 << 30) /* of one call */
+
+/* Numbers are this machine's; another order of bytes shows as another version. */
+typedef struct header {
+  char magic[8];
+  uint32_t version, header_bytes;
+  char layout[WEIGHTS_LAYOUT_MAX + 1];
+  hash16 fingerprint;
+  uint64_t data_bytes;
+  uint8_t zero[HEADER_BYTES - 88];
+  hash16 check; /* of all before it */
+} header;
+_Static_assert(sizeof(header) == HEADER_BYTES, "the data begins on a page");
+
+static hash16 header_check(const header *h) {
+  return hash_bytes(h, offsetof(header, check));
+}
+
+static void fill_header(header *h, const weights_key *k) {
+  *h = (header){.magic = MAGIC, .version = FORMAT_VERSION, .header_bytes = HEADER_BYTES};
+  assert(strlen(k->layout) <= WEIGHTS_LAYOUT_MAX);
+  strcpy(h->layout, k->layout);
+  h->fingerprint = k->fingerprint;
+  h->data_bytes = k->bytes;
+  h->check = header_check(h);
+}
+
+/* What keeps a file from standing for k; NULL: nothing. */
+static const char *misfit(const header *h, const weights_key *k, uint64_t file_bytes) {
+  header want;
+  fill_header(&want, k);
+  if (memcmp(h->magic, want.magic, sizeof h->magic) != 0) return "is no file of packed weights";
+  if (!hash_equal(h->check, header_check(h))) return "is damaged";
+  if (!hash_equal(h->fingerprint, want.fingerprint)) return "belongs to another model";
+  if (memcmp(h, &want, sizeof want) != 0) return "has another layout";
+  return file_bytes == HEADER_BYTES + h->data_bytes ? NULL : "is not as long as it says";
+}
+
+static bool make_path(char path[PATH_MAX], const char *dir, const weights_key *k) {
+  char fingerprint[33];
+  hash_format(k->fingerprint, fingerprint);
+  int n = snprintf(path, PATH_MAX, "%s/%s-%s.packed", dir, fingerprint, k->layout);
+  return n > 0 && n < PATH_MAX;
+}
+
+/* --- reading --- */
+
+/* Steps read the whole of it, again and again. */
+static void *map_data(int fd, size_t bytes, const char **why) {
+  uint8_t *p = mmap(NULL, HEADER_BYTES + bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (p == MAP_FAILED) {
+    *why = "cannot be mapped";
+    return NULL;
+  }
+  madvise(p, HEADER_BYTES + bytes, MADV_HUGEPAGE); /* few systems have them for files */
+  madvise(p, HEADER_BYTES + bytes, MADV_WILLNEED);
+  return p + HEADER_BYTES;
+}
+
+static void *map_file(int fd, const weights_key *k, const char **why) {
+  struct stat s;
+  header h;
+  if (fstat(fd, &s) != 0 || pread(fd, &h, sizeof h, 0) != (ssize_t)sizeof h) {
+    *why = "is cut short";
+    return NULL;
+  }
+  *why = misfit(&h, k, (uint64_t)s.st_size);
+  return *why ? NULL : map_data(fd, k->bytes, why);
+}
+
+void *weights_cache_map(const char *dir, const weights_key *k, const logger *log) {
+  char path[PATH_MAX];
+  if (!make_path(path, dir, k)) return NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return NULL; /* the folder: weights_cache_begin */
+  const char *why = "cannot be read";
+  void *data = fd < 0 ? NULL : map_file(fd, k, &why);
+  if (fd >= 0) close(fd);
+  if (data)
+    log_line(log, LOG_INFO, "mapped packed weights from %s", path);
+  else
+    log_line(log, LOG_WARNING, "%s %s: packing the weights anew", path, why);
+  return data;
+}
+
+void weights_cache_unmap(void *data, size_t bytes) {
+  munmap((uint8_t *)data - HEADER_BYTES, HEADER_BYTES + bytes);
+}
+
+/* --- writing --- */
+
+int weights_cache_begin(weights_file *f, const char *dir, const weights_key *k, err *e) {
+  f->fd = -1;
+  bool fits = make_path(f->path, dir, k);
+  int n = fits ? snprintf(f->temporary, sizeof f->temporary, "%s.XXXXXX", f->path) : -1;
+  if (n < 0 || n >= (int)sizeof f->temporary)
+    return err_set(e, ERR_ARG, "the folder of packed weights has too long a name: give a shorter one");
+  f->fd = mkstemp(f->temporary);
+  if (f->fd >= 0) return ERR_OK;
+  return err_set(e, ERR_IO,
+                 "cannot write packed weights into '%s': %s; make it a folder that can be written, or leave "
+                 "out --repack-cache",
+                 dir, strerror(errno));
+}
+
+static bool write_all(int fd, const void *data, size_t bytes) {
+  const uint8_t *at = data;
+  while (bytes > 0) {
+    ssize_t n = write(fd, at, bytes < WRITE_MAX ? bytes : WRITE_MAX);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    at += n;
+    bytes -= (size_t)n;
+  }
+  return true;
+}
+
+/* On the disk before it gets its name: a name never stands for half a file. */
+static bool write_file(const weights_file *f, const weights_key *k, const void *data) {
+  header h;
+  fill_header(&h, k);
+  return write_all(f->fd, &h, sizeof h) && write_all(f->fd, data, k->bytes) && fsync(f->fd) == 0 &&
+         rename(f->temporary, f->path) == 0;
+}
+
+int weights_cache_end(weights_file *f, const weights_key *k, const void *data, err *e) {
+  bool written = write_file(f, k, data);
+  int why = errno;
+  if (!written) {
+    weights_cache_cancel(f);
+    return err_set(e, ERR_IO, "cannot write %s: %s; make room for %zu MiB", f->path, strerror(why),
+                   (k->bytes >> 20) + 1);
+  }
+  close(f->fd);
+  f->fd = -1;
+  return ERR_OK;
+}
+
+void weights_cache_cancel(weights_file *f) {
+  if (f->fd < 0) return;
+  close(f->fd);
+  unlink(f->temporary);
+  f->fd = -1;
+}

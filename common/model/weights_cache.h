@@ -1,0 +1,40 @@
+/* weights_cache.h - packed weights kept in a file, so that the next start maps them instead of packing again,
+ * and several programs on a machine share their pages.
+ *
+ * DIR/<fingerprint>-<layout>.packed: a page of header, then the data as it lies in memory. The header is
+ * checked whole, and the file's length; the data is believed as much as the model file's own. A file that is
+ * not right is never used. */
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+
+#include <limits.h>
+#include <stddef.h>
+
+#define WEIGHTS_LAYOUT_MAX 31 /* characters */
+
+/* What a file has to be to stand for packed weights. */
+typedef struct weights_key {
+  hash16 fingerprint; /* of the model */
+  const char *layout; /* of the packed form; [A-Za-z0-9.-], at most WEIGHTS_LAYOUT_MAX */
+  size_t bytes;       /* of data */
+} weights_key;
+
+/* The data, readable only, aligned to a page; NULL: there is no file, or none that fits, which is told in one
+ * warning. */
+void *weights_cache_map(const char *dir, const weights_key *k, const logger *log);
+void weights_cache_unmap(void *data, size_t bytes);
+
+/* A file in the making, beside the one that it replaces. */
+typedef struct weights_file {
+  int fd; /* -1: none */
+  char path[PATH_MAX], temporary[PATH_MAX];
+} weights_file;
+
+/* ERR_ARG (a name too long), ERR_IO (the folder is not there or not writable; says what to do). */
+int weights_cache_begin(weights_file *f, const char *dir, const weights_key *k, err *e);
+/* Writes data and puts the file in place, whole or not at all. ERR_IO. Ends f either way. */
+int weights_cache_end(weights_file *f, const weights_key *k, const void *data, err *e);
+void weights_cache_cancel(weights_file *f);

@@ -1,0 +1,54 @@
+#include "common/spec/width.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+
+#define WEIGHT 0.125 /* of a new measurement */
+
+static bool known(const width_costs *w, int32_t rows) {
+  return w->us[rows] > 0 && (rows == 1 || w->forwards - w->at[rows] <= WIDTH_FRESH);
+}
+
+void width_measured(width_costs *w, int32_t rows, double us) {
+  assert(rows >= 1 && rows <= WIDTH_ROWS_MAX && us > 0);
+  w->forwards++;
+  double *mean = &w->us[rows];
+  if (!known(w, rows)) {
+    *mean = us;
+  } else {
+    if (us > WIDTH_OUTLIER * *mean) us = WIDTH_OUTLIER * *mean;
+    *mean += WEIGHT * (us - *mean);
+  }
+  w->at[rows] = w->forwards;
+}
+
+double width_cost(const width_costs *w, int32_t rows) {
+  assert(rows >= 1 && rows <= WIDTH_ROWS_MAX);
+  int32_t below = rows, above = rows;
+  while (below > 0 && !known(w, below)) below--;
+  while (above <= WIDTH_ROWS_MAX && !known(w, above)) above++;
+  bool has_below = below > 0, has_above = above <= WIDTH_ROWS_MAX;
+  if (has_below && has_above) {
+    if (below == above) return w->us[rows];
+    double part = (double)(rows - below) / (double)(above - below);
+    return w->us[below] + part * (w->us[above] - w->us[below]);
+  }
+  if (has_below) return w->us[below] * (1 + WIDTH_SLOPE * (rows - below));
+  return has_above ? w->us[above] / (1 + WIDTH_SLOPE * (above - rows)) : 0;
+}
+
+int32_t width_best(const width_costs *w, const float *totals, int32_t count) {
+  double cost = width_cost(w, 1);
+  if (cost == 0) return count;
+  double tokens = 1, best = 1 / cost;
+  int32_t kept = 0;
+  for (int32_t k = 1; k <= count; k++) {
+    tokens += exp((double)totals[k - 1]);
+    double rate = tokens / width_cost(w, k + 1);
+    if (rate <= best) continue;
+    best = rate;
+    kept = k;
+  }
+  return kept;
+}

@@ -1,0 +1,28 @@
+#if defined(__x86_64__) /* elsewhere the C reference is all there is */
+#include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/choose.h"
+#include "kernels/cpu/linear_avx2.h"
+#include "kernels/cpu/rows_avx2.h"
+
+const cpu_kernels cpu_kernels_avx_vnni = {
+    .name = "avx-vnni",
+    .rows_max = LINEAR_AVX2_ROWS,
+    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_avx_vnni,
+                    [OPS_Q4_1] = cpu_linear_q4_1_int8_avx_vnni,
+                    [OPS_Q8_0] = cpu_linear_q8_0_int8_avx_vnni},
+    .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx2,
+                   [OPS_F16] = cpu_linear_f16_avx2,
+                   [OPS_BF16] = cpu_linear_bf16_avx2,
+                   [OPS_Q4_0] = cpu_linear_q4_0_f32_avx2,
+                   [OPS_Q4_1] = cpu_linear_q4_1_f32_avx2,
+                   [OPS_Q8_0] = cpu_linear_q8_0_f32_avx2},
+    .norm = cpu_norm_avx2,
+    .quantize = cpu_quantize_avx2,
+    .rope = cpu_rope_avx2,
+    .store = cpu_store_avx2,
+    .attention = cpu_attention_avx2,
+    .swiglu = cpu_swiglu_avx2,
+    .argmax = cpu_argmax_avx2,
+    .challenge = cpu_challenge_avx2,
+};
+#endif

@@ -1,0 +1,90 @@
+/* libs: base */
+#include "common/base/mem.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LARGE     ((size_t)20 << 20)
+#define HUGE_PAGE ((uintptr_t)2 << 20)
+
+static void is_zero_aligned_and_counted(void **state) {
+  (void)state;
+  mem m = {0};
+  const size_t sizes[] = {1, 63, 64, 65, 4097, LARGE + 1};
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int tag = 0; tag < MEM_TAG_COUNT; tag++) {
+      unsigned char *p = mem_alloc(&m, (mem_tag)tag, sizes[i]);
+      assert_non_null(p);
+      assert_int_equal((uintptr_t)p % 64, 0);
+      for (size_t k = 0; k < sizes[i]; k++) assert_int_equal(p[k], 0);
+      memset(p, 0xa5, sizes[i]); /* so that memory given out again is not zero by itself */
+      mem_free(p);
+    }
+    bytes += sizes[i];
+    for (int tag = 0; tag < MEM_TAG_COUNT; tag++) {
+      assert_int_equal(m.calls[tag], i + 1);
+      assert_int_equal(m.bytes[tag], bytes);
+    }
+  }
+  mem_free(NULL);
+}
+
+static void refuses_nothing_and_too_much(void **state) {
+  (void)state;
+  mem m = {0};
+  for (int tag = 0; tag < MEM_TAG_COUNT; tag++) {
+    assert_null(mem_alloc(&m, (mem_tag)tag, 0));
+    assert_null(mem_alloc(&m, (mem_tag)tag, SIZE_MAX));
+    assert_null(mem_alloc(&m, (mem_tag)tag, SIZE_MAX - 1)); /* rounded up it would be small */
+    assert_int_equal(m.calls[tag], 0);
+  }
+  void *uncounted = mem_alloc(NULL, MEM_GENERAL, 10);
+  assert_non_null(uncounted);
+  mem_free(uncounted);
+}
+
+/* Whether the kernel has been asked for huge pages at p: flag "hg" of the mapping in /proc/self/smaps. */
+static bool asked_for_huge_pages(const void *p) {
+  char line[1024];
+  bool here = false, asked = false;
+  FILE *f = fopen("/proc/self/smaps", "r");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    unsigned long first, last;
+    if (sscanf(line, "%lx-%lx ", &first, &last) == 2) here = (uintptr_t)p >= first && (uintptr_t)p < last;
+    if (here && strncmp(line, "VmFlags:", 8) == 0) asked = strstr(line, " hg") != NULL;
+  }
+  fclose(f);
+  return asked;
+}
+
+static void large_weights_get_huge_pages(void **state) {
+  (void)state;
+  if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) != 0) {
+    print_message("this kernel has no huge pages to ask for\n");
+    skip();
+  }
+  void *weights = mem_alloc(NULL, MEM_WEIGHTS, LARGE), *other = mem_alloc(NULL, MEM_ACTIVATIONS, LARGE);
+  assert_int_equal((uintptr_t)weights % HUGE_PAGE, 0);
+  assert_true(asked_for_huge_pages(weights));
+  assert_true(asked_for_huge_pages((char *)weights + LARGE - 1)); /* its last part too */
+  assert_false(asked_for_huge_pages(other));
+  mem_free(weights);
+  mem_free(other);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(is_zero_aligned_and_counted),
+      cmocka_unit_test(refuses_nothing_and_too_much),
+      cmocka_unit_test(large_weights_get_huge_pages),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

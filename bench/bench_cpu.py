@@ -1,424 +1,570 @@
 #!/usr/bin/env python3
-"""The rows of scripts/bench_cpu.sh: measures them with the programs in --bin and prints them as a table for people
-and, with --json, one JSON object a line. Every row of ROWS appears once; one that could not be measured has no value
-and holds: false. Nothing but the holds is written here: each figure comes from this run.
+"""The rows of scripts/bench_cpu.sh: measures them with the programs in --bin, beside llama.cpp where --peer has it, and
+prints them as a table for people and, with --json, one JSON object a line. Every row appears once; one that could not be
+measured, or lacks its peer, has holds: false. Only the holds are written down (bench_table.py): every figure, the limits and
+the peer's included, comes from this run. docs/PERFORMANCE.md tells how to read them.
 """
 
 import argparse
 import json
-import math
 import os
 import pathlib
 import platform
-import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
-FLAGS_THAT_MATTER = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "amx_int8")
-WIDTHS = (2, 4, 8, 16)
-CONTEXTS = (128, 512)
-CROWDED = 0.05  # of the CPU time: so much used by others makes figures doubtful
+from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, describe_load, say
+from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
+                        prompt_of_tokens, speeds)
+from bench_peer import SETTINGS, Peer
+from bench_table import (NGRAM_GROUPS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
+                         threads_text)
 
-FULL = dict(passes=15, steps=25, repetitions=5, prompts=(85, 121, 131, 468), tokens=112)
-QUICK = dict(passes=5, steps=9, repetitions=2, prompts=(85, 131), tokens=64)
+CONTEXT = 128
+WIDTH_CONTEXT = 256
+WIDTHS = (4, 8, 16)
+SEQUENCES = 8
+PROMPT = 512
+DECODE = 128  # tokens
+BUDGETS = (3, 4, 5, 6, 7, 9, 11, 15)
+REPLAY_PROMPTS = (85, 121, 131, 468)
+ANSWER = 112  # tokens of an answer of the pair
+NO_PEER = "no peer: bench/get_peer.sh DIR, then --peer DIR"
+BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two tokens a second
 
-GREEDY = ("--temp", "0")
-SAMPLED = ("--temp", "0.8", "--seed", "1")
-# row: (method, sampling); {rec} is the recording of this run's plain answers
-PAIR = {
-    "plain, real pair": ("none", GREEDY),
-    "replay 0.9": ("replay:{rec}:0.9", GREEDY),
-    "replay 0": ("replay:{rec}:0", GREEDY),
-    "ngram": ("ngram", GREEDY),
-    "plain at temperature 0.8": ("none", SAMPLED),
-}
-PLAIN = "plain, real pair"
-
-# row: (unit, what must hold: (of the ratio or the value, relation, limit))
-ROWS = {}
-for _who in ("1 thread", "all threads"):
-    ROWS[f"memory read, {_who}, best"] = ("GB/s", None)
-    ROWS[f"memory read, {_who}, median"] = ("GB/s", None)
-for _who in ("1 thread", "all threads"):
-    ROWS[f"plain step, {_who}"] = ("us", None)
-    ROWS[f"plain speed, {_who}"] = ("tok/s", None)
-    ROWS[f"weights read, {_who}"] = ("GB/s", None)
-for _context in CONTEXTS:
-    for _width in WIDTHS:
-        ROWS[f"step of {_width} rows, context {_context}"] = ("us", None)
-for _row in PAIR:
-    ROWS[_row] = ("tok/s", None)
-ROWS["replay 0.9"] = ("tok/s", ("ratio", ">=", 1.5))
-ROWS["replay 0"] = ("tok/s", ("ratio", ">=", 0.95))
-ROWS["round overhead, median"] = ("us", ("value", "<=", 300))
-ROWS["round overhead, 90th percentile"] = ("us", None)
+# limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
+FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
+            replay=9, speculation=5, each=8, budgets=BUDGETS)
+QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
+             replay=2, speculation=1, each=1, budgets=(3, 7))
 
 
-def say(text):
-    print(f"bench_cpu: {text}", file=sys.stderr, flush=True)
+class Run:
+    """What a run knows: its options, and what one part leaves for another or for the printing."""
+
+    def __init__(self, o):
+        self.__dict__.update(vars(o))
+        self.size = QUICK if o.quick else FULL
+        self.threads = len(os.sched_getaffinity(0))
+        self.crews = list(dict.fromkeys((1, self.threads)))
+        self.every = threads_text(self.threads)
+        self.cpu, self.cpu_flags = cpu_info()
+        self.peer = open_peer(o)
+        self.read_rate, self.multiply_rate, self.instruction, self.lanes = None, None, "unknown", "unknown"
+        self.numerics, self.variants, self.weight_bytes = "unknown", {}, None
+        self.details = []  # (title, lines) of tables beside the rows
+        self.rounds = {}  # method: lines of OUT
+
+    def step(self, threads, context, repetitions, *items):
+        """us[of each repetition] of each item of bench_step."""
+        r = json.loads(command([self.bin / "bench_step", self.model, threads, context, repetitions, *items]).stdout)
+        self.numerics, self.weight_bytes = r["numerics"], r["weight_bytes"]
+        for item, variant in zip(r["items"], r["variants"]):
+            if item.isdigit():
+                self.variants[int(item)] = variant
+        return r["us"]
 
 
-class Failure(Exception):
-    pass
+def median(values):
+    return statistics.median(values)
 
 
-# --- the machine ---
+def turns(things, i):
+    """The things, beginning at another one each time: what else runs on the machine meets all of them alike."""
+    things = list(things)
+    return things[i % len(things):] + things[:i % len(things)]
 
 
-def cpu_times():
-    """Seconds since boot, of all CPUs together: (all, idle, stolen by other virtual machines)."""
-    with open("/proc/stat") as f:
-        ticks = [int(x) for x in f.readline().split()[1:]]
-    second = os.sysconf("SC_CLK_TCK")
-    return sum(ticks[:8]) / second, (ticks[3] + ticks[4]) / second, ticks[7] / second
-
-
-def own_seconds():
-    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(r.ru_utime + r.ru_stime for r in both)
-
-
-class Crowd:
-    """How much of the CPUs other programs and other machines take, from here on."""
-
-    def __init__(self):
-        self.begin, self.own = cpu_times(), own_seconds()
-
-    def shares(self):
-        total, idle, stolen = (b - a for a, b in zip(self.begin, cpu_times()))
-        total = max(total, 1e-9)
-        others = max(0.0, total - idle - stolen - (own_seconds() - self.own))
-        return others / total, stolen / total
-
-
-def cpu_info():
-    name, flags = platform.machine(), set()
-    with open("/proc/cpuinfo") as f:
-        for line in f:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                name = value.strip()
-            elif key.strip() in ("flags", "Features"):
-                flags = set(value.split())
-    return name, [x for x in FLAGS_THAT_MATTER if x in flags]
-
-
-# --- the rows ---
-
-
-class Table:
-    def __init__(self):
-        self.measured = {}
-
-    def set(self, row, value, against=None, ratio=None):
-        assert row in ROWS and row not in self.measured, row
-        self.measured[row] = (value, against, ratio)
-
-    def rows(self, machine, commit):
-        for row, (unit, hold) in ROWS.items():
-            value, against, ratio = self.measured.get(row, (None, None, None))
-            yield {
-                "row": row,
-                "value": rounded(value),
-                "unit": unit,
-                "against": against,
-                "ratio": rounded(ratio),
-                "hold": " ".join(map(str, hold)) if hold else None,
-                "reach": None,
-                "holds": holds(hold, value, ratio),
-                "machine": machine,
-                "commit": commit,
-            }
-
-
-def rounded(x):
-    return None if x is None else float(f"{x:.4g}")
-
-
-def holds(hold, value, ratio):
-    if value is None:
-        return False
-    if hold is None:
-        return True
-    of, relation, limit = hold
-    measured = ratio if of == "ratio" else value
-    return measured >= limit if relation == ">=" else measured <= limit
-
-
-# --- measuring ---
-
-
-def command(arguments):
-    done = subprocess.run([str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise Failure(f"{pathlib.Path(arguments[0]).name} failed ({done.returncode}): {done.stderr.strip()[-500:]}")
-    return done
-
-
-def measure_memory(o, table, best):
-    for who, threads in o.crews:
-        r = json.loads(command([o.bin / "bench_memory", threads, o.size["passes"]]).stdout)
-        speeds = [r["bytes"] / s / 1e9 for s in r["seconds"]]
-        best[who] = max(speeds)
-        median = statistics.median(speeds)
-        table.set(f"memory read, {who}, best", best[who])
-        table.set(f"memory read, {who}, median", median, f"best, {best[who]:.1f} GB/s", median / best[who])
-        o.lanes = r["lanes"]
-
-
-def measure_steps(o, table, best):
-    for who, threads in o.crews:
-        r = json.loads(command([o.bin / "bench_step", o.model, threads, CONTEXTS[0], o.size["steps"], 1]).stdout)
-        us = statistics.median(r["us"][0])
-        speed = r["weight_bytes"] / us / 1e3
-        table.set(f"plain step, {who}", us)
-        table.set(f"plain speed, {who}", 1e6 / us)
-        o.weight_bytes, o.numerics = r["weight_bytes"], r["numerics"]
-        if who in best:
-            table.set(f"weights read, {who}", speed, f"best memory read, {best[who]:.1f} GB/s", speed / best[who])
-
-
-def measure_widths(o, table):
-    for context in CONTEXTS:
-        widths = (1,) + WIDTHS
-        r = json.loads(command([o.bin / "bench_step", o.model, o.threads, context, o.size["steps"], *widths]).stdout)
-        one = r["us"][0]
-        o.variants = dict(zip(widths, r["variants"]))
-        for width, us in list(zip(widths, r["us"]))[1:]:
-            ratio = statistics.median(a / b for a, b in zip(us, one))
-            against = f"1 row, {statistics.median(one):.0f} us"
-            table.set(f"step of {width} rows, context {context}", statistics.median(us), against, ratio)
-
-
-# --- the real pair ---
-
-
-def golden_prompts(ids):
-    with open(GOLDEN) as f:
-        rows = {r["id"]: r for r in map(json.loads, f)}
-    return [rows[i] for i in ids]
-
-
-def answer(o, work, prompt, method, sampling):
-    """One prompt through `tandem batch`: (its line of OUT, the target's counters)."""
-    given, out = work / "in.jsonl", work / "out.jsonl"
-    given.write_text(json.dumps({"id": prompt["id"], "prompt_ids": prompt["prompt_ids"]}) + "\n")
-    budget = ("--budget", o.budget) if o.budget is not None else ()
-    done = command([o.bin / "tandem", "batch", "-m", o.model, "--threads", o.threads, "--sessions", 1, "--verbose",
-                    "--max-tokens", o.size["tokens"], "--draft", method, *budget, *sampling, given, out])
-    r = json.loads(out.read_text())
-    if not r["stats"]["tok_s"]:
-        raise Failure(f"prompt {prompt['id']}: an answer of {len(r['token_ids'])} tokens is too short to time")
-    counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    return r, counters[0] if counters else None
-
-
-def record(o, work, prompts):
-    """The plain answers, which replay draws from and every greedy answer must equal."""
-    rec, plain = work / "recording.jsonl", {}
-    with open(rec, "w") as f:
-        for p in prompts:
-            r, _ = answer(o, work, p, *PAIR[PLAIN])
-            plain[p["id"]] = r["token_ids"]
-            f.write(json.dumps(r) + "\n")
-    return rec, plain
-
-
-def check_same(row, prompt, r, plain):
-    method, sampling = PAIR[row]
-    if sampling == GREEDY and r["token_ids"] != plain[prompt["id"]]:
-        raise Failure(f"{row}, prompt {prompt['id']}: the tokens are not those of plain decoding")
-
-
-def run_pair(o, work):
-    """samples[row][prompt] = [(line of OUT, counters) of each repetition]. The rows take turns, prompt by prompt, and
-    begin at another one each time, so that what else runs on the machine meets all of them alike."""
-    prompts = golden_prompts(o.size["prompts"])
-    rec, plain = record(o, work, prompts)
-    samples = {row: {p["id"]: [] for p in prompts} for row in PAIR}
-    turn = list(PAIR)
-    for repetition in range(o.size["repetitions"]):
-        say(f"real pair: repetition {repetition + 1} of {o.size['repetitions']}")
-        for p in prompts:
-            for row in turn:
-                method, sampling = PAIR[row]
-                r, counters = answer(o, work, p, method.format(rec=rec), sampling)
-                check_same(row, p, r, plain)
-                samples[row][p["id"]].append((r, counters))
-            turn = turn[1:] + turn[:1]
+def interleave(repetitions, **measure):
+    """{name: [what its function gave at each repetition]}."""
+    samples = {name: [] for name in measure}
+    for i in range(repetitions):
+        for name in turns(measure, i):
+            samples[name].append(measure[name]())
     return samples
 
 
-def mean_of_prompts(per_prompt):
-    """Geometric mean of each prompt's median."""
-    return math.exp(statistics.fmean(math.log(statistics.median(v)) for v in per_prompt))
+def paired(a, b):
+    return median([x / y for x, y in zip(a, b)])
 
 
-def speeds(samples, row):
-    return {p: [r["stats"]["tok_s"] for r, _ in list_] for p, list_ in samples[row].items()}
+# --- the parts: each sets its rows ---
 
 
-def measure_pair(o, table):
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as work:
-        samples = run_pair(o, pathlib.Path(work))
-    plain = speeds(samples, PLAIN)
-    plain_mean = mean_of_prompts(plain.values())
-    table.set(PLAIN, plain_mean)
-    for row in PAIR:
-        if row == PLAIN:
-            continue
-        mine = speeds(samples, row)
-        ratio = mean_of_prompts([a / b for a, b in zip(mine[p], plain[p])] for p in mine)
-        against = "greedy" if PAIR[row][1] == SAMPLED else "plain"
-        table.set(row, mean_of_prompts(mine.values()), f"{against}, {plain_mean:.1f} tok/s", ratio)
-    o.samples = samples
-    measure_overhead(table, samples["replay 0.9"])
+def measure_limits(run, table):
+    run.step(run.threads, CONTEXT, 1, 1, *WIDTHS)  # names the kernels
+    for threads in run.crews:
+        r = json.loads(command([run.bin / "bench_memory", threads, run.size["limits"]]).stdout)
+        run.read_rate, run.lanes = r["bytes"] / min(r["seconds"]), r["lanes"]
+        middle = r["bytes"] / median(r["seconds"])
+        table.set(f"memory read, {threads_text(threads)}", run.read_rate / 1e9, f"median, {middle / 1e9:.1f} GB/s")
+    r = json.loads(command([run.bin / "bench_multiply", run.threads, run.size["limits"]]).stdout)
+    run.multiply_rate, run.instruction = r["macs"] / min(r["seconds"]), r["instruction"]
+    table.set(f"multiply-adds, {run.every}", run.multiply_rate / 1e9, run.instruction)
 
 
-def measure_overhead(table, samples):
-    engines = [c["engine"] for list_ in samples.values() for _, c in list_ if c and c["engine"]["gaps"]]
+def measure_decode(run, table):
+    with work_folder() as work:
+        pair = Pair(run, work)
+        prompt = prompt_of_tokens(pair, CONTEXT, DECODE + 1)
+        for threads in run.crews:
+            measure_decode_of(run, table, pair, prompt, threads)
+
+
+def measure_decode_of(run, table, pair, prompt, threads):
+    measure = {"pair": lambda: one_speed(pair, prompt, PLAIN, threads),
+               "steps": lambda: DECODE * 1e6 / run.step(threads, CONTEXT, 1, f"decode:{DECODE}")[0][0]}
+    if run.peer:
+        measure["peer"] = lambda: run.peer.decode(threads, CONTEXT, DECODE)
+    got = interleave(run.size["decode"], **measure)
+    ours, steps, crew = median(got["pair"]), median(got["steps"]), threads_text(threads)
+    against, ratio = NO_PEER, None
+    if run.peer:
+        against, ratio = f"llama.cpp, {median(got['peer']):.1f} tok/s", paired(got["pair"], got["peer"])
+    table.set(f"plain decode, {crew}", ours, against, ratio, lacks_peer=not run.peer)
+    table.set(f"plain steps alone, {crew}", steps, f"the pair, {ours:.1f} tok/s", paired(got["steps"], got["pair"]))
+    if threads == run.threads:
+        speed = ours * run.weight_bytes
+        table.set(f"share of the read rate, {crew}", speed / 1e9, f"best memory read, {run.read_rate / 1e9:.1f} GB/s",
+                  speed / run.read_rate)
+
+
+def one_speed(pair, prompt, method, threads=None):
+    lines, _ = pair.answers([prompt], DECODE + 1, method, threads)
+    return lines[prompt["id"]]["stats"]["tok_s"]
+
+
+def measure_prompt(run, table):
+    measure = {"ours": lambda: PROMPT * 1e6 / run.step(run.threads, 1, 1, f"prompt:{PROMPT}")[0][0]}
+    if run.peer:
+        measure["peer"] = lambda: run.peer.prompt(run.threads, PROMPT)
+    got = interleave(run.size["prompt"], **measure)
+    against, ratio = NO_PEER, None
+    if run.peer:
+        against, ratio = f"llama.cpp, {median(got['peer']):.0f} tok/s", paired(got["ours"], got["peer"])
+    table.set("512-token prompt", median(got["ours"]), against, ratio, lacks_peer=not run.peer)
+
+
+def measure_widths(run, table):
+    widths, size = (1, *WIDTHS), run.size
+    measure = {"ours": lambda: run.step(run.threads, WIDTH_CONTEXT, size["steps"], *widths)}
+    if run.peer:
+        measure["peer"] = lambda: run.peer.widths(run.threads, WIDTH_CONTEXT, size["steps"], widths)
+    got = interleave(size["width_turns"], **measure)
+    us = {who: [sum((turn[w] for turn in all_), []) for w in range(len(widths))] for who, all_ in got.items()}
+    for w, width in enumerate(widths[1:], 1):
+        ratio, against = paired(us["ours"][w], us["ours"][0]), f"1 row, {median(us['ours'][0]):.0f} us; "
+        against += f"llama.cpp {paired(us['peer'][w], us['peer'][0]):.2f}" if run.peer else NO_PEER
+        table.set(f"step of {width} rows", median(us["ours"][w]), against, ratio, lacks_peer=not run.peer)
+
+
+def measure_busy(run, table):
+    def disturbed(measure):
+        with busy_neighbour():
+            return measure()
+
+    with work_folder() as work:
+        pair = Pair(run, work)
+        prompt = prompt_of_tokens(pair, CONTEXT, DECODE + 1)
+        got = interleave(run.size["busy"], quiet=lambda: one_speed(pair, prompt, PLAIN),
+                         busy=lambda: disturbed(lambda: one_speed(pair, prompt, PLAIN)))
+    against = f"undisturbed, {median(got['quiet']):.1f} tok/s; "
+    against += busy_peer(run, disturbed) if run.peer else "no llama.cpp beside it"
+    table.set("busy neighbour", median(got["busy"]), against, paired(got["busy"], got["quiet"]))
+
+
+def busy_peer(run, disturbed):
+    """Of few tokens: its threads spin for one that waits for the processor, for seconds. No token in time counts as 0."""
+
+    def decode():
+        return run.peer.decode(run.threads, CONTEXT, BUSY_PEER_TOKENS, "--no-warmup", seconds=BUSY_PEER_SECONDS)
+
+    def decode_or_none():
+        try:
+            return disturbed(decode)
+        except Failure:
+            return 0.0
+
+    got = interleave(run.size["busy_peer"], quiet=decode, busy=decode_or_none)
+    return f"llama.cpp {median(got['busy']):.1f} of {median(got['quiet']):.1f} tok/s"
+
+
+def measure_sequences(run, table):
+    one, many = run.step(run.threads, CONTEXT, run.size["sequences"], 1, f"seq:{SEQUENCES}")
+    table.set("8 rows of 8 sequences", SEQUENCES * 1e6 / median(many), f"1 row, {1e6 / median(one):.1f} rows/s",
+              SEQUENCES * paired(one, many))
+
+
+def measure_linears(run, table):
+    r = json.loads(command([run.bin / "bench_linear", run.model, run.threads, CONTEXT, run.size["linear"]]).stdout)
+    lines, worst = [("rows", "linears us", "least us", "ratio", "the rest us", "whole forward us")], None
+    for rows, linear, rest, whole in zip(r["rows"], r["linear_us"], r["rest_us"], r["forward_us"]):
+        us, limit = median(linear), linear_limit_us(rows, r["bytes"], r["macs"], run.read_rate, run.multiply_rate)
+        lines.append((rows, f"{us:.0f}", f"{limit:.0f}", f"{us / limit:.2f}", f"{median(rest):.0f}", f"{median(whole):.0f}"))
+        if worst is None or us / limit > worst[0]:
+            worst = (us / limit, us, f"{rows} rows, at least {limit:.0f} us; the rest of that forward {median(rest):.0f} us")
+    run.details.append(("Linears alone: the least is the longer of reading their weights once at the best memory read and of "
+                        "their multiply-adds at 0.7 of the best rate; the rest is the same forward without them", lines))
+    table.set("linears of 1 to 32 rows, the worst", worst[1], worst[2], worst[0])
+
+
+# --- speculation ---
+
+
+def measure_replay(run, table):
+    with work_folder() as work:
+        pair = Pair(run, work)
+        replay = Replay(run, pair)
+        best = {pace: replay.best_budget(pace) for pace in ("lockstep", "free")}
+        replay.measure(best, table)
+
+
+class Replay:
+    """Drafts that repeat this run's own plain answers, with a known share of errors."""
+
+    def __init__(self, run, pair):
+        self.run, self.pair, self.prompts = run, pair, golden_prompts(REPLAY_PROMPTS)
+        lines, _ = pair.answers(self.prompts, ANSWER, PLAIN)
+        self.plain = {i: r["token_ids"] for i, r in lines.items()}
+        self.recording = pair.work / "recording.jsonl"
+        self.recording.write_text("".join(json.dumps(r) + "\n" for r in lines.values()))
+
+    def draft(self, rate):
+        return f"replay:{self.recording}:{rate}"
+
+    def take(self, samples, name, method):
+        lines, counters = self.pair.checked(self.prompts, ANSWER, method, self.plain)
+        samples.add(name, speeds(lines))
+        return list(lines.values()), counters
+
+    def best_budget(self, pace):
+        """Chosen in passes of its own: the largest of many noisy figures is not the figure of the best."""
+        samples, budgets = Samples(), self.run.size["budgets"]
+        methods = {b: Method(self.draft(0.8), pace=pace, budget=b) for b in budgets}
+        for i in range(self.run.size["screen"]):
+            for b in turns(budgets, i):
+                self.take(samples, b, methods[b])
+            self.take(samples, "plain", PLAIN)
+        speed = {b: samples.speed(b) for b in budgets}
+        lines = [("budget", *budgets), ("over plain", *(f"{speed[b] / samples.speed('plain'):.2f}" for b in budgets))]
+        self.run.details.append((f"Choosing the budget of replay 0.8, {pace} pace", lines))
+        return max(budgets, key=speed.get)
+
+    def measure(self, best, table):
+        run, samples, lines_of, overhead = self.run, Samples(), {}, []
+        methods = {"plain": PLAIN, "replay 0": Method(self.draft(0)), "temperature 0.8": Method(sampling=SAMPLED)}
+        for pace, budget in best.items():
+            methods[f"replay 0.8, {pace}"] = Method(self.draft(0.8), pace=pace, budget=budget)
+        for i in range(run.size["replay"]):
+            for name in turns(methods, i):
+                lines, counters = self.take(samples, name, methods[name])
+                lines_of.setdefault(name, []).extend(lines)
+                if name == "replay 0.8, free" and counters:
+                    overhead.append(counters["engine"])
+        run.rounds.update(lines_of)
+        self.tell(best, table, samples)
+        tell_overhead(table, [e for e in overhead if e["gaps"]])
+
+    def tell(self, best, table, samples):
+        plain = f"plain, {samples.speed('plain'):.1f} tok/s"
+
+        def row(name, sample, against):
+            table.set(name, samples.speed(sample), against, samples.ratio(sample, "plain"))
+
+        row("replay 0.8, lockstep", "replay 0.8, lockstep", f"{plain}; budget {best['lockstep']}")
+        row("replay 0.8, free pace", "replay 0.8, free", f"{plain}; budget {best['free']}")
+        row("replay 0", "replay 0", plain)
+        row("temperature 0.8 over greedy", "temperature 0.8", plain)
+
+
+def tell_overhead(table, engines):
     if not engines:
-        raise Failure("no round of replay 0.9 began with nodes at hand: there is no round overhead to tell")
-    table.set("round overhead, median", statistics.median(e["gap_us_median"] for e in engines))
-    table.set("round overhead, 90th percentile", statistics.median(e["gap_us_p90"] for e in engines))
+        raise Failure("no round of replay 0.8 began with nodes at hand: there is no round overhead to tell")
+    table.set("round overhead", median([e["gap_us_median"] for e in engines]), "end of a forward to the next, nodes at hand")
+    table.set("round overhead, 90th percentile", median([e["gap_us_p90"] for e in engines]))
+
+
+def measure_speculation(run, table):
+    with work_folder() as work:
+        s = Speculation(run, Pair(run, work))
+        if run.peer:
+            with run.peer.servers(run.threads, work) as servers:
+                s.measure(servers)
+        else:
+            s.measure({})
+        s.tell(table)
+
+
+class Speculation:
+    """ngram and plain decoding on all prompts; the peer's settings on the first prompt of each group."""
+
+    def __init__(self, run, pair):
+        self.run, self.pair, self.samples = run, pair, Samples()
+        self.groups = grouped_prompts(run.size["each"])
+        self.plain, self.ids, self.other_answers = {}, {}, set()
+        self.methods = {"plain": PLAIN, "ngram": Method("ngram")}
+
+    def measure(self, servers):
+        for prompts in self.groups.values():
+            lines, _ = self.pair.answers(prompts, ANSWER, PLAIN)
+            self.plain.update({i: r["token_ids"] for i, r in lines.items()})
+            self.ids.update({i: r["prompt_ids"] for i, r in lines.items()})
+        for i in range(self.run.size["speculation"]):
+            say(f"speculation: pass {i + 1} of {self.run.size['speculation']}")
+            for prompts in self.groups.values():
+                self.measure_group(i, prompts, servers)
+
+    def measure_group(self, i, prompts, servers):
+        for name in turns(self.methods, i):
+            lines, _ = self.pair.checked(prompts, ANSWER, self.methods[name], self.plain)
+            self.samples.add(name, speeds(lines))
+            self.run.rounds.setdefault(f"{name}, real prompts", []).extend(lines.values())
+        first, theirs = prompts[0]["id"], {}
+        for name in turns(servers, i) if servers else ():
+            theirs[name], speed = servers[name].answer(self.ids[first], ANSWER)
+            self.samples.add(f"llama.cpp {name}", {first: speed})
+        self.other_answers.update((name, first) for name, tokens in theirs.items() if tokens != theirs["plain"])
+
+    def tell(self, table):
+        s, every = self.samples, set(self.plain)
+        groups = {name: set().union(*({p["id"] for p in self.groups[c]} for c in of)) for name, of in NGRAM_GROUPS.items()}
+        for name, ids in {**groups, "over all": every}.items():
+            # over all: every group counts once, whatever the number of its prompts
+            parts = [{p["id"] for p in prompts} for prompts in self.groups.values()] if name == "over all" else [ids]
+            ratio = statistics.geometric_mean([s.ratio("ngram", "plain", part) for part in parts])
+            table.set(f"ngram, {name}", s.speed("ngram", ids), f"plain, {s.speed('plain', ids):.1f} tok/s", ratio)
+        lines = [("group", "prompts", "plain tok/s", "ngram tok/s", "ngram over plain")]
+        for name, prompts in self.groups.items():
+            ids = {p["id"] for p in prompts}
+            lines.append((name, len(ids), f"{s.speed('plain', ids):.0f}", f"{s.speed('ngram', ids):.0f}",
+                          f"{s.ratio('ngram', 'plain', ids):.2f}"))
+        self.run.details.append(("Prompt lookup on real prompts", lines))
+        self.tell_peer(table)
+
+    def tell_peer(self, table):
+        s, firsts, row = self.samples, {p[0]["id"] for p in self.groups.values()}, "best speculation over llama.cpp's"
+        ours = s.speed("ngram", firsts)
+        if not self.run.peer:
+            table.set(row, ours, NO_PEER, lacks_peer=True)
+            return
+        speed = {name: s.speed(f"llama.cpp {name}") for name in SETTINGS}
+        best = max(speed, key=speed.get)
+        table.set(row, ours, f"llama.cpp {best}, {speed[best]:.1f} tok/s", s.ratio("ngram", f"llama.cpp {best}", firsts))
+        lines = [("llama.cpp's setting", "tok/s", "over its plain", "answers other than its plain")]
+        for name in SETTINGS:
+            other = sum(setting == name for setting, _ in self.other_answers)
+            lines.append((name, f"{speed[name]:.1f}", f"{s.ratio(f'llama.cpp {name}', 'llama.cpp plain'):.2f}",
+                          f"{other} of {len(firsts)}"))
+        self.run.details.append(("llama.cpp's speculative settings, the first prompt of each group", lines))
+
+
+# --- bits ---
+
+
+def measure_bits(run, table):
+    """These tests compare every word with memcmp and end with an error at the first that differs."""
+    for test in ("test_ops", "test_model_bits"):
+        if not (run.bin / test).exists():
+            raise Failure(f"{test} is not built: scripts/deps.sh --test, then build it")
+        command([run.bin / test], seconds=600)
+    table.set("memcmp", 0, "test_ops, test_model_bits: widths, threads, instruction sets, append and staging")
+
+
+# (name, function, beginnings of its rows)
+PARTS = (
+    ("limits of the machine", measure_limits, ("memory read", "multiply-adds")),
+    ("plain decode", measure_decode, ("plain decode", "plain steps", "share of")),
+    ("prompt", measure_prompt, ("512-token prompt",)),
+    ("steps of several rows", measure_widths, ("step of",)),
+    ("busy neighbour", measure_busy, ("busy neighbour",)),
+    ("sequences", measure_sequences, ("8 rows of 8",)),
+    ("linears", measure_linears, ("linears",)),
+    ("replay", measure_replay, ("replay", "round overhead", "temperature")),
+    ("speculation on real prompts", measure_speculation, ("ngram", "best speculation")),
+    ("bits", measure_bits, ("memcmp",)),
+)
+
+
+def chosen_parts(only):
+    """The parts with a row that begins so."""
+    return [part for part in PARTS if any(b.startswith(only) or only.startswith(b) for b in part[2])]
+
+
+def names_of(rows, parts):
+    return [name for name in rows if any(name.startswith(b) for _, _, beginnings in parts for b in beginnings)]
+
+
+def measure_all(run, table, parts):
+    for name, part, _ in parts:
+        say(name)
+        begin = time.monotonic()
+        try:
+            part(run, table)
+        except (Failure, OSError, ValueError, KeyError, TypeError) as why:
+            say(f"{name} FAILED: {why}")
+        else:
+            say(f"{name}: {time.monotonic() - begin:.0f} s")
+
+
+def work_folder():
+    class Folder(tempfile.TemporaryDirectory):
+        def __enter__(self):
+            return pathlib.Path(super().__enter__())
+
+    return Folder(prefix="tandem-bench-")
 
 
 # --- for people ---
 
 
-def show(x):
-    return "-" if x is None else f"{x:.0f}" if abs(x) >= 1000 else f"{x:.4g}"
+def rounds_table(rounds):
+    """Where a forward's time goes in the real pair: medians over all answers."""
+    lines = [("method", "forwards", "rounds", "nodes", "accepted", "forward us", "accept", "commit", "queue", "wait")]
+    for name, answers in rounds.items():
+        stats = [r["stats"] for r in answers]
+
+        def of(f, stats=stats):
+            return median([f(s) for s in stats])
+
+        def us(key, of=of):
+            return f"{of(lambda s: 1000 * s[key] / max(1, s['forwards'])):.0f}"
+
+        lines.append((name, f"{of(lambda s: s['forwards']):.0f}", f"{of(lambda s: s['rounds']):.0f}",
+                      f"{of(lambda s: s['draft_tokens'] / max(1, s['rounds'])):.1f}",
+                      f"{of(lambda s: s['accepted_tokens'] / max(1, s['rounds'])):.2f}",
+                      *(us(key) for key in ("forward_ms", "accept_ms", "commit_ms", "queue_ms", "wait_ms"))))
+    return lines
 
 
-def print_table(rows):
-    head = ("row", "value", "unit", "against", "ratio", "must hold", "holds")
-    lines = [head]
-    for r in rows:
-        verdict = "NOT MEASURED" if r["value"] is None else "" if r["hold"] is None else "yes" if r["holds"] else "NO"
-        lines.append((r["row"], show(r["value"]), r["unit"], r["against"] or "", show(r["ratio"]) if r["ratio"] else "",
-                      r["hold"] or "", verdict))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    for line in lines:
-        print("  ".join(text.rjust(w) if i in (1, 4) else text.ljust(w)
-                        for i, (text, w) in enumerate(zip(line, widths))).rstrip())
+def facts(run, commit, shares):
+    yield "machine", f"{run.cpu}, {run.every}, {platform.system()} {platform.release()}"
+    yield "flags", " ".join(run.cpu_flags) or "none that matter here"
+    yield "kernels", f"{run.numerics}; " + "; ".join(f"{n} rows: {v}" for n, v in sorted(run.variants.items()))
+    yield "model", run.model.name
+    yield "commit", commit + (" (quick: a first look, not a result)" if run.quick else "")
+    yield "peer", run.peer.about[0] + "; " + run.peer.about[1] if run.peer else NO_PEER
+    yield "load", describe_load(shares, "while this ran")
 
 
-def print_rounds(samples):
-    """Where a forward's time goes in the real pair: medians over all answers, per forward with or without nodes."""
-    print("\nIn the real pair (medians of the answers; times per forward):")
-    print(f"{'row':26}{'forwards':>9}{'rounds':>8}{'nodes':>7}{'accepted':>9}{'forward':>11}{'accept':>8}{'commit':>8}"
-          f"{'queue':>7}{'wait':>7}")
-    for row, prompts in samples.items():
-        stats = [r["stats"] for list_ in prompts.values() for r, _ in list_]
-
-        def median(of):
-            return statistics.median(of(s) for s in stats)
-
-        def us(key):
-            return f"{median(lambda s: 1000 * s[key] / max(1, s['forwards'])):.0f}"
-
-        print(f"{row:26}{median(lambda s: s['forwards']):9.0f}{median(lambda s: s['rounds']):8.0f}"
-              f"{median(lambda s: s['draft_tokens'] / max(1, s['rounds'])):7.1f}"
-              f"{median(lambda s: s['accepted_tokens'] / max(1, s['rounds'])):9.2f}"
-              f"{us('forward_ms') + ' us':>11}{us('accept_ms'):>8}{us('commit_ms'):>8}{us('queue_ms'):>7}{us('wait_ms'):>7}")
+def step_text(run):
+    """`tandem bench step` of the same model: where a step's time goes."""
+    return command([run.bin / "tandem", "bench", "step", "-m", run.model, "--threads", run.threads]).stdout
 
 
-def describe_load(shares, when):
-    others, stolen = shares
-    crowded = others + stolen > CROWDED
-    text = f"{when}: other programs used {others:.0%} of the CPUs, other virtual machines {stolen:.0%}"
-    return text + (": FIGURES ARE DOUBTFUL, repeat on a quiet machine" if crowded else "")
+def print_all(run, table, names, top):
+    for name, text in top:
+        print(f"{name:9}{text}")
+    print()
+    print(plain_table(table.cells(names), right=(1, 4)))
+    for title, lines in run.details:
+        print(f"\n{title}:")
+        print(plain_table(lines, right=range(1, 10)))
+    if run.rounds:
+        print("\nThe pair's forwards (medians of the answers; times per forward):")
+        print(plain_table(rounds_table(run.rounds), right=range(1, 10)))
 
 
-def look_at_crowd():
-    crowd = Crowd()
-    time.sleep(1)
-    load = os.getloadavg()[0]
-    say(describe_load(crowd.shares(), "before the start") + f"; load average {load:.1f}")
+def write_markdown(run, table, names, top, file):
+    blocks = ["\n".join(f"- {name}: {text}" for name, text in top), markdown_table(table.cells(names))]
+    for title, lines in run.details:
+        blocks += [f"{title}:", markdown_table(lines)]
+    if run.rounds:
+        blocks += ["The pair's forwards (medians of the answers; times per forward):", markdown_table(rounds_table(run.rounds))]
+    if not run.only:
+        blocks += ["`tandem bench step`, in the same run:", "```\n" + step_text(run) + "```"]
+    file.write_text("\n\n".join(blocks) + "\n")
 
 
-def machine_text(o, shares):
-    variants = ", ".join(f"{n} rows {v}" for n, v in o.variants.items()) or "unknown"
-    return (f"{o.cpu}; {o.threads} threads; flags {' '.join(o.cpu_flags) or 'none'}; numerics {o.numerics}; kernels "
-            f"{variants}; memory read with {o.lanes}; others used {shares[0]:.0%}, stolen {shares[1]:.0%}")
+def machine_text(run, shares):
+    variants = ", ".join(f"{n} rows {v}" for n, v in sorted(run.variants.items())) or "unknown"
+    return (f"{run.cpu}; {run.threads} threads; flags {' '.join(run.cpu_flags) or 'none'}; numerics {run.numerics}; kernels "
+            f"{variants}; memory read with {run.lanes}; peer {run.peer.about[0] if run.peer else 'none'}; others used "
+            f"{shares[0]:.0%}, stolen {shares[1]:.0%}")
 
 
-def print_top(o, commit, shares):
-    print(f"machine  {o.cpu}, {o.threads} threads, {platform.system()} {platform.release()}")
-    print(f"flags    {' '.join(o.cpu_flags) or 'none that matter here'}")
-    print(f"kernels  {o.numerics}; " + "; ".join(f"{n} rows: {v}" for n, v in o.variants.items()))
-    print(f"commit   {commit}")
-    print(f"load     {describe_load(shares, 'while this ran')}")
-    print(f"bytes    a token reads the packed weights, {o.weight_bytes} bytes, once; keys and values are not counted")
-    budget = "the default" if o.budget is None else o.budget
-    print(f"pair     prompts {', '.join(map(str, o.size['prompts']))} of {GOLDEN.relative_to(ROOT)}, {o.size['tokens']} "
-          f"tokens, {o.size['repetitions']} repetitions, budget {budget}; speeds are of decoding, first token not "
-          "counted\n")
-
-
-def commit_of(o):
-    line = command([o.bin / "tandem", "--version"]).stdout.splitlines()[0]
+def commit_of(run):
+    line = command([run.bin / "tandem", "--version"]).stdout.splitlines()[0]
     dirty = subprocess.run(["git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"], capture_output=True)
     return line.partition("(")[2].rstrip(")") + ("+changes" if dirty.returncode == 0 and dirty.stdout else "")
 
 
-def options():
-    p = argparse.ArgumentParser(prog="bench_cpu.sh", description="Speed on this machine's CPUs: memory, one step, "
-                                "steps of several rows, and the real pair. Exits 1 when something does not hold.")
+# --- the program ---
+
+
+def open_peer(o):
+    """None where there is none; one that was named must be good."""
+    named = o.peer or (pathlib.Path(os.environ["TANDEM_PEER"]) if os.environ.get("TANDEM_PEER") else None)
+    folder = named or ROOT.parent / "llama.cpp-peer"
+    try:
+        return Peer(folder, o.model)
+    except OSError as why:
+        if named:
+            raise Failure(f"{folder} holds no peer ({why}): bench/get_peer.sh {folder}") from None
+        return None
+
+
+def read_options():
+    p = argparse.ArgumentParser(prog="bench_cpu.sh", description="Speed on this machine's CPUs, beside llama.cpp on the same "
+                                "file and threads. Exits 1 when something does not hold or was not measured.")
     p.add_argument("--quick", action="store_true", help="fewer and shorter repetitions: a first look, not a result")
+    p.add_argument("--only", metavar="ROW", default="", help="only the parts with rows that begin so, for example 'replay'")
+    p.add_argument("--peer", type=pathlib.Path, metavar="DIR",
+                   help="where bench/get_peer.sh built llama.cpp (default: $TANDEM_PEER, or ../llama.cpp-peer if there)")
     p.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write one JSON object a row to FILE")
-    p.add_argument("--budget", type=int, metavar="N", help="node budget of the pair (default: the program's own)")
+    p.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="also write everything as Markdown to FILE")
     p.add_argument("--model", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     p.add_argument("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     o = p.parse_args()
-    try:
-        if o.json:
-            o.json.write_text("")  # now, not after minutes
-    except OSError as why:
-        p.error(f"--json: cannot write {o.json}: {why.strerror}")
-    o.size = QUICK if o.quick else FULL
-    o.threads = len(os.sched_getaffinity(0))
-    o.crews = [("1 thread", 1), ("all threads", o.threads)]
-    o.cpu, o.cpu_flags = cpu_info()
-    o.variants, o.numerics, o.lanes, o.weight_bytes, o.samples = {}, "unknown", "unknown", 0, None
+    for flag in ("json", "markdown"):
+        try:
+            if getattr(o, flag):
+                getattr(o, flag).write_text("")  # now, not after minutes
+        except OSError as why:
+            p.error(f"--{flag}: cannot write {getattr(o, flag)}: {why.strerror}")
+    if not chosen_parts(o.only):
+        p.error(f"--only: no row begins with '{o.only}'; rows: {'; '.join(make_rows(2))}")
     return o
 
 
-def measure_all(o, table):
-    best = {}
-    for name, part in (("memory read", lambda: measure_memory(o, table, best)),
-                       ("plain step", lambda: measure_steps(o, table, best)),
-                       ("steps of several rows", lambda: measure_widths(o, table)),
-                       ("real pair", lambda: measure_pair(o, table))):
-        say(name)
-        try:
-            part()
-        except (Failure, OSError, ValueError, KeyError) as why:
-            say(f"{name} FAILED: {why}")
+def leave(signal_number, _):
+    sys.exit(128 + signal_number)  # so that servers and neighbours are ended on the way
 
 
 def main():
-    o = options()
-    table = Table()
-    commit = commit_of(o)
-    look_at_crowd()
-    crowd = Crowd()
-    measure_all(o, table)
+    signal.signal(signal.SIGTERM, leave)
+    run = Run(read_options())
+    rows = make_rows(run.threads)
+    table, parts = Table(rows), chosen_parts(run.only)
+    if PARTS[0] not in parts:
+        parts.insert(0, PARTS[0])  # what the others are held against
+    names = names_of(rows, parts)
+    assert run.only or names == list(rows), "every row belongs to a part"
+    commit = commit_of(run)
+    before = Crowd()
+    time.sleep(1)
+    say(describe_load(before.shares(), "before the start") + f"; load average {os.getloadavg()[0]:.1f}")
+    crowd, begin = Crowd(), time.monotonic()
+    measure_all(run, table, parts)
     shares = crowd.shares()
-    rows = list(table.rows(machine_text(o, shares), commit))
-    print_top(o, commit, shares)
-    print_table(rows)
-    if o.samples:
-        print_rounds(o.samples)
-    if o.json:
-        o.json.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return 0 if all(r["holds"] for r in rows) else 1
+    top = list(facts(run, commit, shares))
+    top.append(("took", f"{time.monotonic() - begin:.0f} s; prompts of {GOLDEN.relative_to(ROOT)} and "
+                        f"{PROMPTS.relative_to(ROOT)}"))
+    print_all(run, table, names, top)
+    lines = list(table.lines(names, machine_text(run, shares), commit))
+    if run.json:
+        run.json.write_text("".join(json.dumps(r) + "\n" for r in lines))
+    if run.markdown:
+        write_markdown(run, table, names, top, run.markdown)
+    return 0 if all(r["holds"] for r in lines) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        say(str(failure))
+        sys.exit(1)

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DRAFT_TREE (DRAFT_AHEAD * WIRE_BUDGET_MAX) /* live nodes of one session */
+#define DRAFT_TREE (DRAFT_AHEAD * WIRE_BUDGET_MAX + 1) /* live nodes of one session */
+#define ASKED_ROOT DRAFT_TREE                          /* its place in work.asked */
 
 typedef enum {
   WORK_FREE,
@@ -17,6 +18,13 @@ typedef enum {
   WORK_ATTACHED,
   WORK_LOST /* out of step or refused: waits for OPEN */
 } work_state;
+
+/* What the drafter has said of a place, and how much of it stands in the tree already. */
+typedef struct asked {
+  uint32_t mark; /* stamp + 1 of the slot's node then; the root's: 1; 0: not asked */
+  int32_t count, next;
+  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+} asked;
 
 /* One session. */
 typedef struct work {
@@ -32,9 +40,8 @@ typedef struct work {
   drafter *guess;
   tree live;
   tree_ids ids;
-  uint32_t expanded[DRAFT_TREE]; /* stamp + 1 of the slot's node when its candidates have been asked for */
-  bool root_expanded;
-  int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
+  asked asked[DRAFT_TREE + 1]; /* of each slot, and of the root */
+  int32_t desync_tries;        /* DESYNCs sent since it is lost; 0: not lost by that */
   uint64_t attach_us, sent_us, used_us, resend_us;
 } work;
 
@@ -156,26 +163,48 @@ static void ask_resend(step *c, work *w) {
 
 /* --- growing --- */
 
-static bool is_expanded(const work *w, int32_t slot) {
-  return slot == TREE_ROOT ? w->root_expanded : w->expanded[slot] == w->live.nodes[slot].stamp + 1;
+static asked *asked_of(work *w, int32_t place) {
+  return &w->asked[place == TREE_ROOT ? ASKED_ROOT : place];
 }
 
-/* The most probable place whose candidates have not been asked for: the root, or a live node. */
-static bool best_place(const work *w, int32_t *place) {
-  bool found = !w->root_expanded;
-  float best = 0;
-  *place = TREE_ROOT;
-  if (found) return true;
-  for (int32_t i = 0; i < w->live.capacity; i++) {
-    const tree_node *n = &w->live.nodes[i];
-    if (!n->live || is_expanded(w, i) || n->depth >= TREE_DEPTH_MAX - 1) continue;
-    bool better = !found || n->total > best || (n->total == best && n->order < w->live.nodes[*place].order);
-    if (!better) continue;
-    *place = i;
-    best = n->total;
-    found = true;
+static uint32_t mark_of(const work *w, int32_t place) {
+  return place == TREE_ROOT ? 1 : w->live.nodes[place].stamp + 1;
+}
+
+/* What the tree could gain next: the answer to a question not asked yet, at best as probable as its place, or
+ * the next candidate of a place. */
+typedef struct gain {
+  bool any, ask;
+  int32_t place;
+  int64_t order; /* of the place: the older one of equals */
+  float total;
+} gain;
+
+static bool is_better(const gain *a, const gain *b) {
+  if (!b->any || a->total != b->total) return !b->any || a->total > b->total;
+  return a->ask != b->ask ? a->ask : a->order < b->order;
+}
+
+static void consider(work *w, int32_t place, gain *best) {
+  const tree_node *n = place == TREE_ROOT ? NULL : &w->live.nodes[place];
+  const asked *a = asked_of(w, place);
+  gain g = {.any = true, .ask = a->mark != mark_of(w, place), .place = place, .order = -1};
+  if (n) {
+    g.total = n->total;
+    g.order = n->order;
   }
-  return found;
+  if (g.ask && n && n->depth >= TREE_DEPTH_MAX - 1) return;
+  if (!g.ask && a->next == a->count) return;
+  if (!g.ask) g.total += a->list[a->next].score;
+  if (is_better(&g, best)) *best = g;
+}
+
+static gain best_gain(work *w) {
+  gain best = {0};
+  consider(w, TREE_ROOT, &best);
+  for (int32_t i = 0; i < w->live.capacity; i++)
+    if (w->live.nodes[i].live) consider(w, i, &best);
+  return best;
 }
 
 static int32_t path_to(const work *w, int32_t slot, int32_t *path) {
@@ -187,9 +216,11 @@ static int32_t path_to(const work *w, int32_t slot, int32_t *path) {
   return depth;
 }
 
-/* Nodes to hold: what one verify takes, and in free pace as much again for the next. */
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next; one more, because where
+ * all of a chain are right the bonus token takes one of those behind it. */
 static int32_t node_goal(const work *w) {
-  int32_t goal = w->options.budget * (w->options.lockstep ? 1 : DRAFT_AHEAD);
+  int32_t goal = w->options.budget;
+  if (goal > 0 && !w->options.lockstep) goal = goal * DRAFT_AHEAD + 1;
   return goal < w->live.capacity ? goal : w->live.capacity;
 }
 
@@ -200,27 +231,41 @@ static bool in_vocabulary(step *c, const work *w, int32_t token) {
   return token >= 0 && (size == 0 || token < size);
 }
 
-/* Grows the tree, best place first, up to the goal; new nodes get their ids in order. Returns how many. */
+/* As the tree would keep it; a NaN is the least. */
+static float in_range(float score) {
+  if (!(score >= TREE_SCORE_MIN)) return TREE_SCORE_MIN;
+  return score > 0 ? 0 : score;
+}
+
+static void ask(step *c, work *w, int32_t place) {
+  int32_t path[TREE_DEPTH_MAX] = {0}, depth = path_to(w, place, path);
+  asked *a = asked_of(w, place);
+  a->count = c->d->options.kind->candidates(w->guess, path, depth, a->list);
+  for (int32_t i = 0; i < a->count; i++) a->list[i].score = in_range(a->list[i].score);
+  a->mark = mark_of(w, place);
+  a->next = 0;
+}
+
+/* Grows the tree, the most probable node first, up to the goal; new nodes get their ids in order. Returns how
+ * many; -1: ids are used up. */
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
-  int32_t added = 0, place, path[TREE_DEPTH_MAX];
-  int32_t goal = node_goal(w);
+  int32_t added = 0, goal = node_goal(w);
   *first_id = w->ids.next;
-  while (w->live.live_count < goal && best_place(w, &place)) {
-    draft_candidate list[DRAFTER_CANDIDATES_MAX];
-    int32_t depth = path_to(w, place, path);
-    int32_t n = c->d->options.kind->candidates(w->guess, path, depth, list);
-    if (place == TREE_ROOT)
-      w->root_expanded = true;
-    else
-      w->expanded[place] = w->live.nodes[place].stamp + 1;
-    for (int32_t i = 0; i < n && w->live.live_count < goal; i++) {
-      bool fresh;
-      if (!in_vocabulary(c, w, list[i].token)) continue;
-      int32_t slot = tree_add(&w->live, place, list[i].token, list[i].score, &fresh);
-      if (slot < 0 || !fresh) continue;
-      if (tree_ids_give(&w->ids, &w->live, slot) == 0) return -1;
-      added++;
+  while (w->live.live_count < goal) {
+    gain best = best_gain(w);
+    if (!best.any) break;
+    if (best.ask) {
+      ask(c, w, best.place);
+      continue;
     }
+    asked *a = asked_of(w, best.place);
+    draft_candidate k = a->list[a->next++];
+    bool fresh = false;
+    if (!in_vocabulary(c, w, k.token)) continue;
+    int32_t slot = tree_add(&w->live, best.place, k.token, k.score, &fresh);
+    if (slot < 0 || !fresh) continue;
+    if (tree_ids_give(&w->ids, &w->live, slot) == 0) return -1;
+    added++;
   }
   return added;
 }
@@ -298,7 +343,7 @@ static void on_tokens(step *c, work *w, const msg *m) {
   tree_ids *maps[1] = {&w->ids};
   tree_commit(&w->live, maps, 1, before, w->committed.tokens + before, appended);
   tree_ids_trim(&w->ids, &w->live, w->committed.length);
-  w->root_expanded = false;
+  w->asked[ASKED_ROOT].mark = 0;
   c->d->options.kind->advance(w->guess, &w->committed);
   work_on(c, w);
 }
@@ -458,7 +503,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   tree_reset(&w->live);
   w->desync_tries = 0;
   tree_ids_reset(&w->ids, 0);
-  w->root_expanded = false;
+  w->asked[ASKED_ROOT].mark = 0;
   adopt(w, o);
   w->prompt_length = o->prompt_length;
   w->options = o->options;

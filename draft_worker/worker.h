@@ -10,7 +10,7 @@
 #define DRAFT_DESYNC_TRIES 10  /* DESYNC is repeated so often until OPEN */
 #define DRAFT_REPEAT_US 300000 /* ATTACH, DESYNC */
 #define DRAFT_IDLE_US 200000   /* an empty NODES names the base again */
-#define DRAFT_AHEAD 2          /* free pace: live nodes held, in node budgets of one verify */
+#define DRAFT_AHEAD 2          /* free pace: live nodes held, in node budgets of one verify, and one more */
 
 typedef struct draft_options {
   wire_id incarnation;

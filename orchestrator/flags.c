@@ -1,5 +1,6 @@
 #include "orchestrator/flags.h"
 
+#include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/text/utf8.h"
 #include "orchestrator/status.h"
@@ -33,7 +34,9 @@ enum {
   KEY_PACE,
   KEY_SELFCHECK,
   KEY_JSON,
-  KEY_SESSIONS
+  KEY_SESSIONS,
+  KEY_REPACK_CACHE,
+  KEY_PIN
 };
 
 /* ---- what each command takes ---- */
@@ -69,9 +72,17 @@ enum {
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
       {0, 0, 0, 0, "Work:", 5},                                                                              \
-      {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: every CPU)", 5},                          \
+      {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},                \
+      {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},           \
       {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5},     \
-      {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5}, OPTION_VERBOSE
+      {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5},                \
+      {"repack-cache",                                                                                       \
+       KEY_REPACK_CACHE,                                                                                     \
+       "DIR",                                                                                                \
+       0,                                                                                                    \
+       "keep the packed weights in DIR: later starts are faster and share them (default: no)",               \
+       5},                                                                                                   \
+      OPTION_VERBOSE
 
 static const struct argp_option run_options[] = {OPTIONS_GENERATE, {0}};
 static const struct argp_option batch_options[] = {
@@ -286,6 +297,12 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_MATH:
     f->math = to_word(state, "--math", text, "int8", "f32");
     break;
+  case KEY_PIN:
+    f->pin = text;
+    break;
+  case KEY_REPACK_CACHE:
+    f->repack_cache = text;
+    break;
   case KEY_PACE:
     f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
     break;
@@ -310,7 +327,8 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
                .math = "int8",
                .sampling = SAMPLER_DEFAULTS,
                .max_tokens = FLAGS_TOKENS_DEFAULT,
-               .threads = program_processors(),
+               .threads = cpus_threads(),
+               .pin = "none",
                .budget = FLAGS_BUDGET_DEFAULT,
                .sessions = command == FLAGS_BATCH ? FLAGS_SESSIONS_DEFAULT : 1};
   err e = {0};

@@ -17,10 +17,12 @@ typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_D
 
 typedef struct flags {
   flags_command command;
-  const char *model;  /* NULL only for doctor */
-  const char *draft;  /* "none", "ngram" or "replay:FILE:RATE[:S]" */
-  const char *math;   /* "int8" or "f32" */
-  const char *system; /* NULL: the template's own default */
+  const char *model;        /* NULL only for doctor */
+  const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
+  const char *math;         /* "int8" or "f32" */
+  const char *system;       /* NULL: the template's own default */
+  const char *repack_cache; /* folder, or NULL */
+  const char *pin;          /* as tandem-target takes it */
   const char *stops[DETOKENIZER_STOP_MAX];
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */

@@ -20,6 +20,7 @@ static const command commands[] = {
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
+    {"bench", command_bench, "measure where the time of a step goes on this machine"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

@@ -15,6 +15,7 @@
 
 #define SIGNALS       3
 #define NUMBER_MAX    16 /* bytes of a number as an argument */
+#define ARGUMENTS_MAX 24 /* of a worker, with the NULL at their end */
 #define DIRECTORY_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
 #define ENDPOINT_MAX  (DIRECTORY_MAX + 32)
 
@@ -189,24 +190,31 @@ static const char *number(char text[NUMBER_MAX], int32_t value) {
 static int add_target(pair *p, err *e) {
   const flags *f = p->options.flags;
   char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX];
-  const char *args[] = {"-m",
-                        f->model,
-                        "--orchestrator",
-                        p->orchestrator_at,
-                        "--bind",
-                        p->target_at,
-                        "--ctx",
-                        number(ctx, p->options.context),
-                        "--threads",
-                        number(threads, f->threads),
-                        "--sessions",
-                        number(sessions, f->sessions),
-                        "--math",
-                        f->math,
-                        "--log-level",
-                        f->verbose ? "info" : "warning",
-                        f->verbose ? "--counters" : NULL,
-                        NULL};
+  const char *args[ARGUMENTS_MAX] = {"-m",
+                                     f->model,
+                                     "--orchestrator",
+                                     p->orchestrator_at,
+                                     "--bind",
+                                     p->target_at,
+                                     "--ctx",
+                                     number(ctx, p->options.context),
+                                     "--threads",
+                                     number(threads, f->threads),
+                                     "--pin",
+                                     f->pin,
+                                     "--sessions",
+                                     number(sessions, f->sessions),
+                                     "--math",
+                                     f->math,
+                                     "--log-level",
+                                     f->verbose ? "info" : "warning"};
+  int n = 0;
+  while (args[n]) n++;
+  if (f->verbose) args[n++] = "--counters";
+  if (f->repack_cache) {
+    args[n++] = "--repack-cache";
+    args[n++] = f->repack_cache;
+  }
   p->target = workers_add(p->workers, "tandem-target", args, e);
   return p->target < 0 ? p->target : workers_start(p->workers, p->target, e);
 }

@@ -4,9 +4,11 @@
 #include "common/base/program.h"
 #include "common/base/ring.h"
 #include "common/spec/accept.h"
+#include "kernels/ops.h"
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +20,7 @@ struct engine {
   pthread_t thread;
   bool started;
   uint32_t under_way; /* the submitting thread's */
+  _Atomic bool stopping;
 
   /* The engine thread's. */
   engine_job job;
@@ -86,12 +89,31 @@ typedef struct work {
   engine_result *r;
   int32_t seq;
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if a next round can follow it at once */
+  model_sampling sampling;
+  bool choosing;                        /* the forward chooses the tokens itself, by `sampling` */
   int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the rows walked, without the root: the end of the history */
 } work;
 
-/* The target's token after C and path_tokens[0..depth), from the logits of a row of the last forward. */
+/* A forward keeps no logits where nobody but itself has to see them. */
+static void set_choosing(work *w) {
+  const sampler_options *o = &w->job->sampling;
+  const sampler_row any = {.history_count = w->job->history != NULL};
+  w->sampling = (model_sampling){sampler_scale(o), o->seed, o->choice};
+  w->choosing = !sampler_needs_logits(o, &any, model_shape(w->g->options.model)->vocab);
+}
+
+static const model_sampling *sampling_of(const work *w) {
+  return w->choosing ? &w->sampling : NULL;
+}
+
+/* The target's token after C and path_tokens[0..depth), from a row of the last forward. */
 static int32_t pick(const work *w, int32_t row, int32_t depth) {
   const engine_job *job = w->job;
+  if (w->choosing) {
+    int32_t token = model_choice(w->g->options.model, 0, row);
+    assert(token >= 0);
+    return token;
+  }
   const float *logits = model_logits(w->g->options.model, 0, row);
   assert(logits);
   sampler_row history = {0};
@@ -128,7 +150,9 @@ static int forward(const work *w, const model_segment *s) {
 }
 
 static int append_one(const work *w, int32_t token) {
-  return forward(w, &(model_segment){.seq = w->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token});
+  return forward(
+      w, &(model_segment){
+             .seq = w->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(w)});
 }
 
 static void prefill(work *w) {
@@ -177,12 +201,14 @@ static int forward_tree(const work *w) {
                                      .count = job->count,
                                      .tokens = job->tokens,
                                      .parents = job->parents,
-                                     .all_logits = true});
+                                     .all_logits = true,
+                                     .sampling = sampling_of(w)});
 }
 
 /* Decodes the round once more, one token after the other. Where they differ, the plain ones are right. */
 static void selfcheck(work *w) {
   engine_result *r = w->r;
+  kv_settle(w->g->options.kv, w->seq);
   kv_rollback(w->g->options.kv, w->seq, w->job->kv_length);
   w->g->counters.selfchecks++;
   w->forwarded_us = 0;
@@ -216,7 +242,8 @@ static void verify(work *w) {
                                job->sampled_max, pick_on_walk, w, path, w->r->sampled);
   uint64_t accepted = clock_us();
   w->forwarded_us = forwarded;
-  rc = kv_commit(w->g->options.kv, w->seq, path, walked);
+  rc = kv_commit_late(w->g->options.kv, w->seq, path,
+                      walked); /* the next forward copies: nothing lies before it */
   w->r->accept_us = accepted - forwarded;
   w->r->commit_us = clock_us() - accepted;
   if (rc != ERR_OK) {
@@ -236,7 +263,10 @@ static bool starts_right(work *w) {
     w->r->code = ERR_DESYNC;
     return false;
   }
-  if (length > w->job->kv_length) kv_rollback(kv, w->seq, w->job->kv_length);
+  if (length > w->job->kv_length) {
+    kv_settle(kv, w->seq);
+    kv_rollback(kv, w->seq, w->job->kv_length);
+  }
   return true;
 }
 
@@ -257,6 +287,7 @@ void engine_run(engine *g, const engine_job *job, engine_result *r) {
   *r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
   r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
   r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
+  if (job->kind == ENGINE_VERIFY) set_choosing(&w);
   fault_before(g, job, w.seq);
   if (starts_right(&w)) {
     if (job->kind == ENGINE_PREFILL)
@@ -275,15 +306,32 @@ void engine_run(engine *g, const engine_job *job, engine_result *r) {
 
 /* --- the thread --- */
 
+/* The result goes out; true: the next job is in g->job already. */
+static bool pass_on(engine *g) {
+  const engine_options *o = &g->options;
+  if (o->turn) return o->turn(o->context, &g->result, &g->job) && !atomic_load(&g->stopping);
+  bool put = ring_put(g->results, &g->result);
+  assert(put); /* as many results as jobs are allowed under way */
+  (void)put;
+  if (o->notify) o->notify(o->context);
+  return false;
+}
+
+/* What the last rounds have left to a next one that never came: the counters tell of every row. */
+static void settle_all(engine *g) {
+  for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);
+}
+
 static void *engine_main(void *argument) {
   engine *g = argument;
+  const engine_options *o = &g->options;
+  if (o->pin_count && !ops_cpu_pin(model_device(o->model), o->pin, o->pin_count))
+    log_line(o->log, LOG_WARNING, "the system does not let the threads stay on the processors of --pin");
   while (ring_wait(g->jobs, &g->job)) {
-    engine_run(g, &g->job, &g->result);
-    bool put = ring_put(g->results, &g->result);
-    assert(put); /* as many results as jobs are allowed under way */
-    (void)put;
-    if (g->options.notify) g->options.notify(g->options.context);
+    do engine_run(g, &g->job, &g->result);
+    while (pass_on(g));
   }
+  settle_all(g);
   return NULL;
 }
 
@@ -329,12 +377,17 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   return ERR_OK;
 }
 
+void engine_stop(engine *g) {
+  if (!g->started) return;
+  atomic_store(&g->stopping, true);
+  ring_close(g->jobs);
+  pthread_join(g->thread, NULL);
+  g->started = false;
+}
+
 void engine_close(engine *g) {
   if (!g) return;
-  if (g->started) {
-    ring_close(g->jobs);
-    pthread_join(g->thread, NULL);
-  }
+  engine_stop(g);
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
   sampler_free(g->sampler);
@@ -346,7 +399,7 @@ void engine_close(engine *g) {
 
 bool engine_submit(engine *g, const engine_job *job) {
   if (g->under_way == ENGINE_QUEUE || !ring_put(g->jobs, job)) return false;
-  g->under_way++;
+  if (!g->options.turn) g->under_way++;
   return true;
 }
 

@@ -76,8 +76,15 @@ typedef struct engine_options {
   int32_t sequences; /* of kv */
   engine_fault fault;
   void (*notify)(void *context); /* on the engine's thread: a result waits; must not block */
+  /* In place of notify and engine_poll, on the engine's thread: takes a result and fills the next job, or
+   * returns false: then the engine sleeps until engine_submit. No thread has to wake between two forwards.
+   * May be NULL. */
+  bool (*turn)(void *context, const engine_result *r, engine_job *next);
   void *context;
   const logger *log; /* why a job failed */
+  const int32_t
+      *pin; /* [pin_count]: processors of the device's threads, the engine's first; pin_count 0: any */
+  int32_t pin_count;
 } engine_options;
 
 typedef struct engine_counters {
@@ -95,10 +102,14 @@ typedef struct engine_counters {
 typedef struct engine engine;
 
 int engine_open(engine **out, const engine_options *o, err *e); /* ERR_NOMEM, ERR_FULL, ERR_IO */
-/* Waits for the jobs that were submitted. Model and cache are the caller's again. NULL is allowed. */
+/* Waits for the jobs that were submitted; a turn's next job is not begun any more. Only engine_count and
+ * engine_close may follow. */
+void engine_stop(engine *g);
+/* engine_stop, and frees it. Model and cache are the caller's again. NULL is allowed. */
 void engine_close(engine *g);
 
-/* One thread, that of the machine. False when ENGINE_QUEUE jobs are under way. */
+/* One thread, that of the machine; with a turn: only while none is under way. False when ENGINE_QUEUE jobs
+ * are. */
 bool engine_submit(engine *g, const engine_job *job);
 /* That thread: the next result, in the order of the jobs; false: none yet. */
 bool engine_poll(engine *g, engine_result *out);

@@ -1,5 +1,6 @@
 /* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/file/vocabulary.h"
 #include "target_worker/engine.h"
@@ -8,6 +9,8 @@
 #include "wire/host.h"
 #include <argp.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +24,12 @@
 #define FAULT_VARIABLE   "TANDEM_FAULT"
 
 typedef struct flags {
-  const char *model, *orchestrator, *bind, *advertise;
+  const char *model, *orchestrator, *bind, *advertise, *repack_cache;
   int32_t threads, context, sessions;
   model_math math;
   model_isa isa;
   bool insecure_bind, counters, version;
+  int32_t pin[CPUS_MAX], pin_count;
   int64_t parent; /* 0: none */
   log_level log;
 } flags;
@@ -39,6 +43,8 @@ enum {
   KEY_THREADS,
   KEY_CTX,
   KEY_SESSIONS,
+  KEY_PIN,
+  KEY_REPACK_CACHE,
   KEY_MATH,
   KEY_ISA,
   KEY_INSECURE,
@@ -63,13 +69,23 @@ static const struct argp_option option_table[] = {
      0},
     {NULL, 0, NULL, 0, "Resources:", 1},
     {"threads", KEY_THREADS, "N", 0,
-     "Threads of the forward pass; default: the processors that this process may use", 1},
+     "Threads of the forward pass; default: one for each physical core that this process may use, within its "
+     "container's "
+     "share of time",
+     1},
+    {"pin", KEY_PIN, "none|auto|LIST", 0,
+     "Keep these threads on processors: one of each core (auto) or a list such as 0,2-3; default none", 1},
     {"ctx", KEY_CTX, "N", 0, "Context of one session in tokens; default 0: the model's, at most 4096", 1},
     {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once, each with its own cache; default 4", 1},
+    {"repack-cache", KEY_REPACK_CACHE, "DIR", 0,
+     "Keep the packed weights in a file in DIR, which later starts map instead of packing again, and share; "
+     "default: no file",
+     1},
     {NULL, 0, NULL, 0, "Arithmetic (part of the numerics id, so of what an answer depends on):", 2},
     {"math", KEY_MATH, "f32|int8", 0,
      "int8 (default): int8 activations, f16 cache; f32: dequantised weights, f32 cache, slow and exact", 2},
-    {"isa", KEY_ISA, "auto|c|avx2", 0, "Instruction set; default auto: the best that this processor has", 2},
+    {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
+     "Instruction set; default auto: the best that this processor has", 2},
     {NULL, 0, NULL, 0, "Running:", 3},
     {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 3},
     {"counters", KEY_COUNTERS, NULL, 0,
@@ -94,8 +110,9 @@ static const int_flag int_flags[] = {
 
 static const char *const math_names[] = {"f32", "int8"};
 static const model_math maths[] = {MODEL_MATH_F32, MODEL_MATH_INT8};
-static const char *const isa_names[] = {"auto", "c", "avx2"};
-static const model_isa isas[] = {MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2};
+static const char *const isa_names[] = {"auto", "c", "avx2", "avx-vnni", "avx512"};
+static const model_isa isas[] = {MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI,
+                                 MODEL_ISA_AVX512};
 static const char *const log_names[] = {"error", "warning", "info", "debug"};
 
 static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
@@ -112,11 +129,13 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
     if ((i = program_choice("--math", text, math_names, 2, e)) >= 0) f->math = maths[i];
     return i < 0 ? i : ERR_OK;
   case KEY_ISA:
-    if ((i = program_choice("--isa", text, isa_names, 3, e)) >= 0) f->isa = isas[i];
+    if ((i = program_choice("--isa", text, isa_names, 5, e)) >= 0) f->isa = isas[i];
     return i < 0 ? i : ERR_OK;
   case KEY_LOG:
     if ((i = program_choice("--log-level", text, log_names, 4, e)) >= 0) f->log = (log_level)i;
     return i < 0 ? i : ERR_OK;
+  case KEY_PIN:
+    return cpus_parse(text, f->pin, &f->pin_count, e);
   case KEY_PARENT:
     return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
   default:
@@ -142,6 +161,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
   case KEY_ADVERTISE:
     f->advertise = text;
+    return 0;
+  case KEY_REPACK_CACHE:
+    f->repack_cache = text;
     return 0;
   case KEY_INSECURE:
     f->insecure_bind = true;
@@ -197,11 +219,17 @@ typedef struct program {
   target *target;
   host *host;
   uv_loop_t loop;
-  uv_async_t result_ready;
-  bool loop_open, async_open, busy;
-  bool taking; /* a result, in this very step */
+  bool loop_open;
   char bound[WIRE_STRING_MAX];
-  engine_job job;
+  /* Of whoever steps the machine: */
+  bool busy;        /* a job is under way */
+  engine_job job;   /* room for one that is to be submitted */
+  engine_job *next; /* the engine's room for one */
+  /* The engine's thread's: */
+  bool given;     /* it got one */
+  int engine_cpu; /* where it was last, or -1 */
+  cpu_set_t cpus; /* that the process may use; and the thread to keep away from it */
+  pthread_t loop_thread;
 } program;
 
 /* A percentage, on a terminal alone. */
@@ -218,7 +246,11 @@ static kv_type kv_type_of(model_math math) {
 
 static int open_model(program *p, err *e) {
   int shown = -1;
-  model_options o = {.math = p->flags.math, .isa = p->flags.isa, .threads = p->flags.threads};
+  model_options o = {.math = p->flags.math,
+                     .isa = p->flags.isa,
+                     .threads = p->flags.threads,
+                     .repack_cache = p->flags.repack_cache,
+                     .log = &p->log};
   if (isatty(STDERR_FILENO) && p->flags.log >= LOG_INFO) {
     o.progress = show_progress;
     o.progress_context = &shown;
@@ -239,18 +271,42 @@ static int open_cache(program *p, err *e) {
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
-/* The engine's thread says: look. */
-static void notify(void *context) {
-  uv_async_send(context);
+/* On the engine's thread, when the machine has taken its result: is the loop's thread wanted, because no
+ * session may run? */
+static bool next_job(void *context) {
+  program *p = context;
+  p->busy = p->given = target_next_job(p->target, clock_us(), p->next);
+  if (p->given) p->next->at_once = true;
+  return !p->given;
+}
+
+/* The loop's thread stays off the processor that the engine's thread is on: woken there, it would push the
+ * engine aside just when the next forward is to begin. The processor changes seldom. */
+static void keep_loop_away(program *p) {
+  int cpu = sched_getcpu();
+  if (cpu < 0 || cpu == p->engine_cpu || CPU_COUNT(&p->cpus) < 2) return;
+  cpu_set_t others = p->cpus;
+  CPU_CLR(cpu, &others);
+  if (pthread_setaffinity_np(p->loop_thread, sizeof others, &others) == 0) p->engine_cpu = cpu;
+}
+
+static bool turn(void *context, const engine_result *r, engine_job *next) {
+  program *p = context;
+  p->next = next;
+  keep_loop_away(p);
+  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_job, p);
+  return p->given;
 }
 
 static int open_engine(program *p, err *e) {
   engine_options o = {.model = p->model,
                       .kv = p->kv,
                       .sequences = p->flags.sessions,
-                      .notify = notify,
-                      .context = &p->result_ready,
-                      .log = &p->log};
+                      .turn = turn,
+                      .context = p,
+                      .log = &p->log,
+                      .pin = p->flags.pin,
+                      .pin_count = p->flags.pin_count};
   int rc = engine_fault_parse(&o.fault, getenv(FAULT_VARIABLE), e);
   if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
   return rc;
@@ -269,36 +325,22 @@ static int open_machine(program *p, wire_id self, err *e) {
   return rc;
 }
 
-/* After every step: the engine is never idle while a session may run. */
+/* After every step on the loop's thread: the engine is never idle while a session may run. */
 static void feed(void *context) {
   program *p = context;
-  if (!p->target) return;
-  if (!p->busy && target_next_job(p->target, clock_us(), &p->job)) {
-    p->job.at_once = p->taking;
-    p->busy = engine_submit(p->engine, &p->job);
-  }
+  if (!p->target || p->busy) return;
+  p->job.at_once = false;
+  p->busy = target_next_job(p->target, clock_us(), &p->job) && engine_submit(p->engine, &p->job);
   if (!p->busy && target_drained(p->target)) host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
-static void on_result(uv_async_t *async) {
-  program *p = async->data;
-  engine_result r;
-  while (engine_poll(p->engine, &r)) {
-    p->busy = false;
-    p->taking = true;
-    host_step(p->host, &(event){.kind = EVENT_RESULT, .result = &r});
-    p->taking = false;
-  }
-}
-
 static int open_loop(program *p, err *e) {
+  p->engine_cpu = -1;
+  p->loop_thread = pthread_self();
+  if (sched_getaffinity(0, sizeof p->cpus, &p->cpus) != 0) CPU_ZERO(&p->cpus);
   if (uv_loop_init(&p->loop) != 0)
     return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
   p->loop_open = true;
-  if (uv_async_init(&p->loop, &p->result_ready, on_result) != 0)
-    return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
-  p->async_open = true;
-  p->result_ready.data = p;
   return ERR_OK;
 }
 
@@ -347,7 +389,6 @@ static int open_all(program *p, err *e) {
 static void close_all(program *p) {
   engine_close(p->engine);
   host_close(p->host);
-  if (p->async_open) uv_close((uv_handle_t *)&p->result_ready, NULL);
   if (p->loop_open) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
     uv_loop_close(&p->loop);
@@ -482,7 +523,7 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
   p.flags = (flags){.bind = DEFAULT_BIND,
-                    .threads = program_processors(),
+                    .threads = cpus_threads(),
                     .sessions = DEFAULT_SESSIONS,
                     .math = MODEL_MATH_INT8,
                     .log = LOG_INFO};
@@ -502,6 +543,7 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_USAGE;
   }
   int code = run(&p);
+  if (p.engine) engine_stop(p.engine);
   if (p.flags.counters && p.engine) print_counters(&p);
   close_all(&p);
   return code;

@@ -51,7 +51,9 @@ typedef struct session {
   uint64_t job;      /* serial of its job at the engine, 0: none */
   int32_t kv_valid;  /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
 
-  int32_t acked;
+  int32_t acked, told; /* tokens that the orchestrator has acknowledged, and has been sent */
+  uint64_t tell_after_us; /* more are not sent before this */
+  uint64_t tell_until_us; /* but then, if the next round has not; UINT64_MAX: nothing to look for */
   uint64_t acked_us, lease_until_us, used_us, ready_us, resent_us;
 
   bool draft_expected;

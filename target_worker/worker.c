@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/program.h"
+#include "common/spec/width.h"
 #include "target_worker/scheduler.h"
 #include "wire/roster.h"
 #include <assert.h>
@@ -16,6 +17,7 @@ struct target {
   uint64_t serial;    /* of the last job */
   int32_t *history;   /* [context]: the running job's copy */
   uint64_t asked_until_us; /* a waiting session's moment, as of the last target_next_job */
+  width_costs widths;
   bool draining;
 };
 
@@ -101,8 +103,18 @@ static void send_tokens(step *c, peer_id to, const session *s, int32_t base) {
 }
 
 static void tokens_to_orchestrator(step *c, session *s, int32_t base) {
+  int32_t end = base + WIRE_BURST_MAX;
+  if (end > s->committed.length) end = s->committed.length;
+  if (end > s->told) s->told = end;
   s->resent_us = c->now;
+  s->tell_after_us = c->now + TARGET_TELL_US;
+  s->tell_until_us = c->now + 2 * TARGET_TELL_US;
   send_tokens(c, s->orchestrator, s, base);
+}
+
+/* All that it has not been told yet. */
+static void tell_orchestrator(step *c, session *s) {
+  while (s->told < s->committed.length) tokens_to_orchestrator(c, s, s->told);
 }
 
 static void tokens_to_draft(step *c, session *s, session_draft *d, int32_t base) {
@@ -152,6 +164,7 @@ static void send_done(step *c, session *s) {
 }
 
 static void session_finish(step *c, session *s, wire_finish finish, int code, const char *text) {
+  if (finish != WIRE_FINISH_CANCELLED) tell_orchestrator(c, s);
   s->state = SESSION_FINISHED;
   s->finish = (int)finish;
   s->finish_code = code;
@@ -255,7 +268,9 @@ static void start_session(step *c, session *s, peer_id from, const msg *m) {
   s->orchestrator = from;
   s->state = SESSION_RUNNING;
   s->finish = 0;
-  s->acked = s->committed.length;
+  s->acked = s->told = s->committed.length;
+  s->tell_after_us = 0;
+  s->tell_until_us = MACHINE_NEVER;
   s->acked_us = s->used_us = s->ready_us = c->now;
   s->lease_until_us = c->now + TARGET_LEASE_US;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
@@ -321,7 +336,9 @@ static void on_open(step *c, peer_id from, const msg *m) {
 
 /* --- other messages of an orchestrator --- */
 
+/* What is repaired from here should be known over there. */
 static void desync(step *c, session *s, const char *reason) {
+  if (s->state == SESSION_RUNNING) tell_orchestrator(c, s);
   s->state = SESSION_DESYNCED;
   session_draft_restart(s);
   actions_log(c->out, LOG_WARNING, "session %016llx: out of step at %d tokens: %s", (unsigned long long)s->id,
@@ -525,7 +542,7 @@ static session *job_owner(target *t, uint64_t serial) {
 
 static double average(double old, double value) { return old == 0 ? value : old + (value - old) / 8; }
 
-static void count_verify(session *s, const engine_result *r) {
+static void count_verify(target *t, session *s, const engine_result *r) {
   int32_t accepted = r->sampled_count - 1;
   session_stats *n = &s->stats;
   n->forwards++;
@@ -539,16 +556,28 @@ static void count_verify(session *s, const engine_result *r) {
   else n->plain_steps++;
   for (int32_t i = 0; i < accepted && i < WIRE_POSITIONS_MAX; i++) n->accepted_per_pos[i]++;
   double us = (double)(r->forward_us + r->accept_us + r->commit_us);
+  if (us > 0) width_measured(&t->widths, r->node_count + 1, us);
   if (r->node_count) s->verify_us = average(s->verify_us, us);
   else s->plain_us = average(s->plain_us, us);
   if (r->node_count) wait_verified(&s->history, r->sampled_count);
   pay_record(&s->pay, r->node_count, r->sampled_count, us + (double)s->waited_us);
 }
 
+static bool another_can_run(const step *c, const session *s) {
+  for (int32_t i = 0; i < c->t->store.count; i++) {
+    const session *other = &c->t->store.places[i];
+    uint64_t until;
+    if (other == s || other->state != SESSION_RUNNING) continue;
+    schedule_kind kind = schedule_session(other, TARGET_CREDIT, c->now, &until);
+    if (kind == SCHEDULE_PREFILL || kind == SCHEDULE_STEP) return true;
+  }
+  return false;
+}
+
 /* The token that plain decode would have given, several at once: C grows, the tree follows, all are told. */
 static void verified(step *c, session *s, const engine_result *r) {
   int32_t base = s->committed.length;
-  count_verify(s, r);
+  count_verify(c->t, s, r);
   if (r->selfcheck_differs) {
     s->off_for_good = true;
     s->off_reason = "the self-check found a difference between verified and plainly decoded tokens";
@@ -563,10 +592,11 @@ static void verified(step *c, session *s, const engine_result *r) {
   }
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
     if (s->drafts[i].peer) tokens_to_draft(c, s, &s->drafts[i], base);
-  tokens_to_orchestrator(c, s, base);
+  if (c->now >= s->tell_after_us) tell_orchestrator(c, s);
   s->ready_us = c->now;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
-  s->wait_until_us = c->now + wait_for(&s->history, session_draft_count(s) > 0, false, 0, s->plain_us, s->verify_us);
+  s->wait_until_us = c->now + wait_for(&s->history, session_draft_count(s) > 0, another_can_run(c, s), 0, s->plain_us,
+                                       s->verify_us);
   finish_if_over(c, s);
 }
 
@@ -607,11 +637,19 @@ static void job_prefill(const session *s, engine_job *job) {
   memcpy(job->tokens, s->committed.tokens + s->kv_rows, (size_t)job->count * sizeof *job->tokens);
 }
 
+/* How many of the best nodes promise more than their rows cost. */
+static int32_t worthwhile(const target *t, const tree *live, const int32_t *slots, int32_t count) {
+  float totals[WIRE_BUDGET_MAX];
+  for (int32_t i = 0; i < count; i++) totals[i] = live->nodes[slots[i]].total;
+  return width_best(&t->widths, totals, count);
+}
+
 static void job_verify(target *t, session *s, engine_job *job) {
   int32_t slots[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX];
   int32_t budget = schedule_budget(s), room = schedule_room(s);
   int32_t depth = room - 1 < TREE_DEPTH_MAX ? room - 1 : TREE_DEPTH_MAX;
   int32_t nodes = budget ? tree_select(&s->live, budget, depth, slots, parents) : 0;
+  if (!s->options.lockstep) nodes = worthwhile(t, &s->live, slots, nodes);
   job->kind = ENGINE_VERIFY;
   job->count = nodes + 1;
   job->tokens[0] = s->committed.tokens[s->committed.length - 1];
@@ -688,6 +726,10 @@ static void session_tick(step *c, session *s) {
   }
   if (s->acked < s->committed.length && s->state != SESSION_DESYNCED && c->now - s->resent_us >= TARGET_REPEAT_US)
     tokens_to_orchestrator(c, s, s->acked);
+  if (c->now >= s->tell_until_us) {
+    s->tell_until_us = MACHINE_NEVER;
+    if (s->state == SESSION_RUNNING) tell_orchestrator(c, s);
+  }
   if (s->state == SESSION_FINISHED && c->now - s->done_sent_us >= TARGET_REPEAT_US) send_done(c, s);
 }
 
@@ -695,7 +737,7 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t session_deadline(const session *s) {
   if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  uint64_t at = earlier(s->lease_until_us, lockstep_deadline(s));
+  uint64_t at = earlier(earlier(s->lease_until_us, lockstep_deadline(s)), s->tell_until_us);
   if (s->acked < s->committed.length && s->state != SESSION_DESYNCED) at = earlier(at, s->resent_us + TARGET_REPEAT_US);
   if (s->state == SESSION_FINISHED) at = earlier(at, s->done_sent_us + TARGET_REPEAT_US);
   return at;

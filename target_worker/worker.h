@@ -8,6 +8,8 @@
 #define TARGET_CREDIT 256              /* tokens ahead of the last acknowledgement */
 #define TARGET_LEASE_US 10000000       /* a session that nobody renewed for so long is freed */
 #define TARGET_LOCKSTEP_US 60000000    /* lockstep: longest wait for a done mark */
+#define TARGET_TELL_US 25000           /* the orchestrator gets new tokens so often, and the first at once: a message
+                                          for each would wake five threads a token, and nobody reads as fast */
 #define TARGET_REPEAT_US 300000        /* DONE, and TOKENS that were not acknowledged */
 #define TARGET_PEERS_MAX 64
 

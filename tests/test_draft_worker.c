@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#define GOAL (DRAFT_AHEAD * BUDGET + 1) /* live nodes in free pace */
 enum { VOCAB = 97, CONTEXT = 512 };
 enum { ORCH = 1, TARGET = 2, TARGET2 = 3 };
 enum { S = 77, SEED = 9, BUDGET = 4 };
@@ -602,7 +603,7 @@ static void test_free_pace_grows_ahead(void **state) {
   world *w = *state;
   attach(w, false);
   assert_int_equal(w->generation, 1);
-  assert_int_equal(w->next_id - 1, DRAFT_AHEAD * BUDGET);
+  assert_int_equal(w->next_id - 1, GOAL);
   assert_int_equal(w->base, PROMPT_LENGTH);
   assert_int_equal(w->nodes[1].token, truth()[3]);
   assert_int_equal(w->nodes[1].parent, 0);
@@ -659,7 +660,7 @@ static void test_budget_of_nothing(void **state) {
   assert_int_equal(w->next_id, 1);
 }
 
-/* The most probable place is grown first: the totals of the parents never rise. */
+/* The most probable node comes first: a better grandchild before a poor sibling. */
 static void test_best_first(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -668,13 +669,11 @@ static void test_best_first(void **state) {
   rig_clear(&w->r);
   rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   settle(w);
-  assert_int_equal(w->next_id - 1, 32);
+  assert_int_equal(w->next_id - 1, DRAFT_AHEAD * 16 + 1);
   int32_t wrong = 0;
   for (uint64_t id = 2; id < w->next_id; id++) {
-    uint64_t parent = w->nodes[id].parent, before = w->nodes[id - 1].parent;
-    if (w->nodes[parent].total > w->nodes[before].total + 1e-5f)
-      fail_msg("node %d stands at a better place", (int)id);
-    wrong += w->nodes[id].total < w->nodes[parent].total - 1;
+    if (w->nodes[id].total > w->nodes[id - 1].total + 1e-5f) fail_msg("node %d is a better one", (int)id);
+    wrong += w->nodes[id].total < w->nodes[w->nodes[id].parent].total - 1;
   }
   assert_true(wrong > 0); /* siblings are there too */
 }
@@ -709,12 +708,12 @@ static void test_tokens_as_guessed(void **state) {
     while (w->nodes[top].parent) top = w->nodes[top].parent;
     under += w->nodes[top].token == truth()[3] && top != id;
   }
-  assert_true(under > 0 && under < DRAFT_AHEAD * BUDGET);
+  assert_true(under > 0 && under < GOAL);
   tell_tokens(w, 3, 1);
   settle(w);
   assert_int_equal(w->f.advanced, 1);
   assert_int_equal(w->base, 4);
-  assert_int_equal(w->next_id - before, DRAFT_AHEAD * BUDGET - under);
+  assert_int_equal(w->next_id - before, GOAL - under);
 }
 
 static void test_tokens_not_as_guessed(void **state) {
@@ -729,7 +728,7 @@ static void test_tokens_not_as_guessed(void **state) {
   const msg_nodes *first = &rig_peek(&w->r, TARGET, MSG_NODES, 0)->u.nodes;
   assert_int_equal(first->base_length, 4);
   gather(w);
-  assert_int_equal(w->next_id - before, DRAFT_AHEAD * BUDGET);
+  assert_int_equal(w->next_id - before, GOAL);
   assert_int_equal(w->nodes[before].parent, 0);
   assert_int_equal(w->nodes[before].token, next_of(90));
   uint64_t digest;
@@ -835,7 +834,7 @@ static void test_tree_reset(void **state) {
   rig_say(&w->r, TARGET, m);
   settle(w);
   assert_int_equal(w->generation, 5);
-  assert_int_equal(w->next_id - 1, DRAFT_AHEAD * BUDGET); /* all its live ones, from id 1 */
+  assert_int_equal(w->next_id - 1, GOAL); /* all its live ones, from id 1 */
   assert_true(draft_digest(w->d, S, 1, &again, &length));
   assert_true(digest == again);
   rig_clear(&w->r);
@@ -1162,7 +1161,7 @@ static void test_storm_of_resets(void **state) {
   rig_say(&w->r, TARGET, m);
   settle(w);
   assert_int_equal(w->generation, UINT32_MAX);
-  assert_int_equal(w->next_id - 1, DRAFT_AHEAD * BUDGET);
+  assert_int_equal(w->next_id - 1, GOAL);
   assert_true(rig_count_all(&w->r, TARGET) <= 3 * 500);
 }
 

@@ -2,6 +2,7 @@
 #include "wire/host.h"
 
 #include "common/base/clock.h"
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,6 +25,8 @@ typedef struct toy {
   bool echo;      /* PONG for PING */
   bool reconnect; /* on CONNECTED it connects once more, up to CONNECTS */
   int exit_at_tick, exit_code;
+  int exit_at_result;
+  bool hurry; /* with a result its deadline becomes: at once */
   int ticks, messages, drains, results, connected, after;
   uint64_t woken_us;
   uint64_t tags; /* sum */
@@ -69,6 +72,8 @@ static void toy_step(void *self, const event *e, uint64_t now_us, actions *out) 
   case EVENT_RESULT:
     t->results++;
     t->result = e->result;
+    if (t->hurry) t->deadline = now_us;
+    if (t->results == t->exit_at_result) actions_exit(out, t->exit_code);
     break;
   }
 }
@@ -228,6 +233,83 @@ static void results_reach_the_machine(void **state) {
   close_loop(&loop);
 }
 
+/* --- steps on another thread --- */
+
+#define ELSEWHERE 2000
+
+typedef struct visitor { /* the other thread */
+  toy *toy;
+  int steps, after;
+  bool news; /* what its `after` answers */
+} visitor;
+
+static bool visitor_after(void *context) {
+  visitor *v = context;
+  v->after++;
+  v->toy->connected++; /* plain on purpose, like all of the toy: TSan reports a step beside another */
+  return v->news;
+}
+
+static void *visit(void *argument) {
+  visitor *v = argument;
+  for (int i = 0; i < v->steps; i++)
+    host_step_elsewhere(v->toy->host, &(event){.kind = EVENT_RESULT}, visitor_after, v);
+  return NULL;
+}
+
+static void run_beside(uv_loop_t *loop, visitor *v) {
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, visit, v), 0);
+  uv_run(loop, UV_RUN_DEFAULT);
+  pthread_join(thread, NULL);
+  assert_int_equal(v->after, v->steps);
+}
+
+/* Both threads step the machine at once; the last step's action ends the loop. */
+static void steps_elsewhere_are_steps(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {.exit_at_result = ELSEWHERE, .exit_code = 5, .stuck = true};
+  visitor v = {.toy = &t, .steps = ELSEWHERE};
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  t.deadline = 1; /* the loop's thread ticks on and on */
+  host_wake(t.host);
+  run_beside(&loop, &v);
+  assert_int_equal(host_exit_code(t.host), 5);
+  assert_int_equal(t.results, ELSEWHERE);
+  assert_int_equal(t.connected, ELSEWHERE);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
+/* A step elsewhere wakes the loop for a nearer deadline and for what its `after` says, and for nothing else.
+ */
+static void steps_elsewhere_wake_the_loop(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy t = {0};
+  visitor v = {.toy = &t, .steps = 1};
+  uv_loop_init(&loop);
+  toy_open(&t, &loop, 1);
+  t.deadline = clock_us() + 3600000000u;
+  host_wake(t.host);
+  visit(&v);
+  usleep(5000);
+  uv_run(&loop, UV_RUN_NOWAIT);
+  assert_int_equal(t.after, 0);
+  v.news = true;
+  visit(&v);
+  run_until(&loop, &t.after, 1);
+  assert_int_equal(t.ticks, 0);
+  v.news = false;
+  t.hurry = true;
+  visit(&v);
+  run_until(&loop, &t.ticks, 1);
+  host_close(t.host);
+  close_loop(&loop);
+}
+
 static void the_first_signal_drains_the_second_ends(void **state) {
   (void)state;
   static const int seconds[] = {SIGTERM, SIGINT};
@@ -294,6 +376,8 @@ int main(void) {
       cmocka_unit_test(messages_go_round),
       cmocka_unit_test(connecting_answers_every_tag),
       cmocka_unit_test(results_reach_the_machine),
+      cmocka_unit_test(steps_elsewhere_are_steps),
+      cmocka_unit_test(steps_elsewhere_wake_the_loop),
       cmocka_unit_test(the_first_signal_drains_the_second_ends),
       cmocka_unit_test(a_hangup_ends_at_once_and_ignored_signals_stay_so),
       cmocka_unit_test(a_machine_may_come_later),

@@ -3,6 +3,7 @@
  */
 #include "kernels/cpu/pool.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -86,6 +87,38 @@ static void nothing_to_do(void **state) {
   pool_close(NULL);
 }
 
+/* --- pinned --- */
+
+typedef struct places {
+  int32_t cpus[THREADS_MAX], count;
+  _Atomic int32_t wrong, seen[THREADS_MAX];
+} places;
+
+static void look_where(void *context, int32_t chunk, int32_t thread) {
+  (void)chunk;
+  places *p = context;
+  atomic_fetch_add(&p->seen[thread], 1);
+  if (sched_getcpu() != p->cpus[thread % p->count]) atomic_fetch_add(&p->wrong, 1);
+  usleep(100); /* so that every thread gets some */
+}
+
+static void threads_stay_where_they_are_pinned(void **state) {
+  (void)state;
+  cpu_set_t before;
+  places at = {.count = 0};
+  assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+  for (int32_t i = CPU_SETSIZE - 1; i >= 0 && at.count < THREADS_MAX; i--)
+    if (CPU_ISSET(i, &before)) at.cpus[at.count++] = i;
+  pool *p = pool_open(THREADS_MAX);
+  assert_true(pool_pin(p, at.cpus, at.count));
+  pool_run(p, CHUNKS, look_where, &at);
+  assert_int_equal(at.wrong, 0);
+  for (int32_t i = 0; i < THREADS_MAX; i++) assert_true(at.seen[i] > 0);
+  assert_false(pool_pin(p, (const int32_t[]){CPU_SETSIZE}, 1));
+  pool_close(p);
+  sched_setaffinity(0, sizeof before, &before);
+}
+
 static double cpu_seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -108,7 +141,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_chunk_runs_once),      cmocka_unit_test(sleeping_workers_wake),
       cmocka_unit_test(a_slow_chunk_is_waited_for), cmocka_unit_test(nothing_to_do),
-      cmocka_unit_test(idle_workers_sleep),
+      cmocka_unit_test(idle_workers_sleep),         cmocka_unit_test(threads_stay_where_they_are_pinned),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

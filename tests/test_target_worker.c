@@ -1,5 +1,6 @@
 /* libs: target wire spec base */
 #include "target_worker/worker.h"
+#include "tests/count_malloc.h"
 #include "tests/machine_support.h"
 
 /* The model of these tests: the next token is a function of the last one. Every token is below VOCAB. */
@@ -333,7 +334,7 @@ static void send_chain(world *w, peer_id from, uint32_t generation, int32_t base
                        int32_t count, bool done) {
   guess list[WIRE_NODES_MAX];
   for (int32_t i = 0; i < count; i++) {
-    list[i] = (guess){i ? first + (uint64_t)i - 1 : 0, truth()[base + i], -0.1f};
+    list[i] = (guess){i ? first + (uint64_t)i - 1 : 0, truth()[base + i], -0.001f}; /* so sure that any width pays */
   }
   send_nodes(w, from, generation, base, first, list, count, done);
 }
@@ -934,6 +935,90 @@ static void test_acks_do_not_go_back(void **state) {
   assert_int_equal(held(w, S)->acked, 6);
 }
 
+/* The first tokens at once, later ones together; a draft hears of each round. */
+static void test_tokens_are_told_together(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  attach(w, DRAFT);
+  play_slowly(w, 1);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 3, 4);
+  rig_clear(&w->r);
+  int32_t length = 4;
+  uint64_t start = w->r.now;
+  while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
+    held(w, S)->wait_until_us = 0; /* as if it did not pay to wait for the draft */
+    assert_int_equal(play(w, 1), 1);
+    length++;
+    expect_tokens(rig_last(&w->r, DRAFT, MSG_TOKENS), length - 1, length);
+  }
+  assert_true(length > 5);
+  assert_in_range(w->r.now - start, TARGET_TELL_US, TARGET_TELL_US + JOB_US);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, length);
+
+  rig_clear(&w->r); /* a round that takes long does not hold them back */
+  held(w, S)->wait_until_us = 0;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  w->holds = true;
+  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
+}
+
+/* What is repaired from a DESYNC is known over there before it. */
+static void test_tokens_before_a_desync(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_clear(&w->r);
+  msg wrong = ack(1, 4);
+  wrong.u.state.hash.bytes[0] ^= 1;
+  rig_say(&w->r, ORCH, wrong);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 6);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, 6);
+  assert_true(rig_place(&w->r, ORCH, MSG_TOKENS) < rig_place(&w->r, ORCH, MSG_DESYNC));
+}
+
+/* NODES, the next job, its result and the messages about it: nothing on the way of a round takes memory. */
+static void test_a_round_allocates_nothing(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 400;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  uint64_t id = 1;
+  unsigned long before = 0;
+  int32_t rounds = 0;
+  play_slowly(w, 1);
+  for (int32_t i = 0; i < 60; i++) {
+    if (i == 20) before = malloc_calls(); /* by then everything has its size */
+    int32_t length = held(w, S)->committed.length;
+    rig_clear(&w->r);
+    send_chain(w, DRAFT, g, length, id, 2, false);
+    id += 2;
+    assert_true(run_job(w));
+    rounds += i >= 20 && w->job.count > 1;
+    assert_true(rig_count(&w->r, DRAFT, MSG_TOKENS) == 1);
+    rig_say(&w->r, ORCH, ack(1, length));
+  }
+  assert_int_equal(malloc_calls() - before, 0);
+  assert_true(rounds > 20);
+  assert_true(!COUNT_MALLOC || malloc_calls() > 0); /* it does count */
+}
+
+/* DONE overtakes no token. */
+static void test_tokens_before_the_end(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 4;
+  say_and_open(w, m);
+  play(w, 4);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 2);
+  expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, 0), 3, 4);
+  expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, 1), 4, 7);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.length, 7);
+  assert_ptr_equal(w->r.out.list[w->r.out.count - 1].message, rig_only(&w->r, ORCH, MSG_DONE));
+}
+
 static void test_tokens_again_when_not_acknowledged(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -942,10 +1027,12 @@ static void test_tokens_again_when_not_acknowledged(void **state) {
   say_and_open(w, m);
   play(w, 2);
   rig_say(&w->r, ORCH, ack(1, 4));
+  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 4, 5);
   rig_clear(&w->r);
-  rig_advance(&w->r, TARGET_REPEAT_US - 1000);
+  rig_advance(&w->r, TARGET_REPEAT_US - 2 * TARGET_TELL_US);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
-  rig_advance(&w->r, 2000);
+  rig_advance(&w->r, 2 * TARGET_TELL_US);
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 5);
   rig_clear(&w->r);
   rig_advance(&w->r, 3 * TARGET_REPEAT_US);
@@ -1125,6 +1212,8 @@ static void test_result_after_a_resume(void **state) {
   rig_clear(&w->r);
   give_result(w);
   play(w, 3);
+  w->holds = true; /* no more of them */
+  rig_advance(&w->r, 2 * TARGET_TELL_US);
   int32_t base = 5;
   for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
     const msg *m = rig_peek(&w->r, ORCH, MSG_TOKENS, i);
@@ -1715,7 +1804,11 @@ static void test_no_wait_while_another_can_run(void **state) {
   say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
   play(w, 8);
   attach(w, DRAFT);
-  for (int i = 0; i < 10; i++) assert_true(run_job(w)); /* the device never idles */
+  for (int i = 0; i < 10; i++) { /* the device never idles */
+    assert_true(run_job(w));
+    const session *s = held(w, S);
+    if (w->job.slot == s->slot) assert_true(s->wait_until_us <= w->r.now);
+  }
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DONE), 0);
 }
 
@@ -1928,6 +2021,10 @@ int main(void) {
       CASE(test_ack_of_another_epoch),
       CASE(test_ack_of_an_unknown_session),
       CASE(test_acks_do_not_go_back),
+      CASE(test_tokens_are_told_together),
+      CASE(test_tokens_before_the_end),
+      CASE(test_tokens_before_a_desync),
+      CASE(test_a_round_allocates_nothing),
       CASE(test_tokens_again_when_not_acknowledged),
       CASE(test_lease),
       CASE(test_lease_of_a_finished_one),

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "wire/endpoint.h"
 #include <assert.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/timerfd.h>
@@ -20,10 +21,14 @@ struct host {
   uv_loop_t *loop;
   host_options options;
   transport *transport;
-  actions actions;
+  /* The machine's, what it wants and `armed_us`. Held for a step and never while a message is sent. */
+  pthread_mutex_t lock;
+  actions wanted;    /* by steps, not yet carried out */
+  actions under_way; /* the loop's: being carried out */
   int timer_fd;
   uv_poll_t timer;
-  uint64_t armed_us; /* what the timer is set to; MACHINE_NEVER: off */
+  uint64_t armed_us;    /* what the timer is set to; MACHINE_NEVER: off */
+  uv_async_t elsewhere; /* a step on another thread wants something of the loop */
   uv_signal_t signals[HOST_SIGNALS];
   int handles; /* of uv, not yet closed */
   connected *connected;
@@ -81,11 +86,18 @@ static void carry_out(host *h, actions *a) {
 
 /* --- steps --- */
 
+/* On the loop's thread: NULL is no event, but what steps elsewhere have left is done. Actions are carried out
+ * in the order of the steps, whichever thread made them. */
 static void one_step(host *h, const event *e) {
   const machine *m = &h->options.machine;
-  m->step(m->self, e, clock_us(), &h->actions);
+  pthread_mutex_lock(&h->lock);
+  if (e) m->step(m->self, e, clock_us(), &h->wanted);
   if (h->options.after_step) h->options.after_step(h->options.context);
-  carry_out(h, &h->actions);
+  actions wanted = h->wanted;
+  h->wanted = h->under_way;
+  h->under_way = wanted;
+  pthread_mutex_unlock(&h->lock);
+  carry_out(h, &h->under_way);
 }
 
 static void give_connected(host *h) {
@@ -96,9 +108,7 @@ static void give_connected(host *h) {
   h->connected_count = 0;
 }
 
-static void arm(host *h, uint64_t at) {
-  if (at == h->armed_us) return;
-  h->armed_us = at;
+static void set_timer(host *h, uint64_t at) {
   struct itimerspec t = {0}; /* all zero: off */
   if (at != MACHINE_NEVER)
     t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
@@ -111,13 +121,17 @@ static void arm(host *h, uint64_t at) {
 static void look_at_deadline(host *h, bool after_tick) {
   const machine *m = &h->options.machine;
   if (!m->step) return;
+  pthread_mutex_lock(&h->lock);
   uint64_t at = m->deadline(m->self);
   if (after_tick) { /* a deadline that has passed although the machine was just woken must not make a busy
                        loop */
     uint64_t now = clock_us();
     if (at <= now) at = now + HOST_RETRY_US;
   }
-  arm(h, at);
+  bool moved = at != h->armed_us;
+  h->armed_us = at;
+  pthread_mutex_unlock(&h->lock);
+  if (moved) set_timer(h, at);
 }
 
 static void end_step(host *h, bool tick) {
@@ -132,6 +146,15 @@ void host_step(host *h, const event *e) {
   h->stepping = true;
   one_step(h, e);
   end_step(h, e->kind == EVENT_TICK);
+}
+
+void host_step_elsewhere(host *h, const event *e, bool (*after)(void *context), void *context) {
+  const machine *m = &h->options.machine;
+  pthread_mutex_lock(&h->lock);
+  m->step(m->self, e, clock_us(), &h->wanted);
+  bool news = after(context) || h->wanted.count > 0 || m->deadline(m->self) < h->armed_us;
+  pthread_mutex_unlock(&h->lock);
+  if (news) uv_async_send(&h->elsewhere);
 }
 
 void host_perform(host *h, actions *a) {
@@ -151,13 +174,23 @@ static void on_message(void *context, peer_id from, const msg *m) {
   host_step(context, &(event){.kind = EVENT_MESSAGE, .peer = from, .message = m});
 }
 
+static void on_elsewhere(uv_async_t *async) {
+  host *h = async->data;
+  if (!h->options.machine.step) return;
+  h->stepping = true;
+  one_step(h, NULL);
+  end_step(h, false);
+}
+
 static void on_timer(uv_poll_t *poll, int status, int events) {
   (void)status;
   (void)events;
   host *h = poll->data;
   uint64_t times;
   if (read(h->timer_fd, &times, sizeof times) != (ssize_t)sizeof times) return;
+  pthread_mutex_lock(&h->lock);
   h->armed_us = MACHINE_NEVER;
+  pthread_mutex_unlock(&h->lock);
   host_step(h, &(event){.kind = EVENT_TICK});
 }
 
@@ -200,9 +233,19 @@ static bool watch_timer(host *h) {
   return uv_poll_start(&h->timer, UV_READABLE, on_timer) == 0;
 }
 
+static bool watch_elsewhere(host *h) {
+  if (uv_async_init(h->loop, &h->elsewhere, on_elsewhere) != 0) return false;
+  h->elsewhere.data = h;
+  h->handles++;
+  uv_unref((uv_handle_t *)&h->elsewhere); /* no reason to go on */
+  return true;
+}
+
 static void host_free(host *h) {
   if (h->timer_fd >= 0) close(h->timer_fd);
-  actions_fini(&h->actions);
+  actions_fini(&h->wanted);
+  actions_fini(&h->under_way);
+  pthread_mutex_destroy(&h->lock);
   free(h->connected);
   free(h);
 }
@@ -216,14 +259,16 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
   h->timer_fd = -1;
   h->armed_us = MACHINE_NEVER;
   h->exit_code = -1;
-  actions_init(&h->actions);
+  actions_init(&h->wanted);
+  actions_init(&h->under_way);
+  pthread_mutex_init(&h->lock, NULL);
   transport_options t = {.on_message = on_message,
                          .context = h,
                          .self = o->self,
                          .allow_plaintext = o->allow_plaintext,
                          .log = o->log};
   int code = transport_open(&h->transport, loop, &t, e);
-  if (code == ERR_OK && !(watch_timer(h) && watch_signals(h)))
+  if (code == ERR_OK && !(watch_timer(h) && watch_elsewhere(h) && watch_signals(h)))
     code = err_set(e, ERR_IO,
                    "cannot watch timers and signals: is the limit of open files (ulimit -n) too low?");
   if (code != ERR_OK) {
@@ -248,6 +293,7 @@ void host_close(host *h) {
     return;
   }
   if (h->timer.data) uv_close((uv_handle_t *)&h->timer, on_handle_closed);
+  if (h->elsewhere.data) uv_close((uv_handle_t *)&h->elsewhere, on_handle_closed);
   for (int i = 0; i < HOST_SIGNALS; i++)
     if (h->signals[i].data) uv_close((uv_handle_t *)&h->signals[i], on_handle_closed);
 }

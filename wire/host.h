@@ -1,5 +1,7 @@
 /* host.h - runs one machine under libuv and ZeroMQ: carries its actions out, wakes it at its deadlines,
- * drains it on SIGTERM. One thread.
+ * drains it on SIGTERM. One thread, that of the loop, but for host_step_elsewhere: a lock is held for a step,
+ * so that the engine's thread may give its result itself and go on with what comes of it, without waiting for
+ * a thread to wake.
  *
  * Deadlines are kept to the microsecond by a timerfd: the timers of libuv know milliseconds. SIGTERM and
  * SIGINT give EVENT_DRAIN, a second one ends the loop at once, and so does SIGHUP; a signal that was ignored
@@ -18,8 +20,8 @@ typedef struct host_options {
   wire_id self;    /* the program's incarnation */
   bool allow_plaintext;
   const logger *log;
-  /* After every step of the machine and before its messages go out, which takes longer: the engine is fed
-   * first. May be NULL. */
+  /* After every step of the machine on the loop's thread, while nobody else may step it, and before its
+   * messages go out, which takes longer: the engine is fed first. May be NULL. */
   void (*after_step)(void *context);
   void *context;
 } host_options;
@@ -35,6 +37,11 @@ void host_set_machine(host *h, machine m);
 
 /* Gives the machine an event now and carries out what it wants. */
 void host_step(host *h, const event *e);
+/* On another thread than the loop's, one such thread at a time: gives the machine an event now, then calls
+ * `after`, during which nobody else may step it. The loop's thread is woken where the step has an action for
+ * it, brings the machine's deadline nearer, or `after` returns true; it then calls after_step. Not after
+ * host_close. */
+void host_step_elsewhere(host *h, const event *e, bool (*after)(void *context), void *context);
 /* Carries out actions that were made outside a step (a *_connect call); resets them. */
 void host_perform(host *h, actions *a);
 /* The machine's state was changed outside a step: look at its deadline again. */

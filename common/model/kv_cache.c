@@ -223,7 +223,8 @@ int kv_rollback(kv_cache *k, int32_t seq, int32_t length) {
   drop_stage(k, s, 0);
   k->counters.rewound_rows += (uint64_t)(s->length - length);
   s->length = length;
-  if (s->rows.late > length - s->rows.late_at) s->rows.late = length > s->rows.late_at ? length - s->rows.late_at : 0;
+  if (s->rows.late > length - s->rows.late_at)
+    s->rows.late = length > s->rows.late_at ? length - s->rows.late_at : 0;
   return ERR_OK;
 }
 

@@ -47,8 +47,8 @@ int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
  * closes the stage. count 0 drops all. ERR_ARG (not a chain), ERR_STATE (no stage, or its forward has not
  * run): nothing changes. */
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* The same, but the rows are copied by the sequence's next forward, layer by layer, where its attention reads them:
- * nothing lies between two forwards. They count at once. */
+/* The same, but the rows are copied by the sequence's next forward, layer by layer, where its attention reads
+ * them: nothing lies between two forwards. They count at once. */
 int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* Copies now what a late commit has left, if no forward has done so. */
 void kv_settle(kv_cache *k, int32_t seq);

@@ -169,7 +169,8 @@ static bool pin(pthread_t thread, int32_t cpu) {
 bool pool_pin(pool *p, const int32_t *cpus, int32_t count) {
   assert(count >= 1);
   bool pinned = pin(pthread_self(), cpus[0]);
-  for (int32_t i = 0; i < p->started; i++) pinned &= pin(p->workers[i].thread, cpus[p->workers[i].index % count]);
+  for (int32_t i = 0; i < p->started; i++)
+    pinned &= pin(p->workers[i].thread, cpus[p->workers[i].index % count]);
   return pinned;
 }
 

@@ -18,8 +18,9 @@ pool *pool_open(int32_t threads); /* the caller's included; NULL: out of memory 
 void pool_close(pool *p);         /* NULL is allowed */
 int32_t pool_threads(const pool *p);
 
-/* From now on the calling thread, which is to be the one that calls pool_run, runs on processor cpus[0] alone, and the
- * i-th thread on cpus[i % count]; false: the system refuses one (not a processor that the process may use). */
+/* From now on the calling thread, which is to be the one that calls pool_run, runs on processor cpus[0]
+ * alone, and the i-th thread on cpus[i % count]; false: the system refuses one (not a processor that the
+ * process may use). */
 bool pool_pin(pool *p, const int32_t *cpus, int32_t count);
 
 /* Returns when every chunk is done. Called by one thread, which takes chunks too (as thread 0). */

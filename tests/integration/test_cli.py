@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from support import MODEL, TANDEM, TIME_LIMIT, Case, children_of, is_running, wait_until
+from support import MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
 
 PROMPT = "Why is the sky blue?"
 LONG = ["--raw", "The cat sat on the mat and the dog sat on the log. " * 8]  # it goes on for ever
@@ -69,7 +69,7 @@ class Help(Command):
     def test_help_everywhere(self):
         status, out, _ = tandem("--help")
         self.assertEqual(status, OK)
-        for word in ("run", "batch", "tokenize", "detokenize", "doctor", "Exit statuses", "130"):
+        for word in ("run", "batch", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
             self.assertIn(word, out.decode())
         for command in ("run", "batch", "tokenize", "detokenize", "doctor"):
             status, out, _ = tandem(command, "--help")
@@ -77,7 +77,7 @@ class Help(Command):
             self.assertIn("--model", out.decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system threads "
-                     "ctx math budget pace selfcheck json").split():
+                     "ctx math budget pace selfcheck json repack-cache").split():
             self.assertIn("--" + flag, flags)
 
     def test_doctor(self):
@@ -134,6 +134,14 @@ class BadInput(Command):
             (["batch", "-m", MODEL, "in.jsonl"], "two files"),
             (["batch", "-m", MODEL, "--sessions", "0", "a", "b"], "--sessions"),
             (["tokenize", "-m", MODEL, "text"], "too many"),
+            (["bench"], "bench step"),
+            (["bench", "stop"], "no 'stop'"),
+            (["bench", "step"], "no model"),
+            (["bench", "step", "-m", MODEL, "--rows", "1,,4"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--rows", "257"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--rows", "1,2,3,4,5,6,7,8,9"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--ctx", "0"], "--ctx"),
+            (["bench", "step", "-m", MODEL, "x"], "unexpected argument 'x'"),
         ]:
             with self.subTest(args=args):
                 self.refused(USAGE, phrase, *args)
@@ -324,6 +332,44 @@ class Run(Command):
         self.assertEqual(a["token_ids"], self.plain["token_ids"][: len(a["token_ids"])])
         self.assertIn(len(a["token_ids"]), (room, room + 1))
 
+    def with_packed_weights(self, folder):
+        """A run with --repack-cache: its tokens, the allocations of weights in the target, and stderr."""
+        status, out, errors = tandem("run", "-v", "-m", MODEL, "--json", "--draft", "none", "--max-tokens", "60",
+                                     "--repack-cache", str(folder), PROMPT)
+        self.assertEqual(status, OK, errors)
+        return json.loads(out)["token_ids"], counters_of(errors)["memory_calls"]["weights"], errors
+
+    def test_packed_weights_are_kept(self):
+        folder = self.folder / "packed"
+        folder.mkdir()
+        for start in range(3):
+            ids, allocations, errors = self.with_packed_weights(folder)
+            self.assertEqual(ids, self.plain["token_ids"])
+            self.assertEqual(allocations, 1 if start == 0 else 0)
+            self.assertIn("wrote packed" if start == 0 else "mapped packed", errors)
+            self.assertEqual(len(list(folder.iterdir())), 1)
+        packed = next(folder.iterdir())
+        size = packed.stat().st_size
+        os.truncate(packed, size // 2)
+        ids, allocations, errors = self.with_packed_weights(folder)
+        self.assertEqual(ids, self.plain["token_ids"])
+        self.assertEqual(allocations, 1)
+        self.assertEqual(errors.count("warning"), 1)
+        self.assertIn(str(packed), errors)
+        self.assertEqual(packed.stat().st_size, size)
+        source, target = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        source.write_text(json.dumps({"id": 1, "prompt_ids": self.plain["prompt_ids"]}) + "\n")
+        status, _, errors = tandem("batch", "-v", "-m", MODEL, "--max-tokens", "60", "--repack-cache", str(folder),
+                                   str(source), str(target))
+        self.assertEqual(status, OK, errors)
+        self.assertIn("mapped packed", errors)
+        self.assertEqual(json.loads(target.read_text())["token_ids"], self.plain["token_ids"])
+
+    def test_packed_weights_need_a_folder(self):
+        missing = str(self.folder / "none")
+        errors = self.refused(WORKER, "--repack-cache", "run", "-m", MODEL, "--repack-cache", missing, PROMPT)
+        self.assertIn(missing, errors)
+
     def test_speculation_that_is_off_is_loud(self):
         sky = ["run", "-m", MODEL, "--max-tokens", "40", "--json", PROMPT]
         status, out, errors = tandem(*sky)
@@ -458,6 +504,55 @@ class Ends(Command):
         self.assertEqual(p.returncode, WORKER)
         self.assertEqual(errors.count(b"started again"), 3)
         self.assertIn(b"kept dying", errors)
+
+
+class Bench(Command):
+    """`tandem bench step` tells where a step's time goes: nothing of it is left out or counted twice."""
+
+    ROWS, CONTEXT = (1, 3), 40
+
+    def test_step(self):
+        rows = ",".join(map(str, self.ROWS))
+        args = ("bench", "step", "-m", MODEL, "--rows", rows, "--ctx", str(self.CONTEXT), "--repetitions", "2")
+        status, out, errors = tandem(*args, "--json")
+        self.assertEqual(status, OK, errors)
+        r = json.loads(out)
+        self.assertEqual(tuple(step["rows"] for step in r["steps"]), self.ROWS)
+        self.assertEqual((r["context"], r["repetitions"]), (self.CONTEXT, 2))
+        for step in r["steps"]:
+            self.check_step(step, r)
+        self.assertNotIn("commit", {op["op"] for op in r["steps"][0]["ops"] if op["us"]})  # a plain step copies nothing
+        self.assertIn("commit", {op["op"] for op in r["steps"][1]["ops"] if op["us"]})
+        status, out, errors = tandem(*args)
+        self.assertEqual(status, OK, errors)
+        for word in ("linear gate, up", "whole step", "GB/s", *map(str, self.ROWS)):
+            self.assertIn(word, out.decode())
+
+    def check_step(self, step, r):
+        ops = {op["op"]: op for op in step["ops"]}
+        self.assertGreater(step["us"], 0)
+        self.assertGreater(step["between_us"], 0)
+        for name in ("norm", "linear q, k, v", "rope, store", "attention", "linear output", "swiglu", "linear down", "head"):
+            self.assertGreater(ops[name]["us"], 0, name)
+        # The least time of all matrices together is at least that of reading the model's, once.
+        least = sum(op["least_us"] for name, op in ops.items() if name.startswith("linear") or name == "head")
+        read = r["weight_bytes"] / r["read_gb_s"] / 1e3
+        tensors = os.path.getsize(MODEL)  # with 2 % of other things
+        self.assertLess(abs(r["weight_bytes"] / tensors - 1), 0.05)
+        self.assertGreater(least, 0.99 * read)
+        if step["rows"] == 1:
+            self.assertLess(least, 1.05 * read + r["weight_bytes"] * 2 / r["multiply_gmac_s"] / 0.7 / 1e3)
+
+    def test_without_its_program(self):
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run([alone, "bench", "step"], capture_output=True, env={"PATH": ""}, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, WORKER)
+        self.assertIn("tandem-bench", done.stderr.decode())
+
+    def test_a_model_that_is_none(self):
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUF")
+        self.refused(BAD_MODEL, "bad.gguf", "bench", "step", "-m", str(bad))
 
 
 class Batch(Command):

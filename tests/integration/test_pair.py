@@ -69,7 +69,7 @@ class Replay:
 
 class Node:
     def __init__(self, token=None, score=0.0, order=-1):
-        self.token, self.score, self.order, self.children, self.asked = token, score, order, [], False
+        self.token, self.score, self.order, self.children, self.offers = token, score, order, [], None
 
     def child(self, token):
         return next((c for c in self.children if c.token == token), None)
@@ -83,30 +83,36 @@ class Node:
 
 
 class Draft:
-    """The tree as the draft grows it in lockstep: up to `budget` live nodes, the candidates of the most probable node
-    first, ties by age; a node is asked once, the root anew in each round."""
+    """The tree as the draft grows it in lockstep: up to `budget` live nodes, the most probable node first. A place
+    that has not been asked for candidates is worth its own probability, else that of its next candidate; of equals a
+    question comes first, then the older place. A node is asked once, the root anew in each round."""
 
     def __init__(self, replay, record, budget):
         self.replay, self.record, self.budget, self.root, self.order = replay, record, budget, Node(), 0
 
-    def best_place(self):
-        if not self.root.asked:
-            return 0, self.root
-        waiting = [(-sum_, order, depth, n) for sum_, order, depth, n in self.root.below() if not n.asked]
-        return min(waiting, key=lambda w: w[:2])[2:] if waiting else (0, None)
+    def gains(self):
+        """(minus the total, question or not, age of the place, its depth, the place) of all that could come next."""
+        for total, order, depth, place in [(0.0, -1, 0, self.root), *self.root.below()]:
+            if place.offers is None:
+                yield -total, 0, order, depth, place
+            elif place.offers:
+                yield -float32(place.offers[0][1] + total), 1, order, depth, place
 
     def grow(self, length):
-        self.root.asked = False
-        while (room := self.budget - sum(1 for _ in self.root.below())) > 0:
-            depth, place = self.best_place()
+        self.root.offers = None
+        room = self.budget - sum(1 for _ in self.root.below())
+        while room > 0:
+            _, known, _, depth, place = min(self.gains(), key=lambda g: g[:3], default=(0, 0, 0, 0, None))
             if place is None:
                 return
-            place.asked = True
-            for token, score in self.replay.candidates(self.record, length + depth):
-                if room and not place.child(token):
-                    place.children.append(Node(token, score, self.order))
-                    self.order += 1
-                    room -= 1
+            if not known:
+                place.offers = self.replay.candidates(self.record, length + depth)
+                continue
+            token, score = place.offers.pop(0)
+            if not place.child(token):
+                place.children.append(Node(token, score, self.order))
+                self.order += 1
+                room -= 1
 
     def step(self, tokens):
         for token in tokens:

@@ -1,0 +1,113 @@
+"""The peer, llama.cpp as bench/get_peer.sh builds it: its programs, run and read."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+from bench_machine import Failure, command
+
+SERVER_START = 60  # seconds
+REQUEST_LIMIT = 120
+CONTEXT = 4096
+
+# Its speculative settings that need no second model, and plain decoding: a setting that loses is no peer.
+SETTINGS = {
+    "plain": (),
+    "ngram-simple": ("--spec-type", "ngram-simple"),
+    "ngram-simple, n 3, m 8": ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3",
+                               "--spec-ngram-simple-size-m", "8"),
+    "ngram-map-k, n 3, m 8": ("--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", "3",
+                              "--spec-ngram-map-k-size-m", "8"),
+}
+
+
+class Peer:
+    def __init__(self, folder, model):
+        self.bin, self.model = folder / "bin", model
+        self.about = (folder / "peer.txt").read_text().splitlines()
+        for name in ("llama-bench", "llama-server", "verify_width"):
+            if not (self.bin / name).exists():
+                raise FileNotFoundError(f"{self.bin / name} is missing")
+
+    def bench(self, threads, *what, seconds=None):
+        """tok/s of one run of llama-bench."""
+        done = command([self.bin / "llama-bench", "-m", self.model, "-t", threads, "-r", 1, "-o", "json", *what], seconds)
+        tests = [t for t in json.loads(done.stdout) if t["n_gen"] or t["n_prompt"]]
+        return tests[-1]["avg_ts"]
+
+    def decode(self, threads, context, tokens, *more, seconds=None):
+        return self.bench(threads, "-p", 0, "-n", tokens, "-d", context, *more, seconds=seconds)
+
+    def prompt(self, threads, tokens):
+        return self.bench(threads, "-p", tokens, "-n", 0)
+
+    def widths(self, threads, context, repetitions, widths):
+        """us[of each repetition] of each width."""
+        done = command([self.bin / "verify_width", self.model, threads, context, repetitions, *widths])
+        return json.loads(done.stdout)["us"]
+
+    @contextlib.contextmanager
+    def servers(self, threads, folder):
+        """One server a setting, side by side; those that wait use no CPU."""
+        with contextlib.ExitStack() as stack:
+            yield {name: stack.enter_context(self.server(threads, flags, folder / f"server{i}.log"))
+                   for i, (name, flags) in enumerate(SETTINGS.items())}
+
+    @contextlib.contextmanager
+    def server(self, threads, flags, log):
+        port = free_port()
+        with open(log, "w") as out:
+            process = subprocess.Popen([str(x) for x in (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", 1,
+                                                         "-c", CONTEXT, "--host", "127.0.0.1", "--port", port, *flags)],
+                                       stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+            try:
+                wait_for_health(process, port, log)
+                yield Server(port)
+            finally:
+                process.terminate()
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+class Server:
+    def __init__(self, port):
+        self.port = port
+
+    def answer(self, prompt_ids, tokens):
+        """(token ids, tok/s of decoding: the first token is not counted). Its prompt cache is on: only decoding counts."""
+        body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "return_tokens": True, "cache_prompt": True}
+        r = request(self.port, "/completion", json.dumps(body).encode())
+        timings = r["timings"]
+        if timings["predicted_n"] < 2:
+            raise Failure("llama-server's answer is too short to time")
+        return r["tokens"], 1000 * (timings["predicted_n"] - 1) / timings["predicted_ms"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def request(port, path, body=None):
+    about = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, headers={"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(about, timeout=REQUEST_LIMIT) as r:
+        return json.load(r)
+
+
+def wait_for_health(process, port, log):
+    end = time.monotonic() + SERVER_START
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            request(port, "/health")
+            return
+        time.sleep(0.1)
+    raise Failure(f"llama-server did not start: {log.read_text()[-300:]}")

@@ -1,0 +1,149 @@
+"""The rows of scripts/bench_cpu.sh: what must hold, what would be good, and the verdict on what was measured."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    unit: str
+    of: str = "ratio"  # what is judged: "ratio" or "value"
+    relation: str = ">="
+    hold: float = None  # None: told, not judged
+    reach: float = None
+
+
+def least(hold, reach, unit="tok/s", of="ratio"):
+    return Row(unit, of, ">=", hold, reach)
+
+
+def most(hold, reach, unit, of="ratio"):
+    return Row(unit, of, "<=", hold, reach)
+
+
+def told(unit):
+    return Row(unit)
+
+
+NGRAM_GROUPS = {"summarisation": ("summarization",), "translation": ("translation",), "retrieval": ("rag",)}
+
+
+def threads_text(n):
+    return "1 thread" if n == 1 else f"{n} threads"
+
+
+def make_rows(threads):
+    """name: Row, in the order of the table; first what is judged, then what is only told."""
+    crews = list(dict.fromkeys((1, threads)))
+    every = threads_text(threads)
+    rows = {f"plain decode, {threads_text(n)}": least(1.8, 2.3) for n in crews}
+    rows[f"share of the read rate, {every}"] = least(0.65, 0.85, "GB/s")
+    rows["512-token prompt"] = least(4, 6)
+    for n, hold, reach in ((4, 1.2, 1.08), (8, 1.7, 1.4), (16, 3.1, 2.5)):
+        rows[f"step of {n} rows"] = most(hold, reach, "us")
+    rows["busy neighbour"] = least(0.4, 0.5)
+    rows["best speculation over llama.cpp's"] = least(2.2, 3.2)
+    rows["linears of 1 to 32 rows, the worst"] = most(1.5, 1.15, "us")
+    rows["replay 0.8, lockstep"] = least(2.2, 2.7)
+    rows["replay 0.8, free pace"] = least(2.2, 2.7)
+    rows["replay 0"] = least(0.98, 1.0)
+    for group in NGRAM_GROUPS:
+        rows[f"ngram, {group}"] = least(1.5, 2)
+    rows["ngram, over all"] = least(1.25, 1.5)
+    rows["8 rows of 8 sequences"] = least(4.2, 5.8, "rows/s")
+    rows["round overhead"] = most(80, 40, "us", "value")
+    rows["memcmp"] = most(0, None, "words differ", "value")
+    rows["temperature 0.8 over greedy"] = least(0.95, None)
+    for n in crews:
+        rows[f"memory read, {threads_text(n)}"] = told("GB/s")
+    rows[f"multiply-adds, {every}"] = told("GMAC/s")
+    for n in crews:
+        rows[f"plain steps alone, {threads_text(n)}"] = told("tok/s")
+    rows["round overhead, 90th percentile"] = told("us")
+    return rows
+
+
+def meets(row, judged, limit):
+    return judged >= limit if row.relation == ">=" else judged <= limit
+
+
+def verdict(row, value, ratio, lacks_peer=False):
+    """In words, those that do not hold in capitals."""
+    if value is None:
+        return "NOT MEASURED"
+    if row.hold is None:
+        return ""
+    if lacks_peer:
+        return "NO PEER"
+    judged = ratio if row.of == "ratio" else value
+    if not meets(row, judged, row.hold):
+        return "NO"
+    return "reached" if row.reach is not None and meets(row, judged, row.reach) else "yes"
+
+
+def holds(*what):
+    return not verdict(*what).isupper()
+
+
+def limit_text(row, limit):
+    return None if limit is None else f"{row.of} {row.relation} {limit:g}"
+
+
+def rounded(x):
+    return None if x is None else float(f"{x:.4g}")
+
+
+NOTHING = (None, None, None, False)
+
+
+class Table:
+    """Every row once. One that is not set is not measured."""
+
+    def __init__(self, rows):
+        self.rows, self.measured = rows, {}
+
+    def set(self, name, value, against=None, ratio=None, lacks_peer=False):
+        assert name in self.rows and name not in self.measured, name
+        assert lacks_peer or self.rows[name].of == "value" or self.rows[name].hold is None or ratio is not None, name
+        self.measured[name] = (value, against, ratio, lacks_peer)
+
+    def lines(self, names, machine, commit):
+        for name in names:
+            row, (value, against, ratio, lacks_peer) = self.rows[name], self.measured.get(name, NOTHING)
+            yield {"row": name, "value": rounded(value), "unit": row.unit, "against": against, "ratio": rounded(ratio),
+                   "hold": limit_text(row, row.hold), "reach": limit_text(row, row.reach),
+                   "holds": holds(row, value, ratio, lacks_peer), "machine": machine, "commit": commit}
+
+    def cells(self, names):
+        """Texts for people: a head, then a line a row."""
+        yield ("row", "value", "unit", "against", "ratio", "hold", "reach", "verdict")
+        for name in names:
+            row, (value, against, ratio, lacks_peer) = self.rows[name], self.measured.get(name, NOTHING)
+            sign = {">=": "≥", "<=": "≤"}[row.relation]
+            limits = ["" if x is None else f"{sign} {x:g}" for x in (row.hold, row.reach)]
+            yield (name, show(value), row.unit, against or "", show(ratio) if ratio is not None else "", *limits,
+                   verdict(row, value, ratio, lacks_peer))
+
+
+def show(x):
+    return "-" if x is None else f"{x:.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+
+
+def plain_table(lines, right=()):
+    lines = [tuple(map(str, line)) for line in lines]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(text.rjust(w) if i in right else text.ljust(w)
+                               for i, (text, w) in enumerate(zip(line, widths))).rstrip() for line in lines)
+
+
+def markdown_table(lines):
+    lines = [tuple(str(x).replace("|", "\\|") for x in line) for line in lines]
+    lines.insert(1, tuple("---" for _ in lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+# --- figures ---
+
+
+def linear_limit_us(rows, byte_count, macs, read_rate, multiply_rate):
+    """The least time of the linears: reading the weights once, or rows' multiply-adds at 0.7 of the measured peak."""
+    return 1e6 * max(byte_count / read_rate, rows * macs / (0.7 * multiply_rate))

@@ -1,0 +1,64 @@
+/* probe.h - stands between a model and its device: a table of ops that passes every call on and keeps its
+ * time, or its arguments, or leaves the linears out. So the programs that people run carry no instruments. */
+#pragma once
+
+#include "kernels/ops.h"
+
+/* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v (three) or
+ * gate and up (two); one job is the layer's output or down, or the head. */
+#define PROBE_LIST(X)                                                                                        \
+  X(EMBED, "embed")                                                                                          \
+  X(NORM, "norm")                                                                                            \
+  X(QUANTIZE, "quantise")                                                                                    \
+  X(QKV, "linear q, k, v")                                                                                   \
+  X(ROPE, "rope, store")                                                                                     \
+  X(ATTENTION, "attention")                                                                                  \
+  X(OUTPUT, "linear output")                                                                                 \
+  X(GATE_UP, "linear gate, up")                                                                              \
+  X(SWIGLU, "swiglu")                                                                                        \
+  X(DOWN, "linear down")                                                                                     \
+  X(HEAD, "head")                                                                                            \
+  X(ARGMAX, "argmax")                                                                                        \
+  X(COMMIT, "commit")
+
+#define PROBE_ENUM(name, text) PROBE_##name,
+typedef enum { PROBE_LIST(PROBE_ENUM) PROBE_COUNT } probe_op;
+#undef PROBE_ENUM
+
+#define PROBE_JOBS_MAX  4
+#define PROBE_CALLS_MAX 2048 /* linears of a forward */
+
+typedef enum {
+  PROBE_TIME, /* every op's */
+  PROBE_KEEP, /* the arguments of the linears, for probe_replay */
+  PROBE_SKIP  /* the linears do nothing */
+} probe_mode;
+
+typedef struct probe_call { /* choices: of `choose`, else NULL */
+  ops_linear jobs[PROBE_JOBS_MAX];
+  int32_t job_count, count;
+  ops_act x;
+  const ops_choice *choices;
+  int32_t *ids;
+} probe_call;
+
+typedef struct probe {
+  ops_table table; /* first: the device points here */
+  const ops_table *real;
+  ops *device;
+  probe_mode mode;
+  probe_op last; /* of the linears */
+  uint64_t ns[PROBE_COUNT];
+  uint64_t bytes[PROBE_COUNT], macs[PROBE_COUNT]; /* of linears: packed weights read, multiply-adds */
+  probe_call calls[PROBE_CALLS_MAX];
+  int32_t call_count;
+} probe;
+
+void probe_attach(probe *p, ops *device);
+void probe_detach(probe *p);
+/* From here on, in this mode: figures and kept calls begin anew. */
+void probe_reset(probe *p, probe_mode mode);
+/* The kept linears once more, nothing else. The model must not have run since. */
+void probe_replay(probe *p);
+const char *probe_name(probe_op op);
+uint64_t probe_clock_ns(void);

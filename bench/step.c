@@ -1,0 +1,201 @@
+#include "bench/step.h"
+
+#include "bench/probe.h"
+#include "target_worker/engine.h"
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TOKEN_STRIDE 37 /* any tokens do: a step costs the same whatever they are */
+#define PROMPT_MAX   4096
+#define DECODE_MAX   4096
+
+static const struct {
+  const char *prefix;
+  step_kind kind;
+  int32_t count_max;
+} shapes[] = {{"seq:", STEP_SEQUENCES, STEP_SEQUENCES_MAX},
+              {"prompt:", STEP_PROMPT, PROMPT_MAX},
+              {"decode:", STEP_DECODE, DECODE_MAX},
+              {"", STEP_CHAIN, STEP_ROWS_MAX}}; /* the last one fits every text */
+
+bool step_parse(const char *text, step_item *out) {
+  size_t i = 0;
+  while (strncmp(text, shapes[i].prefix, strlen(shapes[i].prefix)) != 0) i++;
+  const char *number = text + strlen(shapes[i].prefix);
+  char *end;
+  long count = strtol(number, &end, 10);
+  if (end == number || *end || count < 1 || count > shapes[i].count_max) return false;
+  *out = (step_item){shapes[i].kind, (int32_t)count};
+  return true;
+}
+
+/* --- opening --- */
+
+typedef struct needs {
+  int32_t sequences, rows; /* rows: of the longest, beyond the context; */
+  int32_t prompt;          /* 0: no empty sequence */
+} needs;
+
+static int32_t max_i32(int32_t a, int32_t b) {
+  return a > b ? a : b;
+}
+
+static needs needs_of(const step_item *items, int32_t count) {
+  needs n = {.sequences = 1, .rows = STEP_ROWS_MAX};
+  for (int32_t i = 0; i < count; i++) {
+    if (items[i].kind == STEP_SEQUENCES) n.sequences = max_i32(n.sequences, items[i].count);
+    if (items[i].kind == STEP_DECODE) n.rows = max_i32(n.rows, items[i].count);
+    if (items[i].kind == STEP_PROMPT) n.prompt = max_i32(n.prompt, items[i].count);
+  }
+  return n;
+}
+
+static int open_cache(step_bench *b, const needs *n, err *e) {
+  kv_options k = {n->sequences + (n->prompt > 0), max_i32(b->context + n->rows, n->prompt), KV_F16};
+  int rc = kv_open(&b->kv, model_shape(b->model), &k, &b->mem, e);
+  if (rc != ERR_OK) return rc;
+  b->sequence_count = n->sequences;
+  for (int32_t i = 0; i < n->sequences; i++) b->sequences[i] = kv_acquire(b->kv);
+  b->empty = n->prompt > 0 ? kv_acquire(b->kv) : -1;
+  return ERR_OK;
+}
+
+static int append(step_bench *b, int32_t seq, int32_t count) {
+  model_segment s = {
+      .seq = seq, .kind = MODEL_APPEND, .count = count, .tokens = b->tokens, .no_logits = true};
+  return model_forward(b->model, b->kv, &s, 1);
+}
+
+static int prefill(step_bench *b, int32_t seq, int32_t rows) {
+  int rc = ERR_OK;
+  for (int32_t done = 0; done < rows && rc == ERR_OK;) {
+    int32_t count = rows - done < ENGINE_CHUNK ? rows - done : ENGINE_CHUNK;
+    rc = append(b, seq, count);
+    done += count;
+  }
+  return rc;
+}
+
+int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, const step_item *items,
+              int32_t count, err *e) {
+  static_assert(ENGINE_CHUNK <= STEP_ROWS_MAX, "a chunk has its tokens");
+  needs n = needs_of(items, count);
+  *b = (step_bench){.context = context};
+  model_options o = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = threads};
+  int rc = gguf_open(&b->file, path, e);
+  if (rc == ERR_OK) rc = model_open(&b->model, b->file, &o, &b->mem, e);
+  if (rc == ERR_OK) rc = open_cache(b, &n, e);
+  if (rc != ERR_OK) return rc;
+  for (int32_t i = 0; i < STEP_ROWS_MAX; i++) {
+    b->tokens[i] = i * TOKEN_STRIDE % model_shape(b->model)->vocab;
+    b->parents[i] = i - 1;
+    b->path[i] = i;
+  }
+  for (int32_t i = 0; i < b->sequence_count && rc == ERR_OK; i++) rc = prefill(b, b->sequences[i], context);
+  return rc == ERR_OK ? rc : err_set(e, rc, "the model cannot fill its cache: %s", err_name(rc));
+}
+
+void step_close(step_bench *b) {
+  kv_close(b->kv);
+  model_close(b->model);
+  gguf_close(b->file);
+}
+
+/* --- steps --- */
+
+static const model_sampling greedy = {0};
+
+static int check_chosen(const step_bench *b, int32_t segment, int32_t row) {
+  return model_choice(b->model, segment, row) < 0 ? ERR_INTERNAL : ERR_OK;
+}
+
+static int plain(step_bench *b, int32_t seq) {
+  model_segment s = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = b->tokens, .sampling = &greedy};
+  int rc = model_forward(b->model, b->kv, &s, 1);
+  return rc == ERR_OK ? check_chosen(b, 0, 0) : rc;
+}
+
+static int tree_forward(step_bench *b, int32_t rows) {
+  model_segment s = {.seq = b->sequences[0],
+                     .kind = MODEL_TREE,
+                     .count = rows,
+                     .tokens = b->tokens,
+                     .parents = b->parents,
+                     .all_logits = true,
+                     .sampling = &greedy};
+  return model_forward(b->model, b->kv, &s, 1);
+}
+
+static int tree(step_bench *b, int32_t rows) {
+  int rc = kv_stage(b->kv, b->sequences[0], b->parents, rows);
+  if (rc == ERR_OK) rc = tree_forward(b, rows);
+  for (int32_t i = 0; i < rows && rc == ERR_OK; i++) rc = check_chosen(b, 0, i);
+  return rc == ERR_OK ? kv_commit(b->kv, b->sequences[0], b->path, rows) : rc;
+}
+
+static int chain(step_bench *b, int32_t rows) {
+  return rows == 1 ? plain(b, b->sequences[0]) : tree(b, rows);
+}
+
+static int each_sequence(step_bench *b, int32_t count) {
+  model_segment s[STEP_SEQUENCES_MAX] = {{0}};
+  for (int32_t i = 0; i < count; i++)
+    s[i] = (model_segment){
+        .seq = b->sequences[i], .kind = MODEL_APPEND, .count = 1, .tokens = b->tokens, .sampling = &greedy};
+  int rc = model_forward(b->model, b->kv, s, count);
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++) rc = check_chosen(b, i, 0);
+  return rc;
+}
+
+static int prompt(step_bench *b, int32_t count) {
+  int rc = prefill(b, b->empty, count - 1);
+  return rc == ERR_OK ? plain(b, b->empty) : rc;
+}
+
+static int decode(step_bench *b, int32_t count) {
+  int rc = ERR_OK;
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++) rc = plain(b, b->sequences[0]);
+  return rc;
+}
+
+static int restore(step_bench *b) {
+  int rc = b->empty < 0 ? ERR_OK : kv_rollback(b->kv, b->empty, 0);
+  for (int32_t i = 0; i < b->sequence_count && rc == ERR_OK; i++)
+    rc = kv_rollback(b->kv, b->sequences[i], b->context);
+  return rc;
+}
+
+int step_run(step_bench *b, step_item item, uint64_t *ns) {
+  static int (*const kinds[])(step_bench *, int32_t) = {
+      [STEP_CHAIN] = chain, [STEP_SEQUENCES] = each_sequence, [STEP_PROMPT] = prompt, [STEP_DECODE] = decode};
+  uint64_t begin = probe_clock_ns();
+  int rc = kinds[item.kind](b, item.count);
+  *ns = probe_clock_ns() - begin;
+  return rc == ERR_OK ? restore(b) : rc;
+}
+
+int step_forward(step_bench *b, int32_t rows, uint64_t *ns) {
+  model_segment one = {
+      .seq = b->sequences[0], .kind = MODEL_APPEND, .count = 1, .tokens = b->tokens, .sampling = &greedy};
+  int rc = rows == 1 ? ERR_OK : kv_stage(b->kv, b->sequences[0], b->parents, rows);
+  if (rc != ERR_OK) return rc;
+  uint64_t begin = probe_clock_ns();
+  rc = rows == 1 ? model_forward(b->model, b->kv, &one, 1) : tree_forward(b, rows);
+  *ns = probe_clock_ns() - begin;
+  return rc == ERR_OK ? restore(b) : rc;
+}
+
+/* --- what is read --- */
+
+uint64_t step_weight_bytes(const step_bench *b) {
+  uint64_t all = atomic_load(&b->mem.bytes[MEM_WEIGHTS]);
+  const gguf_tensor *embed = gguf_tensor_find(b->file, "token_embd.weight");
+  return model_shape(b->model)->tied || !embed ? all : all - embed->bytes;
+}
+
+uint64_t step_kv_bytes(const step_bench *b) {
+  const model_config *c = model_shape(b->model);
+  uint64_t elements = (uint64_t)c->layers * (uint64_t)c->kv_heads * (uint64_t)c->head_dim * 2;
+  return elements * sizeof(uint16_t) * (uint64_t)b->context;
+}

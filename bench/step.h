@@ -1,0 +1,51 @@
+/* step.h - a model with filled caches, and the steps of it that benchmarks time. A step does what the
+ * target's engine does with a round: a plain row is appended, a tree's rows are staged, run and committed,
+ * and every row chooses its token as in greedy decoding. After each step the caches are as before. */
+#pragma once
+
+#include "common/model/model.h"
+
+#define STEP_ROWS_MAX      KV_STAGE_MAX
+#define STEP_SEQUENCES_MAX 16
+
+typedef enum {
+  STEP_CHAIN,     /* count rows of one sequence: one row is appended, several are a tree without branches */
+  STEP_SEQUENCES, /* one row of each of count sequences, in one forward */
+  STEP_PROMPT, /* the first token after a prompt of count tokens: chunks of the engine's size, then a row */
+  STEP_DECODE  /* count plain steps, one after the other */
+} step_kind;
+
+typedef struct step_item {
+  step_kind kind;
+  int32_t count;
+} step_item;
+
+/* "N", "seq:N", "prompt:N" or "decode:N". False: none of these, or N beyond its limit. */
+bool step_parse(const char *text, step_item *out);
+
+typedef struct step_bench {
+  int32_t context; /* rows of each sequence before a step */
+  mem mem;
+  gguf *file;
+  model *model;
+  kv_cache *kv;
+  int32_t sequences[STEP_SEQUENCES_MAX], sequence_count;
+  int32_t empty; /* a sequence without rows, for prompts; -1: none was asked for */
+  int32_t tokens[STEP_ROWS_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
+} step_bench;
+
+/* Opens the model with int8 math and as many caches as the items need, and fills them. step_close also after
+ * an error. */
+int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, const step_item *items,
+              int32_t count, err *e);
+void step_close(step_bench *b);
+
+/* One step; *ns its time. */
+int step_run(step_bench *b, step_item item, uint64_t *ns);
+/* The forward of a chain alone: as in its step, *ns of model_forward only, and nothing is committed. */
+int step_forward(step_bench *b, int32_t rows, uint64_t *ns);
+
+/* What a token's forward reads: every packed weight once, but of an input embedding of its own a single row;
+ * and all keys and values of `context` rows. */
+uint64_t step_weight_bytes(const step_bench *b);
+uint64_t step_kv_bytes(const step_bench *b);

@@ -1,0 +1,351 @@
+/* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
+ * op by op, beside what the machine could do at best. */
+#include "bench/crew.h"
+#include "bench/limits.h"
+#include "bench/probe.h"
+#include "bench/step.h"
+#include "common/base/program.h"
+#include "version.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WIDTHS_MAX          8
+#define REPETITIONS_DEFAULT 15
+#define REPETITIONS_MAX     CREW_PASSES_MAX
+#define CONTEXT_DEFAULT     128
+#define CONTEXT_MAX         65536
+#define WARM_UP             2
+#define ARITHMETIC_SHARE    0.7 /* of the multiplying rate: what is left beside the work on scales */
+
+typedef struct flags {
+  const char *model;
+  int32_t threads, context, repetitions, widths[WIDTHS_MAX], width_count;
+  bool json;
+} flags;
+
+/* One number of rows. us: medians of ns. */
+typedef struct width {
+  int32_t rows;
+  uint64_t op_ns[PROBE_COUNT][REPETITIONS_MAX], between_ns[REPETITIONS_MAX], whole_ns[REPETITIONS_MAX];
+  double op_us[PROBE_COUNT];
+  double op_limit_us[PROBE_COUNT]; /* 0: none that is known */
+  double between_us;               /* what is in no op */
+  double whole_us;                 /* without the probe */
+} width;
+
+typedef struct bench {
+  flags flags;
+  double read_rate, multiply_rate; /* bytes, multiply-adds per second */
+  const char *instruction;
+  width widths[WIDTHS_MAX];
+  step_bench step;
+  probe probe;
+} bench;
+
+/* --- flags --- */
+
+enum { KEY_THREADS = 256, KEY_CONTEXT, KEY_ROWS, KEY_REPETITIONS, KEY_JSON };
+
+static const struct argp_option option_table[] = {
+    {"model", 'm', "FILE", 0, "the model, a GGUF file (scripts/get_model.sh fetches one)", 0},
+    {"threads", KEY_THREADS, "N", 0, "default: every CPU", 0},
+    {"ctx", KEY_CONTEXT, "N", 0, "tokens before the step (default 128)", 0},
+    {"rows", KEY_ROWS, "N,N,...", 0, "rows of a step, up to 8 numbers from 1 to 256 (default 1,4,8,16)", 0},
+    {"repetitions", KEY_REPETITIONS, "N", 0,
+     "medians of so many, and the best of so many for the machine (default 15)", 0},
+    {"json", KEY_JSON, 0, 0, "one JSON object instead of the table", 0},
+    {0}};
+
+static int32_t to_int(struct argp_state *state, const char *name, const char *text, int32_t low,
+                      int32_t high) {
+  int64_t value = low;
+  err e = {0};
+  if (program_int(name, text, low, high, &value, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  return (int32_t)value;
+}
+
+static void to_widths(struct argp_state *state, flags *f, const char *text) {
+  char *copy = strdup(text), *rest = copy;
+  f->width_count = 0;
+  for (const char *one; copy && (one = strsep(&rest, ","));) {
+    if (f->width_count == WIDTHS_MAX) argp_error(state, "--rows takes %d numbers at most", WIDTHS_MAX);
+    f->widths[f->width_count++] = to_int(state, "--rows", one, 1, STEP_ROWS_MAX);
+  }
+  free(copy);
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  flags *f = state->input;
+  switch (key) {
+  case 'm':
+    f->model = text;
+    break;
+  case KEY_THREADS:
+    f->threads = to_int(state, "--threads", text, 1, OPS_THREADS_MAX);
+    break;
+  case KEY_CONTEXT:
+    f->context = to_int(state, "--ctx", text, 1, CONTEXT_MAX);
+    break;
+  case KEY_ROWS:
+    to_widths(state, f, text);
+    break;
+  case KEY_REPETITIONS:
+    f->repetitions = to_int(state, "--repetitions", text, 1, REPETITIONS_MAX);
+    break;
+  case KEY_JSON:
+    f->json = true;
+    break;
+  case ARGP_KEY_ARG:
+    argp_error(state, "unexpected argument '%s'", text);
+    break;
+  case ARGP_KEY_END:
+    if (!f->model)
+      argp_error(state,
+                 "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
+    break;
+  default:
+    return ARGP_ERR_UNKNOWN;
+  }
+  return 0;
+}
+
+static const char doc[] =
+    "Where the time of one step goes, op by op (medians), for steps of several numbers of rows, and how many "
+    "times the "
+    "least time that is possible here: for a matrix the longer of reading its bytes and of its multiply-adds "
+    "at 0.7 of "
+    "the best rate, for attention reading its keys and values; both rates are measured first.";
+
+/* --- measuring --- */
+
+static int compare_ns(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+static double median_us(uint64_t *ns, int32_t count) {
+  qsort(ns, (size_t)count, sizeof *ns, compare_ns);
+  uint64_t twice = ns[(count - 1) / 2] + ns[count / 2];
+  return (double)twice / 2e3;
+}
+
+static bool measure_machine(bench *b) {
+  b->read_rate = limits_read_rate(b->flags.threads, b->flags.repetitions);
+  b->multiply_rate = limits_multiply_rate(b->flags.threads, b->flags.repetitions, &b->instruction);
+  return b->read_rate > 0 && b->multiply_rate > 0;
+}
+
+static double limit_us(const bench *b, probe_op op) {
+  double bytes = (double)b->probe.bytes[op], macs = (double)b->probe.macs[op];
+  if (op == PROBE_ATTENTION) bytes = (double)step_kv_bytes(&b->step);
+  double reading = bytes / b->read_rate, multiplying = macs / (ARITHMETIC_SHARE * b->multiply_rate);
+  return 1e6 * (reading > multiplying ? reading : multiplying);
+}
+
+/* One step with the probe, one without: its own cost is not in the whole. */
+static int measure_once(bench *b, width *w, int32_t at) {
+  const step_item item = {STEP_CHAIN, w->rows};
+  uint64_t ns;
+  probe_attach(&b->probe, model_device(b->step.model));
+  int rc = step_run(&b->step, item, &ns);
+  probe_detach(&b->probe);
+  for (int i = 0; i < PROBE_COUNT; i++) {
+    w->op_ns[i][at] = b->probe.ns[i];
+    w->op_limit_us[i] = limit_us(b, (probe_op)i);
+    ns -= b->probe.ns[i];
+  }
+  w->between_ns[at] = ns;
+  return rc == ERR_OK ? step_run(&b->step, item, &w->whole_ns[at]) : rc;
+}
+
+static void take_medians(width *w, int32_t count) {
+  for (int i = 0; i < PROBE_COUNT; i++) w->op_us[i] = median_us(w->op_ns[i], count);
+  w->between_us = median_us(w->between_ns, count);
+  w->whole_us = median_us(w->whole_ns, count);
+}
+
+/* The widths take turns, so that what else runs on the machine meets all of them alike. */
+static int measure(bench *b) {
+  const flags *f = &b->flags;
+  int rc = ERR_OK;
+  for (int32_t i = 0; i < f->width_count; i++) b->widths[i].rows = f->widths[i];
+  for (int32_t at = -WARM_UP; at < f->repetitions; at++)
+    for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++)
+      rc = measure_once(b, &b->widths[i], at < 0 ? 0 : at);
+  for (int32_t i = 0; i < f->width_count && rc == ERR_OK; i++) take_medians(&b->widths[i], f->repetitions);
+  return rc;
+}
+
+/* --- telling --- */
+
+static double sum_us(const double *us) {
+  double sum = 0;
+  for (int i = 0; i < PROBE_COUNT; i++) sum += us[i];
+  return sum;
+}
+
+static const char *file_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+static bool ever_ran(const bench *b, int op) {
+  for (int32_t i = 0; i < b->flags.width_count; i++)
+    if (b->widths[i].op_us[op] > 0) return true;
+  return false;
+}
+
+static void print_cell(double us, double limit) {
+  if (limit > 0)
+    printf("  %8.0f %8.0f %5.2f", us, limit, us / limit);
+  else
+    printf("  %8.0f %8s %5s", us, "-", "-");
+}
+
+static void print_head(const bench *b) {
+  const flags *f = &b->flags;
+  const model_config *c = model_shape(b->step.model);
+  printf("model    %s: %d layers of %d, vocabulary %d; %s\n", file_name(f->model), c->layers, c->embed,
+         c->vocab, model_numerics(b->step.model, KV_F16));
+  printf("machine  %d threads read memory at %.1f GB/s and multiply at %.0f GMAC/s (%s)\n", f->threads,
+         b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction);
+  printf("step     after %d tokens, weights of %.1f MB, medians of %d; us, the least that is possible, and "
+         "their "
+         "ratio\n\n%-18s",
+         f->context, (double)step_weight_bytes(&b->step) / 1e6, f->repetitions, "rows");
+  for (int32_t i = 0; i < f->width_count; i++) printf("  %8d %8s %5s", b->widths[i].rows, "least", "x");
+  printf("\n%-18s", "kernels");
+  for (int32_t i = 0; i < f->width_count; i++)
+    printf("  %23s", model_variant(b->step.model, b->widths[i].rows));
+  printf("\n");
+}
+
+/* Between the ops: building the batch, the graph, and the probe's own clock. */
+static void print_table(const bench *b) {
+  int32_t n = b->flags.width_count;
+  print_head(b);
+  for (int op = 0; op < PROBE_COUNT; op++) {
+    if (!ever_ran(b, op)) continue;
+    printf("%-18s", probe_name((probe_op)op));
+    for (int32_t i = 0; i < n; i++) print_cell(b->widths[i].op_us[op], b->widths[i].op_limit_us[op]);
+    printf("\n");
+  }
+  printf("%-18s", "between them");
+  for (int32_t i = 0; i < n; i++) print_cell(b->widths[i].between_us, 0);
+  printf("\n%-18s", "whole step");
+  for (int32_t i = 0; i < n; i++) print_cell(b->widths[i].whole_us, sum_us(b->widths[i].op_limit_us));
+  printf("\n");
+}
+
+static void print_json_string(const char *text) {
+  putchar('"');
+  for (; *text; text++) {
+    unsigned char c = (unsigned char)*text;
+    if (c == '"' || c == '\\')
+      printf("\\%c", c);
+    else if (c < ' ')
+      printf("\\u%04x", c);
+    else
+      putchar(c);
+  }
+  putchar('"');
+}
+
+static void print_json_width(const bench *b, const width *w) {
+  printf("{\"rows\": %d, \"kernels\": \"%s\", \"us\": %.1f, \"least_us\": %.1f, \"between_us\": %.1f, "
+         "\"ops\": [",
+         w->rows, model_variant(b->step.model, w->rows), w->whole_us, sum_us(w->op_limit_us), w->between_us);
+  const char *comma = "";
+  for (int op = 0; op < PROBE_COUNT; op++) {
+    if (!ever_ran(b, op)) continue;
+    printf("%s{\"op\": \"%s\", \"us\": %.1f, \"least_us\": %.1f}", comma, probe_name((probe_op)op),
+           w->op_us[op], w->op_limit_us[op]);
+    comma = ", ";
+  }
+  printf("]}");
+}
+
+static void print_json(const bench *b) {
+  printf("{\"model\": ");
+  print_json_string(file_name(b->flags.model));
+  printf(
+      ", \"numerics\": \"%s\", \"threads\": %d, \"context\": %d, \"repetitions\": %d, \"read_gb_s\": %.2f, "
+      "\"multiply_gmac_s\": %.1f, \"instruction\": \"%s\", \"weight_bytes\": %llu, \"steps\": [",
+      model_numerics(b->step.model, KV_F16), b->flags.threads, b->flags.context, b->flags.repetitions,
+      b->read_rate / 1e9, b->multiply_rate / 1e9, b->instruction,
+      (unsigned long long)step_weight_bytes(&b->step));
+  for (int32_t i = 0; i < b->flags.width_count; i++) {
+    if (i) printf(", ");
+    print_json_width(b, &b->widths[i]);
+  }
+  printf("]}\n");
+}
+
+/* --- the program --- */
+
+static int fail(int status, const char *why) {
+  fprintf(stderr, "tandem-bench: error: %s\n", why);
+  return status;
+}
+
+static int run_step(bench *b) {
+  err e = {0};
+  int rc = step_open(&b->step, b->flags.model, b->flags.threads, b->flags.context, NULL, 0, &e);
+  if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
+  if (!measure_machine(b))
+    return fail(PROGRAM_EXIT_FAILED, "no memory or threads to measure the machine with");
+  rc = measure(b);
+  if (rc != ERR_OK) return fail(PROGRAM_EXIT_FAILED, err_name(rc));
+  if (b->flags.json)
+    print_json(b);
+  else
+    print_table(b);
+  return fflush(stdout) == 0 ? PROGRAM_EXIT_OK : fail(PROGRAM_EXIT_FAILED, "cannot write to stdout");
+}
+
+static int bench_step(int argc, char **argv) {
+  bench *b = calloc(1, sizeof *b);
+  if (!b) return fail(PROGRAM_EXIT_FAILED, "out of memory");
+  b->flags = (flags){.threads = cpus_threads(),
+                     .context = CONTEXT_DEFAULT,
+                     .repetitions = REPETITIONS_DEFAULT,
+                     .widths = {1, 4, 8, 16},
+                     .width_count = 4};
+  const struct argp parser = {.options = option_table, .parser = parse, .doc = doc};
+  argp_err_exit_status = PROGRAM_EXIT_USAGE;
+  argp_parse(&parser, argc, argv, 0, NULL, &b->flags);
+  int status = run_step(b);
+  step_close(&b->step);
+  free(b);
+  return status;
+}
+
+static int print_usage(FILE *to, const char *name, int status) {
+  fprintf(to,
+          "Usage: %s step -m FILE [FLAGS...]\n"
+          "Where the time of one step of a model goes on this machine. `%s step --help' tells the flags.\n",
+          name, name);
+  return status;
+}
+
+int main(int argc, char **argv) {
+  const char *name = argc > 0 ? file_name(argv[0]) : "tandem-bench";
+  if (argc < 2) return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
+  if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+    return print_usage(stdout, name, PROGRAM_EXIT_OK);
+  if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
+    printf("tandem-bench %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
+    return PROGRAM_EXIT_OK;
+  }
+  if (strcmp(argv[1], "step") != 0) {
+    fprintf(stderr, "%s: there is no '%s' to measure, only step\n", name, argv[1]);
+    return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
+  }
+  char whole[64];
+  snprintf(whole, sizeof whole, "%s step", name);
+  argv[1] = whole;
+  return bench_step(argc - 1, argv + 1);
+}

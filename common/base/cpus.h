@@ -1,0 +1,28 @@
+/* cpus.h - the processors that this program may use: how many threads they are good for, and which ones.
+ * Linux. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdint.h>
+
+#define CPUS_MAX 1024 /* processors that are looked at: numbers [0, CPUS_MAX) */
+
+/* The numbers of the processors that the calling thread may run on, ascending, to out [CPUS_MAX]; how many,
+ * >= 1 (0 alone when the system does not tell). */
+int32_t cpus_allowed(int32_t *out);
+
+/* Of `count` processors the first of each physical core, to out [count]: two that share a core share its
+ * arithmetic and its caches, and a second thread there is no help. root: where the system's files begin, ""
+ * but in tests; a processor that they do not tell of is a core of its own. How many. */
+int32_t cpus_cores(const char *root, const int32_t *cpus, int32_t count, int32_t *out);
+
+/* Processors whose time a container has, rounded up; INT32_MAX: as many as there are. root as above. */
+int32_t cpus_quota(const char *root);
+
+/* Threads of the forward pass when nobody says: one a physical core that may be used, within the quota. */
+int32_t cpus_threads(void);
+
+/* "none" (count 0), "auto" (the first processor of each core that may be used) or numbers and ranges,
+ * "0,2-3", in the order that is given, each once: to out [CPUS_MAX]. ERR_ARG: not such a list, or not a
+ * processor that may be used. */
+int cpus_parse(const char *text, int32_t *out, int32_t *count, err *e);

@@ -4,6 +4,7 @@
 #include "bench/limits.h"
 #include "bench/probe.h"
 #include "bench/step.h"
+#include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "version.h"
 

@@ -12,7 +12,7 @@
 #include <cpuid.h>
 #endif
 
-#define LINEAR_CHUNKS_A_THREAD 3     /* of one op: enough that a late thread costs little */
+#define LINEAR_CHUNKS_A_THREAD 2     /* of one op: a late thread costs half its share; more pieces cost more starts */
 #define ATTENTION_CHUNKS_A_THREAD 2
 #define SMALL_WORK             16384 /* elements below which waking another thread costs more than it saves */
 #define VARIANT_MAX            48

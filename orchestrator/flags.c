@@ -68,7 +68,7 @@ enum {
        0,                                                                                                    \
        "ngram (default), none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests",       \
        4},                                                                                                   \
-      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 3)", 4},       \
+      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},       \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
       {0, 0, 0, 0, "Work:", 5},                                                                              \

@@ -7,7 +7,7 @@
 
 #define FLAGS_CONTEXT_DEFAULT  4096 /* or the model's, if that is less */
 #define FLAGS_TOKENS_DEFAULT   256
-#define FLAGS_BUDGET_DEFAULT   3
+#define FLAGS_BUDGET_DEFAULT   15
 #define FLAGS_SESSIONS_DEFAULT 4 /* of batch */
 #define FLAGS_SESSIONS_MAX     64
 #define FLAGS_THREADS_MAX      256

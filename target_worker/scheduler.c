@@ -9,19 +9,28 @@ int32_t schedule_room(const session *s) {
   return room > 0 ? room : 0;
 }
 
+bool schedule_drafts_done(const session *s) {
+  int drafts = 0, done = 0;
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
+    drafts += s->drafts[i].peer != 0;
+    done += s->drafts[i].peer && s->drafts[i].done_base == s->committed.length;
+  }
+  return drafts > 0 && done == drafts;
+}
+
 static bool lockstep_ready(const session *s) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
     if (s->drafts[i].peer && s->drafts[i].done_base == s->committed.length) return true;
   return false;
 }
 
-static bool may_speculate(const session *s) {
+bool schedule_may_speculate(const session *s) {
   if (s->options.budget == 0 || s->off_for_good) return false;
   return s->options.lockstep || pay_allows(&s->pay);
 }
 
 int32_t schedule_budget(const session *s) {
-  if (!may_speculate(s) || !s->has_tree || s->live.live_count == 0) return 0;
+  if (!schedule_may_speculate(s) || !s->has_tree || s->live.live_count == 0) return 0;
   int32_t nodes = least(s->options.budget, WIRE_BUDGET_MAX);
   int32_t rows = s->committed.capacity - s->committed.length; /* staged rows must fit as well */
   return schedule_room(s) > 1 ? least(nodes, rows) : 0;
@@ -32,14 +41,15 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   if (s->state != SESSION_RUNNING || s->job || s->finish) return SCHEDULE_IDLE;
   if (s->kv_rows < s->committed.length - 1) return SCHEDULE_PREFILL;
   if (s->committed.length - s->acked + schedule_budget(s) >= credit) return SCHEDULE_IDLE; /* a whole round fits */
-  if (!may_speculate(s)) return SCHEDULE_STEP;
+  if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
   if (s->options.lockstep) {
     bool expected = s->draft_expected || session_draft_count(s) > 0;
     if (!expected || lockstep_ready(s)) return SCHEDULE_STEP;
     *until_us = s->lockstep_until_us;
     return SCHEDULE_WAIT;
   }
-  if ((s->has_tree && s->live.live_count > 0) || now_us >= s->wait_until_us) return SCHEDULE_STEP;
+  bool nodes = s->has_tree && s->live.live_count > 0;
+  if (nodes || schedule_drafts_done(s) || now_us >= s->wait_until_us) return SCHEDULE_STEP;
   *until_us = s->wait_until_us;
   return SCHEDULE_WAIT;
 }

@@ -17,6 +17,10 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
 int32_t schedule_next(const session_store *store, int32_t last, int32_t credit, uint64_t now_us,
                       schedule_kind *kind, uint64_t *until_us);
 
+/* Neither without a budget nor after an error, nor, in free pace, while drafting does not pay. */
+bool schedule_may_speculate(const session *s);
+/* Every draft has said that it has nothing more to send for this C. */
+bool schedule_drafts_done(const session *s);
 /* How many nodes the next verify may carry: the request's budget, and what is left of tokens and context. */
 int32_t schedule_budget(const session *s);
 /* Tokens that may still be added to C, >= 0. */

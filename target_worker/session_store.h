@@ -63,12 +63,14 @@ typedef struct session {
   uint32_t generation; /* last one given out */
   uint64_t wait_until_us; /* free pace: no plain step before this while no node is at hand */
   uint64_t waited_us;     /* by the round in hand */
+  uint64_t wait_owed_us;  /* by rounds that no verify with nodes has paid for yet */
   uint64_t lockstep_until_us;
   wait_history history;
   pay_state pay;
   const char *off_reason; /* static sentence, NULL: speculation is on */
   bool off_for_good;      /* selfcheck, or an error inside a verify */
-  double plain_us, verify_us; /* moving averages of a forward */
+  double plain_us;  /* moving averages of a forward: without nodes; */
+  double verify_us; /* with nodes, or after a wait that brought none, as history.tokens_per_step */
 
   int finish; /* wire_finish, 0: not yet */
   int finish_code;

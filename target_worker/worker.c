@@ -557,10 +557,13 @@ static void count_verify(target *t, session *s, const engine_result *r) {
   for (int32_t i = 0; i < accepted && i < WIRE_POSITIONS_MAX; i++) n->accepted_per_pos[i]++;
   double us = (double)(r->forward_us + r->accept_us + r->commit_us);
   if (us > 0) width_measured(&t->widths, r->node_count + 1, us);
-  if (r->node_count) s->verify_us = average(s->verify_us, us);
-  else s->plain_us = average(s->plain_us, us);
+  if (r->node_count || s->waited_us) s->verify_us = average(s->verify_us, us);
+  if (!r->node_count) s->plain_us = average(s->plain_us, us);
   if (r->node_count) wait_verified(&s->history, r->sampled_count);
-  pay_record(&s->pay, r->node_count, r->sampled_count, us + (double)s->waited_us);
+  /* Waiting in vain is what speculation cost, not what a plain step costs: the next verify with nodes owes it. */
+  s->wait_owed_us += s->waited_us;
+  pay_record(&s->pay, r->node_count, r->sampled_count, us + (r->node_count ? (double)s->wait_owed_us : 0));
+  if (r->node_count) s->wait_owed_us = 0;
 }
 
 static bool another_can_run(const step *c, const session *s) {
@@ -595,8 +598,8 @@ static void verified(step *c, session *s, const engine_result *r) {
   if (c->now >= s->tell_after_us) tell_orchestrator(c, s);
   s->ready_us = c->now;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
-  s->wait_until_us = c->now + wait_for(&s->history, session_draft_count(s) > 0, another_can_run(c, s), 0, s->plain_us,
-                                       s->verify_us);
+  bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
+  s->wait_until_us = c->now + wait_for(&s->history, draft, another_can_run(c, s), 0, s->plain_us, s->verify_us);
   finish_if_over(c, s);
 }
 
@@ -649,7 +652,10 @@ static void job_verify(target *t, session *s, engine_job *job) {
   int32_t budget = schedule_budget(s), room = schedule_room(s);
   int32_t depth = room - 1 < TREE_DEPTH_MAX ? room - 1 : TREE_DEPTH_MAX;
   int32_t nodes = budget ? tree_select(&s->live, budget, depth, slots, parents) : 0;
-  if (!s->options.lockstep) nodes = worthwhile(t, &s->live, slots, nodes);
+  if (!s->options.lockstep && nodes > 0) {
+    nodes = worthwhile(t, &s->live, slots, nodes);
+    if (nodes == 0) wait_verified(&s->history, 1); /* such nodes are not worth waiting for */
+  }
   job->kind = ENGINE_VERIFY;
   job->count = nodes + 1;
   job->tokens[0] = s->committed.tokens[s->committed.length - 1];
@@ -677,7 +683,8 @@ static void note_wait(session *s, uint64_t now) {
   bool waited = s->wait_until_us > s->ready_us;
   s->waited_us = waited && now > s->ready_us ? now - s->ready_us : 0;
   s->stats.wait_us += s->waited_us;
-  if (waited && !nodes) wait_missed(&s->history);
+  if (waited && !nodes && schedule_drafts_done(s)) wait_verified(&s->history, 1); /* nothing was the answer */
+  else if (waited && !nodes) wait_missed(&s->history);
   s->wait_until_us = 0;
 }
 

@@ -25,6 +25,8 @@ from bench_table import (NGRAM_GROUPS, Table, linear_limit_us, make_rows, markdo
                          threads_text)
 
 CONTEXT = 128
+READ_PASSES = 8  # of memory or arithmetic beside another measurement
+LINEAR_TURNS = 3
 WIDTH_CONTEXT = 256
 WIDTHS = (4, 8, 16)
 SEQUENCES = 8
@@ -95,16 +97,26 @@ def paired(a, b):
 # --- the parts: each sets its rows ---
 
 
+def read_rate(run, threads, passes=READ_PASSES):
+    """The best of a few passes, and the middle one, in bytes a second. Neighbours on the same host change what memory gives
+    from minute to minute: what is held against this has it measured beside itself."""
+    r = json.loads(command([run.bin / "bench_memory", threads, passes]).stdout)
+    run.lanes = r["lanes"]
+    return r["bytes"] / min(r["seconds"]), r["bytes"] / median(r["seconds"])
+
+
+def multiply_rate(run, passes=READ_PASSES):
+    r = json.loads(command([run.bin / "bench_multiply", run.threads, passes]).stdout)
+    run.instruction = r["instruction"]
+    return r["macs"] / min(r["seconds"])
+
+
 def measure_limits(run, table):
     run.step(run.threads, CONTEXT, 1, 1, *WIDTHS)  # names the kernels
     for threads in run.crews:
-        r = json.loads(command([run.bin / "bench_memory", threads, run.size["limits"]]).stdout)
-        run.read_rate, run.lanes = r["bytes"] / min(r["seconds"]), r["lanes"]
-        middle = r["bytes"] / median(r["seconds"])
-        table.set(f"memory read, {threads_text(threads)}", run.read_rate / 1e9, f"median, {middle / 1e9:.1f} GB/s")
-    r = json.loads(command([run.bin / "bench_multiply", run.threads, run.size["limits"]]).stdout)
-    run.multiply_rate, run.instruction = r["macs"] / min(r["seconds"]), r["instruction"]
-    table.set(f"multiply-adds, {run.every}", run.multiply_rate / 1e9, run.instruction)
+        best, middle = read_rate(run, threads, run.size["limits"])
+        table.set(f"memory read, {threads_text(threads)}", best / 1e9, f"median, {middle / 1e9:.1f} GB/s")
+    table.set(f"multiply-adds, {run.every}", multiply_rate(run, run.size["limits"]) / 1e9, run.instruction)
 
 
 def measure_decode(run, table):
@@ -117,7 +129,8 @@ def measure_decode(run, table):
 
 def measure_decode_of(run, table, pair, prompt, threads):
     measure = {"pair": lambda: one_speed(pair, prompt, PLAIN, threads),
-               "steps": lambda: DECODE * 1e6 / run.step(threads, CONTEXT, 1, f"decode:{DECODE}")[0][0]}
+               "steps": lambda: DECODE * 1e6 / run.step(threads, CONTEXT, 1, f"decode:{DECODE}")[0][0],
+               "memory": lambda: read_rate(run, threads)[0]}
     if run.peer:
         measure["peer"] = lambda: run.peer.decode(threads, CONTEXT, DECODE)
     got = interleave(run.size["decode"], **measure)
@@ -128,9 +141,9 @@ def measure_decode_of(run, table, pair, prompt, threads):
     table.set(f"plain decode, {crew}", ours, against, ratio, lacks_peer=not run.peer)
     table.set(f"plain steps alone, {crew}", steps, f"the pair, {ours:.1f} tok/s", paired(got["steps"], got["pair"]))
     if threads == run.threads:
-        speed = ours * run.weight_bytes
-        table.set(f"share of the read rate, {crew}", speed / 1e9, f"best memory read, {run.read_rate / 1e9:.1f} GB/s",
-                  speed / run.read_rate)
+        against = f"best memory read beside it, {median(got['memory']) / 1e9:.1f} GB/s"
+        table.set(f"share of the read rate, {crew}", ours * run.weight_bytes / 1e9, against,
+                  run.weight_bytes * paired(got["pair"], got["memory"]))
 
 
 def one_speed(pair, prompt, method, threads=None):
@@ -200,15 +213,23 @@ def measure_sequences(run, table):
 
 
 def measure_linears(run, table):
-    r = json.loads(command([run.bin / "bench_linear", run.model, run.threads, CONTEXT, run.size["linear"]]).stdout)
+    """In turns, each with the machine's limits measured beside it."""
+    each = max(1, run.size["linear"] // LINEAR_TURNS)
+    got = interleave(LINEAR_TURNS, memory=lambda: read_rate(run, run.threads)[0], multiply=lambda: multiply_rate(run),
+                     linear=lambda: json.loads(command([run.bin / "bench_linear", run.model, run.threads, CONTEXT, each]).stdout))
     lines, worst = [("rows", "linears us", "least us", "ratio", "the rest us", "whole forward us")], None
-    for rows, linear, rest, whole in zip(r["rows"], r["linear_us"], r["rest_us"], r["forward_us"]):
-        us, limit = median(linear), linear_limit_us(rows, r["bytes"], r["macs"], run.read_rate, run.multiply_rate)
-        lines.append((rows, f"{us:.0f}", f"{limit:.0f}", f"{us / limit:.2f}", f"{median(rest):.0f}", f"{median(whole):.0f}"))
-        if worst is None or us / limit > worst[0]:
-            worst = (us / limit, us, f"{rows} rows, at least {limit:.0f} us; the rest of that forward {median(rest):.0f} us")
+    first = got["linear"][0]
+    for i, rows in enumerate(first["rows"]):
+        us = [median(r["linear_us"][i]) for r in got["linear"]]
+        limit = [linear_limit_us(rows, first["bytes"], first["macs"], *rates) for rates in zip(got["memory"], got["multiply"])]
+        rest, whole = (median([median(r[key][i]) for r in got["linear"]]) for key in ("rest_us", "forward_us"))
+        ratio = paired(us, limit)
+        lines.append((rows, f"{median(us):.0f}", f"{median(limit):.0f}", f"{ratio:.2f}", f"{rest:.0f}", f"{whole:.0f}"))
+        if worst is None or ratio > worst[0]:
+            worst = (ratio, median(us), f"{rows} rows, at least {median(limit):.0f} us; the rest of that forward {rest:.0f} us")
     run.details.append(("Linears alone: the least is the longer of reading their weights once at the best memory read and of "
-                        "their multiply-adds at 0.7 of the best rate; the rest is the same forward without them", lines))
+                        "their multiply-adds at 0.7 of the best rate, measured beside them; the rest is the same forward "
+                        "without them", lines))
     table.set("linears of 1 to 32 rows, the worst", worst[1], worst[2], worst[0])
 
 

@@ -14,7 +14,7 @@
 
 #define LINEAR_CHUNKS_A_THREAD 2     /* of one op: a late thread costs half its share; more pieces cost more starts */
 #define ATTENTION_CHUNKS_A_THREAD 2
-#define SMALL_WORK             16384 /* elements below which waking another thread costs more than it saves */
+#define SMALL_WORK             10000 /* elements below which waking another thread costs more than it saves */
 #define VARIANT_MAX            48
 #define COMMIT_LINE            64 /* bytes that are fetched at once */
 
@@ -385,7 +385,7 @@ typedef struct attention_job {
   const cpu_kernels *k;
   const ops_kv_shape *s;
   int32_t layer, heads, stride;
-  int32_t rows_each, count; /* rows of a chunk, of all */
+  int32_t rows_each, count, threads; /* rows of a chunk, of all */
   const ops_row *rows;
   const float *q;
   ops_act *y;
@@ -402,8 +402,18 @@ static bool quantizes_heads(const attention_job *j) {
   return j->heads / j->s->kv_heads * j->s->head_dim % OPS_BLOCK == 0;
 }
 
-/* Rows [row, row + count), of one sequence. */
-static void attend_rows(const attention_job *j, int32_t row, int32_t count, int32_t head, int32_t thread) {
+/* Where the thread goes on: at the next sequence of its chunk, or at a chunk further on. */
+static const ops_kv *what_follows(const attention_job *j, int32_t row, int32_t end, int32_t *head) {
+  if (row < end) return j->rows[row].kv;
+  int32_t chunk = (end - 1) / j->rows_each * j->s->kv_heads + *head + j->threads;
+  *head = chunk % j->s->kv_heads;
+  row = chunk / j->s->kv_heads * j->rows_each;
+  return row < j->count ? j->rows[row].kv : NULL;
+}
+
+/* Rows [row, row + count), of one sequence, of a chunk that ends before `end`. */
+static void attend_rows(const attention_job *j, int32_t row, int32_t count, int32_t end, int32_t head,
+                        int32_t thread) {
   const ops_kv_shape *s = j->s;
   int32_t group = j->heads / s->kv_heads;
   size_t row_floats = (size_t)j->heads * (size_t)s->head_dim;
@@ -429,6 +439,12 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
     a.stage_keys = area_at(s, kv->stage_keys, s->stage, j->layer, head);
     a.stage_values = area_at(s, kv->stage_values, s->stage, j->layer, head);
   }
+  int32_t next_head = head;
+  const ops_kv *next = what_follows(j, row + count, end, &next_head);
+  if (next && (next != kv || next_head != head)) {
+    a.next_keys = area_at(s, next->keys, s->context, j->layer, next_head);
+    a.next_values = area_at(s, next->values, s->context, j->layer, next_head);
+  }
   j->k->attention(&a);
   if (!quantizes_heads(j)) return;
   for (int32_t i = 0; i < count; i++)
@@ -442,7 +458,7 @@ static void attention_chunk(void *context, int32_t chunk, int32_t thread) {
   int32_t end = min_i32(row + j->rows_each, j->count);
   for (int32_t next = row; row < end; row = next) {
     while (next < end && j->rows[next].kv == j->rows[row].kv) next++;
-    attend_rows(j, row, next - row, head, thread);
+    attend_rows(j, row, next - row, end, head, thread);
   }
 }
 
@@ -463,6 +479,7 @@ static void op_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops
       .stride = cpu_score_stride(s),
       .rows_each = rows_together(s, count, heads, o->threads),
       .count = count,
+      .threads = o->threads,
       .rows = rows,
       .q = q,
       .y = y,

@@ -43,14 +43,23 @@ INLINE __m512 load_kv(const void *data, size_t i, const ops_kv_type type) {
 
 /* --- scores --- */
 
-/* Asks memory for the keys of the next K tiles, and for the values of these, which are needed after the
- * scores: by turns, as a line holds two components of a tile. */
-INLINE void prefetch(const void *keys, const void *values, size_t first, size_t d, size_t tile,
-                     const ops_kv_type type, const int K) {
-  const size_t size = type == OPS_KV_F32 ? 4 : 2;
-  const char *from = d % 2 ? values : keys;
-  size_t at = first + d / 2 * 2 * OPS_TILE + (d % 2 ? 0 : (size_t)K * tile);
-  UNROLL for (int k = 0; k < K; k++) _mm_prefetch(from + (at + (size_t)k * tile) * size, _MM_HINT_T0);
+/* Asks memory, line by line while scores are computed, for the values of these tiles, and for the keys and
+ * values that come next: of the sequence or head that follows, else of the next tiles. Lines hold two
+ * components of a tile. */
+INLINE void prefetch(const batch *b, const void *keys, const void *values, size_t first, size_t d,
+                     size_t tile, const ops_kv_type type, const int K) {
+  const size_t size = type == OPS_KV_F32 ? 4 : 2, at = first + d / 2 * 2 * OPS_TILE;
+  const char *next_keys = b->a->next_keys, *next_values = b->a->next_values;
+  UNROLL for (int k = 0; k < K; k++) {
+    size_t offset = (at + (size_t)k * tile) * size;
+    if (d % 2) {
+      _mm_prefetch((next_values ? next_values : (const char *)values) + offset, _MM_HINT_T1);
+    } else {
+      _mm_prefetch((const char *)values + offset, _MM_HINT_T0);
+      _mm_prefetch(next_keys ? next_keys + offset : (const char *)keys + offset + (size_t)K * tile * size,
+                   _MM_HINT_T1);
+    }
+  }
 }
 
 /* K tiles of sixteen keys against Q queries. */
@@ -60,7 +69,7 @@ INLINE void score_tiles(const batch *b, const void *keys, const void *values, si
   __m512 acc[ACCUMULATORS];
   UNROLL for (int i = 0; i < Q * K; i++) acc[i] = _mm512_setzero_ps();
   for (size_t d = 0; d < dim; d++) {
-    prefetch(keys, values, first, d, dim * OPS_TILE, type, K);
+    prefetch(b, keys, values, first, d, dim * OPS_TILE, type, K);
     UNROLL for (int k = 0; k < K; k++) {
       __m512 key = load_kv(keys, first + ((size_t)k * dim + d) * OPS_TILE, type);
       UNROLL for (int q = 0; q < Q; q++) {

@@ -19,6 +19,7 @@ typedef struct cpu_attention {
   const ops_row *row;            /* [rows] */
   const void *keys, *stage_keys; /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
+  const void *next_keys, *next_values; /* what this thread is likely to attend to next, to be prefetched; or NULL */
   const float *q;                    /* [rows][row_floats], its first [heads][head_dim] */
   float *y;                          /* likewise */
   size_t row_floats;

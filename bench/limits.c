@@ -107,7 +107,10 @@ __attribute__((target("avx512f,avx512vnni"))) static uint64_t multiply_avx512(co
   for (int k = 0; k < CHAINS; k++) sums[k] = _mm512_setzero_si512();
   MULTIPLY_LOOP(sums[k] = _mm512_dpbusd_epi32(sums[k], x, x))
   for (int k = 1; k < CHAINS; k++) sums[0] = _mm512_add_epi32(sums[0], sums[k]);
-  return (uint64_t)_mm512_reduce_add_epi64(sums[0]);
+  uint64_t lanes[8], all = 0; /* unsigned: it may overflow */
+  _mm512_storeu_si512(lanes, sums[0]);
+  for (int k = 0; k < 8; k++) all += lanes[k];
+  return all;
 }
 
 static uint64_t add_lanes(const void *sum256) {

@@ -226,11 +226,12 @@ class Faults(Case):
     def test_cache_rolled_back(self):
         """Behind the session's back, by a row, by some, to nothing; at the start and later; in both paces."""
         tokens = ("--max-tokens", "60" if SUBSET else "100")
+        narrow = ("--budget", "3")  # so that there are nine forwards
         for fault, flags in [("kv-rollback:1:1", ("--pace", "lockstep")), ("kv-rollback:9:10", ("--pace", "lockstep")),
                              ("kv-rollback:9:100000", ("--pace", "lockstep")), ("kv-rollback:9:3", ()),
                              ("kv-rollback:5:30", ("--draft", "none"))]:
             with self.subTest(fault=fault, flags=flags):
-                a = self.run_json(*self.draft, *flags, *tokens, fault=fault)
+                a = self.run_json(*self.draft, *narrow, *flags, *tokens, fault=fault)
                 self.assertEqual(a["token_ids"], self.plain["token_ids"][:len(a["token_ids"])])
                 self.assertEqual(len(a["token_ids"]), int(tokens[1]))
                 self.assertEqual(self.errors.count("out of step"), 1)

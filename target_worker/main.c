@@ -129,7 +129,7 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
     if ((i = program_choice("--math", text, math_names, 2, e)) >= 0) f->math = maths[i];
     return i < 0 ? i : ERR_OK;
   case KEY_ISA:
-    if ((i = program_choice("--isa", text, isa_names, 5, e)) >= 0) f->isa = isas[i];
+    if ((i = program_choice("--isa", text, isa_names, (int)(sizeof isas / sizeof *isas), e)) >= 0) f->isa = isas[i];
     return i < 0 ? i : ERR_OK;
   case KEY_LOG:
     if ((i = program_choice("--log-level", text, log_names, 4, e)) >= 0) f->log = (log_level)i;

@@ -9,19 +9,17 @@ int32_t schedule_room(const session *s) {
   return room > 0 ? room : 0;
 }
 
-bool schedule_drafts_done(const session *s) {
-  int drafts = 0, done = 0;
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
-    drafts += s->drafts[i].peer != 0;
+/* Attached drafts that have sent their done mark for this C. */
+static int done_count(const session *s) {
+  int done = 0;
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
     done += s->drafts[i].peer && s->drafts[i].done_base == s->committed.length;
-  }
-  return drafts > 0 && done == drafts;
+  return done;
 }
 
-static bool lockstep_ready(const session *s) {
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    if (s->drafts[i].peer && s->drafts[i].done_base == s->committed.length) return true;
-  return false;
+bool schedule_drafts_done(const session *s) {
+  int done = done_count(s);
+  return done > 0 && done == session_draft_count(s);
 }
 
 bool schedule_may_speculate(const session *s) {
@@ -44,7 +42,7 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
   if (s->options.lockstep) {
     bool expected = s->draft_expected || session_draft_count(s) > 0;
-    if (!expected || lockstep_ready(s)) return SCHEDULE_STEP;
+    if (!expected || done_count(s) > 0) return SCHEDULE_STEP;
     *until_us = s->lockstep_until_us;
     return SCHEDULE_WAIT;
   }

@@ -176,6 +176,22 @@ static void test_waits_for_its_draft(void **state) {
   assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_STEP);
 }
 
+/* "Nothing more to offer" for this C ends the wait, once all drafts have said it. */
+static void test_a_done_mark_ends_the_wait(void **state) {
+  session *x = ready(*state, 1, 10);
+  x->wait_until_us = NOW + 700;
+  assert_int_equal(kind_of(x), SCHEDULE_WAIT);
+  session_draft *first = session_draft_take(x, 10), *second = session_draft_take(x, 11);
+  first->done_base = 10;
+  assert_int_equal(kind_of(x), SCHEDULE_WAIT);
+  assert_false(schedule_drafts_done(x));
+  second->done_base = 9;
+  assert_int_equal(kind_of(x), SCHEDULE_WAIT);
+  second->done_base = 10;
+  assert_int_equal(kind_of(x), SCHEDULE_STEP);
+  assert_true(schedule_drafts_done(x));
+}
+
 static void test_round_robin(void **state) {
   session_store *s = *state;
   session *all[PLACES];
@@ -236,6 +252,7 @@ int main(void) {
       CASE(test_budget_within_the_cache),
       CASE(test_lockstep),
       CASE(test_waits_for_its_draft),
+      CASE(test_a_done_mark_ends_the_wait),
       CASE(test_round_robin),
       CASE(test_waiting_ones_are_passed_over),
       CASE(test_nobody),

@@ -964,6 +964,46 @@ static void test_tokens_are_told_together(void **state) {
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
 }
 
+/* An empty done mark lets it step at once; the round counts against waiting, and the next verify owes the time. */
+static void test_waiting_in_vain(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  session *s = held(w, S);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(play(w, 1), 0);
+  rig_advance(&w->r, 100);
+  send_nodes(w, DRAFT, g, s->committed.length, 1, NULL, 0, true);
+  uint32_t verifies = s->history.verifies;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(w->job.count, 1);
+  assert_int_equal(s->history.verifies, verifies + 1);
+  assert_int_equal(s->history.misses, 0);
+  assert_true(s->history.tokens_per_step < 2);
+  assert_in_range(s->wait_owed_us, 100, 1000);
+  assert_true(s->pay.plain.us <= 2 * JOB_US); /* two plain steps, without the wait */
+  send_chain(w, DRAFT, g, s->committed.length, 1, 3, true);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(w->job.count, 4);
+  assert_int_equal(s->wait_owed_us, 0);
+  assert_true(s->pay.spec.us >= JOB_US + 100);
+}
+
+/* A node that promises less than its row costs is left where it is, and is not worth waiting for. */
+static void test_poor_nodes_are_not_verified(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  session *s = held(w, S);
+  assert_int_equal(play(w, 1), 1);
+  guess poor = {0, truth()[s->committed.length], -8};
+  send_nodes(w, DRAFT, g, s->committed.length, 1, &poor, 1, true);
+  uint32_t verifies = s->history.verifies;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(w->job.count, 1);
+  assert_int_equal(s->history.verifies, verifies + 1);
+}
+
 /* What is repaired from a DESYNC is known over there before it. */
 static void test_tokens_before_a_desync(void **state) {
   world *w = *state;
@@ -2024,6 +2064,8 @@ int main(void) {
       CASE(test_tokens_are_told_together),
       CASE(test_tokens_before_the_end),
       CASE(test_tokens_before_a_desync),
+      CASE(test_waiting_in_vain),
+      CASE(test_poor_nodes_are_not_verified),
       CASE(test_a_round_allocates_nothing),
       CASE(test_tokens_again_when_not_acknowledged),
       CASE(test_lease),

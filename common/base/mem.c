@@ -13,8 +13,8 @@ static size_t round_up(size_t size, size_t to) {
   return (size + to - 1) / to * to;
 }
 
-/* A step reads all weights and the keys and values of its sequences: with huge pages a fifth faster. They are
- * asked for before anything is touched; where the system has none, nothing changes. */
+/* A step reads all weights, a fifth faster with huge pages, and the keys and values of its sequences. They
+ * are asked for before anything is touched; where the system has none, nothing changes. */
 static void *take_huge(size_t size) {
   size = round_up(size, HUGE_PAGE);
   void *p = aligned_alloc(HUGE_PAGE, size);

@@ -102,6 +102,7 @@ static void free_activations(activations *a) {
 }
 
 static ops_cpu_isa choose_isa(model_isa wanted) {
+  _Static_assert(MODEL_ISA_AVX512 - MODEL_ISA_C == OPS_CPU_AVX512 - OPS_CPU_C, "the same in the same order");
   if (wanted != MODEL_ISA_AUTO) return (ops_cpu_isa)(OPS_CPU_C + (wanted - MODEL_ISA_C));
   ops_cpu_isa isa = OPS_CPU_ISA_COUNT - 1;
   while (!ops_cpu_has(isa)) isa--;

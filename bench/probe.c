@@ -105,9 +105,8 @@ static void on_quantize(ops *o, ops_act *x, int32_t count) {
 }
 
 static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                          int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
-                          const float *v) {
-  PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rope, rope_dim, q, k, v))
+                          int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v) {
+  PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rotary, q, k, v))
 }
 
 static void on_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,

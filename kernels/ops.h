@@ -57,7 +57,17 @@ typedef struct ops_linear {
   const ops_weight *w;
   float *y; /* [rows][w->rows] */
   bool add; /* y += instead of y = */
+  const float *bias; /* [w->rows], added to y at last; or NULL */
 } ops_linear;
+
+/* What becomes of queries and keys on their way. A head is normed (as by `norm`) over its components where q_norm, k_norm
+ * [head_dim] are not NULL, and then its first `dim` components are rotated, pairs (2i, 2i + 1). */
+typedef struct ops_rotary {
+  const float *table; /* [rows][2][dim]: cosines, each twice; then sines as (-s, s) */
+  int32_t dim;
+  const float *q_norm, *k_norm;
+  float eps;
+} ops_rotary;
 
 /* How a row's token follows from its logits z: the largest z * scale + noise, where scale is 0 the largest z;
  * ties: the lowest id; a NaN and -infinity are never chosen, 0 where nothing else is left. The noise of
@@ -130,12 +140,11 @@ typedef struct ops_table {
   /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
   void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
                  int32_t *ids);
-  /* Rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
+  /* Norms and rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
    * and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where path_count
-   * is 0. rope [count][2][rope_dim]: cosines, each twice; then sines as (-s, s). Pairs are (2i, 2i + 1). */
+   * is 0. */
   void (*rope_store)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                     int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
-                     const float *v);
+                     int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v);
   /* y->f32 [count][heads][head_dim]. scratch: attention_floats() floats. */
   void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                     int32_t heads, const float *q, ops_act *y, float *scratch);

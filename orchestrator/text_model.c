@@ -5,42 +5,62 @@
 
 int text_model_open(text_model *m, const char *path, err *e) {
   *m = (text_model){0};
-  int rc = gguf_open(&m->file, path, e);
+  int rc = model_file_open(&m->file, path, e);
   if (rc) return rc;
-  rc = model_config_read(&m->config, m->file, e);
-  if (rc) return rc;
-  m->fingerprint = gguf_fingerprint(m->file);
+  m->config = *model_file_config(m->file);
+  m->fingerprint = model_file_fingerprint(m->file);
   return ERR_OK;
 }
 
 static void add_stop(text_model *m, int64_t id) {
-  if (id < 0 || id >= tokenizer_size(m->tokens) || m->stop_count == WIRE_STOPS_MAX) return;
+  if (id < 0 || id >= m->config.vocab || m->stop_count == WIRE_STOPS_MAX) return;
   for (int32_t i = 0; i < m->stop_count; i++)
     if (m->stops[i] == id) return;
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* The end of the text, and the end of a turn where that is another token. */
+/* What the file names, and the end of a turn. */
 static void find_stops(text_model *m) {
   static const char turn_end[] = "<|im_end|>";
-  uint64_t id;
-  add_stop(m, tokenizer_eos(m->tokens));
-  if (gguf_get_u64(m->file, "tokenizer.ggml.eot_token_id", &id) && id <= INT32_MAX) add_stop(m, (int64_t)id);
+  int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
+  for (int32_t i = 0; i < count; i++) add_stop(m, ids[i]);
   if (m->chat) add_stop(m, tokenizer_find(m->tokens, turn_end, sizeof turn_end - 1));
 }
 
-int text_model_load(text_model *m, err *e) {
-  int rc = tokenizer_open(&m->tokens, m->file, e);
+static int open_vocabulary(text_model *m, err *e) {
+  const gguf *g = model_file_gguf(m->file);
+  if (!g && model_file_tokenizer(m->file)) /* not read yet: the same error as the target's */
+    return model_file_vocabulary(m->file, &(hash16){{0}}, e);
+  if (!g) {
+    text_model_needs_text(m, &m->chat_error);
+    return ERR_OK;
+  }
+  int rc = tokenizer_open(&m->tokens, g, e);
   if (rc) return rc;
-  if (chat_template_open(&m->chat, m->file, m->tokens, &m->chat_error)) m->chat = NULL;
-  find_stops(m);
+  if (chat_template_open(&m->chat, g, m->tokens, &m->chat_error)) m->chat = NULL;
   return ERR_OK;
+}
+
+int text_model_load(text_model *m, err *e) {
+  int rc = open_vocabulary(m, e);
+  if (rc == ERR_OK) find_stops(m);
+  return rc;
+}
+
+hash16 text_model_vocabulary(const text_model *m) {
+  return m->tokens ? tokenizer_hash(m->tokens) : (hash16){{0}};
+}
+
+int text_model_needs_text(const text_model *m, err *e) {
+  if (m->tokens) return ERR_OK;
+  return err_set(e, ERR_UNSUPPORTED, "this model has no vocabulary, so that it takes no text: give token ids (tandem batch, "
+                                     "\"prompt_ids\")");
 }
 
 void text_model_close(text_model *m) {
   if (m->chat) chat_template_close(m->chat);
   if (m->tokens) tokenizer_close(m->tokens);
-  gguf_close(m->file);
+  model_file_close(m->file);
   *m = (text_model){0};
 }
 
@@ -71,6 +91,8 @@ static int raw_prompt(const text_model *m, const char *text, size_t size, bool s
 
 int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
                       tokenizer_ids *out, err *e) {
+  int rc = text_model_needs_text(m, e);
+  if (rc) return rc;
   if (size == 0) return err_set(e, ERR_ARG, "the prompt is empty: give some text");
   if (o->raw) return raw_prompt(m, text, size, o->special, out, e);
   chat_message messages[2];
@@ -96,8 +118,7 @@ int text_model_check(const text_model *m, const int32_t *ids, size_t count, int3
         "prompt, or raise --ctx (this model: up to %d)",
         count, context, m->config.context);
   for (size_t i = 0; i < count; i++)
-    if (ids[i] < 0 || ids[i] >= tokenizer_size(m->tokens))
-      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i],
-                     tokenizer_size(m->tokens));
+    if (ids[i] < 0 || ids[i] >= m->config.vocab)
+      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i], m->config.vocab);
   return ERR_OK;
 }

@@ -213,7 +213,7 @@ static inline void random_walk(walk *w) {
 /* --- the cases --- */
 
 typedef struct bits_case {
-  const gguf *g;
+  const model_file *g;
   model_math math;
   kv_type type;
 } bits_case;

@@ -58,13 +58,13 @@ static void check_isa(const bits_case *c, const text *t, model_isa isa, int32_t 
 /* C decodes the reference, with one thread; both instruction sets have to meet it. */
 static void tiny_model(model_math math, kv_type type) {
   gguf_builder b;
-  gguf *g = support_tiny_file(&b);
+  model_file *g = support_tiny_file(&b);
   bits_case c = {g, math, type};
   text *t = reference(&c, MODEL_ISA_C, LENGTH, 1);
   check_isa(&c, t, MODEL_ISA_C, 2);
   for (int32_t threads = 1; threads <= 4; threads++) check_isa(&c, t, MODEL_ISA_AUTO, threads);
   free_text(t);
-  gguf_close(g);
+  model_file_close(g);
   gb_free(&b);
 }
 

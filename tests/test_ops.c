@@ -441,7 +441,8 @@ static void check_quantised_values(const ops_act *x, int32_t first, int32_t last
       assert_near(x->q8[k] * scale, (double)x->f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
     }
     assert_int_equal(x->total[b], total);
-    assert_near((double)x->sum[b], (double)x->scale[b] * total, 1e-4, "sum of a block");
+    double sum = (double)x->scale[b] * total;
+    assert_near((double)x->sum[b], sum, fabs(sum) * 1e-6 + 1e-35, "sum of a block");
   }
 }
 
@@ -470,25 +471,56 @@ static void quantize_agrees(void **state) {
   for (int32_t i = 0; i < device_count; i++) free_act(&x[i]);
 }
 
-static void swiglu_agrees(void **state) {
-  (void)state;
-  enum { ROWS = 12, COLUMNS = 1541 };
-  float *gate = random_floats(ROWS * COLUMNS), *up = random_floats(ROWS * COLUMNS);
-  for (int i = 0; i < 400; i++) gate[i] = (float)(i - 200); /* beyond what exp holds, both ways */
-  ops_act y[DEVICES_MAX];
+/* y of device 0, by what its linears say of gate and up. */
+static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_act *x, int32_t rows, const ops_act *y) {
+  size_t floats = (size_t)rows * (size_t)gate->rows;
+  ops_weight wg = pack_matrix(devices[0], gate), wu = pack_matrix(devices[0], up);
+  float *g = malloc(floats * sizeof *g), *u = malloc(floats * sizeof *u), widest = 0;
+  const ops_linear jobs[] = {{&wg, g, false}, {&wu, u, false}};
+  devices[0]->table->linear(devices[0], jobs, 2, x, rows);
+  for (size_t i = 0; i < floats; i++) {
+    double z = (double)g[i], expected = z / (1 + exp(-z)) * (double)u[i];
+    widest = fmaxf(widest, fabsf(g[i]));
+    double lost = fabs(z * (double)u[i]) * 2e-38; /* exp ends near 1e38 */
+    assert_near((double)y->f32[i], expected, fabs(expected) * 1e-6 + lost + 1e-35, "linear_swiglu");
+  }
+  assert_true(widest > 90); /* beyond what exp holds */
+  free(g);
+  free(u);
+  free_weight(&wg);
+  free_weight(&wu);
+}
+
+static void check_linear_swiglu(ops_type type, int32_t rows, int32_t outputs, int32_t columns) {
+  matrix gate = make_matrix(type, outputs, columns), up = make_matrix(type, outputs, columns);
+  size_t floats = (size_t)rows * (size_t)outputs;
+  ops_act x = make_act(rows, columns, true), y[DEVICES_MAX];
+  for (int32_t k = 0; k < columns; k++) x.f32[k] *= 1000;
+  devices[0]->table->quantize(devices[0], &x, rows);
   for (int32_t i = 0; i < device_count; i++) {
-    y[i] = make_act(ROWS, COLUMNS, false);
-    devices[i]->table->swiglu(devices[i], gate, up, ROWS, &y[i]);
+    ops_weight wg = pack_matrix(devices[i], &gate), wu = pack_matrix(devices[i], &up);
+    y[i] = make_act(rows, outputs, true);
+    devices[i]->table->linear_swiglu(devices[i], &wg, &wu, &x, rows, &y[i]);
+    assert_same(i, y[i].f32, y[0].f32, floats * sizeof(float), "linear_swiglu");
+    if (y[i].q8) assert_same(i, y[i].q8, y[0].q8, floats, "linear_swiglu, int8 form");
+    if (y[i].q8) assert_same(i, y[i].scale, y[0].scale, floats / OPS_BLOCK * sizeof(float), "linear_swiglu, scales");
+    free_weight(&wg);
+    free_weight(&wu);
   }
-  for (int i = 0; i < ROWS * COLUMNS; i++) {
-    double g = (double)gate[i], expected = g / (1 + exp(-g)) * (double)up[i];
-    assert_near((double)y[0].f32[i], expected, fabs(expected) * 1e-6 + 1e-35, "swiglu");
-  }
-  for (int32_t i = 1; i < device_count; i++)
-    assert_same(i, y[i].f32, y[0].f32, ROWS * COLUMNS * sizeof *gate, "swiglu");
+  check_swiglu_values(&gate, &up, &x, rows, &y[0]);
+  if (y[0].q8) check_quantised_values(&y[0], 0, (int32_t)(floats / OPS_BLOCK));
   for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
-  free(gate);
-  free(up);
+  free_act(&x);
+  free_matrix(&gate);
+  free_matrix(&up);
+}
+
+static void linear_swiglu_agrees(void **state) {
+  (void)state;
+  check_linear_swiglu(OPS_F32, 12, 541, 37);    /* outputs that fill no group */
+  check_linear_swiglu(OPS_Q4_1, 1, 4128, 64);   /* several panels of one row */
+  check_linear_swiglu(OPS_Q4_1, 37, 352, 96);   /* several tiles */
+  check_linear_swiglu(OPS_F16, 16, 288, 32);
 }
 
 static void argmax_agrees(void **state) {
@@ -859,7 +891,7 @@ int main(void) {
       cmocka_unit_test(embed_reads_rows_and_counts),
       cmocka_unit_test(norm_agrees),
       cmocka_unit_test(quantize_agrees),
-      cmocka_unit_test(swiglu_agrees),
+      cmocka_unit_test(linear_swiglu_agrees),
       cmocka_unit_test(argmax_agrees),
       cmocka_unit_test(halves_convert),
       cmocka_unit_test(exp_is_accurate),

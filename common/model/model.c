@@ -16,7 +16,6 @@ typedef struct activations {
   ops_act normed;   /* [R][embed] */
   float *q, *k, *v; /* [R][heads * head_dim], [R][kv_heads * head_dim] twice */
   ops_act attended; /* [R][heads * head_dim] */
-  float *gate, *up; /* [R][ffn] */
   ops_act hidden;   /* [R][ffn] */
   float *rope;      /* [R][2][rope_dim] */
   float *scratch;   /* attention_floats of the largest cache seen */
@@ -82,19 +81,17 @@ static bool take_activations(model *m) {
   a->q = take_floats(m, MODEL_ROWS_MAX, q);
   a->k = take_floats(m, MODEL_ROWS_MAX, kv);
   a->v = take_floats(m, MODEL_ROWS_MAX, kv);
-  a->gate = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
-  a->up = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
   a->rope = take_floats(m, MODEL_ROWS_MAX, 2 * (size_t)c->rope_dim);
   a->logits = take_floats(m, 1, (size_t)c->vocab);
   a->logit_capacity = 1;
   m->frequencies = take_floats(m, 1, (size_t)c->rope_dim);
   bool acts = take_act(m, &a->normed, c->embed) && take_act(m, &a->attended, c->heads * c->head_dim) &&
               take_act(m, &a->hidden, c->ffn);
-  return acts && a->x && a->q && a->k && a->v && a->gate && a->up && a->rope && a->logits && m->frequencies;
+  return acts && a->x && a->q && a->k && a->v && a->rope && a->logits && m->frequencies;
 }
 
 static void free_activations(activations *a) {
-  float *plain[] = {a->x, a->q, a->k, a->v, a->gate, a->up, a->rope, a->scratch, a->logits};
+  float *plain[] = {a->x, a->q, a->k, a->v, a->rope, a->scratch, a->logits};
   for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) mem_free(plain[i]);
   free_act(&a->normed);
   free_act(&a->attended);
@@ -347,9 +344,7 @@ static void feed_forward(model *m, const layer_weights *w) {
   activations *a = &m->act;
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->ffn_norm);
-  const ops_linear jobs[] = {{&w->gate, a->gate, false}, {&w->up, a->up, false}};
-  d->table->linear(d, jobs, 2, &a->normed, m->row_count);
-  d->table->swiglu(d, a->gate, a->up, m->row_count, &a->hidden);
+  d->table->linear_swiglu(d, &w->gate, &w->up, &a->normed, m->row_count, &a->hidden);
   d->table->linear(d, &(ops_linear){&w->down, a->x, true}, 1, &a->hidden, m->row_count);
 }
 

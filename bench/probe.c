@@ -22,8 +22,7 @@ static void add_time(probe *p, probe_op op, uint64_t begin) {
 /* --- linears --- */
 
 static probe_op kind_of(const probe *p, int32_t job_count) {
-  if (job_count == 3) return PROBE_QKV;
-  if (job_count == 2) return PROBE_GATE_UP;
+  if (job_count > 1) return PROBE_QKV;
   return p->last == PROBE_QKV ? PROBE_OUTPUT : p->last == PROBE_GATE_UP ? PROBE_DOWN : PROBE_HEAD;
 }
 
@@ -56,6 +55,19 @@ static void on_linear(ops *o, const ops_linear *jobs, int32_t job_count, const o
   add_time(p, op, begin);
 }
 
+static void on_linear_swiglu(ops *o, const ops_weight *gate, const ops_weight *up, const ops_act *x,
+                             int32_t count, ops_act *y) {
+  probe *p = probe_of(o);
+  const ops_linear jobs[] = {{.w = gate}, {.w = up}};
+  if (p->mode == PROBE_SKIP) return;
+  if (p->mode == PROBE_KEEP) keep(p, jobs, 2, x, count)->swiglu = y;
+  p->last = PROBE_GATE_UP;
+  count_work(p, PROBE_GATE_UP, jobs, 2, count);
+  uint64_t begin = probe_clock_ns();
+  p->real->linear_swiglu(o, gate, up, x, count, y);
+  add_time(p, PROBE_GATE_UP, begin);
+}
+
 static void on_choose(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
                       int32_t *ids) {
   probe *p = probe_of(o);
@@ -76,7 +88,9 @@ static void on_choose(ops *o, const ops_weight *w, const ops_act *x, int32_t cou
 void probe_replay(probe *p) {
   for (int32_t i = 0; i < p->call_count; i++) {
     const probe_call *c = &p->calls[i];
-    if (c->choices)
+    if (c->swiglu)
+      p->real->linear_swiglu(p->device, c->jobs[0].w, c->jobs[1].w, &c->x, c->count, c->swiglu);
+    else if (c->choices)
       p->real->choose(p->device, c->jobs[0].w, &c->x, c->count, c->choices, c->ids);
     else
       p->real->linear(p->device, c->jobs, c->job_count, &c->x, c->count);
@@ -110,12 +124,8 @@ static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const op
 }
 
 static void on_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                         int32_t heads, const float *q, ops_act *y, float *scratch) {
-  PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, q, y, scratch))
-}
-
-static void on_swiglu(ops *o, const float *gate, const float *up, int32_t count, ops_act *y) {
-  PASS_ON(PROBE_SWIGLU, swiglu(o, gate, up, count, y))
+                         int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
+  PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, window, q, y, scratch))
 }
 
 static void on_argmax(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids) {
@@ -137,10 +147,10 @@ void probe_attach(probe *p, ops *device) {
   p->table.norm = on_norm;
   p->table.quantize = on_quantize;
   p->table.linear = on_linear;
+  p->table.linear_swiglu = on_linear_swiglu;
   p->table.choose = on_choose;
   p->table.rope_store = on_rope_store;
   p->table.attention = on_attention;
-  p->table.swiglu = on_swiglu;
   p->table.argmax = on_argmax;
   p->table.commit = on_commit;
   probe_reset(p, PROBE_TIME);

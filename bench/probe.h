@@ -4,8 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v (three) or
- * gate and up (two); one job is the layer's output or down, or the head. */
+/* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v; one job is the
+ * layer's output or down, or the head. */
 #define PROBE_LIST(X)                                                                                        \
   X(EMBED, "embed")                                                                                          \
   X(NORM, "norm")                                                                                            \
@@ -14,8 +14,7 @@
   X(ROPE, "rope, store")                                                                                     \
   X(ATTENTION, "attention")                                                                                  \
   X(OUTPUT, "linear output")                                                                                 \
-  X(GATE_UP, "linear gate, up")                                                                              \
-  X(SWIGLU, "swiglu")                                                                                        \
+  X(GATE_UP, "gate, up, swiglu")                                                                             \
   X(DOWN, "linear down")                                                                                     \
   X(HEAD, "head")                                                                                            \
   X(ARGMAX, "argmax")                                                                                        \
@@ -34,10 +33,12 @@ typedef enum {
   PROBE_SKIP  /* the linears do nothing */
 } probe_mode;
 
-typedef struct probe_call { /* choices: of `choose`, else NULL */
+typedef struct probe_call {
   ops_linear jobs[PROBE_JOBS_MAX];
   int32_t job_count, count;
   ops_act x;
+  ops_act *swiglu; /* what linear_swiglu writes, else NULL */
+  /* of `choose`, else NULL */
   const ops_choice *choices;
   int32_t *ids;
 } probe_call;

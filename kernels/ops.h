@@ -137,6 +137,9 @@ typedef struct ops_table {
   void (*quantize)(ops *o, ops_act *x, int32_t count);
   /* Several matrices over the same `count` rows of x. */
   void (*linear)(ops *o, const ops_linear *jobs, int32_t job_count, const ops_act *x, int32_t count);
+  /* y->f32 = silu(gate * x) * (up * x), elementwise, of `count` rows. */
+  void (*linear_swiglu)(ops *o, const ops_weight *gate, const ops_weight *up, const ops_act *x, int32_t count,
+                        ops_act *y);
   /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
   void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
                  int32_t *ids);
@@ -145,12 +148,11 @@ typedef struct ops_table {
    * is 0. */
   void (*rope_store)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                      int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v);
-  /* y->f32 [count][heads][head_dim]. scratch: attention_floats() floats. */
+  /* y->f32 [count][heads][head_dim]. A row at position p sees its keys of the logical positions (p - window, p], all of
+   * them where window is 0. scratch: attention_floats() floats. */
   void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                    int32_t heads, const float *q, ops_act *y, float *scratch);
+                    int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch);
   size_t (*attention_floats)(const ops *o, const ops_kv_shape *s, int32_t heads);
-  /* y->f32[i] = silu(gate[i]) * up[i]; all [count][y->columns]. */
-  void (*swiglu)(ops *o, const float *gate, const float *up, int32_t count, ops_act *y);
   /* ids[i] = index of the largest of x[i] [columns]; ties: the lowest; NaN is never the largest. */
   void (*argmax)(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids);
   /* Copies staging slots path[0..count) to committed rows length.., in all layers. */

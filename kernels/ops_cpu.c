@@ -43,7 +43,7 @@ static void run_rows(ops_cpu *c, int32_t rows, int64_t elements, pool_body *body
   }
 }
 
-/* --- embed, norm, quantize, swiglu, argmax: one row a chunk; who writes activations writes their int8 form --- */
+/* --- embed, norm, quantize, argmax: one row a chunk; who writes activations writes their int8 form --- */
 
 typedef struct embed_job {
   const ops_row *rows;
@@ -96,7 +96,6 @@ static void op_norm(ops *o, const float *x, const int32_t *index, int32_t count,
 typedef struct act_job {
   const cpu_kernels *k;
   ops_act *x;
-  const float *gate, *up;
 } act_job;
 
 static void quantize_row(void *context, int32_t i, int32_t thread) {
@@ -109,19 +108,6 @@ static void op_quantize(ops *o, ops_act *x, int32_t count) {
   if (!x->q8) return;
   act_job j = {.k = cpu_of(o)->kernels, .x = x};
   run_rows(cpu_of(o), count, (int64_t)count * x->columns, quantize_row, &j);
-}
-
-static void swiglu_row(void *context, int32_t i, int32_t thread) {
-  (void)thread;
-  const act_job *j = context;
-  size_t row = (size_t)i * (size_t)j->x->columns;
-  j->k->swiglu(j->x->f32 + row, j->gate + row, j->up + row, j->x->columns);
-  quantize_part(j->k, j->x, i, 0, j->x->columns);
-}
-
-static void op_swiglu(ops *o, const float *gate, const float *up, int32_t count, ops_act *y) {
-  act_job j = {.k = cpu_of(o)->kernels, .x = y, .gate = gate, .up = up};
-  run_rows(cpu_of(o), count, (int64_t)count * y->columns, swiglu_row, &j);
 }
 
 typedef struct argmax_job {
@@ -225,10 +211,72 @@ static void op_linear(ops *o, const ops_linear *jobs, int32_t job_count, const o
   pool_run(cpu_of(o)->pool, j.chunks, linear_chunk, &j);
 }
 
-/* --- choose: as linear, but a chunk's outputs stay in a panel until each row's winner has met them --- */
+/* --- what uses outputs while they are in the nearest cache: a panel, [group][row][OPS_GROUP] --- */
 
-#define CHOOSE_ROWS  128                            /* rows whose winners a thread has room for */
-#define PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP) /* little enough for a first-level cache */
+#define PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP)
+
+/* Outputs of groups [g, end) for rows [row, row + rows) of x. */
+static void fill_panel(const cpu_kernels *k, const ops_weight *w, const ops_act *x, int32_t g, int32_t end,
+                       int32_t row, int32_t rows, float *panel) {
+  cpu_linear *kernel = linear_kernel(k, x, w->type);
+  size_t bytes = cpu_group_bytes(w->type, w->columns);
+  const uint8_t *data = (const uint8_t *)w->data + (size_t)g * bytes;
+  for (; g < end; g++, data += bytes, panel += rows * OPS_GROUP) kernel(data, x, row, rows, panel);
+}
+
+/* --- linear_swiglu --- */
+
+#define GATED_GROUPS 2 /* of a block of OPS_BLOCK outputs, which one chunk makes */
+
+typedef struct gated_job {
+  const cpu_kernels *k;
+  const ops_weight *gate, *up;
+  const ops_act *x;
+  ops_act *y;
+  int32_t count, chunks;
+} gated_job;
+
+static void gated_panel(const gated_job *j, int32_t g, int32_t end, int32_t row, int32_t rows) {
+  _Alignas(64) float gate[PANEL_FLOATS], up[PANEL_FLOATS];
+  fill_panel(j->k, j->gate, j->x, g, end, row, rows, gate);
+  fill_panel(j->k, j->up, j->x, g, end, row, rows, up);
+  j->k->swiglu(gate, gate, up, (end - g) * rows * OPS_GROUP);
+  ops_linear whole = {.w = j->gate, .y = j->y->f32};
+  for (int32_t i = g; i < end; i++) put_outputs(&whole, i, row, rows, gate + (i - g) * rows * OPS_GROUP);
+  int32_t first = g * OPS_GROUP, n = min_i32(end * OPS_GROUP, j->y->columns) - first;
+  for (int32_t t = 0; t < rows; t++) quantize_part(j->k, j->y, row + t, first, n);
+}
+
+static void gated_chunk(void *context, int32_t chunk, int32_t thread) {
+  (void)thread;
+  const gated_job *j = context;
+  int32_t groups = group_count(j->gate), blocks = (groups + GATED_GROUPS - 1) / GATED_GROUPS;
+  int32_t tiles = tile_count(j->k, j->count);
+  int32_t g = (int32_t)((int64_t)chunk * blocks / j->chunks) * GATED_GROUPS;
+  int32_t end = min_i32((int32_t)((int64_t)(chunk + 1) * blocks / j->chunks) * GATED_GROUPS, groups);
+  int32_t step = PANEL_FLOATS / (tile_begin(j->count, tiles, 1) * OPS_GROUP); /* the first tile is the largest */
+  step -= step % GATED_GROUPS;
+  for (; g < end; g += step) {
+    for (int32_t i = 0; i < tiles; i++) {
+      int32_t row = tile_begin(j->count, tiles, i);
+      gated_panel(j, g, min_i32(g + step, end), row, tile_begin(j->count, tiles, i + 1) - row);
+    }
+  }
+}
+
+static void op_linear_swiglu(ops *o, const ops_weight *gate, const ops_weight *up, const ops_act *x,
+                             int32_t count, ops_act *y) {
+  assert(gate->columns == x->columns && up->columns == x->columns);
+  assert(gate->rows == y->columns && up->rows == y->columns);
+  gated_job j = {cpu_of(o)->kernels, gate, up, x, y, count, 1};
+  int32_t blocks = (group_count(gate) + GATED_GROUPS - 1) / GATED_GROUPS;
+  if (o->threads > 1) j.chunks = min_i32(blocks, o->threads * LINEAR_CHUNKS_A_THREAD);
+  pool_run(cpu_of(o)->pool, j.chunks, gated_chunk, &j);
+}
+
+/* --- choose: a panel's outputs meet each row's winner --- */
+
+#define CHOOSE_ROWS 128 /* rows whose winners a thread has room for */
 
 typedef struct choose_job {
   const cpu_kernels *k;
@@ -243,13 +291,8 @@ typedef struct choose_job {
 static void choose_panel(const choose_job *j, int32_t g, int32_t end, int32_t row, int32_t rows,
                          cpu_winner *winners) {
   _Alignas(64) float panel[PANEL_FLOATS];
-  cpu_linear *kernel = linear_kernel(j->k, j->x, j->w->type);
-  size_t bytes = cpu_group_bytes(j->w->type, j->w->columns);
-  const uint8_t *data = (const uint8_t *)j->w->data + (size_t)g * bytes;
-  int32_t stride = rows * OPS_GROUP, first = g * OPS_GROUP;
-  for (float *out = panel; g < end; g++, data += bytes, out += stride)
-    kernel(data, j->x, j->first + row, rows, out);
-  int32_t n = min_i32(end * OPS_GROUP, j->w->rows) - first;
+  int32_t stride = rows * OPS_GROUP, first = g * OPS_GROUP, n = min_i32(end * OPS_GROUP, j->w->rows) - first;
+  fill_panel(j->k, j->w, j->x, g, end, j->first + row, rows, panel);
   for (int32_t t = 0; t < rows; t++)
     j->k->challenge(panel + t * OPS_GROUP, stride, first, n, &j->choices[row + t], &winners[row + t]);
 }
@@ -388,7 +431,7 @@ static void op_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const op
 typedef struct attention_job {
   const cpu_kernels *k;
   const ops_kv_shape *s;
-  int32_t layer, heads, stride;
+  int32_t layer, heads, stride, window;
   int32_t rows_each, count, threads; /* rows of a chunk, of all */
   const ops_row *rows;
   const float *q;
@@ -438,6 +481,7 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .scores = j->scratch + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
       .stride = j->stride,
       .stage = s->stage,
+      .window = j->window,
   };
   if (kv->stage_keys) {
     a.stage_keys = area_at(s, kv->stage_keys, s->stage, j->layer, head);
@@ -474,13 +518,14 @@ static int32_t rows_together(const ops_kv_shape *s, int32_t count, int32_t heads
 }
 
 static void op_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                         int32_t heads, const float *q, ops_act *y, float *scratch) {
+                         int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
   attention_job j = {
       .k = cpu_of(o)->kernels,
       .s = s,
       .layer = layer,
       .heads = heads,
       .stride = cpu_score_stride(s),
+      .window = window,
       .rows_each = rows_together(s, count, heads, o->threads),
       .count = count,
       .threads = o->threads,
@@ -618,7 +663,7 @@ static void op_close(ops *o) {
   {                                                                                                          \
     .name = isa, .layout = CPU_LAYOUT, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = op_embed, .norm = op_norm,     \
     .quantize = op_quantize, .linear = op_linear, .choose = op_choose, .rope_store = op_rope_store, .attention = op_attention,    \
-    .attention_floats = op_attention_floats, .swiglu = op_swiglu, .argmax = op_argmax, .commit = op_commit,  \
+    .attention_floats = op_attention_floats, .linear_swiglu = op_linear_swiglu, .argmax = op_argmax, .commit = op_commit,  \
     .parallel = op_parallel, .variant = op_variant, .sync = op_sync, .close = op_close                       \
   }
 

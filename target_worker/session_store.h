@@ -24,6 +24,7 @@ typedef struct session_draft {
   tree_ids ids;
   int32_t base_named;      /* newest base of its NODES */
   int32_t done_base;       /* base of its last done mark, 0: none */
+  int32_t told;            /* length of C that it has been sent */
   uint64_t reset_sent_us, tokens_sent_us;
   bool waiting_first;      /* no useful node yet since the last TOKENS went out */
 } session_draft;

@@ -90,8 +90,8 @@ static void send_state(step *c, peer_id to, msg_type type, const session *s, con
   actions_send(c->out, to, &m);
 }
 
-/* TOKENS from `base` to the end of C, or as many as one message holds. */
-static void send_tokens(step *c, peer_id to, const session *s, int32_t base) {
+/* TOKENS from `base` to the end of C, or as many as one message holds. Returns where they end. */
+static int32_t send_tokens(step *c, peer_id to, const session *s, int32_t base) {
   int32_t count = s->committed.length - base;
   if (count > WIRE_BURST_MAX) count = WIRE_BURST_MAX;
   msg m = message_to(c, to, MSG_TOKENS, s);
@@ -100,16 +100,15 @@ static void send_tokens(step *c, peer_id to, const session *s, int32_t base) {
   m.u.tokens.token_count = count;
   m.u.tokens.hash = s->committed.hashes[base + count];
   actions_send(c->out, to, &m);
+  return base + count;
 }
 
 static void tokens_to_orchestrator(step *c, session *s, int32_t base) {
-  int32_t end = base + WIRE_BURST_MAX;
-  if (end > s->committed.length) end = s->committed.length;
+  int32_t end = send_tokens(c, s->orchestrator, s, base);
   if (end > s->told) s->told = end;
   s->resent_us = c->now;
   s->tell_after_us = c->now + TARGET_TELL_US;
   s->tell_until_us = c->now + 2 * TARGET_TELL_US;
-  send_tokens(c, s->orchestrator, s, base);
 }
 
 /* All that it has not been told yet. */
@@ -120,7 +119,12 @@ static void tell_orchestrator(step *c, session *s) {
 static void tokens_to_draft(step *c, session *s, session_draft *d, int32_t base) {
   d->tokens_sent_us = c->now;
   d->waiting_first = true;
-  send_tokens(c, d->peer, s, base);
+  d->told = send_tokens(c, d->peer, s, base);
+}
+
+static void tell_drafts(step *c, session *s) {
+  for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++)
+    while (d->peer && d->told < s->committed.length) tokens_to_draft(c, s, d, d->told);
 }
 
 /* Why speculation is off at the end, or NULL. */
@@ -397,6 +401,7 @@ static void on_attach(step *c, peer_id from, session *s, const msg *m) {
     return;
   }
   d->tokens_sent_us = c->now;
+  d->told = s->committed.length;
   msg answer = message_to(c, from, MSG_ATTACHED, s);
   answer.u.state.length = s->committed.length;
   answer.u.state.hash = prefix_hash(&s->committed);
@@ -593,9 +598,10 @@ static void verified(step *c, session *s, const engine_result *r) {
     tree_ids *maps[SESSION_DRAFTS_MAX];
     tree_commit(&s->live, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
   }
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    if (s->drafts[i].peer) tokens_to_draft(c, s, &s->drafts[i], base);
-  if (c->now >= s->tell_after_us) tell_orchestrator(c, s);
+  /* While nobody wants their nodes, drafts are woken no oftener than the orchestrator. */
+  bool due = c->now >= s->tell_after_us;
+  if (due || s->options.lockstep || !s->pay.off) tell_drafts(c, s);
+  if (due) tell_orchestrator(c, s);
   s->ready_us = c->now;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
   bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
@@ -735,7 +741,10 @@ static void session_tick(step *c, session *s) {
     tokens_to_orchestrator(c, s, s->acked);
   if (c->now >= s->tell_until_us) {
     s->tell_until_us = MACHINE_NEVER;
-    if (s->state == SESSION_RUNNING) tell_orchestrator(c, s);
+    if (s->state == SESSION_RUNNING) {
+      tell_drafts(c, s);
+      tell_orchestrator(c, s);
+    }
   }
   if (s->state == SESSION_FINISHED && c->now - s->done_sent_us >= TARGET_REPEAT_US) send_done(c, s);
 }

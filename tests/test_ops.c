@@ -443,7 +443,8 @@ static void check_quantised_values(const ops_act *x, int32_t first, int32_t last
       assert_near(x->q8[k] * scale, (double)x->f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
     }
     assert_int_equal(x->total[b], total);
-    assert_near((double)x->sum[b], (double)x->scale[b] * total, 1e-4, "sum of a block");
+    double sum = (double)x->scale[b] * total;
+    assert_near((double)x->sum[b], sum, fabs(sum) * 1e-6 + 1e-35, "sum of a block");
   }
 }
 
@@ -472,25 +473,56 @@ static void quantize_agrees(void **state) {
   for (int32_t i = 0; i < device_count; i++) free_act(&x[i]);
 }
 
-static void swiglu_agrees(void **state) {
-  (void)state;
-  enum { ROWS = 12, COLUMNS = 1541 };
-  float *gate = random_floats(ROWS * COLUMNS), *up = random_floats(ROWS * COLUMNS);
-  for (int i = 0; i < 400; i++) gate[i] = (float)(i - 200); /* beyond what exp holds, both ways */
-  ops_act y[DEVICES_MAX];
+/* y of device 0, by what its linears say of gate and up. */
+static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_act *x, int32_t rows, const ops_act *y) {
+  size_t floats = (size_t)rows * (size_t)gate->rows;
+  ops_weight wg = pack_matrix(devices[0], gate), wu = pack_matrix(devices[0], up);
+  float *g = malloc(floats * sizeof *g), *u = malloc(floats * sizeof *u), widest = 0;
+  const ops_linear jobs[] = {{.w = &wg, .y = g}, {.w = &wu, .y = u}};
+  devices[0]->table->linear(devices[0], jobs, 2, x, rows);
+  for (size_t i = 0; i < floats; i++) {
+    double z = (double)g[i], expected = z / (1 + exp(-z)) * (double)u[i];
+    widest = fmaxf(widest, fabsf(g[i]));
+    double lost = fabs(z * (double)u[i]) * 2e-38; /* exp ends near 1e38 */
+    assert_near((double)y->f32[i], expected, fabs(expected) * 1e-6 + lost + 1e-35, "linear_swiglu");
+  }
+  assert_true(widest > 90); /* beyond what exp holds */
+  free(g);
+  free(u);
+  free_weight(&wg);
+  free_weight(&wu);
+}
+
+static void check_linear_swiglu(ops_type type, int32_t rows, int32_t outputs, int32_t columns) {
+  matrix gate = make_matrix(type, outputs, columns), up = make_matrix(type, outputs, columns);
+  size_t floats = (size_t)rows * (size_t)outputs;
+  ops_act x = make_act(rows, columns, true), y[DEVICES_MAX];
+  for (int32_t k = 0; k < columns; k++) x.f32[k] *= 1000;
+  devices[0]->table->quantize(devices[0], &x, rows);
   for (int32_t i = 0; i < device_count; i++) {
-    y[i] = make_act(ROWS, COLUMNS, false);
-    devices[i]->table->swiglu(devices[i], gate, up, ROWS, &y[i]);
+    ops_weight wg = pack_matrix(devices[i], &gate), wu = pack_matrix(devices[i], &up);
+    y[i] = make_act(rows, outputs, true);
+    devices[i]->table->linear_swiglu(devices[i], &wg, &wu, &x, rows, &y[i]);
+    assert_same(i, y[i].f32, y[0].f32, floats * sizeof(float), "linear_swiglu");
+    if (y[i].q8) assert_same(i, y[i].q8, y[0].q8, floats, "linear_swiglu, int8 form");
+    if (y[i].q8) assert_same(i, y[i].scale, y[0].scale, floats / OPS_BLOCK * sizeof(float), "linear_swiglu, scales");
+    free_weight(&wg);
+    free_weight(&wu);
   }
-  for (int i = 0; i < ROWS * COLUMNS; i++) {
-    double g = (double)gate[i], expected = g / (1 + exp(-g)) * (double)up[i];
-    assert_near((double)y[0].f32[i], expected, fabs(expected) * 1e-6 + 1e-35, "swiglu");
-  }
-  for (int32_t i = 1; i < device_count; i++)
-    assert_same(i, y[i].f32, y[0].f32, ROWS * COLUMNS * sizeof *gate, "swiglu");
+  check_swiglu_values(&gate, &up, &x, rows, &y[0]);
+  if (y[0].q8) check_quantised_values(&y[0], 0, (int32_t)(floats / OPS_BLOCK));
   for (int32_t i = 0; i < device_count; i++) free_act(&y[i]);
-  free(gate);
-  free(up);
+  free_act(&x);
+  free_matrix(&gate);
+  free_matrix(&up);
+}
+
+static void linear_swiglu_agrees(void **state) {
+  (void)state;
+  check_linear_swiglu(OPS_F32, 12, 541, 37);    /* outputs that fill no group */
+  check_linear_swiglu(OPS_Q4_1, 1, 4128, 64);   /* several panels of one row */
+  check_linear_swiglu(OPS_Q4_1, 37, 352, 96);   /* several tiles */
+  check_linear_swiglu(OPS_F16, 16, 288, 32);
 }
 
 static void argmax_agrees(void **state) {
@@ -586,6 +618,7 @@ typedef struct attention_case {
   ops_kv_type type;
   int32_t heads, kv_heads, head_dim, rope_dim, committed, staged;
   bool norms;
+  int32_t window;
 } attention_case;
 
 enum { A_LAYERS = 2, A_CONTEXT = 96, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
@@ -669,7 +702,7 @@ static void attend_last(ops *o, const attention_case *c, const rows_data *d, int
   }
   ops_act out = {.columns = q_row, .f32 = y};
   float *scratch = malloc(o->table->attention_floats(o, &k.shape, c->heads) * sizeof *scratch);
-  o->table->attention(o, &k.shape, 1, &row, 1, c->heads, q, &out, scratch);
+  o->table->attention(o, &k.shape, 1, &row, 1, c->heads, c->window, q, &out, scratch);
   free(scratch);
   free(q);
   free_cache(&k);
@@ -706,14 +739,15 @@ static void check_attention_values(const attention_case *c, const rows_data *d, 
   for (int32_t head = 0; head < c->heads; head++) {
     double score[A_KEYS], sum = 0, largest = -INFINITY;
     int32_t kv_head = head / (c->heads / c->kv_heads);
-    for (int32_t p = 0; p < n; p++) {
+    int32_t first = c->window && n > c->window ? n - c->window : 0;
+    for (int32_t p = first; p < n; p++) {
       score[p] = naive_score(c, d, n, head, p);
       if (score[p] > largest) largest = score[p];
     }
-    for (int32_t p = 0; p < n; p++) sum += score[p] = exp(score[p] - largest);
+    for (int32_t p = first; p < n; p++) sum += score[p] = exp(score[p] - largest);
     for (int32_t i = 0; i < c->head_dim; i++) {
       double expected = 0;
-      for (int32_t p = 0; p < n; p++) {
+      for (int32_t p = first; p < n; p++) {
         expected += score[p] / sum * (double)d->v[(p * c->kv_heads + kv_head) * c->head_dim + i];
       }
       assert_near((double)y[head * c->head_dim + i], expected, bound, "attention");
@@ -766,9 +800,9 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
   o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, &rotary, q, d.k + c->committed * kv_row,
                        d.v + c->committed * kv_row);
   ops_act out = {.columns = q_row, .f32 = together}, one = {.columns = q_row, .f32 = alone};
-  o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, q, &out, scratch);
+  o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, c->window, q, &out, scratch);
   for (int32_t i = 0; i < B_ROWS; i++) {
-    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, q + i * q_row, &one, scratch);
+    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, c->window, q + i * q_row, &one, scratch);
     if (memcmp(alone, together + i * q_row, (size_t)q_row * 4) != 0)
       fail_msg("attention on %s: row %d of a batch gives other bits than alone", o->table->name, i);
   }
@@ -782,9 +816,11 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
 static void rows_attend_together(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0, false}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0, false},
-      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0, false}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0, false},
-      {OPS_KV_F16, 4, 2, 32, 32, 40, 0, true},
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0, false, 0}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0, false, 0},
+      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 0}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0, false, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0, false, 0},
+      {OPS_KV_F16, 4, 2, 32, 32, 40, 0, true, 0},
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 7}, {OPS_KV_F32, 4, 2, 32, 32, 40, 0, false, 33},
+      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 3}, {OPS_KV_F16, 8, 2, 64, 64, 45, 0, false, 2},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
     for (int32_t i = 0; i < device_count; i++) {
@@ -819,12 +855,17 @@ static void check_attention(const attention_case *c) {
 static void attention_agrees(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20, false},
-      {OPS_KV_F16, 4, 4, 32, 32, 16, 3, false},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9, false},
-      {OPS_KV_F16, 2, 1, 80, 80, 0, 1, false},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30, false},
-      {OPS_KV_F16, 6, 2, 12, 12, 33, 5, false},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5, false},
-      {OPS_KV_F16, 3, 1, 40, 40, 15, 1, false},
-      {OPS_KV_F16, 4, 2, 64, 64, 45, 9, true},   {OPS_KV_F32, 2, 1, 36, 20, 30, 7, true},
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20, false, 0},
+      {OPS_KV_F16, 4, 4, 32, 32, 16, 3, false, 0},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9, false, 0},
+      {OPS_KV_F16, 2, 1, 80, 80, 0, 1, false, 0},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30, false, 0},
+      {OPS_KV_F16, 6, 2, 12, 12, 33, 5, false, 0},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5, false, 0},
+      {OPS_KV_F16, 3, 1, 40, 40, 15, 1, false, 0},
+      {OPS_KV_F16, 4, 2, 64, 64, 45, 9, true, 0},   {OPS_KV_F32, 2, 1, 36, 20, 30, 7, true, 0},
+      /* windows: of one key, within a tile, at a tile's edges, inside the staged part, longer than all */
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 1},  {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 5},
+      {OPS_KV_F32, 8, 1, 16, 16, 60, 30, true, 16},  {OPS_KV_F16, 4, 2, 32, 32, 47, 33, false, 32},
+      {OPS_KV_F16, 4, 2, 32, 32, 48, 33, false, 33}, {OPS_KV_F32, 6, 2, 12, 12, 33, 40, false, 21},
+      {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 59}, {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 61},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attention(&cases[i]);
 }
@@ -832,7 +873,7 @@ static void attention_agrees(void **state) {
 /* Rows stored straight and rows stored to staging and then committed: the same cache, on every device. */
 static void commit_moves_rows(void **state) {
   (void)state;
-  const attention_case c = {OPS_KV_F16, 2, 2, 24, 24, 0, 0, false};
+  const attention_case c = {OPS_KV_F16, 2, 2, 24, 24, 0, 0, false, 0};
   rows_data d = make_rows(&c);
   const int32_t path[] = {7, 3, 40, 0, 1, 2, 9, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 47};
   enum { COUNT = 20, FIRST = 13, KV_ROW = 48 };
@@ -893,7 +934,7 @@ int main(void) {
       cmocka_unit_test(embed_reads_rows_and_counts),
       cmocka_unit_test(norm_agrees),
       cmocka_unit_test(quantize_agrees),
-      cmocka_unit_test(swiglu_agrees),
+      cmocka_unit_test(linear_swiglu_agrees),
       cmocka_unit_test(argmax_agrees),
       cmocka_unit_test(halves_convert),
       cmocka_unit_test(exp_is_accurate),

@@ -964,6 +964,43 @@ static void test_tokens_are_told_together(void **state) {
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
 }
 
+/* A draft whose nodes nobody wants is not woken for each token; when they are wanted again it hears at once. */
+static void test_drafts_are_told_together_while_off(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  attach(w, DRAFT);
+  play_slowly(w, 1);
+  session *s = held(w, S);
+  s->pay.off = true;
+  s->pay.retry_after = 1000;
+  int32_t from = s->committed.length;
+  rig_clear(&w->r);
+  while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+    assert_int_equal(play(w, 1), 1);
+  }
+  assert_true(s->committed.length > from + 1);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, s->committed.length);
+
+  rig_clear(&w->r);
+  from = s->committed.length;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+  s->pay.retry_after = 1;
+  assert_int_equal(play(w, 1), 1);
+  assert_false(s->pay.off);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 2);
+
+  s->pay.off = true;
+  s->pay.retry_after = 1000;
+  rig_clear(&w->r);
+  from = s->committed.length;
+  assert_int_equal(play(w, 1), 1);
+  w->holds = true; /* no round follows soon */
+  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 1);
+}
+
 /* An empty done mark lets it step at once; the round counts against waiting, and the next verify owes the time. */
 static void test_waiting_in_vain(void **state) {
   world *w = *state;
@@ -2062,6 +2099,7 @@ int main(void) {
       CASE(test_ack_of_an_unknown_session),
       CASE(test_acks_do_not_go_back),
       CASE(test_tokens_are_told_together),
+      CASE(test_drafts_are_told_together_while_off),
       CASE(test_tokens_before_the_end),
       CASE(test_tokens_before_a_desync),
       CASE(test_waiting_in_vain),

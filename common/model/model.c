@@ -16,7 +16,6 @@ typedef struct activations {
   ops_act normed;   /* [R][embed] */
   float *q, *k, *v; /* [R][heads * head_dim], [R][kv_heads * head_dim] twice */
   ops_act attended; /* [R][heads * head_dim] */
-  float *gate, *up; /* [R][ffn] */
   ops_act hidden;   /* [R][ffn] */
   float *rope;      /* [R][2][rope_dim] */
   float *scratch;   /* attention_floats of the largest cache seen */
@@ -82,18 +81,16 @@ static bool take_activations(model *m) {
   a->q = take_floats(m, MODEL_ROWS_MAX, q);
   a->k = take_floats(m, MODEL_ROWS_MAX, kv);
   a->v = take_floats(m, MODEL_ROWS_MAX, kv);
-  a->gate = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
-  a->up = take_floats(m, MODEL_ROWS_MAX, (size_t)c->ffn);
   a->rope = take_floats(m, MODEL_ROWS_MAX, 2 * (size_t)c->rope_dim);
   a->logits = take_floats(m, 1, (size_t)c->vocab);
   a->logit_capacity = 1;
   bool acts = take_act(m, &a->normed, c->embed) && take_act(m, &a->attended, c->heads * c->head_dim) &&
               take_act(m, &a->hidden, c->ffn);
-  return acts && a->x && a->q && a->k && a->v && a->gate && a->up && a->rope && a->logits;
+  return acts && a->x && a->q && a->k && a->v && a->rope && a->logits;
 }
 
 static void free_activations(activations *a) {
-  float *plain[] = {a->x, a->q, a->k, a->v, a->gate, a->up, a->rope, a->scratch, a->logits};
+  float *plain[] = {a->x, a->q, a->k, a->v, a->rope, a->scratch, a->logits};
   for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) mem_free(plain[i]);
   free_act(&a->normed);
   free_act(&a->attended);
@@ -341,7 +338,8 @@ static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s
 static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
   activations *a = &m->act;
   ops *d = m->device;
-  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, a->q, &a->attended, a->scratch);
+  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q, &a->attended,
+                      a->scratch);
   d->table->linear(d, &(ops_linear){&w->output, a->x, true, w->output_bias}, 1, &a->attended, m->row_count);
 }
 
@@ -349,9 +347,7 @@ static void feed_forward(model *m, const layer_weights *w) {
   activations *a = &m->act;
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->ffn_norm);
-  const ops_linear jobs[] = {{.w = &w->gate, .y = a->gate}, {.w = &w->up, .y = a->up}};
-  d->table->linear(d, jobs, 2, &a->normed, m->row_count);
-  d->table->swiglu(d, a->gate, a->up, m->row_count, &a->hidden);
+  d->table->linear_swiglu(d, &w->gate, &w->up, &a->normed, m->row_count, &a->hidden);
   d->table->linear(d, &(ops_linear){.w = &w->down, .y = a->x, .add = true}, 1, &a->hidden, m->row_count);
 }
 

@@ -67,7 +67,7 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
 #define PAY_CALIBRATE_AFTER 2   /* verifies without knowing plain's cost */
 #define PAY_CALIBRATE_EVERY 512 /* verifies after which plain's cost is measured anew */
 #define PAY_WORSE           1.03
-#define PAY_LOSS_FIRST      3.0 /* plain steps that the first window may lose */
+#define PAY_LOSS_FIRST      2.0 /* plain steps that the first window may lose */
 #define PAY_LOSS_RETRY      1.5
 #define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
 

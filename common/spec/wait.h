@@ -58,7 +58,7 @@ typedef struct pay_state {                      /* all zero at the start */
 /* One forward ended: `tokens` (>= 1) tokens in `us`, with `nodes` tree rows beside the root. `us` should
  * include what was waited for the nodes. Returns true when `off` changed.
  *
- * Off: within the first PAY_WINDOW verifies as soon as they have lost more than 3 plain steps (1.5 in a later
+ * Off: within the first PAY_WINDOW verifies as soon as they have lost more than 2 plain steps (1.5 in a later
  * try), after that when a token costs over 3 % more than plainly. Tried again after PAY_RETRY_FIRST plain
  * steps, then twice as many, to PAY_RETRY_MAX; four good windows set that back. */
 bool pay_record(pay_state *p, int32_t nodes, int32_t tokens, double us);

@@ -13,11 +13,12 @@
  *   acc = fma(m, sum_dx, acc)
  * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32 (Q4_0: d * (nibble - 8),
  *   Q4_1: fma(d, nibble, m))
+ * - a bias is one addition, after the sum and what it is added to
  * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
  *   ((0+4)+(2+6))+((1+5)+(3+7))
  * - attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
  *   by logical position; values acc = fma(e, v, acc) by logical position ascending; at last
- *   acc * (1 / sum)
+ *   acc * (1 / sum). With a window the keys before it are left out, not moved.
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once

@@ -16,18 +16,18 @@ struct engine {
   engine_options options;
   sampler *sampler;
   int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
-  ring *jobs, *results;
+  ring *batches; /* room for one */
   pthread_t thread;
   bool started;
-  uint32_t under_way; /* the submitting thread's */
   _Atomic bool stopping;
 
   /* The engine thread's. */
-  engine_job job;
-  engine_result result;
+  engine_batch batch;
+  engine_results results;
   engine_counters counters;
   uint64_t decodes, trees; /* VERIFY jobs, those with nodes: what the faults count */
-  uint64_t forwarded_us;   /* when the last job's forward ended, if it was a VERIFY that succeeded; else 0 */
+  bool at_once;            /* the batch in hand */
+  uint64_t forwarded_us;   /* when the last forward ended, if it was of one VERIFY that succeeded; else 0 */
   int32_t forwarded_slot;
 };
 
@@ -65,34 +65,39 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
   return rc;
 }
 
-/* Behind the machine's back: it will find fewer rows than it believes in. */
-static void fault_before(engine *g, const engine_job *job, int32_t seq) {
-  const engine_fault *f = &g->options.fault;
-  if (job->kind != ENGINE_VERIFY) return;
-  g->decodes++;
-  if (job->count > 1) g->trees++;
-  if (f->kind != ENGINE_FAULT_KV_ROLLBACK || g->decodes != f->after) return;
-  int32_t length = kv_length(g->options.kv, seq);
-  kv_rollback(g->options.kv, seq, f->rows < length ? length - f->rows : 0);
-}
-
-static bool fault_in_tree(const engine *g, engine_fault_kind kind) {
-  return g->options.fault.kind == kind && g->trees == g->options.fault.after;
-}
-
-/* --- one job --- */
+/* --- a job --- */
 
 /* A job's surroundings. */
 typedef struct work {
   engine *g;
   const engine_job *job;
   engine_result *r;
-  int32_t seq;
+  int32_t seq, segment;  /* of the cache; of the forward */
+  bool faulty;           /* its forward is to fail: a test's wish */
+  bool wrong;            /* its first token is to be another one */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if a next round can follow it at once */
   model_sampling sampling;
   bool choosing;                        /* the forward chooses the tokens itself, by `sampling` */
   int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the rows walked, without the root: the end of the history */
 } work;
+
+/* Rows vanish behind the machine's back: it will find fewer than it believes in. */
+static void drop_rows(engine *g, int32_t seq, int32_t rows) {
+  int32_t length = kv_length(g->options.kv, seq);
+  kv_rollback(g->options.kv, seq, rows < length ? length - rows : 0);
+}
+
+static void fault_before(work *w) {
+  engine *g = w->g;
+  const engine_fault *f = &g->options.fault;
+  if (w->job->kind != ENGINE_VERIFY) return;
+  bool tree = w->job->count > 1, decode_due = ++g->decodes == f->after;
+  if (tree) g->trees++;
+  bool tree_due = tree && g->trees == f->after;
+  if (decode_due && f->kind == ENGINE_FAULT_KV_ROLLBACK) drop_rows(g, w->seq, f->rows);
+  w->faulty = tree_due && f->kind == ENGINE_FAULT_VERIFY_ERROR;
+  w->wrong = tree_due && f->kind == ENGINE_FAULT_WRONG_TOKEN;
+}
 
 /* A forward keeps no logits where nobody but itself has to see them. */
 static void set_choosing(work *w) {
@@ -110,11 +115,11 @@ static const model_sampling *sampling_of(const work *w) {
 static int32_t pick(const work *w, int32_t row, int32_t depth) {
   const engine_job *job = w->job;
   if (w->choosing) {
-    int32_t token = model_choice(w->g->options.model, 0, row);
+    int32_t token = model_choice(w->g->options.model, w->segment, row);
     assert(token >= 0);
     return token;
   }
-  const float *logits = model_logits(w->g->options.model, 0, row);
+  const float *logits = model_logits(w->g->options.model, w->segment, row);
   assert(logits);
   sampler_row history = {0};
   if (job->history) {
@@ -145,64 +150,19 @@ static void fail(work *w, int rc) {
   w->r->code = ERR_INTERNAL;
 }
 
-static int forward(const work *w, const model_segment *s) {
-  return model_forward(w->g->options.model, w->g->options.kv, s, 1);
-}
+/* --- accepting, after a forward --- */
 
-static int append_one(const work *w, int32_t token) {
-  return forward(
-      w, &(model_segment){
-             .seq = w->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(w)});
-}
-
-static void prefill(work *w) {
-  uint64_t start = clock_us();
-  int rc = forward(w, &(model_segment){.seq = w->seq,
-                                       .kind = MODEL_APPEND,
-                                       .count = w->job->count,
-                                       .tokens = w->job->tokens,
-                                       .no_logits = true});
-  w->r->forward_us = clock_us() - start;
-  w->g->counters.prefills++;
-  if (rc != ERR_OK) fail(w, rc);
-}
-
-/* Without nodes nothing of speculation is touched: the row goes straight into the tail. */
-static void decode(work *w) {
-  uint64_t start = clock_us();
-  int rc = append_one(w, w->job->tokens[0]);
-  uint64_t end = clock_us();
-  w->r->forward_us = end - start;
-  if (rc != ERR_OK) {
-    fail(w, rc);
-    return;
-  }
-  w->forwarded_us = end;
-  w->r->sampled[0] = pick(w, 0, 0);
-  w->r->sampled_count = 1;
-  w->r->accept_us = clock_us() - end;
-}
-
-static void note_gap(const work *w) {
-  engine *g = w->g;
-  if (!g->forwarded_us || !w->job->at_once || w->job->slot != g->forwarded_slot) return;
-  uint64_t us = clock_us() - g->forwarded_us;
-  g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
-}
-
-static int forward_tree(const work *w) {
-  const engine_job *job = w->job;
-  if (fault_in_tree(w->g, ENGINE_FAULT_VERIFY_ERROR)) return ERR_INTERNAL;
-  int rc = kv_stage(w->g->options.kv, w->seq, job->parents, job->count);
-  if (rc != ERR_OK) return rc;
-  note_gap(w);
-  return forward(w, &(model_segment){.seq = w->seq,
-                                     .kind = MODEL_TREE,
-                                     .count = job->count,
-                                     .tokens = job->tokens,
-                                     .parents = job->parents,
-                                     .all_logits = true,
-                                     .sampling = sampling_of(w)});
+/* One more row of a round that is decoded again. */
+static int append_one(work *w, int32_t token) {
+  const engine_options *o = &w->g->options;
+  w->segment = 0;
+  return model_forward(o->model, o->kv,
+                       &(model_segment){.seq = w->seq,
+                                        .kind = MODEL_APPEND,
+                                        .count = 1,
+                                        .tokens = &token,
+                                        .sampling = sampling_of(w)},
+                       1);
 }
 
 /* Decodes the round once more, one token after the other. Where they differ, the plain ones are right. */
@@ -227,23 +187,14 @@ static void selfcheck(work *w) {
   }
 }
 
-static void verify(work *w) {
+static void accept_tree(work *w, uint64_t forwarded) {
   const engine_job *job = w->job;
   int32_t path[ENGINE_ROWS_MAX];
-  uint64_t start = clock_us();
-  int rc = forward_tree(w);
-  uint64_t forwarded = clock_us();
-  w->r->forward_us = forwarded - start;
-  if (rc != ERR_OK) {
-    fail(w, rc);
-    return;
-  }
   int32_t walked = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                job->sampled_max, pick_on_walk, w, path, w->r->sampled);
   uint64_t accepted = clock_us();
-  w->forwarded_us = forwarded;
-  rc = kv_commit_late(w->g->options.kv, w->seq, path,
-                      walked); /* the next forward copies: nothing lies before it */
+  int rc = kv_commit_late(w->g->options.kv, w->seq, path,
+                          walked); /* the next forward copies: nothing lies before it */
   w->r->accept_us = accepted - forwarded;
   w->r->commit_us = clock_us() - accepted;
   if (rc != ERR_OK) {
@@ -251,8 +202,64 @@ static void verify(work *w) {
     return;
   }
   w->r->sampled_count = walked;
-  if (fault_in_tree(w->g, ENGINE_FAULT_WRONG_TOKEN)) w->r->sampled[0] = w->r->sampled[0] == 0;
-  if (job->selfcheck) selfcheck(w);
+  if (w->wrong) w->r->sampled[0] = w->r->sampled[0] == 0;
+}
+
+/* `forwarded`: when the forward ended, or the job before this one had accepted. */
+static void accept(work *w, uint64_t forwarded) {
+  if (w->job->kind == ENGINE_PREFILL) return;
+  w->forwarded_us = forwarded;
+  if (w->job->count > 1) {
+    accept_tree(w, forwarded);
+    return;
+  }
+  w->r->sampled[0] = pick(w, 0, 0);
+  w->r->sampled_count = 1;
+  w->r->accept_us = clock_us() - forwarded;
+}
+
+/* --- one forward for all --- */
+
+/* Without nodes nothing of speculation is touched: rows go straight into the tail. */
+static model_segment segment_of(const work *w) {
+  const engine_job *job = w->job;
+  bool tree = job->kind == ENGINE_VERIFY && job->count > 1;
+  return (model_segment){.seq = w->seq,
+                         .kind = tree ? MODEL_TREE : MODEL_APPEND,
+                         .count = job->count,
+                         .tokens = job->tokens,
+                         .parents = tree ? job->parents : NULL,
+                         .all_logits = tree,
+                         .no_logits = job->kind == ENGINE_PREFILL,
+                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w) : NULL};
+}
+
+static void note_gap(engine *g, const work *w) {
+  bool follows = g->forwarded_us && w->r->node_count > 0 && w->job->slot == g->forwarded_slot;
+  if (!follows || !g->at_once) return;
+  uint64_t us = clock_us() - g->forwarded_us;
+  g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+/* The rows of these jobs in one forward. If that fails each has one of its own, so that only the one at fault
+ * suffers. */
+static void forward(engine *g, work *const *works, int32_t count) {
+  model_segment segments[ENGINE_JOBS_MAX];
+  for (int32_t i = 0; i < count; i++) {
+    works[i]->segment = i;
+    segments[i] = segment_of(works[i]);
+  }
+  if (count == 1) note_gap(g, works[0]);
+  uint64_t start = clock_us();
+  int rc = model_forward(g->options.model, g->options.kv, segments, count);
+  uint64_t end = clock_us();
+  for (int32_t i = 0; i < count && rc != ERR_OK && count > 1; i++) forward(g, &works[i], 1);
+  if (rc != ERR_OK && count > 1) return;
+  for (int32_t i = 0; i < count; i++) {
+    works[i]->r->forward_us = end - start;
+    if (rc != ERR_OK) fail(works[i], rc);
+    else accept(works[i], i == 0 ? end : clock_us());
+  }
 }
 
 /* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. */
@@ -279,43 +286,51 @@ static void count_decode(engine *g, const engine_result *r) {
   n->accepted += (uint64_t)r->sampled_count - 1;
 }
 
-void engine_run(engine *g, const engine_job *job, engine_result *r) {
-  assert(job->slot >= 0 && job->slot < g->options.sequences && job->count >= 1);
+/* May the job's rows go through the model? */
+static bool prepare(work *w, uint64_t start) {
+  const engine_job *job = w->job;
+  assert(job->slot >= 0 && job->slot < w->g->options.sequences && job->count >= 1);
   assert(job->count <= (job->kind == ENGINE_PREFILL ? ENGINE_CHUNK : ENGINE_ROWS_MAX));
-  work w = {.g = g, .job = job, .r = r, .seq = g->sequences[job->slot]};
+  *w->r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
+  w->r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
+  w->r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
+  if (job->kind == ENGINE_VERIFY) set_choosing(w);
+  fault_before(w);
+  if (!starts_right(w)) return false;
+  int rc = w->faulty ? ERR_INTERNAL : ERR_OK;
+  if (rc == ERR_OK && w->r->node_count > 0) rc = kv_stage(w->g->options.kv, w->seq, job->parents, job->count);
+  if (rc != ERR_OK) fail(w, rc);
+  return rc == ERR_OK;
+}
+
+static void finish(work *w) {
+  engine *g = w->g;
+  if (w->job->selfcheck && w->r->code == ERR_OK) selfcheck(w);
+  if (w->job->kind == ENGINE_VERIFY) count_decode(g, w->r);
+  else g->counters.prefills++;
+  w->r->kv_length = kv_length(g->options.kv, w->seq);
+}
+
+void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
+  assert(batch->count >= 1 && batch->count <= ENGINE_JOBS_MAX);
+  work works[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
+  int32_t ready_count = 0;
   uint64_t start = clock_us();
-  *r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
-  r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
-  r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
-  if (job->kind == ENGINE_VERIFY) set_choosing(&w);
-  fault_before(g, job, w.seq);
-  if (starts_right(&w)) {
-    if (job->kind == ENGINE_PREFILL)
-      prefill(&w);
-    else if (job->count == 1)
-      decode(&w);
-    else
-      verify(&w);
+  out->count = batch->count;
+  g->at_once = batch->at_once;
+  for (int32_t i = 0; i < batch->count; i++) {
+    const engine_job *job = &batch->jobs[i];
+    works[i] = (work){.g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot]};
+    if (prepare(&works[i], start)) ready[ready_count++] = &works[i];
   }
-  if (job->kind == ENGINE_VERIFY) count_decode(g, r);
-  r->kv_length = kv_length(g->options.kv, w.seq);
-  r->end_us = clock_us();
-  g->forwarded_us = w.forwarded_us;
-  g->forwarded_slot = job->slot;
+  if (ready_count > 0) forward(g, ready, ready_count);
+  for (int32_t i = 0; i < batch->count; i++) finish(&works[i]);
+  g->counters.batches++;
+  g->forwarded_us = batch->count == 1 ? works[0].forwarded_us : 0;
+  g->forwarded_slot = batch->jobs[0].slot;
 }
 
 /* --- the thread --- */
-
-/* The result goes out; true: the next job is in g->job already. */
-static bool pass_on(engine *g) {
-  const engine_options *o = &g->options;
-  if (o->turn) return o->turn(o->context, &g->result, &g->job) && !atomic_load(&g->stopping);
-  bool put = ring_put(g->results, &g->result);
-  assert(put); /* as many results as jobs are allowed under way */
-  (void)put;
-  if (o->notify) o->notify(o->context);
-  return false;
-}
 
 /* What the last rounds have left to a next one that never came: the counters tell of every row. */
 static void settle_all(engine *g) {
@@ -327,9 +342,9 @@ static void *engine_main(void *argument) {
   const engine_options *o = &g->options;
   if (o->pin_count && !ops_cpu_pin(model_device(o->model), o->pin, o->pin_count))
     log_line(o->log, LOG_WARNING, "the system does not let the threads stay on the processors of --pin");
-  while (ring_wait(g->jobs, &g->job)) {
-    do engine_run(g, &g->job, &g->result);
-    while (pass_on(g));
+  while (ring_wait(g->batches, &g->batch)) {
+    do engine_run(g, &g->batch, &g->results);
+    while (o->turn(o->context, &g->results, &g->batch) && !atomic_load(&g->stopping));
   }
   settle_all(g);
   return NULL;
@@ -361,11 +376,9 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   g->options = *o;
   g->sequences = calloc((size_t)o->sequences, sizeof *g->sequences);
   for (int32_t i = 0; g->sequences && i < o->sequences; i++) g->sequences[i] = ERR_FULL;
-  g->jobs = ring_alloc(ENGINE_QUEUE, sizeof(engine_job));
-  g->results = ring_alloc(ENGINE_QUEUE, sizeof(engine_result));
+  g->batches = ring_alloc(1, sizeof(engine_batch));
   int rc = ERR_OK;
-  if (!g->sequences || !g->jobs || !g->results ||
-      sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
+  if (!g->sequences || !g->batches || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
     rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
   if (rc == ERR_OK && !start_thread(g)) rc = err_set(e, ERR_IO, "the system gives no thread for the engine");
@@ -380,7 +393,7 @@ int engine_open(engine **out, const engine_options *o, err *e) {
 void engine_stop(engine *g) {
   if (!g->started) return;
   atomic_store(&g->stopping, true);
-  ring_close(g->jobs);
+  ring_close(g->batches);
   pthread_join(g->thread, NULL);
   g->started = false;
 }
@@ -391,22 +404,13 @@ void engine_close(engine *g) {
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
   sampler_free(g->sampler);
-  ring_free(g->jobs);
-  ring_free(g->results);
+  ring_free(g->batches);
   free(g->sequences);
   free(g);
 }
 
-bool engine_submit(engine *g, const engine_job *job) {
-  if (g->under_way == ENGINE_QUEUE || !ring_put(g->jobs, job)) return false;
-  if (!g->options.turn) g->under_way++;
-  return true;
-}
-
-bool engine_poll(engine *g, engine_result *out) {
-  if (!ring_take(g->results, out)) return false;
-  g->under_way--;
-  return true;
+bool engine_submit(engine *g, const engine_batch *batch) {
+  return ring_put(g->batches, batch);
 }
 
 const engine_counters *engine_count(const engine *g) {

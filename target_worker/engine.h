@@ -1,6 +1,7 @@
-/* engine.h - the thread that owns the device: immutable jobs in, results out, in order.
+/* engine.h - the thread that owns the device: a batch of jobs in, their results out.
  *
- * The worker machine fills an engine_job and gets an engine_result; tests put a toy in the engine's place. */
+ * The worker machine fills an engine_batch, one job a session, and gets engine_results: the rows of all jobs go
+ * through the model in one forward. Tests put a toy in the engine's place. */
 #pragma once
 
 #include "common/base/err.h"
@@ -11,6 +12,7 @@
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
 #define ENGINE_CHUNK    128                   /* rows of one prefill job */
+#define ENGINE_JOBS_MAX 32                    /* of a batch; their rows together are MODEL_ROWS_MAX at most */
 
 typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
 
@@ -29,9 +31,14 @@ typedef struct engine_job {
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
   bool selfcheck;      /* decode the round again plainly and compare */
-  bool at_once;        /* submitted in the step that took the result before it: nothing was waited for */
   uint64_t ready_us;   /* when it could have begun */
 } engine_job;
+
+typedef struct engine_batch {
+  int32_t count;                    /* >= 1, each of another slot */
+  bool at_once;                     /* made in the step that took the results before it: nothing was waited for */
+  engine_job jobs[ENGINE_JOBS_MAX]; /* [count] */
+} engine_batch;
 
 typedef struct engine_result {
   engine_kind kind;
@@ -42,13 +49,17 @@ typedef struct engine_result {
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   bool selfcheck_differs;
-  uint64_t queue_us, forward_us, accept_us, commit_us;
-  uint64_t end_us;
+  uint64_t queue_us, accept_us, commit_us;
+  uint64_t forward_us; /* of the forward that it shared with the batch's other jobs */
 } engine_result;
+
+typedef struct engine_results {
+  int32_t count; /* as the batch's, in its order */
+  engine_result of[ENGINE_JOBS_MAX];
+} engine_results;
 
 /* --- the thread --- */
 
-#define ENGINE_QUEUE    8    /* jobs or results under way */
 #define ENGINE_GAPS_MAX 1024 /* gaps remembered */
 
 /* For tests: something that must never happen happens once. */
@@ -75,11 +86,9 @@ typedef struct engine_options {
   kv_cache *kv;
   int32_t sequences; /* of kv */
   engine_fault fault;
-  void (*notify)(void *context); /* on the engine's thread: a result waits; must not block */
-  /* In place of notify and engine_poll, on the engine's thread: takes a result and fills the next job, or
-   * returns false: then the engine sleeps until engine_submit. No thread has to wake between two forwards.
-   * May be NULL. */
-  bool (*turn)(void *context, const engine_result *r, engine_job *next);
+  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine sleeps
+   * until engine_submit. No thread has to wake between two forwards. */
+  bool (*turn)(void *context, const engine_results *r, engine_batch *next);
   void *context;
   const logger *log; /* why a job failed */
   const int32_t
@@ -88,13 +97,14 @@ typedef struct engine_options {
 } engine_options;
 
 typedef struct engine_counters {
+  uint64_t batches;              /* those of prefill alone included */
   uint64_t prefills, verifies;   /* jobs */
   uint64_t selfchecks, failures; /* failures: ERR_INTERNAL */
-  uint64_t forwards;             /* decode and verify forwards, without prefill and without selfcheck */
+  uint64_t forwards;             /* decodes and verifies that succeeded, one a job, without selfchecks */
   uint64_t accepted;             /* tree nodes */
   uint64_t tokens;               /* sampled: forwards + accepted, unless a selfcheck cut some */
-  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where that is of the
-   * same slot, has nodes and came at once. */
+  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where both were alone in
+   * their batch and of the same slot, the second has nodes and came at once. */
   uint64_t gaps;
   uint32_t gap_us[ENGINE_GAPS_MAX]; /* the last ENGINE_GAPS_MAX of them, the n-th at n modulo that */
 } engine_counters;
@@ -102,19 +112,16 @@ typedef struct engine_counters {
 typedef struct engine engine;
 
 int engine_open(engine **out, const engine_options *o, err *e); /* ERR_NOMEM, ERR_FULL, ERR_IO */
-/* Waits for the jobs that were submitted; a turn's next job is not begun any more. Only engine_count and
+/* Waits for the batch that was submitted; a turn's next one is not begun any more. Only engine_count and
  * engine_close may follow. */
 void engine_stop(engine *g);
 /* engine_stop, and frees it. Model and cache are the caller's again. NULL is allowed. */
 void engine_close(engine *g);
 
-/* One thread, that of the machine; with a turn: only while none is under way. False when ENGINE_QUEUE jobs
- * are. */
-bool engine_submit(engine *g, const engine_job *job);
-/* That thread: the next result, in the order of the jobs; false: none yet. */
-bool engine_poll(engine *g, engine_result *out);
+/* While none is under way. False: the engine is stopping. */
+bool engine_submit(engine *g, const engine_batch *batch);
 
-/* What a job does, on the calling thread: for tests and benchmarks, with no job under way. */
-void engine_run(engine *g, const engine_job *job, engine_result *out);
-/* With no job under way, or of an engine that will get none. */
+/* What a batch does, on the calling thread: for tests and benchmarks, with none under way. */
+void engine_run(engine *g, const engine_batch *batch, engine_results *out);
+/* With no batch under way, or of an engine that will get none. */
 const engine_counters *engine_count(const engine *g);

@@ -221,9 +221,9 @@ typedef struct program {
   bool loop_open;
   char bound[WIRE_STRING_MAX];
   /* Of whoever steps the machine: */
-  bool busy;        /* a job is under way */
-  engine_job job;   /* room for one that is to be submitted */
-  engine_job *next; /* the engine's room for one */
+  bool busy;          /* a batch is under way */
+  engine_batch batch; /* room for one that is to be submitted */
+  engine_batch *next; /* the engine's room for one */
   /* The engine's thread's: */
   bool given;     /* it got one */
   int engine_cpu; /* where it was last, or -1 */
@@ -270,11 +270,11 @@ static int open_cache(program *p, err *e) {
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
-/* On the engine's thread, when the machine has taken its result: is the loop's thread wanted, because no
+/* On the engine's thread, when the machine has taken its results: is the loop's thread wanted, because no
  * session may run? */
-static bool next_job(void *context) {
+static bool next_batch(void *context) {
   program *p = context;
-  p->busy = p->given = target_next_job(p->target, clock_us(), p->next);
+  p->busy = p->given = target_next_batch(p->target, clock_us(), p->next);
   if (p->given) p->next->at_once = true;
   return !p->given;
 }
@@ -289,11 +289,11 @@ static void keep_loop_away(program *p) {
   if (pthread_setaffinity_np(p->loop_thread, sizeof others, &others) == 0) p->engine_cpu = cpu;
 }
 
-static bool turn(void *context, const engine_result *r, engine_job *next) {
+static bool turn(void *context, const engine_results *r, engine_batch *next) {
   program *p = context;
   p->next = next;
   keep_loop_away(p);
-  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_job, p);
+  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
   return p->given;
 }
 
@@ -328,8 +328,8 @@ static int open_machine(program *p, wire_id self, err *e) {
 static void feed(void *context) {
   program *p = context;
   if (!p->target || p->busy) return;
-  p->job.at_once = false;
-  p->busy = target_next_job(p->target, clock_us(), &p->job) && engine_submit(p->engine, &p->job);
+  p->batch.at_once = false;
+  p->busy = target_next_batch(p->target, clock_us(), &p->batch) && engine_submit(p->engine, &p->batch);
   if (!p->busy && target_drained(p->target)) host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
@@ -429,10 +429,10 @@ static void print_group(FILE *out, const char *group, const named *list, size_t 
 
 static void print_engine(FILE *out, const engine_counters *n) {
   const named list[] = {
-      {"prefills", n->prefills},    {"verifies", n->verifies}, {"forwards", n->forwards},
-      {"accepted", n->accepted},    {"tokens", n->tokens},     {"selfchecks", n->selfchecks},
-      {"failures", n->failures},    {"gaps", n->gaps},         {"gap_us_median", gap_at(n, 50)},
-      {"gap_us_p90", gap_at(n, 90)}};
+      {"batches", n->batches},      {"prefills", n->prefills}, {"verifies", n->verifies},
+      {"forwards", n->forwards},    {"accepted", n->accepted}, {"tokens", n->tokens},
+      {"selfchecks", n->selfchecks}, {"failures", n->failures}, {"gaps", n->gaps},
+      {"gap_us_median", gap_at(n, 50)}, {"gap_us_p90", gap_at(n, 90)}};
   print_group(out, "engine", list, COUNT(list));
 }
 

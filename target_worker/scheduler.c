@@ -52,16 +52,92 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   return SCHEDULE_WAIT;
 }
 
-int32_t schedule_next(const session_store *store, int32_t last, int32_t credit, uint64_t now_us,
-                      schedule_kind *kind, uint64_t *until_us) {
-  *until_us = UINT64_MAX;
-  for (int32_t k = 1; k <= store->count; k++) {
-    int32_t i = (last + k) % store->count;
+int32_t schedule_nodes(const session *s, int32_t count, int32_t *slots, int32_t *parents) {
+  if (count == 0) return 0;
+  return tree_select(&s->live, count, least(schedule_room(s) - 1, TREE_DEPTH_MAX), slots, parents);
+}
+
+/* --- one forward --- */
+
+/* The nodes that the sessions offer, of each its best ones first. */
+typedef struct offers {
+  float totals[SCHEDULE_STEPS_MAX][SCHEDULE_NODES_MAX];
+  int32_t count[SCHEDULE_STEPS_MAX];
+} offers;
+
+/* Nodes that this session offers; in lockstep: takes. */
+static int32_t offer(const session *s, float *totals) {
+  int32_t slots[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX];
+  int32_t count = schedule_nodes(s, schedule_budget(s), slots, parents);
+  for (int32_t i = 0; i < count; i++) totals[i] = s->live.nodes[slots[i]].total;
+  return count;
+}
+_Static_assert(WIRE_BUDGET_MAX <= SCHEDULE_NODES_MAX, "one session's fit");
+
+static void pick_steps(const session_store *store, schedule_turns *turns, int32_t credit, uint64_t now_us, offers *o,
+                       schedule *out) {
+  int32_t rows = 0, after = turns->step;
+  for (int32_t k = 1; k <= store->count && out->count < SCHEDULE_STEPS_MAX; k++) {
+    int32_t i = (after + k) % store->count;
+    const session *s = &store->places[i];
     uint64_t until;
-    *kind = schedule_session(&store->places[i], credit, now_us, &until);
-    if (*kind == SCHEDULE_PREFILL || *kind == SCHEDULE_STEP) return i;
-    if (until < *until_us) *until_us = until;
+    schedule_kind kind = schedule_session(s, credit, now_us, &until);
+    if (until < out->until_us) out->until_us = until;
+    if (kind != SCHEDULE_STEP) continue;
+    int32_t offered = offer(s, o->totals[out->count]), taken = s->options.lockstep ? offered : 0;
+    if (rows + 1 + taken > SCHEDULE_ROWS_MAX) break;
+    rows += 1 + taken;
+    o->count[out->count] = s->options.lockstep ? 0 : offered;
+    out->picks[out->count++] = (schedule_pick){.place = i, .kind = kind, .rows = taken, .offered = offered};
+    turns->step = i;
   }
-  *kind = SCHEDULE_IDLE;
-  return -1;
+  out->steps = out->count;
+}
+
+/* The session with the best node that is not among the first `taken` of each; -1: none. */
+static int32_t best_offer(const offers *o, int32_t steps, const int32_t *taken) {
+  int32_t best = -1;
+  for (int32_t i = 0; i < steps; i++) {
+    if (taken[i] == o->count[i]) continue;
+    if (best < 0 || o->totals[i][taken[i]] > o->totals[best][taken[best]]) best = i;
+  }
+  return best;
+}
+
+/* All sessions' nodes in one order, of which as many as are worth their rows. A node comes after those above it,
+ * which promise no less. */
+static void share_nodes(const width_costs *widths, const offers *o, schedule *out) {
+  int32_t owner[SCHEDULE_NODES_MAX], taken[SCHEDULE_STEPS_MAX] = {0}, count = 0;
+  float totals[SCHEDULE_NODES_MAX];
+  for (int32_t i; count < SCHEDULE_NODES_MAX && (i = best_offer(o, out->steps, taken)) >= 0; count++) {
+    owner[count] = i;
+    totals[count] = o->totals[i][taken[i]++];
+  }
+  int32_t kept = count ? width_best(widths, out->steps, totals, count) : 0;
+  for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
+}
+
+static void pick_prefills(const session_store *store, schedule_turns *turns, int32_t credit, uint64_t now_us,
+                          schedule *out) {
+  int32_t rows = out->steps ? SCHEDULE_BESIDE : ENGINE_CHUNK, after = turns->prefill;
+  for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
+    int32_t i = (after + k) % store->count;
+    const session *s = &store->places[i];
+    uint64_t until;
+    if (schedule_session(s, credit, now_us, &until) != SCHEDULE_PREFILL) continue;
+    int32_t count = least(rows, s->committed.length - 1 - s->kv_rows);
+    out->picks[out->count++] = (schedule_pick){.place = i, .kind = SCHEDULE_PREFILL, .rows = count};
+    rows -= count;
+    turns->prefill = i;
+  }
+}
+
+void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
+                      uint64_t now_us, schedule *out) {
+  offers o;
+  out->count = out->steps = 0;
+  out->until_us = UINT64_MAX;
+  pick_steps(store, turns, credit, now_us, &o, out);
+  share_nodes(widths, &o, out);
+  pick_prefills(store, turns, credit, now_us, out);
 }

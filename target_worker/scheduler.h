@@ -1,6 +1,11 @@
-/* scheduler.h - which session's rows go next: pure. The place for batching by marginal gain; here a fair turn. */
+/* scheduler.h - whose rows go through the next forward: pure.
+ *
+ * A forward carries a row of every session that can step, the nodes of all of them that are worth their cost, and a
+ * piece of a prompt or two. */
 #pragma once
 
+#include "common/spec/width.h"
+#include "target_worker/engine.h"
 #include "target_worker/session_store.h"
 
 typedef enum {
@@ -13,9 +18,37 @@ typedef enum {
 /* What could this session do now? A session that waits for its draft holds up nobody: others run meanwhile. */
 schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us, uint64_t *until_us);
 
-/* Next session to run after place `last`, round robin, or -1; *until_us: when to ask again if -1. */
-int32_t schedule_next(const session_store *store, int32_t last, int32_t credit, uint64_t now_us,
-                      schedule_kind *kind, uint64_t *until_us);
+#define SCHEDULE_STEPS_MAX    28  /* sessions that step in one forward; others have their turn in the next */
+#define SCHEDULE_PREFILLS_MAX 4   /* sessions whose prompts are read in one */
+#define SCHEDULE_NODES_MAX    64  /* nodes of all sessions in free pace */
+#define SCHEDULE_ROWS_MAX     256 /* rows of all that step; a session in lockstep that would pass it has to wait */
+#define SCHEDULE_BESIDE       32  /* rows of prompts beside sessions that step: how long those are held up */
+_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "a job each");
+_Static_assert(SCHEDULE_ROWS_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX, "one forward");
+_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX, "costs are known by rows");
+
+typedef struct schedule_pick {
+  int32_t place; /* of the store */
+  schedule_kind kind;
+  int32_t rows;    /* PREFILL: of C; STEP: nodes */
+  int32_t offered; /* STEP: nodes that there were to choose from */
+} schedule_pick;
+
+/* Where the last forward ended in the round of places; all zero at the start. */
+typedef struct schedule_turns {
+  int32_t step, prefill;
+} schedule_turns;
+
+typedef struct schedule {
+  int32_t count; /* 0: nothing may run now */
+  int32_t steps; /* the first of the picks; the rest are prefills */
+  schedule_pick picks[ENGINE_JOBS_MAX];
+  uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
+} schedule;
+
+/* Everything that can run is in the forward as far as there is room, taking turns from forward to forward. */
+void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
+                      uint64_t now_us, schedule *out);
 
 /* Neither without a budget nor after an error, nor, in free pace, while drafting does not pay. */
 bool schedule_may_speculate(const session *s);
@@ -23,5 +56,7 @@ bool schedule_may_speculate(const session *s);
 bool schedule_drafts_done(const session *s);
 /* How many nodes the next verify may carry: the request's budget, and what is left of tokens and context. */
 int32_t schedule_budget(const session *s);
+/* The best nodes for it, as tree_select: at most `count`. */
+int32_t schedule_nodes(const session *s, int32_t count, int32_t *slots, int32_t *parents);
 /* Tokens that may still be added to C, >= 0. */
 int32_t schedule_room(const session *s);

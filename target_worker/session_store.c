@@ -26,6 +26,7 @@ void session_store_fini(session_store *s) {
   for (int32_t i = 0; s->places && i < s->count; i++) {
     drafts_fini(&s->places[i]);
     prefix_fini(&s->places[i].committed);
+    free(s->places[i].penalised);
   }
   free(s->places);
   *s = (session_store){0};
@@ -37,14 +38,16 @@ session *session_store_get(session_store *s, uint64_t id) {
   return NULL;
 }
 
-/* A place is given up whole, but for what was taken once: its slot and the memory of its prefix. */
+/* A place is given up whole, but for what was taken once: its slot and the memory of its prefix, and of what its penalties look at,
+ * which the engine may still be reading. */
 static void place_clear(session *s) {
   drafts_fini(s);
   prefix keep = s->committed;
-  int32_t slot = s->slot;
+  int32_t slot = s->slot, *penalised = s->penalised;
   memset(s, 0, sizeof *s);
   s->committed = keep;
   s->slot = slot;
+  s->penalised = penalised;
   s->kv_valid = INT32_MAX;
   prefix_reset(&s->committed, 0);
 }
@@ -70,6 +73,11 @@ session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, bool
   p->state = SESSION_RUNNING;
   p->used_us = now_us;
   return p;
+}
+
+bool session_store_penalised(const session_store *s, session *p) {
+  if (!p->penalised) p->penalised = calloc((size_t)s->context, sizeof *p->penalised);
+  return p->penalised != NULL;
 }
 
 bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t length, hash16 hash) {

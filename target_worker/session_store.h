@@ -48,6 +48,8 @@ typedef struct session {
   msg_options options; /* stops point to stop_tokens */
   int32_t stop_tokens[WIRE_STOPS_MAX];
 
+  int32_t *penalised; /* [context] C as a job's penalties see it; NULL until session_store_penalised */
+
   int32_t kv_rows;   /* rows of the cache that are those of C */
   uint64_t job;      /* serial of its job at the engine, 0: none */
   int32_t kv_valid;  /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
@@ -91,6 +93,8 @@ void session_store_fini(session_store *s);
 session *session_store_get(session_store *s, uint64_t id); /* NULL: none */
 /* Finds it or takes a place (the least recently used finished one if none is free); NULL: full. *fresh tells. */
 session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, bool *fresh);
+/* Room for what its penalties look at; false: no memory. */
+bool session_store_penalised(const session_store *s, session *p);
 /* Does it hold C with this epoch, and a prefix of this length and hash? */
 bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t length, hash16 hash);
 bool session_store_end(session_store *s, uint64_t id); /* whether it existed */

@@ -13,10 +13,10 @@ struct target {
   target_options options;
   roster peers;
   session_store store;
-  int32_t last;       /* place that ran last */
-  uint64_t serial;    /* of the last job */
-  int32_t *history;   /* [context]: the running job's copy */
-  uint64_t asked_until_us; /* a waiting session's moment, as of the last target_next_job */
+  schedule_turns turns;
+  schedule forward;        /* the one under way, or the last one */
+  uint64_t serial;         /* of the last job */
+  uint64_t asked_until_us; /* a waiting session's moment, as of the last target_next_batch */
   width_costs widths;
   bool draining;
 };
@@ -44,8 +44,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX};
   roster_init(&t->peers, &self);
-  t->history = calloc((size_t)o->context, sizeof *t->history);
-  if (!t->history || session_store_init(&t->store, o->sessions, o->context, e) != ERR_OK) {
+  if (session_store_init(&t->store, o->sessions, o->context, e) != ERR_OK) {
     target_free(t);
     return err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", o->sessions,
                    o->context);
@@ -58,7 +57,6 @@ int target_alloc(target **out, const target_options *o, err *e) {
 void target_free(target *t) {
   if (!t) return;
   session_store_fini(&t->store);
-  free(t->history);
   free(t);
 }
 
@@ -330,8 +328,11 @@ static void on_open(step *c, peer_id from, const msg *m) {
     refuse(c, from, m, ERR_FULL, "every session place is busy: try again later or start the target with more --sessions");
     return;
   }
-  if (!hash_equal(resulting_hash(&s->committed, o), o->hash)) {
-    answer_desync(c, from, m, fresh ? NULL : s, "the tokens do not give the hash that came with them");
+  bool right = hash_equal(resulting_hash(&s->committed, o), o->hash);
+  bool room = o->options.repeat_penalty == 1 || session_store_penalised(&c->t->store, s);
+  if (!right) answer_desync(c, from, m, fresh ? NULL : s, "the tokens do not give the hash that came with them");
+  else if (!room) refuse(c, from, m, ERR_NOMEM, "no memory for what a repetition penalty looks at");
+  if (!right || !room) {
     if (fresh) session_store_end(&c->t->store, m->session);
     return;
   }
@@ -545,7 +546,38 @@ static session *job_owner(target *t, uint64_t serial) {
   return NULL;
 }
 
+static int32_t forward_rows(const target *t) {
+  int32_t rows = t->forward.steps;
+  for (int32_t i = 0; i < t->forward.count; i++) rows += t->forward.picks[i].rows;
+  return rows;
+}
+
 static double average(double old, double value) { return old == 0 ? value : old + (value - old) / 8; }
+
+static double round_us(const engine_result *r) { return (double)(r->forward_us + r->accept_us + r->commit_us); }
+
+/* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as much more as
+ * the forward took longer for them. */
+static double share_us(const target *t, const session *s, const engine_result *r) {
+  double us = round_us(r), usual = s->pay.plain_us_per_token;
+  if (t->forward.count == 1) return us;
+  if (usual == 0) usual = us / t->forward.count;
+  int32_t rows = forward_rows(t);
+  double without = r->node_count && rows <= WIDTH_ROWS_MAX ? width_cost(&t->widths, rows - r->node_count) : 0;
+  return without > 0 && us > without ? usual * us / without : usual;
+}
+
+/* What a forward without prompts tells of rows. */
+static void measure(target *t, const engine_results *r) {
+  if (t->forward.steps != t->forward.count || forward_rows(t) > WIDTH_ROWS_MAX) return;
+  double us = 0;
+  for (int32_t i = 0; i < r->count; i++) {
+    if (r->of[i].code != ERR_OK) return;
+    us += (double)(r->of[i].accept_us + r->of[i].commit_us);
+  }
+  us += (double)r->of[0].forward_us;
+  if (us > 0) width_measured(&t->widths, forward_rows(t), us);
+}
 
 static void count_verify(target *t, session *s, const engine_result *r) {
   int32_t accepted = r->sampled_count - 1;
@@ -560,8 +592,7 @@ static void count_verify(target *t, session *s, const engine_result *r) {
   if (r->node_count) n->rounds++;
   else n->plain_steps++;
   for (int32_t i = 0; i < accepted && i < WIRE_POSITIONS_MAX; i++) n->accepted_per_pos[i]++;
-  double us = (double)(r->forward_us + r->accept_us + r->commit_us);
-  if (us > 0) width_measured(&t->widths, r->node_count + 1, us);
+  double us = share_us(t, s, r);
   if (r->node_count || s->waited_us) s->verify_us = average(s->verify_us, us);
   if (!r->node_count) s->plain_us = average(s->plain_us, us);
   if (r->node_count) wait_verified(&s->history, r->sampled_count);
@@ -637,31 +668,23 @@ static void on_result(step *c, const engine_result *r) {
   else s->ready_us = c->now;
 }
 
+static void on_results(step *c, const engine_results *r) {
+  measure(c->t, r);
+  for (int32_t i = 0; i < r->count; i++) on_result(c, &r->of[i]);
+}
+
 /* --- jobs --- */
 
-static void job_prefill(const session *s, engine_job *job) {
-  int32_t left = s->committed.length - 1 - s->kv_rows;
+static void job_prefill(const session *s, int32_t rows, engine_job *job) {
   job->kind = ENGINE_PREFILL;
-  job->count = left < ENGINE_CHUNK ? left : ENGINE_CHUNK;
-  memcpy(job->tokens, s->committed.tokens + s->kv_rows, (size_t)job->count * sizeof *job->tokens);
+  job->count = rows;
+  job->selfcheck = false;
+  memcpy(job->tokens, s->committed.tokens + s->kv_rows, (size_t)rows * sizeof *job->tokens);
 }
 
-/* How many of the best nodes promise more than their rows cost. */
-static int32_t worthwhile(const target *t, const tree *live, const int32_t *slots, int32_t count) {
-  float totals[WIRE_BUDGET_MAX];
-  for (int32_t i = 0; i < count; i++) totals[i] = live->nodes[slots[i]].total;
-  return width_best(&t->widths, totals, count);
-}
-
-static void job_verify(target *t, session *s, engine_job *job) {
-  int32_t slots[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX];
-  int32_t budget = schedule_budget(s), room = schedule_room(s);
-  int32_t depth = room - 1 < TREE_DEPTH_MAX ? room - 1 : TREE_DEPTH_MAX;
-  int32_t nodes = budget ? tree_select(&s->live, budget, depth, slots, parents) : 0;
-  if (!s->options.lockstep && nodes > 0) {
-    nodes = worthwhile(t, &s->live, slots, nodes);
-    if (nodes == 0) wait_verified(&s->history, 1); /* such nodes are not worth waiting for */
-  }
+static void job_verify(session *s, int32_t nodes, engine_job *job) {
+  int32_t slots[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX], room = schedule_room(s);
+  nodes = schedule_nodes(s, nodes, slots, parents);
   job->kind = ENGINE_VERIFY;
   job->count = nodes + 1;
   job->tokens[0] = s->committed.tokens[s->committed.length - 1];
@@ -674,8 +697,8 @@ static void job_verify(target *t, session *s, engine_job *job) {
   job->sampling = (sampler_options){o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice};
   job->history = NULL;
   if (o->repeat_penalty != 1) {
-    memcpy(t->history, s->committed.tokens, (size_t)s->committed.length * sizeof *t->history);
-    job->history = t->history;
+    memcpy(s->penalised, s->committed.tokens, (size_t)s->committed.length * sizeof *s->penalised);
+    job->history = s->penalised;
   }
   memcpy(job->stops, s->stop_tokens, sizeof job->stops);
   job->stop_count = o->stop_count;
@@ -694,26 +717,31 @@ static void note_wait(session *s, uint64_t now) {
   s->wait_until_us = 0;
 }
 
-bool target_next_job(target *t, uint64_t now, engine_job *job) {
-  schedule_kind kind;
-  int32_t i = schedule_next(&t->store, t->last, TARGET_CREDIT, now, &kind, &t->asked_until_us);
-  if (i < 0) return false;
-  session *s = &t->store.places[i];
-  t->asked_until_us = MACHINE_NEVER; /* the engine is busy: asked again with its result */
-  t->last = i;
+static void next_job(target *t, const schedule_pick *pick, uint64_t now, engine_job *job) {
+  session *s = &t->store.places[pick->place];
   s->job = ++t->serial;
   s->kv_valid = INT32_MAX;
   job->serial = s->job;
   job->slot = s->slot;
   job->kv_length = s->kv_rows;
   job->ready_us = s->ready_us;
-  if (kind == SCHEDULE_PREFILL) {
-    job_prefill(s, job);
-  } else {
-    note_wait(s, now);
-    job_verify(t, s, job);
+  if (pick->kind == SCHEDULE_PREFILL) {
+    job_prefill(s, pick->rows, job);
+    return;
   }
-  return true;
+  note_wait(s, now);
+  if (pick->offered > 0 && pick->rows == 0 && t->forward.count == 1)
+    wait_verified(&s->history, 1); /* such nodes are not worth waiting for */
+  job_verify(s, pick->rows, job);
+}
+
+bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
+  schedule *f = &t->forward;
+  schedule_forward(&t->store, &t->widths, &t->turns, TARGET_CREDIT, now, f);
+  t->asked_until_us = f->count ? MACHINE_NEVER : f->until_us; /* else asked again with its results */
+  batch->count = f->count;
+  for (int32_t i = 0; i < f->count; i++) next_job(t, &f->picks[i], now, &batch->jobs[i]);
+  return f->count > 0;
 }
 
 /* --- time --- */
@@ -788,7 +816,7 @@ static void target_step(void *self, const event *e, uint64_t now_us, actions *ou
     break;
   case EVENT_TICK: on_tick(&c); break;
   case EVENT_DRAIN: on_drain(&c); break;
-  case EVENT_RESULT: on_result(&c, e->result); break;
+  case EVENT_RESULT: on_results(&c, e->result); break;
   }
 }
 

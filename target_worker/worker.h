@@ -30,8 +30,9 @@ machine target_machine(target *t);
 /* Connects to an orchestrator's ROUTER: the first message is HELLO. */
 void target_connect(target *t, const char *endpoint, actions *out);
 
-/* The next job, if any session may run now. At most one job is out at a time: call again after EVENT_RESULT. */
-bool target_next_job(target *t, uint64_t now_us, engine_job *job);
+/* The next forward, if any session may run now. At most one is out at a time: call again after EVENT_RESULT, whose
+ * `result` is its engine_results. Leaves at_once alone. */
+bool target_next_batch(target *t, uint64_t now_us, engine_batch *batch);
 
 /* Drained and empty: the program may leave. */
 bool target_drained(const target *t);

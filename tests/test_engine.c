@@ -1,6 +1,7 @@
 /* libs: target */
 /* The engine against plain decoding done here, by the model and the sampler alone. */
 #include "target_worker/engine.h"
+#include "kernels/ops.h"
 #include "tests/count_malloc.h"
 #include "tests/model_support.h"
 
@@ -11,7 +12,7 @@
 #define CONTEXT 400
 #define PROMPT  20
 #define OUTPUT  200
-#define SLOTS   2
+#define SLOTS   6
 
 typedef struct setup {
   gguf_builder bytes;
@@ -20,11 +21,11 @@ typedef struct setup {
   kv_cache *kv;
   engine *engine;
   mem mem;
-  _Atomic int notified;
 } setup;
 
-static void notify(void *context) {
-  atomic_fetch_add(&((setup *)context)->notified, 1);
+static bool no_turn(void *context, const engine_results *r, engine_batch *next) {
+  (void)context, (void)r, (void)next;
+  return false;
 }
 
 static setup *open_setup(const char *fault) {
@@ -35,7 +36,7 @@ static setup *open_setup(const char *fault) {
   if (model_open(&s->model, s->file, &mo, &s->mem, &e)) fail_msg("%s", e.text);
   kv_options ko = {.sequences = SLOTS + 1, .context = CONTEXT, .type = KV_F16};
   if (kv_open(&s->kv, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
-  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .notify = notify, .context = s};
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .turn = no_turn};
   if (engine_fault_parse(&o.fault, fault, &e)) fail_msg("%s", e.text);
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
   return s;
@@ -91,12 +92,20 @@ static engine_job job_from(const text *t, int32_t slot, int32_t kv_length) {
                       .sampled_max = ENGINE_ROWS_MAX};
 }
 
-static engine_result run(setup *s, const engine_job *job) {
-  engine_result r;
-  engine_run(s->engine, job, &r);
-  assert_int_equal(r.kind, job->kind);
-  assert_int_equal(r.serial, job->serial);
+static engine_results run_all(setup *s, const engine_batch *batch) {
+  engine_results r;
+  engine_run(s->engine, batch, &r);
+  assert_int_equal(r.count, batch->count);
+  for (int32_t i = 0; i < r.count; i++) {
+    assert_int_equal(r.of[i].kind, batch->jobs[i].kind);
+    assert_int_equal(r.of[i].serial, batch->jobs[i].serial);
+  }
   return r;
+}
+
+static engine_result run(setup *s, const engine_job *job) {
+  engine_batch one = {.count = 1, .jobs = {*job}};
+  return run_all(s, &one).of[0];
 }
 
 static void prefill(setup *s, const text *t, int32_t slot, int32_t from, int32_t to) {
@@ -412,41 +421,73 @@ static void selfcheck_finds_a_wrong_token(void **state) {
   }
 }
 
-static void jobs_pass_through_the_thread_in_order(void **state) {
+/* Sessions that step plainly, verify, check themselves, read a prompt and have lost rows: in one forward, each as if it
+ * were alone. */
+static void a_batch_is_one_forward(void **state) {
   (void)state;
-  setup *s = open_setup(NULL);
-  text t = make_text(s, samplings[1]);
-  engine_job job = {.kind = ENGINE_PREFILL, .count = PROMPT - 1};
-  memcpy(job.tokens, t.tokens, (PROMPT - 1) * sizeof *job.tokens);
-  for (job.slot = 0; job.slot < SLOTS; job.slot++) assert_true(engine_submit(s->engine, &job));
-  engine_result r;
-  for (int i = 0; i < SLOTS;) i += engine_poll(s->engine, &r);
-  uint64_t next = 1, submitted = 0;
-  for (int32_t length = PROMPT; length < PROMPT + 60;
-       length++) { /* two slots in turn, always ENGINE_QUEUE - 2 ahead */
+  setup *s = open_setup("verify-error:5");
+  text greedy = make_text(s, samplings[0]), sampled = make_text(s, samplings[1]), penalised = make_text(s, samplings[2]);
+  const text *texts[SLOTS] = {&greedy, &sampled, &penalised, &greedy, &sampled, &greedy};
+  int32_t length[SLOTS];
+  for (int32_t slot = 0; slot < SLOTS; slot++) {
+    length[slot] = slot == 4 ? 0 : PROMPT - 1;
+    if (slot != 4) prefill(s, texts[slot], slot, 0, PROMPT - 1);
+  }
+  for (int round = 0; round < 3; round++) {
+    engine_batch batch = {.count = SLOTS};
     for (int32_t slot = 0; slot < SLOTS; slot++) {
-      job = job_from(&t, slot, length - 1);
-      job.serial = ++submitted;
-      if (slot == 1) add_node(&job, 0, (t.tokens[length] + 1) % SUPPORT_TINY_VOCAB);
-      while (!engine_submit(s->engine, &job)) {
-        if (!engine_poll(s->engine, &r)) {
-          usleep(10);
-          continue;
-        }
-        assert_int_equal(r.serial, next);
-        assert_tokens(&t, PROMPT + (int32_t)((next - 1) / SLOTS), &r);
-        next++;
-      }
+      engine_job *job = &batch.jobs[slot];
+      *job = job_from(texts[slot], slot, length[slot]);
+      job->serial = (uint64_t)(10 * round + slot + 1);
+      if (slot == 1 || slot == 2) add_tree(job, texts[slot], 3); /* in the third round the first of them fails */
+      job->selfcheck = slot == 2;
+    }
+    engine_job *prompt = &batch.jobs[4];
+    prompt->kind = ENGINE_PREFILL;
+    prompt->count = 5;
+    memcpy(prompt->tokens, sampled.tokens + length[4], 5 * sizeof *prompt->tokens);
+    if (round == 1) batch.jobs[3].kv_length += 2;
+    ops_counters before = model_device(s->model)->counters;
+    engine_results r = run_all(s, &batch);
+    uint64_t forwards = model_device(s->model)->counters.forwards - before.forwards;
+    assert_int_equal(forwards, 1 + (uint64_t)r.of[2].sampled_count); /* and those of the selfcheck */
+    for (int32_t slot = 0; slot < SLOTS; slot++) {
+      const engine_result *one = &r.of[slot];
+      bool desync = round == 1 && slot == 3, failed = round == 2 && slot == 1;
+      assert_int_equal(one->code, desync ? ERR_DESYNC : failed ? ERR_INTERNAL : ERR_OK);
+      if (!desync && !failed) assert_tokens(texts[slot], length[slot] + 1, one);
+      assert_int_equal(one->sampled_count, slot == 4 || desync || failed ? 0 : slot == 1 || slot == 2 ? 4 : 1);
+      length[slot] += slot == 4 ? 5 : one->sampled_count;
+      assert_int_equal(one->kv_length, length[slot]);
+      assert_false(one->selfcheck_differs);
     }
   }
-  while (next <= submitted) {
-    if (!engine_poll(s->engine, &r)) continue;
-    assert_int_equal(r.serial, next);
-    next++;
+  assert_int_equal(engine_count(s->engine)->batches, 3 + SLOTS - 1);
+  close_setup(s);
+}
+
+/* Where the forward itself refuses (here: a context is full), the others lose nothing. */
+static void one_at_fault_fails_alone(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  engine_job fill = {.kind = ENGINE_PREFILL, .slot = 1, .count = ENGINE_CHUNK};
+  for (fill.kv_length = 0; fill.kv_length < CONTEXT; fill.kv_length += fill.count) {
+    if (fill.count > CONTEXT - fill.kv_length) fill.count = CONTEXT - fill.kv_length;
+    assert_int_equal(run(s, &fill).code, ERR_OK);
   }
-  while (atomic_load(&s->notified) < (int)submitted + SLOTS)
-    usleep(10); /* the last one comes after its result */
-  assert_int_equal(atomic_load(&s->notified), (int)submitted + SLOTS);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  prefill(s, &t, 2, 0, PROMPT - 1);
+  engine_batch batch = {.count = 3};
+  for (int32_t slot = 0; slot < 3; slot++) batch.jobs[slot] = job_from(&t, slot, PROMPT - 1);
+  batch.jobs[1].kv_length = CONTEXT;
+  add_tree(&batch.jobs[2], &t, 2);
+  engine_results r = run_all(s, &batch);
+  assert_int_equal(r.of[1].code, ERR_INTERNAL);
+  assert_int_equal(r.of[0].sampled_count, 1);
+  assert_int_equal(r.of[2].sampled_count, 3);
+  assert_tokens(&t, PROMPT, &r.of[0]);
+  assert_tokens(&t, PROMPT, &r.of[2]);
   close_setup(s);
 }
 
@@ -462,8 +503,10 @@ typedef struct turns {
   _Atomic bool idle;
 } turns;
 
-static bool take_turn(void *context, const engine_result *r, engine_job *next) {
+static bool take_turn(void *context, const engine_results *results, engine_batch *batch) {
   turns *t = context;
+  const engine_result *r = &results->of[0];
+  engine_job *next = &batch->jobs[0];
   if (t->given++ == 0) t->thread = pthread_self();
   t->wrong |= !pthread_equal(t->thread, pthread_self()) || r->code != ERR_OK;
   for (int32_t i = 0; i < r->sampled_count; i++) t->wrong |= r->sampled[i] != t->text->tokens[t->length + i];
@@ -472,6 +515,7 @@ static bool take_turn(void *context, const engine_result *r, engine_job *next) {
     atomic_store(&t->idle, true);
     return false;
   }
+  batch->count = 1;
   *next = job_from(t->text, 0, t->length - 1);
   if (t->given % 2) add_node(next, 0, t->text->tokens[t->length]);
   return true;
@@ -488,9 +532,9 @@ static engine *open_with_turns(setup *s, turns *t) {
 }
 
 static void submit_prompt(engine *g, const text *t) {
-  engine_job job = {.kind = ENGINE_PREFILL, .count = PROMPT - 1};
-  memcpy(job.tokens, t->tokens, (PROMPT - 1) * sizeof *job.tokens);
-  assert_true(engine_submit(g, &job));
+  engine_batch batch = {.count = 1, .jobs = {{.kind = ENGINE_PREFILL, .count = PROMPT - 1}}};
+  memcpy(batch.jobs[0].tokens, t->tokens, (PROMPT - 1) * sizeof *t->tokens);
+  assert_true(engine_submit(g, &batch));
 }
 
 static void a_turn_gives_the_next_job(void **state) {
@@ -532,8 +576,10 @@ static void stopping_ends_the_turns(void **state) {
 static void closing_waits_for_the_jobs(void **state) {
   (void)state;
   setup *s = open_setup(NULL);
-  engine_job job = {.kind = ENGINE_PREFILL, .count = ENGINE_CHUNK};
-  for (job.slot = 0; job.slot < SLOTS; job.slot++) assert_true(engine_submit(s->engine, &job));
+  engine_batch batch = {.count = 3};
+  for (int32_t i = 0; i < 3; i++)
+    batch.jobs[i] = (engine_job){.kind = ENGINE_PREFILL, .slot = i, .count = ENGINE_CHUNK};
+  assert_true(engine_submit(s->engine, &batch));
   close_setup(s); /* the sanitizers say the rest */
 }
 
@@ -582,7 +628,8 @@ int main(void) {
       cmocka_unit_test(a_full_context_is_an_error),
       cmocka_unit_test(a_rollback_behind_the_back_is_seen),
       cmocka_unit_test(selfcheck_finds_a_wrong_token),
-      cmocka_unit_test(jobs_pass_through_the_thread_in_order),
+      cmocka_unit_test(a_batch_is_one_forward),
+      cmocka_unit_test(one_at_fault_fails_alone),
       cmocka_unit_test(a_turn_gives_the_next_job),
       cmocka_unit_test(stopping_ends_the_turns),
       cmocka_unit_test(closing_waits_for_the_jobs),

@@ -26,7 +26,7 @@ static int open_setup(void **state) {
   s->file = support_tiny_file(&s->bytes);
   s->model = support_open_model(s->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
   s->kv = support_open_cache(s->model, SLOTS, CONTEXT, KV_F16);
-  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS}; /* nothing is submitted: no turn */
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
   *state = s;
   return 0;
@@ -43,13 +43,18 @@ static int close_setup(void **state) {
   return 0;
 }
 
+static void run(setup *s, const engine_job *job, bool at_once) {
+  engine_batch batch = {.count = 1, .at_once = at_once, .jobs = {*job}};
+  engine_results r;
+  engine_run(s->engine, &batch, &r);
+  assert_int_equal(r.of[0].code, ERR_OK);
+  s->length[job->slot] = r.of[0].kv_length;
+}
+
 static void prefill(setup *s, int32_t slot) {
   engine_job job = {.kind = ENGINE_PREFILL, .slot = slot, .kv_length = s->length[slot], .count = PROMPT};
-  engine_result r;
   for (int32_t i = 0; i < PROMPT; i++) job.tokens[i] = i;
-  engine_run(s->engine, &job, &r);
-  assert_int_equal(r.code, ERR_OK);
-  s->length[slot] = r.kv_length;
+  run(s, &job, false);
 }
 
 static void round_of(setup *s, int32_t slot, int32_t nodes, bool at_once, bool selfcheck) {
@@ -60,16 +65,12 @@ static void round_of(setup *s, int32_t slot, int32_t nodes, bool at_once, bool s
                     .parents = {-1},
                     .sampling = {.top_p = 1, .repeat_penalty = 1},
                     .sampled_max = nodes + 1,
-                    .at_once = at_once,
                     .selfcheck = selfcheck};
-  engine_result r;
   for (int32_t i = 1; i <= nodes; i++) {
     job.tokens[i] = i;
     job.parents[i] = i - 1;
   }
-  engine_run(s->engine, &job, &r);
-  assert_int_equal(r.code, ERR_OK);
-  s->length[slot] = r.kv_length;
+  run(s, &job, at_once);
 }
 
 static uint64_t gaps(const setup *s) {

@@ -192,52 +192,165 @@ static void test_a_done_mark_ends_the_wait(void **state) {
   assert_true(schedule_drafts_done(x));
 }
 
-static void test_round_robin(void **state) {
+/* --- a forward --- */
+
+static schedule forward(session_store *s, schedule_turns *turns, const width_costs *widths) {
+  schedule out;
+  schedule_forward(s, widths, turns, CREDIT, NOW, &out);
+  return out;
+}
+
+static const width_costs unknown = {0};
+
+/* One row costs 1000, each further one 100 up to ten, then 1000. */
+static width_costs known_widths(void) {
+  width_costs w = {0};
+  for (int32_t rows = 1; rows <= 40; rows++)
+    width_measured(&w, rows, rows <= 10 ? 900 + 100 * rows : 1900 + 1000 * (rows - 10));
+  return w;
+}
+
+static void add_chain(session *x, int32_t count, float score) {
+  assert_non_null(session_draft_take(x, 10));
+  for (int32_t i = 0, at = TREE_ROOT; i < count; i++) at = tree_add(&x->live, at, 5, score, NULL);
+}
+
+static void test_all_step_together(void **state) {
   session_store *s = *state;
   session *all[PLACES];
   for (int i = 0; i < PLACES; i++) all[i] = ready(s, (uint64_t)i + 1, 10);
-  schedule_kind kind;
-  uint64_t until = 0;
-  int32_t last = -1, seen[PLACES] = {0};
-  for (int i = 0; i < 3 * PLACES; i++) {
-    last = schedule_next(s, last, CREDIT, NOW, &kind, &until);
-    assert_true(last >= 0 && last < PLACES);
-    assert_int_equal(kind, SCHEDULE_STEP);
-    seen[last]++;
+  schedule_turns turns = {0};
+  schedule f = forward(s, &turns, &unknown);
+  assert_int_equal(f.count, PLACES);
+  assert_int_equal(f.steps, PLACES);
+  int32_t seen = 0;
+  for (int i = 0; i < PLACES; i++) {
+    assert_int_equal(f.picks[i].kind, SCHEDULE_STEP);
+    seen |= 1 << f.picks[i].place;
   }
-  for (int i = 0; i < PLACES; i++) assert_int_equal(seen[i], 3);
+  assert_int_equal(seen, (1 << PLACES) - 1);
   all[1]->state = SESSION_FINISHED;
-  for (int i = 0; i < 6; i++) {
-    last = schedule_next(s, last, CREDIT, NOW, &kind, &until);
-    assert_true(last >= 0);
-    assert_true(s->places[last].id != 2);
+  assert_int_equal(forward(s, &turns, &unknown).count, PLACES - 1);
+}
+
+/* More sessions than a forward takes: nobody is passed over twice. */
+static void test_turns(void **state) {
+  (void)state;
+  enum { MANY = 2 * SCHEDULE_STEPS_MAX + 3 };
+  session_store many;
+  err e = {0};
+  assert_int_equal(session_store_init(&many, MANY, CONTEXT, &e), ERR_OK);
+  for (int i = 0; i < MANY; i++) ready(&many, (uint64_t)i + 1, 10);
+  schedule_turns turns = {0};
+  int32_t seen[MANY] = {0};
+  for (int i = 0; i < MANY; i++) {
+    schedule f = forward(&many, &turns, &unknown);
+    assert_int_equal(f.count, SCHEDULE_STEPS_MAX);
+    for (int32_t k = 0; k < f.count; k++) seen[f.picks[k].place]++;
   }
+  for (int i = 0; i < MANY; i++) assert_int_equal(seen[i], SCHEDULE_STEPS_MAX);
+  session_store_fini(&many);
+}
+
+/* Of all sessions' nodes the most probable ones, as many as pay for their rows. */
+static void test_nodes_are_shared_by_promise(void **state) {
+  session_store *s = *state;
+  session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
+  ready(s, 3, 10);
+  sure->options.budget = unsure->options.budget = 20;
+  add_chain(sure, 20, -0.05f);
+  add_chain(unsure, 20, -0.3f); /* 0.74, 0.55: one of them before the other's seventh, 0.70 */
+  width_costs w = known_widths();
+  schedule_turns turns = {0};
+  schedule f = forward(s, &turns, &w);
+  int32_t nodes[PLACES] = {0};
+  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].place] = f.picks[i].rows;
+  int32_t first = (int32_t)(sure - s->places), second = (int32_t)(unsure - s->places);
+  assert_int_equal(3 + nodes[first] + nodes[second], 10); /* as many rows as are cheap */
+  assert_int_equal(nodes[first], 6);
+  assert_int_equal(nodes[second], 1);
+  assert_int_equal(f.picks[0].offered + f.picks[1].offered + f.picks[2].offered, 40);
+  sure->options.lockstep = true; /* its budget, whatever it costs */
+  session_draft_of(sure, 10)->done_base = 10;
+  f = forward(s, &turns, &w);
+  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].place] = f.picks[i].rows;
+  assert_int_equal(nodes[first], 20);
+}
+
+/* Whole prompts pieces when nobody steps, small ones beside those who do; prompts take turns. */
+static void test_prefill(void **state) {
+  session_store *s = *state;
+  session *a = ready(s, 1, 400), *b = ready(s, 2, 400);
+  a->kv_rows = b->kv_rows = 0;
+  schedule_turns turns = {0};
+  schedule f = forward(s, &turns, &unknown);
+  assert_int_equal(f.count, 1);
+  assert_int_equal(f.picks[0].kind, SCHEDULE_PREFILL);
+  assert_int_equal(f.picks[0].rows, ENGINE_CHUNK);
+  int32_t first = f.picks[0].place;
+  f = forward(s, &turns, &unknown);
+  assert_int_not_equal(f.picks[0].place, first);
+  s->places[f.picks[0].place].kv_rows = 389; /* ten rows left: the rest is for the other one */
+  turns.prefill = first;
+  f = forward(s, &turns, &unknown);
+  assert_int_equal(f.count, 2);
+  assert_int_equal(f.picks[0].rows, 10);
+  assert_int_equal(f.picks[1].rows, ENGINE_CHUNK - 10);
+  ready(s, 3, 10);
+  f = forward(s, &turns, &unknown);
+  assert_int_equal(f.steps, 1);
+  assert_int_equal(f.picks[0].kind, SCHEDULE_STEP);
+  int32_t rows = 0;
+  for (int32_t i = f.steps; i < f.count; i++) rows += f.picks[i].rows;
+  assert_int_equal(rows, SCHEDULE_BESIDE);
 }
 
 /* A session that waits holds up nobody; and when all wait, the earliest end counts. */
 static void test_waiting_ones_are_passed_over(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 10), *b = ready(s, 2, 10);
-  schedule_kind kind;
-  uint64_t until = 0;
+  schedule_turns turns = {0};
   assert_non_null(session_draft_take(a, 10));
   a->wait_until_us = NOW + 700;
-  for (int i = 0; i < 3; i++) {
-    int32_t next = schedule_next(s, i - 1, CREDIT, NOW, &kind, &until);
-    assert_true(next >= 0);
-    assert_int_equal(s->places[next].id, 2);
-  }
+  schedule f = forward(s, &turns, &unknown);
+  assert_int_equal(f.count, 1);
+  assert_int_equal(s->places[f.picks[0].place].id, 2);
   assert_non_null(session_draft_take(b, 11));
   b->wait_until_us = NOW + 300;
-  assert_int_equal(schedule_next(s, 0, CREDIT, NOW, &kind, &until), -1);
-  assert_int_equal(until, NOW + 300);
+  f = forward(s, &turns, &unknown);
+  assert_int_equal(f.count, 0);
+  assert_int_equal(f.until_us, NOW + 300);
+}
+
+/* Rows are limited: who would pass that waits for the next forward, and is first there. */
+static void test_lockstep_rows_are_limited(void **state) {
+  (void)state;
+  enum { MANY = 6, NODES = 60 };
+  session_store many;
+  err e = {0};
+  assert_int_equal(session_store_init(&many, MANY, CONTEXT, &e), ERR_OK);
+  for (int i = 0; i < MANY; i++) {
+    session *x = ready(&many, (uint64_t)i + 1, 10);
+    x->options.budget = NODES;
+    x->options.lockstep = true;
+    add_chain(x, NODES, -0.1f);
+    x->drafts[0].done_base = 10;
+  }
+  schedule_turns turns = {0};
+  schedule f = forward(&many, &turns, &unknown);
+  assert_int_equal(f.count, SCHEDULE_ROWS_MAX / (NODES + 1));
+  int32_t last = f.picks[f.count - 1].place;
+  for (int32_t i = 0; i < f.count; i++) assert_int_equal(f.picks[i].rows, NODES);
+  f = forward(&many, &turns, &unknown);
+  assert_int_equal(f.picks[0].place, (last + 1) % MANY);
+  session_store_fini(&many);
 }
 
 static void test_nobody(void **state) {
-  schedule_kind kind;
-  uint64_t until = 0;
-  assert_int_equal(schedule_next(*state, -1, CREDIT, NOW, &kind, &until), -1);
-  assert_true(until == UINT64_MAX);
+  schedule_turns turns = {0};
+  schedule f = forward(*state, &turns, &unknown);
+  assert_int_equal(f.count, 0);
+  assert_true(f.until_us == UINT64_MAX);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -253,7 +366,11 @@ int main(void) {
       CASE(test_lockstep),
       CASE(test_waits_for_its_draft),
       CASE(test_a_done_mark_ends_the_wait),
-      CASE(test_round_robin),
+      CASE(test_all_step_together),
+      CASE(test_turns),
+      CASE(test_nodes_are_shared_by_promise),
+      CASE(test_prefill),
+      CASE(test_lockstep_rows_are_limited),
       CASE(test_waiting_ones_are_passed_over),
       CASE(test_nobody),
   };

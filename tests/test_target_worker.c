@@ -3,6 +3,8 @@
 #include "tests/count_malloc.h"
 #include "tests/machine_support.h"
 
+#include <math.h>
+
 /* The model of these tests: the next token is a function of the last one. Every token is below VOCAB. */
 enum { VOCAB = 97, CONTEXT = 4096, SLOTS = 3 };
 enum { ORCH = 1, DRAFT = 2, DRAFT2 = 3, ORCH2 = 4, STRANGER = 50 };
@@ -23,11 +25,13 @@ static int32_t wrong_of(int32_t token) {
 typedef struct world {
   rig r;
   target *t;
-  engine_job job;               /* the last one */
+  engine_batch batch;           /* the last one */
+  engine_job job;               /* its first */
   int32_t rows[SLOTS][CONTEXT]; /* the cache, as an engine would keep it */
   int32_t length[SLOTS];
   int fail;                /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
+  uint64_t forward_us;     /* of the next forward, 0: JOB_US */
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
@@ -61,7 +65,7 @@ static void verify(world *w, const engine_job *j, engine_result *out) {
 }
 
 static engine_result engine_does(world *w, const engine_job *j) {
-  engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US, .end_us = w->r.now};
+  engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US};
   assert_true(j->slot >= 0 && j->slot < SLOTS);
   assert_true(j->kv_length >= 0 && j->kv_length <= w->length[j->slot]);
   w->length[j->slot] = j->kv_length;
@@ -112,8 +116,9 @@ static void check_job(world *w, const engine_job *j) {
 }
 
 static bool ask_job(world *w) {
-  if (!target_next_job(w->t, w->r.now, &w->job)) return false;
-  check_job(w, &w->job);
+  if (!target_next_batch(w->t, w->r.now, &w->batch)) return false;
+  for (int32_t i = 0; i < w->batch.count; i++) check_job(w, &w->batch.jobs[i]);
+  w->job = w->batch.jobs[0];
   return true;
 }
 
@@ -126,12 +131,16 @@ static bool take_job(world *w) {
 static void give_result(world *w) {
   w->r.now += JOB_US;
   w->holds = false;
-  if (w->job.kind == ENGINE_VERIFY) {
-    w->jobs++;
-    w->node_rows += w->job.count - 1;
+  engine_results results = {.count = w->batch.count};
+  for (int32_t i = 0; i < w->batch.count; i++) {
+    const engine_job *job = &w->batch.jobs[i];
+    w->jobs += job->kind == ENGINE_VERIFY;
+    w->node_rows += job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
+    results.of[i] = engine_does(w, job);
   }
-  engine_result result = engine_does(w, &w->job);
-  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &result);
+  for (int32_t i = 0; w->forward_us && i < results.count; i++) results.of[i].forward_us = w->forward_us;
+  w->forward_us = 0;
+  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &results);
 }
 
 static bool run_job(world *w) {
@@ -1306,14 +1315,78 @@ static void test_forged_result(void **state) {
   say_and_open(w, prompt_message());
   prefill(w);
   assert_true(take_job(w));
-  engine_job real = w->job;
-  w->job.serial += 1000; /* not a job of ours */
+  w->batch.jobs[0].serial += 1000; /* not a job of ours */
   rig_clear(&w->r);
   give_result(w);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
-  w->job = real;
+  w->batch.jobs[0].serial -= 1000;
   give_result(w);
   rig_only(&w->r, ORCH, MSG_TOKENS);
+}
+
+/* --- several sessions in a forward --- */
+
+static msg other_prompt(uint64_t id) {
+  return open_message(id, 1, PROMPT, PROMPT_LENGTH);
+}
+
+/* Each gets its own tokens, the prompt of a new one is read beside those who step, and one that ends meanwhile takes
+ * nobody with it. */
+static void test_sessions_share_a_forward(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  say_and_open(w, other_prompt(S + 1));
+  assert_true(take_job(w));
+  assert_int_equal(w->batch.count, 2);
+  assert_int_equal(w->batch.jobs[0].kind, ENGINE_VERIFY);
+  assert_int_equal(w->batch.jobs[1].kind, ENGINE_PREFILL);
+  give_result(w);
+  send_chain(w, DRAFT, g, held(w, S)->committed.length, 1, 3, true);
+  say_and_open(w, other_prompt(S + 2));
+  assert_true(take_job(w));
+  assert_int_equal(w->batch.count, 3);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S + 1, 1));
+  rig_clear(&w->r);
+  give_result(w);
+  assert_null(held(w, S + 1));
+  assert_int_equal(held(w, S)->committed.length, PROMPT_LENGTH + 1 + 4);
+  for (int i = 0; i < 5; i++) run_job(w);
+  for (int i = 0; i < 3; i += 2) {
+    const prefix *c = &held(w, S + (uint64_t)i)->committed;
+    assert_true(c->length >= PROMPT_LENGTH + 5);
+    assert_memory_equal(c->tokens, truth(), (size_t)c->length * sizeof *c->tokens);
+  }
+}
+
+/* What a step costs a session is what it costs alone: others in the forward make nobody's draft look bad, nor good. */
+static void test_others_do_not_change_what_pays(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  session *s = held(w, S);
+  for (int i = 0; i < 3; i++) {
+    s->wait_until_us = 0;
+    assert_int_equal(play(w, 1), 1);
+  }
+  double alone = s->pay.plain_us_per_token;
+  assert_true(alone == JOB_US);
+  say_and_open(w, other_prompt(S + 1));
+  run_job(w);
+  for (int i = 0; i < 20; i++) { /* two rows take more than one */
+    w->forward_us = 3 * JOB_US / 2;
+    run_job(w);
+  }
+  assert_true(fabs(s->pay.plain_us_per_token - alone) < 1e-6 * alone);
+  send_chain(w, DRAFT, g, s->committed.length, 1, 3, true);
+  s->wait_owed_us = 0;
+  uint32_t before = s->pay.spec_steps;
+  assert_true(take_job(w));
+  assert_int_equal(w->batch.count, 2);
+  w->forward_us = 3 * JOB_US;
+  give_result(w);
+  assert_int_equal(s->pay.spec_steps, before + 1);
+  assert_true(fabs(s->pay.spec_us_per_token - 2.0 * JOB_US / 4) < 0.01 * JOB_US);
 }
 
 /* --- ATTACH --- */
@@ -2006,7 +2079,8 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   assert_true(take_job(w));
   rig_clear(&w->r);
   w->r.now += JOB_US;
-  engine_result r = {.kind = w->job.kind, .serial = w->job.serial, .code = ERR_DESYNC, .kv_length = 4};
+  engine_results r = {.count = 1};
+  r.of[0] = (engine_result){.kind = w->job.kind, .serial = w->job.serial, .code = ERR_DESYNC, .kv_length = 4};
   w->length[w->job.slot] = 4;
   w->holds = false;
   rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &r);
@@ -2120,6 +2194,8 @@ int main(void) {
       CASE(test_result_after_other_tokens),
       CASE(test_result_after_a_resume),
       CASE(test_forged_result),
+      CASE(test_sessions_share_a_forward),
+      CASE(test_others_do_not_change_what_pays),
       CASE(test_attach),
       CASE(test_attach_again_keeps_one_place),
       CASE(test_attach_refusals),

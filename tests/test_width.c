@@ -30,7 +30,7 @@ static void nothing_is_known_at_first(void **state) {
   (void)state;
   width_costs w = {0};
   const float totals[3] = {-1, -2, -3};
-  assert_int_equal(width_best(&w, totals, 3), 3);
+  assert_int_equal(width_best(&w, 1, totals, 3), 3);
   assert_near(width_cost(&w, 7), 0, 0);
 }
 
@@ -40,16 +40,16 @@ static void free_rows_are_filled_and_dear_ones_only_when_they_pay(void **state) 
   float totals[8];
   logs((double[]){0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2}, totals, 8);
   /* tokens / cost: 3.4 / 1000 with three nodes; 4 / 1500 with four */
-  assert_int_equal(width_best(&w, totals, 8), 3);
+  assert_int_equal(width_best(&w, 1, totals, 8), 3);
   logs((double[]){0.01, 0.001}, totals, 2); /* a free row is worth any promise */
-  assert_int_equal(width_best(&w, totals, 2), 2);
+  assert_int_equal(width_best(&w, 1, totals, 2), 2);
   for (int32_t rows = 2; rows <= 9; rows++)
     for (int i = 0; i < 200; i++)
       width_measured(&w, rows, 1000 + 50 * (rows - 1)); /* now five in a hundred a row */
   logs((double[]){0.9, 0.8, 0.7, 0.6, 0.5, 0.01, 0.01, 0.01}, totals, 8);
-  assert_int_equal(width_best(&w, totals, 8), 5);
+  assert_int_equal(width_best(&w, 1, totals, 8), 5);
   logs((double[]){0.04, 0.04}, totals, 2); /* a row costs more than it promises */
-  assert_int_equal(width_best(&w, totals, 2), 0);
+  assert_int_equal(width_best(&w, 1, totals, 2), 0);
 }
 
 static void what_was_not_measured_lies_on_the_line(void **state) {
@@ -72,9 +72,9 @@ static void old_measurements_are_forgotten(void **state) {
   width_measured(&w, 4, 9000);
   float totals[3];
   logs((double[]){0.5, 0.4, 0.3}, totals, 3);
-  assert_int_equal(width_best(&w, totals, 3), 0);
+  assert_int_equal(width_best(&w, 1, totals, 3), 0);
   for (int i = 0; i <= WIDTH_FRESH; i++) width_measured(&w, 1, 1000);
-  assert_int_equal(width_best(&w, totals, 3), 3);
+  assert_int_equal(width_best(&w, 1, totals, 3), 3);
   width_measured(&w, 4, 1100);
   assert_near(width_cost(&w, 4), 1100, NEAR);
 }

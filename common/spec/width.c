@@ -38,14 +38,14 @@ double width_cost(const width_costs *w, int32_t rows) {
   return has_above ? w->us[above] / (1 + WIDTH_SLOPE * (above - rows)) : 0;
 }
 
-int32_t width_best(const width_costs *w, const float *totals, int32_t count) {
-  double cost = width_cost(w, 1);
+int32_t width_best(const width_costs *w, int32_t roots, const float *totals, int32_t count) {
+  double cost = width_cost(w, roots);
   if (cost == 0) return count;
-  double tokens = 1, best = 1 / cost;
+  double tokens = roots, best = tokens / cost;
   int32_t kept = 0;
   for (int32_t k = 1; k <= count; k++) {
     tokens += exp((double)totals[k - 1]);
-    double rate = tokens / width_cost(w, k + 1);
+    double rate = tokens / width_cost(w, roots + k);
     if (rate <= best) continue;
     best = rate;
     kept = k;

@@ -1,16 +1,16 @@
-/* width.h - how many nodes a verify should carry: what rows of a forward cost, as measured, against what the
- * nodes promise. Pure; all times are microseconds.
+/* width.h - how many nodes a forward should carry: what its rows cost, as measured, against what the nodes
+ * promise. Pure; all times are microseconds.
  *
- * With the best nodes' probabilities p_1 >= p_2 >= ... (each of its whole path), a verify of k nodes yields
- * 1 + p_1 + ... + p_k tokens on average and costs the time of k + 1 rows. The k of the most tokens a
- * microsecond is taken. Cost by width is a property of the machine and the model, so one table serves all
+ * With the best nodes' probabilities p_1 >= p_2 >= ... (each of its whole path), a forward of n sessions and k
+ * of their nodes yields n + p_1 + ... + p_k tokens on average and costs the time of n + k rows. The k of the most
+ * tokens a microsecond is taken. Cost by width is a property of the machine and the model, so one table serves all
  * sessions. Widths that were not measured lately are read off the line between those that were; beyond the
  * widest of them a row is taken to cost little, so that wider forwards are tried and then known. */
 #pragma once
 
 #include <stdint.h>
 
-#define WIDTH_ROWS_MAX 65
+#define WIDTH_ROWS_MAX 256
 #define WIDTH_FRESH    256  /* forwards for which a measurement counts; that of one row always does */
 #define WIDTH_SLOPE    0.04 /* of one row's cost: what a row more is taken to cost where nothing is known */
 #define WIDTH_OUTLIER  2.0  /* a time above so many times the average is taken as that */
@@ -25,6 +25,7 @@ typedef struct width_costs {       /* all zero at the start */
 void width_measured(width_costs *w, int32_t rows, double us);
 /* What a forward of so many rows would take; 0 while nothing has been measured. */
 double width_cost(const width_costs *w, int32_t rows);
-/* How many of the `count` best nodes to verify, 0 to count; totals[i] = log of node i's path probability,
- * descending. All of them while nothing has been measured. */
-int32_t width_best(const width_costs *w, const float *totals, int32_t count);
+/* How many of the `count` best nodes to verify beside `roots` rows that yield a token each, 0 to count; totals[i] =
+ * log of node i's path probability, descending; roots + count <= WIDTH_ROWS_MAX. All of them while nothing has been
+ * measured. */
+int32_t width_best(const width_costs *w, int32_t roots, const float *totals, int32_t count);

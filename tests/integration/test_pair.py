@@ -199,7 +199,7 @@ class Pair(Case):
             return  # their rows are appended too
         prompts = sum(a["prompt_tokens"] - 1 for a in run.answers.values())
         self.assertEqual(kv["appended_rows"], prompts + total(run.answers, "plain_steps"))
-        self.assertEqual(model["forwards"], engine["prefills"] + engine["forwards"])
+        self.assertEqual(model["forwards"], engine["batches"])
         self.assertEqual(model["logit_rows"], engine["forwards"] + drafted)
 
     def same(self, recording, ids, *flags):

@@ -50,9 +50,9 @@ typedef struct worker_node {
   target *target; /* or */
   draft *draft;
   toy_engine engine;
-  engine_result result;
+  engine_results results;
   bool busy;
-  uint32_t life; /* of the result in flight */
+  uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
   uint32_t epoch_seen[TOY_SLOTS];
 } worker_node;
@@ -359,10 +359,11 @@ static void check_rest(world *w) {
 
 static void feed_engine(world *w, int index) {
   worker_node *n = &w->nodes[index];
-  engine_job job;
+  engine_batch batch;
   if (!n->target || n->busy) return;
-  if (!target_next_job(n->target, net_now(w->net), &job)) return;
-  toy_run(&n->engine, &job, &n->result);
+  if (!target_next_batch(n->target, net_now(w->net), &batch)) return;
+  n->results.count = batch.count;
+  for (int32_t i = 0; i < batch.count; i++) toy_run(&n->engine, &batch.jobs[i], &n->results.of[i]);
   n->busy = true;
   net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
 }
@@ -376,7 +377,7 @@ static void engine_done(world *w, int number) {
     return;
   }
   n->busy = false;
-  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->result});
+  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->results});
 }
 
 static void on_alarm(world *w, int number) {

@@ -1,5 +1,6 @@
-/* arch_support.h - the tiny models of tests/golden/arch, as the folders that they are and written again as GGUF: the way
- * llama.cpp's converter would (names, keys, the order of the rows of queries and keys), so that both readers meet. */
+/* arch_support.h - the tiny models of tests/golden/arch, as the folders that they are and written again as
+ * GGUF: the way llama.cpp's converter would (names, keys, the order of the rows of queries and keys), so that
+ * both readers meet. */
 #pragma once
 
 #include "common/model/rope.h"
@@ -16,8 +17,9 @@ typedef struct arch_case {
 } arch_case;
 
 static const arch_case ARCH_CASES[] = {
-    {"llama-tied", "llama"}, {"llama-head-dim", "llama"}, {"llama3-rope", "llama"}, {"llama-yarn", "llama"},
-    {"mistral-window", "llama"}, {"qwen2", "qwen2"}, {"qwen3", "qwen3"},
+    {"llama-tied", "llama"}, {"llama-head-dim", "llama"}, {"llama3-rope", "llama"},
+    {"llama-yarn", "llama"}, {"mistral-window", "llama"}, {"qwen2", "qwen2"},
+    {"qwen3", "qwen3"},
 };
 enum { ARCH_COUNT = sizeof ARCH_CASES / sizeof *ARCH_CASES };
 
@@ -82,10 +84,14 @@ static inline float arch_round_to_bf16(float f) {
   return f;
 }
 
-typedef enum { ARCH_EXACT, ARCH_ROUNDED } arch_frequencies; /* to bf16, as golden.json's were (tests/golden/README.md) */
+typedef enum {
+  ARCH_EXACT,
+  ARCH_ROUNDED
+} arch_frequencies; /* to bf16, as golden.json's were (tests/golden/README.md) */
 
 /* The tensor rope_freqs.weight, or, where it would hold ones alone, nothing: false. */
-static inline bool arch_rope_factors(const arch_case *a, const model_config *c, arch_frequencies how, float *out) {
+static inline bool arch_rope_factors(const arch_case *a, const model_config *c, arch_frequencies how,
+                                     float *out) {
   bool llama3 = strcmp(a->name, "llama3-rope") == 0;
   rope r;
   assert_true(rope_init(&r, c, NULL));
@@ -132,8 +138,8 @@ static inline void arch_quantise(const gguf_tensor *t, size_t row, uint8_t *out)
   }
 }
 
-static inline void arch_fill(const arch_case *a, const model_config *c, model_role role, const gguf_tensor *from,
-                             const gguf_tensor *to) {
+static inline void arch_fill(const arch_case *a, const model_config *c, model_role role,
+                             const gguf_tensor *from, const gguf_tensor *to) {
   size_t rows = (size_t)from->shape[1], columns = (size_t)from->shape[0], d = (size_t)c->head_dim;
   for (size_t r = 0; r < rows; r++) {
     size_t i = r % d, row = arch_is_split(a, role) ? r - i + i / 2 + (i % 2) * d / 2 : r;
@@ -155,14 +161,15 @@ static inline void arch_fill(const arch_case *a, const model_config *c, model_ro
 typedef void arch_visit(gguf_builder *b, gguf *g, const arch_case *a, const model_config *c, model_role role,
                         const char *name, const gguf_tensor *t, uint32_t type);
 
-static inline void arch_declare(gguf_builder *b, gguf *g, const arch_case *a, const model_config *c, model_role role,
-                                const char *name, const gguf_tensor *t, uint32_t type) {
+static inline void arch_declare(gguf_builder *b, gguf *g, const arch_case *a, const model_config *c,
+                                model_role role, const char *name, const gguf_tensor *t, uint32_t type) {
   (void)g, (void)a, (void)c, (void)role;
-  gb_tensor(b, name, (uint64_t)t->shape[0], t->dims == 1 ? 0 : (uint64_t)t->shape[1], t->dims == 1 ? GGUF_F32 : type);
+  gb_tensor(b, name, (uint64_t)t->shape[0], t->dims == 1 ? 0 : (uint64_t)t->shape[1],
+            t->dims == 1 ? GGUF_F32 : type);
 }
 
-static inline void arch_put(gguf_builder *b, gguf *g, const arch_case *a, const model_config *c, model_role role,
-                            const char *name, const gguf_tensor *t, uint32_t type) {
+static inline void arch_put(gguf_builder *b, gguf *g, const arch_case *a, const model_config *c,
+                            model_role role, const char *name, const gguf_tensor *t, uint32_t type) {
   (void)b, (void)type;
   arch_fill(a, c, role, t, gguf_tensor_find(g, name));
 }
@@ -174,15 +181,17 @@ static inline void arch_each(gguf_builder *b, gguf *g, const arch_case *a, const
   for (int32_t role = 0; role < MODEL_ROLE_COUNT; role++) {
     for (int32_t layer = 0; layer < (role < MODEL_ATTN_NORM ? 1 : c->layers); layer++) {
       const gguf_tensor *t = model_file_tensor(f, (model_role)role, layer);
-      snprintf(name, sizeof name, role < MODEL_ATTN_NORM ? "%.0d%s" : "blk.%d.%s", role < MODEL_ATTN_NORM ? 0 : layer,
-               arch_names[role]);
+      snprintf(name, sizeof name, role < MODEL_ATTN_NORM ? "%.0d%s" : "blk.%d.%s",
+               role < MODEL_ATTN_NORM ? 0 : layer, arch_names[role]);
       if (t) visit(b, g, a, c, (model_role)role, name, t, type);
     }
   }
 }
 
-/* Matrices of `type` (BF16, Q8_0), vectors of F32. The caller keeps `b` until it has closed the file, then gb_free. */
-static inline model_file *arch_open_gguf(const arch_case *a, uint32_t type, arch_frequencies how, gguf_builder *b) {
+/* Matrices of `type` (BF16, Q8_0), vectors of F32. The caller keeps `b` until it has closed the file, then
+ * gb_free. */
+static inline model_file *arch_open_gguf(const arch_case *a, uint32_t type, arch_frequencies how,
+                                         gguf_builder *b) {
   model_file *folder = arch_open(a), *f;
   const model_config *c = model_file_config(folder);
   float factors[MODEL_HEAD_DIM_MAX / 2];

@@ -1,5 +1,5 @@
-/* folder_builder.h - model folders in Hugging Face's form, for tests: safetensors bytes from a header's text, files in a
- * directory of their own. Include after cmocka.h. */
+/* folder_builder.h - model folders in Hugging Face's form, for tests: safetensors bytes from a header's text,
+ * files in a directory of their own. Include after cmocka.h. */
 #pragma once
 
 #include <stdint.h>

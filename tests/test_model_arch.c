@@ -1,6 +1,6 @@
 /* libs: model */
-/* Every architecture against outputs of independent programs (tests/golden/README.md, arch/), from its folder and from a
- * GGUF of the same weights: f32 reproduces the outputs whole, int8 stays near them. */
+/* Every architecture against outputs of independent programs (tests/golden/README.md, arch/), from its folder
+ * and from a GGUF of the same weights: f32 reproduces the outputs whole, int8 stays near them. */
 #include "tests/arch_support.h"
 
 #include <jansson.h>
@@ -67,8 +67,11 @@ static void close_run(run *r) {
 static void run_prompt(run *r, const golden *g, float *logits) {
   int32_t first = g->prompt_count - LOGIT_ROWS;
   support_prefill(r->m, r->k, r->seq, g->prompt, first, 100);
-  model_segment s = {
-      .seq = r->seq, .kind = MODEL_APPEND, .count = LOGIT_ROWS, .tokens = g->prompt + first, .all_logits = true};
+  model_segment s = {.seq = r->seq,
+                     .kind = MODEL_APPEND,
+                     .count = LOGIT_ROWS,
+                     .tokens = g->prompt + first,
+                     .all_logits = true};
   assert_int_equal(model_forward(r->m, r->k, &s, 1), ERR_OK);
   for (int32_t i = 0; i < LOGIT_ROWS; i++)
     memcpy(logits + i * VOCAB, model_logits(r->m, 0, i), VOCAB * sizeof *logits);
@@ -81,11 +84,13 @@ static int32_t feed(run *r, int32_t token) {
 }
 
 /* The greedy answer is the golden one. Returns the largest error of a logit. */
-static double run_f32(const arch_case *a, const golden *g, const model_file *f, model_isa isa, float *logits) {
+static double run_f32(const arch_case *a, const golden *g, const model_file *f, model_isa isa,
+                      float *logits) {
   run r = open_run(f, MODEL_MATH_F32, isa);
   double worst = 0;
   run_prompt(&r, g, logits);
-  for (int32_t i = 0; i < LOGIT_ROWS * VOCAB; i++) worst = fmax(worst, fabs((double)logits[i] - (double)g->logits[i]));
+  for (int32_t i = 0; i < LOGIT_ROWS * VOCAB; i++)
+    worst = fmax(worst, fabs((double)logits[i] - (double)g->logits[i]));
   int32_t token = model_argmax(r.m, 0, LOGIT_ROWS - 1);
   for (int32_t i = 0; i < g->output_count; i++) {
     if (token != g->output[i]) fail_msg("%s: output %d is %d instead of %d", a->name, i, token, g->output[i]);
@@ -133,15 +138,16 @@ static void check_int8(const arch_case *a, const golden *g) {
 
 static void check_case(const arch_case *a) {
   static float logits[LOGIT_ROWS * VOCAB], of_gguf[LOGIT_ROWS * VOCAB];
-  golden *rounded = read_golden(a, "golden.json", "logits.npy"), *exact = read_golden(a, "exact.json", "exact.npy");
+  golden *rounded = read_golden(a, "golden.json", "logits.npy"),
+         *exact = read_golden(a, "exact.json", "exact.npy");
   model_file *folder = arch_open(a);
   double errors[] = {
       run_f32(a, exact, folder, MODEL_ISA_AUTO, logits),
       run_gguf(a, exact, ARCH_EXACT, of_gguf),
       run_gguf(a, rounded, ARCH_ROUNDED, of_gguf),
   };
-  print_message("%s: largest logit error %.2g, as GGUF %.2g, with rounded frequencies %.2g\n", a->name, errors[0], errors[1],
-                errors[2]);
+  print_message("%s: largest logit error %.2g, as GGUF %.2g, with rounded frequencies %.2g\n", a->name,
+                errors[0], errors[1], errors[2]);
   for (int i = 0; i < 3; i++) assert_true(errors[i] <= LOGIT_ERROR);
   model_file_close(folder);
   check_int8(a, rounded);
@@ -149,7 +155,8 @@ static void check_case(const arch_case *a) {
   free(exact);
 }
 
-/* A folder and a GGUF of the same weights are the same model, bit for bit; rope_freqs.weight rounds once more. */
+/* A folder and a GGUF of the same weights are the same model, bit for bit; rope_freqs.weight rounds once
+ * more. */
 static void check_same_bits(const arch_case *a) {
   static float logits[2][LOGIT_ROWS * VOCAB];
   golden *g = read_golden(a, "exact.json", "exact.npy");
@@ -160,7 +167,8 @@ static void check_same_bits(const arch_case *a) {
     run_prompt(&r, g, logits[i]);
     close_run(&r);
   }
-  if (!model_file_tensor(files[1], MODEL_ROPE_FACTORS, 0)) assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+  if (!model_file_tensor(files[1], MODEL_ROPE_FACTORS, 0))
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
   for (int i = 0; i < 2; i++) model_file_close(files[i]);
   gb_free(&bytes);
   free(g);
@@ -177,6 +185,7 @@ static void folders_and_gguf_agree(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_architecture), cmocka_unit_test(folders_and_gguf_agree)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_architecture),
+                                     cmocka_unit_test(folders_and_gguf_agree)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* libs: file base */
-/* A folder as a model: config.json in its old and new form, the tensors that it asks for, what ends an answer. */
+/* A folder as a model: config.json in its old and new form, the tensors that it asks for, what ends an
+ * answer. */
 #include "common/file/model_file.h"
 #include "common/file/json.h"
 
@@ -24,8 +25,8 @@ static int read_text(const char *text, model_config *c, err *e) {
   return rc;
 }
 
-#define SIZES                                                                                                 \
-  "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "    \
+#define SIZES                                                                                                \
+  "\"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "   \
   "\"max_position_embeddings\": 1000, \"rms_norm_eps\": 1e-05, \"vocab_size\": 50"
 #define TYPE(name) "{\"model_type\": \"" name "\", " SIZES
 
@@ -39,13 +40,16 @@ static model_config read_right(const char *text) {
 static void reads_config(void **state) {
   (void)state;
   model_config c = read_right(TYPE("llama") "}");
-  const int32_t got[] = {c.layers, c.embed, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, c.context, c.rope_dim};
+  const int32_t got[] = {c.layers, c.embed, c.heads,   c.kv_heads, c.head_dim,
+                         c.ffn,    c.vocab, c.context, c.rope_dim};
   const int32_t want[] = {3, 64, 4, 4, 16, 96, 50, 1000, 16};
   assert_memory_equal(got, want, sizeof want);
-  assert_true(c.rope_base == 10000.0f && c.norm_eps == 1e-5f && c.scaling.kind == ROPE_PLAIN && c.scaling.times == 1);
+  assert_true(c.rope_base == 10000.0f && c.norm_eps == 1e-5f && c.scaling.kind == ROPE_PLAIN &&
+              c.scaling.times == 1);
   assert_true(c.half_split && !c.qkv_bias && !c.output_bias && !c.qk_norm && !c.tied && !c.window[0]);
-  c = read_right(TYPE("llama") ", \"num_key_value_heads\": 2, \"head_dim\": 32, \"attention_bias\": true, "
-                               "\"tie_word_embeddings\": true, \"sliding_window\": 7, \"torch_dtype\": \"bfloat16\"}");
+  c = read_right(
+      TYPE("llama") ", \"num_key_value_heads\": 2, \"head_dim\": 32, \"attention_bias\": true, "
+                    "\"tie_word_embeddings\": true, \"sliding_window\": 7, \"torch_dtype\": \"bfloat16\"}");
   assert_true(c.kv_heads == 2 && c.head_dim == 32 && c.qkv_bias && c.output_bias && c.tied && !c.window[0]);
   c = read_right(TYPE("llama") ", \"head_dim\": null, \"rope_scaling\": null, \"sliding_window\": null}");
   assert_int_equal(c.head_dim, 16);
@@ -60,10 +64,13 @@ static void reads_config(void **state) {
 static void reads_rotary_scaling(void **state) {
   (void)state;
   const char *forms[] = {
-      TYPE("llama") ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 500000.0, \"factor\": 8.0, "
-                    "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 256}}",
+      TYPE("llama") ", \"rope_parameters\": {\"rope_type\": \"llama3\", \"rope_theta\": 500000.0, "
+                    "\"factor\": 8.0, "
+                    "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                    "\"original_max_position_embeddings\": 256}}",
       TYPE("llama") ", \"rope_theta\": 500000, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
-                    "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 256}}"};
+                    "\"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": "
+                    "256}}"};
   for (int i = 0; i < 2; i++) {
     model_config c = read_right(forms[i]);
     assert_true(c.scaling.kind == ROPE_LLAMA3 && c.rope_base == 500000.0f && c.scaling.factor == 8);
@@ -73,8 +80,9 @@ static void reads_rotary_scaling(void **state) {
                                             "\"original_max_position_embeddings\": 250}}");
   assert_true(c.scaling.kind == ROPE_YARN && c.scaling.original == 250 && c.scaling.factor == 4);
   assert_true(c.scaling.beta_fast == 32 && c.scaling.beta_slow == 1 && c.scaling.attention == 0);
-  c = read_right(TYPE("llama") ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, \"attention_factor\": 1.5, "
-                               "\"beta_fast\": 16, \"beta_slow\": 2}}");
+  c = read_right(TYPE(
+      "llama") ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, \"attention_factor\": 1.5, "
+               "\"beta_fast\": 16, \"beta_slow\": 2}}");
   assert_true(c.scaling.original == 1000 && c.scaling.attention == 1.5f && c.scaling.beta_fast == 16);
   c = read_right(TYPE("llama") ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}");
   assert_true(c.scaling.kind == ROPE_LINEAR && c.scaling.factor == 2);
@@ -88,14 +96,17 @@ static void reads_windows(void **state) {
   assert_true(c.window[0] == 64 && c.window[2] == 64 && c.window[3] == 0);
   assert_int_equal(read_right(TYPE("mistral") ", \"sliding_window\": null}").window[0], 0);
   assert_int_equal(read_right(TYPE("mistral") "}").window[0], 0);
-  c = read_right(TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": false, \"max_window_layers\": 0}");
+  c = read_right(
+      TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": false, \"max_window_layers\": 0}");
   assert_int_equal(c.window[0], 0);
-  c = read_right(TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 2}");
+  c = read_right(
+      TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 2}");
   assert_true(c.window[0] == 0 && c.window[1] == 0 && c.window[2] == 9);
   c = read_right(TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": true}");
   assert_int_equal(c.window[2], 0);
-  c = read_right(TYPE("qwen3") ", \"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 0, "
-                               "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"]}");
+  c = read_right(
+      TYPE("qwen3") ", \"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 0, "
+                    "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"]}");
   assert_true(c.window[0] == 9 && c.window[1] == 0 && c.window[2] == 9);
 }
 
@@ -128,20 +139,24 @@ static void refuses_config(void **state) {
       {TYPE("llama") ", \"mlp_bias\": true}", ERR_UNSUPPORTED, "mlp_bias"},
       {TYPE("llama") ", \"attention_bias\": 1}", ERR_FORMAT, "attention_bias"},
       {TYPE("llama") ", \"partial_rotary_factor\": 0.5}", ERR_UNSUPPORTED, "partial_rotary_factor"},
-      {TYPE("llama") ", \"quantization_config\": {\"quant_method\": \"gptq\"}}", ERR_UNSUPPORTED, "quantization_config"},
-      {TYPE("llama") ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}", ERR_UNSUPPORTED, "rope_type"},
+      {TYPE("llama") ", \"quantization_config\": {\"quant_method\": \"gptq\"}}", ERR_UNSUPPORTED,
+       "quantization_config"},
+      {TYPE("llama") ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}", ERR_UNSUPPORTED,
+       "rope_type"},
       {TYPE("llama") ", \"rope_scaling\": {\"type\": \"linear\"}}", ERR_FORMAT, "factor"},
       {TYPE("llama") ", \"rope_scaling\": {\"factor\": 2.0}}", ERR_FORMAT, "rope_type"},
       {TYPE("llama") ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}}", ERR_FORMAT, "llama3"},
-      {TYPE("llama") ", \"rope_theta\": 0.5, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 8}}", ERR_FORMAT, "above 1"},
-      {TYPE("llama") ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 7}}}", ERR_UNSUPPORTED, "full_attention"},
+      {TYPE("llama") ", \"rope_theta\": 0.5, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 8}}",
+       ERR_FORMAT, "above 1"},
+      {TYPE("llama") ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 7}}}", ERR_UNSUPPORTED,
+       "full_attention"},
       {TYPE("mistral") ", \"sliding_window\": -3}", ERR_FORMAT, "sliding_window"},
       {TYPE("qwen2") ", \"use_sliding_window\": \"yes\"}", ERR_FORMAT, "use_sliding_window"},
       {TYPE("qwen2") ", \"layer_types\": [\"full_attention\"]}", ERR_FORMAT, "layer_types"},
-      {TYPE("qwen2") ", \"layer_types\": [\"full_attention\", \"full_attention\", \"linear_attention\"]}", ERR_UNSUPPORTED,
-       "layer_types"},
-      {TYPE("qwen2") ", \"layer_types\": [\"full_attention\", \"full_attention\", \"sliding_attention\"]}", ERR_FORMAT,
-       "sliding_window is missing"},
+      {TYPE("qwen2") ", \"layer_types\": [\"full_attention\", \"full_attention\", \"linear_attention\"]}",
+       ERR_UNSUPPORTED, "layer_types"},
+      {TYPE("qwen2") ", \"layer_types\": [\"full_attention\", \"full_attention\", \"sliding_attention\"]}",
+       ERR_FORMAT, "sliding_window is missing"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     model_config c;
@@ -169,9 +184,10 @@ static void put_model(folder *f, const char *left_out, const char *extra) {
   static const struct {
     const char *name;
     int rows, columns;
-  } layer[] = {{"input_layernorm", 0, 64},  {"self_attn.q_proj", 64, 64}, {"self_attn.k_proj", 64, 64},
-               {"self_attn.v_proj", 64, 64}, {"self_attn.o_proj", 64, 64}, {"post_attention_layernorm", 0, 64},
-               {"mlp.gate_proj", 96, 64},   {"mlp.up_proj", 96, 64},      {"mlp.down_proj", 64, 96}};
+  } layer[] = {
+      {"input_layernorm", 0, 64},   {"self_attn.q_proj", 64, 64}, {"self_attn.k_proj", 64, 64},
+      {"self_attn.v_proj", 64, 64}, {"self_attn.o_proj", 64, 64}, {"post_attention_layernorm", 0, 64},
+      {"mlp.gate_proj", 96, 64},    {"mlp.up_proj", 96, 64},      {"mlp.down_proj", 64, 96}};
   static char header[16384];
   char name[96];
   size_t data = 0, size;
@@ -180,11 +196,13 @@ static void put_model(folder *f, const char *left_out, const char *extra) {
   for (int i = 0; i < 3; i++) {
     for (size_t k = 0; k < sizeof layer / sizeof *layer; k++) {
       snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, layer[k].name);
-      if (!left_out || strcmp(left_out, name) != 0) add_tensor(header, &data, name, layer[k].rows, layer[k].columns);
+      if (!left_out || strcmp(left_out, name) != 0)
+        add_tensor(header, &data, name, layer[k].rows, layer[k].columns);
     }
   }
   add_tensor(header, &data, "model.norm.weight", 0, 64);
-  if (!left_out || strcmp(left_out, "lm_head.weight") != 0) add_tensor(header, &data, "lm_head.weight", 50, 64);
+  if (!left_out || strcmp(left_out, "lm_head.weight") != 0)
+    add_tensor(header, &data, "lm_head.weight", 50, 64);
   if (extra) add_tensor(header, &data, extra, 0, 4);
   strcat(header, "}");
   uint8_t *bytes = safetensors_bytes(header, data, &size);
@@ -263,9 +281,10 @@ static void refuses_a_folder(void **state) {
   put_model(&f, NULL, NULL);
   folder_put_text(&f, "config.json", TYPE("qwen2") "}");
   assert_refused(&f, ERR_FORMAT, "q_proj.bias");
-  folder_put_text(&f, "config.json", "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96, "
-                                     "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"rms_norm_eps\": 1e-5, "
-                                     "\"max_position_embeddings\": 10, \"vocab_size\": 51}");
+  folder_put_text(&f, "config.json",
+                  "{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 96, "
+                  "\"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"rms_norm_eps\": 1e-5, "
+                  "\"max_position_embeddings\": 10, \"vocab_size\": 51}");
   assert_refused(&f, ERR_FORMAT, "vocab_size");
   folder_put_text(&f, "config.json", TYPE("llama") ", \"num_key_value_heads\": 2}");
   assert_refused(&f, ERR_FORMAT, "k_proj");
@@ -280,8 +299,9 @@ static void refuses_a_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_config),   cmocka_unit_test(reads_rotary_scaling), cmocka_unit_test(reads_windows),
-      cmocka_unit_test(refuses_config), cmocka_unit_test(reads_a_folder),       cmocka_unit_test(refuses_a_folder),
+      cmocka_unit_test(reads_config),   cmocka_unit_test(reads_rotary_scaling),
+      cmocka_unit_test(reads_windows),  cmocka_unit_test(refuses_config),
+      cmocka_unit_test(reads_a_folder), cmocka_unit_test(refuses_a_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

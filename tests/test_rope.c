@@ -1,6 +1,6 @@
 /* libs: model */
-/* Scaled frequencies against plain computations in double, written here from the sources that rope.h names; the plain ones
- * are checked by test_ops. */
+/* Scaled frequencies against plain computations in double, written here from the sources that rope.h names;
+ * the plain ones are checked by test_ops. */
 #include "common/model/rope.h"
 
 #include <math.h>
@@ -43,13 +43,16 @@ static void llama3_stretches_long_waves(void **state) {
   (void)state;
   int kinds[3] = {0};
   model_config c = plain;
-  c.scaling = (rope_scaling){.kind = ROPE_LLAMA3, .factor = 8, .original = 8192, .low = 1, .high = 4, .times = 1};
+  c.scaling =
+      (rope_scaling){.kind = ROPE_LLAMA3, .factor = 8, .original = 8192, .low = 1, .high = 4, .times = 1};
   rope r = init(&c, NULL);
   for (int i = 0; i < 32; i++) {
     double f = plain_frequency(i), wave = 2 * PI / f, smooth = (8192 / wave - 1) / (4 - 1);
     int kind = wave < 8192 / 4.0 ? 0 : wave > 8192 ? 1 : 2;
     kinds[kind]++;
-    assert_near((double)r.frequency[i], kind == 0 ? f : kind == 1 ? f / 8 : (1 - smooth) * f / 8 + smooth * f);
+    assert_near((double)r.frequency[i], kind == 0   ? f
+                                        : kind == 1 ? f / 8
+                                                    : (1 - smooth) * f / 8 + smooth * f);
   }
   assert_true(kinds[0] && kinds[1] && kinds[2]);
 }
@@ -71,7 +74,8 @@ static void check_yarn(const rope_scaling *s, double low, double high, double ti
 
 static void yarn_goes_over_between_two_pairs(void **state) {
   (void)state;
-  rope_scaling s = {.kind = ROPE_YARN, .factor = 4, .original = 1024, .beta_fast = 32, .beta_slow = 1, .times = 1};
+  rope_scaling s = {
+      .kind = ROPE_YARN, .factor = 4, .original = 1024, .beta_fast = 32, .beta_slow = 1, .times = 1};
   double low = floor(yarn_pair(32, 1024)), high = ceil(yarn_pair(1, 1024)), own = 0.1 * log(4) + 1;
   assert_true(low > 0 && high < 32);
   check_yarn(&s, low, high, own);

@@ -27,7 +27,8 @@ static void reads_tensors(void **state) {
                        "\"c\":{\"dtype\":\"F16\",\"shape\":[],\"data_offsets\":[24,26]}}  ";
   if (open_text(header, 26, &s, &bytes, &e)) fail_msg("%s", e.text);
   assert_int_equal(safetensors_count(s), 3);
-  const gguf_tensor *a = safetensors_find(s, "a"), *b = safetensors_find(s, "b"), *c = safetensors_find(s, "c");
+  const gguf_tensor *a = safetensors_find(s, "a"), *b = safetensors_find(s, "b"),
+                    *c = safetensors_find(s, "c");
   assert_true(a == safetensors_at(s, 0) && b && c);
   assert_null(safetensors_find(s, "d"));
   assert_true(a->type == GGUF_BF16 && a->dims == 2 && a->shape[0] == 3 && a->shape[1] == 2 && a->bytes == 12);
@@ -39,7 +40,7 @@ static void reads_tensors(void **state) {
   free(bytes);
 }
 
-#define T(name, dtype, shape, begin, end)                                                                     \
+#define T(name, dtype, shape, begin, end)                                                                    \
   "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
 static void refuses(void **state) {
@@ -146,9 +147,10 @@ static void reads_shards(void **state) {
   err e = {0};
   put_tensors(&f, "one.safetensors", "{" T("b", "F32", "[1]", 0, 4) "," T("d", "F32", "[1]", 4, 8) "}", 8);
   put_tensors(&f, "two.safetensors", "{" T("c", "F16", "[2]", 0, 4) "}", 4);
-  folder_put_text(&f, "model.safetensors.index.json",
-                  "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"b\":\"one.safetensors\",\"c\":\"two.safetensors\","
-                  "\"d\":\"one.safetensors\"}}");
+  folder_put_text(
+      &f, "model.safetensors.index.json",
+      "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"b\":\"one.safetensors\",\"c\":\"two.safetensors\","
+      "\"d\":\"one.safetensors\"}}");
   if (safetensors_open(&s, f.path, &e)) fail_msg("%s", e.text);
   assert_int_equal(safetensors_count(s), 3);
   assert_string_equal(safetensors_at(s, 1)->name, "c");
@@ -158,7 +160,8 @@ static void reads_shards(void **state) {
   if (safetensors_open(&again, f.path, &e)) fail_msg("%s", e.text);
   assert_false(hash_equal(h, safetensors_fingerprint(again)));
   safetensors_close(again);
-  put_tensors(&f, "model.safetensors", "{" T("x", "F32", "[1]", 0, 4) "}", 4); /* one file goes before an index */
+  put_tensors(&f, "model.safetensors", "{" T("x", "F32", "[1]", 0, 4) "}",
+              4); /* one file goes before an index */
   if (safetensors_open(&s, f.path, &e)) fail_msg("%s", e.text);
   assert_int_equal(safetensors_count(s), 1);
   safetensors_close(s);
@@ -210,8 +213,9 @@ static void names_what_is_missing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_tensors),      cmocka_unit_test(refuses),           cmocka_unit_test(refuses_what_is_cut),
-      cmocka_unit_test(refuses_many_values), cmocka_unit_test(reads_shards),      cmocka_unit_test(refuses_bad_shards),
+      cmocka_unit_test(reads_tensors),         cmocka_unit_test(refuses),
+      cmocka_unit_test(refuses_what_is_cut),   cmocka_unit_test(refuses_many_values),
+      cmocka_unit_test(reads_shards),          cmocka_unit_test(refuses_bad_shards),
       cmocka_unit_test(names_what_is_missing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

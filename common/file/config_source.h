@@ -1,5 +1,5 @@
-/* config_source.h - where a model's configuration stands: the metadata of a GGUF, or a config.json. Both answer the same
- * questions, so that one reader (model_config.h) serves them. */
+/* config_source.h - where a model's configuration stands: the metadata of a GGUF, or a config.json. Both
+ * answer the same questions, so that one reader (model_config.h) serves them. */
 #pragma once
 
 #include "common/file/gguf.h"
@@ -26,8 +26,8 @@ typedef struct config_value {
 int config_source_gguf(config_source *s, const gguf *g, err *e);
 int config_source_json(config_source *s, const json_t *object, err *e);
 
-/* A GGUF's key without its architecture, or a member of config.json: "rope:NAME" is one of `rope`, a null is missing.
- * NULL is missing. */
+/* A GGUF's key without its architecture, or a member of config.json: "rope:NAME" is one of `rope`, a null is
+ * missing. NULL is missing. */
 config_value config_find(const config_source *s, const char *key);
 bool config_is(config_value v, const char *text);
 /* The key as it stands in the file, for a message. Returns out. */

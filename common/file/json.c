@@ -31,10 +31,12 @@ int json_parse_object(json_t **out, const char *label, const void *data, size_t 
   json_error_t why;
   *out = NULL;
   if (size > JSON_FILE_MAX)
-    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %u", label, size, JSON_FILE_MAX);
+    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %u", label, size,
+                   JSON_FILE_MAX);
   measure(data, size, &depth, &values);
   if (depth > JSON_DEPTH_MAX || values > JSON_VALUES_MAX)
-    return err_set(e, ERR_LIMIT, "%s: JSON of %zu levels and about %zu values; tandem takes at most %d and %u", label,
+    return err_set(e, ERR_LIMIT,
+                   "%s: JSON of %zu levels and about %zu values; tandem takes at most %d and %u", label,
                    depth, values, JSON_DEPTH_MAX, JSON_VALUES_MAX);
   json_t *object = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   if (!object && json_error_code(&why) == json_error_out_of_memory)

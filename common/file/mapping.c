@@ -11,7 +11,8 @@ static int map(mapping *m, int fd, const char *path, const char *what, err *e) {
   struct stat s;
   if (fstat(fd, &s)) return err_set(e, ERR_IO, "cannot read %s %s: %s", what, path, strerror(errno));
   if (!S_ISREG(s.st_mode))
-    return err_set(e, ERR_IO, "%s is not a file: give a .gguf model, or a folder with config.json and model.safetensors",
+    return err_set(e, ERR_IO,
+                   "%s is not a file: give a .gguf model, or a folder with config.json and model.safetensors",
                    path);
   if (s.st_size == 0) return err_set(e, ERR_FORMAT, "%s is empty: download it again", path);
   void *data = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_PRIVATE, fd, 0);

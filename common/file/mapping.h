@@ -9,7 +9,7 @@ typedef struct mapping {
   size_t size;
 } mapping;
 
-/* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is nothing then. `what` stands in the
- * messages, e.g. "the model file". */
+/* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is nothing then. `what` stands
+ * in the messages, e.g. "the model file". */
 int mapping_open(mapping *m, const char *path, const char *what, err *e);
 void mapping_close(mapping *m); /* nothing is allowed */

@@ -65,8 +65,8 @@ static const float_key FLOATS[] = {
     {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NULL, FIELD(norm_eps), NAN},
     {"rope.freq_base", "rope:rope_theta", "rope_theta", FIELD(rope_base), 10000},
     {"rope.scaling.factor", "rope:factor", NULL, SCALING(factor), 0},
-    {"rope.scaling.original_context_length", "rope:original_max_position_embeddings", "original_max_position_embeddings",
-     SCALING(original), 0},
+    {"rope.scaling.original_context_length", "rope:original_max_position_embeddings",
+     "original_max_position_embeddings", SCALING(original), 0},
     {NULL, "rope:low_freq_factor", NULL, SCALING(low), 0},
     {NULL, "rope:high_freq_factor", NULL, SCALING(high), 0},
     {"rope.scaling.yarn_beta_fast", "rope:beta_fast", NULL, SCALING(beta_fast), 32},
@@ -142,13 +142,15 @@ static int find_architecture(const config_source *s, const architecture **out, e
     *out = &ARCHITECTURES[i];
     if (strcmp(s->architecture, (*out)->name) == 0 && (s->json || (*out)->in_gguf)) return ERR_OK;
   }
-  return err_set(e, ERR_UNSUPPORTED, "the model's architecture is %s; llama, qwen2, qwen3 and mistral are built here",
+  return err_set(e, ERR_UNSUPPORTED,
+                 "the model's architecture is %s; llama, qwen2, qwen3 and mistral are built here",
                  s->architecture);
 }
 
 static bool is_harmless(config_value v, const refused_key *k) {
   if (v.kind == CONFIG_TEXT) return k->text_harmless && config_is(v, k->text_harmless);
-  return v.kind == CONFIG_MISSING || ((v.kind == CONFIG_NUMBER || v.kind == CONFIG_FLAG) && v.number == k->harmless);
+  return v.kind == CONFIG_MISSING ||
+         ((v.kind == CONFIG_NUMBER || v.kind == CONFIG_FLAG) && v.number == k->harmless);
 }
 
 static int check_refused(const config_source *s, err *e) {
@@ -167,10 +169,11 @@ static int read_integer(const config_source *s, const char *key, int32_t max, in
   if (v.kind == CONFIG_LIST)
     return err_set(e, ERR_UNSUPPORTED, "the model gives %s for each layer, which is not built here",
                    config_key(s, key, text));
-  if (v.kind != CONFIG_NUMBER || !v.whole || v.number < 1) return bad_value(s, key, "is no positive number", e);
+  if (v.kind != CONFIG_NUMBER || !v.whole || v.number < 1)
+    return bad_value(s, key, "is no positive number", e);
   if (v.number > max)
-    return err_set(e, ERR_LIMIT, "the model's %s is %.0f; tandem takes at most %d", config_key(s, key, text), v.number,
-                   max);
+    return err_set(e, ERR_LIMIT, "the model's %s is %.0f; tandem takes at most %d", config_key(s, key, text),
+                   v.number, max);
   *out = (int32_t)v.number;
   return ERR_OK;
 }
@@ -209,7 +212,8 @@ static int read_floats(model_config *c, const config_source *s, err *e) {
 
 static int read_flag(const config_source *s, const char *key, bool *out, err *e) {
   config_value v = config_find(s, key);
-  if (v.kind != CONFIG_MISSING && v.kind != CONFIG_FLAG) return bad_value(s, key, "is neither true nor false", e);
+  if (v.kind != CONFIG_MISSING && v.kind != CONFIG_FLAG)
+    return bad_value(s, key, "is neither true nor false", e);
   *out = v.kind == CONFIG_FLAG && v.number != 0;
   return ERR_OK;
 }
@@ -220,11 +224,13 @@ static int derive_heads(model_config *c, const config_source *s, const architect
   const char *heads = pick(s, "attention.head_count", "num_attention_heads");
   config_value value_length = config_find(s, s->file ? "attention.value_length" : NULL);
   if (!c->kv_heads) c->kv_heads = c->heads;
-  if (c->heads % c->kv_heads) return bad_value(s, heads, "is no multiple of the number of key-value heads", e);
+  if (c->heads % c->kv_heads)
+    return bad_value(s, heads, "is no multiple of the number of key-value heads", e);
   if (!c->head_dim && s->json) c->head_dim = a->head_dim;
   if (!c->head_dim) {
     if (c->embed % c->heads || c->embed / c->heads > MODEL_HEAD_DIM_MAX)
-      return bad_value(s, pick(s, "embedding_length", "hidden_size"), "does not split into that many heads", e);
+      return bad_value(s, pick(s, "embedding_length", "hidden_size"), "does not split into that many heads",
+                       e);
     c->head_dim = c->embed / c->heads;
   }
   if (value_length.kind != CONFIG_MISSING && value_length.number != c->head_dim)
@@ -243,7 +249,8 @@ static int derive_scaling(model_config *c, const config_source *s, err *e) {
   static const char *const names[] = {
       [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
   rope_scaling *r = &c->scaling;
-  const char *key = pick(s, "rope.scaling.type", "rope:rope_type"), *factor = pick(s, "rope.scaling.factor", "rope:factor");
+  const char *key = pick(s, "rope.scaling.type", "rope:rope_type"),
+             *factor = pick(s, "rope.scaling.factor", "rope:factor");
   config_value type = config_find(s, key);
   if (type.kind == CONFIG_MISSING && s->json) type = config_find(s, "rope:type");
   bool plain = type.kind == CONFIG_MISSING || config_is(type, "none");
@@ -258,8 +265,9 @@ static int derive_scaling(model_config *c, const config_source *s, err *e) {
   if (r->kind == ROPE_YARN && !r->factor) r->factor = (float)c->context / r->original;
   if (r->kind != ROPE_PLAIN && !r->factor) return bad_value(s, factor, "is missing", e);
   if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low && r->original > 0))
-    return err_set(e, ERR_FORMAT, "the model's llama3 rotary scaling needs low_freq_factor below high_freq_factor, and "
-                                  "original_max_position_embeddings: convert the model again");
+    return err_set(e, ERR_FORMAT,
+                   "the model's llama3 rotary scaling needs low_freq_factor below high_freq_factor, and "
+                   "original_max_position_embeddings: convert the model again");
   if (r->kind == ROPE_YARN && c->rope_base <= 1)
     return bad_value(s, pick(s, "rope.freq_base", "rope_theta"), "is not above 1", e);
   return ERR_OK;
@@ -267,13 +275,16 @@ static int derive_scaling(model_config *c, const config_source *s, err *e) {
 
 /* ---- which layers see a window of keys ---- */
 
-static int list_windows(model_config *c, const config_source *s, const json_t *types, int32_t window, err *e) {
-  if (json_array_size(types) != (size_t)c->layers) return bad_value(s, "layer_types", "has not one entry for each layer", e);
+static int list_windows(model_config *c, const config_source *s, const json_t *types, int32_t window,
+                        err *e) {
+  if (json_array_size(types) != (size_t)c->layers)
+    return bad_value(s, "layer_types", "has not one entry for each layer", e);
   for (int32_t i = 0; i < c->layers; i++) {
     const char *type = json_string_value(json_array_get(types, (size_t)i));
     bool slides = type && strcmp(type, "sliding_attention") == 0;
     if (!slides && (!type || strcmp(type, "full_attention") != 0)) return not_built(s, "layer_types", e);
-    if (slides && !window) return bad_value(s, "sliding_window", "is missing, but layer_types asks for it", e);
+    if (slides && !window)
+      return bad_value(s, "sliding_window", "is missing, but layer_types asks for it", e);
     c->window[i] = slides ? window : 0;
   }
   return ERR_OK;

@@ -1,8 +1,8 @@
-/* model_config.h - the shape of a model of the Llama family, as its file's keys give it, checked: whoever holds one may
- * allocate by it. One graph serves every architecture; what they differ in is here.
+/* model_config.h - the shape of a model of the Llama family, as its file's keys give it, checked: whoever
+ * holds one may allocate by it. One graph serves every architecture; what they differ in is here.
  *
- * From a GGUF: llama (Llama 1 to 3, Mistral), qwen2, qwen3. From config.json: llama, mistral, qwen2, qwen3, as
- * transformers writes it from version 5 on (rope_parameters) and before (rope_theta, rope_scaling). */
+ * From a GGUF: llama (Llama 1 to 3, Mistral), qwen2, qwen3. From config.json: llama, mistral, qwen2, qwen3,
+ * as transformers writes it from version 5 on (rope_parameters) and before (rope_theta, rope_scaling). */
 #pragma once
 
 #include "common/file/config_source.h"
@@ -15,8 +15,8 @@
 
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } rope_kind;
 
-/* How a longer context than the trained one changes the rotary frequencies (rope.h); nothing depends on the present
- * length. */
+/* How a longer context than the trained one changes the rotary frequencies (rope.h); nothing depends on the
+ * present length. */
 typedef struct rope_scaling {
   rope_kind kind;
   float factor;               /* but for PLAIN */
@@ -37,11 +37,13 @@ typedef struct model_config {
   bool qkv_bias, output_bias;
   bool qk_norm; /* queries and keys are normed, head by head, before they are rotated */
   bool tied;    /* the embedding is the output matrix */
-  int32_t window[MODEL_LAYERS_MAX]; /* keys that a query of the layer sees, its own included; 0: all before it */
+  int32_t
+      window[MODEL_LAYERS_MAX]; /* keys that a query of the layer sees, its own included; 0: all before it */
 } model_config;
 
-/* kv_heads divides heads, heads * head_dim <= MODEL_EMBED_MAX, head_dim <= MODEL_HEAD_DIM_MAX, rope_dim is even and <= head_dim. vocab is 0
- * where the keys do not say it. Of a GGUF, qkv_bias, output_bias and tied are for whoever sees its tensors to set
- * (model_file.h). ERR_FORMAT (missing or impossible value), ERR_UNSUPPORTED (another architecture, a rotary scaling or
- * another variation that is not built here), ERR_LIMIT. */
+/* kv_heads divides heads, heads * head_dim <= MODEL_EMBED_MAX, head_dim <= MODEL_HEAD_DIM_MAX, rope_dim is
+ * even and
+ * <= head_dim. vocab is 0 where the keys do not say it. Of a GGUF, qkv_bias, output_bias and tied are for
+ * whoever sees its tensors to set (model_file.h). ERR_FORMAT (missing or impossible value), ERR_UNSUPPORTED
+ * (another architecture, a rotary scaling or another variation that is not built here), ERR_LIMIT. */
 int model_config_read(model_config *c, const config_source *s, err *e);

@@ -34,7 +34,7 @@ typedef struct role_row {
 } role_row;
 
 static const role_row ROLES[MODEL_ROLE_COUNT] = {
-#define ROLE_ROW(role, gguf, safetensors, columns, rows, when)                                                \
+#define ROLE_ROW(role, gguf, safetensors, columns, rows, when)                                               \
   [MODEL_##role] = {gguf, safetensors, EXTENT_##columns, EXTENT_##rows, WHEN_##when},
     MODEL_ROLES_OUTSIDE(ROLE_ROW) MODEL_ROLES_LAYER(ROLE_ROW)
 #undef ROLE_ROW
@@ -47,14 +47,14 @@ static const role_row ROLES[MODEL_ROLE_COUNT] = {
 static const char *const IGNORED[] = {"rotary_emb.inv_freq"};
 
 struct model_file {
-  gguf *file;          /* one of these two */
+  gguf *file; /* one of these two */
   safetensors *folder;
   model_config config;
   const gguf_tensor **tensors; /* [FIRST_OF_LAYER + layers * LAYER_ROLES] */
   int32_t used;                /* of the file's tensors: those that have a role */
   int32_t stops[MODEL_STOPS_MAX], stop_count;
-  hash16 configuration;           /* of a folder: its JSON */
-  char tokenizer[PATH_MAX];       /* of a folder; "": none */
+  hash16 configuration;     /* of a folder: its JSON */
+  char tokenizer[PATH_MAX]; /* of a folder; "": none */
 };
 
 /* ---- tensors ---- */
@@ -83,12 +83,9 @@ static bool role_name(const model_file *f, model_role role, int32_t layer, char 
 }
 
 static bool is_there(const model_config *c, when w) {
-  const bool answers[] = {[WHEN_ALWAYS] = true,
-                          [WHEN_UNTIED] = !c->tied,
-                          [WHEN_QKV_BIAS] = c->qkv_bias,
-                          [WHEN_OUTPUT_BIAS] = c->output_bias,
-                          [WHEN_QK_NORM] = c->qk_norm,
-                          [WHEN_OPTIONAL] = true};
+  const bool answers[] = {[WHEN_ALWAYS] = true,          [WHEN_UNTIED] = !c->tied,
+                          [WHEN_QKV_BIAS] = c->qkv_bias, [WHEN_OUTPUT_BIAS] = c->output_bias,
+                          [WHEN_QK_NORM] = c->qk_norm,   [WHEN_OPTIONAL] = true};
   return answers[w];
 }
 
@@ -115,9 +112,10 @@ static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err
         t->name, (long long)t->shape[0], (long long)(t->shape[1] * t->shape[2] * t->shape[3]),
         (long long)columns, (long long)(rows ? rows : 1));
   if (!rows && t->type != GGUF_F32 && t->type != GGUF_F16 && t->type != GGUF_BF16)
-    return err_set(e, ERR_UNSUPPORTED,
-                   "tensor %s has type %s; vectors are read as F32, F16 or BF16 alone: convert the model again", t->name,
-                   gguf_type_name(t->type));
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "tensor %s has type %s; vectors are read as F32, F16 or BF16 alone: convert the model again", t->name,
+        gguf_type_name(t->type));
   return ERR_OK;
 }
 
@@ -152,14 +150,15 @@ static bool has_role(const model_file *f, const gguf_tensor *t) {
   return false;
 }
 
-/* A tensor that the graph would silently leave out (a bias, experts) makes the answers wrong. Those with a role are all
- * different: a count tells whether there is another. */
+/* A tensor that the graph would silently leave out (a bias, experts) makes the answers wrong. Those with a
+ * role are all different: a count tells whether there is another. */
 static int refuse_extra(const model_file *f, err *e) {
   if (tensor_count(f) == f->used) return ERR_OK;
   for (int32_t i = 0; i < tensor_count(f); i++) {
     const gguf_tensor *t = tensor_at(f, i);
     if (!has_role(f, t) && !is_ignored(f, t->name))
-      return err_set(e, ERR_UNSUPPORTED, "the model has a tensor %.64s, which the graph built here does not use", t->name);
+      return err_set(e, ERR_UNSUPPORTED,
+                     "the model has a tensor %.64s, which the graph built here does not use", t->name);
   }
   return ERR_OK;
 }
@@ -188,11 +187,14 @@ static int check_vocab(model_file *f, err *e) {
     return err_set(e, ERR_LIMIT, "the model has %lld tokens; tandem takes at most %d", (long long)t->shape[1],
                    MODEL_VOCAB_MAX);
   if (f->config.vocab && t->shape[1] != f->config.vocab)
-    return err_set(e, ERR_FORMAT, "the model file's vocab_size differs from the rows of %s: convert the model again", name);
+    return err_set(e, ERR_FORMAT,
+                   "the model file's vocab_size differs from the rows of %s: convert the model again", name);
   f->config.vocab = (int32_t)t->shape[1];
-  if (f->file && gguf_array_count(f->file, "tokenizer.ggml.tokens", &tokens) && tokens != (uint64_t)f->config.vocab)
-    return err_set(e, ERR_FORMAT, "the model file's tokenizer.ggml.tokens differs in number from the rows of %s: convert "
-                                  "the model again or use another file",
+  if (f->file && gguf_array_count(f->file, "tokenizer.ggml.tokens", &tokens) &&
+      tokens != (uint64_t)f->config.vocab)
+    return err_set(e, ERR_FORMAT,
+                   "the model file's tokenizer.ggml.tokens differs in number from the rows of %s: convert "
+                   "the model again or use another file",
                    name);
   return ERR_OK;
 }
@@ -205,7 +207,8 @@ static int take_tensors(model_file *f, err *e) {
   if (!f->tensors) return err_set(e, ERR_NOMEM, "out of memory for the model's tensor table");
   for (model_role role = 0; !rc && role < FIRST_OF_LAYER; role++) rc = take_role(f, role, 0, e);
   for (int32_t layer = 0; !rc && layer < f->config.layers; layer++)
-    for (model_role role = FIRST_OF_LAYER; !rc && role < MODEL_ROLE_COUNT; role++) rc = take_role(f, role, layer, e);
+    for (model_role role = FIRST_OF_LAYER; !rc && role < MODEL_ROLE_COUNT; role++)
+      rc = take_role(f, role, layer, e);
   return rc ? rc : refuse_extra(f, e);
 }
 
@@ -247,8 +250,10 @@ static int read_json(model_file *f, const char *folder, const char *name, bool n
     return err_set(e, ERR_ARG, "the path of the model is too long");
   bool missing = stat(path, &s) != 0;
   if (missing && needed)
-    return err_set(e, ERR_IO, "%s is a folder without %s: give a .gguf file, or a folder with config.json and model.safetensors",
-                   folder, name);
+    return err_set(
+        e, ERR_IO,
+        "%s is a folder without %s: give a .gguf file, or a folder with config.json and model.safetensors",
+        folder, name);
   if (missing) return ERR_OK;
   int rc = mapping_open(&m, path, "the model's file", e);
   if (rc) return rc;
@@ -369,5 +374,6 @@ int model_file_vocabulary(const model_file *f, hash16 *out, err *e) {
   *out = (hash16){{0}};
   if (f->file) return gguf_vocabulary_hash(f->file, out, e);
   if (!f->tokenizer[0]) return ERR_OK;
-  return err_set(e, ERR_UNSUPPORTED, "%s: a tokenizer.json is not read yet: use a .gguf file of the model", f->tokenizer);
+  return err_set(e, ERR_UNSUPPORTED, "%s: a tokenizer.json is not read yet: use a .gguf file of the model",
+                 f->tokenizer);
 }

@@ -29,7 +29,7 @@ typedef struct shard {
 
 typedef struct entry {
   gguf_tensor tensor;
-  uint64_t begin;       /* in its shard's data */
+  uint64_t begin; /* in its shard's data */
   const shard *of;
 } entry;
 
@@ -70,16 +70,18 @@ static int read_type(const shard *s, const char *name, const json_t *object, con
     *out = &DTYPES[i];
     if (strcmp(wanted, DTYPES[i].name) == 0) return ERR_OK;
   }
-  return err_set(e, ERR_UNSUPPORTED,
-                 "%s: tensor %s has type %s, which is not built here: use a model with BF16, F16 or F32 tensors",
-                 s->label, label_text(text, name, strlen(name)), label_text(type, wanted, strlen(wanted)));
+  return err_set(
+      e, ERR_UNSUPPORTED,
+      "%s: tensor %s has type %s, which is not built here: use a model with BF16, F16 or F32 tensors",
+      s->label, label_text(text, name, strlen(name)), label_text(type, wanted, strlen(wanted)));
 }
 
 /* The bytes that shape and type ask for; refuses what overflows. */
 static int read_shape(const shard *s, gguf_tensor *t, const json_t *shape, uint64_t element, err *e) {
   size_t dims = json_array_size(shape);
   uint64_t bytes = element;
-  if (!json_is_array(shape) || dims > DIMS_MAX) return bad_tensor(s, t->name, "has no shape of at most 4 numbers", e);
+  if (!json_is_array(shape) || dims > DIMS_MAX)
+    return bad_tensor(s, t->name, "has no shape of at most 4 numbers", e);
   t->dims = dims ? (int32_t)dims : 1;
   for (size_t d = 0; d < DIMS_MAX; d++) {
     const json_t *extent = d < dims ? json_array_get(shape, dims - 1 - d) : NULL;
@@ -95,12 +97,15 @@ static int read_offsets(const shard *s, entry *x, const json_t *offsets, err *e)
   const json_t *first = json_array_get(offsets, 0), *second = json_array_get(offsets, 1);
   json_int_t begin = json_integer_value(first), end = json_integer_value(second);
   size_t room = s->bytes.size - s->header;
-  if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 || end < begin)
+  if (json_array_size(offsets) != 2 || !json_is_integer(first) || !json_is_integer(second) || begin < 0 ||
+      end < begin)
     return bad_tensor(s, x->tensor.name, "has no data_offsets of a begin and an end", e);
   if ((uint64_t)end > room)
-    return err_set(e, ERR_FORMAT, "%s: the file has %zu bytes of data, but a tensor needs bytes up to %lld: it is cut short, "
-                   "download it again",
-                   s->label, room, (long long)end);
+    return err_set(
+        e, ERR_FORMAT,
+        "%s: the file has %zu bytes of data, but a tensor needs bytes up to %lld: it is cut short, "
+        "download it again",
+        s->label, room, (long long)end);
   if ((uint64_t)(end - begin) != x->tensor.bytes)
     return bad_tensor(s, x->tensor.name, "has other data_offsets than its dtype and shape ask for", e);
   x->begin = (uint64_t)begin;
@@ -139,8 +144,9 @@ static int check_places(const shard *s, entry *entries, size_t count, err *e) {
     at += entries[i].tensor.bytes;
   }
   if (at == s->bytes.size - s->header) return ERR_OK;
-  return err_set(e, ERR_FORMAT, "%s: %zu bytes follow the last tensor's: the file is damaged, download it again",
-                 s->label, (size_t)(s->bytes.size - s->header - at));
+  return err_set(e, ERR_FORMAT,
+                 "%s: %zu bytes follow the last tensor's: the file is damaged, download it again", s->label,
+                 (size_t)(s->bytes.size - s->header - at));
 }
 
 static bool grow(safetensors *t, size_t more) {
@@ -158,7 +164,8 @@ static int read_tensors(safetensors *t, const shard *s, json_t *header, err *e) 
   const char *name;
   json_t *object;
   if (t->count + json_object_size(header) > TENSORS_MAX)
-    return err_set(e, ERR_LIMIT, "%s: more than %d tensors, the most that tandem takes", s->label, TENSORS_MAX);
+    return err_set(e, ERR_LIMIT, "%s: more than %d tensors, the most that tandem takes", s->label,
+                   TENSORS_MAX);
   if (!grow(t, json_object_size(header)))
     return err_set(e, ERR_NOMEM, "%s: out of memory for the tensor table", s->label);
   json_object_foreach(header, name, object) {
@@ -175,14 +182,15 @@ static int read_shard(safetensors *t, shard *s, err *e) {
   uint64_t length = 0;
   json_t *header;
   if (s->bytes.size < LENGTH_BYTES)
-    return err_set(e, ERR_FORMAT, "%s: %zu bytes are too few for a safetensors file: download it again", s->label,
-                   s->bytes.size);
+    return err_set(e, ERR_FORMAT, "%s: %zu bytes are too few for a safetensors file: download it again",
+                   s->label, s->bytes.size);
   for (int i = 0; i < LENGTH_BYTES; i++) length |= (uint64_t)p[i] << (8 * i);
   if (length > s->bytes.size - LENGTH_BYTES)
-    return err_set(e, ERR_FORMAT,
-                   "%s: a header of %llu bytes does not fit into the file's %zu: no safetensors file, or cut short: "
-                   "download it again",
-                   s->label, (unsigned long long)length, s->bytes.size);
+    return err_set(
+        e, ERR_FORMAT,
+        "%s: a header of %llu bytes does not fit into the file's %zu: no safetensors file, or cut short: "
+        "download it again",
+        s->label, (unsigned long long)length, s->bytes.size);
   s->header = LENGTH_BYTES + (size_t)length;
   int rc = json_parse_object(&header, s->label, p + LENGTH_BYTES, (size_t)length, e);
   if (rc) return rc;
@@ -213,7 +221,8 @@ static const entry *find_entry(const safetensors *t, const char *name) {
 
 /* A name in an index becomes a path: nothing but a file of the folder. */
 static bool is_plain(const char *name) {
-  return name && name[0] != '.' && is_printable(name) && !strchr(name, '/') && *name && strlen(name) <= NAME_MAX;
+  return name && name[0] != '.' && is_printable(name) && !strchr(name, '/') && *name &&
+         strlen(name) <= NAME_MAX;
 }
 
 static int take_shards(safetensors *t, size_t count, err *e) {
@@ -237,12 +246,14 @@ static int name_shards(safetensors *t, const char *label, const json_t *map, err
     if (rc) break;
     files[count++] = json_string_value(file);
     if (!is_plain(json_string_value(file)))
-      rc = err_set(e, ERR_FORMAT, "%s: weight_map names what is no file of the folder: download it again", label);
+      rc = err_set(e, ERR_FORMAT, "%s: weight_map names what is no file of the folder: download it again",
+                   label);
   }
   if (!rc) qsort(files, count, sizeof *files, compare_texts);
   for (size_t i = 0; !rc && i < count; i++) {
     if (i > 0 && strcmp(files[i - 1], files[i]) == 0) continue;
-    if (t->shard_count == SHARDS_MAX) rc = err_set(e, ERR_LIMIT, "%s names more than %d files", label, SHARDS_MAX);
+    if (t->shard_count == SHARDS_MAX)
+      rc = err_set(e, ERR_LIMIT, "%s names more than %d files", label, SHARDS_MAX);
     if (!rc && t->shard_count == 0) rc = take_shards(t, size < SHARDS_MAX ? size : SHARDS_MAX, e);
     if (!rc) strcpy(t->shards[t->shard_count++].name, files[i]);
   }
@@ -273,7 +284,8 @@ static int check_index(const safetensors *t, const char *label, const json_t *ma
   json_object_foreach((json_t *)map, name, file) {
     const entry *x = find_entry(t, name);
     if (!x || strcmp(x->of->name, json_string_value(file)) != 0)
-      return err_set(e, ERR_FORMAT, "%s: tensor %s is not in the file that it names: download the model again", label,
+      return err_set(e, ERR_FORMAT,
+                     "%s: tensor %s is not in the file that it names: download the model again", label,
                      label_text(text, name, strlen(name)));
   }
   return ERR_OK;

@@ -31,8 +31,9 @@ static double exp_of(double x) {
 
 /* --- scalings --- */
 
-#define TWO_PI        (4 * PIO2)
-#define FREQUENCY_MAX 1024.0f /* plain ones are at most 1; times a position it is still a whole number of quarter turns */
+#define TWO_PI (4 * PIO2)
+#define FREQUENCY_MAX                                                                                        \
+  1024.0f /* plain ones are at most 1; times a position it is still a whole number of quarter turns */
 
 /* llama3: long waves are stretched, short ones are not, and between them it goes over. */
 static double scale_llama3(const rope_scaling *s, double frequency) {
@@ -45,11 +46,13 @@ static double scale_llama3(const rope_scaling *s, double frequency) {
 
 /* YaRN: the pair that makes so many turns within the trained context. */
 static double pair_of_turns(const model_config *c, double turns) {
-  return c->rope_dim * log_of((double)c->scaling.original / (turns * TWO_PI)) / (2 * log_of((double)c->rope_base));
+  return c->rope_dim * log_of((double)c->scaling.original / (turns * TWO_PI)) /
+         (2 * log_of((double)c->rope_base));
 }
 
 static double scale_yarn(const model_config *c, double frequency, int32_t i) {
-  double low = floor(pair_of_turns(c, (double)c->scaling.beta_fast)), high = ceil(pair_of_turns(c, (double)c->scaling.beta_slow));
+  double low = floor(pair_of_turns(c, (double)c->scaling.beta_fast)),
+         high = ceil(pair_of_turns(c, (double)c->scaling.beta_slow));
   low = low > 0 ? low : 0;
   high = high < c->rope_dim - 1 ? high : c->rope_dim - 1;
   double ramp = (i - low) / (high == low ? 0.001 : high - low);
@@ -80,7 +83,8 @@ static double times_of(const rope_scaling *s) {
   if (s->kind != ROPE_YARN) return (double)s->times;
   if (s->attention > 0) return (double)s->times * (double)s->attention;
   if (s->mscale > 0 && s->mscale_all > 0)
-    return (double)s->times * yarn_mscale(factor, (double)s->mscale) / yarn_mscale(factor, (double)s->mscale_all);
+    return (double)s->times * yarn_mscale(factor, (double)s->mscale) /
+           yarn_mscale(factor, (double)s->mscale_all);
   return (double)s->times * yarn_mscale(factor, 1);
 }
 

@@ -118,7 +118,8 @@ static int load_matrix(loader *l, model_role role, int32_t layer, ops_weight *w)
 
 static float half_to_float(uint16_t h) {
   int exponent = h >> 10 & 31, fraction = h & 1023;
-  float v = exponent == 31 ? (fraction ? NAN : INFINITY) : ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+  float v = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+  if (exponent == 31) v = fraction ? NAN : INFINITY;
   return h & 0x8000 ? -v : v;
 }
 

@@ -1,6 +1,7 @@
 /* libs: file base */
-/* fuzz_config - a config.json of any bytes: refused with one error, or a shape within its limits, whose rotary frequencies
- * are numbers. The first byte chooses the architecture of a right beginning that the rest follows; 0 takes it as it is. */
+/* fuzz_config - a config.json of any bytes: refused with one error, or a shape within its limits, whose
+ * rotary frequencies are numbers. The first byte chooses the architecture of a right beginning that the rest
+ * follows; 0 takes it as it is. */
 #include "common/file/json.h"
 #include "common/file/model_config.h"
 #include "common/model/rope.c" /* alone: its library brings kernels, which take clang minutes */
@@ -14,8 +15,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check(const model_config *c) {
   static float row[2 * MODEL_HEAD_DIM_MAX];
   rope r;
-  if (c->layers < 1 || c->layers > MODEL_LAYERS_MAX || c->heads < 1 || c->kv_heads < 1 || c->heads % c->kv_heads) abort();
-  if (c->head_dim < 1 || c->head_dim > MODEL_HEAD_DIM_MAX || c->rope_dim > c->head_dim || c->rope_dim % 2) abort();
+  if (c->layers < 1 || c->layers > MODEL_LAYERS_MAX || c->heads < 1 || c->kv_heads < 1 ||
+      c->heads % c->kv_heads)
+    abort();
+  if (c->head_dim < 1 || c->head_dim > MODEL_HEAD_DIM_MAX || c->rope_dim > c->head_dim || c->rope_dim % 2)
+    abort();
   if ((int64_t)c->heads * c->head_dim > MODEL_EMBED_MAX || c->embed > MODEL_EMBED_MAX || c->ffn < 1) abort();
   if (c->vocab < 0 || c->vocab > MODEL_VOCAB_MAX || c->context < 1 || c->context > MODEL_CONTEXT_MAX) abort();
   for (int32_t i = 0; i < c->layers; i++)
@@ -47,11 +51,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     read_config((const char *)data + 1, size - 1);
     return 0;
   }
-  int n = snprintf(text, sizeof text,
-                   "{\"model_type\":\"%s\",\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":96,"
-                   "\"num_attention_heads\":4,\"max_position_embeddings\":100,\"rms_norm_eps\":1e-5",
-                   types[data[0] % 4]);
-  if (data[0] & 4) n += snprintf(text + n, sizeof text - (size_t)n, ",\"rope_scaling\":{\"rope_type\":\"%s\"", (data[0] & 8) ? "yarn" : "llama3");
+  int n =
+      snprintf(text, sizeof text,
+               "{\"model_type\":\"%s\",\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":96,"
+               "\"num_attention_heads\":4,\"max_position_embeddings\":100,\"rms_norm_eps\":1e-5",
+               types[data[0] % 4]);
+  if (data[0] & 4)
+    n += snprintf(text + n, sizeof text - (size_t)n, ",\"rope_scaling\":{\"rope_type\":\"%s\"",
+                  (data[0] & 8) ? "yarn" : "llama3");
   memcpy(text + n, data + 1, size - 1);
   read_config(text, (size_t)n + size - 1);
   return 0;

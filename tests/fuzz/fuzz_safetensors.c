@@ -1,6 +1,7 @@
 /* libs: file base */
-/* fuzz_safetensors - a file of any bytes: what opens can be read to its last byte, and lies in the file without overlap. The
- * corpus begins with a right file; mutations keep the header's length right, so that the rest is reached. */
+/* fuzz_safetensors - a file of any bytes: what opens can be read to its last byte, and lies in the file
+ * without overlap. The corpus begins with a right file; mutations keep the header's length right, so that the
+ * rest is reached. */
 #include "common/file/safetensors.h"
 
 #include <stdlib.h>
@@ -38,8 +39,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   return 0;
 }
 
-static const char right[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],"
-                            "\"data_offsets\":[0,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[12,16]}}";
+static const char right[] =
+    "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],"
+    "\"data_offsets\":[0,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[12,16]}}";
 
 /* Mutates the header, or, where it is hardly one, begins with the right one; 16 bytes of data follow. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed) {

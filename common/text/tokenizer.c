@@ -63,7 +63,7 @@ static int32_t whole_word(encoder *c, const char *word, size_t size) {
   const tokenizer *t = c->t;
   if (!t->ignore_merges || size > t->longest) return -1;
   if (t->bytes) {
-    size = tokenizer_spell_bytes(word, size, c->spelt);
+    size = tokenizer_spell_bytes(t, word, size, c->spelt);
     word = c->spelt;
   }
   int32_t id = tokenizer_spelt(t, word, size);

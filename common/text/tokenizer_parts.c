@@ -51,12 +51,9 @@ static size_t decode_bytes(const int16_t byte_of[ALPHABET_CODES], const char *sp
   return count;
 }
 
-size_t tokenizer_spell_bytes(const char *bytes, size_t size, char *out) {
-  int16_t byte_of[ALPHABET_CODES];
-  uint16_t code_of[256];
+size_t tokenizer_spell_bytes(const tokenizer *t, const char *bytes, size_t size, char *out) {
   size_t count = 0;
-  alphabet_fill(byte_of, code_of);
-  for (size_t i = 0; i < size; i++) count += alphabet_spell(code_of[(uint8_t)bytes[i]], out + count);
+  for (size_t i = 0; i < size; i++) count += alphabet_spell(t->code_of[(uint8_t)bytes[i]], out + count);
   return count;
 }
 
@@ -151,18 +148,17 @@ static size_t fill_piece(tokenizer *t, const int16_t byte_of[ALPHABET_CODES], in
 
 static int fill_pieces(tokenizer *t, err *e) {
   int16_t byte_of[ALPHABET_CODES];
-  uint16_t code_of[256];
   size_t total = t->v.ends[t->v.count - 1], at = 0; /* a piece is never longer than its spelling */
   t->pieces = malloc(total + 1);
   t->piece_ends = malloc((size_t)t->v.count * sizeof *t->piece_ends);
   if (!t->pieces || !t->piece_ends) return err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
-  alphabet_fill(byte_of, code_of);
+  alphabet_fill(byte_of, t->code_of);
   for (int byte = 0; byte < 256; byte++) t->byte_ids[byte] = -1;
   for (int32_t id = 0; id < t->v.count; id++)
     t->piece_ends[id] = at += fill_piece(t, byte_of, id, t->pieces + at);
   for (int byte = 0; t->bytes && byte < 256; byte++) {
     char text[2];
-    t->byte_ids[byte] = tokenizer_spelt(t, text, alphabet_spell(code_of[byte], text));
+    t->byte_ids[byte] = tokenizer_spelt(t, text, alphabet_spell(t->code_of[byte], text));
   }
   return ERR_OK;
 }

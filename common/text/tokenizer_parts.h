@@ -44,6 +44,7 @@ struct tokenizer {
   splitter *split;
 
   bool bytes;            /* a symbol is a byte, spelt in the byte alphabet; else a character */
+  uint16_t code_of[256]; /* the byte alphabet's code points */
   int32_t byte_ids[256]; /* the token of a byte, of bytes as symbols or of characters that have none; -1: none */
   int32_t unknown;       /* of a character that has none of these, or -1: it is dropped */
   bool fuse_unknown;     /* one for several in a row */
@@ -74,7 +75,7 @@ int tokenizer_set_template(tokenizer *t, const char *text, size_t size, err *e);
 /* ---- text ---- */
 
 /* Bytes in the byte alphabet, into out[2 * size]; returns its size. */
-size_t tokenizer_spell_bytes(const char *bytes, size_t size, char *out);
+size_t tokenizer_spell_bytes(const tokenizer *t, const char *bytes, size_t size, char *out);
 
 /* text[size] by the rule; `first`: it begins the whole text. *made: what to free; NULL: *out is text itself. ERR_NOMEM. */
 int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out, size_t *out_size,

@@ -15,7 +15,7 @@
 #include "tests/json_lines.h"
 
 #define FOLDER        "tests/golden/tokenizers/"
-#define STRINGS       60 /* of each family */
+#define STRINGS       45 /* of each family */
 #define HOSTILE_BYTES (1 << 20)
 #define HOSTILE_US    5000000 /* of processor time; generous: sanitizers; quadratic work takes minutes */
 

@@ -98,6 +98,6 @@ bool unicode_is_word(uint32_t code) {
   case UTF8PROC_CATEGORY_PC:
     return true;
   default:
-    return code == 0x200c || code == 0x200d;
+    return code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9); /* joiners, letters in circles */
   }
 }

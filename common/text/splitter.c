@@ -41,7 +41,7 @@ void splitter_free(splitter *s) {
 
 /* Whitespace is the Unicode property, spelt out because PCRE2's \s has U+180E too; a word's letters are Oniguruma's. */
 #define SPACE "\\x{09}-\\x{0d}\\x{85}\\p{Z}"
-#define WORD  "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
 typedef struct escape {
   char letter;

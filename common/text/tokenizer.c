@@ -322,6 +322,17 @@ int32_t tokenizer_find(const tokenizer *t, const char *text, size_t size) {
   return found ? found->id : -1;
 }
 
+int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at, size_t *token_size) {
+  const special_token *found;
+  size_t step;
+  for (size_t from = 0; (found = special_set_find(&t->raw, text + from, size - from, &step)); from += step + found->size) {
+    *at = from + step;
+    *token_size = found->size;
+    if (found->flags & ADDED_SPECIAL) return found->id;
+  }
+  return -1;
+}
+
 hash16 tokenizer_hash(const tokenizer *t) {
   return t->hash;
 }

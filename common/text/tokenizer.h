@@ -72,4 +72,6 @@ const int32_t *tokenizer_stops(const tokenizer *t, int32_t *count);
 const char *tokenizer_template(const tokenizer *t, size_t *size); /* the file's chat template, NULL: none */
 int32_t tokenizer_find(const tokenizer *t, const char *text,
                        size_t size);       /* an added token by its text, or -1 */
+/* The first special token in text[size] and its place, or -1. */
+int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at, size_t *token_size);
 hash16 tokenizer_hash(const tokenizer *t); /* vocabulary_hash's */

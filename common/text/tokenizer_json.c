@@ -385,7 +385,8 @@ static unsigned flags_of(const json_t *token) {
 static int add_token(reader *r, const json_t *token) {
   static const text_rule none = {0};
   const json_t *content = json_object_get(token, "content");
-  unsigned flags = flags_of(token);
+  json_int_t id = json_integer_value(json_object_get(token, "id"));
+  unsigned flags = flags_of(token) | (tokenizer_is_special(r->t, (int32_t)id) ? ADDED_SPECIAL : 0);
   bool normal = bool_of(json_object_get(token, "normalized"), !(flags & ADDED_SPECIAL));
   const char *text;
   char *made;
@@ -396,7 +397,7 @@ static int add_token(reader *r, const json_t *token) {
     rc = err_set(r->e, ERR_LIMIT, "tokenizer.json: an added token is longer than %d bytes", SPECIAL_BYTES_MAX);
   else if (!rc && size)
     rc = special_set_add(normal ? &r->t->normal : &r->t->raw, text, (uint32_t)size,
-                         (int32_t)json_integer_value(json_object_get(token, "id")), flags);
+                         (int32_t)id, flags);
   free(made);
   return rc == ERR_NOMEM ? err_set(r->e, rc, "out of memory for the added tokens") : rc;
 }

@@ -163,11 +163,25 @@ static int fill_pieces(tokenizer *t, err *e) {
   return ERR_OK;
 }
 
+/* Marks of turns that some files call added text: no message may make one. The identity is the file's. */
+static void correct_kinds(tokenizer *t) {
+  static const char *const marks[] = {"<|im_start|>",        "<|im_end|>",        "<|start_header_id|>",
+                                      "<|end_header_id|>",   "<|eot_id|>",        "<start_of_turn>",
+                                      "<end_of_turn>",       "[INST]",            "[/INST]",
+                                      "[SYSTEM_PROMPT]",     "[/SYSTEM_PROMPT]",  "<|endoftext|>"};
+  for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+    int32_t id = tokenizer_spelt(t, marks[i], strlen(marks[i]));
+    if (id >= 0 && t->v.kinds[id] == TOKEN_USER) t->v.kinds[id] = TOKEN_CONTROL;
+  }
+}
+
 int tokenizer_prepare(tokenizer *t, err *e) {
   if (t->v.count == 0) return bad_vocabulary(e, "has no tokens");
   int rc = fill_index(t, e);
   if (!rc) rc = fill_pieces(t, e);
-  return rc ? rc : vocabulary_hash(&t->v, &t->hash, e);
+  if (!rc) rc = vocabulary_hash(&t->v, &t->hash, e);
+  if (!rc) correct_kinds(t);
+  return rc;
 }
 
 void tokenizer_add_stop(tokenizer *t, int64_t id) {

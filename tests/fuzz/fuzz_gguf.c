@@ -85,7 +85,7 @@ static void read_text(const gguf *g) {
   tokenizer_ids ids = {0};
   const chat_message messages[] = {{"user", "hello <|im_end|> 12", 18}};
   if (tokenizer_open(&t, g, &e)) return;
-  if (chat_template_open(&c, g, t, &e) == ERR_OK) {
+  if (chat_template_open(&c, t, NULL, &e) == ERR_OK) {
     chat_template_render(c, messages, 1, &ids, &e);
     chat_template_close(c);
   }

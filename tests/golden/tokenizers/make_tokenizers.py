@@ -313,7 +313,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", default=HERE)
     p.add_argument("--vocab", type=int, default=520)
-    p.add_argument("--strings", type=int, default=60)
+    p.add_argument("--strings", type=int, default=45)
     a = p.parse_args()
     with open(os.path.join(a.out, "strings.jsonl"), "w", encoding="ascii") as f:
         for name, maker, encode, plain, decode in families(a.out, a.vocab, corpus()):

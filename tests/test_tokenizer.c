@@ -5,6 +5,7 @@
 #include "common/text/utf8.h"
 #include "tests/gguf_builder.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <time.h>
 #include <stdarg.h>
@@ -231,6 +232,68 @@ static void test_appends_and_counts_dropped_bytes(void **state) {
   tokenizer_ids_fini(&ids);
   assert_int_equal(ids.count, 0);
   tokenizer_close(t);
+}
+
+/* ---- SentencePiece's ---- */
+
+static int open_pieces(tokenizer **t, uint64_t scores, float score, bool prefix, err *e) {
+  gguf_builder b = gb_begin(3);
+  gb_vocabulary_pieces(&b, scores, score);
+  if (!prefix) gb_key_bool(&b, "tokenizer.ggml.add_space_prefix", 0);
+  return open_built(&b, t, e);
+}
+
+enum { P = GC_PIECE, Y = GC_SPECIAL_COUNT, ALL_SCORES = GC_PIECE + GC_PIECE_COUNT };
+
+static void test_pieces(void **state) {
+  (void)state;
+  static const small_case cases[] = {
+      {"ab", false, 2, {P + 0, P + 3}},          /* the blank that is put before it stays alone: ab scores more than _a */
+      {"aab", false, 2, {P + 0, P + 6}},         /* aa, then aab */
+      {"b a", false, 3, {P + 0, P + 2, P + 5}},  /* b, then _a */
+      {"a  a", false, 3, {P + 5, P + 0, P + 5}}, /* _a scores more than __ */
+      {"b  ", false, 3, {P + 0, P + 2, P + 9}},
+      {"xy", false, 2, {P + 0, P + 8}}, /* of two characters that are no pieces */
+      {"yx", false, 3, {P + 0, Y + 'y', Y + 'x'}},
+      {"\xc3\xa9" "b", false, 2, {P + 0, P + 7}},
+      {"\xc3\xa9" "a", false, 4, {P + 0, Y + 0xc3, Y + 0xa9, P + 1}},
+      {"\n", false, 2, {P + 0, Y + '\n'}},
+      {"<s>b</s>b", true, 6, {1, P + 0, P + 2, 2, P + 0, P + 2}},
+      {"", true, 0, {0}},
+  };
+  tokenizer *t;
+  err e;
+  size_t size;
+  if (open_pieces(&t, ALL_SCORES, 0, true, &e)) fail_msg("%s", e.text);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const small_case *c = &cases[i];
+    tokenizer_ids got = {0};
+    assert_int_equal(tokenizer_encode(t, c->text, strlen(c->text), c->special, &got, NULL), ERR_OK);
+    if (got.count != (size_t)c->count || (got.count && memcmp(got.ids, c->ids, got.count * sizeof *got.ids)))
+      fail_msg("'%s' gives %zu ids, %d and on", c->text, got.count, got.count ? got.ids[0] : -1);
+    tokenizer_ids_fini(&got);
+  }
+  assert_memory_equal(tokenizer_piece(t, P + 5, &size), " a", 2);
+  assert_memory_equal(tokenizer_piece(t, Y + 0xc3, &size), "\xc3", 1);
+  assert_int_equal(size, 1);
+  assert_true(tokenizer_adds_bos(t) && tokenizer_strips_blank(t) && tokenizer_is_special(t, 0));
+  tokenizer_close(t);
+  if (open_pieces(&t, ALL_SCORES, 0, false, &e)) fail_msg("%s", e.text);
+  tokenizer_ids got = {0};
+  assert_int_equal(tokenizer_encode(t, "ab", 2, 0, &got, NULL), ERR_OK);
+  assert_true(got.count == 1 && got.ids[0] == P + 3 && !tokenizer_strips_blank(t));
+  tokenizer_ids_fini(&got);
+  tokenizer_close(t);
+}
+
+static void test_refuses_bad_scores(void **state) {
+  (void)state;
+  tokenizer *t;
+  err e;
+  assert_int_equal(open_pieces(&t, ALL_SCORES - 1, 0, true, &e), ERR_FORMAT);
+  assert_non_null(strstr(e.text, "one score for each"));
+  assert_int_equal(open_pieces(&t, ALL_SCORES, NAN, true, &e), ERR_FORMAT);
+  assert_non_null(strstr(e.text, "no number"));
 }
 
 static void test_hash(void **state) {
@@ -594,6 +657,8 @@ int main(void) {
       cmocka_unit_test(test_access),
       cmocka_unit_test(test_small_vocabulary),
       cmocka_unit_test(test_appends_and_counts_dropped_bytes),
+      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_refuses_bad_scores),
       cmocka_unit_test(test_hash),
       cmocka_unit_test(test_refuses_bad_vocabularies),
       cmocka_unit_test(test_refuses_text_that_is_not_utf8),

@@ -1,5 +1,6 @@
 /* libs: text file base */
 /* What a tokenizer.json says and what is refused; tests/test_tokenizer_families.c compares the ids. */
+#include "common/file/vocabulary.h"
 #include "common/text/tokenizer.h"
 
 #include <setjmp.h>
@@ -268,6 +269,12 @@ static void write_file(const char *folder, const char *name, const char *text) {
   fclose(f);
 }
 
+static int open_folder(tokenizer **t, const char *folder, err *e) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+  return tokenizer_open_json(t, path, 0, e);
+}
+
 static void test_folder(void **state) {
   (void)state;
   static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
@@ -277,16 +284,24 @@ static void test_folder(void **state) {
   err e;
   size_t size;
   assert_non_null(mkdtemp(folder));
-  assert_int_equal(tokenizer_open_folder(&t, folder, 0, &e), ERR_IO);
+  assert_int_equal(open_folder(&t, folder, &e), ERR_IO);
   assert_non_null(strstr(e.text, "prompt_ids"));
   write_file(folder, names[0], "{\"model\":" BPE ",\"pre_tokenizer\":" BYTES ",\"added_tokens\":" ADDED "}");
-  if (tokenizer_open_folder(&t, folder, 0, &e)) fail_msg("%s", e.text);
+  if (open_folder(&t, folder, &e)) fail_msg("%s", e.text);
   ASSERT_IDS(t, "ab", 0, 2);
+  snprintf(path, sizeof path, "%s/%s", folder, names[0]);
+  hash16 h; /* the target finds the same identity without a tokenizer */
+  assert_int_equal(json_vocabulary_hash(path, 0, &h, &e), ERR_OK);
+  assert_true(hash_equal(h, tokenizer_hash(t)));
+  assert_int_equal(json_vocabulary_hash(path, 9, &h, &e), ERR_OK);
+  assert_false(hash_equal(h, tokenizer_hash(t)));
+  assert_int_equal(json_vocabulary_hash("/none", 0, &h, &e), ERR_IO);
+  assert_true(hash_is_zero(h));
   tokenizer_close(t);
   write_file(folder, names[1], "{\"eos_token\":\"</s>\",\"chat_template\":\"old\"}");
   write_file(folder, names[2], "{\"bos_token_id\":4,\"eos_token_id\":5}");
   write_file(folder, names[3], "new");
-  if (tokenizer_open_folder(&t, folder, 0, &e)) fail_msg("%s", e.text);
+  if (open_folder(&t, folder, &e)) fail_msg("%s", e.text);
   assert_int_equal(tokenizer_bos(t), 4);
   assert_int_equal(tokenizer_eos(t), 5);
   assert_string_equal(tokenizer_template(t, &size), "new");
@@ -297,7 +312,7 @@ static void test_folder(void **state) {
   }
   snprintf(path, sizeof path, "%s/%s", folder, names[0]);
   assert_int_equal(mkdir(path, 0700), 0); /* no file */
-  assert_int_equal(tokenizer_open_folder(&t, folder, 0, &e), ERR_IO);
+  assert_int_equal(open_folder(&t, folder, &e), ERR_IO);
   rmdir(path);
   rmdir(folder);
 }

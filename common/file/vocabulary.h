@@ -39,5 +39,6 @@ void vocabulary_fini(vocabulary *v);
 /* XXH3_128 over every token in order: size of its spelling (u32, little-endian), its kind (one byte), its spelling.
  * *out is zero for no tokens. ERR_NOMEM. */
 int vocabulary_hash(const vocabulary *v, hash16 *out, err *e);
-/* The hash of a file's vocabulary. */
+/* The hash of a file's vocabulary: of a GGUF; of a tokenizer.json by its path (ERR_IO: there is none). */
 int gguf_vocabulary_hash(const gguf *g, hash16 *out, err *e);
+int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e);

@@ -14,7 +14,6 @@
 #include <stdint.h>
 
 #define TOKENIZER_TEXT_MAX (16u << 20) /* bytes of one text */
-#define TOKENIZER_FILE_MAX (64u << 20) /* bytes of tokenizer.json, or one of the files beside it */
 
 typedef struct tokenizer tokenizer;
 
@@ -22,11 +21,11 @@ typedef struct tokenizer tokenizer;
  * and those that are supported), ERR_LIMIT, ERR_NOMEM. */
 int tokenizer_open(tokenizer **out, const gguf *g, err *e);
 
-/* From a folder as transformers writes it: tokenizer.json, and, where they are there, tokenizer_config.json,
+/* From the path of a tokenizer.json as transformers writes it, and, where they lie beside it, tokenizer_config.json,
  * generation_config.json (beginning, ends) and chat_template.jinja. Ids up to size_min - 1 (rows of the model's embedding)
  * are unused tokens if they are no others. ERR_IO (no tokenizer.json: the model takes prompt_ids only) and the errors
  * above. */
-int tokenizer_open_folder(tokenizer **out, const char *path, int32_t size_min, err *e);
+int tokenizer_open_json(tokenizer **out, const char *path, int32_t size_min, err *e);
 
 typedef struct tokenizer_texts { /* the same from memory; each NULL: there is none */
   const char *tokenizer, *config, *generation, *chat_template;

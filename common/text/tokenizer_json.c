@@ -1,17 +1,15 @@
 /* A tokenizer.json is a pipeline of named parts: normalizer, pre_tokenizer, model, post_processor, decoder. What tandem
  * has is a row of the table below; everything else is refused by its name, because a part that is left out would change
  * ids silently. Source: the tokenizers library's documentation of its components. */
+#include "common/file/json_text.h"
 #include "common/text/tokenizer_parts.h"
-
 #include <ctype.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
   MERGES_MAX = 1 << 21,
-  VALUES_MAX = 8 << 20, /* of one file, about: brackets and commas */
   NAME_PRINT_BYTES = 40,
   PATH_BYTES_MAX = 4096,
   KNOWN_BYTES_MAX = 200
@@ -24,12 +22,8 @@ typedef struct reader {
   err *e;
 } reader;
 
-static int bad_file(err *e, const char *file, const char *why) {
-  return err_set(e, ERR_FORMAT, "%s: %s: download it again", file, why);
-}
-
 static int bad_json(reader *r, const char *why) {
-  return bad_file(r->e, "tokenizer.json", why);
+  return err_set(r->e, ERR_FORMAT, "tokenizer.json: %s: download it again", why);
 }
 
 /* A name from the file, fit for a message. */
@@ -45,39 +39,6 @@ static int unsupported(reader *r, const char *what) {
 }
 
 /* ---- JSON ---- */
-
-/* Brackets and commas outside strings: what a parser would take memory for. */
-static size_t count_values(const char *p, size_t size) {
-  size_t values = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < size; i++) {
-    if (p[i] == '"')
-      quoted = !quoted;
-    else if (quoted)
-      i += p[i] == '\\';
-    else
-      values += p[i] == ',' || p[i] == '[' || p[i] == '{';
-  }
-  return values;
-}
-
-static int parse(json_t **out, const char *file, const char *text, size_t size, err *e) {
-  json_error_t why;
-  char shown[NAME_PRINT_BYTES + 1];
-  *out = NULL;
-  if (size > TOKENIZER_FILE_MAX || count_values(text, size) > VALUES_MAX)
-    return err_set(e, ERR_LIMIT, "%s: more than %u bytes or about %d values", file, TOKENIZER_FILE_MAX, VALUES_MAX);
-  *out = json_loadb(text, size, JSON_ALLOW_NUL, &why);
-  if (!*out && json_error_code(&why) == json_error_out_of_memory)
-    return err_set(e, ERR_NOMEM, "%s: out of memory", file);
-  if (!*out)
-    return err_set(e, ERR_FORMAT, "%s: no JSON (%s, line %d): download it again", file, printable(why.text, shown),
-                   why.line);
-  if (json_is_object(*out)) return ERR_OK;
-  json_decref(*out);
-  *out = NULL;
-  return bad_file(e, file, "no JSON object");
-}
 
 static bool is_text(const json_t *value, const char *want) {
   return json_is_string(value) && json_string_length(value) == strlen(want) &&
@@ -480,7 +441,7 @@ typedef int file_read(reader *r, const json_t *root);
 
 static int read_beside(reader *r, const char *name, const char *text, size_t size, file_read *read) {
   json_t *root = NULL;
-  int rc = text ? parse(&root, name, text, size, r->e) : ERR_OK;
+  int rc = text ? json_text_parse(&root, name, text, size, r->e) : ERR_OK;
   if (!rc) rc = read(r, root);
   json_decref(root);
   return rc;
@@ -488,7 +449,7 @@ static int read_beside(reader *r, const char *name, const char *text, size_t siz
 
 static int read_texts(reader *r, const tokenizer_texts *x, int32_t size_min) {
   json_t *root;
-  int rc = parse(&root, "tokenizer.json", x->tokenizer, x->tokenizer_size, r->e);
+  int rc = json_text_parse(&root, "tokenizer.json", x->tokenizer, x->tokenizer_size, r->e);
   if (!rc) rc = read_tokenizer(r, root, size_min);
   json_decref(root);
   if (!rc && x->chat_template) rc = tokenizer_set_template(r->t, x->chat_template, x->chat_template_size, r->e);
@@ -514,45 +475,29 @@ int tokenizer_open_texts(tokenizer **out, const tokenizer_texts *texts, int32_t 
 
 /* ---- a folder ---- */
 
-/* *text: malloc'd, NULL when there is no such file. */
-static int read_file(const char *folder, const char *name, char **text, size_t *size, err *e) {
-  char path[PATH_BYTES_MAX];
-  *text = NULL;
-  *size = 0;
-  if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
-    return err_set(e, ERR_IO, "the path of %s is too long", name);
-  FILE *f = fopen(path, "rb");
-  if (!f) return errno == ENOENT ? ERR_OK : err_set(e, ERR_IO, "cannot read %s of the model: %s", name, strerror(errno));
-  size_t capacity = 1 << 16;
-  int rc = ERR_OK;
-  for (;;) {
-    char *bigger = realloc(*text, capacity);
-    if (!bigger) rc = err_set(e, ERR_NOMEM, "%s: out of memory", name);
-    if (rc) break;
-    *text = bigger;
-    *size += fread(*text + *size, 1, capacity - *size, f);
-    if (*size < capacity) break;
-    capacity *= 2;
-    if (*size > TOKENIZER_FILE_MAX)
-      rc = err_set(e, ERR_LIMIT, "%s: more than %u bytes", name, TOKENIZER_FILE_MAX);
-  }
-  if (!rc && ferror(f)) rc = err_set(e, ERR_IO, "cannot read %s of the model", name);
-  fclose(f);
-  return rc;
+/* `path` with another name for its last part. */
+static int path_beside(char out[PATH_BYTES_MAX], const char *path, const char *name, err *e) {
+  const char *slash = strrchr(path, '/');
+  int size = snprintf(out, PATH_BYTES_MAX, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, name);
+  return size < PATH_BYTES_MAX ? ERR_OK : err_set(e, ERR_IO, "the path of %s is too long", name);
 }
 
-int tokenizer_open_folder(tokenizer **out, const char *path, int32_t size_min, err *e) {
-  tokenizer_texts x = {0};
+static int read_beside_file(const char *path, const char *name, char **text, size_t *size, err *e) {
+  char beside[PATH_BYTES_MAX];
+  int rc = path_beside(beside, path, name, e);
+  return rc ? rc : json_text_read(beside, name, text, size, e);
+}
+
+int tokenizer_open_json(tokenizer **out, const char *path, int32_t size_min, err *e) {
   char *texts[4] = {NULL};
-  static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
-                                      "chat_template.jinja"};
-  size_t *const sizes[] = {&x.tokenizer_size, &x.config_size, &x.generation_size, &x.chat_template_size};
-  int rc = ERR_OK;
+  tokenizer_texts x = {0};
   *out = NULL;
-  for (int i = 0; !rc && i < 4; i++) rc = read_file(path, names[i], &texts[i], sizes[i], e);
+  int rc = json_text_read(path, "tokenizer.json", &texts[0], &x.tokenizer_size, e);
+  if (!rc && !texts[0]) rc = err_set(e, ERR_IO, "the model has no tokenizer.json: it can be asked by prompt_ids only");
+  if (!rc) rc = read_beside_file(path, "tokenizer_config.json", &texts[1], &x.config_size, e);
+  if (!rc) rc = read_beside_file(path, "generation_config.json", &texts[2], &x.generation_size, e);
+  if (!rc) rc = read_beside_file(path, "chat_template.jinja", &texts[3], &x.chat_template_size, e);
   x.tokenizer = texts[0], x.config = texts[1], x.generation = texts[2], x.chat_template = texts[3];
-  if (!rc && !x.tokenizer)
-    rc = err_set(e, ERR_IO, "the model's folder has no tokenizer.json: it can be asked by prompt_ids only");
   if (!rc) rc = tokenizer_open_texts(out, &x, size_min, e);
   for (int i = 0; i < 4; i++) free(texts[i]);
   return rc;

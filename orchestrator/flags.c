@@ -51,7 +51,7 @@ enum {
   { "verbose", 'v', 0, 0, "say more on stderr", 9 }
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
-      {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},              \
+      {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
       {"raw", KEY_RAW, 0, 0, "no chat template: the text itself is continued", 1}, OPTION_NO_SPECIAL,        \
       {0, 0, 0, 0, "The answer:", 2},                                                                        \
       {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2},                   \
@@ -71,7 +71,7 @@ enum {
        0,                                                                                                    \
        "ngram (default), none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests",       \
        4},                                                                                                   \
-      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},       \
+      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
       {0, 0, 0, 0, "Work:", 5},                                                                              \

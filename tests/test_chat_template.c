@@ -199,9 +199,10 @@ static void test_refuses_other_templates(void **state) {
 
 /* ---- published templates: tests/golden/chat_templates.jsonl ---- */
 
-static const char *const MARKERS[] = {"<bos>",           "<eos>",         "<|im_start|>", "<|im_end|>", "<|start_header_id|>",
-                                      "<|end_header_id|>", "<|eot_id|>",    "[INST]",       "[/INST]",    "[SYSTEM_PROMPT]",
-                                      "[/SYSTEM_PROMPT]",  "<start_of_turn>", "<end_of_turn>"};
+static const char *const MARKERS[] = {
+    "<bos>",        "<eos>",  "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>",   "[INST]", "[/INST]",      "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",    "<start_of_turn>",
+    "<end_of_turn>"};
 enum { MARKER_COUNT = sizeof MARKERS / sizeof *MARKERS };
 
 /* Every byte, every marker, and the template (NULL: none). */
@@ -214,11 +215,13 @@ static tokenizer *open_markers(const char *template) {
     json_object_set_new(vocab, text, json_integer(byte));
   }
   for (int i = 0; i < MARKER_COUNT; i++)
-    json_array_append_new(added, json_pack("{s:i, s:s, s:b, s:b}", "id", 256 + i, "content", MARKERS[i], "special", 1,
-                                           "normalized", 0));
-  json_t *root = json_pack("{s:{s:s, s:o, s:[]}, s:o, s:{s:s, s:b}}", "model", "type", "BPE", "vocab", vocab, "merges",
-                           "added_tokens", added, "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0);
-  json_t *config = json_pack("{s:s, s:s, s:s?}", "bos_token", "<bos>", "eos_token", "<eos>", "chat_template", template);
+    json_array_append_new(added, json_pack("{s:i, s:s, s:b, s:b}", "id", 256 + i, "content", MARKERS[i],
+                                           "special", 1, "normalized", 0));
+  json_t *root =
+      json_pack("{s:{s:s, s:o, s:[]}, s:o, s:{s:s, s:b}}", "model", "type", "BPE", "vocab", vocab, "merges",
+                "added_tokens", added, "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0);
+  json_t *config =
+      json_pack("{s:s, s:s, s:s?}", "bos_token", "<bos>", "eos_token", "<eos>", "chat_template", template);
   char *root_text = json_dumps(root, 0), *config_text = json_dumps(config, 0);
   tokenizer_texts x = {.tokenizer = root_text,
                        .tokenizer_size = strlen(root_text),
@@ -250,7 +253,8 @@ static void check_conversation(const chat *m, const json_t *row) {
   gguf_builder back = {0};
   err e = {0};
   int rc = chat_template_render(m->c, messages, count, &got, &e);
-  if (rc != (json_is_null(text) ? ERR_ARG : ERR_OK)) fail_msg("%s: %d %s", chat_template_name(m->c), rc, e.text);
+  if (rc != (json_is_null(text) ? ERR_ARG : ERR_OK))
+    fail_msg("%s: %d %s", chat_template_name(m->c), rc, e.text);
   for (size_t i = 0; i < got.count; i++) {
     size_t size;
     const char *piece = tokenizer_piece(m->t, got.ids[i], &size);
@@ -274,7 +278,8 @@ static void check_published(const json_t *row, void *context) {
   assert_string_equal(chat_template_name(m.c), name);
   json_array_foreach(cases, i, one) check_conversation(&m, one);
   *(size_t *)context += i;
-  if (strcmp(name, "chatml") != 0) { /* by its name it is the same; ChatML's own system message is the file's */
+  if (strcmp(name, "chatml") !=
+      0) { /* by its name it is the same; ChatML's own system message is the file's */
     chat_template_close(m.c);
     if (chat_template_open(&m.c, m.t, name, &e)) fail_msg("%s: %s", name, e.text);
     json_array_foreach(cases, i, one) check_conversation(&m, one);

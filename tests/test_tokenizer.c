@@ -248,15 +248,26 @@ enum { P = GC_PIECE, Y = GC_SPECIAL_COUNT, ALL_SCORES = GC_PIECE + GC_PIECE_COUN
 static void test_pieces(void **state) {
   (void)state;
   static const small_case cases[] = {
-      {"ab", false, 2, {P + 0, P + 3}},          /* the blank that is put before it stays alone: ab scores more than _a */
+      {"ab",
+       false,
+       2,
+       {P + 0, P + 3}}, /* the blank that is put before it stays alone: ab scores more than _a */
       {"aab", false, 2, {P + 0, P + 6}},         /* aa, then aab */
       {"b a", false, 3, {P + 0, P + 2, P + 5}},  /* b, then _a */
       {"a  a", false, 3, {P + 5, P + 0, P + 5}}, /* _a scores more than __ */
       {"b  ", false, 3, {P + 0, P + 2, P + 9}},
       {"xy", false, 2, {P + 0, P + 8}}, /* of two characters that are no pieces */
       {"yx", false, 3, {P + 0, Y + 'y', Y + 'x'}},
-      {"\xc3\xa9" "b", false, 2, {P + 0, P + 7}},
-      {"\xc3\xa9" "a", false, 4, {P + 0, Y + 0xc3, Y + 0xa9, P + 1}},
+      {"\xc3\xa9"
+       "b",
+       false,
+       2,
+       {P + 0, P + 7}},
+      {"\xc3\xa9"
+       "a",
+       false,
+       4,
+       {P + 0, Y + 0xc3, Y + 0xa9, P + 1}},
       {"\n", false, 2, {P + 0, Y + '\n'}},
       {"<s>b</s>b", true, 6, {1, P + 0, P + 2, 2, P + 0, P + 2}},
       {"", true, 0, {0}},
@@ -556,8 +567,10 @@ static void test_hostile_text_is_near_linear(void **state) {
 
 /* ---- the parts against slow and plain ones ---- */
 
-/* The definition: the lowest rank, leftmost, again and again. `share` merges one after the other have one rank. */
-static size_t merge_naively(const int32_t (*merges)[3], int merge_count, int share, int32_t *ids, size_t count) {
+/* The definition: the lowest rank, leftmost, again and again. `share` merges one after the other have one
+ * rank. */
+static size_t merge_naively(const int32_t (*merges)[3], int merge_count, int share, int32_t *ids,
+                            size_t count) {
   for (;;) {
     int best = -1;
     size_t at = 0;

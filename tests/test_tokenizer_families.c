@@ -1,7 +1,7 @@
 /* libs: text file base */
-/* Every family of tokenizers against goldens of other programs (tests/golden/tokenizers). With an argument it is their
- * tool: `test_tokenizer_families FILE` takes JSON lines {"text", "special"} on stdin and writes {"ids", "decoded"}, FILE
- * being a GGUF or a tokenizer.json (tests/compare_tokenizers.py). */
+/* Every family of tokenizers against goldens of other programs (tests/golden/tokenizers). With an argument it
+ * is their tool: `test_tokenizer_families FILE` takes JSON lines {"text", "special"} on stdin and writes
+ * {"ids", "decoded"}, FILE being a GGUF or a tokenizer.json (tests/compare_tokenizers.py). */
 #include "common/text/detokenizer.h"
 #include "common/text/tokenizer.h"
 #include "tests/gguf_builder.h"
@@ -135,9 +135,10 @@ typedef struct family {
 } family;
 
 static const family FAMILIES[] = {
-    {"gpt2", "gguf", NULL},        {"gpt2", "json", NULL},          {"llama-bpe", "gguf", NULL}, {"llama-bpe", "json", NULL},
-    {"qwen2", "gguf", NULL},       {"qwen2", "json", NULL},         {"smollm", "gguf", NULL},    {"smollm", "json", NULL},
-    {"tekken", "gguf", NULL},      {"tekken", "json", NULL},        {"odd", "json", NULL},       {"spm", "gguf", NULL},
+    {"gpt2", "gguf", NULL},        {"gpt2", "json", NULL},          {"llama-bpe", "gguf", NULL},
+    {"llama-bpe", "json", NULL},   {"qwen2", "gguf", NULL},         {"qwen2", "json", NULL},
+    {"smollm", "gguf", NULL},      {"smollm", "json", NULL},        {"tekken", "gguf", NULL},
+    {"tekken", "json", NULL},      {"odd", "json", NULL},           {"spm", "gguf", NULL},
     {"spm-prepend", "json", NULL}, {"spm-metaspace", "json", NULL},
 };
 enum { FAMILY_COUNT = sizeof FAMILIES / sizeof *FAMILIES };
@@ -151,7 +152,8 @@ static void test_goldens(void **state) {
     json_lines_each(FOLDER "strings.jsonl", check_row, &run);
     assert_int_equal(run.rows, STRINGS);
     assert_true(strcmp(run.family, "spm") == 0 || run.plain >= STRINGS / 3);
-    assert_true(strcmp(run.family, "spm") == 0 || strcmp(run.family, "odd") == 0 || run.decoded > STRINGS / 4);
+    assert_true(strcmp(run.family, "spm") == 0 || strcmp(run.family, "odd") == 0 ||
+                run.decoded > STRINGS / 4);
     wrong += run.wrong;
     tokenizer_close(t);
   }
@@ -161,8 +163,9 @@ static void test_goldens(void **state) {
 /* One vocabulary, whichever file it comes from: ids mean the same, and so do the marks. */
 static void test_gguf_and_json_agree(void **state) {
   (void)state;
-  static const char *const names[][2] = {{"gpt2", "gpt2"},     {"llama-bpe", "llama-bpe"}, {"qwen2", "qwen2"},
-                                         {"smollm", "smollm"}, {"tekken", "tekken"},       {"spm", "spm-prepend"}};
+  static const char *const names[][2] = {{"gpt2", "gpt2"},     {"llama-bpe", "llama-bpe"},
+                                         {"qwen2", "qwen2"},   {"smollm", "smollm"},
+                                         {"tekken", "tekken"}, {"spm", "spm-prepend"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     tokenizer *a = open_family(names[i][0], "gguf"), *b = open_family(names[i][1], "json");
     bool whole = strcmp(names[i][0], "llama-bpe") == 0, spm = strcmp(names[i][0], "spm") == 0;
@@ -197,10 +200,13 @@ static void encode_in_time(const tokenizer *t, const char *name, const char *uni
   clock_t begin = clock();
   assert_int_equal(tokenizer_encode(t, text, size, TOKENIZER_SPECIAL, &ids, NULL), ERR_OK);
   uint64_t took = (uint64_t)(clock() - begin) * 1000000u / CLOCKS_PER_SEC;
-  if (took > HOSTILE_US) fail_msg("%s: %zu bytes of %s took %llu us", name, size, unit, (unsigned long long)took);
-  if (getenv("TOKENIZER_TIMES")) print_message("%-14s %-12s %8llu us\n", name, unit, (unsigned long long)took);
+  if (took > HOSTILE_US)
+    fail_msg("%s: %zu bytes of %s took %llu us", name, size, unit, (unsigned long long)took);
+  if (getenv("TOKENIZER_TIMES"))
+    print_message("%-14s %-12s %8llu us\n", name, unit, (unsigned long long)took);
   char *back = decode_all(t, ids.ids, ids.count, &back_size);
-  /* NFC makes another text; SentencePiece puts a blank after every added token, or drops the text's first one. */
+  /* NFC makes another text; SentencePiece puts a blank after every added token, or drops the text's first
+   * one. */
   bool same = !strstr(unit, "\xcc") && ((*unit != '<' && *unit != ' ') || !tokenizer_strips_blank(t));
   if (same) {
     assert_int_equal(back_size, size);
@@ -213,8 +219,19 @@ static void encode_in_time(const tokenizer *t, const char *name, const char *uni
 
 static void test_hostile_text_is_near_linear(void **state) {
   (void)state;
-  static const char *const units[] = {"a",  "A",    "1",          " ",   "\n",           " \n",       "\xe6\xbc\xa2",
-                                      "'s", "a A1", "<|im_start", "!?/", "\xcc\x81\xcc\xa3", "e\xcc\x81"};
+  static const char *const units[] = {"a",
+                                      "A",
+                                      "1",
+                                      " ",
+                                      "\n",
+                                      " \n",
+                                      "\xe6\xbc\xa2",
+                                      "'s",
+                                      "a A1",
+                                      "<|im_start",
+                                      "!?/",
+                                      "\xcc\x81\xcc\xa3",
+                                      "e\xcc\x81"};
   for (int i = 0; i < FAMILY_COUNT; i++) {
     if (strcmp(FAMILIES[i].name, "odd") == 0) continue; /* its patterns are not tandem's */
     if (strcmp(FAMILIES[i].suffix, "json") == 0 && strncmp(FAMILIES[i].name, "spm", 3) != 0) continue;

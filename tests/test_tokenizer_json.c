@@ -22,7 +22,8 @@ typedef struct parts {
 #define MERGES "\"merges\":[\"a b\"]"
 #define BPE    "{\"type\":\"BPE\"," VOCAB "," MERGES "}"
 #define BYTES  "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
-#define ADDED  "[{\"id\":4,\"content\":\"<s>\",\"special\":true},{\"id\":5,\"content\":\"</s>\",\"special\":true}]"
+#define ADDED                                                                                                \
+  "[{\"id\":4,\"content\":\"<s>\",\"special\":true},{\"id\":5,\"content\":\"</s>\",\"special\":true}]"
 
 static const char *or_default(const char *text, const char *otherwise) {
   return text ? text : otherwise;
@@ -30,12 +31,13 @@ static const char *or_default(const char *text, const char *otherwise) {
 
 static int open_parts(tokenizer **t, const parts *p, const char *config, const char *generation, err *e) {
   char *json;
-  int size = asprintf(&json,
-                      "{\"added_tokens\":%s,\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
-                      "\"model\":%s}",
-                      or_default(p->added, ADDED), or_default(p->normalizer, "null"), or_default(p->pre, BYTES),
-                      or_default(p->post, "null"), or_default(p->decoder, "{\"type\":\"ByteLevel\"}"),
-                      or_default(p->model, BPE));
+  int size = asprintf(
+      &json,
+      "{\"added_tokens\":%s,\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"decoder\":%s,"
+      "\"model\":%s}",
+      or_default(p->added, ADDED), or_default(p->normalizer, "null"), or_default(p->pre, BYTES),
+      or_default(p->post, "null"), or_default(p->decoder, "{\"type\":\"ByteLevel\"}"),
+      or_default(p->model, BPE));
   assert_true(size > 0);
   tokenizer_texts x = {.tokenizer = json,
                        .tokenizer_size = (size_t)size,
@@ -49,7 +51,8 @@ static int open_parts(tokenizer **t, const parts *p, const char *config, const c
   return rc;
 }
 
-static void assert_ids(const tokenizer *t, const char *text, unsigned flags, const int32_t *want, size_t count) {
+static void assert_ids(const tokenizer *t, const char *text, unsigned flags, const int32_t *want,
+                       size_t count) {
   tokenizer_ids ids = {0};
   assert_int_equal(tokenizer_encode(t, text, strlen(text), flags, &ids, NULL), ERR_OK);
   assert_int_equal(ids.count, count);
@@ -57,8 +60,9 @@ static void assert_ids(const tokenizer *t, const char *text, unsigned flags, con
   tokenizer_ids_fini(&ids);
 }
 
-#define ASSERT_IDS(t, text, flags, ...)                                                                                \
-  assert_ids(t, text, flags, (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+#define ASSERT_IDS(t, text, flags, ...)                                                                      \
+  assert_ids(t, text, flags, (const int32_t[]){__VA_ARGS__},                                                 \
+             sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
 
 /* ---- what it says ---- */
 
@@ -87,8 +91,9 @@ static void test_merges_in_both_forms(void **state) {
   tokenizer_close(t);
 }
 
-#define TEMPLATE                                                                                                       \
-  "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],"   \
+#define TEMPLATE                                                                                             \
+  "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":"  \
+  "\"A\"}}],"                                                                                                \
   "\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[4]}}}"
 
 static void test_beginning_and_ends(void **state) {
@@ -98,7 +103,8 @@ static void test_beginning_and_ends(void **state) {
   int32_t count;
   size_t size;
   const parts p = {.post = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE "]}"};
-  if (open_parts(&t, &p, NULL, "{\"eos_token_id\":[5,0,5,99],\"bos_token_id\":1}", &e)) fail_msg("%s", e.text);
+  if (open_parts(&t, &p, NULL, "{\"eos_token_id\":[5,0,5,99],\"bos_token_id\":1}", &e))
+    fail_msg("%s", e.text);
   assert_true(tokenizer_adds_bos(t));
   assert_int_equal(tokenizer_bos(t), 4); /* the post-processor's comes first */
   assert_int_equal(tokenizer_eos(t), 5);
@@ -109,7 +115,8 @@ static void test_beginning_and_ends(void **state) {
   tokenizer_close(t);
   if (open_parts(&t, &p,
                  "{\"eos_token\":{\"content\":\"</s>\"},\"bos_token\":\"<s>\",\"add_bos_token\":false,"
-                 "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\",\"template\":\"yz\"}]}",
+                 "\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\","
+                 "\"template\":\"yz\"}]}",
                  "{\"eos_token_id\":2}", &e))
     fail_msg("%s", e.text);
   assert_false(tokenizer_adds_bos(t));
@@ -141,7 +148,8 @@ static void test_padding(void **state) {
 /* A mark of turns is one, whatever the file calls it. */
 static void test_marks_are_special(void **state) {
   (void)state;
-  const parts p = {.added = "[{\"id\":4,\"content\":\"<|im_end|>\",\"special\":false},{\"id\":5,\"content\":\"<x>\"}]"};
+  const parts p = {
+      .added = "[{\"id\":4,\"content\":\"<|im_end|>\",\"special\":false},{\"id\":5,\"content\":\"<x>\"}]"};
   tokenizer *t;
   err e;
   if (open_parts(&t, &p, NULL, NULL, &e)) fail_msg("%s", e.text);
@@ -174,7 +182,9 @@ static void test_refuses_what_it_does_not_know(void **state) {
       {{.model = "{\"type\":\"BPE\"," VOCAB ",\"merges\":[[\"a\",1]]}"}, ERR_FORMAT, "merge 0"},
       {{.model = "{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"b a\"]}"}, ERR_FORMAT, "merge 0"},
       {{.model = "{\"type\":\"BPE\"," VOCAB "," MERGES ",\"dropout\":0.1}"}, ERR_UNSUPPORTED, "dropout"},
-      {{.model = "{\"type\":\"BPE\"," VOCAB "," MERGES ",\"end_of_word_suffix\":\"</w>\"}"}, ERR_UNSUPPORTED, "suffix"},
+      {{.model = "{\"type\":\"BPE\"," VOCAB "," MERGES ",\"end_of_word_suffix\":\"</w>\"}"},
+       ERR_UNSUPPORTED,
+       "suffix"},
       {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":-1}," MERGES "}"}, ERR_FORMAT, "whole number"},
       {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":0.5}," MERGES "}"}, ERR_FORMAT, "whole number"},
       {{.model = "{\"type\":\"BPE\",\"vocab\":{\"a\":1048576}," MERGES "}"}, ERR_LIMIT, "1048576"},
@@ -183,33 +193,48 @@ static void test_refuses_what_it_does_not_know(void **state) {
       {{.added = "[{\"id\":9}]"}, ERR_FORMAT, "content"},
       {{.added = "[7]"}, ERR_FORMAT, "content"},
       {{.normalizer = "{\"type\":\"NFKC\"}"}, ERR_UNSUPPORTED, "normalizer 'NFKC'"},
-      {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}"},
+      {{.normalizer =
+            "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}"},
        ERR_UNSUPPORTED,
        "'Lowercase' is not supported; those known are Sequence, NFC, Prepend, Replace"},
       {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"x\"}"}, ERR_UNSUPPORTED, "Prepend"},
       {{.normalizer = "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"}"}, ERR_UNSUPPORTED, "without Replace"},
-      {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x\"},\"content\":\"y\"}"}, ERR_UNSUPPORTED, "Replace"},
+      {{.normalizer = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x\"},\"content\":\"y\"}"},
+       ERR_UNSUPPORTED,
+       "Replace"},
       {{.normalizer = "{\"no\":1}"}, ERR_UNSUPPORTED, "normalizer ''"},
       {{.pre = "{\"type\":\"BertPreTokenizer\"}"}, ERR_UNSUPPORTED, "pre_tokenizer 'BertPreTokenizer'"},
-      {{.pre = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTES "," BYTES "]}"}, ERR_UNSUPPORTED, "after ByteLevel"},
-      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}"}, ERR_UNSUPPORTED, "'('"},
-      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Isolated\"}"}, ERR_UNSUPPORTED, "&&"},
-      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Removed\"}"}, ERR_UNSUPPORTED, "Split"},
+      {{.pre = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTES "," BYTES "]}"},
+       ERR_UNSUPPORTED,
+       "after ByteLevel"},
+      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"}"},
+       ERR_UNSUPPORTED,
+       "'('"},
+      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Isolated\"}"},
+       ERR_UNSUPPORTED,
+       "&&"},
+      {{.pre = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a\"},\"behavior\":\"Removed\"}"},
+       ERR_UNSUPPORTED,
+       "Split"},
       {{.pre = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}"}, ERR_UNSUPPORTED, "Metaspace"},
       {{.post = "{\"type\":\"BertProcessing\"}"}, ERR_UNSUPPORTED, "post_processor 'BertProcessing'"},
       {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[]}"}, ERR_UNSUPPORTED, "post_processor"},
-      {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{}}]}"},
+      {{.post = "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{"
+                "\"Sequence\":{}}]}"},
        ERR_FORMAT,
        "post_processor"},
       {{.decoder = "{\"type\":\"WordPiece\"}"}, ERR_UNSUPPORTED, "decoder 'WordPiece'"},
-      {{.decoder = "{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":0}"}, ERR_UNSUPPORTED, "Strip"},
+      {{.decoder = "{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":0}"},
+       ERR_UNSUPPORTED,
+       "Strip"},
       {{.model = "{"}, ERR_FORMAT, "no JSON"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     tokenizer *t = (tokenizer *)1;
     err e;
     int rc = open_parts(&t, &rows[i].parts, NULL, NULL, &e);
-    if (rc != rows[i].code || !strstr(e.text, rows[i].part) || !strstr(e.text, ": ")) fail_msg("row %zu: %d %s", i, rc, e.text);
+    if (rc != rows[i].code || !strstr(e.text, rows[i].part) || !strstr(e.text, ": "))
+      fail_msg("row %zu: %d %s", i, rc, e.text);
     assert_null(t);
   }
 }
@@ -243,8 +268,9 @@ static void test_refuses_too_many_values(void **state) {
 /* A pattern that goes back for ever is given up. */
 static void test_gives_up_a_slow_pattern(void **state) {
   (void)state;
-  const parts p = {.pre = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
-                          "\"(a|a|aa)+[cd]\"},\"behavior\":\"Isolated\"}," BYTES "]}"};
+  const parts p = {.pre =
+                       "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                       "\"(a|a|aa)+[cd]\"},\"behavior\":\"Isolated\"}," BYTES "]}"};
   tokenizer *t;
   tokenizer_ids ids = {0};
   err e;

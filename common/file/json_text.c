@@ -57,7 +57,8 @@ int json_text_parse(json_t **out, const char *name, const char *text, size_t siz
   json_error_t why;
   *out = NULL;
   if (size > JSON_TEXT_MAX || count_values(text, size) > JSON_TEXT_VALUES_MAX)
-    return err_set(e, ERR_LIMIT, "%s: more than %u bytes or about %u values", name, JSON_TEXT_MAX, JSON_TEXT_VALUES_MAX);
+    return err_set(e, ERR_LIMIT, "%s: more than %u bytes or about %u values", name, JSON_TEXT_MAX,
+                   JSON_TEXT_VALUES_MAX);
   *out = json_loadb(text, size, JSON_ALLOW_NUL, &why);
   if (!*out && json_error_code(&why) == json_error_out_of_memory)
     return err_set(e, ERR_NOMEM, "%s: out of memory", name);

@@ -1,5 +1,6 @@
-/* vocabulary.h - the tokens of a model: how each is spelt and of what kind it is, from a GGUF or a tokenizer.json, and
- * the vocabulary's identity: two programs agree on what a token id means when their hashes are equal. */
+/* vocabulary.h - the tokens of a model: how each is spelt and of what kind it is, from a GGUF or a
+ * tokenizer.json, and the vocabulary's identity: two programs agree on what a token id means when their
+ * hashes are equal. */
 #pragma once
 
 #include "common/file/gguf.h"
@@ -28,16 +29,16 @@ typedef struct vocabulary {
 /* Token `id`, 0 to count - 1. */
 const char *vocabulary_spelling(const vocabulary *v, int32_t id, size_t *size);
 
-/* tokenizer.ggml.tokens and .token_type (without: all are normal). A file without tokens gives none. ERR_FORMAT,
- * ERR_LIMIT, ERR_NOMEM; *v is none then. */
+/* tokenizer.ggml.tokens and .token_type (without: all are normal). A file without tokens gives none.
+ * ERR_FORMAT, ERR_LIMIT, ERR_NOMEM; *v is none then. */
 int vocabulary_read_gguf(vocabulary *v, const gguf *g, err *e);
-/* "model.vocab" and "added_tokens" of a tokenizer.json. Ids up to size_min - 1 that have no token are spelt [PADn] and
- * unused, as converters to GGUF write them. The same errors. */
+/* "model.vocab" and "added_tokens" of a tokenizer.json. Ids up to size_min - 1 that have no token are spelt
+ * [PADn] and unused, as converters to GGUF write them. The same errors. */
 int vocabulary_read_json(vocabulary *v, const json_t *root, int32_t size_min, err *e);
 void vocabulary_fini(vocabulary *v);
 
-/* XXH3_128 over every token in order: size of its spelling (u32, little-endian), its kind (one byte), its spelling.
- * *out is zero for no tokens. ERR_NOMEM. */
+/* XXH3_128 over every token in order: size of its spelling (u32, little-endian), its kind (one byte), its
+ * spelling. *out is zero for no tokens. ERR_NOMEM. */
 int vocabulary_hash(const vocabulary *v, hash16 *out, err *e);
 /* The hash of a file's vocabulary: of a GGUF; of a tokenizer.json by its path (ERR_IO: there is none). */
 int gguf_vocabulary_hash(const gguf *g, hash16 *out, err *e);

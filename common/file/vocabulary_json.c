@@ -48,7 +48,8 @@ static int count_tokens(reading *r, int32_t size_min, err *e) {
 }
 
 static bool is_byte(const char *text, size_t size) {
-  return size == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>' && strspn(text + 3, "0123456789ABCDEFabcdef") == 2;
+  return size == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>' &&
+         strspn(text + 3, "0123456789ABCDEFabcdef") == 2;
 }
 
 /* The keys of an object are no values, so each gets one. */
@@ -59,7 +60,8 @@ static int place_vocab(reading *r, json_t *owner, err *e) {
   json_object_keylen_foreach((json_t *)r->vocab, key, size, value) {
     json_int_t id = json_integer_value(value);
     json_t *text = json_stringn(key, size);
-    if (!text || json_array_append_new(owner, text)) return err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
+    if (!text || json_array_append_new(owner, text))
+      return err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
     if (r->texts[id]) return bad_vocabulary(e, "two tokens have one id");
     r->texts[id] = text;
     r->kinds[id] = r->unknown && strcmp(r->unknown, key) == 0 ? TOKEN_UNKNOWN
@@ -127,7 +129,8 @@ int vocabulary_read_json(vocabulary *v, const json_t *root, int32_t size_min, er
   json_t *owner = json_array();
   r.texts = calloc((size_t)r.count, sizeof *r.texts);
   r.kinds = calloc((size_t)r.count, 1);
-  rc = owner && r.texts && r.kinds ? place_vocab(&r, owner, e) : err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
+  rc = owner && r.texts && r.kinds ? place_vocab(&r, owner, e)
+                                   : err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
   if (!rc) rc = place_added(&r, e);
   if (!rc) rc = copy_tokens(v, &r, e);
   json_decref(owner);

@@ -121,7 +121,8 @@ static int begin(const bpe *b, bpe_scratch *s, const int32_t *ids, size_t count)
   s->heap_size = 0;
   for (size_t i = 0; i < count; i++) {
     bpe_symbol *symbol = &s->symbols[i];
-    *symbol = (bpe_symbol){ids[i], NONE, 0, i ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE};
+    *symbol =
+        (bpe_symbol){ids[i], NONE, 0, i ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE};
     if (i + 1 < count) look_up(b, symbol, ids[i + 1]);
     if (symbol->rank != NONE) s->heap[s->heap_size++] = (uint64_t)symbol->rank << 32 | i;
   }

@@ -11,8 +11,8 @@ typedef struct bpe bpe; /* the table of merges; immutable once filled */
 
 int bpe_alloc(bpe **out, uint32_t merges_max); /* ERR_NOMEM */
 void bpe_free(bpe *b);                         /* NULL is allowed */
-/* left, right >= 0 become merged; rank < UINT32_MAX. Several pairs may have one rank. A pair that is there already
- * keeps its first rank. */
+/* left, right >= 0 become merged; rank < UINT32_MAX. Several pairs may have one rank. A pair that is there
+ * already keeps its first rank. */
 void bpe_add(bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
 typedef struct bpe_symbol { /* one of the symbols of a text being merged; a linked list */

@@ -1,184 +1,33 @@
 #include "common/text/chat_template.h"
 
+#include "common/text/chat_style.h"
 #include "common/text/nfc.h"
 #include "common/text/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATE_BYTES_MAX = 1 << 16, ROLE_PRINT_BYTES = 32, MARKS_MAX = 4 };
+enum { TEMPLATE_BYTES_MAX = 1 << 16, ROLE_PRINT_BYTES = 32 };
 
-/* ---- the templates ---- */
-
-enum { SYSTEM, USER, ASSISTANT, ROLE_COUNT };
 static const char *const ROLES[ROLE_COUNT] = {"system", "user", "assistant"};
-
-/* In the table's texts these stand for the tokens that begin and end a text. */
-#define BOS "\1"
-#define EOS "\2"
-
-typedef enum {
-  SYSTEM_TURN,  /* a turn of its own, anywhere */
-  SYSTEM_ONCE,  /* a turn of its own, only the first message */
-  SYSTEM_FIRST, /* inside the first message of the user */
-  SYSTEM_LAST   /* inside the last message, if that is the user's */
-} system_place;
-
-typedef struct style {
-  const char *name;
-  const char *marks[MARKS_MAX]; /* the file's template has all of these */
-  const char *lacks[MARKS_MAX]; /* and none of these: they would change the text */
-  const char *needs;            /* tokens without which it means nothing; NULL: none */
-  const char *begin, *open;     /* before all; before the answer */
-  struct {
-    const char *before, *after;
-  } turns[ROLE_COUNT];
-  system_place system;
-  bool trim[ROLE_COUNT];   /* blanks around the content */
-  bool alternate;          /* user and assistant in turn, the user first */
-  bool thinking;           /* thoughts of former answers are left out (Qwen3) */
-  bool always_system;      /* a system turn even without a message */
-  const char *own_system;  /* the message where none is given; NULL: the file's, if it has one */
-  const char *turn_end;    /* the token that ends an answer; NULL: EOS */
-} style;
-
-#define CHATML_TURNS                                                                                                   \
-  .needs = "<|im_start|>", .turn_end = "<|im_end|>", .begin = "",                                                      \
-  .turns = {{"<|im_start|>system\n", "<|im_end|>\n"},                                                                  \
-            {"<|im_start|>user\n", "<|im_end|>\n"},                                                                    \
-            {"<|im_start|>assistant\n", "<|im_end|>\n"}}
-#define LLAMA3_TURNS(system_text)                                                                                      \
-  .needs = "<|start_header_id|>", .turn_end = "<|eot_id|>", .begin = BOS,                                              \
-  .open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .trim = {true, true, true},                             \
-  .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n" system_text, "<|eot_id|>"},                              \
-            {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                                            \
-            {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"}}
-#define INSTRUCT .begin = BOS, .open = "", .alternate = true
-
-/* The first whose marks are there is taken. A template that makes up a date, or one of thoughts that is not Qwen3's,
- * is none of them. */
-static const style STYLES[] = {
-    {.name = "chatml",
-     .marks = {"<|im_start|>", "<|im_end|>"},
-     .lacks = {"<think>", "strftime_now", "| trim", "default_system"},
-     .open = "<|im_start|>assistant\n",
-     CHATML_TURNS},
-    {.name = "qwen2", .open = "<|im_start|>assistant\n", .own_system = "You are a helpful assistant.", CHATML_TURNS},
-    {.name = "qwen2.5",
-     .open = "<|im_start|>assistant\n",
-     .own_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-     CHATML_TURNS},
-    {.name = "qwen3-thinking",
-     .marks = {"'<|im_start|>'", "last_query_index", "'<|im_start|>assistant\n<think>\n'"},
-     .open = "<|im_start|>assistant\n<think>\n",
-     .thinking = true,
-     CHATML_TURNS},
-    {.name = "qwen3",
-     .marks = {"'<|im_start|>'", "last_query_index"},
-     .open = "<|im_start|>assistant\n",
-     .thinking = true,
-     CHATML_TURNS},
-    {.name = "llama3.1",
-     .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\n", "26 Jul 2024"},
-     .system = SYSTEM_ONCE,
-     .always_system = true,
-     LLAMA3_TURNS("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n")},
-    {.name = "llama3",
-     .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'", "<|eot_id|>"},
-     .lacks = {"strftime_now", "Cutting Knowledge Date"},
-     LLAMA3_TURNS("")},
-    {.name = "llama2",
-     .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\n' + system_message",
-               "' ' + content.strip() + ' ' + eos_token"},
-     .begin = "",
-     .open = "",
-     .turns = {{"<<SYS>>\n", "\n<</SYS>>\n\n"}, {BOS "[INST] ", " [/INST]"}, {" ", " " EOS}},
-     .system = SYSTEM_FIRST,
-     .trim = {false, true, true},
-     .alternate = true},
-    {.name = "mistral-v7",
-     .marks = {"'[SYSTEM_PROMPT] '", "'[INST] '"},
-     .needs = "[INST]",
-     .begin = BOS,
-     .open = "",
-     .turns = {{"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"}, {"[INST] ", "[/INST]"}, {" ", EOS}}},
-    {.name = "mistral-v7-tekken",
-     .marks = {"[SYSTEM_PROMPT]", "[INST]"},
-     .lacks = {"strftime_now", "default_system_message", "[SYSTEM_PROMPT] ", "[THINK]"},
-     .needs = "[INST]",
-     .turns = {{"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}, {"[INST]", "[/INST]"}, {"", EOS}},
-     .system = SYSTEM_ONCE,
-     INSTRUCT},
-    {.name = "mistral-v3-tekken",
-     .marks = {"\"[INST]\"", "[AVAILABLE_TOOLS]["},
-     .needs = "[INST]",
-     .turns = {{"", "\n\n"}, {"[INST]", "[/INST]"}, {"", EOS}},
-     .system = SYSTEM_LAST,
-     INSTRUCT},
-    {.name = "mistral-v3",
-     .marks = {"\"[INST] \"", "[AVAILABLE_TOOLS] ["},
-     .needs = "[INST]",
-     .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {" ", EOS}},
-     .system = SYSTEM_LAST,
-     .trim = {false, false, true},
-     INSTRUCT},
-    {.name = "mistral-v1",
-     .marks = {"' [INST] ' + message['content'] + ' [/INST]'", "' ' + message['content'] + eos_token"},
-     .turns = {{"", "\n\n"}, {" [INST] ", " [/INST]"}, {" ", EOS}},
-     .system = SYSTEM_FIRST,
-     INSTRUCT},
-    {.name = "mistral-v0.1",
-     .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token + ' '"},
-     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS " "}},
-     .system = SYSTEM_FIRST,
-     INSTRUCT},
-    {.name = "mistral-v0.2",
-     .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token"},
-     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS}},
-     .system = SYSTEM_FIRST,
-     INSTRUCT},
-    {.name = "zephyr",
-     .marks = {"'<|user|>\n' + message['content'] + eos_token", "'<|system|>\n' + message['content'] + eos_token"},
-     .begin = "",
-     .open = "<|assistant|>\n",
-     .turns = {{"<|system|>\n", EOS "\n"}, {"<|user|>\n", EOS "\n"}, {"<|assistant|>\n", EOS "\n"}}},
-    {.name = "gemma",
-     .marks = {"<start_of_turn>", "<end_of_turn>\n", "| trim"},
-     .needs = "<start_of_turn>",
-     .begin = BOS,
-     .open = "<start_of_turn>model\n",
-     .turns = {{"", "\n\n"},
-               {"<start_of_turn>user\n", "<end_of_turn>\n"},
-               {"<start_of_turn>model\n", "<end_of_turn>\n"}},
-     .system = SYSTEM_FIRST,
-     .trim = {false, true, true},
-     .alternate = true,
-     .turn_end = "<end_of_turn>"},
-};
-enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
 struct chat_template {
   const tokenizer *t;
-  const style *style;
+  const chat_style *style;
   char *own_system; /* inserted when the first message is another; NULL: none */
 };
 
 /* ---- open and close ---- */
 
-static const style *find_style(const char *name) {
-  for (int i = 0; i < STYLE_COUNT; i++)
-    if (strcmp(STYLES[i].name, name) == 0) return &STYLES[i];
-  return NULL;
-}
-
 bool chat_template_known(const char *name) {
-  return find_style(name) != NULL;
+  return chat_style_named(name) != NULL;
 }
 
 void chat_template_names(char out[CHAT_TEMPLATE_NAMES_MAX]) {
+  const chat_style *s;
   int size = 0;
-  for (int i = 0; i < STYLE_COUNT; i++)
-    size += snprintf(out + size, (size_t)(CHAT_TEMPLATE_NAMES_MAX - size), "%s%s", i ? ", " : "", STYLES[i].name);
+  for (int i = 0; (s = chat_style_at(i)); i++)
+    size += snprintf(out + size, (size_t)(CHAT_TEMPLATE_NAMES_MAX - size), "%s%s", i ? ", " : "", s->name);
 }
 
 const char *chat_template_name(const chat_template *c) {
@@ -193,7 +42,8 @@ int32_t chat_template_turn_end(const chat_template *c) {
 static int no_template(err *e, const char *why) {
   char names[CHAT_TEMPLATE_NAMES_MAX];
   chat_template_names(names);
-  return err_set(e, ERR_UNSUPPORTED, "the model file %s: use --raw, or --chat-template with one of %s", why, names);
+  return err_set(e, ERR_UNSUPPORTED, "the model file %s: use --raw, or --chat-template with one of %s", why,
+                 names);
 }
 
 /* Templates write a newline as itself or as an escape; out[size + 1] gets it as itself. */
@@ -207,37 +57,11 @@ static void unescape_newlines(const char *text, size_t size, char *out) {
   out[count] = '\0';
 }
 
-static bool has_marks(const style *s, const char *text) {
-  for (int i = 0; i < MARKS_MAX && s->marks[i]; i++)
-    if (!strstr(text, s->marks[i])) return false;
-  for (int i = 0; i < MARKS_MAX && s->lacks[i]; i++)
-    if (strstr(text, s->lacks[i])) return false;
-  return s->marks[0] != NULL;
-}
-
-/* A ChatML template's own system message: the text of a whole turn, plain text alone (a quote or a backslash would mean
- * something to the template language). *own stays NULL where there is none; false: there is one that is not plain. */
-static bool find_own_system(const style *s, const char *text, char **own) {
-  const char *before = s->turns[SYSTEM].before, *turn_end = s->turn_end;
-  for (const char *p = text; (p = strstr(p, before)); p++) {
-    const char *begin = p + strlen(before), *end = strstr(begin, turn_end);
-    size_t size = end ? (size_t)(end - begin) : 0;
-    if (*begin == '\'' || *begin == '"') continue; /* the message's own, or a tool's */
-    if (!end || memchr(begin, '\'', size) || memchr(begin, '"', size) || memchr(begin, '\\', size) ||
-        memchr(begin, '{', size))
-      return false;
-    *own = strndup(begin, size);
-    return *own != NULL;
-  }
-  return true;
-}
-
 /* Finds the template among the known ones and keeps its own system message. */
 static int recognise(chat_template *c, const char *text, err *e) {
-  for (int i = 0; !c->style && i < STYLE_COUNT; i++)
-    if (has_marks(&STYLES[i], text)) c->style = &STYLES[i];
+  c->style = chat_style_recognise(text);
   bool chatml = c->style && strcmp(c->style->name, "chatml") == 0;
-  if (!c->style || (chatml && !find_own_system(c->style, text, &c->own_system)))
+  if (!c->style || (chatml && !chat_style_own_system(c->style, text, &c->own_system)))
     return no_template(e, "has a chat template that is not built in");
   return ERR_OK;
 }
@@ -258,7 +82,7 @@ static int read_template(chat_template *c, err *e) {
 static int pick(chat_template *c, const char *name, err *e) {
   char names[CHAT_TEMPLATE_NAMES_MAX];
   if (!name) return read_template(c, e);
-  c->style = find_style(name);
+  c->style = chat_style_named(name);
   chat_template_names(names);
   return c->style ? ERR_OK : err_set(e, ERR_ARG, "unknown template '%.40s': those known are %s", name, names);
 }
@@ -273,10 +97,11 @@ static int check_markers(const chat_template *c, err *e) {
   const char *const needs[] = {c->style->needs, c->style->turn_end};
   for (int i = 0; i < 2; i++)
     if (needs[i] && tokenizer_find(c->t, needs[i], strlen(needs[i])) < 0)
-      return err_set(e, ERR_UNSUPPORTED,
-                     "the model's vocabulary lacks %s, a marker of the chat template '%s': use --raw, or another "
-                     "--chat-template",
-                     needs[i], c->style->name);
+      return err_set(
+          e, ERR_UNSUPPORTED,
+          "the model's vocabulary lacks %s, a marker of the chat template '%s': use --raw, or another "
+          "--chat-template",
+          needs[i], c->style->name);
   return ERR_OK;
 }
 
@@ -301,7 +126,8 @@ void chat_template_close(chat_template *c) {
   free(c);
 }
 
-/* ---- writing: text between two special tokens is one stretch, as in a prompt that is tokenised whole ---- */
+/* ---- writing: text between two special tokens is one stretch, as in a prompt that is tokenised whole ----
+ */
 
 typedef struct writer {
   const chat_template *c;
@@ -411,9 +237,9 @@ static int role_of(const chat_message *m) {
 typedef struct conversation {
   const chat_message *messages;
   int32_t count;
-  int32_t last_user;  /* -1: none */
-  span system;        /* the first message, where it is written elsewhere; text NULL: there is none such */
-  int32_t system_at;  /* the message that it goes into, or -1 */
+  int32_t last_user; /* -1: none */
+  span system;       /* the first message, where it is written elsewhere; text NULL: there is none such */
+  int32_t system_at; /* the message that it goes into, or -1 */
 } conversation;
 
 /* The last of `text` in s, or NULL. */
@@ -428,14 +254,17 @@ static const char *last_of(span s, const char *text) {
 /* Qwen3: an answer is what follows its thoughts; an answer after the last question keeps them. */
 static int write_answer(writer *w, const conversation *v, int32_t i, span content) {
   static const char begin[] = "<think>", end[] = "</think>";
-  const char *first_end = memmem(content.text, content.size, end, sizeof end - 1), *last_end = last_of(content, end);
+  const char *first_end = memmem(content.text, content.size, end, sizeof end - 1),
+             *last_end = last_of(content, end);
   span thoughts = {"", 0};
   if (first_end) {
     thoughts = (span){content.text, (size_t)(first_end - content.text)};
     const char *thought = last_of(thoughts, begin);
-    if (thought) thoughts = (span){thought + sizeof begin - 1, (size_t)(first_end - thought) - (sizeof begin - 1)};
+    if (thought)
+      thoughts = (span){thought + sizeof begin - 1, (size_t)(first_end - thought) - (sizeof begin - 1)};
     thoughts = trim_newlines(thoughts);
-    content = (span){last_end + sizeof end - 1, content.size - (size_t)(last_end - content.text) - (sizeof end - 1)};
+    content = (span){last_end + sizeof end - 1,
+                     content.size - (size_t)(last_end - content.text) - (sizeof end - 1)};
     while (content.size && *content.text == '\n') content.text++, content.size--;
   }
   bool keeps = v->last_user >= 0 && i > v->last_user && (i == v->count - 1 || thoughts.size);
@@ -450,14 +279,14 @@ static int write_answer(writer *w, const conversation *v, int32_t i, span conten
 }
 
 static int write_system_inside(writer *w, span system) {
-  const style *s = w->c->style;
+  const chat_style *s = w->c->style;
   int rc = write_own(w, s->turns[SYSTEM].before);
   if (!rc) rc = write_text(w, system.text, system.size);
   return rc ? rc : write_own(w, s->turns[SYSTEM].after);
 }
 
 static int write_message(writer *w, const conversation *v, int32_t i) {
-  const style *s = w->c->style;
+  const chat_style *s = w->c->style;
   int role = role_of(&v->messages[i]);
   span content = {v->messages[i].content, v->messages[i].size};
   bool after_system = i == v->system_at;
@@ -475,7 +304,7 @@ static int write_message(writer *w, const conversation *v, int32_t i) {
 
 /* The system message that the template or its file has, where the first message is another. */
 static int write_default_system(writer *w, const conversation *v) {
-  const style *s = w->c->style;
+  const chat_style *s = w->c->style;
   const char *own = w->c->own_system;
   if (role_of(&v->messages[0]) == SYSTEM || (!own && !s->always_system)) return ERR_OK;
   int rc = write_own(w, s->turns[SYSTEM].before);
@@ -484,7 +313,7 @@ static int write_default_system(writer *w, const conversation *v) {
 }
 
 static int render(writer *w, const conversation *v) {
-  const style *s = w->c->style;
+  const chat_style *s = w->c->style;
   int rc = write_own(w, s->begin);
   if (!rc) rc = write_default_system(w, v);
   for (int32_t i = v->system.text != NULL; !rc && i < v->count; i++) rc = write_message(w, v, i);
@@ -505,7 +334,8 @@ static int bad_role(const chat_message *m, err *e) {
 static int check_message(const chat_message *m, err *e) {
   if (role_of(m) == ROLE_COUNT) return bad_role(m, e);
   if (m->size > TOKENIZER_TEXT_MAX)
-    return err_set(e, ERR_LIMIT, "a message has %zu bytes; at most %u are taken: shorten it", m->size, TOKENIZER_TEXT_MAX);
+    return err_set(e, ERR_LIMIT, "a message has %zu bytes; at most %u are taken: shorten it", m->size,
+                   TOKENIZER_TEXT_MAX);
   size_t valid = m->size ? utf8_valid(m->content, m->size) : 0;
   if (valid < m->size)
     return err_set(e, ERR_FORMAT, "a message is not UTF-8 at byte %zu (0x%02x): convert it to UTF-8", valid,
@@ -513,24 +343,26 @@ static int check_message(const chat_message *m, err *e) {
   return ERR_OK;
 }
 
-static int check_order(const style *s, const conversation *v, err *e) {
+static int check_order(const chat_style *s, const conversation *v, err *e) {
   int32_t begin = v->count && role_of(&v->messages[0]) == SYSTEM && s->system != SYSTEM_TURN;
   for (int32_t i = begin; i < v->count; i++) {
     int role = role_of(&v->messages[i]);
     if (s->alternate && role != (i - begin) % 2 + USER)
-      return err_set(e, ERR_ARG,
-                     "the chat template '%s' takes a system message first, if any, then user and assistant in turn, the "
-                     "user first: message %d is of role %s",
-                     s->name, i, ROLES[role]);
+      return err_set(
+          e, ERR_ARG,
+          "the chat template '%s' takes a system message first, if any, then user and assistant in turn, the "
+          "user first: message %d is of role %s",
+          s->name, i, ROLES[role]);
     if (s->system != SYSTEM_TURN && role == SYSTEM)
-      return err_set(e, ERR_ARG, "the chat template '%s' takes a system message as the first only; message %d is one",
+      return err_set(e, ERR_ARG,
+                     "the chat template '%s' takes a system message as the first only; message %d is one",
                      s->name, i);
   }
   return ERR_OK;
 }
 
 static int read_conversation(const chat_template *c, conversation *v, err *e) {
-  const style *s = c->style;
+  const chat_style *s = c->style;
   if (v->count < 1) return err_set(e, ERR_ARG, "there is no message to answer: give at least one");
   for (int32_t i = 0; i < v->count; i++) {
     int rc = check_message(&v->messages[i], e);
@@ -541,7 +373,8 @@ static int read_conversation(const chat_template *c, conversation *v, err *e) {
   if (elsewhere && role_of(&v->messages[0]) == SYSTEM) {
     v->system = (span){v->messages[0].content ? v->messages[0].content : "", v->messages[0].size};
     v->system_at = s->system == SYSTEM_FIRST ? 1 : v->count - 1;
-    if (v->last_user < 0) return err_set(e, ERR_ARG, "there is a system message but none of the user's: give one");
+    if (v->last_user < 0)
+      return err_set(e, ERR_ARG, "there is a system message but none of the user's: give one");
     if (role_of(&v->messages[v->system_at]) != USER) v->system_at = -1;
   }
   return check_order(s, v, e);

@@ -18,7 +18,8 @@ static int compare_marks(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Marks of one character in canonical order: by class, then as they stood. utf8proc's own sort is quadratic. */
+/* Marks of one character in canonical order: by class, then as they stood. utf8proc's own sort is quadratic.
+ */
 static int order_marks(utf8proc_int32_t *codes, size_t count) {
   uint64_t *keys = count > 1 ? malloc(2 * count * sizeof *keys) : NULL;
   if (count < 2) return ERR_OK;
@@ -49,9 +50,9 @@ static size_t decompose(const char *text, size_t size, utf8proc_int32_t *codes, 
     uint32_t code;
     int boundary = 0;
     utf8_next((const uint8_t *)text + i, size - i, &length, &code);
-    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)code, codes + count,
-                                                 (utf8proc_ssize_t)(capacity - count),
-                                                 UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)code, codes + count, (utf8proc_ssize_t)(capacity - count),
+                                UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
     if (n > 0) count += (size_t)n;
     assert(count <= capacity);
   }
@@ -98,6 +99,7 @@ bool unicode_is_word(uint32_t code) {
   case UTF8PROC_CATEGORY_PC:
     return true;
   default:
-    return code == 0x200c || code == 0x200d || (code >= 0x24b6 && code <= 0x24e9); /* joiners, letters in circles */
+    return code == 0x200c || code == 0x200d ||
+           (code >= 0x24b6 && code <= 0x24e9); /* joiners, letters in circles */
   }
 }

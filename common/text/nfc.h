@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* text[size], valid UTF-8, to *out[*out_size], malloc'd; O(n log n). *out NULL: the text is normalised already (all of it
- * ASCII). ERR_NOMEM. */
+/* text[size], valid UTF-8, to *out[*out_size], malloc'd; O(n log n). *out NULL: the text is normalised
+ * already (all of it ASCII). ERR_NOMEM. */
 int nfc_normalize(const char *text, size_t size, char **out, size_t *out_size);
 
 /* The Unicode property, and a letter, mark, digit or connector, as regular expressions mean \s and \w. */

@@ -1,5 +1,5 @@
-/* special_set.h - the added tokens of a vocabulary, special or not, found in text: at each position the longest. The work
- * is at most the text's length times the longest token's, whatever their number. */
+/* special_set.h - the added tokens of a vocabulary, special or not, found in text: at each position the
+ * longest. The work is at most the text's length times the longest token's, whatever their number. */
 #pragma once
 
 #include "common/base/err.h"

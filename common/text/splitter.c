@@ -10,8 +10,8 @@
 
 enum {
   NAME_PRINT_BYTES = 40,
-  ESCAPE_BYTES_MAX = 40,    /* of what one escape becomes */
-  STEPS_MIN = 10000000,     /* of PCRE2 for one match, and for each byte of text: */
+  ESCAPE_BYTES_MAX = 40, /* of what one escape becomes */
+  STEPS_MIN = 10000000,  /* of PCRE2 for one match, and for each byte of text: */
   STEPS_PER_BYTE = 8
 };
 
@@ -39,7 +39,8 @@ void splitter_free(splitter *s) {
 
 /* ---- patterns ---- */
 
-/* Whitespace is the Unicode property, spelt out because PCRE2's \s has U+180E too; a word's letters are Oniguruma's. */
+/* Whitespace is the Unicode property, spelt out because PCRE2's \s has U+180E too; a word's letters are
+ * Oniguruma's. */
 #define SPACE "\\x{09}-\\x{0d}\\x{85}\\p{Z}"
 #define WORD  "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
@@ -49,8 +50,8 @@ typedef struct escape {
 } escape;
 
 static const escape ESCAPES[] = {
-    {'s', "[" SPACE "]", SPACE},  {'S', "[^" SPACE "]", NULL}, {'d', "\\p{Nd}", "\\p{Nd}"},
-    {'D', "\\P{Nd}", "\\P{Nd}"},  {'w', "[" WORD "]", WORD},   {'W', "[^" WORD "]", NULL},
+    {'s', "[" SPACE "]", SPACE}, {'S', "[^" SPACE "]", NULL}, {'d', "\\p{Nd}", "\\p{Nd}"},
+    {'D', "\\P{Nd}", "\\P{Nd}"}, {'w', "[" WORD "]", WORD},   {'W', "[^" WORD "]", NULL},
 };
 
 static const escape *find_escape(char letter) {
@@ -59,8 +60,8 @@ static const escape *find_escape(char letter) {
   return NULL;
 }
 
-/* Oniguruma's syntax to PCRE2's, into out. Where a set in brackets holds what PCRE2 would read otherwise (a set in a set,
- * an intersection), the pattern is refused: false. */
+/* Oniguruma's syntax to PCRE2's, into out. Where a set in brackets holds what PCRE2 would read otherwise (a
+ * set in a set, an intersection), the pattern is refused: false. */
 static bool translate(const char *p, size_t size, char *out, size_t *out_size) {
   size_t n = 0, set_at = 0; /* set_at: after the [ of the set that i is in, or 0 */
   for (size_t i = 0; i < size; i++) {
@@ -92,7 +93,8 @@ static int bad_pattern(err *e, const char *pattern, size_t size) {
   snprintf(text, sizeof text, "%.*s", shown, pattern);
   for (char *c = text; *c; c++)
     if (*c < ' ' || *c > '~') *c = '?';
-  return err_set(e, ERR_UNSUPPORTED, "the tokenizer splits text by the pattern '%s', which is not supported: use another model",
+  return err_set(e, ERR_UNSUPPORTED,
+                 "the tokenizer splits text by the pattern '%s', which is not supported: use another model",
                  text);
 }
 
@@ -103,8 +105,9 @@ static int compile(splitter *s, const char *pattern, size_t size, stage *made, e
   PCRE2_SIZE at;
   if (!text) return err_set(e, ERR_NOMEM, "out of memory for the tokenizer's pattern");
   if (translate(pattern, size, text, &text_size))
-    made->code = pcre2_compile((PCRE2_SPTR)text, text_size,
-                               PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE | PCRE2_MULTILINE, &code, &at, NULL);
+    made->code =
+        pcre2_compile((PCRE2_SPTR)text, text_size,
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE | PCRE2_MULTILINE, &code, &at, NULL);
   free(text);
   if (!made->code) return bad_pattern(e, pattern, size);
   pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE); /* without JIT it is slower, not other */
@@ -115,7 +118,8 @@ static int compile(splitter *s, const char *pattern, size_t size, stage *made, e
 int splitter_add(splitter *s, const char *pattern, size_t size, split_behaviour b, bool invert, err *e) {
   stage made = {.behaviour = b, .invert = invert};
   if (size > SPLITTER_PATTERN_MAX || s->count == SPLITTER_STAGES_MAX)
-    return err_set(e, ERR_LIMIT, "the tokenizer splits text by more than %d patterns, or one of more than %d bytes",
+    return err_set(e, ERR_LIMIT,
+                   "the tokenizer splits text by more than %d patterns, or one of more than %d bytes",
                    SPLITTER_STAGES_MAX, SPLITTER_PATTERN_MAX);
   return compile(s, pattern, size, &made, e);
 }
@@ -123,16 +127,15 @@ int splitter_add(splitter *s, const char *pattern, size_t size, split_behaviour 
 /* ---- those that have a name ---- */
 
 /* Possessive wherever nothing could come of going back. The alternatives cover every character. */
-#define GPT2                                                                                                           \
-  "'s|'t|'re|'ve|'m|'ll|'d| ?+\\p{L}++| ?+\\p{N}++| ?+[^\\s\\p{L}\\p{N}]++|\\s+(?!\\S)|\\s++"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?+\\p{L}++| ?+\\p{N}++| ?+[^\\s\\p{L}\\p{N}]++|\\s+(?!\\S)|\\s++"
 /* Llama 3 and Qwen2, which differ in how many digits make a word. */
-#define CL100K(digits)                                                                                                 \
-  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}" digits                                         \
+#define CL100K(digits)                                                                                       \
+  "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}" digits                               \
   "| ?+[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s*[\\r\\n]++|\\s+(?!\\S)|\\s++"
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define TEKKEN                                                                                                         \
-  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "++|[^\\r\\n\\p{L}\\p{N}]?" UPPER "++" LOWER                                \
+#define TEKKEN                                                                                               \
+  "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "++|[^\\r\\n\\p{L}\\p{N}]?" UPPER "++" LOWER                      \
   "*+|\\p{N}| ?+[^\\s\\p{L}\\p{N}]++[\\r\\n/]*+|\\s*[\\r\\n]++|\\s+(?!\\S)|\\s++"
 
 typedef struct named {
@@ -165,9 +168,10 @@ static int unknown_name(const char *name, size_t size, err *e) {
     if (name[i] < ' ' || name[i] > '~') shown = 0;
   for (int i = 0; i < NAMED_COUNT; i++)
     snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", NAMED[i].names[0]);
-  return err_set(e, ERR_UNSUPPORTED,
-                 "the model's pre-tokenizer (tokenizer.ggml.pre) is '%.*s'; those known are %s: use another model", shown,
-                 name, known);
+  return err_set(
+      e, ERR_UNSUPPORTED,
+      "the model's pre-tokenizer (tokenizer.ggml.pre) is '%.*s'; those known are %s: use another model",
+      shown, name, known);
 }
 
 int splitter_add_named(splitter *s, const char *name, size_t size, unsigned *options, err *e) {
@@ -229,8 +233,8 @@ static int take(join *j, const char *begin, const char *end, bool match) {
 static int match(const run *r, int at, const char *text, size_t size, size_t from, PCRE2_SIZE ends[2]) {
   if (!r->x->matches[at]) r->x->matches[at] = pcre2_match_data_create(1, NULL);
   if (!r->x->matches[at]) return ERR_NOMEM;
-  int rc = pcre2_match(r->s->stages[at].code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK, r->x->matches[at],
-                       r->x->limits);
+  int rc = pcre2_match(r->s->stages[at].code, (PCRE2_SPTR)text, size, from, PCRE2_NO_UTF_CHECK,
+                       r->x->matches[at], r->x->limits);
   if (rc == PCRE2_ERROR_NOMATCH) {
     ends[0] = ends[1] = size;
     return ERR_OK;
@@ -253,7 +257,8 @@ static int split_stage(const run *r, int at, const char *text, size_t size) {
     done = from = ends[1];
     size_t length = 0;
     uint32_t code;
-    if (ends[0] == ends[1] && from < size) utf8_next((const uint8_t *)text + from, size - from, &length, &code);
+    if (ends[0] == ends[1] && from < size)
+      utf8_next((const uint8_t *)text + from, size - from, &length, &code);
     from += length;
   }
   int rc = take(&j, text + done, text + size, false);
@@ -271,7 +276,8 @@ int splitter_run(const splitter *s, splitter_scratch *x, const char *text, size_
   if (size == 0) return ERR_OK;
   if (!x->limits) x->limits = pcre2_match_context_create(NULL);
   if (!x->limits) return ERR_NOMEM;
-  size_t steps = size < (UINT32_MAX - STEPS_MIN) / STEPS_PER_BYTE ? STEPS_MIN + STEPS_PER_BYTE * size : UINT32_MAX;
+  size_t steps =
+      size < (UINT32_MAX - STEPS_MIN) / STEPS_PER_BYTE ? STEPS_MIN + STEPS_PER_BYTE * size : UINT32_MAX;
   pcre2_set_match_limit(x->limits, (uint32_t)steps);
   return split(&r, 0, text, size);
 }

@@ -1,6 +1,7 @@
-/* splitter.h - text to words before the merges of BPE ("pre-tokenizer"): stages of patterns, each of which splits the
- * words of the one before. By PCRE2 with Unicode; near-linear on any text for the patterns that are built in. Source:
- * the patterns that GPT-2, Llama 3, Qwen2, SmolLM and Mistral's tekken publish with their vocabularies. */
+/* splitter.h - text to words before the merges of BPE ("pre-tokenizer"): stages of patterns, each of which
+ * splits the words of the one before. By PCRE2 with Unicode; near-linear on any text for the patterns that
+ * are built in. Source: the patterns that GPT-2, Llama 3, Qwen2, SmolLM and Mistral's tekken publish with
+ * their vocabularies. */
 #pragma once
 
 #include "common/base/err.h"
@@ -23,8 +24,8 @@ typedef enum {
 int splitter_alloc(splitter **out); /* ERR_NOMEM; without stages a text is one word */
 void splitter_free(splitter *s);    /* NULL is allowed */
 
-/* A further stage. `pattern` is of Oniguruma's syntax, as tokenizer.json has it: \s, \d and \w are Unicode's. invert: what
- * is between matches counts as a match. ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM. */
+/* A further stage. `pattern` is of Oniguruma's syntax, as tokenizer.json has it: \s, \d and \w are Unicode's.
+ * invert: what is between matches counts as a match. ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM. */
 int splitter_add(splitter *s, const char *pattern, size_t size, split_behaviour b, bool invert, err *e);
 
 /* ---- those that GGUF names (tokenizer.ggml.pre) ---- */
@@ -48,7 +49,8 @@ void splitter_scratch_fini(splitter_scratch *x);
 
 typedef int splitter_each(void *context, const char *word, size_t size);
 
-/* Calls `each` with every word of text[size], valid UTF-8, in order; none is empty, and together they are the text.
- * Stops at the first that does not return ERR_OK, and returns that. ERR_NOMEM; ERR_LIMIT: a pattern took too long. */
+/* Calls `each` with every word of text[size], valid UTF-8, in order; none is empty, and together they are the
+ * text. Stops at the first that does not return ERR_OK, and returns that. ERR_NOMEM; ERR_LIMIT: a pattern
+ * took too long. */
 int splitter_run(const splitter *s, splitter_scratch *x, const char *text, size_t size, splitter_each *each,
                  void *context);

@@ -52,8 +52,8 @@ typedef struct encoder { /* one call of tokenizer_encode */
   const tokenizer *t;
   tokenizer_ids *out;
   unsigned flags;
-  bool first;        /* the stretch at hand begins it */
-  char *spelt;       /* [t->longest]: a word in the byte alphabet */
+  bool first;  /* the stretch at hand begins it */
+  char *spelt; /* [t->longest]: a word in the byte alphabet */
   splitter_scratch split;
   bpe_scratch scratch;
 } encoder;
@@ -207,9 +207,10 @@ static int encode_stretch(encoder *c, stretch_encode *next, const char *text, si
   return rc;
 }
 
-/* Takes the set's tokens out of the text; `next` gets what lies between. A token that does not count where it stands is
- * passed over as a whole, as the tokenizers library does. */
-static int take_added(encoder *c, const special_set *set, stretch_encode *next, const char *text, size_t size) {
+/* Takes the set's tokens out of the text; `next` gets what lies between. A token that does not count where it
+ * stands is passed over as a whole, as the tokenizers library does. */
+static int take_added(encoder *c, const special_set *set, stretch_encode *next, const char *text,
+                      size_t size) {
   size_t done = 0, at;
   const special_token *found;
   for (size_t from = 0; from < size && (found = special_set_find(set, text + from, size - from, &at));) {
@@ -241,7 +242,8 @@ static int encode_normal(encoder *c, const char *text, size_t size) {
 
 static int check_text(const char *text, size_t size, err *e) {
   if (size > TOKENIZER_TEXT_MAX)
-    return err_set(e, ERR_LIMIT, "the text has %zu bytes; at most %u are taken: shorten it", size, TOKENIZER_TEXT_MAX);
+    return err_set(e, ERR_LIMIT, "the text has %zu bytes; at most %u are taken: shorten it", size,
+                   TOKENIZER_TEXT_MAX);
   size_t valid = utf8_valid(text, size);
   if (valid < size)
     return err_set(e, ERR_FORMAT, "the text is not UTF-8 at byte %zu (0x%02x): convert it to UTF-8", valid,
@@ -249,22 +251,26 @@ static int check_text(const char *text, size_t size, err *e) {
   return ERR_OK;
 }
 
-int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *out, err *e) {
+int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *out,
+                     err *e) {
   int rc = check_text(text, size, e);
   if (rc || size == 0) return rc;
   size_t count = out->count, dropped = out->dropped_bytes;
   encoder c = {.t = t, .out = out, .flags = flags, .first = !(flags & TOKENIZER_INSIDE)};
   if (t->ignore_merges && t->bytes) c.spelt = malloc(2 * t->longest + 1);
-  rc = t->ignore_merges && t->bytes && !c.spelt ? ERR_NOMEM : take_added(&c, &t->raw, encode_normal, text, size);
+  rc = t->ignore_merges && t->bytes && !c.spelt ? ERR_NOMEM
+                                                : take_added(&c, &t->raw, encode_normal, text, size);
   free(c.spelt);
   splitter_scratch_fini(&c.split);
   bpe_scratch_fini(&c.scratch);
   if (rc == ERR_OK) return rc;
   out->count = count;
   out->dropped_bytes = dropped;
-  return err_set(e, rc,
-                 rc == ERR_NOMEM ? "out of memory for tokenizing"
-                                 : "the text could not be split into words: the tokenizer's pattern takes too long on it");
+  return err_set(
+      e, rc,
+      rc == ERR_NOMEM
+          ? "out of memory for tokenizing"
+          : "the text could not be split into words: the tokenizer's pattern takes too long on it");
 }
 
 /* ---- access ---- */
@@ -322,10 +328,12 @@ int32_t tokenizer_find(const tokenizer *t, const char *text, size_t size) {
   return found ? found->id : -1;
 }
 
-int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at, size_t *token_size) {
+int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at,
+                                size_t *token_size) {
   const special_token *found;
   size_t step;
-  for (size_t from = 0; (found = special_set_find(&t->raw, text + from, size - from, &step)); from += step + found->size) {
+  for (size_t from = 0; (found = special_set_find(&t->raw, text + from, size - from, &step));
+       from += step + found->size) {
     *at = from + step;
     *token_size = found->size;
     if (found->flags & ADDED_SPECIAL) return found->id;

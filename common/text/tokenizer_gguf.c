@@ -7,7 +7,8 @@
 
 enum {
   MERGES_MAX = 1 << 21,
-  PIECE_BYTES_MAX = 1024, /* of one token of SentencePiece's: what makes it up is looked for at each of its characters */
+  PIECE_BYTES_MAX =
+      1024, /* of one token of SentencePiece's: what makes it up is looked for at each of its characters */
   NAME_PRINT_BYTES = 40
 };
 
@@ -18,10 +19,11 @@ static int bad_vocabulary(err *e, const char *why) {
 /* ---- byte-level: the file's merges ---- */
 
 static int bad_merge(err *e, uint64_t i) {
-  return err_set(e, ERR_FORMAT,
-                 "merge %llu of the model file's tokenizer is not two tokens that make a third: download or convert it "
-                 "again",
-                 (unsigned long long)i);
+  return err_set(
+      e, ERR_FORMAT,
+      "merge %llu of the model file's tokenizer is not two tokens that make a third: download or convert it "
+      "again",
+      (unsigned long long)i);
 }
 
 /* "left right": the alphabet has no blank of its own, so the only one parts them. */
@@ -63,7 +65,8 @@ static int read_merges(tokenizer *t, const gguf *g, err *e) {
 static int read_bytes(tokenizer *t, const gguf *g, err *e) {
   gguf_string name;
   unsigned options;
-  if (!gguf_get_string(g, "tokenizer.ggml.pre", &name)) return bad_vocabulary(e, "does not say how it splits text");
+  if (!gguf_get_string(g, "tokenizer.ggml.pre", &name))
+    return bad_vocabulary(e, "does not say how it splits text");
   int rc = splitter_add_named(t->split, name.data, name.size, &options, e);
   t->bytes = true;
   t->before.nfc = options & SPLITTER_NFC;
@@ -73,8 +76,8 @@ static int read_bytes(tokenizer *t, const gguf *g, err *e) {
   return rc ? rc : read_merges(t, g, e);
 }
 
-/* ---- SentencePiece's: any two neighbours merge that together are a token, that of the highest score first. A character
- * that is no token may still be part of one, so it has a symbol of its own ---- */
+/* ---- SentencePiece's: any two neighbours merge that together are a token, that of the highest score first.
+ * A character that is no token may still be part of one, so it has a symbol of its own ---- */
 
 typedef struct scored {
   float score;
@@ -141,7 +144,8 @@ static int read_scores(tokenizer *t, const gguf *g, err *e) {
   size_t count = (size_t)t->v.count;
   uint32_t *ranks = malloc(count * sizeof *ranks);
   scored *list = malloc(count * sizeof *list);
-  int rc = ranks && list ? rank_tokens(t, g, ranks, list, e) : err_set(e, ERR_NOMEM, "out of memory for the merges");
+  int rc = ranks && list ? rank_tokens(t, g, ranks, list, e)
+                         : err_set(e, ERR_NOMEM, "out of memory for the merges");
   if (!rc) rc = make_merges(t, ranks, e);
   free(ranks);
   free(list);
@@ -184,7 +188,8 @@ static int read_model(tokenizer *t, const gguf *g, err *e) {
   for (int i = 0; i < size; i++)
     if (name.data[i] < ' ' || name.data[i] > '~') size = 0;
   return err_set(e, ERR_UNSUPPORTED,
-                 "the model's tokenizer (tokenizer.ggml.model) is '%.*s'; those known are gpt2 and llama: use another model",
+                 "the model's tokenizer (tokenizer.ggml.model) is '%.*s'; those known are gpt2 and llama: "
+                 "use another model",
                  size, name.data);
 }
 
@@ -195,7 +200,8 @@ static int collect_added(tokenizer *t, err *e) {
     bool special = tokenizer_is_special(t, id);
     if ((!special && t->v.kinds[id] != TOKEN_USER) || size == 0) continue;
     if (size > SPECIAL_BYTES_MAX)
-      return err_set(e, ERR_LIMIT, "special token %d of the model is longer than %d bytes", id, SPECIAL_BYTES_MAX);
+      return err_set(e, ERR_LIMIT, "special token %d of the model is longer than %d bytes", id,
+                     SPECIAL_BYTES_MAX);
     if (special_set_add(&t->raw, text, (uint32_t)size, id, special ? ADDED_SPECIAL : 0))
       return err_set(e, ERR_NOMEM, "out of memory for the special tokens");
   }

@@ -37,7 +37,8 @@ static size_t alphabet_spell(uint16_t code, char out[2]) {
 }
 
 /* A spelling's bytes into out[size]; a spelling with a character outside the alphabet stands for itself. */
-static size_t decode_bytes(const int16_t byte_of[ALPHABET_CODES], const char *spelling, size_t size, char *out) {
+static size_t decode_bytes(const int16_t byte_of[ALPHABET_CODES], const char *spelling, size_t size,
+                           char *out) {
   size_t count = 0, length;
   for (size_t i = 0; i < size; i += length) {
     uint32_t code;
@@ -74,7 +75,10 @@ static size_t decode_blanks(const char *spelling, size_t size, char *out) {
 }
 
 static int digit_value(char c) {
-  return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  return c >= '0' && c <= '9'   ? c - '0'
+         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                : -1;
 }
 
 /* <0xNN>: NN; -1: another spelling. */
@@ -165,10 +169,10 @@ static int fill_pieces(tokenizer *t, err *e) {
 
 /* Marks of turns that some files call added text: no message may make one. The identity is the file's. */
 static void correct_kinds(tokenizer *t) {
-  static const char *const marks[] = {"<|im_start|>",        "<|im_end|>",        "<|start_header_id|>",
-                                      "<|end_header_id|>",   "<|eot_id|>",        "<start_of_turn>",
-                                      "<end_of_turn>",       "[INST]",            "[/INST]",
-                                      "[SYSTEM_PROMPT]",     "[/SYSTEM_PROMPT]",  "<|endoftext|>"};
+  static const char *const marks[] = {"<|im_start|>",      "<|im_end|>",       "<|start_header_id|>",
+                                      "<|end_header_id|>", "<|eot_id|>",       "<start_of_turn>",
+                                      "<end_of_turn>",     "[INST]",           "[/INST]",
+                                      "[SYSTEM_PROMPT]",   "[/SYSTEM_PROMPT]", "<|endoftext|>"};
   for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
     int32_t id = tokenizer_spelt(t, marks[i], strlen(marks[i]));
     if (id >= 0 && t->v.kinds[id] == TOKEN_USER) t->v.kinds[id] = TOKEN_CONTROL;
@@ -220,8 +224,8 @@ static size_t put(char *out, const char *text, size_t size, bool escape) {
   return count;
 }
 
-int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out, size_t *out_size,
-                    char **made) {
+int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out,
+                    size_t *out_size, char **made) {
   char *normal = NULL;
   *made = NULL;
   if (r->nfc && nfc_normalize(text, size, &normal, &size)) return ERR_NOMEM;

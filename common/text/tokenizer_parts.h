@@ -1,5 +1,5 @@
-/* tokenizer_parts.h - the inside of a tokenizer, for those who make one (tokenizer_gguf.c, tokenizer_json.c) and the one
- * who uses it (tokenizer.c). */
+/* tokenizer_parts.h - the inside of a tokenizer, for those who make one (tokenizer_gguf.c, tokenizer_json.c)
+ * and the one who uses it (tokenizer.c). */
 #pragma once
 
 #include "common/file/vocabulary.h"
@@ -45,9 +45,10 @@ struct tokenizer {
 
   bool bytes;            /* a symbol is a byte, spelt in the byte alphabet; else a character */
   uint16_t code_of[256]; /* the byte alphabet's code points */
-  int32_t byte_ids[256]; /* the token of a byte, of bytes as symbols or of characters that have none; -1: none */
-  int32_t unknown;       /* of a character that has none of these, or -1: it is dropped */
-  bool fuse_unknown;     /* one for several in a row */
+  int32_t
+      byte_ids[256]; /* the token of a byte, of bytes as symbols or of characters that have none; -1: none */
+  int32_t unknown;   /* of a character that has none of these, or -1: it is dropped */
+  bool fuse_unknown; /* one for several in a row */
   bool ignore_merges;
   bpe *merges;
 
@@ -65,10 +66,11 @@ struct tokenizer {
 int tokenizer_prepare(tokenizer *t, err *e);
 /* The token of this spelling, or -1. */
 int32_t tokenizer_spelt(const tokenizer *t, const char *text, size_t size);
-/* What a part of a token of SentencePiece's is when text is merged: a token that text may become, or the symbol of a single
- * character that is none (count + its code point); -1: neither. */
+/* What a part of a token of SentencePiece's is when text is merged: a token that text may become, or the
+ * symbol of a single character that is none (count + its code point); -1: neither. */
 int32_t tokenizer_part(const tokenizer *t, const char *text, size_t size);
-/* Adds id to the tokens that end an answer; one that is there, outside the vocabulary or too many is left out. */
+/* Adds id to the tokens that end an answer; one that is there, outside the vocabulary or too many is left
+ * out. */
 void tokenizer_add_stop(tokenizer *t, int64_t id);
 int tokenizer_set_template(tokenizer *t, const char *text, size_t size, err *e);
 
@@ -77,6 +79,7 @@ int tokenizer_set_template(tokenizer *t, const char *text, size_t size, err *e);
 /* Bytes in the byte alphabet, into out[2 * size]; returns its size. */
 size_t tokenizer_spell_bytes(const tokenizer *t, const char *bytes, size_t size, char *out);
 
-/* text[size] by the rule; `first`: it begins the whole text. *made: what to free; NULL: *out is text itself. ERR_NOMEM. */
-int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out, size_t *out_size,
-                    char **made);
+/* text[size] by the rule; `first`: it begins the whole text. *made: what to free; NULL: *out is text itself.
+ * ERR_NOMEM. */
+int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out,
+                    size_t *out_size, char **made);

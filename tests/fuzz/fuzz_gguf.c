@@ -1,8 +1,8 @@
 /* libs: text file base */
 /* fuzz_gguf - a model file of any bytes: open, read everything, and what else reads a model file.
  *
- * Even first byte: the rest is the file. Odd: the rest changes a right file (of two kinds of vocabulary), three bytes a
- * change (offset, value), so that the deep parts are reached from the first second. */
+ * Even first byte: the rest is the file. Odd: the rest changes a right file (of two kinds of vocabulary),
+ * three bytes a change (offset, value), so that the deep parts are reached from the first second. */
 #include "common/file/model_config.h"
 #include "common/text/chat_template.h"
 #include "tests/gguf_builder.h"

@@ -1,8 +1,9 @@
 /* libs: text file base */
 /* fuzz_tokenizer_json - a tokenizer.json of any bytes, with a text for what opens, and the files beside it.
  *
- * Lowest bit of the first byte: the rest is the file itself, else it changes a right one, three bytes a change (offset,
- * value). The next two: which of the right ones; the bytes are tokenizer_config.json and generation_config.json, too. */
+ * Lowest bit of the first byte: the rest is the file itself, else it changes a right one, three bytes a
+ * change (offset, value). The next two: which of the right ones; the bytes are tokenizer_config.json and
+ * generation_config.json, too. */
 #include "common/text/chat_template.h"
 #include "common/text/detokenizer.h"
 #include <stdlib.h>
@@ -12,25 +13,34 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define VOCAB  "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<0x41>\":3,\"\u2581\":4,\"\u2581a\":5,\"<unk>\":6}"
 #define MERGES "\"merges\":[\"a b\",[\"\u2581\",\"a\"]]"
-#define ADDED                                                                                                          \
-  "\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"                            \
+#define ADDED                                                                                                \
+  "\"added_tokens\":[{\"id\":7,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"                  \
   "{\"id\":8,\"content\":\" x\",\"lstrip\":true,\"rstrip\":true,\"single_word\":true,\"normalized\":true}]"
-#define BEGIN                                                                                                          \
-  "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"               \
+#define BEGIN                                                                                                \
+  "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},"     \
   "{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[7]}}}"
 
 static const char *const RIGHT[] = {
-    "{" ADDED ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
-    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+|[^\\\\s\\\\p{L}]|\\\\p{L}+\"},\"behavior\":\"Isolated\",\"invert\":"
-    "false},{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
-    "\"use_regex\":true}]}," BEGIN ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,"
-    VOCAB "," MERGES "}}",
-    "{" ADDED ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
-    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\u2581\"}]},\"pre_tokenizer\":null," BEGIN
-    ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\","
-    "\"content\":\" \",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"fuse_unk\":true,"
+    "{" ADDED
+    ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+    "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\s+|[^\\\\s\\\\p{L}]|\\\\p{L}+\"},\"behavior\":"
+    "\"Isolated\",\"invert\":"
+    "false},{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"ByteLevel\",\"add_prefix_space\":"
+    "false,"
+    "\"use_regex\":true}]}," BEGIN
+    ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"ignore_merges\":true," VOCAB
+    "," MERGES "}}",
+    "{" ADDED
+    ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},"
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+    "\"},\"content\":\"\u2581\"}]},\"pre_tokenizer\":null," BEGIN
+    ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{"
+    "\"type\":\"Strip\","
+    "\"content\":\" "
+    "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"fuse_unk\":true,"
     "\"unk_token\":\"<unk>\"," VOCAB "," MERGES "}}",
-    "{" ADDED ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":\"first\",\"split\":"
+    "{" ADDED ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":"
+              "\"first\",\"split\":"
     "true},\"decoder\":{\"type\":\"Metaspace\"},\"model\":{\"type\":\"BPE\"," VOCAB "," MERGES "}}",
 };
 enum { RIGHT_COUNT = sizeof RIGHT / sizeof *RIGHT };
@@ -72,7 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   char *changed = malloc(right_size);
   if (!changed) abort();
   memcpy(changed, right, right_size);
-  for (size_t i = 1; i + 2 < size; i += 3) changed[(data[i] | data[i + 1] << 8) % right_size] = (char)data[i + 2];
+  for (size_t i = 1; i + 2 < size; i += 3)
+    changed[(data[i] | data[i + 1] << 8) % right_size] = (char)data[i + 2];
   const char *rest = (const char *)data + 1;
   bool whole = data[0] & 1;
   tokenizer_texts x = {.tokenizer = whole ? rest : changed,

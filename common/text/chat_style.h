@@ -1,0 +1,48 @@
+/* chat_style.h - the chat templates that are built in, as data: what stands around the messages of each role.
+ * Source: the templates that the models publish (tests/golden/make_chat_templates.py has them). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CHAT_MARKS_MAX 4
+
+enum { SYSTEM, USER, ASSISTANT, ROLE_COUNT };
+
+/* In a style's texts these stand for the tokens that begin and end a text. */
+#define BOS "\1"
+#define EOS "\2"
+
+typedef enum {
+  SYSTEM_TURN,  /* a turn of its own, anywhere */
+  SYSTEM_ONCE,  /* a turn of its own, only the first message */
+  SYSTEM_FIRST, /* inside the first message of the user */
+  SYSTEM_LAST   /* inside the last message, if that is the user's */
+} system_place;
+
+typedef struct chat_style {
+  const char *name;
+  const char *marks[CHAT_MARKS_MAX]; /* the file's template has all of these */
+  const char *lacks[CHAT_MARKS_MAX]; /* and none of these: they would change the text */
+  const char *needs;                 /* tokens without which it means nothing; NULL: none */
+  const char *begin, *open;          /* before all; before the answer */
+  struct {
+    const char *before, *after;
+  } turns[ROLE_COUNT];
+  system_place system;
+  bool trim[ROLE_COUNT];  /* blanks around the content */
+  bool alternate;         /* user and assistant in turn, the user first */
+  bool thinking;          /* thoughts of former answers are left out (Qwen3) */
+  bool always_system;     /* a system turn even without a message */
+  const char *own_system; /* the message where none is given; NULL: the file's, if it has one */
+  const char *turn_end;   /* the token that ends an answer; NULL: EOS */
+} chat_style;
+
+const chat_style *chat_style_at(int i);               /* NULL from their number on */
+const chat_style *chat_style_named(const char *name); /* NULL: unknown */
+
+/* The first whose marks a file's template has, its newlines written as themselves; NULL: none. */
+const chat_style *chat_style_recognise(const char *text);
+/* ChatML's own system message in such a template: the text of a whole turn. *own stays NULL where there is
+ * none, else it is malloc'd. False: there is one that is not plain text, or no memory. */
+bool chat_style_own_system(const chat_style *s, const char *text, char **own);

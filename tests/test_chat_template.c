@@ -14,6 +14,8 @@
 #define HEAD                                                                                                 \
   "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "                  \
   "'<|im_start|>system"
+#define UNSET                                                                                                \
+  "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
 #define BARE "{% for message in messages %}"
 #define TAIL                                                                                                 \
   "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"       \
@@ -160,6 +162,7 @@ static void test_default_system_message_is_the_files(void **state) {
        "<|im_start|>system\nhello<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {HEAD "\n<|im_end|>\n' }}{% endif %}" TAIL,
        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
+      {UNSET BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       /* newlines written as escapes */
       {HEAD "\\nhe\\nllo<|im_end|>\\n' }}{% endif %}" TAIL,
@@ -185,7 +188,9 @@ static void test_refuses_other_templates(void **state) {
       HEAD "\na\\tb<|im_end|>\n' }}{% endif %}" TAIL, /* an escape that is not understood */
       HEAD "\na\\\\nb<|im_end|>\n' }}{% endif %}" TAIL,
       HEAD "\n{{ today }}<|im_end|>\n' }}{% endif %}" TAIL,
-      BARE "{{ strftime_now('%d') }}" TAIL,
+      HEAD "\nhello<|im_end|>\n' }}{% endif %}" TAIL " ",
+      BARE TAIL TAIL,
+      "{{ bos_token }}" BARE TAIL,
       BARE,
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -290,8 +295,8 @@ static void check_published(const json_t *row, void *context) {
 static void test_published_templates(void **state) {
   (void)state;
   size_t conversations = 0;
-  assert_int_equal(json_lines_each("tests/golden/chat_templates.jsonl", check_published, &conversations), 20);
-  assert_int_equal(conversations, 201);
+  assert_int_equal(json_lines_each("tests/golden/chat_templates.jsonl", check_published, &conversations), 19);
+  assert_int_equal(conversations, 190);
 }
 
 static void test_names(void **state) {

@@ -14,10 +14,14 @@
 
 #include "tests/json_lines.h"
 
-#define FOLDER        "tests/golden/tokenizers/"
-#define STRINGS       45 /* of each family */
+#define FOLDER  "tests/golden/tokenizers/"
+#define STRINGS 45 /* of each family */
+#ifdef __SANITIZE_ADDRESS__
+#define HOSTILE_BYTES (1 << 17)
+#else
 #define HOSTILE_BYTES (1 << 20)
-#define HOSTILE_US    5000000 /* of processor time; generous: sanitizers; quadratic work takes minutes */
+#endif
+#define HOSTILE_US 5000000 /* of processor time; generous: sanitizers; quadratic work takes minutes */
 
 /* ---- opening ---- */
 

@@ -13,46 +13,72 @@
   .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n" system_text, "<|eot_id|>"},                    \
             {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                                  \
             {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"}}
+/* Where Qwen3's template writes an answer's thoughts; its variations differ here, or at the end. */
+#define QWEN3_ANSWER                                                                                         \
+  "            {%- if loop.last or (not loop.last and reasoning_content) %}\n"                               \
+  "                {{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning_content.strip('\n') + "     \
+  "'\n</think>\n\n' + content.lstrip('\n') }}\n"                                                             \
+  "            {%- else %}\n                {{- '<|im_start|>' + message.role + '\n' + content }}\n"
+#define QWEN3_END                                                                                            \
+  "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\n' }}\n"                                  \
+  "    {%- if enable_thinking is defined and enable_thinking is false %}\n"                                  \
+  "        {{- '<think>\n\n</think>\n\n' }}\n    {%- endif %}\n{%- endif %}"
+#define QWEN3_THINKING_END                                                                                   \
+  "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\n<think>\n' }}\n{%- endif %}"
+#define GEMMA_TURNS                                                                                          \
+  .needs = "<start_of_turn>", .turn_end = "<end_of_turn>", .begin = BOS, .open = "<start_of_turn>model\n",   \
+  .turns = {{"", "\n\n"},                                                                                    \
+            {"<start_of_turn>user\n", "<end_of_turn>\n"},                                                    \
+            {"<start_of_turn>model\n", "<end_of_turn>\n"}},                                                  \
+  .system = SYSTEM_FIRST, .trim = {false, true, true}, .alternate = true
 #define INSTRUCT .begin = BOS, .open = "", .alternate = true
 
-/* The first whose marks are there is taken. A template that makes up a date, or one of thoughts that is not
- * Qwen3's, is none of them. */
+/* The first whose marks are there is taken; one without marks is recognised otherwise, or picked by name. */
 static const chat_style STYLES[] = {
-    {.name = "chatml",
-     .marks = {"<|im_start|>", "<|im_end|>"},
-     .lacks = {"<think>", "strftime_now", "| trim", "default_system"},
-     .open = "<|im_start|>assistant\n",
-     CHATML_TURNS},
+    {.name = "chatml", .open = "<|im_start|>assistant\n", CHATML_TURNS},
     {.name = "qwen2",
      .open = "<|im_start|>assistant\n",
      .own_system = "You are a helpful assistant.",
      CHATML_TURNS},
     {.name = "qwen2.5",
+     .marks = {"{%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or "
+               "(message.role == \"assistant\" and not message.tool_calls) %}",
+               "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}",
+               "{{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}"},
+     .lacks = {"<think>", "bos_token"},
      .open = "<|im_start|>assistant\n",
      .own_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
      CHATML_TURNS},
     {.name = "qwen3-thinking",
-     .marks = {"'<|im_start|>'", "last_query_index", "'<|im_start|>assistant\n<think>\n'"},
+     .marks = {QWEN3_ANSWER, QWEN3_THINKING_END},
+     .lacks = {"bos_token"},
      .open = "<|im_start|>assistant\n<think>\n",
      .thinking = true,
      CHATML_TURNS},
     {.name = "qwen3",
-     .marks = {"'<|im_start|>'", "last_query_index"},
+     .marks = {QWEN3_ANSWER, QWEN3_END},
+     .lacks = {"bos_token"},
      .open = "<|im_start|>assistant\n",
      .thinking = true,
      CHATML_TURNS},
     {.name = "llama3.1",
-     .marks = {"<|start_header_id|>", "Cutting Knowledge Date: December 2023\n", "26 Jul 2024"},
+     .marks = {"{{- \"<|start_header_id|>system<|end_header_id|>\n\n\" }}",
+               "{{- \"Cutting Knowledge Date: December 2023\n\" }}", "26 Jul 2024",
+               "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
+               "trim + '<|eot_id|>' }}"},
      .system = SYSTEM_ONCE,
      .always_system = true,
      LLAMA3_TURNS("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n")},
     {.name = "llama3",
-     .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'", "<|eot_id|>"},
-     .lacks = {"strftime_now", "Cutting Knowledge Date"},
+     .marks =
+         {"{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
+          "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + "
+          "content %}{% endif %}{{ content }}{% endfor %}"},
      LLAMA3_TURNS("")},
     {.name = "llama2",
      .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\n' + system_message",
                "' ' + content.strip() + ' ' + eos_token"},
+     .lacks = {"true == true"},
      .begin = "",
      .open = "",
      .turns = {{"<<SYS>>\n", "\n<</SYS>>\n\n"}, {BOS "[INST] ", " [/INST]"}, {" ", " " EOS}},
@@ -60,64 +86,66 @@ static const chat_style STYLES[] = {
      .trim = {false, true, true},
      .alternate = true},
     {.name = "mistral-v7",
-     .marks = {"'[SYSTEM_PROMPT] '", "'[INST] '"},
+     .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'",
+               "'[INST] ' + message['content'] + '[/INST]'", "' ' + message['content'] + eos_token"},
      .needs = "[INST]",
      .begin = BOS,
      .open = "",
      .turns = {{"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"}, {"[INST] ", "[/INST]"}, {" ", EOS}}},
     {.name = "mistral-v7-tekken",
-     .marks = {"[SYSTEM_PROMPT]", "[INST]"},
-     .lacks = {"strftime_now", "default_system_message", "[SYSTEM_PROMPT] ", "[THINK]"},
      .needs = "[INST]",
      .turns = {{"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}, {"[INST]", "[/INST]"}, {"", EOS}},
      .system = SYSTEM_ONCE,
      INSTRUCT},
     {.name = "mistral-v3-tekken",
-     .marks = {"\"[INST]\"", "[AVAILABLE_TOOLS]["},
+     .marks = {"loop.last and system_message is defined", "\"[INST]\" + message[\"content\"] + \"[/INST]\"",
+               "{{- message[\"content\"] + eos_token}}"},
      .needs = "[INST]",
      .turns = {{"", "\n\n"}, {"[INST]", "[/INST]"}, {"", EOS}},
      .system = SYSTEM_LAST,
      INSTRUCT},
     {.name = "mistral-v3",
-     .marks = {"\"[INST] \"", "[AVAILABLE_TOOLS] ["},
+     .marks = {"loop.last and system_message is defined", "\"[INST] \" + message[\"content\"] + \"[/INST]\"",
+               "{{- \" \" + message[\"content\"]|trim + eos_token}}"},
      .needs = "[INST]",
      .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {" ", EOS}},
      .system = SYSTEM_LAST,
      .trim = {false, false, true},
      INSTRUCT},
     {.name = "mistral-v1",
-     .marks = {"' [INST] ' + message['content'] + ' [/INST]'", "' ' + message['content'] + eos_token"},
+     .marks = {"loop.first and system_message is defined", "' [INST] ' + message['content'] + ' [/INST]'",
+               "' ' + message['content'] + eos_token"},
      .turns = {{"", "\n\n"}, {" [INST] ", " [/INST]"}, {" ", EOS}},
      .system = SYSTEM_FIRST,
      INSTRUCT},
     {.name = "mistral-v0.1",
      .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token + ' '"},
+     .lacks = {"system"},
      .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS " "}},
      .system = SYSTEM_FIRST,
      INSTRUCT},
     {.name = "mistral-v0.2",
      .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token"},
+     .lacks = {"system"},
      .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS}},
      .system = SYSTEM_FIRST,
      INSTRUCT},
     {.name = "zephyr",
      .marks = {"'<|user|>\n' + message['content'] + eos_token",
-               "'<|system|>\n' + message['content'] + eos_token"},
+               "'<|system|>\n' + message['content'] + eos_token", "{{ '<|assistant|>' }}"},
+     .lacks = {"bos_token"},
      .begin = "",
      .open = "<|assistant|>\n",
      .turns = {{"<|system|>\n", EOS "\n"}, {"<|user|>\n", EOS "\n"}, {"<|assistant|>\n", EOS "\n"}}},
     {.name = "gemma",
-     .marks = {"<start_of_turn>", "<end_of_turn>\n", "| trim"},
-     .needs = "<start_of_turn>",
-     .begin = BOS,
-     .open = "<start_of_turn>model\n",
-     .turns = {{"", "\n\n"},
-               {"<start_of_turn>user\n", "<end_of_turn>\n"},
-               {"<start_of_turn>model\n", "<end_of_turn>\n"}},
-     .system = SYSTEM_FIRST,
-     .trim = {false, true, true},
-     .alternate = true,
-     .turn_end = "<end_of_turn>"},
+     .marks = {"{{ bos_token }}",
+               "'<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n'"},
+     GEMMA_TURNS},
+    {.name = "gemma3",
+     .marks = {"{{ bos_token }}",
+               "{{ '<start_of_turn>' + role + '\n' + (first_user_prefix if loop.first else \"\") }}",
+               "{{ message['content'] | trim }}", "messages[0]['content'] + '\n\n'"},
+     GEMMA_TURNS},
 };
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
@@ -139,24 +167,68 @@ static bool has_marks(const chat_style *s, const char *text) {
   return s->marks[0] != NULL;
 }
 
-/* Plain text alone: a quote or a backslash would mean something to the template language. */
-bool chat_style_own_system(const chat_style *s, const char *text, char **own) {
-  const char *before = s->turns[SYSTEM].before, *turn_end = s->turn_end;
-  for (const char *p = text; (p = strstr(p, before)); p++) {
-    const char *begin = p + strlen(before), *end = strstr(begin, turn_end);
-    size_t size = end ? (size_t)(end - begin) : 0;
-    if (*begin == '\'' || *begin == '"') continue; /* the message's own, or a tool's */
-    if (!end || memchr(begin, '\'', size) || memchr(begin, '"', size) || memchr(begin, '\\', size) ||
-        memchr(begin, '{', size))
-      return false;
-    *own = strndup(begin, size);
-    return *own != NULL;
-  }
-  return true;
+/* ---- ChatML, whose short template many files vary: known whole, so that no variation goes unseen ---- */
+
+#define CHATML_MESSAGES                                                                                      \
+  "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"       \
+  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+#define CHATML_PROMPT_UNSET                                                                                  \
+  "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
+
+/* Around the default system message, which the file itself gives. */
+typedef struct chatml_form {
+  const char *head, *tail; /* tail NULL: no default system message, and head is all */
+} chatml_form;
+
+static const chatml_form FORMS[] = {
+    {"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+     "{{ '<|im_start|>system\n",
+     "<|im_end|>\n' }}{% endif %}" CHATML_MESSAGES},
+    {"{% for message in messages %}" CHATML_MESSAGES, NULL},
+};
+
+/* Plain text alone: a quote, a backslash or a brace would mean something to the template language. */
+static bool take_plain(const char *text, size_t size, char **own) {
+  for (size_t i = 0; i < size; i++)
+    if (strchr("'\"\\{", text[i])) return false;
+  *own = strndup(text, size);
+  return *own != NULL;
 }
 
-const chat_style *chat_style_recognise(const char *text) {
-  for (int i = 0; i < STYLE_COUNT; i++)
-    if (has_marks(&STYLES[i], text)) return &STYLES[i];
+static bool is_chatml(const char *text, char **own) {
+  size_t unset = strlen(CHATML_PROMPT_UNSET);
+  if (strncmp(text, CHATML_PROMPT_UNSET, unset) == 0) text += unset;
+  for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) {
+    const chatml_form *f = &FORMS[i];
+    size_t size = strlen(text), head = strlen(f->head), tail = f->tail ? strlen(f->tail) : 0;
+    if (!f->tail && strcmp(text, f->head) == 0) return true;
+    if (f->tail && size >= head + tail && memcmp(text, f->head, head) == 0 &&
+        strcmp(text + size - tail, f->tail) == 0)
+      return take_plain(text + head, size - head - tail, own);
+  }
+  return false;
+}
+
+/* Qwen2.5's default system message, which those who train it further change: the first turn in quotes that is
+ * a system's and whole. */
+static bool find_turn(const chat_style *s, const char *text, char **own) {
+  const char *before = s->turns[SYSTEM].before;
+  for (const char *p = text; (p = strstr(p, before)); p++) {
+    const char *begin = p + strlen(before), *end = strstr(begin, s->turn_end);
+    if (*begin == '\'' || *begin == '"') continue; /* a message goes on from here */
+    return end && take_plain(begin, (size_t)(end - begin), own);
+  }
+  return false;
+}
+
+/* ---- lookup ---- */
+
+const chat_style *chat_style_recognise(const char *text, char **own) {
+  *own = NULL;
+  if (is_chatml(text, own)) return chat_style_named("chatml");
+  for (int i = 0; i < STYLE_COUNT; i++) {
+    const chat_style *s = &STYLES[i];
+    if (has_marks(s, text)) return !s->own_system || find_turn(s, text, own) ? s : NULL;
+  }
   return NULL;
 }

@@ -41,8 +41,6 @@ typedef struct chat_style {
 const chat_style *chat_style_at(int i);               /* NULL from their number on */
 const chat_style *chat_style_named(const char *name); /* NULL: unknown */
 
-/* The first whose marks a file's template has, its newlines written as themselves; NULL: none. */
-const chat_style *chat_style_recognise(const char *text);
-/* ChatML's own system message in such a template: the text of a whole turn. *own stays NULL where there is
- * none, else it is malloc'd. False: there is one that is not plain text, or no memory. */
-bool chat_style_own_system(const chat_style *s, const char *text, char **own);
+/* The style of a file's template, its newlines written as themselves; NULL: none. *own: its own system
+ * message, malloc'd, or NULL: it has none. */
+const chat_style *chat_style_recognise(const char *text, char **own);

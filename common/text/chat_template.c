@@ -59,10 +59,8 @@ static void unescape_newlines(const char *text, size_t size, char *out) {
 
 /* Finds the template among the known ones and keeps its own system message. */
 static int recognise(chat_template *c, const char *text, err *e) {
-  c->style = chat_style_recognise(text);
-  bool chatml = c->style && strcmp(c->style->name, "chatml") == 0;
-  if (!c->style || (chatml && !chat_style_own_system(c->style, text, &c->own_system)))
-    return no_template(e, "has a chat template that is not built in");
+  c->style = chat_style_recognise(text, &c->own_system);
+  if (!c->style) return no_template(e, "has a chat template that is not built in");
   return ERR_OK;
 }
 
@@ -87,8 +85,8 @@ static int pick(chat_template *c, const char *name, err *e) {
   return c->style ? ERR_OK : err_set(e, ERR_ARG, "unknown template '%.40s': those known are %s", name, names);
 }
 
-static int keep_own_system(chat_template *c, err *e) {
-  if (!c->style->own_system || c->own_system) return ERR_OK;
+static int keep_own_system(chat_template *c, const char *name, err *e) {
+  if (!name || !c->style->own_system) return ERR_OK; /* by its text it has the file's */
   c->own_system = strdup(c->style->own_system);
   return c->own_system ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory for the chat template");
 }
@@ -111,7 +109,7 @@ int chat_template_open(chat_template **out, const tokenizer *t, const char *name
   if (!c) return err_set(e, ERR_NOMEM, "out of memory for the chat template");
   c->t = t;
   int rc = pick(c, name, e);
-  if (!rc) rc = keep_own_system(c, e);
+  if (!rc) rc = keep_own_system(c, name, e);
   if (!rc) rc = check_markers(c, e);
   if (rc)
     chat_template_close(c);

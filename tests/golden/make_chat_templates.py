@@ -295,7 +295,7 @@ GEMMA3 = r"""{{ bos_token }}
 TEMPLATES = [  # the name in tandem, whose file, the template
     ("chatml", "teknium/OpenHermes-2.5-Mistral-7B", CHATML),
     ("chatml", "Qwen/Qwen2-7B-Instruct", QWEN2),
-    ("chatml", "Qwen/Qwen2.5-7B-Instruct", QWEN25),
+    ("qwen2.5", "Qwen/Qwen2.5-7B-Instruct", QWEN25),
     ("qwen3", "Qwen/Qwen3-8B", QWEN3),
     ("qwen3-thinking", "Qwen/Qwen3-4B-Thinking-2507", QWEN3.replace(
         "{{- '<|im_start|>assistant\\n' }}\n    {%- if enable_thinking is defined and enable_thinking is false %}\n"
@@ -309,12 +309,12 @@ TEMPLATES = [  # the name in tandem, whose file, the template
     ("mistral-v3", "mistralai/Mistral-Large-Instruct-2407", MISTRAL_V3),
     ("mistral-v3-tekken", "mistralai/Mistral-Nemo-Instruct-2407", MISTRAL_V3_TEKKEN),
     ("mistral-v7", "mistralai/Mistral-Large-Instruct-2411", MISTRAL_V7),
-    ("mistral-v7-tekken", "mistralai/Mistral-Small-24B-Instruct-2501, without its own system message", MISTRAL_V7_TEKKEN),
     ("zephyr", "HuggingFaceH4/zephyr-7b-beta", ZEPHYR),
     ("gemma", "google/gemma-2-2b-it", GEMMA),
-    ("gemma", "google/gemma-3-1b-it", GEMMA3),
+    ("gemma3", "google/gemma-3-1b-it", GEMMA3),
 ]
-OWN_SYSTEM = [("qwen2", QWEN2), ("qwen2.5", QWEN25)]  # by name, not by a file's text
+# By name, not by a file's text; the last is Mistral-Small-24B-Instruct-2501's without its default message, which has a date.
+BY_NAME = [("qwen2", QWEN2), ("mistral-v7-tekken", MISTRAL_V7_TEKKEN)]
 
 ANYWHERE = ("chatml", "qwen2", "qwen2.5", "qwen3", "qwen3-thinking", "llama3", "mistral-v7", "zephyr")  # a system message
 
@@ -346,7 +346,7 @@ def render(template, messages):
 
 def main():
     with open(os.path.join(HERE, "chat_templates.jsonl"), "w", encoding="ascii") as f:
-        for name, source, template in TEMPLATES + [(name, None, t) for name, t in OWN_SYSTEM]:
+        for name, source, template in TEMPLATES + [(name, None, t) for name, t in BY_NAME]:
             cases = []
             for conversation in CONVERSATIONS:
                 if any(role == S for role, _ in conversation[1:]) and name not in ANYWHERE:

@@ -63,13 +63,17 @@ Con cáo nâu nhanh nhẹn nhảy qua con chó lười biếng. Tiếng Việt c
 for (int i = 0; i < 10; i++) { printf("%d\\n", i); }
 def f(x):
     return x ** 2 + 3.14159  # 12345 67890 2024-01-31 1,000,000
+/* a */
+// see http://a.b/c?d=e
+a/
+};
     \t  if not x:\r\n        pass
 😀 😃 👍🏽 👨‍👩‍👧‍👦 🇩🇪 ❤️ 🏳️‍🌈 ½ ² Ⅻ ① ٣ ४
 """
 
 
 def corpus(extra=()):
-    lines = PROSE.splitlines(True) * 3
+    lines = PROSE.splitlines(True) * 3 + [PROSE] * 2 + ["x;\n/\n*.\n//\n"] * 60  # whole, for what reaches over a line end
     for line in open(os.path.join(HERE, "..", "smollm2_greedy.jsonl"), encoding="utf-8"):
         lines.append(json.loads(line)["prompt"].split("<|im_start|>user\n")[1].split("<|im_end|>")[0])
     for path in extra:
@@ -129,7 +133,7 @@ def string(rng):
         elif roll < 0.70:
             parts.append(rng.choice("aA0 .-=\n\u2581é漢") * rng.randint(2, 40))
         elif roll < 0.80:
-            parts.append(rng.choice(["!?", "...", "/", "//\n", "};\n\n", "<>", "_", "#", "\"'", "(a)", "http://a.b/c?d=e"]))
+            parts.append(rng.choice(["!?", "...", "/", "//\n", "};\n\n", ";\n/\n", ".\n//\n", "<>", "_", "#", "\"'", "(a)", "http://a.b/c?d=e"]))
         else:
             some = CHOICES[rng.choice(kinds)]
             parts.append("".join(rng.choice(some) for _ in range(rng.choice([1, 1, 2, 4, 9]))))
@@ -258,7 +262,7 @@ def odd_json(base):
     t.normalizer = normalizers.NFC()
     t.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split("-", "merged_with_previous"), pre_tokenizers.Split(Regex(r"[\s\p{P}]"), "merged_with_next"),
-        pre_tokenizers.Split(Regex(r"\p{L}+|\d+|\w"), "isolated", invert=True), pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Split(Regex(r"\p{L}+|\d+|\w|-"), "merged_with_previous", invert=True), pre_tokenizers.Digits(individual_digits=False),
         pre_tokenizers.ByteLevel(add_prefix_space=False)])
     t.add_tokens([AddedToken("<l>", lstrip=True), AddedToken("<r>", rstrip=True), AddedToken("<lr>", lstrip=True, rstrip=True),
                   AddedToken("word", single_word=True), AddedToken("cafe\u0301", normalized=True),

@@ -299,6 +299,32 @@ static void test_published_templates(void **state) {
   assert_int_equal(conversations, 190);
 }
 
+/* A vocabulary of SentencePiece's: what stands after a token begins no text. */
+static void test_pieces_inside(void **state) {
+  (void)state;
+  static const char config[] = "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}";
+  const chat_message messages[] = {message("system", "s"), message("user", "a b"), message("assistant", "c"),
+                                   message("user", "d")};
+  for (int i = 0; i < 2; i++) {
+    tokenizer_texts x = {.config = config, .config_size = sizeof config - 1};
+    gguf_builder json = {0};
+    FILE *f = fopen(
+        i ? "tests/golden/tokenizers/spm-prepend.json" : "tests/golden/tokenizers/spm-metaspace.json", "r");
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF;) gb_put(&json, &(char){(char)c}, 1);
+    fclose(f);
+    x.tokenizer = (char *)json.bytes, x.tokenizer_size = json.size;
+    chat m;
+    err e;
+    if (tokenizer_open_texts(&m.t, &x, 0, &e)) fail_msg("%s", e.text);
+    if (chat_template_open(&m.c, m.t, "llama2", &e)) fail_msg("%s", e.text);
+    assert_renders(&m, messages, 4,
+                   "<s>[INST] <<SYS>>\ns\n<</SYS>>\n\na b [/INST] c </s><s>[INST] d [/INST]");
+    close_chat(&m);
+    gb_free(&json);
+  }
+}
+
 static void test_names(void **state) {
   (void)state;
   chat m = {open_markers(NULL), NULL};
@@ -364,6 +390,7 @@ int main(void) {
       cmocka_unit_test(test_default_system_message_is_the_files),
       cmocka_unit_test(test_refuses_other_templates),
       cmocka_unit_test(test_published_templates),
+      cmocka_unit_test(test_pieces_inside),
       cmocka_unit_test(test_names),
       cmocka_unit_test(test_lacking_markers),
       cmocka_unit_test(test_errors_change_nothing),

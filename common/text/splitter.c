@@ -150,7 +150,7 @@ static const named NAMED[] = {
     {{"qwen2"}, {CL100K("")}, SPLITTER_NFC},
     {{"deepseek-r1-qwen"}, {CL100K("")}, 0},
     {{"smollm"}, {"\\p{N}", GPT2}, 0},
-    {{"tekken"}, {TEKKEN}, SPLITTER_IGNORE_MERGES},
+    {{"tekken"}, {TEKKEN}, SPLITTER_IGNORE_MERGES | SPLITTER_ADDS_BOS},
 };
 enum { NAMED_COUNT = sizeof NAMED / sizeof *NAMED };
 

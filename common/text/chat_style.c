@@ -8,7 +8,7 @@
             {"<|im_start|>user\n", "<|im_end|>\n"},                                                          \
             {"<|im_start|>assistant\n", "<|im_end|>\n"}}
 #define LLAMA3_TURNS(system_text)                                                                            \
-  .needs = "<|start_header_id|>", .turn_end = "<|eot_id|>", .begin = BOS,                                    \
+  .needs = "<|start_header_id|>", .turn_end = "<|eot_id|>", .begin = CHAT_BOS,                               \
   .open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .trim = {true, true, true},                   \
   .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n" system_text, "<|eot_id|>"},                    \
             {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},                                  \
@@ -26,12 +26,13 @@
 #define QWEN3_THINKING_END                                                                                   \
   "{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\n<think>\n' }}\n{%- endif %}"
 #define GEMMA_TURNS                                                                                          \
-  .needs = "<start_of_turn>", .turn_end = "<end_of_turn>", .begin = BOS, .open = "<start_of_turn>model\n",   \
+  .needs = "<start_of_turn>", .turn_end = "<end_of_turn>", .begin = CHAT_BOS,                                \
+  .open = "<start_of_turn>model\n",                                                                          \
   .turns = {{"", "\n\n"},                                                                                    \
             {"<start_of_turn>user\n", "<end_of_turn>\n"},                                                    \
             {"<start_of_turn>model\n", "<end_of_turn>\n"}},                                                  \
-  .system = SYSTEM_FIRST, .trim = {false, true, true}, .alternate = true
-#define INSTRUCT .begin = BOS, .open = "", .alternate = true
+  .system = CHAT_SYSTEM_FIRST, .trim = {false, true, true}, .alternate = true
+#define INSTRUCT .begin = CHAT_BOS, .open = "", .alternate = true
 
 /* The first whose marks are there is taken; one without marks is recognised otherwise, or picked by name. */
 static const chat_style STYLES[] = {
@@ -66,7 +67,7 @@ static const chat_style STYLES[] = {
                "{{- \"Cutting Knowledge Date: December 2023\n\" }}", "26 Jul 2024",
                "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | "
                "trim + '<|eot_id|>' }}"},
-     .system = SYSTEM_ONCE,
+     .system = CHAT_SYSTEM_ONCE,
      .always_system = true,
      LLAMA3_TURNS("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n")},
     {.name = "llama3",
@@ -81,54 +82,54 @@ static const chat_style STYLES[] = {
      .lacks = {"true == true"},
      .begin = "",
      .open = "",
-     .turns = {{"<<SYS>>\n", "\n<</SYS>>\n\n"}, {BOS "[INST] ", " [/INST]"}, {" ", " " EOS}},
-     .system = SYSTEM_FIRST,
+     .turns = {{"<<SYS>>\n", "\n<</SYS>>\n\n"}, {CHAT_BOS "[INST] ", " [/INST]"}, {" ", " " CHAT_EOS}},
+     .system = CHAT_SYSTEM_FIRST,
      .trim = {false, true, true},
      .alternate = true},
     {.name = "mistral-v7",
      .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'",
                "'[INST] ' + message['content'] + '[/INST]'", "' ' + message['content'] + eos_token"},
      .needs = "[INST]",
-     .begin = BOS,
+     .begin = CHAT_BOS,
      .open = "",
-     .turns = {{"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"}, {"[INST] ", "[/INST]"}, {" ", EOS}}},
+     .turns = {{"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"}, {"[INST] ", "[/INST]"}, {" ", CHAT_EOS}}},
     {.name = "mistral-v7-tekken",
      .needs = "[INST]",
-     .turns = {{"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}, {"[INST]", "[/INST]"}, {"", EOS}},
-     .system = SYSTEM_ONCE,
+     .turns = {{"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"}, {"[INST]", "[/INST]"}, {"", CHAT_EOS}},
+     .system = CHAT_SYSTEM_ONCE,
      INSTRUCT},
     {.name = "mistral-v3-tekken",
      .marks = {"loop.last and system_message is defined", "\"[INST]\" + message[\"content\"] + \"[/INST]\"",
                "{{- message[\"content\"] + eos_token}}"},
      .needs = "[INST]",
-     .turns = {{"", "\n\n"}, {"[INST]", "[/INST]"}, {"", EOS}},
-     .system = SYSTEM_LAST,
+     .turns = {{"", "\n\n"}, {"[INST]", "[/INST]"}, {"", CHAT_EOS}},
+     .system = CHAT_SYSTEM_LAST,
      INSTRUCT},
     {.name = "mistral-v3",
      .marks = {"loop.last and system_message is defined", "\"[INST] \" + message[\"content\"] + \"[/INST]\"",
                "{{- \" \" + message[\"content\"]|trim + eos_token}}"},
      .needs = "[INST]",
-     .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {" ", EOS}},
-     .system = SYSTEM_LAST,
+     .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {" ", CHAT_EOS}},
+     .system = CHAT_SYSTEM_LAST,
      .trim = {false, false, true},
      INSTRUCT},
     {.name = "mistral-v1",
      .marks = {"loop.first and system_message is defined", "' [INST] ' + message['content'] + ' [/INST]'",
                "' ' + message['content'] + eos_token"},
-     .turns = {{"", "\n\n"}, {" [INST] ", " [/INST]"}, {" ", EOS}},
-     .system = SYSTEM_FIRST,
+     .turns = {{"", "\n\n"}, {" [INST] ", " [/INST]"}, {" ", CHAT_EOS}},
+     .system = CHAT_SYSTEM_FIRST,
      INSTRUCT},
     {.name = "mistral-v0.1",
      .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token + ' '"},
      .lacks = {"system"},
-     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS " "}},
-     .system = SYSTEM_FIRST,
+     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", CHAT_EOS " "}},
+     .system = CHAT_SYSTEM_FIRST,
      INSTRUCT},
     {.name = "mistral-v0.2",
      .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "message['content'] + eos_token"},
      .lacks = {"system"},
-     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", EOS}},
-     .system = SYSTEM_FIRST,
+     .turns = {{"", "\n\n"}, {"[INST] ", " [/INST]"}, {"", CHAT_EOS}},
+     .system = CHAT_SYSTEM_FIRST,
      INSTRUCT},
     {.name = "zephyr",
      .marks = {"'<|user|>\n' + message['content'] + eos_token",
@@ -136,7 +137,9 @@ static const chat_style STYLES[] = {
      .lacks = {"bos_token"},
      .begin = "",
      .open = "<|assistant|>\n",
-     .turns = {{"<|system|>\n", EOS "\n"}, {"<|user|>\n", EOS "\n"}, {"<|assistant|>\n", EOS "\n"}}},
+     .turns = {{"<|system|>\n", CHAT_EOS "\n"},
+               {"<|user|>\n", CHAT_EOS "\n"},
+               {"<|assistant|>\n", CHAT_EOS "\n"}}},
     {.name = "gemma",
      .marks = {"{{ bos_token }}",
                "'<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n'"},
@@ -212,7 +215,7 @@ static bool is_chatml(const char *text, char **own) {
 /* Qwen2.5's default system message, which those who train it further change: the first turn in quotes that is
  * a system's and whole. */
 static bool find_turn(const chat_style *s, const char *text, char **own) {
-  const char *before = s->turns[SYSTEM].before;
+  const char *before = s->turns[CHAT_SYSTEM].before;
   for (const char *p = text; (p = strstr(p, before)); p++) {
     const char *begin = p + strlen(before), *end = strstr(begin, s->turn_end);
     if (*begin == '\'' || *begin == '"') continue; /* a message goes on from here */

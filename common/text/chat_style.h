@@ -7,35 +7,35 @@
 
 #define CHAT_MARKS_MAX 4
 
-enum { SYSTEM, USER, ASSISTANT, ROLE_COUNT };
+enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLE_COUNT };
 
 /* In a style's texts these stand for the tokens that begin and end a text. */
-#define BOS "\1"
-#define EOS "\2"
+#define CHAT_BOS "\1"
+#define CHAT_EOS "\2"
 
 typedef enum {
-  SYSTEM_TURN,  /* a turn of its own, anywhere */
-  SYSTEM_ONCE,  /* a turn of its own, only the first message */
-  SYSTEM_FIRST, /* inside the first message of the user */
-  SYSTEM_LAST   /* inside the last message, if that is the user's */
-} system_place;
+  CHAT_SYSTEM_TURN,  /* a turn of its own, anywhere */
+  CHAT_SYSTEM_ONCE,  /* a turn of its own, only the first message */
+  CHAT_SYSTEM_FIRST, /* inside the first message of the user */
+  CHAT_SYSTEM_LAST   /* inside the last message, if that is the user's */
+} chat_system_place;
 
 typedef struct chat_style {
   const char *name;
   const char *marks[CHAT_MARKS_MAX]; /* the file's template has all of these */
   const char *lacks[CHAT_MARKS_MAX]; /* and none of these: they would change the text */
-  const char *needs;                 /* tokens without which it means nothing; NULL: none */
+  const char *needs;                 /* the token without which it means nothing; NULL: none */
   const char *begin, *open;          /* before all; before the answer */
   struct {
     const char *before, *after;
-  } turns[ROLE_COUNT];
-  system_place system;
-  bool trim[ROLE_COUNT];  /* blanks around the content */
-  bool alternate;         /* user and assistant in turn, the user first */
-  bool thinking;          /* thoughts of former answers are left out (Qwen3) */
-  bool always_system;     /* a system turn even without a message */
-  const char *own_system; /* the message where none is given; NULL: the file's, if it has one */
-  const char *turn_end;   /* the token that ends an answer; NULL: EOS */
+  } turns[CHAT_ROLE_COUNT];
+  chat_system_place system;
+  bool trim[CHAT_ROLE_COUNT]; /* blanks around the content */
+  bool alternate;             /* user and assistant in turn, the user first */
+  bool thinking;              /* thoughts of former answers are left out (Qwen3) */
+  bool always_system;         /* a system turn even without a message */
+  const char *own_system;     /* by name, the message where none is given; by its text the file has one */
+  const char *turn_end;       /* the token that ends an answer; NULL: the vocabulary's own */
 } chat_style;
 
 const chat_style *chat_style_at(int i);               /* NULL from their number on */

@@ -9,7 +9,7 @@
 
 enum { TEMPLATE_BYTES_MAX = 1 << 16, ROLE_PRINT_BYTES = 32 };
 
-static const char *const ROLES[ROLE_COUNT] = {"system", "user", "assistant"};
+static const char *const ROLES[CHAT_ROLE_COUNT] = {"system", "user", "assistant"};
 
 struct chat_template {
   const tokenizer *t;
@@ -171,12 +171,12 @@ static int write_token(writer *w, int32_t id) {
 static int write_own(writer *w, const char *text) {
   const tokenizer *t = w->c->t;
   while (*text) {
-    size_t at = strcspn(text, BOS EOS), marker_at, marker_size = 1;
+    size_t at = strcspn(text, CHAT_BOS CHAT_EOS), marker_at, marker_size = 1;
     int32_t id = tokenizer_first_special(t, text, at, &marker_at, &marker_size);
     if (id >= 0) at = marker_at;
     int rc = write_text(w, text, at);
     if (rc || !text[at]) return rc;
-    if (id < 0) id = text[at] == *BOS ? tokenizer_bos(t) : tokenizer_eos(t);
+    if (id < 0) id = text[at] == *CHAT_BOS ? tokenizer_bos(t) : tokenizer_eos(t);
     rc = write_token(w, id);
     if (rc) return rc;
     text += at + marker_size;
@@ -228,7 +228,7 @@ static span trim_newlines(span s) {
 
 static int role_of(const chat_message *m) {
   int role = 0;
-  while (role < ROLE_COUNT && strcmp(m->role, ROLES[role])) role++;
+  while (role < CHAT_ROLE_COUNT && strcmp(m->role, ROLES[role])) role++;
   return role;
 }
 
@@ -278,9 +278,9 @@ static int write_answer(writer *w, const conversation *v, int32_t i, span conten
 
 static int write_system_inside(writer *w, span system) {
   const chat_style *s = w->c->style;
-  int rc = write_own(w, s->turns[SYSTEM].before);
+  int rc = write_own(w, s->turns[CHAT_SYSTEM].before);
   if (!rc) rc = write_text(w, system.text, system.size);
-  return rc ? rc : write_own(w, s->turns[SYSTEM].after);
+  return rc ? rc : write_own(w, s->turns[CHAT_SYSTEM].after);
 }
 
 static int write_message(writer *w, const conversation *v, int32_t i) {
@@ -289,11 +289,11 @@ static int write_message(writer *w, const conversation *v, int32_t i) {
   span content = {v->messages[i].content, v->messages[i].size};
   bool after_system = i == v->system_at;
   /* Llama 2 trims what the system message and the user's make together. */
-  if (s->trim[role] && !(after_system && s->turns[SYSTEM].before[0])) content = trim_left(content);
+  if (s->trim[role] && !(after_system && s->turns[CHAT_SYSTEM].before[0])) content = trim_left(content);
   if (s->trim[role]) content = trim_right(content);
   int rc = write_own(w, s->turns[role].before);
   if (!rc && after_system) rc = write_system_inside(w, v->system);
-  if (!rc && s->thinking && role == ASSISTANT)
+  if (!rc && s->thinking && role == CHAT_ASSISTANT)
     rc = write_answer(w, v, i, content);
   else if (!rc)
     rc = write_text(w, content.text, content.size);
@@ -304,10 +304,10 @@ static int write_message(writer *w, const conversation *v, int32_t i) {
 static int write_default_system(writer *w, const conversation *v) {
   const chat_style *s = w->c->style;
   const char *own = w->c->own_system;
-  if (role_of(&v->messages[0]) == SYSTEM || (!own && !s->always_system)) return ERR_OK;
-  int rc = write_own(w, s->turns[SYSTEM].before);
+  if (role_of(&v->messages[0]) == CHAT_SYSTEM || (!own && !s->always_system)) return ERR_OK;
+  int rc = write_own(w, s->turns[CHAT_SYSTEM].before);
   if (!rc && own) rc = write_text(w, own, strlen(own));
-  return rc ? rc : write_own(w, s->turns[SYSTEM].after);
+  return rc ? rc : write_own(w, s->turns[CHAT_SYSTEM].after);
 }
 
 static int render(writer *w, const conversation *v) {
@@ -330,7 +330,7 @@ static int bad_role(const chat_message *m, err *e) {
 }
 
 static int check_message(const chat_message *m, err *e) {
-  if (role_of(m) == ROLE_COUNT) return bad_role(m, e);
+  if (role_of(m) == CHAT_ROLE_COUNT) return bad_role(m, e);
   if (m->size > TOKENIZER_TEXT_MAX)
     return err_set(e, ERR_LIMIT, "a message has %zu bytes; at most %u are taken: shorten it", m->size,
                    TOKENIZER_TEXT_MAX);
@@ -342,16 +342,16 @@ static int check_message(const chat_message *m, err *e) {
 }
 
 static int check_order(const chat_style *s, const conversation *v, err *e) {
-  int32_t begin = v->count && role_of(&v->messages[0]) == SYSTEM && s->system != SYSTEM_TURN;
+  int32_t begin = v->count && role_of(&v->messages[0]) == CHAT_SYSTEM && s->system != CHAT_SYSTEM_TURN;
   for (int32_t i = begin; i < v->count; i++) {
     int role = role_of(&v->messages[i]);
-    if (s->alternate && role != (i - begin) % 2 + USER)
+    if (s->alternate && role != (i - begin) % 2 + CHAT_USER)
       return err_set(
           e, ERR_ARG,
           "the chat template '%s' takes a system message first, if any, then user and assistant in turn, the "
           "user first: message %d is of role %s",
           s->name, i, ROLES[role]);
-    if (s->system != SYSTEM_TURN && role == SYSTEM)
+    if (s->system != CHAT_SYSTEM_TURN && role == CHAT_SYSTEM)
       return err_set(e, ERR_ARG,
                      "the chat template '%s' takes a system message as the first only; message %d is one",
                      s->name, i);
@@ -365,15 +365,15 @@ static int read_conversation(const chat_template *c, conversation *v, err *e) {
   for (int32_t i = 0; i < v->count; i++) {
     int rc = check_message(&v->messages[i], e);
     if (rc) return rc;
-    if (role_of(&v->messages[i]) == USER) v->last_user = i;
+    if (role_of(&v->messages[i]) == CHAT_USER) v->last_user = i;
   }
-  bool elsewhere = s->system == SYSTEM_FIRST || s->system == SYSTEM_LAST;
-  if (elsewhere && role_of(&v->messages[0]) == SYSTEM) {
+  bool elsewhere = s->system == CHAT_SYSTEM_FIRST || s->system == CHAT_SYSTEM_LAST;
+  if (elsewhere && role_of(&v->messages[0]) == CHAT_SYSTEM) {
     v->system = (span){v->messages[0].content ? v->messages[0].content : "", v->messages[0].size};
-    v->system_at = s->system == SYSTEM_FIRST ? 1 : v->count - 1;
+    v->system_at = s->system == CHAT_SYSTEM_FIRST ? 1 : v->count - 1;
     if (v->last_user < 0)
       return err_set(e, ERR_ARG, "there is a system message but none of the user's: give one");
-    if (role_of(&v->messages[v->system_at]) != USER) v->system_at = -1;
+    if (role_of(&v->messages[v->system_at]) != CHAT_USER) v->system_at = -1;
   }
   return check_order(s, v, e);
 }

@@ -109,7 +109,7 @@ static void check_model(doctor *d) {
     return;
   }
   int rc = text_model_open(&m, d->flags->model, &e);
-  if (rc == ERR_OK) rc = text_model_load(&m, &e);
+  if (rc == ERR_OK) rc = text_model_load(&m, NULL, &e);
   if (rc) {
     bad(d, "model", "%s", e.text);
   } else {
@@ -119,7 +119,7 @@ static void check_model(doctor *d) {
     good("model", "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s",
          c->layers, c->embed, c->heads, c->kv_heads, tokenizer_size(m.tokens), c->context, fingerprint);
     if (m.chat)
-      good("template", "built in");
+      good("template", "%s, built in", chat_template_name(m.chat));
     else
       bad(d, "template", "%s", m.chat_error.text);
   }

@@ -20,19 +20,19 @@ static void add_stop(text_model *m, int64_t id) {
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* The end of the text, and the end of a turn where that is another token. */
+/* What the vocabulary says ends a text, and the template a turn. */
 static void find_stops(text_model *m) {
-  static const char turn_end[] = "<|im_end|>";
-  uint64_t id;
-  add_stop(m, tokenizer_eos(m->tokens));
-  if (gguf_get_u64(m->file, "tokenizer.ggml.eot_token_id", &id) && id <= INT32_MAX) add_stop(m, (int64_t)id);
-  if (m->chat) add_stop(m, tokenizer_find(m->tokens, turn_end, sizeof turn_end - 1));
+  int32_t count;
+  const int32_t *stops = tokenizer_stops(m->tokens, &count);
+  if (m->chat) add_stop(m, chat_template_turn_end(m->chat));
+  for (int32_t i = 0; i < count; i++) add_stop(m, stops[i]);
 }
 
-int text_model_load(text_model *m, err *e) {
+int text_model_load(text_model *m, const char *template, err *e) {
   int rc = tokenizer_open(&m->tokens, m->file, e);
   if (rc) return rc;
-  if (chat_template_open(&m->chat, m->file, m->tokens, &m->chat_error)) m->chat = NULL;
+  rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
+  if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
   find_stops(m);
   return ERR_OK;
 }
@@ -60,13 +60,13 @@ static int add_beginning(const text_model *m, const char *text, size_t size, boo
   size_t bos_size;
   const char *spelling = tokenizer_piece(m->tokens, bos, &bos_size);
   if (special && size >= bos_size && memcmp(text, spelling, bos_size) == 0) return ERR_OK;
-  return tokenizer_encode(m->tokens, spelling, bos_size, true, out, e);
+  return tokenizer_ids_add(out, bos) ? err_set(e, ERR_NOMEM, "out of memory for the prompt") : ERR_OK;
 }
 
 static int raw_prompt(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
                       err *e) {
   int rc = add_beginning(m, text, size, special, out, e);
-  return rc ? rc : tokenizer_encode(m->tokens, text, size, special, out, e);
+  return rc ? rc : tokenizer_encode(m->tokens, text, size, special ? TOKENIZER_SPECIAL : 0, out, e);
 }
 
 int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,

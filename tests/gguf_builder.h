@@ -221,3 +221,38 @@ static inline void gb_vocabulary(gguf_builder *b, int dropped_below) {
   gb_key_u32(b, "tokenizer.ggml.bos_token_id", 1);
   gb_key_bool(b, "tokenizer.ggml.add_bos_token", 0);
 }
+
+/* ---- a small vocabulary of SentencePiece's: <unk>, <s>, </s>, the bytes, pieces with scores ---- */
+
+enum { GC_SPECIAL_COUNT = 3, GC_PIECE = GC_SPECIAL_COUNT + 256 /* the first piece */ };
+#define GC_BLANK "\xe2\x96\x81"
+static const char *const GC_PIECES[] = {GC_BLANK,
+                                        "a",
+                                        "b",
+                                        "ab",
+                                        "aa",
+                                        GC_BLANK "a",
+                                        "aab",
+                                        "\xc3\xa9"
+                                        "b",
+                                        "xy",
+                                        GC_BLANK GC_BLANK};
+enum { GC_PIECE_COUNT = 10 }; /* "xy" and "\xc3\xa9b" of characters that are no pieces */
+
+/* Keys of the tokenizer. `scores`: how many are written; `score`: that of the first token. */
+static inline void gb_vocabulary_pieces(gguf_builder *b, uint64_t scores, float score) {
+  const uint64_t count = GC_PIECE + GC_PIECE_COUNT;
+  char text[8];
+  gb_key_text(b, "tokenizer.ggml.model", "llama");
+  gb_array(b, "tokenizer.ggml.tokens", GB_STRING, count);
+  gb_string(b, "<unk>", 5), gb_string(b, "<s>", 3), gb_string(b, "</s>", 4);
+  for (int i = 0; i < 256; i++) gb_string(b, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", i));
+  for (int i = 0; i < GC_PIECE_COUNT; i++) gb_string(b, GC_PIECES[i], strlen(GC_PIECES[i]));
+  gb_array(b, "tokenizer.ggml.token_type", GB_I32, count);
+  for (uint64_t i = 0; i < count; i++)
+    gb_number(b, i == 0 ? 2 : i < GC_SPECIAL_COUNT ? 3 : i < GC_PIECE ? 6 : 1, 4);
+  gb_array(b, "tokenizer.ggml.scores", GB_F32, scores);
+  for (uint64_t i = 0; i < scores; i++) gb_f32(b, i == 0 ? score : i == GC_PIECE + 4 ? -3.0f : -(float)i);
+  gb_key_u32(b, "tokenizer.ggml.bos_token_id", 1);
+  gb_key_u32(b, "tokenizer.ggml.eos_token_id", 2);
+}

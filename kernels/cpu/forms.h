@@ -11,7 +11,7 @@
  *
  * A unit is what the file has scales for: one block; with sub-scales CPU_UNIT_BLOCKS of them.
  *   without sub-scales  [planes][16 f16 d], with minima [16 f16 m]
- *   with them           [16 f16 d][16 f16 m or unused], for each block 32 bytes of sub-scales, for each block planes
+ *   with them           [16 f16 d][16 f16 m or unused], then for each block [planes][32 bytes of sub-scales]
  * Sub-scales of a block: `sub` = 32: [16 bytes of scales][16 bytes of minima]; `sub` = 16: [16 rows][half of the
  * block] int8 or, with minima, scale | minimum << 4. A unit is one stream of memory: with the scales elsewhere,
  * hardware prefetch fails (a sixth of the read rate). */
@@ -79,10 +79,9 @@ typedef struct cpu_block {
 static inline cpu_block cpu_block_at(const void *group, cpu_form f, size_t b) {
   const uint8_t *unit = (const uint8_t *)group + b / cpu_unit_blocks(f) * cpu_unit_bytes(f);
   if (!f.sub) return (cpu_block){unit, unit + cpu_plane_bytes(f), NULL};
-  size_t i = b % CPU_UNIT_BLOCKS;
-  const uint8_t *sub = unit + 2 * CPU_HALVES;
-  return (cpu_block){sub + CPU_UNIT_BLOCKS * CPU_SUB_SCALES + i * cpu_plane_bytes(f), unit,
-                     sub + i * CPU_SUB_SCALES};
+  const uint8_t *planes =
+      unit + 2 * CPU_HALVES + b % CPU_UNIT_BLOCKS * (cpu_plane_bytes(f) + CPU_SUB_SCALES);
+  return (cpu_block){planes, unit, planes + cpu_plane_bytes(f)};
 }
 
 /* --- plain C --- */

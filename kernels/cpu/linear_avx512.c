@@ -11,7 +11,7 @@
 #define VECTORS  CPU_VECTORS /* registers of one block: 16 outputs times 4 inputs each */
 
 /* From so many rows on, so many bytes are asked of memory before they are needed. */
-#define PREFETCH_ROWS 3
+#define PREFETCH_ROWS 2
 #define AHEAD         8192
 
 /* A kernel body is written once with the number of rows T as its last argument and made for each T by inlining. */
@@ -49,7 +49,7 @@ INLINE __m512 load_f16(const uint8_t *from) {
   return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)from));
 }
 
-/* One or two rows wait for memory alone, and hardware then looks ahead far enough by itself. */
+/* One row waits for memory alone, and hardware then looks ahead far enough by itself. */
 INLINE void prefetch(const uint8_t *w, size_t bytes, const int T) {
   if (T < PREFETCH_ROWS) return;
   for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T1);

@@ -1,6 +1,6 @@
-/* bench_types: the linear of every weight type on one matrix of random weights that is larger than any cache, for 1 to
- * 16 rows. Prints one JSON line a type: {"type", "isa", "threads", "bits": packed bits a weight, "rows": [...],
- * "us": [medians], "gb_s": [weights read a second], "gmac_s": [...]}. */
+/* bench_types: the linear of every weight type on one matrix of random weights that is larger than any cache,
+ * for 1 to 16 rows. Prints one JSON line a type: {"type", "isa", "threads", "bits": packed bits a weight,
+ * "rows": [...], "us": [medians], "gb_s": [weights read a second], "gmac_s": [...]}. */
 #include "bench/probe.h"
 #include "kernels/ops.h"
 
@@ -18,10 +18,10 @@ static const struct {
   const char *name;
   size_t unit_bytes, unit_inputs; /* of the file's form */
 } TYPES[] = {
-    {OPS_Q4_0, "Q4_0", 18, 32},    {OPS_Q4_1, "Q4_1", 20, 32},  {OPS_Q5_0, "Q5_0", 22, 32},
-    {OPS_Q5_1, "Q5_1", 24, 32},    {OPS_Q8_0, "Q8_0", 34, 32},  {OPS_IQ4_NL, "IQ4_NL", 18, 32},
-    {OPS_Q2_K, "Q2_K", 84, 256},   {OPS_Q3_K, "Q3_K", 110, 256}, {OPS_Q4_K, "Q4_K", 144, 256},
-    {OPS_Q5_K, "Q5_K", 176, 256},  {OPS_Q6_K, "Q6_K", 210, 256},
+    {OPS_Q4_0, "Q4_0", 18, 32},   {OPS_Q4_1, "Q4_1", 20, 32},   {OPS_Q5_0, "Q5_0", 22, 32},
+    {OPS_Q5_1, "Q5_1", 24, 32},   {OPS_Q8_0, "Q8_0", 34, 32},   {OPS_IQ4_NL, "IQ4_NL", 18, 32},
+    {OPS_Q2_K, "Q2_K", 84, 256},  {OPS_Q3_K, "Q3_K", 110, 256}, {OPS_Q4_K, "Q4_K", 144, 256},
+    {OPS_Q5_K, "Q5_K", 176, 256}, {OPS_Q6_K, "Q6_K", 210, 256},
 };
 static const int32_t ROWS[] = {1, 2, 4, 6, 8, 12, 16};
 #define ROW_COUNTS (sizeof ROWS / sizeof ROWS[0])
@@ -63,7 +63,8 @@ static void measure(ops *o, size_t type, ops_act *x, float *y, int repetitions) 
   ops_weight w = {TYPES[type].type, MATRIX_ROWS, COLUMNS, data};
   o->table->parallel(o, MATRIX_ROWS / OPS_GROUP, pack_piece, &(job){o, &w, file});
   double us[ROW_COUNTS];
-  for (size_t r = 0; r < ROW_COUNTS; r++) us[r] = median_us(o, &(ops_linear){&w, y, false}, x, ROWS[r], repetitions);
+  for (size_t r = 0; r < ROW_COUNTS; r++)
+    us[r] = median_us(o, &(ops_linear){&w, y, false}, x, ROWS[r], repetitions);
   printf("{\"type\": \"%s\", \"isa\": \"%s\", \"threads\": %d, \"bits\": %.4f, \"rows\": [", TYPES[type].name,
          o->table->name, o->threads, (double)bytes * 8 / ((double)MATRIX_ROWS * COLUMNS));
   for (size_t r = 0; r < ROW_COUNTS; r++) printf("%s%d", r ? ", " : "", ROWS[r]);

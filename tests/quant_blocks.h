@@ -1,5 +1,6 @@
-/* quant_blocks.h - blocks of the quantised types in their file form, made at random, and what they stand for: written
- * here from the format's definition (ggml's quants), one weight at a time, apart from the code under test. */
+/* quant_blocks.h - blocks of the quantised types in their file form, made at random, and what they stand for:
+ * written here from the format's definition (ggml's quants), one weight at a time, apart from the code under
+ * test. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -17,11 +18,11 @@ typedef struct quant_type {
 } quant_type;
 
 static const quant_type QUANT_TYPES[] = {
-    {OPS_Q4_0, 2, "Q4_0", 32, 18, 0, -1, 13},       {OPS_Q4_1, 3, "Q4_1", 32, 20, 0, 2, 13},
-    {OPS_Q5_0, 6, "Q5_0", 32, 22, 0, -1, 12},       {OPS_Q5_1, 7, "Q5_1", 32, 24, 0, 2, 12},
-    {OPS_Q8_0, 8, "Q8_0", 32, 34, 0, -1, 10},       {OPS_IQ4_NL, 20, "IQ4_NL", 32, 18, 0, -1, 10},
-    {OPS_Q2_K, 10, "Q2_K", 256, 84, 80, 82, 11},    {OPS_Q3_K, 11, "Q3_K", 256, 110, 108, -1, 10},
-    {OPS_Q4_K, 12, "Q4_K", 256, 144, 0, 2, 7},      {OPS_Q5_K, 13, "Q5_K", 256, 176, 0, 2, 6},
+    {OPS_Q4_0, 2, "Q4_0", 32, 18, 0, -1, 13},     {OPS_Q4_1, 3, "Q4_1", 32, 20, 0, 2, 13},
+    {OPS_Q5_0, 6, "Q5_0", 32, 22, 0, -1, 12},     {OPS_Q5_1, 7, "Q5_1", 32, 24, 0, 2, 12},
+    {OPS_Q8_0, 8, "Q8_0", 32, 34, 0, -1, 10},     {OPS_IQ4_NL, 20, "IQ4_NL", 32, 18, 0, -1, 10},
+    {OPS_Q2_K, 10, "Q2_K", 256, 84, 80, 82, 11},  {OPS_Q3_K, 11, "Q3_K", 256, 110, 108, -1, 10},
+    {OPS_Q4_K, 12, "Q4_K", 256, 144, 0, 2, 7},    {OPS_Q5_K, 13, "Q5_K", 256, 176, 0, 2, 6},
     {OPS_Q6_K, 14, "Q6_K", 256, 210, 208, -1, 5},
 };
 #define QUANT_TYPE_COUNT (sizeof QUANT_TYPES / sizeof QUANT_TYPES[0])

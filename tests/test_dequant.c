@@ -1,6 +1,7 @@
 /* libs: kernels */
-/* The quantised weight types against the PyPI package `gguf` (tests/golden/make_dequant.py): what `embed` reads out of
- * a packed matrix is what the package says, bit for bit, and so are the weights that f32 math multiplies with. */
+/* The quantised weight types against the PyPI package `gguf` (tests/golden/make_dequant.py): what `embed`
+ * reads out of a packed matrix is what the package says, bit for bit, and so are the weights that f32 math
+ * multiplies with. */
 #include "kernels/ops.h"
 #include "tests/quant_blocks.h"
 
@@ -31,7 +32,8 @@ static golden read_golden(const quant_type *t) {
   read_all(f, g.head, sizeof g.head);
   assert_true(g.head[0] > 0 && g.head[0] <= ROWS_MAX && g.head[1] > 0 && g.head[1] % OPS_UNIT == 0);
   assert_int_equal(g.head[2], g.head[1] / (uint32_t)t->inputs * (uint32_t)t->bytes);
-  size_t file_bytes = (size_t)g.head[0] * g.head[2], value_bytes = (size_t)g.head[0] * g.head[1] * sizeof(float);
+  size_t file_bytes = (size_t)g.head[0] * g.head[2],
+         value_bytes = (size_t)g.head[0] * g.head[1] * sizeof(float);
   g.file = malloc(file_bytes);
   g.values = malloc(value_bytes);
   read_all(f, g.file, file_bytes);
@@ -58,8 +60,8 @@ static void check_embed(ops *o, const quant_type *t, const golden *g, const ops_
   free(row);
 }
 
-/* Rows of x that are 1 at one input and 0 elsewhere: the outputs are that input's weights, but for the sign of a zero,
- * and where infinities or NaNs meet the zeros. */
+/* Rows of x that are 1 at one input and 0 elsewhere: the outputs are that input's weights, but for the sign
+ * of a zero, and where infinities or NaNs meet the zeros. */
 static void check_linear(ops *o, const quant_type *t, const golden *g, const ops_weight *w) {
   size_t columns = g->head[1], rows = g->head[0];
   ops_act x = {.columns = (int32_t)columns, .f32 = calloc(columns * columns, sizeof(float))};

@@ -1,7 +1,7 @@
 /* libs: model */
-/* Files of every weight type, alone and mixed as quantisers mix them, from the bytes of a GGUF to logits: in f32 math
- * the same bits as the file whose weights stand there in F32; in int8 math near them, and the same on every
- * instruction set. */
+/* Files of every weight type, alone and mixed as quantisers mix them, from the bytes of a GGUF to logits: in
+ * f32 math the same bits as the file whose weights stand there in F32; in int8 math near them, and the same
+ * on every instruction set. */
 #include "tests/model_support.h"
 #include "tests/quant_blocks.h"
 
@@ -99,7 +99,8 @@ static float *run_model(const gguf *g, model_math math, model_isa isa) {
   for (int32_t i = 0; i < COUNT; i++) tokens[i] = (i * 37 + 11) % VOCAB;
   model_segment s = {.seq = seq, .kind = MODEL_APPEND, .count = COUNT, .tokens = tokens, .all_logits = true};
   assert_int_equal(model_forward(m, k, &s, 1), ERR_OK);
-  for (int32_t i = 0; i < COUNT; i++) memcpy(logits + i * VOCAB, model_logits(m, 0, i), VOCAB * sizeof *logits);
+  for (int32_t i = 0; i < COUNT; i++)
+    memcpy(logits + i * VOCAB, model_logits(m, 0, i), VOCAB * sizeof *logits);
   kv_close(k);
   model_close(m);
   return logits;
@@ -125,8 +126,10 @@ static void check_mix(const mix *m) {
     fill_tensor(gguf_tensor_at(g, i), gguf_tensor_at(plain, i));
   float *expected = run_model(plain, MODEL_MATH_F32, MODEL_ISA_C);
   float *exact = run_model(g, MODEL_MATH_F32, MODEL_ISA_AUTO);
-  float *int8 = run_model(g, MODEL_MATH_INT8, MODEL_ISA_AUTO), *int8_c = run_model(g, MODEL_MATH_INT8, MODEL_ISA_C);
-  if (memcmp(exact, expected, bytes) != 0) fail_msg("%s: f32 math differs from the same weights in F32", m->name);
+  float *int8 = run_model(g, MODEL_MATH_INT8, MODEL_ISA_AUTO),
+        *int8_c = run_model(g, MODEL_MATH_INT8, MODEL_ISA_C);
+  if (memcmp(exact, expected, bytes) != 0)
+    fail_msg("%s: f32 math differs from the same weights in F32", m->name);
   if (memcmp(int8, int8_c, bytes) != 0) fail_msg("%s: int8 math differs from plain C's", m->name);
   double error = relative_error(int8, expected);
   print_message("%s: int8 math is off by %.3f of the logits\n", m->name, error);
@@ -147,11 +150,14 @@ static void every_type_alone(void **state) {
 static void mixed_as_quantisers_mix(void **state) {
   (void)state;
   const mix mixes[] = {
-      {"Q4_K_M", GGUF_Q4_K, GGUF_Q4_K, GGUF_Q6_K, GGUF_Q4_K, GGUF_Q4_K, GGUF_Q4_K, GGUF_Q6_K, GGUF_Q4_K, GGUF_Q6_K},
+      {"Q4_K_M", GGUF_Q4_K, GGUF_Q4_K, GGUF_Q6_K, GGUF_Q4_K, GGUF_Q4_K, GGUF_Q4_K, GGUF_Q6_K, GGUF_Q4_K,
+       GGUF_Q6_K},
       {"Q4_K_M, tied", GGUF_Q5_0, GGUF_Q5_0, GGUF_Q8_0, GGUF_Q5_0, GGUF_Q5_0, GGUF_Q5_0, GGUF_Q6_K, GGUF_Q8_0,
        GGUF_F32},
-      {"Q3_K_M", GGUF_Q3_K, GGUF_Q3_K, GGUF_Q5_K, GGUF_Q4_K, GGUF_Q3_K, GGUF_Q3_K, GGUF_Q4_K, GGUF_Q3_K, GGUF_Q6_K},
-      {"all", GGUF_Q2_K, GGUF_IQ4_NL, GGUF_Q5_1, GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_K, GGUF_Q6_K, GGUF_Q3_K, GGUF_Q5_0},
+      {"Q3_K_M", GGUF_Q3_K, GGUF_Q3_K, GGUF_Q5_K, GGUF_Q4_K, GGUF_Q3_K, GGUF_Q3_K, GGUF_Q4_K, GGUF_Q3_K,
+       GGUF_Q6_K},
+      {"all", GGUF_Q2_K, GGUF_IQ4_NL, GGUF_Q5_1, GGUF_Q4_0, GGUF_Q4_1, GGUF_Q5_K, GGUF_Q6_K, GGUF_Q3_K,
+       GGUF_Q5_0},
   };
   for (size_t i = 0; i < sizeof mixes / sizeof mixes[0]; i++) check_mix(&mixes[i]);
 }

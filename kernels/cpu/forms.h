@@ -1,20 +1,21 @@
-/* forms.h - how the quantised types lie in packed memory: one description of each, from which all linear kernels,
- * `pack` and `embed` are made.
+/* forms.h - how the quantised types lie in packed memory: one description of each, from which all linear
+ * kernels, `pack` and `embed` are made.
  *
- * A weight is a number u of `bits` bits, cut into planes: the low four bits (nibbles), then two, then one; bits = 8
- * is a plane of bytes. A group's plane of a block, OPS_BLOCK inputs of OPS_GROUP rows, is made of 64-byte vectors:
- * byte 4 lane + j of "vector v" holds input 4 v + j of output `lane`, v = 0..7, and vectors share memory:
- *   bytes    8 vectors: v
- *   nibbles  4 vectors: v < 4 in the low nibbles, v + 4 in the high ones
- *   twos     2 vectors: v = 4 i + k in bits 2 k and 2 k + 1 of vector i
- *   ones     1 vector: v in bit v
+ * A weight is a number u of `bits` bits, cut into planes: the low four bits (nibbles), then two, then one;
+ * bits = 8 is a plane of bytes. A group's plane of a block, OPS_BLOCK inputs of OPS_GROUP rows, is made of
+ * 64-byte vectors: byte 4 lane + j of vector v holds input 4 v + j of output `lane`, v = 0..7, and vectors
+ * share memory:
+ * - bytes: v as it is, 8 of them
+ * - nibbles: v < 4 in the low nibbles, v + 4 in the high ones, 4 of them
+ * - twos: v = 4 i + k in bits 2 k and 2 k + 1 of the i-th of 2
+ * - ones: v in bit v of the only one
  *
  * A unit is what the file has scales for: one block; with sub-scales CPU_UNIT_BLOCKS of them.
- *   without sub-scales  [planes][16 f16 d], with minima [16 f16 m]
- *   with them           [16 f16 d][16 f16 m or unused], then for each block [planes][32 bytes of sub-scales]
- * Sub-scales of a block: `sub` = 32: [16 bytes of scales][16 bytes of minima]; `sub` = 16: [16 rows][half of the
- * block] int8 or, with minima, scale | minimum << 4. A unit is one stream of memory: with the scales elsewhere,
- * hardware prefetch fails (a sixth of the read rate). */
+ * - without sub-scales: [planes][16 f16 d], with minima [16 f16 m]
+ * - with them: [16 f16 d][16 f16 m or unused], then for each block [planes][32 bytes of sub-scales]
+ * Sub-scales of a block: `sub` = 32: [16 bytes of scales][16 bytes of minima]; `sub` = 16: [16 rows][half of
+ * the block] int8 or, with minima, scale | minimum << 4. A unit is one stream of memory: with the scales
+ * elsewhere, hardware prefetch fails (a sixth of the read rate). */
 #pragma once
 
 #include "kernels/cpu/cpu_math.h"
@@ -25,11 +26,11 @@
 #define CPU_SUB_SCALES  32 /* bytes of a block's sub-scales */
 
 typedef struct cpu_form {
-  uint8_t bits;  /* of u: 8, or a sum of planes 4, 2, 1 */
-  uint8_t bias;  /* a weight is scale * (u - bias), with minima fma(scale, u, m) */
-  uint8_t sub;   /* inputs of a sub-scale, 32 or 16; 0: a block has a scale of its own */
-  bool minima;   /* without sub-scales m is added, with them dmin * minimum is subtracted */
-  bool table;    /* u = CPU_TABLE[nibble] */
+  uint8_t bits; /* of u: 8, or a sum of planes 4, 2, 1 */
+  uint8_t bias; /* a weight is scale * (u - bias), with minima fma(scale, u, m) */
+  uint8_t sub;  /* inputs of a sub-scale, 32 or 16; 0: a block has a scale of its own */
+  bool minima;  /* without sub-scales m is added, with them dmin * minimum is subtracted */
+  bool table;   /* u = CPU_TABLE[nibble] */
 } cpu_form;
 
 /* Quantised types: name, and the form. Q8_0's byte is u ^ 128, as in the file. */
@@ -79,8 +80,7 @@ typedef struct cpu_block {
 static inline cpu_block cpu_block_at(const void *group, cpu_form f, size_t b) {
   const uint8_t *unit = (const uint8_t *)group + b / cpu_unit_blocks(f) * cpu_unit_bytes(f);
   if (!f.sub) return (cpu_block){unit, unit + cpu_plane_bytes(f), NULL};
-  const uint8_t *planes =
-      unit + 2 * CPU_HALVES + b % CPU_UNIT_BLOCKS * (cpu_plane_bytes(f) + CPU_SUB_SCALES);
+  const uint8_t *planes = unit + 2 * CPU_HALVES + b % CPU_UNIT_BLOCKS * (cpu_plane_bytes(f) + CPU_SUB_SCALES);
   return (cpu_block){planes, unit, planes + cpu_plane_bytes(f)};
 }
 

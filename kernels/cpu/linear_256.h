@@ -16,7 +16,8 @@
 #define HALF   8    /* output rows of one register; a group has two */
 #define AHEAD  2048 /* bytes asked of memory before they are needed: further than hardware looks */
 
-/* A kernel body is written once with the number of rows T as its last argument and made for each T by inlining. */
+/* A kernel body is written once with the number of rows T as its last argument and made for each T by
+ * inlining. */
 #define CASE(body, T, ...)                                                                                   \
   case T:                                                                                                    \
     body(__VA_ARGS__, T);                                                                                    \
@@ -103,7 +104,8 @@ INLINE __m256i weights_at(const uint8_t *planes, const int i, const int half, co
   if (f.bits & 8) return load_vector(w + i * 64);
   if (f.bits & 4) u = move_bits(load_vector(w + i % 4 * 64), i / 4 * -4, 15);
   if (f.bits & 2)
-    u = _mm256_or_si256(u, move_bits(load_vector(w + cpu_twos_at(f) + i / 4 * 64), twos - 2 * (i % 4), 3 << twos));
+    u = _mm256_or_si256(
+        u, move_bits(load_vector(w + cpu_twos_at(f) + i / 4 * 64), twos - 2 * (i % 4), 3 << twos));
   if (f.bits & 1) u = _mm256_or_si256(u, move_bits(load_vector(w + cpu_ones_at(f)), ones - i, 1 << ones));
   return f.table ? look_up(u) : u;
 }
@@ -129,7 +131,7 @@ INLINE __m256i last_of(__m256i pairs) {
   return _mm256_blend_epi16(pairs, _mm256_srli_epi32(pairs, 16), 0x55);
 }
 
-typedef struct scales { /* by half */
+typedef struct scales {       /* by half */
   __m256 d[2], m[2];          /* minima: what is added, without sub-scales, or else taken away */
   __m256i bias[2], minima[2]; /* of sub = 16: pairs for the totals of the block's halves */
 } scales;
@@ -156,16 +158,16 @@ typedef struct bytes { /* 32 int8 weights as `dot_bytes` takes them */
   __m256i magnitude, weights;
 } bytes;
 
-/* How many vectors of a block may be added up before they are widened: 8, or half a block, where its halves have
- * scales, or less. */
+/* How many vectors of a block may be added up before they are widened: 8, or half a block, where its halves
+ * have scales, or less. */
 INLINE int run_length(const cpu_form f);
 INLINE __m256i run_first(__m256i u, __m256i four);             /* u * four: what a run begins with */
 INLINE __m256i run_more(__m256i run, __m256i u, __m256i four); /* run + u * four */
 INLINE __m256i widen(__m256i run);                             /* eight sums, as int32 lanes */
-INLINE __m256i widen_scaled(__m256i run, __m256i factors);      /* times a scale of each lane, twice an int16 */
+INLINE __m256i widen_scaled(__m256i run, __m256i factors); /* times a scale of each lane, twice an int16 */
 INLINE bytes bytes_of(__m256i w);
 INLINE __m256i dot_bytes(__m256i sum, bytes w, __m256i four); /* int32 lanes; begins with 0 */
-INLINE int bytes_bias(void);                                  /* what they are multiplied with, less the weight */
+INLINE int bytes_bias(void); /* what they are multiplied with, less the weight */
 
 INLINE bool asks_ahead(const int T); /* does prefetching pay with T rows */
 
@@ -189,7 +191,8 @@ INLINE void add_vector(sums *run, const uint8_t *planes, const int i, const int8
   }
 }
 
-INLINE void add_run(sums *s, const sums *run, const uint8_t *sub, const int i, const cpu_form f, const int T) {
+INLINE void add_run(sums *s, const sums *run, const uint8_t *sub, const int i, const cpu_form f,
+                    const int T) {
   const bool first = i == 0, low = i < CPU_VECTORS / 2;
   __m256i scale[2];
   UNROLL for (int h = 0; h < 2; h++) {
@@ -237,7 +240,8 @@ INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, c
   if (bias && f.sub == 16)
     sum = dot_total(sum, s->bias[h], &x->total[i]);
   else if (bias)
-    sum = _mm256_sub_epi32(sum, _mm256_slli_epi32(_mm256_set1_epi32(x->total[i].all), __builtin_ctz((unsigned)bias)));
+    sum = _mm256_sub_epi32(
+        sum, _mm256_slli_epi32(_mm256_set1_epi32(x->total[i].all), __builtin_ctz((unsigned)bias)));
   acc = _mm256_fmadd_ps(_mm256_mul_ps(s->d[h], dx), _mm256_cvtepi32_ps(sum), acc);
   if (!f.minima) return acc;
   if (f.sub == 0) return _mm256_fmadd_ps(s->m[h], _mm256_set1_ps(x->sum[i]), acc);
@@ -247,7 +251,8 @@ INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, c
 }
 
 /* A block k, and of row t the activations' block first + t * blocks. */
-INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, const cpu_form f, const int T) {
+INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, const cpu_form f,
+                         const int T) {
   const size_t columns = (size_t)x->columns, blocks = columns / OPS_BLOCK;
   const int8_t *q = x->q8 + first * OPS_BLOCK;
   const int bias = is_signed(f) ? bytes_bias() : f.bias;
@@ -258,8 +263,8 @@ INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, c
     block_sums(&s, k, q, columns, f, T);
   const scales c = load_scales(k, bias, f);
   UNROLL for (int t = 0; t < T; t++) {
-    UNROLL for (int h = 0; h < 2; h++)
-        a->acc[t][h] = add_block(a->acc[t][h], s.of[t][h], &c, h, x, first + (size_t)t * blocks, bias, f);
+    UNROLL for (int h = 0; h < 2; h++) a->acc[t][h] =
+        add_block(a->acc[t][h], s.of[t][h], &c, h, x, first + (size_t)t * blocks, bias, f);
   }
 }
 

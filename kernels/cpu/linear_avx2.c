@@ -70,13 +70,15 @@ INLINE __m256 high_as_floats(__m256i pairs) {
 }
 
 /* The weights of vector i in half h of a group: [4][OPS_GROUP]. */
-INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h, const cpu_form f, float *w) {
+INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h, const cpu_form f,
+                          float *w) {
   const __m256i v = weights_at(k.planes, i, h, f);
   __m256 d = s->d[h], m = s->m[h];
   if (f.sub == 16) {
     __m256i pairs = sub_pairs(k.sub, h, f, false);
     d = _mm256_mul_ps(d, high_as_floats(i < CPU_VECTORS / 2 ? first_of(pairs) : pairs));
-    if (f.minima) m = _mm256_mul_ps(m, high_as_floats(i < CPU_VECTORS / 2 ? first_of(s->minima[h]) : s->minima[h]));
+    if (f.minima)
+      m = _mm256_mul_ps(m, high_as_floats(i < CPU_VECTORS / 2 ? first_of(s->minima[h]) : s->minima[h]));
   }
   UNROLL for (int j = 0; j < 4; j++) {
     __m256 u = number_at(v, j, f), value = _mm256_mul_ps(d, u);
@@ -98,7 +100,7 @@ INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, 
 }
 
 static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
-  ROWS_SWITCH(add_values, w, x, row, k, out)
+  ROWS_SWITCH(add_values, w, x, row, k, out);
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */

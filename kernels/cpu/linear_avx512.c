@@ -14,7 +14,8 @@
 #define PREFETCH_ROWS 2
 #define AHEAD         8192
 
-/* A kernel body is written once with the number of rows T as its last argument and made for each T by inlining. */
+/* A kernel body is written once with the number of rows T as its last argument and made for each T by
+ * inlining. */
 #define CASE(body, T, ...)                                                                                   \
   case T:                                                                                                    \
     body(__VA_ARGS__, T);                                                                                    \
@@ -173,7 +174,8 @@ INLINE __m512i dot_part(__m512i sum, const __m512i v[VECTORS], const int8_t *q, 
 
 /* The sums of a block's halves, each times its scale. Up to three bits they fit 16 bits: 16 * 7 * 127. */
 INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cpu_form f) {
-  if (f.bits > 3) return _mm512_add_epi32(_mm512_mullo_epi32(s->first, first), _mm512_mullo_epi32(s->last, last));
+  if (f.bits > 3)
+    return _mm512_add_epi32(_mm512_mullo_epi32(s->first, first), _mm512_mullo_epi32(s->last, last));
   const __m512i pairs = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(last, 16));
   return _mm512_dpwssd_epi32(_mm512_setzero_si512(), pairs, s->pairs);
 }
@@ -189,7 +191,8 @@ INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t
   }
   const __m512i sum = dot_part(zero, v, q, 0, VECTORS);
   if (!f.bias) return sum;
-  return _mm512_sub_epi32(sum, _mm512_slli_epi32(_mm512_set1_epi32(total->all), (unsigned)__builtin_ctz(f.bias)));
+  return _mm512_sub_epi32(sum,
+                          _mm512_slli_epi32(_mm512_set1_epi32(total->all), (unsigned)__builtin_ctz(f.bias)));
 }
 
 /* acc = fma(d * dx, isum, acc), and what minima add */
@@ -216,7 +219,8 @@ INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float 
     prefetch((const uint8_t *)group + b * step, step, T);
     load_weights(k.planes, v, f);
     const scales s = load_scales(k, f);
-    UNROLL for (int t = 0; t < T; t++) acc[t] = add_block(acc[t], v, &s, x, (size_t)(row + t) * blocks + b, f);
+    UNROLL for (int t = 0; t < T; t++) acc[t] =
+        add_block(acc[t], v, &s, x, (size_t)(row + t) * blocks + b, f);
   }
   store_tile(acc, out, T);
 }
@@ -263,13 +267,12 @@ INLINE void block_values(cpu_block k, const cpu_form f, float *w) {
 INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, float *out, const int T) {
   __m512 acc[ROWS_MAX];
   UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_loadu_ps(out + t * OPS_GROUP);
-  for (size_t i = 0; i < OPS_BLOCK; i++)
-    add_input(acc, _mm512_load_ps(w + i * OPS_GROUP), x, row, k + i, T);
+  for (size_t i = 0; i < OPS_BLOCK; i++) add_input(acc, _mm512_load_ps(w + i * OPS_GROUP), x, row, k + i, T);
   store_tile(acc, out, T);
 }
 
 static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
-  ROWS_SWITCH(add_values, w, x, row, k, out)
+  ROWS_SWITCH(add_values, w, x, row, k, out);
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */

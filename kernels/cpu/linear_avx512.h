@@ -1,5 +1,5 @@
-/* linear_avx512.h - the linear kernels with AVX-512 (F, BW, DQ, VL, VNNI); equal to linear_c.h bit for bit, as
- * linear_avx2.h. */
+/* linear_avx512.h - the linear kernels with AVX-512 (F, BW, DQ, VL, VNNI); equal to linear_c.h bit for bit,
+ * as linear_avx2.h. */
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"

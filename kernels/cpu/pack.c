@@ -16,8 +16,8 @@ typedef struct format {
 
 /* A unit of one row, as numbers. */
 typedef struct row_unit {
-  uint8_t u[OPS_UNIT]; /* before table and sign: the bits as they are kept */
-  uint8_t d[2], m[2];  /* f16 */
+  uint8_t u[OPS_UNIT];             /* before table and sign: the bits as they are kept */
+  uint8_t d[2], m[2];              /* f16 */
   uint8_t sub[CPU_UNIT_BLOCKS][2]; /* sub = 32: scale and minimum; sub = 16: of each half */
 } row_unit;
 
@@ -74,7 +74,8 @@ static void read_iq4_nl(const uint8_t *file, row_unit *r) {
   read_q4_0(file, r);
 }
 
-/* Two bits of 256 inputs out of 64 bytes: blocks 0..3 in bits 0, 2, 4, 6 of the first 32 bytes, 4..7 in the others. */
+/* Two bits of 256 inputs out of 64 bytes: blocks 0..3 in bits 0, 2, 4, 6 of the first 32 bytes, 4..7 in the
+ * others. */
 static void read_twos(const uint8_t *from, uint8_t *u) {
   for (size_t i = 0; i < OPS_UNIT; i++) u[i] = from[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
@@ -89,8 +90,8 @@ static void read_ones_k(const uint8_t *from, int shift, uint8_t *u) {
   for (size_t i = 0; i < OPS_UNIT; i++) u[i] |= (uint8_t)((from[i % 32] >> i / 32 & 1) << shift);
 }
 
-/* 8 scales and 8 minima of 6 bits in 12 bytes: of the first four blocks in the low bits of bytes 0..7, of the others
- * low bits in 8..11 and high ones on top of the first. */
+/* 8 scales and 8 minima of 6 bits in 12 bytes: of the first four blocks in the low bits of bytes 0..7, of the
+ * others low bits in 8..11 and high ones on top of the first. */
 static void read_scales_k(const uint8_t *from, row_unit *r) {
   for (size_t b = 0; b < 4; b++) {
     const uint8_t s = from[b], m = from[4 + b], both = from[8 + b];
@@ -109,7 +110,8 @@ static void read_q2_k(const uint8_t *file, row_unit *r) {
   memcpy(r->m, file + 82, 2);
 }
 
-/* 32 bytes of third bits, 64 bytes, 16 scales + 32 of 6 bits in 12 bytes (nibbles, then pairs of bits), f16 d */
+/* 32 bytes of third bits, 64 bytes, 16 scales + 32 of 6 bits in 12 bytes (nibbles, then pairs of bits), f16 d
+ */
 static void read_q3_k(const uint8_t *file, row_unit *r) {
   const uint8_t *s = file + 96;
   read_twos(file + 32, r->u);
@@ -138,8 +140,8 @@ static void read_q5_k(const uint8_t *file, row_unit *r) {
   read_ones_k(file + 16, 4, r->u);
 }
 
-/* 128 bytes of nibbles, 64 bytes of the fifth and sixth bits, 16 int8 scales, f16 d. Each half of the unit: 64 bytes
- * of nibbles hold blocks 0, 1 low and 2, 3 high. */
+/* 128 bytes of nibbles, 64 bytes of the fifth and sixth bits, 16 int8 scales, f16 d. Each half of the unit:
+ * 64 bytes of nibbles hold blocks 0, 1 low and 2, 3 high. */
 static void read_q6_k(const uint8_t *file, row_unit *r) {
   read_twos(file + 128, r->u);
   for (size_t i = 0; i < OPS_UNIT; i++) {

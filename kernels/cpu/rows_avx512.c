@@ -49,8 +49,8 @@ static inline void sum_blocks(ops_total *total, const int8_t *q, int32_t blocks)
   v = _mm512_sub_epi64(v, off);
   const __m512i other = _mm512_shuffle_i64x2(v, v, _MM_SHUFFLE(2, 3, 0, 1));
   const __m512i all = _mm512_add_epi64(v, other);
-  const __m512i halves = _mm512_or_si512(_mm512_slli_epi64(_mm512_and_si512(v, _mm512_set1_epi64(0xffff)), 32),
-                                         _mm512_slli_epi64(other, 48));
+  const __m512i halves = _mm512_or_si512(
+      _mm512_slli_epi64(_mm512_and_si512(v, _mm512_set1_epi64(0xffff)), 32), _mm512_slli_epi64(other, 48));
   const __m512i both = _mm512_or_si512(_mm512_and_si512(all, _mm512_set1_epi64(0xffffffff)), halves);
   const int64_t first = _mm_cvtsi128_si64(_mm512_castsi512_si128(both));
   const int64_t second = _mm_cvtsi128_si64(_mm512_extracti32x4_epi32(both, 2));
@@ -67,8 +67,7 @@ static void quantize_batch(int8_t *q, float *scale, float *sum, ops_total *total
   const __mmask16 some = _mm512_cmp_ps_mask(m, _mm512_setzero_ps(), _CMP_GT_OQ);
   const __m512 step = _mm512_div_ps(m, limit);
   _mm512_store_ps(inverse, _mm512_maskz_div_ps(some, limit, m));
-  for (int32_t b = 0; b < blocks; b++)
-    quantize_block(q + b * OPS_BLOCK, x + b * OPS_BLOCK, inverse[b]);
+  for (int32_t b = 0; b < blocks; b++) quantize_block(q + b * OPS_BLOCK, x + b * OPS_BLOCK, inverse[b]);
   for (int32_t b = 0; b < blocks; b += 2) sum_blocks(total + b, q + b * OPS_BLOCK, blocks - b);
   _Alignas(64) int32_t all[BATCH] = {0};
   for (int32_t b = 0; b < blocks; b++) all[b] = total[b].all;
@@ -76,7 +75,8 @@ static void quantize_batch(int8_t *q, float *scale, float *sum, ops_total *total
   _mm512_mask_storeu_ps(sum, used, _mm512_mul_ps(step, _mm512_cvtepi32_ps(_mm512_load_si512(all))));
 }
 
-static void quantize_avx512(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
+static void quantize_avx512(int8_t *q, float *scale, float *sum, ops_total *total, const float *x,
+                            int32_t n) {
   for (int32_t b = 0, blocks = n / OPS_BLOCK; b < blocks; b += BATCH) {
     int32_t count = blocks - b < BATCH ? blocks - b : BATCH;
     quantize_batch(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK, count);

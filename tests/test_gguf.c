@@ -289,9 +289,13 @@ static void test_refuses_every_wrong_field(void **state) {
 
 static void test_names_the_type_it_cannot_read(void **state) {
   (void)state;
-  static const char *const readable[] = {
-      [0] = "F32",   [1] = "F16",   [2] = "Q4_0",  [3] = "Q4_1",  [6] = "Q5_0",    [7] = "Q5_1",  [8] = "Q8_0",
-      [10] = "Q2_K", [11] = "Q3_K", [12] = "Q4_K", [13] = "Q5_K", [14] = "Q6_K", [20] = "IQ4_NL", [30] = "BF16"};
+  static const struct {
+    const char *name;
+    size_t bytes; /* of 256 weights */
+  } readable[] = {[0] = {"F32", 1024},    [1] = {"F16", 512},   [2] = {"Q4_0", 144},  [3] = {"Q4_1", 160},
+                  [6] = {"Q5_0", 176},    [7] = {"Q5_1", 192},  [8] = {"Q8_0", 272},  [10] = {"Q2_K", 84},
+                  [11] = {"Q3_K", 110},   [12] = {"Q4_K", 144}, [13] = {"Q5_K", 176}, [14] = {"Q6_K", 210},
+                  [20] = {"IQ4_NL", 144}, [30] = {"BF16", 512}};
   static const struct {
     uint32_t type;
     const char *name;
@@ -303,9 +307,10 @@ static void test_names_the_type_it_cannot_read(void **state) {
     gb_tensor_at(&b, "blk.0.some", 1, shape, type, 0);
     b.data_size = 1024;
     gb_end(&b);
-    if (type <= 30 && readable[type]) {
+    if (type <= 30 && readable[type].name) {
       gguf *g = open_good(&b);
-      assert_string_equal(gguf_type_name(gguf_tensor_at(g, 0)->type), readable[type]);
+      assert_string_equal(gguf_type_name(gguf_tensor_at(g, 0)->type), readable[type].name);
+      assert_int_equal(gguf_tensor_at(g, 0)->bytes, readable[type].bytes);
       gguf_close(g);
       gb_free(&b);
       continue;

@@ -121,25 +121,22 @@ static inline void gb_tensor_at(gguf_builder *b, const char *name, uint32_t dims
   gb_number(b, offset, 8);
 }
 
-/* Bytes of 32 weights; of the plain types the most. */
-static inline uint64_t gb_block_bytes(uint32_t type) {
-  switch (type) {
-  case GB_TYPE_Q4_0:
-    return 18;
-  case GB_TYPE_Q4_1:
-    return 20;
-  case GB_TYPE_Q8_0:
-    return 34;
-  default:
-    return 32 * 4;
-  }
+/* Bytes of so many weights, whole blocks; of the plain types the most. */
+static inline uint64_t gb_bytes(uint32_t type, uint64_t weights) {
+  static const struct {
+    uint32_t type, weights, bytes; /* of a block */
+  } blocks[] = {{2, 32, 18},   {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},   {10, 256, 84},
+                {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18}};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+    if (blocks[i].type == type) return (weights + blocks[i].weights - 1) / blocks[i].weights * blocks[i].bytes;
+  return (weights + 31) / 32 * 32 * 4;
 }
 
 /* columns x rows (rows 0: a vector) of a readable type, after the tensors before it. */
 static inline void gb_tensor(gguf_builder *b, const char *name, uint64_t columns, uint64_t rows,
                              uint32_t type) {
   const uint64_t shape[2] = {columns, rows}, weights = columns * (rows ? rows : 1);
-  uint64_t bytes = type == GB_TYPE_F32 ? weights * 4 : (weights + 31) / 32 * gb_block_bytes(type);
+  uint64_t bytes = type == GB_TYPE_F32 ? weights * 4 : gb_bytes(type, weights);
   b->data_size = (b->data_size + b->alignment - 1) / b->alignment * b->alignment;
   gb_tensor_at(b, name, rows ? 2 : 1, shape, type, b->data_size);
   b->data_size += bytes;

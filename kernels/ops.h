@@ -8,11 +8,17 @@
  * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit
  * for bit:
  * - linear, quantised weight and activations: blocks of 32 inputs ascending;
- *   acc = fma(d * dx, (float)isum, acc), where isum is the block's exact integer sum of weight * q8: Q4_0 of
- *   (nibble - 8) * q8, which is the sum of nibble * q8 less 8 * total; Q4_1 of nibble * q8, and then
- *   acc = fma(m, sum_dx, acc)
- * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32 (Q4_0: d * (nibble - 8),
- *   Q4_1: fma(d, nibble, m))
+ *   acc = fma(D * dx, (float)isum, acc), isum an exact integer, then with minima a second step. S is the
+ *   block's sum of q * q8, Sa and Sb those of its first and last 16, Ha and Hb these halves' sums of q8:
+ *   Q4_0 Q5_0 Q8_0 IQ4_NL: D = d, isum = S; q = nibble - 8, five bits - 16, int8, the table's number
+ *   Q4_1 Q5_1: D = d, isum = S; then acc = fma(m, sum_dx, acc)
+ *   Q4_K Q5_K: D = d * scale, isum = S; then acc = fma(-(dmin * minimum), sum_dx, acc)
+ *   Q3_K Q6_K: D = d, isum = scale_a * Sa + scale_b * Sb; q = three bits - 4, six bits - 32
+ *   Q2_K: D = d, isum as Q3_K's, q = two bits; then acc = fma(-(dmin * dx), (float)msum, acc), where
+ *     msum = minimum_a * Ha + minimum_b * Hb
+ * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
+ *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
+ *   the products are exact
  * - a bias is one addition, after the sum and what it is added to
  * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
  *   ((0+4)+(2+6))+((1+5)+(3+7))
@@ -29,19 +35,42 @@
 
 #define OPS_GROUP        16 /* output rows of a weight that are packed side by side: one SIMD lane each */
 #define OPS_BLOCK        32 /* inputs that share a scale */
+#define OPS_UNIT         256 /* inputs that share scales of scales in the types named _K */
 #define OPS_TILE         16 /* committed keys that are packed side by side: position p in slot p mod OPS_TILE */
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 
-typedef enum { OPS_F32, OPS_F16, OPS_BF16, OPS_Q4_0, OPS_Q4_1, OPS_Q8_0, OPS_TYPE_COUNT } ops_type;
+typedef enum {
+  OPS_F32,
+  OPS_F16,
+  OPS_BF16,
+  OPS_Q4_0,
+  OPS_Q4_1,
+  OPS_Q8_0,
+  OPS_Q5_0,
+  OPS_Q5_1,
+  OPS_IQ4_NL,
+  OPS_Q2_K,
+  OPS_Q3_K,
+  OPS_Q4_K,
+  OPS_Q5_K,
+  OPS_Q6_K,
+  OPS_TYPE_COUNT
+} ops_type;
 
-/* A matrix as the device keeps it (`pack`). columns is a multiple of OPS_BLOCK for Q4_0, Q4_1 and
- * Q8_0. */
+/* A matrix as the device keeps it (`pack`). columns is a multiple of OPS_BLOCK for the quantised types, of
+ * OPS_UNIT for those named _K. */
 typedef struct ops_weight {
   ops_type type;
   int32_t rows, columns; /* outputs, inputs */
   const void *data;
 } ops_weight;
+
+/* Sums of a block's q8: of all, and of the first and the last OPS_BLOCK / 2. */
+typedef struct ops_total {
+  int32_t all;
+  int16_t first, last;
+} ops_total;
 
 /* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK, which whoever
  * writes an ops_act fills. */
@@ -50,8 +79,8 @@ typedef struct ops_act {
   float *f32;   /* [rows][columns] */
   int8_t *q8;   /* [rows][columns], in [-127, 127]; NULL: f32 math */
   float *scale; /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
-  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * total */
-  int32_t *total; /* [rows][columns / OPS_BLOCK]: sum of the block's q8 */
+  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * total.all */
+  ops_total *total; /* [rows][columns / OPS_BLOCK] */
 } ops_act;
 
 typedef struct ops_linear {

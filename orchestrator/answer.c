@@ -84,7 +84,7 @@ int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e) {
   int rc = text_model_check(a->model, a->prompt.ids, a->prompt.count, context, e);
   if (rc == ERR_OK && f->stop_count > 0) rc = text_model_needs_text(a->model, e);
   if (rc == ERR_OK && a->model->tokens)
-    rc = detokenizer_alloc(&a->text_of, a->model->tokens, f->stops, f->stop_count, true, e);
+    rc = detokenizer_alloc(&a->text_of, a->model->tokens, f->stops, f->stop_count, true, !f->raw, e);
   if (rc) return rc;
   a->draft_wanted = flags_wants_draft(f);
   a->seed = f->sampling.seed;

@@ -233,7 +233,7 @@ static int answer_all(batch *b) {
       .flags = &b->flags, .context = b->context, .log = &b->log, .on_news = on_news, .owner = b};
   if (pair_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&b->out, pair_loop(b->pair), b->out_fd, on_written, b);
-  int rc = text_model_load(&b->model, &e);
+  int rc = text_model_load(&b->model, b->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (pair_serve(b->pair, &b->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   pair_run(b->pair);

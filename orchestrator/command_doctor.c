@@ -109,7 +109,7 @@ static void check_model(doctor *d) {
     return;
   }
   int rc = text_model_open(&m, d->flags->model, &e);
-  if (rc == ERR_OK) rc = text_model_load(&m, &e);
+  if (rc == ERR_OK) rc = text_model_load(&m, NULL, &e);
   if (rc) {
     bad(d, "model", "%s", e.text);
   } else {
@@ -121,7 +121,7 @@ static void check_model(doctor *d) {
     if (!m.tokens)
       good("template", "none: %s", m.chat_error.text);
     else if (m.chat)
-      good("template", "built in");
+      good("template", "%s, built in", chat_template_name(m.chat));
     else
       bad(d, "template", "%s", m.chat_error.text);
   }

@@ -131,7 +131,7 @@ static int converse(run *r, const input *in) {
       .flags = &r->flags, .context = r->context, .log = &r->log, .on_news = on_news, .owner = r};
   if (pair_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&r->out, pair_loop(r->pair), STDOUT_FILENO, on_written, r);
-  int rc = text_model_load(&r->model, &e); /* while the target loads the weights */
+  int rc = text_model_load(&r->model, r->flags.template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   rc = read_prompt(r, in);
   if (rc) return rc;

@@ -120,7 +120,7 @@ static int print_text(const id_list *list, const text_model *m) {
   err e = {0};
   detokenizer *d;
   detokenizer_out out;
-  int rc = detokenizer_alloc(&d, m->tokens, NULL, 0, false, &e);
+  int rc = detokenizer_alloc(&d, m->tokens, NULL, 0, false, true, &e);
   if (rc) return command_error(STATUS_FAILED, "%s", e.text);
   for (size_t i = 0; rc == ERR_OK && i <= list->count; i++) {
     rc = i < list->count ? detokenizer_feed(d, list->ids[i], &out) : detokenizer_end(d, &out);

@@ -30,7 +30,7 @@ status command_signal_status(int signal_number) {
 int command_open_model(text_model *m, const char *path) {
   err e = {0};
   int rc = text_model_open(m, path, &e);
-  if (rc == ERR_OK) rc = text_model_load(m, &e);
+  if (rc == ERR_OK) rc = text_model_load(m, NULL, &e);
   if (rc == ERR_OK) return STATUS_OK;
   text_model_close(m);
   return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);

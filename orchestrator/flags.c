@@ -2,6 +2,7 @@
 
 #include "common/base/cpus.h"
 #include "common/base/program.h"
+#include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/status.h"
 #include "wire/message.h"
@@ -27,6 +28,7 @@ enum {
   KEY_RAW,
   KEY_NO_SPECIAL,
   KEY_SYSTEM,
+  KEY_TEMPLATE,
   KEY_THREADS,
   KEY_CONTEXT,
   KEY_MATH,
@@ -49,6 +51,7 @@ enum {
   { "verbose", 'v', 0, 0, "say more on stderr", 9 }
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
+      {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
       {"raw", KEY_RAW, 0, 0, "no chat template: the text itself is continued", 1}, OPTION_NO_SPECIAL,        \
       {0, 0, 0, 0, "The answer:", 2},                                                                        \
       {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2},                   \
@@ -68,7 +71,7 @@ enum {
        0,                                                                                                    \
        "ngram (default), none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests",       \
        4},                                                                                                   \
-      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},       \
+      {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
       {0, 0, 0, 0, "Work:", 5},                                                                              \
@@ -220,6 +223,13 @@ static const char *replay_file_end(const char *text) {
   return first && is_probability(first + 1, second) ? first : second;
 }
 
+static const char *to_template(struct argp_state *state, const char *text) {
+  char names[CHAT_TEMPLATE_NAMES_MAX];
+  chat_template_names(names);
+  if (!chat_template_known(text)) argp_error(state, "unknown template '%s': those known are %s", text, names);
+  return text;
+}
+
 static const char *to_draft(struct argp_state *state, const char *text) {
   static const char replay[] = "replay:";
   if (is_one_of(text, "none", "ngram")) return text;
@@ -264,6 +274,8 @@ static void check_whole(const flags *f, struct argp_state *state) {
   if (f->argument_count < shape->arguments_min) argp_error(state, "%s", shape->missing);
   if (f->raw && f->system)
     argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
+  if (f->raw && f->template)
+    argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
   if (sampler_check(&f->sampling, &e)) argp_error(state, "%s", e.text);
 }
 
@@ -293,6 +305,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     break;
   case KEY_SYSTEM:
     f->system = text;
+    break;
+  case KEY_TEMPLATE:
+    f->template = to_template(state, text);
     break;
   case KEY_MATH:
     f->math = to_word(state, "--math", text, "int8", "f32");

@@ -21,6 +21,7 @@ typedef struct flags {
   const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
   const char *math;         /* "int8" or "f32" */
   const char *system;       /* NULL: the template's own default */
+  const char *template;     /* name of the chat template; NULL: the file's own */
   const char *repack_cache; /* folder, or NULL */
   const char *pin;          /* as tandem-target takes it */
   const char *stops[DETOKENIZER_STOP_MAX];

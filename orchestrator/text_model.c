@@ -19,32 +19,32 @@ static void add_stop(text_model *m, int64_t id) {
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* What the file names, and the end of a turn. */
+/* What the file says, what the vocabulary says, and the template's end of a turn. */
 static void find_stops(text_model *m) {
-  static const char turn_end[] = "<|im_end|>";
   int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
+  if (m->chat) add_stop(m, chat_template_turn_end(m->chat));
   for (int32_t i = 0; i < count; i++) add_stop(m, ids[i]);
-  if (m->chat) add_stop(m, tokenizer_find(m->tokens, turn_end, sizeof turn_end - 1));
+  if (!m->tokens) return;
+  const int32_t *stops = tokenizer_stops(m->tokens, &count);
+  for (int32_t i = 0; i < count; i++) add_stop(m, stops[i]);
 }
 
+/* Leaves tokens NULL where the model has none. */
 static int open_vocabulary(text_model *m, err *e) {
   const gguf *g = model_file_gguf(m->file);
-  if (!g && model_file_tokenizer(m->file)) /* not read yet: the same error as the target's */
-    return model_file_vocabulary(m->file, &(hash16){{0}}, e);
-  if (!g) {
-    text_model_needs_text(m, &m->chat_error);
-    return ERR_OK;
-  }
-  int rc = tokenizer_open(&m->tokens, g, e);
-  if (rc) return rc;
-  if (chat_template_open(&m->chat, g, m->tokens, &m->chat_error)) m->chat = NULL;
-  return ERR_OK;
+  const char *path = model_file_tokenizer(m->file);
+  if (g) return tokenizer_open(&m->tokens, g, e);
+  return path ? tokenizer_open_json(&m->tokens, path, m->config.vocab, e) : ERR_OK;
 }
 
-int text_model_load(text_model *m, err *e) {
+int text_model_load(text_model *m, const char *template, err *e) {
   int rc = open_vocabulary(m, e);
-  if (rc == ERR_OK) find_stops(m);
-  return rc;
+  if (rc) return rc;
+  rc = text_model_needs_text(m, &m->chat_error);
+  if (!rc) rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
+  if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
+  find_stops(m);
+  return ERR_OK;
 }
 
 hash16 text_model_vocabulary(const text_model *m) {
@@ -80,13 +80,13 @@ static int add_beginning(const text_model *m, const char *text, size_t size, boo
   size_t bos_size;
   const char *spelling = tokenizer_piece(m->tokens, bos, &bos_size);
   if (special && size >= bos_size && memcmp(text, spelling, bos_size) == 0) return ERR_OK;
-  return tokenizer_encode(m->tokens, spelling, bos_size, true, out, e);
+  return tokenizer_ids_add(out, bos) ? err_set(e, ERR_NOMEM, "out of memory for the prompt") : ERR_OK;
 }
 
 static int raw_prompt(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
                       err *e) {
   int rc = add_beginning(m, text, size, special, out, e);
-  return rc ? rc : tokenizer_encode(m->tokens, text, size, special, out, e);
+  return rc ? rc : tokenizer_encode(m->tokens, text, size, special ? TOKENIZER_SPECIAL : 0, out, e);
 }
 
 int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,

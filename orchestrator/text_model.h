@@ -19,8 +19,10 @@ typedef struct text_model {
 
 /* Opens and checks the file; cheap. The errors of model_file_open. */
 int text_model_open(text_model *m, const char *path, err *e);
-/* Reads the vocabulary. The errors of tokenizer_open; a missing template is none, nor is a missing vocabulary. */
-int text_model_load(text_model *m, err *e);
+/* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
+ * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
+ * none, nor is a missing vocabulary. */
+int text_model_load(text_model *m, const char *template, err *e);
 void text_model_close(text_model *m); /* whatever has been opened */
 
 /* The context for a request of `wanted` (0: default). ERR_ARG when the model has less. */

@@ -121,25 +121,22 @@ static inline void gb_tensor_at(gguf_builder *b, const char *name, uint32_t dims
   gb_number(b, offset, 8);
 }
 
-/* Bytes of 32 weights; of the plain types the most. */
-static inline uint64_t gb_block_bytes(uint32_t type) {
-  switch (type) {
-  case GB_TYPE_Q4_0:
-    return 18;
-  case GB_TYPE_Q4_1:
-    return 20;
-  case GB_TYPE_Q8_0:
-    return 34;
-  default:
-    return 32 * 4;
-  }
+/* Bytes of so many weights, whole blocks; of the plain types the most. */
+static inline uint64_t gb_bytes(uint32_t type, uint64_t weights) {
+  static const struct {
+    uint32_t type, weights, bytes; /* of a block */
+  } blocks[] = {{2, 32, 18},   {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},   {10, 256, 84},
+                {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18}};
+  for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
+    if (blocks[i].type == type) return (weights + blocks[i].weights - 1) / blocks[i].weights * blocks[i].bytes;
+  return (weights + 31) / 32 * 32 * 4;
 }
 
 /* columns x rows (rows 0: a vector) of a readable type, after the tensors before it. */
 static inline void gb_tensor(gguf_builder *b, const char *name, uint64_t columns, uint64_t rows,
                              uint32_t type) {
   const uint64_t shape[2] = {columns, rows}, weights = columns * (rows ? rows : 1);
-  uint64_t bytes = type == GB_TYPE_F32 ? weights * 4 : (weights + 31) / 32 * gb_block_bytes(type);
+  uint64_t bytes = type == GB_TYPE_F32 ? weights * 4 : gb_bytes(type, weights);
   b->data_size = (b->data_size + b->alignment - 1) / b->alignment * b->alignment;
   gb_tensor_at(b, name, rows ? 2 : 1, shape, type, b->data_size);
   b->data_size += bytes;
@@ -220,4 +217,39 @@ static inline void gb_vocabulary(gguf_builder *b, int dropped_below) {
   gb_key_u32(b, "tokenizer.ggml.eos_token_id", 2);
   gb_key_u32(b, "tokenizer.ggml.bos_token_id", 1);
   gb_key_bool(b, "tokenizer.ggml.add_bos_token", 0);
+}
+
+/* ---- a small vocabulary of SentencePiece's: <unk>, <s>, </s>, the bytes, pieces with scores ---- */
+
+enum { GC_SPECIAL_COUNT = 3, GC_PIECE = GC_SPECIAL_COUNT + 256 /* the first piece */ };
+#define GC_BLANK "\xe2\x96\x81"
+static const char *const GC_PIECES[] = {GC_BLANK,
+                                        "a",
+                                        "b",
+                                        "ab",
+                                        "aa",
+                                        GC_BLANK "a",
+                                        "aab",
+                                        "\xc3\xa9"
+                                        "b",
+                                        "xy",
+                                        GC_BLANK GC_BLANK};
+enum { GC_PIECE_COUNT = 10 }; /* "xy" and "\xc3\xa9b" of characters that are no pieces */
+
+/* Keys of the tokenizer. `scores`: how many are written; `score`: that of the first token. */
+static inline void gb_vocabulary_pieces(gguf_builder *b, uint64_t scores, float score) {
+  const uint64_t count = GC_PIECE + GC_PIECE_COUNT;
+  char text[8];
+  gb_key_text(b, "tokenizer.ggml.model", "llama");
+  gb_array(b, "tokenizer.ggml.tokens", GB_STRING, count);
+  gb_string(b, "<unk>", 5), gb_string(b, "<s>", 3), gb_string(b, "</s>", 4);
+  for (int i = 0; i < 256; i++) gb_string(b, text, (size_t)snprintf(text, sizeof text, "<0x%02X>", i));
+  for (int i = 0; i < GC_PIECE_COUNT; i++) gb_string(b, GC_PIECES[i], strlen(GC_PIECES[i]));
+  gb_array(b, "tokenizer.ggml.token_type", GB_I32, count);
+  for (uint64_t i = 0; i < count; i++)
+    gb_number(b, i == 0 ? 2 : i < GC_SPECIAL_COUNT ? 3 : i < GC_PIECE ? 6 : 1, 4);
+  gb_array(b, "tokenizer.ggml.scores", GB_F32, scores);
+  for (uint64_t i = 0; i < scores; i++) gb_f32(b, i == 0 ? score : i == GC_PIECE + 4 ? -3.0f : -(float)i);
+  gb_key_u32(b, "tokenizer.ggml.bos_token_id", 1);
+  gb_key_u32(b, "tokenizer.ggml.eos_token_id", 2);
 }

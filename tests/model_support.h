@@ -153,7 +153,7 @@ static inline uint16_t support_random_half(uint32_t *state) {
 static inline void support_fill_tensor(const gguf_tensor *t, uint32_t *state) {
   uint8_t *p = (uint8_t *)(uintptr_t)t->data; /* the builder's own bytes */
   size_t plain = t->type == GGUF_F32 ? 4 : t->type == GGUF_F16 || t->type == GGUF_BF16 ? 2 : 0;
-  size_t block = plain ? plain : gb_block_bytes(t->type);
+  size_t block = plain ? plain : gb_bytes(t->type, 1);
   for (size_t at = 0; at < t->bytes; at += block) {
     uint16_t half = support_random_half(state), small = (uint16_t)(half - (3 << 10));
     for (size_t i = 0; i < block; i++) p[at + i] = (uint8_t)support_random(state);

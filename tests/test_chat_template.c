@@ -14,6 +14,8 @@
 #define HEAD                                                                                                 \
   "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "                  \
   "'<|im_start|>system"
+#define UNSET                                                                                                \
+  "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
 #define BARE "{% for message in messages %}"
 #define TAIL                                                                                                 \
   "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"       \
@@ -29,7 +31,7 @@ static chat open_model(void) {
   chat m;
   err e;
   if (gguf_open(&g, MODEL, &e)) fail_msg("%s (run scripts/get_model.sh)", e.text);
-  if (tokenizer_open(&m.t, g, &e) || chat_template_open(&m.c, g, m.t, &e)) fail_msg("%s", e.text);
+  if (tokenizer_open(&m.t, g, &e) || chat_template_open(&m.c, m.t, NULL, &e)) fail_msg("%s", e.text);
   gguf_close(g);
   return m;
 }
@@ -47,7 +49,7 @@ static int open_small(chat *m, const char *text, err *e) {
   if (text) gb_key_text(&b, "tokenizer.chat_template", text);
   gb_end(&b);
   if (gguf_open_memory(&g, b.bytes, b.size, e) || tokenizer_open(&m->t, g, e)) fail_msg("%s", e->text);
-  int rc = chat_template_open(&m->c, g, m->t, e);
+  int rc = chat_template_open(&m->c, m->t, NULL, e);
   gguf_close(g);
   gb_free(&b);
   return rc;
@@ -160,6 +162,7 @@ static void test_default_system_message_is_the_files(void **state) {
        "<|im_start|>system\nhello<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {HEAD "\n<|im_end|>\n' }}{% endif %}" TAIL,
        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
+      {UNSET BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       /* newlines written as escapes */
       {HEAD "\\nhe\\nllo<|im_end|>\\n' }}{% endif %}" TAIL,
@@ -184,8 +187,10 @@ static void test_refuses_other_templates(void **state) {
       HEAD "\nit's<|im_end|>\n' }}{% endif %}" TAIL,  /* the quote ends the text */
       HEAD "\na\\tb<|im_end|>\n' }}{% endif %}" TAIL, /* an escape that is not understood */
       HEAD "\na\\\\nb<|im_end|>\n' }}{% endif %}" TAIL,
+      HEAD "\n{{ today }}<|im_end|>\n' }}{% endif %}" TAIL,
       HEAD "\nhello<|im_end|>\n' }}{% endif %}" TAIL " ",
       BARE TAIL TAIL,
+      "{{ bos_token }}" BARE TAIL,
       BARE,
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -195,6 +200,163 @@ static void test_refuses_other_templates(void **state) {
     assert_null(m.c);
     close_chat(&m);
   }
+}
+
+/* ---- published templates: tests/golden/chat_templates.jsonl ---- */
+
+static const char *const MARKERS[] = {
+    "<bos>",        "<eos>",  "<|im_start|>", "<|im_end|>",      "<|start_header_id|>", "<|end_header_id|>",
+    "<|eot_id|>",   "[INST]", "[/INST]",      "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",    "<start_of_turn>",
+    "<end_of_turn>"};
+enum { MARKER_COUNT = sizeof MARKERS / sizeof *MARKERS };
+
+/* Every byte, every marker, and the template (NULL: none). */
+static tokenizer *open_markers(const char *template) {
+  json_t *vocab = json_object(), *added = json_array();
+  for (int byte = 0; byte < 256; byte++) {
+    char text[3] = "";
+    gb_spell_byte(byte, text);
+    text[gb_spell_byte(byte, text)] = '\0';
+    json_object_set_new(vocab, text, json_integer(byte));
+  }
+  for (int i = 0; i < MARKER_COUNT; i++)
+    json_array_append_new(added, json_pack("{s:i, s:s, s:b, s:b}", "id", 256 + i, "content", MARKERS[i],
+                                           "special", 1, "normalized", 0));
+  json_t *root =
+      json_pack("{s:{s:s, s:o, s:[]}, s:o, s:{s:s, s:b}}", "model", "type", "BPE", "vocab", vocab, "merges",
+                "added_tokens", added, "pre_tokenizer", "type", "ByteLevel", "add_prefix_space", 0);
+  json_t *config =
+      json_pack("{s:s, s:s, s:s?}", "bos_token", "<bos>", "eos_token", "<eos>", "chat_template", template);
+  char *root_text = json_dumps(root, 0), *config_text = json_dumps(config, 0);
+  tokenizer_texts x = {.tokenizer = root_text,
+                       .tokenizer_size = strlen(root_text),
+                       .config = config_text,
+                       .config_size = strlen(config_text)};
+  tokenizer *t;
+  err e;
+  if (tokenizer_open_texts(&t, &x, 0, &e)) fail_msg("%s", e.text);
+  free(root_text), free(config_text);
+  json_decref(root), json_decref(config);
+  return t;
+}
+
+static int read_messages(const json_t *list, chat_message *out) {
+  size_t count = json_array_size(list);
+  for (size_t i = 0; i < count; i++) {
+    const json_t *pair = json_array_get(list, i), *content = json_array_get(pair, 1);
+    out[i] = (chat_message){json_string_value(json_array_get(pair, 0)), json_string_value(content),
+                            json_string_length(content)};
+  }
+  return (int)count;
+}
+
+static void check_conversation(const chat *m, const json_t *row) {
+  chat_message messages[16];
+  int count = read_messages(json_object_get(row, "messages"), messages);
+  const json_t *text = json_object_get(row, "text");
+  tokenizer_ids got = {0};
+  gguf_builder back = {0};
+  err e = {0};
+  int rc = chat_template_render(m->c, messages, count, &got, &e);
+  if (rc != (json_is_null(text) ? ERR_ARG : ERR_OK))
+    fail_msg("%s: %d %s", chat_template_name(m->c), rc, e.text);
+  for (size_t i = 0; i < got.count; i++) {
+    size_t size;
+    const char *piece = tokenizer_piece(m->t, got.ids[i], &size);
+    gb_put(&back, piece, size);
+  }
+  gb_put(&back, "", 1);
+  if (!rc) assert_string_equal((char *)back.bytes, json_string_value(text));
+  if (!rc) assert_renders(m, messages, count, json_string_value(text));
+  gb_free(&back);
+  tokenizer_ids_fini(&got);
+}
+
+static void check_published(const json_t *row, void *context) {
+  const char *name = json_string_value(json_object_get(row, "name"));
+  const char *template = json_string_value(json_object_get(row, "template"));
+  const json_t *cases = json_object_get(row, "cases"), *one;
+  size_t i;
+  chat m = {open_markers(template), NULL};
+  err e;
+  if (chat_template_open(&m.c, m.t, template ? NULL : name, &e)) fail_msg("%s: %s", name, e.text);
+  assert_string_equal(chat_template_name(m.c), name);
+  json_array_foreach(cases, i, one) check_conversation(&m, one);
+  *(size_t *)context += i;
+  if (strcmp(name, "chatml") !=
+      0) { /* by its name it is the same; ChatML's own system message is the file's */
+    chat_template_close(m.c);
+    if (chat_template_open(&m.c, m.t, name, &e)) fail_msg("%s: %s", name, e.text);
+    json_array_foreach(cases, i, one) check_conversation(&m, one);
+  }
+  close_chat(&m);
+}
+
+static void test_published_templates(void **state) {
+  (void)state;
+  size_t conversations = 0;
+  assert_int_equal(json_lines_each("tests/golden/chat_templates.jsonl", check_published, &conversations), 19);
+  assert_int_equal(conversations, 190);
+}
+
+/* A vocabulary of SentencePiece's: what stands after a token begins no text. */
+static void test_pieces_inside(void **state) {
+  (void)state;
+  static const char config[] = "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"}";
+  const chat_message messages[] = {message("system", "s"), message("user", "a b"), message("assistant", "c"),
+                                   message("user", "d")};
+  for (int i = 0; i < 2; i++) {
+    tokenizer_texts x = {.config = config, .config_size = sizeof config - 1};
+    gguf_builder json = {0};
+    FILE *f = fopen(
+        i ? "tests/golden/tokenizers/spm-prepend.json" : "tests/golden/tokenizers/spm-metaspace.json", "r");
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF;) gb_put(&json, &(char){(char)c}, 1);
+    fclose(f);
+    x.tokenizer = (char *)json.bytes, x.tokenizer_size = json.size;
+    chat m;
+    err e;
+    if (tokenizer_open_texts(&m.t, &x, 0, &e)) fail_msg("%s", e.text);
+    if (chat_template_open(&m.c, m.t, "llama2", &e)) fail_msg("%s", e.text);
+    assert_renders(&m, messages, 4,
+                   "<s>[INST] <<SYS>>\ns\n<</SYS>>\n\na b [/INST] c </s><s>[INST] d [/INST]");
+    close_chat(&m);
+    gb_free(&json);
+  }
+}
+
+static void test_names(void **state) {
+  (void)state;
+  chat m = {open_markers(NULL), NULL};
+  err e;
+  char names[CHAT_TEMPLATE_NAMES_MAX];
+  chat_template_names(names);
+  assert_int_equal(chat_template_open(&m.c, m.t, "vicuna", &e), ERR_ARG);
+  assert_non_null(strstr(e.text, "unknown template 'vicuna': those known are chatml, "));
+  assert_non_null(strstr(e.text, names));
+  for (char *name = strtok(names, ", "); name; name = strtok(NULL, ", ")) {
+    assert_true(chat_template_known(name));
+    if (chat_template_open(&m.c, m.t, name, &e)) fail_msg("%s", e.text);
+    int32_t end = chat_template_turn_end(m.c);
+    assert_true(end < 0 || tokenizer_is_special(m.t, end));
+    chat_template_close(m.c);
+  }
+  assert_false(chat_template_known("vicuna"));
+  assert_int_equal(chat_template_open(&m.c, m.t, NULL, &e), ERR_UNSUPPORTED);
+  assert_non_null(strstr(e.text, "no chat template"));
+  tokenizer_close(m.t);
+}
+
+static void test_lacking_markers(void **state) {
+  (void)state;
+  chat m;
+  err e;
+  assert_int_equal(open_small(&m, BARE TAIL, &e), ERR_OK);
+  chat_template_close(m.c);
+  assert_int_equal(chat_template_open(&m.c, m.t, "llama3", &e), ERR_UNSUPPORTED);
+  assert_non_null(strstr(e.text, "lacks <|start_header_id|>"));
+  assert_int_equal(chat_template_open(&m.c, m.t, "zephyr", &e), ERR_OK); /* its markers may be text */
+  close_chat(&m);
 }
 
 /* ---- errors ---- */
@@ -227,6 +389,10 @@ int main(void) {
       cmocka_unit_test(test_text_gives_no_special_token),
       cmocka_unit_test(test_default_system_message_is_the_files),
       cmocka_unit_test(test_refuses_other_templates),
+      cmocka_unit_test(test_published_templates),
+      cmocka_unit_test(test_pieces_inside),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_lacking_markers),
       cmocka_unit_test(test_errors_change_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ static tokenizer *open_model(void) {
 static detokenizer *open_with(const tokenizer *t, const char *const *stops, int32_t count, bool skip) {
   detokenizer *d;
   err e;
-  if (detokenizer_alloc(&d, t, stops, count, skip, &e)) fail_msg("%s", e.text);
+  if (detokenizer_alloc(&d, t, stops, count, skip, true, &e)) fail_msg("%s", e.text);
   return d;
 }
 
@@ -119,7 +119,7 @@ static void test_special_tokens(void **state) {
     assert_int_equal(detokenizer_feed(d, 2, &out), ERR_OK);
     assert_int_equal(out.size, skip ? 0 : 10);
     assert_int_equal(detokenizer_feed(d, GB_USER_TOKEN, &out), ERR_OK);
-    assert_int_equal(out.size, skip ? 0 : 6);
+    assert_int_equal(out.size, 6); /* added, but text */
     assert_int_equal(detokenizer_feed(d, HELLO, &out), ERR_OK);
     assert_memory_equal(out.text, "hello", out.size);
     assert_int_equal(out.keep_tokens, 3);
@@ -262,12 +262,12 @@ static void test_refuses_bad_stops(void **state) {
   memset(long_text, 'x', sizeof long_text);
   long_text[sizeof long_text - 1] = 0;
   for (int i = 0; i < 4; i++) {
-    assert_int_equal(detokenizer_alloc(&d, t, &bad[i], 1, true, &e), ERR_ARG);
+    assert_int_equal(detokenizer_alloc(&d, t, &bad[i], 1, true, true, &e), ERR_ARG);
     assert_null(d);
   }
   long_text[DETOKENIZER_STOP_BYTES_MAX] = 0;
   for (int i = 0; i <= DETOKENIZER_STOP_MAX; i++) many[i] = long_text;
-  assert_int_equal(detokenizer_alloc(&d, t, many, DETOKENIZER_STOP_MAX + 1, true, &e), ERR_ARG);
+  assert_int_equal(detokenizer_alloc(&d, t, many, DETOKENIZER_STOP_MAX + 1, true, true, &e), ERR_ARG);
   detokenizer_free(open_with(t, many, DETOKENIZER_STOP_MAX, true));
   detokenizer_free(NULL);
   tokenizer_close(t);

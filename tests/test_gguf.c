@@ -268,7 +268,8 @@ static void test_refuses_every_wrong_field(void **state) {
       {AT_ROWS, 8, 0, ERR_FORMAT, "impossible shape"},
       {AT_ROWS, 8, 9, ERR_FORMAT, "cut short"},
       {AT_ROWS, 8, (uint64_t)1 << 63, ERR_FORMAT, "impossible shape"},
-      {AT_TYPE, 4, 12, ERR_UNSUPPORTED, "Q4_K"},
+      {AT_TYPE, 4, 16, ERR_UNSUPPORTED, "IQ2_XXS"},
+      {AT_TYPE, 4, 12, ERR_FORMAT, "no whole number of blocks"},
       {AT_TYPE, 4, 999, ERR_UNSUPPORTED, "number 999"},
       {AT_OFFSET, 8, 8, ERR_FORMAT, "not aligned"},
       {AT_OFFSET, 8, 32, ERR_FORMAT, "cut short"},
@@ -288,22 +289,28 @@ static void test_refuses_every_wrong_field(void **state) {
 
 static void test_names_the_type_it_cannot_read(void **state) {
   (void)state;
-  static const char *const readable[] = {
-      [0] = "F32", [1] = "F16", [2] = "Q4_0", [3] = "Q4_1", [8] = "Q8_0", [30] = "BF16"};
+  static const struct {
+    const char *name;
+    size_t bytes; /* of 256 weights */
+  } readable[] = {[0] = {"F32", 1024},    [1] = {"F16", 512},   [2] = {"Q4_0", 144},  [3] = {"Q4_1", 160},
+                  [6] = {"Q5_0", 176},    [7] = {"Q5_1", 192},  [8] = {"Q8_0", 272},  [10] = {"Q2_K", 84},
+                  [11] = {"Q3_K", 110},   [12] = {"Q4_K", 144}, [13] = {"Q5_K", 176}, [14] = {"Q6_K", 210},
+                  [20] = {"IQ4_NL", 144}, [30] = {"BF16", 512}};
   static const struct {
     uint32_t type;
     const char *name;
-  } some[] = {{7, "Q5_1"},    {6, "Q5_0"}, {10, "Q2_K"},  {14, "Q6_K"},
-              {20, "IQ4_NL"}, {28, "F64"}, {35, "TQ2_0"}, {39, "MXFP4"}};
+  } some[] = {{9, "Q8_1"},    {15, "Q8_K"}, {16, "IQ2_XXS"}, {19, "IQ1_S"},
+              {23, "IQ4_XS"}, {28, "F64"},  {35, "TQ2_0"},   {39, "MXFP4"}};
   static const uint64_t shape[] = {256};
   for (uint32_t type = 0; type < 64; type++) {
     gguf_builder b = gb_begin(3);
     gb_tensor_at(&b, "blk.0.some", 1, shape, type, 0);
     b.data_size = 1024;
     gb_end(&b);
-    if (type <= 30 && readable[type]) {
+    if (type <= 30 && readable[type].name) {
       gguf *g = open_good(&b);
-      assert_string_equal(gguf_type_name(gguf_tensor_at(g, 0)->type), readable[type]);
+      assert_string_equal(gguf_type_name(gguf_tensor_at(g, 0)->type), readable[type].name);
+      assert_int_equal(gguf_tensor_at(g, 0)->bytes, readable[type].bytes);
       gguf_close(g);
       gb_free(&b);
       continue;

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/ops.h"
+#include "tests/quant_blocks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,48 +99,6 @@ static uint16_t random_half(void) {
   return (uint16_t)((random_bits() & 0x83ff) | (random_bits() % 13) << 10);
 }
 
-/* One block of 32 weights and their values; returns its bytes. */
-typedef size_t fill_block(uint8_t *block, double *values);
-
-static size_t fill_q4_0(uint8_t *block, double *values) {
-  uint16_t d = random_half();
-  memcpy(block, &d, 2);
-  for (int i = 0; i < 16; i++) {
-    int low = (int)(random_bits() % 16), high = (int)(random_bits() % 16);
-    block[2 + i] = (uint8_t)(low | high << 4);
-    values[i] = half_value(d) * (low - 8);
-    values[16 + i] = half_value(d) * (high - 8);
-  }
-  return 18;
-}
-
-static size_t fill_q4_1(uint8_t *block, double *values) {
-  uint16_t d = random_half(), min = random_half();
-  memcpy(block, &d, 2);
-  memcpy(block + 2, &min, 2);
-  for (int i = 0; i < 16; i++) {
-    int low = (int)(random_bits() % 16), high = (int)(random_bits() % 16);
-    block[4 + i] = (uint8_t)(low | high << 4);
-    values[i] = half_value(d) * low + half_value(min);
-    values[16 + i] = half_value(d) * high + half_value(min);
-  }
-  return 20;
-}
-
-static size_t fill_q8_0(uint8_t *block, double *values) {
-  uint16_t d = random_half();
-  memcpy(block, &d, 2);
-  for (int i = 0; i < 32; i++) {
-    int q = (int)(random_bits() % 256) - 128; /* -128 too: the file may hold it */
-    block[2 + i] = (uint8_t)q;
-    values[i] = half_value(d) * q;
-  }
-  return 34;
-}
-
-static fill_block *const fill_by_type[OPS_TYPE_COUNT] = {
-    [OPS_Q4_0] = fill_q4_0, [OPS_Q4_1] = fill_q4_1, [OPS_Q8_0] = fill_q8_0};
-
 static size_t fill_plain(ops_type type, uint8_t *at, double *value) {
   uint32_t bits;
   float f = random_float();
@@ -161,11 +120,11 @@ static matrix make_matrix(ops_type type, int32_t rows, int32_t columns) {
   size_t n = (size_t)rows * (size_t)columns;
   matrix m = {type, rows, columns, malloc(n * 4), malloc(n * sizeof(double))};
   uint8_t *at = m.file;
-  for (size_t i = 0; i < n;) {
-    if (fill_by_type[type])
-      at += fill_by_type[type](at, m.values + i), i += 32;
-    else
-      at += fill_plain(type, at, m.values + i), i++;
+  const quant_type *t = quant_type_of(type);
+  for (size_t i = 0; i < n && !t; i++) at += fill_plain(type, at, m.values + i);
+  for (size_t i = 0; i < n && t; i += (size_t)t->inputs, at += t->bytes) {
+    quant_fill(t, at, random_bits, 0);
+    for (int k = 0; k < t->inputs; k++) m.values[i + (size_t)k] = quant_value(t, at, k);
   }
   return m;
 }
@@ -195,7 +154,7 @@ static ops_act make_act(int32_t rows, int32_t columns, bool int8) {
     a.q8 = calloc(n, 1);
     a.scale = calloc(n / OPS_BLOCK, 4);
     a.sum = calloc(n / OPS_BLOCK, 4);
-    a.total = calloc(n / OPS_BLOCK, 4);
+    a.total = calloc(n / OPS_BLOCK, sizeof *a.total);
   }
   return a;
 }
@@ -214,8 +173,8 @@ static double linear_bound(const matrix *m, int32_t out, const ops_act *x, int32
   for (int32_t k = 0; k < m->columns; k++) {
     size_t at = (size_t)row * (size_t)m->columns + (size_t)k;
     double w = fabs(m->values[(size_t)out * (size_t)m->columns + (size_t)k]);
-    /* d * q and m of Q4_1 may cancel: bound their sizes, which are at most 3 of the largest scale */
-    bound += (w + 3) * (fabs((double)x->f32[at]) + 1) * F32_EPS * ROUNDINGS;
+    /* where there are minima, two parts may cancel: bound their sizes, which are below 4 */
+    bound += (w + 4) * (fabs((double)x->f32[at]) + 1) * F32_EPS * ROUNDINGS;
     if (int8) bound += w * 0.5 * (double)x->scale[at / OPS_BLOCK];
   }
   return bound;
@@ -262,7 +221,7 @@ static void check_linear(const linear_case *c) {
     free_weight(&w);
     free_weight(&w2);
   }
-  bool quantised = c->int8 && fill_by_type[c->type];
+  bool quantised = c->int8 && quant_type_of(c->type);
   check_linear_values(&m, &x, c->count, y[0], c->add ? before : NULL, c->bias ? bias : NULL, quantised);
   check_linear_values(&second, &x, c->count, y2[0], NULL, NULL, quantised);
   for (int32_t i = 1; i < device_count; i++) {
@@ -277,44 +236,66 @@ static void check_linear(const linear_case *c) {
   free_matrix(&second);
 }
 
+static bool is_wide(ops_type type) {
+  const quant_type *t = quant_type_of(type);
+  return t && t->inputs == OPS_UNIT;
+}
+
 static void linear_agrees(void **state) {
   (void)state;
   const int32_t rows[] = {1, 16, 37, 64}, columns[] = {32, 96, 576}, counts[] = {1, 2, 3, 4, 7, 16, ROWS_MAX};
+  const int32_t units[] = {256, 768}; /* columns of the types with units of 256 */
   int cases = 0;
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    bool wide = is_wide((ops_type)type);
     for (int int8 = 0; int8 < 2; int8++) {
       for (size_t r = 0; r < 4; r++) {
-        for (size_t k = 0; k < 3; k++) {
+        for (size_t k = 0; k < (wide ? 2 : 3); k++) {
           for (size_t n = 0; n < 7; n++, cases++) {
-            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], columns[k], counts[n], cases % 3 == 1});
+            int32_t width = wide ? units[k] : columns[k];
+            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], width, counts[n], cases % 3 == 1});
           }
         }
       }
     }
   }
   for (int type = 0; type < OPS_TYPE_COUNT; type++) { /* tiles of every size */
+    int32_t width = is_wide((ops_type)type) ? 512 : 96;
     for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
-      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, 96, count, cases % 5 == 0});
+      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, width, count, cases % 5 == 0});
   }
   check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3, true}); /* columns that fill no block */
   check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4, false});
   check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8, true});
 }
 
-/* A block whose weights are all the same byte. */
+/* Blocks whose weights are all the same byte, and their scales of scales another. */
 typedef struct extreme {
   ops_type type;
-  size_t bytes, header; /* of the file's block */
   uint8_t fill;
+  int sub_at, sub_bytes; /* of sub-scales in the file's block */
+  uint8_t sub;
 } extreme;
 
+static void fill_extreme(const extreme *c, const quant_type *t, uint8_t *block) {
+  uint8_t scales[4] = {0};
+  memcpy(scales, block + t->d_at, 2);
+  if (t->m_at >= 0) memcpy(scales + 2, block + t->m_at, 2);
+  memset(block, c->fill, (size_t)t->bytes);
+  memset(block + c->sub_at, c->sub, (size_t)c->sub_bytes);
+  memcpy(block + t->d_at, scales, 2);
+  if (t->m_at >= 0) memcpy(block + t->m_at, scales + 2, 2);
+}
+
 static void check_extreme(const extreme *c, int32_t signs) {
-  enum { ROWS = 16, COLUMNS = 64 };
+  enum { ROWS = 16, COLUMNS = 256 };
+  const quant_type *t = quant_type_of(c->type);
   matrix m = make_matrix(c->type, 16, COLUMNS);
   ops_act x = make_act(ROWS, COLUMNS, true);
   float y[DEVICES_MAX][ROWS * 16];
-  for (size_t b = 0; b < 16 * COLUMNS / OPS_BLOCK; b++)
-    memset(m.file + b * c->bytes + c->header, c->fill, c->bytes - c->header);
+  for (int b = 0; b < 16 * COLUMNS / t->inputs; b++) fill_extreme(c, t, m.file + b * t->bytes);
+  for (int i = 0; i < 16 * COLUMNS; i++)
+    m.values[i] = quant_value(t, m.file + i / t->inputs * t->bytes, i % t->inputs);
   for (int32_t k = 0; k < ROWS * COLUMNS; k++) x.f32[k] = signs == 2 || (signs == 1 && k % 2) ? -1.0f : 1.0f;
   for (int32_t i = 0; i < device_count; i++) {
     ops_weight w = pack_matrix(devices[i], &m);
@@ -323,6 +304,7 @@ static void check_extreme(const extreme *c, int32_t signs) {
     free_weight(&w);
     assert_same(i, y[i], y[0], sizeof y[0], "linear at its extremes");
   }
+  check_linear_values(&m, &x, ROWS, y[0], NULL, NULL, true);
   free_act(&x);
   free_matrix(&m);
 }
@@ -330,9 +312,17 @@ static void check_extreme(const extreme *c, int32_t signs) {
 /* The largest sums that the formats allow: no 16-bit step of a fast path may saturate. */
 static void linear_takes_extremes(void **state) {
   (void)state;
-  const extreme cases[] = {{OPS_Q4_0, 18, 2, 0xff}, {OPS_Q4_0, 18, 2, 0x00}, {OPS_Q4_0, 18, 2, 0xf0},
-                           {OPS_Q4_1, 20, 4, 0xff}, {OPS_Q4_1, 20, 4, 0xf0}, {OPS_Q8_0, 34, 2, 0x7f},
-                           {OPS_Q8_0, 34, 2, 0x80}};
+  const extreme cases[] = {
+      {OPS_Q4_0, 0xff, 0, 0, 0},      {OPS_Q4_0, 0x00, 0, 0, 0},      {OPS_Q4_0, 0xf0, 0, 0, 0},
+      {OPS_Q4_1, 0xff, 0, 0, 0},      {OPS_Q4_1, 0xf0, 0, 0, 0},      {OPS_Q8_0, 0x7f, 0, 0, 0},
+      {OPS_Q8_0, 0x80, 0, 0, 0},      {OPS_Q5_0, 0xff, 0, 0, 0},      {OPS_Q5_0, 0x00, 0, 0, 0},
+      {OPS_Q5_1, 0xff, 0, 0, 0},      {OPS_IQ4_NL, 0xff, 0, 0, 0},    {OPS_IQ4_NL, 0x00, 0, 0, 0},
+      {OPS_Q2_K, 0xff, 0, 16, 0xff},  {OPS_Q2_K, 0xff, 0, 16, 0x0f},  {OPS_Q2_K, 0xff, 0, 16, 0xf0},
+      {OPS_Q3_K, 0xff, 96, 12, 0xff}, {OPS_Q3_K, 0xff, 96, 12, 0x00}, {OPS_Q3_K, 0x00, 96, 12, 0x00},
+      {OPS_Q4_K, 0xff, 4, 12, 0xff},  {OPS_Q4_K, 0xff, 4, 12, 0x0f},  {OPS_Q5_K, 0xff, 4, 12, 0xff},
+      {OPS_Q6_K, 0xff, 192, 16, 127}, {OPS_Q6_K, 0xff, 192, 16, 128}, {OPS_Q6_K, 0x00, 192, 16, 128},
+      {OPS_Q6_K, 0x00, 192, 16, 127},
+  };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     for (int32_t signs = 0; signs < 3; signs++) check_extreme(&cases[i], signs); /* all +, mixed, all - */
   }
@@ -342,15 +332,15 @@ static void linear_takes_extremes(void **state) {
  * descending order, by running the reference over a group and activations turned round. */
 static void another_summation_order_is_seen(void **state) {
   (void)state;
-  enum { COLUMNS = 576, BLOCKS = COLUMNS / OPS_BLOCK };
+  enum { COLUMNS = 576, BLOCKS = COLUMNS / OPS_BLOCK, BYTES = 320 /* of a block of a group */ };
   matrix m = make_matrix(OPS_Q4_1, OPS_GROUP, COLUMNS);
   ops_weight w = pack_matrix(devices[0], &m);
   ops_act x = make_act(1, COLUMNS, true), turned = make_act(1, COLUMNS, true);
   devices[0]->table->quantize(devices[0], &x, 1);
-  uint8_t *group = aligned_alloc(64, BLOCKS * CPU_Q4_1_BLOCK);
+  uint8_t *group = aligned_alloc(64, BLOCKS * BYTES);
   for (int32_t b = 0; b < BLOCKS; b++) {
     int32_t to = BLOCKS - 1 - b;
-    memcpy(group + to * CPU_Q4_1_BLOCK, (const uint8_t *)w.data + b * CPU_Q4_1_BLOCK, CPU_Q4_1_BLOCK);
+    memcpy(group + to * BYTES, (const uint8_t *)w.data + b * BYTES, BYTES);
     memcpy(turned.q8 + to * OPS_BLOCK, x.q8 + b * OPS_BLOCK, OPS_BLOCK);
     turned.scale[to] = x.scale[b];
     turned.sum[to] = x.sum[b];
@@ -376,19 +366,20 @@ static void another_summation_order_is_seen(void **state) {
 static void embed_reads_rows_and_counts(void **state) {
   (void)state;
   for (int type = 0; type < OPS_TYPE_COUNT; type++) {
-    matrix m = make_matrix((ops_type)type, 37, 64);
+    enum { COLUMNS = 512 };
+    matrix m = make_matrix((ops_type)type, 37, COLUMNS);
     for (int32_t i = 0; i < device_count; i++) {
       ops *o = devices[i];
       ops_weight w = pack_matrix(o, &m);
       const ops_row rows[] = {{.token = 36}, {.token = 0}, {.token = 17}};
-      float x[3 * 64];
+      float x[3 * COLUMNS];
       ops_counters before = o->counters;
       o->table->embed(o, rows, 3, &w, x);
       assert_int_equal(o->counters.forwards, before.forwards + 1);
       assert_int_equal(o->counters.rows, before.rows + 3);
       for (int32_t t = 0; t < 3; t++) {
-        for (int32_t k = 0; k < 64; k++) {
-          assert_true(x[t * 64 + k] == (float)m.values[rows[t].token * 64 + k]);
+        for (int32_t k = 0; k < COLUMNS; k++) {
+          assert_true(x[t * COLUMNS + k] == (float)m.values[rows[t].token * COLUMNS + k]);
         }
       }
       free_weight(&w);
@@ -436,14 +427,16 @@ static void make_awkward(float *x) { /* one block each: zero, subnormal, huge, i
 
 static void check_quantised_values(const ops_act *x, int32_t first, int32_t last) {
   for (int32_t b = first; b < last; b++) {
-    int32_t total = 0;
+    int32_t total[2] = {0};
     for (int32_t k = b * OPS_BLOCK; k < (b + 1) * OPS_BLOCK; k++) {
       double scale = (double)x->scale[b];
-      total += x->q8[k];
+      total[k / 16 % 2] += x->q8[k];
       assert_near(x->q8[k] * scale, (double)x->f32[k], 0.5 * scale * (1 + 1e-5), "quantize");
     }
-    assert_int_equal(x->total[b], total);
-    double sum = (double)x->scale[b] * total;
+    assert_int_equal(x->total[b].all, total[0] + total[1]);
+    assert_int_equal(x->total[b].first, total[0]);
+    assert_int_equal(x->total[b].last, total[1]);
+    double sum = (double)x->scale[b] * (total[0] + total[1]);
     assert_near((double)x->sum[b], sum, fabs(sum) * 1e-6 + 1e-35, "sum of a block");
   }
 }

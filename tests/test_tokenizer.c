@@ -5,6 +5,7 @@
 #include "common/text/utf8.h"
 #include "tests/gguf_builder.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <time.h>
 #include <stdarg.h>
@@ -174,7 +175,8 @@ static void test_access(void **state) {
     assert_null(tokenizer_spelling(t, outside[i], &size));
     assert_false(tokenizer_is_special(t, outside[i]));
   }
-  assert_true(tokenizer_is_special(t, GB_USER_TOKEN));
+  assert_false(tokenizer_is_special(t, GB_USER_TOKEN));
+  assert_int_equal(tokenizer_find(t, "<tool>", 6), GB_USER_TOKEN);
   assert_false(tokenizer_is_special(t, GB_SPECIAL_COUNT));
   tokenizer_close(t);
   tokenizer_close(NULL);
@@ -200,7 +202,7 @@ static void test_small_vocabulary(void **state) {
       {"<|im_start|>hello<|im_end|>", true, 3, {1, M + 3, 2}},
       {"<|im_start<|im", true, 8, {3, B + '_', B + 's', B + 't', B + 'a', B + 'r', B + 't', 3}},
       {"a<tool>a", true, 3, {B + 'a', 4, B + 'a'}},
-      {"<tool>", false, 6, {B + '<', B + 't', B + 'o', B + 'o', B + 'l', B + '>'}},
+      {"<tool>", false, 1, {4}}, /* added, but no mark of the model's: text like any other */
       {"<|im", false, 4, {B + '<', B + '|', B + 'i', B + 'm'}},
       {"12", true, 2, {B + '1', B + '2'}}, /* every digit alone, whatever would merge */
       {" 1", true, 2, {B + ' ', B + '1'}},
@@ -230,6 +232,79 @@ static void test_appends_and_counts_dropped_bytes(void **state) {
   tokenizer_ids_fini(&ids);
   assert_int_equal(ids.count, 0);
   tokenizer_close(t);
+}
+
+/* ---- SentencePiece's ---- */
+
+static int open_pieces(tokenizer **t, uint64_t scores, float score, bool prefix, err *e) {
+  gguf_builder b = gb_begin(3);
+  gb_vocabulary_pieces(&b, scores, score);
+  if (!prefix) gb_key_bool(&b, "tokenizer.ggml.add_space_prefix", 0);
+  return open_built(&b, t, e);
+}
+
+enum { P = GC_PIECE, Y = GC_SPECIAL_COUNT, ALL_SCORES = GC_PIECE + GC_PIECE_COUNT };
+
+static void test_pieces(void **state) {
+  (void)state;
+  static const small_case cases[] = {
+      {"ab",
+       false,
+       2,
+       {P + 0, P + 3}}, /* the blank that is put before it stays alone: ab scores more than _a */
+      {"aab", false, 2, {P + 0, P + 6}},         /* aa, then aab */
+      {"b a", false, 3, {P + 0, P + 2, P + 5}},  /* b, then _a */
+      {"a  a", false, 3, {P + 5, P + 0, P + 5}}, /* _a scores more than __ */
+      {"b  ", false, 3, {P + 0, P + 2, P + 9}},
+      {"xy", false, 2, {P + 0, P + 8}}, /* of two characters that are no pieces */
+      {"yx", false, 3, {P + 0, Y + 'y', Y + 'x'}},
+      {"\xc3\xa9"
+       "b",
+       false,
+       2,
+       {P + 0, P + 7}},
+      {"\xc3\xa9"
+       "a",
+       false,
+       4,
+       {P + 0, Y + 0xc3, Y + 0xa9, P + 1}},
+      {"\n", false, 2, {P + 0, Y + '\n'}},
+      {"<s>b</s>b", true, 6, {1, P + 0, P + 2, 2, P + 0, P + 2}},
+      {"", true, 0, {0}},
+  };
+  tokenizer *t;
+  err e;
+  size_t size;
+  if (open_pieces(&t, ALL_SCORES, 0, true, &e)) fail_msg("%s", e.text);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    const small_case *c = &cases[i];
+    tokenizer_ids got = {0};
+    assert_int_equal(tokenizer_encode(t, c->text, strlen(c->text), c->special, &got, NULL), ERR_OK);
+    if (got.count != (size_t)c->count || (got.count && memcmp(got.ids, c->ids, got.count * sizeof *got.ids)))
+      fail_msg("'%s' gives %zu ids, %d and on", c->text, got.count, got.count ? got.ids[0] : -1);
+    tokenizer_ids_fini(&got);
+  }
+  assert_memory_equal(tokenizer_piece(t, P + 5, &size), " a", 2);
+  assert_memory_equal(tokenizer_piece(t, Y + 0xc3, &size), "\xc3", 1);
+  assert_int_equal(size, 1);
+  assert_true(tokenizer_adds_bos(t) && tokenizer_strips_blank(t) && tokenizer_is_special(t, 0));
+  tokenizer_close(t);
+  if (open_pieces(&t, ALL_SCORES, 0, false, &e)) fail_msg("%s", e.text);
+  tokenizer_ids got = {0};
+  assert_int_equal(tokenizer_encode(t, "ab", 2, 0, &got, NULL), ERR_OK);
+  assert_true(got.count == 1 && got.ids[0] == P + 3 && !tokenizer_strips_blank(t));
+  tokenizer_ids_fini(&got);
+  tokenizer_close(t);
+}
+
+static void test_refuses_bad_scores(void **state) {
+  (void)state;
+  tokenizer *t;
+  err e;
+  assert_int_equal(open_pieces(&t, ALL_SCORES - 1, 0, true, &e), ERR_FORMAT);
+  assert_non_null(strstr(e.text, "one score for each"));
+  assert_int_equal(open_pieces(&t, ALL_SCORES, NAN, true, &e), ERR_FORMAT);
+  assert_non_null(strstr(e.text, "no number"));
 }
 
 static void test_hash(void **state) {
@@ -269,10 +344,11 @@ typedef struct bad_vocabulary {
 static void test_refuses_bad_vocabularies(void **state) {
   (void)state;
   static const bad_vocabulary rows[] = {
-      {"llama", "smollm", "a b", "ab", 1, 3, 0, ERR_UNSUPPORTED, "'llama'; only 'gpt2'"},
-      {"gpt2", "llama-bpe", "a b", "ab", 1, 3, 0, ERR_UNSUPPORTED, "'llama-bpe'; only 'smollm'"},
+      {"bert", "smollm", "a b", "ab", 1, 3, 0, ERR_UNSUPPORTED, "'bert'; those known are gpt2 and llama"},
+      {"gpt2", "falcon", "a b", "ab", 1, 3, 0, ERR_UNSUPPORTED,
+       "'falcon'; those known are gpt2, llama-bpe, qwen2, deepseek-r1-qwen, smollm, tekken"},
       {NULL, "smollm", "a b", "ab", 1, 3, 0, ERR_FORMAT, "kind"},
-      {"gpt2", NULL, "a b", "ab", 1, 3, 0, ERR_FORMAT, "kind"},
+      {"gpt2", NULL, "a b", "ab", 1, 3, 0, ERR_FORMAT, "splits text"},
       {"gpt2", "smollm", NULL, "ab", 1, 3, 0, ERR_FORMAT, "no merges"},
       {"gpt2", "smollm", "ab", "ab", 1, 3, 0, ERR_FORMAT, "merge 0"},
       {"gpt2", "smollm", "a c", "ab", 1, 3, 0, ERR_FORMAT, "merge 0"},
@@ -491,19 +567,21 @@ static void test_hostile_text_is_near_linear(void **state) {
 
 /* ---- the parts against slow and plain ones ---- */
 
-/* The definition: the lowest rank, leftmost, again and again. */
-static size_t merge_naively(const int32_t (*merges)[3], int merge_count, int32_t *ids, size_t count) {
+/* The definition: the lowest rank, leftmost, again and again. `share` merges one after the other have one
+ * rank. */
+static size_t merge_naively(const int32_t (*merges)[3], int merge_count, int share, int32_t *ids,
+                            size_t count) {
   for (;;) {
-    int best = merge_count;
+    int best = -1;
     size_t at = 0;
     for (size_t i = 0; i + 1 < count; i++) {
-      for (int r = 0; r < best; r++) {
-        if (merges[r][0] != ids[i] || merges[r][1] != ids[i + 1]) continue;
-        best = r;
-        at = i;
-      }
+      int r = 0;
+      while (r < merge_count && (merges[r][0] != ids[i] || merges[r][1] != ids[i + 1])) r++;
+      if (r == merge_count || (best >= 0 && r / share >= best / share)) continue;
+      best = r;
+      at = i;
     }
-    if (best == merge_count) return count;
+    if (best < 0) return count;
     ids[at] = merges[best][2];
     memmove(ids + at + 1, ids + at + 2, (count - at - 2) * sizeof *ids);
     count--;
@@ -518,18 +596,19 @@ static void test_merges_by_the_definition(void **state) {
   int changed = 0;
   for (int round = 0; round < 3000; round++) {
     int32_t merges[MERGES][3];
+    const int share = 1 + round % 3;
     bpe *b;
     assert_int_equal(bpe_alloc(&b, MERGES), ERR_OK);
     for (int i = 0; i < MERGES; i++) { /* pairs may come twice: the first rank counts */
       merges[i][0] = (int32_t)(next_random(&seed) % (uint64_t)(3 + i));
       merges[i][1] = (int32_t)(next_random(&seed) % (uint64_t)(3 + i));
       merges[i][2] = 3 + i;
-      bpe_add(b, merges[i][0], merges[i][1], merges[i][2]);
+      bpe_add(b, merges[i][0], merges[i][1], (uint32_t)(i / share), merges[i][2]);
     }
     int32_t ids[LENGTH], want[LENGTH];
     size_t count = next_random(&seed) % (LENGTH + 1);
     for (size_t i = 0; i < count; i++) ids[i] = want[i] = (int32_t)(next_random(&seed) % 3);
-    size_t want_count = merge_naively((const int32_t(*)[3])merges, MERGES, want, count), got = count;
+    size_t want_count = merge_naively((const int32_t(*)[3])merges, MERGES, share, want, count), got = count;
     assert_int_equal(bpe_merge(b, &scratch, ids, &got), ERR_OK);
     assert_int_equal(got, want_count);
     assert_memory_equal(ids, want, got * sizeof *ids);
@@ -565,7 +644,7 @@ static void test_finds_special_tokens_by_the_definition(void **state) {
     for (int i = 0; i < count; i++) {
       uint32_t size = sizes[i] = 1 + (uint32_t)(next_random(&seed) % 5);
       for (uint32_t k = 0; k < size; k++) pool[i][k] = (char)("a\xff<"[next_random(&seed) % 3]);
-      assert_int_equal(special_set_add(&s, pool[i], size, i), ERR_OK);
+      assert_int_equal(special_set_add(&s, pool[i], size, i, 0), ERR_OK);
     }
     special_set_sort(&s);
     for (size_t k = 0; k < sizeof text; k++) text[k] = "a\xff<z"[next_random(&seed) % 4];
@@ -591,6 +670,8 @@ int main(void) {
       cmocka_unit_test(test_access),
       cmocka_unit_test(test_small_vocabulary),
       cmocka_unit_test(test_appends_and_counts_dropped_bytes),
+      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_refuses_bad_scores),
       cmocka_unit_test(test_hash),
       cmocka_unit_test(test_refuses_bad_vocabularies),
       cmocka_unit_test(test_refuses_text_that_is_not_utf8),

@@ -12,12 +12,12 @@
 #define MODEL TANDEM_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 /* What changes a vocabulary in the builder below. */
-typedef struct vocabulary {
+typedef struct sample {
   const char *spellings[4];
   int kinds[4], kind_count; /* kind_count 0: no kinds in the file */
-} vocabulary;
+} sample;
 
-static int hash_of(const vocabulary *v, hash16 *out) {
+static int hash_of(const sample *v, hash16 *out) {
   gguf_builder b = gb_begin(3);
   int count = 0;
   while (count < 4 && v->spellings[count]) count++;
@@ -37,7 +37,7 @@ static int hash_of(const vocabulary *v, hash16 *out) {
 
 static void every_difference_shows(void **state) {
   (void)state;
-  static const vocabulary list[] = {
+  static const sample list[] = {
       {{"a", "b", "c", "d"}, {1, 1, 1, 3}, 4}, {{"a", "b", "c", "d"}, {1, 1, 3, 1}, 4},
       {{"b", "a", "c", "d"}, {1, 1, 1, 3}, 4}, {{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4},
       {{"a", "b", "c", "d"}, {0}, 0},          {{"a", "b", "c"}, {1, 1, 1}, 3},
@@ -50,8 +50,8 @@ static void every_difference_shows(void **state) {
     for (int j = 0; j < i; j++) assert_false(hash_equal(hashes[i], hashes[j]));
   }
   hash16 plain, said;
-  assert_int_equal(hash_of(&(vocabulary){{"x", "y"}, {0}, 0}, &plain), ERR_OK);
-  assert_int_equal(hash_of(&(vocabulary){{"x", "y"}, {1, 1}, 2}, &said), ERR_OK);
+  assert_int_equal(hash_of(&(sample){{"x", "y"}, {0}, 0}, &plain), ERR_OK);
+  assert_int_equal(hash_of(&(sample){{"x", "y"}, {1, 1}, 2}, &said), ERR_OK);
   assert_true(hash_equal(plain, said)); /* no kinds: all normal */
 }
 
@@ -60,7 +60,7 @@ static void the_bytes_are_those_of_the_header(void **state) {
   (void)state;
   hash16 h;
   char text[33];
-  assert_int_equal(hash_of(&(vocabulary){{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4}, &h), ERR_OK);
+  assert_int_equal(hash_of(&(sample){{"a", "b", "cd", ""}, {1, 1, 1, 3}, 4}, &h), ERR_OK);
   hash_format(h, text);
   assert_string_equal(text, "02e796380ca0aa963634fc98179a70fc");
 }
@@ -68,12 +68,12 @@ static void the_bytes_are_those_of_the_header(void **state) {
 static void none_is_zero_and_broken_is_refused(void **state) {
   (void)state;
   hash16 h;
-  assert_int_equal(hash_of(&(vocabulary){0}, &h), ERR_OK);
+  assert_int_equal(hash_of(&(sample){0}, &h), ERR_OK);
   assert_true(hash_is_zero(h));
-  assert_int_equal(hash_of(&(vocabulary){{"a", "b"}, {1}, 1}, &h), ERR_FORMAT);
+  assert_int_equal(hash_of(&(sample){{"a", "b"}, {1}, 1}, &h), ERR_FORMAT);
   assert_true(hash_is_zero(h));
-  assert_int_equal(hash_of(&(vocabulary){{"a", "b"}, {1, -1}, 2}, &h), ERR_FORMAT);
-  assert_int_equal(hash_of(&(vocabulary){{"a", "b"}, {1, 256}, 2}, &h), ERR_FORMAT);
+  assert_int_equal(hash_of(&(sample){{"a", "b"}, {1, -1}, 2}, &h), ERR_FORMAT);
+  assert_int_equal(hash_of(&(sample){{"a", "b"}, {1, 256}, 2}, &h), ERR_FORMAT);
 }
 
 static void assert_as_tokenizer(const gguf *g) {

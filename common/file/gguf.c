@@ -55,11 +55,11 @@ typedef struct type_row {
 static const type_row TYPES[] = {
     [0] = {"F32", 1, 4},         [1] = {"F16", 1, 2},         [2] = {"Q4_0", 32, 18},
     [3] = {"Q4_1", 32, 20},      [4] = {"Q4_2", 0, 0},        [5] = {"Q4_3", 0, 0},
-    [6] = {"Q5_0", 0, 0},        [7] = {"Q5_1", 0, 0},        [8] = {"Q8_0", 32, 34},
-    [9] = {"Q8_1", 0, 0},        [10] = {"Q2_K", 0, 0},       [11] = {"Q3_K", 0, 0},
-    [12] = {"Q4_K", 0, 0},       [13] = {"Q5_K", 0, 0},       [14] = {"Q6_K", 0, 0},
+    [6] = {"Q5_0", 32, 22},      [7] = {"Q5_1", 32, 24},      [8] = {"Q8_0", 32, 34},
+    [9] = {"Q8_1", 0, 0},        [10] = {"Q2_K", 256, 84},    [11] = {"Q3_K", 256, 110},
+    [12] = {"Q4_K", 256, 144},   [13] = {"Q5_K", 256, 176},   [14] = {"Q6_K", 256, 210},
     [15] = {"Q8_K", 0, 0},       [16] = {"IQ2_XXS", 0, 0},    [17] = {"IQ2_XS", 0, 0},
-    [18] = {"IQ3_XXS", 0, 0},    [19] = {"IQ1_S", 0, 0},      [20] = {"IQ4_NL", 0, 0},
+    [18] = {"IQ3_XXS", 0, 0},    [19] = {"IQ1_S", 0, 0},      [20] = {"IQ4_NL", 32, 18},
     [21] = {"IQ3_S", 0, 0},      [22] = {"IQ2_S", 0, 0},      [23] = {"IQ4_XS", 0, 0},
     [24] = {"I8", 0, 0},         [25] = {"I16", 0, 0},        [26] = {"I32", 0, 0},
     [27] = {"I64", 0, 0},        [28] = {"F64", 0, 0},        [29] = {"IQ1_M", 0, 0},
@@ -307,7 +307,7 @@ static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
   snprintf(number, sizeof number, "number %llu", (unsigned long long)type);
   return err_set(r->e, ERR_UNSUPPORTED,
                  "%s: tensor %s has type %s, which is not built here: use a model file with F32, F16, BF16, "
-                 "Q8_0, Q4_1 or Q4_0 tensors",
+                 "Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, IQ4_NL, Q3_K or Q2_K tensors",
                  r->g->label, label_text(text, t->name, strlen(t->name)), name ? name : number);
 }
 

@@ -16,7 +16,15 @@ typedef enum {
   GGUF_F16 = 1,
   GGUF_Q4_0 = 2,
   GGUF_Q4_1 = 3,
+  GGUF_Q5_0 = 6,
+  GGUF_Q5_1 = 7,
   GGUF_Q8_0 = 8,
+  GGUF_Q2_K = 10,
+  GGUF_Q3_K = 11,
+  GGUF_Q4_K = 12,
+  GGUF_Q5_K = 13,
+  GGUF_Q6_K = 14,
+  GGUF_IQ4_NL = 20,
   GGUF_BF16 = 30
 } gguf_type;
 

@@ -25,20 +25,20 @@ static void measure(const char *p, size_t size, size_t *depth, size_t *values) {
   }
 }
 
-int json_parse_object(json_t **out, const char *label, const void *data, size_t size, err *e) {
+int json_parse_within(json_t **out, const char *label, const void *data, size_t size, const json_limits *l,
+                      err *e) {
   size_t depth, values;
   char text[LABEL_TEXT_MAX];
   json_error_t why;
   *out = NULL;
-  if (size > JSON_FILE_MAX)
-    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %u", label, size,
-                   JSON_FILE_MAX);
+  if (size > l->bytes)
+    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %zu", label, size, l->bytes);
   measure(data, size, &depth, &values);
-  if (depth > JSON_DEPTH_MAX || values > JSON_VALUES_MAX)
+  if (depth > l->depth || values > l->values)
     return err_set(e, ERR_LIMIT,
-                   "%s: JSON of %zu levels and about %zu values; tandem takes at most %d and %u", label,
-                   depth, values, JSON_DEPTH_MAX, JSON_VALUES_MAX);
-  json_t *object = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+                   "%s: JSON of %zu levels and about %zu values; tandem takes at most %zu and %zu", label,
+                   depth, values, l->depth, l->values);
+  json_t *object = json_loadb(data, size, l->flags | JSON_ALLOW_NUL, &why);
   if (!object && json_error_code(&why) == json_error_out_of_memory)
     return err_set(e, ERR_NOMEM, "%s: out of memory", label);
   if (!object)
@@ -50,4 +50,9 @@ int json_parse_object(json_t **out, const char *label, const void *data, size_t 
   }
   *out = object;
   return ERR_OK;
+}
+
+int json_parse_object(json_t **out, const char *label, const void *data, size_t size, err *e) {
+  const json_limits limits = {JSON_FILE_MAX, JSON_VALUES_MAX, JSON_DEPTH_MAX, JSON_REJECT_DUPLICATES};
+  return json_parse_within(out, label, data, size, &limits, e);
 }

@@ -373,7 +373,5 @@ const char *model_file_tokenizer(const model_file *f) {
 int model_file_vocabulary(const model_file *f, hash16 *out, err *e) {
   *out = (hash16){{0}};
   if (f->file) return gguf_vocabulary_hash(f->file, out, e);
-  if (!f->tokenizer[0]) return ERR_OK;
-  return err_set(e, ERR_UNSUPPORTED, "%s: a tokenizer.json is not read yet: use a .gguf file of the model",
-                 f->tokenizer);
+  return f->tokenizer[0] ? json_vocabulary_hash(f->tokenizer, f->config.vocab, out, e) : ERR_OK;
 }

@@ -20,25 +20,21 @@ typedef struct loader {
   size_t used, total;
 } loader;
 
+/* The device's name of a file's type. */
+static const struct {
+  gguf_type file;
+  ops_type device;
+} TYPES[] = {
+    {GGUF_F32, OPS_F32},   {GGUF_F16, OPS_F16},   {GGUF_BF16, OPS_BF16}, {GGUF_Q4_0, OPS_Q4_0},
+    {GGUF_Q4_1, OPS_Q4_1}, {GGUF_Q5_0, OPS_Q5_0}, {GGUF_Q5_1, OPS_Q5_1}, {GGUF_Q8_0, OPS_Q8_0},
+    {GGUF_Q2_K, OPS_Q2_K}, {GGUF_Q3_K, OPS_Q3_K}, {GGUF_Q4_K, OPS_Q4_K}, {GGUF_Q5_K, OPS_Q5_K},
+    {GGUF_Q6_K, OPS_Q6_K}, {GGUF_IQ4_NL, OPS_IQ4_NL},
+};
+
 static bool type_of(gguf_type type, ops_type *out) {
-  switch (type) {
-  case GGUF_F32:
-    *out = OPS_F32;
-    return true;
-  case GGUF_F16:
-    *out = OPS_F16;
-    return true;
-  case GGUF_BF16:
-    *out = OPS_BF16;
-    return true;
-  case GGUF_Q4_0:
-    *out = OPS_Q4_0;
-    return true;
-  case GGUF_Q4_1:
-    *out = OPS_Q4_1;
-    return true;
-  case GGUF_Q8_0:
-    *out = OPS_Q8_0;
+  for (size_t i = 0; i < sizeof TYPES / sizeof TYPES[0]; i++) {
+    if (TYPES[i].file != type) continue;
+    *out = TYPES[i].device;
     return true;
   }
   return false;

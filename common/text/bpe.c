@@ -8,12 +8,12 @@
 typedef struct slot { /* open addressing, linear probing */
   uint64_t pair;      /* left << 32 | right */
   uint32_t rank;      /* NONE: empty */
+  int32_t merged;
 } slot;
 
 struct bpe {
   slot *slots;
   size_t mask;
-  int32_t *merged; /* [merges_max] by rank */
   uint32_t count, max;
 };
 
@@ -24,12 +24,11 @@ int bpe_alloc(bpe **out, uint32_t merges_max) {
   *out = NULL;
   if (!b) return ERR_NOMEM;
   b->slots = malloc(size * sizeof *b->slots);
-  b->merged = malloc(((size_t)merges_max + 1) * sizeof *b->merged);
-  if (!b->slots || !b->merged) {
+  if (!b->slots) {
     bpe_free(b);
     return ERR_NOMEM;
   }
-  for (size_t i = 0; i < size; i++) b->slots[i].rank = NONE;
+  for (size_t i = 0; i < size; i++) b->slots[i] = (slot){0, NONE, -1};
   b->mask = size - 1;
   b->max = merges_max;
   *out = b;
@@ -39,7 +38,6 @@ int bpe_alloc(bpe **out, uint32_t merges_max) {
 void bpe_free(bpe *b) {
   if (!b) return;
   free(b->slots);
-  free(b->merged);
   free(b);
 }
 
@@ -53,11 +51,11 @@ static slot *find_slot(const bpe *b, int32_t left, int32_t right) {
   return &b->slots[i];
 }
 
-void bpe_add(bpe *b, int32_t left, int32_t right, int32_t merged) {
-  assert(b->count < b->max && left >= 0 && right >= 0);
+void bpe_add(bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged) {
+  assert(b->count < b->max && left >= 0 && right >= 0 && rank != NONE);
   slot *s = find_slot(b, left, right);
-  if (s->rank == NONE) *s = (slot){(uint64_t)(uint32_t)left << 32 | (uint32_t)right, b->count};
-  b->merged[b->count++] = merged;
+  if (s->rank == NONE) *s = (slot){(uint64_t)(uint32_t)left << 32 | (uint32_t)right, rank, merged};
+  b->count++;
 }
 
 void bpe_scratch_fini(bpe_scratch *s) {
@@ -105,6 +103,12 @@ static int heap_push(bpe_scratch *s, uint64_t key) {
 
 /* ---- merging ---- */
 
+static void look_up(const bpe *b, bpe_symbol *symbol, int32_t next) {
+  const slot *s = find_slot(b, symbol->id, next);
+  symbol->rank = s->rank;
+  symbol->merged = s->merged;
+}
+
 static int begin(const bpe *b, bpe_scratch *s, const int32_t *ids, size_t count) {
   if (count > s->symbol_capacity) {
     size_t capacity = count < 64 ? 64 : count;
@@ -116,10 +120,11 @@ static int begin(const bpe *b, bpe_scratch *s, const int32_t *ids, size_t count)
   if (heap_reserve(s, count)) return ERR_NOMEM;
   s->heap_size = 0;
   for (size_t i = 0; i < count; i++) {
-    uint32_t rank = i + 1 < count ? find_slot(b, ids[i], ids[i + 1])->rank : NONE;
-    s->symbols[i] =
-        (bpe_symbol){ids[i], rank, i ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE};
-    if (rank != NONE) s->heap[s->heap_size++] = (uint64_t)rank << 32 | i;
+    bpe_symbol *symbol = &s->symbols[i];
+    *symbol =
+        (bpe_symbol){ids[i], NONE, 0, i ? (uint32_t)i - 1 : NONE, i + 1 < count ? (uint32_t)i + 1 : NONE};
+    if (i + 1 < count) look_up(b, symbol, ids[i + 1]);
+    if (symbol->rank != NONE) s->heap[s->heap_size++] = (uint64_t)symbol->rank << 32 | i;
   }
   for (size_t i = s->heap_size / 2; i-- > 0;) sift_down(s, i);
   return ERR_OK;
@@ -128,14 +133,15 @@ static int begin(const bpe *b, bpe_scratch *s, const int32_t *ids, size_t count)
 /* The rank of the symbol's pair after one of the two has changed. */
 static int refresh(const bpe *b, bpe_scratch *s, uint32_t at) {
   bpe_symbol *symbol = &s->symbols[at];
-  symbol->rank = symbol->next == NONE ? NONE : find_slot(b, symbol->id, s->symbols[symbol->next].id)->rank;
+  symbol->rank = NONE;
+  if (symbol->next != NONE) look_up(b, symbol, s->symbols[symbol->next].id);
   return symbol->rank == NONE ? ERR_OK : heap_push(s, (uint64_t)symbol->rank << 32 | at);
 }
 
 /* The symbol at `at` takes in its right neighbour. */
 static int merge_at(const bpe *b, bpe_scratch *s, uint32_t at) {
   bpe_symbol *left = &s->symbols[at], *right = &s->symbols[left->next];
-  left->id = b->merged[left->rank];
+  left->id = left->merged;
   left->next = right->next;
   right->rank = NONE; /* what the heap still holds of it is void */
   if (left->next != NONE) s->symbols[left->next].previous = at;
@@ -150,7 +156,7 @@ int bpe_merge(const bpe *b, bpe_scratch *s, int32_t *ids, size_t *count) {
   while (s->heap_size) {
     uint64_t key = heap_pop(s);
     uint32_t at = (uint32_t)key;
-    /* A rank names its pair, so an equal one says that the pair is still there. */
+    /* An entry of a pair that is gone, if its rank is the present pair's, stands for that one as well. */
     if (s->symbols[at].rank == key >> 32 && merge_at(b, s, at)) return ERR_NOMEM;
   }
   *count = 0;

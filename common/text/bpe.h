@@ -11,12 +11,14 @@ typedef struct bpe bpe; /* the table of merges; immutable once filled */
 
 int bpe_alloc(bpe **out, uint32_t merges_max); /* ERR_NOMEM */
 void bpe_free(bpe *b);                         /* NULL is allowed */
-/* The next rank: left, right >= 0 become merged. A pair that is there already keeps its first rank. */
-void bpe_add(bpe *b, int32_t left, int32_t right, int32_t merged);
+/* left, right >= 0 become merged; rank < UINT32_MAX. Several pairs may have one rank. A pair that is there
+ * already keeps its first rank. */
+void bpe_add(bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
 typedef struct bpe_symbol { /* one of the symbols of a text being merged; a linked list */
   int32_t id;
-  uint32_t rank; /* of the pair with the next symbol; UINT32_MAX: none */
+  uint32_t rank;  /* of the pair with the next symbol; UINT32_MAX: none */
+  int32_t merged; /* what the pair becomes */
   uint32_t previous, next;
 } bpe_symbol;
 

@@ -18,6 +18,7 @@ typedef struct stop {
 struct detokenizer {
   const tokenizer *t;
   bool skip_special, stopped;
+  bool drop_blank; /* nothing has come yet, and a blank does not count */
   int32_t stop_count;
   stop *stops; /* [stop_count] */
 
@@ -59,7 +60,7 @@ static int check_stop(const char *text, err *e) {
 }
 
 int detokenizer_alloc(detokenizer **out, const tokenizer *t, const char *const *stops, int32_t stop_count,
-                      bool skip_special, err *e) {
+                      bool skip_special, bool begins, err *e) {
   *out = NULL;
   if (stop_count < 0 || stop_count > DETOKENIZER_STOP_MAX)
     return err_set(e, ERR_ARG, "%d stop strings; at most %d are taken", stop_count, DETOKENIZER_STOP_MAX);
@@ -75,6 +76,7 @@ int detokenizer_alloc(detokenizer **out, const tokenizer *t, const char *const *
   }
   d->t = t;
   d->skip_special = skip_special;
+  d->drop_blank = begins && tokenizer_strips_blank(t);
   d->stop_count = stop_count;
   for (int32_t i = 0; i < stop_count; i++) stop_prepare(&d->stops[i], stops[i], strlen(stops[i]));
   *out = d;
@@ -145,7 +147,9 @@ static void place_tokens(detokenizer *d, uint64_t end) {
 static void take(detokenizer *d, size_t length, const char *text, size_t size) {
   d->raw += length;
   place_tokens(d, d->raw);
-  append(d, text, size);
+  bool dropped = d->drop_blank && size == 1 && *text == ' ';
+  d->drop_blank = false;
+  if (!dropped) append(d, text, size);
 }
 
 /* Takes whole characters and ill-formed parts off p[size]; returns the bytes taken. */

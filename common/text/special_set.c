@@ -4,11 +4,12 @@
 #include <string.h>
 
 void special_set_fini(special_set *s) {
+  for (size_t i = 0; i < s->count; i++) free(s->tokens[i].text);
   free(s->tokens);
   *s = (special_set){0};
 }
 
-int special_set_add(special_set *s, const char *text, uint32_t size, int32_t id) {
+int special_set_add(special_set *s, const char *text, uint32_t size, int32_t id, unsigned flags) {
   if (s->count == s->capacity) {
     size_t capacity = s->capacity ? 2 * s->capacity : 32;
     special_token *tokens = realloc(s->tokens, capacity * sizeof *tokens);
@@ -16,7 +17,10 @@ int special_set_add(special_set *s, const char *text, uint32_t size, int32_t id)
     s->tokens = tokens;
     s->capacity = capacity;
   }
-  s->tokens[s->count++] = (special_token){text, size, id};
+  char *copy = malloc(size);
+  if (!copy) return ERR_NOMEM;
+  memcpy(copy, text, size);
+  s->tokens[s->count++] = (special_token){copy, size, id, flags};
   return ERR_OK;
 }
 

@@ -1,8 +1,10 @@
-/* tokenizer.h - byte-level BPE from a GGUF: text to ids and back.
+/* tokenizer.h - byte-pair encoding from a GGUF or a tokenizer.json: text to ids and back.
  *
- * Pre-tokenizer `smollm`: every digit (\p{N}) alone, then GPT-2's pattern on the stretches between. Merges by
- * rank with a heap: near-linear on any input. Immutable after open: any thread may use it. Source: Sennrich
- * et al. 2016; Radford et al. 2019 (byte alphabet). */
+ * Byte-level (GPT-2, Llama 3, Qwen, SmolLM, tekken: a symbol is a byte) and SentencePiece's (Llama 2,
+ * Mistral: a symbol is a character, blanks are spelt U+2581, a character without a token is its bytes). Added
+ * tokens are found first, then the text is split into words (splitter.h), then merged (bpe.h): near-linear on
+ * any input. Immutable after open: any thread may use it. Source: Sennrich et al. 2016; Radford et al. 2019
+ * (byte alphabet); Kudo and Richardson 2018. */
 #pragma once
 
 #include "common/base/err.h"
@@ -17,9 +19,22 @@
 typedef struct tokenizer tokenizer;
 
 /* Copies what it needs: `g` may be closed afterwards. ERR_FORMAT, ERR_UNSUPPORTED (names the model or
- * pre-tokenizer kind and what is supported), ERR_NOMEM. */
+ * pre-tokenizer kind and those that are supported), ERR_LIMIT, ERR_NOMEM. */
 int tokenizer_open(tokenizer **out, const gguf *g, err *e);
-void tokenizer_close(tokenizer *t);
+
+/* From the path of a tokenizer.json as transformers writes it, and, where they lie beside it,
+ * tokenizer_config.json, generation_config.json (beginning, ends) and chat_template.jinja. Ids up to size_min
+ * - 1 (rows of the model's embedding) are unused tokens if they are no others. ERR_IO (no tokenizer.json: the
+ * model takes prompt_ids only) and the errors above. */
+int tokenizer_open_json(tokenizer **out, const char *path, int32_t size_min, err *e);
+
+typedef struct tokenizer_texts { /* the same from memory; each NULL: there is none */
+  const char *tokenizer, *config, *generation, *chat_template;
+  size_t tokenizer_size, config_size, generation_size, chat_template_size;
+} tokenizer_texts;
+int tokenizer_open_texts(tokenizer **out, const tokenizer_texts *texts, int32_t size_min, err *e);
+
+void tokenizer_close(tokenizer *t); /* NULL is allowed */
 
 typedef struct tokenizer_ids { /* grows; free with tokenizer_ids_fini */
   int32_t *ids;
@@ -29,23 +44,38 @@ typedef struct tokenizer_ids { /* grows; free with tokenizer_ids_fini */
 void tokenizer_ids_fini(tokenizer_ids *ids);
 int tokenizer_ids_add(tokenizer_ids *ids, int32_t id); /* ERR_NOMEM */
 
-/* Bytes without a token fall out before the merges (and are counted). Which characters are letters, digits
- * and blanks is PCRE2's word: its Unicode version decides for characters that are newer than some PCRE2.
- * Appends the ids of text[size] (any bytes that are valid UTF-8; ERR_FORMAT with the byte offset otherwise).
- * `special`: special tokens written in the text become their ids. An error changes nothing. */
-int tokenizer_encode(const tokenizer *t, const char *text, size_t size, bool special, tokenizer_ids *out,
+/* How a text is read. */
+enum {
+  TOKENIZER_SPECIAL = 1, /* special tokens written in the text become their ids */
+  TOKENIZER_INSIDE =
+      2 /* something stands before this text: no blank is put before it where only a beginning gets one */
+};
+
+/* Appends the ids of text[size] (any bytes that are valid UTF-8; ERR_FORMAT with the byte offset otherwise).
+ * Added tokens that are not special are found in any text. What has no token falls out before the merges (and
+ * is counted). Which characters are letters, digits and blanks is PCRE2's word: its Unicode version decides
+ * for characters that are newer than some PCRE2. An error changes nothing. */
+int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *out,
                      err *e);
 
 /* Bytes of one token, NULL for an id outside the vocabulary. Special tokens: their text. Until close. */
 const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *size);
 /* The token as the vocabulary spells it (for `tandem tokenize`). */
 const char *tokenizer_spelling(const tokenizer *t, int32_t id, size_t *size);
-bool tokenizer_is_special(const tokenizer *t, int32_t id); /* control or user-defined */
+bool tokenizer_is_special(const tokenizer *t, int32_t id); /* a mark of the model's, no text */
+bool tokenizer_strips_blank(
+    const tokenizer *t); /* a text's pieces begin with a blank that is none of the text's */
 
 int32_t tokenizer_size(const tokenizer *t);
 int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 int32_t tokenizer_bos(const tokenizer *t);
 bool tokenizer_adds_bos(const tokenizer *t);
+/* The tokens that end an answer, the file's end token first; *count of them. */
+const int32_t *tokenizer_stops(const tokenizer *t, int32_t *count);
+const char *tokenizer_template(const tokenizer *t, size_t *size); /* the file's chat template, NULL: none */
 int32_t tokenizer_find(const tokenizer *t, const char *text,
-                       size_t size);       /* a special token by its text, or -1 */
-hash16 tokenizer_hash(const tokenizer *t); /* gguf_vocabulary_hash's */
+                       size_t size); /* an added token by its text, or -1 */
+/* The first special token in text[size] and its place, or -1. */
+int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at,
+                                size_t *token_size);
+hash16 tokenizer_hash(const tokenizer *t); /* vocabulary_hash's */

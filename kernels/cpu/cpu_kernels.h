@@ -75,7 +75,7 @@ typedef struct cpu_kernels {
   cpu_linear *linear_f32[OPS_TYPE_COUNT];
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps);
   /* One row of n inputs, a multiple of OPS_BLOCK. */
-  void (*quantize)(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n);
+  void (*quantize)(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n);
   /* One head: y[i] = fma(x[i ^ 1], sine[i], x[i] * cosine[i]), i < n; n is even. y may be x. */
   void (*rope)(float *y, const float *x, const float *cosine, const float *sine, int32_t n);
   /* n floats to elements that lie `stride` apart. */
@@ -92,21 +92,9 @@ extern const cpu_kernels cpu_kernels_c;
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
-/* --- packed weights (pack.c) ---
- * Q4_0  group: [block][256 bytes of nibbles, 16 f16 scales], nibbles as Q4_1's; a weight is d * (nibble - 8)
- * Q4_1  group: [block][256 bytes of nibbles, 16 f16 scales, 16 f16 minima]; byte v * 64 + lane * 4 + j holds
- *       input 4 v + j in its low nibble and input 16 + 4 v + j in its high one.
- * Q8_0  group: [block][512 int8, 16 f16 scales]; byte v * 64 + lane * 4 + j is input 4 v + j.
- * F32, F16, BF16  group: [input][16].
- * One stream of memory a group: with the scales elsewhere, hardware prefetch fails (a sixth of the read
- * rate). */
-#define CPU_LAYOUT      "cpu1" /* grows with every change of these forms */
-#define CPU_Q4_0_BLOCK  288 /* as Q4_1 without minima */
-#define CPU_Q4_1_MINIMA 32  /* bytes from the scales to the minima */
-#define CPU_Q4_1_SCALES 256 /* bytes of nibbles of a block of a group */
-#define CPU_Q4_1_BLOCK  320
-#define CPU_Q8_0_SCALES 512 /* bytes of weights of a block of a group */
-#define CPU_Q8_0_BLOCK  544
+/* --- packed weights (pack.c): of F32, F16, BF16 a group is [input][16], the quantised types are in forms.h --- */
+
+#define CPU_LAYOUT "cpu1" /* grows with every change of these forms */
 
 size_t cpu_group_bytes(ops_type type, int32_t columns); /* a multiple of 64 */
 size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns);

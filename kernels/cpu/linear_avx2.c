@@ -1,19 +1,27 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/linear_256.h"
 
-/* --- int8 activations: sums of pairs of products, in 16 bits where they fit --- */
+/* --- int8 activations: sums of pairs of products, in 16 bits as far as they fit --- */
 
-INLINE __m256i dot_nibbles_first(__m256i w, __m256i four) {
-  return _mm256_maddubs_epi16(w, four);
+/* A sum of a pair of products is at most 2 * 127 * u: 3810 with four bits, 7874 with five, 16002 with six. */
+INLINE int run_length(const cpu_form f) {
+  return f.bits == 6 ? 2 : f.bits == 5 || f.sub == 16 ? 4 : 8;
 }
 
-/* Eight sums of pairs of products fit 16 bits: 8 * 2 * 15 * 127 = 30480. */
-INLINE __m256i dot_nibbles(__m256i sum, __m256i w, __m256i four) {
-  return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, four));
+INLINE __m256i run_first(__m256i u, __m256i four) {
+  return _mm256_maddubs_epi16(u, four);
 }
 
-INLINE __m256i nibbles_sum(__m256i sum) {
-  return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+INLINE __m256i run_more(__m256i run, __m256i u, __m256i four) {
+  return _mm256_add_epi16(run, _mm256_maddubs_epi16(u, four));
+}
+
+INLINE __m256i widen(__m256i run) {
+  return _mm256_madd_epi16(run, _mm256_set1_epi16(1));
+}
+
+INLINE __m256i widen_scaled(__m256i run, __m256i factors) {
+  return _mm256_madd_epi16(run, factors);
 }
 
 INLINE bytes bytes_of(__m256i w) {
@@ -27,9 +35,8 @@ INLINE __m256i dot_bytes(__m256i sum, bytes w, __m256i four) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-INLINE __m256i bytes_sum(__m256i sum, int32_t total) {
-  (void)total;
-  return sum;
+INLINE int bytes_bias(void) {
+  return 0;
 }
 
 /* With one or two rows it costs a tenth on Zen 4, whose hardware looks far enough; with more it gains one. */
@@ -37,7 +44,8 @@ INLINE bool asks_ahead(const int T) {
   return T > 2;
 }
 
-LINEAR_256_INT8(avx2)
+#define INT8(name, ...) BY_ROWS(cpu_linear_##name##_int8_avx2, name##_int8)
+CPU_FORMS(INT8)
 
 /* --- f32 activations --- */
 
@@ -50,66 +58,74 @@ INLINE void tile_add(tile *a, __m256 w0, __m256 w1, const ops_act *x, int32_t ro
   }
 }
 
-INLINE __m256 nibble_at(__m256i v, int shift) {
-  return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(v, shift), _mm256_set1_epi32(15)));
+/* Byte j of every lane: u, with its bias off where there are no minima. */
+INLINE __m256 number_at(__m256i v, const int j, const cpu_form f) {
+  if (is_signed(f)) return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * j), 24));
+  __m256i u = _mm256_and_si256(_mm256_srli_epi32(v, 8 * j), _mm256_set1_epi32(255));
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(u, _mm256_set1_epi32(f.bias)));
 }
 
-INLINE __m256 q4_0_value(__m256i v, int shift, __m256 d, __m256 m) {
-  (void)m;
-  return _mm256_mul_ps(d, _mm256_sub_ps(nibble_at(v, shift), _mm256_set1_ps(8.0f)));
-}
-INLINE __m256 q4_1_value(__m256i v, int shift, __m256 d, __m256 m) {
-  return _mm256_fmadd_ps(d, nibble_at(v, shift), m);
+INLINE __m256 high_as_floats(__m256i pairs) {
+  return _mm256_cvtepi32_ps(_mm256_srai_epi32(pairs, 16));
 }
 
-INLINE __m256 minima_at(const uint8_t *w, bool has) {
-  return has ? load_f16(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA) : _mm256_setzero_ps();
-}
-
-/* Inputs in order: the low nibbles of all vectors, then the high ones. */
-#define NIBBLES_F32(type, block_bytes, has_minima)                                                           \
-  INLINE void type##_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {        \
-    const uint8_t *w = group;                                                                                \
-    tile a;                                                                                                  \
-    tile_zero(&a, T);                                                                                        \
-    for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK, w += block_bytes) {                           \
-      __m256 d0 = load_f16(w + CPU_Q4_1_SCALES), d1 = load_f16(w + CPU_Q4_1_SCALES + 16);                    \
-      __m256 m0 = minima_at(w, has_minima), m1 = minima_at(w + 16, has_minima);                              \
-      for (int i = 0; i < 8; i++) {                                                                          \
-        __m256i v0 = load_weights(w + i % 4 * 64), v1 = load_weights(w + i % 4 * 64 + 32);                   \
-        int high = i / 4 * 4;                                                                                \
-        UNROLL for (int j = 0; j < 4; j++) {                                                                 \
-          __m256 w0 = type##_value(v0, 8 * j + high, d0, m0), w1 = type##_value(v1, 8 * j + high, d1, m1);   \
-          tile_add(&a, w0, w1, x, row, k + (size_t)(4 * i + j), T);                                          \
-        }                                                                                                    \
-      }                                                                                                      \
-    }                                                                                                        \
-    tile_store(&a, out, T);                                                                                  \
+/* The weights of vector i in half h of a group: [4][OPS_GROUP]. */
+INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h, const cpu_form f,
+                          float *w) {
+  const __m256i v = weights_at(k.planes, i, h, f);
+  __m256 d = s->d[h], m = s->m[h];
+  if (f.sub == 16) {
+    __m256i pairs = sub_pairs(k.sub, h, f, false);
+    d = _mm256_mul_ps(d, high_as_floats(i < CPU_VECTORS / 2 ? first_of(pairs) : pairs));
+    if (f.minima)
+      m = _mm256_mul_ps(m, high_as_floats(i < CPU_VECTORS / 2 ? first_of(s->minima[h]) : s->minima[h]));
   }
-NIBBLES_F32(q4_0, CPU_Q4_0_BLOCK, false)
-NIBBLES_F32(q4_1, CPU_Q4_1_BLOCK, true)
-
-INLINE __m256 int8_at(__m256i v, int j) {
-  return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * j), 24));
+  UNROLL for (int j = 0; j < 4; j++) {
+    __m256 u = number_at(v, j, f), value = _mm256_mul_ps(d, u);
+    if (f.minima) value = f.sub ? _mm256_fmsub_ps(d, u, m) : _mm256_fmadd_ps(d, u, m);
+    _mm256_store_ps(w + j * OPS_GROUP + h * HALF, value);
+  }
 }
 
-INLINE void q8_0_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group;
+/* w [OPS_BLOCK][OPS_GROUP] times the inputs from k on of each row. */
+INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, float *out, const int T) {
   tile a;
-  tile_zero(&a, T);
-  for (size_t b = 0; b < blocks; b++, w += CPU_Q8_0_BLOCK) {
-    __m256 d0 = load_f16(w + CPU_Q8_0_SCALES), d1 = load_f16(w + CPU_Q8_0_SCALES + 16);
-    for (size_t v = 0; v < 8; v++) {
-      __m256i v0 = load_weights(w + v * 64), v1 = load_weights(w + v * 64 + 32);
-      UNROLL for (int j = 0; j < 4; j++) {
-        __m256 w0 = _mm256_mul_ps(d0, int8_at(v0, j)), w1 = _mm256_mul_ps(d1, int8_at(v1, j));
-        tile_add(&a, w0, w1, x, row, b * OPS_BLOCK + v * 4 + (size_t)j, T);
-      }
-    }
+  UNROLL for (int t = 0; t < T; t++) {
+    a.acc[t][0] = _mm256_loadu_ps(out + t * OPS_GROUP);
+    a.acc[t][1] = _mm256_loadu_ps(out + t * OPS_GROUP + HALF);
   }
+  for (size_t i = 0; i < OPS_BLOCK; i++, w += OPS_GROUP)
+    tile_add(&a, _mm256_load_ps(w), _mm256_load_ps(w + HALF), x, row, k + i, T);
   tile_store(&a, out, T);
 }
+
+static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
+  ROWS_SWITCH(add_values, w, x, row, k, out);
+}
+
+/* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
+INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
+                       const cpu_form f) {
+  _Alignas(32) float w[OPS_BLOCK * OPS_GROUP];
+  memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
+  for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
+    const cpu_block b = cpu_block_at(group, f, k / OPS_BLOCK);
+    const scales s = load_scales(b, 0, f);
+    UNROLL for (int i = 0; i < CPU_VECTORS; i++) {
+      UNROLL for (int h = 0; h < 2; h++) vector_values(b, &s, i, h, f, w + 4 * i * OPS_GROUP);
+    }
+    add_rows(w, x, row, k, rows, out);
+  }
+}
+
+#define F32(name, TYPE, ...)                                                                                 \
+  void cpu_linear_##name##_f32_avx2(const void *group, const ops_act *x, int32_t row, int32_t rows,          \
+                                    float *out) {                                                            \
+    linear_f32(group, x, row, rows, out, (cpu_form){__VA_ARGS__});                                           \
+  }
+CPU_FORMS(F32)
+
+/* Plain weights. */
 
 INLINE __m256 f32_lanes(const void *w, size_t i) {
   return _mm256_load_ps((const float *)w + i);
@@ -136,9 +152,6 @@ PLAIN(f32)
 PLAIN(f16)
 PLAIN(bf16)
 
-BY_ROWS(cpu_linear_q4_0_f32_avx2, q4_0_f32)
-BY_ROWS(cpu_linear_q4_1_f32_avx2, q4_1_f32)
-BY_ROWS(cpu_linear_q8_0_f32_avx2, q8_0_f32)
 BY_ROWS(cpu_linear_f32_avx2, f32_f32)
 BY_ROWS(cpu_linear_f16_avx2, f16_f32)
 BY_ROWS(cpu_linear_bf16_avx2, bf16_f32)

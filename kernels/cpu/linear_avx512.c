@@ -8,46 +8,49 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 #define ROWS_MAX CPU_ROWS_MAX
-#define VECTORS  8 /* registers of one block: 16 outputs times 4 inputs each */
+#define VECTORS  CPU_VECTORS /* registers of one block: 16 outputs times 4 inputs each */
 
 /* From so many rows on, so many bytes are asked of memory before they are needed. */
-#define PREFETCH_ROWS 3
+#define PREFETCH_ROWS 2
 #define AHEAD         8192
 
-/* A kernel body is written once with the number of rows T as its argument and made for each T by inlining. */
-#define CASE(body, T)                                                                                        \
+/* A kernel body is written once with the number of rows T as its last argument and made for each T by
+ * inlining. */
+#define CASE(body, T, ...)                                                                                   \
   case T:                                                                                                    \
-    body(group, x, row, out, T);                                                                             \
+    body(__VA_ARGS__, T);                                                                                    \
     break;
+#define ROWS_SWITCH(body, ...)                                                                               \
+  switch (rows) {                                                                                            \
+    CASE(body, 1, __VA_ARGS__)                                                                               \
+    CASE(body, 2, __VA_ARGS__)                                                                               \
+    CASE(body, 3, __VA_ARGS__)                                                                               \
+    CASE(body, 4, __VA_ARGS__)                                                                               \
+    CASE(body, 5, __VA_ARGS__)                                                                               \
+    CASE(body, 6, __VA_ARGS__)                                                                               \
+    CASE(body, 7, __VA_ARGS__)                                                                               \
+    CASE(body, 8, __VA_ARGS__)                                                                               \
+    CASE(body, 9, __VA_ARGS__)                                                                               \
+    CASE(body, 10, __VA_ARGS__)                                                                              \
+    CASE(body, 11, __VA_ARGS__)                                                                              \
+    CASE(body, 12, __VA_ARGS__)                                                                              \
+    CASE(body, 13, __VA_ARGS__)                                                                              \
+    CASE(body, 14, __VA_ARGS__)                                                                              \
+    CASE(body, 15, __VA_ARGS__)                                                                              \
+  default:                                                                                                   \
+    body(__VA_ARGS__, 16);                                                                                   \
+    break;                                                                                                   \
+  }
 #define BY_ROWS(name, body)                                                                                  \
   void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
-    switch (rows) {                                                                                          \
-      CASE(body, 1)                                                                                          \
-      CASE(body, 2)                                                                                          \
-      CASE(body, 3)                                                                                          \
-      CASE(body, 4)                                                                                          \
-      CASE(body, 5)                                                                                          \
-      CASE(body, 6)                                                                                          \
-      CASE(body, 7)                                                                                          \
-      CASE(body, 8)                                                                                          \
-      CASE(body, 9)                                                                                          \
-      CASE(body, 10)                                                                                         \
-      CASE(body, 11)                                                                                         \
-      CASE(body, 12)                                                                                         \
-      CASE(body, 13)                                                                                         \
-      CASE(body, 14)                                                                                         \
-      CASE(body, 15)                                                                                         \
-    default:                                                                                                 \
-      body(group, x, row, out, 16);                                                                          \
-      break;                                                                                                 \
-    }                                                                                                        \
+    ROWS_SWITCH(body, group, x, row, out)                                                                    \
   }
 
 INLINE __m512 load_f16(const uint8_t *from) {
   return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)from));
 }
 
-/* One or two rows wait for memory alone, and hardware then looks ahead far enough by itself. */
+/* One row waits for memory alone, and hardware then looks ahead far enough by itself. */
 INLINE void prefetch(const uint8_t *w, size_t bytes, const int T) {
   if (T < PREFETCH_ROWS) return;
   for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)w + AHEAD + i, _MM_HINT_T1);
@@ -68,106 +71,166 @@ INLINE void store_tile(const __m512 *acc, float *out, const int T) {
   UNROLL for (int t = 0; t < T; t++) _mm512_storeu_ps(out + t * OPS_GROUP, acc[t]);
 }
 
-/* --- int8 activations --- */
+typedef struct half_totals {
+  int16_t of[2];
+} half_totals;
 
-/* The block's weights, unsigned: input 4 v + j of output `lane` is byte 4 lane + j of register v. */
-INLINE void load_nibbles(const uint8_t *w, __m512i v[VECTORS]) {
-  const __m512i low = _mm512_set1_epi8(15);
-  UNROLL for (int i = 0; i < VECTORS / 2; i++) {
-    __m512i pair = _mm512_loadu_si512(w + i * 64); /* blocks of Q4_0 are no multiple of 64 bytes */
-    v[i] = _mm512_and_si512(pair, low);
-    v[i + VECTORS / 2] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), low);
-  }
-}
-
-/* w + 128 */
-INLINE void load_bytes(const uint8_t *w, __m512i v[VECTORS]) {
-  const __m512i sign = _mm512_set1_epi8(-128);
-  UNROLL for (int i = 0; i < VECTORS; i++) v[i] =
-      _mm512_xor_si512(_mm512_loadu_si512(w + i * 64), sign); /* a block is no multiple of 64 bytes */
-}
-
-INLINE __m512i dot_block(const __m512i v[VECTORS], const int8_t *q) {
-  __m512i sum = _mm512_setzero_si512();
-  UNROLL for (int i = 0; i < VECTORS; i++) sum = dot4(sum, v[i], q + 4 * i);
+/* sum + of each lane's pair of int16 with the totals of the block's halves. */
+INLINE __m512i dot_total(__m512i sum, __m512i pairs, const ops_total *total) {
+  __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(pairs), "m"(*(const half_totals *)&total->first));
   return sum;
 }
 
-/* acc = fma(d * dx, isum, acc) */
-INLINE __m512 add_block(__m512 acc, __m512 d, float dx, __m512i isum) {
-  return _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(dx)), _mm512_cvtepi32_ps(isum), acc);
+/* --- a block's weights: u, input 4 v + j of output `lane` in byte 4 lane + j of register v --- */
+
+INLINE __m512i load_vector(const uint8_t *w) {
+  return _mm512_loadu_si512(w); /* units are no multiple of 64 bytes */
 }
 
-/* Where block b of row `row` begins, in blocks. */
-INLINE size_t block_at(const ops_act *x, int32_t row, size_t b) {
-  return (size_t)row * ((size_t)x->columns / OPS_BLOCK) + b;
+/* Bits of each byte moved up by `by`, or down where it is negative; across bytes, for a mask to follow. */
+INLINE __m512i move_bits(__m512i v, const int by) {
+  return by >= 0 ? _mm512_slli_epi16(v, (unsigned)by) : _mm512_srli_epi16(v, (unsigned)-by);
 }
 
-INLINE void q4_1_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  const size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group;
+/* u | (plane & mask) */
+INLINE __m512i add_plane(__m512i u, __m512i plane, int mask) {
+  return _mm512_ternarylogic_epi32(u, plane, _mm512_set1_epi8((char)mask), 0xf8);
+}
+
+INLINE __m512i look_up(__m512i nibbles) {
+  static const uint8_t table[16] = {CPU_TABLE};
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), nibbles);
+}
+
+/* Register i. */
+INLINE __m512i weights_at(const uint8_t *w, const int i, const cpu_form f) {
+  const int twos = f.bits & 4, ones = f.bits & 6; /* the lowest bit of each */
+  __m512i u = _mm512_setzero_si512();
+  if (f.bits & 8) return _mm512_xor_si512(load_vector(w + i * 64), _mm512_set1_epi8(-128));
+  if (f.bits & 4)
+    u = _mm512_and_si512(move_bits(load_vector(w + i % 4 * 64), i / 4 * -4), _mm512_set1_epi8(15));
+  if (f.bits & 2)
+    u = add_plane(u, move_bits(load_vector(w + cpu_twos_at(f) + i / 4 * 64), twos - 2 * (i % 4)), 3 << twos);
+  if (f.bits & 1) u = add_plane(u, move_bits(load_vector(w + cpu_ones_at(f)), ones - i), 1 << ones);
+  return f.table ? look_up(u) : u;
+}
+
+INLINE void load_weights(const uint8_t *w, __m512i v[VECTORS], const cpu_form f) {
+  UNROLL for (int i = 0; i < VECTORS; i++) v[i] = weights_at(w, i, f);
+}
+
+/* --- its scales --- */
+
+INLINE __m512 bytes_as_floats(const uint8_t *from) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)from)));
+}
+
+/* Pairs of int16, of the two halves of a block: scales, or minima. */
+INLINE __m512i sub_pairs(const uint8_t *sub, const cpu_form f, const bool minima) {
+  __m256i bytes = _mm256_load_si256((const __m256i *)sub);
+  if (!f.minima) return _mm512_cvtepi8_epi16(bytes);
+  bytes = minima ? _mm256_srli_epi16(bytes, 4) : bytes;
+  return _mm512_cvtepu8_epi16(_mm256_and_si256(bytes, _mm256_set1_epi8(15)));
+}
+INLINE __m512i first_of(__m512i pairs) {
+  return _mm512_srai_epi32(_mm512_slli_epi32(pairs, 16), 16);
+}
+INLINE __m512i last_of(__m512i pairs) {
+  return _mm512_srai_epi32(pairs, 16);
+}
+
+typedef struct scales { /* of a block, or of its two halves */
+  __m512 d, m;          /* minima: what is added, without sub-scales, or else taken away */
+  __m512i first, last;  /* sub = 16: the halves' scales */
+  __m512i pairs;        /* sub = 16: the same as pairs of int16, */
+  __m512i bias, minima; /* and what the halves' totals are multiplied with */
+} scales;
+
+INLINE scales load_scales(cpu_block k, const cpu_form f) {
+  scales s = {.d = load_f16(k.scales)};
+  if (f.minima) s.m = load_f16(k.scales + CPU_HALVES);
+  if (f.sub == 32) {
+    s.d = _mm512_mul_ps(s.d, bytes_as_floats(k.sub));
+    s.m = _mm512_mul_ps(s.m, bytes_as_floats(k.sub + OPS_GROUP));
+  }
+  if (f.sub == 16) {
+    s.pairs = sub_pairs(k.sub, f, false);
+    s.first = first_of(s.pairs);
+    s.last = last_of(s.pairs);
+    s.bias = _mm512_mullo_epi16(s.pairs, _mm512_set1_epi16((short)-f.bias));
+    if (f.minima) s.minima = sub_pairs(k.sub, f, true);
+  }
+  return s;
+}
+
+/* --- int8 activations --- */
+
+/* sum + registers [first, first + count) times their activations */
+INLINE __m512i dot_part(__m512i sum, const __m512i v[VECTORS], const int8_t *q, const int first,
+                        const int count) {
+  UNROLL for (int i = first; i < first + count; i++) sum = dot4(sum, v[i], q + 4 * i);
+  return sum;
+}
+
+/* The sums of a block's halves, each times its scale. Up to three bits they fit 16 bits: 16 * 7 * 127. */
+INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cpu_form f) {
+  if (f.bits > 3)
+    return _mm512_add_epi32(_mm512_mullo_epi32(s->first, first), _mm512_mullo_epi32(s->last, last));
+  const __m512i pairs = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(last, 16));
+  return _mm512_dpwssd_epi32(_mm512_setzero_si512(), pairs, s->pairs);
+}
+
+INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t *q, const ops_total *total,
+                         const cpu_form f) {
+  const __m512i zero = _mm512_setzero_si512();
+  if (f.sub == 16) {
+    const __m512i first = dot_part(zero, v, q, 0, VECTORS / 2);
+    const __m512i last = dot_part(zero, v, q, VECTORS / 2, VECTORS / 2);
+    const __m512i sum = scaled_sum(first, last, s, f);
+    return f.bias ? dot_total(sum, s->bias, total) : sum;
+  }
+  const __m512i sum = dot_part(zero, v, q, 0, VECTORS);
+  if (!f.bias) return sum;
+  return _mm512_sub_epi32(sum,
+                          _mm512_slli_epi32(_mm512_set1_epi32(total->all), (unsigned)__builtin_ctz(f.bias)));
+}
+
+/* acc = fma(d * dx, isum, acc), and what minima add */
+INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, const ops_act *x, size_t i,
+                        const cpu_form f) {
+  const __m512i sum = block_sum(v, s, x->q8 + i * OPS_BLOCK, &x->total[i], f);
+  const __m512 dx = _mm512_set1_ps(x->scale[i]);
+  acc = _mm512_fmadd_ps(_mm512_mul_ps(s->d, dx), _mm512_cvtepi32_ps(sum), acc);
+  if (!f.minima) return acc;
+  if (f.sub == 0) return _mm512_fmadd_ps(s->m, _mm512_set1_ps(x->sum[i]), acc);
+  if (f.sub == 32) return _mm512_fnmadd_ps(s->m, _mm512_set1_ps(x->sum[i]), acc);
+  const __m512i least = dot_total(_mm512_setzero_si512(), s->minima, &x->total[i]);
+  return _mm512_fnmadd_ps(_mm512_mul_ps(s->m, dx), _mm512_cvtepi32_ps(least), acc);
+}
+
+INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_form f,
+                        const int T) {
+  const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
   __m512 acc[ROWS_MAX];
   UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-  for (size_t b = 0; b < blocks; b++, w += CPU_Q4_1_BLOCK) {
+  for (size_t b = 0; b < blocks; b++) {
     __m512i v[VECTORS];
-    prefetch(w, CPU_Q4_1_BLOCK, T);
-    load_nibbles(w, v);
-    __m512 d = load_f16(w + CPU_Q4_1_SCALES), m = load_f16(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA);
-    UNROLL for (int t = 0; t < T; t++) {
-      size_t i = block_at(x, row + t, b);
-      acc[t] = add_block(acc[t], d, x->scale[i], dot_block(v, x->q8 + i * OPS_BLOCK));
-      acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(x->sum[i]), acc[t]);
-    }
+    const cpu_block k = cpu_block_at(group, f, b);
+    prefetch((const uint8_t *)group + b * step, step, T);
+    load_weights(k.planes, v, f);
+    const scales s = load_scales(k, f);
+    UNROLL for (int t = 0; t < T; t++) acc[t] =
+        add_block(acc[t], v, &s, x, (size_t)(row + t) * blocks + b, f);
   }
   store_tile(acc, out, T);
 }
 
-/* An unsigned weight is its value plus 2^bits: the sum is put right by total * 2^bits. */
-INLINE __m512i unbias(__m512i isum, int32_t total, const int bits) {
-  return _mm512_sub_epi32(isum, _mm512_slli_epi32(_mm512_set1_epi32(total), (unsigned)bits));
-}
-
-INLINE void q4_0_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  const size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group;
-  __m512 acc[ROWS_MAX];
-  UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-  for (size_t b = 0; b < blocks; b++, w += CPU_Q4_0_BLOCK) {
-    __m512i v[VECTORS];
-    prefetch(w, CPU_Q4_0_BLOCK, T);
-    load_nibbles(w, v);
-    __m512 d = load_f16(w + CPU_Q4_1_SCALES);
-    UNROLL for (int t = 0; t < T; t++) {
-      size_t i = block_at(x, row + t, b);
-      __m512i isum = unbias(dot_block(v, x->q8 + i * OPS_BLOCK), x->total[i], 3);
-      acc[t] = add_block(acc[t], d, x->scale[i], isum);
-    }
-  }
-  store_tile(acc, out, T);
-}
-
-INLINE void q8_0_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  const size_t blocks = (size_t)x->columns / OPS_BLOCK;
-  const uint8_t *w = group;
-  __m512 acc[ROWS_MAX];
-  UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-  for (size_t b = 0; b < blocks; b++, w += CPU_Q8_0_BLOCK) {
-    __m512i v[VECTORS];
-    prefetch(w, CPU_Q8_0_BLOCK, T);
-    load_bytes(w, v);
-    __m512 d = load_f16(w + CPU_Q8_0_SCALES);
-    UNROLL for (int t = 0; t < T; t++) {
-      size_t i = block_at(x, row + t, b);
-      __m512i isum = unbias(dot_block(v, x->q8 + i * OPS_BLOCK), x->total[i], 7);
-      acc[t] = add_block(acc[t], d, x->scale[i], isum);
-    }
-  }
-  store_tile(acc, out, T);
-}
-
-BY_ROWS(cpu_linear_q4_0_int8_avx512, q4_0_int8)
-BY_ROWS(cpu_linear_q4_1_int8_avx512, q4_1_int8)
-BY_ROWS(cpu_linear_q8_0_int8_avx512, q8_0_int8)
+#define INT8(name, TYPE, ...)                                                                                \
+  INLINE void name##_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {       \
+    linear_int8(group, x, row, out, (cpu_form){__VA_ARGS__}, T);                                             \
+  }                                                                                                          \
+  BY_ROWS(cpu_linear_##name##_int8_avx512, name##_int8)
+CPU_FORMS(INT8)
 
 /* --- f32 activations --- */
 
@@ -179,55 +242,58 @@ INLINE void add_input(__m512 *acc, __m512 w, const ops_act *x, int32_t row, size
   }
 }
 
-/* The weights of one input, of 16 outputs; `shift`: its bits' place in the packed 32. */
-INLINE __m512 q4_1_value(__m512i v, int shift, __m512 d, __m512 m) {
-  __m512i nibble = _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)shift), _mm512_set1_epi32(15));
-  return _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(nibble), m);
-}
-INLINE __m512 q4_0_value(__m512i v, int shift, __m512 d, __m512 m) {
-  (void)m;
-  __m512i nibble = _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)shift), _mm512_set1_epi32(15));
-  return _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_sub_epi32(nibble, _mm512_set1_epi32(8))));
-}
-INLINE __m512 q8_0_value(__m512i v, int shift, __m512 d) {
-  return _mm512_mul_ps(
-      d, _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(v, (unsigned)(24 - shift)), 24)));
+/* The weights of byte j of a register, in half `half` of a block. */
+INLINE __m512 weight_values(__m512i v, const int j, const scales *s, const int half, const cpu_form f) {
+  __m512i u = _mm512_and_si512(_mm512_srli_epi32(v, 8 * (unsigned)j), _mm512_set1_epi32(255));
+  __m512 d = s->d, m = s->m;
+  if (f.sub == 16) d = _mm512_mul_ps(d, _mm512_cvtepi32_ps(half ? s->last : s->first));
+  if (!f.minima) return _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_sub_epi32(u, _mm512_set1_epi32(f.bias))));
+  if (f.sub == 0) return _mm512_fmadd_ps(d, _mm512_cvtepi32_ps(u), m);
+  if (f.sub == 16) m = _mm512_mul_ps(m, _mm512_cvtepi32_ps(half ? last_of(s->minima) : first_of(s->minima)));
+  return _mm512_fmsub_ps(d, _mm512_cvtepi32_ps(u), m);
 }
 
-/* Inputs in order: the low nibbles of all vectors, then the high ones. */
-#define NIBBLES_F32(type, block_bytes, minima)                                                               \
-  INLINE void type##_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {        \
-    const uint8_t *w = group;                                                                                \
-    __m512 acc[ROWS_MAX];                                                                                    \
-    UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();                                         \
-    for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK, w += block_bytes) {                           \
-      __m512 d = load_f16(w + CPU_Q4_1_SCALES);                                                              \
-      __m512 m = minima ? load_f16(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA) : _mm512_setzero_ps();             \
-      for (int i = 0; i < VECTORS; i++) {                                                                    \
-        __m512i v = _mm512_loadu_si512(w + i % 4 * 64);                                                      \
-        for (int j = 0; j < 4; j++)                                                                          \
-          add_input(acc, type##_value(v, 8 * j + i / 4 * 4, d, m), x, row, k + (size_t)(4 * i + j), T);      \
-      }                                                                                                      \
-    }                                                                                                        \
-    store_tile(acc, out, T);                                                                                 \
+INLINE void block_values(cpu_block k, const cpu_form f, float *w) {
+  __m512i v[VECTORS];
+  load_weights(k.planes, v, f);
+  const scales s = load_scales(k, f);
+  UNROLL for (int i = 0; i < VECTORS; i++) {
+    UNROLL for (int j = 0; j < 4; j++)
+        _mm512_store_ps(w + (4 * i + j) * OPS_GROUP, weight_values(v[i], j, &s, i / (VECTORS / 2), f));
   }
-NIBBLES_F32(q4_0, CPU_Q4_0_BLOCK, false)
-NIBBLES_F32(q4_1, CPU_Q4_1_BLOCK, true)
+}
 
-INLINE void q8_0_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {
-  const uint8_t *w = group;
+/* w [OPS_BLOCK][OPS_GROUP] times the inputs from k on of each row. */
+INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, float *out, const int T) {
   __m512 acc[ROWS_MAX];
-  UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
-  for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK, w += CPU_Q8_0_BLOCK) {
-    __m512 d = load_f16(w + CPU_Q8_0_SCALES);
-    for (int i = 0; i < VECTORS; i++) {
-      __m512i v = _mm512_loadu_si512(w + i * 64);
-      for (int j = 0; j < 4; j++) add_input(acc, q8_0_value(v, 8 * j, d), x, row, k + (size_t)(4 * i + j), T);
-    }
-  }
+  UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_loadu_ps(out + t * OPS_GROUP);
+  for (size_t i = 0; i < OPS_BLOCK; i++) add_input(acc, _mm512_load_ps(w + i * OPS_GROUP), x, row, k + i, T);
   store_tile(acc, out, T);
 }
 
+static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
+  ROWS_SWITCH(add_values, w, x, row, k, out);
+}
+
+/* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
+INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
+                       const cpu_form f) {
+  _Alignas(64) float w[OPS_BLOCK * OPS_GROUP];
+  memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
+  for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
+    block_values(cpu_block_at(group, f, k / OPS_BLOCK), f, w);
+    add_rows(w, x, row, k, rows, out);
+  }
+}
+
+#define F32(name, TYPE, ...)                                                                                 \
+  void cpu_linear_##name##_f32_avx512(const void *group, const ops_act *x, int32_t row, int32_t rows,        \
+                                      float *out) {                                                          \
+    linear_f32(group, x, row, rows, out, (cpu_form){__VA_ARGS__});                                           \
+  }
+CPU_FORMS(F32)
+
+/* Plain weights. */
 INLINE __m512 f32_lanes(const uint8_t *w, size_t k) {
   return _mm512_load_ps(w + k * OPS_GROUP * 4);
 }
@@ -250,9 +316,6 @@ PLAIN(f32)
 PLAIN(f16)
 PLAIN(bf16)
 
-BY_ROWS(cpu_linear_q4_0_f32_avx512, q4_0_f32)
-BY_ROWS(cpu_linear_q4_1_f32_avx512, q4_1_f32)
-BY_ROWS(cpu_linear_q8_0_f32_avx512, q8_0_f32)
 BY_ROWS(cpu_linear_f32_avx512, f32_f32)
 BY_ROWS(cpu_linear_f16_avx512, f16_f32)
 BY_ROWS(cpu_linear_bf16_avx512, bf16_f32)

@@ -1,143 +1,118 @@
 #include "kernels/cpu/linear_c.h"
 #include "kernels/cpu/cpu_math.h"
 
-/* One block of a row of x. */
+#define HALF_VECTORS (CPU_VECTORS / 2)
+
+/* Block b of a row of x. */
 typedef struct block_act {
   const int8_t *q; /* [OPS_BLOCK] */
   float scale, sum;
-  int32_t total;
+  ops_total total;
 } block_act;
 
-static block_act act_block(const ops_act *x, int32_t row, int32_t b) {
-  size_t blocks = (size_t)x->columns / OPS_BLOCK, i = (size_t)row * blocks + (size_t)b;
+static block_act act_block(const ops_act *x, int32_t row, size_t b) {
+  size_t i = (size_t)row * ((size_t)x->columns / OPS_BLOCK) + b;
   return (block_act){
       .q = x->q8 + i * OPS_BLOCK, .scale = x->scale[i], .sum = x->sum[i], .total = x->total[i]};
 }
 
-static void f16_lanes(const uint8_t *from, float out[OPS_GROUP]) {
-  for (int32_t r = 0; r < OPS_GROUP; r++) {
-    uint16_t h;
-    memcpy(&h, from + r * 2, 2);
-    out[r] = cpu_f16(h);
+/* Of each half of the block, the sums of u * q8. */
+static void half_sums(uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES], const int8_t *q, int32_t sums[2][OPS_GROUP]) {
+  memset(sums, 0, 2 * sizeof sums[0]);
+  for (int32_t v = 0; v < CPU_VECTORS; v++) {
+    for (int32_t r = 0; r < OPS_GROUP; r++) {
+      for (int32_t j = 0; j < 4; j++) sums[v / HALF_VECTORS][r] += u[v][4 * r + j] * q[4 * v + j];
+    }
   }
 }
 
-/* Sums of nibbles times activations: of 0..15, whatever the type makes of them. */
-static void nibble_sums(const uint8_t *w, const int8_t *q, int32_t sum[OPS_GROUP]) {
-  for (int32_t v = 0; v < 4; v++) {
-    for (int32_t r = 0; r < OPS_GROUP; r++) {
-      for (int32_t j = 0; j < 4; j++) {
-        uint8_t pair = w[v * 64 + r * 4 + j];
-        sum[r] += (pair & 15) * q[4 * v + j] + (pair >> 4) * q[16 + 4 * v + j];
+static float add_one_scale(cpu_block k, cpu_form f, const block_act *a, size_t r, int32_t sum, float acc) {
+  cpu_scale s = cpu_scale_at(k, f, r, 0);
+  sum -= f.bias * a->total.all;
+  acc = fmaf(s.scale * a->scale, (float)sum, acc);
+  return f.minima ? fmaf(s.minimum, a->sum, acc) : acc;
+}
+
+static float add_two_scales(cpu_block k, cpu_form f, const block_act *a, size_t r, int32_t first,
+                            int32_t last, float acc) {
+  int32_t scale[2], minimum[2];
+  for (size_t h = 0; h < 2; h++) cpu_sub_at(k, f, r, h, &scale[h], &minimum[h]);
+  int32_t sum = scale[0] * (first - f.bias * a->total.first) + scale[1] * (last - f.bias * a->total.last);
+  acc = fmaf(cpu_half_at(k.scales, r) * a->scale, (float)sum, acc);
+  if (!f.minima) return acc;
+  int32_t least = minimum[0] * a->total.first + minimum[1] * a->total.last;
+  return fmaf(-(cpu_half_at(k.scales + CPU_HALVES, r) * a->scale), (float)least, acc);
+}
+
+/* Blocks ascending. */
+static void linear_int8(cpu_form f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+                        float *out) {
+  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}};
+  for (size_t b = 0; b < (size_t)x->columns / OPS_BLOCK; b++) {
+    uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
+    cpu_block k = cpu_block_at(group, f, b);
+    cpu_block_weights(k.planes, f, u);
+    for (int32_t t = 0; t < rows; t++) {
+      int32_t s[2][OPS_GROUP];
+      block_act a = act_block(x, row + t, b);
+      half_sums(u, a.q, s);
+      for (size_t r = 0; r < OPS_GROUP; r++) {
+        acc[t][r] = f.sub == 16 ? add_two_scales(k, f, &a, r, s[0][r], s[1][r], acc[t][r])
+                                : add_one_scale(k, f, &a, r, s[0][r] + s[1][r], acc[t][r]);
       }
     }
   }
+  memcpy(out, acc, (size_t)rows * sizeof acc[0]);
 }
 
-static void q4_0_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
-  int32_t sum[OPS_GROUP] = {0};
-  float d[OPS_GROUP];
-  nibble_sums(w, a.q, sum);
-  f16_lanes(w + CPU_Q4_1_SCALES, d);
-  for (int32_t r = 0; r < OPS_GROUP; r++)
-    acc[r] = fmaf(d[r] * a.scale, (float)(sum[r] - 8 * a.total), acc[r]);
-}
-
-static void q4_1_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
-  int32_t sum[OPS_GROUP] = {0};
-  float d[OPS_GROUP], m[OPS_GROUP];
-  nibble_sums(w, a.q, sum);
-  f16_lanes(w + CPU_Q4_1_SCALES, d);
-  f16_lanes(w + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, m);
-  for (int32_t r = 0; r < OPS_GROUP; r++) {
-    acc[r] = fmaf(d[r] * a.scale, (float)sum[r], acc[r]);
-    acc[r] = fmaf(m[r], a.sum, acc[r]);
-  }
-}
-
-static void q8_0_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]) {
-  const int8_t *q = (const int8_t *)w;
-  int32_t sum[OPS_GROUP] = {0};
-  float d[OPS_GROUP];
-  for (int32_t v = 0; v < 8; v++) {
-    for (int32_t r = 0; r < OPS_GROUP; r++) {
-      for (int32_t j = 0; j < 4; j++) sum[r] += q[v * 64 + r * 4 + j] * a.q[4 * v + j];
+/* acc[t] = fma(w[i], x[k + i], acc[t]), i ascending. */
+static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const ops_act *x, int32_t row, int32_t rows,
+                       int32_t k, float acc[CPU_ROWS_MAX][OPS_GROUP]) {
+  for (int32_t t = 0; t < rows; t++) {
+    const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + (size_t)k;
+    for (int32_t i = 0; i < n; i++) {
+      for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[i][r], value[i], acc[t][r]);
     }
   }
-  f16_lanes(w + CPU_Q8_0_SCALES, d);
-  for (int32_t r = 0; r < OPS_GROUP; r++) acc[r] = fmaf(d[r] * a.scale, (float)sum[r], acc[r]);
 }
 
-typedef void add_block(const uint8_t *w, block_act a, float acc[OPS_GROUP]);
-
-/* Blocks ascending. */
-static void linear_by_block(add_block *add, size_t block_bytes, const void *group, const ops_act *x,
-                            int32_t row, int32_t rows, float *out) {
-  for (int32_t t = 0; t < rows; t++) {
-    float acc[OPS_GROUP] = {0};
-    const uint8_t *w = group;
-    for (int32_t b = 0; b < x->columns / OPS_BLOCK; b++, w += block_bytes)
-      add(w, act_block(x, row + t, b), acc);
-    memcpy(out + t * OPS_GROUP, acc, sizeof acc);
+static void block_values(cpu_block k, cpu_form f, float w[OPS_BLOCK][OPS_GROUP]) {
+  uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
+  cpu_block_weights(k.planes, f, u);
+  for (size_t r = 0; r < OPS_GROUP; r++) {
+    for (size_t i = 0; i < OPS_BLOCK; i++) {
+      cpu_scale s = cpu_scale_at(k, f, r, i / (OPS_BLOCK / 2));
+      w[i][r] = cpu_weight_value(f, s, u[i / 4][4 * r + i % 4]);
+    }
   }
 }
 
-#define LINEAR_BY_BLOCK(name, add, bytes)                                                                    \
-  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
-    linear_by_block(add, bytes, group, x, row, rows, out);                                                   \
+static void linear_f32(cpu_form f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+                       float *out) {
+  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
+  for (int32_t k = 0; k < x->columns; k += OPS_BLOCK) {
+    block_values(cpu_block_at(group, f, (size_t)(k / OPS_BLOCK)), f, w);
+    add_inputs(w, OPS_BLOCK, x, row, rows, k, acc);
   }
-LINEAR_BY_BLOCK(cpu_linear_q4_0_int8_c, q4_0_block, CPU_Q4_0_BLOCK)
-LINEAR_BY_BLOCK(cpu_linear_q4_1_int8_c, q4_1_block, CPU_Q4_1_BLOCK)
-LINEAR_BY_BLOCK(cpu_linear_q8_0_int8_c, q8_0_block, CPU_Q8_0_BLOCK)
+  memcpy(out, acc, (size_t)rows * sizeof acc[0]);
+}
+
+#define QUANTISED(name, TYPE, ...)                                                                           \
+  void cpu_linear_##name##_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows,            \
+                                  float *out) {                                                              \
+    linear_int8((cpu_form){__VA_ARGS__}, group, x, row, rows, out);                                          \
+  }                                                                                                          \
+  void cpu_linear_##name##_f32_c(const void *group, const ops_act *x, int32_t row, int32_t rows,             \
+                                 float *out) {                                                               \
+    linear_f32((cpu_form){__VA_ARGS__}, group, x, row, rows, out);                                           \
+  }
+CPU_FORMS(QUANTISED)
+
+/* --- plain weights --- */
 
 /* The weights of up to OPS_BLOCK inputs from k on, as f32; returns how many inputs. */
 typedef int32_t unpack_inputs(const uint8_t *group, int32_t columns, int32_t k,
                               float w[OPS_BLOCK][OPS_GROUP]);
-
-static int32_t q4_0_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  (void)columns;
-  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_0_BLOCK;
-  float d[OPS_GROUP];
-  f16_lanes(block + CPU_Q4_1_SCALES, d);
-  for (int32_t i = 0; i < 16; i++) {
-    for (int32_t r = 0; r < OPS_GROUP; r++) {
-      uint8_t pair = block[i / 4 * 64 + r * 4 + i % 4];
-      w[i][r] = d[r] * (float)((pair & 15) - 8);
-      w[16 + i][r] = d[r] * (float)((pair >> 4) - 8);
-    }
-  }
-  return OPS_BLOCK;
-}
-
-/* The product is exact, so that this is fma(d, q, m). */
-static int32_t q4_1_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  (void)columns;
-  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q4_1_BLOCK;
-  float d[OPS_GROUP], m[OPS_GROUP];
-  f16_lanes(block + CPU_Q4_1_SCALES, d);
-  f16_lanes(block + CPU_Q4_1_SCALES + CPU_Q4_1_MINIMA, m);
-  for (int32_t i = 0; i < 16; i++) {
-    for (int32_t r = 0; r < OPS_GROUP; r++) {
-      uint8_t pair = block[i / 4 * 64 + r * 4 + i % 4];
-      w[i][r] = d[r] * (float)(pair & 15) + m[r];
-      w[16 + i][r] = d[r] * (float)(pair >> 4) + m[r];
-    }
-  }
-  return OPS_BLOCK;
-}
-
-static int32_t q8_0_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  (void)columns;
-  const uint8_t *block = group + (size_t)(k / OPS_BLOCK) * CPU_Q8_0_BLOCK;
-  float d[OPS_GROUP];
-  f16_lanes(block + CPU_Q8_0_SCALES, d);
-  for (int32_t i = 0; i < OPS_BLOCK; i++) {
-    for (int32_t r = 0; r < OPS_GROUP; r++) {
-      w[i][r] = d[r] * (float)((const int8_t *)block)[i / 4 * 64 + r * 4 + i % 4];
-    }
-  }
-  return OPS_BLOCK;
-}
 
 static int32_t inputs_left(int32_t columns, int32_t k) {
   return columns - k < OPS_BLOCK ? columns - k : OPS_BLOCK;
@@ -151,7 +126,8 @@ static int32_t f32_inputs(const uint8_t *group, int32_t columns, int32_t k, floa
 
 static int32_t f16_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
   int32_t n = inputs_left(columns, k);
-  for (int32_t i = 0; i < n; i++) f16_lanes(group + (size_t)(k + i) * OPS_GROUP * 2, w[i]);
+  const uint8_t *from = group + (size_t)k * CPU_HALVES;
+  for (int32_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_half_at(from, (size_t)i);
   return n;
 }
 
@@ -162,29 +138,20 @@ static int32_t bf16_inputs(const uint8_t *group, int32_t columns, int32_t k, flo
   return n;
 }
 
-/* acc = fma(w[k], x[k], acc), k ascending. */
-static void linear_by_input(unpack_inputs *unpack, const void *group, const ops_act *x, int32_t row,
-                            int32_t rows, float *out) {
+static void linear_plain(unpack_inputs *unpack, const void *group, const ops_act *x, int32_t row,
+                         int32_t rows, float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
   for (int32_t k = 0, n; k < x->columns; k += n) {
     n = unpack(group, x->columns, k, w);
-    for (int32_t t = 0; t < rows; t++) {
-      const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + (size_t)k;
-      for (int32_t i = 0; i < n; i++) {
-        for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[i][r], value[i], acc[t][r]);
-      }
-    }
+    add_inputs(w, n, x, row, rows, k, acc);
   }
   memcpy(out, acc, (size_t)rows * sizeof acc[0]);
 }
 
-#define LINEAR_BY_INPUT(name, type)                                                                          \
-  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
-    linear_by_input(type##_inputs, group, x, row, rows, out);                                                \
+#define PLAIN(name)                                                                                          \
+  void cpu_linear_##name##_c(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {   \
+    linear_plain(name##_inputs, group, x, row, rows, out);                                                   \
   }
-LINEAR_BY_INPUT(cpu_linear_q4_0_f32_c, q4_0)
-LINEAR_BY_INPUT(cpu_linear_q4_1_f32_c, q4_1)
-LINEAR_BY_INPUT(cpu_linear_q8_0_f32_c, q8_0)
-LINEAR_BY_INPUT(cpu_linear_f32_c, f32)
-LINEAR_BY_INPUT(cpu_linear_f16_c, f16)
-LINEAR_BY_INPUT(cpu_linear_bf16_c, bf16)
+PLAIN(f32)
+PLAIN(f16)
+PLAIN(bf16)

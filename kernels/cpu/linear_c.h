@@ -2,7 +2,9 @@
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/forms.h"
 
-cpu_linear cpu_linear_q4_0_int8_c, cpu_linear_q4_1_int8_c, cpu_linear_q8_0_int8_c;
-cpu_linear cpu_linear_q4_0_f32_c, cpu_linear_q4_1_f32_c, cpu_linear_q8_0_f32_c;
+#define LINEAR_C(name, ...) cpu_linear cpu_linear_##name##_int8_c, cpu_linear_##name##_f32_c;
+CPU_FORMS(LINEAR_C)
+#undef LINEAR_C
 cpu_linear cpu_linear_f32_c, cpu_linear_f16_c, cpu_linear_bf16_c;

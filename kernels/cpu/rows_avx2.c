@@ -38,31 +38,33 @@ static float largest_magnitude(const float *x) {
   return _mm256_cvtss_f32(m);
 }
 
-static int32_t lane_sum_epi32(__m256i v) {
-  __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
-  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+/* The sums of 16 numbers each; they fit 16 bits. */
+static ops_total sums_of(__m256i first, __m256i last) {
+  __m256i s = _mm256_hadd_epi32(first, last);
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  half = _mm_hadd_epi32(half, half);
+  int32_t a = _mm_cvtsi128_si32(half), b = _mm_extract_epi32(half, 1);
+  return (ops_total){a + b, (int16_t)a, (int16_t)b};
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, int32_t *total, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
   float largest = largest_magnitude(x);
   __m256 inverse = _mm256_set1_ps(largest > 0.0f ? 127.0f / largest : 0.0f);
-  __m256i v[4], totals = _mm256_setzero_si256();
+  __m256i v[4];
   for (int i = 0; i < 4; i++) {
     __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i * LANES), inverse);
     scaled = _mm256_max_ps(scaled, _mm256_set1_ps(-127.0f));
     v[i] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, _mm256_set1_ps(127.0f)));
-    totals = _mm256_add_epi32(totals, v[i]);
   }
   __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
   bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256((__m256i *)q, bytes);
   *scale = largest / 127.0f;
-  *total = lane_sum_epi32(totals);
-  *sum = *scale * (float)*total;
+  *total = sums_of(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
+  *sum = *scale * (float)total->all;
 }
 
-void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n) {
+void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
     quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }
@@ -123,18 +125,16 @@ int32_t cpu_argmax_avx2(const float *x, int32_t n) {
   return i;
 }
 
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx2,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_avx2,
 const cpu_kernels cpu_kernels_avx2 = {
     .name = "avx2",
     .rows_max = LINEAR_AVX2_ROWS,
-    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_avx2,
-                    [OPS_Q4_1] = cpu_linear_q4_1_int8_avx2,
-                    [OPS_Q8_0] = cpu_linear_q8_0_int8_avx2},
+    .linear_int8 = {CPU_FORMS(INT8_KERNEL)},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx2,
                    [OPS_F16] = cpu_linear_f16_avx2,
                    [OPS_BF16] = cpu_linear_bf16_avx2,
-                   [OPS_Q4_0] = cpu_linear_q4_0_f32_avx2,
-                   [OPS_Q4_1] = cpu_linear_q4_1_f32_avx2,
-                   [OPS_Q8_0] = cpu_linear_q8_0_f32_avx2},
+                   CPU_FORMS(F32_KERNEL)},
     .norm = cpu_norm_avx2,
     .quantize = cpu_quantize_avx2,
     .rope = cpu_rope_avx2,

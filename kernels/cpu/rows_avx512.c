@@ -27,21 +27,38 @@ static void largest_of(const float *x, int32_t blocks, float *out) {
   }
 }
 
-/* 32 inputs as bytes; returns their sum. */
-static inline int32_t quantize_block(int8_t *q, const float *x, float inverse) {
+/* 32 inputs as bytes. */
+static inline void quantize_block(int8_t *q, const float *x, float inverse) {
   const __m512 limit = _mm512_set1_ps(127.0f), least = _mm512_set1_ps(-127.0f),
                scale = _mm512_set1_ps(inverse);
-  __m512i total = _mm512_setzero_si512();
   for (int i = 0; i < OPS_BLOCK; i += LANES) {
     __m512 v = _mm512_max_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), scale), least);
     __m512i whole = _mm512_cvtps_epi32(_mm512_min_ps(v, limit));
     _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(whole));
-    total = _mm512_add_epi32(total, whole);
   }
-  return _mm512_reduce_add_epi32(total);
 }
 
-static void quantize_batch(int8_t *q, float *scale, float *sum, int32_t *total, const float *x,
+/* The sums of one or two blocks: bytes + 128, eight at a time, then two and four of these. */
+static inline void sum_blocks(ops_total *total, const int8_t *q, int32_t blocks) {
+  const __mmask16 used = blocks > 1 ? 0xffff : 0xff;
+  __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi32(used, q), _mm512_set1_epi8(-128));
+  v = _mm512_sad_epu8(v, _mm512_setzero_si512());
+  v = _mm512_add_epi64(v, _mm512_shuffle_epi32(v, _MM_PERM_BADC));
+  /* Each 128 bits: a half's sum + 2048, twice; the other half of its block beside it. */
+  const __m512i off = _mm512_set1_epi64(128 * OPS_BLOCK / 2);
+  v = _mm512_sub_epi64(v, off);
+  const __m512i other = _mm512_shuffle_i64x2(v, v, _MM_SHUFFLE(2, 3, 0, 1));
+  const __m512i all = _mm512_add_epi64(v, other);
+  const __m512i halves = _mm512_or_si512(
+      _mm512_slli_epi64(_mm512_and_si512(v, _mm512_set1_epi64(0xffff)), 32), _mm512_slli_epi64(other, 48));
+  const __m512i both = _mm512_or_si512(_mm512_and_si512(all, _mm512_set1_epi64(0xffffffff)), halves);
+  const int64_t first = _mm_cvtsi128_si64(_mm512_castsi512_si128(both));
+  const int64_t second = _mm_cvtsi128_si64(_mm512_extracti32x4_epi32(both, 2));
+  memcpy(total, &first, sizeof *total);
+  if (blocks > 1) memcpy(total + 1, &second, sizeof *total);
+}
+
+static void quantize_batch(int8_t *q, float *scale, float *sum, ops_total *total, const float *x,
                            int32_t blocks) {
   _Alignas(64) float largest[BATCH] = {0}, inverse[BATCH];
   const __mmask16 used = (__mmask16)((1u << blocks) - 1);
@@ -50,14 +67,16 @@ static void quantize_batch(int8_t *q, float *scale, float *sum, int32_t *total, 
   const __mmask16 some = _mm512_cmp_ps_mask(m, _mm512_setzero_ps(), _CMP_GT_OQ);
   const __m512 step = _mm512_div_ps(m, limit);
   _mm512_store_ps(inverse, _mm512_maskz_div_ps(some, limit, m));
-  for (int32_t b = 0; b < blocks; b++)
-    total[b] = quantize_block(q + b * OPS_BLOCK, x + b * OPS_BLOCK, inverse[b]);
+  for (int32_t b = 0; b < blocks; b++) quantize_block(q + b * OPS_BLOCK, x + b * OPS_BLOCK, inverse[b]);
+  for (int32_t b = 0; b < blocks; b += 2) sum_blocks(total + b, q + b * OPS_BLOCK, blocks - b);
+  _Alignas(64) int32_t all[BATCH] = {0};
+  for (int32_t b = 0; b < blocks; b++) all[b] = total[b].all;
   _mm512_mask_storeu_ps(scale, used, step);
-  _mm512_mask_storeu_ps(sum, used,
-                        _mm512_mul_ps(step, _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(used, total))));
+  _mm512_mask_storeu_ps(sum, used, _mm512_mul_ps(step, _mm512_cvtepi32_ps(_mm512_load_si512(all))));
 }
 
-static void quantize_avx512(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n) {
+static void quantize_avx512(int8_t *q, float *scale, float *sum, ops_total *total, const float *x,
+                            int32_t n) {
   for (int32_t b = 0, blocks = n / OPS_BLOCK; b < blocks; b += BATCH) {
     int32_t count = blocks - b < BATCH ? blocks - b : BATCH;
     quantize_batch(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK, count);
@@ -75,18 +94,16 @@ static void swiglu_avx512(float *y, const float *gate, const float *up, int32_t 
   cpu_swiglu_c(y + i, gate + i, up + i, n - i);
 }
 
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx512,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_avx512,
 const cpu_kernels cpu_kernels_avx512 = {
     .name = "avx512",
     .rows_max = CPU_ROWS_MAX,
-    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_avx512,
-                    [OPS_Q4_1] = cpu_linear_q4_1_int8_avx512,
-                    [OPS_Q8_0] = cpu_linear_q8_0_int8_avx512},
+    .linear_int8 = {CPU_FORMS(INT8_KERNEL)},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx512,
                    [OPS_F16] = cpu_linear_f16_avx512,
                    [OPS_BF16] = cpu_linear_bf16_avx512,
-                   [OPS_Q4_0] = cpu_linear_q4_0_f32_avx512,
-                   [OPS_Q4_1] = cpu_linear_q4_1_f32_avx512,
-                   [OPS_Q8_0] = cpu_linear_q8_0_f32_avx512},
+                   CPU_FORMS(F32_KERNEL)},
     .norm = cpu_norm_avx2,
     .quantize = quantize_avx512,
     .rope = cpu_rope_avx2,

@@ -4,18 +4,16 @@
 #include "kernels/cpu/linear_avx2.h"
 #include "kernels/cpu/rows_avx2.h"
 
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx_vnni,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_avx2,
 const cpu_kernels cpu_kernels_avx_vnni = {
     .name = "avx-vnni",
     .rows_max = LINEAR_AVX2_ROWS,
-    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_avx_vnni,
-                    [OPS_Q4_1] = cpu_linear_q4_1_int8_avx_vnni,
-                    [OPS_Q8_0] = cpu_linear_q8_0_int8_avx_vnni},
+    .linear_int8 = {CPU_FORMS(INT8_KERNEL)},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx2,
                    [OPS_F16] = cpu_linear_f16_avx2,
                    [OPS_BF16] = cpu_linear_bf16_avx2,
-                   [OPS_Q4_0] = cpu_linear_q4_0_f32_avx2,
-                   [OPS_Q4_1] = cpu_linear_q4_1_f32_avx2,
-                   [OPS_Q8_0] = cpu_linear_q8_0_f32_avx2},
+                   CPU_FORMS(F32_KERNEL)},
     .norm = cpu_norm_avx2,
     .quantize = cpu_quantize_avx2,
     .rope = cpu_rope_avx2,

@@ -12,9 +12,9 @@ void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) 
   for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, int32_t *total, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
   float largest = 0.0f;
-  *total = 0;
+  int32_t sums[2] = {0};
   for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
   float inverse = largest > 0.0f ? INT8_MAX_F / largest : 0.0f;
   *scale = largest / INT8_MAX_F;
@@ -23,12 +23,13 @@ static void quantize_block(int8_t *q, float *scale, float *sum, int32_t *total, 
     v = v > -INT8_MAX_F ? v : -INT8_MAX_F;
     v = v < INT8_MAX_F ? v : INT8_MAX_F;
     q[i] = (int8_t)lrintf(v);
-    *total += q[i];
+    sums[i / (OPS_BLOCK / 2)] += q[i];
   }
-  *sum = *scale * (float)*total;
+  *total = (ops_total){sums[0] + sums[1], (int16_t)sums[0], (int16_t)sums[1]};
+  *sum = *scale * (float)total->all;
 }
 
-void cpu_quantize_c(int8_t *q, float *scale, float *sum, int32_t *total, const float *x, int32_t n) {
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
     quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }
@@ -114,18 +115,16 @@ int32_t cpu_argmax_c(const float *x, int32_t n) {
   return best;
 }
 
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_c,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_c,
 const cpu_kernels cpu_kernels_c = {
     .name = "c",
     .rows_max = CPU_ROWS_MAX,
-    .linear_int8 = {[OPS_Q4_0] = cpu_linear_q4_0_int8_c,
-                    [OPS_Q4_1] = cpu_linear_q4_1_int8_c,
-                    [OPS_Q8_0] = cpu_linear_q8_0_int8_c},
+    .linear_int8 = {CPU_FORMS(INT8_KERNEL)},
     .linear_f32 = {[OPS_F32] = cpu_linear_f32_c,
                    [OPS_F16] = cpu_linear_f16_c,
                    [OPS_BF16] = cpu_linear_bf16_c,
-                   [OPS_Q4_0] = cpu_linear_q4_0_f32_c,
-                   [OPS_Q4_1] = cpu_linear_q4_1_f32_c,
-                   [OPS_Q8_0] = cpu_linear_q8_0_f32_c},
+                   CPU_FORMS(F32_KERNEL)},
     .norm = cpu_norm_c,
     .quantize = cpu_quantize_c,
     .rope = cpu_rope_c,

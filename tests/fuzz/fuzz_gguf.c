@@ -1,8 +1,8 @@
 /* libs: text file base */
 /* fuzz_gguf - a model file of any bytes: open, read everything, and what else reads a model file.
  *
- * Even first byte: the rest is the file. Odd: the rest changes a right file, three bytes a change (offset,
- * value), so that the deep parts are reached from the first second. */
+ * Even first byte: the rest is the file. Odd: the rest changes a right file (of two kinds of vocabulary),
+ * three bytes a change (offset, value), so that the deep parts are reached from the first second. */
 #include "common/file/model_file.h"
 #include "common/text/chat_template.h"
 #include "tests/gguf_builder.h"
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static gguf_builder right_file(void) {
+static gguf_builder right_file(bool pieces) {
   static const char *const layer[] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
                                       "ffn_gate", "ffn_up", "ffn_down"};
   gguf_builder b = gb_begin(3);
@@ -26,7 +26,10 @@ static gguf_builder right_file(void) {
       gb_key_f32(&b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
   gb_array(&b, "nested", GB_ARRAY, 1), gb_number(&b, GB_U8, 4), gb_number(&b, 1, 8), gb_number(&b, 7, 1);
   gb_key_text(&b, "tokenizer.chat_template", TEMPLATE);
-  gb_vocabulary(&b, 2);
+  if (pieces)
+    gb_vocabulary_pieces(&b, GC_PIECE + GC_PIECE_COUNT, 0);
+  else
+    gb_vocabulary(&b, 2);
   gb_tensor(&b, "token_embd.weight", 32, GB_SPECIAL_COUNT + 256 + GB_MERGE_COUNT, GB_TYPE_Q8_0);
   for (size_t i = 0; i < sizeof layer / sizeof layer[0]; i++) {
     snprintf(name, sizeof name, "blk.0.%s.weight", layer[i]);
@@ -85,10 +88,11 @@ static void read_text(const gguf *g) {
   tokenizer_ids ids = {0};
   const chat_message messages[] = {{"user", "hello <|im_end|> 12", 18}};
   if (tokenizer_open(&t, g, &e)) return;
-  if (chat_template_open(&c, g, t, &e) == ERR_OK) {
+  if (chat_template_open(&c, t, NULL, &e) == ERR_OK) {
     chat_template_render(c, messages, 1, &ids, &e);
     chat_template_close(c);
   }
+  if (tokenizer_encode(t, "a <s>aab \xc3\xa9", 11, TOKENIZER_SPECIAL, &ids, &e)) abort();
   tokenizer_ids_fini(&ids);
   tokenizer_close(t);
 }
@@ -119,10 +123,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(copy);
     return 0;
   }
-  static gguf_builder right; /* until the program's end */
-  if (!right.size) right = right_file();
-  gguf_builder b = {0};
-  gb_put(&b, right.bytes, right.size);
+  static gguf_builder rights[2]; /* until the program's end */
+  bool pieces = data[0] / 2 % 2;
+  gguf_builder b = {0}, *right = &rights[pieces];
+  if (!right->size) *right = right_file(pieces);
+  gb_put(&b, right->bytes, right->size);
   for (size_t i = 1; i + 2 < size; i += 3) b.bytes[(data[i] | data[i + 1] << 8) % b.size] = data[i + 2];
   read_file(b.bytes, size % 3 == 2 ? (size_t)data[size - 1] * b.size / 255 : b.size);
   gb_free(&b);

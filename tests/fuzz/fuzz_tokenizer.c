@@ -26,7 +26,7 @@ static void check_round_trip(const tokenizer *t, const tokenizer_ids *ids, const
   detokenizer *d;
   detokenizer_out out;
   size_t at = 0;
-  if (detokenizer_alloc(&d, t, NULL, 0, false, NULL)) abort();
+  if (detokenizer_alloc(&d, t, NULL, 0, false, true, NULL)) abort();
   for (size_t i = 0; i <= ids->count; i++) {
     if (i < ids->count ? detokenizer_feed(d, ids->ids[i], &out) : detokenizer_end(d, &out)) abort();
     if (out.size > size - at || memcmp(out.text, text + at, out.size)) abort();
@@ -42,7 +42,7 @@ static void check_stop(const tokenizer *t, const tokenizer_ids *ids, const char 
   detokenizer *d;
   detokenizer_out out = {0};
   err e;
-  if (detokenizer_alloc(&d, t, &stop, 1, false, &e)) return;
+  if (detokenizer_alloc(&d, t, &stop, 1, false, true, &e)) return;
   const char *found = memmem(text, size, stop, strlen(stop));
   size_t want = found ? (size_t)(found - text) : size, at = 0;
   for (size_t i = 0; i <= ids->count && !out.stopped; i++) {
@@ -60,7 +60,7 @@ static void check_bytes(const tokenizer *t, const uint8_t *data, size_t size) {
   detokenizer *d;
   detokenizer_out out;
   size_t valid = utf8_valid((const char *)data, size), at = 0;
-  if (detokenizer_alloc(&d, t, NULL, 0, true, NULL)) abort();
+  if (detokenizer_alloc(&d, t, NULL, 0, true, true, NULL)) abort();
   for (size_t i = 0; i < size; i++) {
     if (detokenizer_feed(d, GB_SPECIAL_COUNT + data[i], &out)) abort();
     if (utf8_valid(out.text, out.size) != out.size) abort();

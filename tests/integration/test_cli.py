@@ -76,14 +76,14 @@ class Help(Command):
             self.assertEqual(status, OK)
             self.assertIn("--model", out.decode())
         flags = tandem("run", "--help")[1].decode()
-        for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system threads "
+        for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
                      "ctx math budget pace selfcheck json repack-cache").split():
             self.assertIn("--" + flag, flags)
 
     def test_doctor(self):
         status, out, errors = tandem("doctor", "-m", MODEL)
         self.assertEqual(status, OK, out.decode() + errors)
-        for word in ("cpu", "memory", "ipc", "tcp", "tandem-target", "tandem-draft", "vocabulary 49152"):
+        for word in ("cpu", "memory", "ipc", "tcp", "tandem-target", "tandem-draft", "vocabulary 49152", "chatml, built in"):
             self.assertIn(word, out.decode())
 
     def test_doctor_finds_a_bad_model_and_missing_programs(self):
@@ -127,6 +127,8 @@ class BadInput(Command):
             (["run", "-m", MODEL, "--ctx", "9000", PROMPT], "8192"),
             (["run", "-m", MODEL, "--stop", "", PROMPT], "--stop"),
             (["run", "-m", MODEL, "--raw", "--system", "x", PROMPT], "--raw"),
+            (["run", "-m", MODEL, "--raw", "--chat-template", "chatml", PROMPT], "--raw"),
+            (["run", "-m", MODEL, "--chat-template", "vicuna", PROMPT], "unknown template 'vicuna': those known are chatml, "),
             (["run", "-m", MODEL, "--draft", "magic", PROMPT], "--draft"),
             (["run", "-m", MODEL, "--draft", "replay:", PROMPT], "replay"),
             (["run", "-m", MODEL, "--draft", "replay:x.jsonl:2", PROMPT], "replay"),
@@ -291,6 +293,10 @@ class Run(Command):
         self.assertEqual(literal["prompt_ids"], tokenize(b"<|im_end|>", "--no-special"))
         system = answer("--system", "Be brief.", "--max-tokens", "1", PROMPT)
         self.assertTrue(detokenize(system["prompt_ids"]).startswith("<|im_start|>system\nBe brief.<|im_end|>\n"))
+        named = answer("--chat-template", "qwen2", "--max-tokens", "1", PROMPT)
+        self.assertTrue(detokenize(named["prompt_ids"]).startswith("<|im_start|>system\nYou are a helpful assistant.<|im_end|>"))
+        zephyr = answer("--chat-template", "zephyr", "--max-tokens", "1", PROMPT)
+        self.assertTrue(detokenize(zephyr["prompt_ids"]).startswith("<|user|>\n" + PROMPT + "<|im_end|>\n<|assistant|>"))
         user = answer("--max-tokens", "1", "<|im_end|>")
         self.assertEqual(user["prompt_ids"].count(2), self.plain["prompt_ids"].count(2))  # no injected token
 
@@ -525,17 +531,17 @@ class Bench(Command):
         self.assertIn("commit", {op["op"] for op in r["steps"][1]["ops"] if op["us"]})
         status, out, errors = tandem(*args)
         self.assertEqual(status, OK, errors)
-        for word in ("linear gate, up", "whole step", "GB/s", *map(str, self.ROWS)):
+        for word in ("gate, up, swiglu", "whole step", "GB/s", *map(str, self.ROWS)):
             self.assertIn(word, out.decode())
 
     def check_step(self, step, r):
         ops = {op["op"]: op for op in step["ops"]}
         self.assertGreater(step["us"], 0)
         self.assertGreater(step["between_us"], 0)
-        for name in ("norm", "linear q, k, v", "rope, store", "attention", "linear output", "swiglu", "linear down", "head"):
+        for name in ("norm", "linear q, k, v", "rope, store", "attention", "linear output", "gate, up, swiglu", "linear down", "head"):
             self.assertGreater(ops[name]["us"], 0, name)
         # The least time of all matrices together is at least that of reading the model's, once.
-        least = sum(op["least_us"] for name, op in ops.items() if name.startswith("linear") or name == "head")
+        least = sum(op["least_us"] for name, op in ops.items() if name.startswith("linear") or name in ("gate, up, swiglu", "head"))
         read = r["weight_bytes"] / r["read_gb_s"] / 1e3
         tensors = os.path.getsize(MODEL)  # with 2 % of other things
         self.assertLess(abs(r["weight_bytes"] / tensors - 1), 0.05)

@@ -1,0 +1,46 @@
+/* chat_style.h - the chat templates that are built in, as data: what stands around the messages of each role.
+ * Source: the templates that the models publish (tests/golden/make_chat_templates.py has them). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CHAT_MARKS_MAX 4
+
+enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLE_COUNT };
+
+/* In a style's texts these stand for the tokens that begin and end a text. */
+#define CHAT_BOS "\1"
+#define CHAT_EOS "\2"
+
+typedef enum {
+  CHAT_SYSTEM_TURN,  /* a turn of its own, anywhere */
+  CHAT_SYSTEM_ONCE,  /* a turn of its own, only the first message */
+  CHAT_SYSTEM_FIRST, /* inside the first message of the user */
+  CHAT_SYSTEM_LAST   /* inside the last message, if that is the user's */
+} chat_system_place;
+
+typedef struct chat_style {
+  const char *name;
+  const char *marks[CHAT_MARKS_MAX]; /* the file's template has all of these */
+  const char *lacks[CHAT_MARKS_MAX]; /* and none of these: they would change the text */
+  const char *needs;                 /* the token without which it means nothing; NULL: none */
+  const char *begin, *open;          /* before all; before the answer */
+  struct {
+    const char *before, *after;
+  } turns[CHAT_ROLE_COUNT];
+  chat_system_place system;
+  bool trim[CHAT_ROLE_COUNT]; /* blanks around the content */
+  bool alternate;             /* user and assistant in turn, the user first */
+  bool thinking;              /* thoughts of former answers are left out (Qwen3) */
+  bool always_system;         /* a system turn even without a message */
+  const char *own_system;     /* by name, the message where none is given; by its text the file has one */
+  const char *turn_end;       /* the token that ends an answer; NULL: the vocabulary's own */
+} chat_style;
+
+const chat_style *chat_style_at(int i);               /* NULL from their number on */
+const chat_style *chat_style_named(const char *name); /* NULL: unknown */
+
+/* The style of a file's template, its newlines written as themselves; NULL: none. *own: its own system
+ * message, malloc'd, or NULL: it has none. */
+const chat_style *chat_style_recognise(const char *text, char **own);

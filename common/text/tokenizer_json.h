@@ -1,0 +1,33 @@
+/* tokenizer_json.h - the inside of the reader of tokenizer.json: its pipeline of named parts
+ * (tokenizer_json_parts.c) and the rest (tokenizer_json.c). */
+#pragma once
+
+#include "common/text/tokenizer_parts.h"
+#include <string.h>
+
+#define JSON_NAME_PRINT_BYTES 40
+
+typedef struct json_reader {
+  tokenizer *t;
+  bool any_stage; /* a pre-tokenizer has been read */
+  bool closed;    /* nothing may follow it */
+  err *e;
+} json_reader;
+
+/* Reads a part, or those of a sequence; null: there is none. what: "normalizer", "pre_tokenizer",
+ * "post_processor" or "decoder". ERR_UNSUPPORTED (names it and those known), ERR_FORMAT, ERR_NOMEM. */
+int json_reader_part(json_reader *r, const char *what, const json_t *part);
+
+int json_reader_bad(json_reader *r, const char *why);          /* ERR_FORMAT */
+int json_reader_unsupported(json_reader *r, const char *what); /* ERR_UNSUPPORTED */
+/* A name from the file, fit for a message; returns out. */
+const char *json_printable(const char *text, char out[JSON_NAME_PRINT_BYTES + 1]);
+
+static inline bool json_is_text(const json_t *value, const char *want) {
+  return json_is_string(value) && json_string_length(value) == strlen(want) &&
+         strcmp(json_string_value(value), want) == 0;
+}
+
+static inline bool json_bool_of(const json_t *value, bool otherwise) {
+  return json_is_boolean(value) ? json_is_true(value) : otherwise;
+}

@@ -119,14 +119,13 @@ static void on_quantize(ops *o, ops_act *x, int32_t count) {
 }
 
 static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                          int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
-                          const float *v) {
-  PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rope, rope_dim, q, k, v))
+                          int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v) {
+  PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rotary, q, k, v))
 }
 
 static void on_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                         int32_t heads, const float *q, ops_act *y, float *scratch) {
-  PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, q, y, scratch))
+                         int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
+  PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, window, q, y, scratch))
 }
 
 static void on_argmax(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids) {

@@ -83,7 +83,7 @@ int step_open(step_bench *b, const char *path, int32_t threads, int32_t context,
   needs n = needs_of(items, count);
   *b = (step_bench){.context = context};
   model_options o = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = threads};
-  int rc = gguf_open(&b->file, path, e);
+  int rc = model_file_open(&b->file, path, e);
   if (rc == ERR_OK) rc = model_open(&b->model, b->file, &o, &b->mem, e);
   if (rc == ERR_OK) rc = open_cache(b, &n, e);
   if (rc != ERR_OK) return rc;
@@ -99,7 +99,7 @@ int step_open(step_bench *b, const char *path, int32_t threads, int32_t context,
 void step_close(step_bench *b) {
   kv_close(b->kv);
   model_close(b->model);
-  gguf_close(b->file);
+  model_file_close(b->file);
 }
 
 /* --- steps --- */
@@ -190,8 +190,7 @@ int step_forward(step_bench *b, int32_t rows, uint64_t *ns) {
 
 uint64_t step_weight_bytes(const step_bench *b) {
   uint64_t all = atomic_load(&b->mem.bytes[MEM_WEIGHTS]);
-  const gguf_tensor *embed = gguf_tensor_find(b->file, "token_embd.weight");
-  return model_shape(b->model)->tied || !embed ? all : all - embed->bytes;
+  return model_shape(b->model)->tied ? all : all - model_file_tensor(b->file, MODEL_EMBED, 0)->bytes;
 }
 
 uint64_t step_kv_bytes(const step_bench *b) {

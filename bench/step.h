@@ -26,7 +26,7 @@ bool step_parse(const char *text, step_item *out);
 typedef struct step_bench {
   int32_t context; /* rows of each sequence before a step */
   mem mem;
-  gguf *file;
+  model_file *file;
   model *model;
   kv_cache *kv;
   int32_t sequences[STEP_SEQUENCES_MAX], sequence_count;

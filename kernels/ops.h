@@ -19,11 +19,12 @@
  * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
  *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
  *   the products are exact
+ * - a bias is one addition, after the sum and what it is added to
  * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
  *   ((0+4)+(2+6))+((1+5)+(3+7))
  * - attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
  *   by logical position; values acc = fma(e, v, acc) by logical position ascending; at last
- *   acc * (1 / sum)
+ *   acc * (1 / sum). With a window the keys before it are left out, not moved.
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
@@ -86,7 +87,17 @@ typedef struct ops_linear {
   const ops_weight *w;
   float *y; /* [rows][w->rows] */
   bool add; /* y += instead of y = */
+  const float *bias; /* [w->rows], added to y at last; or NULL */
 } ops_linear;
+
+/* What becomes of queries and keys on their way. A head is normed (as by `norm`) over its components where q_norm, k_norm
+ * [head_dim] are not NULL, and then its first `dim` components are rotated, pairs (2i, 2i + 1). */
+typedef struct ops_rotary {
+  const float *table; /* [rows][2][dim]: cosines, each twice; then sines as (-s, s) */
+  int32_t dim;
+  const float *q_norm, *k_norm;
+  float eps;
+} ops_rotary;
 
 /* How a row's token follows from its logits z: the largest z * scale + noise, where scale is 0 the largest z;
  * ties: the lowest id; a NaN and -infinity are never chosen, 0 where nothing else is left. The noise of
@@ -162,15 +173,15 @@ typedef struct ops_table {
   /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
   void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
                  int32_t *ids);
-  /* Rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
+  /* Norms and rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
    * and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where path_count
-   * is 0. rope [count][2][rope_dim]: cosines, each twice; then sines as (-s, s). Pairs are (2i, 2i + 1). */
+   * is 0. */
   void (*rope_store)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                     int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
-                     const float *v);
-  /* y->f32 [count][heads][head_dim]. scratch: attention_floats() floats. */
+                     int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v);
+  /* y->f32 [count][heads][head_dim]. A row at position p sees its keys of the logical positions (p - window, p], all of
+   * them where window is 0. scratch: attention_floats() floats. */
   void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                    int32_t heads, const float *q, ops_act *y, float *scratch);
+                    int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch);
   size_t (*attention_floats)(const ops *o, const ops_kv_shape *s, int32_t heads);
   /* ids[i] = index of the largest of x[i] [columns]; ties: the lowest; NaN is never the largest. */
   void (*argmax)(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids);

@@ -162,6 +162,7 @@ static void put_outputs(const ops_linear *l, int32_t group, int32_t row, int32_t
       put_row(y, out, OPS_GROUP, l->add);
     else
       put_row(y, out, width, l->add);
+    if (l->bias) put_row(y, l->bias + (size_t)group * OPS_GROUP, width, true);
   }
 }
 
@@ -374,15 +375,19 @@ static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const 
 typedef struct store_job {
   const cpu_kernels *k;
   const ops_kv_shape *s;
-  int32_t layer, heads, rope_dim;
+  int32_t layer, heads;
   const ops_row *rows;
-  const float *rope, *keys, *values;
+  const ops_rotary *rotary;
+  const float *keys, *values;
   float *q;
 } store_job;
 
-static void rotate(const store_job *j, int32_t i, const float *x, float *y) {
-  const float *cosine = j->rope + (size_t)i * 2 * (size_t)j->rope_dim;
-  j->k->rope(y, x, cosine, cosine + j->rope_dim, j->rope_dim);
+/* A head of row i, in place. */
+static void rotate(const store_job *j, int32_t i, const float *norm, float *x) {
+  const ops_rotary *r = j->rotary;
+  const float *cosine = r->table + (size_t)i * 2 * (size_t)r->dim;
+  if (norm) j->k->norm(x, x, norm, j->s->head_dim, r->eps);
+  j->k->rope(x, x, cosine, cosine + r->dim, r->dim);
 }
 
 static void store_head(const store_job *j, int32_t i, int32_t head, const float *key, const float *value) {
@@ -405,20 +410,19 @@ static void store_row(void *context, int32_t i, int32_t thread) {
   float key[OPS_HEAD_DIM_MAX];
   for (int32_t h = 0; h < j->heads; h++) {
     float *q = j->q + ((size_t)i * (size_t)j->heads + (size_t)h) * dim;
-    rotate(j, i, q, q);
+    rotate(j, i, j->rotary->q_norm, q);
   }
   for (int32_t h = 0; h < s->kv_heads; h++) {
     size_t at = ((size_t)i * (size_t)s->kv_heads + (size_t)h) * dim;
     memcpy(key, j->keys + at, dim * sizeof *key);
-    rotate(j, i, key, key);
+    rotate(j, i, j->rotary->k_norm, key);
     store_head(j, i, h, key, j->values + at);
   }
 }
 
 static void op_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                          int32_t heads, const float *rope, int32_t rope_dim, float *q, const float *k,
-                          const float *v) {
-  store_job j = {cpu_of(o)->kernels, s, layer, heads, rope_dim, rows, rope, k, v, q};
+                          int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v) {
+  store_job j = {cpu_of(o)->kernels, s, layer, heads, rows, rotary, k, v, q};
   for (int32_t i = 0; i < count; i++) o->counters.staged_writes += rows[i].path_count > 0;
   commit_late(cpu_of(o), s, layer, rows, count);
   run_rows(cpu_of(o), count, (int64_t)count * (heads + 2 * s->kv_heads) * s->head_dim, store_row, &j);
@@ -427,7 +431,7 @@ static void op_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const op
 typedef struct attention_job {
   const cpu_kernels *k;
   const ops_kv_shape *s;
-  int32_t layer, heads, stride;
+  int32_t layer, heads, stride, window;
   int32_t rows_each, count, threads; /* rows of a chunk, of all */
   const ops_row *rows;
   const float *q;
@@ -477,6 +481,7 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .scores = j->scratch + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
       .stride = j->stride,
       .stage = s->stage,
+      .window = j->window,
   };
   if (kv->stage_keys) {
     a.stage_keys = area_at(s, kv->stage_keys, s->stage, j->layer, head);
@@ -513,13 +518,14 @@ static int32_t rows_together(const ops_kv_shape *s, int32_t count, int32_t heads
 }
 
 static void op_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                         int32_t heads, const float *q, ops_act *y, float *scratch) {
+                         int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
   attention_job j = {
       .k = cpu_of(o)->kernels,
       .s = s,
       .layer = layer,
       .heads = heads,
       .stride = cpu_score_stride(s),
+      .window = window,
       .rows_each = rows_together(s, count, heads, o->threads),
       .count = count,
       .threads = o->threads,

@@ -34,8 +34,8 @@ static int add_text(answer *a, const detokenizer_out *out) {
 }
 
 static int feed(answer *a, int32_t token) {
-  detokenizer_out out;
-  int rc = detokenizer_feed(a->text_of, token, &out);
+  detokenizer_out out = {0};
+  int rc = a->text_of ? detokenizer_feed(a->text_of, token, &out) : ERR_OK;
   if (rc == ERR_OK) rc = add_text(a, &out);
   if (rc == ERR_OK)
     a->fed++;
@@ -56,7 +56,7 @@ static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *
 
 static void end_text(answer *a) {
   detokenizer_out out;
-  if (detokenizer_end(a->text_of, &out) == ERR_OK) add_text(a, &out);
+  if (a->text_of && detokenizer_end(a->text_of, &out) == ERR_OK) add_text(a, &out);
 }
 
 /* ---- begin ---- */
@@ -82,7 +82,8 @@ static msg_options options_of(const answer *a, const flags *f, int32_t context) 
 
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e) {
   int rc = text_model_check(a->model, a->prompt.ids, a->prompt.count, context, e);
-  if (rc == ERR_OK)
+  if (rc == ERR_OK && f->stop_count > 0) rc = text_model_needs_text(a->model, e);
+  if (rc == ERR_OK && a->model->tokens)
     rc = detokenizer_alloc(&a->text_of, a->model->tokens, f->stops, f->stop_count, true, !f->raw, e);
   if (rc) return rc;
   a->draft_wanted = flags_wants_draft(f);

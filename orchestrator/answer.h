@@ -6,7 +6,7 @@
 
 typedef struct answer {
   const text_model *model;
-  detokenizer *text_of;
+  detokenizer *text_of; /* NULL: the model has no vocabulary, the answer no text */
   uint64_t session; /* 0: not begun, or over */
   tokenizer_ids prompt;
 

@@ -30,9 +30,9 @@ static int from_ids(const json_t *value, const text_model *m, const flags *f, to
   const json_t *item;
   json_array_foreach(value, i, item) {
     json_int_t id = json_integer_value(item);
-    if (!json_is_integer(item) || id < 0 || id >= tokenizer_size(m->tokens))
+    if (!json_is_integer(item) || id < 0 || id >= m->config.vocab)
       return err_set(e, ERR_ARG, "\"prompt_ids\"[%zu] is no token id from 0 to %d", i,
-                     tokenizer_size(m->tokens) - 1);
+                     m->config.vocab - 1);
     int rc = add_id(out, (int32_t)id, e);
     if (rc) return rc;
   }

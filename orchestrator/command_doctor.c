@@ -117,8 +117,10 @@ static void check_model(doctor *d) {
     char fingerprint[33];
     hash_format(m.fingerprint, fingerprint);
     good("model", "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s",
-         c->layers, c->embed, c->heads, c->kv_heads, tokenizer_size(m.tokens), c->context, fingerprint);
-    if (m.chat)
+         c->layers, c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
+    if (!m.tokens)
+      good("template", "none: %s", m.chat_error.text);
+    else if (m.chat)
       good("template", "%s, built in", chat_template_name(m.chat));
     else
       bad(d, "template", "%s", m.chat_error.text);

@@ -150,6 +150,10 @@ static int over_stdin(flags_command command, int argc, char **argv, size_t size_
   flags_parse(&f, command, argc, argv);
   int code = command_open_model(&m, f.model);
   if (code) return code;
+  if (text_model_needs_text(&m, &e)) {
+    text_model_close(&m);
+    return command_error(STATUS_MODEL, "%s", e.text);
+  }
   int rc = input_read(&in, "-", size_max, &e);
   if (rc)
     code = command_error(rc == ERR_IO ? STATUS_IO : STATUS_INPUT, "%s", e.text);

@@ -44,7 +44,7 @@ enum {
 /* ---- what each command takes ---- */
 
 #define OPTION_MODEL                                                                                         \
-  { "model", 'm', "FILE", 0, "the model, a GGUF file (scripts/get_model.sh fetches one)", 1 }
+  { "model", 'm', "FILE", 0, "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and safetensors", 1 }
 #define OPTION_NO_SPECIAL                                                                                    \
   { "no-special", KEY_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1 }
 #define OPTION_VERBOSE                                                                                       \

@@ -273,8 +273,8 @@ static uint64_t draw(void *context) {
 int pair_serve(pair *p, const text_model *m, err *e) {
   char bound[WIRE_STRING_MAX];
   orch_options o = {.model_fingerprint = m->fingerprint,
-                    .vocabulary_hash = tokenizer_hash(m->tokens),
-                    .vocabulary_size = tokenizer_size(m->tokens),
+                    .vocabulary_hash = text_model_vocabulary(m),
+                    .vocabulary_size = m->config.vocab,
                     .random = draw};
   int rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK && ledger_memory(&p->ledger) != ERR_OK) rc = err_set(e, ERR_NOMEM, "out of memory");

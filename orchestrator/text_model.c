@@ -5,42 +5,67 @@
 
 int text_model_open(text_model *m, const char *path, err *e) {
   *m = (text_model){0};
-  int rc = gguf_open(&m->file, path, e);
+  int rc = model_file_open(&m->file, path, e);
   if (rc) return rc;
-  rc = model_config_read(&m->config, m->file, e);
-  if (rc) return rc;
-  m->fingerprint = gguf_fingerprint(m->file);
+  m->config = *model_file_config(m->file);
+  m->fingerprint = model_file_fingerprint(m->file);
   return ERR_OK;
 }
 
 static void add_stop(text_model *m, int64_t id) {
-  if (id < 0 || id >= tokenizer_size(m->tokens) || m->stop_count == WIRE_STOPS_MAX) return;
+  if (id < 0 || id >= m->config.vocab || m->stop_count == WIRE_STOPS_MAX) return;
   for (int32_t i = 0; i < m->stop_count; i++)
     if (m->stops[i] == id) return;
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* What the vocabulary says ends a text, and the template a turn. */
+/* What the file and the vocabulary say ends a text, and the template a turn. */
 static void find_stops(text_model *m) {
-  int32_t count;
-  const int32_t *stops = tokenizer_stops(m->tokens, &count);
+  int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
   if (m->chat) add_stop(m, chat_template_turn_end(m->chat));
-  for (int32_t i = 0; i < count; i++) add_stop(m, stops[i]);
+  for (int32_t i = 0; i < count; i++) add_stop(m, ids[i]);
+  const int32_t *stops = m->tokens ? tokenizer_stops(m->tokens, &count) : NULL;
+  for (int32_t i = 0; stops && i < count; i++) add_stop(m, stops[i]);
+}
+
+static int open_vocabulary(text_model *m, const char *template, err *e) {
+  const gguf *g = model_file_gguf(m->file);
+  const char *json = model_file_tokenizer(m->file);
+  if (!g && !json) {
+    int rc = text_model_needs_text(m, &m->chat_error);
+    return template ? err_set(e, rc, "%s", m->chat_error.text) : ERR_OK;
+  }
+  int rc = g ? tokenizer_open(&m->tokens, g, e)
+             : tokenizer_open_json(&m->tokens, json, model_file_config(m->file)->vocab, e);
+  if (rc) return rc;
+  if (tokenizer_size(m->tokens) > m->config.vocab)
+    return err_set(e, ERR_FORMAT, "the vocabulary has %d tokens, the model %d: they do not belong together",
+                   tokenizer_size(m->tokens), m->config.vocab);
+  rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
+  if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
+  return ERR_OK;
 }
 
 int text_model_load(text_model *m, const char *template, err *e) {
-  int rc = tokenizer_open(&m->tokens, m->file, e);
+  int rc = open_vocabulary(m, template, e);
   if (rc) return rc;
-  rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
-  if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
   find_stops(m);
   return ERR_OK;
+}
+hash16 text_model_vocabulary(const text_model *m) {
+  return m->tokens ? tokenizer_hash(m->tokens) : (hash16){{0}};
+}
+
+int text_model_needs_text(const text_model *m, err *e) {
+  if (m->tokens) return ERR_OK;
+  return err_set(e, ERR_UNSUPPORTED, "this model has no vocabulary, so that it takes no text: give token ids (tandem batch, "
+                                     "\"prompt_ids\")");
 }
 
 void text_model_close(text_model *m) {
   if (m->chat) chat_template_close(m->chat);
   if (m->tokens) tokenizer_close(m->tokens);
-  gguf_close(m->file);
+  model_file_close(m->file);
   *m = (text_model){0};
 }
 
@@ -71,6 +96,8 @@ static int raw_prompt(const text_model *m, const char *text, size_t size, bool s
 
 int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
                       tokenizer_ids *out, err *e) {
+  int rc = text_model_needs_text(m, e);
+  if (rc) return rc;
   if (size == 0) return err_set(e, ERR_ARG, "the prompt is empty: give some text");
   if (o->raw) return raw_prompt(m, text, size, o->special, out, e);
   chat_message messages[2];
@@ -96,8 +123,7 @@ int text_model_check(const text_model *m, const int32_t *ids, size_t count, int3
         "prompt, or raise --ctx (this model: up to %d)",
         count, context, m->config.context);
   for (size_t i = 0; i < count; i++)
-    if (ids[i] < 0 || ids[i] >= tokenizer_size(m->tokens))
-      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i],
-                     tokenizer_size(m->tokens));
+    if (ids[i] < 0 || ids[i] >= m->config.vocab)
+      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i], m->config.vocab);
   return ERR_OK;
 }

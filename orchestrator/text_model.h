@@ -1,22 +1,23 @@
-/* text_model.h - what the orchestrator takes from a model file: its shape, vocabulary and chat template. */
+/* text_model.h - what the orchestrator takes from a model file: its shape, vocabulary and chat template. A model without a
+ * vocabulary takes prompts as ids, and its answers are ids. */
 #pragma once
 
-#include "common/file/model_config.h"
+#include "common/file/model_file.h"
 #include "common/text/chat_template.h"
 #include "wire/message.h"
 
 typedef struct text_model {
-  gguf *file;
+  model_file *file;
   model_config config;
   hash16 fingerprint;
-  tokenizer *tokens;   /* from text_model_load on, as all below */
-  chat_template *chat; /* NULL: the file's template is not built in, chat_error says so */
+  tokenizer *tokens;   /* from text_model_load on, as all below; NULL: the model has no vocabulary */
+  chat_template *chat; /* NULL: no vocabulary, or the file's template is not built in: chat_error says so */
   err chat_error;
   int32_t stops[WIRE_STOPS_MAX]; /* tokens that end an answer */
   int32_t stop_count;
 } text_model;
 
-/* Opens and checks the file; cheap. The errors of gguf_open and model_config_read. */
+/* Opens and checks the file; cheap. The errors of model_file_open. */
 int text_model_open(text_model *m, const char *path, err *e);
 /* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
  * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
@@ -27,13 +28,17 @@ void text_model_close(text_model *m); /* whatever has been opened */
 /* The context for a request of `wanted` (0: default). ERR_ARG when the model has less. */
 int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e);
 
+hash16 text_model_vocabulary(const text_model *m); /* zero: none */
+/* Fails with the error above where the model has no vocabulary. */
+int text_model_needs_text(const text_model *m, err *e);
+
 typedef struct prompt_options {
   bool raw, special;  /* special tokens written in a raw text count */
   const char *system; /* NULL: the template's default */
 } prompt_options;
 
 /* Appends a prompt's ids: of one text, or of messages through the template. ERR_FORMAT (not UTF-8), ERR_ARG,
- * ERR_LIMIT, ERR_UNSUPPORTED (no template: says to use --raw). */
+ * ERR_LIMIT, ERR_UNSUPPORTED (no template: says to use --raw; no vocabulary: to give ids). */
 int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
                       tokenizer_ids *out, err *e);
 int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,

@@ -2,7 +2,6 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
-#include "common/file/vocabulary.h"
 #include "target_worker/engine.h"
 #include "target_worker/worker.h"
 #include "version.h"
@@ -54,7 +53,7 @@ enum {
 };
 
 static const struct argp_option option_table[] = {
-    {NULL, 'm', "MODEL", 0, "Model file: GGUF, Llama architecture (required)", 0},
+    {NULL, 'm', "MODEL", 0, "Model: a GGUF file, or a folder with config.json and safetensors (required)", 0},
     {"model", 0, NULL, OPTION_ALIAS, NULL, 0},
     {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
@@ -212,7 +211,7 @@ typedef struct program {
   flags flags;
   logger log;
   mem mem;
-  gguf *file;
+  model_file *file;
   model *model;
   kv_cache *kv;
   engine *engine;
@@ -255,7 +254,7 @@ static int open_model(program *p, err *e) {
     o.progress = show_progress;
     o.progress_context = &shown;
   }
-  int rc = gguf_open(&p->file, p->flags.model, e);
+  int rc = model_file_open(&p->file, p->flags.model, e);
   if (rc == ERR_OK) rc = model_open(&p->model, p->file, &o, &p->mem, e);
   if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
   return rc;
@@ -314,13 +313,13 @@ static int open_engine(program *p, err *e) {
 
 static int open_machine(program *p, wire_id self, err *e) {
   target_options o = {.incarnation = self,
-                      .model_fingerprint = gguf_fingerprint(p->file),
+                      .model_fingerprint = model_file_fingerprint(p->file),
                       .vocabulary_size = model_shape(p->model)->vocab,
                       .numerics_id = model_numerics(p->model, kv_type_of(p->flags.math)),
                       .endpoint = p->flags.advertise ? p->flags.advertise : p->bound,
                       .sessions = p->flags.sessions,
                       .context = p->flags.context};
-  int rc = gguf_vocabulary_hash(p->file, &o.vocabulary_hash, e);
+  int rc = model_file_vocabulary(p->file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
   return rc;
 }
@@ -396,7 +395,7 @@ static void close_all(program *p) {
   target_free(p->target);
   kv_close(p->kv);
   model_close(p->model);
-  gguf_close(p->file);
+  model_file_close(p->file);
 }
 
 /* --- counters --- */

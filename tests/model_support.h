@@ -17,16 +17,16 @@
 #define SUPPORT_LINE_MAX (1 << 20)
 #define SUPPORT_IDS_MAX  1024
 
-static inline gguf *support_open_file(void) {
+static inline model_file *support_open_file(void) {
   err e = {0};
-  gguf *g;
-  if (gguf_open(&g, SUPPORT_MODEL, &e) != ERR_OK) {
+  model_file *g;
+  if (model_file_open(&g, SUPPORT_MODEL, &e) != ERR_OK) {
     fail_msg("%s; run scripts/get_model.sh to fetch the default model", e.text);
   }
   return g;
 }
 
-static inline model *support_open_model(const gguf *g, model_math math, model_isa isa, int32_t threads) {
+static inline model *support_open_model(const model_file *g, model_math math, model_isa isa, int32_t threads) {
   err e = {0};
   model *m;
   model_options o = {.math = math, .isa = isa, .threads = threads};
@@ -171,7 +171,7 @@ static inline void support_fill_tensor(const gguf_tensor *t, uint32_t *state) {
 }
 
 /* The caller keeps `b` until it has closed the file, then gb_free. */
-static inline gguf *support_tiny_file(gguf_builder *b) {
+static inline model_file *support_tiny_file(gguf_builder *b) {
   *b = gb_begin(3);
   gb_key_text(b, "general.architecture", "llama");
   gb_key_u32(b, "llama.block_count", SUPPORT_TINY_LAYERS);
@@ -189,8 +189,11 @@ static inline gguf *support_tiny_file(gguf_builder *b) {
   gb_end(b);
   err e = {0};
   gguf *g;
+  model_file *f;
   if (gguf_open_memory(&g, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
   uint32_t state = 42;
   for (int32_t i = 0; i < gguf_tensor_count(g); i++) support_fill_tensor(gguf_tensor_at(g, i), &state);
-  return g;
+  gguf_close(g);
+  if (model_file_open_memory(&f, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
+  return f;
 }

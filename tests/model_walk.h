@@ -213,7 +213,7 @@ static inline void random_walk(walk *w) {
 /* --- the cases --- */
 
 typedef struct bits_case {
-  const gguf *g;
+  const model_file *g;
   model_math math;
   kv_type type;
 } bits_case;
@@ -247,4 +247,58 @@ static inline text *reference(const bits_case *c, model_isa isa, int32_t length,
   kv_close(k);
   model_close(m);
   return t;
+}
+
+/* --- all of it --- */
+
+/* Every row of a tree, siblings too, against plain decoding of its own path. */
+static inline void check_every_row(walk *w, const float *tree_logits, const tree_batch *b, int32_t at) {
+  int32_t seq = w->seq[0], path[TREE_MAX];
+  for (int32_t i = 0; i < b->count; i++) {
+    int32_t depth = 0;
+    for (int32_t r = i; r >= 0; r = b->parents[r]) path[depth++] = b->tokens[r];
+    assert_int_equal(kv_rollback(w->k, seq, at), ERR_OK);
+    while (depth-- > 0) {
+      model_segment g = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &path[depth]};
+      assert_int_equal(model_forward(w->m, w->k, &g, 1), ERR_OK);
+    }
+    size_t row = (size_t)w->t->vocab;
+    if (memcmp(tree_logits + (size_t)i * row, model_logits(w->m, 0, 0), row * sizeof(float)) != 0) {
+      fail_msg("row %d of a tree of %d has other bits than its path decoded", i, b->count);
+    }
+    w->compared++;
+  }
+}
+
+static inline void check_siblings(walk *w, int32_t at, int32_t rows) {
+  tree_batch b;
+  size_t row = (size_t)w->t->vocab;
+  float *logits = malloc((size_t)rows * row * sizeof *logits);
+  assert_int_equal(kv_rollback(w->k, w->seq[0], 0), ERR_OK);
+  support_prefill(w->m, w->k, w->seq[0], w->t->tokens[0], at, MODEL_ROWS_MAX);
+  make_tree(w, 0, at, rows, &b);
+  assert_int_equal(kv_stage(w->k, w->seq[0], b.parents, rows), ERR_OK);
+  model_segment g = {.seq = w->seq[0],
+                     .kind = MODEL_TREE,
+                     .count = rows,
+                     .tokens = b.tokens,
+                     .parents = b.parents,
+                     .all_logits = true};
+  assert_int_equal(model_forward(w->m, w->k, &g, 1), ERR_OK);
+  for (int32_t i = 0; i < rows; i++)
+    memcpy(logits + (size_t)i * row, model_logits(w->m, 0, i), row * sizeof(float));
+  check_every_row(w, logits, &b, at);
+  free(logits);
+}
+
+/* Everything on one instruction set with one number of threads. */
+static inline void check_isa(const bits_case *c, const text *t, model_isa isa, int32_t threads) {
+  walk w = open_walk(c, t, isa, threads);
+  random_walk(&w);
+  check_prefill(&w, 64 + threads, true);
+  check_prefill(&w, threads == 1 ? MODEL_ROWS_MAX : widths[threads], false);
+  check_siblings(&w, t->length[0] / 3, 24);
+  report(&w, c, threads);
+  assert_true(w.trees > 0 && w.companions > 0);
+  close_walk(&w);
 }

@@ -265,7 +265,7 @@ static void check_device(ops *o, const matrix *m, ops_act *x, int32_t count, con
   int32_t ids[ROWS_MAX + 1];
   ids[count] = -7;
   o->table->quantize(o, x, count);
-  o->table->linear(o, &(ops_linear){&w, logits, false}, 1, x, count);
+  o->table->linear(o, &(ops_linear){.w = &w, .y = logits}, 1, x, count);
   o->table->choose(o, &w, x, count, choices, ids);
   for (int32_t i = 0; i < count; i++) {
     int32_t expected = chosen(&choices[i], logits + (size_t)i * vocab, m->rows);

@@ -67,7 +67,7 @@ static void check_linear(ops *o, const quant_type *t, const golden *g, const ops
   ops_act x = {.columns = (int32_t)columns, .f32 = calloc(columns * columns, sizeof(float))};
   float *y = malloc(columns * rows * sizeof *y);
   for (size_t k = 0; k < columns; k++) x.f32[k * columns + k] = 1.0f;
-  o->table->linear(o, &(ops_linear){w, y, false}, 1, &x, (int32_t)columns);
+  o->table->linear(o, &(ops_linear){.w = w, .y = y}, 1, &x, (int32_t)columns);
   for (size_t r = 0; r < rows; r++) {
     bool finite = true;
     for (size_t k = 0; k < columns; k++) finite = finite && isfinite(g->values[r * columns + k]);
@@ -92,7 +92,7 @@ static void run_int8(ops *o, const golden *g, const ops_weight *w) {
   float y[ROWS_MAX];
   for (size_t k = 0; k < columns; k++) x.f32[k] = (float)(k % 7) - 3.0f;
   o->table->quantize(o, &x, 1);
-  o->table->linear(o, &(ops_linear){w, y, false}, 1, &x, 1);
+  o->table->linear(o, &(ops_linear){.w = w, .y = y}, 1, &x, 1);
   for (size_t r = 0; r < rows; r++) {
     double sum = 0;
     for (size_t k = 0; k < columns; k++) sum += (double)g->values[r * columns + k] * (double)x.f32[k];

@@ -16,7 +16,7 @@
 
 typedef struct setup {
   gguf_builder bytes;
-  gguf *file;
+  model_file *file;
   model *model;
   kv_cache *kv;
   engine *engine;
@@ -46,7 +46,7 @@ static void close_setup(setup *s) {
   engine_close(s->engine);
   kv_close(s->kv);
   model_close(s->model);
-  gguf_close(s->file);
+  model_file_close(s->file);
   gb_free(&s->bytes);
   free(s);
 }

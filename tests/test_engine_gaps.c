@@ -13,7 +13,7 @@
 
 typedef struct setup {
   gguf_builder bytes;
-  gguf *file;
+  model_file *file;
   model *model;
   kv_cache *kv;
   engine *engine;
@@ -37,7 +37,7 @@ static int close_setup(void **state) {
   engine_close(s->engine);
   kv_close(s->kv);
   model_close(s->model);
-  gguf_close(s->file);
+  model_file_close(s->file);
   gb_free(&s->bytes);
   free(s);
   return 0;

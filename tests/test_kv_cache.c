@@ -63,8 +63,8 @@ static void write_rows(naive *n, const ops_row *rows, const int32_t *ids, int32_
       k[i] = component(ids[i / ROW_FLOATS], layer, i % ROW_FLOATS, false);
       v[i] = component(ids[i / ROW_FLOATS], layer, i % ROW_FLOATS, true);
     }
-    n->device->table->rope_store(n->device, kv_shape(n->k), layer, rows, count, KV_HEADS, rope, HEAD_DIM, q,
-                                 k, v);
+    n->device->table->rope_store(n->device, kv_shape(n->k), layer, rows, count, KV_HEADS,
+                                 &(ops_rotary){.table = rope, .dim = HEAD_DIM}, q, k, v);
   }
 }
 

@@ -10,7 +10,7 @@
 
 typedef struct fixture {
   gguf_builder b;
-  gguf *g;
+  model_file *g;
   mem memory;
   model *m;
   kv_cache *k;
@@ -35,7 +35,7 @@ static int close_fixture(void **state) {
   fixture *f = *state;
   kv_close(f->k);
   model_close(f->m);
-  gguf_close(f->g);
+  model_file_close(f->g);
   gb_free(&f->b);
   free(f);
   return 0;

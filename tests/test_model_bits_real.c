@@ -7,7 +7,7 @@
 /* The default model, which takes longer: the fast path to the full length with some numbers of threads (the
  * reference has two), and plain C against it on a short text. */
 static void real_model(model_math math, kv_type type, const int32_t *threads, int32_t thread_cases) {
-  gguf *g = support_open_file();
+  model_file *g = support_open_file();
   bits_case c = {g, math, type};
   text *t = reference(&c, MODEL_ISA_AUTO, LENGTH, 2);
   for (int32_t i = 0; i < thread_cases; i++) {
@@ -22,7 +22,7 @@ static void real_model(model_math math, kv_type type, const int32_t *threads, in
   report(&w, &c, 2);
   close_walk(&w);
   free_text(t);
-  gguf_close(g);
+  model_file_close(g);
 }
 
 static void real_int8(void **state) {

@@ -1,5 +1,5 @@
 /* libs: file base */
-#include "common/file/model_config.h"
+#include "common/file/model_file.h"
 #include "tests/gguf_builder.h"
 
 #include <math.h>
@@ -114,11 +114,11 @@ static gguf_builder tiny(const change *c) {
 
 static int read_changed(const change *c, model_config *out, err *e) {
   gguf_builder b = tiny(c);
-  gguf *g;
+  model_file *f;
   *e = (err){0};
-  if (gguf_open_memory(&g, b.bytes, b.size, e)) fail_msg("%s", e->text);
-  int rc = model_config_read(out, g, e);
-  gguf_close(g);
+  int rc = model_file_open_memory(&f, b.bytes, b.size, e);
+  if (rc == ERR_OK) *out = *model_file_config(f);
+  model_file_close(f);
   gb_free(&b);
   return rc;
 }
@@ -174,7 +174,8 @@ static void test_refuses(void **state) {
     const char *part;
   } rows[] = {
       {DROP("general.architecture"), ERR_FORMAT, "general.architecture"},
-      {TEXT("general.architecture", "qwen2"), ERR_UNSUPPORTED, "qwen2"},
+      {TEXT("general.architecture", "gemma3"), ERR_UNSUPPORTED, "gemma3"},
+      {TEXT("general.architecture", "mistral"), ERR_UNSUPPORTED, "mistral"},
       {TEXT("general.architecture", "llama4"), ERR_UNSUPPORTED, "llama4"},
       {DROP("llama.block_count"), ERR_FORMAT, "llama.block_count is missing"},
       {VALUE("llama.block_count", U32, 0), ERR_FORMAT, "positive"},
@@ -201,14 +202,18 @@ static void test_refuses(void **state) {
       {VALUE("llama.rope.freq_base", F32, INFINITY), ERR_FORMAT, "freq_base"},
       {DROP("llama.attention.layer_norm_rms_epsilon"), ERR_FORMAT, "epsilon"},
       {VALUE("llama.attention.layer_norm_rms_epsilon", F32, NAN), ERR_FORMAT, "epsilon"},
-      {VALUE("llama.attention.layer_norm_rms_epsilon", U32, 1), ERR_FORMAT, "epsilon"},
-      {TEXT("llama.rope.scaling.type", "yarn"), ERR_UNSUPPORTED, "rope.scaling.type"},
-      {VALUE("llama.rope.scaling.factor", F32, 4), ERR_UNSUPPORTED, "rope.scaling.factor"},
+      {TEXT("llama.attention.layer_norm_rms_epsilon", "1"), ERR_FORMAT, "epsilon"},
+      {TEXT("llama.rope.scaling.type", "longrope"), ERR_UNSUPPORTED, "rope.scaling.type"},
+      {TEXT("llama.rope.scaling.type", "linear"), ERR_FORMAT, "rope.scaling.factor is missing"},
+      {TEXT("llama.rope.scaling.type", "llama3"), ERR_FORMAT, "rope.scaling.factor is missing"},
+      {VALUE("llama.rope.scaling.factor", F32, -4), ERR_FORMAT, "rope.scaling.factor"},
+      {VALUE("llama.rope.scaling.yarn_log_multiplier", F32, 0.1f), ERR_UNSUPPORTED, "yarn_log_multiplier"},
       {VALUE("llama.rope.scale_linear", F32, 2), ERR_UNSUPPORTED, "scale_linear"},
       {VALUE("llama.expert_count", U32, 8), ERR_UNSUPPORTED, "expert_count"},
-      {VALUE("llama.attention.sliding_window", U32, 64), ERR_UNSUPPORTED, "sliding_window"},
+      {TEXT("llama.attention.sliding_window", "64"), ERR_FORMAT, "sliding_window"},
+      {VALUE("llama.attention.sliding_window_pattern", U32, 6), ERR_UNSUPPORTED, "sliding_window_pattern"},
       {VALUE("llama.attention.causal", BOOL, 0), ERR_UNSUPPORTED, "causal"},
-      {VALUE("llama.vocab_size", U32, 51), ERR_FORMAT, "llama.vocab_size"},
+      {VALUE("llama.vocab_size", U32, 51), ERR_FORMAT, "vocab_size"},
       {VALUE("tokenizer.ggml.tokens", ARRAY, 1), ERR_FORMAT, "tokenizer.ggml.tokens"},
       {DROP("token_embd.weight"), ERR_FORMAT, "token_embd.weight"},
       {SHAPE("token_embd.weight", 32, VOCAB, GB_TYPE_F32), ERR_FORMAT, "32 x 50"},
@@ -218,8 +223,11 @@ static void test_refuses(void **state) {
       {SHAPE("output.weight", EMBED, 49, GB_TYPE_Q8_0), ERR_FORMAT, "64 x 49"},
       {DROP("blk.1.ffn_down.weight"), ERR_FORMAT, "blk.1.ffn_down.weight"},
       {SHAPE("blk.1.attn_v.weight", EMBED, 32, GB_TYPE_Q8_0), ERR_FORMAT, "blk.1.attn_v"},
-      {SHAPE("blk.0.attn_q.bias", 128, 0, GB_TYPE_F32), ERR_UNSUPPORTED, "blk.0.attn_q.bias"},
-      {SHAPE("rope_freqs.weight", 16, 0, GB_TYPE_F32), ERR_UNSUPPORTED, "rope_freqs.weight"},
+      {SHAPE("blk.0.attn_q.bias", 128, 0, GB_TYPE_F32), ERR_FORMAT, "blk.0.attn_k.bias"},
+      {SHAPE("blk.0.attn_v.bias", 64, 0, GB_TYPE_F32), ERR_UNSUPPORTED, "blk.0.attn_v.bias"},
+      {SHAPE("blk.0.ffn_up.bias", 96, 0, GB_TYPE_F32), ERR_UNSUPPORTED, "blk.0.ffn_up.bias"},
+      {SHAPE("blk.0.attn_q_norm.weight", 32, 0, GB_TYPE_F32), ERR_UNSUPPORTED, "attn_q_norm"},
+      {SHAPE("rope_freqs.weight", 32, 0, GB_TYPE_F32), ERR_FORMAT, "rope_freqs.weight"},
       {SHAPE("blk.2.attn_q.weight", 64, 128, GB_TYPE_F32), ERR_UNSUPPORTED, "blk.2.attn_q"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -234,17 +242,16 @@ static void test_refuses(void **state) {
 /* Figures of the PyPI package `gguf` 0.19.0 for the default model. */
 static void test_default_model(void **state) {
   (void)state;
-  gguf *g;
-  model_config c;
+  model_file *f;
   err e;
-  if (gguf_open(&g, MODEL, &e)) fail_msg("%s (run scripts/get_model.sh)", e.text);
-  if (model_config_read(&c, g, &e)) fail_msg("%s", e.text);
+  if (model_file_open(&f, MODEL, &e)) fail_msg("%s (run scripts/get_model.sh)", e.text);
+  const model_config c = *model_file_config(f);
   const int32_t got[] = {c.layers, c.embed, c.heads,   c.kv_heads, c.head_dim,
                          c.ffn,    c.vocab, c.context, c.rope_dim};
   const int32_t want[] = {30, 576, 9, 3, 64, 1536, 49152, 8192, 64};
   assert_memory_equal(got, want, sizeof want);
   assert_true(c.tied && c.rope_base == 100000.0f && c.norm_eps == 9.999999747e-06f);
-  gguf_close(g);
+  model_file_close(f);
 }
 
 int main(void) {

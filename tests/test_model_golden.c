@@ -78,9 +78,9 @@ static void run_golden(const support_golden *g, void *context) {
 }
 
 static void run_all(run *r, kv_type type) {
-  gguf *g = support_open_file();
+  model_file *g = support_open_file();
   r->m = support_open_model(g, r->math, MODEL_ISA_AUTO, 2);
-  gguf_close(g);
+  model_file_close(g);
   r->k = support_open_cache(r->m, 1, CONTEXT, type);
   assert_int_equal(support_each_golden(run_golden, r), GOLDENS);
   printf("%s: %d steps, %d flips (%.2f %%), largest margin at a flip %.4f\n", model_numerics(r->m, type),

@@ -45,7 +45,7 @@ static void put_layer(gguf_builder *b, int32_t layer, const mix *m, bool plain) 
 }
 
 /* All weights zero as yet. plain: every tensor F32. */
-static gguf *open_file(gguf_builder *b, const mix *m, bool plain) {
+static model_file *open_file(gguf_builder *b, const mix *m, bool plain) {
   *b = gb_begin(3);
   gb_key_text(b, "general.architecture", "llama");
   gb_key_u32(b, "llama.block_count", LAYERS);
@@ -62,9 +62,9 @@ static gguf *open_file(gguf_builder *b, const mix *m, bool plain) {
   if (m->head != GGUF_F32) gb_tensor(b, "output.weight", EMBED, VOCAB, plain ? GGUF_F32 : m->head);
   gb_end(b);
   err e = {0};
-  gguf *g;
-  if (gguf_open_memory(&g, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
-  return g;
+  model_file *f;
+  if (model_file_open_memory(&f, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
+  return f;
 }
 
 static const quant_type *quant_of(gguf_type type) {
@@ -91,8 +91,8 @@ static void fill_tensor(const gguf_tensor *t, const gguf_tensor *plain) {
 }
 
 /* Logits of COUNT positions, [COUNT][VOCAB]. */
-static float *run_model(const gguf *g, model_math math, model_isa isa) {
-  model *m = support_open_model(g, math, isa, 2);
+static float *run_model(const model_file *f, model_math math, model_isa isa) {
+  model *m = support_open_model(f, math, isa, 2);
   kv_cache *k = support_open_cache(m, 1, 64, math == MODEL_MATH_F32 ? KV_F32 : KV_F16);
   float *logits = malloc((size_t)COUNT * VOCAB * sizeof *logits);
   int32_t tokens[COUNT], seq = kv_acquire(k);
@@ -119,15 +119,16 @@ static double relative_error(const float *got, const float *expected) {
 
 static void check_mix(const mix *m) {
   gguf_builder b, plain_b;
-  gguf *g = open_file(&b, m, false), *plain = open_file(&plain_b, m, true);
+  model_file *f = open_file(&b, m, false), *plain_f = open_file(&plain_b, m, true);
+  const gguf *g = model_file_gguf(f), *plain = model_file_gguf(plain_f);
   const size_t bytes = (size_t)COUNT * VOCAB * sizeof(float);
   random_state = 42;
   for (int32_t i = 0; i < gguf_tensor_count(g); i++)
     fill_tensor(gguf_tensor_at(g, i), gguf_tensor_at(plain, i));
-  float *expected = run_model(plain, MODEL_MATH_F32, MODEL_ISA_C);
-  float *exact = run_model(g, MODEL_MATH_F32, MODEL_ISA_AUTO);
-  float *int8 = run_model(g, MODEL_MATH_INT8, MODEL_ISA_AUTO),
-        *int8_c = run_model(g, MODEL_MATH_INT8, MODEL_ISA_C);
+  float *expected = run_model(plain_f, MODEL_MATH_F32, MODEL_ISA_C);
+  float *exact = run_model(f, MODEL_MATH_F32, MODEL_ISA_AUTO);
+  float *int8 = run_model(f, MODEL_MATH_INT8, MODEL_ISA_AUTO),
+        *int8_c = run_model(f, MODEL_MATH_INT8, MODEL_ISA_C);
   if (memcmp(exact, expected, bytes) != 0)
     fail_msg("%s: f32 math differs from the same weights in F32", m->name);
   if (memcmp(int8, int8_c, bytes) != 0) fail_msg("%s: int8 math differs from plain C's", m->name);
@@ -135,7 +136,7 @@ static void check_mix(const mix *m) {
   print_message("%s: int8 math is off by %.3f of the logits\n", m->name, error);
   assert_true(error > 0 && error <= INT8_ERROR);
   free(expected), free(exact), free(int8), free(int8_c);
-  gguf_close(g), gguf_close(plain);
+  model_file_close(f), model_file_close(plain_f);
   gb_free(&b), gb_free(&plain_b);
 }
 

@@ -181,11 +181,11 @@ static double linear_bound(const matrix *m, int32_t out, const ops_act *x, int32
 }
 
 static void check_linear_values(const matrix *m, const ops_act *x, int32_t count, const float *y,
-                                const float *before, bool int8) {
+                                const float *before, const float *bias, bool int8) {
   for (int32_t t = 0; t < count; t++) {
     for (int32_t r = 0; r < m->rows; r++) {
       size_t at = (size_t)t * (size_t)m->rows + (size_t)r;
-      double sum = before ? (double)before[at] : 0;
+      double sum = (before ? (double)before[at] : 0) + (bias ? (double)bias[r] : 0);
       for (int32_t k = 0; k < m->columns; k++) {
         sum += m->values[(size_t)r * (size_t)m->columns + (size_t)k] *
                (double)x->f32[(size_t)t * (size_t)m->columns + (size_t)k];
@@ -199,13 +199,14 @@ typedef struct linear_case {
   ops_type type;
   bool int8, add;
   int32_t rows, columns, count;
+  bool bias;
 } linear_case;
 
 static void check_linear(const linear_case *c) {
   matrix m = make_matrix(c->type, c->rows, c->columns), second = make_matrix(c->type, 24, c->columns);
   ops_act x = make_act(ROWS_MAX, c->columns, c->int8);
   size_t n = (size_t)c->count * (size_t)c->rows, n2 = (size_t)c->count * 24;
-  float *before = random_floats(n), *y[DEVICES_MAX], *y2[DEVICES_MAX];
+  float *before = random_floats(n), *bias = random_floats((size_t)c->rows), *y[DEVICES_MAX], *y2[DEVICES_MAX];
   for (int32_t i = 0; i < device_count; i++) {
     ops *o = devices[i];
     ops_weight w = pack_matrix(o, &m), w2 = pack_matrix(o, &second);
@@ -214,21 +215,22 @@ static void check_linear(const linear_case *c) {
     memcpy(y[i], before, n * sizeof *before);
     memset((uint8_t *)y[i] + n * sizeof *before, 0x5a, GUARD);
     o->table->quantize(o, &x, c->count);
-    const ops_linear jobs[] = {{&w2, y2[i], false}, {&w, y[i], c->add}};
+    const ops_linear jobs[] = {{&w2, y2[i], false, NULL}, {&w, y[i], c->add, c->bias ? bias : NULL}};
     o->table->linear(o, jobs, 2, &x, c->count);
     for (int g = 0; g < GUARD; g++) assert_int_equal(((uint8_t *)y[i])[n * sizeof *before + (size_t)g], 0x5a);
     free_weight(&w);
     free_weight(&w2);
   }
   bool quantised = c->int8 && quant_type_of(c->type);
-  check_linear_values(&m, &x, c->count, y[0], c->add ? before : NULL, quantised);
-  check_linear_values(&second, &x, c->count, y2[0], NULL, quantised);
+  check_linear_values(&m, &x, c->count, y[0], c->add ? before : NULL, c->bias ? bias : NULL, quantised);
+  check_linear_values(&second, &x, c->count, y2[0], NULL, NULL, quantised);
   for (int32_t i = 1; i < device_count; i++) {
     assert_same(i, y[i], y[0], n * sizeof *before, "linear");
     assert_same(i, y2[i], y2[0], n2 * sizeof *before, "linear, first matrix");
   }
   for (int32_t i = 0; i < device_count; i++) free(y[i]), free(y2[i]);
   free(before);
+  free(bias);
   free_act(&x);
   free_matrix(&m);
   free_matrix(&second);
@@ -251,7 +253,7 @@ static void linear_agrees(void **state) {
         for (size_t k = 0; k < (wide ? 2 : 3); k++) {
           for (size_t n = 0; n < 7; n++, cases++) {
             int32_t width = wide ? units[k] : columns[k];
-            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], width, counts[n]});
+            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], width, counts[n], cases % 3 == 1});
           }
         }
       }
@@ -260,11 +262,11 @@ static void linear_agrees(void **state) {
   for (int type = 0; type < OPS_TYPE_COUNT; type++) { /* tiles of every size */
     int32_t width = is_wide((ops_type)type) ? 512 : 96;
     for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
-      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, width, count});
+      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, width, count, cases % 5 == 0});
   }
-  check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3}); /* columns that fill no block */
-  check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4});
-  check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8});
+  check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3, true}); /* columns that fill no block */
+  check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4, false});
+  check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8, true});
 }
 
 /* Blocks whose weights are all the same byte, and their scales of scales another. */
@@ -298,11 +300,11 @@ static void check_extreme(const extreme *c, int32_t signs) {
   for (int32_t i = 0; i < device_count; i++) {
     ops_weight w = pack_matrix(devices[i], &m);
     devices[i]->table->quantize(devices[i], &x, ROWS);
-    devices[i]->table->linear(devices[i], &(ops_linear){&w, y[i], false}, 1, &x, ROWS);
+    devices[i]->table->linear(devices[i], &(ops_linear){.w = &w, .y = y[i]}, 1, &x, ROWS);
     free_weight(&w);
     assert_same(i, y[i], y[0], sizeof y[0], "linear at its extremes");
   }
-  check_linear_values(&m, &x, ROWS, y[0], NULL, true);
+  check_linear_values(&m, &x, ROWS, y[0], NULL, NULL, true);
   free_act(&x);
   free_matrix(&m);
 }
@@ -469,7 +471,7 @@ static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_
   size_t floats = (size_t)rows * (size_t)gate->rows;
   ops_weight wg = pack_matrix(devices[0], gate), wu = pack_matrix(devices[0], up);
   float *g = malloc(floats * sizeof *g), *u = malloc(floats * sizeof *u), widest = 0;
-  const ops_linear jobs[] = {{&wg, g, false}, {&wu, u, false}};
+  const ops_linear jobs[] = {{.w = &wg, .y = g}, {.w = &wu, .y = u}};
   devices[0]->table->linear(devices[0], jobs, 2, x, rows);
   for (size_t i = 0; i < floats; i++) {
     double z = (double)g[i], expected = z / (1 + exp(-z)) * (double)u[i];
@@ -573,18 +575,26 @@ static void exp_is_accurate(void **state) {
   assert_true(isfinite(cpu_exp(INFINITY)));
 }
 
+/* Frequencies without scaling. */
+static rope plain_rope(float base, int32_t dim) {
+  rope r;
+  assert_true(rope_init(&r, &(model_config){.rope_dim = dim, .rope_base = base, .scaling.times = 1}, NULL));
+  return r;
+}
+
 static void rope_is_accurate(void **state) {
   (void)state;
   const float bases[] = {10000, 100000, 500000, 1.5f};
   for (size_t b = 0; b < 4; b++) {
-    float frequency[64], row[256];
-    rope_frequencies(bases[b], 128, frequency);
+    float row[256];
+    rope r = plain_rope(bases[b], 128);
+    const float *frequency = r.frequency;
     for (int i = 0; i < 64; i++) {
       double expected = pow((double)bases[b], -2.0 * i / 128);
       assert_near((double)frequency[i], expected, expected * F32_EPS * 1.001, "frequency");
     }
     for (int32_t position = 0; position < 1 << 20; position = position * 3 + 1) {
-      rope_row(frequency, 128, position, row);
+      rope_row(&r, position, row);
       for (int i = 0; i < 64; i++) {
         double angle = (double)((float)position * frequency[i]);
         assert_near((double)row[2 * i], cos(angle), F32_EPS * 1.001, "cosine");
@@ -600,6 +610,8 @@ static void rope_is_accurate(void **state) {
 typedef struct attention_case {
   ops_kv_type type;
   int32_t heads, kv_heads, head_dim, rope_dim, committed, staged;
+  bool norms;
+  int32_t window;
 } attention_case;
 
 enum { A_LAYERS = 2, A_CONTEXT = 96, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
@@ -630,17 +642,21 @@ static void free_cache(cache *k) {
 }
 
 typedef struct rows_data {
-  float *q, *k, *v, *rope; /* of A_KEYS rows by logical position */
+  float *q, *k, *v, *rope;   /* of A_KEYS rows by logical position */
+  float *q_norm, *k_norm;    /* [head_dim] */
 } rows_data;
 
+static const float norm_eps = 1e-3f;
+
 static rows_data make_rows(const attention_case *c) {
-  float frequency[64];
+  rope r = plain_rope(10000, c->rope_dim);
   rows_data d = {random_floats((size_t)(A_KEYS * c->heads * c->head_dim)),
                  random_floats((size_t)(A_KEYS * c->kv_heads * c->head_dim)),
                  random_floats((size_t)(A_KEYS * c->kv_heads * c->head_dim)),
-                 malloc((size_t)(A_KEYS * 2 * c->rope_dim) * sizeof(float))};
-  rope_frequencies(10000, c->rope_dim, frequency);
-  for (int32_t p = 0; p < A_KEYS; p++) rope_row(frequency, c->rope_dim, p, d.rope + p * 2 * c->rope_dim);
+                 malloc((size_t)(A_KEYS * 2 * c->rope_dim) * sizeof(float)),
+                 random_floats((size_t)c->head_dim),
+                 random_floats((size_t)c->head_dim)};
+  for (int32_t p = 0; p < A_KEYS; p++) rope_row(&r, p, d.rope + p * 2 * c->rope_dim);
   return d;
 }
 
@@ -649,6 +665,15 @@ static void free_rows(rows_data *d) {
   free(d->k);
   free(d->v);
   free(d->rope);
+  free(d->q_norm);
+  free(d->k_norm);
+}
+
+/* Of rows at positions from p on. */
+static ops_rotary rotary_at(const attention_case *c, const rows_data *d, int32_t p) {
+  ops_rotary r = {.table = d->rope + p * 2 * c->rope_dim, .dim = c->rope_dim, .eps = norm_eps};
+  if (c->norms) r.q_norm = d->q_norm, r.k_norm = d->k_norm;
+  return r;
 }
 
 /* Stores positions [0, n) of layer 1, the first `committed` ones there, the others in staging slots that lie
@@ -665,31 +690,37 @@ static void attend_last(ops *o, const attention_case *c, const rows_data *d, int
     row = (ops_row){.kv = &k.kv, .position = p, .length = staged ? committed : p + 1, .path = path};
     row.path_count = staged ? p - committed + 1 : 0;
     memcpy(q, d->q + p * q_row, (size_t)q_row * sizeof *q);
-    o->table->rope_store(o, &k.shape, 1, &row, 1, c->heads, d->rope + p * 2 * c->rope_dim, c->rope_dim, q,
-                         d->k + p * kv_row, d->v + p * kv_row);
+    ops_rotary rotary = rotary_at(c, d, p);
+    o->table->rope_store(o, &k.shape, 1, &row, 1, c->heads, &rotary, q, d->k + p * kv_row, d->v + p * kv_row);
   }
   ops_act out = {.columns = q_row, .f32 = y};
   float *scratch = malloc(o->table->attention_floats(o, &k.shape, c->heads) * sizeof *scratch);
-  o->table->attention(o, &k.shape, 1, &row, 1, c->heads, q, &out, scratch);
+  o->table->attention(o, &k.shape, 1, &row, 1, c->heads, c->window, q, &out, scratch);
   free(scratch);
   free(q);
   free_cache(&k);
 }
 
-static double rotated(const float *x, const float *frequency, int32_t rope_dim, int32_t position, int32_t d) {
-  if (d >= rope_dim) return (double)x[d];
-  double angle = (double)((float)position * frequency[d / 2]), even = (double)x[d & ~1],
-         odd = (double)x[d | 1];
+static void naive_norm(const attention_case *c, const float *x, const float *w, double *out) {
+  double squares = 0;
+  for (int32_t i = 0; i < c->head_dim; i++) squares += (double)x[i] * (double)x[i];
+  double scale = c->norms ? 1 / sqrt(squares / c->head_dim + (double)norm_eps) : 1;
+  for (int32_t i = 0; i < c->head_dim; i++) out[i] = (double)x[i] * scale * (c->norms ? (double)w[i] : 1);
+}
+
+static double rotated(const double *x, const float *frequency, int32_t rope_dim, int32_t position, int32_t d) {
+  if (d >= rope_dim) return x[d];
+  double angle = (double)((float)position * frequency[d / 2]), even = x[d & ~1], odd = x[d | 1];
   return d & 1 ? odd * cos(angle) + even * sin(angle) : even * cos(angle) - odd * sin(angle);
 }
 
 static double naive_score(const attention_case *c, const rows_data *d, int32_t n, int32_t head, int32_t p) {
-  float frequency[64];
-  rope_frequencies(10000, c->rope_dim, frequency);
+  rope r = plain_rope(10000, c->rope_dim);
+  const float *frequency = r.frequency;
   int32_t kv_head = head / (c->heads / c->kv_heads);
-  const float *q = d->q + ((n - 1) * c->heads + head) * c->head_dim;
-  const float *key = d->k + (p * c->kv_heads + kv_head) * c->head_dim;
-  double dot = 0;
+  double dot = 0, q[OPS_HEAD_DIM_MAX], key[OPS_HEAD_DIM_MAX];
+  naive_norm(c, d->q + ((n - 1) * c->heads + head) * c->head_dim, d->q_norm, q);
+  naive_norm(c, d->k + (p * c->kv_heads + kv_head) * c->head_dim, d->k_norm, key);
   for (int32_t i = 0; i < c->head_dim; i++) {
     dot += rotated(q, frequency, c->rope_dim, n - 1, i) * rotated(key, frequency, c->rope_dim, p, i);
   }
@@ -701,14 +732,15 @@ static void check_attention_values(const attention_case *c, const rows_data *d, 
   for (int32_t head = 0; head < c->heads; head++) {
     double score[A_KEYS], sum = 0, largest = -INFINITY;
     int32_t kv_head = head / (c->heads / c->kv_heads);
-    for (int32_t p = 0; p < n; p++) {
+    int32_t first = c->window && n > c->window ? n - c->window : 0;
+    for (int32_t p = first; p < n; p++) {
       score[p] = naive_score(c, d, n, head, p);
       if (score[p] > largest) largest = score[p];
     }
-    for (int32_t p = 0; p < n; p++) sum += score[p] = exp(score[p] - largest);
+    for (int32_t p = first; p < n; p++) sum += score[p] = exp(score[p] - largest);
     for (int32_t i = 0; i < c->head_dim; i++) {
       double expected = 0;
-      for (int32_t p = 0; p < n; p++) {
+      for (int32_t p = first; p < n; p++) {
         expected += score[p] / sum * (double)d->v[(p * c->kv_heads + kv_head) * c->head_dim + i];
       }
       assert_near((double)y[head * c->head_dim + i], expected, bound, "attention");
@@ -750,18 +782,20 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
   for (int32_t p = 0; p < c->committed; p++) {
     for (int32_t i = 0; i < B_SEQUENCES; i++) {
       ops_row row = {.kv = &caches[i].kv, .position = p, .length = p + 1};
-      o->table->rope_store(o, &caches[i].shape, 1, &row, 1, c->heads, d.rope + p * 2 * c->rope_dim, c->rope_dim,
-                           alone, d.k + p * kv_row, d.v + p * kv_row);
+      ops_rotary rotary = rotary_at(c, &d, p);
+      o->table->rope_store(o, &caches[i].shape, 1, &row, 1, c->heads, &rotary, alone, d.k + p * kv_row,
+                           d.v + p * kv_row);
     }
   }
   make_batch(caches, c->committed, appended, rows, paths);
-  float *q = d.q, *rope = d.rope + c->committed * 2 * c->rope_dim;
-  o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, rope, c->rope_dim, q,
-                       d.k + c->committed * kv_row, d.v + c->committed * kv_row);
+  float *q = d.q;
+  ops_rotary rotary = rotary_at(c, &d, c->committed);
+  o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, &rotary, q, d.k + c->committed * kv_row,
+                       d.v + c->committed * kv_row);
   ops_act out = {.columns = q_row, .f32 = together}, one = {.columns = q_row, .f32 = alone};
-  o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, q, &out, scratch);
+  o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, c->window, q, &out, scratch);
   for (int32_t i = 0; i < B_ROWS; i++) {
-    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, q + i * q_row, &one, scratch);
+    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, c->window, q + i * q_row, &one, scratch);
     if (memcmp(alone, together + i * q_row, (size_t)q_row * 4) != 0)
       fail_msg("attention on %s: row %d of a batch gives other bits than alone", o->table->name, i);
   }
@@ -775,8 +809,11 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
 static void rows_attend_together(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 50, 0}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0},
-      {OPS_KV_F16, 14, 1, 16, 16, 33, 0}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0},
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0, false, 0}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0, false, 0},
+      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 0}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0, false, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0, false, 0},
+      {OPS_KV_F16, 4, 2, 32, 32, 40, 0, true, 0},
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 7}, {OPS_KV_F32, 4, 2, 32, 32, 40, 0, false, 33},
+      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 3}, {OPS_KV_F16, 8, 2, 64, 64, 45, 0, false, 2},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
     for (int32_t i = 0; i < device_count; i++) {
@@ -811,11 +848,17 @@ static void check_attention(const attention_case *c) {
 static void attention_agrees(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 70, 20}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20},
-      {OPS_KV_F16, 4, 4, 32, 32, 16, 3},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9},
-      {OPS_KV_F16, 2, 1, 80, 80, 0, 1},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30},
-      {OPS_KV_F16, 6, 2, 12, 12, 33, 5},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5},
-      {OPS_KV_F16, 3, 1, 40, 40, 15, 1},
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20, false, 0},
+      {OPS_KV_F16, 4, 4, 32, 32, 16, 3, false, 0},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9, false, 0},
+      {OPS_KV_F16, 2, 1, 80, 80, 0, 1, false, 0},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30, false, 0},
+      {OPS_KV_F16, 6, 2, 12, 12, 33, 5, false, 0},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5, false, 0},
+      {OPS_KV_F16, 3, 1, 40, 40, 15, 1, false, 0},
+      {OPS_KV_F16, 4, 2, 64, 64, 45, 9, true, 0},   {OPS_KV_F32, 2, 1, 36, 20, 30, 7, true, 0},
+      /* windows: of one key, within a tile, at a tile's edges, inside the staged part, longer than all */
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 1},  {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 5},
+      {OPS_KV_F32, 8, 1, 16, 16, 60, 30, true, 16},  {OPS_KV_F16, 4, 2, 32, 32, 47, 33, false, 32},
+      {OPS_KV_F16, 4, 2, 32, 32, 48, 33, false, 33}, {OPS_KV_F32, 6, 2, 12, 12, 33, 40, false, 21},
+      {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 59}, {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 61},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attention(&cases[i]);
 }
@@ -823,7 +866,7 @@ static void attention_agrees(void **state) {
 /* Rows stored straight and rows stored to staging and then committed: the same cache, on every device. */
 static void commit_moves_rows(void **state) {
   (void)state;
-  const attention_case c = {OPS_KV_F16, 2, 2, 24, 24, 0, 0};
+  const attention_case c = {OPS_KV_F16, 2, 2, 24, 24, 0, 0, false, 0};
   rows_data d = make_rows(&c);
   const int32_t path[] = {7, 3, 40, 0, 1, 2, 9, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 47};
   enum { COUNT = 20, FIRST = 13, KV_ROW = 48 };
@@ -837,10 +880,10 @@ static void commit_moves_rows(void **state) {
         ops_row a = {.kv = &straight.kv, .position = p, .length = p + 1};
         ops_row b = {.kv = &moved.kv, .position = p, .length = FIRST, .path = path + t, .path_count = 1};
         float q[KV_ROW] = {0};
-        const float *rope = d.rope + p * 2 * c.rope_dim, *k = d.k + (p + layer) * KV_ROW,
-                    *v = d.v + p * KV_ROW;
-        o->table->rope_store(o, &straight.shape, layer, &a, 1, 2, rope, c.rope_dim, q, k, v);
-        o->table->rope_store(o, &moved.shape, layer, &b, 1, 2, rope, c.rope_dim, q, k, v);
+        const float *k = d.k + (p + layer) * KV_ROW, *v = d.v + p * KV_ROW;
+        ops_rotary rotary = rotary_at(&c, &d, p);
+        o->table->rope_store(o, &straight.shape, layer, &a, 1, 2, &rotary, q, k, v);
+        o->table->rope_store(o, &moved.shape, layer, &b, 1, 2, &rotary, q, k, v);
       }
     }
     o->table->commit(o, &moved.shape, &moved.kv, path, COUNT, FIRST);

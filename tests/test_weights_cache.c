@@ -15,7 +15,7 @@
 
 typedef struct fixture {
   gguf_builder builder;
-  gguf *g;
+  model_file *g;
   char dir[64];
   float *logits; /* of weights packed in memory */
 } fixture;
@@ -39,7 +39,7 @@ static float *logits_of(model *m) {
 }
 
 /* Runs model_open with stderr going to `told`. */
-static int open_and_listen(model **m, const gguf *g, const char *dir, mem *mm, char told[4096], err *e) {
+static int open_and_listen(model **m, const model_file *g, const char *dir, mem *mm, char told[4096], err *e) {
   const logger log = {"test", LOG_INFO};
   model_options o = {.math = MODEL_MATH_INT8, .threads = 2, .repack_cache = dir, .log = &log};
   FILE *heard = tmpfile();
@@ -54,7 +54,7 @@ static int open_and_listen(model **m, const gguf *g, const char *dir, mem *mm, c
   return rc;
 }
 
-static opened open_once(const gguf *g, const char *dir, const float *expected) {
+static opened open_once(const model_file *g, const char *dir, const float *expected) {
   mem mm = {0};
   err e = {0};
   opened o;
@@ -150,7 +150,7 @@ static int tear_down(void **state) {
   remove_files(f->dir);
   rmdir(f->dir);
   free(f->logits);
-  gguf_close(f->g);
+  model_file_close(f->g);
   gb_free(&f->builder);
   free(f);
   return 0;
@@ -166,7 +166,7 @@ static void the_second_start_maps(void **state) {
   assert_int_equal(count_of(first.told, "warning"), 0);
   assert_int_equal(count_of(first.told, "wrote"), 1);
   only_file(f->dir, path);
-  hash_format(gguf_fingerprint(f->g), fingerprint);
+  hash_format(model_file_fingerprint(f->g), fingerprint);
   assert_non_null(strstr(path, fingerprint));
   assert_non_null(strstr(path, ".packed"));
   assert_mapped(f);
@@ -235,8 +235,8 @@ static void a_file_of_another_model(void **state) {
   fixture *f = *state;
   char path[PATH_MAX], other_path[PATH_MAX];
   gguf_builder b;
-  gguf *other = support_tiny_file(&b);
-  const gguf_tensor *t = gguf_tensor_find(other, "output_norm.weight");
+  model_file *other = support_tiny_file(&b);
+  const gguf_tensor *t = model_file_tensor(other, MODEL_OUTPUT_NORM, 0);
   ((float *)(uintptr_t)t->data)[0] += 1.0f;
   model *m = support_open_model(other, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
   float *expected = logits_of(m);
@@ -251,7 +251,7 @@ static void a_file_of_another_model(void **state) {
   assert_refused(f, "another model");
   assert_mapped(f);
   free(expected);
-  gguf_close(other);
+  model_file_close(other);
   gb_free(&b);
 }
 

@@ -26,6 +26,11 @@ bool hash_is_zero(hash16 a) { return hash_equal(a, (hash16){{0}}); }
 
 hash16 hash_bytes(const void *data, size_t size) { return canonical(XXH3_128bits(data, size)); }
 
+hash16 hash_fold(hash16 h, const void *data, size_t size) {
+  hash16 pair[2] = {h, hash_bytes(data, size)};
+  return hash_bytes(pair, sizeof pair);
+}
+
 hash_stream *hash_stream_alloc(void) {
   XXH3_state_t *state = XXH3_createState();
   if (state) XXH3_128bits_reset(state);

@@ -19,6 +19,8 @@ bool hash_is_zero(hash16 a);
 
 /* XXH3_128 of `size` bytes, seed 0, canonical form. */
 hash16 hash_bytes(const void *data, size_t size);
+/* hash_bytes of h and the hash of the bytes: over several pieces without memory, so that it cannot fail. */
+hash16 hash_fold(hash16 h, const void *data, size_t size);
 
 /* The same over several pieces: init, add..., end. */
 typedef struct hash_stream hash_stream;

@@ -1,13 +1,10 @@
 #include "common/file/gguf.h"
+#include "common/file/label.h"
+#include "common/file/mapping.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum {
   HEADER_BYTES = 24, /* magic, version, tensor count, key count */
@@ -24,9 +21,7 @@ enum {
   DIMS_MAX = 4,
   KEY_ENTRY_BYTES_MIN = 8 + 1 + 4 + 1,            /* length, key, kind, value */
   TENSOR_ENTRY_BYTES_MIN = 8 + 1 + 4 + 8 + 4 + 8, /* length, name, dims, shape, type, offset */
-  FINGERPRINT_BYTES = 4096,                       /* of each tensor */
-  LABEL_BYTES = 150,                              /* of a path in a message */
-  PRINT_BYTES = 64                                /* of a name in a message */
+  FINGERPRINT_BYTES = 4096                        /* of each tensor */
 };
 
 /* Kinds of metadata values; numbers are the file format's. */
@@ -86,7 +81,7 @@ struct gguf {
   const uint8_t *bytes;
   size_t size;
   bool mapped;
-  char label[LABEL_BYTES + 4]; /* the path, or its end */
+  char label[LABEL_MAX];
   uint64_t table_end;          /* bytes of header, metadata and tensor table */
   entry *entries;              /* [entry_count], sorted by key */
   size_t entry_count;
@@ -124,15 +119,6 @@ static double load_f64(const uint8_t *p) {
 }
 
 /* ---- reading with a limit ---- */
-
-/* A name from the file, fit for a message: no control characters, not long. */
-static const char *printable(char out[PRINT_BYTES + 4], const void *data, uint64_t size) {
-  const uint8_t *p = data;
-  size_t n = size > PRINT_BYTES ? PRINT_BYTES : (size_t)size;
-  for (size_t i = 0; i < n; i++) out[i] = p[i] >= 0x20 && p[i] < 0x7f ? (char)p[i] : '?';
-  memcpy(out + n, size > PRINT_BYTES ? "..." : "", size > PRINT_BYTES ? 4 : 1);
-  return out;
-}
 
 static uint64_t reader_left(const reader *r) {
   return r->g->size - r->at;
@@ -240,7 +226,7 @@ static int read_array(reader *r, entry *v) {
 }
 
 static int read_scalar(reader *r, entry *v) {
-  char name[PRINT_BYTES + 4];
+  char name[LABEL_TEXT_MAX];
   if (v->kind == KIND_STRING) {
     v->data = r->g->bytes + r->at;
     gguf_string s;
@@ -251,7 +237,7 @@ static int read_scalar(reader *r, entry *v) {
   if (v->kind == KIND_BOOL && *v->data > 1)
     return err_set(r->e, ERR_FORMAT,
                    "%s: the value of %s is no boolean: the file is damaged, download it again", r->g->label,
-                   printable(name, v->key.data, v->key.size));
+                   label_text(name, v->key.data, v->key.size));
   return ERR_OK;
 }
 
@@ -276,7 +262,7 @@ static int compare_entries(const void *a, const void *b) {
 }
 
 static int read_metadata(gguf *g, reader *r) {
-  char name[PRINT_BYTES + 4];
+  char name[LABEL_TEXT_MAX];
   for (size_t i = 0; i < g->entry_count; i++) {
     int rc = read_entry(r, &g->entries[i]);
     if (rc) return rc;
@@ -286,7 +272,7 @@ static int read_metadata(gguf *g, reader *r) {
     const gguf_string *key = &g->entries[i].key;
     if (compare_entries(&g->entries[i - 1], &g->entries[i]) == 0)
       return err_set(r->e, ERR_FORMAT, "%s: the metadata key %s stands there twice: convert the model again",
-                     g->label, printable(name, key->data, key->size));
+                     g->label, label_text(name, key->data, key->size));
   }
   return ERR_OK;
 }
@@ -306,13 +292,13 @@ static const entry *find_entry(const gguf *g, const char *key, uint32_t kind) {
 /* ---- tensors ---- */
 
 static int bad_tensor(reader *r, const char *name, const char *why) {
-  char text[PRINT_BYTES + 4];
+  char text[LABEL_TEXT_MAX];
   return err_set(r->e, ERR_FORMAT, "%s: tensor %s %s: the file is damaged, download it again", r->g->label,
-                 printable(text, name, strlen(name)), why);
+                 label_text(text, name, strlen(name)), why);
 }
 
 static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
-  char text[PRINT_BYTES + 4], number[32];
+  char text[LABEL_TEXT_MAX], number[32];
   const char *name = type < sizeof TYPES / sizeof TYPES[0] ? TYPES[type].name : NULL;
   if (name && TYPES[type].block) {
     t->type = (gguf_type)type;
@@ -322,7 +308,7 @@ static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
   return err_set(r->e, ERR_UNSUPPORTED,
                  "%s: tensor %s has type %s, which is not built here: use a model file with F32, F16, BF16, "
                  "Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, IQ4_NL, Q3_K or Q2_K tensors",
-                 r->g->label, printable(text, t->name, strlen(t->name)), name ? name : number);
+                 r->g->label, label_text(text, t->name, strlen(t->name)), name ? name : number);
 }
 
 /* shape and type give the bytes; refuses what overflows or cuts a block. */
@@ -381,14 +367,14 @@ static int compare_tensors(const void *a, const void *b) {
 }
 
 static int sort_tensors(gguf *g, err *e) {
-  char text[PRINT_BYTES + 4];
+  char text[LABEL_TEXT_MAX];
   for (size_t i = 0; i < g->tensor_count; i++) g->sorted[i] = &g->tensors[i];
   qsort(g->sorted, g->tensor_count, sizeof *g->sorted, compare_tensors);
   for (size_t i = 1; i < g->tensor_count; i++) {
     const char *name = g->sorted[i]->name;
     if (strcmp(g->sorted[i - 1]->name, name) == 0)
       return err_set(e, ERR_FORMAT, "%s: there are two tensors %s: convert the model again", g->label,
-                     printable(text, name, strlen(name)));
+                     label_text(text, name, strlen(name)));
   }
   return ERR_OK;
 }
@@ -407,7 +393,7 @@ static int read_alignment(const gguf *g, uint64_t *out, err *e) {
 static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_t offset, uint64_t alignment,
                         err *e) {
   reader r = {g, 0, e};
-  char text[PRINT_BYTES + 4];
+  char text[LABEL_TEXT_MAX];
   uint64_t begin, end;
   if (offset % alignment) return bad_tensor(&r, t->name, "begins at an offset that is not aligned");
   if (__builtin_add_overflow(data_at, offset, &begin) || __builtin_add_overflow(begin, t->bytes, &end))
@@ -416,7 +402,7 @@ static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_
     return err_set(e, ERR_FORMAT,
                    "%s: the file ends at byte %zu, but tensor %s needs bytes up to %llu: it is cut short, "
                    "download it again",
-                   g->label, g->size, printable(text, t->name, strlen(t->name)), (unsigned long long)end);
+                   g->label, g->size, label_text(text, t->name, strlen(t->name)), (unsigned long long)end);
   t->data = g->bytes + begin;
   return ERR_OK;
 }
@@ -485,24 +471,16 @@ static int parse(gguf *g, err *e) {
   return rc ? rc : read_tensors(g, &r);
 }
 
-static void set_label(gguf *g, const char *path) {
-  size_t size = strlen(path);
-  if (size > LABEL_BYTES)
-    snprintf(g->label, sizeof g->label, "...%s", path + (size - LABEL_BYTES));
-  else
-    snprintf(g->label, sizeof g->label, "%s", path);
-}
-
-static int open_bytes(gguf **out, const char *label, const void *data, size_t size, bool mapped, err *e) {
+static int open_bytes(gguf **out, const char *label, mapping bytes, bool mapped, err *e) {
   gguf *g = calloc(1, sizeof *g);
   *out = NULL;
   if (!g) {
-    if (mapped) munmap((void *)data, size);
+    if (mapped) mapping_close(&bytes);
     return err_set(e, ERR_NOMEM, "%s: out of memory", label);
   }
-  set_label(g, label);
-  g->bytes = data;
-  g->size = size;
+  label_path(g->label, label);
+  g->bytes = bytes.data;
+  g->size = bytes.size;
   g->mapped = mapped;
   int rc = parse(g, e);
   if (rc)
@@ -513,37 +491,14 @@ static int open_bytes(gguf **out, const char *label, const void *data, size_t si
 }
 
 int gguf_open_memory(gguf **out, const void *data, size_t size, err *e) {
-  return open_bytes(out, "the model in memory", data, size, false, e);
-}
-
-/* NONBLOCK: a named pipe is refused, not waited for. */
-static int map_file(const char *path, void **data, size_t *size, err *e) {
-  struct stat s;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return err_set(e, ERR_IO, "cannot open the model file %s: %s", path, strerror(errno));
-  int rc = ERR_OK;
-  if (fstat(fd, &s))
-    rc = err_set(e, ERR_IO, "cannot read the model file %s: %s", path, strerror(errno));
-  else if (!S_ISREG(s.st_mode))
-    rc = err_set(e, ERR_IO, "%s is not a file: give a .gguf model", path);
-  else if (s.st_size == 0)
-    rc = err_set(e, ERR_FORMAT, "%s is empty: download it again", path);
-  if (!rc) {
-    *size = (size_t)s.st_size;
-    *data = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (*data == MAP_FAILED)
-      rc = err_set(e, ERR_IO, "cannot map the model file %s: %s", path, strerror(errno));
-  }
-  close(fd);
-  return rc;
+  return open_bytes(out, "the model in memory", (mapping){data, size}, false, e);
 }
 
 int gguf_open(gguf **out, const char *path, err *e) {
-  void *data = NULL;
-  size_t size = 0;
+  mapping m;
   *out = NULL;
-  int rc = map_file(path, &data, &size, e);
-  return rc ? rc : open_bytes(out, path, data, size, true, e);
+  int rc = mapping_open(&m, path, "the model file", e);
+  return rc ? rc : open_bytes(out, path, m, true, e);
 }
 
 void gguf_close(gguf *g) {
@@ -553,7 +508,7 @@ void gguf_close(gguf *g) {
   for (size_t i = 0; g->tensors && i < g->tensor_count; i++) free((char *)g->tensors[i].name);
   free(g->tensors);
   free(g->sorted);
-  if (g->mapped) munmap((void *)g->bytes, g->size);
+  if (g->mapped) mapping_close(&(mapping){g->bytes, g->size});
   free(g);
 }
 
@@ -684,20 +639,14 @@ bool gguf_array_i64(const gguf *g, const char *key, uint64_t i, int64_t *out) {
   return true;
 }
 
-/* Folded piece by piece, so that it takes no memory and cannot fail. */
-static hash16 fold(hash16 h, const void *data, size_t size) {
-  hash16 pair[2] = {h, hash_bytes(data, size)};
-  return hash_bytes(pair, sizeof pair);
-}
-
 hash16 gguf_fingerprint(const gguf *g) {
   uint8_t size[8];
   for (int i = 0; i < 8; i++) size[i] = (uint8_t)((uint64_t)g->size >> (8 * i));
-  hash16 h = fold((hash16){{0}}, g->bytes, (size_t)g->table_end);
-  h = fold(h, size, sizeof size);
+  hash16 h = hash_fold((hash16){{0}}, g->bytes, (size_t)g->table_end);
+  h = hash_fold(h, size, sizeof size);
   for (size_t i = 0; i < g->tensor_count; i++) {
     const gguf_tensor *t = &g->tensors[i];
-    h = fold(h, t->data, t->bytes < FINGERPRINT_BYTES ? t->bytes : FINGERPRINT_BYTES);
+    h = hash_fold(h, t->data, t->bytes < FINGERPRINT_BYTES ? t->bytes : FINGERPRINT_BYTES);
   }
   return h;
 }

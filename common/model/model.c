@@ -30,7 +30,7 @@ struct model {
   ops *device;
   mem *mem;
   weights weights;
-  float *frequencies; /* [rope_dim / 2] */
+  rope rope;
   activations act;
   uint64_t logit_rows;
 
@@ -84,10 +84,9 @@ static bool take_activations(model *m) {
   a->rope = take_floats(m, MODEL_ROWS_MAX, 2 * (size_t)c->rope_dim);
   a->logits = take_floats(m, 1, (size_t)c->vocab);
   a->logit_capacity = 1;
-  m->frequencies = take_floats(m, 1, (size_t)c->rope_dim);
   bool acts = take_act(m, &a->normed, c->embed) && take_act(m, &a->attended, c->heads * c->head_dim) &&
               take_act(m, &a->hidden, c->ffn);
-  return acts && a->x && a->q && a->k && a->v && a->rope && a->logits && m->frequencies;
+  return acts && a->x && a->q && a->k && a->v && a->rope && a->logits;
 }
 
 static void free_activations(activations *a) {
@@ -128,28 +127,29 @@ const char *model_numerics_id(model_math math, kv_type type) {
   return ids[math][type];
 }
 
-static int open_parts(model *m, const gguf *g, const model_options *o, err *e) {
-  int rc = model_config_read(&m->config, g, e);
-  if (rc != ERR_OK) return rc;
+static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {
+  m->config = *model_file_config(f);
   if (m->config.head_dim > OPS_HEAD_DIM_MAX) {
     return err_set(e, ERR_UNSUPPORTED, "heads of %d are wider than the %d built here", m->config.head_dim,
                    OPS_HEAD_DIM_MAX);
   }
-  rc = open_device(m, o, e);
+  int rc = open_device(m, o, e);
   if (rc != ERR_OK) return rc;
   if (!take_activations(m))
     return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
-  rope_frequencies(m->config.rope_base, m->config.rope_dim, m->frequencies);
   const weights_options w = {o->progress, o->progress_context, o->repack_cache, o->log};
-  return weights_load(&m->weights, g, &m->config, m->device, &w, m->mem, e);
+  rc = weights_load(&m->weights, f, m->device, &w, m->mem, e);
+  if (rc == ERR_OK && !rope_init(&m->rope, &m->config, m->weights.rope_factors))
+    rc = err_set(e, ERR_FORMAT, "the model's rotary frequencies are impossible: convert the model again");
+  return rc;
 }
 
-int model_open(model **out, const gguf *g, const model_options *o, mem *mm, err *e) {
+int model_open(model **out, const model_file *f, const model_options *o, mem *mm, err *e) {
   *out = NULL;
   model *m = mem_alloc(mm, MEM_GENERAL, sizeof *m);
   if (!m) return err_set(e, ERR_NOMEM, "no memory for the model");
   *m = (model){.math = o->math, .mem = mm};
-  int rc = open_parts(m, g, o, e);
+  int rc = open_parts(m, f, o, e);
   if (rc != ERR_OK) {
     model_close(m);
     return rc;
@@ -163,7 +163,6 @@ void model_close(model *m) {
   if (m->device) m->device->table->close(m->device);
   weights_free(&m->weights);
   free_activations(&m->act);
-  mem_free(m->frequencies);
   mem_free(m->paths);
   mem_free(m);
 }
@@ -311,8 +310,7 @@ static void build_rows(model *m, const kv_cache *k, const model_segment *segment
   m->segment_first[count] = m->row_count;
   build_head(m, segments, count);
   for (int32_t i = 0; i < m->row_count; i++) {
-    rope_row(m->frequencies, m->config.rope_dim, m->rows[i].position,
-             m->act.rope + (size_t)i * 2 * (size_t)m->config.rope_dim);
+    rope_row(&m->rope, m->rows[i].position, m->act.rope + (size_t)i * 2 * (size_t)m->config.rope_dim);
   }
 }
 
@@ -327,17 +325,22 @@ static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s
   activations *a = &m->act;
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->attn_norm);
-  const ops_linear jobs[] = {{&w->q, a->q, false}, {&w->k, a->k, false}, {&w->v, a->v, false}};
+  const ops_linear jobs[] = {
+      {.w = &w->q, .y = a->q, .bias = w->q_bias},
+      {.w = &w->k, .y = a->k, .bias = w->k_bias},
+      {.w = &w->v, .y = a->v, .bias = w->v_bias},
+  };
+  const ops_rotary rotary = {a->rope, m->config.rope_dim, w->q_norm, w->k_norm, m->config.norm_eps};
   d->table->linear(d, jobs, 3, &a->normed, m->row_count);
-  d->table->rope_store(d, s, layer, m->rows, m->row_count, m->config.heads, a->rope, m->config.rope_dim, a->q,
-                       a->k, a->v);
+  d->table->rope_store(d, s, layer, m->rows, m->row_count, m->config.heads, &rotary, a->q, a->k, a->v);
 }
 
 static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
   activations *a = &m->act;
   ops *d = m->device;
-  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, a->q, &a->attended, a->scratch);
-  d->table->linear(d, &(ops_linear){&w->output, a->x, true}, 1, &a->attended, m->row_count);
+  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q, &a->attended,
+                      a->scratch);
+  d->table->linear(d, &(ops_linear){&w->output, a->x, true, w->output_bias}, 1, &a->attended, m->row_count);
 }
 
 static void feed_forward(model *m, const layer_weights *w) {
@@ -345,7 +348,7 @@ static void feed_forward(model *m, const layer_weights *w) {
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->ffn_norm);
   d->table->linear_swiglu(d, &w->gate, &w->up, &a->normed, m->row_count, &a->hidden);
-  d->table->linear(d, &(ops_linear){&w->down, a->x, true}, 1, &a->hidden, m->row_count);
+  d->table->linear(d, &(ops_linear){.w = &w->down, .y = a->x, .add = true}, 1, &a->hidden, m->row_count);
 }
 
 /* The rows from `row` on. */
@@ -365,7 +368,7 @@ static void output_head(model *m) {
   const ops_weight *head = &m->weights.head;
   norm(m, m->head_rows, m->head_count, m->weights.output_norm);
   if (m->logit_count > 0)
-    d->table->linear(d, &(ops_linear){head, m->act.logits, false}, 1, &m->act.normed, m->logit_count);
+    d->table->linear(d, &(ops_linear){.w = head, .y = m->act.logits}, 1, &m->act.normed, m->logit_count);
   if (m->head_count > m->logit_count) {
     ops_act choosing = act_from(&m->act.normed, m->logit_count);
     d->table->choose(d, head, &choosing, m->head_count - m->logit_count, m->choices, m->chosen);

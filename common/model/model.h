@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/base/log.h"
+#include "common/file/model_file.h"
 #include "common/model/kv_cache.h"
 
 #define MODEL_ROWS_MAX 512 /* rows of one forward */
@@ -30,9 +31,9 @@ typedef struct model_options {
 
 typedef struct model model;
 
-/* Repacks the weights from the mapping; `g` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU),
+/* Repacks the weights from the mapping; `f` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU),
  * ERR_IO (repack_cache). */
-int model_open(model **out, const gguf *g, const model_options *o, mem *m, err *e);
+int model_open(model **out, const model_file *f, const model_options *o, mem *m, err *e);
 void model_close(model *m);
 const model_config *model_shape(const model *m);
 /* What may change bits, e.g. "cpu/int8/kv-f16/1"; until close. */

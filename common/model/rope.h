@@ -1,15 +1,24 @@
 /* rope.h - rotary position embedding: frequencies and the sines and cosines of a position.
  *
  * Built from IEEE additions, multiplications, divisions and fused multiply-adds alone, so that the bits do
- * not depend on a C library. Source: Su et al., RoFormer (arXiv 2104.09864); interleaved pairs (2i, 2i + 1),
- * as GGUF's llama files have them. */
+ * not depend on a C library. Sources: Su et al., RoFormer (arXiv 2104.09864); YaRN: Peng et al. (arXiv
+ * 2309.00071), with the roundings of Hugging Face's transformers (modeling_rope_utils.py), which llama3's
+ * scaling is from too. Pairs are interleaved, (2i, 2i + 1); files that pair otherwise are put in order at
+ * load (weights.h). */
 #pragma once
 
-#include <stdint.h>
+#include "common/file/model_config.h"
 
-/* out [dim / 2]: base ^ (-2 i / dim), rounded to f32. base > 0. */
-void rope_frequencies(float base, int32_t dim, float *out);
+typedef struct rope {
+  int32_t dim;
+  float times;                             /* sines and cosines times this */
+  float frequency[MODEL_HEAD_DIM_MAX / 2]; /* [dim / 2] */
+} rope;
 
-/* The angle of pair i is position * frequencies[i], rounded to f32.
+/* frequency[i] is base ^ (-2 i / dim), as the scaling changes it, divided by factors[i] where factors [dim /
+ * 2] is not NULL, rounded to f32. base > 0. False: a frequency that no model has. */
+bool rope_init(rope *r, const model_config *c, const float *factors);
+
+/* The angle of pair i is position * frequency[i], rounded to f32.
  * out [2][dim]: cosines, each twice; then sines as (-s, s), as the op table's rope_store wants them. */
-void rope_row(const float *frequencies, int32_t dim, int32_t position, float *out);
+void rope_row(const rope *r, int32_t position, float *out);

@@ -1,17 +1,17 @@
 #include "common/model/weights.h"
 #include "common/model/weights_cache.h"
 
-#include <assert.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define NAME_MAX_BYTES 64
 #define PACK_GROUPS    32 /* groups of one piece of parallel work */
 #define ALIGNMENT      64
 #define ORDER_VERSION  "1" /* of the tensors in the packed block; grows when load_all changes */
 
 typedef struct loader {
-  const gguf *g;
+  const model_file *file;
   const model_config *config;
   ops *device;
   const weights_options *options;
@@ -60,60 +60,129 @@ static void advance(loader *l, size_t bytes) {
     l->options->progress(l->options->progress_context, (double)l->used / (double)l->total);
 }
 
+/* Where component i of a head stands in the file. */
+static int32_t component_in_file(const model_config *c, int32_t i) {
+  if (i >= c->rope_dim) return i;
+  return i / 2 + (i % 2 ? c->rope_dim / 2 : 0);
+}
+
+/* Do the rows of this tensor, or its elements, become queries and keys whose pairs stand apart in the file? */
+static bool is_out_of_order(const loader *l, model_role role) {
+  return l->config->half_split && (role == MODEL_Q || role == MODEL_K || role == MODEL_Q_BIAS || role == MODEL_K_BIAS ||
+                                   role == MODEL_Q_NORM || role == MODEL_K_NORM);
+}
+
+/* A copy with each head's rows (of a vector: elements) in the order of interleaved pairs. NULL: no memory. */
+static void *put_in_order(const model_config *c, const gguf_tensor *t) {
+  size_t rows = t->dims == 1 ? (size_t)t->shape[0] : (size_t)t->shape[1], row_bytes = t->bytes / rows;
+  uint8_t *copy = malloc(t->bytes);
+  for (size_t r = 0; copy && r < rows; r++) {
+    size_t i = r % (size_t)c->head_dim, from = r - i + (size_t)component_in_file(c, (int32_t)i);
+    memcpy(copy + r * row_bytes, (const uint8_t *)t->data + from * row_bytes, row_bytes);
+  }
+  return copy;
+}
+
 static void pack_matrix(const loader *l, const ops_weight *w, const void *file, void *out) {
   int32_t groups = (w->rows + OPS_GROUP - 1) / OPS_GROUP;
   pack_job j = {l->device->table, w, file, out, groups};
   l->device->table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
 }
 
-static int load_matrix(loader *l, const char *name, ops_weight *w) {
-  const gguf_tensor *t = gguf_tensor_find(l->g, name);
-  assert(t); /* model_config_read has seen it */
+static int fill_matrix(const loader *l, model_role role, const gguf_tensor *t, const ops_weight *w, void *out) {
+  void *ordered = is_out_of_order(l, role) ? put_in_order(l->config, t) : NULL;
+  if (is_out_of_order(l, role) && !ordered) return ERR_NOMEM;
+  pack_matrix(l, w, ordered ? ordered : t->data, out);
+  free(ordered);
+  return ERR_OK;
+}
+
+static int load_matrix(loader *l, model_role role, int32_t layer, ops_weight *w) {
+  const gguf_tensor *t = model_file_tensor(l->file, role, layer);
+  int rc = ERR_OK;
   *w = (ops_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0]};
   if (!type_of(t->type, &w->type)) return ERR_UNSUPPORTED;
   size_t bytes = l->device->table->packed_bytes(w->type, w->rows, w->columns);
   if (bytes == 0 || l->used > SIZE_MAX / 2 - bytes) return ERR_NOMEM;
   if (l->data) {
-    if (!l->packed) pack_matrix(l, w, t->data, l->data + l->used);
+    if (!l->packed) rc = fill_matrix(l, role, t, w, l->data + l->used);
     w->data = l->data + l->used;
   }
   advance(l, bytes);
+  return rc;
+}
+
+static float half_to_float(uint16_t h) {
+  int exponent = h >> 10 & 31, fraction = h & 1023;
+  float v = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+  if (exponent == 31) v = fraction ? NAN : INFINITY;
+  return h & 0x8000 ? -v : v;
+}
+
+/* Element i of a vector of F32, F16 or BF16; data may have any alignment. */
+static float element(const gguf_tensor *t, const void *data, size_t i) {
+  uint32_t bits;
+  uint16_t half;
+  float f;
+  if (t->type == GGUF_F32) {
+    memcpy(&f, (const uint8_t *)data + i * sizeof f, sizeof f);
+    return f;
+  }
+  memcpy(&half, (const uint8_t *)data + i * sizeof half, sizeof half);
+  if (t->type == GGUF_F16) return half_to_float(half);
+  bits = (uint32_t)half << 16;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static int fill_vector(const loader *l, model_role role, const gguf_tensor *t, float *out) {
+  void *ordered = is_out_of_order(l, role) ? put_in_order(l->config, t) : NULL;
+  if (is_out_of_order(l, role) && !ordered) return ERR_NOMEM;
+  for (size_t i = 0; i < (size_t)t->shape[0]; i++) out[i] = element(t, ordered ? ordered : t->data, i);
+  free(ordered);
   return ERR_OK;
 }
 
-static int load_vector(loader *l, const char *name, const float **out) {
-  const gguf_tensor *t = gguf_tensor_find(l->g, name);
-  assert(t && t->type == GGUF_F32);
+/* A vector that the model lacks stays NULL. */
+static int load_vector(loader *l, model_role role, int32_t layer, const float **out) {
+  const gguf_tensor *t = model_file_tensor(l->file, role, layer);
+  int rc = ERR_OK;
+  if (!t) return ERR_OK;
   if (l->data) {
-    if (!l->packed) memcpy(l->data + l->used, t->data, t->bytes);
-    *out = (const float *)(l->data + l->used);
+    float *to = (float *)(void *)(l->data + l->used);
+    if (!l->packed) rc = fill_vector(l, role, t, to);
+    *out = to;
   }
-  advance(l, t->bytes);
-  return ERR_OK;
+  advance(l, (size_t)t->shape[0] * sizeof(float));
+  return rc;
 }
 
 static int load_layer(loader *l, int32_t layer, layer_weights *w) {
   const struct {
-    const char *suffix;
+    model_role role;
     ops_weight *matrix;
     const float **vector;
   } tensors[] = {
-      {"attn_norm", NULL, &w->attn_norm},
-      {"attn_q", &w->q, NULL},
-      {"attn_k", &w->k, NULL},
-      {"attn_v", &w->v, NULL},
-      {"attn_output", &w->output, NULL},
-      {"ffn_norm", NULL, &w->ffn_norm},
-      {"ffn_gate", &w->gate, NULL},
-      {"ffn_up", &w->up, NULL},
-      {"ffn_down", &w->down, NULL},
+      {MODEL_ATTN_NORM, NULL, &w->attn_norm},
+      {MODEL_Q, &w->q, NULL},
+      {MODEL_K, &w->k, NULL},
+      {MODEL_V, &w->v, NULL},
+      {MODEL_Q_BIAS, NULL, &w->q_bias},
+      {MODEL_K_BIAS, NULL, &w->k_bias},
+      {MODEL_V_BIAS, NULL, &w->v_bias},
+      {MODEL_Q_NORM, NULL, &w->q_norm},
+      {MODEL_K_NORM, NULL, &w->k_norm},
+      {MODEL_ATTN_OUTPUT, &w->output, NULL},
+      {MODEL_OUTPUT_BIAS, NULL, &w->output_bias},
+      {MODEL_FFN_NORM, NULL, &w->ffn_norm},
+      {MODEL_GATE, &w->gate, NULL},
+      {MODEL_UP, &w->up, NULL},
+      {MODEL_DOWN, &w->down, NULL},
   };
   int rc = ERR_OK;
   for (size_t i = 0; i < sizeof tensors / sizeof tensors[0] && rc == ERR_OK; i++) {
-    char name[NAME_MAX_BYTES];
-    snprintf(name, sizeof name, "blk.%d.%s.weight", layer, tensors[i].suffix);
-    rc =
-        tensors[i].matrix ? load_matrix(l, name, tensors[i].matrix) : load_vector(l, name, tensors[i].vector);
+    rc = tensors[i].matrix ? load_matrix(l, tensors[i].role, layer, tensors[i].matrix)
+                           : load_vector(l, tensors[i].role, layer, tensors[i].vector);
   }
   return rc;
 }
@@ -122,10 +191,11 @@ static int load_layer(loader *l, int32_t layer, layer_weights *w) {
 static int load_all(loader *l, weights *w) {
   int rc = ERR_OK;
   l->used = 0;
-  if (!l->config->tied) rc = load_matrix(l, "token_embd.weight", &w->embed);
+  if (!l->config->tied) rc = load_matrix(l, MODEL_EMBED, 0, &w->embed);
   for (int32_t i = 0; i < l->config->layers && rc == ERR_OK; i++) rc = load_layer(l, i, &w->layers[i]);
-  if (rc == ERR_OK) rc = load_vector(l, "output_norm.weight", &w->output_norm);
-  if (rc == ERR_OK) rc = load_matrix(l, l->config->tied ? "token_embd.weight" : "output.weight", &w->head);
+  if (rc == ERR_OK) rc = load_vector(l, MODEL_OUTPUT_NORM, 0, &w->output_norm);
+  if (rc == ERR_OK) rc = load_matrix(l, l->config->tied ? MODEL_EMBED : MODEL_OUTPUT, 0, &w->head);
+  if (rc == ERR_OK) rc = load_vector(l, MODEL_ROPE_FACTORS, 0, &w->rope_factors);
   if (l->config->tied) w->embed = w->head;
   return rc;
 }
@@ -149,7 +219,7 @@ static void keep(const loader *l, weights_file *f, const weights_key *k) {
 static int load_cached(weights *w, loader *l, mem *m, err *e) {
   char layout[WEIGHTS_LAYOUT_MAX + 1];
   snprintf(layout, sizeof layout, "%s." ORDER_VERSION, l->device->table->layout);
-  const weights_key k = {gguf_fingerprint(l->g), layout, l->total};
+  const weights_key k = {model_file_fingerprint(l->file), layout, l->total};
   w->data = weights_cache_map(l->options->cache, &k, l->options->log);
   if (w->data) {
     w->mapped = l->packed = true;
@@ -176,9 +246,8 @@ static int load_into(weights *w, loader *l, mem *m, err *e) {
   return l->options->cache ? load_cached(w, l, m, e) : pack_into(w, l, m);
 }
 
-int weights_load(weights *w, const gguf *g, const model_config *c, ops *device, const weights_options *o,
-                 mem *m, err *e) {
-  loader l = {.g = g, .config = c, .device = device, .options = o};
+int weights_load(weights *w, const model_file *f, ops *device, const weights_options *o, mem *m, err *e) {
+  loader l = {.file = f, .config = model_file_config(f), .device = device, .options = o};
   *w = (weights){0};
   int rc = load_into(w, &l, m, e);
   if (rc == ERR_OK) return ERR_OK;

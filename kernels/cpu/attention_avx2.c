@@ -37,12 +37,12 @@ INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys,
   }
 }
 
-/* Committed tiles, then those of the staging area; what the last committed one holds past `length` is
+/* Committed tiles from the first that the row sees, then those of the staging area; what the last committed one holds past `length` is
  * overwritten with the scores of the path. */
 INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, const ops_kv_type type,
                       const int H) {
   float *staged = a->scores + (a->stride - a->stage);
-  for (int32_t p = 0; p < r->length; p += OPS_TILE) {
+  for (int32_t p = cpu_keys_begin(a, r) / OPS_TILE * OPS_TILE; p < r->length; p += OPS_TILE) {
     score_tile(a, q, a->keys, (size_t)p * (size_t)a->head_dim, a->scores + p, type, H);
   }
   for (int32_t t = 0; t < cpu_stage_tiles(r); t++) {
@@ -55,15 +55,17 @@ INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, 
   }
 }
 
-/* scores[0..n) become exp(score - largest); returns 1 / sum. */
-static float softmax(float *scores, int32_t n) {
+/* scores[first..n) become exp(score - largest); returns 1 / sum. */
+static float softmax(float *scores, int32_t first, int32_t n) {
+  const int32_t begin = first / LANES * LANES; /* a lane is a position mod LANES */
   for (int32_t i = 0; i < LANES; i++) scores[n + i] = -INFINITY; /* adds exactly zero */
+  for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
   __m256 largest = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
-  for (int32_t p = 0; p < n; p += LANES) largest = _mm256_max_ps(_mm256_loadu_ps(scores + p), largest);
+  for (int32_t p = begin; p < n; p += LANES) largest = _mm256_max_ps(_mm256_loadu_ps(scores + p), largest);
   largest = _mm256_max_ps(largest, _mm256_permute2f128_ps(largest, largest, 1));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
-  for (int32_t p = 0; p < n; p += LANES) {
+  for (int32_t p = begin; p < n; p += LANES) {
     __m256 e = exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
     _mm256_storeu_ps(scores + p, e);
     sum = _mm256_add_ps(sum, e);
@@ -103,8 +105,8 @@ INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int3
  * the nearest cache, so that memory is read once and in order. */
 INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
-  const int32_t n = r->length + r->path_count;
-  for (int32_t p = 0; p < n; p += VALUES_PIECE) {
+  const int32_t n = cpu_keys_end(r);
+  for (int32_t p = cpu_keys_begin(a, r); p < n; p += VALUES_PIECE) {
     int32_t end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
     size_t d = 0;
     for (; d + wide <= dim; d += wide) add_values(a, r, p, end, d, y, type, H, wide / LANES);
@@ -116,7 +118,7 @@ INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, flo
   const size_t dim = (size_t)a->head_dim;
   float inverse[HEADS_MAX];
   score_all(a, r, q, type, H);
-  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, r->length + r->path_count);
+  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
   memset(y, 0, H * dim * sizeof *y);
   add_all_values(a, r, y, type, H);
   for (int h = 0; h < H; h++) {

@@ -32,10 +32,6 @@ static size_t query_at(const batch *b, int32_t query) {
   return (size_t)(i / heads) * b->a->row_floats + (size_t)(i % heads) * (size_t)b->a->head_dim;
 }
 
-static int32_t positions_of(const ops_row *r) {
-  return r->length + r->path_count;
-}
-
 INLINE __m512 load_kv(const void *data, size_t i, const ops_kv_type type) {
   if (type == OPS_KV_F32) return _mm512_loadu_ps((const float *)data + i);
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)((const uint16_t *)data + i)));
@@ -86,12 +82,11 @@ INLINE void score_tiles(const batch *b, const void *keys, const void *values, si
   }
 }
 
-/* Several tiles at once where few queries would leave the multipliers waiting for sums. */
-INLINE void score_range(const batch *b, const void *keys, const void *values, int32_t tiles, float *scores,
+/* Tiles [t, tiles); several at once where few queries would leave the multipliers waiting for sums. */
+INLINE void score_range(const batch *b, const void *keys, const void *values, int32_t t, int32_t tiles, float *scores,
                         const ops_kv_type type, const int Q) {
   const int K = Q > 6 ? 1 : ACCUMULATORS / Q < SCORE_TILES_MAX ? ACCUMULATORS / Q : SCORE_TILES_MAX;
   const size_t tile = (size_t)b->a->head_dim * OPS_TILE;
-  int32_t t = 0;
   for (; t + K <= tiles; t += K)
     score_tiles(b, keys, values, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, K);
   for (; t < tiles; t++)
@@ -148,14 +143,14 @@ INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, con
 /* --- both, made for each number of queries --- */
 
 typedef struct passes {
-  void (*score)(const batch *b, const void *keys, const void *values, int32_t tiles, float *scores);
+  void (*score)(const batch *b, const void *keys, const void *values, int32_t t, int32_t tiles, float *scores);
   void (*add)(const batch *b, int32_t query, int32_t p, int32_t end);
 } passes;
 
 #define PASSES(type, Q)                                                                                      \
-  static void score_##type##_##Q(const batch *b, const void *keys, const void *values, int32_t tiles,        \
-                                 float *scores) {                                                            \
-    score_range(b, keys, values, tiles, scores, OPS_KV_##type, Q);                                           \
+  static void score_##type##_##Q(const batch *b, const void *keys, const void *values, int32_t t,            \
+                                 int32_t tiles, float *scores) {                                             \
+    score_range(b, keys, values, t, tiles, scores, OPS_KV_##type, Q);                                        \
   }                                                                                                          \
   static void add_##type##_##Q(const batch *b, int32_t query, int32_t p, int32_t end) {                      \
     add_range(b, query, p, end, OPS_KV_##type, Q);                                                           \
@@ -196,16 +191,17 @@ static void pack_queries(const batch *b) {
 static void score_all(const batch *b, const passes *with) {
   const cpu_attention *a = b->a;
   float *staged = b->scores + (a->stride - a->stage);
-  int32_t tiles = 0, stage_tiles = 0;
+  int32_t first = INT32_MAX, tiles = 0, stage_tiles = 0;
   for (int32_t q = 0; q < b->count; q++) {
     const ops_row *r = row_of(b, q);
     int32_t need = (r->length + OPS_TILE - 1) / OPS_TILE;
-    int32_t stage_need = cpu_stage_tiles(r);
+    int32_t stage_need = cpu_stage_tiles(r), begin = cpu_keys_begin(a, r) / OPS_TILE;
+    first = begin < first ? begin : first;
     tiles = need > tiles ? need : tiles;
     stage_tiles = stage_need > stage_tiles ? stage_need : stage_tiles;
   }
-  with->score(b, a->keys, a->values, tiles, b->scores);
-  if (stage_tiles > 0) with->score(b, a->stage_keys, a->stage_values, stage_tiles, staged);
+  with->score(b, a->keys, a->values, first, tiles, b->scores);
+  if (stage_tiles > 0) with->score(b, a->stage_keys, a->stage_values, 0, stage_tiles, staged);
   for (int32_t q = 0; q < b->count; q++) {
     const ops_row *r = row_of(b, q);
     const float *from = staged + (size_t)q * (size_t)a->stride;
@@ -214,14 +210,16 @@ static void score_all(const batch *b, const passes *with) {
   }
 }
 
-/* scores[0..n) become exp(score - largest); returns 1 / sum. */
-static float softmax(float *scores, int32_t n) {
+/* scores[first..n) become exp(score - largest); returns 1 / sum. */
+static float softmax(float *scores, int32_t first, int32_t n) {
+  const int32_t begin = first / LANES * LANES; /* a lane is a position mod LANES */
   _mm512_storeu_ps(scores + n, _mm512_set1_ps(-INFINITY)); /* adds exactly zero */
+  for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
   __m512 largest = _mm512_set1_ps(-INFINITY);
-  for (int32_t p = 0; p < n; p += LANES) largest = _mm512_max_ps(_mm512_loadu_ps(scores + p), largest);
+  for (int32_t p = begin; p < n; p += LANES) largest = _mm512_max_ps(_mm512_loadu_ps(scores + p), largest);
   largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
   __m256 sum = _mm256_setzero_ps();
-  for (int32_t p = 0; p < n; p += LANES) {
+  for (int32_t p = begin; p < n; p += LANES) {
     __m512 e = exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
     _mm512_storeu_ps(scores + p, e);
     sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e));
@@ -232,17 +230,35 @@ static float softmax(float *scores, int32_t n) {
   return 1.0f / cpu_lane_sum(lane);
 }
 
-/* What all rows have committed in one go, then each row's own rest: values are added by position ascending.
- */
-static void add_all(const batch *b, const passes *with) {
-  int32_t common = row_of(b, 0)->length;
-  for (int32_t q = 1; q < b->count; q++)
-    common = row_of(b, q)->length < common ? row_of(b, q)->length : common;
-  with[b->count].add(b, 0, 0, common);
+/* Every row's own positions [from, to), cut to those that it sees. */
+static void add_own(const batch *b, const passes *with, int32_t from, int32_t to) {
   for (int32_t q = 0, next; q < b->count; q = next) {
-    for (next = q + 1; next < b->count && row_of(b, next) == row_of(b, q);) next++;
-    with[next - q].add(b, q, common, positions_of(row_of(b, q)));
+    const ops_row *r = row_of(b, q);
+    int32_t begin = cpu_keys_begin(b->a, r), end = cpu_keys_end(r);
+    for (next = q + 1; next < b->count && row_of(b, next) == r;) next++;
+    begin = begin > from ? begin : from;
+    end = end < to ? end : to;
+    if (begin < end) with[next - q].add(b, q, begin, end);
   }
+}
+
+/* What all rows see and have committed in one go, before and after it each row's own: values are added by position
+ * ascending. */
+static void add_all(const batch *b, const passes *with) {
+  int32_t first = 0, common = INT32_MAX;
+  for (int32_t q = 0; q < b->count; q++) {
+    const ops_row *r = row_of(b, q);
+    int32_t begin = cpu_keys_begin(b->a, r);
+    first = begin > first ? begin : first;
+    common = r->length < common ? r->length : common;
+  }
+  if (first >= common) {
+    add_own(b, with, 0, INT32_MAX);
+    return;
+  }
+  if (first > 0) add_own(b, with, 0, first);
+  with[b->count].add(b, 0, first, common);
+  add_own(b, with, common, INT32_MAX);
 }
 
 static void attend(const batch *b) {
@@ -253,7 +269,8 @@ static void attend(const batch *b) {
   pack_queries(b);
   score_all(b, &with[b->count]);
   for (int32_t q = 0; q < b->count; q++) {
-    inverse[q] = softmax(b->scores + (size_t)q * (size_t)a->stride, positions_of(row_of(b, q)));
+    const ops_row *r = row_of(b, q);
+    inverse[q] = softmax(b->scores + (size_t)q * (size_t)a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
     memset(a->y + query_at(b, q), 0, bytes);
   }
   add_all(b, with);

@@ -28,7 +28,18 @@ typedef struct cpu_attention {
    * the tiles of the staging area at stride - stage. */
   float *scores;
   int32_t stride, stage;
+  int32_t window; /* 0: all keys */
 } cpu_attention;
+
+/* The first logical position that a row sees, and the one after its last. */
+static inline int32_t cpu_keys_end(const ops_row *r) {
+  return r->length + r->path_count;
+}
+
+static inline int32_t cpu_keys_begin(const cpu_attention *a, const ops_row *r) {
+  int32_t end = cpu_keys_end(r);
+  return a->window > 0 && end > a->window ? end - a->window : 0;
+}
 
 #define CPU_QUERIES_MAX 12 /* query heads that share one pass over the keys */
 

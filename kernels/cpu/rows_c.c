@@ -72,22 +72,22 @@ static float value_at(const cpu_attention *a, const ops_row *r, int32_t p, int32
 
 static void attention_head(const cpu_attention *a, const ops_row *r, const float *q, float *scores,
                            float *y) {
-  int32_t n = r->length + r->path_count;
+  int32_t first = cpu_keys_begin(a, r), n = cpu_keys_end(r);
   float largest = -INFINITY, lane[CPU_LANES] = {0};
-  for (int32_t p = 0; p < n; p++) {
+  for (int32_t p = first; p < n; p++) {
     float dot = 0.0f;
     for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, r, p, d), dot);
     scores[p] = dot * a->scale;
     largest = scores[p] > largest ? scores[p] : largest;
   }
-  for (int32_t p = 0; p < n; p++) {
+  for (int32_t p = first; p < n; p++) {
     scores[p] = cpu_exp(scores[p] - largest);
     lane[p % CPU_LANES] += scores[p];
   }
   float inverse = 1.0f / cpu_lane_sum(lane);
   for (int32_t d = 0; d < a->head_dim; d++) {
     float sum = 0.0f;
-    for (int32_t p = 0; p < n; p++) sum = fmaf(scores[p], value_at(a, r, p, d), sum);
+    for (int32_t p = first; p < n; p++) sum = fmaf(scores[p], value_at(a, r, p, d), sum);
     y[d] = sum * inverse;
   }
 }

@@ -3,7 +3,7 @@
  *
  * Even first byte: the rest is the file. Odd: the rest changes a right file (of two kinds of vocabulary),
  * three bytes a change (offset, value), so that the deep parts are reached from the first second. */
-#include "common/file/model_config.h"
+#include "common/file/model_file.h"
 #include "common/text/chat_template.h"
 #include "tests/gguf_builder.h"
 
@@ -99,7 +99,7 @@ static void read_text(const gguf *g) {
 
 static void read_file(const uint8_t *data, size_t size) {
   gguf *g;
-  model_config c;
+  model_file *f;
   err e;
   if (gguf_open_memory(&g, data, size, &e)) {
     if (g || e.code == ERR_OK || !e.text[0]) abort();
@@ -107,9 +107,10 @@ static void read_file(const uint8_t *data, size_t size) {
   }
   read_tensors(g);
   read_keys(g);
-  model_config_read(&c, g, &e);
   read_text(g);
   gguf_close(g);
+  if (model_file_open_memory(&f, data, size, &e) && (f || !e.text[0])) abort();
+  model_file_close(f);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -172,12 +172,12 @@ def counters_of(errors):
     return json.loads(lines[-1]) if lines else None
 
 
-def batch(folder, records, *flags, env=None):
+def batch(folder, records, *flags, env=None, model=MODEL):
     """`tandem batch` over prompt_ids of records: its answers by id, and the target's counters."""
     name = f"{time.monotonic_ns()}"
     source, out = folder / f"{name}.in.jsonl", folder / f"{name}.jsonl"
     source.write_text("".join(json.dumps({"id": r["id"], "prompt_ids": r["prompt_ids"]}) + "\n" for r in records))
-    done = subprocess.run([TANDEM, "batch", "-v", "-m", MODEL, *flags, str(source), str(out)], capture_output=True,
+    done = subprocess.run([TANDEM, "batch", "-v", "-m", str(model), *flags, str(source), str(out)], capture_output=True,
                           timeout=TIME_LIMIT, env=dict(os.environ, **(env or {})))
     errors = done.stderr.decode("utf-8", "replace")
     assert done.returncode == 0, f"status {done.returncode}: {errors}"

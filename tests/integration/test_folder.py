@@ -1,0 +1,103 @@
+"""Models as folders (config.json, safetensors) of every architecture, without a vocabulary: prompts and answers are ids."""
+
+import json
+import shutil
+import subprocess
+import unittest
+
+from support import END_TOKEN, ROOT, SUBSET, TANDEM, TIME_LIMIT, Case, batch
+
+FOLDERS = sorted((ROOT / "tests/golden/arch").iterdir())
+USED = [f for f in FOLDERS if f.name in ("mistral-window", "qwen3")] if SUBSET else FOLDERS
+TOKENS = 64
+
+
+def golden(folder):
+    """Its prompt, and the greedy answer as far as the end token."""
+    g = json.loads((folder / "exact.json").read_text())
+    out = g["output_ids"]
+    end = out.index(END_TOKEN) + 1 if END_TOKEN in out else len(out)
+    return {"id": folder.name, "prompt_ids": g["prompt_ids"]}, out[:end]
+
+
+def ids_of(run):
+    return {key: a["token_ids"] for key, a in run.answers.items()}
+
+
+class Folders(Case):
+    def run_one(self, model, record, *flags):
+        run = batch(self.folder, [record], "--max-tokens", str(TOKENS), *flags, model=model)
+        answer = run.answers[record["id"]]
+        self.assertEqual(answer["text"], "")
+        return run, answer
+
+    def test_plain_answers_are_the_golden_ones(self):
+        for model in USED:
+            with self.subTest(model=model.name):
+                record, want = golden(model)
+                self.assertEqual(self.run_one(model, record, "--math", "f32", "--draft", "none")[1]["token_ids"], want)
+
+    def test_speculation_changes_nothing(self):
+        for model in USED:
+            record, _ = golden(model)
+            for sampling in ((), ("--temp", "0.8", "--seed", "7")):
+                with self.subTest(model=model.name, sampling=sampling):
+                    plain, off = self.run_one(model, record, "--draft", "none", *sampling)
+                    _, on = self.run_one(model, record, "--draft", f"replay:{plain.path}:0.8:0.3", "--pace", "lockstep",
+                                         *sampling)
+                    self.assertEqual(on["token_ids"], off["token_ids"])
+                    self.assertEqual(on["numerics_id"], off["numerics_id"])
+                    self.assertGreater(on["stats"]["accepted_tokens"], 0)
+
+
+class Text(Case):
+    """What a model without a vocabulary cannot do is one clear error."""
+
+    def tandem(self, *args, stdin=b""):
+        done = subprocess.run([TANDEM, *map(str, args)], input=stdin, capture_output=True, timeout=TIME_LIMIT)
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    def refused(self, phrase, *args, stdin=b""):
+        status, out, errors = self.tandem(*args, stdin=stdin)
+        self.assertNotEqual(status, 0)
+        self.assertEqual(out, b"")
+        self.assertIn(phrase, errors)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+
+    def test_text_is_refused(self):
+        model = FOLDERS[0]
+        self.refused("no vocabulary", "run", "-m", model, "Hello")
+        self.refused("no vocabulary", "tokenize", "-m", model, stdin=b"Hello")
+        self.refused("no vocabulary", "detokenize", "-m", model, stdin=b"[1]")
+        source, out = self.folder / "in.jsonl", self.folder / "out.jsonl"
+        source.write_text('{"id": 1, "prompt": "Hello"}\n{"id": 2, "prompt_ids": [5, 512]}\n{"id": 3, "prompt_ids": [5]}\n')
+        self.tandem("batch", "-m", model, "--draft", "none", "--max-tokens", 4, source, out)
+        text, foreign, right = (json.loads(line) for line in out.read_text().splitlines())
+        self.assertIn("no vocabulary", text["error"])
+        self.assertIn("no token id from 0 to 511", foreign["error"])
+        self.assertEqual(len(right["token_ids"]), 4)
+
+    def test_doctor_describes_a_folder(self):
+        status, out, errors = self.tandem("doctor", "-m", FOLDERS[0])
+        self.assertEqual(status, 0, errors)
+        self.assertIn("3 layers of 128", out.decode())
+        self.assertIn("no vocabulary", out.decode())
+
+    def test_bad_folders(self):
+        model = self.folder / "model"
+        shutil.copytree(FOLDERS[0], model)
+        weights = (model / "model.safetensors").read_bytes()
+        (model / "model.safetensors").write_bytes(weights[:-1000])
+        self.refused("cut short", "run", "-m", model, "Hello")
+        (model / "model.safetensors").write_bytes(b"\xff" * 100)
+        self.refused("model.safetensors", "run", "-m", model, "Hello")
+        (model / "model.safetensors").unlink()
+        self.refused("model.safetensors", "run", "-m", model, "Hello")
+        (model / "config.json").write_text('{"model_type": "gemma3"}')
+        self.refused("gemma3", "run", "-m", model, "Hello")
+        (model / "config.json").unlink()
+        self.refused("config.json", "run", "-m", model, "Hello")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -45,7 +45,7 @@ static void put_layer(gguf_builder *b, int32_t layer, const mix *m, bool plain) 
 }
 
 /* All weights zero as yet. plain: every tensor F32. */
-static model_file *open_file(gguf_builder *b, const mix *m, bool plain) {
+static gguf *open_file(gguf_builder *b, const mix *m, bool plain) {
   *b = gb_begin(3);
   gb_key_text(b, "general.architecture", "llama");
   gb_key_u32(b, "llama.block_count", LAYERS);
@@ -61,6 +61,13 @@ static model_file *open_file(gguf_builder *b, const mix *m, bool plain) {
   gb_tensor(b, "output_norm.weight", EMBED, 0, GGUF_F32);
   if (m->head != GGUF_F32) gb_tensor(b, "output.weight", EMBED, VOCAB, plain ? GGUF_F32 : m->head);
   gb_end(b);
+  err e = {0};
+  gguf *g;
+  if (gguf_open_memory(&g, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
+  return g;
+}
+
+static model_file *open_model(const gguf_builder *b) {
   err e = {0};
   model_file *f;
   if (model_file_open_memory(&f, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
@@ -119,12 +126,13 @@ static double relative_error(const float *got, const float *expected) {
 
 static void check_mix(const mix *m) {
   gguf_builder b, plain_b;
-  model_file *f = open_file(&b, m, false), *plain_f = open_file(&plain_b, m, true);
-  const gguf *g = model_file_gguf(f), *plain = model_file_gguf(plain_f);
+  gguf *g = open_file(&b, m, false), *plain = open_file(&plain_b, m, true);
   const size_t bytes = (size_t)COUNT * VOCAB * sizeof(float);
   random_state = 42;
   for (int32_t i = 0; i < gguf_tensor_count(g); i++)
     fill_tensor(gguf_tensor_at(g, i), gguf_tensor_at(plain, i));
+  gguf_close(g), gguf_close(plain);
+  model_file *f = open_model(&b), *plain_f = open_model(&plain_b);
   float *expected = run_model(plain_f, MODEL_MATH_F32, MODEL_ISA_C);
   float *exact = run_model(f, MODEL_MATH_F32, MODEL_ISA_AUTO);
   float *int8 = run_model(f, MODEL_MATH_INT8, MODEL_ISA_AUTO),

@@ -19,34 +19,39 @@ static void add_stop(text_model *m, int64_t id) {
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* What the file says, what the vocabulary says, and the template's end of a turn. */
+/* What the file and the vocabulary say ends a text, and the template a turn. */
 static void find_stops(text_model *m) {
   int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
   if (m->chat) add_stop(m, chat_template_turn_end(m->chat));
   for (int32_t i = 0; i < count; i++) add_stop(m, ids[i]);
-  if (!m->tokens) return;
-  const int32_t *stops = tokenizer_stops(m->tokens, &count);
-  for (int32_t i = 0; i < count; i++) add_stop(m, stops[i]);
+  const int32_t *stops = m->tokens ? tokenizer_stops(m->tokens, &count) : NULL;
+  for (int32_t i = 0; stops && i < count; i++) add_stop(m, stops[i]);
 }
 
-/* Leaves tokens NULL where the model has none. */
-static int open_vocabulary(text_model *m, err *e) {
+static int open_vocabulary(text_model *m, const char *template, err *e) {
   const gguf *g = model_file_gguf(m->file);
-  const char *path = model_file_tokenizer(m->file);
-  if (g) return tokenizer_open(&m->tokens, g, e);
-  return path ? tokenizer_open_json(&m->tokens, path, m->config.vocab, e) : ERR_OK;
-}
-
-int text_model_load(text_model *m, const char *template, err *e) {
-  int rc = open_vocabulary(m, e);
+  const char *json = model_file_tokenizer(m->file);
+  if (!g && !json) {
+    int rc = text_model_needs_text(m, &m->chat_error);
+    return template ? err_set(e, rc, "%s", m->chat_error.text) : ERR_OK;
+  }
+  int rc = g ? tokenizer_open(&m->tokens, g, e)
+             : tokenizer_open_json(&m->tokens, json, model_file_config(m->file)->vocab, e);
   if (rc) return rc;
-  rc = text_model_needs_text(m, &m->chat_error);
-  if (!rc) rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
+  if (tokenizer_size(m->tokens) > m->config.vocab)
+    return err_set(e, ERR_FORMAT, "the vocabulary has %d tokens, the model %d: they do not belong together",
+                   tokenizer_size(m->tokens), m->config.vocab);
+  rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
   if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
-  find_stops(m);
   return ERR_OK;
 }
 
+int text_model_load(text_model *m, const char *template, err *e) {
+  int rc = open_vocabulary(m, template, e);
+  if (rc) return rc;
+  find_stops(m);
+  return ERR_OK;
+}
 hash16 text_model_vocabulary(const text_model *m) {
   return m->tokens ? tokenizer_hash(m->tokens) : (hash16){{0}};
 }

@@ -67,6 +67,13 @@ static gguf *open_file(gguf_builder *b, const mix *m, bool plain) {
   return g;
 }
 
+static model_file *open_model(const gguf_builder *b) {
+  err e = {0};
+  model_file *f;
+  if (model_file_open_memory(&f, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
+  return f;
+}
+
 static const quant_type *quant_of(gguf_type type) {
   for (size_t i = 0; i < QUANT_TYPE_COUNT; i++)
     if (QUANT_TYPES[i].gguf == (uint32_t)type) return &QUANT_TYPES[i];
@@ -91,12 +98,8 @@ static void fill_tensor(const gguf_tensor *t, const gguf_tensor *plain) {
 }
 
 /* Logits of COUNT positions, [COUNT][VOCAB]. */
-static float *run_model(const gguf_builder *b, model_math math, model_isa isa) {
-  err e = {0};
-  model_file *f;
-  if (model_file_open_memory(&f, b->bytes, b->size, &e) != ERR_OK) fail_msg("%s", e.text);
+static float *run_model(const model_file *f, model_math math, model_isa isa) {
   model *m = support_open_model(f, math, isa, 2);
-  model_file_close(f);
   kv_cache *k = support_open_cache(m, 1, 64, math == MODEL_MATH_F32 ? KV_F32 : KV_F16);
   float *logits = malloc((size_t)COUNT * VOCAB * sizeof *logits);
   int32_t tokens[COUNT], seq = kv_acquire(k);
@@ -128,10 +131,12 @@ static void check_mix(const mix *m) {
   random_state = 42;
   for (int32_t i = 0; i < gguf_tensor_count(g); i++)
     fill_tensor(gguf_tensor_at(g, i), gguf_tensor_at(plain, i));
-  float *expected = run_model(&plain_b, MODEL_MATH_F32, MODEL_ISA_C);
-  float *exact = run_model(&b, MODEL_MATH_F32, MODEL_ISA_AUTO);
-  float *int8 = run_model(&b, MODEL_MATH_INT8, MODEL_ISA_AUTO),
-        *int8_c = run_model(&b, MODEL_MATH_INT8, MODEL_ISA_C);
+  gguf_close(g), gguf_close(plain);
+  model_file *f = open_model(&b), *plain_f = open_model(&plain_b);
+  float *expected = run_model(plain_f, MODEL_MATH_F32, MODEL_ISA_C);
+  float *exact = run_model(f, MODEL_MATH_F32, MODEL_ISA_AUTO);
+  float *int8 = run_model(f, MODEL_MATH_INT8, MODEL_ISA_AUTO),
+        *int8_c = run_model(f, MODEL_MATH_INT8, MODEL_ISA_C);
   if (memcmp(exact, expected, bytes) != 0)
     fail_msg("%s: f32 math differs from the same weights in F32", m->name);
   if (memcmp(int8, int8_c, bytes) != 0) fail_msg("%s: int8 math differs from plain C's", m->name);
@@ -139,7 +144,7 @@ static void check_mix(const mix *m) {
   print_message("%s: int8 math is off by %.3f of the logits\n", m->name, error);
   assert_true(error > 0 && error <= INT8_ERROR);
   free(expected), free(exact), free(int8), free(int8_c);
-  gguf_close(g), gguf_close(plain);
+  model_file_close(f), model_file_close(plain_f);
   gb_free(&b), gb_free(&plain_b);
 }
 

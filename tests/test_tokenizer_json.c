@@ -259,8 +259,7 @@ static void test_refuses_too_many_values(void **state) {
   tokenizer *t;
   err e;
   assert_int_equal(tokenizer_open_texts(&t, &x, 0, &e), ERR_LIMIT);
-  memset(text, '[', 1 << 20); /* few enough, but too deep */
-  x.tokenizer_size = 1 << 20;
+  x.tokenizer_size = 17; /* few, but too deep */
   assert_int_equal(tokenizer_open_texts(&t, &x, 0, &e), ERR_LIMIT);
   free(text);
 }

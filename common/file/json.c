@@ -1,8 +1,13 @@
 #include "common/file/json.h"
 #include "common/file/label.h"
 
+#include <errno.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define READ_BYTES (1 << 16)
 
 /* How deep it goes and how many values it may have, by its brackets and commas outside strings. */
 static void measure(const char *p, size_t size, size_t *depth, size_t *values) {
@@ -25,20 +30,20 @@ static void measure(const char *p, size_t size, size_t *depth, size_t *values) {
   }
 }
 
-int json_parse_within(json_t **out, const char *label, const void *data, size_t size, const json_limits *l,
-                      err *e) {
+int json_parse_object(json_t **out, const char *label, const void *data, size_t size, err *e) {
   size_t depth, values;
   char text[LABEL_TEXT_MAX];
   json_error_t why;
   *out = NULL;
-  if (size > l->bytes)
-    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %zu", label, size, l->bytes);
+  if (size > JSON_FILE_MAX)
+    return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %u", label, size,
+                   JSON_FILE_MAX);
   measure(data, size, &depth, &values);
-  if (depth > l->depth || values > l->values)
+  if (depth > JSON_DEPTH_MAX || values > JSON_VALUES_MAX)
     return err_set(e, ERR_LIMIT,
-                   "%s: JSON of %zu levels and about %zu values; tandem takes at most %zu and %zu", label,
-                   depth, values, l->depth, l->values);
-  json_t *object = json_loadb(data, size, l->flags | JSON_ALLOW_NUL, &why);
+                   "%s: JSON of %zu levels and about %zu values; tandem takes at most %d and %u", label,
+                   depth, values, JSON_DEPTH_MAX, JSON_VALUES_MAX);
+  json_t *object = json_loadb(data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   if (!object && json_error_code(&why) == json_error_out_of_memory)
     return err_set(e, ERR_NOMEM, "%s: out of memory", label);
   if (!object)
@@ -52,7 +57,25 @@ int json_parse_within(json_t **out, const char *label, const void *data, size_t 
   return ERR_OK;
 }
 
-int json_parse_object(json_t **out, const char *label, const void *data, size_t size, err *e) {
-  const json_limits limits = {JSON_FILE_MAX, JSON_VALUES_MAX, JSON_DEPTH_MAX, JSON_REJECT_DUPLICATES};
-  return json_parse_within(out, label, data, size, &limits, e);
+int json_read(const char *path, const char *name, char **text, size_t *size, err *e) {
+  *text = NULL;
+  *size = 0;
+  FILE *f = fopen(path, "rb");
+  if (!f && (errno == ENOENT || errno == ENOTDIR)) return ERR_OK;
+  if (!f) return err_set(e, ERR_IO, "cannot read %s of the model: %s", name, strerror(errno));
+  int rc = ERR_OK;
+  for (size_t capacity = READ_BYTES; !rc; capacity *= 2) {
+    char *bigger = realloc(*text, capacity);
+    if (!bigger) {
+      rc = err_set(e, ERR_NOMEM, "%s: out of memory", name);
+      break;
+    }
+    *text = bigger;
+    *size += fread(*text + *size, 1, capacity - *size, f);
+    if (*size < capacity) break;
+    if (*size > JSON_FILE_MAX) rc = err_set(e, ERR_LIMIT, "%s: more than %u bytes", name, JSON_FILE_MAX);
+  }
+  if (!rc && ferror(f)) rc = err_set(e, ERR_IO, "cannot read %s of the model: is it a file?", name);
+  fclose(f);
+  return rc;
 }

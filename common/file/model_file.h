@@ -59,5 +59,5 @@ int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]);
  * ids. */
 const gguf *model_file_gguf(const model_file *f);
 const char *model_file_tokenizer(const model_file *f);
-/* As vocabulary.h has it; zero: no vocabulary. */
+/* Its vocabulary's hash (vocabulary.h); zero: no vocabulary. */
 int model_file_vocabulary(const model_file *f, hash16 *out, err *e);

@@ -1,4 +1,4 @@
-#include "common/file/json_text.h"
+#include "common/file/json.h"
 #include "common/file/vocabulary.h"
 
 #include <stdio.h>
@@ -146,9 +146,9 @@ int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e
   json_t *root = NULL;
   vocabulary v = {0};
   *out = (hash16){{0}};
-  int rc = json_text_read(path, name, &text, &size, e);
+  int rc = json_read(path, name, &text, &size, e);
   if (!rc && !text) rc = err_set(e, ERR_IO, "the model has no tokenizer.json");
-  if (!rc) rc = json_text_parse(&root, name, text, size, e);
+  if (!rc) rc = json_parse_object(&root, name, text, size, e);
   free(text);
   if (!rc) rc = vocabulary_read_json(&v, root, size_min, e);
   if (!rc) rc = vocabulary_hash(&v, out, e);

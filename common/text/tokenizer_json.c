@@ -1,6 +1,6 @@
 #include "common/text/tokenizer_json.h"
 
-#include "common/file/json_text.h"
+#include "common/file/json.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +212,7 @@ typedef int file_read(json_reader *r, const json_t *root);
 
 static int read_beside(json_reader *r, const char *name, const char *text, size_t size, file_read *read) {
   json_t *root = NULL;
-  int rc = text ? json_text_parse(&root, name, text, size, r->e) : ERR_OK;
+  int rc = text ? json_parse_object(&root, name, text, size, r->e) : ERR_OK;
   if (!rc) rc = read(r, root);
   json_decref(root);
   return rc;
@@ -220,7 +220,7 @@ static int read_beside(json_reader *r, const char *name, const char *text, size_
 
 static int read_texts(json_reader *r, const tokenizer_texts *x, int32_t size_min) {
   json_t *root;
-  int rc = json_text_parse(&root, "tokenizer.json", x->tokenizer, x->tokenizer_size, r->e);
+  int rc = json_parse_object(&root, "tokenizer.json", x->tokenizer, x->tokenizer_size, r->e);
   if (!rc) rc = read_tokenizer(r, root, size_min);
   json_decref(root);
   if (!rc && x->chat_template)
@@ -258,14 +258,14 @@ static int path_beside(char out[PATH_BYTES_MAX], const char *path, const char *n
 static int read_beside_file(const char *path, const char *name, char **text, size_t *size, err *e) {
   char beside[PATH_BYTES_MAX];
   int rc = path_beside(beside, path, name, e);
-  return rc ? rc : json_text_read(beside, name, text, size, e);
+  return rc ? rc : json_read(beside, name, text, size, e);
 }
 
 int tokenizer_open_json(tokenizer **out, const char *path, int32_t size_min, err *e) {
   char *texts[4] = {NULL};
   tokenizer_texts x = {0};
   *out = NULL;
-  int rc = json_text_read(path, "tokenizer.json", &texts[0], &x.tokenizer_size, e);
+  int rc = json_read(path, "tokenizer.json", &texts[0], &x.tokenizer_size, e);
   if (!rc && !texts[0])
     rc = err_set(e, ERR_IO, "the model has no tokenizer.json: it can be asked by prompt_ids only");
   if (!rc) rc = read_beside_file(path, "tokenizer_config.json", &texts[1], &x.config_size, e);

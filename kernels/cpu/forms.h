@@ -89,13 +89,13 @@ static inline cpu_block cpu_block_at(const void *group, cpu_form f, size_t b) {
 #define CPU_VECTORS      8 /* of a block of a group */
 #define CPU_VECTOR_BYTES 64
 
-/* u of a block of a group, by vectors. */
-static inline void cpu_block_weights(const uint8_t *planes, cpu_form f,
+/* u of a block of a group, by vectors: bytes [first, end) of each. */
+static inline void cpu_block_weights(const uint8_t *planes, cpu_form f, size_t first, size_t end,
                                      uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES]) {
   static const uint8_t table[16] = {CPU_TABLE};
   const uint8_t *twos = planes + cpu_twos_at(f), *ones = planes + cpu_ones_at(f);
   for (size_t v = 0; v < CPU_VECTORS; v++) {
-    for (size_t i = 0; i < CPU_VECTOR_BYTES; i++) {
+    for (size_t i = first; i < end; i++) {
       int w = f.bits & 8 ? planes[v * CPU_VECTOR_BYTES + i] ^ 128 : 0;
       if (f.bits & 4) w = planes[v % 4 * CPU_VECTOR_BYTES + i] >> v / 4 * 4 & 15;
       if (f.bits & 2) w |= (twos[v / 4 * CPU_VECTOR_BYTES + i] >> 2 * (v % 4) & 3) << (f.bits & 4);

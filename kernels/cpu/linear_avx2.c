@@ -39,9 +39,9 @@ INLINE int bytes_bias(void) {
   return 0;
 }
 
-/* With one or two rows it costs a tenth on Zen 4, whose hardware looks far enough; with more it gains one. */
+/* With one row it costs a tenth on Zen 4, whose hardware looks far enough; with more it gains one. */
 INLINE bool asks_ahead(const int T) {
-  return T > 2;
+  return T > 1;
 }
 
 #define INT8(name, ...) BY_ROWS(cpu_linear_##name##_int8_avx2, name##_int8)

@@ -51,7 +51,7 @@ static void linear_int8(cpu_form f, const void *group, const ops_act *x, int32_t
   for (size_t b = 0; b < (size_t)x->columns / OPS_BLOCK; b++) {
     uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
     cpu_block k = cpu_block_at(group, f, b);
-    cpu_block_weights(k.planes, f, u);
+    cpu_block_weights(k.planes, f, 0, CPU_VECTOR_BYTES, u);
     for (int32_t t = 0; t < rows; t++) {
       int32_t s[2][OPS_GROUP];
       block_act a = act_block(x, row + t, b);
@@ -78,7 +78,7 @@ static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const ops_act *
 
 static void block_values(cpu_block k, cpu_form f, float w[OPS_BLOCK][OPS_GROUP]) {
   uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
-  cpu_block_weights(k.planes, f, u);
+  cpu_block_weights(k.planes, f, 0, CPU_VECTOR_BYTES, u);
   for (size_t r = 0; r < OPS_GROUP; r++) {
     for (size_t i = 0; i < OPS_BLOCK; i++) {
       cpu_scale s = cpu_scale_at(k, f, r, i / (OPS_BLOCK / 2));

@@ -194,9 +194,12 @@ static void unpack_unit(cpu_form f, const uint8_t *unit, size_t lane, float *out
   for (size_t b = 0; b < cpu_unit_blocks(f); b++, out += OPS_BLOCK) {
     uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
     cpu_block k = cpu_block_at(unit, f, b);
-    cpu_block_weights(k.planes, f, u);
-    for (size_t i = 0; i < OPS_BLOCK; i++)
-      out[i] = cpu_weight_value(f, cpu_scale_at(k, f, lane, i / 16), u[i / 4][4 * lane + i % 4]);
+    cpu_block_weights(k.planes, f, 4 * lane, 4 * lane + 4, u);
+    for (size_t half = 0; half < 2; half++) {
+      cpu_scale scale = cpu_scale_at(k, f, lane, half);
+      for (size_t i = half * 16; i < half * 16 + 16; i++)
+        out[i] = cpu_weight_value(f, scale, u[i / 4][4 * lane + i % 4]);
+    }
   }
 }
 

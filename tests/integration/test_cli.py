@@ -531,17 +531,17 @@ class Bench(Command):
         self.assertIn("commit", {op["op"] for op in r["steps"][1]["ops"] if op["us"]})
         status, out, errors = tandem(*args)
         self.assertEqual(status, OK, errors)
-        for word in ("linear gate, up", "whole step", "GB/s", *map(str, self.ROWS)):
+        for word in ("gate, up, swiglu", "whole step", "GB/s", *map(str, self.ROWS)):
             self.assertIn(word, out.decode())
 
     def check_step(self, step, r):
         ops = {op["op"]: op for op in step["ops"]}
         self.assertGreater(step["us"], 0)
         self.assertGreater(step["between_us"], 0)
-        for name in ("norm", "linear q, k, v", "rope, store", "attention", "linear output", "swiglu", "linear down", "head"):
+        for name in ("norm", "linear q, k, v", "rope, store", "attention", "linear output", "gate, up, swiglu", "linear down", "head"):
             self.assertGreater(ops[name]["us"], 0, name)
         # The least time of all matrices together is at least that of reading the model's, once.
-        least = sum(op["least_us"] for name, op in ops.items() if name.startswith("linear") or name == "head")
+        least = sum(op["least_us"] for name, op in ops.items() if name.startswith("linear") or name in ("gate, up, swiglu", "head"))
         read = r["weight_bytes"] / r["read_gb_s"] / 1e3
         tensors = os.path.getsize(MODEL)  # with 2 % of other things
         self.assertLess(abs(r["weight_bytes"] / tensors - 1), 0.05)

@@ -83,6 +83,25 @@ class Text(Case):
         self.assertIn("3 layers of 128", out.decode())
         self.assertIn("no vocabulary", out.decode())
 
+    def test_a_tokenizer_beside_it_gives_text(self):
+        """Both programs read tokenizer.json: the hashes of their vocabularies must agree, padding included."""
+        model = self.folder / "model"
+        shutil.copytree(ROOT / "tests/golden/arch/qwen2", model)
+        shutil.copy(ROOT / "tests/golden/tokenizers/qwen2.json", model / "tokenizer.json")
+        status, out, errors = self.tandem("tokenize", "-m", model, stdin=b"Hello there 12")
+        self.assertEqual(status, 0, errors)
+        ids = [int(i) for i in out.split()]
+        status, out, errors = self.tandem("detokenize", "-m", model, stdin=json.dumps(ids).encode())
+        self.assertEqual((status, out), (0, b"Hello there 12"), errors)
+        status, out, errors = self.tandem("run", "-m", model, "--raw", "--json", "--max-tokens", 8, "--draft", "none",
+                                          "Hello there 12")
+        self.assertEqual(status, 0, errors)
+        answer = json.loads(out)
+        run = batch(self.folder, [{"id": 1, "prompt_ids": ids}], "--max-tokens", "8", "--draft", "none", model=model)
+        self.assertEqual(answer["token_ids"], run.answers[1]["token_ids"])
+        (model / "tokenizer.json").write_text('{"model": []}')
+        self.refused("tokenizer", "tokenize", "-m", model, stdin=b"Hello")
+
     def test_bad_folders(self):
         model = self.folder / "model"
         shutil.copytree(FOLDERS[0], model)

@@ -64,7 +64,7 @@ static void measure(ops *o, size_t type, ops_act *x, float *y, int repetitions) 
   o->table->parallel(o, MATRIX_ROWS / OPS_GROUP, pack_piece, &(job){o, &w, file});
   double us[ROW_COUNTS];
   for (size_t r = 0; r < ROW_COUNTS; r++)
-    us[r] = median_us(o, &(ops_linear){&w, y, false, NULL}, x, ROWS[r], repetitions);
+    us[r] = median_us(o, &(ops_linear){.w = &w, .y = y}, x, ROWS[r], repetitions);
   printf("{\"type\": \"%s\", \"isa\": \"%s\", \"threads\": %d, \"bits\": %.4f, \"rows\": [", TYPES[type].name,
          o->table->name, o->threads, (double)bytes * 8 / ((double)MATRIX_ROWS * COLUMNS));
   for (size_t r = 0; r < ROW_COUNTS; r++) printf("%s%d", r ? ", " : "", ROWS[r]);

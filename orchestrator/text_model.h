@@ -21,7 +21,7 @@ typedef struct text_model {
 int text_model_open(text_model *m, const char *path, err *e);
 /* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
  * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
- * none. */
+ * none, nor is a missing vocabulary. */
 int text_model_load(text_model *m, const char *template, err *e);
 void text_model_close(text_model *m); /* whatever has been opened */
 

@@ -6,6 +6,7 @@
 #include "bench/step.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
+#include "common/base/program_flags.h"
 #include "version.h"
 
 #include <argp.h>
@@ -317,7 +318,7 @@ static int bench_step(int argc, char **argv) {
                      .width_count = 4};
   const struct argp parser = {.options = option_table, .parser = parse, .doc = doc};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
-  argp_parse(&parser, argc, argv, 0, NULL, &b->flags);
+  program_parse_flags(&parser, argc, argv, &b->flags);
   int status = run_step(b);
   step_close(&b->step);
   free(b);

@@ -1,5 +1,6 @@
 /* tandem-draft: guesses ahead for the sessions that an orchestrator gives it. */
 #include "common/base/program.h"
+#include "common/base/program_flags.h"
 #include "draft_worker/worker.h"
 #include "version.h"
 #include "wire/host.h"
@@ -225,7 +226,7 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   program p = {.flags = {.draft = "ngram", .context = DEFAULT_CONTEXT, .log = LOG_INFO}};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &p.flags);
+  program_parse_flags(&argp, argc, argv, &p.flags);
   p.log = (logger){"tandem-draft", p.flags.log};
   if (p.flags.version) {
     printf("tandem-draft %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,

@@ -2,6 +2,7 @@
 
 #include "common/base/cpus.h"
 #include "common/base/program.h"
+#include "common/base/program_flags.h"
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/status.h"
@@ -356,7 +357,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   struct argp parser = {
       .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
   argp_err_exit_status = STATUS_USAGE;
-  argp_parse(&parser, argc, argv, 0, NULL, f);
+  program_parse_flags(&parser, argc, argv, f);
 }
 
 bool flags_wants_draft(const flags *f) {

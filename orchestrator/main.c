@@ -1,4 +1,5 @@
 /* tandem: every user command, and the orchestrator between a target and a draft. */
+#include "common/base/program_flags.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/workers.h"
 #include "version.h"
@@ -33,6 +34,8 @@ static void print_help(FILE *to) {
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
         "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
+        "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; the command\n"
+        "line wins.\n\n"
         "Exit statuses:\n",
         to);
 #define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
@@ -44,6 +47,15 @@ static int print_usage(const char *why, const char *what) {
   fprintf(stderr, "tandem: %s%s\n", why, what);
   fputs("Try `tandem --help' for the commands and flags.\n", stderr);
   return STATUS_USAGE;
+}
+
+static int no_such(const char *name) {
+  const char *words[COMMAND_COUNT + 2] = {"--help", "--version"};
+  for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
+  const char *near = program_nearest(name, words, COMMAND_COUNT + 2);
+  char what[300];
+  snprintf(what, sizeof what, "%.200s%s%s%s", name, near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+  return print_usage("no such command or flag: ", what);
 }
 
 static bool print_worker_version(const char *name) {
@@ -80,5 +92,5 @@ int main(int argc, char **argv) {
     argv[1] = whole;
     return commands[i].run(argc - 1, argv + 1);
   }
-  return print_usage("no such command or flag: ", name);
+  return no_such(name);
 }

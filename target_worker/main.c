@@ -2,6 +2,7 @@
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
+#include "common/base/program_flags.h"
 #include "target_worker/engine.h"
 #include "target_worker/worker.h"
 #include "version.h"
@@ -527,7 +528,7 @@ int main(int argc, char **argv) {
                     .math = MODEL_MATH_INT8,
                     .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
-  argp_parse(&argp, argc, argv, 0, NULL, &p.flags);
+  program_parse_flags(&argp, argc, argv, &p.flags);
   p.log = (logger){"tandem-target", p.flags.log};
   if (p.flags.version) {
     int status = print_version(&p);

@@ -103,10 +103,11 @@ class BadInput(Command):
         for args, phrase in [
             ([], "no command"),
             (["sing"], "no such command"),
+            (["bacth"], "did you mean batch?"),
             (["run", PROMPT], "no model"),
             (["run", "-m", MODEL], "no prompt"),
             (["run", "-m", MODEL, "two", "prompts"], "in quotes"),
-            (["run", "-m", MODEL, "--tmep", "1", PROMPT], "unrecognized option"),
+            (["run", "-m", MODEL, "--tmep", "1", PROMPT], "did you mean --temp?"),
             (["run", "-m", MODEL, PROMPT, "--temp"], "requires an argument"),
             (["run", "-m", MODEL, "--temp", "hot", PROMPT], "--temp"),
             (["run", "-m", MODEL, "--temp", "nan", PROMPT], "--temp"),

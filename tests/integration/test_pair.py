@@ -325,6 +325,19 @@ class Pair(Case):
                 r = self.recording(ALL)
                 self.assert_accepted(self.replayed(r, FEW, 0.9, "--sessions", str(sessions)))
 
+    def test_many_at_once(self):
+        """Sixteen sessions, long prompts and ends of answers among them: the rows of all share forwards."""
+        many = ("--sessions", "16", "--ctx", "1024")
+        r = self.recording(ALL)
+        run = self.replayed(r, ALL, 0.9, *many, sibling=0.5)
+        self.assert_accepted(run)
+        engine = run.counters["engine"]
+        self.assertLess(engine["batches"], (engine["prefills"] + engine["forwards"]) / (1 if SUBSET else 2))
+        self.same(r, ALL, "--draft", "ngram", *many)
+        self.same(r, ALL, "--draft", "none", *many)
+        r = self.recording(FEW, *SAMPLED)
+        self.assert_accepted(self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.9", *many))
+
     def test_budgets(self):
         for budget in (1, 4, 16):
             with self.subTest(budget=budget):

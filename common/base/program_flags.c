@@ -1,0 +1,131 @@
+#include "common/base/program_flags.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
+#define WORDS_MAX      64
+#define VARIABLE       "TANDEM_"
+
+/* --- what may have been meant --- */
+
+static int least(int a, int b) { return a < b ? a : b; }
+
+/* Letters to insert, drop, change or swap with their neighbour (optimal string alignment). */
+static int distance(const char *a, const char *b) {
+  int rows[3][NAME_MAX_BYTES + 1], la = (int)strlen(a), lb = (int)strlen(b);
+  if (la > NAME_MAX_BYTES || lb > NAME_MAX_BYTES) return NAME_MAX_BYTES;
+  for (int j = 0; j <= lb; j++) rows[0][j] = j;
+  for (int i = 1; i <= la; i++) {
+    int *row = rows[i % 3];
+    const int *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+    row[0] = i;
+    for (int j = 1; j <= lb; j++) {
+      row[j] = least(least(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = least(row[j], before[j - 2] + 1);
+    }
+  }
+  return rows[la % 3][lb];
+}
+
+const char *program_nearest(const char *wrong, const char *const *words, int count) {
+  const char *best = NULL;
+  int allowed = 1 + (int)strlen(wrong) / 4;
+  for (int i = 0; i < count; i++) {
+    int d = distance(wrong, words[i]);
+    if (d > allowed || (best && d == allowed)) continue;
+    best = words[i];
+    allowed = d;
+  }
+  return best;
+}
+
+/* --- flags --- */
+
+static bool ends(const struct argp_option *o) { return !o->name && !o->key && !o->doc && !o->group; }
+
+/* An alias stands after what it is an alias of. */
+static const struct argp_option *meant(const struct argp_option *o) {
+  while (o->flags & OPTION_ALIAS) o--;
+  return o;
+}
+
+static const struct argp_option *option_by_key(const struct argp_option *o, int key) {
+  for (; !ends(o); o++)
+    if (o->key == key) return o;
+  return NULL;
+}
+
+/* As getopt: a name, or the beginning of one. */
+static const struct argp_option *option_by_name(const struct argp_option *o, const char *name, size_t size) {
+  for (; !ends(o); o++)
+    if (o->name && strncmp(o->name, name, size) == 0) return meant(o);
+  return NULL;
+}
+
+static bool is_argps_own(const char *name, size_t size) {
+  bool version = argp_program_version || argp_program_version_hook;
+  return strncmp("help", name, size) == 0 || strncmp("usage", name, size) == 0 ||
+         (version && strncmp("version", name, size) == 0);
+}
+
+static void refuse_flag(const struct argp *parser, const char *program, const char *name, size_t size) {
+  const char *words[WORDS_MAX] = {"help", "usage"};
+  int count = 2;
+  char wrong[NAME_MAX_BYTES + 2];
+  snprintf(wrong, sizeof wrong, "%.*s", (int)size, name);
+  for (const struct argp_option *o = parser->options; !ends(o) && count < WORDS_MAX; o++)
+    if (o->name && !(o->flags & OPTION_HIDDEN)) words[count++] = o->name;
+  const char *near = program_nearest(wrong, words, count);
+  fprintf(stderr, "%s: there is no flag --%.*s", program, (int)size, name);
+  if (near) fprintf(stderr, ": did you mean --%s?", near);
+  fprintf(stderr, "\nTry `%s --help' for all flags.\n", program);
+  exit(argp_err_exit_status);
+}
+
+/* Looks for long flags that do not exist where argp would look for flags. */
+static void check_names(const struct argp *parser, int argc, char **argv) {
+  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+    const struct argp_option *o = NULL;
+    const char *name = argv[i] + 2;
+    size_t size = argv[i][0] == '-' && argv[i][1] == '-' ? strcspn(name, "=") : 0;
+    if (size > 0) {
+      o = option_by_name(parser->options, name, size);
+      if (!o && !is_argps_own(name, size)) refuse_flag(parser, argv[0], name, size);
+      if (name[size]) continue; /* its value stands with it */
+    } else if (argv[i][0] == '-' && argv[i][1] && !argv[i][2]) {
+      o = option_by_key(parser->options, argv[i][1]);
+    }
+    if (o && o->arg && !(o->flags & OPTION_ARG_OPTIONAL)) i++; /* the next one is its value */
+  }
+}
+
+static void variable_of(const char *name, char *out, size_t size) {
+  snprintf(out, size, "%s%s", VARIABLE, name);
+  for (char *c = out; *c; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+}
+
+static void take_variable(const struct argp *parser, const struct argp_option *named, const char *program,
+                          void *input) {
+  char variable[sizeof VARIABLE + NAME_MAX_BYTES], name[256];
+  const struct argp_option *o = meant(named);
+  variable_of(named->name, variable, sizeof variable);
+  char *value = getenv(variable);
+  if (!value || (!o->arg && strcmp(value, "0") == 0)) return;
+  snprintf(name, sizeof name, "%s (%s)", program, variable);
+  struct argp_state state = {
+      .root_argp = parser, .input = input, .name = name, .err_stream = stderr, .out_stream = stdout};
+  if (!o->arg && strcmp(value, "1") != 0) argp_error(&state, "'%s' must be 1 or 0", value);
+  parser->parser(o->key, o->arg ? value : NULL, &state);
+}
+
+void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
+  check_names(parser, argc, argv);
+  for (const struct argp_option *o = parser->options; !ends(o); o++)
+    if (o->name && !(o->flags & OPTION_HIDDEN)) take_variable(parser, o, argv[0], input);
+  argp_parse(parser, argc, argv, 0, NULL, input);
+}

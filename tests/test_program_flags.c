@@ -1,0 +1,163 @@
+/* libs: base */
+#include "common/base/program_flags.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+typedef struct taken {
+  char model[40], number[40];
+  int raw, ended;
+} taken;
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+  taken *t = state->input;
+  switch (key) {
+  case 'm': snprintf(t->model, sizeof t->model, "%s", text); return 0;
+  case 300:
+    if (strspn(text, "0123456789") != strlen(text)) argp_error(state, "--max-tokens is '%s'", text);
+    snprintf(t->number, sizeof t->number, "%s", text);
+    return 0;
+  case 301: t->raw++; return 0;
+  case ARGP_KEY_ARG: return 0;
+  case ARGP_KEY_END: t->ended++; return 0;
+  default: return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static const struct argp_option options[] = {{0, 'm', "FILE", 0, "the model", 1},
+                                             {"model", 0, 0, OPTION_ALIAS, 0, 1},
+                                             {0, 0, 0, 0, "A heading:", 2},
+                                             {"max-tokens", 300, "N", 0, "most tokens", 2},
+                                             {"raw", 301, 0, 0, "no template", 2},
+                                             {"secret", 301, 0, OPTION_HIDDEN, "for tests", 2},
+                                             {0}};
+static const struct argp parser = {.options = options, .parser = parse};
+
+static int forget(void **state) {
+  (void)state;
+  unsetenv("TANDEM_MODEL"), unsetenv("TANDEM_MAX_TOKENS"), unsetenv("TANDEM_RAW"), unsetenv("TANDEM_SECRET");
+  return 0;
+}
+
+#define ARGV(...) (char *[]){"program", __VA_ARGS__, NULL}
+static taken parse_all(char **argv) {
+  taken t = {0};
+  int argc = 0;
+  while (argv[argc]) argc++;
+  program_parse_flags(&parser, argc, argv, &t);
+  assert_int_equal(t.ended, 1);
+  return t;
+}
+
+/* What a child that parses this says on stderr before it leaves with argp_err_exit_status. */
+static void refusal(char **argv, char *text, size_t size) {
+  int ends[2], status;
+  assert_int_equal(pipe(ends), 0);
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    argp_err_exit_status = 42;
+    taken t = {0};
+    int argc = 0;
+    while (argv[argc]) argc++;
+    program_parse_flags(&parser, argc, argv, &t);
+    _exit(0);
+  }
+  close(ends[1]);
+  size_t got = 0;
+  for (ssize_t n; got < size - 1 && (n = read(ends[0], text + got, size - 1 - got)) > 0;) got += (size_t)n;
+  text[got] = 0;
+  close(ends[0]);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 42);
+}
+
+static void the_environment_is_read_first(void **state) {
+  (void)state;
+  setenv("TANDEM_MAX_TOKENS", "7", 1);
+  setenv("TANDEM_MODEL", "here", 1);
+  setenv("TANDEM_RAW", "1", 1);
+  setenv("TANDEM_SECRET", "1", 1); /* not for everybody */
+  taken t = parse_all(ARGV("x"));
+  assert_string_equal(t.number, "7");
+  assert_string_equal(t.model, "here");
+  assert_int_equal(t.raw, 1);
+  t = parse_all(ARGV("--max-tokens", "9", "-m", "there"));
+  assert_string_equal(t.number, "9");
+  assert_string_equal(t.model, "there");
+  setenv("TANDEM_RAW", "0", 1);
+  assert_int_equal(parse_all(ARGV("x")).raw, 0);
+}
+
+static void a_wrong_variable_is_named(void **state) {
+  (void)state;
+  char text[1000];
+  setenv("TANDEM_MAX_TOKENS", "many", 1);
+  refusal(ARGV("x"), text, sizeof text);
+  assert_non_null(strstr(text, "TANDEM_MAX_TOKENS"));
+  assert_non_null(strstr(text, "many"));
+  unsetenv("TANDEM_MAX_TOKENS");
+  setenv("TANDEM_RAW", "yes", 1);
+  refusal(ARGV("x"), text, sizeof text);
+  assert_non_null(strstr(text, "TANDEM_RAW"));
+}
+
+static void a_wrong_flag_has_a_nearest_one(void **state) {
+  (void)state;
+  static const struct {
+    const char *given, *meant; /* NULL: nothing is near */
+  } table[] = {{"--max-token", NULL}, /* the beginning of a flag is the flag */
+               {"--max-tokns", "did you mean --max-tokens?"},
+               {"--mxa-tokens=5", "did you mean --max-tokens?"},
+               {"--modell", "did you mean --model?"},
+               {"--hepl", "did you mean --help?"},
+               {"--secrets", "there is no flag --secrets\n"},
+               {"--temperature", "there is no flag --temperature\n"}};
+  char text[1000];
+  for (size_t i = 1; i < sizeof table / sizeof *table; i++) {
+    refusal(ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
+    if (!strstr(text, table[i].meant)) fail_msg("%s: %s", table[i].given, text);
+  }
+  assert_string_equal(parse_all(ARGV((char *)(uintptr_t)table[0].given, "5")).number, "5");
+}
+
+static void values_are_not_flags(void **state) {
+  (void)state;
+  assert_string_equal(parse_all(ARGV("-m", "--modle")).model, "--modle");
+  assert_string_equal(parse_all(ARGV("--model", "--modle")).model, "--modle");
+  parse_all(ARGV("--", "--modle"));
+  parse_all(ARGV("-"));
+}
+
+static void near_means_few_changes(void **state) {
+  (void)state;
+  static const char *const words[] = {"run", "batch", "doctor"};
+  assert_string_equal(program_nearest("rnu", words, 3), "run");
+  assert_string_equal(program_nearest("batsch", words, 3), "batch");
+  assert_string_equal(program_nearest("doktor", words, 3), "doctor");
+  assert_null(program_nearest("serve", words, 3));
+  assert_null(program_nearest("a-very-long-word-that-is-longer-than-any-flag-of-any-program", words, 3));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(the_environment_is_read_first, forget),
+      cmocka_unit_test_teardown(a_wrong_variable_is_named, forget),
+      cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
+      cmocka_unit_test(values_are_not_flags),
+      cmocka_unit_test(near_means_few_changes),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -159,6 +159,7 @@ int command_run(int argc, char **argv) {
   run r = {0};
   input in = {0};
   flags_parse(&r.flags, FLAGS_RUN, argc, argv);
+  if (r.flags.argument_count == 0) return command_chat(&r.flags);
   r.log = (logger){"tandem", r.flags.verbose ? LOG_INFO : LOG_WARNING};
   answer_init(&r.answer, &r.model);
   int code = prepare(&r, &in);

@@ -14,6 +14,9 @@ int command_detokenize(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
 
+/* `run` without a prompt on a terminal. */
+int command_chat(const flags *f);
+
 /* What they share. */
 
 /* Says what is wrong, on stderr; returns `code`. */

@@ -107,8 +107,8 @@ typedef struct command_shape {
 
 static const command_shape shapes[] = {
     [FLAGS_RUN] =
-        {run_options, "PROMPT\n-",
-         "Answers one prompt (-: from stdin). stdout gets the answer alone, as it comes; a last line on "
+        {run_options, "PROMPT\n-\n",
+         "Answers one prompt (-: from stdin); without one, on a terminal, a conversation. stdout gets the answer alone, as it comes; a last line on "
          "stderr tells how fast it was." SEE_STATUSES,
          1, 1, "no prompt: give one in quotes, or - to read it from stdin"},
     [FLAGS_BATCH] =
@@ -272,7 +272,10 @@ static void check_whole(const flags *f, struct argp_state *state) {
   err e = {0};
   if (!f->model && f->command != FLAGS_DOCTOR)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
-  if (f->argument_count < shape->arguments_min) argp_error(state, "%s", shape->missing);
+  bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
+  if (f->argument_count < shape->arguments_min && !chat) argp_error(state, "%s", shape->missing);
+  if (chat && (f->raw || f->json))
+    argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
   if (f->raw && f->system)
     argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
   if (f->raw && f->template)

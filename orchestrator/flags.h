@@ -33,7 +33,8 @@ typedef struct flags {
   int32_t argument_count;
 } flags;
 
-/* argv[0] is "tandem COMMAND". Strings are argv's. */
+/* argv[0] is "tandem COMMAND". Strings are argv's, or the environment's. argument_count 0 of FLAGS_RUN: stdin is a
+ * terminal, a conversation is meant. */
 void flags_parse(flags *f, flags_command command, int argc, char **argv);
 
 bool flags_wants_draft(const flags *f);

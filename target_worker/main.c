@@ -445,6 +445,11 @@ static void print_kv(FILE *out, kv_counters k) {
   print_group(out, "kv", list, COUNT(list));
 }
 
+static void print_sessions(FILE *out, const session_store *s) {
+  const named list[] = {{"reused_rows", s->reused_rows}};
+  print_group(out, "sessions", list, COUNT(list));
+}
+
 static void print_model(FILE *out, model_counters m) {
   const named list[] = {{"forwards", m.forwards},
                         {"rows", m.rows},
@@ -482,6 +487,8 @@ static void print_counters(const program *p) {
   print_engine(out, engine_count(p->engine));
   fprintf(out, ", ");
   print_kv(out, kv_count(p->kv));
+  fprintf(out, ", ");
+  print_sessions(out, target_sessions(p->target));
   fprintf(out, ", ");
   print_model(out, model_count(p->model));
   fprintf(out, ", ");

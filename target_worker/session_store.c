@@ -38,37 +38,61 @@ session *session_store_get(session_store *s, uint64_t id) {
   return NULL;
 }
 
-/* A place is given up whole, but for what was taken once: its slot and the memory of its prefix, and of what its penalties look at,
- * which the engine may still be reading. */
-static void place_clear(session *s) {
+/* A place is given up whole, but for its slot and what was taken once: the memory of its prefix, and of what its penalties
+ * look at, which the engine may still be reading. Of C and the cache the first `keep` tokens stay. */
+static void place_clear(session *s, int32_t keep) {
   drafts_fini(s);
-  prefix keep = s->committed;
+  prefix committed = s->committed;
   int32_t slot = s->slot, *penalised = s->penalised;
   memset(s, 0, sizeof *s);
-  s->committed = keep;
+  s->committed = committed;
   s->slot = slot;
   s->penalised = penalised;
+  s->kv_rows = keep;
   s->kv_valid = INT32_MAX;
-  prefix_reset(&s->committed, 0);
+  if (keep) prefix_truncate(&s->committed, keep);
+  else prefix_reset(&s->committed, 0);
 }
 
-static session *place_find(session_store *s) {
-  session *idle = NULL;
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
+/* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed others. */
+static int32_t rows_of(const session *p) {
+  int32_t rows = p->job ? least(p->kv_rows, p->kv_valid) : p->kv_rows;
+  return least(rows, p->committed.length);
+}
+
+/* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be lost. */
+static int32_t reusable(const session *p, const int32_t *tokens, int32_t count) {
+  int32_t rows = rows_of(p), same = 0;
+  while (same < least(rows, count) && p->committed.tokens[same] == tokens[same]) same++;
+  return 2 * same >= least(rows, count) ? same : 0;
+}
+
+static session *place_find(session_store *s, const int32_t *tokens, int32_t count, int32_t *keep) {
+  session *free_one = NULL, *idle = NULL;
+  *keep = 0;
   for (int32_t i = 0; i < s->count; i++) {
     session *p = &s->places[i];
-    if (p->state == SESSION_FREE) return p;
     if (p->state == SESSION_FINISHED && (!idle || p->used_us < idle->used_us)) idle = p;
+    if (p->state != SESSION_FREE) continue;
+    int32_t same = reusable(p, tokens, count);
+    if (free_one && (same < *keep || (same == *keep && p->used_us >= free_one->used_us))) continue;
+    free_one = p;
+    *keep = same;
   }
-  return idle;
+  return free_one ? free_one : idle;
 }
 
-session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, bool *fresh) {
+session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens, int32_t count,
+                            bool *fresh) {
   session *p = session_store_get(s, id);
+  int32_t keep;
   *fresh = !p;
   if (p) return p;
-  p = place_find(s);
+  p = place_find(s, tokens, count, &keep);
   if (!p) return NULL;
-  place_clear(p);
+  place_clear(p, keep);
   p->id = id;
   p->state = SESSION_RUNNING;
   p->used_us = now_us;
@@ -88,7 +112,9 @@ bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t
 bool session_store_end(session_store *s, uint64_t id) {
   session *p = session_store_get(s, id);
   if (!p) return false;
-  place_clear(p);
+  uint64_t used_us = p->used_us;
+  place_clear(p, rows_of(p));
+  p->used_us = used_us;
   return true;
 }
 

@@ -1,6 +1,7 @@
 /* session_store.h - the target's sessions: who is here, in which cache slot, how long it may stay.
  *
- * A fixed number of places, taken once. Idle sessions (finished, or waiting for a next turn) make room for new
+ * A fixed number of places, taken once. What the cache holds of an ended session stays until its place is taken again,
+ * so a conversation's next turn finds the rows of those before it. Idle sessions (finished, or waiting for a next turn) make room for new
  * ones, least recently used first; busy ones never do. */
 #pragma once
 
@@ -85,14 +86,18 @@ typedef struct session {
 typedef struct session_store {
   session *places;
   int32_t count, context;
+  uint64_t reused_rows; /* of the cache, that new sessions found there */
 } session_store;
 
 int session_store_init(session_store *s, int32_t count, int32_t context, err *e); /* ERR_NOMEM */
 void session_store_fini(session_store *s);
 
 session *session_store_get(session_store *s, uint64_t id); /* NULL: none */
-/* Finds it or takes a place (the least recently used finished one if none is free); NULL: full. *fresh tells. */
-session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, bool *fresh);
+/* Finds it or takes a place; NULL: full. *fresh tells. A free place whose cache begins with these tokens is taken with
+ * them: its C is that beginning, kv_rows their rows; else the one that was given up longest ago, with an empty C; if
+ * none is free, the least recently used finished one. */
+session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens, int32_t count,
+                            bool *fresh);
 /* Room for what its penalties look at; false: no memory. */
 bool session_store_penalised(const session_store *s, session *p);
 /* Does it hold C with this epoch, and a prefix of this length and hash? */

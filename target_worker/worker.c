@@ -218,17 +218,13 @@ static hash16 resulting_hash(const prefix *c, const msg_open *o) {
 /* Makes C what OPEN says, keeping what the cache holds of a common prefix. */
 static void adopt_prefix(session *s, const msg_open *o) {
   prefix *c = &s->committed;
-  if (c->seed != o->hash_seed) {
-    prefix_reset(c, o->hash_seed);
-    s->kv_rows = 0;
-    if (s->job) s->kv_valid = 0;
-  }
   int32_t skip = 0;
   while (o->base_length + skip < c->length && skip < o->token_count &&
          c->tokens[o->base_length + skip] == o->tokens[skip])
     skip++;
   int32_t common = o->base_length + skip;
   prefix_truncate(c, common);
+  if (c->seed != o->hash_seed) prefix_reseed(c, o->hash_seed);
   int rc = prefix_append(c, o->tokens + skip, o->token_count - skip);
   assert(rc == ERR_OK);
   (void)rc;
@@ -323,7 +319,8 @@ static void on_open(step *c, peer_id from, const msg *m) {
     }
   }
   bool fresh;
-  s = session_store_take(&c->t->store, m->session, c->now, &fresh);
+  s = session_store_take(&c->t->store, m->session, c->now, o->base_length ? NULL : o->tokens,
+                         o->base_length ? 0 : o->token_count, &fresh);
   if (!s) {
     refuse(c, from, m, ERR_FULL, "every session place is busy: try again later or start the target with more --sessions");
     return;
@@ -337,6 +334,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
     return;
   }
   start_session(c, s, from, m);
+  if (fresh) c->t->store.reused_rows += (uint64_t)s->kv_rows;
 }
 
 /* --- other messages of an orchestrator --- */

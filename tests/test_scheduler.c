@@ -29,7 +29,7 @@ static int tear_down(void **state) {
 /* Ready for a plain step: a prompt of `prompt`, all of it in the cache. */
 static session *ready(session_store *s, uint64_t id, int32_t prompt) {
   bool fresh;
-  session *x = session_store_take(s, id, NOW, &fresh);
+  session *x = session_store_take(s, id, NOW, NULL, 0, &fresh);
   assert_non_null(x);
   for (int32_t t = 0; t < prompt; t++) prefix_append(&x->committed, &t, 1);
   x->state = SESSION_RUNNING;

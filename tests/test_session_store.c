@@ -28,7 +28,7 @@ static int tear_down(void **state) {
 
 static session *take(session_store *s, uint64_t id, uint64_t now, bool want_fresh) {
   bool fresh = !want_fresh;
-  session *x = session_store_take(s, id, now, &fresh);
+  session *x = session_store_take(s, id, now, NULL, 0, &fresh);
   if (x) {
     assert_int_equal(fresh, want_fresh);
     assert_int_equal(x->id, id);
@@ -112,6 +112,40 @@ static void test_a_place_is_clean(void **state) {
   assert_int_equal(y->stats.forwards, 0);
   assert_int_equal(session_draft_count(y), 0);
   assert_int_equal(y->live.live_count, 0);
+}
+
+/* A conversation's next turn: the place whose cache begins with its tokens, and no other's. */
+static void test_rows_of_ended_sessions_serve_again(void **state) {
+  session_store *s = *state;
+  int32_t a[40], b[40];
+  bool fresh;
+  for (int32_t i = 0; i < 40; i++) {
+    a[i] = i;
+    b[i] = i < 5 ? i : 100 + i; /* a template's beginning in common */
+  }
+  session *x = running(s, 1, 10), *y = running(s, 2, 20), *z = running(s, 3, 5);
+  prefix_append(&x->committed, a, 30);
+  prefix_append(&y->committed, b, 30);
+  x->kv_rows = y->kv_rows = 29;
+  z->kv_rows = 0;
+  x->job = 7; /* under way, and C was shortened meanwhile */
+  x->kv_valid = 20;
+  assert_true(session_store_end(s, 1) && session_store_end(s, 2) && session_store_end(s, 3));
+  session *next = session_store_take(s, 4, 30, b, 40, &fresh);
+  assert_ptr_equal(next, y);
+  assert_int_equal(next->kv_rows, 29);
+  assert_int_equal(next->committed.length, 29);
+  assert_memory_equal(next->committed.tokens, b, 29 * sizeof *b);
+  next = session_store_take(s, 5, 31, b, 40, &fresh); /* five tokens are not worth a's rows: the oldest place */
+  assert_ptr_equal(next, z);
+  assert_int_equal(next->kv_rows, 0);
+  next = session_store_take(s, 6, 32, a, 12, &fresh); /* a shorter one */
+  assert_ptr_equal(next, x);
+  assert_int_equal(next->kv_rows, 12);
+  assert_int_equal(next->committed.length, 12);
+  assert_true(session_store_end(s, 6));
+  next = session_store_take(s, 7, 33, a, 40, &fresh);
+  assert_int_equal(next->kv_rows, 12);
 }
 
 static void test_end_tells_whether_it_existed(void **state) {
@@ -209,6 +243,7 @@ int main(void) {
       CASE(test_least_recently_used_finished_one_goes),
       CASE(test_a_place_is_clean),
       CASE(test_end_tells_whether_it_existed),
+      CASE(test_rows_of_ended_sessions_serve_again),
       CASE(test_usable),
       CASE(test_draft_places),
       CASE(test_draft_generations_grow),

@@ -38,6 +38,11 @@ static hash16 write_tail(prefix *p, const int32_t *tokens, int32_t count) {
   return p->hashes[p->length + count];
 }
 
+void prefix_reseed(prefix *p, uint64_t seed) {
+  p->seed = seed;
+  for (int32_t i = 0; i < p->length; i++) p->hashes[i + 1] = hash_next(p->hashes[i], seed, p->tokens[i]);
+}
+
 int prefix_append(prefix *p, const int32_t *tokens, int32_t count) {
   assert(count >= 0);
   if (count > p->capacity - p->length) return ERR_LIMIT;

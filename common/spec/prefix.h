@@ -20,6 +20,9 @@ void prefix_fini(prefix *p);
 /* Empties it and changes the seed. */
 void prefix_reset(prefix *p, uint64_t seed);
 
+/* The same tokens under another seed. */
+void prefix_reseed(prefix *p, uint64_t seed);
+
 int prefix_append(prefix *p, const int32_t *tokens, int32_t count); /* ERR_LIMIT changes nothing */
 void prefix_truncate(prefix *p, int32_t length);                    /* length <= p->length */
 

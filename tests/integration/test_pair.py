@@ -198,6 +198,7 @@ class Pair(Case):
         if engine["selfchecks"]:
             return  # their rows are appended too
         prompts = sum(a["prompt_tokens"] - 1 for a in run.answers.values())
+        prompts -= run.counters["sessions"]["reused_rows"]  # found in the cache
         self.assertEqual(kv["appended_rows"], prompts + total(run.answers, "plain_steps"))
         self.assertEqual(model["forwards"], engine["batches"])
         self.assertEqual(model["logit_rows"], engine["forwards"] + drafted)
@@ -337,6 +338,21 @@ class Pair(Case):
         self.same(r, ALL, "--draft", "none", *many)
         r = self.recording(FEW, *SAMPLED)
         self.assert_accepted(self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.9", *many))
+
+    def test_next_turn(self):
+        """What a conversation has said before is in the cache; the answers are those without."""
+        first = prompts()[0]
+        r = self.recording((first["id"],))
+        said = first["prompt_ids"] + r.plain.answers[first["id"]]["token_ids"]
+        turns = [{"id": i, "prompt_ids": ids} for i, ids in enumerate(
+            (first["prompt_ids"], said + first["prompt_ids"][-20:]))]
+        alone = [batch(self.folder, [turn], "--draft", "none", *r.flags) for turn in turns]
+        run = batch(self.folder, turns, "--sessions", "1", "--draft", "ngram", "--pace", "lockstep", *r.flags)
+        for i, a in run.answers.items():
+            self.assertEqual(a["token_ids"], alone[i].answers[i]["token_ids"])
+        self.figures_add_up(run)
+        self.assertGreaterEqual(run.counters["sessions"]["reused_rows"], len(said) - 1)
+        self.assertEqual(alone[1].counters["sessions"]["reused_rows"], 0)
 
     def test_budgets(self):
         for budget in (1, 4, 16):

@@ -228,6 +228,8 @@ static int32_t admit_threes(void *context, const int32_t *tokens, int32_t count,
 static void client_plan(world *w, client *c) {
   c->prompt_length = 1 + (int32_t)pick(w, 12);
   for (int32_t i = 0; i < c->prompt_length; i++) c->prompt[i] = (int32_t)pick(w, TOY_END);
+  const client *other = &w->clients[pick(w, CLIENTS_MAX)]; /* what it has asked may be in a cache */
+  if (other->prompt_length && pick(w, 2)) memcpy(c->prompt, other->prompt, 10 * sizeof *c->prompt);
   c->stops[0] = TOY_END;
   c->request = (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
   c->request.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),

@@ -544,37 +544,42 @@ static session *job_owner(target *t, uint64_t serial) {
   return NULL;
 }
 
-static int32_t forward_rows(const target *t) {
+/* Of the sessions that step. */
+static int32_t step_rows(const target *t) {
   int32_t rows = t->forward.steps;
-  for (int32_t i = 0; i < t->forward.count; i++) rows += t->forward.picks[i].rows;
+  for (int32_t i = 0; i < t->forward.steps; i++) rows += t->forward.picks[i].rows;
   return rows;
 }
+
+static bool has_prompts(const target *t) { return t->forward.steps != t->forward.count; }
 
 static double average(double old, double value) { return old == 0 ? value : old + (value - old) / 8; }
 
 static double round_us(const engine_result *r) { return (double)(r->forward_us + r->accept_us + r->commit_us); }
 
 /* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as much more as
- * the forward took longer for them. */
+ * the forward took longer for them; beside a prompt, as much more as they usually cost. */
 static double share_us(const target *t, const session *s, const engine_result *r) {
   double us = round_us(r), usual = s->pay.plain_us_per_token;
   if (t->forward.count == 1) return us;
   if (usual == 0) usual = us / t->forward.count;
-  int32_t rows = forward_rows(t);
-  double without = r->node_count && rows <= WIDTH_ROWS_MAX ? width_cost(&t->widths, rows - r->node_count) : 0;
-  return without > 0 && us > without ? usual * us / without : usual;
+  int32_t rows = step_rows(t);
+  if (r->node_count == 0 || rows > WIDTH_ROWS_MAX) return usual;
+  double with = has_prompts(t) ? width_cost(&t->widths, rows) : us;
+  double without = width_cost(&t->widths, rows - r->node_count);
+  return without > 0 && with > without ? usual * with / without : usual;
 }
 
 /* What a forward without prompts tells of rows. */
 static void measure(target *t, const engine_results *r) {
-  if (t->forward.steps != t->forward.count || forward_rows(t) > WIDTH_ROWS_MAX) return;
+  if (has_prompts(t) || step_rows(t) > WIDTH_ROWS_MAX) return;
   double us = 0;
   for (int32_t i = 0; i < r->count; i++) {
     if (r->of[i].code != ERR_OK) return;
     us += (double)(r->of[i].accept_us + r->of[i].commit_us);
   }
   us += (double)r->of[0].forward_us;
-  if (us > 0) width_measured(&t->widths, forward_rows(t), us);
+  if (us > 0) width_measured(&t->widths, step_rows(t), us);
 }
 
 static void count_verify(target *t, session *s, const engine_result *r) {

@@ -1387,6 +1387,18 @@ static void test_others_do_not_change_what_pays(void **state) {
   give_result(w);
   assert_int_equal(s->pay.spec_steps, before + 1);
   assert_true(fabs(s->pay.spec_us_per_token - 2.0 * JOB_US / 4) < 0.01 * JOB_US);
+
+  /* nor does a prompt beside it, which takes long */
+  s->wait_owed_us = 0;
+  double spec = s->pay.spec_us_per_token;
+  int32_t length[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  say_and_open(w, open_message(S + 2, 1, length, 10));
+  send_chain(w, DRAFT, g, s->committed.length, 4, 3, true);
+  assert_true(take_job(w));
+  assert_int_equal(w->batch.count, 3);
+  w->forward_us = 100 * JOB_US;
+  give_result(w);
+  assert_true(s->pay.spec_us_per_token < 1.1 * spec);
 }
 
 /* --- ATTACH --- */

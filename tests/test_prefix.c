@@ -57,6 +57,23 @@ static void grows_and_shrinks(void **state) {
   prefix_fini(&p);
 }
 
+/* As if it had been so from the first token. */
+static void another_seed(void **state) {
+  (void)state;
+  prefix p;
+  int32_t tokens[100];
+  for (int32_t i = 0; i < 100; i++) tokens[i] = 7 * i;
+  assert_int_equal(prefix_init(&p, CAPACITY, SEED), ERR_OK);
+  prefix_append(&p, tokens, 90);
+  prefix_truncate(&p, 80);
+  prefix_reseed(&p, SEED + 1);
+  assert_holds(&p, tokens, 80);
+  assert_true(prefix_has(&p, 40, naive_hash(SEED + 1, tokens, 40)));
+  prefix_append(&p, tokens + 80, 20);
+  assert_holds(&p, tokens, 100);
+  prefix_fini(&p);
+}
+
 /* Length alone is no identity. */
 static void has_compares_the_hash(void **state) {
   (void)state;
@@ -175,6 +192,7 @@ static void stream_survives_the_network(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(grows_and_shrinks),
+      cmocka_unit_test(another_seed),
       cmocka_unit_test(has_compares_the_hash),
       cmocka_unit_test(apply_rule),
       cmocka_unit_test(apply_at_capacity),

@@ -69,13 +69,13 @@ static int read_merges(json_reader *r, const json_t *merges) {
 }
 
 static int check_model(json_reader *r, const json_t *model) {
-  char text[JSON_NAME_PRINT_BYTES + 1];
+  char text[LABEL_TEXT_MAX];
   const json_t *type = json_object_get(model, "type");
   if (!json_is_object(model)) return json_reader_bad(r, "no model");
   if (json_is_string(type) && !json_is_text(type, "BPE"))
     return err_set(r->e, ERR_UNSUPPORTED,
                    "tokenizer.json: the model '%s' is not supported; the one known is BPE: use another model",
-                   json_printable(json_string_value(type), text));
+                   label_text(text, json_string_value(type), json_string_length(type)));
   if (!json_is_string(type) && !json_is_array(json_object_get(model, "merges")))
     return json_reader_bad(r, "a model of no kind");
   if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||

@@ -2,10 +2,9 @@
  * (tokenizer_json_parts.c) and the rest (tokenizer_json.c). */
 #pragma once
 
+#include "common/file/label.h"
 #include "common/text/tokenizer_parts.h"
 #include <string.h>
-
-#define JSON_NAME_PRINT_BYTES 40
 
 typedef struct json_reader {
   tokenizer *t;
@@ -20,8 +19,6 @@ int json_reader_part(json_reader *r, const char *what, const json_t *part);
 
 int json_reader_bad(json_reader *r, const char *why);          /* ERR_FORMAT */
 int json_reader_unsupported(json_reader *r, const char *what); /* ERR_UNSUPPORTED */
-/* A name from the file, fit for a message; returns out. */
-const char *json_printable(const char *text, char out[JSON_NAME_PRINT_BYTES + 1]);
 
 static inline bool json_is_text(const json_t *value, const char *want) {
   return json_is_string(value) && json_string_length(value) == strlen(want) &&

@@ -13,13 +13,6 @@ int json_reader_bad(json_reader *r, const char *why) {
   return err_set(r->e, ERR_FORMAT, "tokenizer.json: %s: download it again", why);
 }
 
-const char *json_printable(const char *text, char out[JSON_NAME_PRINT_BYTES + 1]) {
-  size_t i = 0;
-  for (; text[i] && i < JSON_NAME_PRINT_BYTES; i++) out[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i];
-  out[i] = '\0';
-  return out;
-}
-
 int json_reader_unsupported(json_reader *r, const char *what) {
   return err_set(r->e, ERR_UNSUPPORTED, "tokenizer.json: %s is not supported: use another model", what);
 }
@@ -197,14 +190,14 @@ static const part_kind PARTS[] = {
 enum { PART_COUNT = sizeof PARTS / sizeof *PARTS };
 
 static int unknown_part(json_reader *r, const char *what, const char *type) {
-  char known[KNOWN_BYTES_MAX] = "", shown[JSON_NAME_PRINT_BYTES + 1];
+  char known[KNOWN_BYTES_MAX] = "", shown[LABEL_TEXT_MAX];
   for (int i = 0; i < PART_COUNT; i++)
     if (strcmp(PARTS[i].what, what) == 0)
       snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                PARTS[i].type);
   return err_set(r->e, ERR_UNSUPPORTED,
                  "tokenizer.json: the %s '%s' is not supported; those known are %s: use another model", what,
-                 json_printable(type, shown), known);
+                 label_text(shown, type, strlen(type)), known);
 }
 
 /* Sequences in sequences end with JSON's own depth. */

@@ -21,7 +21,8 @@ from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, des
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
-from bench_table import (NGRAM_GROUPS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
+from bench_sessions import measure_many, measure_next_turn, measure_prompt_beside
+from bench_table import (NGRAM_GROUPS, SESSIONS, Table, linear_limit_us, make_rows, markdown_table, plain_table, show,
                          threads_text)
 
 CONTEXT = 128
@@ -29,7 +30,6 @@ READ_PASSES = 8  # of memory or arithmetic beside another measurement
 LINEAR_TURNS = 3
 WIDTH_CONTEXT = 256
 WIDTHS = (4, 8, 16)
-SEQUENCES = 8
 PROMPT = 512
 DECODE = 128  # tokens
 BUDGETS = (3, 4, 5, 6, 7, 9, 11, 15)
@@ -40,9 +40,9 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS)
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3)
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
-             replay=2, speculation=1, each=1, budgets=(3, 7))
+             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1)
 
 
 class Run:
@@ -207,9 +207,9 @@ def busy_peer(run, disturbed):
 
 
 def measure_sequences(run, table):
-    one, many = run.step(run.threads, CONTEXT, run.size["sequences"], 1, f"seq:{SEQUENCES}")
-    table.set("8 rows of 8 sequences", SEQUENCES * 1e6 / median(many), f"1 row, {1e6 / median(one):.1f} rows/s",
-              SEQUENCES * paired(one, many))
+    one, many = run.step(run.threads, CONTEXT, run.size["sequences"], 1, f"seq:{SESSIONS}")
+    table.set("8 rows of 8 sequences", SESSIONS * 1e6 / median(many), f"1 row, {1e6 / median(one):.1f} rows/s",
+              SESSIONS * paired(one, many))
 
 
 def measure_linears(run, table):
@@ -383,6 +383,20 @@ class Speculation:
         self.run.details.append(("llama.cpp's speculative settings, the first prompt of each group", lines))
 
 
+# --- several sessions ---
+
+
+def measure_sessions(run, table):
+    with work_folder() as work:
+        measure_many(run, table, work, SESSIONS, run.size["many"], interleave, paired, NO_PEER)
+
+
+def measure_long_prompts(run, table):
+    with work_folder() as work:
+        measure_next_turn(run, table, work, run.size["turn"])
+        measure_prompt_beside(run, table, work, run.size["turn"])
+
+
 # --- bits ---
 
 
@@ -406,6 +420,8 @@ PARTS = (
     ("linears", measure_linears, ("linears",)),
     ("replay", measure_replay, ("replay", "round overhead", "temperature")),
     ("speculation on real prompts", measure_speculation, ("ngram", "best speculation")),
+    ("several sessions", measure_sessions, (f"{SESSIONS} plain", f"{SESSIONS} sessions")),
+    ("long prompts", measure_long_prompts, ("longest stop", "a conversation's")),
     ("bits", measure_bits, ("memcmp",)),
 )
 

@@ -34,12 +34,12 @@ class Pair:
     def __init__(self, o, work):
         self.o, self.work = o, work
 
-    def answers(self, prompts, tokens, method, threads=None):
+    def answers(self, prompts, tokens, method, threads=None, sessions=1):
         """prompts: objects for a line of IN. ({id: line of OUT}, the target's counters)."""
         given, out = self.work / "in.jsonl", self.work / "out.jsonl"
         given.write_text("".join(json.dumps(p) + "\n" for p in prompts))
         done = command([self.o.bin / "tandem", "batch", "-m", self.o.model, "--threads", threads or self.o.threads,
-                        "--sessions", 1, "--verbose", "--max-tokens", tokens, *method.flags(), given, out])
+                        "--sessions", sessions, "--verbose", "--max-tokens", tokens, *method.flags(), given, out])
         lines = {r["id"]: r for r in map(json.loads, out.read_text().splitlines())}
         for r in lines.values():
             if not r["stats"]["tok_s"]:
@@ -47,9 +47,9 @@ class Pair:
         counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
         return lines, counters[0] if counters else None
 
-    def checked(self, prompts, tokens, method, plain):
+    def checked(self, prompts, tokens, method, plain, sessions=1):
         """As answers, and every greedy one equals plain decoding's: {id: token ids}."""
-        lines, counters = self.answers(prompts, tokens, method)
+        lines, counters = self.answers(prompts, tokens, method, sessions=sessions)
         for i, r in lines.items():
             if method.sampling == GREEDY and r["token_ids"] != plain[i]:
                 raise Failure(f"{method.draft}, prompt {i}: the tokens are not those of plain decoding")

@@ -58,11 +58,11 @@ class Peer:
                    for i, (name, flags) in enumerate(SETTINGS.items())}
 
     @contextlib.contextmanager
-    def server(self, threads, flags, log):
+    def server(self, threads, flags, log, slots=1):
         port = free_port()
         with open(log, "w") as out:
-            process = subprocess.Popen([str(x) for x in (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", 1,
-                                                         "-c", CONTEXT, "--host", "127.0.0.1", "--port", port, *flags)],
+            process = subprocess.Popen([str(x) for x in (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", slots,
+                                                         "-c", slots * CONTEXT, "--host", "127.0.0.1", "--port", port, *flags)],
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
             try:
                 wait_for_health(process, port, log)

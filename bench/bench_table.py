@@ -24,6 +24,7 @@ def told(unit):
     return Row(unit)
 
 
+SESSIONS = 8
 NGRAM_GROUPS = {"summarisation": ("summarization",), "translation": ("translation",), "retrieval": ("rag",)}
 
 
@@ -50,6 +51,11 @@ def make_rows(threads):
         rows[f"ngram, {group}"] = least(1.5, 2)
     rows["ngram, over all"] = least(1.25, 1.5)
     rows["8 rows of 8 sequences"] = least(4.2, 5.8, "rows/s")
+    rows[f"{SESSIONS} plain sessions"] = least(3.6, 5)
+    rows[f"{SESSIONS} sessions, replay 0.8"] = least(1, None)
+    rows[f"{SESSIONS} sessions over llama-server's slots"] = least(1.5, None)
+    rows["longest stop beside a 2,000-token prompt"] = most(1, None, "ms")
+    rows["a conversation's next turn"] = most(0.3, None, "ms")
     rows["round overhead"] = most(80, 40, "us", "value")
     rows["memcmp"] = most(0, None, "words differ", "value")
     rows["temperature 0.8 over greedy"] = least(0.95, None)

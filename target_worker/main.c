@@ -446,7 +446,7 @@ static void print_kv(FILE *out, kv_counters k) {
 }
 
 static void print_sessions(FILE *out, const session_store *s) {
-  const named list[] = {{"reused_rows", s->reused_rows}};
+  const named list[] = {{"reused_rows", s->reused_rows}, {"longest_step_us", s->longest_step_us}};
   print_group(out, "sessions", list, COUNT(list));
 }
 

@@ -59,6 +59,7 @@ typedef struct session {
   uint64_t tell_after_us; /* more are not sent before this */
   uint64_t tell_until_us; /* but then, if the next round has not; UINT64_MAX: nothing to look for */
   uint64_t acked_us, lease_until_us, used_us, ready_us, resent_us;
+  uint64_t stepped_us; /* when its last round ended; 0: none in this epoch */
 
   bool draft_expected;
   bool has_tree; /* taken at the first attach */
@@ -87,6 +88,7 @@ typedef struct session_store {
   session *places;
   int32_t count, context;
   uint64_t reused_rows; /* of the cache, that new sessions found there */
+  uint64_t longest_step_us; /* between two rounds of one session, one after the other */
 } session_store;
 
 int session_store_init(session_store *s, int32_t count, int32_t context, err *e); /* ERR_NOMEM */

@@ -270,6 +270,7 @@ static void start_session(step *c, session *s, peer_id from, const msg *m) {
   s->tell_after_us = 0;
   s->tell_until_us = MACHINE_NEVER;
   s->acked_us = s->used_us = s->ready_us = c->now;
+  s->stepped_us = 0;
   s->lease_until_us = c->now + TARGET_LEASE_US;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
   send_state(c, from, MSG_OPENED, s, NULL);
@@ -558,7 +559,8 @@ static double average(double old, double value) { return old == 0 ? value : old 
 static double round_us(const engine_result *r) { return (double)(r->forward_us + r->accept_us + r->commit_us); }
 
 /* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as much more as
- * the forward took longer for them; beside a prompt, as much more as they usually cost. */
+ * the forward took longer for them, in shares of such a row: where many sessions fill a forward, a row more costs almost
+ * as much as a plain one. Beside a prompt, as much more as they usually cost. */
 static double share_us(const target *t, const session *s, const engine_result *r) {
   double us = round_us(r), usual = s->pay.plain_us_per_token;
   if (t->forward.count == 1) return us;
@@ -566,8 +568,9 @@ static double share_us(const target *t, const session *s, const engine_result *r
   int32_t rows = step_rows(t);
   if (r->node_count == 0 || rows > WIDTH_ROWS_MAX) return usual;
   double with = has_prompts(t) ? width_cost(&t->widths, rows) : us;
-  double without = width_cost(&t->widths, rows - r->node_count);
-  return without > 0 && with > without ? usual * with / without : usual;
+  double more = with - width_cost(&t->widths, rows - r->node_count);
+  double plain = width_cost(&t->widths, t->forward.steps) / t->forward.steps;
+  return plain > 0 && more > 0 ? usual * (1 + more / plain) : usual;
 }
 
 /* What a forward without prompts tells of rows. */
@@ -605,21 +608,30 @@ static void count_verify(target *t, session *s, const engine_result *r) {
   if (r->node_count) s->wait_owed_us = 0;
 }
 
+/* One whose result is still to be looked at will. */
 static bool another_can_run(const step *c, const session *s) {
   for (int32_t i = 0; i < c->t->store.count; i++) {
     const session *other = &c->t->store.places[i];
     uint64_t until;
     if (other == s || other->state != SESSION_RUNNING) continue;
+    if (other->job) return true;
     schedule_kind kind = schedule_session(other, TARGET_CREDIT, c->now, &until);
     if (kind == SCHEDULE_PREFILL || kind == SCHEDULE_STEP) return true;
   }
   return false;
 }
 
+static void note_step(step *c, session *s) {
+  uint64_t us = s->stepped_us ? c->now - s->stepped_us : 0;
+  if (us > c->t->store.longest_step_us) c->t->store.longest_step_us = us;
+  s->stepped_us = c->now;
+}
+
 /* The token that plain decode would have given, several at once: C grows, the tree follows, all are told. */
 static void verified(step *c, session *s, const engine_result *r) {
   int32_t base = s->committed.length;
   count_verify(c->t, s, r);
+  note_step(c, s);
   if (r->selfcheck_differs) {
     s->off_for_good = true;
     s->off_reason = "the self-check found a difference between verified and plainly decoded tokens";

@@ -560,15 +560,14 @@ static double round_us(const engine_result *r) { return (double)(r->forward_us +
 
 /* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as much more as
  * the forward took longer for them, in shares of such a row: where many sessions fill a forward, a row more costs almost
- * as much as a plain one. Beside a prompt, as much more as they usually cost. */
+ * as much as a plain one. By what such forwards take on average: what disturbs one of them is not the nodes' doing. */
 static double share_us(const target *t, const session *s, const engine_result *r) {
   double us = round_us(r), usual = s->pay.plain_us_per_token;
   if (t->forward.count == 1) return us;
   if (usual == 0) usual = us / t->forward.count;
   int32_t rows = step_rows(t);
   if (r->node_count == 0 || rows > WIDTH_ROWS_MAX) return usual;
-  double with = has_prompts(t) ? width_cost(&t->widths, rows) : us;
-  double more = with - width_cost(&t->widths, rows - r->node_count);
+  double more = width_cost(&t->widths, rows) - width_cost(&t->widths, rows - r->node_count);
   double plain = width_cost(&t->widths, t->forward.steps) / t->forward.steps;
   return plain > 0 && more > 0 ? usual * (1 + more / plain) : usual;
 }

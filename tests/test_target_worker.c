@@ -869,12 +869,12 @@ static void test_credit_with_nodes(void **state) {
   assert_int_equal(play(w, TARGET_CREDIT - 3), TARGET_CREDIT - 3);
   uint32_t g = attach(w, DRAFT);
   int32_t length = held(w, S)->committed.length;
-  send_chain(w, DRAFT, g, length, 1, 40, false);
+  send_chain(w, DRAFT, g, length, 1, 12, false);
   run_job(w);
   assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= TARGET_CREDIT);
   rig_say(&w->r, ORCH, ack(1, length));
   run_job(w);
-  assert_true(held(w, S)->committed.length >= length + 41); /* and is not made smaller by it for good */
+  assert_true(held(w, S)->committed.length >= length + 13); /* and is not made smaller by it for good */
 }
 
 static void test_acks_that_do_not_fit(void **state) {

@@ -64,6 +64,20 @@ static void what_was_not_measured_lies_on_the_line(void **state) {
   assert_near(width_cost(&w, 6), 3000 * (1 + WIDTH_SLOPE), NEAR);
 }
 
+/* A first try is at most twice as wide as what is known, and sixteen rows. */
+static void tries_grow(void **state) {
+  (void)state;
+  width_costs w = {0};
+  float totals[100] = {0};
+  assert_int_equal(width_best(&w, 1, totals, 100), WIDTH_TRY - 1);
+  assert_int_equal(width_best(&w, 8, totals, 100), WIDTH_TRY - 8);
+  assert_int_equal(width_best(&w, 10, totals, 100), 10);
+  width_measured(&w, 8, 1000);
+  assert_int_equal(width_best(&w, 8, totals, 100), WIDTH_TRY - 8);
+  width_measured(&w, 12, 1000);
+  assert_int_equal(width_best(&w, 8, totals, 100), 2 * 12 - 8);
+}
+
 /* One bad moment must not rule out a width for good. */
 static void old_measurements_are_forgotten(void **state) {
   (void)state;
@@ -92,6 +106,7 @@ int main(void) {
       cmocka_unit_test(nothing_is_known_at_first),
       cmocka_unit_test(free_rows_are_filled_and_dear_ones_only_when_they_pay),
       cmocka_unit_test(what_was_not_measured_lies_on_the_line),
+      cmocka_unit_test(tries_grow),
       cmocka_unit_test(old_measurements_are_forgotten),
       cmocka_unit_test(an_outlier_counts_little),
   };

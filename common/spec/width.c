@@ -38,11 +38,19 @@ double width_cost(const width_costs *w, int32_t rows) {
   return has_above ? w->us[above] / (1 + WIDTH_SLOPE * (above - rows)) : 0;
 }
 
+/* Twice the widest that is known: what a first try costs is bounded by what was tried before. */
+static int32_t widest_try(const width_costs *w, int32_t roots) {
+  int32_t widest = WIDTH_ROWS_MAX;
+  while (widest > roots && !known(w, widest)) widest--;
+  return 2 * widest > WIDTH_TRY ? 2 * widest : WIDTH_TRY;
+}
+
 int32_t width_best(const width_costs *w, int32_t roots, const float *totals, int32_t count) {
   double cost = width_cost(w, roots);
+  int32_t kept = 0, most = widest_try(w, roots) - roots;
+  if (count > most) count = most;
   if (cost == 0) return count;
   double tokens = roots, best = tokens / cost;
-  int32_t kept = 0;
   for (int32_t k = 1; k <= count; k++) {
     tokens += exp((double)totals[k - 1]);
     double rate = tokens / width_cost(w, roots + k);

@@ -13,6 +13,7 @@
 #define WIDTH_ROWS_MAX 256
 #define WIDTH_FRESH    256  /* forwards for which a measurement counts; that of one row always does */
 #define WIDTH_SLOPE    0.04 /* of one row's cost: what a row more is taken to cost where nothing is known */
+#define WIDTH_TRY      16   /* rows that may be tried at once; more, when half as many are known */
 #define WIDTH_OUTLIER  2.0  /* a time above so many times the average is taken as that */
 
 typedef struct width_costs {       /* all zero at the start */
@@ -26,6 +27,6 @@ void width_measured(width_costs *w, int32_t rows, double us);
 /* What a forward of so many rows would take; 0 while nothing has been measured. */
 double width_cost(const width_costs *w, int32_t rows);
 /* How many of the `count` best nodes to verify beside `roots` rows that yield a token each, 0 to count; totals[i] =
- * log of node i's path probability, descending; roots + count <= WIDTH_ROWS_MAX. All of them while nothing has been
- * measured. */
+ * log of node i's path probability, descending; roots + count <= WIDTH_ROWS_MAX. As many as may be tried while nothing has
+ * been measured. */
 int32_t width_best(const width_costs *w, int32_t roots, const float *totals, int32_t count);

@@ -267,7 +267,7 @@ static int open_cache(program *p, err *e) {
     return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", p->flags.context,
                    own);
   if (p->flags.context == 0) p->flags.context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
-  kv_options o = {p->flags.sessions, p->flags.context, kv_type_of(p->flags.math)};
+  kv_options o = {.sequences = p->flags.sessions, .context = p->flags.context, .type = kv_type_of(p->flags.math)};
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 

@@ -87,8 +87,6 @@ static bool take_rows(kv_cache *k) {
   return true;
 }
 
-#define BLOCKS_MAX (INT32_MAX / OPS_TILE) /* rows are counted in 32 bits */
-
 int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e) {
   *out = NULL;
   if (o->sequences < 1)
@@ -98,9 +96,9 @@ int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, 
                    MODEL_CONTEXT_MAX);
   }
   int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
-  if (blocks < 1 || blocks > BLOCKS_MAX) {
+  if (blocks < 1 || blocks > KV_BLOCKS_MAX) {
     return err_set(e, ERR_ARG, "a cache of %lld blocks of %d tokens is not possible: give 1 to %d (--kv-blocks, --sessions, --ctx)",
-                   (long long)blocks, OPS_TILE, BLOCKS_MAX);
+                   (long long)blocks, OPS_TILE, KV_BLOCKS_MAX);
   }
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");

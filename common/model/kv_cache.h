@@ -17,8 +17,10 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/file/model_config.h"
+#include <stdbool.h>
 
 #define KV_BLOCK     16  /* rows */
+#define KV_BLOCKS_MAX (INT32_MAX / KV_BLOCK)
 #define KV_STAGE_MAX 256 /* tree rows of one sequence */
 
 typedef enum { KV_F32, KV_F16 } kv_type;

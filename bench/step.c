@@ -51,13 +51,24 @@ static needs needs_of(const step_item *items, int32_t count) {
   return n;
 }
 
-static int open_cache(step_bench *b, const needs *n, err *e) {
-  kv_options k = {n->sequences + (n->prompt > 0), max_i32(b->context + n->rows, n->prompt), KV_F16};
+static int32_t acquire(step_bench *b, step_layout layout, int32_t index, int32_t count, int32_t each) {
+  int32_t seq = kv_acquire(b->kv), blocks[MODEL_CONTEXT_MAX / KV_BLOCK];
+  for (int32_t i = 0; i < each; i++) blocks[i] = i * count + index;
+  if (layout == STEP_SCATTERED) kv_map(b->kv, seq, blocks, each, 0);
+  return seq;
+}
+
+static int open_cache(step_bench *b, const needs *n, step_layout layout, err *e) {
+  int32_t context = max_i32(b->context + n->rows, n->prompt), each = (context + KV_BLOCK - 1) / KV_BLOCK;
+  int32_t count = n->sequences + (n->prompt > 0);
+  if (layout == STEP_SCATTERED) count = max_i32(count, 2); /* else they would be side by side */
+  kv_options k = {
+      .sequences = count, .context = context, .type = KV_F16, .blocks = layout == STEP_STATIC ? 0 : count * each};
   int rc = kv_open(&b->kv, model_shape(b->model), &k, &b->mem, e);
   if (rc != ERR_OK) return rc;
   b->sequence_count = n->sequences;
-  for (int32_t i = 0; i < n->sequences; i++) b->sequences[i] = kv_acquire(b->kv);
-  b->empty = n->prompt > 0 ? kv_acquire(b->kv) : -1;
+  for (int32_t i = 0; i < n->sequences; i++) b->sequences[i] = acquire(b, layout, i, count, each);
+  b->empty = n->prompt > 0 ? acquire(b, layout, n->sequences, count, each) : -1;
   return ERR_OK;
 }
 
@@ -77,15 +88,15 @@ static int prefill(step_bench *b, int32_t seq, int32_t rows) {
   return rc;
 }
 
-int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, const step_item *items,
-              int32_t count, err *e) {
+int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, step_layout layout,
+              const step_item *items, int32_t count, err *e) {
   static_assert(ENGINE_CHUNK <= STEP_ROWS_MAX, "a chunk has its tokens");
   needs n = needs_of(items, count);
   *b = (step_bench){.context = context};
   model_options o = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = threads};
   int rc = model_file_open(&b->file, path, e);
   if (rc == ERR_OK) rc = model_open(&b->model, b->file, &o, &b->mem, e);
-  if (rc == ERR_OK) rc = open_cache(b, &n, e);
+  if (rc == ERR_OK) rc = open_cache(b, &n, layout, e);
   if (rc != ERR_OK) return rc;
   for (int32_t i = 0; i < STEP_ROWS_MAX; i++) {
     b->tokens[i] = i * TOKEN_STRIDE % model_shape(b->model)->vocab;

@@ -20,6 +20,9 @@ typedef struct step_item {
   int32_t count;
 } step_item;
 
+/* How the rows of the caches lie: SCATTERED: virtual, and no two blocks of a sequence lie side by side. */
+typedef enum { STEP_STATIC, STEP_SCATTERED } step_layout;
+
 /* "N", "seq:N", "prompt:N" or "decode:N". False: none of these, or N beyond its limit. */
 bool step_parse(const char *text, step_item *out);
 
@@ -36,8 +39,8 @@ typedef struct step_bench {
 
 /* Opens the model with int8 math and as many caches as the items need, and fills them. step_close also after
  * an error. */
-int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, const step_item *items,
-              int32_t count, err *e);
+int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, step_layout layout,
+              const step_item *items, int32_t count, err *e);
 void step_close(step_bench *b);
 
 /* One step; *ns its time. */

@@ -295,7 +295,7 @@ static int fail(int status, const char *why) {
 
 static int run_step(bench *b) {
   err e = {0};
-  int rc = step_open(&b->step, b->flags.model, b->flags.threads, b->flags.context, NULL, 0, &e);
+  int rc = step_open(&b->step, b->flags.model, b->flags.threads, b->flags.context, STEP_STATIC, NULL, 0, &e);
   if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
   if (!measure_machine(b))
     return fail(PROGRAM_EXIT_FAILED, "no memory or threads to measure the machine with");

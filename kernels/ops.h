@@ -113,17 +113,27 @@ typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
 typedef struct ops_kv_shape {
   ops_kv_type type;
   int32_t layers, kv_heads, head_dim;
-  int32_t context; /* rows of a sequence, a multiple of OPS_TILE */
+  int32_t blocks;  /* of OPS_TILE rows each, of all sequences together */
+  int32_t context; /* rows of one sequence at most, a multiple of OPS_TILE */
   int32_t stage;   /* rows of its staging area, a multiple of OPS_TILE */
 } ops_kv_shape;
 
-/* One sequence. Elements are of the shape's type.
- * keys          [layers][kv_heads][context / OPS_TILE][head_dim][OPS_TILE]
- * values        [layers][kv_heads][context][head_dim]
+/* Where OPS_TILE rows of a sequence lie. */
+typedef struct ops_block {
+  int32_t at;  /* in [0, blocks) of the shape */
+  int32_t run; /* >= 1: so many of the sequence's blocks, from this one on, lie at at, at + 1, ... */
+} ops_block;
+
+/* One sequence. Elements are of the shape's type; keys and values are the same memory for all of them, of which the
+ * sequence's rows [16 i, 16 i + 16) lie in block map[i].
+ * keys          [layers][kv_heads][blocks][head_dim][OPS_TILE]
+ * values        [layers][kv_heads][blocks][OPS_TILE][head_dim]
  * stage_keys    [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL before the first stage
  * stage_values  [layers][kv_heads][stage][head_dim], NULL before the first stage */
 typedef struct ops_kv {
   void *keys, *values, *stage_keys, *stage_values;
+  const ops_block *map; /* [map_count] */
+  int32_t map_count;
   /* What a commit has left to the sequence's next forward: staging slots late_path[0..late) are committed rows
    * late_at... `rope_store` copies them, of its layer, before it writes a row: attention needs the same lines anyhow. */
   const int32_t *late_path;

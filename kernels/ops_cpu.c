@@ -355,6 +355,10 @@ static size_t element_bytes(ops_kv_type type) {
   return type == OPS_KV_F16 ? 2 : 4;
 }
 
+static int32_t committed_rows(const ops_kv_shape *s) {
+  return s->blocks * OPS_TILE;
+}
+
 /* Where rows of (layer, kv head) begin in an area of `rows` rows a head. */
 static void *area_at(const ops_kv_shape *s, const void *area, int32_t rows, int32_t layer, int32_t head) {
   size_t heads = (size_t)layer * (size_t)s->kv_heads + (size_t)head;
@@ -366,8 +370,8 @@ static void *element_at(const ops_kv_shape *s, void *p, size_t i) {
 }
 
 /* Index in a head's keys of component 0 of the key in `slot`; components lie OPS_TILE apart. */
-static size_t key_index(const ops_kv_shape *s, int32_t slot) {
-  return (size_t)(slot / OPS_TILE) * (size_t)s->head_dim * OPS_TILE + (size_t)(slot % OPS_TILE);
+static size_t key_index(const ops_kv_shape *s, size_t slot) {
+  return slot / OPS_TILE * (size_t)s->head_dim * OPS_TILE + slot % OPS_TILE;
 }
 
 static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count);
@@ -394,11 +398,12 @@ static void store_head(const store_job *j, int32_t i, int32_t head, const float 
   const ops_kv_shape *s = j->s;
   const ops_row *r = &j->rows[i];
   bool staged = r->path_count > 0;
-  int32_t area = staged ? s->stage : s->context;
+  int32_t area = staged ? s->stage : committed_rows(s);
   void *keys = area_at(s, staged ? r->kv->stage_keys : r->kv->keys, area, j->layer, head);
   void *values = area_at(s, staged ? r->kv->stage_values : r->kv->values, area, j->layer, head);
-  size_t row = (size_t)(staged ? r->path[r->path_count - 1] : r->position), at = row * (size_t)s->head_dim;
-  j->k->store(s->type, element_at(s, keys, key_index(s, (int32_t)row)), OPS_TILE, key, s->head_dim);
+  size_t row = staged ? (size_t)r->path[r->path_count - 1] : cpu_row_at(r->kv, r->position);
+  size_t at = row * (size_t)s->head_dim;
+  j->k->store(s->type, element_at(s, keys, key_index(s, row)), OPS_TILE, key, s->head_dim);
   j->k->store(s->type, element_at(s, values, at), 1, value, s->head_dim);
 }
 
@@ -472,8 +477,8 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .heads = group,
       .rows = count,
       .row = j->rows + row,
-      .keys = area_at(s, kv->keys, s->context, j->layer, head),
-      .values = area_at(s, kv->values, s->context, j->layer, head),
+      .keys = area_at(s, kv->keys, committed_rows(s), j->layer, head),
+      .values = area_at(s, kv->values, committed_rows(s), j->layer, head),
       .q = j->q + at,
       .y = j->y->f32 + at,
       .row_floats = row_floats,
@@ -490,8 +495,9 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
   int32_t next_head = head;
   const ops_kv *next = what_follows(j, row + count, end, &next_head);
   if (next && (next != kv || next_head != head)) {
-    a.next_keys = area_at(s, next->keys, s->context, j->layer, next_head);
-    a.next_values = area_at(s, next->values, s->context, j->layer, next_head);
+    a.next_keys = area_at(s, next->keys, committed_rows(s), j->layer, next_head);
+    a.next_values = area_at(s, next->values, committed_rows(s), j->layer, next_head);
+    a.next = next;
   }
   j->k->attention(&a);
   if (!quantizes_heads(j)) return;
@@ -566,8 +572,8 @@ static void commit_keys(const commit_job *j, void *keys, void *stage_keys) {
   for (int32_t i = 0, run; i < j->count; i += run) {
     int32_t to = j->length + i;
     run = min_i32(j->count - i, OPS_TILE - to % OPS_TILE);
-    for (int32_t k = 0; k < run; k++) from[k] = element_at(s, stage_keys, key_index(s, j->path[i + k]));
-    void *tile = element_at(s, keys, key_index(s, to));
+    for (int32_t k = 0; k < run; k++) from[k] = element_at(s, stage_keys, key_index(s, (size_t)j->path[i + k]));
+    void *tile = element_at(s, keys, key_index(s, cpu_row_at(j->kv, to)));
     for (size_t d = 0; d < (size_t)s->head_dim; d++) commit_component(s->type, tile, from, run, d);
   }
 }
@@ -577,8 +583,8 @@ static void commit_keys(const commit_job *j, void *keys, void *stage_keys) {
 static void commit_fetch(const commit_job *j, int32_t layer, int32_t head) {
   const ops_kv_shape *s = j->s;
   size_t bytes = OPS_TILE * (size_t)s->head_dim * element_bytes(s->type);
-  const uint8_t *to = (const uint8_t *)area_at(s, j->kv->keys, s->context, layer, head) +
-                      (size_t)(j->length / OPS_TILE) * bytes;
+  const uint8_t *to = (const uint8_t *)area_at(s, j->kv->keys, committed_rows(s), layer, head) +
+                      (size_t)j->kv->map[j->length / OPS_TILE].at * bytes;
   const uint8_t *from = (const uint8_t *)area_at(s, j->kv->stage_keys, s->stage, layer, head) +
                         (size_t)(j->path[0] / OPS_TILE) * bytes;
   for (size_t i = 0; i < bytes; i += COMMIT_LINE) {
@@ -589,14 +595,14 @@ static void commit_fetch(const commit_job *j, int32_t layer, int32_t head) {
 
 static void commit_head(const commit_job *j, int32_t layer, int32_t head) {
   const ops_kv_shape *s = j->s;
-  void *values = area_at(s, j->kv->values, s->context, layer, head);
+  void *values = area_at(s, j->kv->values, committed_rows(s), layer, head);
   void *stage_values = area_at(s, j->kv->stage_values, s->stage, layer, head);
   size_t dim = (size_t)s->head_dim;
-  commit_keys(j, area_at(s, j->kv->keys, s->context, layer, head),
+  commit_keys(j, area_at(s, j->kv->keys, committed_rows(s), layer, head),
               area_at(s, j->kv->stage_keys, s->stage, layer, head));
   for (int32_t i = 0; i < j->count; i++)
-    memcpy(element_at(s, values, (size_t)(j->length + i) * dim), element_at(s, stage_values, (size_t)j->path[i] * dim),
-           dim * element_bytes(s->type));
+    memcpy(element_at(s, values, cpu_row_at(j->kv, j->length + i) * dim),
+           element_at(s, stage_values, (size_t)j->path[i] * dim), dim * element_bytes(s->type));
 }
 
 static void commit_layer(void *context, int32_t layer, int32_t thread) {

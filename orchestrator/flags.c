@@ -39,7 +39,9 @@ enum {
   KEY_JSON,
   KEY_SESSIONS,
   KEY_REPACK_CACHE,
-  KEY_PIN
+  KEY_PIN,
+  KEY_KV,
+  KEY_KV_BLOCKS
 };
 
 /* ---- what each command takes ---- */
@@ -79,6 +81,8 @@ enum {
       {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},                \
       {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},           \
       {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5},     \
+      {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5},   \
+      {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}, \
       {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5},                \
       {"repack-cache",                                                                                       \
        KEY_REPACK_CACHE,                                                                                     \
@@ -147,6 +151,7 @@ static const int_flag int_flags[] = {
     {KEY_BUDGET, "--budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
     {KEY_SELFCHECK, "--selfcheck", 0, INT32_MAX, offsetof(flags, selfcheck)},
     {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
+    {KEY_KV_BLOCKS, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
 };
 
 typedef struct float_flag {
@@ -316,6 +321,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_MATH:
     f->math = to_word(state, "--math", text, "int8", "f32");
     break;
+  case KEY_KV:
+    f->kv = to_word(state, "--kv", text, "static", "virtual");
+    break;
   case KEY_PIN:
     f->pin = text;
     break;
@@ -344,6 +352,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   *f = (flags){.command = command,
                .draft = "ngram",
                .math = "int8",
+               .kv = "static",
                .sampling = SAMPLER_DEFAULTS,
                .max_tokens = FLAGS_TOKENS_DEFAULT,
                .threads = cpus_threads(),

@@ -11,6 +11,7 @@
 #define FLAGS_SESSIONS_DEFAULT 4 /* of batch */
 #define FLAGS_SESSIONS_MAX     64
 #define FLAGS_THREADS_MAX      256
+#define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
 #define FLAGS_ARGUMENTS_MAX    2
 
 typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
@@ -20,6 +21,7 @@ typedef struct flags {
   const char *model;        /* NULL only for doctor */
   const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
   const char *math;         /* "int8" or "f32" */
+  const char *kv;           /* "static" or "virtual" */
   const char *system;       /* NULL: the template's own default */
   const char *template;     /* name of the chat template; NULL: the file's own */
   const char *repack_cache; /* folder, or NULL */
@@ -28,6 +30,7 @@ typedef struct flags {
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
+  int32_t kv_blocks;                                                 /* 0: default */
   bool lockstep, raw, no_special, json, verbose;
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;

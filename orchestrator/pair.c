@@ -15,7 +15,7 @@
 
 #define SIGNALS       3
 #define NUMBER_MAX    16 /* bytes of a number as an argument */
-#define ARGUMENTS_MAX 24 /* of a worker, with the NULL at their end */
+#define ARGUMENTS_MAX 28 /* of a worker, with the NULL at their end */
 #define DIRECTORY_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
 #define ENDPOINT_MAX  (DIRECTORY_MAX + 32)
 
@@ -189,7 +189,7 @@ static const char *number(char text[NUMBER_MAX], int32_t value) {
 
 static int add_target(pair *p, err *e) {
   const flags *f = p->options.flags;
-  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX];
+  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX], blocks[NUMBER_MAX];
   const char *args[ARGUMENTS_MAX] = {"-m",
                                      f->model,
                                      "--orchestrator",
@@ -204,6 +204,10 @@ static int add_target(pair *p, err *e) {
                                      f->pin,
                                      "--sessions",
                                      number(sessions, f->sessions),
+                                     "--kv",
+                                     f->kv,
+                                     "--kv-blocks",
+                                     number(blocks, f->kv_blocks),
                                      "--math",
                                      f->math,
                                      "--log-level",

@@ -262,18 +262,21 @@ static void forward(engine *g, work *const *works, int32_t count) {
   }
 }
 
-/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. */
+/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since; a virtual cache may have
+ * given their blocks to somebody else, so what was still to be copied there never is. */
 static bool starts_right(work *w) {
+  const engine_job *job = w->job;
   kv_cache *kv = w->g->options.kv;
-  int32_t length = kv_length(kv, w->seq);
-  if (length < w->job->kv_length) {
+  if (job->blocks && job->rows_given) {
+    kv_map(kv, w->seq, job->blocks, job->block_count, job->kv_length);
+    return true;
+  }
+  if (kv_length(kv, w->seq) < job->kv_length) {
     w->r->code = ERR_DESYNC;
     return false;
   }
-  if (length > w->job->kv_length) {
-    kv_settle(kv, w->seq);
-    kv_rollback(kv, w->seq, w->job->kv_length);
-  }
+  if (kv_length(kv, w->seq) > job->kv_length) kv_rollback(kv, w->seq, job->kv_length);
+  if (job->blocks) kv_map(kv, w->seq, job->blocks, job->block_count, -1);
   return true;
 }
 
@@ -309,6 +312,7 @@ static void finish(work *w) {
   if (w->job->kind == ENGINE_VERIFY) count_decode(g, w->r);
   else g->counters.prefills++;
   w->r->kv_length = kv_length(g->options.kv, w->seq);
+  w->r->kv_settled = w->r->kv_length - kv_late(g->options.kv, w->seq);
 }
 
 void engine_run(engine *g, const engine_batch *batch, engine_results *out) {

@@ -22,6 +22,10 @@ typedef struct engine_job {
   int32_t slot;      /* sequence of the cache */
   int32_t kv_length; /* rows the job starts from: a longer cache is rolled back to here, a shorter one is
                         ERR_DESYNC */
+  const int32_t *blocks; /* virtual cache: [block_count] where the slot's rows lie from now on, valid until the result;
+                            NULL: as before */
+  int32_t block_count;
+  bool rows_given; /* with blocks: they hold the kv_length rows, whatever the slot had before */
   int32_t count;     /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
   int32_t tokens[ENGINE_CHUNK];
   int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
@@ -45,6 +49,7 @@ typedef struct engine_result {
   uint64_t serial;
   int code;           /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
   int32_t kv_length;  /* rows committed afterwards */
+  int32_t kv_settled; /* so many of them are where they belong; the others the slot's next forward will copy there */
   int32_t node_count; /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;

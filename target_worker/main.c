@@ -25,7 +25,8 @@
 
 typedef struct flags {
   const char *model, *orchestrator, *bind, *advertise, *repack_cache;
-  int32_t threads, context, sessions;
+  int32_t threads, context, sessions, kv_blocks;
+  bool kv_virtual;
   model_math math;
   model_isa isa;
   bool insecure_bind, counters, version;
@@ -43,6 +44,8 @@ enum {
   KEY_THREADS,
   KEY_CTX,
   KEY_SESSIONS,
+  KEY_KV,
+  KEY_KV_BLOCKS,
   KEY_PIN,
   KEY_REPACK_CACHE,
   KEY_MATH,
@@ -76,7 +79,13 @@ static const struct argp_option option_table[] = {
     {"pin", KEY_PIN, "none|auto|LIST", 0,
      "Keep these threads on processors: one of each core (auto) or a list such as 0,2-3; default none", 1},
     {"ctx", KEY_CTX, "N", 0, "Context of one session in tokens; default 0: the model's, at most 4096", 1},
-    {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once, each with its own cache; default 4", 1},
+    {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once; default 4", 1},
+    {"kv", KEY_KV, "static|virtual", 0,
+     "Cache: a part for each session (static, the default), or blocks of 16 tokens from one pool, where sessions share what "
+     "their prompts have in common",
+     1},
+    {"kv-blocks", KEY_KV_BLOCKS, "N", 0,
+     "Blocks of the virtual cache's pool; default 0: as much memory as static, --sessions x --ctx / 16", 1},
     {"repack-cache", KEY_REPACK_CACHE, "DIR", 0,
      "Keep the packed weights in a file in DIR, which later starts map instead of packing again, and share; "
      "default: no file",
@@ -106,8 +115,10 @@ static const int_flag int_flags[] = {
     {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
     {KEY_CTX, "--ctx", 0, MODEL_CONTEXT_MAX, offsetof(flags, context)},
     {KEY_SESSIONS, "--sessions", 1, SESSIONS_MAX, offsetof(flags, sessions)},
+    {KEY_KV_BLOCKS, "--kv-blocks", 0, KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
 };
 
+static const char *const kv_names[] = {"static", "virtual"};
 static const char *const math_names[] = {"f32", "int8"};
 static const model_math maths[] = {MODEL_MATH_F32, MODEL_MATH_INT8};
 static const char *const isa_names[] = {"auto", "c", "avx2", "avx-vnni", "avx512"};
@@ -125,6 +136,9 @@ static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
 static int parse_value(int key, const char *text, flags *f, err *e) {
   int i;
   switch (key) {
+  case KEY_KV:
+    if ((i = program_choice("--kv", text, kv_names, 2, e)) >= 0) f->kv_virtual = i == 1;
+    return i < 0 ? i : ERR_OK;
   case KEY_MATH:
     if ((i = program_choice("--math", text, math_names, 2, e)) >= 0) f->math = maths[i];
     return i < 0 ? i : ERR_OK;
@@ -267,7 +281,12 @@ static int open_cache(program *p, err *e) {
     return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", p->flags.context,
                    own);
   if (p->flags.context == 0) p->flags.context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
-  kv_options o = {p->flags.sessions, p->flags.context, kv_type_of(p->flags.math)};
+  flags *f = &p->flags;
+  if (f->kv_blocks && !f->kv_virtual)
+    return err_set(e, ERR_ARG, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
+  if (f->kv_virtual && f->kv_blocks == 0) f->kv_blocks = f->sessions * ((f->context + KV_BLOCK - 1) / KV_BLOCK);
+  kv_options o = {
+      .sequences = f->sessions, .context = f->context, .type = kv_type_of(f->math), .blocks = f->kv_blocks};
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
@@ -319,7 +338,8 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .numerics_id = model_numerics(p->model, kv_type_of(p->flags.math)),
                       .endpoint = p->flags.advertise ? p->flags.advertise : p->bound,
                       .sessions = p->flags.sessions,
-                      .context = p->flags.context};
+                      .context = p->flags.context,
+                      .kv_blocks = p->flags.kv_blocks};
   int rc = model_file_vocabulary(p->file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
   return rc;
@@ -446,7 +466,14 @@ static void print_kv(FILE *out, kv_counters k) {
 }
 
 static void print_sessions(FILE *out, const session_store *s) {
-  const named list[] = {{"reused_rows", s->reused_rows}, {"longest_step_us", s->longest_step_us}};
+  const kv_blocks *b = &s->blocks;
+  const named list[] = {{"reused_rows", s->reused_rows},
+                         {"longest_step_us", s->longest_step_us},
+                        {"blocks", (uint64_t)b->count},
+                        {"blocks_free", (uint64_t)b->free_count},
+                        {"blocks_kept", (uint64_t)b->kept_count},
+                        {"blocks_shared", b->shared},
+                        {"blocks_evicted", b->evicted}};
   print_group(out, "sessions", list, COUNT(list));
 }
 

@@ -1,11 +1,15 @@
 /* session_store.h - the target's sessions: who is here, in which cache slot, how long it may stay.
  *
- * A fixed number of places, taken once. What the cache holds of an ended session stays until its place is taken again,
- * so a conversation's next turn finds the rows of those before it. Idle sessions (finished, or waiting for a next turn) make room for new
+ * A fixed number of places, taken once. A conversation's next turn finds the rows of those before it. Static cache: what
+ * it holds of an ended session stays until its place is taken again. Virtual cache: the full blocks of all sessions can be
+ * found (kv_blocks.h), by several at once; a session has the blocks of its whole answer from its OPEN to its end, so it
+ * never runs out of them. They are given back at once, even while a job of it is under way: batches come one after the
+ * other, so that who takes them writes later. Idle sessions (finished, or waiting for a next turn) make room for new
  * ones, least recently used first; busy ones never do. */
 #pragma once
 
 #include "common/base/err.h"
+#include "common/model/kv_blocks.h"
 #include "common/spec/prefix.h"
 #include "common/spec/tree.h"
 #include "common/spec/wait.h"
@@ -51,6 +55,11 @@ typedef struct session {
 
   int32_t *penalised; /* [context] C as a job's penalties see it; NULL until session_store_penalised */
 
+  int32_t *blocks; /* virtual cache: [context / KV_BLOCK], of which block_count hold the session's rows, in order */
+  int32_t block_count, published; /* the first so many can be found by others, and are only read */
+  bool remap;                     /* the engine does not know them yet; */
+  bool rows_given;                /* nor that they hold kv_rows */
+
   int32_t kv_rows;   /* rows of the cache that are those of C */
   uint64_t job;      /* serial of its job at the engine, 0: none */
   int32_t kv_valid;  /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
@@ -87,11 +96,14 @@ typedef struct session {
 typedef struct session_store {
   session *places;
   int32_t count, context;
+  bool is_virtual;
+  kv_blocks blocks;
   uint64_t reused_rows; /* of the cache, that new sessions found there */
   uint64_t longest_step_us; /* between two rounds of one session, one after the other */
 } session_store;
 
-int session_store_init(session_store *s, int32_t count, int32_t context, err *e); /* ERR_NOMEM */
+/* blocks: of a virtual cache; 0: static. ERR_NOMEM. */
+int session_store_init(session_store *s, int32_t count, int32_t context, int32_t blocks, err *e);
 void session_store_fini(session_store *s);
 
 session *session_store_get(session_store *s, uint64_t id); /* NULL: none */
@@ -100,6 +112,14 @@ session *session_store_get(session_store *s, uint64_t id); /* NULL: none */
  * none is free, the least recently used finished one. */
 session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens, int32_t count,
                             bool *fresh);
+/* Blocks for a session whose C has just been set, with kv_rows of it in the cache, so that it can grow to `tokens` tokens
+ * of which all but the last have rows; it may find more rows. ERR_FULL: not now, ERR_LIMIT: never; then it holds none.
+ * Static: nothing to do. */
+int session_store_admit(session_store *s, session *p, int32_t tokens, err *e);
+/* Its first `settled` rows are in the cache: others may find the blocks that they fill. */
+void session_store_publish(session_store *s, session *p, int32_t settled);
+/* It needs no rows any more. Static: nothing to do. */
+void session_store_give_back(session_store *s, session *p);
 /* Room for what its penalties look at; false: no memory. */
 bool session_store_penalised(const session_store *s, session *p);
 /* Does it hold C with this epoch, and a prefix of this length and hash? */

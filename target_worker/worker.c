@@ -18,6 +18,7 @@ struct target {
   uint64_t serial;         /* of the last job */
   uint64_t asked_until_us; /* a waiting session's moment, as of the last target_next_batch */
   width_costs widths;
+  int32_t *maps; /* [ENGINE_JOBS_MAX][blocks of a context]: of the jobs under way; NULL: static */
   bool draining;
 };
 
@@ -27,6 +28,8 @@ typedef struct step {
   uint64_t now;
   actions *out;
 } step;
+
+static size_t map_size(const target *t) { return (size_t)(t->options.context / KV_BLOCK + 1); }
 
 int target_alloc(target **out, const target_options *o, err *e) {
   *out = NULL;
@@ -44,10 +47,12 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX};
   roster_init(&t->peers, &self);
-  if (session_store_init(&t->store, o->sessions, o->context, e) != ERR_OK) {
+  int rc = session_store_init(&t->store, o->sessions, o->context, o->kv_blocks, e);
+  if (rc == ERR_OK && o->kv_blocks && !(t->maps = calloc(ENGINE_JOBS_MAX * map_size(t), sizeof *t->maps)))
+    rc = err_set(e, ERR_NOMEM, "no memory for the worker's state");
+  if (rc != ERR_OK) {
     target_free(t);
-    return err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", o->sessions,
-                   o->context);
+    return rc;
   }
   t->asked_until_us = MACHINE_NEVER;
   *out = t;
@@ -57,6 +62,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
 void target_free(target *t) {
   if (!t) return;
   session_store_fini(&t->store);
+  free(t->maps);
   free(t);
 }
 
@@ -172,6 +178,7 @@ static void session_finish(step *c, session *s, wire_finish finish, int code, co
   s->finish_code = code;
   s->finish_text = text;
   s->used_us = c->now;
+  session_store_give_back(&c->t->store, s);
   send_done(c, s);
 }
 
@@ -258,8 +265,6 @@ static void finish_if_over(step *c, session *s) {
 }
 
 static void start_session(step *c, session *s, peer_id from, const msg *m) {
-  adopt_prefix(s, &m->u.open);
-  adopt_options(s, &m->u.open);
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) s->drafts[i].peer = 0; /* they attach again with the new epoch */
   session_draft_restart(s);
   s->epoch = m->epoch;
@@ -332,6 +337,14 @@ static void on_open(step *c, peer_id from, const msg *m) {
   else if (!room) refuse(c, from, m, ERR_NOMEM, "no memory for what a repetition penalty looks at");
   if (!right || !room) {
     if (fresh) session_store_end(&c->t->store, m->session);
+    return;
+  }
+  adopt_prefix(s, o);
+  adopt_options(s, o);
+  rc = session_store_admit(&c->t->store, s, s->committed.length + schedule_room(s), &e);
+  if (rc != ERR_OK) {
+    refuse(c, from, m, rc, e.text);
+    session_store_end(&c->t->store, m->session);
     return;
   }
   start_session(c, s, from, m);
@@ -670,8 +683,10 @@ static void on_result(step *c, const engine_result *r) {
   if (!s) return; /* ended meanwhile: the next job of its slot starts from its own kv_length */
   bool stale = s->kv_valid != INT32_MAX;
   s->job = 0;
-  s->kv_rows = r->kv_length < s->kv_valid ? r->kv_length : s->kv_valid;
+  if (!s->rows_given) /* else it has other blocks by now */
+    s->kv_rows = r->kv_length < s->kv_valid ? r->kv_length : s->kv_valid;
   s->kv_valid = INT32_MAX;
+  session_store_publish(&c->t->store, s, r->kv_settled);
   if (r->kind == ENGINE_PREFILL) s->stats.prefill_us += r->forward_us;
   if (stale || s->state != SESSION_RUNNING) return;
   if (r->code == ERR_DESYNC) {
@@ -731,7 +746,18 @@ static void note_wait(session *s, uint64_t now) {
   s->wait_until_us = 0;
 }
 
-static void next_job(target *t, const schedule_pick *pick, uint64_t now, engine_job *job) {
+/* A copy, because an OPEN or END may change the session's own while the job is under way. */
+static void job_blocks(session *s, int32_t *map, engine_job *job) {
+  job->blocks = NULL;
+  if (!s->remap) return;
+  memcpy(map, s->blocks, (size_t)s->block_count * sizeof *map);
+  job->blocks = map;
+  job->block_count = s->block_count;
+  job->rows_given = s->rows_given;
+  s->remap = s->rows_given = false;
+}
+
+static void next_job(target *t, const schedule_pick *pick, int32_t *map, uint64_t now, engine_job *job) {
   session *s = &t->store.places[pick->place];
   s->job = ++t->serial;
   s->kv_valid = INT32_MAX;
@@ -739,6 +765,7 @@ static void next_job(target *t, const schedule_pick *pick, uint64_t now, engine_
   job->slot = s->slot;
   job->kv_length = s->kv_rows;
   job->ready_us = s->ready_us;
+  job_blocks(s, map, job);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, job);
     return;
@@ -754,7 +781,8 @@ bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
   schedule_forward(&t->store, &t->widths, &t->turns, TARGET_CREDIT, now, f);
   t->asked_until_us = f->count ? MACHINE_NEVER : f->until_us; /* else asked again with its results */
   batch->count = f->count;
-  for (int32_t i = 0; i < f->count; i++) next_job(t, &f->picks[i], now, &batch->jobs[i]);
+  for (int32_t i = 0; i < f->count; i++)
+    next_job(t, &f->picks[i], t->maps ? t->maps + (size_t)i * map_size(t) : NULL, now, &batch->jobs[i]);
   return f->count > 0;
 }
 

@@ -19,6 +19,7 @@ typedef struct target_options {
   int32_t vocabulary_size;
   const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
   int32_t sessions, context;
+  int32_t kv_blocks; /* of a virtual cache; 0: static */
 } target_options;
 
 typedef struct target target;

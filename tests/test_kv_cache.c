@@ -81,13 +81,14 @@ static float read_element(const naive *n, const void *data, size_t i) {
 
 static void check_row(const naive *n, int32_t seq, int32_t position, int32_t id) {
   const ops_kv *rows = kv_pointers(n->k, seq);
-  size_t context = (size_t)kv_shape(n->k)->context, p = (size_t)position;
+  size_t all = (size_t)kv_shape(n->k)->blocks * OPS_TILE;
+  size_t p = (size_t)rows->map[position / OPS_TILE].at * OPS_TILE + (size_t)(position % OPS_TILE);
   for (int32_t layer = 0; layer < LAYERS; layer++) {
     for (int32_t i = 0; i < ROW_FLOATS; i++) {
       size_t head = (size_t)(layer * KV_HEADS + i / HEAD_DIM), d = (size_t)(i % HEAD_DIM);
-      size_t tile = (head * context / OPS_TILE + p / OPS_TILE) * HEAD_DIM + d;
+      size_t tile = (head * all / OPS_TILE + p / OPS_TILE) * HEAD_DIM + d;
       float key = read_element(n, rows->keys, tile * OPS_TILE + p % OPS_TILE);
-      float value = read_element(n, rows->values, (head * context + p) * HEAD_DIM + d);
+      float value = read_element(n, rows->values, (head * all + p) * HEAD_DIM + d);
       assert_true(key == component(id, layer, i, false));
       assert_true(value == component(id, layer, i, true));
     }

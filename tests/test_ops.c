@@ -614,7 +614,11 @@ typedef struct attention_case {
   int32_t window;
 } attention_case;
 
-enum { A_LAYERS = 2, A_CONTEXT = 96, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
+enum { A_LAYERS = 2, A_CONTEXT = 96, A_MAP = A_CONTEXT / OPS_TILE, A_BLOCKS = A_MAP + 3, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
+
+/* Where blocks lie: in order, all apart, partly side by side. */
+static const int32_t block_orders[][A_MAP] = {{0, 1, 2, 3, 4, 5}, {8, 6, 4, 2, 0, 7}, {3, 4, 5, 0, 1, 8}};
+enum { ORDERS = sizeof block_orders / sizeof block_orders[0] };
 
 /* One sequence of a device; poisoned memory, so that a key that is not the row's shows. */
 typedef struct cache {
@@ -622,12 +626,18 @@ typedef struct cache {
   ops_kv kv;
 } cache;
 
-static cache make_cache(const attention_case *c) {
-  cache k = {.shape = {c->type, A_LAYERS, c->kv_heads, c->head_dim, A_CONTEXT, A_STAGE}};
+static cache make_cache(const attention_case *c, int32_t order) {
+  cache k = {.shape = {c->type, A_LAYERS, c->kv_heads, c->head_dim, A_BLOCKS, A_CONTEXT, A_STAGE}};
   size_t row = (size_t)A_LAYERS * (size_t)(c->kv_heads * c->head_dim) * (c->type == OPS_KV_F16 ? 2 : 4);
+  ops_block *map = malloc(A_MAP * sizeof *map);
+  const int32_t *at = block_orders[order];
+  for (int32_t i = A_MAP - 1; i >= 0; i--)
+    map[i] = (ops_block){at[i], i + 1 < A_MAP && at[i + 1] == at[i] + 1 ? map[i + 1].run + 1 : 1};
+  k.kv.map = map;
+  k.kv.map_count = A_MAP;
   void **areas[] = {&k.kv.keys, &k.kv.values, &k.kv.stage_keys, &k.kv.stage_values};
   for (int i = 0; i < 4; i++) {
-    size_t bytes = row * (i < 2 ? A_CONTEXT : A_STAGE);
+    size_t bytes = row * (i < 2 ? A_BLOCKS * OPS_TILE : A_STAGE);
     *areas[i] = malloc(bytes);
     memset(*areas[i], 0xff, bytes); /* NaN in both types */
   }
@@ -635,6 +645,7 @@ static cache make_cache(const attention_case *c) {
 }
 
 static void free_cache(cache *k) {
+  free((void *)(uintptr_t)k->kv.map);
   free(k->kv.keys);
   free(k->kv.values);
   free(k->kv.stage_keys);
@@ -678,9 +689,9 @@ static ops_rotary rotary_at(const attention_case *c, const rows_data *d, int32_t
 
 /* Stores positions [0, n) of layer 1, the first `committed` ones there, the others in staging slots that lie
  * anyhow; then attends with the last row. q is rotated on the way. */
-static void attend_last(ops *o, const attention_case *c, const rows_data *d, int32_t committed, int32_t n,
+static void attend_last(ops *o, const attention_case *c, const rows_data *d, int32_t committed, int32_t n, int32_t order,
                         float *y) {
-  cache k = make_cache(c);
+  cache k = make_cache(c, order);
   int32_t path[A_STAGE], q_row = c->heads * c->head_dim, kv_row = c->kv_heads * c->head_dim;
   float *q = malloc((size_t)q_row * sizeof *q);
   for (int32_t i = 0; i < n - committed; i++) path[i] = (i * 11 + 5) % A_STAGE;
@@ -774,7 +785,7 @@ static void make_batch(cache *caches, int32_t committed, int32_t appended, ops_r
 /* The rows in one batch give what each gives alone. */
 static void check_together(ops *o, const attention_case *c, int32_t appended) {
   rows_data d = make_rows(c);
-  cache caches[B_SEQUENCES] = {make_cache(c), make_cache(c)};
+  cache caches[B_SEQUENCES] = {make_cache(c, appended % ORDERS), make_cache(c, (appended / 6 + 1) % ORDERS)};
   int32_t paths[B_ROWS * A_STAGE], q_row = c->heads * c->head_dim, kv_row = c->kv_heads * c->head_dim;
   ops_row rows[B_ROWS];
   float *scratch = malloc(o->table->attention_floats(o, &caches[0].shape, c->heads) * sizeof *scratch);
@@ -822,21 +833,23 @@ static void rows_attend_together(void **state) {
   }
 }
 
-/* However many of the keys are committed and however many staged, and on every device: the same bits. */
+/* However many of the keys are committed and however many staged, wherever their blocks lie, on every device: the same
+ * bits. */
 static void check_attention(const attention_case *c) {
   rows_data d = make_rows(c);
   int32_t n = c->committed + c->staged, q_row = c->heads * c->head_dim;
   size_t bytes = (size_t)q_row * sizeof(float);
   float *reference = malloc(bytes), *y = malloc(bytes);
-  attend_last(devices[0], c, &d, n, n, reference);
+  attend_last(devices[0], c, &d, n, n, 0, reference);
   check_attention_values(c, &d, n, reference);
   for (int32_t i = 0; i < device_count; i++) {
     for (int32_t committed = n; committed >= 0 && n - committed <= A_STAGE;
          committed -= 1 + (committed > 4) * 6) {
-      attend_last(devices[i], c, &d, committed, n, y);
-      if (memcmp(y, reference, bytes) != 0) {
-        fail_msg("attention on %s: %d of %d keys committed give other bits", devices[i]->table->name,
-                 committed, n);
+      for (int32_t order = 0; order < ORDERS; order++) {
+        attend_last(devices[i], c, &d, committed, n, order, y);
+        if (memcmp(y, reference, bytes) != 0)
+          fail_msg("attention on %s: %d of %d keys committed, in order %d of blocks, give other bits",
+                   devices[i]->table->name, committed, n, order);
       }
     }
   }
@@ -872,7 +885,7 @@ static void commit_moves_rows(void **state) {
   enum { COUNT = 20, FIRST = 13, KV_ROW = 48 };
   for (int32_t i = 0; i < device_count; i++) {
     ops *o = devices[i];
-    cache straight = make_cache(&c), moved = make_cache(&c);
+    cache straight = make_cache(&c, 2), moved = make_cache(&c, 2);
     ops_counters before = o->counters;
     for (int32_t layer = 0; layer < A_LAYERS; layer++) {
       for (int32_t t = 0; t < COUNT; t++) {
@@ -889,7 +902,7 @@ static void commit_moves_rows(void **state) {
     o->table->commit(o, &moved.shape, &moved.kv, path, COUNT, FIRST);
     assert_int_equal(o->counters.staged_writes - before.staged_writes, COUNT * A_LAYERS);
     assert_int_equal(o->counters.commit_copies - before.commit_copies, COUNT * A_LAYERS);
-    size_t bytes = (size_t)A_LAYERS * KV_ROW * A_CONTEXT * 2;
+    size_t bytes = (size_t)A_LAYERS * KV_ROW * A_BLOCKS * OPS_TILE * 2;
     assert_memory_equal(straight.kv.keys, moved.kv.keys, bytes);
     assert_memory_equal(straight.kv.values, moved.kv.values, bytes);
     free_cache(&straight);

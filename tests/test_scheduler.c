@@ -15,7 +15,7 @@ enum { PLACES = 3, CONTEXT = 512, CREDIT = 256, NOW = 5000 };
 static int set_up(void **state) {
   session_store *s = calloc(1, sizeof *s);
   err e = {0};
-  assert_int_equal(session_store_init(s, PLACES, CONTEXT, &e), ERR_OK);
+  assert_int_equal(session_store_init(s, PLACES, CONTEXT, 0, &e), ERR_OK);
   *state = s;
   return 0;
 }
@@ -239,7 +239,7 @@ static void test_turns(void **state) {
   enum { MANY = 2 * SCHEDULE_STEPS_MAX + 3 };
   session_store many;
   err e = {0};
-  assert_int_equal(session_store_init(&many, MANY, CONTEXT, &e), ERR_OK);
+  assert_int_equal(session_store_init(&many, MANY, CONTEXT, 0, &e), ERR_OK);
   for (int i = 0; i < MANY; i++) ready(&many, (uint64_t)i + 1, 10);
   schedule_turns turns = {0};
   int32_t seen[MANY] = {0};
@@ -328,7 +328,7 @@ static void test_lockstep_rows_are_limited(void **state) {
   enum { MANY = 6, NODES = 60 };
   session_store many;
   err e = {0};
-  assert_int_equal(session_store_init(&many, MANY, CONTEXT, &e), ERR_OK);
+  assert_int_equal(session_store_init(&many, MANY, CONTEXT, 0, &e), ERR_OK);
   for (int i = 0; i < MANY; i++) {
     session *x = ready(&many, (uint64_t)i + 1, 10);
     x->options.budget = NODES;

@@ -15,7 +15,7 @@ enum { PLACES = 3, CONTEXT = 64 };
 static int set_up(void **state) {
   session_store *s = calloc(1, sizeof *s);
   err e = {0};
-  assert_int_equal(session_store_init(s, PLACES, CONTEXT, &e), ERR_OK);
+  assert_int_equal(session_store_init(s, PLACES, CONTEXT, 0, &e), ERR_OK);
   *state = s;
   return 0;
 }

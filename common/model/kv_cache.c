@@ -10,6 +10,7 @@ typedef struct sequence {
   bool used;
   int32_t length;
   ops_kv rows;
+  ops_block *map; /* what rows.map points to: [context / OPS_TILE] */
   void *stage; /* memory of the staging area, or NULL */
   stage_state state;
   int32_t stage_count;
@@ -23,7 +24,9 @@ struct kv_cache {
   mem *mem;
   ops *device;
   sequence *sequences;
+  ops_block *maps; /* of all sequences */
   void *rows;
+  bool is_virtual;
   kv_counters counters;
 };
 
@@ -41,30 +44,45 @@ static sequence *sequence_of(const kv_cache *k, int32_t seq) {
   return &k->sequences[seq];
 }
 
+_Static_assert(KV_BLOCK == OPS_TILE, "a block's keys are packed side by side");
+
 static ops_kv_shape shape_of(const model_config *c, const kv_options *o) {
+  int32_t each = (o->context + OPS_TILE - 1) / OPS_TILE;
   return (ops_kv_shape){
       .type = o->type == KV_F16 ? OPS_KV_F16 : OPS_KV_F32,
       .layers = c->layers,
       .kv_heads = c->kv_heads,
       .head_dim = c->head_dim,
-      .context = (o->context + OPS_TILE - 1) / OPS_TILE * OPS_TILE,
+      .blocks = o->blocks ? o->blocks : o->sequences * each,
+      .context = each * OPS_TILE,
       .stage = KV_STAGE_MAX,
   };
 }
 
-/* Takes the memory of all sequences and cuts it up. */
-static bool take_rows(kv_cache *k) {
-  size_t half;
-  if (__builtin_mul_overflow(half_row_bytes(k), (size_t)k->shape.context, &half) ||
-      half > SIZE_MAX / 2 / (size_t)k->sequence_count) {
-    return false;
+static void set_map(sequence *s, int32_t count, const int32_t *blocks, int32_t first) {
+  for (int32_t i = count - 1; i >= 0; i--) {
+    int32_t at = blocks ? blocks[i] : first + i;
+    bool goes_on = i + 1 < count && s->map[i + 1].at == at + 1;
+    s->map[i] = (ops_block){at, goes_on ? s->map[i + 1].run + 1 : 1};
   }
-  k->sequences = mem_alloc(k->mem, MEM_KV, (size_t)k->sequence_count * sizeof *k->sequences);
-  k->rows = mem_alloc(k->mem, MEM_KV, 2 * half * (size_t)k->sequence_count);
-  if (!k->sequences || !k->rows) return false;
+  s->rows.map_count = count;
+}
+
+/* Takes the memory of all blocks, and of who has which. */
+static bool take_rows(kv_cache *k) {
+  const int32_t each = k->shape.context / OPS_TILE;
+  size_t half;
+  if (__builtin_mul_overflow(half_row_bytes(k) * OPS_TILE, (size_t)k->shape.blocks, &half) || half > SIZE_MAX / 2)
+    return false;
+  k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * sizeof *k->sequences);
+  k->maps = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * (size_t)each * sizeof *k->maps);
+  k->rows = mem_alloc(k->mem, MEM_KV, 2 * half);
+  if (!k->sequences || !k->maps || !k->rows) return false;
   for (int32_t i = 0; i < k->sequence_count; i++) {
-    uint8_t *keys = (uint8_t *)k->rows + 2 * half * (size_t)i;
-    k->sequences[i].rows = (ops_kv){.keys = keys, .values = keys + half};
+    sequence *s = &k->sequences[i];
+    s->map = k->maps + (size_t)i * (size_t)each;
+    s->rows = (ops_kv){.keys = k->rows, .values = (uint8_t *)k->rows + half, .map = s->map};
+    if (!k->is_virtual) set_map(s, each, NULL, i * each);
   }
   return true;
 }
@@ -77,13 +95,22 @@ int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, 
     return err_set(e, ERR_ARG, "a context of %d is not possible: give 1 to %d (--ctx)", o->context,
                    MODEL_CONTEXT_MAX);
   }
+  int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
+  if (blocks < 1 || blocks > KV_BLOCKS_MAX) {
+    return err_set(e, ERR_ARG, "a cache of %lld blocks of %d tokens is not possible: give 1 to %d (--kv-blocks, --sessions, --ctx)",
+                   (long long)blocks, OPS_TILE, KV_BLOCKS_MAX);
+  }
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
-  *k = (kv_cache){.shape = shape_of(c, o), .sequence_count = o->sequences, .context = o->context, .mem = m};
+  *k = (kv_cache){.shape = shape_of(c, o),
+                  .sequence_count = o->sequences,
+                  .context = o->context,
+                  .is_virtual = o->blocks != 0,
+                  .mem = m};
   if (!take_rows(k)) {
     kv_close(k);
-    return err_set(e, ERR_NOMEM, "no memory for the cache of %d sequences of %d tokens: give a smaller --ctx",
-                   o->sequences, o->context);
+    return err_set(e, ERR_NOMEM, "no memory for the cache of %lld blocks of %d tokens: give a smaller %s", (long long)blocks,
+                   OPS_TILE, o->blocks ? "--kv-blocks" : "--ctx or fewer --sessions");
   }
   *out = k;
   return ERR_OK;
@@ -93,6 +120,7 @@ void kv_close(kv_cache *k) {
   if (!k) return;
   for (int32_t i = 0; k->sequences && i < k->sequence_count; i++) mem_free(k->sequences[i].stage);
   mem_free(k->sequences);
+  mem_free(k->maps);
   mem_free(k->rows);
   mem_free(k);
 }
@@ -119,10 +147,34 @@ void kv_release(kv_cache *k, int32_t seq) {
   s->rows.late = 0;
   s->length = 0;
   s->used = false;
+  if (k->is_virtual) s->rows.map_count = 0;
 }
 
 int32_t kv_length(const kv_cache *k, int32_t seq) {
   return sequence_of(k, seq)->length;
+}
+
+int32_t kv_late(const kv_cache *k, int32_t seq) {
+  return sequence_of(k, seq)->rows.late;
+}
+
+void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows) {
+  sequence *s = sequence_of(k, seq);
+  assert(k->is_virtual && count >= 0 && count <= k->shape.context / OPS_TILE);
+  for (int32_t i = 0; i < count; i++) assert(blocks[i] >= 0 && blocks[i] < k->shape.blocks);
+  drop_stage(k, s, 0);
+  set_map(s, count, blocks, 0);
+  if (rows >= 0) {
+    s->length = rows;
+    s->rows.late = 0;
+  }
+  assert(s->length <= count * OPS_TILE);
+}
+
+/* Rows that may still be appended. */
+static int32_t room_of(const kv_cache *k, const sequence *s) {
+  int32_t mapped = s->rows.map_count * OPS_TILE;
+  return (mapped < k->context ? mapped : k->context) - s->length;
 }
 
 /* Depth of the tree, its root row counting 1; 0 when the parents do not make a tree with the root row 0. */
@@ -153,7 +205,7 @@ static int check_stage(const kv_cache *k, const sequence *s, const int32_t *pare
   if (count > KV_STAGE_MAX) return ERR_LIMIT;
   int32_t depth = tree_depth(parents, count);
   if (depth == 0) return ERR_ARG;
-  return depth > k->context - s->length ? ERR_LIMIT : ERR_OK;
+  return depth > room_of(k, s) ? ERR_LIMIT : ERR_OK;
 }
 
 int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
@@ -247,7 +299,7 @@ void kv_bind(kv_cache *k, ops *device) {
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count) {
   const sequence *s = sequence_of(k, seq);
   if (s->state != STAGE_NONE) return ERR_STATE;
-  return count > k->context - s->length ? ERR_LIMIT : ERR_OK;
+  return count > room_of(k, s) ? ERR_LIMIT : ERR_OK;
 }
 
 int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {

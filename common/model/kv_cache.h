@@ -1,4 +1,8 @@
-/* kv_cache.h - keys and values of every sequence of one model: static layout.
+/* kv_cache.h - keys and values of every sequence of one model.
+ *
+ * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's map tells which block holds its rows [16 i, 16 i + 16).
+ * Static layout: every sequence has its own blocks, side by side, from open to close. Virtual layout: kv_map says which,
+ * and several sequences may name one block, whose rows they then only read (kv_blocks.h keeps the books).
  *
  * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
  * until it is the root of a forward. Two ways in: `append` (plain decode and prefill: rows are written
@@ -13,7 +17,10 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/file/model_config.h"
+#include <stdbool.h>
 
+#define KV_BLOCK     16  /* rows */
+#define KV_BLOCKS_MAX (INT32_MAX / KV_BLOCK)
 #define KV_STAGE_MAX 256 /* tree rows of one sequence */
 
 typedef enum { KV_F32, KV_F16 } kv_type;
@@ -22,6 +29,7 @@ typedef struct kv_options {
   int32_t sequences; /* >= 1 */
   int32_t context;   /* rows of one sequence */
   kv_type type;
+  int32_t blocks; /* 0: static; else virtual, with so many blocks in all */
 } kv_options;
 
 typedef struct kv_counters {
@@ -39,6 +47,12 @@ void kv_close(kv_cache *k);
 int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, sequences), or ERR_FULL */
 void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */
 int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
+
+/* Virtual layout: the sequence's rows lie in blocks[0..count) from now on, and its context ends with them at the latest.
+ * rows >= 0: the blocks hold so many already, which are its committed rows; whatever it had is dropped. rows < 0: it keeps
+ * its rows, which the blocks hold in the same places. `blocks` is copied. */
+void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
+int32_t kv_late(const kv_cache *k, int32_t seq); /* the last so many committed rows are still to be copied there */
 
 /* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Exactly
  * one root row: row 0. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */

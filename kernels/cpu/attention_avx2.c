@@ -43,7 +43,7 @@ INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, 
                       const int H) {
   float *staged = a->scores + (a->stride - a->stage);
   for (int32_t p = cpu_keys_begin(a, r) / OPS_TILE * OPS_TILE; p < r->length; p += OPS_TILE) {
-    score_tile(a, q, a->keys, (size_t)p * (size_t)a->head_dim, a->scores + p, type, H);
+    score_tile(a, q, a->keys, cpu_row_at(r->kv, p) * (size_t)a->head_dim, a->scores + p, type, H);
   }
   for (int32_t t = 0; t < cpu_stage_tiles(r); t++) {
     size_t first = (size_t)(t * OPS_TILE) * (size_t)a->head_dim;
@@ -75,7 +75,8 @@ static float softmax(float *scores, int32_t first, int32_t n) {
   return 1.0f / cpu_lane_sum(lane);
 }
 
-/* V registers of components from d for H heads: y += the values of positions [p, end), in order. */
+/* V registers of components from d for H heads: y += the values of positions [p, end), in order; the committed ones of
+ * them lie side by side. */
 INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int32_t end, size_t d, float *y,
                        const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
@@ -84,10 +85,11 @@ INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int3
     UNROLL for (int v = 0; v < V; v++) acc[h][v] =
         _mm256_loadu_ps(y + (size_t)h * dim + d + (size_t)v * LANES);
   }
+  const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
   for (; p < end; p++) {
     bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
-    size_t at = (size_t)(committed ? p : r->path[p - r->length]) * dim + d;
+    size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
     __m256 weight[HEADS_MAX];
     UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(a->scores + (size_t)h * stride + p);
     UNROLL for (int v = 0; v < V; v++) {
@@ -106,8 +108,9 @@ INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int3
 INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
   const int32_t n = cpu_keys_end(r);
-  for (int32_t p = cpu_keys_begin(a, r); p < n; p += VALUES_PIECE) {
-    int32_t end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
+  for (int32_t p = cpu_keys_begin(a, r), end; p < n; p = end) {
+    end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
+    if (p < r->length) end = cpu_run_end(r->kv, p, end);
     size_t d = 0;
     for (; d + wide <= dim; d += wide) add_values(a, r, p, end, d, y, type, H, wide / LANES);
     for (; d < dim; d += LANES) add_values(a, r, p, end, d, y, type, H, 1);

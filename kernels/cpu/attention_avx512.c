@@ -39,33 +39,49 @@ INLINE __m512 load_kv(const void *data, size_t i, const ops_kv_type type) {
 
 /* --- scores --- */
 
-/* Asks memory, line by line while scores are computed, for the values of these tiles, and for the keys and
- * values that come next: of the sequence or head that follows, else of the next tiles. Lines hold two
- * components of a tile. */
-INLINE void prefetch(const batch *b, const void *keys, const void *values, size_t first, size_t d,
-                     size_t tile, const ops_kv_type type, const int K) {
-  const size_t size = type == OPS_KV_F32 ? 4 : 2, at = first + d / 2 * 2 * OPS_TILE;
-  const char *next_keys = b->a->next_keys, *next_values = b->a->next_values;
+/* Tiles that lie side by side, and what will be read after them: as many tiles of the sequence or head that follows, or
+ * NULL. */
+typedef struct run {
+  const void *keys, *values;
+  const char *next_keys, *next_values;
+} run;
+
+/* Where the values of some tiles lie, and the keys and values that come next: of the sequence or head that follows, else
+ * of the next tiles. */
+typedef struct ahead {
+  const char *values, *next_keys, *next_values;
+} ahead;
+
+INLINE ahead ahead_of(const run *r, size_t first, size_t tiles, const ops_kv_type type) {
+  const size_t size = type == OPS_KV_F32 ? 4 : 2, at = first * size;
+  const char *values = (const char *)r->values + at, *keys = (const char *)r->keys + at;
+  return (ahead){values, r->next_keys ? r->next_keys + at : keys + tiles * size,
+                 r->next_values ? r->next_values + at : values};
+}
+
+/* Asks memory for them, line by line while scores are computed: with each pair of components as many lines as tiles. */
+INLINE void prefetch(const ahead *a, size_t d, const ops_kv_type type, const int K) {
+  const size_t line = 2 * OPS_TILE * (type == OPS_KV_F32 ? 4 : 2), at = d / 2 * K * line;
   UNROLL for (int k = 0; k < K; k++) {
-    size_t offset = (at + (size_t)k * tile) * size;
     if (d % 2) {
-      _mm_prefetch((next_values ? next_values : (const char *)values) + offset, _MM_HINT_T1);
+      _mm_prefetch(a->next_values + at + k * line, _MM_HINT_T1);
     } else {
-      _mm_prefetch((const char *)values + offset, _MM_HINT_T0);
-      _mm_prefetch(next_keys ? next_keys + offset : (const char *)keys + offset + (size_t)K * tile * size,
-                   _MM_HINT_T1);
+      _mm_prefetch(a->values + at + k * line, _MM_HINT_T0);
+      _mm_prefetch(a->next_keys + at + k * line, _MM_HINT_T1);
     }
   }
 }
 
 /* K tiles of sixteen keys against Q queries. */
-INLINE void score_tiles(const batch *b, const void *keys, const void *values, size_t first, float *scores,
-                        const ops_kv_type type, const int Q, const int K) {
+INLINE void score_tiles(const batch *b, const run *r, size_t first, float *scores, const ops_kv_type type, const int Q,
+                        const int K) {
   const size_t dim = (size_t)b->a->head_dim, stride = (size_t)b->a->stride;
+  const void *keys = r->keys;
+  const ahead soon = ahead_of(r, first, (size_t)K * dim * OPS_TILE, type);
   __m512 acc[ACCUMULATORS];
   UNROLL for (int i = 0; i < Q * K; i++) acc[i] = _mm512_setzero_ps();
   for (size_t d = 0; d < dim; d++) {
-    prefetch(b, keys, values, first, d, dim * OPS_TILE, type, K);
+    prefetch(&soon, d, type, K);
     UNROLL for (int k = 0; k < K; k++) {
       __m512 key = load_kv(keys, first + ((size_t)k * dim + d) * OPS_TILE, type);
       UNROLL for (int q = 0; q < Q; q++) {
@@ -82,21 +98,21 @@ INLINE void score_tiles(const batch *b, const void *keys, const void *values, si
   }
 }
 
-/* Tiles [t, tiles); several at once where few queries would leave the multipliers waiting for sums. */
-INLINE void score_range(const batch *b, const void *keys, const void *values, int32_t t, int32_t tiles, float *scores,
-                        const ops_kv_type type, const int Q) {
+/* The run's first `tiles`; several at once where few queries would leave the multipliers waiting for sums. */
+INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores, const ops_kv_type type, const int Q) {
+  int32_t t = 0;
   const int K = Q > 6 ? 1 : ACCUMULATORS / Q < SCORE_TILES_MAX ? ACCUMULATORS / Q : SCORE_TILES_MAX;
   const size_t tile = (size_t)b->a->head_dim * OPS_TILE;
   for (; t + K <= tiles; t += K)
-    score_tiles(b, keys, values, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, K);
+    score_tiles(b, r, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, K);
   for (; t < tiles; t++)
-    score_tiles(b, keys, values, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, 1);
+    score_tiles(b, r, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, 1);
 }
 
 /* --- values --- */
 
 /* V registers of components from d on for Q queries of rows that share positions [p, end): y += their values,
- * by position ascending. */
+ * by position ascending. The committed ones of them lie side by side. */
 INLINE void add_values(const batch *b, int32_t query, int32_t p, int32_t end, size_t d,
                        const ops_kv_type type, const int Q, const int V) {
   const cpu_attention *a = b->a;
@@ -109,10 +125,11 @@ INLINE void add_values(const batch *b, int32_t query, int32_t p, int32_t end, si
     y[q] = a->y + query_at(b, query + q) + d;
     UNROLL for (int v = 0; v < V; v++) acc[q * V + v] = _mm512_loadu_ps(y[q] + v * LANES);
   }
+  const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
   for (; p < end; p++) {
     bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
-    size_t at = (size_t)(committed ? p : r->path[p - r->length]) * dim + d;
+    size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
     UNROLL for (int v = 0; v < V; v++) {
       __m512 value = load_kv(values, at + (size_t)v * LANES, type);
       UNROLL for (int q = 0; q < Q; q++) {
@@ -132,8 +149,10 @@ INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, con
                       const int Q) {
   const int V = Q <= 6 ? 4 : 2;
   const size_t dim = (size_t)b->a->head_dim, wide = (size_t)V * LANES;
+  const ops_row *r = row_of(b, query);
   for (int32_t to; p < end; p = to) {
     to = end - p < VALUES_PIECE ? end : p + VALUES_PIECE;
+    if (p < r->length) to = cpu_run_end(r->kv, p, to);
     size_t d = 0;
     for (; d + wide <= dim; d += wide) add_values(b, query, p, to, d, type, Q, V);
     for (; d < dim; d += LANES) add_values(b, query, p, to, d, type, Q, 1);
@@ -143,14 +162,13 @@ INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, con
 /* --- both, made for each number of queries --- */
 
 typedef struct passes {
-  void (*score)(const batch *b, const void *keys, const void *values, int32_t t, int32_t tiles, float *scores);
+  void (*score)(const batch *b, const run *r, int32_t tiles, float *scores);
   void (*add)(const batch *b, int32_t query, int32_t p, int32_t end);
 } passes;
 
 #define PASSES(type, Q)                                                                                      \
-  static void score_##type##_##Q(const batch *b, const void *keys, const void *values, int32_t t,            \
-                                 int32_t tiles, float *scores) {                                             \
-    score_range(b, keys, values, t, tiles, scores, OPS_KV_##type, Q);                                        \
+  static void score_##type##_##Q(const batch *b, const run *r, int32_t tiles, float *scores) {               \
+    score_run(b, r, tiles, scores, OPS_KV_##type, Q);                                                        \
   }                                                                                                          \
   static void add_##type##_##Q(const batch *b, int32_t query, int32_t p, int32_t end) {                      \
     add_range(b, query, p, end, OPS_KV_##type, Q);                                                           \
@@ -186,6 +204,28 @@ static void pack_queries(const batch *b) {
   }
 }
 
+static const char *tile_at(const cpu_attention *a, const void *data, int32_t block) {
+  size_t elements = (size_t)block * OPS_TILE * (size_t)a->head_dim;
+  return (const char *)data + elements * (a->type == OPS_KV_F32 ? 4 : 2);
+}
+
+/* What follows the run, at the same place of its sequence: up to which tile, at most `end`, it lies side by side. */
+static int32_t follow(const cpu_attention *a, int32_t t, int32_t end, run *r) {
+  if (!a->next || t >= a->next->map_count) return end;
+  const ops_block *next = &a->next->map[t];
+  r->next_keys = tile_at(a, a->next_keys, next->at);
+  r->next_values = tile_at(a, a->next_values, next->at);
+  return next->run < end - t ? t + next->run : end;
+}
+
+/* The sequence's tiles [t, returned), at most those before `tiles`. */
+static int32_t run_at(const cpu_attention *a, int32_t t, int32_t tiles, run *r) {
+  const ops_kv *kv = a->row->kv;
+  int32_t end = cpu_run_end(kv, t * OPS_TILE, tiles * OPS_TILE) / OPS_TILE;
+  *r = (run){.keys = tile_at(a, a->keys, kv->map[t].at), .values = tile_at(a, a->values, kv->map[t].at)};
+  return follow(a, t, end, r);
+}
+
 /* All queries against all tiles that one of them needs: what lies past a row's own length is overwritten by
  * the scores of its path, or never looked at. */
 static void score_all(const batch *b, const passes *with) {
@@ -200,8 +240,16 @@ static void score_all(const batch *b, const passes *with) {
     tiles = need > tiles ? need : tiles;
     stage_tiles = stage_need > stage_tiles ? stage_need : stage_tiles;
   }
-  with->score(b, a->keys, a->values, first, tiles, b->scores);
-  if (stage_tiles > 0) with->score(b, a->stage_keys, a->stage_values, 0, stage_tiles, staged);
+  for (int32_t t = first, end; t < tiles; t = end) {
+    run r;
+    end = run_at(a, t, tiles, &r);
+    with->score(b, &r, end - t, b->scores + (size_t)t * OPS_TILE);
+  }
+  if (stage_tiles > 0) {
+    run r = {.keys = a->stage_keys, .values = a->stage_values};
+    follow(a, 0, stage_tiles, &r);
+    with->score(b, &r, stage_tiles, staged);
+  }
   for (int32_t q = 0; q < b->count; q++) {
     const ops_row *r = row_of(b, q);
     const float *from = staged + (size_t)q * (size_t)a->stride;

@@ -12,14 +12,15 @@
 typedef void cpu_linear(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out);
 
 /* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
- * key-value head. */
+ * key-value head; those of committed rows at block 0 of all, the sequence's own blocks are in row->kv->map. */
 typedef struct cpu_attention {
   ops_kv_type type;
   int32_t head_dim, heads, rows; /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */
   const ops_row *row;            /* [rows] */
   const void *keys, *stage_keys; /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
-  const void *next_keys, *next_values; /* what this thread is likely to attend to next, to be prefetched; or NULL */
+  const void *next_keys, *next_values; /* what this thread is likely to attend to next, to be prefetched, or NULL; */
+  const ops_kv *next;                  /* its sequence */
   const float *q;                    /* [rows][row_floats], its first [heads][head_dim] */
   float *y;                          /* likewise */
   size_t row_floats;
@@ -39,6 +40,17 @@ static inline int32_t cpu_keys_end(const ops_row *r) {
 static inline int32_t cpu_keys_begin(const cpu_attention *a, const ops_row *r) {
   int32_t end = cpu_keys_end(r);
   return a->window > 0 && end > a->window ? end - a->window : 0;
+}
+
+/* Where committed row p of a sequence lies among the rows of all blocks. */
+static inline size_t cpu_row_at(const ops_kv *kv, int32_t p) {
+  return (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE);
+}
+
+/* The position, at most `end`, up to which the rows from p on lie side by side. */
+static inline int32_t cpu_run_end(const ops_kv *kv, int32_t p, int32_t end) {
+  int64_t to = ((int64_t)(p / OPS_TILE) + kv->map[p / OPS_TILE].run) * OPS_TILE;
+  return to < end ? (int32_t)to : end;
 }
 
 #define CPU_QUERIES_MAX 12 /* query heads that share one pass over the keys */

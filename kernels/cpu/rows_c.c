@@ -59,15 +59,15 @@ static float element(ops_kv_type type, const void *data, size_t i) {
 /* Component d of the key, and of the value, at the row's logical position p. */
 static float key_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
   bool staged = p >= r->length;
-  int32_t at = staged ? r->path[p - r->length] : p;
-  size_t tile = (size_t)(at / OPS_TILE) * (size_t)a->head_dim + (size_t)d;
-  return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + (size_t)(at % OPS_TILE));
+  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
+  size_t tile = at / OPS_TILE * (size_t)a->head_dim + (size_t)d;
+  return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + at % OPS_TILE);
 }
 
 static float value_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
   bool staged = p >= r->length;
-  int32_t at = staged ? r->path[p - r->length] : p;
-  return element(a->type, staged ? a->stage_values : a->values, (size_t)at * (size_t)a->head_dim + (size_t)d);
+  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
+  return element(a->type, staged ? a->stage_values : a->values, at * (size_t)a->head_dim + (size_t)d);
 }
 
 static void attention_head(const cpu_attention *a, const ops_row *r, const float *q, float *scores,

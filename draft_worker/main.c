@@ -292,6 +292,7 @@ static int open_model(program *p, draft_options *o, err *e) {
   o->kind = &drafter_model;
   o->sequences = p->flags.sessions;
   o->rows = p->flags.rows;
+  o->numerics_id = model_numerics(p->model, KV_F16);
   o->vocabulary_size = model_file_config(target)->vocab;
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
 }

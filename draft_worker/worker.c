@@ -84,6 +84,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
                     .method = wire_text(o->kind->method),
                     .vocabulary_hash = o->vocabulary_hash,
                     .vocabulary_size = o->vocabulary_size,
+                    .numerics_id = wire_text(o->numerics_id),
                     .session_max = o->sequences ? o->sequences : DRAFT_SESSIONS_MAX,
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX};
@@ -172,11 +173,11 @@ static bool by_batches(const draft *d) {
   return !d->options.kind->candidates;
 }
 
-/* Nodes to hold: what one verify takes, and in free pace as much again for the next; one more, because where
- * all of a chain are right the bonus token takes one of those behind it. */
-static int32_t node_goal(const work *w) {
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
+ * one more, because where all of a chain are right the bonus token takes one of those behind it. */
+static int32_t node_goal(const draft *d, const work *w) {
   int32_t goal = w->options.budget;
-  if (goal > 0 && !w->options.lockstep) goal = goal * DRAFT_AHEAD + 1;
+  if (goal > 0 && !w->options.lockstep) goal = goal * (by_batches(d) ? 1 : DRAFT_AHEAD) + 1;
   return goal < w->grown.live.capacity ? goal : w->grown.live.capacity;
 }
 
@@ -209,7 +210,7 @@ static gain next_gain(step *c, work *w) {
 /* Grows the tree, the most probable node first, up to the goal or to an answer that must come first; new nodes get
  * their ids in order. Returns how many; -1: ids are used up. */
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
-  int32_t added = 0, goal = node_goal(w);
+  int32_t added = 0, goal = node_goal(c->d, w);
   tree *live = &w->grown.live;
   *first_id = w->ids.next;
   w->done = true;
@@ -746,9 +747,9 @@ static void propose(questions *q, work *w, int32_t place) {
   q->list[i] = x;
 }
 
-static void propose_all(questions *q, work *w) {
+static void propose_all(const draft *d, questions *q, work *w) {
   const tree *live = &w->grown.live;
-  if (w->told < w->committed.length || live->live_count >= node_goal(w)) return;
+  if (w->told < w->committed.length || live->live_count >= node_goal(d, w)) return;
   propose(q, w, TREE_ROOT);
   for (int32_t i = 0; i < live->capacity; i++)
     if (live->nodes[i].live) propose(q, w, i);
@@ -776,10 +777,10 @@ bool draft_next_batch(draft *d, draft_batch *b) {
   for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &d->works[(d->first + i) % DRAFT_SESSIONS_MAX];
     w->job = NO_JOB;
-    if (is_active(w) && node_goal(w) > 0) tell(b, w);
+    if (is_active(w) && node_goal(d, w) > 0) tell(b, w);
   }
   for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    if (is_active(&d->works[i])) propose_all(&q, &d->works[i]);
+    if (is_active(&d->works[i])) propose_all(d, &q, &d->works[i]);
   for (int32_t i = 0; i < DRAFT_SESSIONS_MAX && q.count > 0; i++)
     if (is_active(&d->works[i])) put_questions(d, b, &q, &d->works[i]);
   return b->job_count > 0;

@@ -18,18 +18,22 @@ typedef struct draft_candidate {
 typedef struct drafter drafter;
 
 typedef struct drafter_kind {
-  const char *method; /* "ngram", "replay" */
+  const char *method; /* "ngram", "replay", "model" */
   /* A drafter for a session whose first tokens are given; NULL when memory is out. `shared` is the worker's. */
   drafter *(*open)(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options);
   void (*close)(drafter *d);
   /* C has become `committed` (grown, or replaced after a rollback). */
   void (*advance)(drafter *d, const prefix *committed);
-  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX. */
+  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX. NULL: it is
+   * asked by batches (batch.h), and the functions above are NULL too. */
   int32_t (*candidates)(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out);
 } drafter_kind;
 
 /* Prompt and output lookup: the longest suffix of the path that has occurred before, and what followed it. */
 extern const drafter_kind drafter_ngram; /* shared: NULL */
+
+/* A model's: asked by batches. */
+extern const drafter_kind drafter_model; /* shared: NULL */
 
 /* For tests and benchmarks: a recording of answers, right with a given probability. */
 extern const drafter_kind drafter_replay; /* shared: replay_book */

@@ -1,10 +1,13 @@
 /* tandem-draft: guesses ahead for the sessions that an orchestrator gives it. */
+#include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "draft_worker/engine.h"
 #include "draft_worker/worker.h"
 #include "version.h"
 #include "wire/host.h"
 #include <argp.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,47 +16,102 @@
 #define DEFAULT_CONTEXT 32768
 #define REPLAY_PREFIX   "replay:"
 
+/* Of a model, whose sessions' caches are taken at the start: */
+#define MODEL_CONTEXT  4096
+#define MODEL_SESSIONS 4
+#define MODEL_ROWS     4
+#define THREADS_MAX    256
+
 typedef struct flags {
-  const char *orchestrator, *draft;
+  const char *orchestrator, *draft, *model, *model_draft, *repack_cache;
   uint64_t replay_seed;
-  int32_t context;
-  bool version;
+  int32_t context, layers, threads, sessions, rows; /* context 0: default; layers 0: all */
+  bool counters, version;
   int64_t parent; /* 0: none */
   log_level log;
 } flags;
 
 /* --- the command line --- */
 
-enum { KEY_ORCHESTRATOR = 256, KEY_DRAFT, KEY_SEED, KEY_CTX, KEY_PARENT, KEY_LOG };
+enum {
+  KEY_ORCHESTRATOR = 256,
+  KEY_DRAFT,
+  KEY_SEED,
+  KEY_CTX,
+  KEY_MODEL_DRAFT,
+  KEY_LAYERS,
+  KEY_THREADS,
+  KEY_SESSIONS,
+  KEY_ROWS,
+  KEY_REPACK_CACHE,
+  KEY_COUNTERS,
+  KEY_PARENT,
+  KEY_LOG
+};
 
 static const struct argp_option option_table[] = {
     {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"draft", KEY_DRAFT, "METHOD", 0,
      "ngram (default): what followed the last tokens when they occurred before, in prompt or answer. "
+     "model: a smaller model of the same vocabulary (-md), or the first layers of the target's (--draft-layers). "
      "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
      "first "
      "candidate is right with probability RATE, and if it is not, the right one is second with probability S",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
-    {"ctx", KEY_CTX, "N", 0, "Longest session in tokens that is taken; default 32768", 0},
-    {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 1},
-    {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 1},
-    {"version", 'V', NULL, 0, "Print version and commit, and leave", 1},
+    {"ctx", KEY_CTX, "N", 0, "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
+    {NULL, 0, NULL, 0, "A model as draft:", 1},
+    {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m",
+     1},
+    {"draft-layers", KEY_LAYERS, "N", 0, "The first N layers of it alone", 1},
+    {"model", 'm', "FILE", 0,
+     "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's model must have "
+     "the target's vocabulary",
+     1},
+    {"threads", KEY_THREADS, "N", 0, "Threads of its forward pass; default: half of the physical cores", 1},
+    {"sessions", KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
+    {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
+    {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "Keep its packed weights in a file in DIR; default: no file", 1},
+    {"counters", KEY_COUNTERS, NULL, 0, "At the end, print one JSON line on stderr with what the model did", 1},
+    {NULL, 0, NULL, 0, "Running:", 2},
+    {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 2},
+    {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 2},
+    {"version", 'V', NULL, 0, "Print version and commit, and leave", 2},
     {0}};
 
 static const char *const log_names[] = {"error", "warning", "info", "debug"};
 
-static int parse_value(int key, const char *text, flags *f, err *e) {
+/* Range flags as a table: key, name, range, where it goes. */
+typedef struct int_flag {
+  int key;
+  const char *name;
+  int64_t low, high;
+  size_t offset;
+} int_flag;
+
+static const int_flag int_flags[] = {
+    {KEY_CTX, "--ctx", 1, WIRE_CONTEXT_MAX, offsetof(flags, context)},
+    {KEY_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, layers)},
+    {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
+    {KEY_SESSIONS, "--sessions", 1, DRAFT_SESSIONS_MAX, offsetof(flags, sessions)},
+    {KEY_ROWS, "--rows", 1, DRAFT_PLACES_MAX, offsetof(flags, rows)},
+};
+
+static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
   int64_t value;
+  int rc = program_int(f->name, text, f->low, f->high, &value, e);
+  if (rc == ERR_OK) *(int32_t *)((char *)out + f->offset) = (int32_t)value;
+  return rc;
+}
+
+static int parse_value(int key, const char *text, flags *f, err *e) {
   int rc;
+  for (size_t k = 0; k < sizeof int_flags / sizeof *int_flags; k++)
+    if (int_flags[k].key == key) return parse_int(&int_flags[k], text, f, e);
   switch (key) {
   case KEY_SEED:
     return program_u64("--replay-seed", text, &f->replay_seed, e);
-  case KEY_CTX:
-    rc = program_int("--ctx", text, 1, WIRE_CONTEXT_MAX, &value, e);
-    if (rc == ERR_OK) f->context = (int32_t)value;
-    return rc;
   case KEY_PARENT:
     return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
   case KEY_LOG:
@@ -74,6 +132,18 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     return 0;
   case KEY_DRAFT:
     f->draft = text;
+    return 0;
+  case 'm':
+    f->model = text;
+    return 0;
+  case KEY_MODEL_DRAFT:
+    f->model_draft = text;
+    return 0;
+  case KEY_REPACK_CACHE:
+    f->repack_cache = text;
+    return 0;
+  case KEY_COUNTERS:
+    f->counters = true;
     return 0;
   case 'V':
     f->version = true;
@@ -132,53 +202,155 @@ static int open_replay(const flags *f, replay_book **book, err *e) {
   return rc;
 }
 
-/* Fills kind and shared of *o. */
-static int open_method(const flags *f, draft_options *o, replay_book **book, err *e) {
-  if (strcmp(f->draft, drafter_ngram.method) == 0) {
-    o->kind = &drafter_ngram;
-    return ERR_OK;
-  }
-  if (strncmp(f->draft, REPLAY_PREFIX, strlen(REPLAY_PREFIX)) == 0) {
-    int rc = open_replay(f, book, e);
-    o->kind = &drafter_replay;
-    o->shared = *book;
-    return rc;
-  }
-  return err_set(e, ERR_ARG, "--draft must be ngram or replay:FILE:RATE[:S], not '%s'", f->draft);
-}
-
 /* --- the program --- */
 
 typedef struct program {
   flags flags;
   logger log;
   replay_book *book;
+  /* Of a model: */
+  mem mem;
+  model_file *target_file, *file; /* the first may be NULL */
+  model *model;
+  kv_cache *kv;
+  bridge bridge;
+  draft_engine *engine;
+  bool busy;         /* a batch is under way; of whoever steps the machine, as the next two */
+  draft_batch batch; /* room for one that is to be submitted */
+  draft_batch *next; /* the engine's room for one */
+  bool given;        /* the engine's thread's: it got one */
   draft *draft;
   host *host;
   uv_loop_t loop;
   bool loop_open;
 } program;
 
-static void leave_if_drained(void *context) {
+static bool wants_model(const flags *f) {
+  return strcmp(f->draft, drafter_model.method) == 0;
+}
+
+/* --- a model --- */
+
+static int open_files(program *p, err *e) {
+  const flags *f = &p->flags;
+  const char *own = f->model_draft ? f->model_draft : f->model;
+  if (!own || (!f->model_draft && !f->layers))
+    return err_set(e, ERR_ARG, "--draft model needs -md FILE, or -m FILE and --draft-layers N");
+  int rc = model_file_open(&p->file, own, e);
+  if (rc == ERR_OK && f->layers) rc = model_file_keep_layers(p->file, f->layers, e);
+  if (rc == ERR_OK && f->model) rc = model_file_open(&p->target_file, f->model, e);
+  return rc ? rc : bridge_open(&p->bridge, p->target_file ? p->target_file : p->file, p->file, e);
+}
+
+static int open_cache(program *p, err *e) {
+  flags *f = &p->flags;
+  int32_t own = model_shape(p->model)->context;
+  if (f->context == 0) f->context = MODEL_CONTEXT;
+  if (f->context > own) f->context = own; /* longer sessions are refused with that reason */
+  kv_options o = {f->sessions, f->context, KV_F16};
+  return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
+}
+
+static bool next_batch(void *context) {
   program *p = context;
-  if (p->draft && draft_drained(p->draft)) host_exit(p->host, PROGRAM_EXIT_OK);
+  p->busy = p->given = draft_next_batch(p->draft, p->next);
+  return false; /* what the loop's thread has to do it is woken for anyhow */
+}
+
+static bool turn(void *context, const draft_results *r, draft_batch *next) {
+  program *p = context;
+  p->next = next;
+  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
+  return p->given;
+}
+
+static int open_engine(program *p, err *e) {
+  const draft_engine_options o = {.model = p->model,
+                                  .kv = p->kv,
+                                  .bridge = &p->bridge,
+                                  .sequences = p->flags.sessions,
+                                  .context = p->flags.context,
+                                  .turn = turn,
+                                  .turn_context = p,
+                                  .log = &p->log};
+  return draft_engine_open(&p->engine, &o, e);
+}
+
+/* Fills what *o has of a model. */
+static int open_model(program *p, draft_options *o, err *e) {
+  const model_options m = {.math = MODEL_MATH_INT8,
+                           .isa = MODEL_ISA_AUTO,
+                           .threads = p->flags.threads,
+                           .repack_cache = p->flags.repack_cache,
+                           .log = &p->log};
+  int rc = open_files(p, e);
+  if (rc == ERR_OK) rc = model_open(&p->model, p->file, &m, &p->mem, e);
+  if (rc == ERR_OK) rc = open_cache(p, e);
+  if (rc == ERR_OK) rc = open_engine(p, e);
+  if (rc != ERR_OK) return rc;
+  const model_file *target = p->target_file ? p->target_file : p->file;
+  o->kind = &drafter_model;
+  o->sequences = p->flags.sessions;
+  o->rows = p->flags.rows;
+  o->numerics_id = model_numerics(p->model, KV_F16);
+  o->vocabulary_size = model_file_config(target)->vocab;
+  return model_file_vocabulary(target, &o->vocabulary_hash, e);
+}
+
+/* After every step on the loop's thread: the engine is never idle while there is something to ask. */
+static void feed(program *p) {
+  if (!p->engine || p->busy) return;
+  p->busy = draft_next_batch(p->draft, &p->batch) && draft_engine_submit(p->engine, &p->batch);
+}
+
+/* --- starting and ending --- */
+
+/* Fills kind and shared of *o. */
+static int open_method(program *p, draft_options *o, err *e) {
+  const flags *f = &p->flags;
+  if (wants_model(f)) return open_model(p, o, e);
+  if (strcmp(f->draft, drafter_ngram.method) == 0) {
+    o->kind = &drafter_ngram;
+    return ERR_OK;
+  }
+  if (strncmp(f->draft, REPLAY_PREFIX, strlen(REPLAY_PREFIX)) == 0) {
+    int rc = open_replay(f, &p->book, e);
+    o->kind = &drafter_replay;
+    o->shared = p->book;
+    return rc;
+  }
+  return err_set(e, ERR_ARG, "--draft must be ngram, model or replay:FILE:RATE[:S], not '%s'", f->draft);
+}
+
+static void after_step(void *context) {
+  program *p = context;
+  if (!p->draft) return;
+  feed(p);
+  if (draft_drained(p->draft)) host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
 static int open_host(program *p, wire_id self, err *e) {
   host_options o = {.machine = draft_machine(p->draft),
                     .self = self,
                     .log = &p->log,
-                    .after_step = leave_if_drained,
+                    .after_step = after_step,
                     .context = p};
   int rc = host_check_endpoint(p->flags.orchestrator, e);
   if (rc == ERR_OK) rc = host_open(&p->host, &p->loop, &o, e);
   return rc;
 }
 
+static int exit_of(int rc) {
+  return rc == ERR_ARG        ? PROGRAM_EXIT_USAGE
+         : rc == ERR_MISMATCH ? PROGRAM_EXIT_REFUSED
+                              : program_exit_of_file(rc);
+}
+
 static int open_all(program *p, err *e) {
-  draft_options o = {.context = p->flags.context};
-  int rc = open_method(&p->flags, &o, &p->book, e);
-  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : program_exit_of_file(rc);
+  draft_options o = {0};
+  int rc = open_method(p, &o, e);
+  if (rc != ERR_OK) return exit_of(rc);
+  o.context = p->flags.context ? p->flags.context : DEFAULT_CONTEXT;
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
   if (rc == ERR_OK && uv_loop_init(&p->loop) != 0)
@@ -197,7 +369,17 @@ static void greet(program *p) {
   log_line(&p->log, LOG_INFO, "ready: %s", p->flags.draft);
 }
 
+static void print_counters(const program *p) {
+  const draft_engine_counters *n = draft_engine_count(p->engine);
+  fprintf(stderr,
+          "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"told_rows\": %" PRIu64
+          ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64 ", \"rank_us\": %" PRIu64
+          ", \"failures\": %" PRIu64 "}}\n",
+          n->batches, n->forwards, n->told_rows, n->asked_rows, n->kept_rows, n->forward_us, n->rank_us, n->failures);
+}
+
 static void close_all(program *p) {
+  draft_engine_close(p->engine);
   host_close(p->host);
   if (p->loop_open) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
@@ -205,6 +387,11 @@ static void close_all(program *p) {
   }
   draft_free(p->draft);
   replay_book_close(p->book);
+  kv_close(p->kv);
+  model_close(p->model);
+  bridge_fini(&p->bridge);
+  model_file_close(p->target_file);
+  model_file_close(p->file);
 }
 
 static int run(program *p) {
@@ -224,7 +411,13 @@ static int run(program *p) {
 
 int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
-  program p = {.flags = {.draft = "ngram", .context = DEFAULT_CONTEXT, .log = LOG_INFO}};
+  static program p; /* large; one a process */
+  int32_t cores = cpus_threads();
+  p.flags = (flags){.draft = "ngram",
+                    .threads = cores > 1 ? cores / 2 : 1,
+                    .sessions = MODEL_SESSIONS,
+                    .rows = MODEL_ROWS,
+                    .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
   p.log = (logger){"tandem-draft", p.flags.log};
@@ -238,6 +431,8 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_USAGE;
   }
   int code = run(&p);
+  if (p.engine) draft_engine_stop(p.engine);
+  if (p.flags.counters && p.engine) print_counters(&p);
   close_all(&p);
   return code;
 }

@@ -2,14 +2,14 @@
 
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "common/spec/tree.h"
+#include "draft_worker/growth.h"
+#include "draft_worker/match.h"
 #include "wire/roster.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DRAFT_TREE (DRAFT_AHEAD * WIRE_BUDGET_MAX + 1) /* live nodes of one session */
-#define ASKED_ROOT DRAFT_TREE                          /* its place in work.asked */
 
 typedef enum {
   WORK_FREE,
@@ -18,13 +18,6 @@ typedef enum {
   WORK_ATTACHED,
   WORK_LOST /* out of step or refused: waits for OPEN */
 } work_state;
-
-/* What the drafter has said of a place, and how much of it stands in the tree already. */
-typedef struct asked {
-  uint32_t mark; /* stamp + 1 of the slot's node then; the root's: 1; 0: not asked */
-  int32_t count, next;
-  draft_candidate list[DRAFTER_CANDIDATES_MAX];
-} asked;
 
 /* One session. */
 typedef struct work {
@@ -37,12 +30,17 @@ typedef struct work {
   prefix committed;
   int32_t prompt_length;
   msg_options options;
-  drafter *guess;
-  tree live;
+  drafter *guess; /* NULL: it is asked by batches */
+  growth grown;
   tree_ids ids;
-  asked asked[DRAFT_TREE + 1]; /* of each slot, and of the root */
-  int32_t desync_tries;        /* DESYNCs sent since it is lost; 0: not lost by that */
+  bool done;            /* nothing can be added to the tree as C is now */
+  int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
   uint64_t attach_us, sent_us, used_us, resend_us;
+  /* Where questions go by batches: */
+  int32_t slot; /* of the model's cache */
+  int32_t told; /* tokens of C that batches have told */
+  int32_t job;  /* while a batch is filled: the session's, or NO_JOB */
+  bool answered; /* by the results in hand */
 } work;
 
 /* A connection to a target, shared by its sessions. */
@@ -57,7 +55,12 @@ struct draft {
   work *works; /* [DRAFT_SESSIONS_MAX] */
   link_to_target links[DRAFT_TARGETS_MAX];
   bool draining;
+  match_table matches;
+  uint64_t serial; /* of the last question */
+  int32_t first;   /* whose turn it is to come first in a batch */
 };
+
+enum { NO_JOB = -1 };
 
 #define TAG_ORCHESTRATOR 0 /* else: 1 + index of the link */
 
@@ -79,7 +82,10 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
                     .method = wire_text(o->kind->method),
-                    .session_max = DRAFT_SESSIONS_MAX,
+                    .vocabulary_hash = o->vocabulary_hash,
+                    .vocabulary_size = o->vocabulary_size,
+                    .numerics_id = wire_text(o->numerics_id),
+                    .session_max = o->sequences ? o->sequences : DRAFT_SESSIONS_MAX,
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX};
   roster_init(&d->peers, &self);
@@ -90,7 +96,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
 static void work_close(step *c, work *w) {
   if (w->guess) c->d->options.kind->close(w->guess);
   prefix_fini(&w->committed);
-  tree_fini(&w->live);
+  growth_fini(&w->grown);
   tree_ids_fini(&w->ids);
   *w = (work){0};
 }
@@ -128,7 +134,7 @@ static work *work_find(const draft *d, uint64_t id) {
 bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length) {
   const work *w = work_find(d, session);
   if (!w || w->state != WORK_ATTACHED || w->epoch != epoch) return false;
-  *digest = tree_digest(&w->live);
+  *digest = tree_digest(&w->grown.live);
   *length = w->committed.length;
   return true;
 }
@@ -163,65 +169,16 @@ static void ask_resend(step *c, work *w) {
 
 /* --- growing --- */
 
-static asked *asked_of(work *w, int32_t place) {
-  return &w->asked[place == TREE_ROOT ? ASKED_ROOT : place];
+static bool by_batches(const draft *d) {
+  return !d->options.kind->candidates;
 }
 
-static uint32_t mark_of(const work *w, int32_t place) {
-  return place == TREE_ROOT ? 1 : w->live.nodes[place].stamp + 1;
-}
-
-/* What the tree could gain next: the answer to a question not asked yet, at best as probable as its place, or
- * the next candidate of a place. */
-typedef struct gain {
-  bool any, ask;
-  int32_t place;
-  int64_t order; /* of the place: the older one of equals */
-  float total;
-} gain;
-
-static bool is_better(const gain *a, const gain *b) {
-  if (!b->any || a->total != b->total) return !b->any || a->total > b->total;
-  return a->ask != b->ask ? a->ask : a->order < b->order;
-}
-
-static void consider(work *w, int32_t place, gain *best) {
-  const tree_node *n = place == TREE_ROOT ? NULL : &w->live.nodes[place];
-  const asked *a = asked_of(w, place);
-  gain g = {.any = true, .ask = a->mark != mark_of(w, place), .place = place, .order = -1};
-  if (n) {
-    g.total = n->total;
-    g.order = n->order;
-  }
-  if (g.ask && n && n->depth >= TREE_DEPTH_MAX - 1) return;
-  if (!g.ask && a->next == a->count) return;
-  if (!g.ask) g.total += a->list[a->next].score;
-  if (is_better(&g, best)) *best = g;
-}
-
-static gain best_gain(work *w) {
-  gain best = {0};
-  consider(w, TREE_ROOT, &best);
-  for (int32_t i = 0; i < w->live.capacity; i++)
-    if (w->live.nodes[i].live) consider(w, i, &best);
-  return best;
-}
-
-static int32_t path_to(const work *w, int32_t slot, int32_t *path) {
-  int32_t depth = slot == TREE_ROOT ? 0 : w->live.nodes[slot].depth;
-  for (int32_t i = depth; i > 0; i--) {
-    path[i - 1] = w->live.nodes[slot].token;
-    slot = w->live.nodes[slot].parent;
-  }
-  return depth;
-}
-
-/* Nodes to hold: what one verify takes, and in free pace as much again for the next; one more, because where
- * all of a chain are right the bonus token takes one of those behind it. */
-static int32_t node_goal(const work *w) {
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
+ * one more, because where all of a chain are right the bonus token takes one of those behind it. */
+static int32_t node_goal(const draft *d, const work *w) {
   int32_t goal = w->options.budget;
-  if (goal > 0 && !w->options.lockstep) goal = goal * DRAFT_AHEAD + 1;
-  return goal < w->live.capacity ? goal : w->live.capacity;
+  if (goal > 0 && !w->options.lockstep) goal = goal * (by_batches(d) ? 1 : DRAFT_AHEAD) + 1;
+  return goal < w->grown.live.capacity ? goal : w->grown.live.capacity;
 }
 
 /* The target refuses a token that it does not have, and the draft with it. */
@@ -238,33 +195,43 @@ static float in_range(float score) {
 }
 
 static void ask(step *c, work *w, int32_t place) {
-  int32_t path[TREE_DEPTH_MAX] = {0}, depth = path_to(w, place, path);
-  asked *a = asked_of(w, place);
+  int32_t path[TREE_DEPTH_MAX] = {0}, depth = growth_path(&w->grown, place, path);
+  growth_ask(&w->grown, place, 0);
+  asked *a = growth_of(&w->grown, place);
   a->count = c->d->options.kind->candidates(w->guess, path, depth, a->list);
   for (int32_t i = 0; i < a->count; i++) a->list[i].score = in_range(a->list[i].score);
-  a->mark = mark_of(w, place);
-  a->next = 0;
 }
 
-/* Grows the tree, the most probable node first, up to the goal; new nodes get their ids in order. Returns how
- * many; -1: ids are used up. */
+static gain next_gain(step *c, work *w) {
+  if (!by_batches(c->d)) return growth_best(&w->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
+  return growth_best(&w->grown, w->options.lockstep ? 0 : DRAFT_HOPE, DRAFT_LEAST);
+}
+
+/* Grows the tree, the most probable node first, up to the goal or to an answer that must come first; new nodes get
+ * their ids in order. Returns how many; -1: ids are used up. */
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
-  int32_t added = 0, goal = node_goal(w);
+  int32_t added = 0, goal = node_goal(c->d, w);
+  tree *live = &w->grown.live;
   *first_id = w->ids.next;
-  while (w->live.live_count < goal) {
-    gain best = best_gain(w);
+  w->done = true;
+  while (live->live_count < goal) {
+    gain best = next_gain(c, w);
     if (!best.any) break;
+    if (best.ask && by_batches(c->d)) {
+      w->done = false;
+      break;
+    }
     if (best.ask) {
       ask(c, w, best.place);
       continue;
     }
-    asked *a = asked_of(w, best.place);
+    asked *a = growth_of(&w->grown, best.place);
     draft_candidate k = a->list[a->next++];
     bool fresh = false;
     if (!in_vocabulary(c, w, k.token)) continue;
-    int32_t slot = tree_add(&w->live, best.place, k.token, k.score, &fresh);
+    int32_t slot = tree_add(live, best.place, k.token, k.score, &fresh);
     if (slot < 0 || !fresh) continue;
-    if (tree_ids_give(&w->ids, &w->live, slot) == 0) return -1;
+    if (tree_ids_give(&w->ids, live, slot) == 0) return -1;
     added++;
   }
   return added;
@@ -286,25 +253,25 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
                    .scores = scores};
   for (uint64_t id = first_id; id < w->ids.next; id++) {
     const tree_id *entry = &w->ids.ring[id % TREE_IDS_MAX];
-    const tree_node *node = &w->live.nodes[entry->slot];
+    const tree_node *node = &w->grown.live.nodes[entry->slot];
     assert(entry->state == TREE_ID_LIVE && n->count < WIRE_NODES_MAX);
-    parents[n->count] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&w->ids, &w->live, node->parent);
+    parents[n->count] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&w->ids, &w->grown.live, node->parent);
     tokens[n->count] = node->token;
     scores[n->count++] = node->score;
   }
-  n->done = true; /* growth is synchronous: all there is for this base has been sent */
+  n->done = w->done;
   w->sent_us = c->now;
   actions_send(c->out, w->target, &m);
 }
 
-/* Lets a session's tree grow and tells the target, if it knows all of C. */
-static void work_on(step *c, work *w) {
+/* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what it does not
+ * know yet. */
+static void work_on(step *c, work *w, bool news) {
   uint64_t first_id;
-  if (grow(c, w, &first_id) < 0) { /* ids are used up: a fresh generation comes with a fresh attach */
-    send_attach(c, w);
-    return;
-  }
-  send_nodes(c, w, first_id);
+  bool was_done = w->done;
+  int32_t added = grow(c, w, &first_id);
+  if (added < 0) send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
+  else if (news || added > 0 || w->done != was_done) send_nodes(c, w, first_id);
 }
 
 /* --- the stream of tokens --- */
@@ -318,6 +285,20 @@ static void out_of_step(step *c, work *w, const char *reason) {
   w->desync_tries = 1;
   w->sent_us = c->now;
   send_state(c, w->orchestrator, MSG_DESYNC, w, reason);
+}
+
+/* C grows by these tokens: what a model has said of the places on their way is compared with them, and of their end it
+ * stays true. In lockstep nothing is learnt, so that counts repeat. */
+static void keep_answers(step *c, work *w, const int32_t *tokens, int32_t count) {
+  int32_t place = TREE_ROOT;
+  for (int32_t i = 0; i < count && !w->options.lockstep; i++) {
+    const asked *a = growth_of(&w->grown, place);
+    if (growth_known(&w->grown, place) && !a->serial)
+      match_learn(&c->d->matches, a->list, a->cases, a->count, tokens[i]);
+    place = tree_child(&w->grown.live, place, tokens[i]);
+    if (place < 0) break;
+  }
+  growth_keep_root(&w->grown, tokens, count);
 }
 
 #define RESEND_EVERY_US 20000
@@ -340,12 +321,14 @@ static void on_tokens(step *c, work *w, const msg *m) {
     break;
   }
   if (appended == 0) return;
+  const int32_t *tokens = w->committed.tokens + before;
   tree_ids *maps[1] = {&w->ids};
-  tree_commit(&w->live, maps, 1, before, w->committed.tokens + before, appended);
-  tree_ids_trim(&w->ids, &w->live, w->committed.length);
-  w->asked[ASKED_ROOT].mark = 0;
-  c->d->options.kind->advance(w->guess, &w->committed);
-  work_on(c, w);
+  if (by_batches(c->d)) keep_answers(c, w, tokens, appended);
+  else growth_of(&w->grown, TREE_ROOT)->mark = 0; /* it may know more now */
+  tree_commit(&w->grown.live, maps, 1, before, tokens, appended);
+  tree_ids_trim(&w->ids, &w->grown.live, w->committed.length);
+  if (w->guess) c->d->options.kind->advance(w->guess, &w->committed);
+  work_on(c, w, true);
 }
 
 /* New names for all live nodes, and all of them sent again, with what can be added now. */
@@ -353,8 +336,8 @@ static void start_generation(step *c, work *w, uint32_t generation) {
   int32_t slots[DRAFT_TREE], parents[DRAFT_TREE];
   uint64_t first_id;
   tree_ids_reset(&w->ids, generation);
-  int32_t n = tree_select(&w->live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
-  for (int32_t i = 0; i < n; i++) tree_ids_give(&w->ids, &w->live, slots[i]);
+  int32_t n = tree_select(&w->grown.live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
+  for (int32_t i = 0; i < n; i++) tree_ids_give(&w->ids, &w->grown.live, slots[i]);
   grow(c, w, &first_id);
   send_nodes(c, w, 1);
 }
@@ -417,9 +400,9 @@ static void refuse(step *c, peer_id from, const msg *m, int code, const char *te
 }
 
 static int work_init(step *c, work *w, const msg *m, int32_t capacity) {
-  *w = (work){.id = m->session};
+  *w = (work){.id = m->session, .slot = w->slot};
   if (prefix_init(&w->committed, capacity, m->u.open.hash_seed) != ERR_OK) return ERR_NOMEM;
-  if (tree_init(&w->live, DRAFT_TREE) != ERR_OK || tree_ids_init(&w->ids) != ERR_OK) {
+  if (growth_init(&w->grown, DRAFT_TREE) != ERR_OK || tree_ids_init(&w->ids) != ERR_OK) {
     work_close(c, w);
     return ERR_NOMEM;
   }
@@ -442,15 +425,41 @@ static bool open_fits(const work *w, const msg_open *o) {
 static void adopt(work *w, const msg_open *o) {
   if (w->committed.seed != o->hash_seed) prefix_reset(&w->committed, o->hash_seed);
   prefix_truncate(&w->committed, o->base_length);
+  if (w->told > o->base_length) w->told = o->base_length;
   int rc = prefix_append(&w->committed, o->tokens, o->token_count);
   assert(rc == ERR_OK);
   (void)rc;
 }
 
+/* A place for one more session, with a cache of the model's; NULL: there is none. */
+static work *free_place(draft *d) {
+  uint64_t taken = 0;
+  int32_t caches = d->options.sequences ? d->options.sequences : DRAFT_SESSIONS_MAX, slot = 0;
+  work *place = NULL;
+  for (int i = DRAFT_SESSIONS_MAX - 1; i >= 0; i--) {
+    work *w = &d->works[i];
+    if (w->state == WORK_FREE) place = w;
+    else taken |= UINT64_C(1) << w->slot;
+  }
+  while (slot < caches && taken >> slot & 1) slot++;
+  if (!place || slot == caches) return NULL;
+  place->slot = slot;
+  return place;
+}
+
+_Static_assert(DRAFT_SESSIONS_MAX <= 64, "one bit a cache");
+
 static void reach_target(step *c, work *w) {
   roster_peer *t = roster_find(&c->d->peers, w->target);
   w->state = WORK_CONNECTING;
   if (t && t->greeted && wire_id_equal(t->hello.incarnation, w->target_incarnation)) send_attach(c, w);
+}
+
+static bool open_drafter(draft *d, work *w) {
+  const drafter_kind *kind = d->options.kind;
+  if (w->guess) kind->close(w->guess);
+  w->guess = kind->open(d->options.shared, &w->committed, w->prompt_length, &w->options);
+  return w->guess != NULL;
 }
 
 static void on_open(step *c, peer_id from, const msg *m) {
@@ -487,10 +496,9 @@ static void on_open(step *c, peer_id from, const msg *m) {
     actions_send(c->out, from, &answer);
     return;
   }
-  for (int i = 0; !w && i < DRAFT_SESSIONS_MAX; i++)
-    if (d->works[i].state == WORK_FREE) w = &d->works[i];
+  if (!w) w = free_place(d);
   if (!w) {
-    refuse(c, from, m, ERR_FULL, "this draft has no session place left");
+    refuse(c, from, m, ERR_FULL, "this draft has no session place left: start it with more --sessions");
     return;
   }
   if (w->state == WORK_FREE && work_init(c, w, m, d->options.context) != ERR_OK) {
@@ -500,10 +508,9 @@ static void on_open(step *c, peer_id from, const msg *m) {
   w->epoch = m->epoch;
   w->orchestrator = from;
   w->used_us = c->now;
-  tree_reset(&w->live);
+  growth_reset(&w->grown);
   w->desync_tries = 0;
   tree_ids_reset(&w->ids, 0);
-  w->asked[ASKED_ROOT].mark = 0;
   adopt(w, o);
   w->prompt_length = o->prompt_length;
   w->options = o->options;
@@ -511,12 +518,11 @@ static void on_open(step *c, peer_id from, const msg *m) {
   w->options.stop_count = 0;
   w->ticket = o->ticket;
   w->target_incarnation = o->target_incarnation;
-  if (w->guess) d->options.kind->close(w->guess);
-  w->guess = d->options.kind->open(d->options.shared, &w->committed, w->prompt_length, &w->options);
-  int32_t link = w->guess ? link_for(c, o->target_endpoint) : -1;
+  bool ready = by_batches(d) || open_drafter(d, w);
+  int32_t link = ready ? link_for(c, o->target_endpoint) : -1;
   if (link < 0) {
-    refuse(c, from, m, w->guess ? ERR_FULL : ERR_NOMEM,
-           w->guess ? "this draft has as many targets as it takes" : "no memory for another session");
+    refuse(c, from, m, ready ? ERR_FULL : ERR_NOMEM,
+           ready ? "this draft has as many targets as it takes" : "no memory for another session");
     work_close(c, w);
     return;
   }
@@ -685,6 +691,143 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
   }
 }
 
+/* --- questions by batches --- */
+
+static bool is_active(const work *w) {
+  return w->state != WORK_FREE && w->state != WORK_LOST;
+}
+
+/* The session's job in this batch; NULL: there is no room for one more. */
+static draft_job *job_of(draft_batch *b, work *w) {
+  if (w->job == NO_JOB && b->job_count == DRAFT_JOBS_MAX) return NULL;
+  if (w->job != NO_JOB) return &b->jobs[w->job];
+  const msg_options *o = &w->options;
+  draft_job *j = &b->jobs[w->job = b->job_count++];
+  *j = (draft_job){
+      .slot = w->slot,
+      .base = w->told,
+      .first = b->token_count,
+      .first_place = b->place_count,
+      .whole = w->told == w->committed.length,
+      .sampling = {o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice}};
+  return j;
+}
+
+/* As much of C as has not been told and has room. */
+static void tell(draft_batch *b, work *w) {
+  int32_t left = w->committed.length - w->told, room = DRAFT_CHUNK - b->token_count;
+  draft_job *j = left > 0 && room > 0 ? job_of(b, w) : NULL;
+  if (!j) return;
+  j->count = left < room ? left : room;
+  memcpy(b->tokens + j->first, w->committed.tokens + w->told, (size_t)j->count * sizeof *b->tokens);
+  b->token_count += j->count;
+  w->told += j->count;
+  j->whole = w->told == w->committed.length;
+}
+
+/* A place that could be asked about. */
+typedef struct question {
+  work *w;
+  int32_t place;
+  float total;
+} question;
+
+typedef struct questions { /* the most probable ones, the best first */
+  question list[DRAFT_PLACES_MAX];
+  int32_t count, room;
+} questions;
+
+static void propose(questions *q, work *w, int32_t place) {
+  const question x = {w, place, growth_total(&w->grown, place)};
+  if (growth_known(&w->grown, place) || x.total < DRAFT_LEAST) return;
+  if (place != TREE_ROOT && w->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
+  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
+  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
+  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
+  q->list[i] = x;
+}
+
+static void propose_all(const draft *d, questions *q, work *w) {
+  const tree *live = &w->grown.live;
+  if (w->told < w->committed.length || live->live_count >= node_goal(d, w)) return;
+  propose(q, w, TREE_ROOT);
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live) propose(q, w, i);
+}
+
+/* Puts the questions about one session into its job. */
+static void put_questions(draft *d, draft_batch *b, const questions *q, work *w) {
+  for (int32_t i = 0; i < q->count; i++) {
+    draft_job *j = q->list[i].w == w ? job_of(b, w) : NULL;
+    if (!j) continue;
+    if (j->place_count == 0) j->first_place = b->place_count;
+    j->place_count++;
+    draft_place *p = &b->places[b->place_count++];
+    p->serial = ++d->serial;
+    p->depth = growth_path(&w->grown, q->list[i].place, p->path);
+    growth_ask(&w->grown, q->list[i].place, p->serial);
+  }
+}
+
+bool draft_next_batch(draft *d, draft_batch *b) {
+  questions q = {.room = d->options.rows};
+  b->job_count = b->place_count = b->token_count = 0;
+  if (!by_batches(d)) return false;
+  d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
+  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &d->works[(d->first + i) % DRAFT_SESSIONS_MAX];
+    w->job = NO_JOB;
+    if (is_active(w) && node_goal(d, w) > 0) tell(b, w);
+  }
+  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    if (is_active(&d->works[i])) propose_all(d, &q, &d->works[i]);
+  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX && q.count > 0; i++)
+    if (is_active(&d->works[i])) put_questions(d, b, &q, &d->works[i]);
+  return b->job_count > 0;
+}
+
+static work *work_at(const draft *d, int32_t slot) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    if (is_active(&d->works[i]) && d->works[i].slot == slot) return &d->works[i];
+  return NULL;
+}
+
+static void take_answer(step *c, const draft_answer *answer) {
+  work *w = work_at(c->d, answer->slot);
+  int32_t place;
+  if (!w || !growth_awaits(&w->grown, answer->serial, &place)) return; /* what was asked about is gone */
+  asked *a = growth_of(&w->grown, place);
+  a->serial = 0;
+  a->count = answer->count;
+  match_cases(answer, a->cases);
+  for (int32_t i = 0; i < a->count; i++)
+    a->list[i] = (draft_candidate){answer->list[i].token,
+                                   in_range(match_score(w->options.lockstep ? NULL : &c->d->matches, a->cases[i]))};
+  w->answered = true;
+}
+
+/* The session goes on without this draft. */
+static void give_up(step *c, const draft_failure *f) {
+  work *w = work_at(c->d, f->slot);
+  const char *reason = f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
+                                               : "the draft's model could not be run";
+  if (!w) return;
+  actions_log(c->out, LOG_WARNING, "session %016llx: %s", (unsigned long long)w->id, reason);
+  if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
+  w->state = WORK_LOST;
+  w->desync_tries = 0;
+}
+
+static void on_result(step *c, const draft_results *r) {
+  for (int32_t i = 0; i < r->failure_count; i++) give_up(c, &r->failures[i]);
+  for (int32_t i = 0; i < r->answer_count; i++) take_answer(c, &r->answers[i]);
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->answered && w->state == WORK_ATTACHED) work_on(c, w, false);
+    w->answered = false;
+  }
+}
+
 /* --- time --- */
 
 #define WORK_IDLE_MAX_US 60000000 /* a session of which nothing was heard for so long is given up */
@@ -778,6 +921,7 @@ static void draft_step(void *self, const event *e, uint64_t now_us, actions *out
     on_drain(&c);
     break;
   case EVENT_RESULT:
+    on_result(&c, e->result);
     break;
   }
 }

@@ -2,7 +2,7 @@
  * nodes as they come and re-roots on TOKENS. It never waits for an answer. */
 #pragma once
 
-#include "draft_worker/drafter.h"
+#include "draft_worker/batch.h"
 #include "wire/machine.h"
 
 #define DRAFT_SESSIONS_MAX 64
@@ -12,11 +12,21 @@
 #define DRAFT_IDLE_US 200000   /* an empty NODES names the base again */
 #define DRAFT_AHEAD 2          /* free pace: live nodes held, in node budgets of one verify, and one more */
 
+/* Of a drafter that is asked by batches: */
+#define DRAFT_HOPE  (-0.7f) /* free pace: what an answer that is not there is expected to add at best (log) */
+#define DRAFT_LEAST (-3.0f) /* a place less probable than this (log) is not worth a row */
+
 typedef struct draft_options {
   wire_id incarnation;
   const drafter_kind *kind;
   void *shared;   /* the kind's own */
   int32_t context;
+  /* Of a model, whose kind is asked by batches; else 0: */
+  int32_t sequences; /* sessions that it has a cache for */
+  int32_t rows;      /* questions of one batch at most, <= DRAFT_PLACES_MAX */
+  hash16 vocabulary_hash;  /* of the ids that travel */
+  int32_t vocabulary_size;
+  const char *numerics_id; /* borrowed */
 } draft_options;
 
 typedef struct draft draft;
@@ -26,6 +36,10 @@ void draft_free(draft *d);
 machine draft_machine(draft *d);
 void draft_connect(draft *d, const char *endpoint, actions *out); /* to an orchestrator */
 bool draft_drained(const draft *d);
+
+/* The next questions, if there are any; false for a drafter that is asked at once. At most one batch is out at a time:
+ * call again after EVENT_RESULT, whose `result` is its draft_results. */
+bool draft_next_batch(draft *d, draft_batch *b);
 
 /* For the simulation's oracle: digest of the live nodes of a session that is attached in this epoch, and the
  * length of its C; false: it is not. */

@@ -3,6 +3,7 @@
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/file/model_config.h"
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/status.h"
@@ -41,7 +42,11 @@ enum {
   KEY_REPACK_CACHE,
   KEY_PIN,
   KEY_KV,
-  KEY_KV_BLOCKS
+  KEY_KV_BLOCKS,
+  KEY_MODEL_DRAFT,
+  KEY_DRAFT_LAYERS,
+  KEY_DRAFT_THREADS,
+  KEY_DRAFT_CONTEXT
 };
 
 /* ---- what each command takes ---- */
@@ -72,8 +77,12 @@ enum {
        KEY_DRAFT,                                                                                            \
        "METHOD",                                                                                             \
        0,                                                                                                    \
-       "ngram (default), none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests",       \
+       "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests", \
        4},                                                                                                   \
+      {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
+      {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
+      {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: half the physical cores)", 4}, \
+      {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}, \
       {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
@@ -150,6 +159,9 @@ static const int_flag int_flags[] = {
     {KEY_CONTEXT, "--ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, context)},
     {KEY_BUDGET, "--budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
     {KEY_SELFCHECK, "--selfcheck", 0, INT32_MAX, offsetof(flags, selfcheck)},
+    {KEY_DRAFT_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, draft_layers)},
+    {KEY_DRAFT_THREADS, "--draft-threads", 1, FLAGS_THREADS_MAX, offsetof(flags, draft_threads)},
+    {KEY_DRAFT_CONTEXT, "--draft-ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, draft_context)},
     {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
     {KEY_KV_BLOCKS, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
 };
@@ -238,9 +250,9 @@ static const char *to_template(struct argp_state *state, const char *text) {
 
 static const char *to_draft(struct argp_state *state, const char *text) {
   static const char replay[] = "replay:";
-  if (is_one_of(text, "none", "ngram")) return text;
+  if (is_one_of(text, "none", "ngram") || strcmp(text, "model") == 0) return text;
   if (strncmp(text, replay, sizeof replay - 1) != 0)
-    argp_error(state, "--draft is '%s', but must be ngram, none or replay:FILE:RATE[:S]", text);
+    argp_error(state, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]", text);
   const char *file = text + sizeof replay - 1, *end = replay_file_end(file);
   if (!end || end == file)
     argp_error(state, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1", text);
@@ -272,7 +284,19 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-static void check_whole(const flags *f, struct argp_state *state) {
+/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction. */
+static void check_draft(flags *f, struct argp_state *state) {
+  bool model = f->model_draft || f->draft_layers;
+  if (!f->draft) f->draft = model ? "model" : "ngram";
+  bool named = strcmp(f->draft, "model") == 0;
+  if (model && !named && strcmp(f->draft, "none") != 0)
+    argp_error(state, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
+  if (named && !model) argp_error(state, "--draft model needs -md FILE or --draft-layers N");
+  if (f->model_draft && access(f->model_draft, R_OK) != 0)
+    argp_error(state, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
+}
+
+static void check_whole(flags *f, struct argp_state *state) {
   const command_shape *shape = &shapes[f->command];
   err e = {0};
   if (!f->model && f->command != FLAGS_DOCTOR)
@@ -286,6 +310,7 @@ static void check_whole(const flags *f, struct argp_state *state) {
   if (f->raw && f->template)
     argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
   if (sampler_check(&f->sampling, &e)) argp_error(state, "%s", e.text);
+  check_draft(f, state);
 }
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
@@ -299,6 +324,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     break;
   case KEY_DRAFT:
     f->draft = to_draft(state, text);
+    break;
+  case KEY_MODEL_DRAFT:
+    f->model_draft = text;
     break;
   case KEY_SEED:
     f->sampling.seed = to_seed(state, text);
@@ -350,7 +378,6 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
 
 void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   *f = (flags){.command = command,
-               .draft = "ngram",
                .math = "int8",
                .kv = "static",
                .sampling = SAMPLER_DEFAULTS,

@@ -19,7 +19,8 @@ typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_D
 typedef struct flags {
   flags_command command;
   const char *model;        /* NULL only for doctor */
-  const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
+  const char *draft;        /* "none", "ngram", "model" or "replay:FILE:RATE[:S]" */
+  const char *model_draft;  /* the model of "model", or NULL: the first draft_layers of `model` */
   const char *math;         /* "int8" or "f32" */
   const char *kv;           /* "static" or "virtual" */
   const char *system;       /* NULL: the template's own default */
@@ -31,6 +32,7 @@ typedef struct flags {
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
   int32_t kv_blocks;                                                 /* 0: default */
+  int32_t draft_layers, draft_threads, draft_context; /* of "model"; 0: all, the draft's default, `context` */
   bool lockstep, raw, no_special, json, verbose;
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;

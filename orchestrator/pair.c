@@ -174,9 +174,11 @@ static void on_worker_exit(void *context, const workers_exit *x) {
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
-  bool lasting = x->child == p->draft && p->draft_came; /* answers go on without a draft */
-  if (lasting)
+  bool draft = x->child == p->draft; /* answers go on without one */
+  if (draft && p->draft_came)
     log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
+  else if (draft && x->code == PROGRAM_EXIT_REFUSED)
+    log_line(log, LOG_WARNING, "the draft does not fit the target: see its message above; answers come without one");
   else
     set_trouble(p, x->name, x);
   p->draft_overdue = true;
@@ -223,18 +225,36 @@ static int add_target(pair *p, err *e) {
   return p->target < 0 ? p->target : workers_start(p->workers, p->target, e);
 }
 
+static void append(const char **args, const char *text) {
+  while (*args) args++;
+  *args = text;
+}
+
+/* Name and value; no value: nothing. */
+static void put(const char **args, const char *name, const char *value) {
+  if (!value) return;
+  append(args, name);
+  append(args, value);
+}
+
 static int add_draft(pair *p, err *e) {
   const flags *f = p->options.flags;
-  char ctx[NUMBER_MAX];
-  const char *args[] = {"--orchestrator",
-                        p->orchestrator_at,
-                        "--draft",
-                        f->draft,
-                        "--ctx",
-                        number(ctx, p->options.context),
-                        "--log-level",
-                        f->verbose ? "info" : "warning",
-                        NULL};
+  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX], layers[NUMBER_MAX];
+  bool model = strcmp(f->draft, "model") == 0;
+  const char *args[ARGUMENTS_MAX] = {NULL};
+  put(args, "--orchestrator", p->orchestrator_at);
+  put(args, "--draft", f->draft);
+  put(args, "--ctx", number(ctx, f->draft_context ? f->draft_context : p->options.context));
+  put(args, "--log-level", f->verbose ? "info" : "warning");
+  if (model) {
+    put(args, "--model", f->model);
+    put(args, "--model-draft", f->model_draft);
+    put(args, "--draft-layers", f->draft_layers ? number(layers, f->draft_layers) : NULL);
+    put(args, "--threads", f->draft_threads ? number(threads, f->draft_threads) : NULL);
+    put(args, "--sessions", number(sessions, f->sessions));
+    put(args, "--repack-cache", f->repack_cache);
+    if (f->verbose) append(args, "--counters");
+  }
   p->draft = workers_add(p->workers, "tandem-draft", args, e);
   return p->draft < 0 ? p->draft : workers_start(p->workers, p->draft, e);
 }

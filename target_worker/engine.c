@@ -1,14 +1,11 @@
 #include "target_worker/engine.h"
 
+#include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "common/base/ring.h"
 #include "common/spec/accept.h"
 #include "kernels/ops.h"
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,13 +13,9 @@ struct engine {
   engine_options options;
   sampler *sampler;
   int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
-  ring *batches; /* room for one */
-  pthread_t thread;
-  bool started;
-  _Atomic bool stopping;
+  batch_thread *thread;
 
   /* The engine thread's. */
-  engine_batch batch;
   engine_results results;
   engine_counters counters;
   uint64_t decodes, trees; /* VERIFY jobs, those with nodes: what the faults count */
@@ -336,32 +329,32 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
 
 /* --- the thread --- */
 
-/* What the last rounds have left to a next one that never came: the counters tell of every row. */
-static void settle_all(engine *g) {
-  for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);
-}
-
-static void *engine_main(void *argument) {
-  engine *g = argument;
+static void pin(void *context) {
+  engine *g = context;
   const engine_options *o = &g->options;
   if (o->pin_count && !ops_cpu_pin(model_device(o->model), o->pin, o->pin_count))
     log_line(o->log, LOG_WARNING, "the system does not let the threads stay on the processors of --pin");
-  while (ring_wait(g->batches, &g->batch)) {
-    do engine_run(g, &g->batch, &g->results);
-    while (o->turn(o->context, &g->results, &g->batch) && !atomic_load(&g->stopping));
-  }
-  settle_all(g);
-  return NULL;
 }
 
-/* Signals are the I/O thread's. */
-static bool start_thread(engine *g) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  g->started = pthread_create(&g->thread, NULL, engine_main, g) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return g->started;
+static void run(void *context, const void *batch) {
+  engine *g = context;
+  engine_run(g, batch, &g->results);
+}
+
+static bool turn(void *context, void *next) {
+  engine *g = context;
+  return g->options.turn(g->options.context, &g->results, next);
+}
+
+/* What the last rounds have left to a next one that never came: the counters tell of every row. */
+static void settle_all(void *context) {
+  engine *g = context;
+  for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);
+}
+
+static int start_thread(engine *g, err *e) {
+  const batch_thread_options o = {sizeof(engine_batch), pin, run, turn, settle_all, g};
+  return batch_thread_open(&g->thread, &o, e);
 }
 
 static int take_sequences(engine *g, err *e) {
@@ -380,12 +373,11 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   g->options = *o;
   g->sequences = calloc((size_t)o->sequences, sizeof *g->sequences);
   for (int32_t i = 0; g->sequences && i < o->sequences; i++) g->sequences[i] = ERR_FULL;
-  g->batches = ring_alloc(1, sizeof(engine_batch));
   int rc = ERR_OK;
-  if (!g->sequences || !g->batches || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
+  if (!g->sequences || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
     rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
-  if (rc == ERR_OK && !start_thread(g)) rc = err_set(e, ERR_IO, "the system gives no thread for the engine");
+  if (rc == ERR_OK) rc = start_thread(g, e);
   if (rc != ERR_OK) {
     engine_close(g);
     return rc;
@@ -395,26 +387,21 @@ int engine_open(engine **out, const engine_options *o, err *e) {
 }
 
 void engine_stop(engine *g) {
-  if (!g->started) return;
-  atomic_store(&g->stopping, true);
-  ring_close(g->batches);
-  pthread_join(g->thread, NULL);
-  g->started = false;
+  batch_thread_stop(g->thread);
 }
 
 void engine_close(engine *g) {
   if (!g) return;
-  engine_stop(g);
+  batch_thread_close(g->thread);
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
   sampler_free(g->sampler);
-  ring_free(g->batches);
   free(g->sequences);
   free(g);
 }
 
 bool engine_submit(engine *g, const engine_batch *batch) {
-  return ring_put(g->batches, batch);
+  return batch_thread_submit(g->thread, batch);
 }
 
 const engine_counters *engine_count(const engine *g) {

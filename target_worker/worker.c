@@ -136,7 +136,9 @@ static const char *off_reason(const session *s) {
   if (s->off_for_good) return s->off_reason;
   if (s->options.budget == 0) return s->draft_expected ? "the node budget is 0" : "no draft was asked for";
   if (session_draft_count(s) == 0) return s->draft_expected ? "no draft worker is attached" : "there is no draft worker";
-  if (s->pay.off && !s->options.lockstep) return "the draft did not pay for itself";
+  if (s->options.lockstep || !s->pay.off) return NULL;
+  if (!s->pay.resting) return "the draft did not pay for itself";
+  if (s->stats.rounds == 0) return "the answer was over before the draft could show that it pays";
   return NULL;
 }
 
@@ -415,6 +417,7 @@ static void on_attach(step *c, peer_id from, session *s, const msg *m) {
   }
   d->tokens_sent_us = c->now;
   d->told = s->committed.length;
+  if (roster_find(&c->t->peers, from)->hello.numerics_id.size > 0) pay_crowd(&s->pay);
   msg answer = message_to(c, from, MSG_ATTACHED, s);
   answer.u.state.length = s->committed.length;
   answer.u.state.hash = prefix_hash(&s->committed);
@@ -452,7 +455,8 @@ static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *
     wait_arrived(&s->history, c->now - d->tokens_sent_us);
     d->waiting_first = false;
   }
-  if (n->base_length < s->committed.length && c->now - d->tokens_sent_us > RETELL_AFTER_US)
+  bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
+  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)
     tokens_to_draft(c, s, d, n->base_length);
 }
 
@@ -577,6 +581,7 @@ static double round_us(const engine_result *r) { return (double)(r->forward_us +
 static double share_us(const target *t, const session *s, const engine_result *r) {
   double us = round_us(r), usual = s->pay.plain_us_per_token;
   if (t->forward.count == 1) return us;
+  if (s->pay.crowds && !has_prompts(t)) return us / t->forward.count; /* it slows all rows */
   if (usual == 0) usual = us / t->forward.count;
   int32_t rows = step_rows(t);
   if (r->node_count == 0 || rows > WIDTH_ROWS_MAX) return usual;
@@ -656,9 +661,10 @@ static void verified(step *c, session *s, const engine_result *r) {
     tree_ids *maps[SESSION_DRAFTS_MAX];
     tree_commit(&s->live, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
   }
-  /* While nobody wants their nodes, drafts are woken no oftener than the orchestrator. */
+  /* While nobody wants their nodes, drafts are woken no oftener than the orchestrator, and not at all where their work
+   * would cost time. */
   bool due = c->now >= s->tell_after_us;
-  if (due || s->options.lockstep || !s->pay.off) tell_drafts(c, s);
+  if ((due && !s->pay.crowds) || s->options.lockstep || !s->pay.off) tell_drafts(c, s);
   if (due) tell_orchestrator(c, s);
   s->ready_us = c->now;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;

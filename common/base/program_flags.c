@@ -123,7 +123,16 @@ static void take_variable(const struct argp *parser, const struct argp_option *n
   parser->parser(o->key, o->arg ? value : NULL, &state);
 }
 
+/* -md, as llama.cpp writes --model-draft: argp would take it for -m d. */
+static void expand_short(const struct argp *parser, int argc, char **argv) {
+  static char expanded[] = "--model-draft";
+  if (!option_by_name(parser->options, expanded + 2, sizeof expanded - 3)) return;
+  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+    if (strcmp(argv[i], "-md") == 0) argv[i] = expanded;
+}
+
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
+  expand_short(parser, argc, argv);
   check_names(parser, argc, argv);
   for (const struct argp_option *o = parser->options; !ends(o); o++)
     if (o->name && !(o->flags & OPTION_HIDDEN)) take_variable(parser, o, argv[0], input);

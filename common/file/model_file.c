@@ -347,6 +347,14 @@ const model_config *model_file_config(const model_file *f) {
   return &f->config;
 }
 
+int model_file_keep_layers(model_file *f, int32_t layers, err *e) {
+  if (layers < 1 || layers > f->config.layers)
+    return err_set(e, ERR_ARG, "the model has %d layers: %d of them cannot be used (--draft-layers)", f->config.layers,
+                   layers);
+  f->config.layers = layers;
+  return ERR_OK;
+}
+
 const gguf_tensor *model_file_tensor(const model_file *f, model_role role, int32_t layer) {
   return f->tensors[role + (role < FIRST_OF_LAYER ? 0 : layer * LAYER_ROLES)];
 }
@@ -368,6 +376,12 @@ const gguf *model_file_gguf(const model_file *f) {
 
 const char *model_file_tokenizer(const model_file *f) {
   return f->tokenizer[0] ? f->tokenizer : NULL;
+}
+
+int model_file_read_vocabulary(const model_file *f, vocabulary *v, err *e) {
+  *v = (vocabulary){0};
+  if (f->file) return vocabulary_read_gguf(v, f->file, e);
+  return f->tokenizer[0] ? vocabulary_read_path(v, f->tokenizer, f->config.vocab, e) : ERR_OK;
 }
 
 int model_file_vocabulary(const model_file *f, hash16 *out, err *e) {

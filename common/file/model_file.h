@@ -48,6 +48,9 @@ int model_file_open_memory(model_file **out, const void *data, size_t size, err 
 void model_file_close(model_file *f); /* NULL is allowed */
 
 const model_config *model_file_config(const model_file *f);
+/* From now on the file is a model of its first `layers` layers, with the same norm and head behind them. ERR_ARG: not in
+ * [1, layers]. */
+int model_file_keep_layers(model_file *f, int32_t layers, err *e);
 /* NULL: the model has none (a bias, the output matrix of a tied one, ...). layer: of those of a layer.
  * Vectors are F32, F16 or BF16. Data may have any alignment. */
 const gguf_tensor *model_file_tensor(const model_file *f, model_role role, int32_t layer);
@@ -59,5 +62,8 @@ int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]);
  * ids. */
 const gguf *model_file_gguf(const model_file *f);
 const char *model_file_tokenizer(const model_file *f);
+/* Its vocabulary (vocabulary.h); count 0: it has none. For vocabulary_fini. */
+struct vocabulary;
+int model_file_read_vocabulary(const model_file *f, struct vocabulary *v, err *e);
 /* Its vocabulary's hash (vocabulary.h); zero: no vocabulary. */
 int model_file_vocabulary(const model_file *f, hash16 *out, err *e);

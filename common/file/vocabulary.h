@@ -35,6 +35,8 @@ int vocabulary_read_gguf(vocabulary *v, const gguf *g, err *e);
 /* "model.vocab" and "added_tokens" of a tokenizer.json. Ids up to size_min - 1 that have no token are spelt
  * [PADn] and unused, as converters to GGUF write them. The same errors. */
 int vocabulary_read_json(vocabulary *v, const json_t *root, int32_t size_min, err *e);
+/* A tokenizer.json by its path. ERR_IO: there is none. */
+int vocabulary_read_path(vocabulary *v, const char *path, int32_t size_min, err *e);
 void vocabulary_fini(vocabulary *v);
 
 /* XXH3_128 over every token in order: size of its spelling (u32, little-endian), its kind (one byte), its

@@ -139,20 +139,26 @@ int vocabulary_read_json(vocabulary *v, const json_t *root, int32_t size_min, er
   return rc;
 }
 
-int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e) {
+int vocabulary_read_path(vocabulary *v, const char *path, int32_t size_min, err *e) {
   static const char name[] = "tokenizer.json";
   char *text;
   size_t size;
   json_t *root = NULL;
-  vocabulary v = {0};
-  *out = (hash16){{0}};
+  *v = (vocabulary){0};
   int rc = json_read(path, name, &text, &size, e);
   if (!rc && !text) rc = err_set(e, ERR_IO, "the model has no tokenizer.json");
   if (!rc) rc = json_parse_object(&root, name, text, size, e);
   free(text);
-  if (!rc) rc = vocabulary_read_json(&v, root, size_min, e);
+  if (!rc) rc = vocabulary_read_json(v, root, size_min, e);
+  json_decref(root);
+  return rc;
+}
+
+int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e) {
+  vocabulary v;
+  *out = (hash16){{0}};
+  int rc = vocabulary_read_path(&v, path, size_min, e);
   if (!rc) rc = vocabulary_hash(&v, out, e);
   vocabulary_fini(&v);
-  json_decref(root);
   return rc;
 }

@@ -12,9 +12,10 @@ typedef struct sequence {
   ops_kv rows;
   ops_block *map; /* what rows.map points to: [context / OPS_TILE] */
   void *stage; /* memory of the staging area, or NULL */
-  stage_state state;
-  int32_t stage_count;
-  int32_t parents[KV_STAGE_MAX];
+  stage_state state;   /* of the rows that were reserved last */
+  int32_t stage_count; /* staged rows, those included */
+  int32_t parents[KV_STAGE_MAX]; /* by slot: another slot, -1 or KV_SLOT_FREE; where nothing is staged: anything */
+  int32_t reserved[KV_STAGE_MAX], reserved_count; /* slots of the rows that were reserved last */
   int32_t late_path[KV_STAGE_MAX];
 } sequence;
 
@@ -189,6 +190,13 @@ static int32_t tree_depth(const int32_t *parents, int32_t count) {
   return deepest;
 }
 
+/* Of a staged row, a root row counting 1. */
+static int32_t depth_of(const sequence *s, int32_t slot) {
+  int32_t depth = 0;
+  for (; slot >= 0; slot = s->parents[slot]) depth++;
+  return depth;
+}
+
 static bool take_stage(kv_cache *k, sequence *s) {
   if (s->stage) return true;
   size_t half = half_row_bytes(k) * KV_STAGE_MAX;
@@ -208,25 +216,70 @@ static int check_stage(const kv_cache *k, const sequence *s, const int32_t *pare
   return depth > room_of(k, s) ? ERR_LIMIT : ERR_OK;
 }
 
-int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
-  sequence *s = sequence_of(k, seq);
-  int rc = check_stage(k, s, parents, count);
-  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
-  if (rc != ERR_OK) {
-    k->counters.refusals++;
-    return rc;
-  }
-  memcpy(s->parents, parents, (size_t)count * sizeof *parents);
-  s->stage_count = count;
+static int refuse(kv_cache *k, int rc) {
+  if (rc != ERR_OK) k->counters.refusals++;
+  return rc;
+}
+
+/* Row i of `count` new ones goes to slots[i]. */
+static void reserve(kv_cache *k, sequence *s, const int32_t *slots, const int32_t *parents, int32_t count) {
+  for (int32_t i = 0; i < KV_STAGE_MAX && s->state == STAGE_NONE; i++) s->parents[i] = KV_SLOT_FREE;
+  for (int32_t i = 0; i < count; i++) s->parents[slots[i]] = parents[i];
+  memcpy(s->reserved, slots, (size_t)count * sizeof *slots);
+  s->reserved_count = count;
+  s->stage_count += count;
   s->state = STAGE_RESERVED;
   k->counters.stage_operations++;
   k->counters.staged_rows += (uint64_t)count;
+}
+
+int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  int32_t slots[KV_STAGE_MAX];
+  int rc = check_stage(k, s, parents, count);
+  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
+  if (rc != ERR_OK) return refuse(k, rc);
+  for (int32_t i = 0; i < count; i++) slots[i] = i;
+  reserve(k, s, slots, parents, count);
   return ERR_OK;
+}
+
+static bool is_staged(const sequence *s, int32_t slot) {
+  return s->state != STAGE_NONE && slot >= 0 && slot < KV_STAGE_MAX && s->parents[slot] != KV_SLOT_FREE;
+}
+
+static int check_growth(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t count) {
+  if (s->state == STAGE_RESERVED) return ERR_STATE;
+  if (count < 1) return ERR_ARG;
+  if (count > KV_STAGE_MAX - s->stage_count) return ERR_LIMIT;
+  for (int32_t i = 0; i < count; i++) {
+    if (parents[i] != -1 && !is_staged(s, parents[i])) return ERR_ARG;
+    if (depth_of(s, parents[i]) >= k->context - s->length) return ERR_LIMIT;
+  }
+  return ERR_OK;
+}
+
+int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots) {
+  sequence *s = sequence_of(k, seq);
+  int rc = check_growth(k, s, parents, count);
+  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
+  if (rc != ERR_OK) return refuse(k, rc);
+  for (int32_t i = 0, slot = 0; i < count; i++, slot++) {
+    while (is_staged(s, slot)) slot++;
+    slots[i] = slot;
+  }
+  reserve(k, s, slots, parents, count);
+  return ERR_OK;
+}
+
+int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot) {
+  const sequence *s = sequence_of(k, seq);
+  return is_staged(s, slot) ? s->parents[slot] : KV_SLOT_FREE;
 }
 
 static bool is_chain(const sequence *s, const int32_t *path, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
-    if (path[i] < 0 || path[i] >= s->stage_count) return false;
+    if (!is_staged(s, path[i])) return false;
     if (s->parents[path[i]] != (i == 0 ? -1 : path[i - 1])) return false;
   }
   return true;
@@ -244,17 +297,13 @@ int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
   return rc;
 }
 
-int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
-  sequence *s = sequence_of(k, seq);
-  int rc = ERR_OK;
-  if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN))
-    rc = ERR_STATE;
-  else if (count < 0 || !is_chain(s, path, count))
-    rc = ERR_ARG;
-  if (rc != ERR_OK) {
-    k->counters.refusals++;
-    return rc;
-  }
+static int check_commit(const sequence *s, const int32_t *path, int32_t count) {
+  if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN)) return ERR_STATE;
+  return count < 0 || !is_chain(s, path, count) ? ERR_ARG : ERR_OK;
+}
+
+/* The rows count from now on; the next forward copies them. */
+static void append_path(kv_cache *k, sequence *s, const int32_t *path, int32_t count) {
   assert(count == 0 || s->rows.late == 0); /* the forward of this stage has copied what was late before */
   if (count > 0) {
     memcpy(s->late_path, path, (size_t)count * sizeof *path);
@@ -263,9 +312,47 @@ int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count)
     s->rows.late = count;
   }
   s->length += count;
-  drop_stage(k, s, count);
   k->counters.committed_rows += (uint64_t)count;
   k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
+}
+
+int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  int rc = check_commit(s, path, count);
+  if (rc != ERR_OK) return refuse(k, rc);
+  append_path(k, s, path, count);
+  drop_stage(k, s, count);
+  return ERR_OK;
+}
+
+static bool hangs_from(const sequence *s, int32_t slot, int32_t above) {
+  do slot = s->parents[slot];
+  while (slot >= 0 && slot != above);
+  return slot == above;
+}
+
+/* Of the rows beside the path, those below its last one stay. */
+static void prune(kv_cache *k, sequence *s, const int32_t *path, int32_t count) {
+  int32_t last = path[count - 1], kept = 0;
+  bool keep[KV_STAGE_MAX];
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++) kept += keep[i] = is_staged(s, i) && hangs_from(s, i, last);
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++) {
+    if (!keep[i]) s->parents[i] = KV_SLOT_FREE;
+    else if (s->parents[i] == last) s->parents[i] = -1;
+  }
+  k->counters.rejected_rows += (uint64_t)(s->stage_count - count - kept);
+  s->stage_count = kept;
+  if (kept == 0) s->state = STAGE_NONE;
+}
+
+int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  if (count == 0) return ERR_OK;
+  int rc = check_commit(s, path, count);
+  if (rc != ERR_OK) return refuse(k, rc);
+  append_path(k, s, path, count);
+  kv_settle(k, seq); /* slots may be written anew before the sequence's next forward has run its course */
+  prune(k, s, path, count);
   return ERR_OK;
 }
 
@@ -305,8 +392,17 @@ int kv_check_append(const kv_cache *k, int32_t seq, int32_t count) {
 int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
   const sequence *s = sequence_of(k, seq);
   if (s->state != STAGE_RESERVED) return ERR_STATE;
-  bool same = count == s->stage_count && memcmp(parents, s->parents, (size_t)count * sizeof *parents) == 0;
-  return same ? ERR_OK : ERR_ARG;
+  if (count != s->reserved_count) return ERR_ARG;
+  for (int32_t i = 0; i < count; i++)
+    if (parents[i] != s->parents[s->reserved[i]]) return ERR_ARG;
+  return ERR_OK;
+}
+
+int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path) {
+  const sequence *s = sequence_of(k, seq);
+  int32_t slot = s->reserved[row], depth = depth_of(s, slot);
+  for (int32_t i = depth; i > 0; slot = s->parents[slot]) path[--i] = slot;
+  return depth;
 }
 
 void kv_appended(kv_cache *k, int32_t seq, int32_t count) {
@@ -321,5 +417,5 @@ void kv_staged(kv_cache *k, int32_t seq) {
   assert(s->state == STAGE_RESERVED);
   s->state = STAGE_WRITTEN;
   s->rows.late = 0; /* copied by the forward */
-  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)s->stage_count;
+  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)s->reserved_count;
 }

@@ -57,6 +57,14 @@ int32_t kv_late(const kv_cache *k, int32_t seq); /* the last so many committed r
 /* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Exactly
  * one root row: row 0. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
+/* Reserves more rows of a stage that grows, or its first ones. parents[i] is the slot of a row whose forward has run, or
+ * -1 for the last committed row, which may have several children: there is no root row. slots[i] becomes where row i
+ * stands until it is committed or dropped. ERR_STATE when rows are reserved whose forward has not run, ERR_LIMIT,
+ * ERR_ARG, ERR_NOMEM: nothing changes. */
+int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
+#define KV_SLOT_FREE (-2)
+/* What the row in this slot hangs from: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
+int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot);
 /* Appends staged rows path[0..count), a chain from the root row downwards, in all layers; drops the rest and
  * closes the stage. count 0 drops all. ERR_ARG (not a chain), ERR_STATE (no stage, or its forward has not
  * run): nothing changes. */
@@ -64,6 +72,8 @@ int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* The same, but the rows are copied by the sequence's next forward, layer by layer, where its attention reads
  * them: nothing lies between two forwards. They count at once. */
 int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
+/* As kv_commit, but what hangs below the last row of the path stays staged, in its slots; with count 0 all of it. */
+int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* Copies now what a late commit has left, if no forward has done so. */
 void kv_settle(kv_cache *k, int32_t seq);
 /* Keeps the first `length` committed rows; an open stage is dropped. O(1). ERR_ARG beyond the present length.

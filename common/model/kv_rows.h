@@ -16,6 +16,8 @@ void kv_bind(kv_cache *k, ops *device);
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count);
 /* ERR_STATE (no stage, or its forward has run already), ERR_ARG (not the tree that was staged). */
 int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
+/* Staging slots of the path of reserved row `row`, root first and its own last; returns how many. */
+int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path);
 
 /* The rows have been written to all layers: now they count. */
 void kv_appended(kv_cache *k, int32_t seq, int32_t count);

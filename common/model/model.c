@@ -253,21 +253,14 @@ static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) 
       .kv = kv_pointers(k, s->seq), .token = s->tokens[i], .position = position, .length = position + 1};
 }
 
-/* The path of a tree row is its parent's and its own slot. `first` is the batch row of the tree's root. */
 static ops_row tree_row(model *m, const kv_cache *k, const model_segment *s, int32_t i, int32_t first) {
-  int32_t *path = m->paths + (size_t)(first + i) * KV_STAGE_MAX, count = 0;
-  if (i > 0) {
-    const ops_row *parent = &m->rows[first + s->parents[i]];
-    count = parent->path_count;
-    memcpy(path, parent->path, (size_t)count * sizeof *path);
-  }
-  path[count] = i;
+  int32_t *path = m->paths + (size_t)(first + i) * KV_STAGE_MAX, count = kv_path(k, s->seq, i, path);
   int32_t length = kv_length(k, s->seq);
   return (ops_row){.kv = kv_pointers(k, s->seq),
                    .token = s->tokens[i],
-                   .position = length + count,
+                   .position = length + count - 1,
                    .length = length,
-                   .path_count = count + 1,
+                   .path_count = count,
                    .path = path};
 }
 

@@ -46,7 +46,7 @@ const char *model_variant(const model *m, int32_t rows);
 typedef enum {
   MODEL_APPEND, /* a chain after the committed rows: written straight into the tail, committed by the forward
                  */
-  MODEL_TREE    /* row 0 the root; staged: kv_stage has been called with the same parents */
+  MODEL_TREE    /* staged: kv_stage or kv_grow has been called with the same parents; the new rows alone */
 } model_kind;
 
 /* How a row's token follows from its logits z: the largest z * scale + the noise (common/base/noise.h) of
@@ -63,7 +63,7 @@ typedef struct model_segment { /* rows of one sequence */
   model_kind kind;
   int32_t count;
   const int32_t *tokens;  /* [count] */
-  const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage; APPEND: NULL */
+  const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage or kv_grow; APPEND: NULL */
   bool all_logits;        /* logits of every row; else of the last row only (APPEND prefill), see no_logits */
   bool no_logits;
   const model_sampling *sampling; /* or NULL: the rows with logits choose a token instead (model_choice), and

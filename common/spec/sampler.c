@@ -206,35 +206,69 @@ static int32_t lowest_allowed(const sampler *s, const uint32_t *mask) {
 
 /* --- Gumbel-max --- */
 
-typedef struct winner {
-  float value;
-  int32_t token;
-} winner;
+/* The best `room` so far, the best first; the rest of the list is of no token. */
+typedef struct ranking {
+  sampler_ranked *list;
+  int32_t room;
+} ranking;
 
-static void challenge(winner *w, float value, int32_t token) {
-  if (value > w->value || (value == w->value && token < w->token)) *w = (winner){value, token};
+static bool precedes(const sampler_ranked *a, const sampler_ranked *b) {
+  return a->value > b->value || (a->value == b->value && a->token < b->token);
+}
+
+static void ranking_init(ranking *r, sampler_ranked *list, int32_t room) {
+  *r = (ranking){list, room};
+  for (int32_t i = 0; i < room; i++) list[i] = (sampler_ranked){INT32_MAX, -INFINITY};
+}
+
+/* A value below this changes nothing. */
+static inline float ranking_least(const ranking *r) {
+  return r->list[r->room - 1].value;
+}
+
+static void challenge(ranking *r, float value, int32_t token) {
+  const sampler_ranked x = {token, value};
+  int32_t i = r->room - 1;
+  if (!precedes(&x, &r->list[i])) return;
+  for (; i > 0 && precedes(&x, &r->list[i - 1]); i--) r->list[i] = r->list[i - 1];
+  r->list[i] = x;
+}
+
+static int32_t ranking_count(const ranking *r) {
+  int32_t n = 0;
+  while (n < r->room && r->list[n].token != INT32_MAX) n++;
+  return n;
 }
 
 /* Over the whole vocabulary. The best logit goes first: what cannot beat it with the most noise there is
  * needs none, and of the rest few reach it with the bound of their own noise. A device does the same while it
  * makes the logits (kernels/cpu/choose.h); here they have been adjusted. */
-static int32_t choose_all(const sampler *s, const noise_source *noise, const float *x, float scale,
-                          int32_t top) {
+static void choose_all(const sampler *s, const noise_source *noise, const float *x, float scale, int32_t top,
+                       ranking *r) {
   uint32_t bits[CHUNK];
   float most[CHUNK];
-  winner w = {x[top] * scale + noise_of(noise, top), top};
+  challenge(r, x[top] * scale + noise_of(noise, top), top);
   for (int32_t first = 0; first < s->vocab; first += CHUNK) {
     int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
-    if (max_of(x + first, count) * scale + NOISE_MAX < w.value) continue;
+    if (max_of(x + first, count) * scale + NOISE_MAX < ranking_least(r)) continue;
     noise_bits(noise, first / 4, (count + 3) / 4, bits);
     for (int32_t i = 0; i < count; i++) most[i] = x[first + i] * scale + noise_bound(bits[i]);
-    if (max_of(most, count) < w.value) continue;
+    if (max_of(most, count) < ranking_least(r)) continue;
     for (int32_t i = 0; i < count; i++) {
-      if (most[i] < w.value || !(x[first + i] > -INFINITY)) continue;
-      challenge(&w, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
+      if (most[i] < ranking_least(r) || !(x[first + i] > -INFINITY) || first + i == top) continue;
+      challenge(r, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
     }
   }
-  return w.token;
+}
+
+/* Without noise. */
+static void choose_greedy(const sampler *s, const float *x, ranking *r) {
+  for (int32_t first = 0; first < s->vocab; first += CHUNK) {
+    int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
+    if (!(max_of(x + first, count) > ranking_least(r))) continue;
+    for (int32_t i = 0; i < count; i++)
+      if (x[first + i] > ranking_least(r)) challenge(r, x[first + i], first + i);
+  }
 }
 
 /* Random bits of `count` listed tokens: one block serves its neighbours. */
@@ -247,20 +281,18 @@ static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int
 }
 
 /* Over candidates [0, count), by id ascending. */
-static int32_t choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count) {
+static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count, ranking *r) {
   uint32_t bits[CHUNK];
   float values[CHUNK];
-  winner w = {-INFINITY, s->ids[0]};
   for (int32_t first = 0; first < count; first += CHUNK) {
     const int32_t *ids = s->ids + first;
     const float *x = s->logits + first;
     int32_t n = count - first < CHUNK ? count - first : CHUNK;
-    if (max_of(x, n) * scale + NOISE_MAX < w.value) continue;
+    if (max_of(x, n) * scale + NOISE_MAX < ranking_least(r)) continue;
     noise_bits_listed(noise, ids, n, bits);
     for (int32_t i = 0; i < n; i++) values[i] = x[i] * scale + noise_gumbel(bits[i]);
-    for (int32_t i = 0; i < n; i++) challenge(&w, values[i], ids[i]);
+    for (int32_t i = 0; i < n; i++) challenge(r, values[i], ids[i]);
   }
-  return w.token;
 }
 
 /* --- filters --- */
@@ -391,21 +423,47 @@ bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int3
   return sampler_scale(o) > 0 && (filters_top_k(o, vocab) || o->top_p < 1 || o->min_p > 0);
 }
 
-int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
-                     int32_t position) {
-  static const sampler_row nothing = {0};
-  if (!row) row = &nothing;
-  const float *x = adjust(s, o, row, logits), scale = sampler_scale(o);
-  int32_t top = argmax(x, s->vocab);
-  if (top < 0) return lowest_allowed(s, row->mask);
-  if (scale == 0) return top;
-
-  const noise_source noise = {o->seed, o->choice, (uint32_t)position};
-  const float best = x[top];
-  if (!sampler_needs_logits(o, &nothing, s->vocab)) return choose_all(s, &noise, x, scale, top);
+static int32_t filter(sampler *s, const sampler_options *o, const float *x, float best, float scale) {
   int32_t count = list_candidates(s, x);
   if (filters_top_k(o, s->vocab) && o->top_k < count) count = keep_best(s, NULL, count, (uint64_t)o->top_k);
   if (o->top_p < 1) count = keep_top_p(s, count, o->top_p, best, scale);
   if (o->min_p > 0) count = keep_min_p(s, count, o->min_p, best, scale);
-  return choose_listed(s, &noise, scale, count);
+  return count;
+}
+
+/* Among adjusted logits x, of which `top` is the largest. */
+static void rank(sampler *s, const sampler_options *o, const float *x, int32_t top, int32_t position, ranking *r) {
+  static const sampler_row nothing = {0};
+  const float scale = sampler_scale(o);
+  const noise_source noise = {o->seed, o->choice, (uint32_t)position};
+  if (scale == 0) choose_greedy(s, x, r);
+  else if (!sampler_needs_logits(o, &nothing, s->vocab)) choose_all(s, &noise, x, scale, top, r);
+  else choose_listed(s, &noise, scale, filter(s, o, x, x[top], scale), r);
+}
+
+int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits, int32_t position,
+                     int32_t count, sampler_ranked *out) {
+  static const sampler_row nothing = {0};
+  assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
+  const float *x = adjust(s, o, row ? row : &nothing, logits);
+  int32_t top = argmax(x, s->vocab);
+  ranking r;
+  ranking_init(&r, out, count);
+  if (top >= 0) rank(s, o, x, top, position, &r);
+  return ranking_count(&r);
+}
+
+int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position) {
+  static const sampler_row nothing = {0};
+  if (!row) row = &nothing;
+  const float *x = adjust(s, o, row, logits);
+  int32_t top = argmax(x, s->vocab);
+  if (top < 0) return lowest_allowed(s, row->mask);
+  if (sampler_scale(o) == 0) return top;
+  sampler_ranked first;
+  ranking r;
+  ranking_init(&r, &first, 1);
+  rank(s, o, x, top, position, &r);
+  return r.list[0].token == INT32_MAX ? s->ids[0] : first.token; /* every value a NaN: as good as any */
 }

@@ -68,6 +68,18 @@ void sampler_free(sampler *s);
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position);
 
+typedef struct sampler_ranked {
+  int32_t token;
+  float value; /* logit * scale + noise; where scale is 0: the logit */
+} sampler_ranked;
+#define SAMPLER_RANKED_MAX 16
+
+/* The `count` (1 to SAMPLER_RANKED_MAX) largest values among what sampler_pick chooses from, the largest, which is its
+ * choice, first; ties by the lowest id. Returns how many there are: 0 where nothing is left. For a draft that ranks its
+ * candidates as the target would if the logits were the target's. */
+int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits, int32_t position,
+                     int32_t count, sampler_ranked *out);
+
 /* What logits are multiplied by: 1 / temperature, or 0: greedy. */
 float sampler_scale(const sampler_options *o);
 /* False: the choice is the largest logit * scale + noise (where scale is 0: the largest logit) of the whole

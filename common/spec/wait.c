@@ -91,16 +91,37 @@ static bool worse(const pay_state *p) {
   return lost > (p->backoff ? PAY_LOSS_RETRY : PAY_LOSS_FIRST) * p->plain_us_per_token;
 }
 
+static void go_off(pay_state *p, uint64_t steps) {
+  p->retry_after = (uint32_t)steps;
+  p->lead = p->crowds ? PAY_LEAD : 0;
+  p->off = true;
+}
+
 static bool turn_off(pay_state *p) {
   uint64_t wait = (uint64_t)PAY_RETRY_FIRST << (p->backoff < 32 ? p->backoff : 32);
-  p->retry_after = wait < PAY_RETRY_MAX ? (uint32_t)wait : PAY_RETRY_MAX;
   p->backoff++;
-  p->off = true;
+  p->resting = false;
+  go_off(p, wait < PAY_RETRY_MAX ? wait : PAY_RETRY_MAX);
   return true;
 }
 
+static bool rest(pay_state *p) {
+  p->resting = true;
+  go_off(p, PAY_REST);
+  return true;
+}
+
+void pay_crowd(pay_state *p) {
+  if (p->crowds) return;
+  p->crowds = true;
+  p->plain = (pay_average){0}; /* it may have been at work already */
+  p->plain_steps = 0;
+  rest(p);
+}
+
 static bool turn_on(pay_state *p) {
-  p->off = false;
+  p->off = p->resting = false;
+  p->lead = p->crowds ? PAY_LEAD : 0;
   p->spec_steps = 0;
   p->since_plain = 0;
   p->spec = (pay_average){0};
@@ -124,23 +145,35 @@ static void record_spec(pay_state *p, int32_t tokens, double us) {
   if (p->spec_steps == PAY_TRUST) p->backoff = 0;
 }
 
+/* Does a step of a draft that computes count? Until its first nodes come it may have to catch up. */
+static bool leads(pay_state *p, int32_t nodes) {
+  if (nodes) p->lead = 0;
+  if (p->lead == 0) return false;
+  p->lead--;
+  return true;
+}
+
+static bool record_off(pay_state *p, int32_t nodes, int32_t tokens, double us) {
+  if (nodes) return false; /* was in flight when it was turned off */
+  if (!leads(p, 0)) record_plain(p, tokens, us);
+  if (p->retry_after) p->retry_after--;
+  return p->retry_after == 0 && turn_on(p);
+}
+
 bool pay_record(pay_state *p, int32_t nodes, int32_t tokens, double us) {
   assert(tokens >= 1);
-  if (p->off) {
-    if (nodes) return false; /* was in flight when it was turned off */
-    record_plain(p, tokens, us);
-    if (p->retry_after) p->retry_after--;
-    return p->retry_after == 0 && turn_on(p);
-  }
-  if (nodes)
+  if (p->off) return record_off(p, nodes, tokens, us);
+  if (leads(p, nodes)) return false;
+  if (nodes || p->crowds)
     record_spec(p, tokens, us);
   else
     record_plain(p, tokens, us);
-  return worse(p) && turn_off(p);
+  if (worse(p)) return turn_off(p);
+  return p->crowds && p->since_plain >= PAY_CALIBRATE_EVERY && rest(p);
 }
 
 bool pay_allows(const pay_state *p) {
   if (p->off) return false;
   bool unknown = p->plain_steps < PAY_CALIBRATE && p->spec_steps >= PAY_CALIBRATE_AFTER;
-  return !unknown && p->since_plain < PAY_CALIBRATE_EVERY;
+  return p->crowds || (!unknown && p->since_plain < PAY_CALIBRATE_EVERY);
 }

@@ -48,12 +48,23 @@ typedef struct pay_state {                      /* all zero at the start */
   uint32_t since_plain;             /* verifies since the last plain step */
   pay_average plain, spec;
   double window_us, window_tokens; /* plain sums of the verifies since it was turned on */
+  bool crowds;                     /* a draft that computes, perhaps on the same processors (pay_crowd) */
+  bool resting;                    /* off only to see what plain costs without it */
+  uint32_t lead;                   /* steps of this phase that still count for nothing */
 } pay_state;
 
 #define PAY_WINDOW      16 /* verifies before the averages are judged */
 #define PAY_CALIBRATE   2  /* plain steps needed to know what plain costs */
 #define PAY_RETRY_FIRST 64 /* plain steps until the next try; doubles with every try that fails */
 #define PAY_RETRY_MAX   4096
+
+#define PAY_REST 16 /* plain steps of a rest */
+#define PAY_LEAD 8  /* of each phase with or without a draft that computes: until it has gone quiet, or caught up */
+
+/* A draft that computes has come. Its cost is not in the verifies alone: while it is on every step may be slower, so all of
+ * them are held against plain steps that were made while it was off and quiet. The first such rest begins at once, another
+ * one comes every 512 steps. Nothing is told to such a draft while it is off. */
+void pay_crowd(pay_state *p);
 
 /* One forward ended: `tokens` (>= 1) tokens in `us`, with `nodes` tree rows beside the root. `us` should
  * include what was waited for the nodes. Returns true when `off` changed.

@@ -51,6 +51,8 @@ typedef struct worker_node {
   draft *draft;
   toy_engine engine;
   engine_results results;
+  toy_model model; /* of a draft that is asked by batches */
+  draft_results answers;
   bool busy;
   uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
@@ -114,6 +116,15 @@ static void start_draft(world *w, int index) {
   worker_node *n = &w->nodes[index];
   draft_options o = {.incarnation = incarnation(w), .kind = &toy_drafter, .context = TOY_CONTEXT};
   err e;
+  if (index == DRAFT_B) {
+    o.kind = &toy_batches;
+    o.sequences = TOY_SLOTS;
+    o.rows = 3;
+    o.numerics_id = w->seed % 2 ? "toy" : NULL; /* one that computes is told nothing while it is off */
+  }
+  n->model = (toy_model){0};
+  n->busy = false;
+  n->life++;
   int rc = draft_alloc(&n->draft, &o, &e);
   assert(rc == ERR_OK);
   (void)rc;
@@ -344,6 +355,7 @@ static void check_rest(world *w) {
     for (int i = 0; i < TOY_SLOTS; i++) {
       session *s = &target_sessions(w->nodes[t].target)->places[i];
       if (s->state != SESSION_RUNNING || session_draft_count(s) != 1) continue;
+      if (s->pay.crowds && s->pay.off && !s->options.lockstep) continue; /* its draft is told nothing */
       for (int d = DRAFT_A; d <= DRAFT_B; d++) {
         uint64_t digest;
         int32_t length;
@@ -370,9 +382,25 @@ static void feed_engine(world *w, int index) {
   net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
 }
 
+static void feed_model(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  draft_batch batch;
+  if (!n->draft || n->busy || !draft_next_batch(n->draft, &batch)) return;
+  toy_answer(&n->model, &batch, &n->answers);
+  n->busy = true;
+  net_alarm(w->net, net_now(w->net) + 100 + pick(w, 2000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
+}
+
+static void model_done(world *w, int index) {
+  worker_node *n = &w->nodes[index];
+  n->busy = false;
+  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->answers});
+}
+
 static void engine_done(world *w, int number) {
   int index = number % 10, life = number / 10 % 10;
   worker_node *n = &w->nodes[index];
+  if (n->draft && (int)(n->life % 10) == life && n->busy) model_done(w, index);
   if (!n->target || (int)(n->life % 10) != life || !n->busy) return;
   if (w->resting) { /* a slow forward: it ends after the rest */
     net_alarm(w->net, net_now(w->net) + 100000, ALARM_RESULT + number);
@@ -489,6 +517,7 @@ static const char *run_seed(uint64_t seed, totals *t, uint64_t *digest) {
       feed_engine(w, i);
       check_epochs(w, &w->nodes[i]);
     }
+    for (int i = DRAFT_A; i <= DRAFT_B; i++) feed_model(w, i);
     for (int i = 0; i < w->client_count; i++) client_look(w, &w->clients[i]);
   }
   t->seeds++;

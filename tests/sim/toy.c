@@ -1,6 +1,7 @@
 #include "tests/sim/toy.h"
 
 #include "common/spec/accept.h"
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,20 +85,49 @@ static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_l
 
 static void toy_close(drafter *d) { free(d); }
 
+/* After these tokens: returns how many guesses. */
+static int32_t toy_guess(const int32_t *tokens, int32_t n, int32_t *first, int32_t *second) {
+  if (n >= TOY_CONTEXT) return 0;
+  uint64_t h = prefix_mix(tokens, n), luck = mix(h, 77) >> 20;
+  int32_t right = token_of(h), wrong = (right + 1) % TOY_END;
+  *first = luck % 3 ? right : wrong;
+  *second = luck % 3 ? wrong : right;
+  return luck % 2 ? 1 : 2;
+}
+
 static int32_t toy_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
   int32_t n = d->length + depth;
   if (n >= TOY_CONTEXT) return 0;
   memcpy(d->tokens + d->length, path, (size_t)depth * sizeof *path);
-  uint64_t h = prefix_mix(d->tokens, n), luck = mix(h, 77) >> 20;
-  int32_t right = token_of(h), wrong = (right + 1) % TOY_END;
-  if (luck % 3) {
-    out[0] = (draft_candidate){right, -0.4f};
-    out[1] = (draft_candidate){wrong, -1.5f};
-    return luck % 2 ? 1 : 2;
-  }
-  out[0] = (draft_candidate){wrong, -0.4f};
-  out[1] = (draft_candidate){right, -1.5f};
-  return luck % 2 ? 1 : 2;
+  out[0].score = -0.4f;
+  out[1].score = -1.5f;
+  return toy_guess(d->tokens, n, &out[0].token, &out[1].token);
 }
 
+static void answer_place(toy_model *m, int32_t slot, const draft_place *p, draft_answer *a) {
+  int32_t tokens[TOY_CONTEXT * 2], n = m->length[slot];
+  *a = (draft_answer){.slot = slot, .serial = p->serial};
+  if (n + p->depth >= TOY_CONTEXT) return;
+  memcpy(tokens, m->tokens[slot], (size_t)n * sizeof *tokens);
+  memcpy(tokens + n, p->path, (size_t)p->depth * sizeof *tokens);
+  a->count = toy_guess(tokens, n + p->depth, &a->list[0].token, &a->list[1].token);
+  a->list[0].value = 1;
+  a->list[1].value = 0;
+}
+
+void toy_answer(toy_model *m, const draft_batch *b, draft_results *r) {
+  r->answer_count = b->place_count;
+  r->failure_count = 0;
+  for (int32_t i = 0; i < b->job_count; i++) {
+    const draft_job *j = &b->jobs[i];
+    assert(j->base <= m->length[j->slot] && j->base + j->count <= TOY_CONTEXT * 2);
+    assert(j->whole || j->place_count == 0);
+    memcpy(m->tokens[j->slot] + j->base, b->tokens + j->first, (size_t)j->count * sizeof *b->tokens);
+    m->length[j->slot] = j->base + j->count;
+    for (int32_t k = j->first_place; k < j->first_place + j->place_count; k++)
+      answer_place(m, j->slot, &b->places[k], &r->answers[k]);
+  }
+}
+
+const drafter_kind toy_batches = {.method = "toy-batches"};
 const drafter_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates};

@@ -3,7 +3,7 @@
  * gives wrong answers. */
 #pragma once
 
-#include "draft_worker/drafter.h"
+#include "draft_worker/batch.h"
 #include "target_worker/engine.h"
 
 #define TOY_VOCABULARY 7
@@ -22,3 +22,12 @@ void toy_run(toy_engine *engine, const engine_job *job, engine_result *result);
 
 /* Right about two times in three, wrong with the right one as a sibling in half of the other cases. */
 extern const drafter_kind toy_drafter;
+
+/* The same guesses by batches, with C as the batches told it: a worker that tells it wrongly is found out. */
+typedef struct toy_model {
+  int32_t tokens[TOY_SLOTS][TOY_CONTEXT * 2];
+  int32_t length[TOY_SLOTS];
+} toy_model;
+
+void toy_answer(toy_model *m, const draft_batch *batch, draft_results *results);
+extern const drafter_kind toy_batches;

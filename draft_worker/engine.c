@@ -1,0 +1,354 @@
+#include "draft_worker/engine.h"
+
+#include "common/base/batch_thread.h"
+#include "common/base/clock.h"
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const drafter_kind drafter_model = {.method = "model"};
+
+/* One session's C and the rows of the cache. Rows [0, kv_length) are those of the first tokens, whether C has them now or
+ * had them: another C may begin alike. */
+typedef struct session {
+  int32_t seq;
+  int32_t *tokens; /* [context] */
+  int32_t length;  /* of C */
+  int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
+} session;
+
+/* What chooses the candidates of one row. */
+typedef struct chooser {
+  sampler *sampler;
+  float *mapped; /* [the target's vocabulary], where ids differ */
+} chooser;
+
+struct draft_engine {
+  draft_engine_options options;
+  int32_t target_vocab;
+  session *sessions; /* [sequences] */
+  chooser choosers[DRAFT_PLACES_MAX]; /* opened with the first use */
+  batch_thread *thread;
+  draft_results results;
+  draft_engine_counters counters;
+};
+
+/* A job under way. */
+typedef struct work {
+  draft_engine *g;
+  const draft_batch *batch;
+  const draft_job *job;
+  session *s;
+  int code;
+  int32_t segment; /* of the forward, or -1 */
+  int32_t row_count, places[DRAFT_PLACES_MAX]; /* of the batch: whose candidates the forward gives; the last rows */
+  int32_t slots[DRAFT_PLACES_MAX];
+  int32_t first; /* the segment's first row with logits */
+} work;
+
+/* --- C and its rows --- */
+
+static int32_t rows_of(const draft_engine *g, const session *s) {
+  return kv_length(g->options.kv, s->seq);
+}
+
+static void drop_stage(const draft_engine *g, const session *s, int32_t rows) {
+  int rc = kv_rollback(g->options.kv, s->seq, rows);
+  assert(rc == ERR_OK);
+  (void)rc;
+}
+
+/* The staged row of this token below a staged row, or below C (-1); -1: none. */
+static int32_t staged_child(const draft_engine *g, const session *s, int32_t parent, int32_t token) {
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++)
+    if (kv_parent(g->options.kv, s->seq, i) == parent && s->staged[i] == token) return i;
+  return -1;
+}
+
+/* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along the stage. */
+static void extend(work *w) {
+  draft_engine *g = w->g;
+  session *s = w->s;
+  int32_t path[KV_STAGE_MAX], count = 0;
+  bool staged = s->length == rows_of(g, s);
+  for (int32_t i = 0; i < w->job->count; i++) {
+    int32_t token = w->batch->tokens[w->job->first + i], at = s->length++;
+    if (at < rows_of(g, s) && s->tokens[at] == token) continue;
+    if (at < rows_of(g, s)) drop_stage(g, s, at);
+    s->tokens[at] = token;
+    int32_t slot = staged ? staged_child(g, s, count ? path[count - 1] : -1, token) : -1;
+    staged = slot >= 0;
+    if (staged) path[count++] = slot;
+  }
+  int rc = kv_commit_keep(g->options.kv, s->seq, path, count);
+  assert(rc == ERR_OK);
+  (void)rc;
+  g->counters.kept_rows += (uint64_t)count;
+}
+
+/* C as the job says, with whatever rows there are of it; at most as many as it has tokens. */
+static int set_text(work *w) {
+  draft_engine *g = w->g;
+  session *s = w->s;
+  const draft_job *j = w->job;
+  if (j->base > s->length || j->count > g->options.context - j->base) return ERR_LIMIT;
+  if (j->base < s->length || rows_of(g, s) != s->length) drop_stage(g, s, rows_of(g, s));
+  s->length = j->base;
+  extend(w);
+  int32_t rows = rows_of(g, s);
+  if (j->whole && rows > s->length) drop_stage(g, s, s->length);
+  return ERR_OK;
+}
+
+static int32_t draft_id(const draft_engine *g, int32_t token) {
+  const bridge *b = g->options.bridge;
+  if (b->same || token < 0 || token >= b->target_count) return token;
+  return b->to_draft[token];
+}
+
+/* --- rows of a job --- */
+
+typedef struct rows {
+  int32_t tokens[MODEL_ROWS_MAX], parents[DRAFT_PLACES_MAX];
+} rows;
+
+/* Rows of C that are missing, the last one again if it is asked what follows it. */
+static int append_rows(work *w, bool asked, rows *r, model_segment *m) {
+  draft_engine *g = w->g;
+  session *s = w->s;
+  int32_t from = rows_of(g, s);
+  if (asked && from == s->length) from--;
+  drop_stage(g, s, from);
+  m->kind = MODEL_APPEND;
+  m->count = s->length - from;
+  m->no_logits = !asked;
+  if (m->count > MODEL_ROWS_MAX) return ERR_LIMIT;
+  for (int32_t i = 0; i < m->count; i++) {
+    r->tokens[i] = draft_id(g, s->tokens[from + i]);
+    if (r->tokens[i] < 0) return ERR_MISMATCH;
+  }
+  w->row_count = asked;
+  w->places[0] = w->job->first_place;
+  w->first = m->count - 1;
+  g->counters.told_rows += (uint64_t)m->count;
+  return ERR_OK;
+}
+
+/* The staged row that a path's last token hangs from; -2: a row on its way is missing, or the last one is there. */
+static int32_t parent_of(const work *w, const draft_place *p) {
+  int32_t row = -1;
+  for (int32_t i = 0; i + 1 < p->depth; i++) {
+    row = staged_child(w->g, w->s, row, p->path[i]);
+    if (row < 0) return -2;
+  }
+  return staged_child(w->g, w->s, row, p->path[p->depth - 1]) < 0 ? row : -2;
+}
+
+/* Rows of the paths that are asked about: a path of which more than the end is missing gets no answer. */
+static int tree_rows(work *w, rows *r, model_segment *m) {
+  const draft_job *j = w->job;
+  m->kind = MODEL_TREE;
+  m->all_logits = true;
+  for (int32_t i = 0; i < j->place_count; i++) {
+    const draft_place *p = &w->batch->places[j->first_place + i];
+    int32_t parent = p->depth > 0 ? parent_of(w, p) : -2, token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
+    if (parent == -2 || token < 0) continue;
+    r->parents[m->count] = parent;
+    r->tokens[m->count] = token;
+    w->places[m->count++] = j->first_place + i;
+  }
+  if (m->count == 0 || kv_grow(w->g->options.kv, w->s->seq, r->parents, m->count, w->slots) != ERR_OK) {
+    m->count = 0; /* the context's end: nothing follows */
+    return ERR_OK;
+  }
+  for (int32_t i = 0; i < m->count; i++) {
+    const draft_place *p = &w->batch->places[w->places[i]];
+    w->s->staged[w->slots[i]] = p->path[p->depth - 1];
+  }
+  w->row_count = m->count;
+  w->g->counters.asked_rows += (uint64_t)m->count;
+  return ERR_OK;
+}
+
+/* What the job wants of the forward; a segment of no rows: nothing. */
+static int make_rows(work *w, rows *r, model_segment *m) {
+  const draft_job *j = w->job;
+  bool root = j->place_count > 0 && w->batch->places[j->first_place].depth == 0;
+  *m = (model_segment){.seq = w->s->seq, .tokens = r->tokens, .parents = r->parents};
+  if (j->base + j->count > w->g->options.context) return ERR_LIMIT;
+  if (root || rows_of(w->g, w->s) < w->s->length) return append_rows(w, root, r, m);
+  return j->place_count ? tree_rows(w, r, m) : ERR_OK;
+}
+
+static void fail(work *w, draft_results *out, int code) {
+  const draft_engine_options *o = &w->g->options;
+  if (code != ERR_MISMATCH) log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
+  w->code = code;
+  out->failures[out->failure_count++] = (draft_failure){w->job->slot, code};
+  drop_stage(w->g, w->s, 0);
+  w->s->length = 0;
+  w->g->counters.failures++;
+}
+
+/* --- candidates --- */
+
+static int chooser_open(const draft_engine *g, chooser *c) {
+  if (!c->sampler && sampler_alloc(&c->sampler, g->target_vocab) != ERR_OK) return ERR_NOMEM;
+  if (!c->mapped && !g->options.bridge->same) c->mapped = malloc((size_t)g->target_vocab * sizeof *c->mapped);
+  return c->mapped || g->options.bridge->same ? ERR_OK : ERR_NOMEM;
+}
+
+/* By the target's ids; what has no partner is never chosen. */
+static const float *map_logits(const draft_engine *g, const chooser *c, const float *logits) {
+  const bridge *b = g->options.bridge;
+  if (b->same) return logits;
+  for (int32_t t = 0; t < b->target_count; t++) c->mapped[t] = b->to_draft[t] < 0 ? -INFINITY : logits[b->to_draft[t]];
+  return c->mapped;
+}
+
+typedef struct ranking {
+  const work *w;
+  const float *logits;
+  draft_answer *answer;
+  int32_t place;
+} ranking;
+
+typedef struct rankings {
+  draft_engine *g;
+  ranking list[DRAFT_PLACES_MAX];
+  int32_t count;
+} rankings;
+
+static void rank_one(void *context, int32_t i) {
+  const rankings *all = context;
+  const ranking *x = &all->list[i];
+  const draft_place *p = &x->w->batch->places[x->place];
+  const session *s = x->w->s;
+  const chooser *c = &all->g->choosers[i];
+  const sampler_row row = {s->tokens, s->length, p->path, p->depth, NULL, NULL, 0, NULL};
+  x->answer->count = sampler_rank(c->sampler, &x->w->job->sampling, &row, map_logits(all->g, c, x->logits),
+                                  s->length + p->depth, DRAFTER_CANDIDATES_MAX, x->answer->list);
+}
+
+/* Of all rows of the last forward that were asked for, on the device's threads. */
+static void rank_all(draft_engine *g, work *works, int32_t count, draft_answer *answers) {
+  rankings all = {.g = g};
+  for (int32_t i = 0; i < count; i++) {
+    const work *w = &works[i];
+    for (int32_t k = 0; w->segment >= 0 && k < w->row_count; k++) {
+      const float *logits = model_logits(g->options.model, w->segment, w->first + k);
+      if (!logits || chooser_open(g, &g->choosers[all.count]) != ERR_OK) continue; /* no answer: no candidates */
+      all.list[all.count++] = (ranking){w, logits, &answers[w->places[k]], w->places[k]};
+    }
+  }
+  if (all.count > 0) model_parallel(g->options.model, all.count, rank_one, &all);
+}
+
+/* --- a batch --- */
+
+static void run_forward(draft_engine *g, work *works, int32_t count, const model_segment *segments, int32_t segment_count,
+                        draft_results *out) {
+  uint64_t start = clock_us();
+  int rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
+  uint64_t end = clock_us();
+  for (int32_t i = 0; i < count && rc != ERR_OK; i++)
+    if (works[i].segment >= 0) fail(&works[i], out, rc);
+  if (rc != ERR_OK) return;
+  rank_all(g, works, count, out->answers);
+  g->counters.forwards++;
+  g->counters.forward_us += end - start;
+  g->counters.rank_us += clock_us() - end;
+}
+
+void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out) {
+  work works[DRAFT_JOBS_MAX];
+  rows lists[DRAFT_JOBS_MAX];
+  model_segment segments[DRAFT_JOBS_MAX];
+  int32_t segment_count = 0;
+  out->answer_count = b->place_count;
+  out->failure_count = 0;
+  for (int32_t i = 0; i < b->job_count; i++) {
+    const draft_job *j = &b->jobs[i];
+    work *w = &works[i];
+    assert(j->slot >= 0 && j->slot < g->options.sequences);
+    *w = (work){.g = g, .batch = b, .job = j, .s = &g->sessions[j->slot], .segment = -1};
+    for (int32_t k = j->first_place; k < j->first_place + j->place_count; k++)
+      out->answers[k] = (draft_answer){.slot = j->slot, .serial = b->places[k].serial};
+    model_segment *m = &segments[segment_count];
+    int rc = set_text(w);
+    if (rc == ERR_OK) rc = make_rows(w, &lists[i], m);
+    if (rc != ERR_OK) fail(w, out, rc);
+    else if (m->count > 0) w->segment = segment_count++;
+  }
+  if (segment_count > 0) run_forward(g, works, b->job_count, segments, segment_count, out);
+  g->counters.batches++;
+}
+
+/* --- the thread --- */
+
+static void run(void *context, const void *batch) {
+  draft_engine *g = context;
+  draft_engine_run(g, batch, &g->results);
+}
+
+static bool turn(void *context, void *next) {
+  draft_engine *g = context;
+  return g->options.turn(g->options.turn_context, &g->results, next);
+}
+
+static int open_sessions(draft_engine *g, err *e) {
+  const draft_engine_options *o = &g->options;
+  g->sessions = calloc((size_t)o->sequences, sizeof *g->sessions);
+  if (!g->sessions) return err_set(e, ERR_NOMEM, "no memory for the engine");
+  for (int32_t i = 0; i < o->sequences; i++) {
+    session *s = &g->sessions[i];
+    s->seq = kv_acquire(o->kv);
+    s->tokens = s->seq < 0 ? NULL : malloc((size_t)o->context * sizeof *s->tokens);
+    if (!s->tokens) return err_set(e, ERR_NOMEM, "no memory for %d sessions of a draft", o->sequences);
+  }
+  return ERR_OK;
+}
+
+int draft_engine_open(draft_engine **out, const draft_engine_options *o, err *e) {
+  *out = NULL;
+  draft_engine *g = calloc(1, sizeof *g);
+  if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
+  g->options = *o;
+  g->target_vocab = o->bridge->target_count;
+  const batch_thread_options t = {
+      .batch_bytes = sizeof(draft_batch), .run = run, .turn = turn, .context = g};
+  int rc = open_sessions(g, e);
+  if (rc == ERR_OK) rc = batch_thread_open(&g->thread, &t, e);
+  if (rc == ERR_OK) *out = g;
+  else draft_engine_close(g);
+  return rc;
+}
+
+void draft_engine_stop(draft_engine *g) {
+  batch_thread_stop(g->thread);
+}
+
+void draft_engine_close(draft_engine *g) {
+  if (!g) return;
+  batch_thread_close(g->thread);
+  for (int32_t i = 0; g->sessions && i < g->options.sequences; i++) {
+    session *s = &g->sessions[i];
+    if (s->tokens) kv_release(g->options.kv, s->seq);
+    free(s->tokens);
+  }
+  for (int32_t i = 0; i < DRAFT_PLACES_MAX; i++) {
+    sampler_free(g->choosers[i].sampler);
+    free(g->choosers[i].mapped);
+  }
+  free(g->sessions);
+  free(g);
+}
+
+bool draft_engine_submit(draft_engine *g, const draft_batch *b) {
+  return batch_thread_submit(g->thread, b);
+}
+
+const draft_engine_counters *draft_engine_count(const draft_engine *g) {
+  return &g->counters;
+}

@@ -13,24 +13,27 @@
 #define FLAGS_THREADS_MAX      256
 #define FLAGS_ARGUMENTS_MAX    2
 
-typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
+typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_SERVE, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
 
 typedef struct flags {
   flags_command command;
   const char *model;        /* NULL only for doctor */
-  const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
+  const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]"; with `listen` "none" or "any" */
   const char *math;         /* "int8" or "f32" */
   const char *system;       /* NULL: the template's own default */
   const char *template;     /* name of the chat template; NULL: the file's own */
   const char *repack_cache; /* folder, or NULL */
   const char *pin;          /* as tandem-target takes it */
+  const char *listen;       /* endpoint where workers register that others start; NULL: tandem starts them */
   const char *stops[DETOKENIZER_STOP_MAX];
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
-  bool lockstep, raw, no_special, json, verbose;
+  int32_t wait; /* seconds without a target until it gives up; 0: for ever */
+  bool insecure_bind, lockstep, raw, no_special, json, verbose;
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
+  const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
 } flags;
 
 /* argv[0] is "tandem COMMAND". Strings are argv's, or the environment's. argument_count 0 of FLAGS_RUN: stdin is a

@@ -552,7 +552,11 @@ static void on_end(step *c, peer_id from, const msg *m) {
   msg answer = roster_message(roster_find(&c->d->peers, from), MSG_ENDED, m->session, m->epoch);
   answer.u.existed = w != NULL;
   actions_send(c->out, from, &answer);
-  if (w) leave(c, w, "the session has ended");
+  if (!w) return;
+  if (m->epoch == w->epoch)
+    leave(c, w, "the session has ended");
+  else /* the target hears of the new epoch too, perhaps later: it must not take this for a draft that gave up */
+    work_close(c, w);
 }
 
 /* An answer of the target that something is not as we think. */

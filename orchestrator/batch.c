@@ -1,5 +1,7 @@
 #include "orchestrator/batch.h"
 
+#include "common/base/program_flags.h"
+#include "wire/message.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +76,73 @@ typedef struct way {
 
 static const way ways[] = {{"prompt", from_text}, {"prompt_ids", from_ids}, {"messages", from_messages}};
 
+/* ---- the switches of one request ---- */
+
+typedef struct int_switch {
+  const char *key;
+  json_int_t low, high;
+  size_t offset; /* of an int32_t in flags */
+} int_switch;
+
+static const int_switch int_switches[] = {{"budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
+                                          {"max_tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)}};
+
+static int read_number(const json_t *value, const int_switch *s, flags *f, err *e) {
+  json_int_t n = json_integer_value(value);
+  if (!json_is_integer(value) || n < s->low || n > s->high)
+    return err_set(e, ERR_ARG, "\"%s\" must be a whole number from %lld to %lld", s->key, (long long)s->low,
+                   (long long)s->high);
+  *(int32_t *)((char *)f + s->offset) = (int32_t)n;
+  return ERR_OK;
+}
+
+static int read_switches(const json_t *object, flags *f, err *e) {
+  const json_t *draft = json_object_get(object, "draft");
+  if (draft && !json_is_boolean(draft))
+    return err_set(e, ERR_ARG, "\"draft\" must be true or false: the method is the draft worker's");
+  if (json_is_true(draft) && strcmp(f->draft, "none") == 0)
+    return err_set(e, ERR_ARG, "\"draft\" is true, but this run has --draft none: leave that out");
+  if (json_is_false(draft)) f->draft = "none";
+  int rc = ERR_OK;
+  for (size_t i = 0; rc == ERR_OK && i < sizeof int_switches / sizeof *int_switches; i++) {
+    const json_t *value = json_object_get(object, int_switches[i].key);
+    if (value) rc = read_number(value, &int_switches[i], f, e);
+  }
+  const json_t *seed = json_object_get(object, "seed");
+  if (seed && (!json_is_integer(seed) || json_integer_value(seed) < 0))
+    return err_set(e, ERR_ARG, "\"seed\" must be a whole number from 0 on");
+  if (seed) f->sampling.seed = (uint64_t)json_integer_value(seed);
+  return rc;
+}
+
+/* What a request may say; then what a result says besides, so that results can be asked again. */
+static const char *const keys[] = {"id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed",
+                                   "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
+                                   "numerics_changed", "stats"};
+enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 8 };
+
+/* A key that nobody reads is refused: a misspelt switch would be silently off. */
+static int check_keys(const json_t *object, err *e) {
+  const char *key;
+  const json_t *value;
+  json_object_foreach((json_t *)object, key, value) {
+    int i = 0;
+    while (i < KEYS && strcmp(key, keys[i]) != 0) i++;
+    if (i < KEYS) continue;
+    const char *near = program_nearest(key, keys, REQUEST_KEYS);
+    return err_set(e, ERR_ARG, "unknown key \"%.40s\"%s%s%s", key, near ? ": did you mean \"" : "", near ? near : "",
+                   near ? "\"?" : "");
+  }
+  return ERR_OK;
+}
+
 /* ---- a line ---- */
+
+bool batch_is_blank(const char *line, size_t size) {
+  for (size_t i = 0; i < size; i++)
+    if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
+  return true;
+}
 
 static int read_object(const json_t *object, const text_model *m, const flags *f, tokenizer_ids *out,
                        err *e) {
@@ -89,7 +157,7 @@ static int read_object(const json_t *object, const text_model *m, const flags *f
   return chosen->read(json_object_get(object, chosen->key), m, f, out, e);
 }
 
-int batch_read_line(const char *line, size_t size, const text_model *m, const flags *f, json_t **id,
+int batch_read_line(const char *line, size_t size, const text_model *m, flags *f, json_t **id,
                     tokenizer_ids *out, err *e) {
   json_error_t why;
   *id = NULL;
@@ -104,6 +172,8 @@ int batch_read_line(const char *line, size_t size, const text_model *m, const fl
     rc = err_set(e, ERR_ARG, "\"id\" must be given, as a string or a whole number");
   else
     *id = json_incref((json_t *)given);
+  if (rc == ERR_OK) rc = check_keys(object, e);
+  if (rc == ERR_OK) rc = read_switches(object, f, e);
   if (rc == ERR_OK) rc = read_object(object, m, f, out, e);
   json_decref(object);
   return rc;

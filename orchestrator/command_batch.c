@@ -3,7 +3,7 @@
 #include "orchestrator/commands.h"
 #include "orchestrator/input.h"
 #include "orchestrator/output.h"
-#include "orchestrator/result.h"
+#include "orchestrator/requests.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,10 +14,9 @@
 typedef struct item { /* one line of IN */
   const char *line;
   size_t size;
-  long number; /* of the line, from 1 */
-  json_t *id;  /* NULL until read */
-  answer answer;
-  char *result; /* its line of OUT, once over */
+  long number;  /* of the line, from 1 */
+  bool over;
+  char *result; /* its line of OUT; NULL when it could not be made */
 } item;
 
 typedef struct batch {
@@ -26,108 +25,40 @@ typedef struct batch {
   int32_t context;
   logger log;
   pair *pair;
+  requests requests;
   output out;
   int out_fd;
   item *items;
   size_t count, next, written; /* items begun or refused; results handed to `out` */
-  size_t failed, cancelled, off;
-  char off_reason[WIRE_STRING_MAX + 1]; /* of the first answer that ended without speculation */
-  int32_t running;
-  int64_t tokens; /* of all answers */
-  uint64_t rounds, accepted, drafted;
-  size_t dropped_bytes;
-  bool out_of_memory, finished;
+  bool finished;
 } batch;
 
-/* ---- results ---- */
+/* ---- while it runs ---- */
 
-static void keep_result(batch *b, item *it, json_t *object) {
-  it->result = result_line(object);
-  if (!it->result) b->out_of_memory = true;
+static void on_result(void *owner, size_t tag, char *line) {
+  batch *b = owner;
+  b->items[tag].over = true;
+  b->items[tag].result = line;
 }
 
 /* Answers that took longer hold back the later ones. */
 static void write_results(batch *b) {
-  while (b->written < b->count && b->items[b->written].result) {
+  while (b->written < b->count && b->items[b->written].over) {
     item *it = &b->items[b->written++];
-    if (output_add(&b->out, it->result, strlen(it->result))) b->out_of_memory = true;
+    if (it->result && output_add(&b->out, it->result, strlen(it->result))) b->requests.out_of_memory = true;
     free(it->result);
     it->result = NULL;
   }
 }
 
-static void note_failure(batch *b, const item *it, const char *why) {
-  b->failed++;
-  log_line(&b->log, LOG_WARNING, "line %ld: %s", it->number, why);
-}
-
-/* Prompt and text of an answer are in its result. */
-static void drop_answer(item *it) {
-  answer_fini(&it->answer);
-  json_decref(it->id);
-  it->id = NULL;
-}
-
-static void refuse(batch *b, item *it, const err *why) {
-  note_failure(b, it, why->text);
-  json_t *id = it->id ? json_incref(it->id) : json_null();
-  keep_result(b, it, result_of_error(id, why->text));
-  json_decref(id);
-  drop_answer(it);
-}
-
-static void take_answer(batch *b, item *it) {
-  const answer *a = &it->answer;
-  if (a->finish == WIRE_FINISH_ERROR) note_failure(b, it, a->trouble.text);
-  if (a->finish == WIRE_FINISH_CANCELLED) b->cancelled++;
-  b->tokens += a->count;
-  b->rounds += a->stats.rounds;
-  b->accepted += a->stats.accepted;
-  b->drafted += a->stats.rows;
-  const char *off = answer_off_reason(a);
-  if (off && b->off++ == 0) snprintf(b->off_reason, sizeof b->off_reason, "%s", off);
-  keep_result(b, it, result_of(a, it->id));
-  drop_answer(it);
-  b->running--;
-}
-
-/* ---- while it runs ---- */
-
 static void begin_next(batch *b) {
-  item *it = &b->items[b->next++];
-  err e = {0};
-  answer_init(&it->answer, &b->model);
-  int rc = batch_read_line(it->line, it->size, &b->model, &b->flags, &it->id, &it->answer.prompt, &e);
-  b->dropped_bytes += it->answer.prompt.dropped_bytes;
-  if (rc == ERR_OK) rc = answer_begin(&it->answer, b->pair, &b->flags, b->context, &e);
-  if (rc)
-    refuse(b, it, &e);
-  else
-    b->running++;
-}
-
-static void look_at_all(batch *b, const err *trouble) {
-  const char *text;
-  size_t size;
-  for (size_t i = b->written; i < b->next; i++) {
-    item *it = &b->items[i];
-    if (it->result || !it->answer.model) continue;
-    if (trouble)
-      answer_fail(&it->answer, b->pair, trouble);
-    else
-      answer_look(&it->answer, b->pair, &text, &size);
-    if (it->answer.finish && !it->answer.session) take_answer(b, it);
-  }
-}
-
-static void cancel_all(batch *b) {
-  for (size_t i = b->written; i < b->next; i++)
-    if (b->items[i].answer.session && !b->items[i].answer.finish)
-      pair_cancel(b->pair, b->items[i].answer.session);
+  size_t tag = b->next++;
+  const item *it = &b->items[tag];
+  requests_begin(&b->requests, it->line, it->size, it->number, tag);
 }
 
 static void finish(batch *b) {
-  if (b->finished || b->running > 0 || b->next < b->count || !output_idle(&b->out)) return;
+  if (b->finished || b->requests.running > 0 || b->next < b->count || !output_idle(&b->out)) return;
   b->finished = true;
   pair_finish(b->pair);
 }
@@ -135,24 +66,31 @@ static void finish(batch *b) {
 /* What has not begun stays out of OUT after a signal, and is an error there after a failure. */
 static void give_up(batch *b, const err *trouble) {
   for (; trouble && b->next < b->count; b->next++) {
-    item *it = &b->items[b->next];
-    err e = {0};
-    batch_read_line(it->line, it->size, &b->model, &b->flags, &it->id, &it->answer.prompt, &e);
-    refuse(b, it, trouble);
+    const item *it = &b->items[b->next];
+    requests_refuse(&b->requests, it->line, it->size, it->number, b->next, trouble);
   }
   b->count = b->next;
+}
+
+static bool may_begin(const batch *b) {
+  int32_t most = pair_capacity(b->pair);
+  if (most > b->flags.sessions) most = b->flags.sessions;
+  return b->requests.running < most && b->next < b->count;
 }
 
 static void on_news(void *owner) {
   batch *b = owner;
   err trouble = {0};
   bool bad = pair_trouble(b->pair, &trouble) != ERR_OK, stop = pair_signal(b->pair) || b->out.failed;
-  if (stop && !bad) cancel_all(b);
-  look_at_all(b, bad ? &trouble : NULL);
+  if (bad)
+    requests_fail(&b->requests, &trouble);
+  else if (stop)
+    requests_cancel(&b->requests);
+  requests_look(&b->requests);
   if (bad || stop)
     give_up(b, bad ? &trouble : NULL);
   else if (pair_ready(b->pair))
-    while (b->running < b->flags.sessions && b->next < b->count) begin_next(b);
+    while (may_begin(b)) begin_next(b);
   write_results(b);
   finish(b);
 }
@@ -167,12 +105,6 @@ static void on_written(void *context) {
 
 /* ---- before and after ---- */
 
-static bool is_blank(const char *line, size_t size) {
-  for (size_t i = 0; i < size; i++)
-    if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
-  return true;
-}
-
 static int split_lines(batch *b, const input *in, err *e) {
   size_t capacity = 0;
   long number = 0;
@@ -181,7 +113,7 @@ static int split_lines(batch *b, const input *in, err *e) {
     size_t size = end ? (size_t)(end - line) : in->size - at;
     at += size + 1;
     number++;
-    if (is_blank(line, size)) continue;
+    if (batch_is_blank(line, size)) continue;
     if (b->count == capacity) {
       capacity = capacity ? 2 * capacity : 64;
       item *p = realloc(b->items, capacity * sizeof *p);
@@ -209,22 +141,9 @@ static int prepare(batch *b, input *in) {
 }
 
 static int report(batch *b) {
-  command_warn_dropped(b->dropped_bytes);
-  fprintf(
-      stderr, "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
-      b->written - b->failed, (long long)b->tokens, flags_wants_draft(&b->flags) ? b->flags.draft : "none",
-      (unsigned long long)b->rounds, b->rounds ? (double)b->accepted / (double)b->rounds : 0.0,
-      (unsigned long long)b->accepted, (unsigned long long)b->drafted);
-  if (b->off) fprintf(stderr, "; SPECULATION WAS OFF at the end of %zu: %s", b->off, b->off_reason);
-  if (b->failed) fprintf(stderr, "; %zu FAILED", b->failed);
-  if (b->cancelled) fprintf(stderr, "; %zu cancelled", b->cancelled);
-  fprintf(stderr, "\n");
-  if (b->out.failed)
-    return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
-  if (b->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
-  if (pair_signal(b->pair)) return command_signal_status(pair_signal(b->pair));
-  if (pair_trouble(b->pair, NULL)) return STATUS_WORKER;
-  return b->failed ? STATUS_FAILED : STATUS_OK;
+  int code = requests_report(&b->requests);
+  if (!b->out.failed) return code;
+  return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
 }
 
 static int answer_all(batch *b) {
@@ -233,6 +152,13 @@ static int answer_all(batch *b) {
       .flags = &b->flags, .context = b->context, .log = &b->log, .on_news = on_news, .owner = b};
   if (pair_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&b->out, pair_loop(b->pair), b->out_fd, on_written, b);
+  b->requests = (requests){.flags = &b->flags,
+                           .model = &b->model,
+                           .context = b->context,
+                           .log = &b->log,
+                           .pair = b->pair,
+                           .on_result = on_result,
+                           .owner = b};
   int rc = text_model_load(&b->model, b->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (pair_serve(b->pair, &b->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);

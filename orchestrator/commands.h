@@ -9,6 +9,7 @@
 
 int command_run(int argc, char **argv);
 int command_batch(int argc, char **argv);
+int command_serve(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_doctor(int argc, char **argv);

@@ -7,7 +7,7 @@
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/status.h"
-#include "wire/message.h"
+#include "wire/host.h"
 #include <argp.h>
 #include <errno.h>
 #include <stdio.h>
@@ -46,7 +46,10 @@ enum {
   KEY_MODEL_DRAFT,
   KEY_DRAFT_LAYERS,
   KEY_DRAFT_THREADS,
-  KEY_DRAFT_CONTEXT
+  KEY_DRAFT_CONTEXT,
+  KEY_LISTEN,
+  KEY_WAIT,
+  KEY_INSECURE
 };
 
 /* ---- what each command takes ---- */
@@ -57,6 +60,12 @@ enum {
   { "no-special", KEY_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1 }
 #define OPTION_VERBOSE                                                                                       \
   { "verbose", 'v', 0, 0, "say more on stderr", 9 }
+#define OPTIONS_LISTEN                                                                                       \
+  {"listen", KEY_LISTEN, "ENDPOINT", 0,                                                                      \
+   "wait at ipc://PATH or tcp://HOST:PORT for workers that others start with --orchestrator ENDPOINT, instead of starting them", \
+   6},                                                                                                       \
+      {"wait", KEY_WAIT, "SECONDS", 0, "give up when there has been no target for so long; 0 (default): wait for ever", 6}, \
+      {"insecure-bind", KEY_INSECURE, 0, 0, "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6}
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
       {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
@@ -101,9 +110,11 @@ enum {
        5},                                                                                                   \
       OPTION_VERBOSE
 
-static const struct argp_option run_options[] = {OPTIONS_GENERATE, {0}};
+static const struct argp_option run_options[] = {OPTIONS_GENERATE, OPTIONS_LISTEN, {0}};
+static const struct argp_option serve_options[] = {
+    OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 64, and never more than the targets take)", 5}, {0}};
 static const struct argp_option batch_options[] = {
-    OPTIONS_GENERATE, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5}, {0}};
+    OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5}, {0}};
 static const struct argp_option tokenize_options[] = {
     OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
@@ -128,10 +139,17 @@ static const command_shape shapes[] = {
         {batch_options, "IN.jsonl OUT.jsonl",
          "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
          "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
-         "([{\"role\", \"content\"}]); other keys are ignored. IN is read whole; OUT gets the answers in "
+         "([{\"role\", \"content\"}]); it may have switches of its own: \"draft\": false, \"budget\", "
+         "\"max_tokens\", \"seed\". IN is read whole; OUT gets the answers in "
          "the order of IN. A bad line gives an object with finish_reason \"error\", and the others go "
          "on." SEE_STATUSES,
          2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
+    [FLAGS_SERVE] =
+        {serve_options, "[IN.jsonl]",
+         "Answers request lines (of IN or stdin, as `tandem batch' takes them) with tandem-target and tandem-draft "
+         "programs that others start with --orchestrator ENDPOINT, as many as there are; they may come and go. Results go to "
+         "stdout as they finish, until the end of IN." SEE_STATUSES,
+         0, 1, NULL},
     [FLAGS_TOKENIZE] = {tokenize_options, "", "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0,
                         NULL},
     [FLAGS_DETOKENIZE] = {detokenize_options, "",
@@ -162,6 +180,7 @@ static const int_flag int_flags[] = {
     {KEY_DRAFT_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, draft_layers)},
     {KEY_DRAFT_THREADS, "--draft-threads", 1, FLAGS_THREADS_MAX, offsetof(flags, draft_threads)},
     {KEY_DRAFT_CONTEXT, "--draft-ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, draft_context)},
+    {KEY_WAIT, "--wait", 0, INT32_MAX, offsetof(flags, wait)},
     {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
     {KEY_KV_BLOCKS, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
 };
@@ -296,9 +315,47 @@ static void check_draft(flags *f, struct argp_state *state) {
     argp_error(state, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
 }
 
+typedef struct worker_flag {
+  int key;
+  const char *name;
+} worker_flag;
+
+static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
+                                           {KEY_PIN, "--pin"},
+                                           {KEY_MATH, "--math"},
+                                           {KEY_KV, "--kv"},
+                                           {KEY_KV_BLOCKS, "--kv-blocks"},
+                                           {KEY_MODEL_DRAFT, "-md"},
+                                           {KEY_DRAFT_LAYERS, "--draft-layers"},
+                                           {KEY_DRAFT_THREADS, "--draft-threads"},
+                                           {KEY_DRAFT_CONTEXT, "--draft-ctx"},
+                                           {KEY_REPACK_CACHE, "--repack-cache"}};
+
+static void note_worker_flag(flags *f, int key, const char *text) {
+  for (size_t i = 0; i < sizeof worker_flags / sizeof *worker_flags; i++)
+    if (worker_flags[i].key == key) f->for_workers = worker_flags[i].name;
+  if (key == KEY_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
+}
+
+static void check_listening(flags *f, struct argp_state *state) {
+  err e = {0};
+  if (!f->listen && f->command == FLAGS_SERVE)
+    argp_error(state, "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT");
+  if (!f->listen && (f->wait || f->insecure_bind))
+    argp_error(state, "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
+  if (!f->listen) return;
+  if (host_check_endpoint(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
+  if (f->for_workers)
+    argp_error(state, "%s is for programs that tandem starts; with --listen give it to them where you start them",
+               f->for_workers);
+  if (strcmp(f->draft, "none") != 0) f->draft = "any";
+}
+
 static void check_whole(flags *f, struct argp_state *state) {
   const command_shape *shape = &shapes[f->command];
   err e = {0};
+  check_draft(f, state);
+  check_listening(f, state);
   if (!f->model && f->command != FLAGS_DOCTOR)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
@@ -310,11 +367,11 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->raw && f->template)
     argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
   if (sampler_check(&f->sampling, &e)) argp_error(state, "%s", e.text);
-  check_draft(f, state);
 }
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
+  note_worker_flag(f, key, text);
   switch (key) {
   case 'm':
     f->model = text;
@@ -361,6 +418,12 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_PACE:
     f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
     break;
+  case KEY_LISTEN:
+    f->listen = text;
+    break;
+  case KEY_INSECURE:
+    f->insecure_bind = true;
+    break;
   case KEY_JSON:
     f->json = true;
     break;
@@ -385,7 +448,9 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
                .threads = cpus_threads(),
                .pin = "none",
                .budget = FLAGS_BUDGET_DEFAULT,
-               .sessions = command == FLAGS_BATCH ? FLAGS_SESSIONS_DEFAULT : 1};
+               .sessions = command == FLAGS_BATCH   ? FLAGS_SESSIONS_DEFAULT
+                           : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX
+                                                    : 1};
   err e = {0};
   if (program_random(&f->sampling.seed, sizeof f->sampling.seed, &e)) {
     fprintf(stderr, "%s: %s; give a --seed\n", argv[0], e.text);

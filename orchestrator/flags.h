@@ -14,12 +14,12 @@
 #define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
 #define FLAGS_ARGUMENTS_MAX    2
 
-typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
+typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_SERVE, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
 
 typedef struct flags {
   flags_command command;
   const char *model;        /* NULL only for doctor */
-  const char *draft;        /* "none", "ngram", "model" or "replay:FILE:RATE[:S]" */
+  const char *draft;        /* "none", "ngram", "model" or "replay:FILE:RATE[:S]"; with `listen` "none" or "any" */
   const char *model_draft;  /* the model of "model", or NULL: the first draft_layers of `model` */
   const char *math;         /* "int8" or "f32" */
   const char *kv;           /* "static" or "virtual" */
@@ -27,15 +27,18 @@ typedef struct flags {
   const char *template;     /* name of the chat template; NULL: the file's own */
   const char *repack_cache; /* folder, or NULL */
   const char *pin;          /* as tandem-target takes it */
+  const char *listen;       /* endpoint where workers register that others start; NULL: tandem starts them */
   const char *stops[DETOKENIZER_STOP_MAX];
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
   int32_t kv_blocks;                                                 /* 0: default */
   int32_t draft_layers, draft_threads, draft_context; /* of "model"; 0: all, the draft's default, `context` */
-  bool lockstep, raw, no_special, json, verbose;
+  int32_t wait; /* seconds without a target until it gives up; 0: for ever */
+  bool insecure_bind, lockstep, raw, no_special, json, verbose;
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
+  const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
 } flags;
 
 /* argv[0] is "tandem COMMAND". Strings are argv's, or the environment's. argument_count 0 of FLAGS_RUN: stdin is a

@@ -18,6 +18,7 @@ typedef struct command {
 static const command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"batch", command_batch, "answer a file of prompts, several at a time"},
+    {"serve-workers", command_serve, "answer request lines with workers that others start"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
@@ -30,7 +31,7 @@ static void print_help(FILE *to) {
         "Lossless speculative decoding: a draft guesses, a target verifies, the answer is the target's.\n\n"
         "Commands:\n",
         to);
-  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].text);
+  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].text);
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
         "  --version   version and commit of this program and of the workers, and the numerics id\n\n"

@@ -2,25 +2,18 @@
 
 #include "common/base/clock.h"
 #include "common/base/program.h"
+#include "orchestrator/socket_folder.h"
 #include "orchestrator/workers.h"
 #include "wire/host.h"
-#include <dirent.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define SIGNALS       3
 #define NUMBER_MAX    16 /* bytes of a number as an argument */
 #define ARGUMENTS_MAX 28 /* of a worker, with the NULL at their end */
-#define DIRECTORY_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
-#define ENDPOINT_MAX  (DIRECTORY_MAX + 32)
-
-_Static_assert(DIRECTORY_MAX + sizeof "/orchestrator" <= sizeof(((struct sockaddr_un *)0)->sun_path),
-               "a socket's path must fit");
 
 enum { NO_CHILD = -1 };
 
@@ -29,12 +22,14 @@ struct pair {
   uv_loop_t loop;
   uv_async_t news;
   uv_timer_t patience; /* with a draft that does not come */
+  uv_timer_t alone;    /* each second without a target, of those that others start */
+  int32_t alone_s;
   uv_signal_t signals[SIGNALS];
   int signal;
-  bool loop_open, news_open, over, target_came, draft_came, draft_overdue;
+  bool loop_open, news_open, over, listening, target_came, draft_came, draft_overdue;
 
-  char directory[DIRECTORY_MAX]; /* "" until made */
-  char orchestrator_at[ENDPOINT_MAX], target_at[ENDPOINT_MAX];
+  char directory[SOCKET_FOLDER_MAX]; /* "" until made */
+  char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
   workers *workers;
   int32_t target, draft; /* numbers of workers.h, or NO_CHILD */
   err trouble;
@@ -57,8 +52,32 @@ static void on_overdue(uv_timer_t *timer) {
   tell_owner(p);
 }
 
+static void on_alone(uv_timer_t *timer) {
+  pair *p = timer->data;
+  const flags *f = p->options.flags;
+  p->alone_s++;
+  if (p->alone_s == PAIR_TELL_S)
+    log_line(p->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s", f->model,
+             p->orchestrator_at);
+  if (!f->wait || p->alone_s < f->wait || p->trouble.code) return;
+  err_set(&p->trouble, ERR_TIMEOUT, "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait,
+          f->model, p->orchestrator_at);
+  tell_owner(p);
+}
+
+static void watch_targets(pair *p) {
+  bool alone = orch_workers(p->orch, WIRE_ROLE_TARGET) == 0;
+  if (!p->listening || alone == (bool)uv_is_active((uv_handle_t *)&p->alone)) return;
+  p->alone_s = 0;
+  if (alone)
+    uv_timer_start(&p->alone, on_alone, 1000, 1000);
+  else
+    uv_timer_stop(&p->alone);
+}
+
 static void note_arrivals(pair *p) {
   if (!p->orch) return;
+  watch_targets(p);
   if (orch_workers(p->orch, WIRE_ROLE_DRAFT) > 0) p->draft_came = true;
   if (p->target_came || orch_workers(p->orch, WIRE_ROLE_TARGET) == 0) return;
   p->target_came = true;
@@ -75,44 +94,13 @@ static void after_step(void *context) {
   tell_owner(context);
 }
 
-/* ---- the directory of the sockets ---- */
-
-static bool try_directory(pair *p, const char *parent) {
-  int n = snprintf(p->directory, sizeof p->directory, "%s/tandem-XXXXXX", parent);
-  if (parent[0] == '/' && n < (int)sizeof p->directory && mkdtemp(p->directory)) return true;
-  p->directory[0] = 0;
-  return false;
-}
-
-static int make_directory(pair *p, err *e) {
-  const char *wanted = getenv("TMPDIR");
-  if (!(wanted && try_directory(p, wanted)) && !try_directory(p, "/tmp"))
-    return err_set(e, ERR_IO,
-                   "cannot make a directory for sockets in /tmp: %s; set TMPDIR to a short path that "
-                   "can be written",
-                   strerror(errno));
-  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "ipc://%s/orchestrator", p->directory);
-  snprintf(p->target_at, sizeof p->target_at, "ipc://%s/target", p->directory);
-  return ERR_OK;
-}
-
-static void remove_directory(pair *p) {
-  if (!p->directory[0]) return;
-  DIR *d = opendir(p->directory);
-  for (struct dirent *entry; d && (entry = readdir(d));)
-    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-      unlinkat(dirfd(d), entry->d_name, 0);
-  if (d) closedir(d);
-  rmdir(p->directory);
-}
-
 /* ---- signals: the first ends the answers, the second everything ---- */
 
 static void on_signal(uv_signal_t *handle, int number) {
   pair *p = handle->data;
   if (p->signal) { /* not even a reader that has stopped reading may hold us */
-    workers_kill(p->workers);
-    remove_directory(p);
+    if (p->workers) workers_kill(p->workers);
+    socket_folder_remove(p->directory);
     _exit(128 + number);
   }
   p->signal = number;
@@ -259,6 +247,18 @@ static int add_draft(pair *p, err *e) {
   return p->draft < 0 ? p->draft : workers_start(p->workers, p->draft, e);
 }
 
+static int start_programs(pair *p, err *e) {
+  int rc = socket_folder_make(p->directory, e);
+  if (rc != ERR_OK) return rc;
+  socket_folder_endpoint(p->orchestrator_at, p->directory, "orchestrator");
+  socket_folder_endpoint(p->target_at, p->directory, "target");
+  workers_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
+  rc = workers_open(&p->workers, &w, e);
+  if (rc == ERR_OK) rc = add_target(p, e);
+  if (rc == ERR_OK && flags_wants_draft(p->options.flags)) rc = add_draft(p, e);
+  return rc;
+}
+
 /* ---- life ---- */
 
 static int open_loop(pair *p, err *e) {
@@ -266,7 +266,8 @@ static int open_loop(pair *p, err *e) {
   if (uv_loop_init(&p->loop) != 0) return err_set(e, ERR_IO, "%s", why);
   p->loop_open = true;
   uv_timer_init(&p->loop, &p->patience);
-  p->patience.data = p->news.data = p;
+  uv_timer_init(&p->loop, &p->alone);
+  p->patience.data = p->alone.data = p->news.data = p;
   p->news_open = uv_async_init(&p->loop, &p->news, on_news) == 0;
   return p->news_open && watch_signals(p) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
 }
@@ -278,12 +279,8 @@ int pair_open(pair **out, const pair_options *o, err *e) {
   p->target = p->draft = NO_CHILD;
   actions_init(&p->actions);
   int rc = open_loop(p, e);
-  if (rc == ERR_OK) rc = make_directory(p, e);
-  workers_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
-  if (rc == ERR_OK) rc = workers_open(&p->workers, &w, e);
-  if (rc == ERR_OK) rc = add_target(p, e);
-  if (rc == ERR_OK && flags_wants_draft(o->flags)) rc = add_draft(p, e);
-  return rc;
+  p->listening = o->flags->listen != NULL;
+  return rc == ERR_OK && !p->listening ? start_programs(p, e) : rc;
 }
 
 /* Ids, tickets and seeds of hashes. The system cannot fail here: it has given random numbers before. */
@@ -294,11 +291,29 @@ static uint64_t draw(void *context) {
   return x;
 }
 
+/* Those that others start may take their time, unless the user has said how long. */
+static uint64_t target_wait_us(const pair *p) {
+  const flags *f = p->options.flags;
+  if (!p->listening) return 0;
+  return f->wait ? (uint64_t)f->wait * 1000000 : MACHINE_NEVER;
+}
+
+static int listen_at(pair *p, err *e) {
+  const char *endpoint = p->listening ? p->options.flags->listen : p->orchestrator_at;
+  char bound[WIRE_STRING_MAX + 1];
+  int rc = transport_bind(host_transport(p->host), endpoint, bound, sizeof bound, e);
+  if (rc != ERR_OK || !p->listening) return rc;
+  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "%s", bound);
+  log_line(p->options.log, LOG_INFO, "listening at %s", bound);
+  note_arrivals(p);
+  return ERR_OK;
+}
+
 int pair_serve(pair *p, const text_model *m, err *e) {
-  char bound[WIRE_STRING_MAX];
   orch_options o = {.model_fingerprint = m->fingerprint,
                     .vocabulary_hash = text_model_vocabulary(m),
                     .vocabulary_size = m->config.vocab,
+                    .target_wait_us = target_wait_us(p),
                     .random = draw};
   int rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK && ledger_memory(&p->ledger) != ERR_OK) rc = err_set(e, ERR_NOMEM, "out of memory");
@@ -307,11 +322,12 @@ int pair_serve(pair *p, const text_model *m, err *e) {
   if (rc != ERR_OK) return rc;
   host_options h = {.machine = orch_machine(p->orch),
                     .self = o.incarnation,
+                    .allow_plaintext = p->options.flags->insecure_bind,
                     .log = p->options.log,
                     .after_step = after_step,
                     .context = p};
   rc = host_open(&p->host, &p->loop, &h, e);
-  return rc ? rc : transport_bind(host_transport(p->host), p->orchestrator_at, bound, sizeof bound, e);
+  return rc ? rc : listen_at(p, e);
 }
 
 void pair_run(pair *p) {
@@ -319,14 +335,15 @@ void pair_run(pair *p) {
 }
 
 void pair_finish(pair *p) {
-  workers_stop(p->workers);
-  if (workers_alive(p->workers) > 0) return;
+  if (p->workers) workers_stop(p->workers);
+  if (p->workers && workers_alive(p->workers) > 0) return;
   p->over = true;
   uv_stop(&p->loop);
 }
 
 static void close_loop(pair *p) {
   uv_close((uv_handle_t *)&p->patience, NULL);
+  uv_close((uv_handle_t *)&p->alone, NULL);
   if (p->news_open) uv_close((uv_handle_t *)&p->news, NULL);
   for (int i = 0; i < SIGNALS; i++)
     if (p->signals[i].data) uv_close((uv_handle_t *)&p->signals[i], NULL);
@@ -342,7 +359,7 @@ void pair_close(pair *p) {
   orch_free(p->orch);
   if (p->ledger.close) p->ledger.close(p->ledger.self);
   actions_fini(&p->actions);
-  remove_directory(p);
+  socket_folder_remove(p->directory);
   free(p);
 }
 
@@ -352,8 +369,18 @@ uv_loop_t *pair_loop(pair *p) {
   return &p->loop;
 }
 
+static bool draft_awaited(const pair *p) {
+  bool later = p->options.flags->command == FLAGS_SERVE; /* drafts may come at any time: requests do not wait for them */
+  bool comes = p->listening ? flags_wants_draft(p->options.flags) && !later : p->draft != NO_CHILD;
+  return comes && !p->draft_came && !p->draft_overdue;
+}
+
 bool pair_ready(const pair *p) {
-  return p->target_came && (p->draft == NO_CHILD || p->draft_came || p->draft_overdue);
+  return p->target_came && !draft_awaited(p);
+}
+
+int32_t pair_capacity(const pair *p) {
+  return p->orch ? orch_capacity(p->orch) : 0;
 }
 
 int pair_trouble(const pair *p, err *e) {

@@ -1,5 +1,6 @@
-/* pair.h - a target, a draft and the sessions between them, on this machine: starts the two programs, watches
- * them, and ends them with the loop. What `run` and `batch` stand on.
+/* pair.h - targets, drafts and the sessions between them: starts a target and a draft on this machine, watches
+ * them, and ends them with the loop; or, with --listen, waits for those that others start. What `run`, `batch` and
+ * `serve-workers` stand on.
  *
  * One thread. The owner's on_news is called from the loop, never from inside another call. */
 #pragma once
@@ -11,6 +12,7 @@
 #include <uv.h>
 
 #define PAIR_RESTARTS_MAX  3    /* of each program */
+#define PAIR_TELL_S        3    /* without a target: then the user is told what is waited for */
 #define PAIR_DRAFT_WAIT_MS 2000 /* a target that is ready waits so long for a draft that has not come yet */
 
 typedef struct pair pair;
@@ -23,9 +25,9 @@ typedef struct pair_options {
   void *owner;
 } pair_options;
 
-/* Starts the programs: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
+/* Starts the programs, if they are ours: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
 int pair_open(pair **out, const pair_options *o, err *e);
-/* Lets them register. Once. */
+/* Lets them register. Once. ERR_ARG or ERR_IO: the address of --listen. */
 int pair_serve(pair *p, const text_model *m, err *e);
 /* Runs the loop until the programs have ended after pair_finish. A second signal ends the process at once,
  * with status 128 + its number. */
@@ -37,6 +39,8 @@ void pair_close(pair *p);
 uv_loop_t *pair_loop(pair *p);
 /* The target is here, and so is the draft, if one is to come. */
 bool pair_ready(const pair *p);
+/* Sessions that the targets which are here take at a time. */
+int32_t pair_capacity(const pair *p);
 /* ERR_OK, or why no session can go on: a program could not start or kept dying. */
 int pair_trouble(const pair *p, err *e);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */

@@ -62,6 +62,7 @@ int orch_alloc(orch **out, const orch_options *options, err *e) {
   orch *o = *out = calloc(1, sizeof *o);
   if (!o) return err_set(e, ERR_NOMEM, "no memory for the orchestrator's state");
   o->options = *options;
+  if (o->options.target_wait_us == 0) o->options.target_wait_us = ORCH_TARGET_WAIT_US;
   msg_hello self = {.role = WIRE_ROLE_ORCHESTRATOR,
                     .incarnation = options->incarnation,
                     .model_fingerprint = options->model_fingerprint,
@@ -247,8 +248,12 @@ static void place(step *c, orch_session *s) {
     if (c->now >= s->retry_us) s->retry_us = 0;
     peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
     if (!id) {
-      if (c->now - s->waiting_us >= ORCH_TARGET_WAIT_US)
-        session_error(c, s, ERR_TIMEOUT, "no target worker could take the session within 30 s: start tandem-target");
+      if (c->now - s->waiting_us >= c->o->options.target_wait_us) {
+        char text[WIRE_STRING_MAX + 1];
+        snprintf(text, sizeof text, "no target worker could take the session within %llu s: start tandem-target",
+                 (unsigned long long)(c->o->options.target_wait_us / 1000000));
+        session_error(c, s, ERR_TIMEOUT, text);
+      }
       return;
     }
     s->target = (seat){.peer = id};
@@ -313,6 +318,13 @@ static void worker_lost(step *c, peer_id id, const char *why) {
     s->lost_us = c->now;
     target_lost(c, s, again ? c->now + ORCH_REPEAT_US : 0);
   }
+}
+
+/* For who reads the log: workers come, leave and fall silent. */
+static void log_worker(step *c, const roster_peer *p, const char *what) {
+  const msg_hello *h = &p->hello;
+  bool draft = h->role == WIRE_ROLE_DRAFT;
+  actions_log(c->out, LOG_INFO, "a %s (%s) %s", draft ? "draft" : "target", draft ? p->method : p->numerics, what);
 }
 
 /* --- requests --- */
@@ -434,6 +446,17 @@ int32_t orch_workers(const orch *o, wire_role role) {
   int32_t n = 0;
   while (worker_at(o, role, n)) n++;
   return n;
+}
+
+int32_t orch_capacity(const orch *o) {
+  int32_t sum = 0;
+  for (int i = 0; i < o->roster.top; i++) {
+    const roster_peer *p = &o->roster.list[i];
+    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != WIRE_ROLE_TARGET) continue;
+    int32_t places = p->hello.session_max ? p->hello.session_max : ORCH_SESSIONS_MAX; /* 0: no limit of its own */
+    sum += places < ORCH_SESSIONS_MAX - sum ? places : ORCH_SESSIONS_MAX - sum;
+  }
+  return sum;
 }
 
 const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index) {
@@ -661,8 +684,12 @@ static void on_message(step *c, peer_id id, const msg *m) {
   roster_peer *from;
   orch *o = c->o;
   switch (roster_receive(&o->roster, id, m, 0, c->now, &from, c->out)) {
-  case ROSTER_GREETED: worker_lost(c, id, "the worker has restarted"); break;
+  case ROSTER_GREETED:
+    worker_lost(c, id, "the worker has restarted");
+    log_worker(c, from, "is here");
+    break;
   case ROSTER_LEAVES:
+    log_worker(c, from, "is leaving");
     if (from->hello.role == WIRE_ROLE_DRAFT) worker_lost(c, id, "the draft worker left");
     break;
   case ROSTER_REFUSED: break;
@@ -706,12 +733,14 @@ static void session_tick(step *c, orch_session *s) {
 
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static uint64_t session_deadline(const orch_session *s) {
+static uint64_t later(uint64_t at, uint64_t by) { return by > MACHINE_NEVER - at ? MACHINE_NEVER : at + by; }
+
+static uint64_t session_deadline(const orch *o, const orch_session *s) {
   uint64_t at = MACHINE_NEVER;
   if (s->state == ORCH_FINISHED) return at;
   if (s->state == ORCH_ENDING) return earlier(s->target.sent_us, s->draft.sent_us) + ORCH_REPEAT_US;
   if (!s->target.peer) {
-    at = s->waiting_us + ORCH_TARGET_WAIT_US;
+    at = later(s->waiting_us, o->options.target_wait_us);
     if (s->retry_us) at = earlier(at, s->retry_us);
   }
   if (s->target.peer && !s->target.opened) at = earlier(at, s->target.sent_us + ORCH_REPEAT_US);
@@ -724,14 +753,16 @@ static uint64_t orch_deadline(const void *self) {
   const orch *o = self;
   uint64_t at = roster_deadline(&o->roster);
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
-    if (o->sessions[i]) at = earlier(at, session_deadline(o->sessions[i]));
+    if (o->sessions[i]) at = earlier(at, session_deadline(o, o->sessions[i]));
   return at;
 }
 
 static void on_tick(step *c) {
-  for (roster_peer *lost; (lost = roster_tick(&c->o->roster, c->now, c->out));)
+  for (roster_peer *lost; (lost = roster_tick(&c->o->roster, c->now, c->out));) {
+    log_worker(c, lost, "is silent");
     worker_lost(c, lost->id, lost->hello.role == WIRE_ROLE_DRAFT ? "the draft worker has been silent for 3 s"
                                                                  : "the target worker has been silent for 3 s");
+  }
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
 }

@@ -20,6 +20,7 @@ typedef struct orch_options {
   uint64_t (*random)(void *context); /* ids, seeds, tickets; seeded in the simulation */
   void *random_context;
   ledger ledger; /* borrowed */
+  uint64_t target_wait_us; /* a session is without any target for so long: error; 0: ORCH_TARGET_WAIT_US */
 } orch_options;
 
 typedef struct orch orch;
@@ -74,6 +75,8 @@ void orch_release(orch *o, uint64_t session, uint64_t now_us, actions *out);
 
 /* Workers that are registered and heard of. */
 int32_t orch_workers(const orch *o, wire_role role);
+/* Sessions that the targets among them take at a time, by their word. */
+int32_t orch_capacity(const orch *o);
 /* The only way a worker shows what it is: its greeting, by role and index in [0, orch_workers), or NULL. */
 const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index);
 

@@ -422,6 +422,7 @@ static void on_attach(step *c, peer_id from, session *s, const msg *m) {
   answer.u.state.length = s->committed.length;
   answer.u.state.hash = prefix_hash(&s->committed);
   answer.u.state.generation = d->ids.generation;
+  actions_log(c->out, LOG_INFO, "session %016llx: a draft is attached", (unsigned long long)s->id);
   actions_send(c->out, from, &answer);
 }
 

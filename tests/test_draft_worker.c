@@ -918,6 +918,16 @@ static void test_end(void **state) {
   assert_int_equal(rig_count(&w->r, TARGET, MSG_ERROR), 0);
 }
 
+/* A cancelled answer: the target's figures should not say that its draft gave up because it has heard of the end first. */
+static void test_end_of_a_later_epoch(void **state) {
+  world *w = *state;
+  attach(w, false);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 2));
+  assert_true(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_DETACH), 0);
+  assert_int_equal(w->f.closed, 1);
+}
+
 static void test_end_of_a_lower_epoch(void **state) {
   world *w = *state;
   open_and_greet(w, open_message(S, 3, PROMPT, PROMPT_LENGTH));
@@ -1240,6 +1250,7 @@ int main(void) {
       CASE(test_ids_over_a_long_answer),
       CASE(test_idle_nodes),
       CASE(test_end),
+      CASE(test_end_of_a_later_epoch),
       CASE(test_end_of_a_lower_epoch),
       CASE(test_detached_by_the_target),
       CASE(test_gone_when_attached_attaches_again),

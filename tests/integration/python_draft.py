@@ -224,7 +224,7 @@ class Draft:
             elif name == "OPEN":
                 self.on_open(s, number, epoch, m)
             else:
-                self.forget(s, "the session has ended")
+                self.forget(s, "the session has ended" if s and epoch == s.epoch else None)
                 peer.send("ENDED", number, epoch, s is not None)
         elif s and s.peer is peer and s.epoch == epoch and s.state in ("attaching", "attached"):
             if name == "ATTACHED":
@@ -319,7 +319,7 @@ class Draft:
         self.hub.send("DESYNC", number, epoch, len(s.c) if s else 0, s.hashes[-1] if s else ZERO, reason)
 
     def forget(self, s, reason):
-        if s and s.state in ("attaching", "attached"):
+        if s and reason and s.state in ("attaching", "attached"):
             s.send("DETACH", reason)
         if s:
             del self.sessions[s.number]

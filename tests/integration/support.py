@@ -117,11 +117,11 @@ def wait_until(condition, seconds=PATIENCE):
 class Running:
     """A program under way: its stdout as it comes, with the moment of every piece; its stderr in a file."""
 
-    def __init__(self, folder, *args, env=None):
+    def __init__(self, folder, *args, env=None, stdin=subprocess.DEVNULL):
         self.log = folder / f"stderr-{time.monotonic_ns()}"
         self.pieces = []  # (moment, bytes)
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+            self.process = subprocess.Popen(args, stdin=stdin, stdout=subprocess.PIPE, stderr=log,
                                             env=dict(os.environ, **(env or {})))
         self.pid = self.process.pid
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -159,6 +159,8 @@ class Running:
             self.process.wait()
         self.reader.join(timeout=5)
         self.process.stdout.close()
+        if self.process.stdin:
+            self.process.stdin.close()
 
 
 # --- batches ---

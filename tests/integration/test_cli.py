@@ -69,15 +69,15 @@ class Help(Command):
     def test_help_everywhere(self):
         status, out, _ = tandem("--help")
         self.assertEqual(status, OK)
-        for word in ("run", "batch", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
+        for word in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
             self.assertIn(word, out.decode())
-        for command in ("run", "batch", "tokenize", "detokenize", "doctor"):
+        for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor"):
             status, out, _ = tandem(command, "--help")
             self.assertEqual(status, OK)
             self.assertIn("--model", out.decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
-                     "ctx math budget pace selfcheck json repack-cache").split():
+                     "ctx math budget pace selfcheck json repack-cache listen wait insecure-bind").split():
             self.assertIn("--" + flag, flags)
 
     def test_doctor(self):
@@ -134,6 +134,12 @@ class BadInput(Command):
             (["run", "-m", MODEL, "--draft", "replay:", PROMPT], "replay"),
             (["run", "-m", MODEL, "--draft", "replay:x.jsonl:2", PROMPT], "replay"),
             (["run", "-m", MODEL, "--draft", "replay:no_such_file.jsonl:0.5", PROMPT], "no_such_file.jsonl"),
+            (["run", "-m", MODEL, "--listen", "here", PROMPT], "tcp://"),
+            (["run", "-m", MODEL, "--wait", "3", PROMPT], "--listen"),
+            (["run", "-m", MODEL, "--listen", "ipc://x", "--wait", "-1", PROMPT], "--wait"),
+            (["run", "-m", MODEL, "--listen", "ipc://x", "--threads", "2", PROMPT], "--threads"),
+            (["batch", "-m", MODEL, "--listen", "ipc://x", "--draft", "ngram", "a", "b"], "--draft"),
+            (["serve-workers", "-m", MODEL], "--listen"),
             (["batch", "-m", MODEL, "in.jsonl"], "two files"),
             (["batch", "-m", MODEL, "--sessions", "0", "a", "b"], "--sessions"),
             (["tokenize", "-m", MODEL, "text"], "too many"),
@@ -590,7 +596,10 @@ class Batch(Command):
                {"id": 1}, {"id": 2, "prompt": "x", "prompt_ids": [1]}, {"id": 3, "prompt": ""}, {"id": 4, "prompt": 5},
                {"id": 5, "prompt_ids": []}, {"id": 6, "prompt_ids": [1, -1]}, {"id": 7, "prompt_ids": [49152]},
                {"id": 8, "messages": []}, {"id": 9, "messages": [{"role": "boss", "content": "x"}]},
-               {"id": 10, "messages": [{"role": "user"}]}, {"id": 11, "prompt": "word " * 5000}, b'{"id": 12, "id": 12}']
+               {"id": 10, "messages": [{"role": "user"}]}, {"id": 11, "prompt": "word " * 5000}, b'{"id": 12, "id": 12}',
+               {"id": 13, "prompt": "x", "bugdet": 3}, {"id": 14, "prompt": "x", "budget": 65},
+               {"id": 15, "prompt": "x", "draft": "ngram"}, {"id": 16, "prompt": "x", "max_tokens": 0},
+               {"id": 17, "prompt": "x", "seed": -1}]
         lines = [good] + [line for b in bad for line in (b, good)]
         got, errors = self.run_batch(lines, "--max-tokens", "4", status=FAILED)
         self.assertEqual(len(got), len(lines))
@@ -602,7 +611,8 @@ class Batch(Command):
             else:
                 self.assertTrue(x["error"])
                 self.assertEqual((x["token_ids"], x["text"]), ([], ""))
-        self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None])
+        self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 18)))
+        self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 
     def test_stdin_to_stdout(self):
         line = json.dumps({"id": 1, "prompt": PROMPT}).encode()

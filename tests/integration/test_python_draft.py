@@ -337,10 +337,10 @@ class PlayedTarget(Case):
         self.inbox.expect_error("stale")
         self.open(base=4, epoch=3, base_hash=bytes(15) + b"\1")
         self.assertEqual(self.inbox.expect("DESYNC").fields[:2], [9, self.answer.hashes[9]])
-        self.answer.to_draft("END", epoch=3)
+        self.answer.to_draft("END", epoch=2)
         self.assertEqual(self.inbox.expect("ENDED").fields, [True])
         self.heard.expect("DETACH")
-        self.answer.to_draft("END", epoch=3)
+        self.answer.to_draft("END", epoch=2)
         self.assertEqual(self.inbox.expect("ENDED").fields, [False])
 
     def test_forgotten_and_broken(self):

@@ -1,0 +1,32 @@
+/* lines.h - the lines of a stream as they come, read only as fast as they are taken. On the loop's thread. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <uv.h>
+
+typedef struct lines {
+  int fd;
+  uv_poll_t poll;
+  bool watched; /* a pipe, socket or terminal; what cannot be watched (a file) is always ready */
+  char *data;   /* [size] */
+  size_t size, capacity, taken, line_max;
+  bool over;    /* nothing more comes: the end, or */
+  int failed;   /* the errno of a read, or ENOMEM; else 0 */
+  bool skipping; /* the rest of a line that was too long */
+  void (*on_more)(void *owner);
+  void *owner;
+} lines;
+
+/* Calls on_more when lines_next may have something new. A line longer than line_max is given cut to line_max + 1 bytes. */
+void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner), void *owner);
+/* No more is read. */
+void lines_stop(lines *l);
+/* lines_stop first; the loop must have run once more. */
+void lines_fini(lines *l);
+
+/* The next line without its end, until the next call; false: none is there yet, or l->over. */
+bool lines_next(lines *l, const char **line, size_t *size);
+/* Every line of the stream has been given. */
+bool lines_ended(const lines *l);

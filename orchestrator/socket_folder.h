@@ -1,0 +1,19 @@
+/* socket_folder.h - a folder of our own for sockets, gone when we are. */
+#pragma once
+
+#include "common/base/err.h"
+#include <sys/un.h>
+
+#define SOCKET_FOLDER_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
+#define SOCKET_NAME_MAX   16 /* of a name in it */
+#define SOCKET_ENDPOINT_MAX (SOCKET_FOLDER_MAX + SOCKET_NAME_MAX + 16)
+
+_Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_un *)0)->sun_path),
+               "a socket's path must fit");
+
+/* In TMPDIR where that is short enough and can be written, else in /tmp. ERR_IO. */
+int socket_folder_make(char folder[SOCKET_FOLDER_MAX], err *e);
+/* "" is allowed. */
+void socket_folder_remove(const char *folder);
+/* "ipc://FOLDER/NAME" */
+void socket_folder_endpoint(char out[SOCKET_ENDPOINT_MAX], const char *folder, const char *name);

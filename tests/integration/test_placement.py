@@ -1,0 +1,217 @@
+"""Workers placed by hand: several targets and drafts at one orchestrator, which come, go, die and stand still. Every
+answer is plain decode's."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, child_named, golden, tell,
+                     total, wait_until)
+
+TOKENS = 40 if SUBSET else 160
+STORY = 120 if SUBSET else 400  # tokens of an answer that is interrupted
+SHORT = (102, 123, 214, 326, 341, 116, 121, 149, 158, 85, 120, 87, 99, 146)  # golden prompts below 100 tokens
+LONG = 1500  # tokens of a long prompt
+EIGHT, SIXTEEN = 8, 16
+WORK = 0.3  # seconds of a target's processor time: prompts and some tokens
+TICKS = os.sysconf("SC_CLK_TCK")
+LOST = 60.0 if SUBSET else 15.0  # seconds until work goes on elsewhere: 3 of silence, and the prompts again
+WORKER_FAILED = 7
+
+
+def processor_time(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident(pid):
+    """KiB."""
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+
+
+class Placed(Case):
+    """One recording of plain answers, and the means to place programs."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        records = {r["id"]: r["prompt_ids"] for r in golden()}
+        cls.records = [{"id": i, "prompt_ids": records[i]} for i in SHORT]
+        for name, parts in (("long", (543, 530, 293)), ("longer", (320, 543, 293))):
+            ids = [token for part in parts for token in records[part]]
+            cls.records.append({"id": name, "prompt_ids": ids[:LONG // 5 if SUBSET else LONG]})
+        cls.plain = batch(cls.folder, cls.records, "--draft", "none", "--sessions", "8", "--max-tokens", str(TOKENS))
+        cls.replay = f"replay:{cls.plain.path}:0.8"
+
+    def serve(self, *flags):
+        return Served(self, *flags)
+
+    def check(self, answers, accepted=True, changed=False):
+        """As plain, however often a target was lost."""
+        for a in answers:
+            want = self.plain.answers[a["id"]]
+            self.assertEqual(a["token_ids"], want["token_ids"], a["id"])
+            self.assertEqual(a["finish_reason"], want["finish_reason"])
+            self.assertEqual(a.get("numerics_changed", False), changed)
+        got = sum(a["stats"]["accepted_tokens"] for a in answers)
+        if accepted:
+            self.assertGreater(got, 0)
+        return got
+
+
+class Served:
+    """A `tandem serve-workers` with what registers there."""
+
+    def __init__(self, case, *flags, endpoint=None):
+        self.case, self.endpoint = case, endpoint or f"ipc://{case.folder}/orchestrator"
+        self.program = Running(case.folder, TANDEM, "serve-workers", "-m", MODEL, "--listen", self.endpoint,
+                               *flags, stdin=subprocess.PIPE)
+        case.addCleanup(self.program.close)
+        case.assertTrue(wait_until(lambda: "listening at" in self.errors), self.errors)
+
+    @property
+    def errors(self):
+        return self.program.errors
+
+    def add(self, program, *flags):
+        """One more worker, once it is registered."""
+        before = self.errors.count("is here")
+        worker = Running(self.case.folder, program, "--orchestrator", self.endpoint, *flags)
+        self.case.addCleanup(worker.close)
+        self.case.assertTrue(wait_until(lambda: self.errors.count("is here") > before), worker.errors)
+        return worker
+
+    def target(self, *flags):
+        return self.add(TARGET, "-m", MODEL, "--threads", "1", "--sessions", str(SIXTEEN), *flags)
+
+    def draft(self, method):
+        return self.add(DRAFT, "--draft", method)
+
+    def ask(self, records, **switches):
+        for r in records:
+            self.program.process.stdin.write(json.dumps({**r, **switches}).encode() + b"\n")
+        self.program.process.stdin.flush()
+
+    @property
+    def answers(self):
+        out = self.program.out
+        return [json.loads(line) for line in out[:out.rfind(b"\n") + 1].splitlines()]
+
+    def wait(self, count):
+        """All answers, when there are so many."""
+        self.case.assertTrue(wait_until(lambda: self.program.out.count(b"\n") >= count, TIME_LIMIT), self.errors)
+        return self.answers
+
+    def end(self):
+        self.program.process.stdin.close()
+        status = self.program.end()
+        self.case.assertEqual(status, 0, self.errors)
+        return self.errors.splitlines()[-1]
+
+    def ask_and_see(self, records, targets, **switches):
+        """Until all these targets have worked at it: no time would tell."""
+        start = [processor_time(t.pid) for t in targets]
+        self.ask(records, **switches)
+        self.case.assertTrue(wait_until(lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start))))
+
+
+class Failover(Placed):
+    """Two targets, of which the one at work is lost in mid-answer."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.plain = batch(cls.folder, cls.records[:EIGHT], "--draft", "none", "--sessions", "8", "--max-tokens", str(STORY))
+        cls.replay = f"replay:{cls.plain.path}:0.5"
+        cls.eight = sorted(cls.records[:EIGHT], key=lambda r: -len(cls.plain.answers[r["id"]]["token_ids"]))
+
+    def lose(self, number, *other):
+        """One answer, whose target is lost while another one is there: (served, first, second, answers, seconds)."""
+        s = self.serve("--max-tokens", str(STORY))
+        first = s.target()
+        s.draft(self.replay)
+        s.ask_and_see(self.eight[:1], [first])
+        moment = time.monotonic()
+        first.signal(number)
+        second = s.target(*other)
+        return s, first, second, s.wait(1), time.monotonic() - moment
+
+    def elsewhere(self, answers):
+        """Some tokens came from the target that was lost: its figures are lost with it."""
+        return sum(len(a["token_ids"]) > a["stats"]["forwards"] + a["stats"]["accepted_tokens"] for a in answers)
+
+    def test_killed(self):
+        s, first, second, answers, seconds = self.lose(signal.SIGKILL)
+        self.check(answers)
+        self.assertEqual(self.elsewhere(answers), 1)
+        self.assertLess(seconds, LOST)
+        first = s.target()
+        s.ask_and_see(self.eight, [first, second])
+        moment = time.monotonic()
+        second.signal(signal.SIGKILL)
+        answers = s.wait(1 + EIGHT)[1:]
+        self.check(answers)
+        self.assertEqual(len({a["numerics_id"] for a in answers}), 1)
+        self.assertGreater(self.elsewhere(answers), 0)
+        tell(f"{s.end()}; one answer {seconds:.1f} s after a kill, eight {time.monotonic() - moment:.1f} s")
+
+    def test_stopped_and_continued(self):
+        s, first, _, answers, _ = self.lose(signal.SIGSTOP)
+        self.check(answers)
+        self.assertEqual(self.elsewhere(answers), 1)
+        first.signal(signal.SIGCONT)
+        s.ask(self.eight)  # it is used again, or not; what it held is not believed
+        self.check(s.wait(1 + EIGHT))
+
+    def test_drained(self):
+        """SIGTERM: it finishes what it has, takes nothing new, and leaves."""
+        s, first, second, answers, _ = self.lose(signal.SIGTERM)
+        self.check(answers)
+        self.assertEqual(self.elsewhere(answers), 0)
+        self.assertEqual(first.end(), 0, first.errors)
+        s.ask(self.eight[1:3])
+        self.check(s.wait(3))
+
+    def test_other_numerics(self):
+        s, _, second, (a,), _ = self.lose(signal.SIGKILL, "--math", "f32")
+        self.assertIs(a["numerics_changed"], True)
+        self.assertIn("f32", a["numerics_id"])
+        kept = len(a["token_ids"]) - a["stats"]["forwards"] - a["stats"]["accepted_tokens"]
+        self.assertGreater(kept, 0)
+        self.assertEqual(a["token_ids"][:kept], self.plain.answers[a["id"]]["token_ids"][:kept])
+
+
+class Many(Placed):
+    def test_drafts_come_and_go(self):
+        """Sixteen sessions at two targets, two of them with long prompts, and drafts of several kinds."""
+        s = self.serve("--max-tokens", str(TOKENS))
+        targets = [s.target("--sessions", str(EIGHT)) for _ in range(2)]
+        s.ask(self.records)
+
+        def attached():
+            return sum(t.errors.count("a draft is attached") for t in targets)
+
+        def join(method):
+            before, done = attached(), s.program.out.count(b"\n")
+            draft = s.draft(method)
+            self.assertTrue(wait_until(lambda: attached() >= before + SIXTEEN // 2 or s.program.out.count(b"\n") > done))
+            return draft
+
+        join("ngram").signal(signal.SIGKILL)
+        join(self.replay).signal(signal.SIGTERM)
+        both = join(self.replay), join("ngram")
+        answers = s.wait(SIXTEEN)
+        accepted = self.check(answers)
+        tell(f"{attached()} attachments, {accepted} accepted; {s.end()}")
+        for draft in both:
+            self.assertIsNone(draft.process.poll(), draft.errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -224,6 +224,7 @@ static int report(batch *b) {
   if (b->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
   if (pair_signal(b->pair)) return command_signal_status(pair_signal(b->pair));
   if (pair_trouble(b->pair, NULL)) return STATUS_WORKER;
+  if (!pair_kept(b->pair)) return STATUS_IO;
   return b->failed ? STATUS_FAILED : STATUS_OK;
 }
 
@@ -235,7 +236,8 @@ static int answer_all(batch *b) {
   output_init(&b->out, pair_loop(b->pair), b->out_fd, on_written, b);
   int rc = text_model_load(&b->model, b->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (pair_serve(b->pair, &b->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  rc = pair_serve(b->pair, &b->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   pair_run(b->pair);
   return report(b);
 }

@@ -13,22 +13,37 @@
 #define FLAGS_THREADS_MAX      256
 #define FLAGS_ARGUMENTS_MAX    2
 
-typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
+typedef enum {
+  FLAGS_RUN,
+  FLAGS_BATCH,
+  FLAGS_TOKENIZE,
+  FLAGS_DETOKENIZE,
+  FLAGS_DOCTOR,
+  FLAGS_STATUS,
+  FLAGS_LIST, /* of sessions, as all below */
+  FLAGS_SHOW,
+  FLAGS_RESUME,
+  FLAGS_ROLLBACK,
+  FLAGS_EXPORT,
+  FLAGS_END
+} flags_command;
 
 typedef struct flags {
   flags_command command;
-  const char *model;        /* NULL only for doctor */
+  const char *model;        /* NULL only where the command can do without */
   const char *draft;        /* "none", "ngram" or "replay:FILE:RATE[:S]" */
   const char *math;         /* "int8" or "f32" */
   const char *system;       /* NULL: the template's own default */
   const char *template;     /* name of the chat template; NULL: the file's own */
   const char *repack_cache; /* folder, or NULL */
   const char *pin;          /* as tandem-target takes it */
+  const char *ledger;       /* a file, "none", or NULL: the default file */
   const char *stops[DETOKENIZER_STOP_MAX];
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
-  bool lockstep, raw, no_special, json, verbose;
+  int32_t to;                                                        /* of rollback; -1: not given */
+  bool lockstep, raw, no_special, json, verbose, whole, forget;      /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
 } flags;
@@ -37,4 +52,6 @@ typedef struct flags {
  * terminal, a conversation is meant. */
 void flags_parse(flags *f, flags_command command, int argc, char **argv);
 
+/* FLAGS_RESUME: what was not given is NULL, and max_tokens 0, budget -1. */
+const char *flags_command_name(flags_command command);
 bool flags_wants_draft(const flags *f);

@@ -18,6 +18,8 @@ typedef struct command {
 static const command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"batch", command_batch, "answer a file of prompts, several at a time"},
+    {"session", command_session, "list, show, resume, rollback, export or end what the ledger keeps"},
+    {"status", command_status, "what runs now on this machine"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},

@@ -247,7 +247,7 @@ static int open_cache(program *p, err *e) {
   int32_t own = model_shape(p->model)->context;
   if (f->context == 0) f->context = MODEL_CONTEXT;
   if (f->context > own) f->context = own; /* longer sessions are refused with that reason */
-  kv_options o = {f->sessions, f->context, KV_F16};
+  kv_options o = {.sequences = f->sessions, .context = f->context, .type = KV_F16};
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 

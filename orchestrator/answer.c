@@ -1,9 +1,13 @@
 #include "orchestrator/answer.h"
 
 #include "common/base/clock.h"
+#include "common/text/utf8.h"
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define TITLE_MAX 160 /* bytes */
 
 void answer_init(answer *a, const text_model *m) {
   *a = (answer){.model = m, .kept = -1};
@@ -14,6 +18,7 @@ void answer_fini(answer *a) {
   tokenizer_ids_fini(&a->prompt);
   free(a->text);
   free(a->tokens);
+  free(a->ends);
   *a = (answer){0};
 }
 
@@ -33,12 +38,23 @@ static int add_text(answer *a, const detokenizer_out *out) {
   return ERR_OK;
 }
 
+static int reserve_end(answer *a) {
+  if ((size_t)a->fed < a->ends_capacity) return ERR_OK;
+  size_t wanted = 2 * a->ends_capacity + 64;
+  size_t *p = realloc(a->ends, wanted * sizeof *p);
+  if (!p) return ERR_NOMEM;
+  a->ends = p;
+  a->ends_capacity = wanted;
+  return ERR_OK;
+}
+
 static int feed(answer *a, int32_t token) {
   detokenizer_out out = {0};
-  int rc = a->text_of ? detokenizer_feed(a->text_of, token, &out) : ERR_OK;
+  int rc = reserve_end(a);
+  if (rc == ERR_OK && a->text_of) rc = detokenizer_feed(a->text_of, token, &out);
   if (rc == ERR_OK) rc = add_text(a, &out);
   if (rc == ERR_OK)
-    a->fed++;
+    a->ends[a->fed++] = a->size;
   else
     err_set(&a->trouble, rc, "token %d of the target has no text: %s", token, err_name(rc));
   return rc;
@@ -80,23 +96,81 @@ static msg_options options_of(const answer *a, const flags *f, int32_t context) 
                        .selfcheck = f->selfcheck};
 }
 
+/* The first words of what was asked, on one line. */
+static json_t *title_of(const char *text) {
+  char words[TITLE_MAX + 1];
+  size_t n = 0;
+  for (; *text && n < TITLE_MAX; text++) {
+    bool blank = (unsigned char)*text <= ' ';
+    if (blank && (n == 0 || words[n - 1] == ' ')) continue;
+    words[n++] = blank ? ' ' : *text;
+  }
+  while (n > 0 && words[n - 1] == ' ') n--;
+  return json_stringn(words, utf8_valid(words, n)); /* the last character may be cut */
+}
+
+/* What only this side knows, so that the session can go on with the same text. */
+static char *about(const answer *a, const flags *f) {
+  json_t *o = json_object(), *stops = json_array();
+  for (int32_t i = 0; i < f->stop_count; i++) json_array_append_new(stops, json_string(f->stops[i]));
+  if (a->title) json_object_set_new(o, "title", title_of(a->title));
+  json_object_set_new(o, "draft", json_string(f->draft));
+  json_object_set_new(o, "math", json_string(f->math));
+  json_object_set_new(o, "raw", json_boolean(f->raw));
+  json_object_set_new(o, "stop", stops);
+  char *text = json_dumps(o, JSON_COMPACT);
+  json_decref(o);
+  return text;
+}
+
+/* The text of what was there, so that the rest continues it. */
+static int feed_again(answer *a, err *e) {
+  const ledger_session *r = a->resume;
+  for (int32_t i = r->prompt_length; i < r->length; i++)
+    if (feed(a, r->tokens[i])) {
+      if (e) *e = a->trouble;
+      return a->trouble.code;
+    }
+  a->shown = a->whole ? 0 : a->size;
+  return ERR_OK;
+}
+
+static int start(answer *a, pair *p, const flags *f, int32_t context, err *e) {
+  const ledger_session *l = a->resume;
+  orch_resume resume;
+  orch_request r = {.prompt = a->prompt.ids,
+                    .prompt_length = (int32_t)a->prompt.count,
+                    .options = l ? l->options : options_of(a, f, context),
+                    .draft = a->draft_wanted,
+                    .admit = admit,
+                    .admit_context = a};
+  if (l) {
+    resume = (orch_resume){.session = l->id,
+                           .hash_seed = l->hash_seed,
+                           .epoch = l->epoch,
+                           .output = l->tokens + l->prompt_length,
+                           .output_length = l->length - l->prompt_length,
+                           .numerics = l->numerics ? l->numerics : ""};
+    r.resume = &resume;
+  }
+  a->seed = r.options.seed;
+  char *text = l ? NULL : about(a, f);
+  r.about = text;
+  a->session = a->id = pair_start(p, &r, e);
+  free(text);
+  return a->session ? ERR_OK : e->code;
+}
+
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e) {
   int rc = text_model_check(a->model, a->prompt.ids, a->prompt.count, context, e);
   if (rc == ERR_OK && f->stop_count > 0) rc = text_model_needs_text(a->model, e);
   if (rc == ERR_OK && a->model->tokens)
     rc = detokenizer_alloc(&a->text_of, a->model->tokens, f->stops, f->stop_count, true, !f->raw, e);
+  if (rc == ERR_OK && a->resume) rc = feed_again(a, e);
   if (rc) return rc;
   a->draft_wanted = flags_wants_draft(f);
-  a->seed = f->sampling.seed;
   a->start_us = clock_us();
-  orch_request r = {.prompt = a->prompt.ids,
-                    .prompt_length = (int32_t)a->prompt.count,
-                    .options = options_of(a, f, context),
-                    .draft = a->draft_wanted,
-                    .admit = admit,
-                    .admit_context = a};
-  a->session = pair_start(p, &r, e);
-  return a->session ? ERR_OK : e->code;
+  return start(a, p, f, context, e);
 }
 
 /* ---- news ---- */
@@ -137,26 +211,34 @@ static void take_figures(answer *a, const orch_view *v) {
   a->numerics_changed = v->numerics_changed;
 }
 
-/* Text is shown when its tokens are in the ledger: all that were fed, but for those that a stop cut. */
-static bool is_logged(const answer *a, const orch_view *v) {
-  return v->length - v->prompt_length >= (a->kept >= 0 ? a->kept : a->fed);
+/* Text is shown when its tokens are in the ledger; what a stop cut never comes there. */
+static size_t showable(const answer *a, const orch_view *v) {
+  int32_t logged = v->logged - v->prompt_length;
+  if (logged >= (a->kept >= 0 ? a->kept : a->fed)) return a->size;
+  return logged > 0 ? a->ends[logged - 1] : 0;
+}
+
+static void note_first(answer *a, const orch_view *v) {
+  int32_t before = a->resume ? a->resume->length : v->prompt_length;
+  if (a->first_us || v->logged <= before) return;
+  a->first_us = clock_us();
+  a->first_count = v->logged - v->prompt_length;
 }
 
 void answer_look(answer *a, pair *p, const char **text, size_t *size) {
   orch_view v;
   *size = 0;
   if (!a->session || !pair_look(p, a->session, &v)) return;
-  if (!a->first_us && v.length > v.prompt_length) {
-    a->first_us = clock_us();
-    a->first_count = v.length - v.prompt_length;
-  }
-  if (v.finish && !a->finish) take_end(a, &v);
-  if (is_logged(a, &v)) {
+  bool all = v.logged == v.length;
+  note_first(a, &v);
+  if (v.finish && all && !a->finish) take_end(a, &v);
+  size_t end = showable(a, &v);
+  if (end > a->shown) {
     *text = a->text + a->shown;
-    *size = a->size - a->shown;
-    a->shown = a->size;
+    *size = end - a->shown;
+    a->shown = end;
   }
-  if (v.state != ORCH_FINISHED) return;
+  if (v.state != ORCH_FINISHED || !all) return;
   take_figures(a, &v);
   pair_release(p, a->session);
   a->session = 0;

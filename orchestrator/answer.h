@@ -6,13 +6,19 @@
 
 typedef struct answer {
   const text_model *model;
+  const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: a new one */
+  const char *title;            /* borrowed, for the ledger: what it is about; NULL: nothing. Cut to a few words */
+  bool whole;                   /* of one that is resumed: show what it had already, too */
   detokenizer *text_of; /* NULL: the model has no vocabulary, the answer no text */
   uint64_t session; /* 0: not begun, or over */
+  uint64_t id;      /* the session, also when it is over; 0: there was none */
   tokenizer_ids prompt;
 
   char *text; /* [size], UTF-8; what is past `shown` has no log entry yet */
   size_t size, capacity, shown;
   int32_t fed;  /* output tokens that the detokenizer has seen */
+  size_t *ends; /* [fed]: size of the text after each of them */
+  size_t ends_capacity;
   int32_t kept; /* of them, when a stop string cut the rest; -1: none was found */
 
   int32_t *tokens; /* [count] once it is over: the output, end token included, what was cut excluded */
@@ -33,7 +39,7 @@ typedef struct answer {
 void answer_init(answer *a, const text_model *m);
 void answer_fini(answer *a);
 
-/* Opens a session for the prompt. The answer must not move until it is over. */
+/* Opens a session for the prompt, or goes on with `resume`. The answer must not move until it is over. */
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e);
 
 /* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when

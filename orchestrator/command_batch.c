@@ -161,7 +161,8 @@ static int answer_all(batch *b) {
                            .owner = b};
   int rc = text_model_load(&b->model, b->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (pair_serve(b->pair, &b->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  rc = pair_serve(b->pair, &b->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   pair_run(b->pair);
   return report(b);
 }

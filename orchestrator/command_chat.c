@@ -63,6 +63,7 @@ static int add_turn(chat *c, const char *role, const char *text, size_t size) {
   turn t = {role, malloc(size + 1), size};
   if (!t.text) return ERR_NOMEM;
   memcpy(t.text, text, size);
+  t.text[size] = 0;
   c->turns[c->count++] = t;
   return ERR_OK;
 }
@@ -99,6 +100,7 @@ static void send_line(chat *c, const char *text, size_t size) {
   if (rc) err_set(&e, rc, "out of memory");
   if (rc == ERR_OK) rc = render(c, &e);
   command_warn_dropped(c->answer.prompt.dropped_bytes);
+  c->answer.title = c->count > 0 ? c->turns[c->count - 1].text : NULL;
   if (rc == ERR_OK) rc = answer_begin(&c->answer, c->pair, &c->flags, c->context, &e);
   c->asking = rc == ERR_OK;
   if (c->asking) return;
@@ -202,7 +204,8 @@ static int converse(chat *c) {
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (c->flags.system && add_turn(c, "system", c->flags.system, strlen(c->flags.system)))
     return command_error(STATUS_FAILED, "out of memory");
-  if (pair_serve(c->pair, &c->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  rc = pair_serve(c->pair, &c->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   if (uv_poll_init(pair_loop(c->pair), &c->keyboard, STDIN_FILENO) != 0)
     return command_error(STATUS_IO, "cannot wait for the terminal");
   c->keyboard.data = c;

@@ -1,4 +1,4 @@
-/* tandem run: one prompt, its answer as it comes. */
+/* tandem run: one prompt, its answer as it comes. And tandem session resume: the rest of one that was interrupted. */
 #include "orchestrator/commands.h"
 #include "orchestrator/input.h"
 #include "orchestrator/output.h"
@@ -40,10 +40,23 @@ static int take_prompt(run *r, const char *text, size_t size, err *e) {
   return rc;
 }
 
+static int take_resumed(run *r) {
+  const ledger_session *l = r->answer.resume;
+  tokenizer_ids *ids = &r->answer.prompt;
+  size_t size = (size_t)l->prompt_length * sizeof *ids->ids;
+  ids->ids = malloc(size);
+  if (!ids->ids) return command_error(STATUS_FAILED, "out of memory");
+  memcpy(ids->ids, l->tokens, size);
+  ids->count = ids->capacity = (size_t)l->prompt_length;
+  return STATUS_OK;
+}
+
 static int read_prompt(run *r, const input *in) {
+  if (r->answer.resume) return take_resumed(r);
   err e = {0};
   const char *text = r->flags.arguments[0];
   bool from_stdin = strcmp(text, "-") == 0;
+  r->answer.title = from_stdin ? in->data : text;
   int rc = take_prompt(r, from_stdin ? in->data : text, from_stdin ? in->size : strlen(text), &e);
   return rc ? command_error(status_of_prompt(rc), "%s", e.text) : STATUS_OK;
 }
@@ -112,30 +125,40 @@ static void end_line(const run *r) {
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
+/* Ends that are none, in the ledger's file. */
+static bool can_resume(const run *r) {
+  const answer *a = &r->answer;
+  return a->id && pair_keeps(r->pair) && (a->finish == WIRE_FINISH_CANCELLED || a->finish == WIRE_FINISH_ERROR);
+}
+
 static int report(const run *r) {
   char line[RESULT_LINE_MAX];
   end_line(r);
   if (r->answer.trouble.code) command_error(STATUS_WORKER, "%s", r->answer.trouble.text);
   result_summary(&r->answer, line);
-  fprintf(stderr, "tandem: %s\n", line);
+  fprintf(stderr, "tandem: %s", line);
+  if (can_resume(r)) fprintf(stderr, "; `tandem session resume %016llx' goes on", (unsigned long long)r->answer.id);
+  fprintf(stderr, "\n");
   if (r->status) return command_error(r->status, "out of memory");
   if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
   if (r->out.failed)
     return command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(r->out.failed));
+  if (!pair_kept(r->pair)) return STATUS_IO;
   return r->answer.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
 static int converse(run *r, const input *in) {
   err e = {0};
   pair_options o = {
-      .flags = &r->flags, .context = r->context, .log = &r->log, .on_news = on_news, .owner = r};
+      .flags = &r->flags, .context = r->context, .resume = r->answer.resume, .log = &r->log, .on_news = on_news, .owner = r};
   if (pair_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&r->out, pair_loop(r->pair), STDOUT_FILENO, on_written, r);
   int rc = text_model_load(&r->model, r->flags.template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   rc = read_prompt(r, in);
   if (rc) return rc;
-  if (pair_serve(r->pair, &r->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  rc = pair_serve(r->pair, &r->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   pair_run(r->pair);
   return report(r);
 }
@@ -143,25 +166,28 @@ static int converse(run *r, const input *in) {
 /* Everything that is cheap to check, before the programs start. */
 static int prepare(run *r, input *in) {
   err e = {0};
-  if (strcmp(r->flags.arguments[0], "-") == 0) {
+  const ledger_session *l = r->answer.resume;
+  if (!l && strcmp(r->flags.arguments[0], "-") == 0) {
     int rc = input_read(in, "-", TOKENIZER_TEXT_MAX, &e);
     if (rc) return command_error(status_of_prompt(rc), "%s", e.text);
     trim_line_end(&r->flags, in);
   }
   int rc = text_model_open(&r->model, r->flags.model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (text_model_context(&r->model, r->flags.context, &r->context, &e))
+  if (l && !hash_equal(l->fingerprint, r->model.fingerprint))
+    return command_error(STATUS_MODEL, "%s is not the model of session %016llx: give that one with -m", r->flags.model,
+                         (unsigned long long)l->id);
+  if (text_model_context(&r->model, l ? l->options.context : r->flags.context, &r->context, &e))
     return command_error(STATUS_USAGE, "%s", e.text);
   return STATUS_OK;
 }
 
-int command_run(int argc, char **argv) {
-  run r = {0};
+static int answer_one(const flags *f, const ledger_session *resume) {
+  run r = {.flags = *f, .log = {"tandem", f->verbose ? LOG_INFO : LOG_WARNING}};
   input in = {0};
-  flags_parse(&r.flags, FLAGS_RUN, argc, argv);
-  if (r.flags.argument_count == 0) return command_chat(&r.flags);
-  r.log = (logger){"tandem", r.flags.verbose ? LOG_INFO : LOG_WARNING};
   answer_init(&r.answer, &r.model);
+  r.answer.resume = resume;
+  r.answer.whole = f->whole || f->json;
   int code = prepare(&r, &in);
   if (code == STATUS_OK) code = converse(&r, &in);
   pair_close(r.pair);
@@ -170,4 +196,14 @@ int command_run(int argc, char **argv) {
   text_model_close(&r.model);
   input_fini(&in);
   return code;
+}
+
+int command_resume(const flags *f, const ledger_session *resume) {
+  return answer_one(f, resume);
+}
+
+int command_run(int argc, char **argv) {
+  flags f;
+  flags_parse(&f, FLAGS_RUN, argc, argv);
+  return f.argument_count == 0 ? command_chat(&f) : answer_one(&f, NULL);
 }

@@ -105,7 +105,8 @@ static int serve_all(serve *s) {
                            .pair = s->pair,
                            .on_result = on_result,
                            .owner = s};
-  if (pair_serve(s->pair, &s->model, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  int rc = pair_serve(s->pair, &s->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   lines_open(&s->in, pair_loop(s->pair), s->in_fd, BATCH_LINE_MAX, on_news, s);
   pair_run(s->pair);
   return report(s);

@@ -27,6 +27,24 @@ status command_signal_status(int signal_number) {
   }
 }
 
+status command_serve_status(int code) {
+  switch (code) {
+  case ERR_ARG:
+    return STATUS_USAGE;
+  case ERR_IO:
+  case ERR_FORMAT:
+  case ERR_VERSION:
+  case ERR_TIMEOUT:
+    return STATUS_IO;
+  case ERR_NOMEM:
+  case ERR_STATE:
+  case ERR_GONE:
+    return STATUS_FAILED;
+  default:
+    return STATUS_WORKER;
+  }
+}
+
 int command_open_model(text_model *m, const char *path) {
   err e = {0};
   int rc = text_model_open(m, path, &e);

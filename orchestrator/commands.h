@@ -4,6 +4,7 @@
 
 #include "common/base/err.h"
 #include "orchestrator/flags.h"
+#include "orchestrator/ledger_store.h"
 #include "orchestrator/status.h"
 #include "orchestrator/text_model.h"
 
@@ -14,9 +15,14 @@ int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_session(int argc, char **argv);
+int command_status(int argc, char **argv);
 
 /* `run` without a prompt on a terminal. */
 int command_chat(const flags *f);
+
+/* Goes on with a session of the ledger: flags as `run` takes them. */
+int command_resume(const flags *f, const ledger_session *resume);
 
 /* What they share. */
 
@@ -24,6 +30,8 @@ int command_chat(const flags *f);
 int command_error(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Exit status of a command that a signal ended. */
 status command_signal_status(int signal_number);
+/* Exit status for an error of pair_serve, or of the ledger. */
+status command_serve_status(int code);
 /* Opens and reads a model, with messages: STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
 /* One counted warning for bytes of a prompt that have no token. */

@@ -49,7 +49,11 @@ enum {
   KEY_DRAFT_CONTEXT,
   KEY_LISTEN,
   KEY_WAIT,
-  KEY_INSECURE
+  KEY_INSECURE,
+  KEY_LEDGER,
+  KEY_TO,
+  KEY_WHOLE,
+  KEY_DELETE
 };
 
 /* ---- what each command takes ---- */
@@ -66,6 +70,10 @@ enum {
    6},                                                                                                       \
       {"wait", KEY_WAIT, "SECONDS", 0, "give up when there has been no target for so long; 0 (default): wait for ever", 6}, \
       {"insecure-bind", KEY_INSECURE, 0, 0, "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6}
+#define OPTION_LEDGER                                                                                        \
+  { "ledger", KEY_LEDGER, "FILE|none", 0, "where prompts and answers are kept (default: batch none, else ~/.local/state/tandem)", 8 }
+#define OPTION_JSON                                                                                          \
+  { "json", KEY_JSON, 0, 0, "JSON on stdout", 2 }
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
       {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
@@ -108,7 +116,7 @@ enum {
        0,                                                                                                    \
        "keep the packed weights in DIR: later starts are faster and share them (default: no)",               \
        5},                                                                                                   \
-      OPTION_VERBOSE
+      OPTION_LEDGER, OPTION_VERBOSE
 
 static const struct argp_option run_options[] = {OPTIONS_GENERATE, OPTIONS_LISTEN, {0}};
 static const struct argp_option serve_options[] = {
@@ -119,24 +127,49 @@ static const struct argp_option tokenize_options[] = {
     OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
 static const struct argp_option doctor_options[] = {OPTION_MODEL, {0}};
+static const struct argp_option list_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
+static const struct argp_option show_options[] = {OPTION_MODEL, OPTION_LEDGER, OPTION_JSON, {0}};
+static const struct argp_option export_options[] = {OPTION_MODEL, OPTION_LEDGER, {0}};
+static const struct argp_option rollback_options[] = {
+    OPTION_LEDGER, {"to", KEY_TO, "N", 0, "tokens of the answer that stay", 2}, {0}};
+static const struct argp_option end_options[] = {
+    OPTION_LEDGER, {"delete", KEY_DELETE, 0, 0, "and forget it: prompt, answer and all", 2}, {0}};
+static const struct argp_option resume_options[] = {
+    OPTION_MODEL,
+    OPTION_LEDGER,
+    {"max-tokens", KEY_MAX_TOKENS, "N", 0, "N tokens more (default: what the request has left)", 2},
+    {"whole", KEY_WHOLE, 0, 0, "print the answer from its beginning, not only the rest", 2},
+    {"json", KEY_JSON, 0, 0, "one JSON object on stdout, with the whole answer", 2},
+    {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: as before)", 4},
+    {"budget", KEY_BUDGET, "N", 0, "as in `tandem run' (default: as before)", 4},
+    {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},
+    {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},
+    {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "keep the packed weights in DIR", 5},
+    OPTION_VERBOSE,
+    {0}};
 
 #define SEE_STATUSES "\vExit statuses: see `tandem --help'."
 
 typedef struct command_shape {
+  const char *name;
   const struct argp_option *options;
   const char *arguments, *text;
   int32_t arguments_min, arguments_max;
   const char *missing; /* what to do when there are fewer */
+  bool without_model;
 } command_shape;
+
+#define SHAPE_SESSION(name, options, arguments, text, count) \
+  { name, options, arguments, text SEE_STATUSES, count, count, "which session? Give the first digits of its id: `tandem session list' tells them", true }
 
 static const command_shape shapes[] = {
     [FLAGS_RUN] =
-        {run_options, "PROMPT\n-\n",
+        {"run", run_options, "PROMPT\n-\n",
          "Answers one prompt (-: from stdin); without one, on a terminal, a conversation. stdout gets the answer alone, as it comes; a last line on "
          "stderr tells how fast it was." SEE_STATUSES,
          1, 1, "no prompt: give one in quotes, or - to read it from stdin"},
     [FLAGS_BATCH] =
-        {batch_options, "IN.jsonl OUT.jsonl",
+        {"batch", batch_options, "IN.jsonl OUT.jsonl",
          "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
          "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
          "([{\"role\", \"content\"}]); it may have switches of its own: \"draft\": false, \"budget\", "
@@ -145,20 +178,34 @@ static const command_shape shapes[] = {
          "on." SEE_STATUSES,
          2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
     [FLAGS_SERVE] =
-        {serve_options, "[IN.jsonl]",
+        {"serve-workers", serve_options, "[IN.jsonl]",
          "Answers request lines (of IN or stdin, as `tandem batch' takes them) with tandem-target and tandem-draft "
          "programs that others start with --orchestrator ENDPOINT, as many as there are; they may come and go. Results go to "
          "stdout as they finish, until the end of IN." SEE_STATUSES,
          0, 1, NULL},
-    [FLAGS_TOKENIZE] = {tokenize_options, "", "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0,
+    [FLAGS_TOKENIZE] = {"tokenize", tokenize_options, "", "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0,
                         NULL},
-    [FLAGS_DETOKENIZE] = {detokenize_options, "",
+    [FLAGS_DETOKENIZE] = {"detokenize", detokenize_options, "",
                           "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES,
                           0, 0, NULL},
-    [FLAGS_DOCTOR] = {doctor_options, "",
+    [FLAGS_DOCTOR] = {"doctor", doctor_options, "",
                       "Looks at what tandem needs: CPU, memory, sockets, worker programs and, with -m, a "
                       "model." SEE_STATUSES,
-                      0, 0, NULL},
+                      0, 0, NULL, true},
+    [FLAGS_STATUS] = {"status", list_options, "",
+                      "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
+                      "speed." SEE_STATUSES,
+                      0, 0, NULL, true},
+    [FLAGS_LIST] = SHAPE_SESSION("session list", list_options, "", "The sessions that the ledger keeps, newest first.", 0),
+    [FLAGS_SHOW] = SHAPE_SESSION("session show", show_options, "ID", "One session: prompt, answer and figures.", 1),
+    [FLAGS_RESUME] = SHAPE_SESSION("session resume", resume_options, "ID",
+                                   "Goes on with a session that was interrupted, with the tokens that it would have had, and "
+                                   "prints the rest.", 1),
+    [FLAGS_ROLLBACK] = SHAPE_SESSION("session rollback", rollback_options, "ID",
+                                     "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
+    [FLAGS_EXPORT] = SHAPE_SESSION("session export", export_options, "ID",
+                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' reads.", 1),
+    [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID", "Ends a session that was interrupted.", 1),
 };
 
 /* ---- values ---- */
@@ -181,6 +228,7 @@ static const int_flag int_flags[] = {
     {KEY_DRAFT_THREADS, "--draft-threads", 1, FLAGS_THREADS_MAX, offsetof(flags, draft_threads)},
     {KEY_DRAFT_CONTEXT, "--draft-ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, draft_context)},
     {KEY_WAIT, "--wait", 0, INT32_MAX, offsetof(flags, wait)},
+    {KEY_TO, "--to", 0, WIRE_CONTEXT_MAX, offsetof(flags, to)},
     {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
     {KEY_KV_BLOCKS, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
 };
@@ -282,6 +330,13 @@ static const char *to_draft(struct argp_state *state, const char *text) {
   return text;
 }
 
+static const char *to_ledger(const flags *f, struct argp_state *state, const char *text) {
+  if (!*text) argp_error(state, "--ledger is empty: give a FILE, or none");
+  if (f->command >= FLAGS_STATUS && strcmp(text, "none") == 0)
+    argp_error(state, "--ledger none has no sessions: give a FILE, or leave it out");
+  return text;
+}
+
 /* ---- the parser ---- */
 
 static void add_stop(flags *f, struct argp_state *state, const char *text) {
@@ -306,6 +361,7 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
 /* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction. */
 static void check_draft(flags *f, struct argp_state *state) {
   bool model = f->model_draft || f->draft_layers;
+  if (!f->draft && f->command == FLAGS_RESUME) return; /* as it was */
   if (!f->draft) f->draft = model ? "model" : "ngram";
   bool named = strcmp(f->draft, "model") == 0;
   if (model && !named && strcmp(f->draft, "none") != 0)
@@ -357,9 +413,11 @@ static void check_whole(flags *f, struct argp_state *state) {
   check_draft(f, state);
   check_listening(f, state);
   if (!f->model && f->command != FLAGS_DOCTOR)
+  if (!f->model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
   if (f->argument_count < shape->arguments_min && !chat) argp_error(state, "%s", shape->missing);
+  if (f->command == FLAGS_ROLLBACK && f->to < 0) argp_error(state, "how much stays? Give --to N, in tokens of the answer");
   if (chat && (f->raw || f->json))
     argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
   if (f->raw && f->system)
@@ -412,6 +470,15 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_PIN:
     f->pin = text;
     break;
+  case KEY_LEDGER:
+    f->ledger = to_ledger(f, state, text);
+    break;
+  case KEY_WHOLE:
+    f->whole = true;
+    break;
+  case KEY_DELETE:
+    f->forget = true;
+    break;
   case KEY_REPACK_CACHE:
     f->repack_cache = text;
     break;
@@ -448,9 +515,16 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
                .threads = cpus_threads(),
                .pin = "none",
                .budget = FLAGS_BUDGET_DEFAULT,
+               .ledger = command == FLAGS_BATCH ? "none" : NULL,
+               .to = -1,
                .sessions = command == FLAGS_BATCH   ? FLAGS_SESSIONS_DEFAULT
                            : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX
                                                     : 1};
+  if (command == FLAGS_RESUME) {
+    f->draft = f->math = NULL;
+    f->max_tokens = 0;
+    f->budget = -1;
+  }
   err e = {0};
   if (program_random(&f->sampling.seed, sizeof f->sampling.seed, &e)) {
     fprintf(stderr, "%s: %s; give a --seed\n", argv[0], e.text);
@@ -462,6 +536,10 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
       .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
   argp_err_exit_status = STATUS_USAGE;
   program_parse_flags(&parser, argc, argv, f);
+}
+
+const char *flags_command_name(flags_command command) {
+  return shapes[command].name;
 }
 
 bool flags_wants_draft(const flags *f) {

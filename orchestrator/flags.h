@@ -14,11 +14,25 @@
 #define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
 #define FLAGS_ARGUMENTS_MAX    2
 
-typedef enum { FLAGS_RUN, FLAGS_BATCH, FLAGS_SERVE, FLAGS_TOKENIZE, FLAGS_DETOKENIZE, FLAGS_DOCTOR } flags_command;
+typedef enum {
+  FLAGS_RUN,
+  FLAGS_BATCH,
+  FLAGS_SERVE,
+  FLAGS_TOKENIZE,
+  FLAGS_DETOKENIZE,
+  FLAGS_DOCTOR,
+  FLAGS_STATUS,
+  FLAGS_LIST, /* of sessions, as all below */
+  FLAGS_SHOW,
+  FLAGS_RESUME,
+  FLAGS_ROLLBACK,
+  FLAGS_EXPORT,
+  FLAGS_END
+} flags_command;
 
 typedef struct flags {
   flags_command command;
-  const char *model;        /* NULL only for doctor */
+  const char *model;        /* NULL only where the command can do without */
   const char *draft;        /* "none", "ngram", "model" or "replay:FILE:RATE[:S]"; with `listen` "none" or "any" */
   const char *model_draft;  /* the model of "model", or NULL: the first draft_layers of `model` */
   const char *math;         /* "int8" or "f32" */
@@ -28,6 +42,7 @@ typedef struct flags {
   const char *repack_cache; /* folder, or NULL */
   const char *pin;          /* as tandem-target takes it */
   const char *listen;       /* endpoint where workers register that others start; NULL: tandem starts them */
+  const char *ledger;       /* a file, "none", or NULL: the default file */
   const char *stops[DETOKENIZER_STOP_MAX];
   int32_t stop_count;
   sampler_options sampling;                                          /* seed: a random one, unless given */
@@ -35,7 +50,8 @@ typedef struct flags {
   int32_t kv_blocks;                                                 /* 0: default */
   int32_t draft_layers, draft_threads, draft_context; /* of "model"; 0: all, the draft's default, `context` */
   int32_t wait; /* seconds without a target until it gives up; 0: for ever */
-  bool insecure_bind, lockstep, raw, no_special, json, verbose;
+  int32_t to;   /* of rollback; -1: not given */
+  bool insecure_bind, lockstep, raw, no_special, json, verbose, whole, forget; /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
   const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
@@ -45,4 +61,6 @@ typedef struct flags {
  * terminal, a conversation is meant. */
 void flags_parse(flags *f, flags_command command, int argc, char **argv);
 
+/* FLAGS_RESUME: what was not given is NULL, and max_tokens 0, budget -1. */
+const char *flags_command_name(flags_command command);
 bool flags_wants_draft(const flags *f);

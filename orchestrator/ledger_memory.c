@@ -63,18 +63,20 @@ static int add_tokens(record *r, const int32_t *tokens, int32_t count) {
   return ERR_OK;
 }
 
-static int ledger_begin(void *self, uint64_t session, uint64_t hash_seed, const int32_t *prompt,
-                        int32_t prompt_length) {
+static int ledger_begin(void *self, const ledger_record *given) {
   book *b = self;
-  if (prompt_length < 1) return ERR_ARG;
-  if (find(b, session)) return ERR_STATE;
+  if (given->prompt_length < 1 || given->length < given->prompt_length) return ERR_ARG;
+  if (find(b, given->session)) return ERR_STATE;
   int rc = widen(b);
   if (rc) return rc;
   record fresh = {.used = true,
-                  .entry = {.session = session, .hash_seed = hash_seed, .prompt_length = prompt_length}};
-  rc = add_tokens(&fresh, prompt, prompt_length);
+                  .entry = {.session = given->session,
+                            .hash_seed = given->hash_seed,
+                            .prompt_length = given->prompt_length,
+                            .epoch = given->epoch}};
+  rc = add_tokens(&fresh, given->tokens, given->length);
   if (rc) return rc;
-  *slot_of(b, session) = fresh;
+  *slot_of(b, given->session) = fresh;
   b->used++;
   return ERR_OK;
 }
@@ -96,13 +98,25 @@ static int ledger_append(void *self, uint64_t session, int32_t position, const i
   return add_tokens(r, tokens, count);
 }
 
-static int ledger_end(void *self, uint64_t session, int32_t length) {
+static int ledger_numerics(void *self, uint64_t session, const char *id) {
+  (void)id;
+  return find(self, session) ? ERR_OK : ERR_GONE;
+}
+
+static int ledger_end(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats) {
   record *r = find(self, session);
+  (void)finish;
+  (void)stats;
   if (!r) return ERR_GONE;
   if (length < r->entry.prompt_length || length > r->entry.length) return ERR_ARG;
   r->entry.length = length;
   r->entry.ended = true;
   return ERR_OK;
+}
+
+static int32_t ledger_durable(void *self, uint64_t session) {
+  const record *r = find(self, session);
+  return r ? r->entry.length : 0;
 }
 
 static bool ledger_read(void *self, uint64_t session, ledger_entry *out) {
@@ -149,7 +163,9 @@ int ledger_memory(ledger *out) {
                   .begin = ledger_begin,
                   .epoch = ledger_epoch,
                   .append = ledger_append,
+                  .numerics = ledger_numerics,
                   .end = ledger_end,
+                  .durable = ledger_durable,
                   .read = ledger_read,
                   .forget = ledger_forget,
                   .close = ledger_close};

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/program.h"
+#include "orchestrator/logbook.h"
 #include "orchestrator/socket_folder.h"
 #include "orchestrator/workers.h"
 #include "wire/host.h"
@@ -34,7 +35,7 @@ struct pair {
   int32_t target, draft; /* numbers of workers.h, or NO_CHILD */
   err trouble;
 
-  ledger ledger;
+  logbook *book;
   orch *orch;
   host *host;
   actions actions;
@@ -309,6 +310,31 @@ static int listen_at(pair *p, err *e) {
   return ERR_OK;
 }
 
+/* What waited for the ledger goes on, what is logged is shown. */
+static void on_logged(void *context) {
+  pair *p = context;
+  if (p->host) host_step(p->host, &(event){.kind = EVENT_TICK});
+}
+
+static int open_ledger(pair *p, const text_model *m, err *e) {
+  const flags *f = p->options.flags;
+  const ledger_session *resume = p->options.resume;
+  char *model = realpath(f->model, NULL);
+  logbook_options o = {.loop = &p->loop,
+                       .ledger = f->ledger,
+                       .command = flags_command_name(f->command),
+                       .model = model ? model : f->model,
+                       .fingerprint = m->fingerprint,
+                       .resume = resume ? resume->id : 0,
+                       .resume_updated = resume ? resume->updated : 0,
+                       .log = p->options.log,
+                       .on_logged = on_logged,
+                       .context = p};
+  int rc = logbook_open(&p->book, &o, e);
+  free(model);
+  return rc;
+}
+
 int pair_serve(pair *p, const text_model *m, err *e) {
   orch_options o = {.model_fingerprint = m->fingerprint,
                     .vocabulary_hash = text_model_vocabulary(m),
@@ -316,10 +342,11 @@ int pair_serve(pair *p, const text_model *m, err *e) {
                     .target_wait_us = target_wait_us(p),
                     .random = draw};
   int rc = program_random(&o.incarnation, sizeof o.incarnation, e);
-  if (rc == ERR_OK && ledger_memory(&p->ledger) != ERR_OK) rc = err_set(e, ERR_NOMEM, "out of memory");
-  o.ledger = p->ledger;
+  if (rc == ERR_OK) rc = open_ledger(p, m, e);
+  if (rc == ERR_OK) o.ledger = logbook_ledger(p->book);
   if (rc == ERR_OK) rc = orch_alloc(&p->orch, &o, e);
   if (rc != ERR_OK) return rc;
+  logbook_watch(p->book, p->orch);
   host_options h = {.machine = orch_machine(p->orch),
                     .self = o.incarnation,
                     .allow_plaintext = p->options.flags->insecure_bind,
@@ -355,9 +382,9 @@ void pair_close(pair *p) {
   if (!p) return;
   workers_close(p->workers);
   host_close(p->host);
+  logbook_close(p->book);
   if (p->loop_open) close_loop(p);
   orch_free(p->orch);
-  if (p->ledger.close) p->ledger.close(p->ledger.self);
   actions_fini(&p->actions);
   socket_folder_remove(p->directory);
   free(p);
@@ -392,6 +419,14 @@ int pair_signal(const pair *p) {
   return p->signal;
 }
 
+bool pair_keeps(const pair *p) {
+  return p->book && logbook_is_file(p->book);
+}
+
+bool pair_kept(const pair *p) {
+  return !p->book || !logbook_failed(p->book);
+}
+
 /* ---- sessions ---- */
 
 uint64_t pair_start(pair *p, const orch_request *r, err *e) {
@@ -407,7 +442,8 @@ void pair_cancel(pair *p, uint64_t session) {
 
 void pair_release(pair *p, uint64_t session) {
   orch_release(p->orch, session, clock_us(), &p->actions);
-  p->ledger.forget(p->ledger.self, session);
+  ledger l = logbook_ledger(p->book);
+  l.forget(l.self, session);
   host_perform(p->host, &p->actions);
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/base/log.h"
 #include "orchestrator/flags.h"
+#include "orchestrator/ledger_store.h"
 #include "orchestrator/sessions.h"
 #include "orchestrator/text_model.h"
 #include <uv.h>
@@ -20,6 +21,7 @@ typedef struct pair pair;
 typedef struct pair_options {
   const flags *flags;
   int32_t context; /* tokens of a session */
+  const ledger_session *resume; /* of the ledger's file: is taken over; NULL: none */
   const logger *log;
   void (*on_news)(void *owner); /* look at everything again */
   void *owner;
@@ -27,7 +29,7 @@ typedef struct pair_options {
 
 /* Starts the programs, if they are ours: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
 int pair_open(pair **out, const pair_options *o, err *e);
-/* Lets them register. Once. ERR_ARG or ERR_IO: the address of --listen. */
+/* Opens the ledger and lets them register. Once. ERR_ARG or ERR_IO: the address of --listen, or the ledger. */
 int pair_serve(pair *p, const text_model *m, err *e);
 /* Runs the loop until the programs have ended after pair_finish. A second signal ends the process at once,
  * with status 128 + its number. */
@@ -46,7 +48,11 @@ int pair_trouble(const pair *p, err *e);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
 int pair_signal(const pair *p);
 
-/* Sessions; see orch_start and so on. A release also takes the session out of the ledger. */
+/* Is there a file that keeps the sessions, and did it take everything, if it was asked for by name? */
+bool pair_keeps(const pair *p);
+bool pair_kept(const pair *p);
+
+/* Sessions; see orch_start and so on. After a release no more is told to the ledger. */
 uint64_t pair_start(pair *p, const orch_request *r, err *e);
 void pair_cancel(pair *p, uint64_t session);
 void pair_release(pair *p, uint64_t session);

@@ -133,5 +133,6 @@ int requests_report(const requests *r) {
   if (r->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
   if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
   if (pair_trouble(r->pair, NULL)) return STATUS_WORKER;
+  if (!pair_kept(r->pair)) return STATUS_IO;
   return r->failed ? STATUS_FAILED : STATUS_OK;
 }

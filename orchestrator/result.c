@@ -8,7 +8,7 @@
 
 #define DIGITS 8 /* of a number in the output */
 
-static const char *finish_name(wire_finish finish) {
+const char *result_finish_name(wire_finish finish) {
   static const char *const names[] = {[WIRE_FINISH_STOP] = "stop",
                                       [WIRE_FINISH_LENGTH] = "length",
                                       [WIRE_FINISH_CANCELLED] = "cancelled",
@@ -84,6 +84,12 @@ static json_t *stats_of(const answer *a) {
   return o;
 }
 
+static json_t *session_name(uint64_t id) {
+  char text[17];
+  snprintf(text, sizeof text, "%016llx", (unsigned long long)id);
+  return json_string(text);
+}
+
 json_t *result_of(const answer *a, json_t *id) {
   json_t *o = json_object();
   if (!o) return NULL;
@@ -92,8 +98,9 @@ json_t *result_of(const answer *a, json_t *id) {
   json_object_set_new(o, "token_ids", ids(a->tokens, (size_t)a->count));
   json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)a->prompt.count));
   json_object_set_new(o, "prompt_ids", ids(a->prompt.ids, a->prompt.count));
-  json_object_set_new(o, "finish_reason", json_string(finish_name(a->finish)));
+  json_object_set_new(o, "finish_reason", json_string(result_finish_name(a->finish)));
   if (a->trouble.code) json_object_set_new(o, "error", sentence(a->trouble.text));
+  if (a->id) json_object_set_new(o, "session", session_name(a->id));
   json_object_set_new(o, "seed", count_of(a->seed));
   json_object_set_new(o, "numerics_id", json_string(a->numerics_id));
   if (a->numerics_changed) json_object_set_new(o, "numerics_changed", json_true());
@@ -150,7 +157,7 @@ static void put_draft(writer *w, const answer *a) {
 void result_summary(const answer *a, char out[RESULT_LINE_MAX]) {
   writer w = {out, RESULT_LINE_MAX};
   double speed = answer_tokens_per_second(a);
-  put(&w, "%d token%s (%s)", a->count, a->count == 1 ? "" : "s", finish_name(a->finish));
+  put(&w, "%d token%s (%s)", a->count, a->count == 1 ? "" : "s", result_finish_name(a->finish));
   if (speed > 0) put(&w, ", %.1f tok/s", speed);
   if (a->first_us) put(&w, ", first token after %.0f ms", answer_first_ms(a));
   put_draft(&w, a);

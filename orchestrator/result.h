@@ -12,6 +12,7 @@
 json_t *result_of(const answer *a, json_t *id);
 /* The same shape for a request that could not begin. */
 json_t *result_of_error(json_t *id, const char *why);
+const char *result_finish_name(wire_finish finish); /* "stop", "length", "cancelled", "error" */
 /* One line with its newline; free() it. NULL: out of memory. Takes `object`. */
 char *result_line(json_t *object);
 

@@ -28,7 +28,7 @@ typedef struct orch_session {
   int32_t prompt_length;
   msg_options options;
   int32_t stops[WIRE_STOPS_MAX];
-  bool want_draft;
+  bool want_draft, begun; /* begun: the ledger holds its beginning */
   int32_t (*admit)(void *context, const int32_t *tokens, int32_t count, bool *stop);
   void *admit_context;
 
@@ -132,7 +132,7 @@ static void session_finish(step *c, orch_session *s, wire_finish finish, int cod
   s->code = code;
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
   if (cancel) c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, ++s->epoch);
-  c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length);
+  c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length, finish, &s->stats);
   send_end(c, s, &s->target);
   send_end(c, s, &s->draft);
   finished_if_told(s);
@@ -241,9 +241,17 @@ static void place_draft(step *c, orch_session *s) {
   open_draft(c, s);
 }
 
-/* Finds workers for what has none. */
+/* How many tokens the ledger holds for good; 0: nothing may be sent yet. */
+static int32_t logged(const orch *o, const orch_session *s) {
+  int32_t n = o->options.ledger.durable(o->options.ledger.self, s->id);
+  return n < s->committed.length ? n : s->committed.length;
+}
+
+/* Finds workers for what has none, and is in the ledger. */
 static void place(step *c, orch_session *s) {
   if (!live(s)) return;
+  if (!s->begun) s->begun = logged(c->o, s) > 0;
+  if (!s->begun) return;
   if (!s->target.peer) {
     if (c->now >= s->retry_us) s->retry_us = 0;
     peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
@@ -335,9 +343,10 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   uint64_t a = draw(o), b = draw(o);
   memcpy(s->ticket.bytes, &a, 8);
   memcpy(s->ticket.bytes + 8, &b, 8);
-  do s->id = draw(o);
-  while (s->id == 0 || session_find(o, s->id));
-  s->epoch = 1;
+  const orch_resume *resume = r->resume;
+  do s->id = resume ? resume->session : draw(o);
+  while (!resume && (s->id == 0 || session_find(o, s->id)));
+  s->epoch = resume ? resume->epoch + 1 : 1;
   s->options = r->options;
   if (s->options.stop_count > WIRE_STOPS_MAX) s->options.stop_count = WIRE_STOPS_MAX;
   for (int32_t i = 0; i < s->options.stop_count; i++) s->stops[i] = r->options.stops[i];
@@ -347,9 +356,26 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->admit_context = r->admit_context;
   int32_t capacity = r->prompt_length + r->options.max_tokens, context = r->options.context;
   if (context > 0 && context < capacity) capacity = context > r->prompt_length ? context : r->prompt_length;
-  int rc = prefix_init(&s->committed, capacity, draw(o));
+  int rc = prefix_init(&s->committed, capacity, resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
-  return rc;
+  if (rc != ERR_OK || !resume) return rc;
+  s->decoded = resume->output_length > 0 && resume->numerics[0];
+  snprintf(s->numerics, sizeof s->numerics, "%s", resume->numerics);
+  return prefix_append(&s->committed, resume->output, resume->output_length);
+}
+
+static int log_beginning(const orch *o, orch_session *s, const orch_request *r) {
+  const ledger *l = &o->options.ledger;
+  ledger_record record = {.session = s->id,
+                          .hash_seed = s->committed.seed,
+                          .tokens = s->committed.tokens,
+                          .length = s->committed.length,
+                          .prompt_length = s->prompt_length,
+                          .epoch = r->resume ? r->resume->epoch : 0,
+                          .options = &r->options,
+                          .about = r->about};
+  int rc = l->begin(l->self, &record);
+  return rc ? rc : l->epoch(l->self, s->id, s->epoch);
 }
 
 /* What no OPEN could say is refused here: its frame would never be sent. */
@@ -360,6 +386,8 @@ static int check_request(const orch *o, const orch_request *r, err *e) {
   if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
   if (r->prompt_length > WIRE_TOKENS_MAX || p->max_tokens > WIRE_CONTEXT_MAX)
     return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX, WIRE_CONTEXT_MAX);
+  if (r->resume && r->resume->output_length >= p->max_tokens)
+    return err_set(e, ERR_ARG, "the answer has all of its %d tokens", p->max_tokens);
   if (p->context < 0 || p->context > WIRE_CONTEXT_MAX)
     return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX, p->context);
   if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
@@ -381,9 +409,7 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
   if (place_index == ORCH_SESSIONS_MAX)
     return err_set(e, ERR_FULL, "%d sessions are open already: try again later", ORCH_SESSIONS_MAX), 0;
   orch_session *s = calloc(1, sizeof *s);
-  if (!s || session_init(o, s, r) != ERR_OK ||
-      o->options.ledger.begin(o->options.ledger.self, s->id, s->committed.seed, r->prompt, r->prompt_length) != ERR_OK ||
-      o->options.ledger.epoch(o->options.ledger.self, s->id, s->epoch) != ERR_OK) {
+  if (!s || session_init(o, s, r) != ERR_OK || log_beginning(o, s, r) != ERR_OK) {
     if (s) session_free(s);
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
@@ -420,6 +446,7 @@ bool orch_look(const orch *o, uint64_t session, orch_view *out) {
   *out = (orch_view){.state = s->state,
                      .tokens = s->committed.tokens,
                      .length = s->committed.length,
+                     .logged = logged(o, s),
                      .prompt_length = s->prompt_length,
                      .finish = s->finish,
                      .code = s->code,
@@ -462,6 +489,11 @@ int32_t orch_capacity(const orch *o) {
 const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index) {
   const roster_peer *p = worker_at(o, role, index);
   return p ? &p->hello : NULL;
+}
+
+int32_t orch_worker_load(const orch *o, wire_role role, int32_t index) {
+  const roster_peer *p = worker_at(o, role, index);
+  return p ? load_of(o, p) : 0;
 }
 
 void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *out) {
@@ -540,7 +572,10 @@ static void note_numerics(step *c, orch_session *s, bool decoded) {
   const char *numerics = roster_find(&c->o->roster, s->target.peer)->numerics;
   if (s->decoded && !decoded) return;
   if (s->decoded && strcmp(s->numerics, numerics) != 0) s->numerics_changed = true;
-  snprintf(s->numerics, sizeof s->numerics, "%s", numerics);
+  if (strcmp(s->numerics, numerics) != 0) {
+    snprintf(s->numerics, sizeof s->numerics, "%s", numerics);
+    c->o->options.ledger.numerics(c->o->options.ledger.self, s->id, s->numerics);
+  }
   s->decoded |= decoded;
 }
 
@@ -739,7 +774,7 @@ static uint64_t session_deadline(const orch *o, const orch_session *s) {
   uint64_t at = MACHINE_NEVER;
   if (s->state == ORCH_FINISHED) return at;
   if (s->state == ORCH_ENDING) return earlier(s->target.sent_us, s->draft.sent_us) + ORCH_REPEAT_US;
-  if (!s->target.peer) {
+  if (!s->target.peer && s->begun) { /* else the ledger's news wakes it */
     at = later(s->waiting_us, o->options.target_wait_us);
     if (s->retry_us) at = earlier(at, s->retry_us);
   }

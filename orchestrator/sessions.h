@@ -29,9 +29,19 @@ int orch_alloc(orch **out, const orch_options *o, err *e);
 void orch_free(orch *o);
 machine orch_machine(orch *o);
 
+typedef struct orch_resume { /* a session of the ledger that goes on */
+  uint64_t session, hash_seed;
+  uint32_t epoch;        /* the highest that may have been sent */
+  const int32_t *output; /* [output_length], copied; fewer than max_tokens, and without an end */
+  int32_t output_length;
+  const char *numerics; /* of who has decoded; "": nobody */
+} orch_resume;
+
 typedef struct orch_request {
   const int32_t *prompt; /* copied */
   int32_t prompt_length;
+  const orch_resume *resume; /* NULL: a new session */
+  const char *about;         /* for the ledger; NULL: nothing */
   msg_options options;   /* stops copied; context 0: the target's own */
   bool draft;            /* false: --draft none */
   /* Called with each run of new tokens before they are logged: how many of them to keep (all if NULL). Fewer than
@@ -50,8 +60,9 @@ typedef enum {
 
 typedef struct orch_view { /* what a client may see of its session */
   orch_state state;
-  const int32_t *tokens; /* logged: prompt and output; until the next step */
+  const int32_t *tokens; /* prompt and output; until the next step */
   int32_t length, prompt_length;
+  int32_t logged; /* of `length`, those that may be shown; it may reach the prompt's length later than `length` does */
   wire_finish finish;    /* 0: the answer goes on */
   int code;              /* ERR_ when finish is error */
   const char *text;      /* sentence for it */
@@ -79,6 +90,7 @@ int32_t orch_workers(const orch *o, wire_role role);
 int32_t orch_capacity(const orch *o);
 /* The only way a worker shows what it is: its greeting, by role and index in [0, orch_workers), or NULL. */
 const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index);
+int32_t orch_worker_load(const orch *o, wire_role role, int32_t index); /* sessions that it has */
 
 /* The owner knows that a worker program has died (its own child): no need to wait for its silence. */
 void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *out);

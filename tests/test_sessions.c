@@ -30,11 +30,12 @@ typedef struct spy {
   const actions *out;
   int32_t appended, epochs;
   int fail; /* code of the next append */
+  int32_t held;
 } spy;
 
-static int spy_begin(void *self, uint64_t session, uint64_t seed, const int32_t *prompt, int32_t length) {
+static int spy_begin(void *self, const ledger_record *r) {
   spy *s = self;
-  return s->inner.begin(s->inner.self, session, seed, prompt, length);
+  return s->inner.begin(s->inner.self, r);
 }
 
 /* Recorded before the first send of that epoch. */
@@ -62,9 +63,21 @@ static int spy_append(void *self, uint64_t session, int32_t position, const int3
   return s->inner.append(s->inner.self, session, position, tokens, count);
 }
 
-static int spy_end(void *self, uint64_t session, int32_t length) {
+static int spy_numerics(void *self, uint64_t session, const char *id) {
   spy *s = self;
-  return s->inner.end(s->inner.self, session, length);
+  return s->inner.numerics(s->inner.self, session, id);
+}
+
+static int spy_end(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats) {
+  spy *s = self;
+  return s->inner.end(s->inner.self, session, length, finish, stats);
+}
+
+/* A file that is slow: `held` tokens of every session are not written yet. */
+static int32_t spy_durable(void *self, uint64_t session) {
+  spy *s = self;
+  int32_t n = s->inner.durable(s->inner.self, session) - s->held;
+  return n > 0 ? n : 0;
 }
 
 static bool spy_read(void *self, uint64_t session, ledger_entry *out) {
@@ -111,7 +124,8 @@ static int set_up(void **state) {
       .vocabulary_size = VOCAB,
       .random = some_random,
       .random_context = &w->random,
-      .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_end, spy_read, spy_forget, spy_close}};
+      .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end, spy_durable, spy_read, spy_forget,
+                 spy_close}};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
   assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);

@@ -5,6 +5,7 @@ TANDEM_BIN: folder of the three programs (default build/release/bin).
 TANDEM_SUBSET=1: fewer prompts and shorter answers, for sanitized builds.
 """
 
+import atexit
 import collections
 import json
 import os
@@ -28,6 +29,11 @@ import zmq
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
+
+# The ledger of whoever runs the suite is none of its business.
+STATE = tempfile.mkdtemp(prefix="tandem-state-")
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = STATE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))

@@ -46,8 +46,8 @@ class Matrix(Case):
         for layout in LAYOUTS:
             for sessions, accepted, draft in ((1, True, ("--draft", replay, "--pace", "lockstep")),
                                               (16, True, ("--draft", replay)),
-                                              (4, True, ("-md", str(model))),
-                                              (16, False, ("--draft-layers", "1")),
+                                              (4, True, ("-md", str(model), "--pace", "lockstep")),
+                                              (16, False, ("--draft-layers", "1")),  # free pace: so small a target seldom waits
                                               (16, False, ("--draft", "ngram")),
                                               (16, False, ("--draft", "none"))):
                 about = f"{model.name}, {layout}, {sessions} sessions, {draft[0]} {draft[1][:6]}"

@@ -1,7 +1,8 @@
 /* model_walk.h - one numerics class for all positions: the logits of a committed position are the same bits
  * however they were computed. The reference is plain decoding, one row a forward; everything else is compared
  * with it by memcmp: prefills in any chunking, and a random walk of appends, verified trees with siblings,
- * commits, rollbacks and replays, with other sequences in the batch. For test_model_bits*.c. */
+ * commits, rollbacks and replays, with other sequences in the batch; over a virtual cache, the reference's is static. For
+ * test_model_bits*.c. */
 #pragma once
 
 #include "tests/model_support.h"
@@ -218,11 +219,24 @@ typedef struct bits_case {
   kv_type type;
 } bits_case;
 
+/* A virtual sequence whose first half lies block by block among the others', the rest side by side. The reference's lies
+ * side by side as a whole: its cache is static. */
+static int32_t acquire_mapped(kv_cache *k, int32_t s, int32_t each) {
+  int32_t seq = kv_acquire(k), blocks[MODEL_CONTEXT_MAX / KV_BLOCK], half = each / 2;
+  for (int32_t i = 0; i < each; i++)
+    blocks[i] = i < half ? i * SEQUENCES + s : half * SEQUENCES + s * (each - half) + i - half;
+  kv_map(k, seq, blocks, each, 0);
+  return seq;
+}
+
 static inline walk open_walk(const bits_case *c, const text *t, model_isa isa, int32_t threads) {
   walk w = {.t = t, .random = (uint32_t)(threads * 2 + (isa == MODEL_ISA_C))};
   w.m = support_open_model(c->g, c->math, isa, threads);
-  w.k = support_open_cache(w.m, SEQUENCES, t->length[0] + TREE_MAX, c->type);
-  for (int32_t s = 0; s < SEQUENCES; s++) w.seq[s] = kv_acquire(w.k);
+  int32_t context = t->length[0] + TREE_MAX, each = (context + KV_BLOCK - 1) / KV_BLOCK;
+  err e = {0};
+  kv_options o = {.sequences = SEQUENCES, .context = context, .type = c->type, .blocks = SEQUENCES * each};
+  if (kv_open(&w.k, model_shape(w.m), &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  for (int32_t s = 0; s < SEQUENCES; s++) w.seq[s] = acquire_mapped(w.k, s, each);
   return w;
 }
 

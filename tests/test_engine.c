@@ -23,6 +23,20 @@ typedef struct setup {
   mem mem;
 } setup;
 
+static bool virtual_cache; /* what the tests run over */
+enum { SEQUENCES = SLOTS + 1, EACH = (CONTEXT + KV_BLOCK - 1) / KV_BLOCK };
+
+/* The i-th block of a sequence, which lie apart from each other. */
+static int32_t block_of(int32_t seq, int32_t i) {
+  return i * SEQUENCES + seq;
+}
+
+static void map_sequence(kv_cache *kv, int32_t seq) {
+  int32_t blocks[EACH];
+  for (int32_t i = 0; i < EACH; i++) blocks[i] = block_of(seq, i);
+  if (virtual_cache) kv_map(kv, seq, blocks, EACH, 0);
+}
+
 static bool no_turn(void *context, const engine_results *r, engine_batch *next) {
   (void)context, (void)r, (void)next;
   return false;
@@ -35,10 +49,12 @@ static setup *open_setup(const char *fault) {
   model_options mo = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = 2};
   if (model_open(&s->model, s->file, &mo, &s->mem, &e)) fail_msg("%s", e.text);
   kv_options ko = {.sequences = SLOTS + 1, .context = CONTEXT, .type = KV_F16};
+  if (virtual_cache) ko.blocks = SEQUENCES * EACH;
   if (kv_open(&s->kv, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
   engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .turn = no_turn};
   if (engine_fault_parse(&o.fault, fault, &e)) fail_msg("%s", e.text);
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i); /* the engine has taken these, in order */
   return s;
 }
 
@@ -64,6 +80,7 @@ static text make_text(setup *s, sampler_options sampling) {
   sampler *pick;
   int32_t seq = kv_acquire(s->kv); /* the one that the engine did not take */
   assert_true(seq >= 0);
+  map_sequence(s->kv, seq);
   assert_int_equal(sampler_alloc(&pick, SUPPORT_TINY_VOCAB), ERR_OK);
   for (int32_t i = 0; i < PROMPT; i++) t.tokens[i] = (int32_t)(support_random(&state) % SUPPORT_TINY_VOCAB);
   for (int32_t i = 0; i < PROMPT + OUTPUT - 1; i++) {
@@ -615,6 +632,44 @@ static void faults_are_parsed_strictly(void **state) {
   assert_int_equal(f.kind, ENGINE_FAULT_NONE);
 }
 
+/* A slot gets the blocks that another one has filled, and goes on where they end, whatever it had before; what its last
+ * verify had left to be copied is not copied any more. */
+static void given_rows_serve(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, (sampler_options){.top_p = 1, .repeat_penalty = 1});
+  enum { SHARED = 2 };
+  int32_t blocks[EACH];
+  for (int32_t i = 0; i < EACH; i++) blocks[i] = block_of(i < SHARED ? 0 : 1, i);
+  prefill(s, &t, 0, 0, SHARED * KV_BLOCK);
+  prefill(s, &t, 1, 0, KV_BLOCK);
+  engine_job tree = job_from(&t, 1, KV_BLOCK);
+  add_tree(&tree, &t, 3);
+  engine_result r = run(s, &tree);
+  assert_int_equal(r.kv_length, KV_BLOCK + r.sampled_count);
+  assert_int_equal(r.kv_settled, KV_BLOCK);
+  engine_job job = job_from(&t, 1, SHARED * KV_BLOCK);
+  job.blocks = blocks;
+  job.block_count = SHARED + 1;
+  job.rows_given = true;
+  r = run(s, &job);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.sampled[0], t.tokens[SHARED * KV_BLOCK + 1]);
+  assert_int_equal(r.kv_length, SHARED * KV_BLOCK + 1);
+  assert_int_equal(r.kv_settled, r.kv_length);
+  prefill(s, &t, 1, r.kv_length, (SHARED + 1) * KV_BLOCK);
+  job = job_from(&t, 1, (SHARED + 1) * KV_BLOCK);
+  assert_int_equal(run(s, &job).code, ERR_INTERNAL); /* its blocks end here */
+  job.blocks = blocks; /* more of them, and the rows it has stay */
+  job.block_count = EACH;
+  r = run(s, &job);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.sampled[0], t.tokens[(SHARED + 1) * KV_BLOCK + 1]);
+  job = job_from(&t, 0, SHARED * KV_BLOCK);
+  assert_int_equal(run(s, &job).sampled[0], t.tokens[SHARED * KV_BLOCK + 1]);
+  close_setup(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trees_give_the_plain_tokens),
@@ -635,5 +690,9 @@ int main(void) {
       cmocka_unit_test(closing_waits_for_the_jobs),
       cmocka_unit_test(faults_are_parsed_strictly),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};
+  int failed = cmocka_run_group_tests_name("static cache", tests, NULL, NULL);
+  virtual_cache = true;
+  failed += cmocka_run_group_tests_name("virtual cache", tests, NULL, NULL);
+  return failed + cmocka_run_group_tests(of_virtual, NULL, NULL);
 }

@@ -22,6 +22,10 @@ static int32_t wrong_of(int32_t token) {
   return (next_of(token) + 1) % VOCAB;
 }
 
+/* Of the cache that the tests run over: 0: static. */
+static int32_t virtual_blocks;
+enum { EACH = CONTEXT / KV_BLOCK, BLOCKS = SLOTS * EACH };
+
 typedef struct world {
   rig r;
   target *t;
@@ -29,6 +33,7 @@ typedef struct world {
   engine_job job;               /* its first */
   int32_t rows[SLOTS][CONTEXT]; /* the cache, as an engine would keep it */
   int32_t length[SLOTS];
+  int32_t pool[BLOCKS][KV_BLOCK], map[SLOTS][EACH], map_count[SLOTS]; /* virtual: where the rows lie */
   int fail;                /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
   uint64_t forward_us;     /* of the next forward, 0: JOB_US */
@@ -64,6 +69,21 @@ static void verify(world *w, const engine_job *j, engine_result *out) {
   }
 }
 
+static int32_t *pool_row(world *w, int32_t slot, int32_t row) {
+  assert_true(row / KV_BLOCK < w->map_count[slot]);
+  return &w->pool[w->map[slot][row / KV_BLOCK]][row % KV_BLOCK];
+}
+
+/* Virtual: where the job's rows lie, and what lies there already. */
+static void engine_maps(world *w, const engine_job *j) {
+  if (!j->blocks) return;
+  memcpy(w->map[j->slot], j->blocks, (size_t)j->block_count * sizeof *j->blocks);
+  w->map_count[j->slot] = j->block_count;
+  if (!j->rows_given) return;
+  w->length[j->slot] = j->kv_length;
+  for (int32_t i = 0; i < j->kv_length; i++) w->rows[j->slot][i] = *pool_row(w, j->slot, i);
+}
+
 static engine_result engine_does(world *w, const engine_job *j) {
   engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US};
   assert_true(j->slot >= 0 && j->slot < SLOTS);
@@ -80,7 +100,8 @@ static engine_result engine_does(world *w, const engine_job *j) {
     verify(w, j, &out);
     out.selfcheck_differs = j->selfcheck && w->differs;
   }
-  out.kv_length = w->length[j->slot];
+  out.kv_length = out.kv_settled = w->length[j->slot];
+  for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++) *pool_row(w, j->slot, i) = w->rows[j->slot][i];
   return out;
 }
 
@@ -117,7 +138,10 @@ static void check_job(world *w, const engine_job *j) {
 
 static bool ask_job(world *w) {
   if (!target_next_batch(w->t, w->r.now, &w->batch)) return false;
-  for (int32_t i = 0; i < w->batch.count; i++) check_job(w, &w->batch.jobs[i]);
+  for (int32_t i = 0; i < w->batch.count; i++) {
+    engine_maps(w, &w->batch.jobs[i]);
+    check_job(w, &w->batch.jobs[i]);
+  }
   w->job = w->batch.jobs[0];
   return true;
 }
@@ -181,7 +205,8 @@ static int set_up_sized(void **state, int32_t sessions) {
                       .numerics_id = "test",
                       .endpoint = "tcp://127.0.0.1:4000",
                       .sessions = sessions,
-                      .context = CONTEXT};
+                      .context = CONTEXT,
+                      .kv_blocks = virtual_blocks};
   err e = {0};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
@@ -2113,6 +2138,113 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 9, 10);
 }
 
+/* --- a virtual cache --- */
+
+/* Whatever the tests run over. */
+static int set_up_few_blocks(void **state) {
+  int32_t before = virtual_blocks;
+  virtual_blocks = 12;
+  int rc = set_up(state);
+  virtual_blocks = before;
+  return rc;
+}
+
+enum { LONG = 3 * KV_BLOCK + 5 };
+
+static msg long_prompt(uint64_t id, uint32_t epoch, int32_t tokens) {
+  static int32_t prompt[LONG];
+  for (int32_t i = 0; i < LONG; i++) prompt[i] = i % VOCAB;
+  msg m = open_message(id, epoch, prompt, LONG);
+  m.u.open.options.max_tokens = tokens;
+  return m;
+}
+
+/* Two sessions of one prompt: the second one reads the first one's blocks, and computes the rest. */
+static void test_sessions_share_blocks(void **state) {
+  world *w = *state;
+  kv_blocks *b = &target_sessions(w->t)->blocks;
+  say_and_open(w, long_prompt(S, 1, 8));
+  assert_int_equal(play(w, 2), 2);
+  say_and_open(w, long_prompt(S + 1, 1, 8));
+  const session *first = held(w, S), *second = held(w, S + 1);
+  assert_int_equal(second->kv_rows, 3 * KV_BLOCK);
+  assert_memory_equal(first->blocks, second->blocks, 3 * sizeof *first->blocks);
+  assert_int_not_equal(first->blocks[3], second->blocks[3]);
+  assert_int_equal(b->shared, 3);
+  assert_int_equal(kv_blocks_holders(b, first->blocks[0]), 2);
+  while (run_job(w)) {
+  }
+  assert_int_equal(held(w, S)->state, SESSION_FINISHED);
+  assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
+  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
+  assert_int_equal(kv_blocks_available(b), b->count); /* a finished one needs none */
+}
+
+/* Refused before anything is computed, and taken when there is room. */
+static void test_too_few_blocks(void **state) {
+  world *w = *state;
+  say_and_open(w, long_prompt(S, 1, 60)); /* 113 tokens: 7 blocks of 12 */
+  msg other = prompt_message();
+  other.session = S + 1;
+  other.u.open.options.max_tokens = 100; /* 7 as well */
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, other);
+  const msg *m = rig_only(&w->r, ORCH, MSG_ERROR);
+  assert_int_equal(m->u.error.code, ERR_FULL);
+  assert_null(held(w, S + 1));
+  other.u.open.options.max_tokens = 12 * KV_BLOCK;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, other);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_ERROR)->u.error.code, ERR_LIMIT);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  other.u.open.options.max_tokens = 100;
+  say_and_open(w, other);
+  assert_int_equal(held(w, S + 1)->block_count, 7);
+}
+
+/* Opened again while a job of the epoch before is under way, with what others have computed: that job's rows are not
+ * this one's any more. */
+static void test_found_rows_outlive_an_older_job(void **state) {
+  world *w = *state;
+  say_and_open(w, long_prompt(S, 1, 8));
+  assert_int_equal(play(w, 2), 2); /* its blocks can be found */
+  say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  assert_true(take_job(w));
+  say_and_open(w, long_prompt(S + 1, 2, 8)); /* other tokens: nothing of its own is left */
+  assert_int_equal(held(w, S + 1)->kv_rows, 3 * KV_BLOCK);
+  give_result(w);
+  assert_int_equal(held(w, S + 1)->kv_rows, 3 * KV_BLOCK);
+  while (run_job(w)) {
+  }
+  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
+}
+
+/* Opened again with other tokens inside a block that another session reads: that one keeps it. */
+static void test_shared_blocks_are_left_not_written(void **state) {
+  world *w = *state;
+  say_and_open(w, long_prompt(S, 1, 8));
+  assert_int_equal(play(w, 2), 2);
+  say_and_open(w, long_prompt(S + 1, 1, 8));
+  assert_int_equal(play(w, 1), 1);
+  int32_t blocks[3];
+  memcpy(blocks, held(w, S)->blocks, sizeof blocks);
+  msg m = long_prompt(S + 1, 2, 8);
+  int32_t tokens[LONG];
+  memcpy(tokens, m.u.open.tokens, sizeof tokens);
+  tokens[KV_BLOCK + 9]++;
+  m.u.open.tokens = tokens;
+  m.u.open.hash = hash_of(SEED, tokens, LONG);
+  say_and_open(w, m);
+  const session *s = held(w, S + 1);
+  assert_int_equal(s->kv_rows, KV_BLOCK); /* nine rows are computed again */
+  assert_int_equal(s->blocks[0], blocks[0]);
+  assert_int_not_equal(s->blocks[1], blocks[1]);
+  while (run_job(w)) { /* every job's rows are checked */
+  }
+  assert_int_equal(held(w, S)->state, SESSION_FINISHED);
+  assert_int_equal(s->state, SESSION_FINISHED);
+}
+
 /* The orchestrator is lost: its sessions are kept for their lease and go on when it is back. */
 static void test_orchestrator_returns(void **state) {
   world *w = *state;
@@ -2147,6 +2279,7 @@ static void test_max_tokens_at_its_end(void **state) {
   assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_LENGTH);
 }
 
+#define FEW_BLOCKS(f) cmocka_unit_test_setup_teardown(f, set_up_few_blocks, tear_down)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -2256,8 +2389,14 @@ int main(void) {
       CASE(test_prefill_error_ends_it),
       CASE(test_cache_rolled_back_behind_its_back),
       CASE(test_orchestrator_returns),
+      FEW_BLOCKS(test_sessions_share_blocks),
+      FEW_BLOCKS(test_too_few_blocks),
+      FEW_BLOCKS(test_found_rows_outlive_an_older_job),
+      FEW_BLOCKS(test_shared_blocks_are_left_not_written),
       CASE(test_extreme_epochs),
       CASE(test_max_tokens_at_its_end),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  int failed = cmocka_run_group_tests_name("static cache", tests, NULL, NULL);
+  virtual_blocks = BLOCKS;
+  return failed + cmocka_run_group_tests_name("virtual cache", tests, NULL, NULL);
 }

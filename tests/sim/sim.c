@@ -33,13 +33,13 @@ enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 
 typedef struct totals {
   net_totals net;
   uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back, repairs, cancelled,
-      stopped, lockstep, epochs;
+      stopped, lockstep, epochs, shared, evicted;
 } totals;
 
 typedef struct client {
   bool started, finished, cancelled;
   uint64_t id;
-  int32_t prompt[16], prompt_length;
+  int32_t prompt[48], prompt_length;
   orch_request request;
   int32_t stops[1];
   int32_t stop_count_seen; /* threes seen by admit */
@@ -68,7 +68,7 @@ typedef struct world {
   worker_node nodes[NODES];
   client clients[CLIENTS_MAX];
   int client_count;
-  bool faulty, resting;
+  bool faulty, resting, is_virtual;
   uint64_t incarnations, digest;
   const char *failure;
 } world;
@@ -95,12 +95,13 @@ static const char *const addresses[NODES] = {"orch", "target-a", "target-b", "",
 static void start_target(world *w, int index) {
   worker_node *n = &w->nodes[index];
   target_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .numerics_id = "toy",
-                      .endpoint = addresses[index], .sessions = TOY_SLOTS, .context = TOY_CONTEXT};
+                      .endpoint = addresses[index], .sessions = TOY_SLOTS, .context = TOY_CONTEXT,
+                      .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0};
   err e;
   int rc = target_alloc(&n->target, &o, &e);
   assert(rc == ERR_OK);
   (void)rc;
-  n->engine = (toy_engine){0};
+  toy_start(&n->engine, w->is_virtual);
   n->busy = false;
   n->life++;
   memset(n->epoch_id, 0, sizeof n->epoch_id);
@@ -186,19 +187,24 @@ static void alter_prefix(world *w, int index) {
   int32_t tokens[TOY_CONTEXT], length = s->committed.length;
   if (s->acked <= s->prompt_length) return; /* only what the ledger holds: of the rest nobody else knows */
   int32_t at = s->prompt_length + (int32_t)pick(w, (uint64_t)(s->acked - s->prompt_length));
+  if (at < s->published * KV_BLOCK) return; /* others may read that block */
   memcpy(tokens, s->committed.tokens, (size_t)length * sizeof *tokens);
   tokens[at] = (tokens[at] + 1) % TOY_END;
   prefix_truncate(&s->committed, at);
   prefix_append(&s->committed, tokens + at, length - at);
-  if (w->nodes[index].engine.length[s->slot] > at) w->nodes[index].engine.rows[s->slot][at] = tokens[at];
+  toy_engine *e = &w->nodes[index].engine;
+  int32_t late = at - (e->length[s->slot] - e->late[s->slot]);
+  if (e->length[s->slot] > at) *(late < 0 ? toy_row(e, s->slot, at) : &e->late_rows[s->slot][late]) = tokens[at];
   w->totals->altered++;
 }
 
 static void roll_back(world *w, int index) {
   session *s = victim(w, index);
   if (!s) return;
-  int32_t *rows = &w->nodes[index].engine.length[s->slot];
-  *rows -= (int32_t)pick(w, (uint64_t)*rows + 1);
+  toy_engine *e = &w->nodes[index].engine;
+  int32_t gone = (int32_t)pick(w, (uint64_t)e->length[s->slot] + 1);
+  e->late[s->slot] = e->late[s->slot] > gone ? e->late[s->slot] - gone : 0;
+  e->length[s->slot] -= gone;
   w->totals->rolled_back++;
 }
 
@@ -237,10 +243,10 @@ static int32_t admit_threes(void *context, const int32_t *tokens, int32_t count,
 }
 
 static void client_plan(world *w, client *c) {
-  c->prompt_length = 1 + (int32_t)pick(w, 12);
+  c->prompt_length = 1 + (int32_t)pick(w, w->is_virtual ? 48 : 12);
   for (int32_t i = 0; i < c->prompt_length; i++) c->prompt[i] = (int32_t)pick(w, TOY_END);
   const client *other = &w->clients[pick(w, CLIENTS_MAX)]; /* what it has asked may be in a cache */
-  if (other->prompt_length && pick(w, 2)) memcpy(c->prompt, other->prompt, 10 * sizeof *c->prompt);
+  if (other->prompt_length && pick(w, 2)) memcpy(c->prompt, other->prompt, (w->is_virtual ? 40 : 10) * sizeof *c->prompt);
   c->stops[0] = TOY_END;
   c->request = (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
   c->request.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
@@ -345,6 +351,29 @@ static void check_epochs(world *w, worker_node *n) {
     n->epoch_id[i] = s->id;
     n->epoch_seen[i] = s->epoch;
   }
+}
+
+/* Whose blocks are held, is here and holds them. */
+static void check_blocks(world *w, worker_node *n) {
+  const session_store *store = target_sessions(n->target);
+  int32_t held = 0, holders = 0;
+  if (!store->is_virtual) return;
+  for (int i = 0; i < TOY_SLOTS; i++) {
+    const session *s = &store->places[i];
+    if (s->block_count && (s->state == SESSION_FREE || s->state == SESSION_FINISHED)) fail(w, "an ended session holds blocks");
+    if (s->kv_rows > s->block_count * KV_BLOCK) fail(w, "a session believes in rows without blocks");
+    held += s->block_count;
+  }
+  for (int i = 0; i < store->blocks.count; i++) holders += kv_blocks_holders(&store->blocks, i);
+  if (held != holders) fail(w, "a block is held by nobody who is here");
+  if (!kv_blocks_check(&store->blocks)) fail(w, "the books of the blocks disagree");
+}
+
+/* What the books of this target have counted, before it goes. */
+static void count_blocks(world *w, target *t) {
+  if (!t) return;
+  w->totals->shared += target_sessions(t)->blocks.shared;
+  w->totals->evicted += target_sessions(t)->blocks.evicted;
 }
 
 /* At rest: nothing has been lost for REST_US and no forward ended. Both sides know the same C and the same nodes. */
@@ -473,7 +502,7 @@ static bool all_finished(const world *w) {
 }
 
 static void world_open(world *w, uint64_t seed, totals *t) {
-  *w = (world){.seed = seed, .totals = t, .net = net_open(seed, &t->net)};
+  *w = (world){.seed = seed, .totals = t, .net = net_open(seed, &t->net), .is_virtual = seed % 2 == 0};
   err e;
   int rc = ledger_memory(&w->ledger);
   orch_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .random = sim_random, .random_context = w};
@@ -487,6 +516,7 @@ static void world_open(world *w, uint64_t seed, totals *t) {
 
 static void world_close(world *w) {
   for (int i = 0; i < NODES; i++) {
+    count_blocks(w, w->nodes[i].target);
     target_free(w->nodes[i].target);
     draft_free(w->nodes[i].draft);
   }
@@ -516,6 +546,7 @@ static const char *run_seed(uint64_t seed, totals *t, uint64_t *digest) {
       if (!w->nodes[i].target) continue;
       feed_engine(w, i);
       check_epochs(w, &w->nodes[i]);
+      check_blocks(w, &w->nodes[i]);
     }
     for (int i = DRAFT_A; i <= DRAFT_B; i++) feed_model(w, i);
     for (int i = 0; i < w->client_count; i++) client_look(w, &w->clients[i]);
@@ -571,7 +602,8 @@ static bool print_totals(const totals *t, uint64_t floor) {
     uint64_t value;
   } required[] = {{"lost", t->net.lost},           {"repeated", t->net.repeated}, {"reordered", t->net.reordered},
                   {"DESYNC", t->net.desync},       {"RESEND", t->net.resend},     {"TREE_RESET", t->net.tree_reset},
-                  {"restarts", t->net.restarts},   {"accepted", t->accepted},     {"rests compared", t->rests_compared}};
+                  {"restarts", t->net.restarts},   {"accepted", t->accepted},     {"rests compared", t->rests_compared},
+                  {"blocks shared", t->shared},    {"blocks evicted", t->evicted}};
   bool ok = true;
   printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n", (unsigned long long)t->seeds,
          (unsigned long long)t->net.events, (double)t->net.events / (double)t->seeds, (unsigned long long)t->net.sent,

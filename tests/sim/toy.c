@@ -23,8 +23,53 @@ static int32_t token_of(uint64_t h) {
 
 int32_t toy_next(const int32_t *tokens, int32_t count) { return token_of(prefix_mix(tokens, count)); }
 
+void toy_start(toy_engine *e, bool is_virtual) {
+  memset(e, 0, sizeof *e);
+  for (int32_t i = 0; i < TOY_BLOCKS && !is_virtual; i++) e->map[i / TOY_EACH][i % TOY_EACH] = i;
+  for (int32_t i = 0; i < TOY_SLOTS && !is_virtual; i++) e->map_count[i] = TOY_EACH;
+}
+
+int32_t *toy_row(toy_engine *e, int32_t slot, int32_t position) {
+  assert(position / KV_BLOCK < e->map_count[slot]);
+  return &e->pool[e->map[slot][position / KV_BLOCK]][position % KV_BLOCK];
+}
+
+static void toy_map(toy_engine *e, const engine_job *job) {
+  assert(job->block_count <= TOY_EACH);
+  memcpy(e->map[job->slot], job->blocks, (size_t)job->block_count * sizeof *job->blocks);
+  e->map_count[job->slot] = job->block_count;
+}
+
+static void toy_settle(toy_engine *e, int32_t slot) {
+  int32_t at = e->length[slot] - e->late[slot];
+  for (int32_t i = 0; i < e->late[slot]; i++) *toy_row(e, slot, at + i) = e->late_rows[slot][i];
+  e->late[slot] = 0;
+}
+
+static void toy_rollback(toy_engine *e, int32_t slot, int32_t length) {
+  int32_t gone = e->length[slot] - length;
+  e->late[slot] = e->late[slot] > gone ? e->late[slot] - gone : 0;
+  e->length[slot] = length;
+}
+
+/* As the engine's starts_right. */
+static bool toy_starts_right(toy_engine *e, const engine_job *job) {
+  int32_t slot = job->slot;
+  if (job->blocks && job->rows_given) {
+    toy_map(e, job);
+    e->length[slot] = job->kv_length;
+    e->late[slot] = 0;
+    return true;
+  }
+  if (e->length[slot] < job->kv_length) return false;
+  toy_rollback(e, slot, job->kv_length);
+  if (job->blocks) toy_map(e, job);
+  toy_settle(e, slot);
+  return true;
+}
+
 typedef struct toy_walk {
-  const toy_engine *engine;
+  toy_engine *engine;
   const engine_job *job;
 } toy_walk;
 
@@ -33,7 +78,7 @@ static int32_t toy_pick(void *context, int32_t row, const int32_t *path, int32_t
   int32_t tokens[TOY_CONTEXT + ENGINE_ROWS_MAX];
   int32_t n = w->job->kv_length;
   (void)row;
-  memcpy(tokens, w->engine->rows[w->job->slot], (size_t)n * sizeof *tokens);
+  for (int32_t i = 0; i < n; i++) tokens[i] = *toy_row(w->engine, w->job->slot, i);
   for (int32_t i = 0; i <= depth; i++) tokens[n++] = w->job->tokens[path[i]];
   return toy_next(tokens, n);
 }
@@ -44,24 +89,25 @@ void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
   r->kind = job->kind;
   r->serial = job->serial;
   r->forward_us = 1000;
-  if (*length < job->kv_length) {
+  if (!toy_starts_right(e, job)) {
     r->code = ERR_DESYNC;
     r->kv_length = *length;
     return;
   }
-  *length = job->kv_length;
   if (job->kind == ENGINE_PREFILL) {
-    memcpy(e->rows[job->slot] + *length, job->tokens, (size_t)job->count * sizeof *job->tokens);
-    *length += job->count;
+    for (int32_t i = 0; i < job->count; i++) *toy_row(e, job->slot, (*length)++) = job->tokens[i];
   } else {
     int32_t path[ENGINE_ROWS_MAX];
     toy_walk w = {e, job};
     r->node_count = job->count - 1;
     r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                    job->sampled_max, toy_pick, &w, path, r->sampled);
-    for (int32_t i = 0; i < r->sampled_count; i++) e->rows[job->slot][(*length)++] = job->tokens[path[i]];
+    for (int32_t i = 0; i < r->sampled_count; i++) e->late_rows[job->slot][i] = job->tokens[path[i]];
+    *length += e->late[job->slot] = r->sampled_count;
+    if (job->count == 1) toy_settle(e, job->slot);
   }
   r->kv_length = *length;
+  r->kv_settled = *length - e->late[job->slot];
 }
 
 /* --- the drafter --- */

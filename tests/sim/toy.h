@@ -10,14 +10,22 @@
 #define TOY_END 6 /* end of sequence */
 #define TOY_CONTEXT 160
 #define TOY_SLOTS 4
+#define TOY_EACH (TOY_CONTEXT / KV_BLOCK)
+#define TOY_BLOCKS (TOY_SLOTS * TOY_EACH)
+#define TOY_BLOCKS_VIRTUAL 11 /* too few for all at once */
 
 int32_t toy_next(const int32_t *tokens, int32_t count);
 
+/* The rows of a verify with nodes are copied to their blocks by the slot's next job, as in the real cache. */
 typedef struct toy_engine {
-  int32_t rows[TOY_SLOTS][TOY_CONTEXT];
+  int32_t pool[TOY_BLOCKS][KV_BLOCK];
+  int32_t map[TOY_SLOTS][TOY_EACH], map_count[TOY_SLOTS];
   int32_t length[TOY_SLOTS];
+  int32_t late[TOY_SLOTS], late_rows[TOY_SLOTS][ENGINE_ROWS_MAX];
 } toy_engine;
 
+void toy_start(toy_engine *engine, bool is_virtual);
+int32_t *toy_row(toy_engine *engine, int32_t slot, int32_t position);
 void toy_run(toy_engine *engine, const engine_job *job, engine_result *result);
 
 /* Right about two times in three, wrong with the right one as a sibling in half of the other cases. */

@@ -1,0 +1,373 @@
+/* libs: target model */
+/* The books of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage, commit, roll back and go,
+ * and every row that one of them reads is that of its own tokens. */
+#include "common/model/kv_rows.h"
+#include "target_worker/session_store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static uint32_t random_state;
+
+static int32_t roll(int32_t below) {
+  random_state = random_state * 1664525u + 1013904223u;
+  return (int32_t)((random_state >> 8) % (uint32_t)below);
+}
+
+/* --- the books alone --- */
+
+enum { BLOCKS = 8 };
+
+static void fill(int32_t *tokens, int32_t count, int32_t first) {
+  for (int32_t i = 0; i < count; i++) tokens[i] = first + i;
+}
+
+/* Takes and publishes the whole blocks of these tokens. */
+static void publish_all(kv_blocks *b, const int32_t *tokens, int32_t count, int32_t *held) {
+  int32_t found = kv_blocks_find(b, tokens, count * KV_BLOCK, held);
+  assert_true(kv_blocks_take(b, count - found, held + found));
+  for (int32_t i = found; i < count; i++)
+    held[i] = kv_blocks_publish(b, i ? held[i - 1] : KV_NO_BLOCK, tokens + i * KV_BLOCK, held[i]);
+}
+
+static void blocks_are_found_by_tokens(void **state) {
+  (void)state;
+  kv_blocks b;
+  int32_t a[3 * KV_BLOCK], c[3 * KV_BLOCK], held[3], found[3];
+  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  fill(a, 3 * KV_BLOCK, 0);
+  memcpy(c, a, sizeof a);
+  c[2 * KV_BLOCK - 1] = 7; /* the last token of the second block */
+  publish_all(&b, a, 3, held);
+  assert_int_equal(kv_blocks_find(&b, c, 3 * KV_BLOCK, found), 1);
+  assert_int_equal(found[0], held[0]);
+  assert_int_equal(kv_blocks_holders(&b, held[0]), 2);
+  kv_blocks_release(&b, found, 1);
+  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK - 1, found), 2); /* whole blocks alone */
+  kv_blocks_release(&b, found, 2);
+  assert_int_equal(kv_blocks_find(&b, a + KV_BLOCK, 2 * KV_BLOCK, found), 0); /* a block is what comes before it, too */
+  kv_blocks_release(&b, held, 3);
+  assert_int_equal(kv_blocks_available(&b), BLOCKS);
+  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK, found), 3); /* nobody holds them: kept */
+  kv_blocks_release(&b, found, 3);
+  assert_true(kv_blocks_check(&b));
+  kv_blocks_fini(&b);
+}
+
+static void the_least_recently_used_go_first(void **state) {
+  (void)state;
+  kv_blocks b;
+  int32_t a[3 * KV_BLOCK], c[3 * KV_BLOCK], held[3], others[BLOCKS], found[3];
+  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  fill(a, 3 * KV_BLOCK, 0);
+  fill(c, 3 * KV_BLOCK, 500);
+  publish_all(&b, a, 3, held);
+  kv_blocks_release(&b, held, 3);
+  publish_all(&b, c, 3, held);
+  kv_blocks_release(&b, held, 3);
+  assert_int_equal(kv_blocks_find(&b, a, KV_BLOCK, found), 1); /* used again, so its first one is the youngest */
+  kv_blocks_release(&b, found, 1);
+  assert_false(kv_blocks_take(&b, BLOCKS + 1, others));
+  assert_true(kv_blocks_take(&b, 2 + 4, others)); /* the two free ones, then a's last two and c's */
+  assert_int_equal(b.evicted, 4);
+  assert_true(kv_blocks_check(&b));
+  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK, found), 1);
+  kv_blocks_release(&b, found, 1);
+  assert_int_equal(kv_blocks_find(&b, c, 3 * KV_BLOCK, found), 1);
+  assert_int_equal(kv_blocks_available(&b), 1);
+  kv_blocks_release(&b, found, 1);
+  kv_blocks_release(&b, others, 6);
+  assert_int_equal(kv_blocks_available(&b), BLOCKS);
+  kv_blocks_fini(&b);
+}
+
+/* Two compute the same: the second one's block is given up for the first one's. */
+static void equal_blocks_become_one(void **state) {
+  (void)state;
+  kv_blocks b;
+  int32_t a[KV_BLOCK], first, second;
+  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  fill(a, KV_BLOCK, 0);
+  assert_true(kv_blocks_take(&b, 1, &first) && kv_blocks_take(&b, 1, &second));
+  assert_int_equal(kv_blocks_publish(&b, KV_NO_BLOCK, a, first), first);
+  assert_int_equal(kv_blocks_publish(&b, KV_NO_BLOCK, a, second), first);
+  assert_int_equal(kv_blocks_holders(&b, first), 2);
+  assert_int_equal(kv_blocks_holders(&b, second), 0);
+  assert_true(kv_blocks_check(&b));
+  kv_blocks_fini(&b);
+}
+
+/* --- with a cache --- */
+
+enum { PLACES = 6, CONTEXT = 200, POOL = 34, HEAD_DIM = 8, STEMS = 6, STEPS = 100000, VOCABULARY = 50, NODES = 6 };
+
+static const model_config CONFIG = {
+    .layers = 2, .embed = HEAD_DIM, .heads = 1, .kv_heads = 1, .head_dim = HEAD_DIM, .rope_dim = HEAD_DIM};
+
+typedef struct world {
+  session_store store;
+  kv_cache *kv;
+  ops *device;
+  int32_t sequences[PLACES];
+  uint64_t next_id;
+  uint64_t opened, refused, found_rows, shortened, left_shared, trees, ended; /* what it covered */
+} world;
+
+/* What the row of the last of these tokens holds: a number of all of them, exact in f32. */
+static float row_of(const int32_t *tokens, int32_t count, int32_t layer, bool value) {
+  uint32_t h = 2166136261u + (uint32_t)layer * 2 + value;
+  for (int32_t i = 0; i < count; i++) h = (h ^ (uint32_t)tokens[i]) * 16777619u;
+  return (float)(h >> 8);
+}
+
+static int32_t next_token(const int32_t *tokens, int32_t count) {
+  return (int32_t)row_of(tokens, count, 7, false) % VOCABULARY;
+}
+
+/* The forward's part: rows of the tokens' prefixes, the i-th of length counts[i]. */
+static void write_rows(world *w, const ops_row *rows, const int32_t *const *prefixes, const int32_t *counts, int32_t n) {
+  float rope[(NODES + KV_BLOCK) * 2 * HEAD_DIM], q[(NODES + KV_BLOCK) * HEAD_DIM], k[(NODES + KV_BLOCK) * HEAD_DIM],
+      v[(NODES + KV_BLOCK) * HEAD_DIM];
+  for (int32_t i = 0; i < n * 2 * HEAD_DIM; i++) rope[i] = i / HEAD_DIM % 2 == 0; /* no rotation */
+  for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
+    for (int32_t i = 0; i < n * HEAD_DIM; i++) {
+      q[i] = 0;
+      k[i] = row_of(prefixes[i / HEAD_DIM], counts[i / HEAD_DIM], layer, false);
+      v[i] = row_of(prefixes[i / HEAD_DIM], counts[i / HEAD_DIM], layer, true);
+    }
+    w->device->table->rope_store(w->device, kv_shape(w->kv), layer, rows, n, 1,
+                                 &(ops_rotary){.table = rope, .dim = HEAD_DIM}, q, k, v);
+  }
+}
+
+static void check_rows(const world *w, const session *s, int32_t rows) {
+  int32_t seq = w->sequences[s->slot];
+  const ops_kv *kv = kv_pointers(w->kv, seq);
+  size_t all = (size_t)kv_shape(w->kv)->blocks * OPS_TILE;
+  for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
+    for (int32_t p = 0; p < rows; p++) {
+      size_t at = (size_t)layer * all + (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE), d = 5;
+      float key = ((const float *)kv->keys)[(at / OPS_TILE * HEAD_DIM + d) * OPS_TILE + at % OPS_TILE];
+      float value = ((const float *)kv->values)[at * HEAD_DIM + d];
+      if (key != row_of(s->committed.tokens, p + 1, layer, false) || value != row_of(s->committed.tokens, p + 1, layer, true))
+        fail_msg("row %d of %d of session %d is another's", p, rows, (int)s->id);
+    }
+  }
+}
+
+/* As the engine begins a job. */
+static int32_t begin_job(world *w, session *s) {
+  int32_t seq = w->sequences[s->slot];
+  if (s->remap && s->rows_given) {
+    kv_map(w->kv, seq, s->blocks, s->block_count, s->kv_rows);
+    check_rows(w, s, s->kv_rows);
+  } else {
+    assert_true(kv_length(w->kv, seq) >= s->kv_rows);
+    assert_int_equal(kv_rollback(w->kv, seq, s->kv_rows), ERR_OK);
+    if (s->remap) kv_map(w->kv, seq, s->blocks, s->block_count, -1);
+  }
+  s->remap = s->rows_given = false;
+  return seq;
+}
+
+static void end_job(world *w, session *s, int32_t seq) {
+  s->kv_rows = kv_length(w->kv, seq);
+  session_store_publish(&w->store, s, s->kv_rows - kv_late(w->kv, seq));
+}
+
+static void append_rows(world *w, session *s, int32_t count) {
+  int32_t seq = begin_job(w, s), counts[KV_BLOCK + NODES];
+  const int32_t *prefixes[KV_BLOCK + NODES];
+  ops_row rows[KV_BLOCK + NODES];
+  assert_int_equal(kv_check_append(w->kv, seq, count), ERR_OK);
+  for (int32_t i = 0; i < count; i++) {
+    int32_t p = s->kv_rows + i;
+    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq), .position = p, .length = p + 1};
+    prefixes[i] = s->committed.tokens;
+    counts[i] = p + 1;
+  }
+  write_rows(w, rows, prefixes, counts, count);
+  kv_appended(w->kv, seq, count);
+  end_job(w, s, seq);
+}
+
+/* The root and a chain below it, of which the first `right` nodes are what comes next. */
+static void verify(world *w, session *s, int32_t nodes, int32_t right) {
+  int32_t seq = begin_job(w, s), length = s->committed.length, parents[NODES + 1], path[NODES + 1], counts[NODES + 1];
+  int32_t tokens[CONTEXT + NODES];
+  const int32_t *prefixes[NODES + 1];
+  ops_row rows[NODES + 1];
+  memcpy(tokens, s->committed.tokens, (size_t)length * sizeof *tokens);
+  for (int32_t i = 0; i <= nodes; i++) {
+    parents[i] = i - 1;
+    path[i] = i;
+    prefixes[i] = tokens;
+    counts[i] = length + i;
+    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq), .position = length - 1 + i, .length = length - 1, .path = path,
+                        .path_count = i + 1};
+    tokens[length + i] = (next_token(tokens, length + i) + (i >= right)) % VOCABULARY;
+  }
+  assert_int_equal(kv_stage(w->kv, seq, parents, nodes + 1), ERR_OK);
+  write_rows(w, rows, prefixes, counts, nodes + 1);
+  kv_staged(w->kv, seq);
+  assert_int_equal(kv_commit_late(w->kv, seq, path, right + 1), ERR_OK);
+  end_job(w, s, seq);
+  for (int32_t i = 0; i <= right; i++) {
+    int32_t next = next_token(s->committed.tokens, s->committed.length);
+    assert_int_equal(prefix_append(&s->committed, &next, 1), ERR_OK);
+  }
+  w->trees++;
+}
+
+static int32_t last_length(const session *s) { /* of C, when its answer is complete */
+  int32_t length = s->prompt_length + s->options.max_tokens;
+  return length < CONTEXT ? length : CONTEXT;
+}
+
+static void admit(world *w, session *s) {
+  err e = {0};
+  int32_t before = s->kv_rows, available = kv_blocks_available(&w->store.blocks);
+  int rc = session_store_admit(&w->store, s, last_length(s), &e);
+  if (rc == ERR_OK) {
+    assert_true(s->block_count * KV_BLOCK >= last_length(s) - 1 && s->kv_rows < s->committed.length);
+    w->found_rows += s->kv_rows > before ? (uint64_t)s->kv_rows : 0;
+    return;
+  }
+  assert_int_equal(rc, ERR_FULL);
+  assert_true(available * KV_BLOCK < last_length(s)); /* not without need */
+  assert_non_null(strstr(e.text, "--kv-blocks"));
+  w->refused++;
+  assert_true(session_store_end(&w->store, s->id));
+}
+
+static void open_session(world *w) {
+  int32_t tokens[CONTEXT], stem = roll(STEMS), length = 1 + roll(90), own = roll(3) ? 0 : roll(20);
+  bool fresh;
+  for (int32_t i = 0; i < length; i++) tokens[i] = i < length - own ? (stem * 11 + i * i) % VOCABULARY : roll(VOCABULARY);
+  w->next_id++;
+  session *s = session_store_take(&w->store, w->next_id, w->next_id, tokens, length, &fresh);
+  assert_true(s && fresh && s->kv_rows == 0);
+  assert_int_equal(prefix_append(&s->committed, tokens, length), ERR_OK);
+  s->prompt_length = length;
+  s->options.max_tokens = 1 + roll(100);
+  w->opened++;
+  admit(w, s);
+}
+
+/* Opened again with a shorter beginning of C. */
+static void shorten(world *w, session *s) {
+  int32_t length = 1 + roll(s->committed.length);
+  prefix_truncate(&s->committed, length);
+  if (s->kv_rows > length - 1) s->kv_rows = length - 1;
+  if (s->prompt_length > length) s->prompt_length = length;
+  w->shortened++;
+  w->left_shared += s->kv_rows < s->published * KV_BLOCK;
+  admit(w, s);
+}
+
+static void step(world *w, session *s) {
+  if (s->state == SESSION_FREE) {
+    open_session(w);
+    return;
+  }
+  int32_t missing = s->committed.length - 1 - s->kv_rows, room = last_length(s) - s->committed.length;
+  if (roll(60) == 0) {
+    shorten(w, s);
+  } else if (roll(80) == 0 || (missing == 0 && room <= 0)) {
+    assert_true(session_store_end(&w->store, s->id));
+    w->ended++;
+  } else if (missing > 0) {
+    append_rows(w, s, 1 + roll(missing < KV_BLOCK + 3 ? missing : KV_BLOCK + 3));
+  } else if (room < 2 || roll(4) == 0) {
+    int32_t next = next_token(s->committed.tokens, s->committed.length);
+    append_rows(w, s, 1);
+    assert_int_equal(prefix_append(&s->committed, &next, 1), ERR_OK);
+  } else {
+    int32_t nodes = 1 + roll(room - 1 < NODES ? room - 1 : NODES);
+    verify(w, s, nodes, roll(nodes + 1));
+  }
+}
+
+static void check_all(const world *w) {
+  int32_t held = 0, holders = 0;
+  for (int32_t i = 0; i < PLACES; i++) {
+    const session *s = &w->store.places[i];
+    held += s->block_count;
+    if (s->state == SESSION_FREE || s->remap) continue;
+    const ops_kv *kv = kv_pointers(w->kv, w->sequences[i]);
+    assert_int_equal(kv->map_count, s->block_count);
+    for (int32_t k = 0; k < s->block_count; k++) assert_int_equal(kv->map[k].at, s->blocks[k]);
+    int32_t there = kv_length(w->kv, w->sequences[i]) - kv_late(w->kv, w->sequences[i]);
+    check_rows(w, s, there < s->kv_rows ? there : s->kv_rows);
+  }
+  for (int32_t i = 0; i < w->store.blocks.count; i++) holders += kv_blocks_holders(&w->store.blocks, i);
+  assert_int_equal(holders, held);
+  assert_true(kv_blocks_check(&w->store.blocks));
+}
+
+static void speculative_steps_leave_no_block_behind(void **state) {
+  (void)state;
+  world *w = calloc(1, sizeof *w);
+  err e = {0};
+  random_state = 3;
+  kv_options o = {.sequences = PLACES, .context = CONTEXT, .type = KV_F32, .blocks = POOL};
+  assert_int_equal(kv_open(&w->kv, &CONFIG, &o, NULL, &e), ERR_OK);
+  assert_int_equal(session_store_init(&w->store, PLACES, CONTEXT, POOL, &e), ERR_OK);
+  w->device = ops_cpu_open(OPS_CPU_C, 1);
+  kv_bind(w->kv, w->device);
+  for (int32_t i = 0; i < PLACES; i++) w->sequences[i] = kv_acquire(w->kv);
+  for (int32_t i = 0; i < STEPS; i++) {
+    step(w, &w->store.places[roll(PLACES)]);
+    if (i % 16 == 0) check_all(w);
+  }
+  for (int32_t i = 0; i < PLACES; i++)
+    if (w->store.places[i].state != SESSION_FREE) session_store_end(&w->store, w->store.places[i].id);
+  check_all(w);
+  const kv_blocks *b = &w->store.blocks;
+  assert_int_equal(kv_blocks_available(b), POOL);
+  print_message("opened %d, refused %d, ended %d, trees %d, shortened %d (%d into shared blocks); found %d rows, %d blocks; "
+                "evicted %d\n",
+                (int)w->opened, (int)w->refused, (int)w->ended, (int)w->trees, (int)w->shortened, (int)w->left_shared,
+                (int)w->found_rows, (int)b->shared, (int)b->evicted);
+  assert_true(w->refused > 100 && w->trees > 10000 && w->left_shared > 100 && b->shared > 1000 && b->evicted > 1000);
+  session_store_fini(&w->store);
+  kv_close(w->kv);
+  w->device->table->close(w->device);
+  free(w);
+}
+
+static void more_than_the_pool_is_never_admitted(void **state) {
+  (void)state;
+  session_store s;
+  err e = {0};
+  bool fresh;
+  int32_t tokens[1] = {1};
+  assert_int_equal(session_store_init(&s, 2, CONTEXT, 3, &e), ERR_OK);
+  session *p = session_store_take(&s, 1, 1, tokens, 1, &fresh);
+  assert_int_equal(prefix_append(&p->committed, tokens, 1), ERR_OK);
+  assert_int_equal(session_store_admit(&s, p, 3 * KV_BLOCK + 2, &e), ERR_LIMIT);
+  assert_non_null(strstr(e.text, "need 4 cache blocks"));
+  assert_int_equal(p->block_count, 0);
+  assert_int_equal(session_store_admit(&s, p, 3 * KV_BLOCK + 1, &e), ERR_OK);
+  session *q = session_store_take(&s, 2, 2, tokens, 1, &fresh);
+  assert_int_equal(prefix_append(&q->committed, tokens, 1), ERR_OK);
+  assert_int_equal(session_store_admit(&s, q, 2, &e), ERR_FULL);
+  assert_int_equal(kv_blocks_available(&s.blocks), 0);
+  assert_true(session_store_end(&s, 1));
+  assert_int_equal(session_store_admit(&s, q, 2, &e), ERR_OK);
+  session_store_fini(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(blocks_are_found_by_tokens),
+      cmocka_unit_test(the_least_recently_used_go_first),
+      cmocka_unit_test(equal_blocks_become_one),
+      cmocka_unit_test(speculative_steps_leave_no_block_behind),
+      cmocka_unit_test(more_than_the_pool_is_never_admitted),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -123,8 +123,8 @@ class DraftModel(Case):
             self.assertTrue(a["stats"]["speculation_off_reason"])
 
     def test_a_context_that_is_too_small(self):
-        """Longer sessions are not taken, and one that grows beyond it goes on without the draft."""
-        run = self.same(*SELF, "--draft-ctx", "130")
+        """Sessions that do not fit are not taken, and that is said."""
+        run = self.same(*SELF, "--draft-ctx", "20")
         self.assertIn("longer than this draft", run.errors)
 
     def test_the_draft_dies(self):

@@ -287,6 +287,14 @@ static void out_of_step(step *c, work *w, const char *reason) {
   send_state(c, w->orchestrator, MSG_DESYNC, w, reason);
 }
 
+/* The session goes on without this draft. */
+static void give_up(step *c, work *w, const char *reason) {
+  actions_log(c->out, LOG_WARNING, "session %016llx goes on without this draft: %s", (unsigned long long)w->id, reason);
+  if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
+  w->state = WORK_LOST;
+  w->desync_tries = 0;
+}
+
 /* C grows by these tokens: what a model has said of the places on their way is compared with them, and of their end it
  * stays true. In lockstep nothing is learnt, so that counts repeat. */
 static void keep_answers(step *c, work *w, const int32_t *tokens, int32_t count) {
@@ -314,8 +322,8 @@ static void on_tokens(step *c, work *w, const msg *m) {
   case PREFIX_CONFLICT:
     out_of_step(c, w, "the target's tokens differ from those held here");
     return;
-  case PREFIX_LIMIT:
-    out_of_step(c, w, "the session is longer than this draft's context");
+  case PREFIX_LIMIT: /* a model's may be shorter than the session's: it helps as long as it can */
+    give_up(c, w, "the session is longer than this draft's context");
     return;
   case PREFIX_APPLIED:
     break;
@@ -479,7 +487,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
     refuse(c, from, m, ERR_DRAINING, "this draft is shutting down");
     return;
   }
-  if (o->options.context > d->options.context || o->base_length + o->token_count > d->options.context) {
+  if ((!by_batches(d) && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context) {
     refuse(c, from, m, ERR_LIMIT,
            "the session's context is longer than this draft's: start it with a larger --ctx");
     return;
@@ -810,20 +818,16 @@ static void take_answer(step *c, const draft_answer *answer) {
   w->answered = true;
 }
 
-/* The session goes on without this draft. */
-static void give_up(step *c, const draft_failure *f) {
+static void take_failure(step *c, const draft_failure *f) {
   work *w = work_at(c->d, f->slot);
-  const char *reason = f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
-                                               : "the draft's model could not be run";
   if (!w) return;
-  actions_log(c->out, LOG_WARNING, "session %016llx: %s", (unsigned long long)w->id, reason);
-  if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
-  w->state = WORK_LOST;
-  w->desync_tries = 0;
+  give_up(c, w,
+          f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
+                                  : "the draft's model could not be run");
 }
 
 static void on_result(step *c, const draft_results *r) {
-  for (int32_t i = 0; i < r->failure_count; i++) give_up(c, &r->failures[i]);
+  for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
   for (int32_t i = 0; i < r->answer_count; i++) take_answer(c, &r->answers[i]);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];

@@ -1204,6 +1204,211 @@ static void test_refused_by_the_orchestrator(void **state) {
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+/* --- a drafter that is asked by batches --- */
+
+static const drafter_kind BATCHES = {.method = "batches"};
+enum { CACHES = 2, ROWS = 3 };
+
+static int set_up_batches(void **state) {
+  set_up(state);
+  world *w = *state;
+  err e = {0};
+  rig_fini(&w->r);
+  draft_free(w->d);
+  draft_options o = {.incarnation = SELF, .kind = &BATCHES, .context = CONTEXT, .sequences = CACHES, .rows = ROWS};
+  assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
+  rig_init(&w->r, draft_machine(w->d));
+  draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
+  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, ORCH);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
+  welcome.to = SELF;
+  rig_say(&w->r, ORCH, welcome);
+  rig_clear(&w->r);
+  return 0;
+}
+
+/* Right first, wrong second, after each place's last token. */
+static draft_results answers_to(const draft_batch *b, int32_t last) {
+  draft_results r = {.answer_count = b->place_count};
+  for (int32_t i = 0; i < b->job_count; i++)
+    for (int32_t k = b->jobs[i].first_place; k < b->jobs[i].first_place + b->jobs[i].place_count; k++) {
+      const draft_place *p = &b->places[k];
+      int32_t token = p->depth ? p->path[p->depth - 1] : last;
+      r.answers[k] = (draft_answer){
+          .slot = b->jobs[i].slot, .serial = p->serial, .count = 2, .list = {{next_of(token), 3}, {wrong_of(token), 0}}};
+    }
+  return r;
+}
+
+static void give(world *w, const draft_results *r) {
+  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, r);
+}
+
+/* Answers whatever is asked until nothing is; returns how many batches there were. */
+static int32_t answer_all(world *w, int32_t last) {
+  static draft_batch b;
+  int32_t batches = 0;
+  for (; draft_next_batch(w->d, &b); batches++) {
+    draft_results r = answers_to(&b, last);
+    assert_true(b.place_count <= ROWS);
+    assert_true(batches < 1000);
+    give(w, &r);
+  }
+  return batches;
+}
+
+static void attach_batches(world *w, bool lockstep) {
+  msg m = prompt_message();
+  m.u.open.options.lockstep = lockstep;
+  open_and_greet(w, m);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
+}
+
+/* Attached, nothing is known: no nodes, and not done before the answers are. */
+static void test_nodes_come_with_the_answers(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_batches(w, false);
+  gather(w);
+  assert_int_equal(w->next_id, 1);
+  assert_false(w->done);
+  assert_true(draft_next_batch(w->d, &b));
+  assert_int_equal(b.job_count, 1);
+  assert_int_equal(b.token_count, PROMPT_LENGTH);
+  assert_memory_equal(b.tokens, PROMPT, sizeof PROMPT);
+  assert_true(b.jobs[0].whole && b.jobs[0].base == 0);
+  assert_int_equal(b.place_count, 1);
+  assert_int_equal(b.places[0].depth, 0);
+  static draft_batch none;
+  assert_false(draft_next_batch(w->d, &none)); /* all has been told and asked */
+  rig_clear(&w->r);
+  draft_results r = answers_to(&b, PROMPT[2]);
+  give(w, &r);
+  gather(w);
+  assert_true(w->next_id > 1);
+  assert_false(w->done);
+  assert_int_equal(w->nodes[1].token, next_of(PROMPT[2]));
+  rig_clear(&w->r);
+  assert_true(answer_all(w, PROMPT[2]) > 1);
+  gather(w);
+  assert_true(w->done);
+  assert_int_equal(w->next_id - 1, BUDGET + 1);
+}
+
+/* In lockstep the tree is the one that a drafter with all answers at once would grow. */
+static void test_lockstep_is_best_first(void **state) {
+  world *w = *state;
+  attach_batches(w, true);
+  answer_all(w, PROMPT[2]);
+  gather(w);
+  assert_true(w->done);
+  assert_int_equal(w->next_id - 1, BUDGET);
+  for (uint64_t id = 2; id <= BUDGET; id++) assert_true(w->nodes[id].total <= w->nodes[id - 1].total + 1e-6f);
+}
+
+/* TOKENS along the tree: what was answered is not asked again, and an answer on its way still counts. */
+static void test_answers_survive_tokens(void **state) {
+  world *w = *state;
+  static draft_batch b, next;
+  attach_batches(w, false);
+  assert_true(draft_next_batch(w->d, &b));
+  draft_results r = answers_to(&b, PROMPT[2]);
+  give(w, &r);
+  assert_true(draft_next_batch(w->d, &b)); /* what follows the first node: C goes there before the answer comes */
+  assert_int_equal(b.places[0].path[0], truth()[3]);
+  uint64_t serial = b.places[0].serial;
+  tell_tokens(w, 3, 1);
+  assert_true(draft_next_batch(w->d, &next)); /* only C has grown: the new root is asked about already */
+  assert_int_equal(next.jobs[0].base, 3);
+  assert_int_equal(next.jobs[0].count, 1);
+  for (int32_t i = 0; i < next.place_count; i++) assert_true(next.places[i].depth > 0);
+  r = answers_to(&b, PROMPT[2]);
+  assert_int_equal(r.answers[0].serial, serial);
+  rig_clear(&w->r);
+  give(w, &r);
+  assert_true(rig_count(&w->r, TARGET, MSG_NODES) > 0);
+  const msg_nodes *n = &rig_peek(&w->r, TARGET, MSG_NODES, 0)->u.nodes;
+  assert_int_equal(n->base_length, 4);
+  assert_int_equal(n->tokens[0], truth()[4]);
+  assert_int_equal(n->parents[0], 0);
+}
+
+/* TOKENS away from the tree: answers to what is gone change nothing. */
+static void test_late_answers_are_dropped(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_batches(w, false);
+  assert_true(draft_next_batch(w->d, &b));
+  tell_tokens(w, 3, 2);
+  rig_clear(&w->r);
+  draft_results r = answers_to(&b, PROMPT[2]);
+  give(w, &r);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_NODES), 0);
+  assert_true(draft_next_batch(w->d, &b));
+  assert_int_equal(b.jobs[0].base, 3);
+  assert_int_equal(b.jobs[0].count, 2);
+  assert_int_equal(b.places[0].depth, 0);
+}
+
+/* A long prompt is told in pieces; what follows is asked with the last one. */
+static void test_a_long_prompt_in_pieces(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  open_and_greet(w, delta(1, 0, 300));
+  for (int32_t told = 0; told < 300;) {
+    assert_true(draft_next_batch(w->d, &b));
+    assert_int_equal(b.jobs[0].base, told);
+    assert_memory_equal(b.tokens, truth() + told, (size_t)b.token_count * sizeof *b.tokens);
+    told += b.token_count;
+    assert_int_equal(b.jobs[0].whole, told == 300);
+    assert_int_equal(b.place_count, told == 300);
+  }
+}
+
+static void test_no_cache_left(void **state) {
+  world *w = *state;
+  for (uint64_t i = 0; i <= CACHES; i++) {
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, open_message(S + i, 1, PROMPT, PROMPT_LENGTH));
+    if (i < CACHES) rig_only(&w->r, ORCH, MSG_OPENED);
+    else rig_expect_error(&w->r, ORCH, ERR_FULL);
+  }
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, open_message(S + 9, 1, PROMPT, PROMPT_LENGTH));
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  static draft_batch b;
+  assert_true(draft_next_batch(w->d, &b));
+  assert_int_equal(b.job_count, 2); /* one forward for both */
+  assert_int_not_equal(b.jobs[0].slot, b.jobs[1].slot);
+}
+
+/* The model failed, or a token is none of its own: the target is told, nothing is asked any more. */
+static void test_gives_up_politely(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_batches(w, false);
+  assert_true(draft_next_batch(w->d, &b));
+  draft_results r = {.failure_count = 1, .failures = {{b.jobs[0].slot, ERR_MISMATCH}}};
+  rig_clear(&w->r);
+  give(w, &r);
+  assert_true(text_has(rig_only(&w->r, TARGET, MSG_DETACH)->u.state.reason, "none of the draft model's"));
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), 0); /* to open it again would not help */
+  assert_false(draft_next_batch(w->d, &b));
+  expect_lost(w);
+}
+
+/* C beyond what the cache holds: the same. */
+static void test_outgrows_the_context(void **state) {
+  world *w = *state;
+  attach_batches(w, false);
+  rig_clear(&w->r);
+  tell_tokens(w, 3, CONTEXT + 40);
+  rig_only(&w->r, TARGET, MSG_DETACH);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_greets),
@@ -1269,6 +1474,14 @@ int main(void) {
       CASE(test_storm_of_resets),
       CASE(test_a_draft_is_refused_by_one_target),
       CASE(test_refused_by_the_orchestrator),
+      cmocka_unit_test_setup_teardown(test_nodes_come_with_the_answers, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_lockstep_is_best_first, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_answers_survive_tokens, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_late_answers_are_dropped, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_long_prompt_in_pieces, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_no_cache_left, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_gives_up_politely, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_outgrows_the_context, set_up_batches, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -336,6 +336,119 @@ static void random_operations_f16(void **state) {
   random_operations(KV_F16);
 }
 
+/* --- a stage that grows --- */
+
+typedef struct grown { /* what stands in each slot */
+  int32_t parent[KV_STAGE_MAX], row[KV_STAGE_MAX], count;
+} grown;
+
+static int32_t grown_depth(const grown *g, int32_t slot) {
+  int32_t depth = 0;
+  for (; slot >= 0; slot = g->parent[slot]) depth++;
+  return depth;
+}
+
+/* A staged row, or -1 for the committed rows' end. */
+static int32_t some_row(naive *n, const grown *g) {
+  int32_t found[KV_STAGE_MAX], count = 0;
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++)
+    if (g->parent[i] != KV_SLOT_FREE) found[count++] = i;
+  return count == 0 || roll(n, 4) == 0 ? -1 : found[roll(n, count)];
+}
+
+static void grow_some(naive *n, grown *g) {
+  naive_sequence *s = &n->s[0];
+  int32_t parents[8], slots[8], paths[8][KV_STAGE_MAX], ids[8], count = 1 + roll(n, 8);
+  int expected = count > KV_STAGE_MAX - g->count ? ERR_LIMIT : ERR_OK;
+  for (int32_t i = 0; i < count; i++) {
+    parents[i] = some_row(n, g);
+    if (expected == ERR_OK && s->length + grown_depth(g, parents[i]) >= CONTEXT) expected = ERR_LIMIT;
+  }
+  if (expected == ERR_OK && roll(n, 10) == 0) {
+    while (parents[0] == -1 || g->parent[parents[0]] != KV_SLOT_FREE) parents[0] = roll(n, KV_STAGE_MAX);
+    expected = ERR_ARG; /* hangs from nothing */
+  }
+  assert_int_equal(kv_grow(n->k, 0, parents, count, slots), expected);
+  if (expected != ERR_OK) return;
+  assert_int_equal(kv_check_tree(n->k, 0, parents, count), ERR_OK);
+  ops_row rows[8];
+  for (int32_t i = 0; i < count; i++) {
+    assert_int_equal(g->parent[slots[i]], KV_SLOT_FREE);
+    g->parent[slots[i]] = parents[i];
+    ids[i] = g->row[slots[i]] = n->next_row++;
+    int32_t depth = kv_path(n->k, 0, i, paths[i]);
+    assert_int_equal(depth, grown_depth(g, slots[i]));
+    for (int32_t k = 0; k < depth; k++) assert_int_equal(g->parent[paths[i][k]], k ? paths[i][k - 1] : -1);
+    rows[i] = (ops_row){.kv = kv_pointers(n->k, 0), .length = s->length, .path_count = depth, .path = paths[i]};
+  }
+  assert_int_equal(kv_grow(n->k, 0, parents, 1, slots), ERR_STATE); /* its forward has not run */
+  write_rows(n, rows, ids, count);
+  kv_staged(n->k, 0);
+  g->count += count;
+}
+
+static void take_path(naive *n, grown *g) {
+  naive_sequence *s = &n->s[0];
+  int32_t path[KV_STAGE_MAX] = {0}, last = some_row(n, g), count = grown_depth(g, last), kept = 0;
+  for (int32_t i = count, slot = last; i > 0; slot = g->parent[slot]) path[--i] = slot;
+  assert_int_equal(kv_commit_keep(n->k, 0, path, count), ERR_OK);
+  if (count == 0) return;
+  for (int32_t i = 0; i < count; i++) s->rows[s->length++] = g->row[path[i]];
+  grown before = *g;
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++) {
+    int32_t above = before.parent[i] == KV_SLOT_FREE ? -1 : before.parent[i];
+    while (above >= 0 && above != last) above = before.parent[above];
+    bool keeps = above == last && before.parent[i] != KV_SLOT_FREE;
+    g->parent[i] = !keeps ? KV_SLOT_FREE : before.parent[i] == last ? -1 : before.parent[i];
+    kept += keeps;
+  }
+  g->count = kept;
+}
+
+static void check_grown(const naive *n, const grown *g) {
+  const ops_kv *rows = kv_pointers(n->k, 0);
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++) {
+    assert_int_equal(kv_parent(n->k, 0, i), g->parent[i]);
+    if (g->parent[i] == KV_SLOT_FREE) continue;
+    float value = read_element(n, rows->stage_values, (size_t)i * HEAD_DIM + 1); /* layer 0, head 0 */
+    assert_true(value == component(g->row[i], 0, 1, true));
+  }
+  for (int32_t p = 0; p < n->s[0].length; p++) check_row(n, 0, p, n->s[0].rows[p]);
+}
+
+/* Rows stay where they are and as they are while others come, are committed above them or are dropped. */
+static void a_stage_grows_and_keeps(void **state) {
+  (void)state;
+  naive *n = calloc(1, sizeof *n);
+  grown *g = calloc(1, sizeof *g);
+  int32_t grew = 0, kept = 0;
+  n->random = 11;
+  open_naive(n, KV_F16);
+  try_acquire(n);
+  for (int32_t i = 0; i < KV_STAGE_MAX; i++) g->parent[i] = KV_SLOT_FREE;
+  for (int32_t i = 0; i < 6000; i++) {
+    int32_t kind = roll(n, 12), before = g->count;
+    if (kind < 8) grow_some(n, g);
+    else if (kind < 11) take_path(n, g);
+    if (kind == 11 || n->s[0].length > CONTEXT - 4) {
+      int32_t length = roll(n, n->s[0].length + 1);
+      assert_int_equal(kv_rollback(n->k, 0, length), ERR_OK);
+      n->s[0].length = length;
+      g->count = 0;
+      for (int32_t k = 0; k < KV_STAGE_MAX; k++) g->parent[k] = KV_SLOT_FREE;
+    }
+    grew += g->count > before;
+    kept += kind >= 8 && kind < 11 && g->count > 0 && g->count < before;
+    check_grown(n, g);
+    kv_counters c = kv_count(n->k);
+    assert_int_equal(c.staged_rows, c.committed_rows + c.rejected_rows + (uint64_t)g->count);
+  }
+  assert_true(grew > 500 && kept > 100);
+  free(g);
+  close_naive(n);
+  free(n);
+}
+
 /* Off means untouched: appending and rolling back take nothing for speculation; one stage takes it once. */
 static void staging_is_taken_at_the_first_stage(void **state) {
   (void)state;
@@ -377,6 +490,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(random_operations_f32),
       cmocka_unit_test(random_operations_f16),
+      cmocka_unit_test(a_stage_grows_and_keeps),
       cmocka_unit_test(staging_is_taken_at_the_first_stage),
       cmocka_unit_test(impossible_options_are_refused),
   };

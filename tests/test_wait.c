@@ -232,6 +232,37 @@ static void calibration_is_cheap(void **state) {
   assert_true(p.plain_steps < 0.005 * o.forwards);
 }
 
+/* A draft on the same processors: every step is slower while it is on, whether its nodes come or not. */
+static void a_draft_that_crowds_must_earn_its_place(void **state) {
+  (void)state;
+  static const struct { double slower, yield; bool nodes, pays; } table[] = {
+      {1.5, 1, false, false}, /* never in time */
+      {1.5, 1.2, true, false},
+      {1.3, 3, true, true},
+      {1.0, 1, false, true}, /* costs nothing: it may stay */
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    pay_state p = {0};
+    double us = 0, tokens = 0, off = 0, owed = 0;
+    pay_crowd(&p);
+    pay_crowd(&p); /* another one changes nothing */
+    assert_true(p.off && p.resting);
+    for (int32_t k = 0; k < 2000; k++) {
+      bool on = pay_allows(&p), nodes = on && table[i].nodes;
+      double step = on ? STEP * table[i].slower : STEP;
+      owed += nodes ? table[i].yield : 1;
+      int32_t taken = (int32_t)owed;
+      owed -= taken;
+      off += !on;
+      us += step;
+      tokens += taken;
+      pay_record(&p, nodes ? 4 : 0, taken, step);
+    }
+    if (!table[i].pays) assert_true(us < 1.06 * tokens * STEP);
+    else assert_true(off <= 2000.0 / 400 * PAY_REST);
+  }
+}
+
 static void retries_back_off(void **state) {
   (void)state;
   pay_state p = {0};
@@ -331,6 +362,7 @@ int main(void) {
       cmocka_unit_test(a_useless_draft_with_noisy_times_too),
       cmocka_unit_test(a_good_draft_stays_on),
       cmocka_unit_test(calibration_is_cheap),
+      cmocka_unit_test(a_draft_that_crowds_must_earn_its_place),
       cmocka_unit_test(retries_back_off),
       cmocka_unit_test(a_draft_that_gets_better_comes_back),
       cmocka_unit_test(a_retry_starts_afresh),

@@ -1,0 +1,167 @@
+"""Models as drafts: the answers are the plain ones whatever the draft's model is, and what it accepts adds up."""
+
+import math
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import unittest
+
+from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden,
+                     tell, total, wait_until)
+
+FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
+TOKENS = 12 if SUBSET else 40
+SAMPLED = ("--temp", "0.8", "--seed", "20240607")
+FILTERED = SAMPLED + ("--top-k", "40", "--top-p", "0.95", "--repeat-penalty", "1.1")
+LOCKSTEP = ("--pace", "lockstep", "--budget", "4")
+SELF = ("-md", MODEL)
+
+
+def make_model(path, vocabulary, embed=64, heads=2):
+    """A random Llama of one layer in F32, without a tokenizer: it knows nothing of the default model's tokens but how many
+    there are."""
+    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
+    number = lambda key, value: text("llama." + key) + struct.pack("<II", 4, value)
+    values = {"block_count": 1, "embedding_length": embed, "feed_forward_length": embed, "context_length": 2048,
+              "attention.head_count": heads, "attention.head_count_kv": 1}
+    keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+            text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)]
+    keys += [number(key, value) for key, value in values.items()]
+    kv = embed // heads
+    shapes = {"token_embd": (embed, vocabulary), "output": (embed, vocabulary), "output_norm": (embed,)}
+    shapes |= {f"blk.0.{name}": shape for name, shape in {
+        "attn_norm": (embed,), "ffn_norm": (embed,), "attn_q": (embed, embed), "attn_k": (embed, kv), "attn_v": (embed, kv),
+        "attn_output": (embed, embed), "ffn_gate": (embed, embed), "ffn_up": (embed, embed), "ffn_down": (embed, embed)}.items()}
+    rng, infos, offset = random.Random(1), b"", 0
+    for name, shape in shapes.items():
+        infos += text(name + ".weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
+        offset += math.prod(shape) * 4
+    head = struct.pack("<IIQQ", 0x46554747, 3, len(shapes), len(keys)) + b"".join(keys) + infos
+    pool = struct.pack("<10007f", *(rng.gauss(0, 0.2) for _ in range(10007)))  # again and again; a prime, so rows differ
+    with open(path, "wb") as f:
+        f.write(head + bytes(-len(head) % 32))
+        f.write((pool * (offset // len(pool) + 1))[:offset])
+    return path
+
+
+class DraftModel(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.records = [r for r in golden() if r["id"] in FEW]
+        cls.plain = {}
+
+    def recorded(self, flags):
+        if flags not in self.plain:
+            self.plain[flags] = batch(self.folder, self.records, "--draft", "none", "--max-tokens", str(TOKENS), *flags)
+        return self.plain[flags]
+
+    def same(self, *draft, flags=()):
+        """With this draft the answers are the plain ones, and tokens = forwards + accepted."""
+        plain = self.recorded(flags)
+        run = batch(self.folder, self.records, "--max-tokens", str(TOKENS), *flags, *draft)
+        for key, a in run.answers.items():
+            self.assertEqual(a["token_ids"], plain.answers[key]["token_ids"], f"{key} with {draft}")
+            self.assertEqual(len(a["token_ids"]), a["stats"]["forwards"] + a["stats"]["accepted_tokens"])
+        engine = run.counters["engine"]
+        self.assertEqual(engine["forwards"], total(run.answers, "forwards"))
+        tell(f"{' '.join(d for d in draft if '/' not in d)}: {engine['tokens']} tokens, {total(run.answers, 'accepted_tokens')} "
+             f"accepted of {total(run.answers, 'draft_tokens')} in {total(run.answers, 'rounds')} rounds")
+        return run
+
+    def test_the_target_itself(self):
+        """Its first candidate is always right: a round ends only where the tree does."""
+        for flags in ((), SAMPLED, FILTERED):
+            with self.subTest(flags=flags):
+                run = self.same(*SELF, *LOCKSTEP, flags=flags)
+                accepted, rounds = total(run.answers, "accepted_tokens"), total(run.answers, "rounds")
+                self.assertGreater(accepted, 1.8 * rounds)
+                for a in run.answers.values():  # the last round may be cut short
+                    per_position = a["stats"]["accepted_per_pos"]
+                    self.assertGreaterEqual(per_position[0], a["stats"]["rounds"] - 1)
+
+    def test_counts_repeat(self):
+        first, again = (self.same(*SELF, *LOCKSTEP) for _ in range(2))
+        for key, a in first.answers.items():
+            for count in ("forwards", "rounds", "draft_tokens", "accepted_tokens", "accepted_per_pos"):
+                self.assertEqual(a["stats"][count], again.answers[key]["stats"][count])
+
+    def test_first_layers(self):
+        run = self.same("--draft-layers", "25", *LOCKSTEP)
+        self.assertGreater(total(run.answers, "draft_tokens"), 0)
+        self.assertGreater(total(run.answers, "accepted_tokens"), 0)
+        self.same("--draft-layers", "10")
+
+    def test_both(self):
+        self.assertGreater(total(self.same(*SELF, "--draft-layers", "25", *LOCKSTEP).answers, "draft_tokens"), 0)
+
+    def test_sessions(self):
+        run = self.same(*SELF, "--sessions", "4", *LOCKSTEP)
+        self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))
+        self.same(*SELF, "--sessions", "4")
+        self.same(*SELF, "--sessions", "4", flags=SAMPLED)
+
+    def test_a_model_that_knows_nothing(self):
+        """Almost nothing is accepted; where it does not pay, the draft goes quiet."""
+        path = make_model(self.folder / "random.gguf", VOCABULARY)
+        run = self.same("-md", str(path), *LOCKSTEP)
+        self.assertGreater(total(run.answers, "draft_tokens"), 0)
+        self.assertLess(total(run.answers, "accepted_tokens"), 0.1 * total(run.answers, "rounds"))
+        self.same("-md", str(path))
+
+    def test_a_foreign_vocabulary(self):
+        """Refused with its reason; the answer comes plainly."""
+        path = make_model(self.folder / "foreign.gguf", 500)
+        run = self.same("-md", str(path))
+        self.assertIn("500 tokens", run.errors)
+        self.assertIn("the draft does not fit the target", run.errors)
+        self.assertEqual(total(run.answers, "rounds"), 0)
+        for a in run.answers.values():
+            self.assertTrue(a["stats"]["speculation_off_reason"])
+
+    def test_a_context_that_is_too_small(self):
+        """Sessions that do not fit are not taken, and that is said."""
+        run = self.same(*SELF, "--draft-ctx", "20")
+        self.assertIn("longer than this draft", run.errors)
+
+    def test_the_draft_dies(self):
+        run = Running(self.folder, TANDEM, "run", "-v", "-m", MODEL, *SELF, *LOCKSTEP, "--max-tokens", "120",
+                      "Tell me a very long story about the sea.")
+        self.addCleanup(run.close)
+        self.assertTrue(wait_until(lambda: len(run.out) > 40), run.errors)
+        first = child_named(run.pid, os.path.basename(DRAFT))
+        os.kill(first, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: child_named(run.pid, os.path.basename(DRAFT)) not in (None, first) or
+                                   run.process.poll() is not None), run.errors)
+        self.assertEqual(run.end(), 0, run.errors)
+        plain = subprocess.run([TANDEM, "run", "-m", MODEL, "--draft", "none", "--max-tokens", "120",
+                                "Tell me a very long story about the sea."], capture_output=True, check=True).stdout
+        self.assertEqual(run.out, plain)
+        accepted, _ = map(int, re.search(r"\((\d+) of (\d+)\)", run.errors.splitlines()[-1]).groups())
+        self.assertGreater(accepted, 0)
+
+    def test_flags(self):
+        def refused(text, *flags):
+            done = subprocess.run([TANDEM, "run", "-m", MODEL, *flags, "x"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(text, done.stderr)
+
+        refused("--draft model needs -md FILE or --draft-layers N", "--draft", "model")
+        refused("is no model", "--draft", "ngram", *SELF)
+        refused("no_such.gguf", "-md", "no_such.gguf")
+        refused("--draft-layers", "--draft-layers", "0")
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUF" + struct.pack("<I", 3))
+        done = subprocess.run([TANDEM, "run", "-m", MODEL, "-md", str(bad), "x"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("bad.gguf", done.stderr)
+        done = subprocess.run([TANDEM, "run", "-m", MODEL, "--draft-layers", "31", "x"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("has 30 layers", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

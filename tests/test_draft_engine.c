@@ -1,0 +1,271 @@
+/* libs: draft model */
+/* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer is what the
+ * model says after C and the path, and rows that were computed once are not computed again. */
+#include "draft_worker/engine.h"
+#include "tests/model_support.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SEQUENCES = 3, CONTEXT = 120, ROWS_MAX = 6, ASKED_MAX = 200, SHIFT = 7, MISSING = 3 };
+
+typedef struct known { /* a path that was asked about, below C as it is now */
+  int32_t path[TREE_DEPTH_MAX], depth;
+  draft_answer answer;
+} known;
+
+typedef struct text { /* one session */
+  int32_t tokens[CONTEXT], length, told;
+  known asked[ASKED_MAX];
+  int32_t asked_count;
+  sampler_options sampling;
+} text;
+
+typedef struct world {
+  gguf_builder bytes;
+  model_file *file;
+  model *m;
+  kv_cache *kv, *plain;
+  draft_engine *g;
+  bridge bridge;
+  text texts[SEQUENCES];
+  uint32_t random;
+  uint64_t serial;
+  int32_t kept, answers;
+} world;
+
+static int32_t roll(world *w, int32_t below) {
+  return (int32_t)(support_random(&w->random) % (uint32_t)below);
+}
+
+static bool never(void *context, const draft_results *r, draft_batch *next) {
+  (void)context, (void)r, (void)next;
+  return false;
+}
+
+/* The target's token t is the draft's t + SHIFT; a few have no partner. */
+static void make_bridge(bridge *b, bool same) {
+  *b = (bridge){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4), malloc(SUPPORT_TINY_VOCAB * 4), same};
+  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) {
+    int32_t d = same ? t : (t + SHIFT) % SUPPORT_TINY_VOCAB;
+    b->to_draft[t] = same || t >= MISSING ? d : -1;
+    b->to_target[d] = b->to_draft[t] < 0 ? -1 : t;
+  }
+}
+
+static void open_world(world *w, bool same) {
+  err e = {0};
+  w->random = 5;
+  w->file = support_tiny_file(&w->bytes);
+  w->m = support_open_model(w->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  w->kv = support_open_cache(w->m, SEQUENCES, CONTEXT, KV_F16);
+  w->plain = support_open_cache(w->m, 1, CONTEXT, KV_F16);
+  kv_acquire(w->plain);
+  make_bridge(&w->bridge, same);
+  const draft_engine_options o = {
+      .model = w->m, .kv = w->kv, .bridge = &w->bridge, .sequences = SEQUENCES, .context = CONTEXT, .turn = never};
+  assert_int_equal(draft_engine_open(&w->g, &o, &e), ERR_OK);
+}
+
+static void close_world(world *w) {
+  draft_engine_close(w->g);
+  bridge_fini(&w->bridge);
+  kv_close(w->kv);
+  kv_close(w->plain);
+  model_close(w->m);
+  model_file_close(w->file);
+  gb_free(&w->bytes);
+}
+
+/* A token that the draft has. */
+static int32_t some_token(world *w) {
+  return MISSING + roll(w, SUPPORT_TINY_VOCAB - MISSING);
+}
+
+static void begin(world *w, text *t) {
+  *t = (text){.length = 1 + roll(w, 40), .sampling = SAMPLER_DEFAULTS};
+  for (int32_t i = 0; i < t->length; i++) t->tokens[i] = some_token(w);
+  if (roll(w, 2)) t->sampling.temperature = 0.8f;
+  if (roll(w, 3) == 0) t->sampling.top_k = 5;
+  if (roll(w, 3) == 0) t->sampling.repeat_penalty = 1.3f;
+  t->sampling.seed = (uint64_t)roll(w, 1000);
+}
+
+static known *known_path(text *t, const int32_t *path, int32_t depth) {
+  for (int32_t i = 0; i < t->asked_count; i++)
+    if (t->asked[i].depth == depth && memcmp(t->asked[i].path, path, (size_t)depth * 4) == 0) return &t->asked[i];
+  return NULL;
+}
+
+/* C grows: along a path that was asked about, and now and then away from it. Paths below stay. */
+static void advance(world *w, text *t) {
+  const known *k = t->asked_count ? &t->asked[roll(w, t->asked_count)] : NULL;
+  int32_t grown[TREE_DEPTH_MAX], count = 0, depth = k ? k->depth : 0;
+  for (; count < depth; count++) grown[count] = k->path[count];
+  if (roll(w, 3) == 0) grown[count++] = some_token(w);
+  if (count == 0 || t->length + count >= CONTEXT - 8) return;
+  w->kept += count == depth && count > 0;
+  memcpy(t->tokens + t->length, grown, (size_t)count * 4);
+  t->length += count;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < t->asked_count; i++) {
+    known *x = &t->asked[i];
+    if (x->depth < count || memcmp(x->path, grown, (size_t)count * 4) != 0) continue;
+    known moved = *x;
+    moved.depth -= count;
+    memmove(moved.path, moved.path + count, (size_t)moved.depth * 4);
+    t->asked[kept++] = moved;
+  }
+  t->asked_count = kept;
+}
+
+/* C becomes shorter: what was asked is gone. */
+static void shorten(world *w, text *t) {
+  t->length = 1 + roll(w, t->length);
+  if (t->told > t->length) t->told = t->length;
+  t->asked_count = 0;
+}
+
+static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
+  text *t = &w->texts[slot];
+  draft_job *j = &b->jobs[b->job_count++];
+  int32_t room = DRAFT_CHUNK - b->token_count, left = t->length - t->told, part = 1 + roll(w, 60);
+  *j = (draft_job){.slot = slot, .base = t->told, .first = b->token_count, .first_place = b->place_count,
+                   .sampling = t->sampling};
+  j->count = left < part ? left : part;
+  if (j->count > room) j->count = room;
+  memcpy(b->tokens + j->first, t->tokens + t->told, (size_t)j->count * 4);
+  b->token_count += j->count;
+  t->told += j->count;
+  j->whole = t->told == t->length;
+  return j;
+}
+
+/* The root if it is not known, else children that known places have proposed. */
+static void add_places(world *w, draft_batch *b, draft_job *j) {
+  text *t = &w->texts[j->slot];
+  for (int32_t tries = 0; tries < ROWS_MAX && j->place_count < ROWS_MAX && t->asked_count < ASKED_MAX; tries++) {
+    int32_t path[TREE_DEPTH_MAX] = {0}, depth = 0;
+    if (known_path(t, path, 0)) {
+      known *k = &t->asked[roll(w, t->asked_count)];
+      if (k->answer.count == 0 || k->depth >= 12) continue;
+      depth = k->depth + 1;
+      memcpy(path, k->path, (size_t)k->depth * 4);
+      path[depth - 1] = k->answer.list[roll(w, k->answer.count)].token;
+      if (known_path(t, path, depth)) continue;
+    }
+    known *k = &t->asked[t->asked_count++];
+    *k = (known){.depth = depth};
+    memcpy(k->path, path, sizeof path);
+    draft_place *p = &b->places[b->place_count++];
+    *p = (draft_place){.serial = ++w->serial, .depth = depth};
+    memcpy(p->path, path, sizeof path);
+    j->place_count++;
+    if (depth == 0) return;
+  }
+}
+
+/* What the model says after C and the path, from nothing. */
+static void check_answer(world *w, const text *t, const draft_place *p, const draft_answer *a) {
+  int32_t tokens[CONTEXT + TREE_DEPTH_MAX], ids[CONTEXT + TREE_DEPTH_MAX], n = t->length + p->depth;
+  float logits[SUPPORT_TINY_VOCAB];
+  sampler_ranked want[DRAFTER_CANDIDATES_MAX];
+  sampler *s;
+  memcpy(tokens, t->tokens, (size_t)t->length * 4);
+  memcpy(tokens + t->length, p->path, (size_t)p->depth * 4);
+  for (int32_t i = 0; i < n; i++) ids[i] = w->bridge.to_draft[tokens[i]];
+  kv_rollback(w->plain, 0, 0);
+  support_prefill(w->m, w->plain, 0, ids, n, 64);
+  const float *own = model_logits(w->m, 0, (n - 1) % 64);
+  for (int32_t i = 0; i < SUPPORT_TINY_VOCAB; i++)
+    logits[i] = w->bridge.to_draft[i] < 0 ? -INFINITY : own[w->bridge.to_draft[i]];
+  const sampler_row row = {.history = tokens, .history_count = n};
+  assert_int_equal(sampler_alloc(&s, SUPPORT_TINY_VOCAB), ERR_OK);
+  int32_t count = sampler_rank(s, &t->sampling, &row, logits, n, DRAFTER_CANDIDATES_MAX, want);
+  assert_int_equal(a->count, count);
+  assert_memory_equal(a->list, want, (size_t)count * sizeof *want);
+  assert_int_equal(sampler_pick(s, &t->sampling, &row, logits, n), a->list[0].token);
+  sampler_free(s);
+  w->answers++;
+}
+
+static void one_batch(world *w) {
+  static draft_batch b;
+  static draft_results r;
+  b.job_count = b.place_count = b.token_count = 0;
+  int32_t first_asked[SEQUENCES];
+  for (int32_t slot = 0; slot < SEQUENCES; slot++) {
+    text *t = &w->texts[slot];
+    int32_t what = roll(w, 20);
+    if (what < 6) advance(w, t);
+    else if (what == 6) shorten(w, t);
+    else if (what == 7 || t->length > CONTEXT - 20) begin(w, t);
+    first_asked[slot] = t->asked_count;
+    draft_job *j = add_job(w, &b, slot);
+    if (j->whole) add_places(w, &b, j);
+  }
+  draft_engine_run(w->g, &b, &r);
+  assert_int_equal(r.failure_count, 0);
+  assert_int_equal(r.answer_count, b.place_count);
+  for (int32_t i = 0; i < b.job_count; i++)
+    for (int32_t k = 0; k < b.jobs[i].place_count; k++) {
+      int32_t at = b.jobs[i].first_place + k;
+      text *t = &w->texts[b.jobs[i].slot];
+      assert_int_equal(r.answers[at].serial, b.places[at].serial);
+      check_answer(w, t, &b.places[at], &r.answers[at]);
+      t->asked[first_asked[b.jobs[i].slot] + k].answer = r.answers[at];
+    }
+}
+
+static void answers(bool same) {
+  world *w = calloc(1, sizeof *w);
+  open_world(w, same);
+  for (int32_t i = 0; i < SEQUENCES; i++) begin(w, &w->texts[i]);
+  for (int32_t i = 0; i < 400; i++) one_batch(w);
+  const draft_engine_counters *c = draft_engine_count(w->g);
+  assert_true(w->answers > 500 && w->kept > 50);
+  assert_true(c->kept_rows >= (uint64_t)w->kept); /* what was taken of the stage was not computed again */
+  assert_int_equal(c->failures, 0);
+  close_world(w);
+  free(w);
+}
+
+static void answers_of_the_same_vocabulary(void **state) {
+  (void)state;
+  answers(true);
+}
+
+static void answers_through_a_bridge(void **state) {
+  (void)state;
+  answers(false);
+}
+
+/* A committed token that the draft lacks: that session is given up, beside it the others go on. */
+static void a_token_without_partner(void **state) {
+  (void)state;
+  world *w = calloc(1, sizeof *w);
+  static draft_batch b;
+  static draft_results r;
+  open_world(w, false);
+  b = (draft_batch){.job_count = 2, .place_count = 2, .token_count = 4, .tokens = {10, 11, 10, 1}};
+  b.jobs[0] = (draft_job){.slot = 0, .count = 2, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+  b.jobs[1] = (draft_job){
+      .slot = 1, .first = 2, .count = 2, .first_place = 1, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+  draft_engine_run(w->g, &b, &r);
+  assert_int_equal(r.failure_count, 1);
+  assert_int_equal(r.failures[0].slot, 1);
+  assert_int_equal(r.failures[0].code, ERR_MISMATCH);
+  assert_int_equal(r.answers[0].count, DRAFTER_CANDIDATES_MAX);
+  assert_int_equal(r.answers[1].count, 0);
+  close_world(w);
+  free(w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(answers_of_the_same_vocabulary),
+      cmocka_unit_test(answers_through_a_bridge),
+      cmocka_unit_test(a_token_without_partner),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -30,7 +30,7 @@ typedef struct flags {
   sampler_options sampling;                                          /* seed: a random one, unless given */
   int32_t max_tokens, context, threads, budget, selfcheck, sessions; /* context 0: default */
   int32_t wait; /* seconds without a target until it gives up; 0: for ever */
-  bool insecure_bind, lockstep, raw, no_special, json, verbose;
+  bool insecure_bind, lockstep, single, raw, no_special, json, verbose;
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
   const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */

@@ -93,7 +93,8 @@ static msg_options options_of(const answer *a, const flags *f, int32_t context) 
                        .stop_count = a->model->stop_count,
                        .budget = a->draft_wanted ? f->budget : 0,
                        .lockstep = a->draft_wanted && f->lockstep,
-                       .selfcheck = f->selfcheck};
+                       .selfcheck = f->selfcheck,
+                       .single = f->single};
 }
 
 /* The first words of what was asked, on one line. */

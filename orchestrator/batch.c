@@ -97,7 +97,9 @@ static int read_number(const json_t *value, const int_switch *s, flags *f, err *
 }
 
 static int read_switches(const json_t *object, flags *f, err *e) {
-  const json_t *draft = json_object_get(object, "draft");
+  const json_t *draft = json_object_get(object, "draft"), *single = json_object_get(object, "force_single_token");
+  if (single && !json_is_boolean(single)) return err_set(e, ERR_ARG, "\"force_single_token\" must be true or false");
+  if (single) f->single = json_is_true(single);
   if (draft && !json_is_boolean(draft))
     return err_set(e, ERR_ARG, "\"draft\" must be true or false: the method is the draft worker's");
   if (json_is_true(draft) && strcmp(f->draft, "none") == 0)
@@ -117,9 +119,9 @@ static int read_switches(const json_t *object, flags *f, err *e) {
 
 /* What a request may say; then what a result says besides, so that results can be asked again. */
 static const char *const keys[] = {"id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed",
-                                   "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
+                                   "force_single_token", "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
                                    "numerics_changed", "stats"};
-enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 8 };
+enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 9 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */
 static int check_keys(const json_t *object, err *e) {

@@ -53,7 +53,8 @@ enum {
   KEY_LEDGER,
   KEY_TO,
   KEY_WHOLE,
-  KEY_DELETE
+  KEY_DELETE,
+  KEY_SINGLE
 };
 
 /* ---- what each command takes ---- */
@@ -103,6 +104,8 @@ enum {
       {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
+      {"force-single-token", KEY_SINGLE, 0, 0,                                                               \
+       "one token a forward: drafts are verified, none is accepted, to compare with", 4},                    \
       {0, 0, 0, 0, "Work:", 5},                                                                              \
       {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},                \
       {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},           \
@@ -173,7 +176,7 @@ static const command_shape shapes[] = {
          "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
          "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
          "([{\"role\", \"content\"}]); it may have switches of its own: \"draft\": false, \"budget\", "
-         "\"max_tokens\", \"seed\". IN is read whole; OUT gets the answers in "
+         "\"force_single_token\": true, \"max_tokens\", \"seed\". IN is read whole; OUT gets the answers in "
          "the order of IN. A bad line gives an object with finish_reason \"error\", and the others go "
          "on." SEE_STATUSES,
          2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
@@ -487,6 +490,9 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     break;
   case KEY_LISTEN:
     f->listen = text;
+    break;
+  case KEY_SINGLE:
+    f->single = true;
     break;
   case KEY_INSECURE:
     f->insecure_bind = true;

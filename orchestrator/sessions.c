@@ -1,6 +1,7 @@
 #include "orchestrator/sessions.h"
 
 #include "common/base/log.h"
+#include "orchestrator/placement.h"
 #include "wire/roster.h"
 #include <math.h>
 #include <stdio.h>
@@ -193,28 +194,28 @@ static int32_t load_of(const orch *o, const roster_peer *p) {
   return own > p->load ? own : p->load;
 }
 
-/* The least loaded worker of a role, or 0; one of other numerics than these ("": all are alike) only if need be. */
-static peer_id choose(const orch *o, wire_role role, peer_id avoid, const char *numerics) {
-  peer_id best = 0;
-  int32_t best_load = 0;
-  bool best_alike = false;
+/* The worker of a role that serves a session best (of these numerics; "": any), or 0. A target that has
+ * refused it is asked again where there is no other; a draft is not. */
+static peer_id choose(const orch *o, wire_role role, peer_id refused, const char *numerics) {
+  placement_worker list[ROSTER_MAX];
+  peer_id ids[ROSTER_MAX];
+  int32_t count = 0;
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
-    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role || p->id == avoid) continue;
-    int32_t load = load_of(o, p);
-    bool alike = !numerics[0] || strcmp(numerics, p->numerics) == 0;
-    if (best && (alike == best_alike ? load >= best_load : best_alike)) continue;
-    best = p->id;
-    best_load = load;
-    best_alike = alike;
+    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
+    if (role == WIRE_ROLE_DRAFT && p->id == refused) continue;
+    ids[count] = p->id;
+    list[count++] = (placement_worker){.load = load_of(o, p),
+                                       .places = p->hello.session_max,
+                                       .alike = !numerics[0] || strcmp(numerics, p->numerics) == 0,
+                                       .refused = p->id == refused};
   }
-  return best;
+  int32_t best = placement_best(list, count);
+  return best < 0 ? 0 : ids[best];
 }
 
 static peer_id choose_target(const orch *o, const orch_session *s) {
-  const char *numerics = s->decoded ? s->numerics : "";
-  peer_id id = choose(o, WIRE_ROLE_TARGET, s->target_avoid, numerics);
-  return id || !s->target_avoid ? id : choose(o, WIRE_ROLE_TARGET, 0, numerics);
+  return choose(o, WIRE_ROLE_TARGET, s->target_avoid, s->decoded ? s->numerics : "");
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
@@ -333,6 +334,18 @@ static void log_worker(step *c, const roster_peer *p, const char *what) {
   const msg_hello *h = &p->hello;
   bool draft = h->role == WIRE_ROLE_DRAFT;
   actions_log(c->out, LOG_INFO, "a %s (%s) %s", draft ? "draft" : "target", draft ? p->method : p->numerics, what);
+}
+
+/* A target that is started again where another one was: that one is gone, no need to wait for its silence. */
+static void drop_predecessors(step *c, const roster_peer *fresh) {
+  for (int i = 0; fresh->endpoint[0] && i < c->o->roster.top; i++) {
+    roster_peer *p = &c->o->roster.list[i];
+    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role && strcmp(p->endpoint, fresh->endpoint) == 0;
+    peer_id id = p->id;
+    if (!same) continue;
+    roster_drop(&c->o->roster, id);
+    worker_lost(c, id, "the worker was started again");
+  }
 }
 
 /* --- requests --- */
@@ -721,6 +734,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   switch (roster_receive(&o->roster, id, m, 0, c->now, &from, c->out)) {
   case ROSTER_GREETED:
     worker_lost(c, id, "the worker has restarted");
+    drop_predecessors(c, from);
     log_worker(c, from, "is here");
     break;
   case ROSTER_LEAVES:

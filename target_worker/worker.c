@@ -738,7 +738,7 @@ static void job_verify(session *s, int32_t nodes, engine_job *job) {
   }
   memcpy(job->stops, s->stop_tokens, sizeof job->stops);
   job->stop_count = o->stop_count;
-  job->sampled_max = room < nodes + 1 ? room : nodes + 1;
+  job->sampled_max = o->single ? 1 : room < nodes + 1 ? room : nodes + 1;
   job->selfcheck = nodes > 0 && o->selfcheck > 0 && s->stats.rounds % (uint64_t)o->selfcheck == (uint64_t)o->selfcheck - 1;
 }
 

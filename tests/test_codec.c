@@ -197,6 +197,7 @@ static void is_options(const json_t *f, const msg_options *o) {
   IS_SIGNED(f, "budget", o->budget);
   IS_BOOL(f, "lockstep", o->lockstep);
   IS_SIGNED(f, "selfcheck", o->selfcheck);
+  IS_BOOL(f, "single", o->single);
 }
 
 static void is_open(const json_t *f, const msg *m) {

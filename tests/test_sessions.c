@@ -150,7 +150,9 @@ static msg target_hello(peer_id peer) {
   m.u.hello.vocabulary_hash.bytes[0] = 20;
   m.u.hello.model_fingerprint.bytes[0] = 10;
   m.u.hello.numerics_id = wire_text(peer == TARGET2 ? "cpu-b" : "cpu-a");
-  m.u.hello.endpoint = wire_text(peer == TARGET ? "tcp://127.0.0.1:4000" : "tcp://127.0.0.1:4001");
+  m.u.hello.endpoint = wire_text(peer == TARGET    ? "tcp://127.0.0.1:4000"
+                                    : peer == TARGET2 ? "tcp://127.0.0.1:4001"
+                                                      : "tcp://127.0.0.1:4002");
   m.u.hello.session_max = 4;
   m.u.hello.context_max = CONTEXT;
   return m;
@@ -360,6 +362,28 @@ static void test_waits_for_a_target(void **state) {
   register_workers(w, TARGET, 0);
   opened(w, TARGET);
   expect_state(w, ORCH_OPENING);
+}
+
+/* An owner whose workers are placed by hand may wait longer, or for ever. */
+static void test_no_target_for_as_long_as_it_takes(void **state) {
+  world *w = *state;
+  static const uint64_t waits[] = {MACHINE_NEVER, 3 * ORCH_TARGET_WAIT_US};
+  for (int i = 0; i < 2; i++) {
+    rig_fini(&w->r);
+    orch_free(w->o);
+    err e = {0};
+    orch_options o = {.incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = waits[i]};
+    o.ledger = w->ledger.inner;
+    assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
+    rig_init(&w->r, orch_machine(w->o));
+    orch_request r = request(false);
+    register_workers(w, 0, DRAFT);
+    start_request(w, &r);
+    pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+    assert_int_equal(look(w).finish, 0);
+    pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+    assert_int_equal(look(w).code, i ? ERR_TIMEOUT : 0);
+  }
 }
 
 static void test_no_target_for_half_a_minute(void **state) {
@@ -1097,6 +1121,35 @@ static void test_target_turns_into_another_while_opening(void **state) {
   expect_state(w, ORCH_WAITING);
 }
 
+/* Its silence need not be waited for: nobody else can be bound to its address. */
+static void test_target_started_again_at_its_address(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  tell_tokens(w, TARGET, 3, 4);
+  rig_clear(&w->r);
+  msg hello = target_hello(TARGET3);
+  hello.u.hello.endpoint = target_hello(TARGET).u.hello.endpoint;
+  rig_say(&w->r, TARGET3, hello);
+  assert_int_equal(rig_last(&w->r, TARGET3, MSG_OPEN)->epoch, 2);
+  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+  assert_int_equal(look(w).finish, 0);
+}
+
+static void test_capacity(void **state) {
+  world *w = *state;
+  assert_int_equal(orch_capacity(w->o), 0);
+  register_workers(w, TARGET, DRAFT);
+  assert_int_equal(orch_capacity(w->o), 4);
+  msg hello = target_hello(TARGET2);
+  hello.u.hello.session_max = 0; /* no limit of its own */
+  rig_say(&w->r, TARGET2, hello);
+  assert_int_equal(orch_capacity(w->o), ORCH_SESSIONS_MAX);
+  rig_say(&w->r, TARGET2, message(MSG_BYE, SELF, 0, 0));
+  assert_int_equal(orch_capacity(w->o), 4);
+  pass(w, 4000000, DRAFT, 0);
+  assert_int_equal(orch_capacity(w->o), 0);
+}
+
 /* It answers every PING and no OPEN. */
 static void test_target_that_never_opens(void **state) {
   world *w = *state;
@@ -1480,6 +1533,9 @@ int main(void) {
       CASE(test_target_turns_into_another),
       CASE(test_target_turns_into_another_while_opening),
       CASE(test_target_that_never_opens),
+      CASE(test_target_started_again_at_its_address),
+      CASE(test_capacity),
+      CASE(test_no_target_for_as_long_as_it_takes),
       CASE(test_repair_late_in_an_answer),
       CASE(test_leaving_target_gets_nothing_new),
       CASE(test_placement_by_load),

@@ -2040,6 +2040,25 @@ static void test_selfcheck_cadence(void **state) {
   }
 }
 
+/* Nodes that are right are verified, and none is accepted. */
+static void test_single_token(void **state) {
+  world *w = *state;
+  for (int i = 0; i < 2; i++) {
+    msg m = open_message(S, (uint32_t)i + 1, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.single = i == 1;
+    say_and_open(w, m);
+    uint32_t g = attach(w, DRAFT);
+    session_stats before = held(w, S)->stats;
+    int32_t length = held(w, S)->committed.length;
+    uint64_t id = 1;
+    rounds_with_nodes(w, g, &id, 3);
+    const session_stats *n = &held(w, S)->stats;
+    assert_int_equal(n->rounds - before.rounds, 3);
+    assert_int_equal(n->accepted - before.accepted == 0, i == 1);
+    if (i == 1) assert_int_equal(held(w, S)->committed.length - length, 3);
+  }
+}
+
 static void test_selfcheck_difference_ends_speculation(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -2384,6 +2403,7 @@ int main(void) {
       CASE(test_no_wait_while_another_can_run),
       CASE(test_selfcheck_cadence),
       CASE(test_selfcheck_difference_ends_speculation),
+      CASE(test_single_token),
       CASE(test_verify_error_goes_plain),
       CASE(test_plain_error_ends_it),
       CASE(test_prefill_error_ends_it),

@@ -60,6 +60,7 @@ static const field option_fields[] = {
     INT(msg_options, budget, FIELD_I32, 0, WIRE_BUDGET_MAX),
     OF(msg_options, lockstep, FIELD_BOOL),
     COUNT(msg_options, selfcheck),
+    OF(msg_options, single, FIELD_BOOL),
 };
 static const field_group option_group = GROUP(option_fields);
 

@@ -81,6 +81,7 @@ typedef struct msg_options { /* what a request asks for; the draft gets all of i
   int32_t budget;    /* most tree nodes in one verify; 0: no speculation */
   bool lockstep;     /* --pace lockstep */
   int32_t selfcheck; /* every so many rounds; 0: off */
+  bool single;       /* a forward gives one token, whatever it has verified */
 } msg_options;
 
 /* Opens, resumes, rolls back or repairs a session: afterwards the worker holds C = its own first base_length

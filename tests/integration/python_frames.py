@@ -28,7 +28,8 @@ FIELDS = {
     "OPEN": "ticket:bin16 hash_seed:u64 base_length:length base_hash:bin16 tokens:token*131072 hash:bin16 "
             "prompt_length:length1 options:OPTIONS draft_expected:bool target_endpoint:str target_incarnation:bin16",
     "OPTIONS": "temperature:f32 top_p:f32 min_p:f32 repeat_penalty:f32 top_k:i32 seed:u64 choice:u32 "
-               "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count",
+               "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count "
+               "single:bool",
     "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 features:blob",
     "ATTACHED": "length:length1 hash:bin16 generation:u32", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
 

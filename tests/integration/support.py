@@ -378,7 +378,8 @@ class Hub:
 
 
 OPTIONS = {"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "top_k": 0, "seed": 1, "choice": 0,
-           "max_tokens": 48, "context": 1024, "stops": [END_TOKEN], "budget": 0, "lockstep": False, "selfcheck": 0}
+           "max_tokens": 48, "context": 1024, "stops": [END_TOKEN], "budget": 0, "lockstep": False, "selfcheck": 0,
+           "single": False}
 
 
 class Answer(Inbox):

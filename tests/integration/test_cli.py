@@ -77,7 +77,7 @@ class Help(Command):
             self.assertIn("--model", out.decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
-                     "ctx math budget pace selfcheck json repack-cache listen wait insecure-bind").split():
+                     "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind").split():
             self.assertIn("--" + flag, flags)
 
     def test_doctor(self):
@@ -599,7 +599,7 @@ class Batch(Command):
                {"id": 10, "messages": [{"role": "user"}]}, {"id": 11, "prompt": "word " * 5000}, b'{"id": 12, "id": 12}',
                {"id": 13, "prompt": "x", "bugdet": 3}, {"id": 14, "prompt": "x", "budget": 65},
                {"id": 15, "prompt": "x", "draft": "ngram"}, {"id": 16, "prompt": "x", "max_tokens": 0},
-               {"id": 17, "prompt": "x", "seed": -1}]
+               {"id": 17, "prompt": "x", "seed": -1}, {"id": 18, "prompt": "x", "force_single_token": 1}]
         lines = [good] + [line for b in bad for line in (b, good)]
         got, errors = self.run_batch(lines, "--max-tokens", "4", status=FAILED)
         self.assertEqual(len(got), len(lines))
@@ -611,7 +611,7 @@ class Batch(Command):
             else:
                 self.assertTrue(x["error"])
                 self.assertEqual((x["token_ids"], x["text"]), ([], ""))
-        self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 18)))
+        self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 19)))
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 
     def test_stdin_to_stdout(self):

@@ -364,6 +364,15 @@ class Pair(Case):
             with self.subTest(threads=threads):
                 self.assert_accepted(self.replayed(self.recording(ALL), FEW[:3], 0.9, "--threads", str(threads)))
 
+    def test_single_token(self):
+        """Drafts are verified as always, and none is accepted: the switch that tells where a difference comes from."""
+        r = self.recording(ALL)
+        run = self.same(r, FEW[:3], "--draft", f"replay:{r.plain.path}:0.9", "--pace", "lockstep", "--force-single-token")
+        for a in run.answers.values():
+            self.assertEqual(a["stats"]["accepted_tokens"], 0)
+            self.assertEqual(a["stats"]["forwards"], len(a["token_ids"]))
+            self.assertGreater(a["stats"]["rounds"], len(a["token_ids"]) // 2)
+
     def test_selfcheck(self):
         every = 3
         run = self.replayed(self.recording(ALL), FEW, 0.9, "--selfcheck", str(every))

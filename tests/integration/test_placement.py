@@ -36,18 +36,22 @@ def resident(pid):
 
 
 class Placed(Case):
-    """One recording of plain answers, and the means to place programs."""
+    """A recording of plain answers, and the means to place programs."""
 
     @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        records = {r["id"]: r["prompt_ids"] for r in golden()}
-        cls.records = [{"id": i, "prompt_ids": records[i]} for i in SHORT]
+    def record(cls, records, tokens, rate):
+        """Plain answers, and a draft that is right so often about them."""
+        cls.plain = batch(cls.folder, records, "--draft", "none", "--sessions", "8", "--max-tokens", str(tokens))
+        cls.replay = f"replay:{cls.plain.path}:{rate}"
+
+    @staticmethod
+    def records():
+        ids = {r["id"]: r["prompt_ids"] for r in golden()}
+        found = [{"id": i, "prompt_ids": ids[i]} for i in SHORT]
         for name, parts in (("long", (543, 530, 293)), ("longer", (320, 543, 293))):
-            ids = [token for part in parts for token in records[part]]
-            cls.records.append({"id": name, "prompt_ids": ids[:LONG // 5 if SUBSET else LONG]})
-        cls.plain = batch(cls.folder, cls.records, "--draft", "none", "--sessions", "8", "--max-tokens", str(TOKENS))
-        cls.replay = f"replay:{cls.plain.path}:0.8"
+            whole = [token for part in parts for token in ids[part]]
+            found.append({"id": name, "prompt_ids": whole[:LONG // 5 if SUBSET else LONG]})
+        return found
 
     def serve(self, *flags):
         return Served(self, *flags)
@@ -127,9 +131,9 @@ class Failover(Placed):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.plain = batch(cls.folder, cls.records[:EIGHT], "--draft", "none", "--sessions", "8", "--max-tokens", str(STORY))
-        cls.replay = f"replay:{cls.plain.path}:0.5"
-        cls.eight = sorted(cls.records[:EIGHT], key=lambda r: -len(cls.plain.answers[r["id"]]["token_ids"]))
+        records = cls.records()[:EIGHT]
+        cls.record(records, STORY, 0.5)
+        cls.eight = sorted(records, key=lambda r: -len(cls.plain.answers[r["id"]]["token_ids"]))
 
     def lose(self, number, *other):
         """One answer, whose target is lost while another one is there: (served, first, second, answers, seconds)."""
@@ -188,11 +192,16 @@ class Failover(Placed):
 
 
 class Many(Placed):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.record(cls.records(), TOKENS, 0.8)
+
     def test_drafts_come_and_go(self):
         """Sixteen sessions at two targets, two of them with long prompts, and drafts of several kinds."""
         s = self.serve("--max-tokens", str(TOKENS))
         targets = [s.target("--sessions", str(EIGHT)) for _ in range(2)]
-        s.ask(self.records)
+        s.ask(self.records())
 
         def attached():
             return sum(t.errors.count("a draft is attached") for t in targets)
@@ -211,6 +220,119 @@ class Many(Placed):
         tell(f"{attached()} attachments, {accepted} accepted; {s.end()}")
         for draft in both:
             self.assertIsNone(draft.process.poll(), draft.errors)
+
+
+class Orchestrators(Placed):
+    """The orchestrator's side: it waits, says so, leaves and comes back at the same address."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.two = cls.records()[:2]
+        cls.record(cls.two, TOKENS, 0.8)
+
+    def test_restarted(self):
+        """Its workers stay: they register with the next one, whether it left in order or was killed in mid-answer."""
+        s = self.serve("--max-tokens", str(TOKENS))
+        target, draft = s.target("--sessions", "2"), s.draft(self.replay)
+        s.ask(self.two)
+        self.check(s.wait(2))
+        s.end()
+        s = self.serve("--max-tokens", str(TOKENS))
+        s.ask_and_see(self.two, [target])
+        s.program.signal(signal.SIGKILL)
+        s.program.end()
+        s = self.serve("--max-tokens", str(TOKENS))
+        s.ask(self.two)  # the places are busy until the lease of those that nobody asks for any more is over
+        self.check(s.wait(2))
+        s.end()
+        for worker in (target, draft):
+            self.assertIsNone(worker.process.poll(), worker.errors)
+
+    def test_switches(self):
+        """Each request has its own; unknown ones are refused by name, and the others go on."""
+        s = self.serve("--max-tokens", str(TOKENS))
+        s.target(), s.draft(self.replay)
+        one, id = self.two[0], self.two[0]["id"]
+        want = self.plain.answers[id]["token_ids"]
+        s.ask([{**one, "draft": False}, {**one, "budget": 0}, {**one, "budget": 2}, {**one, "max_tokens": 3}, one,
+               {**one, "budgets": 3}])
+        answers = s.wait(6)
+        self.assertEqual([a["token_ids"] == want for a in answers].count(True), 4)
+        self.assertEqual([a["token_ids"] == want[:3] for a in answers].count(True), 1)
+        self.assertEqual([a.get("error") for a in answers if a["finish_reason"] == "error"],
+                         ['unknown key "budgets": did you mean "budget"?'])
+        off = [a for a in answers if a["stats"]["draft_method"] == "none" and a["finish_reason"] != "error"]
+        self.assertEqual(len(off), 2)
+        self.assertEqual(total({i: a for i, a in enumerate(off)}, "rounds"), 0)
+        self.assertGreater(max(a["stats"]["accepted_tokens"] for a in answers), 0)
+        s.program.process.stdin.close()
+        self.assertEqual(s.program.end(), 1, s.errors)  # one has failed
+
+    def test_waits_and_says_so(self):
+        endpoint = f"ipc://{self.folder}/o"
+        run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--listen", endpoint, "--wait", "4", "hello")
+        self.addCleanup(run.close)
+        self.assertEqual(run.end(), WORKER_FAILED, run.errors)
+        told, why = [line for line in run.errors.splitlines() if "tandem-target -m" in line]
+        self.assertIn("waiting for a target", told)
+        self.assertIn("no target for 4 s", why)
+        self.assertIn(endpoint, told)
+
+    def test_address_in_use_or_open_to_others(self):
+        s = self.serve()
+        for endpoint, word in ((s.endpoint, "in use"), ("tcp://0.0.0.0:5999", "--insecure-bind")):
+            run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--listen", endpoint, "hello")
+            self.addCleanup(run.close)
+            self.assertEqual(run.end(), WORKER_FAILED, run.errors)
+            self.assertIn(word, run.errors)
+
+    def test_run_and_batch_over_tcp(self):
+        """The same workers for one command after the other; here by TCP."""
+        s = Served(self, endpoint="tcp://127.0.0.1:*")
+        endpoint = re.search(r"listening at (\S+)", s.errors)[1]
+        s.endpoint = endpoint
+        s.target(), s.draft(self.replay)
+        s.end()
+        got = batch(self.folder, self.two, "--listen", endpoint, "--max-tokens", str(TOKENS))
+        self.check(got.answers.values())
+        plain = batch(self.folder, self.two, "--listen", endpoint, "--max-tokens", str(TOKENS), "--draft", "none")
+        self.check(plain.answers.values(), accepted=False)
+        self.assertEqual(total(plain.answers, "draft_tokens"), 0)
+
+
+class Memory(Placed):
+    """A thousand sessions opened and dropped leave memory flat: answers of four tokens, some cut by a stop string, with
+    a draft and without."""
+
+    EARLY, ALL = 200, 1000
+    GROWTH = 800  # KiB: one a session; whatever of it were left behind, a tree, figures, tokens, would be several
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        ids = cls.records()[0]["prompt_ids"]
+        cls.prompts = [{"id": i, "prompt_ids": ids[i:i + 8]} for i in range(16)]
+        cls.record(cls.prompts, 4, 1)
+
+    def test_flat(self):
+        s = self.serve("--max-tokens", "4", "--stop", "e")
+        target, draft = s.target("--sessions", "4"), s.draft(self.replay)
+        programs = {"tandem": s.program.pid, "tandem-target": target.pid, "tandem-draft": draft.pid}
+
+        def go(first, last):
+            s.ask({**self.prompts[i % 16], "id": i, "draft": i % 3 > 0} for i in range(first, last))
+            s.wait(last)
+            return {name: resident(pid) for name, pid in programs.items()}
+
+        early = go(0, self.EARLY)
+        late = go(self.EARLY, self.ALL)
+        reasons = [a["finish_reason"] for a in s.answers]
+        self.assertEqual(set(reasons), {"length", "stop"})
+        tell(f"{s.end()}; KiB after {self.EARLY} and {self.ALL}: " +
+             ", ".join(f"{name} {early[name]} {late[name]}" for name in programs))
+        for name in programs:
+            self.assertLess(late[name] - early[name], self.GROWTH, name)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ TYPES = dict(HELLO=1, WELCOME=2, ERROR=3, PING=4, PONG=5, BYE=6, OPEN=10, OPENED
 HELLO = "version_min version_max role incarnation model_fingerprint vocabulary_hash vocabulary_size " \
         "numerics_id endpoint method session_max context_max node_max".split()
 OPTIONS = "temperature top_p min_p repeat_penalty top_k seed choice max_tokens context stops budget lockstep " \
-          "selfcheck".split()
+          "selfcheck single".split()
 STATS = "forwards rounds rows accepted rewound prefill_us queue_us forward_us accept_us commit_us wait_us " \
         "plain_steps resets dropped accepted_per_pos".split()
 FIELDS = {
@@ -162,7 +162,8 @@ def hello_orchestrator(**changed):
 
 def options(**changed):
     fields = dict(temperature=0.0, top_p=1.0, min_p=0.0, repeat_penalty=1.0, top_k=0, seed=1, choice=0,
-                  max_tokens=256, context=4096, stops=[2], budget=16, lockstep=False, selfcheck=0)
+                  max_tokens=256, context=4096, stops=[2], budget=16, lockstep=False, selfcheck=0,
+                  single=False)
     fields.update(changed)
     return fields
 
@@ -258,7 +259,7 @@ def make_good():
                                            options=options(context=CONTEXT_MAX)), epoch=U32)
     good("open_options_sampling", "OPEN", open_(options=options(temperature=f32(0.8), top_p=f32(0.95),
                                                                 min_p=f32(0.05), repeat_penalty=f32(1.1), top_k=40,
-                                                                seed=U64, choice=U32, lockstep=True, selfcheck=8)))
+                                                                seed=U64, choice=U32, lockstep=True, selfcheck=8, single=True)))
     good("open_options_most", "OPEN", open_(hash_seed=U64, options=options(
         temperature=f32(3.4028234663852886e38), top_p=f32(1e-45), min_p=-0.0, repeat_penalty=-1.0, top_k=I32,
         max_tokens=I32, context=CONTEXT_MAX, stops=list(range(I32 - 31, I32 + 1)), budget=64, selfcheck=I32)))
@@ -487,7 +488,7 @@ def make_bad():
     short = open_()
     frame = message("OPEN", TARGET, 77, 1, short)
     frame[4 + FIELDS["OPEN"].index("options")] = plain(options(), OPTIONS)[:-1]
-    bad("options_field_missing", "R-FIELDS", pack(frame), "OPEN.options has 12")
+    bad("options_field_missing", "R-FIELDS", pack(frame), "OPEN.options has 13")
     frame = message("DONE", ORCHESTRATOR, 77, 1, done())
     frame[4 + FIELDS["DONE"].index("stats")] = plain(stats(), STATS) + [0]
     bad("stats_field_extra", "R-FIELDS", pack(frame), "DONE.stats has 16")

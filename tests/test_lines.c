@@ -1,0 +1,174 @@
+/* libs: orch */
+#include "orchestrator/lines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { LINE_MAX_BYTES = 10 };
+
+typedef struct rig {
+  uv_loop_t loop;
+  lines l;
+  int ends[2];
+  int calls; /* of on_more */
+} rig;
+
+static void on_more(void *owner) {
+  ((rig *)owner)->calls++;
+}
+
+static void open_at(rig *r, int fd) {
+  assert_int_equal(uv_loop_init(&r->loop), 0);
+  lines_open(&r->l, &r->loop, fd, LINE_MAX_BYTES, on_more, r);
+}
+
+static void open_pipe(rig *r) {
+  *r = (rig){0};
+  assert_int_equal(pipe(r->ends), 0);
+  open_at(r, r->ends[0]);
+}
+
+static void close_all(rig *r) {
+  lines_stop(&r->l);
+  uv_run(&r->loop, UV_RUN_DEFAULT);
+  assert_int_equal(uv_loop_close(&r->loop), 0);
+  lines_fini(&r->l);
+}
+
+static void put(rig *r, const char *text) {
+  assert_int_equal(write(r->ends[1], text, strlen(text)), (int)strlen(text));
+}
+
+static void expect(rig *r, const char *want) {
+  const char *line;
+  size_t size;
+  assert_true(lines_next(&r->l, &line, &size));
+  assert_int_equal(size, strlen(want));
+  assert_memory_equal(line, want, size);
+}
+
+static void expect_none(rig *r) {
+  const char *line;
+  size_t size;
+  assert_false(lines_next(&r->l, &line, &size));
+}
+
+static void test_pieces(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  expect_none(&r);
+  put(&r, "one\n\ntw");
+  uv_run(&r.loop, UV_RUN_ONCE);
+  assert_int_equal(r.calls, 1);
+  expect(&r, "one");
+  expect(&r, "");
+  expect_none(&r);
+  assert_false(lines_ended(&r.l));
+  put(&r, "o\nthree");
+  uv_run(&r.loop, UV_RUN_ONCE);
+  expect(&r, "two");
+  close(r.ends[1]);
+  expect(&r, "three"); /* the last one needs no end */
+  expect_none(&r);
+  assert_true(lines_ended(&r.l));
+  assert_int_equal(r.l.failed, 0);
+  close_all(&r);
+  close(r.ends[0]);
+}
+
+/* What has been read and not taken is still to come after the end of the stream. */
+static void test_end_is_after_the_last_line(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  put(&r, "a\nb\nc");
+  close(r.ends[1]);
+  expect(&r, "a");
+  assert_false(lines_ended(&r.l));
+  expect(&r, "b");
+  expect(&r, "c");
+  expect_none(&r);
+  assert_true(lines_ended(&r.l));
+  close_all(&r);
+  close(r.ends[0]);
+}
+
+/* Cut to one byte more than there may be, so that its reader sees it; what follows it is not lost. */
+static void test_too_long(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  put(&r, "0123456789\n0123456789a\n0123456789abc");
+  expect(&r, "0123456789");
+  expect(&r, "0123456789a");
+  expect(&r, "0123456789a");
+  put(&r, "defghijklmnopqrstuvwxyz");
+  expect_none(&r);
+  put(&r, "!\nnext\n");
+  expect(&r, "next");
+  close(r.ends[1]);
+  close_all(&r);
+  close(r.ends[0]);
+}
+
+/* A file cannot be watched: it is always ready. */
+static void test_file(void **state) {
+  (void)state;
+  char name[] = "/tmp/tandem-lines-XXXXXX", text[20];
+  rig r = {0};
+  int fd = mkstemp(name);
+  assert_true(fd >= 0);
+  for (int i = 0; i < 30000; i++) dprintf(fd, "%d\n", i);
+  lseek(fd, 0, SEEK_SET);
+  open_at(&r, fd);
+  for (int i = 0; i < 30000; i++) {
+    snprintf(text, sizeof text, "%d", i);
+    expect(&r, text);
+  }
+  expect_none(&r);
+  assert_true(lines_ended(&r.l));
+  close_all(&r);
+  close(fd);
+  unlink(name);
+}
+
+static void test_unreadable(void **state) {
+  (void)state;
+  rig r = {0};
+  int fd = open("/", O_RDONLY | O_DIRECTORY);
+  open_at(&r, fd);
+  expect_none(&r);
+  assert_true(lines_ended(&r.l));
+  assert_int_equal(r.l.failed, EISDIR);
+  close_all(&r);
+  close(fd);
+}
+
+static void test_stopped(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  put(&r, "a\nb\n");
+  expect(&r, "a");
+  lines_stop(&r.l);
+  close_all(&r); /* twice is allowed */
+  close(r.ends[0]);
+  close(r.ends[1]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),     cmocka_unit_test(test_end_is_after_the_last_line),
+                                     cmocka_unit_test(test_too_long),   cmocka_unit_test(test_file),
+                                     cmocka_unit_test(test_unreadable), cmocka_unit_test(test_stopped)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

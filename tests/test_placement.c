@@ -1,0 +1,67 @@
+/* libs: orch */
+#include "orchestrator/placement.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static int32_t best(placement_worker a, placement_worker b) {
+  return placement_best((const placement_worker[]){a, b}, 2);
+}
+
+/* The better one is found wherever it stands. */
+static void prefers(placement_worker good, placement_worker bad) {
+  assert_int_equal(best(good, bad), 0);
+  assert_int_equal(best(bad, good), 1);
+}
+
+static void test_nobody(void **state) {
+  (void)state;
+  assert_int_equal(placement_best(NULL, 0), -1);
+}
+
+static void test_load(void **state) {
+  (void)state;
+  prefers((placement_worker){.load = 1, .places = 4, .alike = true}, (placement_worker){.load = 2, .places = 8, .alike = true});
+  assert_int_equal(best((placement_worker){.load = 1}, (placement_worker){.load = 1}), 0); /* the first of equals */
+}
+
+static void test_places(void **state) {
+  (void)state;
+  placement_worker full = {.load = 2, .places = 2, .alike = true};
+  prefers((placement_worker){.load = 7, .places = 8, .alike = true}, full);
+  prefers((placement_worker){.load = 100, .places = 0, .alike = true}, full); /* 0: no limit */
+  prefers((placement_worker){.load = 7, .places = 8, .alike = false}, full);  /* rather go on than wait */
+  assert_int_equal(placement_best(&full, 1), 0);                              /* it says itself that it is full */
+}
+
+static void test_numerics(void **state) {
+  (void)state;
+  prefers((placement_worker){.load = 3, .places = 4, .alike = true}, (placement_worker){.load = 0, .places = 4});
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  placement_worker refused = {.places = 4, .alike = true, .refused = true};
+  prefers((placement_worker){.load = 3, .places = 4}, refused);
+  prefers((placement_worker){.load = 4, .places = 4}, refused);
+  assert_int_equal(placement_best(&refused, 1), 0); /* there is no other: it is asked again */
+}
+
+/* Sessions that come one after the other fill unequal workers as far as each goes. */
+static void test_many(void **state) {
+  (void)state;
+  placement_worker list[] = {{.places = 2, .alike = true}, {.places = 6, .alike = true}, {.places = 1, .alike = true}};
+  for (int i = 0; i < 9; i++) list[placement_best(list, 3)].load++;
+  for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].places);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nobody),   cmocka_unit_test(test_load),
+                                     cmocka_unit_test(test_places),   cmocka_unit_test(test_numerics),
+                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_many)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

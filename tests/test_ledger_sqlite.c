@@ -59,10 +59,13 @@ static int tear_down(void **state) {
   return rc;
 }
 
-static void nothing(void *context) { (void)context; }
+static void nothing(void *context) {
+  (void)context;
+}
 
 static int try_open(ledger *l, const char *path, err *e) {
-  ledger_sqlite_options o = {.path = path, .command = "test", .model = "/some/model.gguf", .on_durable = nothing};
+  ledger_sqlite_options o = {
+      .path = path, .command = "test", .model = "/some/model.gguf", .on_durable = nothing};
   o.fingerprint.bytes[3] = 9;
   return ledger_sqlite_open(l, &o, e);
 }
@@ -198,7 +201,8 @@ static void is_for_the_owner_alone(void **state) {
 
 /* ---- group commit ---- */
 
-/* While another process holds the file, nothing is durable and nothing waits; then one transaction takes it all. */
+/* While another process holds the file, nothing is durable and nothing waits; then one transaction takes it
+ * all. */
 static void waits_for_nobody(void **state) {
   const place *p = *state;
   ledger l = opened(p->path);
@@ -288,6 +292,7 @@ static void goes_on_after_it(void **state) {
   ledger l = opened(p->path);
   begin(&l, 5);
   append(&l, 5, 0, 4);
+  assert_int_equal(l.numerics(l.self, 5, "cpu/int8"), ERR_OK);
   assert_true(comes_to(&l, 5, 7));
   l.close(l.self);
   sqlite3 *db = look(p->path);
@@ -301,8 +306,13 @@ static void goes_on_after_it(void **state) {
   ledger second;
   assert_int_equal(ledger_sqlite_open(&second, &o, &e), ERR_STATE); /* one at a time */
   assert_non_null(strstr(e.text, "process"));
-  ledger_record r = {.session = 5, .hash_seed = s.hash_seed, .tokens = s.tokens, .length = s.length, .prompt_length = 3,
-                     .epoch = s.epoch, .options = &request};
+  ledger_record r = {.session = 5,
+                     .hash_seed = s.hash_seed,
+                     .tokens = s.tokens,
+                     .length = s.length,
+                     .prompt_length = 3,
+                     .epoch = s.epoch,
+                     .options = &request};
   assert_int_equal(l.begin(l.self, &r), ERR_OK);
   assert_int_equal(l.epoch(l.self, 5, s.epoch + 1), ERR_OK);
   assert_true(comes_to(&l, 5, 7));
@@ -315,6 +325,7 @@ static void goes_on_after_it(void **state) {
   s = loaded(db, 5);
   expect_tokens(&s, 7);
   assert_true(s.epoch > epoch);
+  assert_string_equal(s.numerics, "cpu/int8"); /* nobody said otherwise */
   assert_string_equal(s.about, "{\"title\":\"three\"}");
   ledger_session_fini(&s);
   sqlite3_close(db);
@@ -439,7 +450,8 @@ static void refuses_what_is_no_ledger(void **state) {
   sqlite3_close(db);
   expect_refused(path, ERR_FORMAT, "no ledger");
   snprintf(path, sizeof path, "%s/text", p->folder);
-  write_file(path, "This is a letter, and it is long enough to be taken for more than the head of a database, which has 100 bytes.\n");
+  write_file(path, "This is a letter, and it is long enough to be taken for more than the head of a "
+                   "database, which has 100 bytes.\n");
   expect_refused(path, ERR_FORMAT, "damaged");
   expect_refused(p->folder, ERR_IO, "directory");
   expect_refused("/dev/null", ERR_FORMAT, "regular");
@@ -465,9 +477,12 @@ static void reads_damage_as_damage(void **state) {
   append(&l, 1, 0, 5);
   l.end(l.self, 1, 8, WIRE_FINISH_STOP, NULL);
   l.close(l.self);
-  static const char *const lies[] = {
-      "UPDATE tokens SET position = 4", "UPDATE tokens SET ids = x'010203'", "UPDATE tokens SET ids = x'ffffffff'",
-      "UPDATE session SET prompt = x''", "UPDATE session SET options = '{\"seed\":1}'", "UPDATE session SET options = NULL"};
+  static const char *const lies[] = {"UPDATE tokens SET position = 4",
+                                     "UPDATE tokens SET ids = x'010203'",
+                                     "UPDATE tokens SET ids = x'ffffffff'",
+                                     "UPDATE session SET prompt = x''",
+                                     "UPDATE session SET options = '{\"seed\":1}'",
+                                     "UPDATE session SET options = NULL"};
   for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
     sqlite3 *db = look(p->path);
     exec(db, "BEGIN");

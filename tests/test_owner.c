@@ -57,7 +57,8 @@ static void elsewhere_the_beat_counts(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_living_are_alive), cmocka_unit_test(the_dead_are_not),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(the_living_are_alive),
+                                     cmocka_unit_test(the_dead_are_not),
                                      cmocka_unit_test(elsewhere_the_beat_counts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

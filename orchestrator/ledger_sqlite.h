@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "orchestrator/ledger.h"
 
-#define LEDGER_GROUP_US     20000
+#define LEDGER_GROUP_US     50000
 #define LEDGER_STALL_US     30000000 /* a lock of another process is waited for so long */
 #define LEDGER_RETRY_US     1000000
 #define LEDGER_BEAT_US      1000000 /* the row of this process is renewed, while answers run */

@@ -6,7 +6,8 @@
 #include "orchestrator/owner.h"
 #include "wire/message.h"
 
-typedef struct ledger_session { /* one session as it is in the file */
+typedef struct ledger_session { /* one session as it is in the file; not to be copied: options point into it
+                                 */
   uint64_t id, hash_seed;
   ledger_state state; /* LEDGER_INTERRUPTED also where its orchestrator has died without a word */
   wire_finish finish; /* when it has ended */

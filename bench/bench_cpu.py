@@ -280,6 +280,8 @@ class Replay:
         methods = {"plain": PLAIN, "replay 0": Method(self.draft(0)), "temperature 0.8": Method(sampling=SAMPLED)}
         for pace, budget in best.items():
             methods[f"replay 0.8, {pace}"] = Method(self.draft(0.8), pace=pace, budget=budget)
+        methods["ledger, plain"] = Method(ledger=True)
+        methods["ledger, replay 0.8"] = Method(self.draft(0.8), budget=best["free"], ledger=True)
         for i in range(run.size["replay"]):
             for name in turns(methods, i):
                 lines, counters = self.take(samples, name, methods[name])
@@ -293,13 +295,16 @@ class Replay:
     def tell(self, best, table, samples):
         plain = f"plain, {samples.speed('plain'):.1f} tok/s"
 
-        def row(name, sample, against):
-            table.set(name, samples.speed(sample), against, samples.ratio(sample, "plain"))
+        def row(name, sample, against, base="plain"):
+            table.set(name, samples.speed(sample), against, samples.ratio(sample, base))
 
         row("replay 0.8, lockstep", "replay 0.8, lockstep", f"{plain}; budget {best['lockstep']}")
         row("replay 0.8, free pace", "replay 0.8, free", f"{plain}; budget {best['free']}")
         row("replay 0", "replay 0", plain)
         row("temperature 0.8 over greedy", "temperature 0.8", plain)
+        row("ledger, plain", "ledger, plain", f"--ledger none, {samples.speed('plain'):.1f} tok/s")
+        row("ledger, replay 0.8", "ledger, replay 0.8", f"--ledger none, {samples.speed('replay 0.8, free'):.1f} tok/s",
+            "replay 0.8, free")
 
 
 def tell_overhead(table, engines):
@@ -418,7 +423,7 @@ PARTS = (
     ("busy neighbour", measure_busy, ("busy neighbour",)),
     ("sequences", measure_sequences, ("8 rows of 8",)),
     ("linears", measure_linears, ("linears",)),
-    ("replay", measure_replay, ("replay", "round overhead", "temperature")),
+    ("replay", measure_replay, ("replay", "round overhead", "temperature", "ledger")),
     ("speculation on real prompts", measure_speculation, ("ngram", "best speculation")),
     ("several sessions", measure_sessions, (f"{SESSIONS} plain", f"{SESSIONS} sessions")),
     ("long prompts", measure_long_prompts, ("longest stop", "a conversation's")),

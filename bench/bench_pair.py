@@ -21,10 +21,12 @@ class Method:
     sampling: tuple = GREEDY
     pace: str = "free"
     budget: int = None  # the program's own
+    ledger: bool = False  # in a file
 
-    def flags(self):
+    def flags(self, work):
         budget = () if self.budget is None else ("--budget", self.budget)
-        return ("--draft", self.draft, "--pace", self.pace, *budget, *self.sampling)
+        ledger = work / "ledger.sqlite" if self.ledger else "none"
+        return ("--draft", self.draft, "--pace", self.pace, "--ledger", ledger, *budget, *self.sampling)
 
 
 PLAIN = Method()
@@ -39,7 +41,7 @@ class Pair:
         given, out = self.work / "in.jsonl", self.work / "out.jsonl"
         given.write_text("".join(json.dumps(p) + "\n" for p in prompts))
         done = command([self.o.bin / "tandem", "batch", "-m", self.o.model, "--threads", threads or self.o.threads,
-                        "--sessions", sessions, "--verbose", "--max-tokens", tokens, *method.flags(), given, out])
+                        "--sessions", sessions, "--verbose", "--max-tokens", tokens, *method.flags(self.work), given, out])
         lines = {r["id"]: r for r in map(json.loads, out.read_text().splitlines())}
         for r in lines.values():
             if not r["stats"]["tok_s"]:

@@ -59,6 +59,8 @@ def make_rows(threads):
     rows["round overhead"] = most(80, 40, "us", "value")
     rows["memcmp"] = most(0, None, "words differ", "value")
     rows["temperature 0.8 over greedy"] = least(0.95, None)
+    rows["ledger, plain"] = least(0.98, None)
+    rows["ledger, replay 0.8"] = least(0.98, None)
     for n in crews:
         rows[f"memory read, {threads_text(n)}"] = told("GB/s")
     rows[f"multiply-adds, {every}"] = told("GMAC/s")

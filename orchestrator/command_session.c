@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AGE_MAX   16
+#define AGE_MAX     16
 #define TITLE_BYTES 48
-#define SECOND_US INT64_C(1000000)
+#define SECOND_US   INT64_C(1000000)
 
 typedef struct work { /* one command's */
   flags flags;
@@ -27,8 +27,10 @@ typedef struct work { /* one command's */
 static int open_ledger(work *w) {
   err e = {0};
   int rc = ERR_OK;
-  if (w->flags.ledger) snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
-  else rc = ledger_file_default(w->path, &e);
+  if (w->flags.ledger)
+    snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
+  else
+    rc = ledger_file_default(w->path, &e);
   if (rc == ERR_OK) rc = ledger_file_open(&w->db, w->path, false, &e);
   if (rc == ERR_GONE && !w->flags.ledger) return STATUS_OK;
   if (rc) return command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text);
@@ -118,7 +120,8 @@ static void list_json(work *w, const ledger_line *l, const char *title) {
 
 static int title_size(const char *title) {
   size_t size = title ? strlen(title) : 1;
-  return (int)utf8_valid(title ? title : "-", size < TITLE_BYTES ? size : TITLE_BYTES); /* no half character */
+  return (int)utf8_valid(title ? title : "-",
+                         size < TITLE_BYTES ? size : TITLE_BYTES); /* no half character */
 }
 
 static void list_line(void *context, const ledger_line *l) {
@@ -126,11 +129,14 @@ static void list_line(void *context, const ledger_line *l) {
   char old[AGE_MAX];
   json_t *about = l->about ? json_loads(l->about, 0, NULL) : NULL;
   const char *title = json_string_value(json_object_get(about, "title"));
-  if (w->list) list_json(w, l, title);
+  if (w->list)
+    list_json(w, l, title);
   else {
-    if (w->shown++ == 0) printf("%-16s  %-11s  %6s  %4s  %-24s  %s\n", "ID", "STATE", "TOKENS", "AGE", "MODEL", "PROMPT");
-    printf("%016llx  %-11s  %6lld  %4s  %-24.24s  %.*s\n", (unsigned long long)l->id, state_name(l->state, l->finish),
-           (long long)l->output_length, age(w->now - l->created, old), base_name(l->model), title_size(title), title ? title : "-");
+    if (w->shown++ == 0)
+      printf("%-16s  %-11s  %6s  %4s  %-24s  %s\n", "ID", "STATE", "TOKENS", "AGE", "MODEL", "PROMPT");
+    printf("%016llx  %-11s  %6lld  %4s  %-24.24s  %.*s\n", (unsigned long long)l->id,
+           state_name(l->state, l->finish), (long long)l->output_length, age(w->now - l->created, old),
+           base_name(l->model), title_size(title), title ? title : "-");
   }
   json_decref(about);
 }
@@ -151,7 +157,8 @@ typedef struct texts {
   char *prompt, *answer; /* NULL: no vocabulary at hand */
 } texts;
 
-static char *text_of(const text_model *m, const int32_t *ids, int32_t count, const json_t *about, bool output, bool ended) {
+static char *text_of(const text_model *m, const int32_t *ids, int32_t count, const json_t *about, bool output,
+                     bool ended) {
   const char *stops[DETOKENIZER_STOP_MAX];
   const json_t *list = json_object_get(about, "stop");
   bool raw = json_is_true(json_object_get(about, "raw"));
@@ -185,7 +192,8 @@ static texts read_texts(const work *w, const ledger_session *s, const json_t *ab
     err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
   if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
     t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
-    t.answer = text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, s->state == LEDGER_ENDED);
+    t.answer = text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true,
+                       s->state == LEDGER_ENDED);
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
   text_model_close(&m);
@@ -228,10 +236,10 @@ static void print_session(const work *w, const ledger_session *s, const texts *t
   char old[AGE_MAX];
   printf("session   %016llx\nstate     %s", (unsigned long long)s->id, state_name(s->state, s->finish));
   if (s->pid) printf(" (process %lld)", (long long)s->pid);
-  printf("\nage       %s\nmodel     %s\nnumerics  %s\n", age(w->now - s->created, old), s->model ? s->model : "?",
-         s->numerics && s->numerics[0] ? s->numerics : "-");
-  printf("tokens    %d of prompt, %d of at most %d of answer\n", s->prompt_length, s->length - s->prompt_length,
-         s->options.max_tokens);
+  printf("\nage       %s\nmodel     %s\nnumerics  %s\n", age(w->now - s->created, old),
+         s->model ? s->model : "?", s->numerics && s->numerics[0] ? s->numerics : "-");
+  printf("tokens    %d of prompt, %d of at most %d of answer\n", s->prompt_length,
+         s->length - s->prompt_length, s->options.max_tokens);
   printf("sampling  temperature %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %llu\n",
          (double)s->options.temperature, s->options.top_k, (double)s->options.top_p, (double)s->options.min_p,
          (double)s->options.repeat_penalty, (unsigned long long)s->options.seed);
@@ -246,8 +254,10 @@ static int show(work *w, bool json, size_t json_flags) {
   if (code) return code;
   json_t *about = s.about ? json_loads(s.about, 0, NULL) : NULL;
   texts t = read_texts(w, &s, about);
-  if (json) code = print_json(session_json(&s, &t, about), json_flags);
-  else print_session(w, &s, &t);
+  if (json)
+    code = print_json(session_json(&s, &t, about), json_flags);
+  else
+    print_session(w, &s, &t);
   if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
   free(t.prompt);
   free(t.answer);
@@ -273,8 +283,8 @@ static int session_rollback(work *w) {
   if (code) return code;
   int32_t output = s.length - s.prompt_length;
   if (w->flags.to > output)
-    rc = err_set(&e, ERR_ARG, "--to %d, but session %016llx has %d tokens of answer", w->flags.to, (unsigned long long)s.id,
-                 output);
+    rc = err_set(&e, ERR_ARG, "--to %d, but session %016llx has %d tokens of answer", w->flags.to,
+                 (unsigned long long)s.id, output);
   if (rc == ERR_OK) rc = ledger_store_rollback(w->db, w->path, s.id, w->flags.to, &e);
   if (rc == ERR_OK) printf("%016llx has %d tokens of answer\n", (unsigned long long)s.id, w->flags.to);
   ledger_session_fini(&s);
@@ -288,7 +298,8 @@ static int session_end(work *w) {
   if (code) return code;
   ledger_session s;
   int rc = ERR_OK;
-  if (w->flags.forget) rc = ledger_store_delete(w->db, w->path, id, &e);
+  if (w->flags.forget)
+    rc = ledger_store_delete(w->db, w->path, id, &e);
   else if ((rc = ledger_store_load(w->db, w->path, id, &s, &e)) == ERR_OK) {
     if (s.state != LEDGER_ENDED) rc = ledger_store_end(w->db, w->path, id, WIRE_FINISH_CANCELLED, &e);
     ledger_session_fini(&s);
@@ -307,7 +318,8 @@ static bool ends_with_stop(const ledger_session *s) {
   return false;
 }
 
-/* Why there is nothing to go on with, or ERR_OK. A session that died between its last token and its end gets the end. */
+/* Why there is nothing to go on with, or ERR_OK. A session that died between its last token and its end gets
+ * the end. */
 static int check_unfinished(work *w, ledger_session *s, err *e) {
   bool stopped = ends_with_stop(s) || (s->state == LEDGER_ENDED && s->finish == WIRE_FINISH_STOP);
   bool full = s->length - s->prompt_length >= s->options.max_tokens;
@@ -316,11 +328,14 @@ static int check_unfinished(work *w, ledger_session *s, err *e) {
     if (rc) return rc;
   }
   if (stopped)
-    return err_set(e, ERR_ARG, "session %016llx is complete: it ended with a stop. `tandem session rollback %016llx --to N' goes back",
+    return err_set(e, ERR_ARG,
+                   "session %016llx is complete: it ended with a stop. `tandem session rollback %016llx --to "
+                   "N' goes back",
                    (unsigned long long)s->id, (unsigned long long)s->id);
-  return full ? err_set(e, ERR_ARG, "session %016llx has all of its %d tokens: --max-tokens N gives it N more",
-                        (unsigned long long)s->id, s->options.max_tokens)
-              : ERR_OK;
+  return full
+             ? err_set(e, ERR_ARG, "session %016llx has all of its %d tokens: --max-tokens N gives it N more",
+                       (unsigned long long)s->id, s->options.max_tokens)
+             : ERR_OK;
 }
 
 static int take_flags(flags *f, ledger_session *s, const json_t *about, err *e) {
@@ -332,9 +347,12 @@ static int take_flags(flags *f, ledger_session *s, const json_t *about, err *e) 
   if (!f->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
   if (f->max_tokens > 0) s->options.max_tokens = output + (f->max_tokens < room ? f->max_tokens : room);
   bool new_draft = f->draft != NULL;
-  if (!f->draft) f->draft = draft ? draft : "ngram";
-  if (f->budget >= 0) s->options.budget = f->budget;
-  else if (new_draft && s->options.budget == 0) s->options.budget = FLAGS_BUDGET_DEFAULT;
+  if (!f->draft)
+    f->draft = draft && strcmp(draft, "none") == 0 ? "none" : "ngram"; /* any will do: none changes a token */
+  if (f->budget >= 0)
+    s->options.budget = f->budget;
+  else if (new_draft && s->options.budget == 0)
+    s->options.budget = FLAGS_BUDGET_DEFAULT;
   f->budget = s->options.budget;
   f->math = math ? math : "int8";
   f->raw = json_is_true(json_object_get(about, "raw"));
@@ -414,8 +432,10 @@ int command_session(int argc, char **argv) {
     argv[1] = whole;
     return run_verb(&verbs[i], argc - 1, argv + 1);
   }
-  if (argc < 2) return command_error(STATUS_USAGE, "which? Try `tandem session list', or `tandem session --help'");
+  if (argc < 2)
+    return command_error(STATUS_USAGE, "which? Try `tandem session list', or `tandem session --help'");
   near = program_nearest(argv[1], words, VERB_COUNT);
-  return command_error(STATUS_USAGE, "tandem session has no verb '%.40s'%s%s%s; `tandem session --help' tells them", argv[1],
-                       near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+  return command_error(STATUS_USAGE,
+                       "tandem session has no verb '%.40s'%s%s%s; `tandem session --help' tells them",
+                       argv[1], near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
 }

@@ -24,8 +24,9 @@ static void print_one(report *r, const ledger_orchestrator *o, const json_t *wor
   r->shown++;
   printf("tandem %s  process %lld%s  since %s", o->command, (long long)o->process.pid,
          o->alive ? "" : " has died: its sessions are INTERRUPTED", since);
-  if (o->alive) printf("  %lld session%s  %.1f tok/s", (long long)o->sessions, o->sessions == 1 ? "" : "s",
-                       (double)o->millitokens / 1000);
+  if (o->alive)
+    printf("  %lld session%s  %.1f tok/s", (long long)o->sessions, o->sessions == 1 ? "" : "s",
+           (double)o->millitokens / 1000);
   printf("\n");
   size_t i;
   const json_t *w;
@@ -54,8 +55,10 @@ static void each(void *context, const ledger_orchestrator *o) {
   report *r = context;
   json_t *workers = o->workers ? json_loads(o->workers, 0, NULL) : NULL;
   if (!workers) workers = json_array();
-  if (r->json) add_one(r, o, workers);
-  else print_one(r, o, workers);
+  if (r->json)
+    add_one(r, o, workers);
+  else
+    print_one(r, o, workers);
   json_decref(workers);
 }
 
@@ -79,13 +82,18 @@ int command_status(int argc, char **argv) {
   flags_parse(&f, FLAGS_STATUS, argc, argv);
   report r = {.json = f.json, .list = json_array()};
   int rc = ERR_OK;
-  if (f.ledger) snprintf(path, sizeof path, "%s", f.ledger);
-  else rc = ledger_file_default(path, &e);
+  if (f.ledger)
+    snprintf(path, sizeof path, "%s", f.ledger);
+  else
+    rc = ledger_file_default(path, &e);
   if (rc == ERR_OK) rc = ledger_file_open(&db, path, false, &e);
   bool absent = rc == ERR_GONE && !f.ledger;
   if (rc == ERR_OK) rc = ledger_store_orchestrators(db, path, each, &r, &e);
-  int code = rc && !absent ? command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text) : print(&r, path);
-  if (db && !sqlite3_db_readonly(db, "main")) ledger_store_tidy(db, path, NULL); /* what has died was shown once */
+  int code = rc && !absent
+                 ? command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text)
+                 : print(&r, path);
+  if (db && !sqlite3_db_readonly(db, "main"))
+    ledger_store_tidy(db, path, NULL); /* what has died was shown once */
   sqlite3_close(db);
   json_decref(r.list);
   return code;

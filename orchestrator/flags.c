@@ -143,7 +143,7 @@ static const struct argp_option resume_options[] = {
     {"max-tokens", KEY_MAX_TOKENS, "N", 0, "N tokens more (default: what the request has left)", 2},
     {"whole", KEY_WHOLE, 0, 0, "print the answer from its beginning, not only the rest", 2},
     {"json", KEY_JSON, 0, 0, "one JSON object on stdout, with the whole answer", 2},
-    {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: as before)", 4},
+    {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: ngram; none where it was none)", 4},
     {"budget", KEY_BUDGET, "N", 0, "as in `tandem run' (default: as before)", 4},
     {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},
     {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},

@@ -1,7 +1,8 @@
 /* ledger.h - the truth: what every session's tokens are. A token is logged before a client sees it.
  *
- * An interface with two backends: in memory, and in a file that other processes read and that outlives this one
- * (ledger_sqlite.h). Append-only but for the cut at the end of an answer. All calls come from one thread. */
+ * An interface with two backends: in memory, and in a file that other processes read and that outlives this
+ * one (ledger_sqlite.h). Append-only but for the cut at the end of an answer. All calls come from one thread.
+ */
 #pragma once
 
 #include "common/base/err.h"
@@ -12,9 +13,9 @@ typedef struct ledger_record { /* how a session begins, or goes on; borrowed for
   uint64_t hash_seed;
   const int32_t *tokens; /* [length]: the prompt, then the output that is in the ledger already */
   int32_t length, prompt_length;
-  uint32_t epoch;             /* 0: a new session; else it goes on, and this is the highest that may have been sent */
+  uint32_t epoch; /* 0: a new session; else it goes on, and this is the highest that may have been sent */
   const msg_options *options; /* NULL: not kept */
-  const char *about;          /* what the client wants kept with it, JSON; NULL: nothing, or what is there already */
+  const char *about; /* what the client wants kept with it, JSON; NULL: nothing, or what is there already */
 } ledger_record;
 
 typedef struct ledger_entry { /* one session */
@@ -39,8 +40,8 @@ struct ledger {
   int (*numerics)(void *self, uint64_t session, const char *id);
   /* The answer is over; tokens beyond `length` were cut by a stop string. Stats as far as they are known. */
   int (*end)(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats);
-  /* How many tokens of the session are where the death of this process cannot reach them: those may be shown. 0: not
-   * even its beginning, so nothing may be sent. */
+  /* How many tokens of the session are where the death of this process cannot reach them: those may be shown.
+   * 0: not even its beginning, so nothing may be sent. */
   int32_t (*durable)(void *self, uint64_t session);
   bool (*read)(void *self, uint64_t session, ledger_entry *out);
   /* No more calls about this session. Memory forgets it; a file keeps it. */

@@ -9,18 +9,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HINT "; name another with --ledger FILE, or go without: --ledger none"
+#define HINT     "; name another with --ledger FILE, or go without: --ledger none"
 #define RETRY_US 20000 /* for a change of journal mode, which does not wait by itself */
 
-/* Tokens and prompts are int32_t in the machine's order. Times are microseconds since 1970. tokens: pieces of the output
- * by the position of their first token in the whole sequence; one piece once the answer has ended. */
+/* Tokens and prompts are int32_t in the machine's order. Times are microseconds since 1970. tokens: pieces of
+ * the output by the position of their first token in the whole sequence; one piece once the answer has ended.
+ */
 static const char schema[] =
     "CREATE TABLE orchestrator(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, start INTEGER NOT NULL,"
     " machine TEXT NOT NULL, command TEXT NOT NULL, since INTEGER NOT NULL, beat INTEGER NOT NULL,"
     " sessions INTEGER NOT NULL DEFAULT 0, millitokens INTEGER NOT NULL DEFAULT 0, workers TEXT);"
     "CREATE TABLE session(id INTEGER PRIMARY KEY, owner INTEGER, state INTEGER NOT NULL, finish INTEGER,"
     " epoch INTEGER NOT NULL, hash_seed INTEGER NOT NULL, model TEXT, fingerprint BLOB, numerics TEXT,"
-    " created INTEGER NOT NULL, updated INTEGER NOT NULL, options TEXT, about TEXT, stats TEXT, prompt BLOB NOT NULL);"
+    " created INTEGER NOT NULL, updated INTEGER NOT NULL, options TEXT, about TEXT, stats TEXT, prompt BLOB "
+    "NOT NULL);"
     "CREATE INDEX session_by_owner ON session(owner) WHERE owner IS NOT NULL;"
     "CREATE INDEX session_by_time ON session(created);"
     "CREATE TABLE tokens(session INTEGER NOT NULL, position INTEGER NOT NULL, ids BLOB NOT NULL,"
@@ -40,7 +42,8 @@ static const failure failures[] = {
     {SQLITE_PERM, ERR_IO, "may not be used: are its rights in order?" HINT},
     {SQLITE_AUTH, ERR_IO, "may not be used: are its rights in order?" HINT},
     {SQLITE_NOTADB, ERR_FORMAT, "is damaged, or no ledger: move it away" HINT},
-    {SQLITE_CORRUPT, ERR_FORMAT, "is damaged: move it away (`sqlite3 FILE .recover' may save what is in it)" HINT},
+    {SQLITE_CORRUPT, ERR_FORMAT,
+     "is damaged: move it away (`sqlite3 FILE .recover' may save what is in it)" HINT},
     {SQLITE_BUSY, ERR_TIMEOUT, "is locked by another process: try again, or end what holds it" HINT},
     {SQLITE_LOCKED, ERR_TIMEOUT, "is locked by another process: try again, or end what holds it" HINT},
     {SQLITE_NOMEM, ERR_NOMEM, "cannot be used: out of memory"},
@@ -101,8 +104,10 @@ int ledger_file_default(char out[LEDGER_PATH_MAX], err *e) {
   bool given = state && state[0] == '/'; /* others are to be ignored: the XDG base directory specification */
   if (!given && !(home && home[0] == '/'))
     return err_set(e, ERR_ARG, "no place for the ledger: set HOME or XDG_STATE_HOME, or give --ledger FILE");
-  int n = snprintf(out, LEDGER_PATH_MAX, "%s%s/tandem/ledger.sqlite", given ? state : home, given ? "" : "/.local/state");
-  return n < LEDGER_PATH_MAX ? ERR_OK : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
+  int n = snprintf(out, LEDGER_PATH_MAX, "%s%s/tandem/ledger.sqlite", given ? state : home,
+                   given ? "" : "/.local/state");
+  return n < LEDGER_PATH_MAX ? ERR_OK
+                             : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
 }
 
 /* The folders that are missing on the way to the file. */
@@ -121,7 +126,8 @@ static int check_file(const char *path, bool create, err *e) {
   struct stat info;
   if (create) make_folders(path);
   int fd = open(path, (create ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0 && errno == ENOENT && !create) return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
+  if (fd < 0 && errno == ENOENT && !create)
+    return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
   if (fd < 0) return err_set(e, ERR_IO, "the ledger %.200s cannot be opened: %s" HINT, path, strerror(errno));
   bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   close(fd);
@@ -145,8 +151,8 @@ static int64_t number_of(sqlite3 *db, const char *sql, int *rc) {
 static int make_tables(sqlite3 *db) {
   char text[160];
   int rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
-  snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT", LEDGER_APPLICATION,
-           LEDGER_SCHEMA);
+  snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
+           LEDGER_APPLICATION, LEDGER_SCHEMA);
   return rc ? rc : sqlite3_exec(db, text, NULL, NULL, NULL);
 }
 
@@ -174,9 +180,10 @@ static int check_kind(sqlite3 *db, const char *path, err *e) {
   if (rc) return ledger_file_error(db, path, e);
   if (application != LEDGER_APPLICATION) return explain(SQLITE_NOTADB, path, "", e);
   if (version > LEDGER_SCHEMA)
-    return err_set(e, ERR_VERSION,
-                   "the ledger %.200s is of a newer tandem (version %lld, this one knows %d): update this one" HINT, path,
-                   (long long)version, LEDGER_SCHEMA);
+    return err_set(
+        e, ERR_VERSION,
+        "the ledger %.200s is of a newer tandem (version %lld, this one knows %d): update this one" HINT,
+        path, (long long)version, LEDGER_SCHEMA);
   return version == LEDGER_SCHEMA ? ERR_OK : explain(SQLITE_CORRUPT, path, "", e);
 }
 

@@ -15,11 +15,12 @@ typedef struct field {
   size_t offset; /* in msg_options */
 } field;
 
-#define FIELD(name, kind) {#name, FIELD_##kind, offsetof(msg_options, name)}
+#define FIELD(name, kind)                                                                                    \
+  { #name, FIELD_##kind, offsetof(msg_options, name) }
 static const field fields[] = {
-    FIELD(max_tokens, INT32), FIELD(temperature, FLOAT), FIELD(top_k, INT32),  FIELD(top_p, FLOAT),
-    FIELD(min_p, FLOAT),      FIELD(repeat_penalty, FLOAT), FIELD(seed, UINT64), FIELD(choice, UINT32),
-    FIELD(context, INT32),    FIELD(budget, INT32),      FIELD(lockstep, BOOL), FIELD(selfcheck, INT32),
+    FIELD(max_tokens, INT32), FIELD(temperature, FLOAT),    FIELD(top_k, INT32),   FIELD(top_p, FLOAT),
+    FIELD(min_p, FLOAT),      FIELD(repeat_penalty, FLOAT), FIELD(seed, UINT64),   FIELD(choice, UINT32),
+    FIELD(context, INT32),    FIELD(budget, INT32),         FIELD(lockstep, BOOL), FIELD(selfcheck, INT32),
 };
 #undef FIELD
 enum { FIELD_COUNT = sizeof fields / sizeof *fields };

@@ -1,4 +1,5 @@
-/* ledger_options.h - a request's options as the JSON text that the ledger keeps. Floats come back as the same bits. */
+/* ledger_options.h - a request's options as the JSON text that the ledger keeps. Floats come back as the same
+ * bits. */
 #pragma once
 
 #include "common/base/err.h"

@@ -5,71 +5,25 @@
 #include "orchestrator/ledger_file.h"
 #include "orchestrator/ledger_options.h"
 #include "orchestrator/ledger_store.h"
-#include "orchestrator/owner.h"
+#include "orchestrator/ledger_write.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define STATS_MAX  256
 #define LAST_TRIES 2 /* of the last transaction, each for LEDGER_BUSY_MS */
-
-/* What the file knows of one session, and what it does not know yet. */
-typedef struct track {
-  uint64_t session, hash_seed;
-  int64_t created;
-  int32_t prompt_length;
-  char *options, *about; /* the writer's, from begin on */
-  char numerics[WIRE_STRING_MAX + 1], stats[STATS_MAX];
-  bool resumed, numerics_news, ended, forgotten;
-  wire_finish finish;
-  uint32_t epoch; /* to be recorded */
-  /* In the file: */
-  bool begun, end_written, lost; /* lost: another process has taken the session over */
-  int32_t written;
-  uint32_t epoch_written;
-} track;
-
-typedef struct job { /* a track as it was when the writer looked, and its new tokens */
-  track at;
-  int32_t from, count;
-  size_t offset; /* of the tokens in the writer's buffer */
-} job;
-
-#define STATEMENTS(X)                                                                                        \
-  X(BEGIN, "BEGIN IMMEDIATE")                                                                                \
-  X(COMMIT, "COMMIT")                                                                                        \
-  X(SESSION, "INSERT INTO session(id, owner, state, epoch, hash_seed, model, fingerprint, numerics, created," \
-             " updated, options, about, prompt) VALUES(?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)") \
-  X(RESUME, "UPDATE session SET epoch = ?, options = coalesce(?, options) WHERE id = ? AND owner = ?")       \
-  X(NOTE, "UPDATE session SET epoch = ?, numerics = ? WHERE id = ? AND owner = ?")                           \
-  X(TOKENS, "INSERT INTO tokens SELECT ?1, ?2, ?3"                                                           \
-            " WHERE EXISTS (SELECT 1 FROM session WHERE id = ?1 AND owner = ?4)")                            \
-  X(END, "UPDATE session SET state = 1, finish = ?, stats = ?, epoch = ?, numerics = ?, updated = ?,"        \
-         " owner = NULL WHERE id = ? AND owner = ?")                                                         \
-  X(CLEAR, "DELETE FROM tokens WHERE session = ?")                                                           \
-  X(WHOLE, "INSERT INTO tokens VALUES(?, ?, ?)")                                                             \
-  X(BEAT, "INSERT INTO orchestrator VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"      \
-          " beat = excluded.beat, sessions = excluded.sessions, millitokens = excluded.millitokens,"         \
-          " workers = excluded.workers")
-#define STATEMENT_ENUM(name, sql) DO_##name,
-#define STATEMENT_TEXT(name, sql) sql,
-enum { STATEMENTS(STATEMENT_ENUM) STATEMENT_COUNT };
-static const char *const statement_texts[] = {STATEMENTS(STATEMENT_TEXT)};
 
 typedef struct book {
   ledger memory;
   ledger_sqlite_options options; /* strings are owned */
   char *path, *command, *model;
-  uint64_t id; /* of this process in the file */
-  owner_process self;
-  int64_t since;
+  ledger_process who;
 
   pthread_mutex_t lock; /* of all below but the writer's own */
   pthread_cond_t wake, done;
   pthread_t thread;
   bool thread_runs, stop, dirty, urgent, failing;
-  track *tracks; /* [count] */
+  ledger_track *tracks; /* [count] */
   int32_t count, capacity;
   char *workers;       /* JSON or NULL */
   uint64_t tokens_new; /* since the last beat */
@@ -77,8 +31,8 @@ typedef struct book {
 
   /* The writer's own. */
   sqlite3 *db;
-  sqlite3_stmt *statements[STATEMENT_COUNT];
-  job *jobs;
+  ledger_writer *writer;
+  ledger_job *jobs;
   int32_t job_count, job_capacity;
   int32_t *buffer;
   size_t buffer_size, buffer_capacity; /* tokens */
@@ -86,7 +40,7 @@ typedef struct book {
 
 /* ---- tracks; under the lock ---- */
 
-static track *track_of(const book *b, uint64_t session) {
+static ledger_track *track_of(const book *b, uint64_t session) {
   for (int32_t i = 0; i < b->count; i++)
     if (b->tracks[i].session == session && !b->tracks[i].forgotten) return &b->tracks[i];
   return NULL;
@@ -96,13 +50,13 @@ static int32_t length_of(const book *b, uint64_t session) {
   return b->memory.durable(b->memory.self, session);
 }
 
-static bool has_news(const book *b, const track *t) {
+static bool has_news(const book *b, const ledger_track *t) {
   if (t->lost) return false;
   return !t->begun || t->epoch > t->epoch_written || t->numerics_news || (t->ended && !t->end_written) ||
          t->written < length_of(b, t->session);
 }
 
-static void drop_track(book *b, track *t) {
+static void drop_track(book *b, ledger_track *t) {
   free(t->options);
   free(t->about);
   b->memory.forget(b->memory.self, t->session);
@@ -124,20 +78,20 @@ static char *copy_or_null(const char *text) {
 static int add_track(book *b, const ledger_record *r) {
   if (b->count == b->capacity) {
     int32_t capacity = b->capacity ? 2 * b->capacity : 16;
-    track *more = realloc(b->tracks, (size_t)capacity * sizeof *more);
+    ledger_track *more = realloc(b->tracks, (size_t)capacity * sizeof *more);
     if (!more) return ERR_NOMEM;
     b->tracks = more;
     b->capacity = capacity;
   }
-  track t = {.session = r->session,
-             .hash_seed = r->hash_seed,
-             .created = wall_us(),
-             .prompt_length = r->prompt_length,
-             .resumed = r->epoch > 0,
-             .epoch_written = r->epoch,
-             .written = r->epoch > 0 ? r->length : 0,
-             .options = r->options ? ledger_options_text(r->options) : NULL,
-             .about = copy_or_null(r->about)};
+  ledger_track t = {.session = r->session,
+                    .hash_seed = r->hash_seed,
+                    .created = wall_us(),
+                    .prompt_length = r->prompt_length,
+                    .resumed = r->epoch > 0,
+                    .epoch_written = r->epoch,
+                    .written = r->epoch > 0 ? r->length : 0,
+                    .options = r->options ? ledger_options_text(r->options) : NULL,
+                    .about = copy_or_null(r->about)};
   if ((r->options && !t.options) || (r->about && !t.about)) {
     free(t.options);
     free(t.about);
@@ -164,7 +118,7 @@ static struct timespec time_of(uint64_t us) {
 /* Only a session that runs ahead of the writer by LEDGER_EPOCHS_AHEAD comes here. */
 static bool wait_for_epoch(book *b, uint64_t session, uint32_t epoch) {
   struct timespec until = time_of(clock_us() + LEDGER_STALL_US);
-  const track *t;
+  const ledger_track *t;
   while ((t = track_of(b, session)) && t->epoch_written < epoch && !t->lost && !b->failing)
     if (pthread_cond_timedwait(&b->done, &b->lock, &until) != 0) return false;
   return t != NULL;
@@ -174,7 +128,7 @@ static int book_epoch(void *self, uint64_t session, uint32_t epoch) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
   int rc = b->memory.epoch(b->memory.self, session, epoch);
-  track *t = rc == ERR_OK ? track_of(b, session) : NULL;
+  ledger_track *t = rc == ERR_OK ? track_of(b, session) : NULL;
   if (t && (!t->begun || epoch + LEDGER_EPOCHS_AHEAD / 2 > t->epoch_written)) {
     t->epoch = epoch + LEDGER_EPOCHS_AHEAD;
     bool ahead = t->begun && epoch > t->epoch_written;
@@ -200,7 +154,7 @@ static int book_append(void *self, uint64_t session, int32_t position, const int
 static int book_numerics(void *self, uint64_t session, const char *id) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
-  track *t = track_of(b, session);
+  ledger_track *t = track_of(b, session);
   if (t) {
     snprintf(t->numerics, sizeof t->numerics, "%s", id);
     t->numerics_news = true;
@@ -210,19 +164,21 @@ static int book_numerics(void *self, uint64_t session, const char *id) {
   return t ? ERR_OK : ERR_GONE;
 }
 
-static void tell_stats(char out[STATS_MAX], const msg_stats *s) {
+static void tell_stats(char out[LEDGER_STATS_MAX], const msg_stats *s) {
   out[0] = 0;
   if (!s || s->forwards == 0) return; /* cut or cancelled: nobody has told yet */
-  snprintf(out, STATS_MAX, "{\"forwards\":%llu,\"rounds\":%llu,\"draft_tokens\":%llu,\"accepted_tokens\":%llu}",
+  snprintf(out, LEDGER_STATS_MAX,
+           "{\"forwards\":%llu,\"rounds\":%llu,\"draft_tokens\":%llu,\"accepted_tokens\":%llu}",
            (unsigned long long)s->forwards, (unsigned long long)s->rounds, (unsigned long long)s->rows,
            (unsigned long long)s->accepted);
 }
 
-static int book_end(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats) {
+static int book_end(void *self, uint64_t session, int32_t length, wire_finish finish,
+                    const msg_stats *stats) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
   int rc = b->memory.end(b->memory.self, session, length, finish, stats);
-  track *t = rc == ERR_OK ? track_of(b, session) : NULL;
+  ledger_track *t = rc == ERR_OK ? track_of(b, session) : NULL;
   if (t) {
     t->ended = true;
     t->finish = finish;
@@ -237,10 +193,12 @@ static int book_end(void *self, uint64_t session, int32_t length, wire_finish fi
 static int32_t book_durable(void *self, uint64_t session) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
-  const track *t = track_of(b, session);
+  const ledger_track *t = track_of(b, session);
   int32_t length = 0;
-  if (t && (b->failing || t->lost)) length = length_of(b, session);
-  else if (t && t->begun) length = t->written;
+  if (t && (b->failing || t->lost))
+    length = length_of(b, session);
+  else if (t && t->begun)
+    length = t->written;
   pthread_mutex_unlock(&b->lock);
   return length;
 }
@@ -257,9 +215,11 @@ static bool book_read(void *self, uint64_t session, ledger_entry *out) {
 static void book_forget(void *self, uint64_t session) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
-  track *t = track_of(b, session);
-  if (t && (t->lost || !has_news(b, t))) drop_track(b, t);
-  else if (t) t->forgotten = true;
+  ledger_track *t = track_of(b, session);
+  if (t && (t->lost || !has_news(b, t)))
+    drop_track(b, t);
+  else if (t)
+    t->forgotten = true;
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -268,7 +228,7 @@ static void book_forget(void *self, uint64_t session) {
 static bool fits(book *b, size_t tokens) {
   if (b->job_count == b->job_capacity) {
     int32_t capacity = b->job_capacity ? 2 * b->job_capacity : 16;
-    job *more = realloc(b->jobs, (size_t)capacity * sizeof *more);
+    ledger_job *more = realloc(b->jobs, (size_t)capacity * sizeof *more);
     if (!more) return false;
     b->jobs = more;
     b->job_capacity = capacity;
@@ -282,14 +242,18 @@ static bool fits(book *b, size_t tokens) {
   return true;
 }
 
-/* New tokens; all of them where the session begins or its pieces become one. False: no memory, later again. */
-static bool take_job(book *b, const track *t) {
+/* New tokens; all of them where the session begins or its pieces become one. False: no memory, later again.
+ */
+static bool take_job(book *b, const ledger_track *t) {
   ledger_entry entry;
   if (!b->memory.read(b->memory.self, t->session, &entry)) return false;
-  int32_t from = !t->begun && !t->resumed ? 0 : t->ended ? t->prompt_length : t->written, count = entry.length - from;
+  int32_t from = !t->begun && !t->resumed ? 0
+                 : t->ended               ? t->prompt_length
+                                          : t->written,
+          count = entry.length - from;
   if (!fits(b, (size_t)count)) return false;
   if (count > 0) memcpy(b->buffer + b->buffer_size, entry.tokens + from, (size_t)count * sizeof *b->buffer);
-  b->jobs[b->job_count++] = (job){.at = *t, .from = from, .count = count, .offset = b->buffer_size};
+  b->jobs[b->job_count++] = (ledger_job){.at = *t, .from = from, .count = count, .offset = b->buffer_size};
   b->buffer_size += (size_t)count;
   return true;
 }
@@ -302,100 +266,16 @@ static void take_jobs(book *b) {
     if (has_news(b, &b->tracks[i]) && !take_job(b, &b->tracks[i])) b->dirty = true;
 }
 
-/* ---- the writer: a transaction, without the lock ---- */
-
-/* SQLITE_OK or SQLite's code. */
-static int run(sqlite3_stmt *s) {
-  int rc = sqlite3_step(s);
-  sqlite3_reset(s);
-  return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
-}
-
-static int prepare(book *b, int which) {
-  if (b->statements[which]) return SQLITE_OK;
-  return sqlite3_prepare_v3(b->db, statement_texts[which], -1, SQLITE_PREPARE_PERSISTENT, &b->statements[which], NULL);
-}
-
-#define EXECUTE(b, which, kinds, ...)                                                                                  \
-  (prepare(b, DO_##which) || ledger_file_bind((b)->statements[DO_##which], kinds, __VA_ARGS__)                         \
-       ? sqlite3_errcode((b)->db)                                                                                      \
-       : run((b)->statements[DO_##which]))
-
-static int write_beginning(book *b, const job *j, const int32_t *tokens) {
-  const track *t = &j->at;
-  if (t->resumed)
-    return EXECUTE(b, RESUME, "itii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)b->id);
-  return EXECUTE(b, SESSION, "iiiitbtittb", (int64_t)t->session, (int64_t)b->id, (int64_t)t->epoch,
-                 (int64_t)t->hash_seed, b->model, b->options.fingerprint.bytes, sizeof b->options.fingerprint.bytes,
-                 t->numerics, t->created, t->options, t->about, tokens, (size_t)t->prompt_length * sizeof *tokens);
-}
-
-/* The pieces become one. */
-static int write_end(book *b, job *j, const int32_t *output, size_t size) {
-  const track *t = &j->at;
-  int64_t id = (int64_t)t->session;
-  int rc = EXECUTE(b, END, "ititiii", (int64_t)t->finish, t->stats[0] ? t->stats : NULL, (int64_t)t->epoch,
-                   t->numerics, wall_us(), id, (int64_t)b->id);
-  if (rc == SQLITE_OK) j->at.lost = sqlite3_changes(b->db) == 0;
-  if (rc || j->at.lost) return rc;
-  rc = EXECUTE(b, CLEAR, "i", id);
-  return rc || size == 0 ? rc : EXECUTE(b, WHOLE, "iib", id, (int64_t)t->prompt_length, output, size);
-}
-
-static int write_tokens(book *b, job *j, int32_t position, const int32_t *tokens, size_t size) {
-  int64_t id = (int64_t)j->at.session;
-  if (size == 0) return SQLITE_OK;
-  int rc = EXECUTE(b, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)b->id);
-  if (rc == SQLITE_OK) j->at.lost = sqlite3_changes(b->db) == 0;
-  return rc;
-}
-
-static int write_job(book *b, job *j) {
-  const track *t = &j->at;
-  const int32_t *tokens = b->buffer + j->offset;
-  int32_t skip = j->from < t->prompt_length ? t->prompt_length - j->from : 0;
-  size_t size = (size_t)(j->count - skip) * sizeof *tokens;
-  int rc = t->begun ? SQLITE_OK : write_beginning(b, j, tokens);
-  bool in_file = t->begun || t->resumed;
-  if (rc == SQLITE_OK && t->ended) return write_end(b, j, tokens + skip, size);
-  if (rc == SQLITE_OK && in_file && (t->epoch > t->epoch_written || t->numerics_news))
-    rc = EXECUTE(b, NOTE, "itii", (int64_t)t->epoch, t->numerics, (int64_t)t->session, (int64_t)b->id);
-  return rc ? rc : write_tokens(b, j, j->from + skip, tokens + skip, size);
-}
-
-static int write_beat(book *b, int32_t sessions, int64_t millitokens, const char *workers) {
-  return EXECUTE(b, BEAT, "iiittiiiit", (int64_t)b->id, b->self.pid, b->self.start, b->self.machine, b->command,
-                 b->since, wall_us(), (int64_t)sessions, millitokens, workers);
-}
-
-typedef struct beat {
-  bool due;
-  int32_t sessions;
-  int64_t millitokens; /* a second */
-  char *workers;
-} beat;
-
-static int write_all(book *b, const beat *pulse) {
-  int rc = prepare(b, DO_BEGIN) ? sqlite3_errcode(b->db) : run(b->statements[DO_BEGIN]);
-  for (int32_t i = 0; i < b->job_count && rc == SQLITE_OK; i++) rc = write_job(b, &b->jobs[i]);
-  if (rc == SQLITE_OK && pulse->due) rc = write_beat(b, pulse->sessions, pulse->millitokens, pulse->workers);
-  if (rc == SQLITE_OK) rc = prepare(b, DO_COMMIT) ? sqlite3_errcode(b->db) : run(b->statements[DO_COMMIT]);
-  return rc;
-}
-
-static void undo(book *b) {
-  if (!sqlite3_get_autocommit(b->db)) sqlite3_exec(b->db, "ROLLBACK", NULL, NULL, NULL);
-}
-
 /* ---- the writer: what came of it, under the lock ---- */
 
-static void settle_track(book *b, const job *j) {
-  track *t = NULL;
+static void settle_track(book *b, const ledger_job *j) {
+  ledger_track *t = NULL;
   for (int32_t i = 0; i < b->count && !t; i++)
     if (b->tracks[i].session == j->at.session) t = &b->tracks[i];
   if (!t) return;
   if (j->at.lost && !t->lost)
-    log_line(b->options.log, LOG_WARNING, "session %016llx was taken over by another process: the rest stays here",
+    log_line(b->options.log, LOG_WARNING,
+             "session %016llx was taken over by another process: the rest stays here",
              (unsigned long long)t->session);
   t->lost = j->at.lost;
   t->begun = true;
@@ -410,11 +290,11 @@ static void settle_failure(book *b, int rc, const err *why) {
   uint64_t now = clock_us();
   b->dirty = true;
   if (!b->busy_since) b->busy_since = now;
-  b->urgent = (rc & 0xff) == SQLITE_BUSY && now - b->busy_since < LEDGER_STALL_US && !b->failing;
   b->retry_us = now + LEDGER_RETRY_US;
-  if (b->urgent || b->failing) return;
+  if (b->failing || ((rc & 0xff) == SQLITE_BUSY && now - b->busy_since < LEDGER_STALL_US)) return;
   b->failing = true;
-  log_line(b->options.log, LOG_WARNING, "%s. The answer goes on, but is not kept if this program dies", why->text);
+  log_line(b->options.log, LOG_WARNING, "%s. The answer goes on, but is not kept if this program dies",
+           why->text);
 }
 
 static void settle(book *b, int rc, const err *why) {
@@ -454,10 +334,10 @@ static int32_t running(const book *b) {
   return n;
 }
 
-static beat take_beat(book *b) {
+static ledger_beat take_beat(book *b) {
   uint64_t now = clock_us(), since = now - b->beaten_us;
-  if (b->beat_us > now) return (beat){0};
-  beat pulse = {.due = true, .sessions = running(b), .workers = copy_or_null(b->workers)};
+  if (b->beat_us > now) return (ledger_beat){0};
+  ledger_beat pulse = {.due = true, .sessions = running(b), .workers = copy_or_null(b->workers)};
   pulse.millitokens = since ? (int64_t)(b->tokens_new * UINT64_C(1000000000) / since) : 0;
   b->tokens_new = 0;
   b->beaten_us = now;
@@ -468,13 +348,14 @@ static beat take_beat(book *b) {
 /* One transaction, without the lock but at both ends. */
 static bool work_once(book *b) {
   err why = {0};
-  beat pulse = take_beat(b);
+  ledger_beat pulse = take_beat(b);
   take_jobs(b);
   pthread_mutex_unlock(&b->lock);
-  int rc = b->job_count > 0 || pulse.due ? write_all(b, &pulse) : SQLITE_OK;
+  bool any = b->job_count > 0 || pulse.due;
+  int rc = any ? ledger_writer_commit(b->writer, b->jobs, b->job_count, b->buffer, &pulse) : SQLITE_OK;
   if (rc) {
     ledger_file_error(b->db, b->path, &why);
-    undo(b);
+    ledger_writer_undo(b->writer);
   }
   free(pulse.workers);
   pthread_mutex_lock(&b->lock);
@@ -501,7 +382,7 @@ static void *writer(void *self) {
 /* ---- open and close ---- */
 
 static void book_free(book *b) {
-  for (int i = 0; i < STATEMENT_COUNT; i++) sqlite3_finalize(b->statements[i]);
+  ledger_writer_close(b->writer);
   sqlite3_close(b->db);
   while (b->count > 0) drop_track(b, &b->tracks[0]);
   if (b->memory.close) b->memory.close(b->memory.self);
@@ -525,7 +406,7 @@ static void book_close(void *self) {
   pthread_cond_signal(&b->wake);
   pthread_mutex_unlock(&b->lock);
   if (b->thread_runs) pthread_join(b->thread, NULL);
-  ledger_store_leave(b->db, b->id); /* where it fails, others see that this process is gone */
+  ledger_store_leave(b->db, b->who.id); /* where it fails, others see that this process is gone */
   book_free(b);
 }
 
@@ -543,9 +424,7 @@ static book *book_alloc(const ledger_sqlite_options *o) {
   b->path = strdup(o->path);
   b->command = strdup(o->command);
   b->model = copy_or_null(o->model);
-  b->since = wall_us();
   b->beaten_us = b->beat_us = clock_us();
-  owner_self(&b->self);
   if (b->path && b->command && (b->model || !o->model) && ledger_memory(&b->memory) == ERR_OK) return b;
   book_free(b);
   return NULL;
@@ -553,11 +432,19 @@ static book *book_alloc(const ledger_sqlite_options *o) {
 
 /* This process is in the file before anything that it owns. */
 static int enter(book *b, err *e) {
+  b->who = (ledger_process){
+      .since = wall_us(), .command = b->command, .model = b->model, .fingerprint = b->options.fingerprint};
+  owner_self(&b->who.self);
   int rc = ledger_store_tidy(b->db, b->path, e);
-  if (rc == ERR_OK) rc = program_random(&b->id, sizeof b->id, e);
-  if (rc == ERR_OK && write_beat(b, 0, 0, NULL)) rc = ledger_file_error(b->db, b->path, e);
+  if (rc == ERR_OK) rc = program_random(&b->who.id, sizeof b->who.id, e);
+  if (rc == ERR_OK && ledger_writer_open(&b->writer, b->db, &b->who))
+    rc = err_set(e, ERR_NOMEM, "out of memory");
+  if (rc == ERR_OK && ledger_writer_commit(b->writer, NULL, 0, NULL, &(ledger_beat){.due = true})) {
+    rc = ledger_file_error(b->db, b->path, e);
+    ledger_writer_undo(b->writer);
+  }
   if (rc == ERR_OK && b->options.resume)
-    rc = ledger_store_claim(b->db, b->path, b->options.resume, b->options.resume_updated, b->id, e);
+    rc = ledger_store_claim(b->db, b->path, b->options.resume, b->options.resume_updated, b->who.id, e);
   return rc;
 }
 
@@ -570,7 +457,7 @@ int ledger_sqlite_open(ledger *out, const ledger_sqlite_options *o, err *e) {
   if (rc == ERR_OK && pthread_create(&b->thread, NULL, writer, b) != 0)
     rc = err_set(e, ERR_NOMEM, "cannot start the ledger's thread");
   if (rc) {
-    if (b->db) ledger_store_leave(b->db, b->id);
+    if (b->db) ledger_store_leave(b->db, b->who.id);
     book_free(b);
     return rc;
   }

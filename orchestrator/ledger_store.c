@@ -8,7 +8,7 @@
 
 #define ID_DIGITS 16
 
-#define WITH_OWNER " FROM session s LEFT JOIN orchestrator o ON o.id = s.owner "
+#define WITH_OWNER    " FROM session s LEFT JOIN orchestrator o ON o.id = s.owner "
 #define OWNER_COLUMNS "o.pid, o.start, o.machine, o.beat"
 enum { OWNER_PID, OWNER_START, OWNER_MACHINE, OWNER_BEAT, OWNER_COUNT };
 
@@ -28,7 +28,8 @@ static int prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt 
 }
 
 static owner_process owner_at(sqlite3_stmt *s, int first) {
-  owner_process o = {.pid = sqlite3_column_int64(s, first + OWNER_PID), .start = sqlite3_column_int64(s, first + OWNER_START)};
+  owner_process o = {.pid = sqlite3_column_int64(s, first + OWNER_PID),
+                     .start = sqlite3_column_int64(s, first + OWNER_START)};
   const char *machine = text_at(s, first + OWNER_MACHINE);
   snprintf(o.machine, sizeof o.machine, "%s", machine ? machine : "");
   return o;
@@ -48,8 +49,8 @@ static ledger_state state_of(int64_t state, bool served) {
 
 /* ---- reading ---- */
 
-int ledger_store_list(sqlite3 *db, const char *path, void (*each)(void *context, const ledger_line *l), void *context,
-                      err *e) {
+int ledger_store_list(sqlite3 *db, const char *path, void (*each)(void *context, const ledger_line *l),
+                      void *context, err *e) {
   static const char sql[] =
       "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
       " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " OWNER_COLUMNS WITH_OWNER
@@ -80,19 +81,22 @@ int ledger_store_find(sqlite3 *db, const char *path, const char *digits, uint64_
   for (size_t i = 0; i < n && i < ID_DIGITS; i++) pattern[i] = (char)tolower((unsigned char)digits[i]);
   pattern[n < ID_DIGITS ? n : ID_DIGITS] = 0;
   if (n < 1 || n > ID_DIGITS || strspn(pattern, "0123456789abcdef") != n)
-    return err_set(e, ERR_ARG, "'%.40s' is no session: an id has up to %d hex digits; `tandem session list' tells them",
+    return err_set(e, ERR_ARG,
+                   "'%.40s' is no session: an id has up to %d hex digits; `tandem session list' tells them",
                    digits, ID_DIGITS);
   sqlite3_stmt *s = NULL;
   int found = 0, rc = SQLITE_DONE;
   int code = prepare(db, path, "SELECT id FROM session WHERE substr(printf('%016x', id), 1, ?2) = ?1", &s, e);
   if (code == ERR_OK) ledger_file_bind(s, "ti", pattern, (int64_t)n);
-  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW && ++found == 1) *id = (uint64_t)sqlite3_column_int64(s, 0);
+  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW && ++found == 1)
+    *id = (uint64_t)sqlite3_column_int64(s, 0);
   if (code == ERR_OK && rc != SQLITE_DONE && rc != SQLITE_ROW) code = ledger_file_error(db, path, e);
   sqlite3_finalize(s);
   if (code) return code;
   if (found == 0)
     return err_set(e, ERR_ARG, "no session begins with '%s': `tandem session list' tells them", pattern);
-  return found == 1 ? ERR_OK : err_set(e, ERR_ARG, "several sessions begin with '%s': give more digits", pattern);
+  return found == 1 ? ERR_OK
+                    : err_set(e, ERR_ARG, "several sessions begin with '%s': give more digits", pattern);
 }
 
 void ledger_session_fini(ledger_session *s) {
@@ -105,13 +109,15 @@ void ledger_session_fini(ledger_session *s) {
 }
 
 static int damaged(uint64_t id, const char *what, err *e) {
-  return err_set(e, ERR_FORMAT, "session %016llx is damaged in the ledger (%s): `tandem session end --delete' forgets it",
+  return err_set(e, ERR_FORMAT,
+                 "session %016llx is damaged in the ledger (%s): `tandem session end --delete' forgets it",
                  (unsigned long long)id, what);
 }
 
 static int add_tokens(ledger_session *out, const void *data, int size, err *e) {
   int32_t count = size / (int)sizeof(int32_t);
-  if (size % (int)sizeof(int32_t) != 0 || count > WIRE_CONTEXT_MAX - out->length) return damaged(out->id, "tokens", e);
+  if (size % (int)sizeof(int32_t) != 0 || count > WIRE_CONTEXT_MAX - out->length)
+    return damaged(out->id, "tokens", e);
   int32_t *more = realloc(out->tokens, (size_t)(out->length + count + 1) * sizeof *more);
   if (!more) return err_set(e, ERR_NOMEM, "out of memory");
   out->tokens = more;
@@ -137,9 +143,11 @@ static int load_row(sqlite3_stmt *s, ledger_session *out, err *e) {
   out->about = copy_at(s, 9);
   out->stats = copy_at(s, 10);
   const void *fingerprint = sqlite3_column_blob(s, 11);
-  if (sqlite3_column_bytes(s, 11) == sizeof out->fingerprint) memcpy(&out->fingerprint, fingerprint, sizeof out->fingerprint);
+  if (sqlite3_column_bytes(s, 11) == sizeof out->fingerprint)
+    memcpy(&out->fingerprint, fingerprint, sizeof out->fingerprint);
   err why = {0};
-  if (ledger_options_read(text_at(s, 12), &out->options, out->stops, &why)) return damaged(out->id, why.text, e);
+  if (ledger_options_read(text_at(s, 12), &out->options, out->stops, &why))
+    return damaged(out->id, why.text, e);
   const void *prompt = sqlite3_column_blob(s, 13);
   int rc = add_tokens(out, prompt, sqlite3_column_bytes(s, 13), e);
   out->prompt_length = out->length;
@@ -148,12 +156,15 @@ static int load_row(sqlite3_stmt *s, ledger_session *out, err *e) {
 
 static int load_tokens(sqlite3 *db, const char *path, ledger_session *out, err *e) {
   sqlite3_stmt *s = NULL;
-  int rc = SQLITE_DONE, code = prepare(db, path, "SELECT position, ids FROM tokens WHERE session = ? ORDER BY position", &s, e);
+  int rc = SQLITE_DONE,
+      code = prepare(db, path, "SELECT position, ids FROM tokens WHERE session = ? ORDER BY position", &s, e);
   if (code == ERR_OK) ledger_file_bind(s, "i", (int64_t)out->id);
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
     const void *data = sqlite3_column_blob(s, 1);
-    if (sqlite3_column_int64(s, 0) != out->length) code = damaged(out->id, "a gap", e);
-    else code = add_tokens(out, data, sqlite3_column_bytes(s, 1), e);
+    if (sqlite3_column_int64(s, 0) != out->length)
+      code = damaged(out->id, "a gap", e);
+    else
+      code = add_tokens(out, data, sqlite3_column_bytes(s, 1), e);
   }
   if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_file_error(db, path, e);
   sqlite3_finalize(s);
@@ -161,17 +172,19 @@ static int load_tokens(sqlite3 *db, const char *path, ledger_session *out, err *
 }
 
 static int load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e) {
-  static const char sql[] =
-      "SELECT s.id, s.hash_seed, s.state, s.finish, s.epoch, s.created, s.updated, s.model, s.numerics, s.about, s.stats,"
-      " s.fingerprint, s.options, s.prompt, " OWNER_COLUMNS WITH_OWNER "WHERE s.id = ?";
+  static const char sql[] = "SELECT s.id, s.hash_seed, s.state, s.finish, s.epoch, s.created, s.updated, "
+                            "s.model, s.numerics, s.about, s.stats,"
+                            " s.fingerprint, s.options, s.prompt, " OWNER_COLUMNS WITH_OWNER "WHERE s.id = ?";
   sqlite3_stmt *s = NULL;
   int rc = SQLITE_DONE, code = prepare(db, path, sql, &s, e);
   if (code == ERR_OK) ledger_file_bind(s, "i", (int64_t)id);
   if (code == ERR_OK) rc = sqlite3_step(s);
-  if (rc == SQLITE_ROW) code = load_row(s, out, e);
+  if (rc == SQLITE_ROW)
+    code = load_row(s, out, e);
   else if (code == ERR_OK && rc == SQLITE_DONE)
     code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
-  else if (code == ERR_OK) code = ledger_file_error(db, path, e);
+  else if (code == ERR_OK)
+    code = ledger_file_error(db, path, e);
   sqlite3_finalize(s);
   return code ? code : load_tokens(db, path, out, e);
 }
@@ -191,14 +204,17 @@ int ledger_store_load(sqlite3 *db, const char *path, uint64_t id, ledger_session
 /* In a transaction: that the session is there and nobody serves it. */
 static int check_free(sqlite3 *db, const char *path, uint64_t id, int64_t *updated, err *e) {
   sqlite3_stmt *s = NULL;
-  int rc = SQLITE_DONE, code = prepare(db, path, "SELECT s.updated, " OWNER_COLUMNS WITH_OWNER "WHERE s.id = ?", &s, e);
+  int rc = SQLITE_DONE,
+      code = prepare(db, path, "SELECT s.updated, " OWNER_COLUMNS WITH_OWNER "WHERE s.id = ?", &s, e);
   if (code == ERR_OK) ledger_file_bind(s, "i", (int64_t)id);
   if (code == ERR_OK) rc = sqlite3_step(s);
   if (code == ERR_OK && rc == SQLITE_DONE)
     code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
-  else if (code == ERR_OK && rc != SQLITE_ROW) code = ledger_file_error(db, path, e);
+  else if (code == ERR_OK && rc != SQLITE_ROW)
+    code = ledger_file_error(db, path, e);
   else if (code == ERR_OK && is_served(s, 1))
-    code = err_set(e, ERR_STATE, "session %016llx is being served by process %lld: wait for its end, or end it there",
+    code = err_set(e, ERR_STATE,
+                   "session %016llx is being served by process %lld: wait for its end, or end it there",
                    (unsigned long long)id, (long long)sqlite3_column_int64(s, 1));
   if (code == ERR_OK) *updated = sqlite3_column_int64(s, 0);
   sqlite3_finalize(s);
@@ -222,15 +238,19 @@ static int end_change(sqlite3 *db, const char *path, int code, int sqlite, err *
 int ledger_store_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e) {
   int64_t updated, key = (int64_t)id, keep = output_length;
   int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
-  static const char *const steps[] = {
-      "DELETE FROM tokens WHERE session = ?1 AND position >= (SELECT length(prompt) / 4 FROM session WHERE id = ?1) + ?2",
-      "UPDATE tokens SET ids = substr(ids, 1, 4 * ((SELECT length(prompt) / 4 FROM session WHERE id = ?1) + ?2 - position))"
-      " WHERE session = ?1 AND position + length(ids) / 4 > (SELECT length(prompt) / 4 FROM session WHERE id = ?1) + ?2"};
+  static const char *const steps[] = {"DELETE FROM tokens WHERE session = ?1 AND position >= (SELECT "
+                                      "length(prompt) / 4 FROM session WHERE id = ?1) + ?2",
+                                      "UPDATE tokens SET ids = substr(ids, 1, 4 * ((SELECT length(prompt) / "
+                                      "4 FROM session WHERE id = ?1) + ?2 - position))"
+                                      " WHERE session = ?1 AND position + length(ids) / 4 > (SELECT "
+                                      "length(prompt) / 4 FROM session WHERE id = ?1) + ?2"};
   for (int i = 0; i < 2 && code == ERR_OK && sqlite == SQLITE_OK; i++)
     sqlite = ledger_file_do(db, steps[i], "ii", key, keep);
   if (code == ERR_OK && sqlite == SQLITE_OK)
-    sqlite = ledger_file_do(db, "UPDATE session SET state = ?, finish = NULL, stats = NULL, owner = NULL, updated = ? WHERE id = ?",
-                            "iii", (int64_t)LEDGER_INTERRUPTED, wall_us(), key);
+    sqlite = ledger_file_do(
+        db,
+        "UPDATE session SET state = ?, finish = NULL, stats = NULL, owner = NULL, updated = ? WHERE id = ?",
+        "iii", (int64_t)LEDGER_INTERRUPTED, wall_us(), key);
   return end_change(db, path, code, sqlite, e);
 }
 
@@ -238,8 +258,9 @@ int ledger_store_end(sqlite3 *db, const char *path, uint64_t id, wire_finish fin
   int64_t updated;
   int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
   if (code == ERR_OK)
-    sqlite = ledger_file_do(db, "UPDATE session SET state = ?, finish = ?, owner = NULL, updated = ? WHERE id = ?", "iiii",
-                            (int64_t)LEDGER_ENDED, (int64_t)finish, wall_us(), (int64_t)id);
+    sqlite =
+        ledger_file_do(db, "UPDATE session SET state = ?, finish = ?, owner = NULL, updated = ? WHERE id = ?",
+                       "iiii", (int64_t)LEDGER_ENDED, (int64_t)finish, wall_us(), (int64_t)id);
   return end_change(db, path, code, sqlite, e);
 }
 
@@ -256,20 +277,26 @@ int ledger_store_claim(sqlite3 *db, const char *path, uint64_t id, int64_t seen,
   int64_t updated;
   int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
   if (code == ERR_OK && updated != seen)
-    code = err_set(e, ERR_STATE, "session %016llx was changed by another process just now: try again", (unsigned long long)id);
+    code = err_set(e, ERR_STATE, "session %016llx was changed by another process just now: try again",
+                   (unsigned long long)id);
   if (code == ERR_OK)
-    sqlite = ledger_file_do(db, "UPDATE session SET owner = ?, state = ?, finish = NULL, stats = NULL, updated = ? WHERE id = ?",
-                            "iiii", (int64_t)owner_id, (int64_t)LEDGER_RUNNING, wall_us(), (int64_t)id);
+    sqlite = ledger_file_do(
+        db, "UPDATE session SET owner = ?, state = ?, finish = NULL, stats = NULL, updated = ? WHERE id = ?",
+        "iiii", (int64_t)owner_id, (int64_t)LEDGER_RUNNING, wall_us(), (int64_t)id);
   return end_change(db, path, code, sqlite, e);
 }
 
 /* ---- orchestrators ---- */
 
 int ledger_store_orchestrators(sqlite3 *db, const char *path,
-                               void (*each)(void *context, const ledger_orchestrator *o), void *context, err *e) {
+                               void (*each)(void *context, const ledger_orchestrator *o), void *context,
+                               err *e) {
   sqlite3_stmt *s = NULL;
-  int rc = SQLITE_DONE, code = prepare(db, path, "SELECT " OWNER_COLUMNS ", o.id, since, sessions, millitokens, command, workers"
-                                                 " FROM orchestrator o ORDER BY since", &s, e);
+  int rc = SQLITE_DONE,
+      code = prepare(db, path,
+                     "SELECT " OWNER_COLUMNS ", o.id, since, sessions, millitokens, command, workers"
+                     " FROM orchestrator o ORDER BY since",
+                     &s, e);
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
     ledger_orchestrator o = {.process = owner_at(s, 0),
                              .alive = is_served(s, 0),

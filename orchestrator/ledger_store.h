@@ -1,12 +1,13 @@
-/* ledger_store.h - what is in the ledger's file, for commands: sessions and orchestrators of any process, and changes of
- * sessions that nobody serves. Every call is one short transaction. */
+/* ledger_store.h - what is in the ledger's file, for commands: sessions and orchestrators of any process, and
+ * changes of sessions that nobody serves. Every call is one short transaction. */
 #pragma once
 
 #include "orchestrator/ledger_file.h"
 #include "orchestrator/owner.h"
 #include "wire/message.h"
 
-typedef struct ledger_session { /* one session as it is in the file */
+typedef struct ledger_session { /* one session as it is in the file; not to be copied: options point into it
+                                 */
   uint64_t id, hash_seed;
   ledger_state state; /* LEDGER_INTERRUPTED also where its orchestrator has died without a word */
   wire_finish finish; /* when it has ended */
@@ -32,8 +33,8 @@ typedef struct ledger_line { /* of a list; strings until the next one */
 } ledger_line;
 
 /* Newest first. ERR_ codes with their remedy. */
-int ledger_store_list(sqlite3 *db, const char *path, void (*each)(void *context, const ledger_line *l), void *context,
-                      err *e);
+int ledger_store_list(sqlite3 *db, const char *path, void (*each)(void *context, const ledger_line *l),
+                      void *context, err *e);
 /* The session whose id begins with these hex digits. ERR_ARG: no digits, none or several. */
 int ledger_store_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e);
 /* Everything of one session, checked. ERR_GONE, ERR_FORMAT, ERR_NOMEM, ... */
@@ -55,7 +56,8 @@ typedef struct ledger_orchestrator { /* strings until the next one */
 } ledger_orchestrator;
 
 int ledger_store_orchestrators(sqlite3 *db, const char *path,
-                               void (*each)(void *context, const ledger_orchestrator *o), void *context, err *e);
+                               void (*each)(void *context, const ledger_orchestrator *o), void *context,
+                               err *e);
 /* Takes out the dead; what they served is interrupted. */
 int ledger_store_tidy(sqlite3 *db, const char *path, err *e);
 /* An orchestrator goes: what it has not ended is interrupted. Returns SQLite's code. */

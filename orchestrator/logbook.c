@@ -39,7 +39,8 @@ static json_t *worker_json(const orch *o, wire_role role, int32_t index) {
   bool target = role == WIRE_ROLE_TARGET;
   json_t *worker = json_object();
   json_object_set_new(worker, "role", json_string(target ? "target" : "draft"));
-  json_object_set_new(worker, target ? "numerics_id" : "method", text_of(target ? h->numerics_id : h->method));
+  json_object_set_new(worker, target ? "numerics_id" : "method",
+                      text_of(target ? h->numerics_id : h->method));
   if (target) json_object_set_new(worker, "endpoint", text_of(h->endpoint));
   json_object_set_new(worker, "load", json_integer(orch_worker_load(o, role, index)));
   return worker;

@@ -1,5 +1,5 @@
-/* logbook.h - which ledger a command writes: by --ledger a file, the default file or none, and what the loop has to do
- * for it: news of what is logged, and once a second what `tandem status` shows of the workers. */
+/* logbook.h - which ledger a command writes: by --ledger a file, the default file or none, and what the loop
+ * has to do for it: news of what is logged, and once a second what `tandem status` shows of the workers. */
 #pragma once
 
 #include "orchestrator/ledger_sqlite.h"

@@ -1,12 +1,14 @@
-/* owner.h - which process serves a session, so that others can tell whether it still lives. A process id alone is given
- * to others in time: its start tells them apart, and the boot and PID namespace where these two mean something. */
+/* owner.h - which process serves a session, so that others can tell whether it still lives. A process id
+ * alone is given to others in time: its start tells them apart, and the boot and PID namespace where these
+ * two mean something. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define OWNER_MACHINE_MAX 128
-#define OWNER_SILENT_US   15000000 /* one of another machine that has not written for so long counts as dead */
+#define OWNER_SILENT_US   15000000 /* one of another machine that has not written for so long counts as dead \
+                                    */
 
 typedef struct owner_process {
   int64_t pid, start; /* start: clock ticks since boot, field 22 of /proc/PID/stat (proc(5)) */

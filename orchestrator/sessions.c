@@ -251,7 +251,10 @@ static int32_t logged(const orch *o, const orch_session *s) {
 /* Finds workers for what has none, and is in the ledger. */
 static void place(step *c, orch_session *s) {
   if (!live(s)) return;
-  if (!s->begun) s->begun = logged(c->o, s) > 0;
+  if (!s->begun) {
+    s->begun = logged(c->o, s) > 0;
+    s->waiting_us = c->now; /* for a target only from now on */
+  }
   if (!s->begun) return;
   if (!s->target.peer) {
     if (c->now >= s->retry_us) s->retry_us = 0;

@@ -414,6 +414,71 @@ static void test_the_ledger_knows_first(void **state) {
   assert_int_equal(w->ledger.epochs, 1);
 }
 
+/* OPEN waits for the ledger; tokens are acknowledged without it, and may be shown when they are there. */
+static void test_a_slow_ledger(void **state) {
+  world *w = *state;
+  orch_request r = request(true);
+  register_workers(w, TARGET, DRAFT);
+  w->ledger.held = PROMPT_LENGTH;
+  start_request(w, &r);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, DRAFT); /* whatever it takes */
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+  assert_int_equal(look(w).logged, 0);
+  w->ledger.held = 0;
+  rig_advance(&w->r, 0);
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  opened(w, DRAFT);
+  opened(w, TARGET);
+  pass(w, 1000000, TARGET, DRAFT);
+  expect_state(w, ORCH_OPENING); /* that time was not the target's */
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  w->ledger.held = 2;
+  tell_tokens(w, TARGET, 3, 4);
+  assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 7);
+  assert_int_equal(look(w).length, 7);
+  assert_int_equal(look(w).logged, 5);
+  w->ledger.held = 0;
+  assert_int_equal(look(w).logged, 7);
+}
+
+/* A session of another process: the next epoch, the whole prefix, and the same hash seed. */
+static void test_resumes(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  orch_resume resume = {.session = 1234, .hash_seed = 4321, .epoch = 16, .output = truth() + PROMPT_LENGTH,
+                        .output_length = 5, .numerics = "cpu-b"};
+  r.resume = &resume;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_int_equal(w->id, 1234);
+  const msg_open *o = opened(w, TARGET);
+  assert_int_equal(w->epoch, 17);
+  assert_int_equal(w->seed, 4321);
+  assert_int_equal(o->prompt_length, PROMPT_LENGTH);
+  assert_int_equal(o->token_count, PROMPT_LENGTH + 5);
+  ledger_entry entry;
+  assert_true(w->ledger.inner.read(w->ledger.inner.self, w->id, &entry));
+  assert_int_equal(entry.epoch, 17);
+  assert_int_equal(entry.prompt_length, PROMPT_LENGTH);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH + 5));
+  assert_false(look(w).numerics_changed);
+  tell_tokens(w, TARGET, PROMPT_LENGTH + 5, 2);
+  assert_int_equal(look(w).length, PROMPT_LENGTH + 7);
+  assert_int_equal(w->ledger.appended, 2);
+  assert_true(look(w).numerics_changed); /* cpu-a goes on with what cpu-b began */
+}
+
+static void test_resumes_nothing_that_is_full(void **state) {
+  world *w = *state;
+  err e = {0};
+  orch_request r = request(false);
+  orch_resume resume = {.session = 1234, .epoch = 1, .output = truth() + PROMPT_LENGTH, .output_length = OUTPUT,
+                        .numerics = ""};
+  r.resume = &resume;
+  assert_int_equal(orch_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
+  assert_int_equal(e.code, ERR_ARG);
+}
+
 static void test_sessions_are_apart(void **state) {
   world *w = *state;
   orch_request r = request(false);
@@ -1490,6 +1555,9 @@ int main(void) {
       CASE(test_waits_for_a_target),
       CASE(test_no_target_for_half_a_minute),
       CASE(test_the_ledger_knows_first),
+      CASE(test_a_slow_ledger),
+      CASE(test_resumes),
+      CASE(test_resumes_nothing_that_is_full),
       CASE(test_sessions_are_apart),
       CASE(test_requests_that_cannot_be),
       CASE(test_no_more_sessions_than_it_holds),

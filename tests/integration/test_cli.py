@@ -264,7 +264,7 @@ class Run(Command):
 
     def test_object(self):
         a = self.plain
-        self.assertEqual(set(a), set("text token_ids prompt_tokens prompt_ids finish_reason seed numerics_id stats".split()))
+        self.assertEqual(set(a), set("text token_ids prompt_tokens prompt_ids finish_reason session seed numerics_id stats".split()))
         self.assertLessEqual(set("tok_s ttft_ms rounds draft_tokens accepted_tokens rewound_tokens mean_accepted "
                                  "accepted_per_pos draft_method speculation_off_reason".split()), set(a["stats"]))
         self.assertEqual(a["prompt_tokens"], len(a["prompt_ids"]))

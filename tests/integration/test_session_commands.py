@@ -1,0 +1,281 @@
+"""The ledger as a user meets it: what was interrupted goes on with the same tokens, what was shown is kept, and nothing that
+happens to the file takes an answer away."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import sqlite3
+import subprocess
+import time
+import unittest
+
+from support import (MODEL, SUBSET, TANDEM, TIME_LIMIT, Case, Running, child_named, children_of, golden, is_running, tell,
+                     wait_until)
+
+PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
+TOKENS = 60 if SUBSET else 300  # of an answer that is compared
+BEGUN = 60  # bytes: the answer is under way
+GREEDY = ()
+SAMPLED = ("--temp", "0.8", "--seed", "7")
+OK, FAILED, USAGE, MODEL_ERROR, IO, INTERRUPTED = 0, 1, 2, 3, 8, 130
+TARGET_SECONDS = 0.3  # of the target's own time: dozens of tokens
+
+
+def tandem(*args, env=None, **more):
+    done = subprocess.run([TANDEM, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIME_LIMIT,
+                          env=dict(os.environ, **(env or {})), **more)
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Sessions(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.plain = {}
+        for sampling in (GREEDY, SAMPLED):
+            status, out, errors = tandem("run", "-m", MODEL, "--ledger", "none", "--json", "--draft", "none", "--max-tokens",
+                                         TOKENS, *sampling, PROMPT)
+            assert status == OK, errors
+            cls.plain[sampling] = json.loads(out)
+
+    def setUp(self):
+        self.ledger = self.folder / f"{self.id().rsplit('.', 1)[1]}.sqlite"
+
+    def good(self, *args, **more):
+        status, out, errors = tandem(*args, **more)
+        self.assertEqual(status, OK, errors)
+        return out
+
+    def refused(self, status, phrase, *args, **more):
+        got, out, errors = tandem(*args, **more)
+        self.assertEqual(got, status, errors)
+        self.assertEqual(out, "")
+        self.assertIn(phrase, errors)
+        self.assertLessEqual(len(errors.splitlines()), 3, errors)
+
+    def session(self, verb, *args):
+        return self.good("session", verb, "--ledger", self.ledger, *args)
+
+    def list(self):
+        return json.loads(self.session("list", "--json"))
+
+    def start(self, *flags):
+        """A run that has begun to show its answer."""
+        run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *map(str, flags), PROMPT)
+        self.addCleanup(run.close)
+        self.assertTrue(wait_until(lambda: len(run.out) > BEGUN), run.errors)
+        return run
+
+    def finished(self, *flags):
+        """A run to its end: its id."""
+        self.good("run", "-m", MODEL, "--ledger", self.ledger, *flags, PROMPT)
+        return self.list()[0]["session"]
+
+    # What was interrupted.
+
+    def test_a_killed_orchestrator_loses_nothing(self):
+        for sampling in (GREEDY, SAMPLED):
+            with self.subTest(sampling=sampling):
+                plain = self.plain[sampling]
+                run = self.start("--max-tokens", TOKENS, *sampling)
+                children = children_of(run.pid)
+                run.signal(signal.SIGKILL)
+                run.end()
+                self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+                line = self.list()[0]
+                self.assertEqual(line["state"], "interrupted")
+                self.assertEqual(line["title"], PROMPT)
+                before = json.loads(self.session("export", line["session"]))
+                count = len(before["token_ids"])
+                self.assertEqual(before["token_ids"], plain["token_ids"][:count])
+                self.assertLess(count, TOKENS, "it was killed too late")
+                self.assertTrue(before["text"].encode().startswith(run.out), "what was shown is in the ledger")
+                rest = self.session("resume", line["session"][:8])
+                self.assertEqual(before["text"] + rest, plain["text"])
+                after = json.loads(self.session("export", line["session"]))
+                self.assertEqual(after["token_ids"], plain["token_ids"])
+                self.assertEqual(after["text"], plain["text"])
+                tell(f"killed after {len(run.out)} bytes shown, {count} tokens kept")
+
+    def test_ctrl_c_says_how_to_go_on(self):
+        run = self.start("--max-tokens", TOKENS)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED)
+        words = re.search(r"`tandem session resume ([0-9a-f]{16})' goes on", run.errors)
+        self.assertTrue(words, run.errors)
+        self.assertEqual(self.list()[0]["state"], "cancelled")
+        plain = self.plain[GREEDY]
+        self.assertEqual(run.out.decode() + self.session("resume", words[1]), plain["text"])
+
+    def test_rollback_and_more(self):
+        id = self.finished("--max-tokens", TOKENS, *SAMPLED)
+        plain = self.plain[SAMPLED]
+        self.refused(USAGE, "--max-tokens", "session", "resume", "--ledger", self.ledger, id)
+        for to in (0, 1, TOKENS // 3):
+            self.session("rollback", id, "--to", str(to))
+            shown = json.loads(self.session("show", id, "--json"))
+            self.assertEqual(shown["token_ids"], plain["token_ids"][:to])
+            self.assertEqual(shown["state"], "interrupted")
+            self.assertEqual(json.loads(self.session("resume", id, "--json"))["token_ids"], plain["token_ids"])
+        self.session("rollback", id, "--to", str(TOKENS // 2))
+        self.assertEqual(self.session("resume", id, "--whole", "--draft", "none"), plain["text"])
+        self.refused(USAGE, "tokens of answer", "session", "rollback", "--ledger", self.ledger, id, "--to", TOKENS + 1)
+
+        id = self.finished("--max-tokens", TOKENS // 2, *SAMPLED)
+        more = json.loads(self.session("resume", id, "--json", "--max-tokens", str(TOKENS - TOKENS // 2)))
+        self.assertEqual(more["token_ids"], plain["token_ids"])
+
+    def test_stop_strings_go_on(self):
+        """The text of a stop is found also where its beginning was logged before the interruption."""
+        text = self.plain[GREEDY]["text"]
+        stop = text[len(text) // 2:][:12]
+        whole = text[:text.index(stop)]
+        id = self.finished("--max-tokens", TOKENS, "--stop", stop)
+        count = self.list()[0]["tokens"]
+        self.refused(USAGE, "complete", "session", "resume", "--ledger", self.ledger, id)
+        for back in (1, 2, 5):
+            self.session("rollback", id, "--to", str(count - back))
+            self.assertEqual(self.session("resume", id, "--whole"), whole)
+
+    def test_export_is_a_line_of_a_batch(self):
+        id = self.finished("--max-tokens", TOKENS, *SAMPLED)
+        line = self.session("export", id)
+        self.assertEqual(line.count("\n"), 1)
+        source, out = self.folder / "again.jsonl", self.folder / "again.out.jsonl"
+        source.write_text(line)
+        o = json.loads(line)["options"]
+        self.good("batch", "-m", MODEL, "--max-tokens", o["max_tokens"], "--temp", o["temperature"], "--seed", o["seed"],
+                  source, out)
+        self.assertEqual(json.loads(out.read_text())["token_ids"], self.plain[SAMPLED]["token_ids"])
+
+    # What runs now.
+
+    def test_status_and_the_living(self):
+        run = self.start("--max-tokens", "3500")
+        status = lambda: json.loads(self.good("status", "--json", "--ledger", self.ledger))
+        self.assertTrue(wait_until(lambda: status()[0]["workers"] and status()[0]["tok_s"] > 0), status())
+        one, = status()
+        self.assertEqual((one["pid"], one["command"], one["state"], one["sessions"]), (run.pid, "run", "running", 1))
+        target, draft = one["workers"]
+        self.assertEqual((target["role"], target["load"], draft["role"], draft["method"]), ("target", 1, "draft", "ngram"))
+        self.assertIn("ipc://", target["endpoint"])
+        text = self.good("status", "--ledger", self.ledger)
+        self.assertIn(f"process {run.pid}", text)
+        id = self.list()[0]["session"]
+        for verb in (("resume",), ("rollback", "--to", "1"), ("end",), ("end", "--delete")):
+            self.refused(FAILED, f"process {run.pid}", "session", verb[0], "--ledger", self.ledger, id, *verb[1:])
+        run.signal(signal.SIGKILL)
+        run.end()
+        self.assertEqual(status()[0]["state"], "interrupted")  # said once
+        self.assertEqual(status(), [])
+        self.session("end", id)
+        self.assertEqual(self.list()[0]["state"], "cancelled")
+        self.session("end", id, "--delete")
+        self.assertEqual(self.list(), [])
+
+    def test_two_at_once(self):
+        first, second = self.start("--max-tokens", TOKENS), self.start("--max-tokens", TOKENS, *SAMPLED)
+        self.assertEqual((first.end(), second.end()), (OK, OK), first.errors + second.errors)
+        self.assertEqual(first.out.decode(), self.plain[GREEDY]["text"])
+        self.assertEqual(second.out.decode(), self.plain[SAMPLED]["text"])
+        self.assertEqual([(l["state"], l["tokens"]) for l in self.list()], [("length", TOKENS)] * 2)
+
+    def test_batch_keeps_when_asked(self):
+        records = golden()[:3]
+        source, out = self.folder / "b.jsonl", self.folder / "b.out.jsonl"
+        source.write_text("".join(json.dumps({"id": r["id"], "prompt_ids": r["prompt_ids"]}) + "\n" for r in records))
+        self.good("batch", "-m", MODEL, "--max-tokens", 8, "--ledger", self.ledger, source, out)
+        kept = {tuple(json.loads(self.session("export", l["session"]))["token_ids"]) for l in self.list()}
+        self.assertEqual(kept, {tuple(json.loads(l)["token_ids"]) for l in out.read_text().splitlines()})
+
+    # What may happen to the file.
+
+    @contextlib.contextmanager
+    def locked(self):
+        db = sqlite3.connect(self.ledger, isolation_level=None)
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+        finally:
+            db.execute("COMMIT")
+            db.close()
+
+    def test_a_lock_holds_up_the_showing_alone(self):
+        plain = self.plain[GREEDY]
+        run = self.start("--max-tokens", TOKENS)
+        target = child_named(run.pid, "tandem-target")
+        with self.locked():
+            begin = cpu_seconds(target)
+            self.assertTrue(wait_until(lambda: cpu_seconds(target) > begin + TARGET_SECONDS), "the target waits")
+            shown = len(run.out)
+            kept = json.loads(self.session("export", self.list()[0]["session"]))
+            self.assertLess(len(kept["token_ids"]), TOKENS)
+            self.assertLessEqual(shown, len(kept["text"].encode()), "shown before it was kept")
+        self.assertEqual(run.end(), OK, run.errors)
+        self.assertEqual(run.out.decode(), plain["text"])
+        self.assertNotIn("warning", run.errors)
+
+    def test_a_full_disk_takes_no_answer(self):
+        plain = self.plain[GREEDY]
+
+        def small_disk():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40960, resource.RLIM_INFINITY))
+
+        for named in (False, True):
+            with self.subTest(named=named):
+                flags = ("--ledger", self.ledger) if named else ()
+                state = {"XDG_STATE_HOME": str(self.folder / "full")}
+                status, out, errors = tandem("run", "-m", MODEL, *flags, "--max-tokens", TOKENS, PROMPT, env=state,
+                                             preexec_fn=small_disk)
+                self.assertEqual(out, plain["text"], errors)
+                self.assertIn("ledger", errors)
+                self.assertEqual(errors.count("warning"), 1, errors)
+                self.assertEqual(status, IO if named else OK)
+
+    def test_a_place_that_cannot_be_written(self):
+        for state in ("/proc/1/nothing", "/dev/null"):
+            status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", 4, PROMPT, env={"XDG_STATE_HOME": state})
+            self.assertEqual(status, OK, errors)
+            self.assertTrue(self.plain[GREEDY]["text"].startswith(out) and out, out)
+            self.assertEqual(errors.count("warning"), 1, errors)
+            self.refused(IO, "--ledger", "run", "-m", MODEL, "--ledger", state + "/ledger", PROMPT)
+
+    def test_files_that_are_no_ledger(self):
+        self.ledger.write_bytes(b"no database at all, but long enough to be read as if it were one" * 4)
+        for command in (("run", "-m", MODEL, "--ledger", self.ledger, PROMPT), ("session", "list", "--ledger", self.ledger),
+                        ("status", "--ledger", self.ledger)):
+            self.refused(IO, "damaged", *command)
+        self.refused(IO, "no ledger", "session", "list", "--ledger", self.folder / "absent")
+        self.assertEqual(tandem("session", "list", env={"XDG_STATE_HOME": str(self.folder / "empty")})[:2], (OK, ""))
+
+    def test_wrong_words(self):
+        self.refused(USAGE, "did you mean list?", "session", "lits")
+        self.refused(USAGE, "session list", "session")
+        self.refused(USAGE, "did you mean session?", "sesion", "list")
+        self.refused(USAGE, "first digits", "session", "show")
+        self.refused(USAGE, "--to N", "session", "rollback", "12")
+        self.refused(USAGE, "did you mean --delete?", "session", "end", "12", "--delet3")
+        self.refused(USAGE, "none", "session", "list", "--ledger", "none")
+        id = self.finished("--max-tokens", 2)
+        self.refused(USAGE, "hex digits", "session", "show", "--ledger", self.ledger, "xyz")
+        other = format((int(id[0], 16) + 1) % 16, "x")
+        self.refused(USAGE, "no session begins", "session", "show", "--ledger", self.ledger, other)
+        for command in ("session", "status"):
+            self.assertIn("Usage", self.good(command, "--help"))
+        for verb in ("list", "show", "resume", "rollback", "export", "end"):
+            self.assertIn("--ledger", self.good("session", verb, "--help"))
+            self.assertIn(verb, self.good("session", "--help"))
+
+
+if __name__ == "__main__":
+    unittest.main()

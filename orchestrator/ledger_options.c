@@ -21,6 +21,7 @@ static const field fields[] = {
     FIELD(max_tokens, INT32), FIELD(temperature, FLOAT),    FIELD(top_k, INT32),   FIELD(top_p, FLOAT),
     FIELD(min_p, FLOAT),      FIELD(repeat_penalty, FLOAT), FIELD(seed, UINT64),   FIELD(choice, UINT32),
     FIELD(context, INT32),    FIELD(budget, INT32),         FIELD(lockstep, BOOL), FIELD(selfcheck, INT32),
+    FIELD(single, BOOL),
 };
 #undef FIELD
 enum { FIELD_COUNT = sizeof fields / sizeof *fields };

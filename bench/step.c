@@ -142,7 +142,8 @@ static int tree(step_bench *b, int32_t rows) {
   int rc = kv_stage(b->kv, b->sequences[0], b->parents, rows);
   if (rc == ERR_OK) rc = tree_forward(b, rows);
   for (int32_t i = 0; i < rows && rc == ERR_OK; i++) rc = check_chosen(b, 0, i);
-  return rc == ERR_OK ? kv_commit(b->kv, b->sequences[0], b->path, rows) : rc;
+  if (rc != ERR_OK) return rc;
+  return (b->no_copy ? kv_commit_late : kv_commit)(b->kv, b->sequences[0], b->path, rows);
 }
 
 static int chain(step_bench *b, int32_t rows) {

@@ -33,6 +33,7 @@ typedef struct step_bench {
   model *model;
   kv_cache *kv;
   int32_t sequences[STEP_SEQUENCES_MAX], sequence_count;
+  bool no_copy;  /* a tree's rows are committed, but not moved: what commit by copy costs, by difference */
   int32_t empty; /* a sequence without rows, for prompts; -1: none was asked for */
   int32_t tokens[STEP_ROWS_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
 } step_bench;

@@ -418,6 +418,8 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (!f->model && f->command != FLAGS_DOCTOR)
   if (!f->model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
+  if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
+    argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
   if (f->argument_count < shape->arguments_min && !chat) argp_error(state, "%s", shape->missing);
   if (f->command == FLAGS_ROLLBACK && f->to < 0) argp_error(state, "how much stays? Give --to N, in tokens of the answer");

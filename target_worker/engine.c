@@ -255,8 +255,9 @@ static void forward(engine *g, work *const *works, int32_t count) {
   }
 }
 
-/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since; a virtual cache may have
- * given their blocks to somebody else, so what was still to be copied there never is. */
+/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. What was still to be
+ * copied there is, so that the figures tell of every committed row; not in a virtual cache, where somebody else may have
+ * these blocks by now. */
 static bool starts_right(work *w) {
   const engine_job *job = w->job;
   kv_cache *kv = w->g->options.kv;
@@ -268,7 +269,10 @@ static bool starts_right(work *w) {
     w->r->code = ERR_DESYNC;
     return false;
   }
-  if (kv_length(kv, w->seq) > job->kv_length) kv_rollback(kv, w->seq, job->kv_length);
+  if (kv_length(kv, w->seq) > job->kv_length) {
+    if (!kv_is_virtual(kv)) kv_settle(kv, w->seq);
+    kv_rollback(kv, w->seq, job->kv_length);
+  }
   if (job->blocks) kv_map(kv, w->seq, job->blocks, job->block_count, -1);
   return true;
 }

@@ -545,6 +545,7 @@ static engine *open_with_turns(setup *s, turns *t) {
   engine_close(s->engine);
   s->engine = NULL;
   if (engine_open(&g, &o, &e)) fail_msg("%s", e.text);
+  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i);
   return s->engine = g;
 }
 

@@ -126,6 +126,10 @@ void kv_close(kv_cache *k) {
   mem_free(k);
 }
 
+bool kv_is_virtual(const kv_cache *k) {
+  return k->is_virtual;
+}
+
 int32_t kv_acquire(kv_cache *k) {
   for (int32_t i = 0; i < k->sequence_count; i++) {
     if (k->sequences[i].used) continue;

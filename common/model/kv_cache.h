@@ -43,6 +43,7 @@ typedef struct kv_cache kv_cache;
 
 int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e);
 void kv_close(kv_cache *k);
+bool kv_is_virtual(const kv_cache *k);
 
 int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, sequences), or ERR_FULL */
 void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */

@@ -117,10 +117,11 @@ static int read_switches(const json_t *object, flags *f, err *e) {
   return rc;
 }
 
-/* What a request may say; then what a result says besides, so that results can be asked again. */
+/* What a request may say; then what a result or an export says besides, so that these can be asked again. */
 static const char *const keys[] = {"id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed",
                                    "force_single_token", "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
-                                   "numerics_changed", "stats"};
+                                   "numerics_changed", "stats", "session", "state", "model", "model_fingerprint", "created",
+                                   "updated", "prompt_text", "options", "request"};
 enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 9 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */

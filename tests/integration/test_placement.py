@@ -20,7 +20,7 @@ EIGHT, SIXTEEN = 8, 16
 WORK = 0.3  # seconds of a target's processor time: prompts and some tokens
 TICKS = os.sysconf("SC_CLK_TCK")
 LOST = 60.0 if SUBSET else 15.0  # seconds until work goes on elsewhere: 3 of silence, and the prompts again
-WORKER_FAILED = 7
+USAGE, WORKER_FAILED, IO = 2, 7, 8  # exit statuses
 
 
 def processor_time(pid):
@@ -281,10 +281,10 @@ class Orchestrators(Placed):
 
     def test_address_in_use_or_open_to_others(self):
         s = self.serve()
-        for endpoint, word in ((s.endpoint, "in use"), ("tcp://0.0.0.0:5999", "--insecure-bind")):
+        for endpoint, word, status in ((s.endpoint, "in use", IO), ("tcp://0.0.0.0:5999", "--insecure-bind", USAGE)):
             run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--listen", endpoint, "hello")
             self.addCleanup(run.close)
-            self.assertEqual(run.end(), WORKER_FAILED, run.errors)
+            self.assertEqual(run.end(), status, run.errors)
             self.assertIn(word, run.errors)
 
     def test_run_and_batch_over_tcp(self):

@@ -90,7 +90,7 @@ stage_fuzz() {
     [[ $name == fuzz_frame ]] && seeds=(wire/vectors/good wire/vectors/bad)
     corpus=build/fuzz/corpus/$name
     mkdir -p "$corpus"
-    "build/fuzz/bin/$name" -max_total_time="$fuzz_seconds" -print_final_stats=1 -verbosity=0 \
+    "build/fuzz/bin/$name" -max_total_time="$fuzz_seconds" -seed=1 -print_final_stats=1 -verbosity=0 \
       -artifact_prefix="build/fuzz/$name-" "$corpus" "${seeds[@]}" 2>&1 |
       sed -u '/Recommended dictionary/,/End of recommended/d'
   done

@@ -77,6 +77,7 @@ static void refuses(void **state) {
       {"{" T("a", "F32", "[1]", 0, 4) "," T("b", "F32", "[1]", 8, 12) "}", 12, ERR_FORMAT, "hole"},
       {"{" T("a", "F32", "[1]", 4, 8) "}", 8, ERR_FORMAT, "hole"},
       {"{" T("a", "F32", "[1]", 0, 4) "}", 9, ERR_FORMAT, "5 bytes follow"},
+      {"{}", 3, ERR_FORMAT, "3 bytes follow"},
       {"{" T("a b", "F32", "[1]", 0, 4) "}", 4, ERR_FORMAT, "name"},
       {"{" T("", "F32", "[1]", 0, 4) "}", 4, ERR_FORMAT, "name"},
       {"{\"a\":[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]}", 0, ERR_LIMIT, "levels"},

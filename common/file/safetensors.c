@@ -150,7 +150,7 @@ static int check_places(const shard *s, entry *entries, size_t count, err *e) {
 }
 
 static bool grow(safetensors *t, size_t more) {
-  size_t wanted = t->count + more;
+  size_t wanted = t->count + (more ? more : 1); /* also of no tensors there is a table */
   if (wanted <= t->capacity) return true;
   entry *p = realloc(t->entries, wanted * sizeof *p);
   if (!p) return false;

@@ -4,6 +4,7 @@ an answer."""
 import contextlib
 import json
 import statistics
+import subprocess
 import threading
 import time
 
@@ -13,17 +14,24 @@ from bench_peer import request
 
 TOKENS = 256  # of an answer
 SUBJECTS = ("the sea", "a mountain village", "an old clockmaker", "a lost satellite", "two rival bakers", "a winter train",
-            "the last librarian", "a river pilot")
+            "the last librarian", "a river pilot", "a blind painter", "the queen of the bees", "a travelling circus",
+            "three brothers", "an island of glass", "a small robot", "the first snow", "a forgotten song",
+            "the lighthouse keeper", "a garden at night", "the long war", "a talking crow")
 LONG = 2000  # tokens of the prompt beside an answer
 CHUNK = 128  # tokens of a prompt's piece when nobody else runs
 TURN = 1500  # tokens of a conversation
 NEXT = 24  # tokens of its next turn
 
 
-def stories(count):
-    """Short prompts with long answers."""
-    return [{"id": i, "messages": [{"role": "user", "content": f"Tell me a very long story about {what}."}]}
-            for i, what in enumerate(SUBJECTS[:count])]
+def stories(run):
+    """Beginnings of a few tokens that are continued at length: it is decoding that is measured."""
+    def ids_of(text):
+        done = subprocess.run([run.bin / "tandem", "tokenize", "-m", run.model], input=text.encode(), capture_output=True)
+        if done.returncode != 0:
+            raise Failure(f"tandem tokenize failed: {done.stderr.decode()[-300:]}")
+        return [int(i) for i in done.stdout.split()]
+
+    return [{"id": i, "prompt_ids": ids_of(f"A very long story about {what}:\n\n")} for i, what in enumerate(SUBJECTS)]
 
 
 def total_speed(answers):
@@ -40,8 +48,13 @@ def times_of(line):
 
 class Sessions:
     def __init__(self, run, work, count):
-        self.pair, self.prompts, self.work = Pair(run, work), stories(count), work
-        lines, _ = self.pair.answers(self.prompts, TOKENS, PLAIN)
+        self.pair, self.work = Pair(run, work), work
+        lines, _ = self.pair.answers(stories(run), TOKENS, PLAIN)
+        lines = {i: r for i, r in lines.items() if len(r["token_ids"]) == TOKENS}
+        if len(lines) < count:
+            raise Failure(f"only {len(lines)} of {len(SUBJECTS)} stories go on for {TOKENS} tokens")
+        lines = dict(list(lines.items())[:count])
+        self.prompts = [{"id": i, "prompt_ids": r["prompt_ids"]} for i, r in lines.items()]
         self.plain = {i: r["token_ids"] for i, r in lines.items()}
         self.ids = [r["prompt_ids"] for r in lines.values()]
         self.recording = work / "recording.jsonl"
@@ -135,7 +148,7 @@ def measure_next_turn(run, table, work, repetitions):
 
 def measure_prompt_beside(run, table, work, repetitions):
     """The longest time between two tokens of an answer while a long prompt is read."""
-    pair, answer = Pair(run, work), stories(1)[0]
+    pair, answer = Pair(run, work), stories(run)[0]
     prompts, stops, chunks = [answer, {"id": "long", "prompt_ids": tokens_of_golden(LONG)}], [], []
     for _ in range(repetitions):
         _, counters = pair.answers(prompts, TOKENS, PLAIN, sessions=2)

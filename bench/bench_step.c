@@ -2,8 +2,7 @@
  * sequence), seq:N (a row of each of N sequences), prompt:N (first token after a prompt of N tokens) or
  * decode:N (N plain steps). The items take turns, so that what else runs on the machine meets all of them
  * alike. With BENCH_SCATTERED in the environment no two blocks of a sequence's cache lie side by side; with BENCH_NO_COPY
- * committed rows are not moved. Prints one
- * JSON line:
+ * committed rows are not moved. Prints one JSON line:
  * {"threads", "context", "weight_bytes", "kv_bytes", "numerics", "items": [...], "variants": [of each item],
  * "us":
  * [[of each repetition] of each item]}. */

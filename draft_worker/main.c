@@ -82,15 +82,7 @@ static const struct argp_option option_table[] = {
 
 static const char *const log_names[] = {"error", "warning", "info", "debug"};
 
-/* Range flags as a table: key, name, range, where it goes. */
-typedef struct int_flag {
-  int key;
-  const char *name;
-  int64_t low, high;
-  size_t offset;
-} int_flag;
-
-static const int_flag int_flags[] = {
+static const program_int_flag int_flags[] = {
     {KEY_CTX, "--ctx", 1, WIRE_CONTEXT_MAX, offsetof(flags, context)},
     {KEY_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, layers)},
     {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
@@ -98,17 +90,8 @@ static const int_flag int_flags[] = {
     {KEY_ROWS, "--rows", 1, DRAFT_PLACES_MAX, offsetof(flags, rows)},
 };
 
-static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
-  int64_t value;
-  int rc = program_int(f->name, text, f->low, f->high, &value, e);
-  if (rc == ERR_OK) *(int32_t *)((char *)out + f->offset) = (int32_t)value;
-  return rc;
-}
-
 static int parse_value(int key, const char *text, flags *f, err *e) {
   int rc;
-  for (size_t k = 0; k < sizeof int_flags / sizeof *int_flags; k++)
-    if (int_flags[k].key == key) return parse_int(&int_flags[k], text, f, e);
   switch (key) {
   case KEY_SEED:
     return program_u64("--replay-seed", text, &f->replay_seed, e);
@@ -118,8 +101,8 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
     rc = program_choice("--log-level", text, log_names, 4, e);
     if (rc >= 0) f->log = (log_level)rc;
     return rc < 0 ? rc : ERR_OK;
-  default:
-    return ERR_UNSUPPORTED; /* not ours: argp's */
+  default: /* ERR_UNSUPPORTED: not ours, argp's */
+    return program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, e);
   }
 }
 

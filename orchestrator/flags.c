@@ -213,14 +213,7 @@ static const command_shape shapes[] = {
 
 /* ---- values ---- */
 
-typedef struct int_flag {
-  int key;
-  const char *name;
-  int32_t low, high;
-  size_t offset; /* of an int32_t in flags */
-} int_flag;
-
-static const int_flag int_flags[] = {
+static const program_int_flag int_flags[] = {
     {KEY_TOP_K, "--top-k", 0, SAMPLER_VOCAB_MAX, offsetof(flags, sampling.top_k)},
     {KEY_MAX_TOKENS, "--max-tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)},
     {KEY_THREADS, "--threads", 1, FLAGS_THREADS_MAX, offsetof(flags, threads)},
@@ -253,14 +246,9 @@ static const float_flag float_flags[] = {
 /* False: not the key of a number. */
 static bool take_number(flags *f, struct argp_state *state, int key, const char *text) {
   err e = {0};
-  for (size_t i = 0; i < sizeof int_flags / sizeof *int_flags; i++) {
-    const int_flag *n = &int_flags[i];
-    int64_t value;
-    if (n->key != key) continue;
-    if (program_int(n->name, text, n->low, n->high, &value, &e)) argp_error(state, "%s", e.text);
-    *(int32_t *)((char *)f + n->offset) = (int32_t)value;
-    return true;
-  }
+  int rc = program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, &e);
+  if (rc != ERR_OK && rc != ERR_UNSUPPORTED) argp_error(state, "%s", e.text);
+  if (rc != ERR_UNSUPPORTED) return true;
   for (size_t i = 0; i < sizeof float_flags / sizeof *float_flags; i++) {
     const float_flag *n = &float_flags[i];
     double value;

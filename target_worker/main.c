@@ -103,15 +103,7 @@ static const struct argp_option option_table[] = {
     {"version", 'V', NULL, 0, "Print version, commit and numerics id (of --math), and leave", 3},
     {0}};
 
-/* Range flags as a table: key, name, range, where it goes. */
-typedef struct int_flag {
-  int key;
-  const char *name;
-  int64_t low, high;
-  size_t offset;
-} int_flag;
-
-static const int_flag int_flags[] = {
+static const program_int_flag int_flags[] = {
     {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
     {KEY_CTX, "--ctx", 0, MODEL_CONTEXT_MAX, offsetof(flags, context)},
     {KEY_SESSIONS, "--sessions", 1, SESSIONS_MAX, offsetof(flags, sessions)},
@@ -125,13 +117,6 @@ static const char *const isa_names[] = {"auto", "c", "avx2", "avx-vnni", "avx512
 static const model_isa isas[] = {MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI,
                                  MODEL_ISA_AVX512};
 static const char *const log_names[] = {"error", "warning", "info", "debug"};
-
-static int parse_int(const int_flag *f, const char *text, flags *out, err *e) {
-  int64_t value;
-  int rc = program_int(f->name, text, f->low, f->high, &value, e);
-  if (rc == ERR_OK) *(int32_t *)((char *)out + f->offset) = (int32_t)value;
-  return rc;
-}
 
 static int parse_value(int key, const char *text, flags *f, err *e) {
   int i;
@@ -152,12 +137,9 @@ static int parse_value(int key, const char *text, flags *f, err *e) {
     return cpus_parse(text, f->pin, &f->pin_count, e);
   case KEY_PARENT:
     return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
-  default:
-    break;
+  default: /* ERR_UNSUPPORTED: not ours, argp's */
+    return program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, e);
   }
-  for (size_t k = 0; k < sizeof int_flags / sizeof *int_flags; k++)
-    if (int_flags[k].key == key) return parse_int(&int_flags[k], text, f, e);
-  return ERR_UNSUPPORTED; /* not ours: argp's */
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
@@ -468,7 +450,7 @@ static void print_kv(FILE *out, kv_counters k) {
 static void print_sessions(FILE *out, const session_store *s) {
   const kv_blocks *b = &s->blocks;
   const named list[] = {{"reused_rows", s->reused_rows},
-                         {"longest_step_us", s->longest_step_us},
+                        {"longest_step_us", s->longest_step_us},
                         {"blocks", (uint64_t)b->count},
                         {"blocks_free", (uint64_t)b->free_count},
                         {"blocks_kept", (uint64_t)b->kept_count},

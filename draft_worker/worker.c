@@ -2,14 +2,10 @@
 
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "draft_worker/growth.h"
-#include "draft_worker/match.h"
+#include "draft_worker/questions.h"
 #include "wire/roster.h"
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DRAFT_TREE (DRAFT_AHEAD * WIRE_BUDGET_MAX + 1) /* live nodes of one session */
 
 typedef enum {
   WORK_FREE,
@@ -24,29 +20,21 @@ typedef struct work {
   work_state state;
   uint64_t id;
   uint32_t epoch;
-  peer_id orchestrator, target;
-  int32_t link; /* index of the connection to its target */
+  peer_id orchestrator, target; /* target: 0 while connecting */
+  int32_t link;                 /* index of the connection to its target */
   wire_id ticket, target_incarnation;
-  prefix committed;
-  int32_t prompt_length;
-  msg_options options;
-  drafter *guess; /* NULL: it is asked by batches */
-  growth grown;
-  tree_ids ids;
-  bool done;            /* nothing can be added to the tree as C is now */
+  speculation spec;
   int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
-  uint64_t attach_us, sent_us, used_us, resend_us;
-  /* Where questions go by batches: */
-  int32_t slot; /* of the model's cache */
-  int32_t told; /* tokens of C that batches have told */
-  int32_t job;  /* while a batch is filled: the session's, or NO_JOB */
-  bool answered; /* by the results in hand */
+  uint64_t attach_us;   /* ATTACH was sent last */
+  uint64_t sent_us;     /* NODES, or DESYNC while it is lost */
+  uint64_t resend_us;   /* RESEND */
+  uint64_t used_us;     /* it was attached last, or opened */
 } work;
 
 /* A connection to a target, shared by its sessions. */
 typedef struct link_to_target {
-  char endpoint[WIRE_STRING_MAX + 1];
-  peer_id peer; /* 0 while connecting */
+  char endpoint[WIRE_STRING_MAX + 1]; /* "": a free place */
+  peer_id peer;                       /* 0 while connecting */
 } link_to_target;
 
 struct draft {
@@ -55,12 +43,10 @@ struct draft {
   work *works; /* [DRAFT_SESSIONS_MAX] */
   link_to_target links[DRAFT_TARGETS_MAX];
   bool draining;
-  match_table matches;
+  draft_method method;
   uint64_t serial; /* of the last question */
   int32_t first;   /* whose turn it is to come first in a batch */
 };
-
-enum { NO_JOB = -1 };
 
 #define TAG_ORCHESTRATOR 0 /* else: 1 + index of the link */
 
@@ -79,6 +65,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
     return err_set(e, ERR_NOMEM, "no memory for the worker's state");
   }
   d->options = *o;
+  d->method = (draft_method){.kind = o->kind, .shared = o->shared};
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
                     .method = wire_text(o->kind->method),
@@ -93,19 +80,15 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
   return ERR_OK;
 }
 
-static void work_close(step *c, work *w) {
-  if (w->guess) c->d->options.kind->close(w->guess);
-  prefix_fini(&w->committed);
-  growth_fini(&w->grown);
-  tree_ids_fini(&w->ids);
+static void work_close(draft *d, work *w) {
+  speculation_fini(&w->spec, &d->method);
   *w = (work){0};
 }
 
 void draft_free(draft *d) {
   if (!d) return;
-  step c = {.d = d};
   for (int i = 0; d->works && i < DRAFT_SESSIONS_MAX; i++)
-    if (d->works[i].state != WORK_FREE) work_close(&c, &d->works[i]);
+    if (d->works[i].state != WORK_FREE) work_close(d, &d->works[i]);
   free(d->works);
   free(d);
 }
@@ -134,24 +117,25 @@ static work *work_find(const draft *d, uint64_t id) {
 bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length) {
   const work *w = work_find(d, session);
   if (!w || w->state != WORK_ATTACHED || w->epoch != epoch) return false;
-  *digest = tree_digest(&w->grown.live);
-  *length = w->committed.length;
+  *digest = tree_digest(&w->spec.grown.live);
+  *length = w->spec.committed.length;
   return true;
 }
 
 /* --- messages out --- */
 
 static msg message_to(step *c, peer_id to, msg_type type, const work *w) {
-  return roster_message(roster_find(&c->d->peers, to), type, w->id, w->epoch);
+  return roster_message(&c->d->peers, to, type, w->id, w->epoch);
 }
 
 static void send_state(step *c, peer_id to, msg_type type, const work *w, const char *reason) {
-  msg m = message_to(c, to, type, w);
-  m.u.state.length = w->committed.length;
-  m.u.state.hash = prefix_hash(&w->committed);
-  m.u.state.reason = wire_text(reason);
+  msg m = roster_state(&c->d->peers, to, type, w->id, w->epoch, &w->spec.committed, reason);
   if (type == MSG_ATTACH) m.u.state.ticket = w->ticket;
   actions_send(c->out, to, &m);
+}
+
+static void refuse(step *c, peer_id from, const msg *m, int code, const char *text) {
+  roster_refuse(&c->d->peers, from, m, code, text, c->out);
 }
 
 static void send_attach(step *c, work *w) {
@@ -162,79 +146,9 @@ static void send_attach(step *c, work *w) {
 
 static void ask_resend(step *c, work *w) {
   msg m = message_to(c, w->target, MSG_RESEND, w);
-  m.u.resend.from = w->committed.length;
+  m.u.resend.from = w->spec.committed.length;
   w->resend_us = c->now;
   actions_send(c->out, w->target, &m);
-}
-
-/* --- growing --- */
-
-static bool by_batches(const draft *d) {
-  return !d->options.kind->candidates;
-}
-
-/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
- * one more, because where all of a chain are right the bonus token takes one of those behind it. */
-static int32_t node_goal(const draft *d, const work *w) {
-  int32_t goal = w->options.budget;
-  if (goal > 0 && !w->options.lockstep) goal = goal * (by_batches(d) ? 1 : DRAFT_AHEAD) + 1;
-  return goal < w->grown.live.capacity ? goal : w->grown.live.capacity;
-}
-
-/* The target refuses a token that it does not have, and the draft with it. */
-static bool in_vocabulary(step *c, const work *w, int32_t token) {
-  const roster_peer *t = roster_find(&c->d->peers, w->target);
-  int32_t size = t ? t->hello.vocabulary_size : 0;
-  return token >= 0 && (size == 0 || token < size);
-}
-
-/* As the tree would keep it; a NaN is the least. */
-static float in_range(float score) {
-  if (!(score >= TREE_SCORE_MIN)) return TREE_SCORE_MIN;
-  return score > 0 ? 0 : score;
-}
-
-static void ask(step *c, work *w, int32_t place) {
-  int32_t path[TREE_DEPTH_MAX] = {0}, depth = growth_path(&w->grown, place, path);
-  growth_ask(&w->grown, place, 0);
-  asked *a = growth_of(&w->grown, place);
-  a->count = c->d->options.kind->candidates(w->guess, path, depth, a->list);
-  for (int32_t i = 0; i < a->count; i++) a->list[i].score = in_range(a->list[i].score);
-}
-
-static gain next_gain(step *c, work *w) {
-  if (!by_batches(c->d)) return growth_best(&w->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
-  return growth_best(&w->grown, w->options.lockstep ? 0 : DRAFT_HOPE, DRAFT_LEAST);
-}
-
-/* Grows the tree, the most probable node first, up to the goal or to an answer that must come first; new nodes get
- * their ids in order. Returns how many; -1: ids are used up. */
-static int32_t grow(step *c, work *w, uint64_t *first_id) {
-  int32_t added = 0, goal = node_goal(c->d, w);
-  tree *live = &w->grown.live;
-  *first_id = w->ids.next;
-  w->done = true;
-  while (live->live_count < goal) {
-    gain best = next_gain(c, w);
-    if (!best.any) break;
-    if (best.ask && by_batches(c->d)) {
-      w->done = false;
-      break;
-    }
-    if (best.ask) {
-      ask(c, w, best.place);
-      continue;
-    }
-    asked *a = growth_of(&w->grown, best.place);
-    draft_candidate k = a->list[a->next++];
-    bool fresh = false;
-    if (!in_vocabulary(c, w, k.token)) continue;
-    int32_t slot = tree_add(live, best.place, k.token, k.score, &fresh);
-    if (slot < 0 || !fresh) continue;
-    if (tree_ids_give(&w->ids, live, slot) == 0) return -1;
-    added++;
-  }
-  return added;
 }
 
 /* Sends live nodes with ids [first_id, next), and the base, even when there are none. */
@@ -242,45 +156,42 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
   uint64_t parents[WIRE_NODES_MAX];
   int32_t tokens[WIRE_NODES_MAX];
   float scores[WIRE_NODES_MAX];
+  const speculation *p = &w->spec;
   msg m = message_to(c, w->target, MSG_NODES, w);
-  msg_nodes *n = &m.u.nodes;
-  *n = (msg_nodes){.generation = w->ids.generation,
-                   .base_length = w->committed.length,
-                   .base_hash = prefix_hash(&w->committed),
-                   .first_id = first_id,
-                   .parents = parents,
-                   .tokens = tokens,
-                   .scores = scores};
-  for (uint64_t id = first_id; id < w->ids.next; id++) {
-    const tree_id *entry = &w->ids.ring[id % TREE_IDS_MAX];
-    const tree_node *node = &w->grown.live.nodes[entry->slot];
-    assert(entry->state == TREE_ID_LIVE && n->count < WIRE_NODES_MAX);
-    parents[n->count] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&w->ids, &w->grown.live, node->parent);
-    tokens[n->count] = node->token;
-    scores[n->count++] = node->score;
-  }
-  n->done = w->done;
+  m.u.nodes = (msg_nodes){.generation = p->ids.generation,
+                          .base_length = p->committed.length,
+                          .base_hash = prefix_hash(&p->committed),
+                          .first_id = first_id,
+                          .count = speculation_nodes(p, first_id, parents, tokens, scores),
+                          .parents = parents,
+                          .tokens = tokens,
+                          .scores = scores,
+                          .done = p->done};
   w->sent_us = c->now;
   actions_send(c->out, w->target, &m);
+}
+
+/* --- the tree --- */
+
+static int32_t grow(step *c, work *w, uint64_t *first_id) {
+  const roster_peer *target = roster_find(&c->d->peers, w->target);
+  return speculation_grow(&w->spec, &c->d->method, target ? target->hello.vocabulary_size : 0, first_id);
 }
 
 /* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what it does not
  * know yet. */
 static void work_on(step *c, work *w, bool news) {
   uint64_t first_id;
-  bool was_done = w->done;
+  bool was_done = w->spec.done;
   int32_t added = grow(c, w, &first_id);
   if (added < 0) send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
-  else if (news || added > 0 || w->done != was_done) send_nodes(c, w, first_id);
+  else if (news || added > 0 || w->spec.done != was_done) send_nodes(c, w, first_id);
 }
 
 /* --- the stream of tokens --- */
 
 static void out_of_step(step *c, work *w, const char *reason) {
-  msg m = message_to(c, w->target, MSG_DETACH, w);
-  m.u.state.reason = wire_text(reason);
-  m.u.state.length = w->committed.length;
-  actions_send(c->out, w->target, &m);
+  send_state(c, w->target, MSG_DETACH, w, reason);
   w->state = WORK_LOST;
   w->desync_tries = 1;
   w->sent_us = c->now;
@@ -295,27 +206,13 @@ static void give_up(step *c, work *w, const char *reason) {
   w->desync_tries = 0;
 }
 
-/* C grows by these tokens: what a model has said of the places on their way is compared with them, and of their end it
- * stays true. In lockstep nothing is learnt, so that counts repeat. */
-static void keep_answers(step *c, work *w, const int32_t *tokens, int32_t count) {
-  int32_t place = TREE_ROOT;
-  for (int32_t i = 0; i < count && !w->options.lockstep; i++) {
-    const asked *a = growth_of(&w->grown, place);
-    if (growth_known(&w->grown, place) && !a->serial)
-      match_learn(&c->d->matches, a->list, a->cases, a->count, tokens[i]);
-    place = tree_child(&w->grown.live, place, tokens[i]);
-    if (place < 0) break;
-  }
-  growth_keep_root(&w->grown, tokens, count);
-}
-
 #define RESEND_EVERY_US 20000
 
 static void on_tokens(step *c, work *w, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
-  int32_t before = w->committed.length, appended = 0;
+  int32_t appended = 0;
   if (w->state != WORK_ATTACHED) return;
-  switch (prefix_apply(&w->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
+  switch (prefix_apply(&w->spec.committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_BEYOND:
     if (c->now - w->resend_us >= RESEND_EVERY_US) ask_resend(c, w);
     return;
@@ -325,27 +222,17 @@ static void on_tokens(step *c, work *w, const msg *m) {
   case PREFIX_LIMIT: /* a model's may be shorter than the session's: it helps as long as it can */
     give_up(c, w, "the session is longer than this draft's context");
     return;
-  case PREFIX_APPLIED:
-    break;
+  case PREFIX_APPLIED: break;
   }
   if (appended == 0) return;
-  const int32_t *tokens = w->committed.tokens + before;
-  tree_ids *maps[1] = {&w->ids};
-  if (by_batches(c->d)) keep_answers(c, w, tokens, appended);
-  else growth_of(&w->grown, TREE_ROOT)->mark = 0; /* it may know more now */
-  tree_commit(&w->grown.live, maps, 1, before, tokens, appended);
-  tree_ids_trim(&w->ids, &w->grown.live, w->committed.length);
-  if (w->guess) c->d->options.kind->advance(w->guess, &w->committed);
+  speculation_commit(&w->spec, &c->d->method, appended);
   work_on(c, w, true);
 }
 
-/* New names for all live nodes, and all of them sent again, with what can be added now. */
+/* All live nodes are sent again, with what can be added now. */
 static void start_generation(step *c, work *w, uint32_t generation) {
-  int32_t slots[DRAFT_TREE], parents[DRAFT_TREE];
   uint64_t first_id;
-  tree_ids_reset(&w->ids, generation);
-  int32_t n = tree_select(&w->grown.live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
-  for (int32_t i = 0; i < n; i++) tree_ids_give(&w->ids, &w->grown.live, slots[i]);
+  speculation_rename(&w->spec, generation);
   grow(c, w, &first_id);
   send_nodes(c, w, 1);
 }
@@ -353,14 +240,14 @@ static void start_generation(step *c, work *w, uint32_t generation) {
 static void on_attached(step *c, work *w, const msg *m) {
   const msg_state *a = &m->u.state;
   if (w->state != WORK_ATTACHING) return;
-  bool conflict = a->length <= w->committed.length && !prefix_has(&w->committed, a->length, a->hash);
-  if (conflict || a->length < w->committed.length) {
+  const prefix *own = &w->spec.committed;
+  if (a->length < own->length || (a->length == own->length && !prefix_has(own, a->length, a->hash))) {
     out_of_step(c, w, "the target holds another prefix than this draft");
     return;
   }
   w->state = WORK_ATTACHED;
   start_generation(c, w, a->generation);
-  if (a->length > w->committed.length) ask_resend(c, w);
+  if (a->length > own->length) ask_resend(c, w);
 }
 
 /* --- sessions --- */
@@ -403,42 +290,6 @@ static int32_t link_for(step *c, wire_string endpoint) {
   return place;
 }
 
-static void refuse(step *c, peer_id from, const msg *m, int code, const char *text) {
-  roster_error(roster_find(&c->d->peers, from), from, m->session, m->epoch, code, c->out, "%s", text);
-}
-
-static int work_init(step *c, work *w, const msg *m, int32_t capacity) {
-  *w = (work){.id = m->session, .slot = w->slot};
-  if (prefix_init(&w->committed, capacity, m->u.open.hash_seed) != ERR_OK) return ERR_NOMEM;
-  if (growth_init(&w->grown, DRAFT_TREE) != ERR_OK || tree_ids_init(&w->ids) != ERR_OK) {
-    work_close(c, w);
-    return ERR_NOMEM;
-  }
-  return ERR_OK;
-}
-
-/* Is the base held here, and do the tokens give the hash that came with them? Nothing is changed for it. */
-static bool open_fits(const work *w, const msg_open *o) {
-  hash16 h = {{0}};
-  if (o->base_length > 0) {
-    if (!w || w->committed.seed != o->hash_seed || !prefix_has(&w->committed, o->base_length, o->base_hash))
-      return false;
-    h = w->committed.hashes[o->base_length];
-  }
-  for (int32_t i = 0; i < o->token_count; i++) h = hash_next(h, o->hash_seed, o->tokens[i]);
-  return hash_equal(h, o->hash);
-}
-
-/* C becomes what OPEN says. */
-static void adopt(work *w, const msg_open *o) {
-  if (w->committed.seed != o->hash_seed) prefix_reset(&w->committed, o->hash_seed);
-  prefix_truncate(&w->committed, o->base_length);
-  if (w->told > o->base_length) w->told = o->base_length;
-  int rc = prefix_append(&w->committed, o->tokens, o->token_count);
-  assert(rc == ERR_OK);
-  (void)rc;
-}
-
 /* A place for one more session, with a cache of the model's; NULL: there is none. */
 static work *free_place(draft *d) {
   uint64_t taken = 0;
@@ -447,15 +298,23 @@ static work *free_place(draft *d) {
   for (int i = DRAFT_SESSIONS_MAX - 1; i >= 0; i--) {
     work *w = &d->works[i];
     if (w->state == WORK_FREE) place = w;
-    else taken |= UINT64_C(1) << w->slot;
+    else taken |= UINT64_C(1) << w->spec.slot;
   }
   while (slot < caches && taken >> slot & 1) slot++;
   if (!place || slot == caches) return NULL;
-  place->slot = slot;
+  place->spec.slot = slot;
   return place;
 }
 
 _Static_assert(DRAFT_SESSIONS_MAX <= 64, "one bit a cache");
+
+static int work_take(draft *d, const msg *m, work **out, err *e) {
+  work *w = *out = free_place(d);
+  if (!w) return err_set(e, ERR_FULL, "this draft has no session place left: start it with more --sessions");
+  w->id = m->session;
+  if (speculation_init(&w->spec, d->options.context, m->u.open.hash_seed) == ERR_OK) return ERR_OK;
+  return err_set(e, ERR_NOMEM, "no memory for another session");
+}
 
 static void reach_target(step *c, work *w) {
   roster_peer *t = roster_find(&c->d->peers, w->target);
@@ -463,92 +322,71 @@ static void reach_target(step *c, work *w) {
   if (t && t->greeted && wire_id_equal(t->hello.incarnation, w->target_incarnation)) send_attach(c, w);
 }
 
-static bool open_drafter(draft *d, work *w) {
-  const drafter_kind *kind = d->options.kind;
-  if (w->guess) kind->close(w->guess);
-  w->guess = kind->open(d->options.shared, &w->committed, w->prompt_length, &w->options);
-  return w->guess != NULL;
+/* What no session could ask of this draft. */
+static int check_open(const draft *d, const msg_open *o, err *e) {
+  bool at_once = !draft_by_batches(&d->method); /* a model's context may be shorter than the session's */
+  if (d->draining) return err_set(e, ERR_DRAINING, "this draft is shutting down");
+  if ((at_once && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context)
+    return err_set(e, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+  if (o->target_endpoint.size == 0)
+    return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
+  return ERR_OK;
+}
+
+/* The session becomes what OPEN says; a place that was taken for it is given up when it cannot. */
+static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
+  const msg_open *o = &m->u.open;
+  int rc = speculation_open(&w->spec, &c->d->method, o);
+  w->link = rc == ERR_OK ? link_for(c, o->target_endpoint) : -1;
+  if (w->link < 0) {
+    work_close(c->d, w);
+    return rc ? err_set(e, rc, "no memory for another session")
+              : err_set(e, ERR_FULL, "this draft has as many targets as it takes");
+  }
+  w->epoch = m->epoch;
+  w->orchestrator = from;
+  w->used_us = c->now;
+  w->desync_tries = 0;
+  w->ticket = o->ticket;
+  w->target_incarnation = o->target_incarnation;
+  w->target = c->d->links[w->link].peer;
+  return ERR_OK;
 }
 
 static void on_open(step *c, peer_id from, const msg *m) {
   const msg_open *o = &m->u.open;
-  draft *d = c->d;
-  work *w = work_find(d, m->session);
+  work *w = work_find(c->d, m->session);
   if (w && m->epoch < w->epoch) {
     refuse(c, from, m, ERR_STALE, "this epoch has passed");
     return;
   }
   bool repeated = w && m->epoch == w->epoch && w->state != WORK_LOST;
-  if (repeated && prefix_has(&w->committed, o->base_length + o->token_count, o->hash)) {
+  if (repeated && prefix_has(&w->spec.committed, o->base_length + o->token_count, o->hash)) {
     send_state(c, from, MSG_OPENED, w, NULL);
     return;
   }
-  if (d->draining) {
-    refuse(c, from, m, ERR_DRAINING, "this draft is shutting down");
-    return;
-  }
-  if ((!by_batches(d) && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context) {
-    refuse(c, from, m, ERR_LIMIT,
-           "the session's context is longer than this draft's: start it with a larger --ctx");
-    return;
-  }
-  if (o->target_endpoint.size == 0) {
-    refuse(c, from, m, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
-    return;
-  }
-  if (!open_fits(w, o)) {
-    msg answer = roster_message(roster_find(&d->peers, from), MSG_DESYNC, m->session, m->epoch);
-    answer.u.state.length = w ? w->committed.length : 0;
-    if (w) answer.u.state.hash = prefix_hash(&w->committed);
-    answer.u.state.reason = wire_text("the base is not held here");
+  err e;
+  int rc = check_open(c->d, o, &e);
+  if (rc == ERR_OK && !speculation_fits(w ? &w->spec : NULL, o)) {
+    msg answer = roster_state(&c->d->peers, from, MSG_DESYNC, m->session, m->epoch, w ? &w->spec.committed : NULL,
+                              "the base is not held here");
     actions_send(c->out, from, &answer);
     return;
   }
-  if (!w) w = free_place(d);
-  if (!w) {
-    refuse(c, from, m, ERR_FULL, "this draft has no session place left: start it with more --sessions");
+  if (rc == ERR_OK && !w) rc = work_take(c->d, m, &w, &e);
+  if (rc == ERR_OK) rc = work_open(c, w, from, m, &e);
+  if (rc != ERR_OK) {
+    refuse(c, from, m, rc, e.text);
     return;
   }
-  if (w->state == WORK_FREE && work_init(c, w, m, d->options.context) != ERR_OK) {
-    refuse(c, from, m, ERR_NOMEM, "no memory for another session");
-    return;
-  }
-  w->epoch = m->epoch;
-  w->orchestrator = from;
-  w->used_us = c->now;
-  growth_reset(&w->grown);
-  w->desync_tries = 0;
-  tree_ids_reset(&w->ids, 0);
-  adopt(w, o);
-  w->prompt_length = o->prompt_length;
-  w->options = o->options;
-  w->options.stops = NULL; /* not ours to keep, nor needed */
-  w->options.stop_count = 0;
-  w->ticket = o->ticket;
-  w->target_incarnation = o->target_incarnation;
-  bool ready = by_batches(d) || open_drafter(d, w);
-  int32_t link = ready ? link_for(c, o->target_endpoint) : -1;
-  if (link < 0) {
-    refuse(c, from, m, ready ? ERR_FULL : ERR_NOMEM,
-           ready ? "this draft has as many targets as it takes" : "no memory for another session");
-    work_close(c, w);
-    return;
-  }
-  w->link = link;
-  w->target = d->links[link].peer;
   send_state(c, from, MSG_OPENED, w, NULL);
   reach_target(c, w);
 }
 
 /* Ends a session here; its target is told if it may still count on us. */
 static void leave(step *c, work *w, const char *reason) {
-  if (w->state == WORK_ATTACHED) {
-    msg bye = message_to(c, w->target, MSG_DETACH, w);
-    bye.u.state.length = w->committed.length;
-    bye.u.state.reason = wire_text(reason);
-    actions_send(c->out, w->target, &bye);
-  }
-  work_close(c, w);
+  if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
+  work_close(c->d, w);
 }
 
 static void on_end(step *c, peer_id from, const msg *m) {
@@ -557,14 +395,14 @@ static void on_end(step *c, peer_id from, const msg *m) {
     refuse(c, from, m, ERR_STALE, "this epoch has passed");
     return;
   }
-  msg answer = roster_message(roster_find(&c->d->peers, from), MSG_ENDED, m->session, m->epoch);
+  msg answer = roster_message(&c->d->peers, from, MSG_ENDED, m->session, m->epoch);
   answer.u.existed = w != NULL;
   actions_send(c->out, from, &answer);
   if (!w) return;
   if (m->epoch == w->epoch)
     leave(c, w, "the session has ended");
   else /* the target hears of the new epoch too, perhaps later: it must not take this for a draft that gave up */
-    work_close(c, w);
+    work_close(c->d, w);
 }
 
 /* An answer of the target that something is not as we think. */
@@ -577,9 +415,8 @@ static void on_target_error(step *c, work *w, const msg *m) {
     }
     break;
   case ERR_DESYNC:
-    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING) {
+    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING)
       out_of_step(c, w, "the target says that our prefix is another");
-    }
     break;
   default:
     actions_log(c->out, LOG_WARNING, "session %016llx: the target refuses our nodes: %.*s",
@@ -590,25 +427,15 @@ static void on_target_error(step *c, work *w, const msg *m) {
 
 static void on_target_message(step *c, work *w, const msg *m) {
   switch (m->type) {
-  case MSG_ATTACHED:
-    on_attached(c, w, m);
-    break;
-  case MSG_TOKENS:
-    on_tokens(c, w, m);
-    break;
+  case MSG_ATTACHED: on_attached(c, w, m); break;
+  case MSG_TOKENS: on_tokens(c, w, m); break;
   case MSG_TREE_RESET:
-    if (w->state == WORK_ATTACHED && m->u.reset.generation > w->ids.generation) {
+    if (w->state == WORK_ATTACHED && m->u.reset.generation > w->spec.ids.generation)
       start_generation(c, w, m->u.reset.generation);
-    }
     break;
-  case MSG_DETACH:
-    w->state = WORK_LOST;
-    break;
-  case MSG_ERROR:
-    on_target_error(c, w, m);
-    break;
-  default:
-    break;
+  case MSG_DETACH: w->state = WORK_LOST; break;
+  case MSG_ERROR: on_target_error(c, w, m); break;
+  default: break;
   }
 }
 
@@ -626,8 +453,7 @@ static bool is_target(const draft *d, peer_id id) {
   return false;
 }
 
-/* Whatever a target says that it is: sessions come from who sits at the address that this program was told.
- */
+/* Whatever a target says that it is: sessions come from who sits at the address that this program was told. */
 static bool is_orchestrator(const draft *d, const roster_peer *p) {
   return p->hello.role == WIRE_ROLE_ORCHESTRATOR && !is_target(d, p->id);
 }
@@ -685,8 +511,7 @@ static void link_refused(step *c, int32_t link) {
     work *w = &c->d->works[i];
     if (w->state != WORK_CONNECTING || w->link != link) continue;
     w->state = WORK_LOST;
-    roster_error(roster_find(&c->d->peers, w->orchestrator), w->orchestrator, w->id, w->epoch, ERR_ARG,
-                 c->out,
+    roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, ERR_ARG, c->out,
                  "the target's address cannot be called from here: start it with another --advertise");
   }
 }
@@ -705,134 +530,40 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
 
 /* --- questions by batches --- */
 
-static bool is_active(const work *w) {
-  return w->state != WORK_FREE && w->state != WORK_LOST;
-}
-
-/* The session's job in this batch; NULL: there is no room for one more. */
-static draft_job *job_of(draft_batch *b, work *w) {
-  if (w->job == NO_JOB && b->job_count == DRAFT_JOBS_MAX) return NULL;
-  if (w->job != NO_JOB) return &b->jobs[w->job];
-  const msg_options *o = &w->options;
-  draft_job *j = &b->jobs[w->job = b->job_count++];
-  *j = (draft_job){
-      .slot = w->slot,
-      .base = w->told,
-      .first = b->token_count,
-      .first_place = b->place_count,
-      .whole = w->told == w->committed.length,
-      .sampling = {o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice}};
-  return j;
-}
-
-/* As much of C as has not been told and has room. */
-static void tell(draft_batch *b, work *w) {
-  int32_t left = w->committed.length - w->told, room = DRAFT_CHUNK - b->token_count;
-  draft_job *j = left > 0 && room > 0 ? job_of(b, w) : NULL;
-  if (!j) return;
-  j->count = left < room ? left : room;
-  memcpy(b->tokens + j->first, w->committed.tokens + w->told, (size_t)j->count * sizeof *b->tokens);
-  b->token_count += j->count;
-  w->told += j->count;
-  j->whole = w->told == w->committed.length;
-}
-
-/* A place that could be asked about. */
-typedef struct question {
-  work *w;
-  int32_t place;
-  float total;
-} question;
-
-typedef struct questions { /* the most probable ones, the best first */
-  question list[DRAFT_PLACES_MAX];
-  int32_t count, room;
-} questions;
-
-static void propose(questions *q, work *w, int32_t place) {
-  const question x = {w, place, growth_total(&w->grown, place)};
-  if (growth_known(&w->grown, place) || x.total < DRAFT_LEAST) return;
-  if (place != TREE_ROOT && w->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
-  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
-  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
-  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
-  q->list[i] = x;
-}
-
-static void propose_all(const draft *d, questions *q, work *w) {
-  const tree *live = &w->grown.live;
-  if (w->told < w->committed.length || live->live_count >= node_goal(d, w)) return;
-  propose(q, w, TREE_ROOT);
-  for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) propose(q, w, i);
-}
-
-/* Puts the questions about one session into its job. */
-static void put_questions(draft *d, draft_batch *b, const questions *q, work *w) {
-  for (int32_t i = 0; i < q->count; i++) {
-    draft_job *j = q->list[i].w == w ? job_of(b, w) : NULL;
-    if (!j) continue;
-    if (j->place_count == 0) j->first_place = b->place_count;
-    j->place_count++;
-    draft_place *p = &b->places[b->place_count++];
-    p->serial = ++d->serial;
-    p->depth = growth_path(&w->grown, q->list[i].place, p->path);
-    growth_ask(&w->grown, q->list[i].place, p->serial);
+/* The sessions for which there is something to do; NULL in place of the others. */
+static void list_active(draft *d, speculation **list) {
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &d->works[i];
+    list[i] = w->state == WORK_FREE || w->state == WORK_LOST ? NULL : &w->spec;
   }
 }
 
 bool draft_next_batch(draft *d, draft_batch *b) {
-  questions q = {.room = d->options.rows};
-  b->job_count = b->place_count = b->token_count = 0;
-  if (!by_batches(d)) return false;
+  speculation *list[DRAFT_SESSIONS_MAX];
+  if (!draft_by_batches(&d->method)) return false;
+  list_active(d, list);
   d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
-  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++) {
-    work *w = &d->works[(d->first + i) % DRAFT_SESSIONS_MAX];
-    w->job = NO_JOB;
-    if (is_active(w) && node_goal(d, w) > 0) tell(b, w);
-  }
-  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    if (is_active(&d->works[i])) propose_all(d, &q, &d->works[i]);
-  for (int32_t i = 0; i < DRAFT_SESSIONS_MAX && q.count > 0; i++)
-    if (is_active(&d->works[i])) put_questions(d, b, &q, &d->works[i]);
-  return b->job_count > 0;
-}
-
-static work *work_at(const draft *d, int32_t slot) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    if (is_active(&d->works[i]) && d->works[i].slot == slot) return &d->works[i];
-  return NULL;
-}
-
-static void take_answer(step *c, const draft_answer *answer) {
-  work *w = work_at(c->d, answer->slot);
-  int32_t place;
-  if (!w || !growth_awaits(&w->grown, answer->serial, &place)) return; /* what was asked about is gone */
-  asked *a = growth_of(&w->grown, place);
-  a->serial = 0;
-  a->count = answer->count;
-  match_cases(answer, a->cases);
-  for (int32_t i = 0; i < a->count; i++)
-    a->list[i] = (draft_candidate){answer->list[i].token,
-                                   in_range(match_score(w->options.lockstep ? NULL : &c->d->matches, a->cases[i]))};
-  w->answered = true;
+  return questions_fill(list, DRAFT_SESSIONS_MAX, &d->method, d->first, d->options.rows, &d->serial, b);
 }
 
 static void take_failure(step *c, const draft_failure *f) {
-  work *w = work_at(c->d, f->slot);
-  if (!w) return;
-  give_up(c, w,
-          f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
-                                  : "the draft's model could not be run");
+  const char *why = f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
+                                            : "the draft's model could not be run";
+  speculation *list[DRAFT_SESSIONS_MAX];
+  list_active(c->d, list);
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+    if (list[i] && list[i]->slot == f->slot) give_up(c, &c->d->works[i], why);
 }
 
 static void on_result(step *c, const draft_results *r) {
+  speculation *list[DRAFT_SESSIONS_MAX];
   for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
-  for (int32_t i = 0; i < r->answer_count; i++) take_answer(c, &r->answers[i]);
+  list_active(c->d, list);
+  questions_take(list, DRAFT_SESSIONS_MAX, &c->d->method, r);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
-    if (w->answered && w->state == WORK_ATTACHED) work_on(c, w, false);
-    w->answered = false;
+    if (w->spec.answered && w->state == WORK_ATTACHED) work_on(c, w, false);
+    w->spec.answered = false;
   }
 }
 
@@ -852,7 +583,7 @@ static void work_tick(step *c, work *w) {
   }
   if (w->state == WORK_ATTACHED) w->used_us = c->now;
   if (w->state == WORK_ATTACHING && c->now - w->attach_us >= DRAFT_REPEAT_US) send_attach(c, w);
-  if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->ids.next);
+  if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->spec.ids.next);
 }
 
 static uint64_t work_deadline(const work *w) {
@@ -892,7 +623,7 @@ static void orphaned(step *c, work *w) {
   const roster_peer *o = roster_find(&c->d->peers, w->orchestrator);
   bool silent = !o || c->now - o->heard_us > WORK_IDLE_MAX_US;
   bool unused = c->now - w->used_us > WORK_IDLE_MAX_US; /* not attached for so long: END was lost */
-  if (w->state != WORK_FREE && (silent || unused)) work_close(c, w);
+  if (w->state != WORK_FREE && (silent || unused)) work_close(c->d, w);
 }
 
 static void on_tick(step *c) {
@@ -916,21 +647,11 @@ static void on_drain(step *c) {
 static void draft_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
   switch (e->kind) {
-  case EVENT_MESSAGE:
-    on_message(&c, e->peer, e->message);
-    break;
-  case EVENT_CONNECTED:
-    on_connected(&c, e->tag, e->peer);
-    break;
-  case EVENT_TICK:
-    on_tick(&c);
-    break;
-  case EVENT_DRAIN:
-    on_drain(&c);
-    break;
-  case EVENT_RESULT:
-    on_result(&c, e->result);
-    break;
+  case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
+  case EVENT_CONNECTED: on_connected(&c, e->tag, e->peer); break;
+  case EVENT_TICK: on_tick(&c); break;
+  case EVENT_DRAIN: on_drain(&c); break;
+  case EVENT_RESULT: on_result(&c, e->result); break;
   }
 }
 

@@ -10,11 +10,6 @@
 #define DRAFT_DESYNC_TRIES 10  /* DESYNC is repeated so often until OPEN */
 #define DRAFT_REPEAT_US 300000 /* ATTACH, DESYNC */
 #define DRAFT_IDLE_US 200000   /* an empty NODES names the base again */
-#define DRAFT_AHEAD 2          /* free pace: live nodes held, in node budgets of one verify, and one more */
-
-/* Of a drafter that is asked by batches: */
-#define DRAFT_HOPE  (-0.7f) /* free pace: what an answer that is not there is expected to add at best (log) */
-#define DRAFT_LEAST (-3.0f) /* a place less probable than this (log) is not worth a row */
 
 typedef struct draft_options {
   wire_id incarnation;

@@ -105,7 +105,7 @@ static const msg_hello *greeting(step *c, peer_id id) {
 }
 
 static msg message_to(step *c, peer_id to, msg_type type, const orch_session *s) {
-  return roster_message(roster_find(&c->o->roster, to), type, s->id, s->epoch);
+  return roster_message(&c->o->roster, to, type, s->id, s->epoch);
 }
 
 /* --- the end of an answer --- */
@@ -527,9 +527,7 @@ void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *ou
 /* --- the stream --- */
 
 static void send_ack(step *c, orch_session *s) {
-  msg m = message_to(c, s->target.peer, MSG_ACK, s);
-  m.u.state.length = s->committed.length;
-  m.u.state.hash = prefix_hash(&s->committed);
+  msg m = roster_state(&c->o->roster, s->target.peer, MSG_ACK, s->id, s->epoch, &s->committed, NULL);
   s->ack_us = c->now;
   actions_send(c->out, s->target.peer, &m);
 }
@@ -727,7 +725,7 @@ static void on_draft_message(step *c, orch_session *s, const msg *m) {
 /* A frame about a session that is none of ours, or no longer: the worker may free it. */
 static void end_unknown(step *c, const roster_peer *from, const msg *m) {
   if (m->type == MSG_ENDED || m->type == MSG_ERROR) return;
-  msg end = roster_message(from, MSG_END, m->session, m->epoch);
+  msg end = roster_message(&c->o->roster, from->id, MSG_END, m->session, m->epoch);
   actions_send(c->out, from->id, &end);
 }
 

@@ -83,14 +83,11 @@ bool target_drained(const target *t) {
 /* --- messages out --- */
 
 static msg message_to(step *c, peer_id to, msg_type type, const session *s) {
-  return roster_message(roster_find(&c->t->peers, to), type, s->id, s->epoch);
+  return roster_message(&c->t->peers, to, type, s->id, s->epoch);
 }
 
 static void send_state(step *c, peer_id to, msg_type type, const session *s, const char *reason) {
-  msg m = message_to(c, to, type, s);
-  m.u.state.length = s->committed.length;
-  m.u.state.hash = prefix_hash(&s->committed);
-  m.u.state.reason = wire_text(reason);
+  msg m = roster_state(&c->t->peers, to, type, s->id, s->epoch, &s->committed, reason);
   actions_send(c->out, to, &m);
 }
 
@@ -285,15 +282,13 @@ static void start_session(step *c, session *s, peer_id from, const msg *m) {
 }
 
 static void answer_desync(step *c, peer_id from, const msg *m, const session *s, const char *reason) {
-  msg d = roster_message(roster_find(&c->t->peers, from), MSG_DESYNC, m->session, m->epoch);
-  d.u.state.length = s ? s->committed.length : 0;
-  if (s) d.u.state.hash = prefix_hash(&s->committed);
-  d.u.state.reason = wire_text(reason);
+  const prefix *held = s ? &s->committed : NULL;
+  msg d = roster_state(&c->t->peers, from, MSG_DESYNC, m->session, m->epoch, held, reason);
   actions_send(c->out, from, &d);
 }
 
 static void refuse(step *c, peer_id from, const msg *m, int code, const char *text) {
-  roster_error(roster_find(&c->t->peers, from), from, m->session, m->epoch, code, c->out, "%s", text);
+  roster_refuse(&c->t->peers, from, m, code, text, c->out);
 }
 
 static void on_open(step *c, peer_id from, const msg *m) {
@@ -389,7 +384,7 @@ static void on_end(step *c, peer_id from, const msg *m) {
     s->orchestrator = from;
     if (s->state != SESSION_FINISHED) session_finish(c, s, WIRE_FINISH_CANCELLED, 0, NULL);
   }
-  msg answer = roster_message(roster_find(&c->t->peers, from), MSG_ENDED, m->session, m->epoch);
+  msg answer = roster_message(&c->t->peers, from, MSG_ENDED, m->session, m->epoch);
   answer.u.existed = session_store_end(&c->t->store, m->session);
   actions_send(c->out, from, &answer);
 }
@@ -418,9 +413,7 @@ static void on_attach(step *c, peer_id from, session *s, const msg *m) {
   d->tokens_sent_us = c->now;
   d->told = s->committed.length;
   if (roster_find(&c->t->peers, from)->hello.numerics_id.size > 0) pay_crowd(&s->pay);
-  msg answer = message_to(c, from, MSG_ATTACHED, s);
-  answer.u.state.length = s->committed.length;
-  answer.u.state.hash = prefix_hash(&s->committed);
+  msg answer = roster_state(&c->t->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
   actions_log(c->out, LOG_INFO, "session %016llx: a draft is attached", (unsigned long long)s->id);
   actions_send(c->out, from, &answer);
@@ -438,7 +431,7 @@ static void send_reset(step *c, session *s, session_draft *d) {
 #define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
 
 static void reject_draft(step *c, session *s, session_draft *d, int code, const char *text) {
-  roster_error(roster_find(&c->t->peers, d->peer), d->peer, s->id, s->epoch, code, c->out, "%s", text);
+  roster_error(&c->t->peers, d->peer, s->id, s->epoch, code, c->out, "%s", text);
   drop_draft(c, s, d, text);
 }
 

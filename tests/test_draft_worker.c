@@ -1,4 +1,5 @@
 /* libs: draft wire spec base */
+#include "draft_worker/speculation.h"
 #include "draft_worker/worker.h"
 #include "common/spec/tree.h"
 #include "tests/machine_support.h"

@@ -462,11 +462,12 @@ static void test_nobodies_take_no_place(void **state) {
 static void test_addressed_messages(void **state) {
   world *w = *state;
   greet(w);
-  msg m = roster_message(roster_find(&w->table, PEER), MSG_TOKENS, 5, 2);
+  msg m = roster_message(&w->table, PEER, MSG_TOKENS, 5, 2);
   assert_true(wire_id_equal(m.to, PEER_ID));
   assert_int_equal(m.session, 5);
   assert_int_equal(m.epoch, 2);
-  roster_error(NULL, 55, 6, 3, ERR_GONE, &w->r.out, "no session %d", 6);
+  m = (msg){.session = 6, .epoch = 3};
+  roster_refuse(&w->table, 55, &m, ERR_GONE, "no session 6", &w->r.out);
   const msg *e = rig_only(&w->r, 55, MSG_ERROR);
   assert_true(wire_id_equal(e->to, (wire_id){{0}}));
   assert_int_equal(e->session, 6);
@@ -474,12 +475,29 @@ static void test_addressed_messages(void **state) {
   assert_true(text_is(e->u.error.text, "no session 6"));
 }
 
+static void test_state_tells_what_is_held(void **state) {
+  world *w = *state;
+  const int32_t tokens[] = {4, 5, 6};
+  prefix held;
+  assert_int_equal(prefix_init(&held, 3, 11), ERR_OK);
+  assert_int_equal(prefix_append(&held, tokens, 3), ERR_OK);
+  msg m = roster_state(&w->table, PEER, MSG_DESYNC, 5, 2, &held, "why");
+  hash16 hash = prefix_hash(&held);
+  assert_int_equal(m.u.state.length, 3);
+  assert_memory_equal(&m.u.state.hash, &hash, sizeof hash);
+  assert_true(text_is(m.u.state.reason, "why"));
+  m = roster_state(&w->table, PEER, MSG_OPENED, 5, 2, NULL, NULL);
+  assert_int_equal(m.u.state.length, 0);
+  assert_true(hash_is_zero(m.u.state.hash));
+  prefix_fini(&held);
+}
+
 static void test_long_error_is_cut(void **state) {
   world *w = *state;
   char text[3 * WIRE_STRING_MAX];
   memset(text, 'x', sizeof text - 1);
   text[sizeof text - 1] = 0;
-  roster_error(NULL, 55, 0, 0, ERR_GONE, &w->r.out, "%s", text);
+  roster_error(&w->table, 55, 0, 0, ERR_GONE, &w->r.out, "%s", text);
   assert_true(rig_only(&w->r, 55, MSG_ERROR)->u.error.text.size <= WIRE_STRING_MAX);
 }
 
@@ -521,6 +539,7 @@ int main(void) {
       CASE(test_strangers_take_no_place_of_ours),
       CASE(test_nobodies_take_no_place),
       CASE(test_addressed_messages),
+      CASE(test_state_tells_what_is_held),
       CASE(test_long_error_is_cut),
       CASE(test_small_things),
   };

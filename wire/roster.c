@@ -39,7 +39,7 @@ static roster_peer *take(roster *r, peer_id id, uint64_t now_us) {
   return place;
 }
 
-msg roster_message(const roster_peer *to, msg_type type, uint64_t session, uint32_t epoch) {
+static msg message_for(const roster_peer *to, msg_type type, uint64_t session, uint32_t epoch) {
   msg m;
   memset(&m, 0, sizeof m);
   m.type = type;
@@ -49,20 +49,36 @@ msg roster_message(const roster_peer *to, msg_type type, uint64_t session, uint3
   return m;
 }
 
-void roster_error(const roster_peer *to, peer_id id, uint64_t session, uint32_t epoch, int code, actions *out,
+msg roster_message(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch) {
+  return message_for(roster_find(r, to), type, session, epoch);
+}
+
+msg roster_state(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch, const prefix *held,
+                 const char *reason) {
+  msg m = roster_message(r, to, type, session, epoch);
+  if (held) m.u.state = (msg_state){.length = held->length, .hash = prefix_hash(held)};
+  m.u.state.reason = wire_text(reason);
+  return m;
+}
+
+void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int code, actions *out,
                   const char *format, ...) {
   char text[ERR_TEXT_MAX];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  msg m = roster_message(to, MSG_ERROR, session, epoch);
+  msg m = roster_message(r, to, MSG_ERROR, session, epoch);
   m.u.error = (msg_error){code, wire_text(text)};
-  actions_send(out, id, &m);
+  actions_send(out, to, &m);
+}
+
+void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out) {
+  roster_error(r, from, m->session, m->epoch, code, out, "%s", text);
 }
 
 static void send_hello(roster *r, roster_peer *q, uint64_t now_us, actions *out) {
-  msg m = roster_message(NULL, MSG_HELLO, 0, 0);
+  msg m = message_for(NULL, MSG_HELLO, 0, 0);
   m.u.hello = r->self;
   q->hello_us = now_us;
   actions_send(out, q->id, &m);
@@ -102,46 +118,43 @@ static void remember(roster_peer *q, const msg_hello *h) {
 }
 
 /* Can we work together? A zero hash fits any vocabulary. */
-static bool fits(const roster *r, const msg_hello *h, peer_id id, actions *out) {
-  if (h->version_min > WIRE_VERSION_MAX || h->version_max < WIRE_VERSION_MIN) {
-    roster_error(NULL, id, 0, 0, ERR_VERSION, out,
-                 "protocol versions %u-%u are not spoken here, only %d-%d: install the same release on both sides",
-                 h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
-    return false;
-  }
+static int check_hello(const roster *r, const msg_hello *h, err *e) {
+  if (h->version_min > WIRE_VERSION_MAX || h->version_max < WIRE_VERSION_MIN)
+    return err_set(e, ERR_VERSION,
+                   "protocol versions %u-%u are not spoken here, only %d-%d: install the same release on both sides",
+                   h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
   bool hash = !hash_is_zero(h->vocabulary_hash) && !hash_is_zero(r->self.vocabulary_hash) &&
               !hash_equal(h->vocabulary_hash, r->self.vocabulary_hash);
   bool size = h->vocabulary_size && r->self.vocabulary_size && h->vocabulary_size != r->self.vocabulary_size;
   bool both_load = h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
   bool model = both_load && !hash_is_zero(h->model_fingerprint) && !hash_is_zero(r->self.model_fingerprint) &&
                !hash_equal(h->model_fingerprint, r->self.model_fingerprint);
-  if (!hash && !size && !model) return true;
-  if (model && !hash && !size) {
-    roster_error(NULL, id, 0, 0, ERR_MISMATCH, out, "another model is served here: start both with the same model file");
-    return false;
-  }
-  roster_error(NULL, id, 0, 0, ERR_MISMATCH, out,
-               "vocabulary mismatch (%d tokens there, %d here): start both with the same model file",
-               h->vocabulary_size, r->self.vocabulary_size);
-  return false;
+  if (hash || size)
+    return err_set(e, ERR_MISMATCH, "vocabulary mismatch (%d tokens there, %d here): start both with the same model file",
+                   h->vocabulary_size, r->self.vocabulary_size);
+  if (model) return err_set(e, ERR_MISMATCH, "another model is served here: start both with the same model file");
+  return ERR_OK;
 }
 
 static roster_verdict greet(roster *r, peer_id id, const msg *m, uint64_t now_us, roster_peer **from, actions *out) {
   const msg_hello *h = &m->u.hello;
-  if (m->type == MSG_HELLO && !fits(r, h, id, out)) {
+  err e;
+  int rc = m->type == MSG_HELLO ? check_hello(r, h, &e) : ERR_OK;
+  if (rc != ERR_OK) { /* whoever was there before is gone */
     roster_drop(r, id);
+    roster_error(r, id, 0, 0, rc, out, "%s", e.text);
     return ROSTER_HANDLED;
   }
   roster_peer *q = *from ? *from : take(r, id, now_us);
   *from = q;
   if (!q) {
-    roster_error(NULL, id, 0, 0, ERR_FULL, out, "more than %d connections: try again later", ROSTER_MAX);
+    roster_error(r, id, 0, 0, ERR_FULL, out, "more than %d connections: try again later", ROSTER_MAX);
     return ROSTER_HANDLED;
   }
   bool fresh = !q->greeted || !wire_id_equal(q->hello.incarnation, h->incarnation);
   remember(q, h);
   if (m->type == MSG_HELLO) {
-    msg answer = roster_message(q, MSG_WELCOME, 0, 0);
+    msg answer = message_for(q, MSG_WELCOME, 0, 0);
     answer.u.hello = r->self;
     uint32_t version = h->version_max < WIRE_VERSION_MAX ? h->version_max : WIRE_VERSION_MAX;
     answer.u.hello.version_min = answer.u.hello.version_max = version;
@@ -163,7 +176,7 @@ static roster_verdict on_error(roster *r, roster_peer *q, const msg *m, uint64_t
 static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uint64_t now_us, actions *out) {
   switch (m->type) {
   case MSG_PING: {
-    msg pong = roster_message(q, MSG_PONG, 0, 0);
+    msg pong = message_for(q, MSG_PONG, 0, 0);
     pong.u.ping = m->u.ping;
     pong.u.ping.load = load;
     actions_send(out, q->id, &pong);
@@ -185,11 +198,11 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
   if (m->type == MSG_HELLO || (m->type == MSG_WELCOME && q && q->calls)) return greet(r, id, m, now_us, from, out);
   if (m->type == MSG_ERROR) return on_error(r, q, m, now_us, out);
   if (!q || !q->greeted) {
-    if (!q || !q->calls) roster_error(NULL, id, 0, 0, ERR_PROTOCOL, out, "say HELLO first");
+    if (!q || !q->calls) roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "say HELLO first");
     return ROSTER_HANDLED;
   }
   if (!wire_id_equal(m->to, r->self.incarnation)) {
-    roster_error(q, id, 0, 0, ERR_STALE, out, "this frame is meant for an incarnation that is gone: say HELLO again");
+    roster_error(r, id, 0, 0, ERR_STALE, out, "this frame is meant for an incarnation that is gone: say HELLO again");
     return ROSTER_HANDLED;
   }
   q->lost = false;
@@ -209,7 +222,7 @@ roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
       return q;
     }
     if (pinged(q) && now_us - q->ping_us >= ROSTER_PING_US) {
-      msg ping = roster_message(q, MSG_PING, 0, 0);
+      msg ping = message_for(q, MSG_PING, 0, 0);
       ping.u.ping = (msg_ping){.sequence = ++q->ping_sequence, .time_us = now_us};
       q->ping_us = now_us;
       actions_send(out, q->id, &ping);
@@ -240,7 +253,7 @@ void roster_bye(const roster *r, actions *out) {
   for (int i = 0; i < r->top; i++) {
     const roster_peer *q = &r->list[i];
     if (!q->id || !q->greeted) continue;
-    msg bye = roster_message(q, MSG_BYE, 0, 0);
+    msg bye = message_for(q, MSG_BYE, 0, 0);
     actions_send(out, q->id, &bye);
   }
 }

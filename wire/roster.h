@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/spec/prefix.h"
 #include "wire/actions.h"
 
 #define ROSTER_MAX 128
@@ -54,10 +55,16 @@ uint64_t roster_deadline(const roster *r);
 /* BYE to everybody. */
 void roster_bye(const roster *r, actions *out);
 
-/* A frame about a session (0: none) to a peer, addressed to its incarnation; `to` may be NULL. */
-msg roster_message(const roster_peer *to, msg_type type, uint64_t session, uint32_t epoch);
-void roster_error(const roster_peer *to, peer_id id, uint64_t session, uint32_t epoch, int code, actions *out,
+/* A frame about a session (0: none), addressed to the peer's incarnation where that is known. */
+msg roster_message(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch);
+/* The same with what is held of the session (NULL: nothing): OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH. `reason`,
+ * which may be NULL, is borrowed. */
+msg roster_state(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch, const prefix *held,
+                 const char *reason);
+void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int code, actions *out,
                   const char *format, ...) __attribute__((format(printf, 7, 8)));
+/* The answer to `m` is ERROR. */
+void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out);
 
 wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
 bool wire_id_equal(wire_id a, wire_id b);

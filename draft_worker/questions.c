@@ -1,0 +1,112 @@
+#include "draft_worker/questions.h"
+
+#include <string.h>
+
+enum { NO_JOB = -1 };
+
+/* The session's job in this batch; NULL: there is no room for one more. */
+static draft_job *job_of(draft_batch *b, speculation *p) {
+  if (p->job == NO_JOB && b->job_count == DRAFT_JOBS_MAX) return NULL;
+  if (p->job != NO_JOB) return &b->jobs[p->job];
+  const msg_options *o = &p->options;
+  draft_job *j = &b->jobs[p->job = b->job_count++];
+  *j = (draft_job){
+      .slot = p->slot,
+      .base = p->told,
+      .first = b->token_count,
+      .first_place = b->place_count,
+      .whole = p->told == p->committed.length,
+      .sampling = {o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice}};
+  return j;
+}
+
+/* As much of C as has not been told and has room. */
+static void tell(draft_batch *b, speculation *p) {
+  int32_t left = p->committed.length - p->told, room = DRAFT_CHUNK - b->token_count;
+  draft_job *j = left > 0 && room > 0 ? job_of(b, p) : NULL;
+  if (!j) return;
+  j->count = left < room ? left : room;
+  memcpy(b->tokens + j->first, p->committed.tokens + p->told, (size_t)j->count * sizeof *b->tokens);
+  b->token_count += j->count;
+  p->told += j->count;
+  j->whole = p->told == p->committed.length;
+}
+
+/* A place that could be asked about. */
+typedef struct question {
+  speculation *of;
+  int32_t place;
+  float total; /* log of its probability */
+} question;
+
+typedef struct questions { /* the most probable ones, the best first */
+  question list[DRAFT_PLACES_MAX];
+  int32_t count, room; /* list[count], at most `room` */
+} questions;
+
+static void propose(questions *q, speculation *p, int32_t place) {
+  const question x = {p, place, growth_total(&p->grown, place)};
+  if (growth_known(&p->grown, place) || x.total < DRAFT_LEAST) return;
+  if (place != TREE_ROOT && p->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
+  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
+  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
+  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
+  q->list[i] = x;
+}
+
+static void propose_all(questions *q, const draft_method *m, speculation *p) {
+  const tree *live = &p->grown.live;
+  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m)) return;
+  propose(q, p, TREE_ROOT);
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live) propose(q, p, i);
+}
+
+/* Puts the questions about one session into its job. */
+static void put(draft_batch *b, const questions *q, speculation *p, uint64_t *serial) {
+  for (int32_t i = 0; i < q->count; i++) {
+    draft_job *j = q->list[i].of == p ? job_of(b, p) : NULL;
+    if (!j) continue;
+    if (j->place_count == 0) j->first_place = b->place_count;
+    j->place_count++;
+    draft_place *place = &b->places[b->place_count++];
+    place->serial = ++*serial;
+    place->depth = growth_path(&p->grown, q->list[i].place, place->path);
+    growth_ask(&p->grown, q->list[i].place, place->serial);
+  }
+}
+
+bool questions_fill(speculation *const *list, int32_t count, const draft_method *m, int32_t first, int32_t rows,
+                    uint64_t *serial, draft_batch *b) {
+  questions q = {.room = rows};
+  b->job_count = b->place_count = b->token_count = 0;
+  for (int32_t i = 0; i < count; i++) {
+    speculation *p = list[(first + i) % count];
+    if (p) p->job = NO_JOB;
+    if (p && speculation_goal(p, m) > 0) tell(b, p);
+  }
+  for (int32_t i = 0; i < count; i++)
+    if (list[i]) propose_all(&q, m, list[i]);
+  for (int32_t i = 0; i < count && q.count > 0; i++)
+    if (list[i]) put(b, &q, list[i], serial);
+  return b->job_count > 0;
+}
+
+static void take(speculation *p, const draft_method *m, const draft_answer *answer) {
+  int32_t place;
+  if (!growth_awaits(&p->grown, answer->serial, &place)) return; /* what was asked about is gone */
+  const match_table *rates = p->options.lockstep ? NULL : &m->matches;
+  asked *a = growth_of(&p->grown, place);
+  a->serial = 0;
+  a->count = answer->count;
+  match_cases(answer, a->cases);
+  for (int32_t i = 0; i < a->count; i++)
+    a->list[i] = (draft_candidate){answer->list[i].token, speculation_score(match_score(rates, a->cases[i]))};
+  p->answered = true;
+}
+
+void questions_take(speculation *const *list, int32_t count, const draft_method *m, const draft_results *r) {
+  for (int32_t k = 0; k < r->answer_count; k++)
+    for (int32_t i = 0; i < count; i++)
+      if (list[i] && list[i]->slot == r->answers[k].slot) take(list[i], m, &r->answers[k]);
+}

@@ -1,0 +1,62 @@
+/* speculation.h - what a draft makes of one session: C as the target tells it, the tree that grows below it, and the ids
+ * that its nodes bear on the wire. Knows no peers, no states of a session, no time. */
+#pragma once
+
+#include "draft_worker/growth.h"
+#include "draft_worker/match.h"
+
+#define DRAFT_AHEAD 2 /* free pace: live nodes held, in node budgets of one verify, and one more */
+
+/* Of a drafter that is asked by batches: */
+#define DRAFT_HOPE  (-0.7f) /* free pace: what an answer that is not there is expected to add at best (log) */
+#define DRAFT_LEAST (-3.0f) /* a place less probable than this (log) is not worth a row */
+
+/* What guesses, alike for all sessions. */
+typedef struct draft_method {
+  const drafter_kind *kind;
+  void *shared;        /* the kind's own; borrowed */
+  match_table matches; /* of a model: learnt from all sessions */
+} draft_method;
+
+bool draft_by_batches(const draft_method *m); /* as questions.h does; else at once */
+
+typedef struct speculation {
+  prefix committed; /* C */
+  int32_t prompt_length;
+  msg_options options; /* of OPEN, without its stops */
+  drafter *guess;      /* NULL: it is asked by batches */
+  growth grown;        /* the tree, and what the drafter has said of it */
+  tree_ids ids;
+  bool done; /* nothing can be added to the tree as C is now */
+  /* Where it is asked by batches, which questions.c does: */
+  int32_t slot;  /* of the model's cache */
+  int32_t told;  /* tokens of C that batches have told */
+  int32_t job;   /* of the batch that is being filled; -1: none yet */
+  bool answered; /* by the results in hand */
+} speculation;   /* zeroed but for its slot at first */
+
+/* Room for a C of `capacity` tokens. ERR_NOMEM: then it is as before. */
+int speculation_init(speculation *p, int32_t capacity, uint64_t hash_seed);
+void speculation_fini(speculation *p, const draft_method *m);
+
+/* Does it (NULL: there is none) hold the base of this OPEN, and do the tokens give the hash that came with them? */
+bool speculation_fits(const speculation *p, const msg_open *o);
+/* C becomes what an OPEN that fits says, with an empty tree. ERR_NOMEM: only speculation_fini may follow. */
+int speculation_open(speculation *p, draft_method *m, const msg_open *o);
+
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
+ * one more, because where all of a chain are right the bonus token takes one of those behind it. */
+int32_t speculation_goal(const speculation *p, const draft_method *m);
+/* Grows the tree, the most probable node first, up to the goal or to an answer that must come first. New nodes have ids
+ * [*first_id, ids.next). vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many are
+ * new; -1: ids are used up. */
+int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id);
+/* The last `count` tokens of C are new: the tree follows. */
+void speculation_commit(speculation *p, draft_method *m, int32_t count);
+/* New ids, from 1, for all live nodes. */
+void speculation_rename(speculation *p, uint32_t generation);
+/* Writes the live nodes with ids [first_id, ids.next) as NODES has them, [WIRE_NODES_MAX] each; returns how many. */
+int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens, float *scores);
+
+/* A score as the tree keeps it; a NaN is the least. */
+float speculation_score(float score);

@@ -8,15 +8,13 @@ enum { NO_JOB = -1 };
 static draft_job *job_of(draft_batch *b, speculation *p) {
   if (p->job == NO_JOB && b->job_count == DRAFT_JOBS_MAX) return NULL;
   if (p->job != NO_JOB) return &b->jobs[p->job];
-  const msg_options *o = &p->options;
   draft_job *j = &b->jobs[p->job = b->job_count++];
-  *j = (draft_job){
-      .slot = p->slot,
-      .base = p->told,
-      .first = b->token_count,
-      .first_place = b->place_count,
-      .whole = p->told == p->committed.length,
-      .sampling = {o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice}};
+  *j = (draft_job){.slot = p->slot,
+                   .base = p->told,
+                   .first = b->token_count,
+                   .first_place = b->place_count,
+                   .whole = p->told == p->committed.length,
+                   .sampling = msg_sampling(&p->options)};
   return j;
 }
 

@@ -26,17 +26,6 @@ void speculation_fini(speculation *p, const draft_method *m) {
 
 /* --- OPEN --- */
 
-bool speculation_fits(const speculation *p, const msg_open *o) {
-  hash16 h = {{0}};
-  if (o->base_length > 0) {
-    if (!p || p->committed.seed != o->hash_seed || !prefix_has(&p->committed, o->base_length, o->base_hash))
-      return false;
-    h = p->committed.hashes[o->base_length];
-  }
-  for (int32_t i = 0; i < o->token_count; i++) h = hash_next(h, o->hash_seed, o->tokens[i]);
-  return hash_equal(h, o->hash);
-}
-
 static void adopt_prefix(speculation *p, const msg_open *o) {
   if (p->committed.seed != o->hash_seed) prefix_reset(&p->committed, o->hash_seed);
   prefix_truncate(&p->committed, o->base_length);

@@ -39,9 +39,7 @@ typedef struct speculation {
 int speculation_init(speculation *p, int32_t capacity, uint64_t hash_seed);
 void speculation_fini(speculation *p, const draft_method *m);
 
-/* Does it (NULL: there is none) hold the base of this OPEN, and do the tokens give the hash that came with them? */
-bool speculation_fits(const speculation *p, const msg_open *o);
-/* C becomes what an OPEN that fits says, with an empty tree. ERR_NOMEM: only speculation_fini may follow. */
+/* C becomes what an OPEN that fits (msg_open_misfit) says, with an empty tree. ERR_NOMEM: only speculation_fini may follow. */
 int speculation_open(speculation *p, draft_method *m, const msg_open *o);
 
 /* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;

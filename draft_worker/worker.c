@@ -367,9 +367,10 @@ static void on_open(step *c, peer_id from, const msg *m) {
   }
   err e;
   int rc = check_open(c->d, o, &e);
-  if (rc == ERR_OK && !speculation_fits(w ? &w->spec : NULL, o)) {
-    msg answer = roster_state(&c->d->peers, from, MSG_DESYNC, m->session, m->epoch, w ? &w->spec.committed : NULL,
-                              "the base is not held here");
+  const prefix *held = w ? &w->spec.committed : NULL;
+  const char *misfit = rc == ERR_OK ? msg_open_misfit(o, held) : NULL;
+  if (misfit) {
+    msg answer = roster_state(&c->d->peers, from, MSG_DESYNC, m->session, m->epoch, held, misfit);
     actions_send(c->out, from, &answer);
     return;
   }

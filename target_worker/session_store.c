@@ -183,11 +183,6 @@ bool session_store_penalised(const session_store *s, session *p) {
   return p->penalised != NULL;
 }
 
-bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t length, hash16 hash) {
-  session *p = session_store_get(s, id);
-  return p && p->epoch == epoch && prefix_has(&p->committed, length, hash);
-}
-
 bool session_store_end(session_store *s, uint64_t id) {
   session *p = session_store_get(s, id);
   if (!p) return false;
@@ -227,9 +222,9 @@ session_draft *session_draft_take(session *s, peer_id peer) {
   return d;
 }
 
-void session_draft_drop(session *s, peer_id peer) {
-  session_draft *d = session_draft_of(s, peer);
-  if (d) d->peer = 0;
+void session_draft_drop(session *s, session_draft *d) {
+  d->peer = 0;
+  if (session_draft_count(s) == 0) tree_reset(&s->live);
 }
 
 int32_t session_draft_count(const session *s) {

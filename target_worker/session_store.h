@@ -25,16 +25,17 @@ typedef enum {
 } session_state;
 
 typedef struct session_draft {
-  peer_id peer; /* 0: free place */
-  tree_ids ids;
+  peer_id peer;            /* 0: free place */
+  tree_ids ids;            /* of its nodes; memory is kept when it leaves */
   int32_t base_named;      /* newest base of its NODES */
   int32_t done_base;       /* base of its last done mark, 0: none */
   int32_t told;            /* length of C that it has been sent */
-  uint64_t reset_sent_us, tokens_sent_us;
+  uint64_t reset_sent_us;  /* when TREE_RESET was */
+  uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
   bool waiting_first;      /* no useful node yet since the last TOKENS went out */
 } session_draft;
 
-typedef struct session_stats {
+typedef struct session_stats { /* as DONE tells them: msg_stats */
   uint64_t forwards, rounds, rows, accepted;
   uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
   uint64_t plain_steps, resets, dropped;
@@ -42,62 +43,72 @@ typedef struct session_stats {
 } session_stats;
 
 typedef struct session {
+  session_state state;
   uint64_t id;
   uint32_t epoch;
-  session_state state;
   int32_t slot; /* index in the store and sequence of the cache */
+  uint64_t used_us; /* opened or finished last */
+
+  /* As opened: */
   peer_id orchestrator;
-  wire_id orchestrator_incarnation, ticket;
-  prefix committed; /* C */
+  wire_id ticket; /* that a draft must show */
   int32_t prompt_length;
+  bool draft_expected;
   msg_options options; /* stops point to stop_tokens */
   int32_t stop_tokens[WIRE_STOPS_MAX];
+  uint64_t lease_until_us; /* freed then, unless it is renewed */
 
-  int32_t *penalised; /* [context] C as a job's penalties see it; NULL until session_store_penalised */
+  /* Tokens, and their rows in the cache: */
+  prefix committed;    /* C */
+  int32_t kv_rows;     /* rows of the cache that are those of C */
+  int32_t *penalised;  /* [context] C as a job's penalties see it; NULL until session_store_penalised */
+  int32_t *blocks;     /* virtual cache: [context / KV_BLOCK], of which block_count hold the session's rows, in order */
+  int32_t block_count;
+  int32_t published;   /* so many of them can be found by others, and are only read */
+  bool remap;          /* the engine does not know the blocks yet; */
+  bool rows_given;     /* nor that they hold kv_rows */
 
-  int32_t *blocks; /* virtual cache: [context / KV_BLOCK], of which block_count hold the session's rows, in order */
-  int32_t block_count, published; /* the first so many can be found by others, and are only read */
-  bool remap;                     /* the engine does not know them yet; */
-  bool rows_given;                /* nor that they hold kv_rows */
-
-  int32_t kv_rows;   /* rows of the cache that are those of C */
-  uint64_t job;      /* serial of its job at the engine, 0: none */
-  int32_t kv_valid;  /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
-
-  int32_t acked, told; /* tokens that the orchestrator has acknowledged, and has been sent */
-  uint64_t tell_after_us; /* more are not sent before this */
-  uint64_t tell_until_us; /* but then, if the next round has not; UINT64_MAX: nothing to look for */
-  uint64_t acked_us, lease_until_us, used_us, ready_us, resent_us;
+  /* At the engine: */
+  uint64_t job;        /* serial of its job there, 0: none */
+  int32_t kv_valid;    /* rows that will still be right after that job (C was shortened meanwhile); else INT32_MAX */
+  uint64_t ready_us;   /* when its next job could begin */
   uint64_t stepped_us; /* when its last round ended; 0: none in this epoch */
 
-  bool draft_expected;
-  bool has_tree; /* taken at the first attach */
-  tree live;
+  /* What its orchestrator knows: */
+  int32_t acked, told;    /* tokens that it has acknowledged, and has been sent */
+  uint64_t tell_after_us; /* more are not sent before this */
+  uint64_t tell_until_us; /* but then, if the next round has not; UINT64_MAX: nothing to look for */
+  uint64_t resent_us;     /* when tokens were sent last */
+
+  /* Speculation: */
   session_draft drafts[SESSION_DRAFTS_MAX];
-  uint32_t generation; /* last one given out */
+  uint32_t generation; /* of ids, last one given out */
+  tree live;
+  bool has_tree;       /* taken at the first attach */
+  bool off_for_good;   /* selfcheck, or an error inside a verify; */
+  const char *off_reason; /* then: static sentence */
+  uint64_t lockstep_until_us; /* lockstep: the done mark must be there */
   uint64_t wait_until_us; /* free pace: no plain step before this while no node is at hand */
   uint64_t waited_us;     /* by the round in hand */
   uint64_t wait_owed_us;  /* by rounds that no verify with nodes has paid for yet */
-  uint64_t lockstep_until_us;
   wait_history history;
   pay_state pay;
-  const char *off_reason; /* static sentence, NULL: speculation is on */
-  bool off_for_good;      /* selfcheck, or an error inside a verify */
   double plain_us;  /* moving averages of a forward: without nodes; */
   double verify_us; /* with nodes, or after a wait that brought none, as history.tokens_per_step */
 
-  int finish; /* wire_finish, 0: not yet */
-  int finish_code;
-  const char *finish_text;
+  /* The end: */
+  int finish;              /* wire_finish, 0: not yet */
+  int finish_code;         /* ERR_ of WIRE_FINISH_ERROR */
+  const char *finish_text; /* static sentence for it, or NULL */
   uint64_t done_sent_us;
   session_stats stats;
 } session;
 
 typedef struct session_store {
-  session *places;
-  int32_t count, context;
+  session *places; /* [count] */
+  int32_t count, context; /* context: tokens of one session */
   bool is_virtual;
-  kv_blocks blocks;
+  kv_blocks blocks; /* of a virtual cache */
   uint64_t reused_rows; /* of the cache, that new sessions found there */
   uint64_t longest_step_us; /* between two rounds of one session, one after the other */
 } session_store;
@@ -122,15 +133,13 @@ void session_store_publish(session_store *s, session *p, int32_t settled);
 void session_store_give_back(session_store *s, session *p);
 /* Room for what its penalties look at; false: no memory. */
 bool session_store_penalised(const session_store *s, session *p);
-/* Does it hold C with this epoch, and a prefix of this length and hash? */
-bool session_store_usable(session_store *s, uint64_t id, uint32_t epoch, int32_t length, hash16 hash);
 bool session_store_end(session_store *s, uint64_t id); /* whether it existed */
 int32_t session_store_active(const session_store *s);  /* running or desynced */
 
 /* Draft places of one session. */
 session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: none */
 session_draft *session_draft_take(session *s, peer_id peer); /* NULL: full or no memory */
-void session_draft_drop(session *s, peer_id peer);
+void session_draft_drop(session *s, session_draft *d); /* the last one takes the tree with it */
 int32_t session_draft_count(const session *s);
 /* Every id map gets a new generation and the tree is emptied: C was shortened or the epoch is new. */
 void session_draft_restart(session *s);

@@ -11,7 +11,6 @@
 #define TARGET_TELL_US 25000           /* the orchestrator gets new tokens so often, and the first at once: a message
                                           for each would wake five threads a token, and nobody reads as fast */
 #define TARGET_REPEAT_US 300000        /* DONE, and TOKENS that were not acknowledged */
-#define TARGET_PEERS_MAX 64
 
 typedef struct target_options {
   wire_id incarnation;

@@ -160,7 +160,7 @@ static void test_lockstep(void **state) {
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
   d->done_base = 10;
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
-  session_draft_drop(x, 10); /* an old mark of one that left */
+  session_draft_drop(x, session_draft_of(x, 10)); /* an old mark of one that left */
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
 }
 

@@ -3,7 +3,8 @@
  * message to send are borrowed until the send returns. */
 #pragma once
 
-#include "common/base/hash.h"
+#include "common/spec/prefix.h"
+#include "common/spec/sampler.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -190,3 +191,9 @@ typedef struct msg {
 } msg;
 
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
+
+sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of what a request asks for */
+
+/* Why an OPEN does not fit what is held of its session (NULL: nothing): its base is not, or its tokens do not give its hash.
+ * NULL: it fits. Nothing is changed for it. */
+const char *msg_open_misfit(const msg_open *o, const prefix *held);

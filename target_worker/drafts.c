@@ -1,0 +1,115 @@
+#include "target_worker/drafts.h"
+
+#include "common/base/log.h"
+#include "target_worker/stream.h"
+#include <string.h>
+
+#define RESET_EVERY_US 50000   /* frames of an old generation in flight get one TREE_RESET, not one each */
+#define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
+
+/* --- they come and go --- */
+
+void drafts_attach(step *c, peer_id from, session *s, const msg *m) {
+  if (memcmp(m->u.state.ticket.bytes, s->ticket.bytes, 16) != 0) {
+    roster_refuse(c->peers, from, m, ERR_TICKET,
+                  "the ticket is not this session's: only the draft that its orchestrator chose may attach", c->out);
+    return;
+  }
+  session_draft *d = session_draft_take(s, from);
+  if (!d) {
+    roster_refuse(c->peers, from, m, ERR_FULL, "this session has as many drafts as it takes", c->out);
+    return;
+  }
+  d->tokens_sent_us = c->now;
+  d->told = s->committed.length;
+  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) pay_crowd(&s->pay);
+  msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
+  answer.u.state.generation = d->ids.generation;
+  actions_log(c->out, LOG_INFO, "session %016llx: a draft is attached", (unsigned long long)s->id);
+  actions_send(c->out, from, &answer);
+}
+
+void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
+  if (s->state == SESSION_FINISHED) return; /* politeness after the end */
+  actions_log(c->out, LOG_WARNING, "session %016llx: draft detached: %s", (unsigned long long)s->id, reason);
+  session_draft_drop(s, d);
+}
+
+void drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {
+  for (int32_t i = 0; i < store->count; i++) {
+    session *s = &store->places[i];
+    session_draft *d = s->state == SESSION_FREE ? NULL : session_draft_of(s, peer);
+    if (d) drafts_drop(c, s, d, reason);
+  }
+}
+
+/* --- NODES --- */
+
+static void send_reset(step *c, session *s, session_draft *d) {
+  msg m = roster_message(c->peers, d->peer, MSG_TREE_RESET, s->id, s->epoch);
+  m.u.reset.generation = d->ids.generation;
+  d->reset_sent_us = c->now;
+  s->stats.resets++;
+  actions_send(c->out, d->peer, &m);
+}
+
+static void reject(step *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
+  roster_refuse(c->peers, d->peer, m, code, text, c->out);
+  drafts_drop(c, s, d, text);
+}
+
+static bool tokens_valid(const msg_nodes *n, int32_t vocabulary) {
+  for (int32_t i = 0; i < n->count; i++)
+    if (n->tokens[i] < 0 || n->tokens[i] >= vocabulary) return false;
+  return true;
+}
+
+static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *n, int32_t added) {
+  if (n->base_length > d->base_named) d->base_named = n->base_length;
+  tree_ids_trim(&d->ids, &s->live, d->base_named);
+  if (n->done) d->done_base = n->base_length;
+  if (added > 0 && d->waiting_first) {
+    wait_arrived(&s->history, c->now - d->tokens_sent_us);
+    d->waiting_first = false;
+  }
+  bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
+  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)
+    stream_to_draft(c, s, d, n->base_length);
+}
+
+void drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
+  const msg_nodes *n = &m->u.nodes;
+  if (s->state != SESSION_RUNNING || n->generation != d->ids.generation) {
+    s->stats.dropped++;
+    bool stale = n->generation != d->ids.generation && s->state == SESSION_RUNNING;
+    if (stale && c->now - d->reset_sent_us >= RESET_EVERY_US) send_reset(c, s, d);
+    return;
+  }
+  if (n->base_length > s->committed.length) { /* it knows more than we: not our draft's doing in this epoch */
+    s->stats.dropped++;
+    stream_to_draft(c, s, d, s->committed.length);
+    return;
+  }
+  if (!prefix_has(&s->committed, n->base_length, n->base_hash)) {
+    reject(c, s, d, m, ERR_DESYNC, "the nodes stand on another prefix than this session's: attach again");
+    return;
+  }
+  if (!tokens_valid(n, c->peers->self.vocabulary_size)) {
+    reject(c, s, d, m, ERR_ARG, "a node's token is outside the vocabulary");
+    return;
+  }
+  tree_batch batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
+  int32_t added = 0;
+  switch (tree_receive(&s->live, &d->ids, s->committed.tokens, s->committed.length, &batch, &added)) {
+  case TREE_TAKEN: nodes_taken(c, s, d, n, added); break;
+  case TREE_GAP:
+    tree_ids_reset(&d->ids, ++s->generation);
+    d->done_base = 0;
+    send_reset(c, s, d);
+    break;
+  case TREE_INVALID: reject(c, s, d, m, ERR_PROTOCOL, "a node's parent is not an earlier id"); break;
+  case TREE_OVERFLOW:
+    reject(c, s, d, m, ERR_LIMIT, "the tree has more nodes, or is deeper, than this target holds");
+    break;
+  }
+}

@@ -1,0 +1,25 @@
+/* stream.h - what a session's orchestrator and drafts are told: where C stands, its tokens as they come and again where
+ * they were lost, the end. Messages and rules: wire/PROTOCOL.md. */
+#pragma once
+
+#include "target_worker/step.h"
+
+/* OPENED, DESYNC or ATTACHED with C's length and hash; reason NULL: none. */
+void stream_state(step *c, peer_id to, msg_type type, const session *s, const char *reason);
+
+/* TOKENS from `base` to the end of C, or as many as one message holds. */
+void stream_to_orchestrator(step *c, session *s, int32_t base);
+void stream_to_draft(step *c, session *s, session_draft *d, int32_t base);
+/* All that they have not been told yet. */
+void stream_tell_orchestrator(step *c, session *s);
+void stream_tell_drafts(step *c, session *s);
+/* The same after a round, as far as it is due: while nobody wants their nodes, drafts are woken no oftener than the
+ * orchestrator, and not at all where their work would cost time. */
+void stream_tell(step *c, session *s);
+
+/* Of a finished session. */
+void stream_done(step *c, session *s);
+
+/* Tells again what was not acknowledged, and at last what was not due before. */
+void stream_tick(step *c, session *s);
+uint64_t stream_deadline(const session *s); /* of the next stream_tick; MACHINE_NEVER */

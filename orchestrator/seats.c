@@ -1,0 +1,266 @@
+#include "orchestrator/seats.h"
+
+#include "common/base/log.h"
+#include "orchestrator/placement.h"
+#include <stdio.h>
+#include <string.h>
+
+#define REFUSALS_MAX 8 /* drafts that may refuse one session before it stays without */
+
+void seats_text(char out[WIRE_STRING_MAX + 1], wire_string s) {
+  if (s.size) memcpy(out, s.data, s.size);
+  out[s.size] = 0;
+}
+
+const msg_hello *seats_greeting(step *c, peer_id id) {
+  const roster_peer *p = roster_find(&c->o->roster, id);
+  return p ? &p->hello : NULL;
+}
+
+static msg message_to(step *c, peer_id to, msg_type type, const orch_session *s) {
+  return roster_message(&c->o->roster, to, type, s->id, s->epoch);
+}
+
+/* --- the end of an answer --- */
+
+void seats_end(step *c, orch_session *s, seat *w) {
+  if (w->ended) return;
+  if (!w->peer) {
+    w->ended = true;
+    return;
+  }
+  msg m = message_to(c, w->peer, MSG_END, s);
+  w->sent_us = c->now;
+  actions_send(c->out, w->peer, &m);
+}
+
+void seats_end_if_told(orch_session *s) {
+  if (s->state == ORCH_ENDING && s->target.ended && s->draft.ended) s->state = ORCH_FINISHED;
+}
+
+void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const char *text, bool cancel) {
+  if (!session_live(s)) return;
+  s->state = ORCH_ENDING;
+  s->finish = finish;
+  s->code = code;
+  snprintf(s->text, sizeof s->text, "%s", text ? text : "");
+  if (cancel) c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, ++s->epoch);
+  c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length, finish, &s->stats);
+  seats_end(c, s, &s->target);
+  seats_end(c, s, &s->draft);
+  seats_end_if_told(s);
+}
+
+void seats_fail(step *c, orch_session *s, int code, const char *text) {
+  seats_finish(c, s, WIRE_FINISH_ERROR, code, text, true);
+}
+
+/* --- OPEN --- */
+
+static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
+  const prefix *p = &s->committed;
+  o->ticket = s->ticket;
+  o->hash_seed = p->seed;
+  o->base_length = w->base;
+  o->base_hash = p->hashes[w->base];
+  o->tokens = p->tokens + w->base;
+  o->token_count = p->length - w->base;
+  o->hash = prefix_hash(p);
+  o->prompt_length = s->prompt_length;
+  o->options = s->options;
+  o->options.stops = s->stops;
+}
+
+void seats_open_target(step *c, orch_session *s) {
+  msg m = message_to(c, s->target.peer, MSG_OPEN, s);
+  const msg_hello *h = seats_greeting(c, s->target.peer);
+  fill_open(s, &s->target, &m.u.open);
+  if (m.u.open.options.context == 0) m.u.open.options.context = h->context_max;
+  m.u.open.draft_expected = s->want_draft;
+  s->target.sent_us = c->now;
+  s->target.opened = false;
+  s->state = ORCH_OPENING;
+  actions_send(c->out, s->target.peer, &m);
+}
+
+void seats_open_draft(step *c, orch_session *s) {
+  const msg_hello *t = seats_greeting(c, s->target.peer);
+  s->draft.sent_us = c->now;
+  s->draft.opened = false;
+  if (!t) return; /* it is opened when the session has a target again */
+  msg m = message_to(c, s->draft.peer, MSG_OPEN, s);
+  fill_open(s, &s->draft, &m.u.open);
+  if (m.u.open.options.context == 0) m.u.open.options.context = t->context_max;
+  m.u.open.target_endpoint = t->endpoint;
+  m.u.open.target_incarnation = t->incarnation;
+  actions_send(c->out, s->draft.peer, &m);
+}
+
+/* --- who serves it --- */
+
+int32_t seats_load(const orch *o, const roster_peer *p) {
+  int32_t own = 0;
+  for (int k = 0; k < ORCH_SESSIONS_MAX; k++) {
+    const orch_session *s = o->sessions[k];
+    if (s && session_live(s)) own += s->target.peer == p->id || s->draft.peer == p->id;
+  }
+  return own > p->load ? own : p->load;
+}
+
+/* The worker of a role that serves a session best (of these numerics; "": any), or 0. A target that has
+ * refused it is asked again where there is no other; a draft is not. */
+static peer_id choose(const orch *o, wire_role role, peer_id refused, const char *numerics) {
+  placement_worker list[ROSTER_MAX];
+  peer_id ids[ROSTER_MAX];
+  int32_t count = 0;
+  for (int i = 0; i < o->roster.top; i++) {
+    const roster_peer *p = &o->roster.list[i];
+    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
+    if (role == WIRE_ROLE_DRAFT && p->id == refused) continue;
+    ids[count] = p->id;
+    list[count++] = (placement_worker){.load = seats_load(o, p),
+                                       .places = p->hello.session_max,
+                                       .alike = !numerics[0] || strcmp(numerics, p->numerics) == 0,
+                                       .refused = p->id == refused};
+  }
+  int32_t best = placement_best(list, count);
+  return best < 0 ? 0 : ids[best];
+}
+
+static peer_id choose_target(const orch *o, const orch_session *s) {
+  return choose(o, WIRE_ROLE_TARGET, s->target_avoid, s->decoded ? s->numerics : "");
+}
+
+/* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
+static bool next_epoch(step *c, orch_session *s) {
+  ledger *l = &c->o->options.ledger;
+  if (l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) {
+    s->epoch++;
+    return true;
+  }
+  seats_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here", false);
+  return false;
+}
+
+static void place_draft(step *c, orch_session *s) {
+  if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_refusals >= REFUSALS_MAX) return;
+  if (s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US) return; /* one that starts again and again */
+  peer_id id = choose(c->o, WIRE_ROLE_DRAFT, s->draft_avoid, "");
+  if (!id) return;
+  s->draft = (seat){.peer = id};
+  s->draft_repairs = 0;
+  s->draft_placed_us = c->now;
+  s->draft_note[0] = 0;
+  seats_text(s->method, seats_greeting(c, id)->method);
+  seats_open_draft(c, s);
+}
+
+int32_t seats_logged(const orch *o, const orch_session *s) {
+  int32_t n = o->options.ledger.durable(o->options.ledger.self, s->id);
+  return n < s->committed.length ? n : s->committed.length;
+}
+
+static void no_target(step *c, orch_session *s) {
+  uint64_t limit = c->o->options.target_wait_us;
+  char text[WIRE_STRING_MAX + 1];
+  if (c->now - s->waiting_us < limit) return;
+  snprintf(text, sizeof text, "no target worker could take the session within %llu s: start tandem-target",
+           (unsigned long long)(limit / 1000000));
+  seats_fail(c, s, ERR_TIMEOUT, text);
+}
+
+static void place_target(step *c, orch_session *s) {
+  if (c->now >= s->retry_us) s->retry_us = 0;
+  peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
+  if (!id) {
+    no_target(c, s);
+    return;
+  }
+  s->target = (seat){.peer = id};
+  seats_open_target(c, s);
+  if (!s->draft.peer) return;
+  s->draft.base = s->committed.length;
+  seats_open_draft(c, s);
+}
+
+void seats_place(step *c, orch_session *s) {
+  if (!session_live(s)) return;
+  if (!s->begun) {
+    s->begun = seats_logged(c->o, s) > 0;
+    s->waiting_us = c->now; /* for a target only from now on */
+  }
+  if (!s->begun) return;
+  if (!s->target.peer) place_target(c, s);
+  place_draft(c, s);
+}
+
+/* --- out of step, lost --- */
+
+void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
+  s->target = (seat){.ended = true};
+  s->state = ORCH_WAITING;
+  s->waiting_us = c->now;
+  s->retry_us = retry_us;
+  if (next_epoch(c, s)) seats_place(c, s);
+}
+
+/* It is there still, or may come back: nobody would end the session there later. */
+static void draft_dismiss(step *c, orch_session *s) {
+  msg m = message_to(c, s->draft.peer, MSG_END, s);
+  actions_send(c->out, s->draft.peer, &m);
+}
+
+static void draft_lost(step *c, orch_session *s, const char *why) {
+  s->draft = (seat){.ended = true};
+  snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
+  actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
+  place_draft(c, s);
+}
+
+void seats_draft_refused(step *c, orch_session *s, const char *why) {
+  s->draft_avoid = s->draft.peer;
+  s->draft_refusals++;
+  draft_dismiss(c, s);
+  s->draft_placed_us = 0; /* another one at once: refusals are counted */
+  draft_lost(c, s, why);
+}
+
+void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
+  if (++s->repairs > ORCH_DESYNC_MAX) {
+    seats_fail(c, s, ERR_DESYNC, "the target was out of step too often: see its log");
+    return;
+  }
+  bool shared = length >= 1 && prefix_has(&s->committed, length, hash);
+  if (!next_epoch(c, s)) return;
+  s->waiting_us = c->now;
+  s->target.base = shared ? length : 0;
+  seats_open_target(c, s);
+  s->draft_repairs = 0;
+  if (!s->draft.peer) return;
+  s->draft.base = s->committed.length;
+  seats_open_draft(c, s);
+}
+
+void seats_worker_lost(step *c, peer_id id, const char *why) {
+  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
+    orch_session *s = c->o->sessions[i];
+    if (!s) continue;
+    if (s->target_avoid == id) s->target_avoid = 0; /* who comes back there has not refused anything */
+    if (s->draft_avoid == id) s->draft_avoid = 0;
+    if (!session_live(s)) {
+      if (s->target.peer == id) s->target.ended = true;
+      if (s->draft.peer == id) s->draft.ended = true;
+      seats_end_if_told(s);
+      continue;
+    }
+    const roster_peer *p = roster_find(&c->o->roster, id);
+    if (s->draft.peer == id && p && p->lost) draft_dismiss(c, s);
+    if (s->draft.peer == id) draft_lost(c, s, why);
+    if (s->target.peer != id) continue;
+    actions_log(c->out, LOG_WARNING, "session %016llx: its target was lost: it goes on elsewhere from token %d",
+                (unsigned long long)s->id, s->committed.length);
+    bool again = s->lost_us && c->now - s->lost_us < ORCH_REPEAT_US; /* one that starts again and again */
+    s->lost_us = c->now;
+    seats_target_lost(c, s, again ? c->now + ORCH_REPEAT_US : 0);
+  }
+}

@@ -4,11 +4,16 @@ static bool has_room(const placement_worker *w) {
   return w->places == 0 || w->load < w->places;
 }
 
+/* In tokens. */
+static int64_t work(const placement_worker *w) {
+  return (int64_t)w->load * PLACEMENT_HELD - w->held;
+}
+
 static bool is_better(const placement_worker *a, const placement_worker *b) {
   if (a->refused != b->refused) return b->refused;
   if (has_room(a) != has_room(b)) return has_room(a);
   if (a->alike != b->alike) return a->alike;
-  return a->load < b->load;
+  return work(a) < work(b);
 }
 
 int32_t placement_best(const placement_worker *list, int32_t count) {

@@ -46,6 +46,8 @@ void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const 
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
   if (cancel) c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, ++s->epoch);
   c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length, finish, &s->stats);
+  if (s->target.peer && s->decoded)
+    affinity_note(&c->o->read, s->target.peer, s->committed.tokens, s->committed.length);
   seats_end(c, s, &s->target);
   seats_end(c, s, &s->draft);
   seats_end_if_told(s);
@@ -107,28 +109,27 @@ int32_t seats_load(const orch *o, const roster_peer *p) {
   return own > p->load ? own : p->load;
 }
 
-/* The worker of a role that serves a session best (of these numerics; "": any), or 0. A target that has
- * refused it is asked again where there is no other; a draft is not. */
-static peer_id choose(const orch *o, wire_role role, peer_id refused, const char *numerics) {
+/* The worker of a role that serves this session best, or 0. A target that has refused it is asked again where
+ * there is no other; a draft is not. */
+static peer_id choose(const orch *o, const orch_session *s, wire_role role) {
+  bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
+  peer_id refused = draft ? s->draft_avoid : s->target_avoid;
   placement_worker list[ROSTER_MAX];
   peer_id ids[ROSTER_MAX];
   int32_t count = 0;
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
-    if (role == WIRE_ROLE_DRAFT && p->id == refused) continue;
+    if (draft && p->id == refused) continue;
     ids[count] = p->id;
     list[count++] = (placement_worker){.load = seats_load(o, p),
+                                       .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
                                        .places = p->hello.session_max,
-                                       .alike = !numerics[0] || strcmp(numerics, p->numerics) == 0,
+                                       .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
                                        .refused = p->id == refused};
   }
   int32_t best = placement_best(list, count);
   return best < 0 ? 0 : ids[best];
-}
-
-static peer_id choose_target(const orch *o, const orch_session *s) {
-  return choose(o, WIRE_ROLE_TARGET, s->target_avoid, s->decoded ? s->numerics : "");
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
@@ -145,7 +146,7 @@ static bool next_epoch(step *c, orch_session *s) {
 static void place_draft(step *c, orch_session *s) {
   if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_refusals >= REFUSALS_MAX) return;
   if (s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US) return; /* one that starts again and again */
-  peer_id id = choose(c->o, WIRE_ROLE_DRAFT, s->draft_avoid, "");
+  peer_id id = choose(c->o, s, WIRE_ROLE_DRAFT);
   if (!id) return;
   s->draft = (seat){.peer = id};
   s->draft_repairs = 0;
@@ -171,7 +172,7 @@ static void no_target(step *c, orch_session *s) {
 
 static void place_target(step *c, orch_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
-  peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
+  peer_id id = s->retry_us ? 0 : choose(c->o, s, WIRE_ROLE_TARGET);
   if (!id) {
     no_target(c, s);
     return;

@@ -2,6 +2,7 @@
  * sessions.c, whose sans-IO machine this is a part of, and session_frames.c. */
 #pragma once
 
+#include "orchestrator/affinity.h"
 #include "orchestrator/sessions.h"
 #include "wire/roster.h"
 
@@ -59,6 +60,7 @@ typedef struct orch_session {
 struct orch {
   orch_options options;
   roster roster;
+  affinity read; /* what ended sessions have left at their targets */
   orch_session *sessions[ORCH_SESSIONS_MAX]; /* NULL: free place */
 };
 

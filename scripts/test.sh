@@ -13,7 +13,7 @@ unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
 mutants     | known mistakes, each of which the simulation must catch
 integration | the real programs on loopback
-asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests with a subset of prompts
+asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests over the virtual cache with a subset of prompts
 tsan        | TSan: thread pool, rings, head, engine, host, ledger, simulation
 fuzz        | libFuzzer: a while for each target'
 
@@ -62,11 +62,16 @@ stage_simulation() {
 
 stage_mutants() { scripts/mutants.sh; }
 
-stage_integration() { run_integration release 0 'test_*.py'; }
+stage_integration() {
+  run_integration release 0 'test_*.py'
+  echo "--- faults over the virtual cache"
+  TANDEM_KV=virtual run_integration release 0 'test_faults.py'
+}
 
 stage_asan() {
   configure_and_build asan
   run_ctest asan -LE 'golden|slow'
+  export TANDEM_KV=virtual # the other stages run these over the static cache
   run_integration asan 1 'test_cli.py'
   run_integration asan 1 'test_pair.py'
   run_integration asan 1 'test_wire.py'

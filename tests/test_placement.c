@@ -51,6 +51,18 @@ static void test_refusals(void **state) {
   assert_int_equal(placement_best(&refused, 1), 0); /* there is no other: it is asked again */
 }
 
+/* A prompt goes where its beginning was read, unless that saves less than the others there take. */
+static void test_held(void **state) {
+  (void)state;
+  placement_worker idle = {.load = 0, .places = 8, .alike = true};
+  prefers((placement_worker){.load = 0, .held = 64, .places = 8, .alike = true}, idle);
+  prefers((placement_worker){.load = 2, .held = 3 * PLACEMENT_HELD, .places = 8, .alike = true}, idle);
+  prefers(idle, (placement_worker){.load = 2, .held = PLACEMENT_HELD, .places = 8, .alike = true});
+  prefers(idle, (placement_worker){.load = 8, .held = 9 * PLACEMENT_HELD, .places = 8, .alike = true}); /* full */
+  prefers(idle, (placement_worker){.load = 0, .held = 9 * PLACEMENT_HELD, .places = 8, .alike = false});
+  prefers((placement_worker){.load = INT32_MAX, .alike = true, .held = INT32_MAX}, (placement_worker){.load = INT32_MAX, .alike = true});
+}
+
 /* Sessions that come one after the other fill unequal workers as far as each goes. */
 static void test_many(void **state) {
   (void)state;
@@ -62,6 +74,7 @@ static void test_many(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nobody),   cmocka_unit_test(test_load),
                                      cmocka_unit_test(test_places),   cmocka_unit_test(test_numerics),
-                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_many)};
+                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_many),
+                                     cmocka_unit_test(test_held)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1292,6 +1292,34 @@ static void test_placement_of_many(void **state) {
   assert_int_equal(rig_count(&w->r, TARGET3, MSG_OPEN), 4);
 }
 
+/* A conversation goes on where its beginning was read, although another would be the first of equals. */
+static void test_placement_by_prefix(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  r.prompt = truth();
+  r.prompt_length = 100;
+  register_workers(w, TARGET, 0);
+  register_workers(w, TARGET3, 0);
+  set_load(w, TARGET, 1);
+  start_request(w, &r);
+  opened(w, TARGET3);
+  rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, r.prompt_length));
+  tell_tokens(w, TARGET3, r.prompt_length, OUTPUT);
+  rig_say(&w->r, TARGET3, done_message(w, r.prompt_length + OUTPUT, WIRE_FINISH_LENGTH));
+  orch_release(w->o, w->id, w->r.now, &w->r.out);
+  set_load(w, TARGET, 0);
+  rig_clear(&w->r);
+  r.prompt_length += OUTPUT;
+  start_request(w, &r);
+  opened(w, TARGET3);
+  rig_clear(&w->r);
+  r.prompt = truth() + 1; /* another one */
+  set_load(w, TARGET, 1);
+  set_load(w, TARGET3, 1);
+  start_request(w, &r);
+  rig_last(&w->r, TARGET, MSG_OPEN);
+}
+
 static void test_draft_lost(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -1607,6 +1635,7 @@ int main(void) {
       CASE(test_repair_late_in_an_answer),
       CASE(test_leaving_target_gets_nothing_new),
       CASE(test_placement_by_load),
+      CASE(test_placement_by_prefix),
       CASE(test_placement_of_many),
       CASE(test_draft_lost),
       CASE(test_another_draft_takes_over),

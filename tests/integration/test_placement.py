@@ -9,8 +9,8 @@ import subprocess
 import time
 import unittest
 
-from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, child_named, golden, tell,
-                     total, wait_until)
+from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, child_named, counters_of, golden,
+                     tell, total, wait_until)
 
 TOKENS = 40 if SUBSET else 160
 STORY = 120 if SUBSET else 400  # tokens of an answer that is interrupted
@@ -248,6 +248,23 @@ class Orchestrators(Placed):
         s.end()
         for worker in (target, draft):
             self.assertIsNone(worker.process.poll(), worker.errors)
+
+    def test_conversation_goes_where_it_was(self):
+        """Of two targets, the one that has read a prompt's beginning gets what follows on it, and reads the rest only."""
+        s = self.serve("--max-tokens", "8")
+        targets = [s.target("--counters", "--kv", layout) for layout in ("static", "virtual")]
+        s.ask(self.records()[-2:], draft=False)
+        said = [a["prompt_ids"] + a["token_ids"] for a in s.wait(2)]
+        for n, ids in enumerate(said):  # one after the other: else the load alone would part them
+            s.ask([{"id": f"turn {n}", "prompt_ids": ids + self.two[0]["prompt_ids"]}], draft=False)
+            s.wait(3 + n)
+        s.end()
+        for t in targets:
+            t.signal(signal.SIGTERM)
+            self.assertEqual(t.end(), 0, t.errors)
+        reused = [counters_of(t.errors)["sessions"]["reused_rows"] for t in targets]
+        for rows, had in zip(sorted(reused), sorted(len(ids) for ids in said)):
+            self.assertGreaterEqual(rows, had - 16)  # blocks are of 16 tokens
 
     def test_switches(self):
         """Each request has its own; unknown ones are refused by name, and the others go on."""

@@ -1,0 +1,18 @@
+/* affinity.h - which worker has read the beginning of a prompt before: the orchestrator's memory of what was answered
+ * where. A hint: workers forget too, by rules of their own, and only speed depends on it. Fixed memory, no
+ * allocation; what is written over is forgotten. */
+#pragma once
+
+#include <stdint.h>
+
+#define AFFINITY_STRIDE 64    /* tokens: beginnings are told apart in steps of so many */
+#define AFFINITY_PLACES 16384 /* beginnings: half a million tokens of 2 workers */
+
+typedef struct affinity { /* all zero at first */
+  uint64_t places[AFFINITY_PLACES];
+} affinity;
+
+/* `worker` (not 0) holds tokens[count]. */
+void affinity_note(affinity *a, uint64_t worker, const int32_t *tokens, int32_t count);
+/* How many of the first tokens[count] it is known to hold: a multiple of the stride. */
+int32_t affinity_held(const affinity *a, uint64_t worker, const int32_t *tokens, int32_t count);

@@ -27,7 +27,7 @@ typedef struct flags {
   uint64_t replay_seed;
   int32_t context, layers, threads, sessions, rows; /* context 0: default; layers 0: all */
   bool counters, version;
-  int64_t parent; /* 0: none */
+  int32_t parent; /* 0: none */
   log_level log;
 } flags;
 
@@ -80,65 +80,29 @@ static const struct argp_option option_table[] = {
     {"version", 'V', NULL, 0, "Print version and commit, and leave", 2},
     {0}};
 
-static const char *const log_names[] = {"error", "warning", "info", "debug"};
-
-static const program_int_flag int_flags[] = {
-    {KEY_CTX, "--ctx", 1, WIRE_CONTEXT_MAX, offsetof(flags, context)},
-    {KEY_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, layers)},
-    {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
-    {KEY_SESSIONS, "--sessions", 1, DRAFT_SESSIONS_MAX, offsetof(flags, sessions)},
-    {KEY_ROWS, "--rows", 1, DRAFT_PLACES_MAX, offsetof(flags, rows)},
+static const program_flag flag_table[] = {
+    PROGRAM_FLAG_TEXT(KEY_ORCHESTRATOR, flags, orchestrator),
+    PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, draft),
+    PROGRAM_FLAG_TEXT('m', flags, model),
+    PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, model_draft),
+    PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_SWITCH(KEY_COUNTERS, flags, counters),
+    PROGRAM_FLAG_SWITCH('V', flags, version),
+    PROGRAM_FLAG_INT(KEY_CTX, flags, context, "--ctx", 1, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_LAYERS, flags, layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+    PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, DRAFT_SESSIONS_MAX),
+    PROGRAM_FLAG_INT(KEY_ROWS, flags, rows, "--rows", 1, DRAFT_PLACES_MAX),
+    PROGRAM_FLAG_INT(KEY_PARENT, flags, parent, "--parent", 1, INT32_MAX),
+    PROGRAM_FLAG_CHOICE(KEY_LOG, flags, log, "--log-level", log_level_words),
 };
-
-static int parse_value(int key, const char *text, flags *f, err *e) {
-  int rc;
-  switch (key) {
-  case KEY_SEED:
-    return program_u64("--replay-seed", text, &f->replay_seed, e);
-  case KEY_PARENT:
-    return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
-  case KEY_LOG:
-    rc = program_choice("--log-level", text, log_names, 4, e);
-    if (rc >= 0) f->log = (log_level)rc;
-    return rc < 0 ? rc : ERR_OK;
-  default: /* ERR_UNSUPPORTED: not ours, argp's */
-    return program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, e);
-  }
-}
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
-  switch (key) {
-  case KEY_ORCHESTRATOR:
-    f->orchestrator = text;
-    return 0;
-  case KEY_DRAFT:
-    f->draft = text;
-    return 0;
-  case 'm':
-    f->model = text;
-    return 0;
-  case KEY_MODEL_DRAFT:
-    f->model_draft = text;
-    return 0;
-  case KEY_REPACK_CACHE:
-    f->repack_cache = text;
-    return 0;
-  case KEY_COUNTERS:
-    f->counters = true;
-    return 0;
-  case 'V':
-    f->version = true;
-    return 0;
-  case ARGP_KEY_ARG:
-    argp_error(state, "unexpected argument '%s'", text);
-    return 0;
-  default:
-    break;
-  }
-  if (key < KEY_ORCHESTRATOR || key > KEY_LOG) return ARGP_ERR_UNKNOWN;
-  if (parse_value(key, text, f, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
+  if (key != KEY_SEED) return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (program_u64("--replay-seed", text, &f->replay_seed, &e) != ERR_OK) argp_error(state, "%s", e.text);
   return 0;
 }
 

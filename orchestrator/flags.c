@@ -213,52 +213,40 @@ static const command_shape shapes[] = {
 
 /* ---- values ---- */
 
-static const program_int_flag int_flags[] = {
-    {KEY_TOP_K, "--top-k", 0, SAMPLER_VOCAB_MAX, offsetof(flags, sampling.top_k)},
-    {KEY_MAX_TOKENS, "--max-tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)},
-    {KEY_THREADS, "--threads", 1, FLAGS_THREADS_MAX, offsetof(flags, threads)},
-    {KEY_CONTEXT, "--ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, context)},
-    {KEY_BUDGET, "--budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
-    {KEY_SELFCHECK, "--selfcheck", 0, INT32_MAX, offsetof(flags, selfcheck)},
-    {KEY_DRAFT_LAYERS, "--draft-layers", 1, MODEL_LAYERS_MAX, offsetof(flags, draft_layers)},
-    {KEY_DRAFT_THREADS, "--draft-threads", 1, FLAGS_THREADS_MAX, offsetof(flags, draft_threads)},
-    {KEY_DRAFT_CONTEXT, "--draft-ctx", 2, WIRE_CONTEXT_MAX, offsetof(flags, draft_context)},
-    {KEY_WAIT, "--wait", 0, INT32_MAX, offsetof(flags, wait)},
-    {KEY_TO, "--to", 0, WIRE_CONTEXT_MAX, offsetof(flags, to)},
-    {KEY_SESSIONS, "--sessions", 1, FLAGS_SESSIONS_MAX, offsetof(flags, sessions)},
-    {KEY_KV_BLOCKS, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
+static const program_flag plain_flags[] = {
+    PROGRAM_FLAG_TEXT('m', flags, model),
+    PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, model_draft),
+    PROGRAM_FLAG_TEXT(KEY_SYSTEM, flags, system),
+    PROGRAM_FLAG_TEXT(KEY_PIN, flags, pin),
+    PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_TEXT(KEY_LISTEN, flags, listen),
+    PROGRAM_FLAG_SWITCH('v', flags, verbose),
+    PROGRAM_FLAG_SWITCH(KEY_RAW, flags, raw),
+    PROGRAM_FLAG_SWITCH(KEY_NO_SPECIAL, flags, no_special),
+    PROGRAM_FLAG_SWITCH(KEY_WHOLE, flags, whole),
+    PROGRAM_FLAG_SWITCH(KEY_DELETE, flags, forget),
+    PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, single),
+    PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
+    PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
+    PROGRAM_FLAG_INT(KEY_TOP_K, flags, sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
+    PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, FLAGS_THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_CONTEXT, flags, context, "--ctx", 2, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_BUDGET, flags, budget, "--budget", 0, WIRE_BUDGET_MAX),
+    PROGRAM_FLAG_INT(KEY_SELFCHECK, flags, selfcheck, "--selfcheck", 0, INT32_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_LAYERS, flags, draft_layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_THREADS, flags, draft_threads, "--draft-threads", 1, FLAGS_THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_WAIT, flags, wait, "--wait", 0, INT32_MAX),
+    PROGRAM_FLAG_INT(KEY_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
+    PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
+    /* sampler_check knows which of these are outside: */
+    PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
+    PROGRAM_FLAG_FLOAT(KEY_TOP_P, flags, sampling.top_p, "--top-p", 0, 1),
+    PROGRAM_FLAG_FLOAT(KEY_MIN_P, flags, sampling.min_p, "--min-p", 0, 1),
+    PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, sampling.repeat_penalty, "--repeat-penalty", 0, SAMPLER_PENALTY_MAX),
 };
-
-typedef struct float_flag {
-  int key;
-  const char *name;
-  double low, high; /* sampler_check knows which of them are outside */
-  size_t offset;    /* of a float in flags */
-} float_flag;
-
-static const float_flag float_flags[] = {
-    {KEY_TEMP, "--temp", 0, SAMPLER_TEMPERATURE_MAX, offsetof(flags, sampling.temperature)},
-    {KEY_TOP_P, "--top-p", 0, 1, offsetof(flags, sampling.top_p)},
-    {KEY_MIN_P, "--min-p", 0, 1, offsetof(flags, sampling.min_p)},
-    {KEY_PENALTY, "--repeat-penalty", 0, SAMPLER_PENALTY_MAX, offsetof(flags, sampling.repeat_penalty)},
-};
-
-/* False: not the key of a number. */
-static bool take_number(flags *f, struct argp_state *state, int key, const char *text) {
-  err e = {0};
-  int rc = program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, &e);
-  if (rc != ERR_OK && rc != ERR_UNSUPPORTED) argp_error(state, "%s", e.text);
-  if (rc != ERR_UNSUPPORTED) return true;
-  for (size_t i = 0; i < sizeof float_flags / sizeof *float_flags; i++) {
-    const float_flag *n = &float_flags[i];
-    double value;
-    if (n->key != key) continue;
-    if (program_double(n->name, text, n->low, n->high, &value, &e)) argp_error(state, "%s", e.text);
-    *(float *)((char *)f + n->offset) = (float)value;
-    return true;
-  }
-  return false;
-}
 
 static uint64_t to_seed(struct argp_state *state, const char *text) {
   int64_t value;
@@ -403,7 +391,6 @@ static void check_whole(flags *f, struct argp_state *state) {
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
-  if (!f->model && f->command != FLAGS_DOCTOR)
   if (!f->model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
   if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
@@ -424,80 +411,17 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text);
   switch (key) {
-  case 'm':
-    f->model = text;
-    break;
-  case 'v':
-    f->verbose = true;
-    break;
-  case KEY_DRAFT:
-    f->draft = to_draft(state, text);
-    break;
-  case KEY_MODEL_DRAFT:
-    f->model_draft = text;
-    break;
-  case KEY_SEED:
-    f->sampling.seed = to_seed(state, text);
-    break;
-  case KEY_STOP:
-    add_stop(f, state, text);
-    break;
-  case KEY_RAW:
-    f->raw = true;
-    break;
-  case KEY_NO_SPECIAL:
-    f->no_special = true;
-    break;
-  case KEY_SYSTEM:
-    f->system = text;
-    break;
-  case KEY_TEMPLATE:
-    f->template = to_template(state, text);
-    break;
-  case KEY_MATH:
-    f->math = to_word(state, "--math", text, "int8", "f32");
-    break;
-  case KEY_KV:
-    f->kv = to_word(state, "--kv", text, "static", "virtual");
-    break;
-  case KEY_PIN:
-    f->pin = text;
-    break;
-  case KEY_LEDGER:
-    f->ledger = to_ledger(f, state, text);
-    break;
-  case KEY_WHOLE:
-    f->whole = true;
-    break;
-  case KEY_DELETE:
-    f->forget = true;
-    break;
-  case KEY_REPACK_CACHE:
-    f->repack_cache = text;
-    break;
-  case KEY_PACE:
-    f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
-    break;
-  case KEY_LISTEN:
-    f->listen = text;
-    break;
-  case KEY_SINGLE:
-    f->single = true;
-    break;
-  case KEY_INSECURE:
-    f->insecure_bind = true;
-    break;
-  case KEY_JSON:
-    f->json = true;
-    break;
-  case ARGP_KEY_ARG:
-    add_argument(f, state, text);
-    break;
-  case ARGP_KEY_END:
-    check_whole(f, state);
-    break;
-  default:
-    return take_number(f, state, key, text) ? 0 : ARGP_ERR_UNKNOWN;
+  case KEY_DRAFT: f->draft = to_draft(state, text); break;
+  case KEY_SEED: f->sampling.seed = to_seed(state, text); break;
+  case KEY_STOP: add_stop(f, state, text); break;
+  case KEY_TEMPLATE: f->template = to_template(state, text); break;
+  case KEY_MATH: f->math = to_word(state, "--math", text, "int8", "f32"); break;
+  case KEY_KV: f->kv = to_word(state, "--kv", text, "static", "virtual"); break;
+  case KEY_LEDGER: f->ledger = to_ledger(f, state, text); break;
+  case KEY_PACE: f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l'; break;
+  case ARGP_KEY_ARG: add_argument(f, state, text); break;
+  case ARGP_KEY_END: check_whole(f, state); break;
+  default: return program_take_flag(plain_flags, sizeof plain_flags / sizeof *plain_flags, key, text, state);
   }
   return 0;
 }

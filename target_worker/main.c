@@ -26,12 +26,12 @@
 typedef struct flags {
   const char *model, *orchestrator, *bind, *advertise, *repack_cache;
   int32_t threads, context, sessions, kv_blocks;
-  bool kv_virtual;
+  int32_t kv_virtual; /* 0, 1 */
   model_math math;
   model_isa isa;
   bool insecure_bind, counters, version;
   int32_t pin[CPUS_MAX], pin_count;
-  int64_t parent; /* 0: none */
+  int32_t parent; /* 0: none */
   log_level log;
 } flags;
 
@@ -103,81 +103,40 @@ static const struct argp_option option_table[] = {
     {"version", 'V', NULL, 0, "Print version, commit and numerics id (of --math), and leave", 3},
     {0}};
 
-static const program_int_flag int_flags[] = {
-    {KEY_THREADS, "--threads", 1, THREADS_MAX, offsetof(flags, threads)},
-    {KEY_CTX, "--ctx", 0, MODEL_CONTEXT_MAX, offsetof(flags, context)},
-    {KEY_SESSIONS, "--sessions", 1, SESSIONS_MAX, offsetof(flags, sessions)},
-    {KEY_KV_BLOCKS, "--kv-blocks", 0, KV_BLOCKS_MAX, offsetof(flags, kv_blocks)},
+static const char *const kv_words[] = {"static", "virtual"};
+static const char *const math_words[] = {[MODEL_MATH_F32] = "f32", [MODEL_MATH_INT8] = "int8"};
+static const char *const isa_words[] = {[MODEL_ISA_AUTO] = "auto",
+                                        [MODEL_ISA_C] = "c",
+                                        [MODEL_ISA_AVX2] = "avx2",
+                                        [MODEL_ISA_AVX_VNNI] = "avx-vnni",
+                                        [MODEL_ISA_AVX512] = "avx512"};
+
+static const program_flag flag_table[] = {
+    PROGRAM_FLAG_TEXT('m', flags, model),
+    PROGRAM_FLAG_TEXT(KEY_ORCHESTRATOR, flags, orchestrator),
+    PROGRAM_FLAG_TEXT(KEY_BIND, flags, bind),
+    PROGRAM_FLAG_TEXT(KEY_ADVERTISE, flags, advertise),
+    PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
+    PROGRAM_FLAG_SWITCH(KEY_COUNTERS, flags, counters),
+    PROGRAM_FLAG_SWITCH('V', flags, version),
+    PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_CTX, flags, context, "--ctx", 0, MODEL_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, SESSIONS_MAX),
+    PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, kv_blocks, "--kv-blocks", 0, KV_BLOCKS_MAX),
+    PROGRAM_FLAG_INT(KEY_PARENT, flags, parent, "--parent", 1, INT32_MAX),
+    PROGRAM_FLAG_CHOICE(KEY_KV, flags, kv_virtual, "--kv", kv_words),
+    PROGRAM_FLAG_CHOICE(KEY_MATH, flags, math, "--math", math_words),
+    PROGRAM_FLAG_CHOICE(KEY_ISA, flags, isa, "--isa", isa_words),
+    PROGRAM_FLAG_CHOICE(KEY_LOG, flags, log, "--log-level", log_level_words),
 };
-
-static const char *const kv_names[] = {"static", "virtual"};
-static const char *const math_names[] = {"f32", "int8"};
-static const model_math maths[] = {MODEL_MATH_F32, MODEL_MATH_INT8};
-static const char *const isa_names[] = {"auto", "c", "avx2", "avx-vnni", "avx512"};
-static const model_isa isas[] = {MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI,
-                                 MODEL_ISA_AVX512};
-static const char *const log_names[] = {"error", "warning", "info", "debug"};
-
-static int parse_value(int key, const char *text, flags *f, err *e) {
-  int i;
-  switch (key) {
-  case KEY_KV:
-    if ((i = program_choice("--kv", text, kv_names, 2, e)) >= 0) f->kv_virtual = i == 1;
-    return i < 0 ? i : ERR_OK;
-  case KEY_MATH:
-    if ((i = program_choice("--math", text, math_names, 2, e)) >= 0) f->math = maths[i];
-    return i < 0 ? i : ERR_OK;
-  case KEY_ISA:
-    if ((i = program_choice("--isa", text, isa_names, (int)(sizeof isas / sizeof *isas), e)) >= 0) f->isa = isas[i];
-    return i < 0 ? i : ERR_OK;
-  case KEY_LOG:
-    if ((i = program_choice("--log-level", text, log_names, 4, e)) >= 0) f->log = (log_level)i;
-    return i < 0 ? i : ERR_OK;
-  case KEY_PIN:
-    return cpus_parse(text, f->pin, &f->pin_count, e);
-  case KEY_PARENT:
-    return program_int("--parent", text, 1, INT32_MAX, &f->parent, e);
-  default: /* ERR_UNSUPPORTED: not ours, argp's */
-    return program_take_int(int_flags, sizeof int_flags / sizeof *int_flags, key, text, f, e);
-  }
-}
 
 static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
-  switch (key) {
-  case 'm':
-    f->model = text;
-    return 0;
-  case KEY_ORCHESTRATOR:
-    f->orchestrator = text;
-    return 0;
-  case KEY_BIND:
-    f->bind = text;
-    return 0;
-  case KEY_ADVERTISE:
-    f->advertise = text;
-    return 0;
-  case KEY_REPACK_CACHE:
-    f->repack_cache = text;
-    return 0;
-  case KEY_INSECURE:
-    f->insecure_bind = true;
-    return 0;
-  case KEY_COUNTERS:
-    f->counters = true;
-    return 0;
-  case 'V':
-    f->version = true;
-    return 0;
-  case ARGP_KEY_ARG:
-    argp_error(state, "unexpected argument '%s'", text);
-    return 0;
-  default:
-    break;
-  }
-  if (key < KEY_ORCHESTRATOR || key > KEY_LOG) return ARGP_ERR_UNKNOWN;
-  if (parse_value(key, text, f, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
+  if (key != KEY_PIN) return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (cpus_parse(text, f->pin, &f->pin_count, &e) != ERR_OK) argp_error(state, "%s", e.text);
   return 0;
 }
 

@@ -60,7 +60,7 @@ static taken parse_all(char **argv) {
 }
 
 /* What a child that parses this says on stderr before it leaves with argp_err_exit_status. */
-static void refusal(char **argv, char *text, size_t size) {
+static void refusal(const struct argp *p, char **argv, char *text, size_t size) {
   int ends[2], status;
   assert_int_equal(pipe(ends), 0);
   fflush(NULL);
@@ -68,10 +68,10 @@ static void refusal(char **argv, char *text, size_t size) {
   if (child == 0) {
     dup2(ends[1], STDERR_FILENO);
     argp_err_exit_status = 42;
-    taken t = {0};
+    _Alignas(max_align_t) char input[256] = {0};
     int argc = 0;
     while (argv[argc]) argc++;
-    program_parse_flags(&parser, argc, argv, &t);
+    program_parse_flags(p, argc, argv, input);
     _exit(0);
   }
   close(ends[1]);
@@ -105,12 +105,12 @@ static void a_wrong_variable_is_named(void **state) {
   (void)state;
   char text[1000];
   setenv("TANDEM_MAX_TOKENS", "many", 1);
-  refusal(ARGV("x"), text, sizeof text);
+  refusal(&parser, ARGV("x"), text, sizeof text);
   assert_non_null(strstr(text, "TANDEM_MAX_TOKENS"));
   assert_non_null(strstr(text, "many"));
   unsetenv("TANDEM_MAX_TOKENS");
   setenv("TANDEM_RAW", "yes", 1);
-  refusal(ARGV("x"), text, sizeof text);
+  refusal(&parser, ARGV("x"), text, sizeof text);
   assert_non_null(strstr(text, "TANDEM_RAW"));
 }
 
@@ -127,7 +127,7 @@ static void a_wrong_flag_has_a_nearest_one(void **state) {
                {"--temperature", "there is no flag --temperature\n"}};
   char text[1000];
   for (size_t i = 1; i < sizeof table / sizeof *table; i++) {
-    refusal(ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
+    refusal(&parser, ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
     if (!strstr(text, table[i].meant)) fail_msg("%s: %s", table[i].given, text);
   }
   assert_string_equal(parse_all(ARGV((char *)(uintptr_t)table[0].given, "5")).number, "5");
@@ -151,6 +151,58 @@ static void near_means_few_changes(void **state) {
   assert_null(program_nearest("a-very-long-word-that-is-longer-than-any-flag-of-any-program", words, 3));
 }
 
+/* --- flags by a table --- */
+
+typedef enum { COLOUR_RED, COLOUR_GREEN } colour;
+
+typedef struct tabled {
+  const char *file;
+  bool loud;
+  int32_t count, other;
+  float rate;
+  colour colour;
+} tabled;
+
+static error_t parse_tabled(int key, char *text, struct argp_state *state) {
+  static const char *const colours[] = {"red", "green"};
+  static const program_flag list[] = {PROGRAM_FLAG_TEXT('f', tabled, file),
+                                      PROGRAM_FLAG_SWITCH('l', tabled, loud),
+                                      PROGRAM_FLAG_INT('n', tabled, count, "--count", -3, 8),
+                                      PROGRAM_FLAG_FLOAT('r', tabled, rate, "--rate", 0, 1),
+                                      PROGRAM_FLAG_CHOICE('c', tabled, colour, "--colour", colours)};
+  return program_take_flag(list, sizeof list / sizeof *list, key, text, state);
+}
+
+static const struct argp_option tabled_options[] = {{"file", 'f', "F", 0, "", 0},   {"loud", 'l', 0, 0, "", 0},
+                                                    {"count", 'n', "N", 0, "", 0},  {"rate", 'r', "R", 0, "", 0},
+                                                    {"colour", 'c', "C", 0, "", 0}, {"unknown", 'u', 0, 0, "", 0},
+                                                    {0}};
+static const struct argp tabled_parser = {.options = tabled_options, .parser = parse_tabled};
+
+static void values_go_where_the_table_says(void **state) {
+  (void)state;
+  tabled t = {.count = 1, .other = 77};
+  program_parse_flags(&tabled_parser, 9, (char *[]){"program", "-f", "x", "--count", "-3", "-r0.25", "--loud", "-c", "green", NULL}, &t);
+  assert_string_equal(t.file, "x");
+  assert_true(t.loud);
+  assert_int_equal(t.count, -3);
+  assert_int_equal(t.other, 77);
+  assert_true(t.rate == 0.25f);
+  assert_int_equal(t.colour, COLOUR_GREEN);
+}
+
+static void values_that_do_not_fit_end_the_program(void **state) {
+  (void)state;
+  static char *const bad[][2] = {{"--count", "9"}, {"--count", "-4"}, {"--rate", "1.5"}, {"--colour", "blue"}};
+  char text[400];
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    refusal(&tabled_parser, ARGV(bad[i][0], bad[i][1]), text, sizeof text);
+    assert_non_null(strstr(text, bad[i][0]));
+    assert_non_null(strstr(text, bad[i][1]));
+  }
+  refusal(&tabled_parser, ARGV("--unknown"), text, sizeof text); /* in no table */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(the_environment_is_read_first, forget),
@@ -158,6 +210,8 @@ int main(void) {
       cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
       cmocka_unit_test(values_are_not_flags),
       cmocka_unit_test(near_means_few_changes),
+      cmocka_unit_test(values_go_where_the_table_says),
+      cmocka_unit_test(values_that_do_not_fit_end_the_program),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

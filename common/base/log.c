@@ -6,6 +6,8 @@
 
 #define LOG_LINE_MAX 1024
 
+const char *const log_level_words[] = {"error", "warning", "info", "debug"};
+
 void log_line(const logger *l, log_level level, const char *format, ...) {
   static const char *const names[] = {"error: ", "warning: ", "", "debug: "};
   if (!l || level > l->level) return;

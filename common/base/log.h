@@ -4,6 +4,7 @@
 #pragma once
 
 typedef enum { LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG } log_level;
+extern const char *const log_level_words[LOG_DEBUG + 1]; /* as --log-level takes them */
 
 typedef struct logger {
   const char *program; /* not owned */

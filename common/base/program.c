@@ -41,16 +41,6 @@ int program_int(const char *flag, const char *text, int64_t low, int64_t high, i
   return ERR_OK;
 }
 
-int program_take_int(const program_int_flag *list, size_t count, int key, const char *text, void *flags, err *e) {
-  size_t i = 0;
-  int64_t value;
-  while (i < count && list[i].key != key) i++;
-  if (i == count) return ERR_UNSUPPORTED;
-  int rc = program_int(list[i].name, text, list[i].low, list[i].high, &value, e);
-  if (rc == ERR_OK) *(int32_t *)((char *)flags + list[i].offset) = (int32_t)value;
-  return rc;
-}
-
 int program_u64(const char *flag, const char *text, uint64_t *out, err *e) {
   char *end;
   errno = 0;

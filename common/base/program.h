@@ -26,15 +26,6 @@ int program_exit_of_file(int code);
 
 /* The whole of `text` as a number in [low, high]. ERR_ARG names the flag, its range and what was given. */
 int program_int(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out, err *e);
-/* A flag that is such a number, and where it goes. */
-typedef struct program_int_flag {
-  int key;
-  const char *name;
-  int64_t low, high; /* within an int32_t */
-  size_t offset;     /* of an int32_t in the program's flags */
-} program_int_flag;
-/* Takes the value of the flag with this key. ERR_UNSUPPORTED: none of list[count] has it, *e is left alone. */
-int program_take_int(const program_int_flag *list, size_t count, int key, const char *text, void *flags, err *e);
 int program_u64(const char *flag, const char *text, uint64_t *out, err *e);
 int program_double(const char *flag, const char *text, double low, double high, double *out, err *e);
 /* The index of `text` in names[count], or ERR_ARG which lists them. */

@@ -1,5 +1,6 @@
 #include "common/base/program_flags.h"
 
+#include "common/base/program.h"
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -129,6 +130,38 @@ static void expand_short(const struct argp *parser, int argc, char **argv) {
   if (!option_by_name(parser->options, expanded + 2, sizeof expanded - 3)) return;
   for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
     if (strcmp(argv[i], "-md") == 0) argv[i] = expanded;
+}
+
+static int put(const program_flag *f, const char *text, void *at, err *e) {
+  int64_t whole;
+  double number;
+  int rc = ERR_OK;
+  switch (f->kind) {
+  case PROGRAM_TEXT: *(const char **)at = text; break;
+  case PROGRAM_SWITCH: *(bool *)at = true; break;
+  case PROGRAM_INT:
+    rc = program_int(f->name, text, (int64_t)f->low, (int64_t)f->high, &whole, e);
+    if (rc == ERR_OK) *(int32_t *)at = (int32_t)whole;
+    break;
+  case PROGRAM_FLOAT:
+    rc = program_double(f->name, text, f->low, f->high, &number, e);
+    if (rc == ERR_OK) *(float *)at = (float)number;
+    break;
+  case PROGRAM_CHOICE:
+    rc = program_choice(f->name, text, f->words, f->word_count, e);
+    if (rc >= 0) *(int32_t *)at = rc; /* enums are as wide */
+    break;
+  }
+  return rc < 0 ? rc : ERR_OK;
+}
+
+error_t program_take_flag(const program_flag *list, size_t count, int key, const char *text, struct argp_state *state) {
+  err e;
+  size_t i = 0;
+  while (i < count && list[i].key != key) i++;
+  if (i == count) return ARGP_ERR_UNKNOWN;
+  if (put(&list[i], text, (char *)state->input + list[i].offset, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  return 0;
 }
 
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {

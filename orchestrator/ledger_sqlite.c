@@ -1,6 +1,7 @@
 #include "orchestrator/ledger_sqlite.h"
 
 #include "common/base/clock.h"
+#include "common/base/least.h"
 #include "common/base/program.h"
 #include "orchestrator/ledger_file.h"
 #include "orchestrator/ledger_options.h"
@@ -311,14 +312,10 @@ static void settle(book *b, int rc, const err *why) {
 
 /* ---- the writer: its life ---- */
 
-static uint64_t earlier(uint64_t x, uint64_t y) {
-  return x < y ? x : y;
-}
-
 static uint64_t due_at(const book *b, uint64_t now) {
   if (b->failing) return b->retry_us;
   if (b->urgent) return now;
-  return b->dirty ? earlier(b->beat_us, b->committed_us + LEDGER_GROUP_US) : b->beat_us;
+  return b->dirty ? least_u64(b->beat_us, b->committed_us + LEDGER_GROUP_US) : b->beat_us;
 }
 
 static void wait_for_work(book *b) {

@@ -1,5 +1,6 @@
 #include "orchestrator/sessions.h"
 
+#include "common/base/least.h"
 #include "common/base/log.h"
 #include "orchestrator/session_frames.h"
 #include <math.h>
@@ -295,21 +296,19 @@ static void session_tick(step *c, orch_session *s) {
   if (s->target.opened && due(c, s->ack_us, ORCH_ACK_US)) session_frames_ack(c, s);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static uint64_t later(uint64_t at, uint64_t by) { return by > MACHINE_NEVER - at ? MACHINE_NEVER : at + by; }
 
 static uint64_t session_deadline(const orch *o, const orch_session *s) {
   uint64_t at = MACHINE_NEVER;
   if (s->state == ORCH_FINISHED) return at;
-  if (s->state == ORCH_ENDING) return earlier(s->target.sent_us, s->draft.sent_us) + ORCH_REPEAT_US;
+  if (s->state == ORCH_ENDING) return least_u64(s->target.sent_us, s->draft.sent_us) + ORCH_REPEAT_US;
   if (!s->target.peer && s->begun) { /* else the ledger's news wakes it */
     at = later(s->waiting_us, o->options.target_wait_us);
-    if (s->retry_us) at = earlier(at, s->retry_us);
+    if (s->retry_us) at = least_u64(at, s->retry_us);
   }
-  if (s->target.peer && !s->target.opened) at = earlier(at, s->target.sent_us + ORCH_REPEAT_US);
-  if (s->draft.peer && !s->draft.opened) at = earlier(at, s->draft.sent_us + ORCH_REPEAT_US);
-  if (s->target.opened) at = earlier(at, s->ack_us + ORCH_ACK_US);
+  if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + ORCH_REPEAT_US);
+  if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + ORCH_REPEAT_US);
+  if (s->target.opened) at = least_u64(at, s->ack_us + ORCH_ACK_US);
   return at;
 }
 
@@ -317,7 +316,7 @@ static uint64_t orch_deadline(const void *self) {
   const orch *o = self;
   uint64_t at = roster_deadline(&o->roster);
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
-    if (o->sessions[i]) at = earlier(at, session_deadline(o, o->sessions[i]));
+    if (o->sessions[i]) at = least_u64(at, session_deadline(o, o->sessions[i]));
   return at;
 }
 

@@ -1,11 +1,11 @@
 #include "target_worker/scheduler.h"
 
-static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+#include "common/base/least.h"
 
 int32_t schedule_room(const session *s) {
   int32_t output = s->options.max_tokens - (s->committed.length - s->prompt_length);
   int32_t context = s->options.context - s->committed.length;
-  int32_t room = least(output, context);
+  int32_t room = least_i32(output, context);
   return room > 0 ? room : 0;
 }
 
@@ -29,9 +29,9 @@ bool schedule_may_speculate(const session *s) {
 
 int32_t schedule_budget(const session *s) {
   if (!schedule_may_speculate(s) || !s->has_tree || s->live.live_count == 0) return 0;
-  int32_t nodes = least(s->options.budget, WIRE_BUDGET_MAX);
+  int32_t nodes = least_i32(s->options.budget, WIRE_BUDGET_MAX);
   int32_t rows = s->committed.capacity - s->committed.length; /* staged rows must fit as well */
-  return schedule_room(s) > 1 ? least(nodes, rows) : 0;
+  return schedule_room(s) > 1 ? least_i32(nodes, rows) : 0;
 }
 
 schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us, uint64_t *until_us) {
@@ -54,7 +54,7 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
 
 int32_t schedule_nodes(const session *s, int32_t count, int32_t *slots, int32_t *parents) {
   if (count == 0) return 0;
-  return tree_select(&s->live, count, least(schedule_room(s) - 1, TREE_DEPTH_MAX), slots, parents);
+  return tree_select(&s->live, count, least_i32(schedule_room(s) - 1, TREE_DEPTH_MAX), slots, parents);
 }
 
 /* --- one forward --- */
@@ -125,7 +125,7 @@ static void pick_prefills(const session_store *store, schedule_turns *turns, int
     const session *s = &store->places[i];
     uint64_t until;
     if (schedule_session(s, credit, now_us, &until) != SCHEDULE_PREFILL) continue;
-    int32_t count = least(rows, s->committed.length - 1 - s->kv_rows);
+    int32_t count = least_i32(rows, s->committed.length - 1 - s->kv_rows);
     out->picks[out->count++] = (schedule_pick){.place = i, .kind = SCHEDULE_PREFILL, .rows = count};
     rows -= count;
     turns->prefill = i;

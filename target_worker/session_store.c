@@ -1,5 +1,6 @@
 #include "target_worker/session_store.h"
 
+#include "common/base/least.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,19 +66,17 @@ static void place_clear(session *s, int32_t keep) {
   else prefix_reset(&s->committed, 0);
 }
 
-static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
-
 /* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed others. */
 static int32_t rows_of(const session *p) {
-  int32_t rows = p->job ? least(p->kv_rows, p->kv_valid) : p->kv_rows;
-  return least(rows, p->committed.length);
+  int32_t rows = p->job ? least_i32(p->kv_rows, p->kv_valid) : p->kv_rows;
+  return least_i32(rows, p->committed.length);
 }
 
 /* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be lost. */
 static int32_t reusable(const session *p, const int32_t *tokens, int32_t count) {
   int32_t rows = rows_of(p), same = 0;
-  while (same < least(rows, count) && p->committed.tokens[same] == tokens[same]) same++;
-  return 2 * same >= least(rows, count) ? same : 0;
+  while (same < least_i32(rows, count) && p->committed.tokens[same] == tokens[same]) same++;
+  return 2 * same >= least_i32(rows, count) ? same : 0;
 }
 
 static session *place_find(session_store *s, const int32_t *tokens, int32_t count, int32_t *keep) {
@@ -116,9 +115,9 @@ session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, cons
 static void drop_blocks(session_store *s, session *p, int32_t keep) {
   kv_blocks_release(&s->blocks, p->blocks + keep, p->block_count - keep);
   p->block_count = keep;
-  p->published = least(p->published, keep);
-  p->kv_rows = least(p->kv_rows, keep * KV_BLOCK);
-  if (p->job) p->kv_valid = least(p->kv_valid, keep * KV_BLOCK);
+  p->published = least_i32(p->published, keep);
+  p->kv_rows = least_i32(p->kv_rows, keep * KV_BLOCK);
+  if (p->job) p->kv_valid = least_i32(p->kv_valid, keep * KV_BLOCK);
 }
 
 void session_store_give_back(session_store *s, session *p) {
@@ -142,7 +141,7 @@ static void find_shared(session_store *s, session *p) {
 }
 
 int session_store_admit(session_store *s, session *p, int32_t tokens, err *e) {
-  int32_t wanted = blocks_of(least(tokens, s->context) - 1);
+  int32_t wanted = blocks_of(least_i32(tokens, s->context) - 1);
   if (!s->is_virtual) return ERR_OK;
   leave_shared(s, p);
   find_shared(s, p);
@@ -168,7 +167,7 @@ int session_store_admit(session_store *s, session *p, int32_t tokens, err *e) {
 
 void session_store_publish(session_store *s, session *p, int32_t settled) {
   if (!s->is_virtual) return;
-  int32_t rows = least(least(settled, p->kv_rows), p->committed.length);
+  int32_t rows = least_i32(least_i32(settled, p->kv_rows), p->committed.length);
   for (; (p->published + 1) * KV_BLOCK <= rows; p->published++) {
     int32_t *block = &p->blocks[p->published], *above = p->published ? block - 1 : NULL;
     int32_t same = kv_blocks_publish(&s->blocks, above ? *above : KV_NO_BLOCK,

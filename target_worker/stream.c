@@ -1,5 +1,6 @@
 #include "target_worker/stream.h"
 
+#include "common/base/least.h"
 #include "target_worker/scheduler.h"
 
 static msg message_to(step *c, peer_id to, msg_type type, const session *s) {
@@ -120,11 +121,9 @@ void stream_tick(step *c, session *s) {
   if (s->state == SESSION_FINISHED && c->now - s->done_sent_us >= TARGET_REPEAT_US) stream_done(c, s);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t stream_deadline(const session *s) {
   uint64_t at = s->tell_until_us;
-  if (unacknowledged(s)) at = earlier(at, s->resent_us + TARGET_REPEAT_US);
-  if (s->state == SESSION_FINISHED) at = earlier(at, s->done_sent_us + TARGET_REPEAT_US);
+  if (unacknowledged(s)) at = least_u64(at, s->resent_us + TARGET_REPEAT_US);
+  if (s->state == SESSION_FINISHED) at = least_u64(at, s->done_sent_us + TARGET_REPEAT_US);
   return at;
 }

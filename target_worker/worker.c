@@ -1,5 +1,6 @@
 #include "target_worker/worker.h"
 
+#include "common/base/least.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "target_worker/drafts.h"
@@ -351,17 +352,15 @@ static void session_tick(step *c, session *s) {
   stream_tick(c, s);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 static uint64_t session_deadline(const session *s) {
   if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  return earlier(earlier(s->lease_until_us, lockstep_deadline(s)), stream_deadline(s));
+  return least_u64(least_u64(s->lease_until_us, lockstep_deadline(s)), stream_deadline(s));
 }
 
 static uint64_t target_deadline(const void *self) {
   const target *t = self;
-  uint64_t at = earlier(roster_deadline(&t->peers), t->rounds.asked_until_us);
-  for (int32_t i = 0; i < t->store.count; i++) at = earlier(at, session_deadline(&t->store.places[i]));
+  uint64_t at = least_u64(roster_deadline(&t->peers), t->rounds.asked_until_us);
+  for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.places[i]));
   return at;
 }
 

@@ -1,5 +1,6 @@
 #include "common/base/program_flags.h"
 
+#include "common/base/least.h"
 #include "common/base/program.h"
 #include <ctype.h>
 #include <stdbool.h>
@@ -13,8 +14,6 @@
 
 /* --- what may have been meant --- */
 
-static int least(int a, int b) { return a < b ? a : b; }
-
 /* Letters to insert, drop, change or swap with their neighbour (optimal string alignment). */
 static int distance(const char *a, const char *b) {
   int rows[3][NAME_MAX_BYTES + 1], la = (int)strlen(a), lb = (int)strlen(b);
@@ -25,9 +24,9 @@ static int distance(const char *a, const char *b) {
     const int *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
     row[0] = i;
     for (int j = 1; j <= lb; j++) {
-      row[j] = least(least(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+      row[j] = least_i32(least_i32(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
       bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = least(row[j], before[j - 2] + 1);
+      if (swapped) row[j] = least_i32(row[j], before[j - 2] + 1);
     }
   }
   return rows[la % 3][lb];

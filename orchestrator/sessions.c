@@ -22,7 +22,7 @@ typedef struct seat {
 
 typedef struct orch_session {
   orch_state state;
-  uint64_t id;
+  uint64_t id, number; /* number: in the order of their beginnings */
   uint32_t epoch;
   wire_id ticket;
   prefix committed; /* what the ledger holds */
@@ -35,7 +35,8 @@ typedef struct orch_session {
 
   seat target, draft;
   peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
-  uint64_t ack_us, waiting_us, retry_us, resend_us, lost_us, draft_placed_us;
+  bool no_room;                      /* the last target was full: who began later waits behind it */
+  uint64_t ack_us, waiting_us, opening_us, retry_us, resend_us, lost_us, draft_placed_us;
   int32_t end_tries, repairs, draft_repairs, draft_refusals;
 
   wire_finish finish;
@@ -51,6 +52,7 @@ struct orch {
   orch_options options;
   roster roster;
   orch_session *sessions[ORCH_SESSIONS_MAX];
+  uint64_t started;
 };
 
 typedef struct step {
@@ -248,6 +250,20 @@ static int32_t logged(const orch *o, const orch_session *s) {
   return n < s->committed.length ? n : s->committed.length;
 }
 
+/* Who needs much room would never get it if those who need little went first. Where answers of ours are under way,
+ * room will come, however long that takes. */
+static bool waits_for_room(step *c, orch_session *s) {
+  bool behind = false, room_comes = false;
+  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
+    const orch_session *other = c->o->sessions[i];
+    if (!other || other == s || !live(other)) continue;
+    behind |= other->no_room && other->number < s->number;
+    room_comes |= other->target.opened;
+  }
+  if (behind || (s->no_room && room_comes)) s->waiting_us = c->now;
+  return behind;
+}
+
 /* Finds workers for what has none, and is in the ledger. */
 static void place(step *c, orch_session *s) {
   if (!live(s)) return;
@@ -258,7 +274,7 @@ static void place(step *c, orch_session *s) {
   if (!s->begun) return;
   if (!s->target.peer) {
     if (c->now >= s->retry_us) s->retry_us = 0;
-    peer_id id = s->retry_us ? 0 : choose_target(c->o, s);
+    peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose_target(c->o, s);
     if (!id) {
       if (c->now - s->waiting_us >= c->o->options.target_wait_us) {
         char text[WIRE_STRING_MAX + 1];
@@ -269,6 +285,7 @@ static void place(step *c, orch_session *s) {
       return;
     }
     s->target = (seat){.peer = id};
+    s->opening_us = c->now;
     open_target(c, s);
     if (s->draft.peer) {
       s->draft.base = s->committed.length;
@@ -312,7 +329,7 @@ static void worker_lost(step *c, peer_id id, const char *why) {
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;
-    if (s->target_avoid == id) s->target_avoid = 0; /* who comes back there has not refused anything */
+    if (s->target_avoid == id) s->no_room = false, s->target_avoid = 0; /* who comes back there has not refused anything */
     if (s->draft_avoid == id) s->draft_avoid = 0;
     if (!live(s)) {
       if (s->target.peer == id) s->target.ended = true;
@@ -430,6 +447,7 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
   s->waiting_us = s->ack_us = now_us;
+  s->number = ++o->started;
   o->sessions[place_index] = s;
   place(&c, s);
   return s->id;
@@ -550,7 +568,7 @@ static void repair_target(step *c, orch_session *s, int32_t length, hash16 hash)
   }
   bool shared = length >= 1 && prefix_has(&s->committed, length, hash);
   if (!next_epoch(c, s)) return;
-  s->waiting_us = c->now;
+  s->waiting_us = s->opening_us = c->now;
   s->target.base = shared ? length : 0;
   open_target(c, s);
   s->draft_repairs = 0;
@@ -660,6 +678,7 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   case ERR_FULL:
   case ERR_DRAINING: {
     uint64_t since = s->waiting_us;
+    s->no_room = m->u.error.code == ERR_FULL;
     target_lost(c, s, c->now + ORCH_REPEAT_US);
     s->waiting_us = since;
     break;
@@ -677,13 +696,21 @@ static void on_opened(step *c, orch_session *s, const msg *m) {
   s->target.opened = true;
   s->state = ORCH_RUNNING;
   s->target_avoid = 0;
+  s->no_room = false;
   note_numerics(c, s, false);
+}
+
+/* Who waits for room asks again at once. */
+static void room_made(orch *o) {
+  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+    if (o->sessions[i] && o->sessions[i]->no_room) o->sessions[i]->retry_us = 0;
 }
 
 static void on_target_message(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !live(s);
     finished_if_told(s);
+    room_made(c->o);
     return;
   }
   if (m->type == MSG_DONE) on_done(c, s, m);
@@ -775,7 +802,7 @@ static void session_tick(step *c, orch_session *s) {
     finished_if_told(s);
   }
   place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->waiting_us, ORCH_TARGET_WAIT_US))
+  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US))
     session_error(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (!live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) open_target(c, s);

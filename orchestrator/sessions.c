@@ -197,8 +197,8 @@ static int32_t load_of(const orch *o, const roster_peer *p) {
 }
 
 /* The worker of a role that serves a session best (of these numerics; "": any), or 0. A target that has
- * refused it is asked again where there is no other; a draft is not. */
-static peer_id choose(const orch *o, wire_role role, peer_id refused, const char *numerics) {
+ * refused it, or would because its context is shorter, is asked where there is no other; a draft is not. */
+static peer_id choose(const orch *o, wire_role role, peer_id refused, int32_t context, const char *numerics) {
   placement_worker list[ROSTER_MAX];
   peer_id ids[ROSTER_MAX];
   int32_t count = 0;
@@ -210,14 +210,14 @@ static peer_id choose(const orch *o, wire_role role, peer_id refused, const char
     list[count++] = (placement_worker){.load = load_of(o, p),
                                        .places = p->hello.session_max,
                                        .alike = !numerics[0] || strcmp(numerics, p->numerics) == 0,
-                                       .refused = p->id == refused};
+                                       .refused = p->id == refused || (p->hello.context_max && p->hello.context_max < context)};
   }
   int32_t best = placement_best(list, count);
   return best < 0 ? 0 : ids[best];
 }
 
 static peer_id choose_target(const orch *o, const orch_session *s) {
-  return choose(o, WIRE_ROLE_TARGET, s->target_avoid, s->decoded ? s->numerics : "");
+  return choose(o, WIRE_ROLE_TARGET, s->target_avoid, s->options.context, s->decoded ? s->numerics : "");
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
@@ -234,7 +234,7 @@ static bool next_epoch(step *c, orch_session *s) {
 static void place_draft(step *c, orch_session *s) {
   if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_refusals >= REFUSALS_MAX) return;
   if (s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US) return; /* one that starts again and again */
-  peer_id id = choose(c->o, WIRE_ROLE_DRAFT, s->draft_avoid, "");
+  peer_id id = choose(c->o, WIRE_ROLE_DRAFT, s->draft_avoid, 0, "");
   if (!id) return;
   s->draft = (seat){.peer = id};
   s->draft_repairs = 0;

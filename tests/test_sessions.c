@@ -1166,6 +1166,25 @@ static void test_failover_prefers_the_same_numerics(void **state) {
   assert_false(look(w).numerics_changed);
 }
 
+/* Whose context is too short would refuse; where there is nobody else, that refusal is the answer. */
+static void test_targets_of_different_contexts(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  r.options.context = CONTEXT + 1;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  opened(w, TARGET);
+  msg longer = target_hello(TARGET2);
+  longer.u.hello.context_max = CONTEXT + 1;
+  rig_say(&w->r, TARGET2, longer);
+  for (int i = 0; i < 3; i++) { /* more load, and more */
+    rig_clear(&w->r);
+    start_request(w, &r);
+    opened(w, TARGET2);
+    assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  }
+}
+
 /* A target that was asked but gave no token has had no part in the answer. */
 static void test_numerics_of_one_that_refused(void **state) {
   world *w = *state;
@@ -1655,6 +1674,7 @@ int main(void) {
       CASE(test_target_lost),
       CASE(test_failover_prefers_the_same_numerics),
       CASE(test_numerics_of_one_that_refused),
+      CASE(test_targets_of_different_contexts),
       CASE(test_target_died_without_another),
       CASE(test_restarted_target),
       CASE(test_target_turns_into_another),

@@ -72,9 +72,11 @@ class Help(Command):
         for word in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
             self.assertIn(word, out.decode())
         for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor"):
-            status, out, _ = tandem(command, "--help")
-            self.assertEqual(status, OK)
-            self.assertIn("--model", out.decode())
+            for flag in ("--help", "-h"):
+                status, out, _ = tandem(command, flag)
+                self.assertEqual(status, OK)
+                self.assertIn("--model", out.decode())
+        self.assertIn("rollback", tandem("session", "-h")[1].decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
                      "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind").split():

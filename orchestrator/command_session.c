@@ -420,7 +420,7 @@ static int run_verb(const verb *v, int argc, char **argv) {
 
 int command_session(int argc, char **argv) {
   const char *words[VERB_COUNT], *near;
-  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)) {
+  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)) {
     print_help(stdout);
     return STATUS_OK;
   }

@@ -349,9 +349,13 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction. */
+/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction, unless one of them is
+ * only the environment's. */
 static void check_draft(flags *f, struct argp_state *state) {
+  bool other = f->draft && strcmp(f->draft, "model") != 0;
+  if (f->draft_by_variable && other) f->model_draft = NULL, f->draft_layers = 0;
   bool model = f->model_draft || f->draft_layers;
+  if (f->method_by_variable && model) f->draft = NULL;
   if (!f->draft && f->command == FLAGS_RESUME) return; /* as it was */
   if (!f->draft) f->draft = model ? "model" : "ngram";
   bool named = strcmp(f->draft, "model") == 0;
@@ -378,7 +382,12 @@ static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
                                            {KEY_DRAFT_CONTEXT, "--draft-ctx"},
                                            {KEY_REPACK_CACHE, "--repack-cache"}};
 
-static void note_worker_flag(flags *f, int key, const char *text) {
+/* What the environment says of workers is for those that are started with it too: it contradicts nothing. */
+static void note_worker_flag(flags *f, int key, const char *text, bool by_variable) {
+  if (key == KEY_MODEL_DRAFT || key == KEY_DRAFT_LAYERS) f->draft_by_variable = by_variable;
+  if (key == KEY_DRAFT) f->method_by_variable = by_variable;
+  if (key == KEY_KV_BLOCKS) f->blocks_by_variable = by_variable;
+  if (by_variable) return;
   for (size_t i = 0; i < sizeof worker_flags / sizeof *worker_flags; i++)
     if (worker_flags[i].key == key) f->for_workers = worker_flags[i].name;
   if (key == KEY_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
@@ -403,9 +412,9 @@ static void check_whole(flags *f, struct argp_state *state) {
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
-  if (!f->model && f->command != FLAGS_DOCTOR)
   if (!f->model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
+  if (f->blocks_by_variable && strcmp(f->kv, "virtual") != 0) f->kv_blocks = 0;
   if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
@@ -422,7 +431,7 @@ static void check_whole(flags *f, struct argp_state *state) {
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
-  note_worker_flag(f, key, text);
+  note_worker_flag(f, key, text, !state->argv);
   switch (key) {
   case 'm':
     f->model = text;

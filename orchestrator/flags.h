@@ -54,6 +54,7 @@ typedef struct flags {
   bool insecure_bind, lockstep, single, raw, no_special, json, verbose, whole, forget; /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
+  bool draft_by_variable, method_by_variable, blocks_by_variable; /* model_draft or draft_layers, draft, kv_blocks: the environment's */
   const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
 } flags;
 

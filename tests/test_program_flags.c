@@ -59,20 +59,20 @@ static taken parse_all(char **argv) {
   return t;
 }
 
-/* What a child that parses this says on stderr before it leaves with argp_err_exit_status. */
-static void refusal(char **argv, char *text, size_t size) {
+/* What a child that parses this says there, and its exit status. */
+static int say(char **argv, int where, char *text, size_t size) {
   int ends[2], status;
   assert_int_equal(pipe(ends), 0);
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
-    dup2(ends[1], STDERR_FILENO);
+    dup2(ends[1], where);
     argp_err_exit_status = 42;
     taken t = {0};
     int argc = 0;
     while (argv[argc]) argc++;
     program_parse_flags(&parser, argc, argv, &t);
-    _exit(0);
+    _exit(41);
   }
   close(ends[1]);
   size_t got = 0;
@@ -81,7 +81,11 @@ static void refusal(char **argv, char *text, size_t size) {
   close(ends[0]);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 42);
+  return WEXITSTATUS(status);
+}
+
+static void refusal(char **argv, char *text, size_t size) {
+  assert_int_equal(say(argv, STDERR_FILENO, text, size), 42);
 }
 
 static void the_environment_is_read_first(void **state) {
@@ -112,6 +116,17 @@ static void a_wrong_variable_is_named(void **state) {
   setenv("TANDEM_RAW", "yes", 1);
   refusal(ARGV("x"), text, sizeof text);
   assert_non_null(strstr(text, "TANDEM_RAW"));
+}
+
+static void help_is_shown(void **state) {
+  (void)state;
+  static const char *const asked[] = {"-h", "--help", "--hel", "--usage"};
+  setenv("TANDEM_RAW", "yes", 1); /* help is what one needs then */
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+    char text[1000];
+    assert_int_equal(say(ARGV("-m", "-h", (char *)(uintptr_t)asked[i]), STDOUT_FILENO, text, sizeof text), 0);
+    assert_non_null(strstr(text, "--max-tokens"));
+  }
 }
 
 static void a_wrong_flag_has_a_nearest_one(void **state) {
@@ -155,6 +170,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(the_environment_is_read_first, forget),
       cmocka_unit_test_teardown(a_wrong_variable_is_named, forget),
+      cmocka_unit_test_teardown(help_is_shown, forget),
       cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
       cmocka_unit_test(values_are_not_flags),
       cmocka_unit_test(near_means_few_changes),

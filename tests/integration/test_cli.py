@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from support import MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
+from support import DRAFT, MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
 
 PROMPT = "Why is the sky blue?"
 LONG = ["--raw", "The cat sat on the mat and the dog sat on the log. " * 8]  # it goes on for ever
@@ -72,9 +72,11 @@ class Help(Command):
         for word in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
             self.assertIn(word, out.decode())
         for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor"):
-            status, out, _ = tandem(command, "--help")
-            self.assertEqual(status, OK)
-            self.assertIn("--model", out.decode())
+            for flag in ("--help", "-h"):
+                status, out, _ = tandem(command, flag)
+                self.assertEqual(status, OK)
+                self.assertIn("--model", out.decode())
+        self.assertIn("rollback", tandem("session", "-h")[1].decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
                      "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind").split():
@@ -157,6 +159,17 @@ class BadInput(Command):
         stops = [flag for i in range(17) for flag in ("--stop", f"s{i}")]
         self.refused(USAGE, "16 times", "run", "-m", MODEL, *stops, PROMPT)
 
+    def test_the_command_line_wins(self):
+        """A variable contradicts nothing that is on the command line, and what it says of workers may be for others."""
+        for variable, value, args in [
+            ("TANDEM_MODEL_DRAFT", MODEL, ["run", "--draft", "ngram", PROMPT]),
+            ("TANDEM_DRAFT", "ngram", ["run", "--draft-layers", "2", PROMPT]),
+            ("TANDEM_KV_BLOCKS", "7", ["run", "--kv", "static", PROMPT]),
+            ("TANDEM_THREADS", "2", ["serve-workers", "--listen", "ipc://x"]),
+        ]:
+            with self.subTest(variable=variable):
+                self.refused(BAD_MODEL, "no_such", *args, "-m", "no_such", env=dict(os.environ, **{variable: value}))
+
     def test_models(self):
         data = pathlib.Path(MODEL).read_bytes()
         files = {
@@ -215,6 +228,14 @@ class BadInput(Command):
         self.assertEqual((status, out), (WORKER, b""), errors)
         self.assertIn("tandem-draft could not start", errors)
         self.assertIn("line 1", errors)
+
+
+    def test_a_draft_with_a_model_is_one(self):
+        """Placed by hand, as `tandem run' takes it."""
+        for flags in (["-md", MODEL, "--draft-layers", "99"], ["-m", MODEL, "--draft-layers", "99"]):
+            done = subprocess.run([DRAFT, "--orchestrator", "ipc://x", *flags], capture_output=True, timeout=TIME_LIMIT)
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn(b"99 of them", done.stderr)
 
 
 class Text(Command):
@@ -616,7 +637,7 @@ class Batch(Command):
 
     def test_stdin_to_stdout(self):
         line = json.dumps({"id": 1, "prompt": PROMPT}).encode()
-        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\n\n" + line)
+        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\xef\xbb\xbf\n\n" + line)
         self.assertEqual(status, OK, errors)
         self.assertEqual(json.loads(out)["id"], 1)
 

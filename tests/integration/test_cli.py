@@ -647,6 +647,7 @@ class Batch(Command):
         for i, (x, (key, value)) in enumerate(zip(got, bad)):
             self.assertEqual((x["id"], x["finish_reason"]), (i, "error"), (key, value))
             self.assertIn(key, x["error"], value)
+            self.assertNotIn("session", x, "nothing was begun for it")
             self.assertEqual(errors.count(f"line {i + 1}: {x['error']}\n"), 1, errors)
         for key, near in (("temprature", "temperature"), ("max-tokens", "max_tokens"), ("stops", "stop")):
             self.assertIn(f'did you mean "{near}"?', next(x["error"] for x, (k, _) in zip(got, bad) if k == key))

@@ -175,10 +175,12 @@ class Sessions(Case):
         plain = self.plain[GREEDY]
         path = make_model(self.folder / "small.gguf", VOCABULARY)
         there = os.path.relpath(path)  # as the user gave it; it goes on from anywhere
-        run = self.start("-md", there, "--max-tokens", TOKENS)
+        run = self.start("-md", there, "--draft-layers", "1", "--max-tokens", TOKENS)
         run.signal(signal.SIGKILL)
         run.end()
         id, = (l["session"] for l in self.list())
+        asked = json.loads(self.session("export", id))["request"]
+        self.assertEqual((asked["draft"], asked["model_draft"], asked["draft_layers"]), ("model", str(path), 1))
 
         def again(*flags, method, cwd=None):
             status, out, errors = tandem("session", "resume", "--ledger", self.ledger, id, "--json", *flags, cwd=cwd)

@@ -65,3 +65,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv);
 /* FLAGS_RESUME: what was not given is NULL, and max_tokens 0, budget -1. */
 const char *flags_command_name(flags_command command);
 bool flags_wants_draft(const flags *f);
+/* Is `draft` a method, are its files there, does it fit model_draft and draft_layers? ERR_ARG says what is wrong. */
+int flags_check_draft(const flags *f, err *e);
+/* One more stop string, size bytes, kept by reference; `name` is what the user calls it. ERR_ARG. */
+int flags_add_stop(flags *f, const char *name, const char *text, size_t size, err *e);

@@ -635,6 +635,44 @@ class Batch(Command):
         self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 19)))
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 
+    def test_options_of_a_line(self):
+        """They replace the flags' for that line alone."""
+        plain = answer(PROMPT, "--max-tokens", "24")
+        stop = plain["text"][20:25]
+        table = [({}, ()), ({"temperature": 0.8, "seed": 7}, ("--temp", "0.8", "--seed", "7")),
+                 ({"temperature": 1, "seed": 8, "top_k": 5}, ("--temp", "1", "--seed", "8", "--top-k", "5")),
+                 ({"temperature": 1.5, "seed": 9, "top_p": 0.7}, ("--temp", "1.5", "--seed", "9", "--top-p", "0.7")),
+                 ({"temperature": 1.5, "seed": 9, "min_p": 0.2}, ("--temp", "1.5", "--seed", "9", "--min-p", "0.2")),
+                 ({"repeat_penalty": 1.3}, ("--repeat-penalty", "1.3")), ({"stop": stop}, ("--stop", stop)),
+                 ({"stop": ["never this", stop]}, ("--stop", stop)), ({"stop": []}, ())]
+        want = [answer(PROMPT, "--max-tokens", "24", *flags) for _, flags in table]
+        lines = [{"id": i, "prompt": PROMPT, "max_tokens": 24, **options} for i, (options, _) in enumerate(table)]
+        got, _ = self.run_batch(lines)
+        for x, w in zip(got, want):
+            self.assertEqual((x["token_ids"], x["text"], x["finish_reason"]), (w["token_ids"], w["text"], w["finish_reason"]), x["id"])
+        self.assertEqual(len({tuple(x["token_ids"]) for x in got}), 7)  # each does something
+        flags = ("--max-tokens", "24", "--temp", "2", "--top-k", "3", "--stop", plain["text"][4:7])
+        off = {"temperature": 0, "top_k": 0, "stop": []}
+        self.assertEqual(self.run_batch([{"id": 0, "prompt": PROMPT, **off}], *flags)[0][0]["token_ids"], plain["token_ids"])
+
+    def test_bad_options_of_a_line(self):
+        """One clear error names the line and the key."""
+        bad = [(key, value) for key in ("temperature", "top_p", "min_p", "repeat_penalty")
+               for value in (-0.5, 1e300, "1", None, True, [0.5])]
+        bad += [("temperature", 100.5), ("top_p", 0), ("top_p", 1.5), ("min_p", 1), ("repeat_penalty", 0), ("repeat_penalty", 11),
+                ("top_k", -1), ("top_k", 1.5), ("top_k", 1 << 40), ("top_k", "4"), ("stop", 5), ("stop", ""), ("stop", None),
+                ("stop", ["a", 5]), ("stop", ["a", ""]), ("stop", ["a"] * 17), ("stop", "a" * 257), ("stop", "a\0b"),
+                ("temprature", 1), ("max-tokens", 5), ("stops", ["a"])]
+        lines = [{"id": i, "prompt": PROMPT, key: value} for i, (key, value) in enumerate(bad)]
+        got, errors = self.run_batch(lines, "--max-tokens", "1", status=FAILED)
+        for i, (x, (key, value)) in enumerate(zip(got, bad)):
+            self.assertEqual((x["id"], x["finish_reason"]), (i, "error"), (key, value))
+            self.assertIn(key, x["error"], value)
+            self.assertNotIn("session", x, "nothing was begun for it")
+            self.assertEqual(errors.count(f"line {i + 1}: {x['error']}\n"), 1, errors)
+        for key, near in (("temprature", "temperature"), ("max-tokens", "max_tokens"), ("stops", "stop")):
+            self.assertIn(f'did you mean "{near}"?', next(x["error"] for x, (k, _) in zip(got, bad) if k == key))
+
     def test_stdin_to_stdout(self):
         line = json.dumps({"id": 1, "prompt": PROMPT}).encode()
         status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\xef\xbb\xbf\n\n" + line)

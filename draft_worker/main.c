@@ -360,14 +360,14 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
   int32_t cores = cpus_threads();
-  p.flags = (flags){.draft = "ngram",
-                    .threads = cores > 1 ? cores / 2 : 1,
+  p.flags = (flags){.threads = cores > 1 ? cores / 2 : 1,
                     .sessions = MODEL_SESSIONS,
                     .rows = MODEL_ROWS,
                     .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
   p.log = (logger){"tandem-draft", p.flags.log};
+  if (!p.flags.draft) p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;
   if (p.flags.version) {
     printf("tandem-draft %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,
            WIRE_VERSION_MAX);

@@ -110,12 +110,21 @@ static json_t *title_of(const char *text) {
   return json_stringn(words, utf8_valid(words, n)); /* the last character may be cut */
 }
 
-/* What only this side knows, so that the session can go on with the same text. */
+/* How it is drafted. A path holds wherever the session goes on. */
+static void put_draft(json_t *o, const flags *f) {
+  char *path = f->model_draft ? realpath(f->model_draft, NULL) : NULL;
+  json_object_set_new(o, "draft", json_string(f->draft));
+  if (f->model_draft) json_object_set_new(o, "model_draft", json_string(path ? path : f->model_draft));
+  if (f->draft_layers) json_object_set_new(o, "draft_layers", json_integer(f->draft_layers));
+  free(path);
+}
+
+/* What only this side knows, so that the session can go on with the same text and the same kind of draft. */
 static char *about(const answer *a, const flags *f) {
   json_t *o = json_object(), *stops = json_array();
   for (int32_t i = 0; i < f->stop_count; i++) json_array_append_new(stops, json_string(f->stops[i]));
   if (a->title) json_object_set_new(o, "title", title_of(a->title));
-  json_object_set_new(o, "draft", json_string(f->draft));
+  put_draft(o, f);
   json_object_set_new(o, "math", json_string(f->math));
   json_object_set_new(o, "raw", json_boolean(f->raw));
   json_object_set_new(o, "stop", stops);

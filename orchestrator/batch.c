@@ -85,7 +85,21 @@ typedef struct int_switch {
 } int_switch;
 
 static const int_switch int_switches[] = {{"budget", 0, WIRE_BUDGET_MAX, offsetof(flags, budget)},
-                                          {"max_tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)}};
+                                          {"max_tokens", 1, WIRE_CONTEXT_MAX, offsetof(flags, max_tokens)},
+                                          {"top_k", 0, SAMPLER_VOCAB_MAX, offsetof(flags, sampling.top_k)}};
+
+typedef struct float_switch {
+  const char *key;
+  double high;   /* from 0; sampler_check knows which of the bounds are outside */
+  size_t offset; /* of a float in flags */
+} float_switch;
+
+static const float_switch float_switches[] = {
+    {"temperature", SAMPLER_TEMPERATURE_MAX, offsetof(flags, sampling.temperature)},
+    {"top_p", 1, offsetof(flags, sampling.top_p)},
+    {"min_p", 1, offsetof(flags, sampling.min_p)},
+    {"repeat_penalty", SAMPLER_PENALTY_MAX, offsetof(flags, sampling.repeat_penalty)},
+};
 
 static int read_number(const json_t *value, const int_switch *s, flags *f, err *e) {
   json_int_t n = json_integer_value(value);
@@ -94,6 +108,40 @@ static int read_number(const json_t *value, const int_switch *s, flags *f, err *
                    (long long)s->high);
   *(int32_t *)((char *)f + s->offset) = (int32_t)n;
   return ERR_OK;
+}
+
+static int read_fraction(const json_t *value, const float_switch *s, flags *f, err *e) {
+  double x = json_number_value(value);
+  if (!json_is_number(value) || !(x >= 0 && x <= s->high))
+    return err_set(e, ERR_ARG, "\"%s\" must be a number from 0 to %g", s->key, s->high);
+  *(float *)((char *)f + s->offset) = (float)x;
+  return ERR_OK;
+}
+
+static int read_sampling(const json_t *object, flags *f, err *e) {
+  int rc = ERR_OK;
+  for (size_t i = 0; rc == ERR_OK && i < sizeof float_switches / sizeof *float_switches; i++) {
+    const json_t *value = json_object_get(object, float_switches[i].key);
+    if (value) rc = read_fraction(value, &float_switches[i], f, e);
+  }
+  return rc ? rc : sampler_check(&f->sampling, e);
+}
+
+/* A text or several, which replace those of the flags. */
+static int read_stops(const json_t *value, flags *f, err *e) {
+  static const char name[] = "\"stop\"";
+  const json_t *item;
+  size_t i;
+  int rc = ERR_OK;
+  f->stop_count = 0;
+  if (json_is_string(value)) return flags_add_stop(f, name, json_string_value(value), json_string_length(value), e);
+  if (!json_is_array(value)) return err_set(e, ERR_ARG, "%s must be a string, or an array of them", name);
+  json_array_foreach(value, i, item) {
+    if (rc) break;
+    if (json_is_string(item)) rc = flags_add_stop(f, name, json_string_value(item), json_string_length(item), e);
+    else rc = err_set(e, ERR_ARG, "%s[%zu] must be a string", name, i);
+  }
+  return rc;
 }
 
 static int read_switches(const json_t *object, flags *f, err *e) {
@@ -114,15 +162,17 @@ static int read_switches(const json_t *object, flags *f, err *e) {
   if (seed && (!json_is_integer(seed) || json_integer_value(seed) < 0))
     return err_set(e, ERR_ARG, "\"seed\" must be a whole number from 0 on");
   if (seed) f->sampling.seed = (uint64_t)json_integer_value(seed);
-  return rc;
+  const json_t *stop = json_object_get(object, "stop");
+  if (rc == ERR_OK && stop) rc = read_stops(stop, f, e);
+  return rc ? rc : read_sampling(object, f, e);
 }
 
 /* What a request may say; then what a result or an export says besides, so that these can be asked again. */
 static const char *const keys[] = {"id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed",
-                                   "force_single_token", "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
+                                   "force_single_token", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "stop", "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
                                    "numerics_changed", "stats", "session", "state", "model", "model_fingerprint", "created",
                                    "updated", "prompt_text", "options", "request"};
-enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 9 };
+enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 15 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */
 static int check_keys(const json_t *object, err *e) {
@@ -160,24 +210,21 @@ static int read_object(const json_t *object, const text_model *m, const flags *f
   return chosen->read(json_object_get(object, chosen->key), m, f, out, e);
 }
 
-int batch_read_line(const char *line, size_t size, const text_model *m, flags *f, json_t **id,
+json_t *batch_id(const json_t *object) {
+  json_t *id = json_object_get(object, "id");
+  return json_is_string(id) || json_is_integer(id) ? id : NULL;
+}
+
+int batch_read_line(const char *line, size_t size, const text_model *m, flags *f, json_t **object,
                     tokenizer_ids *out, err *e) {
   json_error_t why;
-  *id = NULL;
+  *object = NULL;
   if (size > BATCH_LINE_MAX) return err_set(e, ERR_LIMIT, "a line has at most %u bytes", BATCH_LINE_MAX);
-  json_t *object = json_loadb(line, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-  if (!object) return err_set(e, ERR_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
-  const json_t *given = json_object_get(object, "id");
-  int rc = ERR_OK;
-  if (!json_is_object(object))
-    rc = err_set(e, ERR_FORMAT, "not a JSON object");
-  else if (!json_is_string(given) && !json_is_integer(given))
-    rc = err_set(e, ERR_ARG, "\"id\" must be given, as a string or a whole number");
-  else
-    *id = json_incref((json_t *)given);
-  if (rc == ERR_OK) rc = check_keys(object, e);
-  if (rc == ERR_OK) rc = read_switches(object, f, e);
-  if (rc == ERR_OK) rc = read_object(object, m, f, out, e);
-  json_decref(object);
-  return rc;
+  json_t *o = *object = json_loadb(line, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+  if (!o) return err_set(e, ERR_FORMAT, "not JSON: %s (column %d)", why.text, why.column);
+  if (!json_is_object(o)) return err_set(e, ERR_FORMAT, "not a JSON object");
+  if (!batch_id(o)) return err_set(e, ERR_ARG, "\"id\" must be given, as a string or a whole number");
+  int rc = check_keys(o, e);
+  if (rc == ERR_OK) rc = read_switches(o, f, e);
+  return rc ? rc : read_object(o, m, f, out, e);
 }

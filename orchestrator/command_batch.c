@@ -106,9 +106,10 @@ static void on_written(void *context) {
 /* ---- before and after ---- */
 
 static int split_lines(batch *b, const input *in, err *e) {
-  size_t capacity = 0;
+  static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as some editors begin a file with */
+  size_t capacity = 0, begin = in->size >= 3 && memcmp(in->data, mark, 3) == 0 ? 3 : 0;
   long number = 0;
-  for (size_t at = 0; at < in->size;) {
+  for (size_t at = begin; at < in->size;) {
     const char *line = in->data + at, *end = memchr(line, '\n', in->size - at);
     size_t size = end ? (size_t)(end - line) : in->size - at;
     at += size + 1;

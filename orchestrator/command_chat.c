@@ -1,5 +1,6 @@
 /* tandem run without a prompt, on a terminal: a conversation, one line a message. */
 #include "orchestrator/commands.h"
+#include "orchestrator/lines.h"
 #include "orchestrator/output.h"
 #include "orchestrator/result.h"
 #include <errno.h>
@@ -206,7 +207,7 @@ static int converse(chat *c) {
     return command_error(STATUS_FAILED, "out of memory");
   rc = pair_serve(c->pair, &c->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  if (uv_poll_init(pair_loop(c->pair), &c->keyboard, STDIN_FILENO) != 0)
+  if (lines_watch(pair_loop(c->pair), &c->keyboard, STDIN_FILENO) != 0)
     return command_error(STATUS_IO, "cannot wait for the terminal");
   c->keyboard.data = c;
   uv_poll_start(&c->keyboard, UV_READABLE, on_keyboard);

@@ -211,6 +211,16 @@ static void put_parsed(json_t *o, const char *key, const char *text) {
   json_object_set_new(o, key, value ? value : json_null());
 }
 
+/* What a request line says, in its words (batch.c): the session's options where they change tokens; and all of them. */
+static void put_request(json_t *o, const ledger_session *s, const json_t *about) {
+  static const char *const keys[] = {"max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed"};
+  json_t *options = ledger_options_json(&s->options), *stops = json_object_get(about, "stop");
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    json_object_set(o, keys[i], json_object_get(options, keys[i]));
+  if (json_array_size(stops) > 0) json_object_set(o, "stop", stops);
+  json_object_set_new(o, "options", options);
+}
+
 static json_t *session_json(const ledger_session *s, const texts *t, const json_t *about) {
   json_t *o = json_object();
   json_object_set_new(o, "id", id_json(s->id));
@@ -226,7 +236,7 @@ static json_t *session_json(const ledger_session *s, const texts *t, const json_
   json_object_set_new(o, "token_ids", ids_json(s->tokens + s->prompt_length, s->length - s->prompt_length));
   json_object_set_new(o, "prompt_text", text_json(t->prompt));
   json_object_set_new(o, "text", text_json(t->answer));
-  json_object_set_new(o, "options", ledger_options_json(&s->options));
+  put_request(o, s, about);
   json_object_set(o, "request", (json_t *)(about ? about : json_null()));
   put_parsed(o, "stats", s->stats);
   return o;
@@ -338,17 +348,32 @@ static int check_unfinished(work *w, ledger_session *s, err *e) {
              : ERR_OK;
 }
 
+/* Drafted as before, unless flags say how; or, where that cannot be any more, as a new one would be: no draft changes
+ * a token. Older ledgers and --listen say nothing of a model. */
+static void take_draft(flags *f, const json_t *about) {
+  const char *draft = json_string_value(json_object_get(about, "draft"));
+  json_int_t layers = json_integer_value(json_object_get(about, "draft_layers"));
+  err e = {0};
+  if (f->draft) return;
+  f->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
+  f->model_draft = json_string_value(json_object_get(about, "model_draft"));
+  f->draft_layers = layers > 0 && layers <= MODEL_LAYERS_MAX ? (int32_t)layers : 0;
+  if (flags_check_draft(f, &e) == ERR_OK) return;
+  fprintf(stderr, "tandem: it cannot be drafted as before (%s); it goes on with --draft ngram\n", e.text);
+  f->draft = "ngram";
+  f->model_draft = NULL;
+  f->draft_layers = 0;
+}
+
 static int take_flags(flags *f, ledger_session *s, const json_t *about, err *e) {
   const json_t *stops = json_object_get(about, "stop");
-  const char *draft = json_string_value(json_object_get(about, "draft"));
   const char *math = json_string_value(json_object_get(about, "math"));
   int32_t output = s->length - s->prompt_length, room = s->options.context - s->length;
   if (!f->model) f->model = s->model;
   if (!f->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
   if (f->max_tokens > 0) s->options.max_tokens = output + (f->max_tokens < room ? f->max_tokens : room);
   bool new_draft = f->draft != NULL;
-  if (!f->draft)
-    f->draft = draft && strcmp(draft, "none") == 0 ? "none" : "ngram"; /* any will do: none changes a token */
+  take_draft(f, about);
   if (f->budget >= 0)
     s->options.budget = f->budget;
   else if (new_draft && s->options.budget == 0)
@@ -420,7 +445,7 @@ static int run_verb(const verb *v, int argc, char **argv) {
 
 int command_session(int argc, char **argv) {
   const char *words[VERB_COUNT], *near;
-  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0)) {
+  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)) {
     print_help(stdout);
     return STATUS_OK;
   }

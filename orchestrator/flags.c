@@ -75,6 +75,11 @@ enum {
   { "ledger", KEY_LEDGER, "FILE|none", 0, "where prompts and answers are kept (default: batch none, else ~/.local/state/tandem)", 8 }
 #define OPTION_JSON                                                                                          \
   { "json", KEY_JSON, 0, 0, "JSON on stdout", 2 }
+#define OPTIONS_MODEL_DRAFT                                                                                  \
+  {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4},   \
+      {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
+      {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: half the physical cores)", 4}, \
+      {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
       {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
@@ -97,10 +102,7 @@ enum {
        0,                                                                                                    \
        "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests", \
        4},                                                                                                   \
-      {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
-      {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
-      {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: half the physical cores)", 4}, \
-      {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}, \
+      OPTIONS_MODEL_DRAFT,                                                                                   \
       {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
@@ -143,7 +145,8 @@ static const struct argp_option resume_options[] = {
     {"max-tokens", KEY_MAX_TOKENS, "N", 0, "N tokens more (default: what the request has left)", 2},
     {"whole", KEY_WHOLE, 0, 0, "print the answer from its beginning, not only the rest", 2},
     {"json", KEY_JSON, 0, 0, "one JSON object on stdout, with the whole answer", 2},
-    {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: ngram; none where it was none)", 4},
+    {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: as before, with the same model)", 4},
+    OPTIONS_MODEL_DRAFT,
     {"budget", KEY_BUDGET, "N", 0, "as in `tandem run' (default: as before)", 4},
     {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},
     {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},
@@ -175,8 +178,9 @@ static const command_shape shapes[] = {
         {"batch", batch_options, "IN.jsonl OUT.jsonl",
          "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
          "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
-         "([{\"role\", \"content\"}]); it may have switches of its own: \"draft\": false, \"budget\", "
-         "\"force_single_token\": true, \"max_tokens\", \"seed\". IN is read whole; OUT gets the answers in "
+         "([{\"role\", \"content\"}]); it may have options of its own: \"max_tokens\", \"stop\", "
+         "\"temperature\", \"top_k\", \"top_p\", \"min_p\", \"repeat_penalty\", \"seed\", \"draft\": false, \"budget\", "
+         "\"force_single_token\": true. IN is read whole; OUT gets the answers in "
          "the order of IN. A bad line gives an object with finish_reason \"error\", and the others go "
          "on." SEE_STATUSES,
          2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
@@ -207,7 +211,7 @@ static const command_shape shapes[] = {
     [FLAGS_ROLLBACK] = SHAPE_SESSION("session rollback", rollback_options, "ID",
                                      "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
     [FLAGS_EXPORT] = SHAPE_SESSION("session export", export_options, "ID",
-                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes; its options are to be given as flags.", 1),
+                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes.", 1),
     [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID", "Ends a session that was interrupted.", 1),
 };
 
@@ -215,6 +219,7 @@ static const command_shape shapes[] = {
 
 static const program_flag plain_flags[] = {
     PROGRAM_FLAG_TEXT('m', flags, model),
+    PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, draft),
     PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, model_draft),
     PROGRAM_FLAG_TEXT(KEY_SYSTEM, flags, system),
     PROGRAM_FLAG_TEXT(KEY_PIN, flags, pin),
@@ -294,19 +299,32 @@ static const char *to_template(struct argp_state *state, const char *text) {
   return text;
 }
 
-static const char *to_draft(struct argp_state *state, const char *text) {
-  static const char replay[] = "replay:";
-  if (is_one_of(text, "none", "ngram") || strcmp(text, "model") == 0) return text;
-  if (strncmp(text, replay, sizeof replay - 1) != 0)
-    argp_error(state, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]", text);
-  const char *file = text + sizeof replay - 1, *end = replay_file_end(file);
+static int check_replay(const char *draft, const char *file, err *e) {
+  const char *end = replay_file_end(file);
   if (!end || end == file)
-    argp_error(state, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1", text);
+    return err_set(e, ERR_ARG, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1", draft);
   char *path = strndup(file, (size_t)(end - file));
-  if (path && access(path, R_OK) != 0)
-    argp_error(state, "--draft: cannot read '%s': %s; make it with `tandem batch'", path, strerror(errno));
+  int rc = path && access(path, R_OK) != 0
+               ? err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path, strerror(errno))
+               : ERR_OK;
   free(path);
-  return text;
+  return rc;
+}
+
+int flags_check_draft(const flags *f, err *e) {
+  static const char replay[] = "replay:";
+  bool model = f->model_draft || f->draft_layers, named = strcmp(f->draft, "model") == 0;
+  if (strncmp(f->draft, replay, sizeof replay - 1) == 0) {
+    int rc = check_replay(f->draft, f->draft + sizeof replay - 1, e);
+    if (rc) return rc;
+  } else if (!named && !is_one_of(f->draft, "none", "ngram"))
+    return err_set(e, ERR_ARG, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]", f->draft);
+  if (model && !named && strcmp(f->draft, "none") != 0)
+    return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
+  if (named && !model) return err_set(e, ERR_ARG, "--draft model needs -md FILE or --draft-layers N");
+  if (f->model_draft && access(f->model_draft, R_OK) != 0)
+    return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
+  return ERR_OK;
 }
 
 static const char *to_ledger(const flags *f, struct argp_state *state, const char *text) {
@@ -318,15 +336,21 @@ static const char *to_ledger(const flags *f, struct argp_state *state, const cha
 
 /* ---- the parser ---- */
 
-static void add_stop(flags *f, struct argp_state *state, const char *text) {
-  size_t size = strlen(text);
+int flags_add_stop(flags *f, const char *name, const char *text, size_t size, err *e) {
   if (f->stop_count == DETOKENIZER_STOP_MAX)
-    argp_error(state, "--stop may be given %d times at most", DETOKENIZER_STOP_MAX);
-  if (size == 0) argp_error(state, "--stop is empty: give some text, or leave it out");
+    return err_set(e, ERR_ARG, "%s may be given %d times at most", name, DETOKENIZER_STOP_MAX);
+  if (size == 0) return err_set(e, ERR_ARG, "%s is empty: give some text, or leave it out", name);
   if (size > DETOKENIZER_STOP_BYTES_MAX)
-    argp_error(state, "--stop has %zu bytes; %d are the most", size, DETOKENIZER_STOP_BYTES_MAX);
-  if (utf8_valid(text, size) != size) argp_error(state, "--stop is not UTF-8: convert it");
+    return err_set(e, ERR_ARG, "%s has %zu bytes; %d are the most", name, size, DETOKENIZER_STOP_BYTES_MAX);
+  if (strlen(text) != size) return err_set(e, ERR_ARG, "%s holds a NUL: leave it out", name);
+  if (utf8_valid(text, size) != size) return err_set(e, ERR_ARG, "%s is not UTF-8: convert it", name);
   f->stops[f->stop_count++] = text;
+  return ERR_OK;
+}
+
+static void add_stop(flags *f, struct argp_state *state, const char *text) {
+  err e = {0};
+  if (flags_add_stop(f, "--stop", text, strlen(text), &e)) argp_error(state, "%s", e.text);
 }
 
 static void add_argument(flags *f, struct argp_state *state, const char *text) {
@@ -337,17 +361,17 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction. */
+/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction, unless one of them is
+ * only the environment's. */
 static void check_draft(flags *f, struct argp_state *state) {
+  err e = {0};
+  bool other = f->draft && strcmp(f->draft, "model") != 0;
+  if (f->draft_by_variable && other) f->model_draft = NULL, f->draft_layers = 0;
   bool model = f->model_draft || f->draft_layers;
-  if (!f->draft && f->command == FLAGS_RESUME) return; /* as it was */
+  if (f->method_by_variable && model) f->draft = NULL;
+  if (!f->draft && !model && f->command == FLAGS_RESUME) return; /* as it was */
   if (!f->draft) f->draft = model ? "model" : "ngram";
-  bool named = strcmp(f->draft, "model") == 0;
-  if (model && !named && strcmp(f->draft, "none") != 0)
-    argp_error(state, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
-  if (named && !model) argp_error(state, "--draft model needs -md FILE or --draft-layers N");
-  if (f->model_draft && access(f->model_draft, R_OK) != 0)
-    argp_error(state, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
+  if (flags_check_draft(f, &e)) argp_error(state, "%s", e.text);
 }
 
 typedef struct worker_flag {
@@ -366,7 +390,12 @@ static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
                                            {KEY_DRAFT_CONTEXT, "--draft-ctx"},
                                            {KEY_REPACK_CACHE, "--repack-cache"}};
 
-static void note_worker_flag(flags *f, int key, const char *text) {
+/* What the environment says of workers is for those that are started with it too: it contradicts nothing. */
+static void note_worker_flag(flags *f, int key, const char *text, bool by_variable) {
+  if (key == KEY_MODEL_DRAFT || key == KEY_DRAFT_LAYERS) f->draft_by_variable = by_variable;
+  if (key == KEY_DRAFT) f->method_by_variable = by_variable;
+  if (key == KEY_KV_BLOCKS) f->blocks_by_variable = by_variable;
+  if (by_variable) return;
   for (size_t i = 0; i < sizeof worker_flags / sizeof *worker_flags; i++)
     if (worker_flags[i].key == key) f->for_workers = worker_flags[i].name;
   if (key == KEY_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
@@ -393,6 +422,7 @@ static void check_whole(flags *f, struct argp_state *state) {
   check_listening(f, state);
   if (!f->model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
+  if (f->blocks_by_variable && strcmp(f->kv, "virtual") != 0) f->kv_blocks = 0;
   if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
@@ -409,9 +439,8 @@ static void check_whole(flags *f, struct argp_state *state) {
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
-  note_worker_flag(f, key, text);
+  note_worker_flag(f, key, text, !state->argv);
   switch (key) {
-  case KEY_DRAFT: f->draft = to_draft(state, text); break;
   case KEY_SEED: f->sampling.seed = to_seed(state, text); break;
   case KEY_STOP: add_stop(f, state, text); break;
   case KEY_TEMPLATE: f->template = to_template(state, text); break;

@@ -54,6 +54,7 @@ typedef struct flags {
   bool insecure_bind, lockstep, single, raw, no_special, json, verbose, whole, forget; /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
+  bool draft_by_variable, method_by_variable, blocks_by_variable; /* model_draft or draft_layers, draft, kv_blocks: the environment's */
   const char *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
 } flags;
 
@@ -64,3 +65,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv);
 /* FLAGS_RESUME: what was not given is NULL, and max_tokens 0, budget -1. */
 const char *flags_command_name(flags_command command);
 bool flags_wants_draft(const flags *f);
+/* Is `draft` a method, are its files there, does it fit model_draft and draft_layers? ERR_ARG says what is wrong. */
+int flags_check_draft(const flags *f, err *e);
+/* One more stop string, size bytes, kept by reference; `name` is what the user calls it. ERR_ARG. */
+int flags_add_stop(flags *f, const char *name, const char *text, size_t size, err *e);

@@ -1,6 +1,8 @@
 #include "orchestrator/lines.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,9 +16,15 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
   l->on_more(l->owner);
 }
 
+int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd) {
+  int mode = fcntl(fd, F_GETFL), rc = uv_poll_init(loop, poll, fd);
+  if (rc == 0 && mode >= 0) fcntl(fd, F_SETFL, mode);
+  return rc;
+}
+
 void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner), void *owner) {
   *l = (lines){.fd = fd, .line_max = line_max, .on_more = on_more, .owner = owner};
-  l->watched = uv_poll_init(loop, &l->poll, fd) == 0;
+  l->watched = lines_watch(loop, &l->poll, fd) == 0;
   l->poll.data = l;
 }
 
@@ -43,6 +51,11 @@ static bool make_room(lines *l) {
   return true;
 }
 
+static bool readable(int fd) {
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  return poll(&p, 1, 0) != 0;
+}
+
 /* False: nothing came. */
 static bool read_more(lines *l) {
   ssize_t n = -1;
@@ -52,9 +65,10 @@ static bool read_more(lines *l) {
     lines_stop(l);
     return false;
   }
-  do n = read(l->fd, l->data + l->size, READ_BYTES);
-  while (n < 0 && errno == EINTR);
-  if (n < 0 && errno == EAGAIN && l->watched) {
+  bool empty = l->watched && !readable(l->fd);
+  if (!empty) do n = read(l->fd, l->data + l->size, READ_BYTES);
+    while (n < 0 && errno == EINTR);
+  if (empty || (n < 0 && errno == EAGAIN && l->watched)) {
     uv_poll_start(&l->poll, UV_READABLE, on_readable);
     return false;
   }

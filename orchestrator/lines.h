@@ -19,6 +19,10 @@ typedef struct lines {
   void *owner;
 } lines;
 
+/* uv_poll_init for what other programs may hold too, such as the terminal: it stays as blocking as it was. Read it only
+ * when there is something. */
+int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
+
 /* Calls on_more when lines_next may have something new. A line longer than line_max is given cut to line_max + 1 bytes. */
 void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner), void *owner);
 /* No more is read. */

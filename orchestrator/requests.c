@@ -35,9 +35,13 @@ static void give_error(requests *r, long number, size_t tag, json_t *id, const e
 
 static int begin(requests *r, request *q, const char *line, size_t size, err *e) {
   flags own = *r->flags;
-  int rc = batch_read_line(line, size, r->model, &own, &q->id, &q->answer.prompt, e);
+  json_t *object;
+  int rc = batch_read_line(line, size, r->model, &own, &object, &q->answer.prompt, e);
+  q->id = json_incref(batch_id(object));
   r->dropped_bytes += q->answer.prompt.dropped_bytes;
-  return rc == ERR_OK ? answer_begin(&q->answer, r->pair, &own, r->context, e) : rc;
+  if (rc == ERR_OK) rc = answer_begin(&q->answer, r->pair, &own, r->context, e);
+  json_decref(object);
+  return rc;
 }
 
 void requests_begin(requests *r, const char *line, size_t size, long number, size_t tag) {
@@ -63,12 +67,12 @@ void requests_begin(requests *r, const char *line, size_t size, long number, siz
 void requests_refuse(requests *r, const char *line, size_t size, long number, size_t tag, const err *why) {
   flags own = *r->flags;
   tokenizer_ids prompt = {0};
-  json_t *id = NULL;
+  json_t *object;
   err e = {0};
-  batch_read_line(line, size, r->model, &own, &id, &prompt, &e); /* for its id */
+  batch_read_line(line, size, r->model, &own, &object, &prompt, &e); /* for its id */
   tokenizer_ids_fini(&prompt);
-  give_error(r, number, tag, id, why);
-  json_decref(id);
+  give_error(r, number, tag, batch_id(object), why);
+  json_decref(object);
 }
 
 /* --- the end --- */

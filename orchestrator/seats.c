@@ -109,7 +109,12 @@ int32_t seats_load(const orch *o, const roster_peer *p) {
   return own > p->load ? own : p->load;
 }
 
-/* The worker of a role that serves this session best, or 0. A target that has refused it is asked again where
+/* Its context is too short for this session, by its word. */
+static bool too_short(const roster_peer *p, const orch_session *s) {
+  return p->hello.context_max && p->hello.context_max < s->options.context;
+}
+
+/* The worker of a role that serves this session best, or 0. A target that has refused it, or would, is asked where
  * there is no other; a draft is not. */
 static peer_id choose(const orch *o, const orch_session *s, wire_role role) {
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
@@ -126,7 +131,7 @@ static peer_id choose(const orch *o, const orch_session *s, wire_role role) {
                                        .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
                                        .places = p->hello.session_max,
                                        .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
-                                       .refused = p->id == refused};
+                                       .refused = p->id == refused || (!draft && too_short(p, s))};
   }
   int32_t best = placement_best(list, count);
   return best < 0 ? 0 : ids[best];
@@ -170,14 +175,34 @@ static void no_target(step *c, orch_session *s) {
   seats_fail(c, s, ERR_TIMEOUT, text);
 }
 
+/* Who needs much room would never get it if those who need little went first. Where answers of ours are under way,
+ * room will come, however long that takes. */
+static bool waits_for_room(step *c, orch_session *s) {
+  bool behind = false, room_comes = false;
+  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
+    const orch_session *other = c->o->sessions[i];
+    if (!other || other == s || !session_live(other)) continue;
+    behind |= other->no_room && other->number < s->number;
+    room_comes |= other->target.opened;
+  }
+  if (behind || (s->no_room && room_comes)) s->waiting_us = c->now;
+  return behind;
+}
+
+void seats_room_made(orch *o) {
+  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+    if (o->sessions[i] && o->sessions[i]->no_room) o->sessions[i]->retry_us = 0;
+}
+
 static void place_target(step *c, orch_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
-  peer_id id = s->retry_us ? 0 : choose(c->o, s, WIRE_ROLE_TARGET);
+  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c->o, s, WIRE_ROLE_TARGET);
   if (!id) {
     no_target(c, s);
     return;
   }
   s->target = (seat){.peer = id};
+  s->opening_us = c->now;
   seats_open_target(c, s);
   if (!s->draft.peer) return;
   s->draft.base = s->committed.length;
@@ -233,7 +258,7 @@ void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
   }
   bool shared = length >= 1 && prefix_has(&s->committed, length, hash);
   if (!next_epoch(c, s)) return;
-  s->waiting_us = c->now;
+  s->waiting_us = s->opening_us = c->now;
   s->target.base = shared ? length : 0;
   seats_open_target(c, s);
   s->draft_repairs = 0;
@@ -246,7 +271,7 @@ void seats_worker_lost(step *c, peer_id id, const char *why) {
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;
-    if (s->target_avoid == id) s->target_avoid = 0; /* who comes back there has not refused anything */
+    if (s->target_avoid == id) s->no_room = false, s->target_avoid = 0; /* who comes back there has not refused anything */
     if (s->draft_avoid == id) s->draft_avoid = 0;
     if (!session_live(s)) {
       if (s->target.peer == id) s->target.ended = true;

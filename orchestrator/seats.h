@@ -17,7 +17,7 @@ typedef struct seat {
 
 typedef struct orch_session {
   orch_state state;
-  uint64_t id;
+  uint64_t id, number; /* number: in the order of their beginnings */
   uint32_t epoch;
 
   /* What was asked for: */
@@ -34,7 +34,9 @@ typedef struct orch_session {
 
   seat target, draft;
   peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
-  uint64_t waiting_us;               /* since when it has no target that has opened it */
+  bool no_room;                      /* the last target was full: who began later waits behind it */
+  uint64_t waiting_us;               /* since when it waits for a target */
+  uint64_t opening_us;               /* the OPEN that is not answered yet went out first */
   uint64_t retry_us;                 /* no target is asked before this; 0: at once */
   uint64_t lost_us;                  /* a target was lost last; 0: none yet */
   uint64_t ack_us, resend_us;        /* ACK, RESEND were sent last */
@@ -62,6 +64,7 @@ struct orch {
   roster roster;
   affinity read; /* what ended sessions have left at their targets */
   orch_session *sessions[ORCH_SESSIONS_MAX]; /* NULL: free place */
+  uint64_t started;                          /* sessions so far */
 };
 
 /* One step's surroundings, so that handlers need few arguments. */
@@ -82,6 +85,8 @@ int32_t seats_logged(const orch *o, const orch_session *s);
 
 /* Finds workers for what has none, and is in the ledger. */
 void seats_place(step *c, orch_session *s);
+/* A session has ended somewhere: who waits for room asks again at once. */
+void seats_room_made(orch *o);
 /* OPEN goes out (again). */
 void seats_open_target(step *c, orch_session *s);
 void seats_open_draft(step *c, orch_session *s);

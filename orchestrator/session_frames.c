@@ -121,6 +121,7 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   case ERR_FULL:
   case ERR_DRAINING: {
     uint64_t since = s->waiting_us;
+    s->no_room = m->u.error.code == ERR_FULL;
     seats_target_lost(c, s, c->now + ORCH_REPEAT_US);
     s->waiting_us = since;
     break;
@@ -138,6 +139,7 @@ static void on_opened(step *c, orch_session *s, const msg *m) {
   s->target.opened = true;
   s->state = ORCH_RUNNING;
   s->target_avoid = 0;
+  s->no_room = false;
   note_numerics(c, s, false);
 }
 
@@ -145,6 +147,7 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !session_live(s);
     seats_end_if_told(s);
+    seats_room_made(c->o);
     return;
   }
   if (m->type == MSG_DONE) on_done(c, s, m);

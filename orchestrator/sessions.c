@@ -120,6 +120,7 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
   s->waiting_us = s->ack_us = now_us;
+  s->number = ++o->started;
   o->sessions[place_index] = s;
   seats_place(&c, s);
   return s->id;
@@ -288,7 +289,7 @@ static void session_tick(step *c, orch_session *s) {
     seats_end_if_told(s);
   }
   seats_place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->waiting_us, ORCH_TARGET_WAIT_US))
+  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US))
     seats_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (!session_live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) seats_open_target(c, s);

@@ -14,7 +14,7 @@ simulation  | every state machine under a seeded network, 20,000 seeds
 mutants     | known mistakes, each of which the simulation must catch
 integration | the real programs on loopback
 asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests over the virtual cache with a subset of prompts
-tsan        | TSan: thread pool, rings, head, engine, host, ledger, simulation
+tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
 fuzz        | libFuzzer: a while for each target'
 
 sim_seeds=20000
@@ -78,7 +78,7 @@ stage_asan() {
 }
 
 stage_tsan() {
-  local programs='test_pool test_ring test_choose test_engine test_host test_ledger_sqlite'
+  local programs='test_pool test_ring test_batch_thread test_choose test_engine test_host test_ledger_sqlite'
   # shellcheck disable=SC2086 # a list of words
   configure_and_build tsan $programs sim
   for program in $programs; do TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" "build/tsan/bin/$program"; done

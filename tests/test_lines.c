@@ -154,6 +154,22 @@ static void test_unreadable(void **state) {
   close(fd);
 }
 
+/* It may be the terminal, which other programs read and write. */
+static void test_stays_blocking(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  expect_none(&r);
+  assert_false(fcntl(r.ends[0], F_GETFL) & O_NONBLOCK);
+  put(&r, "a\n");
+  uv_run(&r.loop, UV_RUN_ONCE);
+  expect(&r, "a");
+  assert_false(fcntl(r.ends[0], F_GETFL) & O_NONBLOCK);
+  close(r.ends[1]);
+  close_all(&r);
+  close(r.ends[0]);
+}
+
 static void test_stopped(void **state) {
   (void)state;
   rig r;
@@ -169,6 +185,7 @@ static void test_stopped(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),     cmocka_unit_test(test_end_is_after_the_last_line),
                                      cmocka_unit_test(test_too_long),   cmocka_unit_test(test_file),
-                                     cmocka_unit_test(test_unreadable), cmocka_unit_test(test_stopped)};
+                                     cmocka_unit_test(test_unreadable), cmocka_unit_test(test_stopped),
+                                     cmocka_unit_test(test_stays_blocking)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

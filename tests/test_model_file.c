@@ -46,7 +46,8 @@ static void reads_config(void **state) {
   assert_memory_equal(got, want, sizeof want);
   assert_true(c.rope_base == 10000.0f && c.norm_eps == 1e-5f && c.scaling.kind == ROPE_PLAIN &&
               c.scaling.times == 1);
-  assert_true(c.half_split && !c.qkv_bias && !c.output_bias && !c.qk_norm && !c.tied && !c.window[0]);
+  assert_true(c.half_split && !c.qkv_bias && !c.output_bias && !c.qk_norm && c.tied && !c.window[0]);
+  assert_false(read_right(TYPE("llama") ", \"tie_word_embeddings\": false}").tied);
   c = read_right(
       TYPE("llama") ", \"num_key_value_heads\": 2, \"head_dim\": 32, \"attention_bias\": true, "
                     "\"tie_word_embeddings\": true, \"sliding_window\": 7, \"torch_dtype\": \"bfloat16\"}");
@@ -59,6 +60,30 @@ static void reads_config(void **state) {
   assert_true(c.qk_norm && !c.qkv_bias && c.head_dim == 128);
   c = read_right(TYPE("qwen3") ", \"attention_bias\": true, \"head_dim\": 16}");
   assert_true(c.qk_norm && c.qkv_bias && c.output_bias && c.head_dim == 16);
+}
+
+/* What transformers 5.23's configuration classes say where the file is silent. */
+static void means_by_silence(void **state) {
+  (void)state;
+#define FEW(name)                                                                                            \
+  "{\"model_type\": \"" name                                                                                 \
+  "\", \"hidden_size\": 64, \"intermediate_size\": 96, \"num_hidden_layers\": 3, "                           \
+  "\"num_attention_heads\": 4"
+  const struct {
+    const char *text;
+    int32_t context, window;
+  } rows[] = {{FEW("llama") "}", 2048, 0},
+              {FEW("mistral") "}", 131072, 4096},
+              {FEW("mistral") ", \"sliding_window\": null}", 131072, 0},
+              {FEW("qwen2") "}", 32768, 0},
+              {FEW("qwen2") ", \"use_sliding_window\": true, \"max_window_layers\": 0}", 32768, 4096},
+              {FEW("qwen3") "}", 32768, 0}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    model_config c = read_right(rows[i].text);
+    assert_int_equal(c.context, rows[i].context);
+    assert_int_equal(c.window[0], rows[i].window);
+    assert_true(c.norm_eps == 1e-6f && c.rope_base == 10000.0f);
+  }
 }
 
 static void reads_rotary_scaling(void **state) {
@@ -84,6 +109,12 @@ static void reads_rotary_scaling(void **state) {
       "llama") ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2, \"attention_factor\": 1.5, "
                "\"beta_fast\": 16, \"beta_slow\": 2}}");
   assert_true(c.scaling.original == 1000 && c.scaling.attention == 1.5f && c.scaling.beta_fast == 16);
+  c = read_right(TYPE("llama") ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"mscale\": 0.7, "
+                               "\"mscale_all_dim\": 0, \"beta_fast\": null}}");
+  assert_true(c.scaling.mscale == 0.7f && c.scaling.mscale_all == 0 && c.scaling.beta_fast == 32);
+  c = read_right(TYPE("llama") ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+                               "\"low_freq_factor\": 1, \"high_freq_factor\": 4}}");
+  assert_true(c.scaling.original == 1000);
   c = read_right(TYPE("llama") ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}");
   assert_true(c.scaling.kind == ROPE_LINEAR && c.scaling.factor == 2);
   c = read_right(TYPE("llama") ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 7}}");
@@ -95,7 +126,6 @@ static void reads_windows(void **state) {
   model_config c = read_right(TYPE("mistral") ", \"sliding_window\": 64}");
   assert_true(c.window[0] == 64 && c.window[2] == 64 && c.window[3] == 0);
   assert_int_equal(read_right(TYPE("mistral") ", \"sliding_window\": null}").window[0], 0);
-  assert_int_equal(read_right(TYPE("mistral") "}").window[0], 0);
   c = read_right(
       TYPE("qwen2") ", \"sliding_window\": 9, \"use_sliding_window\": false, \"max_window_layers\": 0}");
   assert_int_equal(c.window[0], 0);
@@ -142,7 +172,7 @@ static void refuses_config(void **state) {
       {TYPE("llama") ", \"quantization_config\": {\"quant_method\": \"gptq\"}}", ERR_UNSUPPORTED,
        "quantization_config"},
       {TYPE("llama") ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}}", ERR_UNSUPPORTED,
-       "rope_type"},
+       "dynamic"},
       {TYPE("llama") ", \"rope_scaling\": {\"type\": \"linear\"}}", ERR_FORMAT, "factor"},
       {TYPE("llama") ", \"rope_scaling\": {\"factor\": 2.0}}", ERR_FORMAT, "rope_type"},
       {TYPE("llama") ", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}}", ERR_FORMAT, "llama3"},
@@ -253,12 +283,23 @@ static void reads_a_folder(void **state) {
   assert_true(stops[0] == 7 && stops[1] == 9);
   assert_false(hash_equal(before, model_file_fingerprint(m)));
   model_file_close(m);
-  /* a tied model's own output matrix counts for nothing */
+  /* an output matrix that is there is used; where there is none and nothing is said, the model is tied */
   folder_put_text(&f, "config.json", TYPE("llama") ", \"tie_word_embeddings\": true}");
   m = open_right(&f);
-  assert_null(model_file_tensor(m, MODEL_OUTPUT, 0));
+  assert_non_null(model_file_tensor(m, MODEL_OUTPUT, 0));
+  assert_false(model_file_config(m)->tied);
   model_file_close(m);
-  folder_put_text(&f, "tokenizer.json", "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}");
+  put_model(&f, "lm_head.weight", NULL);
+  m = open_right(&f);
+  assert_true(model_file_config(m)->tied);
+  model_file_close(m);
+  folder_put_text(&f, "config.json", TYPE("llama") "}");
+  m = open_right(&f);
+  assert_null(model_file_tensor(m, MODEL_OUTPUT, 0));
+  assert_true(model_file_config(m)->tied);
+  model_file_close(m);
+  folder_put_text(&f, "tokenizer.json",
+                  "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}");
   m = open_right(&f);
   assert_non_null(model_file_tokenizer(m));
   assert_int_equal(model_file_vocabulary(m, &h, &e), ERR_OK);
@@ -276,6 +317,7 @@ static void refuses_a_folder(void **state) {
   put_model(&f, "model.layers.1.mlp.up_proj.weight", NULL);
   assert_refused(&f, ERR_FORMAT, "model.layers.1.mlp.up_proj.weight");
   put_model(&f, "lm_head.weight", NULL);
+  folder_put_text(&f, "config.json", TYPE("llama") ", \"tie_word_embeddings\": false}");
   assert_refused(&f, ERR_FORMAT, "lm_head.weight");
   put_model(&f, NULL, "model.layers.0.self_attn.q_proj.bias");
   assert_refused(&f, ERR_UNSUPPORTED, "q_proj.bias");
@@ -300,9 +342,10 @@ static void refuses_a_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(reads_config),   cmocka_unit_test(reads_rotary_scaling),
-      cmocka_unit_test(reads_windows),  cmocka_unit_test(refuses_config),
-      cmocka_unit_test(reads_a_folder), cmocka_unit_test(refuses_a_folder),
+      cmocka_unit_test(reads_config),         cmocka_unit_test(means_by_silence),
+      cmocka_unit_test(reads_rotary_scaling), cmocka_unit_test(reads_windows),
+      cmocka_unit_test(refuses_config),       cmocka_unit_test(reads_a_folder),
+      cmocka_unit_test(refuses_a_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,20 +59,20 @@ static taken parse_all(char **argv) {
   return t;
 }
 
-/* What a child that parses this says on stderr before it leaves with argp_err_exit_status. */
-static void refusal(const struct argp *p, char **argv, char *text, size_t size) {
+/* What a child that parses this says there, and its exit status. */
+static int say(const struct argp *p, char **argv, int where, char *text, size_t size) {
   int ends[2], status;
   assert_int_equal(pipe(ends), 0);
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
-    dup2(ends[1], STDERR_FILENO);
+    dup2(ends[1], where);
     argp_err_exit_status = 42;
     _Alignas(max_align_t) char input[256] = {0};
     int argc = 0;
     while (argv[argc]) argc++;
     program_parse_flags(p, argc, argv, input);
-    _exit(0);
+    _exit(41);
   }
   close(ends[1]);
   size_t got = 0;
@@ -81,8 +81,14 @@ static void refusal(const struct argp *p, char **argv, char *text, size_t size) 
   close(ends[0]);
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 42);
+  return WEXITSTATUS(status);
 }
+
+static void refusal_of(const struct argp *p, char **argv, char *text, size_t size) {
+  assert_int_equal(say(p, argv, STDERR_FILENO, text, size), 42);
+}
+
+static void refusal(char **argv, char *text, size_t size) { refusal_of(&parser, argv, text, size); }
 
 static void the_environment_is_read_first(void **state) {
   (void)state;
@@ -105,13 +111,24 @@ static void a_wrong_variable_is_named(void **state) {
   (void)state;
   char text[1000];
   setenv("TANDEM_MAX_TOKENS", "many", 1);
-  refusal(&parser, ARGV("x"), text, sizeof text);
+  refusal(ARGV("x"), text, sizeof text);
   assert_non_null(strstr(text, "TANDEM_MAX_TOKENS"));
   assert_non_null(strstr(text, "many"));
   unsetenv("TANDEM_MAX_TOKENS");
   setenv("TANDEM_RAW", "yes", 1);
-  refusal(&parser, ARGV("x"), text, sizeof text);
+  refusal(ARGV("x"), text, sizeof text);
   assert_non_null(strstr(text, "TANDEM_RAW"));
+}
+
+static void help_is_shown(void **state) {
+  (void)state;
+  static const char *const asked[] = {"-h", "--help", "--hel", "--usage"};
+  setenv("TANDEM_RAW", "yes", 1); /* help is what one needs then */
+  for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+    char text[1000];
+    assert_int_equal(say(&parser, ARGV("-m", "-h", (char *)(uintptr_t)asked[i]), STDOUT_FILENO, text, sizeof text), 0);
+    assert_non_null(strstr(text, "--max-tokens"));
+  }
 }
 
 static void a_wrong_flag_has_a_nearest_one(void **state) {
@@ -127,7 +144,7 @@ static void a_wrong_flag_has_a_nearest_one(void **state) {
                {"--temperature", "there is no flag --temperature\n"}};
   char text[1000];
   for (size_t i = 1; i < sizeof table / sizeof *table; i++) {
-    refusal(&parser, ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
+    refusal(ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
     if (!strstr(text, table[i].meant)) fail_msg("%s: %s", table[i].given, text);
   }
   assert_string_equal(parse_all(ARGV((char *)(uintptr_t)table[0].given, "5")).number, "5");
@@ -196,17 +213,18 @@ static void values_that_do_not_fit_end_the_program(void **state) {
   static char *const bad[][2] = {{"--count", "9"}, {"--count", "-4"}, {"--rate", "1.5"}, {"--colour", "blue"}};
   char text[400];
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    refusal(&tabled_parser, ARGV(bad[i][0], bad[i][1]), text, sizeof text);
+    refusal_of(&tabled_parser, ARGV(bad[i][0], bad[i][1]), text, sizeof text);
     assert_non_null(strstr(text, bad[i][0]));
     assert_non_null(strstr(text, bad[i][1]));
   }
-  refusal(&tabled_parser, ARGV("--unknown"), text, sizeof text); /* in no table */
+  refusal_of(&tabled_parser, ARGV("--unknown"), text, sizeof text); /* in no table */
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(the_environment_is_read_first, forget),
       cmocka_unit_test_teardown(a_wrong_variable_is_named, forget),
+      cmocka_unit_test_teardown(help_is_shown, forget),
       cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
       cmocka_unit_test(values_are_not_flags),
       cmocka_unit_test(near_means_few_changes),

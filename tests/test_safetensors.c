@@ -65,7 +65,7 @@ static void refuses(void **state) {
       {"{" T("a", "F32", "[-1]", 0, 4) "}", 4, ERR_FORMAT, "shape"},
       {"{" T("a", "F32", "[1.5]", 0, 4) "}", 4, ERR_FORMAT, "shape"},
       {"{" T("a", "F32", "[4611686018427387904,2]", 0, 4) "}", 4, ERR_FORMAT, "shape"},
-      {"{" T("a", "F32", "[99999999999999999999]", 0, 4) "}", 4, ERR_FORMAT, "JSON"},
+      {"{" T("a", "F32", "[99999999999999999999]", 0, 4) "}", 4, ERR_FORMAT, "shape"},
       {"{" T("a", "F32", "[2]", 0, 4) "}", 4, ERR_FORMAT, "data_offsets"},
       {"{" T("a", "F32", "[1]", 4, 0) "}", 4, ERR_FORMAT, "data_offsets"},
       {"{" T("a", "F32", "[1]", -4, 0) "}", 4, ERR_FORMAT, "data_offsets"},

@@ -473,6 +473,95 @@ static const sampler_options every_way[] = {
 };
 #define WAYS (sizeof every_way / sizeof *every_way)
 
+/* --- the first few, by sorting everything --- */
+
+static float value_of(const sampler_options *o, const float *x, int32_t position, int32_t t) {
+  if (o->temperature == 0) return x[t];
+  return x[t] * (1.0f / o->temperature) + sampler_gumbel(o->seed, o->choice, (uint32_t)position, (uint32_t)t);
+}
+
+/* Every token that may be chosen, the best first. x: after penalty, bias and mask. */
+static int32_t rank_by_sorting(const sampler_options *o, const float *x, int32_t vocab, int32_t position, float *values,
+                               int32_t *order) {
+  int32_t count = 0;
+  if (o->temperature > 0) count = kept_by_sorting(o, x, vocab, order);
+  else
+    for (int32_t t = 0; t < vocab; t++)
+      if (x[t] > -INFINITY) order[count++] = t;
+  for (int32_t i = 0; i < count; i++) values[order[i]] = value_of(o, x, position, order[i]);
+  sorted_logits = values;
+  qsort(order, (size_t)count, sizeof *order, by_rank);
+  return count;
+}
+
+static void ranks_are_a_sort(void **state) {
+  (void)state;
+  static float x[VOCAB_MAX], values[VOCAB_MAX];
+  static int32_t order[VOCAB_MAX];
+  static const int32_t vocabs[] = {1, 2, 3, 31, 64, 65, 200, 1021};
+  static const float temperatures[] = {0, 0.1f, 0.8f, 1, 3, 1e-5f}, top_ps[] = {1, 1, 1e-6f, 0.5f, 0.9f};
+  static const float min_ps[] = {0, 0, 0, 1e-30f, 0.05f};
+  static const int32_t top_ks[] = {0, 0, 1, 2, 7, 40, INT32_MAX};
+  int32_t short_ones = 0;
+  for (uint64_t seed = 1; seed <= 4000; seed++) {
+    uint64_t rng = seed;
+    int32_t vocab = seed % 400 == 0 ? VOCAB_MAX : vocabs[draw(&rng, 8)];
+    sampler *s = sampler_of(vocab);
+    fill_logits(&rng, x, vocab);
+    sampler_options o = options(temperatures[draw(&rng, 6)], top_ks[draw(&rng, 7)], top_ps[draw(&rng, 5)],
+                                min_ps[draw(&rng, 5)]);
+    o.seed = seed;
+    for (int32_t position = 0; position < 3; position++) {
+      sampler_ranked got[SAMPLER_RANKED_MAX];
+      int32_t wanted = 1 + (int32_t)draw(&rng, SAMPLER_RANKED_MAX);
+      int32_t all = rank_by_sorting(&o, x, vocab, position, values, order);
+      int32_t count = sampler_rank(s, &o, NULL, x, position, wanted, got);
+      assert_int_equal(count, all < wanted ? all : wanted);
+      for (int32_t i = 0; i < count; i++) {
+        assert_int_equal(got[i].token, order[i]);
+        assert_true(got[i].value == values[order[i]]);
+      }
+      assert_int_equal(got[0].token, sampler_pick(s, &o, NULL, x, position));
+      short_ones += all < wanted;
+    }
+    sampler_free(s);
+  }
+  assert_true(short_ones > 1000); /* more were asked for than there are */
+}
+
+/* A row's penalties, biases and mask come first; where they leave nothing, nothing is ranked. */
+static void ranks_of_an_adjusted_row(void **state) {
+  (void)state;
+  float x[CELLS], y[CELLS];
+  const int32_t history[] = {1, 2, 1, 1}, extra[] = {3, 2}, biased[] = {5, 6};
+  const float bias[] = {2, -INFINITY}, none[] = {NAN, -INFINITY, NAN};
+  uint32_t mask[2] = {0xfffffffe, 0xffffffff}, nothing[2] = {0};
+  sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
+  sampler *s = sampler_of(CELLS), *small = sampler_of(3);
+  for (int32_t t = 0; t < CELLS; t++) y[t] = x[t] = (float)(t % 7) / 2 - 1;
+  y[1] *= 1.5f, y[2] *= 1.5f, y[3] /= 1.5f; /* -0.5, 0, 0.5 */
+  y[5] += 2, y[6] = -INFINITY, y[0] = -INFINITY;
+  for (size_t w = 0; w < WAYS; w++) {
+    sampler_options o = every_way[w], plain = o;
+    o.repeat_penalty = 1.5f;
+    sampler_row row = {history, 4, extra, 2, biased, bias, 2, mask};
+    for (int32_t position = 0; position < 50; position++) {
+      int32_t count = sampler_rank(s, &plain, NULL, y, position, SAMPLER_RANKED_MAX, want);
+      assert_true(count > 0);
+      assert_int_equal(sampler_rank(s, &o, &row, x, position, SAMPLER_RANKED_MAX, got), count);
+      for (int32_t i = 0; i < count; i++) {
+        assert_int_equal(got[i].token, want[i].token);
+        assert_true(got[i].value == want[i].value);
+      }
+    }
+    row.mask = nothing;
+    assert_int_equal(sampler_rank(s, &o, &row, x, 0, SAMPLER_RANKED_MAX, got), 0);
+    assert_int_equal(sampler_rank(small, &plain, NULL, none, 0, 2, got), 0);
+  }
+  sampler_free(s);
+  sampler_free(small);
+}
+
 static void nan_and_infinities(void **state) {
   (void)state;
   const float nan_first[] = {NAN, NAN, 1, NAN, 2, NAN},
@@ -775,6 +864,8 @@ int main(void) {
       cmocka_unit_test(distribution_is_the_softmax),
       cmocka_unit_test(distribution_of_an_adjusted_row),
       cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+      cmocka_unit_test(ranks_are_a_sort),
+      cmocka_unit_test(ranks_of_an_adjusted_row),
       cmocka_unit_test(nan_and_infinities),
       cmocka_unit_test(mask_and_bias),
       cmocka_unit_test(penalty_counts_a_token_once),

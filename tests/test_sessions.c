@@ -1064,6 +1064,63 @@ static void test_full_for_half_a_minute(void **state) {
   assert_int_equal(look(w).code, ERR_TIMEOUT);
 }
 
+/* Whoever it is that is wanted, the last OPEN that TARGET got is told that it is full, or taken. */
+static void answer_open(world *w, uint64_t id, bool full) {
+  w->id = id;
+  if (!rig_count(&w->r, TARGET, MSG_OPEN)) return;
+  opened(w, TARGET);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, full ? error_message(SELF, id, w->epoch, ERR_FULL) : worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+}
+
+/* A session that needs much room is not passed by later ones, and its half minute does not begin while room will come. */
+static void test_full_is_waited_for_in_turn(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  start_running(w, false);
+  uint64_t running = w->id;
+  start_request(w, &r);
+  uint64_t first = w->id;
+  answer_open(w, first, true);
+  start_request(w, &r);
+  uint64_t second = w->id;
+  for (int i = 0; i < 60; i++) {
+    answer_open(w, first, true); /* none of the second */
+    pass(w, 1000000, TARGET, 0);
+  }
+  assert_int_equal(look(w).finish, 0);
+  w->id = second;
+  expect_state(w, ORCH_WAITING);
+  answer_open(w, first, true);
+  orch_cancel(w->o, running, w->r.now, &w->r.out);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, running, 2));
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 1); /* at once */
+  answer_open(w, first, false);
+  expect_state(w, ORCH_RUNNING);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 1);
+  answer_open(w, second, false);
+  expect_state(w, ORCH_RUNNING);
+}
+
+/* The half minute to open in is the target's, and begins when it is asked. */
+static void test_opening_after_a_long_wait(void **state) {
+  world *w = *state;
+  rig_fini(&w->r);
+  orch_free(w->o);
+  err e = {0};
+  orch_options o = {.incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = MACHINE_NEVER};
+  o.ledger = w->ledger.inner;
+  assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
+  rig_init(&w->r, orch_machine(w->o));
+  orch_request r = request(false);
+  start_request(w, &r);
+  pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+  register_workers(w, TARGET, 0);
+  pass(w, 1000000, TARGET, 0);
+  expect_state(w, ORCH_OPENING);
+}
+
 /* --- workers come and go --- */
 
 static void test_target_lost(void **state) {
@@ -1107,6 +1164,25 @@ static void test_failover_prefers_the_same_numerics(void **state) {
   rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, 5));
   tell_tokens(w, TARGET3, 5, 2);
   assert_false(look(w).numerics_changed);
+}
+
+/* Whose context is too short would refuse; where there is nobody else, that refusal is the answer. */
+static void test_targets_of_different_contexts(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  r.options.context = CONTEXT + 1;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  opened(w, TARGET);
+  msg longer = target_hello(TARGET2);
+  longer.u.hello.context_max = CONTEXT + 1;
+  rig_say(&w->r, TARGET2, longer);
+  for (int i = 0; i < 3; i++) { /* more load, and more */
+    rig_clear(&w->r);
+    start_request(w, &r);
+    opened(w, TARGET2);
+    assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  }
 }
 
 /* A target that was asked but gave no token has had no part in the answer. */
@@ -1621,9 +1697,12 @@ int main(void) {
       CASE(test_errors_that_lead_elsewhere),
       CASE(test_full_is_tried_again),
       CASE(test_full_for_half_a_minute),
+      CASE(test_full_is_waited_for_in_turn),
+      CASE(test_opening_after_a_long_wait),
       CASE(test_target_lost),
       CASE(test_failover_prefers_the_same_numerics),
       CASE(test_numerics_of_one_that_refused),
+      CASE(test_targets_of_different_contexts),
       CASE(test_target_died_without_another),
       CASE(test_restarted_target),
       CASE(test_target_turns_into_another),

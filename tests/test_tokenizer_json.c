@@ -91,6 +91,43 @@ static void test_merges_in_both_forms(void **state) {
   tokenizer_close(t);
 }
 
+/* As transformers writes it for a model whose texts have no end. */
+static void test_numbers_too_large(void **state) {
+  (void)state;
+  static const char *const numbers[] = {"1000000000000000019884624838656", "-1000000000000000019884624838656",
+                                        "0.1000000000000000019884624838656",
+                                        "1e-0000000000000000000000000000001"};
+  char config[256];
+  tokenizer *t;
+  err e;
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    snprintf(
+        config, sizeof config,
+        "{\"x\":\"1000000000000000019884624838656\\\"\",\"model_max_length\":1000000000000000019884624838656,"
+        "\"n\":%s,\"eos_token\":\"</s>\"}",
+        numbers[i]);
+    if (open_parts(&t, &(parts){0}, config, "{\"eos_token_id\":[5,3]}", &e))
+      fail_msg("%s: %s", numbers[i], e.text);
+    assert_int_equal(tokenizer_eos(t), 5);
+    tokenizer_close(t);
+  }
+  snprintf(config, sizeof config, "{\"eos_token\":1000000000000000019884624838656%0120d}", 0);
+  assert_int_equal(open_parts(&t, &(parts){0}, config, NULL, &e), ERR_OK); /* no text: as none */
+  tokenizer_close(t);
+}
+
+/* What looks like depth inside a string is none, also after a quote that does not end it. */
+static void test_brackets_in_strings(void **state) {
+  (void)state;
+  tokenizer *t;
+  err e;
+  const parts p = {.added = "[{\"id\":4,\"content\":\"<\\\"[[[[[[[[[[[[[[[[[[[[[[[[[\\\\\"},"
+                            "{\"id\":5,\"content\":\"\\\"\"},{\"id\":6,\"content\":\"\\\\\"}]"};
+  if (open_parts(&t, &p, NULL, NULL, &e)) fail_msg("%s", e.text);
+  ASSERT_IDS(t, "\"a\\<\"[[[[[[[[[[[[[[[[[[[[[[[[[\\", 0, 5, 0, 6, 4);
+  tokenizer_close(t);
+}
+
 #define TEMPLATE                                                                                             \
   "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":"  \
   "\"A\"}}],"                                                                                                \
@@ -346,6 +383,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_small),
       cmocka_unit_test(test_merges_in_both_forms),
+      cmocka_unit_test(test_numbers_too_large),
+      cmocka_unit_test(test_brackets_in_strings),
       cmocka_unit_test(test_beginning_and_ends),
       cmocka_unit_test(test_padding),
       cmocka_unit_test(test_marks_are_special),

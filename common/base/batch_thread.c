@@ -68,5 +68,5 @@ void batch_thread_close(batch_thread *t) {
 }
 
 bool batch_thread_submit(batch_thread *t, const void *batch) {
-  return ring_put(t->batches, batch);
+  return !atomic_load(&t->stopping) && ring_put(t->batches, batch);
 }

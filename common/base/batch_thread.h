@@ -22,8 +22,8 @@ typedef struct batch_thread_options {
 typedef struct batch_thread batch_thread;
 
 int batch_thread_open(batch_thread **out, const batch_thread_options *o, err *e); /* ERR_NOMEM, ERR_IO */
-/* Waits for the batch that was submitted; a turn's next one is not begun any more. Nothing but close may follow. */
+/* Waits for the batch that was submitted; a turn's next one is not begun any more. No submit may run beside it. */
 void batch_thread_stop(batch_thread *t);
 void batch_thread_close(batch_thread *t); /* stop, and frees it; NULL is allowed */
-/* While none is under way; the batch is copied. False: it is stopping. */
+/* While none is under way; the batch is copied. False: it was stopped. */
 bool batch_thread_submit(batch_thread *t, const void *batch);

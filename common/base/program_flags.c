@@ -87,21 +87,27 @@ static void refuse_flag(const struct argp *parser, const char *program, const ch
   exit(argp_err_exit_status);
 }
 
-/* Looks for long flags that do not exist where argp would look for flags. */
-static void check_names(const struct argp *parser, int argc, char **argv) {
+/* Looks for long flags that do not exist where argp would look for flags. True: one of argp's own is there, such as
+ * --help, which -h is too. */
+static bool check_names(const struct argp *parser, int argc, char **argv) {
+  static char help[] = "--help";
+  bool own = false;
   for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
     const struct argp_option *o = NULL;
+    if (strcmp(argv[i], "-h") == 0) argv[i] = help;
     const char *name = argv[i] + 2;
     size_t size = argv[i][0] == '-' && argv[i][1] == '-' ? strcspn(name, "=") : 0;
     if (size > 0) {
       o = option_by_name(parser->options, name, size);
       if (!o && !is_argps_own(name, size)) refuse_flag(parser, argv[0], name, size);
+      own |= !o;
       if (name[size]) continue; /* its value stands with it */
     } else if (argv[i][0] == '-' && argv[i][1] && !argv[i][2]) {
       o = option_by_key(parser->options, argv[i][1]);
     }
     if (o && o->arg && !(o->flags & OPTION_ARG_OPTIONAL)) i++; /* the next one is its value */
   }
+  return own;
 }
 
 static void variable_of(const char *name, char *out, size_t size) {
@@ -116,7 +122,7 @@ static void take_variable(const struct argp *parser, const struct argp_option *n
   variable_of(named->name, variable, sizeof variable);
   char *value = getenv(variable);
   if (!value || (!o->arg && strcmp(value, "0") == 0)) return;
-  snprintf(name, sizeof name, "%s (%s)", program, variable);
+  snprintf(name, sizeof name, "%s=%.40s %s", variable, value, program); /* as a shell would take it */
   struct argp_state state = {
       .root_argp = parser, .input = input, .name = name, .err_stream = stderr, .out_stream = stdout};
   if (!o->arg && strcmp(value, "1") != 0) argp_error(&state, "'%s' must be 1 or 0", value);
@@ -163,10 +169,15 @@ error_t program_take_flag(const program_flag *list, size_t count, int key, const
   return 0;
 }
 
+/* A program's version is no wish of whoever set a variable of that name. */
+static bool has_variable(const struct argp_option *o) {
+  return o->name && !(o->flags & OPTION_HIDDEN) && strcmp(o->name, "version") != 0;
+}
+
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
   expand_short(parser, argc, argv);
-  check_names(parser, argc, argv);
-  for (const struct argp_option *o = parser->options; !ends(o); o++)
-    if (o->name && !(o->flags & OPTION_HIDDEN)) take_variable(parser, o, argv[0], input);
+  bool help = check_names(parser, argc, argv); /* which a wrong variable shall not hide */
+  for (const struct argp_option *o = parser->options; !help && !ends(o); o++)
+    if (has_variable(o)) take_variable(parser, o, argv[0], input);
   argp_parse(parser, argc, argv, 0, NULL, input);
 }

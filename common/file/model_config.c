@@ -1,4 +1,5 @@
 #include "common/file/model_config.h"
+#include "common/file/label.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,8 +7,11 @@
 
 enum { FFN_MAX = 1 << 20, HEADS_MAX = 1024 };
 
-#define FLOAT_MAX             1e30 /* of any float of a configuration */
-#define WINDOW_LAYERS_DEFAULT 28   /* what transformers says where max_window_layers is missing */
+#define FLOAT_MAX 1e30 /* of any float of a configuration */
+/* What transformers says where a config.json is silent (an older one often is). */
+#define NORM_EPS_DEFAULT      1e-6
+#define WINDOW_DEFAULT        4096 /* sliding_window; null is none */
+#define WINDOW_LAYERS_DEFAULT 28   /* max_window_layers */
 
 /* Which layers see a window of keys alone, where config.json does not list its layers. */
 typedef enum {
@@ -22,14 +26,14 @@ typedef struct architecture {
   bool half_split; /* in GGUF; config.json's models always have it */
   bool qkv_bias, qk_norm;
   window_rule window;
-  int32_t head_dim; /* what config.json means where it does not say it; 0: embed / heads */
+  int32_t head_dim, context; /* what config.json means where it does not say it; 0: embed / heads */
 } architecture;
 
 static const architecture ARCHITECTURES[] = {
-    {"llama", true, false, false, false, WINDOW_NEVER, 0},
-    {"mistral", false, true, false, false, WINDOW_ALL, 0},
-    {"qwen2", true, true, true, false, WINDOW_LATER, 0},
-    {"qwen3", true, true, false, true, WINDOW_LATER, 128},
+    {"llama", true, false, false, false, WINDOW_NEVER, 0, 2048},
+    {"mistral", false, true, false, false, WINDOW_ALL, 0, 131072},
+    {"qwen2", true, true, true, false, WINDOW_LATER, 0, 32768},
+    {"qwen3", true, true, false, true, WINDOW_LATER, 128, 32768},
 };
 
 #define FIELD(name) offsetof(model_config, name)
@@ -56,7 +60,7 @@ static const integer_key INTEGERS[] = {
 typedef struct float_key {
   const char *gguf, *json, *older; /* older: where json is missing */
   size_t field;
-  double missing; /* NAN: it is needed */
+  double missing; /* NAN: a GGUF has to say it */
 } float_key;
 
 #define SCALING(name) offsetof(model_config, scaling.name)
@@ -194,9 +198,9 @@ static int read_float(const config_source *s, const float_key *k, float *out, er
   const char *key = pick(s, k->gguf, k->json);
   config_value v = config_find(s, key);
   if (v.kind == CONFIG_MISSING && s->json) v = config_find(s, k->older);
-  if (v.kind == CONFIG_MISSING) {
-    *out = (float)k->missing;
-    return isnan(k->missing) ? bad_value(s, key, "is missing", e) : ERR_OK;
+  if (v.kind == CONFIG_MISSING || (v.kind == CONFIG_NUMBER && v.number == 0 && k->missing == 0)) {
+    *out = (float)(isnan(k->missing) ? NORM_EPS_DEFAULT : k->missing);
+    return isnan(k->missing) && s->file ? bad_value(s, key, "is missing", e) : ERR_OK;
   }
   if (v.kind != CONFIG_NUMBER) return bad_value(s, key, "is no number", e);
   *out = (float)v.number;
@@ -245,6 +249,14 @@ static int derive_heads(model_config *c, const config_source *s, const architect
   return ERR_OK;
 }
 
+static int unknown_scaling(const config_source *s, const char *key, config_value type, err *e) {
+  char text[CONFIG_KEY_MAX], value[LABEL_TEXT_MAX];
+  if (type.kind != CONFIG_TEXT) return bad_value(s, key, "is no name", e);
+  return err_set(e, ERR_UNSUPPORTED,
+                 "the model's %s is %s; default, linear, llama3 and yarn are built here: use another model",
+                 config_key(s, key, text), label_text(value, type.text, type.size));
+}
+
 static int derive_scaling(model_config *c, const config_source *s, err *e) {
   static const char *const names[] = {
       [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
@@ -260,14 +272,14 @@ static int derive_scaling(model_config *c, const config_source *s, err *e) {
     return ERR_OK;
   }
   while (!plain && !config_is(type, names[r->kind]))
-    if (++r->kind > ROPE_YARN) return not_built(s, key, e);
-  if (r->kind == ROPE_YARN && !r->original) r->original = (float)c->context;
+    if (++r->kind > ROPE_YARN) return unknown_scaling(s, key, type, e);
+  if (r->kind != ROPE_PLAIN && !r->original) r->original = (float)c->context;
   if (r->kind == ROPE_YARN && !r->factor) r->factor = (float)c->context / r->original;
   if (r->kind != ROPE_PLAIN && !r->factor) return bad_value(s, factor, "is missing", e);
-  if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low && r->original > 0))
+  if (r->kind == ROPE_LLAMA3 && !(r->low > 0 && r->high > r->low))
     return err_set(e, ERR_FORMAT,
-                   "the model's llama3 rotary scaling needs low_freq_factor below high_freq_factor, and "
-                   "original_max_position_embeddings: convert the model again");
+                   "the model's llama3 rotary scaling needs low_freq_factor below high_freq_factor: convert "
+                   "the model again");
   if (r->kind == ROPE_YARN && c->rope_base <= 1)
     return bad_value(s, pick(s, "rope.freq_base", "rope_theta"), "is not above 1", e);
   return ERR_OK;
@@ -304,6 +316,7 @@ static int read_windows(model_config *c, const config_source *s, const architect
   int32_t window = 0, first = rule == WINDOW_LATER ? WINDOW_LAYERS_DEFAULT : 0;
   bool used = true;
   if (rule == WINDOW_NEVER) return ERR_OK;
+  if (s->json && !json_object_get(s->json, "sliding_window")) window = WINDOW_DEFAULT;
   int rc = read_count(s, pick(s, "attention.sliding_window", "sliding_window"), &window, e);
   if (!rc && rule == WINDOW_LATER) rc = read_flag(s, "use_sliding_window", &used, e);
   if (!used) window = 0;
@@ -314,9 +327,11 @@ static int read_windows(model_config *c, const config_source *s, const architect
 }
 
 static int read_variant(model_config *c, const config_source *s, const architecture *a, err *e) {
+  const char *tie = pick(s, NULL, "tie_word_embeddings");
   bool bias = false;
   int rc = read_flag(s, pick(s, NULL, "attention_bias"), &bias, e);
-  if (!rc) rc = read_flag(s, pick(s, NULL, "tie_word_embeddings"), &c->tied, e);
+  if (!rc) rc = read_flag(s, tie, &c->tied, e);
+  if (config_find(s, tie).kind == CONFIG_MISSING) c->tied = true;
   c->half_split = s->json || a->half_split;
   c->qk_norm = a->qk_norm;
   c->qkv_bias = a->qkv_bias || bias;
@@ -329,6 +344,7 @@ int model_config_read(model_config *c, const config_source *s, err *e) {
   *c = (model_config){0};
   int rc = find_architecture(s, &a, e);
   if (!rc) rc = check_refused(s, e);
+  if (!rc && s->json) c->context = a->context;
   if (!rc) rc = read_integers(c, s, e);
   if (!rc) rc = read_floats(c, s, e);
   if (!rc) rc = derive_heads(c, s, a, e);

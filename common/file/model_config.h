@@ -36,14 +36,15 @@ typedef struct model_config {
   bool half_split; /* the file's rotary pairs are (i, i + rope_dim / 2), not (2 i, 2 i + 1) */
   bool qkv_bias, output_bias;
   bool qk_norm; /* queries and keys are normed, head by head, before they are rotated */
-  bool tied;    /* the embedding is the output matrix */
+  bool tied;    /* the embedding is the output matrix, where the file has no other */
   int32_t
       window[MODEL_LAYERS_MAX]; /* keys that a query of the layer sees, its own included; 0: all before it */
 } model_config;
 
 /* kv_heads divides heads, heads * head_dim <= MODEL_EMBED_MAX, head_dim <= MODEL_HEAD_DIM_MAX, rope_dim is
  * even and
- * <= head_dim. vocab is 0 where the keys do not say it. Of a GGUF, qkv_bias, output_bias and tied are for
- * whoever sees its tensors to set (model_file.h). ERR_FORMAT (missing or impossible value), ERR_UNSUPPORTED
- * (another architecture, a rotary scaling or another variation that is not built here), ERR_LIMIT. */
+ * <= head_dim. vocab is 0 where the keys do not say it. Whether it is tied, and of a GGUF
+ * qkv_bias and output_bias, is for whoever sees the tensors to settle (model_file.h). ERR_FORMAT (missing or
+ * impossible value), ERR_UNSUPPORTED (another architecture, a rotary scaling or another variation that is not
+ * built here), ERR_LIMIT. */
 int model_config_read(model_config *c, const config_source *s, err *e);

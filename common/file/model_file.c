@@ -137,8 +137,7 @@ static bool ends_with(const char *name, const char *end) {
   return size >= end_size && strcmp(name + size - end_size, end) == 0;
 }
 
-static bool is_ignored(const model_file *f, const char *name) {
-  if (f->config.tied && strcmp(name, ROLES[MODEL_OUTPUT].safetensors) == 0) return true;
+static bool is_ignored(const char *name) {
   for (size_t i = 0; i < sizeof IGNORED / sizeof *IGNORED; i++)
     if (ends_with(name, IGNORED[i])) return true;
   return false;
@@ -156,7 +155,7 @@ static int refuse_extra(const model_file *f, err *e) {
   if (tensor_count(f) == f->used) return ERR_OK;
   for (int32_t i = 0; i < tensor_count(f); i++) {
     const gguf_tensor *t = tensor_at(f, i);
-    if (!has_role(f, t) && !is_ignored(f, t->name))
+    if (!has_role(f, t) && !is_ignored(t->name))
       return err_set(e, ERR_UNSUPPORTED,
                      "the model has a tensor %.64s, which the graph built here does not use", t->name);
   }
@@ -168,11 +167,11 @@ static bool has_tensor(const model_file *f, model_role role) {
   return role_name(f, role, 0, name) && find_tensor(f, name);
 }
 
-/* What a GGUF's keys do not say. */
+/* What the keys do not say. An output matrix that is there is used, whatever they say, as in transformers. */
 static void look_at_tensors(model_file *f) {
   model_config *c = &f->config;
+  c->tied &= !has_tensor(f, MODEL_OUTPUT);
   if (!f->file) return;
-  c->tied = !has_tensor(f, MODEL_OUTPUT);
   c->qkv_bias |= has_tensor(f, MODEL_Q_BIAS);
   c->output_bias |= has_tensor(f, MODEL_OUTPUT_BIAS);
 }
@@ -349,8 +348,8 @@ const model_config *model_file_config(const model_file *f) {
 
 int model_file_keep_layers(model_file *f, int32_t layers, err *e) {
   if (layers < 1 || layers > f->config.layers)
-    return err_set(e, ERR_ARG, "the model has %d layers: %d of them cannot be used (--draft-layers)", f->config.layers,
-                   layers);
+    return err_set(e, ERR_ARG, "the model has %d layers: %d of them cannot be used (--draft-layers)",
+                   f->config.layers, layers);
   f->config.layers = layers;
   return ERR_OK;
 }

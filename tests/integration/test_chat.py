@@ -26,7 +26,7 @@ class Conversation:
         termios.tcsetattr(terminal, termios.TCSANOW, quiet)
         self.program = subprocess.Popen([TANDEM, "run", *FLAGS, *flags], stdin=terminal, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)
-        os.close(terminal)
+        self.terminal = terminal
         self.said()
 
     def said(self):
@@ -52,7 +52,9 @@ class Conversation:
         errors = self.program.stderr.read().decode()
         self.program.stdout.close()
         self.program.stderr.close()
-        os.close(self.keys)
+        blocks = os.get_blocking(self.terminal)
+        os.close(self.keys), os.close(self.terminal)
+        assert blocks, "who uses the terminal next would be told to try again later"
         assert status == expected, (status, errors)
         return errors
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from support import MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
+from support import DRAFT, MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
 
 PROMPT = "Why is the sky blue?"
 LONG = ["--raw", "The cat sat on the mat and the dog sat on the log. " * 8]  # it goes on for ever
@@ -72,9 +72,11 @@ class Help(Command):
         for word in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor", "bench", "Exit statuses", "130"):
             self.assertIn(word, out.decode())
         for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor"):
-            status, out, _ = tandem(command, "--help")
-            self.assertEqual(status, OK)
-            self.assertIn("--model", out.decode())
+            for flag in ("--help", "-h"):
+                status, out, _ = tandem(command, flag)
+                self.assertEqual(status, OK)
+                self.assertIn("--model", out.decode())
+        self.assertIn("rollback", tandem("session", "-h")[1].decode())
         flags = tandem("run", "--help")[1].decode()
         for flag in ("draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system chat-template threads "
                      "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind").split():
@@ -157,6 +159,17 @@ class BadInput(Command):
         stops = [flag for i in range(17) for flag in ("--stop", f"s{i}")]
         self.refused(USAGE, "16 times", "run", "-m", MODEL, *stops, PROMPT)
 
+    def test_the_command_line_wins(self):
+        """A variable contradicts nothing that is on the command line, and what it says of workers may be for others."""
+        for variable, value, args in [
+            ("TANDEM_MODEL_DRAFT", MODEL, ["run", "--draft", "ngram", PROMPT]),
+            ("TANDEM_DRAFT", "ngram", ["run", "--draft-layers", "2", PROMPT]),
+            ("TANDEM_KV_BLOCKS", "7", ["run", "--kv", "static", PROMPT]),
+            ("TANDEM_THREADS", "2", ["serve-workers", "--listen", "ipc://x"]),
+        ]:
+            with self.subTest(variable=variable):
+                self.refused(BAD_MODEL, "no_such", *args, "-m", "no_such", env=dict(os.environ, **{variable: value}))
+
     def test_models(self):
         data = pathlib.Path(MODEL).read_bytes()
         files = {
@@ -215,6 +228,14 @@ class BadInput(Command):
         self.assertEqual((status, out), (WORKER, b""), errors)
         self.assertIn("tandem-draft could not start", errors)
         self.assertIn("line 1", errors)
+
+
+    def test_a_draft_with_a_model_is_one(self):
+        """Placed by hand, as `tandem run' takes it."""
+        for flags in (["-md", MODEL, "--draft-layers", "99"], ["-m", MODEL, "--draft-layers", "99"]):
+            done = subprocess.run([DRAFT, "--orchestrator", "ipc://x", *flags], capture_output=True, timeout=TIME_LIMIT)
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn(b"99 of them", done.stderr)
 
 
 class Text(Command):
@@ -614,9 +635,47 @@ class Batch(Command):
         self.assertEqual([x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 19)))
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 
+    def test_options_of_a_line(self):
+        """They replace the flags' for that line alone."""
+        plain = answer(PROMPT, "--max-tokens", "24")
+        stop = plain["text"][20:25]
+        table = [({}, ()), ({"temperature": 0.8, "seed": 7}, ("--temp", "0.8", "--seed", "7")),
+                 ({"temperature": 1, "seed": 8, "top_k": 5}, ("--temp", "1", "--seed", "8", "--top-k", "5")),
+                 ({"temperature": 1.5, "seed": 9, "top_p": 0.7}, ("--temp", "1.5", "--seed", "9", "--top-p", "0.7")),
+                 ({"temperature": 1.5, "seed": 9, "min_p": 0.2}, ("--temp", "1.5", "--seed", "9", "--min-p", "0.2")),
+                 ({"repeat_penalty": 1.3}, ("--repeat-penalty", "1.3")), ({"stop": stop}, ("--stop", stop)),
+                 ({"stop": ["never this", stop]}, ("--stop", stop)), ({"stop": []}, ())]
+        want = [answer(PROMPT, "--max-tokens", "24", *flags) for _, flags in table]
+        lines = [{"id": i, "prompt": PROMPT, "max_tokens": 24, **options} for i, (options, _) in enumerate(table)]
+        got, _ = self.run_batch(lines)
+        for x, w in zip(got, want):
+            self.assertEqual((x["token_ids"], x["text"], x["finish_reason"]), (w["token_ids"], w["text"], w["finish_reason"]), x["id"])
+        self.assertEqual(len({tuple(x["token_ids"]) for x in got}), 7)  # each does something
+        flags = ("--max-tokens", "24", "--temp", "2", "--top-k", "3", "--stop", plain["text"][4:7])
+        off = {"temperature": 0, "top_k": 0, "stop": []}
+        self.assertEqual(self.run_batch([{"id": 0, "prompt": PROMPT, **off}], *flags)[0][0]["token_ids"], plain["token_ids"])
+
+    def test_bad_options_of_a_line(self):
+        """One clear error names the line and the key."""
+        bad = [(key, value) for key in ("temperature", "top_p", "min_p", "repeat_penalty")
+               for value in (-0.5, 1e300, "1", None, True, [0.5])]
+        bad += [("temperature", 100.5), ("top_p", 0), ("top_p", 1.5), ("min_p", 1), ("repeat_penalty", 0), ("repeat_penalty", 11),
+                ("top_k", -1), ("top_k", 1.5), ("top_k", 1 << 40), ("top_k", "4"), ("stop", 5), ("stop", ""), ("stop", None),
+                ("stop", ["a", 5]), ("stop", ["a", ""]), ("stop", ["a"] * 17), ("stop", "a" * 257), ("stop", "a\0b"),
+                ("temprature", 1), ("max-tokens", 5), ("stops", ["a"])]
+        lines = [{"id": i, "prompt": PROMPT, key: value} for i, (key, value) in enumerate(bad)]
+        got, errors = self.run_batch(lines, "--max-tokens", "1", status=FAILED)
+        for i, (x, (key, value)) in enumerate(zip(got, bad)):
+            self.assertEqual((x["id"], x["finish_reason"]), (i, "error"), (key, value))
+            self.assertIn(key, x["error"], value)
+            self.assertNotIn("session", x, "nothing was begun for it")
+            self.assertEqual(errors.count(f"line {i + 1}: {x['error']}\n"), 1, errors)
+        for key, near in (("temprature", "temperature"), ("max-tokens", "max_tokens"), ("stops", "stop")):
+            self.assertIn(f'did you mean "{near}"?', next(x["error"] for x, (k, _) in zip(got, bad) if k == key))
+
     def test_stdin_to_stdout(self):
         line = json.dumps({"id": 1, "prompt": PROMPT}).encode()
-        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\n\n" + line)
+        status, out, errors = tandem("batch", "-m", MODEL, "--max-tokens", "4", "-", "-", stdin=b"\xef\xbb\xbf\n\n" + line)
         self.assertEqual(status, OK, errors)
         self.assertEqual(json.loads(out)["id"], 1)
 

@@ -1,8 +1,6 @@
 """Models as drafts: the answers are the plain ones whatever the draft's model is, and what it accepts adds up."""
 
-import math
 import os
-import random
 import re
 import signal
 import struct
@@ -10,7 +8,7 @@ import subprocess
 import unittest
 
 from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden,
-                     tell, total, wait_until)
+                     make_model, tell, total, wait_until)
 
 FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
 TOKENS = 12 if SUBSET else 40
@@ -18,33 +16,6 @@ SAMPLED = ("--temp", "0.8", "--seed", "20240607")
 FILTERED = SAMPLED + ("--top-k", "40", "--top-p", "0.95", "--repeat-penalty", "1.1")
 LOCKSTEP = ("--pace", "lockstep", "--budget", "4")
 SELF = ("-md", MODEL)
-
-
-def make_model(path, vocabulary, embed=64, heads=2):
-    """A random Llama of one layer in F32, without a tokenizer: it knows nothing of the default model's tokens but how many
-    there are."""
-    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
-    number = lambda key, value: text("llama." + key) + struct.pack("<II", 4, value)
-    values = {"block_count": 1, "embedding_length": embed, "feed_forward_length": embed, "context_length": 2048,
-              "attention.head_count": heads, "attention.head_count_kv": 1}
-    keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama"),
-            text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)]
-    keys += [number(key, value) for key, value in values.items()]
-    kv = embed // heads
-    shapes = {"token_embd": (embed, vocabulary), "output": (embed, vocabulary), "output_norm": (embed,)}
-    shapes |= {f"blk.0.{name}": shape for name, shape in {
-        "attn_norm": (embed,), "ffn_norm": (embed,), "attn_q": (embed, embed), "attn_k": (embed, kv), "attn_v": (embed, kv),
-        "attn_output": (embed, embed), "ffn_gate": (embed, embed), "ffn_up": (embed, embed), "ffn_down": (embed, embed)}.items()}
-    rng, infos, offset = random.Random(1), b"", 0
-    for name, shape in shapes.items():
-        infos += text(name + ".weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
-        offset += math.prod(shape) * 4
-    head = struct.pack("<IIQQ", 0x46554747, 3, len(shapes), len(keys)) + b"".join(keys) + infos
-    pool = struct.pack("<10007f", *(rng.gauss(0, 0.2) for _ in range(10007)))  # again and again; a prime, so rows differ
-    with open(path, "wb") as f:
-        f.write(head + bytes(-len(head) % 32))
-        f.write((pool * (offset // len(pool) + 1))[:offset])
-    return path
 
 
 class DraftModel(Case):

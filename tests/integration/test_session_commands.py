@@ -13,8 +13,8 @@ import subprocess
 import time
 import unittest
 
-from support import (MODEL, SUBSET, TANDEM, TIME_LIMIT, Case, Running, child_named, children_of, golden, is_running, tell,
-                     wait_until)
+from support import (MODEL, SUBSET, TANDEM, TIME_LIMIT, VOCABULARY, Case, Running, child_named, children_of, golden,
+                     is_running, make_model, tell, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 60 if SUBSET else 300  # of an answer that is compared
@@ -147,15 +147,73 @@ class Sessions(Case):
             self.assertEqual(self.session("resume", id, "--whole"), whole)
 
     def test_export_is_a_line_of_a_batch(self):
-        id = self.finished("--max-tokens", TOKENS, *SAMPLED)
-        line = self.session("export", id)
-        self.assertEqual(line.count("\n"), 1)
+        """With the options in it: no flag is needed for the same tokens."""
+        stop = self.plain[GREEDY]["text"][60:66]
+        table = [GREEDY, SAMPLED, (*SAMPLED, "--top-k", "20"), ("--temp", "1.3", "--seed", str(2**62 + 1), "--top-p", "0.9"),
+                 ("--temp", "1.7", "--seed", "3", "--min-p", "0.1"), ("--repeat-penalty", "1.1"), ("--stop", "never", "--stop", stop)]
+        lines, kept = "", []
+        for flags in table:
+            id = self.finished("--max-tokens", TOKENS // 3, *flags)
+            line = self.session("export", id)
+            self.assertEqual(line.count("\n"), 1)
+            lines += line
+            kept.append(json.loads(line))
+        self.assertEqual(kept[0]["token_ids"], self.plain[GREEDY]["token_ids"][:TOKENS // 3])
+        self.assertEqual(len({tuple(k["token_ids"]) for k in kept}), len(table))
         source, out = self.folder / "again.jsonl", self.folder / "again.out.jsonl"
-        source.write_text(line)
-        o = json.loads(line)["options"]
-        self.good("batch", "-m", MODEL, "--max-tokens", o["max_tokens"], "--temp", o["temperature"], "--seed", o["seed"],
-                  source, out)
-        self.assertEqual(json.loads(out.read_text())["token_ids"], self.plain[SAMPLED]["token_ids"])
+        source.write_text(lines)
+        self.good("batch", "-m", MODEL, "--temp", "2", "--max-tokens", TOKENS, source, out)  # flags that every line replaces
+        for line, k, flags in zip(out.read_text().splitlines(), kept, table):
+            again = json.loads(line)
+            self.assertEqual((again["id"], again["token_ids"], again["finish_reason"]), (k["id"], k["token_ids"], k["state"]), flags)
+            self.assertTrue(k["text"].startswith(again["text"]), flags)  # the last token may reach into the stop
+
+    # How it is drafted.
+
+    def test_it_goes_on_with_its_own_draft(self):
+        """Without flags the same kind as before, with the same model; one that is gone is said, and ngram does it."""
+        plain = self.plain[GREEDY]
+        path = make_model(self.folder / "small.gguf", VOCABULARY)
+        there = os.path.relpath(path)  # as the user gave it; it goes on from anywhere
+        run = self.start("-md", there, "--draft-layers", "1", "--max-tokens", TOKENS)
+        run.signal(signal.SIGKILL)
+        run.end()
+        id, = (l["session"] for l in self.list())
+        asked = json.loads(self.session("export", id))["request"]
+        self.assertEqual((asked["draft"], asked["model_draft"], asked["draft_layers"]), ("model", str(path), 1))
+
+        def again(*flags, method, cwd=None):
+            status, out, errors = tandem("session", "resume", "--ledger", self.ledger, id, "--json", *flags, cwd=cwd)
+            self.assertEqual(status, OK, errors)
+            a = json.loads(out)
+            self.assertEqual((a["token_ids"], a["stats"]["draft_method"]), (plain["token_ids"], method), errors)
+            self.session("rollback", id, "--to", str(TOKENS - 8))
+            return errors
+
+        again(method="model", cwd="/")
+        again("--draft", "ngram", method="ngram")
+        again("--draft", "none", method="none")
+        again("--draft-layers", "1", "--draft-threads", "1", method="model")
+        self.refused(USAGE, "ngram is no model", "session", "resume", "--ledger", self.ledger, id, "--draft", "ngram", "-md", path)
+        self.refused(USAGE, "no_such.gguf", "session", "resume", "--ledger", self.ledger, id, "-md", "no_such.gguf")
+        path.unlink()
+        errors = again(method="ngram")
+        self.assertEqual([str(path) in line and "ngram" in line for line in errors.splitlines()].count(True), 1, errors)
+        self.assertEqual(len(errors.splitlines()), 2, errors)  # that, and the figures
+
+        def note(**how):
+            """What an older tandem, or nobody, has written."""
+            with contextlib.closing(sqlite3.connect(self.ledger)) as db, db:
+                db.execute("UPDATE session SET about = ?", (json.dumps({"math": "int8", "raw": False, "stop": [], **how}),))
+
+        for how, method in (({"draft": "model", "draft_layers": 1}, "model"), ({"draft": "none"}, "none"), ({}, "ngram"),
+                            ({"draft": "any"}, "ngram"), ({"draft": "ngram"}, "ngram")):
+            note(**how)
+            self.assertNotIn("as before", again(method=method))
+        for how in ({"draft": "magic"}, {"draft": "model"}, {"draft": "model", "draft_layers": -1}, {"draft": "ngram", "draft_layers": 4},
+                    {"draft": "replay:gone:0.5"}):
+            note(**how)
+            self.assertIn("as before", again(method="ngram"))
 
     # What runs now.
 

@@ -45,14 +45,14 @@ void stream_tell_orchestrator(step *c, session *s) {
   while (s->told < s->committed.length) stream_to_orchestrator(c, s, s->told);
 }
 
-void stream_tell_drafts(step *c, session *s) {
+static void tell_drafts(step *c, session *s) {
   for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++)
     while (d->peer && d->told < s->committed.length) stream_to_draft(c, s, d, d->told);
 }
 
 void stream_tell(step *c, session *s) {
   bool due = c->now >= s->tell_after_us;
-  if ((due && !s->pay.crowds) || s->options.lockstep || !s->pay.off) stream_tell_drafts(c, s);
+  if ((due && !s->pay.crowds) || s->options.lockstep || !s->pay.off) tell_drafts(c, s);
   if (due) stream_tell_orchestrator(c, s);
 }
 
@@ -114,7 +114,7 @@ void stream_tick(step *c, session *s) {
   if (c->now >= s->tell_until_us) {
     s->tell_until_us = MACHINE_NEVER;
     if (s->state == SESSION_RUNNING) {
-      stream_tell_drafts(c, s);
+      tell_drafts(c, s);
       stream_tell_orchestrator(c, s);
     }
   }

@@ -10,10 +10,9 @@ void stream_state(step *c, peer_id to, msg_type type, const session *s, const ch
 /* TOKENS from `base` to the end of C, or as many as one message holds. */
 void stream_to_orchestrator(step *c, session *s, int32_t base);
 void stream_to_draft(step *c, session *s, session_draft *d, int32_t base);
-/* All that they have not been told yet. */
+/* All that it has not been told yet. */
 void stream_tell_orchestrator(step *c, session *s);
-void stream_tell_drafts(step *c, session *s);
-/* The same after a round, as far as it is due: while nobody wants their nodes, drafts are woken no oftener than the
+/* After a round all are told, as far as it is due: while nobody wants their nodes, drafts are woken no oftener than the
  * orchestrator, and not at all where their work would cost time. */
 void stream_tell(step *c, session *s);
 

@@ -19,7 +19,6 @@
 #define RIG_TICKS_MAX  20000   /* in one rig_advance: more is a machine that spins */
 #define RIG_STUCK_MAX  2000    /* ticks without the clock moving */
 #define RIG_ANY        0       /* any peer */
-#define RIG_PREFIX_MAX 20000
 
 typedef struct rig {
   machine m;

@@ -94,6 +94,11 @@ static void toy_open(toy *t, uv_loop_t *loop, uint8_t name) {
   if (host_open(&t->host, loop, &o, &e)) fail_msg("%s", e.text);
 }
 
+static void set_deadline(toy *t, uint64_t at) {
+  t->deadline = at;
+  host_set_machine(t->host, (machine){t, toy_step, toy_deadline});
+}
+
 static void toy_bind(toy *t) {
   err e;
   if (transport_bind(host_transport(t->host), "tcp://127.0.0.1:*", t->address, sizeof t->address, &e))
@@ -119,27 +124,21 @@ static void wakes_at_the_deadline(void **state) {
   toy_open(&t, &loop, 1);
   for (int i = 1; i <= 20; i++) {
     uint64_t at = clock_us() + 300 + 97 * (uint64_t)i; /* parts of a millisecond */
-    t.deadline = at;
-    host_wake(t.host);
+    set_deadline(&t, at);
     run_until(&loop, &t.ticks, i);
     assert_int_equal(t.ticks, i);
     assert_true(t.woken_us >= at && t.woken_us < at + LATE_US);
   }
   assert_int_equal(t.after, 20);
-  t.deadline = clock_us() + 3600000000u;
-  host_wake(t.host);
-  t.deadline = clock_us() + 2000; /* sooner than what the timer is set to */
-  host_wake(t.host);
+  set_deadline(&t, clock_us() + 3600000000u);
+  set_deadline(&t, clock_us() + 2000); /* sooner than what the timer is set to */
   run_until(&loop, &t.ticks, 21);
-  t.deadline = clock_us() + 2000;
-  host_wake(t.host);
-  t.deadline = MACHINE_NEVER; /* not at all, after all */
-  host_wake(t.host);
+  set_deadline(&t, clock_us() + 2000);
+  set_deadline(&t, MACHINE_NEVER); /* not at all, after all */
   usleep(5000);
   uv_run(&loop, UV_RUN_NOWAIT);
   assert_int_equal(t.ticks, 21);
-  t.deadline = 0; /* long past: now */
-  host_wake(t.host);
+  set_deadline(&t, 0); /* long past: now */
   run_until(&loop, &t.ticks, 22);
   host_close(t.host);
   close_loop(&loop);
@@ -152,8 +151,7 @@ static void a_stuck_deadline_is_no_busy_loop(void **state) {
   toy t = {.stuck = true, .exit_at_tick = 20, .exit_code = 7};
   uv_loop_init(&loop);
   toy_open(&t, &loop, 1);
-  t.deadline = 1;
-  host_wake(t.host);
+  set_deadline(&t, 1);
   uint64_t start = clock_us();
   assert_int_equal(host_exit_code(t.host), -1);
   uv_run(&loop, UV_RUN_DEFAULT);
@@ -273,8 +271,7 @@ static void steps_elsewhere_are_steps(void **state) {
   visitor v = {.toy = &t, .steps = ELSEWHERE};
   uv_loop_init(&loop);
   toy_open(&t, &loop, 1);
-  t.deadline = 1; /* the loop's thread ticks on and on */
-  host_wake(t.host);
+  set_deadline(&t, 1); /* the loop's thread ticks on and on */
   run_beside(&loop, &v);
   assert_int_equal(host_exit_code(t.host), 5);
   assert_int_equal(t.results, ELSEWHERE);
@@ -292,8 +289,7 @@ static void steps_elsewhere_wake_the_loop(void **state) {
   visitor v = {.toy = &t, .steps = 1};
   uv_loop_init(&loop);
   toy_open(&t, &loop, 1);
-  t.deadline = clock_us() + 3600000000u;
-  host_wake(t.host);
+  set_deadline(&t, clock_us() + 3600000000u);
   visit(&v);
   usleep(5000);
   uv_run(&loop, UV_RUN_NOWAIT);
@@ -359,11 +355,9 @@ static void a_machine_may_come_later(void **state) {
   uv_loop_init(&loop);
   if (host_open(&t.host, &loop, &o, &e)) fail_msg("%s", e.text);
   toy_bind(&t);
-  host_wake(t.host);
   host_step(t.host, &(event){.kind = EVENT_TICK}); /* nobody there: nothing happens */
   assert_int_equal(t.after, 0);
-  t.deadline = clock_us() + 1000;
-  host_set_machine(t.host, (machine){&t, toy_step, toy_deadline});
+  set_deadline(&t, clock_us() + 1000);
   run_until(&loop, &t.ticks, 1);
   host_close(t.host);
   close_loop(&loop);

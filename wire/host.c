@@ -164,10 +164,6 @@ void host_perform(host *h, actions *a) {
   end_step(h, false);
 }
 
-void host_wake(host *h) {
-  look_at_deadline(h, false);
-}
-
 /* --- what happens outside --- */
 
 static void on_message(void *context, peer_id from, const msg *m) {

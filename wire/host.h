@@ -32,7 +32,8 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e);
 void host_close(host *h);
 transport *host_transport(host *h);
 
-/* For a machine that must know the address that was bound. Until then messages and signals find nobody. */
+/* For a machine that must know the address that was bound. Until then messages and signals find nobody. Its deadline is looked
+ * at, also of one that has been set before. */
 void host_set_machine(host *h, machine m);
 
 /* Gives the machine an event now and carries out what it wants. */
@@ -44,8 +45,6 @@ void host_step(host *h, const event *e);
 void host_step_elsewhere(host *h, const event *e, bool (*after)(void *context), void *context);
 /* Carries out actions that were made outside a step (a *_connect call); resets them. */
 void host_perform(host *h, actions *a);
-/* The machine's state was changed outside a step: look at its deadline again. */
-void host_wake(host *h);
 
 /* Stops the loop; the first call's code counts. */
 void host_exit(host *h, int code);

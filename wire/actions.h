@@ -14,7 +14,7 @@ typedef enum {
   ACTION_CONNECT,    /* endpoint: the transport answers with EVENT_CONNECTED of the same `tag` */
   ACTION_DISCONNECT, /* peer */
   ACTION_LOG,        /* level, text */
-  ACTION_EXIT        /* code: an exit status of docs/ */
+  ACTION_EXIT        /* code: an exit status of common/base/program.h */
 } action_kind;
 
 typedef struct action {

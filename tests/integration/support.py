@@ -8,7 +8,6 @@ TANDEM_SUBSET=1: fewer prompts and shorter answers, for sanitized builds.
 import atexit
 import collections
 import json
-import math
 import os
 import pathlib
 import random
@@ -197,36 +196,6 @@ def batch(folder, records, *flags, env=None, model=MODEL):
 
 def total(answers, figure):
     return sum(a["stats"][figure] for a in answers.values())
-
-
-# --- models ---
-
-
-def make_model(path, vocabulary, embed=64, heads=2):
-    """A random Llama of one layer in F32, without a tokenizer: it knows nothing of the default model's tokens but how many
-    there are."""
-    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
-    number = lambda key, value: text("llama." + key) + struct.pack("<II", 4, value)
-    values = {"block_count": 1, "embedding_length": embed, "feed_forward_length": embed, "context_length": 2048,
-              "attention.head_count": heads, "attention.head_count_kv": 1}
-    keys = [text("general.architecture") + struct.pack("<I", 8) + text("llama"),
-            text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", 6, 1e-5)]
-    keys += [number(key, value) for key, value in values.items()]
-    kv = embed // heads
-    shapes = {"token_embd": (embed, vocabulary), "output": (embed, vocabulary), "output_norm": (embed,)}
-    shapes |= {f"blk.0.{name}": shape for name, shape in {
-        "attn_norm": (embed,), "ffn_norm": (embed,), "attn_q": (embed, embed), "attn_k": (embed, kv), "attn_v": (embed, kv),
-        "attn_output": (embed, embed), "ffn_gate": (embed, embed), "ffn_up": (embed, embed), "ffn_down": (embed, embed)}.items()}
-    rng, infos, offset = random.Random(1), b"", 0
-    for name, shape in shapes.items():
-        infos += text(name + ".weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
-        offset += math.prod(shape) * 4
-    head = struct.pack("<IIQQ", 0x46554747, 3, len(shapes), len(keys)) + b"".join(keys) + infos
-    pool = struct.pack("<10007f", *(rng.gauss(0, 0.2) for _ in range(10007)))  # again and again; a prime, so rows differ
-    with open(path, "wb") as f:
-        f.write(head + bytes(-len(head) % 32))
-        f.write((pool * (offset // len(pool) + 1))[:offset])
-    return path
 
 
 # --- the wire: messages ---

@@ -10,10 +10,12 @@ import termios
 import time
 import unittest
 
-from support import MODEL, TANDEM, TIME_LIMIT, Case, children_of, is_running, wait_until
+from support import DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, children_of, is_running, wait_until
 
 FLAGS = ("-m", MODEL, "--max-tokens", "24", "--ctx", "512")
 READY = b"> "
+WORKER_FAILED = 7  # exit status
+STALL = 20.0  # seconds of a turn whose draft is gone: a session that waits for it would wait for ever
 
 
 class Conversation:
@@ -110,6 +112,31 @@ class Chat(Case):
             how(chat)
             chat.end(status)
             self.assertTrue(wait_until(lambda: not any(map(is_running, children))))
+
+    def test_workers_placed_by_hand(self):
+        """Nothing is started; the draft dies between two turns; when the target leaves as well, --wait ends it."""
+        endpoint = f"ipc://{self.folder}/o"
+        workers = [Running(self.folder, program, "--orchestrator", endpoint, *flags) for program, *flags in
+                   ((TARGET, "-m", MODEL, "--ctx", "512"), (DRAFT, "--draft", "ngram"))]
+        for worker in workers:
+            self.addCleanup(worker.close)
+        target, draft = workers
+        chat = Conversation("-v", "--listen", endpoint, "--wait", "2")
+        self.assertEqual(children_of(chat.program.pid), [])
+        first = chat.say("Name three colours.")
+        self.assertIn("a draft is attached", target.errors)
+        draft.signal(signal.SIGKILL)
+        draft.end()
+        moment = time.monotonic()
+        second = chat.say("And which is the second?")
+        self.assertLess(time.monotonic() - moment, STALL)
+        talk = [("user", "Name three colours."), ("assistant", first), ("user", "And which is the second?")]
+        self.assertEqual([first, second], self.answers(talk[:1], talk))
+        target.signal(signal.SIGTERM)
+        self.assertEqual(target.end(), 0, target.errors)
+        errors = chat.end(WORKER_FAILED)
+        self.assertEqual(errors.count("no target for 2 s"), 1, errors)
+        self.assertEqual(errors.count("; draft ngram: "), 2, errors)
 
     def test_usage(self):
         for flag in ("--raw", "--json"):

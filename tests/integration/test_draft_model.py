@@ -7,8 +7,9 @@ import struct
 import subprocess
 import unittest
 
-from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden,
-                     make_model, tell, total, wait_until)
+from models import make_model, other_vocabulary
+from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
+                     wait_until)
 
 FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
 TOKENS = 12 if SUBSET else 40
@@ -83,15 +84,23 @@ class DraftModel(Case):
         self.assertLess(total(run.answers, "accepted_tokens"), 0.1 * total(run.answers, "rounds"))
         self.same("-md", str(path))
 
+    def test_a_bridged_vocabulary(self):
+        """The target's own network, but every token has another number: as right as the target itself."""
+        path = other_vocabulary(self.folder / "bridged.gguf", padding=64, misspelt=100)  # 0.2 % may lack a partner
+        for flags in ((), SAMPLED):
+            run = self.same("-md", str(path), *LOCKSTEP, flags=flags)
+            self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))
+
     def test_a_foreign_vocabulary(self):
         """Refused with its reason; the answer comes plainly."""
-        path = make_model(self.folder / "foreign.gguf", 500)
-        run = self.same("-md", str(path))
-        self.assertIn("500 tokens", run.errors)
-        self.assertIn("the draft does not fit the target", run.errors)
-        self.assertEqual(total(run.answers, "rounds"), 0)
-        for a in run.answers.values():
-            self.assertTrue(a["stats"]["speculation_off_reason"])
+        for path, reason in ((make_model(self.folder / "small.gguf", 500), "500 tokens"),
+                             (other_vocabulary(self.folder / "misspelt.gguf", misspelt=1000), "1000 of 49")):
+            run = self.same("-md", str(path))
+            self.assertIn(reason, run.errors)
+            self.assertIn("the draft does not fit the target", run.errors)
+            self.assertEqual(total(run.answers, "rounds"), 0)
+            for a in run.answers.values():
+                self.assertTrue(a["stats"]["speculation_off_reason"])
 
     def test_a_context_that_is_too_small(self):
         """Sessions that do not fit are not taken, and that is said."""

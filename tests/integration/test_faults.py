@@ -8,8 +8,11 @@ import subprocess
 import time
 import unittest
 
-from support import (LENGTH, MODEL, SUBSET, TANDEM, TIME_LIMIT, Answer, Case, Hub, Running, batch, child_named,
-                     children_of, golden, is_running, registered, start_target, tell, total, wait_until)
+from drafted import DraftedAnswer, DraftHub
+from models import make_model
+from support import (DRAFT, DRAFT_ROLE, LENGTH, MODEL, SUBSET, TANDEM, TARGET_ROLE, TIME_LIMIT, VOCABULARY, Answer, Case,
+                     Hub, Running, batch, child_named, children_of, golden, is_running, registered, start_target, tell,
+                     total, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 RECORDED = 200 if SUBSET else 500  # tokens of the answer that is compared
@@ -19,8 +22,28 @@ MORE = 200  # bytes that must still come after a fault
 SHORT = (102, 123, 214, 326, 341, 116, 121, 149)  # golden prompts below 100 tokens
 BATCH_TOKENS = 12 if SUBSET else 40
 STALL = 20.0 if SUBSET else 2.0  # seconds without a token while a draft is gone; the wait rule allows 0.06
+CREDIT = 256  # tokens that a target is ahead of what is acknowledged
+STEP = 20  # tokens between two deaths
 RESTART = 120.0 if SUBSET else 20.0  # while a target starts again
 INTERRUPTED = 130
+
+
+class HeldAnswer(DraftedAnswer):
+    """It is acknowledged as far as the test says, so that the target stops for want of credit."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.held, self.acknowledges = self.prompt_length, False
+
+    def renew(self):
+        if time.monotonic() - self.ack_moment > 0.1:
+            self.ack(len(self.tokens) if self.held is None else min(self.held, len(self.tokens)))
+
+    def hold(self, length):
+        self.held = length
+
+    def stands(self):
+        return len(self.tokens) >= self.held + CREDIT - self.options["budget"]
 
 
 class Faults(Case):
@@ -144,6 +167,45 @@ class Faults(Case):
             self.assertNotIn(gone, summary)
         self.assertLess(run.silence(moment), STALL)
         tell(f"draft stopped for 3 s: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
+
+    def test_four_drafts_die_one_after_another(self):
+        """One session fed by four drafts of different kinds. In lockstep, so that each of them counts."""
+        hub = DraftHub(f"ipc://{self.folder}/hub")
+        self.addCleanup(hub.close)
+        target = start_target(self.folder, hub.endpoint)
+        self.addCleanup(target.close)
+        peer, prompt = hub.wait_for(TARGET_ROLE), self.plain["prompt_ids"]
+        hello, length = hub.peers[peer], CREDIT + STEP * 8
+        plain = Answer(hub, peer, prompt, max_tokens=length).open().finish()
+        book = self.folder / "book.jsonl"
+        book.write_text(json.dumps({"prompt_ids": prompt, "token_ids": plain}) + "\n")
+        kinds = (("ngram",), (f"replay:{book}:0.7",), ("model", "-md", str(make_model(self.folder / "small.gguf", VOCABULARY))),
+                 ("model", "-m", MODEL, "--draft-layers", "2"))
+        answer = HeldAnswer(hub, peer, prompt, max_tokens=length, budget=7, lockstep=True).open()
+        Hub.kept.append(answer)
+        self.addCleanup(Hub.kept.clear)
+        drafts, here = [], set()
+        for kind in kinds:
+            drafts.append(Running(self.folder, DRAFT, "--orchestrator", hub.endpoint, "--draft", *kind))
+            self.addCleanup(drafts[-1].close)
+            routing = hub.wait_for(DRAFT_ROLE, here)
+            here.add(routing)
+            answer.open_draft(routing, hello[9], hello[4]).expect("OPENED")
+        self.assertTrue(hub.wait(lambda: target.errors.count("a draft is attached") >= len(kinds)), target.errors)
+        for draft, number in zip(drafts, (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)):
+            answer.hold(answer.held + STEP)  # so far it goes on, whoever is left
+            self.assertTrue(hub.wait(answer.stands), target.errors)
+            draft.signal(number)
+        answer.hold(answer.held + STEP)
+        self.assertTrue(hub.wait(lambda: target.errors.count("draft detached") == len(kinds)), target.errors)
+        self.assertTrue(hub.wait(answer.stands), target.errors)
+        self.assertLess(len(answer.output), length)  # all of them in mid-answer
+        answer.hold(None)
+        self.assertEqual(answer.finish(), plain)
+        self.assertEqual(target.errors.count("draft detached: it has been silent for 3 s"), 2, target.errors)
+        self.assertEqual(len(plain), answer.stats["forwards"] + answer.stats["accepted"])
+        self.assertGreater(answer.stats["accepted"], 0)
+        tell(f"{len(plain)} tokens, {answer.stats['accepted']} accepted of {answer.stats['rows']} in {answer.stats['rounds']} rounds")
 
     def test_draft_stopped_in_lockstep(self):
         """The target waits for it, and then both go on."""

@@ -9,8 +9,9 @@ import subprocess
 import time
 import unittest
 
-from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, child_named, counters_of, golden,
-                     tell, total, wait_until)
+from models import make_model
+from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, batch, child_named,
+                     counters_of, golden, tell, total, wait_until)
 
 TOKENS = 40 if SUBSET else 160
 STORY = 120 if SUBSET else 400  # tokens of an answer that is interrupted
@@ -19,6 +20,7 @@ LONG = 1500  # tokens of a long prompt
 EIGHT, SIXTEEN = 8, 16
 WORK = 0.3  # seconds of a target's processor time: prompts and some tokens
 TICKS = os.sysconf("SC_CLK_TCK")
+STALL = 300.0 if SUBSET else 90.0  # seconds for all answers: a session that nobody drives would wait for ever
 LOST = 60.0 if SUBSET else 15.0  # seconds until work goes on elsewhere: 3 of silence, and the prompts again
 USAGE, WORKER_FAILED, IO = 2, 7, 8  # exit statuses
 
@@ -94,8 +96,8 @@ class Served:
     def target(self, *flags):
         return self.add(TARGET, "-m", MODEL, "--threads", "1", "--sessions", str(SIXTEEN), *flags)
 
-    def draft(self, method):
-        return self.add(DRAFT, "--draft", method)
+    def draft(self, method, *flags):
+        return self.add(DRAFT, "--draft", method, *flags)
 
     def ask(self, records, **switches):
         for r in records:
@@ -198,27 +200,43 @@ class Many(Placed):
         cls.record(cls.records(), TOKENS, 0.8)
 
     def test_drafts_come_and_go(self):
-        """Sixteen sessions at two targets, two of them with long prompts, and drafts of several kinds."""
+        """Sixteen sessions at a time at two targets, among them long prompts; drafts of every kind join, leave, are killed,
+        and stand still for a while."""
+        asked = self.records() * 2
         s = self.serve("--max-tokens", str(TOKENS))
         targets = [s.target("--sessions", str(EIGHT)) for _ in range(2)]
-        s.ask(self.records())
+        model = ("model", "-m", MODEL, "--sessions", str(SIXTEEN))
+        small = (*model, "-md", str(make_model(self.folder / "small.gguf", VOCABULARY)))
 
         def attached():
             return sum(t.errors.count("a draft is attached") for t in targets)
 
-        def join(method):
-            before, done = attached(), s.program.out.count(b"\n")
-            draft = s.draft(method)
-            self.assertTrue(wait_until(lambda: attached() >= before + SIXTEEN // 2 or s.program.out.count(b"\n") > done))
-            return draft
+        def join(*kinds):
+            """These, once they have work."""
+            before = attached()
+            drafts = [s.draft(*kind) for kind in kinds]
+            self.assertTrue(wait_until(lambda: attached() >= before + EIGHT), s.errors)
+            return drafts
 
-        join("ngram").signal(signal.SIGKILL)
-        join(self.replay).signal(signal.SIGTERM)
-        both = join(self.replay), join("ngram")
-        answers = s.wait(SIXTEEN)
-        accepted = self.check(answers)
-        tell(f"{attached()} attachments, {accepted} accepted; {s.end()}")
-        for draft in both:
+        def end(*drafts):
+            for draft, number in drafts:
+                draft.signal(number)
+
+        first = [s.draft(*kind) for kind in (("ngram",), small, (*model, "--draft-layers", "2"))]
+        moment = time.monotonic()
+        s.ask(asked)
+        self.assertTrue(wait_until(lambda: attached() >= SIXTEEN), s.errors)
+        still = first.pop()
+        end((still, signal.SIGSTOP), *((draft, signal.SIGKILL) for draft in first))
+        end(*((draft, signal.SIGTERM) for draft in join((self.replay,), small)))
+        end((still, signal.SIGCONT))
+        both = join((self.replay,), ("ngram",))
+        self.assertLess(s.program.out.count(b"\n"), len(asked))
+        answers = s.wait(len(asked))
+        accepted, seconds = self.check(answers), time.monotonic() - moment
+        tell(f"{attached()} attachments, {accepted} accepted in {seconds:.1f} s; {s.end()}")
+        self.assertLess(seconds, STALL)
+        for draft in (still, *both):
             self.assertIsNone(draft.process.poll(), draft.errors)
 
 

@@ -13,8 +13,9 @@ import subprocess
 import time
 import unittest
 
+from models import make_model
 from support import (MODEL, SUBSET, TANDEM, TIME_LIMIT, VOCABULARY, Case, Running, child_named, children_of, golden,
-                     is_running, make_model, tell, wait_until)
+                     is_running, tell, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 60 if SUBSET else 300  # of an answer that is compared

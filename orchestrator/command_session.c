@@ -224,6 +224,8 @@ static json_t *session_json(const ledger_session *s, const texts *t, const json_
   json_object_set_new(o, "updated", seconds_json(s->updated));
   json_object_set_new(o, "prompt_ids", ids_json(s->tokens, s->prompt_length));
   json_object_set_new(o, "token_ids", ids_json(s->tokens + s->prompt_length, s->length - s->prompt_length));
+  json_object_set_new(o, "seed", json_integer((json_int_t)s->options.seed)); /* what a request line says of its own */
+  json_object_set_new(o, "max_tokens", json_integer(s->options.max_tokens));
   json_object_set_new(o, "prompt_text", text_json(t->prompt));
   json_object_set_new(o, "text", text_json(t->answer));
   json_object_set_new(o, "options", ledger_options_json(&s->options));

@@ -207,7 +207,7 @@ static const command_shape shapes[] = {
     [FLAGS_ROLLBACK] = SHAPE_SESSION("session rollback", rollback_options, "ID",
                                      "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
     [FLAGS_EXPORT] = SHAPE_SESSION("session export", export_options, "ID",
-                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes; its options are to be given as flags.", 1),
+                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes; its sampling options, but for the seed, are to be given as flags.", 1),
     [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID", "Ends a session that was interrupted.", 1),
 };
 

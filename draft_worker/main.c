@@ -359,6 +359,7 @@ static int run(program *p) {
 int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
+  program_hold_streams();
   int32_t cores = cpus_threads();
   p.flags = (flags){.threads = cores > 1 ? cores / 2 : 1,
                     .sessions = MODEL_SESSIONS,

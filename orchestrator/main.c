@@ -1,4 +1,5 @@
 /* tandem: every user command, and the orchestrator between a target and a draft. */
+#include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/workers.h"
@@ -81,6 +82,7 @@ static int print_version(void) {
 }
 
 int main(int argc, char **argv) {
+  program_hold_streams();
   if (argc < 2) return print_usage("no command given", "");
   const char *name = argv[1];
   if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

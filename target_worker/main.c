@@ -497,6 +497,7 @@ static int run(program *p) {
 int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
+  program_hold_streams();
   p.flags = (flags){.bind = DEFAULT_BIND,
                     .threads = cpus_threads(),
                     .sessions = DEFAULT_SESSIONS,

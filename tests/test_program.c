@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -157,6 +158,23 @@ static void a_parent_that_is_none_is_refused(void **state) {
   assert_int_equal(status, 0);
 }
 
+/* The next file that is opened is not one of them, and what is said there goes nowhere. */
+static void closed_streams_are_held(void **state) {
+  (void)state;
+  pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    close(0), close(1), close(2);
+    program_hold_streams();
+    bool held = dup(0) > 2 && read(0, &byte, 1) < 0 && write(1, "x", 1) < 0 && write(2, "x", 1) == 1;
+    program_hold_streams(); /* those that are open stay */
+    _exit(held && dup(1) > 2 ? 0 : 1);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  assert_int_equal(status, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whole_numbers_are_whole),
@@ -165,6 +183,7 @@ int main(void) {
       cmocka_unit_test(numbers_are_finite),
       cmocka_unit_test(choices_are_listed),
       cmocka_unit_test(random_bytes_differ),
+      cmocka_unit_test(closed_streams_are_held),
       cmocka_unit_test(a_child_ends_with_its_parent),
       cmocka_unit_test(a_parent_that_is_none_is_refused),
   };

@@ -326,6 +326,32 @@ static void test_in_use(void **state) {
   }
 }
 
+/* A file that somebody needs is not made room of. */
+static void test_no_socket(void **state) {
+  (void)state;
+  char ipc[100], bound[128], byte = 0;
+  temp_endpoint(ipc, sizeof ipc, "file");
+  const char *path = ipc + strlen("ipc://");
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs("x", f);
+  fclose(f);
+  uv_loop_t loop;
+  node n = {0};
+  err e = {0};
+  uv_loop_init(&loop);
+  node_open(&n, &loop, 1, false);
+  assert_int_equal(transport_bind(n.wire, ipc, bound, sizeof bound, &e), ERR_IO);
+  assert_non_null(strstr(e.text, "no socket: choose another path"));
+  f = fopen(path, "r");
+  assert_non_null(f);
+  assert_int_equal(fread(&byte, 1, 1, f), 1);
+  fclose(f);
+  unlink(path);
+  transport_close(n.wire);
+  finish_loop(&loop);
+}
+
 /* --- hostile peers --- */
 
 typedef struct hostile {
@@ -691,6 +717,7 @@ int main(void) {
       cmocka_unit_test(test_queue_full),
       cmocka_unit_test(test_bind_addresses),
       cmocka_unit_test(test_in_use),
+      cmocka_unit_test(test_no_socket),
       cmocka_unit_test(test_bad_frames),
       cmocka_unit_test(test_huge_frame),
       cmocka_unit_test(test_bad_frames_of_server),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -88,6 +89,9 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
   if (code != ERR_OK) return code;
   snprintf(out, ENDPOINT_MAX, "%s", endpoint);
   if (starts(endpoint, IPC)) {
+    struct stat file; /* the library would take away whatever is there */
+    if (stat(endpoint + strlen(IPC), &file) == 0 && !S_ISSOCK(file.st_mode))
+      return err_set(e, ERR_IO, "%s is there and no socket: choose another path for %s", endpoint + strlen(IPC), endpoint);
     if (!ipc_is_taken(endpoint + strlen(IPC))) return ERR_OK;
     return err_set(e, ERR_IO,
                    "endpoint %s is in use: end the program that listens there or choose another path",

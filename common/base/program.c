@@ -1,6 +1,7 @@
 #include "common/base/program.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
@@ -11,6 +12,12 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+void program_hold_streams(void) {
+  static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR}; /* of the first two the wrong one, so that using them fails */
+  for (int fd = 0; fd < 3; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd) _exit(PROGRAM_EXIT_FAILED);
+}
 
 const char *program_exit_help(void) {
   return "Exit status:\n"

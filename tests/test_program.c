@@ -29,50 +29,6 @@ static void whole_numbers_are_whole(void **state) {
   assert_int_equal(n, 8);
 }
 
-typedef struct numbers {
-  int32_t before, low, wide, after;
-} numbers;
-
-static const program_int_flag number_flags[] = {
-    {'l', "--low", -3, 8, offsetof(numbers, low)},
-    {300, "--wide", INT32_MIN, INT32_MAX, offsetof(numbers, wide)},
-};
-
-/* A key's flag, its range and where it goes are its own; what is wrong leaves everything as it was. */
-static void numbers_of_flags_go_where_they_belong(void **state) {
-  (void)state;
-  static const struct {
-    int key;
-    const char *text;
-    int code;
-    numbers want;
-    const char *says;
-  } cases[] = {
-      {'l', "-3", ERR_OK, {1, -3, 3, 4}, ""},
-      {'l', "8", ERR_OK, {1, 8, 3, 4}, ""},
-      {'l', "9", ERR_ARG, {1, 2, 3, 4}, "--low must be a whole number from -3 to 8"},
-      {'l', "-4", ERR_ARG, {1, 2, 3, 4}, "--low must be a whole number from -3 to 8"},
-      {'l', "x", ERR_ARG, {1, 2, 3, 4}, "'x'"},
-      {300, "2147483647", ERR_OK, {1, 2, INT32_MAX, 4}, ""},
-      {300, "-2147483648", ERR_OK, {1, 2, INT32_MIN, 4}, ""},
-      {300, "2147483648", ERR_ARG, {1, 2, 3, 4}, "--wide must be a whole number"},
-      {300, "", ERR_ARG, {1, 2, 3, 4}, "--wide"},
-      {'x', "5", ERR_UNSUPPORTED, {1, 2, 3, 4}, "as it was"},
-      {'x', "no number", ERR_UNSUPPORTED, {1, 2, 3, 4}, "as it was"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    numbers n = {1, 2, 3, 4};
-    err e = {.code = -1, .text = "as it was"};
-    int rc = program_take_int(number_flags, 2, cases[i].key, cases[i].text, &n, &e);
-    if (rc != cases[i].code) fail_msg("case %zu: %d", i, rc);
-    assert_memory_equal(&n, &cases[i].want, sizeof n);
-    assert_non_null(strstr(e.text, cases[i].says));
-    assert_int_equal(e.code, cases[i].code == ERR_ARG ? ERR_ARG : -1);
-    assert_int_equal(program_take_int(number_flags, 2, cases[i].key, cases[i].text, &n, NULL), cases[i].code);
-  }
-  assert_int_equal(program_take_int(number_flags, 0, 'l', "1", &(numbers){0}, NULL), ERR_UNSUPPORTED);
-}
-
 static void seeds_are_64_bits(void **state) {
   (void)state;
   static const char *const bad[] = {"", "-1", "18446744073709551616", "1 ", "0x1", "+1"};
@@ -178,7 +134,6 @@ static void closed_streams_are_held(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whole_numbers_are_whole),
-      cmocka_unit_test(numbers_of_flags_go_where_they_belong),
       cmocka_unit_test(seeds_are_64_bits),
       cmocka_unit_test(numbers_are_finite),
       cmocka_unit_test(choices_are_listed),

@@ -175,7 +175,7 @@ typedef enum { COLOUR_RED, COLOUR_GREEN } colour;
 typedef struct tabled {
   const char *file;
   bool loud;
-  int32_t count, other;
+  int32_t count, wide, other;
   float rate;
   colour colour;
 } tabled;
@@ -185,6 +185,7 @@ static error_t parse_tabled(int key, char *text, struct argp_state *state) {
   static const program_flag list[] = {PROGRAM_FLAG_TEXT('f', tabled, file),
                                       PROGRAM_FLAG_SWITCH('l', tabled, loud),
                                       PROGRAM_FLAG_INT('n', tabled, count, "--count", -3, 8),
+                                      PROGRAM_FLAG_INT('w', tabled, wide, "--wide", INT32_MIN, INT32_MAX),
                                       PROGRAM_FLAG_FLOAT('r', tabled, rate, "--rate", 0, 1),
                                       PROGRAM_FLAG_CHOICE('c', tabled, colour, "--colour", colours)};
   return program_take_flag(list, sizeof list / sizeof *list, key, text, state);
@@ -193,6 +194,7 @@ static error_t parse_tabled(int key, char *text, struct argp_state *state) {
 static const struct argp_option tabled_options[] = {{"file", 'f', "F", 0, "", 0},   {"loud", 'l', 0, 0, "", 0},
                                                     {"count", 'n', "N", 0, "", 0},  {"rate", 'r', "R", 0, "", 0},
                                                     {"colour", 'c', "C", 0, "", 0}, {"unknown", 'u', 0, 0, "", 0},
+                                                    {"wide", 'w', "N", 0, "", 0},
                                                     {0}};
 static const struct argp tabled_parser = {.options = tabled_options, .parser = parse_tabled};
 
@@ -206,11 +208,17 @@ static void values_go_where_the_table_says(void **state) {
   assert_int_equal(t.other, 77);
   assert_true(t.rate == 0.25f);
   assert_int_equal(t.colour, COLOUR_GREEN);
+  program_parse_flags(&tabled_parser, 3, (char *[]){"program", "--wide=-2147483648", "-n8", NULL}, &t);
+  assert_true(t.wide == INT32_MIN && t.count == 8);
+  program_parse_flags(&tabled_parser, 3, (char *[]){"program", "--wide", "2147483647", NULL}, &t);
+  assert_true(t.wide == INT32_MAX && t.other == 77);
 }
 
 static void values_that_do_not_fit_end_the_program(void **state) {
   (void)state;
-  static char *const bad[][2] = {{"--count", "9"}, {"--count", "-4"}, {"--rate", "1.5"}, {"--colour", "blue"}};
+  static char *const bad[][2] = {{"--count", "9"},           {"--count", "-4"},   {"--count", "x"},
+                                 {"--wide", "2147483648"}, {"--wide", ""},
+                                 {"--rate", "1.5"}, {"--colour", "blue"}};
   char text[400];
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     refusal_of(&tabled_parser, ARGV(bad[i][0], bad[i][1]), text, sizeof text);

@@ -23,7 +23,7 @@ SHORT = (102, 123, 214, 326, 341, 116, 121, 149)  # golden prompts below 100 tok
 BATCH_TOKENS = 12 if SUBSET else 40
 STALL = 20.0 if SUBSET else 2.0  # seconds without a token while a draft is gone; the wait rule allows 0.06
 CREDIT = 256  # tokens that a target is ahead of what is acknowledged
-STEP = 20  # tokens between two deaths
+STEP = 60  # tokens between two deaths
 RESTART = 120.0 if SUBSET else 20.0  # while a target starts again
 INTERRUPTED = 130
 
@@ -175,12 +175,12 @@ class Faults(Case):
         target = start_target(self.folder, hub.endpoint)
         self.addCleanup(target.close)
         peer, prompt = hub.wait_for(TARGET_ROLE), self.plain["prompt_ids"]
-        hello, length = hub.peers[peer], CREDIT + STEP * 8
+        hello, length = hub.peers[peer], CREDIT + STEP * 6
         plain = Answer(hub, peer, prompt, max_tokens=length).open().finish()
         book = self.folder / "book.jsonl"
         book.write_text(json.dumps({"prompt_ids": prompt, "token_ids": plain}) + "\n")
-        kinds = (("ngram",), (f"replay:{book}:0.7",), ("model", "-md", str(make_model(self.folder / "small.gguf", VOCABULARY))),
-                 ("model", "-m", MODEL, "--draft-layers", "2"))
+        kinds = (("ngram",), ("model", "-md", str(make_model(self.folder / "small.gguf", VOCABULARY))),
+                 ("model", "-m", MODEL, "--draft-layers", "2"), (f"replay:{book}:1",))
         answer = HeldAnswer(hub, peer, prompt, max_tokens=length, budget=7, lockstep=True).open()
         Hub.kept.append(answer)
         self.addCleanup(Hub.kept.clear)
@@ -192,19 +192,19 @@ class Faults(Case):
             here.add(routing)
             answer.open_draft(routing, hello[9], hello[4]).expect("OPENED")
         self.assertTrue(hub.wait(lambda: target.errors.count("a draft is attached") >= len(kinds)), target.errors)
-        for draft, number in zip(drafts, (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM)):
+        for draft, number in zip(drafts, (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
             answer.hold(answer.held + STEP)  # so far it goes on, whoever is left
             self.assertTrue(hub.wait(answer.stands), target.errors)
             draft.signal(number)
         answer.hold(answer.held + STEP)
         self.assertTrue(hub.wait(lambda: target.errors.count("draft detached") == len(kinds)), target.errors)
         self.assertTrue(hub.wait(answer.stands), target.errors)
-        self.assertLess(len(answer.output), length)  # all of them in mid-answer
+        self.assertLess(len(answer.output), length)  # all of them died in mid-answer
         answer.hold(None)
         self.assertEqual(answer.finish(), plain)
         self.assertEqual(target.errors.count("draft detached: it has been silent for 3 s"), 2, target.errors)
         self.assertEqual(len(plain), answer.stats["forwards"] + answer.stats["accepted"])
-        self.assertGreater(answer.stats["accepted"], 0)
+        self.assertGreater(answer.stats["accepted"], CREDIT + STEP)  # more than there was before the first died: others went on
         tell(f"{len(plain)} tokens, {answer.stats['accepted']} accepted of {answer.stats['rows']} in {answer.stats['rounds']} rounds")
 
     def test_draft_stopped_in_lockstep(self):

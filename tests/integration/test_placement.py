@@ -202,7 +202,6 @@ class Many(Placed):
     def test_drafts_come_and_go(self):
         """Sixteen sessions at a time at two targets, among them long prompts; drafts of every kind join, leave, are killed,
         and stand still for a while."""
-        asked = self.records() * 2
         s = self.serve("--max-tokens", str(TOKENS))
         targets = [s.target("--sessions", str(EIGHT)) for _ in range(2)]
         model = ("model", "-m", MODEL, "--sessions", str(SIXTEEN))
@@ -211,28 +210,32 @@ class Many(Placed):
         def attached():
             return sum(t.errors.count("a draft is attached") for t in targets)
 
+        def until(count):
+            self.assertTrue(wait_until(lambda: attached() >= count), s.errors)
+
         def join(*kinds):
             """These, once they have work."""
             before = attached()
             drafts = [s.draft(*kind) for kind in kinds]
-            self.assertTrue(wait_until(lambda: attached() >= before + EIGHT), s.errors)
+            until(before + EIGHT)
             return drafts
 
-        def end(*drafts):
-            for draft, number in drafts:
-                draft.signal(number)
-
-        first = [s.draft(*kind) for kind in (("ngram",), small, (*model, "--draft-layers", "2"))]
+        leaves, killed, still = (s.draft(*kind) for kind in (("ngram",), small, (*model, "--draft-layers", "2")))
         moment = time.monotonic()
-        s.ask(asked)
-        self.assertTrue(wait_until(lambda: attached() >= SIXTEEN), s.errors)
-        still = first.pop()
-        end((still, signal.SIGSTOP), *((draft, signal.SIGKILL) for draft in first))
-        end(*((draft, signal.SIGTERM) for draft in join((self.replay,), small)))
-        end((still, signal.SIGCONT))
+        s.ask(self.records())
+        until(SIXTEEN)
+        before = attached()
+        leaves.signal(signal.SIGTERM)
+        until(before + 1)  # no answer is new: the others take over
+        s.ask(self.records())
+        killed.signal(signal.SIGKILL)
+        still.signal(signal.SIGSTOP)
+        for draft, number in zip(join((self.replay,), small), (signal.SIGTERM, signal.SIGKILL)):
+            draft.signal(number)
+        still.signal(signal.SIGCONT)
         both = join((self.replay,), ("ngram",))
-        self.assertLess(s.program.out.count(b"\n"), len(asked))
-        answers = s.wait(len(asked))
+        self.assertLess(s.program.out.count(b"\n"), 2 * SIXTEEN)
+        answers = s.wait(2 * SIXTEEN)
         accepted, seconds = self.check(answers), time.monotonic() - moment
         tell(f"{attached()} attachments, {accepted} accepted in {seconds:.1f} s; {s.end()}")
         self.assertLess(seconds, STALL)

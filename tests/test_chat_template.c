@@ -164,6 +164,14 @@ static void test_default_system_message_is_the_files(void **state) {
        "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {UNSET BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       {BARE TAIL, "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
+      /* the same template, written otherwise */
+      {"{#- a comment {{ 'with' }} #}\n{%- for message  in messages -%}\n  {%- if loop.first and "
+       "messages[0].role "
+       "!= \"system\" %}\n    {{- \"<|im_start|>\" + 'system\\nhello<|im_end|>' + \"\\n\" }}\n  {%- endif "
+       "-%}\n\n"
+       "{{'<|im_start|>'+message[ \"role\" ]+'\\n' + message['content'] +\n'<|im_end|>\\n'}}{% endfor +%}"
+       "{% if add_generation_prompt %}\n  {{- '<|im_start|>assistant\n' }}{% endif %}\n",
+       "<|im_start|>system\nhello<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
       /* newlines written as escapes */
       {HEAD "\\nhe\\nllo<|im_end|>\\n' }}{% endif %}" TAIL,
        "<|im_start|>system\nhe\nllo<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"},
@@ -190,7 +198,7 @@ static void test_refuses_other_templates(void **state) {
       HEAD "\n{{ today }}<|im_end|>\n' }}{% endif %}" TAIL,
       HEAD "\nhello<|im_end|>\n' }}{% endif %}" TAIL " ",
       BARE TAIL TAIL,
-      "{{ bos_token }}" BARE TAIL,
+      "{{ eos_token }}" BARE TAIL,
       BARE,
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -295,8 +303,8 @@ static void check_published(const json_t *row, void *context) {
 static void test_published_templates(void **state) {
   (void)state;
   size_t conversations = 0;
-  assert_int_equal(json_lines_each("tests/golden/chat_templates.jsonl", check_published, &conversations), 19);
-  assert_int_equal(conversations, 190);
+  assert_int_equal(json_lines_each("tests/golden/chat_templates.jsonl", check_published, &conversations), 22);
+  assert_int_equal(conversations, 242);
 }
 
 /* A vocabulary of SentencePiece's: what stands after a token begins no text. */

@@ -287,6 +287,29 @@ static void test_refuses_every_wrong_field(void **state) {
   }
 }
 
+/* In whatever order they stand in the table. */
+static void test_refuses_overlaps(void **state) {
+  (void)state;
+  static const uint64_t shape[] = {16}; /* of F32: 64 bytes */
+  static const struct {
+    uint64_t first, second;
+    bool good;
+  } rows[] = {{0, 64, true}, {64, 0, true}, {0, 32, false}, {32, 0, false}, {64, 64, false}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    gguf_builder b = gb_begin(3);
+    gb_tensor_at(&b, "a", 1, shape, GB_TYPE_F32, rows[i].first);
+    gb_tensor_at(&b, "b", 1, shape, GB_TYPE_F32, rows[i].second);
+    b.data_size = 128;
+    gb_end(&b);
+    if (!rows[i].good) {
+      assert_refused(&b, ERR_FORMAT, "overlaps");
+      continue;
+    }
+    gguf_close(open_good(&b));
+    gb_free(&b);
+  }
+}
+
 static void test_names_the_type_it_cannot_read(void **state) {
   (void)state;
   static const struct {
@@ -515,6 +538,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_duplicates),
       cmocka_unit_test(test_limits_nesting),
       cmocka_unit_test(test_limits_counts),
+      cmocka_unit_test(test_refuses_overlaps),
       cmocka_unit_test(test_alignment),
       cmocka_unit_test(test_refuses_a_boolean_of_two),
       cmocka_unit_test(test_files),

@@ -177,6 +177,7 @@ static void test_refuses(void **state) {
       {TEXT("general.architecture", "gemma3"), ERR_UNSUPPORTED, "gemma3"},
       {TEXT("general.architecture", "mistral"), ERR_UNSUPPORTED, "mistral"},
       {TEXT("general.architecture", "llama4"), ERR_UNSUPPORTED, "llama4"},
+      {VALUE("split.count", U32, 2), ERR_UNSUPPORTED, "split into 2 files"},
       {DROP("llama.block_count"), ERR_FORMAT, "llama.block_count is missing"},
       {VALUE("llama.block_count", U32, 0), ERR_FORMAT, "positive"},
       {VALUE("llama.block_count", U32, 257), ERR_LIMIT, "256"},

@@ -82,8 +82,8 @@ struct gguf {
   size_t size;
   bool mapped;
   char label[LABEL_MAX];
-  uint64_t table_end;          /* bytes of header, metadata and tensor table */
-  entry *entries;              /* [entry_count], sorted by key */
+  uint64_t table_end; /* bytes of header, metadata and tensor table */
+  entry *entries;     /* [entry_count], sorted by key */
   size_t entry_count;
   gguf_tensor *tensors;       /* [tensor_count], as in the file */
   const gguf_tensor **sorted; /* [tensor_count], by name */
@@ -407,6 +407,23 @@ static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_
   return ERR_OK;
 }
 
+static int compare_places(const void *a, const void *b) {
+  const gguf_tensor *const *x = a, *const *y = b;
+  return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
+}
+
+/* Two tensors over the same bytes are a damaged or hostile file. Leaves `sorted` by place. */
+static int check_places(gguf *g, reader *r) {
+  for (size_t i = 0; i < g->tensor_count; i++) g->sorted[i] = &g->tensors[i];
+  qsort(g->sorted, g->tensor_count, sizeof *g->sorted, compare_places);
+  for (size_t i = 1; i < g->tensor_count; i++) {
+    const gguf_tensor *before = g->sorted[i - 1];
+    if ((const uint8_t *)before->data + before->bytes > (const uint8_t *)g->sorted[i]->data)
+      return bad_tensor(r, g->sorted[i]->name, "overlaps another one");
+  }
+  return ERR_OK;
+}
+
 static int read_tensors(gguf *g, reader *r) {
   uint64_t alignment;
   int rc = read_alignment(g, &alignment, r->e);
@@ -418,6 +435,7 @@ static int read_tensors(gguf *g, reader *r) {
   for (size_t i = 0; !rc && i < g->tensor_count; i++)
     rc = place_tensor(g, &g->tensors[i], data_at, offsets[i], alignment, r->e);
   free(offsets);
+  if (!rc) rc = check_places(g, r);
   return rc ? rc : sort_tensors(g, r->e);
 }
 

@@ -228,9 +228,20 @@ static void find_gguf_stops(model_file *f) {
     if (gguf_get_u64(f->file, keys[i], &id) && id <= INT32_MAX) add_stop(f, (int64_t)id);
 }
 
+/* A split model's first part has all keys and a part of the tensors. */
+static int check_parts(const model_file *f, err *e) {
+  uint64_t count;
+  if (!gguf_get_u64(f->file, "split.count", &count) || count < 2) return ERR_OK;
+  return err_set(
+      e, ERR_UNSUPPORTED,
+      "the model is split into %llu files, which is not built here: join them (llama-gguf-split --merge)",
+      (unsigned long long)count);
+}
+
 static int read_gguf(model_file *f, err *e) {
   config_source s;
-  int rc = config_source_gguf(&s, f->file, e);
+  int rc = check_parts(f, e);
+  if (!rc) rc = config_source_gguf(&s, f->file, e);
   if (!rc) rc = model_config_read(&f->config, &s, e);
   if (!rc) rc = take_tensors(f, e);
   if (!rc) find_gguf_stops(f);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define CHAT_MARKS_MAX 4
+#define CHAT_MARKS_MAX 6
 
 enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLE_COUNT };
 
@@ -41,6 +41,6 @@ typedef struct chat_style {
 const chat_style *chat_style_at(int i);               /* NULL from their number on */
 const chat_style *chat_style_named(const char *name); /* NULL: unknown */
 
-/* The style of a file's template, its newlines written as themselves; NULL: none. *own: its own system
+/* The style of a file's template in its normal form (chat_source.h); NULL: none. *own: its own system
  * message, malloc'd, or NULL: it has none. */
 const chat_style *chat_style_recognise(const char *text, char **own);

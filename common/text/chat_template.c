@@ -1,5 +1,6 @@
 #include "common/text/chat_template.h"
 
+#include "common/text/chat_source.h"
 #include "common/text/chat_style.h"
 #include "common/text/nfc.h"
 #include "common/text/utf8.h"
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEMPLATE_BYTES_MAX = 1 << 16, ROLE_PRINT_BYTES = 32 };
+enum { TEMPLATE_BYTES_MAX = 1 << 16, ROLE_PRINT_BYTES = 32, SYSTEM_END_BYTES = 64 };
 
 static const char *const ROLES[CHAT_ROLE_COUNT] = {"system", "user", "assistant"};
 
@@ -46,17 +47,6 @@ static int no_template(err *e, const char *why) {
                  names);
 }
 
-/* Templates write a newline as itself or as an escape; out[size + 1] gets it as itself. */
-static void unescape_newlines(const char *text, size_t size, char *out) {
-  size_t count = 0;
-  for (size_t i = 0; i < size; i++) {
-    bool escape = text[i] == '\\' && i + 1 < size && text[i + 1] == 'n';
-    out[count++] = escape ? '\n' : text[i];
-    i += escape;
-  }
-  out[count] = '\0';
-}
-
 /* Finds the template among the known ones and keeps its own system message. */
 static int recognise(chat_template *c, const char *text, err *e) {
   c->style = chat_style_recognise(text, &c->own_system);
@@ -69,11 +59,10 @@ static int read_template(chat_template *c, err *e) {
   const char *text = tokenizer_template(c->t, &size);
   if (!text) return no_template(e, "has no chat template");
   if (size > TEMPLATE_BYTES_MAX) return no_template(e, "has a chat template that is not built in");
-  char *plain = malloc(size + 1);
-  if (!plain) return err_set(e, ERR_NOMEM, "out of memory for the chat template");
-  unescape_newlines(text, size, plain);
-  int rc = recognise(c, plain, e);
-  free(plain);
+  char *normal = chat_source_normal(text, size);
+  if (!normal) return err_set(e, ERR_NOMEM, "out of memory for the chat template");
+  int rc = recognise(c, normal, e);
+  free(normal);
   return rc;
 }
 
@@ -276,11 +265,16 @@ static int write_answer(writer *w, const conversation *v, int32_t i, span conten
   return rc ? rc : write_text(w, content.text, content.size);
 }
 
-static int write_system_inside(writer *w, span system) {
+/* trimmed: what is behind it, too, because nothing follows. */
+static int write_system_inside(writer *w, span system, bool trimmed) {
   const chat_style *s = w->c->style;
+  char after[SYSTEM_END_BYTES];
+  span end = {s->turns[CHAT_SYSTEM].after, strlen(s->turns[CHAT_SYSTEM].after)};
+  if (trimmed) end = trim_right(end);
+  snprintf(after, sizeof after, "%.*s", (int)end.size, end.text);
   int rc = write_own(w, s->turns[CHAT_SYSTEM].before);
   if (!rc) rc = write_text(w, system.text, system.size);
-  return rc ? rc : write_own(w, s->turns[CHAT_SYSTEM].after);
+  return rc ? rc : write_own(w, after);
 }
 
 static int write_message(writer *w, const conversation *v, int32_t i) {
@@ -289,10 +283,11 @@ static int write_message(writer *w, const conversation *v, int32_t i) {
   span content = {v->messages[i].content, v->messages[i].size};
   bool after_system = i == v->system_at;
   /* Llama 2 trims what the system message and the user's make together. */
-  if (s->trim[role] && !(after_system && s->turns[CHAT_SYSTEM].before[0])) content = trim_left(content);
+  bool together = s->trim[role] && after_system && s->turns[CHAT_SYSTEM].before[0];
+  if (s->trim[role] && !together) content = trim_left(content);
   if (s->trim[role]) content = trim_right(content);
   int rc = write_own(w, s->turns[role].before);
-  if (!rc && after_system) rc = write_system_inside(w, v->system);
+  if (!rc && after_system) rc = write_system_inside(w, v->system, together && !content.size);
   if (!rc && s->thinking && role == CHAT_ASSISTANT)
     rc = write_answer(w, v, i, content);
   else if (!rc)

@@ -94,13 +94,33 @@ QWEN3 = r"""{%- if messages[0].role == 'system' %}
     {%- endif %}
 {%- endif %}"""
 
+# Without its branch for tools.
+QWEN3_INSTRUCT = (QWEN3[:QWEN3.index("{%- set ns")] + r"""{%- for message in messages %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role + '\n' + content }}
+        {%- if message.tool_calls %}
+        {%- endif %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}""")
+
 LLAMA2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
           "messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
           "{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}" + ALTERNATE +
           "{% endif %}{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + "
           "'\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}"
           "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-          "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+          "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
 
 LLAMA3 = ("{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
           "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}"
@@ -300,6 +320,16 @@ TEMPLATES = [  # the name in tandem, whose file, the template
     ("qwen3-thinking", "Qwen/Qwen3-4B-Thinking-2507", QWEN3.replace(
         "{{- '<|im_start|>assistant\\n' }}\n    {%- if enable_thinking is defined and enable_thinking is false %}\n"
         "        {{- '<think>\\n\\n</think>\\n\\n' }}\n    {%- endif %}", "{{- '<|im_start|>assistant\\n<think>\\n' }}")),
+    ("qwen3-instruct", "Qwen/Qwen3-4B-Instruct-2507", QWEN3_INSTRUCT),
+    ("chatml-bos", "NousResearch/Hermes-2-Pro-Llama-3-8B", "{{bos_token}}" + CHATML),
+    ("chatml", "no one: ChatML, written at length", r"""{#- ChatML -#}
+{%- for message in messages -%}
+  {{- "<|im_start|>" + message.role + "\n" + message["content"] + "<|im_end|>\n" -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- "<|im_start|>assistant\n" -}}
+{%- endif -%}
+"""),
     ("llama2", "meta-llama/Llama-2-7b-chat-hf", LLAMA2),
     ("llama3", "meta-llama/Meta-Llama-3-8B-Instruct", LLAMA3),
     ("llama3.1", "meta-llama/Llama-3.1-8B-Instruct", LLAMA31),
@@ -316,7 +346,8 @@ TEMPLATES = [  # the name in tandem, whose file, the template
 # By name, not by a file's text; the last is Mistral-Small-24B-Instruct-2501's without its default message, which has a date.
 BY_NAME = [("qwen2", QWEN2), ("mistral-v7-tekken", MISTRAL_V7_TEKKEN)]
 
-ANYWHERE = ("chatml", "qwen2", "qwen2.5", "qwen3", "qwen3-thinking", "llama3", "mistral-v7", "zephyr")  # a system message
+ANYWHERE = ("chatml", "qwen2", "qwen2.5", "qwen3", "qwen3-thinking", "qwen3-instruct",
+            "chatml-bos", "llama3", "mistral-v7", "zephyr")  # a system message
 
 S, U, A = "system", "user", "assistant"
 CONVERSATIONS = [
@@ -331,6 +362,7 @@ CONVERSATIONS = [
     [(U, "a"), (U, "b")],
     [(A, "a")],
     [(U, "a"), (S, "x"), (U, "b")],
+    [(S, "x "), (U, " \n"), (A, "b")],
 ]
 
 

@@ -18,7 +18,8 @@
 #define TRANSPORT_HEARTBEAT_MS  500
 #define TRANSPORT_HEARTBEAT_OUT 1500
 #define TRANSPORT_HEARTBEAT_TTL 3000
-#define TRANSPORT_TURN_MAX      256 /* messages taken from one socket before the loop looks at others */
+#define TRANSPORT_TURN_MAX      256 /* messages taken from one socket before the loop looks at others, */
+#define TRANSPORT_TURN_BYTES    WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
 
 /* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
 typedef struct channel {
@@ -26,6 +27,7 @@ typedef struct channel {
   void *socket; /* NULL: closed */
   uv_poll_t poll;
   bool router;
+  size_t taken;       /* bytes, in this turn */
   bool look;          /* may hold messages although its descriptor is silent */
   peer_id peer;       /* of a DEALER */
   codec_buffer hello; /* of a DEALER: waits for the connection; size 0: none */
@@ -248,6 +250,7 @@ static take part_receive(channel *c, zmq_msg_t *part) {
   do size = zmq_msg_recv(part, c->socket, ZMQ_DONTWAIT);
   while (size < 0 && zmq_errno() == EINTR);
   if (size < 0) return TAKE_NONE;
+  c->taken += (size_t)size;
   return zmq_msg_more(part) ? TAKE_PART : TAKE_LAST;
 }
 
@@ -284,7 +287,8 @@ static bool channel_receive(channel *c) {
 /* ZMQ_FD is edge-triggered: take until nothing is left, or come back before the loop sleeps. */
 static void channel_drain(channel *c) {
   c->look = false;
-  for (int i = 0; i < TRANSPORT_TURN_MAX; i++) {
+  c->taken = 0;
+  for (int i = 0; i < TRANSPORT_TURN_MAX && c->taken < TRANSPORT_TURN_BYTES; i++) {
     if (!c->socket) return; /* the owner disconnected it */
     if (channel_receive(c)) continue;
     release_hello(c);

@@ -4,8 +4,10 @@
 #include "common/base/program.h"
 #include "draft_worker/growth.h"
 #include "draft_worker/match.h"
+#include "draft_worker/turn.h"
 #include "wire/roster.h"
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +43,7 @@ typedef struct work {
   int32_t told; /* tokens of C that batches have told */
   int32_t job;  /* while a batch is filled: the session's, or NO_JOB */
   bool answered; /* by the results in hand */
+  turn turn;     /* where turns are taken */
 } work;
 
 /* A connection to a target, shared by its sessions. */
@@ -56,6 +59,7 @@ struct draft {
   link_to_target links[DRAFT_TARGETS_MAX];
   bool draining;
   match_table matches;
+  turn_costs costs;
   uint64_t serial; /* of the last question */
   int32_t first;   /* whose turn it is to come first in a batch */
 };
@@ -202,24 +206,86 @@ static void ask(step *c, work *w, int32_t place) {
   for (int32_t i = 0; i < a->count; i++) a->list[i].score = in_range(a->list[i].score);
 }
 
-static gain next_gain(step *c, work *w) {
-  if (!by_batches(c->d)) return growth_best(&w->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
-  return growth_best(&w->grown, w->options.lockstep ? 0 : DRAFT_HOPE, DRAFT_LEAST);
+/* A place that could be asked about. */
+typedef struct question {
+  work *w;
+  int32_t place;
+  float total;
+} question;
+
+typedef struct questions { /* the most probable ones, the best first */
+  question list[DRAFT_PLACES_MAX];
+  int32_t count, room;
+} questions;
+
+static void propose(questions *q, work *w, int32_t place) {
+  const question x = {w, place, growth_total(&w->grown, place)};
+  if (growth_known(&w->grown, place) || x.total < DRAFT_LEAST) return;
+  if (place != TREE_ROOT && w->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
+  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
+  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
+  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
+  q->list[i] = x;
 }
 
-/* Grows the tree, the most probable node first, up to the goal or to an answer that must come first; new nodes get
- * their ids in order. Returns how many; -1: ids are used up. */
+static void propose_all(const draft *d, questions *q, work *w) {
+  const tree *live = &w->grown.live;
+  if (w->told < w->committed.length || live->live_count >= node_goal(d, w) || (d->options.turns && w->done)) return;
+  propose(q, w, TREE_ROOT);
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live) propose(q, w, i);
+}
+
+static bool takes_turns(const draft *d, const work *w) {
+  return d->options.turns && !w->options.lockstep;
+}
+
+/* The target waits for the tree, and another forward for it would cost more than it promises. What follows C itself is
+ * always asked. */
+static bool turn_is_over(step *c, work *w) {
+  questions q = {.room = c->d->options.rows};
+  double tokens = 1, wanted = 0;
+  if (!takes_turns(c->d, w) || !growth_known(&w->grown, TREE_ROOT) || growth_of(&w->grown, TREE_ROOT)->serial) return false;
+  propose_all(c->d, &q, w);
+  for (int32_t i = 0; i < q.count; i++) wanted += exp((double)q.list[i].total);
+  for (int32_t i = 0; i < w->grown.live.capacity; i++)
+    if (w->grown.live.nodes[i].live) tokens += exp((double)w->grown.live.nodes[i].total);
+  return !turn_goes_on(&w->turn, &c->d->costs, tokens, wanted);
+}
+
+static gain next_gain(step *c, work *w, bool over) {
+  if (!by_batches(c->d)) return growth_best(&w->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
+  float hope = w->options.lockstep ? 0 : over ? TREE_DEPTH_MAX * TREE_SCORE_MIN : DRAFT_HOPE;
+  return growth_best(&w->grown, hope, DRAFT_LEAST);
+}
+
+/* Ids for the nodes that have none, parents first. */
+static int32_t name_nodes(work *w) {
+  int32_t slots[DRAFT_TREE], parents[DRAFT_TREE], named = 0;
+  int32_t count = tree_select(&w->grown.live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
+  for (int32_t i = 0; i < count; i++) {
+    if (tree_ids_of(&w->ids, &w->grown.live, slots[i])) continue;
+    if (tree_ids_give(&w->ids, &w->grown.live, slots[i]) == 0) return -1;
+    named++;
+  }
+  return named;
+}
+
+/* Grows the tree, the most probable node first, up to the goal, to an answer that must come first or to the end of its
+ * turn; new nodes get their ids in order, or all of a turn at its end. Returns how many got one; -1: ids are used up. */
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
   int32_t added = 0, goal = node_goal(c->d, w);
+  bool over = false;
   tree *live = &w->grown.live;
   *first_id = w->ids.next;
-  w->done = true;
+  w->done = false;
   while (live->live_count < goal) {
-    gain best = next_gain(c, w);
-    if (!best.any) break;
+    gain best = next_gain(c, w, over);
+    if (!best.any || (best.ask && over)) break;
     if (best.ask && by_batches(c->d)) {
-      w->done = false;
-      break;
+      over = turn_is_over(c, w);
+      if (!over) return added;
+      continue;
     }
     if (best.ask) {
       ask(c, w, best.place);
@@ -230,11 +296,12 @@ static int32_t grow(step *c, work *w, uint64_t *first_id) {
     bool fresh = false;
     if (!in_vocabulary(c, w, k.token)) continue;
     int32_t slot = tree_add(live, best.place, k.token, k.score, &fresh);
-    if (slot < 0 || !fresh) continue;
+    if (slot < 0 || !fresh || takes_turns(c->d, w)) continue;
     if (tree_ids_give(&w->ids, live, slot) == 0) return -1;
     added++;
   }
-  return added;
+  w->done = true;
+  return takes_turns(c->d, w) ? name_nodes(w) : added;
 }
 
 /* Sends live nodes with ids [first_id, next), and the base, even when there are none. */
@@ -261,16 +328,18 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
   }
   n->done = w->done;
   w->sent_us = c->now;
+  if (w->done && w->grown.live.live_count > 0) turn_sent(&w->turn, c->now);
   actions_send(c->out, w->target, &m);
 }
 
 /* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what it does not
- * know yet. */
+ * know yet; of a draft that takes turns only a tree that is done, for the first node ends the target's wait. */
 static void work_on(step *c, work *w, bool news) {
   uint64_t first_id;
   bool was_done = w->done;
   int32_t added = grow(c, w, &first_id);
   if (added < 0) send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
+  else if (takes_turns(c->d, w) && !w->done) return;
   else if (news || added > 0 || w->done != was_done) send_nodes(c, w, first_id);
 }
 
@@ -336,16 +405,15 @@ static void on_tokens(step *c, work *w, const msg *m) {
   tree_commit(&w->grown.live, maps, 1, before, tokens, appended);
   tree_ids_trim(&w->ids, &w->grown.live, w->committed.length);
   if (w->guess) c->d->options.kind->advance(w->guess, &w->committed);
+  turn_tokens(&w->turn, c->now);
   work_on(c, w, true);
 }
 
 /* New names for all live nodes, and all of them sent again, with what can be added now. */
 static void start_generation(step *c, work *w, uint32_t generation) {
-  int32_t slots[DRAFT_TREE], parents[DRAFT_TREE];
   uint64_t first_id;
   tree_ids_reset(&w->ids, generation);
-  int32_t n = tree_select(&w->grown.live, DRAFT_TREE, TREE_DEPTH_MAX, slots, parents);
-  for (int32_t i = 0; i < n; i++) tree_ids_give(&w->ids, &w->grown.live, slots[i]);
+  name_nodes(w);
   grow(c, w, &first_id);
   send_nodes(c, w, 1);
 }
@@ -737,36 +805,6 @@ static void tell(draft_batch *b, work *w) {
   j->whole = w->told == w->committed.length;
 }
 
-/* A place that could be asked about. */
-typedef struct question {
-  work *w;
-  int32_t place;
-  float total;
-} question;
-
-typedef struct questions { /* the most probable ones, the best first */
-  question list[DRAFT_PLACES_MAX];
-  int32_t count, room;
-} questions;
-
-static void propose(questions *q, work *w, int32_t place) {
-  const question x = {w, place, growth_total(&w->grown, place)};
-  if (growth_known(&w->grown, place) || x.total < DRAFT_LEAST) return;
-  if (place != TREE_ROOT && w->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
-  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
-  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
-  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
-  q->list[i] = x;
-}
-
-static void propose_all(const draft *d, questions *q, work *w) {
-  const tree *live = &w->grown.live;
-  if (w->told < w->committed.length || live->live_count >= node_goal(d, w)) return;
-  propose(q, w, TREE_ROOT);
-  for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) propose(q, w, i);
-}
-
 /* Puts the questions about one session into its job. */
 static void put_questions(draft *d, draft_batch *b, const questions *q, work *w) {
   for (int32_t i = 0; i < q->count; i++) {
@@ -815,6 +853,7 @@ static void take_answer(step *c, const draft_answer *answer) {
   for (int32_t i = 0; i < a->count; i++)
     a->list[i] = (draft_candidate){answer->list[i].token,
                                    in_range(match_score(w->options.lockstep ? NULL : &c->d->matches, a->cases[i]))};
+  if (a->count > 0) turn_answer(&c->d->costs, exp((double)a->list[0].score));
   w->answered = true;
 }
 
@@ -827,10 +866,12 @@ static void take_failure(step *c, const draft_failure *f) {
 }
 
 static void on_result(step *c, const draft_results *r) {
+  if (r->us > 0) turn_forward(&c->d->costs, (double)r->us);
   for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
   for (int32_t i = 0; i < r->answer_count; i++) take_answer(c, &r->answers[i]);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
+    if (w->answered) turn_answered(&w->turn);
     if (w->answered && w->state == WORK_ATTACHED) work_on(c, w, false);
     w->answered = false;
   }

@@ -18,6 +18,7 @@ struct target {
   uint64_t serial;         /* of the last job */
   uint64_t asked_until_us; /* a waiting session's moment, as of the last target_next_batch */
   width_costs widths;
+  pay_state crowded; /* of the session that stepped last with a draft that computes */
   int32_t *maps; /* [ENGINE_JOBS_MAX][blocks of a context]: of the jobs under way; NULL: static */
   bool draining;
 };
@@ -417,7 +418,10 @@ static void on_attach(step *c, peer_id from, session *s, const msg *m) {
   }
   d->tokens_sent_us = c->now;
   d->told = s->committed.length;
-  if (roster_find(&c->t->peers, from)->hello.numerics_id.size > 0) pay_crowd(&s->pay);
+  if (roster_find(&c->t->peers, from)->hello.numerics_id.size > 0) {
+    pay_crowd(&s->pay, &c->t->crowded);
+    s->history.computes = true;
+  }
   msg answer = message_to(c, from, MSG_ATTACHED, s);
   answer.u.state.length = s->committed.length;
   answer.u.state.hash = prefix_hash(&s->committed);
@@ -624,6 +628,7 @@ static void count_verify(target *t, session *s, const engine_result *r) {
   s->wait_owed_us += s->waited_us;
   pay_record(&s->pay, r->node_count, r->sampled_count, us + (r->node_count ? (double)s->wait_owed_us : 0));
   if (r->node_count) s->wait_owed_us = 0;
+  if (s->pay.crowds) t->crowded = s->pay;
 }
 
 /* One whose result is still to be looked at will. */

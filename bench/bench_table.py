@@ -50,6 +50,11 @@ def make_rows(threads):
     for group in NGRAM_GROUPS:
         rows[f"ngram, {group}"] = least(1.5, 2)
     rows["ngram, over all"] = least(1.25, 1.5)
+    rows["model draft, -md"] = least(1.5, 2)
+    rows["model draft, --draft-layers 30"] = least(1.5, 2)
+    rows["ngram on that model"] = least(0.98, None)
+    rows["bad model draft"] = least(0.97, 1)
+    rows["model draft over llama.cpp's"] = least(1, None)
     rows["8 rows of 8 sequences"] = least(4.2, 5.8, "rows/s")
     rows[f"{SESSIONS} plain sessions"] = least(3.6, 5)
     rows[f"{SESSIONS} sessions, replay 0.8"] = least(1, None)

@@ -52,4 +52,5 @@ typedef struct draft_results {
   int32_t answer_count, failure_count;
   draft_answer answers[DRAFT_PLACES_MAX];
   draft_failure failures[DRAFT_JOBS_MAX];
+  uint64_t us; /* of a forward without long texts; else 0 */
 } draft_results;

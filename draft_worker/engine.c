@@ -259,6 +259,9 @@ static void run_forward(draft_engine *g, work *works, int32_t count, const model
   g->counters.forwards++;
   g->counters.forward_us += end - start;
   g->counters.rank_us += clock_us() - end;
+  int32_t row_count = 0;
+  for (int32_t i = 0; i < segment_count; i++) row_count += segments[i].count;
+  if (row_count <= DRAFT_PLACES_MAX) out->us = clock_us() - start;
 }
 
 void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out) {
@@ -268,6 +271,7 @@ void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out)
   int32_t segment_count = 0;
   out->answer_count = b->place_count;
   out->failure_count = 0;
+  out->us = 0;
   for (int32_t i = 0; i < b->job_count; i++) {
     const draft_job *j = &b->jobs[i];
     work *w = &works[i];

@@ -25,8 +25,8 @@
 typedef struct flags {
   const char *orchestrator, *draft, *model, *model_draft, *repack_cache;
   uint64_t replay_seed;
-  int32_t context, layers, threads, sessions, rows; /* context 0: default; layers 0: all */
-  bool counters, version;
+  int32_t context, layers, threads, sessions, rows; /* context, threads 0: default; layers 0: all */
+  bool turns, counters, version;
   int32_t parent; /* 0: none */
   log_level log;
 } flags;
@@ -43,6 +43,7 @@ enum {
   KEY_THREADS,
   KEY_SESSIONS,
   KEY_ROWS,
+  KEY_TURNS,
   KEY_REPACK_CACHE,
   KEY_COUNTERS,
   KEY_PARENT,
@@ -69,9 +70,11 @@ static const struct argp_option option_table[] = {
      "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's model must have "
      "the target's vocabulary",
      1},
-    {"threads", KEY_THREADS, "N", 0, "Threads of its forward pass; default: half of the physical cores", 1},
+    {"threads", KEY_THREADS, "N", 0, "Threads of its forward pass; default: half of the physical cores, with --turns all", 1},
     {"sessions", KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
     {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
+    {"turns", KEY_TURNS, NULL, 0,
+     "Compute only while a target waits, as far as that is worth its time: for a target on the same processors", 1},
     {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "Keep its packed weights in a file in DIR; default: no file", 1},
     {"counters", KEY_COUNTERS, NULL, 0, "At the end, print one JSON line on stderr with what the model did", 1},
     {NULL, 0, NULL, 0, "Running:", 2},
@@ -86,6 +89,7 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT('m', flags, model),
     PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, model_draft),
     PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_SWITCH(KEY_TURNS, flags, turns),
     PROGRAM_FLAG_SWITCH(KEY_COUNTERS, flags, counters),
     PROGRAM_FLAG_SWITCH('V', flags, version),
     PROGRAM_FLAG_INT(KEY_CTX, flags, context, "--ctx", 1, WIRE_CONTEXT_MAX),
@@ -239,6 +243,7 @@ static int open_model(program *p, draft_options *o, err *e) {
   o->kind = &drafter_model;
   o->sequences = p->flags.sessions;
   o->rows = p->flags.rows;
+  o->turns = p->flags.turns;
   o->numerics_id = model_numerics(p->model, KV_F16);
   o->vocabulary_size = model_file_config(target)->vocab;
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
@@ -361,12 +366,12 @@ int main(int argc, char **argv) {
   static program p; /* large; one a process */
   program_hold_streams();
   int32_t cores = cpus_threads();
-  p.flags = (flags){.threads = cores > 1 ? cores / 2 : 1,
-                    .sessions = MODEL_SESSIONS,
+  p.flags = (flags){.sessions = MODEL_SESSIONS,
                     .rows = MODEL_ROWS,
                     .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
+  if (!p.flags.threads) p.flags.threads = p.flags.turns || cores == 1 ? cores : cores / 2;
   p.log = (logger){"tandem-draft", p.flags.log};
   if (!p.flags.draft) p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;
   if (p.flags.version) {

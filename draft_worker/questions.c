@@ -1,5 +1,6 @@
 #include "draft_worker/questions.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { NO_JOB = -1 };
@@ -42,10 +43,8 @@ typedef struct questions { /* the most probable ones, the best first */
   int32_t count, room; /* list[count], at most `room` */
 } questions;
 
-static void propose(questions *q, speculation *p, int32_t place) {
-  const question x = {p, place, growth_total(&p->grown, place)};
-  if (growth_known(&p->grown, place) || x.total < DRAFT_LEAST) return;
-  if (place != TREE_ROOT && p->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
+static void propose(questions *q, speculation *p, wanted_place place) {
+  const question x = {p, place.place, place.total};
   if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
   int32_t i = q->count < q->room ? q->count++ : q->count - 1;
   for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
@@ -53,11 +52,9 @@ static void propose(questions *q, speculation *p, int32_t place) {
 }
 
 static void propose_all(questions *q, const draft_method *m, speculation *p) {
-  const tree *live = &p->grown.live;
-  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m)) return;
-  propose(q, p, TREE_ROOT);
-  for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) propose(q, p, i);
+  wanted_place list[DRAFT_PLACES_MAX];
+  int32_t count = speculation_wanted(p, m, list);
+  for (int32_t i = 0; i < count; i++) propose(q, p, list[i]);
 }
 
 /* Puts the questions about one session into its job. */
@@ -74,9 +71,9 @@ static void put(draft_batch *b, const questions *q, speculation *p, uint64_t *se
   }
 }
 
-bool questions_fill(speculation *const *list, int32_t count, const draft_method *m, int32_t first, int32_t rows,
+bool questions_fill(speculation *const *list, int32_t count, const draft_method *m, int32_t first,
                     uint64_t *serial, draft_batch *b) {
-  questions q = {.room = rows};
+  questions q = {.room = m->rows};
   b->job_count = b->place_count = b->token_count = 0;
   for (int32_t i = 0; i < count; i++) {
     speculation *p = list[(first + i) % count];
@@ -90,7 +87,7 @@ bool questions_fill(speculation *const *list, int32_t count, const draft_method 
   return b->job_count > 0;
 }
 
-static void take(speculation *p, const draft_method *m, const draft_answer *answer) {
+static void take(speculation *p, draft_method *m, const draft_answer *answer) {
   int32_t place;
   if (!growth_awaits(&p->grown, answer->serial, &place)) return; /* what was asked about is gone */
   const match_table *rates = p->options.lockstep ? NULL : &m->matches;
@@ -100,10 +97,11 @@ static void take(speculation *p, const draft_method *m, const draft_answer *answ
   match_cases(answer, a->cases);
   for (int32_t i = 0; i < a->count; i++)
     a->list[i] = (draft_candidate){answer->list[i].token, speculation_score(match_score(rates, a->cases[i]))};
+  if (a->count > 0) turn_answer(&m->costs, exp((double)a->list[0].score));
   p->answered = true;
 }
 
-void questions_take(speculation *const *list, int32_t count, const draft_method *m, const draft_results *r) {
+void questions_take(speculation *const *list, int32_t count, draft_method *m, const draft_results *r) {
   for (int32_t k = 0; k < r->answer_count; k++)
     for (int32_t i = 0; i < count; i++)
       if (list[i] && list[i]->slot == r->answers[k].slot) take(list[i], m, &r->answers[k]);

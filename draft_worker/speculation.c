@@ -1,6 +1,7 @@
 #include "draft_worker/speculation.h"
 
 #include <assert.h>
+#include <math.h>
 
 #define NODES_MAX (DRAFT_AHEAD * WIRE_BUDGET_MAX + 1) /* live ones */
 
@@ -70,42 +71,101 @@ static void ask(speculation *p, const draft_method *m, int32_t place) {
   for (int32_t i = 0; i < a->count; i++) a->list[i].score = speculation_score(a->list[i].score);
 }
 
-static gain next_gain(speculation *p, const draft_method *m) {
-  if (!draft_by_batches(m)) return growth_best(&p->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
-  return growth_best(&p->grown, p->options.lockstep ? 0 : DRAFT_HOPE, DRAFT_LEAST);
+static bool takes_turns(const speculation *p, const draft_method *m) {
+  return m->turns && !p->options.lockstep;
 }
 
-/* The next candidate of a place; 1: it is new in the tree, and has an id; -1: ids are used up. */
-static int32_t add_candidate(speculation *p, int32_t place, int32_t vocabulary) {
+bool speculation_keeps(const speculation *p, const draft_method *m) {
+  return takes_turns(p, m) && !p->done;
+}
+
+static void want(speculation *p, const draft_method *m, int32_t place, wanted_place *list, int32_t *count) {
+  const wanted_place x = {place, growth_total(&p->grown, place)};
+  if (growth_known(&p->grown, place) || x.total < DRAFT_LEAST) return;
+  if (place != TREE_ROOT && p->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
+  if (*count == m->rows && !(x.total > list[*count - 1].total)) return;
+  int32_t i = *count < m->rows ? (*count)++ : *count - 1;
+  for (; i > 0 && x.total > list[i - 1].total; i--) list[i] = list[i - 1];
+  list[i] = x;
+}
+
+int32_t speculation_wanted(speculation *p, const draft_method *m, wanted_place *list) {
+  const tree *live = &p->grown.live;
+  int32_t count = 0;
+  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m) || (m->turns && p->done)) return 0;
+  want(p, m, TREE_ROOT, list, &count);
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live) want(p, m, i, list, &count);
+  return count;
+}
+
+/* The target waits for the tree, and another forward for it would cost more than it promises. What follows C itself is
+ * always asked. */
+static bool turn_is_over(speculation *p, const draft_method *m) {
+  wanted_place list[DRAFT_PLACES_MAX];
+  const tree *live = &p->grown.live;
+  double tokens = 1, wanted = 0;
+  if (!takes_turns(p, m) || !growth_known(&p->grown, TREE_ROOT) || growth_of(&p->grown, TREE_ROOT)->serial) return false;
+  int32_t count = speculation_wanted(p, m, list);
+  for (int32_t i = 0; i < count; i++) wanted += exp((double)list[i].total);
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live) tokens += exp((double)live->nodes[i].total);
+  return !turn_goes_on(&p->turn, &m->costs, tokens, wanted);
+}
+
+/* over: of its turn; what has not been asked about is not hoped for. */
+static gain next_gain(speculation *p, const draft_method *m, bool over) {
+  if (!draft_by_batches(m)) return growth_best(&p->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
+  float hope = p->options.lockstep ? 0 : over ? TREE_DEPTH_MAX * TREE_SCORE_MIN : DRAFT_HOPE;
+  return growth_best(&p->grown, hope, DRAFT_LEAST);
+}
+
+/* Ids for the nodes that have none, parents first. Returns how many; -1: ids are used up. */
+static int32_t name_nodes(speculation *p) {
+  int32_t slots[NODES_MAX], parents[NODES_MAX], named = 0;
+  int32_t count = tree_select(&p->grown.live, NODES_MAX, TREE_DEPTH_MAX, slots, parents);
+  for (int32_t i = 0; i < count; i++) {
+    if (tree_ids_of(&p->ids, &p->grown.live, slots[i])) continue;
+    if (tree_ids_give(&p->ids, &p->grown.live, slots[i]) == 0) return -1;
+    named++;
+  }
+  return named;
+}
+
+/* The next candidate of a place; 1: it is new in the tree, with an id if `name`; -1: ids are used up. */
+static int32_t add_candidate(speculation *p, int32_t place, int32_t vocabulary, bool name) {
   asked *a = growth_of(&p->grown, place);
   draft_candidate k = a->list[a->next++];
   bool fresh = false;
   if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary)) return 0; /* it would refuse the draft with it */
   int32_t slot = tree_add(&p->grown.live, place, k.token, k.score, &fresh);
   if (slot < 0 || !fresh) return 0;
-  return tree_ids_give(&p->ids, &p->grown.live, slot) ? 1 : -1;
+  return !name || tree_ids_give(&p->ids, &p->grown.live, slot) ? 1 : -1;
 }
 
 int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id) {
   int32_t added = 0, goal = speculation_goal(p, m);
+  bool over = false, keeps = takes_turns(p, m);
   *first_id = p->ids.next;
-  p->done = true;
+  p->done = false;
   while (p->grown.live.live_count < goal) {
-    gain best = next_gain(p, m);
-    if (!best.any) break;
+    gain best = next_gain(p, m, over);
+    if (!best.any || (best.ask && over)) break;
     if (best.ask && draft_by_batches(m)) {
-      p->done = false;
-      break;
+      over = turn_is_over(p, m);
+      if (!over) return added;
+      continue;
     }
     if (best.ask) {
       ask(p, m, best.place);
       continue;
     }
-    int32_t more = add_candidate(p, best.place, vocabulary);
+    int32_t more = add_candidate(p, best.place, vocabulary, !keeps);
     if (more < 0) return -1;
     added += more;
   }
-  return added;
+  p->done = true;
+  return keeps ? name_nodes(p) : added;
 }
 
 /* --- C grows --- */
@@ -137,10 +197,8 @@ void speculation_commit(speculation *p, draft_method *m, int32_t count) {
 /* --- on the wire --- */
 
 void speculation_rename(speculation *p, uint32_t generation) {
-  int32_t slots[NODES_MAX], parents[NODES_MAX];
   tree_ids_reset(&p->ids, generation);
-  int32_t n = tree_select(&p->grown.live, NODES_MAX, TREE_DEPTH_MAX, slots, parents);
-  for (int32_t i = 0; i < n; i++) tree_ids_give(&p->ids, &p->grown.live, slots[i]);
+  name_nodes(p);
 }
 
 int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens, float *scores) {

@@ -2,8 +2,10 @@
  * that its nodes bear on the wire. Knows no peers, no states of a session, no time. */
 #pragma once
 
+#include "draft_worker/batch.h"
 #include "draft_worker/growth.h"
 #include "draft_worker/match.h"
+#include "draft_worker/turn.h"
 
 #define DRAFT_AHEAD 2 /* free pace: live nodes held, in node budgets of one verify, and one more */
 
@@ -15,10 +17,19 @@
 typedef struct draft_method {
   const drafter_kind *kind;
   void *shared;        /* the kind's own; borrowed */
-  match_table matches; /* of a model: learnt from all sessions */
+  /* Of one that is asked by batches: */
+  int32_t rows;        /* questions of one batch at most, <= DRAFT_PLACES_MAX */
+  bool turns;          /* free pace: grows only while the target waits for it (turn.h) */
+  match_table matches; /* learnt from all sessions */
+  turn_costs costs;
 } draft_method;
 
 bool draft_by_batches(const draft_method *m); /* as questions.h does; else at once */
+
+typedef struct wanted_place {
+  int32_t place;
+  float total; /* log of its probability */
+} wanted_place;
 
 typedef struct speculation {
   prefix committed; /* C */
@@ -33,6 +44,7 @@ typedef struct speculation {
   int32_t told;  /* tokens of C that batches have told */
   int32_t job;   /* of the batch that is being filled; -1: none yet */
   bool answered; /* by the results in hand */
+  turn turn;     /* where turns are taken */
 } speculation;   /* zeroed but for its slot at first */
 
 /* Room for a C of `capacity` tokens. ERR_NOMEM: then it is as before. */
@@ -45,10 +57,14 @@ int speculation_open(speculation *p, draft_method *m, const msg_open *o);
 /* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
  * one more, because where all of a chain are right the bonus token takes one of those behind it. */
 int32_t speculation_goal(const speculation *p, const draft_method *m);
-/* Grows the tree, the most probable node first, up to the goal or to an answer that must come first. New nodes have ids
- * [*first_id, ids.next). vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many are
+/* Grows the tree, the most probable node first, up to the goal, to an answer that must come first or to the end of its turn.
+ * New nodes have ids [*first_id, ids.next), all of a turn at its end. vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many are
  * new; -1: ids are used up. */
 int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id);
+/* Is the tree kept back until it is done? The first node would end the target's wait. */
+bool speculation_keeps(const speculation *p, const draft_method *m);
+/* Writes the places that could be asked about, the most probable first, at most m->rows; returns how many. */
+int32_t speculation_wanted(speculation *p, const draft_method *m, wanted_place *list);
 /* The last `count` tokens of C are new: the tree follows. */
 void speculation_commit(speculation *p, draft_method *m, int32_t count);
 /* New ids, from 1, for all live nodes. */

@@ -65,7 +65,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
     return err_set(e, ERR_NOMEM, "no memory for the worker's state");
   }
   d->options = *o;
-  d->method = (draft_method){.kind = o->kind, .shared = o->shared};
+  d->method = (draft_method){.kind = o->kind, .shared = o->shared, .rows = o->rows, .turns = o->turns};
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
                     .method = wire_text(o->kind->method),
@@ -168,6 +168,7 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
                           .scores = scores,
                           .done = p->done};
   w->sent_us = c->now;
+  if (p->done && p->grown.live.live_count > 0) turn_sent(&w->spec.turn, c->now);
   actions_send(c->out, w->target, &m);
 }
 
@@ -185,6 +186,7 @@ static void work_on(step *c, work *w, bool news) {
   bool was_done = w->spec.done;
   int32_t added = grow(c, w, &first_id);
   if (added < 0) send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
+  else if (speculation_keeps(&w->spec, &c->d->method)) return;
   else if (news || added > 0 || w->spec.done != was_done) send_nodes(c, w, first_id);
 }
 
@@ -226,6 +228,7 @@ static void on_tokens(step *c, work *w, const msg *m) {
   }
   if (appended == 0) return;
   speculation_commit(&w->spec, &c->d->method, appended);
+  turn_tokens(&w->spec.turn, c->now);
   work_on(c, w, true);
 }
 
@@ -544,7 +547,7 @@ bool draft_next_batch(draft *d, draft_batch *b) {
   if (!draft_by_batches(&d->method)) return false;
   list_active(d, list);
   d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
-  return questions_fill(list, DRAFT_SESSIONS_MAX, &d->method, d->first, d->options.rows, &d->serial, b);
+  return questions_fill(list, DRAFT_SESSIONS_MAX, &d->method, d->first, &d->serial, b);
 }
 
 static void take_failure(step *c, const draft_failure *f) {
@@ -558,11 +561,13 @@ static void take_failure(step *c, const draft_failure *f) {
 
 static void on_result(step *c, const draft_results *r) {
   speculation *list[DRAFT_SESSIONS_MAX];
+  if (r->us > 0) turn_forward(&c->d->method.costs, (double)r->us);
   for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
   list_active(c->d, list);
   questions_take(list, DRAFT_SESSIONS_MAX, &c->d->method, r);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
+    if (w->spec.answered) turn_answered(&w->spec.turn);
     if (w->spec.answered && w->state == WORK_ATTACHED) work_on(c, w, false);
     w->spec.answered = false;
   }

@@ -242,6 +242,7 @@ static int add_draft(pair *p, err *e) {
     put(args, "--threads", f->draft_threads ? number(threads, f->draft_threads) : NULL);
     put(args, "--sessions", number(sessions, f->sessions));
     put(args, "--repack-cache", f->repack_cache);
+    append(args, "--turns"); /* it sits on the target's processors */
     if (f->verbose) append(args, "--counters");
   }
   p->draft = workers_add(p->workers, "tandem-draft", args, e);

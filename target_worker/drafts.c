@@ -9,7 +9,7 @@
 
 /* --- they come and go --- */
 
-void drafts_attach(step *c, peer_id from, session *s, const msg *m) {
+void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded) {
   if (memcmp(m->u.state.ticket.bytes, s->ticket.bytes, 16) != 0) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
                   "the ticket is not this session's: only the draft that its orchestrator chose may attach", c->out);
@@ -22,7 +22,10 @@ void drafts_attach(step *c, peer_id from, session *s, const msg *m) {
   }
   d->tokens_sent_us = c->now;
   d->told = s->committed.length;
-  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) pay_crowd(&s->pay);
+  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) {
+    pay_crowd(&s->pay, crowded);
+    s->history.computes = true;
+  }
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
   actions_log(c->out, LOG_INFO, "session %016llx: a draft is attached", (unsigned long long)s->id);

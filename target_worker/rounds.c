@@ -175,7 +175,7 @@ static void count_stats(session_stats *n, const engine_result *x) {
 }
 
 /* What it says of whether speculation pays. */
-static void learn(const rounds *r, session *s, const engine_result *x) {
+static void learn(rounds *r, session *s, const engine_result *x) {
   double us = share_us(r, s, x);
   if (x->node_count || s->waited_us) s->verify_us = average(s->verify_us, us);
   if (!x->node_count) s->plain_us = average(s->plain_us, us);
@@ -184,6 +184,7 @@ static void learn(const rounds *r, session *s, const engine_result *x) {
   s->wait_owed_us += s->waited_us;
   pay_record(&s->pay, x->node_count, x->sampled_count, us + (x->node_count ? (double)s->wait_owed_us : 0));
   if (x->node_count) s->wait_owed_us = 0;
+  if (s->pay.crowds) r->crowded = s->pay;
 }
 
 static void note_step(session_store *store, session *s, uint64_t now) {

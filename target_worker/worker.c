@@ -231,7 +231,7 @@ static void on_session_message(step *c, const roster_peer *from, session *s, con
   session_draft *d = session_draft_of(s, from->id);
   if (m->type == MSG_RESEND && (d || orchestrator)) on_resend(c, from->id, s, m);
   else if (m->type == MSG_ACK && orchestrator) on_ack(c, s, m);
-  else if (m->type == MSG_ATTACH) drafts_attach(c, from->id, s, m);
+  else if (m->type == MSG_ATTACH) drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
   else if (m->type == MSG_NODES && d) drafts_nodes(c, s, d, m);
   else if (m->type == MSG_DETACH && d) drafts_drop(c, s, d, "it gave up");
   else if (m->type == MSG_NODES) refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");

@@ -43,7 +43,7 @@ typedef struct world {
 } world;
 
 static void open_world(world *w, const drafter_kind *kind, const int32_t *tokens, int32_t count, bool lockstep) {
-  *w = (world){.method = {.kind = kind, .shared = &no_memory}};
+  *w = (world){.method = {.kind = kind, .shared = &no_memory, .rows = ROWS}};
   assert_int_equal(speculation_init(&w->p, CONTEXT, SEED), ERR_OK);
   msg_open o = {.hash_seed = SEED, .tokens = tokens, .token_count = count, .prompt_length = count};
   o.options = (msg_options){.budget = BUDGET, .lockstep = lockstep};
@@ -91,7 +91,7 @@ static void tokens_of_no_vocabulary_are_left_out(void **state) {
 
 static void no_drafter_is_no_memory(void **state) {
   (void)state;
-  world w = {.method = {.kind = &toy, .shared = &no_memory}};
+  world w = {.method = {.kind = &toy, .shared = &no_memory, .rows = ROWS}};
   msg_open o = {.hash_seed = SEED, .tokens = (const int32_t[]){1}, .token_count = 1, .prompt_length = 1};
   assert_int_equal(speculation_init(&w.p, CONTEXT, SEED), ERR_OK);
   no_memory = 1;
@@ -119,19 +119,19 @@ static void c_is_told_before_it_is_asked_about(void **state) {
   open_world(&other, &batches, text, 2 * DRAFT_CHUNK + 9, false);
   other.p.slot = 1;
   speculation *list[] = {&one.p, NULL, &other.p};
-  assert_true(questions_fill(list, 3, &one.method, 0, ROWS, &serial, &b));
+  assert_true(questions_fill(list, 3, &one.method, 0, &serial, &b));
   assert_int_equal(b.job_count, 2);
   assert_int_equal(b.token_count, DRAFT_CHUNK);
   assert_true(b.jobs[0].whole && b.jobs[0].count == 3 && b.jobs[0].place_count == 1);
   assert_true(!b.jobs[1].whole && b.jobs[1].count == DRAFT_CHUNK - 3 && b.jobs[1].place_count == 0);
   assert_int_equal(b.places[0].depth, 0);
   assert_int_equal(serial, 1);
-  for (int i = 0; i < 2; i++) questions_fill(list, 3, &one.method, 0, ROWS, &serial, &b);
+  for (int i = 0; i < 2; i++) questions_fill(list, 3, &one.method, 0, &serial, &b);
   assert_int_equal(other.p.told, other.p.committed.length);
   assert_int_equal(b.job_count, 1); /* the first one's answer is awaited */
   assert_int_equal(b.jobs[0].slot, 1);
   assert_int_equal(b.jobs[0].place_count, 1);
-  assert_false(questions_fill(list, 3, &one.method, 0, ROWS, &serial, &b));
+  assert_false(questions_fill(list, 3, &one.method, 0, &serial, &b));
   speculation_fini(&one.p, &one.method);
   speculation_fini(&other.p, &other.method);
 }
@@ -144,7 +144,7 @@ static void answers_let_it_grow(void **state) {
   uint64_t serial = 40, first;
   open_world(&w, &batches, (const int32_t[]){1}, 1, false);
   speculation *list[] = {&w.p};
-  assert_true(questions_fill(list, 1, &w.method, 0, ROWS, &serial, &b));
+  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
   r = (draft_results){.answer_count = 1, .answers = {{.slot = 0, .serial = 40, .count = 2, .list = {{7, 3}, {8, 1}}}}};
   questions_take(list, 1, &w.method, &r); /* nobody has asked that */
   assert_false(w.p.answered);
@@ -155,7 +155,7 @@ static void answers_let_it_grow(void **state) {
   assert_true(w.p.answered);
   assert_true(speculation_grow(&w.p, &w.method, 0, &first) >= 1);
   assert_int_equal(w.p.grown.live.nodes[w.p.grown.live.first_child].token, 7);
-  assert_true(questions_fill(list, 1, &w.method, 0, ROWS, &serial, &b)); /* what may follow 7? */
+  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b)); /* what may follow 7? */
   assert_int_equal(b.places[0].depth, 1);
   assert_int_equal(b.places[0].path[0], 7);
   speculation_fini(&w.p, &w.method);

@@ -244,8 +244,8 @@ static void a_draft_that_crowds_must_earn_its_place(void **state) {
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     pay_state p = {0};
     double us = 0, tokens = 0, off = 0, owed = 0;
-    pay_crowd(&p);
-    pay_crowd(&p); /* another one changes nothing */
+    pay_crowd(&p, &(pay_state){0});
+    pay_crowd(&p, &(pay_state){0}); /* another one changes nothing */
     assert_true(p.off && p.resting);
     for (int32_t k = 0; k < 2000; k++) {
       bool on = pay_allows(&p), nodes = on && table[i].nodes;

@@ -34,8 +34,8 @@ void wait_missed(wait_history *h) {
 void wait_verified(wait_history *h, int32_t tokens) {
   assert(tokens >= 1);
   if (h->verifies == 0) h->tokens_per_step = YIELD_PRIOR;
-  follow(&h->tokens_per_step, tokens, YIELD_GAIN);
   h->verifies++;
+  follow(&h->tokens_per_step, tokens, YIELD_GAIN);
 }
 
 static double least(double a, double b) {
@@ -45,6 +45,7 @@ static double least(double a, double b) {
 uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnable, uint64_t since_sent_us,
                   double step_us, double verify_us) {
   if (!draft_attached || other_runnable || h->misses >= WAIT_MISSES_MAX) return 0;
+  if (h->computes) return (uint64_t)(WAIT_STEPS * step_us / (1 << h->misses));
   double yield = h->verifies ? h->tokens_per_step : YIELD_PRIOR;
   /* (wait + verify) / yield < step, solved for wait: the most that waiting can earn. */
   double earned = yield * step_us - verify_us;
@@ -69,6 +70,7 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
 #define PAY_WORSE           1.03
 #define PAY_LOSS_FIRST      2.0 /* plain steps that the first window may lose */
 #define PAY_LOSS_RETRY      1.5
+#define PAY_FAILURES        2   /* in a row, after which another session is not a reason to try again */
 #define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
 
 /* The first of a window has no average of its own yet: plain's serves, so that one slow verify never decides. */
@@ -111,12 +113,16 @@ static bool rest(pay_state *p) {
   return true;
 }
 
-void pay_crowd(pay_state *p) {
+void pay_crowd(pay_state *p, const pay_state *before) {
   if (p->crowds) return;
   p->crowds = true;
   p->plain = (pay_average){0}; /* it may have been at work already */
   p->plain_steps = 0;
   rest(p);
+  if (before->backoff < PAY_FAILURES || !before->off || before->resting || before->retry_after <= p->retry_after) return;
+  p->resting = false;
+  p->backoff = before->backoff;
+  p->retry_after = before->retry_after;
 }
 
 static bool turn_on(pay_state *p) {

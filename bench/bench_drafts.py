@@ -1,0 +1,112 @@
+"""Model drafts in scripts/bench_cpu.sh: a target that is several times deeper than its draft (make_deep_model.py), and a bad
+draft of the default model."""
+
+import contextlib
+import dataclasses
+import pathlib
+import types
+
+from bench_pair import PLAIN, Method, Pair, Samples, grouped_prompts, speeds
+from make_deep_model import make
+
+MORE_LAYERS, SCALE = 90, 0.125  # four times as deep; its own first layers are right in 0.8 to 0.9 of all cases
+ANSWER = 112
+GOOD_LAYERS, BAD_LAYERS = 30, 10
+# llama.cpp's: the most tokens that it drafts
+PEER_SETTINGS = {"plain": (), **{f"draft of {n}": ("--spec-type", "draft-simple", "--spec-draft-n-max", str(n)) for n in (2, 3, 5)}}
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelDraft(Method):
+    draft: str = "model"
+    file: pathlib.Path = None
+    layers: int = None
+
+    def flags(self, work):
+        file = () if self.file is None else ("--model-draft", self.file)
+        layers = () if self.layers is None else ("--draft-layers", self.layers)
+        return (*super().flags(work), *file, *layers)
+
+
+def accepted_text(lines):
+    accepted, drafted = (sum(r["stats"][key] for r in lines) for key in ("accepted_tokens", "draft_tokens"))
+    return f"{accepted} of {drafted} nodes accepted"
+
+
+class Drafts:
+    """Prompts of the benchmark's data, one answer at a time, every method in turns; tokens must be plain decoding's."""
+
+    def __init__(self, run, pair, methods):
+        self.run, self.pair, self.methods = run, pair, methods
+        self.prompts = [p for group in grouped_prompts(1).values() for p in group]
+        self.samples, self.lines = Samples(), {}
+        plain, _ = pair.answers(self.prompts, ANSWER, PLAIN)
+        self.plain = {i: r["token_ids"] for i, r in plain.items()}
+        self.ids = {i: r["prompt_ids"] for i, r in plain.items()}
+
+    def take(self, name):
+        lines, _ = self.pair.checked(self.prompts, ANSWER, self.methods[name], self.plain)
+        self.samples.add(name, speeds(lines))
+        self.lines.setdefault(name, []).extend(lines.values())
+
+    def ask(self, name, server):
+        for i, ids in self.ids.items():
+            _, speed = server.answer(ids, ANSWER)
+            self.samples.add(f"llama.cpp {name}", {i: speed})
+
+    def row(self, table, row, name):
+        s = self.samples
+        table.set(row, s.speed(name), f"plain, {s.speed('plain'):.1f} tok/s; {accepted_text(self.lines[name])}", s.ratio(name, "plain"))
+
+
+@contextlib.contextmanager
+def peer_servers(run, work, model):
+    """llama-server of the same two files, a server a setting, side by side."""
+    if not run.peer:
+        yield {}
+        return
+    own, run.peer.model = run.peer.model, model
+    try:
+        with contextlib.ExitStack() as stack:
+            yield {name: stack.enter_context(run.peer.server(
+                run.threads, (*flags, "-md", own) if flags else (), work / f"draft{i}.log"))
+                for i, (name, flags) in enumerate(PEER_SETTINGS.items())}
+    finally:
+        run.peer.model = own
+
+
+def measure_drafts(run, table, work, repetitions, turns, no_peer):
+    deep = work / "deep.gguf"
+    make(run.model, deep, MORE_LAYERS, SCALE)
+    good = {"plain": PLAIN, "first layers": ModelDraft(layers=GOOD_LAYERS), "smaller model": ModelDraft(file=run.model),
+            "ngram": Method("ngram")}
+    bad = {"plain": PLAIN, "bad": ModelDraft(layers=BAD_LAYERS)}
+    of_deep = Drafts(run, Pair(types.SimpleNamespace(**{**vars(run), "model": deep}), work), good)
+    of_own = Drafts(run, Pair(run, work), bad)
+    with peer_servers(run, work, deep) as servers:
+        for i in range(repetitions):
+            for name in turns(good, i):
+                of_deep.take(name)
+            for name in turns(bad, i):
+                of_own.take(name)
+            for name in turns(servers, i) if servers else ():
+                of_deep.ask(name, servers[name])
+    of_deep.row(table, "model draft, -md", "smaller model")
+    of_deep.row(table, "model draft, --draft-layers 30", "first layers")
+    of_deep.row(table, "ngram on that model", "ngram")
+    of_own.row(table, "bad model draft", "bad")
+    tell_peer(run, table, of_deep, no_peer)
+
+
+def tell_peer(run, table, drafts, no_peer):
+    row, s = "model draft over llama.cpp's", drafts.samples
+    ours = s.speed("smaller model")
+    if not run.peer:
+        table.set(row, ours, no_peer, lacks_peer=True)
+        return
+    speed = {name: s.speed(f"llama.cpp {name}") for name in PEER_SETTINGS}
+    best = max(speed, key=speed.get)
+    table.set(row, ours, f"llama.cpp {best}, {speed[best]:.1f} tok/s", s.ratio("smaller model", f"llama.cpp {best}"))
+    run.details.append(("llama.cpp on the deep model, the default model as its draft",
+                        [("llama.cpp's setting", "tok/s", "over its plain"),
+                         *((n, f"{v:.1f}", f"{s.ratio(f'llama.cpp {n}', 'llama.cpp plain'):.2f}") for n, v in speed.items())]))

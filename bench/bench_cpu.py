@@ -41,7 +41,7 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=3)
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2)
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
              replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1)
 

@@ -78,7 +78,7 @@ bool questions_fill(speculation *const *list, int32_t count, const draft_method 
   for (int32_t i = 0; i < count; i++) {
     speculation *p = list[(first + i) % count];
     if (p) p->job = NO_JOB;
-    if (p && speculation_goal(p, m) > 0) tell(b, p);
+    if (p && speculation_reads(p, m)) tell(b, p);
   }
   for (int32_t i = 0; i < count; i++)
     if (list[i]) propose_all(&q, m, list[i]);

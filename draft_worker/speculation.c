@@ -40,6 +40,7 @@ int speculation_open(speculation *p, draft_method *m, const msg_open *o) {
   growth_reset(&p->grown);
   tree_ids_reset(&p->ids, 0);
   adopt_prefix(p, o);
+  p->called = false;
   p->prompt_length = o->prompt_length;
   p->options = o->options;
   p->options.stops = NULL; /* not ours to keep, nor needed */
@@ -73,6 +74,10 @@ static void ask(speculation *p, const draft_method *m, int32_t place) {
 
 static bool takes_turns(const speculation *p, const draft_method *m) {
   return m->turns && !p->options.lockstep;
+}
+
+bool speculation_reads(const speculation *p, const draft_method *m) {
+  return speculation_goal(p, m) > 0 && (p->called || !takes_turns(p, m));
 }
 
 bool speculation_keeps(const speculation *p, const draft_method *m) {
@@ -153,7 +158,7 @@ int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabula
     if (!best.any || (best.ask && over)) break;
     if (best.ask && draft_by_batches(m)) {
       over = turn_is_over(p, m);
-      if (!over) return added;
+      if (!over) return keeps ? 0 : added;
       continue;
     }
     if (best.ask) {
@@ -186,6 +191,7 @@ static void keep_answers(speculation *p, match_table *matches, const int32_t *to
 void speculation_commit(speculation *p, draft_method *m, int32_t count) {
   int32_t before = p->committed.length - count;
   const int32_t *tokens = p->committed.tokens + before;
+  p->called = true;
   tree_ids *maps[1] = {&p->ids};
   if (draft_by_batches(m)) keep_answers(p, &m->matches, tokens, count);
   else growth_of(&p->grown, TREE_ROOT)->mark = 0; /* it may know more now */

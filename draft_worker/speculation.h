@@ -45,6 +45,7 @@ typedef struct speculation {
   int32_t job;   /* of the batch that is being filled; -1: none yet */
   bool answered; /* by the results in hand */
   turn turn;     /* where turns are taken */
+  bool called;   /* C has grown since OPEN: the target wants nodes, and nothing is computed before */
 } speculation;   /* zeroed but for its slot at first */
 
 /* Room for a C of `capacity` tokens. ERR_NOMEM: then it is as before. */
@@ -61,6 +62,8 @@ int32_t speculation_goal(const speculation *p, const draft_method *m);
  * New nodes have ids [*first_id, ids.next), all of a turn at its end. vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many are
  * new; -1: ids are used up. */
 int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id);
+/* Is C worth reading? On the target's processors only once it asks for nodes by what it tells. */
+bool speculation_reads(const speculation *p, const draft_method *m);
 /* Is the tree kept back until it is done? The first node would end the target's wait. */
 bool speculation_keeps(const speculation *p, const draft_method *m);
 /* Writes the places that could be asked about, the most probable first, at most m->rows; returns how many. */

@@ -161,11 +161,48 @@ static void answers_let_it_grow(void **state) {
   speculation_fini(&w.p, &w.method);
 }
 
+/* On the target's processors: nothing is read before the target asks by what it tells, and nothing is sent before the turn is
+ * over. */
+static void a_turn_keeps_the_tree_back(void **state) {
+  (void)state;
+  static draft_batch b;
+  static draft_results r;
+  world w;
+  uint64_t serial = 0, first;
+  open_world(&w, &batches, (const int32_t[]){1}, 1, false);
+  w.method.turns = true;
+  w.method.costs = (turn_costs){.forward_us = 1, .best = 0.7};
+  speculation *list[] = {&w.p};
+  assert_false(questions_fill(list, 1, &w.method, 0, &serial, &b));
+  assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){2}, 1), ERR_OK);
+  speculation_commit(&w.p, &w.method, 1);
+  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
+  assert_int_equal(b.token_count, 2);
+  r = (draft_results){.answer_count = 1, .answers = {{.slot = 0, .serial = serial, .count = 2, .list = {{7, 3}, {8, 1}}}}};
+  questions_take(list, 1, &w.method, &r);
+  w.p.turn.verify_us = 1000; /* so dear that the tree should be large */
+  assert_int_equal(speculation_grow(&w.p, &w.method, 0, &first), 0);
+  assert_true(speculation_keeps(&w.p, &w.method));
+  assert_true(w.p.grown.live.live_count > 0);
+  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
+  r.answers[0] = (draft_answer){.slot = 0, .serial = serial, .count = 1, .list = {{9, 3}}};
+  questions_take(list, 1, &w.method, &r);
+  w.p.turn.verify_us = 0.001; /* so cheap that it should begin at once */
+  int32_t named = speculation_grow(&w.p, &w.method, 0, &first);
+  assert_false(speculation_keeps(&w.p, &w.method));
+  assert_true(named >= 2);
+  assert_int_equal(named, w.p.grown.live.live_count);
+  assert_int_equal(first + (uint64_t)named, w.p.ids.next);
+  assert_false(questions_fill(list, 1, &w.method, 0, &serial, &b)); /* until C grows */
+  speculation_fini(&w.p, &w.method);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(grows_to_its_goal_and_follows),      cmocka_unit_test(tokens_of_no_vocabulary_are_left_out),
       cmocka_unit_test(no_drafter_is_no_memory),            cmocka_unit_test(scores_stay_in_range),
       cmocka_unit_test(c_is_told_before_it_is_asked_about), cmocka_unit_test(answers_let_it_grow),
+      cmocka_unit_test(a_turn_keeps_the_tree_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,9 @@ draft of the default model."""
 
 import contextlib
 import dataclasses
+import os
 import pathlib
+import subprocess
 import types
 
 from bench_pair import PLAIN, Method, Pair, Samples, grouped_prompts, speeds
@@ -26,6 +28,29 @@ class ModelDraft(Method):
         file = () if self.file is None else ("--model-draft", self.file)
         layers = () if self.layers is None else ("--draft-layers", self.layers)
         return (*super().flags(work), *file, *layers)
+
+
+class Placed(Pair):
+    """A target and a draft's model that were started by hand, a thread each, on processors of their own."""
+
+    def flags(self, method, threads, sessions):
+        return ("--listen", self.endpoint, "--wait", 60, "--ledger", "none", *method.sampling,
+                *(("--draft", "none") if method == PLAIN else ()))
+
+    @property
+    def endpoint(self):
+        return f"ipc://{self.work}/o"
+
+    @contextlib.contextmanager
+    def workers(self, small):
+        with contextlib.ExitStack() as stack:
+            for cpu, program, model in zip(sorted(os.sched_getaffinity(0)), ("tandem-target", "tandem-draft"), ((), ("-md", small))):
+                worker = subprocess.Popen([self.o.bin / program, "--orchestrator", self.endpoint, "-m", self.o.model, *model,
+                                           "--threads", "1", "--sessions", "1"], stderr=subprocess.DEVNULL,
+                                          preexec_fn=lambda cpu=cpu: os.sched_setaffinity(0, {cpu}))
+                stack.callback(worker.wait)
+                stack.callback(worker.terminate)
+            yield
 
 
 def accepted_text(lines):
@@ -83,16 +108,21 @@ def measure_drafts(run, table, work, repetitions, turns, no_peer):
     bad = {"plain": PLAIN, "bad": ModelDraft(layers=BAD_LAYERS)}
     of_deep = Drafts(run, Pair(types.SimpleNamespace(**{**vars(run), "model": deep}), work), good)
     of_own = Drafts(run, Pair(run, work), bad)
-    with peer_servers(run, work, deep) as servers:
+    placed = Placed(of_deep.pair.o, work)
+    with peer_servers(run, work, deep) as servers, placed.workers(run.model):
+        apart = Drafts(run, placed, {"plain": PLAIN, "apart": ModelDraft(file=run.model)})
         for i in range(repetitions):
             for name in turns(good, i):
                 of_deep.take(name)
             for name in turns(bad, i):
                 of_own.take(name)
+            for name in turns(apart.methods, i):
+                apart.take(name)
             for name in turns(servers, i) if servers else ():
                 of_deep.ask(name, servers[name])
     of_deep.row(table, "model draft, -md", "smaller model")
     of_deep.row(table, "model draft, --draft-layers 30", "first layers")
+    apart.row(table, "model draft, on a core of its own", "apart")
     of_deep.row(table, "ngram on that model", "ngram")
     of_own.row(table, "bad model draft", "bad")
     tell_peer(run, table, of_deep, no_peer)

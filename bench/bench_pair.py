@@ -36,12 +36,15 @@ class Pair:
     def __init__(self, o, work):
         self.o, self.work = o, work
 
+    def flags(self, method, threads, sessions):
+        return ("--threads", threads or self.o.threads, "--sessions", sessions, *method.flags(self.work))
+
     def answers(self, prompts, tokens, method, threads=None, sessions=1):
-        """prompts: objects for a line of IN. ({id: line of OUT}, the target's counters)."""
+        """prompts: objects for a line of IN. ({id: line of OUT}, the target's counters, if it ended with the command)."""
         given, out = self.work / "in.jsonl", self.work / "out.jsonl"
         given.write_text("".join(json.dumps(p) + "\n" for p in prompts))
-        done = command([self.o.bin / "tandem", "batch", "-m", self.o.model, "--threads", threads or self.o.threads,
-                        "--sessions", sessions, "--verbose", "--max-tokens", tokens, *method.flags(self.work), given, out])
+        done = command([self.o.bin / "tandem", "batch", "-m", self.o.model, "--verbose", "--max-tokens", tokens,
+                        *self.flags(method, threads, sessions), given, out])
         lines = {r["id"]: r for r in map(json.loads, out.read_text().splitlines())}
         for r in lines.values():
             if not r["stats"]["tok_s"]:

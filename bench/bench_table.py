@@ -52,6 +52,7 @@ def make_rows(threads):
     rows["ngram, over all"] = least(1.25, 1.5)
     rows["model draft, -md"] = least(1, 1.5)
     rows["model draft, --draft-layers 30"] = least(1, 1.5)
+    rows["model draft, on a core of its own"] = least(1, 2)
     rows["ngram on that model"] = least(0.98, None)
     rows["bad model draft"] = least(0.97, 1)
     rows["model draft over llama.cpp's"] = least(1, None)

@@ -31,34 +31,8 @@ static void tell(draft_batch *b, speculation *p) {
   j->whole = p->told == p->committed.length;
 }
 
-/* A place that could be asked about. */
-typedef struct question {
-  speculation *of;
-  int32_t place;
-  float total; /* log of its probability */
-} question;
-
-typedef struct questions { /* the most probable ones, the best first */
-  question list[DRAFT_PLACES_MAX];
-  int32_t count, room; /* list[count], at most `room` */
-} questions;
-
-static void propose(questions *q, speculation *p, wanted_place place) {
-  const question x = {p, place.place, place.total};
-  if (q->count == q->room && !(x.total > q->list[q->count - 1].total)) return;
-  int32_t i = q->count < q->room ? q->count++ : q->count - 1;
-  for (; i > 0 && x.total > q->list[i - 1].total; i--) q->list[i] = q->list[i - 1];
-  q->list[i] = x;
-}
-
-static void propose_all(questions *q, const draft_method *m, speculation *p) {
-  wanted_place list[DRAFT_PLACES_MAX];
-  int32_t count = speculation_wanted(p, m, list);
-  for (int32_t i = 0; i < count; i++) propose(q, p, list[i]);
-}
-
 /* Puts the questions about one session into its job. */
-static void put(draft_batch *b, const questions *q, speculation *p, uint64_t *serial) {
+static void put(draft_batch *b, const wanted *q, speculation *p, uint64_t *serial) {
   for (int32_t i = 0; i < q->count; i++) {
     draft_job *j = q->list[i].of == p ? job_of(b, p) : NULL;
     if (!j) continue;
@@ -73,7 +47,7 @@ static void put(draft_batch *b, const questions *q, speculation *p, uint64_t *se
 
 bool questions_fill(speculation *const *list, int32_t count, const draft_method *m, int32_t first,
                     uint64_t *serial, draft_batch *b) {
-  questions q = {.room = m->rows};
+  wanted q = {.count = 0};
   b->job_count = b->place_count = b->token_count = 0;
   for (int32_t i = 0; i < count; i++) {
     speculation *p = list[(first + i) % count];
@@ -81,7 +55,7 @@ bool questions_fill(speculation *const *list, int32_t count, const draft_method 
     if (p && speculation_reads(p, m)) tell(b, p);
   }
   for (int32_t i = 0; i < count; i++)
-    if (list[i]) propose_all(&q, m, list[i]);
+    if (list[i]) speculation_wants(list[i], m, &q);
   for (int32_t i = 0; i < count && q.count > 0; i++)
     if (list[i]) put(b, &q, list[i], serial);
   return b->job_count > 0;

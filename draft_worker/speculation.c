@@ -84,38 +84,36 @@ bool speculation_keeps(const speculation *p, const draft_method *m) {
   return takes_turns(p, m) && !p->done;
 }
 
-static void want(speculation *p, const draft_method *m, int32_t place, wanted_place *list, int32_t *count) {
-  const wanted_place x = {place, growth_total(&p->grown, place)};
+static void want(speculation *p, const draft_method *m, int32_t place, wanted *w) {
+  const struct wanted_place x = {p, place, growth_total(&p->grown, place)};
   if (growth_known(&p->grown, place) || x.total < DRAFT_LEAST) return;
   if (place != TREE_ROOT && p->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
-  if (*count == m->rows && !(x.total > list[*count - 1].total)) return;
-  int32_t i = *count < m->rows ? (*count)++ : *count - 1;
-  for (; i > 0 && x.total > list[i - 1].total; i--) list[i] = list[i - 1];
-  list[i] = x;
+  if (w->count == m->rows && !(x.total > w->list[w->count - 1].total)) return;
+  int32_t i = w->count < m->rows ? w->count++ : w->count - 1;
+  for (; i > 0 && x.total > w->list[i - 1].total; i--) w->list[i] = w->list[i - 1];
+  w->list[i] = x;
 }
 
-int32_t speculation_wanted(speculation *p, const draft_method *m, wanted_place *list) {
+void speculation_wants(speculation *p, const draft_method *m, wanted *w) {
   const tree *live = &p->grown.live;
-  int32_t count = 0;
-  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m) || (m->turns && p->done)) return 0;
-  want(p, m, TREE_ROOT, list, &count);
+  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m) || (m->turns && p->done)) return;
+  want(p, m, TREE_ROOT, w);
   for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) want(p, m, i, list, &count);
-  return count;
+    if (live->nodes[i].live) want(p, m, i, w);
 }
 
 /* The target waits for the tree, and another forward for it would cost more than it promises. What follows C itself is
  * always asked. */
 static bool turn_is_over(speculation *p, const draft_method *m) {
-  wanted_place list[DRAFT_PLACES_MAX];
   const tree *live = &p->grown.live;
-  double tokens = 1, wanted = 0;
+  wanted w = {.count = 0};
+  double tokens = 1, more = 0;
   if (!takes_turns(p, m) || !growth_known(&p->grown, TREE_ROOT) || growth_of(&p->grown, TREE_ROOT)->serial) return false;
-  int32_t count = speculation_wanted(p, m, list);
-  for (int32_t i = 0; i < count; i++) wanted += exp((double)list[i].total);
+  speculation_wants(p, m, &w);
+  for (int32_t i = 0; i < w.count; i++) more += exp((double)w.list[i].total);
   for (int32_t i = 0; i < live->capacity; i++)
     if (live->nodes[i].live) tokens += exp((double)live->nodes[i].total);
-  return !turn_goes_on(&p->turn, &m->costs, tokens, wanted);
+  return !turn_goes_on(&p->turn, &m->costs, tokens, more);
 }
 
 /* over: of its turn; what has not been asked about is not hoped for. */

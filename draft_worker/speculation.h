@@ -26,11 +26,6 @@ typedef struct draft_method {
 
 bool draft_by_batches(const draft_method *m); /* as questions.h does; else at once */
 
-typedef struct wanted_place {
-  int32_t place;
-  float total; /* log of its probability */
-} wanted_place;
-
 typedef struct speculation {
   prefix committed; /* C */
   int32_t prompt_length;
@@ -66,8 +61,18 @@ int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabula
 bool speculation_reads(const speculation *p, const draft_method *m);
 /* Is the tree kept back until it is done? The first node would end the target's wait. */
 bool speculation_keeps(const speculation *p, const draft_method *m);
-/* Writes the places that could be asked about, the most probable first, at most m->rows; returns how many. */
-int32_t speculation_wanted(speculation *p, const draft_method *m, wanted_place *list);
+/* Places that could be asked about, of one session or several: the most probable ones, the best first. */
+typedef struct wanted {
+  struct wanted_place {
+    speculation *of;
+    int32_t place;
+    float total; /* log of its probability */
+  } list[DRAFT_PLACES_MAX];
+  int32_t count; /* at most the method's rows */
+} wanted;
+
+/* Adds those of this session; where there is no room the least probable go. */
+void speculation_wants(speculation *p, const draft_method *m, wanted *w);
 /* The last `count` tokens of C are new: the tree follows. */
 void speculation_commit(speculation *p, draft_method *m, int32_t count);
 /* New ids, from 1, for all live nodes. */

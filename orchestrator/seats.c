@@ -271,7 +271,10 @@ void seats_worker_lost(step *c, peer_id id, const char *why) {
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;
-    if (s->target_avoid == id) s->no_room = false, s->target_avoid = 0; /* who comes back there has not refused anything */
+    if (s->target_avoid == id) { /* who comes back there has not refused anything */
+      s->no_room = false;
+      s->target_avoid = 0;
+    }
     if (s->draft_avoid == id) s->draft_avoid = 0;
     if (!session_live(s)) {
       if (s->target.peer == id) s->target.ended = true;

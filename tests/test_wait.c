@@ -263,6 +263,43 @@ static void a_draft_that_crowds_must_earn_its_place(void **state) {
   }
 }
 
+/* What has failed twice in a row in one session is not tried in the next before its time; what failed once, rests or works is. */
+static void another_session_knows_what_failed(void **state) {
+  (void)state;
+  static const struct {
+    pay_state before;
+    bool knows;
+  } table[] = {
+      {{.off = true, .backoff = 2, .retry_after = 200}, true},
+      {{.off = true, .backoff = 1, .retry_after = 200}, false},
+      {{.off = true, .backoff = 2, .retry_after = 200, .resting = true}, false},
+      {{.off = false, .backoff = 2, .retry_after = 200}, false},
+      {{.off = true, .backoff = 2, .retry_after = 1}, false},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    pay_state p = {0};
+    pay_crowd(&p, &table[i].before);
+    assert_true(p.off && p.resting != table[i].knows);
+    int32_t steps = 0;
+    for (; !pay_allows(&p) && steps < 1000; steps++) pay_record(&p, 0, 1, STEP);
+    if (table[i].knows) assert_int_equal(steps, 200);
+    else assert_true(steps <= PAY_REST + PAY_LEAD);
+  }
+}
+
+/* It weighs its turn by itself: three plain steps, whatever the arrivals were, half of that after each wait in vain. */
+static void a_draft_that_computes_gets_its_turn(void **state) {
+  (void)state;
+  wait_history h = {.computes = true};
+  for (int i = 0; i < 20; i++) wait_arrived(&h, 10);
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, STEP), (uint64_t)(WAIT_STEPS * STEP));
+  wait_missed(&h);
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, STEP), (uint64_t)(WAIT_STEPS * STEP / 2));
+  assert_int_equal(wait_for(&h, true, true, 0, STEP, STEP), 0);
+  while (h.misses < WAIT_MISSES_MAX) wait_missed(&h);
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, STEP), 0);
+}
+
 static void retries_back_off(void **state) {
   (void)state;
   pay_state p = {0};
@@ -369,6 +406,8 @@ int main(void) {
       cmocka_unit_test(one_preempted_step_is_forgiven),
       cmocka_unit_test(a_verify_in_flight_changes_nothing),
       cmocka_unit_test(a_preempted_first_verify_is_forgiven),
+      cmocka_unit_test(another_session_knows_what_failed),
+      cmocka_unit_test(a_draft_that_computes_gets_its_turn),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

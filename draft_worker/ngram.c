@@ -14,6 +14,7 @@
 #define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
 #define NGRAM_FLOOR       0.03                   /* a guess less probable than this is not worth sending */
 #define NGRAM_PRIOR       8                      /* so many observations are the table below worth */
+#define NGRAM_HEADER_MAX  16                     /* tokens of a chat template's header, at most */
 
 /* What speaks for a guess: how many occurrences of its ending it followed (1, 2, more), and how many others
  * followed (none, no more than it, more). */
@@ -39,6 +40,10 @@ struct drafter {
   int32_t length;        /* of C, all of it indexed */
   hash16 hash;
   int32_t prompt_length, room;
+  int32_t stops[WIRE_STOPS_MAX], stop_count; /* tokens that end a turn */
+  int32_t header; /* tokens of a chat template between the end of one turn and the text of the next; 0: not a chat */
+  int32_t opening; /* tokens of the header that the prompt begins with */
+  int32_t marked; /* the last of C's tokens [0, length) that are the template's own end here */
   int bucket_shift;
   /* A place is the index of the token that followed an ending; 0: none. */
   int32_t *newest;             /* [NGRAM_MAX][buckets] */
@@ -68,11 +73,11 @@ static void ending_add(const drafter *d, ending *x, int32_t token) {
   x->tokens[x->count++] = token;
 }
 
-/* Of tokens[0..length) followed by path[0..depth). */
+/* Of tokens[0..length) followed by path[0..depth), as far back as the template's last mark. */
 static ending ending_of(const drafter *d, int32_t length, const int32_t *path, int32_t depth) {
   ending x = {.count = 0};
   for (int32_t i = depth - 1; i >= 0 && x.count < NGRAM_MAX; i--) ending_add(d, &x, path[i]);
-  for (int32_t i = length - 1; i >= 0 && x.count < NGRAM_MAX; i--) ending_add(d, &x, d->tokens[i]);
+  for (int32_t i = length - 1; i >= d->marked && x.count < NGRAM_MAX; i--) ending_add(d, &x, d->tokens[i]);
   return x;
 }
 
@@ -118,6 +123,41 @@ static int32_t look_up(const drafter *d, const ending *x, guess *list) {
   return count;
 }
 
+/* --- a chat template's marks --- */
+
+/* A template writes the same tokens around every turn. They say nothing of the text: what followed the header of an
+ * earlier turn is no guess at how this answer begins. No template is known here, but the tokens that end a turn are, and
+ * between the last of them and the answer stands the header. */
+
+static bool is_stop(const drafter *d, int32_t token) {
+  for (int32_t i = 0; i < d->stop_count; i++)
+    if (d->stops[i] == token) return true;
+  return false;
+}
+
+static int32_t header_length(const drafter *d, const prefix *committed) {
+  for (int32_t n = 0; n <= NGRAM_HEADER_MAX && n < d->prompt_length; n++)
+    if (is_stop(d, committed->tokens[d->prompt_length - 1 - n])) return n;
+  return 0;
+}
+
+/* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do. */
+static int32_t opening_length(const drafter *d, const prefix *committed) {
+  int32_t last = committed->tokens[d->prompt_length - 1];
+  for (int32_t i = 0; i <= d->header && i < d->prompt_length; i++)
+    if (d->header > 0 && committed->tokens[i] == last) return i + 1;
+  return 0;
+}
+
+/* The end of a turn in the prompt, and the header that follows it; or the one that the prompt begins with. */
+static bool is_mark(const drafter *d, int32_t place) {
+  if (d->header == 0 || place >= d->prompt_length) return false;
+  if (place < d->opening) return true;
+  for (int32_t i = place; i >= 0 && i >= place - d->header; i--)
+    if (is_stop(d, d->tokens[i])) return true;
+  return false;
+}
+
 /* --- learning --- */
 
 static void index_place(drafter *d, const ending *x, int32_t place) {
@@ -140,6 +180,10 @@ static void observe(drafter *d, const ending *x, int32_t place) {
 }
 
 static void learn(drafter *d, int32_t place) {
+  if (is_mark(d, place)) {
+    d->marked = place + 1;
+    return;
+  }
   ending x = ending_of(d, place, NULL, 0);
   if (place >= d->prompt_length) observe(d, &x, place);
   index_place(d, &x, place);
@@ -149,7 +193,7 @@ static void forget(drafter *d) {
   memset(d->newest, 0, NGRAM_MAX * d->bucket_count * sizeof *d->newest);
   memset(d->tries, 0, sizeof d->tries);
   memset(d->hits, 0, sizeof d->hits);
-  d->length = 0;
+  d->length = d->marked = 0;
 }
 
 static void ngram_advance(drafter *d, const prefix *committed) {
@@ -174,6 +218,10 @@ static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt
   drafter *d = calloc(1, sizeof *d);
   if (!d) return NULL;
   d->prompt_length = prompt_length;
+  d->stop_count = options->stop_count;
+  for (int32_t i = 0; i < d->stop_count; i++) d->stops[i] = options->stops[i];
+  d->header = header_length(d, committed);
+  d->opening = opening_length(d, committed);
   d->room = committed->capacity; /* less if the session can never be as long */
   if (options->context >= committed->length && options->context < d->room) d->room = options->context;
   d->bucket_count = 1;

@@ -47,7 +47,7 @@ int speculation_open(speculation *p, draft_method *m, const msg_open *o) {
   p->options.stop_count = 0;
   if (draft_by_batches(m)) return ERR_OK;
   if (p->guess) m->kind->close(p->guess);
-  p->guess = m->kind->open(m->shared, &p->committed, p->prompt_length, &p->options);
+  p->guess = m->kind->open(m->shared, &p->committed, p->prompt_length, &o->options);
   return p->guess ? ERR_OK : ERR_NOMEM;
 }
 

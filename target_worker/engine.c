@@ -215,16 +215,17 @@ static void accept(work *w, uint64_t forwarded) {
 
 /* Without nodes nothing of speculation is touched: rows go straight into the tail. */
 static model_segment segment_of(const work *w) {
+  static const model_sampling greedy = {0};
   const engine_job *job = w->job;
-  bool tree = job->kind == ENGINE_VERIFY && job->count > 1;
+  bool tree = job->kind == ENGINE_VERIFY && job->count > 1, measures = job->kind == ENGINE_PREFILL && job->measures;
   return (model_segment){.seq = w->seq,
                          .kind = tree ? MODEL_TREE : MODEL_APPEND,
                          .count = job->count,
                          .tokens = job->tokens,
                          .parents = tree ? job->parents : NULL,
-                         .all_logits = tree,
-                         .no_logits = job->kind == ENGINE_PREFILL,
-                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w) : NULL};
+                         .all_logits = tree || measures,
+                         .no_logits = job->kind == ENGINE_PREFILL && !measures,
+                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w) : measures ? &greedy : NULL};
 }
 
 static void note_gap(engine *g, const work *w) {

@@ -35,6 +35,7 @@ typedef struct engine_job {
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
   bool selfcheck;      /* decode the round again plainly and compare */
+  bool measures;       /* PREFILL: choose a token at every row, as a verify does, and drop it: its time is what counts */
   uint64_t ready_us;   /* when it could have begun */
 } engine_job;
 

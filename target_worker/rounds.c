@@ -14,8 +14,9 @@ void rounds_fini(rounds *r) { free(r->maps); }
 
 /* --- jobs --- */
 
-static void job_prefill(const session *s, int32_t rows, engine_job *job) {
+static void job_prefill(const session *s, int32_t rows, bool measures, engine_job *job) {
   job->kind = ENGINE_PREFILL;
+  job->measures = measures;
   job->count = rows;
   job->selfcheck = false;
   memcpy(job->tokens, s->committed.tokens + s->kv_rows, (size_t)rows * sizeof *job->tokens);
@@ -76,7 +77,7 @@ static void next_job(rounds *r, session *s, const schedule_pick *pick, int32_t *
   job->ready_us = s->ready_us;
   job_blocks(s, map, job);
   if (pick->kind == SCHEDULE_PREFILL) {
-    job_prefill(s, pick->rows, job);
+    job_prefill(s, pick->rows, r->forward.measures, job);
     return;
   }
   note_wait(s, now);
@@ -109,6 +110,12 @@ static int32_t step_rows(const rounds *r) {
 
 static bool has_prompts(const rounds *r) { return r->forward.steps != r->forward.count; }
 
+/* Rows of the forward where its time tells what so many rows of steps cost; else 0. */
+static int32_t measured_rows(const rounds *r) {
+  if (r->forward.measures) return r->forward.picks[0].rows;
+  return has_prompts(r) || step_rows(r) > WIDTH_ROWS_MAX ? 0 : step_rows(r);
+}
+
 static double average(double old, double value) { return old == 0 ? value : old + (value - old) / 8; }
 
 static double round_us(const engine_result *x) { return (double)(x->forward_us + x->accept_us + x->commit_us); }
@@ -129,14 +136,15 @@ static double share_us(const rounds *r, const session *s, const engine_result *x
 }
 
 void rounds_measure(rounds *r, const engine_results *results) {
-  if (has_prompts(r) || step_rows(r) > WIDTH_ROWS_MAX) return;
+  int32_t rows = measured_rows(r);
   double us = 0;
+  if (rows == 0) return;
   for (int32_t i = 0; i < results->count; i++) {
     if (results->of[i].code != ERR_OK) return;
     us += (double)(results->of[i].accept_us + results->of[i].commit_us);
   }
   us += (double)results->of[0].forward_us;
-  if (us > 0) width_measured(&r->widths, step_rows(r), us);
+  if (us > 0) width_measured(&r->widths, rows, us);
 }
 
 /* --- results --- */
@@ -180,6 +188,7 @@ static void learn(rounds *r, session *s, const engine_result *x) {
   if (x->node_count || s->waited_us) s->verify_us = average(s->verify_us, us);
   if (!x->node_count) s->plain_us = average(s->plain_us, us);
   if (x->node_count) wait_verified(&s->history, x->sampled_count);
+  width_stepped(&s->record, x->sampled_count - 1);
   /* Waiting in vain is what speculation cost, not what a plain step costs: the next verify with nodes owes it. */
   s->wait_owed_us += s->waited_us;
   pay_record(&s->pay, x->node_count, x->sampled_count, us + (x->node_count ? (double)s->wait_owed_us : 0));

@@ -87,7 +87,7 @@ static void pick_steps(const session_store *store, schedule_turns *turns, int32_
     int32_t offered = offer(s, o->totals[out->count]), taken = s->options.lockstep ? offered : 0;
     if (rows + 1 + taken > SCHEDULE_ROWS_MAX) break;
     rows += 1 + taken;
-    o->count[out->count] = s->options.lockstep ? 0 : offered;
+    o->count[out->count] = s->options.lockstep ? 0 : width_allowed(&s->record, o->totals[out->count], offered);
     out->picks[out->count++] = (schedule_pick){.place = i, .kind = kind, .rows = taken, .offered = offered};
     turns->step = i;
   }
@@ -117,17 +117,24 @@ static void share_nodes(const width_costs *widths, const offers *o, schedule *ou
   for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
 }
 
-static void pick_prefills(const session_store *store, schedule_turns *turns, int32_t credit, uint64_t now_us,
-                          schedule *out) {
+/* Somebody may want to verify nodes later, and is not held up now by what that costs being measured. */
+static bool may_measure(const session *s, const schedule *out) {
+  bool draft = s->draft_expected || session_draft_count(s) > 0;
+  return draft && out->count == 0 && !s->options.lockstep && s->options.budget > 0;
+}
+
+static void pick_prefills(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
+                          uint64_t now_us, schedule *out) {
   int32_t rows = out->steps ? SCHEDULE_BESIDE : ENGINE_CHUNK, after = turns->prefill;
   for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
     int32_t i = (after + k) % store->count;
     const session *s = &store->places[i];
     uint64_t until;
     if (schedule_session(s, credit, now_us, &until) != SCHEDULE_PREFILL) continue;
-    int32_t count = least_i32(rows, s->committed.length - 1 - s->kv_rows);
+    int32_t left = s->committed.length - 1 - s->kv_rows, count = least_i32(rows, left);
+    if (may_measure(s, out)) count = width_piece(widths, left, rows, &out->measures);
     out->picks[out->count++] = (schedule_pick){.place = i, .kind = SCHEDULE_PREFILL, .rows = count};
-    rows -= count;
+    rows = out->measures ? 0 : rows - count;
     turns->prefill = i;
   }
 }
@@ -136,8 +143,9 @@ void schedule_forward(const session_store *store, const width_costs *widths, sch
                       uint64_t now_us, schedule *out) {
   offers o;
   out->count = out->steps = 0;
+  out->measures = false;
   out->until_us = UINT64_MAX;
   pick_steps(store, turns, credit, now_us, &o, out);
   share_nodes(widths, &o, out);
-  pick_prefills(store, turns, credit, now_us, out);
+  pick_prefills(store, widths, turns, credit, now_us, out);
 }

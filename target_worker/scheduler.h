@@ -42,6 +42,7 @@ typedef struct schedule_turns {
 typedef struct schedule {
   int32_t count; /* 0: nothing may run now */
   int32_t steps; /* the first of the picks; the rest are prefills */
+  bool measures; /* the one pick is a prefill that measures what a forward of its width costs (width_piece) */
   schedule_pick picks[ENGINE_JOBS_MAX];
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;

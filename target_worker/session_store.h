@@ -13,6 +13,7 @@
 #include "common/spec/prefix.h"
 #include "common/spec/tree.h"
 #include "common/spec/wait.h"
+#include "common/spec/width.h"
 #include "wire/actions.h"
 
 #define SESSION_DRAFTS_MAX 4
@@ -93,6 +94,7 @@ typedef struct session {
   uint64_t wait_owed_us;  /* by rounds that no verify with nodes has paid for yet */
   wait_history history;
   pay_state pay;
+  width_record record;
   double plain_us;  /* moving averages of a forward: without nodes; */
   double verify_us; /* with nodes, or after a wait that brought none, as history.tokens_per_step */
 

@@ -232,6 +232,27 @@ static void logits_are_kept_where_they_are_needed(void **state) {
   close_setup(s);
 }
 
+/* A piece of a prompt that is measured does the work of a verify of as many rows, and changes no token. */
+static void a_measured_piece_chooses_tokens(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  prefill(s, &t, 0, 0, PROMPT - 5);
+  uint64_t before = model_count(s->model).logit_rows;
+  engine_job job = {.kind = ENGINE_PREFILL, .slot = 0, .kv_length = PROMPT - 5, .count = 4, .measures = true};
+  memcpy(job.tokens, t.tokens + PROMPT - 5, 4 * sizeof *job.tokens);
+  engine_result r = run(s, &job);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.kv_length, PROMPT - 1);
+  assert_int_equal(r.sampled_count, 0);
+  assert_int_equal(model_count(s->model).logit_rows, before + 4);
+  job = job_from(&t, 0, PROMPT - 1);
+  add_tree(&job, &t, 3);
+  r = run(s, &job);
+  assert_tokens(&t, PROMPT, &r);
+  close_setup(s);
+}
+
 /* Plain and with trees, greedy and sampled. */
 static void a_round_allocates_nothing(void **state) {
   (void)state;
@@ -675,6 +696,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trees_give_the_plain_tokens),
       cmocka_unit_test(logits_are_kept_where_they_are_needed),
+      cmocka_unit_test(a_measured_piece_chooses_tokens),
       cmocka_unit_test(a_round_allocates_nothing),
       cmocka_unit_test(plain_steps_touch_no_staging),
       cmocka_unit_test(a_longer_cache_is_rolled_back),

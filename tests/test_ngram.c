@@ -241,12 +241,37 @@ static void one_token_repeated(void **state) {
   prefix_fini(&p);
 }
 
+/* What a chat template writes around every turn is no text: what followed an earlier header is no guess at how the answer
+ * begins, nor is the end of a turn at how it goes on. */
+static void a_template_is_no_text(void **state) {
+  (void)state;
+  enum { END = 2, START = 1, LINE = 198, SYSTEM = 90, USER = 91, ASSISTANT = 92 };
+  const int32_t text[] = {START, SYSTEM, LINE, 10, 11, 12, END,  LINE, START, USER,      LINE,
+                          20,    21,     22,   10, 13, END, LINE, START, ASSISTANT, LINE};
+  const int32_t stops[] = {77, END};
+  const msg_options chat = {.context = ROOM, .stops = stops, .stop_count = 2};
+  prefix p = prefix_with(text, sizeof text / sizeof *text);
+  drafter *d = drafter_ngram.open(NULL, &p, p.length, &chat), *raw = drafter_ngram.open(NULL, &p, p.length, &any);
+  draft_candidate list[DRAFTER_CANDIDATES_MAX];
+  assert_true(ask(raw, NULL, 0, list) > 0); /* where no stop is known, it is text like any other */
+  assert_int_equal(ask(d, NULL, 0, list), 0);
+  assert_int_equal(ask(d, (const int32_t[]){20}, 1, list), 1);
+  assert_int_equal(list[0].token, 21);
+  assert_int_equal(ask(d, (const int32_t[]){10}, 1, list), 2); /* in both turns */
+  assert_int_equal(ask(d, (const int32_t[]){12}, 1, list), 0); /* then the turn ended */
+  assert_int_equal(ask(d, (const int32_t[]){LINE}, 1, list), 0);
+  assert_int_equal(ask(d, (const int32_t[]){USER, LINE}, 2, list), 0);
+  drafter_ngram.close(raw);
+  drafter_ngram.close(d);
+  prefix_fini(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(copies_what_came_before),      cmocka_unit_test(the_longest_ending_wins),
       cmocka_unit_test(the_end_is_no_occurrence),     cmocka_unit_test(guesses_are_a_function_of_the_tokens),
       cmocka_unit_test(a_session_corrects_the_table), cmocka_unit_test(scores_are_match_rates),
-      cmocka_unit_test(one_token_repeated),
+      cmocka_unit_test(one_token_repeated),           cmocka_unit_test(a_template_is_no_text),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

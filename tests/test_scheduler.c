@@ -258,6 +258,7 @@ static void test_nodes_are_shared_by_promise(void **state) {
   session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
   ready(s, 3, 10);
   sure->options.budget = unsure->options.budget = 20;
+  sure->record = unsure->record = (width_record){.verifies = 10, .accepted = 1000};
   add_chain(sure, 20, -0.05f);
   add_chain(unsure, 20, -0.3f); /* 0.74, 0.55: one of them before the other's seventh, 0.70 */
   width_costs w = known_widths();
@@ -275,6 +276,56 @@ static void test_nodes_are_shared_by_promise(void **state) {
   f = forward(s, &turns, &w);
   for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].place] = f.picks[i].rows;
   assert_int_equal(nodes[first], 20);
+}
+
+/* A session whose draft has not been right yet verifies three nodes, however many it is offered; in lockstep all. */
+static void test_a_session_starts_small(void **state) {
+  session_store *s = *state;
+  session *p = ready(s, 1, 10);
+  p->options.budget = 20;
+  add_chain(p, 20, -0.05f);
+  width_costs w = known_widths();
+  schedule_turns turns = {0};
+  assert_int_equal(forward(s, &turns, &w).picks[0].rows, WIDTH_START);
+  width_stepped(&p->record, 2);
+  assert_int_equal(forward(s, &turns, &w).picks[0].rows, 2 * WIDTH_START);
+  p->record = (width_record){0};
+  p->options.lockstep = true;
+  session_draft_of(p, 10)->done_base = 10;
+  assert_int_equal(forward(s, &turns, &w).picks[0].rows, 20);
+}
+
+/* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else has. */
+static void test_a_prompt_measures(void **state) {
+  session_store *s = *state;
+  session *p = ready(s, 1, 105);
+  schedule_turns turns = {0};
+  width_costs w = {0};
+  p->kv_rows = 0;
+  p->options.budget = 5;
+  p->draft_expected = true;
+  schedule f = forward(s, &turns, &w);
+  assert_false(f.measures);
+  assert_int_equal(f.picks[0].rows, 100);
+  p->kv_rows = 100;
+  f = forward(s, &turns, &w);
+  assert_true(f.measures && f.count == 1);
+  assert_int_equal(f.picks[0].rows, 4);
+  session *other = ready(s, 2, 10); /* steps beside it */
+  assert_false(forward(s, &turns, &w).measures);
+  other->state = SESSION_FINISHED;
+  assert_true(forward(s, &turns, &w).measures);
+  p->draft_expected = false;
+  assert_false(forward(s, &turns, &w).measures);
+  p->draft_expected = true;
+  p->options.lockstep = true;
+  assert_false(forward(s, &turns, &w).measures);
+  p->options.lockstep = false;
+  p->options.budget = 0;
+  assert_false(forward(s, &turns, &w).measures);
+  p->options.budget = 5;
+  width_measured(&w, 4, 1000);
+  assert_false(forward(s, &turns, &w).measures); /* known */
 }
 
 /* Whole prompts pieces when nobody steps, small ones beside those who do; prompts take turns. */
@@ -369,6 +420,8 @@ int main(void) {
       CASE(test_all_step_together),
       CASE(test_turns),
       CASE(test_nodes_are_shared_by_promise),
+      CASE(test_a_session_starts_small),
+      CASE(test_a_prompt_measures),
       CASE(test_prefill),
       CASE(test_lockstep_rows_are_limited),
       CASE(test_waiting_ones_are_passed_over),

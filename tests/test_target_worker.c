@@ -382,6 +382,9 @@ static uint32_t open_with_draft(world *w, bool lockstep) {
   return attach(w, DRAFT);
 }
 
+/* Its draft has been right often enough for any number of nodes. */
+static void believe(world *w) { held(w, S)->record = (width_record){.verifies = 4, .accepted = 100000}; }
+
 static void prefill(world *w) {
   while (held(w, S)->kv_rows < held(w, S)->committed.length - 1) assert_true(run_job(w));
 }
@@ -894,6 +897,7 @@ static void test_credit_with_nodes(void **state) {
   assert_int_equal(play(w, TARGET_CREDIT - 3), TARGET_CREDIT - 3);
   uint32_t g = attach(w, DRAFT);
   int32_t length = held(w, S)->committed.length;
+  believe(w);
   send_chain(w, DRAFT, g, length, 1, 12, false);
   run_job(w);
   assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= TARGET_CREDIT);
@@ -1041,6 +1045,7 @@ static void test_waiting_in_vain(void **state) {
   uint32_t g = open_with_draft(w, false);
   prefill(w);
   session *s = held(w, S);
+  s->history = (wait_history){.arrivals = 5, .arrival_us = 200, .arrival_dev_us = 50, .verifies = 20, .tokens_per_step = 2};
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(play(w, 1), 0);
   rig_advance(&w->r, 100);
@@ -1388,6 +1393,7 @@ static void test_sessions_share_a_forward(void **state) {
 static void test_others_do_not_change_what_pays(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
+  w->forward_us = 3 * JOB_US / 2; /* of two rows, which the prompt measures */
   prefill(w);
   session *s = held(w, S);
   for (int i = 0; i < 3; i++) {
@@ -1525,8 +1531,9 @@ static void test_nodes_are_verified(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
   prefill(w);
+  believe(w);
   const int32_t *c = truth();
-  guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.2f}, {0, wrong_of(c[2]), -0.3f}, {2, wrong_of(c[4]), -2.0f}};
+  guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.2f}, {0, wrong_of(c[2]), -0.3f}, {2, wrong_of(c[4]), -0.5f}};
   send_nodes(w, DRAFT, g, 3, 1, list, 4, false);
   rig_clear(&w->r);
   assert_true(take_job(w));
@@ -1552,6 +1559,7 @@ static void test_best_nodes_within_the_budget(void **state) {
   say_and_open(w, m);
   uint32_t g = attach(w, DRAFT);
   prefill(w);
+  believe(w);
   guess list[] = {{0, 10, -5.0f}, {0, 11, -0.1f}, {2, 12, -0.1f},
                   {0, 13, -1.0f}, {4, 14, -3.0f}, {1, 15, 0.0f}};
   send_nodes(w, DRAFT, g, 3, 1, list, 6, false);
@@ -1695,6 +1703,7 @@ static void test_nodes_with_a_gap(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
   prefill(w);
+  believe(w);
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   guess late = {4, 10, -0.1f};
   send_nodes(w, DRAFT, g, 3, 5, &late, 1, false); /* ids 3 and 4 were lost */
@@ -1820,6 +1829,7 @@ static void test_several_drafts_feed_one_tree(void **state) {
   send_nodes(w, DRAFT2, g2, 3, 1, b, 4, false); /* its ids are its own; equal paths merge */
   assert_int_equal(held(w, S)->live.live_count, 4);
   prefill(w);
+  believe(w);
   assert_true(run_job(w));
   assert_int_equal(held(w, S)->committed.length, 7);
   rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));

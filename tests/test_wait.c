@@ -33,9 +33,7 @@ static void never_with_other_work_or_no_draft(void **state) {
   assert_true(wait_for(&good, true, false, 0, STEP, VERIFY) > 0);
   assert_int_equal(wait_for(&good, true, true, 0, STEP, VERIFY), 0);
   assert_int_equal(wait_for(&good, false, false, 0, STEP, VERIFY), 0);
-  assert_true(wait_for(&fresh, true, false, 0, STEP, VERIFY) > 0);
-  assert_int_equal(wait_for(&fresh, true, true, 0, STEP, VERIFY), 0);
-  assert_int_equal(wait_for(&fresh, false, false, 0, STEP, VERIFY), 0);
+  assert_int_equal(wait_for(&fresh, true, false, 0, STEP, VERIFY), 0);
 }
 
 static void a_quick_good_draft_gets_mean_and_two_deviations(void **state) {
@@ -48,24 +46,29 @@ static void a_quick_good_draft_gets_mean_and_two_deviations(void **state) {
   assert_int_equal(wait_for(&h, true, false, UINT64_MAX, STEP, VERIFY), 0);
 }
 
-static void the_first_wait_is_short(void **state) {
+/* Neither how long its nodes take nor what they are worth is known: plain steps go on meanwhile. */
+static void an_unknown_draft_is_not_waited_for(void **state) {
   (void)state;
   wait_history h = {0};
-  assert_int_equal(wait_for(&h, true, false, 0, STEP, VERIFY), WAIT_FIRST_US);
-  assert_int_equal(wait_for(&h, true, false, 0, 1000, 1500), 500); /* never more than it can earn */
-  assert_int_equal(wait_for(&h, true, false, 0, 1000, 2000), 0);
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, VERIFY), 0);
+  wait_arrived(&h, 100);
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, VERIFY), 0);
+  wait_verified(&h, 4);
+  assert_true(wait_for(&h, true, false, 0, STEP, VERIFY) > 0);
+  h.arrivals = 0; /* it was right by a node that was no answer to these tokens */
+  assert_int_equal(wait_for(&h, true, false, 0, STEP, VERIFY), 0);
 }
 
 static void a_silent_draft_is_not_waited_for(void **state) {
   (void)state;
-  wait_history h = {0};
+  wait_history h = history(1000, 100, 4);
   uint64_t waited = 0;
   for (int round = 0; round < 1000; round++) {
     uint64_t w = wait_for(&h, true, false, 0, STEP, VERIFY);
     waited += w;
     if (w) wait_missed(&h);
   }
-  assert_int_equal(waited, WAIT_MISSES_MAX * WAIT_FIRST_US);
+  assert_int_equal(waited, WAIT_MISSES_MAX * 1200);
   wait_arrived(&h, 900); /* it lives */
   assert_true(wait_for(&h, true, false, 0, STEP, VERIFY) > 900);
   for (int i = 0; i < WAIT_MISSES_MAX - 1; i++) wait_missed(&h);
@@ -78,6 +81,8 @@ static void a_useless_draft_is_not_waited_for(void **state) {
   (void)state;
   wait_history h = {0};
   int rounds = 0;
+  wait_arrived(&h, 500);
+  wait_verified(&h, 4); /* a lucky first guess */
   for (; wait_for(&h, true, false, 0, STEP, VERIFY) > 0; rounds++) {
     assert_true(rounds < 20);
     wait_arrived(&h, 500);
@@ -335,8 +340,7 @@ static void a_draft_that_gets_better_comes_back(void **state) {
   assert_true(o.off_at >= 0 && o.off_at <= 4 * PAY_WINDOW);
 }
 
-/* What the draft cost before it was turned off does not count in the next try, and a try that loses is given
- * up after half of what the first one may lose. */
+/* What the draft cost before it was turned off does not count in the next try. */
 static void a_retry_starts_afresh(void **state) {
   (void)state;
   pay_state p = {0};
@@ -344,11 +348,9 @@ static void a_retry_starts_afresh(void **state) {
   while (try < 3) {
     bool spec = pay_allows(&p);
     verifies[try] += spec;
-    if (pay_record(&p, spec ? 8 : 0, 1, spec ? 2 * STEP : STEP) && p.off) try++;
+    if (pay_record(&p, spec ? 8 : 0, 1, spec ? 1.8 * STEP : STEP) && p.off) try++;
   }
-  assert_int_equal(verifies[0], 3); /* each loses one step: more than 2 */
-  assert_int_equal(verifies[1], 2); /* more than 1.5 */
-  assert_int_equal(verifies[2], 2);
+  for (int i = 0; i < 3; i++) assert_int_equal(verifies[i], 2); /* each loses 0.8 of a step */
   while (p.off) pay_record(&p, 0, 1, STEP);
   for (int i = 0; i < 100; i++) assert_false(pay_record(&p, 8, 2, 1.95 * STEP)); /* it just pays now */
 }
@@ -389,7 +391,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(never_with_other_work_or_no_draft),
       cmocka_unit_test(a_quick_good_draft_gets_mean_and_two_deviations),
-      cmocka_unit_test(the_first_wait_is_short),
+      cmocka_unit_test(an_unknown_draft_is_not_waited_for),
       cmocka_unit_test(a_silent_draft_is_not_waited_for),
       cmocka_unit_test(a_useless_draft_is_not_waited_for),
       cmocka_unit_test(the_cap_holds),

@@ -61,7 +61,7 @@ static void what_was_not_measured_lies_on_the_line(void **state) {
   width_measured(&w, 5, 3000);
   assert_near(width_cost(&w, 2), 1500, NEAR);
   assert_near(width_cost(&w, 4), 2500, NEAR);
-  assert_near(width_cost(&w, 6), 3000 * (1 + WIDTH_SLOPE), NEAR);
+  assert_near(width_cost(&w, 6), 3500, NEAR);
 }
 
 /* A first try is at most twice as wide as what is known, and sixteen rows. */
@@ -78,8 +78,8 @@ static void tries_grow(void **state) {
   assert_int_equal(width_best(&w, 8, totals, 100), 2 * 12 - 8);
 }
 
-/* One bad moment must not rule out a width for good. */
-static void old_measurements_are_forgotten(void **state) {
+/* One bad moment must not rule out a width for good: a wider forward that took less corrects it, and so does a later prompt. */
+static void a_bad_measurement_does_not_last(void **state) {
   (void)state;
   width_costs w = {0};
   width_measured(&w, 1, 1000);
@@ -87,10 +87,97 @@ static void old_measurements_are_forgotten(void **state) {
   float totals[3];
   logs((double[]){0.5, 0.4, 0.3}, totals, 3);
   assert_int_equal(width_best(&w, 1, totals, 3), 0);
+  width_costs corrected = w;
+  width_measured(&corrected, 8, 1400);
+  assert_near(width_cost(&corrected, 4), 1400, NEAR);
+  assert_near(width_cost(&corrected, 1), 1000, NEAR); /* that one is measured all the time */
+  assert_int_equal(width_best(&corrected, 1, totals, 3), 3);
   for (int i = 0; i <= WIDTH_FRESH; i++) width_measured(&w, 1, 1000);
-  assert_int_equal(width_best(&w, 1, totals, 3), 3);
-  width_measured(&w, 4, 1100);
+  width_measured(&w, 4, 1100); /* the old average does not count */
   assert_near(width_cost(&w, 4), 1100, NEAR);
+}
+
+/* Reads a prompt of so many rows as a target would; returns how many pieces were measured. */
+static int32_t read_prompt(width_costs *w, int32_t rows, int32_t most) {
+  int32_t count = 0;
+  while (rows > 0) {
+    bool measures;
+    int32_t piece = width_piece(w, rows, most, &measures);
+    assert_true(piece >= 1 && piece <= rows && piece <= most);
+    if (measures) {
+      assert_int_equal(piece, WIDTH_PROBE);
+      assert_int_equal(piece, rows); /* its last ones: the first forward of a program is slower than others */
+      width_measured(w, piece, 1500);
+      count++;
+    }
+    rows -= piece;
+  }
+  return count;
+}
+
+static void the_first_prompt_measures(void **state) {
+  (void)state;
+  for (int32_t rows = 1; rows < 300; rows++) {
+    width_costs w = {0};
+    assert_int_equal(read_prompt(&w, rows, 128), rows >= WIDTH_PROBE);
+    if (rows >= WIDTH_PROBE) assert_int_equal(read_prompt(&w, rows, 128), 0); /* now it is known */
+  }
+}
+
+/* Much later another prompt looks whether a width that nobody used costs what it did. */
+static void a_later_prompt_measures_again(void **state) {
+  (void)state;
+  width_costs w = {0};
+  read_prompt(&w, 100, 128);
+  for (int i = 0; i < WIDTH_OLD; i++) width_measured(&w, 1, 1000);
+  assert_int_equal(read_prompt(&w, 100, 128), 0);
+  width_measured(&w, 1, 1000);
+  assert_int_equal(read_prompt(&w, 100, 128), 1);
+}
+
+/* Where rows are dear from the first on, more of them are not taken to be cheap. */
+static void what_lies_beyond_goes_on_as_it_began(void **state) {
+  (void)state;
+  width_costs w = {0};
+  width_measured(&w, 1, 1000);
+  width_measured(&w, 4, 1600);
+  assert_near(width_cost(&w, 6), 2000, NEAR);
+  float totals[15];
+  for (int i = 0; i < 15; i++) totals[i] = (float)log(0.15);
+  assert_int_equal(width_best(&w, 1, totals, 15), 0);
+  width_measured(&w, 8, 1600); /* and where they are free, not to be so for ever */
+  assert_near(width_cost(&w, 10), 1600 * (1 + 2 * WIDTH_SLOPE), NEAR);
+}
+
+static void a_session_starts_small_and_earns_more(void **state) {
+  (void)state;
+  width_record r = {0};
+  float totals[15], likely[15] = {0};
+  logs((double[]){0.9, 0.7, 0.67, 0.66, 0.65, 0.6, 0.4, 0.34, 0.33, 0.3, 0.2, 0.1, 0.05, 0.04, 0.03}, totals, 15);
+  assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
+  assert_int_equal(width_allowed(&r, totals, 15), WIDTH_START);
+  assert_int_equal(width_allowed(&r, totals + 4, 11), 0); /* none is probable enough for a start */
+  width_stepped(&r, 0); /* nothing earned */
+  assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
+  width_stepped(&r, 1);
+  assert_int_equal(width_allowed(&r, likely, 15), 2 * WIDTH_START);
+  assert_int_equal(width_allowed(&r, totals + 4, 11), 5); /* down to half of what it was: 0.33 */
+  width_stepped(&r, 5);
+  assert_int_equal(width_allowed(&r, likely, 15), 4 * WIDTH_START);
+  width_stepped(&r, 12);
+  assert_int_equal(width_allowed(&r, likely, 15), 15);
+  assert_int_equal(width_allowed(&r, totals, 15), 14);
+}
+
+/* A draft that is never so sure of anything is tried all the same, only later. */
+static void what_is_believed_grows_with_the_answer(void **state) {
+  (void)state;
+  width_record r = {0};
+  float totals[3];
+  logs((double[]){0.4, 0.3, 0.2}, totals, 3);
+  int steps = 0;
+  for (; width_allowed(&r, totals, 3) == 0; steps++) width_stepped(&r, 0);
+  assert_true(steps > 12 && steps < 64);
 }
 
 static void an_outlier_counts_little(void **state) {
@@ -107,7 +194,12 @@ int main(void) {
       cmocka_unit_test(free_rows_are_filled_and_dear_ones_only_when_they_pay),
       cmocka_unit_test(what_was_not_measured_lies_on_the_line),
       cmocka_unit_test(tries_grow),
-      cmocka_unit_test(old_measurements_are_forgotten),
+      cmocka_unit_test(a_bad_measurement_does_not_last),
+      cmocka_unit_test(the_first_prompt_measures),
+      cmocka_unit_test(a_later_prompt_measures_again),
+      cmocka_unit_test(what_lies_beyond_goes_on_as_it_began),
+      cmocka_unit_test(a_session_starts_small_and_earns_more),
+      cmocka_unit_test(what_is_believed_grows_with_the_answer),
       cmocka_unit_test(an_outlier_counts_little),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

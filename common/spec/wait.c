@@ -8,7 +8,7 @@
 #define ARRIVAL_GAIN   (1.0 / 8) /* as for round-trip times (Jacobson 1988) */
 #define DEVIATION_GAIN (1.0 / 4)
 #define YIELD_GAIN     (1.0 / 8)
-#define YIELD_PRIOR    2.0 /* one guess right: what an unknown draft is believed */
+#define YIELD_PRIOR    1.1 /* what the first verify counts beside */
 
 static void follow(double *mean, double sample, double gain) {
   *mean += (sample - *mean) * gain;
@@ -35,7 +35,7 @@ void wait_verified(wait_history *h, int32_t tokens) {
   assert(tokens >= 1);
   if (h->verifies == 0) h->tokens_per_step = YIELD_PRIOR;
   h->verifies++;
-  follow(&h->tokens_per_step, tokens, YIELD_GAIN);
+  follow(&h->tokens_per_step, tokens, fmax(YIELD_GAIN, 1.0 / (h->verifies + 1))); /* the first ones count alike */
 }
 
 static double least(double a, double b) {
@@ -46,11 +46,10 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
                   double step_us, double verify_us) {
   if (!draft_attached || other_runnable || h->misses >= WAIT_MISSES_MAX) return 0;
   if (h->computes) return (uint64_t)(WAIT_STEPS * step_us / (1 << h->misses));
-  double yield = h->verifies ? h->tokens_per_step : YIELD_PRIOR;
+  if (h->verifies == 0 || h->arrivals == 0) return 0;
   /* (wait + verify) / yield < step, solved for wait: the most that waiting can earn. */
-  double earned = yield * step_us - verify_us;
+  double earned = h->tokens_per_step * step_us - verify_us;
   if (!(earned > 0)) return 0;
-  if (h->arrivals == 0) return (uint64_t)least(WAIT_FIRST_US, earned);
 
   double since = (double)since_sent_us;
   double latest = h->arrival_us + 2 * h->arrival_dev_us - since;
@@ -68,8 +67,7 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
 #define PAY_CALIBRATE_AFTER 2   /* verifies without knowing plain's cost */
 #define PAY_CALIBRATE_EVERY 512 /* verifies after which plain's cost is measured anew */
 #define PAY_WORSE           1.03
-#define PAY_LOSS_FIRST      2.0 /* plain steps that the first window may lose */
-#define PAY_LOSS_RETRY      1.5
+#define PAY_LOSS            1.0 /* plain steps that the first window of a try may lose */
 #define PAY_FAILURES        2   /* in a row, after which another session is not a reason to try again */
 #define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
 
@@ -90,7 +88,7 @@ static bool worse(const pay_state *p) {
   if (p->plain_steps < PAY_CALIBRATE || p->spec_steps == 0) return false;
   if (p->spec_steps >= PAY_WINDOW) return p->spec_us_per_token > PAY_WORSE * p->plain_us_per_token;
   double lost = p->window_us - p->window_tokens * p->plain_us_per_token;
-  return lost > (p->backoff ? PAY_LOSS_RETRY : PAY_LOSS_FIRST) * p->plain_us_per_token;
+  return lost > PAY_LOSS * p->plain_us_per_token;
 }
 
 static void go_off(pay_state *p, uint64_t steps) {

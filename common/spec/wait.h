@@ -20,7 +20,6 @@ void wait_missed(wait_history *h);                     /* a wait ran out: no nod
 void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yielded so many tokens, >= 1 */
 
 #define WAIT_CAP_US      20000
-#define WAIT_FIRST_US    2000 /* at most, as long as no node has ever arrived */
 #define WAIT_STEPS       3.0  /* for a draft that computes, in plain steps; half of it after each miss */
 #define WAIT_MISSES_MAX  3    /* so many misses in a row: no more waiting until a node comes by itself */
 
@@ -30,8 +29,8 @@ void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yi
  *
  * With g tokens a verify, waiting pays while (wait + verify_us) / g < step_us. If the wait that is expected
  * by the arrivals' mean passes that test, the answer is mean + 2 deviations - since_sent_us, but never more
- * than the cap or than what waiting can earn. An arrival later than that is not waited for. Without history g
- * is taken as 2 and the wait as WAIT_FIRST_US.
+ * than the cap or than what waiting can earn. An arrival later than that is not waited for. Before the first arrival and the
+ * first verify there is nothing to expect, and no wait: nodes that come during a plain step are taken after it.
  *
  * A draft that computes weighs by itself how long its turn is worth (draft_worker/turn.h), and how long the last ones took
  * says little of the next: for it the wait is WAIT_STEPS, and whether that pays is for pay_record to find out. */
@@ -60,7 +59,7 @@ typedef struct pay_state {                      /* all zero at the start */
 
 #define PAY_WINDOW      16 /* verifies before the averages are judged */
 #define PAY_CALIBRATE   2  /* plain steps needed to know what plain costs */
-#define PAY_RETRY_FIRST 64 /* plain steps until the next try; doubles with every try that fails */
+#define PAY_RETRY_FIRST 32 /* plain steps until the next try; doubles with every try that fails */
 #define PAY_RETRY_MAX   4096
 
 #define PAY_REST 8 /* plain steps of a rest */
@@ -75,9 +74,9 @@ void pay_crowd(pay_state *p, const pay_state *before);
 /* One forward ended: `tokens` (>= 1) tokens in `us`, with `nodes` tree rows beside the root. `us` should
  * include what was waited for the nodes. Returns true when `off` changed.
  *
- * Off: within the first PAY_WINDOW verifies as soon as they have lost more than 2 plain steps (1.5 in a later
- * try), after that when a token costs over 3 % more than plainly. Tried again after PAY_RETRY_FIRST plain
- * steps, then twice as many, to PAY_RETRY_MAX; four good windows set that back. */
+ * Off: within the first PAY_WINDOW verifies as soon as they have lost more than a plain step, after that when a
+ * token costs over 3 % more than plainly. Tried again after PAY_RETRY_FIRST plain steps, then twice as many, to
+ * PAY_RETRY_MAX; four good windows set that back. */
 bool pay_record(pay_state *p, int32_t nodes, int32_t tokens, double us);
 /* May the next forward carry nodes? False while off, and now and then for one plain step that measures what
  * plain costs (after two verifies if that is not known, and every 512). */

@@ -19,6 +19,7 @@ import time
 
 from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, describe_load, say
 from bench_drafts import measure_drafts
+from bench_first import measure_first
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
@@ -41,9 +42,9 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2)
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5)
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
-             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1)
+             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1)
 
 
 class Run:
@@ -394,6 +395,10 @@ def measure_model_drafts(run, table):
         measure_drafts(run, table, work, run.size["drafts"], turns, NO_PEER)
 
 
+def measure_first_answers(run, table):
+    measure_first(run, table, run.size["first"], turns)
+
+
 # --- several sessions ---
 
 
@@ -429,6 +434,7 @@ PARTS = (
     ("busy neighbour", measure_busy, ("busy neighbour",)),
     ("sequences", measure_sequences, ("8 rows of 8",)),
     ("linears", measure_linears, ("linears",)),
+    ("first answers", measure_first_answers, ("first answers",)),
     ("replay", measure_replay, ("replay", "round overhead", "temperature", "ledger")),
     ("speculation on real prompts", measure_speculation, ("ngram,", "best speculation")),
     ("model drafts", measure_model_drafts, ("model draft", "ngram on", "bad model")),

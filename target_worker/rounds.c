@@ -188,7 +188,9 @@ static void learn(rounds *r, session *s, const engine_result *x) {
   if (x->node_count || s->waited_us) s->verify_us = average(s->verify_us, us);
   if (!x->node_count) s->plain_us = average(s->plain_us, us);
   if (x->node_count) wait_verified(&s->history, x->sampled_count);
+  if (s->record.steps == 0) width_begin(&s->record, &r->earned);
   width_stepped(&s->record, x->sampled_count - 1);
+  r->earned = s->record;
   /* Waiting in vain is what speculation cost, not what a plain step costs: the next verify with nodes owes it. */
   s->wait_owed_us += s->waited_us;
   pay_record(&s->pay, x->node_count, x->sampled_count, us + (x->node_count ? (double)s->wait_owed_us : 0));

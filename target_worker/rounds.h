@@ -9,6 +9,7 @@ typedef struct rounds {
   schedule forward; /* the one under way, or the last one */
   uint64_t serial;  /* of the last job */
   uint64_t asked_until_us; /* a waiting session's moment, as of the last rounds_next; UINT64_MAX: none */
+  width_record earned;     /* by the session that stepped last */
   width_costs widths;      /* of forwards without prompts */
   pay_state crowded;       /* of the session that stepped last with a draft that computes */
   int32_t *maps; /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */

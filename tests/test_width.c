@@ -169,6 +169,19 @@ static void a_session_starts_small_and_earns_more(void **state) {
   assert_int_equal(width_allowed(&r, totals, 15), 14);
 }
 
+/* What is known of a draft is not forgotten with a session, but a session has to confirm it. */
+static void a_session_inherits_a_quarter(void **state) {
+  (void)state;
+  width_record before = {0}, r = {0};
+  float likely[40] = {0};
+  width_begin(&r, &before);
+  assert_int_equal(width_allowed(&r, likely, 40), WIDTH_START);
+  for (int i = 0; i < 4; i++) width_stepped(&before, 3);
+  width_begin(&r, &before);
+  assert_int_equal(r.accepted, 3);
+  assert_int_equal(width_allowed(&r, likely, 40), 2 * WIDTH_START);
+}
+
 /* A draft that is never so sure of anything is tried all the same, only later. */
 static void what_is_believed_grows_with_the_answer(void **state) {
   (void)state;
@@ -199,6 +212,7 @@ int main(void) {
       cmocka_unit_test(a_later_prompt_measures_again),
       cmocka_unit_test(what_lies_beyond_goes_on_as_it_began),
       cmocka_unit_test(a_session_starts_small_and_earns_more),
+      cmocka_unit_test(a_session_inherits_a_quarter),
       cmocka_unit_test(what_is_believed_grows_with_the_answer),
       cmocka_unit_test(an_outlier_counts_little),
   };

@@ -83,6 +83,10 @@ int32_t width_piece(const width_costs *w, int32_t left, int32_t most, bool *meas
 
 /* --- a session's start --- */
 
+void width_begin(width_record *r, const width_record *before) {
+  *r = (width_record){before->steps / 4, before->verifies / 4, before->accepted / 4};
+}
+
 void width_stepped(width_record *r, int32_t accepted) {
   r->steps++;
   r->verifies += accepted > 0;

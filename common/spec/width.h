@@ -50,6 +50,9 @@ typedef struct width_record { /* of one session, all zero at the start */
   uint64_t accepted;          /* nodes */
 } width_record;
 
+/* Another session, of the same drafts more often than not, counts for a quarter. */
+void width_begin(width_record *r, const width_record *before);
+/* A forward of this session, which accepted so many nodes. */
 void width_stepped(width_record *r, int32_t accepted);
 /* How many of its `count` best nodes a session may verify; totals as for width_best. */
 int32_t width_allowed(const width_record *r, const float *totals, int32_t count);

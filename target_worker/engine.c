@@ -309,6 +309,7 @@ static void finish(work *w) {
   if (w->job->selfcheck && w->r->code == ERR_OK) selfcheck(w);
   if (w->job->kind == ENGINE_VERIFY) count_decode(g, w->r);
   else g->counters.prefills++;
+  if (w->job->kind == ENGINE_PREFILL && w->job->measures) g->counters.measured_rows += (uint64_t)w->job->count;
   w->r->kv_length = kv_length(g->options.kv, w->seq);
   w->r->kv_settled = w->r->kv_length - kv_late(g->options.kv, w->seq);
 }

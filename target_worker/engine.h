@@ -106,6 +106,7 @@ typedef struct engine_counters {
   uint64_t batches;              /* those of prefill alone included */
   uint64_t prefills, verifies;   /* jobs */
   uint64_t selfchecks, failures; /* failures: ERR_INTERNAL */
+  uint64_t measured_rows;        /* of prompts, whose tokens were chosen and dropped */
   uint64_t forwards;             /* decodes and verifies that succeeded, one a job, without selfchecks */
   uint64_t accepted;             /* tree nodes */
   uint64_t tokens;               /* sampled: forwards + accepted, unless a selfcheck cut some */

@@ -393,8 +393,8 @@ static void print_engine(FILE *out, const engine_counters *n) {
   const named list[] = {
       {"batches", n->batches},      {"prefills", n->prefills}, {"verifies", n->verifies},
       {"forwards", n->forwards},    {"accepted", n->accepted}, {"tokens", n->tokens},
-      {"selfchecks", n->selfchecks}, {"failures", n->failures}, {"gaps", n->gaps},
-      {"gap_us_median", gap_at(n, 50)}, {"gap_us_p90", gap_at(n, 90)}};
+      {"selfchecks", n->selfchecks}, {"failures", n->failures}, {"measured_rows", n->measured_rows},
+      {"gaps", n->gaps}, {"gap_us_median", gap_at(n, 50)}, {"gap_us_p90", gap_at(n, 90)}};
   print_group(out, "engine", list, COUNT(list));
 }
 

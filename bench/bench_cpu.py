@@ -563,16 +563,14 @@ def open_peer(o):
 
 
 def read_options():
-    p = argparse.ArgumentParser(prog="bench_cpu.sh", description="Speed on this machine's CPUs, beside llama.cpp on the same "
-                                "file and threads. Exits 1 when something does not hold or was not measured.")
-    p.add_argument("--quick", action="store_true", help="fewer and shorter repetitions: a first look, not a result")
-    p.add_argument("--only", metavar="ROW", default="", help="only the parts with rows that begin so, for example 'replay'")
-    p.add_argument("--peer", type=pathlib.Path, metavar="DIR",
-                   help="where bench/get_peer.sh built llama.cpp (default: $TANDEM_PEER, or ../llama.cpp-peer if there)")
-    p.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write one JSON object a row to FILE")
-    p.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="also write everything as Markdown to FILE")
-    p.add_argument("--model", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
-    p.add_argument("--bin", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
+    """scripts/bench_cpu.sh tells what they mean."""
+    p = argparse.ArgumentParser(prog="bench_cpu.sh", add_help=False, allow_abbrev=False,
+                                usage="scripts/bench_cpu.sh [FLAGS...]; --help tells them")
+    for flag in ("--quick", "--check"):  # check: whether the flags are right, and no more
+        p.add_argument(flag, action="store_true")
+    p.add_argument("--only", default="")
+    for flag in ("--peer", "--json", "--markdown", "--model", "--bin"):
+        p.add_argument(flag, type=pathlib.Path, required=flag in ("--model", "--bin"))
     o = p.parse_args()
     for flag in ("json", "markdown"):
         try:
@@ -582,6 +580,7 @@ def read_options():
             p.error(f"--{flag}: cannot write {getattr(o, flag)}: {why.strerror}")
     if not chosen_parts(o.only):
         p.error(f"--only: no row begins with '{o.only}'; rows: {'; '.join(make_rows(2))}")
+    open_peer(o)  # one that was named must be there
     return o
 
 
@@ -591,7 +590,10 @@ def leave(signal_number, _):
 
 def main():
     signal.signal(signal.SIGTERM, leave)
-    run = Run(read_options())
+    options = read_options()
+    if options.check:
+        return 0
+    run = Run(options)
     rows = make_rows(run.threads)
     table, parts = Table(rows), chosen_parts(run.only)
     if PARTS[0] not in parts:

@@ -3,7 +3,7 @@
 # Debian 12 and Ubuntu 24.04 names. Says what it does; does nothing, quickly, when everything is there.
 set -euo pipefail
 
-build_packages=(build-essential cmake ninja-build pkg-config git python3 python3-pip
+build_packages=(build-essential cmake ninja-build pkg-config help2man git python3 python3-pip
   libzmq3-dev libmsgpack-dev libmpack-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsqlite3-dev)
 test_packages=(patch libcmocka-dev python3-zmq python3-msgpack python3-xxhash clang-14 libclang-rt-14-dev)
 

@@ -3,6 +3,7 @@
 # simulation to notice. A mutant that survives is a hole in the oracles.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+scripts/deps.sh --test # patch
 seeds=${MUTANT_SEEDS:-20000}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

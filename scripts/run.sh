@@ -14,7 +14,7 @@ if [[ ! -f $build/build.ninja ]]; then
   }
 fi
 # Every step that compiles or links is shown; when there is nothing to do, nothing is.
-ninja -C "$build" tandem tandem-target tandem-draft 2>&1 |
+ninja -C "$build" programs 2>&1 |
   sed -uE '/^ninja: (Entering|no work)|Re-checking globbed|version\.cmake$/d' >&2 || {
   echo "run.sh: the build failed: see above. With a damaged build/release, remove it and start again." >&2
   exit 1

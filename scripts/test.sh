@@ -1,6 +1,7 @@
 #!/bin/bash
 # The whole suite from a fresh clone: packages, model, builds, tests. Without arguments every stage runs, and a
-# failing one fails the run at its end; `scripts/test.sh STAGE...` runs only those, `--list` names them.
+# failing one fails the run at its end; `scripts/test.sh STAGE...` runs only those and what they need, `--list` names
+# them. A single test is named by its file: `scripts/test.sh test_wait`, `scripts/test.sh test_pair.py`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,6 +24,10 @@ sim_seeds_sanitized=1000
 fuzz_seconds=15
 python=/usr/bin/python3
 jobs=$(nproc)
+
+# stage: those that must have run before it
+declare -A needs=([build]=setup [unit]="setup build" [simulation]="setup build" [mutants]=setup [integration]="setup build"
+  [asan]=setup [tsan]=setup [fuzz]=setup)
 
 names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
 
@@ -101,9 +106,23 @@ stage_fuzz() {
   done
 }
 
+run_test() { # NAME of tests/NAME.c, or FILE of tests/integration
+  stage_setup
+  if [[ $1 == *.py ]]; then
+    stage_build
+    run_integration release 0 "$1"
+  else
+    configure_and_build release "$1"
+    "build/release/bin/$1"
+  fi
+}
+
+is_test() { [[ $1 == test_* && (-f tests/$1.c || -f tests/integration/$1) ]]; }
+
 run_stage() { # NAME; a process of its own, so that -e works in it
   local begin=$SECONDS text
   text=$(sed -nE "s/^$1 +\| //p" <<<"$stages")
+  text=${text:-one test}
   echo
   echo "=== $1: $text"
   if "$BASH" "${BASH_SOURCE[0]}" --one "$1"; then
@@ -115,25 +134,32 @@ run_stage() { # NAME; a process of its own, so that -e works in it
 }
 
 if [[ ${1:-} == --one ]]; then
-  "stage_$2"
+  if is_test "$2"; then run_test "$2"; else "stage_$2"; fi
   exit
 fi
-if [[ ${1:-} == --list ]]; then
+if [[ ${1:-} == --list || ${1:-} == --help ]]; then
   echo "${stages#?}"
   exit
 fi
 
 chosen=("$@")
 [[ $# -gt 0 ]] || mapfile -t chosen < <(names)
+wanted=()
 for name in "${chosen[@]}"; do
-  names | grep -qxF -- "$name" || {
-    echo "test.sh: no stage '$name'; there are: $(names | tr '\n' ' ')" >&2
+  names | grep -qxF -- "$name" || is_test "$name" || {
+    echo "test.sh: no stage or test '$name'; stages: $(names | tr '\n' ' ')" >&2
     exit 2
   }
+  # shellcheck disable=SC2206 # a list of words
+  wanted+=(${needs[$name]:-} "$name")
 done
 
 results=() failed=()
-for name in "${chosen[@]}"; do run_stage "$name"; done
+declare -A ran=()
+for name in "${wanted[@]}"; do
+  [[ ${ran[$name]:-} ]] || run_stage "$name"
+  ran[$name]=1
+done
 echo
 echo "=== summary"
 printf '%s\n' "${results[@]}"

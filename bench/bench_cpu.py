@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+from bench_attempts import Attempts, interleave, turns
 from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, describe_load, say
 from bench_drafts import measure_drafts
 from bench_first import measure_first
@@ -77,21 +78,6 @@ def median(values):
     return statistics.median(values)
 
 
-def turns(things, i):
-    """The things, beginning at another one each time: what else runs on the machine meets all of them alike."""
-    things = list(things)
-    return things[i % len(things):] + things[:i % len(things)]
-
-
-def interleave(repetitions, **measure):
-    """{name: [what its function gave at each repetition]}."""
-    samples = {name: [] for name in measure}
-    for i in range(repetitions):
-        for name in turns(measure, i):
-            samples[name].append(measure[name]())
-    return samples
-
-
 def paired(a, b):
     return median([x / y for x, y in zip(a, b)])
 
@@ -116,8 +102,10 @@ def multiply_rate(run, passes=READ_PASSES):
 def measure_limits(run, table):
     run.step(run.threads, CONTEXT, 1, 1, *WIDTHS)  # names the kernels
     for threads in run.crews:
-        best, middle = read_rate(run, threads, run.size["limits"])
-        table.set(f"memory read, {threads_text(threads)}", best / 1e9, f"median, {middle / 1e9:.1f} GB/s")
+        row = f"memory read, {threads_text(threads)}"
+        with table.only(row):
+            best, middle = read_rate(run, threads, run.size["limits"])
+            table.set(row, best / 1e9, f"median, {middle / 1e9:.1f} GB/s")
     table.set(f"multiply-adds, {run.every}", multiply_rate(run, run.size["limits"]) / 1e9, run.instruction)
 
 
@@ -126,7 +114,7 @@ def measure_decode(run, table):
         pair = Pair(run, work)
         prompt = prompt_of_tokens(pair, CONTEXT, DECODE + 1)
         for threads in run.crews:
-            measure_decode_of(run, table, pair, prompt, threads)
+            measure_decode_of(run, table, pair, prompt, threads)  # each row fails alone
 
 
 def measure_decode_of(run, table, pair, prompt, threads):
@@ -136,16 +124,19 @@ def measure_decode_of(run, table, pair, prompt, threads):
     if run.peer:
         measure["peer"] = lambda: run.peer.decode(threads, CONTEXT, DECODE)
     got = interleave(run.size["decode"], **measure)
-    ours, steps, crew = median(got["pair"]), median(got["steps"]), threads_text(threads)
-    against, ratio = NO_PEER, None
-    if run.peer:
-        against, ratio = f"llama.cpp, {median(got['peer']):.1f} tok/s", paired(got["pair"], got["peer"])
-    table.set(f"plain decode, {crew}", ours, against, ratio, lacks_peer=not run.peer)
-    table.set(f"plain steps alone, {crew}", steps, f"the pair, {ours:.1f} tok/s", paired(got["steps"], got["pair"]))
+    decode, steps, share = (f"{row}, {threads_text(threads)}" for row in ("plain decode", "plain steps alone", "share of the read rate"))
+    with table.only(decode):
+        against, ratio = NO_PEER, None
+        if run.peer:
+            against, ratio = f"llama.cpp, {median(got['peer']):.1f} tok/s", paired(got["pair"], got["peer"])
+        table.set(decode, median(got["pair"]), against, ratio, lacks_peer=not run.peer)
+    with table.only(steps):
+        table.set(steps, median(got["steps"]), f"the pair, {median(got['pair']):.1f} tok/s", paired(got["steps"], got["pair"]))
     if threads == run.threads:
-        against = f"best memory read beside it, {median(got['memory']) / 1e9:.1f} GB/s"
-        table.set(f"share of the read rate, {crew}", ours * run.weight_bytes / 1e9, against,
-                  run.weight_bytes * paired(got["pair"], got["memory"]))
+        with table.only(share):
+            against = f"best memory read beside it, {median(got['memory']) / 1e9:.1f} GB/s"
+            table.set(share, median(got["pair"]) * run.weight_bytes / 1e9, against,
+                      run.weight_bytes * paired(got["pair"], got["memory"]))
 
 
 def one_speed(pair, prompt, method, threads=None):
@@ -170,11 +161,17 @@ def measure_widths(run, table):
     if run.peer:
         measure["peer"] = lambda: run.peer.widths(run.threads, WIDTH_CONTEXT, size["steps"], widths)
     got = interleave(size["width_turns"], **measure)
-    us = {who: [sum((turn[w] for turn in all_), []) for w in range(len(widths))] for who, all_ in got.items()}
+    peer = "peer" in measure and "peer" not in got.failed
+    us = {who: [sum((turn[w] for turn in got[who]), []) for w in range(len(widths))] for who in ("ours", *(("peer",) if peer else ()))}
     for w, width in enumerate(widths[1:], 1):
         ratio, against = paired(us["ours"][w], us["ours"][0]), f"1 row, {median(us['ours'][0]):.0f} us; "
-        against += f"llama.cpp {paired(us['peer'][w], us['peer'][0]):.2f}" if run.peer else NO_PEER
-        table.set(f"step of {width} rows", median(us["ours"][w]), against, ratio, lacks_peer=not run.peer)
+        against += f"llama.cpp {paired(us['peer'][w], us['peer'][0]):.2f}" if peer else told_of_peer(got)
+        table.set(f"step of {width} rows", median(us["ours"][w]), against, ratio, lacks_peer=not peer)
+
+
+def told_of_peer(got):
+    """Where its figure would stand beside one of ours that stands without it."""
+    return f"llama.cpp not measured: {got.failed['peer']}" if "peer" in got.failed else NO_PEER
 
 
 def measure_busy(run, table):
@@ -205,6 +202,8 @@ def busy_peer(run, disturbed):
             return 0.0
 
     got = interleave(run.size["busy_peer"], quiet=decode, busy=decode_or_none)
+    if got.failed:
+        return f"llama.cpp not measured: {'; '.join(got.failed.values())}"
     return f"llama.cpp {median(got['busy']):.1f} of {median(got['quiet']):.1f} tok/s"
 
 
@@ -242,8 +241,9 @@ def measure_replay(run, table):
     with work_folder() as work:
         pair = Pair(run, work)
         replay = Replay(run, pair)
-        best = {pace: replay.best_budget(pace) for pace in ("lockstep", "free")}
-        replay.measure(best, table)
+        screening = Attempts()
+        best = {pace: screening.attempt(pace, replay.best_budget, pace) for pace in ("lockstep", "free")}
+        replay.measure({pace: budget or run.size["budgets"][-1] for pace, budget in best.items()}, table)
 
 
 class Replay:
@@ -270,12 +270,12 @@ class Replay:
         methods = {b: Method(self.draft(0.8), pace=pace, budget=b) for b in budgets}
         for i in range(self.run.size["screen"]):
             for b in turns(budgets, i):
-                self.take(samples, b, methods[b])
+                samples.attempt(b, self.take, samples, b, methods[b])
             self.take(samples, "plain", PLAIN)
-        speed = {b: samples.speed(b) for b in budgets}
-        lines = [("budget", *budgets), ("over plain", *(f"{speed[b] / samples.speed('plain'):.2f}" for b in budgets))]
+        speed = {b: samples.speed(b) for b in budgets if b not in samples.failed}
+        lines = [("budget", *speed), ("over plain", *(f"{s / samples.speed('plain'):.2f}" for s in speed.values()))]
         self.run.details.append((f"Choosing the budget of replay 0.8, {pace} pace", lines))
-        return max(budgets, key=speed.get)
+        return max(speed, key=speed.get)
 
     def measure(self, best, table):
         run, samples, lines_of, overhead = self.run, Samples(), {}, []
@@ -286,27 +286,25 @@ class Replay:
         methods["ledger, replay 0.8"] = Method(self.draft(0.8), budget=best["free"], ledger=True)
         for i in range(run.size["replay"]):
             for name in turns(methods, i):
-                lines, counters = self.take(samples, name, methods[name])
+                lines, counters = samples.attempt(name, self.take, samples, name, methods[name]) or ([], None)
                 lines_of.setdefault(name, []).extend(lines)
                 if name == "replay 0.8, free" and counters:
                     overhead.append(counters["engine"])
-        run.rounds.update(lines_of)
+        run.rounds.update({name: lines for name, lines in lines_of.items() if lines})
         self.tell(best, table, samples)
         tell_overhead(table, [e for e in overhead if e["gaps"]])
 
     def tell(self, best, table, samples):
-        plain = f"plain, {samples.speed('plain'):.1f} tok/s"
+        def row(name, sample, more="", base="plain", base_text="plain"):
+            with table.only(name):
+                table.set(name, samples.speed(sample), f"{base_text}, {samples.speed(base):.1f} tok/s{more}", samples.ratio(sample, base))
 
-        def row(name, sample, against, base="plain"):
-            table.set(name, samples.speed(sample), against, samples.ratio(sample, base))
-
-        row("replay 0.8, lockstep", "replay 0.8, lockstep", f"{plain}; budget {best['lockstep']}")
-        row("replay 0.8, free pace", "replay 0.8, free", f"{plain}; budget {best['free']}")
-        row("replay 0", "replay 0", plain)
-        row("temperature 0.8 over greedy", "temperature 0.8", plain)
-        row("ledger, plain", "ledger, plain", f"--ledger none, {samples.speed('plain'):.1f} tok/s")
-        row("ledger, replay 0.8", "ledger, replay 0.8", f"--ledger none, {samples.speed('replay 0.8, free'):.1f} tok/s",
-            "replay 0.8, free")
+        row("replay 0.8, lockstep", "replay 0.8, lockstep", f"; budget {best['lockstep']}")
+        row("replay 0.8, free pace", "replay 0.8, free", f"; budget {best['free']}")
+        row("replay 0", "replay 0")
+        row("temperature 0.8 over greedy", "temperature 0.8")
+        row("ledger, plain", "ledger, plain", base_text="--ledger none")
+        row("ledger, replay 0.8", "ledger, replay 0.8", base="replay 0.8, free", base_text="--ledger none")
 
 
 def tell_overhead(table, engines):
@@ -343,35 +341,49 @@ class Speculation:
             self.ids.update({i: r["prompt_ids"] for i, r in lines.items()})
         for i in range(self.run.size["speculation"]):
             say(f"speculation: pass {i + 1} of {self.run.size['speculation']}")
-            for prompts in self.groups.values():
-                self.measure_group(i, prompts, servers)
+            for group, prompts in self.groups.items():
+                self.measure_group(i, group, prompts, servers)
 
-    def measure_group(self, i, prompts, servers):
+    def measure_group(self, i, group, prompts, servers):
         for name in turns(self.methods, i):
-            lines, _ = self.pair.checked(prompts, ANSWER, self.methods[name], self.plain)
-            self.samples.add(name, speeds(lines))
-            self.run.rounds.setdefault(f"{name}, real prompts", []).extend(lines.values())
+            self.samples.attempt(f"{name}, {group}", self.take, name, prompts)
         first, theirs = prompts[0]["id"], {}
         for name in turns(servers, i) if servers else ():
-            theirs[name], speed = servers[name].answer(self.ids[first], ANSWER)
-            self.samples.add(f"llama.cpp {name}", {first: speed})
+            theirs[name] = self.samples.attempt(f"llama.cpp {name}", self.ask, name, servers[name], first)
         self.other_answers.update((name, first) for name, tokens in theirs.items() if tokens != theirs["plain"])
 
+    def take(self, name, prompts):
+        lines, _ = self.pair.checked(prompts, ANSWER, self.methods[name], self.plain)
+        self.samples.add(name, speeds(lines))
+        self.run.rounds.setdefault(f"{name}, real prompts", []).extend(lines.values())
+
+    def ask(self, name, server, first):
+        tokens, speed = server.answer(self.ids[first], ANSWER)
+        self.samples.add(f"llama.cpp {name}", {first: speed})
+        return tokens
+
+    def check(self, groups):
+        """Fails for a row that needs one of these groups' figures where they failed."""
+        self.samples.check(*(f"{name}, {group}" for name in self.methods for group in groups))
+
     def tell(self, table):
-        s, every = self.samples, set(self.plain)
-        groups = {name: set().union(*({p["id"] for p in self.groups[c]} for c in of)) for name, of in NGRAM_GROUPS.items()}
-        for name, ids in {**groups, "over all": every}.items():
-            # over all: every group counts once, whatever the number of its prompts
-            parts = [{p["id"] for p in prompts} for prompts in self.groups.values()] if name == "over all" else [ids]
-            ratio = statistics.geometric_mean([s.ratio("ngram", "plain", part) for part in parts])
-            table.set(f"ngram, {name}", s.speed("ngram", ids), f"plain, {s.speed('plain', ids):.1f} tok/s", ratio)
+        s, ids_of = self.samples, {name: {p["id"] for p in prompts} for name, prompts in self.groups.items()}
+        for name, groups in {**NGRAM_GROUPS, "over all": tuple(ids_of)}.items():
+            with table.only(f"ngram, {name}"):
+                self.check(groups)
+                ids = set().union(*(ids_of[g] for g in groups))
+                # every group counts once, whatever the number of its prompts
+                ratio = statistics.geometric_mean([s.ratio("ngram", "plain", ids_of[g]) for g in groups])
+                table.set(f"ngram, {name}", s.speed("ngram", ids), f"plain, {s.speed('plain', ids):.1f} tok/s", ratio)
+        with table.only("best speculation over llama.cpp's"):
+            self.check(ids_of)
+            self.tell_peer(table)
         lines = [("group", "prompts", "plain tok/s", "ngram tok/s", "ngram over plain")]
-        for name, prompts in self.groups.items():
-            ids = {p["id"] for p in prompts}
-            lines.append((name, len(ids), f"{s.speed('plain', ids):.0f}", f"{s.speed('ngram', ids):.0f}",
-                          f"{s.ratio('ngram', 'plain', ids):.2f}"))
+        for name, ids in ids_of.items():
+            if not any(f"{method}, {name}" in s.failed for method in self.methods):
+                lines.append((name, len(ids), f"{s.speed('plain', ids):.0f}", f"{s.speed('ngram', ids):.0f}",
+                              f"{s.ratio('ngram', 'plain', ids):.2f}"))
         self.run.details.append(("Prompt lookup on real prompts", lines))
-        self.tell_peer(table)
 
     def tell_peer(self, table):
         s, firsts, row = self.samples, {p[0]["id"] for p in self.groups.values()}, "best speculation over llama.cpp's"
@@ -409,8 +421,10 @@ def measure_sessions(run, table):
 
 def measure_long_prompts(run, table):
     with work_folder() as work:
-        measure_next_turn(run, table, work, run.size["turn"])
-        measure_prompt_beside(run, table, work, run.size["turn"])
+        with table.only("a conversation's next turn"):
+            measure_next_turn(run, table, work, run.size["turn"])
+        with table.only("longest stop beside a 2,000-token prompt"):
+            measure_prompt_beside(run, table, work, run.size["turn"])
 
 
 # --- bits ---
@@ -454,15 +468,13 @@ def names_of(rows, parts):
 
 
 def measure_all(run, table, parts):
-    for name, part, _ in parts:
+    for part in parts:
+        name, measure, _ = part
         say(name)
         begin = time.monotonic()
-        try:
-            part(run, table)
-        except (Failure, OSError, ValueError, KeyError, TypeError) as why:
-            say(f"{name} FAILED: {why}")
-        else:
-            say(f"{name}: {time.monotonic() - begin:.0f} s")
+        with table.only(*names_of(table.rows, [part])):
+            measure(run, table)
+        say(f"{name}: {time.monotonic() - begin:.0f} s")
 
 
 def work_folder():

@@ -9,6 +9,7 @@ import subprocess
 import types
 
 from bench_pair import PLAIN, Method, Pair, Samples, grouped_prompts, speeds
+from bench_peer import enter
 from make_deep_model import make
 
 MORE_LAYERS, SCALE = 90, 0.125  # four times as deep; its own first layers are right in 0.84 of all cases
@@ -79,6 +80,13 @@ class Drafts:
             _, speed = server.answer(ids, ANSWER)
             self.samples.add(f"llama.cpp {name}", {i: speed})
 
+    def take_turns(self, repetitions, turns, servers=None):
+        for i in range(repetitions):
+            for name in turns(self.methods, i):
+                self.samples.attempt(name, self.take, name)
+            for name in turns(servers, i) if servers else ():
+                self.samples.attempt(f"llama.cpp {name}", self.ask, name, servers[name])
+
     def row(self, table, row, name):
         s = self.samples
         table.set(row, s.speed(name), f"plain, {s.speed('plain'):.1f} tok/s; {accepted_text(self.lines[name])}", s.ratio(name, "plain"))
@@ -93,7 +101,7 @@ def peer_servers(run, work, model):
     own, run.peer.model = run.peer.model, model
     try:
         with contextlib.ExitStack() as stack:
-            yield {name: stack.enter_context(run.peer.server(
+            yield {name: enter(stack, run.peer.server(
                 run.threads, (*flags, "-md", own) if flags else (), work / f"draft{i}.log"))
                 for i, (name, flags) in enumerate(PEER_SETTINGS.items())}
     finally:
@@ -101,31 +109,41 @@ def peer_servers(run, work, model):
 
 
 def measure_drafts(run, table, work, repetitions, turns, no_peer):
+    """Three pairs, one after the other: where one fails, the others' rows stand."""
+    with table.only("bad model draft"):
+        measure_bad(run, table, work, repetitions, turns)
     deep = work / "deep.gguf"
     make(run.model, deep, MORE_LAYERS, SCALE)
-    good = {"plain": PLAIN, "first layers": ModelDraft(layers=GOOD_LAYERS), "smaller model": ModelDraft(file=run.model),
-            "ngram": Method("ngram")}
-    bad = {"plain": PLAIN, "bad": ModelDraft(layers=BAD_LAYERS)}
-    of_deep = Drafts(run, Pair(types.SimpleNamespace(**{**vars(run), "model": deep}), work), good)
-    of_own = Drafts(run, Pair(run, work), bad)
-    placed = Placed(of_deep.pair.o, work)
-    with peer_servers(run, work, deep) as servers, placed.workers(run.model):
-        apart = Drafts(run, placed, {"plain": PLAIN, "apart": ModelDraft(file=run.model)})
-        for i in range(repetitions):
-            for name in turns(good, i):
-                of_deep.take(name)
-            for name in turns(bad, i):
-                of_own.take(name)
-            for name in turns(apart.methods, i):
-                apart.take(name)
-            for name in turns(servers, i) if servers else ():
-                of_deep.ask(name, servers[name])
-    of_deep.row(table, "model draft, -md", "smaller model")
-    of_deep.row(table, "model draft, --draft-layers 30", "first layers")
-    apart.row(table, "model draft, on a core of its own", "apart")
-    of_deep.row(table, "ngram on that model", "ngram")
-    of_own.row(table, "bad model draft", "bad")
-    tell_peer(run, table, of_deep, no_peer)
+    pair = Pair(types.SimpleNamespace(**{**vars(run), "model": deep}), work)
+    with table.only("model draft, on a core of its own"):
+        measure_apart(run, table, Placed(pair.o, work), repetitions, turns)
+    measure_good(run, table, work, pair, repetitions, turns, no_peer)
+
+
+def measure_bad(run, table, work, repetitions, turns):
+    drafts = Drafts(run, Pair(run, work), {"plain": PLAIN, "bad": ModelDraft(layers=BAD_LAYERS)})
+    drafts.take_turns(repetitions, turns)
+    drafts.row(table, "bad model draft", "bad")
+
+
+def measure_apart(run, table, placed, repetitions, turns):
+    with placed.workers(run.model):
+        drafts = Drafts(run, placed, {"plain": PLAIN, "apart": ModelDraft(file=run.model)})
+        drafts.take_turns(repetitions, turns)
+    drafts.row(table, "model draft, on a core of its own", "apart")
+
+
+def measure_good(run, table, work, pair, repetitions, turns, no_peer):
+    drafts = Drafts(run, pair, {"plain": PLAIN, "first layers": ModelDraft(layers=GOOD_LAYERS),
+                                "smaller model": ModelDraft(file=run.model), "ngram": Method("ngram")})
+    with peer_servers(run, work, pair.o.model) as servers:
+        drafts.take_turns(repetitions, turns, servers)
+    for row, name in (("model draft, -md", "smaller model"), ("model draft, --draft-layers 30", "first layers"),
+                      ("ngram on that model", "ngram")):
+        with table.only(row):
+            drafts.row(table, row, name)
+    with table.only("model draft over llama.cpp's"):
+        tell_peer(run, table, drafts, no_peer)
 
 
 def tell_peer(run, table, drafts, no_peer):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 FLAGS_THAT_MATTER = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "amx_int8")
+COMMAND_LIMIT = 900  # seconds: of what hangs, the rest need not know
 CROWDED = 0.05  # of the CPU time: so much used by others makes figures doubtful
 
 
@@ -20,7 +21,7 @@ class Failure(Exception):
     pass
 
 
-def command(arguments, seconds=None):
+def command(arguments, seconds=COMMAND_LIMIT):
     """Runs a program to its end, which must be a good one."""
     name = pathlib.Path(str(arguments[0])).name
     try:

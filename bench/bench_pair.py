@@ -5,6 +5,7 @@ import json
 import pathlib
 import statistics
 
+from bench_attempts import Attempts
 from bench_machine import Failure, command
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -100,10 +101,11 @@ def mean_of_medians(per_prompt):
     return statistics.geometric_mean([statistics.median(v) for v in per_prompt])
 
 
-class Samples:
+class Samples(Attempts):
     """tok/s of each repetition, by name and prompt."""
 
     def __init__(self):
+        super().__init__()
         self.of = {}
 
     def add(self, name, lines):
@@ -111,9 +113,11 @@ class Samples:
             self.of.setdefault(name, {}).setdefault(i, []).append(speed)
 
     def speed(self, name, ids=None):
+        self.check(name)
         return mean_of_medians([v for i, v in self.of[name].items() if ids is None or i in ids])
 
     def ratio(self, name, base, ids=None):
         """Of what was measured side by side: the median of each prompt's ratios, then their geometric mean."""
+        self.check(name, base)
         return mean_of_medians([[a / b for a, b in zip(v, self.of[base][i])] for i, v in self.of[name].items()
                                 if ids is None or i in ids])

@@ -8,8 +8,10 @@ import time
 import urllib.error
 import urllib.request
 
+from bench_attempts import reason
 from bench_machine import Failure, command
 
+PEER_LIMIT = 300  # seconds for one measurement
 SERVER_START = 60  # seconds
 REQUEST_LIMIT = 120
 CONTEXT = 4096
@@ -33,13 +35,13 @@ class Peer:
             if not (self.bin / name).exists():
                 raise FileNotFoundError(f"{self.bin / name} is missing")
 
-    def bench(self, threads, *what, seconds=None):
+    def bench(self, threads, *what, seconds=PEER_LIMIT):
         """tok/s of one run of llama-bench."""
         done = command([self.bin / "llama-bench", "-m", self.model, "-t", threads, "-r", 1, "-o", "json", *what], seconds)
         tests = [t for t in json.loads(done.stdout) if t["n_gen"] or t["n_prompt"]]
         return tests[-1]["avg_ts"]
 
-    def decode(self, threads, context, tokens, *more, seconds=None):
+    def decode(self, threads, context, tokens, *more, seconds=PEER_LIMIT):
         return self.bench(threads, "-p", 0, "-n", tokens, "-d", context, *more, seconds=seconds)
 
     def prompt(self, threads, tokens):
@@ -47,14 +49,14 @@ class Peer:
 
     def widths(self, threads, context, repetitions, widths):
         """us[of each repetition] of each width."""
-        done = command([self.bin / "verify_width", self.model, threads, context, repetitions, *widths])
+        done = command([self.bin / "verify_width", self.model, threads, context, repetitions, *widths], PEER_LIMIT)
         return json.loads(done.stdout)["us"]
 
     @contextlib.contextmanager
     def servers(self, threads, folder):
         """One server a setting, side by side; those that wait use no CPU."""
         with contextlib.ExitStack() as stack:
-            yield {name: stack.enter_context(self.server(threads, flags, folder / f"server{i}.log"))
+            yield {name: enter(stack, self.server(threads, flags, folder / f"server{i}.log"))
                    for i, (name, flags) in enumerate(SETTINGS.items())}
 
     @contextlib.contextmanager
@@ -74,6 +76,26 @@ class Peer:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+
+
+def enter(stack, server):
+    """The server, or one that fails whoever asks it, with the reason why it did not start."""
+    try:
+        return stack.enter_context(server)
+    except Exception as why:
+        return Absent(reason(why))
+
+
+class Absent:
+    def __init__(self, why):
+        self.why = why
+
+    @property
+    def port(self):
+        raise Failure(self.why)
+
+    def answer(self, *_):
+        raise Failure(self.why)
 
 
 class Server:

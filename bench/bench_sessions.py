@@ -10,7 +10,7 @@ import time
 
 from bench_machine import Failure
 from bench_pair import GOLDEN, PLAIN, Method, Pair
-from bench_peer import request
+from bench_peer import enter, request
 
 TOKENS = 256  # of an answer
 SUBJECTS = ("the sea", "a mountain village", "an old clockmaker", "a lost satellite", "two rival bakers", "a winter train",
@@ -76,13 +76,13 @@ class Sessions:
 
 def ask_all(server, all_ids):
     """All at once of a llama-server: their total speed."""
-    answers, failures, begin = [], [], time.monotonic()
+    port, answers, failures, begin = server.port, [], [], time.monotonic()
 
     def ask(ids):
         body = {"prompt": ids, "n_predict": TOKENS, "temperature": 0, "ignore_eos": True}
         try:
-            timings = request(server.port, "/completion", json.dumps(body).encode())["timings"]
-        except OSError as why:
+            timings = request(port, "/completion", json.dumps(body).encode())["timings"]
+        except Exception as why:
             failures.append(why)
             return
         end = 1000 * (time.monotonic() - begin)
@@ -99,22 +99,26 @@ def ask_all(server, all_ids):
 
 
 def measure_many(run, table, work, count, repetitions, interleave, paired, no_peer):
-    s, median = Sessions(run, work, count), statistics.median
+    s, median, peers_row = Sessions(run, work, count), statistics.median, f"{count} sessions over llama-server's slots"
     turn = iter(range(1 << 30))
     replay = s.replay(0.8)
     measure = {"one": lambda: s.one(next(turn)), "plain": lambda: s.all(PLAIN), "replay": lambda: s.all(replay)}
     with contextlib.ExitStack() as stack:
         if run.peer:
-            server = stack.enter_context(run.peer.server(run.threads, (), work / "slots.log", slots=count))
+            server = enter(stack, run.peer.server(run.threads, (), work / "slots.log", slots=count))
             measure["peer"] = lambda: ask_all(server, s.ids)
         got = interleave(repetitions, **measure)
-    table.set(f"{count} plain sessions", median(got["plain"]), f"one, {median(got['one']):.0f} tok/s", paired(got["plain"], got["one"]))
-    table.set(f"{count} sessions, replay 0.8", median(got["replay"]), f"{count} plain, {median(got['plain']):.0f} tok/s",
-              paired(got["replay"], got["plain"]))
-    against, ratio = no_peer, None
-    if run.peer:
-        against, ratio = f"llama-server, {count} slots, {median(got['peer']):.0f} tok/s", paired(got["plain"], got["peer"])
-    table.set(f"{count} sessions over llama-server's slots", median(got["plain"]), against, ratio, lacks_peer=not run.peer)
+    with table.only(f"{count} plain sessions"):
+        table.set(f"{count} plain sessions", median(got["plain"]), f"one, {median(got['one']):.0f} tok/s",
+                  paired(got["plain"], got["one"]))
+    with table.only(f"{count} sessions, replay 0.8"):
+        table.set(f"{count} sessions, replay 0.8", median(got["replay"]), f"{count} plain, {median(got['plain']):.0f} tok/s",
+                  paired(got["replay"], got["plain"]))
+    with table.only(peers_row):
+        against, ratio = no_peer, None
+        if run.peer:
+            against, ratio = f"llama-server, {count} slots, {median(got['peer']):.0f} tok/s", paired(got["plain"], got["peer"])
+        table.set(peers_row, median(got["plain"]), against, ratio, lacks_peer=not run.peer)
 
 
 def tokens_of_golden(count):

@@ -1,6 +1,10 @@
 """The rows of scripts/bench_cpu.sh: what must hold, what would be good, and the verdict on what was measured."""
 
+import contextlib
 import dataclasses
+
+from bench_attempts import reason
+from bench_machine import say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,21 @@ class Table:
         assert name in self.rows and name not in self.measured, name
         assert lacks_peer or self.rows[name].of == "value" or self.rows[name].hold is None or ratio is not None, name
         self.measured[name] = (value, against, ratio, lacks_peer)
+
+    def fail(self, name, why):
+        """For a row that is not set: why it was not measured."""
+        if name not in self.measured:
+            say(f"{name}: NOT MEASURED: {reason(why)}")
+            self.measured[name] = (None, f"not measured: {reason(why)}", None, False)
+
+    @contextlib.contextmanager
+    def only(self, *names):
+        """What goes wrong in here costs these rows alone."""
+        try:
+            yield
+        except Exception as why:
+            for name in names:
+                self.fail(name, why)
 
     def lines(self, names, machine, commit):
         for name in names:

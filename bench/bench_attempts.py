@@ -4,7 +4,9 @@ from bench_machine import Failure, say
 
 
 def reason(why):
-    return str(why) if isinstance(why, Failure) else f"{type(why).__name__}: {why}"
+    """One line."""
+    text = str(why) if isinstance(why, Failure) else f"{type(why).__name__}: {why}"
+    return " ".join(text.split())[-200:]
 
 
 class Attempts:

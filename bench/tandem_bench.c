@@ -7,6 +7,7 @@
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/base/program_variables.h"
 #include "version.h"
 
 #include <argp.h>
@@ -335,6 +336,7 @@ static int print_usage(FILE *to, const char *name, int status) {
 
 int main(int argc, char **argv) {
   const char *name = argc > 0 ? file_name(argv[0]) : "tandem-bench";
+  program_check_variables("tandem-bench");
   if (argc < 2) return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
     return print_usage(stdout, name, PROGRAM_EXIT_OK);

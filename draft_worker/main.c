@@ -2,6 +2,7 @@
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/base/program_variables.h"
 #include "draft_worker/engine.h"
 #include "draft_worker/worker.h"
 #include "version.h"
@@ -371,6 +372,7 @@ int main(int argc, char **argv) {
                     .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
+  program_check_variables("tandem-draft");
   if (!p.flags.threads) p.flags.threads = p.flags.turns || cores == 1 ? cores : cores / 2;
   p.log = (logger){"tandem-draft", p.flags.log};
   if (!p.flags.draft) p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;

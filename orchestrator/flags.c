@@ -54,7 +54,8 @@ enum {
   KEY_TO,
   KEY_WHOLE,
   KEY_DELETE,
-  KEY_SINGLE
+  KEY_SINGLE,
+  KEY_PROMPT = 'p'
 };
 
 /* ---- what each command takes ---- */
@@ -123,7 +124,8 @@ enum {
        5},                                                                                                   \
       OPTION_LEDGER, OPTION_VERBOSE
 
-static const struct argp_option run_options[] = {OPTIONS_GENERATE, OPTIONS_LISTEN, {0}};
+static const struct argp_option run_options[] = {
+    OPTIONS_GENERATE, OPTIONS_LISTEN, {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1}, {0}};
 static const struct argp_option serve_options[] = {
     OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 64, and never more than the targets take)", 5}, {0}};
 static const struct argp_option batch_options[] = {
@@ -318,7 +320,8 @@ int flags_check_draft(const flags *f, err *e) {
     int rc = check_replay(f->draft, f->draft + sizeof replay - 1, e);
     if (rc) return rc;
   } else if (!named && !is_one_of(f->draft, "none", "ngram"))
-    return err_set(e, ERR_ARG, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]", f->draft);
+    return err_set(e, ERR_ARG, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]; how many tokens it drafts is --budget N",
+                   f->draft);
   if (model && !named && strcmp(f->draft, "none") != 0)
     return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
   if (named && !model) return err_set(e, ERR_ARG, "--draft model needs -md FILE or --draft-layers N");
@@ -448,6 +451,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_KV: f->kv = to_word(state, "--kv", text, "static", "virtual"); break;
   case KEY_LEDGER: f->ledger = to_ledger(f, state, text); break;
   case KEY_PACE: f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l'; break;
+  case KEY_PROMPT:
   case ARGP_KEY_ARG: add_argument(f, state, text); break;
   case ARGP_KEY_END: check_whole(f, state); break;
   default: return program_take_flag(plain_flags, sizeof plain_flags / sizeof *plain_flags, key, text, state);

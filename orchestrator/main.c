@@ -1,6 +1,8 @@
 /* tandem: every user command, and the orchestrator between a target and a draft. */
+#include "common/base/habits.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/base/program_variables.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/workers.h"
 #include "version.h"
@@ -39,7 +41,7 @@ static void print_help(FILE *to) {
         "  --help      this text\n"
         "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
         "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; the command\n"
-        "line wins.\n\n"
+        "line wins. Flags of llama.cpp that mean the same are taken too: -n, -c, -t, -s, -p, -sys, --temperature, ...\n\n"
         "Exit statuses:\n",
         to);
 #define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
@@ -53,11 +55,22 @@ static int print_usage(const char *why, const char *what) {
   return STATUS_USAGE;
 }
 
+/* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is misspelt. */
 static int no_such(const char *name) {
   const char *words[COMMAND_COUNT + 2] = {"--help", "--version"};
   for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
   const char *near = program_nearest(name, words, COMMAND_COUNT + 2);
   char what[300];
+  const habit *h = habit_of_command(name);
+  if (h) {
+    snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "", h->instead ? h->instead : "",
+             h->instead ? ")" : "");
+    return print_usage("no such command: ", what);
+  }
+  if (name[0] == '-' && !near) {
+    snprintf(what, sizeof what, "`tandem run %.200s ...', for example", name);
+    return print_usage("a command comes first: ", what);
+  }
   snprintf(what, sizeof what, "%.200s%s%s%s", name, near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
   return print_usage("no such command or flag: ", what);
 }
@@ -83,6 +96,7 @@ static int print_version(void) {
 
 int main(int argc, char **argv) {
   program_hold_streams();
+  program_check_variables("tandem");
   if (argc < 2) return print_usage("no command given", "");
   const char *name = argv[1];
   if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {

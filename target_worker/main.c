@@ -3,6 +3,7 @@
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/base/program_variables.h"
 #include "target_worker/engine.h"
 #include "target_worker/worker.h"
 #include "version.h"
@@ -505,6 +506,7 @@ int main(int argc, char **argv) {
                     .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
+  program_check_variables("tandem-target");
   p.log = (logger){"tandem-target", p.flags.log};
   if (p.flags.version) {
     int status = print_version(&p);

@@ -141,7 +141,11 @@ static void a_wrong_flag_has_a_nearest_one(void **state) {
                {"--modell", "did you mean --model?"},
                {"--hepl", "did you mean --help?"},
                {"--secrets", "there is no flag --secrets\n"},
-               {"--temperature", "there is no flag --temperature\n"}};
+               {"--mx-tokens", "did you mean --max-tokens?"},
+               {"--n-predit", "did you mean --max-tokens?"}, /* as llama.cpp has it, nearly */
+               {"-max-tokens", "there is no flag -max-tokens: did you mean --max-tokens?"},
+               {"-model=x", "there is no flag -model: did you mean --model?"},
+               {"-n-predict", "did you mean --max-tokens?"}};
   char text[1000];
   for (size_t i = 1; i < sizeof table / sizeof *table; i++) {
     refusal(ARGV("-m", "x", (char *)(uintptr_t)table[i].given), text, sizeof text);
@@ -150,11 +154,47 @@ static void a_wrong_flag_has_a_nearest_one(void **state) {
   assert_string_equal(parse_all(ARGV((char *)(uintptr_t)table[0].given, "5")).number, "5");
 }
 
+static void what_llama_cpp_calls_it(void **state) {
+  (void)state;
+  static const struct {
+    char *argv[3];
+    const char *number;
+  } taken_as_ours[] = {{{"-n", "7"}, "7"},          {{"-n7"}, "7"},           {{"-n=7"}, "7"},
+                       {{"--n-predict", "7"}, "7"}, {{"--predict=7"}, "7"},   {{"-n", "5", "--max-tokens=7"}, "7"},
+                       {{"--max", "7"}, "7"},       {{"--max-tokens=7"}, "7"}};
+  for (size_t i = 0; i < sizeof taken_as_ours / sizeof *taken_as_ours; i++) {
+    char *const *a = taken_as_ours[i].argv;
+    assert_string_equal(parse_all(ARGV(a[0], a[1], a[2])).number, taken_as_ours[i].number);
+  }
+  static const struct {
+    const char *given, *answer;
+  } refused[] = {{"-ngl", "program: there is no flag -ngl here: leave it out: tandem computes on the processors alone\n"},
+                 {"-ngl=99", "there is no flag -ngl here: leave it out"},
+                 {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
+                 {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
+                 {"-c4096", "there is no flag -c here: it is --ctx"},
+                 {"-md", "it is --model-draft of `tandem run'"},
+                 {"--temperature", "it is --temp of `tandem run'"},
+                 {"--parallel=4", "--sessions N of `tandem batch'"}};
+  char text[1000];
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    refusal(ARGV("-m", "x", (char *)(uintptr_t)refused[i].given), text, sizeof text);
+    if (!strstr(text, refused[i].answer)) fail_msg("%s: %s", refused[i].given, text);
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
+  }
+  refusal(ARGV("-n", "many"), text, sizeof text);
+  assert_non_null(strstr(text, "--max-tokens is 'many'"));
+  refusal(ARGV("-nothing"), text, sizeof text); /* is no -n with a value */
+  assert_null(strstr(text, "max-tokens"));
+}
+
 static void values_are_not_flags(void **state) {
   (void)state;
   assert_string_equal(parse_all(ARGV("-m", "--modle")).model, "--modle");
   assert_string_equal(parse_all(ARGV("--model", "--modle")).model, "--modle");
-  parse_all(ARGV("--", "--modle"));
+  parse_all(ARGV("--", "--modle", "-ngl", "-n"));
+  assert_string_equal(parse_all(ARGV("-m", "-ngl")).model, "-ngl");
+  assert_string_equal(parse_all(ARGV("--model", "-n")).model, "-n");
   parse_all(ARGV("-"));
 }
 
@@ -234,6 +274,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_wrong_variable_is_named, forget),
       cmocka_unit_test_teardown(help_is_shown, forget),
       cmocka_unit_test(a_wrong_flag_has_a_nearest_one),
+      cmocka_unit_test(what_llama_cpp_calls_it),
       cmocka_unit_test(values_are_not_flags),
       cmocka_unit_test(near_means_few_changes),
       cmocka_unit_test(values_go_where_the_table_says),

@@ -1,5 +1,6 @@
 #include "common/base/program_flags.h"
 
+#include "common/base/habits.h"
 #include "common/base/least.h"
 #include "common/base/program.h"
 #include <ctype.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 
 #define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
-#define WORDS_MAX      64
+#define WORDS_MAX      128
 #define VARIABLE       "TANDEM_"
 
 /* --- what may have been meant --- */
@@ -67,47 +68,141 @@ static const struct argp_option *option_by_name(const struct argp_option *o, con
   return NULL;
 }
 
+static const struct argp_option *option_named(const struct argp_option *o, const char *name, size_t size) {
+  for (; !ends(o); o++)
+    if (o->name && strncmp(o->name, name, size) == 0 && !o->name[size]) return meant(o);
+  return NULL;
+}
+
 static bool is_argps_own(const char *name, size_t size) {
   bool version = argp_program_version || argp_program_version_hook;
   return strncmp("help", name, size) == 0 || strncmp("usage", name, size) == 0 ||
          (version && strncmp("version", name, size) == 0);
 }
 
-static void refuse_flag(const struct argp *parser, const char *program, const char *name, size_t size) {
-  const char *words[WORDS_MAX] = {"help", "usage"};
-  int count = 2;
-  char wrong[NAME_MAX_BYTES + 2];
-  snprintf(wrong, sizeof wrong, "%.*s", (int)size, name);
-  for (const struct argp_option *o = parser->options; !ends(o) && count < WORDS_MAX; o++)
-    if (o->name && !(o->flags & OPTION_HIDDEN)) words[count++] = o->name;
-  const char *near = program_nearest(wrong, words, count);
-  fprintf(stderr, "%s: there is no flag --%.*s", program, (int)size, name);
+/* argv as argp shall see it. */
+typedef struct words {
+  const struct argp *parser;
+  const char *program;
+  char **list; /* of twice argc words at most, and NULL */
+  int count;
+  bool argps_own; /* one of argp's own is there, such as --help, which -h is too */
+} words;
+
+static void add_word(words *w, const char *text) { w->list[w->count++] = (char *)text; /* argp does not write it */ }
+
+static const struct argp_option *option_of_habit(const words *w, const habit *h) {
+  return h->ours ? option_named(w->parser->options, h->ours + 2, strlen(h->ours + 2)) : NULL;
+}
+
+/* The flag of ours, without dashes, that is nearest to `wrong`, or to another's name for it. */
+static const char *nearest_flag(const words *w, const char *wrong) {
+  const char *names[WORDS_MAX] = {"help", "usage"}, *mean[WORDS_MAX] = {"help", "usage"};
+  int count = 2, habits;
+  for (const struct argp_option *o = w->parser->options; !ends(o) && count < WORDS_MAX; o++)
+    if (o->name && !(o->flags & OPTION_HIDDEN)) names[count] = mean[count] = o->name, count++;
+  const habit *h = habit_flags(&habits);
+  for (int i = 0; i < habits && count < WORDS_MAX; i++)
+    if (h[i].theirs[1] == '-' && option_of_habit(w, &h[i])) names[count] = h[i].theirs + 2, mean[count++] = h[i].ours + 2;
+  const char *near = program_nearest(wrong, names, count);
+  for (int i = 0; i < count; i++)
+    if (names[i] == near) return near ? mean[i] : NULL;
+  return NULL;
+}
+
+static _Noreturn void refuse_flag(const words *w, const char *word, size_t size, const char *near) {
+  fprintf(stderr, "%s: there is no flag %.*s", w->program, (int)size, word);
   if (near) fprintf(stderr, ": did you mean --%s?", near);
-  fprintf(stderr, "\nTry `%s --help' for all flags.\n", program);
+  fprintf(stderr, "\nTry `%s --help' for all flags.\n", w->program);
   exit(argp_err_exit_status);
 }
 
-/* Looks for long flags that do not exist where argp would look for flags. True: one of argp's own is there, such as
- * --help, which -h is too. */
-static bool check_names(const struct argp *parser, int argc, char **argv) {
-  static char help[] = "--help";
-  bool own = false;
-  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-    const struct argp_option *o = NULL;
-    if (strcmp(argv[i], "-h") == 0) argv[i] = help;
-    const char *name = argv[i] + 2;
-    size_t size = argv[i][0] == '-' && argv[i][1] == '-' ? strcspn(name, "=") : 0;
-    if (size > 0) {
-      o = option_by_name(parser->options, name, size);
-      if (!o && !is_argps_own(name, size)) refuse_flag(parser, argv[0], name, size);
-      own |= !o;
-      if (name[size]) continue; /* its value stands with it */
-    } else if (argv[i][0] == '-' && argv[i][1] && !argv[i][2]) {
-      o = option_by_key(parser->options, argv[i][1]);
-    }
-    if (o && o->arg && !(o->flags & OPTION_ARG_OPTIONAL)) i++; /* the next one is its value */
+static _Noreturn void refuse_habit(const words *w, const habit *h) {
+  if (h->instead)
+    fprintf(stderr, "%s: there is no flag %s here: %s\n", w->program, h->theirs, h->instead);
+  else
+    fprintf(stderr, "%s: there is no flag %s here: it is %s of `tandem run'\n", w->program, h->theirs, h->ours);
+  exit(argp_err_exit_status);
+}
+
+/* A flag that another program has: ours that it means takes its place. */
+static const struct argp_option *add_habit(words *w, const habit *h) {
+  const struct argp_option *o = option_of_habit(w, h);
+  if (!o) refuse_habit(w, h);
+  add_word(w, h->ours);
+  return o;
+}
+
+/* Both: the flag, if its value does not stand with it; NULL: nothing more of it is to come. */
+static const struct argp_option *add_long(words *w, const char *word) {
+  size_t size = strcspn(word, "=");
+  const char *value = word[size] ? word + size + 1 : NULL;
+  const struct argp_option *options = w->parser->options, *o = NULL;
+  const habit *h = option_named(options, word + 2, size - 2) ? NULL : habit_of_flag(word, size);
+  if (h) {
+    o = add_habit(w, h);
+    if (value) add_word(w, value);
+    return value ? NULL : o;
   }
-  return own;
+  o = option_by_name(options, word + 2, size - 2);
+  if (!o && !is_argps_own(word + 2, size - 2)) {
+    char wrong[NAME_MAX_BYTES + 2];
+    snprintf(wrong, sizeof wrong, "%.*s", (int)size - 2, word + 2);
+    refuse_flag(w, word, size, nearest_flag(w, wrong));
+  }
+  w->argps_own |= !o;
+  add_word(w, word);
+  return value ? NULL : o;
+}
+
+/* -max-tokens would be -m with a value. */
+static void refuse_long_name(const words *w, const char *word, size_t size) {
+  char name[NAME_MAX_BYTES + 2];
+  int n = snprintf(name, sizeof name, "-%.*s", (int)size, word);
+  if (size < 3 || n >= (int)sizeof name) return;
+  const habit *h = habit_of_flag(name, (size_t)n);
+  if (option_named(w->parser->options, name + 2, size - 1)) refuse_flag(w, word, size, name + 2);
+  if (h && option_of_habit(w, h)) refuse_flag(w, word, size, h->ours + 2);
+}
+
+/* One letter, with or without a value behind it, or several of them, as argp takes them; or a name of several letters, as
+ * llama.cpp has them, which argp would take for -m with a value. */
+static const struct argp_option *add_short(words *w, const char *word) {
+  const struct argp_option *options = w->parser->options, *o = option_by_key(options, word[1]);
+  size_t size = strcspn(word, "=");
+  const habit *h = o && !word[2] ? NULL : habit_of_flag(word, size);
+  if (!h && !o && isdigit((unsigned char)word[2])) h = habit_of_flag(word, size = 2); /* -n128 */
+  if (h) {
+    o = add_habit(w, h);
+    const char *value = word + size + (word[size] == '=');
+    if (word[size]) add_word(w, value);
+    return word[size] ? NULL : o;
+  }
+  refuse_long_name(w, word, size);
+  add_word(w, word);
+  return word[2] ? NULL : o;
+}
+
+/* Looks for flags where argp would look for them: refuses those that do not exist, and puts ours for another program's. */
+static void add_all(words *w, int argc, char **argv) {
+  add_word(w, argv[0]);
+  for (int i = 1; i < argc; i++) {
+    const char *word = argv[i];
+    const struct argp_option *o = NULL;
+    if (strcmp(word, "--") == 0) {
+      while (i < argc) add_word(w, argv[i++]);
+    } else if (strcmp(word, "-h") == 0) {
+      add_word(w, "--help");
+      w->argps_own = true;
+    } else if (word[0] == '-' && word[1]) {
+      o = word[1] == '-' ? add_long(w, word) : add_short(w, word);
+    } else {
+      add_word(w, word);
+    }
+    bool has_value = o && o->arg && !(o->flags & OPTION_ARG_OPTIONAL);
+    if (has_value && i + 1 < argc) add_word(w, argv[++i]);
+  }
+  w->list[w->count] = NULL;
 }
 
 static void variable_of(const char *name, char *out, size_t size) {
@@ -127,14 +222,6 @@ static void take_variable(const struct argp *parser, const struct argp_option *n
       .root_argp = parser, .input = input, .name = name, .err_stream = stderr, .out_stream = stdout};
   if (!o->arg && strcmp(value, "1") != 0) argp_error(&state, "'%s' must be 1 or 0", value);
   parser->parser(o->key, o->arg ? value : NULL, &state);
-}
-
-/* -md, as llama.cpp writes --model-draft: argp would take it for -m d. */
-static void expand_short(const struct argp *parser, int argc, char **argv) {
-  static char expanded[] = "--model-draft";
-  if (!option_by_name(parser->options, expanded + 2, sizeof expanded - 3)) return;
-  for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-    if (strcmp(argv[i], "-md") == 0) argv[i] = expanded;
 }
 
 static int put(const program_flag *f, const char *text, void *at, err *e) {
@@ -175,9 +262,14 @@ static bool has_variable(const struct argp_option *o) {
 }
 
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
-  expand_short(parser, argc, argv);
-  bool help = check_names(parser, argc, argv); /* which a wrong variable shall not hide */
-  for (const struct argp_option *o = parser->options; !help && !ends(o); o++)
+  words w = {.parser = parser, .program = argv[0], .list = calloc(2 * (size_t)argc + 1, sizeof *w.list)};
+  if (!w.list) {
+    fprintf(stderr, "%s: out of memory\n", argv[0]);
+    exit(PROGRAM_EXIT_FAILED);
+  }
+  add_all(&w, argc, argv);
+  for (const struct argp_option *o = parser->options; !w.argps_own && !ends(o); o++) /* a wrong variable shall not hide help */
     if (has_variable(o)) take_variable(parser, o, argv[0], input);
-  argp_parse(parser, argc, argv, 0, NULL, input);
+  argp_parse(parser, w.count, w.list, 0, NULL, input);
+  free(w.list);
 }

@@ -4,13 +4,14 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from support import DRAFT, MODEL, TANDEM, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
+from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
 
 PROMPT = "Why is the sky blue?"
 LONG = ["--raw", "The cat sat on the mat and the dog sat on the log. " * 8]  # it goes on for ever
@@ -236,6 +237,76 @@ class BadInput(Command):
             done = subprocess.run([DRAFT, "--orchestrator", "ipc://x", *flags], capture_output=True, timeout=TIME_LIMIT)
             self.assertEqual(done.returncode, USAGE)
             self.assertIn(b"99 of them", done.stderr)
+
+
+class Habits(Command):
+    """What llama.cpp's users type, and variables that are misspelt."""
+
+    def test_flags_that_mean_ours(self):
+        ours = answer("--max-tokens", "5", "--seed", "3", "--ctx", "512", "--system", "Be brief.", "--temp", "0.5", "--budget", "3", PROMPT)
+        theirs = answer("-n", "5", "-s3", "-c", "512", "-sys", "Be brief.", "--temperature", "0.5", "--draft-max=3", "-t", "2", "-p", PROMPT)
+        for key in ("token_ids", "prompt_ids", "seed", "finish_reason"):
+            self.assertEqual(ours[key], theirs[key], key)
+        self.assertEqual(answer("--predict=2", "--system-prompt", "x", "--prompt", "-n 7")["text"],
+                         answer("--max-tokens", "2", "--system", "x", "--", "-n 7")["text"])
+
+    def test_flags_and_commands_that_are_none(self):
+        m = ("-m", MODEL)
+        for args, phrase in [
+            (("run", *m, "-ngl", "99", PROMPT), "-ngl"),
+            (("run", *m, "--n-gpu-layers", "99", PROMPT), "--n-gpu-layers"),
+            (("run", *m, "--flash-attn", PROMPT), "--flash-attn"),
+            (("run", *m, "--draft", "16", PROMPT), "--budget"),
+            (("run", *m, "--treads", "2", PROMPT), "did you mean --threads?"),
+            (("run", *m, "--temprature", "2", PROMPT), "did you mean --temp?"),
+            (("run", *m, "-temp", "2", PROMPT), "did you mean --temp?"),
+            (("run", *m, "-p", PROMPT, PROMPT), "too many"),
+            (("tokenize", *m, "-n", "5"), "it is --max-tokens of `tandem run'"),
+            (("chat",), "did you mean run?"),
+            (("complete", *m), "did you mean run?"),
+            (("generate", *m), "did you mean run?"),
+            (("cli", *m), "did you mean run?"),
+            (("serve",), "did you mean serve-workers?"),
+            (("server", "--port", "8080"), "did you mean serve-workers?"),
+            ((*m, "-p", PROMPT), "tandem run -m"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(USAGE, phrase, *args)
+
+    def test_workers_take_them_too(self):
+        for program, flags, phrase in ((TARGET, ("-c", "64", "-t", "1", "-np", "2"), "-m MODEL is missing"),
+                                       (DRAFT, ("-t", "1", "-c", "64"), "--orchestrator"),
+                                       (TARGET, ("-n", "5"), "--max-tokens of `tandem run'"),
+                                       (DRAFT, ("-ngl", "5"), "leave it out")):
+            done = subprocess.run([program, *flags], capture_output=True, text=True, timeout=TIME_LIMIT)
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn(phrase, done.stderr)
+
+    def test_a_misspelt_variable_is_named_once(self):
+        env = {**os.environ, "TANDEM_MAX_TOKEN": "1"}
+        warning = "warning: nobody reads the environment variable TANDEM_MAX_TOKEN: did you mean TANDEM_MAX_TOKENS?\n"
+        status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", PROMPT, env=env)
+        self.assertEqual((status, errors.count("TANDEM_"), errors.count("tandem: " + warning)), (OK, 2, 1), errors)
+        for args in (["doctor"], ["--version"], ["session", "list"], ["bench", "step", "--help"]):
+            status, out, errors = tandem(*args, env=env)
+            self.assertEqual((status, errors), (OK, "tandem: " + warning), args)
+        for name, args in (("tandem-target", ["--version"]), ("tandem-draft", ["--version"]), ("tandem-bench", ["--version"])):
+            done = subprocess.run([str(BIN / name), *args], capture_output=True, text=True, env=env, timeout=TIME_LIMIT)
+            self.assertEqual((done.returncode, done.stderr), (OK, f"{name}: {warning}"))
+
+    def test_every_flag_may_be_a_variable(self):
+        """common/base/program_variables.c has the flags of all programs."""
+        helps = [[str(BIN / name), "--help"] for name in ("tandem-target", "tandem-draft")]
+        helps += [[TANDEM, command, "--help"] for command in re.findall(r"(?m)^  ([a-z-]+)  ", tandem("--help")[1].decode().split("\n\n")[1])]
+        helps += [[TANDEM, "session", verb, "--help"] for verb in re.findall(r"(?m)^  ([a-z]+)  ", tandem("session", "--help")[1].decode())]
+        helps.append([TANDEM, "bench", "step", "--help"])
+        flags = set()
+        for args in helps:
+            flags |= set(re.findall(r"(?m)^ +(?:-\w, )?--([a-z-]+)", subprocess.run(args, capture_output=True, text=True).stdout))
+        flags -= {"help", "usage", "version"}
+        self.assertGreater(len(flags), 45)
+        env = {**os.environ, **{"TANDEM_" + flag.upper().replace("-", "_"): "1" for flag in flags}}
+        self.assertEqual(tandem("--help", env=env)[2], "")
 
 
 class Text(Command):

@@ -1,0 +1,145 @@
+#include "common/base/habits.h"
+
+#include <string.h>
+
+#define CPU_ALONE    "leave it out: tandem computes on the processors alone"
+#define NOT_NEEDED   "leave it out: nothing has to be chosen here"
+#define ANSWER_ALONE "leave it out: stdout gets the answer alone"
+#define HOW_MANY     "leave it out: how many are verified is measured, and --budget N is the most"
+#define BATCHES      "--sessions N of `tandem batch', `tandem serve-workers' and the workers"
+#define LISTEN       "--listen tcp://HOST:PORT of `tandem serve-workers'"
+#define LOCAL_FILE   "give a file of this machine: -m FILE"
+#define PROMPT       "give the prompt to `tandem run' as an argument in quotes"
+#define PENALTY      "there is --repeat-penalty"
+
+static const habit flags[] = {
+    {"-n", "--max-tokens", NULL},
+    {"--predict", "--max-tokens", NULL},
+    {"--n-predict", "--max-tokens", NULL},
+    {"-c", "--ctx", NULL},
+    {"--ctx-size", "--ctx", NULL},
+    {"-t", "--threads", NULL},
+    {"-tb", NULL, "--threads N is for prompts too"},
+    {"--threads-batch", NULL, "--threads N is for prompts too"},
+    {"-s", "--seed", NULL},
+    {"-sys", "--system", NULL},
+    {"--system-prompt", "--system", NULL},
+    {"--temperature", "--temp", NULL},
+    {"-r", "--stop", NULL},
+    {"--reverse-prompt", "--stop", NULL},
+    {"-p", NULL, PROMPT},
+    {"--prompt", NULL, PROMPT},
+    {"-f", NULL, "`tandem run -m MODEL - < FILE' reads the prompt from a file"},
+    {"--file", NULL, "`tandem run -m MODEL - < FILE' reads the prompt from a file"},
+    {"--presence-penalty", NULL, PENALTY},
+    {"--frequency-penalty", NULL, PENALTY},
+    {"--repeat-last-n", NULL, "leave it out: --repeat-penalty looks at all of the text"},
+    {"--ignore-eos", NULL, "leave it out: an answer ends where the model ends it"},
+
+    {"-md", "--model-draft", NULL},
+    {"--spec-draft-model", "--model-draft", NULL},
+    {"--draft-max", "--budget", NULL},
+    {"--draft-n", "--budget", NULL},
+    {"--spec-draft-n-max", "--budget", NULL},
+    {"--draft-min", NULL, HOW_MANY},
+    {"--draft-n-min", NULL, HOW_MANY},
+    {"--draft-p-min", NULL, HOW_MANY},
+    {"--draft-p-split", NULL, HOW_MANY},
+    {"--spec-draft-n-min", NULL, HOW_MANY},
+    {"--spec-draft-p-min", NULL, HOW_MANY},
+    {"--spec-type", NULL, "--draft METHOD is ngram, model or none"},
+    {"-td", "--draft-threads", NULL},
+    {"--threads-draft", "--draft-threads", NULL},
+    {"-cd", "--draft-ctx", NULL},
+    {"--ctx-size-draft", "--draft-ctx", NULL},
+
+    {"-np", "--sessions", BATCHES},
+    {"--parallel", "--sessions", BATCHES},
+    {"--host", NULL, LISTEN},
+    {"--port", NULL, LISTEN},
+    {"-ngl", NULL, CPU_ALONE},
+    {"--gpu-layers", NULL, CPU_ALONE},
+    {"--n-gpu-layers", NULL, CPU_ALONE},
+    {"-ngld", NULL, CPU_ALONE},
+    {"--gpu-layers-draft", NULL, CPU_ALONE},
+    {"--n-gpu-layers-draft", NULL, CPU_ALONE},
+    {"-dev", NULL, CPU_ALONE},
+    {"--device", NULL, CPU_ALONE},
+    {"-sm", NULL, CPU_ALONE},
+    {"--split-mode", NULL, CPU_ALONE},
+    {"-ts", NULL, CPU_ALONE},
+    {"--tensor-split", NULL, CPU_ALONE},
+    {"-mg", NULL, CPU_ALONE},
+    {"--main-gpu", NULL, CPU_ALONE},
+    {"-fa", NULL, NOT_NEEDED},
+    {"--flash-attn", NULL, NOT_NEEDED},
+    {"-b", NULL, NOT_NEEDED},
+    {"--batch-size", NULL, NOT_NEEDED},
+    {"-ub", NULL, NOT_NEEDED},
+    {"--ubatch-size", NULL, NOT_NEEDED},
+    {"-cb", NULL, NOT_NEEDED},
+    {"--cont-batching", NULL, NOT_NEEDED},
+    {"--mlock", NULL, NOT_NEEDED},
+    {"--mmap", NULL, NOT_NEEDED},
+    {"--no-mmap", NULL, NOT_NEEDED},
+    {"--no-warmup", NULL, NOT_NEEDED},
+    {"-e", NULL, NOT_NEEDED},
+    {"--escape", NULL, NOT_NEEDED},
+    {"--jinja", NULL, "leave it out: the file's own template is used, or --chat-template NAME"},
+    {"--chat-template-file", NULL, "--chat-template NAME is one of those that are built in"},
+    {"-ctk", NULL, "the cache's type follows --math"},
+    {"--cache-type-k", NULL, "the cache's type follows --math"},
+    {"-ctv", NULL, "the cache's type follows --math"},
+    {"--cache-type-v", NULL, "the cache's type follows --math"},
+    {"-hf", NULL, LOCAL_FILE},
+    {"--hf-repo", NULL, LOCAL_FILE},
+    {"-mu", NULL, LOCAL_FILE},
+    {"--model-url", NULL, LOCAL_FILE},
+    {"-i", NULL, "leave it and the prompt out: `tandem run' on a terminal is a conversation"},
+    {"--interactive", NULL, "leave it and the prompt out: `tandem run' on a terminal is a conversation"},
+    {"-cnv", NULL, "leave it and the prompt out: `tandem run' on a terminal is a conversation"},
+    {"--conversation", NULL, "leave it and the prompt out: `tandem run' on a terminal is a conversation"},
+    {"-no-cnv", NULL, "--raw leaves the chat template out; with a prompt there is one answer"},
+    {"--no-conversation", NULL, "--raw leaves the chat template out; with a prompt there is one answer"},
+    {"-st", NULL, "leave it out: with a prompt there is one answer"},
+    {"--single-turn", NULL, "leave it out: with a prompt there is one answer"},
+    {"--no-display-prompt", NULL, ANSWER_ALONE},
+    {"--simple-io", NULL, ANSWER_ALONE},
+    {"--log-disable", NULL, ANSWER_ALONE},
+    {"-co", NULL, ANSWER_ALONE},
+    {"--color", NULL, ANSWER_ALONE},
+};
+
+static const habit commands[] = {
+    {"chat", "run", "`tandem run -m MODEL' on a terminal is a conversation"},
+    {"cli", "run", NULL},
+    {"complete", "run", "`tandem run --raw' continues a text"},
+    {"completion", "run", "`tandem run --raw' continues a text"},
+    {"generate", "run", NULL},
+    {"ask", "run", NULL},
+    {"infer", "run", NULL},
+    {"main", "run", NULL},
+    {"serve", "serve-workers", "it answers request lines; there is no HTTP server yet"},
+    {"server", "serve-workers", "it answers request lines; there is no HTTP server yet"},
+    {"ps", "status", NULL},
+    {"version", "--version", NULL},
+    {"sessions", "session list", NULL},
+    {"list", "session list", NULL},
+    {"resume", "session resume", NULL},
+};
+
+static const habit *find(const habit *list, size_t count, const char *word, size_t size) {
+  for (size_t i = 0; i < count; i++)
+    if (strncmp(list[i].theirs, word, size) == 0 && !list[i].theirs[size]) return &list[i];
+  return NULL;
+}
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+const habit *habit_of_flag(const char *word, size_t size) { return find(flags, COUNT(flags), word, size); }
+const habit *habit_of_command(const char *word) { return find(commands, COUNT(commands), word, strlen(word)); }
+
+const habit *habit_flags(int *count) {
+  *count = COUNT(flags);
+  return flags;
+}

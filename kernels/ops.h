@@ -219,6 +219,8 @@ struct ops {
 typedef enum { OPS_CPU_C, OPS_CPU_AVX2, OPS_CPU_AVX_VNNI, OPS_CPU_AVX512, OPS_CPU_ISA_COUNT } ops_cpu_isa;
 
 bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
+/* The first thing that it lacks for that, as /proc/cpuinfo spells it, or NULL. */
+const char *ops_cpu_lacks(ops_cpu_isa isa);
 /* threads in [1, OPS_THREADS_MAX]. NULL: out of memory or threads, or the processor lacks the isa. */
 ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads);
 /* Of an instance of ops_cpu_open, by the thread that calls its ops: that one on processor cpus[0] alone from now on, its

@@ -693,30 +693,35 @@ static bool has_avx_vnni(void) {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
-bool ops_cpu_has(ops_cpu_isa isa) {
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-  switch (isa) {
-  case OPS_CPU_C:
-    return true;
-  case OPS_CPU_AVX2:
-    return avx2;
-  case OPS_CPU_AVX_VNNI:
-    return avx2 && has_avx_vnni();
-  case OPS_CPU_AVX512:
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vnni");
-  default:
-    return false;
-  }
+const char *ops_cpu_lacks(ops_cpu_isa isa) {
+  const struct {
+    ops_cpu_isa first, last; /* sets that need it */
+    const char *name;
+    bool has;
+  } needs[] = {{OPS_CPU_AVX2, OPS_CPU_AVX512, "avx2", __builtin_cpu_supports("avx2")},
+               {OPS_CPU_AVX2, OPS_CPU_AVX512, "fma", __builtin_cpu_supports("fma")},
+               {OPS_CPU_AVX2, OPS_CPU_AVX512, "f16c", has_f16c()},
+               {OPS_CPU_AVX_VNNI, OPS_CPU_AVX_VNNI, "avx_vnni", has_avx_vnni()},
+               {OPS_CPU_AVX512, OPS_CPU_AVX512, "avx512f", __builtin_cpu_supports("avx512f")},
+               {OPS_CPU_AVX512, OPS_CPU_AVX512, "avx512bw", __builtin_cpu_supports("avx512bw")},
+               {OPS_CPU_AVX512, OPS_CPU_AVX512, "avx512dq", __builtin_cpu_supports("avx512dq")},
+               {OPS_CPU_AVX512, OPS_CPU_AVX512, "avx512vl", __builtin_cpu_supports("avx512vl")},
+               {OPS_CPU_AVX512, OPS_CPU_AVX512, "avx512_vnni", __builtin_cpu_supports("avx512vnni")}};
+  for (size_t i = 0; i < sizeof needs / sizeof *needs; i++)
+    if (needs[i].first <= isa && isa <= needs[i].last && !needs[i].has) return needs[i].name;
+  return NULL;
 }
 #else
 static const cpu_kernels *const kernels_by_isa[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = &cpu_kernels_c};
 
-bool ops_cpu_has(ops_cpu_isa isa) {
-  return isa == OPS_CPU_C;
+const char *ops_cpu_lacks(ops_cpu_isa isa) {
+  return isa == OPS_CPU_C ? NULL : "x86-64";
 }
 #endif
+
+bool ops_cpu_has(ops_cpu_isa isa) {
+  return isa >= OPS_CPU_C && isa < OPS_CPU_ISA_COUNT && !ops_cpu_lacks(isa);
+}
 
 /* "avx2 x4", or "avx2 x4 + avx2 x3" where tiles of both sizes are used. */
 static void name_variants(ops_cpu *c) {

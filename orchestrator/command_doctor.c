@@ -1,12 +1,17 @@
 /* tandem doctor: looks at what tandem needs, and says what to do about what is missing. */
 #include "common/base/clock.h"
 #include "common/base/program.h"
+#include "common/text/bridge.h"
+#include "common/text/utf8.h"
 #include "orchestrator/commands.h"
+#include "orchestrator/result.h"
 #include "orchestrator/workers.h"
 #include "version.h"
 #include "wire/transport.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,31 +22,41 @@
 #define VERSION_MAX   1024
 #define MEMORY_LOW_KB (512u << 10) /* less free memory than this is worth a word */
 #define FRAME_WAIT_MS 2000
+#define LINE_MAX_BYTES (ERR_TEXT_MAX + PATH_MAX + 400)
 
 typedef struct doctor {
   const flags *flags;
+  json_t *checks; /* of --json: {check, ok, text, and what else is known} */
   int failed;
 } doctor;
 
-static void good(const char *what, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void good(const char *what, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  printf("ok    %-9s ", what);
-  vprintf(format, args);
-  putchar('\n');
-  va_end(args);
+/* One line for people, at once, or one object of --json: borrowed, so that more can be said there; it may be NULL. */
+static json_t *say(doctor *d, bool ok, const char *what, const char *format, va_list args) {
+  char text[LINE_MAX_BYTES];
+  vsnprintf(text, sizeof text, format, args);
+  d->failed += !ok;
+  if (!d->flags->json) printf("%-5s %-9s %s\n", ok ? "ok" : "BAD", what, text);
+  json_t *check = json_pack("{s:s, s:b, s:s%}", "check", what, "ok", ok, "text", text, utf8_valid(text, strlen(text)));
+  json_array_append_new(d->checks, check);
+  return check;
 }
 
-static void bad(doctor *d, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void bad(doctor *d, const char *what, const char *format, ...) {
+static json_t *good(doctor *d, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static json_t *good(doctor *d, const char *what, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  printf("BAD   %-9s ", what);
-  vprintf(format, args);
-  putchar('\n');
+  json_t *check = say(d, true, what, format, args);
   va_end(args);
-  d->failed++;
+  return check;
+}
+
+static json_t *bad(doctor *d, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static json_t *bad(doctor *d, const char *what, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  json_t *check = say(d, false, what, format, args);
+  va_end(args);
+  return check;
 }
 
 /* ---- processor and memory ---- */
@@ -60,72 +75,92 @@ static void read_key(const char *path, const char *key, char *out, size_t size) 
   if (file) fclose(file);
 }
 
-static void add_feature(char *list, size_t size, const char *name, bool has) {
-  size_t used = strlen(list);
-  if (has) snprintf(list + used, size - used, " %s", name);
-}
-
-static const char *cpu_features(char *out, size_t size) {
-  *out = 0;
-#if defined(__x86_64__) || defined(__i386__)
-  add_feature(out, size, "avx2", __builtin_cpu_supports("avx2"));
-  add_feature(out, size, "fma", __builtin_cpu_supports("fma"));
-  add_feature(out, size, "f16c", __builtin_cpu_supports("f16c"));
-  add_feature(out, size, "avx512f", __builtin_cpu_supports("avx512f"));
-  add_feature(out, size, "avx512vnni", __builtin_cpu_supports("avx512vnni"));
-#else
-  add_feature(out, size, "none that is used here: plain C", true);
-#endif
-  return out;
-}
-
 static void check_cpu(doctor *d) {
-  char model[200], features[200];
-  struct utsname machine;
-  (void)d;
+  char model[200];
+  struct utsname name;
   read_key("/proc/cpuinfo", "model name", model, sizeof model);
-  if (!*model) snprintf(model, sizeof model, "%s", uname(&machine) == 0 ? machine.machine : "unknown");
-  good("cpu", "%s;%s; %d threads for this process", model, cpu_features(features, sizeof features),
-       program_processors());
+  if (!*model) snprintf(model, sizeof model, "%s", uname(&name) == 0 ? name.machine : "unknown");
+  json_t *check = good(d, "cpu", "%s; %d processors for this process", model, program_processors());
+  json_object_set_new(check, "processors", json_integer(program_processors()));
 }
 
 static void check_memory(doctor *d) {
   char total[64], available[64];
-  (void)d;
   read_key("/proc/meminfo", "MemTotal", total, sizeof total);
   read_key("/proc/meminfo", "MemAvailable", available, sizeof available);
   unsigned long long kb = strtoull(available, NULL, 10);
-  good("memory", "%s, %s available%s", total, available,
+  good(d, "memory", "%s, %s available%s", total, available,
        kb < MEMORY_LOW_KB ? ": little; a model must fit into it with its cache" : "");
 }
 
-/* ---- the model ---- */
+/* ---- models ---- */
 
-static void check_model(doctor *d) {
-  text_model m;
+static void check_template(doctor *d, const text_model *m) {
+  if (!m->tokens)
+    good(d, "template", "none: %s", m->chat_error.text);
+  else if (m->chat)
+    good(d, "template", "%s, built in", chat_template_name(m->chat));
+  else
+    bad(d, "template", "%s", m->chat_error.text);
+}
+
+static json_t *describe(doctor *d, const char *what, const text_model *m) {
+  const model_config *c = &m->config;
+  char fingerprint[33];
+  hash_format(m->fingerprint, fingerprint);
+  json_t *check = good(d, what, "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s", c->layers,
+                       c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
+  const struct {
+    const char *name;
+    int32_t value;
+  } facts[] = {{"layers", c->layers}, {"embed", c->embed}, {"heads", c->heads}, {"kv_heads", c->kv_heads}, {"vocabulary", c->vocab}, {"context", c->context}};
+  for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) json_object_set_new(check, facts[i].name, json_integer(facts[i].value));
+  json_object_set_new(check, "fingerprint", json_string(fingerprint));
+  return check;
+}
+
+/* As tandem-draft takes the two. */
+static void check_fit(doctor *d, const text_model *target, const text_model *draft) {
+  bridge b = {0};
   err e = {0};
-  if (!d->flags->model) {
-    good("model", "not looked at: give one with -m (scripts/get_model.sh fetches the default one)");
+  if (bridge_open(&b, target->file, draft->file, &e)) {
+    bad(d, "fit", "the draft does not fit the model, and answers would come plainly: %s", e.text);
     return;
   }
-  int rc = text_model_open(&m, d->flags->model, &e);
-  if (rc == ERR_OK) rc = text_model_load(&m, NULL, &e);
-  if (rc) {
-    bad(d, "model", "%s", e.text);
-  } else {
-    const model_config *c = &m.config;
-    char fingerprint[33];
-    hash_format(m.fingerprint, fingerprint);
-    good("model", "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s",
-         c->layers, c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
-    if (!m.tokens)
-      good("template", "none: %s", m.chat_error.text);
-    else if (m.chat)
-      good("template", "%s, built in", chat_template_name(m.chat));
-    else
-      bad(d, "template", "%s", m.chat_error.text);
-  }
-  text_model_close(&m);
+  int32_t partners = 0;
+  for (int32_t i = 0; i < b.target_count; i++) partners += b.same ? i < b.draft_count : b.to_draft[i] >= 0;
+  json_t *check = good(d, "fit", "the draft can guess %d of the model's %d tokens%s", partners, b.target_count,
+                       b.same ? ", by the same ids" : ", by other ids in part");
+  json_object_set_new(check, "partners", json_integer(partners));
+  json_object_set_new(check, "same_ids", json_boolean(b.same));
+  bridge_fini(&b);
+}
+
+/* As far as it is used: a draft's text is the target's. */
+static bool open_model(doctor *d, const char *what, const char *path, bool with_text, text_model *m) {
+  err e = {0};
+  int rc = text_model_open(m, path, &e);
+  if (rc == ERR_OK && with_text) rc = text_model_load(m, NULL, &e);
+  if (rc)
+    bad(d, what, "%s", e.text);
+  else
+    describe(d, what, m);
+  return rc == ERR_OK;
+}
+
+static void check_models(doctor *d) {
+  text_model target, draft;
+  const flags *f = d->flags;
+  bool has_target = false, has_draft = false;
+  if (!f->model)
+    good(d, "model", "not looked at: give one with -m (scripts/get_model.sh fetches the default one)");
+  else if ((has_target = open_model(d, "model", f->model, true, &target)))
+    check_template(d, &target);
+  if (f->model_draft) has_draft = open_model(d, "draft", f->model_draft, false, &draft);
+  if (has_target && has_draft) check_fit(d, &target, &draft);
+  if (has_draft && !f->model) good(d, "fit", "not looked at: give the model that it is to draft for with -m");
+  if (f->model) text_model_close(&target);
+  if (f->model_draft) text_model_close(&draft);
 }
 
 /* ---- sockets: a frame there and back ---- */
@@ -197,7 +232,7 @@ static void check_socket(doctor *d, const char *what, const char *endpoint) {
   if (exchange_frames(&x, endpoint, &e))
     bad(d, what, "%s: %s", endpoint, e.text);
   else
-    good(what, "%s: a frame there and back in %" PRIu64 " us", endpoint, x.took_us);
+    good(d, what, "%s: a frame there and back in %" PRIu64 " us", endpoint, x.took_us);
   transport_close(x.client);
   transport_close(x.server);
   uv_close((uv_handle_t *)&x.patience, NULL);
@@ -225,29 +260,70 @@ static void check_worker(doctor *d, const char *name) {
   char said[VERSION_MAX], path[PATH_MAX], ours[200];
   err e = {0};
   snprintf(ours, sizeof ours, "%s %s (%s)", name, TANDEM_VERSION, TANDEM_COMMIT);
-  if (workers_find(name, path, &e) || workers_ask_version(name, said, sizeof said, &e)) {
+  if (workers_find(name, path, &e) || workers_ask(name, "--version", said, sizeof said, &e)) {
     bad(d, "worker", "%s", e.text);
     return;
   }
-  said[strcspn(said, "\n")] = 0;
-  if (strncmp(said, ours, strlen(ours)) == 0)
-    good("worker", "%s: %s", path, said);
+  char *second = said + strcspn(said, "\n"); /* of a target: its numerics */
+  if (*second) *second++ = 0;
+  second[strcspn(second, "\n")] = 0;
+  json_t *check = strncmp(said, ours, strlen(ours)) == 0
+                      ? good(d, "worker", "%s: %s%s%s", path, said, *second ? ", " : "", second)
+                      : bad(d, "worker", "%s is '%s', but this is %s (%s): build or install all three together", path, said,
+                            TANDEM_VERSION, TANDEM_COMMIT);
+  json_object_set_new(check, "program", json_string(name));
+}
+
+/* The lines of `tandem-target --list-isa', "NAME STATE", as "avx512 chosen; avx2 available; ..." and as {NAME: STATE}. */
+static void check_isa(doctor *d) {
+  char said[VERSION_MAX], text[VERSION_MAX] = "";
+  err e = {0};
+  bool asked = workers_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
+  if (e.code == ERR_GONE) return; /* the program is missed already */
+  json_t *sets = json_object(), *check;
+  const char *chosen = NULL;
+  char *rest = said;
+  for (char *line; (line = strtok_r(NULL, "\n", &rest));) {
+    char *state = line + strcspn(line, " ");
+    size_t used = strlen(text);
+    snprintf(text + used, sizeof text - used, "%s%s", used ? "; " : "", line);
+    if (*state) *state++ = 0;
+    json_object_set_new(sets, line, json_string(state));
+    if (strncmp(state, "chosen", strlen("chosen")) == 0) chosen = line;
+  }
+  if (asked)
+    check = good(d, "isa", "%s", text);
   else
-    bad(d, "worker", "%s is '%s', but this is %s (%s): build or install all three together", path, said,
-        TANDEM_VERSION, TANDEM_COMMIT);
+    check = bad(d, "isa", "%s", chosen ? text : e.text);
+  json_object_set_new(check, "chosen", chosen ? json_string(chosen) : json_null());
+  json_object_set_new(check, "sets", sets);
+}
+
+/* All at the end: --json is one object. */
+static int print_object(doctor *d) {
+  char *line = result_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version", TANDEM_VERSION, "commit", TANDEM_COMMIT,
+                                     "checks", d->checks));
+  if (!line) return command_error(STATUS_FAILED, "out of memory");
+  fputs(line, stdout);
+  free(line);
+  return STATUS_OK;
 }
 
 int command_doctor(int argc, char **argv) {
   flags f;
   flags_parse(&f, FLAGS_DOCTOR, argc, argv);
-  doctor d = {.flags = &f};
-  good("tandem", "%s (%s)", TANDEM_VERSION, TANDEM_COMMIT);
+  doctor d = {.flags = &f, .checks = json_array()};
+  good(&d, "tandem", "%s (%s)", TANDEM_VERSION, TANDEM_COMMIT);
   check_cpu(&d);
   check_memory(&d);
   check_worker(&d, "tandem-target");
   check_worker(&d, "tandem-draft");
+  check_isa(&d);
   check_sockets(&d);
-  check_model(&d);
+  check_models(&d);
+  int code = f.json ? print_object(&d) : STATUS_OK;
+  json_decref(d.checks);
+  if (code != STATUS_OK) return code;
   if (fflush(stdout) != 0) return STATUS_IO;
   if (d.failed == 0) return STATUS_OK;
   return command_error(STATUS_FAILED, "%d of these %s BAD: see above", d.failed,

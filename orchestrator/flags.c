@@ -133,7 +133,8 @@ static const struct argp_option batch_options[] = {
 static const struct argp_option tokenize_options[] = {
     OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
-static const struct argp_option doctor_options[] = {OPTION_MODEL, {0}};
+static const struct argp_option doctor_options[] = {
+    OPTION_MODEL, {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1}, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option show_options[] = {OPTION_MODEL, OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option export_options[] = {OPTION_MODEL, OPTION_LEDGER, {0}};
@@ -198,8 +199,8 @@ static const command_shape shapes[] = {
                           "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES,
                           0, 0, NULL},
     [FLAGS_DOCTOR] = {"doctor", doctor_options, "",
-                      "Looks at what tandem needs: CPU, memory, sockets, worker programs and, with -m, a "
-                      "model." SEE_STATUSES,
+                      "Looks at what tandem needs: processor, memory, sockets, worker programs, their instruction set and, with -m "
+                      "and -md, models. The exit status is 0 when all is well, else 1." SEE_STATUSES,
                       0, 0, NULL, true},
     [FLAGS_STATUS] = {"status", list_options, "",
                       "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
@@ -369,6 +370,7 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
   bool other = f->draft && strcmp(f->draft, "model") != 0;
+  if (f->command == FLAGS_DOCTOR) return; /* says what is wrong with it among the rest */
   if (f->draft_by_variable && other) f->model_draft = NULL, f->draft_layers = 0;
   bool model = f->model_draft || f->draft_layers;
   if (f->method_by_variable && model) f->draft = NULL;

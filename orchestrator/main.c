@@ -78,7 +78,7 @@ static int no_such(const char *name) {
 static bool print_worker_version(const char *name) {
   char text[VERSION_MAX];
   err e = {0};
-  if (workers_ask_version(name, text, sizeof text, &e))
+  if (workers_ask(name, "--version", text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
   fputs(text, stdout);
   return true;

@@ -230,15 +230,15 @@ void workers_close(workers *w) {
   uv_close((uv_handle_t *)&w->grace, on_closed);
 }
 
-/* ---- versions ---- */
+/* ---- what they say of themselves ---- */
 
 /* Reads until the end, `size` or the time is over. */
-static int read_all(int fd, char *out, size_t size, const char *name, err *e) {
+static int read_all(int fd, char *out, size_t size, const char *name, const char *flag, err *e) {
   size_t used = 0;
   for (;;) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     if (poll(&p, 1, WORKERS_ASK_MS) <= 0)
-      return err_set(e, ERR_TIMEOUT, "%s --version gave no answer within %d s", name, WORKERS_ASK_MS / 1000);
+      return err_set(e, ERR_TIMEOUT, "%s %s gave no answer within %d s", name, flag, WORKERS_ASK_MS / 1000);
     ssize_t n = used + 1 < size ? read(fd, out + used, size - 1 - used) : 0;
     if (n <= 0) break;
     used += (size_t)n;
@@ -247,8 +247,8 @@ static int read_all(int fd, char *out, size_t size, const char *name, err *e) {
   return ERR_OK;
 }
 
-int workers_ask_version(const char *name, char *out, size_t size, err *e) {
-  char path[PATH_MAX], *args[] = {path, "--version", NULL};
+int workers_ask(const char *name, const char *flag, char *out, size_t size, err *e) {
+  char path[PATH_MAX], *args[] = {path, (char *)flag, NULL};
   int ends[2];
   *out = 0;
   int rc = workers_find(name, path, e);
@@ -259,7 +259,7 @@ int workers_ask_version(const char *name, char *out, size_t size, err *e) {
   if (pid < 0)
     rc = err_set(e, ERR_IO, "cannot start %s: %s", path, strerror(errno));
   else
-    rc = read_all(ends[0], out, size, name, e);
+    rc = read_all(ends[0], out, size, name, flag, e);
   close(ends[0]);
   if (pid < 0) return rc;
   int wait_status = 0;
@@ -267,6 +267,6 @@ int workers_ask_version(const char *name, char *out, size_t size, err *e) {
   while (waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
   }
   if (rc == ERR_OK && !(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0))
-    rc = err_set(e, ERR_IO, "%s --version failed: is it damaged, or of another tandem?", path);
+    rc = err_set(e, ERR_IO, "%s %s failed: is it damaged, or of another tandem?", path, flag);
   return rc;
 }

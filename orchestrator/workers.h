@@ -51,5 +51,5 @@ int32_t workers_alive(const workers *w);
 
 /* Path of a program of this name: beside this executable, else in PATH. ERR_GONE. */
 int workers_find(const char *name, char path[PATH_MAX], err *e);
-/* What `name --version` prints, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
-int workers_ask_version(const char *name, char *out, size_t size, err *e);
+/* What `name flag' prints, such as of --version, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
+int workers_ask(const char *name, const char *flag, char *out, size_t size, err *e);

@@ -30,7 +30,7 @@ typedef struct flags {
   int32_t kv_virtual; /* 0, 1 */
   model_math math;
   model_isa isa;
-  bool insecure_bind, counters, version;
+  bool insecure_bind, counters, version, list_isa;
   int32_t pin[CPUS_MAX], pin_count;
   int32_t parent; /* 0: none */
   log_level log;
@@ -51,6 +51,7 @@ enum {
   KEY_REPACK_CACHE,
   KEY_MATH,
   KEY_ISA,
+  KEY_LIST_ISA,
   KEY_INSECURE,
   KEY_COUNTERS,
   KEY_PARENT,
@@ -96,6 +97,8 @@ static const struct argp_option option_table[] = {
      "int8 (default): int8 activations, f16 cache; f32: dequantised weights, f32 cache, slow and exact", 2},
     {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
      "Instruction set; default auto: the best that this processor has", 2},
+    {"list-isa", KEY_LIST_ISA, NULL, 0,
+     "Print the instruction sets, the better ones first, each chosen, available or missing, with what this processor has not; and leave", 2},
     {NULL, 0, NULL, 0, "Running:", 3},
     {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 3},
     {"counters", KEY_COUNTERS, NULL, 0,
@@ -121,6 +124,7 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_COUNTERS, flags, counters),
     PROGRAM_FLAG_SWITCH('V', flags, version),
+    PROGRAM_FLAG_SWITCH(KEY_LIST_ISA, flags, list_isa),
     PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, THREADS_MAX),
     PROGRAM_FLAG_INT(KEY_CTX, flags, context, "--ctx", 0, MODEL_CONTEXT_MAX),
     PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, SESSIONS_MAX),
@@ -495,6 +499,17 @@ static int run(program *p) {
   return code;
 }
 
+/* For people, and for `tandem doctor'. */
+static int print_isas(model_isa wanted) {
+  model_isa chosen = model_isa_chosen(wanted);
+  for (model_isa isa = MODEL_ISA_AVX512; isa >= MODEL_ISA_C; isa--) {
+    const char *lacking = model_isa_lacks(isa);
+    printf("%s %s%s%s\n", isa_words[isa], isa == chosen ? "chosen" : lacking ? "missing" : "available",
+           lacking ? ": this processor has no " : "", lacking ? lacking : "");
+  }
+  return model_isa_lacks(chosen) ? PROGRAM_EXIT_FAILED : PROGRAM_EXIT_OK;
+}
+
 int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
@@ -513,6 +528,7 @@ int main(int argc, char **argv) {
     close_all(&p);
     return status;
   }
+  if (p.flags.list_isa) return print_isas(p.flags.isa);
   const char *missing = !p.flags.model          ? "-m MODEL"
                         : !p.flags.orchestrator ? "--orchestrator ENDPOINT"
                                                 : NULL;

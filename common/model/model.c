@@ -97,23 +97,31 @@ static void free_activations(activations *a) {
   free_act(&a->hidden);
 }
 
-static ops_cpu_isa choose_isa(model_isa wanted) {
+static ops_cpu_isa ops_isa(model_isa isa) {
   _Static_assert(MODEL_ISA_AVX512 - MODEL_ISA_C == OPS_CPU_AVX512 - OPS_CPU_C, "the same in the same order");
-  if (wanted != MODEL_ISA_AUTO) return (ops_cpu_isa)(OPS_CPU_C + (wanted - MODEL_ISA_C));
-  ops_cpu_isa isa = OPS_CPU_ISA_COUNT - 1;
-  while (!ops_cpu_has(isa)) isa--;
+  return (ops_cpu_isa)(OPS_CPU_C + (isa - MODEL_ISA_C));
+}
+
+const char *model_isa_lacks(model_isa isa) {
+  return ops_cpu_lacks(ops_isa(isa));
+}
+
+model_isa model_isa_chosen(model_isa wanted) {
+  if (wanted != MODEL_ISA_AUTO) return wanted;
+  model_isa isa = MODEL_ISA_AVX512;
+  while (model_isa_lacks(isa)) isa--;
   return isa;
 }
 
 static int open_device(model *m, const model_options *o, err *e) {
-  ops_cpu_isa isa = choose_isa(o->isa);
-  if (!ops_cpu_has(isa))
-    return err_set(e, ERR_UNSUPPORTED, "this processor lacks that instruction set: use --isa auto");
+  model_isa chosen = model_isa_chosen(o->isa);
+  const char *lacking = model_isa_lacks(chosen);
+  if (lacking) return err_set(e, ERR_UNSUPPORTED, "this processor has no %s, which that instruction set needs: use --isa auto", lacking);
   if (o->threads < 1 || o->threads > OPS_THREADS_MAX) {
     return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
                    OPS_THREADS_MAX);
   }
-  m->device = ops_cpu_open(isa, o->threads);
+  m->device = ops_cpu_open(ops_isa(chosen), o->threads);
   return m->device ? ERR_OK
                    : err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
 }

@@ -19,6 +19,11 @@ typedef enum {
   MODEL_ISA_AVX512
 } model_isa;
 
+/* What AUTO comes to on this processor; any other stays what it is. */
+model_isa model_isa_chosen(model_isa wanted);
+/* What this processor lacks for it, as /proc/cpuinfo spells it; NULL: nothing. Not of AUTO. */
+const char *model_isa_lacks(model_isa isa);
+
 typedef struct model_options {
   model_math math;
   model_isa isa;

@@ -26,6 +26,12 @@ class Attempts:
             say(f"{name} FAILED: {reason(why)}")
             return None
 
+    def attempt_one_of(self, group, name, measure, *arguments):
+        """As attempt of "GROUP NAME", where the figures count together: the first that fails is the last that is tried."""
+        if not any(failed.startswith(f"{group} ") for failed in self.failed):
+            return self.attempt(f"{group} {name}", measure, *arguments)
+        return None
+
     def check(self, *names):
         """Fails for whoever needs one that has failed."""
         for name in names:

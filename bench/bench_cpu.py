@@ -349,8 +349,8 @@ class Speculation:
             self.samples.attempt(f"{name}, {group}", self.take, name, prompts)
         first, theirs = prompts[0]["id"], {}
         for name in turns(servers, i) if servers else ():
-            theirs[name] = self.samples.attempt(f"llama.cpp {name}", self.ask, name, servers[name], first)
-        self.other_answers.update((name, first) for name, tokens in theirs.items() if tokens != theirs["plain"])
+            theirs[name] = self.samples.attempt_one_of("llama.cpp", name, self.ask, name, servers[name], first)
+        self.other_answers.update((name, first) for name, tokens in theirs.items() if tokens != theirs.get("plain"))
 
     def take(self, name, prompts):
         lines, _ = self.pair.checked(prompts, ANSWER, self.methods[name], self.plain)
@@ -391,6 +391,7 @@ class Speculation:
         if not self.run.peer:
             table.set(row, ours, NO_PEER, lacks_peer=True)
             return
+        s.check(*(f"llama.cpp {name}" for name in SETTINGS))
         speed = {name: s.speed(f"llama.cpp {name}") for name in SETTINGS}
         best = max(speed, key=speed.get)
         table.set(row, ours, f"llama.cpp {best}, {speed[best]:.1f} tok/s", s.ratio("ngram", f"llama.cpp {best}", firsts))

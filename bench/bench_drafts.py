@@ -9,7 +9,7 @@ import subprocess
 import types
 
 from bench_pair import PLAIN, Method, Pair, Samples, grouped_prompts, speeds
-from bench_peer import enter
+from bench_peer import enter_all
 from make_deep_model import make
 
 MORE_LAYERS, SCALE = 90, 0.125  # four times as deep; its own first layers are right in 0.84 of all cases
@@ -85,7 +85,7 @@ class Drafts:
             for name in turns(self.methods, i):
                 self.samples.attempt(name, self.take, name)
             for name in turns(servers, i) if servers else ():
-                self.samples.attempt(f"llama.cpp {name}", self.ask, name, servers[name])
+                self.samples.attempt_one_of("llama.cpp", name, self.ask, name, servers[name])
 
     def row(self, table, row, name):
         s = self.samples
@@ -101,9 +101,9 @@ def peer_servers(run, work, model):
     own, run.peer.model = run.peer.model, model
     try:
         with contextlib.ExitStack() as stack:
-            yield {name: enter(stack, run.peer.server(
-                run.threads, (*flags, "-md", own) if flags else (), work / f"draft{i}.log"))
-                for i, (name, flags) in enumerate(PEER_SETTINGS.items())}
+            yield enter_all(stack, {name: run.peer.server(
+                run.threads, (*flags, "-md", own) if flags else (), work / f"draft{i}.log")
+                for i, (name, flags) in enumerate(PEER_SETTINGS.items())})
     finally:
         run.peer.model = own
 
@@ -152,6 +152,7 @@ def tell_peer(run, table, drafts, no_peer):
     if not run.peer:
         table.set(row, ours, no_peer, lacks_peer=True)
         return
+    s.check(*(f"llama.cpp {name}" for name in PEER_SETTINGS))
     speed = {name: s.speed(f"llama.cpp {name}") for name in PEER_SETTINGS}
     best = max(speed, key=speed.get)
     table.set(row, ours, f"llama.cpp {best}, {speed[best]:.1f} tok/s", s.ratio("smaller model", f"llama.cpp {best}"))

@@ -18,7 +18,7 @@ import bench_cpu  # noqa: E402
 import bench_drafts  # noqa: E402
 import bench_sessions  # noqa: E402
 from bench_machine import Failure  # noqa: E402
-from bench_peer import SETTINGS, Absent, Peer, enter  # noqa: E402
+from bench_peer import SETTINGS, Absent, Peer, enter_all  # noqa: E402
 from bench_table import Row, Table, linear_limit_us, make_rows, verdict  # noqa: E402
 
 
@@ -154,20 +154,28 @@ class Isolation(unittest.TestCase):
         asked = []
         slow = types.SimpleNamespace(answer=lambda *_: asked.append(1) or timed_out())
         self.run_.size = {**bench_cpu.QUICK, "speculation": 2}
-        self.speculation(FakePair(), {**{name: FakeServer() for name in SETTINGS}, "ngram-simple": slow})
+        self.speculation(FakePair(), {name: slow for name in SETTINGS})
         self.check(self.NGRAM, {self.BEST}, "timed out")
         self.assertEqual(len(asked), 1, "it is not waited for again")
+
+    def test_one_setting_of_the_peer_that_fails(self):
+        """What is best without it would flatter us."""
+        self.speculation(FakePair(), {**{name: FakeServer() for name in SETTINGS}, "ngram-simple": types.SimpleNamespace(answer=timed_out)})
+        self.check(self.NGRAM, {self.BEST}, "ngram-simple: TimeoutError: timed out")
 
     def test_a_peer_that_does_not_start(self):
         with contextlib.ExitStack() as stack:
             @contextlib.contextmanager
             def broken():
+                tried.append(1)
                 timed_out()
                 yield
 
-            servers = {name: enter(stack, broken()) for name in SETTINGS}
+            tried = []
+            servers = enter_all(stack, {name: broken() for name in SETTINGS})
         self.speculation(FakePair(), servers)
         self.check(self.NGRAM, {self.BEST}, "timed out")
+        self.assertEqual(len(tried), 1, "the others are not waited for")
 
     def test_one_group_of_prompts_that_fails(self):
         groups = bench_cpu.grouped_prompts(1)

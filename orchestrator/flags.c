@@ -18,6 +18,7 @@
 #define SEED_BITS 53 /* of a random seed: every JSON reader keeps it exactly */
 
 enum {
+  KEY_PROMPT = 'p',
   KEY_DRAFT = 256,
   KEY_TEMP,
   KEY_TOP_K,
@@ -54,8 +55,7 @@ enum {
   KEY_TO,
   KEY_WHOLE,
   KEY_DELETE,
-  KEY_SINGLE,
-  KEY_PROMPT = 'p'
+  KEY_SINGLE
 };
 
 /* ---- what each command takes ---- */

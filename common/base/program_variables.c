@@ -20,7 +20,8 @@ static const char *const flags[] = {
     "model", "system", "chat-template", "raw", "no-special", "max-tokens", "stop", "json", "temp", "top-k", "top-p", "min-p",
     "repeat-penalty", "seed", "draft", "model-draft", "draft-layers", "draft-threads", "draft-ctx", "budget", "pace", "selfcheck",
     "force-single-token", "threads", "pin", "ctx", "kv", "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait",
-    "insecure-bind", "sessions", "to", "delete", "whole",
+    "insecure-bind", "sessions", "to", "delete", "whole", "compare", "limit",
+    "older-than",
     /* of the workers and tandem-bench */
     "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "parent", "replay-seed", "rows", "turns", "repetitions"};
 /* Read by tests and scripts, and what tests make go wrong. */

@@ -36,6 +36,12 @@ class Installed(Case):
         self.assertEqual((installed.returncode, installed.stdout), (0, built.stdout), installed.stderr)
         self.assertTrue(installed.stdout.strip())
 
+    def test_one_target_builds_them(self):
+        """As scripts/run.sh does, after which installing must work."""
+        built = subprocess.run(["ninja", "-C", str(BIN.parent), "-t", "query", "programs"], capture_output=True, text=True).stdout
+        for program in (self.prefix / "bin").iterdir():
+            self.assertIn(f"bin/{program.name}\n", built)
+
     def test_bench_is_among_them(self):
         bench = self.run_installed("bench", "step", "--help")
         self.assertEqual((bench.returncode, "--rows" in bench.stdout), (0, True), bench.stderr)

@@ -493,6 +493,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
     refused(c, id, m);
     return;
   case ROSTER_LEAVES:
+  case ROSTER_FORGED:
   case ROSTER_HANDLED:
     return;
   case ROSTER_PASS:

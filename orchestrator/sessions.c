@@ -221,14 +221,17 @@ void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *ou
 static void log_worker(step *c, const roster_peer *p, const char *what) {
   const msg_hello *h = &p->hello;
   bool draft = h->role == WIRE_ROLE_DRAFT;
-  actions_log(c->out, LOG_INFO, "a %s (%s) %s", draft ? "draft" : "target", draft ? p->method : p->numerics, what);
+  roster_log(&c->o->roster, p->id, c->now, LOG_INFO, c->out, "a %s (%s) %s", draft ? "draft" : "target",
+             wire_brief_of(draft ? h->method : h->numerics_id).text, what);
 }
 
-/* A target that is started again where another one was: that one is gone, no need to wait for its silence. */
+/* A target that is started again where another one was: the roster has asked that one, and it is gone: no need to wait for
+ * the rest of its silence. */
 static void drop_predecessors(step *c, const roster_peer *fresh) {
-  for (int i = 0; fresh->endpoint[0] && i < c->o->roster.top; i++) {
+  for (int i = 0; fresh->hello.role == WIRE_ROLE_TARGET && i < c->o->roster.top; i++) {
     roster_peer *p = &c->o->roster.list[i];
-    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role && strcmp(p->endpoint, fresh->endpoint) == 0;
+    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role &&
+                (strcmp(p->endpoint, fresh->endpoint) == 0 || wire_id_equal(p->hello.incarnation, fresh->hello.incarnation));
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->o->roster, id);
@@ -258,6 +261,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
     log_worker(c, from, "is leaving");
     if (from->hello.role == WIRE_ROLE_DRAFT) seats_worker_lost(c, id, "the draft worker left");
     break;
+  case ROSTER_FORGED: seats_worker_lost(c, id, "the worker wanted to be of another role"); break;
   case ROSTER_REFUSED: break;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
     if (m->type == MSG_HELLO && !roster_find(&o->roster, id)) seats_worker_lost(c, id, "the worker is another one now");

@@ -28,13 +28,14 @@ void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_st
   }
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
-  actions_log(c->out, LOG_INFO, "session %016llx: a draft is attached", (unsigned long long)s->id);
+  roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached", (unsigned long long)s->id);
   actions_send(c->out, from, &answer);
 }
 
 void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
-  actions_log(c->out, LOG_WARNING, "session %016llx: draft detached: %s", (unsigned long long)s->id, reason);
+  roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s", (unsigned long long)s->id,
+             reason);
   session_draft_drop(s, d);
 }
 

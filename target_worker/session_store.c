@@ -216,7 +216,8 @@ session_draft *session_draft_take(session *s, peer_id peer) {
   }
   tree_ids ids = d->ids;
   if (!ids.ring && tree_ids_init(&ids) != ERR_OK) return NULL;
-  *d = (session_draft){.peer = peer, .ids = ids, .base_named = 1};
+  uint64_t resent_us = d->peer == peer ? d->resent_us : 0;
+  *d = (session_draft){.peer = peer, .ids = ids, .base_named = 1, .resent_us = resent_us};
   tree_ids_reset(&d->ids, ++s->generation);
   return d;
 }

@@ -33,6 +33,7 @@ typedef struct session_draft {
   int32_t told;            /* length of C that it has been sent */
   uint64_t reset_sent_us;  /* when TREE_RESET was */
   uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
+  uint64_t resent_us;      /* when RESEND was answered */
   bool waiting_first;      /* no useful node yet since the last TOKENS went out */
 } session_draft;
 

@@ -216,6 +216,8 @@ static void on_resend(step *c, peer_id from, session *s, const msg *m) {
   session_draft *d = session_draft_of(s, from);
   int32_t at = m->u.resend.from;
   if (at > s->committed.length) at = s->committed.length; /* they know more than we: our length tells them */
+  if (d && c->now - d->resent_us < TARGET_RESEND_US) return; /* a small frame asks for a large one */
+  if (d) d->resent_us = c->now;
   if (d) stream_to_draft(c, s, d, at);
   else if (from == s->orchestrator) stream_to_orchestrator(c, s, at);
   if (!d && s->state == SESSION_FINISHED) stream_done(c, s); /* it has overtaken the tokens */
@@ -243,6 +245,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   switch (roster_receive(&t->peers, id, m, session_store_active(&t->store), c->now, &from, c->out)) {
   case ROSTER_GREETED: drafts_left(c, &t->store, id, "it has restarted"); return;
   case ROSTER_LEAVES: drafts_left(c, &t->store, id, "it left"); return;
+  case ROSTER_FORGED: drafts_left(c, &t->store, id, "it wanted to be of another role"); return;
   case ROSTER_REFUSED:
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
     actions_exit(c->out, PROGRAM_EXIT_REFUSED);

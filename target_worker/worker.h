@@ -10,6 +10,7 @@
 #define TARGET_LOCKSTEP_US 60000000    /* lockstep: longest wait for a done mark */
 #define TARGET_TELL_US 25000           /* the orchestrator gets new tokens so often, and the first at once: a message
                                           for each would wake five threads a token, and nobody reads as fast */
+#define TARGET_RESEND_US 10000          /* a draft's RESEND is answered so often: half of the time after which it may ask again */
 #define TARGET_REPEAT_US 300000        /* DONE, and TOKENS that were not acknowledged */
 
 typedef struct target_options {

@@ -1,6 +1,8 @@
 /* libs: wire spec base */
 #include "tests/machine_support.h"
 
+#include "common/base/log.h"
+
 enum { PEER = 7, OTHER = 8 };
 #define SELF_ID  id_of(1)
 #define PEER_ID  id_of(2)
@@ -62,6 +64,16 @@ static int32_t ticks_lost(world *w) {
   int32_t lost = 0;
   while (roster_tick(&w->table, w->r.now, &w->r.out)) assert_true(++lost < ROSTER_MAX + 1);
   return lost;
+}
+
+/* The time passes as in a program: with a step at every deadline. Returns how many were lost. */
+static int32_t pass(world *w, uint64_t us) {
+  uint64_t end = w->r.now + us;
+  int32_t lost = 0;
+  for (uint64_t at; (at = roster_deadline(&w->table)) <= end; lost += ticks_lost(w))
+    if (at > w->r.now) w->r.now = at;
+  w->r.now = end;
+  return lost + ticks_lost(w);
 }
 
 /* --- greeting --- */
@@ -157,7 +169,7 @@ static void test_vocabulary_and_model(void **state) {
       {WIRE_ROLE_ORCHESTRATOR, 20, 0, 100, true},
   };
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    msg m = hello_message(MSG_HELLO, table[i].role, PEER_ID);
+    msg m = hello_message(MSG_HELLO, table[i].role, id_of((uint8_t)(20 + i)));
     if (table[i].vocabulary) m.u.hello.vocabulary_hash = some_hash(table[i].vocabulary);
     if (table[i].model) m.u.hello.model_fingerprint = some_hash(table[i].model);
     m.u.hello.vocabulary_size = table[i].size;
@@ -260,8 +272,8 @@ static void test_welcome_again_and_anew(void **state) {
 
 static void test_refusal_of_our_hello(void **state) {
   world *w = *state;
-  static const int codes[] = {ERR_VERSION, ERR_MISMATCH};
-  for (int i = 0; i < 2; i++) {
+  static const int codes[] = {ERR_VERSION, ERR_MISMATCH, ERR_ARG};
+  for (int i = 0; i < 3; i++) {
     peer_id peer = (peer_id)(PEER + i);
     roster_connected(&w->table, peer, w->r.now, &w->r.out);
     assert_int_equal(hear(w, peer, error_message((wire_id){{0}}, 0, 0, codes[i])), ROSTER_REFUSED);
@@ -366,8 +378,7 @@ static void test_silent_is_lost_and_returns(void **state) {
   assert_int_equal(ticks_lost(w), 0);
   assert_int_equal(hear(w, PEER, message(MSG_ATTACH, SELF_ID, 5, 1)), ROSTER_PASS);
   assert_false(roster_find(&w->table, PEER)->lost);
-  w->r.now += ROSTER_LOST_US;
-  assert_int_equal(ticks_lost(w), 1);
+  assert_int_equal(pass(w, ROSTER_LOST_US), 1);
 }
 
 static void test_every_frame_is_a_sign_of_life(void **state) {
@@ -403,28 +414,244 @@ static void test_drop(void **state) {
 
 /* --- limits --- */
 
-static void test_full_table_is_a_refusal(void **state) {
-  world *w = *state;
-  for (int i = 0; i < ROSTER_MAX; i++) {
-    assert_int_equal(
-        hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i))),
-        ROSTER_GREETED);
+static void greet_many(world *w, wire_role role, int count) {
+  for (int i = 0; i < count; i++) {
+    msg m = hello_message(MSG_HELLO, role, id_of((uint8_t)(20 + i)));
+    m.u.hello.incarnation.bytes[2] = (uint8_t)role;
+    hear(w, (peer_id)(1000 * role + i), m);
   }
+}
+
+static int32_t log_lines(const world *w) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++) n += w->r.out.list[i].kind == ACTION_LOG;
+  return n;
+}
+
+static bool log_has(const world *w, const char *part) {
+  for (int32_t i = 0; i < w->r.out.count; i++)
+    if (w->r.out.list[i].kind == ACTION_LOG && strstr(w->r.out.list[i].text, part)) return true;
+  return false;
+}
+
+/* However many drafts there are, who has work for them finds a place. */
+static void test_drafts_leave_places(void **state) {
+  world *w = *state;
+  greet_many(w, WIRE_ROLE_DRAFT, ROSTER_DRAFTS_MAX);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_WELCOME), ROSTER_DRAFTS_MAX);
   rig_clear(&w->r);
-  assert_int_equal(hear(w, 99, peer_hello()), ROSTER_HANDLED);
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_HANDLED);
+  rig_expect_error(&w->r, PEER, ERR_FULL);
+  assert_true(text_has(rig_only(&w->r, PEER, MSG_ERROR)->u.error.text, "no place for one more draft"));
+  assert_true(log_has(w, "no place for one more draft"));
+  hear(w, PEER, peer_hello());
+  assert_int_equal(log_lines(w), 1);
+  for (int i = 0; i < ROSTER_MAX - ROSTER_DRAFTS_MAX - 1; i++) {
+    msg m = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of((uint8_t)(150 + i)));
+    assert_int_equal(hear(w, (peer_id)(300 + i), m), ROSTER_GREETED);
+  }
+  assert_non_null(roster_connected(&w->table, 98, w->r.now, &w->r.out)); /* the last place */
+  rig_clear(&w->r);
+  assert_int_equal(hear(w, 99, hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(199))), ROSTER_HANDLED);
   rig_expect_error(&w->r, 99, ERR_FULL);
-  assert_null(roster_connected(&w->table, 98, w->r.now, &w->r.out));
-  assert_non_null(roster_find(&w->table, 100));
+  assert_null(roster_connected(&w->table, 97, w->r.now, &w->r.out));
+  /* A draft finds that of a draft that is lost, and no other. */
+  roster_find(&w->table, 300)->lost = true;
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_HANDLED);
+  roster_find(&w->table, 3005)->lost = true;
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_GREETED);
+  assert_null(roster_find(&w->table, 3005));
+}
+
+/* The side that is not taken says so once, whatever it hears again and again, and once more when the reason changes. */
+static void test_not_taken_is_said_once(void **state) {
+  world *w = *state;
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  for (int i = 0; i < 20; i++) {
+    pass(w, ROSTER_HELLO_US);
+    hear(w, PEER, error_message((wire_id){{0}}, 0, 0, ERR_FULL));
+  }
+  assert_true(log_has(w, "not taken by the program that was called, which is asked again: made by a test"));
+  assert_int_equal(log_lines(w), 1);
+  assert_true(rig_count(&w->r, PEER, MSG_HELLO) >= 20);
+  hear(w, PEER, error_message((wire_id){{0}}, 0, 0, ERR_STATE));
+  assert_int_equal(log_lines(w), 2);
+}
+
+/* One peer, and many, cause only so many lines; those that were left out are counted. */
+static void test_peers_do_not_fill_the_log(void **state) {
+  world *w = *state;
+  greet(w);
+  for (int i = 0; i < 10000; i++) roster_log(&w->table, PEER, w->r.now + (uint64_t)i * 100, LOG_INFO, &w->r.out, "one");
+  if (log_lines(w) > 20) fail_msg("%d lines of one peer in a second", (int)log_lines(w));
+  rig_clear(&w->r);
+  w->r.now += 1000000;
+  for (int i = 0; i < 10000; i++) roster_log(&w->table, (peer_id)(i + 100), w->r.now, LOG_INFO, &w->r.out, "many");
+  if (log_lines(w) > 64) fail_msg("%d lines of strangers at once", (int)log_lines(w));
+  assert_true(log_lines(w) > 16); /* one peer alone does not keep the others out */
+  rig_clear(&w->r);
+  roster_log(&w->table, 5000, w->r.now + 10000000, LOG_INFO, &w->r.out, "later");
+  assert_true(log_has(w, "later (99"));
+}
+
+static void test_brief(void **state) {
+  (void)state;
+  char text[400];
+  memset(text, 'x', sizeof text);
+  memcpy(text, "a\n\x1b\xe2\x80\xae", 6);
+  const wire_brief b = wire_brief_of((wire_string){text, sizeof text});
+  assert_int_equal(strlen(b.text), WIRE_BRIEF_MAX);
+  assert_memory_equal(b.text, "a?????x", 7);
+  assert_string_equal(wire_brief_of((wire_string){0}).text, "");
+}
+
+/* --- who is who --- */
+
+/* A connection keeps its role: neither an old program nor a restarted one turns into a target on a draft's. */
+static void test_role_is_kept(void **state) {
+  world *w = *state;
+  static const wire_role roles[] = {WIRE_ROLE_TARGET, WIRE_ROLE_ORCHESTRATOR};
+  greet(w);
+  for (int i = 0; i < 4; i++) {
+    rig_clear(&w->r);
+    msg m = hello_message(MSG_HELLO, roles[i % 2], i < 2 ? PEER_ID : AGAIN_ID); /* each incarnation twice */
+    roster_peer *from;
+    assert_int_equal(roster_receive(&w->table, PEER, &m, 0, w->r.now, &from, &w->r.out), ROSTER_FORGED);
+    rig_expect_error(&w->r, PEER, ERR_PROTOCOL);
+    assert_int_equal(rig_count(&w->r, PEER, MSG_WELCOME), 0);
+    assert_int_equal(from->hello.role, WIRE_ROLE_DRAFT);
+    assert_true(wire_id_equal(from->hello.incarnation, PEER_ID));
+    assert_true(from->leaving); /* nothing new goes there */
+    assert_int_equal(log_has(w, "keeps the role"), i % 2 == 0); /* the first time that this program does */
+  }
+  assert_int_equal(hear(w, PEER, message(MSG_NODES, SELF_ID, 5, 1)), ROSTER_PASS); /* as what it was */
+}
+
+/* What a repeated HELLO says anew does not count. */
+static void test_repeated_hello_is_not_read(void **state) {
+  world *w = *state;
+  greet(w);
+  hear(w, PEER, message(MSG_BYE, SELF_ID, 0, 0));
+  msg m = peer_hello();
+  m.u.hello.endpoint = wire_text("tcp://127.0.0.1:4009");
+  assert_int_equal(hear(w, PEER, m), ROSTER_HANDLED);
+  assert_string_equal(roster_find(&w->table, PEER)->endpoint, "");
+  assert_true(roster_find(&w->table, PEER)->leaving);
+}
+
+/* Nobody takes the incarnation of one that lives, in another role. */
+static void test_incarnation_in_another_role(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(hear(w, OTHER, hello_message(MSG_HELLO, WIRE_ROLE_TARGET, PEER_ID)), ROSTER_HANDLED);
+  rig_expect_error(&w->r, OTHER, ERR_STATE);
+  assert_null(roster_find(&w->table, OTHER));
+  assert_int_equal(hear(w, 9, peer_hello()), ROSTER_GREETED); /* a draft calls again on another connection */
+}
+
+static msg target_at(wire_id incarnation, const char *endpoint) {
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, incarnation);
+  m.u.hello.endpoint = wire_text(endpoint);
+  return m;
+}
+
+/* Two that live and have one address: the second is refused, again and again, and the first hears of it by a PING only. */
+static void test_address_of_one_that_lives(void **state) {
+  world *w = *state;
+  assert_int_equal(hear(w, PEER, target_at(PEER_ID, "ipc:///a")), ROSTER_GREETED);
+  rig_clear(&w->r);
+  for (int i = 0; i < 40; i++) { /* 20 s */
+    assert_int_equal(hear(w, OTHER, target_at(AGAIN_ID, "ipc:///a")), ROSTER_HANDLED);
+    for (int k = 0; k < 5; k++) {
+      uint64_t sequence = roster_find(&w->table, PEER)->ping_sequence;
+      assert_int_equal(pass(w, ROSTER_HELLO_US / 5), 0);
+      if (sequence) hear(w, PEER, ping_message(MSG_PONG, SELF_ID, sequence, 0, 0));
+    }
+  }
+  assert_non_null(roster_find(&w->table, PEER));
+  assert_null(roster_find(&w->table, OTHER));
+  assert_int_equal(rig_count(&w->r, OTHER, MSG_WELCOME), 0);
+  assert_true(rig_count(&w->r, OTHER, MSG_ERROR) >= 10);
+  assert_true(text_has(rig_last(&w->r, OTHER, MSG_ERROR)->u.error.text, "--advertise"));
+  assert_true(log_has(w, "ipc:///a"));
+  if (log_lines(w) > 1) fail_msg("%d lines", (int)log_lines(w));
+}
+
+/* One of them died: the other is taken with its next HELLO, well before the silence would have told. */
+static void test_address_of_one_that_died(void **state) {
+  world *w = *state;
+  static const char *const addresses[] = {"ipc:///a", "ipc:///b"};
+  for (int same = 0; same < 2; same++) { /* by its address, by its incarnation */
+    peer_id peer = (peer_id)(PEER + 10 * same), other = peer + 1;
+    hear(w, peer, target_at(id_of((uint8_t)(30 + same)), addresses[0]));
+    pass(w, 100000);
+    msg again = same ? target_at(id_of(31), addresses[1]) : target_at(id_of(40), addresses[0]);
+    if (!same) roster_find(&w->table, peer)->heard_us = w->r.now; /* its last words come just before */
+    assert_int_equal(hear(w, other, again), ROSTER_HANDLED);
+    assert_int_equal(pass(w, ROSTER_HELLO_US), 0);
+    assert_int_equal(hear(w, other, again), ROSTER_GREETED);
+    rig_last(&w->r, other, MSG_WELCOME);
+    assert_int_equal(rig_count(&w->r, other, MSG_ERROR), 0);
+    roster_drop(&w->table, peer);
+    roster_drop(&w->table, other);
+  }
+}
+
+/* A target that an orchestrator with a model takes says what it computes with, and where drafts find it. */
+static void test_target_must_say_what_it_is(void **state) {
+  world *w = *state;
+  static const struct {
+    uint8_t vocabulary, model;
+    int32_t size;
+    const char *endpoint;
+    int code;
+  } table[] = {
+      {20, 10, 100, "ipc:///a", 0},
+      {0, 10, 100, "ipc:///a", ERR_MISMATCH},
+      {20, 0, 100, "ipc:///a", ERR_MISMATCH},
+      {20, 10, 0, "ipc:///a", ERR_MISMATCH},
+      {20, 11, 100, "ipc:///a", ERR_MISMATCH},
+      {20, 10, 100, "", ERR_ARG},
+  };
+  w->table.self.role = WIRE_ROLE_ORCHESTRATOR;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg m = target_at(id_of((uint8_t)(20 + i)), table[i].endpoint);
+    if (table[i].vocabulary) m.u.hello.vocabulary_hash = some_hash(table[i].vocabulary);
+    if (table[i].model) m.u.hello.model_fingerprint = some_hash(table[i].model);
+    m.u.hello.vocabulary_size = table[i].size;
+    rig_clear(&w->r);
+    roster_verdict v = hear(w, (peer_id)(20 + i), m);
+    if (v != (table[i].code ? ROSTER_HANDLED : ROSTER_GREETED)) fail_msg("row %d: verdict %d", (int)i, v);
+    if (table[i].code) rig_expect_error(&w->r, RIG_ANY, table[i].code);
+  }
+}
+
+/* --- our own stall --- */
+
+/* Nobody is lost while we were away ourselves; who stays silent afterwards is, 3 s of our own time after its last word. */
+static void test_our_stall_is_nobodys_silence(void **state) {
+  world *w = *state;
+  greet(w);
+  pass(w, 1000000);
+  hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  for (int i = 0; i < 3; i++) { /* tick first, then what waited in the socket */
+    w->r.now += 4000000 + (uint64_t)i * 60000000;
+    assert_int_equal(ticks_lost(w), 0);
+    hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  }
+  w->r.now += 10000000;
+  assert_int_equal(ticks_lost(w), 0);
+  assert_int_equal(pass(w, ROSTER_LOST_US - ROSTER_PING_US - 1), 0);
+  assert_int_equal(pass(w, ROSTER_PING_US), 1);
 }
 
 /* Strangers that said HELLO once and never again must not keep everybody out for ever. */
 static void test_lost_strangers_make_room(void **state) {
   world *w = *state;
-  for (int i = 0; i < ROSTER_MAX; i++) {
+  for (int i = 0; i < ROSTER_DRAFTS_MAX; i++) {
     hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i)));
   }
-  w->r.now += ROSTER_LOST_US;
-  assert_int_equal(ticks_lost(w), ROSTER_MAX);
+  assert_int_equal(pass(w, ROSTER_LOST_US), ROSTER_DRAFTS_MAX);
   rig_clear(&w->r);
   assert_int_equal(hear(w, 99, peer_hello()), ROSTER_GREETED);
   assert_non_null(roster_find(&w->table, 99));
@@ -437,8 +664,7 @@ static void test_strangers_take_no_place_of_ours(void **state) {
   msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, PEER_ID);
   welcome.to = SELF_ID;
   hear(w, PEER, welcome);
-  w->r.now += ROSTER_LOST_US;
-  assert_int_equal(ticks_lost(w), 1);
+  assert_int_equal(pass(w, ROSTER_LOST_US), 1);
   for (int i = 0; i < 2 * ROSTER_MAX; i++) {
     hear(w, (peer_id)(100 + i), hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)i)));
   }
@@ -534,7 +760,17 @@ int main(void) {
       CASE(test_every_frame_is_a_sign_of_life),
       CASE(test_bye),
       CASE(test_drop),
-      CASE(test_full_table_is_a_refusal),
+      CASE(test_drafts_leave_places),
+      CASE(test_not_taken_is_said_once),
+      CASE(test_peers_do_not_fill_the_log),
+      CASE(test_brief),
+      CASE(test_role_is_kept),
+      CASE(test_repeated_hello_is_not_read),
+      CASE(test_incarnation_in_another_role),
+      CASE(test_address_of_one_that_lives),
+      CASE(test_address_of_one_that_died),
+      CASE(test_target_must_say_what_it_is),
+      CASE(test_our_stall_is_nobodys_silence),
       CASE(test_lost_strangers_make_room),
       CASE(test_strangers_take_no_place_of_ours),
       CASE(test_nobodies_take_no_place),

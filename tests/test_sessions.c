@@ -1262,7 +1262,7 @@ static void test_target_turns_into_another_while_opening(void **state) {
   expect_state(w, ORCH_WAITING);
 }
 
-/* Its silence need not be waited for: nobody else can be bound to its address. */
+/* The rest of its silence need not be waited for: it does not answer the PING that asks whether it lives. */
 static void test_target_started_again_at_its_address(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -1271,9 +1271,91 @@ static void test_target_started_again_at_its_address(void **state) {
   msg hello = target_hello(TARGET3);
   hello.u.hello.endpoint = target_hello(TARGET).u.hello.endpoint;
   rig_say(&w->r, TARGET3, hello);
+  rig_only(&w->r, TARGET, MSG_PING);
+  assert_int_equal(rig_count(&w->r, TARGET3, MSG_OPEN), 0);
+  pass(w, ROSTER_HELLO_US, DRAFT, 0);
+  rig_say(&w->r, TARGET3, hello);
   assert_int_equal(rig_last(&w->r, TARGET3, MSG_OPEN)->epoch, 2);
   assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
   assert_int_equal(look(w).finish, 0);
+}
+
+/* Two that live have one address: the answer stays where it is. */
+static void test_target_with_the_address_of_another(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  tell_tokens(w, TARGET, 3, 4);
+  rig_clear(&w->r);
+  msg hello = target_hello(TARGET3);
+  hello.u.hello.endpoint = target_hello(TARGET).u.hello.endpoint;
+  for (int i = 0; i < 20; i++) {
+    rig_say(&w->r, TARGET3, hello);
+    pass(w, ROSTER_HELLO_US, TARGET, DRAFT);
+  }
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+  assert_true(rig_count(&w->r, TARGET3, MSG_ERROR) > 5);
+  assert_int_equal(rig_last(&w->r, TARGET3, MSG_ERROR)->u.error.code, ERR_STATE);
+  expect_state(w, ORCH_RUNNING);
+  tell_tokens(w, TARGET, 7, 2);
+  assert_int_equal(look(w).length, 9);
+}
+
+/* --- a draft that would be a target --- */
+
+/* It names the other role, says what a target says about its own session, and is not believed. */
+static void test_draft_never_is_a_target(void **state) {
+  world *w = *state;
+  static const bool restarted[] = {false, true};
+  for (int i = 0; i < 2; i++) {
+    start_running(w, true);
+    tell_tokens(w, TARGET, 3, 4);
+    msg hello = target_hello(TARGET); /* the true one's words, on the draft's connection */
+    if (!restarted[i]) hello.u.hello.incarnation = ID(DRAFT);
+    rig_clear(&w->r);
+    rig_say(&w->r, DRAFT, hello);
+    rig_expect_error(&w->r, DRAFT, ERR_PROTOCOL);
+    assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+    int32_t wrong[2] = {truth()[7] == 1 ? 2 : 1, 3};
+    hash16 hash = hash_next(hash_next(true_hash(w, 7), w->seed, wrong[0]), w->seed, wrong[1]);
+    msg done = done_message(w, 9, WIRE_FINISH_STOP);
+    done.u.done.hash = hash;
+    for (peer_id from = DRAFT; from <= DRAFT + 40; from += 40) { /* as a stranger, too */
+      rig_say(&w->r, from, worker_state(w, MSG_OPENED, 7));
+      rig_say(&w->r, from, worker_state(w, MSG_DESYNC, 0));
+      rig_say(&w->r, from, tokens_message(SELF, w->id, w->epoch, 7, wrong, 2, hash));
+      rig_say(&w->r, from, done);
+      rig_say(&w->r, from, error_message(SELF, w->id, w->epoch, ERR_GONE));
+    }
+    assert_int_equal(look(w).length, 7);
+    assert_int_equal(look(w).epoch, w->epoch);
+    expect_state(w, ORCH_RUNNING);
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0); /* nothing new goes there */
+    tell_tokens(w, TARGET, 7, 2);
+    assert_int_equal(look(w).length, 9);
+    orch_release(w->o, w->id, w->r.now, &w->r.out);
+    rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)(90 + i)))); /* another program */
+    orch_worker_died(w->o, id_of((uint8_t)(90 + i)), w->r.now, &w->r.out);
+  }
+}
+
+/* A flood of greetings is no flood of the log. */
+static void test_greetings_do_not_fill_the_log(void **state) {
+  world *w = *state;
+  char method[WIRE_STRING_MAX];
+  memset(method, 'm', sizeof method);
+  for (int i = 0; i < 30000; i++) { /* 3 s */
+    msg m = draft_hello(DRAFT);
+    memcpy(m.u.hello.incarnation.bytes + 4, &i, sizeof i);
+    m.u.hello.method = (wire_string){method, sizeof method};
+    w->r.now += 100;
+    rig_say(&w->r, i % 2 ? DRAFT : (peer_id)(1000 + i), m);
+  }
+  size_t bytes = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++)
+    if (w->r.out.list[i].kind == ACTION_LOG) bytes += strlen(w->r.out.list[i].text);
+  assert_true(bytes > 0);
+  if (bytes > 30000) fail_msg("%zu bytes of log in 3 s", bytes);
 }
 
 static void test_capacity(void **state) {
@@ -1709,6 +1791,9 @@ int main(void) {
       CASE(test_target_turns_into_another_while_opening),
       CASE(test_target_that_never_opens),
       CASE(test_target_started_again_at_its_address),
+      CASE(test_target_with_the_address_of_another),
+      CASE(test_draft_never_is_a_target),
+      CASE(test_greetings_do_not_fill_the_log),
       CASE(test_capacity),
       CASE(test_no_target_for_as_long_as_it_takes),
       CASE(test_repair_late_in_an_answer),

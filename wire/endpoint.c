@@ -88,6 +88,11 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
   int code = endpoint_check(endpoint, e);
   if (code != ERR_OK) return code;
   snprintf(out, ENDPOINT_MAX, "%s", endpoint);
+  if (starts(endpoint, IPC "@") && !allow_plaintext)
+    return err_set(e, ERR_ARG,
+                   "endpoint %s is no file, so every account of this machine can reach it: use a path, or accept the risk "
+                   "with --insecure-bind",
+                   endpoint);
   if (starts(endpoint, IPC)) {
     struct stat file; /* the library would take away whatever is there */
     if (stat(endpoint + strlen(IPC), &file) == 0 && !S_ISSOCK(file.st_mode))

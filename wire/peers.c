@@ -42,13 +42,18 @@ void peers_remove(peers *p, peer *gone) {
   gone->id = 0;
 }
 
-/* A free slot, or that of the longest silent peer that is not pinned. */
+static bool goes_before(const peer *a, const peer *b) {
+  if (!b || a->greeted != b->greeted) return !b || b->greeted;
+  return a->used < b->used;
+}
+
+/* A free slot, or that of the longest silent stranger, or peer, that is not pinned. */
 static peer *take_slot(peers *p) {
   peer *oldest = NULL;
   for (int32_t i = 0; i < PEERS_MAX; i++) {
     peer *candidate = &p->slots[i];
     if (candidate->id == 0) return candidate;
-    if (!candidate->pinned && (!oldest || candidate->used < oldest->used)) oldest = candidate;
+    if (!candidate->pinned && goes_before(candidate, oldest)) oldest = candidate;
   }
   assert(oldest); /* PEERS_PINNED_MAX leaves room */
   peers_remove(p, oldest);

@@ -1,4 +1,5 @@
-/* peers.h - the peers of a transport by number and by routing id: bounded, the longest silent is forgotten.
+/* peers.h - the peers of a transport by number and by routing id: bounded, the longest silent is forgotten,
+ * strangers first.
  *
  * Private to wire/. A number is never given twice. Peers of a ROUTER come and go with frames; a connection
  * that this program made itself is pinned until it is removed. */
@@ -16,6 +17,7 @@ typedef struct peer {
   peer_id id; /* 0: a free slot */
   void *link; /* the owner's: the socket it is reached by */
   bool pinned;
+  bool greeted;  /* it was sent WELCOME: strangers are forgotten first */
   uint64_t used; /* turn of the last use */
   uint64_t bad_frames;
   uint32_t routing_size;

@@ -10,6 +10,13 @@ wire_string wire_text(const char *s) {
   return (wire_string){s, (uint32_t)(n > WIRE_STRING_MAX ? WIRE_STRING_MAX : n)};
 }
 
+wire_brief wire_brief_of(wire_string s) {
+  wire_brief b = {{0}};
+  uint32_t n = s.size < WIRE_BRIEF_MAX ? s.size : WIRE_BRIEF_MAX;
+  for (uint32_t i = 0; i < n; i++) b.text[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
+  return b;
+}
+
 bool wire_id_equal(wire_id a, wire_id b) { return memcmp(a.bytes, b.bytes, 16) == 0; }
 
 void roster_init(roster *r, const msg_hello *self) {
@@ -25,12 +32,22 @@ roster_peer *roster_find(roster *r, peer_id id) {
   return NULL;
 }
 
+static bool is_guest(const roster_peer *q, wire_role role) { return q->id && !q->calls && q->hello.role == role; }
+
+static bool drafts_full(const roster *r) {
+  int32_t count = 0;
+  for (int i = 0; i < r->top; i++) count += is_guest(&r->list[i], WIRE_ROLE_DRAFT);
+  return count >= ROSTER_DRAFTS_MAX;
+}
+
 /* A free place, else that of the peer that has been lost for longest; a connection of our own keeps its place,
- * because nobody but us would greet it again. */
-static roster_peer *take(roster *r, peer_id id, uint64_t now_us) {
+ * because nobody but us would greet it again. A draft more than there may be finds the place of a lost one only. */
+static roster_peer *take(roster *r, peer_id id, wire_role role, uint64_t now_us) {
   roster_peer *place = NULL;
+  bool drafts_only = role == WIRE_ROLE_DRAFT && drafts_full(r);
   for (int i = 0; i < ROSTER_MAX && (!place || place->id); i++) {
     roster_peer *q = &r->list[i];
+    if (drafts_only && !is_guest(q, WIRE_ROLE_DRAFT)) continue;
     if (!q->id || (q->lost && !q->calls && (!place || q->heard_us < place->heard_us))) place = q;
   }
   if (!place) return NULL;
@@ -77,6 +94,27 @@ void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *
   roster_error(r, from, m->session, m->epoch, code, out, "%s", text);
 }
 
+#define LOG_BURST    16 /* lines that one peer causes, and then one in */
+#define LOG_EVERY_US 1000000
+#define LOG_ALL_BURST    64 /* lines of all peers, and of whoever comes once and never again */
+#define LOG_ALL_EVERY_US 500000
+
+void roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...) {
+  roster_peer *q = roster_find(r, cause);
+  if (q && !log_limit_takes(&q->log, now_us, LOG_BURST, LOG_EVERY_US)) return;
+  uint64_t left_out = r->log.left_out + (q ? q->log.left_out : 0);
+  if (!log_limit_takes(&r->log, now_us, LOG_ALL_BURST, LOG_ALL_EVERY_US)) return;
+  char text[ERR_TEXT_MAX + WIRE_BRIEF_MAX];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  if (left_out == 0) actions_log(out, level, "%s", text);
+  else actions_log(out, level, "%s (%llu more lines about peers were left out)", text, (unsigned long long)left_out);
+  r->log.left_out = 0;
+  if (q) q->log.left_out = 0;
+}
+
 static void send_hello(roster *r, roster_peer *q, uint64_t now_us, actions *out) {
   msg m = message_for(NULL, MSG_HELLO, 0, 0);
   m.u.hello = r->self;
@@ -85,7 +123,7 @@ static void send_hello(roster *r, roster_peer *q, uint64_t now_us, actions *out)
 }
 
 roster_peer *roster_connected(roster *r, peer_id id, uint64_t now_us, actions *out) {
-  roster_peer *q = take(r, id, now_us);
+  roster_peer *q = take(r, id, WIRE_ROLE_ORCHESTRATOR, now_us);
   if (!q) {
     actions_log(out, LOG_ERROR, "more than %d connections: this one is refused", ROSTER_MAX);
     actions_disconnect(out, id);
@@ -117,57 +155,169 @@ static void remember(roster_peer *q, const msg_hello *h) {
   q->lost = q->leaving = false;
 }
 
-/* Can we work together? A zero hash fits any vocabulary. */
+/* Two hashes of the same thing; zero: does not say. A target must say what it computes with. */
+static bool hashes_differ(hash16 theirs, hash16 ours, bool must_say) {
+  if (hash_is_zero(ours) || (hash_is_zero(theirs) && !must_say)) return false;
+  return !hash_equal(theirs, ours);
+}
+
+static bool vocabularies_differ(const msg_hello *theirs, const msg_hello *ours, bool must_say) {
+  bool says = theirs->vocabulary_size || must_say;
+  return hashes_differ(theirs->vocabulary_hash, ours->vocabulary_hash, must_say) ||
+         (says && ours->vocabulary_size && theirs->vocabulary_size != ours->vocabulary_size);
+}
+
+/* Can we work together? */
 static int check_hello(const roster *r, const msg_hello *h, err *e) {
+  bool target = h->role == WIRE_ROLE_TARGET && r->self.role == WIRE_ROLE_ORCHESTRATOR;
+  bool both_load = h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
   if (h->version_min > WIRE_VERSION_MAX || h->version_max < WIRE_VERSION_MIN)
     return err_set(e, ERR_VERSION,
                    "protocol versions %u-%u are not spoken here, only %d-%d: install the same release on both sides",
                    h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
-  bool hash = !hash_is_zero(h->vocabulary_hash) && !hash_is_zero(r->self.vocabulary_hash) &&
-              !hash_equal(h->vocabulary_hash, r->self.vocabulary_hash);
-  bool size = h->vocabulary_size && r->self.vocabulary_size && h->vocabulary_size != r->self.vocabulary_size;
-  bool both_load = h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
-  bool model = both_load && !hash_is_zero(h->model_fingerprint) && !hash_is_zero(r->self.model_fingerprint) &&
-               !hash_equal(h->model_fingerprint, r->self.model_fingerprint);
-  if (hash || size)
+  if (vocabularies_differ(h, &r->self, target))
     return err_set(e, ERR_MISMATCH, "vocabulary mismatch (%d tokens there, %d here): start both with the same model file",
                    h->vocabulary_size, r->self.vocabulary_size);
-  if (model) return err_set(e, ERR_MISMATCH, "another model is served here: start both with the same model file");
+  if (both_load && hashes_differ(h->model_fingerprint, r->self.model_fingerprint, target))
+    return err_set(e, ERR_MISMATCH, "another model is served here: start both with the same model file");
+  if (target && h->endpoint.size == 0)
+    return err_set(e, ERR_ARG, "this target names no address for drafts: start it with --bind or --advertise");
   return ERR_OK;
 }
 
-static roster_verdict greet(roster *r, peer_id id, const msg *m, uint64_t now_us, roster_peer **from, actions *out) {
-  const msg_hello *h = &m->u.hello;
+/* --- who is who --- */
+
+static void ping(roster_peer *q, uint64_t now_us, actions *out) {
+  msg m = message_for(q, MSG_PING, 0, 0);
+  m.u.ping = (msg_ping){.sequence = ++q->ping_sequence, .time_us = now_us};
+  q->ping_us = now_us;
+  actions_send(out, q->id, &m);
+}
+
+/* The incarnation names one program, and a target's address leads to one. A draft may have two connections for a while:
+ * nothing but its own attachments hangs on them. */
+static bool claims_place(const msg_hello *h, const roster_peer *q) {
+  bool both_drafts = h->role == WIRE_ROLE_DRAFT && q->hello.role == WIRE_ROLE_DRAFT;
+  bool address = h->endpoint.size && q->hello.role == h->role && h->endpoint.size == q->hello.endpoint.size &&
+                 memcmp(h->endpoint.data, q->endpoint, h->endpoint.size) == 0;
+  return address || (wire_id_equal(h->incarnation, q->hello.incarnation) && !both_drafts);
+}
+
+typedef enum { CLAIM_GOOD, CLAIM_ASKED, CLAIM_TAKEN } claim; /* ASKED: the next HELLO is told */
+
+/* Who claims a place must wait for a HELLO's time: the PING tells whether the one who has it lives. */
+static claim judge_rival(roster_peer *q, uint64_t now_us, actions *out) {
+  if (!q->asked_us || now_us - q->asked_us >= 2 * ROSTER_HELLO_US) {
+    q->asked_us = now_us;
+    ping(q, now_us, out);
+    return CLAIM_ASKED;
+  }
+  if (q->heard_us > q->asked_us) return CLAIM_TAKEN;
+  return now_us - q->asked_us < ROSTER_RIVAL_US ? CLAIM_ASKED : CLAIM_GOOD;
+}
+
+static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, actions *out) {
+  claim worst = CLAIM_GOOD;
+  for (int i = 0; i < r->top; i++) {
+    roster_peer *q = &r->list[i];
+    if (!q->id || q->id == id || !q->greeted || q->lost || q->calls || !claims_place(h, q)) continue;
+    claim c = q->hello.role == h->role ? judge_rival(q, now_us, out) : CLAIM_TAKEN;
+    if (c > worst) worst = c;
+  }
+  return worst;
+}
+
+static bool told_before(roster *r, wire_id incarnation, int code) {
+  for (int i = 0; i < ROSTER_TOLD_MAX; i++)
+    if (r->told[i].code == code && wire_id_equal(r->told[i].incarnation, incarnation)) return true;
+  r->told[r->told_next] = (roster_refusal){incarnation, code};
+  r->told_next = (r->told_next + 1) % ROSTER_TOLD_MAX;
+  return false;
+}
+
+/* HELLO is repeated all the time: it is refused every time and logged once. */
+static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, const char *text, uint64_t now_us,
+                         actions *out) {
+  roster_error(r, id, 0, 0, code, out, "%s", text);
+  if (told_before(r, h->incarnation, code)) return;
+  roster_log(r, id, now_us, LOG_WARNING, out, "a HELLO was refused: %s", text);
+}
+
+static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from, actions *out) {
   err e;
-  int rc = m->type == MSG_HELLO ? check_hello(r, h, &e) : ERR_OK;
+  claim c = judge_claim(r, id, h, now_us, out);
+  if (c == CLAIM_ASKED) return ROSTER_HANDLED;
+  if (c == CLAIM_TAKEN) {
+    err_set(&e, ERR_STATE, "another worker that lives has this one's address (%s) or incarnation: give each its own, with --advertise",
+            wire_brief_of(h->endpoint).text);
+    refuse_hello(r, id, h, e.code, e.text, now_us, out);
+    return ROSTER_HANDLED;
+  }
+  if (!*from) *from = take(r, id, h->role, now_us);
+  if (!*from) {
+    bool draft = h->role == WIRE_ROLE_DRAFT;
+    err_set(&e, ERR_FULL, "no place for one more %s: at most %d programs are taken, %d of them drafts: end some",
+            draft ? "draft" : "worker", ROSTER_MAX, ROSTER_DRAFTS_MAX);
+    refuse_hello(r, id, h, e.code, e.text, now_us, out);
+    return ROSTER_HANDLED;
+  }
+  remember(*from, h);
+  return ROSTER_GREETED;
+}
+
+static void welcome(roster *r, const roster_peer *q, const msg_hello *h, actions *out) {
+  msg answer = message_for(q, MSG_WELCOME, 0, 0);
+  answer.u.hello = r->self;
+  uint32_t version = h->version_max < WIRE_VERSION_MAX ? h->version_max : WIRE_VERSION_MAX;
+  answer.u.hello.version_min = answer.u.hello.version_max = version;
+  actions_send(out, q->id, &answer);
+}
+
+static roster_verdict on_hello(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from,
+                               actions *out) {
+  roster_peer *q = *from;
+  err e;
+  if (q && q->greeted && q->hello.role != h->role) {
+    q->leaving = true;
+    refuse_hello(r, id, h, ERR_PROTOCOL, "a connection keeps the role that its first HELLO named", now_us, out);
+    return ROSTER_FORGED;
+  }
+  int rc = check_hello(r, h, &e);
   if (rc != ERR_OK) { /* whoever was there before is gone */
     roster_drop(r, id);
-    roster_error(r, id, 0, 0, rc, out, "%s", e.text);
+    refuse_hello(r, id, h, rc, e.text, now_us, out);
     return ROSTER_HANDLED;
   }
-  roster_peer *q = *from ? *from : take(r, id, now_us);
-  *from = q;
-  if (!q) {
-    roster_error(r, id, 0, 0, ERR_FULL, out, "more than %d connections: try again later", ROSTER_MAX);
-    return ROSTER_HANDLED;
-  }
-  bool fresh = !q->greeted || !wire_id_equal(q->hello.incarnation, h->incarnation);
-  remember(q, h);
-  if (m->type == MSG_HELLO) {
-    msg answer = message_for(q, MSG_WELCOME, 0, 0);
-    answer.u.hello = r->self;
-    uint32_t version = h->version_max < WIRE_VERSION_MAX ? h->version_max : WIRE_VERSION_MAX;
-    answer.u.hello.version_min = answer.u.hello.version_max = version;
-    actions_send(out, id, &answer);
-  }
-  return fresh ? ROSTER_GREETED : ROSTER_HANDLED;
+  bool again = q && q->greeted && wire_id_equal(q->hello.incarnation, h->incarnation);
+  roster_verdict verdict = again ? ROSTER_HANDLED : take_in(r, id, h, now_us, from, out);
+  if (again) q->lost = false; /* all else is as it was */
+  if (again || verdict == ROSTER_GREETED) welcome(r, *from, h, out);
+  return verdict;
+}
+
+/* Who sits at the address that we called may be another program than before. */
+static roster_verdict on_welcome(roster_peer *q, const msg_hello *h) {
+  bool again = q->greeted && wire_id_equal(q->hello.incarnation, h->incarnation);
+  if (again) q->lost = false;
+  else remember(q, h);
+  q->told_code = 0;
+  return again ? ROSTER_HANDLED : ROSTER_GREETED;
+}
+
+/* Said once: it is asked again all the time. */
+static void tell_refusal(roster *r, roster_peer *q, const msg *m, uint64_t now_us, actions *out) {
+  if (q->told_code == m->u.error.code) return;
+  q->told_code = m->u.error.code;
+  roster_log(r, q->id, now_us, LOG_WARNING, out, "not taken by the program that was called, which is asked again: %s",
+             wire_brief_of(m->u.error.text).text);
 }
 
 /* An ERROR is never answered with one: two confused programs would do so for ever. */
 static roster_verdict on_error(roster *r, roster_peer *q, const msg *m, uint64_t now_us, actions *out) {
   int code = m->u.error.code;
   if (!q) return ROSTER_HANDLED;
-  if (!q->greeted && (code == ERR_VERSION || code == ERR_MISMATCH)) return ROSTER_REFUSED;
+  if (!q->greeted && (code == ERR_VERSION || code == ERR_MISMATCH || code == ERR_ARG)) return ROSTER_REFUSED;
+  if (!q->greeted && q->calls && code != ERR_PROTOCOL) tell_refusal(r, q, m, now_us, out);
   bool unknown = m->session == 0 && (code == ERR_PROTOCOL || code == ERR_STALE);
   if (unknown && q->calls && now_us - q->hello_us >= ROSTER_HELLO_US) send_hello(r, q, now_us, out);
   return q->greeted ? ROSTER_PASS : ROSTER_HANDLED;
@@ -191,12 +341,27 @@ static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uin
   }
 }
 
+/* A step comes at every PING at least. What is longer than that was our own stall (a stopped process, a paused machine), and
+ * nobody's silence: what they said meanwhile waits in the sockets. */
+static void note_step(roster *r, uint64_t now_us) {
+  uint64_t gap = r->stepped_us ? now_us - r->stepped_us : 0;
+  r->stepped_us = now_us;
+  if (gap <= ROSTER_PING_US) return;
+  for (int i = 0; i < r->top; i++) r->list[i].heard_us += gap - ROSTER_PING_US;
+}
+
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out) {
   roster_peer *q = *from = roster_find(r, id);
+  note_step(r, now_us);
   if (q) q->heard_us = now_us;
-  if (m->type == MSG_HELLO || (m->type == MSG_WELCOME && q && q->calls)) return greet(r, id, m, now_us, from, out);
+  if (m->type == MSG_HELLO && !(q && q->calls)) return on_hello(r, id, &m->u.hello, now_us, from, out);
+  if (m->type == MSG_WELCOME && q && q->calls) return on_welcome(q, &m->u.hello);
   if (m->type == MSG_ERROR) return on_error(r, q, m, now_us, out);
+  if (m->type == MSG_HELLO) {
+    roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "HELLO comes from the side that connects");
+    return ROSTER_HANDLED;
+  }
   if (!q || !q->greeted) {
     if (!q || !q->calls) roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "say HELLO first");
     return ROSTER_HANDLED;
@@ -213,6 +378,7 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
 static bool pinged(const roster_peer *q) { return q->greeted && (!q->lost || q->calls); }
 
 roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
+  note_step(r, now_us);
   for (int i = 0; i < r->top; i++) {
     roster_peer *q = &r->list[i];
     if (!q->id) continue;
@@ -221,12 +387,7 @@ roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
       q->lost = true;
       return q;
     }
-    if (pinged(q) && now_us - q->ping_us >= ROSTER_PING_US) {
-      msg ping = message_for(q, MSG_PING, 0, 0);
-      ping.u.ping = (msg_ping){.sequence = ++q->ping_sequence, .time_us = now_us};
-      q->ping_us = now_us;
-      actions_send(out, q->id, &ping);
-    }
+    if (pinged(q) && now_us - q->ping_us >= ROSTER_PING_US) ping(q, now_us, out);
   }
   return NULL;
 }

@@ -2,13 +2,16 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/base/log_limit.h"
 #include "common/spec/prefix.h"
 #include "wire/actions.h"
 
 #define ROSTER_MAX 128
+#define ROSTER_DRAFTS_MAX 96    /* of them, that call us: however many drafts there are, a target finds a place */
 #define ROSTER_HELLO_US 500000 /* HELLO is repeated until WELCOME */
 #define ROSTER_PING_US 500000
 #define ROSTER_LOST_US 3000000 /* silent for so long: lost */
+#define ROSTER_RIVAL_US 400000 /* who does not answer within this, when another claims its place, is dead */
 
 typedef struct roster_peer {
   peer_id id;     /* 0: free place */
@@ -19,13 +22,26 @@ typedef struct roster_peer {
   msg_hello hello;
   char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1];
   uint64_t heard_us, hello_us, ping_us, ping_sequence, round_trip_us;
+  uint64_t asked_us; /* another claimed its place, and a PING asked whether it lives; 0: never */
   int32_t load;
+  int32_t told_code; /* why the other side does not take us, as the log knows; 0: it has not refused */
+  log_limit log;
 } roster_peer;
+
+#define ROSTER_TOLD_MAX 32 /* refusals that are remembered, so that one repeated every 500 ms is logged once */
+typedef struct roster_refusal {
+  wire_id incarnation;
+  int code;
+} roster_refusal;
 
 typedef struct roster {
   roster_peer list[ROSTER_MAX];
   int32_t top;    /* places [top, ROSTER_MAX) have never been used */
   msg_hello self; /* borrowed strings */
+  uint64_t stepped_us; /* the last step */
+  log_limit log;       /* of all peers together */
+  roster_refusal told[ROSTER_TOLD_MAX];
+  int32_t told_next; /* the oldest of them */
 } roster;
 
 void roster_init(roster *r, const msg_hello *self);
@@ -39,6 +55,7 @@ typedef enum {
   ROSTER_PASS,    /* a frame for the role's own logic; *from is greeted */
   ROSTER_GREETED, /* HELLO or WELCOME: *from is new, or has a new incarnation */
   ROSTER_LEAVES,  /* BYE */
+  ROSTER_FORGED,  /* *from wanted to be of another role: refused, and nothing new goes there */
   ROSTER_REFUSED, /* our HELLO was answered with ERROR: the message tells why */
   ROSTER_HANDLED  /* answered or dropped here */
 } roster_verdict;
@@ -65,6 +82,16 @@ void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int c
                   const char *format, ...) __attribute__((format(printf, 7, 8)));
 /* The answer to `m` is ERROR. */
 void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out);
+
+/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all together, go out. */
+void roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+
+#define WIRE_BRIEF_MAX 160
+typedef struct wire_brief { /* a peer's words for a line of the log: not long, and of printable ASCII */
+  char text[WIRE_BRIEF_MAX + 1];
+} wire_brief;
+wire_brief wire_brief_of(wire_string s);
 
 wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
 bool wire_id_equal(wire_id a, wire_id b);

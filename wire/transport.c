@@ -1,5 +1,7 @@
 #include "wire/transport.h"
 
+#include "common/base/clock.h"
+#include "common/base/log_limit.h"
 #include "wire/codec.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
@@ -8,9 +10,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <zmq.h>
 
-#define TRANSPORT_QUEUE         4096 /* messages a direction and peer */
+#define TRANSPORT_SEND_QUEUE    1024 /* messages to a peer; more are dropped */
+#define TRANSPORT_RECEIVE_QUEUE 16   /* messages of a peer: times the size of the largest, this is what it can make us hold */
+#define TRANSPORT_LOG_BURST     64   /* lines about refused frames, of all peers together, */
+#define TRANSPORT_LOG_EVERY_US  500000 /* and then one in so long */
+#define TRANSPORT_ROUTING_SIZE  25   /* bytes of a routing id: 1, then random ones */
 #define TRANSPORT_LINGER_MS     200
 #define TRANSPORT_HANDSHAKE_MS  2000
 #define TRANSPORT_RECONNECT_MS  50
@@ -20,6 +28,10 @@
 #define TRANSPORT_HEARTBEAT_TTL 3000
 #define TRANSPORT_TURN_MAX      256 /* messages taken from one socket before the loop looks at others, */
 #define TRANSPORT_TURN_BYTES    WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
+
+_Static_assert(WIRE_NODES_MAX * (9 + 5 + 5) + 512 < WIRE_DOOR_FRAME_MAX, "NODES fits through a door");
+_Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_DOOR_FRAME_MAX, "so does TOKENS");
+_Static_assert(5 * WIRE_STRING_MAX + 512 < WIRE_GREETING_MAX, "and HELLO is a small frame");
 
 /* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
 typedef struct channel {
@@ -40,7 +52,7 @@ struct transport {
   void *context;
   channel *channels;
   peers peers;
-  uint64_t channel_serial;
+  log_limit refusals;
   codec_buffer out;
   arena in;
   uv_prepare_t prepare;
@@ -64,8 +76,8 @@ static bool set_options(void *socket, const socket_option *list, size_t count) {
 /* Everything is set before bind or connect: later it would not hold for what exists already. */
 static bool set_common_options(void *socket, bool ipv6) {
   const socket_option list[] = {
-      {ZMQ_SNDHWM, TRANSPORT_QUEUE},
-      {ZMQ_RCVHWM, TRANSPORT_QUEUE},
+      {ZMQ_SNDHWM, TRANSPORT_SEND_QUEUE},
+      {ZMQ_RCVHWM, TRANSPORT_RECEIVE_QUEUE},
       {ZMQ_LINGER, TRANSPORT_LINGER_MS},
       {ZMQ_IMMEDIATE, 1},
       {ZMQ_HANDSHAKE_IVL, TRANSPORT_HANDSHAKE_MS},
@@ -76,24 +88,25 @@ static bool set_common_options(void *socket, bool ipv6) {
       {ZMQ_HEARTBEAT_TTL, TRANSPORT_HEARTBEAT_TTL},
       {ZMQ_IPV6, ipv6},
   };
-  const int64_t frame_max = WIRE_FRAME_MAX;
-  return set_options(socket, list, sizeof list / sizeof list[0]) &&
-         zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max) == 0;
+  return set_options(socket, list, sizeof list / sizeof list[0]);
+}
+
+static bool set_frame_max(void *socket, int64_t bytes) {
+  return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof bytes) == 0;
 }
 
 static bool set_router_options(void *socket) {
   const socket_option list[] = {{ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}};
-  return set_options(socket, list, sizeof list / sizeof list[0]);
+  return set_options(socket, list, sizeof list / sizeof list[0]) && set_frame_max(socket, WIRE_DOOR_FRAME_MAX);
 }
 
-/* The same for all reconnects of this channel, another for every channel and every start of a program; the
- * first byte must not be zero. */
-static bool set_dealer_options(transport *t, void *socket) {
-  uint8_t routing[1 + sizeof t->options.self.bytes + sizeof t->channel_serial] = {1};
-  uint64_t serial = ++t->channel_serial;
-  memcpy(routing + 1, t->options.self.bytes, sizeof t->options.self.bytes);
-  memcpy(routing + 1 + sizeof t->options.self.bytes, &serial, sizeof serial);
-  return zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0;
+/* The same for all reconnects of this channel, another for every channel and every start of a program. Whoever knows it
+ * can take the connection over, so it is drawn at random and told to nobody. The first byte must not be zero. */
+static bool set_dealer_options(void *socket) {
+  uint8_t routing[TRANSPORT_ROUTING_SIZE] = {1};
+  size_t size = sizeof routing - 1;
+  return getrandom(routing + 1, size, 0) == (ssize_t)size &&
+         zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0 && set_frame_max(socket, WIRE_FRAME_MAX);
 }
 
 static void on_handle_closed(transport *t) {
@@ -142,7 +155,7 @@ static bool channel_watch(channel *c) {
 }
 
 static bool set_role_options(channel *c) {
-  return c->router ? set_router_options(c->socket) : set_dealer_options(c->owner, c->socket);
+  return c->router ? set_router_options(c->socket) : set_dealer_options(c->socket);
 }
 
 /* A watched socket with its options, not yet bound or connected; NULL and *e. */
@@ -207,6 +220,7 @@ bool transport_send(transport *t, peer_id id, const msg *m) {
     c = NULL;
   }
   if (c && channel_send(c, to, &t->out)) {
+    if (m->type == MSG_WELCOME) to->greeted = true;
     if (m->type == MSG_HELLO) c->hello.size = 0; /* an older one is not needed any more */
     t->counters.sent++;
     return true;
@@ -222,7 +236,8 @@ bool transport_send(transport *t, peer_id id, const msg *m) {
 static void refuse_frame(transport *t, peer *from, const msg *m, const err *e) {
   t->counters.bad_frames++;
   uint64_t bad = ++from->bad_frames;
-  if ((bad & (bad - 1)) == 0) /* the 1st, 2nd, 4th, 8th...: a hostile peer does not fill the log */
+  /* The 1st, 2nd, 4th, 8th...: a hostile peer does not fill the log, and neither do many together. */
+  if ((bad & (bad - 1)) == 0 && log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
     log_line(t->options.log, LOG_WARNING, "bad frame %" PRIu64 " of peer %" PRIu64 " refused: %s", bad,
              from->id, e->text);
   if (m->type == MSG_ERROR) return;
@@ -231,9 +246,25 @@ static void refuse_frame(transport *t, peer *from, const msg *m, const err *e) {
   transport_send(t, from->id, &reply);
 }
 
+/* Nobody has greeted this peer yet: all that it may send is HELLO, which is small. */
+static bool is_too_large(const peer *from, size_t size) {
+  return !from->pinned && !from->greeted && size > WIRE_GREETING_MAX;
+}
+
+static void refuse_large(transport *t, peer *from, size_t size) {
+  err e;
+  err_set(&e, ERR_LIMIT, "R-GREETING-SIZE: a frame of %zu bytes before the greeting, the limit is %d: say HELLO first", size,
+          WIRE_GREETING_MAX);
+  refuse_frame(t, from, &(msg){0}, &e);
+}
+
 static void take_frame(transport *t, peer *from, const void *data, size_t size) {
   msg m;
   err e = {0};
+  if (is_too_large(from, size)) {
+    refuse_large(t, from, size);
+    return;
+  }
   arena_reset(&t->in);
   if (codec_decode(data, size, &t->in, &m, &e) != ERR_OK) {
     refuse_frame(t, from, &m, &e);
@@ -371,13 +402,24 @@ static int bind_failed(const char *endpoint, err *e) {
                  zmq_strerror(reason));
 }
 
+/* An ipc socket belongs to its owner alone from its first moment, whatever the umask is: who may write to it may connect.
+ * zmq_bind makes it on this thread. */
+static bool bind_privately(void *socket, const char *address) {
+  mode_t before = umask(S_IXUSR | S_IRWXG | S_IRWXO);
+  bool bound = zmq_bind(socket, address) == 0;
+  int reason = errno;
+  umask(before);
+  errno = reason;
+  return bound;
+}
+
 int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound_size, err *e) {
   char address[ENDPOINT_MAX];
   int code = endpoint_check_bind(endpoint, t->options.allow_plaintext, address, e);
   if (code != ERR_OK) return code;
   channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
   if (!c) return ERR_IO;
-  if (zmq_bind(c->socket, address) != 0)
+  if (!bind_privately(c->socket, address))
     code = bind_failed(endpoint, e);
   else if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
     code = err_set(e, ERR_ARG, "no room for the address of %s", endpoint);

@@ -35,6 +35,7 @@ typedef struct work {
 typedef struct link_to_target {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free place */
   peer_id peer;                       /* 0 while connecting */
+  uint64_t asked_us;                  /* the connection was asked for; an answer that does not come is asked for again */
 } link_to_target;
 
 struct draft {
@@ -275,6 +276,17 @@ static int32_t link_reclaim(step *c) {
   return -1;
 }
 
+static void link_ask(step *c, int32_t place) {
+  link_to_target *l = &c->d->links[place];
+  l->asked_us = c->now;
+  actions_connect(c->out, (uint64_t)place + 1, wire_text(l->endpoint));
+}
+
+/* The answer comes within the step, or never: an action finds no memory now and then. */
+static bool link_unanswered(const link_to_target *l) {
+  return l->endpoint[0] && !l->peer;
+}
+
 static int32_t link_for(step *c, wire_string endpoint) {
   draft *d = c->d;
   int32_t place = -1;
@@ -289,7 +301,7 @@ static int32_t link_for(step *c, wire_string endpoint) {
   if (place < 0) return -1;
   memcpy(d->links[place].endpoint, endpoint.data, endpoint.size);
   d->links[place].endpoint[endpoint.size] = 0;
-  actions_connect(c->out, (uint64_t)place + 1, endpoint);
+  link_ask(c, place);
   return place;
 }
 
@@ -522,6 +534,9 @@ static void link_refused(step *c, int32_t link) {
 }
 
 static void on_connected(step *c, uint64_t tag, peer_id id) {
+  bool second = tag != TAG_ORCHESTRATOR && !link_unanswered(&c->d->links[tag - 1]); /* the first answer was only late */
+  if (second && id) actions_disconnect(c->out, id);
+  if (second) return;
   bool up = id && roster_connected(&c->d->peers, id, c->now, c->out);
   if (!up && tag != TAG_ORCHESTRATOR) link_refused(c, (int32_t)tag - 1);
   if (!up || tag == TAG_ORCHESTRATOR) return;
@@ -607,6 +622,10 @@ static uint64_t draft_deadline(const void *self) {
     uint64_t w = work_deadline(&d->works[i]);
     if (w < at) at = w;
   }
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++) {
+    const link_to_target *l = &d->links[i];
+    if (link_unanswered(l) && l->asked_us + DRAFT_REPEAT_US < at) at = l->asked_us + DRAFT_REPEAT_US;
+  }
   return at;
 }
 
@@ -633,8 +652,14 @@ static void orphaned(step *c, work *w) {
   if (w->state != WORK_FREE && (silent || unused)) work_close(c->d, w);
 }
 
+static void link_tick(step *c, int32_t place) {
+  const link_to_target *l = &c->d->links[place];
+  if (link_unanswered(l) && c->now - l->asked_us >= DRAFT_REPEAT_US) link_ask(c, place);
+}
+
 static void on_tick(step *c) {
   for (roster_peer *lost; (lost = roster_tick(&c->d->peers, c->now, c->out));) peer_lost(c, lost);
+  for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) link_tick(c, i);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     orphaned(c, &c->d->works[i]);
     work_tick(c, &c->d->works[i]);

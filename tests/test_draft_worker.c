@@ -324,6 +324,35 @@ static void test_welcome_of_another_incarnation(void **state) {
   assert_true(rig_count(&w->r, TARGET, MSG_ATTACH) >= 1);
 }
 
+static peer_id disconnected(const world *w) {
+  for (int32_t i = 0; i < w->r.out.count; i++)
+    if (w->r.out.list[i].kind == ACTION_DISCONNECT) return w->r.out.list[i].peer;
+  return 0;
+}
+
+/* A wish to connect that found no memory is asked for again; two answers to one are one connection. */
+static void test_connection_that_was_not_made(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, prompt_message());
+  uint64_t tag = rig_connect_asked(&w->r)->tag;
+  for (int i = 0; i < 3; i++) { /* nobody answers */
+    rig_clear(&w->r);
+    pass(w, 400000, true, false);
+    assert_int_equal(rig_connect_asked(&w->r)->tag, tag);
+    assert_string_equal(rig_connect_asked(&w->r)->text, ENDPOINT);
+  }
+  rig_connected(&w->r, tag, TARGET);
+  rig_only(&w->r, TARGET, MSG_HELLO);
+  rig_connected(&w->r, tag, 9);
+  assert_int_equal(disconnected(w), 9);
+  assert_int_equal(rig_count(&w->r, 9, MSG_HELLO), 0);
+  rig_clear(&w->r);
+  pass(w, 2000000, true, true);
+  assert_null(rig_connect_asked(&w->r));
+  rig_say(&w->r, TARGET, welcome_message(TARGET));
+  rig_last(&w->r, TARGET, MSG_ATTACH);
+}
+
 static void test_target_cannot_be_called(void **state) {
   world *w = *state;
   rig_say(&w->r, ORCH, prompt_message());
@@ -1416,6 +1445,7 @@ int main(void) {
       CASE(test_open_leads_to_attach),
       CASE(test_known_target_is_not_called_twice),
       CASE(test_welcome_of_another_incarnation),
+      CASE(test_connection_that_was_not_made),
       CASE(test_target_cannot_be_called),
       CASE(test_bad_addresses_take_no_place),
       CASE(test_targets_come_and_go),

@@ -28,6 +28,7 @@ typedef struct toy {
   int exit_at_result;
   bool hurry; /* with a result its deadline becomes: at once */
   int ticks, messages, drains, results, connected, after;
+  int heard_at_tick; /* messages before the last tick */
   uint64_t woken_us;
   uint64_t tags; /* sum */
   peer_id peer;
@@ -52,6 +53,7 @@ static void toy_step(void *self, const event *e, uint64_t now_us, actions *out) 
   case EVENT_TICK:
     t->ticks++;
     t->woken_us = now_us;
+    t->heard_at_tick = t->messages;
     if (!t->stuck) t->deadline = MACHINE_NEVER;
     if (t->exit_at_tick && t->ticks >= t->exit_at_tick) actions_exit(out, t->exit_code);
     break;
@@ -187,6 +189,43 @@ static void messages_go_round(void **state) {
     }
   }
   assert_true(server.messages >= 50);
+  host_close(server.host);
+  host_close(client.host);
+  actions_fini(&out);
+  close_loop(&loop);
+}
+
+/* The process was stopped beyond its deadline: what comes with its waking up is looked at before the tick. */
+static void a_stall_puts_messages_first(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  toy server = {.echo = true}, client = {0};
+  uv_loop_init(&loop);
+  toy_open(&server, &loop, 1);
+  toy_bind(&server);
+  toy_open(&client, &loop, 2);
+  actions out;
+  actions_init(&out);
+  actions_connect(&out, 42, (wire_string){server.address, (uint32_t)strlen(server.address)});
+  host_perform(client.host, &out);
+  msg ping = {.type = MSG_PING, .to = {{9}}};
+  for (int i = 1; i <= 3; i++) {
+    int heard = server.messages;
+    while (server.messages == heard) {
+      actions_send(&out, client.peer, &ping);
+      host_perform(client.host, &out);
+      uv_run(&loop, UV_RUN_NOWAIT);
+      usleep(100);
+    }
+    for (int k = 0; k < 200; k++, usleep(100)) uv_run(&loop, UV_RUN_NOWAIT); /* whatever is under way has come */
+    heard = server.messages;
+    set_deadline(&server, clock_us() + 1000);
+    usleep(700000);
+    actions_send(&out, client.peer, &ping);
+    host_perform(client.host, &out);
+    run_until(&loop, &server.ticks, i);
+    assert_int_equal(server.heard_at_tick, heard + 1);
+  }
   host_close(server.host);
   host_close(client.host);
   actions_fini(&out);
@@ -368,6 +407,7 @@ int main(void) {
       cmocka_unit_test(wakes_at_the_deadline),
       cmocka_unit_test(a_stuck_deadline_is_no_busy_loop),
       cmocka_unit_test(messages_go_round),
+      cmocka_unit_test(a_stall_puts_messages_first),
       cmocka_unit_test(connecting_answers_every_tag),
       cmocka_unit_test(results_reach_the_machine),
       cmocka_unit_test(steps_elsewhere_are_steps),

@@ -1203,6 +1203,36 @@ static void test_resend(void **state) {
   }
 }
 
+/* A frame of 40 bytes asks for 20 KB: a draft is answered every 10 ms. */
+static void test_resend_storm(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  prefill(w);
+  play(w, 1);
+  rig_clear(&w->r);
+  for (int i = 0; i < 1000; i++) { /* 100 ms */
+    w->r.now += 100;
+    rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  }
+  int32_t answers = rig_count(&w->r, DRAFT, MSG_TOKENS);
+  if (answers < 5 || answers > 11) fail_msg("%d answers in 100 ms", (int)answers);
+}
+
+/* A draft that would be somebody else is refused and detached. */
+static void test_draft_in_another_role(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_ORCHESTRATOR, ID(DRAFT));
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, m);
+  rig_expect_error(&w->r, DRAFT, ERR_PROTOCOL);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, message(MSG_END, SELF, S, 2));
+  rig_expect_error(&w->r, DRAFT, ERR_PROTOCOL);
+  assert_non_null(held(w, S));
+}
+
 static void test_resend_unknown_session(void **state) {
   world *w = *state;
   rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
@@ -2361,6 +2391,8 @@ int main(void) {
       CASE(test_lease),
       CASE(test_lease_of_a_finished_one),
       CASE(test_resend),
+      CASE(test_resend_storm),
+      CASE(test_draft_in_another_role),
       CASE(test_resend_unknown_session),
       CASE(test_resend_without_ticket),
       CASE(test_done_is_repeated_until_end),

@@ -2,7 +2,10 @@
 #include "wire/transport.h"
 
 #include "common/base/clock.h"
+#include "wire/codec.h"
+#include "wire/connections.h"
 #include "wire/peers.h"
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h> /* a hostile peer is built by hand */
 
@@ -210,11 +216,10 @@ static void test_send_swallows_signal(void **state) {
   pair_close(&loop, &server, &client);
 }
 
-/* 3000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds.
- */
+/* 1000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds. */
 static void test_burst(void **state) {
   (void)state;
-  const uint64_t count = 3000;
+  const uint64_t count = 1000;
   uv_loop_t loop;
   node server = {.echo = true}, client = {.checks_order = true};
   peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
@@ -278,6 +283,7 @@ static void test_bind_addresses(void **state) {
       {"inproc://x", "write ipc://PATH or tcp://", false, ERR_ARG},
       {"", "write ipc://PATH or tcp://", false, ERR_ARG},
       {"ipc://", "has no path", false, ERR_ARG},
+      {"ipc://@name", "every account", false, ERR_ARG},
       {"ipc:///nonexistent/folder/socket", "folder exists", false, ERR_IO},
       {long_path, "choose a shorter one", false, ERR_ARG},
   };
@@ -427,14 +433,203 @@ static void test_huge_frame(void **state) {
   temp_endpoint(endpoint, sizeof endpoint, "huge");
   peer_id to = pair_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);
+  static const size_t sizes[] = {WIRE_DOOR_FRAME_MAX + 1, WIRE_FRAME_MAX + 1};
   char *huge = calloc(1, WIRE_FRAME_MAX + 1);
-  zmq_send(h.socket, huge, WIRE_FRAME_MAX + 1, 0);
-  msg m = ping_of(1);
-  assert_true(transport_send(client.wire, to, &m));
-  assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+  for (uint64_t i = 0; i < 2; i++) {
+    zmq_send(h.socket, huge, sizes[i], 0);
+    msg m = ping_of(1);
+    assert_true(transport_send(client.wire, to, &m));
+    assert_true(run_until(&loop, &client.heard, i + 1, WAIT_MS));
+  }
   assert_int_equal(transport_count(server.wire).bad_frames, 0); /* it never came this far */
   free(huge);
   hostile_close(h);
+  pair_close(&loop, &server, &client);
+}
+
+/* Sends frames until nothing more is taken for a while: how many? The loop of the program that is flooded stands. */
+static uint64_t flood(const char *endpoint, size_t size, int ms) {
+  hostile h = hostile_open(endpoint);
+  int queue = 1;
+  uint64_t sent = 0;
+  uint8_t *frame = calloc(1, size);
+  zmq_close(h.socket);
+  h.socket = zmq_socket(h.context, ZMQ_DEALER);
+  zmq_setsockopt(h.socket, ZMQ_SNDHWM, &queue, sizeof queue);
+  zmq_setsockopt(h.socket, ZMQ_LINGER, &(int){0}, sizeof(int));
+  assert_int_equal(zmq_connect(h.socket, endpoint), 0);
+  for (int idle = 0; idle < ms && sent < 5000;) {
+    bool taken = zmq_send(h.socket, frame, size, ZMQ_DONTWAIT) >= 0;
+    sent += taken;
+    idle = taken ? 0 : idle + 1;
+    if (!taken) usleep(1000);
+  }
+  free(frame);
+  hostile_close(h);
+  return sent;
+}
+
+/* What one peer makes us hold is bounded in bytes, whatever it sends. */
+static void test_flood(void **state) {
+  (void)state;
+  static const size_t sizes[] = {WIRE_DOOR_FRAME_MAX, WIRE_GREETING_MAX, 100};
+  for (int i = 0; i < 3; i++) {
+    uv_loop_t loop;
+    node server = {.echo = true}, client = {0};
+    char endpoint[100];
+    temp_endpoint(endpoint, sizeof endpoint, "flood");
+    peer_id to = pair_open(&loop, &server, &client, endpoint);
+    uint64_t taken = flood(endpoint, sizes[i], 300);
+    /* A queue here, one there and what the kernel takes: 16 frames of the longest, and then bytes. */
+    if (taken * sizes[i] > 2u << 20) fail_msg("%d frames of %d bytes", (int)taken, (int)sizes[i]);
+    msg m = ping_of(1);
+    assert_true(transport_send(client.wire, to, &m));
+    assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+    assert_true(transport_count(server.wire).bad_frames > 0);
+    pair_close(&loop, &server, &client);
+  }
+}
+
+/* Before HELLO nobody needs a large frame: it is refused unread. Who was welcomed may send one. */
+static void test_large_before_the_greeting(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {0}, client = {0};
+  char endpoint[100];
+  static char frame[WIRE_DOOR_FRAME_MAX];
+  temp_endpoint(endpoint, sizeof endpoint, "greeting");
+  pair_open(&loop, &server, &client, endpoint);
+  hostile h = hostile_open(endpoint);
+  zmq_send(h.socket, frame, WIRE_GREETING_MAX + 1, 0);
+  assert_true(hostile_hears(h, &loop, "R-GREETING-SIZE"));
+  zmq_send(h.socket, frame, WIRE_GREETING_MAX, 0);
+  assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
+  uint8_t hello[512]; /* as a codec of ours writes it */
+  codec_buffer out = {0};
+  err e;
+  msg m = hello_of();
+  assert_int_equal(codec_encode(&m, &out, &e), ERR_OK);
+  memcpy(hello, out.data, out.size);
+  assert_int_equal(zmq_send(h.socket, hello, out.size, 0), out.size);
+  codec_buffer_fini(&out);
+  server.heard = 0;
+  assert_true(run_until(&loop, &server.heard, 1, WAIT_MS));
+  msg welcome = {.type = MSG_WELCOME, .to = {{7}}};
+  welcome.u.hello = hello_of().u.hello;
+  assert_true(transport_send(server.wire, server.last_peer, &welcome));
+  char answer[512];
+  assert_true(zmq_recv(h.socket, answer, sizeof answer, 0) > 0);
+  zmq_send(h.socket, frame, sizeof frame, 0);
+  assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
+  hostile_close(h);
+  pair_close(&loop, &server, &client);
+}
+
+/* --- who is who --- */
+
+static void temp_path(char *out, size_t size, const char *endpoint) {
+  snprintf(out, size, "%s", endpoint + strlen("ipc://"));
+}
+
+/* Whatever the umask is, an ipc address is its owner's alone. */
+static void test_ipc_is_private(void **state) {
+  (void)state;
+  static const mode_t masks[] = {0, 022, 077};
+  for (int i = 0; i < 3; i++) {
+    uv_loop_t loop;
+    node n = {0};
+    char endpoint[100], path[100], bound[128];
+    struct stat file;
+    err e;
+    uv_loop_init(&loop);
+    node_open(&n, &loop, 1, false);
+    temp_endpoint(endpoint, sizeof endpoint, "private");
+    temp_path(path, sizeof path, endpoint);
+    mode_t before = umask(masks[i]);
+    assert_int_equal(transport_bind(n.wire, endpoint, bound, sizeof bound, &e), ERR_OK);
+    assert_int_equal(umask(before), masks[i]); /* as it was */
+    assert_int_equal(stat(path, &file), 0);
+    assert_int_equal(file.st_mode & 0777, 0600);
+    transport_close(n.wire);
+    finish_loop(&loop);
+  }
+}
+
+/* Whoever knows a routing id can take the connection over: nothing that is told goes into it. */
+static void test_routing_ids_are_secret(void **state) {
+  (void)state;
+  uint8_t ids[4][256];
+  char frame[512];
+  wire_id self = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
+  for (int program = 0, i = 0; program < 2; program++) { /* with two connections each */
+    uv_loop_t loop;
+    node n = {0};
+    err e;
+    char endpoint[100];
+    uv_loop_init(&loop);
+    temp_endpoint(endpoint, sizeof endpoint, "secret");
+    void *context = zmq_ctx_new(), *router = zmq_socket(context, ZMQ_ROUTER);
+    assert_int_equal(zmq_bind(router, endpoint), 0);
+    transport_options o = {.on_message = node_on_message, .context = &n, .self = self};
+    assert_int_equal(transport_open(&n.wire, &loop, &o, &e), ERR_OK);
+    for (int k = 0; k < 2; k++, i++) {
+      msg hello = hello_of();
+      hello.u.hello.incarnation = self;
+      peer_id to = transport_connect(n.wire, endpoint, &e);
+      assert_true(transport_send(n.wire, to, &hello));
+      int size = -1;
+      for (int t = 0; t < 2000 && size < 0; t++, usleep(1000)) {
+        uv_run(&loop, UV_RUN_NOWAIT);
+        size = zmq_recv(router, ids[i], sizeof ids[i], ZMQ_DONTWAIT);
+      }
+      assert_true(size >= 17);
+      assert_int_equal(ids[i][0], 1);
+      assert_true(zmq_recv(router, frame, sizeof frame, 0) > 0);
+      assert_null(memmem(ids[i], (size_t)size, self.bytes, sizeof self.bytes));
+      for (int other = 0; other < i; other++) /* not even a part in common */
+        for (int at = 1; at + 4 <= size; at++) assert_true(memcmp(ids[i] + at, ids[other] + at, 4) != 0);
+    }
+    transport_close(n.wire);
+    finish_loop(&loop);
+    zmq_close(router);
+    zmq_ctx_term(context);
+  }
+}
+
+/* Connections are counted: one too many is closed, and there is room again when others have gone. */
+static void test_many_connections(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {.echo = true}, client = {0};
+  char endpoint[100];
+  temp_endpoint(endpoint, sizeof endpoint, "many");
+  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  for (int round = 0; round < 2; round++) {
+    int fds[CONNECTIONS_MAX + 50], closed = 0;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    temp_path(address.sun_path, sizeof address.sun_path, endpoint);
+    for (int i = 0; i < CONNECTIONS_MAX + 50; i++) {
+      fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+      assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+      uv_run(&loop, UV_RUN_NOWAIT);
+      usleep(2000); /* the library accepts on a thread of its own */
+    }
+    for (int wait = 0; wait < 500 && closed < 40; wait++, usleep(2000)) {
+      uv_run(&loop, UV_RUN_NOWAIT);
+      closed = 0;
+      for (int i = 0; i < CONNECTIONS_MAX + 50; i++) {
+        struct pollfd p = {fds[i], POLLRDHUP, 0};
+        closed += poll(&p, 1, 0) > 0;
+      }
+    }
+    if (closed < 40 || closed > 60) fail_msg("%d of %d were closed", closed, CONNECTIONS_MAX + 50);
+    uint64_t heard = client.heard;
+    msg m = ping_of(1); /* who was here before does not notice */
+    assert_true(transport_send(client.wire, to, &m));
+    assert_true(run_until(&loop, &client.heard, heard + 1, WAIT_MS));
+    for (int i = 0; i < CONNECTIONS_MAX + 50; i++) close(fds[i]);
+    for (int i = 0; i < 50; i++, usleep(1000)) uv_run(&loop, UV_RUN_NOWAIT);
+  }
   pair_close(&loop, &server, &client);
 }
 
@@ -458,7 +653,7 @@ static void test_bad_frames_of_server(void **state) {
     uv_run(&loop, UV_RUN_NOWAIT);
     id_size = zmq_recv(router, id, sizeof id, ZMQ_DONTWAIT);
   }
-  assert_int_equal(id_size, 25); /* 1, the incarnation, the number of the connection */
+  assert_int_equal(id_size, 25); /* 1, and what was drawn */
   assert_true(zmq_recv(router, frame, sizeof frame, 0) > 0);
   zmq_send(router, id, (size_t)id_size, ZMQ_SNDMORE);
   zmq_send(router, "x", 1, 0);
@@ -586,6 +781,23 @@ static void test_peers_forget(void **state) {
   uint32_t zero = 0;
   peer_id again = peers_of_routing(&p, &tag, &zero, sizeof zero)->id;
   for (uint32_t i = 0; i < PEERS_MAX + 10; i++) assert_true(again != ids[i]); /* never the same number */
+  peers_fini(&p);
+}
+
+/* Those that nobody has greeted are forgotten first, however lately they spoke. */
+static void test_strangers_are_forgotten_first(void **state) {
+  (void)state;
+  peers p;
+  int tag;
+  assert_int_equal(peers_init(&p), ERR_OK);
+  peer_id ids[20];
+  for (uint32_t i = 0; i < 20; i++) {
+    peer *known = peers_of_routing(&p, &tag, &i, sizeof i);
+    ids[i] = known->id;
+    known->greeted = true;
+  }
+  for (uint32_t i = 100; i < 100 + 3 * PEERS_MAX; i++) peers_of_routing(&p, &tag, &i, sizeof i);
+  for (uint32_t i = 0; i < 20; i++) assert_non_null(peers_find(&p, ids[i]));
   peers_fini(&p);
 }
 
@@ -720,12 +932,18 @@ int main(void) {
       cmocka_unit_test(test_no_socket),
       cmocka_unit_test(test_bad_frames),
       cmocka_unit_test(test_huge_frame),
+      cmocka_unit_test(test_flood),
+      cmocka_unit_test(test_large_before_the_greeting),
+      cmocka_unit_test(test_ipc_is_private),
+      cmocka_unit_test(test_routing_ids_are_secret),
+      cmocka_unit_test(test_many_connections),
       cmocka_unit_test(test_bad_frames_of_server),
       cmocka_unit_test(test_vanished_peer),
       cmocka_unit_test(test_reconnect),
       cmocka_unit_test(test_disconnect_in_callback),
       cmocka_unit_test(test_close_in_callback),
       cmocka_unit_test(test_peers_forget),
+      cmocka_unit_test(test_strangers_are_forgotten_first),
       cmocka_unit_test(test_peers_pinned),
       cmocka_unit_test(test_peers_chains),
       cmocka_unit_test(test_latency),

@@ -11,6 +11,9 @@
 
 #define HOST_SIGNALS  3
 #define HOST_RETRY_US 1000 /* until the next look at a machine whose deadline a tick did not move */
+#define HOST_STALL_US    500000 /* a tick that is so late: the process, or the machine, was stopped */
+#define HOST_CATCH_UP_US 50000  /* then what others said meanwhile comes first */
+#define HOST_CONNECTS_MAX 64    /* in one step; a machine asks again for what was not answered */
 
 typedef struct connected { /* answer to an ACTION_CONNECT, not yet given */
   uint64_t tag;
@@ -28,11 +31,13 @@ struct host {
   int timer_fd;
   uv_poll_t timer;
   uint64_t armed_us;    /* what the timer is set to; MACHINE_NEVER: off */
+  uint64_t due_us;      /* when it should go off: not before it was set */
+  uint64_t catch_up_us; /* no tick before this: the sockets come first */
   uv_async_t elsewhere; /* a step on another thread wants something of the loop */
   uv_signal_t signals[HOST_SIGNALS];
   int handles; /* of uv, not yet closed */
-  connected *connected;
-  int32_t connected_count, connected_capacity;
+  connected connected[HOST_CONNECTS_MAX];
+  int32_t connected_count;
   bool stepping, draining;
   int exit_code;
 };
@@ -51,13 +56,7 @@ static void do_send(host *h, const action *a) {
 /* The answer is an event, and events are not given inside a step. */
 static void do_connect(host *h, const action *a) {
   err e;
-  if (h->connected_count == h->connected_capacity) {
-    int32_t capacity = h->connected_capacity ? 2 * h->connected_capacity : 8;
-    connected *grown = realloc(h->connected, (size_t)capacity * sizeof *grown);
-    if (!grown) return; /* lost: the machine's own timers repair it */
-    h->connected = grown;
-    h->connected_capacity = capacity;
-  }
+  if (h->connected_count == HOST_CONNECTS_MAX) return;
   peer_id peer = transport_connect(h->transport, a->text, &e);
   if (!peer) log_line(h->options.log, LOG_ERROR, "%s", e.text);
   h->connected[h->connected_count++] = (connected){a->tag, peer};
@@ -128,10 +127,14 @@ static void look_at_deadline(host *h, bool after_tick) {
     uint64_t now = clock_us();
     if (at <= now) at = now + HOST_RETRY_US;
   }
+  if (at < h->catch_up_us) at = h->catch_up_us;
   bool moved = at != h->armed_us;
   h->armed_us = at;
   pthread_mutex_unlock(&h->lock);
-  if (moved) set_timer(h, at);
+  if (!moved) return;
+  uint64_t now = clock_us();
+  h->due_us = at > now ? at : now;
+  set_timer(h, at);
 }
 
 static void end_step(host *h, bool tick) {
@@ -187,6 +190,13 @@ static void on_timer(uv_poll_t *poll, int status, int events) {
   pthread_mutex_lock(&h->lock);
   h->armed_us = MACHINE_NEVER;
   pthread_mutex_unlock(&h->lock);
+  uint64_t now = clock_us();
+  if (!h->catch_up_us && now >= h->due_us + HOST_STALL_US) { /* once: a tick is not put off for ever */
+    h->catch_up_us = now + HOST_CATCH_UP_US;
+    look_at_deadline(h, false);
+    return;
+  }
+  h->catch_up_us = 0;
   host_step(h, &(event){.kind = EVENT_TICK});
 }
 
@@ -242,7 +252,6 @@ static void host_free(host *h) {
   actions_fini(&h->wanted);
   actions_fini(&h->under_way);
   pthread_mutex_destroy(&h->lock);
-  free(h->connected);
   free(h);
 }
 

@@ -3,6 +3,9 @@
  * so that the engine's thread may give its result itself and go on with what comes of it, without waiting for
  * a thread to wake.
  *
+ * After a stall of the process, what waits in the sockets comes before the tick that is late: nobody was silent
+ * whose words were not looked at.
+ *
  * Deadlines are kept to the microsecond by a timerfd: the timers of libuv know milliseconds. SIGTERM and
  * SIGINT give EVENT_DRAIN, a second one ends the loop at once, and so does SIGHUP; a signal that was ignored
  * when the program began stays ignored. SIGPIPE is ignored. A steady state allocates nothing. */

@@ -14,7 +14,7 @@
 
 /* Limits: every one is checked before memory is taken. */
 #define WIRE_FRAME_MAX     (1u << 20) /* bytes of one frame */
-#define WIRE_DOOR_FRAME_MAX (1 << 16) /* of one that comes in at a door: only OPEN is longer, and goes the other way */
+#define WIRE_DOOR_FRAME_MAX 32768     /* of one that comes in at a door: only OPEN is longer, and goes the other way */
 #define WIRE_GREETING_MAX  4096       /* of one that comes before HELLO; HELLO itself is shorter */
 #define WIRE_DEPTH_MAX     8          /* nesting of arrays; maps and extensions do not occur */
 #define WIRE_TOKENS_MAX    131072     /* tokens in one OPEN */

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log_limit.h"
 #include "wire/codec.h"
+#include "wire/connections.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
 #include <assert.h>
@@ -15,7 +16,10 @@
 #include <zmq.h>
 
 #define TRANSPORT_SEND_QUEUE    1024 /* messages to a peer; more are dropped */
-#define TRANSPORT_RECEIVE_QUEUE 16   /* messages of a peer: times the size of the largest, this is what it can make us hold */
+/* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the longest frame,
+ * this is what somebody can make us hold: 256 KiB through each of CONNECTIONS_MAX at a door, 16 MiB of whom we call. */
+#define TRANSPORT_DOOR_QUEUE    8
+#define TRANSPORT_CALL_QUEUE    16
 #define TRANSPORT_LOG_BURST     64   /* lines about refused frames, of all peers together, */
 #define TRANSPORT_LOG_EVERY_US  500000 /* and then one in so long */
 #define TRANSPORT_ROUTING_SIZE  25   /* bytes of a routing id: 1, then random ones */
@@ -32,6 +36,14 @@
 _Static_assert(WIRE_NODES_MAX * (9 + 5 + 5) + 512 < WIRE_DOOR_FRAME_MAX, "NODES fits through a door");
 _Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_DOOR_FRAME_MAX, "so does TOKENS");
 _Static_assert(5 * WIRE_STRING_MAX + 512 < WIRE_GREETING_MAX, "and HELLO is a small frame");
+
+/* Tells who comes in at the door. Lives until uv has closed its poll handle. */
+typedef struct watch {
+  transport *owner;
+  void *monitor; /* NULL: closed */
+  uv_poll_t poll;
+  connections connections;
+} watch;
 
 /* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
 typedef struct channel {
@@ -51,6 +63,7 @@ struct transport {
   transport_options options;
   void *context;
   channel *channels;
+  watch *watch; /* of the ROUTER; NULL: none is bound */
   peers peers;
   log_limit refusals;
   codec_buffer out;
@@ -77,7 +90,6 @@ static bool set_options(void *socket, const socket_option *list, size_t count) {
 static bool set_common_options(void *socket, bool ipv6) {
   const socket_option list[] = {
       {ZMQ_SNDHWM, TRANSPORT_SEND_QUEUE},
-      {ZMQ_RCVHWM, TRANSPORT_RECEIVE_QUEUE},
       {ZMQ_LINGER, TRANSPORT_LINGER_MS},
       {ZMQ_IMMEDIATE, 1},
       {ZMQ_HANDSHAKE_IVL, TRANSPORT_HANDSHAKE_MS},
@@ -96,15 +108,18 @@ static bool set_frame_max(void *socket, int64_t bytes) {
 }
 
 static bool set_router_options(void *socket) {
-  const socket_option list[] = {{ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}};
+  const socket_option list[] = {
+      {ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_RCVHWM, TRANSPORT_DOOR_QUEUE}};
   return set_options(socket, list, sizeof list / sizeof list[0]) && set_frame_max(socket, WIRE_DOOR_FRAME_MAX);
 }
 
 /* The same for all reconnects of this channel, another for every channel and every start of a program. Whoever knows it
  * can take the connection over, so it is drawn at random and told to nobody. The first byte must not be zero. */
 static bool set_dealer_options(void *socket) {
+  const socket_option list[] = {{ZMQ_RCVHWM, TRANSPORT_CALL_QUEUE}};
   uint8_t routing[TRANSPORT_ROUTING_SIZE] = {1};
   size_t size = sizeof routing - 1;
+  if (!set_options(socket, list, 1)) return false;
   return getrandom(routing + 1, size, 0) == (ssize_t)size &&
          zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0 && set_frame_max(socket, WIRE_FRAME_MAX);
 }
@@ -152,6 +167,78 @@ static bool channel_watch(channel *c) {
   c->owner->channels = c;
   c->owner->handles++;
   return true;
+}
+
+/* --- who comes in at the door --- */
+
+/* ZeroMQ takes every connection; those that are too many are shut down at once. */
+static void watch_take(watch *w, uint16_t event, int fd) {
+  if (event == ZMQ_EVENT_LISTENING) connections_init(&w->connections, fd);
+  if (event != ZMQ_EVENT_ACCEPTED || connections_accept(&w->connections, fd)) return;
+  if (log_limit_takes(&w->owner->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
+    log_line(w->owner->options.log, LOG_WARNING, "more than %d connections: one more was closed (%" PRIu64 " so far)",
+             CONNECTIONS_MAX, w->connections.refused);
+}
+
+/* Until nothing is left: only then is the next event signalled. An event is two parts: its number and value, then an
+ * address. */
+static void watch_drain(watch *w) {
+  uint8_t data[256];
+  for (int size; (size = zmq_recv(w->monitor, data, sizeof data, ZMQ_DONTWAIT)) >= 0 || zmq_errno() == EINTR;) {
+    uint16_t event;
+    int32_t value;
+    if (size != sizeof event + sizeof value) continue;
+    memcpy(&event, data, sizeof event);
+    memcpy(&value, data + sizeof event, sizeof value);
+    watch_take(w, event, value);
+  }
+}
+
+static void on_door(uv_poll_t *poll, int status, int events) {
+  (void)events;
+  watch *w = poll->data;
+  if (status == 0 && w->monitor) watch_drain(w);
+}
+
+static void on_watch_closed(uv_handle_t *h) {
+  watch *w = h->data;
+  transport *t = w->owner;
+  free(w);
+  on_handle_closed(t);
+}
+
+static void watch_close(transport *t) {
+  watch *w = t->watch;
+  if (!w) return;
+  t->watch = NULL;
+  uv_close((uv_handle_t *)&w->poll, on_watch_closed);
+  zmq_close(w->monitor);
+  w->monitor = NULL;
+}
+
+#define DOOR_EVENTS "inproc://door"
+
+/* Before bind, so that it hears which descriptor listens. */
+static bool watch_open(transport *t, void *router) {
+  watch *w = calloc(1, sizeof *w);
+  int fd;
+  size_t size = sizeof fd;
+  if (!w) return false;
+  w->owner = t;
+  w->monitor = zmq_socket(t->context, ZMQ_PAIR);
+  if (w->monitor && zmq_socket_monitor(router, DOOR_EVENTS, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED) == 0 &&
+      zmq_connect(w->monitor, DOOR_EVENTS) == 0 && zmq_getsockopt(w->monitor, ZMQ_FD, &fd, &size) == 0 &&
+      uv_poll_init(t->loop, &w->poll, fd) == 0) {
+    uv_poll_start(&w->poll, UV_READABLE, on_door);
+    w->poll.data = w;
+    t->watch = w;
+    t->handles++;
+    watch_drain(w);
+    return true;
+  }
+  if (w->monitor) zmq_close(w->monitor);
+  free(w);
+  return false;
 }
 
 static bool set_role_options(channel *c) {
@@ -384,6 +471,7 @@ void transport_close(transport *t) {
   if (!t) return;
   uv_close((uv_handle_t *)&t->prepare, on_closed);
   uv_close((uv_handle_t *)&t->idle, on_closed);
+  watch_close(t);
   for (channel *c = t->channels; c; c = c->next) channel_close(c);
   while (zmq_ctx_term(t->context) != 0 && zmq_errno() == EINTR) continue;
 }
@@ -419,10 +507,13 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   if (code != ERR_OK) return code;
   channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
   if (!c) return ERR_IO;
-  if (!bind_privately(c->socket, address))
+  if (!watch_open(t, c->socket))
+    code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?", endpoint);
+  else if (!bind_privately(c->socket, address))
     code = bind_failed(endpoint, e);
   else if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
     code = err_set(e, ERR_ARG, "no room for the address of %s", endpoint);
+  if (code != ERR_OK) watch_close(t);
   if (code != ERR_OK) channel_close(c);
   return code;
 }

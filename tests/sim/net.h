@@ -33,6 +33,9 @@ void net_pause(net *n, int node, bool paused); /* SIGSTOP: frames and ticks wait
 void net_step(net *n, int node, const event *e);
 void net_perform(net *n, int node, actions *a);
 
+/* A frame in a program's name, on its own connection to another node; false when it has none. */
+bool net_forge(net *n, int from, int to, const msg *m);
+
 /* Something of the world's own at a later time: net_run returns its number when it is due. */
 void net_alarm(net *n, uint64_t at_us, int number);
 

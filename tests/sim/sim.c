@@ -4,7 +4,7 @@
  *
  * Each seed is one world: an orchestrator, two targets, two drafts, some requests; frames are lost, repeated,
  * delayed and reordered; programs are killed, stopped and restarted; caches are rolled back and prefixes altered
- * behind everybody's back. Oracles: the answers are plain decode's; at rest both sides hold equal live sets; a
+ * behind everybody's back; in some worlds a draft says anything at all. Oracles: the answers are plain decode's; at rest both sides hold equal live sets; a
  * session's epoch never falls at a worker; without faults, tokens = forwards + accepted. --replay runs every seed
  * twice and compares all that happened. */
 #include "tests/sim/net.h"
@@ -27,12 +27,12 @@ enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
 #define OUTPUT_MAX 60
 #define EVENTS_MIN 200 /* of one seed */
 
-enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 400, ALARM_REVIVE = 500, ALARM_RESUME = 600, ALARM_REST, ALARM_WAKE, ALARM_CALM };
+enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 400, ALARM_REVIVE = 500, ALARM_RESUME = 600, ALARM_REST = 700, ALARM_WAKE = 800, ALARM_FORGE = 900 };
 
 typedef struct totals {
   net_totals net;
   uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back, repairs, cancelled,
-      stopped, lockstep, epochs, shared, evicted;
+      stopped, lockstep, epochs, shared, evicted, said;
 } totals;
 
 typedef struct client {
@@ -52,6 +52,7 @@ typedef struct worker_node {
   engine_results results;
   toy_model model; /* of a draft that is asked by batches */
   draft_results answers;
+  wire_id incarnation;
   bool busy;
   uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
@@ -67,7 +68,8 @@ typedef struct world {
   worker_node nodes[NODES];
   client clients[CLIENTS_MAX];
   int client_count;
-  bool faulty, resting, is_virtual;
+  bool faulty, resting, is_virtual, byzantine;
+  wire_id orchestrator;
   uint64_t incarnations, digest;
   const char *failure;
 } world;
@@ -97,6 +99,7 @@ static void start_target(world *w, int index) {
                       .endpoint = addresses[index], .sessions = TOY_SLOTS, .context = TOY_CONTEXT,
                       .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0};
   err e;
+  n->incarnation = o.incarnation;
   int rc = target_alloc(&n->target, &o, &e);
   assert(rc == ERR_OK);
   (void)rc;
@@ -116,6 +119,7 @@ static void start_draft(world *w, int index) {
   worker_node *n = &w->nodes[index];
   draft_options o = {.incarnation = incarnation(w), .kind = &toy_drafter, .context = TOY_CONTEXT};
   err e;
+  n->incarnation = o.incarnation;
   if (index == DRAFT_B) {
     o.kind = &toy_batches;
     o.sequences = TOY_SLOTS;
@@ -209,7 +213,7 @@ static void roll_back(world *w, int index) {
 
 static void fault(world *w, bool alter) {
   int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
-  switch (alter ? 5 : pick(w, 9)) {
+  switch (alter ? 5 : pick(w, 10)) {
   case 0: kill_node(w, target_index); break;
   case 1:
   case 2: kill_node(w, draft_index); break;
@@ -225,7 +229,80 @@ static void fault(world *w, bool alter) {
   case 6: alter_prefix(w, target_index); break;
   case 7:
   case 8: roll_back(w, target_index); break;
+  case 9:
+    net_pause(w->net, ORCH, true);
+    net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + ORCH);
+    break;
   }
+}
+
+/* --- a draft that says anything at all --- */
+
+static const session *session_of(const world *w, uint64_t id) {
+  for (int i = TARGET_A; i <= TARGET_B; i++) {
+    session *s = w->nodes[i].target ? session_store_get(target_sessions(w->nodes[i].target), id) : NULL;
+    if (s) return s;
+  }
+  return NULL;
+}
+
+static msg_hello forged_hello(world *w, int from) {
+  wire_id ids[] = {w->nodes[from].incarnation, w->nodes[TARGET_A + (int)pick(w, 2)].incarnation, incarnation(w)};
+  return (msg_hello){.version_min = 1, .version_max = 1, .role = (wire_role)(1 + pick(w, 3)), .incarnation = ids[pick(w, 3)],
+                     .vocabulary_size = TOY_VOCABULARY, .numerics_id = wire_text("toy"),
+                     .endpoint = wire_text(addresses[TARGET_A + (int)pick(w, 2)]), .session_max = 4};
+}
+
+/* A well-formed message of any type, with what is right, or nearly, on a draft's own connection. */
+static void forge(world *w) {
+  static const msg_type types[] = {MSG_ERROR, MSG_PONG, MSG_OPEN, MSG_OPENED, MSG_END, MSG_ENDED, MSG_DESYNC, MSG_TOKENS,
+                                   MSG_ACK, MSG_RESEND, MSG_DONE, MSG_ATTACH, MSG_NODES, MSG_NODES, MSG_NODES, MSG_DETACH,
+                                   MSG_TREE_RESET, MSG_HELLO};
+  int from = DRAFT_A + (int)pick(w, 2), to = (int)pick(w, 3);
+  const client *c = &w->clients[pick(w, (uint64_t)w->client_count)];
+  const session *s = session_of(w, c->id);
+  if (!s) return;
+  int32_t base = 1 + (int32_t)pick(w, (uint64_t)s->committed.length), tokens[4];
+  uint32_t count = 1 + (uint32_t)pick(w, 4);
+  uint64_t parents[4], first = 1 + pick(w, 40);
+  float scores[4];
+  hash16 hash = s->committed.hashes[base], after = hash;
+  for (uint32_t i = 0; i < count; i++) {
+    tokens[i] = (int32_t)pick(w, TOY_VOCABULARY + (pick(w, 8) == 0));
+    parents[i] = pick(w, 2) ? 0 : pick(w, first + i);
+    scores[i] = -(float)pick(w, 5) / 4;
+    after = hash_next(after, s->committed.seed, tokens[i]);
+  }
+  if (pick(w, 4) == 0) hash.bytes[0] ^= 1;
+  msg m = {.type = types[pick(w, sizeof types / sizeof *types)], .session = c->id, .epoch = s->epoch + (pick(w, 6) == 0)};
+  m.to = to == ORCH ? w->orchestrator : w->nodes[to].incarnation;
+  uint32_t generation = s->drafts[0].ids.generation + (pick(w, 6) == 0);
+  switch (m.type) {
+  case MSG_HELLO:
+    m = (msg){.type = MSG_HELLO, .u.hello = forged_hello(w, from)};
+    break;
+  case MSG_PONG:
+    m.session = m.epoch = 0;
+    m.u.ping.load = (int32_t)pick(w, 9);
+    break;
+  case MSG_ERROR: m.u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")}; break;
+  case MSG_OPEN:
+    m.u.open = (msg_open){.ticket = s->ticket, .hash_seed = s->committed.seed, .base_length = base, .base_hash = hash, .tokens = tokens,
+                          .token_count = (int32_t)count, .hash = after, .prompt_length = 1, .options = c->request.options};
+    break;
+  case MSG_TOKENS: m.u.tokens = (msg_tokens){.base_length = base, .tokens = tokens, .token_count = (int32_t)count, .hash = after}; break;
+  case MSG_DONE: m.u.done = (msg_done){.length = base, .hash = hash, .finish = (wire_finish)(1 + pick(w, 3))}; break;
+  case MSG_RESEND: m.u.resend.from = base; break;
+  case MSG_ENDED: m.u.existed = true; break;
+  case MSG_TREE_RESET: m.u.reset.generation = generation; break;
+  case MSG_NODES:
+    m.u.nodes = (msg_nodes){.generation = generation, .base_length = base, .base_hash = hash, .first_id = first, .parents = parents,
+                            .tokens = tokens, .scores = scores, .count = (int32_t)count, .done = pick(w, 2)};
+    break;
+  case MSG_END: break;
+  default: m.u.state = (msg_state){.length = base, .hash = hash, .ticket = s->ticket, .reason = wire_text("forged")};
+  }
+  w->totals->said += net_forge(w->net, from, to, &m);
 }
 
 /* --- clients --- */
@@ -251,7 +328,7 @@ static void client_plan(world *w, client *c) {
   c->request.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
                                      .context = TOY_CONTEXT, .stops = c->stops, .stop_count = 1,
                                      .budget = (int32_t)pick(w, 12), .lockstep = pick(w, 6) == 0};
-  if (c->request.options.budget == 0 || !c->request.draft) c->request.options.lockstep = false;
+  if (c->request.options.budget == 0 || !c->request.draft || w->byzantine) c->request.options.lockstep = false;
   if (pick(w, 6) == 0) {
     c->request.admit = admit_threes;
     c->request.admit_context = c;
@@ -444,7 +521,9 @@ static void on_alarm(world *w, int number) {
   if (number < ALARM_START) engine_done(w, number - ALARM_RESULT);
   else if (number < ALARM_CANCEL) client_start(w, &w->clients[index]);
   else if (number < ALARM_FAULT) client_cancel(w, &w->clients[index]);
-  else if (number < ALARM_REVIVE) {
+  else if (number == ALARM_FORGE) {
+    if (!w->resting) forge(w);
+  } else if (number < ALARM_REVIVE) {
     if (!w->resting) fault(w, number > ALARM_FAULT);
   } else if (number < ALARM_RESUME) {
     if (index < DRAFT_A) start_target(w, index);
@@ -452,11 +531,11 @@ static void on_alarm(world *w, int number) {
   } else if (number < ALARM_REST && index < NODES) net_pause(w->net, index, false);
   else if (number == ALARM_REST + NODES) {
     w->resting = true;
-    for (int i = TARGET_A; i < NODES; i++) net_pause(w->net, i, false);
+    for (int i = ORCH; i < NODES; i++) net_pause(w->net, i, false);
     net_set_faults(w->net, (net_faults){0});
     net_alarm(w->net, net_now(w->net) + REST_US, ALARM_WAKE + NODES);
   } else if (number == ALARM_WAKE + NODES) {
-    check_rest(w);
+    if (!w->byzantine) check_rest(w); /* what was said in a draft's name, it does not know */
     w->resting = false;
   }
 }
@@ -464,6 +543,7 @@ static void on_alarm(world *w, int number) {
 static void plan(world *w) {
   uint64_t now = net_now(w->net);
   w->faulty = pick(w, 8) != 0;
+  w->byzantine = w->faulty && pick(w, 4) == 0;
   w->client_count = 1 + (int)pick(w, CLIENTS_MAX);
   for (int i = 0; i < w->client_count; i++) {
     client_plan(w, &w->clients[i]);
@@ -473,6 +553,7 @@ static void plan(world *w) {
   net_alarm(w->net, now + 30000 + pick(w, w->faulty ? 1500000 : 80000), ALARM_REST + NODES);
   if (!w->faulty) return;
   net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200), pick(w, 4) ? 0 : 10});
+  for (uint64_t i = 0; w->byzantine && i < 150; i++) net_alarm(w->net, now + pick(w, 600000), ALARM_FORGE);
   uint64_t faults = pick(w, 10);
   for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
   /* Some worlds are about identity: prefixes of equal length and other tokens, again and again. */
@@ -504,7 +585,8 @@ static void world_open(world *w, uint64_t seed, totals *t) {
   *w = (world){.seed = seed, .totals = t, .net = net_open(seed, &t->net), .is_virtual = seed % 2 == 0};
   err e;
   int rc = ledger_memory(&w->ledger);
-  orch_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .random = sim_random, .random_context = w};
+  w->orchestrator = incarnation(w);
+  orch_options o = {.incarnation = w->orchestrator, .vocabulary_size = TOY_VOCABULARY, .random = sim_random, .random_context = w};
   o.ledger = w->ledger;
   if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
   assert(rc == ERR_OK);
@@ -602,7 +684,8 @@ static bool print_totals(const totals *t, uint64_t floor) {
   } required[] = {{"lost", t->net.lost},           {"repeated", t->net.repeated}, {"reordered", t->net.reordered},
                   {"DESYNC", t->net.desync},       {"RESEND", t->net.resend},     {"TREE_RESET", t->net.tree_reset},
                   {"restarts", t->net.restarts},   {"accepted", t->accepted},     {"rests compared", t->rests_compared},
-                  {"blocks shared", t->shared},    {"blocks evicted", t->evicted}};
+                  {"blocks shared", t->shared},    {"blocks evicted", t->evicted},
+                  {"said by a mad draft", t->said}};
   bool ok = true;
   printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n", (unsigned long long)t->seeds,
          (unsigned long long)t->net.events, (double)t->net.events / (double)t->seeds, (unsigned long long)t->net.sent,

@@ -96,14 +96,14 @@ void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *
 
 #define LOG_BURST    16 /* lines that one peer causes, and then one in */
 #define LOG_EVERY_US 1000000
-#define LOG_ALL_BURST    64 /* lines of all peers, and of whoever comes once and never again */
+#define LOG_ALL_BURST    (2 * ROSTER_MAX) /* lines of all peers, and of whoever comes once and never again: a full house may come and go */
 #define LOG_ALL_EVERY_US 500000
 
-void roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...) {
+bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...) {
   roster_peer *q = roster_find(r, cause);
-  if (q && !log_limit_takes(&q->log, now_us, LOG_BURST, LOG_EVERY_US)) return;
+  if (q && !log_limit_takes(&q->log, now_us, LOG_BURST, LOG_EVERY_US)) return false;
   uint64_t left_out = r->log.left_out + (q ? q->log.left_out : 0);
-  if (!log_limit_takes(&r->log, now_us, LOG_ALL_BURST, LOG_ALL_EVERY_US)) return;
+  if (!log_limit_takes(&r->log, now_us, LOG_ALL_BURST, LOG_ALL_EVERY_US)) return false;
   char text[ERR_TEXT_MAX + WIRE_BRIEF_MAX];
   va_list args;
   va_start(args, format);
@@ -113,6 +113,7 @@ void roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *o
   else actions_log(out, level, "%s (%llu more lines about peers were left out)", text, (unsigned long long)left_out);
   r->log.left_out = 0;
   if (q) q->log.left_out = 0;
+  return true;
 }
 
 static void send_hello(roster *r, roster_peer *q, uint64_t now_us, actions *out) {
@@ -227,11 +228,9 @@ static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now
   return worst;
 }
 
-static bool told_before(roster *r, wire_id incarnation, int code) {
+static bool told_before(const roster *r, wire_id incarnation, int code) {
   for (int i = 0; i < ROSTER_TOLD_MAX; i++)
     if (r->told[i].code == code && wire_id_equal(r->told[i].incarnation, incarnation)) return true;
-  r->told[r->told_next] = (roster_refusal){incarnation, code};
-  r->told_next = (r->told_next + 1) % ROSTER_TOLD_MAX;
   return false;
 }
 
@@ -240,7 +239,9 @@ static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, co
                          actions *out) {
   roster_error(r, id, 0, 0, code, out, "%s", text);
   if (told_before(r, h->incarnation, code)) return;
-  roster_log(r, id, now_us, LOG_WARNING, out, "a HELLO was refused: %s", text);
+  if (!roster_log(r, id, now_us, LOG_WARNING, out, "a HELLO was refused: %s", text)) return;
+  r->told[r->told_next] = (roster_refusal){h->incarnation, code};
+  r->told_next = (r->told_next + 1) % ROSTER_TOLD_MAX;
 }
 
 static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from, actions *out) {

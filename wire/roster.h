@@ -83,8 +83,9 @@ void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int c
 /* The answer to `m` is ERROR. */
 void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out);
 
-/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all together, go out. */
-void roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
+/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all together, go out.
+ * False: this one was left out, and is counted. */
+bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
 #define WIRE_BRIEF_MAX 160

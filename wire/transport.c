@@ -88,7 +88,7 @@ static bool set_options(void *socket, const socket_option *list, size_t count) {
 }
 
 /* Everything is set before bind or connect: later it would not hold for what exists already. ZeroMQ's own heartbeats stay
- * off: up to 4.3.5 their timer ends the program (Assertion failed: !_io_error) when a peer leaves while its queue here is
+ * off: their timer ends the program (4.3.4: "Assertion failed: !_io_error") when a peer leaves while its queue here is
  * full. Our PINGs tell who lives, and TCP itself ends a connection whose other end is gone. */
 static bool set_common_options(void *socket, bool ipv6) {
   const socket_option list[] = {

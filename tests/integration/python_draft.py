@@ -28,16 +28,13 @@ def say(text):
 class Peer:
     """A DEALER, and what is known of the program at its other end."""
 
-    made = 0
-
-    def __init__(self, context, incarnation, endpoint):
+    def __init__(self, context, endpoint):
         self.endpoint, self.incarnation, self.greeted, self.refused = endpoint, ZERO, False, False
         self.heard, self.next_hello, self.next_ping, self.pings = time.monotonic(), 0.0, 0.0, 0
-        Peer.made += 1
         self.socket = context.socket(zmq.DEALER)
-        for option, value in ((zmq.ROUTING_ID, b"\x01" + incarnation + struct.pack(">Q", Peer.made)),
+        for option, value in ((zmq.ROUTING_ID, b"\x01" + os.urandom(24)),
                               (zmq.MAXMSGSIZE, 2**20), (zmq.IMMEDIATE, 1), (zmq.LINGER, 200), (zmq.IPV6, 1),
-                              (zmq.HEARTBEAT_IVL, 500), (zmq.HEARTBEAT_TIMEOUT, 1500), (zmq.HEARTBEAT_TTL, 3000),
+                              (zmq.TCP_MAXRT, 3000),
                               (zmq.RECONNECT_IVL, 50), (zmq.RECONNECT_IVL_MAX, 2000), (zmq.HANDSHAKE_IVL, 2000)):
             self.socket.setsockopt(option, value)
         self.socket.connect(endpoint)
@@ -150,7 +147,7 @@ class Draft:
     def __init__(self, orchestrator):
         self.me, self.context, self.running = os.urandom(16), zmq.Context(), True
         self.sessions, self.targets = {}, {}
-        self.hub = Peer(self.context, self.me, orchestrator)
+        self.hub = Peer(self.context, orchestrator)
 
     def peers(self):
         return [self.hub, *self.targets.values()]
@@ -280,7 +277,7 @@ class Draft:
             return self.desync(held, number, epoch, "the hash over base and tokens differs")
         peer = self.targets.get(m.target_endpoint)
         if peer is None:
-            peer = self.targets[m.target_endpoint] = Peer(self.context, self.me, m.target_endpoint)
+            peer = self.targets[m.target_endpoint] = Peer(self.context, m.target_endpoint)
         s = self.sessions[number] = Session(number, epoch, m, peer, c, hashes)
         self.hub.send("OPENED", number, epoch, len(s.c), s.hashes[-1])
         if peer.incarnation == s.target:

@@ -278,7 +278,7 @@ class Link(Inbox):
         self.incarnation, self.peer = os.urandom(16), ZERO
         self.socket = hub.context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.routing_id = b"\1" + self.incarnation
+        self.socket.routing_id = b"\1" + os.urandom(24)
         self.socket.connect(endpoint)
         hub.links.append(self)
 

@@ -20,7 +20,7 @@ LEASE = 10  # seconds
 SESSIONS = 8
 BUDGET = 7
 NODE_MAX, DEPTH_MAX = 1024, 256
-FRAME_MAX = 1 << 20
+FRAME_MAX, DOOR_FRAME_MAX = 1 << 20, 32768
 VECTORS = ROOT / "wire/vectors/bad"
 MISUSE, ADDRESS, REFUSED = 2, 4, 5  # exit statuses of a worker
 
@@ -569,10 +569,11 @@ class Wire(Case):
         errors, dropped, large = 0, 0, []
         for vector in vectors:
             frame = (VECTORS / (vector["name"] + ".bin")).read_bytes()
-            if len(frame) > FRAME_MAX:
-                large.append(frame)
-                continue
-            for inbox, send in [(self.hub.inbox, lambda f: self.hub.send_frame(self.target, f)), (link, link.socket.send)]:
+            for inbox, send, limit in [(self.hub.inbox, lambda f: self.hub.send_frame(self.target, f), FRAME_MAX),
+                                       (link, link.socket.send, DOOR_FRAME_MAX)]:
+                if len(frame) > limit:
+                    large.append(frame)
+                    continue
                 with self.subTest(vector=vector["name"]):
                     inbox.skip()
                     send(frame)

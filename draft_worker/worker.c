@@ -435,8 +435,8 @@ static void on_target_error(step *c, work *w, const msg *m) {
       out_of_step(c, w, "the target says that our prefix is another");
     break;
   default:
-    actions_log(c->out, LOG_WARNING, "session %016llx: the target refuses our nodes: %.*s",
-                (unsigned long long)w->id, (int)m->u.error.text.size, m->u.error.text.data);
+    roster_log(&c->d->peers, w->target, c->now, LOG_WARNING, c->out, "session %016llx: the target refuses our nodes: %s",
+               (unsigned long long)w->id, wire_brief_of(m->u.error.text).text);
     w->state = WORK_LOST;
   }
 }
@@ -486,8 +486,8 @@ static void orchestrator_greeted(step *c, const roster_peer *o) {
  * use. */
 static void refused(step *c, peer_id id, const msg *m) {
   bool target = is_target(c->d, id);
-  actions_log(c->out, LOG_ERROR, "refused by the %s: %.*s", target ? "target" : "orchestrator",
-              (int)m->u.error.text.size, m->u.error.text.data);
+  roster_log(&c->d->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s", target ? "target" : "orchestrator",
+             wire_brief_of(m->u.error.text).text);
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
   for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++)
     if (c->d->works[i].state != WORK_FREE && c->d->works[i].target == id) c->d->works[i].state = WORK_LOST;

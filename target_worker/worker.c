@@ -247,7 +247,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   case ROSTER_LEAVES: drafts_left(c, &t->store, id, "it left"); return;
   case ROSTER_FORGED: drafts_left(c, &t->store, id, "it wanted to be of another role"); return;
   case ROSTER_REFUSED:
-    actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %.*s", (int)m->u.error.text.size, m->u.error.text.data);
+    actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", wire_brief_of(m->u.error.text).text);
     actions_exit(c->out, PROGRAM_EXIT_REFUSED);
     return;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */

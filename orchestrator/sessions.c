@@ -221,7 +221,7 @@ void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *ou
 static void log_worker(step *c, const roster_peer *p, const char *what) {
   const msg_hello *h = &p->hello;
   bool draft = h->role == WIRE_ROLE_DRAFT;
-  roster_log(&c->o->roster, p->id, c->now, LOG_INFO, c->out, "a %s (%s) %s", draft ? "draft" : "target",
+  roster_log(&c->o->roster, p->id, c->now, LOG_INFO, c->out, "a %s (%.64s) %s", draft ? "draft" : "target",
              wire_brief_of(draft ? h->method : h->numerics_id).text, what);
 }
 

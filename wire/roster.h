@@ -88,7 +88,7 @@ void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *
 bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
-#define WIRE_BRIEF_MAX 160
+#define WIRE_BRIEF_MAX 240
 typedef struct wire_brief { /* a peer's words for a line of the log: not long, and of printable ASCII */
   char text[WIRE_BRIEF_MAX + 1];
 } wire_brief;

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "target_worker/stream.h"
+#include <stdio.h>
 #include <string.h>
 
 #define RESET_EVERY_US 50000   /* frames of an old generation in flight get one TREE_RESET, not one each */
@@ -35,7 +36,14 @@ void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_st
 void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
   actions_log(c->out, LOG_WARNING, "session %016llx: draft detached: %s", (unsigned long long)s->id, reason);
+  snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
+}
+
+void drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
+  char text[WIRE_STRING_MAX / 2];
+  snprintf(text, sizeof text, "it gave up: %.*s", (int)reason.size, reason.data);
+  drafts_drop(c, s, d, text);
 }
 
 void drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {

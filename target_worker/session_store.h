@@ -88,6 +88,7 @@ typedef struct session {
   bool has_tree;       /* taken at the first attach */
   bool off_for_good;   /* selfcheck, or an error inside a verify; */
   const char *off_reason; /* then: static sentence */
+  char draft_left[WIRE_STRING_MAX]; /* why the draft that left last did; "": none has */
   uint64_t lockstep_until_us; /* lockstep: the done mark must be there */
   uint64_t wait_until_us; /* free pace: no plain step before this while no node is at hand */
   uint64_t waited_us;     /* by the round in hand */

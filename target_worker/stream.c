@@ -62,7 +62,8 @@ void stream_tell(step *c, session *s) {
 static const char *off_reason(const session *s) {
   if (s->off_for_good) return s->off_reason;
   if (s->options.budget == 0) return s->draft_expected ? "the node budget is 0" : "no draft was asked for";
-  if (session_draft_count(s) == 0) return s->draft_expected ? "no draft worker is attached" : "there is no draft worker";
+  if (session_draft_count(s) == 0 && s->draft_left[0]) return s->draft_left;
+  if (session_draft_count(s) == 0) return s->draft_expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
   if (s->options.lockstep || !s->pay.off) return NULL;
   if (!s->pay.resting) return "the draft did not pay for itself";
   if (s->stats.rounds == 0) return "the answer was over before the draft could show that it pays";

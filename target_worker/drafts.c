@@ -79,9 +79,9 @@ static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *
   if (n->base_length > d->base_named) d->base_named = n->base_length;
   tree_ids_trim(&d->ids, &s->live, d->base_named);
   if (n->done) d->done_base = n->base_length;
-  if (added > 0 && d->waiting_first) {
-    wait_arrived(&s->history, c->now - d->tokens_sent_us);
-    d->waiting_first = false;
+  if (d->timed && n->base_length >= d->timed_length) {
+    if (added > 0) wait_arrived(&s->history, c->now - d->timed_us);
+    d->timed = added == 0 && !n->done;
   }
   bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
   if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)

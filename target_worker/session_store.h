@@ -33,7 +33,9 @@ typedef struct session_draft {
   int32_t told;            /* length of C that it has been sent */
   uint64_t reset_sent_us;  /* when TREE_RESET was */
   uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
-  bool waiting_first;      /* no useful node yet since the last TOKENS went out */
+  bool timed;              /* an answer to one TOKENS is timed: */
+  int32_t timed_length;    /* where its tokens ended */
+  uint64_t timed_us;       /* when it went out */
 } session_draft;
 
 typedef struct session_stats { /* as DONE tells them: msg_stats */

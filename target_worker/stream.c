@@ -37,8 +37,11 @@ void stream_to_orchestrator(step *c, session *s, int32_t base) {
 
 void stream_to_draft(step *c, session *s, session_draft *d, int32_t base) {
   d->tokens_sent_us = c->now;
-  d->waiting_first = true;
   d->told = send_tokens(c, d->peer, s, base);
+  if (d->timed) return; /* of a draft far away several are under way */
+  d->timed = true;
+  d->timed_length = d->told;
+  d->timed_us = c->now;
 }
 
 void stream_tell_orchestrator(step *c, session *s) {

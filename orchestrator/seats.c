@@ -294,8 +294,8 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
 /* "a draft is here, but has not reached ..." */
 static void astray_text(step *c, const orch_session *s, char text[WIRE_STRING_MAX + 1]) {
   snprintf(text, WIRE_STRING_MAX + 1,
-           "a draft is here, but has not reached the target at %.300s for %.1f s: can its host connect to that address? If not, "
-           "start the target with another --bind or --advertise",
+           "a draft is here, but has not reached the target at %.300s for %.1f s: if it stays so, let its host connect to that "
+           "address, or start the target with another --bind or --advertise",
            s->draft_at, (double)(c->now - s->draft_since_us) / 1e6);
 }
 

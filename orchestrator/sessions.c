@@ -3,6 +3,7 @@
 #include "common/base/least.h"
 #include "common/base/log.h"
 #include "orchestrator/session_frames.h"
+#include "wire/place.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,7 +229,8 @@ static void log_worker(step *c, const roster_peer *p, const char *what) {
 static void drop_predecessors(step *c, const roster_peer *fresh) {
   for (int i = 0; fresh->endpoint[0] && i < c->o->roster.top; i++) {
     roster_peer *p = &c->o->roster.list[i];
-    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role && strcmp(p->endpoint, fresh->endpoint) == 0;
+    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role &&
+                place_same_door(p->endpoint, &p->hello.seen, fresh->endpoint, &fresh->hello.seen);
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->o->roster, id);

@@ -64,8 +64,8 @@ static const struct argp_option option_table[] = {
     {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"bind", KEY_BIND, "ENDPOINT", 0,
-     "Where drafts connect; default: as near as the orchestrator is. Beside its ipc socket, or a free port of this machine "
-     "alone, or, with --insecure-bind and an orchestrator on another machine, a free port of all addresses",
+     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an orchestrator on "
+     "another machine, of all addresses",
      0},
     {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
      "Address that drafts are told; default: the one that is bound, of all addresses that at which the orchestrator sees "
@@ -315,13 +315,12 @@ static int open_loop(program *p, err *e) {
 
 static int open_door(program *p, err *e) {
   const flags *f = &p->flags;
-  char door[WIRE_STRING_MAX + 1];
   int rc = f->advertise ? host_check_endpoint(f->advertise, e) : ERR_OK;
   if (rc == ERR_OK && f->advertise && place_lacks_port(f->advertise))
     rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", f->advertise);
   if (rc != ERR_OK) return rc;
-  place_door(f->orchestrator, f->insecure_bind, getpid(), door);
-  rc = transport_bind(host_transport(p->host), f->bind ? f->bind : door, p->bound, sizeof p->bound, e);
+  const char *door = f->bind ? f->bind : place_door(f->orchestrator, f->insecure_bind);
+  rc = transport_bind(host_transport(p->host), door, p->bound, sizeof p->bound, e);
   if (f->advertise) place_insist(f->advertise, p->told);
   else memcpy(p->told, p->bound, sizeof p->told);
   return rc;

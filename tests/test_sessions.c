@@ -1725,6 +1725,14 @@ static void test_a_draft_on_the_wrong_host_after_a_move(void **state) {
   expect_reason(w, "on another host (10.0.0.3) than the target (the orchestrator's)");
 }
 
+/* The same port of all addresses, on two hosts. */
+static void test_equal_doors_of_two_hosts(void **state) {
+  world *w = *state;
+  register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.2"));
+  register_at(w, TARGET2, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.3"));
+  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 2);
+}
+
 static void test_no_draft_registered(void **state) {
   world *w = *state;
   register_workers(w, TARGET, 0);
@@ -1884,6 +1892,7 @@ int main(void) {
       CASE(test_a_wildcard_is_resolved),
       CASE(test_a_draft_on_the_wrong_host),
       CASE(test_a_draft_on_the_wrong_host_after_a_move),
+      CASE(test_equal_doors_of_two_hosts),
       CASE(test_no_draft_registered),
       CASE(test_a_draft_that_has_not_answered),
       CASE(test_a_draft_that_has_not_arrived),

@@ -6,11 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IPC      "ipc://"
 #define V4_IN_V6 "::ffff:"
 #define LOOPBACK "127.0.0.1"
-
-static bool is_ipc(const char *endpoint) { return strncmp(endpoint, IPC, strlen(IPC)) == 0; }
 
 /* --- hosts --- */
 
@@ -62,10 +59,14 @@ static bool is_any(const char *host) {
 place_scope place_scope_of(const char *endpoint) {
   char host[ENDPOINT_MAX];
   const char *port;
-  if (is_ipc(endpoint)) return PLACE_OWN_HOST;
+  if (strncmp(endpoint, "ipc://", 6) == 0) return PLACE_OWN_HOST;
   if (!endpoint_split(endpoint, host, &port)) return PLACE_GLOBAL;
   if (is_any(host)) return PLACE_ANY;
   return endpoint_host_is_loopback(host) ? PLACE_OWN_HOST : PLACE_GLOBAL;
+}
+
+bool place_same_door(const char *a, const wire_place *a_host, const char *b, const wire_place *b_host) {
+  return strcmp(a, b) == 0 && (place_scope_of(a) == PLACE_GLOBAL || place_same_host(a_host, b_host));
 }
 
 static void put_tcp(const char *host, const char *port, char *out) {
@@ -110,15 +111,9 @@ bool place_lacks_port(const char *endpoint) {
   return endpoint_split(endpoint, host, &port) && strcmp(port, "*") == 0;
 }
 
-void place_door(const char *orchestrator, bool insecure, long unique, char *out) {
-  snprintf(out, WIRE_STRING_MAX + 1, "tcp://" LOOPBACK ":*");
-  if (is_ipc(orchestrator)) {
-    char beside[WIRE_STRING_MAX + 1];
-    int size = snprintf(beside, sizeof beside, "%s.target-%ld", orchestrator, unique);
-    if (size < (int)sizeof beside && endpoint_check(beside, NULL) == ERR_OK) memcpy(out, beside, (size_t)size + 1);
-  }
-  if (insecure && place_elsewhere(orchestrator))
-    snprintf(out, WIRE_STRING_MAX + 1, "tcp://%s:*", endpoint_is_ipv6(orchestrator) ? "[::]" : "0.0.0.0");
+const char *place_door(const char *orchestrator, bool insecure) {
+  if (!insecure || !place_elsewhere(orchestrator)) return "tcp://" LOOPBACK ":*";
+  return endpoint_is_ipv6(orchestrator) ? "tcp://[::]:*" : "tcp://0.0.0.0:*";
 }
 
 void place_insist(const char *advertised, char *out) {

@@ -17,6 +17,9 @@ typedef enum {
 } place_scope;
 place_scope place_scope_of(const char *endpoint);
 
+/* Is it the same door? Equal addresses that mean "this host" are two on two hosts. */
+bool place_same_door(const char *a, const wire_place *a_host, const char *b, const wire_place *b_host);
+
 /* Does an address lead to another host, as far as its text says? */
 bool place_elsewhere(const char *endpoint);
 bool place_lacks_port(const char *endpoint); /* it is a star */
@@ -25,9 +28,8 @@ bool place_lacks_port(const char *endpoint); /* it is a star */
  * when no address is known by which the one would reach the other. */
 int place_resolve(const char *door, const wire_place *target, const wire_place *draft, char *out, err *e);
 
-/* Where a target that was not told binds its door for drafts, out[WIRE_STRING_MAX + 1]: as open as the orchestrator's is. A
- * socket beside an ipc one (`unique` is in its name), a free port of this host alone, or, of an orchestrator elsewhere and
- * when `insecure`, a free port of all addresses. */
-void place_door(const char *orchestrator, bool insecure, long unique, char *out);
+/* Where a target that was not told binds its door for drafts: a free port of this host alone; of an orchestrator elsewhere
+ * and when `insecure`, of all its addresses. */
+const char *place_door(const char *orchestrator, bool insecure);
 /* An address that somebody insists on: judged by nobody on its way to a draft. */
 void place_insist(const char *advertised, char *out);

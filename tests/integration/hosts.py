@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -52,6 +53,13 @@ def tun_device(name):
         os.close(there)
 
 
+def remove_left_over():
+    """Namespaces of a program that was killed before it could do that."""
+    for name in os.listdir("/run/netns") if os.path.isdir("/run/netns") else ():
+        if (owner := re.fullmatch(r"tandem-(\d+)-\w+", name)) and not os.path.exists(f"/proc/{owner[1]}"):
+            ip("netns", "delete", name)
+
+
 class Hosts:
     """`names` become hosts with the addresses 10.0.0.1, 10.0.0.2, ... Use as a context. OSError: not permitted here."""
 
@@ -62,6 +70,7 @@ class Hosts:
         self.made, self.devices, self.forwarder = [], {}, None
 
     def __enter__(self):
+        remove_left_over()
         try:
             for name, namespace in self.namespaces.items():
                 ip("netns", "add", namespace)

@@ -364,6 +364,20 @@ static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
   return ERR_OK;
 }
 
+/* Its orchestrator hears why this draft cannot serve it, and may ask another one. */
+static void decline(step *c, work *w, int code, const char *why, wire_string what) {
+  w->state = WORK_LOST;
+  w->desync_tries = 0;
+  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s %.*s", why, (int)what.size, what.data);
+}
+
+/* A target that has not answered for a while is not waited for: another draft may reach it. */
+static void decline_in_vain(step *c, work *w) {
+  const link_to_target *l = &c->d->links[w->link];
+  if (w->state == WORK_CONNECTING && l->there.told)
+    decline(c, w, ERR_TIMEOUT, "no answer from the target at", wire_text(l->endpoint));
+}
+
 static void on_open(step *c, peer_id from, const msg *m) {
   const msg_open *o = &m->u.open;
   work *w = work_find(c->d, m->session);
@@ -393,6 +407,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   }
   send_state(c, from, MSG_OPENED, w, NULL);
   reach_target(c, w);
+  decline_in_vain(c, w);
 }
 
 /* Ends a session here; its target is told if it may still count on us. */
@@ -415,13 +430,6 @@ static void on_end(step *c, peer_id from, const msg *m) {
     leave(c, w, "the session has ended");
   else /* the target hears of the new epoch too, perhaps later: it must not take this for a draft that gave up */
     work_close(c->d, w);
-}
-
-/* Its orchestrator hears why this draft cannot serve it, and may ask another one. */
-static void decline(step *c, work *w, int code, const char *why, wire_string what) {
-  w->state = WORK_LOST;
-  w->desync_tries = 0;
-  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s %.*s", why, (int)what.size, what.data);
 }
 
 /* An answer of the target that something is not as we think. */
@@ -533,11 +541,6 @@ static void look_at_peers(step *c) {
     if (c->d->links[i].endpoint[0]) look_at_link(c, i);
 }
 
-/* It waits for a target that is not there. */
-static bool in_vain(const draft *d, const work *w) {
-  return w->state == WORK_CONNECTING && d->links[w->link].there.told;
-}
-
 static void on_message(step *c, peer_id id, const msg *m) {
   roster_peer *from;
   draft *d = c->d;
@@ -641,7 +644,7 @@ static bool tells_desync(const work *w) {
 }
 
 static void work_tick(step *c, work *w) {
-  if (in_vain(c->d, w)) decline(c, w, ERR_TIMEOUT, "no answer from the target at", wire_text(c->d->links[w->link].endpoint));
+  decline_in_vain(c, w);
   if (tells_desync(w) && c->now - w->sent_us >= DRAFT_REPEAT_US) {
     w->desync_tries++;
     w->sent_us = c->now;
@@ -652,8 +655,7 @@ static void work_tick(step *c, work *w) {
   if (w->state == WORK_ATTACHED && c->now - w->sent_us >= DRAFT_IDLE_US) send_nodes(c, w, w->spec.ids.next);
 }
 
-static uint64_t work_deadline(const draft *d, const work *w) {
-  if (in_vain(d, w)) return 0;
+static uint64_t work_deadline(const work *w) {
   if (tells_desync(w)) return w->sent_us + DRAFT_REPEAT_US;
   if (w->state == WORK_ATTACHING) return w->attach_us + DRAFT_REPEAT_US;
   if (w->state == WORK_ATTACHED) return w->sent_us + DRAFT_IDLE_US;
@@ -665,7 +667,7 @@ static uint64_t draft_deadline(const void *self) {
   uint64_t at = least_u64(roster_deadline(&d->peers), presence_deadline(&d->orchestrator));
   for (int i = 0; i < DRAFT_TARGETS_MAX; i++) at = least_u64(at, presence_deadline(&d->links[i].there));
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
-    uint64_t w = work_deadline(d, &d->works[i]);
+    uint64_t w = work_deadline(&d->works[i]);
     if (w < at) at = w;
   }
   return at;

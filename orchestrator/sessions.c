@@ -312,7 +312,6 @@ static uint64_t session_deadline(const orch *o, const orch_session *s) {
   if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + ORCH_REPEAT_US);
   if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + ORCH_REPEAT_US);
   if (s->target.opened) at = least_u64(at, s->ack_us + ORCH_ACK_US);
-  if (s->draft_again_us && !s->draft.peer && s->target.peer) at = least_u64(at, s->draft_again_us);
   return at;
 }
 

@@ -291,17 +291,22 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
   place_draft(c, s);
 }
 
-/* "a draft is here, but has not reached ..." */
-static void astray_text(step *c, const orch_session *s, char text[WIRE_STRING_MAX + 1]) {
-  snprintf(text, WIRE_STRING_MAX + 1,
-           "a draft is here, but has not reached the target at %.300s for %.1f s: if it stays so, let its host connect to that "
-           "address, or start the target with another --bind or --advertise",
-           s->draft_at, (double)(c->now - s->draft_since_us) / 1e6);
+#define ASTRAY_US 3000000 /* a draft says so after this time */
+
+/* told: by the draft, which has tried for that long, perhaps for other sessions. Else it may only be on its way. */
+static void astray_text(step *c, const orch_session *s, bool told, char text[WIRE_STRING_MAX + 1]) {
+  uint64_t us = c->now - s->draft_since_us;
+  if (told && us < ASTRAY_US) us = ASTRAY_US;
+  int n = snprintf(text, WIRE_STRING_MAX + 1, "a draft is here, but has not reached the target at %.300s for %.1f s", s->draft_at,
+                   (double)us / 1e6);
+  if (us >= ASTRAY_US)
+    snprintf(text + n, WIRE_STRING_MAX + 1 - (size_t)n,
+             ": let its host connect to that address, or start the target with another --bind or --advertise");
 }
 
 void seats_draft_astray(step *c, orch_session *s) {
   char text[WIRE_STRING_MAX + 1];
-  astray_text(c, s, text);
+  astray_text(c, s, true, text);
   s->draft_avoid = s->draft.peer;
   s->draft_refusals++;
   s->draft_again_us = c->now + ORCH_DRAFT_AGAIN_US;
@@ -312,9 +317,9 @@ void seats_draft_astray(step *c, orch_session *s) {
 }
 
 void seats_explain_unattached(step *c, orch_session *s) {
-  if (s->draft.peer && s->draft.opened) astray_text(c, s, s->draft_note);
+  if (s->draft.peer && s->draft.opened) astray_text(c, s, false, s->draft_note);
   else if (s->draft.peer) snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
-  else if (s->draft_again_us) astray_text(c, s, s->draft_note);
+  else if (s->draft_again_us) astray_text(c, s, true, s->draft_note);
   else if (!s->draft_note[0]) snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
 }
 

@@ -1757,6 +1757,7 @@ static void test_a_draft_that_has_not_arrived(void **state) {
   pass(w, 1500000, TARGET, DRAFT);
   end_unattached(w);
   expect_reason(w, "a draft is here, but has not reached the target at tcp://127.0.0.1:4000 for 1.5 s");
+  assert_null(strstr(look(w).off_reason, "--advertise")); /* it may only be on its way */
 }
 
 static void test_a_draft_that_refused(void **state) {
@@ -1791,7 +1792,7 @@ static void test_a_draft_that_does_not_get_there(void **state) {
   rig_clear(&w->r);
   rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
   rig_only(&w->r, DRAFT, MSG_END);
-  assert_int_equal(rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s"), 1);
+  assert_int_equal(rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect"), 1);
   pass(w, ORCH_DRAFT_AGAIN_US - 100000, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
   rig_clear(&w->r);
@@ -1804,6 +1805,18 @@ static void test_a_draft_that_does_not_get_there(void **state) {
   opened(w, DRAFT2);
   end_unattached(w); /* the answer of DRAFT2 has not come */
   expect_reason(w, "did not take the session in time");
+}
+
+/* It has tried for longer than this session knows. */
+static void test_a_draft_that_knows_already(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
+  pass(w, 100000, TARGET, DRAFT);
+  end_unattached(w);
+  expect_reason(w, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect");
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -1899,6 +1912,7 @@ int main(void) {
       CASE(test_a_draft_that_refused),
       CASE(test_a_draft_that_was_lost),
       CASE(test_a_draft_that_does_not_get_there),
+      CASE(test_a_draft_that_knows_already),
 };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

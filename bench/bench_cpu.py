@@ -21,6 +21,7 @@ from bench_attempts import Attempts, interleave, turns
 from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, describe_load, say
 from bench_drafts import measure_drafts
 from bench_first import measure_first
+from bench_network import ROW as FAR, measure_network
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
@@ -43,9 +44,9 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5)
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7)
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
-             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1)
+             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1)
 
 
 class Run:
@@ -428,6 +429,14 @@ def measure_long_prompts(run, table):
             measure_prompt_beside(run, table, work, run.size["turn"])
 
 
+# --- hosts ---
+
+
+def measure_hosts(run, table):
+    with work_folder() as work:
+        measure_network(run, table, work, run.size["far"])
+
+
 # --- bits ---
 
 
@@ -455,6 +464,7 @@ PARTS = (
     ("model drafts", measure_model_drafts, ("model draft", "ngram on", "bad model")),
     ("several sessions", measure_sessions, (f"{SESSIONS} plain", f"{SESSIONS} sessions")),
     ("long prompts", measure_long_prompts, ("longest stop", "a conversation's")),
+    ("hosts far apart", measure_hosts, (FAR,)),
     ("bits", measure_bits, ("memcmp",)),
 )
 

@@ -69,6 +69,7 @@ def make_rows(threads):
     rows[f"{SESSIONS} sessions over llama-server's slots"] = least(1.5, None)
     rows["longest stop beside a 2,000-token prompt"] = most(1, None, "ms")
     rows["a conversation's next turn"] = most(0.3, None, "ms")
+    rows["pair over 20 ms and 1 % loss"] = least(0.97, None)
     rows["round overhead"] = most(80, 40, "us", "value")
     rows["memcmp"] = most(0, None, "words differ", "value")
     rows["temperature 0.8 over greedy"] = least(0.95, None)

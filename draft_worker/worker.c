@@ -1,9 +1,10 @@
 #include "draft_worker/worker.h"
 
+#include "common/base/least.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "draft_worker/questions.h"
-#include "wire/roster.h"
+#include "wire/presence.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,12 +36,14 @@ typedef struct work {
 typedef struct link_to_target {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free place */
   peer_id peer;                       /* 0 while connecting */
+  presence there;
   uint64_t asked_us;                  /* the connection was asked for; an answer that does not come is asked for again */
 } link_to_target;
 
 struct draft {
   draft_options options;
   roster peers;
+  presence orchestrator;
   work *works; /* [DRAFT_SESSIONS_MAX] */
   link_to_target links[DRAFT_TARGETS_MAX];
   bool draining;
@@ -95,7 +98,7 @@ void draft_free(draft *d) {
 }
 
 void draft_connect(draft *d, const char *endpoint, actions *out) {
-  (void)d;
+  if (!d->orchestrator.endpoint) d->orchestrator.endpoint = endpoint;
   actions_connect(out, TAG_ORCHESTRATOR, wire_text(endpoint));
 }
 
@@ -262,15 +265,19 @@ static bool link_used(const draft *d, int32_t link) {
   return false;
 }
 
+static void link_close(step *c, link_to_target *l) {
+  actions_disconnect(c->out, l->peer);
+  roster_drop(&c->d->peers, l->peer);
+  *l = (link_to_target){0};
+}
+
 /* Gives up a connection that no session needs; -1: there is none. */
 static int32_t link_reclaim(step *c) {
   draft *d = c->d;
   for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) {
     peer_id peer = d->links[i].peer;
     if (!peer || link_used(d, i)) continue;
-    actions_disconnect(c->out, peer);
-    roster_drop(&d->peers, peer);
-    d->links[i] = (link_to_target){0};
+    link_close(c, &d->links[i]);
     return i;
   }
   return -1;
@@ -301,6 +308,7 @@ static int32_t link_for(step *c, wire_string endpoint) {
   if (place < 0) return -1;
   memcpy(d->links[place].endpoint, endpoint.data, endpoint.size);
   d->links[place].endpoint[endpoint.size] = 0;
+  d->links[place].there = (presence){.endpoint = d->links[place].endpoint};
   link_ask(c, place);
   return place;
 }
@@ -368,6 +376,20 @@ static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
   return ERR_OK;
 }
 
+/* Its orchestrator hears why this draft cannot serve it, and may ask another one. */
+static void decline(step *c, work *w, int code, const char *why, wire_string what) {
+  w->state = WORK_LOST;
+  w->desync_tries = 0;
+  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s %.*s", why, (int)what.size, what.data);
+}
+
+/* A target that has not answered for a while is not waited for: another draft may reach it. */
+static void decline_in_vain(step *c, work *w) {
+  const link_to_target *l = &c->d->links[w->link];
+  if (w->state == WORK_CONNECTING && l->there.told)
+    decline(c, w, ERR_TIMEOUT, "no answer from the target at", wire_text(l->endpoint));
+}
+
 static void on_open(step *c, peer_id from, const msg *m) {
   const msg_open *o = &m->u.open;
   work *w = work_find(c->d, m->session);
@@ -397,6 +419,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   }
   send_state(c, from, MSG_OPENED, w, NULL);
   reach_target(c, w);
+  decline_in_vain(c, w);
 }
 
 /* Ends a session here; its target is told if it may still count on us. */
@@ -437,6 +460,7 @@ static void on_target_error(step *c, work *w, const msg *m) {
   default:
     roster_log(&c->d->peers, w->target, c->now, LOG_WARNING, c->out, "session %016llx: the target refuses our nodes: %s",
                (unsigned long long)w->id, wire_brief_of(m->u.error.text).text);
+    if (w->state == WORK_ATTACHING) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
     w->state = WORK_LOST;
   }
 }
@@ -485,12 +509,48 @@ static void orchestrator_greeted(step *c, const roster_peer *o) {
 /* Our HELLO was refused: by a target, its sessions have to do without us; by the orchestrator, we are of no
  * use. */
 static void refused(step *c, peer_id id, const msg *m) {
-  bool target = is_target(c->d, id);
-  roster_log(&c->d->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s", target ? "target" : "orchestrator",
-             wire_brief_of(m->u.error.text).text);
+  bool target = is_target(c->d, id), again = false;
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++) {
+    presence *there = &c->d->links[i].there;
+    if (there->peer != id) continue;
+    again = !there->endpoint;
+    there->endpoint = NULL; /* it answers, but not as one would wish */
+  }
+  if (!again)
+    roster_log(&c->d->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s", target ? "target" : "orchestrator",
+               wire_brief_of(m->u.error.text).text);
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
-  for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++)
-    if (c->d->works[i].state != WORK_FREE && c->d->works[i].target == id) c->d->works[i].state = WORK_LOST;
+  for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++) {
+    work *w = &c->d->works[i];
+    if (w->state != WORK_FREE && w->target == id) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
+  }
+}
+
+/* --- who is there, and who is not --- */
+
+static void look_at_link(step *c, int32_t link) {
+  link_to_target *l = &c->d->links[link];
+  switch (presence_look(&l->there, &c->d->peers, c->now)) {
+  case PRESENCE_ABSENT:
+  case PRESENCE_SILENT:
+    if (l->peer && !link_used(c->d, link) && c->now - l->there.since_us >= PRESENCE_AGAIN_US) {
+      link_close(c, l); /* nobody misses it */
+      break;
+    }
+    actions_log(c->out, LOG_WARNING,
+                "the target at %s %s: trying on; can this host connect to that address, and is it the target's?", l->endpoint,
+                l->there.came ? "has fallen silent" : "does not answer");
+    break;
+  case PRESENCE_BACK: actions_log(c->out, LOG_WARNING, "the target at %s answers now", l->endpoint); break;
+  case PRESENCE_HERE:
+  case PRESENCE_NO_NEWS: break;
+  }
+}
+
+static void look_at_peers(step *c) {
+  presence_orchestrator(&c->d->orchestrator, &c->d->peers, c->now, c->out);
+  for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++)
+    if (c->d->links[i].endpoint[0]) look_at_link(c, i);
 }
 
 static void on_message(step *c, peer_id id, const msg *m) {
@@ -498,6 +558,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   draft *d = c->d;
   switch (roster_receive(&d->peers, id, m, work_count(d), c->now, &from, c->out)) {
   case ROSTER_GREETED:
+    look_at_peers(c);
     if (from->hello.role == WIRE_ROLE_TARGET) target_greeted(c, from);
     if (is_orchestrator(d, from)) orchestrator_greeted(c, from);
     return;
@@ -539,9 +600,10 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
   if (second) return;
   bool up = id && roster_connected(&c->d->peers, id, c->now, c->out);
   if (!up && tag != TAG_ORCHESTRATOR) link_refused(c, (int32_t)tag - 1);
+  if (up && tag == TAG_ORCHESTRATOR && !c->d->orchestrator.peer) c->d->orchestrator.peer = id;
   if (!up || tag == TAG_ORCHESTRATOR) return;
   link_to_target *l = &c->d->links[tag - 1];
-  l->peer = id;
+  l->peer = l->there.peer = id;
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) { /* sessions that asked for this connection */
     work *w = &c->d->works[i];
     if (w->state == WORK_CONNECTING && w->link == (int32_t)tag - 1) w->target = id;
@@ -598,6 +660,7 @@ static bool tells_desync(const work *w) {
 }
 
 static void work_tick(step *c, work *w) {
+  decline_in_vain(c, w);
   if (tells_desync(w) && c->now - w->sent_us >= DRAFT_REPEAT_US) {
     w->desync_tries++;
     w->sent_us = c->now;
@@ -617,7 +680,8 @@ static uint64_t work_deadline(const work *w) {
 
 static uint64_t draft_deadline(const void *self) {
   const draft *d = self;
-  uint64_t at = roster_deadline(&d->peers);
+  uint64_t at = least_u64(roster_deadline(&d->peers), presence_deadline(&d->orchestrator));
+  for (int i = 0; i < DRAFT_TARGETS_MAX; i++) at = least_u64(at, presence_deadline(&d->links[i].there));
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     uint64_t w = work_deadline(&d->works[i]);
     if (w < at) at = w;
@@ -629,9 +693,9 @@ static uint64_t draft_deadline(const void *self) {
   return at;
 }
 
-static void forget_link(draft *d, peer_id id) {
+static void forget_link(step *c, peer_id id) {
   for (int i = 0; i < DRAFT_TARGETS_MAX; i++)
-    if (d->links[i].peer == id) d->links[i] = (link_to_target){0};
+    if (c->d->links[i].peer == id) link_close(c, &c->d->links[i]);
 }
 
 /* A target that is silent may come back at the same address; a session on it waits for OPEN. */
@@ -640,9 +704,7 @@ static void peer_lost(step *c, const roster_peer *lost) {
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
     used |= c->d->works[i].state != WORK_FREE && c->d->works[i].target == lost->id;
   if (lost->hello.role != WIRE_ROLE_TARGET || used) return;
-  actions_disconnect(c->out, lost->id);
-  forget_link(c->d, lost->id);
-  roster_drop(&c->d->peers, lost->id);
+  forget_link(c, lost->id);
 }
 
 static void orphaned(step *c, work *w) {
@@ -659,6 +721,7 @@ static void link_tick(step *c, int32_t place) {
 
 static void on_tick(step *c) {
   for (roster_peer *lost; (lost = roster_tick(&c->d->peers, c->now, c->out));) peer_lost(c, lost);
+  look_at_peers(c);
   for (int32_t i = 0; i < DRAFT_TARGETS_MAX; i++) link_tick(c, i);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     orphaned(c, &c->d->works[i]);

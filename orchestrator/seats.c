@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "orchestrator/placement.h"
+#include "wire/place.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -85,15 +86,55 @@ void seats_open_target(step *c, orch_session *s) {
   actions_send(c->out, s->target.peer, &m);
 }
 
+/* At which address a draft reaches this session's target, into out[WIRE_STRING_MAX + 1]; false, and why not, in *e. */
+static bool reaches(step *c, const orch_session *s, const roster_peer *draft, char *out, err *e) {
+  const roster_peer *t = roster_find(&c->o->roster, s->target.peer);
+  return t && place_resolve(t->endpoint, &t->hello.seen, &draft->hello.seen, out, e) == ERR_OK;
+}
+
+/* It is there still, or may come back: nobody would end the session there later. */
+static void draft_dismiss(step *c, orch_session *s) {
+  msg m = message_to(c, s->draft.peer, MSG_END, s);
+  actions_send(c->out, s->draft.peer, &m);
+}
+
+static void draft_gone(orch_session *s, const char *why) {
+  s->draft = (seat){.ended = true};
+  snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
+}
+
+/* What happens to one session happens to all: the log has it once. */
+static void tell_trouble(step *c, const orch_session *s, const char *what, const char *why) {
+  orch *o = c->o;
+  if (strcmp(o->trouble, what) == 0 && c->now - o->trouble_us < ORCH_TROUBLE_US) return;
+  snprintf(o->trouble, sizeof o->trouble, "%s", what);
+  o->trouble_us = c->now;
+  actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
+}
+
+/* It cannot have this draft, or none: whoever is here sits on the wrong host. */
+static void no_way(step *c, orch_session *s, const char *why) {
+  if (s->draft.peer) draft_dismiss(c, s);
+  draft_gone(s, why);
+  tell_trouble(c, s, why, why);
+}
+
 void seats_open_draft(step *c, orch_session *s) {
   const msg_hello *t = seats_greeting(c, s->target.peer);
+  const roster_peer *d = roster_find(&c->o->roster, s->draft.peer);
+  err e = {0};
   s->draft.sent_us = c->now;
   s->draft.opened = false;
-  if (!t) return; /* it is opened when the session has a target again */
+  if (!t || !d) return; /* it is opened when the session has a target again */
+  if (!reaches(c, s, d, s->draft_at, &e)) {
+    no_way(c, s, e.text);
+    return;
+  }
+  if (!s->draft_since_us) s->draft_since_us = c->now;
   msg m = message_to(c, s->draft.peer, MSG_OPEN, s);
   fill_open(s, &s->draft, &m.u.open);
   if (m.u.open.options.context == 0) m.u.open.options.context = t->context_max;
-  m.u.open.target_endpoint = t->endpoint;
+  m.u.open.target_endpoint = wire_text(s->draft_at);
   m.u.open.target_incarnation = t->incarnation;
   actions_send(c->out, s->draft.peer, &m);
 }
@@ -115,17 +156,19 @@ static bool too_short(const roster_peer *p, const orch_session *s) {
 }
 
 /* The worker of a role that serves this session best, or 0. A target that has refused it, or would, is asked where
- * there is no other; a draft is not. */
-static peer_id choose(const orch *o, const orch_session *s, wire_role role) {
+ * there is no other; a draft is not. *why is set where one is on the wrong host. */
+static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) {
+  const orch *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
   peer_id refused = draft ? s->draft_avoid : s->target_avoid;
+  char at[WIRE_STRING_MAX + 1];
   placement_worker list[ROSTER_MAX];
   peer_id ids[ROSTER_MAX];
   int32_t count = 0;
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
-    if (draft && p->id == refused) continue;
+    if (draft && (p->id == refused || !reaches(c, s, p, at, why))) continue;
     ids[count] = p->id;
     list[count++] = (placement_worker){.load = seats_load(o, p),
                                        .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
@@ -148,10 +191,21 @@ static bool next_epoch(step *c, orch_session *s) {
   return false;
 }
 
+static bool may_place_draft(step *c, orch_session *s) {
+  if (!s->want_draft || s->draft.peer || !s->target.peer) return false;
+  if (s->draft_again_us && c->now >= s->draft_again_us) {
+    s->draft_again_us = s->draft_avoid = 0;
+    s->draft_refusals = 0;
+  }
+  bool again = s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US; /* one that starts again and again */
+  return s->draft_refusals < REFUSALS_MAX && !again;
+}
+
 static void place_draft(step *c, orch_session *s) {
-  if (!s->want_draft || s->draft.peer || !s->target.peer || s->draft_refusals >= REFUSALS_MAX) return;
-  if (s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US) return; /* one that starts again and again */
-  peer_id id = choose(c->o, s, WIRE_ROLE_DRAFT);
+  err why = {0};
+  if (!may_place_draft(c, s)) return;
+  peer_id id = choose(c, s, WIRE_ROLE_DRAFT, &why);
+  if (!id && why.code && !s->draft_avoid) no_way(c, s, why.text);
   if (!id) return;
   s->draft = (seat){.peer = id};
   s->draft_repairs = 0;
@@ -196,13 +250,14 @@ void seats_room_made(orch *o) {
 
 static void place_target(step *c, orch_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
-  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c->o, s, WIRE_ROLE_TARGET);
+  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL);
   if (!id) {
     no_target(c, s);
     return;
   }
   s->target = (seat){.peer = id};
   s->opening_us = c->now;
+  s->draft_since_us = 0;
   seats_open_target(c, s);
   if (!s->draft.peer) return;
   s->draft.base = s->committed.length;
@@ -230,17 +285,42 @@ void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
   if (next_epoch(c, s)) seats_place(c, s);
 }
 
-/* It is there still, or may come back: nobody would end the session there later. */
-static void draft_dismiss(step *c, orch_session *s) {
-  msg m = message_to(c, s->draft.peer, MSG_END, s);
-  actions_send(c->out, s->draft.peer, &m);
-}
-
 static void draft_lost(step *c, orch_session *s, const char *why) {
-  s->draft = (seat){.ended = true};
-  snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
+  draft_gone(s, why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
   place_draft(c, s);
+}
+
+#define ASTRAY_US 3000000 /* a draft says so after this time */
+
+/* told: by the draft, which has tried for that long, perhaps for other sessions. Else it may only be on its way. */
+static void astray_text(step *c, const orch_session *s, bool told, char text[WIRE_STRING_MAX + 1]) {
+  uint64_t us = c->now - s->draft_since_us;
+  if (told && us < ASTRAY_US) us = ASTRAY_US;
+  int n = snprintf(text, WIRE_STRING_MAX + 1, "a draft is here, but has not reached the target at %.300s for %.1f s", s->draft_at,
+                   (double)us / 1e6);
+  if (us >= ASTRAY_US)
+    snprintf(text + n, WIRE_STRING_MAX + 1 - (size_t)n,
+             ": let its host connect to that address, or start the target with another --bind or --advertise");
+}
+
+void seats_draft_astray(step *c, orch_session *s) {
+  char text[WIRE_STRING_MAX + 1];
+  astray_text(c, s, true, text);
+  s->draft_avoid = s->draft.peer;
+  s->draft_refusals++;
+  s->draft_again_us = c->now + ORCH_DRAFT_AGAIN_US;
+  draft_dismiss(c, s);
+  draft_gone(s, text);
+  tell_trouble(c, s, s->draft_at, text);
+  place_draft(c, s);
+}
+
+void seats_explain_unattached(step *c, orch_session *s) {
+  if (s->draft.peer && s->draft.opened) astray_text(c, s, false, s->draft_note);
+  else if (s->draft.peer) snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
+  else if (s->draft_again_us) astray_text(c, s, true, s->draft_note);
+  else if (!s->draft_note[0]) snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
 }
 
 void seats_draft_refused(step *c, orch_session *s, const char *why) {

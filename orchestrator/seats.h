@@ -45,6 +45,9 @@ typedef struct orch_session {
   int32_t repairs, draft_repairs;    /* desyncs repaired; of the draft in this epoch */
   int32_t draft_refusals;            /* drafts that did not want it */
   char draft_note[WIRE_STRING_MAX + 1]; /* why it has no draft; "": it has, or none was there */
+  char draft_at[WIRE_STRING_MAX + 1];   /* where its draft was told that the target is */
+  uint64_t draft_since_us;              /* a draft has been asked to attach there since; 0: none has */
+  uint64_t draft_again_us;              /* who could not reach the target is asked again; 0: nobody waits for that */
   char method[WIRE_STRING_MAX + 1];     /* of its draft, or last one */
 
   bool decoded; /* a token came from a target of these numerics: */
@@ -65,6 +68,8 @@ struct orch {
   affinity read; /* what ended sessions have left at their targets */
   orch_session *sessions[ORCH_SESSIONS_MAX]; /* NULL: free place */
   uint64_t started;                          /* sessions so far */
+  char trouble[WIRE_STRING_MAX + 1];         /* of sessions with a draft that was told last, and when: */
+  uint64_t trouble_us;
 };
 
 /* One step's surroundings, so that handlers need few arguments. */
@@ -97,6 +102,10 @@ void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash);
 void seats_target_lost(step *c, orch_session *s, uint64_t retry_us);
 /* It would not serve this session; another may. */
 void seats_draft_refused(step *c, orch_session *s, const char *why);
+/* It has not reached the target: another one may, or this one later. */
+void seats_draft_astray(step *c, orch_session *s);
+/* Its target says that no draft has ever attached: why not, as far as is known here. */
+void seats_explain_unattached(step *c, orch_session *s);
 /* Of all sessions. */
 void seats_worker_lost(step *c, peer_id id, const char *why);
 

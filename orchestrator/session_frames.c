@@ -79,18 +79,19 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   }
 }
 
-static void take_stats(orch_session *s, const msg_done *d) {
+static void take_stats(step *c, orch_session *s, const msg_done *d) {
   s->stats = d->stats;
   if (s->stats.position_count > WIRE_POSITIONS_MAX) s->stats.position_count = WIRE_POSITIONS_MAX;
   for (int32_t i = 0; i < s->stats.position_count; i++) s->accepted_per_pos[i] = d->stats.accepted_per_pos[i];
   s->stats.accepted_per_pos = s->accepted_per_pos;
   seats_text(s->off_reason, d->off_reason);
+  if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) seats_explain_unattached(c, s);
 }
 
 static void on_done(step *c, orch_session *s, const msg *m) {
   const msg_done *d = &m->u.done;
   if (!session_live(s)) {
-    take_stats(s, d);
+    take_stats(c, s, d);
     seats_end(c, s, &s->target);
     return;
   }
@@ -102,7 +103,7 @@ static void on_done(step *c, orch_session *s, const msg *m) {
     seats_repair(c, s, d->length, d->hash);
     return;
   }
-  take_stats(s, d);
+  take_stats(c, s, d);
   char text[WIRE_STRING_MAX + 1];
   seats_text(text, d->text);
   seats_finish(c, s, d->finish, d->code, text, false);
@@ -169,7 +170,9 @@ void session_frames_draft(step *c, orch_session *s, const msg *m) {
   }
   if (!session_live(s)) return;
   if (m->type == MSG_OPENED) s->draft.opened = true;
-  if (m->type == MSG_ERROR) {
+  if (m->type == MSG_ERROR && m->u.error.code == ERR_TIMEOUT && s->draft_since_us) {
+    seats_draft_astray(c, s);
+  } else if (m->type == MSG_ERROR) {
     char text[WIRE_STRING_MAX + 1];
     seats_text(text, m->u.error.text);
     seats_draft_refused(c, s, text);

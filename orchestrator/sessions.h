@@ -10,6 +10,8 @@
 #define ORCH_REPEAT_US 300000  /* OPEN, END */
 #define ORCH_ACK_US 500000     /* idle: acknowledges again, which renews the lease */
 #define ORCH_END_TRIES 5
+#define ORCH_DRAFT_AGAIN_US 10000000 /* a draft that did not reach the target is asked again after so long */
+#define ORCH_TROUBLE_US 60000000     /* the same trouble with a draft is told again after so long */
 #define ORCH_DESYNC_MAX 16     /* repairs of one session before it ends with an error */
 #define ORCH_TARGET_WAIT_US 30000000 /* without any target for so long: error */
 

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "target_worker/stream.h"
+#include <stdio.h>
 #include <string.h>
 
 #define RESET_EVERY_US 50000   /* frames of an old generation in flight get one TREE_RESET, not one each */
@@ -36,7 +37,14 @@ void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
   roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s", (unsigned long long)s->id,
              reason);
+  snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
+}
+
+void drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
+  char text[WIRE_STRING_MAX / 2];
+  snprintf(text, sizeof text, "it gave up: %.*s", (int)reason.size, reason.data);
+  drafts_drop(c, s, d, text);
 }
 
 void drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {
@@ -72,9 +80,9 @@ static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *
   if (n->base_length > d->base_named) d->base_named = n->base_length;
   tree_ids_trim(&d->ids, &s->live, d->base_named);
   if (n->done) d->done_base = n->base_length;
-  if (added > 0 && d->waiting_first) {
-    wait_arrived(&s->history, c->now - d->tokens_sent_us);
-    d->waiting_first = false;
+  if (d->timed && n->base_length >= d->timed_length) {
+    if (added > 0) wait_arrived(&s->history, c->now - d->timed_us);
+    d->timed = added == 0 && !n->done;
   }
   bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
   if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)

@@ -10,5 +10,7 @@ void drafts_nodes(step *c, session *s, session_draft *d, const msg *m);
 /* Detached, logged; nodes go with the last draft. Of a finished session nothing is done: a repeated DONE must tell what the
  * first one did. */
 void drafts_drop(step *c, session *s, session_draft *d, const char *reason);
+/* The same, by its own word. */
+void drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason);
 /* The same at all sessions. */
 void drafts_left(step *c, session_store *store, peer_id peer, const char *reason);

@@ -8,6 +8,7 @@
 #include "target_worker/worker.h"
 #include "version.h"
 #include "wire/host.h"
+#include "wire/place.h"
 #include <argp.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,7 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_BIND     "tcp://127.0.0.1:*"
 #define DEFAULT_SESSIONS 4
 #define DEFAULT_CONTEXT  4096
 #define SESSIONS_MAX     1024
@@ -64,13 +64,16 @@ static const struct argp_option option_table[] = {
     {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"bind", KEY_BIND, "ENDPOINT", 0,
-     "Where drafts connect; default " DEFAULT_BIND ", which is a free port of this machine alone", 0},
+     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an orchestrator on "
+     "another machine, of all addresses",
+     0},
     {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
-     "Address that drafts are told, when it is another than the one that is bound", 0},
+     "Address that drafts are told; default: the one that is bound, of all addresses that at which the orchestrator sees "
+     "this target",
+     0},
     {"insecure-bind", KEY_INSECURE, NULL, 0,
-     "Allow --bind to an address that other machines reach: there is no encryption, and whoever reaches it "
-     "can read "
-     "prompts and answers",
+     "Allow drafts of other machines, and --bind to an address that other machines reach: there is no encryption, and "
+     "whoever reaches it can read prompts and answers",
      0},
     {NULL, 0, NULL, 0, "Resources:", 1},
     {"threads", KEY_THREADS, "N", 0,
@@ -180,7 +183,7 @@ typedef struct program {
   host *host;
   uv_loop_t loop;
   bool loop_open;
-  char bound[WIRE_STRING_MAX];
+  char bound[WIRE_STRING_MAX + 1], told[WIRE_STRING_MAX + 1]; /* the door for drafts, and what HELLO says of it */
   /* Of whoever steps the machine: */
   bool busy;          /* a batch is under way */
   engine_batch batch; /* room for one that is to be submitted */
@@ -282,7 +285,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .model_fingerprint = model_file_fingerprint(p->file),
                       .vocabulary_size = model_shape(p->model)->vocab,
                       .numerics_id = model_numerics(p->model, kv_type_of(p->flags.math)),
-                      .endpoint = p->flags.advertise ? p->flags.advertise : p->bound,
+                      .endpoint = p->told,
                       .sessions = p->flags.sessions,
                       .context = p->flags.context,
                       .kv_blocks = p->flags.kv_blocks};
@@ -310,6 +313,19 @@ static int open_loop(program *p, err *e) {
   return ERR_OK;
 }
 
+static int open_door(program *p, err *e) {
+  const flags *f = &p->flags;
+  int rc = f->advertise ? host_check_endpoint(f->advertise, e) : ERR_OK;
+  if (rc == ERR_OK && f->advertise && place_lacks_port(f->advertise))
+    rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", f->advertise);
+  if (rc != ERR_OK) return rc;
+  const char *door = f->bind ? f->bind : place_door(f->orchestrator, f->insecure_bind);
+  rc = transport_bind(host_transport(p->host), door, p->bound, sizeof p->bound, e);
+  if (f->advertise) place_insist(f->advertise, p->told);
+  else memcpy(p->told, p->bound, sizeof p->told);
+  return rc;
+}
+
 static int open_host(program *p, wire_id self, err *e) {
   host_options o = {.self = self,
                     .allow_plaintext = p->flags.insecure_bind,
@@ -318,9 +334,7 @@ static int open_host(program *p, wire_id self, err *e) {
                     .context = p};
   int rc = host_open(&p->host, &p->loop, &o, e);
   if (rc == ERR_OK) rc = host_check_endpoint(p->flags.orchestrator, e);
-  if (rc == ERR_OK && p->flags.advertise) rc = host_check_endpoint(p->flags.advertise, e);
-  if (rc == ERR_OK) rc = transport_bind(host_transport(p->host), p->flags.bind, p->bound, sizeof p->bound, e);
-  return rc;
+  return rc ? rc : open_door(p, e);
 }
 
 static void greet(program *p) {
@@ -332,7 +346,11 @@ static void greet(program *p) {
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
            model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context,
-           p->bound);
+           p->told);
+  bool asked = p->flags.bind || p->flags.advertise || p->flags.insecure_bind;
+  if (!asked && place_elsewhere(p->flags.orchestrator))
+    log_line(&p->log, LOG_WARNING,
+             "drafts of this machine alone reach this target: for those of others add --insecure-bind (there is no encryption)");
 }
 
 /* What fails first costs least: addresses before the model. The orchestrator is greeted when all is there. */
@@ -514,8 +532,7 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
   program_hold_streams();
-  p.flags = (flags){.bind = DEFAULT_BIND,
-                    .threads = cpus_threads(),
+  p.flags = (flags){.threads = cpus_threads(),
                     .sessions = DEFAULT_SESSIONS,
                     .math = MODEL_MATH_INT8,
                     .log = LOG_INFO};

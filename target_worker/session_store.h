@@ -34,7 +34,9 @@ typedef struct session_draft {
   uint64_t reset_sent_us;  /* when TREE_RESET was */
   uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
   uint64_t resent_us;      /* when RESEND was answered */
-  bool waiting_first;      /* no useful node yet since the last TOKENS went out */
+  bool timed;              /* an answer to one TOKENS is timed: */
+  int32_t timed_length;    /* where its tokens ended */
+  uint64_t timed_us;       /* when it went out */
 } session_draft;
 
 typedef struct session_stats { /* as DONE tells them: msg_stats */
@@ -89,6 +91,7 @@ typedef struct session {
   bool has_tree;       /* taken at the first attach */
   bool off_for_good;   /* selfcheck, or an error inside a verify; */
   const char *off_reason; /* then: static sentence */
+  char draft_left[WIRE_STRING_MAX]; /* why the draft that left last did; "": none has */
   uint64_t lockstep_until_us; /* lockstep: the done mark must be there */
   uint64_t wait_until_us; /* free pace: no plain step before this while no node is at hand */
   uint64_t waited_us;     /* by the round in hand */

@@ -37,8 +37,11 @@ void stream_to_orchestrator(step *c, session *s, int32_t base) {
 
 void stream_to_draft(step *c, session *s, session_draft *d, int32_t base) {
   d->tokens_sent_us = c->now;
-  d->waiting_first = true;
   d->told = send_tokens(c, d->peer, s, base);
+  if (d->timed) return; /* of a draft far away several are under way */
+  d->timed = true;
+  d->timed_length = d->told;
+  d->timed_us = c->now;
 }
 
 void stream_tell_orchestrator(step *c, session *s) {
@@ -62,7 +65,8 @@ void stream_tell(step *c, session *s) {
 static const char *off_reason(const session *s) {
   if (s->off_for_good) return s->off_reason;
   if (s->options.budget == 0) return s->draft_expected ? "the node budget is 0" : "no draft was asked for";
-  if (session_draft_count(s) == 0) return s->draft_expected ? "no draft worker is attached" : "there is no draft worker";
+  if (session_draft_count(s) == 0 && s->draft_left[0]) return s->draft_left;
+  if (session_draft_count(s) == 0) return s->draft_expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
   if (s->options.lockstep || !s->pay.off) return NULL;
   if (!s->pay.resting) return "the draft did not pay for itself";
   if (s->stats.rounds == 0) return "the answer was over before the draft could show that it pays";

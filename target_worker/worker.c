@@ -7,6 +7,7 @@
 #include "target_worker/opening.h"
 #include "target_worker/rounds.h"
 #include "target_worker/stream.h"
+#include "wire/presence.h"
 #include <assert.h>
 #include <stdlib.h>
 
@@ -15,6 +16,7 @@ struct target {
   roster peers;
   session_store store;
   rounds rounds;
+  presence orchestrator;
   bool draining; /* takes no new sessions */
 };
 
@@ -54,7 +56,7 @@ void target_free(target *t) {
 session_store *target_sessions(target *t) { return &t->store; }
 
 void target_connect(target *t, const char *endpoint, actions *out) {
-  (void)t;
+  if (!t->orchestrator.endpoint) t->orchestrator.endpoint = endpoint;
   actions_connect(out, 0, wire_text(endpoint));
 }
 
@@ -235,7 +237,7 @@ static void on_session_message(step *c, const roster_peer *from, session *s, con
   else if (m->type == MSG_ACK && orchestrator) on_ack(c, s, m);
   else if (m->type == MSG_ATTACH) drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
   else if (m->type == MSG_NODES && d) drafts_nodes(c, s, d, m);
-  else if (m->type == MSG_DETACH && d) drafts_drop(c, s, d, "it gave up");
+  else if (m->type == MSG_DETACH && d) drafts_gave_up(c, s, d, m->u.state.reason);
   else if (m->type == MSG_NODES) refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");
 }
 
@@ -243,7 +245,10 @@ static void on_message(step *c, peer_id id, const msg *m) {
   roster_peer *from;
   target *t = c->t;
   switch (roster_receive(&t->peers, id, m, session_store_active(&t->store), c->now, &from, c->out)) {
-  case ROSTER_GREETED: drafts_left(c, &t->store, id, "it has restarted"); return;
+  case ROSTER_GREETED:
+    presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
+    drafts_left(c, &t->store, id, "it has restarted");
+    return;
   case ROSTER_LEAVES: drafts_left(c, &t->store, id, "it left"); return;
   case ROSTER_FORGED: drafts_left(c, &t->store, id, "it wanted to be of another role"); return;
   case ROSTER_REFUSED:
@@ -363,6 +368,7 @@ static uint64_t session_deadline(const session *s) {
 static uint64_t target_deadline(const void *self) {
   const target *t = self;
   uint64_t at = least_u64(roster_deadline(&t->peers), t->rounds.asked_until_us);
+  at = least_u64(at, presence_deadline(&t->orchestrator));
   for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.places[i]));
   return at;
 }
@@ -371,7 +377,14 @@ static void on_tick(step *c) {
   target *t = c->t;
   for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));)
     drafts_left(c, &t->store, lost->id, "it has been silent for 3 s");
+  presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
   for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.places[i]);
+}
+
+static void on_connected(step *c, peer_id orchestrator) {
+  if (!orchestrator) return;
+  if (!c->t->orchestrator.peer) c->t->orchestrator.peer = orchestrator;
+  roster_connected(c->peers, orchestrator, c->now, c->out);
 }
 
 static void on_drain(step *c) {
@@ -386,9 +399,7 @@ static void target_step(void *self, const event *e, uint64_t now_us, actions *ou
   step c = {t, &t->peers, now_us, out};
   switch (e->kind) {
   case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
-  case EVENT_CONNECTED:
-    if (e->peer) roster_connected(&t->peers, e->peer, now_us, out);
-    break;
+  case EVENT_CONNECTED: on_connected(&c, e->peer); break;
   case EVENT_TICK: on_tick(&c); break;
   case EVENT_DRAIN: on_drain(&c); break;
   case EVENT_RESULT: on_results(&c, e->result); break;

@@ -137,6 +137,14 @@ static inline const action *rig_connect_asked(const rig *r) {
   return NULL;
 }
 
+/* Lines of the log with this part. */
+static inline int32_t rig_logged(const rig *r, const char *part) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < r->out.count; i++)
+    n += r->out.list[i].kind == ACTION_LOG && strstr(r->out.list[i].text, part) != NULL;
+  return n;
+}
+
 static inline int32_t rig_place(const rig *r, peer_id to, msg_type type) { /* order of the first one; -1 */
   for (int32_t i = 0; i < r->out.count; i++) {
     const action *a = &r->out.list[i];

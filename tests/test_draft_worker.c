@@ -1233,6 +1233,88 @@ static void test_refused_by_the_orchestrator(void **state) {
   assert_int_equal(exits, 1);
 }
 
+/* --- who is not there --- */
+
+/* The orchestrator hears of a target that refuses this draft. */
+static void test_refusals_are_told(void **state) {
+  world *w = *state;
+  open_and_greet(w, prompt_message());
+  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_TICKET));
+  rig_expect_error(&w->r, ORCH, ERR_TICKET);
+  assert_true(text_has(rig_only(&w->r, ORCH, MSG_ERROR)->u.error.text, "made by a test"));
+  msg m = open_message(S + 1, 1, PROMPT, PROMPT_LENGTH);
+  m.u.open.target_endpoint = wire_text("tcp://127.0.0.1:4001");
+  m.u.open.target_incarnation = ID(TARGET2);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, TARGET2);
+  for (int i = 0; i < 2; i++) rig_say(&w->r, TARGET2, error_message((wire_id){{0}}, 0, 0, ERR_MISMATCH));
+  assert_int_equal(rig_logged(&w->r, "refused by the target"), 1);
+  assert_int_equal(rig_peek(&w->r, ORCH, MSG_ERROR, 0)->session, S + 1);
+  assert_int_equal(rig_peek(&w->r, ORCH, MSG_ERROR, 0)->u.error.code, ERR_MISMATCH);
+}
+
+static void open_unreached(world *w, uint64_t id) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, open_message(id, 1, PROMPT, PROMPT_LENGTH));
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  const action *a = rig_connect_asked(&w->r);
+  if (a) rig_connected(&w->r, a->tag, TARGET);
+}
+
+static void test_a_target_out_of_reach(void **state) {
+  world *w = *state;
+  open_unreached(w, S);
+  pass(w, 2900000, true, false);
+  assert_int_equal(rig_logged(&w->r, ENDPOINT), 0);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_ERROR), 0);
+  pass(w, 200000, true, false);
+  assert_int_equal(rig_logged(&w->r, "the target at " ENDPOINT " does not answer"), 1);
+  rig_expect_error(&w->r, ORCH, ERR_TIMEOUT);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_ERROR)->session, S);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+
+  open_unreached(w, S + 1); /* one that comes later hears of it at once */
+  rig_expect_error(&w->r, ORCH, ERR_TIMEOUT);
+  assert_int_equal(rig_logged(&w->r, ENDPOINT), 0);
+  rig_clear(&w->r);
+  pass(w, 62000000, true, false);
+  assert_int_equal(rig_logged(&w->r, "does not answer") + rig_logged(&w->r, "is not there"), 1); /* rarely */
+}
+
+static void test_a_target_reached_late(void **state) {
+  world *w = *state;
+  open_unreached(w, S);
+  pass(w, 4000000, true, false);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, welcome_message(TARGET));
+  assert_int_equal(rig_logged(&w->r, "the target at " ENDPOINT " answers now"), 1);
+  open_unreached(w, S + 1);
+  rig_last(&w->r, TARGET, MSG_ATTACH);
+  msg m = open_message(S + 2, 1, PROMPT, PROMPT_LENGTH);
+  m.u.open.target_incarnation = id_of(99); /* it has restarted, and this draft does not know yet */
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  pass(w, 1000000, true, true);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_ERROR), 0);
+}
+
+static void test_an_orchestrator_goes_and_comes(void **state) {
+  world *w = *state;
+  pass(w, 2800000, true, true);
+  assert_int_equal(rig_logged(&w->r, "orchestrator"), 0);
+  pass(w, 4000000, false, true);
+  assert_int_equal(rig_logged(&w->r, "the orchestrator at tcp://127.0.0.1:3000 is not there any more"), 1);
+  rig_clear(&w->r);
+  pass(w, 30000000, false, true);
+  assert_int_equal(rig_logged(&w->r, "orchestrator"), 0);
+  pass(w, 1000000, true, true);
+  assert_int_equal(rig_logged(&w->r, "the orchestrator at tcp://127.0.0.1:3000 is there now"), 1);
+  pass(w, 10000000, true, true);
+  assert_int_equal(rig_logged(&w->r, "orchestrator"), 1);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 /* --- a drafter that is asked by batches --- */
 
@@ -1504,6 +1586,10 @@ int main(void) {
       CASE(test_tokens_beyond_the_context),
       CASE(test_storm_of_resets),
       CASE(test_a_draft_is_refused_by_one_target),
+      CASE(test_refusals_are_told),
+      CASE(test_a_target_out_of_reach),
+      CASE(test_a_target_reached_late),
+      CASE(test_an_orchestrator_goes_and_comes),
       CASE(test_refused_by_the_orchestrator),
       cmocka_unit_test_setup_teardown(test_nodes_come_with_the_answers, set_up_batches, tear_down),
       cmocka_unit_test_setup_teardown(test_lockstep_is_best_first, set_up_batches, tear_down),

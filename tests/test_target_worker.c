@@ -2338,10 +2338,114 @@ static void test_max_tokens_at_its_end(void **state) {
   assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_LENGTH);
 }
 
+/* --- who is not there --- */
+
+/* Of a draft that is far away, answers to earlier TOKENS arrive just after each step: they say nothing of how long the
+ * answer to this one takes, and it is not waited for. */
+static void test_no_wait_for_a_draft_far_away(void **state) {
+  world *w = *state;
+  enum { BEHIND = 10 };
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 200;
+  say_and_open(w, m);
+  play(w, BEHIND);
+  uint32_t g = attach(w, DRAFT);
+  uint64_t id = 1;
+  for (int i = 0; i < 60; i++) {
+    while (!run_job(w)) rig_advance(&w->r, 100);
+    rig_say(&w->r, ORCH, ack(1, held(w, S)->committed.length));
+    w->r.now += 300;
+    int32_t base = held(w, S)->committed.length - BEHIND + 1;
+    if (i % 4 == 0 && base > PROMPT_LENGTH + BEHIND) {
+      send_chain(w, DRAFT, g, base, id, BEHIND + 2, true);
+      id += BEHIND + 2;
+    }
+  }
+  assert_true(held(w, S)->stats.accepted > 0);
+  assert_int_equal(held(w, S)->stats.wait_us, 0);
+}
+
+static wire_string end_reason(world *w) {
+  rig_clear(&w->r);
+  play(w, 200);
+  return rig_last(&w->r, ORCH, MSG_DONE)->u.done.off_reason;
+}
+
+static void test_why_off_never_attached(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  say_and_open(w, m);
+  assert_true(text_is(end_reason(w), WIRE_OFF_UNATTACHED));
+}
+
+static void test_why_off_attached_and_lost(void **state) {
+  world *w = *state;
+  static const char *const want[] = {"it gave up: no more guesses", "it has been silent for 3 s", "it left"};
+  for (int i = 0; i < 3; i++) {
+    msg m = open_message(S + (uint64_t)i, 1, PROMPT, PROMPT_LENGTH), attached = attach_message(1, TICKET);
+    m.u.open.draft_expected = true;
+    say_and_open(w, m);
+    rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(DRAFT)));
+    attached.session = S + (uint64_t)i;
+    rig_say(&w->r, DRAFT, attached);
+    msg detach = message(MSG_DETACH, SELF, S, 1);
+    detach.u.state.reason = wire_text("no more guesses");
+    if (i == 0) rig_say(&w->r, DRAFT, detach);
+    w->holds = ask_job(w); /* the engine is busy meanwhile */
+    if (i == 1) pass(w, 4000000, false);
+    if (i == 2) rig_say(&w->r, DRAFT, message(MSG_BYE, SELF, 0, 0));
+    wire_string why = end_reason(w);
+    if (!text_has(why, want[i]) || !text_has(why, "not any more")) fail_msg("%.*s", (int)why.size, why.data);
+    rig_say(&w->r, ORCH, message(MSG_END, SELF, S + (uint64_t)i, 1));
+  }
+}
+
+static void test_waits_for_its_orchestrator(void **state) {
+  world *w = *state;
+  pass(w, 2800000, true);
+  assert_int_equal(rig_logged(&w->r, "orchestrator"), 0);
+  rig_advance(&w->r, 4000000);
+  assert_int_equal(rig_logged(&w->r, "the orchestrator at tcp://127.0.0.1:3000 is not there any more"), 1);
+  rig_clear(&w->r);
+  pass(w, 1000000, true);
+  assert_int_equal(rig_logged(&w->r, "the orchestrator at tcp://127.0.0.1:3000 is there now"), 1);
+}
+
+/* Nobody is there from the beginning. */
+static void test_waits_for_its_first_orchestrator(void **state) {
+  world *w = *state;
+  target_options o = {.incarnation = SELF, .vocabulary_size = VOCAB, .sessions = 1, .context = CONTEXT};
+  err e;
+  rig_fini(&w->r);
+  target_free(w->t);
+  assert_int_equal(target_alloc(&w->t, &o, &e), ERR_OK);
+  rig_init(&w->r, target_machine(w->t));
+  target_connect(w->t, "tcp://127.0.0.1:3000", &w->r.out);
+  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, ORCH);
+  rig_advance(&w->r, 2900000);
+  assert_int_equal(rig_logged(&w->r, ""), 0);
+  rig_advance(&w->r, 200000);
+  assert_int_equal(rig_logged(&w->r, "'tandem serve-workers --listen tcp://127.0.0.1:3000' running there?"), 1);
+  rig_advance(&w->r, 58000000);
+  assert_int_equal(rig_logged(&w->r, ""), 1);
+  rig_advance(&w->r, 4000000);
+  assert_int_equal(rig_logged(&w->r, ""), 2);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH));
+  welcome.to = SELF;
+  rig_say(&w->r, ORCH, welcome);
+  assert_int_equal(rig_logged(&w->r, "is there now"), 1);
+}
+
 #define FEW_BLOCKS(f) cmocka_unit_test_setup_teardown(f, set_up_few_blocks, tear_down)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
+      CASE(test_no_wait_for_a_draft_far_away),
+      CASE(test_why_off_never_attached),
+      CASE(test_why_off_attached_and_lost),
+      CASE(test_waits_for_its_orchestrator),
+      CASE(test_waits_for_its_first_orchestrator),
       CASE(test_greets_the_orchestrator),
       CASE(test_refuses_a_draft_of_another_vocabulary),
       CASE(test_strangers_are_told_to_greet),

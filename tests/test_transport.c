@@ -133,10 +133,12 @@ static void temp_endpoint(char *out, size_t size, const char *name) {
   snprintf(out, size, "ipc:///tmp/tandem_test_%d_%s", (int)getpid(), name);
 }
 
-static void there_and_back(const char *endpoint) {
+static void there_and_back(const char *endpoint, const char *seen) {
   uv_loop_t loop;
   node server = {.echo = true}, client = {0};
   peer_id to = pair_open(&loop, &server, &client, endpoint);
+  assert_string_equal(server.last.u.hello.seen.address, seen); /* of the HELLO */
+  assert_false(server.last.u.hello.seen.away);
   for (uint64_t i = 1; i <= 100; i++) {
     msg m = ping_of(i);
     assert_true(transport_send(client.wire, to, &m));
@@ -156,21 +158,21 @@ static void there_and_back(const char *endpoint) {
 
 static void test_tcp(void **state) {
   (void)state;
-  there_and_back("tcp://127.0.0.1:*");
-  there_and_back("tcp://localhost:*");
+  there_and_back("tcp://127.0.0.1:*", "127.0.0.1");
+  there_and_back("tcp://localhost:*", "127.0.0.1");
 }
 
 static void test_ipv6(void **state) {
   (void)state;
   if (access("/proc/net/if_inet6", R_OK) != 0) skip();
-  there_and_back("tcp://[::1]:*");
+  there_and_back("tcp://[::1]:*", "::1");
 }
 
 static void test_ipc(void **state) {
   (void)state;
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "pair");
-  there_and_back(endpoint);
+  there_and_back(endpoint, "");
 }
 
 static void test_connect_before_bind(void **state) {

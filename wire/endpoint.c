@@ -27,8 +27,8 @@ static int check_ipc(const char *endpoint, err *e) {
       endpoint, size, sizeof address.sun_path - 1);
 }
 
-/* HOST of tcp://HOST:PORT without brackets, into host[ENDPOINT_MAX]; false when there is none. */
-static bool split_tcp(const char *endpoint, char *host, const char **port) {
+bool endpoint_split(const char *endpoint, char *host, const char **port) {
+  if (!starts(endpoint, TCP)) return false;
   const char *start = endpoint + strlen(TCP), *colon = strrchr(start, ':');
   if (!colon || colon == start) return false;
   size_t size = (size_t)(colon - start);
@@ -50,7 +50,7 @@ static bool port_is_good(const char *port) {
 static int check_tcp(const char *endpoint, err *e) {
   char host[ENDPOINT_MAX];
   const char *port;
-  if (split_tcp(endpoint, host, &port) && port_is_good(port)) return ERR_OK;
+  if (endpoint_split(endpoint, host, &port) && port_is_good(port)) return ERR_OK;
   return err_set(e, ERR_ARG, "endpoint \"%s\": write tcp://ADDRESS:PORT, an IPv6 address in brackets",
                  endpoint);
 }
@@ -67,7 +67,7 @@ bool endpoint_is_ipv6(const char *endpoint) {
   return starts(endpoint, TCP "[");
 }
 
-static bool host_is_loopback(const char *host) {
+bool endpoint_host_is_loopback(const char *host) {
   struct in_addr v4;
   struct in6_addr v6;
   if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
@@ -104,12 +104,12 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
   }
   char host[ENDPOINT_MAX];
   const char *port = "";
-  split_tcp(endpoint, host, &port);
+  endpoint_split(endpoint, host, &port);
   if (strcmp(host, "localhost") == 0) {
     snprintf(out, ENDPOINT_MAX, TCP "127.0.0.1:%s", port);
     return ERR_OK;
   }
-  if (host_is_loopback(host) || allow_plaintext) return ERR_OK;
+  if (endpoint_host_is_loopback(host) || allow_plaintext) return ERR_OK;
   return err_set(
       e, ERR_ARG,
       "endpoint %s can be reached from other machines, and the connection is neither encrypted nor "

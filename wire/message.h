@@ -35,6 +35,14 @@ typedef struct wire_string {
   uint32_t size;
 } wire_string;
 
+#define WIRE_ADDRESS_MAX 46 /* bytes of an address as a number, with its NUL */
+
+/* Where a program was seen; all zero: nothing is known. */
+typedef struct wire_place {
+  char address[WIRE_ADDRESS_MAX]; /* a number; "": not by TCP */
+  bool away;                      /* on another host than ours */
+} wire_place;
+
 typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT = 3 } wire_role;
 
 /* X(name, number) */
@@ -60,6 +68,7 @@ typedef struct msg_hello {
   wire_string endpoint;                       /* a target's address for drafts; else empty */
   wire_string method;                         /* a draft's method ("ngram", "replay", ...); else empty */
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
+  wire_place seen;                            /* no field of the frame: where the transport saw it come from */
 } msg_hello;
 
 typedef struct msg_error {
@@ -161,6 +170,9 @@ typedef struct msg_stats { /* of one session since its first OPEN at this worker
   const uint64_t *accepted_per_pos; /* [position_count]: verifies whose i-th node of the chain was accepted */
   int32_t position_count;
 } msg_stats;
+
+/* A target's off_reason when a draft was expected and has never attached: whoever placed one knows more. */
+#define WIRE_OFF_UNATTACHED "no draft worker is attached"
 
 typedef struct msg_done {
   int32_t length; /* of C at the end */

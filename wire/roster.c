@@ -1,6 +1,7 @@
 #include "wire/roster.h"
 
 #include "common/base/log.h"
+#include "wire/place.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -199,8 +200,10 @@ static void ping(roster_peer *q, uint64_t now_us, actions *out) {
  * nothing but its own attachments hangs on them. */
 static bool claims_place(const msg_hello *h, const roster_peer *q) {
   bool both_drafts = h->role == WIRE_ROLE_DRAFT && q->hello.role == WIRE_ROLE_DRAFT;
-  bool address = h->endpoint.size && q->hello.role == h->role && h->endpoint.size == q->hello.endpoint.size &&
-                 memcmp(h->endpoint.data, q->endpoint, h->endpoint.size) == 0;
+  char endpoint[WIRE_STRING_MAX + 1];
+  wire_string own = h->endpoint;
+  copy_string(endpoint, &own);
+  bool address = h->endpoint.size && q->hello.role == h->role && place_same_door(endpoint, &h->seen, q->endpoint, &q->hello.seen);
   return address || (wire_id_equal(h->incarnation, q->hello.incarnation) && !both_drafts);
 }
 

@@ -6,6 +6,7 @@
 #include "wire/connections.h"
 #include "wire/endpoint.h"
 #include "wire/peers.h"
+#include "wire/place.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -350,18 +351,19 @@ static void refuse_large(transport *t, peer *from, size_t size) {
   refuse_frame(t, from, &(msg){0}, &e);
 }
 
-static void take_frame(transport *t, peer *from, const void *data, size_t size) {
+static void take_frame(transport *t, peer *from, zmq_msg_t *part) {
   msg m;
   err e = {0};
-  if (is_too_large(from, size)) {
-    refuse_large(t, from, size);
+  if (is_too_large(from, zmq_msg_size(part))) {
+    refuse_large(t, from, zmq_msg_size(part));
     return;
   }
   arena_reset(&t->in);
-  if (codec_decode(data, size, &t->in, &m, &e) != ERR_OK) {
+  if (codec_decode(zmq_msg_data(part), zmq_msg_size(part), &t->in, &m, &e) != ERR_OK) {
     refuse_frame(t, from, &m, &e);
     return;
   }
+  if (m.type == MSG_HELLO) m.u.hello.seen = place_of(zmq_msg_gets(part, "Peer-Address"));
   t->counters.received++;
   t->options.on_message(t->options.context, from->id, &m);
 }
@@ -398,7 +400,7 @@ static bool channel_receive(channel *c) {
     from = peers_find(&t->peers, c->peer);
   }
   if (got == TAKE_LAST) {
-    take_frame(t, from, zmq_msg_data(&part), zmq_msg_size(&part));
+    take_frame(t, from, &part);
   } else if (any) {
     while (got == TAKE_PART) got = part_receive(c, &part);
     refuse_parts(t, from);

@@ -317,6 +317,24 @@ class Orchestrators(Placed):
         self.assertIn("no target for 4 s", why)
         self.assertIn(endpoint, told)
 
+    def test_workers_wait_and_say_so(self):
+        endpoint = f"ipc://{self.folder}/o"
+        workers = [Running(self.folder, *command, "--orchestrator", endpoint)
+                   for command in ((DRAFT,), (TARGET, "-m", MODEL, "--threads", "1"))]
+        for worker in workers:
+            self.addCleanup(worker.close)
+        for worker in workers:
+            waits = f"waiting for the orchestrator at {endpoint}: is 'tandem serve-workers --listen {endpoint}' running there?"
+            self.assertTrue(wait_until(lambda: waits in worker.errors), worker.errors)
+        s = Served(self, endpoint=endpoint)
+        for worker in workers:
+            self.assertTrue(wait_until(lambda: f"the orchestrator at {endpoint} is there now" in worker.errors), worker.errors)
+        s.program.signal(signal.SIGKILL)
+        for worker in workers:
+            gone = f"the orchestrator at {endpoint} is not there any more"
+            self.assertTrue(wait_until(lambda: gone in worker.errors), worker.errors)
+            self.assertEqual(worker.errors.count("waiting for the orch"), 1)
+
     def test_address_in_use_or_open_to_others(self):
         s = self.serve()
         for endpoint, word, status in ((s.endpoint, "in use", IO), ("tcp://0.0.0.0:5999", "--insecure-bind", USAGE)):

@@ -253,6 +253,13 @@ static msg_hello forged_hello(world *w, int from) {
                      .endpoint = wire_text(addresses[TARGET_A + (int)pick(w, 2)]), .session_max = 4};
 }
 
+/* Who says that it is a target before it has said that it is a draft is taken for one: keys are to tell them apart. */
+static bool is_known_draft(const world *w, int index) {
+  for (int32_t i = 0; i < orch_workers(w->orch, WIRE_ROLE_DRAFT); i++)
+    if (wire_id_equal(orch_worker(w->orch, WIRE_ROLE_DRAFT, i)->incarnation, w->nodes[index].incarnation)) return true;
+  return false;
+}
+
 /* A well-formed message of any type, with what is right, or nearly, on a draft's own connection. */
 static void forge(world *w) {
   static const msg_type types[] = {MSG_ERROR, MSG_PONG, MSG_OPEN, MSG_OPENED, MSG_END, MSG_ENDED, MSG_DESYNC, MSG_TOKENS,
@@ -261,7 +268,7 @@ static void forge(world *w) {
   int from = DRAFT_A + (int)pick(w, 2), to = (int)pick(w, 3);
   const client *c = &w->clients[pick(w, (uint64_t)w->client_count)];
   const session *s = session_of(w, c->id);
-  if (!s) return;
+  if (!s || !is_known_draft(w, from)) return;
   int32_t base = 1 + (int32_t)pick(w, (uint64_t)s->committed.length), tokens[4];
   uint32_t count = 1 + (uint32_t)pick(w, 4);
   uint64_t parents[4], first = 1 + pick(w, 40);

@@ -164,6 +164,8 @@ static int start(answer *a, pair *p, const flags *f, int32_t context, err *e) {
     r.resume = &resume;
   }
   a->seed = r.options.seed;
+  a->max_tokens = r.options.max_tokens;
+  a->context = context;
   char *text = l ? NULL : about(a, f);
   r.about = text;
   a->session = a->id = pair_start(p, &r, e);
@@ -218,6 +220,7 @@ static void take_figures(answer *a, const orch_view *v) {
   copy_text(a->draft_method, v->draft_method);
   copy_text(a->numerics_id, v->numerics_id);
   copy_text(a->off_reason, v->off_reason);
+  copy_text(a->plain_speed, v->code ? NULL : v->text);
   a->numerics_changed = v->numerics_changed;
 }
 
@@ -230,9 +233,11 @@ static size_t showable(const answer *a, const orch_view *v) {
 
 static void note_first(answer *a, const orch_view *v) {
   int32_t before = a->resume ? a->resume->length : v->prompt_length;
-  if (a->first_us || v->logged <= before) return;
-  a->first_us = clock_us();
-  a->first_count = v->logged - v->prompt_length;
+  if (!a->came_us && v->length > before) {
+    a->came_us = clock_us();
+    a->came_count = v->length - v->prompt_length;
+  }
+  if (!a->first_us && v->logged > before) a->first_us = clock_us();
 }
 
 void answer_look(answer *a, pair *p, const char **text, size_t *size) {
@@ -270,8 +275,8 @@ void answer_fail(answer *a, pair *p, const err *why) {
 /* ---- figures ---- */
 
 double answer_tokens_per_second(const answer *a) {
-  if (a->count <= a->first_count || a->end_us <= a->first_us) return 0;
-  return (a->count - a->first_count) * 1e6 / (double)(a->end_us - a->first_us);
+  if (a->count <= a->came_count || a->end_us <= a->came_us) return 0;
+  return (a->count - a->came_count) * 1e6 / (double)(a->end_us - a->came_us);
 }
 
 double answer_first_ms(const answer *a) {

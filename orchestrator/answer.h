@@ -22,14 +22,16 @@ typedef struct answer {
   int32_t kept; /* of them, when a stop string cut the rest; -1: none was found */
 
   int32_t *tokens; /* [count] once it is over: the output, end token included, what was cut excluded */
-  int32_t count, first_count; /* first_count: tokens that came first, together */
-  uint64_t start_us, first_us, end_us;
+  int32_t count, came_count; /* came_count: tokens that came first, together */
+  uint64_t start_us, came_us, first_us, end_us; /* came: from the target; first: could be shown */
 
   wire_finish finish; /* 0 until it has ended */
   err trouble;        /* when finish is error */
   uint64_t seed;
+  int32_t max_tokens, context; /* what it could have at most: of its own, and with the prompt */
   bool draft_wanted;
   char draft_method[WIRE_STRING_MAX + 1], numerics_id[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1];
+  char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps; "": nothing */
   bool numerics_changed;
   msg_stats stats;
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];

@@ -111,7 +111,7 @@ static void send_line(chat *c, const char *text, size_t size) {
 }
 
 static void end_answer(chat *c) {
-  char line[RESULT_LINE_MAX];
+  char line[RESULT_FIGURES_MAX];
   c->asking = false;
   say(c, "\n", 1);
   if (c->answer.trouble.code) {
@@ -119,7 +119,7 @@ static void end_answer(chat *c) {
     leave(c, STATUS_WORKER);
     return;
   }
-  result_summary(&c->answer, line);
+  result_figures(&c->answer, line);
   if (c->flags.verbose) fprintf(stderr, "tandem: %s\n", line);
   if (add_turn(c, "assistant", c->answer.text, c->answer.shown)) leave(c, STATUS_FAILED);
   ask_line(c);

@@ -125,20 +125,13 @@ static void end_line(const run *r) {
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
-/* Ends that are none, in the ledger's file. */
-static bool can_resume(const run *r) {
-  const answer *a = &r->answer;
-  return a->id && pair_keeps(r->pair) && (a->finish == WIRE_FINISH_CANCELLED || a->finish == WIRE_FINISH_ERROR);
-}
-
 static int report(const run *r) {
-  char line[RESULT_LINE_MAX];
+  const result_words words = {.kept = r->answer.id && pair_keeps(r->pair),
+                              .seed_drawn = !r->flags.seed_given && !r->answer.resume && r->flags.sampling.temperature > 0,
+                              .details = r->flags.verbose};
   end_line(r);
   if (r->answer.trouble.code) command_error(STATUS_WORKER, "%s", r->answer.trouble.text);
-  result_summary(&r->answer, line);
-  fprintf(stderr, "tandem: %s", line);
-  if (can_resume(r)) fprintf(stderr, "; `tandem session resume %016llx' goes on", (unsigned long long)r->answer.id);
-  fprintf(stderr, "\n");
+  result_print(stderr, &r->answer, &words);
   if (r->status) return command_error(r->status, "out of memory");
   if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
   if (r->out.failed)

@@ -446,7 +446,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text, !state->argv);
   switch (key) {
-  case KEY_SEED: f->sampling.seed = to_seed(state, text); break;
+  case KEY_SEED: f->sampling.seed = to_seed(state, text), f->seed_given = true; break;
   case KEY_STOP: add_stop(f, state, text); break;
   case KEY_TEMPLATE: f->template = to_template(state, text); break;
   case KEY_MATH: f->math = to_word(state, "--math", text, "int8", "f32"); break;

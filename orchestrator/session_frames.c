@@ -85,6 +85,7 @@ static void take_stats(orch_session *s, const msg_done *d) {
   for (int32_t i = 0; i < s->stats.position_count; i++) s->accepted_per_pos[i] = d->stats.accepted_per_pos[i];
   s->stats.accepted_per_pos = s->accepted_per_pos;
   seats_text(s->off_reason, d->off_reason);
+  if (!d->code && s->finish != WIRE_FINISH_ERROR) seats_text(s->text, d->text);
 }
 
 static void on_done(step *c, orch_session *s, const msg *m) {

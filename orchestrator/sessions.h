@@ -65,7 +65,7 @@ typedef struct orch_view { /* what a client may see of its session */
   int32_t logged; /* of `length`, those that may be shown; it may reach the prompt's length later than `length` does */
   wire_finish finish;    /* 0: the answer goes on */
   int code;              /* ERR_ when finish is error */
-  const char *text;      /* sentence for it */
+  const char *text;      /* sentence for it; else what the target says of its plain steps, or "" */
   msg_stats stats;       /* complete once finished */
   const char *off_reason;   /* why speculation was off at the end; empty: it was on */
   const char *draft_method; /* "" without one */

@@ -115,6 +115,30 @@ json_t *result_of_error(json_t *id, const char *why) {
   return result_of(&none, id);
 }
 
+int32_t result_first_difference(const answer *plain, const answer *drafted) {
+  int32_t n = 0;
+  while (n < plain->count && n < drafted->count && plain->tokens[n] == drafted->tokens[n]) n++;
+  return n == plain->count && n == drafted->count ? -1 : n;
+}
+
+/* How many times as fast; 0: too few tokens to say. */
+static double speedup(const answer *plain, const answer *drafted) {
+  double slow = answer_tokens_per_second(plain), fast = answer_tokens_per_second(drafted);
+  return slow > 0 ? fast / slow : 0;
+}
+
+json_t *result_of_both(const answer *plain, const answer *drafted) {
+  int32_t at = result_first_difference(plain, drafted);
+  json_t *o = json_object();
+  if (!o) return NULL;
+  json_object_set_new(o, "identical", json_boolean(at < 0));
+  json_object_set_new(o, "first_difference", at < 0 ? json_null() : json_integer(at));
+  json_object_set_new(o, "speedup", rounded(speedup(plain, drafted)));
+  json_object_set_new(o, "plain", result_of(plain, NULL));
+  json_object_set_new(o, "draft", result_of(drafted, NULL));
+  return o;
+}
+
 char *result_line(json_t *object) {
   char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
   json_decref(object);
@@ -170,7 +194,7 @@ static bool guessed_nothing(const answer *a, const char *off) {
   return off && a->stats.rounds > 0 && a->stats.accepted == 0 && strstr(off, "did not pay");
 }
 
-static void say_draft(closing *c, const answer *a) {
+static void say_draft(closing *c, const answer *a, bool plain_speed) {
   const msg_stats *s = &a->stats;
   const char *off = answer_off_reason(a);
   char tries[32] = "try";
@@ -183,7 +207,7 @@ static void say_draft(closing *c, const answer *a) {
     clause(c, "the draft guessed %llu of %llu right", (unsigned long long)s->accepted, (unsigned long long)s->rows);
   else if (!off)
     clause(c, "the draft had no guess");
-  if (a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
+  if (plain_speed && a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
   if (off && !guessed_nothing(a, off)) clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
@@ -204,6 +228,10 @@ static void say_end(closing *c, const answer *a, bool kept) {
     clause(c, "`tandem session resume %016llx' goes on", (unsigned long long)a->id);
 }
 
+static void say_seed(closing *c, const answer *a) {
+  clause(c, "its seed was drawn: --seed %llu gives the same again", (unsigned long long)a->seed);
+}
+
 static void say_details(closing *c, const answer *a) {
   if (a->first_us) clause(c, "first token after %.0f ms", answer_first_ms(a));
   clause(c, "draft %s: %llu rounds, %.2f accepted a round", method_of(a), (unsigned long long)a->stats.rounds,
@@ -215,11 +243,47 @@ void result_print(FILE *to, const answer *a, const result_words *w) {
   char length[RESULT_FIGURES_MAX];
   put_length(a, length);
   clause(&c, "%s", length);
-  say_draft(&c, a);
+  say_draft(&c, a, true);
   say_end(&c, a, w->kept);
-  if (w->seed_drawn) clause(&c, "its seed was drawn: --seed %llu gives the same again", (unsigned long long)a->seed);
+  if (w->seed_drawn) say_seed(&c, a);
   if (a->numerics_changed)
     clause(&c, "NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
   if (w->details) say_details(&c, a);
+  fputc('\n', to);
+}
+
+static void say_clock(closing *c, const char *what, const answer *a) {
+  char length[RESULT_FIGURES_MAX];
+  put_length(a, length);
+  c->column = 0; /* a line of its own */
+  clause(c, "%-11s %s", what, length);
+}
+
+static void say_token(closing *c, const char *what, const answer *a, int32_t at) {
+  if (at < a->count)
+    clause(c, "%s has token %d", what, a->tokens[at]);
+  else
+    clause(c, "%s has ended", what);
+}
+
+void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w) {
+  closing c = {.to = to};
+  int32_t at = result_first_difference(plain, drafted);
+  double times = speedup(plain, drafted);
+  say_clock(&c, "plainly:", plain);
+  fputc('\n', to);
+  say_clock(&c, "with draft:", drafted);
+  if (times > 0) clause(&c, "%.2f times as fast", times);
+  say_draft(&c, drafted, false);
+  fputc('\n', to);
+  c.column = 0;
+  if (at < 0) {
+    clause(&c, "identical: yes");
+  } else {
+    clause(&c, "identical: no, from token %d of the answer on", at + 1);
+    say_token(&c, "the plain one", plain, at);
+    say_token(&c, "that with the draft", drafted, at);
+  }
+  if (w->seed_drawn) say_seed(&c, drafted);
   fputc('\n', to);
 }

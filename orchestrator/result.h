@@ -15,6 +15,11 @@ const char *result_finish_name(wire_finish finish); /* "stop", "length", "cancel
 /* One line with its newline; free() it. NULL: out of memory. Takes `object`. */
 char *result_line(json_t *object);
 
+/* The same prompt answered plainly and with a draft: {identical, first_difference, speedup, plain, draft}. */
+json_t *result_of_both(const answer *plain, const answer *drafted);
+/* Where their tokens differ first; -1: nowhere. */
+int32_t result_first_difference(const answer *plain, const answer *drafted);
+
 /* "42 tokens, 271.0 tok/s, 30 of 61 guessed right": of a turn in a conversation. */
 #define RESULT_FIGURES_MAX 120
 void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]);
@@ -27,3 +32,5 @@ typedef struct result_words { /* of the closing lines */
 
 /* "tandem: 96 tokens, 412.0 tok/s; the draft guessed 60 of 91 right; ...", in one line or two. */
 void result_print(FILE *to, const answer *a, const result_words *w);
+/* Both clocks, and "identical: yes". */
+void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w);

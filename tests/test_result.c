@@ -129,10 +129,44 @@ static void test_lines(void **state) {
   }
 }
 
+/* A longer answer with the same beginning differs as well. */
+static void test_both(void **state) {
+  (void)state;
+  int32_t same[] = {5, 6, 7, 8}, other[] = {5, 6, 9, 8};
+  answer plain = drafted(0, 0, 0), fast = drafted(1, 5, 2);
+  plain.draft_wanted = false;
+  plain.prompt.count = fast.prompt.count = 0;
+  plain.count = fast.count = 4;
+  plain.tokens = fast.tokens = same;
+  fast.end_us = fast.came_us + (plain.end_us - plain.came_us) / 2;
+  assert_int_equal(result_first_difference(&plain, &fast), -1);
+  json_t *o = result_of_both(&plain, &fast);
+  assert_true(json_is_true(json_object_get(o, "identical")));
+  assert_true(json_is_null(json_object_get(o, "first_difference")));
+  assert_true(json_real_value(json_object_get(o, "speedup")) == 2);
+  assert_int_equal(json_array_size(json_object_get(json_object_get(o, "draft"), "token_ids")), 4);
+  json_decref(o);
+  fast.tokens = other;
+  assert_int_equal(result_first_difference(&plain, &fast), 2);
+  fast.tokens = same;
+  fast.count = 3;
+  assert_int_equal(result_first_difference(&plain, &fast), 3);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *to = open_memstream(&text, &size);
+  result_print_both(to, &plain, &fast, &(result_words){0});
+  fclose(to);
+  assert_non_null(strstr(text, "tandem: plainly:    4 tokens, 6.0 tok/s\ntandem: with draft: 3 tokens, 8.0 tok/s; 1.33 times as fast"));
+  assert_non_null(strstr(text, "\ntandem: identical: no, from token 4 of the answer on; the plain one has token 8; that with the draft "
+                               "has ended\n"));
+  free(text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_drafted),       cmocka_unit_test(test_why_plainly), cmocka_unit_test(test_why_no_longer),
       cmocka_unit_test(test_seed_and_details), cmocka_unit_test(test_lines),
+      cmocka_unit_test(test_both),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,11 +259,11 @@ static void say_clock(closing *c, const char *what, const answer *a) {
   clause(c, "%-11s %s", what, length);
 }
 
-static void say_token(closing *c, const char *what, const answer *a, int32_t at) {
-  if (at < a->count)
-    clause(c, "%s has token %d", what, a->tokens[at]);
-  else
-    clause(c, "%s has ended", what);
+static void say_difference(closing *c, const answer *plain, const answer *drafted, int32_t at) {
+  char one[16] = "the end", other[16] = "the end";
+  if (at < plain->count) snprintf(one, sizeof one, "%d", plain->tokens[at]);
+  if (at < drafted->count) snprintf(other, sizeof other, "%d", drafted->tokens[at]);
+  clause(c, "identical: no, from token %d of the answer on: %s plainly, %s with the draft", at + 1, one, other);
 }
 
 void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w) {
@@ -277,13 +277,10 @@ void result_print_both(FILE *to, const answer *plain, const answer *drafted, con
   say_draft(&c, drafted, false);
   fputc('\n', to);
   c.column = 0;
-  if (at < 0) {
+  if (at < 0)
     clause(&c, "identical: yes");
-  } else {
-    clause(&c, "identical: no, from token %d of the answer on", at + 1);
-    say_token(&c, "the plain one", plain, at);
-    say_token(&c, "that with the draft", drafted, at);
-  }
+  else
+    say_difference(&c, plain, drafted, at);
   if (w->seed_drawn) say_seed(&c, drafted);
   fputc('\n', to);
 }

@@ -142,6 +142,28 @@ static int feed_again(answer *a, err *e) {
       return a->trouble.code;
     }
   a->shown = a->whole ? 0 : a->size;
+  if (a->seen > a->shown) a->shown = a->seen; /* what was held back has been shown at its end */
+  return ERR_OK;
+}
+
+int answer_to_resume(const answer *a, const flags *f, int32_t more, ledger_session *out, err *e) {
+  int32_t prompt = (int32_t)a->prompt.count, length = prompt + a->count, room = a->context - length;
+  bool cut = a->finish == WIRE_FINISH_LENGTH || a->finish == WIRE_FINISH_CANCELLED;
+  if (a->session || !a->id || !cut) return err_set(e, ERR_ARG, "there is no answer that was cut or stopped");
+  if (room <= 0) return err_set(e, ERR_LIMIT, "the context of %d tokens is full", a->context);
+  *out = (ledger_session){.id = a->id,
+                          .hash_seed = a->hash_seed,
+                          .epoch = a->epoch,
+                          .length = length,
+                          .prompt_length = prompt,
+                          .options = options_of(a, f, a->context),
+                          .tokens = malloc((size_t)length * sizeof *out->tokens),
+                          .numerics = strdup(a->numerics_id)};
+  out->options.seed = a->seed;
+  out->options.max_tokens = a->count + (more < room ? more : room);
+  if (!out->tokens || !out->numerics) return err_set(e, ERR_NOMEM, "out of memory");
+  memcpy(out->tokens, a->prompt.ids, (size_t)prompt * sizeof *out->tokens);
+  if (a->count) memcpy(out->tokens + prompt, a->tokens, (size_t)a->count * sizeof *out->tokens);
   return ERR_OK;
 }
 
@@ -221,6 +243,8 @@ static void take_figures(answer *a, const orch_view *v) {
   copy_text(a->numerics_id, v->numerics_id);
   copy_text(a->off_reason, v->off_reason);
   copy_text(a->plain_speed, v->code ? NULL : v->text);
+  a->hash_seed = v->hash_seed;
+  a->epoch = v->epoch;
   a->numerics_changed = v->numerics_changed;
 }
 

@@ -71,6 +71,7 @@ typedef struct orch_view { /* what a client may see of its session */
   const char *draft_method; /* "" without one */
   const char *numerics_id;  /* of the target that decodes, or did */
   bool numerics_changed;    /* more than one kind decoded this answer */
+  uint64_t hash_seed;       /* of its prefix */
   uint32_t epoch;
   int32_t repairs;          /* desyncs repaired */
 } orch_view;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
@@ -78,6 +79,31 @@ bool line_editor_draws(const line_editor *l) {
   return l->screen != NULL;
 }
 
+/* Rows between the prompt and the cursor on a terminal of so many columns, which has wrapped the line anew by itself. */
+static int rows_above(const line_editor *l, int columns) {
+  const LineInfoW *line = el_wline(l->edit);
+  int row = 0, column = (int)wcslen(l->prompt);
+  for (const wchar_t *c = line->buffer; c < line->cursor; c++) {
+    int width = wcwidth(*c) < 0 ? 2 : wcwidth(*c); /* ^X */
+    bool wraps = *c == L'\n' || column + width > columns;
+    row += wraps;
+    column = *c == L'\n' ? 0 : wraps ? width : column + width;
+  }
+  return row + (column == columns);
+}
+
+/* The line in hand is drawn again, where its prompt is. */
+static void resize(line_editor *l) {
+  struct winsize size;
+  if (l->reading && ioctl(fileno(l->screen), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    int rows = rows_above(l, size.ws_col);
+    if (rows) fprintf(l->screen, "\033[%dA", rows);
+    fputs("\r\033[J", l->screen);
+  }
+  el_resize(l->edit);
+  if (l->reading) el_set(l->edit, EL_REFRESH);
+}
+
 /* Where it was left, in the mode that it was left in. */
 static void come_back(line_editor *l) {
   if (!l->screen) return;
@@ -94,8 +120,7 @@ static void come_back(line_editor *l) {
 static void on_signal(uv_signal_t *handle, int number) {
   line_editor *l = handle->data;
   if (number == SIGWINCH) {
-    el_resize(l->edit);
-    if (l->reading) el_set(l->edit, EL_REFRESH);
+    resize(l);
   } else if (number == SIGTSTP) {
     if (l->reading) el_set(l->edit, EL_PREP_TERM, 0);
     line_editor_restore(l);
@@ -254,6 +279,7 @@ static line_kind read_whole(line_editor *l) {
   l->line_size = 0;
   while (more) {
     int count = 0;
+    if (!l->screen) printf("%ls", l->prompt), fflush(stdout); /* libedit prompts only where it draws */
     const wchar_t *text = el_wgets(l->edit, &count);
     if (l->interrupted) return LINE_INTERRUPTED;
     if (!text || count <= 0) return LINE_END;
@@ -269,7 +295,6 @@ line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const 
   l->prompt = wide;
   l->interrupted = false;
   l->was_empty = true;
-  if (l->screen) tcsetattr(STDIN_FILENO, TCSADRAIN, &l->mode); /* libedit starts from there */
   l->reading = true;
   line_kind kind = read_whole(l);
   l->reading = false;
@@ -363,6 +388,7 @@ static int open_edit(line_editor *l, err *e) {
   el_wset(l->edit, EL_ADDFN, L"drop-line", L"drops the line", drop_line);
   el_wset(l->edit, EL_ADDFN, L"take-paste", L"takes a paste", take_paste);
   el_source(l->edit, NULL); /* ~/.editrc */
+  el_set(l->edit, EL_SETTY, "-x", "-echo", "-icanon", NULL); /* the mode that libedit leaves: no moment that echoes */
   el_wset(l->edit, EL_BIND, L"^C", L"drop-line", NULL);
   el_wset(l->edit, EL_BIND, L"\\e[200~", L"take-paste", NULL);
   el_wset(l->edit, EL_BIND, L"^R", L"em-inc-search-prev", NULL);

@@ -388,11 +388,13 @@ static int open_edit(line_editor *l, err *e) {
   el_wset(l->edit, EL_ADDFN, L"drop-line", L"drops the line", drop_line);
   el_wset(l->edit, EL_ADDFN, L"take-paste", L"takes a paste", take_paste);
   el_source(l->edit, NULL); /* ~/.editrc */
-  el_set(l->edit, EL_SETTY, "-x", "-echo", "-icanon", NULL); /* the mode that libedit leaves: no moment that echoes */
   el_wset(l->edit, EL_BIND, L"^C", L"drop-line", NULL);
   el_wset(l->edit, EL_BIND, L"\\e[200~", L"take-paste", NULL);
   el_wset(l->edit, EL_BIND, L"^R", L"em-inc-search-prev", NULL);
-  if (!l->screen) el_set(l->edit, EL_EDITMODE, 0);
+  if (l->screen)
+    el_set(l->edit, EL_SETTY, "-x", "-echo", "-icanon", NULL); /* the mode that libedit leaves: no moment that echoes */
+  else
+    el_set(l->edit, EL_EDITMODE, 0);
   load_history(l);
   return ERR_OK;
 }

@@ -423,7 +423,7 @@ class Run(Command):
         self.assertEqual(status, OK)
         self.assertEqual(out.decode(), self.plain["text"])
         self.assertRegex(errors, r"(?m)^tandem: 60 tokens, [0-9.]+ tok/s")
-        self.assertIn("the draft guessed ", errors)
+        self.assertRegex(errors, "the draft (guessed|had no guess)")
         self.assertIn("stopped at --max-tokens 60: -n raises it", errors)
         more = re.search(r"`tandem (session resume [0-9a-f]{8} --max-tokens 60)' goes on", errors)
         status, rest, _ = tandem(*more[1].split())
@@ -543,7 +543,7 @@ class Run(Command):
         said = float(re.search(r"plain decoding: about (\d+) tok/s", errors)[1])
         _, _, errors = tandem(*poem, "--draft", "none")
         plain = float(re.search(r"tokens, ([0-9.]+) tok/s; without a draft", errors)[1])
-        self.assertTrue(plain / 2 < said < plain * 2, (said, plain))  # what else runs here changes both
+        self.assertTrue(plain / 4 < said < plain * 4, (said, plain))  # what else runs here changes both
 
     def test_the_seed_that_was_drawn(self):
         hot = ["run", "-m", MODEL, "--max-tokens", "24", "--temp", "1", PROMPT]

@@ -142,6 +142,28 @@ static int feed_again(answer *a, err *e) {
       return a->trouble.code;
     }
   a->shown = a->whole ? 0 : a->size;
+  if (a->seen > a->shown) a->shown = a->seen; /* what was held back has been shown at its end */
+  return ERR_OK;
+}
+
+int answer_to_resume(const answer *a, const flags *f, int32_t more, ledger_session *out, err *e) {
+  int32_t prompt = (int32_t)a->prompt.count, length = prompt + a->count, room = a->context - length;
+  bool cut = a->finish == WIRE_FINISH_LENGTH || a->finish == WIRE_FINISH_CANCELLED;
+  if (a->session || !a->id || !cut) return err_set(e, ERR_ARG, "there is no answer that was cut or stopped");
+  if (room <= 0) return err_set(e, ERR_LIMIT, "the context of %d tokens is full", a->context);
+  *out = (ledger_session){.id = a->id,
+                          .hash_seed = a->hash_seed,
+                          .epoch = a->epoch,
+                          .length = length,
+                          .prompt_length = prompt,
+                          .options = options_of(a, f, a->context),
+                          .tokens = malloc((size_t)length * sizeof *out->tokens),
+                          .numerics = strdup(a->numerics_id)};
+  out->options.seed = a->seed;
+  out->options.max_tokens = a->count + (more < room ? more : room);
+  if (!out->tokens || !out->numerics) return err_set(e, ERR_NOMEM, "out of memory");
+  memcpy(out->tokens, a->prompt.ids, (size_t)prompt * sizeof *out->tokens);
+  if (a->count) memcpy(out->tokens + prompt, a->tokens, (size_t)a->count * sizeof *out->tokens);
   return ERR_OK;
 }
 
@@ -164,6 +186,8 @@ static int start(answer *a, pair *p, const flags *f, int32_t context, err *e) {
     r.resume = &resume;
   }
   a->seed = r.options.seed;
+  a->max_tokens = r.options.max_tokens;
+  a->context = context;
   char *text = l ? NULL : about(a, f);
   r.about = text;
   a->session = a->id = pair_start(p, &r, e);
@@ -218,6 +242,9 @@ static void take_figures(answer *a, const orch_view *v) {
   copy_text(a->draft_method, v->draft_method);
   copy_text(a->numerics_id, v->numerics_id);
   copy_text(a->off_reason, v->off_reason);
+  copy_text(a->plain_speed, v->code ? NULL : v->text);
+  a->hash_seed = v->hash_seed;
+  a->epoch = v->epoch;
   a->numerics_changed = v->numerics_changed;
 }
 
@@ -230,9 +257,11 @@ static size_t showable(const answer *a, const orch_view *v) {
 
 static void note_first(answer *a, const orch_view *v) {
   int32_t before = a->resume ? a->resume->length : v->prompt_length;
-  if (a->first_us || v->logged <= before) return;
-  a->first_us = clock_us();
-  a->first_count = v->logged - v->prompt_length;
+  if (!a->came_us && v->length > before) {
+    a->came_us = clock_us();
+    a->came_count = v->length - v->prompt_length;
+  }
+  if (!a->first_us && v->logged > before) a->first_us = clock_us();
 }
 
 void answer_look(answer *a, pair *p, const char **text, size_t *size) {
@@ -270,8 +299,8 @@ void answer_fail(answer *a, pair *p, const err *why) {
 /* ---- figures ---- */
 
 double answer_tokens_per_second(const answer *a) {
-  if (a->count <= a->first_count || a->end_us <= a->first_us) return 0;
-  return (a->count - a->first_count) * 1e6 / (double)(a->end_us - a->first_us);
+  if (a->count <= a->came_count || a->end_us <= a->came_us) return 0;
+  return (a->count - a->came_count) * 1e6 / (double)(a->end_us - a->came_us);
 }
 
 double answer_first_ms(const answer *a) {

@@ -9,6 +9,7 @@ typedef struct answer {
   const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: a new one */
   const char *title;            /* borrowed, for the ledger: what it is about; NULL: nothing. Cut to a few words */
   bool whole;                   /* of one that is resumed: show what it had already, too */
+  size_t seen;                  /* or this much of its text has been shown */
   detokenizer *text_of; /* NULL: the model has no vocabulary, the answer no text */
   uint64_t session; /* 0: not begun, or over */
   uint64_t id;      /* the session, also when it is over; 0: there was none */
@@ -22,14 +23,17 @@ typedef struct answer {
   int32_t kept; /* of them, when a stop string cut the rest; -1: none was found */
 
   int32_t *tokens; /* [count] once it is over: the output, end token included, what was cut excluded */
-  int32_t count, first_count; /* first_count: tokens that came first, together */
-  uint64_t start_us, first_us, end_us;
+  int32_t count, came_count; /* came_count: tokens that came first, together */
+  uint64_t start_us, came_us, first_us, end_us; /* came: from the target; first: could be shown */
 
   wire_finish finish; /* 0 until it has ended */
   err trouble;        /* when finish is error */
-  uint64_t seed;
+  uint64_t seed, hash_seed;
+  uint32_t epoch;
+  int32_t max_tokens, context; /* what it could have at most: of its own, and with the prompt */
   bool draft_wanted;
   char draft_method[WIRE_STRING_MAX + 1], numerics_id[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1];
+  char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps; "": nothing */
   bool numerics_changed;
   msg_stats stats;
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
@@ -41,6 +45,10 @@ void answer_fini(answer *a);
 
 /* Opens a session for the prompt, or goes on with `resume`. The answer must not move until it is over. */
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e);
+
+/* An answer that is over, and was cut: as the ledger would give it to one that goes on with it, by up to `more` tokens. *out
+ * is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
+int answer_to_resume(const answer *a, const flags *f, int32_t more, ledger_session *out, err *e);
 
 /* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when
  * a->session is 0 as well. New text that may be shown now, UTF-8, goes to *text and *size (0: none), valid

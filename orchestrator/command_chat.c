@@ -1,22 +1,29 @@
-/* tandem run without a prompt, on a terminal: a conversation, one line a message. */
+/* tandem run without a prompt, on a terminal: a conversation. What was said is conversation.c's, the terminal
+ * line_editor.c's. */
+#include "common/base/clock.h"
+#include "common/text/utf8.h"
 #include "orchestrator/commands.h"
-#include "orchestrator/lines.h"
+#include "orchestrator/conversation.h"
+#include "orchestrator/input.h"
+#include "orchestrator/line_editor.h"
 #include "orchestrator/output.h"
 #include "orchestrator/result.h"
-#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define LINE_MAX_BYTES (1 << 16)
-#define PROMPT         "> "
+#define PROMPT     "> "
+#define ROOM_MIN   64 /* tokens that an answer should have, if it may have so many: else old turns are to go */
+#define NOTE_MAX   400
+#define HISTORY    "history" /* the file, where the ledger is by default */
 
-typedef struct turn {
-  const char *role;
-  char *text;
-  size_t size;
-} turn;
+typedef struct totals { /* of the conversation's answers */
+  int32_t answers;
+  int64_t tokens, timed_tokens;
+  uint64_t timed_us, accepted, drafted;
+} totals;
 
 typedef struct chat {
   flags flags;
@@ -25,149 +32,322 @@ typedef struct chat {
   logger log;
   pair *pair;
   answer answer;
+  ledger_session cut; /* what the answer goes on from, if it does */
   output out;
-  uv_poll_t keyboard;
-  turn *turns; /* [count]: the system message first, if there is one */
-  int32_t count, capacity;
-  char line[LINE_MAX_BYTES];
-  size_t line_size;
-  bool asking, ready, over; /* asking: an answer is under way */
+  line_editor *editor;
+  conversation said;
+  input read; /* of /read: goes before the next message */
+  totals sum;
+  bool colour;
+  bool asking, stopping, ready, over; /* asking: an answer is under way; stopping: it has been told to end */
+  bool leaving;                       /* one Ctrl-C more leaves */
   int status;
 } chat;
+
+/* ---- what is said to the user ---- */
 
 static void say(chat *c, const char *text, size_t size) {
   if (output_add(&c->out, text, size)) c->status = STATUS_FAILED;
 }
 
-static void ask_line(chat *c) {
-  say(c, PROMPT, sizeof PROMPT - 1);
+/* Not part of any answer: on stderr, dim. */
+static void note(const chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(const chat *c, const char *format, ...) {
+  char text[NOTE_MAX];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  fprintf(stderr, "%s%s%s\n", c->colour ? "\033[2m" : "", text, c->colour ? "\033[0m" : "");
 }
 
 static void leave(chat *c, int code) {
   if (c->over) return;
   c->over = true;
   c->status = c->status ? c->status : code;
-  uv_poll_stop(&c->keyboard);
-  pair_finish(c->pair);
 }
 
-/* ---- the conversation ---- */
+/* ---- one answer ---- */
 
-static int add_turn(chat *c, const char *role, const char *text, size_t size) {
-  if (c->count == c->capacity) {
-    int32_t capacity = c->capacity ? 2 * c->capacity : 16;
-    turn *more = realloc(c->turns, (size_t)capacity * sizeof *more);
-    if (!more) return ERR_NOMEM;
-    c->turns = more;
-    c->capacity = capacity;
-  }
-  turn t = {role, malloc(size + 1), size};
-  if (!t.text) return ERR_NOMEM;
-  memcpy(t.text, text, size);
-  t.text[size] = 0;
-  c->turns[c->count++] = t;
-  return ERR_OK;
-}
-
-static void drop_turns(chat *c, int32_t keep) {
-  while (c->count > keep) free(c->turns[--c->count].text);
-}
-
-static int32_t system_turns(const chat *c) {
-  return c->flags.system ? 1 : 0;
-}
-
-static int render(chat *c, err *e) {
-  chat_message *messages = calloc((size_t)c->count, sizeof *messages);
-  if (!messages) return err_set(e, ERR_NOMEM, "out of memory");
-  for (int32_t i = 0; i < c->count; i++)
-    messages[i] = (chat_message){.role = c->turns[i].role, .content = c->turns[i].text, .size = c->turns[i].size};
-  int rc = text_model_messages(&c->model, messages, c->count, &c->answer.prompt, e);
-  free(messages);
-  if (rc == ERR_OK) rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, e);
-  return rc;
+static void on_interrupt(void *owner) {
+  chat *c = owner;
+  if (c->over) return;
+  if (!c->ready || (c->asking && c->stopping)) leave(c, STATUS_INTERRUPTED);
+  else if (!c->asking) line_editor_interrupt(c->editor);
+  else if (c->answer.session) pair_cancel(c->pair, c->answer.session);
+  c->stopping = c->asking;
 }
 
 static void fresh_answer(chat *c) {
   answer_fini(&c->answer);
+  ledger_session_fini(&c->cut);
+  c->cut = (ledger_session){0};
   answer_init(&c->answer, &c->model);
 }
 
-/* The message and all before it. What cannot be sent is not part of the conversation. */
-static void send_line(chat *c, const char *text, size_t size) {
+static void take_totals(totals *t, const answer *a) {
+  t->answers++;
+  t->tokens += a->count;
+  if (answer_tokens_per_second(a) > 0) {
+    t->timed_tokens += a->count - a->came_count;
+    t->timed_us += a->end_us - a->came_us;
+  }
+  t->accepted += a->stats.accepted;
+  t->drafted += a->stats.rows;
+}
+
+/* One dim line: figures, and why it is not longer. */
+static void tell_end(chat *c) {
+  const answer *a = &c->answer;
+  char figures[RESULT_FIGURES_MAX];
+  result_figures(a, figures);
+  bool full = a->context - (int32_t)a->prompt.count <= a->count;
+  if (a->finish == WIRE_FINISH_CANCELLED)
+    note(c, "%s; stopped: /continue goes on", figures);
+  else if (a->finish != WIRE_FINISH_LENGTH)
+    note(c, "%s", figures);
+  else if (full)
+    note(c, "%s; the context of %d is full (length)", figures, a->context);
+  else
+    note(c, "%s; cut at %d tokens (length): /continue goes on", figures, a->max_tokens);
+}
+
+/* What came belongs to the conversation. False: nothing did. */
+static bool keep_answer(chat *c) {
+  const answer *a = &c->answer;
+  size_t size = a->shown < a->size ? a->shown : a->size;
+  if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
+  if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
+  if (conversation_add(&c->said, "assistant", a->text, size)) leave(c, STATUS_FAILED);
+  return true;
+}
+
+/* Runs the loop until the answer is over and written. False: it is not part of the conversation. */
+static bool await_answer(chat *c) {
+  while (!c->over && (c->asking || !output_idle(&c->out))) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  if (c->over) return false;
+  const answer *a = &c->answer;
+  bool open = a->shown == 0 || a->shown > a->size || a->text[a->shown - 1] != '\n';
+  say(c, "\n", open);
+  while (!output_idle(&c->out)) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  if (c->out.failed) leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
+  if (a->trouble.code) leave(c, command_error(STATUS_WORKER, "%s", a->trouble.text));
+  if (c->over) return false;
+  take_totals(&c->sum, a);
+  c->leaving = a->finish == WIRE_FINISH_CANCELLED;
+  bool kept = keep_answer(c);
+  if (kept) tell_end(c);
+  else note(c, "stopped before anything came; Ctrl-C again leaves");
+  return kept;
+}
+
+static bool begin_answer(chat *c) {
+  err e = {0};
+  c->stopping = false;
+  c->asking = answer_begin(&c->answer, c->pair, &c->flags, c->context, &e) == ERR_OK;
+  if (c->asking) return await_answer(c);
+  command_error(STATUS_INPUT, "%s", e.text);
+  return false;
+}
+
+/* ---- messages ---- */
+
+static int64_t count_tokens(void *context, const chat_message *turns, int32_t count) {
+  const chat *c = context;
+  tokenizer_ids ids = {0};
+  err e = {0};
+  int rc = text_model_messages(&c->model, turns, count, &ids, &e);
+  int64_t tokens = rc ? rc : (int64_t)ids.count;
+  tokenizer_ids_fini(&ids);
+  return tokens;
+}
+
+static bool agreed(chat *c, const char *question) {
+  const char *text;
+  size_t size;
+  for (;;) {
+    line_kind kind = line_editor_read(c->editor, question, false, &text, &size);
+    if (kind != LINE_TEXT || c->over) return false;
+    if (size && strchr("yYnN", text[0])) return strchr("yY", text[0]) != NULL;
+  }
+}
+
+/* Is there room for an answer to all that was said? Old turns go if the user agrees. */
+static bool make_room(chat *c) {
+  int32_t wanted = c->flags.max_tokens < ROOM_MIN ? c->flags.max_tokens : ROOM_MIN;
+  if (wanted > c->context / 4) wanted = c->context / 4;
+  char question[64] = "drop the oldest message and its answer? (y/n) ";
+  int32_t n = conversation_too_many(&c->said, (size_t)(c->context - wanted), count_tokens, c);
+  if (n < 0) n = conversation_too_many(&c->said, (size_t)c->context - 1, count_tokens, c);
+  if (n <= 0) return true; /* or what is wrong is said when it is sent */
+  note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
+       (long long)count_tokens(c, c->said.turns, c->said.count), c->context);
+  if (n > 1) snprintf(question, sizeof question, "drop the oldest %d messages and their answers? (y/n) ", n);
+  if (!agreed(c, question)) return false;
+  conversation_drop_oldest(&c->said, n);
+  return true;
+}
+
+/* All that was said becomes a prompt, and that an answer. False: it has none. */
+static bool ask(chat *c) {
   err e = {0};
   fresh_answer(c);
-  int rc = add_turn(c, "user", text, size);
-  if (rc) err_set(&e, rc, "out of memory");
-  if (rc == ERR_OK) rc = render(c, &e);
+  if (!make_room(c)) {
+    note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
+    return false;
+  }
+  const chat_message *turns = c->said.turns;
+  int rc = text_model_messages(&c->model, turns, c->said.count, &c->answer.prompt, &e);
+  if (rc == ERR_OK) rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, &e);
   command_warn_dropped(c->answer.prompt.dropped_bytes);
-  c->answer.title = c->count > 0 ? c->turns[c->count - 1].text : NULL;
-  if (rc == ERR_OK) rc = answer_begin(&c->answer, c->pair, &c->flags, c->context, &e);
-  c->asking = rc == ERR_OK;
-  if (c->asking) return;
-  if (c->count > system_turns(c)) drop_turns(c, c->count - 1);
-  command_error(STATUS_INPUT, "%s (/new begins anew)", e.text);
-  ask_line(c);
+  c->answer.title = turns[c->said.count - 1].content;
+  if (rc == ERR_OK) return begin_answer(c);
+  command_error(STATUS_INPUT, "%s (/clear begins anew)", e.text);
+  return false;
 }
 
-static void end_answer(chat *c) {
-  char line[RESULT_LINE_MAX];
-  c->asking = false;
-  say(c, "\n", 1);
-  if (c->answer.trouble.code) {
-    command_error(STATUS_WORKER, "%s", c->answer.trouble.text);
-    leave(c, STATUS_WORKER);
+/* With what /read has brought before it. What cannot be sent is not part of the conversation. */
+static void send_message(chat *c, const char *text, size_t size) {
+  size_t before = c->read.size;
+  char *whole = malloc(before + size + 2);
+  if (!whole) {
+    leave(c, STATUS_FAILED);
     return;
   }
-  result_summary(&c->answer, line);
-  if (c->flags.verbose) fprintf(stderr, "tandem: %s\n", line);
-  if (add_turn(c, "assistant", c->answer.text, c->answer.shown)) leave(c, STATUS_FAILED);
-  ask_line(c);
+  if (before) memcpy(whole, c->read.data, before), memcpy(whole + before, "\n\n", 2), before += 2;
+  memcpy(whole + before, text, size);
+  if (conversation_add(&c->said, "user", whole, before + size)) leave(c, STATUS_FAILED);
+  free(whole);
+  if (c->over) return;
+  if (ask(c)) input_fini(&c->read);
+  else conversation_drop_last(&c->said);
 }
 
-static void take_line(chat *c, const char *text, size_t size) {
-  static const char anew[] = "/new";
-  while (size > 0 && strchr(" \t\r", text[size - 1])) size--;
-  if (size == 0) {
-    ask_line(c);
-  } else if (size == sizeof anew - 1 && memcmp(text, anew, size) == 0) {
-    drop_turns(c, system_turns(c));
-    ask_line(c);
+/* ---- commands ---- */
+
+static void regenerate(chat *c) {
+  if (!conversation_last_is(&c->said, "assistant")) {
+    note(c, "there is no answer yet");
+    return;
+  }
+  if (c->flags.sampling.temperature == 0)
+    note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
+  const chat_message *last = &c->said.turns[c->said.count - 1];
+  char *old = strndup(last->content, last->size); /* comes back where nothing takes its place */
+  c->flags.sampling.seed++;
+  conversation_drop_last(&c->said);
+  if (!old || (!ask(c) && conversation_add(&c->said, "assistant", old, strlen(old)))) leave(c, STATUS_FAILED);
+  free(old);
+}
+
+static void go_on(chat *c) {
+  err e = {0};
+  ledger_session cut = {0};
+  answer *a = &c->answer;
+  if (!conversation_last_is(&c->said, "assistant"))
+    err_set(&e, ERR_ARG, "there is no answer yet");
+  else
+    answer_to_resume(a, &c->flags, c->flags.max_tokens, &cut, &e);
+  if (e.code) {
+    note(c, "%s", e.text);
+    ledger_session_fini(&cut);
+    return;
+  }
+  tokenizer_ids prompt = a->prompt;
+  size_t seen = a->shown;
+  a->prompt = (tokenizer_ids){0};
+  fresh_answer(c);
+  a->prompt = prompt;
+  a->seen = seen;
+  c->cut = cut;
+  a->resume = &c->cut;
+  begin_answer(c);
+}
+
+static void read_file(chat *c, const char *path, size_t size) {
+  err e = {0};
+  input in;
+  char *name = strndup(path, size);
+  if (!name || input_read(&in, name, TOKENIZER_TEXT_MAX, &e)) {
+    note(c, "%s", e.code ? e.text : "out of memory");
+  } else if (utf8_valid(in.data, in.size) != in.size) {
+    note(c, "%s is not UTF-8 text", name);
+    input_fini(&in);
   } else {
-    send_line(c, text, size);
+    while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
+    input_fini(&c->read);
+    c->read = in;
+    note(c, "%zu bytes of %s go before your next message", in.size, name);
   }
+  free(name);
 }
 
-/* Lines that were typed during an answer wait for its end. */
-static void take_lines(chat *c) {
-  char *end;
-  while (!c->over && c->ready && !c->asking && (end = memchr(c->line, '\n', c->line_size))) {
-    size_t size = (size_t)(end - c->line);
-    char *text = strndup(c->line, size);
-    memmove(c->line, end + 1, c->line_size -= size + 1);
-    if (text) take_line(c, text, strlen(text));
-    else leave(c, STATUS_FAILED);
-    free(text);
-  }
+static void tell_stats(const chat *c) {
+  const totals *t = &c->sum;
+  char speed[40] = "";
+  if (t->timed_us) snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
+  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers, t->answers == 1 ? "" : "s",
+       (long long)t->tokens, speed, (unsigned long long)t->accepted, (unsigned long long)t->drafted);
+  int64_t used = c->said.count ? count_tokens((void *)c, c->said.turns, c->said.count) : 0;
+  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0), c->context);
 }
 
-static void on_keyboard(uv_poll_t *handle, int failed, int events) {
-  chat *c = handle->data;
-  (void)failed, (void)events; /* `read` tells */
-  if (c->line_size == sizeof c->line) {
-    command_error(STATUS_INPUT, "a line has more than %d bytes: it is left out", LINE_MAX_BYTES);
-    c->line_size = 0;
-  }
-  ssize_t n = read(STDIN_FILENO, c->line + c->line_size, sizeof c->line - c->line_size);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (n <= 0) { /* Ctrl-D, or the terminal is gone */
-    if (c->asking) pair_cancel(c->pair, c->answer.session);
-    say(c, "\n", 1);
-    leave(c, STATUS_OK);
+static void clear(chat *c) {
+  conversation_clear(&c->said);
+  fresh_answer(c);
+  input_fini(&c->read);
+  note(c, "what was said is forgotten");
+}
+
+static void take_line(chat *c, const char *line, size_t size) {
+  typed t;
+  char *copy = malloc(size + 1); /* a question may come between, and is a line too */
+  if (!copy) {
+    leave(c, STATUS_FAILED);
     return;
   }
-  c->line_size += (size_t)n;
-  take_lines(c);
+  memcpy(copy, line, size);
+  copy[size] = 0;
+  conversation_parse(copy, size, &t);
+  switch (t.kind) {
+  case INPUT_NOTHING: break;
+  case INPUT_MESSAGE: send_message(c, t.text, t.size); break;
+  case INPUT_HELP: conversation_help(stderr); break;
+  case INPUT_EXIT: leave(c, STATUS_OK); break;
+  case INPUT_CLEAR: clear(c); break;
+  case INPUT_REGEN: regenerate(c); break;
+  case INPUT_CONTINUE: go_on(c); break;
+  case INPUT_READ: read_file(c, t.text, t.size); break;
+  case INPUT_STATS: tell_stats(c); break;
+  case INPUT_BAD: note(c, "%s", t.text); break;
+  }
+  free(copy);
+}
+
+static void take_interrupt(chat *c) {
+  if (!line_editor_was_empty(c->editor)) {
+    c->leaving = false;
+    return;
+  }
+  if (c->leaving) leave(c, STATUS_INTERRUPTED);
+  else note(c, "Ctrl-C again, or Ctrl-D, leaves");
+  c->leaving = true;
+}
+
+static void talk(chat *c) {
+  const char *line;
+  size_t size;
+  while (!c->over && !c->ready) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over) {
+    switch (line_editor_read(c->editor, PROMPT, true, &line, &size)) {
+    case LINE_TEXT:
+      c->leaving = false;
+      take_line(c, line, size);
+      break;
+    case LINE_INTERRUPTED: take_interrupt(c); break;
+    case LINE_END: leave(c, STATUS_OK); break;
+    }
+  }
 }
 
 /* ---- the pair ---- */
@@ -178,42 +358,69 @@ static void on_news(void *owner) {
   const char *text;
   size_t size;
   if (pair_signal(c->pair)) leave(c, command_signal_status(pair_signal(c->pair)));
-  if (pair_trouble(c->pair, &trouble) && !c->over) {
-    command_error(STATUS_WORKER, "%s", trouble.text);
-    leave(c, STATUS_WORKER);
-  }
-  if (!c->ready && pair_ready(c->pair)) {
-    c->ready = true;
-    ask_line(c);
-  }
-  if (c->asking) {
-    answer_look(&c->answer, c->pair, &text, &size);
-    if (size) say(c, text, size);
-    if (c->answer.finish && !c->answer.session) end_answer(c);
-  }
-  take_lines(c);
-  if (c->over) pair_finish(c->pair);
+  if (pair_trouble(c->pair, &trouble) && !c->over) leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
+  c->ready |= pair_ready(c->pair);
+  if (!c->asking) return;
+  answer_look(&c->answer, c->pair, &text, &size);
+  if (size) say(c, text, size);
+  c->asking = !c->answer.finish || c->answer.session;
+}
+
+static void on_abort(void *owner) {
+  chat *c = owner;
+  line_editor_restore(c->editor);
+}
+
+static bool is_over(void *owner) {
+  const chat *c = owner;
+  return c->over;
+}
+
+/* The file beside the ledger, or NULL: nothing is to be kept. */
+static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
+  bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
+  err e;
+  if (!kept || ledger_file_default(out, &e)) return NULL;
+  char *name = strrchr(out, '/');
+  ledger_file_make_folders(out);
+  snprintf(name + 1, (size_t)(out + LEDGER_PATH_MAX - name - 1), HISTORY);
+  return out;
+}
+
+static int open_editor(chat *c, err *e) {
+  char path[LEDGER_PATH_MAX];
+  const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
+  line_editor_options o = {.loop = pair_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
+  int rc = line_editor_open(&c->editor, &o, e);
+  c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
+  return rc;
 }
 
 static int converse(chat *c) {
   err e = {0};
-  pair_options o = {.flags = &c->flags, .context = c->context, .log = &c->log, .on_news = on_news, .owner = c};
+  pair_options o = {.flags = &c->flags,
+                    .context = c->context,
+                    .log = &c->log,
+                    .on_news = on_news,
+                    .on_interrupt = on_interrupt,
+                    .on_abort = on_abort,
+                    .owner = c};
   if (pair_open(&c->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&c->out, pair_loop(c->pair), STDOUT_FILENO, NULL, NULL);
   int rc = text_model_load(&c->model, c->flags.template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (c->flags.system && add_turn(c, "system", c->flags.system, strlen(c->flags.system)))
+  if (c->flags.system && conversation_add(&c->said, "system", c->flags.system, strlen(c->flags.system)))
     return command_error(STATUS_FAILED, "out of memory");
   rc = pair_serve(c->pair, &c->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  if (lines_watch(pair_loop(c->pair), &c->keyboard, STDIN_FILENO) != 0)
-    return command_error(STATUS_IO, "cannot wait for the terminal");
-  c->keyboard.data = c;
-  uv_poll_start(&c->keyboard, UV_READABLE, on_keyboard);
-  fputs("One line a message. /new begins anew, Ctrl-D ends.\n", stderr);
+  if (open_editor(c, &e)) return command_error(STATUS_IO, "%s", e.text);
+  note(c, "/help lists the commands, Ctrl-D leaves");
+  talk(c);
+  line_editor_close(c->editor);
+  c->editor = NULL;
+  pair_finish(c->pair);
   pair_run(c->pair);
-  uv_close((uv_handle_t *)&c->keyboard, NULL);
   return c->status;
 }
 
@@ -229,11 +436,13 @@ int command_chat(const flags *f) {
   if (!code && text_model_context(&c->model, f->context, &c->context, &e))
     code = command_error(STATUS_USAGE, "%s", e.text);
   if (!code) code = converse(c);
+  line_editor_close(c->editor);
   pair_close(c->pair);
-  output_fini(&c->out);
+  conversation_fini(&c->said);
+  input_fini(&c->read);
+  ledger_session_fini(&c->cut);
   answer_fini(&c->answer);
-  drop_turns(c, 0);
-  free(c->turns);
+  output_fini(&c->out);
   text_model_close(&c->model);
   free(c);
   return code;

@@ -14,9 +14,11 @@ typedef struct run {
   int32_t context;
   logger log;
   pair *pair;
+  answer plain;  /* --compare: the first one, without a draft */
   answer answer;
   output out;
   bool begun, told, finished; /* told: everything for stdout has been handed over */
+  bool compared;              /* the plain answer is whole: this is the one with the draft */
   int status;
 } run;
 
@@ -75,19 +77,40 @@ static void on_written(void *context) {
   finish(r);
 }
 
+static bool is_whole(const answer *a) {
+  return a->finish == WIRE_FINISH_STOP || a->finish == WIRE_FINISH_LENGTH;
+}
+
 static void show_result(run *r) {
   if (r->told) return;
   r->told = true;
   if (!r->flags.json) return;
-  char *line = result_line(result_of(&r->answer, NULL));
+  bool both = r->compared && is_whole(&r->answer);
+  char *line = result_line(both ? result_of_both(&r->plain, &r->answer) : result_of(&r->answer, NULL));
   if (!line || output_add(&r->out, line, strlen(line))) r->status = STATUS_FAILED;
   free(line);
 }
 
 static void begin(run *r) {
   err e = {0};
+  flags f = r->flags;
   r->begun = true;
-  if (answer_begin(&r->answer, r->pair, &r->flags, r->context, &e)) answer_fail(&r->answer, r->pair, &e);
+  if (f.compare && !r->compared) f.draft = "none";
+  if (answer_begin(&r->answer, r->pair, &f, r->context, &e)) answer_fail(&r->answer, r->pair, &e);
+}
+
+/* The same once more, with the draft. Only what comes after the first tokens is timed: the prompt has been read already. */
+static void begin_again(run *r) {
+  err e = {0};
+  r->plain = r->answer;
+  r->plain.stats.accepted_per_pos = r->plain.accepted_per_pos;
+  r->compared = true;
+  answer_init(&r->answer, &r->model);
+  r->answer.title = r->plain.title;
+  for (size_t i = 0; i < r->plain.prompt.count && !e.code; i++)
+    if (tokenizer_ids_add(&r->answer.prompt, r->plain.prompt.ids[i])) err_set(&e, ERR_NOMEM, "out of memory");
+  if (e.code) answer_fail(&r->answer, r->pair, &e);
+  else begin(r);
 }
 
 static void stop(run *r, const err *why) {
@@ -112,8 +135,12 @@ static void on_news(void *owner) {
   else if (!r->begun && pair_ready(r->pair))
     begin(r);
   answer_look(&r->answer, r->pair, &text, &size);
-  if (size && !r->flags.json && output_add(&r->out, text, size)) r->status = STATUS_FAILED;
-  if (r->answer.finish && !r->answer.session) show_result(r);
+  if (size && !r->flags.json && !r->compared && output_add(&r->out, text, size)) r->status = STATUS_FAILED;
+  bool over = r->answer.finish && !r->answer.session;
+  if (over && r->flags.compare && !r->compared && is_whole(&r->answer) && !r->out.failed)
+    begin_again(r);
+  else if (over)
+    show_result(r);
   finish(r);
 }
 
@@ -121,29 +148,28 @@ static void on_news(void *owner) {
 
 /* A terminal's next line begins at its left edge. */
 static void end_line(const run *r) {
-  bool open = !r->flags.json && r->answer.shown > 0 && r->answer.text[r->answer.shown - 1] != '\n';
+  const answer *a = r->compared ? &r->plain : &r->answer;
+  bool open = !r->flags.json && a->shown > 0 && a->text[a->shown - 1] != '\n';
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
-/* Ends that are none, in the ledger's file. */
-static bool can_resume(const run *r) {
-  const answer *a = &r->answer;
-  return a->id && pair_keeps(r->pair) && (a->finish == WIRE_FINISH_CANCELLED || a->finish == WIRE_FINISH_ERROR);
-}
-
 static int report(const run *r) {
-  char line[RESULT_LINE_MAX];
+  const result_words words = {.kept = r->answer.id && pair_keeps(r->pair),
+                              .seed_drawn = !r->flags.seed_given && !r->answer.resume && r->flags.sampling.temperature > 0,
+                              .details = r->flags.verbose};
   end_line(r);
   if (r->answer.trouble.code) command_error(STATUS_WORKER, "%s", r->answer.trouble.text);
-  result_summary(&r->answer, line);
-  fprintf(stderr, "tandem: %s", line);
-  if (can_resume(r)) fprintf(stderr, "; `tandem session resume %016llx' goes on", (unsigned long long)r->answer.id);
-  fprintf(stderr, "\n");
+  bool both = r->compared && is_whole(&r->answer);
+  if (both)
+    result_print_both(stderr, &r->plain, &r->answer, &words);
+  else
+    result_print(stderr, &r->answer, &words);
   if (r->status) return command_error(r->status, "out of memory");
   if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
   if (r->out.failed)
     return command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(r->out.failed));
   if (!pair_kept(r->pair)) return STATUS_IO;
+  if (both && result_first_difference(&r->plain, &r->answer) >= 0) return STATUS_FAILED;
   return r->answer.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
@@ -192,6 +218,7 @@ static int answer_one(const flags *f, const ledger_session *resume) {
   if (code == STATUS_OK) code = converse(&r, &in);
   pair_close(r.pair);
   output_fini(&r.out);
+  answer_fini(&r.plain);
   answer_fini(&r.answer);
   text_model_close(&r.model);
   input_fini(&in);

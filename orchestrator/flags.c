@@ -55,7 +55,8 @@ enum {
   KEY_TO,
   KEY_WHOLE,
   KEY_DELETE,
-  KEY_SINGLE
+  KEY_SINGLE,
+  KEY_COMPARE
 };
 
 /* ---- what each command takes ---- */
@@ -125,7 +126,11 @@ enum {
       OPTION_LEDGER, OPTION_VERBOSE
 
 static const struct argp_option run_options[] = {
-    OPTIONS_GENERATE, OPTIONS_LISTEN, {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1}, {0}};
+    OPTIONS_GENERATE,
+    OPTIONS_LISTEN,
+    {"compare", KEY_COMPARE, 0, 0, "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
+    {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1},
+    {0}};
 static const struct argp_option serve_options[] = {
     OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 64, and never more than the targets take)", 5}, {0}};
 static const struct argp_option batch_options[] = {
@@ -236,6 +241,7 @@ static const program_flag plain_flags[] = {
     PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, single),
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
+    PROGRAM_FLAG_SWITCH(KEY_COMPARE, flags, compare),
     PROGRAM_FLAG_INT(KEY_TOP_K, flags, sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
     PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
     PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, FLAGS_THREADS_MAX),
@@ -435,6 +441,9 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->command == FLAGS_ROLLBACK && f->to < 0) argp_error(state, "how much stays? Give --to N, in tokens of the answer");
   if (chat && (f->raw || f->json))
     argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
+  if (chat && f->compare) argp_error(state, "--compare answers one prompt twice: give it");
+  if (f->compare && !flags_wants_draft(f))
+    argp_error(state, "--compare needs a draft to compare with: drop --draft none, or --budget 0");
   if (f->raw && f->system)
     argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
   if (f->raw && f->template)
@@ -446,7 +455,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text, !state->argv);
   switch (key) {
-  case KEY_SEED: f->sampling.seed = to_seed(state, text); break;
+  case KEY_SEED: f->sampling.seed = to_seed(state, text), f->seed_given = true; break;
   case KEY_STOP: add_stop(f, state, text); break;
   case KEY_TEMPLATE: f->template = to_template(state, text); break;
   case KEY_MATH: f->math = to_word(state, "--math", text, "int8", "f32"); break;

@@ -51,7 +51,7 @@ typedef struct flags {
   int32_t draft_layers, draft_threads, draft_context; /* of "model"; 0: all, the draft's default, `context` */
   int32_t wait; /* seconds without a target until it gives up; 0: for ever */
   int32_t to;   /* of rollback; -1: not given */
-  bool insecure_bind, lockstep, single, raw, no_special, json, verbose, whole, forget; /* whole: of resume; forget: of end */
+  bool insecure_bind, lockstep, single, seed_given, raw, no_special, json, verbose, compare, whole, forget; /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
   bool draft_by_variable, method_by_variable, blocks_by_variable; /* model_draft or draft_layers, draft, kv_blocks: the environment's */

@@ -110,8 +110,7 @@ int ledger_file_default(char out[LEDGER_PATH_MAX], err *e) {
                              : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
 }
 
-/* The folders that are missing on the way to the file. */
-static void make_folders(const char *path) {
+void ledger_file_make_folders(const char *path) {
   char folder[LEDGER_PATH_MAX];
   snprintf(folder, sizeof folder, "%s", path);
   for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
@@ -124,7 +123,7 @@ static void make_folders(const char *path) {
 /* SQLite would make it with the rights of the umask, and would wait on a pipe. */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;
-  if (create) make_folders(path);
+  if (create) ledger_file_make_folders(path);
   int fd = open(path, (create ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0 && errno == ENOENT && !create)
     return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);

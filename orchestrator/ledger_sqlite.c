@@ -102,18 +102,32 @@ static int add_track(book *b, const ledger_record *r) {
   return ERR_OK;
 }
 
+static struct timespec time_of(uint64_t us) {
+  return (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+}
+
+static bool is_leaving(const book *b, uint64_t session) {
+  for (int32_t i = 0; i < b->count; i++)
+    if (b->tracks[i].session == session && b->tracks[i].forgotten) return true;
+  return false;
+}
+
+/* One that goes on right after its end: the end is in the file first. */
+static void wait_for_end(book *b, uint64_t session) {
+  struct timespec until = time_of(clock_us() + LEDGER_STALL_US);
+  while (is_leaving(b, session) && !b->failing)
+    if (pthread_cond_timedwait(&b->done, &b->lock, &until) != 0) return;
+}
+
 /* The writer is not told yet: the epoch that is to be recorded with the beginning follows. */
 static int book_begin(void *self, const ledger_record *r) {
   book *b = self;
   pthread_mutex_lock(&b->lock);
+  wait_for_end(b, r->session);
   int rc = b->memory.begin(b->memory.self, r);
   if (rc == ERR_OK && (rc = add_track(b, r)) != ERR_OK) b->memory.forget(b->memory.self, r->session);
   pthread_mutex_unlock(&b->lock);
   return rc;
-}
-
-static struct timespec time_of(uint64_t us) {
-  return (struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 }
 
 /* Only a session that runs ahead of the writer by LEDGER_EPOCHS_AHEAD comes here. */

@@ -9,7 +9,10 @@
   X(SESSION,                                                                                                 \
     "INSERT INTO session(id, owner, state, epoch, hash_seed, model, fingerprint, numerics, created,"         \
     " updated, options, about, prompt) VALUES(?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)")         \
-  X(RESUME, "UPDATE session SET epoch = ?, options = coalesce(?, options) WHERE id = ? AND owner = ?")       \
+  /* Claimed before; or its answer has ended, nobody serves it, and it is as long as whoever goes on with it says. */ \
+  X(RESUME, "UPDATE session SET owner = ?4, state = 0, finish = NULL, stats = NULL, epoch = ?1,"             \
+            " options = coalesce(?2, options) WHERE id = ?3 AND (owner = ?4 OR owner IS NULL AND"            \
+            " length(prompt) + (SELECT total(length(ids)) FROM tokens WHERE session = ?3) = ?5)")            \
   X(NOTE, "UPDATE session SET epoch = ?, numerics = coalesce(nullif(?, ''), numerics)"                       \
           " WHERE id = ? AND owner = ?")                                                                     \
   X(TOKENS, "INSERT INTO tokens SELECT ?1, ?2, ?3"                                                           \
@@ -53,7 +56,8 @@ static int prepare(ledger_writer *w, int which) {
 static int write_beginning(ledger_writer *w, const ledger_job *j, const int32_t *tokens) {
   const ledger_track *t = &j->at;
   if (t->resumed)
-    return EXECUTE(w, RESUME, "itii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)w->who.id);
+    return EXECUTE(w, RESUME, "itiii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)w->who.id,
+                   (int64_t)t->written * (int64_t)sizeof *tokens);
   return EXECUTE(w, SESSION, "iiiitbtittb", (int64_t)t->session, (int64_t)w->who.id, (int64_t)t->epoch,
                  (int64_t)t->hash_seed, w->who.model, w->who.fingerprint.bytes,
                  sizeof w->who.fingerprint.bytes, t->numerics, t->created, t->options, t->about, tokens,

@@ -99,7 +99,12 @@ static void after_step(void *context) {
 
 static void on_signal(uv_signal_t *handle, int number) {
   pair *p = handle->data;
+  if (number == SIGINT && p->options.on_interrupt) {
+    p->options.on_interrupt(p->options.owner);
+    return;
+  }
   if (p->signal) { /* not even a reader that has stopped reading may hold us */
+    if (p->options.on_abort) p->options.on_abort(p->options.owner);
     if (p->workers) workers_kill(p->workers);
     socket_folder_remove(p->directory);
     _exit(128 + number);

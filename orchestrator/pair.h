@@ -24,6 +24,8 @@ typedef struct pair_options {
   const ledger_session *resume; /* of the ledger's file: is taken over; NULL: none */
   const logger *log;
   void (*on_news)(void *owner); /* look at everything again */
+  void (*on_interrupt)(void *owner); /* SIGINT came, which then ends nothing; NULL: it is one of pair_signal's */
+  void (*on_abort)(void *owner);     /* a second signal ends the process now; NULL: nothing to put in order */
   void *owner;
 } pair_options;
 

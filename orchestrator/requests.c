@@ -130,7 +130,7 @@ int requests_report(const requests *r) {
       r->answers, (long long)r->tokens, flags_wants_draft(r->flags) ? r->flags->draft : "none",
       (unsigned long long)r->rounds, r->rounds ? (double)r->accepted / (double)r->rounds : 0.0,
       (unsigned long long)r->accepted, (unsigned long long)r->drafted);
-  if (r->off) fprintf(stderr, "; SPECULATION WAS OFF at the end of %zu: %s", r->off, r->off_reason);
+  if (r->off) fprintf(stderr, "; the end of %zu was decoded plainly: %s", r->off, r->off_reason);
   if (r->failed) fprintf(stderr, "; %zu FAILED", r->failed);
   if (r->cancelled) fprintf(stderr, "; %zu cancelled", r->cancelled);
   fprintf(stderr, "\n");

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGITS 8 /* of a number in the output */
+#define DIGITS     8   /* of a number in the output */
+#define CLAUSE_MAX 700 /* bytes of one of the closing lines' clauses */
 
 const char *result_finish_name(wire_finish finish) {
   static const char *const names[] = {[WIRE_FINISH_STOP] = "stop",
@@ -114,6 +115,30 @@ json_t *result_of_error(json_t *id, const char *why) {
   return result_of(&none, id);
 }
 
+int32_t result_first_difference(const answer *plain, const answer *drafted) {
+  int32_t n = 0;
+  while (n < plain->count && n < drafted->count && plain->tokens[n] == drafted->tokens[n]) n++;
+  return n == plain->count && n == drafted->count ? -1 : n;
+}
+
+/* How many times as fast; 0: too few tokens to say. */
+static double speedup(const answer *plain, const answer *drafted) {
+  double slow = answer_tokens_per_second(plain), fast = answer_tokens_per_second(drafted);
+  return slow > 0 ? fast / slow : 0;
+}
+
+json_t *result_of_both(const answer *plain, const answer *drafted) {
+  int32_t at = result_first_difference(plain, drafted);
+  json_t *o = json_object();
+  if (!o) return NULL;
+  json_object_set_new(o, "identical", json_boolean(at < 0));
+  json_object_set_new(o, "first_difference", at < 0 ? json_null() : json_integer(at));
+  json_object_set_new(o, "speedup", rounded(speedup(plain, drafted)));
+  json_object_set_new(o, "plain", result_of(plain, NULL));
+  json_object_set_new(o, "draft", result_of(drafted, NULL));
+  return o;
+}
+
 char *result_line(json_t *object) {
   char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
   json_decref(object);
@@ -128,39 +153,134 @@ char *result_line(json_t *object) {
 
 /* ---- for people ---- */
 
-typedef struct writer {
-  char *at;
-  size_t left;
-} writer;
+#define COLUMNS 108 /* of a line; a longer clause has one of its own */
 
-static void put(writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(writer *w, const char *format, ...) {
+typedef struct closing { /* clauses, as many on a line as fit */
+  FILE *to;
+  size_t column;
+} closing;
+
+static void clause(closing *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void clause(closing *c, const char *format, ...) {
+  static const char begin[] = "tandem: ", more[] = "; ";
+  char text[CLAUSE_MAX];
   va_list args;
   va_start(args, format);
-  int n = vsnprintf(w->at, w->left, format, args);
+  vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  size_t used = n < 0 ? 0 : (size_t)n < w->left ? (size_t)n : w->left - 1;
-  w->at += used;
-  w->left -= used;
+  bool fits = c->column && c->column + sizeof more - 1 + strlen(text) <= COLUMNS;
+  if (c->column && !fits) fputc('\n', c->to);
+  if (!fits) c->column = 0;
+  fprintf(c->to, "%s%s", fits ? more : begin, text);
+  c->column += strlen(text) + (fits ? sizeof more : sizeof begin) - 1;
 }
 
-static void put_draft(writer *w, const answer *a) {
+static void put_length(const answer *a, char out[RESULT_FIGURES_MAX]) {
+  double speed = answer_tokens_per_second(a);
+  int n = snprintf(out, RESULT_FIGURES_MAX, "%d token%s", a->count, a->count == 1 ? "" : "s");
+  if (speed > 0) snprintf(out + n, RESULT_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
+}
+
+void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]) {
+  put_length(a, out);
+  size_t n = strlen(out);
+  if (a->stats.rounds)
+    snprintf(out + n, RESULT_FIGURES_MAX - n, ", %llu of %llu guessed right", (unsigned long long)a->stats.accepted,
+             (unsigned long long)a->stats.rows);
+}
+
+/* Tried, and given up for good reason. */
+static bool guessed_nothing(const answer *a, const char *off) {
+  return off && a->stats.rounds > 0 && a->stats.accepted == 0 && strstr(off, "did not pay");
+}
+
+static void say_draft(closing *c, const answer *a, bool plain_speed) {
   const msg_stats *s = &a->stats;
   const char *off = answer_off_reason(a);
-  put(w, "; draft %s", method_of(a));
-  if (a->draft_wanted)
-    put(w, ": %llu rounds, %.2f accepted a round (%llu of %llu)", (unsigned long long)s->rounds,
-        answer_mean_accepted(a), (unsigned long long)s->accepted, (unsigned long long)s->rows);
-  if (off) put(w, "; SPECULATION WAS OFF: %s", off);
+  char tries[32] = "try";
+  if (s->rounds > 1) snprintf(tries, sizeof tries, "%llu tries", (unsigned long long)s->rounds);
+  if (!a->draft_wanted)
+    clause(c, "without a draft");
+  else if (guessed_nothing(a, off))
+    clause(c, "the draft guessed nothing right in its first %s, so the rest was decoded plainly", tries);
+  else if (s->rounds)
+    clause(c, "the draft guessed %llu of %llu right", (unsigned long long)s->accepted, (unsigned long long)s->rows);
+  else if (!off)
+    clause(c, "the draft had no guess");
+  if (plain_speed && a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
+  if (off && !guessed_nothing(a, off)) clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
-void result_summary(const answer *a, char out[RESULT_LINE_MAX]) {
-  writer w = {out, RESULT_LINE_MAX};
-  double speed = answer_tokens_per_second(a);
-  put(&w, "%d token%s (%s)", a->count, a->count == 1 ? "" : "s", result_finish_name(a->finish));
-  if (speed > 0) put(&w, ", %.1f tok/s", speed);
-  if (a->first_us) put(&w, ", first token after %.0f ms", answer_first_ms(a));
-  put_draft(&w, a);
+/* Why it is not longer, and what makes it so. */
+static void say_end(closing *c, const answer *a, bool kept) {
+  int32_t room = a->context - (int32_t)a->prompt.count;
+  bool full = a->finish == WIRE_FINISH_LENGTH && a->max_tokens >= room;
+  if (full)
+    clause(c, "the context of %d tokens is full: --ctx makes it longer", a->context);
+  else if (a->finish == WIRE_FINISH_LENGTH)
+    clause(c, "stopped at --max-tokens %d: -n raises it", a->max_tokens);
+  else if (a->finish == WIRE_FINISH_CANCELLED)
+    clause(c, "interrupted");
+  if (!kept || !a->id || full || a->finish == WIRE_FINISH_STOP) return;
+  if (a->finish == WIRE_FINISH_LENGTH)
+    clause(c, "`tandem session resume %08llx --max-tokens %d' goes on", (unsigned long long)a->id >> 32, a->max_tokens);
+  else
+    clause(c, "`tandem session resume %016llx' goes on", (unsigned long long)a->id);
+}
+
+static void say_seed(closing *c, const answer *a) {
+  clause(c, "its seed was drawn: --seed %llu gives the same again", (unsigned long long)a->seed);
+}
+
+static void say_details(closing *c, const answer *a) {
+  if (a->first_us) clause(c, "first token after %.0f ms", answer_first_ms(a));
+  clause(c, "draft %s: %llu rounds, %.2f accepted a round", method_of(a), (unsigned long long)a->stats.rounds,
+         answer_mean_accepted(a));
+}
+
+void result_print(FILE *to, const answer *a, const result_words *w) {
+  closing c = {.to = to};
+  char length[RESULT_FIGURES_MAX];
+  put_length(a, length);
+  clause(&c, "%s", length);
+  say_draft(&c, a, true);
+  say_end(&c, a, w->kept);
+  if (w->seed_drawn) say_seed(&c, a);
   if (a->numerics_changed)
-    put(&w, "; NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
+    clause(&c, "NUMERICS CHANGED on the way: the answer may differ from an unbroken one");
+  if (w->details) say_details(&c, a);
+  fputc('\n', to);
+}
+
+static void say_clock(closing *c, const char *what, const answer *a) {
+  char length[RESULT_FIGURES_MAX];
+  put_length(a, length);
+  c->column = 0; /* a line of its own */
+  clause(c, "%-11s %s", what, length);
+}
+
+static void say_difference(closing *c, const answer *plain, const answer *drafted, int32_t at) {
+  char one[16] = "the end", other[16] = "the end";
+  if (at < plain->count) snprintf(one, sizeof one, "%d", plain->tokens[at]);
+  if (at < drafted->count) snprintf(other, sizeof other, "%d", drafted->tokens[at]);
+  clause(c, "identical: no, from token %d of the answer on: %s plainly, %s with the draft", at + 1, one, other);
+}
+
+void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w) {
+  closing c = {.to = to};
+  int32_t at = result_first_difference(plain, drafted);
+  double times = speedup(plain, drafted);
+  say_clock(&c, "plainly:", plain);
+  fputc('\n', to);
+  say_clock(&c, "with draft:", drafted);
+  if (times > 0) clause(&c, "%.2f times as fast", times);
+  say_draft(&c, drafted, false);
+  fputc('\n', to);
+  c.column = 0;
+  if (at < 0)
+    clause(&c, "identical: yes");
+  else
+    say_difference(&c, plain, drafted, at);
+  if (w->seed_drawn) say_seed(&c, drafted);
+  fputc('\n', to);
 }

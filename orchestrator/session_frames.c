@@ -86,6 +86,7 @@ static void take_stats(step *c, orch_session *s, const msg_done *d) {
   s->stats.accepted_per_pos = s->accepted_per_pos;
   seats_text(s->off_reason, d->off_reason);
   if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) seats_explain_unattached(c, s);
+  if (!d->code && s->finish != WIRE_FINISH_ERROR) seats_text(s->text, d->text);
 }
 
 static void on_done(step *c, orch_session *s, const msg *m) {

@@ -164,6 +164,7 @@ bool orch_look(const orch *o, uint64_t session, orch_view *out) {
                      .draft_method = s->want_draft ? s->method : "",
                      .numerics_id = s->numerics,
                      .numerics_changed = s->numerics_changed,
+                     .hash_seed = s->committed.seed,
                      .epoch = s->epoch,
                      .repairs = s->repairs};
   return true;

@@ -67,12 +67,13 @@ typedef struct orch_view { /* what a client may see of its session */
   int32_t logged; /* of `length`, those that may be shown; it may reach the prompt's length later than `length` does */
   wire_finish finish;    /* 0: the answer goes on */
   int code;              /* ERR_ when finish is error */
-  const char *text;      /* sentence for it */
+  const char *text;      /* sentence for it; else what the target says of its plain steps, or "" */
   msg_stats stats;       /* complete once finished */
   const char *off_reason;   /* why speculation was off at the end; empty: it was on */
   const char *draft_method; /* "" without one */
   const char *numerics_id;  /* of the target that decodes, or did */
   bool numerics_changed;    /* more than one kind decoded this answer */
+  uint64_t hash_seed;       /* of its prefix */
   uint32_t epoch;
   int32_t repairs;          /* desyncs repaired */
 } orch_view;

@@ -2,6 +2,7 @@
 
 #include "common/base/least.h"
 #include "target_worker/scheduler.h"
+#include <stdio.h>
 
 static msg message_to(step *c, peer_id to, msg_type type, const session *s) {
   return roster_message(c->peers, to, type, s->id, s->epoch);
@@ -94,13 +95,23 @@ static msg_stats stats_of(const session_stats *n) {
                      .position_count = positions};
 }
 
+/* The sentence of DONE: why it is an error, or how fast the plain steps of this answer were. NULL: none, or nothing to
+ * compare them with. */
+static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
+  if (s->finish == WIRE_FINISH_ERROR) return s->finish_text;
+  if (s->stats.rounds == 0 || s->stats.plain_steps < PAY_CALIBRATE || s->pay.plain_us_per_token <= 0) return NULL;
+  snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / s->pay.plain_us_per_token);
+  return out;
+}
+
 void stream_done(step *c, session *s) {
+  char text[WIRE_STRING_MAX];
   msg m = message_to(c, s->orchestrator, MSG_DONE, s);
   m.u.done = (msg_done){.length = s->committed.length,
                         .hash = prefix_hash(&s->committed),
                         .finish = (wire_finish)s->finish,
                         .code = s->finish_code,
-                        .text = wire_text(s->finish_text),
+                        .text = wire_text(closing_text(s, text)),
                         .off_reason = wire_text(off_reason(s)),
                         .stats = stats_of(&s->stats)};
   s->done_sent_us = c->now;

@@ -341,6 +341,50 @@ static void goes_on_after_it(void **state) {
   assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_STATE);
 }
 
+/* A conversation goes on with an answer that was cut, in the same process and at once; but not where the file has less of it
+ * than the conversation by now. */
+static void one_that_goes_on_after_its_end(void **state) {
+  const place *p = *state;
+  for (int rolled_back = 0; rolled_back < 2; rolled_back++) {
+    uint64_t id = 5 + (uint64_t)rolled_back;
+    ledger l = opened(p->path);
+    ledger_session s;
+    err e = {0};
+    begin(&l, id);
+    append(&l, id, 0, 4);
+    assert_int_equal(l.end(l.self, id, 7, WIRE_FINISH_LENGTH, NULL), ERR_OK);
+    assert_true(comes_to(&l, id, 7));
+    sqlite3 *db = look(p->path);
+    load(db, id, &s);
+    if (rolled_back) {
+      while (s.state != LEDGER_ENDED) {
+        ledger_session_fini(&s);
+        load(db, id, &s);
+      }
+      assert_int_equal(ledger_store_rollback(db, p->path, id, 2, &e), ERR_OK);
+    }
+    l.forget(l.self, id);
+    ledger_record r = {.session = id,
+                       .hash_seed = s.hash_seed,
+                       .tokens = s.tokens,
+                       .length = 7,
+                       .prompt_length = 3,
+                       .epoch = s.epoch,
+                       .options = &request};
+    assert_int_equal(l.begin(l.self, &r), ERR_OK);
+    assert_int_equal(l.epoch(l.self, id, s.epoch + 1), ERR_OK);
+    append(&l, id, 4, 3);
+    assert_int_equal(l.end(l.self, id, 10, WIRE_FINISH_LENGTH, NULL), ERR_OK);
+    l.close(l.self);
+    ledger_session_fini(&s);
+    load(db, id, &s);
+    expect_tokens(&s, rolled_back ? 2 : 7);
+    if (!rolled_back) assert_int_equal(s.state, LEDGER_ENDED);
+    ledger_session_fini(&s);
+    sqlite3_close(db);
+  }
+}
+
 /* One that slept for long and was taken for dead writes nothing into what is another's now. */
 static void one_that_was_taken_over_keeps_off(void **state) {
   const place *p = *state;
@@ -584,6 +628,7 @@ int main(void) {
       CASE(epochs_are_recorded_ahead),
       CASE(survives_a_kill),
       CASE(goes_on_after_it),
+      CASE(one_that_goes_on_after_its_end),
       CASE(one_that_was_taken_over_keeps_off),
       CASE(several_processes_write_one_file),
       CASE(a_full_disk_ends_no_answer),

@@ -2099,6 +2099,27 @@ static void test_single_token(void **state) {
   }
 }
 
+static bool begins(wire_string s, const char *text) {
+  return s.size >= strlen(text) && memcmp(s.data, text, strlen(text)) == 0;
+}
+
+/* Only the target knows what its plain steps took: DONE says it in words where there were others to compare with. */
+static void test_plain_speed(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  uint64_t id = 1;
+  rounds_with_nodes(w, g, &id, 1);
+  while (held(w, S)->state == SESSION_RUNNING)
+    if (!run_job(w)) rig_advance(&w->r, 1000);
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  assert_true(d->stats.rounds > 0 && d->stats.plain_steps > 1);
+  assert_int_equal(d->code, 0);
+  char text[64];
+  snprintf(text, sizeof text, "plain decoding: about %.0f tok/s", 1e6 / held(w, S)->pay.plain_us_per_token);
+  assert_true(begins(d->text, text));
+  assert_int_equal(d->text.size, strlen(text));
+}
+
 static void test_selfcheck_difference_ends_speculation(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -2522,6 +2543,7 @@ int main(void) {
       CASE(test_room_is_respected),
       CASE(test_stop_inside_the_chain),
       CASE(test_tokens_are_forwards_and_accepted),
+      CASE(test_plain_speed),
       CASE(test_nodes_of_an_older_base),
       CASE(test_nodes_of_another_generation),
       CASE(test_nodes_beyond_c),

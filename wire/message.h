@@ -179,7 +179,7 @@ typedef struct msg_done {
   hash16 hash;
   wire_finish finish;
   int32_t code;           /* ERR_ when finish is error */
-  wire_string text;       /* sentence for code */
+  wire_string text;       /* sentence for code; without one: of its plain steps' speed, or empty */
   wire_string off_reason; /* why speculation was off at the end; empty: it was on */
   msg_stats stats;
 } msg_done;

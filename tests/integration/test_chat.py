@@ -1,25 +1,31 @@
 """`tandem run` without a prompt on a terminal: a conversation."""
 
+import fcntl
 import json
 import os
+import pathlib
 import pty
+import re
 import select
 import signal
+import stat
+import struct
 import subprocess
 import termios
 import time
 import unittest
 
-from support import DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, children_of, is_running, wait_until
+from support import (DRAFT, MODEL, PATIENCE, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of, is_running,
+                     wait_until)
 
 FLAGS = ("-m", MODEL, "--max-tokens", "24", "--ctx", "512")
 READY = b"> "
-WORKER_FAILED = 7  # exit status
+WORKER_FAILED, INTERRUPTED = 7, 130  # exit statuses
 STALL = 20.0  # seconds of a turn whose draft is gone: a session that waits for it would wait for ever
 
 
 class Conversation:
-    """A terminal on its stdin; what it says on stdout and stderr."""
+    """A terminal on its stdin alone; what it says on stdout and stderr."""
 
     def __init__(self, *flags):
         self.keys, terminal = pty.openpty()
@@ -61,13 +67,323 @@ class Conversation:
         return errors
 
 
+class Talk:
+    """A person at a terminal: what is typed, what the screen says (`screen`), and the answers alone (`out`), which go
+    elsewhere unless `whole`."""
+
+    ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>]|\r")
+
+    def __init__(self, *flags, whole=False, env=None):
+        self.keys, terminal = pty.openpty()
+        self.before = termios.tcgetattr(terminal)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+
+        def own_terminal():  # so that Ctrl-C is a signal
+            os.setsid()
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+        self.program = subprocess.Popen([TANDEM, "run", *FLAGS, *flags], stdin=terminal, stderr=terminal,
+                                        stdout=terminal if whole else subprocess.PIPE, preexec_fn=own_terminal,
+                                        env=dict(os.environ, TERM="xterm", LC_ALL="C.UTF-8", **(env or {})))
+        self.terminal, self.raw, self.out, self.seen = terminal, b"", b"", 0
+        self.ready()
+
+    @property
+    def screen(self):
+        return self.ESCAPES.sub(b"", self.raw).decode()
+
+    def look(self, seconds=0.05):
+        sources = [self.keys] + ([self.program.stdout] if self.program.stdout else [])
+        for source in select.select(sources, [], [], seconds)[0]:
+            try:
+                data = os.read(source if source == self.keys else source.fileno(), 65536)
+            except OSError:
+                data = b""
+            if source == self.keys:
+                self.raw += data
+            else:
+                self.out += data
+
+    def until(self, condition, seconds=PATIENCE):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, (self.screen[-2000:], self.out[-500:])
+            self.look()
+
+    def ready(self, prompt="> "):
+        """Until the prompt is there again: what the screen has said since the last time."""
+        begin = "\n" if prompt == READY.decode() else ""
+        self.until(lambda: self.screen[self.seen:].endswith(begin + prompt))
+        text, self.seen = self.screen[self.seen:], len(self.screen)
+        return text
+
+    def type(self, text):
+        os.write(self.keys, text.encode())
+
+    def say(self, line, prompt="> "):
+        """One line, and its answer."""
+        start = len(self.out)
+        self.type(line + "\r")
+        told = self.ready(prompt)
+        self.look()
+        self.told = told
+        return self.out[start:].decode().removesuffix("\n")
+
+    def begun(self):
+        """Some of an answer is here."""
+        start = len(self.out)
+        self.until(lambda: len(self.out) > start)
+
+    @property
+    def echoes(self):
+        return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
+
+    def end(self, expected=0):
+        until = time.monotonic() + TIME_LIMIT
+        while self.program.poll() is None and time.monotonic() < until:
+            self.look()
+        status = self.program.wait(5)
+        self.look(0)
+        assert status == expected, (status, self.screen[-2000:])
+        assert termios.tcgetattr(self.terminal) == self.before, "the terminal is not as it was"
+        assert os.get_blocking(self.terminal)
+        if self.program.stdout:
+            self.program.stdout.close()
+        os.close(self.keys), os.close(self.terminal)
+        return self.screen
+
+
 class Chat(Case):
-    def answers(self, *conversations):
+    def answers(self, *conversations, flags=()):
         given, out = self.folder / "in.jsonl", self.folder / "out.jsonl"
         lines = [{"id": i, "messages": [{"role": r, "content": c} for r, c in m]} for i, m in enumerate(conversations)]
         given.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        subprocess.run([TANDEM, "batch", *FLAGS, given, out], check=True, capture_output=True, timeout=TIME_LIMIT)
+        subprocess.run([TANDEM, "batch", *FLAGS, *flags, given, out], check=True, capture_output=True, timeout=TIME_LIMIT)
         return [json.loads(line)["text"] for line in out.read_text().splitlines()]
+
+    # What goes to the model.
+
+    def test_messages(self):
+        """Turns, lines longer than a terminal's own, pastes, lines that go on, files: as a batch would have it."""
+        wide = ("--ctx", "4096", "--max-tokens", "12")
+        note = self.folder / "a note.txt"
+        note.write_text("The sky is green today.\n")
+        long = "word " * 900 + "What was that?"
+        messages = [(long, long), ("\x1b[200~First line\rsecond \u00e4\u00f6\x1b[201~", "First line\nsecond \u00e4\u00f6"),
+                    ("one \\\rtwo", "one \ntwo")]
+        talk, said, expected = Talk(*wide), [], []
+        for typed, meant in messages:
+            said.append(("user", meant))
+            expected.append(list(said))
+            said.append(("assistant", talk.say(typed)))
+        self.assertEqual(talk.say(f"/read {note}"), "")
+        self.assertIn("23 bytes", talk.told)
+        said.append(("user", "The sky is green today.\n\nWhich colour?"))
+        expected.append(list(said))
+        said.append(("assistant", talk.say("Which colour?")))
+        self.assertEqual(talk.say("/clear"), "")
+        expected.append([("user", "Hello")])
+        last = talk.say("Hello")
+        talk.type("\x04")
+        talk.end()
+        got = [text for role, text in said if role == "assistant"] + [last]
+        self.assertEqual(got, self.answers(*expected, flags=wide))
+
+    def test_commands(self):
+        talk = Talk("--temp", "1", "--seed", "7")
+        self.assertEqual(talk.say("/usr/bin is what?"), "")
+        self.assertIn("there is no command /usr/bin: /help tells them", talk.told)
+        for command, reply in (("/regen", "no answer yet"), ("/continue", "no answer yet"), ("/read", "which? /read FILE"),
+                               ("/read /no/such", "cannot read /no/such"), ("/help", "/stats"), ("", ""), ("/stats", "0 answers")):
+            self.assertEqual(talk.say(command), "")
+            self.assertIn(reply, talk.told)
+        first = talk.say("Tell me about the sea.")
+        self.assertRegex(talk.told, r"24 tokens, [0-9.]+ tok/s.*; cut at 24 tokens \(length\): /continue goes on")
+        second = talk.say("/regen")
+        self.assertNotEqual(first, second)
+        talk.say("/stats")
+        self.assertRegex(talk.told, r"2 answers: 48 tokens, [0-9.]+ tok/s; the draft guessed \d+ of \d+ right")
+        self.assertRegex(talk.told, r"\d+ of the context's 512 tokens are used")
+        talk.say("/exit", prompt="")
+        talk.end()
+        sea = [("user", "Tell me about the sea.")]
+        self.assertEqual([first], self.answers(sea, flags=("--temp", "1", "--seed", "7")))
+        self.assertEqual([second], self.answers(sea, flags=("--temp", "1", "--seed", "8")))
+
+    def test_continue(self):
+        """An answer that was cut goes on as if it had been allowed more from the beginning."""
+        hot = ("--temp", "0.9", "--seed", "5", "--repeat-penalty", "1.1")
+        sea = [("user", "Tell me a very long story about the sea.")]
+        ledger = str(self.folder / "ledger")
+        talk = Talk(*hot, "--ledger", ledger)
+        text = talk.say(sea[0][1]) + talk.say("/continue") + talk.say("/continue")
+        whole, = self.answers(sea, flags=(*hot, "--max-tokens", "72"))
+        self.assertEqual(text, whole)
+        self.assertNotIn("warning", talk.screen)
+        talk.say("And then?")
+        talk.type("\x04")
+        talk.end()
+        rows = json.loads(subprocess.run([TANDEM, "session", "list", "--json", "--ledger", ledger], check=True,
+                                         capture_output=True).stdout)
+        self.assertEqual(len(rows), 2)  # one answer is one session, however often it went on
+        self.assertEqual(self.answers([*sea, ("assistant", whole), ("user", "And then?")], flags=hot),
+                         [talk.out.decode()[len(whole) + 3:].removesuffix("\n")])
+
+    def test_continue_without_a_ledger(self):
+        talk = Talk("--ledger", "none")
+        sea = [("user", "Tell me a very long story about the sea.")]
+        text = talk.say(sea[0][1]) + talk.say("/continue")
+        self.assertEqual([text], self.answers(sea, flags=("--max-tokens", "48")))
+        talk.type("\x04")
+        talk.end()
+
+    def test_full_context(self):
+        """Old turns go if the user agrees; the system message stays. If not, nothing was said."""
+        system = ("system", "You are brief.")
+        flags = ("--ctx", "100", "--system", system[1])
+        talk, words = Talk(*flags), "one two three four five six seven eight nine ten"
+        first = talk.say(f"Say {words}.")
+        talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
+        self.assertIn("too few of the context's 100", talk.told)
+        talk.say("perhaps", prompt="(y/n) ")
+        self.assertEqual(talk.say("n"), "")
+        self.assertIn("not sent", talk.told)
+        talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
+        second = talk.say("y")
+        talk.type("\x04")
+        talk.end()
+        self.assertEqual([first, second], self.answers(*([system, ("user", m)] for m in (
+            f"Say {words}.", f"Now say {words}, again and again.")), flags=("--ctx", "100")))
+
+    # Ctrl-C, and what is typed meanwhile.
+
+    def test_interrupted_answer(self):
+        """What came stays, can be gone on with, and the conversation goes on; what is typed during an answer is the next
+        line's beginning."""
+        talk = Talk("--max-tokens", "400")
+        talk.type("Tell me a very long story about the sea.\r")
+        talk.begun()
+        talk.type("\x03")
+        self.assertIn("stopped: /continue goes on", talk.ready())
+        story = talk.out.decode().removesuffix("\n")
+        self.assertGreater(len(story), 0)
+        talk.type("/continue\r")
+        talk.begun()
+        talk.type("\x03")
+        talk.ready()
+        story += talk.out.decode()[len(story) + 1:].removesuffix("\n")
+        talk.type("And about the \r")  # the answer to come is long enough
+        talk.begun()
+        self.assertFalse(talk.echoes)
+        talk.type("moon")
+        talk.until(lambda: talk.screen.endswith("\n> moon"))
+        self.assertEqual(talk.screen[talk.seen:].count("moon"), 1)
+        second = talk.out.decode()[len(story) + 2:].removesuffix("\n")
+        talk.type("\x03")  # of a line with something in it: the line is dropped
+        talk.ready()
+        self.assertNotIn("leaves", talk.screen[talk.screen.rindex("moon"):])
+        said = [("user", "Tell me a very long story about the sea."), ("assistant", story), ("user", "And about the")]
+        self.assertEqual(second, self.answers(said, flags=("--max-tokens", "400"))[0])
+        self.assertTrue(self.answers(said[:1], flags=("--max-tokens", "400"))[0].startswith(story))
+        talk.type("\x04")
+        talk.end()
+
+    def test_leaving(self):
+        talk = Talk()
+        talk.type("half a line")
+        talk.until(lambda: talk.screen.endswith("half a line"))
+        talk.type("\x03")
+        talk.ready()
+        talk.type("\x03")
+        self.assertIn("Ctrl-C again, or Ctrl-D, leaves", talk.ready())
+        talk.type("\x03")
+        talk.end(INTERRUPTED)
+        talk = Talk("--max-tokens", "400")
+        children = children_of(talk.program.pid)
+        talk.type("Tell me a very long story about the sea.\r")
+        talk.begun()
+        talk.type("\x03")
+        talk.until(lambda: "stopped" in talk.screen)
+        talk.type("\x03")
+        talk.end(INTERRUPTED)
+        self.assertTrue(wait_until(lambda: not any(map(is_running, children))))
+
+    # The terminal.
+
+    def test_history(self):
+        """Of an earlier conversation too, for the user alone; none where nothing is to be kept."""
+        env = {"XDG_STATE_HOME": str(self.folder)}
+        history = self.folder / "tandem/history"
+        talk = Talk("--ledger", "none", env=env)
+        talk.say("/stats")
+        talk.type("\x04")
+        talk.end()
+        self.assertFalse(history.exists())
+        talk = Talk(env=env)
+        talk.say("/stats")
+        talk.say("\x1b[200~two\rlines\x1b[201~")
+        talk.type("\x04")
+        talk.end()
+        self.assertEqual(stat.S_IMODE(history.stat().st_mode), 0o600)
+        self.assertEqual(history.read_text().count("/stats"), 1)
+        talk = Talk(env=env)
+        talk.type("\x1b[A")
+        talk.until(lambda: talk.screen.endswith("two\nlines"))
+        talk.type("\x1b[A")
+        talk.until(lambda: talk.screen[talk.seen:].rstrip().endswith("/stats"))
+        talk.type("\r")
+        self.assertIn("0 answers", talk.ready())
+        talk.type("\x04")
+        talk.end()
+
+    def test_whole_screen(self):
+        """Answer, figures and lines on one terminal, which may change its size."""
+        talk = Talk(whole=True)
+        fcntl.ioctl(talk.keys, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
+        talk.type("Name three colours.\r")
+        told = talk.ready()
+        text, = self.answers([("user", "Name three colours.")])
+        self.assertIn(f"Name three colours.\n{text}\n24 tokens, ", told)
+        talk.type("\x04")
+        talk.end()
+
+    def test_stopped_and_continued(self):
+        """SIGTSTP gives the terminal back as it was; SIGCONT takes it again, and the line in hand is still there."""
+        talk = Talk()
+        talk.type("Name three ")
+        talk.until(lambda: talk.screen.endswith("Name three "))
+        self.assertFalse(talk.echoes)
+        talk.program.send_signal(signal.SIGTSTP)
+        state = lambda: pathlib.Path(f"/proc/{talk.program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        self.assertTrue(wait_until(lambda: state() == "T"))
+        self.assertEqual(termios.tcgetattr(talk.terminal), talk.before)
+        talk.look()
+        talk.seen = len(talk.screen)
+        talk.program.send_signal(signal.SIGCONT)
+        talk.until(lambda: talk.screen[talk.seen:].endswith("> Name three "))
+        self.assertEqual([talk.say("colours.")], self.answers([("user", "Name three colours.")]))
+        talk.type("\x04")
+        talk.end()
+
+    def test_signals_and_crashes(self):
+        """The terminal is as it was, whatever ends the conversation."""
+        for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
+            for asked in (False, True):
+                talk = Talk("--max-tokens", "400")
+                if asked:
+                    talk.type("Tell me a very long story about the sea.\r")
+                    talk.begun()
+                talk.program.send_signal(number)
+                talk.end(status)
+        talk = Talk()
+        for _ in range(4):  # one start, and three again
+            self.assertTrue(wait_until(lambda: child_named(talk.program.pid, "tandem-target")))
+            dead = child_named(talk.program.pid, "tandem-target")
+            os.kill(dead, signal.SIGKILL)
+            talk.until(lambda: child_named(talk.program.pid, "tandem-target") != dead)
+        talk.end(WORKER_FAILED)
+
+    # Neither stdout nor stderr is a terminal.
 
     def test_turns(self):
         """Each message comes after all before it, its own answers included; /new forgets them."""
@@ -100,10 +416,10 @@ class Chat(Case):
         self.assertEqual([chat.say("Hello")], self.answers([("user", "Hello")]))
         chat.type("\x04")
         errors = chat.end(0)
-        self.assertIn("/new begins anew", errors)
+        self.assertIn("/clear begins anew", errors)
 
     def test_ends(self):
-        for how, status in ((lambda c: c.program.send_signal(signal.SIGINT), 130), (lambda c: c.type("\x04"), 0)):
+        for how, status in ((lambda c: c.program.send_signal(signal.SIGTERM), 143), (lambda c: c.type("\x04"), 0)):
             chat = Conversation("--max-tokens", "400")
             children = children_of(chat.program.pid)
             self.assertEqual(len(children), 2)
@@ -136,7 +452,7 @@ class Chat(Case):
         self.assertEqual(target.end(), 0, target.errors)
         errors = chat.end(WORKER_FAILED)
         self.assertEqual(errors.count("no target for 2 s"), 1, errors)
-        self.assertEqual(errors.count("; draft ngram: "), 2, errors)
+        self.assertEqual(errors.count(" tok/s"), 2, errors)
 
     def test_usage(self):
         for flag in ("--raw", "--json"):

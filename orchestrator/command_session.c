@@ -181,6 +181,18 @@ static char *text_of(const text_model *m, const int32_t *ids, int32_t count, con
   return text;
 }
 
+static bool ends_with_stop(const ledger_session *s) {
+  if (s->length == s->prompt_length) return false;
+  for (int32_t i = 0; i < s->options.stop_count; i++)
+    if (s->tokens[s->length - 1] == s->options.stops[i]) return true;
+  return false;
+}
+
+/* The end of its text is not held back any more; where a stop string ended it, that end has become one. */
+static bool ends_whole(const ledger_session *s) {
+  return s->state == LEDGER_ENDED && (s->finish != WIRE_FINISH_STOP || ends_with_stop(s));
+}
+
 /* Without the model, or with another one, there are ids only. */
 static texts read_texts(const work *w, const ledger_session *s, const json_t *about) {
   const char *path = w->flags.model ? w->flags.model : s->model;
@@ -193,7 +205,7 @@ static texts read_texts(const work *w, const ledger_session *s, const json_t *ab
   if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
     t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
     t.answer = text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true,
-                       s->state == LEDGER_ENDED);
+                       ends_whole(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
   text_model_close(&m);
@@ -320,13 +332,6 @@ static int session_end(work *w) {
 }
 
 /* ---- resume ---- */
-
-static bool ends_with_stop(const ledger_session *s) {
-  if (s->length == s->prompt_length) return false;
-  for (int32_t i = 0; i < s->options.stop_count; i++)
-    if (s->tokens[s->length - 1] == s->options.stops[i]) return true;
-  return false;
-}
 
 /* Why there is nothing to go on with, or ERR_OK. A session that died between its last token and its end gets
  * the end. */

@@ -833,7 +833,8 @@ static void test_unknown_session_is_ended(void **state) {
 /* --- stop strings --- */
 
 typedef struct censor {
-  int32_t calls, seen, keep_until; /* keeps tokens while fewer than so many were seen */
+  int32_t calls, seen, keep_until; /* keeps tokens while fewer than so many were seen; */
+  int32_t after;                   /* but all of the first runs, until so many were */
   bool stop;
 } censor;
 
@@ -844,7 +845,7 @@ static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *
   int32_t keep = c->keep_until - c->seen < count ? c->keep_until - c->seen : count;
   c->seen += count;
   *stop = c->stop && c->seen >= c->keep_until;
-  return keep;
+  return c->seen < c->after ? count : keep;
 }
 
 static void admit_case(world *w, censor *c, int32_t want) {
@@ -885,6 +886,14 @@ static void test_admit_keeps_all_and_stops(void **state) {
 static void test_admit_keeps_none(void **state) {
   censor c = {.keep_until = 4};
   admit_case(*state, &c, 4);
+}
+
+/* The stop string began in tokens that are logged, and acknowledged, already: they go as well. */
+static void test_admit_takes_back(void **state) {
+  world *w = *state;
+  censor c = {.keep_until = 2, .after = 5};
+  admit_case(w, &c, 2);
+  assert_int_equal(w->ledger.appended, 4);
 }
 
 /* --- repairs --- */
@@ -1769,6 +1778,7 @@ int main(void) {
       CASE(test_admit_keeps_fewer),
       CASE(test_admit_keeps_all_and_stops),
       CASE(test_admit_keeps_none),
+      CASE(test_admit_takes_back),
       CASE(test_desync_with_an_own_prefix),
       CASE(test_desync_with_another_prefix),
       CASE(test_desync_twice),

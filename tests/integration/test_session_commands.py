@@ -147,6 +147,39 @@ class Sessions(Case):
             self.session("rollback", id, "--to", str(count - back))
             self.assertEqual(self.session("resume", id, "--whole"), whole)
 
+    def test_stop_strings_over_two_tokens(self):
+        """The first of them may be logged before the second one comes: the ledger keeps what the answer has, whichever."""
+        plain = self.plain[GREEDY]
+        text, ids = plain["text"], plain["token_ids"]
+
+        def size(count):
+            done = subprocess.run([TANDEM, "detokenize", "-m", MODEL], input=" ".join(map(str, ids[:count])).encode(), capture_output=True)
+            return len(done.stdout.decode())
+
+        stops = {}
+        for k in range(2, TOKENS, 4):
+            begin, end = size(k), size(k + 1)
+            stop = text[begin:end + 1]
+            if text.find(stop) == begin and end > begin and len(stops) < 3:
+                stops[k] = stop
+        self.assertEqual(len(stops), 3)
+        for k, stop in stops.items():
+            with self.subTest(stop=stop):
+                flags = "--ledger", self.ledger, "--json"
+                answer = json.loads(self.good("run", "-m", MODEL, *flags, "--draft", "none", "--max-tokens", TOKENS, "--stop", stop, PROMPT))
+                self.assertEqual((answer["finish_reason"], answer["token_ids"], answer["text"]), ("stop", ids[:k], text[:text.index(stop)]))
+                line = self.list()[0]
+                self.assertEqual((line["state"], line["tokens"]), ("stop", k))
+                for kept in (self.session("export", line["session"]), self.session("show", "--json", line["session"])):
+                    kept = json.loads(kept)
+                    self.assertEqual((kept["state"], kept["token_ids"], kept["text"]), ("stop", ids[:k], answer["text"]))
+                self.refused(USAGE, "complete", "session", "resume", "--ledger", self.ledger, line["session"])
+                for to in (k, k - 1):
+                    self.session("rollback", line["session"], "--to", str(to))
+                    again = json.loads(self.session("resume", line["session"], "--json"))
+                    self.assertEqual((again["token_ids"], again["text"]), (ids[:k], answer["text"]))
+                    self.assertEqual(self.list()[0]["tokens"], k)
+
     def test_export_is_a_line_of_a_batch(self):
         """With the options in it: no flag is needed for the same tokens."""
         stop = self.plain[GREEDY]["text"][60:66]
@@ -167,7 +200,7 @@ class Sessions(Case):
         for line, k, flags in zip(out.read_text().splitlines(), kept, table):
             again = json.loads(line)
             self.assertEqual((again["id"], again["token_ids"], again["finish_reason"]), (k["id"], k["token_ids"], k["state"]), flags)
-            self.assertTrue(k["text"].startswith(again["text"]), flags)  # the last token may reach into the stop
+            self.assertEqual(k["text"], again["text"], flags)  # also where the last token reaches into the stop
 
     # How it is drafted.
 

@@ -743,6 +743,41 @@ static void test_done_of_another_prefix(void **state) {
   assert_true(look(w).finish != WIRE_FINISH_STOP || look(w).length == 8);
 }
 
+/* An answer ends only with all that was logged: a DONE of a shorter prefix, right as that is, or of a wrong one, is
+ * repaired, of a longer one asked for. */
+static void test_done_of_every_length(void **state) {
+  enum { LOGGED = 9 };
+  for (int32_t length = 0; length <= LOGGED + 2; length++)
+    for (int wrong = 0; wrong < 2; wrong++) {
+      tear_down(state);
+      set_up(state);
+      world *w = *state;
+      start_running(w, false);
+      tell_tokens(w, TARGET, 3, LOGGED - 3);
+      rig_clear(&w->r);
+      w->r.now += 30000;
+      msg m = done_message(w, length, WIRE_FINISH_STOP);
+      m.u.done.hash.bytes[0] ^= (uint8_t)wrong;
+      rig_say(&w->r, TARGET, m);
+      bool ends = length == LOGGED && !wrong;
+      assert_int_equal(look(w).finish, ends ? WIRE_FINISH_STOP : 0);
+      assert_int_equal(look(w).length, LOGGED);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_RESEND), length > LOGGED);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), length <= LOGGED && !ends);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_END), ends);
+      if (length > LOGGED || ends) continue;
+      const msg_open *o = opened(w, TARGET); /* in a new epoch, from what both have */
+      assert_int_equal(w->epoch, 2);
+      assert_int_equal(o->base_length, wrong ? 0 : length);
+      assert_int_equal(o->base_length + o->token_count, LOGGED);
+      rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, LOGGED));
+      tell_tokens(w, TARGET, LOGGED, 2);
+      finish_by_done(w, LOGGED + 2);
+      assert_int_equal(look(w).finish, WIRE_FINISH_LENGTH);
+      assert_int_equal(look(w).length, LOGGED + 2);
+    }
+}
+
 static void test_end_is_told_five_times(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -1768,6 +1803,7 @@ int main(void) {
       CASE(test_done_before_its_tokens),
       CASE(test_done_with_an_error),
       CASE(test_done_of_another_prefix),
+      CASE(test_done_of_every_length),
       CASE(test_end_is_told_five_times),
       CASE(test_end_of_lost_workers),
       CASE(test_cancel),

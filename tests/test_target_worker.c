@@ -41,6 +41,13 @@ typedef struct world {
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
 
+static uint64_t storm_random(uint64_t *state) { /* splitmix64 */
+  uint64_t x = *state += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
 /* --- the engine's place --- */
 
 static int32_t child_of(const engine_job *j, int32_t row, int32_t token) {
@@ -1304,6 +1311,53 @@ static void test_cancel(void **state) {
   assert_int_equal(play(w, 1), 0);
 }
 
+/* END in every state of a session, with its own epoch or a higher one, of its orchestrator or of the one that has taken its
+ * place: what is told of the end goes to who ended it, in the epoch of the END. */
+static void test_end_in_every_state(void **state) {
+  enum { PREFILLING, DECODING, COMPUTING, DESYNCED, FINISHED, STATES };
+  for (int at = 0; at < STATES; at++)
+    for (uint32_t later = 0; later < 3; later++)
+      for (int moved = 0; moved < 2; moved++) {
+        tear_down(state);
+        set_up(state);
+        world *w = *state;
+        msg m = prompt_message();
+        if (at == FINISHED) m.u.open.options.max_tokens = 1;
+        say_and_open(w, m);
+        if (at == COMPUTING) assert_true(take_job(w));
+        if (at == DECODING || at == FINISHED) play(w, 1);
+        if (at == DESYNCED) rig_say(&w->r, ORCH, state_message(MSG_ACK, SELF, S, 1, 2, true_hash(3)));
+        assert_int_equal(held(w, S)->state == SESSION_DESYNCED, at == DESYNCED);
+        peer_id from = ORCH;
+        if (moved) { /* it calls again from another address */
+          target_connect(w->t, "tcp://127.0.0.1:3001", &w->r.out);
+          rig_connected(&w->r, rig_connect_asked(&w->r)->tag, from = ORCH2);
+          msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH2));
+          welcome.to = SELF;
+          rig_say(&w->r, ORCH2, welcome);
+        }
+        rig_clear(&w->r);
+        rig_say(&w->r, from, message(MSG_END, SELF, S, 1 + later));
+        const msg *ended = rig_only(&w->r, from, MSG_ENDED);
+        assert_int_equal(ended->epoch, 1 + later);
+        assert_true(ended->u.existed);
+        assert_null(held(w, S));
+        assert_int_equal(rig_count(&w->r, from, MSG_DONE), at != FINISHED);
+        assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_DONE), at != FINISHED);
+        if (at != FINISHED) {
+          const msg *done = rig_only(&w->r, from, MSG_DONE);
+          assert_int_equal(done->epoch, 1 + later);
+          assert_int_equal(done->u.done.finish, WIRE_FINISH_CANCELLED);
+          assert_true(rig_place(&w->r, from, MSG_DONE) < rig_place(&w->r, from, MSG_ENDED));
+        }
+        rig_clear(&w->r);
+        if (w->holds) give_result(w);
+        assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_TOKENS), 0);
+        rig_say(&w->r, from, message(MSG_END, SELF, S, 1)); /* again, of any epoch */
+        assert_false(rig_only(&w->r, from, MSG_ENDED)->u.existed);
+      }
+}
+
 /* A result that comes after the end belongs to nobody, and the next session in the place is not harmed. */
 static void test_result_after_the_end(void **state) {
   world *w = *state;
@@ -1964,6 +2018,66 @@ static void test_lockstep_ends_after_a_minute(void **state) {
   assert_true(d->text.size > 0);
 }
 
+/* Time passes, and the orchestrator renews, and has `length` tokens. */
+static void pass_leased(world *w, uint64_t us, int32_t length) {
+  for (uint64_t left = us; left > 0;) {
+    uint64_t part = left < TARGET_LEASE_US / 2 ? left : TARGET_LEASE_US / 2;
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, ack(1, length));
+    pass(w, part, true);
+    left -= part;
+  }
+}
+
+/* The minute is counted from the last round, from the end of the prompt, from new credit: not from the beginning. */
+static void test_lockstep_over_a_long_session(void **state) {
+  for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
+    tear_down(state);
+    set_up(state);
+    world *w = *state;
+    uint32_t g = open_with_draft(w, true);
+    prefill(w);
+    for (int32_t length = PROMPT_LENGTH; length < PROMPT_LENGTH + 10; length++) {
+      pass_leased(w, 30000000, acknowledged ? length : PROMPT_LENGTH);
+      assert_false(run_job(w));
+      send_nodes(w, DRAFT, g, length, 1, NULL, 0, true);
+      assert_true(run_job(w));
+      assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+    }
+    pass_leased(w, 59000000, acknowledged ? PROMPT_LENGTH + 10 : PROMPT_LENGTH);
+    assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+    pass_leased(w, 1500000, acknowledged ? PROMPT_LENGTH + 10 : PROMPT_LENGTH);
+    assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+  }
+}
+
+static void test_lockstep_after_a_slow_prompt(void **state) {
+  world *w = *state;
+  open_with_draft(w, true);
+  assert_true(take_job(w));
+  pass_leased(w, 70000000, PROMPT_LENGTH);
+  give_result(w);
+  pass_leased(w, 59000000, PROMPT_LENGTH);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  pass_leased(w, 1500000, PROMPT_LENGTH);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+}
+
+static void test_lockstep_after_new_credit(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.lockstep = true;
+  m.u.open.options.max_tokens = 1000;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  attach(w, DRAFT);
+  pass_leased(w, 70000000, PROMPT_LENGTH);
+  pass_leased(w, 59000000, PROMPT_LENGTH + 1);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  pass_leased(w, 1500000, PROMPT_LENGTH + 1);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+}
+
 /* A minute without credit is not a minute without the mark; nor may the machine spin on a moment that has
  * passed. */
 static void test_lockstep_without_credit(void **state) {
@@ -2304,6 +2418,76 @@ static void test_shared_blocks_are_left_not_written(void **state) {
   assert_int_equal(s->state, SESSION_FINISHED);
 }
 
+/* --- sessions that are opened again and again --- */
+
+/* Prompts of few kinds, which have beginnings in common and differ from some place on. */
+static int32_t storm_tokens(uint64_t *random, int32_t tokens[64]) {
+  static const int32_t places[] = {3, KV_BLOCK, KV_BLOCK + 9, 2 * KV_BLOCK, 64};
+  int32_t count = 1 + (int32_t)(storm_random(random) % 60), from = places[storm_random(random) % 5];
+  int32_t kind = (int32_t)(storm_random(random) % 2);
+  for (int32_t i = 0; i < count; i++) tokens[i] = (7 * i + 11 + (i >= from ? 1 + kind : 0)) % VOCAB;
+  return count;
+}
+
+/* Whole, or as what follows a prefix that is held. */
+static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) {
+  int32_t tokens[2048];
+  const session *s = held(w, id);
+  int32_t base = 0, count;
+  if (s && storm_random(random) % 2) base = 1 + (int32_t)(storm_random(random) % (uint64_t)s->committed.length);
+  if (base) memcpy(tokens, s->committed.tokens, (size_t)base * sizeof *tokens);
+  count = storm_tokens(random, tokens + base);
+  if (base && storm_random(random) % 4 == 0) count = 0; /* a rollback */
+  msg m = open_message(id, epoch, tokens + base, count);
+  m.u.open.base_length = base;
+  m.u.open.base_hash = hash_of(SEED, tokens, base);
+  m.u.open.hash = hash_of(SEED, tokens, base + count);
+  m.u.open.prompt_length = base + count;
+  m.u.open.options.max_tokens = 1 + (int32_t)(storm_random(random) % 40);
+  rig_say(&w->r, ORCH, m);
+}
+
+/* Each that is still here comes to its end with the model's tokens. */
+static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
+  while (run_job(w)) rig_clear(&w->r);
+  for (int32_t i = 0; i < count; i++) {
+    const session *s = held(w, ids[i]);
+    if (!s) continue;
+    assert_int_equal(s->state, SESSION_FINISHED);
+    assert_int_equal(s->committed.length, s->prompt_length + s->options.max_tokens);
+    for (int32_t k = s->prompt_length; k < s->committed.length; k++)
+      assert_int_equal(s->committed.tokens[k], next_of(s->committed.tokens[k - 1]));
+    rig_say(&w->r, ORCH, message(MSG_END, SELF, ids[i], UINT32_MAX));
+  }
+  rig_clear(&w->r);
+}
+
+/* Opened with other tokens, more of them or fewer, ended, and opened again, each while a job is under way or not, by two
+ * sessions whose beginnings others have computed. Every job's rows are checked against C; no block is left behind. */
+static void test_opened_again_in_a_storm(void **state) {
+  world *w = *state;
+  const session_store *store = target_sessions(w->t);
+  for (uint64_t seed = 1; seed <= 500; seed++) {
+    uint64_t random = seed, ids[] = {1000 + 2 * seed, 1001 + 2 * seed};
+    uint32_t epoch = 1;
+    for (int step = 0; step < 40; step++) {
+      uint64_t id = ids[storm_random(&random) % 2];
+      switch (storm_random(&random) % 8) {
+      case 0:
+      case 1: storm_open(w, &random, id, ++epoch); break;
+      case 2: rig_say(&w->r, ORCH, message(MSG_END, SELF, id, ++epoch)); break;
+      case 3:
+      case 4: take_job(w); break;
+      default:
+        if (take_job(w)) give_result(w);
+      }
+      rig_clear(&w->r);
+    }
+    storm_settle(w, ids, 2);
+    if (store->is_virtual) assert_int_equal(kv_blocks_available(&store->blocks), store->blocks.count);
+  }
+}
+
 /* The orchestrator is lost: its sessions are kept for their lease and go on when it is back. */
 static void test_orchestrator_returns(void **state) {
   world *w = *state;
@@ -2399,6 +2583,7 @@ int main(void) {
       CASE(test_end),
       CASE(test_end_of_a_lower_epoch),
       CASE(test_cancel),
+      CASE(test_end_in_every_state),
       CASE(test_result_after_the_end),
       CASE(test_result_after_a_rollback),
       CASE(test_result_after_other_tokens),
@@ -2438,6 +2623,9 @@ int main(void) {
       CASE(test_lockstep_prefills_meanwhile),
       CASE(test_lockstep_without_a_draft),
       CASE(test_lockstep_ends_after_a_minute),
+      CASE(test_lockstep_over_a_long_session),
+      CASE(test_lockstep_after_a_slow_prompt),
+      CASE(test_lockstep_after_new_credit),
       CASE(test_lockstep_without_credit),
       CASE(test_lockstep_with_a_late_draft),
       CASE(test_free_pace_waits_a_little),
@@ -2450,11 +2638,13 @@ int main(void) {
       CASE(test_plain_error_ends_it),
       CASE(test_prefill_error_ends_it),
       CASE(test_cache_rolled_back_behind_its_back),
+      CASE(test_opened_again_in_a_storm),
       CASE(test_orchestrator_returns),
       FEW_BLOCKS(test_sessions_share_blocks),
       FEW_BLOCKS(test_too_few_blocks),
       FEW_BLOCKS(test_found_rows_outlive_an_older_job),
       FEW_BLOCKS(test_shared_blocks_are_left_not_written),
+      FEW_BLOCKS(test_opened_again_in_a_storm),
       CASE(test_extreme_epochs),
       CASE(test_max_tokens_at_its_end),
   };

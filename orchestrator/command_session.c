@@ -144,8 +144,11 @@ static void list_line(void *context, const ledger_line *l) {
 static int session_list(work *w) {
   err e = {0};
   w->list = w->flags.json ? json_array() : NULL;
-  int rc = w->db ? ledger_store_list(w->db, w->path, list_line, w, &e) : ERR_OK;
+  int64_t total = 0;
+  int rc = w->db ? ledger_store_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
   if (rc) return fail(&e);
+  if (w->flags.limit && total > w->flags.limit)
+    fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n", (long long)(total - w->flags.limit));
   if (w->list) return print_json(json_incref(w->list), JSON_INDENT(1) | JSON_REAL_PRECISION(16));
   if (w->shown == 0) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
@@ -313,9 +316,19 @@ static int session_rollback(work *w) {
   return rc ? fail(&e) : STATUS_OK;
 }
 
+static int end_old(work *w) {
+  int64_t count = 0;
+  err e = {0};
+  int rc = w->db ? ledger_store_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e) : ERR_OK;
+  if (rc) return fail(&e);
+  printf("%lld session%s %s\n", (long long)count, count == 1 ? "" : "s", w->flags.forget ? "forgotten" : "ended");
+  return STATUS_OK;
+}
+
 static int session_end(work *w) {
   uint64_t id;
   err e = {0};
+  if (w->flags.older_us >= 0) return end_old(w);
   int code = find(w, &id);
   if (code) return code;
   ledger_session s;
@@ -359,6 +372,7 @@ static void take_draft(flags *f, const json_t *about) {
   const char *draft = json_string_value(json_object_get(about, "draft"));
   json_int_t layers = json_integer_value(json_object_get(about, "draft_layers"));
   err e = {0};
+  if (!f->draft && f->listen) f->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
   if (f->draft) return;
   f->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
   f->model_draft = json_string_value(json_object_get(about, "model_draft"));
@@ -422,7 +436,7 @@ static const verb verbs[] = {
     {"resume", FLAGS_RESUME, session_resume, "ID: go on with one that was interrupted, and print the rest"},
     {"rollback", FLAGS_ROLLBACK, session_rollback, "ID --to N: drop all but N tokens of the answer"},
     {"export", FLAGS_EXPORT, session_export, "ID: all that is needed to repeat it, as a line of JSON"},
-    {"end", FLAGS_END, session_end, "ID [--delete]: end it, or forget it"},
+    {"end", FLAGS_END, session_end, "ID, or --older-than AGE [--delete]: end it, or forget it"},
 };
 enum { VERB_COUNT = sizeof verbs / sizeof *verbs };
 

@@ -575,6 +575,76 @@ static void finds_by_first_digits(void **state) {
   sqlite3_close(db);
 }
 
+static void count_lines(void *context, const ledger_line *l) {
+  uint64_t *next = context;
+  assert_int_equal(l->id, *next); /* newest first */
+  (*next)--;
+}
+
+static void lists_the_newest(void **state) {
+  const place *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 5; id++) finished(p->path, id, 1);
+  sqlite3 *db = look(p->path);
+  exec(db, "UPDATE session SET created = 1000 * id");
+  static const int32_t limits[] = {0, 1, 4, 5, 6};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    uint64_t next = 5;
+    int64_t total;
+    assert_int_equal(ledger_store_list(db, "it", limits[i], count_lines, &next, &total, &e), ERR_OK);
+    assert_int_equal(total, 5);
+    assert_int_equal(5 - next, limits[i] && limits[i] < 5 ? limits[i] : 5);
+  }
+  sqlite3_close(db);
+}
+
+/* By the time of the last change, to the microsecond; never what a living process serves. */
+static void ends_what_is_old(void **state) {
+  const place *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 4; id++) finished(p->path, id, 2);
+  ledger living = opened(p->path);
+  begin(&living, 5);
+  append(&living, 5, 0, 2);
+  assert_true(comes_to(&living, 5, 5));
+  sqlite3 *db = look(p->path);
+  exec(db, "UPDATE session SET updated = 1000 * id, created = 7");
+  exec(db, "UPDATE session SET state = 2, finish = NULL WHERE id IN (2, 3)"); /* interrupted */
+  exec(db, "UPDATE session SET state = 0, owner = 12345 WHERE id = 3");       /* by one that nobody knows any more */
+  static const struct {
+    int64_t before, count, left;
+    bool forget;
+  } steps[] = {{1000, 0, 5, true}, {2000, 0, 5, false}, {2001, 1, 5, false}, {3001, 1, 5, false}, {9000, 0, 5, false},
+               {1000, 0, 5, true}, {1001, 1, 4, true}, {4001, 1, 3, true}};
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    int64_t count = -1;
+    assert_int_equal(ledger_store_end_old(db, "it", steps[i].before, steps[i].forget, &count, &e), ERR_OK);
+    assert_int_equal(count, steps[i].count);
+    assert_int_equal(number(db, "SELECT count(*) FROM session"), steps[i].left);
+    assert_int_equal(number(db, "SELECT count(DISTINCT session) FROM tokens"), steps[i].left);
+  }
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE state = 1 AND finish = 3 AND owner IS NULL AND updated > 9000"), 2);
+  append(&living, 5, 2, 1);
+  living.end(living.self, 5, 6, WIRE_FINISH_LENGTH, NULL);
+  living.close(living.self);
+  ledger_session s;
+  load(db, 5, &s);
+  expect_tokens(&s, 3);
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+}
+
+static void makes_the_file_once(void **state) {
+  const place *p = *state;
+  struct stat info;
+  assert_true(ledger_file_make(p->path));
+  assert_int_equal(stat(p->path, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0600);
+  assert_false(ledger_file_make(p->path));
+  finished(p->path, 1, 1);
+  assert_false(ledger_file_make(p->path));
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -591,6 +661,9 @@ int main(void) {
       CASE(reads_damage_as_damage),
       CASE(rolls_back_to_any_length),
       CASE(finds_by_first_digits),
+      CASE(lists_the_newest),
+      CASE(ends_what_is_old),
+      CASE(makes_the_file_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

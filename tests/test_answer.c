@@ -1,90 +1,16 @@
 /* libs: orch wire spec text file base */
-/* An answer over the real sessions and the ledger in memory; this file is the pair between them, and the target. */
+/* An answer over the real sessions and the ledger in memory; this file is the target. */
 #include "orchestrator/answer.h"
 
 #include "common/text/utf8.h"
+#include "tests/fake_pair.h"
 #include "tests/gguf_builder.h"
-#include "tests/machine_support.h"
 
 #include <jansson.h>
 
 enum { B = GB_SPECIAL_COUNT, M = GB_SPECIAL_COUNT + 256, HELLO = M + 3, AA = M + 5, AB = M + 7 };
 enum { MARK = 3, END = 2, PROMPT = B + 'p' }; /* MARK: a control token, without text; END: ends an answer */
-enum { TARGET = 2, IDS_MAX = 24, TEXT_MAX = 256, CONTEXT = 64 };
-#define SELF id_of(100)
-
-struct pair {
-  rig r;
-  orch *o;
-  ledger memory;
-  uint64_t random, session, seed;
-  uint32_t epoch;
-  char about[4096]; /* of the last session */
-};
-
-/* Of a file that is slow: so many tokens are not written yet; and those that are. */
-static int32_t unwritten, written;
-static int32_t (*memory_durable)(void *self, uint64_t session);
-static int (*memory_begin)(void *self, const ledger_record *r);
-static pair *watched;
-
-static int32_t slow_durable(void *self, uint64_t session) {
-  int32_t all = memory_durable(self, session);
-  if (written < all - unwritten) written = all - unwritten;
-  if (written > all) written = all; /* cut at the end */
-  return written;
-}
-
-static int watched_begin(void *self, const ledger_record *r) {
-  snprintf(watched->about, sizeof watched->about, "%s", r->about ? r->about : "");
-  return memory_begin(self, r);
-}
-
-uint64_t pair_start(pair *p, const orch_request *r, err *e) {
-  return orch_start(p->o, r, p->r.now, &p->r.out, e);
-}
-
-void pair_release(pair *p, uint64_t session) {
-  orch_release(p->o, session, p->r.now, &p->r.out);
-}
-
-bool pair_look(const pair *p, uint64_t session, orch_view *out) {
-  return orch_look(p->o, session, out);
-}
-
-static uint64_t next_random(void *context) { /* splitmix64 */
-  uint64_t *state = context, x = *state += 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
-static void pair_begin(pair *p) {
-  err e = {0};
-  *p = (pair){.random = 1};
-  unwritten = 0;
-  written = 1; /* the beginning */
-  watched = p;
-  assert_int_equal(ledger_memory(&p->memory), ERR_OK);
-  memory_durable = p->memory.durable;
-  memory_begin = p->memory.begin;
-  orch_options o = {.incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
-  o.ledger.durable = slow_durable;
-  o.ledger.begin = watched_begin;
-  assert_int_equal(orch_alloc(&p->o, &o, &e), ERR_OK);
-  rig_init(&p->r, orch_machine(p->o));
-  msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
-  hello.u.hello.numerics_id = wire_text("test");
-  hello.u.hello.session_max = 4;
-  hello.u.hello.context_max = CONTEXT;
-  rig_say(&p->r, TARGET, hello);
-}
-
-static void pair_end(pair *p) {
-  rig_fini(&p->r);
-  orch_free(p->o);
-  p->memory.close(p->memory.self);
-}
+enum { IDS_MAX = 24, TEXT_MAX = 256 };
 
 /* ---- the model: a small vocabulary ---- */
 
@@ -129,6 +55,7 @@ typedef struct wanted {
 
 typedef struct run {
   pair p;
+  opened o;
   answer a;
   flags f;
   ledger_session before; /* where it is resumed */
@@ -136,15 +63,6 @@ typedef struct run {
   char shown[TEXT_MAX];
   size_t size;
 } run;
-
-static void open_session(run *r) {
-  const msg *m = rig_last(&r->p.r, TARGET, MSG_OPEN);
-  r->p.session = m->session;
-  r->p.epoch = m->epoch;
-  r->p.seed = m->u.open.hash_seed;
-  rig_say(&r->p.r, TARGET, state_message(MSG_OPENED, SELF, m->session, m->epoch, m->u.open.token_count, m->u.open.hash));
-  rig_clear(&r->p.r);
-}
 
 /* The answer's first `logged` tokens are in the ledger already. */
 static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
@@ -165,7 +83,7 @@ static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
     r->a.whole = true;
   }
   if (answer_begin(&r->a, &r->p, &r->f, CONTEXT, &e)) fail_msg("%s", e.text);
-  open_session(r);
+  r->o = pair_open_session(&r->p);
 }
 
 static void finish(run *r) {
@@ -176,15 +94,15 @@ static void finish(run *r) {
 static hash16 hash_after(const run *r, const asked *q, int32_t count) {
   int32_t all[IDS_MAX + 1] = {PROMPT};
   memcpy(all + 1, q->ids, (size_t)count * sizeof *q->ids);
-  return hash_of(r->p.seed, all, count + 1);
+  return hash_of(r->o.seed, all, count + 1);
 }
 
 static void say(run *r, const asked *q, int32_t from, int32_t count) {
-  rig_say(&r->p.r, TARGET, tokens_message(SELF, r->p.session, r->p.epoch, from + 1, q->ids + from, count, hash_after(r, q, from + count)));
+  rig_say(&r->p.r, TARGET, tokens_message(SELF, r->o.session, r->o.epoch, from + 1, q->ids + from, count, hash_after(r, q, from + count)));
 }
 
 static void done(run *r, const asked *q) {
-  msg m = message(MSG_DONE, SELF, r->p.session, r->p.epoch);
+  msg m = message(MSG_DONE, SELF, r->o.session, r->o.epoch);
   m.u.done = (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = WIRE_FINISH_LENGTH};
   m.u.done.stats = (msg_stats){.forwards = 3, .rounds = 2, .rows = 8, .accepted = 5};
   rig_say(&r->p.r, TARGET, m);
@@ -192,7 +110,7 @@ static void done(run *r, const asked *q) {
 
 static ledger_entry kept(const run *r) {
   ledger_entry entry;
-  assert_true(r->p.memory.read(r->p.memory.self, r->p.session, &entry));
+  assert_true(r->p.memory.read(r->p.memory.self, r->o.session, &entry));
   return entry;
 }
 
@@ -200,7 +118,7 @@ static ledger_entry kept(const run *r) {
 static void look(run *r, const wanted *w, const size_t *text_after) {
   const char *text = "";
   size_t size;
-  int32_t in_file = slow_durable(r->p.memory.self, r->p.session) - 1;
+  int32_t in_file = slow_durable(r->p.memory.self, r->o.session) - 1;
   answer_look(&r->a, &r->p, &text, &size);
   assert_int_equal(utf8_valid(text, size), size);
   assert_true(r->size + size <= w->size);

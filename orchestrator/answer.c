@@ -191,7 +191,6 @@ static void copy_text(char out[WIRE_STRING_MAX + 1], const char *text) {
 
 static void take_tokens(answer *a, const orch_view *v) {
   int32_t count = v->length - v->prompt_length;
-  if (a->kept >= 0 && a->kept < count) count = a->kept;
   if (count == 0) return;
   a->tokens = malloc((size_t)count * sizeof *a->tokens);
   if (!a->tokens) {

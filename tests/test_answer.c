@@ -64,8 +64,8 @@ typedef struct run {
   size_t size;
 } run;
 
-/* The answer's first `logged` tokens are in the ledger already. */
-static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
+/* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target has made. */
+static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
   err e = {0};
   memset(r, 0, sizeof *r);
   pair_begin(&r->p);
@@ -77,13 +77,18 @@ static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
   if (logged >= 0) {
     r->before_tokens[0] = PROMPT;
     memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
-    r->before = (ledger_session){.id = 7, .epoch = 1, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
+    r->before = (ledger_session){.id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
     r->before.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
     r->a.resume = &r->before;
-    r->a.whole = true;
+    r->a.whole = whole;
+    r->before.numerics = whole ? (char *)"another" : NULL;
   }
   if (answer_begin(&r->a, &r->p, &r->f, CONTEXT, &e)) fail_msg("%s", e.text);
   r->o = pair_open_session(&r->p);
+}
+
+static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
+  begin_resumed(r, m, q, logged, true);
 }
 
 static void finish(run *r) {
@@ -125,7 +130,8 @@ static void look(run *r, const wanted *w, const size_t *text_after) {
   if (size) memcpy(r->shown + r->size, text, size);
   r->size += size;
   assert_memory_equal(r->shown, w->text, r->size);
-  if (!r->a.finish) assert_true(r->size <= text_after[in_file]);
+  if (r->a.finish) assert_int_equal(in_file, kept(r).length - 1); /* it ends when all of it is written */
+  else assert_true(r->size <= text_after[in_file]);
 }
 
 /* ---- what must come out, by looking at the whole text ---- */
@@ -191,6 +197,20 @@ static void play(const asked *q, int32_t logged, int32_t burst, uint64_t *random
   finish(&r);
 }
 
+/* The text of an answer's first tokens that may be shown when they are there. */
+static size_t text_of(const asked *q, int32_t count) {
+  detokenizer *d;
+  detokenizer_out out;
+  size_t size = 0;
+  assert_int_equal(detokenizer_alloc(&d, model.tokens, q->stops, q->stop_count, true, true, NULL), ERR_OK);
+  for (int32_t i = 0; i < count; i++) {
+    assert_int_equal(detokenizer_feed(d, q->ids[i], &out), ERR_OK);
+    size += out.size;
+  }
+  detokenizer_free(d);
+  return size;
+}
+
 /* ---- answers ---- */
 
 static const int32_t units[][3] = {{B + 'a'}, {B + 'b'}, {AA}, {AB}, {HELLO}, {B + 'l'}, {MARK},
@@ -244,6 +264,121 @@ static void a_stop_takes_back_what_was_logged(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int32_t burst = 1; burst <= 4; burst++)
       for (int32_t logged = -1; logged < 3; logged++) play(&cases[i], logged, burst, &random);
+}
+
+/* One that is resumed shows the rest, from where the text had come to, or all of it. */
+static void the_rest_or_the_whole(void **state) {
+  (void)state;
+  const asked q = {{B + 'x', B + 0xc3, B + 0xa9, B + 'a', HELLO, B + 'b', B + 'z'}, 7, {"helloq"}, 1};
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(&q, text_after);
+  for (int32_t logged = 0; logged < q.count; logged++)
+    for (int whole = 0; whole < 2; whole++) {
+      const char *text = "", *rest = w.text + (whole ? 0 : text_of(&q, logged));
+      size_t size, got = 0;
+      run r;
+      begin_resumed(&r, &model, &q, logged, whole);
+      say(&r, &q, logged, q.count - logged);
+      done(&r, &q);
+      do {
+        answer_look(&r.a, &r.p, &text, &size);
+        assert_memory_equal(text, rest + got, size);
+        got += size;
+      } while (size);
+      assert_int_equal(got, w.size - (size_t)(rest - w.text));
+      assert_int_equal(r.a.count, q.count); /* the ids are the whole answer's */
+      finish(&r);
+    }
+}
+
+/* What is asked of the target, and what the ledger gets to know for the case that it goes on later. */
+static void what_is_asked(void **state) {
+  (void)state;
+  static const struct {
+    const char *draft;
+    int32_t max_tokens, budget, want_tokens, want_budget;
+    bool lockstep;
+  } table[] = {{"none", 10, 8, 10, 0, true}, {"ngram", 10, 8, 10, 8, true}, {"ngram", CONTEXT - 1, 8, CONTEXT - 1, 8, false},
+               {"ngram", CONTEXT, 8, CONTEXT - 1, 8, false}, {"ngram", 10, 0, 10, 0, true}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    run r;
+    err e = {0};
+    memset(&r, 0, sizeof r);
+    pair_begin(&r.p);
+    r.f = (flags){.draft = table[i].draft, .math = "f32", .max_tokens = table[i].max_tokens, .budget = table[i].budget, .lockstep = true,
+                  .selfcheck = 3, .single = true, .raw = i == 1, .draft_layers = i == 1 ? 4 : 0, .sampling = SAMPLER_DEFAULTS,
+                  .stops = {"one", "two"}, .stop_count = 2};
+    r.f.sampling.seed = 123;
+    r.f.sampling.temperature = 0.5f;
+    answer_init(&r.a, &model);
+    tokenizer_ids_add(&r.a.prompt, PROMPT);
+    assert_int_equal(answer_begin(&r.a, &r.p, &r.f, CONTEXT, &e), ERR_OK);
+    const msg_options *o = &rig_last(&r.p.r, TARGET, MSG_OPEN)->u.open.options;
+    assert_int_equal(o->max_tokens, table[i].want_tokens);
+    assert_int_equal(o->budget, table[i].want_budget);
+    assert_int_equal(o->lockstep, table[i].want_budget > 0);
+    assert_true(o->single && o->selfcheck == 3 && o->context == CONTEXT && o->seed == 123 && o->temperature == 0.5f);
+    assert_true(o->stop_count == 1 && o->stops[0] == END);
+    assert_int_equal(r.a.seed, 123);
+    json_t *about = json_loads(r.p.about, 0, NULL), *stops = json_object_get(about, "stop");
+    assert_string_equal(json_string_value(json_object_get(about, "draft")), table[i].draft);
+    assert_string_equal(json_string_value(json_object_get(about, "math")), "f32");
+    assert_int_equal(json_is_true(json_object_get(about, "raw")), i == 1);
+    assert_int_equal(json_integer_value(json_object_get(about, "draft_layers")), i == 1 ? 4 : 0);
+    assert_null(json_object_get(about, "title"));
+    assert_int_equal(json_array_size(stops), 2);
+    assert_string_equal(json_string_value(json_array_get(stops, 0)), "one");
+    assert_string_equal(json_string_value(json_array_get(stops, 1)), "two");
+    json_decref(about);
+    finish(&r);
+  }
+}
+
+/* It goes on in a higher epoch than any that was sent, and says so where other numerics decode the rest. */
+static void resumed_in_the_next_epoch(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b', B + 'x'}, .count = 3};
+  for (int logged = 0; logged < 3; logged++)
+    for (int other = 0; other < 2; other++) {
+      const char *text;
+      size_t size;
+      run r;
+      begin_resumed(&r, &model, &q, logged, other);
+      assert_int_equal(r.o.epoch, 42);
+      say(&r, &q, logged, 3 - logged);
+      done(&r, &q);
+      answer_look(&r.a, &r.p, &text, &size);
+      rig_say(&r.p.r, TARGET, message(MSG_ENDED, SELF, r.o.session, r.o.epoch));
+      answer_look(&r.a, &r.p, &text, &size);
+      assert_int_equal(r.a.session, 0);
+      assert_int_equal(r.a.numerics_changed, other && logged > 0);
+      assert_string_equal(r.a.numerics_id, "test");
+      finish(&r);
+    }
+}
+
+/* The first tokens are those that are written first, not what comes meanwhile. */
+static void first_tokens(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b', B + 'x', B + 'y'}, .count = 4};
+  const char *text;
+  size_t size;
+  run r;
+  begin(&r, &model, &q, -1);
+  answer_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us == 0 && size == 0);
+  unwritten = 1;
+  say(&r, &q, 0, 3);
+  answer_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us > 0 && r.a.first_count == 2 && size == 2);
+  finish(&r);
+  begin(&r, &model, &q, 2); /* resumed: of the rest */
+  answer_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us == 0);
+  say(&r, &q, 2, 1);
+  answer_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us > 0 && r.a.first_count == 3);
+  finish(&r);
 }
 
 /* Every split of one answer, by its bits: a border between two bursts or none. */
@@ -405,6 +540,10 @@ int main(void) {
       cmocka_unit_test(a_stop_takes_back_what_was_logged),
       cmocka_unit_test(bursts_of_every_size),
       cmocka_unit_test(every_split),
+      cmocka_unit_test(the_rest_or_the_whole),
+      cmocka_unit_test(what_is_asked),
+      cmocka_unit_test(resumed_in_the_next_epoch),
+      cmocka_unit_test(first_tokens),
       cmocka_unit_test(without_a_vocabulary),
       cmocka_unit_test(a_token_without_text),
       cmocka_unit_test(failing),

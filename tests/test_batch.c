@@ -280,6 +280,9 @@ static void keys(void **state) {
   expect_rest_refused("\"stopp\": \"x\"", "did you mean \"stop\"?");
   expect_rest_refused("\"message\": []", "did you mean \"messages\"?");
   expect_rest_refused("\"sesion\": 1", "unknown key \"sesion\""); /* not a word of a result */
+  reading r = read_rest("\"textt\": 1");
+  assert_true(r.code == ERR_ARG && !strstr(r.e.text, "did you mean"));
+  release(&r);
   expect_rest_refused("\"zebra crossings\": 1", "unknown key");
 }
 

@@ -491,6 +491,7 @@ static void reads_damage_as_damage(void **state) {
   static const char *const lies[] = {"UPDATE tokens SET position = 4",
                                      "UPDATE tokens SET ids = x'010203'",
                                      "UPDATE tokens SET ids = x'ffffffff'",
+                                     "UPDATE tokens SET position = 3, ids = x'01000000'; INSERT INTO tokens VALUES(1, 2, x'01000000')",
                                      "UPDATE session SET prompt = x''",
                                      "UPDATE session SET options = '{\"seed\":1}'",
                                      "UPDATE session SET options = NULL"};
@@ -634,6 +635,76 @@ static void ends_what_is_old(void **state) {
   sqlite3_close(db);
 }
 
+/* Whatever comes while the writer waits in a transaction for another process is written with the next one. */
+static void what_comes_meanwhile_is_written_too(void **state) {
+  enum { TOKENS, NUMERICS, EPOCH, END, KINDS };
+  const place *p = *state;
+  const uint32_t epoch = LEDGER_EPOCHS_AHEAD / 2 + 2; /* more are recorded now */
+  for (int what = 0; what < KINDS; what++) {
+    ledger l = opened(p->path);
+    uint64_t id = 10 + (uint64_t)what;
+    begin(&l, id);
+    append(&l, id, 0, 2);
+    assert_true(comes_to(&l, id, 5));
+    sqlite3 *db = look(p->path);
+    exec(db, "BEGIN IMMEDIATE");
+    append(&l, id, 2, 3);
+    assert_int_equal(l.numerics(l.self, id, "first"), ERR_OK);
+    usleep(300000); /* by now the writer waits with these */
+    if (what == TOKENS) append(&l, id, 5, 2);
+    if (what == NUMERICS) assert_int_equal(l.numerics(l.self, id, "second"), ERR_OK);
+    if (what == EPOCH) assert_int_equal(l.epoch(l.self, id, epoch), ERR_OK);
+    if (what == END) assert_int_equal(l.end(l.self, id, 3 + 4, WIRE_FINISH_STOP, NULL), ERR_OK); /* cuts what waits */
+    assert_true(l.durable(l.self, id) <= 5);
+    exec(db, "COMMIT");
+    assert_true(comes_to(&l, id, what == TOKENS ? 10 : what == END ? 7 : 8));
+    l.close(l.self);
+    ledger_session s;
+    load(db, id, &s);
+    expect_tokens(&s, what == TOKENS ? 7 : what == END ? 4 : 5);
+    assert_string_equal(s.numerics, what == NUMERICS ? "second" : "first");
+    assert_true(s.epoch >= (what == EPOCH ? epoch : 1) + LEDGER_EPOCHS_AHEAD);
+    assert_int_equal(s.state, what == END ? LEDGER_ENDED : LEDGER_INTERRUPTED);
+    ledger_session_fini(&s);
+    sqlite3_close(db);
+  }
+}
+
+/* Of what was cut at the end nothing counts as written. */
+static void a_cut_is_never_durable(void **state) {
+  const place *p = *state;
+  ledger l = opened(p->path);
+  begin(&l, 1);
+  append(&l, 1, 0, 6);
+  assert_true(comes_to(&l, 1, 9));
+  assert_int_equal(l.end(l.self, 1, 5, WIRE_FINISH_STOP, NULL), ERR_OK);
+  assert_int_equal(l.durable(l.self, 1), 5);
+  l.close(l.self);
+  sqlite3 *db = look(p->path);
+  ledger_session s;
+  load(db, 1, &s);
+  expect_tokens(&s, 2);
+  ledger_session_fini(&s);
+  assert_int_equal(number(db, "SELECT count(*) FROM tokens"), 1);
+  sqlite3_close(db);
+}
+
+/* A shared file may hold more dead ones than are taken out at a time. */
+static void many_dead_are_taken_out(void **state) {
+  const place *p = *state;
+  err e = {0};
+  finished(p->path, 1, 1);
+  sqlite3 *db = look(p->path);
+  exec(db, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600)"
+           " INSERT INTO orchestrator SELECT i, 1, 1, 'elsewhere', 'run', 1, 1, 0, 0, NULL FROM n");
+  for (int64_t left = 600; left > 0; left = left > 256 ? left - 256 : 0) {
+    assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), left);
+    assert_int_equal(ledger_store_tidy(db, "it", &e), ERR_OK);
+  }
+  assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), 0);
+  sqlite3_close(db);
+}
+
 static void makes_the_file_once(void **state) {
   const place *p = *state;
   struct stat info;
@@ -664,6 +735,9 @@ int main(void) {
       CASE(lists_the_newest),
       CASE(ends_what_is_old),
       CASE(makes_the_file_once),
+      CASE(what_comes_meanwhile_is_written_too),
+      CASE(a_cut_is_never_durable),
+      CASE(many_dead_are_taken_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,6 +214,9 @@ static void test_stopped(void **state) {
   put(&r, "a\nb\n");
   expect(&r, "a");
   lines_stop(&r.l);
+  assert_false(lines_ended(&r.l)); /* what was read is still given */
+  expect(&r, "b");
+  assert_true(lines_ended(&r.l));
   close_all(&r); /* twice is allowed */
   close(r.ends[0]);
   close(r.ends[1]);

@@ -31,6 +31,7 @@ static int set_up(void **state) {
   unwritten = -1;
   w->model.config.vocab = VOCABULARY;
   w->f = (flags){.draft = "none", .math = "int8", .max_tokens = 4, .sampling = SAMPLER_DEFAULTS};
+  w->f.sampling.seed = 5;
   w->log = (logger){"test", LOG_ERROR};
   w->r = (requests){.flags = &w->f, .model = &w->model, .context = CONTEXT, .log = &w->log, .pair = &w->p, .on_result = on_result, .owner = w};
   *state = w;

@@ -86,8 +86,7 @@ static void engine_maps(world *w, const engine_job *j) {
   if (!j->blocks) return;
   memcpy(w->map[j->slot], j->blocks, (size_t)j->block_count * sizeof *j->blocks);
   w->map_count[j->slot] = j->block_count;
-  if (!j->rows_given) return;
-  w->length[j->slot] = j->kv_length;
+  if (j->rows_given) w->length[j->slot] = j->kv_length;
   for (int32_t i = 0; i < j->kv_length; i++) w->rows[j->slot][i] = *pool_row(w, j->slot, i);
 }
 

@@ -685,6 +685,24 @@ static void test_open_full_and_room_of_finished_ones(void **state) {
   assert_int_equal(play(w, 2), 2);
 }
 
+/* Of finished ones the place is taken of that which has been finished longest, whenever it began. */
+static void test_room_of_the_one_that_ended_first(void **state) {
+  world *w = *state;
+  for (uint64_t id = S; id < S + SLOTS; id++) {
+    w->r.now += 1000;
+    msg m = open_message(id, 1, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.max_tokens = id == S ? 9 : id == S + 1 ? 4 : 40;
+    say_and_open(w, m);
+  }
+  while (held(w, S)->state != SESSION_FINISHED) assert_true(run_job(w));
+  assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
+  assert_int_equal(held(w, S + 2)->state, SESSION_RUNNING);
+  say_and_open(w, open_message(S + 9, 1, PROMPT, PROMPT_LENGTH));
+  assert_null(held(w, S + 1));
+  assert_non_null(held(w, S));
+  assert_non_null(held(w, S + 2));
+}
+
 static void test_draining(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -702,6 +720,18 @@ static void test_draining(void **state) {
   assert_false(target_drained(w->t)); /* DONE may be lost: it is repeated until END */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   assert_true(target_drained(w->t));
+}
+
+/* A draining target ends what it has, also where that has to be repaired first. */
+static void test_draining_repairs(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
+  say_and_open(w, delta(2, 4, truth() + 4, 1));
+  assert_int_equal(play(w, 2), 2);
+  assert_int_equal(held(w, S)->committed.length, 7);
+  assert_int_equal(target_sessions(w->t)->reused_rows, 0); /* its own rows were never given up */
 }
 
 /* Nobody ends the last session: the lease does. */
@@ -826,6 +856,11 @@ static void test_job_carries_the_request(void **state) {
   assert_non_null(w->job.history); /* a penalty looks at it */
   assert_memory_equal(w->job.history, PROMPT, sizeof PROMPT);
   give_result(w);
+  play(w, 4);
+  assert_true(take_job(w));
+  const prefix *c = &held(w, S)->committed; /* of all of C, whatever has been given out meanwhile */
+  assert_int_equal(c->length, PROMPT_LENGTH + 5);
+  assert_memory_equal(w->job.history, c->tokens, (size_t)c->length * sizeof *c->tokens);
 }
 
 static void test_max_tokens(void **state) {
@@ -1267,6 +1302,7 @@ static void test_done_is_repeated_until_end(void **state) {
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US + 1000, false);
   assert_true(rig_count(&w->r, ORCH, MSG_DONE) >= 4 && rig_count(&w->r, ORCH, MSG_DONE) <= 6);
+  assert_true(w->r.m.deadline(w->r.m.self) <= w->r.now + TARGET_REPEAT_US); /* it asks to be woken for the next one */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US, false);
@@ -2300,10 +2336,12 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   const msg *m = rig_only(&w->r, ORCH, MSG_DESYNC);
   int32_t length = m->u.state.length;
   hash16 h = true_hash(length);
-  assert_true(length <= 5); /* four rows are five tokens */
+  assert_int_equal(length, 5); /* four rows are five tokens */
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 0);
   rig_clear(&w->r);
+  rig_advance(&w->r, 3 * TARGET_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
   rig_only(&w->r, ORCH, MSG_OPENED);
   assert_int_equal(play(w, 1), 1);
@@ -2334,18 +2372,22 @@ static msg long_prompt(uint64_t id, uint32_t epoch, int32_t tokens) {
 /* Two sessions of one prompt: the second one reads the first one's blocks, and computes the rest. */
 static void test_sessions_share_blocks(void **state) {
   world *w = *state;
+  int32_t told = 0;
   kv_blocks *b = &target_sessions(w->t)->blocks;
   say_and_open(w, long_prompt(S, 1, 8));
   assert_int_equal(play(w, 2), 2);
   say_and_open(w, long_prompt(S + 1, 1, 8));
   const session *first = held(w, S), *second = held(w, S + 1);
   assert_int_equal(second->kv_rows, 3 * KV_BLOCK);
+  assert_false(first->remap); /* the engine is told of blocks once, */
+  assert_true(second->remap);
   assert_memory_equal(first->blocks, second->blocks, 3 * sizeof *first->blocks);
   assert_int_not_equal(first->blocks[3], second->blocks[3]);
   assert_int_equal(b->shared, 3);
   assert_int_equal(kv_blocks_holders(b, first->blocks[0]), 2);
-  while (run_job(w)) {
-  }
+  while (run_job(w))
+    for (int32_t i = 0; i < w->batch.count; i++) told += w->batch.jobs[i].blocks != NULL;
+  assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
   assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
@@ -2543,7 +2585,9 @@ int main(void) {
       CASE(test_open_without_room_for_a_token),
       CASE(test_open_of_a_finished_answer),
       cmocka_unit_test_setup_teardown(test_open_full_and_room_of_finished_ones, set_up_one, tear_down),
+      CASE(test_room_of_the_one_that_ended_first),
       CASE(test_draining),
+      CASE(test_draining_repairs),
       CASE(test_drained_in_the_end),
       CASE(test_only_an_orchestrator_opens_and_ends),
       CASE(test_only_its_orchestrator_acknowledges),

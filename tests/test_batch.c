@@ -59,7 +59,7 @@ static void release(reading *r) {
 
 /* {"id": 1, "prompt_ids": [5], REST} */
 static reading read_rest(const char *rest) {
-  char line[400];
+  char line[1000];
   snprintf(line, sizeof line, "{\"id\": 1, \"prompt_ids\": [5]%s%s}", *rest ? ", " : "", rest);
   return read_with(line, &defaults);
 }

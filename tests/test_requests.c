@@ -40,6 +40,8 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
   world *w = *state;
+  err why = {.code = ERR_GONE};
+  requests_fail(&w->r, &why); /* what the test has left under way */
   for (int i = 0; i < LINES_MAX; i++) free(w->results[i]);
   pair_end(&w->p);
   free(w);

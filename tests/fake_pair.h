@@ -87,11 +87,14 @@ static inline void pair_begin(pair *p) {
   memory_durable = p->memory.durable;
   memory_begin = p->memory.begin;
   orch_options o = {.incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
+  o.model_fingerprint.bytes[0] = 10;
   o.ledger.durable = slow_durable;
   o.ledger.begin = watched_begin;
   assert_int_equal(orch_alloc(&p->o, &o, &e), ERR_OK);
   rig_init(&p->r, orch_machine(p->o));
   msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
+  hello.u.hello.model_fingerprint.bytes[0] = 10;
+  hello.u.hello.endpoint = wire_text("tcp://127.0.0.1:4000");
   hello.u.hello.numerics_id = wire_text("test");
   hello.u.hello.session_max = 4;
   hello.u.hello.context_max = CONTEXT;

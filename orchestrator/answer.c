@@ -60,14 +60,14 @@ static int feed(answer *a, int32_t token) {
   return rc;
 }
 
-/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept. */
+/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept: where it
+ * began in one that is logged already, that one goes too. */
 static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *stop) {
   answer *a = context;
   int32_t before = a->fed, taken = 0;
   while (taken < count && a->kept < 0 && feed(a, tokens[taken]) == ERR_OK) taken++;
   *stop = a->kept >= 0 || taken < count;
-  if (a->kept < 0) return taken;
-  return a->kept > before ? a->kept - before : 0;
+  return a->kept < 0 ? taken : a->kept - before;
 }
 
 static void end_text(answer *a) {
@@ -215,7 +215,6 @@ static void copy_text(char out[WIRE_STRING_MAX + 1], const char *text) {
 
 static void take_tokens(answer *a, const orch_view *v) {
   int32_t count = v->length - v->prompt_length;
-  if (a->kept >= 0 && a->kept < count) count = a->kept;
   if (count == 0) return;
   a->tokens = malloc((size_t)count * sizeof *a->tokens);
   if (!a->tokens) {

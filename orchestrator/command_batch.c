@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct item { /* one line of IN */
@@ -126,17 +127,28 @@ static int split_lines(batch *b, const input *in, err *e) {
   return ERR_OK;
 }
 
+/* By whatever names. */
+static bool same_file(const char *from, const char *to) {
+  struct stat a, b;
+  bool found = strcmp(from, "-") == 0 ? fstat(STDIN_FILENO, &a) == 0 : stat(from, &a) == 0;
+  found = found && (strcmp(to, "-") == 0 ? fstat(STDOUT_FILENO, &b) == 0 : stat(to, &b) == 0);
+  return found && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 static int prepare(batch *b, input *in) {
   err e = {0};
-  const char *to = b->flags.arguments[1];
+  const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
+  if (same_file(from, to))
+    return command_error(STATUS_USAGE, "%s and %s are the same file, whose prompts the answers would replace: name another OUT",
+                         from, to);
   int rc = text_model_open(&b->model, b->flags.model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (text_model_context(&b->model, b->flags.context, &b->context, &e))
     return command_error(STATUS_USAGE, "%s", e.text);
-  rc = input_read(in, b->flags.arguments[0], BATCH_FILE_MAX, &e);
+  rc = input_read(in, from, BATCH_FILE_MAX, &e);
   if (rc == ERR_OK) rc = split_lines(b, in, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_IO, "%s", e.text);
-  if (b->count == 0) return command_error(STATUS_INPUT, "%s has no lines", b->flags.arguments[0]);
+  if (b->count == 0) return command_error(STATUS_INPUT, "%s has no lines", from);
   b->out_fd = strcmp(to, "-") == 0 ? STDOUT_FILENO : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   return b->out_fd < 0 ? command_error(STATUS_IO, "cannot write %s: %s", to, strerror(errno)) : STATUS_OK;
 }

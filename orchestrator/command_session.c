@@ -144,8 +144,11 @@ static void list_line(void *context, const ledger_line *l) {
 static int session_list(work *w) {
   err e = {0};
   w->list = w->flags.json ? json_array() : NULL;
-  int rc = w->db ? ledger_store_list(w->db, w->path, list_line, w, &e) : ERR_OK;
+  int64_t total = 0;
+  int rc = w->db ? ledger_store_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
   if (rc) return fail(&e);
+  if (w->flags.limit && total > w->flags.limit)
+    fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n", (long long)(total - w->flags.limit));
   if (w->list) return print_json(json_incref(w->list), JSON_INDENT(1) | JSON_REAL_PRECISION(16));
   if (w->shown == 0) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
@@ -181,6 +184,18 @@ static char *text_of(const text_model *m, const int32_t *ids, int32_t count, con
   return text;
 }
 
+static bool ends_with_stop(const ledger_session *s) {
+  if (s->length == s->prompt_length) return false;
+  for (int32_t i = 0; i < s->options.stop_count; i++)
+    if (s->tokens[s->length - 1] == s->options.stops[i]) return true;
+  return false;
+}
+
+/* The end of its text is not held back any more; where a stop string ended it, that end has become one. */
+static bool ends_whole(const ledger_session *s) {
+  return s->state == LEDGER_ENDED && (s->finish != WIRE_FINISH_STOP || ends_with_stop(s));
+}
+
 /* Without the model, or with another one, there are ids only. */
 static texts read_texts(const work *w, const ledger_session *s, const json_t *about) {
   const char *path = w->flags.model ? w->flags.model : s->model;
@@ -193,7 +208,7 @@ static texts read_texts(const work *w, const ledger_session *s, const json_t *ab
   if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
     t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
     t.answer = text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true,
-                       s->state == LEDGER_ENDED);
+                       ends_whole(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
   text_model_close(&m);
@@ -301,9 +316,19 @@ static int session_rollback(work *w) {
   return rc ? fail(&e) : STATUS_OK;
 }
 
+static int end_old(work *w) {
+  int64_t count = 0;
+  err e = {0};
+  int rc = w->db ? ledger_store_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e) : ERR_OK;
+  if (rc) return fail(&e);
+  printf("%lld session%s %s\n", (long long)count, count == 1 ? "" : "s", w->flags.forget ? "forgotten" : "ended");
+  return STATUS_OK;
+}
+
 static int session_end(work *w) {
   uint64_t id;
   err e = {0};
+  if (w->flags.older_us >= 0) return end_old(w);
   int code = find(w, &id);
   if (code) return code;
   ledger_session s;
@@ -320,13 +345,6 @@ static int session_end(work *w) {
 }
 
 /* ---- resume ---- */
-
-static bool ends_with_stop(const ledger_session *s) {
-  if (s->length == s->prompt_length) return false;
-  for (int32_t i = 0; i < s->options.stop_count; i++)
-    if (s->tokens[s->length - 1] == s->options.stops[i]) return true;
-  return false;
-}
 
 /* Why there is nothing to go on with, or ERR_OK. A session that died between its last token and its end gets
  * the end. */
@@ -354,6 +372,7 @@ static void take_draft(flags *f, const json_t *about) {
   const char *draft = json_string_value(json_object_get(about, "draft"));
   json_int_t layers = json_integer_value(json_object_get(about, "draft_layers"));
   err e = {0};
+  if (!f->draft && f->listen) f->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
   if (f->draft) return;
   f->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
   f->model_draft = json_string_value(json_object_get(about, "model_draft"));
@@ -417,7 +436,7 @@ static const verb verbs[] = {
     {"resume", FLAGS_RESUME, session_resume, "ID: go on with one that was interrupted, and print the rest"},
     {"rollback", FLAGS_ROLLBACK, session_rollback, "ID --to N: drop all but N tokens of the answer"},
     {"export", FLAGS_EXPORT, session_export, "ID: all that is needed to repeat it, as a line of JSON"},
-    {"end", FLAGS_END, session_end, "ID [--delete]: end it, or forget it"},
+    {"end", FLAGS_END, session_end, "ID, or --older-than AGE [--delete]: end it, or forget it"},
 };
 enum { VERB_COUNT = sizeof verbs / sizeof *verbs };
 

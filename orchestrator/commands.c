@@ -47,7 +47,7 @@ status command_serve_status(int code) {
 
 int command_open_model(text_model *m, const char *path) {
   err e = {0};
-  int rc = text_model_open(m, path, &e);
+  int rc = text_model_open_text(m, path, &e);
   if (rc == ERR_OK) rc = text_model_load(m, NULL, &e);
   if (rc == ERR_OK) return STATUS_OK;
   text_model_close(m);

@@ -56,7 +56,9 @@ enum {
   KEY_WHOLE,
   KEY_DELETE,
   KEY_SINGLE,
-  KEY_COMPARE
+  KEY_COMPARE,
+  KEY_LIMIT,
+  KEY_OLDER
 };
 
 /* ---- what each command takes ---- */
@@ -82,6 +84,9 @@ enum {
       {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
       {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4},      \
       {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
+#define OPTIONS_KV                                                                                           \
+  {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5},       \
+      {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
       {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
@@ -114,8 +119,7 @@ enum {
       {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},                \
       {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},           \
       {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5},     \
-      {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5},   \
-      {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}, \
+      OPTIONS_KV,                                                                                            \
       {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5},                \
       {"repack-cache",                                                                                       \
        KEY_REPACK_CACHE,                                                                                     \
@@ -140,13 +144,19 @@ static const struct argp_option tokenize_options[] = {
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
 static const struct argp_option doctor_options[] = {
     OPTION_MODEL, {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1}, OPTION_JSON, {0}};
-static const struct argp_option list_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
+static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
+static const struct argp_option list_options[] = {
+    OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
 static const struct argp_option show_options[] = {OPTION_MODEL, OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option export_options[] = {OPTION_MODEL, OPTION_LEDGER, {0}};
 static const struct argp_option rollback_options[] = {
     OPTION_LEDGER, {"to", KEY_TO, "N", 0, "tokens of the answer that stay", 2}, {0}};
 static const struct argp_option end_options[] = {
-    OPTION_LEDGER, {"delete", KEY_DELETE, 0, 0, "and forget it: prompt, answer and all", 2}, {0}};
+    OPTION_LEDGER,
+    {"older-than", KEY_OLDER, "AGE", 0,
+     "instead of an ID: all that nothing has changed for so long (30d, 12h, 45m, 0s) and that nobody serves", 2},
+    {"delete", KEY_DELETE, 0, 0, "and forget it: prompt, answer and all", 2},
+    {0}};
 static const struct argp_option resume_options[] = {
     OPTION_MODEL,
     OPTION_LEDGER,
@@ -159,6 +169,8 @@ static const struct argp_option resume_options[] = {
     {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},
     {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},
     {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "keep the packed weights in DIR", 5},
+    OPTIONS_KV,
+    OPTIONS_LISTEN,
     OPTION_VERBOSE,
     {0}};
 
@@ -207,7 +219,7 @@ static const command_shape shapes[] = {
                       "Looks at what tandem needs: processor, memory, sockets, worker programs, their instruction set and, with -m "
                       "and -md, models. The exit status is 0 when all is well, else 1." SEE_STATUSES,
                       0, 0, NULL, true},
-    [FLAGS_STATUS] = {"status", list_options, "",
+    [FLAGS_STATUS] = {"status", status_options, "",
                       "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
                       "speed." SEE_STATUSES,
                       0, 0, NULL, true},
@@ -220,7 +232,7 @@ static const command_shape shapes[] = {
                                      "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
     [FLAGS_EXPORT] = SHAPE_SESSION("session export", export_options, "ID",
                                    "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes.", 1),
-    [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID", "Ends a session that was interrupted.", 1),
+    [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID\n--older-than AGE", "Ends a session that was interrupted, or all that are old.", 1),
 };
 
 /* ---- values ---- */
@@ -253,6 +265,7 @@ static const program_flag plain_flags[] = {
     PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
     PROGRAM_FLAG_INT(KEY_WAIT, flags, wait, "--wait", 0, INT32_MAX),
     PROGRAM_FLAG_INT(KEY_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_LIMIT, flags, limit, "--limit", 0, INT32_MAX),
     PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
     PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
     /* sampler_check knows which of these are outside: */
@@ -335,6 +348,19 @@ int flags_check_draft(const flags *f, err *e) {
   if (f->model_draft && access(f->model_draft, R_OK) != 0)
     return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
   return ERR_OK;
+}
+
+/* Microseconds of "30d", "12h", "45m" or "10s". */
+static int64_t to_age(struct argp_state *state, const char *text) {
+  static const char units[] = "smhd";
+  static const int64_t seconds[] = {1, 60, 3600, 86400};
+  char *end;
+  errno = 0;
+  int64_t n = strtoll(text, &end, 10), second = 1000000;
+  const char *unit = *end ? strchr(units, *end) : NULL;
+  if (*text < '0' || *text > '9' || !unit || end[1] || errno || n > INT64_MAX / second / seconds[unit - units])
+    argp_error(state, "--older-than is '%s', but must be a number and its unit: 30d, 12h, 45m or 10s", text);
+  return n * seconds[unit - units] * second;
 }
 
 static const char *to_ledger(const flags *f, struct argp_state *state, const char *text) {
@@ -423,7 +449,7 @@ static void check_listening(flags *f, struct argp_state *state) {
   if (f->for_workers)
     argp_error(state, "%s is for programs that tandem starts; with --listen give it to them where you start them",
                f->for_workers);
-  if (strcmp(f->draft, "none") != 0) f->draft = "any";
+  if (f->draft && strcmp(f->draft, "none") != 0) f->draft = "any";
 }
 
 static void check_whole(flags *f, struct argp_state *state) {
@@ -437,7 +463,9 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
-  if (f->argument_count < shape->arguments_min && !chat) argp_error(state, "%s", shape->missing);
+  bool by_age = f->older_us >= 0;
+  if (by_age && f->argument_count > 0) argp_error(state, "an ID and --older-than: give one of them");
+  if (f->argument_count < shape->arguments_min && !chat && !by_age) argp_error(state, "%s", shape->missing);
   if (f->command == FLAGS_ROLLBACK && f->to < 0) argp_error(state, "how much stays? Give --to N, in tokens of the answer");
   if (chat && (f->raw || f->json))
     argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
@@ -460,6 +488,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_TEMPLATE: f->template = to_template(state, text); break;
   case KEY_MATH: f->math = to_word(state, "--math", text, "int8", "f32"); break;
   case KEY_KV: f->kv = to_word(state, "--kv", text, "static", "virtual"); break;
+  case KEY_OLDER: f->older_us = to_age(state, text); break;
   case KEY_LEDGER: f->ledger = to_ledger(f, state, text); break;
   case KEY_PACE: f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l'; break;
   case KEY_PROMPT:
@@ -481,6 +510,8 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
                .budget = FLAGS_BUDGET_DEFAULT,
                .ledger = command == FLAGS_BATCH ? "none" : NULL,
                .to = -1,
+               .limit = FLAGS_LIST_DEFAULT,
+               .older_us = -1,
                .sessions = command == FLAGS_BATCH   ? FLAGS_SESSIONS_DEFAULT
                            : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX
                                                     : 1};

@@ -13,6 +13,7 @@
 #define FLAGS_THREADS_MAX      256
 #define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
 #define FLAGS_ARGUMENTS_MAX    2
+#define FLAGS_LIST_DEFAULT     20
 
 typedef enum {
   FLAGS_RUN,
@@ -51,6 +52,8 @@ typedef struct flags {
   int32_t draft_layers, draft_threads, draft_context; /* of "model"; 0: all, the draft's default, `context` */
   int32_t wait; /* seconds without a target until it gives up; 0: for ever */
   int32_t to;   /* of rollback; -1: not given */
+  int32_t limit; /* of list; 0: all */
+  int64_t older_us; /* of end: those that nothing has changed for so long; -1: not given */
   bool insecure_bind, lockstep, single, seed_given, raw, no_special, json, verbose, compare, whole, forget; /* whole: of resume; forget: of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;

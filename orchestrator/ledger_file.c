@@ -120,6 +120,13 @@ void ledger_file_make_folders(const char *path) {
   }
 }
 
+bool ledger_file_make(const char *path) {
+  make_folders(path);
+  int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
 /* SQLite would make it with the rights of the umask, and would wait on a pipe. */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;

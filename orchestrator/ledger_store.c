@@ -49,15 +49,18 @@ static ledger_state state_of(int64_t state, bool served) {
 
 /* ---- reading ---- */
 
-int ledger_store_list(sqlite3 *db, const char *path, void (*each)(void *context, const ledger_line *l),
-                      void *context, err *e) {
+int ledger_store_list(sqlite3 *db, const char *path, int32_t limit, void (*each)(void *context, const ledger_line *l),
+                      void *context, int64_t *total, err *e) {
   static const char sql[] =
       "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
-      " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " OWNER_COLUMNS WITH_OWNER
-      "ORDER BY s.created DESC, s.id";
+      " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " OWNER_COLUMNS
+      ", (SELECT count(*) FROM session)" WITH_OWNER "ORDER BY s.created DESC, s.id LIMIT ?";
   sqlite3_stmt *s = NULL;
   int code = prepare(db, path, sql, &s, e), rc = SQLITE_DONE;
+  *total = 0;
+  if (code == ERR_OK) ledger_file_bind(s, "i", limit ? (int64_t)limit : INT64_C(-1));
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+    *total = sqlite3_column_int64(s, 9 + OWNER_COUNT);
     ledger_line line = {.id = (uint64_t)sqlite3_column_int64(s, 0),
                         .state = state_of(sqlite3_column_int64(s, 1), is_served(s, 9)),
                         .finish = (wire_finish)sqlite3_column_int(s, 2),
@@ -271,6 +274,21 @@ int ledger_store_delete(sqlite3 *db, const char *path, uint64_t id, err *e) {
   if (code == ERR_OK && sqlite == SQLITE_OK)
     sqlite = ledger_file_do(db, "DELETE FROM session WHERE id = ?", "i", (int64_t)id);
   return end_change(db, path, code, sqlite, e);
+}
+
+#define OLD " WHERE updated < ?1 AND NOT EXISTS (SELECT 1 FROM orchestrator o WHERE o.id = session.owner)"
+
+int ledger_store_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e) {
+  int sqlite = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+  if (sqlite == SQLITE_OK && forget)
+    sqlite = ledger_file_do(db, "DELETE FROM tokens WHERE session IN (SELECT id FROM session" OLD ")", "i", before);
+  if (sqlite == SQLITE_OK && forget)
+    sqlite = ledger_file_do(db, "DELETE FROM session" OLD, "i", before);
+  else if (sqlite == SQLITE_OK)
+    sqlite = ledger_file_do(db, "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD " AND state <> ?2",
+                            "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)WIRE_FINISH_CANCELLED, wall_us());
+  *count = sqlite == SQLITE_OK ? sqlite3_changes(db) : 0;
+  return end_change(db, path, ERR_OK, sqlite, e);
 }
 
 int ledger_store_claim(sqlite3 *db, const char *path, uint64_t id, int64_t seen, uint64_t owner_id, err *e) {

@@ -2,6 +2,7 @@
 
 #include "orchestrator/ledger_file.h"
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,14 @@ static void on_time(uv_timer_t *timer) {
 
 /* ---- open and close ---- */
 
+/* Nobody has asked for it: who begins to use tandem is told, and never again. */
+static void tell_place(const char *path) {
+  fprintf(stderr,
+          "tandem: prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, `tandem session "
+          "end --older-than 0s --delete' forgets what is there (this is said once)\n",
+          path);
+}
+
 static int open_file(logbook *b, const logbook_options *o, err *e) {
   char path[LEDGER_PATH_MAX];
   ledger_sqlite_options s = {.path = o->ledger,
@@ -83,8 +92,10 @@ static int open_file(logbook *b, const logbook_options *o, err *e) {
   uv_timer_init(o->loop, &b->every);
   b->handles = 2;
   b->logged.data = b->every.data = b;
+  bool is_new = !o->ledger && ledger_file_make(path);
   rc = ledger_sqlite_open(&b->ledger, &s, e);
   if (rc) return rc;
+  if (is_new) tell_place(path);
   b->is_file = true;
   uv_timer_start(&b->every, on_time, WORKERS_EVERY_MS, WORKERS_EVERY_MS);
   uv_unref((uv_handle_t *)&b->every);

@@ -1,6 +1,7 @@
 #include "orchestrator/session_frames.h"
 
 #include "common/base/log.h"
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) 
   bool stop = false;
   const int32_t *tokens = s->committed.tokens + before;
   int32_t keep = s->admit ? s->admit(s->admit_context, tokens, count, &stop) : count;
+  assert(before + keep >= s->prompt_length);
   if (keep < count) prefix_truncate(&s->committed, before + keep);
   ledger *l = &c->o->options.ledger;
   if (keep > 0 && l->append(l->self, s->id, before, tokens, keep) != ERR_OK) {

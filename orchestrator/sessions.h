@@ -47,7 +47,8 @@ typedef struct orch_request {
   msg_options options;   /* stops copied; context 0: the target's own */
   bool draft;            /* false: --draft none */
   /* Called with each run of new tokens before they are logged: how many of them to keep (all if NULL). Fewer than
-   * count, or *stop set, ends the answer there (a stop string). */
+   * count, or *stop set, ends the answer there (a stop string). Below 0: so many tokens of the output that are logged
+   * already go as well. */
   int32_t (*admit)(void *context, const int32_t *tokens, int32_t count, bool *stop);
   void *admit_context;
 } orch_request;

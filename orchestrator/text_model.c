@@ -3,13 +3,21 @@
 #include "orchestrator/flags.h"
 #include <string.h>
 
-int text_model_open(text_model *m, const char *path, err *e) {
+static int open_file(text_model *m, const char *path, int (*open)(model_file **out, const char *path, err *e), err *e) {
   *m = (text_model){0};
-  int rc = model_file_open(&m->file, path, e);
+  int rc = open(&m->file, path, e);
   if (rc) return rc;
   m->config = *model_file_config(m->file);
   m->fingerprint = model_file_fingerprint(m->file);
   return ERR_OK;
+}
+
+int text_model_open(text_model *m, const char *path, err *e) {
+  return open_file(m, path, model_file_open, e);
+}
+
+int text_model_open_text(text_model *m, const char *path, err *e) {
+  return open_file(m, path, model_file_open_text, e);
 }
 
 static void add_stop(text_model *m, int64_t id) {

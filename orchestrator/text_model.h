@@ -19,6 +19,8 @@ typedef struct text_model {
 
 /* Opens and checks the file; cheap. The errors of model_file_open. */
 int text_model_open(text_model *m, const char *path, err *e);
+/* The same for text alone: a file with a vocabulary and no weights will do. */
+int text_model_open_text(text_model *m, const char *path, err *e);
 /* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
  * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
  * none, nor is a missing vocabulary. */

@@ -195,7 +195,9 @@ static void on_ack(step *c, session *s, const msg *m) {
     desync(c, s, "what was acknowledged is not held here");
     return;
   }
-  if (a->length > s->acked) s->acked = a->length;
+  if (a->length <= s->acked) return;
+  s->acked = a->length;
+  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US; /* until now it may have waited for credit */
 }
 
 static void on_end(step *c, peer_id from, const msg *m) {
@@ -304,6 +306,11 @@ static void verified(step *c, session *s, const engine_result *r) {
   finish_if_over(c, s);
 }
 
+static void prefilled(step *c, session *s) {
+  s->ready_us = c->now;
+  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
+}
+
 static void failed(step *c, session *s, const engine_result *r) {
   if (r->node_count > 0) { /* an error inside a verify: this session decodes plainly from now on */
     s->off_for_good = true;
@@ -324,7 +331,7 @@ static void on_result(step *c, const engine_result *r) {
     desync(c, s, "the cache holds fewer rows than it should");
   } else if (r->code != ERR_OK) failed(c, s, r);
   else if (r->kind == ENGINE_VERIFY) verified(c, s, r);
-  else s->ready_us = c->now;
+  else prefilled(c, s);
 }
 
 static void on_results(step *c, const engine_results *r) {

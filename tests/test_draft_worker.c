@@ -490,6 +490,31 @@ static void test_open_too_long(void **state) {
   assert_int_equal(w->f.opened, 0);
 }
 
+/* What it is to hold counts, however much of it is here already. */
+static void test_open_of_every_base(void **state) {
+  world *w = *state;
+  static int32_t held[CONTEXT], more[CONTEXT + 1];
+  for (int32_t length = 1; length <= CONTEXT; length += length < CONTEXT - 3 ? 36 : 1)
+    for (int32_t over = -1; over <= 1; over++) {
+      uint64_t id = S + (uint64_t)(3 * length + over);
+      msg m = open_message(id, 1, held, length);
+      rig_clear(&w->r);
+      rig_say(&w->r, ORCH, m);
+      rig_only(&w->r, ORCH, MSG_OPENED);
+      int32_t count = CONTEXT - length + over;
+      if (count < 0) count = 0;
+      m = open_message(id, 2, more, count);
+      m.u.open.base_length = m.u.open.prompt_length = length;
+      m.u.open.base_hash = hash_of(SEED, held, length);
+      m.u.open.hash = hash_of(SEED, more, length + count); /* all zeros, as those that are held */
+      rig_clear(&w->r);
+      rig_say(&w->r, ORCH, m);
+      if (length + count > CONTEXT) rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+      else assert_int_equal(rig_only(&w->r, ORCH, MSG_OPENED)->u.state.length, length + count);
+      rig_say(&w->r, ORCH, message(MSG_END, SELF, id, 2));
+    }
+}
+
 static void test_open_without_target(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -1537,6 +1562,7 @@ int main(void) {
       CASE(test_open_base_not_held),
       CASE(test_open_same_epoch_with_another_prefix),
       CASE(test_open_too_long),
+      CASE(test_open_of_every_base),
       CASE(test_open_without_target),
       CASE(test_open_full),
       CASE(test_open_more_targets_than_it_calls),

@@ -535,18 +535,22 @@ static void reads_damage_as_damage(void **state) {
   static const char *const lies[] = {"UPDATE tokens SET position = 4",
                                      "UPDATE tokens SET ids = x'010203'",
                                      "UPDATE tokens SET ids = x'ffffffff'",
+                                     "UPDATE tokens SET position = 3, ids = x'01000000'; INSERT INTO tokens VALUES(1, 2, x'01000000')",
                                      "UPDATE session SET prompt = x''",
                                      "UPDATE session SET options = '{\"seed\":1}'",
                                      "UPDATE session SET options = NULL"};
   for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
     sqlite3 *db = look(p->path);
-    exec(db, "BEGIN");
-    exec(db, lies[i]);
     ledger_session s;
     err e = {0};
-    exec(db, "COMMIT");
+    load(db, 1, &s); /* one lie at a time */
+    ledger_session_fini(&s);
+    exec(db, "CREATE TEMP TABLE t AS SELECT * FROM main.tokens; CREATE TEMP TABLE s AS SELECT * FROM main.session");
+    exec(db, lies[i]);
     assert_int_equal(ledger_store_load(db, p->path, 1, &s, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "--delete"));
+    exec(db, "DELETE FROM main.tokens; DELETE FROM main.session; INSERT INTO main.tokens SELECT * FROM t;"
+             "INSERT INTO main.session SELECT * FROM s");
     sqlite3_close(db);
   }
   FILE *f = fopen(p->path, "r+");
@@ -619,6 +623,146 @@ static void finds_by_first_digits(void **state) {
   sqlite3_close(db);
 }
 
+static void count_lines(void *context, const ledger_line *l) {
+  uint64_t *next = context;
+  assert_int_equal(l->id, *next); /* newest first */
+  (*next)--;
+}
+
+static void lists_the_newest(void **state) {
+  const place *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 5; id++) finished(p->path, id, 1);
+  sqlite3 *db = look(p->path);
+  exec(db, "UPDATE session SET created = 1000 * id");
+  static const int32_t limits[] = {0, 1, 4, 5, 6};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    uint64_t next = 5;
+    int64_t total;
+    assert_int_equal(ledger_store_list(db, "it", limits[i], count_lines, &next, &total, &e), ERR_OK);
+    assert_int_equal(total, 5);
+    assert_int_equal(5 - next, limits[i] && limits[i] < 5 ? limits[i] : 5);
+  }
+  sqlite3_close(db);
+}
+
+/* By the time of the last change, to the microsecond; never what a living process serves. */
+static void ends_what_is_old(void **state) {
+  const place *p = *state;
+  err e = {0};
+  for (uint64_t id = 1; id <= 4; id++) finished(p->path, id, 2);
+  ledger living = opened(p->path);
+  begin(&living, 5);
+  append(&living, 5, 0, 2);
+  assert_true(comes_to(&living, 5, 5));
+  sqlite3 *db = look(p->path);
+  exec(db, "UPDATE session SET updated = 1000 * id, created = 7");
+  exec(db, "UPDATE session SET state = 2, finish = NULL WHERE id IN (2, 3)"); /* interrupted */
+  exec(db, "UPDATE session SET state = 0, owner = 12345 WHERE id = 3");       /* by one that nobody knows any more */
+  static const struct {
+    int64_t before, count, left;
+    bool forget;
+  } steps[] = {{1000, 0, 5, true}, {2000, 0, 5, false}, {2001, 1, 5, false}, {3001, 1, 5, false}, {9000, 0, 5, false},
+               {1000, 0, 5, true}, {1001, 1, 4, true}, {4001, 1, 3, true}};
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+    int64_t count = -1;
+    assert_int_equal(ledger_store_end_old(db, "it", steps[i].before, steps[i].forget, &count, &e), ERR_OK);
+    assert_int_equal(count, steps[i].count);
+    assert_int_equal(number(db, "SELECT count(*) FROM session"), steps[i].left);
+    assert_int_equal(number(db, "SELECT count(DISTINCT session) FROM tokens"), steps[i].left);
+  }
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE state = 1 AND finish = 3 AND owner IS NULL AND updated > 9000"), 2);
+  append(&living, 5, 2, 1);
+  living.end(living.self, 5, 6, WIRE_FINISH_LENGTH, NULL);
+  living.close(living.self);
+  ledger_session s;
+  load(db, 5, &s);
+  expect_tokens(&s, 3);
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+}
+
+/* Whatever comes while the writer waits in a transaction for another process is written with the next one. */
+static void what_comes_meanwhile_is_written_too(void **state) {
+  enum { TOKENS, NUMERICS, EPOCH, END, KINDS };
+  const place *p = *state;
+  const uint32_t epoch = LEDGER_EPOCHS_AHEAD / 2 + 2; /* more are recorded now */
+  for (int what = 0; what < KINDS; what++) {
+    ledger l = opened(p->path);
+    uint64_t id = 10 + (uint64_t)what;
+    begin(&l, id);
+    append(&l, id, 0, 2);
+    assert_true(comes_to(&l, id, 5));
+    sqlite3 *db = look(p->path);
+    exec(db, "BEGIN IMMEDIATE");
+    append(&l, id, 2, 3);
+    assert_int_equal(l.numerics(l.self, id, "first"), ERR_OK);
+    usleep(300000); /* by now the writer waits with these */
+    if (what == TOKENS) append(&l, id, 5, 2);
+    if (what == NUMERICS) assert_int_equal(l.numerics(l.self, id, "second"), ERR_OK);
+    if (what == EPOCH) assert_int_equal(l.epoch(l.self, id, epoch), ERR_OK);
+    if (what == END) assert_int_equal(l.end(l.self, id, 3 + 4, WIRE_FINISH_STOP, NULL), ERR_OK); /* cuts what waits */
+    assert_true(l.durable(l.self, id) <= 5);
+    exec(db, "COMMIT");
+    assert_true(comes_to(&l, id, what == TOKENS ? 10 : what == END ? 7 : 8));
+    l.close(l.self);
+    ledger_session s;
+    load(db, id, &s);
+    expect_tokens(&s, what == TOKENS ? 7 : what == END ? 4 : 5);
+    assert_string_equal(s.numerics, what == NUMERICS ? "second" : "first");
+    assert_true(s.epoch >= (what == EPOCH ? epoch : 1) + LEDGER_EPOCHS_AHEAD);
+    assert_int_equal(s.state, what == END ? LEDGER_ENDED : LEDGER_INTERRUPTED);
+    ledger_session_fini(&s);
+    sqlite3_close(db);
+  }
+}
+
+/* Of what was cut at the end nothing counts as written. */
+static void a_cut_is_never_durable(void **state) {
+  const place *p = *state;
+  ledger l = opened(p->path);
+  begin(&l, 1);
+  append(&l, 1, 0, 6);
+  assert_true(comes_to(&l, 1, 9));
+  assert_int_equal(l.end(l.self, 1, 5, WIRE_FINISH_STOP, NULL), ERR_OK);
+  assert_int_equal(l.durable(l.self, 1), 5);
+  l.close(l.self);
+  sqlite3 *db = look(p->path);
+  ledger_session s;
+  load(db, 1, &s);
+  expect_tokens(&s, 2);
+  ledger_session_fini(&s);
+  assert_int_equal(number(db, "SELECT count(*) FROM tokens"), 1);
+  sqlite3_close(db);
+}
+
+/* A shared file may hold more dead ones than are taken out at a time. */
+static void many_dead_are_taken_out(void **state) {
+  const place *p = *state;
+  err e = {0};
+  finished(p->path, 1, 1);
+  sqlite3 *db = look(p->path);
+  exec(db, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600)"
+           " INSERT INTO orchestrator SELECT i, 1, 1, 'elsewhere', 'run', 1, 1, 0, 0, NULL FROM n");
+  for (int64_t left = 600; left > 0; left = left > 256 ? left - 256 : 0) {
+    assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), left);
+    assert_int_equal(ledger_store_tidy(db, "it", &e), ERR_OK);
+  }
+  assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), 0);
+  sqlite3_close(db);
+}
+
+static void makes_the_file_once(void **state) {
+  const place *p = *state;
+  struct stat info;
+  assert_true(ledger_file_make(p->path));
+  assert_int_equal(stat(p->path, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0600);
+  assert_false(ledger_file_make(p->path));
+  finished(p->path, 1, 1);
+  assert_false(ledger_file_make(p->path));
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -636,6 +780,12 @@ int main(void) {
       CASE(reads_damage_as_damage),
       CASE(rolls_back_to_any_length),
       CASE(finds_by_first_digits),
+      CASE(lists_the_newest),
+      CASE(ends_what_is_old),
+      CASE(makes_the_file_once),
+      CASE(what_comes_meanwhile_is_written_too),
+      CASE(a_cut_is_never_durable),
+      CASE(many_dead_are_taken_out),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

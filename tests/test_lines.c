@@ -121,6 +121,43 @@ static void test_too_long(void **state) {
   close(r.ends[0]);
 }
 
+/* Lines about as long as they may be, with an end or without, one after the other, however the stream is cut: the same
+ * lines come out. */
+static void test_limits_in_pieces_of_every_size(void **state) {
+  (void)state;
+  static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
+  for (int first = 0; first <= 2 * LINE_MAX_BYTES + 2; first++)
+    for (int second = LINE_MAX_BYTES - 2; second <= LINE_MAX_BYTES + 2; second++)
+      for (int ended = 0; ended < 2; ended++) {
+        enum { MOST = LINE_MAX_BYTES + 1 }; /* a longer one is cut to it */
+        char text[64];
+        int size = snprintf(text, sizeof text, "%.*s\n%.*s%s", first, letters, second, letters, ended ? "\n" : "");
+        const int wants[] = {first < MOST ? first : MOST, second < MOST ? second : MOST};
+        for (int piece = 1; piece <= size; piece++) {
+          const char *line;
+          size_t got;
+          int lines_seen = 0;
+          rig r;
+          open_pipe(&r);
+          for (int at = 0; at < size; at += piece) {
+            int n = piece < size - at ? piece : size - at;
+            assert_int_equal(write(r.ends[1], text + at, (size_t)n), n);
+            if (at + n == size) close(r.ends[1]);
+            while (lines_next(&r.l, &line, &got)) {
+              assert_true(lines_seen < 2);
+              assert_int_equal(got, wants[lines_seen]);
+              assert_memory_equal(line, letters, got);
+              lines_seen++;
+            }
+          }
+          assert_int_equal(lines_seen, 2);
+          assert_true(lines_ended(&r.l));
+          close_all(&r);
+          close(r.ends[0]);
+        }
+      }
+}
+
 /* A file cannot be watched: it is always ready. */
 static void test_file(void **state) {
   (void)state;
@@ -177,6 +214,9 @@ static void test_stopped(void **state) {
   put(&r, "a\nb\n");
   expect(&r, "a");
   lines_stop(&r.l);
+  assert_false(lines_ended(&r.l)); /* what was read is still given */
+  expect(&r, "b");
+  assert_true(lines_ended(&r.l));
   close_all(&r); /* twice is allowed */
   close(r.ends[0]);
   close(r.ends[1]);
@@ -184,7 +224,7 @@ static void test_stopped(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),     cmocka_unit_test(test_end_is_after_the_last_line),
-                                     cmocka_unit_test(test_too_long),   cmocka_unit_test(test_file),
+                                     cmocka_unit_test(test_too_long),   cmocka_unit_test(test_limits_in_pieces_of_every_size), cmocka_unit_test(test_file),
                                      cmocka_unit_test(test_unreadable), cmocka_unit_test(test_stopped),
                                      cmocka_unit_test(test_stays_blocking)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ static void what_cannot_be_served_is_refused(void **state) {
   static const struct {
     int code;
     int32_t context, prompt_length, max_tokens, budget, count;
-  } table[] = {{ERR_OK, CONTEXT, 8, 1, 0, 8},        {ERR_LIMIT, CONTEXT + 1, 1, 1, 0, 8}, {ERR_LIMIT, 0, 1, 1, 0, 8},
+  } table[] = {{ERR_OK, CONTEXT, 8, 1, 0, 8},        {ERR_OK, 8, 8, 1, 0, 8},               {ERR_LIMIT, CONTEXT + 1, 1, 1, 0, 8}, {ERR_LIMIT, 0, 1, 1, 0, 8},
                {ERR_LIMIT, 7, 1, 1, 0, 8},           {ERR_ARG, CONTEXT, 9, 1, 0, 8},       {ERR_ARG, CONTEXT, 0, 1, 0, 8},
                {ERR_ARG, CONTEXT, 1, 0, 0, 8},       {ERR_ARG, CONTEXT, 1, 1, -1, 8},      {ERR_ARG, CONTEXT, 1, 1, WIRE_BUDGET_MAX + 1, 8},
                {ERR_OK, CONTEXT, 1, 1, WIRE_BUDGET_MAX, 8}, {ERR_ARG, CONTEXT, 1, 1, 0, 0}};

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -317,6 +318,64 @@ static void filter_edges_keep_the_lowest_ids(void **state) {
     assert_string_equal(seen, cases[i].kept);
   }
   sampler_free(s);
+}
+
+/* The tokens that are left, as a bit each. */
+static uint32_t left(sampler *s, const sampler_options *o, const float *x) {
+  sampler_ranked list[SAMPLER_RANKED_MAX];
+  uint32_t bits = 0;
+  int32_t count = sampler_rank(s, o, NULL, x, 3, SAMPLER_RANKED_MAX, list);
+  for (int32_t i = 0; i < count; i++) bits |= 1u << list[i].token;
+  return bits;
+}
+
+/* What lies exactly at a bound is inside it, its neighbour of f32 is not. */
+static void bounds_are_inclusive(void **state) {
+  (void)state;
+  static const float temperatures[] = {1, 0.25f, 2}, ends[] = {FLT_MIN, 1e-20f, 0.5f, 0.99999994f};
+  sampler *s = sampler_of(4);
+  uint64_t rng = 1;
+  for (int i = 0; i < 600; i++)
+    for (int t = 0; t < 3; t++) { /* powers of two: nothing is rounded */
+      float min_p = i < 4 ? ends[i] : (float)(1 + draw(&rng, 9999)) / 10000;
+      float at = sampler_log(min_p) * temperatures[t];
+      const float x[] = {nextafterf(at, -INFINITY), at, 0, nextafterf(at, INFINITY)};
+      sampler_options o = options(temperatures[t], 0, 1, min_p);
+      assert_int_equal(left(s, &o, x), 0xe);
+    }
+  sampler_options tiny = options(1, 0, 1, FLT_MIN / 4); /* below the normal numbers: as their end */
+  const float deep[] = {nextafterf(sampler_log(FLT_MIN), -INFINITY), sampler_log(FLT_MIN), 0, -1};
+  assert_int_equal(left(s, &tiny, deep), 0xe);
+  sampler_free(s);
+}
+
+static void equal_tokens_reach_a_share_exactly(void **state) {
+  (void)state;
+  const float x[SAMPLER_RANKED_MAX] = {0};
+  for (int32_t n = 1; n <= SAMPLER_RANKED_MAX; n *= 2) {
+    sampler *s = sampler_of(n);
+    for (int32_t k = 1; k <= n; k++) {
+      float share = (float)k / (float)n, around[] = {nextafterf(share, 0), share, nextafterf(share, 2)};
+      for (int i = 0; i < 3; i++) {
+        sampler_options o = options(1, 0, around[i], 0);
+        int32_t want = k + (i == 2) < n ? k + (i == 2) : n;
+        if (around[i] <= 1) assert_int_equal(left(s, &o, x), (1u << want) - 1); /* the lowest ids */
+      }
+    }
+    for (int32_t k = 0; k <= n + 1; k++) {
+      sampler_options o = options(1, k, 1, 0);
+      assert_int_equal(left(s, &o, x), k && k < n ? (1u << k) - 1 : (1u << n) - 1);
+    }
+    sampler_free(s);
+  }
+}
+
+static void the_least_temperature_is_sampled(void **state) {
+  (void)state;
+  sampler_options at = options(SAMPLER_TEMPERATURE_MIN, 0, 1, 0), below = at;
+  below.temperature = nextafterf(SAMPLER_TEMPERATURE_MIN, 0);
+  assert_true(sampler_scale(&at) == 1 / SAMPLER_TEMPERATURE_MIN);
+  assert_true(sampler_scale(&below) == 0);
 }
 
 /* --- the distribution --- */
@@ -861,6 +920,9 @@ int main(void) {
       cmocka_unit_test(a_tiny_temperature_is_greedy),
       cmocka_unit_test(filters_are_a_sort),
       cmocka_unit_test(filter_edges_keep_the_lowest_ids),
+      cmocka_unit_test(bounds_are_inclusive),
+      cmocka_unit_test(equal_tokens_reach_a_share_exactly),
+      cmocka_unit_test(the_least_temperature_is_sampled),
       cmocka_unit_test(distribution_is_the_softmax),
       cmocka_unit_test(distribution_of_an_adjusted_row),
       cmocka_unit_test(greedy_takes_the_lowest_of_equals),

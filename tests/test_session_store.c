@@ -148,6 +148,54 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
   assert_int_equal(next->kv_rows, 12);
 }
 
+/* What a place keeps is what is surely there: of C, and not what a job that is under way may still change. */
+static void test_rows_that_are_kept(void **state) {
+  session_store *s = *state;
+  static const struct {
+    int32_t length, rows, valid, kept;
+    uint64_t job;
+  } table[] = {{30, 29, INT32_MAX, 29, 0}, {30, 29, 20, 29, 0}, {30, 29, 20, 20, 7}, {30, 29, INT32_MAX, 29, 7}, {10, 29, INT32_MAX, 10, 0}};
+  int32_t tokens[40];
+  bool fresh;
+  for (int32_t i = 0; i < 40; i++) tokens[i] = i;
+  running(s, 2, 1);
+  running(s, 3, 1); /* one place is left */
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    session *x = running(s, 1, 1);
+    prefix_reset(&x->committed, 0);
+    prefix_append(&x->committed, tokens, table[i].length);
+    x->kv_rows = table[i].rows;
+    x->kv_valid = table[i].valid;
+    x->job = table[i].job;
+    assert_true(session_store_end(s, 1));
+    session *next = session_store_take(s, 4, 30, tokens, 40, &fresh);
+    assert_int_equal(next->kv_rows, table[i].kept);
+    assert_int_equal(next->committed.length, table[i].kept);
+    assert_true(session_store_end(s, 4));
+  }
+}
+
+/* Rows of another prompt serve where they are half of it, or half of what would be lost. */
+static void test_half_is_enough(void **state) {
+  session_store *s = *state;
+  for (int32_t same = 9; same <= 11; same++)
+    for (int32_t shorter = 0; shorter < 2; shorter++) {
+      int32_t held[40], asked[40];
+      bool fresh;
+      for (int32_t i = 0; i < 40; i++) held[i] = i, asked[i] = i < same ? i : 100 + i;
+      session *x = running(s, 1, 1);
+      running(s, 2, 1);
+      running(s, 3, 1);
+      prefix_reset(&x->committed, 0);
+      prefix_append(&x->committed, held, 40);
+      x->kv_rows = shorter ? 20 : 39;
+      assert_true(session_store_end(s, 1));
+      session *next = session_store_take(s, 4, 30, asked, shorter ? 40 : 20, &fresh);
+      assert_int_equal(next->kv_rows, same >= 10 ? same : 0);
+      assert_true(session_store_end(s, 4) && session_store_end(s, 2) && session_store_end(s, 3));
+    }
+}
+
 static void test_end_tells_whether_it_existed(void **state) {
   session_store *s = *state;
   assert_false(session_store_end(s, 1));
@@ -194,10 +242,13 @@ static void test_draft_generations_grow(void **state) {
   assert_true(b->ids.generation != a->ids.generation);
   tree_add(&x->live, TREE_ROOT, 5, -1, NULL);
   uint32_t most = x->generation;
+  a->done_base = b->done_base = 7;
+  a->base_named = 9;
   session_draft_restart(x);
   assert_int_equal(x->live.live_count, 0);
   assert_true(a->ids.generation > most && b->ids.generation > most);
   assert_int_equal(a->ids.next, 1);
+  assert_true(a->done_base == 0 && b->done_base == 0 && a->base_named == 1); /* of what they say from now on */
   uint32_t before = x->generation;
   session_draft_drop(x, session_draft_of(x, 10));
   assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */
@@ -226,6 +277,8 @@ int main(void) {
       CASE(test_a_place_is_clean),
       CASE(test_end_tells_whether_it_existed),
       CASE(test_rows_of_ended_sessions_serve_again),
+      CASE(test_rows_that_are_kept),
+      CASE(test_half_is_enough),
       CASE(test_draft_places),
       CASE(test_draft_generations_grow),
       CASE(test_draft_maps),

@@ -743,6 +743,41 @@ static void test_done_of_another_prefix(void **state) {
   assert_true(look(w).finish != WIRE_FINISH_STOP || look(w).length == 8);
 }
 
+/* An answer ends only with all that was logged: a DONE of a shorter prefix, right as that is, or of a wrong one, is
+ * repaired, of a longer one asked for. */
+static void test_done_of_every_length(void **state) {
+  enum { LOGGED = 9 };
+  for (int32_t length = 0; length <= LOGGED + 2; length++)
+    for (int wrong = 0; wrong < 2; wrong++) {
+      tear_down(state);
+      set_up(state);
+      world *w = *state;
+      start_running(w, false);
+      tell_tokens(w, TARGET, 3, LOGGED - 3);
+      rig_clear(&w->r);
+      w->r.now += 30000;
+      msg m = done_message(w, length, WIRE_FINISH_STOP);
+      m.u.done.hash.bytes[0] ^= (uint8_t)wrong;
+      rig_say(&w->r, TARGET, m);
+      bool ends = length == LOGGED && !wrong;
+      assert_int_equal(look(w).finish, ends ? WIRE_FINISH_STOP : 0);
+      assert_int_equal(look(w).length, LOGGED);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_RESEND), length > LOGGED);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), length <= LOGGED && !ends);
+      assert_int_equal(rig_count(&w->r, TARGET, MSG_END), ends);
+      if (length > LOGGED || ends) continue;
+      const msg_open *o = opened(w, TARGET); /* in a new epoch, from what both have */
+      assert_int_equal(w->epoch, 2);
+      assert_int_equal(o->base_length, wrong ? 0 : length);
+      assert_int_equal(o->base_length + o->token_count, LOGGED);
+      rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, LOGGED));
+      tell_tokens(w, TARGET, LOGGED, 2);
+      finish_by_done(w, LOGGED + 2);
+      assert_int_equal(look(w).finish, WIRE_FINISH_LENGTH);
+      assert_int_equal(look(w).length, LOGGED + 2);
+    }
+}
+
 static void test_end_is_told_five_times(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -775,6 +810,9 @@ static void test_cancel(void **state) {
   assert_int_equal(rig_only(&w->r, DRAFT, MSG_END)->epoch, w->epoch + 1);
   assert_int_equal(look(w).finish, WIRE_FINISH_CANCELLED);
   assert_int_equal(look(w).length, 8); /* what there is */
+  ledger_entry entry;
+  assert_true(w->ledger.inner.read(w->ledger.inner.self, w->id, &entry));
+  assert_int_equal(entry.epoch, w->epoch + 1); /* recorded: nobody uses it for anything else */
   tell_tokens(w, TARGET, 8, 5);        /* late */
   assert_int_equal(look(w).length, 8);
   w->epoch++;
@@ -833,7 +871,8 @@ static void test_unknown_session_is_ended(void **state) {
 /* --- stop strings --- */
 
 typedef struct censor {
-  int32_t calls, seen, keep_until; /* keeps tokens while fewer than so many were seen */
+  int32_t calls, seen, keep_until; /* keeps tokens while fewer than so many were seen; */
+  int32_t after;                   /* but all of the first runs, until so many were */
   bool stop;
 } censor;
 
@@ -844,7 +883,7 @@ static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *
   int32_t keep = c->keep_until - c->seen < count ? c->keep_until - c->seen : count;
   c->seen += count;
   *stop = c->stop && c->seen >= c->keep_until;
-  return keep;
+  return c->seen < c->after ? count : keep;
 }
 
 static void admit_case(world *w, censor *c, int32_t want) {
@@ -887,6 +926,14 @@ static void test_admit_keeps_none(void **state) {
   admit_case(*state, &c, 4);
 }
 
+/* The stop string began in tokens that are logged, and acknowledged, already: they go as well. */
+static void test_admit_takes_back(void **state) {
+  world *w = *state;
+  censor c = {.keep_until = 2, .after = 5};
+  admit_case(w, &c, 2);
+  assert_int_equal(w->ledger.appended, 4);
+}
+
 /* --- repairs --- */
 
 static void test_desync_with_an_own_prefix(void **state) {
@@ -898,6 +945,7 @@ static void test_desync_with_an_own_prefix(void **state) {
   const msg_open *o = opened(w, TARGET);
   assert_int_equal(w->epoch, 2);
   assert_int_equal(o->base_length, 5);
+  assert_int_equal(opened(w, DRAFT)->base_length, 10); /* nothing is told twice to the other one */
   assert_int_equal(o->token_count, 5);
   opened(w, DRAFT);
   assert_int_equal(w->epoch, 2); /* all are opened in the new epoch */
@@ -964,6 +1012,62 @@ static void test_desync_of_the_draft(void **state) {
   expect_state(w, ORCH_RUNNING);
 }
 
+/* What it holds, if that is right; else everything. */
+static void test_desync_of_a_draft_with_another_prefix(void **state) {
+  for (int32_t length = 0; length <= 12; length++)
+    for (int wrong = 0; wrong < 2; wrong++) {
+      tear_down(state);
+      set_up(state);
+      world *w = *state;
+      start_running(w, true);
+      tell_tokens(w, TARGET, 3, 7);
+      rig_clear(&w->r);
+      msg m = worker_state(w, MSG_DESYNC, length);
+      m.u.state.hash.bytes[3] ^= (uint8_t)wrong;
+      rig_say(&w->r, DRAFT, m);
+      const msg_open *o = opened(w, DRAFT);
+      assert_int_equal(o->base_length, length <= 10 && !wrong ? length : 0);
+      assert_int_equal(o->base_length + o->token_count, 10);
+    }
+}
+
+/* So many, and no more. */
+static void test_desyncs_until_a_draft_is_given_up(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  for (int i = 1; i <= ORCH_DESYNC_MAX + 1; i++) {
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_END), 0);
+    rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
+  }
+  rig_only(&w->r, DRAFT, MSG_END);
+}
+
+/* ENDED of a session that runs, by whoever said END: the target is told of the end all the same. */
+static void test_ended_before_the_end(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
+  rig_say(&w->r, DRAFT, message(MSG_ENDED, SELF, w->id, w->epoch));
+  expect_state(w, ORCH_RUNNING);
+  rig_clear(&w->r);
+  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  rig_only(&w->r, TARGET, MSG_END);
+  rig_only(&w->r, DRAFT, MSG_END);
+  expect_state(w, ORCH_ENDING);
+}
+
+/* A target that holds more than was logged tells it later, by TOKENS. */
+static void test_opened_with_more_than_is_logged(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH + 4));
+  expect_state(w, ORCH_RUNNING);
+  assert_int_equal(look(w).repairs, 0);
+}
+
 /* A draft that is never content costs little, and the answer goes on. */
 static void test_desync_storm_of_a_draft(void **state) {
   world *w = *state;
@@ -976,6 +1080,21 @@ static void test_desync_storm_of_a_draft(void **state) {
   assert_int_equal(look(w).finish, 0);
   tell_tokens(w, TARGET, 3, 7);
   assert_int_equal(look(w).length, 10);
+}
+
+/* One that has refused is asked again when it is another one. */
+static void test_a_restarted_draft_has_not_refused(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+  msg m = draft_hello(DRAFT);
+  m.u.hello.incarnation = id_of(77);
+  rig_say(&w->r, DRAFT, m);
+  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT);
+  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) > 0);
 }
 
 /* --- errors of a target --- */
@@ -1478,6 +1597,25 @@ static void test_placement_by_prefix(void **state) {
   rig_last(&w->r, TARGET, MSG_OPEN);
 }
 
+/* A target that has given no token has perhaps read nothing: the next one goes where there is room. */
+static void test_placement_after_an_end_without_tokens(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  r.prompt = truth();
+  r.prompt_length = 100;
+  register_workers(w, TARGET, 0);
+  register_workers(w, TARGET3, 0);
+  set_load(w, TARGET, 1);
+  start_request(w, &r);
+  opened(w, TARGET3);
+  rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, r.prompt_length));
+  orch_release(w->o, w->id, w->r.now, &w->r.out);
+  set_load(w, TARGET, 0);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  rig_last(&w->r, TARGET, MSG_OPEN);
+}
+
 static void test_draft_lost(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -1930,6 +2068,7 @@ int main(void) {
       CASE(test_done_before_its_tokens),
       CASE(test_done_with_an_error),
       CASE(test_done_of_another_prefix),
+      CASE(test_done_of_every_length),
       CASE(test_end_is_told_five_times),
       CASE(test_end_of_lost_workers),
       CASE(test_cancel),
@@ -1940,12 +2079,18 @@ int main(void) {
       CASE(test_admit_keeps_fewer),
       CASE(test_admit_keeps_all_and_stops),
       CASE(test_admit_keeps_none),
+      CASE(test_admit_takes_back),
       CASE(test_desync_with_an_own_prefix),
       CASE(test_desync_with_another_prefix),
       CASE(test_desync_twice),
       CASE(test_too_many_repairs),
       CASE(test_desync_of_the_draft),
+      CASE(test_desync_of_a_draft_with_another_prefix),
+      CASE(test_desyncs_until_a_draft_is_given_up),
+      CASE(test_ended_before_the_end),
+      CASE(test_opened_with_more_than_is_logged),
       CASE(test_desync_storm_of_a_draft),
+      CASE(test_a_restarted_draft_has_not_refused),
       CASE(test_errors_that_end_it),
       CASE(test_errors_that_lead_elsewhere),
       CASE(test_full_is_tried_again),
@@ -1972,6 +2117,7 @@ int main(void) {
       CASE(test_placement_by_load),
       CASE(test_placement_by_prefix),
       CASE(test_placement_of_many),
+      CASE(test_placement_after_an_end_without_tokens),
       CASE(test_draft_lost),
       CASE(test_another_draft_takes_over),
       CASE(test_another_draft_after_a_refusal),

@@ -41,6 +41,13 @@ typedef struct world {
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
 
+static uint64_t storm_random(uint64_t *state) { /* splitmix64 */
+  uint64_t x = *state += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
 /* --- the engine's place --- */
 
 static int32_t child_of(const engine_job *j, int32_t row, int32_t token) {
@@ -79,8 +86,7 @@ static void engine_maps(world *w, const engine_job *j) {
   if (!j->blocks) return;
   memcpy(w->map[j->slot], j->blocks, (size_t)j->block_count * sizeof *j->blocks);
   w->map_count[j->slot] = j->block_count;
-  if (!j->rows_given) return;
-  w->length[j->slot] = j->kv_length;
+  if (j->rows_given) w->length[j->slot] = j->kv_length;
   for (int32_t i = 0; i < j->kv_length; i++) w->rows[j->slot][i] = *pool_row(w, j->slot, i);
 }
 
@@ -679,6 +685,24 @@ static void test_open_full_and_room_of_finished_ones(void **state) {
   assert_int_equal(play(w, 2), 2);
 }
 
+/* Of finished ones the place is taken of that which has been finished longest, whenever it began. */
+static void test_room_of_the_one_that_ended_first(void **state) {
+  world *w = *state;
+  for (uint64_t id = S; id < S + SLOTS; id++) {
+    w->r.now += 1000;
+    msg m = open_message(id, 1, PROMPT, PROMPT_LENGTH);
+    m.u.open.options.max_tokens = id == S ? 9 : id == S + 1 ? 4 : 40;
+    say_and_open(w, m);
+  }
+  while (held(w, S)->state != SESSION_FINISHED) assert_true(run_job(w));
+  assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
+  assert_int_equal(held(w, S + 2)->state, SESSION_RUNNING);
+  say_and_open(w, open_message(S + 9, 1, PROMPT, PROMPT_LENGTH));
+  assert_null(held(w, S + 1));
+  assert_non_null(held(w, S));
+  assert_non_null(held(w, S + 2));
+}
+
 static void test_draining(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -696,6 +720,18 @@ static void test_draining(void **state) {
   assert_false(target_drained(w->t)); /* DONE may be lost: it is repeated until END */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   assert_true(target_drained(w->t));
+}
+
+/* A draining target ends what it has, also where that has to be repaired first. */
+static void test_draining_repairs(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
+  say_and_open(w, delta(2, 4, truth() + 4, 1));
+  assert_int_equal(play(w, 2), 2);
+  assert_int_equal(held(w, S)->committed.length, 7);
+  assert_int_equal(target_sessions(w->t)->reused_rows, 0); /* its own rows were never given up */
 }
 
 /* Nobody ends the last session: the lease does. */
@@ -820,6 +856,11 @@ static void test_job_carries_the_request(void **state) {
   assert_non_null(w->job.history); /* a penalty looks at it */
   assert_memory_equal(w->job.history, PROMPT, sizeof PROMPT);
   give_result(w);
+  play(w, 4);
+  assert_true(take_job(w));
+  const prefix *c = &held(w, S)->committed; /* of all of C, whatever has been given out meanwhile */
+  assert_int_equal(c->length, PROMPT_LENGTH + 5);
+  assert_memory_equal(w->job.history, c->tokens, (size_t)c->length * sizeof *c->tokens);
 }
 
 static void test_max_tokens(void **state) {
@@ -1261,6 +1302,7 @@ static void test_done_is_repeated_until_end(void **state) {
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US + 1000, false);
   assert_true(rig_count(&w->r, ORCH, MSG_DONE) >= 4 && rig_count(&w->r, ORCH, MSG_DONE) <= 6);
+  assert_true(w->r.m.deadline(w->r.m.self) <= w->r.now + TARGET_REPEAT_US); /* it asks to be woken for the next one */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US, false);
@@ -1302,6 +1344,53 @@ static void test_cancel(void **state) {
   assert_true(rig_place(&w->r, ORCH, MSG_DONE) < rig_place(&w->r, ORCH, MSG_ENDED));
   assert_true(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
   assert_int_equal(play(w, 1), 0);
+}
+
+/* END in every state of a session, with its own epoch or a higher one, of its orchestrator or of the one that has taken its
+ * place: what is told of the end goes to who ended it, in the epoch of the END. */
+static void test_end_in_every_state(void **state) {
+  enum { PREFILLING, DECODING, COMPUTING, DESYNCED, FINISHED, STATES };
+  for (int at = 0; at < STATES; at++)
+    for (uint32_t later = 0; later < 3; later++)
+      for (int moved = 0; moved < 2; moved++) {
+        tear_down(state);
+        set_up(state);
+        world *w = *state;
+        msg m = prompt_message();
+        if (at == FINISHED) m.u.open.options.max_tokens = 1;
+        say_and_open(w, m);
+        if (at == COMPUTING) assert_true(take_job(w));
+        if (at == DECODING || at == FINISHED) play(w, 1);
+        if (at == DESYNCED) rig_say(&w->r, ORCH, state_message(MSG_ACK, SELF, S, 1, 2, true_hash(3)));
+        assert_int_equal(held(w, S)->state == SESSION_DESYNCED, at == DESYNCED);
+        peer_id from = ORCH;
+        if (moved) { /* it calls again from another address */
+          target_connect(w->t, "tcp://127.0.0.1:3001", &w->r.out);
+          rig_connected(&w->r, rig_connect_asked(&w->r)->tag, from = ORCH2);
+          msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH2));
+          welcome.to = SELF;
+          rig_say(&w->r, ORCH2, welcome);
+        }
+        rig_clear(&w->r);
+        rig_say(&w->r, from, message(MSG_END, SELF, S, 1 + later));
+        const msg *ended = rig_only(&w->r, from, MSG_ENDED);
+        assert_int_equal(ended->epoch, 1 + later);
+        assert_true(ended->u.existed);
+        assert_null(held(w, S));
+        assert_int_equal(rig_count(&w->r, from, MSG_DONE), at != FINISHED);
+        assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_DONE), at != FINISHED);
+        if (at != FINISHED) {
+          const msg *done = rig_only(&w->r, from, MSG_DONE);
+          assert_int_equal(done->epoch, 1 + later);
+          assert_int_equal(done->u.done.finish, WIRE_FINISH_CANCELLED);
+          assert_true(rig_place(&w->r, from, MSG_DONE) < rig_place(&w->r, from, MSG_ENDED));
+        }
+        rig_clear(&w->r);
+        if (w->holds) give_result(w);
+        assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_TOKENS), 0);
+        rig_say(&w->r, from, message(MSG_END, SELF, S, 1)); /* again, of any epoch */
+        assert_false(rig_only(&w->r, from, MSG_ENDED)->u.existed);
+      }
 }
 
 /* A result that comes after the end belongs to nobody, and the next session in the place is not harmed. */
@@ -1964,6 +2053,66 @@ static void test_lockstep_ends_after_a_minute(void **state) {
   assert_true(d->text.size > 0);
 }
 
+/* Time passes, and the orchestrator renews, and has `length` tokens. */
+static void pass_leased(world *w, uint64_t us, int32_t length) {
+  for (uint64_t left = us; left > 0;) {
+    uint64_t part = left < TARGET_LEASE_US / 2 ? left : TARGET_LEASE_US / 2;
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, ack(1, length));
+    pass(w, part, true);
+    left -= part;
+  }
+}
+
+/* The minute is counted from the last round, from the end of the prompt, from new credit: not from the beginning. */
+static void test_lockstep_over_a_long_session(void **state) {
+  for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
+    tear_down(state);
+    set_up(state);
+    world *w = *state;
+    uint32_t g = open_with_draft(w, true);
+    prefill(w);
+    for (int32_t length = PROMPT_LENGTH; length < PROMPT_LENGTH + 10; length++) {
+      pass_leased(w, 30000000, acknowledged ? length : PROMPT_LENGTH);
+      assert_false(run_job(w));
+      send_nodes(w, DRAFT, g, length, 1, NULL, 0, true);
+      assert_true(run_job(w));
+      assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+    }
+    pass_leased(w, 59000000, acknowledged ? PROMPT_LENGTH + 10 : PROMPT_LENGTH);
+    assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+    pass_leased(w, 1500000, acknowledged ? PROMPT_LENGTH + 10 : PROMPT_LENGTH);
+    assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+  }
+}
+
+static void test_lockstep_after_a_slow_prompt(void **state) {
+  world *w = *state;
+  open_with_draft(w, true);
+  assert_true(take_job(w));
+  pass_leased(w, 70000000, PROMPT_LENGTH);
+  give_result(w);
+  pass_leased(w, 59000000, PROMPT_LENGTH);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  pass_leased(w, 1500000, PROMPT_LENGTH);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+}
+
+static void test_lockstep_after_new_credit(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.lockstep = true;
+  m.u.open.options.max_tokens = 1000;
+  say_and_open(w, m);
+  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  attach(w, DRAFT);
+  pass_leased(w, 70000000, PROMPT_LENGTH);
+  pass_leased(w, 59000000, PROMPT_LENGTH + 1);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+  pass_leased(w, 1500000, PROMPT_LENGTH + 1);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
+}
+
 /* A minute without credit is not a minute without the mark; nor may the machine spin on a moment that has
  * passed. */
 static void test_lockstep_without_credit(void **state) {
@@ -2208,10 +2357,12 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   const msg *m = rig_only(&w->r, ORCH, MSG_DESYNC);
   int32_t length = m->u.state.length;
   hash16 h = true_hash(length);
-  assert_true(length <= 5); /* four rows are five tokens */
+  assert_int_equal(length, 5); /* four rows are five tokens */
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 0);
   rig_clear(&w->r);
+  rig_advance(&w->r, 3 * TARGET_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
   rig_only(&w->r, ORCH, MSG_OPENED);
   assert_int_equal(play(w, 1), 1);
@@ -2242,18 +2393,22 @@ static msg long_prompt(uint64_t id, uint32_t epoch, int32_t tokens) {
 /* Two sessions of one prompt: the second one reads the first one's blocks, and computes the rest. */
 static void test_sessions_share_blocks(void **state) {
   world *w = *state;
+  int32_t told = 0;
   kv_blocks *b = &target_sessions(w->t)->blocks;
   say_and_open(w, long_prompt(S, 1, 8));
   assert_int_equal(play(w, 2), 2);
   say_and_open(w, long_prompt(S + 1, 1, 8));
   const session *first = held(w, S), *second = held(w, S + 1);
   assert_int_equal(second->kv_rows, 3 * KV_BLOCK);
+  assert_false(first->remap); /* the engine is told of blocks once, */
+  assert_true(second->remap);
   assert_memory_equal(first->blocks, second->blocks, 3 * sizeof *first->blocks);
   assert_int_not_equal(first->blocks[3], second->blocks[3]);
   assert_int_equal(b->shared, 3);
   assert_int_equal(kv_blocks_holders(b, first->blocks[0]), 2);
-  while (run_job(w)) {
-  }
+  while (run_job(w))
+    for (int32_t i = 0; i < w->batch.count; i++) told += w->batch.jobs[i].blocks != NULL;
+  assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
   assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
@@ -2323,6 +2478,76 @@ static void test_shared_blocks_are_left_not_written(void **state) {
   }
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
   assert_int_equal(s->state, SESSION_FINISHED);
+}
+
+/* --- sessions that are opened again and again --- */
+
+/* Prompts of few kinds, which have beginnings in common and differ from some place on. */
+static int32_t storm_tokens(uint64_t *random, int32_t tokens[64]) {
+  static const int32_t places[] = {3, KV_BLOCK, KV_BLOCK + 9, 2 * KV_BLOCK, 64};
+  int32_t count = 1 + (int32_t)(storm_random(random) % 60), from = places[storm_random(random) % 5];
+  int32_t kind = (int32_t)(storm_random(random) % 2);
+  for (int32_t i = 0; i < count; i++) tokens[i] = (7 * i + 11 + (i >= from ? 1 + kind : 0)) % VOCAB;
+  return count;
+}
+
+/* Whole, or as what follows a prefix that is held. */
+static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) {
+  int32_t tokens[2048];
+  const session *s = held(w, id);
+  int32_t base = 0, count;
+  if (s && storm_random(random) % 2) base = 1 + (int32_t)(storm_random(random) % (uint64_t)s->committed.length);
+  if (base) memcpy(tokens, s->committed.tokens, (size_t)base * sizeof *tokens);
+  count = storm_tokens(random, tokens + base);
+  if (base && storm_random(random) % 4 == 0) count = 0; /* a rollback */
+  msg m = open_message(id, epoch, tokens + base, count);
+  m.u.open.base_length = base;
+  m.u.open.base_hash = hash_of(SEED, tokens, base);
+  m.u.open.hash = hash_of(SEED, tokens, base + count);
+  m.u.open.prompt_length = base + count;
+  m.u.open.options.max_tokens = 1 + (int32_t)(storm_random(random) % 40);
+  rig_say(&w->r, ORCH, m);
+}
+
+/* Each that is still here comes to its end with the model's tokens. */
+static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
+  while (run_job(w)) rig_clear(&w->r);
+  for (int32_t i = 0; i < count; i++) {
+    const session *s = held(w, ids[i]);
+    if (!s) continue;
+    assert_int_equal(s->state, SESSION_FINISHED);
+    assert_int_equal(s->committed.length, s->prompt_length + s->options.max_tokens);
+    for (int32_t k = s->prompt_length; k < s->committed.length; k++)
+      assert_int_equal(s->committed.tokens[k], next_of(s->committed.tokens[k - 1]));
+    rig_say(&w->r, ORCH, message(MSG_END, SELF, ids[i], UINT32_MAX));
+  }
+  rig_clear(&w->r);
+}
+
+/* Opened with other tokens, more of them or fewer, ended, and opened again, each while a job is under way or not, by two
+ * sessions whose beginnings others have computed. Every job's rows are checked against C; no block is left behind. */
+static void test_opened_again_in_a_storm(void **state) {
+  world *w = *state;
+  const session_store *store = target_sessions(w->t);
+  for (uint64_t seed = 1; seed <= 500; seed++) {
+    uint64_t random = seed, ids[] = {1000 + 2 * seed, 1001 + 2 * seed};
+    uint32_t epoch = 1;
+    for (int step = 0; step < 40; step++) {
+      uint64_t id = ids[storm_random(&random) % 2];
+      switch (storm_random(&random) % 8) {
+      case 0:
+      case 1: storm_open(w, &random, id, ++epoch); break;
+      case 2: rig_say(&w->r, ORCH, message(MSG_END, SELF, id, ++epoch)); break;
+      case 3:
+      case 4: take_job(w); break;
+      default:
+        if (take_job(w)) give_result(w);
+      }
+      rig_clear(&w->r);
+    }
+    storm_settle(w, ids, 2);
+    if (store->is_virtual) assert_int_equal(kv_blocks_available(&store->blocks), store->blocks.count);
+  }
 }
 
 /* The orchestrator is lost: its sessions are kept for their lease and go on when it is back. */
@@ -2485,7 +2710,9 @@ int main(void) {
       CASE(test_open_without_room_for_a_token),
       CASE(test_open_of_a_finished_answer),
       cmocka_unit_test_setup_teardown(test_open_full_and_room_of_finished_ones, set_up_one, tear_down),
+      CASE(test_room_of_the_one_that_ended_first),
       CASE(test_draining),
+      CASE(test_draining_repairs),
       CASE(test_drained_in_the_end),
       CASE(test_only_an_orchestrator_opens_and_ends),
       CASE(test_only_its_orchestrator_acknowledges),
@@ -2524,6 +2751,7 @@ int main(void) {
       CASE(test_end),
       CASE(test_end_of_a_lower_epoch),
       CASE(test_cancel),
+      CASE(test_end_in_every_state),
       CASE(test_result_after_the_end),
       CASE(test_result_after_a_rollback),
       CASE(test_result_after_other_tokens),
@@ -2564,6 +2792,9 @@ int main(void) {
       CASE(test_lockstep_prefills_meanwhile),
       CASE(test_lockstep_without_a_draft),
       CASE(test_lockstep_ends_after_a_minute),
+      CASE(test_lockstep_over_a_long_session),
+      CASE(test_lockstep_after_a_slow_prompt),
+      CASE(test_lockstep_after_new_credit),
       CASE(test_lockstep_without_credit),
       CASE(test_lockstep_with_a_late_draft),
       CASE(test_free_pace_waits_a_little),
@@ -2576,11 +2807,13 @@ int main(void) {
       CASE(test_plain_error_ends_it),
       CASE(test_prefill_error_ends_it),
       CASE(test_cache_rolled_back_behind_its_back),
+      CASE(test_opened_again_in_a_storm),
       CASE(test_orchestrator_returns),
       FEW_BLOCKS(test_sessions_share_blocks),
       FEW_BLOCKS(test_too_few_blocks),
       FEW_BLOCKS(test_found_rows_outlive_an_older_job),
       FEW_BLOCKS(test_shared_blocks_are_left_not_written),
+      FEW_BLOCKS(test_opened_again_in_a_storm),
       CASE(test_extreme_epochs),
       CASE(test_max_tokens_at_its_end),
   };

@@ -50,6 +50,7 @@ struct model_file {
   gguf *file; /* one of these two */
   safetensors *folder;
   model_config config;
+  bool text_alone;             /* a vocabulary without weights will do */
   const gguf_tensor **tensors; /* [FIRST_OF_LAYER + layers * LAYER_ROLES] */
   int32_t used;                /* of the file's tensors: those that have a role */
   int32_t stops[MODEL_STOPS_MAX], stop_count;
@@ -238,8 +239,25 @@ static int check_parts(const model_file *f, err *e) {
       (unsigned long long)count);
 }
 
+/* A vocabulary alone: tokens without tensors. */
+static bool is_vocabulary(const model_file *f, uint64_t *tokens) {
+  return gguf_tensor_count(f->file) == 0 && gguf_array_count(f->file, "tokenizer.ggml.tokens", tokens);
+}
+
+static int take_vocabulary(model_file *f, uint64_t tokens, err *e) {
+  if (!f->text_alone)
+    return err_set(e, ERR_UNSUPPORTED, "this file holds a vocabulary and no weights: it serves `tandem tokenize' and "
+                                       "`detokenize' alone; give the whole model");
+  if (tokens > MODEL_VOCAB_MAX)
+    return err_set(e, ERR_LIMIT, "the file has %llu tokens; tandem takes at most %d", (unsigned long long)tokens, MODEL_VOCAB_MAX);
+  f->config.vocab = (int32_t)tokens;
+  return ERR_OK;
+}
+
 static int read_gguf(model_file *f, err *e) {
   config_source s;
+  uint64_t tokens;
+  if (is_vocabulary(f, &tokens)) return take_vocabulary(f, tokens, e);
   int rc = check_parts(f, e);
   if (!rc) rc = config_source_gguf(&s, f->file, e);
   if (!rc) rc = model_config_read(&f->config, &s, e);
@@ -311,7 +329,7 @@ static int read_folder(model_file *f, const char *folder, err *e) {
 
 /* ---- open and close ---- */
 
-static int open_any(model_file **out, const char *folder, gguf *g, err *e) {
+static int open_any(model_file **out, const char *folder, gguf *g, bool text_alone, err *e) {
   model_file *f = calloc(1, sizeof *f);
   *out = NULL;
   if (!f) {
@@ -319,6 +337,7 @@ static int open_any(model_file **out, const char *folder, gguf *g, err *e) {
     return err_set(e, ERR_NOMEM, "out of memory for the model");
   }
   f->file = g;
+  f->text_alone = text_alone;
   int rc = g ? read_gguf(f, e) : read_folder(f, folder, e);
   if (rc)
     model_file_close(f);
@@ -327,20 +346,28 @@ static int open_any(model_file **out, const char *folder, gguf *g, err *e) {
   return rc;
 }
 
-int model_file_open(model_file **out, const char *path, err *e) {
+static int open_path(model_file **out, const char *path, bool text_alone, err *e) {
   struct stat s;
   gguf *g;
   *out = NULL;
-  if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return open_any(out, path, NULL, e);
+  if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return open_any(out, path, NULL, text_alone, e);
   int rc = gguf_open(&g, path, e);
-  return rc ? rc : open_any(out, NULL, g, e);
+  return rc ? rc : open_any(out, NULL, g, text_alone, e);
+}
+
+int model_file_open(model_file **out, const char *path, err *e) {
+  return open_path(out, path, false, e);
+}
+
+int model_file_open_text(model_file **out, const char *path, err *e) {
+  return open_path(out, path, true, e);
 }
 
 int model_file_open_memory(model_file **out, const void *data, size_t size, err *e) {
   gguf *g;
   *out = NULL;
   int rc = gguf_open_memory(&g, data, size, e);
-  return rc ? rc : open_any(out, NULL, g, e);
+  return rc ? rc : open_any(out, NULL, g, false, e);
 }
 
 void model_file_close(model_file *f) {

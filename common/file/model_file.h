@@ -43,6 +43,9 @@ typedef struct model_file model_file;
  * and none that it would leave out. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM; *out NULL
  * then. */
 int model_file_open(model_file **out, const char *path, err *e);
+/* The same for who wants its text alone, and no tensors: a GGUF with a vocabulary and no tensors will do, of whose
+ * configuration only `vocab` is set. */
+int model_file_open_text(model_file **out, const char *path, err *e);
 /* A GGUF's bytes in memory that outlive it (tests). */
 int model_file_open_memory(model_file **out, const void *data, size_t size, err *e);
 void model_file_close(model_file *f); /* NULL is allowed */

@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from models import other_vocabulary
+from models import Gguf, other_vocabulary
 from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, children_of, counters_of, is_running, wait_until
 
 PROMPT = "Why is the sky blue?"
@@ -377,6 +377,28 @@ class Text(Command):
         plain = tokenize(b"<|im_end|>", "--no-special")
         self.assertGreater(len(plain), 1)
         self.assertEqual(detokenize(plain), "<|im_end|>")
+
+    def test_a_vocabulary_alone(self):
+        """A GGUF without tensors gives and takes the same text; who wants an answer of it is told why there is none."""
+        g = Gguf(MODEL)
+        g.tensors = []
+        whole, alone = self.folder / "keys.gguf", self.folder / "vocabulary.gguf"
+        g.write(whole)
+        g.keys = {key: value for key, value in g.keys.items() if key.startswith("tokenizer.")}
+        g.write(alone)
+        text = "größer <|im_start|>\nHello,  world 123"
+        ids = tokenize(text.encode())
+        for path in map(str, (whole, alone)):
+            status, out, errors = tandem("tokenize", "-m", path, stdin=text.encode())
+            self.assertEqual((status, out.decode().split()), (OK, [*map(str, ids)]), errors)
+            status, out, errors = tandem("detokenize", "-m", path, stdin=out)
+            self.assertEqual((status, out.decode()), (OK, text), errors)
+            errors = self.refused(BAD_MODEL, "holds a vocabulary and no weights", "run", "-m", path, PROMPT)
+            self.assertEqual(len(errors.splitlines()), 1)
+            self.refused(BAD_MODEL, "holds a vocabulary and no weights", "batch", "-m", path, "-", "-", stdin=b"{}")
+            self.assertIn("BAD   model", tandem("doctor", "-m", path)[1].decode())
+        g.keys = {}
+        self.refused(BAD_MODEL, "", "tokenize", "-m", str(g.write(alone)), stdin=b"x")
 
     def test_spellings(self):
         status, out, _ = tandem("tokenize", "-m", MODEL, "--json", stdin=b"Hello world")
@@ -873,6 +895,30 @@ class Batch(Command):
         self.refused(IO, "no_such", "batch", "-m", MODEL, "no_such.jsonl", "-")
         self.refused(INPUT, "no lines", "batch", "-m", MODEL, "-", "-", stdin=b"\n")
         self.refused(IO, "no_such", "batch", "-m", MODEL, "-", "/no_such/out.jsonl", stdin=b"{}")
+
+    def test_the_same_file_twice(self):
+        """The answers would replace the prompts: refused under every name, and the file stays as it is."""
+        source, text = self.folder / "both.jsonl", json.dumps({"id": 1, "prompt": PROMPT}) + "\n"
+        source.write_text(text)
+        hard, soft = self.folder / "hard.jsonl", self.folder / "soft.jsonl"
+        hard.hardlink_to(source)
+        soft.symlink_to(source)
+        around = self.folder / ".." / self.folder.name / "both.jsonl"
+        for one, other in [(source, source), (source, hard), (soft, source), (hard, soft), (around, source), (source, around)]:
+            self.refused(USAGE, "same file", "batch", "-m", MODEL, str(one), str(other))
+            self.assertEqual(source.read_text(), text)
+        with open(source, "rb") as stdin:
+            done = subprocess.run([TANDEM, "batch", "-m", MODEL, "-", str(hard)], stdin=stdin, capture_output=True, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, USAGE, done.stderr)
+        with open(source, "ab") as stdout:
+            done = subprocess.run([TANDEM, "batch", "-m", MODEL, str(soft), "-"], stdout=stdout, stderr=subprocess.PIPE, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, USAGE, done.stderr)
+        self.assertEqual(source.read_text(), text)
+        equal = self.folder / "equal.jsonl"  # of the same content: another file
+        equal.write_text(text)
+        status, _, errors = tandem("batch", "-m", MODEL, "--max-tokens", "2", str(source), str(equal))
+        self.assertEqual(status, OK, errors)
+        self.assertEqual(json.loads(equal.read_text())["id"], 1)
 
     def test_its_output_is_a_recording(self):
         lines = [{"id": i, "prompt": text} for i, text in enumerate([PROMPT, "Name three colours."])]

@@ -14,7 +14,7 @@ import time
 import unittest
 
 from models import make_model
-from support import (MODEL, SUBSET, TANDEM, TIME_LIMIT, VOCABULARY, Case, Running, child_named, children_of, golden,
+from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, child_named, children_of, golden,
                      is_running, tell, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
@@ -22,7 +22,7 @@ TOKENS = 60 if SUBSET else 300  # of an answer that is compared
 BEGUN = 60  # bytes: the answer is under way
 GREEDY = ()
 SAMPLED = ("--temp", "0.8", "--seed", "7")
-OK, FAILED, USAGE, MODEL_ERROR, IO, INTERRUPTED = 0, 1, 2, 3, 8, 130
+OK, FAILED, USAGE, MODEL_ERROR, WORKER, IO, INTERRUPTED = 0, 1, 2, 3, 7, 8, 130
 TARGET_SECONDS = 0.3  # of the target's own time: dozens of tokens
 
 
@@ -147,6 +147,39 @@ class Sessions(Case):
             self.session("rollback", id, "--to", str(count - back))
             self.assertEqual(self.session("resume", id, "--whole"), whole)
 
+    def test_stop_strings_over_two_tokens(self):
+        """The first of them may be logged before the second one comes: the ledger keeps what the answer has, whichever."""
+        plain = self.plain[GREEDY]
+        text, ids = plain["text"], plain["token_ids"]
+
+        def size(count):
+            done = subprocess.run([TANDEM, "detokenize", "-m", MODEL], input=" ".join(map(str, ids[:count])).encode(), capture_output=True)
+            return len(done.stdout.decode())
+
+        stops = {}
+        for k in range(2, TOKENS, 4):
+            begin, end = size(k), size(k + 1)
+            stop = text[begin:end + 1]
+            if text.find(stop) == begin and end > begin and len(stops) < 3:
+                stops[k] = stop
+        self.assertEqual(len(stops), 3)
+        for k, stop in stops.items():
+            with self.subTest(stop=stop):
+                flags = "--ledger", self.ledger, "--json"
+                answer = json.loads(self.good("run", "-m", MODEL, *flags, "--draft", "none", "--max-tokens", TOKENS, "--stop", stop, PROMPT))
+                self.assertEqual((answer["finish_reason"], answer["token_ids"], answer["text"]), ("stop", ids[:k], text[:text.index(stop)]))
+                line = self.list()[0]
+                self.assertEqual((line["state"], line["tokens"]), ("stop", k))
+                for kept in (self.session("export", line["session"]), self.session("show", "--json", line["session"])):
+                    kept = json.loads(kept)
+                    self.assertEqual((kept["state"], kept["token_ids"], kept["text"]), ("stop", ids[:k], answer["text"]))
+                self.refused(USAGE, "complete", "session", "resume", "--ledger", self.ledger, line["session"])
+                for to in (k, k - 1):
+                    self.session("rollback", line["session"], "--to", str(to))
+                    again = json.loads(self.session("resume", line["session"], "--json"))
+                    self.assertEqual((again["token_ids"], again["text"]), (ids[:k], answer["text"]))
+                    self.assertEqual(self.list()[0]["tokens"], k)
+
     def test_export_is_a_line_of_a_batch(self):
         """With the options in it: no flag is needed for the same tokens."""
         stop = self.plain[GREEDY]["text"][60:66]
@@ -167,7 +200,7 @@ class Sessions(Case):
         for line, k, flags in zip(out.read_text().splitlines(), kept, table):
             again = json.loads(line)
             self.assertEqual((again["id"], again["token_ids"], again["finish_reason"]), (k["id"], k["token_ids"], k["state"]), flags)
-            self.assertTrue(k["text"].startswith(again["text"]), flags)  # the last token may reach into the stop
+            self.assertEqual(k["text"], again["text"], flags)  # also where the last token reaches into the stop
 
     # How it is drafted.
 
@@ -215,6 +248,117 @@ class Sessions(Case):
                     {"draft": "replay:gone:0.5"}):
             note(**how)
             self.assertIn("as before", again(method="ngram"))
+
+    # Where, and how much.
+
+    def test_the_first_ledger_is_told_of_once(self):
+        state = self.folder / "state"
+        env = {"XDG_STATE_HOME": str(state)}
+        run = ("run", "-m", MODEL, "--max-tokens", 1, "--draft", "none")
+        place = str(state / "tandem/ledger.sqlite")
+        for flags in (("--ledger", "none"), ("--ledger", self.ledger)):
+            self.assertNotIn("kept in", tandem(*run, *flags, PROMPT, env=env)[2])
+        self.assertFalse(state.exists())
+        self.assertIn("no sessions", tandem("session", "list", env=env)[2])
+        status, _, errors = tandem(*run, PROMPT, env=env)
+        self.assertEqual(status, OK, errors)
+        told, = (line for line in errors.splitlines() if "kept in" in line)
+        for word in (place, "only you can read", "--ledger none", "tandem session end --older-than 0s --delete"):
+            self.assertIn(word, told)
+        self.assertEqual(os.stat(place).st_mode & 0o777, 0o600)
+        self.assertNotIn("kept in", tandem(*run, PROMPT, env=env)[2])
+        words = re.search("`tandem (session end .*?)'", told)[1].split()  # what it says works
+        self.assertEqual(self.good(*words, env=env), "2 sessions forgotten\n")
+        self.assertNotIn("kept in", tandem(*run, PROMPT, env=env)[2])
+
+    def test_a_list_has_an_end(self):
+        id = self.finished("--max-tokens", "1")
+        with contextlib.closing(sqlite3.connect(self.ledger)) as db, db:
+            columns = [row[1] for row in db.execute("PRAGMA table_info(session)") if row[1] not in ("id", "created", "about")]
+            for i in range(1, 25):
+                title = "x" * (40 + i % 12) + "é€🙂" * 10  # cut within a character, wherever that is
+                db.execute(f"INSERT INTO session(id, created, about, {', '.join(columns)}) SELECT ?, created - ?, ?, {', '.join(columns)} "
+                           "FROM session WHERE id = ?", (i, i, json.dumps({"title": title}), int(id, 16) - (int(id, 16) >> 63 << 64)))
+        for flags, shown in (((), 20), (("--limit", "3"), 3), (("--limit", "0"), 25), (("--limit", "25"), 25), (("--limit", "24"), 24),
+                             (("--limit", "99"), 25)):
+            status, out, errors = tandem("session", "list", "--ledger", self.ledger, *flags)
+            self.assertEqual((status, len(out.splitlines()) - 1), (OK, shown), errors)
+            self.assertNotIn("\ufffd", out)
+            status, listed, told = tandem("session", "list", "--ledger", self.ledger, "--json", *flags)
+            listed = json.loads(listed)
+            self.assertEqual(([listed[0]["session"], len(listed)]), [id, shown])
+            for text in errors, told:
+                self.assertEqual(text.splitlines()[:1], [f"tandem: {25 - shown} older ones are not shown: --limit N shows N, --limit 0 all"]
+                                 if shown < 25 else [])
+        self.refused(USAGE, "--limit", "session", "list", "--ledger", self.ledger, "--limit", "-1")
+
+    def test_old_ones_end_together(self):
+        """Those of a living process stay, however old."""
+        end = lambda *flags: self.good("session", "end", "--ledger", self.ledger, *flags)
+        self.refused(USAGE, "", "session", "end", "--ledger", self.ledger)
+        self.assertEqual(self.good("session", "end", "--older-than", "1d", env={"XDG_STATE_HOME": str(self.folder / "none")}), "0 sessions ended\n")
+        done = self.finished("--max-tokens", "1")
+        killed = self.start("--max-tokens", "3500")
+        killed.signal(signal.SIGKILL)
+        killed.end()
+        living = self.start("--max-tokens", "3500")
+        states = lambda: {l["session"]: l["state"] for l in self.list()}
+        before = states()
+        self.assertEqual(sorted(before.values()), ["interrupted", "length", "running"])
+        gone, = (id for id, state in before.items() if state == "interrupted")
+        lives, = (id for id, state in before.items() if state == "running")
+        self.assertEqual(end("--older-than", "1d"), "0 sessions ended\n")
+        self.assertEqual(end("--older-than", "1d", "--delete"), "0 sessions forgotten\n")
+        self.assertEqual(states(), before)
+        with contextlib.closing(sqlite3.connect(self.ledger)) as db, db:
+            db.execute("UPDATE session SET created = created - 3600000000 * 49, updated = updated - 3600000000 * 49")
+        self.assertEqual(end("--older-than", "50h"), "0 sessions ended\n")
+        self.assertEqual(end("--older-than", "3d", "--delete"), "0 sessions forgotten\n")
+        self.assertEqual(end("--older-than", "48h"), "1 session ended\n")
+        self.assertEqual(states(), {done: "length", gone: "cancelled", lives: "running"})
+        self.assertEqual(end("--older-than", "48h"), "0 sessions ended\n")
+        self.assertEqual(end("--older-than", "2d", "--delete"), "1 session forgotten\n")  # `gone` has changed since
+        self.assertEqual(end("--older-than", "0s", "--delete"), "1 session forgotten\n")
+        self.assertEqual(states(), {lives: "running"})
+        shown = len(living.out)
+        self.assertTrue(wait_until(lambda: len(living.out) > shown), living.errors)
+        living.signal(signal.SIGKILL)
+        living.end()
+        self.assertEqual(end("--older-than", "0m", "--delete"), "1 session forgotten\n")
+        with contextlib.closing(sqlite3.connect(self.ledger)) as db:
+            self.assertEqual(db.execute("SELECT (SELECT count(*) FROM session), (SELECT count(*) FROM tokens)").fetchone(), (0, 0))
+        for age in ("", "30", "d", "1w", "-1d", "1d2", " 1d", "999999999999999999d", "99999999999999999999s"):
+            self.refused(USAGE, "--older-than", "session", "end", "--ledger", self.ledger, "--older-than", age)
+        self.refused(USAGE, "one of them", "session", "end", "--ledger", self.ledger, "--older-than", "1d", lives)
+
+    # Where it goes on.
+
+    def test_it_goes_on_with_workers_of_others(self):
+        plain = self.plain[GREEDY]
+        id = self.finished("--max-tokens", TOKENS)
+        self.session("rollback", id, "--to", "3")
+        endpoint = f"ipc://{self.folder}/there"
+        for draft, method in ((True, "ngram"), (False, "none")):
+            workers = [Running(self.folder, TARGET, "-m", MODEL, "--orchestrator", endpoint, "--kv", "virtual")]
+            workers += [Running(self.folder, DRAFT, "--orchestrator", endpoint)] if draft else []
+            for worker in workers:
+                self.addCleanup(worker.close)
+            flags = () if draft else ("--draft", "none")
+            status, out, errors = tandem("session", "resume", "--ledger", self.ledger, id, "--listen", endpoint, "--wait", "60", "--json", *flags)
+            a = json.loads(out)
+            self.assertEqual((status, a["token_ids"], a["stats"]["draft_method"]), (OK, plain["token_ids"], method), errors)
+            for worker in workers:
+                worker.signal(signal.SIGTERM)
+                worker.end()
+            self.session("rollback", id, "--to", str(TOKENS // 2))
+        status, out, errors = tandem("session", "resume", "--ledger", self.ledger, id, "--listen", endpoint, "--wait", "1")
+        self.assertEqual((status, out), (WORKER, ""))
+        self.assertIn("no target for 1 s (--wait)", errors)
+        again = json.loads(self.session("resume", id, "--json", "--kv", "virtual", "--kv-blocks", "40"))
+        self.assertEqual(again["token_ids"], plain["token_ids"])
+        for flags, phrase in ((("--wait", "3"), "--listen"), (("--listen", endpoint, "--kv", "virtual"), "--kv"), (("--kv-blocks", "9"), "--kv virtual"),
+                              (("--listen", endpoint, "--draft", "ngram"), "--draft METHOD"), (("--insecure-bind",), "--listen")):
+            self.refused(USAGE, phrase, "session", "resume", "--ledger", self.ledger, id, *flags)
 
     # What runs now.
 

@@ -1,0 +1,347 @@
+/* libs: orch wire spec text file base */
+/* Request lines: what each may say, to the ends of its range. */
+#include "orchestrator/batch.h"
+#include "tests/gguf_builder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { B = GB_SPECIAL_COUNT, HELLO = GB_SPECIAL_COUNT + 256 + 3 };
+
+static text_model model, ids_only;
+
+static int open_model(void **state) {
+  (void)state;
+  gguf_builder b = gb_begin(3);
+  gguf *g;
+  err e;
+  gb_vocabulary(&b, 0);
+  gb_end(&b);
+  assert_int_equal(gguf_open_memory(&g, b.bytes, b.size, NULL), ERR_OK);
+  assert_int_equal(tokenizer_open(&model.tokens, g, NULL), ERR_OK);
+  if (chat_template_open(&model.chat, model.tokens, "chatml", &e)) fail_msg("%s", e.text);
+  gguf_close(g);
+  gb_free(&b);
+  model.config.vocab = ids_only.config.vocab = tokenizer_size(model.tokens);
+  return 0;
+}
+
+static int close_model(void **state) {
+  (void)state;
+  text_model_close(&model);
+  return 0;
+}
+
+static const flags defaults = {.draft = "ngram", .budget = 15, .max_tokens = 256, .sampling = SAMPLER_DEFAULTS,
+                               .stops = {"before"}, .stop_count = 1};
+
+typedef struct reading {
+  flags f;
+  json_t *object;
+  tokenizer_ids ids;
+  err e;
+  int code;
+} reading;
+
+static reading read_with(const char *line, const flags *f) {
+  reading r = {.f = *f};
+  r.code = batch_read_line(line, strlen(line), &model, &r.f, &r.object, &r.ids, &r.e);
+  return r;
+}
+
+static void release(reading *r) {
+  json_decref(r->object);
+  tokenizer_ids_fini(&r->ids);
+}
+
+/* {"id": 1, "prompt_ids": [5], REST} */
+static reading read_rest(const char *rest) {
+  char line[1000];
+  snprintf(line, sizeof line, "{\"id\": 1, \"prompt_ids\": [5]%s%s}", *rest ? ", " : "", rest);
+  return read_with(line, &defaults);
+}
+
+static void expect_refused(const char *line, int code, const char *phrase) {
+  reading r = read_with(line, &defaults);
+  if (r.code != code || !strstr(r.e.text, phrase)) fail_msg("%s: %s %s", line, err_name(r.code), r.e.text);
+  release(&r);
+}
+
+static void expect_rest_refused(const char *rest, const char *phrase) {
+  reading r = read_rest(rest);
+  if (r.code != ERR_ARG || !strstr(r.e.text, phrase)) fail_msg("%s: %s %s", rest, err_name(r.code), r.e.text);
+  release(&r);
+}
+
+static void silence_keeps_the_flags(void **state) {
+  (void)state;
+  reading r = read_rest("");
+  assert_int_equal(r.code, ERR_OK);
+  assert_memory_equal(&r.f, &defaults, sizeof defaults);
+  assert_int_equal(r.ids.count, 1);
+  assert_int_equal(r.ids.ids[0], 5);
+  release(&r);
+}
+
+#define EXPECT(rest, condition)                                 \
+  do {                                                          \
+    reading r = read_rest(rest);                                \
+    if (r.code != ERR_OK) fail_msg("%s: %s", rest, r.e.text);   \
+    if (!(condition)) fail_msg("%s: not %s", rest, #condition); \
+    release(&r);                                                \
+  } while (0)
+
+static void switches_to_the_ends_of_their_ranges(void **state) {
+  (void)state;
+  EXPECT("\"budget\": 0", r.f.budget == 0);
+  EXPECT("\"budget\": 64", r.f.budget == 64);
+  EXPECT("\"max_tokens\": 1", r.f.max_tokens == 1);
+  EXPECT("\"max_tokens\": 1048576", r.f.max_tokens == 1048576);
+  EXPECT("\"top_k\": 0", r.f.sampling.top_k == 0);
+  EXPECT("\"top_k\": 1048576", r.f.sampling.top_k == 1048576);
+  EXPECT("\"temperature\": 0", r.f.sampling.temperature == 0);
+  EXPECT("\"temperature\": 100", r.f.sampling.temperature == 100);
+  EXPECT("\"temperature\": 0.8", r.f.sampling.temperature == 0.8f);
+  EXPECT("\"top_p\": 1", r.f.sampling.top_p == 1);
+  EXPECT("\"top_p\": 1e-6", r.f.sampling.top_p == 1e-6f);
+  EXPECT("\"min_p\": 0", r.f.sampling.min_p == 0);
+  EXPECT("\"min_p\": 0.5", r.f.sampling.min_p == 0.5f);
+  EXPECT("\"repeat_penalty\": 10", r.f.sampling.repeat_penalty == 10);
+  EXPECT("\"seed\": 0", r.f.sampling.seed == 0);
+  EXPECT("\"seed\": 9223372036854775807", r.f.sampling.seed == INT64_MAX);
+  EXPECT("\"force_single_token\": true", r.f.single);
+  EXPECT("\"force_single_token\": false", !r.f.single);
+  EXPECT("\"draft\": false", strcmp(r.f.draft, "none") == 0);
+  EXPECT("\"draft\": true", strcmp(r.f.draft, "ngram") == 0);
+  expect_rest_refused("\"budget\": 65", "from 0 to 64");
+  expect_rest_refused("\"budget\": -1", "budget");
+  expect_rest_refused("\"budget\": 1.5", "budget");
+  expect_rest_refused("\"max_tokens\": 0", "from 1 to");
+  expect_rest_refused("\"max_tokens\": 1048577", "max_tokens");
+  expect_rest_refused("\"max_tokens\": 4294967297", "max_tokens");
+  expect_rest_refused("\"top_k\": -1", "top_k");
+  expect_rest_refused("\"top_k\": 1048577", "top_k");
+  expect_rest_refused("\"temperature\": 100.001", "temperature");
+  expect_rest_refused("\"temperature\": -0.001", "temperature");
+  expect_rest_refused("\"temperature\": \"1\"", "temperature");
+  expect_rest_refused("\"top_p\": 0", "top_p");
+  expect_rest_refused("\"top_p\": 1.001", "top_p");
+  expect_rest_refused("\"min_p\": 1", "min_p");
+  expect_rest_refused("\"min_p\": -0.1", "min_p");
+  expect_rest_refused("\"repeat_penalty\": 0", "repeat_penalty");
+  expect_rest_refused("\"repeat_penalty\": 10.1", "repeat_penalty");
+  expect_rest_refused("\"seed\": -1", "seed");
+  expect_rest_refused("\"seed\": 1.5", "seed");
+  expect_rest_refused("\"force_single_token\": 1", "force_single_token");
+  expect_rest_refused("\"draft\": \"ngram\"", "draft");
+  flags plain = defaults;
+  plain.draft = "none";
+  reading r = read_with("{\"id\": 1, \"prompt_ids\": [5], \"draft\": true}", &plain);
+  assert_int_equal(r.code, ERR_ARG);
+  release(&r);
+  r = read_with("{\"id\": 1, \"prompt_ids\": [5], \"draft\": false}", &plain);
+  assert_int_equal(r.code, ERR_OK);
+  release(&r);
+}
+
+static void stops_replace_those_of_the_flags(void **state) {
+  (void)state;
+  EXPECT("\"stop\": \"x\"", r.f.stop_count == 1 && strcmp(r.f.stops[0], "x") == 0);
+  EXPECT("\"stop\": []", r.f.stop_count == 0);
+  EXPECT("\"stop\": [\"a\", \"\\u00e9\"]", r.f.stop_count == 2 && strcmp(r.f.stops[0], "a") == 0 && strcmp(r.f.stops[1], "\xc3\xa9") == 0);
+  expect_rest_refused("\"stop\": 5", "\"stop\"");
+  expect_rest_refused("\"stop\": \"\"", "empty");
+  expect_rest_refused("\"stop\": [\"a\", 5]", "[1]");
+  expect_rest_refused("\"stop\": [\"\", \"a\"]", "empty");
+  expect_rest_refused("\"stop\": \"a\\u0000b\"", "NUL");
+  char rest[400] = "\"stop\": [\"0\"";
+  for (int i = 1; i < DETOKENIZER_STOP_MAX; i++) strcat(rest, ", \"x\"");
+  char full[500];
+  snprintf(full, sizeof full, "%s]", rest);
+  EXPECT(full, r.f.stop_count == DETOKENIZER_STOP_MAX);
+  snprintf(full, sizeof full, "%s, \"one more\"]", rest);
+  expect_rest_refused(full, "times at most");
+  for (int size = DETOKENIZER_STOP_BYTES_MAX; size <= DETOKENIZER_STOP_BYTES_MAX + 1; size++) {
+    snprintf(full, sizeof full, "\"stop\": \"%0*d\"", size, 0);
+    if (size == DETOKENIZER_STOP_BYTES_MAX) EXPECT(full, r.f.stop_count == 1);
+    else expect_rest_refused(full, "bytes");
+  }
+}
+
+static void three_ways_to_ask(void **state) {
+  (void)state;
+  char line[300];
+  reading r = read_with("{\"id\": \"a\", \"prompt\": \"hello\"}", &defaults), with_system;
+  assert_int_equal(r.code, ERR_OK); /* through the template */
+  assert_true(r.ids.count > 5);
+  reading same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &defaults);
+  assert_int_equal(same.code, ERR_OK);
+  assert_int_equal(same.ids.count, r.ids.count);
+  assert_memory_equal(same.ids.ids, r.ids.ids, r.ids.count * sizeof *r.ids.ids);
+  release(&same);
+  flags f = defaults;
+  f.system = "hello";
+  with_system = read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &f);
+  same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"system\", \"content\": \"hello\"}, {\"role\": \"user\", \"content\": \"hello\"}]}", &f);
+  assert_true(with_system.ids.count == same.ids.count && same.ids.count != r.ids.count); /* its own, once */
+  assert_memory_equal(with_system.ids.ids, same.ids.ids, same.ids.count * sizeof *same.ids.ids);
+  release(&same);
+  release(&with_system);
+  release(&r);
+  f = defaults;
+  f.raw = true;
+  r = read_with("{\"id\": 1, \"prompt\": \"hello<|im_end|>\"}", &f);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.ids.count, 2);
+  assert_int_equal(r.ids.ids[0], HELLO);
+  assert_int_equal(r.ids.ids[1], 2);
+  release(&r);
+  f.no_special = true;
+  r = read_with("{\"id\": 1, \"prompt\": \"hello<|im_end|>\"}", &f);
+  assert_true(r.ids.count > 2);
+  release(&r);
+  r = read_with("{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &f);
+  assert_int_equal(r.code, ERR_ARG); /* the template is left out */
+  release(&r);
+  snprintf(line, sizeof line, "{\"id\": 1, \"prompt_ids\": [0, %d]}", model.config.vocab - 1);
+  r = read_with(line, &defaults);
+  assert_int_equal(r.code, ERR_OK);
+  assert_int_equal(r.ids.ids[1], model.config.vocab - 1);
+  release(&r);
+  snprintf(line, sizeof line, "{\"id\": 1, \"prompt_ids\": [0, %d]}", model.config.vocab);
+  expect_refused(line, ERR_ARG, "[1]");
+  expect_refused("{\"id\": 1, \"prompt_ids\": [-1]}", ERR_ARG, "[0]");
+  expect_refused("{\"id\": 1, \"prompt_ids\": [1.0]}", ERR_ARG, "[0]");
+  expect_refused("{\"id\": 1, \"prompt_ids\": 1}", ERR_ARG, "array");
+  expect_refused("{\"id\": 1, \"prompt\": 1}", ERR_ARG, "string");
+  expect_refused("{\"id\": 1, \"prompt\": \"\"}", ERR_ARG, "empty");
+  expect_refused("{\"id\": 1, \"prompt\": \"a\", \"prompt_ids\": [1]}", ERR_ARG, "both");
+  expect_refused("{\"id\": 1}", ERR_ARG, "none of");
+  expect_refused("{\"id\": 1, \"messages\": []}", ERR_ARG, "1 to");
+  expect_refused("{\"id\": 1, \"messages\": {}}", ERR_ARG, "1 to");
+  expect_refused("{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\"}]}", ERR_ARG, "[1]");
+}
+
+static void messages_up_to_their_limit(void **state) {
+  (void)state;
+  static const char one[] = "{\"role\": \"user\", \"content\": \"x\"}";
+  flags f = defaults;
+  f.system = "s"; /* one more than the line's */
+  for (int count = BATCH_MESSAGES_MAX; count <= BATCH_MESSAGES_MAX + 1; count++) {
+    char *line = malloc((size_t)count * (sizeof one + 1) + 64), *at = line;
+    at += sprintf(at, "{\"id\": 1, \"messages\": [%s", one);
+    for (int i = 1; i < count; i++) at += sprintf(at, ", %s", one);
+    strcpy(at, "]}");
+    reading r = read_with(line, &f);
+    assert_int_equal(r.code, count == BATCH_MESSAGES_MAX ? ERR_OK : ERR_ARG);
+    release(&r);
+    free(line);
+  }
+}
+
+static void ids_of_lines(void **state) {
+  (void)state;
+  static const char *const good[] = {"1", "-1", "0", "\"\"", "\"a\"", "9223372036854775807"};
+  static const char *const bad[] = {"1.5", "null", "[1]", "{}", "true"};
+  char line[100];
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    snprintf(line, sizeof line, "{\"prompt_ids\": [5], \"id\": %s}", good[i]);
+    reading r = read_with(line, &defaults);
+    assert_int_equal(r.code, ERR_OK);
+    char *text = json_dumps(batch_id(r.object), JSON_ENCODE_ANY);
+    assert_string_equal(text, good[i]);
+    free(text);
+    release(&r);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    snprintf(line, sizeof line, "{\"prompt_ids\": [5], \"id\": %s}", bad[i]);
+    expect_refused(line, ERR_ARG, "\"id\"");
+  }
+  expect_refused("{\"prompt_ids\": [5]}", ERR_ARG, "\"id\"");
+  reading r = read_with("{\"id\": 4, \"prompt\": 5}", &defaults); /* told also where the line is bad */
+  assert_int_equal(json_integer_value(batch_id(r.object)), 4);
+  release(&r);
+}
+
+static void keys(void **state) {
+  (void)state;
+  static const char *const results[] = {"text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
+                                        "numerics_changed", "stats", "session", "state", "model", "model_fingerprint",
+                                        "created", "updated", "prompt_text", "options", "request"};
+  char rest[64];
+  for (size_t i = 0; i < sizeof results / sizeof *results; i++) { /* what an answer says is no request */
+    snprintf(rest, sizeof rest, "\"%s\": [{}]", results[i]);
+    EXPECT(rest, memcmp(&r.f, &defaults, sizeof defaults) == 0);
+  }
+  expect_rest_refused("\"bugdet\": 1", "did you mean \"budget\"?");
+  expect_rest_refused("\"stopp\": \"x\"", "did you mean \"stop\"?");
+  expect_rest_refused("\"message\": []", "did you mean \"messages\"?");
+  expect_rest_refused("\"sesion\": 1", "unknown key \"sesion\""); /* not a word of a result */
+  reading r = read_rest("\"textt\": 1");
+  assert_true(r.code == ERR_ARG && !strstr(r.e.text, "did you mean"));
+  release(&r);
+  expect_rest_refused("\"zebra crossings\": 1", "unknown key");
+}
+
+static void what_is_no_line(void **state) {
+  (void)state;
+  expect_refused("", ERR_FORMAT, "JSON");
+  expect_refused("{", ERR_FORMAT, "JSON");
+  expect_refused("7", ERR_FORMAT, "JSON");
+  expect_refused("[1]", ERR_FORMAT, "not a JSON object");
+  expect_refused("{\"id\": 1, \"id\": 2, \"prompt\": \"x\"}", ERR_FORMAT, "JSON");
+  expect_refused("{\"id\": 1, \"prompt\": \"\xff\"}", ERR_FORMAT, "JSON");
+  char *line = malloc(BATCH_LINE_MAX + 1);
+  flags f = defaults;
+  json_t *object;
+  tokenizer_ids ids = {0};
+  err e = {0};
+  memset(line, ' ', BATCH_LINE_MAX + 1);
+  memcpy(line, "{\"id\":1,\"prompt_ids\":[5]}", 25);
+  assert_int_equal(batch_read_line(line, BATCH_LINE_MAX, &model, &f, &object, &ids, &e), ERR_OK);
+  json_decref(object);
+  assert_int_equal(batch_read_line(line, BATCH_LINE_MAX + 1, &model, &f, &object, &ids, &e), ERR_LIMIT);
+  assert_null(object);
+  tokenizer_ids_fini(&ids);
+  free(line);
+}
+
+static void blanks(void **state) {
+  (void)state;
+  assert_true(batch_is_blank("", 0) && batch_is_blank(" \t\r", 3) && batch_is_blank("x", 0));
+  assert_false(batch_is_blank("  x", 3) || batch_is_blank("\0", 1) || batch_is_blank("\n", 1));
+}
+
+static void without_a_vocabulary(void **state) {
+  (void)state;
+  flags f = defaults;
+  json_t *object;
+  tokenizer_ids ids = {0};
+  err e = {0};
+  static const char text[] = "{\"id\":1,\"prompt\":\"x\"}", numbers[] = "{\"id\":1,\"prompt_ids\":[5,6]}";
+  assert_int_equal(batch_read_line(text, sizeof text - 1, &ids_only, &f, &object, &ids, &e), ERR_UNSUPPORTED);
+  json_decref(object);
+  assert_int_equal(batch_read_line(numbers, sizeof numbers - 1, &ids_only, &f, &object, &ids, &e), ERR_OK);
+  assert_int_equal(ids.count, 2);
+  json_decref(object);
+  tokenizer_ids_fini(&ids);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(silence_keeps_the_flags),
+      cmocka_unit_test(switches_to_the_ends_of_their_ranges),
+      cmocka_unit_test(stops_replace_those_of_the_flags),
+      cmocka_unit_test(three_ways_to_ask),
+      cmocka_unit_test(messages_up_to_their_limit),
+      cmocka_unit_test(ids_of_lines),
+      cmocka_unit_test(keys),
+      cmocka_unit_test(what_is_no_line),
+      cmocka_unit_test(blanks),
+      cmocka_unit_test(without_a_vocabulary),
+  };
+  return cmocka_run_group_tests(tests, open_model, close_model);
+}

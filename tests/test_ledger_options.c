@@ -1,0 +1,179 @@
+/* libs: orch wire spec base */
+/* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its name. */
+#include "orchestrator/ledger_options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+static const msg_options some = {.max_tokens = 100,
+                                 .temperature = 0.8f,
+                                 .top_k = 40,
+                                 .top_p = 0.95f,
+                                 .min_p = 0.05f,
+                                 .repeat_penalty = 1.1f,
+                                 .seed = 7,
+                                 .choice = 3,
+                                 .context = 4096,
+                                 .budget = 15,
+                                 .lockstep = true,
+                                 .selfcheck = 2,
+                                 .single = true,
+                                 .stops = (const int32_t[]){2, 5},
+                                 .stop_count = 2};
+
+static void check_back(const msg_options *o) {
+  msg_options got;
+  int32_t stops[WIRE_STOPS_MAX];
+  err e = {0};
+  char *text = ledger_options_text(o);
+  assert_non_null(text);
+  if (ledger_options_read(text, &got, stops, &e)) fail_msg("%s: %s", text, e.text);
+  assert_int_equal(got.max_tokens, o->max_tokens);
+  assert_int_equal(got.top_k, o->top_k);
+  assert_true(got.seed == o->seed);
+  assert_int_equal(got.choice, o->choice);
+  assert_int_equal(got.context, o->context);
+  assert_int_equal(got.budget, o->budget);
+  assert_int_equal(got.lockstep, o->lockstep);
+  assert_int_equal(got.selfcheck, o->selfcheck);
+  assert_int_equal(got.single, o->single);
+  const float floats[][2] = {{got.temperature, o->temperature}, {got.top_p, o->top_p}, {got.min_p, o->min_p},
+                             {got.repeat_penalty, o->repeat_penalty}};
+  for (size_t i = 0; i < 4; i++) assert_memory_equal(&floats[i][0], &floats[i][1], sizeof(float));
+  assert_int_equal(got.stop_count, o->stop_count);
+  for (int32_t i = 0; i < o->stop_count; i++) assert_int_equal(got.stops[i], o->stops[i]);
+  free(text);
+}
+
+static void comes_back(void **state) {
+  (void)state;
+  check_back(&some);
+  msg_options o = {0};
+  check_back(&o);
+  o = some;
+  o.max_tokens = o.top_k = o.context = o.budget = o.selfcheck = INT32_MAX;
+  o.seed = UINT64_MAX;
+  o.choice = UINT32_MAX;
+  o.lockstep = o.single = false;
+  check_back(&o);
+  o.max_tokens = o.top_k = o.context = o.budget = o.selfcheck = INT32_MIN;
+  o.seed = UINT64_C(1) << 63;
+  check_back(&o);
+  o.lockstep = true; /* one of two flags */
+  check_back(&o);
+}
+
+static void every_float_comes_back(void **state) {
+  (void)state;
+  msg_options o = some;
+  uint32_t bits = 1;
+  for (int i = 0; i < 20000; i++) {
+    bits = bits * 1664525u + 1013904223u;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    if (!isfinite(x)) continue;
+    o.temperature = x;
+    o.top_p = -x;
+    o.min_p = nextafterf(x, 0);
+    o.repeat_penalty = (float)(i % 1000) / 100;
+    check_back(&o);
+  }
+}
+
+/* So that people read 0.8, not 0.800000012. */
+static void floats_are_short(void **state) {
+  (void)state;
+  char *text = ledger_options_text(&some);
+  static const char *const parts[] = {"\"temperature\":0.8,", "\"top_p\":0.95,", "\"min_p\":0.05,", "\"repeat_penalty\":1.1,"};
+  for (size_t i = 0; i < 4; i++)
+    if (!strstr(text, parts[i])) fail_msg("%s in %s", parts[i], text);
+  free(text);
+}
+
+static void stops_of_every_number(void **state) {
+  (void)state;
+  int32_t list[WIRE_STOPS_MAX];
+  msg_options o = some;
+  o.stops = list;
+  for (int32_t i = 0; i < WIRE_STOPS_MAX; i++) list[i] = i ? INT32_MAX - i : 0;
+  for (o.stop_count = 0; o.stop_count <= WIRE_STOPS_MAX; o.stop_count++) check_back(&o);
+}
+
+static void expect_refused(const json_t *object, const char *name) {
+  msg_options out;
+  int32_t stops[WIRE_STOPS_MAX];
+  err e = {0};
+  char *text = json_dumps(object, JSON_COMPACT);
+  assert_int_equal(ledger_options_read(text, &out, stops, &e), ERR_FORMAT);
+  if (!strstr(e.text, name)) fail_msg("%s: %s", text, e.text);
+  free(text);
+}
+
+/* Each value once missing, once of another kind, once past its end. */
+static void refuses_what_is_damaged(void **state) {
+  (void)state;
+  json_t *good = ledger_options_json(&some);
+  const char *key;
+  json_t *value;
+  int count = 0;
+  json_object_foreach(good, key, value) {
+    json_t *bad = json_copy(good);
+    count++;
+    json_object_del(bad, key);
+    expect_refused(bad, key);
+    json_object_set_new(bad, key, json_string("1"));
+    expect_refused(bad, key);
+    json_object_set_new(bad, key, json_null());
+    expect_refused(bad, key);
+    bool whole = json_is_integer(value) && strcmp(key, "seed") != 0, natural = strcmp(key, "choice") == 0;
+    for (int side = 0; whole && side < 2; side++) {
+      json_int_t least = natural ? 0 : INT32_MIN, most = natural ? UINT32_MAX : INT32_MAX;
+      json_object_set_new(bad, key, json_integer(side ? most + 1 : least - 1));
+      expect_refused(bad, key);
+    }
+    if (json_is_integer(value)) {
+      json_object_set_new(bad, key, json_real(1.5));
+      expect_refused(bad, key);
+    }
+    json_decref(bad);
+  }
+  assert_int_equal(count, 14);
+  json_t *stops = json_array();
+  json_object_set(good, "stop_ids", stops);
+  for (int32_t i = 0; i <= WIRE_STOPS_MAX; i++) json_array_append_new(stops, json_integer(1));
+  expect_refused(good, "stop_ids");
+  static const json_int_t outside[] = {-1, INT32_MAX + INT64_C(1)};
+  for (size_t i = 0; i < 2; i++) {
+    json_array_clear(stops);
+    json_array_append_new(stops, json_integer(outside[i]));
+    expect_refused(good, "stop_ids");
+  }
+  json_decref(stops);
+  json_decref(good);
+}
+
+static void refuses_what_is_no_json(void **state) {
+  (void)state;
+  static const char *const texts[] = {NULL, "", "{", "7", "[]"};
+  msg_options out;
+  int32_t stops[WIRE_STOPS_MAX];
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    err e = {0};
+    assert_int_equal(ledger_options_read(texts[i], &out, stops, &e), ERR_FORMAT);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(comes_back),          cmocka_unit_test(every_float_comes_back),  cmocka_unit_test(floats_are_short),
+      cmocka_unit_test(stops_of_every_number), cmocka_unit_test(refuses_what_is_damaged), cmocka_unit_test(refuses_what_is_no_json),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

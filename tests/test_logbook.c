@@ -1,0 +1,256 @@
+/* libs: orch wire spec base */
+/* Which ledger a command writes, and what happens where it cannot. */
+#include "orchestrator/logbook.h"
+
+#include "orchestrator/ledger_store.h"
+#include "tests/machine_support.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct place {
+  char folder[64], path[96], state[96], kept[128]; /* kept: the default file */
+  uv_loop_t loop;
+  logbook *book;
+  logger log;
+  int told; /* calls of on_logged */
+} place;
+
+static int set_up(void **state) {
+  place *p = calloc(1, sizeof *p);
+  strcpy(p->folder, "/tmp/test-logbook-XXXXXX");
+  if (!mkdtemp(p->folder) || uv_loop_init(&p->loop)) return -1;
+  snprintf(p->path, sizeof p->path, "%s/own.sqlite", p->folder);
+  snprintf(p->state, sizeof p->state, "%s/state", p->folder);
+  snprintf(p->kept, sizeof p->kept, "%s/tandem/ledger.sqlite", p->state);
+  p->log = (logger){"test", LOG_ERROR};
+  setenv("XDG_STATE_HOME", p->state, 1);
+  *state = p;
+  return 0;
+}
+
+static void close_book(place *p) {
+  logbook_close(p->book);
+  p->book = NULL;
+  uv_run(&p->loop, UV_RUN_DEFAULT);
+}
+
+static int tear_down(void **state) {
+  place *p = *state;
+  char command[128];
+  close_book(p);
+  assert_int_equal(uv_loop_close(&p->loop), 0);
+  snprintf(command, sizeof command, "rm -rf %s", p->folder);
+  int rc = system(command);
+  free(p);
+  return rc;
+}
+
+static void on_logged(void *context) {
+  ((place *)context)->told++;
+}
+
+static int open_book(place *p, const char *where, uint64_t resume, err *e) {
+  logbook_options o = {.loop = &p->loop, .ledger = where, .command = "test", .model = "/m.gguf", .log = &p->log,
+                       .resume = resume, .on_logged = on_logged, .context = p};
+  return logbook_open(&p->book, &o, e);
+}
+
+static void opened(place *p, const char *where) {
+  err e = {0};
+  if (open_book(p, where, 0, &e)) fail_msg("%s", e.text);
+}
+
+static bool is_there(const char *path) {
+  struct stat s;
+  return stat(path, &s) == 0;
+}
+
+static const int32_t tokens[] = {1, 2, 3};
+
+static void begin(place *p) {
+  ledger l = logbook_ledger(p->book);
+  ledger_record r = {.session = 7, .tokens = tokens, .length = 3, .prompt_length = 3};
+  assert_int_equal(l.begin(l.self, &r), ERR_OK);
+  assert_int_equal(l.epoch(l.self, 7, 1), ERR_OK);
+}
+
+static void none_is_memory(void **state) {
+  place *p = *state;
+  opened(p, "none");
+  assert_false(logbook_is_file(p->book));
+  assert_false(logbook_failed(p->book));
+  begin(p);
+  ledger l = logbook_ledger(p->book);
+  assert_int_equal(l.durable(l.self, 7), 3); /* at once */
+  close_book(p);
+  assert_false(is_there(p->kept) || is_there("none"));
+}
+
+static void a_named_file_alone(void **state) {
+  place *p = *state;
+  opened(p, p->path);
+  assert_true(logbook_is_file(p->book));
+  assert_true(is_there(p->path));
+  assert_false(is_there(p->kept));
+}
+
+static void the_default_file(void **state) {
+  place *p = *state;
+  opened(p, NULL);
+  assert_true(logbook_is_file(p->book));
+  assert_true(is_there(p->kept));
+}
+
+/* Says something on stderr? */
+static bool says_place(place *p, const char *where) {
+  char text[2000], file[128];
+  snprintf(file, sizeof file, "%s/stderr", p->folder);
+  fflush(stderr);
+  int before = dup(STDERR_FILENO), fd = open(file, O_RDWR | O_CREAT | O_TRUNC, 0600);
+  dup2(fd, STDERR_FILENO);
+  opened(p, where);
+  close_book(p);
+  fflush(stderr);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  ssize_t size = pread(fd, text, sizeof text - 1, 0);
+  close(fd);
+  text[size > 0 ? size : 0] = 0;
+  if (!strstr(text, p->kept)) return size > 0;
+  assert_true(strchr(text, '\n') == text + size - 1); /* one line */
+  return true;
+}
+
+static void a_new_default_file_is_told_of_once(void **state) {
+  place *p = *state;
+  assert_false(says_place(p, "none"));
+  assert_false(says_place(p, p->path));
+  assert_true(says_place(p, NULL));
+  assert_false(says_place(p, NULL));
+}
+
+/* Without a word from the user the answer matters more than its record; a file that was asked for must work. */
+static void where_there_is_no_file(void **state) {
+  place *p = *state;
+  err e = {0};
+  int fd = open(p->state, O_CREAT | O_WRONLY, 0600); /* where a folder should be */
+  close(fd);
+  opened(p, NULL);
+  assert_false(logbook_is_file(p->book));
+  assert_false(logbook_failed(p->book));
+  begin(p);
+  close_book(p);
+  assert_int_equal(open_book(p, p->kept, 0, &e), ERR_IO);
+  close_book(p);
+  assert_int_equal(open_book(p, NULL, 7, &e), ERR_IO); /* what goes on is in no memory */
+}
+
+static void on_time(uv_timer_t *timer) {
+  (void)timer;
+}
+
+/* A program's loop has more to do than the logbook, which keeps none alive. */
+static void keep_alive(place *p, uv_timer_t *timer) {
+  uv_timer_init(&p->loop, timer);
+  uv_timer_start(timer, on_time, 1000000, 1000000);
+}
+
+static void tells_of_what_is_logged(void **state) {
+  place *p = *state;
+  opened(p, p->path);
+  begin(p);
+  ledger l = logbook_ledger(p->book);
+  for (int i = 0; i < 2000 && l.durable(l.self, 7) < 3; i++) usleep(1000);
+  assert_int_equal(l.durable(l.self, 7), 3);
+  uv_timer_t timer;
+  keep_alive(p, &timer);
+  for (int i = 0; i < 2000 && p->told == 0; i++) { /* on the loop's thread */
+    uv_run(&p->loop, UV_RUN_NOWAIT);
+    usleep(1000);
+  }
+  assert_true(p->told > 0);
+  uv_close((uv_handle_t *)&timer, NULL);
+  uv_run(&p->loop, UV_RUN_NOWAIT);
+}
+
+/* A file that takes nothing any more: it matters to who asked for it by name. */
+static void fails(place *p, const char *named) {
+  err e = {0};
+  sqlite3 *other;
+  opened(p, named);
+  assert_int_equal(ledger_file_open(&other, named ? named : p->kept, false, &e), ERR_OK);
+  assert_int_equal(sqlite3_exec(other, "DROP TABLE session", NULL, NULL, NULL), SQLITE_OK);
+  sqlite3_close(other);
+  begin(p);
+  ledger l = logbook_ledger(p->book);
+  for (int i = 0; i < 3000 && l.durable(l.self, 7) < 3; i++) usleep(1000);
+  assert_int_equal(l.durable(l.self, 7), 3); /* the answer goes on */
+  assert_int_equal(logbook_failed(p->book), named != NULL);
+}
+
+static void a_file_that_fails(void **state) {
+  place *p = *state;
+  fails(p, p->path);
+  close_book(p);
+  fails(p, NULL);
+}
+
+/* ---- what `tandem status` shows ---- */
+
+static uint64_t some_random(void *context) {
+  return ++*(uint64_t *)context;
+}
+
+static void note_workers(void *context, const ledger_orchestrator *o) {
+  snprintf(context, 1000, "%s", o->workers ? o->workers : "");
+}
+
+static void workers_are_told_each_second(void **state) {
+  place *p = *state;
+  uint64_t random = 1;
+  err e = {0};
+  orch *o;
+  opened(p, p->path);
+  orch_options options = {.incarnation = id_of(1), .random = some_random, .random_context = &random, .ledger = logbook_ledger(p->book)};
+  assert_int_equal(orch_alloc(&o, &options, &e), ERR_OK);
+  rig r;
+  rig_init(&r, orch_machine(o));
+  msg target = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(2)), draft = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(3));
+  target.u.hello.numerics_id = wire_text("int8-f16-2");
+  target.u.hello.endpoint = wire_text("ipc:///there");
+  draft.u.hello.method = wire_text("ngram");
+  rig_say(&r, 2, target);
+  rig_say(&r, 3, draft);
+  rig_say(&r, 2, ping_message(MSG_PONG, id_of(1), 0, r.now, 3));
+  logbook_watch(p->book, o);
+  char text[1000] = "";
+  uv_timer_t timer;
+  keep_alive(p, &timer);
+  for (int i = 0; i < 500 && !text[0]; i++) {
+    uv_run(&p->loop, UV_RUN_NOWAIT);
+    usleep(10000);
+    sqlite3 *db;
+    assert_int_equal(ledger_file_open(&db, p->path, false, &e), ERR_OK);
+    assert_int_equal(ledger_store_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
+    sqlite3_close(db);
+  }
+  assert_string_equal(text, "[{\"role\":\"target\",\"numerics_id\":\"int8-f16-2\",\"endpoint\":\"ipc:///there\",\"load\":3},"
+                            "{\"role\":\"draft\",\"method\":\"ngram\",\"load\":0}]");
+  uv_close((uv_handle_t *)&timer, NULL);
+  uv_run(&p->loop, UV_RUN_NOWAIT);
+  logbook_watch(p->book, NULL);
+  rig_fini(&r);
+  orch_free(o);
+}
+
+#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(none_is_memory),          CASE(a_named_file_alone),    CASE(the_default_file),
+      CASE(a_new_default_file_is_told_of_once), CASE(where_there_is_no_file), CASE(tells_of_what_is_logged),
+      CASE(a_file_that_fails),       CASE(workers_are_told_each_second),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

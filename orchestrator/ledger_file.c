@@ -121,7 +121,7 @@ void ledger_file_make_folders(const char *path) {
 }
 
 bool ledger_file_make(const char *path) {
-  make_folders(path);
+  ledger_file_make_folders(path);
   int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd >= 0) close(fd);
   return fd >= 0;

@@ -218,6 +218,10 @@ static void on_tokens(step *c, work *w, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t appended = 0;
   if (w->state != WORK_ATTACHED) return;
+  if (t->base_length + t->token_count > w->spec.options.context) { /* of which drafters have taken memory for no more */
+    out_of_step(c, w, "the target's tokens go beyond the session's context");
+    return;
+  }
   switch (prefix_apply(&w->spec.committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_BEYOND:
     if (c->now - w->resend_us >= RESEND_EVERY_US) ask_resend(c, w);
@@ -351,6 +355,9 @@ static int check_open(const draft *d, const msg_open *o, err *e) {
   if (d->draining) return err_set(e, ERR_DRAINING, "this draft is shutting down");
   if ((at_once && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context)
     return err_set(e, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+  if (o->base_length + o->token_count > o->options.context)
+    return err_set(e, ERR_LIMIT, "the session has %d tokens, its context %d: open it with a longer one",
+                   o->base_length + o->token_count, o->options.context);
   if (o->target_endpoint.size == 0)
     return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
   return ERR_OK;

@@ -488,6 +488,12 @@ static void test_open_too_long(void **state) {
   rig_say(&w->r, ORCH, open_message(S, 1, many, CONTEXT + 1));
   rig_expect_error(&w->r, ORCH, ERR_LIMIT);
   assert_int_equal(w->f.opened, 0);
+  msg m = open_message(S, 1, truth(), 20); /* longer than the session itself may be */
+  m.u.open.options.context = 19;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+  assert_int_equal(w->f.opened, 0);
 }
 
 /* What it is to hold counts, however much of it is here already. */
@@ -1202,7 +1208,12 @@ static void test_tokens_beyond_the_context(void **state) {
   open_and_greet(w, m);
   rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   rig_clear(&w->r);
-  tell_tokens(w, 3, 20);
+  tell_tokens(w, 3, 7); /* all that it has room for */
+  assert_int_equal(w->f.advanced, 1);
+  rig_clear(&w->r);
+  tell_tokens(w, 10, 1);
+  expect_out_of_step(w, 10);
+  assert_int_equal(w->f.advanced, 1); /* a drafter sees no more than it was opened for */
   rig_advance(&w->r, SETTLE);
   tell_tokens(w, 3, CONTEXT + 40);
   rig_advance(&w->r, SETTLE);
@@ -1536,10 +1547,13 @@ static void test_gives_up_politely(void **state) {
   expect_lost(w);
 }
 
-/* C beyond what the cache holds: the same. */
+/* C beyond what the cache holds, as a longer session may be: the same. */
 static void test_outgrows_the_context(void **state) {
   world *w = *state;
-  attach_batches(w, false);
+  msg m = prompt_message();
+  m.u.open.options.context = CONTEXT + 100;
+  open_and_greet(w, m);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   rig_clear(&w->r);
   tell_tokens(w, 3, CONTEXT + 40);
   rig_only(&w->r, TARGET, MSG_DETACH);

@@ -25,7 +25,7 @@ static uint32_t draw(uint64_t *s, uint32_t below) {
 static int32_t check_children(const tree *t, int32_t first, int32_t parent, int32_t depth, double total,
                               uint8_t *seen) {
   int32_t count = 0;
-  uint32_t order = 0;
+  uint64_t order = 0;
   for (int32_t s = first; s != -1; s = t->nodes[s].sibling) {
     const tree_node *n = &t->nodes[s];
     assert_true(s >= 0 && s < t->capacity && n->live && !seen[s]);
@@ -502,6 +502,21 @@ static void overflow_restores_exactly(void **state) {
   assert_int_equal(RECEIVE(g, 11, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 1}, {(int64_t)n + 2, 3}),
                    TREE_TAKEN);
   assert_int_equal(added, 3);
+}
+
+/* 2^32 nodes have come before: a batch that does not fit is taken back over that edge too. */
+static void overflow_after_many_nodes(void **state) {
+  target *g = *state;
+  int32_t added;
+  fill(g, 3);
+  g->t.next_order = UINT64_C(0xfffffffe);
+  uint64_t n = g->ids.next;
+  assert_int_equal(RECEIVE(g, 10, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 3}, {0, 4}), TREE_OVERFLOW);
+  assert_int_equal(added, 0);
+  assert_int_equal(g->ids.next, n);
+  assert_int_equal(g->t.live_count, g->t.capacity - 3);
+  assert_int_equal(RECEIVE(g, 10, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 3}), TREE_TAKEN);
+  check_tree(&g->t);
 }
 
 static void too_deep_restores_exactly(void **state) {
@@ -1000,6 +1015,7 @@ int main(void) {
       WITH_TARGET(repetition_is_skipped),
       WITH_TARGET(invalid_changes_nothing),
       WITH_TARGET(overflow_restores_exactly),
+      WITH_TARGET(overflow_after_many_nodes),
       WITH_TARGET(too_deep_restores_exactly),
       WITH_TARGET(too_many_ids_are_a_gap),
       WITH_TARGET(trim_goes_oldest_first),

@@ -371,7 +371,7 @@ static int place(tree *t, tree_id parent, const int32_t *tokens, int32_t length,
 }
 
 /* Newest first: each fresh node was made by exactly one id of the batch. */
-static void undo(tree *t, tree_ids *ids, uint64_t next, uint32_t next_order) {
+static void undo(tree *t, tree_ids *ids, uint64_t next, uint64_t next_order) {
   while (ids->next > next) {
     const tree_id *e = entry(ids, --ids->next);
     bool newest = e->state == TREE_ID_LIVE && t->next_order > next_order && t->nodes[e->slot].live &&
@@ -394,7 +394,7 @@ tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t
   if (ids->next - ids->oldest + fresh_ids > TREE_IDS_MAX) return TREE_GAP;
 
   const uint64_t next = ids->next;
-  const uint32_t next_order = t->next_order;
+  const uint64_t next_order = t->next_order;
   for (int32_t i = (int32_t)seen; i < batch->count; i++) {
     tree_id parent = resolve(t, ids, batch->parents[i], batch->base), e;
     bool fresh;

@@ -45,8 +45,9 @@ void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const 
   s->finish = finish;
   s->code = code;
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
-  if (cancel) c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, ++s->epoch);
-  c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length, finish, &s->stats);
+  ledger *l = &c->o->options.ledger;
+  if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) s->epoch++; /* else END goes out in this one */
+  l->end(l->self, s->id, s->committed.length, finish, &s->stats);
   if (s->target.peer && s->decoded)
     affinity_note(&c->o->read, s->target.peer, s->committed.tokens, s->committed.length);
   seats_end(c, s, &s->target);
@@ -181,10 +182,10 @@ static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) 
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
-static bool next_epoch(step *c, orch_session *s) {
+static bool take_epoch(step *c, orch_session *s, uint32_t epoch) {
   ledger *l = &c->o->options.ledger;
-  if (l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) {
-    s->epoch++;
+  if (l->epoch(l->self, s->id, epoch) == ERR_OK) {
+    s->epoch = epoch;
     return true;
   }
   seats_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here", false);
@@ -200,6 +201,8 @@ static bool may_place_draft(step *c, orch_session *s) {
   bool again = s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US; /* one that starts again and again */
   return s->draft_refusals < REFUSALS_MAX && !again;
 }
+
+static bool next_epoch(step *c, orch_session *s) { return take_epoch(c, s, s->epoch + 1); }
 
 static void place_draft(step *c, orch_session *s) {
   err why = {0};
@@ -269,8 +272,8 @@ void seats_place(step *c, orch_session *s) {
   if (!s->begun) {
     s->begun = seats_logged(c->o, s) > 0;
     s->waiting_us = c->now; /* for a target only from now on */
+    if (!s->begun || (s->epoch > 1 && !take_epoch(c, s, s->epoch))) return; /* > 1: it goes on, here or by now elsewhere */
   }
-  if (!s->begun) return;
   if (!s->target.peer) place_target(c, s);
   place_draft(c, s);
 }

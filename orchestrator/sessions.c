@@ -46,6 +46,13 @@ static orch_session *session_find(const orch *o, uint64_t id) {
 
 static uint64_t draw(const orch *o) { return o->options.random(o->options.random_context); }
 
+/* How long C may become. */
+static int32_t longest(const orch_request *r) {
+  int32_t sum = r->prompt_length + r->options.max_tokens, context = r->options.context;
+  if (context == 0 || context > sum) return sum;
+  return context > r->prompt_length ? context : r->prompt_length;
+}
+
 static int session_init(orch *o, orch_session *s, const orch_request *r) {
   uint64_t a = draw(o), b = draw(o);
   memcpy(s->ticket.bytes, &a, 8);
@@ -61,9 +68,7 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->want_draft = r->draft && r->options.budget > 0;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
-  int32_t capacity = r->prompt_length + r->options.max_tokens, context = r->options.context;
-  if (context > 0 && context < capacity) capacity = context > r->prompt_length ? context : r->prompt_length;
-  int rc = prefix_init(&s->committed, capacity, resume ? resume->hash_seed : draw(o));
+  int rc = prefix_init(&s->committed, longest(r), resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
   if (rc != ERR_OK || !resume) return rc;
   s->decoded = resume->output_length > 0 && resume->numerics[0];
@@ -102,6 +107,11 @@ static int check_request(const orch *o, const orch_request *r, err *e) {
   if (p->selfcheck < 0) return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
   if (!isfinite(p->temperature) || !isfinite(p->top_p) || !isfinite(p->min_p) || !isfinite(p->repeat_penalty))
     return err_set(e, ERR_ARG, "temperature, top-p, min-p and repeat-penalty must be finite numbers");
+  if (longest(r) > WIRE_TOKENS_MAX) /* whoever takes the session over is told all of it in one OPEN */
+    return err_set(e, ERR_LIMIT,
+                   "a prompt and its answer have at most %d tokens together, these could have %d: shorten the prompt, or lower "
+                   "max_tokens or the context",
+                   WIRE_TOKENS_MAX, longest(r));
   for (int32_t i = 0; i < r->prompt_length; i++)
     if (r->prompt[i] < 0 || (vocabulary && r->prompt[i] >= vocabulary))
       return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary", r->prompt[i], i);

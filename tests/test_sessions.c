@@ -29,7 +29,8 @@ typedef struct spy {
   ledger inner;
   const actions *out;
   int32_t appended, epochs;
-  int fail; /* code of the next append */
+  int fail;       /* code of the next append */
+  int fail_epoch; /* code of the next epoch */
   int32_t held;
 } spy;
 
@@ -46,6 +47,7 @@ static int spy_epoch(void *self, uint64_t session, uint32_t epoch) {
     bool sent = a->kind == ACTION_SEND && a->message->session == session && a->message->epoch == epoch;
     if (sent) fail_msg("%s of epoch %u went out before it was recorded", msg_name(a->message->type), epoch);
   }
+  if (s->fail_epoch) return s->fail_epoch;
   s->epochs++;
   return s->inner.epoch(s->inner.self, session, epoch);
 }
@@ -498,8 +500,13 @@ static void test_requests_that_cannot_be(void **state) {
   static const int32_t negative[] = {1, -2};
   err e = {0};
   static const int32_t outside[] = {1, VOCAB};
-  orch_request bad[8];
-  for (int i = 0; i < 8; i++) bad[i] = request(false);
+  orch_request bad[10];
+  for (int i = 0; i < 10; i++) bad[i] = request(false);
+  bad[8].prompt = bad[9].prompt = many; /* no OPEN could carry the whole of it to another target later */
+  bad[8].prompt_length = WIRE_TOKENS_MAX;
+  bad[8].options.max_tokens = 1;
+  bad[9].prompt_length = 1;
+  bad[9].options.max_tokens = WIRE_TOKENS_MAX;
   bad[5].prompt = outside;
   bad[5].prompt_length = 2;
   bad[6].options.temperature = NAN;
@@ -517,6 +524,27 @@ static void test_requests_that_cannot_be(void **state) {
     assert_true(e.code == ERR_ARG || e.code == ERR_LIMIT);
     assert_true(strlen(e.text) > 0);
   }
+}
+
+/* The longest answer that is taken can move to another target at its very end, its draft with it. */
+static void test_longest_answer_moves(void **state) {
+  world *w = *state;
+  static int32_t many[WIRE_TOKENS_MAX];
+  orch_request r = request(true);
+  r.prompt = many;
+  r.prompt_length = WIRE_TOKENS_MAX - 10;
+  r.options.max_tokens = 1000;
+  r.options.context = WIRE_TOKENS_MAX;
+  register_workers(w, TARGET, DRAFT);
+  start_request(w, &r);
+  uint64_t seed = rig_last(&w->r, TARGET, MSG_OPEN)->u.open.hash_seed;
+  rig_say(&w->r, TARGET, state_message(MSG_OPENED, SELF, w->id, 1, r.prompt_length, hash_of(seed, many, r.prompt_length)));
+  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
+  assert_int_equal(look(w).length, WIRE_TOKENS_MAX);
+  register_workers(w, TARGET2, 0);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(rig_last(&w->r, TARGET2, MSG_OPEN)->u.open.token_count, WIRE_TOKENS_MAX);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->u.open.token_count <= WIRE_TOKENS_MAX, 1);
 }
 
 static void test_no_more_sessions_than_it_holds(void **state) {
@@ -650,6 +678,38 @@ static void test_ack_when_idle(void **state) {
   int32_t acks = rig_count(&w->r, TARGET, MSG_ACK);
   assert_true(acks >= 4 && acks <= 6);
   assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 5);
+}
+
+/* An epoch that is not recorded is never sent: the answer ends, and what is told to the workers has the last one. */
+static void test_an_epoch_that_is_not_recorded(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 1);
+  w->ledger.fail_epoch = 0;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+  w->ledger.fail_epoch = 0;
+  orch_request r = request(false);
+  orch_resume resume = {.session = 1234, .hash_seed = 4321, .epoch = 16, .output = truth() + PROMPT_LENGTH,
+                        .output_length = 5, .numerics = "cpu-b"};
+  r.resume = &resume;
+  register_workers(w, TARGET, 0);
+  rig_clear(&w->r);
+  w->ledger.held = 100;
+  start_request(w, &r); /* it counts with the beginning, */
+  w->ledger.held = 0;
+  w->ledger.fail_epoch = ERR_GONE; /* which is another process's by then */
+  rig_advance(&w->r, 0);
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
 }
 
 static void test_ledger_fails(void **state) {
@@ -2055,6 +2115,7 @@ int main(void) {
       CASE(test_resumes_nothing_that_is_full),
       CASE(test_sessions_are_apart),
       CASE(test_requests_that_cannot_be),
+      CASE(test_longest_answer_moves),
       CASE(test_no_more_sessions_than_it_holds),
       CASE(test_tokens_are_logged_shown_acknowledged),
       CASE(test_tokens_again_and_overlapping),
@@ -2064,6 +2125,7 @@ int main(void) {
       CASE(test_tokens_before_opened),
       CASE(test_ack_when_idle),
       CASE(test_ledger_fails),
+      CASE(test_an_epoch_that_is_not_recorded),
       CASE(test_done),
       CASE(test_done_before_its_tokens),
       CASE(test_done_with_an_error),

@@ -1884,6 +1884,64 @@ static void test_nodes_beyond_the_limit(void **state) {
   assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 1);
 }
 
+/* `count` different nodes below C, in frames that one message holds. */
+static void send_many(world *w, peer_id from, uint32_t g, uint64_t first, int32_t count, int32_t token) {
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < count; i++) /* rows of 40, each below the first node of the one before */
+    list[i] = (guess){i < 40 ? 0 : first + (uint64_t)(i / 40 - 1) * 40, token + i % 40, -1.0f};
+  send_nodes(w, from, g, 3, first, list, count, true);
+}
+
+/* The draft that takes others' room goes, not the one that finds none. */
+static void test_a_greedy_draft_goes(void **state) {
+  world *w = *state;
+  uint32_t greedy = open_with_draft(w, false), modest = attach(w, DRAFT2);
+  send_many(w, DRAFT, greedy, 1, 1000, 0);
+  assert_int_equal(held(w, S)->live.live_count, 1000);
+  rig_clear(&w->r);
+  send_many(w, DRAFT2, modest, 1, 256, 50);
+  assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->live.live_count, 256);
+  assert_true(run_job(w)); /* with what the other has sent */
+}
+
+/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own generations. */
+static void test_nodes_left_behind_make_room(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  uint32_t modest = attach(w, DRAFT2), gone = attach(w, DRAFT);
+  send_many(w, DRAFT, gone, 1, 1000, 0);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  send_many(w, DRAFT2, modest, 1, 200, 50);
+  assert_int_equal(held(w, S)->live.live_count, 200);
+  for (int32_t i = 1; i < 12; i++) {
+    rig_clear(&w->r);
+    modest = attach(w, DRAFT2);
+    send_many(w, DRAFT2, modest, 1, 200, 4 * i);
+    assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  }
+  assert_non_null(session_draft_of(held(w, S), DRAFT2));
+}
+
+/* Four that keep to their part, each with other guesses, all have room. */
+static void test_each_draft_has_its_part(void **state) {
+  world *w = *state;
+  static const peer_id more[] = {STRANGER, STRANGER + 1};
+  open_with_draft(w, false);
+  for (int i = 0; i < 2; i++) rig_say(&w->r, more[i], hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(more[i])));
+  const peer_id all[] = {DRAFT, DRAFT2, more[0], more[1]};
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
+    uint32_t g = attach(w, all[i]);
+    guess list[256]; /* their own tokens below the root, so that nothing merges */
+    for (int32_t k = 0; k < 256; k++) list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
+    send_nodes(w, all[i], g, 3, 1, list, 256, true);
+    assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_ERROR), 0);
+    assert_int_equal(held(w, S)->live.live_count, 256 * (i + 1));
+  }
+}
+
 static void test_nodes_too_deep(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -2781,6 +2839,9 @@ int main(void) {
       CASE(test_nodes_repeated),
       CASE(test_nodes_with_a_token_outside_the_vocabulary),
       CASE(test_nodes_beyond_the_limit),
+      CASE(test_a_greedy_draft_goes),
+      CASE(test_nodes_left_behind_make_room),
+      CASE(test_each_draft_has_its_part),
       CASE(test_nodes_too_deep),
       CASE(test_too_many_ids),
       CASE(test_a_base_that_lags_gets_tokens),

@@ -519,6 +519,27 @@ static void overflow_after_many_nodes(void **state) {
   check_tree(&g->t);
 }
 
+/* What a map names stays, with all above it; the rest is gone, and its slots are there again. */
+static void unnamed_nodes_go(void **state) {
+  target *g = *state;
+  int32_t added;
+  assert_int_equal(RECEIVE(g, 10, 1, &added, {0, 1}, {1, 2}, {0, 3}, {3, 4}, {4, 5}), TREE_TAKEN);
+  tree_ids_reset(&g->ids, 2); /* another generation names some of them again, and one more */
+  assert_int_equal(RECEIVE(g, 10, 1, &added, {0, 3}, {1, 4}, {1, 6}), TREE_TAKEN);
+  assert_int_equal(tree_ids_live(&g->ids, &g->t), 3);
+  assert_int_equal(g->t.live_count, 6);
+  tree_keep_named(&g->t, (tree_ids *[]){&g->ids}, 1);
+  check_tree(&g->t);
+  assert_int_equal(g->t.live_count, 3);
+  assert_true(HAS(g, 3, 4));
+  assert_true(HAS(g, 3, 6));
+  assert_false(HAS(g, 1));
+  assert_false(HAS(g, 3, 4, 5));
+  tree_keep_named(&g->t, NULL, 0);
+  assert_int_equal(g->t.live_count, 0);
+  check_tree(&g->t);
+}
+
 static void too_deep_restores_exactly(void **state) {
   target *g = *state;
   int32_t added;
@@ -1016,6 +1037,7 @@ int main(void) {
       WITH_TARGET(invalid_changes_nothing),
       WITH_TARGET(overflow_restores_exactly),
       WITH_TARGET(overflow_after_many_nodes),
+      WITH_TARGET(unnamed_nodes_go),
       WITH_TARGET(too_deep_restores_exactly),
       WITH_TARGET(too_many_ids_are_a_gap),
       WITH_TARGET(trim_goes_oldest_first),

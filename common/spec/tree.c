@@ -307,6 +307,29 @@ uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot) {
   return ids->next - 1;
 }
 
+int32_t tree_ids_live(const tree_ids *ids, const tree *t) {
+  int32_t n = 0;
+  for (int32_t slot = 0; slot < t->capacity; slot++) n += t->nodes[slot].live && tree_ids_of(ids, t, slot) != 0;
+  return n;
+}
+
+static bool is_named(const tree *t, int32_t slot, tree_ids *const *maps, int32_t map_count) {
+  for (int32_t m = 0; m < map_count; m++)
+    if (tree_ids_of(maps[m], t, slot) != 0) return true;
+  return false;
+}
+
+/* Who names a node names those above it, so nothing is lost with what goes below one that nobody names. */
+void tree_keep_named(tree *t, tree_ids *const *maps, int32_t map_count) {
+  for (int32_t slot = 0; slot < t->capacity; slot++) {
+    if (!t->nodes[slot].live || is_named(t, slot, maps, map_count)) continue;
+    int32_t *link = children_of(t, t->nodes[slot].parent);
+    while (*link != slot) link = &t->nodes[*link].sibling;
+    *link = t->nodes[slot].sibling;
+    free_subtree(t, slot);
+  }
+}
+
 void tree_ids_trim(tree_ids *ids, const tree *t, int32_t base) {
   for (; ids->oldest < ids->next; ids->oldest++) {
     const tree_id *e = entry(ids, ids->oldest);

@@ -355,11 +355,11 @@ static int check_open(const draft *d, const msg_open *o, err *e) {
   if (d->draining) return err_set(e, ERR_DRAINING, "this draft is shutting down");
   if ((at_once && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context)
     return err_set(e, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+  if (o->target_endpoint.size == 0)
+    return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
   if (o->base_length + o->token_count > o->options.context)
     return err_set(e, ERR_LIMIT, "the session has %d tokens, its context %d: open it with a longer one",
                    o->base_length + o->token_count, o->options.context);
-  if (o->target_endpoint.size == 0)
-    return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
   return ERR_OK;
 }
 

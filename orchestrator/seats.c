@@ -156,9 +156,28 @@ static bool too_short(const roster_peer *p, const orch_session *s) {
   return p->hello.context_max && p->hello.context_max < s->options.context;
 }
 
-/* The worker of a role that serves this session best, or 0. A target that has refused it, or would, is asked where
- * there is no other; a draft is not. *why is set where one is on the wrong host. */
-static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) {
+static bool is_hung(const step *c, peer_id id) {
+  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+    if (c->o->hung[i].peer == id && c->now < c->o->hung[i].until_us) return true;
+  return false;
+}
+
+static void note_hung(step *c, peer_id id) {
+  hung_target *place = c->o->hung;
+  for (int i = 0; i < ORCH_HUNG_MAX && place->peer != id; i++)
+    if (c->o->hung[i].peer == id || c->o->hung[i].until_us < place->until_us) place = &c->o->hung[i];
+  *place = (hung_target){id, c->now + ORCH_HUNG_US};
+}
+
+static void forget_hung(orch *o, peer_id id) {
+  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+    if (o->hung[i].peer == id) o->hung[i] = (hung_target){0};
+}
+
+/* The worker of a role that serves this session best, or 0. A target that has refused it, or would, or hangs is asked where
+ * there is no other; a draft is not. *willing (may be NULL): it is none of these, and has room. *why (may be NULL) is set where
+ * one is on the wrong host. */
+static peer_id choose(step *c, const orch_session *s, wire_role role, bool *willing, err *why) {
   const orch *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
   peer_id refused = draft ? s->draft_avoid : s->target_avoid;
@@ -175,9 +194,10 @@ static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) 
                                        .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
                                        .places = p->hello.session_max,
                                        .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
-                                       .refused = p->id == refused || (!draft && too_short(p, s))};
+                                       .refused = p->id == refused || is_hung(c, p->id) || (!draft && too_short(p, s))};
   }
   int32_t best = placement_best(list, count);
+  if (willing) *willing = best >= 0 && !list[best].refused && (!list[best].places || list[best].load < list[best].places);
   return best < 0 ? 0 : ids[best];
 }
 
@@ -207,7 +227,7 @@ static bool next_epoch(step *c, orch_session *s) { return take_epoch(c, s, s->ep
 static void place_draft(step *c, orch_session *s) {
   err why = {0};
   if (!may_place_draft(c, s)) return;
-  peer_id id = choose(c, s, WIRE_ROLE_DRAFT, &why);
+  peer_id id = choose(c, s, WIRE_ROLE_DRAFT, NULL, &why);
   if (!id && why.code && !s->draft_avoid) no_way(c, s, why.text);
   if (!id) return;
   s->draft = (seat){.peer = id};
@@ -253,7 +273,7 @@ void seats_room_made(orch *o) {
 
 static void place_target(step *c, orch_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
-  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL);
+  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL, NULL);
   if (!id) {
     no_target(c, s);
     return;
@@ -262,6 +282,7 @@ static void place_target(step *c, orch_session *s) {
   s->opening_us = c->now;
   s->draft_since_us = 0;
   seats_open_target(c, s);
+  seats_alive(c, s, false);
   if (!s->draft.peer) return;
   s->draft.base = s->committed.length;
   seats_open_draft(c, s);
@@ -286,6 +307,32 @@ void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
   s->waiting_us = c->now;
   s->retry_us = retry_us;
   if (next_epoch(c, s)) seats_place(c, s);
+}
+
+/* --- a target that hangs --- */
+
+void seats_alive(step *c, orch_session *s, bool tokens) {
+  if (tokens) forget_hung(c->o, s->target.peer);
+  if (s->quiet_told)
+    actions_log(c->out, LOG_INFO, "session %016llx: its target goes on", (unsigned long long)s->id);
+  s->quiet_told = false;
+  s->quiet_until_us = c->now + s->quiet_us;
+}
+
+bool seats_leave_hung(step *c, orch_session *s) {
+  bool willing;
+  peer_id old = s->target.peer;
+  note_hung(c, old);
+  choose(c, s, WIRE_ROLE_TARGET, &willing, NULL);
+  if (!willing) return false;
+  actions_log(c->out, LOG_WARNING, "session %016llx: its target hangs: it goes on elsewhere from token %d",
+              (unsigned long long)s->id, s->committed.length);
+  if (s->quiet_us < ORCH_QUIET_MAX_US) s->quiet_us *= ORCH_QUIET_GROWTH; /* until a token comes */
+  s->quiet_told = false;
+  seats_target_lost(c, s, 0);
+  msg end = message_to(c, old, MSG_END, s); /* of the new epoch; its lease does the rest */
+  actions_send(c->out, old, &end);
+  return true;
 }
 
 static void draft_lost(step *c, orch_session *s, const char *why) {
@@ -351,6 +398,7 @@ void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
 }
 
 void seats_worker_lost(step *c, peer_id id, const char *why) {
+  forget_hung(c->o, id);
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;

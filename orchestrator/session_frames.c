@@ -67,7 +67,11 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   }
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
-    if (appended > 0) note_numerics(c, s, true);
+    if (appended > 0) {
+      s->quiet_us = ORCH_QUIET_US;
+      seats_alive(c, s, true);
+      note_numerics(c, s, true);
+    }
     if (appended > 0) log_tokens(c, s, before, appended);
     else session_frames_ack(c, s);
     break;
@@ -156,6 +160,7 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
   }
   if (m->type == MSG_DONE) on_done(c, s, m);
   if (!session_live(s)) return;
+  seats_alive(c, s, m->type == MSG_TOKENS);
   switch (m->type) {
   case MSG_OPENED: on_opened(c, s, m); break;
   case MSG_TOKENS: on_tokens(c, s, m); break;

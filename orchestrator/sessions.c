@@ -131,6 +131,7 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
   s->waiting_us = s->ack_us = now_us;
+  s->quiet_us = ORCH_QUIET_US;
   s->number = ++o->started;
   o->sessions[place_index] = s;
   seats_place(&c, s);
@@ -297,6 +298,17 @@ static void on_message(step *c, peer_id id, const msg *m) {
 
 static bool due(const step *c, uint64_t since, uint64_t every) { return c->now - since >= every; }
 
+/* Nothing was heard of it for long, while the connection is well. */
+static void miss_sign_of_life(step *c, orch_session *s) {
+  if (!s->target.opened || c->now < s->quiet_until_us || seats_leave_hung(c, s)) return;
+  s->quiet_until_us = c->now + ORCH_LOOK_US;
+  if (s->quiet_told) return;
+  s->quiet_told = true;
+  actions_log(c->out, LOG_WARNING,
+              "session %016llx: its target gives no sign of life, and there is no other: waiting for it, or for another tandem-target",
+              (unsigned long long)s->id);
+}
+
 static void session_tick(step *c, orch_session *s) {
   if (s->state == ORCH_ENDING && (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
     if (++s->end_tries >= ORCH_END_TRIES) s->target.ended = s->draft.ended = true;
@@ -306,8 +318,9 @@ static void session_tick(step *c, orch_session *s) {
     seats_end_if_told(s);
   }
   seats_place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US))
+  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US) && !seats_leave_hung(c, s))
     seats_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
+  if (session_live(s)) miss_sign_of_life(c, s);
   if (!session_live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) seats_open_target(c, s);
   if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US)) seats_open_draft(c, s);
@@ -326,7 +339,7 @@ static uint64_t session_deadline(const orch *o, const orch_session *s) {
   }
   if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + ORCH_REPEAT_US);
   if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + ORCH_REPEAT_US);
-  if (s->target.opened) at = least_u64(at, s->ack_us + ORCH_ACK_US);
+  if (s->target.opened) at = least_u64(at, least_u64(s->ack_us + ORCH_ACK_US, s->quiet_until_us));
   return at;
 }
 
@@ -348,8 +361,17 @@ static void on_tick(step *c) {
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
 }
 
+/* Who has not listened for a while cannot say that nothing was told. */
+static void excuse_own_stall(orch *o, uint64_t now) {
+  uint64_t gap = now - o->stepped_us;
+  for (int i = 0; i < ORCH_SESSIONS_MAX && gap >= ORCH_LOOK_US && o->stepped_us; i++)
+    if (o->sessions[i]) o->sessions[i]->quiet_until_us += gap;
+  o->stepped_us = now;
+}
+
 static void orch_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
+  excuse_own_stall(c.o, now_us);
   if (e->kind == EVENT_MESSAGE) on_message(&c, e->peer, e->message);
   else if (e->kind == EVENT_TICK) on_tick(&c);
   else if (e->kind == EVENT_DRAIN)

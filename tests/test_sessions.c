@@ -1441,6 +1441,163 @@ static void test_target_turns_into_another_while_opening(void **state) {
   expect_state(w, ORCH_WAITING);
 }
 
+/* --- a target that hangs while its connection is well --- */
+
+static int32_t warnings(world *w, const char *part) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++) {
+    const action *a = &w->r.out.list[i];
+    n += a->kind == ACTION_LOG && strstr(a->text, part) != NULL;
+  }
+  return n;
+}
+
+/* It owes tokens and tells nothing: the answer goes on at the other one, its draft with it, and it is told to stop. */
+static void test_hung_target_is_left(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  register_workers(w, TARGET2, 0);
+  tell_tokens(w, TARGET, 3, 7);
+  rig_clear(&w->r);
+  pass(w, ORCH_QUIET_US - 1000000, TARGET, TARGET2);
+  rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  register_workers(w, 0, DRAFT);
+  pass(w, 1200000, TARGET, TARGET2);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->token_count, 10);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 2);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, 2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, 10, truth() + 10, 3, true_hash(w, 13))); /* it thaws, too late */
+  assert_int_equal(look(w).length, 10);
+  tell_tokens(w, TARGET2, 10, 5);
+  assert_int_equal(look(w).length, 15);
+}
+
+/* Signs of life keep it where it is, however long the next token takes: a prompt may take minutes to read. */
+static void test_slow_target_is_not_left(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  for (int i = 0; i < 30; i++) {
+    pass(w, 3000000, TARGET, TARGET2);
+    tell_tokens(w, TARGET, PROMPT_LENGTH, 0);
+  }
+  assert_int_equal(look(w).epoch, 1);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+}
+
+/* Targets that tell nothing while they read a prompt for 65 s: each is left once at most, and one of them ends it. */
+static void test_silent_targets_are_not_left_in_circles(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  rig_clear(&w->r);
+  for (int i = 0; i < 65; i++) {
+    pass(w, 1000000, TARGET, TARGET2);
+    if (rig_count(&w->r, TARGET2, MSG_OPEN) == 0) continue;
+    opened(w, TARGET2);
+    rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(look(w).epoch, 2);
+  for (int i = 0; i < 3600; i++) { /* minutes later the first one may be tried again, but ever more rarely */
+    pass(w, 1000000, TARGET, TARGET2);
+    peer_id at = look(w).epoch % 2 ? TARGET : TARGET2;
+    if (look(w).state == ORCH_RUNNING) continue;
+    opened(w, at);
+    rig_say(&w->r, at, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_true(look(w).epoch <= 6);
+}
+
+/* Nowhere to go: said once, and the answer goes on where it is when it thaws, or at whoever comes. */
+static void test_hung_target_without_another(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  tell_tokens(w, TARGET, 3, 4);
+  rig_clear(&w->r);
+  pass(w, 90000000, TARGET, 0);
+  assert_int_equal(look(w).finish, 0);
+  assert_int_equal(look(w).epoch, 1);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  tell_tokens(w, TARGET, 7, 2);
+  assert_int_equal(look(w).length, 9);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_QUIET_US, TARGET, 0);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  register_workers(w, TARGET2, 0);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+}
+
+/* Neither is another one that hangs, or has no room. */
+static void test_no_way_out_to_a_bad_one(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  uint64_t first = w->id;
+  register_workers(w, TARGET2, 0);
+  set_load(w, TARGET2, 4);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_QUIET_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  assert_int_equal(look(w).epoch, 1);
+  set_load(w, TARGET2, 0);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  tell_tokens(w, TARGET2, 3, 1);
+  orch_request r = request(false); /* a new one does not go to a target that hung */
+  set_load(w, TARGET2, 3);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  pass(w, 3 * ORCH_QUIET_US, TARGET, TARGET2); /* now that one does too */
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out); /* the first one is started again */
+  msg fresh = target_hello(TARGET);
+  fresh.u.hello.incarnation.bytes[5] = 1;
+  rig_say(&w->r, TARGET, fresh);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 2);
+  w->id = first;
+  assert_int_equal(look(w).finish, 0);
+}
+
+/* One's own sleep is not the target's. */
+static void test_own_stall_moves_nobody(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  pass(w, 3000000, TARGET, TARGET2);
+  rig_clear(&w->r);
+  w->r.now += 60000000;
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  rig_say(&w->r, TARGET2, ping_message(MSG_PING, SELF, 1, 1, 0));
+  pass(w, 2000000, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+}
+
+/* It never answers OPEN, though it answers PING: another one does. */
+static void test_target_that_never_opens_beside_another(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  register_workers(w, TARGET2, 0);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(look(w).finish, 0);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2); /* nor does that */
+  assert_int_equal(look(w).code, ERR_TIMEOUT);
+}
+
 /* The rest of its silence need not be waited for: it does not answer the PING that asks whether it lives. */
 static void test_target_started_again_at_its_address(void **state) {
   world *w = *state;
@@ -2168,6 +2325,13 @@ int main(void) {
       CASE(test_target_turns_into_another),
       CASE(test_target_turns_into_another_while_opening),
       CASE(test_target_that_never_opens),
+      CASE(test_hung_target_is_left),
+      CASE(test_slow_target_is_not_left),
+      CASE(test_silent_targets_are_not_left_in_circles),
+      CASE(test_hung_target_without_another),
+      CASE(test_no_way_out_to_a_bad_one),
+      CASE(test_own_stall_moves_nobody),
+      CASE(test_target_that_never_opens_beside_another),
       CASE(test_target_started_again_at_its_address),
       CASE(test_target_with_the_address_of_another),
       CASE(test_draft_never_is_a_target),

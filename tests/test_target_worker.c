@@ -37,6 +37,7 @@ typedef struct world {
   int fail;                /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
   uint64_t forward_us;     /* of the next forward, 0: JOB_US */
+  uint64_t layers;         /* that the engine has computed, for who looks */
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
@@ -202,6 +203,8 @@ static void play_slowly(world *w, int32_t count) {
   }
 }
 
+static uint64_t layers_of(void *context) { return ((world *)context)->layers; }
+
 /* --- peers --- */
 
 static int set_up_sized(void **state, int32_t sessions) {
@@ -212,7 +215,9 @@ static int set_up_sized(void **state, int32_t sessions) {
                       .endpoint = "tcp://127.0.0.1:4000",
                       .sessions = sessions,
                       .context = CONTEXT,
-                      .kv_blocks = virtual_blocks};
+                      .kv_blocks = virtual_blocks,
+                      .progress = layers_of,
+                      .progress_context = w};
   err e = {0};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
@@ -2047,6 +2052,58 @@ static void test_new_epoch_ends_attachments(void **state) {
   assert_true(attach(w, DRAFT) > g);
 }
 
+/* --- signs of life --- */
+
+/* TOKENS without tokens that the orchestrator got in so many seconds, each of them acknowledged. */
+static int32_t signs(world *w, int32_t seconds, uint64_t layers_each) {
+  rig_clear(&w->r);
+  for (int32_t i = 0; i < seconds; i++) {
+    pass(w, 1000000, true);
+    w->layers += layers_each;
+    rig_say(&w->r, ORCH, ack(1, held(w, S)->committed.length));
+  }
+  int32_t n = 0;
+  for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
+    expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, i), held(w, S)->committed.length, held(w, S)->committed.length);
+    n++;
+  }
+  return n;
+}
+
+/* A prompt that takes minutes: the session is told of while layer after layer is computed, and not when that stops. */
+static void test_signs_of_life_while_a_prompt_is_read(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 1, truth(), 600));
+  assert_true(take_job(w));
+  int32_t n = signs(w, 60, 1);
+  assert_in_range(n, 60 / 4, 60);
+  n = signs(w, 60, 0); /* it hangs */
+  assert_in_range(n, 0, TARGET_ENGINE_US / 1000000 / 2 + 1);
+  assert_int_equal(signs(w, 10, 0), 0);
+  assert_in_range(signs(w, 10, 1), 2, 10); /* and goes on */
+  give_result(w);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+/* A hung engine is silent for all sessions, those too that have no job there. */
+static void test_no_signs_of_life_behind_a_hung_engine(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S + 1, 1, truth(), 600));
+  assert_true(take_job(w));
+  pass(w, 2 * TARGET_ENGINE_US - 1000000, true); /* before its lease ends */
+  say_and_open(w, prompt_message());
+  assert_int_equal(signs(w, 10, 0), 0);
+  assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job != 0);
+}
+
+/* Who waits for its draft, and whose engine is idle, lives. */
+static void test_signs_of_life_while_waiting(void **state) {
+  world *w = *state;
+  open_with_draft(w, true);
+  prefill(w);
+  assert_in_range(signs(w, 20, 0), 5, 20);
+}
+
 /* --- pace --- */
 
 static void test_lockstep_waits_for_the_mark(void **state) {
@@ -2849,6 +2906,9 @@ int main(void) {
       CASE(test_several_drafts_feed_one_tree),
       CASE(test_nodes_after_the_answer),
       CASE(test_new_epoch_ends_attachments),
+      CASE(test_signs_of_life_while_a_prompt_is_read),
+      CASE(test_no_signs_of_life_behind_a_hung_engine),
+      CASE(test_signs_of_life_while_waiting),
       CASE(test_lockstep_waits_for_the_mark),
       CASE(test_lockstep_prefills_meanwhile),
       CASE(test_lockstep_without_a_draft),

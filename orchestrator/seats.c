@@ -174,10 +174,16 @@ static void forget_hung(orch *o, peer_id id) {
     if (o->hung[i].peer == id) o->hung[i] = (hung_target){0};
 }
 
-/* The worker of a role that serves this session best, or 0. A target that has refused it, or would, or hangs is asked where
- * there is no other; a draft is not. *willing (may be NULL): it is none of these, and has room. *why (may be NULL) is set where
- * one is on the wrong host. */
-static peer_id choose(step *c, const orch_session *s, wire_role role, bool *willing, err *why) {
+static peer_id *find_unable(orch_session *s, peer_id id) { /* 0: a free place for one */
+  for (int i = 0; i < ORCH_UNABLE_MAX; i++)
+    if (s->unable[i] == id) return &s->unable[i];
+  return NULL;
+}
+
+/* The worker of a role that serves this session best, or 0. One that is unable is never asked again. A target that has refused
+ * it, or would, or hangs is asked where there is no other; a draft is not. *willing (may be NULL): it is none of these, and has
+ * room. *why (may be NULL) is set where one is on the wrong host. */
+static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, err *why) {
   const orch *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
   peer_id refused = draft ? s->draft_avoid : s->target_avoid;
@@ -188,6 +194,7 @@ static peer_id choose(step *c, const orch_session *s, wire_role role, bool *will
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
+    if (find_unable(s, p->id)) continue;
     if (draft && (p->id == refused || !reaches(c, s, p, at, why))) continue;
     ids[count] = p->id;
     list[count++] = (placement_worker){.load = seats_load(o, p),
@@ -309,6 +316,15 @@ void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
   if (next_epoch(c, s)) seats_place(c, s);
 }
 
+bool seats_target_unable(step *c, orch_session *s) {
+  peer_id *place = find_unable(s, 0);
+  if (!place) return false;
+  *place = s->target.peer;
+  if (!choose(c, s, WIRE_ROLE_TARGET, NULL, NULL)) return false;
+  seats_target_lost(c, s, 0);
+  return true;
+}
+
 /* --- a target that hangs --- */
 
 void seats_alive(step *c, orch_session *s, bool tokens) {
@@ -407,6 +423,7 @@ void seats_worker_lost(step *c, peer_id id, const char *why) {
       s->target_avoid = 0;
     }
     if (s->draft_avoid == id) s->draft_avoid = 0;
+    if (find_unable(s, id)) *find_unable(s, id) = 0;
     if (!session_live(s)) {
       if (s->target.peer == id) s->target.ended = true;
       if (s->draft.peer == id) s->draft.ended = true;

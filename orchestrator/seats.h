@@ -6,6 +6,8 @@
 #include "orchestrator/sessions.h"
 #include "wire/roster.h"
 
+#define ORCH_UNABLE_MAX 8 /* targets that may be too small for one session before it ends */
+
 /* What a session knows of one of its two workers. */
 typedef struct seat {
   peer_id peer;     /* 0: none */
@@ -34,6 +36,7 @@ typedef struct orch_session {
 
   seat target, draft;
   peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
+  peer_id unable[ORCH_UNABLE_MAX];   /* targets too small for it; 0: none */
   bool no_room;                      /* the last target was full: who began later waits behind it */
   uint64_t waiting_us;               /* since when it waits for a target */
   uint64_t opening_us;               /* the OPEN that is not answered yet went out first */
@@ -110,6 +113,8 @@ void seats_open_draft(step *c, orch_session *s);
 void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash);
 /* It would not have the session: the next epoch at another one, from retry_us on (0: at once). */
 void seats_target_lost(step *c, orch_session *s, uint64_t retry_us);
+/* It is too small for the session, and always will be: the same at one that has not said so; false: there is none. */
+bool seats_target_unable(step *c, orch_session *s);
 /* Its target told something of the session: it lives; by TOKENS, which it owes to its engine, that lives too. */
 void seats_alive(step *c, orch_session *s, bool tokens);
 /* It gave no sign of life for s->quiet_us, or none at all: the next epoch at another one. Where there is none, nothing changes. */

@@ -134,6 +134,9 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
     s->waiting_us = since;
     break;
   }
+  case ERR_LIMIT: /* its context, its blocks or its memory: another one may have more */
+  case ERR_NOMEM:
+    if (seats_target_unable(c, s)) break; /* fall through */
   default: seats_fail(c, s, m->u.error.code, text);
   }
 }

@@ -1710,6 +1710,38 @@ static void test_capacity(void **state) {
 }
 
 /* It answers every PING and no OPEN. */
+/* One that is too small for a session does not end it where another one may be larger; nobody is asked twice. */
+static void test_a_target_too_small(void **state) {
+  world *w = *state;
+  static const int codes[] = {ERR_LIMIT, ERR_NOMEM};
+  for (int i = 0; i < 2; i++) {
+    orch_request r = request(true);
+    register_workers(w, TARGET, DRAFT);
+    register_workers(w, TARGET2, 0);
+    register_workers(w, TARGET3, 0);
+    rig_clear(&w->r);
+    start_request(w, &r);
+    peer_id asked[3] = {0};
+    for (uint32_t k = 0; k < 3; k++) {
+      assert_int_equal(look(w).finish, 0);
+      for (peer_id p = TARGET; p <= TARGET3; p++)
+        if (rig_count(&w->r, p, MSG_OPEN) && rig_last(&w->r, p, MSG_OPEN)->epoch == k + 1) asked[k] = p;
+      assert_true(asked[k] != 0);
+      for (uint32_t j = 0; j < k; j++) assert_true(asked[j] != asked[k]);
+      opened(w, asked[k]);
+      assert_int_equal(w->epoch, k + 1);
+      assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, k + 1);
+      msg m = error_message(SELF, w->id, w->epoch, codes[i]);
+      m.u.error.text = wire_text("too long for me");
+      rig_say(&w->r, asked[k], m);
+    }
+    assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+    assert_int_equal(look(w).code, codes[i]);
+    assert_string_equal(look(w).text, "too long for me");
+    orch_release(w->o, w->id, w->r.now, &w->r.out);
+  }
+}
+
 static void test_target_that_never_opens(void **state) {
   world *w = *state;
   orch_request r = request(false);
@@ -2324,6 +2356,7 @@ int main(void) {
       CASE(test_restarted_target),
       CASE(test_target_turns_into_another),
       CASE(test_target_turns_into_another_while_opening),
+      CASE(test_a_target_too_small),
       CASE(test_target_that_never_opens),
       CASE(test_hung_target_is_left),
       CASE(test_slow_target_is_not_left),

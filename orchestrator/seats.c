@@ -75,12 +75,15 @@ static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
   o->options.stops = s->stops;
 }
 
+/* In lockstep its target would wait for a draft; but those that were here gave up. */
+static bool lockstep_alone(const orch_session *s) { return s->options.lockstep && !s->draft.peer && s->draft_note[0]; }
+
 void seats_open_target(step *c, orch_session *s) {
   msg m = message_to(c, s->target.peer, MSG_OPEN, s);
   const msg_hello *h = seats_greeting(c, s->target.peer);
   fill_open(s, &s->target, &m.u.open);
   if (m.u.open.options.context == 0) m.u.open.options.context = h->context_max;
-  m.u.open.draft_expected = s->want_draft;
+  m.u.open.draft_expected = s->want_draft && !lockstep_alone(s);
   s->target.sent_us = c->now;
   s->target.opened = false;
   s->state = ORCH_OPENING;
@@ -355,6 +358,9 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
   draft_gone(s, why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
   place_draft(c, s);
+  if (!lockstep_alone(s) || !s->target.peer) return;
+  s->opening_us = c->now;
+  seats_open_target(c, s); /* the same epoch: all that is new is that no draft is expected */
 }
 
 #define ASTRAY_US 3000000 /* a draft says so after this time */

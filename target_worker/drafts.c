@@ -48,6 +48,7 @@ void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
              reason);
   snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
+  s->drafts_gave_up = session_draft_count(s) == 0;
 }
 
 void drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {

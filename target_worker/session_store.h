@@ -58,6 +58,7 @@ typedef struct session {
   wire_id ticket; /* that a draft must show */
   int32_t prompt_length;
   bool draft_expected;
+  bool drafts_gave_up; /* none of them will come, or come back: lockstep waits for those alone that are attached */
   msg_options options; /* stops point to stop_tokens */
   int32_t stop_tokens[WIRE_STOPS_MAX];
   uint64_t lease_until_us; /* freed then, unless it is renewed */

@@ -151,8 +151,10 @@ static void on_open(step *c, peer_id from, const msg *m) {
     return;
   }
   if (s && m->epoch == s->epoch && s->state != SESSION_DESYNCED) { /* a repetition */
+    bool same = prefix_has(&s->committed, o->base_length + o->token_count, o->hash);
     s->orchestrator = from;
-    if (prefix_has(&s->committed, o->base_length + o->token_count, o->hash)) stream_state(c, from, MSG_OPENED, s, NULL);
+    if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts_gave_up = true;
+    if (same) stream_state(c, from, MSG_OPENED, s, NULL);
     else answer_desync(c, from, m, s, "opened with other tokens in this epoch");
     return;
   }

@@ -1916,6 +1916,38 @@ static void test_another_draft_after_a_refusal(void **state) {
   assert_int_equal(look(w).length, 5);
 }
 
+/* In lockstep the target is told when all drafts have given up, in the same epoch, and goes on alone. */
+static void test_lockstep_refused_by_every_draft(void **state) {
+  world *w = *state;
+  orch_request r = request(true);
+  r.options.lockstep = true;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_true(opened(w, TARGET)->draft_expected); /* none is here yet: one may come */
+  register_workers(w, 0, DRAFT);
+  register_workers(w, 0, DRAFT2);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  opened(w, DRAFT2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  orch_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out); /* so that it is not asked again */
+  rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  assert_false(opened(w, TARGET)->draft_expected);
+  assert_int_equal(w->epoch, 1);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT2); /* until it is answered */
+  assert_false(opened(w, TARGET)->draft_expected);
+  tell_tokens(w, TARGET, 3, 2); /* it never stood still */
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 5));
+  rig_clear(&w->r);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, DRAFT2);
+  tell_tokens(w, TARGET, 5, 0);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(look(w).length, 5);
+  assert_string_equal(look(w).off_reason, "made by a test");
+}
+
 /* A draft that is given up is told, or it would keep the session for ever. */
 static void test_a_draft_given_up_is_told(void **state) {
   world *w = *state;
@@ -2380,6 +2412,7 @@ int main(void) {
       CASE(test_draft_lost),
       CASE(test_another_draft_takes_over),
       CASE(test_another_draft_after_a_refusal),
+      CASE(test_lockstep_refused_by_every_draft),
       CASE(test_a_draft_given_up_is_told),
       CASE(test_draft_refuses),
       CASE(test_only_its_target_feeds_a_session),

@@ -2150,6 +2150,66 @@ static void test_lockstep_without_a_draft(void **state) {
   assert_int_equal(play(w, 3), 3);
 }
 
+/* A draft that leaves ends the wait, however it leaves, and the next one begins it again. */
+static void test_lockstep_without_its_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, true);
+  prefill(w);
+  for (int i = 0; i < 3; i++) {
+    int32_t length = held(w, S)->committed.length;
+    assert_false(run_job(w));
+    if (i == 0) rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+    if (i == 1) rig_say(&w->r, DRAFT, message(MSG_BYE, SELF, 0, 0));
+    if (i == 2) send_nodes(w, DRAFT, g, length, 1, &(guess){0, VOCAB + 1, -1}, 1, true); /* refused */
+    assert_int_equal(play(w, 2), 2);
+    assert_int_equal(held(w, S)->committed.length, length + 2);
+    g = attach(w, DRAFT);
+  }
+  assert_false(run_job(w));
+  send_chain(w, DRAFT, g, held(w, S)->committed.length, 1, 2, true);
+  assert_true(run_job(w));
+  assert_int_equal(w->job.count, 3);
+  uint32_t other = attach(w, DRAFT2); /* of two, the other one is waited for */
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  assert_false(run_job(w));
+  send_nodes(w, DRAFT2, other, held(w, S)->committed.length, 1, NULL, 0, true);
+  assert_true(run_job(w));
+  pass(w, 4000000, false); /* silent for 3 s */
+  assert_int_equal(play(w, 1), 1);
+}
+
+/* Its orchestrator says in the same epoch that none will come. */
+static void test_lockstep_when_no_draft_comes(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  prefill(w);
+  assert_false(run_job(w));
+  rig_say(&w->r, ORCH, m);
+  assert_false(run_job(w));
+  m.u.open.draft_expected = false;
+  rig_say(&w->r, ORCH, m);
+  rig_last(&w->r, ORCH, MSG_OPENED);
+  assert_int_equal(play(w, 2), 2);
+  m.u.open.draft_expected = true; /* one that comes late was sent before */
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(play(w, 1), 1);
+  msg next = prompt_message();
+  next.epoch = 2;
+  next.u.open.draft_expected = true;
+  next.u.open.options.lockstep = true;
+  say_and_open(w, next); /* another epoch, another draft */
+  prefill(w);
+  assert_false(run_job(w));
+  next.u.open.draft_expected = false;
+  rig_say(&w->r, ORCH, next);
+  assert_int_equal(play(w, 1), 1);
+  attach(w, DRAFT); /* and who is here is waited for */
+  assert_false(run_job(w));
+}
+
 static void test_lockstep_ends_after_a_minute(void **state) {
   world *w = *state;
   open_with_draft(w, true);
@@ -2912,6 +2972,8 @@ int main(void) {
       CASE(test_lockstep_waits_for_the_mark),
       CASE(test_lockstep_prefills_meanwhile),
       CASE(test_lockstep_without_a_draft),
+      CASE(test_lockstep_without_its_draft),
+      CASE(test_lockstep_when_no_draft_comes),
       CASE(test_lockstep_ends_after_a_minute),
       CASE(test_lockstep_over_a_long_session),
       CASE(test_lockstep_after_a_slow_prompt),

@@ -47,7 +47,8 @@ void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const 
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
   ledger *l = &c->o->options.ledger;
   if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) s->epoch++; /* else END goes out in this one */
-  l->end(l->self, s->id, s->committed.length, finish, &s->stats);
+  msg_stats stats = figures_sum(&s->counted);
+  l->end(l->self, s->id, s->committed.length, finish, &stats);
   if (s->target.peer && s->decoded)
     affinity_note(&c->o->read, s->target.peer, s->committed.tokens, s->committed.length);
   seats_end(c, s, &s->target);
@@ -312,6 +313,7 @@ void seats_place(step *c, orch_session *s) {
 /* --- out of step, lost --- */
 
 void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
+  figures_leave(&s->counted, s->target.peer, s->committed.length);
   s->target = (seat){.ended = true};
   s->state = ORCH_WAITING;
   s->waiting_us = c->now;

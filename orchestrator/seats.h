@@ -3,6 +3,7 @@
 #pragma once
 
 #include "orchestrator/affinity.h"
+#include "orchestrator/figures.h"
 #include "orchestrator/sessions.h"
 #include "wire/roster.h"
 
@@ -64,8 +65,7 @@ typedef struct orch_session {
   int code;           /* ERR_ where finish is error */
   char text[WIRE_STRING_MAX + 1];       /* sentence for it */
   char off_reason[WIRE_STRING_MAX + 1]; /* of DONE */
-  msg_stats stats;                      /* of DONE; accepted_per_pos points to: */
-  uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+  figures counted;
 } orch_session;
 
 typedef struct hung_target {

@@ -86,10 +86,7 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
 }
 
 static void take_stats(step *c, orch_session *s, const msg_done *d) {
-  s->stats = d->stats;
-  if (s->stats.position_count > WIRE_POSITIONS_MAX) s->stats.position_count = WIRE_POSITIONS_MAX;
-  for (int32_t i = 0; i < s->stats.position_count; i++) s->accepted_per_pos[i] = d->stats.accepted_per_pos[i];
-  s->stats.accepted_per_pos = s->accepted_per_pos;
+  figures_tell(&s->counted, &d->stats);
   seats_text(s->off_reason, d->off_reason);
   if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) seats_explain_unattached(c, s);
   if (!d->code && s->finish != WIRE_FINISH_ERROR) seats_text(s->text, d->text);

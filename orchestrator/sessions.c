@@ -70,6 +70,8 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->admit_context = r->admit_context;
   int rc = prefix_init(&s->committed, longest(r), resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
+  figures_begin(&s->counted, r->prompt_length + (resume ? resume->output_length : 0));
+  s->counted.missing = resume ? resume->output_length : 0;
   if (rc != ERR_OK || !resume) return rc;
   s->decoded = resume->output_length > 0 && resume->numerics[0];
   snprintf(s->numerics, sizeof s->numerics, "%s", resume->numerics);
@@ -160,7 +162,7 @@ static const char *why_off(const orch_session *s) {
 }
 
 bool orch_look(const orch *o, uint64_t session, orch_view *out) {
-  const orch_session *s = session_find(o, session);
+  orch_session *s = session_find(o, session);
   if (!s) return false;
   *out = (orch_view){.state = s->state,
                      .tokens = s->committed.tokens,
@@ -170,7 +172,8 @@ bool orch_look(const orch *o, uint64_t session, orch_view *out) {
                      .finish = s->finish,
                      .code = s->code,
                      .text = s->text,
-                     .stats = s->stats,
+                     .stats = figures_sum(&s->counted),
+                     .uncounted = figures_missing(&s->counted, s->committed.length),
                      .off_reason = why_off(s),
                      .draft_method = s->want_draft ? s->method : "",
                      .numerics_id = s->numerics,
@@ -287,6 +290,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
     else if (m->epoch != s->epoch) break; /* of an epoch that has passed */
     else if (id == s->target.peer) session_frames_target(c, s, m);
     else if (id == s->draft.peer) session_frames_draft(c, s, m);
+    else if (m->type == MSG_DONE) figures_tell_late(&s->counted, id, &m->u.done.stats);
     break;
   }
   }

@@ -76,7 +76,8 @@ typedef struct orch_view { /* what a client may see of its session */
   wire_finish finish;    /* 0: the answer goes on */
   int code;              /* ERR_ when finish is error */
   const char *text;      /* sentence for it; else what the target says of its plain steps, or "" */
-  msg_stats stats;       /* complete once finished */
+  msg_stats stats;       /* complete once finished; until the next look */
+  int32_t uncounted;     /* tokens of output that they do not cover: of a target that died, or of an earlier run */
   const char *off_reason;   /* why speculation was off at the end; empty: it was on */
   const char *draft_method; /* "" without one */
   const char *numerics_id;  /* of the target that decodes, or did */

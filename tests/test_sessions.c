@@ -468,6 +468,9 @@ static void test_resumes(void **state) {
   assert_int_equal(look(w).length, PROMPT_LENGTH + 7);
   assert_int_equal(w->ledger.appended, 2);
   assert_true(look(w).numerics_changed); /* cpu-a goes on with what cpu-b began */
+  assert_int_equal(look(w).uncounted, 7);
+  rig_say(&w->r, TARGET, done_message(w, PROMPT_LENGTH + 7, WIRE_FINISH_LENGTH));
+  assert_int_equal(look(w).uncounted, 5); /* what an earlier run has decoded */
 }
 
 static void test_resumes_nothing_that_is_full(void **state) {
@@ -1476,6 +1479,33 @@ static void test_hung_target_is_left(void **state) {
   assert_int_equal(look(w).length, 15);
 }
 
+/* The figures of an answer are those of all its targets: the one that was left tells its own; one that died does not, and
+ * then they say of how many tokens they are not. */
+static void test_figures_of_several_targets(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  tell_tokens(w, TARGET, 3, 7);
+  pass(w, ORCH_QUIET_US + 200000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET, done_message(w, 10, WIRE_FINISH_CANCELLED));
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  tell_tokens(w, TARGET2, 10, 4);
+  assert_int_equal(look(w).stats.forwards, 30);
+  assert_int_equal(look(w).uncounted, 4); /* so far */
+  orch_worker_died(w->o, ID(TARGET2), w->r.now, &w->r.out);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 14));
+  tell_tokens(w, TARGET, 14, 1);
+  finish_by_done(w, 15);
+  orch_view v = look(w);
+  assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(v.stats.forwards, 60);
+  assert_int_equal(v.stats.accepted, 20);
+  assert_int_equal(v.uncounted, 4);
+}
+
 /* Signs of life keep it where it is, however long the next token takes: a prompt may take minutes to read. */
 static void test_slow_target_is_not_left(void **state) {
   world *w = *state;
@@ -2391,6 +2421,7 @@ int main(void) {
       CASE(test_a_target_too_small),
       CASE(test_target_that_never_opens),
       CASE(test_hung_target_is_left),
+      CASE(test_figures_of_several_targets),
       CASE(test_slow_target_is_not_left),
       CASE(test_silent_targets_are_not_left_in_circles),
       CASE(test_hung_target_without_another),

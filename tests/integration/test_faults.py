@@ -234,6 +234,8 @@ class Faults(Case):
         self.assertEqual(run.errors.count("tandem-target died"), 2)
         self.assertLess(run.silence(moment), RESTART)
         self.assertNotIn("NUMERICS CHANGED", summary)
+        counted, tokens = map(int, re.search(r"counted over (\d+) of the (\d+) tokens", run.errors).groups())
+        self.assertLess(counted, tokens)  # what a killed target counted is lost with it
         tell(f"target killed twice: longest silence {run.silence(moment) * 1000:.0f} ms")
 
     def test_target_dies_while_sampling(self):

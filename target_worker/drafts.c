@@ -128,7 +128,6 @@ static bool make_room(step *c, session *s, const session_draft *d, int32_t count
   roster_error(c->peers, greedy->peer, s->id, s->epoch, ERR_LIMIT, c->out,
                "%d of your nodes are live and others need room: keep to %d", most, QUOTA);
   drafts_drop(c, s, greedy, "it holds more nodes than its part, and others need room");
-  keep_named(s);
   return true;
 }
 

@@ -204,12 +204,13 @@ static void out_of_step(step *c, work *w, const char *reason) {
   send_state(c, w->orchestrator, MSG_DESYNC, w, reason);
 }
 
-/* The session goes on without this draft. */
-static void give_up(step *c, work *w, const char *reason) {
+/* The session goes on without this draft; its orchestrator may ask another one. */
+static void detach(step *c, work *w, int code, const char *reason) {
   actions_log(c->out, LOG_WARNING, "session %016llx goes on without this draft: %s", (unsigned long long)w->id, reason);
   if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
   w->state = WORK_LOST;
   w->desync_tries = 0;
+  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s", reason);
 }
 
 #define RESEND_EVERY_US 20000
@@ -218,6 +219,10 @@ static void on_tokens(step *c, work *w, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t appended = 0;
   if (w->state != WORK_ATTACHED) return;
+  if (t->base_length + t->token_count > w->spec.options.context) { /* of which drafters have taken memory for no more */
+    out_of_step(c, w, "the target's tokens go beyond the session's context");
+    return;
+  }
   switch (prefix_apply(&w->spec.committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_BEYOND:
     if (c->now - w->resend_us >= RESEND_EVERY_US) ask_resend(c, w);
@@ -226,7 +231,7 @@ static void on_tokens(step *c, work *w, const msg *m) {
     out_of_step(c, w, "the target's tokens differ from those held here");
     return;
   case PREFIX_LIMIT: /* a model's may be shorter than the session's: it helps as long as it can */
-    give_up(c, w, "the session is longer than this draft's context");
+    detach(c, w, ERR_LIMIT, "the session is longer than this draft's context");
     return;
   case PREFIX_APPLIED: break;
   }
@@ -353,6 +358,9 @@ static int check_open(const draft *d, const msg_open *o, err *e) {
     return err_set(e, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
   if (o->target_endpoint.size == 0)
     return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
+  if (o->base_length + o->token_count > o->options.context)
+    return err_set(e, ERR_LIMIT, "the session has %d tokens, its context %d: open it with a longer one",
+                   o->base_length + o->token_count, o->options.context);
   return ERR_OK;
 }
 
@@ -458,10 +466,10 @@ static void on_target_error(step *c, work *w, const msg *m) {
       out_of_step(c, w, "the target says that our prefix is another");
     break;
   default:
+    if (w->state != WORK_ATTACHED && w->state != WORK_ATTACHING) break;
     roster_log(&c->d->peers, w->target, c->now, LOG_WARNING, c->out, "session %016llx: the target refuses our nodes: %s",
                (unsigned long long)w->id, wire_brief_of(m->u.error.text).text);
-    if (w->state == WORK_ATTACHING) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
-    w->state = WORK_LOST;
+    decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
   }
 }
 
@@ -473,7 +481,9 @@ static void on_target_message(step *c, work *w, const msg *m) {
     if (w->state == WORK_ATTACHED && m->u.reset.generation > w->spec.ids.generation)
       start_generation(c, w, m->u.reset.generation);
     break;
-  case MSG_DETACH: w->state = WORK_LOST; break;
+  case MSG_DETACH:
+    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING) detach(c, w, ERR_STATE, "its target detached it");
+    break;
   case MSG_ERROR: on_target_error(c, w, m); break;
   default: break;
   }
@@ -522,7 +532,7 @@ static void refused(step *c, peer_id id, const msg *m) {
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
   for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
-    if (w->state != WORK_FREE && w->target == id) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
+    if (w->state != WORK_FREE && w->state != WORK_LOST && w->target == id) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
   }
 }
 
@@ -634,7 +644,7 @@ static void take_failure(step *c, const draft_failure *f) {
   speculation *list[DRAFT_SESSIONS_MAX];
   list_active(c->d, list);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    if (list[i] && list[i]->slot == f->slot) give_up(c, &c->d->works[i], why);
+    if (list[i] && list[i]->slot == f->slot) detach(c, &c->d->works[i], f->code, why);
 }
 
 static void on_result(step *c, const draft_results *r) {

@@ -236,6 +236,7 @@ static void take_end(answer *a, const orch_view *v) {
 /* When an answer is cut or cancelled, the target tells its figures only after it. */
 static void take_figures(answer *a, const orch_view *v) {
   a->stats = v->stats;
+  a->uncounted = v->uncounted;
   for (int32_t i = 0; i < v->stats.position_count; i++) a->accepted_per_pos[i] = v->stats.accepted_per_pos[i];
   a->stats.accepted_per_pos = a->accepted_per_pos;
   copy_text(a->draft_method, v->draft_method);
@@ -304,6 +305,10 @@ double answer_tokens_per_second(const answer *a) {
 
 double answer_first_ms(const answer *a) {
   return a->first_us ? (double)(a->first_us - a->start_us) / 1000 : 0;
+}
+
+int32_t answer_counted(const answer *a) {
+  return a->count > a->uncounted ? a->count - a->uncounted : 0;
 }
 
 double answer_mean_accepted(const answer *a) {

@@ -36,6 +36,7 @@ typedef struct answer {
   char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps; "": nothing */
   bool numerics_changed;
   msg_stats stats;
+  int32_t uncounted; /* tokens that they do not cover */
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
 } answer;
 
@@ -60,6 +61,7 @@ void answer_fail(answer *a, pair *p, const err *why);
 
 double answer_tokens_per_second(const answer *a); /* from the first tokens to the end; 0: too few to say */
 double answer_first_ms(const answer *a);          /* from the request to the first tokens */
+int32_t answer_counted(const answer *a); /* tokens that the figures cover: a target that died has not told its own */
 double answer_mean_accepted(const answer *a);     /* draft tokens a round */
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *answer_off_reason(const answer *a);

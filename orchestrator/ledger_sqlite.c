@@ -136,7 +136,7 @@ static bool wait_for_epoch(book *b, uint64_t session, uint32_t epoch) {
   const ledger_track *t;
   while ((t = track_of(b, session)) && t->epoch_written < epoch && !t->lost && !b->failing)
     if (pthread_cond_timedwait(&b->done, &b->lock, &until) != 0) return false;
-  return t != NULL;
+  return t && !t->lost;
 }
 
 static int book_epoch(void *self, uint64_t session, uint32_t epoch) {
@@ -144,7 +144,8 @@ static int book_epoch(void *self, uint64_t session, uint32_t epoch) {
   pthread_mutex_lock(&b->lock);
   int rc = b->memory.epoch(b->memory.self, session, epoch);
   ledger_track *t = rc == ERR_OK ? track_of(b, session) : NULL;
-  if (t && (!t->begun || epoch + LEDGER_EPOCHS_AHEAD / 2 > t->epoch_written)) {
+  if (t && t->lost) rc = ERR_GONE;
+  else if (t && (!t->begun || epoch + LEDGER_EPOCHS_AHEAD / 2 > t->epoch_written)) {
     t->epoch = epoch + LEDGER_EPOCHS_AHEAD;
     bool ahead = t->begun && epoch > t->epoch_written;
     poke(b, !t->begun || ahead);
@@ -294,7 +295,7 @@ static void settle_track(book *b, const ledger_job *j) {
              (unsigned long long)t->session);
   t->lost = j->at.lost;
   t->begun = true;
-  t->epoch_written = j->at.epoch > t->epoch_written ? j->at.epoch : t->epoch_written;
+  if (!t->lost) t->epoch_written = j->at.epoch > t->epoch_written ? j->at.epoch : t->epoch_written;
   t->written = j->from + j->count;
   t->end_written = j->at.ended;
   if (strcmp(t->numerics, j->at.numerics) == 0) t->numerics_news = false;

@@ -53,11 +53,17 @@ static int prepare(ledger_writer *w, int which) {
        ? sqlite3_errcode((w)->db)                                                                            \
        : run((w)->statements[DO_##which]))
 
-static int write_beginning(ledger_writer *w, const ledger_job *j, const int32_t *tokens) {
+/* A statement that names the owner and has changed no row: another process owns the session by now. */
+static int note_owner(ledger_writer *w, ledger_job *j, int rc) {
+  if (rc == SQLITE_OK && sqlite3_changes(w->db) == 0) j->at.lost = true;
+  return rc;
+}
+
+static int write_beginning(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
   const ledger_track *t = &j->at;
   if (t->resumed)
-    return EXECUTE(w, RESUME, "itiii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)w->who.id,
-                   (int64_t)t->written * (int64_t)sizeof *tokens);
+    return note_owner(w, j, EXECUTE(w, RESUME, "itiii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)w->who.id,
+                                    (int64_t)t->written * (int64_t)sizeof *tokens));
   return EXECUTE(w, SESSION, "iiiitbtittb", (int64_t)t->session, (int64_t)w->who.id, (int64_t)t->epoch,
                  (int64_t)t->hash_seed, w->who.model, w->who.fingerprint.bytes,
                  sizeof w->who.fingerprint.bytes, t->numerics, t->created, t->options, t->about, tokens,
@@ -70,8 +76,7 @@ static int write_end(ledger_writer *w, ledger_job *j, const int32_t *output, siz
   int64_t id = (int64_t)t->session;
   int rc = EXECUTE(w, END, "itiitii", (int64_t)t->finish, t->stats[0] ? t->stats : NULL, (int64_t)t->epoch,
                    wall_us(), t->numerics, id, (int64_t)w->who.id);
-  if (rc == SQLITE_OK) j->at.lost = sqlite3_changes(w->db) == 0;
-  if (rc || j->at.lost) return rc;
+  if (note_owner(w, j, rc) || j->at.lost) return rc;
   rc = EXECUTE(w, CLEAR, "i", id);
   return rc || size == 0 ? rc : EXECUTE(w, WHOLE, "iib", id, (int64_t)t->prompt_length, output, size);
 }
@@ -80,9 +85,7 @@ static int write_tokens(ledger_writer *w, ledger_job *j, int32_t position, const
                         size_t size) {
   int64_t id = (int64_t)j->at.session;
   if (size == 0) return SQLITE_OK;
-  int rc = EXECUTE(w, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)w->who.id);
-  if (rc == SQLITE_OK) j->at.lost = sqlite3_changes(w->db) == 0;
-  return rc;
+  return note_owner(w, j, EXECUTE(w, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)w->who.id));
 }
 
 static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
@@ -93,8 +96,8 @@ static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
   bool in_file = t->begun || t->resumed;
   if (rc == SQLITE_OK && t->ended) return write_end(w, j, tokens + skip, size);
   if (rc == SQLITE_OK && in_file && (t->epoch > t->epoch_written || t->numerics_news))
-    rc = EXECUTE(w, NOTE, "itii", (int64_t)t->epoch, t->numerics, (int64_t)t->session, (int64_t)w->who.id);
-  return rc ? rc : write_tokens(w, j, j->from + skip, tokens + skip, size);
+    rc = note_owner(w, j, EXECUTE(w, NOTE, "itii", (int64_t)t->epoch, t->numerics, (int64_t)t->session, (int64_t)w->who.id));
+  return rc || t->lost ? rc : write_tokens(w, j, j->from + skip, tokens + skip, size);
 }
 
 static int write_beat(ledger_writer *w, const ledger_beat *beat) {

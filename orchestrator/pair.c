@@ -29,7 +29,7 @@ struct pair {
   int signal;
   bool loop_open, news_open, over, listening, target_came, draft_came, draft_overdue;
 
-  char directory[SOCKET_FOLDER_MAX]; /* "" until made */
+  socket_folder folder;
   char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
   workers *workers;
   int32_t target, draft; /* numbers of workers.h, or NO_CHILD */
@@ -106,7 +106,7 @@ static void on_signal(uv_signal_t *handle, int number) {
   if (p->signal) { /* not even a reader that has stopped reading may hold us */
     if (p->options.on_abort) p->options.on_abort(p->options.owner);
     if (p->workers) workers_kill(p->workers);
-    socket_folder_remove(p->directory);
+    socket_folder_remove(&p->folder);
     _exit(128 + number);
   }
   p->signal = number;
@@ -255,10 +255,10 @@ static int add_draft(pair *p, err *e) {
 }
 
 static int start_programs(pair *p, err *e) {
-  int rc = socket_folder_make(p->directory, e);
+  int rc = socket_folder_make(&p->folder, e);
   if (rc != ERR_OK) return rc;
-  socket_folder_endpoint(p->orchestrator_at, p->directory, "orchestrator");
-  socket_folder_endpoint(p->target_at, p->directory, "target");
+  socket_folder_endpoint(p->orchestrator_at, p->folder.path, "orchestrator");
+  socket_folder_endpoint(p->target_at, p->folder.path, "target");
   workers_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
   rc = workers_open(&p->workers, &w, e);
   if (rc == ERR_OK) rc = add_target(p, e);
@@ -392,7 +392,7 @@ void pair_close(pair *p) {
   if (p->loop_open) close_loop(p);
   orch_free(p->orch);
   actions_fini(&p->actions);
-  socket_folder_remove(p->directory);
+  socket_folder_remove(&p->folder);
   free(p);
 }
 

@@ -75,6 +75,7 @@ static json_t *stats_of(const answer *a) {
   json_object_set_new(o, "draft_method", json_string(method_of(a)));
   json_object_set_new(o, "speculation_off_reason", text_or_null(answer_off_reason(a)));
   json_object_set_new(o, "forwards", count_of(s->forwards));
+  if (a->uncounted > 0) json_object_set_new(o, "counted_tokens", json_integer(answer_counted(a)));
   json_object_set_new(o, "plain_steps", count_of(s->plain_steps));
   json_object_set_new(o, "prefill_ms", milliseconds(s->prefill_us));
   json_object_set_new(o, "queue_ms", milliseconds(s->queue_us));
@@ -207,6 +208,7 @@ static void say_draft(closing *c, const answer *a, bool plain_speed) {
     clause(c, "the draft guessed %llu of %llu right", (unsigned long long)s->accepted, (unsigned long long)s->rows);
   else if (!off)
     clause(c, "the draft had no guess");
+  if (a->draft_wanted && a->uncounted > 0) clause(c, "counted over %d of the %d tokens", answer_counted(a), a->count);
   if (plain_speed && a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
   if (off && !guessed_nothing(a, off)) clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }

@@ -45,8 +45,10 @@ void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const 
   s->finish = finish;
   s->code = code;
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
-  if (cancel) c->o->options.ledger.epoch(c->o->options.ledger.self, s->id, ++s->epoch);
-  c->o->options.ledger.end(c->o->options.ledger.self, s->id, s->committed.length, finish, &s->stats);
+  ledger *l = &c->o->options.ledger;
+  if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) s->epoch++; /* else END goes out in this one */
+  msg_stats stats = figures_sum(&s->counted);
+  l->end(l->self, s->id, s->committed.length, finish, &stats);
   if (s->target.peer && s->decoded)
     affinity_note(&c->o->read, s->target.peer, s->committed.tokens, s->committed.length);
   seats_end(c, s, &s->target);
@@ -74,12 +76,15 @@ static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
   o->options.stops = s->stops;
 }
 
+/* In lockstep its target would wait for a draft; but those that were here gave up. */
+static bool lockstep_alone(const orch_session *s) { return s->options.lockstep && !s->draft.peer && s->draft_note[0]; }
+
 void seats_open_target(step *c, orch_session *s) {
   msg m = message_to(c, s->target.peer, MSG_OPEN, s);
   const msg_hello *h = seats_greeting(c, s->target.peer);
   fill_open(s, &s->target, &m.u.open);
   if (m.u.open.options.context == 0) m.u.open.options.context = h->context_max;
-  m.u.open.draft_expected = s->want_draft;
+  m.u.open.draft_expected = s->want_draft && !lockstep_alone(s);
   s->target.sent_us = c->now;
   s->target.opened = false;
   s->state = ORCH_OPENING;
@@ -155,9 +160,34 @@ static bool too_short(const roster_peer *p, const orch_session *s) {
   return p->hello.context_max && p->hello.context_max < s->options.context;
 }
 
-/* The worker of a role that serves this session best, or 0. A target that has refused it, or would, is asked where
- * there is no other; a draft is not. *why is set where one is on the wrong host. */
-static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) {
+static bool is_hung(const step *c, peer_id id) {
+  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+    if (c->o->hung[i].peer == id && c->now < c->o->hung[i].until_us) return true;
+  return false;
+}
+
+static void note_hung(step *c, peer_id id) {
+  hung_target *place = c->o->hung;
+  for (int i = 0; i < ORCH_HUNG_MAX && place->peer != id; i++)
+    if (c->o->hung[i].peer == id || c->o->hung[i].until_us < place->until_us) place = &c->o->hung[i];
+  *place = (hung_target){id, c->now + ORCH_HUNG_US};
+}
+
+static void forget_hung(orch *o, peer_id id) {
+  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+    if (o->hung[i].peer == id) o->hung[i] = (hung_target){0};
+}
+
+static peer_id *find_unable(orch_session *s, peer_id id) { /* 0: a free place for one */
+  for (int i = 0; i < ORCH_UNABLE_MAX; i++)
+    if (s->unable[i] == id) return &s->unable[i];
+  return NULL;
+}
+
+/* The worker of a role that serves this session best, or 0. One that is unable is never asked again. A target that has refused
+ * it, or would, or hangs is asked where there is no other; a draft is not. *willing (may be NULL): it is none of these, and has
+ * room. *why (may be NULL) is set where one is on the wrong host. */
+static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, err *why) {
   const orch *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
   peer_id refused = draft ? s->draft_avoid : s->target_avoid;
@@ -168,23 +198,25 @@ static peer_id choose(step *c, const orch_session *s, wire_role role, err *why) 
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) continue;
+    if (find_unable(s, p->id)) continue;
     if (draft && (p->id == refused || !reaches(c, s, p, at, why))) continue;
     ids[count] = p->id;
     list[count++] = (placement_worker){.load = seats_load(o, p),
                                        .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
                                        .places = p->hello.session_max,
                                        .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
-                                       .refused = p->id == refused || (!draft && too_short(p, s))};
+                                       .refused = p->id == refused || is_hung(c, p->id) || (!draft && too_short(p, s))};
   }
   int32_t best = placement_best(list, count);
+  if (willing) *willing = best >= 0 && !list[best].refused && (!list[best].places || list[best].load < list[best].places);
   return best < 0 ? 0 : ids[best];
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
-static bool next_epoch(step *c, orch_session *s) {
+static bool take_epoch(step *c, orch_session *s, uint32_t epoch) {
   ledger *l = &c->o->options.ledger;
-  if (l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) {
-    s->epoch++;
+  if (l->epoch(l->self, s->id, epoch) == ERR_OK) {
+    s->epoch = epoch;
     return true;
   }
   seats_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here", false);
@@ -201,10 +233,12 @@ static bool may_place_draft(step *c, orch_session *s) {
   return s->draft_refusals < REFUSALS_MAX && !again;
 }
 
+static bool next_epoch(step *c, orch_session *s) { return take_epoch(c, s, s->epoch + 1); }
+
 static void place_draft(step *c, orch_session *s) {
   err why = {0};
   if (!may_place_draft(c, s)) return;
-  peer_id id = choose(c, s, WIRE_ROLE_DRAFT, &why);
+  peer_id id = choose(c, s, WIRE_ROLE_DRAFT, NULL, &why);
   if (!id && why.code && !s->draft_avoid) no_way(c, s, why.text);
   if (!id) return;
   s->draft = (seat){.peer = id};
@@ -250,7 +284,7 @@ void seats_room_made(orch *o) {
 
 static void place_target(step *c, orch_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
-  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL);
+  peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL, NULL);
   if (!id) {
     no_target(c, s);
     return;
@@ -259,6 +293,7 @@ static void place_target(step *c, orch_session *s) {
   s->opening_us = c->now;
   s->draft_since_us = 0;
   seats_open_target(c, s);
+  seats_alive(c, s, false);
   if (!s->draft.peer) return;
   s->draft.base = s->committed.length;
   seats_open_draft(c, s);
@@ -269,8 +304,8 @@ void seats_place(step *c, orch_session *s) {
   if (!s->begun) {
     s->begun = seats_logged(c->o, s) > 0;
     s->waiting_us = c->now; /* for a target only from now on */
+    if (!s->begun || (s->epoch > 1 && !take_epoch(c, s, s->epoch))) return; /* > 1: it goes on, here or by now elsewhere */
   }
-  if (!s->begun) return;
   if (!s->target.peer) place_target(c, s);
   place_draft(c, s);
 }
@@ -278,6 +313,7 @@ void seats_place(step *c, orch_session *s) {
 /* --- out of step, lost --- */
 
 void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
+  figures_leave(&s->counted, s->target.peer, s->committed.length);
   s->target = (seat){.ended = true};
   s->state = ORCH_WAITING;
   s->waiting_us = c->now;
@@ -285,10 +321,48 @@ void seats_target_lost(step *c, orch_session *s, uint64_t retry_us) {
   if (next_epoch(c, s)) seats_place(c, s);
 }
 
+bool seats_target_unable(step *c, orch_session *s) {
+  peer_id *place = find_unable(s, 0);
+  if (!place) return false;
+  *place = s->target.peer;
+  if (!choose(c, s, WIRE_ROLE_TARGET, NULL, NULL)) return false;
+  seats_target_lost(c, s, 0);
+  return true;
+}
+
+/* --- a target that hangs --- */
+
+void seats_alive(step *c, orch_session *s, bool tokens) {
+  if (tokens) forget_hung(c->o, s->target.peer);
+  if (s->quiet_told)
+    actions_log(c->out, LOG_INFO, "session %016llx: its target goes on", (unsigned long long)s->id);
+  s->quiet_told = false;
+  s->quiet_until_us = c->now + s->quiet_us;
+}
+
+bool seats_leave_hung(step *c, orch_session *s) {
+  bool willing;
+  peer_id old = s->target.peer;
+  note_hung(c, old);
+  choose(c, s, WIRE_ROLE_TARGET, &willing, NULL);
+  if (!willing) return false;
+  actions_log(c->out, LOG_WARNING, "session %016llx: its target hangs: it goes on elsewhere from token %d",
+              (unsigned long long)s->id, s->committed.length);
+  if (s->quiet_us < ORCH_QUIET_MAX_US) s->quiet_us *= ORCH_QUIET_GROWTH; /* until a token comes */
+  s->quiet_told = false;
+  seats_target_lost(c, s, 0);
+  msg end = message_to(c, old, MSG_END, s); /* of the new epoch; its lease does the rest */
+  actions_send(c->out, old, &end);
+  return true;
+}
+
 static void draft_lost(step *c, orch_session *s, const char *why) {
   draft_gone(s, why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
   place_draft(c, s);
+  if (!lockstep_alone(s) || !s->target.peer) return;
+  s->opening_us = c->now;
+  seats_open_target(c, s); /* the same epoch: all that is new is that no draft is expected */
 }
 
 #define ASTRAY_US 3000000 /* a draft says so after this time */
@@ -348,6 +422,7 @@ void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
 }
 
 void seats_worker_lost(step *c, peer_id id, const char *why) {
+  forget_hung(c->o, id);
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
     orch_session *s = c->o->sessions[i];
     if (!s) continue;
@@ -356,6 +431,7 @@ void seats_worker_lost(step *c, peer_id id, const char *why) {
       s->target_avoid = 0;
     }
     if (s->draft_avoid == id) s->draft_avoid = 0;
+    if (find_unable(s, id)) *find_unable(s, id) = 0;
     if (!session_live(s)) {
       if (s->target.peer == id) s->target.ended = true;
       if (s->draft.peer == id) s->draft.ended = true;

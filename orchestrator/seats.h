@@ -3,8 +3,11 @@
 #pragma once
 
 #include "orchestrator/affinity.h"
+#include "orchestrator/figures.h"
 #include "orchestrator/sessions.h"
 #include "wire/roster.h"
+
+#define ORCH_UNABLE_MAX 8 /* targets that may be too small for one session before it ends */
 
 /* What a session knows of one of its two workers. */
 typedef struct seat {
@@ -34,12 +37,16 @@ typedef struct orch_session {
 
   seat target, draft;
   peer_id target_avoid, draft_avoid; /* they refused it: others first; 0: none */
+  peer_id unable[ORCH_UNABLE_MAX];   /* targets too small for it; 0: none */
   bool no_room;                      /* the last target was full: who began later waits behind it */
   uint64_t waiting_us;               /* since when it waits for a target */
   uint64_t opening_us;               /* the OPEN that is not answered yet went out first */
   uint64_t retry_us;                 /* no target is asked before this; 0: at once */
   uint64_t lost_us;                  /* a target was lost last; 0: none yet */
   uint64_t ack_us, resend_us;        /* ACK, RESEND were sent last */
+  uint64_t quiet_us;                 /* no sign of life of its target for so long: it hangs */
+  uint64_t quiet_until_us;           /* this is looked at then */
+  bool quiet_told;                   /* the log knows that there is nowhere to go */
   uint64_t draft_placed_us;          /* a draft was chosen last; 0: the next one at once */
   int32_t end_tries;                 /* ENDs so far */
   int32_t repairs, draft_repairs;    /* desyncs repaired; of the draft in this epoch */
@@ -58,13 +65,19 @@ typedef struct orch_session {
   int code;           /* ERR_ where finish is error */
   char text[WIRE_STRING_MAX + 1];       /* sentence for it */
   char off_reason[WIRE_STRING_MAX + 1]; /* of DONE */
-  msg_stats stats;                      /* of DONE; accepted_per_pos points to: */
-  uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+  figures counted;
 } orch_session;
+
+typedef struct hung_target {
+  peer_id peer; /* 0: none */
+  uint64_t until_us;
+} hung_target;
 
 struct orch {
   orch_options options;
   roster roster;
+  hung_target hung[ORCH_HUNG_MAX]; /* sessions had to leave them */
+  uint64_t stepped_us;             /* the last step was */
   affinity read; /* what ended sessions have left at their targets */
   orch_session *sessions[ORCH_SESSIONS_MAX]; /* NULL: free place */
   uint64_t started;                          /* sessions so far */
@@ -100,6 +113,12 @@ void seats_open_draft(step *c, orch_session *s);
 void seats_repair(step *c, orch_session *s, int32_t length, hash16 hash);
 /* It would not have the session: the next epoch at another one, from retry_us on (0: at once). */
 void seats_target_lost(step *c, orch_session *s, uint64_t retry_us);
+/* It is too small for the session, and always will be: the same at one that has not said so; false: there is none. */
+bool seats_target_unable(step *c, orch_session *s);
+/* Its target told something of the session: it lives; by TOKENS, which it owes to its engine, that lives too. */
+void seats_alive(step *c, orch_session *s, bool tokens);
+/* It gave no sign of life for s->quiet_us, or none at all: the next epoch at another one. Where there is none, nothing changes. */
+bool seats_leave_hung(step *c, orch_session *s);
 /* It would not serve this session; another may. */
 void seats_draft_refused(step *c, orch_session *s, const char *why);
 /* It has not reached the target: another one may, or this one later. */

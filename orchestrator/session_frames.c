@@ -67,7 +67,11 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   }
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
-    if (appended > 0) note_numerics(c, s, true);
+    if (appended > 0) {
+      s->quiet_us = ORCH_QUIET_US;
+      seats_alive(c, s, true);
+      note_numerics(c, s, true);
+    }
     if (appended > 0) log_tokens(c, s, before, appended);
     else session_frames_ack(c, s);
     break;
@@ -82,10 +86,7 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
 }
 
 static void take_stats(step *c, orch_session *s, const msg_done *d) {
-  s->stats = d->stats;
-  if (s->stats.position_count > WIRE_POSITIONS_MAX) s->stats.position_count = WIRE_POSITIONS_MAX;
-  for (int32_t i = 0; i < s->stats.position_count; i++) s->accepted_per_pos[i] = d->stats.accepted_per_pos[i];
-  s->stats.accepted_per_pos = s->accepted_per_pos;
+  figures_tell(&s->counted, &d->stats);
   seats_text(s->off_reason, d->off_reason);
   if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) seats_explain_unattached(c, s);
   if (!d->code && s->finish != WIRE_FINISH_ERROR) seats_text(s->text, d->text);
@@ -130,6 +131,9 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
     s->waiting_us = since;
     break;
   }
+  case ERR_LIMIT: /* its context, its blocks or its memory: another one may have more */
+  case ERR_NOMEM:
+    if (seats_target_unable(c, s)) break; /* fall through */
   default: seats_fail(c, s, m->u.error.code, text);
   }
 }
@@ -156,6 +160,7 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
   }
   if (m->type == MSG_DONE) on_done(c, s, m);
   if (!session_live(s)) return;
+  seats_alive(c, s, m->type == MSG_TOKENS);
   switch (m->type) {
   case MSG_OPENED: on_opened(c, s, m); break;
   case MSG_TOKENS: on_tokens(c, s, m); break;

@@ -46,6 +46,13 @@ static orch_session *session_find(const orch *o, uint64_t id) {
 
 static uint64_t draw(const orch *o) { return o->options.random(o->options.random_context); }
 
+/* How long C may become. */
+static int32_t longest(const orch_request *r) {
+  int32_t sum = r->prompt_length + r->options.max_tokens, context = r->options.context;
+  if (context == 0 || context > sum) return sum;
+  return context > r->prompt_length ? context : r->prompt_length;
+}
+
 static int session_init(orch *o, orch_session *s, const orch_request *r) {
   uint64_t a = draw(o), b = draw(o);
   memcpy(s->ticket.bytes, &a, 8);
@@ -61,10 +68,10 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->want_draft = r->draft && r->options.budget > 0;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
-  int32_t capacity = r->prompt_length + r->options.max_tokens, context = r->options.context;
-  if (context > 0 && context < capacity) capacity = context > r->prompt_length ? context : r->prompt_length;
-  int rc = prefix_init(&s->committed, capacity, resume ? resume->hash_seed : draw(o));
+  int rc = prefix_init(&s->committed, longest(r), resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
+  figures_begin(&s->counted, r->prompt_length + (resume ? resume->output_length : 0));
+  s->counted.missing = resume ? resume->output_length : 0;
   if (rc != ERR_OK || !resume) return rc;
   s->decoded = resume->output_length > 0 && resume->numerics[0];
   snprintf(s->numerics, sizeof s->numerics, "%s", resume->numerics);
@@ -102,6 +109,11 @@ static int check_request(const orch *o, const orch_request *r, err *e) {
   if (p->selfcheck < 0) return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
   if (!isfinite(p->temperature) || !isfinite(p->top_p) || !isfinite(p->min_p) || !isfinite(p->repeat_penalty))
     return err_set(e, ERR_ARG, "temperature, top-p, min-p and repeat-penalty must be finite numbers");
+  if (longest(r) > WIRE_TOKENS_MAX) /* whoever takes the session over is told all of it in one OPEN */
+    return err_set(e, ERR_LIMIT,
+                   "a prompt and its answer have at most %d tokens together, these could have %d: shorten the prompt, or lower "
+                   "max_tokens or the context",
+                   WIRE_TOKENS_MAX, longest(r));
   for (int32_t i = 0; i < r->prompt_length; i++)
     if (r->prompt[i] < 0 || (vocabulary && r->prompt[i] >= vocabulary))
       return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary", r->prompt[i], i);
@@ -121,6 +133,7 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
   s->waiting_us = s->ack_us = now_us;
+  s->quiet_us = ORCH_QUIET_US;
   s->number = ++o->started;
   o->sessions[place_index] = s;
   seats_place(&c, s);
@@ -149,7 +162,7 @@ static const char *why_off(const orch_session *s) {
 }
 
 bool orch_look(const orch *o, uint64_t session, orch_view *out) {
-  const orch_session *s = session_find(o, session);
+  orch_session *s = session_find(o, session);
   if (!s) return false;
   *out = (orch_view){.state = s->state,
                      .tokens = s->committed.tokens,
@@ -159,7 +172,8 @@ bool orch_look(const orch *o, uint64_t session, orch_view *out) {
                      .finish = s->finish,
                      .code = s->code,
                      .text = s->text,
-                     .stats = s->stats,
+                     .stats = figures_sum(&s->counted),
+                     .uncounted = figures_missing(&s->counted, s->committed.length),
                      .off_reason = why_off(s),
                      .draft_method = s->want_draft ? s->method : "",
                      .numerics_id = s->numerics,
@@ -276,6 +290,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
     else if (m->epoch != s->epoch) break; /* of an epoch that has passed */
     else if (id == s->target.peer) session_frames_target(c, s, m);
     else if (id == s->draft.peer) session_frames_draft(c, s, m);
+    else if (m->type == MSG_DONE) figures_tell_late(&s->counted, id, &m->u.done.stats);
     break;
   }
   }
@@ -287,6 +302,17 @@ static void on_message(step *c, peer_id id, const msg *m) {
 
 static bool due(const step *c, uint64_t since, uint64_t every) { return c->now - since >= every; }
 
+/* Nothing was heard of it for long, while the connection is well. */
+static void miss_sign_of_life(step *c, orch_session *s) {
+  if (!s->target.opened || c->now < s->quiet_until_us || seats_leave_hung(c, s)) return;
+  s->quiet_until_us = c->now + ORCH_LOOK_US;
+  if (s->quiet_told) return;
+  s->quiet_told = true;
+  actions_log(c->out, LOG_WARNING,
+              "session %016llx: its target gives no sign of life, and there is no other: waiting for it, or for another tandem-target",
+              (unsigned long long)s->id);
+}
+
 static void session_tick(step *c, orch_session *s) {
   if (s->state == ORCH_ENDING && (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
     if (++s->end_tries >= ORCH_END_TRIES) s->target.ended = s->draft.ended = true;
@@ -296,8 +322,9 @@ static void session_tick(step *c, orch_session *s) {
     seats_end_if_told(s);
   }
   seats_place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US))
+  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US) && !seats_leave_hung(c, s))
     seats_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
+  if (session_live(s)) miss_sign_of_life(c, s);
   if (!session_live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) seats_open_target(c, s);
   if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US)) seats_open_draft(c, s);
@@ -316,7 +343,7 @@ static uint64_t session_deadline(const orch *o, const orch_session *s) {
   }
   if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + ORCH_REPEAT_US);
   if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + ORCH_REPEAT_US);
-  if (s->target.opened) at = least_u64(at, s->ack_us + ORCH_ACK_US);
+  if (s->target.opened) at = least_u64(at, least_u64(s->ack_us + ORCH_ACK_US, s->quiet_until_us));
   return at;
 }
 
@@ -338,8 +365,17 @@ static void on_tick(step *c) {
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
 }
 
+/* Who has not listened for a while cannot say that nothing was told. */
+static void excuse_own_stall(orch *o, uint64_t now) {
+  uint64_t gap = now - o->stepped_us;
+  for (int i = 0; i < ORCH_SESSIONS_MAX && gap >= ORCH_LOOK_US && o->stepped_us; i++)
+    if (o->sessions[i]) o->sessions[i]->quiet_until_us += gap;
+  o->stepped_us = now;
+}
+
 static void orch_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
+  excuse_own_stall(c.o, now_us);
   if (e->kind == EVENT_MESSAGE) on_message(&c, e->peer, e->message);
   else if (e->kind == EVENT_TICK) on_tick(&c);
   else if (e->kind == EVENT_DRAIN)

@@ -14,6 +14,13 @@
 #define ORCH_TROUBLE_US 60000000     /* the same trouble with a draft is told again after so long */
 #define ORCH_DESYNC_MAX 16     /* repairs of one session before it ends with an error */
 #define ORCH_TARGET_WAIT_US 30000000 /* without any target for so long: error */
+#define ORCH_QUIET_US 10000000  /* a target that owes tokens and gives no sign of life for so long hangs: elsewhere. Ours give
+                                   one every 2 s while their engine lives (TARGET_ALIVE_US) */
+#define ORCH_QUIET_GROWTH 4     /* with each move before the next token: nobody is moved in circles for ever */
+#define ORCH_QUIET_MAX_US UINT64_C(3600000000)
+#define ORCH_HUNG_US 300000000  /* a target that hung is asked last for so long */
+#define ORCH_HUNG_MAX 16        /* targets that this is remembered of */
+#define ORCH_LOOK_US 1000000    /* is there another target by now? */
 
 typedef struct orch_options {
   wire_id incarnation;
@@ -69,7 +76,8 @@ typedef struct orch_view { /* what a client may see of its session */
   wire_finish finish;    /* 0: the answer goes on */
   int code;              /* ERR_ when finish is error */
   const char *text;      /* sentence for it; else what the target says of its plain steps, or "" */
-  msg_stats stats;       /* complete once finished */
+  msg_stats stats;       /* complete once finished; until the next look */
+  int32_t uncounted;     /* tokens of output that they do not cover: of a target that died, or of an earlier run */
   const char *off_reason;   /* why speculation was off at the end; empty: it was on */
   const char *draft_method; /* "" without one */
   const char *numerics_id;  /* of the target that decodes, or did */

@@ -11,9 +11,15 @@
 _Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_un *)0)->sun_path),
                "a socket's path must fit");
 
-/* In TMPDIR where that is short enough and can be written, else in /tmp. ERR_IO. */
-int socket_folder_make(char folder[SOCKET_FOLDER_MAX], err *e);
-/* "" is allowed. */
-void socket_folder_remove(const char *folder);
+typedef struct socket_folder {
+  char path[SOCKET_FOLDER_MAX]; /* "": none */
+  int lock; /* a file in it, locked as long as this process lives: so others know whose folder is left behind */
+} socket_folder; /* all zero at first */
+
+/* In TMPDIR where that is short enough and can be written, else in /tmp; there, folders of this user's that were left behind by
+ * programs that were killed are removed first. ERR_IO. */
+int socket_folder_make(socket_folder *f, err *e);
+/* A path of "" is allowed. */
+void socket_folder_remove(socket_folder *f);
 /* "ipc://FOLDER/NAME" */
 void socket_folder_endpoint(char out[SOCKET_ENDPOINT_MAX], const char *folder, const char *name);

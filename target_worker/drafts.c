@@ -7,11 +7,20 @@
 
 #define RESET_EVERY_US 50000   /* frames of an old generation in flight get one TREE_RESET, not one each */
 #define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
+#define QUOTA           256    /* live nodes: a draft that keeps to it is not detached for what others hold */
+_Static_assert(QUOTA * SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for all that keep to it");
 
 /* --- they come and go --- */
 
+/* In a time that does not tell how much of a guess is right. */
+static bool ticket_fits(const session *s, const wire_id *shown) {
+  uint8_t differs = 0;
+  for (size_t i = 0; i < sizeof shown->bytes; i++) differs |= s->ticket.bytes[i] ^ shown->bytes[i];
+  return differs == 0;
+}
+
 void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded) {
-  if (memcmp(m->u.state.ticket.bytes, s->ticket.bytes, 16) != 0) {
+  if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
                   "the ticket is not this session's: only the draft that its orchestrator chose may attach", c->out);
     return;
@@ -39,6 +48,7 @@ void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
              reason);
   snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
+  s->drafts_gave_up = session_draft_count(s) == 0;
 }
 
 void drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
@@ -89,6 +99,46 @@ static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *
     stream_to_draft(c, s, d, n->base_length);
 }
 
+static void keep_named(session *s) {
+  tree_ids *maps[SESSION_DRAFTS_MAX];
+  tree_keep_named(&s->live, maps, session_draft_maps(s, maps));
+}
+
+/* The draft with the most live nodes. */
+static session_draft *greediest(session *s, int32_t *nodes) {
+  session_draft *most = NULL;
+  *nodes = 0;
+  for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++) {
+    int32_t n = d->peer ? tree_ids_live(&d->ids, &s->live) : 0;
+    if (n > *nodes) most = d;
+    if (n > *nodes) *nodes = n;
+  }
+  return most;
+}
+
+/* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft that holds more
+ * than its part. False: that is this one itself. */
+static bool make_room(step *c, session *s, const session_draft *d, int32_t count) {
+  int32_t before = s->live.live_count, most;
+  keep_named(s);
+  if (s->live.live_count < before) return true;
+  if (tree_ids_live(&d->ids, &s->live) + count > QUOTA) return false;
+  session_draft *greedy = greediest(s, &most);
+  if (greedy == d || most <= QUOTA) return false;
+  roster_error(c->peers, greedy->peer, s->id, s->epoch, ERR_LIMIT, c->out,
+               "%d of your nodes are live and others need room: keep to %d", most, QUOTA);
+  drafts_drop(c, s, greedy, "it holds more nodes than its part, and others need room");
+  return true;
+}
+
+static tree_verdict receive(step *c, session *s, session_draft *d, const tree_batch *b, int32_t *added) {
+  const prefix *p = &s->committed;
+  tree_verdict v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+  while (v == TREE_OVERFLOW && make_room(c, s, d, b->count))
+    v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+  return v;
+}
+
 void drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
   const msg_nodes *n = &m->u.nodes;
   if (s->state != SESSION_RUNNING || n->generation != d->ids.generation) {
@@ -112,7 +162,7 @@ void drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
   }
   tree_batch batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
   int32_t added = 0;
-  switch (tree_receive(&s->live, &d->ids, s->committed.tokens, s->committed.length, &batch, &added)) {
+  switch (receive(c, s, d, &batch, &added)) {
   case TREE_TAKEN: nodes_taken(c, s, d, n, added); break;
   case TREE_GAP:
     tree_ids_reset(&d->ids, ++s->generation);

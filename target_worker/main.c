@@ -280,6 +280,10 @@ static int open_engine(program *p, err *e) {
   return rc;
 }
 
+static uint64_t progress(void *context) {
+  return model_progress(((program *)context)->model);
+}
+
 static int open_machine(program *p, wire_id self, err *e) {
   target_options o = {.incarnation = self,
                       .model_fingerprint = model_file_fingerprint(p->file),
@@ -288,7 +292,9 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .endpoint = p->told,
                       .sessions = p->flags.sessions,
                       .context = p->flags.context,
-                      .kv_blocks = p->flags.kv_blocks};
+                      .kv_blocks = p->flags.kv_blocks,
+                      .progress = progress,
+                      .progress_context = p};
   int rc = model_file_vocabulary(p->file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
   return rc;

@@ -57,4 +57,5 @@ void opening_adopt(session *s, const msg_open *o) {
   s->prompt_length = o->prompt_length;
   s->ticket = o->ticket;
   s->draft_expected = o->draft_expected;
+  s->drafts_gave_up = false;
 }

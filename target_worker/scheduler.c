@@ -41,7 +41,7 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   if (s->committed.length - s->acked + schedule_budget(s) >= credit) return SCHEDULE_IDLE; /* a whole round fits */
   if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
   if (s->options.lockstep) {
-    bool expected = s->draft_expected || session_draft_count(s) > 0;
+    bool expected = (s->draft_expected && !s->drafts_gave_up) || session_draft_count(s) > 0;
     if (!expected || done_count(s) > 0) return SCHEDULE_STEP;
     *until_us = s->lockstep_until_us;
     return SCHEDULE_WAIT;

@@ -223,8 +223,11 @@ session_draft *session_draft_take(session *s, peer_id peer) {
 }
 
 void session_draft_drop(session *s, session_draft *d) {
+  tree_ids *maps[SESSION_DRAFTS_MAX];
   d->peer = 0;
-  if (session_draft_count(s) == 0) tree_reset(&s->live);
+  int32_t left = session_draft_maps(s, maps);
+  if (left > 0) tree_keep_named(&s->live, maps, left);
+  else tree_reset(&s->live);
 }
 
 int32_t session_draft_count(const session *s) {

@@ -58,6 +58,7 @@ typedef struct session {
   wire_id ticket; /* that a draft must show */
   int32_t prompt_length;
   bool draft_expected;
+  bool drafts_gave_up; /* none of them will come, or come back: lockstep waits for those alone that are attached */
   msg_options options; /* stops point to stop_tokens */
   int32_t stop_tokens[WIRE_STOPS_MAX];
   uint64_t lease_until_us; /* freed then, unless it is renewed */
@@ -145,7 +146,7 @@ int32_t session_store_active(const session_store *s);  /* running or desynced */
 /* Draft places of one session. */
 session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: none */
 session_draft *session_draft_take(session *s, peer_id peer); /* NULL: full or no memory */
-void session_draft_drop(session *s, session_draft *d); /* the last one takes the tree with it */
+void session_draft_drop(session *s, session_draft *d); /* nodes that it alone has named go with it */
 int32_t session_draft_count(const session *s);
 /* Every id map gets a new generation and the tree is emptied: C was shortened or the epoch is new. */
 void session_draft_restart(session *s);

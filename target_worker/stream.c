@@ -49,6 +49,11 @@ void stream_tell_orchestrator(step *c, session *s) {
   while (s->told < s->committed.length) stream_to_orchestrator(c, s, s->told);
 }
 
+void stream_alive(step *c, session *s) {
+  s->told = send_tokens(c, s->orchestrator, s, s->told);
+  s->resent_us = c->now;
+}
+
 static void tell_drafts(step *c, session *s) {
   for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++)
     while (d->peer && d->told < s->committed.length) stream_to_draft(c, s, d, d->told);

@@ -12,6 +12,8 @@ void stream_to_orchestrator(step *c, session *s, int32_t base);
 void stream_to_draft(step *c, session *s, session_draft *d, int32_t base);
 /* All that it has not been told yet. */
 void stream_tell_orchestrator(step *c, session *s);
+/* A sign of life: TOKENS, though there is nothing new to tell. */
+void stream_alive(step *c, session *s);
 /* After a round all are told, as far as it is due: while nobody wants their nodes, drafts are woken no oftener than the
  * orchestrator, and not at all where their work would cost time. */
 void stream_tell(step *c, session *s);

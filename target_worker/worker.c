@@ -18,6 +18,12 @@ struct target {
   rounds rounds;
   presence orchestrator;
   bool draining; /* takes no new sessions */
+  /* Of the engine: */
+  bool computing;       /* it has a batch, */
+  uint64_t progress;    /* which was so far when we looked last, */
+  uint64_t progress_us; /* and had come further then */
+  uint64_t looked_us;
+  bool stuck;           /* the log knows */
 };
 
 int target_alloc(target **out, const target_options *o, err *e) {
@@ -109,7 +115,7 @@ static void start_session(step *c, session *s, peer_id from, const msg *m) {
   s->acked = s->told = s->committed.length;
   s->tell_after_us = 0;
   s->tell_until_us = MACHINE_NEVER;
-  s->used_us = s->ready_us = c->now;
+  s->used_us = s->ready_us = s->resent_us = c->now;
   s->stepped_us = 0;
   s->lease_until_us = c->now + TARGET_LEASE_US;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
@@ -145,8 +151,10 @@ static void on_open(step *c, peer_id from, const msg *m) {
     return;
   }
   if (s && m->epoch == s->epoch && s->state != SESSION_DESYNCED) { /* a repetition */
+    bool same = prefix_has(&s->committed, o->base_length + o->token_count, o->hash);
     s->orchestrator = from;
-    if (prefix_has(&s->committed, o->base_length + o->token_count, o->hash)) stream_state(c, from, MSG_OPENED, s, NULL);
+    if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts_gave_up = true;
+    if (same) stream_state(c, from, MSG_OPENED, s, NULL);
     else answer_desync(c, from, m, s, "opened with other tokens in this epoch");
     return;
   }
@@ -335,12 +343,49 @@ static void on_result(step *c, const engine_result *r) {
 }
 
 static void on_results(step *c, const engine_results *r) {
+  c->t->computing = false;
   rounds_measure(&c->t->rounds, r);
   for (int32_t i = 0; i < r->count; i++) on_result(c, &r->of[i]);
 }
 
 bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
-  return rounds_next(&t->rounds, &t->store, now, batch);
+  t->computing = rounds_next(&t->rounds, &t->store, now, batch);
+  if (t->computing) t->progress_us = now;
+  return t->computing;
+}
+
+/* --- signs of life --- */
+
+/* Its orchestrator moves a session of which nothing is heard: so nothing may be told where an engine hangs, however well this
+ * thread is, and something where a forward is only slow. */
+static bool engine_lives(step *c) {
+  target *t = c->t;
+  uint64_t progress = t->options.progress ? t->options.progress(t->options.progress_context) : 0;
+  if (progress != t->progress) t->progress_us = c->now;
+  t->progress = progress;
+  bool lives = !t->computing || c->now - t->progress_us < TARGET_ENGINE_US;
+  if (lives == t->stuck)
+    actions_log(c->out, LOG_WARNING, lives ? "the engine goes on" : "the engine has made no progress for %d s: its sessions stand still",
+                TARGET_ENGINE_US / 1000000);
+  t->stuck = !lives;
+  return lives;
+}
+
+static void tell_alive(step *c) {
+  target *t = c->t;
+  if (c->now - t->looked_us < TARGET_ALIVE_US / 2) return;
+  t->looked_us = c->now;
+  bool lives = engine_lives(c);
+  for (int32_t i = 0; lives && i < t->store.count; i++) {
+    session *s = &t->store.places[i];
+    if (s->state == SESSION_RUNNING && c->now - s->resent_us >= TARGET_ALIVE_US) stream_alive(c, s);
+  }
+}
+
+static uint64_t alive_deadline(const target *t) {
+  for (int32_t i = 0; i < t->store.count; i++)
+    if (t->store.places[i].state == SESSION_RUNNING) return t->looked_us + TARGET_ALIVE_US / 2;
+  return MACHINE_NEVER;
 }
 
 /* --- time --- */
@@ -376,6 +421,7 @@ static uint64_t target_deadline(const void *self) {
   const target *t = self;
   uint64_t at = least_u64(roster_deadline(&t->peers), t->rounds.asked_until_us);
   at = least_u64(at, presence_deadline(&t->orchestrator));
+  at = least_u64(at, alive_deadline(t));
   for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.places[i]));
   return at;
 }
@@ -386,6 +432,7 @@ static void on_tick(step *c) {
     drafts_left(c, &t->store, lost->id, "it has been silent for 3 s");
   presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
   for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.places[i]);
+  tell_alive(c);
 }
 
 static void on_connected(step *c, peer_id orchestrator) {

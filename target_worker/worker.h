@@ -12,6 +12,9 @@
                                           for each would wake five threads a token, and nobody reads as fast */
 #define TARGET_RESEND_US 10000          /* a draft's RESEND is answered so often: half of the time after which it may ask again */
 #define TARGET_REPEAT_US 300000        /* DONE, and TOKENS that were not acknowledged */
+#define TARGET_ALIVE_US 2000000        /* a session of which nothing was told for so long is told of, while the engine lives: */
+#define TARGET_ENGINE_US 5000000       /* it does while a forward comes a layer further within this; one takes a second where
+                                          a forward takes minutes */
 
 typedef struct target_options {
   wire_id incarnation;
@@ -20,6 +23,8 @@ typedef struct target_options {
   const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
   int32_t sessions, context;
   int32_t kv_blocks; /* of a virtual cache; 0: static */
+  uint64_t (*progress)(void *context); /* grows while a forward goes on (model_progress); NULL: nobody can tell */
+  void *progress_context;
 } target_options;
 
 typedef struct target target;

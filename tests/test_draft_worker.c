@@ -488,6 +488,12 @@ static void test_open_too_long(void **state) {
   rig_say(&w->r, ORCH, open_message(S, 1, many, CONTEXT + 1));
   rig_expect_error(&w->r, ORCH, ERR_LIMIT);
   assert_int_equal(w->f.opened, 0);
+  msg m = open_message(S, 1, truth(), 20); /* longer than the session itself may be */
+  m.u.open.options.context = 19;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+  assert_int_equal(w->f.opened, 0);
 }
 
 /* What it is to hold counts, however much of it is here already. */
@@ -615,6 +621,9 @@ static void test_refused_attach(void **state) {
   open_and_greet(w, prompt_message());
   for (int i = 0; i < 4; i++) {
     rig_say(&w->r, TARGET, error_message(SELF, S, 1, codes[i]));
+    rig_expect_error(&w->r, ORCH, codes[i]); /* who may ask another one */
+    rig_say(&w->r, TARGET, error_message(SELF, S, 1, codes[i]));
+    assert_int_equal(rig_count(&w->r, ORCH, MSG_ERROR), 1); /* once */
     expect_lost(w);
     rig_clear(&w->r);
     rig_say(&w->r, ORCH, prompt_message()); /* lost: the same epoch is not a repetition */
@@ -994,7 +1003,9 @@ static void test_end_of_a_lower_epoch(void **state) {
 static void test_detached_by_the_target(void **state) {
   world *w = *state;
   attach(w, false);
+  rig_clear(&w->r);
   rig_say(&w->r, TARGET, message(MSG_DETACH, SELF, S, 1));
+  rig_expect_error(&w->r, ORCH, ERR_STATE);
   expect_lost(w);
 }
 
@@ -1202,7 +1213,12 @@ static void test_tokens_beyond_the_context(void **state) {
   open_and_greet(w, m);
   rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   rig_clear(&w->r);
-  tell_tokens(w, 3, 20);
+  tell_tokens(w, 3, 7); /* all that it has room for */
+  assert_int_equal(w->f.advanced, 1);
+  rig_clear(&w->r);
+  tell_tokens(w, 10, 1);
+  expect_out_of_step(w, 10);
+  assert_int_equal(w->f.advanced, 1); /* a drafter sees no more than it was opened for */
   rig_advance(&w->r, SETTLE);
   tell_tokens(w, 3, CONTEXT + 40);
   rig_advance(&w->r, SETTLE);
@@ -1241,6 +1257,8 @@ static void test_a_draft_is_refused_by_one_target(void **state) {
   rig_connected(&w->r, rig_connect_asked(&w->r)->tag, TARGET2);
   rig_say(&w->r, TARGET2, error_message((wire_id){{0}}, 0, 0, ERR_MISMATCH));
   for (int32_t i = 0; i < w->r.out.count; i++) assert_true(w->r.out.list[i].kind != ACTION_EXIT);
+  rig_expect_error(&w->r, ORCH, ERR_MISMATCH);
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_ERROR)->session, S + 1);
   rig_clear(&w->r);
   tell_tokens(w, 3, 1); /* the others notice nothing */
   settle(w);
@@ -1532,17 +1550,22 @@ static void test_gives_up_politely(void **state) {
   give(w, &r);
   assert_true(text_has(rig_only(&w->r, TARGET, MSG_DETACH)->u.state.reason, "none of the draft model's"));
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), 0); /* to open it again would not help */
+  rig_expect_error(&w->r, ORCH, ERR_MISMATCH);
   assert_false(draft_next_batch(w->d, &b));
   expect_lost(w);
 }
 
-/* C beyond what the cache holds: the same. */
+/* C beyond what the cache holds, as a longer session may be: the same. */
 static void test_outgrows_the_context(void **state) {
   world *w = *state;
-  attach_batches(w, false);
+  msg m = prompt_message();
+  m.u.open.options.context = CONTEXT + 100;
+  open_and_greet(w, m);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   rig_clear(&w->r);
   tell_tokens(w, 3, CONTEXT + 40);
   rig_only(&w->r, TARGET, MSG_DETACH);
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), 0);
 }
 

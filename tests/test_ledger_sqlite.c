@@ -402,6 +402,57 @@ static void one_that_was_taken_over_keeps_off(void **state) {
   sqlite3_close(db);
 }
 
+/* Nor may it send in an epoch that the file does not hold: the other process may be using it. */
+static void epochs_of_one_that_was_taken_over(void **state) {
+  const place *p = *state;
+  ledger l = opened(p->path);
+  begin(&l, 5);
+  assert_true(comes_to(&l, 5, 3));
+  sqlite3 *db = look(p->path);
+  exec(db, "UPDATE session SET owner = 77");
+  uint32_t epoch = 2;
+  int rc = ERR_OK;
+  for (; epoch < 100 && (rc = l.epoch(l.self, 5, epoch)) == ERR_OK; epoch++)
+    assert_true(number(db, "SELECT epoch FROM session") >= epoch);
+  assert_int_not_equal(rc, ERR_OK);
+  assert_int_equal(l.epoch(l.self, 5, epoch + 1), ERR_GONE);
+  l.close(l.self);
+  assert_int_equal(number(db, "SELECT owner FROM session"), 77);
+  sqlite3_close(db);
+}
+
+/* The same with one that goes on, and was taken over before it could say so. */
+static void first_epoch_of_one_that_was_taken_over(void **state) {
+  const place *p = *state;
+  ledger l = opened(p->path);
+  begin(&l, 5);
+  assert_true(comes_to(&l, 5, 3));
+  l.close(l.self);
+  sqlite3 *db = look(p->path);
+  ledger_session s;
+  load(db, 5, &s);
+  ledger_sqlite_options o = {
+      .path = p->path, .command = "test", .resume = 5, .resume_updated = s.updated, .on_durable = nothing};
+  err e = {0};
+  assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_OK);
+  exec(db, "UPDATE session SET owner = 77");
+  ledger_record r = {.session = 5,
+                     .hash_seed = s.hash_seed,
+                     .tokens = s.tokens,
+                     .length = s.length,
+                     .prompt_length = 3,
+                     .epoch = s.epoch,
+                     .options = &request};
+  assert_int_equal(l.begin(l.self, &r), ERR_OK);
+  assert_int_equal(l.epoch(l.self, 5, s.epoch + 1), ERR_OK); /* it counts with the beginning */
+  assert_true(comes_to(&l, 5, 3));
+  assert_int_equal(l.epoch(l.self, 5, s.epoch + 1), ERR_GONE);
+  assert_int_equal(number(db, "SELECT epoch FROM session"), s.epoch);
+  l.close(l.self);
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+}
+
 /* ---- several processes ---- */
 
 enum { WRITERS = 4, EACH = 20 };
@@ -774,6 +825,8 @@ int main(void) {
       CASE(goes_on_after_it),
       CASE(one_that_goes_on_after_its_end),
       CASE(one_that_was_taken_over_keeps_off),
+      CASE(epochs_of_one_that_was_taken_over),
+      CASE(first_epoch_of_one_that_was_taken_over),
       CASE(several_processes_write_one_file),
       CASE(a_full_disk_ends_no_answer),
       CASE(refuses_what_is_no_ledger),

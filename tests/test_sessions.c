@@ -29,7 +29,8 @@ typedef struct spy {
   ledger inner;
   const actions *out;
   int32_t appended, epochs;
-  int fail; /* code of the next append */
+  int fail;       /* code of the next append */
+  int fail_epoch; /* code of the next epoch */
   int32_t held;
 } spy;
 
@@ -46,6 +47,7 @@ static int spy_epoch(void *self, uint64_t session, uint32_t epoch) {
     bool sent = a->kind == ACTION_SEND && a->message->session == session && a->message->epoch == epoch;
     if (sent) fail_msg("%s of epoch %u went out before it was recorded", msg_name(a->message->type), epoch);
   }
+  if (s->fail_epoch) return s->fail_epoch;
   s->epochs++;
   return s->inner.epoch(s->inner.self, session, epoch);
 }
@@ -466,6 +468,9 @@ static void test_resumes(void **state) {
   assert_int_equal(look(w).length, PROMPT_LENGTH + 7);
   assert_int_equal(w->ledger.appended, 2);
   assert_true(look(w).numerics_changed); /* cpu-a goes on with what cpu-b began */
+  assert_int_equal(look(w).uncounted, 7);
+  rig_say(&w->r, TARGET, done_message(w, PROMPT_LENGTH + 7, WIRE_FINISH_LENGTH));
+  assert_int_equal(look(w).uncounted, 5); /* what an earlier run has decoded */
 }
 
 static void test_resumes_nothing_that_is_full(void **state) {
@@ -498,8 +503,13 @@ static void test_requests_that_cannot_be(void **state) {
   static const int32_t negative[] = {1, -2};
   err e = {0};
   static const int32_t outside[] = {1, VOCAB};
-  orch_request bad[8];
-  for (int i = 0; i < 8; i++) bad[i] = request(false);
+  orch_request bad[10];
+  for (int i = 0; i < 10; i++) bad[i] = request(false);
+  bad[8].prompt = bad[9].prompt = many; /* no OPEN could carry the whole of it to another target later */
+  bad[8].prompt_length = WIRE_TOKENS_MAX;
+  bad[8].options.max_tokens = 1;
+  bad[9].prompt_length = 1;
+  bad[9].options.max_tokens = WIRE_TOKENS_MAX;
   bad[5].prompt = outside;
   bad[5].prompt_length = 2;
   bad[6].options.temperature = NAN;
@@ -517,6 +527,27 @@ static void test_requests_that_cannot_be(void **state) {
     assert_true(e.code == ERR_ARG || e.code == ERR_LIMIT);
     assert_true(strlen(e.text) > 0);
   }
+}
+
+/* The longest answer that is taken can move to another target at its very end, its draft with it. */
+static void test_longest_answer_moves(void **state) {
+  world *w = *state;
+  static int32_t many[WIRE_TOKENS_MAX];
+  orch_request r = request(true);
+  r.prompt = many;
+  r.prompt_length = WIRE_TOKENS_MAX - 10;
+  r.options.max_tokens = 1000;
+  r.options.context = WIRE_TOKENS_MAX;
+  register_workers(w, TARGET, DRAFT);
+  start_request(w, &r);
+  uint64_t seed = rig_last(&w->r, TARGET, MSG_OPEN)->u.open.hash_seed;
+  rig_say(&w->r, TARGET, state_message(MSG_OPENED, SELF, w->id, 1, r.prompt_length, hash_of(seed, many, r.prompt_length)));
+  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
+  assert_int_equal(look(w).length, WIRE_TOKENS_MAX);
+  register_workers(w, TARGET2, 0);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(rig_last(&w->r, TARGET2, MSG_OPEN)->u.open.token_count, WIRE_TOKENS_MAX);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->u.open.token_count <= WIRE_TOKENS_MAX, 1);
 }
 
 static void test_no_more_sessions_than_it_holds(void **state) {
@@ -650,6 +681,38 @@ static void test_ack_when_idle(void **state) {
   int32_t acks = rig_count(&w->r, TARGET, MSG_ACK);
   assert_true(acks >= 4 && acks <= 6);
   assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 5);
+}
+
+/* An epoch that is not recorded is never sent: the answer ends, and what is told to the workers has the last one. */
+static void test_an_epoch_that_is_not_recorded(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 1);
+  w->ledger.fail_epoch = 0;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+  w->ledger.fail_epoch = 0;
+  orch_request r = request(false);
+  orch_resume resume = {.session = 1234, .hash_seed = 4321, .epoch = 16, .output = truth() + PROMPT_LENGTH,
+                        .output_length = 5, .numerics = "cpu-b"};
+  r.resume = &resume;
+  register_workers(w, TARGET, 0);
+  rig_clear(&w->r);
+  w->ledger.held = 100;
+  start_request(w, &r); /* it counts with the beginning, */
+  w->ledger.held = 0;
+  w->ledger.fail_epoch = ERR_GONE; /* which is another process's by then */
+  rig_advance(&w->r, 0);
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
 }
 
 static void test_ledger_fails(void **state) {
@@ -1381,6 +1444,190 @@ static void test_target_turns_into_another_while_opening(void **state) {
   expect_state(w, ORCH_WAITING);
 }
 
+/* --- a target that hangs while its connection is well --- */
+
+static int32_t warnings(world *w, const char *part) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++) {
+    const action *a = &w->r.out.list[i];
+    n += a->kind == ACTION_LOG && strstr(a->text, part) != NULL;
+  }
+  return n;
+}
+
+/* It owes tokens and tells nothing: the answer goes on at the other one, its draft with it, and it is told to stop. */
+static void test_hung_target_is_left(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  register_workers(w, TARGET2, 0);
+  tell_tokens(w, TARGET, 3, 7);
+  rig_clear(&w->r);
+  pass(w, ORCH_QUIET_US - 1000000, TARGET, TARGET2);
+  rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  register_workers(w, 0, DRAFT);
+  pass(w, 1200000, TARGET, TARGET2);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->token_count, 10);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 2);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, 2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, 10, truth() + 10, 3, true_hash(w, 13))); /* it thaws, too late */
+  assert_int_equal(look(w).length, 10);
+  tell_tokens(w, TARGET2, 10, 5);
+  assert_int_equal(look(w).length, 15);
+}
+
+/* The figures of an answer are those of all its targets: the one that was left tells its own; one that died does not, and
+ * then they say of how many tokens they are not. */
+static void test_figures_of_several_targets(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  tell_tokens(w, TARGET, 3, 7);
+  pass(w, ORCH_QUIET_US + 200000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET, done_message(w, 10, WIRE_FINISH_CANCELLED));
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  tell_tokens(w, TARGET2, 10, 4);
+  assert_int_equal(look(w).stats.forwards, 30);
+  assert_int_equal(look(w).uncounted, 4); /* so far */
+  orch_worker_died(w->o, ID(TARGET2), w->r.now, &w->r.out);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 14));
+  tell_tokens(w, TARGET, 14, 1);
+  finish_by_done(w, 15);
+  orch_view v = look(w);
+  assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(v.stats.forwards, 60);
+  assert_int_equal(v.stats.accepted, 20);
+  assert_int_equal(v.uncounted, 4);
+}
+
+/* Signs of life keep it where it is, however long the next token takes: a prompt may take minutes to read. */
+static void test_slow_target_is_not_left(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  for (int i = 0; i < 30; i++) {
+    pass(w, 3000000, TARGET, TARGET2);
+    tell_tokens(w, TARGET, PROMPT_LENGTH, 0);
+  }
+  assert_int_equal(look(w).epoch, 1);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+}
+
+/* Targets that tell nothing while they read a prompt for 65 s: each is left once at most, and one of them ends it. */
+static void test_silent_targets_are_not_left_in_circles(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  rig_clear(&w->r);
+  for (int i = 0; i < 65; i++) {
+    pass(w, 1000000, TARGET, TARGET2);
+    if (rig_count(&w->r, TARGET2, MSG_OPEN) == 0) continue;
+    opened(w, TARGET2);
+    rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(look(w).epoch, 2);
+  for (int i = 0; i < 3600; i++) { /* minutes later the first one may be tried again, but ever more rarely */
+    pass(w, 1000000, TARGET, TARGET2);
+    peer_id at = look(w).epoch % 2 ? TARGET : TARGET2;
+    if (look(w).state == ORCH_RUNNING) continue;
+    opened(w, at);
+    rig_say(&w->r, at, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_true(look(w).epoch <= 6);
+}
+
+/* Nowhere to go: said once, and the answer goes on where it is when it thaws, or at whoever comes. */
+static void test_hung_target_without_another(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  tell_tokens(w, TARGET, 3, 4);
+  rig_clear(&w->r);
+  pass(w, 90000000, TARGET, 0);
+  assert_int_equal(look(w).finish, 0);
+  assert_int_equal(look(w).epoch, 1);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  tell_tokens(w, TARGET, 7, 2);
+  assert_int_equal(look(w).length, 9);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_QUIET_US, TARGET, 0);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  register_workers(w, TARGET2, 0);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+}
+
+/* Neither is another one that hangs, or has no room. */
+static void test_no_way_out_to_a_bad_one(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  uint64_t first = w->id;
+  register_workers(w, TARGET2, 0);
+  set_load(w, TARGET2, 4);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_QUIET_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  assert_int_equal(look(w).epoch, 1);
+  set_load(w, TARGET2, 0);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  tell_tokens(w, TARGET2, 3, 1);
+  orch_request r = request(false); /* a new one does not go to a target that hung */
+  set_load(w, TARGET2, 3);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  pass(w, 3 * ORCH_QUIET_US, TARGET, TARGET2); /* now that one does too */
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out); /* the first one is started again */
+  msg fresh = target_hello(TARGET);
+  fresh.u.hello.incarnation.bytes[5] = 1;
+  rig_say(&w->r, TARGET, fresh);
+  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 2);
+  w->id = first;
+  assert_int_equal(look(w).finish, 0);
+}
+
+/* One's own sleep is not the target's. */
+static void test_own_stall_moves_nobody(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  pass(w, 3000000, TARGET, TARGET2);
+  rig_clear(&w->r);
+  w->r.now += 60000000;
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  rig_say(&w->r, TARGET2, ping_message(MSG_PING, SELF, 1, 1, 0));
+  pass(w, 2000000, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+}
+
+/* It never answers OPEN, though it answers PING: another one does. */
+static void test_target_that_never_opens_beside_another(void **state) {
+  world *w = *state;
+  orch_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  register_workers(w, TARGET2, 0);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(look(w).finish, 0);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2); /* nor does that */
+  assert_int_equal(look(w).code, ERR_TIMEOUT);
+}
+
 /* The rest of its silence need not be waited for: it does not answer the PING that asks whether it lives. */
 static void test_target_started_again_at_its_address(void **state) {
   world *w = *state;
@@ -1493,6 +1740,38 @@ static void test_capacity(void **state) {
 }
 
 /* It answers every PING and no OPEN. */
+/* One that is too small for a session does not end it where another one may be larger; nobody is asked twice. */
+static void test_a_target_too_small(void **state) {
+  world *w = *state;
+  static const int codes[] = {ERR_LIMIT, ERR_NOMEM};
+  for (int i = 0; i < 2; i++) {
+    orch_request r = request(true);
+    register_workers(w, TARGET, DRAFT);
+    register_workers(w, TARGET2, 0);
+    register_workers(w, TARGET3, 0);
+    rig_clear(&w->r);
+    start_request(w, &r);
+    peer_id asked[3] = {0};
+    for (uint32_t k = 0; k < 3; k++) {
+      assert_int_equal(look(w).finish, 0);
+      for (peer_id p = TARGET; p <= TARGET3; p++)
+        if (rig_count(&w->r, p, MSG_OPEN) && rig_last(&w->r, p, MSG_OPEN)->epoch == k + 1) asked[k] = p;
+      assert_true(asked[k] != 0);
+      for (uint32_t j = 0; j < k; j++) assert_true(asked[j] != asked[k]);
+      opened(w, asked[k]);
+      assert_int_equal(w->epoch, k + 1);
+      assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, k + 1);
+      msg m = error_message(SELF, w->id, w->epoch, codes[i]);
+      m.u.error.text = wire_text("too long for me");
+      rig_say(&w->r, asked[k], m);
+    }
+    assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
+    assert_int_equal(look(w).code, codes[i]);
+    assert_string_equal(look(w).text, "too long for me");
+    orch_release(w->o, w->id, w->r.now, &w->r.out);
+  }
+}
+
 static void test_target_that_never_opens(void **state) {
   world *w = *state;
   orch_request r = request(false);
@@ -1665,6 +1944,38 @@ static void test_another_draft_after_a_refusal(void **state) {
   assert_true(strlen(look(w).off_reason) > 0);
   tell_tokens(w, TARGET, 3, 2);
   assert_int_equal(look(w).length, 5);
+}
+
+/* In lockstep the target is told when all drafts have given up, in the same epoch, and goes on alone. */
+static void test_lockstep_refused_by_every_draft(void **state) {
+  world *w = *state;
+  orch_request r = request(true);
+  r.options.lockstep = true;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_true(opened(w, TARGET)->draft_expected); /* none is here yet: one may come */
+  register_workers(w, 0, DRAFT);
+  register_workers(w, 0, DRAFT2);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  opened(w, DRAFT2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  orch_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out); /* so that it is not asked again */
+  rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  assert_false(opened(w, TARGET)->draft_expected);
+  assert_int_equal(w->epoch, 1);
+  rig_clear(&w->r);
+  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT2); /* until it is answered */
+  assert_false(opened(w, TARGET)->draft_expected);
+  tell_tokens(w, TARGET, 3, 2); /* it never stood still */
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 5));
+  rig_clear(&w->r);
+  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, DRAFT2);
+  tell_tokens(w, TARGET, 5, 0);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(look(w).length, 5);
+  assert_string_equal(look(w).off_reason, "made by a test");
 }
 
 /* A draft that is given up is told, or it would keep the session for ever. */
@@ -2055,6 +2366,7 @@ int main(void) {
       CASE(test_resumes_nothing_that_is_full),
       CASE(test_sessions_are_apart),
       CASE(test_requests_that_cannot_be),
+      CASE(test_longest_answer_moves),
       CASE(test_no_more_sessions_than_it_holds),
       CASE(test_tokens_are_logged_shown_acknowledged),
       CASE(test_tokens_again_and_overlapping),
@@ -2064,6 +2376,7 @@ int main(void) {
       CASE(test_tokens_before_opened),
       CASE(test_ack_when_idle),
       CASE(test_ledger_fails),
+      CASE(test_an_epoch_that_is_not_recorded),
       CASE(test_done),
       CASE(test_done_before_its_tokens),
       CASE(test_done_with_an_error),
@@ -2105,7 +2418,16 @@ int main(void) {
       CASE(test_restarted_target),
       CASE(test_target_turns_into_another),
       CASE(test_target_turns_into_another_while_opening),
+      CASE(test_a_target_too_small),
       CASE(test_target_that_never_opens),
+      CASE(test_hung_target_is_left),
+      CASE(test_figures_of_several_targets),
+      CASE(test_slow_target_is_not_left),
+      CASE(test_silent_targets_are_not_left_in_circles),
+      CASE(test_hung_target_without_another),
+      CASE(test_no_way_out_to_a_bad_one),
+      CASE(test_own_stall_moves_nobody),
+      CASE(test_target_that_never_opens_beside_another),
       CASE(test_target_started_again_at_its_address),
       CASE(test_target_with_the_address_of_another),
       CASE(test_draft_never_is_a_target),
@@ -2121,6 +2443,7 @@ int main(void) {
       CASE(test_draft_lost),
       CASE(test_another_draft_takes_over),
       CASE(test_another_draft_after_a_refusal),
+      CASE(test_lockstep_refused_by_every_draft),
       CASE(test_a_draft_given_up_is_told),
       CASE(test_draft_refuses),
       CASE(test_only_its_target_feeds_a_session),

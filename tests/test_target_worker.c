@@ -37,6 +37,7 @@ typedef struct world {
   int fail;                /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
   uint64_t forward_us;     /* of the next forward, 0: JOB_US */
+  uint64_t layers;         /* that the engine has computed, for who looks */
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
@@ -202,6 +203,8 @@ static void play_slowly(world *w, int32_t count) {
   }
 }
 
+static uint64_t layers_of(void *context) { return ((world *)context)->layers; }
+
 /* --- peers --- */
 
 static int set_up_sized(void **state, int32_t sessions) {
@@ -212,7 +215,9 @@ static int set_up_sized(void **state, int32_t sessions) {
                       .endpoint = "tcp://127.0.0.1:4000",
                       .sessions = sessions,
                       .context = CONTEXT,
-                      .kv_blocks = virtual_blocks};
+                      .kv_blocks = virtual_blocks,
+                      .progress = layers_of,
+                      .progress_context = w};
   err e = {0};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
@@ -1884,6 +1889,64 @@ static void test_nodes_beyond_the_limit(void **state) {
   assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 1);
 }
 
+/* `count` different nodes below C, in frames that one message holds. */
+static void send_many(world *w, peer_id from, uint32_t g, uint64_t first, int32_t count, int32_t token) {
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < count; i++) /* rows of 40, each below the first node of the one before */
+    list[i] = (guess){i < 40 ? 0 : first + (uint64_t)(i / 40 - 1) * 40, token + i % 40, -1.0f};
+  send_nodes(w, from, g, 3, first, list, count, true);
+}
+
+/* The draft that takes others' room goes, not the one that finds none. */
+static void test_a_greedy_draft_goes(void **state) {
+  world *w = *state;
+  uint32_t greedy = open_with_draft(w, false), modest = attach(w, DRAFT2);
+  send_many(w, DRAFT, greedy, 1, 1000, 0);
+  assert_int_equal(held(w, S)->live.live_count, 1000);
+  rig_clear(&w->r);
+  send_many(w, DRAFT2, modest, 1, 256, 50);
+  assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->live.live_count, 256);
+  assert_true(run_job(w)); /* with what the other has sent */
+}
+
+/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own generations. */
+static void test_nodes_left_behind_make_room(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  uint32_t modest = attach(w, DRAFT2), gone = attach(w, DRAFT);
+  send_many(w, DRAFT, gone, 1, 1000, 0);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  send_many(w, DRAFT2, modest, 1, 200, 50);
+  assert_int_equal(held(w, S)->live.live_count, 200);
+  for (int32_t i = 1; i < 12; i++) {
+    rig_clear(&w->r);
+    modest = attach(w, DRAFT2);
+    send_many(w, DRAFT2, modest, 1, 200, 4 * i);
+    assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  }
+  assert_non_null(session_draft_of(held(w, S), DRAFT2));
+}
+
+/* Four that keep to their part, each with other guesses, all have room. */
+static void test_each_draft_has_its_part(void **state) {
+  world *w = *state;
+  static const peer_id more[] = {STRANGER, STRANGER + 1};
+  open_with_draft(w, false);
+  for (int i = 0; i < 2; i++) rig_say(&w->r, more[i], hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(more[i])));
+  const peer_id all[] = {DRAFT, DRAFT2, more[0], more[1]};
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
+    uint32_t g = attach(w, all[i]);
+    guess list[256]; /* their own tokens below the root, so that nothing merges */
+    for (int32_t k = 0; k < 256; k++) list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
+    send_nodes(w, all[i], g, 3, 1, list, 256, true);
+    assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_ERROR), 0);
+    assert_int_equal(held(w, S)->live.live_count, 256 * (i + 1));
+  }
+}
+
 static void test_nodes_too_deep(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -1989,6 +2052,58 @@ static void test_new_epoch_ends_attachments(void **state) {
   assert_true(attach(w, DRAFT) > g);
 }
 
+/* --- signs of life --- */
+
+/* TOKENS without tokens that the orchestrator got in so many seconds, each of them acknowledged. */
+static int32_t signs(world *w, int32_t seconds, uint64_t layers_each) {
+  rig_clear(&w->r);
+  for (int32_t i = 0; i < seconds; i++) {
+    pass(w, 1000000, true);
+    w->layers += layers_each;
+    rig_say(&w->r, ORCH, ack(1, held(w, S)->committed.length));
+  }
+  int32_t n = 0;
+  for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
+    expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, i), held(w, S)->committed.length, held(w, S)->committed.length);
+    n++;
+  }
+  return n;
+}
+
+/* A prompt that takes minutes: the session is told of while layer after layer is computed, and not when that stops. */
+static void test_signs_of_life_while_a_prompt_is_read(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S, 1, truth(), 600));
+  assert_true(take_job(w));
+  int32_t n = signs(w, 60, 1);
+  assert_in_range(n, 60 / 4, 60);
+  n = signs(w, 60, 0); /* it hangs */
+  assert_in_range(n, 0, TARGET_ENGINE_US / 1000000 / 2 + 1);
+  assert_int_equal(signs(w, 10, 0), 0);
+  assert_in_range(signs(w, 10, 1), 2, 10); /* and goes on */
+  give_result(w);
+  assert_int_equal(held(w, S)->state, SESSION_RUNNING);
+}
+
+/* A hung engine is silent for all sessions, those too that have no job there. */
+static void test_no_signs_of_life_behind_a_hung_engine(void **state) {
+  world *w = *state;
+  say_and_open(w, open_message(S + 1, 1, truth(), 600));
+  assert_true(take_job(w));
+  pass(w, 2 * TARGET_ENGINE_US - 1000000, true); /* before its lease ends */
+  say_and_open(w, prompt_message());
+  assert_int_equal(signs(w, 10, 0), 0);
+  assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job != 0);
+}
+
+/* Who waits for its draft, and whose engine is idle, lives. */
+static void test_signs_of_life_while_waiting(void **state) {
+  world *w = *state;
+  open_with_draft(w, true);
+  prefill(w);
+  assert_in_range(signs(w, 20, 0), 5, 20);
+}
+
 /* --- pace --- */
 
 static void test_lockstep_waits_for_the_mark(void **state) {
@@ -2033,6 +2148,66 @@ static void test_lockstep_without_a_draft(void **state) {
   m.u.open.options.lockstep = true;
   say_and_open(w, m);
   assert_int_equal(play(w, 3), 3);
+}
+
+/* A draft that leaves ends the wait, however it leaves, and the next one begins it again. */
+static void test_lockstep_without_its_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, true);
+  prefill(w);
+  for (int i = 0; i < 3; i++) {
+    int32_t length = held(w, S)->committed.length;
+    assert_false(run_job(w));
+    if (i == 0) rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+    if (i == 1) rig_say(&w->r, DRAFT, message(MSG_BYE, SELF, 0, 0));
+    if (i == 2) send_nodes(w, DRAFT, g, length, 1, &(guess){0, VOCAB + 1, -1}, 1, true); /* refused */
+    assert_int_equal(play(w, 2), 2);
+    assert_int_equal(held(w, S)->committed.length, length + 2);
+    g = attach(w, DRAFT);
+  }
+  assert_false(run_job(w));
+  send_chain(w, DRAFT, g, held(w, S)->committed.length, 1, 2, true);
+  assert_true(run_job(w));
+  assert_int_equal(w->job.count, 3);
+  uint32_t other = attach(w, DRAFT2); /* of two, the other one is waited for */
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  assert_false(run_job(w));
+  send_nodes(w, DRAFT2, other, held(w, S)->committed.length, 1, NULL, 0, true);
+  assert_true(run_job(w));
+  pass(w, 4000000, false); /* silent for 3 s */
+  assert_int_equal(play(w, 1), 1);
+}
+
+/* Its orchestrator says in the same epoch that none will come. */
+static void test_lockstep_when_no_draft_comes(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.lockstep = true;
+  say_and_open(w, m);
+  prefill(w);
+  assert_false(run_job(w));
+  rig_say(&w->r, ORCH, m);
+  assert_false(run_job(w));
+  m.u.open.draft_expected = false;
+  rig_say(&w->r, ORCH, m);
+  rig_last(&w->r, ORCH, MSG_OPENED);
+  assert_int_equal(play(w, 2), 2);
+  m.u.open.draft_expected = true; /* one that comes late was sent before */
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(play(w, 1), 1);
+  msg next = prompt_message();
+  next.epoch = 2;
+  next.u.open.draft_expected = true;
+  next.u.open.options.lockstep = true;
+  say_and_open(w, next); /* another epoch, another draft */
+  prefill(w);
+  assert_false(run_job(w));
+  next.u.open.draft_expected = false;
+  rig_say(&w->r, ORCH, next);
+  assert_int_equal(play(w, 1), 1);
+  attach(w, DRAFT); /* and who is here is waited for */
+  assert_false(run_job(w));
 }
 
 static void test_lockstep_ends_after_a_minute(void **state) {
@@ -2781,6 +2956,9 @@ int main(void) {
       CASE(test_nodes_repeated),
       CASE(test_nodes_with_a_token_outside_the_vocabulary),
       CASE(test_nodes_beyond_the_limit),
+      CASE(test_a_greedy_draft_goes),
+      CASE(test_nodes_left_behind_make_room),
+      CASE(test_each_draft_has_its_part),
       CASE(test_nodes_too_deep),
       CASE(test_too_many_ids),
       CASE(test_a_base_that_lags_gets_tokens),
@@ -2788,9 +2966,14 @@ int main(void) {
       CASE(test_several_drafts_feed_one_tree),
       CASE(test_nodes_after_the_answer),
       CASE(test_new_epoch_ends_attachments),
+      CASE(test_signs_of_life_while_a_prompt_is_read),
+      CASE(test_no_signs_of_life_behind_a_hung_engine),
+      CASE(test_signs_of_life_while_waiting),
       CASE(test_lockstep_waits_for_the_mark),
       CASE(test_lockstep_prefills_meanwhile),
       CASE(test_lockstep_without_a_draft),
+      CASE(test_lockstep_without_its_draft),
+      CASE(test_lockstep_when_no_draft_comes),
       CASE(test_lockstep_ends_after_a_minute),
       CASE(test_lockstep_over_a_long_session),
       CASE(test_lockstep_after_a_slow_prompt),

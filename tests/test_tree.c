@@ -25,7 +25,7 @@ static uint32_t draw(uint64_t *s, uint32_t below) {
 static int32_t check_children(const tree *t, int32_t first, int32_t parent, int32_t depth, double total,
                               uint8_t *seen) {
   int32_t count = 0;
-  uint32_t order = 0;
+  uint64_t order = 0;
   for (int32_t s = first; s != -1; s = t->nodes[s].sibling) {
     const tree_node *n = &t->nodes[s];
     assert_true(s >= 0 && s < t->capacity && n->live && !seen[s]);
@@ -502,6 +502,42 @@ static void overflow_restores_exactly(void **state) {
   assert_int_equal(RECEIVE(g, 11, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 1}, {(int64_t)n + 2, 3}),
                    TREE_TAKEN);
   assert_int_equal(added, 3);
+}
+
+/* 2^32 nodes have come before: a batch that does not fit is taken back over that edge too. */
+static void overflow_after_many_nodes(void **state) {
+  target *g = *state;
+  int32_t added;
+  fill(g, 3);
+  g->t.next_order = UINT64_C(0xfffffffe);
+  uint64_t n = g->ids.next;
+  assert_int_equal(RECEIVE(g, 10, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 3}, {0, 4}), TREE_OVERFLOW);
+  assert_int_equal(added, 0);
+  assert_int_equal(g->ids.next, n);
+  assert_int_equal(g->t.live_count, g->t.capacity - 3);
+  assert_int_equal(RECEIVE(g, 10, n, &added, {0, 1}, {(int64_t)n, 2}, {0, 3}), TREE_TAKEN);
+  check_tree(&g->t);
+}
+
+/* What a map names stays, with all above it; the rest is gone, and its slots are there again. */
+static void unnamed_nodes_go(void **state) {
+  target *g = *state;
+  int32_t added;
+  assert_int_equal(RECEIVE(g, 10, 1, &added, {0, 1}, {1, 2}, {0, 3}, {3, 4}, {4, 5}), TREE_TAKEN);
+  tree_ids_reset(&g->ids, 2); /* another generation names some of them again, and one more */
+  assert_int_equal(RECEIVE(g, 10, 1, &added, {0, 3}, {1, 4}, {1, 6}), TREE_TAKEN);
+  assert_int_equal(tree_ids_live(&g->ids, &g->t), 3);
+  assert_int_equal(g->t.live_count, 6);
+  tree_keep_named(&g->t, (tree_ids *[]){&g->ids}, 1);
+  check_tree(&g->t);
+  assert_int_equal(g->t.live_count, 3);
+  assert_true(HAS(g, 3, 4));
+  assert_true(HAS(g, 3, 6));
+  assert_false(HAS(g, 1));
+  assert_false(HAS(g, 3, 4, 5));
+  tree_keep_named(&g->t, NULL, 0);
+  assert_int_equal(g->t.live_count, 0);
+  check_tree(&g->t);
 }
 
 static void too_deep_restores_exactly(void **state) {
@@ -1000,6 +1036,8 @@ int main(void) {
       WITH_TARGET(repetition_is_skipped),
       WITH_TARGET(invalid_changes_nothing),
       WITH_TARGET(overflow_restores_exactly),
+      WITH_TARGET(overflow_after_many_nodes),
+      WITH_TARGET(unnamed_nodes_go),
       WITH_TARGET(too_deep_restores_exactly),
       WITH_TARGET(too_many_ids_are_a_gap),
       WITH_TARGET(trim_goes_oldest_first),

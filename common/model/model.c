@@ -4,6 +4,7 @@
 #include "common/model/weights.h"
 
 #include <assert.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,7 @@ struct model {
   rope rope;
   activations act;
   uint64_t logit_rows;
+  _Atomic uint64_t progress; /* layers computed; others look at it during a forward */
 
   /* The last forward. */
   ops_row rows[MODEL_ROWS_MAX];
@@ -387,6 +389,7 @@ static void run_graph(model *m, const ops_kv_shape *s) {
       return; /* keys and values were all that was wanted */
     attention_out(m, w, s, layer);
     feed_forward(m, w);
+    atomic_fetch_add_explicit(&m->progress, 1, memory_order_relaxed);
   }
   output_head(m);
 }
@@ -438,6 +441,10 @@ int32_t model_argmax(model *m, int32_t segment, int32_t row) {
   int32_t id;
   m->device->table->argmax(m->device, logits, 1, m->config.vocab, &id);
   return id;
+}
+
+uint64_t model_progress(const model *m) {
+  return atomic_load_explicit(&m->progress, memory_order_relaxed);
 }
 
 const model_config *model_shape(const model *m) {

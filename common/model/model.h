@@ -80,6 +80,9 @@ typedef struct model_segment { /* rows of one sequence */
  * nothing changes. */
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count);
 
+/* Layers computed so far, from any thread: while a forward goes on, this grows. */
+uint64_t model_progress(const model *m);
+
 /* Logits of a row of the last forward: f32 [vocab], until the next forward. NULL for a row without. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);
 /* The token that such a row of a segment with sampling chose, for the position after its own; -1 for another.

@@ -307,6 +307,29 @@ uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot) {
   return ids->next - 1;
 }
 
+int32_t tree_ids_live(const tree_ids *ids, const tree *t) {
+  int32_t n = 0;
+  for (int32_t slot = 0; slot < t->capacity; slot++) n += t->nodes[slot].live && tree_ids_of(ids, t, slot) != 0;
+  return n;
+}
+
+static bool is_named(const tree *t, int32_t slot, tree_ids *const *maps, int32_t map_count) {
+  for (int32_t m = 0; m < map_count; m++)
+    if (tree_ids_of(maps[m], t, slot) != 0) return true;
+  return false;
+}
+
+/* Who names a node names those above it, so nothing is lost with what goes below one that nobody names. */
+void tree_keep_named(tree *t, tree_ids *const *maps, int32_t map_count) {
+  for (int32_t slot = 0; slot < t->capacity; slot++) {
+    if (!t->nodes[slot].live || is_named(t, slot, maps, map_count)) continue;
+    int32_t *link = children_of(t, t->nodes[slot].parent);
+    while (*link != slot) link = &t->nodes[*link].sibling;
+    *link = t->nodes[slot].sibling;
+    free_subtree(t, slot);
+  }
+}
+
 void tree_ids_trim(tree_ids *ids, const tree *t, int32_t base) {
   for (; ids->oldest < ids->next; ids->oldest++) {
     const tree_id *e = entry(ids, ids->oldest);
@@ -371,7 +394,7 @@ static int place(tree *t, tree_id parent, const int32_t *tokens, int32_t length,
 }
 
 /* Newest first: each fresh node was made by exactly one id of the batch. */
-static void undo(tree *t, tree_ids *ids, uint64_t next, uint32_t next_order) {
+static void undo(tree *t, tree_ids *ids, uint64_t next, uint64_t next_order) {
   while (ids->next > next) {
     const tree_id *e = entry(ids, --ids->next);
     bool newest = e->state == TREE_ID_LIVE && t->next_order > next_order && t->nodes[e->slot].live &&
@@ -394,7 +417,7 @@ tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t
   if (ids->next - ids->oldest + fresh_ids > TREE_IDS_MAX) return TREE_GAP;
 
   const uint64_t next = ids->next;
-  const uint32_t next_order = t->next_order;
+  const uint64_t next_order = t->next_order;
   for (int32_t i = (int32_t)seen; i < batch->count; i++) {
     tree_id parent = resolve(t, ids, batch->parents[i], batch->base), e;
     bool fresh;

@@ -22,8 +22,8 @@ typedef struct tree_node {
   int32_t depth;                /* 1 for a child of the root */
   float score;                  /* log of its own match probability, given its parent; <= 0 */
   float total;                  /* sum of scores from the root's child to here */
-  uint32_t order;               /* arrival number: breaks ties of `total` */
   uint32_t stamp;               /* grows each time the slot is freed: tells a reused slot */
+  uint64_t order;               /* arrival number: breaks ties of `total` */
   bool live;
 } tree_node;
 
@@ -32,7 +32,7 @@ typedef struct tree {
   int32_t capacity, live_count;
   int32_t first_child; /* of the root, or -1 */
   int32_t free_slot;   /* head of the free list through `sibling` */
-  uint32_t next_order;
+  uint64_t next_order; /* 32 bits would wrap in the hands of a hostile draft */
 } tree;
 
 int tree_init(tree *t, int32_t capacity); /* capacity <= TREE_NODE_MAX; ERR_NOMEM, ERR_ARG */
@@ -112,5 +112,9 @@ tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t
 uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot);
 /* Id that a live slot was given, or 0. */
 uint64_t tree_ids_of(const tree_ids *ids, const tree *t, int32_t slot);
+/* How many live nodes this draft has named. */
+int32_t tree_ids_live(const tree_ids *ids, const tree *t);
+/* Frees the live nodes that are named in none of maps[map_count]: who sent them has left, or has forgotten them. */
+void tree_keep_named(tree *t, tree_ids *const *maps, int32_t map_count);
 /* Forget dead ids and trunk ids below position base - 1, oldest first. */
 void tree_ids_trim(tree_ids *ids, const tree *t, int32_t base);

@@ -209,19 +209,16 @@ class Faults(Case):
         tell(f"{len(plain)} tokens, {answer.stats['accepted']} accepted of {answer.stats['rows']} in {answer.stats['rounds']} rounds")
 
     def test_draft_stopped_in_lockstep(self):
-        """The target waits for it, and then both go on."""
+        """The target waits for it as long as it may only be slow, then goes on without it, and with it when it is back."""
         run = self.start(*self.draft, "--pace", "lockstep", "--max-tokens", str(RECORDED))
         draft = child_named(run.pid, "tandem-draft")
         os.kill(draft, signal.SIGSTOP)
         self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
-        before = len(run.out)
-        time.sleep(0.5)
-        self.assertEqual(len(run.out), before)
+        self.more(run)
         os.kill(draft, signal.SIGCONT)
         summary = self.finish(run)
         self.assertEqual(run.out, self.text)
-        self.assertNotIn("decoded plainly", summary)
-        self.assertGreater(self.accepted(summary), RECORDED // 2)
+        self.assertGreater(self.accepted(summary), 0)
         tell(summary)
 
     # The target.
@@ -237,6 +234,8 @@ class Faults(Case):
         self.assertEqual(run.errors.count("tandem-target died"), 2)
         self.assertLess(run.silence(moment), RESTART)
         self.assertNotIn("NUMERICS CHANGED", summary)
+        counted, tokens = map(int, re.search(r"counted over (\d+) of the (\d+) tokens", run.errors).groups())
+        self.assertLess(counted, tokens)  # what a killed target counted is lost with it
         tell(f"target killed twice: longest silence {run.silence(moment) * 1000:.0f} ms")
 
     def test_target_dies_while_sampling(self):

@@ -1,6 +1,7 @@
 """Workers placed by hand: several targets and drafts at one orchestrator, which come, go, die and stand still. Every
 answer is plain decode's."""
 
+import ctypes
 import json
 import os
 import re
@@ -29,6 +30,31 @@ def processor_time(pid):
     with open(f"/proc/{pid}/stat") as f:
         fields = f.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+class Hung:
+    """Stops a program's engine, as a device that does not come back would, and leaves its sockets alone: ptrace stops threads one
+    by one. Whoever stops them must let them go, so all of it is the main thread's."""
+
+    ATTACH, DETACH, ALL = 16, 17, 0x40000000  # linux/ptrace.h; __WALL of wait(2)
+
+    def __init__(self, pid):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self.threads = [t for t in map(int, os.listdir(f"/proc/{pid}/task")) if t != pid and self.computes(pid, t)]
+        for thread in self.threads:
+            if self.libc.ptrace(self.ATTACH, thread, None, None) != 0:
+                raise unittest.SkipTest("ptrace is not allowed here")
+            os.waitpid(thread, self.ALL)
+
+    @staticmethod
+    def computes(pid, thread):
+        with open(f"/proc/{pid}/task/{thread}/comm") as f:
+            return not f.read().startswith(("ZMQ", "iou"))
+
+    def thaw(self):
+        for thread in self.threads:
+            self.libc.ptrace(self.DETACH, thread, None, None)
 
 
 def resident(pid):
@@ -65,6 +91,8 @@ class Placed(Case):
             self.assertEqual(a["token_ids"], want["token_ids"], a["id"])
             self.assertEqual(a["finish_reason"], want["finish_reason"])
             self.assertEqual(a.get("numerics_changed", False), changed)
+            self.assertEqual(a["stats"].get("counted_tokens", len(a["token_ids"])),
+                             a["stats"]["forwards"] + a["stats"]["accepted_tokens"])
         got = sum(a["stats"]["accepted_tokens"] for a in answers)
         if accepted:
             self.assertGreater(got, 0)
@@ -173,6 +201,27 @@ class Failover(Placed):
         self.assertEqual(self.elsewhere(answers), 1)
         first.signal(signal.SIGCONT)
         s.ask(self.eight)  # it is used again, or not; what it held is not believed
+        self.check(s.wait(1 + EIGHT))
+
+    def test_hung(self):
+        """Its engine hangs: the answer goes on elsewhere, and nothing of its figures is lost, because its sockets live."""
+        s = self.serve("--max-tokens", str(STORY))
+        first = s.target()
+        s.draft(self.replay)
+        s.ask_and_see(self.eight[:1], [first])
+        hung = Hung(first.pid)
+        try:
+            second = s.target()
+            answers = s.wait(1)
+            self.assertIn("hangs: it goes on elsewhere", s.errors)
+            self.assertIn("no progress", first.errors)
+        finally:
+            hung.thaw()
+        self.check(answers)
+        self.assertEqual(self.elsewhere(answers), 0)
+        self.assertGreater(processor_time(second.pid), 0)
+        self.assertTrue(wait_until(lambda: "the engine goes on" in first.errors), first.errors)
+        s.ask(self.eight)
         self.check(s.wait(1 + EIGHT))
 
     def test_drained(self):

@@ -24,6 +24,7 @@ enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
 #define CLIENTS_MAX 4
 #define REST_US 8000000
 #define END_US 200000000
+#define HANG_US 40000000 /* of an engine: longer than a session waits for a sign of life */
 #define OUTPUT_MAX 60
 #define EVENTS_MIN 200 /* of one seed */
 
@@ -54,6 +55,7 @@ typedef struct worker_node {
   draft_results answers;
   wire_id incarnation;
   bool busy;
+  bool hangs;    /* its next batch comes back after HANG_US only */
   uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
   uint32_t epoch_seen[TOY_SLOTS];
@@ -106,7 +108,7 @@ static void start_target(world *w, int index) {
   assert(rc == ERR_OK);
   (void)rc;
   toy_start(&n->engine, w->is_virtual);
-  n->busy = false;
+  n->busy = n->hangs = false;
   n->life++;
   memset(n->epoch_id, 0, sizeof n->epoch_id);
   net_start(w->net, index, addresses[index], target_machine(n->target));
@@ -215,7 +217,7 @@ static void roll_back(world *w, int index) {
 
 static void fault(world *w, bool alter) {
   int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
-  switch (alter ? 5 : pick(w, 10)) {
+  switch (alter ? 5 : pick(w, 11)) {
   case 0: kill_node(w, target_index); break;
   case 1:
   case 2: kill_node(w, draft_index); break;
@@ -235,6 +237,7 @@ static void fault(world *w, bool alter) {
     net_pause(w->net, ORCH, true);
     net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + ORCH);
     break;
+  case 10: w->nodes[target_index].hangs = true; break;
   }
 }
 
@@ -499,7 +502,8 @@ static void feed_engine(world *w, int index) {
   n->results.count = batch.count;
   for (int32_t i = 0; i < batch.count; i++) toy_run(&n->engine, &batch.jobs[i], &n->results.of[i]);
   n->busy = true;
-  net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
+  net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000) + (n->hangs ? HANG_US : 0), ALARM_RESULT + index + 10 * (int)(n->life % 10));
+  n->hangs = false;
 }
 
 static void feed_model(world *w, int index) {

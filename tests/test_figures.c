@@ -1,0 +1,78 @@
+/* libs: orch wire spec base */
+#include "orchestrator/figures.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { A = 2, B = 3 };
+
+static const uint64_t positions[] = {5, 3, 1};
+static const msg_stats some = {.forwards = 10, .rounds = 4, .rows = 30, .accepted = 9, .rewound = 21, .prefill_us = 1, .queue_us = 2,
+                               .forward_us = 3, .accept_us = 4, .commit_us = 5, .wait_us = 6, .plain_steps = 6, .resets = 7,
+                               .dropped = 8, .accepted_per_pos = positions, .position_count = 3};
+
+/* So many times `some`. */
+static void expect(figures *f, uint64_t times) {
+  msg_stats s = figures_sum(f);
+  const uint64_t got[] = {s.forwards,   s.rounds,    s.rows,      s.accepted, s.rewound,     s.prefill_us, s.queue_us,
+                          s.forward_us, s.accept_us, s.commit_us, s.wait_us,  s.plain_steps, s.resets,     s.dropped};
+  const uint64_t want[] = {10, 4, 30, 9, 21, 1, 2, 3, 4, 5, 6, 6, 7, 8};
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) assert_int_equal(got[i], times * want[i]);
+  assert_int_equal(s.position_count, times ? 3 : 0);
+  for (int32_t i = 0; i < s.position_count; i++) assert_int_equal(s.accepted_per_pos[i], times * positions[i]);
+}
+
+static void one_target(void **state) {
+  (void)state;
+  figures f = {0};
+  figures_begin(&f, 100);
+  expect(&f, 0);
+  assert_int_equal(figures_missing(&f, 119), 19);
+  figures_tell(&f, &some);
+  figures_tell(&f, &some); /* DONE is repeated */
+  expect(&f, 1);
+  assert_int_equal(figures_missing(&f, 119), 0);
+}
+
+/* One that was left and tells, one that died. */
+static void several_targets(void **state) {
+  (void)state;
+  figures f = {0};
+  figures_begin(&f, 100);
+  figures_leave(&f, A, 119);
+  assert_int_equal(figures_missing(&f, 125), 25);
+  figures_tell_late(&f, B, &some); /* not awaited */
+  expect(&f, 0);
+  figures_tell_late(&f, A, &some);
+  figures_tell_late(&f, A, &some);
+  expect(&f, 1);
+  assert_int_equal(figures_missing(&f, 125), 6);
+  figures_leave(&f, B, 125); /* for A again */
+  figures_tell(&f, &some);
+  expect(&f, 2);
+  assert_int_equal(figures_missing(&f, 144), 6);
+  figures_tell_late(&f, A, &some);
+  figures_tell_late(&f, 0, &some);
+  expect(&f, 2);
+}
+
+/* What an earlier run of this program decoded. */
+static void after_others(void **state) {
+  (void)state;
+  figures f = {.missing = 40};
+  figures_begin(&f, 140);
+  figures_tell(&f, &some);
+  assert_int_equal(figures_missing(&f, 159), 40);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_target),
+      cmocka_unit_test(several_targets),
+      cmocka_unit_test(after_others),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -59,8 +59,6 @@ typedef struct worker_node {
   uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
   uint32_t epoch_seen[TOY_SLOTS];
-  uint64_t shared_id[TOY_SLOTS]; /* two drafts have fed its tree, in this epoch: */
-  uint32_t shared_epoch[TOY_SLOTS];
 } worker_node;
 
 typedef struct world {
@@ -436,10 +434,6 @@ static void check_epochs(world *w, worker_node *n) {
       continue;
     }
     if (n->epoch_id[i] == s->id && s->epoch < n->epoch_seen[i]) fail(w, "a session's epoch fell");
-    if (session_draft_count(s) > 1) {
-      n->shared_id[i] = s->id;
-      n->shared_epoch[i] = s->epoch;
-    }
     n->epoch_id[i] = s->id;
     n->epoch_seen[i] = s->epoch;
   }
@@ -476,8 +470,6 @@ static void check_rest(world *w) {
     for (int i = 0; i < TOY_SLOTS; i++) {
       session *s = &target_sessions(w->nodes[t].target)->places[i];
       if (s->state != SESSION_RUNNING || session_draft_count(s) != 1) continue;
-      const worker_node *n = &w->nodes[t]; /* what a draft that has left had sent is there still */
-      if (n->shared_id[i] == s->id && n->shared_epoch[i] == s->epoch) continue;
       if (s->pay.crowds && s->pay.off && !s->options.lockstep) continue; /* its draft is told nothing */
       for (int d = DRAFT_A; d <= DRAFT_B; d++) {
         uint64_t digest;

@@ -35,9 +35,10 @@ struct pair {
   int32_t target, draft; /* numbers of workers.h, or NO_CHILD */
   err trouble;
 
+  wire_id self;
   logbook *book;
   orch *orch;
-  host *host;
+  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an orch */
   actions actions;
 };
 
@@ -144,7 +145,7 @@ static bool worth_restarting(const pair *p, const workers_exit *x) {
 
 /* Only our own programs know the address, so the worker of that role is the one that died. */
 static void say_goodbye(pair *p, wire_role role) {
-  if (!p->host) return;
+  if (!p->orch) return;
   while (orch_workers(p->orch, role) > 0)
     orch_worker_died(p->orch, orch_worker(p->orch, role, 0)->incarnation, clock_us(), &p->actions);
   host_perform(p->host, &p->actions);
@@ -254,11 +255,33 @@ static int add_draft(pair *p, err *e) {
   return p->draft < 0 ? p->draft : workers_start(p->workers, p->draft, e);
 }
 
+static int open_host(pair *p, err *e) {
+  if (program_random(&p->self, sizeof p->self, e) != ERR_OK) return e->code;
+  host_options h = {.self = p->self,
+                    .allow_plaintext = p->options.flags->insecure_bind,
+                    .log = p->options.log,
+                    .after_step = after_step,
+                    .context = p};
+  return host_open(&p->host, &p->loop, &h, e);
+}
+
+static int listen_at(pair *p, err *e) {
+  const char *endpoint = p->listening ? p->options.flags->listen : p->orchestrator_at;
+  char bound[WIRE_STRING_MAX + 1];
+  int rc = transport_bind(host_transport(p->host), endpoint, bound, sizeof bound, e);
+  if (rc != ERR_OK || !p->listening) return rc;
+  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "%s", bound);
+  log_line(p->options.log, LOG_INFO, "listening at %s", bound);
+  return ERR_OK;
+}
+
 static int start_programs(pair *p, err *e) {
   int rc = socket_folder_make(&p->folder, e);
   if (rc != ERR_OK) return rc;
   socket_folder_endpoint(p->orchestrator_at, p->folder.path, "orchestrator");
   socket_folder_endpoint(p->target_at, p->folder.path, "target");
+  rc = listen_at(p, e);
+  if (rc != ERR_OK) return rc;
   workers_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
   rc = workers_open(&p->workers, &w, e);
   if (rc == ERR_OK) rc = add_target(p, e);
@@ -286,6 +309,7 @@ int pair_open(pair **out, const pair_options *o, err *e) {
   p->target = p->draft = NO_CHILD;
   actions_init(&p->actions);
   int rc = open_loop(p, e);
+  if (rc == ERR_OK) rc = open_host(p, e);
   p->listening = o->flags->listen != NULL;
   return rc == ERR_OK && !p->listening ? start_programs(p, e) : rc;
 }
@@ -303,17 +327,6 @@ static uint64_t target_wait_us(const pair *p) {
   const flags *f = p->options.flags;
   if (!p->listening) return 0;
   return f->wait ? (uint64_t)f->wait * 1000000 : MACHINE_NEVER;
-}
-
-static int listen_at(pair *p, err *e) {
-  const char *endpoint = p->listening ? p->options.flags->listen : p->orchestrator_at;
-  char bound[WIRE_STRING_MAX + 1];
-  int rc = transport_bind(host_transport(p->host), endpoint, bound, sizeof bound, e);
-  if (rc != ERR_OK || !p->listening) return rc;
-  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "%s", bound);
-  log_line(p->options.log, LOG_INFO, "listening at %s", bound);
-  note_arrivals(p);
-  return ERR_OK;
 }
 
 /* What waited for the ledger goes on, what is logged is shown. */
@@ -342,25 +355,21 @@ static int open_ledger(pair *p, const text_model *m, err *e) {
 }
 
 int pair_serve(pair *p, const text_model *m, err *e) {
-  orch_options o = {.model_fingerprint = m->fingerprint,
+  orch_options o = {.incarnation = p->self,
+                    .model_fingerprint = m->fingerprint,
                     .vocabulary_hash = text_model_vocabulary(m),
                     .vocabulary_size = m->config.vocab,
                     .target_wait_us = target_wait_us(p),
                     .random = draw};
-  int rc = program_random(&o.incarnation, sizeof o.incarnation, e);
-  if (rc == ERR_OK) rc = open_ledger(p, m, e);
+  int rc = open_ledger(p, m, e);
   if (rc == ERR_OK) o.ledger = logbook_ledger(p->book);
   if (rc == ERR_OK) rc = orch_alloc(&p->orch, &o, e);
   if (rc != ERR_OK) return rc;
   logbook_watch(p->book, p->orch);
-  host_options h = {.machine = orch_machine(p->orch),
-                    .self = o.incarnation,
-                    .allow_plaintext = p->options.flags->insecure_bind,
-                    .log = p->options.log,
-                    .after_step = after_step,
-                    .context = p};
-  rc = host_open(&p->host, &p->loop, &h, e);
-  return rc ? rc : listen_at(p, e);
+  host_set_machine(p->host, orch_machine(p->orch));
+  if (p->listening) rc = listen_at(p, e);
+  note_arrivals(p);
+  return rc;
 }
 
 void pair_run(pair *p) {

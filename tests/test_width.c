@@ -153,7 +153,7 @@ static void a_session_starts_small_and_earns_more(void **state) {
   (void)state;
   width_record r = {0};
   float totals[15], likely[15] = {0};
-  logs((double[]){0.9, 0.7, 0.67, 0.66, 0.65, 0.6, 0.4, 0.34, 0.33, 0.3, 0.2, 0.1, 0.05, 0.04, 0.03}, totals, 15);
+  logs((double[]){0.9, 0.8, 0.76, 0.75, 0.7, 0.6, 0.4, 0.38, 0.37, 0.3, 0.2, 0.1, 0.05, 0.04, 0.03}, totals, 15);
   assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
   assert_int_equal(width_allowed(&r, totals, 15), WIDTH_START);
   assert_int_equal(width_allowed(&r, totals + 4, 11), 0); /* none is probable enough for a start */
@@ -161,7 +161,7 @@ static void a_session_starts_small_and_earns_more(void **state) {
   assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
   width_stepped(&r, 1);
   assert_int_equal(width_allowed(&r, likely, 15), 2 * WIDTH_START);
-  assert_int_equal(width_allowed(&r, totals + 4, 11), 5); /* down to half of what it was: 0.33 */
+  assert_int_equal(width_allowed(&r, totals + 4, 11), 5); /* down to half of what it was: 0.37 */
   width_stepped(&r, 5);
   assert_int_equal(width_allowed(&r, likely, 15), 4 * WIDTH_START);
   width_stepped(&r, 12);

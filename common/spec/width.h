@@ -42,7 +42,7 @@ int32_t width_piece(const width_costs *w, int32_t left, int32_t most, bool *meas
  * accepts a node doubles the former; each accepted node, and every WIDTH_START_STEPS forwards, lower the latter. So a draft
  * that guesses nothing right costs a short answer next to nothing. */
 #define WIDTH_START       3
-#define WIDTH_START_LEAST 0.66
+#define WIDTH_START_LEAST 0.75
 #define WIDTH_START_STEPS 64
 
 typedef struct width_record { /* of one session, all zero at the start */

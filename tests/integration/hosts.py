@@ -27,8 +27,13 @@ TURN = 64  # packets of one device before another one's
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def ip(*arguments):
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+def inside(namespace):
+    """The beginning of a command that runs there. `ip -n' would mount things as well, which not every container permits."""
+    return ["nsenter", f"--net=/run/netns/{namespace}"]
+
+
+def ip(*arguments, namespace=None):
+    done = subprocess.run([*(inside(namespace) if namespace else ()), "ip", *arguments], capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
@@ -76,9 +81,9 @@ class Hosts:
                 ip("netns", "add", namespace)
                 self.made.append(namespace)
                 self.devices[self.addresses[name]] = tun_device(namespace)
-                ip("-n", namespace, "address", "add", f"{self.addresses[name]}/24", "dev", DEVICE)
+                ip("address", "add", f"{self.addresses[name]}/24", "dev", DEVICE, namespace=namespace)
                 for device in (DEVICE, "lo"):
-                    ip("-n", namespace, "link", "set", device, "up")
+                    ip("link", "set", device, "up", namespace=namespace)
             self.forwarder = self._fork()
         except BaseException:
             self.__exit__()
@@ -97,7 +102,7 @@ class Hosts:
 
     def command(self, name, *command):
         """As a command that runs on that host."""
-        return ["ip", "netns", "exec", self.namespaces[name], *command]
+        return [*inside(self.namespaces[name]), *command]
 
     def _fork(self):
         parent, child = os.getpid(), os.fork()

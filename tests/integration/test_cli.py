@@ -338,7 +338,7 @@ class Habits(Command):
         warning = "warning: nobody reads the environment variable TANDEM_MAX_TOKEN: did you mean TANDEM_MAX_TOKENS?\n"
         status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", PROMPT, env=env)
         self.assertEqual((status, errors.count("TANDEM_"), errors.count("tandem: " + warning)), (OK, 2, 1), errors)
-        for args in (["doctor"], ["--version"], ["session", "list"], ["bench", "step", "--help"]):
+        for args in (["doctor"], ["--version"], ["session", "list", "--limit", "0"], ["bench", "step", "--help"]):
             status, out, errors = tandem(*args, env=env)
             self.assertEqual((status, errors), (OK, "tandem: " + warning), args)
         for name, args in (("tandem-target", ["--version"]), ("tandem-draft", ["--version"]), ("tandem-bench", ["--version"])):
@@ -704,7 +704,7 @@ class Ends(Command):
         self.assertEqual(p.returncode, IO)
         errors = p.stderr.read()
         self.assertIn(b"cannot write", errors)
-        self.assertIn(b"(cancelled)", errors)
+        self.assertIn(b"interrupted", errors)
         self.nothing_left(children)
 
     def test_slow_reader(self):

@@ -403,6 +403,7 @@ static void a_machine_may_come_later(void **state) {
 }
 
 int main(void) {
+  signal(SIGINT, SIG_DFL); /* a shell ignores it for what it starts in the background */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(wakes_at_the_deadline),
       cmocka_unit_test(a_stuck_deadline_is_no_busy_loop),

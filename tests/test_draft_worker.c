@@ -496,20 +496,21 @@ static void test_open_too_long(void **state) {
   assert_int_equal(w->f.opened, 0);
 }
 
-/* What it is to hold counts, however much of it is here already. */
-static void test_open_of_every_base(void **state) {
-  world *w = *state;
+/* What it is to hold counts, however much of it is here already. context: of the session. */
+static void open_of_every_base(world *w, int32_t context) {
   static int32_t held[CONTEXT], more[CONTEXT + 1];
   for (int32_t length = 1; length <= CONTEXT; length += length < CONTEXT - 3 ? 36 : 1)
     for (int32_t over = -1; over <= 1; over++) {
       uint64_t id = S + (uint64_t)(3 * length + over);
       msg m = open_message(id, 1, held, length);
+      m.u.open.options.context = context;
       rig_clear(&w->r);
       rig_say(&w->r, ORCH, m);
       rig_only(&w->r, ORCH, MSG_OPENED);
       int32_t count = CONTEXT - length + over;
       if (count < 0) count = 0;
       m = open_message(id, 2, more, count);
+      m.u.open.options.context = context;
       m.u.open.base_length = m.u.open.prompt_length = length;
       m.u.open.base_hash = hash_of(SEED, held, length);
       m.u.open.hash = hash_of(SEED, more, length + count); /* all zeros, as those that are held */
@@ -520,6 +521,11 @@ static void test_open_of_every_base(void **state) {
       rig_say(&w->r, ORCH, message(MSG_END, SELF, id, 2));
     }
 }
+
+static void test_open_of_every_base(void **state) { open_of_every_base(*state, CONTEXT); }
+
+/* A model's context may be shorter than the session's: it helps while it can, and no longer. */
+static void test_open_of_every_base_at_a_short_model(void **state) { open_of_every_base(*state, 4 * CONTEXT); }
 
 static void test_open_without_target(void **state) {
   world *w = *state;
@@ -1641,6 +1647,7 @@ int main(void) {
       CASE(test_an_orchestrator_goes_and_comes),
       CASE(test_refused_by_the_orchestrator),
       cmocka_unit_test_setup_teardown(test_nodes_come_with_the_answers, set_up_batches, tear_down),
+      cmocka_unit_test_setup_teardown(test_open_of_every_base_at_a_short_model, set_up_batches, tear_down),
       cmocka_unit_test_setup_teardown(test_lockstep_is_best_first, set_up_batches, tear_down),
       cmocka_unit_test_setup_teardown(test_answers_survive_tokens, set_up_batches, tear_down),
       cmocka_unit_test_setup_teardown(test_late_answers_are_dropped, set_up_batches, tear_down),

@@ -291,7 +291,7 @@ class Pair(Case):
     def test_replay_free(self):
         r = self.recording(ALL)
         self.assert_accepted(self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.9"))
-        self.assert_accepted(self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.5:0.5"))
+        self.assert_accepted(self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.8:0.5"))
 
     def test_a_draft_that_does_not_pay(self):
         """Always wrong: it is hardly listened to, and where speculation is turned off the run says so."""

@@ -117,10 +117,11 @@ static void share_nodes(const width_costs *widths, const offers *o, schedule *ou
   for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
 }
 
-/* Somebody may want to verify nodes later, and is not held up now by what that costs being measured. */
+/* Somebody may want to verify nodes later, is not held up now by what that costs being measured, and reads so long a prompt
+ * that nobody notices. */
 static bool may_measure(const session *s, const schedule *out) {
-  bool draft = s->draft_expected || session_draft_count(s) > 0;
-  return draft && out->count == 0 && !s->options.lockstep && s->options.budget > 0;
+  bool draft = s->draft_expected || session_draft_count(s) > 0, is_long = s->committed.length > SCHEDULE_MEASURED;
+  return is_long && draft && out->count == 0 && !s->options.lockstep && s->options.budget > 0;
 }
 
 static void pick_prefills(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,

@@ -22,6 +22,7 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
 #define SCHEDULE_PREFILLS_MAX 4   /* sessions whose prompts are read in one */
 #define SCHEDULE_NODES_MAX    64  /* nodes of all sessions in free pace */
 #define SCHEDULE_ROWS_MAX     256 /* rows of all that step, without those nodes; a session in lockstep that would pass it has to wait */
+#define SCHEDULE_MEASURED     128 /* tokens of a prompt that is used to measure what a verify costs */
 #define SCHEDULE_BESIDE       32  /* rows of prompts beside sessions that step: how long those are held up */
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "a job each");
 _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX, "one forward");

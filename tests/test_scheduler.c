@@ -298,16 +298,16 @@ static void test_a_session_starts_small(void **state) {
 /* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else has. */
 static void test_a_prompt_measures(void **state) {
   session_store *s = *state;
-  session *p = ready(s, 1, 105);
+  session *p = ready(s, 1, SCHEDULE_MEASURED + 1);
   schedule_turns turns = {0};
   width_costs w = {0};
-  p->kv_rows = 0;
+  p->kv_rows = SCHEDULE_MEASURED - 104;
   p->options.budget = 5;
   p->draft_expected = true;
   schedule f = forward(s, &turns, &w);
   assert_false(f.measures);
   assert_int_equal(f.picks[0].rows, 100);
-  p->kv_rows = 100;
+  p->kv_rows = SCHEDULE_MEASURED - 4;
   f = forward(s, &turns, &w);
   assert_true(f.measures && f.count == 1);
   assert_int_equal(f.picks[0].rows, 4);
@@ -324,6 +324,9 @@ static void test_a_prompt_measures(void **state) {
   p->options.budget = 0;
   assert_false(forward(s, &turns, &w).measures);
   p->options.budget = 5;
+  p->committed.length--; /* too short to hide it in */
+  assert_false(forward(s, &turns, &w).measures);
+  p->committed.length++;
   width_measured(&w, 4, 1000);
   assert_false(forward(s, &turns, &w).measures); /* known */
 }

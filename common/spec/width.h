@@ -4,7 +4,7 @@
  * With the best nodes' probabilities p_1 >= p_2 >= ... (each of its whole path), a forward of n sessions and k
  * of their nodes yields n + p_1 + ... + p_k tokens on average and costs the time of n + k rows. The k of the most
  * tokens a microsecond is taken. Cost by width is a property of the machine and the model, so one table serves all
- * sessions. The first prompt begins it: its last four rows are read in a forward of their own. Widths that were
+ * sessions. The first long prompt begins it: its last four rows are read in a forward of their own. Widths that were
  * never measured are read off the line through those that were, so that wider forwards are tried and then known. */
 #pragma once
 

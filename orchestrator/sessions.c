@@ -3,7 +3,6 @@
 #include "common/base/least.h"
 #include "common/base/log.h"
 #include "orchestrator/session_frames.h"
-#include "wire/place.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,9 +245,7 @@ static void log_worker(step *c, const roster_peer *p, const char *what) {
 static void drop_predecessors(step *c, const roster_peer *fresh) {
   for (int i = 0; fresh->hello.role == WIRE_ROLE_TARGET && i < c->o->roster.top; i++) {
     roster_peer *p = &c->o->roster.list[i];
-    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role &&
-                (place_same_door(p->endpoint, &p->hello.seen, fresh->endpoint, &fresh->hello.seen) ||
-                 wire_id_equal(p->hello.incarnation, fresh->hello.incarnation));
+    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role && roster_claims_place(&fresh->hello, p);
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->o->roster, id);

@@ -99,7 +99,7 @@ typedef struct session {
   uint64_t wait_owed_us;  /* by rounds that no verify with nodes has paid for yet */
   wait_history history;
   pay_state pay;
-  width_record record;
+  width_record record; /* what its drafts have earned, which bounds the next verify */
   double plain_us;  /* moving averages of a forward: without nodes; */
   double verify_us; /* with nodes, or after a wait that brought none, as history.tokens_per_step */
 

@@ -198,7 +198,7 @@ static void ping(roster_peer *q, uint64_t now_us, actions *out) {
 
 /* The incarnation names one program, and a target's address leads to one. A draft may have two connections for a while:
  * nothing but its own attachments hangs on them. */
-static bool claims_place(const msg_hello *h, const roster_peer *q) {
+bool roster_claims_place(const msg_hello *h, const roster_peer *q) {
   bool both_drafts = h->role == WIRE_ROLE_DRAFT && q->hello.role == WIRE_ROLE_DRAFT;
   char endpoint[WIRE_STRING_MAX + 1];
   wire_string own = h->endpoint;
@@ -224,7 +224,7 @@ static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now
   claim worst = CLAIM_GOOD;
   for (int i = 0; i < r->top; i++) {
     roster_peer *q = &r->list[i];
-    if (!q->id || q->id == id || !q->greeted || q->lost || q->calls || !claims_place(h, q)) continue;
+    if (!q->id || q->id == id || !q->greeted || q->lost || q->calls || !roster_claims_place(h, q)) continue;
     claim c = q->hello.role == h->role ? judge_rival(q, now_us, out) : CLAIM_TAKEN;
     if (c > worst) worst = c;
   }

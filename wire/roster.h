@@ -94,5 +94,8 @@ typedef struct wire_brief { /* a peer's words for a line of the log: not long, a
 } wire_brief;
 wire_brief wire_brief_of(wire_string s);
 
+/* Does a HELLO name the place of this peer: its role and address, or its incarnation? */
+bool roster_claims_place(const msg_hello *h, const roster_peer *q);
+
 wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
 bool wire_id_equal(wire_id a, wire_id b);

@@ -1,8 +1,8 @@
 /* bench_step: what a whole step costs, at one context (bench/step.h tells which). ITEM is N (rows of one
  * sequence), seq:N (a row of each of N sequences), prompt:N (first token after a prompt of N tokens) or
  * decode:N (N plain steps). The items take turns, so that what else runs on the machine meets all of them
- * alike. With BENCH_SCATTERED in the environment no two blocks of a sequence's cache lie side by side; with BENCH_NO_COPY
- * committed rows are not moved. Prints one JSON line:
+ * alike. With BENCH_SCATTERED in the environment no two blocks of a sequence's cache lie side by side; with
+ * BENCH_NO_COPY committed rows are not moved. Prints one JSON line:
  * {"threads", "context", "weight_bytes", "kv_bytes", "numerics", "items": [...], "variants": [of each item],
  * "us":
  * [[of each repetition] of each item]}. */

@@ -2,10 +2,11 @@
  *
  *   policy_replay FILE [--max-tokens N] [--stop ID] [--kept] [--costs ROWS:COST,...] [--each]
  *
- * FILE is what `tandem batch --draft none` wrote. The machines of the orchestrator, the target and a draft by prompt lookup
- * run under a virtual clock (tests/sim/net.h); in the engine's place stands a recording, whose forwards take as many plain
- * steps as --costs says of their rows (a line through the points that are named). --stop: the token that ends a turn. Every answer has programs of its own, as
- * `tandem run` has; with --kept all of them have the same ones, as in `tandem batch`. Prints time over plain decoding. */
+ * FILE is what `tandem batch --draft none` wrote. The machines of the orchestrator, the target and a draft by
+ * prompt lookup run under a virtual clock (tests/sim/net.h); in the engine's place stands a recording, whose
+ * forwards take as many plain steps as --costs says of their rows (a line through the points that are named).
+ * --stop: the token that ends a turn. Every answer has programs of its own, as `tandem run` has; with --kept
+ * all of them have the same ones, as in `tandem batch`. Prints time over plain decoding. */
 #include "common/spec/accept.h"
 #include "draft_worker/worker.h"
 #include "orchestrator/sessions.h"
@@ -80,8 +81,8 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
   *r = (engine_result){.kind = job->kind, .serial = job->serial, .kv_length = job->kv_length + job->count};
   if (job->kind == ENGINE_VERIFY) {
     r->node_count = job->count - 1;
-    r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count, job->sampled_max,
-                                   recorded_token, &x, path, r->sampled);
+    r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
+                                   job->sampled_max, recorded_token, &x, path, r->sampled);
     r->kv_length = job->kv_length + r->sampled_count;
     w->forwards++;
     w->nodes += (uint64_t)r->node_count;
@@ -89,7 +90,9 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
   r->kv_settled = r->kv_length;
 }
 
-static double prefill_steps(int32_t rows) { return rows * PREFILL > 1 ? rows * PREFILL : 1; }
+static double prefill_steps(int32_t rows) {
+  return rows * PREFILL > 1 ? rows * PREFILL : 1;
+}
 
 static void feed_engine(world *w) {
   static engine_batch b;
@@ -97,7 +100,8 @@ static void feed_engine(world *w) {
   assert(b.count == 1); /* one answer at a time */
   const engine_job *job = &b.jobs[0];
   bool reads = job->kind == ENGINE_PREFILL;
-  double steps = reads && !job->measures ? prefill_steps(job->count) : w->costs[job->count < ROWS_MAX ? job->count : ROWS_MAX];
+  double steps = reads && !job->measures ? prefill_steps(job->count)
+                                         : w->costs[job->count < ROWS_MAX ? job->count : ROWS_MAX];
   *(reads ? &w->prompt_steps : &w->decode_steps) += steps;
   w->results.count = 1;
   run_job(w, job, &w->results.of[0]);
@@ -108,7 +112,9 @@ static void feed_engine(world *w) {
 
 /* --- the programs --- */
 
-static uint64_t random_of(void *context) { return net_random(((world *)context)->net); }
+static uint64_t random_of(void *context) {
+  return net_random(((world *)context)->net);
+}
 
 static wire_id incarnation(world *w) {
   wire_id id = {{0}};
@@ -124,9 +130,14 @@ static void start(world *w) {
   w->net = net_open(1, &w->totals);
   w->busy = false;
   int rc = ledger_memory(&w->ledger);
-  orch_options o = {.incarnation = incarnation(w), .random = random_of, .random_context = w, .ledger = w->ledger};
-  target_options t = {.incarnation = incarnation(w), .vocabulary_size = INT32_MAX, .numerics_id = "recorded",
-                      .endpoint = "target", .sessions = 4, .context = CONTEXT};
+  orch_options o = {
+      .incarnation = incarnation(w), .random = random_of, .random_context = w, .ledger = w->ledger};
+  target_options t = {.incarnation = incarnation(w),
+                      .vocabulary_size = INT32_MAX,
+                      .numerics_id = "recorded",
+                      .endpoint = "target",
+                      .sessions = 4,
+                      .context = CONTEXT};
   draft_options d = {.incarnation = incarnation(w), .kind = &drafter_ngram, .context = CONTEXT};
   if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
   if (rc == ERR_OK) rc = target_alloc(&w->target, &t, &e);
@@ -177,8 +188,12 @@ static void replay(world *w, const answer *x, figures *f) {
   actions a;
   int32_t count = x->length - x->prompt_length;
   orch_request r = {.prompt = x->tokens, .prompt_length = x->prompt_length, .draft = true};
-  r.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .context = CONTEXT, .budget = BUDGET,
-                            .stops = &w->stop, .stop_count = w->stop_count,
+  r.options = (msg_options){.top_p = 1,
+                            .repeat_penalty = 1,
+                            .context = CONTEXT,
+                            .budget = BUDGET,
+                            .stops = &w->stop,
+                            .stop_count = w->stop_count,
                             .max_tokens = count < w->max_tokens ? count : w->max_tokens};
   w->recorded = x;
   w->decode_steps = w->prompt_steps = 0;
@@ -194,8 +209,9 @@ static void replay(world *w, const answer *x, figures *f) {
   assert(memcmp(v.tokens, x->tokens, (size_t)v.length * sizeof *v.tokens) == 0);
   double steps = w->decode_steps + (double)v.stats.wait_us / STEP_US, plain = v.length - v.prompt_length;
   if (w->each)
-    printf("prompt of %d, %.0f tokens: %.3f of plain, %llu of %llu nodes in %llu forwards\n", v.prompt_length, plain, steps / plain,
-           (unsigned long long)v.stats.accepted, (unsigned long long)w->nodes, (unsigned long long)w->forwards);
+    printf("prompt of %d, %.0f tokens: %.3f of plain, %llu of %llu nodes in %llu forwards\n", v.prompt_length,
+           plain, steps / plain, (unsigned long long)v.stats.accepted, (unsigned long long)w->nodes,
+           (unsigned long long)w->forwards);
   f->answers++;
   f->tokens += v.length - v.prompt_length;
   f->steps += steps;
@@ -221,7 +237,8 @@ static bool read_answer(const char *line, answer *x) {
   *x = (answer){.prompt_length = (int32_t)prompt, .length = (int32_t)(prompt + output)};
   x->tokens = right ? malloc((prompt + output) * sizeof *x->tokens) : NULL;
   for (int k = 0; x->tokens && k < 2; k++)
-    for (size_t i = 0; i < json_array_size(parts[k]); i++) x->tokens[n++] = (int32_t)json_integer_value(json_array_get(parts[k], i));
+    for (size_t i = 0; i < json_array_size(parts[k]); i++)
+      x->tokens[n++] = (int32_t)json_integer_value(json_array_get(parts[k], i));
   json_decref(o);
   return x->tokens;
 }
@@ -243,16 +260,19 @@ static bool read_costs(const char *text, double *costs) {
 }
 
 static int usage(void) {
-  fprintf(stderr, "usage: policy_replay FILE [--max-tokens N] [--stop ID] [--kept] [--costs ROWS:COST,...] [--each]\n");
+  fprintf(
+      stderr,
+      "usage: policy_replay FILE [--max-tokens N] [--stop ID] [--kept] [--costs ROWS:COST,...] [--each]\n");
   return 2;
 }
 
 static void print_figures(const figures *f) {
-  printf("%d answers, %d tokens: %.3f of plain, the worst %.3f; %llu of %llu nodes accepted; rows over forwards %.3f; waited %.2f %%; "
+  printf("%d answers, %d tokens: %.3f of plain, the worst %.3f; %llu of %llu nodes accepted; rows over "
+         "forwards %.3f; waited %.2f %%; "
          "prompts took %.2f steps more each\n",
-         f->answers, f->tokens, f->steps / f->plain, f->worst, (unsigned long long)f->accepted, (unsigned long long)f->nodes,
-         (double)(f->forwards + f->nodes) / (double)f->forwards, 100 * (double)f->waited_us / (f->plain * STEP_US),
-         f->prompts / f->answers);
+         f->answers, f->tokens, f->steps / f->plain, f->worst, (unsigned long long)f->accepted,
+         (unsigned long long)f->nodes, (double)(f->forwards + f->nodes) / (double)f->forwards,
+         100 * (double)f->waited_us / (f->plain * STEP_US), f->prompts / f->answers);
 }
 
 int main(int argc, char **argv) {
@@ -263,16 +283,23 @@ int main(int argc, char **argv) {
   w.max_tokens = CONTEXT;
   if (argc < 2) return usage();
   for (int i = 2; i < argc; i++) {
-    if (strcmp(argv[i], "--kept") == 0) kept = true;
-    else if (strcmp(argv[i], "--each") == 0) w.each = true;
-    else if (i + 1 < argc && strcmp(argv[i], "--max-tokens") == 0) w.max_tokens = atoi(argv[++i]);
-    else if (i + 1 < argc && strcmp(argv[i], "--stop") == 0) w.stop = atoi(argv[++i]), w.stop_count = 1;
-    else if (i + 1 < argc && strcmp(argv[i], "--costs") == 0) costs = argv[++i];
-    else return usage();
+    if (strcmp(argv[i], "--kept") == 0)
+      kept = true;
+    else if (strcmp(argv[i], "--each") == 0)
+      w.each = true;
+    else if (i + 1 < argc && strcmp(argv[i], "--max-tokens") == 0)
+      w.max_tokens = atoi(argv[++i]);
+    else if (i + 1 < argc && strcmp(argv[i], "--stop") == 0)
+      w.stop = atoi(argv[++i]), w.stop_count = 1;
+    else if (i + 1 < argc && strcmp(argv[i], "--costs") == 0)
+      costs = argv[++i];
+    else
+      return usage();
   }
   FILE *file = fopen(argv[1], "r");
   if (!file || w.max_tokens < 1 || !read_costs(costs, w.costs)) {
-    fprintf(stderr, "policy_replay: %s\n", file ? "--max-tokens or --costs is wrong" : "cannot read FILE: make it with `tandem batch'");
+    fprintf(stderr, "policy_replay: %s\n",
+            file ? "--max-tokens or --costs is wrong" : "cannot read FILE: make it with `tandem batch'");
     return 2;
   }
   char *line = NULL;
@@ -289,7 +316,9 @@ int main(int argc, char **argv) {
   if (kept) stop(&w);
   free(line);
   fclose(file);
-  if (f.answers) print_figures(&f);
-  else fprintf(stderr, "policy_replay: no line with prompt_ids and token_ids\n");
+  if (f.answers)
+    print_figures(&f);
+  else
+    fprintf(stderr, "policy_replay: no line with prompt_ids and token_ids\n");
   return f.answers ? 0 : 1;
 }

@@ -4,8 +4,8 @@
 
 #include "kernels/ops.h"
 
-/* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v; one job is the
- * layer's output or down, or the head. */
+/* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v; one job is
+ * the layer's output or down, or the head. */
 #define PROBE_LIST(X)                                                                                        \
   X(EMBED, "embed")                                                                                          \
   X(NORM, "norm")                                                                                            \

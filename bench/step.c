@@ -62,8 +62,10 @@ static int open_cache(step_bench *b, const needs *n, step_layout layout, err *e)
   int32_t context = max_i32(b->context + n->rows, n->prompt), each = (context + KV_BLOCK - 1) / KV_BLOCK;
   int32_t count = n->sequences + (n->prompt > 0);
   if (layout == STEP_SCATTERED) count = max_i32(count, 2); /* else they would be side by side */
-  kv_options k = {
-      .sequences = count, .context = context, .type = KV_F16, .blocks = layout == STEP_STATIC ? 0 : count * each};
+  kv_options k = {.sequences = count,
+                  .context = context,
+                  .type = KV_F16,
+                  .blocks = layout == STEP_STATIC ? 0 : count * each};
   int rc = kv_open(&b->kv, model_shape(b->model), &k, &b->mem, e);
   if (rc != ERR_OK) return rc;
   b->sequence_count = n->sequences;

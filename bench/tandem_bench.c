@@ -53,7 +53,10 @@ typedef struct bench {
 enum { KEY_THREADS = 256, KEY_CONTEXT, KEY_ROWS, KEY_REPETITIONS, KEY_JSON };
 
 static const struct argp_option option_table[] = {
-    {"model", 'm', "FILE", 0, "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and safetensors", 0},
+    {"model", 'm', "FILE", 0,
+     "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and "
+     "safetensors",
+     0},
     {"threads", KEY_THREADS, "N", 0, "default: every CPU", 0},
     {"ctx", KEY_CONTEXT, "N", 0, "tokens before the step (default 128)", 0},
     {"rows", KEY_ROWS, "N,N,...", 0, "rows of a step, up to 8 numbers from 1 to 256 (default 1,4,8,16)", 0},

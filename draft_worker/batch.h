@@ -1,6 +1,6 @@
-/* batch.h - questions to a drafter that answers many at once: what may follow these paths, of several sessions. The
- * worker fills a draft_batch and gets draft_results; a model answers on a thread of its own (engine.h), tests put a toy
- * in its place. */
+/* batch.h - questions to a drafter that answers many at once: what may follow these paths, of several
+ * sessions. The worker fills a draft_batch and gets draft_results; a model answers on a thread of its own
+ * (engine.h), tests put a toy in its place. */
 #pragma once
 
 #include "common/base/err.h"
@@ -22,7 +22,8 @@ typedef struct draft_place {
 /* Of one session: how C has changed, then the questions. */
 typedef struct draft_job {
   int32_t slot; /* of the session's cache */
-  int32_t base; /* C is its first `base` tokens as they were told, and the batch's tokens[first..first + count) */
+  int32_t
+      base; /* C is its first `base` tokens as they were told, and the batch's tokens[first..first + count) */
   int32_t first, count;
   int32_t first_place, place_count; /* 0 as long as C has not been told whole */
   bool whole;                       /* C ends with these tokens */
@@ -31,15 +32,15 @@ typedef struct draft_job {
 
 typedef struct draft_batch {
   int32_t job_count, place_count, token_count;
-  draft_job jobs[DRAFT_JOBS_MAX];        /* each of another slot */
-  draft_place places[DRAFT_PLACES_MAX];  /* those of a job stand together */
+  draft_job jobs[DRAFT_JOBS_MAX];       /* each of another slot */
+  draft_place places[DRAFT_PLACES_MAX]; /* those of a job stand together */
   int32_t tokens[DRAFT_CHUNK + DRAFT_JOBS_MAX];
 } draft_batch;
 
 typedef struct draft_answer {
   int32_t slot;
   uint64_t serial;
-  int32_t count; /* 0: nothing may follow, or the place is not known */
+  int32_t count;                               /* 0: nothing may follow, or the place is not known */
   sampler_ranked list[DRAFTER_CANDIDATES_MAX]; /* the best first, by what the target would choose by */
 } draft_answer;
 

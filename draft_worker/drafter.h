@@ -1,7 +1,7 @@
 /* drafter.h - a source of guesses: which tokens may follow a path. One object serves one session.
  *
- * The worker grows the tree best first by asking for the candidates of one path after the other. A drafter may
- * look at the session's tokens as they grow; it never sees the network. */
+ * The worker grows the tree best first by asking for the candidates of one path after the other. A drafter
+ * may look at the session's tokens as they grow; it never sees the network. */
 #pragma once
 
 #include "common/base/err.h"
@@ -19,13 +19,14 @@ typedef struct drafter drafter;
 
 typedef struct drafter_kind {
   const char *method; /* "ngram", "replay", "model" */
-  /* A drafter for a session whose first tokens are given; NULL when memory is out. `shared` is the worker's. */
+  /* A drafter for a session whose first tokens are given; NULL when memory is out. `shared` is the worker's.
+   */
   drafter *(*open)(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options);
   void (*close)(drafter *d);
   /* C has become `committed` (grown, or replaced after a rollback). */
   void (*advance)(drafter *d, const prefix *committed);
-  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX. NULL: it is
-   * asked by batches (batch.h), and the functions above are NULL too. */
+  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX.
+   * NULL: it is asked by batches (batch.h), and the functions above are NULL too. */
   int32_t (*candidates)(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out);
 } drafter_kind;
 

@@ -9,12 +9,12 @@
 
 const drafter_kind drafter_model = {.method = "model"};
 
-/* One session's C and the rows of the cache. Rows [0, kv_length) are those of the first tokens, whether C has them now or
- * had them: another C may begin alike. */
+/* One session's C and the rows of the cache. Rows [0, kv_length) are those of the first tokens, whether C has
+ * them now or had them: another C may begin alike. */
 typedef struct session {
   int32_t seq;
-  int32_t *tokens; /* [context] */
-  int32_t length;  /* of C */
+  int32_t *tokens;              /* [context] */
+  int32_t length;               /* of C */
   int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
 } session;
 
@@ -27,7 +27,7 @@ typedef struct chooser {
 struct draft_engine {
   draft_engine_options options;
   int32_t target_vocab;
-  session *sessions; /* [sequences] */
+  session *sessions;                  /* [sequences] */
   chooser choosers[DRAFT_PLACES_MAX]; /* opened with the first use */
   batch_thread *thread;
   draft_results results;
@@ -42,7 +42,8 @@ typedef struct work {
   session *s;
   int code;
   int32_t segment; /* of the forward, or -1 */
-  int32_t row_count, places[DRAFT_PLACES_MAX]; /* of the batch: whose candidates the forward gives; the last rows */
+  int32_t row_count,
+      places[DRAFT_PLACES_MAX]; /* of the batch: whose candidates the forward gives; the last rows */
   int32_t slots[DRAFT_PLACES_MAX];
   int32_t first; /* the segment's first row with logits */
 } work;
@@ -66,7 +67,8 @@ static int32_t staged_child(const draft_engine *g, const session *s, int32_t par
   return -1;
 }
 
-/* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along the stage. */
+/* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along
+ * the stage. */
 static void extend(work *w) {
   draft_engine *g = w->g;
   session *s = w->s;
@@ -135,7 +137,8 @@ static int append_rows(work *w, bool asked, rows *r, model_segment *m) {
   return ERR_OK;
 }
 
-/* The staged row that a path's last token hangs from; -2: a row on its way is missing, or the last one is there. */
+/* The staged row that a path's last token hangs from; -2: a row on its way is missing, or the last one is
+ * there. */
 static int32_t parent_of(const work *w, const draft_place *p) {
   int32_t row = -1;
   for (int32_t i = 0; i + 1 < p->depth; i++) {
@@ -152,7 +155,8 @@ static int tree_rows(work *w, rows *r, model_segment *m) {
   m->all_logits = true;
   for (int32_t i = 0; i < j->place_count; i++) {
     const draft_place *p = &w->batch->places[j->first_place + i];
-    int32_t parent = p->depth > 0 ? parent_of(w, p) : -2, token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
+    int32_t parent = p->depth > 0 ? parent_of(w, p) : -2,
+            token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
     if (parent == -2 || token < 0) continue;
     r->parents[m->count] = parent;
     r->tokens[m->count] = token;
@@ -203,7 +207,8 @@ static int chooser_open(const draft_engine *g, chooser *c) {
 static const float *map_logits(const draft_engine *g, const chooser *c, const float *logits) {
   const bridge *b = g->options.bridge;
   if (b->same) return logits;
-  for (int32_t t = 0; t < b->target_count; t++) c->mapped[t] = b->to_draft[t] < 0 ? -INFINITY : logits[b->to_draft[t]];
+  for (int32_t t = 0; t < b->target_count; t++)
+    c->mapped[t] = b->to_draft[t] < 0 ? -INFINITY : logits[b->to_draft[t]];
   return c->mapped;
 }
 
@@ -238,7 +243,8 @@ static void rank_all(draft_engine *g, work *works, int32_t count, draft_answer *
     const work *w = &works[i];
     for (int32_t k = 0; w->segment >= 0 && k < w->row_count; k++) {
       const float *logits = model_logits(g->options.model, w->segment, w->first + k);
-      if (!logits || chooser_open(g, &g->choosers[all.count]) != ERR_OK) continue; /* no answer: no candidates */
+      if (!logits || chooser_open(g, &g->choosers[all.count]) != ERR_OK)
+        continue; /* no answer: no candidates */
       all.list[all.count++] = (ranking){w, logits, &answers[w->places[k]], w->places[k]};
     }
   }
@@ -247,8 +253,8 @@ static void rank_all(draft_engine *g, work *works, int32_t count, draft_answer *
 
 /* --- a batch --- */
 
-static void run_forward(draft_engine *g, work *works, int32_t count, const model_segment *segments, int32_t segment_count,
-                        draft_results *out) {
+static void run_forward(draft_engine *g, work *works, int32_t count, const model_segment *segments,
+                        int32_t segment_count, draft_results *out) {
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
   uint64_t end = clock_us();
@@ -282,8 +288,10 @@ void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out)
     model_segment *m = &segments[segment_count];
     int rc = set_text(w);
     if (rc == ERR_OK) rc = make_rows(w, &lists[i], m);
-    if (rc != ERR_OK) fail(w, out, rc);
-    else if (m->count > 0) w->segment = segment_count++;
+    if (rc != ERR_OK)
+      fail(w, out, rc);
+    else if (m->count > 0)
+      w->segment = segment_count++;
   }
   if (segment_count > 0) run_forward(g, works, b->job_count, segments, segment_count, out);
   g->counters.batches++;
@@ -320,12 +328,13 @@ int draft_engine_open(draft_engine **out, const draft_engine_options *o, err *e)
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   g->target_vocab = o->bridge->target_count;
-  const batch_thread_options t = {
-      .batch_bytes = sizeof(draft_batch), .run = run, .turn = turn, .context = g};
+  const batch_thread_options t = {.batch_bytes = sizeof(draft_batch), .run = run, .turn = turn, .context = g};
   int rc = open_sessions(g, e);
   if (rc == ERR_OK) rc = batch_thread_open(&g->thread, &t, e);
-  if (rc == ERR_OK) *out = g;
-  else draft_engine_close(g);
+  if (rc == ERR_OK)
+    *out = g;
+  else
+    draft_engine_close(g);
   return rc;
 }
 

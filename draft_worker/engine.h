@@ -1,8 +1,8 @@
 /* engine.h - the thread that owns a draft's model: a batch of questions in, what may follow each path out.
  *
- * It knows C of every session as the batches tell it, with a row of the cache for each token, and below them the rows of
- * the paths that were asked about, staged. When C takes one of these paths its rows are committed and what hangs below
- * stays; no row is computed twice. Ids outside are the target's. */
+ * It knows C of every session as the batches tell it, with a row of the cache for each token, and below them
+ * the rows of the paths that were asked about, staged. When C takes one of these paths its rows are committed
+ * and what hangs below stays; no row is computed twice. Ids outside are the target's. */
 #pragma once
 
 #include "common/base/log.h"
@@ -15,8 +15,8 @@ typedef struct draft_engine_options {
   kv_cache *kv;
   const bridge *bridge;
   int32_t sequences, context; /* of kv */
-  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine sleeps until
-   * draft_engine_submit. */
+  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
+   * sleeps until draft_engine_submit. */
   bool (*turn)(void *context, const draft_results *r, draft_batch *next);
   void *turn_context;
   const logger *log;
@@ -24,16 +24,17 @@ typedef struct draft_engine_options {
 
 typedef struct draft_engine_counters {
   uint64_t batches, forwards;
-  uint64_t told_rows;                 /* of C, computed because they were not staged */
-  uint64_t asked_rows, kept_rows;     /* staged for questions; of them those that C took */
-  uint64_t forward_us, rank_us;       /* of forwards with questions alone; choosing candidates */
+  uint64_t told_rows;             /* of C, computed because they were not staged */
+  uint64_t asked_rows, kept_rows; /* staged for questions; of them those that C took */
+  uint64_t forward_us, rank_us;   /* of forwards with questions alone; choosing candidates */
   uint64_t failures;
 } draft_engine_counters;
 
 typedef struct draft_engine draft_engine;
 
-int draft_engine_open(draft_engine **out, const draft_engine_options *o, err *e); /* ERR_NOMEM, ERR_FULL, ERR_IO */
-void draft_engine_stop(draft_engine *g); /* only count and close may follow */
+int draft_engine_open(draft_engine **out, const draft_engine_options *o,
+                      err *e);            /* ERR_NOMEM, ERR_FULL, ERR_IO */
+void draft_engine_stop(draft_engine *g);  /* only count and close may follow */
 void draft_engine_close(draft_engine *g); /* NULL is allowed */
 /* While none is under way. False: the engine is stopping. */
 bool draft_engine_submit(draft_engine *g, const draft_batch *b);

@@ -87,7 +87,8 @@ gain growth_best(growth *g, float hope, float least) {
 
 void growth_keep_root(growth *g, const int32_t *tokens, int32_t count) {
   int32_t place = TREE_ROOT;
-  for (int32_t i = 0; i < count && (i == 0 || place >= 0); i++) place = tree_child(&g->live, place, tokens[i]);
+  for (int32_t i = 0; i < count && (i == 0 || place >= 0); i++)
+    place = tree_child(&g->live, place, tokens[i]);
   asked *root = growth_of(g, TREE_ROOT);
   bool known = count > 0 && place >= 0 && growth_known(g, place);
   if (known) *root = *growth_of(g, place);

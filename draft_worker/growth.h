@@ -1,5 +1,5 @@
-/* growth.h - the tree of one session as it grows, the most probable node first, and what its drafter has said of each
- * place. A place is a node's slot, or TREE_ROOT. Pure. */
+/* growth.h - the tree of one session as it grows, the most probable node first, and what its drafter has said
+ * of each place. A place is a node's slot, or TREE_ROOT. Pure. */
 #pragma once
 
 #include "common/spec/tree.h"
@@ -33,7 +33,8 @@ float growth_total(const growth *g, int32_t place); /* log of its probability */
 /* Tokens of the path to a place; returns its depth. */
 int32_t growth_path(const growth *g, int32_t place, int32_t *path);
 
-/* What the tree could gain next: the answer of a place that has not given one, or the next candidate of one that has. */
+/* What the tree could gain next: the answer of a place that has not given one, or the next candidate of one
+ * that has. */
 typedef struct gain {
   bool any, ask;
   int32_t place;
@@ -41,11 +42,11 @@ typedef struct gain {
   float total;
 } gain;
 
-/* The best of them. hope (<= 0): log of how much less probable than its place the best of an answer that is not there is
- * taken to be; at 0 nothing is added that an answer could still surpass, so that the tree depends on no moment. A place
- * below `least` is not asked. */
+/* The best of them. hope (<= 0): log of how much less probable than its place the best of an answer that is
+ * not there is taken to be; at 0 nothing is added that an answer could still surpass, so that the tree
+ * depends on no moment. A place below `least` is not asked. */
 gain growth_best(growth *g, float hope, float least);
 
-/* C grew by these tokens, none of which a drafter without memory of C has to be asked for again: what is known of the
- * place where they end is known of the root. Before tree_commit. */
+/* C grew by these tokens, none of which a drafter without memory of C has to be asked for again: what is
+ * known of the place where they end is known of the root. Before tree_commit. */
 void growth_keep_root(growth *g, const int32_t *tokens, int32_t count);

@@ -56,28 +56,36 @@ static const struct argp_option option_table[] = {
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"draft", KEY_DRAFT, "METHOD", 0,
      "ngram (default): what followed the last tokens when they occurred before, in prompt or answer. "
-     "model: a smaller model of the same vocabulary (-md), or the first layers of the target's (--draft-layers). "
+     "model: a smaller model of the same vocabulary (-md), or the first layers of the target's "
+     "(--draft-layers). "
      "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
      "first "
      "candidate is right with probability RATE, and if it is not, the right one is second with probability S",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
-    {"ctx", KEY_CTX, "N", 0, "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
+    {"ctx", KEY_CTX, "N", 0,
+     "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
     {NULL, 0, NULL, 0, "A model as draft:", 1},
-    {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m",
-     1},
+    {"model-draft", KEY_MODEL_DRAFT, "FILE", 0,
+     "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m", 1},
     {"draft-layers", KEY_LAYERS, "N", 0, "The first N layers of it alone", 1},
     {"model", 'm', "FILE", 0,
-     "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's model must have "
+     "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's "
+     "model must have "
      "the target's vocabulary",
      1},
-    {"threads", KEY_THREADS, "N", 0, "Threads of its forward pass; default: half of the physical cores, with --turns all", 1},
+    {"threads", KEY_THREADS, "N", 0,
+     "Threads of its forward pass; default: half of the physical cores, with --turns all", 1},
     {"sessions", KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
     {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
     {"turns", KEY_TURNS, NULL, 0,
-     "Compute only while a target waits, as far as that is worth its time: for a target on the same processors", 1},
-    {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "Keep its packed weights in a file in DIR; default: no file", 1},
-    {"counters", KEY_COUNTERS, NULL, 0, "At the end, print one JSON line on stderr with what the model did", 1},
+     "Compute only while a target waits, as far as that is worth its time: for a target on the same "
+     "processors",
+     1},
+    {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "Keep its packed weights in a file in DIR; default: no file",
+     1},
+    {"counters", KEY_COUNTERS, NULL, 0, "At the end, print one JSON line on stderr with what the model did",
+     1},
     {NULL, 0, NULL, 0, "Running:", 2},
     {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 2},
     {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 2},
@@ -106,7 +114,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
   if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
-  if (key != KEY_SEED) return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (key != KEY_SEED)
+    return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
   if (program_u64("--replay-seed", text, &f->replay_seed, &e) != ERR_OK) argp_error(state, "%s", e.text);
   return 0;
 }
@@ -326,9 +335,10 @@ static void print_counters(const program *p) {
   const draft_engine_counters *n = draft_engine_count(p->engine);
   fprintf(stderr,
           "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"told_rows\": %" PRIu64
-          ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64 ", \"rank_us\": %" PRIu64
-          ", \"failures\": %" PRIu64 "}}\n",
-          n->batches, n->forwards, n->told_rows, n->asked_rows, n->kept_rows, n->forward_us, n->rank_us, n->failures);
+          ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64
+          ", \"rank_us\": %" PRIu64 ", \"failures\": %" PRIu64 "}}\n",
+          n->batches, n->forwards, n->told_rows, n->asked_rows, n->kept_rows, n->forward_us, n->rank_us,
+          n->failures);
 }
 
 static void close_all(program *p) {
@@ -367,15 +377,14 @@ int main(int argc, char **argv) {
   static program p; /* large; one a process */
   program_hold_streams();
   int32_t cores = cpus_threads();
-  p.flags = (flags){.sessions = MODEL_SESSIONS,
-                    .rows = MODEL_ROWS,
-                    .log = LOG_INFO};
+  p.flags = (flags){.sessions = MODEL_SESSIONS, .rows = MODEL_ROWS, .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
   program_check_variables("tandem-draft");
   if (!p.flags.threads) p.flags.threads = p.flags.turns || cores == 1 ? cores : cores / 2;
   p.log = (logger){"tandem-draft", p.flags.log};
-  if (!p.flags.draft) p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;
+  if (!p.flags.draft)
+    p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;
   if (p.flags.version) {
     printf("tandem-draft %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,
            WIRE_VERSION_MAX);

@@ -34,7 +34,8 @@ float match_score(const match_table *t, int32_t kase) {
   return logf((t->hits[kase] + PRIOR * middle(kase % MATCH_SHARES)) / (t->tries[kase] + PRIOR));
 }
 
-void match_learn(match_table *t, const draft_candidate *list, const uint8_t *cases, int32_t count, int32_t token) {
+void match_learn(match_table *t, const draft_candidate *list, const uint8_t *cases, int32_t count,
+                 int32_t token) {
   for (int32_t i = 0; i < count; i++) {
     int32_t k = cases[i];
     if (t->tries[k] >= TRIES) {

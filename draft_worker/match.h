@@ -1,8 +1,9 @@
 /* match.h - how often a model's candidates are what the target chooses, learnt from what it chose. Pure and
  * deterministic.
  *
- * A candidate's case is its rank and the share of exp(value) that it has among the candidates of its place (value: what
- * the target's choice goes by, noise included). Before anything is known the share is taken as the rate. */
+ * A candidate's case is its rank and the share of exp(value) that it has among the candidates of its place
+ * (value: what the target's choice goes by, noise included). Before anything is known the share is taken as
+ * the rate. */
 #pragma once
 
 #include "draft_worker/batch.h"
@@ -20,4 +21,5 @@ void match_cases(const draft_answer *a, uint8_t *cases);
 /* Log of the rate of a case, <= 0; table NULL: as if nothing were known. */
 float match_score(const match_table *t, int32_t kase);
 /* Of a place with these candidates the target chose `token`. */
-void match_learn(match_table *t, const draft_candidate *list, const uint8_t *cases, int32_t count, int32_t token);
+void match_learn(match_table *t, const draft_candidate *list, const uint8_t *cases, int32_t count,
+                 int32_t token);

@@ -41,9 +41,10 @@ struct drafter {
   hash16 hash;
   int32_t prompt_length, room;
   int32_t stops[WIRE_STOPS_MAX], stop_count; /* tokens that end a turn */
-  int32_t header; /* tokens of a chat template between the end of one turn and the text of the next; 0: not a chat */
+  int32_t header;  /* tokens of a chat template between the end of one turn and the text of the next; 0: not a
+                      chat */
   int32_t opening; /* tokens of the header that the prompt begins with */
-  int32_t marked; /* the last of C's tokens [0, length) that are the template's own end here */
+  int32_t marked;  /* the last of C's tokens [0, length) that are the template's own end here */
   int bucket_shift;
   /* A place is the index of the token that followed an ending; 0: none. */
   int32_t *newest;             /* [NGRAM_MAX][buckets] */
@@ -125,9 +126,9 @@ static int32_t look_up(const drafter *d, const ending *x, guess *list) {
 
 /* --- a chat template's marks --- */
 
-/* A template writes the same tokens around every turn. They say nothing of the text: what followed the header of an
- * earlier turn is no guess at how this answer begins. No template is known here, but the tokens that end a turn are, and
- * between the last of them and the answer stands the header. */
+/* A template writes the same tokens around every turn. They say nothing of the text: what followed the header
+ * of an earlier turn is no guess at how this answer begins. No template is known here, but the tokens that
+ * end a turn are, and between the last of them and the answer stands the header. */
 
 static bool is_stop(const drafter *d, int32_t token) {
   for (int32_t i = 0; i < d->stop_count; i++)
@@ -141,7 +142,8 @@ static int32_t header_length(const drafter *d, const prefix *committed) {
   return 0;
 }
 
-/* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do. */
+/* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do.
+ */
 static int32_t opening_length(const drafter *d, const prefix *committed) {
   int32_t last = committed->tokens[d->prompt_length - 1];
   for (int32_t i = 0; i <= d->header && i < d->prompt_length; i++)

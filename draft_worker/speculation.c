@@ -11,8 +11,8 @@ bool draft_by_batches(const draft_method *m) {
 
 int speculation_init(speculation *p, int32_t capacity, uint64_t hash_seed) {
   *p = (speculation){.slot = p->slot};
-  bool room = prefix_init(&p->committed, capacity, hash_seed) == ERR_OK && growth_init(&p->grown, NODES_MAX) == ERR_OK &&
-              tree_ids_init(&p->ids) == ERR_OK;
+  bool room = prefix_init(&p->committed, capacity, hash_seed) == ERR_OK &&
+              growth_init(&p->grown, NODES_MAX) == ERR_OK && tree_ids_init(&p->ids) == ERR_OK;
   if (!room) speculation_fini(p, NULL);
   return room ? ERR_OK : ERR_NOMEM;
 }
@@ -96,19 +96,21 @@ static void want(speculation *p, const draft_method *m, int32_t place, wanted *w
 
 void speculation_wants(speculation *p, const draft_method *m, wanted *w) {
   const tree *live = &p->grown.live;
-  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m) || (m->turns && p->done)) return;
+  if (p->told < p->committed.length || live->live_count >= speculation_goal(p, m) || (m->turns && p->done))
+    return;
   want(p, m, TREE_ROOT, w);
   for (int32_t i = 0; i < live->capacity; i++)
     if (live->nodes[i].live) want(p, m, i, w);
 }
 
-/* The target waits for the tree, and another forward for it would cost more than it promises. What follows C itself is
- * always asked. */
+/* The target waits for the tree, and another forward for it would cost more than it promises. What follows C
+ * itself is always asked. */
 static bool turn_is_over(speculation *p, const draft_method *m) {
   const tree *live = &p->grown.live;
   wanted w = {.count = 0};
   double tokens = 1, more = 0;
-  if (!takes_turns(p, m) || !growth_known(&p->grown, TREE_ROOT) || growth_of(&p->grown, TREE_ROOT)->serial) return false;
+  if (!takes_turns(p, m) || !growth_known(&p->grown, TREE_ROOT) || growth_of(&p->grown, TREE_ROOT)->serial)
+    return false;
   speculation_wants(p, m, &w);
   for (int32_t i = 0; i < w.count; i++) more += exp((double)w.list[i].total);
   for (int32_t i = 0; i < live->capacity; i++)
@@ -140,7 +142,8 @@ static int32_t add_candidate(speculation *p, int32_t place, int32_t vocabulary, 
   asked *a = growth_of(&p->grown, place);
   draft_candidate k = a->list[a->next++];
   bool fresh = false;
-  if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary)) return 0; /* it would refuse the draft with it */
+  if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary))
+    return 0; /* it would refuse the draft with it */
   int32_t slot = tree_add(&p->grown.live, place, k.token, k.score, &fresh);
   if (slot < 0 || !fresh) return 0;
   return !name || tree_ids_give(&p->ids, &p->grown.live, slot) ? 1 : -1;
@@ -173,13 +176,14 @@ int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabula
 
 /* --- C grows --- */
 
-/* What a model has said of the places on the way of these tokens is compared with them, and of their end it stays true. In
- * lockstep nothing is learnt, so that counts repeat. */
+/* What a model has said of the places on the way of these tokens is compared with them, and of their end it
+ * stays true. In lockstep nothing is learnt, so that counts repeat. */
 static void keep_answers(speculation *p, match_table *matches, const int32_t *tokens, int32_t count) {
   int32_t place = TREE_ROOT;
   for (int32_t i = 0; i < count && !p->options.lockstep; i++) {
     const asked *a = growth_of(&p->grown, place);
-    if (growth_known(&p->grown, place) && !a->serial) match_learn(matches, a->list, a->cases, a->count, tokens[i]);
+    if (growth_known(&p->grown, place) && !a->serial)
+      match_learn(matches, a->list, a->cases, a->count, tokens[i]);
     place = tree_child(&p->grown.live, place, tokens[i]);
     if (place < 0) break;
   }
@@ -191,8 +195,10 @@ void speculation_commit(speculation *p, draft_method *m, int32_t count) {
   const int32_t *tokens = p->committed.tokens + before;
   p->called = true;
   tree_ids *maps[1] = {&p->ids};
-  if (draft_by_batches(m)) keep_answers(p, &m->matches, tokens, count);
-  else growth_of(&p->grown, TREE_ROOT)->mark = 0; /* it may know more now */
+  if (draft_by_batches(m))
+    keep_answers(p, &m->matches, tokens, count);
+  else
+    growth_of(&p->grown, TREE_ROOT)->mark = 0; /* it may know more now */
   tree_commit(&p->grown.live, maps, 1, before, tokens, count);
   tree_ids_trim(&p->ids, &p->grown.live, p->committed.length);
   if (p->guess) m->kind->advance(p->guess, &p->committed);
@@ -205,7 +211,8 @@ void speculation_rename(speculation *p, uint32_t generation) {
   name_nodes(p);
 }
 
-int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens, float *scores) {
+int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens,
+                          float *scores) {
   int32_t n = 0;
   for (uint64_t id = first_id; id < p->ids.next; id++, n++) {
     const tree_id *entry = &p->ids.ring[id % TREE_IDS_MAX];

@@ -1,5 +1,5 @@
-/* speculation.h - what a draft makes of one session: C as the target tells it, the tree that grows below it, and the ids
- * that its nodes bear on the wire. Knows no peers, no states of a session, no time. */
+/* speculation.h - what a draft makes of one session: C as the target tells it, the tree that grows below it,
+ * and the ids that its nodes bear on the wire. Knows no peers, no states of a session, no time. */
 #pragma once
 
 #include "draft_worker/batch.h"
@@ -10,13 +10,15 @@
 #define DRAFT_AHEAD 2 /* free pace: live nodes held, in node budgets of one verify, and one more */
 
 /* Of a drafter that is asked by batches: */
-#define DRAFT_HOPE  (-0.7f) /* free pace: what an answer that is not there is expected to add at best (log) */
+#define DRAFT_HOPE                                                                                           \
+  (-0.7f)                   /* free pace: what an answer that is not there is expected to add at best (log)  \
+                             */
 #define DRAFT_LEAST (-3.0f) /* a place less probable than this (log) is not worth a row */
 
 /* What guesses, alike for all sessions. */
 typedef struct draft_method {
   const drafter_kind *kind;
-  void *shared;        /* the kind's own; borrowed */
+  void *shared; /* the kind's own; borrowed */
   /* Of one that is asked by batches: */
   int32_t rows;        /* questions of one batch at most, <= DRAFT_PLACES_MAX */
   bool turns;          /* free pace: grows only while the target waits for it (turn.h) */
@@ -47,15 +49,17 @@ typedef struct speculation {
 int speculation_init(speculation *p, int32_t capacity, uint64_t hash_seed);
 void speculation_fini(speculation *p, const draft_method *m);
 
-/* C becomes what an OPEN that fits (msg_open_misfit) says, with an empty tree. ERR_NOMEM: only speculation_fini may follow. */
+/* C becomes what an OPEN that fits (msg_open_misfit) says, with an empty tree. ERR_NOMEM: only
+ * speculation_fini may follow. */
 int speculation_open(speculation *p, draft_method *m, const msg_open *o);
 
-/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row of a model;
- * one more, because where all of a chain are right the bonus token takes one of those behind it. */
+/* Nodes to hold: what one verify takes, and in free pace as much again for the next, unless each costs a row
+ * of a model; one more, because where all of a chain are right the bonus token takes one of those behind it.
+ */
 int32_t speculation_goal(const speculation *p, const draft_method *m);
-/* Grows the tree, the most probable node first, up to the goal, to an answer that must come first or to the end of its turn.
- * New nodes have ids [*first_id, ids.next), all of a turn at its end. vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many are
- * new; -1: ids are used up. */
+/* Grows the tree, the most probable node first, up to the goal, to an answer that must come first or to the
+ * end of its turn. New nodes have ids [*first_id, ids.next), all of a turn at its end. vocabulary: the
+ * target's, whose other tokens are left out; 0: not known. Returns how many are new; -1: ids are used up. */
 int32_t speculation_grow(speculation *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id);
 /* Is C worth reading? On the target's processors only once it asks for nodes by what it tells. */
 bool speculation_reads(const speculation *p, const draft_method *m);
@@ -77,8 +81,10 @@ void speculation_wants(speculation *p, const draft_method *m, wanted *w);
 void speculation_commit(speculation *p, draft_method *m, int32_t count);
 /* New ids, from 1, for all live nodes. */
 void speculation_rename(speculation *p, uint32_t generation);
-/* Writes the live nodes with ids [first_id, ids.next) as NODES has them, [WIRE_NODES_MAX] each; returns how many. */
-int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens, float *scores);
+/* Writes the live nodes with ids [first_id, ids.next) as NODES has them, [WIRE_NODES_MAX] each; returns how
+ * many. */
+int32_t speculation_nodes(const speculation *p, uint64_t first_id, uint64_t *parents, int32_t *tokens,
+                          float *scores);
 
 /* A score as the tree keeps it; a NaN is the least. */
 float speculation_score(float score);

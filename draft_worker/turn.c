@@ -1,7 +1,9 @@
 #include "draft_worker/turn.h"
 
-#define GAIN        (1.0 / 8)
-#define OUTLIER     4.0 /* a time above so many times the mean counts as that: a thread that lost its processor */
+#define GAIN (1.0 / 8)
+#define OUTLIER                                                                                              \
+  4.0 /* a time above so many times the mean counts as that: a thread that lost its processor                \
+       */
 #define BEST_PRIOR  0.7 /* what an unknown model's best candidate is believed */
 #define RATIO_PRIOR 4.0 /* forwards of the draft that an unknown target's verify takes */
 

@@ -37,7 +37,7 @@ typedef struct link_to_target {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free place */
   peer_id peer;                       /* 0 while connecting */
   presence there;
-  uint64_t asked_us;                  /* the connection was asked for; an answer that does not come is asked for again */
+  uint64_t asked_us; /* the connection was asked for; an answer that does not come is asked for again */
 } link_to_target;
 
 struct draft {
@@ -183,15 +183,18 @@ static int32_t grow(step *c, work *w, uint64_t *first_id) {
   return speculation_grow(&w->spec, &c->d->method, target ? target->hello.vocabulary_size : 0, first_id);
 }
 
-/* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what it does not
- * know yet. */
+/* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what
+ * it does not know yet. */
 static void work_on(step *c, work *w, bool news) {
   uint64_t first_id;
   bool was_done = w->spec.done;
   int32_t added = grow(c, w, &first_id);
-  if (added < 0) send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
-  else if (speculation_keeps(&w->spec, &c->d->method)) return;
-  else if (news || added > 0 || w->spec.done != was_done) send_nodes(c, w, first_id);
+  if (added < 0)
+    send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
+  else if (speculation_keeps(&w->spec, &c->d->method))
+    return;
+  else if (news || added > 0 || w->spec.done != was_done)
+    send_nodes(c, w, first_id);
 }
 
 /* --- the stream of tokens --- */
@@ -206,7 +209,8 @@ static void out_of_step(step *c, work *w, const char *reason) {
 
 /* The session goes on without this draft; its orchestrator may ask another one. */
 static void detach(step *c, work *w, int code, const char *reason) {
-  actions_log(c->out, LOG_WARNING, "session %016llx goes on without this draft: %s", (unsigned long long)w->id, reason);
+  actions_log(c->out, LOG_WARNING, "session %016llx goes on without this draft: %s",
+              (unsigned long long)w->id, reason);
   if (w->state == WORK_ATTACHED) send_state(c, w->target, MSG_DETACH, w, reason);
   w->state = WORK_LOST;
   w->desync_tries = 0;
@@ -219,7 +223,8 @@ static void on_tokens(step *c, work *w, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t appended = 0;
   if (w->state != WORK_ATTACHED) return;
-  if (t->base_length + t->token_count > w->spec.options.context) { /* of which drafters have taken memory for no more */
+  if (t->base_length + t->token_count >
+      w->spec.options.context) { /* of which drafters have taken memory for no more */
     out_of_step(c, w, "the target's tokens go beyond the session's context");
     return;
   }
@@ -233,7 +238,8 @@ static void on_tokens(step *c, work *w, const msg *m) {
   case PREFIX_LIMIT: /* a model's may be shorter than the session's: it helps as long as it can */
     detach(c, w, ERR_LIMIT, "the session is longer than this draft's context");
     return;
-  case PREFIX_APPLIED: break;
+  case PREFIX_APPLIED:
+    break;
   }
   if (appended == 0) return;
   speculation_commit(&w->spec, &c->d->method, appended);
@@ -325,8 +331,10 @@ static work *free_place(draft *d) {
   work *place = NULL;
   for (int i = DRAFT_SESSIONS_MAX - 1; i >= 0; i--) {
     work *w = &d->works[i];
-    if (w->state == WORK_FREE) place = w;
-    else taken |= UINT64_C(1) << w->spec.slot;
+    if (w->state == WORK_FREE)
+      place = w;
+    else
+      taken |= UINT64_C(1) << w->spec.slot;
   }
   while (slot < caches && taken >> slot & 1) slot++;
   if (!place || slot == caches) return NULL;
@@ -354,8 +362,10 @@ static void reach_target(step *c, work *w) {
 static int check_open(const draft *d, const msg_open *o, err *e) {
   bool at_once = !draft_by_batches(&d->method); /* a model's context may be shorter than the session's */
   if (d->draining) return err_set(e, ERR_DRAINING, "this draft is shutting down");
-  if ((at_once && o->options.context > d->options.context) || o->base_length + o->token_count > d->options.context)
-    return err_set(e, ERR_LIMIT, "the session's context is longer than this draft's: start it with a larger --ctx");
+  if ((at_once && o->options.context > d->options.context) ||
+      o->base_length + o->token_count > d->options.context)
+    return err_set(e, ERR_LIMIT,
+                   "the session's context is longer than this draft's: start it with a larger --ctx");
   if (o->target_endpoint.size == 0)
     return err_set(e, ERR_ARG, "a draft needs the address of its target: name it in OPEN");
   if (o->base_length + o->token_count > o->options.context)
@@ -388,7 +398,8 @@ static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
 static void decline(step *c, work *w, int code, const char *why, wire_string what) {
   w->state = WORK_LOST;
   w->desync_tries = 0;
-  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s %.*s", why, (int)what.size, what.data);
+  roster_error(&c->d->peers, w->orchestrator, w->id, w->epoch, code, c->out, "%s %.*s", why, (int)what.size,
+               what.data);
 }
 
 /* A target that has not answered for a while is not waited for: another draft may reach it. */
@@ -448,7 +459,8 @@ static void on_end(step *c, peer_id from, const msg *m) {
   if (!w) return;
   if (m->epoch == w->epoch)
     leave(c, w, "the session has ended");
-  else /* the target hears of the new epoch too, perhaps later: it must not take this for a draft that gave up */
+  else /* the target hears of the new epoch too, perhaps later: it must not take this for a draft that gave up
+        */
     work_close(c->d, w);
 }
 
@@ -467,25 +479,34 @@ static void on_target_error(step *c, work *w, const msg *m) {
     break;
   default:
     if (w->state != WORK_ATTACHED && w->state != WORK_ATTACHING) break;
-    roster_log(&c->d->peers, w->target, c->now, LOG_WARNING, c->out, "session %016llx: the target refuses our nodes: %s",
-               (unsigned long long)w->id, wire_brief_of(m->u.error.text).text);
+    roster_log(&c->d->peers, w->target, c->now, LOG_WARNING, c->out,
+               "session %016llx: the target refuses our nodes: %s", (unsigned long long)w->id,
+               wire_brief_of(m->u.error.text).text);
     decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
   }
 }
 
 static void on_target_message(step *c, work *w, const msg *m) {
   switch (m->type) {
-  case MSG_ATTACHED: on_attached(c, w, m); break;
-  case MSG_TOKENS: on_tokens(c, w, m); break;
+  case MSG_ATTACHED:
+    on_attached(c, w, m);
+    break;
+  case MSG_TOKENS:
+    on_tokens(c, w, m);
+    break;
   case MSG_TREE_RESET:
     if (w->state == WORK_ATTACHED && m->u.reset.generation > w->spec.ids.generation)
       start_generation(c, w, m->u.reset.generation);
     break;
   case MSG_DETACH:
-    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING) detach(c, w, ERR_STATE, "its target detached it");
+    if (w->state == WORK_ATTACHED || w->state == WORK_ATTACHING)
+      detach(c, w, ERR_STATE, "its target detached it");
     break;
-  case MSG_ERROR: on_target_error(c, w, m); break;
-  default: break;
+  case MSG_ERROR:
+    on_target_error(c, w, m);
+    break;
+  default:
+    break;
   }
 }
 
@@ -503,7 +524,8 @@ static bool is_target(const draft *d, peer_id id) {
   return false;
 }
 
-/* Whatever a target says that it is: sessions come from who sits at the address that this program was told. */
+/* Whatever a target says that it is: sessions come from who sits at the address that this program was told.
+ */
 static bool is_orchestrator(const draft *d, const roster_peer *p) {
   return p->hello.role == WIRE_ROLE_ORCHESTRATOR && !is_target(d, p->id);
 }
@@ -527,12 +549,13 @@ static void refused(step *c, peer_id id, const msg *m) {
     there->endpoint = NULL; /* it answers, but not as one would wish */
   }
   if (!again)
-    roster_log(&c->d->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s", target ? "target" : "orchestrator",
-               wire_brief_of(m->u.error.text).text);
+    roster_log(&c->d->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s",
+               target ? "target" : "orchestrator", wire_brief_of(m->u.error.text).text);
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
   for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
-    if (w->state != WORK_FREE && w->state != WORK_LOST && w->target == id) decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
+    if (w->state != WORK_FREE && w->state != WORK_LOST && w->target == id)
+      decline(c, w, m->u.error.code, "the target refuses this draft:", m->u.error.text);
   }
 }
 
@@ -547,13 +570,17 @@ static void look_at_link(step *c, int32_t link) {
       link_close(c, l); /* nobody misses it */
       break;
     }
-    actions_log(c->out, LOG_WARNING,
-                "the target at %s %s: trying on; can this host connect to that address, and is it the target's?", l->endpoint,
-                l->there.came ? "has fallen silent" : "does not answer");
+    actions_log(
+        c->out, LOG_WARNING,
+        "the target at %s %s: trying on; can this host connect to that address, and is it the target's?",
+        l->endpoint, l->there.came ? "has fallen silent" : "does not answer");
     break;
-  case PRESENCE_BACK: actions_log(c->out, LOG_WARNING, "the target at %s answers now", l->endpoint); break;
+  case PRESENCE_BACK:
+    actions_log(c->out, LOG_WARNING, "the target at %s answers now", l->endpoint);
+    break;
   case PRESENCE_HERE:
-  case PRESENCE_NO_NEWS: break;
+  case PRESENCE_NO_NEWS:
+    break;
   }
 }
 
@@ -605,7 +632,8 @@ static void link_refused(step *c, int32_t link) {
 }
 
 static void on_connected(step *c, uint64_t tag, peer_id id) {
-  bool second = tag != TAG_ORCHESTRATOR && !link_unanswered(&c->d->links[tag - 1]); /* the first answer was only late */
+  bool second =
+      tag != TAG_ORCHESTRATOR && !link_unanswered(&c->d->links[tag - 1]); /* the first answer was only late */
   if (second && id) actions_disconnect(c->out, id);
   if (second) return;
   bool up = id && roster_connected(&c->d->peers, id, c->now, c->out);
@@ -752,11 +780,21 @@ static void on_drain(step *c) {
 static void draft_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
   switch (e->kind) {
-  case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
-  case EVENT_CONNECTED: on_connected(&c, e->tag, e->peer); break;
-  case EVENT_TICK: on_tick(&c); break;
-  case EVENT_DRAIN: on_drain(&c); break;
-  case EVENT_RESULT: on_result(&c, e->result); break;
+  case EVENT_MESSAGE:
+    on_message(&c, e->peer, e->message);
+    break;
+  case EVENT_CONNECTED:
+    on_connected(&c, e->tag, e->peer);
+    break;
+  case EVENT_TICK:
+    on_tick(&c);
+    break;
+  case EVENT_DRAIN:
+    on_drain(&c);
+    break;
+  case EVENT_RESULT:
+    on_result(&c, e->result);
+    break;
   }
 }
 

@@ -1,26 +1,26 @@
-/* worker.h - the draft's logic, sans-IO: it attaches to sessions at targets, grows a tree for each, streams the
- * nodes as they come and re-roots on TOKENS. It never waits for an answer. */
+/* worker.h - the draft's logic, sans-IO: it attaches to sessions at targets, grows a tree for each, streams
+ * the nodes as they come and re-roots on TOKENS. It never waits for an answer. */
 #pragma once
 
 #include "draft_worker/batch.h"
 #include "wire/machine.h"
 
 #define DRAFT_SESSIONS_MAX 64
-#define DRAFT_TARGETS_MAX 16
-#define DRAFT_DESYNC_TRIES 10  /* DESYNC is repeated so often until OPEN */
-#define DRAFT_REPEAT_US 300000 /* ATTACH, DESYNC */
-#define DRAFT_IDLE_US 200000   /* an empty NODES names the base again */
+#define DRAFT_TARGETS_MAX  16
+#define DRAFT_DESYNC_TRIES 10     /* DESYNC is repeated so often until OPEN */
+#define DRAFT_REPEAT_US    300000 /* ATTACH, DESYNC */
+#define DRAFT_IDLE_US      200000 /* an empty NODES names the base again */
 
 typedef struct draft_options {
   wire_id incarnation;
   const drafter_kind *kind;
-  void *shared;   /* the kind's own */
+  void *shared; /* the kind's own */
   int32_t context;
   /* Of a model, whose kind is asked by batches; else 0: */
-  int32_t sequences; /* sessions that it has a cache for */
-  int32_t rows;      /* questions of one batch at most, <= DRAFT_PLACES_MAX */
-  bool turns;        /* free pace: computes only while the target waits for it (turn.h) */
-  hash16 vocabulary_hash;  /* of the ids that travel */
+  int32_t sequences;      /* sessions that it has a cache for */
+  int32_t rows;           /* questions of one batch at most, <= DRAFT_PLACES_MAX */
+  bool turns;             /* free pace: computes only while the target waits for it (turn.h) */
+  hash16 vocabulary_hash; /* of the ids that travel */
   int32_t vocabulary_size;
   const char *numerics_id; /* borrowed */
 } draft_options;
@@ -33,8 +33,8 @@ machine draft_machine(draft *d);
 void draft_connect(draft *d, const char *endpoint, actions *out); /* to an orchestrator */
 bool draft_drained(const draft *d);
 
-/* The next questions, if there are any; false for a drafter that is asked at once. At most one batch is out at a time:
- * call again after EVENT_RESULT, whose `result` is its draft_results. */
+/* The next questions, if there are any; false for a drafter that is asked at once. At most one batch is out
+ * at a time: call again after EVENT_RESULT, whose `result` is its draft_results. */
 bool draft_next_batch(draft *d, draft_batch *b);
 
 /* For the simulation's oracle: digest of the live nodes of a session that is attached in this epoch, and the

@@ -33,8 +33,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OPS_GROUP        16 /* output rows of a weight that are packed side by side: one SIMD lane each */
-#define OPS_BLOCK        32 /* inputs that share a scale */
+#define OPS_GROUP        16  /* output rows of a weight that are packed side by side: one SIMD lane each */
+#define OPS_BLOCK        32  /* inputs that share a scale */
 #define OPS_UNIT         256 /* inputs that share scales of scales in the types named _K */
 #define OPS_TILE         16 /* committed keys that are packed side by side: position p in slot p mod OPS_TILE */
 #define OPS_HEAD_DIM_MAX 512
@@ -72,26 +72,27 @@ typedef struct ops_total {
   int16_t first, last;
 } ops_total;
 
-/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK, which whoever
- * writes an ops_act fills. */
+/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK, which
+ * whoever writes an ops_act fills. */
 typedef struct ops_act {
   int32_t columns;
-  float *f32;   /* [rows][columns] */
-  int8_t *q8;   /* [rows][columns], in [-127, 127]; NULL: f32 math */
-  float *scale; /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
-  float *sum;   /* [rows][columns / OPS_BLOCK]: scale * total.all */
+  float *f32;       /* [rows][columns] */
+  int8_t *q8;       /* [rows][columns], in [-127, 127]; NULL: f32 math */
+  float *scale;     /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
+  float *sum;       /* [rows][columns / OPS_BLOCK]: scale * total.all */
   ops_total *total; /* [rows][columns / OPS_BLOCK] */
 } ops_act;
 
 typedef struct ops_linear {
   const ops_weight *w;
-  float *y; /* [rows][w->rows] */
-  bool add; /* y += instead of y = */
+  float *y;          /* [rows][w->rows] */
+  bool add;          /* y += instead of y = */
   const float *bias; /* [w->rows], added to y at last; or NULL */
 } ops_linear;
 
-/* What becomes of queries and keys on their way. A head is normed (as by `norm`) over its components where q_norm, k_norm
- * [head_dim] are not NULL, and then its first `dim` components are rotated, pairs (2i, 2i + 1). */
+/* What becomes of queries and keys on their way. A head is normed (as by `norm`) over its components where
+ * q_norm, k_norm [head_dim] are not NULL, and then its first `dim` components are rotated, pairs (2i, 2i +
+ * 1). */
 typedef struct ops_rotary {
   const float *table; /* [rows][2][dim]: cosines, each twice; then sines as (-s, s) */
   int32_t dim;
@@ -124,18 +125,18 @@ typedef struct ops_block {
   int32_t run; /* >= 1: so many of the sequence's blocks, from this one on, lie at at, at + 1, ... */
 } ops_block;
 
-/* One sequence. Elements are of the shape's type; keys and values are the same memory for all of them, of which the
- * sequence's rows [16 i, 16 i + 16) lie in block map[i].
- * keys          [layers][kv_heads][blocks][head_dim][OPS_TILE]
- * values        [layers][kv_heads][blocks][OPS_TILE][head_dim]
+/* One sequence. Elements are of the shape's type; keys and values are the same memory for all of them, of
+ * which the sequence's rows [16 i, 16 i + 16) lie in block map[i]. keys
+ * [layers][kv_heads][blocks][head_dim][OPS_TILE] values        [layers][kv_heads][blocks][OPS_TILE][head_dim]
  * stage_keys    [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL before the first stage
  * stage_values  [layers][kv_heads][stage][head_dim], NULL before the first stage */
 typedef struct ops_kv {
   void *keys, *values, *stage_keys, *stage_values;
   const ops_block *map; /* [map_count] */
   int32_t map_count;
-  /* What a commit has left to the sequence's next forward: staging slots late_path[0..late) are committed rows
-   * late_at... `rope_store` copies them, of its layer, before it writes a row: attention needs the same lines anyhow. */
+  /* What a commit has left to the sequence's next forward: staging slots late_path[0..late) are committed
+   * rows late_at... `rope_store` copies them, of its layer, before it writes a row: attention needs the same
+   * lines anyhow. */
   const int32_t *late_path;
   int32_t late, late_at;
 } ops_kv;
@@ -183,13 +184,13 @@ typedef struct ops_table {
   /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
   void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
                  int32_t *ids);
-  /* Norms and rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and writes k
-   * and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where path_count
-   * is 0. */
+  /* Norms and rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and
+   * writes k and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where
+   * path_count is 0. */
   void (*rope_store)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                      int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v);
-  /* y->f32 [count][heads][head_dim]. A row at position p sees its keys of the logical positions (p - window, p], all of
-   * them where window is 0. scratch: attention_floats() floats. */
+  /* y->f32 [count][heads][head_dim]. A row at position p sees its keys of the logical positions (p - window,
+   * p], all of them where window is 0. scratch: attention_floats() floats. */
   void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                     int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch);
   size_t (*attention_floats)(const ops *o, const ops_kv_shape *s, int32_t heads);
@@ -214,8 +215,8 @@ struct ops {
   int32_t threads; /* >= 1, the caller's included */
 };
 
-/* Instruction sets, the better ones last. AVX_VNNI: AVX2 with its dot products of bytes; AVX512: F, BW, DQ, VL and
- * VNNI. */
+/* Instruction sets, the better ones last. AVX_VNNI: AVX2 with its dot products of bytes; AVX512: F, BW, DQ,
+ * VL and VNNI. */
 typedef enum { OPS_CPU_C, OPS_CPU_AVX2, OPS_CPU_AVX_VNNI, OPS_CPU_AVX512, OPS_CPU_ISA_COUNT } ops_cpu_isa;
 
 bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
@@ -223,6 +224,6 @@ bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
 const char *ops_cpu_lacks(ops_cpu_isa isa);
 /* threads in [1, OPS_THREADS_MAX]. NULL: out of memory or threads, or the processor lacks the isa. */
 ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads);
-/* Of an instance of ops_cpu_open, by the thread that calls its ops: that one on processor cpus[0] alone from now on, its
- * other threads on cpus[i % count]. False: the system refuses one. */
+/* Of an instance of ops_cpu_open, by the thread that calls its ops: that one on processor cpus[0] alone from
+ * now on, its other threads on cpus[i % count]. False: the system refuses one. */
 bool ops_cpu_pin(ops *o, const int32_t *cpus, int32_t count);

@@ -12,17 +12,18 @@
 #include <cpuid.h>
 #endif
 
-#define LINEAR_CHUNKS_A_THREAD 2     /* of one op: a late thread costs half its share; more pieces cost more starts */
+#define LINEAR_CHUNKS_A_THREAD                                                                               \
+  2 /* of one op: a late thread costs half its share; more pieces cost more starts */
 #define ATTENTION_CHUNKS_A_THREAD 2
-#define SMALL_WORK             10000 /* elements below which waking another thread costs more than it saves */
-#define VARIANT_MAX            48
-#define COMMIT_LINE            64 /* bytes that are fetched at once */
+#define SMALL_WORK                10000 /* elements below which waking another thread costs more than it saves */
+#define VARIANT_MAX               48
+#define COMMIT_LINE               64 /* bytes that are fetched at once */
 
 typedef struct ops_cpu {
   ops base;
   const cpu_kernels *kernels;
   pool *pool;
-  cpu_winner *winners; /* [threads][CHOOSE_ROWS] */
+  cpu_winner *winners;                             /* [threads][CHOOSE_ROWS] */
   char variants[CPU_ROWS_MAX + 1][2][VARIANT_MAX]; /* [rows of the last tile][the others have one more] */
 } ops_cpu;
 
@@ -254,7 +255,8 @@ static void gated_chunk(void *context, int32_t chunk, int32_t thread) {
   int32_t tiles = tile_count(j->k, j->count);
   int32_t g = (int32_t)((int64_t)chunk * blocks / j->chunks) * GATED_GROUPS;
   int32_t end = min_i32((int32_t)((int64_t)(chunk + 1) * blocks / j->chunks) * GATED_GROUPS, groups);
-  int32_t step = PANEL_FLOATS / (tile_begin(j->count, tiles, 1) * OPS_GROUP); /* the first tile is the largest */
+  int32_t step =
+      PANEL_FLOATS / (tile_begin(j->count, tiles, 1) * OPS_GROUP); /* the first tile is the largest */
   step -= step % GATED_GROUPS;
   for (; g < end; g += step) {
     for (int32_t i = 0; i < tiles; i++) {
@@ -572,14 +574,15 @@ static void commit_keys(const commit_job *j, void *keys, void *stage_keys) {
   for (int32_t i = 0, run; i < j->count; i += run) {
     int32_t to = j->length + i;
     run = min_i32(j->count - i, OPS_TILE - to % OPS_TILE);
-    for (int32_t k = 0; k < run; k++) from[k] = element_at(s, stage_keys, key_index(s, (size_t)j->path[i + k]));
+    for (int32_t k = 0; k < run; k++)
+      from[k] = element_at(s, stage_keys, key_index(s, (size_t)j->path[i + k]));
     void *tile = element_at(s, keys, key_index(s, cpu_row_at(j->kv, to)));
     for (size_t d = 0; d < (size_t)s->head_dim; d++) commit_component(s->type, tile, from, run, d);
   }
 }
 
-/* The lines of the tiles that are read and written, all of them on their way at once: the weights that a forward reads
- * have pushed them out of the near caches. */
+/* The lines of the tiles that are read and written, all of them on their way at once: the weights that a
+ * forward reads have pushed them out of the near caches. */
 static void commit_fetch(const commit_job *j, int32_t layer, int32_t head) {
   const ops_kv_shape *s = j->s;
   size_t bytes = OPS_TILE * (size_t)s->head_dim * element_bytes(s->type);
@@ -612,7 +615,8 @@ static void commit_layer(void *context, int32_t layer, int32_t thread) {
   for (int32_t head = 0; head < j->s->kv_heads; head++) commit_head(j, layer, head);
 }
 
-static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count) {
+static void commit_late(ops_cpu *c, const ops_kv_shape *s, int32_t layer, const ops_row *rows,
+                        int32_t count) {
   for (int32_t i = 0; i < count; i++) {
     const ops_kv *kv = rows[i].kv;
     if (kv->late == 0 || (i > 0 && kv == rows[i - 1].kv)) continue;
@@ -667,10 +671,11 @@ static void op_close(ops *o) {
 
 #define OPS_CPU_TABLE(isa)                                                                                   \
   {                                                                                                          \
-    .name = isa, .layout = CPU_LAYOUT, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = op_embed, .norm = op_norm,     \
-    .quantize = op_quantize, .linear = op_linear, .choose = op_choose, .rope_store = op_rope_store, .attention = op_attention,    \
-    .attention_floats = op_attention_floats, .linear_swiglu = op_linear_swiglu, .argmax = op_argmax, .commit = op_commit,  \
-    .parallel = op_parallel, .variant = op_variant, .sync = op_sync, .close = op_close                       \
+    .name = isa, .layout = CPU_LAYOUT, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack,                   \
+    .embed = op_embed, .norm = op_norm, .quantize = op_quantize, .linear = op_linear, .choose = op_choose,   \
+    .rope_store = op_rope_store, .attention = op_attention, .attention_floats = op_attention_floats,         \
+    .linear_swiglu = op_linear_swiglu, .argmax = op_argmax, .commit = op_commit, .parallel = op_parallel,    \
+    .variant = op_variant, .sync = op_sync, .close = op_close                                                \
   }
 
 static const ops_table tables[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = OPS_CPU_TABLE("c"),
@@ -679,7 +684,11 @@ static const ops_table tables[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = OPS_CPU_TABLE(
                                                     [OPS_CPU_AVX512] = OPS_CPU_TABLE("avx512")};
 
 #if defined(__x86_64__)
-static const cpu_kernels *const kernels_by_isa[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = &cpu_kernels_c, [OPS_CPU_AVX2] = &cpu_kernels_avx2, [OPS_CPU_AVX_VNNI] = &cpu_kernels_avx_vnni, [OPS_CPU_AVX512] = &cpu_kernels_avx512};
+static const cpu_kernels *const kernels_by_isa[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = &cpu_kernels_c,
+                                                                     [OPS_CPU_AVX2] = &cpu_kernels_avx2,
+                                                                     [OPS_CPU_AVX_VNNI] =
+                                                                         &cpu_kernels_avx_vnni,
+                                                                     [OPS_CPU_AVX512] = &cpu_kernels_avx512};
 
 /* Not every compiler's __builtin_cpu_supports knows F16C. */
 static bool has_f16c(void) {

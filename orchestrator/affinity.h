@@ -1,6 +1,6 @@
-/* affinity.h - which worker has read the beginning of a prompt before: the orchestrator's memory of what was answered
- * where. A hint: workers forget too, by rules of their own, and only speed depends on it. Fixed memory, no
- * allocation; what is written over is forgotten. */
+/* affinity.h - which worker has read the beginning of a prompt before: the orchestrator's memory of what was
+ * answered where. A hint: workers forget too, by rules of their own, and only speed depends on it. Fixed
+ * memory, no allocation; what is written over is forgotten. */
 #pragma once
 
 #include <stdint.h>

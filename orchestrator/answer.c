@@ -60,8 +60,8 @@ static int feed(answer *a, int32_t token) {
   return rc;
 }
 
-/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept: where it
- * began in one that is logged already, that one goes too. */
+/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept:
+ * where it began in one that is logged already, that one goes too. */
 static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *stop) {
   answer *a = context;
   int32_t before = a->fed, taken = 0;

@@ -7,12 +7,12 @@
 typedef struct answer {
   const text_model *model;
   const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: a new one */
-  const char *title;            /* borrowed, for the ledger: what it is about; NULL: nothing. Cut to a few words */
-  bool whole;                   /* of one that is resumed: show what it had already, too */
-  size_t seen;                  /* or this much of its text has been shown */
+  const char *title;    /* borrowed, for the ledger: what it is about; NULL: nothing. Cut to a few words */
+  bool whole;           /* of one that is resumed: show what it had already, too */
+  size_t seen;          /* or this much of its text has been shown */
   detokenizer *text_of; /* NULL: the model has no vocabulary, the answer no text */
-  uint64_t session; /* 0: not begun, or over */
-  uint64_t id;      /* the session, also when it is over; 0: there was none */
+  uint64_t session;     /* 0: not begun, or over */
+  uint64_t id;          /* the session, also when it is over; 0: there was none */
   tokenizer_ids prompt;
 
   char *text; /* [size], UTF-8; what is past `shown` has no log entry yet */
@@ -23,7 +23,7 @@ typedef struct answer {
   int32_t kept; /* of them, when a stop string cut the rest; -1: none was found */
 
   int32_t *tokens; /* [count] once it is over: the output, end token included, what was cut excluded */
-  int32_t count, came_count; /* came_count: tokens that came first, together */
+  int32_t count, came_count;                    /* came_count: tokens that came first, together */
   uint64_t start_us, came_us, first_us, end_us; /* came: from the target; first: could be shown */
 
   wire_finish finish; /* 0 until it has ended */
@@ -47,8 +47,9 @@ void answer_fini(answer *a);
 /* Opens a session for the prompt, or goes on with `resume`. The answer must not move until it is over. */
 int answer_begin(answer *a, pair *p, const flags *f, int32_t context, err *e);
 
-/* An answer that is over, and was cut: as the ledger would give it to one that goes on with it, by up to `more` tokens. *out
- * is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
+/* An answer that is over, and was cut: as the ledger would give it to one that goes on with it, by up to
+ * `more` tokens. *out is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full;
+ * ERR_NOMEM. */
 int answer_to_resume(const answer *a, const flags *f, int32_t more, ledger_session *out, err *e);
 
 /* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when
@@ -61,7 +62,8 @@ void answer_fail(answer *a, pair *p, const err *why);
 
 double answer_tokens_per_second(const answer *a); /* from the first tokens to the end; 0: too few to say */
 double answer_first_ms(const answer *a);          /* from the request to the first tokens */
-int32_t answer_counted(const answer *a); /* tokens that the figures cover: a target that died has not told its own */
-double answer_mean_accepted(const answer *a);     /* draft tokens a round */
+int32_t
+answer_counted(const answer *a); /* tokens that the figures cover: a target that died has not told its own */
+double answer_mean_accepted(const answer *a); /* draft tokens a round */
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *answer_off_reason(const answer *a);

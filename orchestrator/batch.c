@@ -33,8 +33,7 @@ static int from_ids(const json_t *value, const text_model *m, const flags *f, to
   json_array_foreach(value, i, item) {
     json_int_t id = json_integer_value(item);
     if (!json_is_integer(item) || id < 0 || id >= m->config.vocab)
-      return err_set(e, ERR_ARG, "\"prompt_ids\"[%zu] is no token id from 0 to %d", i,
-                     m->config.vocab - 1);
+      return err_set(e, ERR_ARG, "\"prompt_ids\"[%zu] is no token id from 0 to %d", i, m->config.vocab - 1);
     int rc = add_id(out, (int32_t)id, e);
     if (rc) return rc;
   }
@@ -134,19 +133,24 @@ static int read_stops(const json_t *value, flags *f, err *e) {
   size_t i;
   int rc = ERR_OK;
   f->stop_count = 0;
-  if (json_is_string(value)) return flags_add_stop(f, name, json_string_value(value), json_string_length(value), e);
+  if (json_is_string(value))
+    return flags_add_stop(f, name, json_string_value(value), json_string_length(value), e);
   if (!json_is_array(value)) return err_set(e, ERR_ARG, "%s must be a string, or an array of them", name);
   json_array_foreach(value, i, item) {
     if (rc) break;
-    if (json_is_string(item)) rc = flags_add_stop(f, name, json_string_value(item), json_string_length(item), e);
-    else rc = err_set(e, ERR_ARG, "%s[%zu] must be a string", name, i);
+    if (json_is_string(item))
+      rc = flags_add_stop(f, name, json_string_value(item), json_string_length(item), e);
+    else
+      rc = err_set(e, ERR_ARG, "%s[%zu] must be a string", name, i);
   }
   return rc;
 }
 
 static int read_switches(const json_t *object, flags *f, err *e) {
-  const json_t *draft = json_object_get(object, "draft"), *single = json_object_get(object, "force_single_token");
-  if (single && !json_is_boolean(single)) return err_set(e, ERR_ARG, "\"force_single_token\" must be true or false");
+  const json_t *draft = json_object_get(object, "draft"),
+               *single = json_object_get(object, "force_single_token");
+  if (single && !json_is_boolean(single))
+    return err_set(e, ERR_ARG, "\"force_single_token\" must be true or false");
   if (single) f->single = json_is_true(single);
   if (draft && !json_is_boolean(draft))
     return err_set(e, ERR_ARG, "\"draft\" must be true or false: the method is the draft worker's");
@@ -168,10 +172,38 @@ static int read_switches(const json_t *object, flags *f, err *e) {
 }
 
 /* What a request may say; then what a result or an export says besides, so that these can be asked again. */
-static const char *const keys[] = {"id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed",
-                                   "force_single_token", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "stop", "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
-                                   "numerics_changed", "stats", "session", "state", "model", "model_fingerprint", "created",
-                                   "updated", "prompt_text", "options", "request"};
+static const char *const keys[] = {"id",
+                                   "prompt",
+                                   "prompt_ids",
+                                   "messages",
+                                   "draft",
+                                   "budget",
+                                   "max_tokens",
+                                   "seed",
+                                   "force_single_token",
+                                   "temperature",
+                                   "top_k",
+                                   "top_p",
+                                   "min_p",
+                                   "repeat_penalty",
+                                   "stop",
+                                   "text",
+                                   "token_ids",
+                                   "prompt_tokens",
+                                   "finish_reason",
+                                   "error",
+                                   "numerics_id",
+                                   "numerics_changed",
+                                   "stats",
+                                   "session",
+                                   "state",
+                                   "model",
+                                   "model_fingerprint",
+                                   "created",
+                                   "updated",
+                                   "prompt_text",
+                                   "options",
+                                   "request"};
 enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 15 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */
@@ -183,8 +215,8 @@ static int check_keys(const json_t *object, err *e) {
     while (i < KEYS && strcmp(key, keys[i]) != 0) i++;
     if (i < KEYS) continue;
     const char *near = program_nearest(key, keys, REQUEST_KEYS);
-    return err_set(e, ERR_ARG, "unknown key \"%.40s\"%s%s%s", key, near ? ": did you mean \"" : "", near ? near : "",
-                   near ? "\"?" : "");
+    return err_set(e, ERR_ARG, "unknown key \"%.40s\"%s%s%s", key, near ? ": did you mean \"" : "",
+                   near ? near : "", near ? "\"?" : "");
   }
   return ERR_OK;
 }

@@ -15,7 +15,7 @@
 typedef struct item { /* one line of IN */
   const char *line;
   size_t size;
-  long number;  /* of the line, from 1 */
+  long number; /* of the line, from 1 */
   bool over;
   char *result; /* its line of OUT; NULL when it could not be made */
 } item;
@@ -139,8 +139,9 @@ static int prepare(batch *b, input *in) {
   err e = {0};
   const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
   if (same_file(from, to))
-    return command_error(STATUS_USAGE, "%s and %s are the same file, whose prompts the answers would replace: name another OUT",
-                         from, to);
+    return command_error(
+        STATUS_USAGE,
+        "%s and %s are the same file, whose prompts the answers would replace: name another OUT", from, to);
   int rc = text_model_open(&b->model, b->flags.model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (text_model_context(&b->model, b->flags.context, &b->context, &e))

@@ -14,10 +14,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PROMPT     "> "
-#define ROOM_MIN   64 /* tokens that an answer should have, if it may have so many: else old turns are to go */
-#define NOTE_MAX   400
-#define HISTORY    "history" /* the file, where the ledger is by default */
+#define PROMPT "> "
+#define ROOM_MIN                                                                                             \
+  64 /* tokens that an answer should have, if it may have so many: else old turns are to go                  \
+      */
+#define NOTE_MAX 400
+#define HISTORY  "history" /* the file, where the ledger is by default */
 
 typedef struct totals { /* of the conversation's answers */
   int32_t answers;
@@ -72,9 +74,12 @@ static void leave(chat *c, int code) {
 static void on_interrupt(void *owner) {
   chat *c = owner;
   if (c->over) return;
-  if (!c->ready || (c->asking && c->stopping)) leave(c, STATUS_INTERRUPTED);
-  else if (!c->asking) line_editor_interrupt(c->editor);
-  else if (c->answer.session) pair_cancel(c->pair, c->answer.session);
+  if (!c->ready || (c->asking && c->stopping))
+    leave(c, STATUS_INTERRUPTED);
+  else if (!c->asking)
+    line_editor_interrupt(c->editor);
+  else if (c->answer.session)
+    pair_cancel(c->pair, c->answer.session);
   c->stopping = c->asking;
 }
 
@@ -130,14 +135,17 @@ static bool await_answer(chat *c) {
   bool open = a->shown == 0 || a->shown > a->size || a->text[a->shown - 1] != '\n';
   say(c, "\n", open);
   while (!output_idle(&c->out)) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
-  if (c->out.failed) leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
+  if (c->out.failed)
+    leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
   if (a->trouble.code) leave(c, command_error(STATUS_WORKER, "%s", a->trouble.text));
   if (c->over) return false;
   take_totals(&c->sum, a);
   c->leaving = a->finish == WIRE_FINISH_CANCELLED;
   bool kept = keep_answer(c);
-  if (kept) tell_end(c);
-  else note(c, "stopped before anything came; Ctrl-C again leaves");
+  if (kept)
+    tell_end(c);
+  else
+    note(c, "stopped before anything came; Ctrl-C again leaves");
   return kept;
 }
 
@@ -198,7 +206,8 @@ static bool ask(chat *c) {
   }
   const chat_message *turns = c->said.turns;
   int rc = text_model_messages(&c->model, turns, c->said.count, &c->answer.prompt, &e);
-  if (rc == ERR_OK) rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, &e);
+  if (rc == ERR_OK)
+    rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, &e);
   command_warn_dropped(c->answer.prompt.dropped_bytes);
   c->answer.title = turns[c->said.count - 1].content;
   if (rc == ERR_OK) return begin_answer(c);
@@ -219,8 +228,10 @@ static void send_message(chat *c, const char *text, size_t size) {
   if (conversation_add(&c->said, "user", whole, before + size)) leave(c, STATUS_FAILED);
   free(whole);
   if (c->over) return;
-  if (ask(c)) input_fini(&c->read);
-  else conversation_drop_last(&c->said);
+  if (ask(c))
+    input_fini(&c->read);
+  else
+    conversation_drop_last(&c->said);
 }
 
 /* ---- commands ---- */
@@ -285,9 +296,11 @@ static void read_file(chat *c, const char *path, size_t size) {
 static void tell_stats(const chat *c) {
   const totals *t = &c->sum;
   char speed[40] = "";
-  if (t->timed_us) snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
-  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers, t->answers == 1 ? "" : "s",
-       (long long)t->tokens, speed, (unsigned long long)t->accepted, (unsigned long long)t->drafted);
+  if (t->timed_us)
+    snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
+  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers,
+       t->answers == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
+       (unsigned long long)t->drafted);
   int64_t used = c->said.count ? count_tokens((void *)c, c->said.turns, c->said.count) : 0;
   note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0), c->context);
 }
@@ -310,16 +323,35 @@ static void take_line(chat *c, const char *line, size_t size) {
   copy[size] = 0;
   conversation_parse(copy, size, &t);
   switch (t.kind) {
-  case INPUT_NOTHING: break;
-  case INPUT_MESSAGE: send_message(c, t.text, t.size); break;
-  case INPUT_HELP: conversation_help(stderr); break;
-  case INPUT_EXIT: leave(c, STATUS_OK); break;
-  case INPUT_CLEAR: clear(c); break;
-  case INPUT_REGEN: regenerate(c); break;
-  case INPUT_CONTINUE: go_on(c); break;
-  case INPUT_READ: read_file(c, t.text, t.size); break;
-  case INPUT_STATS: tell_stats(c); break;
-  case INPUT_BAD: note(c, "%s", t.text); break;
+  case INPUT_NOTHING:
+    break;
+  case INPUT_MESSAGE:
+    send_message(c, t.text, t.size);
+    break;
+  case INPUT_HELP:
+    conversation_help(stderr);
+    break;
+  case INPUT_EXIT:
+    leave(c, STATUS_OK);
+    break;
+  case INPUT_CLEAR:
+    clear(c);
+    break;
+  case INPUT_REGEN:
+    regenerate(c);
+    break;
+  case INPUT_CONTINUE:
+    go_on(c);
+    break;
+  case INPUT_READ:
+    read_file(c, t.text, t.size);
+    break;
+  case INPUT_STATS:
+    tell_stats(c);
+    break;
+  case INPUT_BAD:
+    note(c, "%s", t.text);
+    break;
   }
   free(copy);
 }
@@ -329,8 +361,10 @@ static void take_interrupt(chat *c) {
     c->leaving = false;
     return;
   }
-  if (c->leaving) leave(c, STATUS_INTERRUPTED);
-  else note(c, "Ctrl-C again, or Ctrl-D, leaves");
+  if (c->leaving)
+    leave(c, STATUS_INTERRUPTED);
+  else
+    note(c, "Ctrl-C again, or Ctrl-D, leaves");
   c->leaving = true;
 }
 
@@ -344,8 +378,12 @@ static void talk(chat *c) {
       c->leaving = false;
       take_line(c, line, size);
       break;
-    case LINE_INTERRUPTED: take_interrupt(c); break;
-    case LINE_END: leave(c, STATUS_OK); break;
+    case LINE_INTERRUPTED:
+      take_interrupt(c);
+      break;
+    case LINE_END:
+      leave(c, STATUS_OK);
+      break;
     }
   }
 }
@@ -390,7 +428,8 @@ static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
 static int open_editor(chat *c, err *e) {
   char path[LEDGER_PATH_MAX];
   const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
-  line_editor_options o = {.loop = pair_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
+  line_editor_options o = {
+      .loop = pair_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
   c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
   return rc;

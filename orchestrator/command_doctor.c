@@ -19,9 +19,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define VERSION_MAX   1024
-#define MEMORY_LOW_KB (512u << 10) /* less free memory than this is worth a word */
-#define FRAME_WAIT_MS 2000
+#define VERSION_MAX    1024
+#define MEMORY_LOW_KB  (512u << 10) /* less free memory than this is worth a word */
+#define FRAME_WAIT_MS  2000
 #define LINE_MAX_BYTES (ERR_TEXT_MAX + PATH_MAX + 400)
 
 typedef struct doctor {
@@ -30,18 +30,21 @@ typedef struct doctor {
   int failed;
 } doctor;
 
-/* One line for people, at once, or one object of --json: borrowed, so that more can be said there; it may be NULL. */
+/* One line for people, at once, or one object of --json: borrowed, so that more can be said there; it may be
+ * NULL. */
 static json_t *say(doctor *d, bool ok, const char *what, const char *format, va_list args) {
   char text[LINE_MAX_BYTES];
   vsnprintf(text, sizeof text, format, args);
   d->failed += !ok;
   if (!d->flags->json) printf("%-5s %-9s %s\n", ok ? "ok" : "BAD", what, text);
-  json_t *check = json_pack("{s:s, s:b, s:s%}", "check", what, "ok", ok, "text", text, utf8_valid(text, strlen(text)));
+  json_t *check =
+      json_pack("{s:s, s:b, s:s%}", "check", what, "ok", ok, "text", text, utf8_valid(text, strlen(text)));
   json_array_append_new(d->checks, check);
   return check;
 }
 
-static json_t *good(doctor *d, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static json_t *good(doctor *d, const char *what, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static json_t *good(doctor *d, const char *what, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -50,7 +53,8 @@ static json_t *good(doctor *d, const char *what, const char *format, ...) {
   return check;
 }
 
-static json_t *bad(doctor *d, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static json_t *bad(doctor *d, const char *what, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static json_t *bad(doctor *d, const char *what, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -108,13 +112,16 @@ static json_t *describe(doctor *d, const char *what, const text_model *m) {
   const model_config *c = &m->config;
   char fingerprint[33];
   hash_format(m->fingerprint, fingerprint);
-  json_t *check = good(d, what, "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s", c->layers,
-                       c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
+  json_t *check =
+      good(d, what, "%d layers of %d, %d heads (%d of keys), vocabulary %d, context %d, fingerprint %s",
+           c->layers, c->embed, c->heads, c->kv_heads, c->vocab, c->context, fingerprint);
   const struct {
     const char *name;
     int32_t value;
-  } facts[] = {{"layers", c->layers}, {"embed", c->embed}, {"heads", c->heads}, {"kv_heads", c->kv_heads}, {"vocabulary", c->vocab}, {"context", c->context}};
-  for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) json_object_set_new(check, facts[i].name, json_integer(facts[i].value));
+  } facts[] = {{"layers", c->layers},     {"embed", c->embed},      {"heads", c->heads},
+               {"kv_heads", c->kv_heads}, {"vocabulary", c->vocab}, {"context", c->context}};
+  for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+    json_object_set_new(check, facts[i].name, json_integer(facts[i].value));
   json_object_set_new(check, "fingerprint", json_string(fingerprint));
   return check;
 }
@@ -129,8 +136,8 @@ static void check_fit(doctor *d, const text_model *target, const text_model *dra
   }
   int32_t partners = 0;
   for (int32_t i = 0; i < b.target_count; i++) partners += b.same ? i < b.draft_count : b.to_draft[i] >= 0;
-  json_t *check = good(d, "fit", "the draft can guess %d of the model's %d tokens%s", partners, b.target_count,
-                       b.same ? ", by the same ids" : ", by other ids in part");
+  json_t *check = good(d, "fit", "the draft can guess %d of the model's %d tokens%s", partners,
+                       b.target_count, b.same ? ", by the same ids" : ", by other ids in part");
   json_object_set_new(check, "partners", json_integer(partners));
   json_object_set_new(check, "same_ids", json_boolean(b.same));
   bridge_fini(&b);
@@ -267,14 +274,16 @@ static void check_worker(doctor *d, const char *name) {
   char *second = said + strcspn(said, "\n"); /* of a target: its numerics */
   if (*second) *second++ = 0;
   second[strcspn(second, "\n")] = 0;
-  json_t *check = strncmp(said, ours, strlen(ours)) == 0
-                      ? good(d, "worker", "%s: %s%s%s", path, said, *second ? ", " : "", second)
-                      : bad(d, "worker", "%s is '%s', but this is %s (%s): build or install all three together", path, said,
-                            TANDEM_VERSION, TANDEM_COMMIT);
+  json_t *check =
+      strncmp(said, ours, strlen(ours)) == 0
+          ? good(d, "worker", "%s: %s%s%s", path, said, *second ? ", " : "", second)
+          : bad(d, "worker", "%s is '%s', but this is %s (%s): build or install all three together", path,
+                said, TANDEM_VERSION, TANDEM_COMMIT);
   json_object_set_new(check, "program", json_string(name));
 }
 
-/* The lines of `tandem-target --list-isa', "NAME STATE", as "avx512 chosen; avx2 available; ..." and as {NAME: STATE}. */
+/* The lines of `tandem-target --list-isa', "NAME STATE", as "avx512 chosen; avx2 available; ..." and as
+ * {NAME: STATE}. */
 static void check_isa(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
@@ -301,8 +310,8 @@ static void check_isa(doctor *d) {
 
 /* All at the end: --json is one object. */
 static int print_object(doctor *d) {
-  char *line = result_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version", TANDEM_VERSION, "commit", TANDEM_COMMIT,
-                                     "checks", d->checks));
+  char *line = result_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version", TANDEM_VERSION,
+                                     "commit", TANDEM_COMMIT, "checks", d->checks));
   if (!line) return command_error(STATUS_FAILED, "out of memory");
   fputs(line, stdout);
   free(line);

@@ -1,4 +1,5 @@
-/* tandem run: one prompt, its answer as it comes. And tandem session resume: the rest of one that was interrupted. */
+/* tandem run: one prompt, its answer as it comes. And tandem session resume: the rest of one that was
+ * interrupted. */
 #include "orchestrator/commands.h"
 #include "orchestrator/input.h"
 #include "orchestrator/output.h"
@@ -14,7 +15,7 @@ typedef struct run {
   int32_t context;
   logger log;
   pair *pair;
-  answer plain;  /* --compare: the first one, without a draft */
+  answer plain; /* --compare: the first one, without a draft */
   answer answer;
   output out;
   bool begun, told, finished; /* told: everything for stdout has been handed over */
@@ -99,7 +100,8 @@ static void begin(run *r) {
   if (answer_begin(&r->answer, r->pair, &f, r->context, &e)) answer_fail(&r->answer, r->pair, &e);
 }
 
-/* The same once more, with the draft. Only what comes after the first tokens is timed: the prompt has been read already. */
+/* The same once more, with the draft. Only what comes after the first tokens is timed: the prompt has been
+ * read already. */
 static void begin_again(run *r) {
   err e = {0};
   r->plain = r->answer;
@@ -109,8 +111,10 @@ static void begin_again(run *r) {
   r->answer.title = r->plain.title;
   for (size_t i = 0; i < r->plain.prompt.count && !e.code; i++)
     if (tokenizer_ids_add(&r->answer.prompt, r->plain.prompt.ids[i])) err_set(&e, ERR_NOMEM, "out of memory");
-  if (e.code) answer_fail(&r->answer, r->pair, &e);
-  else begin(r);
+  if (e.code)
+    answer_fail(&r->answer, r->pair, &e);
+  else
+    begin(r);
 }
 
 static void stop(run *r, const err *why) {
@@ -155,7 +159,8 @@ static void end_line(const run *r) {
 
 static int report(const run *r) {
   const result_words words = {.kept = r->answer.id && pair_keeps(r->pair),
-                              .seed_drawn = !r->flags.seed_given && !r->answer.resume && r->flags.sampling.temperature > 0,
+                              .seed_drawn = !r->flags.seed_given && !r->answer.resume &&
+                                            r->flags.sampling.temperature > 0,
                               .details = r->flags.verbose};
   end_line(r);
   if (r->answer.trouble.code) command_error(STATUS_WORKER, "%s", r->answer.trouble.text);
@@ -175,8 +180,12 @@ static int report(const run *r) {
 
 static int converse(run *r, const input *in) {
   err e = {0};
-  pair_options o = {
-      .flags = &r->flags, .context = r->context, .resume = r->answer.resume, .log = &r->log, .on_news = on_news, .owner = r};
+  pair_options o = {.flags = &r->flags,
+                    .context = r->context,
+                    .resume = r->answer.resume,
+                    .log = &r->log,
+                    .on_news = on_news,
+                    .owner = r};
   if (pair_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   output_init(&r->out, pair_loop(r->pair), STDOUT_FILENO, on_written, r);
   int rc = text_model_load(&r->model, r->flags.template, &e); /* while the target loads the weights */
@@ -201,8 +210,8 @@ static int prepare(run *r, input *in) {
   int rc = text_model_open(&r->model, r->flags.model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (l && !hash_equal(l->fingerprint, r->model.fingerprint))
-    return command_error(STATUS_MODEL, "%s is not the model of session %016llx: give that one with -m", r->flags.model,
-                         (unsigned long long)l->id);
+    return command_error(STATUS_MODEL, "%s is not the model of session %016llx: give that one with -m",
+                         r->flags.model, (unsigned long long)l->id);
   if (text_model_context(&r->model, l ? l->options.context : r->flags.context, &r->context, &e))
     return command_error(STATUS_USAGE, "%s", e.text);
   return STATUS_OK;

@@ -1,5 +1,5 @@
-/* tandem serve-workers: an orchestrator for workers that others start. Requests come in as lines, results go out as
- * lines when they are there. */
+/* tandem serve-workers: an orchestrator for workers that others start. Requests come in as lines, results go
+ * out as lines when they are there. */
 #include "orchestrator/batch.h"
 #include "orchestrator/commands.h"
 #include "orchestrator/lines.h"
@@ -24,7 +24,7 @@ typedef struct serve {
   lines in;
   output out;
   int in_fd;
-  long number; /* of the last line */
+  long number;             /* of the last line */
   bool stopping, finished; /* stopping: what has not begun will not */
 } serve;
 
@@ -88,14 +88,16 @@ static int report(const serve *s) {
   err trouble = {0};
   int code = requests_report(&s->requests);
   if (pair_trouble(s->pair, &trouble)) return command_error(STATUS_WORKER, "%s", trouble.text);
-  if (s->out.failed) return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(s->out.failed));
+  if (s->out.failed)
+    return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(s->out.failed));
   if (s->in.failed) return command_error(STATUS_IO, "cannot read the requests: %s", strerror(s->in.failed));
   return code;
 }
 
 static int serve_all(serve *s) {
   err e = {0};
-  pair_options o = {.flags = &s->flags, .context = s->context, .log = &s->log, .on_news = on_news, .owner = s};
+  pair_options o = {
+      .flags = &s->flags, .context = s->context, .log = &s->log, .on_news = on_news, .owner = s};
   if (pair_open(&s->pair, &o, &e)) return command_error(STATUS_FAILED, "%s", e.text);
   output_init(&s->out, pair_loop(s->pair), STDOUT_FILENO, on_news, s);
   s->requests = (requests){.flags = &s->flags,

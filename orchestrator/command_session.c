@@ -148,7 +148,8 @@ static int session_list(work *w) {
   int rc = w->db ? ledger_store_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
   if (rc) return fail(&e);
   if (w->flags.limit && total > w->flags.limit)
-    fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n", (long long)(total - w->flags.limit));
+    fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n",
+            (long long)(total - w->flags.limit));
   if (w->list) return print_json(json_incref(w->list), JSON_INDENT(1) | JSON_REAL_PRECISION(16));
   if (w->shown == 0) fprintf(stderr, "tandem: no sessions in %s\n", w->path);
   return fflush(stdout) == 0 ? STATUS_OK : command_error(STATUS_IO, "cannot write to stdout");
@@ -207,8 +208,8 @@ static texts read_texts(const work *w, const ledger_session *s, const json_t *ab
     err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
   if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
     t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
-    t.answer = text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true,
-                       ends_whole(s));
+    t.answer =
+        text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
   text_model_close(&m);
@@ -226,9 +227,11 @@ static void put_parsed(json_t *o, const char *key, const char *text) {
   json_object_set_new(o, key, value ? value : json_null());
 }
 
-/* What a request line says, in its words (batch.c): the session's options where they change tokens; and all of them. */
+/* What a request line says, in its words (batch.c): the session's options where they change tokens; and all
+ * of them. */
 static void put_request(json_t *o, const ledger_session *s, const json_t *about) {
-  static const char *const keys[] = {"max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed"};
+  static const char *const keys[] = {"max_tokens", "temperature",    "top_k", "top_p",
+                                     "min_p",      "repeat_penalty", "seed"};
   json_t *options = ledger_options_json(&s->options), *stops = json_object_get(about, "stop");
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     json_object_set(o, keys[i], json_object_get(options, keys[i]));
@@ -319,9 +322,12 @@ static int session_rollback(work *w) {
 static int end_old(work *w) {
   int64_t count = 0;
   err e = {0};
-  int rc = w->db ? ledger_store_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e) : ERR_OK;
+  int rc = w->db
+               ? ledger_store_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e)
+               : ERR_OK;
   if (rc) return fail(&e);
-  printf("%lld session%s %s\n", (long long)count, count == 1 ? "" : "s", w->flags.forget ? "forgotten" : "ended");
+  printf("%lld session%s %s\n", (long long)count, count == 1 ? "" : "s",
+         w->flags.forget ? "forgotten" : "ended");
   return STATUS_OK;
 }
 
@@ -366,8 +372,8 @@ static int check_unfinished(work *w, ledger_session *s, err *e) {
              : ERR_OK;
 }
 
-/* Drafted as before, unless flags say how; or, where that cannot be any more, as a new one would be: no draft changes
- * a token. Older ledgers and --listen say nothing of a model. */
+/* Drafted as before, unless flags say how; or, where that cannot be any more, as a new one would be: no draft
+ * changes a token. Older ledgers and --listen say nothing of a model. */
 static void take_draft(flags *f, const json_t *about) {
   const char *draft = json_string_value(json_object_get(about, "draft"));
   json_int_t layers = json_integer_value(json_object_get(about, "draft_layers"));
@@ -464,7 +470,8 @@ static int run_verb(const verb *v, int argc, char **argv) {
 
 int command_session(int argc, char **argv) {
   const char *words[VERB_COUNT], *near;
-  if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)) {
+  if (argc > 1 &&
+      (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)) {
     print_help(stdout);
     return STATUS_OK;
   }

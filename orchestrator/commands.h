@@ -32,7 +32,8 @@ int command_error(status code, const char *format, ...) __attribute__((format(pr
 status command_signal_status(int signal_number);
 /* Exit status for an error of pair_serve, or of the ledger. */
 status command_serve_status(int code);
-/* Opens a model and reads its vocabulary, which may be all that there is, with messages: STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
+/* Opens a model and reads its vocabulary, which may be all that there is, with messages: STATUS_OK,
+ * STATUS_MODEL or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
 /* One counted warning for bytes of a prompt that have no token. */
 void command_warn_dropped(size_t bytes);

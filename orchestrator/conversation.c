@@ -60,7 +60,8 @@ void conversation_clear(conversation *c) {
 }
 
 int32_t conversation_too_many(const conversation *c, size_t most,
-                              int64_t (*tokens)(void *context, const chat_message *turns, int32_t count), void *context) {
+                              int64_t (*tokens)(void *context, const chat_message *turns, int32_t count),
+                              void *context) {
   int32_t kept = system_turns(c), exchanges = (c->count - kept - 1) / 2, answer = -1;
   chat_message *rest = malloc((size_t)(c->count + 1) * sizeof *rest);
   if (!rest) return ERR_NOMEM;

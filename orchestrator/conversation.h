@@ -1,4 +1,5 @@
-/* conversation.h - what was said, what the user typed, and how much of it fits a context. Pure: no terminal, no worker. */
+/* conversation.h - what was said, what the user typed, and how much of it fits a context. Pure: no terminal,
+ * no worker. */
 #pragma once
 
 #include "common/text/chat_template.h"
@@ -6,7 +7,8 @@
 #include <stdio.h>
 
 typedef struct conversation {
-  chat_message *turns; /* [count]: the system message, if there is one, then user and assistant in turns; content is owned */
+  chat_message *turns; /* [count]: the system message, if there is one, then user and assistant in turns;
+                          content is owned */
   int32_t count, capacity;
 } conversation;
 
@@ -20,10 +22,11 @@ void conversation_drop_last(conversation *c);
 void conversation_drop_oldest(conversation *c, int32_t exchanges);
 void conversation_clear(conversation *c); /* all but the system message */
 
-/* How many of the oldest exchanges have to go so that the rest has at most `most` tokens: 0: none; -1: even the last turn
- * alone has more. tokens() counts a rendered prompt; what it says below 0 is returned. */
+/* How many of the oldest exchanges have to go so that the rest has at most `most` tokens: 0: none; -1: even
+ * the last turn alone has more. tokens() counts a rendered prompt; what it says below 0 is returned. */
 int32_t conversation_too_many(const conversation *c, size_t most,
-                              int64_t (*tokens)(void *context, const chat_message *turns, int32_t count), void *context);
+                              int64_t (*tokens)(void *context, const chat_message *turns, int32_t count),
+                              void *context);
 
 typedef enum {
   INPUT_MESSAGE, /* text: all of it, without blanks at its end */

@@ -2,8 +2,10 @@
 
 /* Of msg_stats, but for accepted_per_pos. */
 #define SUMS(X)                                                                                              \
-  X(forwards) X(rounds) X(rows) X(accepted) X(rewound) X(prefill_us) X(queue_us) X(forward_us) X(accept_us)  \
-  X(commit_us) X(wait_us) X(plain_steps) X(resets) X(dropped)
+  X(forwards)                                                                                                \
+  X(rounds)                                                                                                  \
+  X(rows) X(accepted) X(rewound) X(prefill_us) X(queue_us) X(forward_us) X(accept_us) X(commit_us)           \
+      X(wait_us) X(plain_steps) X(resets) X(dropped)
 
 static void add(msg_stats *sum, uint64_t per_pos[WIRE_POSITIONS_MAX], const msg_stats *s) {
 #define ADD(name) sum->name += s->name;

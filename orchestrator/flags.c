@@ -64,29 +64,51 @@ enum {
 /* ---- what each command takes ---- */
 
 #define OPTION_MODEL                                                                                         \
-  { "model", 'm', "FILE", 0, "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and safetensors", 1 }
+  {                                                                                                          \
+    "model", 'm', "FILE", 0,                                                                                 \
+        "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and "       \
+        "safetensors",                                                                                       \
+        1                                                                                                    \
+  }
 #define OPTION_NO_SPECIAL                                                                                    \
   { "no-special", KEY_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1 }
 #define OPTION_VERBOSE                                                                                       \
   { "verbose", 'v', 0, 0, "say more on stderr", 9 }
 #define OPTIONS_LISTEN                                                                                       \
-  {"listen", KEY_LISTEN, "ENDPOINT", 0,                                                                      \
-   "wait at ipc://PATH or tcp://HOST:PORT for workers that others start with --orchestrator ENDPOINT, instead of starting them", \
+  {"listen",                                                                                                 \
+   KEY_LISTEN,                                                                                               \
+   "ENDPOINT",                                                                                               \
+   0,                                                                                                        \
+   "wait at ipc://PATH or tcp://HOST:PORT for workers that others start with --orchestrator ENDPOINT, "      \
+   "instead of starting them",                                                                               \
    6},                                                                                                       \
-      {"wait", KEY_WAIT, "SECONDS", 0, "give up when there has been no target for so long; 0 (default): wait for ever", 6}, \
-      {"insecure-bind", KEY_INSECURE, 0, 0, "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6}
+      {"wait",                                                                                               \
+       KEY_WAIT,                                                                                             \
+       "SECONDS",                                                                                            \
+       0,                                                                                                    \
+       "give up when there has been no target for so long; 0 (default): wait for ever",                      \
+       6},                                                                                                   \
+  {                                                                                                          \
+    "insecure-bind", KEY_INSECURE, 0, 0,                                                                     \
+        "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6 \
+  }
 #define OPTION_LEDGER                                                                                        \
-  { "ledger", KEY_LEDGER, "FILE|none", 0, "where prompts and answers are kept (default: batch none, else ~/.local/state/tandem)", 8 }
+  {                                                                                                          \
+    "ledger", KEY_LEDGER, "FILE|none", 0,                                                                    \
+        "where prompts and answers are kept (default: batch none, else ~/.local/state/tandem)", 8            \
+  }
 #define OPTION_JSON                                                                                          \
   { "json", KEY_JSON, 0, 0, "JSON on stdout", 2 }
 #define OPTIONS_MODEL_DRAFT                                                                                  \
   {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4},   \
       {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
-      {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4},      \
-      {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
+      {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4}, {   \
+    "draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4      \
+  }
 #define OPTIONS_KV                                                                                           \
-  {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5},       \
-      {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
+  {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5}, {    \
+    "kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5  \
+  }
 #define OPTIONS_GENERATE                                                                                     \
   OPTION_MODEL, {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1},        \
       {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1},  \
@@ -107,20 +129,24 @@ enum {
        KEY_DRAFT,                                                                                            \
        "METHOD",                                                                                             \
        0,                                                                                                    \
-       "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for tests", \
+       "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for "      \
+       "tests",                                                                                              \
        4},                                                                                                   \
       OPTIONS_MODEL_DRAFT,                                                                                   \
       {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4},      \
       {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
       {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4},   \
-      {"force-single-token", KEY_SINGLE, 0, 0,                                                               \
-       "one token a forward: drafts are verified, none is accepted, to compare with", 4},                    \
+      {"force-single-token",                                                                                 \
+       KEY_SINGLE,                                                                                           \
+       0,                                                                                                    \
+       0,                                                                                                    \
+       "one token a forward: drafts are verified, none is accepted, to compare with",                        \
+       4},                                                                                                   \
       {0, 0, 0, 0, "Work:", 5},                                                                              \
       {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5},                \
       {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5},           \
       {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5},     \
-      OPTIONS_KV,                                                                                            \
-      {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5},                \
+      OPTIONS_KV, {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5},    \
       {"repack-cache",                                                                                       \
        KEY_REPACK_CACHE,                                                                                     \
        "DIR",                                                                                                \
@@ -132,18 +158,29 @@ enum {
 static const struct argp_option run_options[] = {
     OPTIONS_GENERATE,
     OPTIONS_LISTEN,
-    {"compare", KEY_COMPARE, 0, 0, "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
+    {"compare", KEY_COMPARE, 0, 0,
+     "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
     {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1},
     {0}};
 static const struct argp_option serve_options[] = {
-    OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 64, and never more than the targets take)", 5}, {0}};
+    OPTIONS_GENERATE,
+    OPTIONS_LISTEN,
+    {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 64, and never more than the targets take)",
+     5},
+    {0}};
 static const struct argp_option batch_options[] = {
-    OPTIONS_GENERATE, OPTIONS_LISTEN, {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5}, {0}};
+    OPTIONS_GENERATE,
+    OPTIONS_LISTEN,
+    {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5},
+    {0}};
 static const struct argp_option tokenize_options[] = {
     OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
 static const struct argp_option doctor_options[] = {
-    OPTION_MODEL, {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1}, OPTION_JSON, {0}};
+    OPTION_MODEL,
+    {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1},
+    OPTION_JSON,
+    {0}};
 static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {
     OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
@@ -154,7 +191,8 @@ static const struct argp_option rollback_options[] = {
 static const struct argp_option end_options[] = {
     OPTION_LEDGER,
     {"older-than", KEY_OLDER, "AGE", 0,
-     "instead of an ID: all that nothing has changed for so long (30d, 12h, 45m, 0s) and that nobody serves", 2},
+     "instead of an ID: all that nothing has changed for so long (30d, 12h, 45m, 0s) and that nobody serves",
+     2},
     {"delete", KEY_DELETE, 0, 0, "and forget it: prompt, answer and all", 2},
     {0}};
 static const struct argp_option resume_options[] = {
@@ -185,54 +223,68 @@ typedef struct command_shape {
   bool without_model;
 } command_shape;
 
-#define SHAPE_SESSION(name, options, arguments, text, count) \
-  { name, options, arguments, text SEE_STATUSES, count, count, "which session? Give the first digits of its id: `tandem session list' tells them", true }
+#define SHAPE_SESSION(name, options, arguments, text, count)                                                 \
+  {                                                                                                          \
+    name, options, arguments, text SEE_STATUSES, count, count,                                               \
+        "which session? Give the first digits of its id: `tandem session list' tells them", true             \
+  }
 
 static const command_shape shapes[] = {
-    [FLAGS_RUN] =
-        {"run", run_options, "PROMPT\n-\n",
-         "Answers one prompt (-: from stdin); without one, on a terminal, a conversation. stdout gets the answer alone, as it comes; a last line on "
-         "stderr tells how fast it was." SEE_STATUSES,
-         1, 1, "no prompt: give one in quotes, or - to read it from stdin"},
+    [FLAGS_RUN] = {"run", run_options, "PROMPT\n-\n",
+                   "Answers one prompt (-: from stdin); without one, on a terminal, a conversation. stdout "
+                   "gets the answer alone, as it comes; a last line on "
+                   "stderr tells how fast it was." SEE_STATUSES,
+                   1, 1, "no prompt: give one in quotes, or - to read it from stdin"},
     [FLAGS_BATCH] =
         {"batch", batch_options, "IN.jsonl OUT.jsonl",
          "Answers a file of prompts (-: stdin, stdout), several at a time.\n\nA line of IN is an object "
          "with \"id\" and one of \"prompt\" (text), \"prompt_ids\" (token ids) or \"messages\" "
          "([{\"role\", \"content\"}]); it may have options of its own: \"max_tokens\", \"stop\", "
-         "\"temperature\", \"top_k\", \"top_p\", \"min_p\", \"repeat_penalty\", \"seed\", \"draft\": false, \"budget\", "
+         "\"temperature\", \"top_k\", \"top_p\", \"min_p\", \"repeat_penalty\", \"seed\", \"draft\": false, "
+         "\"budget\", "
          "\"force_single_token\": true. IN is read whole; OUT gets the answers in "
          "the order of IN. A bad line gives an object with finish_reason \"error\", and the others go "
          "on." SEE_STATUSES,
          2, 2, "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)"},
-    [FLAGS_SERVE] =
-        {"serve-workers", serve_options, "[IN.jsonl]",
-         "Answers request lines (of IN or stdin, as `tandem batch' takes them) with tandem-target and tandem-draft "
-         "programs that others start with --orchestrator ENDPOINT, as many as there are; they may come and go. Results go to "
-         "stdout as they finish, until the end of IN." SEE_STATUSES,
-         0, 1, NULL},
-    [FLAGS_TOKENIZE] = {"tokenize", tokenize_options, "", "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0,
-                        NULL},
+    [FLAGS_SERVE] = {"serve-workers", serve_options, "[IN.jsonl]",
+                     "Answers request lines (of IN or stdin, as `tandem batch' takes them) with "
+                     "tandem-target and tandem-draft "
+                     "programs that others start with --orchestrator ENDPOINT, as many as there are; they "
+                     "may come and go. Results go to "
+                     "stdout as they finish, until the end of IN." SEE_STATUSES,
+                     0, 1, NULL},
+    [FLAGS_TOKENIZE] = {"tokenize", tokenize_options, "",
+                        "Text on stdin to token ids on stdout." SEE_STATUSES, 0, 0, NULL},
     [FLAGS_DETOKENIZE] = {"detokenize", detokenize_options, "",
                           "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES,
                           0, 0, NULL},
     [FLAGS_DOCTOR] = {"doctor", doctor_options, "",
-                      "Looks at what tandem needs: processor, memory, sockets, worker programs, their instruction set and, with -m "
+                      "Looks at what tandem needs: processor, memory, sockets, worker programs, their "
+                      "instruction set and, with -m "
                       "and -md, models. The exit status is 0 when all is well, else 1." SEE_STATUSES,
                       0, 0, NULL, true},
-    [FLAGS_STATUS] = {"status", status_options, "",
-                      "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
-                      "speed." SEE_STATUSES,
-                      0, 0, NULL, true},
-    [FLAGS_LIST] = SHAPE_SESSION("session list", list_options, "", "The sessions that the ledger keeps, newest first.", 0),
-    [FLAGS_SHOW] = SHAPE_SESSION("session show", show_options, "ID", "One session: prompt, answer and figures.", 1),
-    [FLAGS_RESUME] = SHAPE_SESSION("session resume", resume_options, "ID",
-                                   "Goes on with a session that was interrupted, with the tokens that it would have had, and "
-                                   "prints the rest.", 1),
-    [FLAGS_ROLLBACK] = SHAPE_SESSION("session rollback", rollback_options, "ID",
-                                     "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
-    [FLAGS_EXPORT] = SHAPE_SESSION("session export", export_options, "ID",
-                                   "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes.", 1),
-    [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID\n--older-than AGE", "Ends a session that was interrupted, or all that are old.", 1),
+    [FLAGS_STATUS] =
+        {"status", status_options, "",
+         "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
+         "speed." SEE_STATUSES,
+         0, 0, NULL, true},
+    [FLAGS_LIST] = SHAPE_SESSION("session list", list_options, "",
+                                 "The sessions that the ledger keeps, newest first.", 0),
+    [FLAGS_SHOW] =
+        SHAPE_SESSION("session show", show_options, "ID", "One session: prompt, answer and figures.", 1),
+    [FLAGS_RESUME] = SHAPE_SESSION(
+        "session resume", resume_options, "ID",
+        "Goes on with a session that was interrupted, with the tokens that it would have had, and "
+        "prints the rest.",
+        1),
+    [FLAGS_ROLLBACK] =
+        SHAPE_SESSION("session rollback", rollback_options, "ID",
+                      "Drops the end of an answer; `tandem session resume' goes on from there.", 1),
+    [FLAGS_EXPORT] = SHAPE_SESSION(
+        "session export", export_options, "ID",
+        "All that is needed to repeat a session, as one JSON object: a line that `tandem batch' takes.", 1),
+    [FLAGS_END] = SHAPE_SESSION("session end", end_options, "ID\n--older-than AGE",
+                                "Ends a session that was interrupted, or all that are old.", 1),
 };
 
 /* ---- values ---- */
@@ -272,7 +324,8 @@ static const program_flag plain_flags[] = {
     PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
     PROGRAM_FLAG_FLOAT(KEY_TOP_P, flags, sampling.top_p, "--top-p", 0, 1),
     PROGRAM_FLAG_FLOAT(KEY_MIN_P, flags, sampling.min_p, "--min-p", 0, 1),
-    PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, sampling.repeat_penalty, "--repeat-penalty", 0, SAMPLER_PENALTY_MAX),
+    PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, sampling.repeat_penalty, "--repeat-penalty", 0,
+                       SAMPLER_PENALTY_MAX),
 };
 
 static uint64_t to_seed(struct argp_state *state, const char *text) {
@@ -324,10 +377,12 @@ static const char *to_template(struct argp_state *state, const char *text) {
 static int check_replay(const char *draft, const char *file, err *e) {
   const char *end = replay_file_end(file);
   if (!end || end == file)
-    return err_set(e, ERR_ARG, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1", draft);
+    return err_set(e, ERR_ARG, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1",
+                   draft);
   char *path = strndup(file, (size_t)(end - file));
   int rc = path && access(path, R_OK) != 0
-               ? err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path, strerror(errno))
+               ? err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path,
+                         strerror(errno))
                : ERR_OK;
   free(path);
   return rc;
@@ -340,7 +395,9 @@ int flags_check_draft(const flags *f, err *e) {
     int rc = check_replay(f->draft, f->draft + sizeof replay - 1, e);
     if (rc) return rc;
   } else if (!named && !is_one_of(f->draft, "none", "ngram"))
-    return err_set(e, ERR_ARG, "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]; how many tokens it drafts is --budget N",
+    return err_set(e, ERR_ARG,
+                   "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]; how many tokens "
+                   "it drafts is --budget N",
                    f->draft);
   if (model && !named && strcmp(f->draft, "none") != 0)
     return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
@@ -358,7 +415,8 @@ static int64_t to_age(struct argp_state *state, const char *text) {
   errno = 0;
   int64_t n = strtoll(text, &end, 10), second = 1000000;
   const char *unit = *end ? strchr(units, *end) : NULL;
-  if (*text < '0' || *text > '9' || !unit || end[1] || errno || n > INT64_MAX / second / seconds[unit - units])
+  if (*text < '0' || *text > '9' || !unit || end[1] || errno ||
+      n > INT64_MAX / second / seconds[unit - units])
     argp_error(state, "--older-than is '%s', but must be a number and its unit: 30d, 12h, 45m or 10s", text);
   return n * seconds[unit - units] * second;
 }
@@ -397,8 +455,8 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction, unless one of them is
- * only the environment's. */
+/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction, unless one
+ * of them is only the environment's. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
   bool other = f->draft && strcmp(f->draft, "model") != 0;
@@ -447,7 +505,8 @@ static void check_listening(flags *f, struct argp_state *state) {
   if (!f->listen) return;
   if (host_check_endpoint(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
   if (f->for_workers)
-    argp_error(state, "%s is for programs that tandem starts; with --listen give it to them where you start them",
+    argp_error(state,
+               "%s is for programs that tandem starts; with --listen give it to them where you start them",
                f->for_workers);
   if (f->draft && strcmp(f->draft, "none") != 0) f->draft = "any";
 }
@@ -466,7 +525,8 @@ static void check_whole(flags *f, struct argp_state *state) {
   bool by_age = f->older_us >= 0;
   if (by_age && f->argument_count > 0) argp_error(state, "an ID and --older-than: give one of them");
   if (f->argument_count < shape->arguments_min && !chat && !by_age) argp_error(state, "%s", shape->missing);
-  if (f->command == FLAGS_ROLLBACK && f->to < 0) argp_error(state, "how much stays? Give --to N, in tokens of the answer");
+  if (f->command == FLAGS_ROLLBACK && f->to < 0)
+    argp_error(state, "how much stays? Give --to N, in tokens of the answer");
   if (chat && (f->raw || f->json))
     argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
   if (chat && f->compare) argp_error(state, "--compare answers one prompt twice: give it");
@@ -483,18 +543,39 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text, !state->argv);
   switch (key) {
-  case KEY_SEED: f->sampling.seed = to_seed(state, text), f->seed_given = true; break;
-  case KEY_STOP: add_stop(f, state, text); break;
-  case KEY_TEMPLATE: f->template = to_template(state, text); break;
-  case KEY_MATH: f->math = to_word(state, "--math", text, "int8", "f32"); break;
-  case KEY_KV: f->kv = to_word(state, "--kv", text, "static", "virtual"); break;
-  case KEY_OLDER: f->older_us = to_age(state, text); break;
-  case KEY_LEDGER: f->ledger = to_ledger(f, state, text); break;
-  case KEY_PACE: f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l'; break;
+  case KEY_SEED:
+    f->sampling.seed = to_seed(state, text), f->seed_given = true;
+    break;
+  case KEY_STOP:
+    add_stop(f, state, text);
+    break;
+  case KEY_TEMPLATE:
+    f->template = to_template(state, text);
+    break;
+  case KEY_MATH:
+    f->math = to_word(state, "--math", text, "int8", "f32");
+    break;
+  case KEY_KV:
+    f->kv = to_word(state, "--kv", text, "static", "virtual");
+    break;
+  case KEY_OLDER:
+    f->older_us = to_age(state, text);
+    break;
+  case KEY_LEDGER:
+    f->ledger = to_ledger(f, state, text);
+    break;
+  case KEY_PACE:
+    f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
+    break;
   case KEY_PROMPT:
-  case ARGP_KEY_ARG: add_argument(f, state, text); break;
-  case ARGP_KEY_END: check_whole(f, state); break;
-  default: return program_take_flag(plain_flags, sizeof plain_flags / sizeof *plain_flags, key, text, state);
+  case ARGP_KEY_ARG:
+    add_argument(f, state, text);
+    break;
+  case ARGP_KEY_END:
+    check_whole(f, state);
+    break;
+  default:
+    return program_take_flag(plain_flags, sizeof plain_flags / sizeof *plain_flags, key, text, state);
   }
   return 0;
 }

@@ -32,8 +32,9 @@ typedef struct ledger ledger;
 struct ledger {
   void *self;
   int (*begin)(void *self, const ledger_record *r);
-  /* Recorded before the first send of that epoch; the first one counts with the session's beginning: of one that goes
-   * on it is asked for again when that is durable. ERR_GONE: the session is another process's by now; ERR_IO. */
+  /* Recorded before the first send of that epoch; the first one counts with the session's beginning: of one
+   * that goes on it is asked for again when that is durable. ERR_GONE: the session is another process's by
+   * now; ERR_IO. */
   int (*epoch)(void *self, uint64_t session, uint32_t epoch);
   /* tokens[count] at positions [position, position + count): position must be the present length. */
   int (*append)(void *self, uint64_t session, int32_t position, const int32_t *tokens, int32_t count);

@@ -21,7 +21,8 @@ int ledger_file_default(char out[LEDGER_PATH_MAX], err *e);
 /* The folders (0700) that are missing on the way to a file. */
 void ledger_file_make_folders(const char *path);
 
-/* Makes the file and its folders where there is none, as below: true if this call did, and not another process. */
+/* Makes the file and its folders where there is none, as below: true if this call did, and not another
+ * process. */
 bool ledger_file_make(const char *path);
 
 /* Opens the file, `create`: makes it (0600) and its folders (0700). *out NULL on failure: ERR_GONE (it does

@@ -103,7 +103,8 @@ static int ledger_numerics(void *self, uint64_t session, const char *id) {
   return find(self, session) ? ERR_OK : ERR_GONE;
 }
 
-static int ledger_end(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats) {
+static int ledger_end(void *self, uint64_t session, int32_t length, wire_finish finish,
+                      const msg_stats *stats) {
   record *r = find(self, session);
   (void)finish;
   (void)stats;

@@ -144,7 +144,8 @@ static int book_epoch(void *self, uint64_t session, uint32_t epoch) {
   pthread_mutex_lock(&b->lock);
   int rc = b->memory.epoch(b->memory.self, session, epoch);
   ledger_track *t = rc == ERR_OK ? track_of(b, session) : NULL;
-  if (t && t->lost) rc = ERR_GONE;
+  if (t && t->lost)
+    rc = ERR_GONE;
   else if (t && (!t->begun || epoch + LEDGER_EPOCHS_AHEAD / 2 > t->epoch_written)) {
     t->epoch = epoch + LEDGER_EPOCHS_AHEAD;
     bool ahead = t->begun && epoch > t->epoch_written;

@@ -49,8 +49,9 @@ static ledger_state state_of(int64_t state, bool served) {
 
 /* ---- reading ---- */
 
-int ledger_store_list(sqlite3 *db, const char *path, int32_t limit, void (*each)(void *context, const ledger_line *l),
-                      void *context, int64_t *total, err *e) {
+int ledger_store_list(sqlite3 *db, const char *path, int32_t limit,
+                      void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
+                      err *e) {
   static const char sql[] =
       "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
       " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " OWNER_COLUMNS
@@ -281,12 +282,14 @@ int ledger_store_delete(sqlite3 *db, const char *path, uint64_t id, err *e) {
 int ledger_store_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e) {
   int sqlite = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
   if (sqlite == SQLITE_OK && forget)
-    sqlite = ledger_file_do(db, "DELETE FROM tokens WHERE session IN (SELECT id FROM session" OLD ")", "i", before);
+    sqlite = ledger_file_do(db, "DELETE FROM tokens WHERE session IN (SELECT id FROM session" OLD ")", "i",
+                            before);
   if (sqlite == SQLITE_OK && forget)
     sqlite = ledger_file_do(db, "DELETE FROM session" OLD, "i", before);
   else if (sqlite == SQLITE_OK)
-    sqlite = ledger_file_do(db, "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD " AND state <> ?2",
-                            "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)WIRE_FINISH_CANCELLED, wall_us());
+    sqlite = ledger_file_do(
+        db, "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD " AND state <> ?2",
+        "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)WIRE_FINISH_CANCELLED, wall_us());
   *count = sqlite == SQLITE_OK ? sqlite3_changes(db) : 0;
   return end_change(db, path, ERR_OK, sqlite, e);
 }

@@ -33,8 +33,9 @@ typedef struct ledger_line { /* of a list; strings until the next one */
 } ledger_line;
 
 /* Newest first, at most `limit` (0: all); *total: how many there are. ERR_ codes with their remedy. */
-int ledger_store_list(sqlite3 *db, const char *path, int32_t limit, void (*each)(void *context, const ledger_line *l),
-                      void *context, int64_t *total, err *e);
+int ledger_store_list(sqlite3 *db, const char *path, int32_t limit,
+                      void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
+                      err *e);
 /* The session whose id begins with these hex digits. ERR_ARG: no digits, none or several. */
 int ledger_store_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e);
 /* Everything of one session, checked. ERR_GONE, ERR_FORMAT, ERR_NOMEM, ... */
@@ -44,8 +45,8 @@ int ledger_store_load(sqlite3 *db, const char *path, uint64_t id, ledger_session
 int ledger_store_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e);
 int ledger_store_end(sqlite3 *db, const char *path, uint64_t id, wire_finish finish, err *e);
 int ledger_store_delete(sqlite3 *db, const char *path, uint64_t id, err *e);
-/* Ends what nobody serves and nothing has changed since `before` (wall clock), or forgets it, with those that had ended;
- * *count: how many. Once the dead are taken out (ledger_store_tidy). */
+/* Ends what nobody serves and nothing has changed since `before` (wall clock), or forgets it, with those that
+ * had ended; *count: how many. Once the dead are taken out (ledger_store_tidy). */
 int ledger_store_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e);
 /* The orchestrator `owner` serves it from now on. ERR_STATE also when it was changed after `updated`. */
 int ledger_store_claim(sqlite3 *db, const char *path, uint64_t id, int64_t updated, uint64_t owner, err *e);

@@ -9,7 +9,8 @@
   X(SESSION,                                                                                                 \
     "INSERT INTO session(id, owner, state, epoch, hash_seed, model, fingerprint, numerics, created,"         \
     " updated, options, about, prompt) VALUES(?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)")         \
-  /* Claimed before; or its answer has ended, nobody serves it, and it is as long as whoever goes on with it says. */ \
+  /* Claimed before; or its answer has ended, nobody serves it, and it is as long as whoever goes on with it \
+   * says. */                                                                                                \
   X(RESUME, "UPDATE session SET owner = ?4, state = 0, finish = NULL, stats = NULL, epoch = ?1,"             \
             " options = coalesce(?2, options) WHERE id = ?3 AND (owner = ?4 OR owner IS NULL AND"            \
             " length(prompt) + (SELECT total(length(ids)) FROM tokens WHERE session = ?3) = ?5)")            \
@@ -62,8 +63,9 @@ static int note_owner(ledger_writer *w, ledger_job *j, int rc) {
 static int write_beginning(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
   const ledger_track *t = &j->at;
   if (t->resumed)
-    return note_owner(w, j, EXECUTE(w, RESUME, "itiii", (int64_t)t->epoch, t->options, (int64_t)t->session, (int64_t)w->who.id,
-                                    (int64_t)t->written * (int64_t)sizeof *tokens));
+    return note_owner(w, j,
+                      EXECUTE(w, RESUME, "itiii", (int64_t)t->epoch, t->options, (int64_t)t->session,
+                              (int64_t)w->who.id, (int64_t)t->written * (int64_t)sizeof *tokens));
   return EXECUTE(w, SESSION, "iiiitbtittb", (int64_t)t->session, (int64_t)w->who.id, (int64_t)t->epoch,
                  (int64_t)t->hash_seed, w->who.model, w->who.fingerprint.bytes,
                  sizeof w->who.fingerprint.bytes, t->numerics, t->created, t->options, t->about, tokens,
@@ -85,7 +87,8 @@ static int write_tokens(ledger_writer *w, ledger_job *j, int32_t position, const
                         size_t size) {
   int64_t id = (int64_t)j->at.session;
   if (size == 0) return SQLITE_OK;
-  return note_owner(w, j, EXECUTE(w, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)w->who.id));
+  return note_owner(w, j,
+                    EXECUTE(w, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)w->who.id));
 }
 
 static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
@@ -96,7 +99,9 @@ static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
   bool in_file = t->begun || t->resumed;
   if (rc == SQLITE_OK && t->ended) return write_end(w, j, tokens + skip, size);
   if (rc == SQLITE_OK && in_file && (t->epoch > t->epoch_written || t->numerics_news))
-    rc = note_owner(w, j, EXECUTE(w, NOTE, "itii", (int64_t)t->epoch, t->numerics, (int64_t)t->session, (int64_t)w->who.id));
+    rc = note_owner(
+        w, j,
+        EXECUTE(w, NOTE, "itii", (int64_t)t->epoch, t->numerics, (int64_t)t->session, (int64_t)w->who.id));
   return rc || t->lost ? rc : write_tokens(w, j, j->from + skip, tokens + skip, size);
 }
 

@@ -24,7 +24,8 @@
 #define INTERRUPT         3         /* Ctrl-C as a character: the terminal never sends it, SIGINT does */
 #define WATCHED           3
 
-static const char PASTE_ON[] = "\033[?2004h", PASTE_OFF[] = "\033[?2004l"; /* bracketed paste: xterm's control sequences */
+static const char PASTE_ON[] = "\033[?2004h",
+                  PASTE_OFF[] = "\033[?2004l"; /* bracketed paste: xterm's control sequences */
 static const wchar_t PASTE_END[] = L"\033[201~";
 
 struct line_editor {
@@ -79,7 +80,8 @@ bool line_editor_draws(const line_editor *l) {
   return l->screen != NULL;
 }
 
-/* Rows between the prompt and the cursor on a terminal of so many columns, which has wrapped the line anew by itself. */
+/* Rows between the prompt and the cursor on a terminal of so many columns, which has wrapped the line anew by
+ * itself. */
 static int rows_above(const line_editor *l, int columns) {
   const LineInfoW *line = el_wline(l->edit);
   int row = 0, column = (int)wcslen(l->prompt);
@@ -141,8 +143,10 @@ static void on_keyboard(uv_poll_t *poll, int status, int events) {
   l->taken = 0;
   l->size = left;
   ssize_t n = read(STDIN_FILENO, l->bytes + left, sizeof l->bytes - left);
-  if (n > 0) l->size += (size_t)n;
-  else if (n == 0 || (errno != EAGAIN && errno != EINTR)) l->ended = true;
+  if (n > 0)
+    l->size += (size_t)n;
+  else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+    l->ended = true;
 }
 
 static bool take_character(line_editor *l, wchar_t *out) {
@@ -326,8 +330,8 @@ static FILE *history_file(const line_editor *l, int flags) {
   return file;
 }
 
-/* One more line at the end of the file, which other conversations may be writing too: a history of one line is saved
- * there (H_NSAVE_FP for 1 saves two). */
+/* One more line at the end of the file, which other conversations may be writing too: a history of one line
+ * is saved there (H_NSAVE_FP for 1 saves two). */
 static void append_history(const line_editor *l, const wchar_t *line) {
   HistEventW event;
   HistoryW *one = history_winit();
@@ -369,7 +373,10 @@ static void load_history(line_editor *l) {
 /* ---- life ---- */
 
 static FILE *screen_of(void) {
-  return !isatty(STDIN_FILENO) ? NULL : isatty(STDOUT_FILENO) ? stdout : isatty(STDERR_FILENO) ? stderr : NULL;
+  return !isatty(STDIN_FILENO)   ? NULL
+         : isatty(STDOUT_FILENO) ? stdout
+         : isatty(STDERR_FILENO) ? stderr
+                                 : NULL;
 }
 
 static int open_edit(line_editor *l, err *e) {
@@ -392,7 +399,8 @@ static int open_edit(line_editor *l, err *e) {
   el_wset(l->edit, EL_BIND, L"\\e[200~", L"take-paste", NULL);
   el_wset(l->edit, EL_BIND, L"^R", L"em-inc-search-prev", NULL);
   if (l->screen)
-    el_set(l->edit, EL_SETTY, "-x", "-echo", "-icanon", NULL); /* the mode that libedit leaves: no moment that echoes */
+    el_set(l->edit, EL_SETTY, "-x", "-echo", "-icanon",
+           NULL); /* the mode that libedit leaves: no moment that echoes */
   else
     el_set(l->edit, EL_EDITMODE, 0);
   load_history(l);
@@ -401,7 +409,8 @@ static int open_edit(line_editor *l, err *e) {
 
 static int watch(line_editor *l, err *e) {
   static const int numbers[WATCHED] = {SIGWINCH, SIGTSTP, SIGCONT};
-  if (lines_watch(l->options.loop, &l->keyboard, STDIN_FILENO) != 0) return err_set(e, ERR_IO, "cannot wait for the terminal");
+  if (lines_watch(l->options.loop, &l->keyboard, STDIN_FILENO) != 0)
+    return err_set(e, ERR_IO, "cannot wait for the terminal");
   l->keyboard.data = l;
   l->open_handles = 1;
   for (int i = 0; i < WATCHED && l->screen; i++) {

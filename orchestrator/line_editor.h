@@ -1,8 +1,10 @@
-/* line_editor.h - lines that a person types at a terminal: editing and history by libedit, while the loop runs on.
+/* line_editor.h - lines that a person types at a terminal: editing and history by libedit, while the loop
+ * runs on.
  *
- * One thread, and one editor in a program. While no line is read the terminal neither echoes nor gathers lines, so that
- * what is typed then is the next line's beginning; Ctrl-C is SIGINT all the time. Where neither stdout nor stderr is a
- * terminal nothing is drawn, and stdin's lines are taken as the terminal gives them. */
+ * One thread, and one editor in a program. While no line is read the terminal neither echoes nor gathers
+ * lines, so that what is typed then is the next line's beginning; Ctrl-C is SIGINT all the time. Where
+ * neither stdout nor stderr is a terminal nothing is drawn, and stdin's lines are taken as the terminal gives
+ * them. */
 #pragma once
 
 #include "common/base/err.h"
@@ -30,8 +32,8 @@ int line_editor_open(line_editor **out, const line_editor_options *o, err *e);
 /* The terminal is as it was. The loop must run once more before it is closed. NULL is allowed. */
 void line_editor_close(line_editor *l);
 
-/* Runs the loop until there is a line: *text [*size], UTF-8, until the next call. It may have line ends inside: those of a
- * paste, or of lines that end with '\'. keep: it goes into the history. */
+/* Runs the loop until there is a line: *text [*size], UTF-8, until the next call. It may have line ends
+ * inside: those of a paste, or of lines that end with '\'. keep: it goes into the history. */
 line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const char **text, size_t *size);
 /* LINE_INTERRUPTED: it was empty. */
 bool line_editor_was_empty(const line_editor *l);

@@ -12,7 +12,7 @@
 static void on_readable(uv_poll_t *poll, int status, int events) {
   lines *l = poll->data;
   (void)status, (void)events; /* `read` tells */
-  uv_poll_stop(poll); /* until lines_next wants more */
+  uv_poll_stop(poll);         /* until lines_next wants more */
   l->on_more(l->owner);
 }
 
@@ -22,7 +22,8 @@ int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd) {
   return rc;
 }
 
-void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner), void *owner) {
+void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
+                void *owner) {
   *l = (lines){.fd = fd, .line_max = line_max, .on_more = on_more, .owner = owner};
   l->watched = lines_watch(loop, &l->poll, fd) == 0;
   l->poll.data = l;
@@ -66,7 +67,8 @@ static bool read_more(lines *l) {
     return false;
   }
   bool empty = l->watched && !readable(l->fd);
-  if (!empty) do n = read(l->fd, l->data + l->size, READ_BYTES);
+  if (!empty) do
+      n = read(l->fd, l->data + l->size, READ_BYTES);
     while (n < 0 && errno == EINTR);
   if (empty || (n < 0 && errno == EAGAIN && l->watched)) {
     uv_poll_start(&l->poll, UV_READABLE, on_readable);

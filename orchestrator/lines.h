@@ -12,19 +12,21 @@ typedef struct lines {
   bool watched; /* a pipe, socket or terminal; what cannot be watched (a file) is always ready */
   char *data;   /* [size] */
   size_t size, capacity, taken, line_max;
-  bool over;    /* nothing more comes: the end, or */
-  int failed;   /* the errno of a read, or ENOMEM; else 0 */
+  bool over;     /* nothing more comes: the end, or */
+  int failed;    /* the errno of a read, or ENOMEM; else 0 */
   bool skipping; /* the rest of a line that was too long */
   void (*on_more)(void *owner);
   void *owner;
 } lines;
 
-/* uv_poll_init for what other programs may hold too, such as the terminal: it stays as blocking as it was. Read it only
- * when there is something. */
+/* uv_poll_init for what other programs may hold too, such as the terminal: it stays as blocking as it was.
+ * Read it only when there is something. */
 int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
 
-/* Calls on_more when lines_next may have something new. A line longer than line_max is given cut to line_max + 1 bytes. */
-void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner), void *owner);
+/* Calls on_more when lines_next may have something new. A line longer than line_max is given cut to line_max
+ * + 1 bytes. */
+void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
+                void *owner);
 /* No more is read. */
 void lines_stop(lines *l);
 /* lines_stop first; the loop must have run once more. */

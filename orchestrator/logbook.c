@@ -66,7 +66,8 @@ static void on_time(uv_timer_t *timer) {
 /* Nobody has asked for it: who begins to use tandem is told, and never again. */
 static void tell_place(const char *path) {
   fprintf(stderr,
-          "tandem: prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, `tandem session "
+          "tandem: prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, "
+          "`tandem session "
           "end --older-than 0s --delete' forgets what is there (this is said once)\n",
           path);
 }

@@ -40,8 +40,10 @@ static void print_help(FILE *to) {
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
         "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
-        "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; the command\n"
-        "line wins. Flags of llama.cpp that mean the same are taken too: -n, -c, -t, -s, -p, -sys, --temperature, ...\n\n"
+        "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; "
+        "the command\n"
+        "line wins. Flags of llama.cpp that mean the same are taken too: -n, -c, -t, -s, -p, -sys, "
+        "--temperature, ...\n\n"
         "Exit statuses:\n",
         to);
 #define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
@@ -55,7 +57,8 @@ static int print_usage(const char *why, const char *what) {
   return STATUS_USAGE;
 }
 
-/* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is misspelt. */
+/* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is
+ * misspelt. */
 static int no_such(const char *name) {
   const char *words[COMMAND_COUNT + 2] = {"--help", "--version"};
   for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
@@ -63,15 +66,16 @@ static int no_such(const char *name) {
   char what[300];
   const habit *h = habit_of_command(name);
   if (h) {
-    snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "", h->instead ? h->instead : "",
-             h->instead ? ")" : "");
+    snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "",
+             h->instead ? h->instead : "", h->instead ? ")" : "");
     return print_usage("no such command: ", what);
   }
   if (name[0] == '-' && !near) {
     snprintf(what, sizeof what, "`tandem run %.200s ...', for example", name);
     return print_usage("a command comes first: ", what);
   }
-  snprintf(what, sizeof what, "%.200s%s%s%s", name, near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
+  snprintf(what, sizeof what, "%.200s%s%s%s", name, near ? ": did you mean " : "", near ? near : "",
+           near ? "?" : "");
   return print_usage("no such command or flag: ", what);
 }
 

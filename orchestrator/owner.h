@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 #define OWNER_MACHINE_MAX 128
-#define OWNER_SILENT_US   15000000 /* one of another machine that has not written for so long counts as dead \
-                                    */
+#define OWNER_SILENT_US                                                                                      \
+  15000000 /* one of another machine that has not written for so long counts as dead                         \
+            */
 
 typedef struct owner_process {
   int64_t pid, start; /* start: clock ticks since boot, field 22 of /proc/PID/stat (proc(5)) */

@@ -38,7 +38,8 @@ struct pair {
   wire_id self;
   logbook *book;
   orch *orch;
-  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an orch */
+  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an
+                 orch */
   actions actions;
 };
 
@@ -59,11 +60,12 @@ static void on_alone(uv_timer_t *timer) {
   const flags *f = p->options.flags;
   p->alone_s++;
   if (p->alone_s == PAIR_TELL_S)
-    log_line(p->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s", f->model,
-             p->orchestrator_at);
+    log_line(p->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s",
+             f->model, p->orchestrator_at);
   if (!f->wait || p->alone_s < f->wait || p->trouble.code) return;
-  err_set(&p->trouble, ERR_TIMEOUT, "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait,
-          f->model, p->orchestrator_at);
+  err_set(&p->trouble, ERR_TIMEOUT,
+          "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait, f->model,
+          p->orchestrator_at);
   tell_owner(p);
 }
 
@@ -173,7 +175,8 @@ static void on_worker_exit(void *context, const workers_exit *x) {
   if (draft && p->draft_came)
     log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
   else if (draft && x->code == PROGRAM_EXIT_REFUSED)
-    log_line(log, LOG_WARNING, "the draft does not fit the target: see its message above; answers come without one");
+    log_line(log, LOG_WARNING,
+             "the draft does not fit the target: see its message above; answers come without one");
   else
     set_trouble(p, x->name, x);
   p->draft_overdue = true;
@@ -412,7 +415,8 @@ uv_loop_t *pair_loop(pair *p) {
 }
 
 static bool draft_awaited(const pair *p) {
-  bool later = p->options.flags->command == FLAGS_SERVE; /* drafts may come at any time: requests do not wait for them */
+  bool later = p->options.flags->command ==
+               FLAGS_SERVE; /* drafts may come at any time: requests do not wait for them */
   bool comes = p->listening ? flags_wants_draft(p->options.flags) && !later : p->draft != NO_CHILD;
   return comes && !p->draft_came && !p->draft_overdue;
 }

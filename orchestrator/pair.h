@@ -1,6 +1,6 @@
-/* pair.h - targets, drafts and the sessions between them: starts a target and a draft on this machine, watches
- * them, and ends them with the loop; or, with --listen, waits for those that others start. What `run`, `batch` and
- * `serve-workers` stand on.
+/* pair.h - targets, drafts and the sessions between them: starts a target and a draft on this machine,
+ * watches them, and ends them with the loop; or, with --listen, waits for those that others start. What
+ * `run`, `batch` and `serve-workers` stand on.
  *
  * One thread. The owner's on_news is called from the loop, never from inside another call. */
 #pragma once
@@ -20,18 +20,20 @@ typedef struct pair pair;
 
 typedef struct pair_options {
   const flags *flags;
-  int32_t context; /* tokens of a session */
+  int32_t context;              /* tokens of a session */
   const ledger_session *resume; /* of the ledger's file: is taken over; NULL: none */
   const logger *log;
   void (*on_news)(void *owner); /* look at everything again */
-  void (*on_interrupt)(void *owner); /* SIGINT came, which then ends nothing; NULL: it is one of pair_signal's */
-  void (*on_abort)(void *owner);     /* a second signal ends the process now; NULL: nothing to put in order */
+  void (*on_interrupt)(
+      void *owner);              /* SIGINT came, which then ends nothing; NULL: it is one of pair_signal's */
+  void (*on_abort)(void *owner); /* a second signal ends the process now; NULL: nothing to put in order */
   void *owner;
 } pair_options;
 
 /* Starts the programs, if they are ours: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
 int pair_open(pair **out, const pair_options *o, err *e);
-/* Opens the ledger and lets them register. Once. ERR_ARG or ERR_IO: the address of --listen, or the ledger. */
+/* Opens the ledger and lets them register. Once. ERR_ARG or ERR_IO: the address of --listen, or the ledger.
+ */
 int pair_serve(pair *p, const text_model *m, err *e);
 /* Runs the loop until the programs have ended after pair_finish. A second signal ends the process at once,
  * with status 128 + its number. */

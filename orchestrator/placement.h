@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PLACEMENT_HELD 512 /* tokens of a prompt that need not be read again count as much as a session less */
+#define PLACEMENT_HELD                                                                                       \
+  512 /* tokens of a prompt that need not be read again count as much as a session less */
 
 typedef struct placement_worker {
   int32_t load;   /* sessions that it has */
@@ -14,7 +15,7 @@ typedef struct placement_worker {
   bool refused;   /* it did not want this session */
 } placement_worker;
 
-/* Index in list[count], or -1 when there is none. What counts, in this order: it has not refused the session, it has a
- * free place, its numerics are alike, it has the least load less what it holds; of equals the first. Nobody is left out: who is full now
- * says so, and may have a place by then. */
+/* Index in list[count], or -1 when there is none. What counts, in this order: it has not refused the session,
+ * it has a free place, its numerics are alike, it has the least load less what it holds; of equals the first.
+ * Nobody is left out: who is full now says so, and may have a place by then. */
 int32_t placement_best(const placement_worker *list, int32_t count);

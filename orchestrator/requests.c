@@ -79,8 +79,10 @@ void requests_refuse(requests *r, const char *line, size_t size, long number, si
 
 static void take(requests *r, request *q) {
   const answer *a = &q->answer;
-  if (a->finish == WIRE_FINISH_ERROR) note_failure(r, q->number, a->trouble.text);
-  else r->answers++;
+  if (a->finish == WIRE_FINISH_ERROR)
+    note_failure(r, q->number, a->trouble.text);
+  else
+    r->answers++;
   r->cancelled += a->finish == WIRE_FINISH_CANCELLED;
   r->tokens += a->count;
   r->rounds += a->stats.rounds;
@@ -125,11 +127,11 @@ void requests_cancel(requests *r) {
 
 int requests_report(const requests *r) {
   command_warn_dropped(r->dropped_bytes);
-  fprintf(
-      stderr, "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
-      r->answers, (long long)r->tokens, flags_wants_draft(r->flags) ? r->flags->draft : "none",
-      (unsigned long long)r->rounds, r->rounds ? (double)r->accepted / (double)r->rounds : 0.0,
-      (unsigned long long)r->accepted, (unsigned long long)r->drafted);
+  fprintf(stderr,
+          "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
+          r->answers, (long long)r->tokens, flags_wants_draft(r->flags) ? r->flags->draft : "none",
+          (unsigned long long)r->rounds, r->rounds ? (double)r->accepted / (double)r->rounds : 0.0,
+          (unsigned long long)r->accepted, (unsigned long long)r->drafted);
   if (r->off) fprintf(stderr, "; the end of %zu was decoded plainly: %s", r->off, r->off_reason);
   if (r->failed) fprintf(stderr, "; %zu FAILED", r->failed);
   if (r->cancelled) fprintf(stderr, "; %zu cancelled", r->cancelled);

@@ -1,5 +1,5 @@
-/* requests.h - request lines under way at the same time: each becomes an answer, and that a line of result. What
- * `batch` and `serve-workers` share. One thread. */
+/* requests.h - request lines under way at the same time: each becomes an answer, and that a line of result.
+ * What `batch` and `serve-workers` share. One thread. */
 #pragma once
 
 #include "orchestrator/answer.h"
@@ -34,7 +34,8 @@ typedef struct requests {
   bool out_of_memory;
 } requests;
 
-/* Opens a session for a line (batch.h). A bad one has its result at once. There must be room: running < REQUESTS_MAX. */
+/* Opens a session for a line (batch.h). A bad one has its result at once. There must be room: running <
+ * REQUESTS_MAX. */
 void requests_begin(requests *r, const char *line, size_t size, long number, size_t tag);
 /* A result for a line that will not be begun. */
 void requests_refuse(requests *r, const char *line, size_t size, long number, size_t tag, const err *why);

@@ -186,8 +186,8 @@ void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]) {
   put_length(a, out);
   size_t n = strlen(out);
   if (a->stats.rounds)
-    snprintf(out + n, RESULT_FIGURES_MAX - n, ", %llu of %llu guessed right", (unsigned long long)a->stats.accepted,
-             (unsigned long long)a->stats.rows);
+    snprintf(out + n, RESULT_FIGURES_MAX - n, ", %llu of %llu guessed right",
+             (unsigned long long)a->stats.accepted, (unsigned long long)a->stats.rows);
 }
 
 /* Tried, and given up for good reason. */
@@ -205,12 +205,15 @@ static void say_draft(closing *c, const answer *a, bool plain_speed) {
   else if (guessed_nothing(a, off))
     clause(c, "the draft guessed nothing right in its first %s, so the rest was decoded plainly", tries);
   else if (s->rounds)
-    clause(c, "the draft guessed %llu of %llu right", (unsigned long long)s->accepted, (unsigned long long)s->rows);
+    clause(c, "the draft guessed %llu of %llu right", (unsigned long long)s->accepted,
+           (unsigned long long)s->rows);
   else if (!off)
     clause(c, "the draft had no guess");
-  if (a->draft_wanted && a->uncounted > 0) clause(c, "counted over %d of the %d tokens", answer_counted(a), a->count);
+  if (a->draft_wanted && a->uncounted > 0)
+    clause(c, "counted over %d of the %d tokens", answer_counted(a), a->count);
   if (plain_speed && a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
-  if (off && !guessed_nothing(a, off)) clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
+  if (off && !guessed_nothing(a, off))
+    clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
 /* Why it is not longer, and what makes it so. */
@@ -225,7 +228,8 @@ static void say_end(closing *c, const answer *a, bool kept) {
     clause(c, "interrupted");
   if (!kept || !a->id || full || a->finish == WIRE_FINISH_STOP) return;
   if (a->finish == WIRE_FINISH_LENGTH)
-    clause(c, "`tandem session resume %08llx --max-tokens %d' goes on", (unsigned long long)a->id >> 32, a->max_tokens);
+    clause(c, "`tandem session resume %08llx --max-tokens %d' goes on", (unsigned long long)a->id >> 32,
+           a->max_tokens);
   else
     clause(c, "`tandem session resume %016llx' goes on", (unsigned long long)a->id);
 }
@@ -265,7 +269,8 @@ static void say_difference(closing *c, const answer *plain, const answer *drafte
   char one[16] = "the end", other[16] = "the end";
   if (at < plain->count) snprintf(one, sizeof one, "%d", plain->tokens[at]);
   if (at < drafted->count) snprintf(other, sizeof other, "%d", drafted->tokens[at]);
-  clause(c, "identical: no, from token %d of the answer on: %s plainly, %s with the draft", at + 1, one, other);
+  clause(c, "identical: no, from token %d of the answer on: %s plainly, %s with the draft", at + 1, one,
+         other);
 }
 
 void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w) {

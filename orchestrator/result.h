@@ -25,9 +25,9 @@ int32_t result_first_difference(const answer *plain, const answer *drafted);
 void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]);
 
 typedef struct result_words { /* of the closing lines */
-  bool kept;       /* the ledger's file has it: it may be gone on with */
-  bool seed_drawn; /* nobody gave one, and it mattered */
-  bool details;    /* and how it was decoded */
+  bool kept;                  /* the ledger's file has it: it may be gone on with */
+  bool seed_drawn;            /* nobody gave one, and it mattered */
+  bool details;               /* and how it was decoded */
 } result_words;
 
 /* "tandem: 96 tokens, 412.0 tok/s; the draft guessed 60 of 91 right; ...", in one line or two. */

@@ -46,7 +46,8 @@ void seats_finish(step *c, orch_session *s, wire_finish finish, int code, const 
   s->code = code;
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
   ledger *l = &c->o->options.ledger;
-  if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK) s->epoch++; /* else END goes out in this one */
+  if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK)
+    s->epoch++; /* else END goes out in this one */
   msg_stats stats = figures_sum(&s->counted);
   l->end(l->self, s->id, s->committed.length, finish, &stats);
   if (s->target.peer && s->decoded)
@@ -77,7 +78,9 @@ static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
 }
 
 /* In lockstep its target would wait for a draft; but those that were here gave up. */
-static bool lockstep_alone(const orch_session *s) { return s->options.lockstep && !s->draft.peer && s->draft_note[0]; }
+static bool lockstep_alone(const orch_session *s) {
+  return s->options.lockstep && !s->draft.peer && s->draft_note[0];
+}
 
 void seats_open_target(step *c, orch_session *s) {
   msg m = message_to(c, s->target.peer, MSG_OPEN, s);
@@ -91,7 +94,8 @@ void seats_open_target(step *c, orch_session *s) {
   actions_send(c->out, s->target.peer, &m);
 }
 
-/* At which address a draft reaches this session's target, into out[WIRE_STRING_MAX + 1]; false, and why not, in *e. */
+/* At which address a draft reaches this session's target, into out[WIRE_STRING_MAX + 1]; false, and why not,
+ * in *e. */
 static bool reaches(step *c, const orch_session *s, const roster_peer *draft, char *out, err *e) {
   const roster_peer *t = roster_find(&c->o->roster, s->target.peer);
   return t && place_resolve(t->endpoint, &t->hello.seen, &draft->hello.seen, out, e) == ERR_OK;
@@ -184,9 +188,9 @@ static peer_id *find_unable(orch_session *s, peer_id id) { /* 0: a free place fo
   return NULL;
 }
 
-/* The worker of a role that serves this session best, or 0. One that is unable is never asked again. A target that has refused
- * it, or would, or hangs is asked where there is no other; a draft is not. *willing (may be NULL): it is none of these, and has
- * room. *why (may be NULL) is set where one is on the wrong host. */
+/* The worker of a role that serves this session best, or 0. One that is unable is never asked again. A target
+ * that has refused it, or would, or hangs is asked where there is no other; a draft is not. *willing (may be
+ * NULL): it is none of these, and has room. *why (may be NULL) is set where one is on the wrong host. */
 static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, err *why) {
   const orch *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
@@ -201,14 +205,17 @@ static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, e
     if (find_unable(s, p->id)) continue;
     if (draft && (p->id == refused || !reaches(c, s, p, at, why))) continue;
     ids[count] = p->id;
-    list[count++] = (placement_worker){.load = seats_load(o, p),
-                                       .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
-                                       .places = p->hello.session_max,
-                                       .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
-                                       .refused = p->id == refused || is_hung(c, p->id) || (!draft && too_short(p, s))};
+    list[count++] =
+        (placement_worker){.load = seats_load(o, p),
+                           .held = affinity_held(&o->read, p->id, s->committed.tokens, s->committed.length),
+                           .places = p->hello.session_max,
+                           .alike = any_numerics || strcmp(s->numerics, p->numerics) == 0,
+                           .refused = p->id == refused || is_hung(c, p->id) || (!draft && too_short(p, s))};
   }
   int32_t best = placement_best(list, count);
-  if (willing) *willing = best >= 0 && !list[best].refused && (!list[best].places || list[best].load < list[best].places);
+  if (willing)
+    *willing =
+        best >= 0 && !list[best].refused && (!list[best].places || list[best].load < list[best].places);
   return best < 0 ? 0 : ids[best];
 }
 
@@ -219,7 +226,8 @@ static bool take_epoch(step *c, orch_session *s, uint32_t epoch) {
     s->epoch = epoch;
     return true;
   }
-  seats_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here", false);
+  seats_finish(c, s, WIRE_FINISH_ERROR, ERR_IO, "the ledger could not take a new epoch: the answer ends here",
+               false);
   return false;
 }
 
@@ -229,11 +237,14 @@ static bool may_place_draft(step *c, orch_session *s) {
     s->draft_again_us = s->draft_avoid = 0;
     s->draft_refusals = 0;
   }
-  bool again = s->draft_placed_us && c->now - s->draft_placed_us < ORCH_REPEAT_US; /* one that starts again and again */
+  bool again = s->draft_placed_us &&
+               c->now - s->draft_placed_us < ORCH_REPEAT_US; /* one that starts again and again */
   return s->draft_refusals < REFUSALS_MAX && !again;
 }
 
-static bool next_epoch(step *c, orch_session *s) { return take_epoch(c, s, s->epoch + 1); }
+static bool next_epoch(step *c, orch_session *s) {
+  return take_epoch(c, s, s->epoch + 1);
+}
 
 static void place_draft(step *c, orch_session *s) {
   err why = {0};
@@ -263,8 +274,8 @@ static void no_target(step *c, orch_session *s) {
   seats_fail(c, s, ERR_TIMEOUT, text);
 }
 
-/* Who needs much room would never get it if those who need little went first. Where answers of ours are under way,
- * room will come, however long that takes. */
+/* Who needs much room would never get it if those who need little went first. Where answers of ours are under
+ * way, room will come, however long that takes. */
 static bool waits_for_room(step *c, orch_session *s) {
   bool behind = false, room_comes = false;
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
@@ -304,7 +315,8 @@ void seats_place(step *c, orch_session *s) {
   if (!s->begun) {
     s->begun = seats_logged(c->o, s) > 0;
     s->waiting_us = c->now; /* for a target only from now on */
-    if (!s->begun || (s->epoch > 1 && !take_epoch(c, s, s->epoch))) return; /* > 1: it goes on, here or by now elsewhere */
+    if (!s->begun || (s->epoch > 1 && !take_epoch(c, s, s->epoch)))
+      return; /* > 1: it goes on, here or by now elsewhere */
   }
   if (!s->target.peer) place_target(c, s);
   place_draft(c, s);
@@ -367,15 +379,18 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
 
 #define ASTRAY_US 3000000 /* a draft says so after this time */
 
-/* told: by the draft, which has tried for that long, perhaps for other sessions. Else it may only be on its way. */
+/* told: by the draft, which has tried for that long, perhaps for other sessions. Else it may only be on its
+ * way. */
 static void astray_text(step *c, const orch_session *s, bool told, char text[WIRE_STRING_MAX + 1]) {
   uint64_t us = c->now - s->draft_since_us;
   if (told && us < ASTRAY_US) us = ASTRAY_US;
-  int n = snprintf(text, WIRE_STRING_MAX + 1, "a draft is here, but has not reached the target at %.300s for %.1f s", s->draft_at,
+  int n = snprintf(text, WIRE_STRING_MAX + 1,
+                   "a draft is here, but has not reached the target at %.300s for %.1f s", s->draft_at,
                    (double)us / 1e6);
   if (us >= ASTRAY_US)
-    snprintf(text + n, WIRE_STRING_MAX + 1 - (size_t)n,
-             ": let its host connect to that address, or start the target with another --bind or --advertise");
+    snprintf(
+        text + n, WIRE_STRING_MAX + 1 - (size_t)n,
+        ": let its host connect to that address, or start the target with another --bind or --advertise");
 }
 
 void seats_draft_astray(step *c, orch_session *s) {
@@ -391,10 +406,14 @@ void seats_draft_astray(step *c, orch_session *s) {
 }
 
 void seats_explain_unattached(step *c, orch_session *s) {
-  if (s->draft.peer && s->draft.opened) astray_text(c, s, false, s->draft_note);
-  else if (s->draft.peer) snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
-  else if (s->draft_again_us) astray_text(c, s, true, s->draft_note);
-  else if (!s->draft_note[0]) snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
+  if (s->draft.peer && s->draft.opened)
+    astray_text(c, s, false, s->draft_note);
+  else if (s->draft.peer)
+    snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
+  else if (s->draft_again_us)
+    astray_text(c, s, true, s->draft_note);
+  else if (!s->draft_note[0])
+    snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
 }
 
 void seats_draft_refused(step *c, orch_session *s, const char *why) {
@@ -442,7 +461,8 @@ void seats_worker_lost(step *c, peer_id id, const char *why) {
     if (s->draft.peer == id && p && p->lost) draft_dismiss(c, s);
     if (s->draft.peer == id) draft_lost(c, s, why);
     if (s->target.peer != id) continue;
-    actions_log(c->out, LOG_WARNING, "session %016llx: its target was lost: it goes on elsewhere from token %d",
+    actions_log(c->out, LOG_WARNING,
+                "session %016llx: its target was lost: it goes on elsewhere from token %d",
                 (unsigned long long)s->id, s->committed.length);
     bool again = s->lost_us && c->now - s->lost_us < ORCH_REPEAT_US; /* one that starts again and again */
     s->lost_us = c->now;

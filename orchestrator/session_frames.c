@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RESEND_EVERY_US 20000 /* a stream with a hole is asked for once, not for every frame behind the hole */
+#define RESEND_EVERY_US                                                                                      \
+  20000 /* a stream with a hole is asked for once, not for every frame behind the hole */
 
 void session_frames_ack(step *c, orch_session *s) {
   msg m = roster_state(&c->o->roster, s->target.peer, MSG_ACK, s->id, s->epoch, &s->committed, NULL);
@@ -34,8 +35,10 @@ static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) 
     seats_fail(c, s, ERR_IO, "the ledger could not take the tokens: nothing more is shown");
     return;
   }
-  if (stop || keep < count) seats_finish(c, s, WIRE_FINISH_STOP, 0, NULL, true);
-  else session_frames_ack(c, s);
+  if (stop || keep < count)
+    seats_finish(c, s, WIRE_FINISH_STOP, 0, NULL, true);
+  else
+    session_frames_ack(c, s);
 }
 
 static bool in_vocabulary(step *c, const orch_session *s, const msg_tokens *t) {
@@ -72,13 +75,18 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
       seats_alive(c, s, true);
       note_numerics(c, s, true);
     }
-    if (appended > 0) log_tokens(c, s, before, appended);
-    else session_frames_ack(c, s);
+    if (appended > 0)
+      log_tokens(c, s, before, appended);
+    else
+      session_frames_ack(c, s);
     break;
-  case PREFIX_BEYOND: ask_resend(c, s); break;
+  case PREFIX_BEYOND:
+    ask_resend(c, s);
+    break;
   case PREFIX_CONFLICT:
   case PREFIX_LIMIT: /* more than was asked for */
-    actions_log(c->out, LOG_WARNING, "session %016llx: the target's tokens differ from the ledger's: repaired",
+    actions_log(c->out, LOG_WARNING,
+                "session %016llx: the target's tokens differ from the ledger's: repaired",
                 (unsigned long long)s->id);
     seats_repair(c, s, 0, (hash16){{0}});
     break;
@@ -120,8 +128,10 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   switch (m->u.error.code) {
   case ERR_STALE:
   case ERR_GONE: /* it has lost the session, or knows a later epoch */
-    if (++s->repairs > ORCH_DESYNC_MAX) seats_fail(c, s, m->u.error.code, text);
-    else seats_target_lost(c, s, c->now + ORCH_REPEAT_US);
+    if (++s->repairs > ORCH_DESYNC_MAX)
+      seats_fail(c, s, m->u.error.code, text);
+    else
+      seats_target_lost(c, s, c->now + ORCH_REPEAT_US);
     break;
   case ERR_FULL:
   case ERR_DRAINING: {
@@ -134,7 +144,8 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   case ERR_LIMIT: /* its context, its blocks or its memory: another one may have more */
   case ERR_NOMEM:
     if (seats_target_unable(c, s)) break; /* fall through */
-  default: seats_fail(c, s, m->u.error.code, text);
+  default:
+    seats_fail(c, s, m->u.error.code, text);
   }
 }
 
@@ -162,11 +173,20 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
   if (!session_live(s)) return;
   seats_alive(c, s, m->type == MSG_TOKENS);
   switch (m->type) {
-  case MSG_OPENED: on_opened(c, s, m); break;
-  case MSG_TOKENS: on_tokens(c, s, m); break;
-  case MSG_DESYNC: seats_repair(c, s, m->u.state.length, m->u.state.hash); break;
-  case MSG_ERROR: on_target_error(c, s, m); break;
-  default: break;
+  case MSG_OPENED:
+    on_opened(c, s, m);
+    break;
+  case MSG_TOKENS:
+    on_tokens(c, s, m);
+    break;
+  case MSG_DESYNC:
+    seats_repair(c, s, m->u.state.length, m->u.state.hash);
+    break;
+  case MSG_ERROR:
+    on_target_error(c, s, m);
+    break;
+  default:
+    break;
   }
 }
 
@@ -195,6 +215,7 @@ void session_frames_draft(step *c, orch_session *s, const msg *m) {
     seats_open_draft(c, s);
     return;
   }
-  s->draft.opened = false; /* again and again: perhaps it is the target that is wrong; ACK will tell: not at once */
+  s->draft.opened =
+      false; /* again and again: perhaps it is the target that is wrong; ACK will tell: not at once */
   s->draft.sent_us = c->now;
 }

@@ -1,5 +1,5 @@
-/* session_frames.h - what the two workers of a session say of it: tokens are logged and acknowledged, what is out of step
- * is repaired, the end is taken over. */
+/* session_frames.h - what the two workers of a session say of it: tokens are logged and acknowledged, what is
+ * out of step is repaired, the end is taken over. */
 #pragma once
 
 #include "orchestrator/seats.h"

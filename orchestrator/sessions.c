@@ -43,7 +43,9 @@ static orch_session *session_find(const orch *o, uint64_t id) {
 
 /* --- requests --- */
 
-static uint64_t draw(const orch *o) { return o->options.random(o->options.random_context); }
+static uint64_t draw(const orch *o) {
+  return o->options.random(o->options.random_context);
+}
 
 /* How long C may become. */
 static int32_t longest(const orch_request *r) {
@@ -98,19 +100,23 @@ static int check_request(const orch *o, const orch_request *r, err *e) {
   if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
   if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
   if (r->prompt_length > WIRE_TOKENS_MAX || p->max_tokens > WIRE_CONTEXT_MAX)
-    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX, WIRE_CONTEXT_MAX);
+    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX,
+                   WIRE_CONTEXT_MAX);
   if (r->resume && r->resume->output_length >= p->max_tokens)
     return err_set(e, ERR_ARG, "the answer has all of its %d tokens", p->max_tokens);
   if (p->context < 0 || p->context > WIRE_CONTEXT_MAX)
-    return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX, p->context);
+    return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX,
+                   p->context);
   if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
     return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, p->budget);
-  if (p->selfcheck < 0) return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
+  if (p->selfcheck < 0)
+    return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
   if (!isfinite(p->temperature) || !isfinite(p->top_p) || !isfinite(p->min_p) || !isfinite(p->repeat_penalty))
     return err_set(e, ERR_ARG, "temperature, top-p, min-p and repeat-penalty must be finite numbers");
   if (longest(r) > WIRE_TOKENS_MAX) /* whoever takes the session over is told all of it in one OPEN */
     return err_set(e, ERR_LIMIT,
-                   "a prompt and its answer have at most %d tokens together, these could have %d: shorten the prompt, or lower "
+                   "a prompt and its answer have at most %d tokens together, these could have %d: shorten "
+                   "the prompt, or lower "
                    "max_tokens or the context",
                    WIRE_TOKENS_MAX, longest(r));
   for (int32_t i = 0; i < r->prompt_length; i++)
@@ -204,7 +210,8 @@ int32_t orch_capacity(const orch *o) {
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != WIRE_ROLE_TARGET) continue;
-    int32_t places = p->hello.session_max ? p->hello.session_max : ORCH_SESSIONS_MAX; /* 0: no limit of its own */
+    int32_t places =
+        p->hello.session_max ? p->hello.session_max : ORCH_SESSIONS_MAX; /* 0: no limit of its own */
     sum += places < ORCH_SESSIONS_MAX - sum ? places : ORCH_SESSIONS_MAX - sum;
   }
   return sum;
@@ -240,12 +247,13 @@ static void log_worker(step *c, const roster_peer *p, const char *what) {
              wire_brief_of(draft ? h->method : h->numerics_id).text, what);
 }
 
-/* A target that is started again where another one was: the roster has asked that one, and it is gone: no need to wait for
- * the rest of its silence. */
+/* A target that is started again where another one was: the roster has asked that one, and it is gone: no
+ * need to wait for the rest of its silence. */
 static void drop_predecessors(step *c, const roster_peer *fresh) {
   for (int i = 0; fresh->hello.role == WIRE_ROLE_TARGET && i < c->o->roster.top; i++) {
     roster_peer *p = &c->o->roster.list[i];
-    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role && roster_claims_place(&fresh->hello, p);
+    bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role &&
+                roster_claims_place(&fresh->hello, p);
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->o->roster, id);
@@ -275,19 +283,28 @@ static void on_message(step *c, peer_id id, const msg *m) {
     log_worker(c, from, "is leaving");
     if (from->hello.role == WIRE_ROLE_DRAFT) seats_worker_lost(c, id, "the draft worker left");
     break;
-  case ROSTER_FORGED: seats_worker_lost(c, id, "the worker wanted to be of another role"); break;
-  case ROSTER_REFUSED: break;
+  case ROSTER_FORGED:
+    seats_worker_lost(c, id, "the worker wanted to be of another role");
+    break;
+  case ROSTER_REFUSED:
+    break;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
-    if (m->type == MSG_HELLO && !roster_find(&o->roster, id)) seats_worker_lost(c, id, "the worker is another one now");
+    if (m->type == MSG_HELLO && !roster_find(&o->roster, id))
+      seats_worker_lost(c, id, "the worker is another one now");
     break;
   case ROSTER_PASS: {
     orch_session *s = session_find(o, m->session);
     if (!m->session) break;
-    if (!s) end_unknown(c, from, m);
-    else if (m->epoch != s->epoch) break; /* of an epoch that has passed */
-    else if (id == s->target.peer) session_frames_target(c, s, m);
-    else if (id == s->draft.peer) session_frames_draft(c, s, m);
-    else if (m->type == MSG_DONE) figures_tell_late(&s->counted, id, &m->u.done.stats);
+    if (!s)
+      end_unknown(c, from, m);
+    else if (m->epoch != s->epoch)
+      break; /* of an epoch that has passed */
+    else if (id == s->target.peer)
+      session_frames_target(c, s, m);
+    else if (id == s->draft.peer)
+      session_frames_draft(c, s, m);
+    else if (m->type == MSG_DONE)
+      figures_tell_late(&s->counted, id, &m->u.done.stats);
     break;
   }
   }
@@ -297,7 +314,9 @@ static void on_message(step *c, peer_id id, const msg *m) {
 
 /* --- time --- */
 
-static bool due(const step *c, uint64_t since, uint64_t every) { return c->now - since >= every; }
+static bool due(const step *c, uint64_t since, uint64_t every) {
+  return c->now - since >= every;
+}
 
 /* Nothing was heard of it for long, while the connection is well. */
 static void miss_sign_of_life(step *c, orch_session *s) {
@@ -306,12 +325,14 @@ static void miss_sign_of_life(step *c, orch_session *s) {
   if (s->quiet_told) return;
   s->quiet_told = true;
   actions_log(c->out, LOG_WARNING,
-              "session %016llx: its target gives no sign of life, and there is no other: waiting for it, or for another tandem-target",
+              "session %016llx: its target gives no sign of life, and there is no other: waiting for it, or "
+              "for another tandem-target",
               (unsigned long long)s->id);
 }
 
 static void session_tick(step *c, orch_session *s) {
-  if (s->state == ORCH_ENDING && (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
+  if (s->state == ORCH_ENDING &&
+      (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
     if (++s->end_tries >= ORCH_END_TRIES) s->target.ended = s->draft.ended = true;
     seats_end(c, s, &s->target);
     seats_end(c, s, &s->draft);
@@ -323,12 +344,15 @@ static void session_tick(step *c, orch_session *s) {
     seats_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (session_live(s)) miss_sign_of_life(c, s);
   if (!session_live(s)) return;
-  if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US)) seats_open_target(c, s);
+  if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US))
+    seats_open_target(c, s);
   if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US)) seats_open_draft(c, s);
   if (s->target.opened && due(c, s->ack_us, ORCH_ACK_US)) session_frames_ack(c, s);
 }
 
-static uint64_t later(uint64_t at, uint64_t by) { return by > MACHINE_NEVER - at ? MACHINE_NEVER : at + by; }
+static uint64_t later(uint64_t at, uint64_t by) {
+  return by > MACHINE_NEVER - at ? MACHINE_NEVER : at + by;
+}
 
 static uint64_t session_deadline(const orch *o, const orch_session *s) {
   uint64_t at = MACHINE_NEVER;
@@ -356,7 +380,9 @@ static void on_tick(step *c) {
   for (roster_peer *lost; (lost = roster_tick(&c->o->roster, c->now, c->out));) {
     log_worker(c, lost, "is silent");
     bool draft = lost->hello.role == WIRE_ROLE_DRAFT;
-    seats_worker_lost(c, lost->id, draft ? "the draft worker has been silent for 3 s" : "the target worker has been silent for 3 s");
+    seats_worker_lost(c, lost->id,
+                      draft ? "the draft worker has been silent for 3 s"
+                            : "the target worker has been silent for 3 s");
   }
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
@@ -373,11 +399,15 @@ static void excuse_own_stall(orch *o, uint64_t now) {
 static void orch_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
   excuse_own_stall(c.o, now_us);
-  if (e->kind == EVENT_MESSAGE) on_message(&c, e->peer, e->message);
-  else if (e->kind == EVENT_TICK) on_tick(&c);
+  if (e->kind == EVENT_MESSAGE)
+    on_message(&c, e->peer, e->message);
+  else if (e->kind == EVENT_TICK)
+    on_tick(&c);
   else if (e->kind == EVENT_DRAIN)
     for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
       if (c.o->sessions[i]) seats_finish(&c, c.o->sessions[i], WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
-machine orch_machine(orch *o) { return (machine){o, orch_step, orch_deadline}; }
+machine orch_machine(orch *o) {
+  return (machine){o, orch_step, orch_deadline};
+}

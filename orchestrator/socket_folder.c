@@ -11,10 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define PREFIX    "tandem-"
-#define SUFFIX    6 /* characters that mkdtemp puts behind it */
-#define LOCK      "lock"
-#define LOCK_MADE "lock.new" /* until it is locked: what is called LOCK belongs to a process, or to nobody any more */
+#define PREFIX "tandem-"
+#define SUFFIX 6 /* characters that mkdtemp puts behind it */
+#define LOCK   "lock"
+#define LOCK_MADE                                                                                            \
+  "lock.new" /* until it is locked: what is called LOCK belongs to a process, or to nobody any more */
 
 /* Our own kinds of file alone: what anybody has put there by hand stays, and the folder with it. */
 static void empty(int folder) {
@@ -24,15 +25,19 @@ static void empty(int folder) {
   for (struct dirent *entry; d && (entry = readdir(d));) {
     const char *name = entry->d_name;
     bool ours = strcmp(name, LOCK) == 0 || strcmp(name, LOCK_MADE) == 0;
-    if (ours || (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(s.st_mode))) unlinkat(folder, name, 0);
+    if (ours || (fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(s.st_mode)))
+      unlinkat(folder, name, 0);
   }
-  if (d) closedir(d);
-  else if (again >= 0) close(again);
+  if (d)
+    closedir(d);
+  else if (again >= 0)
+    close(again);
 }
 
 /* --- what others have left behind --- */
 
-/* This user's, and nobody holds its lock: whoever made it is dead. One without a lock may be about to get it. */
+/* This user's, and nobody holds its lock: whoever made it is dead. One without a lock may be about to get it.
+ */
 static bool is_left_behind(int folder) {
   struct stat s;
   if (fstat(folder, &s) != 0 || s.st_uid != geteuid()) return false;

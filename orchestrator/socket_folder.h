@@ -4,8 +4,8 @@
 #include "common/base/err.h"
 #include <sys/un.h>
 
-#define SOCKET_FOLDER_MAX 80 /* bytes, so that a socket's path fits into sockaddr_un */
-#define SOCKET_NAME_MAX   16 /* of a name in it */
+#define SOCKET_FOLDER_MAX   80 /* bytes, so that a socket's path fits into sockaddr_un */
+#define SOCKET_NAME_MAX     16 /* of a name in it */
 #define SOCKET_ENDPOINT_MAX (SOCKET_FOLDER_MAX + SOCKET_NAME_MAX + 16)
 
 _Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_un *)0)->sun_path),
@@ -13,11 +13,12 @@ _Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_u
 
 typedef struct socket_folder {
   char path[SOCKET_FOLDER_MAX]; /* "": none */
-  int lock; /* a file in it, locked as long as this process lives: so others know whose folder is left behind */
+  int lock; /* a file in it, locked as long as this process lives: so others know whose folder is left behind
+             */
 } socket_folder; /* all zero at first */
 
-/* In TMPDIR where that is short enough and can be written, else in /tmp; there, folders of this user's that were left behind by
- * programs that were killed are removed first. ERR_IO. */
+/* In TMPDIR where that is short enough and can be written, else in /tmp; there, folders of this user's that
+ * were left behind by programs that were killed are removed first. ERR_IO. */
 int socket_folder_make(socket_folder *f, err *e);
 /* A path of "" is allowed. */
 void socket_folder_remove(socket_folder *f);

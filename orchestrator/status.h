@@ -10,7 +10,7 @@
   X(MODEL, 3, "the model file is missing, damaged or of a kind that is not supported")                       \
   X(INPUT, 6, "a prompt or ids that cannot be used: empty, not UTF-8, longer than the context")              \
   X(WORKER, 7, "tandem-target or tandem-draft could not start, kept dying or reported an error")             \
-  X(IO, 8, "a file, a stream or the address of --listen could not be used")                                                  \
+  X(IO, 8, "a file, a stream or the address of --listen could not be used")                                  \
   X(HANGUP, 129, "ended by SIGHUP; the answer so far was given")                                             \
   X(INTERRUPTED, 130, "ended by Ctrl-C (SIGINT); the answer so far was given")                               \
   X(TERMINATED, 143, "ended by SIGTERM; the answer so far was given")

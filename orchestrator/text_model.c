@@ -3,7 +3,8 @@
 #include "orchestrator/flags.h"
 #include <string.h>
 
-static int open_file(text_model *m, const char *path, int (*open)(model_file **out, const char *path, err *e), err *e) {
+static int open_file(text_model *m, const char *path, int (*open)(model_file **out, const char *path, err *e),
+                     err *e) {
   *m = (text_model){0};
   int rc = open(&m->file, path, e);
   if (rc) return rc;
@@ -66,8 +67,9 @@ hash16 text_model_vocabulary(const text_model *m) {
 
 int text_model_needs_text(const text_model *m, err *e) {
   if (m->tokens) return ERR_OK;
-  return err_set(e, ERR_UNSUPPORTED, "this model has no vocabulary, so that it takes no text: give token ids (tandem batch, "
-                                     "\"prompt_ids\")");
+  return err_set(e, ERR_UNSUPPORTED,
+                 "this model has no vocabulary, so that it takes no text: give token ids (tandem batch, "
+                 "\"prompt_ids\")");
 }
 
 void text_model_close(text_model *m) {

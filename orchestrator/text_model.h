@@ -1,5 +1,5 @@
-/* text_model.h - what the orchestrator takes from a model file: its shape, vocabulary and chat template. A model without a
- * vocabulary takes prompts as ids, and its answers are ids. */
+/* text_model.h - what the orchestrator takes from a model file: its shape, vocabulary and chat template. A
+ * model without a vocabulary takes prompts as ids, and its answers are ids. */
 #pragma once
 
 #include "common/file/model_file.h"

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RESET_EVERY_US 50000   /* frames of an old generation in flight get one TREE_RESET, not one each */
+#define RESET_EVERY_US  50000  /* frames of an old generation in flight get one TREE_RESET, not one each */
 #define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
 #define QUOTA           256    /* live nodes: a draft that keeps to it is not detached for what others hold */
-_Static_assert(QUOTA * SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for all that keep to it");
+_Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for all that keep to it");
 
 /* --- they come and go --- */
 
@@ -22,7 +22,8 @@ static bool ticket_fits(const session *s, const wire_id *shown) {
 void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded) {
   if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
-                  "the ticket is not this session's: only the draft that its orchestrator chose may attach", c->out);
+                  "the ticket is not this session's: only the draft that its orchestrator chose may attach",
+                  c->out);
     return;
   }
   session_draft *d = session_draft_take(s, from);
@@ -38,14 +39,15 @@ void drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_st
   }
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
-  roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached", (unsigned long long)s->id);
+  roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached",
+             (unsigned long long)s->id);
   actions_send(c->out, from, &answer);
 }
 
 void drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
-  roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s", (unsigned long long)s->id,
-             reason);
+  roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s",
+             (unsigned long long)s->id, reason);
   snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
   s->drafts_gave_up = session_draft_count(s) == 0;
@@ -116,8 +118,8 @@ static session_draft *greediest(session *s, int32_t *nodes) {
   return most;
 }
 
-/* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft that holds more
- * than its part. False: that is this one itself. */
+/* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft
+ * that holds more than its part. False: that is this one itself. */
 static bool make_room(step *c, session *s, const session_draft *d, int32_t count) {
   int32_t before = s->live.live_count, most;
   keep_named(s);
@@ -163,13 +165,17 @@ void drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
   tree_batch batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
   int32_t added = 0;
   switch (receive(c, s, d, &batch, &added)) {
-  case TREE_TAKEN: nodes_taken(c, s, d, n, added); break;
+  case TREE_TAKEN:
+    nodes_taken(c, s, d, n, added);
+    break;
   case TREE_GAP:
     tree_ids_reset(&d->ids, ++s->generation);
     d->done_base = 0;
     send_reset(c, s, d);
     break;
-  case TREE_INVALID: reject(c, s, d, m, ERR_PROTOCOL, "a node's parent is not an earlier id"); break;
+  case TREE_INVALID:
+    reject(c, s, d, m, ERR_PROTOCOL, "a node's parent is not an earlier id");
+    break;
   case TREE_OVERFLOW:
     reject(c, s, d, m, ERR_LIMIT, "the tree has more nodes, or is deeper, than this target holds");
     break;

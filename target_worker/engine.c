@@ -149,13 +149,11 @@ static void fail(work *w, int rc) {
 static int append_one(work *w, int32_t token) {
   const engine_options *o = &w->g->options;
   w->segment = 0;
-  return model_forward(o->model, o->kv,
-                       &(model_segment){.seq = w->seq,
-                                        .kind = MODEL_APPEND,
-                                        .count = 1,
-                                        .tokens = &token,
-                                        .sampling = sampling_of(w)},
-                       1);
+  return model_forward(
+      o->model, o->kv,
+      &(model_segment){
+          .seq = w->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(w)},
+      1);
 }
 
 /* Decodes the round once more, one token after the other. Where they differ, the plain ones are right. */
@@ -217,7 +215,8 @@ static void accept(work *w, uint64_t forwarded) {
 static model_segment segment_of(const work *w) {
   static const model_sampling greedy = {0};
   const engine_job *job = w->job;
-  bool tree = job->kind == ENGINE_VERIFY && job->count > 1, measures = job->kind == ENGINE_PREFILL && job->measures;
+  bool tree = job->kind == ENGINE_VERIFY && job->count > 1,
+       measures = job->kind == ENGINE_PREFILL && job->measures;
   return (model_segment){.seq = w->seq,
                          .kind = tree ? MODEL_TREE : MODEL_APPEND,
                          .count = job->count,
@@ -225,7 +224,9 @@ static model_segment segment_of(const work *w) {
                          .parents = tree ? job->parents : NULL,
                          .all_logits = tree || measures,
                          .no_logits = job->kind == ENGINE_PREFILL && !measures,
-                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w) : measures ? &greedy : NULL};
+                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w)
+                                     : measures                 ? &greedy
+                                                                : NULL};
 }
 
 static void note_gap(engine *g, const work *w) {
@@ -251,14 +252,16 @@ static void forward(engine *g, work *const *works, int32_t count) {
   if (rc != ERR_OK && count > 1) return;
   for (int32_t i = 0; i < count; i++) {
     works[i]->r->forward_us = end - start;
-    if (rc != ERR_OK) fail(works[i], rc);
-    else accept(works[i], i == 0 ? end : clock_us());
+    if (rc != ERR_OK)
+      fail(works[i], rc);
+    else
+      accept(works[i], i == 0 ? end : clock_us());
   }
 }
 
-/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. What was still to be
- * copied there is, so that the figures tell of every committed row; not in a virtual cache, where somebody else may have
- * these blocks by now. */
+/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. What was
+ * still to be copied there is, so that the figures tell of every committed row; not in a virtual cache, where
+ * somebody else may have these blocks by now. */
 static bool starts_right(work *w) {
   const engine_job *job = w->job;
   kv_cache *kv = w->g->options.kv;
@@ -307,9 +310,12 @@ static bool prepare(work *w, uint64_t start) {
 static void finish(work *w) {
   engine *g = w->g;
   if (w->job->selfcheck && w->r->code == ERR_OK) selfcheck(w);
-  if (w->job->kind == ENGINE_VERIFY) count_decode(g, w->r);
-  else g->counters.prefills++;
-  if (w->job->kind == ENGINE_PREFILL && w->job->measures) g->counters.measured_rows += (uint64_t)w->job->count;
+  if (w->job->kind == ENGINE_VERIFY)
+    count_decode(g, w->r);
+  else
+    g->counters.prefills++;
+  if (w->job->kind == ENGINE_PREFILL && w->job->measures)
+    g->counters.measured_rows += (uint64_t)w->job->count;
   w->r->kv_length = kv_length(g->options.kv, w->seq);
   w->r->kv_settled = w->r->kv_length - kv_late(g->options.kv, w->seq);
 }

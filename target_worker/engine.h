@@ -1,7 +1,7 @@
 /* engine.h - the thread that owns the device: a batch of jobs in, their results out.
  *
- * The worker machine fills an engine_batch, one job a session, and gets engine_results: the rows of all jobs go
- * through the model in one forward. Tests put a toy in the engine's place. */
+ * The worker machine fills an engine_batch, one job a session, and gets engine_results: the rows of all jobs
+ * go through the model in one forward. Tests put a toy in the engine's place. */
 #pragma once
 
 #include "common/base/err.h"
@@ -18,15 +18,15 @@ typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
 
 typedef struct engine_job {
   engine_kind kind;
-  uint64_t serial;   /* returned in the result */
-  int32_t slot;      /* sequence of the cache */
-  int32_t kv_length; /* rows the job starts from: a longer cache is rolled back to here, a shorter one is
-                        ERR_DESYNC */
-  const int32_t *blocks; /* virtual cache: [block_count] where the slot's rows lie from now on, valid until the result;
-                            NULL: as before */
+  uint64_t serial;       /* returned in the result */
+  int32_t slot;          /* sequence of the cache */
+  int32_t kv_length;     /* rows the job starts from: a longer cache is rolled back to here, a shorter one is
+                            ERR_DESYNC */
+  const int32_t *blocks; /* virtual cache: [block_count] where the slot's rows lie from now on, valid until
+                            the result; NULL: as before */
   int32_t block_count;
   bool rows_given; /* with blocks: they hold the kv_length rows, whatever the slot had before */
-  int32_t count;     /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
+  int32_t count;   /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
   int32_t tokens[ENGINE_CHUNK];
   int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
   sampler_options sampling;         /* VERIFY */
@@ -35,13 +35,14 @@ typedef struct engine_job {
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
   bool selfcheck;      /* decode the round again plainly and compare */
-  bool measures;       /* PREFILL: choose a token at every row, as a verify does, and drop it: its time is what counts */
-  uint64_t ready_us;   /* when it could have begun */
+  bool measures;     /* PREFILL: choose a token at every row, as a verify does, and drop it: its time is what
+                        counts */
+  uint64_t ready_us; /* when it could have begun */
 } engine_job;
 
 typedef struct engine_batch {
-  int32_t count;                    /* >= 1, each of another slot */
-  bool at_once;                     /* made in the step that took the results before it: nothing was waited for */
+  int32_t count; /* >= 1, each of another slot */
+  bool at_once;  /* made in the step that took the results before it: nothing was waited for */
   engine_job jobs[ENGINE_JOBS_MAX]; /* [count] */
 } engine_batch;
 
@@ -50,7 +51,8 @@ typedef struct engine_result {
   uint64_t serial;
   int code;           /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
   int32_t kv_length;  /* rows committed afterwards */
-  int32_t kv_settled; /* so many of them are where they belong; the others the slot's next forward will copy there */
+  int32_t kv_settled; /* so many of them are where they belong; the others the slot's next forward will copy
+                         there */
   int32_t node_count; /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
@@ -92,8 +94,8 @@ typedef struct engine_options {
   kv_cache *kv;
   int32_t sequences; /* of kv */
   engine_fault fault;
-  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine sleeps
-   * until engine_submit. No thread has to wake between two forwards. */
+  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
+   * sleeps until engine_submit. No thread has to wake between two forwards. */
   bool (*turn)(void *context, const engine_results *r, engine_batch *next);
   void *context;
   const logger *log; /* why a job failed */
@@ -110,8 +112,8 @@ typedef struct engine_counters {
   uint64_t forwards;             /* decodes and verifies that succeeded, one a job, without selfchecks */
   uint64_t accepted;             /* tree nodes */
   uint64_t tokens;               /* sampled: forwards + accepted, unless a selfcheck cut some */
-  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where both were alone in
-   * their batch and of the same slot, the second has nodes and came at once. */
+  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where both were alone
+   * in their batch and of the same slot, the second has nodes and came at once. */
   uint64_t gaps;
   uint32_t gap_us[ENGINE_GAPS_MAX]; /* the last ENGINE_GAPS_MAX of them, the n-th at n modulo that */
 } engine_counters;

@@ -64,15 +64,18 @@ static const struct argp_option option_table[] = {
     {"orchestrator", KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"bind", KEY_BIND, "ENDPOINT", 0,
-     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an orchestrator on "
+     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an "
+     "orchestrator on "
      "another machine, of all addresses",
      0},
     {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
-     "Address that drafts are told; default: the one that is bound, of all addresses that at which the orchestrator sees "
+     "Address that drafts are told; default: the one that is bound, of all addresses that at which the "
+     "orchestrator sees "
      "this target",
      0},
     {"insecure-bind", KEY_INSECURE, NULL, 0,
-     "Allow drafts of other machines, and --bind to an address that other machines reach: there is no encryption, and "
+     "Allow drafts of other machines, and --bind to an address that other machines reach: there is no "
+     "encryption, and "
      "whoever reaches it can read prompts and answers",
      0},
     {NULL, 0, NULL, 0, "Resources:", 1},
@@ -86,7 +89,8 @@ static const struct argp_option option_table[] = {
     {"ctx", KEY_CTX, "N", 0, "Context of one session in tokens; default 0: the model's, at most 4096", 1},
     {"sessions", KEY_SESSIONS, "N", 0, "Sessions open at once; default 4", 1},
     {"kv", KEY_KV, "static|virtual", 0,
-     "Cache: a part for each session (static, the default), or blocks of 16 tokens from one pool, where sessions share what "
+     "Cache: a part for each session (static, the default), or blocks of 16 tokens from one pool, where "
+     "sessions share what "
      "their prompts have in common",
      1},
     {"kv-blocks", KEY_KV_BLOCKS, "N", 0,
@@ -101,7 +105,9 @@ static const struct argp_option option_table[] = {
     {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
      "Instruction set; default auto: the best that this processor has", 2},
     {"list-isa", KEY_LIST_ISA, NULL, 0,
-     "Print the instruction sets, the better ones first, each chosen, available or missing, with what this processor has not; and leave", 2},
+     "Print the instruction sets, the better ones first, each chosen, available or missing, with what this "
+     "processor has not; and leave",
+     2},
     {NULL, 0, NULL, 0, "Running:", 3},
     {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 3},
     {"counters", KEY_COUNTERS, NULL, 0,
@@ -143,7 +149,8 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   err e;
   if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
-  if (key != KEY_PIN) return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (key != KEY_PIN)
+    return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
   if (cpus_parse(text, f->pin, &f->pin_count, &e) != ERR_OK) argp_error(state, "%s", e.text);
   return 0;
 }
@@ -183,7 +190,8 @@ typedef struct program {
   host *host;
   uv_loop_t loop;
   bool loop_open;
-  char bound[WIRE_STRING_MAX + 1], told[WIRE_STRING_MAX + 1]; /* the door for drafts, and what HELLO says of it */
+  char bound[WIRE_STRING_MAX + 1],
+      told[WIRE_STRING_MAX + 1]; /* the door for drafts, and what HELLO says of it */
   /* Of whoever steps the machine: */
   bool busy;          /* a batch is under way */
   engine_batch batch; /* room for one that is to be submitted */
@@ -233,7 +241,8 @@ static int open_cache(program *p, err *e) {
   flags *f = &p->flags;
   if (f->kv_blocks && !f->kv_virtual)
     return err_set(e, ERR_ARG, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
-  if (f->kv_virtual && f->kv_blocks == 0) f->kv_blocks = f->sessions * ((f->context + KV_BLOCK - 1) / KV_BLOCK);
+  if (f->kv_virtual && f->kv_blocks == 0)
+    f->kv_blocks = f->sessions * ((f->context + KV_BLOCK - 1) / KV_BLOCK);
   kv_options o = {
       .sequences = f->sessions, .context = f->context, .type = kv_type_of(f->math), .blocks = f->kv_blocks};
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
@@ -327,8 +336,10 @@ static int open_door(program *p, err *e) {
   if (rc != ERR_OK) return rc;
   const char *door = f->bind ? f->bind : place_door(f->orchestrator, f->insecure_bind);
   rc = transport_bind(host_transport(p->host), door, p->bound, sizeof p->bound, e);
-  if (f->advertise) place_insist(f->advertise, p->told);
-  else memcpy(p->told, p->bound, sizeof p->told);
+  if (f->advertise)
+    place_insist(f->advertise, p->told);
+  else
+    memcpy(p->told, p->bound, sizeof p->told);
   return rc;
 }
 
@@ -351,12 +362,12 @@ static void greet(program *p) {
   host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
-           model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context,
-           p->told);
+           model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context, p->told);
   bool asked = p->flags.bind || p->flags.advertise || p->flags.insecure_bind;
   if (!asked && place_elsewhere(p->flags.orchestrator))
     log_line(&p->log, LOG_WARNING,
-             "drafts of this machine alone reach this target: for those of others add --insecure-bind (there is no encryption)");
+             "drafts of this machine alone reach this target: for those of others add --insecure-bind (there "
+             "is no encryption)");
 }
 
 /* What fails first costs least: addresses before the model. The orchestrator is greeted when all is there. */
@@ -419,11 +430,18 @@ static void print_group(FILE *out, const char *group, const named *list, size_t 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
 static void print_engine(FILE *out, const engine_counters *n) {
-  const named list[] = {
-      {"batches", n->batches},      {"prefills", n->prefills}, {"verifies", n->verifies},
-      {"forwards", n->forwards},    {"accepted", n->accepted}, {"tokens", n->tokens},
-      {"selfchecks", n->selfchecks}, {"failures", n->failures}, {"measured_rows", n->measured_rows},
-      {"gaps", n->gaps}, {"gap_us_median", gap_at(n, 50)}, {"gap_us_p90", gap_at(n, 90)}};
+  const named list[] = {{"batches", n->batches},
+                        {"prefills", n->prefills},
+                        {"verifies", n->verifies},
+                        {"forwards", n->forwards},
+                        {"accepted", n->accepted},
+                        {"tokens", n->tokens},
+                        {"selfchecks", n->selfchecks},
+                        {"failures", n->failures},
+                        {"measured_rows", n->measured_rows},
+                        {"gaps", n->gaps},
+                        {"gap_us_median", gap_at(n, 50)},
+                        {"gap_us_p90", gap_at(n, 90)}};
   print_group(out, "engine", list, COUNT(list));
 }
 
@@ -528,7 +546,10 @@ static int print_isas(model_isa wanted) {
   model_isa chosen = model_isa_chosen(wanted);
   for (model_isa isa = MODEL_ISA_AVX512; isa >= MODEL_ISA_C; isa--) {
     const char *lacking = model_isa_lacks(isa);
-    printf("%s %s%s%s\n", isa_words[isa], isa == chosen ? "chosen" : lacking ? "missing" : "available",
+    printf("%s %s%s%s\n", isa_words[isa],
+           isa == chosen ? "chosen"
+           : lacking     ? "missing"
+                         : "available",
            lacking ? ": this processor has no " : "", lacking ? lacking : "");
   }
   return model_isa_lacks(chosen) ? PROGRAM_EXIT_FAILED : PROGRAM_EXIT_OK;
@@ -538,10 +559,8 @@ int main(int argc, char **argv) {
   const struct argp argp = {option_table, parse, NULL, doc, NULL, help_filter, NULL};
   static program p; /* large; one a process */
   program_hold_streams();
-  p.flags = (flags){.threads = cpus_threads(),
-                    .sessions = DEFAULT_SESSIONS,
-                    .math = MODEL_MATH_INT8,
-                    .log = LOG_INFO};
+  p.flags = (flags){
+      .threads = cpus_threads(), .sessions = DEFAULT_SESSIONS, .math = MODEL_MATH_INT8, .log = LOG_INFO};
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(&argp, argc, argv, &p.flags);
   program_check_variables("tandem-target");

@@ -9,13 +9,17 @@ int opening_check(const msg_open *o, int32_t context, int32_t vocabulary, err *e
   int rc = sampler_check(&sampling, e);
   if (rc != ERR_OK) return rc;
   if (p->context < 1 || p->context > context)
-    return err_set(e, ERR_LIMIT, "a context of %d tokens was asked for, this target has %d: lower --ctx or start it with more",
-                   p->context, context);
+    return err_set(
+        e, ERR_LIMIT,
+        "a context of %d tokens was asked for, this target has %d: lower --ctx or start it with more",
+        p->context, context);
   if (length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
   if (length > p->context)
-    return err_set(e, ERR_LIMIT, "the prompt has %d tokens, the context %d: shorten it or raise --ctx", length, p->context);
+    return err_set(e, ERR_LIMIT, "the prompt has %d tokens, the context %d: shorten it or raise --ctx",
+                   length, p->context);
   if (o->prompt_length < 1 || o->prompt_length > length)
-    return err_set(e, ERR_ARG, "prompt_length %d is not within the %d tokens given", o->prompt_length, length);
+    return err_set(e, ERR_ARG, "prompt_length %d is not within the %d tokens given", o->prompt_length,
+                   length);
   if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
   if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
     return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, p->budget);

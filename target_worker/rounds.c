@@ -10,7 +10,9 @@ int rounds_init(rounds *r, int32_t context, bool is_virtual, int32_t credit, err
   return r->maps ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for the worker's state");
 }
 
-void rounds_fini(rounds *r) { free(r->maps); }
+void rounds_fini(rounds *r) {
+  free(r->maps);
+}
 
 /* --- jobs --- */
 
@@ -43,7 +45,8 @@ static void job_verify(session *s, int32_t nodes, engine_job *job) {
   memcpy(job->stops, s->stop_tokens, sizeof job->stops);
   job->stop_count = o->stop_count;
   job->sampled_max = o->single ? 1 : room < nodes + 1 ? room : nodes + 1;
-  job->selfcheck = nodes > 0 && o->selfcheck > 0 && s->stats.rounds % (uint64_t)o->selfcheck == (uint64_t)o->selfcheck - 1;
+  job->selfcheck =
+      nodes > 0 && o->selfcheck > 0 && s->stats.rounds % (uint64_t)o->selfcheck == (uint64_t)o->selfcheck - 1;
 }
 
 /* What this round has waited, and whether it was in vain. */
@@ -52,8 +55,10 @@ static void note_wait(session *s, uint64_t now) {
   bool waited = s->wait_until_us > s->ready_us;
   s->waited_us = waited && now > s->ready_us ? now - s->ready_us : 0;
   s->stats.wait_us += s->waited_us;
-  if (waited && !nodes && schedule_drafts_done(s)) wait_verified(&s->history, 1); /* nothing was the answer */
-  else if (waited && !nodes) wait_missed(&s->history);
+  if (waited && !nodes && schedule_drafts_done(s))
+    wait_verified(&s->history, 1); /* nothing was the answer */
+  else if (waited && !nodes)
+    wait_missed(&s->history);
   s->wait_until_us = 0;
 }
 
@@ -68,7 +73,8 @@ static void job_blocks(session *s, int32_t *map, engine_job *job) {
   s->remap = s->rows_given = false;
 }
 
-static void next_job(rounds *r, session *s, const schedule_pick *pick, int32_t *map, uint64_t now, engine_job *job) {
+static void next_job(rounds *r, session *s, const schedule_pick *pick, int32_t *map, uint64_t now,
+                     engine_job *job) {
   s->job = ++r->serial;
   s->kv_valid = INT32_MAX;
   job->serial = s->job;
@@ -108,7 +114,9 @@ static int32_t step_rows(const rounds *r) {
   return rows;
 }
 
-static bool has_prompts(const rounds *r) { return r->forward.steps != r->forward.count; }
+static bool has_prompts(const rounds *r) {
+  return r->forward.steps != r->forward.count;
+}
 
 /* Rows of the forward where its time tells what so many rows of steps cost; else 0. */
 static int32_t measured_rows(const rounds *r) {
@@ -116,13 +124,18 @@ static int32_t measured_rows(const rounds *r) {
   return has_prompts(r) || step_rows(r) > WIDTH_ROWS_MAX ? 0 : step_rows(r);
 }
 
-static double average(double old, double value) { return old == 0 ? value : old + (value - old) / 8; }
+static double average(double old, double value) {
+  return old == 0 ? value : old + (value - old) / 8;
+}
 
-static double round_us(const engine_result *x) { return (double)(x->forward_us + x->accept_us + x->commit_us); }
+static double round_us(const engine_result *x) {
+  return (double)(x->forward_us + x->accept_us + x->commit_us);
+}
 
-/* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as much more as
- * the forward took longer for them, in shares of such a row: where many sessions fill a forward, a row more costs almost
- * as much as a plain one. By what such forwards take on average: what disturbs one of them is not the nodes' doing. */
+/* What the forward cost this session. With others in it a plain row costs what it always does, and nodes as
+ * much more as the forward took longer for them, in shares of such a row: where many sessions fill a forward,
+ * a row more costs almost as much as a plain one. By what such forwards take on average: what disturbs one of
+ * them is not the nodes' doing. */
 static double share_us(const rounds *r, const session *s, const engine_result *x) {
   double us = round_us(x), usual = s->pay.plain_us_per_token;
   if (r->forward.count == 1) return us;
@@ -177,8 +190,10 @@ static void count_stats(session_stats *n, const engine_result *x) {
   n->forward_us += x->forward_us;
   n->accept_us += x->accept_us;
   n->commit_us += x->commit_us;
-  if (x->node_count) n->rounds++;
-  else n->plain_steps++;
+  if (x->node_count)
+    n->rounds++;
+  else
+    n->plain_steps++;
   for (int32_t i = 0; i < accepted && i < WIRE_POSITIONS_MAX; i++) n->accepted_per_pos[i]++;
 }
 
@@ -191,7 +206,8 @@ static void learn(rounds *r, session *s, const engine_result *x) {
   if (s->record.steps == 0) width_begin(&s->record, &r->earned);
   width_stepped(&s->record, x->sampled_count - 1);
   r->earned = s->record;
-  /* Waiting in vain is what speculation cost, not what a plain step costs: the next verify with nodes owes it. */
+  /* Waiting in vain is what speculation cost, not what a plain step costs: the next verify with nodes owes
+   * it. */
   s->wait_owed_us += s->waited_us;
   pay_record(&s->pay, x->node_count, x->sampled_count, us + (x->node_count ? (double)s->wait_owed_us : 0));
   if (x->node_count) s->wait_owed_us = 0;
@@ -221,6 +237,7 @@ void rounds_verified(rounds *r, session_store *store, session *s, const engine_r
   count_stats(&s->stats, result);
   learn(r, s, result);
   note_step(store, s, now);
-  bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s), others = another_can_run(r, store, s, now);
+  bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s),
+       others = another_can_run(r, store, s, now);
   s->wait_until_us = now + wait_for(&s->history, draft, others, 0, s->plain_us, s->verify_us);
 }

@@ -1,20 +1,20 @@
-/* rounds.h - the target's forwards: which rows the engine gets next, and what its results say of the cache and of cost.
- * Knows sessions, no peers and no messages. */
+/* rounds.h - the target's forwards: which rows the engine gets next, and what its results say of the cache
+ * and of cost. Knows sessions, no peers and no messages. */
 #pragma once
 
 #include "target_worker/scheduler.h"
 
 typedef struct rounds {
   schedule_turns turns;
-  schedule forward; /* the one under way, or the last one */
-  uint64_t serial;  /* of the last job */
+  schedule forward;        /* the one under way, or the last one */
+  uint64_t serial;         /* of the last job */
   uint64_t asked_until_us; /* a waiting session's moment, as of the last rounds_next; UINT64_MAX: none */
   width_record earned;     /* by the session that stepped last */
   width_costs widths;      /* of forwards without prompts */
   pay_state crowded;       /* of the session that stepped last with a draft that computes */
-  int32_t *maps; /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
-  int32_t map_size; /* blocks of a context */
-  int32_t credit;   /* tokens that a session may be ahead of the last acknowledgement */
+  int32_t *maps;           /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
+  int32_t map_size;        /* blocks of a context */
+  int32_t credit;          /* tokens that a session may be ahead of the last acknowledgement */
 } rounds;
 
 /* context: of a session, in tokens. ERR_NOMEM. */
@@ -26,8 +26,8 @@ bool rounds_next(rounds *r, session_store *store, uint64_t now, engine_batch *ba
 
 /* The forward is over. First of all, what it tells of rows' cost. */
 void rounds_measure(rounds *r, const engine_results *results);
-/* Then of each result: its session, which has no job any more and rows in the cache as the result says; NULL: ended
- * meanwhile. *stale: C was shortened meanwhile, so the tokens are not its continuation. */
+/* Then of each result: its session, which has no job any more and rows in the cache as the result says; NULL:
+ * ended meanwhile. *stale: C was shortened meanwhile, so the tokens are not its continuation. */
 session *rounds_end(session_store *store, const engine_result *result, bool *stale);
 /* And of a verify that succeeded: its figures, and how long the session's next round waits for a node. */
 void rounds_verified(rounds *r, session_store *store, session *s, const engine_result *result, uint64_t now);

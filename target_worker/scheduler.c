@@ -38,7 +38,8 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
   *until_us = UINT64_MAX;
   if (s->state != SESSION_RUNNING || s->job || s->finish) return SCHEDULE_IDLE;
   if (s->kv_rows < s->committed.length - 1) return SCHEDULE_PREFILL;
-  if (s->committed.length - s->acked + schedule_budget(s) >= credit) return SCHEDULE_IDLE; /* a whole round fits */
+  if (s->committed.length - s->acked + schedule_budget(s) >= credit)
+    return SCHEDULE_IDLE; /* a whole round fits */
   if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
   if (s->options.lockstep) {
     bool expected = (s->draft_expected && !s->drafts_gave_up) || session_draft_count(s) > 0;
@@ -74,8 +75,8 @@ static int32_t offer(const session *s, float *totals) {
 }
 _Static_assert(WIRE_BUDGET_MAX <= SCHEDULE_NODES_MAX, "one session's fit");
 
-static void pick_steps(const session_store *store, schedule_turns *turns, int32_t credit, uint64_t now_us, offers *o,
-                       schedule *out) {
+static void pick_steps(const session_store *store, schedule_turns *turns, int32_t credit, uint64_t now_us,
+                       offers *o, schedule *out) {
   int32_t rows = 0, after = turns->step;
   for (int32_t k = 1; k <= store->count && out->count < SCHEDULE_STEPS_MAX; k++) {
     int32_t i = (after + k) % store->count;
@@ -87,7 +88,8 @@ static void pick_steps(const session_store *store, schedule_turns *turns, int32_
     int32_t offered = offer(s, o->totals[out->count]), taken = s->options.lockstep ? offered : 0;
     if (rows + 1 + taken > SCHEDULE_ROWS_MAX) break;
     rows += 1 + taken;
-    o->count[out->count] = s->options.lockstep ? 0 : width_allowed(&s->record, o->totals[out->count], offered);
+    o->count[out->count] =
+        s->options.lockstep ? 0 : width_allowed(&s->record, o->totals[out->count], offered);
     out->picks[out->count++] = (schedule_pick){.place = i, .kind = kind, .rows = taken, .offered = offered};
     turns->step = i;
   }
@@ -104,8 +106,8 @@ static int32_t best_offer(const offers *o, int32_t steps, const int32_t *taken) 
   return best;
 }
 
-/* All sessions' nodes in one order, of which as many as are worth their rows. A node comes after those above it,
- * which promise no less. */
+/* All sessions' nodes in one order, of which as many as are worth their rows. A node comes after those above
+ * it, which promise no less. */
 static void share_nodes(const width_costs *widths, const offers *o, schedule *out) {
   int32_t owner[SCHEDULE_NODES_MAX], taken[SCHEDULE_STEPS_MAX] = {0}, count = 0;
   float totals[SCHEDULE_NODES_MAX];
@@ -117,15 +119,16 @@ static void share_nodes(const width_costs *widths, const offers *o, schedule *ou
   for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
 }
 
-/* Somebody may want to verify nodes later, is not held up now by what that costs being measured, and reads so long a prompt
- * that nobody notices. */
+/* Somebody may want to verify nodes later, is not held up now by what that costs being measured, and reads so
+ * long a prompt that nobody notices. */
 static bool may_measure(const session *s, const schedule *out) {
-  bool draft = s->draft_expected || session_draft_count(s) > 0, is_long = s->committed.length > SCHEDULE_MEASURED;
+  bool draft = s->draft_expected || session_draft_count(s) > 0,
+       is_long = s->committed.length > SCHEDULE_MEASURED;
   return is_long && draft && out->count == 0 && !s->options.lockstep && s->options.budget > 0;
 }
 
-static void pick_prefills(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
-                          uint64_t now_us, schedule *out) {
+static void pick_prefills(const session_store *store, const width_costs *widths, schedule_turns *turns,
+                          int32_t credit, uint64_t now_us, schedule *out) {
   int32_t rows = out->steps ? SCHEDULE_BESIDE : ENGINE_CHUNK, after = turns->prefill;
   for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
     int32_t i = (after + k) % store->count;
@@ -140,8 +143,8 @@ static void pick_prefills(const session_store *store, const width_costs *widths,
   }
 }
 
-void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
-                      uint64_t now_us, schedule *out) {
+void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns,
+                      int32_t credit, uint64_t now_us, schedule *out) {
   offers o;
   out->count = out->steps = 0;
   out->measures = false;

@@ -1,7 +1,7 @@
 /* scheduler.h - whose rows go through the next forward: pure.
  *
- * A forward carries a row of every session that can step, the nodes of all of them that are worth their cost, and a
- * piece of a prompt or two. */
+ * A forward carries a row of every session that can step, the nodes of all of them that are worth their cost,
+ * and a piece of a prompt or two. */
 #pragma once
 
 #include "common/spec/width.h"
@@ -15,15 +15,17 @@ typedef enum {
   SCHEDULE_WAIT     /* would step, but waits for its draft until *until_us */
 } schedule_kind;
 
-/* What could this session do now? A session that waits for its draft holds up nobody: others run meanwhile. */
+/* What could this session do now? A session that waits for its draft holds up nobody: others run meanwhile.
+ */
 schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us, uint64_t *until_us);
 
-#define SCHEDULE_STEPS_MAX    28  /* sessions that step in one forward; others have their turn in the next */
-#define SCHEDULE_PREFILLS_MAX 4   /* sessions whose prompts are read in one */
-#define SCHEDULE_NODES_MAX    64  /* nodes of all sessions in free pace */
-#define SCHEDULE_ROWS_MAX     256 /* rows of all that step, without those nodes; a session in lockstep that would pass it has to wait */
-#define SCHEDULE_MEASURED     128 /* tokens of a prompt that is used to measure what a verify costs */
-#define SCHEDULE_BESIDE       32  /* rows of prompts beside sessions that step: how long those are held up */
+#define SCHEDULE_STEPS_MAX    28 /* sessions that step in one forward; others have their turn in the next */
+#define SCHEDULE_PREFILLS_MAX 4  /* sessions whose prompts are read in one */
+#define SCHEDULE_NODES_MAX    64 /* nodes of all sessions in free pace */
+#define SCHEDULE_ROWS_MAX                                                                                    \
+  256 /* rows of all that step, without those nodes; a session in lockstep that would pass it has to wait */
+#define SCHEDULE_MEASURED 128 /* tokens of a prompt that is used to measure what a verify costs */
+#define SCHEDULE_BESIDE   32  /* rows of prompts beside sessions that step: how long those are held up */
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "a job each");
 _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX, "one forward");
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX, "costs are known by rows");
@@ -49,8 +51,8 @@ typedef struct schedule {
 } schedule;
 
 /* Everything that can run is in the forward as far as there is room, taking turns from forward to forward. */
-void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns, int32_t credit,
-                      uint64_t now_us, schedule *out);
+void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns,
+                      int32_t credit, uint64_t now_us, schedule *out);
 
 /* Neither without a budget nor after an error, nor, in free pace, while drafting does not pay. */
 bool schedule_may_speculate(const session *s);

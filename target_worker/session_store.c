@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int32_t blocks_of(int32_t rows) { return (rows + KV_BLOCK - 1) / KV_BLOCK; }
+static int32_t blocks_of(int32_t rows) {
+  return (rows + KV_BLOCK - 1) / KV_BLOCK;
+}
 
 static bool place_init(const session_store *s, session *p, int32_t slot) {
   p->slot = slot;
@@ -20,7 +22,8 @@ int session_store_init(session_store *s, int32_t count, int32_t context, int32_t
   int rc = blocks > 0 ? kv_blocks_init(&s->blocks, blocks, e) : ERR_OK;
   for (int32_t i = 0; i < count && rc == ERR_OK; i++)
     if (!place_init(s, &s->places[i], i))
-      rc = err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", count, context);
+      rc = err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", count,
+                   context);
   if (rc != ERR_OK) session_store_fini(s);
   return rc;
 }
@@ -49,8 +52,9 @@ session *session_store_get(session_store *s, uint64_t id) {
   return NULL;
 }
 
-/* A place is given up whole, but for its slot and what was taken once: the memory of its prefix, of its blocks' numbers, and
- * of what its penalties look at, which the engine may still be reading. Of C and the cache the first `keep` tokens stay. */
+/* A place is given up whole, but for its slot and what was taken once: the memory of its prefix, of its
+ * blocks' numbers, and of what its penalties look at, which the engine may still be reading. Of C and the
+ * cache the first `keep` tokens stay. */
 static void place_clear(session *s, int32_t keep) {
   drafts_fini(s);
   session old = *s;
@@ -62,17 +66,21 @@ static void place_clear(session *s, int32_t keep) {
   s->blocks = old.blocks;
   s->kv_rows = keep;
   s->kv_valid = INT32_MAX;
-  if (keep) prefix_truncate(&s->committed, keep);
-  else prefix_reset(&s->committed, 0);
+  if (keep)
+    prefix_truncate(&s->committed, keep);
+  else
+    prefix_reset(&s->committed, 0);
 }
 
-/* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed others. */
+/* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed
+ * others. */
 static int32_t rows_of(const session *p) {
   int32_t rows = p->job ? least_i32(p->kv_rows, p->kv_valid) : p->kv_rows;
   return least_i32(rows, p->committed.length);
 }
 
-/* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be lost. */
+/* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be
+ * lost. */
 static int32_t reusable(const session *p, const int32_t *tokens, int32_t count) {
   int32_t rows = rows_of(p), same = 0;
   while (same < least_i32(rows, count) && p->committed.tokens[same] == tokens[same]) same++;
@@ -94,8 +102,8 @@ static session *place_find(session_store *s, const int32_t *tokens, int32_t coun
   return free_one ? free_one : idle;
 }
 
-session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens, int32_t count,
-                            bool *fresh) {
+session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens,
+                            int32_t count, bool *fresh) {
   session *p = session_store_get(s, id);
   int32_t keep;
   *fresh = !p;
@@ -124,8 +132,8 @@ void session_store_give_back(session_store *s, session *p) {
   if (s->is_virtual) drop_blocks(s, p, 0);
 }
 
-/* Blocks that others may read are not written: of one that C has left, the rows that are still right are computed again,
- * which is at most a block less one, in a block of its own. */
+/* Blocks that others may read are not written: of one that C has left, the rows that are still right are
+ * computed again, which is at most a block less one, in a block of its own. */
 static void leave_shared(session_store *s, session *p) {
   if (p->kv_rows < p->published * KV_BLOCK) drop_blocks(s, p, p->kv_rows / KV_BLOCK);
 }
@@ -156,11 +164,13 @@ int session_store_admit(session_store *s, session *p, int32_t tokens, err *e) {
   session_store_give_back(s, p);
   if (wanted > s->blocks.count)
     return err_set(e, ERR_LIMIT,
-                   "prompt and max_tokens need %d cache blocks of %d tokens, this target has %d: ask for fewer tokens or "
+                   "prompt and max_tokens need %d cache blocks of %d tokens, this target has %d: ask for "
+                   "fewer tokens or "
                    "start it with more --kv-blocks",
                    wanted, KV_BLOCK, s->blocks.count);
   return err_set(e, ERR_FULL,
-                 "prompt and max_tokens need %d more cache blocks of %d tokens, %d are free: try again later, ask for fewer "
+                 "prompt and max_tokens need %d more cache blocks of %d tokens, %d are free: try again "
+                 "later, ask for fewer "
                  "tokens or start the target with more --kv-blocks",
                  more, KV_BLOCK, available);
 }
@@ -226,8 +236,10 @@ void session_draft_drop(session *s, session_draft *d) {
   tree_ids *maps[SESSION_DRAFTS_MAX];
   d->peer = 0;
   int32_t left = session_draft_maps(s, maps);
-  if (left > 0) tree_keep_named(&s->live, maps, left);
-  else tree_reset(&s->live);
+  if (left > 0)
+    tree_keep_named(&s->live, maps, left);
+  else
+    tree_reset(&s->live);
 }
 
 int32_t session_draft_count(const session *s) {

@@ -1,4 +1,5 @@
-/* step.h - one step's surroundings, so that handlers need few arguments. For the files of the worker that send. */
+/* step.h - one step's surroundings, so that handlers need few arguments. For the files of the worker that
+ * send. */
 #pragma once
 
 #include "target_worker/worker.h"

@@ -100,11 +100,12 @@ static msg_stats stats_of(const session_stats *n) {
                      .position_count = positions};
 }
 
-/* The sentence of DONE: why it is an error, or how fast the plain steps of this answer were. NULL: none, or nothing to
- * compare them with. */
+/* The sentence of DONE: why it is an error, or how fast the plain steps of this answer were. NULL: none, or
+ * nothing to compare them with. */
 static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   if (s->finish == WIRE_FINISH_ERROR) return s->finish_text;
-  if (s->stats.rounds == 0 || s->stats.plain_steps < PAY_CALIBRATE || s->pay.plain_us_per_token <= 0) return NULL;
+  if (s->stats.rounds == 0 || s->stats.plain_steps < PAY_CALIBRATE || s->pay.plain_us_per_token <= 0)
+    return NULL;
   snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / s->pay.plain_us_per_token);
   return out;
 }

@@ -1,5 +1,5 @@
-/* stream.h - what a session's orchestrator and drafts are told: where C stands, its tokens as they come and again where
- * they were lost, the end. Messages and rules: wire/PROTOCOL.md. */
+/* stream.h - what a session's orchestrator and drafts are told: where C stands, its tokens as they come and
+ * again where they were lost, the end. Messages and rules: wire/PROTOCOL.md. */
 #pragma once
 
 #include "target_worker/step.h"
@@ -14,8 +14,8 @@ void stream_to_draft(step *c, session *s, session_draft *d, int32_t base);
 void stream_tell_orchestrator(step *c, session *s);
 /* A sign of life: TOKENS, though there is nothing new to tell. */
 void stream_alive(step *c, session *s);
-/* After a round all are told, as far as it is due: while nobody wants their nodes, drafts are woken no oftener than the
- * orchestrator, and not at all where their work would cost time. */
+/* After a round all are told, as far as it is due: while nobody wants their nodes, drafts are woken no
+ * oftener than the orchestrator, and not at all where their work would cost time. */
 void stream_tell(step *c, session *s);
 
 /* Of a finished session. */

@@ -23,7 +23,7 @@ struct target {
   uint64_t progress;    /* which was so far when we looked last, */
   uint64_t progress_us; /* and had come further then */
   uint64_t looked_us;
-  bool stuck;           /* the log knows */
+  bool stuck; /* the log knows */
 };
 
 int target_alloc(target **out, const target_options *o, err *e) {
@@ -59,7 +59,9 @@ void target_free(target *t) {
   free(t);
 }
 
-session_store *target_sessions(target *t) { return &t->store; }
+session_store *target_sessions(target *t) {
+  return &t->store;
+}
 
 void target_connect(target *t, const char *endpoint, actions *out) {
   if (!t->orchestrator.endpoint) t->orchestrator.endpoint = endpoint;
@@ -99,14 +101,17 @@ static bool is_stop(const session *s, int32_t token) {
 /* The answer is over if its last token ends it, or no room is left. */
 static void finish_if_over(step *c, session *s) {
   int32_t last = s->committed.tokens[s->committed.length - 1];
-  if (s->committed.length > s->prompt_length && is_stop(s, last)) session_finish(c, s, WIRE_FINISH_STOP, 0, NULL);
-  else if (schedule_room(s) == 0) session_finish(c, s, WIRE_FINISH_LENGTH, 0, NULL);
+  if (s->committed.length > s->prompt_length && is_stop(s, last))
+    session_finish(c, s, WIRE_FINISH_STOP, 0, NULL);
+  else if (schedule_room(s) == 0)
+    session_finish(c, s, WIRE_FINISH_LENGTH, 0, NULL);
 }
 
 /* --- OPEN --- */
 
 static void start_session(step *c, session *s, peer_id from, const msg *m) {
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) s->drafts[i].peer = 0; /* they attach again with the new epoch */
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
+    s->drafts[i].peer = 0; /* they attach again with the new epoch */
   session_draft_restart(s);
   s->epoch = m->epoch;
   s->orchestrator = from;
@@ -134,9 +139,11 @@ static int take_place(step *c, const msg *m, session **out, bool *fresh, err *e)
   const msg_open *o = &m->u.open;
   session_store *store = &c->t->store;
   bool whole = o->base_length == 0;
-  session *s = *out = session_store_take(store, m->session, c->now, whole ? o->tokens : NULL, whole ? o->token_count : 0, fresh);
+  session *s = *out = session_store_take(store, m->session, c->now, whole ? o->tokens : NULL,
+                                         whole ? o->token_count : 0, fresh);
   if (!s)
-    return err_set(e, ERR_FULL, "every session place is busy: try again later or start the target with more --sessions");
+    return err_set(e, ERR_FULL,
+                   "every session place is busy: try again later or start the target with more --sessions");
   if (o->options.repeat_penalty == 1 || session_store_penalised(store, s)) return ERR_OK;
   if (*fresh) session_store_end(store, m->session);
   return err_set(e, ERR_NOMEM, "no memory for what a repetition penalty looks at");
@@ -154,8 +161,10 @@ static void on_open(step *c, peer_id from, const msg *m) {
     bool same = prefix_has(&s->committed, o->base_length + o->token_count, o->hash);
     s->orchestrator = from;
     if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts_gave_up = true;
-    if (same) stream_state(c, from, MSG_OPENED, s, NULL);
-    else answer_desync(c, from, m, s, "opened with other tokens in this epoch");
+    if (same)
+      stream_state(c, from, MSG_OPENED, s, NULL);
+    else
+      answer_desync(c, from, m, s, "opened with other tokens in this epoch");
     return;
   }
   err e;
@@ -230,25 +239,36 @@ static void on_resend(step *c, peer_id from, session *s, const msg *m) {
   if (at > s->committed.length) at = s->committed.length; /* they know more than we: our length tells them */
   if (d && c->now - d->resent_us < TARGET_RESEND_US) return; /* a small frame asks for a large one */
   if (d) d->resent_us = c->now;
-  if (d) stream_to_draft(c, s, d, at);
-  else if (from == s->orchestrator) stream_to_orchestrator(c, s, at);
+  if (d)
+    stream_to_draft(c, s, d, at);
+  else if (from == s->orchestrator)
+    stream_to_orchestrator(c, s, at);
   if (!d && s->state == SESSION_FINISHED) stream_done(c, s); /* it has overtaken the tokens */
 }
 
 /* --- dispatch --- */
 
-/* Only who sits at the address that this program was told to call: at the door for drafts, anybody may say so. */
-static bool is_orchestrator(const roster_peer *p) { return p->calls && p->hello.role == WIRE_ROLE_ORCHESTRATOR; }
+/* Only who sits at the address that this program was told to call: at the door for drafts, anybody may say
+ * so. */
+static bool is_orchestrator(const roster_peer *p) {
+  return p->calls && p->hello.role == WIRE_ROLE_ORCHESTRATOR;
+}
 
 static void on_session_message(step *c, const roster_peer *from, session *s, const msg *m) {
   bool orchestrator = is_orchestrator(from);
   session_draft *d = session_draft_of(s, from->id);
-  if (m->type == MSG_RESEND && (d || orchestrator)) on_resend(c, from->id, s, m);
-  else if (m->type == MSG_ACK && orchestrator) on_ack(c, s, m);
-  else if (m->type == MSG_ATTACH) drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
-  else if (m->type == MSG_NODES && d) drafts_nodes(c, s, d, m);
-  else if (m->type == MSG_DETACH && d) drafts_gave_up(c, s, d, m->u.state.reason);
-  else if (m->type == MSG_NODES) refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");
+  if (m->type == MSG_RESEND && (d || orchestrator))
+    on_resend(c, from->id, s, m);
+  else if (m->type == MSG_ACK && orchestrator)
+    on_ack(c, s, m);
+  else if (m->type == MSG_ATTACH)
+    drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
+  else if (m->type == MSG_NODES && d)
+    drafts_nodes(c, s, d, m);
+  else if (m->type == MSG_DETACH && d)
+    drafts_gave_up(c, s, d, m->u.state.reason);
+  else if (m->type == MSG_NODES)
+    refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");
 }
 
 static void on_message(step *c, peer_id id, const msg *m) {
@@ -259,16 +279,22 @@ static void on_message(step *c, peer_id id, const msg *m) {
     presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
     drafts_left(c, &t->store, id, "it has restarted");
     return;
-  case ROSTER_LEAVES: drafts_left(c, &t->store, id, "it left"); return;
-  case ROSTER_FORGED: drafts_left(c, &t->store, id, "it wanted to be of another role"); return;
+  case ROSTER_LEAVES:
+    drafts_left(c, &t->store, id, "it left");
+    return;
+  case ROSTER_FORGED:
+    drafts_left(c, &t->store, id, "it wanted to be of another role");
+    return;
   case ROSTER_REFUSED:
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", wire_brief_of(m->u.error.text).text);
     actions_exit(c->out, PROGRAM_EXIT_REFUSED);
     return;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
-    if (m->type == MSG_HELLO && !roster_find(c->peers, id)) drafts_left(c, &t->store, id, "it is another one now");
+    if (m->type == MSG_HELLO && !roster_find(c->peers, id))
+      drafts_left(c, &t->store, id, "it is another one now");
     return;
-  case ROSTER_PASS: break;
+  case ROSTER_PASS:
+    break;
   }
   if (m->type == MSG_ERROR) return;
   if ((m->type == MSG_OPEN || m->type == MSG_END) && !is_orchestrator(from)) {
@@ -284,10 +310,14 @@ static void on_message(step *c, peer_id id, const msg *m) {
     return;
   }
   session *s = session_store_get(&t->store, m->session);
-  if (!s) refuse(c, id, m, ERR_GONE, "no such session here");
-  else if (m->epoch < s->epoch) s->stats.dropped++;
-  else if (m->epoch > s->epoch) refuse(c, id, m, ERR_GONE, "this epoch has not been opened here yet");
-  else on_session_message(c, from, s, m);
+  if (!s)
+    refuse(c, id, m, ERR_GONE, "no such session here");
+  else if (m->epoch < s->epoch)
+    s->stats.dropped++;
+  else if (m->epoch > s->epoch)
+    refuse(c, id, m, ERR_GONE, "this epoch has not been opened here yet");
+  else
+    on_session_message(c, from, s, m);
 }
 
 /* --- results --- */
@@ -337,9 +367,12 @@ static void on_result(step *c, const engine_result *r) {
   if (r->code == ERR_DESYNC) {
     prefix_truncate(&s->committed, s->kv_rows + 1);
     desync(c, s, "the cache holds fewer rows than it should");
-  } else if (r->code != ERR_OK) failed(c, s, r);
-  else if (r->kind == ENGINE_VERIFY) verified(c, s, r);
-  else prefilled(c, s);
+  } else if (r->code != ERR_OK)
+    failed(c, s, r);
+  else if (r->kind == ENGINE_VERIFY)
+    verified(c, s, r);
+  else
+    prefilled(c, s);
 }
 
 static void on_results(step *c, const engine_results *r) {
@@ -356,8 +389,8 @@ bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
 
 /* --- signs of life --- */
 
-/* Its orchestrator moves a session of which nothing is heard: so nothing may be told where an engine hangs, however well this
- * thread is, and something where a forward is only slow. */
+/* Its orchestrator moves a session of which nothing is heard: so nothing may be told where an engine hangs,
+ * however well this thread is, and something where a forward is only slow. */
 static bool engine_lives(step *c) {
   target *t = c->t;
   uint64_t progress = t->options.progress ? t->options.progress(t->options.progress_context) : 0;
@@ -365,7 +398,9 @@ static bool engine_lives(step *c) {
   t->progress = progress;
   bool lives = !t->computing || c->now - t->progress_us < TARGET_ENGINE_US;
   if (lives == t->stuck)
-    actions_log(c->out, LOG_WARNING, lives ? "the engine goes on" : "the engine has made no progress for %d s: its sessions stand still",
+    actions_log(c->out, LOG_WARNING,
+                lives ? "the engine goes on"
+                      : "the engine has made no progress for %d s: its sessions stand still",
                 TARGET_ENGINE_US / 1000000);
   t->stuck = !lives;
   return lives;
@@ -400,13 +435,14 @@ static uint64_t lockstep_deadline(const session *s) {
 static void session_tick(step *c, session *s) {
   if (s->state == SESSION_FREE) return;
   if (c->now >= s->lease_until_us) {
-    actions_log(c->out, LOG_WARNING, "session %016llx: nobody renewed it for %d s: freed", (unsigned long long)s->id,
-                TARGET_LEASE_US / 1000000);
+    actions_log(c->out, LOG_WARNING, "session %016llx: nobody renewed it for %d s: freed",
+                (unsigned long long)s->id, TARGET_LEASE_US / 1000000);
     session_store_end(&c->t->store, s->id);
     return;
   }
   if (c->now >= lockstep_deadline(s)) {
-    session_finish(c, s, WIRE_FINISH_ERROR, ERR_TIMEOUT, "lockstep: the draft's done mark did not come within 60 s");
+    session_finish(c, s, WIRE_FINISH_ERROR, ERR_TIMEOUT,
+                   "lockstep: the draft's done mark did not come within 60 s");
     return;
   }
   stream_tick(c, s);
@@ -452,12 +488,24 @@ static void target_step(void *self, const event *e, uint64_t now_us, actions *ou
   target *t = self;
   step c = {t, &t->peers, now_us, out};
   switch (e->kind) {
-  case EVENT_MESSAGE: on_message(&c, e->peer, e->message); break;
-  case EVENT_CONNECTED: on_connected(&c, e->peer); break;
-  case EVENT_TICK: on_tick(&c); break;
-  case EVENT_DRAIN: on_drain(&c); break;
-  case EVENT_RESULT: on_results(&c, e->result); break;
+  case EVENT_MESSAGE:
+    on_message(&c, e->peer, e->message);
+    break;
+  case EVENT_CONNECTED:
+    on_connected(&c, e->peer);
+    break;
+  case EVENT_TICK:
+    on_tick(&c);
+    break;
+  case EVENT_DRAIN:
+    on_drain(&c);
+    break;
+  case EVENT_RESULT:
+    on_results(&c, e->result);
+    break;
   }
 }
 
-machine target_machine(target *t) { return (machine){t, target_step, target_deadline}; }
+machine target_machine(target *t) {
+  return (machine){t, target_step, target_deadline};
+}

@@ -1,5 +1,5 @@
-/* fake_pair.h - what stands behind pair.h in tests of answers: the real sessions over a ledger in memory, without programs
- * or sockets; the test is the target. One at a time. Linked before td_orch's own pair. */
+/* fake_pair.h - what stands behind pair.h in tests of answers: the real sessions over a ledger in memory,
+ * without programs or sockets; the test is the target. One at a time. Linked before td_orch's own pair. */
 #pragma once
 
 #include "orchestrator/pair.h"
@@ -19,8 +19,8 @@ struct pair {
   bool lost; /* the ledger could not take everything */
 };
 
-/* Of a file that is slow: so many tokens of the one session are not written yet (-1: it is not slow, there may be several);
- * and those that are. */
+/* Of a file that is slow: so many tokens of the one session are not written yet (-1: it is not slow, there
+ * may be several); and those that are. */
 static int32_t unwritten, written;
 static int32_t (*memory_durable)(void *self, uint64_t session);
 static int (*memory_begin)(void *self, const ledger_record *r);
@@ -86,7 +86,8 @@ static inline void pair_begin(pair *p) {
   assert_int_equal(ledger_memory(&p->memory), ERR_OK);
   memory_durable = p->memory.durable;
   memory_begin = p->memory.begin;
-  orch_options o = {.incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
+  orch_options o = {
+      .incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
   o.model_fingerprint.bytes[0] = 10;
   o.ledger.durable = slow_durable;
   o.ledger.begin = watched_begin;
@@ -116,7 +117,8 @@ typedef struct opened {
 static inline opened pair_open_session(pair *p) {
   const msg *m = rig_last(&p->r, TARGET, MSG_OPEN);
   opened o = {m->session, m->u.open.hash_seed, m->epoch};
-  rig_say(&p->r, TARGET, state_message(MSG_OPENED, SELF, m->session, m->epoch, m->u.open.token_count, m->u.open.hash));
+  rig_say(&p->r, TARGET,
+          state_message(MSG_OPENED, SELF, m->session, m->epoch, m->u.open.token_count, m->u.open.hash));
   rig_clear(&p->r);
   return o;
 }

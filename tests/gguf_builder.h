@@ -125,10 +125,11 @@ static inline void gb_tensor_at(gguf_builder *b, const char *name, uint32_t dims
 static inline uint64_t gb_bytes(uint32_t type, uint64_t weights) {
   static const struct {
     uint32_t type, weights, bytes; /* of a block */
-  } blocks[] = {{2, 32, 18},   {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34},   {10, 256, 84},
+  } blocks[] = {{2, 32, 18},    {3, 32, 20},    {6, 32, 22},    {7, 32, 24},    {8, 32, 34}, {10, 256, 84},
                 {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {20, 32, 18}};
   for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++)
-    if (blocks[i].type == type) return (weights + blocks[i].weights - 1) / blocks[i].weights * blocks[i].bytes;
+    if (blocks[i].type == type)
+      return (weights + blocks[i].weights - 1) / blocks[i].weights * blocks[i].bytes;
   return (weights + 31) / 32 * 32 * 4;
 }
 

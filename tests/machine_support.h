@@ -15,10 +15,10 @@
 
 #include <cmocka.h>
 
-#define RIG_START      1000000 /* a clock of 0 could hide a time that was never set */
-#define RIG_TICKS_MAX  20000   /* in one rig_advance: more is a machine that spins */
-#define RIG_STUCK_MAX  2000    /* ticks without the clock moving */
-#define RIG_ANY        0       /* any peer */
+#define RIG_START     1000000 /* a clock of 0 could hide a time that was never set */
+#define RIG_TICKS_MAX 20000   /* in one rig_advance: more is a machine that spins */
+#define RIG_STUCK_MAX 2000    /* ticks without the clock moving */
+#define RIG_ANY       0       /* any peer */
 
 typedef struct rig {
   machine m;
@@ -190,8 +190,8 @@ static inline msg state_message(msg_type type, wire_id to, uint64_t id, uint32_t
   return m;
 }
 
-static inline msg tokens_message(wire_id to, uint64_t id, uint32_t epoch, int32_t base,
-                                 const int32_t *tokens, int32_t count, hash16 hash) {
+static inline msg tokens_message(wire_id to, uint64_t id, uint32_t epoch, int32_t base, const int32_t *tokens,
+                                 int32_t count, hash16 hash) {
   msg m = message(MSG_TOKENS, to, id, epoch);
   m.u.tokens = (msg_tokens){.base_length = base, .tokens = tokens, .token_count = count, .hash = hash};
   return m;

@@ -26,7 +26,8 @@ static inline model_file *support_open_file(void) {
   return g;
 }
 
-static inline model *support_open_model(const model_file *g, model_math math, model_isa isa, int32_t threads) {
+static inline model *support_open_model(const model_file *g, model_math math, model_isa isa,
+                                        int32_t threads) {
   err e = {0};
   model *m;
   model_options o = {.math = math, .isa = isa, .threads = threads};

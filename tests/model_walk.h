@@ -1,8 +1,8 @@
 /* model_walk.h - one numerics class for all positions: the logits of a committed position are the same bits
  * however they were computed. The reference is plain decoding, one row a forward; everything else is compared
  * with it by memcmp: prefills in any chunking, and a random walk of appends, verified trees with siblings,
- * commits, rollbacks and replays, with other sequences in the batch; over a virtual cache, the reference's is static. For
- * test_model_bits*.c. */
+ * commits, rollbacks and replays, with other sequences in the batch; over a virtual cache, the reference's is
+ * static. For test_model_bits*.c. */
 #pragma once
 
 #include "tests/model_support.h"
@@ -219,8 +219,8 @@ typedef struct bits_case {
   kv_type type;
 } bits_case;
 
-/* A virtual sequence whose first half lies block by block among the others', the rest side by side. The reference's lies
- * side by side as a whole: its cache is static. */
+/* A virtual sequence whose first half lies block by block among the others', the rest side by side. The
+ * reference's lies side by side as a whole: its cache is static. */
 static int32_t acquire_mapped(kv_cache *k, int32_t s, int32_t each) {
   int32_t seq = kv_acquire(k), blocks[MODEL_CONTEXT_MAX / KV_BLOCK], half = each / 2;
   for (int32_t i = 0; i < each; i++)

@@ -64,7 +64,8 @@ typedef struct run {
   size_t size;
 } run;
 
-/* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target has made. */
+/* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target
+ * has made. */
 static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
   err e = {0};
   memset(r, 0, sizeof *r);
@@ -77,8 +78,10 @@ static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t l
   if (logged >= 0) {
     r->before_tokens[0] = PROMPT;
     memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
-    r->before = (ledger_session){.id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
-    r->before.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
+    r->before = (ledger_session){
+        .id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
+    r->before.options =
+        (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
     r->a.resume = &r->before;
     r->a.whole = whole;
     r->before.numerics = whole ? (char *)"another" : NULL;
@@ -103,12 +106,15 @@ static hash16 hash_after(const run *r, const asked *q, int32_t count) {
 }
 
 static void say(run *r, const asked *q, int32_t from, int32_t count) {
-  rig_say(&r->p.r, TARGET, tokens_message(SELF, r->o.session, r->o.epoch, from + 1, q->ids + from, count, hash_after(r, q, from + count)));
+  rig_say(&r->p.r, TARGET,
+          tokens_message(SELF, r->o.session, r->o.epoch, from + 1, q->ids + from, count,
+                         hash_after(r, q, from + count)));
 }
 
 static void done(run *r, const asked *q) {
   msg m = message(MSG_DONE, SELF, r->o.session, r->o.epoch);
-  m.u.done = (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = WIRE_FINISH_LENGTH};
+  m.u.done =
+      (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = WIRE_FINISH_LENGTH};
   m.u.done.stats = (msg_stats){.forwards = 3, .rounds = 2, .rows = 8, .accepted = 5};
   rig_say(&r->p.r, TARGET, m);
 }
@@ -130,8 +136,10 @@ static void look(run *r, const wanted *w, const size_t *text_after) {
   if (size) memcpy(r->shown + r->size, text, size);
   r->size += size;
   assert_memory_equal(r->shown, w->text, r->size);
-  if (r->a.finish) assert_int_equal(in_file, kept(r).length - 1); /* it ends when all of it is written */
-  else assert_true(r->size <= text_after[in_file]);
+  if (r->a.finish)
+    assert_int_equal(in_file, kept(r).length - 1); /* it ends when all of it is written */
+  else
+    assert_true(r->size <= text_after[in_file]);
 }
 
 /* ---- what must come out, by looking at the whole text ---- */
@@ -188,7 +196,8 @@ static void play(const asked *q, int32_t logged, int32_t burst, uint64_t *random
     count = burst ? burst : 1 + (int32_t)(next_random(random) % IDS_MAX);
     if (count > q->count - at) count = q->count - at;
     say(&r, q, at, count);
-    for (unwritten = (int32_t)(next_random(random) % 4); unwritten >= 0; unwritten--) look(&r, &w, text_after);
+    for (unwritten = (int32_t)(next_random(random) % 4); unwritten >= 0; unwritten--)
+      look(&r, &w, text_after);
     unwritten = 0;
   }
   if (!w.stopped) done(&r, q);
@@ -213,11 +222,19 @@ static size_t text_of(const asked *q, int32_t count) {
 
 /* ---- answers ---- */
 
-static const int32_t units[][3] = {{B + 'a'}, {B + 'b'}, {AA}, {AB}, {HELLO}, {B + 'l'}, {MARK},
-                                   {B + 0xc3, B + 0xa9}, {B + 0xe2, B + 0x82, B + 0xac}};
+static const int32_t units[][3] = {{B + 'a'},
+                                   {B + 'b'},
+                                   {AA},
+                                   {AB},
+                                   {HELLO},
+                                   {B + 'l'},
+                                   {MARK},
+                                   {B + 0xc3, B + 0xa9},
+                                   {B + 0xe2, B + 0x82, B + 0xac}};
 enum { UNITS = sizeof units / sizeof *units };
 
-/* A text of few letters, so that stop strings are found everywhere: within a token, over three of them, overlapping. */
+/* A text of few letters, so that stop strings are found everywhere: within a token, over three of them,
+ * overlapping. */
 static void make(asked *q, uint64_t *random, char stops[2][16]) {
   static const char *const letters[] = {"a", "b", "l", "h", "lo", "e", "\xc3\xa9", "\xe2\x82\xac"};
   int32_t wanted_count = 1 + (int32_t)(next_random(random) % (IDS_MAX - 4));
@@ -298,16 +315,28 @@ static void what_is_asked(void **state) {
     const char *draft;
     int32_t max_tokens, budget, want_tokens, want_budget;
     bool lockstep;
-  } table[] = {{"none", 10, 8, 10, 0, true}, {"ngram", 10, 8, 10, 8, true}, {"ngram", CONTEXT - 1, 8, CONTEXT - 1, 8, false},
-               {"ngram", CONTEXT, 8, CONTEXT - 1, 8, false}, {"ngram", 10, 0, 10, 0, true}};
+  } table[] = {{"none", 10, 8, 10, 0, true},
+               {"ngram", 10, 8, 10, 8, true},
+               {"ngram", CONTEXT - 1, 8, CONTEXT - 1, 8, false},
+               {"ngram", CONTEXT, 8, CONTEXT - 1, 8, false},
+               {"ngram", 10, 0, 10, 0, true}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     run r;
     err e = {0};
     memset(&r, 0, sizeof r);
     pair_begin(&r.p);
-    r.f = (flags){.draft = table[i].draft, .math = "f32", .max_tokens = table[i].max_tokens, .budget = table[i].budget, .lockstep = true,
-                  .selfcheck = 3, .single = true, .raw = i == 1, .draft_layers = i == 1 ? 4 : 0, .sampling = SAMPLER_DEFAULTS,
-                  .stops = {"one", "two"}, .stop_count = 2};
+    r.f = (flags){.draft = table[i].draft,
+                  .math = "f32",
+                  .max_tokens = table[i].max_tokens,
+                  .budget = table[i].budget,
+                  .lockstep = true,
+                  .selfcheck = 3,
+                  .single = true,
+                  .raw = i == 1,
+                  .draft_layers = i == 1 ? 4 : 0,
+                  .sampling = SAMPLER_DEFAULTS,
+                  .stops = {"one", "two"},
+                  .stop_count = 2};
     r.f.sampling.seed = 123;
     r.f.sampling.temperature = 0.5f;
     answer_init(&r.a, &model);
@@ -317,7 +346,8 @@ static void what_is_asked(void **state) {
     assert_int_equal(o->max_tokens, table[i].want_tokens);
     assert_int_equal(o->budget, table[i].want_budget);
     assert_int_equal(o->lockstep, table[i].want_budget > 0);
-    assert_true(o->single && o->selfcheck == 3 && o->context == CONTEXT && o->seed == 123 && o->temperature == 0.5f);
+    assert_true(o->single && o->selfcheck == 3 && o->context == CONTEXT && o->seed == 123 &&
+                o->temperature == 0.5f);
     assert_true(o->stop_count == 1 && o->stops[0] == END);
     assert_int_equal(r.a.seed, 123);
     json_t *about = json_loads(r.p.about, 0, NULL), *stops = json_object_get(about, "stop");
@@ -384,7 +414,8 @@ static void first_tokens(void **state) {
 /* Every split of one answer, by its bits: a border between two bursts or none. */
 static void every_split(void **state) {
   (void)state;
-  const asked q = {{B + 'x', B + 'a', B + 'a', AB, HELLO, B + 'a', B + 'b', B + 'l', B + 'z'}, 9, {"abbl", "loabl"}, 2};
+  const asked q = {
+      {B + 'x', B + 'a', B + 'a', AB, HELLO, B + 'a', B + 'b', B + 'l', B + 'z'}, 9, {"abbl", "loabl"}, 2};
   size_t text_after[IDS_MAX + 1];
   wanted w = expect(&q, text_after);
   assert_true(w.stopped && w.keep == 5 && w.heard == 8);
@@ -461,7 +492,13 @@ static void failing(void **state) {
 
 static void figures(void **state) {
   (void)state;
-  answer a = {.count = 11, .came_count = 1, .start_us = 1000, .came_us = 3500, .first_us = 3500, .end_us = 1003500, .draft_wanted = true};
+  answer a = {.count = 11,
+              .came_count = 1,
+              .start_us = 1000,
+              .came_us = 3500,
+              .first_us = 3500,
+              .end_us = 1003500,
+              .draft_wanted = true};
   a.stats.rounds = 4;
   a.stats.accepted = 6;
   assert_true(answer_tokens_per_second(&a) == 10);
@@ -527,7 +564,8 @@ static void titles_are_cut_between_characters(void **state) {
 
 static void titles_are_one_line(void **state) {
   (void)state;
-  static const char *const cases[][2] = {{"  two\n\n words\t ", "two words"}, {"", ""}, {"\n", ""}, {"a", "a"}, {" a", "a"}, {"a ", "a"}};
+  static const char *const cases[][2] = {
+      {"  two\n\n words\t ", "two words"}, {"", ""}, {"\n", ""}, {"a", "a"}, {" a", "a"}, {"a ", "a"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char *title = title_of(cases[i][0]);
     assert_string_equal(title, cases[i][1]);

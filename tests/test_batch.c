@@ -35,8 +35,12 @@ static int close_model(void **state) {
   return 0;
 }
 
-static const flags defaults = {.draft = "ngram", .budget = 15, .max_tokens = 256, .sampling = SAMPLER_DEFAULTS,
-                               .stops = {"before"}, .stop_count = 1};
+static const flags defaults = {.draft = "ngram",
+                               .budget = 15,
+                               .max_tokens = 256,
+                               .sampling = SAMPLER_DEFAULTS,
+                               .stops = {"before"},
+                               .stop_count = 1};
 
 typedef struct reading {
   flags f;
@@ -86,12 +90,12 @@ static void silence_keeps_the_flags(void **state) {
   release(&r);
 }
 
-#define EXPECT(rest, condition)                                 \
-  do {                                                          \
-    reading r = read_rest(rest);                                \
-    if (r.code != ERR_OK) fail_msg("%s: %s", rest, r.e.text);   \
-    if (!(condition)) fail_msg("%s: not %s", rest, #condition); \
-    release(&r);                                                \
+#define EXPECT(rest, condition)                                                                              \
+  do {                                                                                                       \
+    reading r = read_rest(rest);                                                                             \
+    if (r.code != ERR_OK) fail_msg("%s: %s", rest, r.e.text);                                                \
+    if (!(condition)) fail_msg("%s: not %s", rest, #condition);                                              \
+    release(&r);                                                                                             \
   } while (0)
 
 static void switches_to_the_ends_of_their_ranges(void **state) {
@@ -151,7 +155,8 @@ static void stops_replace_those_of_the_flags(void **state) {
   (void)state;
   EXPECT("\"stop\": \"x\"", r.f.stop_count == 1 && strcmp(r.f.stops[0], "x") == 0);
   EXPECT("\"stop\": []", r.f.stop_count == 0);
-  EXPECT("\"stop\": [\"a\", \"\\u00e9\"]", r.f.stop_count == 2 && strcmp(r.f.stops[0], "a") == 0 && strcmp(r.f.stops[1], "\xc3\xa9") == 0);
+  EXPECT("\"stop\": [\"a\", \"\\u00e9\"]",
+         r.f.stop_count == 2 && strcmp(r.f.stops[0], "a") == 0 && strcmp(r.f.stops[1], "\xc3\xa9") == 0);
   expect_rest_refused("\"stop\": 5", "\"stop\"");
   expect_rest_refused("\"stop\": \"\"", "empty");
   expect_rest_refused("\"stop\": [\"a\", 5]", "[1]");
@@ -166,8 +171,10 @@ static void stops_replace_those_of_the_flags(void **state) {
   expect_rest_refused(full, "times at most");
   for (int size = DETOKENIZER_STOP_BYTES_MAX; size <= DETOKENIZER_STOP_BYTES_MAX + 1; size++) {
     snprintf(full, sizeof full, "\"stop\": \"%0*d\"", size, 0);
-    if (size == DETOKENIZER_STOP_BYTES_MAX) EXPECT(full, r.f.stop_count == 1);
-    else expect_rest_refused(full, "bytes");
+    if (size == DETOKENIZER_STOP_BYTES_MAX)
+      EXPECT(full, r.f.stop_count == 1);
+    else
+      expect_rest_refused(full, "bytes");
   }
 }
 
@@ -177,7 +184,8 @@ static void three_ways_to_ask(void **state) {
   reading r = read_with("{\"id\": \"a\", \"prompt\": \"hello\"}", &defaults), with_system;
   assert_int_equal(r.code, ERR_OK); /* through the template */
   assert_true(r.ids.count > 5);
-  reading same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &defaults);
+  reading same =
+      read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &defaults);
   assert_int_equal(same.code, ERR_OK);
   assert_int_equal(same.ids.count, r.ids.count);
   assert_memory_equal(same.ids.ids, r.ids.ids, r.ids.count * sizeof *r.ids.ids);
@@ -185,7 +193,9 @@ static void three_ways_to_ask(void **state) {
   flags f = defaults;
   f.system = "hello";
   with_system = read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &f);
-  same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"system\", \"content\": \"hello\"}, {\"role\": \"user\", \"content\": \"hello\"}]}", &f);
+  same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"system\", \"content\": \"hello\"}, {\"role\": "
+                   "\"user\", \"content\": \"hello\"}]}",
+                   &f);
   assert_true(with_system.ids.count == same.ids.count && same.ids.count != r.ids.count); /* its own, once */
   assert_memory_equal(with_system.ids.ids, same.ids.ids, same.ids.count * sizeof *same.ids.ids);
   release(&same);
@@ -222,7 +232,9 @@ static void three_ways_to_ask(void **state) {
   expect_refused("{\"id\": 1}", ERR_ARG, "none of");
   expect_refused("{\"id\": 1, \"messages\": []}", ERR_ARG, "1 to");
   expect_refused("{\"id\": 1, \"messages\": {}}", ERR_ARG, "1 to");
-  expect_refused("{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\"}]}", ERR_ARG, "[1]");
+  expect_refused(
+      "{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"user\"}]}", ERR_ARG,
+      "[1]");
 }
 
 static void messages_up_to_their_limit(void **state) {
@@ -268,9 +280,23 @@ static void ids_of_lines(void **state) {
 
 static void keys(void **state) {
   (void)state;
-  static const char *const results[] = {"text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id",
-                                        "numerics_changed", "stats", "session", "state", "model", "model_fingerprint",
-                                        "created", "updated", "prompt_text", "options", "request"};
+  static const char *const results[] = {"text",
+                                        "token_ids",
+                                        "prompt_tokens",
+                                        "finish_reason",
+                                        "error",
+                                        "numerics_id",
+                                        "numerics_changed",
+                                        "stats",
+                                        "session",
+                                        "state",
+                                        "model",
+                                        "model_fingerprint",
+                                        "created",
+                                        "updated",
+                                        "prompt_text",
+                                        "options",
+                                        "request"};
   char rest[64];
   for (size_t i = 0; i < sizeof results / sizeof *results; i++) { /* what an answer says is no request */
     snprintf(rest, sizeof rest, "\"%s\": [{}]", results[i]);

@@ -36,9 +36,9 @@ typedef struct work {
   int32_t count; /* runs */
   bool torn, elsewhere, all_signals_blocked;
 
-  uint64_t chain; /* turns that give a batch after one that was submitted; UINT64_MAX: always */
-  uint64_t next;  /* what the next turn gives */
-  sem_t done;     /* posted when it falls asleep */
+  uint64_t chain;    /* turns that give a batch after one that was submitted; UINT64_MAX: always */
+  uint64_t next;     /* what the next turn gives */
+  sem_t done;        /* posted when it falls asleep */
   sem_t running, go; /* of a run that is held up */
   bool held;
   _Atomic bool over;
@@ -50,7 +50,8 @@ static void begin(void *context) {
   w->begins++;
   w->self = pthread_self();
   pthread_sigmask(SIG_SETMASK, NULL, &set);
-  w->all_signals_blocked = sigismember(&set, SIGINT) && sigismember(&set, SIGTERM) && sigismember(&set, SIGUSR1);
+  w->all_signals_blocked =
+      sigismember(&set, SIGINT) && sigismember(&set, SIGTERM) && sigismember(&set, SIGUSR1);
 }
 
 static void end(void *context) {
@@ -216,7 +217,8 @@ static void stop_ends_a_chain(void **state) {
   batch_thread_close(w->thread);
 }
 
-/* As a worker uses it: work comes from another thread, which submits where nothing is under way; else a turn takes it. */
+/* As a worker uses it: work comes from another thread, which submits where nothing is under way; else a turn
+ * takes it. */
 typedef struct queue {
   work work;
   pthread_mutex_t lock;
@@ -278,8 +280,10 @@ static void nothing_is_lost_between_two_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_after_the_other),    cmocka_unit_test(an_end_loses_nothing),
-      cmocka_unit_test(stop_waits_for_the_run), cmocka_unit_test(stop_ends_a_chain),
+      cmocka_unit_test(one_after_the_other),
+      cmocka_unit_test(an_end_loses_nothing),
+      cmocka_unit_test(stop_waits_for_the_run),
+      cmocka_unit_test(stop_ends_a_chain),
       cmocka_unit_test(nothing_is_lost_between_two_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,7 +14,8 @@ typedef struct word {
 } word;
 
 static vocabulary vocabulary_of(const word *words, int32_t count) {
-  vocabulary v = {count, malloc(64 * (size_t)count), malloc((size_t)count * sizeof *v.ends), malloc((size_t)count)};
+  vocabulary v = {count, malloc(64 * (size_t)count), malloc((size_t)count * sizeof *v.ends),
+                  malloc((size_t)count)};
   size_t at = 0;
   for (int32_t i = 0; i < count; i++) {
     memcpy(v.spellings + at, words[i].text, strlen(words[i].text));
@@ -33,7 +34,7 @@ static int join(bridge *b, const word *target, int32_t t, const word *draft, int
   return rc;
 }
 
-static const word FAMILY[] = {{"<s>", TOKEN_CONTROL}, {"a", TOKEN_NORMAL},     {"b", TOKEN_NORMAL},
+static const word FAMILY[] = {{"<s>", TOKEN_CONTROL}, {"a", TOKEN_NORMAL},    {"b", TOKEN_NORMAL},
                               {"ab", TOKEN_NORMAL},   {"<0x0A>", TOKEN_BYTE}, {"[PAD5]", TOKEN_UNUSED}};
 
 static void the_same(void **state) {
@@ -48,8 +49,9 @@ static void the_same(void **state) {
 /* Padding, another order, an added mark of one side alone. */
 static void padding_and_added_tokens(void **state) {
   (void)state;
-  const word other[] = {{"a", TOKEN_NORMAL},    {"b", TOKEN_NORMAL},    {"ab", TOKEN_NORMAL},     {"<0x0A>", TOKEN_BYTE},
-                        {"<s>", TOKEN_USER},    {"<tool>", TOKEN_CONTROL}, {"[PAD6]", TOKEN_UNUSED}, {"[PAD7]", TOKEN_UNUSED}};
+  const word other[] = {{"a", TOKEN_NORMAL},      {"b", TOKEN_NORMAL},     {"ab", TOKEN_NORMAL},
+                        {"<0x0A>", TOKEN_BYTE},   {"<s>", TOKEN_USER},     {"<tool>", TOKEN_CONTROL},
+                        {"[PAD6]", TOKEN_UNUSED}, {"[PAD7]", TOKEN_UNUSED}};
   const int32_t to_draft[] = {4, 0, 1, 2, 3, -1}, to_target[] = {1, 2, 3, 4, 0, -1, -1, -1};
   bridge b;
   err e = {0};
@@ -65,8 +67,10 @@ static void padding_and_added_tokens(void **state) {
 /* A byte is no text that is spelt like it, and two that are spelt alike keep apart. */
 static void look_alikes(void **state) {
   (void)state;
-  const word target[] = {{"<0x0A>", TOKEN_BYTE}, {"<0x0A>", TOKEN_NORMAL}, {"x", TOKEN_USER}, {"x", TOKEN_USER}};
-  const word draft[] = {{"<0x0A>", TOKEN_NORMAL}, {"<0x0A>", TOKEN_BYTE}, {"x", TOKEN_USER}, {"x", TOKEN_USER}};
+  const word target[] = {
+      {"<0x0A>", TOKEN_BYTE}, {"<0x0A>", TOKEN_NORMAL}, {"x", TOKEN_USER}, {"x", TOKEN_USER}};
+  const word draft[] = {
+      {"<0x0A>", TOKEN_NORMAL}, {"<0x0A>", TOKEN_BYTE}, {"x", TOKEN_USER}, {"x", TOKEN_USER}};
   const int32_t to_draft[] = {1, 0, 2, 3};
   bridge b;
   err e = {0};
@@ -77,7 +81,8 @@ static void look_alikes(void **state) {
 
 static void a_foreign_one_is_refused(void **state) {
   (void)state;
-  const word other[] = {{"<s>", TOKEN_CONTROL}, {"a", TOKEN_NORMAL}, {"b", TOKEN_NORMAL}, {"ba", TOKEN_NORMAL}};
+  const word other[] = {
+      {"<s>", TOKEN_CONTROL}, {"a", TOKEN_NORMAL}, {"b", TOKEN_NORMAL}, {"ba", TOKEN_NORMAL}};
   bridge b;
   err e = {0};
   assert_int_equal(join(&b, FAMILY, 6, other, 4, &e), ERR_MISMATCH);
@@ -110,10 +115,8 @@ static void few_are_let_pass(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_same),
-      cmocka_unit_test(padding_and_added_tokens),
-      cmocka_unit_test(look_alikes),
-      cmocka_unit_test(a_foreign_one_is_refused),
+      cmocka_unit_test(the_same),         cmocka_unit_test(padding_and_added_tokens),
+      cmocka_unit_test(look_alikes),      cmocka_unit_test(a_foreign_one_is_refused),
       cmocka_unit_test(few_are_let_pass),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

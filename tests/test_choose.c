@@ -291,7 +291,7 @@ static void the_op_agrees(void **state) {
   static const int32_t vocabs[] = {1, 15, 16, 17, 100, 1000};
   for (int type = 0; type < OPS_TYPE_COUNT; type++)
     for (int int8 = 0; int8 < 2; int8++)
-      for (int v = type % 2; v < 6; v += type > OPS_Q8_0 ? 2 : 1) {
+      for (int v = type % 2; v<6; v += type> OPS_Q8_0 ? 2 : 1) {
         const quant_type *t = quant_type_of((ops_type)type);
         matrix m = make_matrix((ops_type)type, vocabs[v], t && t->inputs > 64 ? t->inputs : 64);
         for (int32_t count = 1 + (type + v) % 4; count <= 33; count += 8) check_matrix(&m, count, int8);

@@ -111,8 +111,9 @@ static void test_commands(void **state) {
   expect_input("/clear all", INPUT_BAD, "/clear stands alone on its line");
   expect_input("/usr is a folder", INPUT_BAD, NULL);
   expect_input("/", INPUT_BAD, NULL);
-  expect_input("/helpme", INPUT_BAD,
-               "there is no command /helpme: /help tells them; a message that begins with / needs a blank before");
+  expect_input(
+      "/helpme", INPUT_BAD,
+      "there is no command /helpme: /help tells them; a message that begins with / needs a blank before");
 }
 
 int main(void) {

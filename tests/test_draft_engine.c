@@ -1,6 +1,6 @@
 /* libs: draft model */
-/* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer is what the
- * model says after C and the path, and rows that were computed once are not computed again. */
+/* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer
+ * is what the model says after C and the path, and rows that were computed once are not computed again. */
 #include "draft_worker/engine.h"
 #include "tests/model_support.h"
 
@@ -45,7 +45,8 @@ static bool never(void *context, const draft_results *r, draft_batch *next) {
 
 /* The target's token t is the draft's t + SHIFT; a few have no partner. */
 static void make_bridge(bridge *b, bool same) {
-  *b = (bridge){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4), malloc(SUPPORT_TINY_VOCAB * 4), same};
+  *b = (bridge){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4),
+                malloc(SUPPORT_TINY_VOCAB * 4), same};
   for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) {
     int32_t d = same ? t : (t + SHIFT) % SUPPORT_TINY_VOCAB;
     b->to_draft[t] = same || t >= MISSING ? d : -1;
@@ -62,8 +63,12 @@ static void open_world(world *w, bool same) {
   w->plain = support_open_cache(w->m, 1, CONTEXT, KV_F16);
   kv_acquire(w->plain);
   make_bridge(&w->bridge, same);
-  const draft_engine_options o = {
-      .model = w->m, .kv = w->kv, .bridge = &w->bridge, .sequences = SEQUENCES, .context = CONTEXT, .turn = never};
+  const draft_engine_options o = {.model = w->m,
+                                  .kv = w->kv,
+                                  .bridge = &w->bridge,
+                                  .sequences = SEQUENCES,
+                                  .context = CONTEXT,
+                                  .turn = never};
   assert_int_equal(draft_engine_open(&w->g, &o, &e), ERR_OK);
 }
 
@@ -93,7 +98,8 @@ static void begin(world *w, text *t) {
 
 static known *known_path(text *t, const int32_t *path, int32_t depth) {
   for (int32_t i = 0; i < t->asked_count; i++)
-    if (t->asked[i].depth == depth && memcmp(t->asked[i].path, path, (size_t)depth * 4) == 0) return &t->asked[i];
+    if (t->asked[i].depth == depth && memcmp(t->asked[i].path, path, (size_t)depth * 4) == 0)
+      return &t->asked[i];
   return NULL;
 }
 
@@ -130,7 +136,10 @@ static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
   text *t = &w->texts[slot];
   draft_job *j = &b->jobs[b->job_count++];
   int32_t room = DRAFT_CHUNK - b->token_count, left = t->length - t->told, part = 1 + roll(w, 60);
-  *j = (draft_job){.slot = slot, .base = t->told, .first = b->token_count, .first_place = b->place_count,
+  *j = (draft_job){.slot = slot,
+                   .base = t->told,
+                   .first = b->token_count,
+                   .first_place = b->place_count,
                    .sampling = t->sampling};
   j->count = left < part ? left : part;
   if (j->count > room) j->count = room;
@@ -144,7 +153,8 @@ static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
 /* The root if it is not known, else children that known places have proposed. */
 static void add_places(world *w, draft_batch *b, draft_job *j) {
   text *t = &w->texts[j->slot];
-  for (int32_t tries = 0; tries < ROWS_MAX && j->place_count < ROWS_MAX && t->asked_count < ASKED_MAX; tries++) {
+  for (int32_t tries = 0; tries < ROWS_MAX && j->place_count < ROWS_MAX && t->asked_count < ASKED_MAX;
+       tries++) {
     int32_t path[TREE_DEPTH_MAX] = {0}, depth = 0;
     if (known_path(t, path, 0)) {
       known *k = &t->asked[roll(w, t->asked_count)];
@@ -197,9 +207,12 @@ static void one_batch(world *w) {
   for (int32_t slot = 0; slot < SEQUENCES; slot++) {
     text *t = &w->texts[slot];
     int32_t what = roll(w, 20);
-    if (what < 6) advance(w, t);
-    else if (what == 6) shorten(w, t);
-    else if (what == 7 || t->length > CONTEXT - 20) begin(w, t);
+    if (what < 6)
+      advance(w, t);
+    else if (what == 6)
+      shorten(w, t);
+    else if (what == 7 || t->length > CONTEXT - 20)
+      begin(w, t);
     first_asked[slot] = t->asked_count;
     draft_job *j = add_job(w, &b, slot);
     if (j->whole) add_places(w, &b, j);
@@ -248,9 +261,15 @@ static void a_token_without_partner(void **state) {
   static draft_results r;
   open_world(w, false);
   b = (draft_batch){.job_count = 2, .place_count = 2, .token_count = 4, .tokens = {10, 11, 10, 1}};
-  b.jobs[0] = (draft_job){.slot = 0, .count = 2, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
-  b.jobs[1] = (draft_job){
-      .slot = 1, .first = 2, .count = 2, .first_place = 1, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+  b.jobs[0] =
+      (draft_job){.slot = 0, .count = 2, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+  b.jobs[1] = (draft_job){.slot = 1,
+                          .first = 2,
+                          .count = 2,
+                          .first_place = 1,
+                          .place_count = 1,
+                          .whole = true,
+                          .sampling = SAMPLER_DEFAULTS};
   draft_engine_run(w->g, &b, &r);
   assert_int_equal(r.failure_count, 1);
   assert_int_equal(r.failures[0].slot, 1);

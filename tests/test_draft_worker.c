@@ -516,16 +516,22 @@ static void open_of_every_base(world *w, int32_t context) {
       m.u.open.hash = hash_of(SEED, more, length + count); /* all zeros, as those that are held */
       rig_clear(&w->r);
       rig_say(&w->r, ORCH, m);
-      if (length + count > CONTEXT) rig_expect_error(&w->r, ORCH, ERR_LIMIT);
-      else assert_int_equal(rig_only(&w->r, ORCH, MSG_OPENED)->u.state.length, length + count);
+      if (length + count > CONTEXT)
+        rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+      else
+        assert_int_equal(rig_only(&w->r, ORCH, MSG_OPENED)->u.state.length, length + count);
       rig_say(&w->r, ORCH, message(MSG_END, SELF, id, 2));
     }
 }
 
-static void test_open_of_every_base(void **state) { open_of_every_base(*state, CONTEXT); }
+static void test_open_of_every_base(void **state) {
+  open_of_every_base(*state, CONTEXT);
+}
 
 /* A model's context may be shorter than the session's: it helps while it can, and no longer. */
-static void test_open_of_every_base_at_a_short_model(void **state) { open_of_every_base(*state, 4 * CONTEXT); }
+static void test_open_of_every_base_at_a_short_model(void **state) {
+  open_of_every_base(*state, 4 * CONTEXT);
+}
 
 static void test_open_without_target(void **state) {
   world *w = *state;
@@ -988,7 +994,8 @@ static void test_end(void **state) {
   assert_int_equal(rig_count(&w->r, TARGET, MSG_ERROR), 0);
 }
 
-/* A cancelled answer: the target's figures should not say that its draft gave up because it has heard of the end first. */
+/* A cancelled answer: the target's figures should not say that its draft gave up because it has heard of the
+ * end first. */
 static void test_end_of_a_later_epoch(void **state) {
   world *w = *state;
   attach(w, false);
@@ -1376,7 +1383,8 @@ static int set_up_batches(void **state) {
   err e = {0};
   rig_fini(&w->r);
   draft_free(w->d);
-  draft_options o = {.incarnation = SELF, .kind = &BATCHES, .context = CONTEXT, .sequences = CACHES, .rows = ROWS};
+  draft_options o = {
+      .incarnation = SELF, .kind = &BATCHES, .context = CONTEXT, .sequences = CACHES, .rows = ROWS};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
   rig_init(&w->r, draft_machine(w->d));
   draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
@@ -1395,8 +1403,10 @@ static draft_results answers_to(const draft_batch *b, int32_t last) {
     for (int32_t k = b->jobs[i].first_place; k < b->jobs[i].first_place + b->jobs[i].place_count; k++) {
       const draft_place *p = &b->places[k];
       int32_t token = p->depth ? p->path[p->depth - 1] : last;
-      r.answers[k] = (draft_answer){
-          .slot = b->jobs[i].slot, .serial = p->serial, .count = 2, .list = {{next_of(token), 3}, {wrong_of(token), 0}}};
+      r.answers[k] = (draft_answer){.slot = b->jobs[i].slot,
+                                    .serial = p->serial,
+                                    .count = 2,
+                                    .list = {{next_of(token), 3}, {wrong_of(token), 0}}};
     }
   return r;
 }
@@ -1476,7 +1486,8 @@ static void test_answers_survive_tokens(void **state) {
   assert_true(draft_next_batch(w->d, &b));
   draft_results r = answers_to(&b, PROMPT[2]);
   give(w, &r);
-  assert_true(draft_next_batch(w->d, &b)); /* what follows the first node: C goes there before the answer comes */
+  assert_true(
+      draft_next_batch(w->d, &b)); /* what follows the first node: C goes there before the answer comes */
   assert_int_equal(b.places[0].path[0], truth()[3]);
   uint64_t serial = b.places[0].serial;
   tell_tokens(w, 3, 1);
@@ -1532,8 +1543,10 @@ static void test_no_cache_left(void **state) {
   for (uint64_t i = 0; i <= CACHES; i++) {
     rig_clear(&w->r);
     rig_say(&w->r, ORCH, open_message(S + i, 1, PROMPT, PROMPT_LENGTH));
-    if (i < CACHES) rig_only(&w->r, ORCH, MSG_OPENED);
-    else rig_expect_error(&w->r, ORCH, ERR_FULL);
+    if (i < CACHES)
+      rig_only(&w->r, ORCH, MSG_OPENED);
+    else
+      rig_expect_error(&w->r, ORCH, ERR_FULL);
   }
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   rig_clear(&w->r);

@@ -459,12 +459,13 @@ static void selfcheck_finds_a_wrong_token(void **state) {
   }
 }
 
-/* Sessions that step plainly, verify, check themselves, read a prompt and have lost rows: in one forward, each as if it
- * were alone. */
+/* Sessions that step plainly, verify, check themselves, read a prompt and have lost rows: in one forward,
+ * each as if it were alone. */
 static void a_batch_is_one_forward(void **state) {
   (void)state;
   setup *s = open_setup("verify-error:5");
-  text greedy = make_text(s, samplings[0]), sampled = make_text(s, samplings[1]), penalised = make_text(s, samplings[2]);
+  text greedy = make_text(s, samplings[0]), sampled = make_text(s, samplings[1]),
+       penalised = make_text(s, samplings[2]);
   const text *texts[SLOTS] = {&greedy, &sampled, &penalised, &greedy, &sampled, &greedy};
   int32_t length[SLOTS];
   for (int32_t slot = 0; slot < SLOTS; slot++) {
@@ -477,7 +478,8 @@ static void a_batch_is_one_forward(void **state) {
       engine_job *job = &batch.jobs[slot];
       *job = job_from(texts[slot], slot, length[slot]);
       job->serial = (uint64_t)(10 * round + slot + 1);
-      if (slot == 1 || slot == 2) add_tree(job, texts[slot], 3); /* in the third round the first of them fails */
+      if (slot == 1 || slot == 2)
+        add_tree(job, texts[slot], 3); /* in the third round the first of them fails */
       job->selfcheck = slot == 2;
     }
     engine_job *prompt = &batch.jobs[4];
@@ -494,7 +496,9 @@ static void a_batch_is_one_forward(void **state) {
       bool desync = round == 1 && slot == 3, failed = round == 2 && slot == 1;
       assert_int_equal(one->code, desync ? ERR_DESYNC : failed ? ERR_INTERNAL : ERR_OK);
       if (!desync && !failed) assert_tokens(texts[slot], length[slot] + 1, one);
-      assert_int_equal(one->sampled_count, slot == 4 || desync || failed ? 0 : slot == 1 || slot == 2 ? 4 : 1);
+      assert_int_equal(one->sampled_count, slot == 4 || desync || failed ? 0
+                                           : slot == 1 || slot == 2      ? 4
+                                                                         : 1);
       length[slot] += slot == 4 ? 5 : one->sampled_count;
       assert_int_equal(one->kv_length, length[slot]);
       assert_false(one->selfcheck_differs);
@@ -654,8 +658,8 @@ static void faults_are_parsed_strictly(void **state) {
   assert_int_equal(f.kind, ENGINE_FAULT_NONE);
 }
 
-/* A slot gets the blocks that another one has filled, and goes on where they end, whatever it had before; what its last
- * verify had left to be copied is not copied any more. */
+/* A slot gets the blocks that another one has filled, and goes on where they end, whatever it had before;
+ * what its last verify had left to be copied is not copied any more. */
 static void given_rows_serve(void **state) {
   (void)state;
   setup *s = open_setup(NULL);
@@ -682,7 +686,7 @@ static void given_rows_serve(void **state) {
   prefill(s, &t, 1, r.kv_length, (SHARED + 1) * KV_BLOCK);
   job = job_from(&t, 1, (SHARED + 1) * KV_BLOCK);
   assert_int_equal(run(s, &job).code, ERR_INTERNAL); /* its blocks end here */
-  job.blocks = blocks; /* more of them, and the rows it has stay */
+  job.blocks = blocks;                               /* more of them, and the rows it has stay */
   job.block_count = EACH;
   r = run(s, &job);
   assert_int_equal(r.code, ERR_OK);

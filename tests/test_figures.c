@@ -10,19 +10,34 @@
 enum { A = 2, B = 3 };
 
 static const uint64_t positions[] = {5, 3, 1};
-static const msg_stats some = {.forwards = 10, .rounds = 4, .rows = 30, .accepted = 9, .rewound = 21, .prefill_us = 1, .queue_us = 2,
-                               .forward_us = 3, .accept_us = 4, .commit_us = 5, .wait_us = 6, .plain_steps = 6, .resets = 7,
-                               .dropped = 8, .accepted_per_pos = positions, .position_count = 3};
+static const msg_stats some = {.forwards = 10,
+                               .rounds = 4,
+                               .rows = 30,
+                               .accepted = 9,
+                               .rewound = 21,
+                               .prefill_us = 1,
+                               .queue_us = 2,
+                               .forward_us = 3,
+                               .accept_us = 4,
+                               .commit_us = 5,
+                               .wait_us = 6,
+                               .plain_steps = 6,
+                               .resets = 7,
+                               .dropped = 8,
+                               .accepted_per_pos = positions,
+                               .position_count = 3};
 
 /* So many times `some`. */
 static void expect(figures *f, uint64_t times) {
   msg_stats s = figures_sum(f);
-  const uint64_t got[] = {s.forwards,   s.rounds,    s.rows,      s.accepted, s.rewound,     s.prefill_us, s.queue_us,
-                          s.forward_us, s.accept_us, s.commit_us, s.wait_us,  s.plain_steps, s.resets,     s.dropped};
+  const uint64_t got[] = {s.forwards,   s.rounds,      s.rows,       s.accepted,  s.rewound,
+                          s.prefill_us, s.queue_us,    s.forward_us, s.accept_us, s.commit_us,
+                          s.wait_us,    s.plain_steps, s.resets,     s.dropped};
   const uint64_t want[] = {10, 4, 30, 9, 21, 1, 2, 3, 4, 5, 6, 6, 7, 8};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) assert_int_equal(got[i], times * want[i]);
   assert_int_equal(s.position_count, times ? 3 : 0);
-  for (int32_t i = 0; i < s.position_count; i++) assert_int_equal(s.accepted_per_pos[i], times * positions[i]);
+  for (int32_t i = 0; i < s.position_count; i++)
+    assert_int_equal(s.accepted_per_pos[i], times * positions[i]);
 }
 
 static void one_target(void **state) {

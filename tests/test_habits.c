@@ -13,11 +13,21 @@ static void flags_by_their_exact_names(void **state) {
   (void)state;
   static const struct {
     const char *theirs, *ours;
-  } table[] = {{"-n", "--max-tokens"},       {"--n-predict", "--max-tokens"}, {"--predict", "--max-tokens"},
-               {"-c", "--ctx"},              {"--ctx-size", "--ctx"},         {"-t", "--threads"},
-               {"-s", "--seed"},             {"-sys", "--system"},            {"--system-prompt", "--system"},
-               {"--temperature", "--temp"},  {"--draft-max", "--budget"},     {"--spec-draft-n-max", "--budget"},
-               {"-md", "--model-draft"},     {"-td", "--draft-threads"},      {"--parallel", "--sessions"}};
+  } table[] = {{"-n", "--max-tokens"},
+               {"--n-predict", "--max-tokens"},
+               {"--predict", "--max-tokens"},
+               {"-c", "--ctx"},
+               {"--ctx-size", "--ctx"},
+               {"-t", "--threads"},
+               {"-s", "--seed"},
+               {"-sys", "--system"},
+               {"--system-prompt", "--system"},
+               {"--temperature", "--temp"},
+               {"--draft-max", "--budget"},
+               {"--spec-draft-n-max", "--budget"},
+               {"-md", "--model-draft"},
+               {"-td", "--draft-threads"},
+               {"--parallel", "--sessions"}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     const habit *h = habit_of_flag(table[i].theirs, strlen(table[i].theirs));
     if (!h) fail_msg("%s", table[i].theirs);
@@ -25,7 +35,8 @@ static void flags_by_their_exact_names(void **state) {
   }
   assert_non_null(habit_of_flag("--ctx-size=5", 10)); /* as far as it is told */
   static const char *const none[] = {"", "-", "--", "-nn", "--ctx", "--ctx-siz", "--ctx-size-", "n"};
-  for (size_t i = 0; i < sizeof none / sizeof *none; i++) assert_null(habit_of_flag(none[i], strlen(none[i])));
+  for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+    assert_null(habit_of_flag(none[i], strlen(none[i])));
 }
 
 /* Each is either ours by another name, or there is a word of what to do; none stands twice. */
@@ -42,7 +53,8 @@ static void every_entry_says_something(void **state) {
 
 static void commands(void **state) {
   (void)state;
-  static const char *const run[] = {"chat", "complete", "generate", "cli"}, *const serve[] = {"serve", "server"};
+  static const char *const run[] = {"chat", "complete", "generate", "cli"}, *const serve[] = {"serve",
+                                                                                              "server"};
   for (size_t i = 0; i < 4; i++) assert_string_equal(habit_of_command(run[i])->ours, "run");
   for (size_t i = 0; i < 2; i++) assert_string_equal(habit_of_command(serve[i])->ours, "serve-workers");
   assert_null(habit_of_command("run"));

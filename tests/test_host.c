@@ -217,7 +217,8 @@ static void a_stall_puts_messages_first(void **state) {
       uv_run(&loop, UV_RUN_NOWAIT);
       usleep(100);
     }
-    for (int k = 0; k < 200; k++, usleep(100)) uv_run(&loop, UV_RUN_NOWAIT); /* whatever is under way has come */
+    for (int k = 0; k < 200; k++, usleep(100))
+      uv_run(&loop, UV_RUN_NOWAIT); /* whatever is under way has come */
     heard = server.messages;
     set_deadline(&server, clock_us() + 1000);
     usleep(700000);

@@ -379,7 +379,8 @@ static void grow_some(naive *n, grown *g) {
     int32_t depth = kv_path(n->k, 0, i, paths[i]);
     assert_int_equal(depth, grown_depth(g, slots[i]));
     for (int32_t k = 0; k < depth; k++) assert_int_equal(g->parent[paths[i][k]], k ? paths[i][k - 1] : -1);
-    rows[i] = (ops_row){.kv = kv_pointers(n->k, 0), .length = s->length, .path_count = depth, .path = paths[i]};
+    rows[i] =
+        (ops_row){.kv = kv_pointers(n->k, 0), .length = s->length, .path_count = depth, .path = paths[i]};
   }
   assert_int_equal(kv_grow(n->k, 0, parents, 1, slots), ERR_STATE); /* its forward has not run */
   write_rows(n, rows, ids, count);
@@ -428,8 +429,10 @@ static void a_stage_grows_and_keeps(void **state) {
   for (int32_t i = 0; i < KV_STAGE_MAX; i++) g->parent[i] = KV_SLOT_FREE;
   for (int32_t i = 0; i < 6000; i++) {
     int32_t kind = roll(n, 12), before = g->count;
-    if (kind < 8) grow_some(n, g);
-    else if (kind < 11) take_path(n, g);
+    if (kind < 8)
+      grow_some(n, g);
+    else if (kind < 11)
+      take_path(n, g);
     if (kind == 11 || n->s[0].length > CONTEXT - 4) {
       int32_t length = roll(n, n->s[0].length + 1);
       assert_int_equal(kv_rollback(n->k, 0, length), ERR_OK);
@@ -488,10 +491,8 @@ static void impossible_options_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(random_operations_f32),
-      cmocka_unit_test(random_operations_f16),
-      cmocka_unit_test(a_stage_grows_and_keeps),
-      cmocka_unit_test(staging_is_taken_at_the_first_stage),
+      cmocka_unit_test(random_operations_f32),          cmocka_unit_test(random_operations_f16),
+      cmocka_unit_test(a_stage_grows_and_keeps),        cmocka_unit_test(staging_is_taken_at_the_first_stage),
       cmocka_unit_test(impossible_options_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

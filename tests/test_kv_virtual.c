@@ -1,6 +1,6 @@
 /* libs: target model */
-/* The books of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage, commit, roll back and go,
- * and every row that one of them reads is that of its own tokens. */
+/* The books of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage, commit,
+ * roll back and go, and every row that one of them reads is that of its own tokens. */
 #include "common/model/kv_rows.h"
 #include "target_worker/session_store.h"
 
@@ -48,7 +48,8 @@ static void blocks_are_found_by_tokens(void **state) {
   kv_blocks_release(&b, found, 1);
   assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK - 1, found), 2); /* whole blocks alone */
   kv_blocks_release(&b, found, 2);
-  assert_int_equal(kv_blocks_find(&b, a + KV_BLOCK, 2 * KV_BLOCK, found), 0); /* a block is what comes before it, too */
+  assert_int_equal(kv_blocks_find(&b, a + KV_BLOCK, 2 * KV_BLOCK, found),
+                   0); /* a block is what comes before it, too */
   kv_blocks_release(&b, held, 3);
   assert_int_equal(kv_blocks_available(&b), BLOCKS);
   assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK, found), 3); /* nobody holds them: kept */
@@ -68,7 +69,8 @@ static void the_least_recently_used_go_first(void **state) {
   kv_blocks_release(&b, held, 3);
   publish_all(&b, c, 3, held);
   kv_blocks_release(&b, held, 3);
-  assert_int_equal(kv_blocks_find(&b, a, KV_BLOCK, found), 1); /* used again, so its first one is the youngest */
+  assert_int_equal(kv_blocks_find(&b, a, KV_BLOCK, found),
+                   1); /* used again, so its first one is the youngest */
   kv_blocks_release(&b, found, 1);
   assert_false(kv_blocks_take(&b, BLOCKS + 1, others));
   assert_true(kv_blocks_take(&b, 2 + 4, others)); /* the two free ones, then a's last two and c's */
@@ -102,7 +104,16 @@ static void equal_blocks_become_one(void **state) {
 
 /* --- with a cache --- */
 
-enum { PLACES = 6, CONTEXT = 200, POOL = 34, HEAD_DIM = 8, STEMS = 6, STEPS = 100000, VOCABULARY = 50, NODES = 6 };
+enum {
+  PLACES = 6,
+  CONTEXT = 200,
+  POOL = 34,
+  HEAD_DIM = 8,
+  STEMS = 6,
+  STEPS = 100000,
+  VOCABULARY = 50,
+  NODES = 6
+};
 
 static const model_config CONFIG = {
     .layers = 2, .embed = HEAD_DIM, .heads = 1, .kv_heads = 1, .head_dim = HEAD_DIM, .rope_dim = HEAD_DIM};
@@ -128,9 +139,10 @@ static int32_t next_token(const int32_t *tokens, int32_t count) {
 }
 
 /* The forward's part: rows of the tokens' prefixes, the i-th of length counts[i]. */
-static void write_rows(world *w, const ops_row *rows, const int32_t *const *prefixes, const int32_t *counts, int32_t n) {
-  float rope[(NODES + KV_BLOCK) * 2 * HEAD_DIM], q[(NODES + KV_BLOCK) * HEAD_DIM], k[(NODES + KV_BLOCK) * HEAD_DIM],
-      v[(NODES + KV_BLOCK) * HEAD_DIM];
+static void write_rows(world *w, const ops_row *rows, const int32_t *const *prefixes, const int32_t *counts,
+                       int32_t n) {
+  float rope[(NODES + KV_BLOCK) * 2 * HEAD_DIM], q[(NODES + KV_BLOCK) * HEAD_DIM],
+      k[(NODES + KV_BLOCK) * HEAD_DIM], v[(NODES + KV_BLOCK) * HEAD_DIM];
   for (int32_t i = 0; i < n * 2 * HEAD_DIM; i++) rope[i] = i / HEAD_DIM % 2 == 0; /* no rotation */
   for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
     for (int32_t i = 0; i < n * HEAD_DIM; i++) {
@@ -149,10 +161,12 @@ static void check_rows(const world *w, const session *s, int32_t rows) {
   size_t all = (size_t)kv_shape(w->kv)->blocks * OPS_TILE;
   for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
     for (int32_t p = 0; p < rows; p++) {
-      size_t at = (size_t)layer * all + (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE), d = 5;
+      size_t at = (size_t)layer * all + (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE),
+             d = 5;
       float key = ((const float *)kv->keys)[(at / OPS_TILE * HEAD_DIM + d) * OPS_TILE + at % OPS_TILE];
       float value = ((const float *)kv->values)[at * HEAD_DIM + d];
-      if (key != row_of(s->committed.tokens, p + 1, layer, false) || value != row_of(s->committed.tokens, p + 1, layer, true))
+      if (key != row_of(s->committed.tokens, p + 1, layer, false) ||
+          value != row_of(s->committed.tokens, p + 1, layer, true))
         fail_msg("row %d of %d of session %d is another's", p, rows, (int)s->id);
     }
   }
@@ -196,7 +210,8 @@ static void append_rows(world *w, session *s, int32_t count) {
 
 /* The root and a chain below it, of which the first `right` nodes are what comes next. */
 static void verify(world *w, session *s, int32_t nodes, int32_t right) {
-  int32_t seq = begin_job(w, s), length = s->committed.length, parents[NODES + 1], path[NODES + 1], counts[NODES + 1];
+  int32_t seq = begin_job(w, s), length = s->committed.length, parents[NODES + 1], path[NODES + 1],
+          counts[NODES + 1];
   int32_t tokens[CONTEXT + NODES];
   const int32_t *prefixes[NODES + 1];
   ops_row rows[NODES + 1];
@@ -206,7 +221,10 @@ static void verify(world *w, session *s, int32_t nodes, int32_t right) {
     path[i] = i;
     prefixes[i] = tokens;
     counts[i] = length + i;
-    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq), .position = length - 1 + i, .length = length - 1, .path = path,
+    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq),
+                        .position = length - 1 + i,
+                        .length = length - 1,
+                        .path = path,
                         .path_count = i + 1};
     tokens[length + i] = (next_token(tokens, length + i) + (i >= right)) % VOCABULARY;
   }
@@ -246,7 +264,8 @@ static void admit(world *w, session *s) {
 static void open_session(world *w) {
   int32_t tokens[CONTEXT], stem = roll(STEMS), length = 1 + roll(90), own = roll(3) ? 0 : roll(20);
   bool fresh;
-  for (int32_t i = 0; i < length; i++) tokens[i] = i < length - own ? (stem * 11 + i * i) % VOCABULARY : roll(VOCABULARY);
+  for (int32_t i = 0; i < length; i++)
+    tokens[i] = i < length - own ? (stem * 11 + i * i) % VOCABULARY : roll(VOCABULARY);
   w->next_id++;
   session *s = session_store_take(&w->store, w->next_id, w->next_id, tokens, length, &fresh);
   assert_true(s && fresh && s->kv_rows == 0);
@@ -328,11 +347,13 @@ static void speculative_steps_leave_no_block_behind(void **state) {
   check_all(w);
   const kv_blocks *b = &w->store.blocks;
   assert_int_equal(kv_blocks_available(b), POOL);
-  print_message("opened %d, refused %d, ended %d, trees %d, shortened %d (%d into shared blocks); found %d rows, %d blocks; "
+  print_message("opened %d, refused %d, ended %d, trees %d, shortened %d (%d into shared blocks); found %d "
+                "rows, %d blocks; "
                 "evicted %d\n",
-                (int)w->opened, (int)w->refused, (int)w->ended, (int)w->trees, (int)w->shortened, (int)w->left_shared,
-                (int)w->found_rows, (int)b->shared, (int)b->evicted);
-  assert_true(w->refused > 100 && w->trees > 10000 && w->left_shared > 100 && b->shared > 1000 && b->evicted > 1000);
+                (int)w->opened, (int)w->refused, (int)w->ended, (int)w->trees, (int)w->shortened,
+                (int)w->left_shared, (int)w->found_rows, (int)b->shared, (int)b->evicted);
+  assert_true(w->refused > 100 && w->trees > 10000 && w->left_shared > 100 && b->shared > 1000 &&
+              b->evicted > 1000);
   session_store_fini(&w->store);
   kv_close(w->kv);
   w->device->table->close(w->device);

@@ -12,7 +12,8 @@
 static const int32_t prompt[] = {1, 2, 3};
 
 static int begin(ledger *l, uint64_t session, uint64_t seed, const int32_t *tokens, int32_t length) {
-  ledger_record r = {.session = session, .hash_seed = seed, .tokens = tokens, .length = length, .prompt_length = length};
+  ledger_record r = {
+      .session = session, .hash_seed = seed, .tokens = tokens, .length = length, .prompt_length = length};
   return l->begin(l->self, &r);
 }
 

@@ -1,5 +1,6 @@
 /* libs: orch wire spec base */
-/* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its name. */
+/* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its
+ * name. */
 #include "orchestrator/ledger_options.h"
 
 #include <setjmp.h>
@@ -44,7 +45,9 @@ static void check_back(const msg_options *o) {
   assert_int_equal(got.lockstep, o->lockstep);
   assert_int_equal(got.selfcheck, o->selfcheck);
   assert_int_equal(got.single, o->single);
-  const float floats[][2] = {{got.temperature, o->temperature}, {got.top_p, o->top_p}, {got.min_p, o->min_p},
+  const float floats[][2] = {{got.temperature, o->temperature},
+                             {got.top_p, o->top_p},
+                             {got.min_p, o->min_p},
                              {got.repeat_penalty, o->repeat_penalty}};
   for (size_t i = 0; i < 4; i++) assert_memory_equal(&floats[i][0], &floats[i][1], sizeof(float));
   assert_int_equal(got.stop_count, o->stop_count);
@@ -91,7 +94,8 @@ static void every_float_comes_back(void **state) {
 static void floats_are_short(void **state) {
   (void)state;
   char *text = ledger_options_text(&some);
-  static const char *const parts[] = {"\"temperature\":0.8,", "\"top_p\":0.95,", "\"min_p\":0.05,", "\"repeat_penalty\":1.1,"};
+  static const char *const parts[] = {"\"temperature\":0.8,", "\"top_p\":0.95,", "\"min_p\":0.05,",
+                                      "\"repeat_penalty\":1.1,"};
   for (size_t i = 0; i < 4; i++)
     if (!strstr(text, parts[i])) fail_msg("%s in %s", parts[i], text);
   free(text);
@@ -172,8 +176,12 @@ static void refuses_what_is_no_json(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(comes_back),          cmocka_unit_test(every_float_comes_back),  cmocka_unit_test(floats_are_short),
-      cmocka_unit_test(stops_of_every_number), cmocka_unit_test(refuses_what_is_damaged), cmocka_unit_test(refuses_what_is_no_json),
+      cmocka_unit_test(comes_back),
+      cmocka_unit_test(every_float_comes_back),
+      cmocka_unit_test(floats_are_short),
+      cmocka_unit_test(stops_of_every_number),
+      cmocka_unit_test(refuses_what_is_damaged),
+      cmocka_unit_test(refuses_what_is_no_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -341,8 +341,8 @@ static void goes_on_after_it(void **state) {
   assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_STATE);
 }
 
-/* A conversation goes on with an answer that was cut, in the same process and at once; but not where the file has less of it
- * than the conversation by now. */
+/* A conversation goes on with an answer that was cut, in the same process and at once; but not where the file
+ * has less of it than the conversation by now. */
 static void one_that_goes_on_after_its_end(void **state) {
   const place *p = *state;
   for (int rolled_back = 0; rolled_back < 2; rolled_back++) {
@@ -583,20 +583,22 @@ static void reads_damage_as_damage(void **state) {
   append(&l, 1, 0, 5);
   l.end(l.self, 1, 8, WIRE_FINISH_STOP, NULL);
   l.close(l.self);
-  static const char *const lies[] = {"UPDATE tokens SET position = 4",
-                                     "UPDATE tokens SET ids = x'010203'",
-                                     "UPDATE tokens SET ids = x'ffffffff'",
-                                     "UPDATE tokens SET position = 3, ids = x'01000000'; INSERT INTO tokens VALUES(1, 2, x'01000000')",
-                                     "UPDATE session SET prompt = x''",
-                                     "UPDATE session SET options = '{\"seed\":1}'",
-                                     "UPDATE session SET options = NULL"};
+  static const char *const lies[] = {
+      "UPDATE tokens SET position = 4",
+      "UPDATE tokens SET ids = x'010203'",
+      "UPDATE tokens SET ids = x'ffffffff'",
+      "UPDATE tokens SET position = 3, ids = x'01000000'; INSERT INTO tokens VALUES(1, 2, x'01000000')",
+      "UPDATE session SET prompt = x''",
+      "UPDATE session SET options = '{\"seed\":1}'",
+      "UPDATE session SET options = NULL"};
   for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
     sqlite3 *db = look(p->path);
     ledger_session s;
     err e = {0};
     load(db, 1, &s); /* one lie at a time */
     ledger_session_fini(&s);
-    exec(db, "CREATE TEMP TABLE t AS SELECT * FROM main.tokens; CREATE TEMP TABLE s AS SELECT * FROM main.session");
+    exec(db, "CREATE TEMP TABLE t AS SELECT * FROM main.tokens; CREATE TEMP TABLE s AS SELECT * FROM "
+             "main.session");
     exec(db, lies[i]);
     assert_int_equal(ledger_store_load(db, p->path, 1, &s, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "--delete"));
@@ -709,12 +711,13 @@ static void ends_what_is_old(void **state) {
   sqlite3 *db = look(p->path);
   exec(db, "UPDATE session SET updated = 1000 * id, created = 7");
   exec(db, "UPDATE session SET state = 2, finish = NULL WHERE id IN (2, 3)"); /* interrupted */
-  exec(db, "UPDATE session SET state = 0, owner = 12345 WHERE id = 3");       /* by one that nobody knows any more */
+  exec(db,
+       "UPDATE session SET state = 0, owner = 12345 WHERE id = 3"); /* by one that nobody knows any more */
   static const struct {
     int64_t before, count, left;
     bool forget;
-  } steps[] = {{1000, 0, 5, true}, {2000, 0, 5, false}, {2001, 1, 5, false}, {3001, 1, 5, false}, {9000, 0, 5, false},
-               {1000, 0, 5, true}, {1001, 1, 4, true}, {4001, 1, 3, true}};
+  } steps[] = {{1000, 0, 5, true},  {2000, 0, 5, false}, {2001, 1, 5, false}, {3001, 1, 5, false},
+               {9000, 0, 5, false}, {1000, 0, 5, true},  {1001, 1, 4, true},  {4001, 1, 3, true}};
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     int64_t count = -1;
     assert_int_equal(ledger_store_end_old(db, "it", steps[i].before, steps[i].forget, &count, &e), ERR_OK);
@@ -722,7 +725,11 @@ static void ends_what_is_old(void **state) {
     assert_int_equal(number(db, "SELECT count(*) FROM session"), steps[i].left);
     assert_int_equal(number(db, "SELECT count(DISTINCT session) FROM tokens"), steps[i].left);
   }
-  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE state = 1 AND finish = 3 AND owner IS NULL AND updated > 9000"), 2);
+  assert_int_equal(
+      number(
+          db,
+          "SELECT count(*) FROM session WHERE state = 1 AND finish = 3 AND owner IS NULL AND updated > 9000"),
+      2);
   append(&living, 5, 2, 1);
   living.end(living.self, 5, 6, WIRE_FINISH_LENGTH, NULL);
   living.close(living.self);
@@ -752,7 +759,8 @@ static void what_comes_meanwhile_is_written_too(void **state) {
     if (what == TOKENS) append(&l, id, 5, 2);
     if (what == NUMERICS) assert_int_equal(l.numerics(l.self, id, "second"), ERR_OK);
     if (what == EPOCH) assert_int_equal(l.epoch(l.self, id, epoch), ERR_OK);
-    if (what == END) assert_int_equal(l.end(l.self, id, 3 + 4, WIRE_FINISH_STOP, NULL), ERR_OK); /* cuts what waits */
+    if (what == END)
+      assert_int_equal(l.end(l.self, id, 3 + 4, WIRE_FINISH_STOP, NULL), ERR_OK); /* cuts what waits */
     assert_true(l.durable(l.self, id) <= 5);
     exec(db, "COMMIT");
     assert_true(comes_to(&l, id, what == TOKENS ? 10 : what == END ? 7 : 8));

@@ -121,8 +121,8 @@ static void test_too_long(void **state) {
   close(r.ends[0]);
 }
 
-/* Lines about as long as they may be, with an end or without, one after the other, however the stream is cut: the same
- * lines come out. */
+/* Lines about as long as they may be, with an end or without, one after the other, however the stream is cut:
+ * the same lines come out. */
 static void test_limits_in_pieces_of_every_size(void **state) {
   (void)state;
   static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
@@ -131,7 +131,8 @@ static void test_limits_in_pieces_of_every_size(void **state) {
       for (int ended = 0; ended < 2; ended++) {
         enum { MOST = LINE_MAX_BYTES + 1 }; /* a longer one is cut to it */
         char text[64];
-        int size = snprintf(text, sizeof text, "%.*s\n%.*s%s", first, letters, second, letters, ended ? "\n" : "");
+        int size =
+            snprintf(text, sizeof text, "%.*s\n%.*s%s", first, letters, second, letters, ended ? "\n" : "");
         const int wants[] = {first < MOST ? first : MOST, second < MOST ? second : MOST};
         for (int piece = 1; piece <= size; piece++) {
           const char *line;
@@ -223,9 +224,10 @@ static void test_stopped(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces),     cmocka_unit_test(test_end_is_after_the_last_line),
-                                     cmocka_unit_test(test_too_long),   cmocka_unit_test(test_limits_in_pieces_of_every_size), cmocka_unit_test(test_file),
-                                     cmocka_unit_test(test_unreadable), cmocka_unit_test(test_stopped),
-                                     cmocka_unit_test(test_stays_blocking)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_pieces),   cmocka_unit_test(test_end_is_after_the_last_line),
+      cmocka_unit_test(test_too_long), cmocka_unit_test(test_limits_in_pieces_of_every_size),
+      cmocka_unit_test(test_file),     cmocka_unit_test(test_unreadable),
+      cmocka_unit_test(test_stopped),  cmocka_unit_test(test_stays_blocking)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,8 +52,14 @@ static void on_logged(void *context) {
 }
 
 static int open_book(place *p, const char *where, uint64_t resume, err *e) {
-  logbook_options o = {.loop = &p->loop, .ledger = where, .command = "test", .model = "/m.gguf", .log = &p->log,
-                       .resume = resume, .on_logged = on_logged, .context = p};
+  logbook_options o = {.loop = &p->loop,
+                       .ledger = where,
+                       .command = "test",
+                       .model = "/m.gguf",
+                       .log = &p->log,
+                       .resume = resume,
+                       .on_logged = on_logged,
+                       .context = p};
   return logbook_open(&p->book, &o, e);
 }
 
@@ -131,7 +137,8 @@ static void a_new_default_file_is_told_of_once(void **state) {
   assert_false(says_place(p, NULL));
 }
 
-/* Without a word from the user the answer matters more than its record; a file that was asked for must work. */
+/* Without a word from the user the answer matters more than its record; a file that was asked for must work.
+ */
 static void where_there_is_no_file(void **state) {
   place *p = *state;
   err e = {0};
@@ -213,11 +220,15 @@ static void workers_are_told_each_second(void **state) {
   err e = {0};
   orch *o;
   opened(p, p->path);
-  orch_options options = {.incarnation = id_of(1), .random = some_random, .random_context = &random, .ledger = logbook_ledger(p->book)};
+  orch_options options = {.incarnation = id_of(1),
+                          .random = some_random,
+                          .random_context = &random,
+                          .ledger = logbook_ledger(p->book)};
   assert_int_equal(orch_alloc(&o, &options, &e), ERR_OK);
   rig r;
   rig_init(&r, orch_machine(o));
-  msg target = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(2)), draft = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(3));
+  msg target = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(2)),
+      draft = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(3));
   target.u.hello.numerics_id = wire_text("int8-f16-2");
   target.u.hello.endpoint = wire_text("ipc:///there");
   draft.u.hello.method = wire_text("ngram");
@@ -236,8 +247,9 @@ static void workers_are_told_each_second(void **state) {
     assert_int_equal(ledger_store_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
     sqlite3_close(db);
   }
-  assert_string_equal(text, "[{\"role\":\"target\",\"numerics_id\":\"int8-f16-2\",\"endpoint\":\"ipc:///there\",\"load\":3},"
-                            "{\"role\":\"draft\",\"method\":\"ngram\",\"load\":0}]");
+  assert_string_equal(
+      text, "[{\"role\":\"target\",\"numerics_id\":\"int8-f16-2\",\"endpoint\":\"ipc:///there\",\"load\":3},"
+            "{\"role\":\"draft\",\"method\":\"ngram\",\"load\":0}]");
   uv_close((uv_handle_t *)&timer, NULL);
   uv_run(&p->loop, UV_RUN_NOWAIT);
   logbook_watch(p->book, NULL);
@@ -248,9 +260,10 @@ static void workers_are_told_each_second(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(none_is_memory),          CASE(a_named_file_alone),    CASE(the_default_file),
-      CASE(a_new_default_file_is_told_of_once), CASE(where_there_is_no_file), CASE(tells_of_what_is_logged),
-      CASE(a_file_that_fails),       CASE(workers_are_told_each_second),
+      CASE(none_is_memory),         CASE(a_named_file_alone),
+      CASE(the_default_file),       CASE(a_new_default_file_is_told_of_once),
+      CASE(where_there_is_no_file), CASE(tells_of_what_is_logged),
+      CASE(a_file_that_fails),      CASE(workers_are_told_each_second),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

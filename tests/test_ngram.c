@@ -241,17 +241,18 @@ static void one_token_repeated(void **state) {
   prefix_fini(&p);
 }
 
-/* What a chat template writes around every turn is no text: what followed an earlier header is no guess at how the answer
- * begins, nor is the end of a turn at how it goes on. */
+/* What a chat template writes around every turn is no text: what followed an earlier header is no guess at
+ * how the answer begins, nor is the end of a turn at how it goes on. */
 static void a_template_is_no_text(void **state) {
   (void)state;
   enum { END = 2, START = 1, LINE = 198, SYSTEM = 90, USER = 91, ASSISTANT = 92 };
-  const int32_t text[] = {START, SYSTEM, LINE, 10, 11, 12, END,  LINE, START, USER,      LINE,
+  const int32_t text[] = {START, SYSTEM, LINE, 10, 11, 12,  END,  LINE,  START,     USER, LINE,
                           20,    21,     22,   10, 13, END, LINE, START, ASSISTANT, LINE};
   const int32_t stops[] = {77, END};
   const msg_options chat = {.context = ROOM, .stops = stops, .stop_count = 2};
   prefix p = prefix_with(text, sizeof text / sizeof *text);
-  drafter *d = drafter_ngram.open(NULL, &p, p.length, &chat), *raw = drafter_ngram.open(NULL, &p, p.length, &any);
+  drafter *d = drafter_ngram.open(NULL, &p, p.length, &chat),
+          *raw = drafter_ngram.open(NULL, &p, p.length, &any);
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
   assert_true(ask(raw, NULL, 0, list) > 0); /* where no stop is known, it is text like any other */
   assert_int_equal(ask(d, NULL, 0, list), 0);

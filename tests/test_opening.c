@@ -13,7 +13,11 @@ enum { CONTEXT = 64, VOCABULARY = 100, SEED = 7 };
 static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8};
 
 static msg_open open_of(int32_t base, int32_t count) {
-  msg_open o = {.hash_seed = SEED, .base_length = base, .tokens = tokens + base, .token_count = count, .prompt_length = 1};
+  msg_open o = {.hash_seed = SEED,
+                .base_length = base,
+                .tokens = tokens + base,
+                .token_count = count,
+                .prompt_length = 1};
   o.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 5, .context = CONTEXT};
   for (int32_t i = 0; i < base; i++) o.base_hash = hash_next(o.base_hash, SEED, tokens[i]);
   o.hash = o.base_hash;
@@ -26,10 +30,18 @@ static void what_cannot_be_served_is_refused(void **state) {
   static const struct {
     int code;
     int32_t context, prompt_length, max_tokens, budget, count;
-  } table[] = {{ERR_OK, CONTEXT, 8, 1, 0, 8},        {ERR_OK, 8, 8, 1, 0, 8},               {ERR_LIMIT, CONTEXT + 1, 1, 1, 0, 8}, {ERR_LIMIT, 0, 1, 1, 0, 8},
-               {ERR_LIMIT, 7, 1, 1, 0, 8},           {ERR_ARG, CONTEXT, 9, 1, 0, 8},       {ERR_ARG, CONTEXT, 0, 1, 0, 8},
-               {ERR_ARG, CONTEXT, 1, 0, 0, 8},       {ERR_ARG, CONTEXT, 1, 1, -1, 8},      {ERR_ARG, CONTEXT, 1, 1, WIRE_BUDGET_MAX + 1, 8},
-               {ERR_OK, CONTEXT, 1, 1, WIRE_BUDGET_MAX, 8}, {ERR_ARG, CONTEXT, 1, 1, 0, 0}};
+  } table[] = {{ERR_OK, CONTEXT, 8, 1, 0, 8},
+               {ERR_OK, 8, 8, 1, 0, 8},
+               {ERR_LIMIT, CONTEXT + 1, 1, 1, 0, 8},
+               {ERR_LIMIT, 0, 1, 1, 0, 8},
+               {ERR_LIMIT, 7, 1, 1, 0, 8},
+               {ERR_ARG, CONTEXT, 9, 1, 0, 8},
+               {ERR_ARG, CONTEXT, 0, 1, 0, 8},
+               {ERR_ARG, CONTEXT, 1, 0, 0, 8},
+               {ERR_ARG, CONTEXT, 1, 1, -1, 8},
+               {ERR_ARG, CONTEXT, 1, 1, WIRE_BUDGET_MAX + 1, 8},
+               {ERR_OK, CONTEXT, 1, 1, WIRE_BUDGET_MAX, 8},
+               {ERR_ARG, CONTEXT, 1, 1, 0, 0}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     err e;
     msg_open o = open_of(0, table[i].count);
@@ -71,7 +83,8 @@ static void rows_of_a_common_prefix_are_kept(void **state) {
   (void)state;
   static const struct {
     int32_t held, differs, base, count, kv_rows, rows; /* differs: at this position; -1: nowhere */
-  } table[] = {{8, -1, 0, 8, 7, 7}, {8, -1, 0, 5, 7, 4}, {8, 2, 0, 8, 7, 2}, {8, -1, 4, 0, 7, 3}, {4, -1, 4, 4, 3, 3}};
+  } table[] = {
+      {8, -1, 0, 8, 7, 7}, {8, -1, 0, 5, 7, 4}, {8, 2, 0, 8, 7, 2}, {8, -1, 4, 0, 7, 3}, {4, -1, 4, 4, 3, 3}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     session s = {.kv_rows = table[i].kv_rows, .job = 9, .kv_valid = INT32_MAX};
     assert_int_equal(prefix_init(&s.committed, CONTEXT, SEED), ERR_OK);

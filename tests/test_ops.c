@@ -253,7 +253,8 @@ static void linear_agrees(void **state) {
         for (size_t k = 0; k < (wide ? 2 : 3); k++) {
           for (size_t n = 0; n < 7; n++, cases++) {
             int32_t width = wide ? units[k] : columns[k];
-            check_linear(&(linear_case){(ops_type)type, int8, cases % 2, rows[r], width, counts[n], cases % 3 == 1});
+            check_linear(
+                &(linear_case){(ops_type)type, int8, cases % 2, rows[r], width, counts[n], cases % 3 == 1});
           }
         }
       }
@@ -262,7 +263,8 @@ static void linear_agrees(void **state) {
   for (int type = 0; type < OPS_TYPE_COUNT; type++) { /* tiles of every size */
     int32_t width = is_wide((ops_type)type) ? 512 : 96;
     for (int32_t count = 1; count <= ROWS_MAX; count++, cases++)
-      check_linear(&(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, width, count, cases % 5 == 0});
+      check_linear(
+          &(linear_case){(ops_type)type, cases % 3 != 0, cases % 2, 37, width, count, cases % 5 == 0});
   }
   check_linear(&(linear_case){OPS_F32, true, false, 5, 7, 3, true}); /* columns that fill no block */
   check_linear(&(linear_case){OPS_F16, false, true, 40, 33, 4, false});
@@ -467,7 +469,8 @@ static void quantize_agrees(void **state) {
 }
 
 /* y of device 0, by what its linears say of gate and up. */
-static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_act *x, int32_t rows, const ops_act *y) {
+static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_act *x, int32_t rows,
+                                const ops_act *y) {
   size_t floats = (size_t)rows * (size_t)gate->rows;
   ops_weight wg = pack_matrix(devices[0], gate), wu = pack_matrix(devices[0], up);
   float *g = malloc(floats * sizeof *g), *u = malloc(floats * sizeof *u), widest = 0;
@@ -498,7 +501,8 @@ static void check_linear_swiglu(ops_type type, int32_t rows, int32_t outputs, in
     devices[i]->table->linear_swiglu(devices[i], &wg, &wu, &x, rows, &y[i]);
     assert_same(i, y[i].f32, y[0].f32, floats * sizeof(float), "linear_swiglu");
     if (y[i].q8) assert_same(i, y[i].q8, y[0].q8, floats, "linear_swiglu, int8 form");
-    if (y[i].q8) assert_same(i, y[i].scale, y[0].scale, floats / OPS_BLOCK * sizeof(float), "linear_swiglu, scales");
+    if (y[i].q8)
+      assert_same(i, y[i].scale, y[0].scale, floats / OPS_BLOCK * sizeof(float), "linear_swiglu, scales");
     free_weight(&wg);
     free_weight(&wu);
   }
@@ -512,9 +516,9 @@ static void check_linear_swiglu(ops_type type, int32_t rows, int32_t outputs, in
 
 static void linear_swiglu_agrees(void **state) {
   (void)state;
-  check_linear_swiglu(OPS_F32, 12, 541, 37);    /* outputs that fill no group */
-  check_linear_swiglu(OPS_Q4_1, 1, 4128, 64);   /* several panels of one row */
-  check_linear_swiglu(OPS_Q4_1, 37, 352, 96);   /* several tiles */
+  check_linear_swiglu(OPS_F32, 12, 541, 37);  /* outputs that fill no group */
+  check_linear_swiglu(OPS_Q4_1, 1, 4128, 64); /* several panels of one row */
+  check_linear_swiglu(OPS_Q4_1, 37, 352, 96); /* several tiles */
   check_linear_swiglu(OPS_F16, 16, 288, 32);
 }
 
@@ -614,7 +618,14 @@ typedef struct attention_case {
   int32_t window;
 } attention_case;
 
-enum { A_LAYERS = 2, A_CONTEXT = 96, A_MAP = A_CONTEXT / OPS_TILE, A_BLOCKS = A_MAP + 3, A_STAGE = 48, A_KEYS = A_CONTEXT + A_STAGE };
+enum {
+  A_LAYERS = 2,
+  A_CONTEXT = 96,
+  A_MAP = A_CONTEXT / OPS_TILE,
+  A_BLOCKS = A_MAP + 3,
+  A_STAGE = 48,
+  A_KEYS = A_CONTEXT + A_STAGE
+};
 
 /* Where blocks lie: in order, all apart, partly side by side. */
 static const int32_t block_orders[][A_MAP] = {{0, 1, 2, 3, 4, 5}, {8, 6, 4, 2, 0, 7}, {3, 4, 5, 0, 1, 8}};
@@ -653,8 +664,8 @@ static void free_cache(cache *k) {
 }
 
 typedef struct rows_data {
-  float *q, *k, *v, *rope;   /* of A_KEYS rows by logical position */
-  float *q_norm, *k_norm;    /* [head_dim] */
+  float *q, *k, *v, *rope; /* of A_KEYS rows by logical position */
+  float *q_norm, *k_norm;  /* [head_dim] */
 } rows_data;
 
 static const float norm_eps = 1e-3f;
@@ -689,8 +700,8 @@ static ops_rotary rotary_at(const attention_case *c, const rows_data *d, int32_t
 
 /* Stores positions [0, n) of layer 1, the first `committed` ones there, the others in staging slots that lie
  * anyhow; then attends with the last row. q is rotated on the way. */
-static void attend_last(ops *o, const attention_case *c, const rows_data *d, int32_t committed, int32_t n, int32_t order,
-                        float *y) {
+static void attend_last(ops *o, const attention_case *c, const rows_data *d, int32_t committed, int32_t n,
+                        int32_t order, float *y) {
   cache k = make_cache(c, order);
   int32_t path[A_STAGE], q_row = c->heads * c->head_dim, kv_row = c->kv_heads * c->head_dim;
   float *q = malloc((size_t)q_row * sizeof *q);
@@ -719,7 +730,8 @@ static void naive_norm(const attention_case *c, const float *x, const float *w, 
   for (int32_t i = 0; i < c->head_dim; i++) out[i] = (double)x[i] * scale * (c->norms ? (double)w[i] : 1);
 }
 
-static double rotated(const double *x, const float *frequency, int32_t rope_dim, int32_t position, int32_t d) {
+static double rotated(const double *x, const float *frequency, int32_t rope_dim, int32_t position,
+                      int32_t d) {
   if (d >= rope_dim) return x[d];
   double angle = (double)((float)position * frequency[d / 2]), even = x[d & ~1], odd = x[d | 1];
   return d & 1 ? odd * cos(angle) + even * sin(angle) : even * cos(angle) - odd * sin(angle);
@@ -777,8 +789,11 @@ static void make_batch(cache *caches, int32_t committed, int32_t appended, ops_r
       memcpy(path, parent->path, (size_t)count * sizeof *path);
     }
     path[count++] = slot;
-    rows[i] = (ops_row){
-        .kv = &caches[1].kv, .position = committed + count - 1, .length = committed, .path_count = count, .path = path};
+    rows[i] = (ops_row){.kv = &caches[1].kv,
+                        .position = committed + count - 1,
+                        .length = committed,
+                        .path_count = count,
+                        .path = path};
   }
 }
 
@@ -801,12 +816,13 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
   make_batch(caches, c->committed, appended, rows, paths);
   float *q = d.q;
   ops_rotary rotary = rotary_at(c, &d, c->committed);
-  o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, &rotary, q, d.k + c->committed * kv_row,
-                       d.v + c->committed * kv_row);
+  o->table->rope_store(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, &rotary, q,
+                       d.k + c->committed * kv_row, d.v + c->committed * kv_row);
   ops_act out = {.columns = q_row, .f32 = together}, one = {.columns = q_row, .f32 = alone};
   o->table->attention(o, &caches[0].shape, 1, rows, B_ROWS, c->heads, c->window, q, &out, scratch);
   for (int32_t i = 0; i < B_ROWS; i++) {
-    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, c->window, q + i * q_row, &one, scratch);
+    o->table->attention(o, &caches[0].shape, 1, &rows[i], 1, c->heads, c->window, q + i * q_row, &one,
+                        scratch);
     if (memcmp(alone, together + i * q_row, (size_t)q_row * 4) != 0)
       fail_msg("attention on %s: row %d of a batch gives other bits than alone", o->table->name, i);
   }
@@ -820,21 +836,23 @@ static void check_together(ops *o, const attention_case *c, int32_t appended) {
 static void rows_attend_together(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 47, 0, false, 0}, {OPS_KV_F16, 4, 4, 32, 32, 16, 0, false, 0},
-      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 0}, {OPS_KV_F16, 8, 2, 128, 128, 1, 0, false, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0, false, 0},
-      {OPS_KV_F16, 4, 2, 32, 32, 40, 0, true, 0},
-      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 7}, {OPS_KV_F32, 4, 2, 32, 32, 40, 0, false, 33},
-      {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 3}, {OPS_KV_F16, 8, 2, 64, 64, 45, 0, false, 2},
+      {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 0},  {OPS_KV_F32, 9, 3, 64, 64, 47, 0, false, 0},
+      {OPS_KV_F16, 4, 4, 32, 32, 16, 0, false, 0},  {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 0},
+      {OPS_KV_F16, 8, 2, 128, 128, 1, 0, false, 0}, {OPS_KV_F16, 2, 1, 80, 80, 31, 0, false, 0},
+      {OPS_KV_F16, 4, 2, 32, 32, 40, 0, true, 0},   {OPS_KV_F16, 9, 3, 64, 64, 50, 0, false, 7},
+      {OPS_KV_F32, 4, 2, 32, 32, 40, 0, false, 33}, {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 3},
+      {OPS_KV_F16, 8, 2, 64, 64, 45, 0, false, 2},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
     for (int32_t i = 0; i < device_count; i++) {
-      for (int32_t appended = 0; appended <= B_ROWS; appended += 6) check_together(devices[i], &cases[k], appended);
+      for (int32_t appended = 0; appended <= B_ROWS; appended += 6)
+        check_together(devices[i], &cases[k], appended);
     }
   }
 }
 
-/* However many of the keys are committed and however many staged, wherever their blocks lie, on every device: the same
- * bits. */
+/* However many of the keys are committed and however many staged, wherever their blocks lie, on every device:
+ * the same bits. */
 static void check_attention(const attention_case *c) {
   rows_data d = make_rows(c);
   int32_t n = c->committed + c->staged, q_row = c->heads * c->head_dim;
@@ -861,17 +879,26 @@ static void check_attention(const attention_case *c) {
 static void attention_agrees(void **state) {
   (void)state;
   const attention_case cases[] = {
-      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 0}, {OPS_KV_F32, 9, 3, 64, 64, 70, 20, false, 0},
-      {OPS_KV_F16, 4, 4, 32, 32, 16, 3, false, 0},  {OPS_KV_F32, 8, 1, 16, 8, 31, 9, false, 0},
-      {OPS_KV_F16, 2, 1, 80, 80, 0, 1, false, 0},   {OPS_KV_F16, 4, 1, 128, 64, 40, 30, false, 0},
-      {OPS_KV_F16, 6, 2, 12, 12, 33, 5, false, 0},  {OPS_KV_F32, 5, 1, 20, 10, 33, 5, false, 0},
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 0},
+      {OPS_KV_F32, 9, 3, 64, 64, 70, 20, false, 0},
+      {OPS_KV_F16, 4, 4, 32, 32, 16, 3, false, 0},
+      {OPS_KV_F32, 8, 1, 16, 8, 31, 9, false, 0},
+      {OPS_KV_F16, 2, 1, 80, 80, 0, 1, false, 0},
+      {OPS_KV_F16, 4, 1, 128, 64, 40, 30, false, 0},
+      {OPS_KV_F16, 6, 2, 12, 12, 33, 5, false, 0},
+      {OPS_KV_F32, 5, 1, 20, 10, 33, 5, false, 0},
       {OPS_KV_F16, 3, 1, 40, 40, 15, 1, false, 0},
-      {OPS_KV_F16, 4, 2, 64, 64, 45, 9, true, 0},   {OPS_KV_F32, 2, 1, 36, 20, 30, 7, true, 0},
+      {OPS_KV_F16, 4, 2, 64, 64, 45, 9, true, 0},
+      {OPS_KV_F32, 2, 1, 36, 20, 30, 7, true, 0},
       /* windows: of one key, within a tile, at a tile's edges, inside the staged part, longer than all */
-      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 1},  {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 5},
-      {OPS_KV_F32, 8, 1, 16, 16, 60, 30, true, 16},  {OPS_KV_F16, 4, 2, 32, 32, 47, 33, false, 32},
-      {OPS_KV_F16, 4, 2, 32, 32, 48, 33, false, 33}, {OPS_KV_F32, 6, 2, 12, 12, 33, 40, false, 21},
-      {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 59}, {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 61},
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 1},
+      {OPS_KV_F16, 9, 3, 64, 64, 70, 20, false, 5},
+      {OPS_KV_F32, 8, 1, 16, 16, 60, 30, true, 16},
+      {OPS_KV_F16, 4, 2, 32, 32, 47, 33, false, 32},
+      {OPS_KV_F16, 4, 2, 32, 32, 48, 33, false, 33},
+      {OPS_KV_F32, 6, 2, 12, 12, 33, 40, false, 21},
+      {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 59},
+      {OPS_KV_F16, 2, 1, 80, 80, 40, 20, false, 61},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attention(&cases[i]);
 }

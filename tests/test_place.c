@@ -8,10 +8,10 @@
 
 #include <cmocka.h>
 
-#define HERE      ((wire_place){{0}, false})
-#define LOOPBACK  ((wire_place){"127.0.0.1", false})
-#define OWN       ((wire_place){"10.0.0.1", false})
-#define AWAY(a)   ((wire_place){a, true})
+#define HERE     ((wire_place){{0}, false})
+#define LOOPBACK ((wire_place){"127.0.0.1", false})
+#define OWN      ((wire_place){"10.0.0.1", false})
+#define AWAY(a)  ((wire_place){a, true})
 
 static void test_peer_addresses(void **state) {
   (void)state;
@@ -41,18 +41,26 @@ static void test_scopes(void **state) {
   static const struct {
     const char *endpoint;
     place_scope scope;
-  } cases[] = {{"ipc:///tmp/x", PLACE_OWN_HOST},      {"tcp://127.0.0.1:4000", PLACE_OWN_HOST},
-               {"tcp://127.1.2.3:4000", PLACE_OWN_HOST}, {"tcp://[::1]:4000", PLACE_OWN_HOST},
-               {"tcp://*:4000", PLACE_ANY},           {"tcp://0.0.0.0:4000", PLACE_ANY},
-               {"tcp://[::]:4000", PLACE_ANY},        {"tcp://10.0.0.2:4000", PLACE_GLOBAL},
-               {"tcp://localhost:4000", PLACE_GLOBAL}, {"tcp://box:4000", PLACE_GLOBAL},
-               {"tcp://[2001:db8::1]:4000", PLACE_GLOBAL}, {"nonsense", PLACE_GLOBAL}, {"", PLACE_GLOBAL}};
+  } cases[] = {{"ipc:///tmp/x", PLACE_OWN_HOST},
+               {"tcp://127.0.0.1:4000", PLACE_OWN_HOST},
+               {"tcp://127.1.2.3:4000", PLACE_OWN_HOST},
+               {"tcp://[::1]:4000", PLACE_OWN_HOST},
+               {"tcp://*:4000", PLACE_ANY},
+               {"tcp://0.0.0.0:4000", PLACE_ANY},
+               {"tcp://[::]:4000", PLACE_ANY},
+               {"tcp://10.0.0.2:4000", PLACE_GLOBAL},
+               {"tcp://localhost:4000", PLACE_GLOBAL},
+               {"tcp://box:4000", PLACE_GLOBAL},
+               {"tcp://[2001:db8::1]:4000", PLACE_GLOBAL},
+               {"nonsense", PLACE_GLOBAL},
+               {"", PLACE_GLOBAL}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     assert_int_equal(place_scope_of(cases[i].endpoint), cases[i].scope);
 }
 
 /* want NULL: there is no such address, and the sentence has `part`. */
-static void expect(const char *door, wire_place target, wire_place draft, const char *want, const char *part) {
+static void expect(const char *door, wire_place target, wire_place draft, const char *want,
+                   const char *part) {
   char out[WIRE_STRING_MAX + 1];
   err e = {0};
   int rc = place_resolve(door, &target, &draft, out, &e);
@@ -80,7 +88,8 @@ static void test_its_own_host(void **state) {
   for (size_t i = 0; i < sizeof doors / sizeof *doors; i++) {
     expect(doors[i], AWAY("10.0.0.2"), AWAY("10.0.0.2"), doors[i], "");
     expect(doors[i], HERE, OWN, doors[i], "");
-    expect(doors[i], AWAY("10.0.0.2"), AWAY("10.0.0.3"), NULL, "on another host (10.0.0.3) than the target (10.0.0.2)");
+    expect(doors[i], AWAY("10.0.0.2"), AWAY("10.0.0.3"), NULL,
+           "on another host (10.0.0.3) than the target (10.0.0.2)");
     expect(doors[i], AWAY("10.0.0.2"), HERE, NULL, "--insecure-bind");
     expect(doors[i], LOOPBACK, AWAY("10.0.0.3"), NULL, doors[i]);
   }
@@ -121,16 +130,14 @@ static void test_doors(void **state) {
   (void)state;
   static const struct {
     const char *orchestrator, *insecure;
-  } cases[] = {{"ipc:///tmp/x/o", "tcp://127.0.0.1:*"},
-               {"tcp://127.0.0.1:7000", "tcp://127.0.0.1:*"},
-               {"tcp://localhost:7000", "tcp://127.0.0.1:*"},
-               {"tcp://10.0.0.1:7000", "tcp://0.0.0.0:*"},
-               {"tcp://box:7000", "tcp://0.0.0.0:*"},
-               {"tcp://[2001:db8::1]:7000", "tcp://[::]:*"}};
+  } cases[] = {{"ipc:///tmp/x/o", "tcp://127.0.0.1:*"},       {"tcp://127.0.0.1:7000", "tcp://127.0.0.1:*"},
+               {"tcp://localhost:7000", "tcp://127.0.0.1:*"}, {"tcp://10.0.0.1:7000", "tcp://0.0.0.0:*"},
+               {"tcp://box:7000", "tcp://0.0.0.0:*"},         {"tcp://[2001:db8::1]:7000", "tcp://[::]:*"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     assert_string_equal(place_door(cases[i].orchestrator, false), "tcp://127.0.0.1:*");
     assert_string_equal(place_door(cases[i].orchestrator, true), cases[i].insecure);
-    assert_int_equal(place_elsewhere(cases[i].orchestrator), strcmp("tcp://127.0.0.1:*", cases[i].insecure) != 0);
+    assert_int_equal(place_elsewhere(cases[i].orchestrator),
+                     strcmp("tcp://127.0.0.1:*", cases[i].insecure) != 0);
   }
   assert_true(place_lacks_port("tcp://10.0.0.1:*"));
   assert_false(place_lacks_port("tcp://10.0.0.1:4000"));
@@ -139,8 +146,9 @@ static void test_doors(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_peer_addresses), cmocka_unit_test(test_scopes),     cmocka_unit_test(test_every_address),
-      cmocka_unit_test(test_its_own_host),   cmocka_unit_test(test_advertised), cmocka_unit_test(test_doors),
+      cmocka_unit_test(test_peer_addresses),    cmocka_unit_test(test_scopes),
+      cmocka_unit_test(test_every_address),     cmocka_unit_test(test_its_own_host),
+      cmocka_unit_test(test_advertised),        cmocka_unit_test(test_doors),
       cmocka_unit_test(test_doors_of_two_hosts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

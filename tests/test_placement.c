@@ -25,8 +25,10 @@ static void test_nobody(void **state) {
 
 static void test_load(void **state) {
   (void)state;
-  prefers((placement_worker){.load = 1, .places = 4, .alike = true}, (placement_worker){.load = 2, .places = 8, .alike = true});
-  assert_int_equal(best((placement_worker){.load = 1}, (placement_worker){.load = 1}), 0); /* the first of equals */
+  prefers((placement_worker){.load = 1, .places = 4, .alike = true},
+          (placement_worker){.load = 2, .places = 8, .alike = true});
+  assert_int_equal(best((placement_worker){.load = 1}, (placement_worker){.load = 1}),
+                   0); /* the first of equals */
 }
 
 static void test_places(void **state) {
@@ -35,12 +37,13 @@ static void test_places(void **state) {
   prefers((placement_worker){.load = 7, .places = 8, .alike = true}, full);
   prefers((placement_worker){.load = 100, .places = 0, .alike = true}, full); /* 0: no limit */
   prefers((placement_worker){.load = 7, .places = 8, .alike = false}, full);  /* rather go on than wait */
-  assert_int_equal(placement_best(&full, 1), 0);                              /* it says itself that it is full */
+  assert_int_equal(placement_best(&full, 1), 0); /* it says itself that it is full */
 }
 
 static void test_numerics(void **state) {
   (void)state;
-  prefers((placement_worker){.load = 3, .places = 4, .alike = true}, (placement_worker){.load = 0, .places = 4});
+  prefers((placement_worker){.load = 3, .places = 4, .alike = true},
+          (placement_worker){.load = 0, .places = 4});
 }
 
 static void test_refusals(void **state) {
@@ -58,15 +61,18 @@ static void test_held(void **state) {
   prefers((placement_worker){.load = 0, .held = 64, .places = 8, .alike = true}, idle);
   prefers((placement_worker){.load = 2, .held = 3 * PLACEMENT_HELD, .places = 8, .alike = true}, idle);
   prefers(idle, (placement_worker){.load = 2, .held = PLACEMENT_HELD, .places = 8, .alike = true});
-  prefers(idle, (placement_worker){.load = 8, .held = 9 * PLACEMENT_HELD, .places = 8, .alike = true}); /* full */
+  prefers(idle,
+          (placement_worker){.load = 8, .held = 9 * PLACEMENT_HELD, .places = 8, .alike = true}); /* full */
   prefers(idle, (placement_worker){.load = 0, .held = 9 * PLACEMENT_HELD, .places = 8, .alike = false});
-  prefers((placement_worker){.load = INT32_MAX, .alike = true, .held = INT32_MAX}, (placement_worker){.load = INT32_MAX, .alike = true});
+  prefers((placement_worker){.load = INT32_MAX, .alike = true, .held = INT32_MAX},
+          (placement_worker){.load = INT32_MAX, .alike = true});
 }
 
 /* Sessions that come one after the other fill unequal workers as far as each goes. */
 static void test_many(void **state) {
   (void)state;
-  placement_worker list[] = {{.places = 2, .alike = true}, {.places = 6, .alike = true}, {.places = 1, .alike = true}};
+  placement_worker list[] = {
+      {.places = 2, .alike = true}, {.places = 6, .alike = true}, {.places = 1, .alike = true}};
   for (int i = 0; i < 9; i++) list[placement_best(list, 3)].load++;
   for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].places);
 }

@@ -191,12 +191,9 @@ static void stream_survives_the_network(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(grows_and_shrinks),
-      cmocka_unit_test(another_seed),
-      cmocka_unit_test(has_compares_the_hash),
-      cmocka_unit_test(apply_rule),
-      cmocka_unit_test(apply_at_capacity),
-      cmocka_unit_test(stream_survives_the_network),
+      cmocka_unit_test(grows_and_shrinks),     cmocka_unit_test(another_seed),
+      cmocka_unit_test(has_compares_the_hash), cmocka_unit_test(apply_rule),
+      cmocka_unit_test(apply_at_capacity),     cmocka_unit_test(stream_survives_the_network),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

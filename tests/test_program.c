@@ -133,14 +133,10 @@ static void closed_streams_are_held(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_numbers_are_whole),
-      cmocka_unit_test(seeds_are_64_bits),
-      cmocka_unit_test(numbers_are_finite),
-      cmocka_unit_test(choices_are_listed),
-      cmocka_unit_test(random_bytes_differ),
-      cmocka_unit_test(closed_streams_are_held),
-      cmocka_unit_test(a_child_ends_with_its_parent),
-      cmocka_unit_test(a_parent_that_is_none_is_refused),
+      cmocka_unit_test(whole_numbers_are_whole),      cmocka_unit_test(seeds_are_64_bits),
+      cmocka_unit_test(numbers_are_finite),           cmocka_unit_test(choices_are_listed),
+      cmocka_unit_test(random_bytes_differ),          cmocka_unit_test(closed_streams_are_held),
+      cmocka_unit_test(a_child_ends_with_its_parent), cmocka_unit_test(a_parent_that_is_none_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,15 +22,23 @@ typedef struct taken {
 static error_t parse(int key, char *text, struct argp_state *state) {
   taken *t = state->input;
   switch (key) {
-  case 'm': snprintf(t->model, sizeof t->model, "%s", text); return 0;
+  case 'm':
+    snprintf(t->model, sizeof t->model, "%s", text);
+    return 0;
   case 300:
     if (strspn(text, "0123456789") != strlen(text)) argp_error(state, "--max-tokens is '%s'", text);
     snprintf(t->number, sizeof t->number, "%s", text);
     return 0;
-  case 301: t->raw++; return 0;
-  case ARGP_KEY_ARG: return 0;
-  case ARGP_KEY_END: t->ended++; return 0;
-  default: return ARGP_ERR_UNKNOWN;
+  case 301:
+    t->raw++;
+    return 0;
+  case ARGP_KEY_ARG:
+    return 0;
+  case ARGP_KEY_END:
+    t->ended++;
+    return 0;
+  default:
+    return ARGP_ERR_UNKNOWN;
   }
 }
 
@@ -49,7 +57,10 @@ static int forget(void **state) {
   return 0;
 }
 
-#define ARGV(...) (char *[]){"program", __VA_ARGS__, NULL}
+#define ARGV(...)                                                                                            \
+  (char *[]) {                                                                                               \
+    "program", __VA_ARGS__, NULL                                                                             \
+  }
 static taken parse_all(char **argv) {
   taken t = {0};
   int argc = 0;
@@ -88,7 +99,9 @@ static void refusal_of(const struct argp *p, char **argv, char *text, size_t siz
   assert_int_equal(say(p, argv, STDERR_FILENO, text, size), 42);
 }
 
-static void refusal(char **argv, char *text, size_t size) { refusal_of(&parser, argv, text, size); }
+static void refusal(char **argv, char *text, size_t size) {
+  refusal_of(&parser, argv, text, size);
+}
 
 static void the_environment_is_read_first(void **state) {
   (void)state;
@@ -126,7 +139,8 @@ static void help_is_shown(void **state) {
   setenv("TANDEM_RAW", "yes", 1); /* help is what one needs then */
   for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
     char text[1000];
-    assert_int_equal(say(&parser, ARGV("-m", "-h", (char *)(uintptr_t)asked[i]), STDOUT_FILENO, text, sizeof text), 0);
+    assert_int_equal(
+        say(&parser, ARGV("-m", "-h", (char *)(uintptr_t)asked[i]), STDOUT_FILENO, text, sizeof text), 0);
     assert_non_null(strstr(text, "--max-tokens"));
   }
 }
@@ -134,7 +148,7 @@ static void help_is_shown(void **state) {
 static void a_wrong_flag_has_a_nearest_one(void **state) {
   (void)state;
   static const struct {
-    const char *given, *meant; /* NULL: nothing is near */
+    const char *given, *meant;        /* NULL: nothing is near */
   } table[] = {{"--max-token", NULL}, /* the beginning of a flag is the flag */
                {"--max-tokns", "did you mean --max-tokens?"},
                {"--mxa-tokens=5", "did you mean --max-tokens?"},
@@ -159,23 +173,26 @@ static void what_llama_cpp_calls_it(void **state) {
   static const struct {
     char *argv[3];
     const char *number;
-  } taken_as_ours[] = {{{"-n", "7"}, "7"},          {{"-n7"}, "7"},           {{"-n=7"}, "7"},
-                       {{"--n-predict", "7"}, "7"}, {{"--predict=7"}, "7"},   {{"-n", "5", "--max-tokens=7"}, "7"},
-                       {{"--max", "7"}, "7"},       {{"--max-tokens=7"}, "7"}};
+  } taken_as_ours[] = {{{"-n", "7"}, "7"},     {{"-n7"}, "7"},
+                       {{"-n=7"}, "7"},        {{"--n-predict", "7"}, "7"},
+                       {{"--predict=7"}, "7"}, {{"-n", "5", "--max-tokens=7"}, "7"},
+                       {{"--max", "7"}, "7"},  {{"--max-tokens=7"}, "7"}};
   for (size_t i = 0; i < sizeof taken_as_ours / sizeof *taken_as_ours; i++) {
     char *const *a = taken_as_ours[i].argv;
     assert_string_equal(parse_all(ARGV(a[0], a[1], a[2])).number, taken_as_ours[i].number);
   }
   static const struct {
     const char *given, *answer;
-  } refused[] = {{"-ngl", "program: there is no flag -ngl here: leave it out: tandem computes on the processors alone\n"},
-                 {"-ngl=99", "there is no flag -ngl here: leave it out"},
-                 {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
-                 {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
-                 {"-c4096", "there is no flag -c here: it is --ctx"},
-                 {"-md", "it is --model-draft of `tandem run'"},
-                 {"--temperature", "it is --temp of `tandem run'"},
-                 {"--parallel=4", "--sessions N of `tandem batch'"}};
+  } refused[] = {
+      {"-ngl",
+       "program: there is no flag -ngl here: leave it out: tandem computes on the processors alone\n"},
+      {"-ngl=99", "there is no flag -ngl here: leave it out"},
+      {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
+      {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
+      {"-c4096", "there is no flag -c here: it is --ctx"},
+      {"-md", "it is --model-draft of `tandem run'"},
+      {"--temperature", "it is --temp of `tandem run'"},
+      {"--parallel=4", "--sessions N of `tandem batch'"}};
   char text[1000];
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     refusal(ARGV("-m", "x", (char *)(uintptr_t)refused[i].given), text, sizeof text);
@@ -231,17 +248,19 @@ static error_t parse_tabled(int key, char *text, struct argp_state *state) {
   return program_take_flag(list, sizeof list / sizeof *list, key, text, state);
 }
 
-static const struct argp_option tabled_options[] = {{"file", 'f', "F", 0, "", 0},   {"loud", 'l', 0, 0, "", 0},
-                                                    {"count", 'n', "N", 0, "", 0},  {"rate", 'r', "R", 0, "", 0},
-                                                    {"colour", 'c', "C", 0, "", 0}, {"unknown", 'u', 0, 0, "", 0},
-                                                    {"wide", 'w', "N", 0, "", 0},
-                                                    {0}};
+static const struct argp_option tabled_options[] = {
+    {"file", 'f', "F", 0, "", 0},   {"loud", 'l', 0, 0, "", 0},
+    {"count", 'n', "N", 0, "", 0},  {"rate", 'r', "R", 0, "", 0},
+    {"colour", 'c', "C", 0, "", 0}, {"unknown", 'u', 0, 0, "", 0},
+    {"wide", 'w', "N", 0, "", 0},   {0}};
 static const struct argp tabled_parser = {.options = tabled_options, .parser = parse_tabled};
 
 static void values_go_where_the_table_says(void **state) {
   (void)state;
   tabled t = {.count = 1, .other = 77};
-  program_parse_flags(&tabled_parser, 9, (char *[]){"program", "-f", "x", "--count", "-3", "-r0.25", "--loud", "-c", "green", NULL}, &t);
+  program_parse_flags(
+      &tabled_parser, 9,
+      (char *[]){"program", "-f", "x", "--count", "-3", "-r0.25", "--loud", "-c", "green", NULL}, &t);
   assert_string_equal(t.file, "x");
   assert_true(t.loud);
   assert_int_equal(t.count, -3);
@@ -256,9 +275,9 @@ static void values_go_where_the_table_says(void **state) {
 
 static void values_that_do_not_fit_end_the_program(void **state) {
   (void)state;
-  static char *const bad[][2] = {{"--count", "9"},           {"--count", "-4"},   {"--count", "x"},
-                                 {"--wide", "2147483648"}, {"--wide", ""},
-                                 {"--rate", "1.5"}, {"--colour", "blue"}};
+  static char *const bad[][2] = {{"--count", "9"},         {"--count", "-4"}, {"--count", "x"},
+                                 {"--wide", "2147483648"}, {"--wide", ""},    {"--rate", "1.5"},
+                                 {"--colour", "blue"}};
   char text[400];
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     refusal_of(&tabled_parser, ARGV(bad[i][0], bad[i][1]), text, sizeof text);

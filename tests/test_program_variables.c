@@ -36,14 +36,16 @@ static const char *say(const char *name) {
 
 static int clear(void **state) {
   (void)state;
-  unsetenv("TANDEM_BIN"), unsetenv("TANDEM_SUBSET"), unsetenv("TANDEM_KV"), unsetenv("TANDEM_VARIABLES_CHECKED"); /* of whoever runs the tests */
+  unsetenv("TANDEM_BIN"), unsetenv("TANDEM_SUBSET"), unsetenv("TANDEM_KV"),
+      unsetenv("TANDEM_VARIABLES_CHECKED"); /* of whoever runs the tests */
   return 0;
 }
 
 static void known_ones_are_no_news(void **state) {
   (void)state;
-  static const char *const known[] = {NULL,         "TANDEM_MAX_TOKENS", "TANDEM_ISA",    "TANDEM_ROWS", "TANDEM_KV", "TANDEM_BIN",
-                                      "TANDEM_FAULT", "TANDEM_PEER",       "TANDEM_SUBSET", "TANDEMS",     "TANDEM",    "MY_TANDEM_TEMP"};
+  static const char *const known[] = {
+      NULL,           "TANDEM_MAX_TOKENS", "TANDEM_ISA",    "TANDEM_ROWS", "TANDEM_KV", "TANDEM_BIN",
+      "TANDEM_FAULT", "TANDEM_PEER",       "TANDEM_SUBSET", "TANDEMS",     "TANDEM",    "MY_TANDEM_TEMP"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) assert_string_equal(say(known[i]), "");
 }
 
@@ -51,17 +53,22 @@ static void others_are_named(void **state) {
   (void)state;
   static const struct {
     const char *given, *meant; /* NULL: nothing is near */
-  } table[] = {{"TANDEM_MAX_TOKEN", "TANDEM_MAX_TOKENS"}, {"TANDEM_TREADS", "TANDEM_THREADS"},
-               {"TANDEM_TMEP", "TANDEM_TEMP"},            {"TANDEM_MAXTOKENS", "TANDEM_MAX_TOKENS"},
-               {"TANDEM_temp", "TANDEM_TEMP"},            {"TANDEM_TEMPERATURE", "TANDEM_TEMP"},
-               {"TANDEM_N_PREDICT", "TANDEM_MAX_TOKENS"}, {"TANDEM_MAX-TOKENS", "TANDEM_MAX_TOKENS"},
-               {"TANDEM_WHATEVER_ELSE", NULL},            {"TANDEM_", NULL},
+  } table[] = {{"TANDEM_MAX_TOKEN", "TANDEM_MAX_TOKENS"},
+               {"TANDEM_TREADS", "TANDEM_THREADS"},
+               {"TANDEM_TMEP", "TANDEM_TEMP"},
+               {"TANDEM_MAXTOKENS", "TANDEM_MAX_TOKENS"},
+               {"TANDEM_temp", "TANDEM_TEMP"},
+               {"TANDEM_TEMPERATURE", "TANDEM_TEMP"},
+               {"TANDEM_N_PREDICT", "TANDEM_MAX_TOKENS"},
+               {"TANDEM_MAX-TOKENS", "TANDEM_MAX_TOKENS"},
+               {"TANDEM_WHATEVER_ELSE", NULL},
+               {"TANDEM_", NULL},
                {"TANDEM_A_NAME_THAT_IS_LONGER_THAN_ANY_FLAG_OF_ANY_PROGRAM_THAT_THERE_WILL_EVER_BE", NULL}};
   char wanted[300];
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     const char *m = table[i].meant;
-    snprintf(wanted, sizeof wanted, "tandem: warning: nobody reads the environment variable %s%s%s%s\n", table[i].given,
-             m ? ": did you mean " : "", m ? m : "", m ? "?" : "");
+    snprintf(wanted, sizeof wanted, "tandem: warning: nobody reads the environment variable %s%s%s%s\n",
+             table[i].given, m ? ": did you mean " : "", m ? m : "", m ? "?" : "");
     assert_string_equal(say(table[i].given), wanted);
   }
 }

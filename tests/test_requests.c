@@ -12,9 +12,9 @@ typedef struct world {
   flags f;
   logger log;
   requests r;
-  char *results[LINES_MAX]; /* by tag */
+  char *results[LINES_MAX];    /* by tag */
   int given[LINES_MAX], count; /* tags in the order in which they came */
-  opened sessions[LINES_MAX]; /* by tag */
+  opened sessions[LINES_MAX];  /* by tag */
 } world;
 
 static void on_result(void *owner, size_t tag, char *line) {
@@ -33,7 +33,13 @@ static int set_up(void **state) {
   w->f = (flags){.draft = "none", .math = "int8", .max_tokens = 4, .sampling = SAMPLER_DEFAULTS};
   w->f.sampling.seed = 5;
   w->log = (logger){"test", LOG_ERROR};
-  w->r = (requests){.flags = &w->f, .model = &w->model, .context = CONTEXT, .log = &w->log, .pair = &w->p, .on_result = on_result, .owner = w};
+  w->r = (requests){.flags = &w->f,
+                    .model = &w->model,
+                    .context = CONTEXT,
+                    .log = &w->log,
+                    .pair = &w->p,
+                    .on_result = on_result,
+                    .owner = w};
   *state = w;
   return 0;
 }
@@ -63,7 +69,10 @@ static void say(world *w, size_t tag, const int32_t *ids, int32_t from, int32_t 
   rig_say(&w->p.r, TARGET, tokens_message(SELF, o->session, o->epoch, 2 + from, ids + from, count, hash));
   if (!finish) return;
   msg m = message(MSG_DONE, SELF, o->session, o->epoch);
-  m.u.done = (msg_done){.length = 2 + from + count, .hash = hash, .finish = finish, .code = finish == WIRE_FINISH_ERROR ? ERR_INTERNAL : 0};
+  m.u.done = (msg_done){.length = 2 + from + count,
+                        .hash = hash,
+                        .finish = finish,
+                        .code = finish == WIRE_FINISH_ERROR ? ERR_INTERNAL : 0};
   m.u.done.stats = (msg_stats){.forwards = 3, .rounds = 2, .rows = 8, .accepted = 5};
   if (finish == WIRE_FINISH_ERROR) m.u.done.text = wire_text("it broke");
   rig_say(&w->p.r, TARGET, m);
@@ -81,15 +90,20 @@ static json_t *result(world *w, size_t tag) {
   return o;
 }
 
-static void expect_result(world *w, size_t tag, json_int_t id, const char *finish, size_t tokens, const char *error) {
+static void expect_result(world *w, size_t tag, json_int_t id, const char *finish, size_t tokens,
+                          const char *error) {
   json_t *o = result(w, tag);
-  if (id) assert_int_equal(json_integer_value(json_object_get(o, "id")), id);
-  else assert_true(json_is_null(json_object_get(o, "id")));
+  if (id)
+    assert_int_equal(json_integer_value(json_object_get(o, "id")), id);
+  else
+    assert_true(json_is_null(json_object_get(o, "id")));
   assert_string_equal(json_string_value(json_object_get(o, "finish_reason")), finish);
   assert_int_equal(json_array_size(json_object_get(o, "token_ids")), tokens);
   const char *text = json_string_value(json_object_get(o, "error"));
-  if (error) assert_true(text && strstr(text, error));
-  else assert_null(text);
+  if (error)
+    assert_true(text && strstr(text, error));
+  else
+    assert_null(text);
   json_decref(o);
 }
 

@@ -14,7 +14,8 @@ static char said[4096];
 /* Which line a clause is on is looked at in test_lines. */
 static void on_one_line(void) {
   static const char end[] = "\ntandem: ";
-  for (char *at; (at = strstr(said, end)); memmove(at + 2, at + sizeof end - 1, strlen(at + sizeof end - 1) + 1))
+  for (char *at; (at = strstr(said, end));
+       memmove(at + 2, at + sizeof end - 1, strlen(at + sizeof end - 1) + 1))
     memcpy(at, "; ", 2);
 }
 
@@ -46,7 +47,10 @@ static answer drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
               .draft_wanted = true,
               .draft_method = "ngram"};
   a.prompt.count = 30;
-  a.stats = (msg_stats){.rounds = rounds, .rows = rows, .accepted = accepted, .forwards = 101 - accepted,
+  a.stats = (msg_stats){.rounds = rounds,
+                        .rows = rows,
+                        .accepted = accepted,
+                        .forwards = 101 - accepted,
                         .plain_steps = 101 - accepted - rounds};
   return a;
 }
@@ -55,8 +59,9 @@ static void test_drafted(void **state) {
   (void)state;
   answer a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
-  assert_string_equal(lines_of(&a, (result_words){0}),
-                      "tandem: 101 tokens, 200.0 tok/s; the draft guessed 60 of 91 right; plain decoding: about 130 tok/s\n");
+  assert_string_equal(
+      lines_of(&a, (result_words){0}),
+      "tandem: 101 tokens, 200.0 tok/s; the draft guessed 60 of 91 right; plain decoding: about 130 tok/s\n");
   a.count = 1;
   a.end_us = a.came_us;
   a.plain_speed[0] = 0;
@@ -72,8 +77,10 @@ static void test_why_plainly(void **state) {
   answer a = drafted(1, 3, 0);
   strcpy(a.off_reason, "the draft did not pay for itself");
   strcpy(a.plain_speed, "plain decoding: about 201 tok/s");
-  assert_string_equal(lines_of(&a, (result_words){0}), "tandem: 101 tokens, 200.0 tok/s\n"
-                      "tandem: the draft guessed nothing right in its first try, so the rest was decoded plainly\n");
+  assert_string_equal(
+      lines_of(&a, (result_words){0}),
+      "tandem: 101 tokens, 200.0 tok/s\n"
+      "tandem: the draft guessed nothing right in its first try, so the rest was decoded plainly\n");
   a.stats.rounds = 3;
   assert_non_null(strstr(lines_of(&a, (result_words){0}), "in its first 3 tries, so"));
   strcpy(a.off_reason, "the draft worker died");
@@ -110,7 +117,8 @@ static void test_seed_and_details(void **state) {
   answer a = drafted(10, 91, 60);
   a.seed = 77;
   assert_null(strstr(lines_of(&a, (result_words){0}), "seed"));
-  assert_non_null(strstr(lines_of(&a, (result_words){.seed_drawn = true}), "its seed was drawn: --seed 77 gives the same again"));
+  assert_non_null(strstr(lines_of(&a, (result_words){.seed_drawn = true}),
+                         "its seed was drawn: --seed 77 gives the same again"));
   lines_of(&a, (result_words){.details = true});
   on_one_line();
   assert_non_null(strstr(said, "first token after 100 ms; draft ngram: 10 rounds, 6.00 accepted a round"));
@@ -156,16 +164,18 @@ static void test_both(void **state) {
   FILE *to = open_memstream(&text, &size);
   result_print_both(to, &plain, &fast, &(result_words){0});
   fclose(to);
-  assert_non_null(strstr(text, "tandem: plainly:    4 tokens, 6.0 tok/s\ntandem: with draft: 3 tokens, 8.0 tok/s; 1.33 times as fast"));
-  assert_non_null(strstr(text, "\ntandem: identical: no, from token 4 of the answer on: 8 plainly, the end with the draft\n"));
+  assert_non_null(strstr(text, "tandem: plainly:    4 tokens, 6.0 tok/s\ntandem: with draft: 3 tokens, 8.0 "
+                               "tok/s; 1.33 times as fast"));
+  assert_non_null(strstr(
+      text, "\ntandem: identical: no, from token 4 of the answer on: 8 plainly, the end with the draft\n"));
   free(text);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_drafted),       cmocka_unit_test(test_why_plainly), cmocka_unit_test(test_why_no_longer),
-      cmocka_unit_test(test_seed_and_details), cmocka_unit_test(test_lines),
-      cmocka_unit_test(test_both),
+      cmocka_unit_test(test_drafted),       cmocka_unit_test(test_why_plainly),
+      cmocka_unit_test(test_why_no_longer), cmocka_unit_test(test_seed_and_details),
+      cmocka_unit_test(test_lines),         cmocka_unit_test(test_both),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -463,7 +463,8 @@ static void test_drafts_leave_places(void **state) {
   assert_null(roster_find(&w->table, 3005));
 }
 
-/* The side that is not taken says so once, whatever it hears again and again, and once more when the reason changes. */
+/* The side that is not taken says so once, whatever it hears again and again, and once more when the reason
+ * changes. */
 static void test_not_taken_is_said_once(void **state) {
   world *w = *state;
   roster_connected(&w->table, PEER, w->r.now, &w->r.out);
@@ -482,11 +483,13 @@ static void test_not_taken_is_said_once(void **state) {
 static void test_peers_do_not_fill_the_log(void **state) {
   world *w = *state;
   greet(w);
-  for (int i = 0; i < 10000; i++) roster_log(&w->table, PEER, w->r.now + (uint64_t)i * 100, LOG_INFO, &w->r.out, "one");
+  for (int i = 0; i < 10000; i++)
+    roster_log(&w->table, PEER, w->r.now + (uint64_t)i * 100, LOG_INFO, &w->r.out, "one");
   if (log_lines(w) > 20) fail_msg("%d lines of one peer in a second", (int)log_lines(w));
   rig_clear(&w->r);
   w->r.now += 1000000;
-  for (int i = 0; i < 10000; i++) roster_log(&w->table, (peer_id)(i + 100), w->r.now, LOG_INFO, &w->r.out, "many");
+  for (int i = 0; i < 10000; i++)
+    roster_log(&w->table, (peer_id)(i + 100), w->r.now, LOG_INFO, &w->r.out, "many");
   if (log_lines(w) > 2 * ROSTER_MAX) fail_msg("%d lines of strangers at once", (int)log_lines(w));
   assert_true(log_lines(w) > 16); /* one peer alone does not keep the others out */
   rig_clear(&w->r);
@@ -507,7 +510,8 @@ static void test_brief(void **state) {
 
 /* --- who is who --- */
 
-/* A connection keeps its role: neither an old program nor a restarted one turns into a target on a draft's. */
+/* A connection keeps its role: neither an old program nor a restarted one turns into a target on a draft's.
+ */
 static void test_role_is_kept(void **state) {
   world *w = *state;
   static const wire_role roles[] = {WIRE_ROLE_TARGET, WIRE_ROLE_ORCHESTRATOR};
@@ -521,7 +525,7 @@ static void test_role_is_kept(void **state) {
     assert_int_equal(rig_count(&w->r, PEER, MSG_WELCOME), 0);
     assert_int_equal(from->hello.role, WIRE_ROLE_DRAFT);
     assert_true(wire_id_equal(from->hello.incarnation, PEER_ID));
-    assert_true(from->leaving); /* nothing new goes there */
+    assert_true(from->leaving);                                 /* nothing new goes there */
     assert_int_equal(log_has(w, "keeps the role"), i % 2 == 0); /* the first time that this program does */
   }
   assert_int_equal(hear(w, PEER, message(MSG_NODES, SELF_ID, 5, 1)), ROSTER_PASS); /* as what it was */
@@ -555,7 +559,8 @@ static msg target_at(wire_id incarnation, const char *endpoint) {
   return m;
 }
 
-/* Two that live and have one address: the second is refused, again and again, and the first hears of it by a PING only. */
+/* Two that live and have one address: the second is refused, again and again, and the first hears of it by a
+ * PING only. */
 static void test_address_of_one_that_lives(void **state) {
   world *w = *state;
   assert_int_equal(hear(w, PEER, target_at(PEER_ID, "ipc:///a")), ROSTER_GREETED);
@@ -628,7 +633,8 @@ static void test_target_must_say_what_it_is(void **state) {
 
 /* --- our own stall --- */
 
-/* Nobody is lost while we were away ourselves; who stays silent afterwards is, 3 s of our own time after its last word. */
+/* Nobody is lost while we were away ourselves; who stays silent afterwards is, 3 s of our own time after its
+ * last word. */
 static void test_our_stall_is_nobodys_silence(void **state) {
   world *w = *state;
   greet(w);

@@ -540,10 +540,11 @@ static float value_of(const sampler_options *o, const float *x, int32_t position
 }
 
 /* Every token that may be chosen, the best first. x: after penalty, bias and mask. */
-static int32_t rank_by_sorting(const sampler_options *o, const float *x, int32_t vocab, int32_t position, float *values,
-                               int32_t *order) {
+static int32_t rank_by_sorting(const sampler_options *o, const float *x, int32_t vocab, int32_t position,
+                               float *values, int32_t *order) {
   int32_t count = 0;
-  if (o->temperature > 0) count = kept_by_sorting(o, x, vocab, order);
+  if (o->temperature > 0)
+    count = kept_by_sorting(o, x, vocab, order);
   else
     for (int32_t t = 0; t < vocab; t++)
       if (x[t] > -INFINITY) order[count++] = t;

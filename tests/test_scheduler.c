@@ -278,7 +278,8 @@ static void test_nodes_are_shared_by_promise(void **state) {
   assert_int_equal(nodes[first], 20);
 }
 
-/* A session whose draft has not been right yet verifies three nodes, however many it is offered; in lockstep all. */
+/* A session whose draft has not been right yet verifies three nodes, however many it is offered; in lockstep
+ * all. */
 static void test_a_session_starts_small(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, 10);
@@ -295,7 +296,8 @@ static void test_a_session_starts_small(void **state) {
   assert_int_equal(forward(s, &turns, &w).picks[0].rows, 20);
 }
 
-/* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else has. */
+/* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else
+ * has. */
 static void test_a_prompt_measures(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, SCHEDULE_MEASURED + 1);

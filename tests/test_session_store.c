@@ -136,7 +136,8 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
   assert_int_equal(next->kv_rows, 29);
   assert_int_equal(next->committed.length, 29);
   assert_memory_equal(next->committed.tokens, b, 29 * sizeof *b);
-  next = session_store_take(s, 5, 31, b, 40, &fresh); /* five tokens are not worth a's rows: the oldest place */
+  next =
+      session_store_take(s, 5, 31, b, 40, &fresh); /* five tokens are not worth a's rows: the oldest place */
   assert_ptr_equal(next, z);
   assert_int_equal(next->kv_rows, 0);
   next = session_store_take(s, 6, 32, a, 12, &fresh); /* a shorter one */
@@ -154,7 +155,11 @@ static void test_rows_that_are_kept(void **state) {
   static const struct {
     int32_t length, rows, valid, kept;
     uint64_t job;
-  } table[] = {{30, 29, INT32_MAX, 29, 0}, {30, 29, 20, 29, 0}, {30, 29, 20, 20, 7}, {30, 29, INT32_MAX, 29, 7}, {10, 29, INT32_MAX, 10, 0}};
+  } table[] = {{30, 29, INT32_MAX, 29, 0},
+               {30, 29, 20, 29, 0},
+               {30, 29, 20, 20, 7},
+               {30, 29, INT32_MAX, 29, 7},
+               {10, 29, INT32_MAX, 10, 0}};
   int32_t tokens[40];
   bool fresh;
   for (int32_t i = 0; i < 40; i++) tokens[i] = i;
@@ -249,7 +254,8 @@ static void test_draft_generations_grow(void **state) {
   assert_int_equal(x->live.live_count, 0);
   assert_true(a->ids.generation > most && b->ids.generation > most);
   assert_int_equal(a->ids.next, 1);
-  assert_true(a->done_base == 0 && b->done_base == 0 && a->base_named == 1); /* of what they say from now on */
+  assert_true(a->done_base == 0 && b->done_base == 0 &&
+              a->base_named == 1); /* of what they say from now on */
   uint32_t before = x->generation;
   session_draft_drop(x, session_draft_of(x, 10));
   assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */

@@ -121,13 +121,12 @@ static int set_up(void **state) {
   err e = {0};
   w->random = 1;
   assert_int_equal(ledger_memory(&w->ledger.inner), ERR_OK);
-  orch_options o = {
-      .incarnation = SELF,
-      .vocabulary_size = VOCAB,
-      .random = some_random,
-      .random_context = &w->random,
-      .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end, spy_durable, spy_read, spy_forget,
-                 spy_close}};
+  orch_options o = {.incarnation = SELF,
+                    .vocabulary_size = VOCAB,
+                    .random = some_random,
+                    .random_context = &w->random,
+                    .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end,
+                               spy_durable, spy_read, spy_forget, spy_close}};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
   assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
@@ -153,8 +152,8 @@ static msg target_hello(peer_id peer) {
   m.u.hello.model_fingerprint.bytes[0] = 10;
   m.u.hello.numerics_id = wire_text(peer == TARGET2 ? "cpu-b" : "cpu-a");
   m.u.hello.endpoint = wire_text(peer == TARGET    ? "tcp://127.0.0.1:4000"
-                                    : peer == TARGET2 ? "tcp://127.0.0.1:4001"
-                                                      : "tcp://127.0.0.1:4002");
+                                 : peer == TARGET2 ? "tcp://127.0.0.1:4001"
+                                                   : "tcp://127.0.0.1:4002");
   m.u.hello.session_max = 4;
   m.u.hello.context_max = CONTEXT;
   return m;
@@ -374,7 +373,8 @@ static void test_no_target_for_as_long_as_it_takes(void **state) {
     rig_fini(&w->r);
     orch_free(w->o);
     err e = {0};
-    orch_options o = {.incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = waits[i]};
+    orch_options o = {
+        .incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = waits[i]};
     o.ledger = w->ledger.inner;
     assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
     rig_init(&w->r, orch_machine(w->o));
@@ -447,8 +447,12 @@ static void test_a_slow_ledger(void **state) {
 static void test_resumes(void **state) {
   world *w = *state;
   orch_request r = request(false);
-  orch_resume resume = {.session = 1234, .hash_seed = 4321, .epoch = 16, .output = truth() + PROMPT_LENGTH,
-                        .output_length = 5, .numerics = "cpu-b"};
+  orch_resume resume = {.session = 1234,
+                        .hash_seed = 4321,
+                        .epoch = 16,
+                        .output = truth() + PROMPT_LENGTH,
+                        .output_length = 5,
+                        .numerics = "cpu-b"};
   r.resume = &resume;
   register_workers(w, TARGET, 0);
   start_request(w, &r);
@@ -477,7 +481,10 @@ static void test_resumes_nothing_that_is_full(void **state) {
   world *w = *state;
   err e = {0};
   orch_request r = request(false);
-  orch_resume resume = {.session = 1234, .epoch = 1, .output = truth() + PROMPT_LENGTH, .output_length = OUTPUT,
+  orch_resume resume = {.session = 1234,
+                        .epoch = 1,
+                        .output = truth() + PROMPT_LENGTH,
+                        .output_length = OUTPUT,
                         .numerics = ""};
   r.resume = &resume;
   assert_int_equal(orch_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
@@ -541,8 +548,10 @@ static void test_longest_answer_moves(void **state) {
   register_workers(w, TARGET, DRAFT);
   start_request(w, &r);
   uint64_t seed = rig_last(&w->r, TARGET, MSG_OPEN)->u.open.hash_seed;
-  rig_say(&w->r, TARGET, state_message(MSG_OPENED, SELF, w->id, 1, r.prompt_length, hash_of(seed, many, r.prompt_length)));
-  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
+  rig_say(&w->r, TARGET,
+          state_message(MSG_OPENED, SELF, w->id, 1, r.prompt_length, hash_of(seed, many, r.prompt_length)));
+  rig_say(&w->r, TARGET,
+          tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
   assert_int_equal(look(w).length, WIRE_TOKENS_MAX);
   register_workers(w, TARGET2, 0);
   orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
@@ -683,7 +692,8 @@ static void test_ack_when_idle(void **state) {
   assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 5);
 }
 
-/* An epoch that is not recorded is never sent: the answer ends, and what is told to the workers has the last one. */
+/* An epoch that is not recorded is never sent: the answer ends, and what is told to the workers has the last
+ * one. */
 static void test_an_epoch_that_is_not_recorded(void **state) {
   world *w = *state;
   start_running(w, false);
@@ -700,8 +710,12 @@ static void test_an_epoch_that_is_not_recorded(void **state) {
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
   w->ledger.fail_epoch = 0;
   orch_request r = request(false);
-  orch_resume resume = {.session = 1234, .hash_seed = 4321, .epoch = 16, .output = truth() + PROMPT_LENGTH,
-                        .output_length = 5, .numerics = "cpu-b"};
+  orch_resume resume = {.session = 1234,
+                        .hash_seed = 4321,
+                        .epoch = 16,
+                        .output = truth() + PROMPT_LENGTH,
+                        .output_length = 5,
+                        .numerics = "cpu-b"};
   r.resume = &resume;
   register_workers(w, TARGET, 0);
   rig_clear(&w->r);
@@ -806,8 +820,8 @@ static void test_done_of_another_prefix(void **state) {
   assert_true(look(w).finish != WIRE_FINISH_STOP || look(w).length == 8);
 }
 
-/* An answer ends only with all that was logged: a DONE of a shorter prefix, right as that is, or of a wrong one, is
- * repaired, of a longer one asked for. */
+/* An answer ends only with all that was logged: a DONE of a shorter prefix, right as that is, or of a wrong
+ * one, is repaired, of a longer one asked for. */
 static void test_done_of_every_length(void **state) {
   enum { LOGGED = 9 };
   for (int32_t length = 0; length <= LOGGED + 2; length++)
@@ -876,7 +890,7 @@ static void test_cancel(void **state) {
   ledger_entry entry;
   assert_true(w->ledger.inner.read(w->ledger.inner.self, w->id, &entry));
   assert_int_equal(entry.epoch, w->epoch + 1); /* recorded: nobody uses it for anything else */
-  tell_tokens(w, TARGET, 8, 5);        /* late */
+  tell_tokens(w, TARGET, 8, 5);                /* late */
   assert_int_equal(look(w).length, 8);
   w->epoch++;
   rig_say(&w->r, TARGET, done_message(w, 13, WIRE_FINISH_CANCELLED));
@@ -1252,10 +1266,12 @@ static void answer_open(world *w, uint64_t id, bool full) {
   if (!rig_count(&w->r, TARGET, MSG_OPEN)) return;
   opened(w, TARGET);
   rig_clear(&w->r);
-  rig_say(&w->r, TARGET, full ? error_message(SELF, id, w->epoch, ERR_FULL) : worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_say(&w->r, TARGET,
+          full ? error_message(SELF, id, w->epoch, ERR_FULL) : worker_state(w, MSG_OPENED, PROMPT_LENGTH));
 }
 
-/* A session that needs much room is not passed by later ones, and its half minute does not begin while room will come. */
+/* A session that needs much room is not passed by later ones, and its half minute does not begin while room
+ * will come. */
 static void test_full_is_waited_for_in_turn(void **state) {
   world *w = *state;
   orch_request r = request(false);
@@ -1291,7 +1307,10 @@ static void test_opening_after_a_long_wait(void **state) {
   rig_fini(&w->r);
   orch_free(w->o);
   err e = {0};
-  orch_options o = {.incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = MACHINE_NEVER};
+  orch_options o = {.incarnation = SELF,
+                    .random = some_random,
+                    .random_context = &w->random,
+                    .target_wait_us = MACHINE_NEVER};
   o.ledger = w->ledger.inner;
   assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
   rig_init(&w->r, orch_machine(w->o));
@@ -1455,7 +1474,8 @@ static int32_t warnings(world *w, const char *part) {
   return n;
 }
 
-/* It owes tokens and tells nothing: the answer goes on at the other one, its draft with it, and it is told to stop. */
+/* It owes tokens and tells nothing: the answer goes on at the other one, its draft with it, and it is told to
+ * stop. */
 static void test_hung_target_is_left(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -1473,14 +1493,15 @@ static void test_hung_target_is_left(void **state) {
   assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 2);
   assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, 2);
   rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
-  rig_say(&w->r, TARGET, tokens_message(SELF, w->id, 1, 10, truth() + 10, 3, true_hash(w, 13))); /* it thaws, too late */
+  rig_say(&w->r, TARGET,
+          tokens_message(SELF, w->id, 1, 10, truth() + 10, 3, true_hash(w, 13))); /* it thaws, too late */
   assert_int_equal(look(w).length, 10);
   tell_tokens(w, TARGET2, 10, 5);
   assert_int_equal(look(w).length, 15);
 }
 
-/* The figures of an answer are those of all its targets: the one that was left tells its own; one that died does not, and
- * then they say of how many tokens they are not. */
+/* The figures of an answer are those of all its targets: the one that was left tells its own; one that died
+ * does not, and then they say of how many tokens they are not. */
 static void test_figures_of_several_targets(void **state) {
   world *w = *state;
   start_running(w, false);
@@ -1519,7 +1540,8 @@ static void test_slow_target_is_not_left(void **state) {
   assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
 }
 
-/* Targets that tell nothing while they read a prompt for 65 s: each is left once at most, and one of them ends it. */
+/* Targets that tell nothing while they read a prompt for 65 s: each is left once at most, and one of them
+ * ends it. */
 static void test_silent_targets_are_not_left_in_circles(void **state) {
   world *w = *state;
   start_running(w, false);
@@ -1700,7 +1722,8 @@ static void test_draft_never_is_a_target(void **state) {
     tell_tokens(w, TARGET, 7, 2);
     assert_int_equal(look(w).length, 9);
     orch_release(w->o, w->id, w->r.now, &w->r.out);
-    rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)(90 + i)))); /* another program */
+    rig_say(&w->r, DRAFT,
+            hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)(90 + i)))); /* another program */
     orch_worker_died(w->o, id_of((uint8_t)(90 + i)), w->r.now, &w->r.out);
   }
 }
@@ -1740,7 +1763,8 @@ static void test_capacity(void **state) {
 }
 
 /* It answers every PING and no OPEN. */
-/* One that is too small for a session does not end it where another one may be larger; nobody is asked twice. */
+/* One that is too small for a session does not end it where another one may be larger; nobody is asked twice.
+ */
 static void test_a_target_too_small(void **state) {
   world *w = *state;
   static const int codes[] = {ERR_LIMIT, ERR_NOMEM};
@@ -2209,7 +2233,8 @@ static void end_unattached(world *w) {
 }
 
 static void expect_reason(world *w, const char *part) {
-  if (!strstr(look(w).off_reason, part)) fail_msg("the reason is \"%s\", want \"%s\"", look(w).off_reason, part);
+  if (!strstr(look(w).off_reason, part))
+    fail_msg("the reason is \"%s\", want \"%s\"", look(w).off_reason, part);
 }
 
 static void test_a_wildcard_is_resolved(void **state) {
@@ -2323,7 +2348,9 @@ static void test_a_draft_that_does_not_get_there(void **state) {
   rig_clear(&w->r);
   rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
   rig_only(&w->r, DRAFT, MSG_END);
-  assert_int_equal(rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect"), 1);
+  assert_int_equal(
+      rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect"),
+      1);
   pass(w, ORCH_DRAFT_AGAIN_US - 100000, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
   rig_clear(&w->r);
@@ -2467,6 +2494,6 @@ int main(void) {
       CASE(test_a_draft_that_was_lost),
       CASE(test_a_draft_that_does_not_get_there),
       CASE(test_a_draft_that_knows_already),
-};
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,9 @@ static socket_folder made(void) {
   return f;
 }
 
-static bool is_there(const char *path) { return access(path, F_OK) == 0; }
+static bool is_there(const char *path) {
+  return access(path, F_OK) == 0;
+}
 
 static void put_socket(const char *folder) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};

@@ -12,20 +12,26 @@
 
 enum { CONTEXT = 400, SEED = 3, VOCABULARY = 50, BUDGET = 4, ROWS = 3 };
 
-/* At once: after token t come t + 1 (log -0.1) and t + 2 (log -1); scores beyond their range, tokens beyond the vocabulary. */
+/* At once: after token t come t + 1 (log -0.1) and t + 2 (log -1); scores beyond their range, tokens beyond
+ * the vocabulary. */
 struct drafter {
   int32_t last;
 };
 
-static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options) {
+static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
+                         const msg_options *options) {
   (void)prompt_length;
   (void)options;
   drafter *d = *(int *)shared ? NULL : malloc(sizeof *d);
   if (d) d->last = committed->tokens[committed->length - 1];
   return d;
 }
-static void toy_close(drafter *d) { free(d); }
-static void toy_advance(drafter *d, const prefix *committed) { d->last = committed->tokens[committed->length - 1]; }
+static void toy_close(drafter *d) {
+  free(d);
+}
+static void toy_advance(drafter *d, const prefix *committed) {
+  d->last = committed->tokens[committed->length - 1];
+}
 static int32_t toy_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
   int32_t last = depth ? path[depth - 1] : d->last;
   out[0] = (draft_candidate){last + 1, -0.1f};
@@ -42,7 +48,8 @@ typedef struct world {
   speculation p;
 } world;
 
-static void open_world(world *w, const drafter_kind *kind, const int32_t *tokens, int32_t count, bool lockstep) {
+static void open_world(world *w, const drafter_kind *kind, const int32_t *tokens, int32_t count,
+                       bool lockstep) {
   *w = (world){.method = {.kind = kind, .shared = &no_memory, .rows = ROWS}};
   assert_int_equal(speculation_init(&w->p, CONTEXT, SEED), ERR_OK);
   msg_open o = {.hash_seed = SEED, .tokens = tokens, .token_count = count, .prompt_length = count};
@@ -85,7 +92,8 @@ static void tokens_of_no_vocabulary_are_left_out(void **state) {
   open_world(&w, &toy, (const int32_t[]){VOCABULARY - 2}, 1, true);
   assert_int_equal(speculation_goal(&w.p, &w.method), BUDGET);
   assert_int_equal(speculation_grow(&w.p, &w.method, VOCABULARY, &first), 1);
-  assert_int_equal(speculation_grow(&w.p, &w.method, 0, &first), 0); /* what was left out does not come back */
+  assert_int_equal(speculation_grow(&w.p, &w.method, 0, &first),
+                   0); /* what was left out does not come back */
   speculation_fini(&w.p, &w.method);
 }
 
@@ -108,7 +116,8 @@ static void scores_stay_in_range(void **state) {
   assert_true(speculation_score(-0.5f) == -0.5f);
 }
 
-/* Two sessions, one with a text that no single batch tells: it is told in pieces, and asked about when that is done. */
+/* Two sessions, one with a text that no single batch tells: it is told in pieces, and asked about when that
+ * is done. */
 static void c_is_told_before_it_is_asked_about(void **state) {
   (void)state;
   static draft_batch b;
@@ -145,7 +154,8 @@ static void answers_let_it_grow(void **state) {
   open_world(&w, &batches, (const int32_t[]){1}, 1, false);
   speculation *list[] = {&w.p};
   assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
-  r = (draft_results){.answer_count = 1, .answers = {{.slot = 0, .serial = 40, .count = 2, .list = {{7, 3}, {8, 1}}}}};
+  r = (draft_results){.answer_count = 1,
+                      .answers = {{.slot = 0, .serial = 40, .count = 2, .list = {{7, 3}, {8, 1}}}}};
   questions_take(list, 1, &w.method, &r); /* nobody has asked that */
   assert_false(w.p.answered);
   assert_int_equal(speculation_grow(&w.p, &w.method, 0, &first), 0);
@@ -161,8 +171,8 @@ static void answers_let_it_grow(void **state) {
   speculation_fini(&w.p, &w.method);
 }
 
-/* On the target's processors: nothing is read before the target asks by what it tells, and nothing is sent before the turn is
- * over. */
+/* On the target's processors: nothing is read before the target asks by what it tells, and nothing is sent
+ * before the turn is over. */
 static void a_turn_keeps_the_tree_back(void **state) {
   (void)state;
   static draft_batch b;
@@ -178,7 +188,8 @@ static void a_turn_keeps_the_tree_back(void **state) {
   speculation_commit(&w.p, &w.method, 1);
   assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
   assert_int_equal(b.token_count, 2);
-  r = (draft_results){.answer_count = 1, .answers = {{.slot = 0, .serial = serial, .count = 2, .list = {{7, 3}, {8, 1}}}}};
+  r = (draft_results){.answer_count = 1,
+                      .answers = {{.slot = 0, .serial = serial, .count = 2, .list = {{7, 3}, {8, 1}}}}};
   questions_take(list, 1, &w.method, &r);
   w.p.turn.verify_us = 1000; /* so dear that the tree should be large */
   assert_int_equal(speculation_grow(&w.p, &w.method, 0, &first), 0);
@@ -199,9 +210,12 @@ static void a_turn_keeps_the_tree_back(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(grows_to_its_goal_and_follows),      cmocka_unit_test(tokens_of_no_vocabulary_are_left_out),
-      cmocka_unit_test(no_drafter_is_no_memory),            cmocka_unit_test(scores_stay_in_range),
-      cmocka_unit_test(c_is_told_before_it_is_asked_about), cmocka_unit_test(answers_let_it_grow),
+      cmocka_unit_test(grows_to_its_goal_and_follows),
+      cmocka_unit_test(tokens_of_no_vocabulary_are_left_out),
+      cmocka_unit_test(no_drafter_is_no_memory),
+      cmocka_unit_test(scores_stay_in_range),
+      cmocka_unit_test(c_is_told_before_it_is_asked_about),
+      cmocka_unit_test(answers_let_it_grow),
       cmocka_unit_test(a_turn_keeps_the_tree_back),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

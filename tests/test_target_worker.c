@@ -34,7 +34,7 @@ typedef struct world {
   int32_t rows[SLOTS][CONTEXT]; /* the cache, as an engine would keep it */
   int32_t length[SLOTS];
   int32_t pool[BLOCKS][KV_BLOCK], map[SLOTS][EACH], map_count[SLOTS]; /* virtual: where the rows lie */
-  int fail;                /* code of the next result */
+  int fail;                                                           /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
   uint64_t forward_us;     /* of the next forward, 0: JOB_US */
   uint64_t layers;         /* that the engine has computed, for who looks */
@@ -108,7 +108,8 @@ static engine_result engine_does(world *w, const engine_job *j) {
     out.selfcheck_differs = j->selfcheck && w->differs;
   }
   out.kv_length = out.kv_settled = w->length[j->slot];
-  for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++) *pool_row(w, j->slot, i) = w->rows[j->slot][i];
+  for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++)
+    *pool_row(w, j->slot, i) = w->rows[j->slot][i];
   return out;
 }
 
@@ -203,7 +204,9 @@ static void play_slowly(world *w, int32_t count) {
   }
 }
 
-static uint64_t layers_of(void *context) { return ((world *)context)->layers; }
+static uint64_t layers_of(void *context) {
+  return ((world *)context)->layers;
+}
 
 /* --- peers --- */
 
@@ -379,7 +382,8 @@ static void send_chain(world *w, peer_id from, uint32_t generation, int32_t base
                        int32_t count, bool done) {
   guess list[WIRE_NODES_MAX];
   for (int32_t i = 0; i < count; i++) {
-    list[i] = (guess){i ? first + (uint64_t)i - 1 : 0, truth()[base + i], -0.001f}; /* so sure that any width pays */
+    list[i] = (guess){i ? first + (uint64_t)i - 1 : 0, truth()[base + i],
+                      -0.001f}; /* so sure that any width pays */
   }
   send_nodes(w, from, generation, base, first, list, count, done);
 }
@@ -394,7 +398,9 @@ static uint32_t open_with_draft(world *w, bool lockstep) {
 }
 
 /* Its draft has been right often enough for any number of nodes. */
-static void believe(world *w) { held(w, S)->record = (width_record){.verifies = 4, .accepted = 100000}; }
+static void believe(world *w) {
+  held(w, S)->record = (width_record){.verifies = 4, .accepted = 100000};
+}
 
 static void prefill(world *w) {
   while (held(w, S)->kv_rows < held(w, S)->committed.length - 1) assert_true(run_job(w));
@@ -1048,7 +1054,8 @@ static void test_tokens_are_told_together(void **state) {
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
 }
 
-/* A draft whose nodes nobody wants is not woken for each token; when they are wanted again it hears at once. */
+/* A draft whose nodes nobody wants is not woken for each token; when they are wanted again it hears at once.
+ */
 static void test_drafts_are_told_together_while_off(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -1085,13 +1092,15 @@ static void test_drafts_are_told_together_while_off(void **state) {
   expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 1);
 }
 
-/* An empty done mark lets it step at once; the round counts against waiting, and the next verify owes the time. */
+/* An empty done mark lets it step at once; the round counts against waiting, and the next verify owes the
+ * time. */
 static void test_waiting_in_vain(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
   prefill(w);
   session *s = held(w, S);
-  s->history = (wait_history){.arrivals = 5, .arrival_us = 200, .arrival_dev_us = 50, .verifies = 20, .tokens_per_step = 2};
+  s->history = (wait_history){
+      .arrivals = 5, .arrival_us = 200, .arrival_dev_us = 50, .verifies = 20, .tokens_per_step = 2};
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(play(w, 1), 0);
   rig_advance(&w->r, 100);
@@ -1307,7 +1316,8 @@ static void test_done_is_repeated_until_end(void **state) {
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US + 1000, false);
   assert_true(rig_count(&w->r, ORCH, MSG_DONE) >= 4 && rig_count(&w->r, ORCH, MSG_DONE) <= 6);
-  assert_true(w->r.m.deadline(w->r.m.self) <= w->r.now + TARGET_REPEAT_US); /* it asks to be woken for the next one */
+  assert_true(w->r.m.deadline(w->r.m.self) <=
+              w->r.now + TARGET_REPEAT_US); /* it asks to be woken for the next one */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   rig_clear(&w->r);
   pass(w, 5 * TARGET_REPEAT_US, false);
@@ -1351,8 +1361,8 @@ static void test_cancel(void **state) {
   assert_int_equal(play(w, 1), 0);
 }
 
-/* END in every state of a session, with its own epoch or a higher one, of its orchestrator or of the one that has taken its
- * place: what is told of the end goes to who ended it, in the epoch of the END. */
+/* END in every state of a session, with its own epoch or a higher one, of its orchestrator or of the one that
+ * has taken its place: what is told of the end goes to who ended it, in the epoch of the END. */
 static void test_end_in_every_state(void **state) {
   enum { PREFILLING, DECODING, COMPUTING, DESYNCED, FINISHED, STATES };
   for (int at = 0; at < STATES; at++)
@@ -1484,8 +1494,8 @@ static msg other_prompt(uint64_t id) {
   return open_message(id, 1, PROMPT, PROMPT_LENGTH);
 }
 
-/* Each gets its own tokens, the prompt of a new one is read beside those who step, and one that ends meanwhile takes
- * nobody with it. */
+/* Each gets its own tokens, the prompt of a new one is read beside those who step, and one that ends
+ * meanwhile takes nobody with it. */
 static void test_sessions_share_a_forward(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -1513,7 +1523,8 @@ static void test_sessions_share_a_forward(void **state) {
   }
 }
 
-/* What a step costs a session is what it costs alone: others in the forward make nobody's draft look bad, nor good. */
+/* What a step costs a session is what it costs alone: others in the forward make nobody's draft look bad, nor
+ * good. */
 static void test_others_do_not_change_what_pays(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -1541,7 +1552,8 @@ static void test_others_do_not_change_what_pays(void **state) {
   w->forward_us = 3 * JOB_US;
   give_result(w);
   assert_int_equal(s->pay.spec_steps, before + 1);
-  assert_true(fabs(s->pay.spec_us_per_token - 3.0 * JOB_US / 4) < 0.01 * JOB_US); /* the nodes took what two plain rows do */
+  assert_true(fabs(s->pay.spec_us_per_token - 3.0 * JOB_US / 4) <
+              0.01 * JOB_US); /* the nodes took what two plain rows do */
 
   /* nor does a prompt beside it, which takes long */
   s->wait_owed_us = 0;
@@ -1912,7 +1924,8 @@ static void test_a_greedy_draft_goes(void **state) {
   assert_true(run_job(w)); /* with what the other has sent */
 }
 
-/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own generations. */
+/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own
+ * generations. */
 static void test_nodes_left_behind_make_room(void **state) {
   world *w = *state;
   open_with_draft(w, false);
@@ -1940,7 +1953,8 @@ static void test_each_draft_has_its_part(void **state) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
     uint32_t g = attach(w, all[i]);
     guess list[256]; /* their own tokens below the root, so that nothing merges */
-    for (int32_t k = 0; k < 256; k++) list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
+    for (int32_t k = 0; k < 256; k++)
+      list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
     send_nodes(w, all[i], g, 3, 1, list, 256, true);
     assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_ERROR), 0);
     assert_int_equal(held(w, S)->live.live_count, 256 * (i + 1));
@@ -2064,13 +2078,15 @@ static int32_t signs(world *w, int32_t seconds, uint64_t layers_each) {
   }
   int32_t n = 0;
   for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
-    expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, i), held(w, S)->committed.length, held(w, S)->committed.length);
+    expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, i), held(w, S)->committed.length,
+                  held(w, S)->committed.length);
     n++;
   }
   return n;
 }
 
-/* A prompt that takes minutes: the session is told of while layer after layer is computed, and not when that stops. */
+/* A prompt that takes minutes: the session is told of while layer after layer is computed, and not when that
+ * stops. */
 static void test_signs_of_life_while_a_prompt_is_read(void **state) {
   world *w = *state;
   say_and_open(w, open_message(S, 1, truth(), 600));
@@ -2239,7 +2255,8 @@ static void pass_leased(world *w, uint64_t us, int32_t length) {
   }
 }
 
-/* The minute is counted from the last round, from the end of the prompt, from new credit: not from the beginning. */
+/* The minute is counted from the last round, from the end of the prompt, from new credit: not from the
+ * beginning. */
 static void test_lockstep_over_a_long_session(void **state) {
   for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
     tear_down(state);
@@ -2427,7 +2444,8 @@ static bool begins(wire_string s, const char *text) {
   return s.size >= strlen(text) && memcmp(s.data, text, strlen(text)) == 0;
 }
 
-/* Only the target knows what its plain steps took: DONE says it in words where there were others to compare with. */
+/* Only the target knows what its plain steps took: DONE says it in words where there were others to compare
+ * with. */
 static void test_plain_speed(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -2536,7 +2554,8 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 0);
   rig_clear(&w->r);
-  rig_advance(&w->r, 3 * TARGET_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
+  rig_advance(&w->r,
+              3 * TARGET_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
   rig_only(&w->r, ORCH, MSG_OPENED);
@@ -2586,7 +2605,8 @@ static void test_sessions_share_blocks(void **state) {
   assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
-  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
+  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens,
+                      (LONG + 8) * sizeof(int32_t));
   assert_int_equal(kv_blocks_available(b), b->count); /* a finished one needs none */
 }
 
@@ -2612,8 +2632,8 @@ static void test_too_few_blocks(void **state) {
   assert_int_equal(held(w, S + 1)->block_count, 7);
 }
 
-/* Opened again while a job of the epoch before is under way, with what others have computed: that job's rows are not
- * this one's any more. */
+/* Opened again while a job of the epoch before is under way, with what others have computed: that job's rows
+ * are not this one's any more. */
 static void test_found_rows_outlive_an_older_job(void **state) {
   world *w = *state;
   say_and_open(w, long_prompt(S, 1, 8));
@@ -2626,7 +2646,8 @@ static void test_found_rows_outlive_an_older_job(void **state) {
   assert_int_equal(held(w, S + 1)->kv_rows, 3 * KV_BLOCK);
   while (run_job(w)) {
   }
-  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens, (LONG + 8) * sizeof(int32_t));
+  assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens,
+                      (LONG + 8) * sizeof(int32_t));
 }
 
 /* Opened again with other tokens inside a block that another session reads: that one keeps it. */
@@ -2671,7 +2692,8 @@ static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) 
   int32_t tokens[2048];
   const session *s = held(w, id);
   int32_t base = 0, count;
-  if (s && storm_random(random) % 2) base = 1 + (int32_t)(storm_random(random) % (uint64_t)s->committed.length);
+  if (s && storm_random(random) % 2)
+    base = 1 + (int32_t)(storm_random(random) % (uint64_t)s->committed.length);
   if (base) memcpy(tokens, s->committed.tokens, (size_t)base * sizeof *tokens);
   count = storm_tokens(random, tokens + base);
   if (base && storm_random(random) % 4 == 0) count = 0; /* a rollback */
@@ -2699,8 +2721,9 @@ static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
   rig_clear(&w->r);
 }
 
-/* Opened with other tokens, more of them or fewer, ended, and opened again, each while a job is under way or not, by two
- * sessions whose beginnings others have computed. Every job's rows are checked against C; no block is left behind. */
+/* Opened with other tokens, more of them or fewer, ended, and opened again, each while a job is under way or
+ * not, by two sessions whose beginnings others have computed. Every job's rows are checked against C; no
+ * block is left behind. */
 static void test_opened_again_in_a_storm(void **state) {
   world *w = *state;
   const session_store *store = target_sessions(w->t);
@@ -2711,10 +2734,16 @@ static void test_opened_again_in_a_storm(void **state) {
       uint64_t id = ids[storm_random(&random) % 2];
       switch (storm_random(&random) % 8) {
       case 0:
-      case 1: storm_open(w, &random, id, ++epoch); break;
-      case 2: rig_say(&w->r, ORCH, message(MSG_END, SELF, id, ++epoch)); break;
+      case 1:
+        storm_open(w, &random, id, ++epoch);
+        break;
+      case 2:
+        rig_say(&w->r, ORCH, message(MSG_END, SELF, id, ++epoch));
+        break;
       case 3:
-      case 4: take_job(w); break;
+      case 4:
+        take_job(w);
+        break;
       default:
         if (take_job(w)) give_result(w);
       }
@@ -2761,8 +2790,8 @@ static void test_max_tokens_at_its_end(void **state) {
 
 /* --- who is not there --- */
 
-/* Of a draft that is far away, answers to earlier TOKENS arrive just after each step: they say nothing of how long the
- * answer to this one takes, and it is not waited for. */
+/* Of a draft that is far away, answers to earlier TOKENS arrive just after each step: they say nothing of how
+ * long the answer to this one takes, and it is not waited for. */
 static void test_no_wait_for_a_draft_far_away(void **state) {
   world *w = *state;
   enum { BEHIND = 10 };
@@ -2847,7 +2876,8 @@ static void test_waits_for_its_first_orchestrator(void **state) {
   rig_advance(&w->r, 2900000);
   assert_int_equal(rig_logged(&w->r, ""), 0);
   rig_advance(&w->r, 200000);
-  assert_int_equal(rig_logged(&w->r, "'tandem serve-workers --listen tcp://127.0.0.1:3000' running there?"), 1);
+  assert_int_equal(rig_logged(&w->r, "'tandem serve-workers --listen tcp://127.0.0.1:3000' running there?"),
+                   1);
   rig_advance(&w->r, 58000000);
   assert_int_equal(rig_logged(&w->r, ""), 1);
   rig_advance(&w->r, 4000000);
@@ -2859,7 +2889,7 @@ static void test_waits_for_its_first_orchestrator(void **state) {
 }
 
 #define FEW_BLOCKS(f) cmocka_unit_test_setup_teardown(f, set_up_few_blocks, tear_down)
-#define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define CASE(f)       cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_no_wait_for_a_draft_far_away),

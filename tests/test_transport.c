@@ -218,7 +218,8 @@ static void test_send_swallows_signal(void **state) {
   pair_close(&loop, &server, &client);
 }
 
-/* 1000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds. */
+/* 1000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds.
+ */
 static void test_burst(void **state) {
   (void)state;
   const uint64_t count = 1000;
@@ -449,7 +450,8 @@ static void test_huge_frame(void **state) {
   pair_close(&loop, &server, &client);
 }
 
-/* Sends frames until nothing more is taken for a while: how many? The loop of the program that is flooded stands. */
+/* Sends frames until nothing more is taken for a while: how many? The loop of the program that is flooded
+ * stands. */
 static uint64_t flood(const char *endpoint, size_t size, int ms) {
   hostile h = hostile_open(endpoint);
   int queue = 1;

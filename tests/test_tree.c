@@ -189,9 +189,9 @@ static void select_takes_the_best(void **state) {
   }
 }
 
-/* The dense form of a tree of rows, which the forward pass never uses. Row 0 is the root; column c < committed is the key of
- * position c, column committed + j that of row j. mask [rows][committed + rows]: 1 where the row sees the column. positions
- * [rows]: siblings share one. */
+/* The dense form of a tree of rows, which the forward pass never uses. Row 0 is the root; column c <
+ * committed is the key of position c, column committed + j that of row j. mask [rows][committed + rows]: 1
+ * where the row sees the column. positions [rows]: siblings share one. */
 static void dense_mask(const int32_t *parents, int32_t rows, int32_t committed, uint8_t *mask,
                        int32_t *positions) {
   size_t width = (size_t)committed + (size_t)rows;

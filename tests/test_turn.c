@@ -30,7 +30,9 @@ static int32_t chain(double p) {
   turn_costs c = costs(p);
   double tokens = 1, last = 1;
   turn_answered(&t);
-  for (last = p, tokens += p; turn_goes_on(&t, &c, tokens, last) && t.forwards < 50; last *= p, tokens += last) turn_answered(&t);
+  for (last = p, tokens += p; turn_goes_on(&t, &c, tokens, last) && t.forwards < 50;
+       last *= p, tokens += last)
+    turn_answered(&t);
   return t.forwards;
 }
 

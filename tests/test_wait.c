@@ -240,7 +240,10 @@ static void calibration_is_cheap(void **state) {
 /* A draft on the same processors: every step is slower while it is on, whether its nodes come or not. */
 static void a_draft_that_crowds_must_earn_its_place(void **state) {
   (void)state;
-  static const struct { double slower, yield; bool nodes, pays; } table[] = {
+  static const struct {
+    double slower, yield;
+    bool nodes, pays;
+  } table[] = {
       {1.5, 1, false, false}, /* never in time */
       {1.5, 1.2, true, false},
       {1.3, 3, true, true},
@@ -263,12 +266,15 @@ static void a_draft_that_crowds_must_earn_its_place(void **state) {
       tokens += taken;
       pay_record(&p, nodes ? 4 : 0, taken, step);
     }
-    if (!table[i].pays) assert_true(us < 1.06 * tokens * STEP);
-    else assert_true(off <= 2000.0 / 400 * PAY_REST);
+    if (!table[i].pays)
+      assert_true(us < 1.06 * tokens * STEP);
+    else
+      assert_true(off <= 2000.0 / 400 * PAY_REST);
   }
 }
 
-/* What has failed twice in a row in one session is not tried in the next before its time; what failed once, rests or works is. */
+/* What has failed twice in a row in one session is not tried in the next before its time; what failed once,
+ * rests or works is. */
 static void another_session_knows_what_failed(void **state) {
   (void)state;
   static const struct {
@@ -287,12 +293,15 @@ static void another_session_knows_what_failed(void **state) {
     assert_true(p.off && p.resting != table[i].knows);
     int32_t steps = 0;
     for (; !pay_allows(&p) && steps < 1000; steps++) pay_record(&p, 0, 1, STEP);
-    if (table[i].knows) assert_int_equal(steps, 200);
-    else assert_true(steps <= PAY_REST + PAY_LEAD);
+    if (table[i].knows)
+      assert_int_equal(steps, 200);
+    else
+      assert_true(steps <= PAY_REST + PAY_LEAD);
   }
 }
 
-/* It weighs its turn by itself: three plain steps, whatever the arrivals were, half of that after each wait in vain. */
+/* It weighs its turn by itself: three plain steps, whatever the arrivals were, half of that after each wait
+ * in vain. */
 static void a_draft_that_computes_gets_its_turn(void **state) {
   (void)state;
   wait_history h = {.computes = true};

@@ -39,7 +39,8 @@ static float *logits_of(model *m) {
 }
 
 /* Runs model_open with stderr going to `told`. */
-static int open_and_listen(model **m, const model_file *g, const char *dir, mem *mm, char told[4096], err *e) {
+static int open_and_listen(model **m, const model_file *g, const char *dir, mem *mm, char told[4096],
+                           err *e) {
   const logger log = {"test", LOG_INFO};
   model_options o = {.math = MODEL_MATH_INT8, .threads = 2, .repack_cache = dir, .log = &log};
   FILE *heard = tmpfile();

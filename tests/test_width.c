@@ -78,7 +78,8 @@ static void tries_grow(void **state) {
   assert_int_equal(width_best(&w, 8, totals, 100), 2 * 12 - 8);
 }
 
-/* One bad moment must not rule out a width for good: a wider forward that took less corrects it, and so does a later prompt. */
+/* One bad moment must not rule out a width for good: a wider forward that took less corrects it, and so does
+ * a later prompt. */
 static void a_bad_measurement_does_not_last(void **state) {
   (void)state;
   width_costs w = {0};
@@ -153,11 +154,12 @@ static void a_session_starts_small_and_earns_more(void **state) {
   (void)state;
   width_record r = {0};
   float totals[15], likely[15] = {0};
-  logs((double[]){0.9, 0.8, 0.76, 0.75, 0.7, 0.6, 0.4, 0.38, 0.37, 0.3, 0.2, 0.1, 0.05, 0.04, 0.03}, totals, 15);
+  logs((double[]){0.9, 0.8, 0.76, 0.75, 0.7, 0.6, 0.4, 0.38, 0.37, 0.3, 0.2, 0.1, 0.05, 0.04, 0.03}, totals,
+       15);
   assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
   assert_int_equal(width_allowed(&r, totals, 15), WIDTH_START);
   assert_int_equal(width_allowed(&r, totals + 4, 11), 0); /* none is probable enough for a start */
-  width_stepped(&r, 0); /* nothing earned */
+  width_stepped(&r, 0);                                   /* nothing earned */
   assert_int_equal(width_allowed(&r, likely, 15), WIDTH_START);
   width_stepped(&r, 1);
   assert_int_equal(width_allowed(&r, likely, 15), 2 * WIDTH_START);

@@ -26,10 +26,13 @@ static bool address_of(int fd, address *out) {
 static bool came_in(const connections *c, int fd) {
   address door, own, peer;
   socklen_t size = sizeof peer;
-  if (getpeername(fd, &peer.any, &size) != 0 || !address_of(fd, &own) || !address_of(c->door, &door)) return false;
+  if (getpeername(fd, &peer.any, &size) != 0 || !address_of(fd, &own) || !address_of(c->door, &door))
+    return false;
   if (own.any.sa_family != door.any.sa_family) return false;
-  if (own.any.sa_family == AF_UNIX) return memcmp(own.local.sun_path, door.local.sun_path, sizeof own.local.sun_path) == 0;
-  return own.any.sa_family == AF_INET6 ? own.v6.sin6_port == door.v6.sin6_port : own.v4.sin_port == door.v4.sin_port;
+  if (own.any.sa_family == AF_UNIX)
+    return memcmp(own.local.sun_path, door.local.sun_path, sizeof own.local.sun_path) == 0;
+  return own.any.sa_family == AF_INET6 ? own.v6.sin6_port == door.v6.sin6_port
+                                       : own.v4.sin_port == door.v4.sin_port;
 }
 
 static void forget_ended(connections *c) {

@@ -1,7 +1,8 @@
-/* connections.h - how many connections come in at a door: each may make us hold a queue of frames, so they are counted.
+/* connections.h - how many connections come in at a door: each may make us hold a queue of frames, so they
+ * are counted.
  *
- * Private to wire/. It knows the descriptors that were accepted and asks the system which of them are connections still:
- * nobody tells reliably when one ends. */
+ * Private to wire/. It knows the descriptors that were accepted and asks the system which of them are
+ * connections still: nobody tells reliably when one ends. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +11,7 @@
 #define CONNECTIONS_MAX 192
 
 typedef struct connections {
-  int door;                 /* the descriptor that listens */
+  int door; /* the descriptor that listens */
   int list[CONNECTIONS_MAX];
   int32_t count;
   uint64_t refused;

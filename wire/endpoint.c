@@ -90,13 +90,15 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
   snprintf(out, ENDPOINT_MAX, "%s", endpoint);
   if (starts(endpoint, IPC "@") && !allow_plaintext)
     return err_set(e, ERR_ARG,
-                   "endpoint %s is no file, so every account of this machine can reach it: use a path, or accept the risk "
+                   "endpoint %s is no file, so every account of this machine can reach it: use a path, or "
+                   "accept the risk "
                    "with --insecure-bind",
                    endpoint);
   if (starts(endpoint, IPC)) {
     struct stat file; /* the library would take away whatever is there */
     if (stat(endpoint + strlen(IPC), &file) == 0 && !S_ISSOCK(file.st_mode))
-      return err_set(e, ERR_IO, "%s is there and no socket: choose another path for %s", endpoint + strlen(IPC), endpoint);
+      return err_set(e, ERR_IO, "%s is there and no socket: choose another path for %s",
+                     endpoint + strlen(IPC), endpoint);
     if (!ipc_is_taken(endpoint + strlen(IPC))) return ERR_OK;
     return err_set(e, ERR_IO,
                    "endpoint %s is in use: end the program that listens there or choose another path",

@@ -18,6 +18,7 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
 
 bool endpoint_is_ipv6(const char *endpoint);
 
-/* HOST of tcp://HOST:PORT without brackets, into host[ENDPOINT_MAX], and where PORT begins; false when there is none. */
+/* HOST of tcp://HOST:PORT without brackets, into host[ENDPOINT_MAX], and where PORT begins; false when there
+ * is none. */
 bool endpoint_split(const char *endpoint, char *host, const char **port);
 bool endpoint_host_is_loopback(const char *host); /* a number */

@@ -9,11 +9,11 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define HOST_SIGNALS  3
-#define HOST_RETRY_US 1000 /* until the next look at a machine whose deadline a tick did not move */
-#define HOST_STALL_US    500000 /* a tick that is so late: the process, or the machine, was stopped */
-#define HOST_CATCH_UP_US 50000  /* then what others said meanwhile comes first */
-#define HOST_CONNECTS_MAX 64    /* in one step; a machine asks again for what was not answered */
+#define HOST_SIGNALS      3
+#define HOST_RETRY_US     1000   /* until the next look at a machine whose deadline a tick did not move */
+#define HOST_STALL_US     500000 /* a tick that is so late: the process, or the machine, was stopped */
+#define HOST_CATCH_UP_US  50000  /* then what others said meanwhile comes first */
+#define HOST_CONNECTS_MAX 64     /* in one step; a machine asks again for what was not answered */
 
 typedef struct connected { /* answer to an ACTION_CONNECT, not yet given */
   uint64_t tag;

@@ -3,8 +3,8 @@
  * so that the engine's thread may give its result itself and go on with what comes of it, without waiting for
  * a thread to wake.
  *
- * After a stall of the process, what waits in the sockets comes before the tick that is late: nobody was silent
- * whose words were not looked at.
+ * After a stall of the process, what waits in the sockets comes before the tick that is late: nobody was
+ * silent whose words were not looked at.
  *
  * Deadlines are kept to the microsecond by a timerfd: the timers of libuv know milliseconds. SIGTERM and
  * SIGINT give EVENT_DRAIN, a second one ends the loop at once, and so does SIGHUP; a signal that was ignored
@@ -35,8 +35,8 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e);
 void host_close(host *h);
 transport *host_transport(host *h);
 
-/* For a machine that must know the address that was bound. Until then messages and signals find nobody. Its deadline is looked
- * at, also of one that has been set before. */
+/* For a machine that must know the address that was bound. Until then messages and signals find nobody. Its
+ * deadline is looked at, also of one that has been set before. */
 void host_set_machine(host *h, machine m);
 
 /* Gives the machine an event now and carries out what it wants. */

@@ -12,7 +12,8 @@ const char *msg_name(msg_type type) {
 }
 
 sampler_options msg_sampling(const msg_options *o) {
-  return (sampler_options){o->temperature, o->top_k, o->top_p, o->min_p, o->repeat_penalty, o->seed, o->choice};
+  return (sampler_options){o->temperature,    o->top_k, o->top_p, o->min_p,
+                           o->repeat_penalty, o->seed,  o->choice};
 }
 
 const char *msg_open_misfit(const msg_open *o, const prefix *held) {

@@ -13,18 +13,19 @@
 #define WIRE_VERSION_MAX 1
 
 /* Limits: every one is checked before memory is taken. */
-#define WIRE_FRAME_MAX     (1u << 20) /* bytes of one frame */
-#define WIRE_DOOR_FRAME_MAX 32768     /* of one that comes in at a door: only OPEN is longer, and goes the other way */
-#define WIRE_GREETING_MAX  4096       /* of one that comes before HELLO; HELLO itself is shorter */
-#define WIRE_DEPTH_MAX     8          /* nesting of arrays; maps and extensions do not occur */
-#define WIRE_TOKENS_MAX    131072     /* tokens in one OPEN */
-#define WIRE_BURST_MAX     4096       /* tokens in one TOKENS */
-#define WIRE_NODES_MAX     1024       /* nodes in one NODES */
-#define WIRE_STRING_MAX    512        /* bytes of a string */
-#define WIRE_STOPS_MAX     32         /* stop tokens in OPEN */
-#define WIRE_BUDGET_MAX    64         /* tree nodes in one verify */
-#define WIRE_POSITIONS_MAX 64         /* entries of accepted_per_pos */
-#define WIRE_CONTEXT_MAX   1048576    /* largest length or position */
+#define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
+#define WIRE_DOOR_FRAME_MAX                                                                                  \
+  32768 /* of one that comes in at a door: only OPEN is longer, and goes the other way */
+#define WIRE_GREETING_MAX  4096    /* of one that comes before HELLO; HELLO itself is shorter */
+#define WIRE_DEPTH_MAX     8       /* nesting of arrays; maps and extensions do not occur */
+#define WIRE_TOKENS_MAX    131072  /* tokens in one OPEN */
+#define WIRE_BURST_MAX     4096    /* tokens in one TOKENS */
+#define WIRE_NODES_MAX     1024    /* nodes in one NODES */
+#define WIRE_STRING_MAX    512     /* bytes of a string */
+#define WIRE_STOPS_MAX     32      /* stop tokens in OPEN */
+#define WIRE_BUDGET_MAX    64      /* tree nodes in one verify */
+#define WIRE_POSITIONS_MAX 64      /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX   1048576 /* largest length or position */
 
 typedef struct wire_id { /* incarnation or ticket */
   uint8_t bytes[16];
@@ -49,9 +50,11 @@ typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT
 #define MSG_LIST(X)                                                                                          \
   X(HELLO, 1)                                                                                                \
   X(WELCOME, 2)                                                                                              \
-  X(ERROR, 3) X(PING, 4) X(PONG, 5) X(BYE, 6) X(OPEN, 10) X(OPENED, 11) X(END, 12) X(ENDED, 13)              \
-      X(DESYNC, 14) X(TOKENS, 20) X(ACK, 21) X(RESEND, 22) X(DONE, 23) X(ATTACH, 30) X(ATTACHED, 31)         \
-          X(NODES, 32) X(TREE_RESET, 33) X(DETACH, 34)
+  X(ERROR, 3)                                                                                                \
+  X(PING, 4)                                                                                                 \
+  X(PONG, 5) X(BYE, 6) X(OPEN, 10) X(OPENED, 11) X(END, 12) X(ENDED, 13) X(DESYNC, 14) X(TOKENS, 20)         \
+      X(ACK, 21) X(RESEND, 22) X(DONE, 23) X(ATTACH, 30) X(ATTACHED, 31) X(NODES, 32) X(TREE_RESET, 33)      \
+          X(DETACH, 34)
 #define MSG_ENUM(name, number) MSG_##name = number,
 typedef enum { MSG_LIST(MSG_ENUM) } msg_type;
 #undef MSG_ENUM
@@ -68,7 +71,7 @@ typedef struct msg_hello {
   wire_string endpoint;                       /* a target's address for drafts; else empty */
   wire_string method;                         /* a draft's method ("ngram", "replay", ...); else empty */
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
-  wire_place seen;                            /* no field of the frame: where the transport saw it come from */
+  wire_place seen; /* no field of the frame: where the transport saw it come from */
 } msg_hello;
 
 typedef struct msg_error {
@@ -208,6 +211,6 @@ const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
 
 sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of what a request asks for */
 
-/* Why an OPEN does not fit what is held of its session (NULL: nothing): its base is not, or its tokens do not give its hash.
- * NULL: it fits. Nothing is changed for it. */
+/* Why an OPEN does not fit what is held of its session (NULL: nothing): its base is not, or its tokens do not
+ * give its hash. NULL: it fits. Nothing is changed for it. */
 const char *msg_open_misfit(const msg_open *o, const prefix *held);

@@ -24,9 +24,10 @@ static void normalise(const char *peer_address, char out[WIRE_ADDRESS_MAX]) {
 
 static bool has_address(const struct sockaddr *own, const char *address) {
   char text[INET6_ADDRSTRLEN];
-  const void *number = own->sa_family == AF_INET    ? (const void *)&((const struct sockaddr_in *)own)->sin_addr
-                       : own->sa_family == AF_INET6 ? (const void *)&((const struct sockaddr_in6 *)own)->sin6_addr
-                                                    : NULL;
+  const void *number = own->sa_family == AF_INET ? (const void *)&((const struct sockaddr_in *)own)->sin_addr
+                       : own->sa_family == AF_INET6
+                           ? (const void *)&((const struct sockaddr_in6 *)own)->sin6_addr
+                           : NULL;
   return number && inet_ntop(own->sa_family, number, text, sizeof text) && strcmp(text, address) == 0;
 }
 
@@ -74,7 +75,9 @@ static void put_tcp(const char *host, const char *port, char *out) {
   snprintf(out, WIRE_STRING_MAX + 1, "tcp://%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", port);
 }
 
-static const char *host_name(const wire_place *p) { return p->away ? p->address : "the orchestrator's"; }
+static const char *host_name(const wire_place *p) {
+  return p->away ? p->address : "the orchestrator's";
+}
 
 int place_resolve(const char *door, const wire_place *target, const wire_place *draft, char *out, err *e) {
   char host[ENDPOINT_MAX];
@@ -85,14 +88,16 @@ int place_resolve(const char *door, const wire_place *target, const wire_place *
   if (scope == PLACE_GLOBAL || (scope == PLACE_OWN_HOST && same)) return ERR_OK;
   if (scope == PLACE_OWN_HOST)
     return err_set(e, ERR_GONE,
-                   "a draft is here, but on another host (%s) than the target (%s), which takes drafts at %s alone: start the "
+                   "a draft is here, but on another host (%s) than the target (%s), which takes drafts at %s "
+                   "alone: start the "
                    "target with --bind tcp://ADDRESS:PORT --insecure-bind",
                    host_name(draft), host_name(target), door);
   endpoint_split(door, host, &port);
   bool known = target->address[0] && !endpoint_host_is_loopback(target->address);
   if (!known && !same)
     return err_set(e, ERR_GONE,
-                   "a draft is here, but on another host (%s), and the address by which it reaches the target is not known: start "
+                   "a draft is here, but on another host (%s), and the address by which it reaches the "
+                   "target is not known: start "
                    "the target with --advertise tcp://ADDRESS:%s",
                    host_name(draft), port);
   put_tcp(known ? target->address : LOOPBACK, port, out);
@@ -102,7 +107,8 @@ int place_resolve(const char *door, const wire_place *target, const wire_place *
 bool place_elsewhere(const char *endpoint) {
   char host[ENDPOINT_MAX];
   const char *port;
-  return endpoint_split(endpoint, host, &port) && strcmp(host, "localhost") != 0 && !endpoint_host_is_loopback(host);
+  return endpoint_split(endpoint, host, &port) && strcmp(host, "localhost") != 0 &&
+         !endpoint_host_is_loopback(host);
 }
 
 bool place_lacks_port(const char *endpoint) {

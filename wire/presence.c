@@ -18,7 +18,8 @@ presence_news presence_look(presence *p, roster *r, uint64_t now_us) {
   if (here) return came(p, now_us);
   if (p->here || p->tell_us == 0) {
     p->since_us = now_us;
-    p->tell_us = now_us + (p->here ? 0 : PRESENCE_FIRST_US); /* the roster has been patient with one that was here */
+    p->tell_us =
+        now_us + (p->here ? 0 : PRESENCE_FIRST_US); /* the roster has been patient with one that was here */
     p->here = false;
   }
   if (now_us < p->tell_us) return PRESENCE_NO_NEWS;
@@ -35,14 +36,20 @@ uint64_t presence_deadline(const presence *p) {
 void presence_orchestrator(presence *p, roster *r, uint64_t now_us, actions *out) {
   switch (presence_look(p, r, now_us)) {
   case PRESENCE_ABSENT:
-    actions_log(out, LOG_INFO, "waiting for the orchestrator at %s: is 'tandem serve-workers --listen %s' running there?",
+    actions_log(out, LOG_INFO,
+                "waiting for the orchestrator at %s: is 'tandem serve-workers --listen %s' running there?",
                 p->endpoint, p->endpoint);
     break;
   case PRESENCE_SILENT:
     actions_log(out, LOG_INFO, "the orchestrator at %s is not there any more: waiting for it", p->endpoint);
     break;
-  case PRESENCE_HERE: actions_log(out, LOG_INFO, "registered with the orchestrator at %s", p->endpoint); break;
-  case PRESENCE_BACK: actions_log(out, LOG_INFO, "the orchestrator at %s is there now", p->endpoint); break;
-  case PRESENCE_NO_NEWS: break;
+  case PRESENCE_HERE:
+    actions_log(out, LOG_INFO, "registered with the orchestrator at %s", p->endpoint);
+    break;
+  case PRESENCE_BACK:
+    actions_log(out, LOG_INFO, "the orchestrator at %s is there now", p->endpoint);
+    break;
+  case PRESENCE_NO_NEWS:
+    break;
   }
 }

@@ -18,7 +18,9 @@ wire_brief wire_brief_of(wire_string s) {
   return b;
 }
 
-bool wire_id_equal(wire_id a, wire_id b) { return memcmp(a.bytes, b.bytes, 16) == 0; }
+bool wire_id_equal(wire_id a, wire_id b) {
+  return memcmp(a.bytes, b.bytes, 16) == 0;
+}
 
 void roster_init(roster *r, const msg_hello *self) {
   memset(r, 0, sizeof *r);
@@ -33,7 +35,9 @@ roster_peer *roster_find(roster *r, peer_id id) {
   return NULL;
 }
 
-static bool is_guest(const roster_peer *q, wire_role role) { return q->id && !q->calls && q->hello.role == role; }
+static bool is_guest(const roster_peer *q, wire_role role) {
+  return q->id && !q->calls && q->hello.role == role;
+}
 
 static bool drafts_full(const roster *r) {
   int32_t count = 0;
@@ -41,8 +45,9 @@ static bool drafts_full(const roster *r) {
   return count >= ROSTER_DRAFTS_MAX;
 }
 
-/* A free place, else that of the peer that has been lost for longest; a connection of our own keeps its place,
- * because nobody but us would greet it again. A draft more than there may be finds the place of a lost one only. */
+/* A free place, else that of the peer that has been lost for longest; a connection of our own keeps its
+ * place, because nobody but us would greet it again. A draft more than there may be finds the place of a lost
+ * one only. */
 static roster_peer *take(roster *r, peer_id id, wire_role role, uint64_t now_us) {
   roster_peer *place = NULL;
   bool drafts_only = role == WIRE_ROLE_DRAFT && drafts_full(r);
@@ -97,7 +102,9 @@ void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *
 
 #define LOG_BURST    16 /* lines that one peer causes, and then one in */
 #define LOG_EVERY_US 1000000
-#define LOG_ALL_BURST    (2 * ROSTER_MAX) /* lines of all peers, and of whoever comes once and never again: a full house may come and go */
+#define LOG_ALL_BURST                                                                                        \
+  (2 * ROSTER_MAX) /* lines of all peers, and of whoever comes once and never again: a full house may come   \
+                      and go */
 #define LOG_ALL_EVERY_US 500000
 
 bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...) {
@@ -110,8 +117,11 @@ bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *o
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  if (left_out == 0) actions_log(out, level, "%s", text);
-  else actions_log(out, level, "%s (%llu more lines about peers were left out)", text, (unsigned long long)left_out);
+  if (left_out == 0)
+    actions_log(out, level, "%s", text);
+  else
+    actions_log(out, level, "%s (%llu more lines about peers were left out)", text,
+                (unsigned long long)left_out);
   r->log.left_out = 0;
   if (q) q->log.left_out = 0;
   return true;
@@ -172,18 +182,22 @@ static bool vocabularies_differ(const msg_hello *theirs, const msg_hello *ours, 
 /* Can we work together? */
 static int check_hello(const roster *r, const msg_hello *h, err *e) {
   bool target = h->role == WIRE_ROLE_TARGET && r->self.role == WIRE_ROLE_ORCHESTRATOR;
-  bool both_load = h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
+  bool both_load =
+      h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
   if (h->version_min > WIRE_VERSION_MAX || h->version_max < WIRE_VERSION_MIN)
-    return err_set(e, ERR_VERSION,
-                   "protocol versions %u-%u are not spoken here, only %d-%d: install the same release on both sides",
-                   h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+    return err_set(
+        e, ERR_VERSION,
+        "protocol versions %u-%u are not spoken here, only %d-%d: install the same release on both sides",
+        h->version_min, h->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
   if (vocabularies_differ(h, &r->self, target))
-    return err_set(e, ERR_MISMATCH, "vocabulary mismatch (%d tokens there, %d here): start both with the same model file",
+    return err_set(e, ERR_MISMATCH,
+                   "vocabulary mismatch (%d tokens there, %d here): start both with the same model file",
                    h->vocabulary_size, r->self.vocabulary_size);
   if (both_load && hashes_differ(h->model_fingerprint, r->self.model_fingerprint, target))
     return err_set(e, ERR_MISMATCH, "another model is served here: start both with the same model file");
   if (target && h->endpoint.size == 0)
-    return err_set(e, ERR_ARG, "this target names no address for drafts: start it with --bind or --advertise");
+    return err_set(e, ERR_ARG,
+                   "this target names no address for drafts: start it with --bind or --advertise");
   return ERR_OK;
 }
 
@@ -196,14 +210,15 @@ static void ping(roster_peer *q, uint64_t now_us, actions *out) {
   actions_send(out, q->id, &m);
 }
 
-/* The incarnation names one program, and a target's address leads to one. A draft may have two connections for a while:
- * nothing but its own attachments hangs on them. */
+/* The incarnation names one program, and a target's address leads to one. A draft may have two connections
+ * for a while: nothing but its own attachments hangs on them. */
 bool roster_claims_place(const msg_hello *h, const roster_peer *q) {
   bool both_drafts = h->role == WIRE_ROLE_DRAFT && q->hello.role == WIRE_ROLE_DRAFT;
   char endpoint[WIRE_STRING_MAX + 1];
   wire_string own = h->endpoint;
   copy_string(endpoint, &own);
-  bool address = h->endpoint.size && q->hello.role == h->role && place_same_door(endpoint, &h->seen, q->endpoint, &q->hello.seen);
+  bool address = h->endpoint.size && q->hello.role == h->role &&
+                 place_same_door(endpoint, &h->seen, q->endpoint, &q->hello.seen);
   return address || (wire_id_equal(h->incarnation, q->hello.incarnation) && !both_drafts);
 }
 
@@ -238,8 +253,8 @@ static bool told_before(const roster *r, wire_id incarnation, int code) {
 }
 
 /* HELLO is repeated all the time: it is refused every time and logged once. */
-static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, const char *text, uint64_t now_us,
-                         actions *out) {
+static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, const char *text,
+                         uint64_t now_us, actions *out) {
   roster_error(r, id, 0, 0, code, out, "%s", text);
   if (told_before(r, h->incarnation, code)) return;
   if (!roster_log(r, id, now_us, LOG_WARNING, out, "a HELLO was refused: %s", text)) return;
@@ -247,12 +262,15 @@ static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, co
   r->told_next = (r->told_next + 1) % ROSTER_TOLD_MAX;
 }
 
-static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from, actions *out) {
+static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from,
+                              actions *out) {
   err e;
   claim c = judge_claim(r, id, h, now_us, out);
   if (c == CLAIM_ASKED) return ROSTER_HANDLED;
   if (c == CLAIM_TAKEN) {
-    err_set(&e, ERR_STATE, "another worker that lives has this one's address (%s) or incarnation: give each its own, with --advertise",
+    err_set(&e, ERR_STATE,
+            "another worker that lives has this one's address (%s) or incarnation: give each its own, with "
+            "--advertise",
             wire_brief_of(h->endpoint).text);
     refuse_hello(r, id, h, e.code, e.text, now_us, out);
     return ROSTER_HANDLED;
@@ -260,7 +278,8 @@ static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_
   if (!*from) *from = take(r, id, h->role, now_us);
   if (!*from) {
     bool draft = h->role == WIRE_ROLE_DRAFT;
-    err_set(&e, ERR_FULL, "no place for one more %s: at most %d programs are taken, %d of them drafts: end some",
+    err_set(&e, ERR_FULL,
+            "no place for one more %s: at most %d programs are taken, %d of them drafts: end some",
             draft ? "draft" : "worker", ROSTER_MAX, ROSTER_DRAFTS_MAX);
     refuse_hello(r, id, h, e.code, e.text, now_us, out);
     return ROSTER_HANDLED;
@@ -283,7 +302,8 @@ static roster_verdict on_hello(roster *r, peer_id id, const msg_hello *h, uint64
   err e;
   if (q && q->greeted && q->hello.role != h->role) {
     q->leaving = true;
-    refuse_hello(r, id, h, ERR_PROTOCOL, "a connection keeps the role that its first HELLO named", now_us, out);
+    refuse_hello(r, id, h, ERR_PROTOCOL, "a connection keeps the role that its first HELLO named", now_us,
+                 out);
     return ROSTER_FORGED;
   }
   int rc = check_hello(r, h, &e);
@@ -302,8 +322,10 @@ static roster_verdict on_hello(roster *r, peer_id id, const msg_hello *h, uint64
 /* Who sits at the address that we called may be another program than before. */
 static roster_verdict on_welcome(roster_peer *q, const msg_hello *h) {
   bool again = q->greeted && wire_id_equal(q->hello.incarnation, h->incarnation);
-  if (again) q->lost = false;
-  else remember(q, h);
+  if (again)
+    q->lost = false;
+  else
+    remember(q, h);
   q->told_code = 0;
   return again ? ROSTER_HANDLED : ROSTER_GREETED;
 }
@@ -312,7 +334,8 @@ static roster_verdict on_welcome(roster_peer *q, const msg_hello *h) {
 static void tell_refusal(roster *r, roster_peer *q, const msg *m, uint64_t now_us, actions *out) {
   if (q->told_code == m->u.error.code) return;
   q->told_code = m->u.error.code;
-  roster_log(r, q->id, now_us, LOG_WARNING, out, "not taken by the program that was called, which is asked again: %s",
+  roster_log(r, q->id, now_us, LOG_WARNING, out,
+             "not taken by the program that was called, which is asked again: %s",
              wire_brief_of(m->u.error.text).text);
 }
 
@@ -340,13 +363,16 @@ static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uin
     if (m->u.ping.sequence == q->ping_sequence) q->round_trip_us = now_us - q->ping_us; /* our own clock's */
     q->load = m->u.ping.load;
     return ROSTER_HANDLED;
-  case MSG_BYE: q->leaving = true; return ROSTER_LEAVES;
-  default: return ROSTER_PASS;
+  case MSG_BYE:
+    q->leaving = true;
+    return ROSTER_LEAVES;
+  default:
+    return ROSTER_PASS;
   }
 }
 
-/* A step comes at every PING at least. What is longer than that was our own stall (a stopped process, a paused machine), and
- * nobody's silence: what they said meanwhile waits in the sockets. */
+/* A step comes at every PING at least. What is longer than that was our own stall (a stopped process, a
+ * paused machine), and nobody's silence: what they said meanwhile waits in the sockets. */
 static void note_step(roster *r, uint64_t now_us) {
   uint64_t gap = r->stepped_us ? now_us - r->stepped_us : 0;
   r->stepped_us = now_us;
@@ -371,7 +397,8 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
     return ROSTER_HANDLED;
   }
   if (!wire_id_equal(m->to, r->self.incarnation)) {
-    roster_error(r, id, 0, 0, ERR_STALE, out, "this frame is meant for an incarnation that is gone: say HELLO again");
+    roster_error(r, id, 0, 0, ERR_STALE, out,
+                 "this frame is meant for an incarnation that is gone: say HELLO again");
     return ROSTER_HANDLED;
   }
   q->lost = false;
@@ -379,7 +406,9 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
 }
 
 /* A lost peer that called us calls again when it lives; one that we called is asked. */
-static bool pinged(const roster_peer *q) { return q->greeted && (!q->lost || q->calls); }
+static bool pinged(const roster_peer *q) {
+  return q->greeted && (!q->lost || q->calls);
+}
 
 roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
   note_step(r, now_us);

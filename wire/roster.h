@@ -1,4 +1,5 @@
-/* roster.h - who is at the other end of each connection: the handshake and liveness, alike for every role. Pure. */
+/* roster.h - who is at the other end of each connection: the handshake and liveness, alike for every role.
+ * Pure. */
 #pragma once
 
 #include "common/base/err.h"
@@ -7,18 +8,19 @@
 #include "wire/actions.h"
 
 #define ROSTER_MAX 128
-#define ROSTER_DRAFTS_MAX 96    /* of them, that call us: however many drafts there are, a target finds a place */
+#define ROSTER_DRAFTS_MAX                                                                                    \
+  96 /* of them, that call us: however many drafts there are, a target finds a place */
 #define ROSTER_HELLO_US 500000 /* HELLO is repeated until WELCOME */
-#define ROSTER_PING_US 500000
-#define ROSTER_LOST_US 3000000 /* silent for so long: lost */
-#define ROSTER_RIVAL_US 400000 /* who does not answer within this, when another claims its place, is dead */
+#define ROSTER_PING_US  500000
+#define ROSTER_LOST_US  3000000 /* silent for so long: lost */
+#define ROSTER_RIVAL_US 400000  /* who does not answer within this, when another claims its place, is dead */
 
 typedef struct roster_peer {
-  peer_id id;     /* 0: free place */
-  bool greeted;   /* we know who it is: HELLO or WELCOME came */
-  bool calls;     /* we connected to it: HELLO is ours to repeat */
-  bool lost;      /* silent for ROSTER_LOST_US; false again with its next frame */
-  bool leaving;   /* BYE came: nothing new goes there */
+  peer_id id;   /* 0: free place */
+  bool greeted; /* we know who it is: HELLO or WELCOME came */
+  bool calls;   /* we connected to it: HELLO is ours to repeat */
+  bool lost;    /* silent for ROSTER_LOST_US; false again with its next frame */
+  bool leaving; /* BYE came: nothing new goes there */
   msg_hello hello;
   char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1];
   uint64_t heard_us, hello_us, ping_us, ping_sequence, round_trip_us;
@@ -28,7 +30,8 @@ typedef struct roster_peer {
   log_limit log;
 } roster_peer;
 
-#define ROSTER_TOLD_MAX 32 /* refusals that are remembered, so that one repeated every 500 ms is logged once */
+#define ROSTER_TOLD_MAX                                                                                      \
+  32 /* refusals that are remembered, so that one repeated every 500 ms is logged once */
 typedef struct roster_refusal {
   wire_id incarnation;
   int code;
@@ -36,8 +39,8 @@ typedef struct roster_refusal {
 
 typedef struct roster {
   roster_peer list[ROSTER_MAX];
-  int32_t top;    /* places [top, ROSTER_MAX) have never been used */
-  msg_hello self; /* borrowed strings */
+  int32_t top;         /* places [top, ROSTER_MAX) have never been used */
+  msg_hello self;      /* borrowed strings */
   uint64_t stepped_us; /* the last step */
   log_limit log;       /* of all peers together */
   roster_refusal told[ROSTER_TOLD_MAX];
@@ -64,8 +67,8 @@ typedef enum {
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out);
 
-/* Repeats HELLO, pings, marks silent ones as lost and returns one that was just lost, or NULL: call again until
- * NULL. */
+/* Repeats HELLO, pings, marks silent ones as lost and returns one that was just lost, or NULL: call again
+ * until NULL. */
 roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out);
 uint64_t roster_deadline(const roster *r);
 
@@ -74,8 +77,8 @@ void roster_bye(const roster *r, actions *out);
 
 /* A frame about a session (0: none), addressed to the peer's incarnation where that is known. */
 msg roster_message(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch);
-/* The same with what is held of the session (NULL: nothing): OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH. `reason`,
- * which may be NULL, is borrowed. */
+/* The same with what is held of the session (NULL: nothing): OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH.
+ * `reason`, which may be NULL, is borrowed. */
 msg roster_state(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch, const prefix *held,
                  const char *reason);
 void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int code, actions *out,
@@ -83,8 +86,8 @@ void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int c
 /* The answer to `m` is ERROR. */
 void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out);
 
-/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all together, go out.
- * False: this one was left out, and is counted. */
+/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all
+ * together, go out. False: this one was left out, and is counted. */
 bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 

@@ -16,14 +16,15 @@
 #include <sys/stat.h>
 #include <zmq.h>
 
-#define TRANSPORT_SEND_QUEUE    1024 /* messages to a peer; more are dropped */
-/* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the longest frame,
- * this is what somebody can make us hold: 256 KiB through each of CONNECTIONS_MAX at a door, 16 MiB of whom we call. */
+#define TRANSPORT_SEND_QUEUE 1024 /* messages to a peer; more are dropped */
+/* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the
+ * longest frame, this is what somebody can make us hold: 256 KiB through each of CONNECTIONS_MAX at a door,
+ * 16 MiB of whom we call. */
 #define TRANSPORT_DOOR_QUEUE    8
 #define TRANSPORT_CALL_QUEUE    16
-#define TRANSPORT_LOG_BURST     64   /* lines about refused frames, of all peers together, */
+#define TRANSPORT_LOG_BURST     64     /* lines about refused frames, of all peers together, */
 #define TRANSPORT_LOG_EVERY_US  500000 /* and then one in so long */
-#define TRANSPORT_ROUTING_SIZE  25   /* bytes of a routing id: 1, then random ones */
+#define TRANSPORT_ROUTING_SIZE  25     /* bytes of a routing id: 1, then random ones */
 #define TRANSPORT_LINGER_MS     200
 #define TRANSPORT_HANDSHAKE_MS  2000
 #define TRANSPORT_RECONNECT_MS  50
@@ -32,10 +33,11 @@
 #define TRANSPORT_TCP_IDLE_S    10   /* and one that was silent for so long is asked, */
 #define TRANSPORT_TCP_ASK_S     3    /* so often, */
 #define TRANSPORT_TCP_ASKS      3    /* so many times */
-#define TRANSPORT_TURN_MAX      256 /* messages taken from one socket before the loop looks at others, */
-#define TRANSPORT_TURN_BYTES    WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
+#define TRANSPORT_TURN_MAX      256  /* messages taken from one socket before the loop looks at others, */
+#define TRANSPORT_TURN_BYTES                                                                                 \
+  WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
 
-_Static_assert(WIRE_NODES_MAX * (9 + 5 + 5) + 512 < WIRE_DOOR_FRAME_MAX, "NODES fits through a door");
+_Static_assert(WIRE_NODES_MAX *(9 + 5 + 5) + 512 < WIRE_DOOR_FRAME_MAX, "NODES fits through a door");
 _Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_DOOR_FRAME_MAX, "so does TOKENS");
 _Static_assert(5 * WIRE_STRING_MAX + 512 < WIRE_GREETING_MAX, "and HELLO is a small frame");
 
@@ -88,9 +90,10 @@ static bool set_options(void *socket, const socket_option *list, size_t count) {
   return true;
 }
 
-/* Everything is set before bind or connect: later it would not hold for what exists already. ZeroMQ's own heartbeats stay
- * off: their timer ends the program (4.3.4: "Assertion failed: !_io_error") when a peer leaves while its queue here is
- * full. Our PINGs tell who lives, and TCP itself ends a connection whose other end is gone. */
+/* Everything is set before bind or connect: later it would not hold for what exists already. ZeroMQ's own
+ * heartbeats stay off: their timer ends the program (4.3.4: "Assertion failed: !_io_error") when a peer
+ * leaves while its queue here is full. Our PINGs tell who lives, and TCP itself ends a connection whose other
+ * end is gone. */
 static bool set_common_options(void *socket, bool ipv6) {
   const socket_option list[] = {
       {ZMQ_SNDHWM, TRANSPORT_SEND_QUEUE},
@@ -116,18 +119,21 @@ static bool set_frame_max(void *socket, int64_t bytes) {
 static bool set_router_options(void *socket) {
   const socket_option list[] = {
       {ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_RCVHWM, TRANSPORT_DOOR_QUEUE}};
-  return set_options(socket, list, sizeof list / sizeof list[0]) && set_frame_max(socket, WIRE_DOOR_FRAME_MAX);
+  return set_options(socket, list, sizeof list / sizeof list[0]) &&
+         set_frame_max(socket, WIRE_DOOR_FRAME_MAX);
 }
 
-/* The same for all reconnects of this channel, another for every channel and every start of a program. Whoever knows it
- * can take the connection over, so it is drawn at random and told to nobody. The first byte must not be zero. */
+/* The same for all reconnects of this channel, another for every channel and every start of a program.
+ * Whoever knows it can take the connection over, so it is drawn at random and told to nobody. The first byte
+ * must not be zero. */
 static bool set_dealer_options(void *socket) {
   const socket_option list[] = {{ZMQ_RCVHWM, TRANSPORT_CALL_QUEUE}};
   uint8_t routing[TRANSPORT_ROUTING_SIZE] = {1};
   size_t size = sizeof routing - 1;
   if (!set_options(socket, list, 1)) return false;
   return getrandom(routing + 1, size, 0) == (ssize_t)size &&
-         zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0 && set_frame_max(socket, WIRE_FRAME_MAX);
+         zmq_setsockopt(socket, ZMQ_ROUTING_ID, routing, sizeof routing) == 0 &&
+         set_frame_max(socket, WIRE_FRAME_MAX);
 }
 
 static void on_handle_closed(transport *t) {
@@ -182,15 +188,17 @@ static void watch_take(watch *w, uint16_t event, int fd) {
   if (event == ZMQ_EVENT_LISTENING) connections_init(&w->connections, fd);
   if (event != ZMQ_EVENT_ACCEPTED || connections_accept(&w->connections, fd)) return;
   if (log_limit_takes(&w->owner->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
-    log_line(w->owner->options.log, LOG_WARNING, "more than %d connections: one more was closed (%" PRIu64 " so far)",
-             CONNECTIONS_MAX, w->connections.refused);
+    log_line(w->owner->options.log, LOG_WARNING,
+             "more than %d connections: one more was closed (%" PRIu64 " so far)", CONNECTIONS_MAX,
+             w->connections.refused);
 }
 
-/* Until nothing is left: only then is the next event signalled. An event is two parts: its number and value, then an
- * address. */
+/* Until nothing is left: only then is the next event signalled. An event is two parts: its number and value,
+ * then an address. */
 static void watch_drain(watch *w) {
   uint8_t data[256];
-  for (int size; (size = zmq_recv(w->monitor, data, sizeof data, ZMQ_DONTWAIT)) >= 0 || zmq_errno() == EINTR;) {
+  for (int size;
+       (size = zmq_recv(w->monitor, data, sizeof data, ZMQ_DONTWAIT)) >= 0 || zmq_errno() == EINTR;) {
     uint16_t event;
     int32_t value;
     if (size != sizeof event + sizeof value) continue;
@@ -330,7 +338,8 @@ static void refuse_frame(transport *t, peer *from, const msg *m, const err *e) {
   t->counters.bad_frames++;
   uint64_t bad = ++from->bad_frames;
   /* The 1st, 2nd, 4th, 8th...: a hostile peer does not fill the log, and neither do many together. */
-  if ((bad & (bad - 1)) == 0 && log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
+  if ((bad & (bad - 1)) == 0 &&
+      log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
     log_line(t->options.log, LOG_WARNING, "bad frame %" PRIu64 " of peer %" PRIu64 " refused: %s", bad,
              from->id, e->text);
   if (m->type == MSG_ERROR) return;
@@ -346,7 +355,8 @@ static bool is_too_large(const peer *from, size_t size) {
 
 static void refuse_large(transport *t, peer *from, size_t size) {
   err e;
-  err_set(&e, ERR_LIMIT, "R-GREETING-SIZE: a frame of %zu bytes before the greeting, the limit is %d: say HELLO first", size,
+  err_set(&e, ERR_LIMIT,
+          "R-GREETING-SIZE: a frame of %zu bytes before the greeting, the limit is %d: say HELLO first", size,
           WIRE_GREETING_MAX);
   refuse_frame(t, from, &(msg){0}, &e);
 }
@@ -497,8 +507,8 @@ static int bind_failed(const char *endpoint, err *e) {
                  zmq_strerror(reason));
 }
 
-/* An ipc socket belongs to its owner alone from its first moment, whatever the umask is: who may write to it may connect.
- * zmq_bind makes it on this thread. */
+/* An ipc socket belongs to its owner alone from its first moment, whatever the umask is: who may write to it
+ * may connect. zmq_bind makes it on this thread. */
 static bool bind_privately(void *socket, const char *address) {
   mode_t before = umask(S_IXUSR | S_IRWXG | S_IRWXO);
   bool bound = zmq_bind(socket, address) == 0;
@@ -515,7 +525,8 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
   if (!c) return ERR_IO;
   if (!watch_open(t, c->socket))
-    code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?", endpoint);
+    code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?",
+                   endpoint);
   else if (!bind_privately(c->socket, address))
     code = bind_failed(endpoint, e);
   else if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)

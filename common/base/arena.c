@@ -11,7 +11,9 @@ struct arena_chunk {
   _Alignas(16) char data[];
 };
 
-void arena_init(arena *a, size_t limit) { *a = (arena){.limit = limit}; }
+void arena_init(arena *a, size_t limit) {
+  *a = (arena){.limit = limit};
+}
 
 void arena_fini(arena *a) {
   for (arena_chunk *c = a->first, *next; c; c = next) {
@@ -40,8 +42,10 @@ void *arena_take(arena *a, size_t size) {
     arena_chunk *fresh = malloc(sizeof *fresh + room);
     if (!fresh) return NULL;
     *fresh = (arena_chunk){.size = room};
-    if (c) c->next = fresh;
-    else a->first = fresh;
+    if (c)
+      c->next = fresh;
+    else
+      a->first = fresh;
     c = fresh;
   }
   void *p = c->data + c->used;

@@ -15,7 +15,8 @@ void arena_init(arena *a, size_t limit);
 void arena_fini(arena *a);
 void arena_reset(arena *a);
 
-/* 16-byte aligned, not zeroed; NULL when the limit would be passed or memory is out. Size 0 gives a valid pointer. */
+/* 16-byte aligned, not zeroed; NULL when the limit would be passed or memory is out. Size 0 gives a valid
+ * pointer. */
 void *arena_take(arena *a, size_t size);
 /* A copy of `size` bytes; NULL as above. */
 void *arena_copy(arena *a, const void *data, size_t size);

@@ -44,10 +44,14 @@ int batch_thread_open(batch_thread **out, const batch_thread_options *o, err *e)
   t->batches = ring_alloc(1, o->batch_bytes);
   t->batch = malloc(o->batch_bytes);
   int rc = ERR_OK;
-  if (!t->batches || !t->batch) rc = err_set(e, ERR_NOMEM, "no memory for the engine");
-  else if (!start(t)) rc = err_set(e, ERR_IO, "the system gives no thread for the engine");
-  if (rc == ERR_OK) *out = t;
-  else batch_thread_close(t);
+  if (!t->batches || !t->batch)
+    rc = err_set(e, ERR_NOMEM, "no memory for the engine");
+  else if (!start(t))
+    rc = err_set(e, ERR_IO, "the system gives no thread for the engine");
+  if (rc == ERR_OK)
+    *out = t;
+  else
+    batch_thread_close(t);
   return rc;
 }
 

@@ -1,7 +1,7 @@
 /* batch_thread.h - a thread that does one batch after the other, as an engine that owns a device does.
  *
- * A batch is given to it while it sleeps, or taken by itself between two: no thread has to wake then. Signals are other
- * threads'. */
+ * A batch is given to it while it sleeps, or taken by itself between two: no thread has to wake then. Signals
+ * are other threads'. */
 #pragma once
 
 #include "common/base/err.h"
@@ -22,7 +22,8 @@ typedef struct batch_thread_options {
 typedef struct batch_thread batch_thread;
 
 int batch_thread_open(batch_thread **out, const batch_thread_options *o, err *e); /* ERR_NOMEM, ERR_IO */
-/* Waits for the batch that was submitted; a turn's next one is not begun any more. No submit may run beside it. */
+/* Waits for the batch that was submitted; a turn's next one is not begun any more. No submit may run beside
+ * it. */
 void batch_thread_stop(batch_thread *t);
 void batch_thread_close(batch_thread *t); /* stop, and frees it; NULL is allowed */
 /* While none is under way; the batch is copied. False: it was stopped. */

@@ -16,9 +16,11 @@ int err_set(err *e, int code, const char *format, ...) {
 
 const char *err_name(int code) {
   switch (code) {
-  case ERR_OK: return "ok";
+  case ERR_OK:
+    return "ok";
 #define ERR_CASE(name, number, text)                                                                         \
-  case number: return text;
+  case number:                                                                                               \
+    return text;
     ERR_LIST(ERR_CASE)
 #undef ERR_CASE
   }

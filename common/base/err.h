@@ -8,23 +8,23 @@
 #define ERR_LIST(X)                                                                                          \
   X(NOMEM, -1, "out_of_memory")                                                                              \
   X(IO, -2, "io")                                                                                            \
-  X(FORMAT, -3, "bad_format")           /* a file or text that is not what it claims to be */                \
-  X(LIMIT, -4, "limit")                 /* a named limit would be passed */                                  \
-  X(ARG, -5, "bad_argument")            /* a flag, option or request field */                                \
-  X(FULL, -6, "full")                   /* no slot, block or node left; try later */                         \
-  X(STATE, -7, "bad_state")             /* not possible now, e.g. commit without stage */                    \
+  X(FORMAT, -3, "bad_format") /* a file or text that is not what it claims to be */                          \
+  X(LIMIT, -4, "limit")       /* a named limit would be passed */                                            \
+  X(ARG, -5, "bad_argument")  /* a flag, option or request field */                                          \
+  X(FULL, -6, "full")         /* no slot, block or node left; try later */                                   \
+  X(STATE, -7, "bad_state")   /* not possible now, e.g. commit without stage */                              \
   X(TIMEOUT, -8, "timeout")                                                                                  \
-  X(UNSUPPORTED, -9, "unsupported")     /* well formed, but not built here */                                \
-  X(PROTOCOL, -10, "protocol")          /* a frame that breaks a rule of PROTOCOL.md */                      \
-  X(VERSION, -11, "version")            /* no common protocol version */                                     \
-  X(MISMATCH, -12, "mismatch")          /* model, vocabulary or numerics differ */                           \
-  X(DESYNC, -13, "desync")              /* (epoch, length, hash) other than expected */                      \
-  X(GONE, -14, "gone")                  /* no such session, or a peer that left */                           \
-  X(STALE, -15, "stale")                /* an epoch, generation or incarnation that has passed */            \
-  X(TICKET, -16, "bad_ticket")          /* an attach that does not know the session's ticket */              \
+  X(UNSUPPORTED, -9, "unsupported") /* well formed, but not built here */                                    \
+  X(PROTOCOL, -10, "protocol")      /* a frame that breaks a rule of PROTOCOL.md */                          \
+  X(VERSION, -11, "version")        /* no common protocol version */                                         \
+  X(MISMATCH, -12, "mismatch")      /* model, vocabulary or numerics differ */                               \
+  X(DESYNC, -13, "desync")          /* (epoch, length, hash) other than expected */                          \
+  X(GONE, -14, "gone")              /* no such session, or a peer that left */                               \
+  X(STALE, -15, "stale")            /* an epoch, generation or incarnation that has passed */                \
+  X(TICKET, -16, "bad_ticket")      /* an attach that does not know the session's ticket */                  \
   X(CANCELLED, -17, "cancelled")                                                                             \
-  X(DRAINING, -18, "draining")          /* the worker takes no new sessions */                               \
-  X(INTERNAL, -19, "internal")          /* the engine failed; the session goes plain or ends */
+  X(DRAINING, -18, "draining") /* the worker takes no new sessions */                                        \
+  X(INTERNAL, -19, "internal") /* the engine failed; the session goes plain or ends */
 
 #define ERR_ENUM(name, number, text) ERR_##name = number,
 enum { ERR_OK = 0, ERR_LIST(ERR_ENUM) };

@@ -136,8 +136,12 @@ static const habit *find(const habit *list, size_t count, const char *word, size
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-const habit *habit_of_flag(const char *word, size_t size) { return find(flags, COUNT(flags), word, size); }
-const habit *habit_of_command(const char *word) { return find(commands, COUNT(commands), word, strlen(word)); }
+const habit *habit_of_flag(const char *word, size_t size) {
+  return find(flags, COUNT(flags), word, size);
+}
+const habit *habit_of_command(const char *word) {
+  return find(commands, COUNT(commands), word, strlen(word));
+}
 
 const habit *habit_flags(int *count) {
   *count = COUNT(flags);

@@ -20,11 +20,17 @@ hash16 hash_next(hash16 previous, uint64_t seed, int32_t token) {
   return canonical(XXH3_128bits_withSeed(buffer, sizeof buffer, seed));
 }
 
-bool hash_equal(hash16 a, hash16 b) { return memcmp(a.bytes, b.bytes, 16) == 0; }
+bool hash_equal(hash16 a, hash16 b) {
+  return memcmp(a.bytes, b.bytes, 16) == 0;
+}
 
-bool hash_is_zero(hash16 a) { return hash_equal(a, (hash16){{0}}); }
+bool hash_is_zero(hash16 a) {
+  return hash_equal(a, (hash16){{0}});
+}
 
-hash16 hash_bytes(const void *data, size_t size) { return canonical(XXH3_128bits(data, size)); }
+hash16 hash_bytes(const void *data, size_t size) {
+  return canonical(XXH3_128bits(data, size));
+}
 
 hash16 hash_fold(hash16 h, const void *data, size_t size) {
   hash16 pair[2] = {h, hash_bytes(data, size)};

@@ -12,4 +12,5 @@ typedef struct logger {
 } logger;
 
 /* Thread safe; a NULL logger drops the line. */
-void log_line(const logger *l, log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void log_line(const logger *l, log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));

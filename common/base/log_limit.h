@@ -1,4 +1,5 @@
-/* log_limit.h - how many lines of the log somebody else may cause: `burst` at once, then one every `every_us`. Pure. */
+/* log_limit.h - how many lines of the log somebody else may cause: `burst` at once, then one every
+ * `every_us`. Pure. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +14,9 @@ typedef struct log_limit {
 static inline bool log_limit_takes(log_limit *l, uint64_t now_us, uint32_t burst, uint64_t every_us) {
   uint64_t whole_us = l->whole_us > now_us ? l->whole_us : now_us;
   bool takes = whole_us - now_us < burst * every_us;
-  if (takes) l->whole_us = whole_us + every_us;
-  else l->left_out++;
+  if (takes)
+    l->whole_us = whole_us + every_us;
+  else
+    l->left_out++;
   return takes;
 }

@@ -14,9 +14,11 @@
 #include <unistd.h>
 
 void program_hold_streams(void) {
-  static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR}; /* of the first two the wrong one, so that using them fails */
+  static const int modes[] = {O_WRONLY, O_RDONLY,
+                              O_RDWR}; /* of the first two the wrong one, so that using them fails */
   for (int fd = 0; fd < 3; fd++)
-    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd) _exit(PROGRAM_EXIT_FAILED);
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd)
+      _exit(PROGRAM_EXIT_FAILED);
 }
 
 const char *program_exit_help(void) {

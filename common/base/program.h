@@ -31,8 +31,9 @@ int program_double(const char *flag, const char *text, double low, double high, 
 /* The index of `text` in names[count], or ERR_ARG which lists them. */
 int program_choice(const char *flag, const char *text, const char *const *names, int count, err *e);
 
-/* Before anything is opened: a standard stream that was closed (`2>&-') would else be the next file or socket, and what is
- * said would be written there. Now reading stdin fails, as does writing stdout, and what goes to stderr is lost. */
+/* Before anything is opened: a standard stream that was closed (`2>&-') would else be the next file or
+ * socket, and what is said would be written there. Now reading stdin fails, as does writing stdout, and what
+ * goes to stderr is lost. */
 void program_hold_streams(void);
 
 /* Random bytes of the system. ERR_IO. */

@@ -47,7 +47,9 @@ const char *program_nearest(const char *wrong, const char *const *words, int cou
 
 /* --- flags --- */
 
-static bool ends(const struct argp_option *o) { return !o->name && !o->key && !o->doc && !o->group; }
+static bool ends(const struct argp_option *o) {
+  return !o->name && !o->key && !o->doc && !o->group;
+}
 
 /* An alias stands after what it is an alias of. */
 static const struct argp_option *meant(const struct argp_option *o) {
@@ -89,7 +91,9 @@ typedef struct words {
   bool argps_own; /* one of argp's own is there, such as --help, which -h is too */
 } words;
 
-static void add_word(words *w, const char *text) { w->list[w->count++] = (char *)text; /* argp does not write it */ }
+static void add_word(words *w, const char *text) {
+  w->list[w->count++] = (char *)text; /* argp does not write it */
+}
 
 static const struct argp_option *option_of_habit(const words *w, const habit *h) {
   return h->ours ? option_named(w->parser->options, h->ours + 2, strlen(h->ours + 2)) : NULL;
@@ -103,7 +107,8 @@ static const char *nearest_flag(const words *w, const char *wrong) {
     if (o->name && !(o->flags & OPTION_HIDDEN)) names[count] = mean[count] = o->name, count++;
   const habit *h = habit_flags(&habits);
   for (int i = 0; i < habits && count < WORDS_MAX; i++)
-    if (h[i].theirs[1] == '-' && option_of_habit(w, &h[i])) names[count] = h[i].theirs + 2, mean[count++] = h[i].ours + 2;
+    if (h[i].theirs[1] == '-' && option_of_habit(w, &h[i]))
+      names[count] = h[i].theirs + 2, mean[count++] = h[i].ours + 2;
   const char *near = program_nearest(wrong, names, count);
   for (int i = 0; i < count; i++)
     if (names[i] == near) return near ? mean[i] : NULL;
@@ -121,7 +126,8 @@ static _Noreturn void refuse_habit(const words *w, const habit *h) {
   if (h->instead)
     fprintf(stderr, "%s: there is no flag %s here: %s\n", w->program, h->theirs, h->instead);
   else
-    fprintf(stderr, "%s: there is no flag %s here: it is %s of `tandem run'\n", w->program, h->theirs, h->ours);
+    fprintf(stderr, "%s: there is no flag %s here: it is %s of `tandem run'\n", w->program, h->theirs,
+            h->ours);
   exit(argp_err_exit_status);
 }
 
@@ -165,8 +171,8 @@ static void refuse_long_name(const words *w, const char *word, size_t size) {
   if (h && option_of_habit(w, h)) refuse_flag(w, word, size, h->ours + 2);
 }
 
-/* One letter, with or without a value behind it, or several of them, as argp takes them; or a name of several letters, as
- * llama.cpp has them, which argp would take for -m with a value. */
+/* One letter, with or without a value behind it, or several of them, as argp takes them; or a name of several
+ * letters, as llama.cpp has them, which argp would take for -m with a value. */
 static const struct argp_option *add_short(words *w, const char *word) {
   const struct argp_option *options = w->parser->options, *o = option_by_key(options, word[1]);
   size_t size = strcspn(word, "=");
@@ -183,7 +189,8 @@ static const struct argp_option *add_short(words *w, const char *word) {
   return word[2] ? NULL : o;
 }
 
-/* Looks for flags where argp would look for them: refuses those that do not exist, and puts ours for another program's. */
+/* Looks for flags where argp would look for them: refuses those that do not exist, and puts ours for another
+ * program's. */
 static void add_all(words *w, int argc, char **argv) {
   add_word(w, argv[0]);
   for (int i = 1; i < argc; i++) {
@@ -229,8 +236,12 @@ static int put(const program_flag *f, const char *text, void *at, err *e) {
   double number;
   int rc = ERR_OK;
   switch (f->kind) {
-  case PROGRAM_TEXT: *(const char **)at = text; break;
-  case PROGRAM_SWITCH: *(bool *)at = true; break;
+  case PROGRAM_TEXT:
+    *(const char **)at = text;
+    break;
+  case PROGRAM_SWITCH:
+    *(bool *)at = true;
+    break;
   case PROGRAM_INT:
     rc = program_int(f->name, text, (int64_t)f->low, (int64_t)f->high, &whole, e);
     if (rc == ERR_OK) *(int32_t *)at = (int32_t)whole;
@@ -247,12 +258,14 @@ static int put(const program_flag *f, const char *text, void *at, err *e) {
   return rc < 0 ? rc : ERR_OK;
 }
 
-error_t program_take_flag(const program_flag *list, size_t count, int key, const char *text, struct argp_state *state) {
+error_t program_take_flag(const program_flag *list, size_t count, int key, const char *text,
+                          struct argp_state *state) {
   err e;
   size_t i = 0;
   while (i < count && list[i].key != key) i++;
   if (i == count) return ARGP_ERR_UNKNOWN;
-  if (put(&list[i], text, (char *)state->input + list[i].offset, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  if (put(&list[i], text, (char *)state->input + list[i].offset, &e) != ERR_OK)
+    argp_error(state, "%s", e.text);
   return 0;
 }
 
@@ -268,7 +281,8 @@ void program_parse_flags(const struct argp *parser, int argc, char **argv, void 
     exit(PROGRAM_EXIT_FAILED);
   }
   add_all(&w, argc, argv);
-  for (const struct argp_option *o = parser->options; !w.argps_own && !ends(o); o++) /* a wrong variable shall not hide help */
+  for (const struct argp_option *o = parser->options; !w.argps_own && !ends(o);
+       o++) /* a wrong variable shall not hide help */
     if (has_variable(o)) take_variable(parser, o, argv[0], input);
   argp_parse(parser, w.count, w.list, 0, NULL, input);
   free(w.list);

@@ -12,18 +12,20 @@
 
 #define PREFIX         "TANDEM_"
 #define CHECKED        PREFIX "VARIABLES_CHECKED" /* set for the programs that this one starts */
-#define NAME_MAX_BYTES 64 /* a longer one is near to none */
+#define NAME_MAX_BYTES 64                         /* a longer one is near to none */
 
-/* Every flag of every program, which may stand in the environment of any of them (tests/integration/test_cli.py compares). */
+/* Every flag of every program, which may stand in the environment of any of them
+ * (tests/integration/test_cli.py compares). */
 static const char *const flags[] = {
     /* of tandem */
-    "model", "system", "chat-template", "raw", "no-special", "max-tokens", "stop", "json", "temp", "top-k", "top-p", "min-p",
-    "repeat-penalty", "seed", "draft", "model-draft", "draft-layers", "draft-threads", "draft-ctx", "budget", "pace", "selfcheck",
-    "force-single-token", "threads", "pin", "ctx", "kv", "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait",
-    "insecure-bind", "sessions", "to", "delete", "whole", "compare", "limit",
-    "older-than",
+    "model", "system", "chat-template", "raw", "no-special", "max-tokens", "stop", "json", "temp", "top-k",
+    "top-p", "min-p", "repeat-penalty", "seed", "draft", "model-draft", "draft-layers", "draft-threads",
+    "draft-ctx", "budget", "pace", "selfcheck", "force-single-token", "threads", "pin", "ctx", "kv",
+    "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait", "insecure-bind", "sessions",
+    "to", "delete", "whole", "compare", "limit", "older-than",
     /* of the workers and tandem-bench */
-    "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "parent", "replay-seed", "rows", "turns", "repetitions"};
+    "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "parent", "replay-seed",
+    "rows", "turns", "repetitions"};
 /* Read by tests and scripts, and what tests make go wrong. */
 static const char *const others[] = {"bin", "subset", "peer", "fault"};
 enum { FLAG_COUNT = sizeof flags / sizeof *flags, OTHER_COUNT = sizeof others / sizeof *others };
@@ -63,8 +65,8 @@ static void check(const logger *log, const char *variable, size_t size) {
   if (upper && is_known(flag)) return;
   const char *near = *flag ? is_known(flag) ? flag : meant_by(flag) : NULL;
   if (near) to_variable(near, ours, sizeof ours);
-  log_line(log, LOG_WARNING, "nobody reads the environment variable %.*s%s%s%s", (int)size, variable, near ? ": did you mean " : "",
-           near ? ours : "", near ? "?" : "");
+  log_line(log, LOG_WARNING, "nobody reads the environment variable %.*s%s%s%s", (int)size, variable,
+           near ? ": did you mean " : "", near ? ours : "", near ? "?" : "");
 }
 
 void program_check_variables(const char *program) {

@@ -246,10 +246,12 @@ static bool is_vocabulary(const model_file *f, uint64_t *tokens) {
 
 static int take_vocabulary(model_file *f, uint64_t tokens, err *e) {
   if (!f->text_alone)
-    return err_set(e, ERR_UNSUPPORTED, "this file holds a vocabulary and no weights: it serves `tandem tokenize' and "
-                                       "`detokenize' alone; give the whole model");
+    return err_set(e, ERR_UNSUPPORTED,
+                   "this file holds a vocabulary and no weights: it serves `tandem tokenize' and "
+                   "`detokenize' alone; give the whole model");
   if (tokens > MODEL_VOCAB_MAX)
-    return err_set(e, ERR_LIMIT, "the file has %llu tokens; tandem takes at most %d", (unsigned long long)tokens, MODEL_VOCAB_MAX);
+    return err_set(e, ERR_LIMIT, "the file has %llu tokens; tandem takes at most %d",
+                   (unsigned long long)tokens, MODEL_VOCAB_MAX);
   f->config.vocab = (int32_t)tokens;
   return ERR_OK;
 }

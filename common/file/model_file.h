@@ -43,16 +43,16 @@ typedef struct model_file model_file;
  * and none that it would leave out. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM; *out NULL
  * then. */
 int model_file_open(model_file **out, const char *path, err *e);
-/* The same for who wants its text alone, and no tensors: a GGUF with a vocabulary and no tensors will do, of whose
- * configuration only `vocab` is set. */
+/* The same for who wants its text alone, and no tensors: a GGUF with a vocabulary and no tensors will do, of
+ * whose configuration only `vocab` is set. */
 int model_file_open_text(model_file **out, const char *path, err *e);
 /* A GGUF's bytes in memory that outlive it (tests). */
 int model_file_open_memory(model_file **out, const void *data, size_t size, err *e);
 void model_file_close(model_file *f); /* NULL is allowed */
 
 const model_config *model_file_config(const model_file *f);
-/* From now on the file is a model of its first `layers` layers, with the same norm and head behind them. ERR_ARG: not in
- * [1, layers]. */
+/* From now on the file is a model of its first `layers` layers, with the same norm and head behind them.
+ * ERR_ARG: not in [1, layers]. */
 int model_file_keep_layers(model_file *f, int32_t layers, err *e);
 /* NULL: the model has none (a bias, the output matrix of a tied one, ...). layer: of those of a layer.
  * Vectors are F32, F16 or BF16. Data may have any alignment. */

@@ -8,9 +8,9 @@
 struct kv_block {
   int32_t holders;
   bool findable;
-  int32_t parent, children;    /* of a findable one; children: findable ones below */
-  int32_t in_bucket;           /* the next one of its bucket */
-  int32_t before, after;       /* in the list of kept blocks; after: also in that of free ones */
+  int32_t parent, children; /* of a findable one; children: findable ones below */
+  int32_t in_bucket;        /* the next one of its bucket */
+  int32_t before, after;    /* in the list of kept blocks; after: also in that of free ones */
   int32_t tokens[KV_BLOCK];
 };
 
@@ -32,18 +32,24 @@ static int32_t pop_free(kv_blocks *b) {
 static void keep(kv_blocks *b, int32_t block) {
   b->of[block].before = b->kept_last;
   b->of[block].after = KV_NO_BLOCK;
-  if (b->kept_last >= 0) b->of[b->kept_last].after = block;
-  else b->kept_first = block;
+  if (b->kept_last >= 0)
+    b->of[b->kept_last].after = block;
+  else
+    b->kept_first = block;
   b->kept_last = block;
   b->kept_count++;
 }
 
 static void unkeep(kv_blocks *b, int32_t block) {
   const kv_block *k = &b->of[block];
-  if (k->before >= 0) b->of[k->before].after = k->after;
-  else b->kept_first = k->after;
-  if (k->after >= 0) b->of[k->after].before = k->before;
-  else b->kept_last = k->before;
+  if (k->before >= 0)
+    b->of[k->before].after = k->after;
+  else
+    b->kept_first = k->after;
+  if (k->after >= 0)
+    b->of[k->after].before = k->before;
+  else
+    b->kept_last = k->before;
   b->kept_count--;
 }
 
@@ -60,7 +66,8 @@ static int32_t *bucket_of(const kv_blocks *b, int32_t parent, const int32_t *tok
 
 static int32_t child_of(const kv_blocks *b, int32_t parent, const int32_t *tokens) {
   int32_t i = *bucket_of(b, parent, tokens);
-  while (i >= 0 && (b->of[i].parent != parent || memcmp(b->of[i].tokens, tokens, sizeof b->of[i].tokens) != 0))
+  while (i >= 0 &&
+         (b->of[i].parent != parent || memcmp(b->of[i].tokens, tokens, sizeof b->of[i].tokens) != 0))
     i = b->of[i].in_bucket;
   return i;
 }
@@ -115,7 +122,9 @@ void kv_blocks_fini(kv_blocks *b) {
   *b = (kv_blocks){0};
 }
 
-int32_t kv_blocks_available(const kv_blocks *b) { return b->free_count + b->kept_count; }
+int32_t kv_blocks_available(const kv_blocks *b) {
+  return b->free_count + b->kept_count;
+}
 
 /* --- holding --- */
 
@@ -127,8 +136,10 @@ static void give_up(kv_blocks *b, int32_t block) {
   kv_block *k = &b->of[block];
   assert(k->holders > 0);
   if (--k->holders > 0) return;
-  if (k->findable) keep(b, block);
-  else push_free(b, block);
+  if (k->findable)
+    keep(b, block);
+  else
+    push_free(b, block);
 }
 
 int32_t kv_blocks_find(kv_blocks *b, const int32_t *tokens, int32_t count, int32_t *out) {
@@ -179,7 +190,9 @@ void kv_blocks_release(kv_blocks *b, const int32_t *blocks, int32_t count) {
 
 /* --- for tests --- */
 
-int32_t kv_blocks_holders(const kv_blocks *b, int32_t block) { return b->of[block].holders; }
+int32_t kv_blocks_holders(const kv_blocks *b, int32_t block) {
+  return b->of[block].holders;
+}
 
 static bool node_right(const kv_blocks *b, int32_t i) {
   const kv_block *k = &b->of[i];
@@ -201,6 +214,6 @@ bool kv_blocks_check(const kv_blocks *b) {
     if (b->of[i].holders || !b->of[i].findable || b->of[i].before != before) return false;
   for (int32_t i = b->free_first; i >= 0; i = b->of[i].after, unheld++)
     if (b->of[i].holders || b->of[i].findable) return false;
-  return kept == b->kept_count && unheld == b->free_count && held + kept + unheld == b->count && children == below &&
-         before == b->kept_last;
+  return kept == b->kept_count && unheld == b->free_count && held + kept + unheld == b->count &&
+         children == below && before == b->kept_last;
 }

@@ -10,11 +10,12 @@ typedef struct sequence {
   bool used;
   int32_t length;
   ops_kv rows;
-  ops_block *map; /* what rows.map points to: [context / OPS_TILE] */
-  void *stage; /* memory of the staging area, or NULL */
-  stage_state state;   /* of the rows that were reserved last */
-  int32_t stage_count; /* staged rows, those included */
-  int32_t parents[KV_STAGE_MAX]; /* by slot: another slot, -1 or KV_SLOT_FREE; where nothing is staged: anything */
+  ops_block *map;                /* what rows.map points to: [context / OPS_TILE] */
+  void *stage;                   /* memory of the staging area, or NULL */
+  stage_state state;             /* of the rows that were reserved last */
+  int32_t stage_count;           /* staged rows, those included */
+  int32_t parents[KV_STAGE_MAX]; /* by slot: another slot, -1 or KV_SLOT_FREE; where nothing is staged:
+                                    anything */
   int32_t reserved[KV_STAGE_MAX], reserved_count; /* slots of the rows that were reserved last */
   int32_t late_path[KV_STAGE_MAX];
 } sequence;
@@ -73,7 +74,8 @@ static void set_map(sequence *s, int32_t count, const int32_t *blocks, int32_t f
 static bool take_rows(kv_cache *k) {
   const int32_t each = k->shape.context / OPS_TILE;
   size_t half;
-  if (__builtin_mul_overflow(half_row_bytes(k) * OPS_TILE, (size_t)k->shape.blocks, &half) || half > SIZE_MAX / 2)
+  if (__builtin_mul_overflow(half_row_bytes(k) * OPS_TILE, (size_t)k->shape.blocks, &half) ||
+      half > SIZE_MAX / 2)
     return false;
   k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * sizeof *k->sequences);
   k->maps = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * (size_t)each * sizeof *k->maps);
@@ -98,8 +100,10 @@ int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, 
   }
   int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
   if (blocks < 1 || blocks > KV_BLOCKS_MAX) {
-    return err_set(e, ERR_ARG, "a cache of %lld blocks of %d tokens is not possible: give 1 to %d (--kv-blocks, --sessions, --ctx)",
-                   (long long)blocks, OPS_TILE, KV_BLOCKS_MAX);
+    return err_set(
+        e, ERR_ARG,
+        "a cache of %lld blocks of %d tokens is not possible: give 1 to %d (--kv-blocks, --sessions, --ctx)",
+        (long long)blocks, OPS_TILE, KV_BLOCKS_MAX);
   }
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
@@ -110,8 +114,8 @@ int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, 
                   .mem = m};
   if (!take_rows(k)) {
     kv_close(k);
-    return err_set(e, ERR_NOMEM, "no memory for the cache of %lld blocks of %d tokens: give a smaller %s", (long long)blocks,
-                   OPS_TILE, o->blocks ? "--kv-blocks" : "--ctx or fewer --sessions");
+    return err_set(e, ERR_NOMEM, "no memory for the cache of %lld blocks of %d tokens: give a smaller %s",
+                   (long long)blocks, OPS_TILE, o->blocks ? "--kv-blocks" : "--ctx or fewer --sessions");
   }
   *out = k;
   return ERR_OK;
@@ -341,8 +345,10 @@ static void prune(kv_cache *k, sequence *s, const int32_t *path, int32_t count) 
   bool keep[KV_STAGE_MAX];
   for (int32_t i = 0; i < KV_STAGE_MAX; i++) kept += keep[i] = is_staged(s, i) && hangs_from(s, i, last);
   for (int32_t i = 0; i < KV_STAGE_MAX; i++) {
-    if (!keep[i]) s->parents[i] = KV_SLOT_FREE;
-    else if (s->parents[i] == last) s->parents[i] = -1;
+    if (!keep[i])
+      s->parents[i] = KV_SLOT_FREE;
+    else if (s->parents[i] == last)
+      s->parents[i] = -1;
   }
   k->counters.rejected_rows += (uint64_t)(s->stage_count - count - kept);
   s->stage_count = kept;

@@ -1,8 +1,9 @@
 /* kv_cache.h - keys and values of every sequence of one model.
  *
- * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's map tells which block holds its rows [16 i, 16 i + 16).
- * Static layout: every sequence has its own blocks, side by side, from open to close. Virtual layout: kv_map says which,
- * and several sequences may name one block, whose rows they then only read (kv_blocks.h keeps the books).
+ * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's map tells which block holds its rows [16
+ * i, 16 i + 16). Static layout: every sequence has its own blocks, side by side, from open to close. Virtual
+ * layout: kv_map says which, and several sequences may name one block, whose rows they then only read
+ * (kv_blocks.h keeps the books).
  *
  * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
  * until it is the root of a forward. Two ways in: `append` (plain decode and prefill: rows are written
@@ -19,9 +20,9 @@
 #include "common/file/model_config.h"
 #include <stdbool.h>
 
-#define KV_BLOCK     16  /* rows */
+#define KV_BLOCK      16 /* rows */
 #define KV_BLOCKS_MAX (INT32_MAX / KV_BLOCK)
-#define KV_STAGE_MAX 256 /* tree rows of one sequence */
+#define KV_STAGE_MAX  256 /* tree rows of one sequence */
 
 typedef enum { KV_F32, KV_F16 } kv_type;
 
@@ -49,19 +50,20 @@ int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, s
 void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */
 int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
 
-/* Virtual layout: the sequence's rows lie in blocks[0..count) from now on, and its context ends with them at the latest.
- * rows >= 0: the blocks hold so many already, which are its committed rows; whatever it had is dropped. rows < 0: it keeps
- * its rows, which the blocks hold in the same places. `blocks` is copied. */
+/* Virtual layout: the sequence's rows lie in blocks[0..count) from now on, and its context ends with them at
+ * the latest. rows >= 0: the blocks hold so many already, which are its committed rows; whatever it had is
+ * dropped. rows < 0: it keeps its rows, which the blocks hold in the same places. `blocks` is copied. */
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
-int32_t kv_late(const kv_cache *k, int32_t seq); /* the last so many committed rows are still to be copied there */
+int32_t kv_late(const kv_cache *k,
+                int32_t seq); /* the last so many committed rows are still to be copied there */
 
 /* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Exactly
  * one root row: row 0. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
-/* Reserves more rows of a stage that grows, or its first ones. parents[i] is the slot of a row whose forward has run, or
- * -1 for the last committed row, which may have several children: there is no root row. slots[i] becomes where row i
- * stands until it is committed or dropped. ERR_STATE when rows are reserved whose forward has not run, ERR_LIMIT,
- * ERR_ARG, ERR_NOMEM: nothing changes. */
+/* Reserves more rows of a stage that grows, or its first ones. parents[i] is the slot of a row whose forward
+ * has run, or -1 for the last committed row, which may have several children: there is no root row. slots[i]
+ * becomes where row i stands until it is committed or dropped. ERR_STATE when rows are reserved whose forward
+ * has not run, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
 #define KV_SLOT_FREE (-2)
 /* What the row in this slot hangs from: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
@@ -73,7 +75,8 @@ int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* The same, but the rows are copied by the sequence's next forward, layer by layer, where its attention reads
  * them: nothing lies between two forwards. They count at once. */
 int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* As kv_commit, but what hangs below the last row of the path stays staged, in its slots; with count 0 all of it. */
+/* As kv_commit, but what hangs below the last row of the path stays staged, in its slots; with count 0 all of
+ * it. */
 int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* Copies now what a late commit has left, if no forward has done so. */
 void kv_settle(kv_cache *k, int32_t seq);

@@ -118,7 +118,9 @@ model_isa model_isa_chosen(model_isa wanted) {
 static int open_device(model *m, const model_options *o, err *e) {
   model_isa chosen = model_isa_chosen(o->isa);
   const char *lacking = model_isa_lacks(chosen);
-  if (lacking) return err_set(e, ERR_UNSUPPORTED, "this processor has no %s, which that instruction set needs: use --isa auto", lacking);
+  if (lacking)
+    return err_set(e, ERR_UNSUPPORTED,
+                   "this processor has no %s, which that instruction set needs: use --isa auto", lacking);
   if (o->threads < 1 || o->threads > OPS_THREADS_MAX) {
     return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
                    OPS_THREADS_MAX);
@@ -341,8 +343,8 @@ static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s
 static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
   activations *a = &m->act;
   ops *d = m->device;
-  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q, &a->attended,
-                      a->scratch);
+  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q,
+                      &a->attended, a->scratch);
   d->table->linear(d, &(ops_linear){&w->output, a->x, true, w->output_bias}, 1, &a->attended, m->row_count);
 }
 

@@ -11,13 +11,7 @@
 
 typedef enum { MODEL_MATH_F32, MODEL_MATH_INT8 } model_math;
 /* AUTO: the best that this processor has. */
-typedef enum {
-  MODEL_ISA_AUTO,
-  MODEL_ISA_C,
-  MODEL_ISA_AVX2,
-  MODEL_ISA_AVX_VNNI,
-  MODEL_ISA_AVX512
-} model_isa;
+typedef enum { MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI, MODEL_ISA_AVX512 } model_isa;
 
 /* What AUTO comes to on this processor; any other stays what it is. */
 model_isa model_isa_chosen(model_isa wanted);
@@ -103,6 +97,6 @@ model_counters model_count(const model *m);
  * engine thread may use it between forwards. */
 void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);
 
-/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put a table of their own
- * before the device's. */
+/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put a table of
+ * their own before the device's. */
 struct ops *model_device(const model *m);

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PACK_GROUPS    32 /* groups of one piece of parallel work */
-#define ALIGNMENT      64
-#define ORDER_VERSION  "1" /* of the tensors in the packed block; grows when load_all changes */
+#define PACK_GROUPS   32 /* groups of one piece of parallel work */
+#define ALIGNMENT     64
+#define ORDER_VERSION "1" /* of the tensors in the packed block; grows when load_all changes */
 
 typedef struct loader {
   const model_file *file;
@@ -25,9 +25,9 @@ static const struct {
   gguf_type file;
   ops_type device;
 } TYPES[] = {
-    {GGUF_F32, OPS_F32},   {GGUF_F16, OPS_F16},   {GGUF_BF16, OPS_BF16}, {GGUF_Q4_0, OPS_Q4_0},
-    {GGUF_Q4_1, OPS_Q4_1}, {GGUF_Q5_0, OPS_Q5_0}, {GGUF_Q5_1, OPS_Q5_1}, {GGUF_Q8_0, OPS_Q8_0},
-    {GGUF_Q2_K, OPS_Q2_K}, {GGUF_Q3_K, OPS_Q3_K}, {GGUF_Q4_K, OPS_Q4_K}, {GGUF_Q5_K, OPS_Q5_K},
+    {GGUF_F32, OPS_F32},   {GGUF_F16, OPS_F16},       {GGUF_BF16, OPS_BF16}, {GGUF_Q4_0, OPS_Q4_0},
+    {GGUF_Q4_1, OPS_Q4_1}, {GGUF_Q5_0, OPS_Q5_0},     {GGUF_Q5_1, OPS_Q5_1}, {GGUF_Q8_0, OPS_Q8_0},
+    {GGUF_Q2_K, OPS_Q2_K}, {GGUF_Q3_K, OPS_Q3_K},     {GGUF_Q4_K, OPS_Q4_K}, {GGUF_Q5_K, OPS_Q5_K},
     {GGUF_Q6_K, OPS_Q6_K}, {GGUF_IQ4_NL, OPS_IQ4_NL},
 };
 
@@ -66,10 +66,11 @@ static int32_t component_in_file(const model_config *c, int32_t i) {
   return i / 2 + (i % 2 ? c->rope_dim / 2 : 0);
 }
 
-/* Do the rows of this tensor, or its elements, become queries and keys whose pairs stand apart in the file? */
+/* Do the rows of this tensor, or its elements, become queries and keys whose pairs stand apart in the file?
+ */
 static bool is_out_of_order(const loader *l, model_role role) {
-  return l->config->half_split && (role == MODEL_Q || role == MODEL_K || role == MODEL_Q_BIAS || role == MODEL_K_BIAS ||
-                                   role == MODEL_Q_NORM || role == MODEL_K_NORM);
+  return l->config->half_split && (role == MODEL_Q || role == MODEL_K || role == MODEL_Q_BIAS ||
+                                   role == MODEL_K_BIAS || role == MODEL_Q_NORM || role == MODEL_K_NORM);
 }
 
 /* A copy with each head's rows (of a vector: elements) in the order of interleaved pairs. NULL: no memory. */
@@ -89,7 +90,8 @@ static void pack_matrix(const loader *l, const ops_weight *w, const void *file, 
   l->device->table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
 }
 
-static int fill_matrix(const loader *l, model_role role, const gguf_tensor *t, const ops_weight *w, void *out) {
+static int fill_matrix(const loader *l, model_role role, const gguf_tensor *t, const ops_weight *w,
+                       void *out) {
   void *ordered = is_out_of_order(l, role) ? put_in_order(l->config, t) : NULL;
   if (is_out_of_order(l, role) && !ordered) return ERR_NOMEM;
   pack_matrix(l, w, ordered ? ordered : t->data, out);

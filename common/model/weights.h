@@ -8,22 +8,22 @@
 #include "kernels/ops.h"
 
 typedef struct layer_weights {
-  const float *attn_norm, *ffn_norm; /* [embed] */
+  const float *attn_norm, *ffn_norm;                   /* [embed] */
   const float *q_bias, *k_bias, *v_bias, *output_bias; /* as long as the outputs; or NULL */
-  const float *q_norm, *k_norm;      /* [head_dim], or NULL */
-  ops_weight q, k, v;                /* [heads * head_dim][embed], [kv_heads * head_dim][embed] twice */
-  ops_weight output;                 /* [embed][heads * head_dim] */
-  ops_weight gate, up;               /* [ffn][embed] */
-  ops_weight down;                   /* [embed][ffn] */
+  const float *q_norm, *k_norm;                        /* [head_dim], or NULL */
+  ops_weight q, k, v;  /* [heads * head_dim][embed], [kv_heads * head_dim][embed] twice */
+  ops_weight output;   /* [embed][heads * head_dim] */
+  ops_weight gate, up; /* [ffn][embed] */
+  ops_weight down;     /* [embed][ffn] */
 } layer_weights;
 
 typedef struct weights {
   layer_weights *layers;
-  const float *output_norm; /* [embed] */
+  const float *output_norm;  /* [embed] */
   const float *rope_factors; /* [rope_dim / 2], or NULL */
-  ops_weight head;          /* [vocab][embed] */
-  ops_weight embed;         /* the same; the very same where the model is tied */
-  void *data;               /* all packed tensors */
+  ops_weight head;           /* [vocab][embed] */
+  ops_weight embed;          /* the same; the very same where the model is tied */
+  void *data;                /* all packed tensors */
   size_t bytes;
   bool mapped; /* data is a file's, and read only */
 } weights;
@@ -38,6 +38,7 @@ typedef struct weights_options {
 
 /* ERR_NOMEM, ERR_UNSUPPORTED (a type that this device does not take), ERR_IO (the cache can be neither used
  * nor written); nothing is kept then. `f` may be closed afterwards. Where its rotary
- * pairs are halves of a head (half_split), whatever makes or meets queries and keys is put in interleaved order. */
+ * pairs are halves of a head (half_split), whatever makes or meets queries and keys is put in interleaved
+ * order. */
 int weights_load(weights *w, const model_file *f, ops *device, const weights_options *o, mem *m, err *e);
 void weights_free(weights *w);

@@ -281,7 +281,8 @@ static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int
 }
 
 /* Over candidates [0, count), by id ascending. */
-static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count, ranking *r) {
+static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count,
+                          ranking *r) {
   uint32_t bits[CHUNK];
   float values[CHUNK];
   for (int32_t first = 0; first < count; first += CHUNK) {
@@ -432,17 +433,21 @@ static int32_t filter(sampler *s, const sampler_options *o, const float *x, floa
 }
 
 /* Among adjusted logits x, of which `top` is the largest. */
-static void rank(sampler *s, const sampler_options *o, const float *x, int32_t top, int32_t position, ranking *r) {
+static void rank(sampler *s, const sampler_options *o, const float *x, int32_t top, int32_t position,
+                 ranking *r) {
   static const sampler_row nothing = {0};
   const float scale = sampler_scale(o);
   const noise_source noise = {o->seed, o->choice, (uint32_t)position};
-  if (scale == 0) choose_greedy(s, x, r);
-  else if (!sampler_needs_logits(o, &nothing, s->vocab)) choose_all(s, &noise, x, scale, top, r);
-  else choose_listed(s, &noise, scale, filter(s, o, x, x[top], scale), r);
+  if (scale == 0)
+    choose_greedy(s, x, r);
+  else if (!sampler_needs_logits(o, &nothing, s->vocab))
+    choose_all(s, &noise, x, scale, top, r);
+  else
+    choose_listed(s, &noise, scale, filter(s, o, x, x[top], scale), r);
 }
 
-int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits, int32_t position,
-                     int32_t count, sampler_ranked *out) {
+int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position, int32_t count, sampler_ranked *out) {
   static const sampler_row nothing = {0};
   assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   const float *x = adjust(s, o, row ? row : &nothing, logits);

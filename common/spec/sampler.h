@@ -74,11 +74,11 @@ typedef struct sampler_ranked {
 } sampler_ranked;
 #define SAMPLER_RANKED_MAX 16
 
-/* The `count` (1 to SAMPLER_RANKED_MAX) largest values among what sampler_pick chooses from, the largest, which is its
- * choice, first; ties by the lowest id. Returns how many there are: 0 where nothing is left. For a draft that ranks its
- * candidates as the target would if the logits were the target's. */
-int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits, int32_t position,
-                     int32_t count, sampler_ranked *out);
+/* The `count` (1 to SAMPLER_RANKED_MAX) largest values among what sampler_pick chooses from, the largest,
+ * which is its choice, first; ties by the lowest id. Returns how many there are: 0 where nothing is left. For
+ * a draft that ranks its candidates as the target would if the logits were the target's. */
+int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position, int32_t count, sampler_ranked *out);
 
 /* What logits are multiplied by: 1 / temperature, or 0: greedy. */
 float sampler_scale(const sampler_options *o);

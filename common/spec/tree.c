@@ -309,7 +309,8 @@ uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot) {
 
 int32_t tree_ids_live(const tree_ids *ids, const tree *t) {
   int32_t n = 0;
-  for (int32_t slot = 0; slot < t->capacity; slot++) n += t->nodes[slot].live && tree_ids_of(ids, t, slot) != 0;
+  for (int32_t slot = 0; slot < t->capacity; slot++)
+    n += t->nodes[slot].live && tree_ids_of(ids, t, slot) != 0;
   return n;
 }
 

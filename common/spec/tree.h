@@ -114,7 +114,8 @@ uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot);
 uint64_t tree_ids_of(const tree_ids *ids, const tree *t, int32_t slot);
 /* How many live nodes this draft has named. */
 int32_t tree_ids_live(const tree_ids *ids, const tree *t);
-/* Frees the live nodes that are named in none of maps[map_count]: who sent them has left, or has forgotten them. */
+/* Frees the live nodes that are named in none of maps[map_count]: who sent them has left, or has forgotten
+ * them. */
 void tree_keep_named(tree *t, tree_ids *const *maps, int32_t map_count);
 /* Forget dead ids and trunk ids below position base - 1, oldest first. */
 void tree_ids_trim(tree_ids *ids, const tree *t, int32_t base);

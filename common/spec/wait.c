@@ -35,7 +35,8 @@ void wait_verified(wait_history *h, int32_t tokens) {
   assert(tokens >= 1);
   if (h->verifies == 0) h->tokens_per_step = YIELD_PRIOR;
   h->verifies++;
-  follow(&h->tokens_per_step, tokens, fmax(YIELD_GAIN, 1.0 / (h->verifies + 1))); /* the first ones count alike */
+  follow(&h->tokens_per_step, tokens,
+         fmax(YIELD_GAIN, 1.0 / (h->verifies + 1))); /* the first ones count alike */
 }
 
 static double least(double a, double b) {
@@ -71,7 +72,8 @@ uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnabl
 #define PAY_FAILURES        2   /* in a row, after which another session is not a reason to try again */
 #define PAY_TRUST           (4 * PAY_WINDOW) /* verifies after which earlier failures are forgotten */
 
-/* The first of a window has no average of its own yet: plain's serves, so that one slow verify never decides. */
+/* The first of a window has no average of its own yet: plain's serves, so that one slow verify never decides.
+ */
 static double usual(const pay_average *own, const pay_average *plain, double us) {
   const pay_average *a = own->forwards > 0 ? own : plain;
   return a->forwards > 0 ? least(us, PAY_OUTLIER * a->us / a->forwards) : us;
@@ -117,7 +119,9 @@ void pay_crowd(pay_state *p, const pay_state *before) {
   p->plain = (pay_average){0}; /* it may have been at work already */
   p->plain_steps = 0;
   rest(p);
-  if (before->backoff < PAY_FAILURES || !before->off || before->resting || before->retry_after <= p->retry_after) return;
+  if (before->backoff < PAY_FAILURES || !before->off || before->resting ||
+      before->retry_after <= p->retry_after)
+    return;
   p->resting = false;
   p->backoff = before->backoff;
   p->retry_after = before->retry_after;

@@ -19,9 +19,9 @@ void wait_arrived(wait_history *h, uint64_t after_us); /* the first useful node 
 void wait_missed(wait_history *h);                     /* a wait ran out: no node came */
 void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yielded so many tokens, >= 1 */
 
-#define WAIT_CAP_US      20000
-#define WAIT_STEPS       3.0  /* for a draft that computes, in plain steps; half of it after each miss */
-#define WAIT_MISSES_MAX  3    /* so many misses in a row: no more waiting until a node comes by itself */
+#define WAIT_CAP_US     20000
+#define WAIT_STEPS      3.0 /* for a draft that computes, in plain steps; half of it after each miss */
+#define WAIT_MISSES_MAX 3   /* so many misses in a row: no more waiting until a node comes by itself */
 
 /* The time to wait, counted from the moment the target became free, `since_sent_us` after its last TOKENS
  * went out. step_us: cost of a plain step; verify_us: cost of a verify of the usual width. 0 when another
@@ -29,11 +29,13 @@ void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yi
  *
  * With g tokens a verify, waiting pays while (wait + verify_us) / g < step_us. If the wait that is expected
  * by the arrivals' mean passes that test, the answer is mean + 2 deviations - since_sent_us, but never more
- * than the cap or than what waiting can earn. An arrival later than that is not waited for. Before the first arrival and the
- * first verify there is nothing to expect, and no wait: nodes that come during a plain step are taken after it.
+ * than the cap or than what waiting can earn. An arrival later than that is not waited for. Before the first
+ * arrival and the first verify there is nothing to expect, and no wait: nodes that come during a plain step
+ * are taken after it.
  *
- * A draft that computes weighs by itself how long its turn is worth (draft_worker/turn.h), and how long the last ones took
- * says little of the next: for it the wait is WAIT_STEPS, and whether that pays is for pay_record to find out. */
+ * A draft that computes weighs by itself how long its turn is worth (draft_worker/turn.h), and how long the
+ * last ones took says little of the next: for it the wait is WAIT_STEPS, and whether that pays is for
+ * pay_record to find out. */
 uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnable, uint64_t since_sent_us,
                   double step_us, double verify_us);
 
@@ -63,20 +65,22 @@ typedef struct pay_state {                      /* all zero at the start */
 #define PAY_RETRY_MAX   4096
 
 #define PAY_REST 8 /* plain steps of a rest */
-#define PAY_LEAD 4 /* of each phase with or without a draft that computes: until it has gone quiet, or caught up */
+#define PAY_LEAD                                                                                             \
+  4 /* of each phase with or without a draft that computes: until it has gone quiet, or caught up */
 
-/* A draft that computes has come. Its cost is not in the verifies alone: while it is on every step may be slower, so all of
- * them are held against plain steps that were made while it was off and quiet. The first such rest begins at once, another
- * one comes every 512 steps. Nothing is told to such a draft while it is off. before: another session's state with such a
- * draft, perhaps all zero; what has not paid there is not tried here before its time. */
+/* A draft that computes has come. Its cost is not in the verifies alone: while it is on every step may be
+ * slower, so all of them are held against plain steps that were made while it was off and quiet. The first
+ * such rest begins at once, another one comes every 512 steps. Nothing is told to such a draft while it is
+ * off. before: another session's state with such a draft, perhaps all zero; what has not paid there is not
+ * tried here before its time. */
 void pay_crowd(pay_state *p, const pay_state *before);
 
 /* One forward ended: `tokens` (>= 1) tokens in `us`, with `nodes` tree rows beside the root. `us` should
  * include what was waited for the nodes. Returns true when `off` changed.
  *
- * Off: within the first PAY_WINDOW verifies as soon as they have lost more than a plain step, after that when a
- * token costs over 3 % more than plainly. Tried again after PAY_RETRY_FIRST plain steps, then twice as many, to
- * PAY_RETRY_MAX; four good windows set that back. */
+ * Off: within the first PAY_WINDOW verifies as soon as they have lost more than a plain step, after that when
+ * a token costs over 3 % more than plainly. Tried again after PAY_RETRY_FIRST plain steps, then twice as
+ * many, to PAY_RETRY_MAX; four good windows set that back. */
 bool pay_record(pay_state *p, int32_t nodes, int32_t tokens, double us);
 /* May the next forward carry nodes? False while off, and now and then for one plain step that measures what
  * plain costs (after two verifies if that is not known, and every 512). */

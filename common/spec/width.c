@@ -6,9 +6,13 @@
 
 #define WEIGHT 0.125 /* of a new measurement */
 
-static bool known(const width_costs *w, int32_t rows) { return w->us[rows] > 0; }
+static bool known(const width_costs *w, int32_t rows) {
+  return w->us[rows] > 0;
+}
 
-static uint64_t age(const width_costs *w, int32_t rows) { return w->forwards - w->at[rows]; }
+static uint64_t age(const width_costs *w, int32_t rows) {
+  return w->forwards - w->at[rows];
+}
 
 void width_measured(width_costs *w, int32_t rows, double us) {
   assert(rows >= 1 && rows <= WIDTH_ROWS_MAX && us > 0);

@@ -86,7 +86,8 @@ static void join_all(bridge *b, const vocabulary *target, const vocabulary *draf
 }
 
 /* Text tokens, and how many of them have no partner. */
-static int32_t lacking(const vocabulary *v, const int32_t *partners, int32_t count, int32_t *all, int32_t *first) {
+static int32_t lacking(const vocabulary *v, const int32_t *partners, int32_t count, int32_t *all,
+                       int32_t *first) {
   int32_t n = *all = 0;
   for (int32_t id = 0; id < v->count && id < count; id++) {
     if (!is_text(v, id)) continue;
@@ -96,14 +97,15 @@ static int32_t lacking(const vocabulary *v, const int32_t *partners, int32_t cou
   return n;
 }
 
-static int check_side(const vocabulary *v, const int32_t *partners, int32_t count, const char *whose, const char *other,
-                      err *e) {
+static int check_side(const vocabulary *v, const int32_t *partners, int32_t count, const char *whose,
+                      const char *other, err *e) {
   int32_t all, first = 0, n = lacking(v, partners, count, &all, &first);
   size_t size = 0;
   const char *text = n ? vocabulary_spelling(v, first, &size) : "";
   if ((int64_t)n * LACKING_UNIT <= (int64_t)all * BRIDGE_LACKING_MAX) return ERR_OK;
   return err_set(e, ERR_MISMATCH,
-                 "the draft's vocabulary is another one: %d of %d tokens of the %s are none of the %s's (the first: '%.*s'); "
+                 "the draft's vocabulary is another one: %d of %d tokens of the %s are none of the %s's (the "
+                 "first: '%.*s'); "
                  "give a draft model of the target's family",
                  n, all, whose, other, size < 32 ? (int)size : 32, text);
 }
@@ -129,10 +131,11 @@ static int build(bridge *b, const vocabulary *target, const vocabulary *draft, e
   return rc;
 }
 
-static int init(bridge *b, const vocabulary *target, int32_t target_count, const vocabulary *draft, int32_t draft_count,
-                err *e) {
-  int rc = take_memory(b, target_count, draft_count) ? build(b, target, draft, e)
-                                                     : err_set(e, ERR_NOMEM, "out of memory for the vocabularies");
+static int init(bridge *b, const vocabulary *target, int32_t target_count, const vocabulary *draft,
+                int32_t draft_count, err *e) {
+  int rc = take_memory(b, target_count, draft_count)
+               ? build(b, target, draft, e)
+               : err_set(e, ERR_NOMEM, "out of memory for the vocabularies");
   if (rc != ERR_OK) bridge_fini(b);
   return rc;
 }
@@ -145,7 +148,8 @@ int bridge_init(bridge *b, const vocabulary *target, const vocabulary *draft, er
 static int init_unknown(bridge *b, int32_t target_count, int32_t draft_count, err *e) {
   if (target_count != draft_count)
     return err_set(e, ERR_MISMATCH,
-                   "the draft model has %d tokens, the target %d, and no vocabulary tells which are the same: give a draft "
+                   "the draft model has %d tokens, the target %d, and no vocabulary tells which are the "
+                   "same: give a draft "
                    "model of the target's family",
                    draft_count, target_count);
   if (!take_memory(b, target_count, draft_count)) {
@@ -163,8 +167,10 @@ int bridge_open(bridge *b, const model_file *target, const model_file *draft, er
   *b = (bridge){0};
   int rc = model_file_read_vocabulary(target, &t, e);
   if (rc == ERR_OK) rc = model_file_read_vocabulary(draft, &d, e);
-  if (rc == ERR_OK && t.count && d.count) rc = init(b, &t, target_count, &d, draft_count, e);
-  else if (rc == ERR_OK) rc = init_unknown(b, target_count, draft_count, e);
+  if (rc == ERR_OK && t.count && d.count)
+    rc = init(b, &t, target_count, &d, draft_count, e);
+  else if (rc == ERR_OK)
+    rc = init_unknown(b, target_count, draft_count, e);
   vocabulary_fini(&t);
   vocabulary_fini(&d);
   return rc;

@@ -37,8 +37,8 @@ INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys,
   }
 }
 
-/* Committed tiles from the first that the row sees, then those of the staging area; what the last committed one holds past `length` is
- * overwritten with the scores of the path. */
+/* Committed tiles from the first that the row sees, then those of the staging area; what the last committed
+ * one holds past `length` is overwritten with the scores of the path. */
 INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, const ops_kv_type type,
                       const int H) {
   float *staged = a->scores + (a->stride - a->stage);
@@ -57,7 +57,7 @@ INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, 
 
 /* scores[first..n) become exp(score - largest); returns 1 / sum. */
 static float softmax(float *scores, int32_t first, int32_t n) {
-  const int32_t begin = first / LANES * LANES; /* a lane is a position mod LANES */
+  const int32_t begin = first / LANES * LANES;                   /* a lane is a position mod LANES */
   for (int32_t i = 0; i < LANES; i++) scores[n + i] = -INFINITY; /* adds exactly zero */
   for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
   __m256 largest = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
@@ -75,8 +75,8 @@ static float softmax(float *scores, int32_t first, int32_t n) {
   return 1.0f / cpu_lane_sum(lane);
 }
 
-/* V registers of components from d for H heads: y += the values of positions [p, end), in order; the committed ones of
- * them lie side by side. */
+/* V registers of components from d for H heads: y += the values of positions [p, end), in order; the
+ * committed ones of them lie side by side. */
 INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int32_t end, size_t d, float *y,
                        const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
@@ -105,7 +105,8 @@ INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int3
 
 /* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
  * the nearest cache, so that memory is read once and in order. */
-INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type, const int H) {
+INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type,
+                           const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
   const int32_t n = cpu_keys_end(r);
   for (int32_t p = cpu_keys_begin(a, r), end; p < n; p = end) {
@@ -117,11 +118,13 @@ INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, c
   }
 }
 
-INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, float *y, const ops_kv_type type, const int H) {
+INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, float *y, const ops_kv_type type,
+                   const int H) {
   const size_t dim = (size_t)a->head_dim;
   float inverse[HEADS_MAX];
   score_all(a, r, q, type, H);
-  for (int h = 0; h < H; h++) inverse[h] = softmax(a->scores + h * a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
+  for (int h = 0; h < H; h++)
+    inverse[h] = softmax(a->scores + h * a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
   memset(y, 0, H * dim * sizeof *y);
   add_all_values(a, r, y, type, H);
   for (int h = 0; h < H; h++) {
@@ -132,7 +135,7 @@ INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, flo
 typedef void attend_function(const cpu_attention *a, const ops_row *r, const float *q, float *y);
 #define ATTEND(type, H)                                                                                      \
   static void attend_##type##_##H(const cpu_attention *a, const ops_row *r, const float *q, float *y) {      \
-    attend(a, r, q, y, OPS_KV_##type, H);                                                                       \
+    attend(a, r, q, y, OPS_KV_##type, H);                                                                    \
   }
 ATTEND(F32, 1)
 ATTEND(F32, 2)

@@ -39,15 +39,15 @@ INLINE __m512 load_kv(const void *data, size_t i, const ops_kv_type type) {
 
 /* --- scores --- */
 
-/* Tiles that lie side by side, and what will be read after them: as many tiles of the sequence or head that follows, or
- * NULL. */
+/* Tiles that lie side by side, and what will be read after them: as many tiles of the sequence or head that
+ * follows, or NULL. */
 typedef struct run {
   const void *keys, *values;
   const char *next_keys, *next_values;
 } run;
 
-/* Where the values of some tiles lie, and the keys and values that come next: of the sequence or head that follows, else
- * of the next tiles. */
+/* Where the values of some tiles lie, and the keys and values that come next: of the sequence or head that
+ * follows, else of the next tiles. */
 typedef struct ahead {
   const char *values, *next_keys, *next_values;
 } ahead;
@@ -59,7 +59,8 @@ INLINE ahead ahead_of(const run *r, size_t first, size_t tiles, const ops_kv_typ
                  r->next_values ? r->next_values + at : values};
 }
 
-/* Asks memory for them, line by line while scores are computed: with each pair of components as many lines as tiles. */
+/* Asks memory for them, line by line while scores are computed: with each pair of components as many lines as
+ * tiles. */
 INLINE void prefetch(const ahead *a, size_t d, const ops_kv_type type, const int K) {
   const size_t line = 2 * OPS_TILE * (type == OPS_KV_F32 ? 4 : 2), at = d / 2 * K * line;
   UNROLL for (int k = 0; k < K; k++) {
@@ -73,8 +74,8 @@ INLINE void prefetch(const ahead *a, size_t d, const ops_kv_type type, const int
 }
 
 /* K tiles of sixteen keys against Q queries. */
-INLINE void score_tiles(const batch *b, const run *r, size_t first, float *scores, const ops_kv_type type, const int Q,
-                        const int K) {
+INLINE void score_tiles(const batch *b, const run *r, size_t first, float *scores, const ops_kv_type type,
+                        const int Q, const int K) {
   const size_t dim = (size_t)b->a->head_dim, stride = (size_t)b->a->stride;
   const void *keys = r->keys;
   const ahead soon = ahead_of(r, first, (size_t)K * dim * OPS_TILE, type);
@@ -99,14 +100,14 @@ INLINE void score_tiles(const batch *b, const run *r, size_t first, float *score
 }
 
 /* The run's first `tiles`; several at once where few queries would leave the multipliers waiting for sums. */
-INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores, const ops_kv_type type, const int Q) {
+INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores, const ops_kv_type type,
+                      const int Q) {
   int32_t t = 0;
   const int K = Q > 6 ? 1 : ACCUMULATORS / Q < SCORE_TILES_MAX ? ACCUMULATORS / Q : SCORE_TILES_MAX;
   const size_t tile = (size_t)b->a->head_dim * OPS_TILE;
   for (; t + K <= tiles; t += K)
     score_tiles(b, r, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, K);
-  for (; t < tiles; t++)
-    score_tiles(b, r, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, 1);
+  for (; t < tiles; t++) score_tiles(b, r, (size_t)t * tile, scores + (size_t)t * OPS_TILE, type, Q, 1);
 }
 
 /* --- values --- */
@@ -209,7 +210,8 @@ static const char *tile_at(const cpu_attention *a, const void *data, int32_t blo
   return (const char *)data + elements * (a->type == OPS_KV_F32 ? 4 : 2);
 }
 
-/* What follows the run, at the same place of its sequence: up to which tile, at most `end`, it lies side by side. */
+/* What follows the run, at the same place of its sequence: up to which tile, at most `end`, it lies side by
+ * side. */
 static int32_t follow(const cpu_attention *a, int32_t t, int32_t end, run *r) {
   if (!a->next || t >= a->next->map_count) return end;
   const ops_block *next = &a->next->map[t];
@@ -260,7 +262,7 @@ static void score_all(const batch *b, const passes *with) {
 
 /* scores[first..n) become exp(score - largest); returns 1 / sum. */
 static float softmax(float *scores, int32_t first, int32_t n) {
-  const int32_t begin = first / LANES * LANES; /* a lane is a position mod LANES */
+  const int32_t begin = first / LANES * LANES;             /* a lane is a position mod LANES */
   _mm512_storeu_ps(scores + n, _mm512_set1_ps(-INFINITY)); /* adds exactly zero */
   for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
   __m512 largest = _mm512_set1_ps(-INFINITY);
@@ -290,8 +292,8 @@ static void add_own(const batch *b, const passes *with, int32_t from, int32_t to
   }
 }
 
-/* What all rows see and have committed in one go, before and after it each row's own: values are added by position
- * ascending. */
+/* What all rows see and have committed in one go, before and after it each row's own: values are added by
+ * position ascending. */
 static void add_all(const batch *b, const passes *with) {
   int32_t first = 0, common = INT32_MAX;
   for (int32_t q = 0; q < b->count; q++) {

@@ -12,17 +12,19 @@
 typedef void cpu_linear(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out);
 
 /* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
- * key-value head; those of committed rows at block 0 of all, the sequence's own blocks are in row->kv->map. */
+ * key-value head; those of committed rows at block 0 of all, the sequence's own blocks are in row->kv->map.
+ */
 typedef struct cpu_attention {
   ops_kv_type type;
-  int32_t head_dim, heads, rows; /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */
-  const ops_row *row;            /* [rows] */
-  const void *keys, *stage_keys; /* [..][head_dim][OPS_TILE] */
+  int32_t head_dim, heads, rows;     /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */
+  const ops_row *row;                /* [rows] */
+  const void *keys, *stage_keys;     /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
-  const void *next_keys, *next_values; /* what this thread is likely to attend to next, to be prefetched, or NULL; */
-  const ops_kv *next;                  /* its sequence */
-  const float *q;                    /* [rows][row_floats], its first [heads][head_dim] */
-  float *y;                          /* likewise */
+  const void *next_keys,
+      *next_values;   /* what this thread is likely to attend to next, to be prefetched, or NULL; */
+  const ops_kv *next; /* its sequence */
+  const float *q;     /* [rows][row_floats], its first [heads][head_dim] */
+  float *y;           /* likewise */
   size_t row_floats;
   float scale;
   /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). A row's keys come by position,
@@ -75,8 +77,8 @@ typedef struct cpu_winner {
 
 #define CPU_NOBODY ((cpu_winner){-INFINITY, INT32_MAX})
 
-/* The outputs [first, first + n), the `logits`, may beat *w. first is a multiple of OPS_GROUP; from one group of
- * OPS_GROUP logits to the next are `stride` floats. */
+/* The outputs [first, first + n), the `logits`, may beat *w. first is a multiple of OPS_GROUP; from one group
+ * of OPS_GROUP logits to the next are `stride` floats. */
 typedef void cpu_challenge(const float *logits, int32_t stride, int32_t first, int32_t n,
                            const ops_choice *choice, cpu_winner *w);
 
@@ -104,7 +106,8 @@ extern const cpu_kernels cpu_kernels_c;
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
-/* --- packed weights (pack.c): of F32, F16, BF16 a group is [input][16], the quantised types are in forms.h --- */
+/* --- packed weights (pack.c): of F32, F16, BF16 a group is [input][16], the quantised types are in forms.h
+ * --- */
 
 #define CPU_LAYOUT "cpu1" /* grows with every change of these forms */
 

@@ -40,7 +40,7 @@ static const char *const RIGHT[] = {
     "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"fuse_unk\":true,"
     "\"unk_token\":\"<unk>\"," VOCAB "," MERGES "}}",
     "{" ADDED ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\",\"prepend_scheme\":"
-              "\"first\",\"split\":"
+    "\"first\",\"split\":"
     "true},\"decoder\":{\"type\":\"Metaspace\"},\"model\":{\"type\":\"BPE\"," VOCAB "," MERGES "}}",
 };
 enum { RIGHT_COUNT = sizeof RIGHT / sizeof *RIGHT };

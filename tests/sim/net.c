@@ -19,7 +19,7 @@ typedef enum { ENTRY_FRAME, ENTRY_CONNECTED, ENTRY_ALARM } entry_kind;
 typedef struct entry {
   uint64_t at, order;
   entry_kind kind;
-  int node; /* receiver, or the alarm's number */
+  int node;      /* receiver, or the alarm's number */
   uint32_t life; /* the receiver's, when it was sent */
   peer_id peer;
   uint64_t tag;
@@ -75,15 +75,23 @@ uint64_t net_random(net *n) { /* splitmix64 */
   return z ^ (z >> 31);
 }
 
-uint64_t net_now(const net *n) { return n->now; }
+uint64_t net_now(const net *n) {
+  return n->now;
+}
 
-void net_set_faults(net *n, net_faults f) { n->faults = f; }
+void net_set_faults(net *n, net_faults f) {
+  n->faults = f;
+}
 
-static bool chance(net *n, uint32_t per_thousand) { return net_random(n) % 1000 < per_thousand; }
+static bool chance(net *n, uint32_t per_thousand) {
+  return net_random(n) % 1000 < per_thousand;
+}
 
 /* --- the queue: a binary heap by (time, order) --- */
 
-static bool before(const entry *a, const entry *b) { return a->at != b->at ? a->at < b->at : a->order < b->order; }
+static bool before(const entry *a, const entry *b) {
+  return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
 
 static void push(net *n, entry e) {
   if (n->count == n->capacity) {
@@ -143,15 +151,26 @@ void net_stop(net *n, int index) {
   }
 }
 
-void net_pause(net *n, int index, bool paused) { n->nodes[index].paused = paused; }
+void net_pause(net *n, int index, bool paused) {
+  n->nodes[index].paused = paused;
+}
 
 static void connect_to(net *n, int from, uint64_t tag, const char *address) {
   for (int i = 0; i < NET_LINKS; i++) {
     link *l = &n->links[i];
     if (l->used) continue;
-    *l = (link){.used = true, .from = from, .to = owner(n, address), .at_from = ++n->next_peer, .at_to = ++n->next_peer};
+    *l = (link){.used = true,
+                .from = from,
+                .to = owner(n, address),
+                .at_from = ++n->next_peer,
+                .at_to = ++n->next_peer};
     snprintf(l->address, sizeof l->address, "%s", address);
-    push(n, (entry){.at = n->now, .kind = ENTRY_CONNECTED, .node = from, .life = n->nodes[from].life, .peer = l->at_from, .tag = tag});
+    push(n, (entry){.at = n->now,
+                    .kind = ENTRY_CONNECTED,
+                    .node = from,
+                    .life = n->nodes[from].life,
+                    .peer = l->at_from,
+                    .tag = tag});
     return;
   }
   assert(!"NET_LINKS is too small");
@@ -167,7 +186,13 @@ static void carry(net *n, int to, peer_id at_to, uint64_t delay) {
   uint8_t *copy = malloc(n->buffer.size);
   assert(copy);
   memcpy(copy, n->buffer.data, n->buffer.size);
-  push(n, (entry){.at = n->now + delay, .kind = ENTRY_FRAME, .node = to, .life = n->nodes[to].life, .peer = at_to, .data = copy, .size = n->buffer.size});
+  push(n, (entry){.at = n->now + delay,
+                  .kind = ENTRY_FRAME,
+                  .node = to,
+                  .life = n->nodes[to].life,
+                  .peer = at_to,
+                  .data = copy,
+                  .size = n->buffer.size});
 }
 
 /* Somebody's idea of the stream: the last token told another one, and one more behind it. */
@@ -188,8 +213,8 @@ static void send_frame(net *n, int from, peer_id peer, const msg *m) {
   n->totals->sent++;
   count_kind(n, m->type);
   if (getenv("SIM_LOG"))
-    fprintf(stderr, "%10.3f node %d -> peer %llu: %s epoch %u\n", (double)n->now / 1e6, from, (unsigned long long)peer,
-            msg_name(m->type), m->epoch);
+    fprintf(stderr, "%10.3f node %d -> peer %llu: %s epoch %u\n", (double)n->now / 1e6, from,
+            (unsigned long long)peer, msg_name(m->type), m->epoch);
   for (int i = 0; i < NET_LINKS; i++) {
     const link *l = &n->links[i];
     if (!l->used) continue;
@@ -238,14 +263,20 @@ void net_perform(net *n, int index, actions *a) {
     switch (x->kind) {
     case ACTION_SEND:
       send_frame(n, index, x->peer, x->message);
-      if (x->message->type == MSG_TOKENS && chance(n, n->faults.forge)) send_forged(n, index, x->peer, x->message);
+      if (x->message->type == MSG_TOKENS && chance(n, n->faults.forge))
+        send_forged(n, index, x->peer, x->message);
       break;
-    case ACTION_CONNECT: connect_to(n, index, x->tag, x->text); break;
-    case ACTION_DISCONNECT: disconnect(n, index, x->peer); break;
+    case ACTION_CONNECT:
+      connect_to(n, index, x->tag, x->text);
+      break;
+    case ACTION_DISCONNECT:
+      disconnect(n, index, x->peer);
+      break;
     case ACTION_LOG:
       if (getenv("SIM_LOG")) fprintf(stderr, "%10.3f node %d: %s\n", (double)n->now / 1e6, index, x->text);
       break;
-    case ACTION_EXIT: break;
+    case ACTION_EXIT:
+      break;
     }
   }
   actions_reset(a);
@@ -258,7 +289,9 @@ void net_step(net *n, int index, const event *e) {
   net_perform(n, index, &n->actions);
 }
 
-void net_alarm(net *n, uint64_t at_us, int number) { push(n, (entry){.at = at_us, .kind = ENTRY_ALARM, .node = number}); }
+void net_alarm(net *n, uint64_t at_us, int number) {
+  push(n, (entry){.at = at_us, .kind = ENTRY_ALARM, .node = number});
+}
 
 static void deliver(net *n, entry *e) {
   node *p = &n->nodes[e->node];
@@ -273,7 +306,8 @@ static void deliver(net *n, entry *e) {
   event ev = {.peer = e->peer, .tag = e->tag};
   msg m;
   err why;
-  if (e->kind == ENTRY_CONNECTED) ev.kind = EVENT_CONNECTED;
+  if (e->kind == ENTRY_CONNECTED)
+    ev.kind = EVENT_CONNECTED;
   else {
     arena_reset(&n->memory);
     if (codec_decode(e->data, e->size, &n->memory, &m, &why) != ERR_OK) {
@@ -283,8 +317,10 @@ static void deliver(net *n, entry *e) {
     ev.kind = EVENT_MESSAGE;
     ev.message = &m;
     n->totals->delivered++;
-    if (e->order < n->last_order[e->node]) n->totals->reordered++;
-    else n->last_order[e->node] = e->order;
+    if (e->order < n->last_order[e->node])
+      n->totals->reordered++;
+    else
+      n->last_order[e->node] = e->order;
   }
   net_step(n, e->node, &ev);
 }
@@ -314,7 +350,9 @@ int net_run(net *n, uint64_t until_us) {
       return -1;
     }
     n->repeats = next > n->now ? 0 : n->repeats + 1;
-    if (n->repeats >= 100000) fprintf(stderr, "sim: node %d wants a tick at %llu, now %llu\n", which, (unsigned long long)tick, (unsigned long long)n->now);
+    if (n->repeats >= 100000)
+      fprintf(stderr, "sim: node %d wants a tick at %llu, now %llu\n", which, (unsigned long long)tick,
+              (unsigned long long)n->now);
     assert(n->repeats < 100000); /* a deadline that never passes */
     if (next > n->now) n->now = next;
     if (tick < frame) {

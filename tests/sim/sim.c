@@ -3,10 +3,10 @@
  *   sim [--seed N] [--count N] [--threads N] [--replay]
  *
  * Each seed is one world: an orchestrator, two targets, two drafts, some requests; frames are lost, repeated,
- * delayed and reordered; programs are killed, stopped and restarted; caches are rolled back and prefixes altered
- * behind everybody's back; in some worlds a draft says anything at all. Oracles: the answers are plain decode's; at rest both sides hold equal live sets; a
- * session's epoch never falls at a worker; without faults, tokens = forwards + accepted. --replay runs every seed
- * twice and compares all that happened. */
+ * delayed and reordered; programs are killed, stopped and restarted; caches are rolled back and prefixes
+ * altered behind everybody's back; in some worlds a draft says anything at all. Oracles: the answers are
+ * plain decode's; at rest both sides hold equal live sets; a session's epoch never falls at a worker; without
+ * faults, tokens = forwards + accepted. --replay runs every seed twice and compares all that happened. */
 #include "tests/sim/net.h"
 #include "tests/sim/toy.h"
 
@@ -22,18 +22,28 @@
 
 enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
 #define CLIENTS_MAX 4
-#define REST_US 8000000
-#define END_US 200000000
-#define HANG_US 40000000 /* of an engine: longer than a session waits for a sign of life */
-#define OUTPUT_MAX 60
-#define EVENTS_MIN 200 /* of one seed */
+#define REST_US     8000000
+#define END_US      200000000
+#define HANG_US     40000000 /* of an engine: longer than a session waits for a sign of life */
+#define OUTPUT_MAX  60
+#define EVENTS_MIN  200 /* of one seed */
 
-enum { ALARM_RESULT = 100, ALARM_START = 200, ALARM_CANCEL = 300, ALARM_FAULT = 400, ALARM_REVIVE = 500, ALARM_RESUME = 600, ALARM_REST = 700, ALARM_WAKE = 800, ALARM_FORGE = 900 };
+enum {
+  ALARM_RESULT = 100,
+  ALARM_START = 200,
+  ALARM_CANCEL = 300,
+  ALARM_FAULT = 400,
+  ALARM_REVIVE = 500,
+  ALARM_RESUME = 600,
+  ALARM_REST = 700,
+  ALARM_WAKE = 800,
+  ALARM_FORGE = 900
+};
 
 typedef struct totals {
   net_totals net;
-  uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back, repairs, cancelled,
-      stopped, lockstep, epochs, shared, evicted, said;
+  uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back,
+      repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said;
 } totals;
 
 typedef struct client {
@@ -80,9 +90,13 @@ static void fail(world *w, const char *why) {
   if (!w->failure) w->failure = why;
 }
 
-static uint64_t pick(world *w, uint64_t n) { return net_random(w->net) % n; }
+static uint64_t pick(world *w, uint64_t n) {
+  return net_random(w->net) % n;
+}
 
-static uint64_t sim_random(void *context) { return net_random(((world *)context)->net); }
+static uint64_t sim_random(void *context) {
+  return net_random(((world *)context)->net);
+}
 
 static wire_id incarnation(world *w) {
   wire_id id = {{0}};
@@ -97,8 +111,12 @@ static const char *const addresses[NODES] = {"orch", "target-a", "target-b", "",
 
 static void start_target(world *w, int index) {
   worker_node *n = &w->nodes[index];
-  target_options o = {.incarnation = incarnation(w), .vocabulary_size = TOY_VOCABULARY, .numerics_id = "toy",
-                      .endpoint = addresses[index], .sessions = TOY_SLOTS, .context = TOY_CONTEXT,
+  target_options o = {.incarnation = incarnation(w),
+                      .vocabulary_size = TOY_VOCABULARY,
+                      .numerics_id = "toy",
+                      .endpoint = addresses[index],
+                      .sessions = TOY_SLOTS,
+                      .context = TOY_CONTEXT,
                       .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0};
   err e;
   n->incarnation = o.incarnation;
@@ -199,7 +217,8 @@ static void alter_prefix(world *w, int index) {
   prefix_append(&s->committed, tokens + at, length - at);
   toy_engine *e = &w->nodes[index].engine;
   int32_t late = at - (e->length[s->slot] - e->late[s->slot]);
-  if (e->length[s->slot] > at) *(late < 0 ? toy_row(e, s->slot, at) : &e->late_rows[s->slot][late]) = tokens[at];
+  if (e->length[s->slot] > at)
+    *(late < 0 ? toy_row(e, s->slot, at) : &e->late_rows[s->slot][late]) = tokens[at];
   w->totals->altered++;
 }
 
@@ -216,9 +235,13 @@ static void roll_back(world *w, int index) {
 static void fault(world *w, bool alter) {
   int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
   switch (alter ? 5 : pick(w, 11)) {
-  case 0: kill_node(w, target_index); break;
+  case 0:
+    kill_node(w, target_index);
+    break;
   case 1:
-  case 2: kill_node(w, draft_index); break;
+  case 2:
+    kill_node(w, draft_index);
+    break;
   case 3:
     net_pause(w->net, draft_index, true);
     net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + draft_index);
@@ -228,14 +251,20 @@ static void fault(world *w, bool alter) {
     net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + target_index);
     break;
   case 5:
-  case 6: alter_prefix(w, target_index); break;
+  case 6:
+    alter_prefix(w, target_index);
+    break;
   case 7:
-  case 8: roll_back(w, target_index); break;
+  case 8:
+    roll_back(w, target_index);
+    break;
   case 9:
     net_pause(w->net, ORCH, true);
     net_alarm(w->net, net_now(w->net) + 100000 + pick(w, 4000000), ALARM_RESUME + ORCH);
     break;
-  case 10: w->nodes[target_index].hangs = true; break;
+  case 10:
+    w->nodes[target_index].hangs = true;
+    break;
   }
 }
 
@@ -250,24 +279,32 @@ static const session *session_of(const world *w, uint64_t id) {
 }
 
 static msg_hello forged_hello(world *w, int from) {
-  wire_id ids[] = {w->nodes[from].incarnation, w->nodes[TARGET_A + (int)pick(w, 2)].incarnation, incarnation(w)};
-  return (msg_hello){.version_min = 1, .version_max = 1, .role = (wire_role)(1 + pick(w, 3)), .incarnation = ids[pick(w, 3)],
-                     .vocabulary_size = TOY_VOCABULARY, .numerics_id = wire_text("toy"),
-                     .endpoint = wire_text(addresses[TARGET_A + (int)pick(w, 2)]), .session_max = 4};
+  wire_id ids[] = {w->nodes[from].incarnation, w->nodes[TARGET_A + (int)pick(w, 2)].incarnation,
+                   incarnation(w)};
+  return (msg_hello){.version_min = 1,
+                     .version_max = 1,
+                     .role = (wire_role)(1 + pick(w, 3)),
+                     .incarnation = ids[pick(w, 3)],
+                     .vocabulary_size = TOY_VOCABULARY,
+                     .numerics_id = wire_text("toy"),
+                     .endpoint = wire_text(addresses[TARGET_A + (int)pick(w, 2)]),
+                     .session_max = 4};
 }
 
-/* Who says that it is a target before it has said that it is a draft is taken for one: keys are to tell them apart. */
+/* Who says that it is a target before it has said that it is a draft is taken for one: keys are to tell them
+ * apart. */
 static bool is_known_draft(const world *w, int index) {
   for (int32_t i = 0; i < orch_workers(w->orch, WIRE_ROLE_DRAFT); i++)
-    if (wire_id_equal(orch_worker(w->orch, WIRE_ROLE_DRAFT, i)->incarnation, w->nodes[index].incarnation)) return true;
+    if (wire_id_equal(orch_worker(w->orch, WIRE_ROLE_DRAFT, i)->incarnation, w->nodes[index].incarnation))
+      return true;
   return false;
 }
 
 /* A well-formed message of any type, with what is right, or nearly, on a draft's own connection. */
 static void forge(world *w) {
-  static const msg_type types[] = {MSG_ERROR, MSG_PONG, MSG_OPEN, MSG_OPENED, MSG_END, MSG_ENDED, MSG_DESYNC, MSG_TOKENS,
-                                   MSG_ACK, MSG_RESEND, MSG_DONE, MSG_ATTACH, MSG_NODES, MSG_NODES, MSG_NODES, MSG_DETACH,
-                                   MSG_TREE_RESET, MSG_HELLO};
+  static const msg_type types[] = {MSG_ERROR,  MSG_PONG,   MSG_OPEN,  MSG_OPENED, MSG_END,        MSG_ENDED,
+                                   MSG_DESYNC, MSG_TOKENS, MSG_ACK,   MSG_RESEND, MSG_DONE,       MSG_ATTACH,
+                                   MSG_NODES,  MSG_NODES,  MSG_NODES, MSG_DETACH, MSG_TREE_RESET, MSG_HELLO};
   int from = DRAFT_A + (int)pick(w, 2), to = (int)pick(w, 3);
   const client *c = &w->clients[pick(w, (uint64_t)w->client_count)];
   const session *s = session_of(w, c->id);
@@ -284,7 +321,9 @@ static void forge(world *w) {
     after = hash_next(after, s->committed.seed, tokens[i]);
   }
   if (pick(w, 4) == 0) hash.bytes[0] ^= 1;
-  msg m = {.type = types[pick(w, sizeof types / sizeof *types)], .session = c->id, .epoch = s->epoch + (pick(w, 6) == 0)};
+  msg m = {.type = types[pick(w, sizeof types / sizeof *types)],
+           .session = c->id,
+           .epoch = s->epoch + (pick(w, 6) == 0)};
   m.to = to == ORCH ? w->orchestrator : w->nodes[to].incarnation;
   uint32_t generation = s->drafts[0].ids.generation + (pick(w, 6) == 0);
   switch (m.type) {
@@ -295,22 +334,51 @@ static void forge(world *w) {
     m.session = m.epoch = 0;
     m.u.ping.load = (int32_t)pick(w, 9);
     break;
-  case MSG_ERROR: m.u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")}; break;
+  case MSG_ERROR:
+    m.u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")};
+    break;
   case MSG_OPEN:
-    m.u.open = (msg_open){.ticket = s->ticket, .hash_seed = s->committed.seed, .base_length = base, .base_hash = hash, .tokens = tokens,
-                          .token_count = (int32_t)count, .hash = after, .prompt_length = 1, .options = c->request.options};
+    m.u.open = (msg_open){.ticket = s->ticket,
+                          .hash_seed = s->committed.seed,
+                          .base_length = base,
+                          .base_hash = hash,
+                          .tokens = tokens,
+                          .token_count = (int32_t)count,
+                          .hash = after,
+                          .prompt_length = 1,
+                          .options = c->request.options};
     break;
-  case MSG_TOKENS: m.u.tokens = (msg_tokens){.base_length = base, .tokens = tokens, .token_count = (int32_t)count, .hash = after}; break;
-  case MSG_DONE: m.u.done = (msg_done){.length = base, .hash = hash, .finish = (wire_finish)(1 + pick(w, 3))}; break;
-  case MSG_RESEND: m.u.resend.from = base; break;
-  case MSG_ENDED: m.u.existed = true; break;
-  case MSG_TREE_RESET: m.u.reset.generation = generation; break;
+  case MSG_TOKENS:
+    m.u.tokens =
+        (msg_tokens){.base_length = base, .tokens = tokens, .token_count = (int32_t)count, .hash = after};
+    break;
+  case MSG_DONE:
+    m.u.done = (msg_done){.length = base, .hash = hash, .finish = (wire_finish)(1 + pick(w, 3))};
+    break;
+  case MSG_RESEND:
+    m.u.resend.from = base;
+    break;
+  case MSG_ENDED:
+    m.u.existed = true;
+    break;
+  case MSG_TREE_RESET:
+    m.u.reset.generation = generation;
+    break;
   case MSG_NODES:
-    m.u.nodes = (msg_nodes){.generation = generation, .base_length = base, .base_hash = hash, .first_id = first, .parents = parents,
-                            .tokens = tokens, .scores = scores, .count = (int32_t)count, .done = pick(w, 2)};
+    m.u.nodes = (msg_nodes){.generation = generation,
+                            .base_length = base,
+                            .base_hash = hash,
+                            .first_id = first,
+                            .parents = parents,
+                            .tokens = tokens,
+                            .scores = scores,
+                            .count = (int32_t)count,
+                            .done = pick(w, 2)};
     break;
-  case MSG_END: break;
-  default: m.u.state = (msg_state){.length = base, .hash = hash, .ticket = s->ticket, .reason = wire_text("forged")};
+  case MSG_END:
+    break;
+  default:
+    m.u.state = (msg_state){.length = base, .hash = hash, .ticket = s->ticket, .reason = wire_text("forged")};
   }
   w->totals->said += net_forge(w->net, from, to, &m);
 }
@@ -332,13 +400,21 @@ static void client_plan(world *w, client *c) {
   c->prompt_length = 1 + (int32_t)pick(w, w->is_virtual ? 48 : 12);
   for (int32_t i = 0; i < c->prompt_length; i++) c->prompt[i] = (int32_t)pick(w, TOY_END);
   const client *other = &w->clients[pick(w, CLIENTS_MAX)]; /* what it has asked may be in a cache */
-  if (other->prompt_length && pick(w, 2)) memcpy(c->prompt, other->prompt, (w->is_virtual ? 40 : 10) * sizeof *c->prompt);
+  if (other->prompt_length && pick(w, 2))
+    memcpy(c->prompt, other->prompt, (w->is_virtual ? 40 : 10) * sizeof *c->prompt);
   c->stops[0] = TOY_END;
-  c->request = (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
-  c->request.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
-                                     .context = TOY_CONTEXT, .stops = c->stops, .stop_count = 1,
-                                     .budget = (int32_t)pick(w, 12), .lockstep = pick(w, 6) == 0};
-  if (c->request.options.budget == 0 || !c->request.draft || w->byzantine) c->request.options.lockstep = false;
+  c->request =
+      (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
+  c->request.options = (msg_options){.top_p = 1,
+                                     .repeat_penalty = 1,
+                                     .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
+                                     .context = TOY_CONTEXT,
+                                     .stops = c->stops,
+                                     .stop_count = 1,
+                                     .budget = (int32_t)pick(w, 12),
+                                     .lockstep = pick(w, 6) == 0};
+  if (c->request.options.budget == 0 || !c->request.draft || w->byzantine)
+    c->request.options.lockstep = false;
   if (pick(w, 6) == 0) {
     c->request.admit = admit_threes;
     c->request.admit_context = c;
@@ -391,12 +467,15 @@ static void judge_answer(world *w, client *c, const orch_view *v) {
   int32_t plain[TOY_CONTEXT];
   wire_finish finish;
   int32_t n = plain_answer(c, plain, &finish);
-  if (v->length > n || memcmp(v->tokens, plain, (size_t)v->length * sizeof *plain) != 0) fail(w, "an answer is not plain decode's");
-  if (v->finish == WIRE_FINISH_CANCELLED && c->cancelled) w->totals->cancelled++;
+  if (v->length > n || memcmp(v->tokens, plain, (size_t)v->length * sizeof *plain) != 0)
+    fail(w, "an answer is not plain decode's");
+  if (v->finish == WIRE_FINISH_CANCELLED && c->cancelled)
+    w->totals->cancelled++;
   else if (v->finish == WIRE_FINISH_ERROR) {
     if (getenv("SIM_LOG")) fprintf(stderr, "answer ended with an error: %s\n", v->text);
     fail(w, "an answer ended with an error");
-  } else if (v->length != n || v->finish != finish) fail(w, "an answer ended too early, or for another reason");
+  } else if (v->length != n || v->finish != finish)
+    fail(w, "an answer ended too early, or for another reason");
   ledger_entry entry;
   if (!w->ledger.read(w->ledger.self, c->id, &entry) || entry.length != v->length ||
       memcmp(entry.tokens, v->tokens, (size_t)v->length * sizeof *plain) != 0)
@@ -446,7 +525,8 @@ static void check_blocks(world *w, worker_node *n) {
   if (!store->is_virtual) return;
   for (int i = 0; i < TOY_SLOTS; i++) {
     const session *s = &store->places[i];
-    if (s->block_count && (s->state == SESSION_FREE || s->state == SESSION_FINISHED)) fail(w, "an ended session holds blocks");
+    if (s->block_count && (s->state == SESSION_FREE || s->state == SESSION_FINISHED))
+      fail(w, "an ended session holds blocks");
     if (s->kv_rows > s->block_count * KV_BLOCK) fail(w, "a session believes in rows without blocks");
     held += s->block_count;
   }
@@ -462,7 +542,8 @@ static void count_blocks(world *w, target *t) {
   w->totals->evicted += target_sessions(t)->blocks.evicted;
 }
 
-/* At rest: nothing has been lost for REST_US and no forward ended. Both sides know the same C and the same nodes. */
+/* At rest: nothing has been lost for REST_US and no forward ended. Both sides know the same C and the same
+ * nodes. */
 static void check_rest(world *w) {
   w->totals->rests++;
   for (int t = TARGET_A; t <= TARGET_B; t++) {
@@ -474,11 +555,14 @@ static void check_rest(world *w) {
       for (int d = DRAFT_A; d <= DRAFT_B; d++) {
         uint64_t digest;
         int32_t length;
-        if (!w->nodes[d].draft || !draft_digest(w->nodes[d].draft, s->id, s->epoch, &digest, &length)) continue;
+        if (!w->nodes[d].draft || !draft_digest(w->nodes[d].draft, s->id, s->epoch, &digest, &length))
+          continue;
         w->totals->rests_compared++;
         w->totals->live_nodes += (uint64_t)s->live.live_count;
-        if (length != s->committed.length) fail(w, "at rest the two sides know different lengths");
-        else if (digest != tree_digest(&s->live)) fail(w, "at rest the two sides hold different live sets");
+        if (length != s->committed.length)
+          fail(w, "at rest the two sides know different lengths");
+        else if (digest != tree_digest(&s->live))
+          fail(w, "at rest the two sides hold different live sets");
       }
     }
   }
@@ -494,7 +578,8 @@ static void feed_engine(world *w, int index) {
   n->results.count = batch.count;
   for (int32_t i = 0; i < batch.count; i++) toy_run(&n->engine, &batch.jobs[i], &n->results.of[i]);
   n->busy = true;
-  net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000) + (n->hangs ? HANG_US : 0), ALARM_RESULT + index + 10 * (int)(n->life % 10));
+  net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000) + (n->hangs ? HANG_US : 0),
+            ALARM_RESULT + index + 10 * (int)(n->life % 10));
   n->hangs = false;
 }
 
@@ -529,17 +614,23 @@ static void engine_done(world *w, int number) {
 static void on_alarm(world *w, int number) {
   int index = number % 100;
   if (number < 0) return;
-  if (number < ALARM_START) engine_done(w, number - ALARM_RESULT);
-  else if (number < ALARM_CANCEL) client_start(w, &w->clients[index]);
-  else if (number < ALARM_FAULT) client_cancel(w, &w->clients[index]);
+  if (number < ALARM_START)
+    engine_done(w, number - ALARM_RESULT);
+  else if (number < ALARM_CANCEL)
+    client_start(w, &w->clients[index]);
+  else if (number < ALARM_FAULT)
+    client_cancel(w, &w->clients[index]);
   else if (number == ALARM_FORGE) {
     if (!w->resting) forge(w);
   } else if (number < ALARM_REVIVE) {
     if (!w->resting) fault(w, number > ALARM_FAULT);
   } else if (number < ALARM_RESUME) {
-    if (index < DRAFT_A) start_target(w, index);
-    else start_draft(w, index);
-  } else if (number < ALARM_REST && index < NODES) net_pause(w->net, index, false);
+    if (index < DRAFT_A)
+      start_target(w, index);
+    else
+      start_draft(w, index);
+  } else if (number < ALARM_REST && index < NODES)
+    net_pause(w->net, index, false);
   else if (number == ALARM_REST + NODES) {
     w->resting = true;
     for (int i = ORCH; i < NODES; i++) net_pause(w->net, i, false);
@@ -563,13 +654,15 @@ static void plan(world *w) {
   }
   net_alarm(w->net, now + 30000 + pick(w, w->faulty ? 1500000 : 80000), ALARM_REST + NODES);
   if (!w->faulty) return;
-  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200), pick(w, 4) ? 0 : 10});
+  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200),
+                                      pick(w, 4) ? 0 : 10});
   for (uint64_t i = 0; w->byzantine && i < 150; i++) net_alarm(w->net, now + pick(w, 600000), ALARM_FORGE);
   uint64_t faults = pick(w, 10);
   for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
   /* Some worlds are about identity: prefixes of equal length and other tokens, again and again. */
   uint64_t alterations = pick(w, 4) == 0 ? 8 : 0;
-  for (uint64_t i = 0; i < alterations; i++) net_alarm(w->net, now + 20000 + pick(w, 200000), ALARM_FAULT + 1);
+  for (uint64_t i = 0; i < alterations; i++)
+    net_alarm(w->net, now + 20000 + pick(w, 200000), ALARM_FAULT + 1);
 }
 
 /* A short seed gets another round of requests, until enough has happened in it. */
@@ -597,7 +690,10 @@ static void world_open(world *w, uint64_t seed, totals *t) {
   err e;
   int rc = ledger_memory(&w->ledger);
   w->orchestrator = incarnation(w);
-  orch_options o = {.incarnation = w->orchestrator, .vocabulary_size = TOY_VOCABULARY, .random = sim_random, .random_context = w};
+  orch_options o = {.incarnation = w->orchestrator,
+                    .vocabulary_size = TOY_VOCABULARY,
+                    .random = sim_random,
+                    .random_context = w};
   o.ledger = w->ledger;
   if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
   assert(rc == ERR_OK);
@@ -692,25 +788,28 @@ static bool print_totals(const totals *t, uint64_t floor) {
   const struct {
     const char *name;
     uint64_t value;
-  } required[] = {{"lost", t->net.lost},           {"repeated", t->net.repeated}, {"reordered", t->net.reordered},
-                  {"DESYNC", t->net.desync},       {"RESEND", t->net.resend},     {"TREE_RESET", t->net.tree_reset},
-                  {"restarts", t->net.restarts},   {"accepted", t->accepted},     {"rests compared", t->rests_compared},
-                  {"blocks shared", t->shared},    {"blocks evicted", t->evicted},
-                  {"said by a mad draft", t->said}};
+  } required[] = {
+      {"lost", t->net.lost},         {"repeated", t->net.repeated},  {"reordered", t->net.reordered},
+      {"DESYNC", t->net.desync},     {"RESEND", t->net.resend},      {"TREE_RESET", t->net.tree_reset},
+      {"restarts", t->net.restarts}, {"accepted", t->accepted},      {"rests compared", t->rests_compared},
+      {"blocks shared", t->shared},  {"blocks evicted", t->evicted}, {"said by a mad draft", t->said}};
   bool ok = true;
-  printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n", (unsigned long long)t->seeds,
-         (unsigned long long)t->net.events, (double)t->net.events / (double)t->seeds, (unsigned long long)t->net.sent,
+  printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n",
+         (unsigned long long)t->seeds, (unsigned long long)t->net.events,
+         (double)t->net.events / (double)t->seeds, (unsigned long long)t->net.sent,
          (unsigned long long)t->tokens, (unsigned long long)t->forwards);
   for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
-    printf("  %-16s %10llu%s\n", required[i].name, (unsigned long long)required[i].value, required[i].value > floor ? "" : "   TOO FEW");
+    printf("  %-16s %10llu%s\n", required[i].name, (unsigned long long)required[i].value,
+           required[i].value > floor ? "" : "   TOO FEW");
     ok &= required[i].value > floor;
   }
-  printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, streams forged %llu, repairs %llu, cancelled %llu, stopped %llu, "
+  printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, streams forged %llu, "
+         "repairs %llu, cancelled %llu, stopped %llu, "
          "lockstep %llu, rests %llu, epochs %llu\n",
-         (unsigned long long)t->live_nodes, (unsigned long long)t->altered, (unsigned long long)t->rolled_back,
-         (unsigned long long)t->net.forged, (unsigned long long)t->repairs,
-         (unsigned long long)t->cancelled, (unsigned long long)t->stopped, (unsigned long long)t->lockstep, (unsigned long long)t->rests,
-         (unsigned long long)t->epochs);
+         (unsigned long long)t->live_nodes, (unsigned long long)t->altered,
+         (unsigned long long)t->rolled_back, (unsigned long long)t->net.forged,
+         (unsigned long long)t->repairs, (unsigned long long)t->cancelled, (unsigned long long)t->stopped,
+         (unsigned long long)t->lockstep, (unsigned long long)t->rests, (unsigned long long)t->epochs);
   return ok;
 }
 
@@ -724,7 +823,8 @@ int main(int argc, char **argv) {
   totals sum = {0};
   int rc = 0;
   for (uint64_t i = 0; i < threads; i++) {
-    shares[i] = (share){.first = first + i, .count = (count - i + threads - 1) / threads, .step = threads, .replay = replay};
+    shares[i] = (share){
+        .first = first + i, .count = (count - i + threads - 1) / threads, .step = threads, .replay = replay};
     pthread_create(&shares[i].thread, NULL, run_share, &shares[i]);
   }
   for (uint64_t i = 0; i < threads; i++) {
@@ -732,7 +832,8 @@ int main(int argc, char **argv) {
     add(&sum, &shares[i].totals);
     if (!shares[i].failure) continue;
     printf("sim: seed %llu FAILED: %s (again: sim --seed %llu --count 1, SIM_LOG=1 for the whole story)\n",
-           (unsigned long long)shares[i].failed_seed, shares[i].failure, (unsigned long long)shares[i].failed_seed);
+           (unsigned long long)shares[i].failed_seed, shares[i].failure,
+           (unsigned long long)shares[i].failed_seed);
     rc = 1;
   }
   if (sum.seeds && !print_totals(&sum, count >= 20000 ? 1000 : 0) && count >= 1000) rc = 1;

@@ -21,7 +21,9 @@ static int32_t token_of(uint64_t h) {
   return (int32_t)((h >> 32) % TOY_END);
 }
 
-int32_t toy_next(const int32_t *tokens, int32_t count) { return token_of(prefix_mix(tokens, count)); }
+int32_t toy_next(const int32_t *tokens, int32_t count) {
+  return token_of(prefix_mix(tokens, count));
+}
 
 void toy_start(toy_engine *e, bool is_virtual) {
   memset(e, 0, sizeof *e);
@@ -122,14 +124,17 @@ static void toy_advance(drafter *d, const prefix *committed) {
   memcpy(d->tokens, committed->tokens, (size_t)d->length * sizeof *d->tokens);
 }
 
-static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options) {
+static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
+                         const msg_options *options) {
   (void)shared, (void)prompt_length, (void)options;
   drafter *d = calloc(1, sizeof *d);
   if (d) toy_advance(d, committed);
   return d;
 }
 
-static void toy_close(drafter *d) { free(d); }
+static void toy_close(drafter *d) {
+  free(d);
+}
 
 /* After these tokens: returns how many guesses. */
 static int32_t toy_guess(const int32_t *tokens, int32_t n, int32_t *first, int32_t *second) {

@@ -1,17 +1,17 @@
-/* toy.h - a model, an engine and a drafter small enough to be certain of: the next token is a hash of all tokens
- * before it. The engine keeps the tokens of its rows, as a cache would, so that a worker that trusts stale rows
- * gives wrong answers. */
+/* toy.h - a model, an engine and a drafter small enough to be certain of: the next token is a hash of all
+ * tokens before it. The engine keeps the tokens of its rows, as a cache would, so that a worker that trusts
+ * stale rows gives wrong answers. */
 #pragma once
 
 #include "draft_worker/batch.h"
 #include "target_worker/engine.h"
 
-#define TOY_VOCABULARY 7
-#define TOY_END 6 /* end of sequence */
-#define TOY_CONTEXT 160
-#define TOY_SLOTS 4
-#define TOY_EACH (TOY_CONTEXT / KV_BLOCK)
-#define TOY_BLOCKS (TOY_SLOTS * TOY_EACH)
+#define TOY_VOCABULARY     7
+#define TOY_END            6 /* end of sequence */
+#define TOY_CONTEXT        160
+#define TOY_SLOTS          4
+#define TOY_EACH           (TOY_CONTEXT / KV_BLOCK)
+#define TOY_BLOCKS         (TOY_SLOTS * TOY_EACH)
 #define TOY_BLOCKS_VIRTUAL 11 /* too few for all at once */
 
 int32_t toy_next(const int32_t *tokens, int32_t count);

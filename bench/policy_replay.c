@@ -7,9 +7,9 @@
  * forwards take as many plain steps as --costs says of their rows (a line through the points that are named).
  * --stop: the token that ends a turn. Every answer has programs of its own, as `tandem run` has; with --kept
  * all of them have the same ones, as in `tandem batch`. Prints time over plain decoding. */
-#include "common/spec/accept.h"
+#include "common/speculative/accept.h"
 #include "draft_worker/worker.h"
-#include "orchestrator/sessions.h"
+#include "orchestrator/sessions/sessions.h"
 #include "target_worker/worker.h"
 #include "tests/sim/net.h"
 #include <assert.h>

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "common/base/err.h"
-#include "common/spec/sampler.h"
-#include "common/spec/tree.h"
+#include "common/speculative/sampler.h"
+#include "common/speculative/tree.h"
 #include "draft_worker/drafter.h"
 
 #define DRAFT_PLACES_MAX 32  /* questions of a batch */

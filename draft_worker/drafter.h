@@ -5,7 +5,7 @@
 #pragma once
 
 #include "common/base/err.h"
-#include "common/spec/prefix.h"
+#include "common/speculative/prefix.h"
 #include "wire/message.h"
 
 #define DRAFTER_CANDIDATES_MAX 8

@@ -2,7 +2,7 @@
  * of each place. A place is a node's slot, or TREE_ROOT. Pure. */
 #pragma once
 
-#include "common/spec/tree.h"
+#include "common/speculative/tree.h"
 #include "draft_worker/drafter.h"
 
 /* What is known of a place, and how much of it stands in the tree already. */

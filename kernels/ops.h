@@ -36,7 +36,7 @@
 #define OPS_GROUP        16  /* output rows of a weight that are packed side by side: one SIMD lane each */
 #define OPS_BLOCK        32  /* inputs that share a scale */
 #define OPS_UNIT         256 /* inputs that share scales of scales in the types named _K */
-#define OPS_TILE         16 /* committed keys that are packed side by side: position p in slot p mod OPS_TILE */
+#define OPS_TILE         16  /* committed keys packed side by side: position p in slot p mod OPS_TILE */
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 

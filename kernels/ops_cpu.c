@@ -15,7 +15,7 @@
 #define LINEAR_CHUNKS_A_THREAD                                                                               \
   2 /* of one op: a late thread costs half its share; more pieces cost more starts */
 #define ATTENTION_CHUNKS_A_THREAD 2
-#define SMALL_WORK                10000 /* elements below which waking another thread costs more than it saves */
+#define SMALL_WORK                10000 /* elements: below, waking a thread costs more than it saves */
 #define VARIANT_MAX               48
 #define COMMIT_LINE               64 /* bytes that are fetched at once */
 

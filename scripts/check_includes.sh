@@ -8,13 +8,16 @@ declare -A may=(
   [kernels]="common/base"
   [common/base]=""
   [common/file]="common/base"
-  [common/spec]="common/base"
+  [common/speculative]="common/base"
   [common/text]="common/base common/file"
   [common/model]="common/base common/file kernels"
-  [wire]="common/base common/spec"
-  [draft_worker]="common/base common/file common/text common/spec common/model kernels wire"
-  [target_worker]="common/base common/file common/text common/spec common/model kernels wire"
-  [orchestrator]="common/base common/file common/text common/spec wire"
+  [wire]="common/base common/speculative"
+  [draft_worker]="common/base common/file common/text common/speculative common/model kernels wire"
+  [target_worker]="common/base common/file common/text common/speculative common/model kernels wire"
+  [orchestrator/ledger]="common/base common/speculative wire"
+  [orchestrator/sessions]="common/base common/speculative wire orchestrator/ledger"
+  [orchestrator/service]="common/base common/file common/text common/speculative wire orchestrator/ledger orchestrator/sessions"
+  [orchestrator/cli]="common/base common/file common/text common/speculative wire orchestrator/ledger orchestrator/sessions orchestrator/service"
 )
 
 # Folder of the table that a path lies in, or nothing.

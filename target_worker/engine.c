@@ -3,7 +3,7 @@
 #include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "common/spec/accept.h"
+#include "common/speculative/accept.h"
 #include "kernels/ops.h"
 #include <assert.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * and a piece of a prompt or two. */
 #pragma once
 
-#include "common/spec/width.h"
+#include "common/speculative/width.h"
 #include "target_worker/engine.h"
 #include "target_worker/session_store.h"
 

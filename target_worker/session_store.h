@@ -11,10 +11,10 @@
 
 #include "common/base/err.h"
 #include "common/model/kv_blocks.h"
-#include "common/spec/prefix.h"
-#include "common/spec/tree.h"
-#include "common/spec/wait.h"
-#include "common/spec/width.h"
+#include "common/speculative/prefix.h"
+#include "common/speculative/tree.h"
+#include "common/speculative/wait.h"
+#include "common/speculative/width.h"
 #include "wire/actions.h"
 
 #define SESSION_DRAFTS_MAX 4

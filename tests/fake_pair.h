@@ -2,7 +2,7 @@
  * without programs or sockets; the test is the target. One at a time. Linked before td_orch's own pair. */
 #pragma once
 
-#include "orchestrator/pair.h"
+#include "orchestrator/service/pair.h"
 #include "tests/machine_support.h"
 
 enum { TARGET = 2, CONTEXT = 64 };

@@ -1,5 +1,5 @@
-/* libs: spec */
-#include "common/spec/accept.h"
+/* libs: speculative */
+#include "common/speculative/accept.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

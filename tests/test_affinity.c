@@ -1,5 +1,5 @@
-/* libs: orch */
-#include "orchestrator/affinity.h"
+/* libs: sessions */
+#include "orchestrator/sessions/affinity.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

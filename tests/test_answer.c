@@ -1,6 +1,6 @@
-/* libs: orch wire spec text file base */
+/* libs: service wire speculative text file base */
 /* An answer over the real sessions and the ledger in memory; this file is the target. */
-#include "orchestrator/answer.h"
+#include "orchestrator/service/answer.h"
 
 #include "common/text/utf8.h"
 #include "tests/fake_pair.h"

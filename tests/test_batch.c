@@ -1,6 +1,6 @@
-/* libs: orch wire spec text file base */
+/* libs: service wire speculative text file base */
 /* Request lines: what each may say, to the ends of its range. */
-#include "orchestrator/batch.h"
+#include "orchestrator/service/batch.h"
 #include "tests/gguf_builder.h"
 
 #include <setjmp.h>

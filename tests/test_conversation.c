@@ -1,6 +1,6 @@
-/* libs: orch */
+/* libs: cli */
 /* A conversation's turns, what a typed line means, and what goes when the context is full. */
-#include "orchestrator/conversation.h"
+#include "orchestrator/cli/conversation.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

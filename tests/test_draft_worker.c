@@ -1,7 +1,7 @@
-/* libs: draft wire spec base */
+/* libs: draft wire speculative base */
 #include "draft_worker/speculation.h"
 #include "draft_worker/worker.h"
-#include "common/spec/tree.h"
+#include "common/speculative/tree.h"
 #include "tests/machine_support.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* libs: orch wire spec base */
-#include "orchestrator/figures.h"
+/* libs: sessions wire speculative base */
+#include "orchestrator/sessions/figures.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* libs: orch base */
-#include "orchestrator/ledger.h"
+/* libs: ledger base */
+#include "orchestrator/ledger/ledger.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* libs: orch wire spec base */
+/* libs: ledger wire speculative base */
 /* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its
  * name. */
-#include "orchestrator/ledger_options.h"
+#include "orchestrator/ledger/ledger_options.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* libs: orch base */
-#include "orchestrator/ledger_sqlite.h"
+/* libs: ledger base */
+#include "orchestrator/ledger/ledger_sqlite.h"
 
-#include "orchestrator/ledger_store.h"
+#include "orchestrator/ledger/ledger_store.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

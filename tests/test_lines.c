@@ -1,5 +1,5 @@
-/* libs: orch */
-#include "orchestrator/lines.h"
+/* libs: cli */
+#include "orchestrator/cli/lines.h"
 
 #include <errno.h>
 #include <fcntl.h>

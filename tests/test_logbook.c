@@ -1,8 +1,8 @@
-/* libs: orch wire spec base */
+/* libs: service wire speculative base */
 /* Which ledger a command writes, and what happens where it cannot. */
-#include "orchestrator/logbook.h"
+#include "orchestrator/service/logbook.h"
 
-#include "orchestrator/ledger_store.h"
+#include "orchestrator/ledger/ledger_store.h"
 #include "tests/machine_support.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* libs: draft spec base */
+/* libs: draft speculative base */
 #include "draft_worker/match.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* libs: target wire spec base */
+/* libs: target wire speculative base */
 #include "target_worker/opening.h"
 
 #include <setjmp.h>

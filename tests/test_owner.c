@@ -1,5 +1,5 @@
-/* libs: orch base */
-#include "orchestrator/owner.h"
+/* libs: ledger base */
+#include "orchestrator/ledger/owner.h"
 
 #include <setjmp.h>
 #include <signal.h>

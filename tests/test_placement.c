@@ -1,5 +1,5 @@
-/* libs: orch */
-#include "orchestrator/placement.h"
+/* libs: sessions */
+#include "orchestrator/sessions/placement.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* libs: spec base */
-#include "common/spec/prefix.h"
+/* libs: speculative base */
+#include "common/speculative/prefix.h"
 
 #include "common/base/err.h"
 

@@ -1,7 +1,7 @@
-/* libs: orch wire spec text file base */
+/* libs: cli wire speculative text file base */
 /* Request lines under way together, over the real sessions; this file is the target. */
-#include "orchestrator/requests.h"
-#include "orchestrator/status.h"
+#include "orchestrator/service/requests.h"
+#include "orchestrator/cli/status.h"
 #include "tests/fake_pair.h"
 
 enum { VOCABULARY = 50, LINES_MAX = 8, IDS_MAX = 16 };

@@ -1,6 +1,6 @@
-/* libs: orch */
+/* libs: cli */
 /* The closing lines: what a stranger reads after an answer. */
-#include "orchestrator/result.h"
+#include "orchestrator/cli/result.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* libs: wire spec base */
+/* libs: wire speculative base */
 #include "tests/machine_support.h"
 
 #include "common/base/log.h"

@@ -1,6 +1,6 @@
-/* libs: spec base */
+/* libs: speculative base */
 /* Goldens: tests/golden/gumbel.json, made by make_gumbel.py with Python's decimal module. */
-#include "common/spec/sampler.h"
+#include "common/speculative/sampler.h"
 
 #include "common/base/noise.h"
 

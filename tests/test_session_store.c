@@ -1,4 +1,4 @@
-/* libs: target wire spec base */
+/* libs: target wire speculative base */
 #include "target_worker/session_store.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* libs: orch wire spec base */
-#include "orchestrator/sessions.h"
+/* libs: sessions wire speculative base */
+#include "orchestrator/sessions/sessions.h"
 #include "tests/machine_support.h"
 
 #include <math.h>

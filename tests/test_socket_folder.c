@@ -1,5 +1,5 @@
-/* libs: orch base */
-#include "orchestrator/socket_folder.h"
+/* libs: service base */
+#include "orchestrator/service/socket_folder.h"
 
 #include <setjmp.h>
 #include <signal.h>

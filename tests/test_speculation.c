@@ -1,4 +1,4 @@
-/* libs: draft wire spec base */
+/* libs: draft wire speculative base */
 /* One session's tree and the questions about it, without a worker around them. */
 #include "draft_worker/questions.h"
 

@@ -1,4 +1,4 @@
-/* libs: target wire spec base */
+/* libs: target wire speculative base */
 #include "target_worker/worker.h"
 #include "tests/count_malloc.h"
 #include "tests/machine_support.h"

@@ -1,7 +1,7 @@
-/* libs: spec base */
+/* libs: speculative base */
 /* The oracle of the property tests knows nothing of slots, ids or arrival: it holds every token path ever
  * sent and calls live those of which C is a proper prefix. */
-#include "common/spec/tree.h"
+#include "common/speculative/tree.h"
 
 #include "common/base/err.h"
 

@@ -1,5 +1,5 @@
-/* libs: spec */
-#include "common/spec/wait.h"
+/* libs: speculative */
+#include "common/speculative/wait.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* libs: spec base */
-#include "common/spec/width.h"
+/* libs: speculative base */
+#include "common/speculative/width.h"
 
 #include <math.h>
 #include <setjmp.h>

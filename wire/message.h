@@ -3,8 +3,8 @@
  * message to send are borrowed until the send returns. */
 #pragma once
 
-#include "common/spec/prefix.h"
-#include "common/spec/sampler.h"
+#include "common/speculative/prefix.h"
+#include "common/speculative/sampler.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -47,14 +47,29 @@ typedef struct wire_place {
 typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT = 3 } wire_role;
 
 /* X(name, number) */
+/* clang-format off: a row each */
 #define MSG_LIST(X)                                                                                          \
   X(HELLO, 1)                                                                                                \
   X(WELCOME, 2)                                                                                              \
   X(ERROR, 3)                                                                                                \
   X(PING, 4)                                                                                                 \
-  X(PONG, 5) X(BYE, 6) X(OPEN, 10) X(OPENED, 11) X(END, 12) X(ENDED, 13) X(DESYNC, 14) X(TOKENS, 20)         \
-      X(ACK, 21) X(RESEND, 22) X(DONE, 23) X(ATTACH, 30) X(ATTACHED, 31) X(NODES, 32) X(TREE_RESET, 33)      \
-          X(DETACH, 34)
+  X(PONG, 5)                                                                                                 \
+  X(BYE, 6)                                                                                                  \
+  X(OPEN, 10)                                                                                                \
+  X(OPENED, 11)                                                                                              \
+  X(END, 12)                                                                                                 \
+  X(ENDED, 13)                                                                                               \
+  X(DESYNC, 14)                                                                                              \
+  X(TOKENS, 20)                                                                                              \
+  X(ACK, 21)                                                                                                 \
+  X(RESEND, 22)                                                                                              \
+  X(DONE, 23)                                                                                                \
+  X(ATTACH, 30)                                                                                              \
+  X(ATTACHED, 31)                                                                                            \
+  X(NODES, 32)                                                                                               \
+  X(TREE_RESET, 33)                                                                                          \
+  X(DETACH, 34)
+/* clang-format on */
 #define MSG_ENUM(name, number) MSG_##name = number,
 typedef enum { MSG_LIST(MSG_ENUM) } msg_type;
 #undef MSG_ENUM

@@ -4,7 +4,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log_limit.h"
-#include "common/spec/prefix.h"
+#include "common/speculative/prefix.h"
 #include "wire/actions.h"
 
 #define ROSTER_MAX 128

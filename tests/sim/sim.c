@@ -11,7 +11,7 @@
 #include "tests/sim/toy.h"
 
 #include "draft_worker/worker.h"
-#include "orchestrator/sessions.h"
+#include "orchestrator/sessions/sessions.h"
 #include "target_worker/worker.h"
 #include "wire/roster.h"
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "tests/sim/toy.h"
 
-#include "common/spec/accept.h"
+#include "common/speculative/accept.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,474 @@
+#include "common/speculative/sampler.h"
+
+#include "common/base/noise.h"
+
+#include <assert.h>
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES        16      /* independent maxima, so that the compiler may use vectors */
+#define CHUNK        64      /* tokens whose noise is made at once; a multiple of 4 and of LANES */
+#define WEIGHT_SCALE 0x1p36f /* sums over 2^17 tokens are exact in a double too */
+#define DIGIT_BITS   11
+#define DIGIT_COUNT  (1 << DIGIT_BITS)
+
+struct sampler {
+  int32_t vocab;
+  uint32_t stamp;       /* of the present pick */
+  uint32_t *seen;       /* [vocab]: == stamp when the penalty has been applied in this pick */
+  float *adjusted;      /* [vocab]: logits after penalty, bias, mask */
+  int32_t *ids;         /* [vocab]: candidates of the filters, by id ascending */
+  float *logits;        /* [vocab]: of the candidates */
+  float *probabilities; /* [vocab]: of the candidates, relative to the best one */
+  uint64_t histogram[DIGIT_COUNT];
+};
+
+/* --- functions --- */
+
+static inline uint32_t bits_of(float x) {
+  uint32_t b;
+  memcpy(&b, &x, sizeof b);
+  return b;
+}
+
+static inline float float_of(uint32_t b) {
+  float x;
+  memcpy(&x, &b, sizeof x);
+  return x;
+}
+
+float sampler_log(float x) {
+  return noise_log(x);
+}
+
+/* x = n ln 2 + r with |r| <= ln 2 / 2: exp x = 2^n (1 + r + r^2 Q(r)), Q minimax as above (3e-9). Adding and
+ * subtracting 1.5 * 2^23 rounds to the nearest integer. */
+static inline float exp_f32(float x) {
+  const float round = 0x1.8p23f;
+  float n = (x * 1.44269504f + round) - round;
+  float r = (x - n * 0.693359375f) - n * -0.000212194442f;
+  float q = 0.00138065242f;
+  q = q * r + 0.00836876221f;
+  q = q * r + 0.041668497f;
+  q = q * r + 0.166665196f;
+  q = q * r + 0.49999994f;
+  float y = 1.0f + (r + r * r * q);
+  return y * float_of((uint32_t)((int32_t)n + 127) << 23);
+}
+
+float sampler_exp(float x) {
+  return exp_f32(x);
+}
+
+float sampler_gumbel(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token) {
+  return noise_of(&(noise_source){seed, choice, position}, (int32_t)token);
+}
+
+/* --- options and scratch --- */
+
+int sampler_check(const sampler_options *o, err *e) {
+  const struct {
+    const char *name;
+    float value, low, high;
+    bool open_low, open_high; /* the bound itself is outside */
+  } ranges[] = {
+      {"temperature", o->temperature, 0, SAMPLER_TEMPERATURE_MAX, false, false},
+      {"top_p", o->top_p, 0, 1, true, false},
+      {"min_p", o->min_p, 0, 1, false, true},
+      {"repeat_penalty", o->repeat_penalty, 0, SAMPLER_PENALTY_MAX, true, false},
+  };
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+    float v = ranges[i].value, low = ranges[i].low, high = ranges[i].high;
+    bool ok =
+        v >= low && v <= high && !(ranges[i].open_low && v == low) && !(ranges[i].open_high && v == high);
+    if (!ok)
+      return err_set(e, ERR_ARG, "%s is %g, but must be in %c%g, %g%c", ranges[i].name, (double)v,
+                     ranges[i].open_low ? '(' : '[', (double)low, (double)high,
+                     ranges[i].open_high ? ')' : ']');
+  }
+  if (o->top_k < 0)
+    return err_set(e, ERR_ARG, "top_k is %d, but must be 0 (off) or the number of tokens to keep", o->top_k);
+  return ERR_OK;
+}
+
+int sampler_alloc(sampler **out, int32_t vocab) {
+  *out = NULL;
+  if (vocab < 1 || vocab > SAMPLER_VOCAB_MAX) return ERR_ARG;
+  sampler *s = calloc(1, sizeof *s);
+  if (!s) return ERR_NOMEM;
+  size_t n = (size_t)vocab;
+  s->vocab = vocab;
+  s->seen = calloc(n, sizeof *s->seen);
+  s->adjusted = malloc(n * sizeof *s->adjusted);
+  s->ids = malloc(n * sizeof *s->ids);
+  s->logits = malloc(n * sizeof *s->logits);
+  s->probabilities = malloc(n * sizeof *s->probabilities);
+  if (s->seen && s->adjusted && s->ids && s->logits && s->probabilities) {
+    *out = s;
+    return ERR_OK;
+  }
+  sampler_free(s);
+  return ERR_NOMEM;
+}
+
+void sampler_free(sampler *s) {
+  if (!s) return;
+  free(s->seen);
+  free(s->adjusted);
+  free(s->ids);
+  free(s->logits);
+  free(s->probabilities);
+  free(s);
+}
+
+/* --- what a row adds --- */
+
+static bool in_vocab(const sampler *s, int32_t token) {
+  return token >= 0 && token < s->vocab;
+}
+
+static void penalise(sampler *s, float penalty, const int32_t *tokens, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    int32_t t = tokens[i];
+    if (!in_vocab(s, t) || s->seen[t] == s->stamp) continue;
+    s->seen[t] = s->stamp;
+    float x = s->adjusted[t];
+    s->adjusted[t] = x > 0 ? x / penalty : x * penalty;
+  }
+}
+
+static void next_stamp(sampler *s) {
+  if (++s->stamp) return;
+  memset(s->seen, 0, (size_t)s->vocab * sizeof *s->seen);
+  s->stamp = 1;
+}
+
+static bool allowed(const uint32_t *mask, int32_t token) {
+  return !mask || (mask[token / 32] >> (token % 32) & 1);
+}
+
+static bool penalises(const sampler_options *o, const sampler_row *row) {
+  return o->repeat_penalty != 1 && (row->history_count || row->extra_count);
+}
+
+static bool adjusts(const sampler_options *o, const sampler_row *row) {
+  return penalises(o, row) || row->bias_count || row->mask;
+}
+
+/* The logits after penalty, bias and mask: `logits` itself when there is nothing to do. */
+static const float *adjust(sampler *s, const sampler_options *o, const sampler_row *row,
+                           const float *logits) {
+  if (!adjusts(o, row)) return logits;
+  memcpy(s->adjusted, logits, (size_t)s->vocab * sizeof *logits);
+  if (penalises(o, row)) {
+    next_stamp(s);
+    penalise(s, o->repeat_penalty, row->history, row->history_count);
+    penalise(s, o->repeat_penalty, row->extra, row->extra_count);
+  }
+  for (int32_t i = 0; i < row->bias_count; i++)
+    if (in_vocab(s, row->bias_tokens[i])) s->adjusted[row->bias_tokens[i]] += row->bias_values[i];
+  for (int32_t t = 0; row->mask && t < s->vocab; t++)
+    if (!allowed(row->mask, t)) s->adjusted[t] = -INFINITY;
+  return s->adjusted;
+}
+
+/* --- greedy --- */
+
+/* -INFINITY when there is nothing above it; a NaN is below everything. */
+static float max_of(const float *x, int32_t count) {
+  float lanes[LANES];
+  for (int32_t l = 0; l < LANES; l++) lanes[l] = -INFINITY;
+  int32_t i = 0;
+  for (; i + LANES <= count; i += LANES)
+    for (int32_t l = 0; l < LANES; l++) lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+  float best = -INFINITY;
+  for (int32_t l = 0; l < LANES; l++) best = lanes[l] > best ? lanes[l] : best;
+  for (; i < count; i++) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+/* The lowest id with the largest logit, or -1 when nothing is left. */
+static int32_t argmax(const float *x, int32_t count) {
+  float best = max_of(x, count);
+  if (best == -INFINITY) return -1;
+  int32_t t = 0;
+  while (x[t] != best) t++;
+  return t;
+}
+
+static int32_t lowest_allowed(const sampler *s, const uint32_t *mask) {
+  for (int32_t t = 0; t < s->vocab; t++)
+    if (allowed(mask, t)) return t;
+  return 0;
+}
+
+/* --- Gumbel-max --- */
+
+/* The best `room` so far, the best first; the rest of the list is of no token. */
+typedef struct ranking {
+  sampler_ranked *list;
+  int32_t room;
+} ranking;
+
+static bool precedes(const sampler_ranked *a, const sampler_ranked *b) {
+  return a->value > b->value || (a->value == b->value && a->token < b->token);
+}
+
+static void ranking_init(ranking *r, sampler_ranked *list, int32_t room) {
+  *r = (ranking){list, room};
+  for (int32_t i = 0; i < room; i++) list[i] = (sampler_ranked){INT32_MAX, -INFINITY};
+}
+
+/* A value below this changes nothing. */
+static inline float ranking_least(const ranking *r) {
+  return r->list[r->room - 1].value;
+}
+
+static void challenge(ranking *r, float value, int32_t token) {
+  const sampler_ranked x = {token, value};
+  int32_t i = r->room - 1;
+  if (!precedes(&x, &r->list[i])) return;
+  for (; i > 0 && precedes(&x, &r->list[i - 1]); i--) r->list[i] = r->list[i - 1];
+  r->list[i] = x;
+}
+
+static int32_t ranking_count(const ranking *r) {
+  int32_t n = 0;
+  while (n < r->room && r->list[n].token != INT32_MAX) n++;
+  return n;
+}
+
+/* Over the whole vocabulary. The best logit goes first: what cannot beat it with the most noise there is
+ * needs none, and of the rest few reach it with the bound of their own noise. A device does the same while it
+ * makes the logits (kernels/cpu/choose.h); here they have been adjusted. */
+static void choose_all(const sampler *s, const noise_source *noise, const float *x, float scale, int32_t top,
+                       ranking *r) {
+  uint32_t bits[CHUNK];
+  float most[CHUNK];
+  challenge(r, x[top] * scale + noise_of(noise, top), top);
+  for (int32_t first = 0; first < s->vocab; first += CHUNK) {
+    int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
+    if (max_of(x + first, count) * scale + NOISE_MAX < ranking_least(r)) continue;
+    noise_bits(noise, first / 4, (count + 3) / 4, bits);
+    for (int32_t i = 0; i < count; i++) most[i] = x[first + i] * scale + noise_bound(bits[i]);
+    if (max_of(most, count) < ranking_least(r)) continue;
+    for (int32_t i = 0; i < count; i++) {
+      if (most[i] < ranking_least(r) || !(x[first + i] > -INFINITY) || first + i == top) continue;
+      challenge(r, x[first + i] * scale + noise_gumbel(bits[i]), first + i);
+    }
+  }
+}
+
+/* Without noise. */
+static void choose_greedy(const sampler *s, const float *x, ranking *r) {
+  for (int32_t first = 0; first < s->vocab; first += CHUNK) {
+    int32_t count = s->vocab - first < CHUNK ? s->vocab - first : CHUNK;
+    if (!(max_of(x + first, count) > ranking_least(r))) continue;
+    for (int32_t i = 0; i < count; i++)
+      if (x[first + i] > ranking_least(r)) challenge(r, x[first + i], first + i);
+  }
+}
+
+/* Random bits of `count` listed tokens: one block serves its neighbours. */
+static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int32_t count, uint32_t *bits) {
+  uint32_t x[4];
+  for (int32_t i = 0, block = -1; i < count; i++) {
+    if (ids[i] / 4 != block) noise_bits(noise, block = ids[i] / 4, 1, x);
+    bits[i] = x[ids[i] % 4];
+  }
+}
+
+/* Over candidates [0, count), by id ascending. */
+static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count,
+                          ranking *r) {
+  uint32_t bits[CHUNK];
+  float values[CHUNK];
+  for (int32_t first = 0; first < count; first += CHUNK) {
+    const int32_t *ids = s->ids + first;
+    const float *x = s->logits + first;
+    int32_t n = count - first < CHUNK ? count - first : CHUNK;
+    if (max_of(x, n) * scale + NOISE_MAX < ranking_least(r)) continue;
+    noise_bits_listed(noise, ids, n, bits);
+    for (int32_t i = 0; i < n; i++) values[i] = x[i] * scale + noise_gumbel(bits[i]);
+    for (int32_t i = 0; i < n; i++) challenge(r, values[i], ids[i]);
+  }
+}
+
+/* --- filters --- */
+
+/* Grows with the logit; -0 and 0 are one. */
+static inline uint32_t key_of(float logit) {
+  uint32_t b = bits_of(logit + 0.0f);
+  return b & 0x80000000u ? ~b : b | 0x80000000u;
+}
+
+static inline uint64_t weight_of(const float *probabilities, int32_t i) {
+  return probabilities ? (uint64_t)(probabilities[i] * WEIGHT_SCALE) : 1;
+}
+
+static int32_t list_candidates(sampler *s, const float *x) {
+  int32_t count = 0;
+  for (int32_t t = 0; t < s->vocab; t++) {
+    s->ids[count] = t;
+    s->logits[count] = x[t];
+    count += x[t] > -INFINITY; /* a NaN neither */
+  }
+  return count;
+}
+
+/* The digit of `key` at `shift`, and whether the digits above are those of `prefix`. */
+static inline bool digit_at(uint32_t key, uint32_t prefix, int shift, uint32_t *digit) {
+  *digit = key >> shift & (DIGIT_COUNT - 1);
+  return (uint64_t)key >> (shift + DIGIT_BITS) == (uint64_t)prefix >> (shift + DIGIT_BITS);
+}
+
+/* The key at which the weights, summed from the largest key down, reach `target` (not above their sum); *rest
+ * is what the candidates with that very key have to add. A radix select: three looks at the list, no sort. */
+static uint32_t select_key(sampler *s, const float *probabilities, int32_t count, uint64_t target,
+                           uint64_t *rest) {
+  uint32_t prefix = 0, digit;
+  for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+    memset(s->histogram, 0, sizeof s->histogram);
+    for (int32_t i = 0; i < count; i++)
+      if (digit_at(key_of(s->logits[i]), prefix, shift, &digit))
+        s->histogram[digit] += weight_of(probabilities, i);
+    for (digit = DIGIT_COUNT - 1; s->histogram[digit] < target; digit--) {
+      target -= s->histogram[digit];
+      assert(digit > 0);
+    }
+    prefix |= digit << shift;
+  }
+  *rest = target;
+  return prefix;
+}
+
+/* Keeps the fewest candidates, best first, whose weights reach `target`. */
+static int32_t keep_best(sampler *s, const float *probabilities, int32_t count, uint64_t target) {
+  uint64_t rest;
+  const uint32_t key = select_key(s, probabilities, count, target, &rest);
+  int32_t kept = 0;
+  for (int32_t i = 0; i < count; i++) {
+    uint32_t k = key_of(s->logits[i]);
+    uint64_t weight = weight_of(probabilities, i);
+    bool keep = k > key || (k == key && rest > 0);
+    if (k == key) rest -= weight < rest ? weight : rest;
+    s->ids[kept] = s->ids[i];
+    s->logits[kept] = s->logits[i];
+    kept += keep;
+  }
+  return kept;
+}
+
+/* Relative probabilities of the candidates. The best has 1 even when its z overflows. */
+static void weigh(sampler *s, int32_t count, float best, float scale) {
+  float z_max = best * scale;
+  for (int32_t i = 0; i < count; i++) {
+    float d = s->logits[i] * scale - z_max;
+    d = d > SAMPLER_EXP_MIN ? d : SAMPLER_EXP_MIN;
+    float p = d > SAMPLER_EXP_MIN ? exp_f32(d) : 0;
+    s->probabilities[i] = s->logits[i] == best ? 1 : p;
+  }
+}
+
+static int32_t keep_weighty(sampler *s, int32_t count, uint64_t *total) {
+  int32_t kept = 0;
+  *total = 0;
+  for (int32_t i = 0; i < count; i++) {
+    uint64_t weight = weight_of(s->probabilities, i);
+    *total += weight;
+    s->ids[kept] = s->ids[i];
+    s->logits[kept] = s->logits[i];
+    s->probabilities[kept] = s->probabilities[i];
+    kept += weight > 0;
+  }
+  return kept;
+}
+
+static uint64_t ceiling(double x) {
+  uint64_t n = (uint64_t)x;
+  return (double)n < x ? n + 1 : n;
+}
+
+static int32_t keep_top_p(sampler *s, int32_t count, float top_p, float best, float scale) {
+  uint64_t total;
+  weigh(s, count, best, scale);
+  count = keep_weighty(s, count, &total);
+  uint64_t target = ceiling((double)top_p * (double)total);
+  return keep_best(s, s->probabilities, count, target < total ? target : total);
+}
+
+static int32_t keep_min_p(sampler *s, int32_t count, float min_p, float best, float scale) {
+  float least = noise_log(min_p > FLT_MIN ? min_p : FLT_MIN), z_max = best * scale;
+  int32_t kept = 0;
+  for (int32_t i = 0; i < count; i++) {
+    bool keep = s->logits[i] == best || s->logits[i] * scale - z_max >= least;
+    s->ids[kept] = s->ids[i];
+    s->logits[kept] = s->logits[i];
+    kept += keep;
+  }
+  return kept;
+}
+
+static bool filters_top_k(const sampler_options *o, int32_t vocab) {
+  return o->top_k > 0 && o->top_k < vocab;
+}
+
+float sampler_scale(const sampler_options *o) {
+  return o->temperature < SAMPLER_TEMPERATURE_MIN ? 0 : 1.0f / o->temperature;
+}
+
+bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int32_t vocab) {
+  if (adjusts(o, row)) return true;
+  return sampler_scale(o) > 0 && (filters_top_k(o, vocab) || o->top_p < 1 || o->min_p > 0);
+}
+
+static int32_t filter(sampler *s, const sampler_options *o, const float *x, float best, float scale) {
+  int32_t count = list_candidates(s, x);
+  if (filters_top_k(o, s->vocab) && o->top_k < count) count = keep_best(s, NULL, count, (uint64_t)o->top_k);
+  if (o->top_p < 1) count = keep_top_p(s, count, o->top_p, best, scale);
+  if (o->min_p > 0) count = keep_min_p(s, count, o->min_p, best, scale);
+  return count;
+}
+
+/* Among adjusted logits x, of which `top` is the largest. */
+static void rank(sampler *s, const sampler_options *o, const float *x, int32_t top, int32_t position,
+                 ranking *r) {
+  static const sampler_row nothing = {0};
+  const float scale = sampler_scale(o);
+  const noise_source noise = {o->seed, o->choice, (uint32_t)position};
+  if (scale == 0)
+    choose_greedy(s, x, r);
+  else if (!sampler_needs_logits(o, &nothing, s->vocab))
+    choose_all(s, &noise, x, scale, top, r);
+  else
+    choose_listed(s, &noise, scale, filter(s, o, x, x[top], scale), r);
+}
+
+int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position, int32_t count, sampler_ranked *out) {
+  static const sampler_row nothing = {0};
+  assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
+  const float *x = adjust(s, o, row ? row : &nothing, logits);
+  int32_t top = argmax(x, s->vocab);
+  ranking r;
+  ranking_init(&r, out, count);
+  if (top >= 0) rank(s, o, x, top, position, &r);
+  return ranking_count(&r);
+}
+
+int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
+                     int32_t position) {
+  static const sampler_row nothing = {0};
+  if (!row) row = &nothing;
+  const float *x = adjust(s, o, row, logits);
+  int32_t top = argmax(x, s->vocab);
+  if (top < 0) return lowest_allowed(s, row->mask);
+  if (sampler_scale(o) == 0) return top;
+  sampler_ranked first;
+  ranking r;
+  ranking_init(&r, &first, 1);
+  rank(s, o, x, top, position, &r);
+  return r.list[0].token == INT32_MAX ? s->ids[0] : first.token; /* every value a NaN: as good as any */
+}

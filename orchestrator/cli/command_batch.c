@@ -1,0 +1,199 @@
+/* tandem batch: a file of prompts, several at a time; the answers in the order of the prompts. */
+#include "orchestrator/service/batch.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/input.h"
+#include "orchestrator/cli/output.h"
+#include "orchestrator/service/requests.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct item { /* one line of IN */
+  const char *line;
+  size_t size;
+  long number; /* of the line, from 1 */
+  bool over;
+  char *result; /* its line of OUT; NULL when it could not be made */
+} item;
+
+typedef struct batch {
+  flags flags;
+  text_model model;
+  int32_t context;
+  logger log;
+  pair *pair;
+  requests requests;
+  output out;
+  int out_fd;
+  item *items;
+  size_t count, next, written; /* items begun or refused; results handed to `out` */
+  bool finished;
+} batch;
+
+/* ---- while it runs ---- */
+
+static void on_result(void *owner, size_t tag, char *line) {
+  batch *b = owner;
+  b->items[tag].over = true;
+  b->items[tag].result = line;
+}
+
+/* Answers that took longer hold back the later ones. */
+static void write_results(batch *b) {
+  while (b->written < b->count && b->items[b->written].over) {
+    item *it = &b->items[b->written++];
+    if (it->result && output_add(&b->out, it->result, strlen(it->result))) b->requests.out_of_memory = true;
+    free(it->result);
+    it->result = NULL;
+  }
+}
+
+static void begin_next(batch *b) {
+  size_t tag = b->next++;
+  const item *it = &b->items[tag];
+  requests_begin(&b->requests, it->line, it->size, it->number, tag);
+}
+
+static void finish(batch *b) {
+  if (b->finished || b->requests.running > 0 || b->next < b->count || !output_idle(&b->out)) return;
+  b->finished = true;
+  pair_finish(b->pair);
+}
+
+/* What has not begun stays out of OUT after a signal, and is an error there after a failure. */
+static void give_up(batch *b, const err *trouble) {
+  for (; trouble && b->next < b->count; b->next++) {
+    const item *it = &b->items[b->next];
+    requests_refuse(&b->requests, it->line, it->size, it->number, b->next, trouble);
+  }
+  b->count = b->next;
+}
+
+static bool may_begin(const batch *b) {
+  int32_t most = pair_capacity(b->pair);
+  if (most > b->flags.sessions) most = b->flags.sessions;
+  return b->requests.running < most && b->next < b->count;
+}
+
+static void on_news(void *owner) {
+  batch *b = owner;
+  err trouble = {0};
+  bool bad = pair_trouble(b->pair, &trouble) != ERR_OK, stop = pair_signal(b->pair) || b->out.failed;
+  if (bad)
+    requests_fail(&b->requests, &trouble);
+  else if (stop)
+    requests_cancel(&b->requests);
+  requests_look(&b->requests);
+  if (bad || stop)
+    give_up(b, bad ? &trouble : NULL);
+  else if (pair_ready(b->pair))
+    while (may_begin(b)) begin_next(b);
+  write_results(b);
+  finish(b);
+}
+
+static void on_written(void *context) {
+  batch *b = context;
+  if (b->out.failed)
+    on_news(b);
+  else
+    finish(b);
+}
+
+/* ---- before and after ---- */
+
+static int split_lines(batch *b, const input *in, err *e) {
+  static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as some editors begin a file with */
+  size_t capacity = 0, begin = in->size >= 3 && memcmp(in->data, mark, 3) == 0 ? 3 : 0;
+  long number = 0;
+  for (size_t at = begin; at < in->size;) {
+    const char *line = in->data + at, *end = memchr(line, '\n', in->size - at);
+    size_t size = end ? (size_t)(end - line) : in->size - at;
+    at += size + 1;
+    number++;
+    if (batch_is_blank(line, size)) continue;
+    if (b->count == capacity) {
+      capacity = capacity ? 2 * capacity : 64;
+      item *p = realloc(b->items, capacity * sizeof *p);
+      if (!p) return err_set(e, ERR_NOMEM, "out of memory for %ld lines", number);
+      b->items = p;
+    }
+    b->items[b->count++] = (item){.line = line, .size = size, .number = number};
+  }
+  return ERR_OK;
+}
+
+/* By whatever names. */
+static bool same_file(const char *from, const char *to) {
+  struct stat a, b;
+  bool found = strcmp(from, "-") == 0 ? fstat(STDIN_FILENO, &a) == 0 : stat(from, &a) == 0;
+  found = found && (strcmp(to, "-") == 0 ? fstat(STDOUT_FILENO, &b) == 0 : stat(to, &b) == 0);
+  return found && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static int prepare(batch *b, input *in) {
+  err e = {0};
+  const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
+  if (same_file(from, to))
+    return command_error(
+        STATUS_USAGE,
+        "%s and %s are the same file, whose prompts the answers would replace: name another OUT", from, to);
+  int rc = text_model_open(&b->model, b->flags.model, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (text_model_context(&b->model, b->flags.context, &b->context, &e))
+    return command_error(STATUS_USAGE, "%s", e.text);
+  rc = input_read(in, from, BATCH_FILE_MAX, &e);
+  if (rc == ERR_OK) rc = split_lines(b, in, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_IO, "%s", e.text);
+  if (b->count == 0) return command_error(STATUS_INPUT, "%s has no lines", from);
+  b->out_fd = strcmp(to, "-") == 0 ? STDOUT_FILENO : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  return b->out_fd < 0 ? command_error(STATUS_IO, "cannot write %s: %s", to, strerror(errno)) : STATUS_OK;
+}
+
+static int report(batch *b) {
+  int code = requests_report(&b->requests);
+  if (!b->out.failed) return code;
+  return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
+}
+
+static int answer_all(batch *b) {
+  err e = {0};
+  pair_options o = {
+      .flags = &b->flags, .context = b->context, .log = &b->log, .on_news = on_news, .owner = b};
+  if (pair_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&b->out, pair_loop(b->pair), b->out_fd, on_written, b);
+  b->requests = (requests){.flags = &b->flags,
+                           .model = &b->model,
+                           .context = b->context,
+                           .log = &b->log,
+                           .pair = b->pair,
+                           .on_result = on_result,
+                           .owner = b};
+  int rc = text_model_load(&b->model, b->flags.template, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  rc = pair_serve(b->pair, &b->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
+  pair_run(b->pair);
+  return report(b);
+}
+
+int command_batch(int argc, char **argv) {
+  batch b = {.out_fd = -1};
+  input in = {0};
+  flags_parse(&b.flags, FLAGS_BATCH, argc, argv);
+  b.log = (logger){"tandem", b.flags.verbose ? LOG_INFO : LOG_WARNING};
+  int code = prepare(&b, &in);
+  if (code == STATUS_OK) code = answer_all(&b);
+  pair_close(b.pair);
+  output_fini(&b.out);
+  if (b.out_fd > STDOUT_FILENO && close(b.out_fd) != 0 && code == STATUS_OK)
+    code = command_error(STATUS_IO, "cannot write %s: %s", b.flags.arguments[1], strerror(errno));
+  free(b.items);
+  text_model_close(&b.model);
+  input_fini(&in);
+  return code;
+}

@@ -1,0 +1,488 @@
+/* tandem run without a prompt, on a terminal: a conversation. What was said is conversation.c's, the terminal
+ * line_editor.c's. */
+#include "common/base/clock.h"
+#include "common/text/utf8.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/conversation.h"
+#include "orchestrator/cli/input.h"
+#include "orchestrator/cli/line_editor.h"
+#include "orchestrator/cli/output.h"
+#include "orchestrator/cli/result.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROMPT "> "
+#define ROOM_MIN                                                                                             \
+  64 /* tokens that an answer should have, if it may have so many: else old turns are to go                  \
+      */
+#define NOTE_MAX 400
+#define HISTORY  "history" /* the file, where the ledger is by default */
+
+typedef struct totals { /* of the conversation's answers */
+  int32_t answers;
+  int64_t tokens, timed_tokens;
+  uint64_t timed_us, accepted, drafted;
+} totals;
+
+typedef struct chat {
+  flags flags;
+  text_model model;
+  int32_t context;
+  logger log;
+  pair *pair;
+  answer answer;
+  ledger_session cut; /* what the answer goes on from, if it does */
+  output out;
+  line_editor *editor;
+  conversation said;
+  input read; /* of /read: goes before the next message */
+  totals sum;
+  bool colour;
+  bool asking, stopping, ready, over; /* asking: an answer is under way; stopping: it has been told to end */
+  bool leaving;                       /* one Ctrl-C more leaves */
+  int status;
+} chat;
+
+/* ---- what is said to the user ---- */
+
+static void say(chat *c, const char *text, size_t size) {
+  if (output_add(&c->out, text, size)) c->status = STATUS_FAILED;
+}
+
+/* Not part of any answer: on stderr, dim. */
+static void note(const chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note(const chat *c, const char *format, ...) {
+  char text[NOTE_MAX];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  fprintf(stderr, "%s%s%s\n", c->colour ? "\033[2m" : "", text, c->colour ? "\033[0m" : "");
+}
+
+static void leave(chat *c, int code) {
+  if (c->over) return;
+  c->over = true;
+  c->status = c->status ? c->status : code;
+}
+
+/* ---- one answer ---- */
+
+static void on_interrupt(void *owner) {
+  chat *c = owner;
+  if (c->over) return;
+  if (!c->ready || (c->asking && c->stopping))
+    leave(c, STATUS_INTERRUPTED);
+  else if (!c->asking)
+    line_editor_interrupt(c->editor);
+  else if (c->answer.session)
+    pair_cancel(c->pair, c->answer.session);
+  c->stopping = c->asking;
+}
+
+static void fresh_answer(chat *c) {
+  answer_fini(&c->answer);
+  ledger_session_fini(&c->cut);
+  c->cut = (ledger_session){0};
+  answer_init(&c->answer, &c->model);
+}
+
+static void take_totals(totals *t, const answer *a) {
+  t->answers++;
+  t->tokens += a->count;
+  if (answer_tokens_per_second(a) > 0) {
+    t->timed_tokens += a->count - a->came_count;
+    t->timed_us += a->end_us - a->came_us;
+  }
+  t->accepted += a->stats.accepted;
+  t->drafted += a->stats.rows;
+}
+
+/* One dim line: figures, and why it is not longer. */
+static void tell_end(chat *c) {
+  const answer *a = &c->answer;
+  char figures[RESULT_FIGURES_MAX];
+  result_figures(a, figures);
+  bool full = a->context - (int32_t)a->prompt.count <= a->count;
+  if (a->finish == WIRE_FINISH_CANCELLED)
+    note(c, "%s; stopped: /continue goes on", figures);
+  else if (a->finish != WIRE_FINISH_LENGTH)
+    note(c, "%s", figures);
+  else if (full)
+    note(c, "%s; the context of %d is full (length)", figures, a->context);
+  else
+    note(c, "%s; cut at %d tokens (length): /continue goes on", figures, a->max_tokens);
+}
+
+/* What came belongs to the conversation. False: nothing did. */
+static bool keep_answer(chat *c) {
+  const answer *a = &c->answer;
+  size_t size = a->shown < a->size ? a->shown : a->size;
+  if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
+  if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
+  if (conversation_add(&c->said, "assistant", a->text, size)) leave(c, STATUS_FAILED);
+  return true;
+}
+
+/* Runs the loop until the answer is over and written. False: it is not part of the conversation. */
+static bool await_answer(chat *c) {
+  while (!c->over && (c->asking || !output_idle(&c->out))) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  if (c->over) return false;
+  const answer *a = &c->answer;
+  bool open = a->shown == 0 || a->shown > a->size || a->text[a->shown - 1] != '\n';
+  say(c, "\n", open);
+  while (!output_idle(&c->out)) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  if (c->out.failed)
+    leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
+  if (a->trouble.code) leave(c, command_error(STATUS_WORKER, "%s", a->trouble.text));
+  if (c->over) return false;
+  take_totals(&c->sum, a);
+  c->leaving = a->finish == WIRE_FINISH_CANCELLED;
+  bool kept = keep_answer(c);
+  if (kept)
+    tell_end(c);
+  else
+    note(c, "stopped before anything came; Ctrl-C again leaves");
+  return kept;
+}
+
+static bool begin_answer(chat *c) {
+  err e = {0};
+  c->stopping = false;
+  c->asking = answer_begin(&c->answer, c->pair, &c->flags, c->context, &e) == ERR_OK;
+  if (c->asking) return await_answer(c);
+  command_error(STATUS_INPUT, "%s", e.text);
+  return false;
+}
+
+/* ---- messages ---- */
+
+static int64_t count_tokens(void *context, const chat_message *turns, int32_t count) {
+  const chat *c = context;
+  tokenizer_ids ids = {0};
+  err e = {0};
+  int rc = text_model_messages(&c->model, turns, count, &ids, &e);
+  int64_t tokens = rc ? rc : (int64_t)ids.count;
+  tokenizer_ids_fini(&ids);
+  return tokens;
+}
+
+static bool agreed(chat *c, const char *question) {
+  const char *text;
+  size_t size;
+  for (;;) {
+    line_kind kind = line_editor_read(c->editor, question, false, &text, &size);
+    if (kind != LINE_TEXT || c->over) return false;
+    if (size && strchr("yYnN", text[0])) return strchr("yY", text[0]) != NULL;
+  }
+}
+
+/* Is there room for an answer to all that was said? Old turns go if the user agrees. */
+static bool make_room(chat *c) {
+  int32_t wanted = c->flags.max_tokens < ROOM_MIN ? c->flags.max_tokens : ROOM_MIN;
+  if (wanted > c->context / 4) wanted = c->context / 4;
+  char question[64] = "drop the oldest message and its answer? (y/n) ";
+  int32_t n = conversation_too_many(&c->said, (size_t)(c->context - wanted), count_tokens, c);
+  if (n < 0) n = conversation_too_many(&c->said, (size_t)c->context - 1, count_tokens, c);
+  if (n <= 0) return true; /* or what is wrong is said when it is sent */
+  note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
+       (long long)count_tokens(c, c->said.turns, c->said.count), c->context);
+  if (n > 1) snprintf(question, sizeof question, "drop the oldest %d messages and their answers? (y/n) ", n);
+  if (!agreed(c, question)) return false;
+  conversation_drop_oldest(&c->said, n);
+  return true;
+}
+
+/* All that was said becomes a prompt, and that an answer. False: it has none. */
+static bool ask(chat *c) {
+  err e = {0};
+  fresh_answer(c);
+  if (!make_room(c)) {
+    note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
+    return false;
+  }
+  const chat_message *turns = c->said.turns;
+  int rc = text_model_messages(&c->model, turns, c->said.count, &c->answer.prompt, &e);
+  if (rc == ERR_OK)
+    rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, &e);
+  command_warn_dropped(c->answer.prompt.dropped_bytes);
+  c->answer.title = turns[c->said.count - 1].content;
+  if (rc == ERR_OK) return begin_answer(c);
+  command_error(STATUS_INPUT, "%s (/clear begins anew)", e.text);
+  return false;
+}
+
+/* With what /read has brought before it. What cannot be sent is not part of the conversation. */
+static void send_message(chat *c, const char *text, size_t size) {
+  size_t before = c->read.size;
+  char *whole = malloc(before + size + 2);
+  if (!whole) {
+    leave(c, STATUS_FAILED);
+    return;
+  }
+  if (before) memcpy(whole, c->read.data, before), memcpy(whole + before, "\n\n", 2), before += 2;
+  memcpy(whole + before, text, size);
+  if (conversation_add(&c->said, "user", whole, before + size)) leave(c, STATUS_FAILED);
+  free(whole);
+  if (c->over) return;
+  if (ask(c))
+    input_fini(&c->read);
+  else
+    conversation_drop_last(&c->said);
+}
+
+/* ---- commands ---- */
+
+static void regenerate(chat *c) {
+  if (!conversation_last_is(&c->said, "assistant")) {
+    note(c, "there is no answer yet");
+    return;
+  }
+  if (c->flags.sampling.temperature == 0)
+    note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
+  const chat_message *last = &c->said.turns[c->said.count - 1];
+  char *old = strndup(last->content, last->size); /* comes back where nothing takes its place */
+  c->flags.sampling.seed++;
+  conversation_drop_last(&c->said);
+  if (!old || (!ask(c) && conversation_add(&c->said, "assistant", old, strlen(old)))) leave(c, STATUS_FAILED);
+  free(old);
+}
+
+static void go_on(chat *c) {
+  err e = {0};
+  ledger_session cut = {0};
+  answer *a = &c->answer;
+  if (!conversation_last_is(&c->said, "assistant"))
+    err_set(&e, ERR_ARG, "there is no answer yet");
+  else
+    answer_to_resume(a, &c->flags, c->flags.max_tokens, &cut, &e);
+  if (e.code) {
+    note(c, "%s", e.text);
+    ledger_session_fini(&cut);
+    return;
+  }
+  tokenizer_ids prompt = a->prompt;
+  size_t seen = a->shown;
+  a->prompt = (tokenizer_ids){0};
+  fresh_answer(c);
+  a->prompt = prompt;
+  a->seen = seen;
+  c->cut = cut;
+  a->resume = &c->cut;
+  begin_answer(c);
+}
+
+static void read_file(chat *c, const char *path, size_t size) {
+  err e = {0};
+  input in;
+  char *name = strndup(path, size);
+  if (!name || input_read(&in, name, TOKENIZER_TEXT_MAX, &e)) {
+    note(c, "%s", e.code ? e.text : "out of memory");
+  } else if (utf8_valid(in.data, in.size) != in.size) {
+    note(c, "%s is not UTF-8 text", name);
+    input_fini(&in);
+  } else {
+    while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
+    input_fini(&c->read);
+    c->read = in;
+    note(c, "%zu bytes of %s go before your next message", in.size, name);
+  }
+  free(name);
+}
+
+static void tell_stats(const chat *c) {
+  const totals *t = &c->sum;
+  char speed[40] = "";
+  if (t->timed_us)
+    snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
+  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers,
+       t->answers == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
+       (unsigned long long)t->drafted);
+  int64_t used = c->said.count ? count_tokens((void *)c, c->said.turns, c->said.count) : 0;
+  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0), c->context);
+}
+
+static void clear(chat *c) {
+  conversation_clear(&c->said);
+  fresh_answer(c);
+  input_fini(&c->read);
+  note(c, "what was said is forgotten");
+}
+
+static void take_line(chat *c, const char *line, size_t size) {
+  typed t;
+  char *copy = malloc(size + 1); /* a question may come between, and is a line too */
+  if (!copy) {
+    leave(c, STATUS_FAILED);
+    return;
+  }
+  memcpy(copy, line, size);
+  copy[size] = 0;
+  conversation_parse(copy, size, &t);
+  switch (t.kind) {
+  case INPUT_NOTHING:
+    break;
+  case INPUT_MESSAGE:
+    send_message(c, t.text, t.size);
+    break;
+  case INPUT_HELP:
+    conversation_help(stderr);
+    break;
+  case INPUT_EXIT:
+    leave(c, STATUS_OK);
+    break;
+  case INPUT_CLEAR:
+    clear(c);
+    break;
+  case INPUT_REGEN:
+    regenerate(c);
+    break;
+  case INPUT_CONTINUE:
+    go_on(c);
+    break;
+  case INPUT_READ:
+    read_file(c, t.text, t.size);
+    break;
+  case INPUT_STATS:
+    tell_stats(c);
+    break;
+  case INPUT_BAD:
+    note(c, "%s", t.text);
+    break;
+  }
+  free(copy);
+}
+
+static void take_interrupt(chat *c) {
+  if (!line_editor_was_empty(c->editor)) {
+    c->leaving = false;
+    return;
+  }
+  if (c->leaving)
+    leave(c, STATUS_INTERRUPTED);
+  else
+    note(c, "Ctrl-C again, or Ctrl-D, leaves");
+  c->leaving = true;
+}
+
+static void talk(chat *c) {
+  const char *line;
+  size_t size;
+  while (!c->over && !c->ready) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over) {
+    switch (line_editor_read(c->editor, PROMPT, true, &line, &size)) {
+    case LINE_TEXT:
+      c->leaving = false;
+      take_line(c, line, size);
+      break;
+    case LINE_INTERRUPTED:
+      take_interrupt(c);
+      break;
+    case LINE_END:
+      leave(c, STATUS_OK);
+      break;
+    }
+  }
+}
+
+/* ---- the pair ---- */
+
+static void on_news(void *owner) {
+  chat *c = owner;
+  err trouble = {0};
+  const char *text;
+  size_t size;
+  if (pair_signal(c->pair)) leave(c, command_signal_status(pair_signal(c->pair)));
+  if (pair_trouble(c->pair, &trouble) && !c->over) leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
+  c->ready |= pair_ready(c->pair);
+  if (!c->asking) return;
+  answer_look(&c->answer, c->pair, &text, &size);
+  if (size) say(c, text, size);
+  c->asking = !c->answer.finish || c->answer.session;
+}
+
+static void on_abort(void *owner) {
+  chat *c = owner;
+  line_editor_restore(c->editor);
+}
+
+static bool is_over(void *owner) {
+  const chat *c = owner;
+  return c->over;
+}
+
+/* The file beside the ledger, or NULL: nothing is to be kept. */
+static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
+  bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
+  err e;
+  if (!kept || ledger_file_default(out, &e)) return NULL;
+  char *name = strrchr(out, '/');
+  ledger_file_make_folders(out);
+  snprintf(name + 1, (size_t)(out + LEDGER_PATH_MAX - name - 1), HISTORY);
+  return out;
+}
+
+static int open_editor(chat *c, err *e) {
+  char path[LEDGER_PATH_MAX];
+  const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
+  line_editor_options o = {
+      .loop = pair_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
+  int rc = line_editor_open(&c->editor, &o, e);
+  c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
+  return rc;
+}
+
+static int converse(chat *c) {
+  err e = {0};
+  pair_options o = {.flags = &c->flags,
+                    .context = c->context,
+                    .log = &c->log,
+                    .on_news = on_news,
+                    .on_interrupt = on_interrupt,
+                    .on_abort = on_abort,
+                    .owner = c};
+  if (pair_open(&c->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&c->out, pair_loop(c->pair), STDOUT_FILENO, NULL, NULL);
+  int rc = text_model_load(&c->model, c->flags.template, &e); /* while the target loads the weights */
+  if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  if (c->flags.system && conversation_add(&c->said, "system", c->flags.system, strlen(c->flags.system)))
+    return command_error(STATUS_FAILED, "out of memory");
+  rc = pair_serve(c->pair, &c->model, &e);
+  if (rc) return command_error(command_serve_status(rc), "%s", e.text);
+  if (open_editor(c, &e)) return command_error(STATUS_IO, "%s", e.text);
+  note(c, "/help lists the commands, Ctrl-D leaves");
+  talk(c);
+  line_editor_close(c->editor);
+  c->editor = NULL;
+  pair_finish(c->pair);
+  pair_run(c->pair);
+  return c->status;
+}
+
+int command_chat(const flags *f) {
+  err e = {0};
+  chat *c = calloc(1, sizeof *c);
+  if (!c) return command_error(STATUS_FAILED, "out of memory");
+  c->flags = *f;
+  c->log = (logger){"tandem", f->verbose ? LOG_INFO : LOG_WARNING};
+  answer_init(&c->answer, &c->model);
+  int rc = text_model_open(&c->model, f->model, &e);
+  int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
+  if (!code && text_model_context(&c->model, f->context, &c->context, &e))
+    code = command_error(STATUS_USAGE, "%s", e.text);
+  if (!code) code = converse(c);
+  line_editor_close(c->editor);
+  pair_close(c->pair);
+  conversation_fini(&c->said);
+  input_fini(&c->read);
+  ledger_session_fini(&c->cut);
+  answer_fini(&c->answer);
+  output_fini(&c->out);
+  text_model_close(&c->model);
+  free(c);
+  return code;
+}

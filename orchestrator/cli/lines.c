@@ -1,0 +1,113 @@
+#include "orchestrator/cli/lines.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READ_BYTES (1 << 16)
+
+static void on_readable(uv_poll_t *poll, int status, int events) {
+  lines *l = poll->data;
+  (void)status, (void)events; /* `read` tells */
+  uv_poll_stop(poll);         /* until lines_next wants more */
+  l->on_more(l->owner);
+}
+
+int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd) {
+  int mode = fcntl(fd, F_GETFL), rc = uv_poll_init(loop, poll, fd);
+  if (rc == 0 && mode >= 0) fcntl(fd, F_SETFL, mode);
+  return rc;
+}
+
+void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
+                void *owner) {
+  *l = (lines){.fd = fd, .line_max = line_max, .on_more = on_more, .owner = owner};
+  l->watched = lines_watch(loop, &l->poll, fd) == 0;
+  l->poll.data = l;
+}
+
+void lines_stop(lines *l) {
+  l->over = true;
+  if (l->watched) uv_close((uv_handle_t *)&l->poll, NULL);
+  l->watched = false;
+}
+
+void lines_fini(lines *l) {
+  free(l->data);
+  *l = (lines){0};
+}
+
+static bool make_room(lines *l) {
+  if (l->taken) memmove(l->data, l->data + l->taken, l->size -= l->taken);
+  l->taken = 0;
+  if (l->capacity - l->size >= READ_BYTES) return true;
+  size_t wanted = 2 * l->capacity + READ_BYTES;
+  char *p = realloc(l->data, wanted);
+  if (!p) return false;
+  l->data = p;
+  l->capacity = wanted;
+  return true;
+}
+
+static bool readable(int fd) {
+  struct pollfd p = {.fd = fd, .events = POLLIN};
+  return poll(&p, 1, 0) != 0;
+}
+
+/* False: nothing came. */
+static bool read_more(lines *l) {
+  ssize_t n = -1;
+  if (l->over) return false;
+  if (!make_room(l)) {
+    l->failed = ENOMEM;
+    lines_stop(l);
+    return false;
+  }
+  bool empty = l->watched && !readable(l->fd);
+  if (!empty) do
+      n = read(l->fd, l->data + l->size, READ_BYTES);
+    while (n < 0 && errno == EINTR);
+  if (empty || (n < 0 && errno == EAGAIN && l->watched)) {
+    uv_poll_start(&l->poll, UV_READABLE, on_readable);
+    return false;
+  }
+  if (n <= 0) {
+    l->failed = n < 0 ? errno : 0;
+    lines_stop(l);
+    return false;
+  }
+  l->size += (size_t)n;
+  return true;
+}
+
+/* The line that is whole, or too long, or the last one without an end. */
+static bool take(lines *l, const char **line, size_t *size) {
+  size_t left = l->size - l->taken;
+  const char *start = l->data + l->taken, *end = left ? memchr(start, '\n', left) : NULL;
+  size_t whole = end ? (size_t)(end - start) : left;
+  if (l->skipping) {
+    l->taken += end ? whole + 1 : left;
+    l->skipping = !end;
+    return end ? take(l, line, size) : false;
+  }
+  if (!end && left <= l->line_max && !(l->over && left)) return false;
+  l->skipping = !end && !l->over;
+  l->taken += end ? whole + 1 : left;
+  *line = start;
+  *size = whole > l->line_max ? l->line_max + 1 : whole;
+  return true;
+}
+
+bool lines_ended(const lines *l) {
+  return l->over && l->taken == l->size;
+}
+
+bool lines_next(lines *l, const char **line, size_t *size) {
+  do
+    if (l->data && take(l, line, size)) return true;
+  while (read_more(l));
+  return l->data && take(l, line, size); /* what the end of the stream has left */
+}

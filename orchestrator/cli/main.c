@@ -1,0 +1,119 @@
+/* tandem: every user command, and the orchestrator between a target and a draft. */
+#include "common/base/habits.h"
+#include "common/base/program.h"
+#include "common/base/program_flags.h"
+#include "common/base/program_variables.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/service/workers.h"
+#include "version.h"
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define VERSION_MAX 1024 /* bytes of what a worker says of itself */
+
+typedef struct command {
+  const char *name;
+  int (*run)(int argc, char **argv);
+  const char *text;
+} command;
+
+static const command commands[] = {
+    {"run", command_run, "answer one prompt"},
+    {"batch", command_batch, "answer a file of prompts, several at a time"},
+    {"serve-workers", command_serve, "answer request lines with workers that others start"},
+    {"session", command_session, "list, show, resume, rollback, export or end what the ledger keeps"},
+    {"status", command_status, "what runs now on this machine"},
+    {"tokenize", command_tokenize, "text to token ids"},
+    {"detokenize", command_detokenize, "token ids to text"},
+    {"doctor", command_doctor, "look at what tandem needs on this machine"},
+    {"bench", command_bench, "measure where the time of a step goes on this machine"},
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *to) {
+  fputs("Usage: tandem COMMAND [FLAGS...]\n"
+        "Lossless speculative decoding: a draft guesses, a target verifies, the answer is the target's.\n\n"
+        "Commands:\n",
+        to);
+  for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].text);
+  fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
+        "  --help      this text\n"
+        "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
+        "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; "
+        "the command\n"
+        "line wins. Flags of llama.cpp that mean the same are taken too: -n, -c, -t, -s, -p, -sys, "
+        "--temperature, ...\n\n"
+        "Exit statuses:\n",
+        to);
+#define HELP_LINE(name, number, text) fprintf(to, "  %-5d%s\n", number, text);
+  STATUS_LIST(HELP_LINE)
+#undef HELP_LINE
+}
+
+static int print_usage(const char *why, const char *what) {
+  fprintf(stderr, "tandem: %s%s\n", why, what);
+  fputs("Try `tandem --help' for the commands and flags.\n", stderr);
+  return STATUS_USAGE;
+}
+
+/* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is
+ * misspelt. */
+static int no_such(const char *name) {
+  const char *words[COMMAND_COUNT + 2] = {"--help", "--version"};
+  for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
+  const char *near = program_nearest(name, words, COMMAND_COUNT + 2);
+  char what[300];
+  const habit *h = habit_of_command(name);
+  if (h) {
+    snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "",
+             h->instead ? h->instead : "", h->instead ? ")" : "");
+    return print_usage("no such command: ", what);
+  }
+  if (name[0] == '-' && !near) {
+    snprintf(what, sizeof what, "`tandem run %.200s ...', for example", name);
+    return print_usage("a command comes first: ", what);
+  }
+  snprintf(what, sizeof what, "%.200s%s%s%s", name, near ? ": did you mean " : "", near ? near : "",
+           near ? "?" : "");
+  return print_usage("no such command or flag: ", what);
+}
+
+static bool print_worker_version(const char *name) {
+  char text[VERSION_MAX];
+  err e = {0};
+  if (workers_ask(name, "--version", text, sizeof text, &e))
+    return command_error(STATUS_WORKER, "%s", e.text) == 0;
+  fputs(text, stdout);
+  return true;
+}
+
+/* The numerics id is the target's: it computes. */
+static int print_version(void) {
+  printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
+  fflush(stdout);
+  bool ok = print_worker_version("tandem-target");
+  ok = print_worker_version("tandem-draft") && ok;
+  if (fflush(stdout) != 0) return STATUS_IO;
+  return ok ? STATUS_OK : STATUS_WORKER;
+}
+
+int main(int argc, char **argv) {
+  program_hold_streams();
+  program_check_variables("tandem");
+  if (argc < 2) return print_usage("no command given", "");
+  const char *name = argv[1];
+  if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
+    print_help(stdout);
+    return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
+  }
+  if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version();
+  for (int i = 0; i < COMMAND_COUNT; i++) {
+    if (strcmp(name, commands[i].name) != 0) continue;
+    char whole[64];
+    snprintf(whole, sizeof whole, "tandem %s", name);
+    argv[1] = whole;
+    return commands[i].run(argc - 1, argv + 1);
+  }
+  return no_such(name);
+}

@@ -1,0 +1,139 @@
+#include "orchestrator/service/text_model.h"
+
+#include "orchestrator/cli/flags.h"
+#include <string.h>
+
+static int open_file(text_model *m, const char *path, int (*open)(model_file **out, const char *path, err *e),
+                     err *e) {
+  *m = (text_model){0};
+  int rc = open(&m->file, path, e);
+  if (rc) return rc;
+  m->config = *model_file_config(m->file);
+  m->fingerprint = model_file_fingerprint(m->file);
+  return ERR_OK;
+}
+
+int text_model_open(text_model *m, const char *path, err *e) {
+  return open_file(m, path, model_file_open, e);
+}
+
+int text_model_open_text(text_model *m, const char *path, err *e) {
+  return open_file(m, path, model_file_open_text, e);
+}
+
+static void add_stop(text_model *m, int64_t id) {
+  if (id < 0 || id >= m->config.vocab || m->stop_count == WIRE_STOPS_MAX) return;
+  for (int32_t i = 0; i < m->stop_count; i++)
+    if (m->stops[i] == id) return;
+  m->stops[m->stop_count++] = (int32_t)id;
+}
+
+/* What the file and the vocabulary say ends a text, and the template a turn. */
+static void find_stops(text_model *m) {
+  int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
+  if (m->chat) add_stop(m, chat_template_turn_end(m->chat));
+  for (int32_t i = 0; i < count; i++) add_stop(m, ids[i]);
+  const int32_t *stops = m->tokens ? tokenizer_stops(m->tokens, &count) : NULL;
+  for (int32_t i = 0; stops && i < count; i++) add_stop(m, stops[i]);
+}
+
+static int open_vocabulary(text_model *m, const char *template, err *e) {
+  const gguf *g = model_file_gguf(m->file);
+  const char *json = model_file_tokenizer(m->file);
+  if (!g && !json) {
+    int rc = text_model_needs_text(m, &m->chat_error);
+    return template ? err_set(e, rc, "%s", m->chat_error.text) : ERR_OK;
+  }
+  int rc = g ? tokenizer_open(&m->tokens, g, e)
+             : tokenizer_open_json(&m->tokens, json, model_file_config(m->file)->vocab, e);
+  if (rc) return rc;
+  if (tokenizer_size(m->tokens) > m->config.vocab)
+    return err_set(e, ERR_FORMAT, "the vocabulary has %d tokens, the model %d: they do not belong together",
+                   tokenizer_size(m->tokens), m->config.vocab);
+  rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
+  if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
+  return ERR_OK;
+}
+
+int text_model_load(text_model *m, const char *template, err *e) {
+  int rc = open_vocabulary(m, template, e);
+  if (rc) return rc;
+  find_stops(m);
+  return ERR_OK;
+}
+hash16 text_model_vocabulary(const text_model *m) {
+  return m->tokens ? tokenizer_hash(m->tokens) : (hash16){{0}};
+}
+
+int text_model_needs_text(const text_model *m, err *e) {
+  if (m->tokens) return ERR_OK;
+  return err_set(e, ERR_UNSUPPORTED,
+                 "this model has no vocabulary, so that it takes no text: give token ids (tandem batch, "
+                 "\"prompt_ids\")");
+}
+
+void text_model_close(text_model *m) {
+  if (m->chat) chat_template_close(m->chat);
+  if (m->tokens) tokenizer_close(m->tokens);
+  model_file_close(m->file);
+  *m = (text_model){0};
+}
+
+int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e) {
+  int32_t most = m->config.context;
+  if (wanted > most)
+    return err_set(e, ERR_ARG, "--ctx is %d, but this model was made for %d tokens at most", wanted, most);
+  *out = wanted ? wanted : most < FLAGS_CONTEXT_DEFAULT ? most : FLAGS_CONTEXT_DEFAULT;
+  return ERR_OK;
+}
+
+/* Some vocabularies begin every text with a token of their own; a template writes it itself. */
+static int add_beginning(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
+                         err *e) {
+  int32_t bos = tokenizer_bos(m->tokens);
+  if (!tokenizer_adds_bos(m->tokens) || bos < 0) return ERR_OK;
+  size_t bos_size;
+  const char *spelling = tokenizer_piece(m->tokens, bos, &bos_size);
+  if (special && size >= bos_size && memcmp(text, spelling, bos_size) == 0) return ERR_OK;
+  return tokenizer_ids_add(out, bos) ? err_set(e, ERR_NOMEM, "out of memory for the prompt") : ERR_OK;
+}
+
+static int raw_prompt(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
+                      err *e) {
+  int rc = add_beginning(m, text, size, special, out, e);
+  return rc ? rc : tokenizer_encode(m->tokens, text, size, special ? TOKENIZER_SPECIAL : 0, out, e);
+}
+
+int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
+                      tokenizer_ids *out, err *e) {
+  int rc = text_model_needs_text(m, e);
+  if (rc) return rc;
+  if (size == 0) return err_set(e, ERR_ARG, "the prompt is empty: give some text");
+  if (o->raw) return raw_prompt(m, text, size, o->special, out, e);
+  chat_message messages[2];
+  int32_t count = 0;
+  if (o->system)
+    messages[count++] = (chat_message){.role = "system", .content = o->system, .size = strlen(o->system)};
+  messages[count++] = (chat_message){.role = "user", .content = text, .size = size};
+  return text_model_messages(m, messages, count, out, e);
+}
+
+int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,
+                        err *e) {
+  if (!m->chat) return err_set(e, m->chat_error.code, "%s", m->chat_error.text);
+  return chat_template_render(m->chat, messages, count, out, e);
+}
+
+int text_model_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e) {
+  if (count == 0) return err_set(e, ERR_ARG, "the prompt is empty: none of its bytes has a token");
+  if (count >= (size_t)context)
+    return err_set(
+        e, ERR_LIMIT,
+        "the prompt has %zu tokens, but the context is %d and must hold the answer too: shorten the "
+        "prompt, or raise --ctx (this model: up to %d)",
+        count, context, m->config.context);
+  for (size_t i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= m->config.vocab)
+      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i], m->config.vocab);
+  return ERR_OK;
+}

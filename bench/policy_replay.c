@@ -31,9 +31,9 @@ enum { ALARM_RESULT = 1 };
 /* Steps by rows, measured with bench_step on an AMD EPYC (Zen 5), 2 threads, the default model in Q4_1. */
 #define COSTS_AVX512 "1:1,2:1.05,3:1.06,4:1.12,5:1.18,6:1.25,8:1.43,10:1.66,12:1.92,16:2.45,24:3.6,32:4.6"
 
-typedef struct answer { /* plain decoding's */
+typedef struct completion { /* plain decoding's */
   int32_t *tokens, length, prompt_length;
-} answer;
+} completion;
 
 typedef struct figures {
   double steps, plain; /* of the decoding, in plain steps */
@@ -51,7 +51,7 @@ typedef struct world {
   target *target;
   draft *draft;
   uint64_t incarnations;
-  const answer *recorded;
+  const completion *recorded;
   bool busy;
   engine_results results;
   double costs[ROWS_MAX + 1];
@@ -64,7 +64,7 @@ typedef struct world {
 /* --- the engine --- */
 
 typedef struct walk {
-  const answer *recorded;
+  const completion *recorded;
   int32_t kv_length;
 } walk;
 
@@ -183,7 +183,7 @@ static double plain_prompt(int32_t rows) {
   return steps;
 }
 
-static void replay(world *w, const answer *x, figures *f) {
+static void replay(world *w, const completion *x, figures *f) {
   err e;
   actions a;
   int32_t count = x->length - x->prompt_length;
@@ -229,12 +229,12 @@ static void replay(world *w, const answer *x, figures *f) {
 
 /* --- the command line --- */
 
-static bool read_answer(const char *line, answer *x) {
+static bool read_answer(const char *line, completion *x) {
   json_t *o = json_loads(line, 0, NULL);
   const json_t *parts[] = {json_object_get(o, "prompt_ids"), json_object_get(o, "token_ids")};
   size_t prompt = json_array_size(parts[0]), output = json_array_size(parts[1]), n = 0;
   bool right = prompt > 0 && output > 0 && prompt + output <= CONTEXT;
-  *x = (answer){.prompt_length = (int32_t)prompt, .length = (int32_t)(prompt + output)};
+  *x = (completion){.prompt_length = (int32_t)prompt, .length = (int32_t)(prompt + output)};
   x->tokens = right ? malloc((prompt + output) * sizeof *x->tokens) : NULL;
   for (int k = 0; x->tokens && k < 2; k++)
     for (size_t i = 0; i < json_array_size(parts[k]); i++)
@@ -306,7 +306,7 @@ int main(int argc, char **argv) {
   size_t room = 0;
   if (kept) start(&w);
   while (getline(&line, &room, file) > 0) {
-    answer x;
+    completion x;
     if (!read_answer(line, &x)) continue;
     if (!kept) start(&w);
     replay(&w, &x, &f);

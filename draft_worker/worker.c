@@ -24,7 +24,7 @@ typedef struct work {
   peer_id orchestrator, target; /* target: 0 while connecting */
   int32_t link;                 /* index of the connection to its target */
   wire_id ticket, target_incarnation;
-  speculation spec;
+  draft_session spec;
   int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
   uint64_t attach_us;   /* ATTACH was sent last */
   uint64_t sent_us;     /* NODES, or DESYNC while it is lost */
@@ -85,7 +85,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
 }
 
 static void work_close(draft *d, work *w) {
-  speculation_fini(&w->spec, &d->method);
+  draft_session_fini(&w->spec, &d->method);
   *w = (work){0};
 }
 
@@ -160,19 +160,19 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
   uint64_t parents[WIRE_NODES_MAX];
   int32_t tokens[WIRE_NODES_MAX];
   float scores[WIRE_NODES_MAX];
-  const speculation *p = &w->spec;
+  const draft_session *p = &w->spec;
   msg m = message_to(c, w->target, MSG_NODES, w);
   m.u.nodes = (msg_nodes){.generation = p->ids.generation,
                           .base_length = p->committed.length,
                           .base_hash = prefix_hash(&p->committed),
                           .first_id = first_id,
-                          .count = speculation_nodes(p, first_id, parents, tokens, scores),
+                          .count = draft_session_nodes(p, first_id, parents, tokens, scores),
                           .parents = parents,
                           .tokens = tokens,
                           .scores = scores,
                           .done = p->done};
   w->sent_us = c->now;
-  if (p->done && p->grown.live.live_count > 0) turn_sent(&w->spec.turn, c->now);
+  if (p->done && p->grown.live.live_count > 0) pacing_sent(&w->spec.turn, c->now);
   actions_send(c->out, w->target, &m);
 }
 
@@ -180,7 +180,7 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
 
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
   const roster_peer *target = roster_find(&c->d->peers, w->target);
-  return speculation_grow(&w->spec, &c->d->method, target ? target->hello.vocabulary_size : 0, first_id);
+  return draft_session_grow(&w->spec, &c->d->method, target ? target->hello.vocabulary_size : 0, first_id);
 }
 
 /* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what
@@ -191,7 +191,7 @@ static void work_on(step *c, work *w, bool news) {
   int32_t added = grow(c, w, &first_id);
   if (added < 0)
     send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
-  else if (speculation_keeps(&w->spec, &c->d->method))
+  else if (draft_session_keeps(&w->spec, &c->d->method))
     return;
   else if (news || added > 0 || w->spec.done != was_done)
     send_nodes(c, w, first_id);
@@ -242,15 +242,15 @@ static void on_tokens(step *c, work *w, const msg *m) {
     break;
   }
   if (appended == 0) return;
-  speculation_commit(&w->spec, &c->d->method, appended);
-  turn_tokens(&w->spec.turn, c->now);
+  draft_session_commit(&w->spec, &c->d->method, appended);
+  pacing_tokens(&w->spec.turn, c->now);
   work_on(c, w, true);
 }
 
 /* All live nodes are sent again, with what can be added now. */
 static void start_generation(step *c, work *w, uint32_t generation) {
   uint64_t first_id;
-  speculation_rename(&w->spec, generation);
+  draft_session_rename(&w->spec, generation);
   grow(c, w, &first_id);
   send_nodes(c, w, 1);
 }
@@ -348,7 +348,7 @@ static int work_take(draft *d, const msg *m, work **out, err *e) {
   work *w = *out = free_place(d);
   if (!w) return err_set(e, ERR_FULL, "this draft has no session place left: start it with more --sessions");
   w->id = m->session;
-  if (speculation_init(&w->spec, d->options.context, m->u.open.hash_seed) == ERR_OK) return ERR_OK;
+  if (draft_session_init(&w->spec, d->options.context, m->u.open.hash_seed) == ERR_OK) return ERR_OK;
   return err_set(e, ERR_NOMEM, "no memory for another session");
 }
 
@@ -377,7 +377,7 @@ static int check_open(const draft *d, const msg_open *o, err *e) {
 /* The session becomes what OPEN says; a place that was taken for it is given up when it cannot. */
 static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
   const msg_open *o = &m->u.open;
-  int rc = speculation_open(&w->spec, &c->d->method, o);
+  int rc = draft_session_open(&w->spec, &c->d->method, o);
   w->link = rc == ERR_OK ? link_for(c, o->target_endpoint) : -1;
   if (w->link < 0) {
     work_close(c->d, w);
@@ -651,7 +651,7 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
 /* --- questions by batches --- */
 
 /* The sessions for which there is something to do; NULL in place of the others. */
-static void list_active(draft *d, speculation **list) {
+static void list_active(draft *d, draft_session **list) {
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &d->works[i];
     list[i] = w->state == WORK_FREE || w->state == WORK_LOST ? NULL : &w->spec;
@@ -659,7 +659,7 @@ static void list_active(draft *d, speculation **list) {
 }
 
 bool draft_next_batch(draft *d, draft_batch *b) {
-  speculation *list[DRAFT_SESSIONS_MAX];
+  draft_session *list[DRAFT_SESSIONS_MAX];
   if (!draft_by_batches(&d->method)) return false;
   list_active(d, list);
   d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
@@ -669,21 +669,21 @@ bool draft_next_batch(draft *d, draft_batch *b) {
 static void take_failure(step *c, const draft_failure *f) {
   const char *why = f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
                                             : "the draft's model could not be run";
-  speculation *list[DRAFT_SESSIONS_MAX];
+  draft_session *list[DRAFT_SESSIONS_MAX];
   list_active(c->d, list);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
     if (list[i] && list[i]->slot == f->slot) detach(c, &c->d->works[i], f->code, why);
 }
 
 static void on_result(step *c, const draft_results *r) {
-  speculation *list[DRAFT_SESSIONS_MAX];
-  if (r->us > 0) turn_forward(&c->d->method.costs, (double)r->us);
+  draft_session *list[DRAFT_SESSIONS_MAX];
+  if (r->us > 0) pacing_forward(&c->d->method.costs, (double)r->us);
   for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
   list_active(c->d, list);
   questions_take(list, DRAFT_SESSIONS_MAX, &c->d->method, r);
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
     work *w = &c->d->works[i];
-    if (w->spec.answered) turn_answered(&w->spec.turn);
+    if (w->spec.answered) pacing_answered(&w->spec.turn);
     if (w->spec.answered && w->state == WORK_ATTACHED) work_on(c, w, false);
     w->spec.answered = false;
   }

@@ -19,7 +19,7 @@ typedef struct draft_options {
   /* Of a model, whose kind is asked by batches; else 0: */
   int32_t sequences;      /* sessions that it has a cache for */
   int32_t rows;           /* questions of one batch at most, <= DRAFT_PLACES_MAX */
-  bool turns;             /* free pace: computes only while the target waits for it (turn.h) */
+  bool turns;             /* free pace: computes only while the target waits for it (pacing.h) */
   hash16 vocabulary_hash; /* of the ids that travel */
   int32_t vocabulary_size;
   const char *numerics_id; /* borrowed */

@@ -3,10 +3,10 @@
 #include "common/base/least.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "target_worker/drafts.h"
-#include "target_worker/opening.h"
-#include "target_worker/rounds.h"
-#include "target_worker/stream.h"
+#include "target_worker/attached_drafts.h"
+#include "target_worker/session_open.h"
+#include "target_worker/verifier.h"
+#include "target_worker/token_stream.h"
 #include "wire/presence.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct target {
   target_options options;
   roster peers;
   session_store store;
-  rounds rounds;
+  verifier rounds;
   presence orchestrator;
   bool draining; /* takes no new sessions */
   /* Of the engine: */
@@ -43,7 +43,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .node_max = TREE_NODE_MAX};
   roster_init(&t->peers, &self);
   int rc = session_store_init(&t->store, o->sessions, o->context, o->kv_blocks, e);
-  if (rc == ERR_OK) rc = rounds_init(&t->rounds, o->context, o->kv_blocks > 0, TARGET_CREDIT, e);
+  if (rc == ERR_OK) rc = verifier_init(&t->rounds, o->context, o->kv_blocks > 0, TARGET_CREDIT, e);
   if (rc != ERR_OK) {
     target_free(t);
     return rc;
@@ -55,7 +55,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
 void target_free(target *t) {
   if (!t) return;
   session_store_fini(&t->store);
-  rounds_fini(&t->rounds);
+  verifier_fini(&t->rounds);
   free(t);
 }
 
@@ -82,14 +82,14 @@ static void refuse(step *c, peer_id from, const msg *m, int code, const char *te
 }
 
 static void session_finish(step *c, session *s, wire_finish finish, int code, const char *text) {
-  if (finish != WIRE_FINISH_CANCELLED) stream_tell_orchestrator(c, s);
+  if (finish != WIRE_FINISH_CANCELLED) token_stream_tell_orchestrator(c, s);
   s->state = SESSION_FINISHED;
   s->finish = (int)finish;
   s->finish_code = code;
   s->finish_text = text;
   s->used_us = c->now;
   session_store_give_back(&c->t->store, s);
-  stream_done(c, s);
+  token_stream_done(c, s);
 }
 
 static bool is_stop(const session *s, int32_t token) {
@@ -124,7 +124,7 @@ static void start_session(step *c, session *s, peer_id from, const msg *m) {
   s->stepped_us = 0;
   s->lease_until_us = c->now + TARGET_LEASE_US;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
-  stream_state(c, from, MSG_OPENED, s, NULL);
+  token_stream_state(c, from, MSG_OPENED, s, NULL);
   finish_if_over(c, s);
 }
 
@@ -162,14 +162,14 @@ static void on_open(step *c, peer_id from, const msg *m) {
     s->orchestrator = from;
     if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts_gave_up = true;
     if (same)
-      stream_state(c, from, MSG_OPENED, s, NULL);
+      token_stream_state(c, from, MSG_OPENED, s, NULL);
     else
       answer_desync(c, from, m, s, "opened with other tokens in this epoch");
     return;
   }
   err e;
   bool fresh = false;
-  int rc = opening_check(o, t->options.context, t->options.vocabulary_size, &e);
+  int rc = session_open_check(o, t->options.context, t->options.vocabulary_size, &e);
   if (rc == ERR_OK && t->draining && !s)
     rc = err_set(&e, ERR_DRAINING, "this target is shutting down: open the session elsewhere");
   const char *misfit = rc == ERR_OK ? msg_open_misfit(o, s ? &s->committed : NULL) : NULL;
@@ -179,7 +179,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   }
   if (rc == ERR_OK) rc = take_place(c, m, &s, &fresh, &e);
   if (rc == ERR_OK) {
-    opening_adopt(s, o);
+    session_open_adopt(s, o);
     rc = session_store_admit(&t->store, s, s->committed.length + schedule_room(s), &e);
     if (rc != ERR_OK) session_store_end(&t->store, m->session);
   }
@@ -195,18 +195,19 @@ static void on_open(step *c, peer_id from, const msg *m) {
 
 /* What is repaired from here should be known over there. */
 static void desync(step *c, session *s, const char *reason) {
-  if (s->state == SESSION_RUNNING) stream_tell_orchestrator(c, s);
+  if (s->state == SESSION_RUNNING) token_stream_tell_orchestrator(c, s);
   s->state = SESSION_DESYNCED;
   session_draft_restart(s);
   actions_log(c->out, LOG_WARNING, "session %016llx: out of step at %d tokens: %s", (unsigned long long)s->id,
               s->committed.length, reason);
-  stream_state(c, s->orchestrator, MSG_DESYNC, s, reason);
+  token_stream_state(c, s->orchestrator, MSG_DESYNC, s, reason);
 }
 
 static void on_ack(step *c, session *s, const msg *m) {
   const msg_state *a = &m->u.state;
   s->lease_until_us = c->now + TARGET_LEASE_US;
-  if (s->state == SESSION_DESYNCED) stream_state(c, s->orchestrator, MSG_DESYNC, s, "still out of step");
+  if (s->state == SESSION_DESYNCED)
+    token_stream_state(c, s->orchestrator, MSG_DESYNC, s, "still out of step");
   if (s->state == SESSION_DESYNCED) return;
   if (!prefix_has(&s->committed, a->length, a->hash)) {
     desync(c, s, "what was acknowledged is not held here");
@@ -240,10 +241,10 @@ static void on_resend(step *c, peer_id from, session *s, const msg *m) {
   if (d && c->now - d->resent_us < TARGET_RESEND_US) return; /* a small frame asks for a large one */
   if (d) d->resent_us = c->now;
   if (d)
-    stream_to_draft(c, s, d, at);
+    token_stream_to_draft(c, s, d, at);
   else if (from == s->orchestrator)
-    stream_to_orchestrator(c, s, at);
-  if (!d && s->state == SESSION_FINISHED) stream_done(c, s); /* it has overtaken the tokens */
+    token_stream_to_orchestrator(c, s, at);
+  if (!d && s->state == SESSION_FINISHED) token_stream_done(c, s); /* it has overtaken the tokens */
 }
 
 /* --- dispatch --- */
@@ -262,11 +263,11 @@ static void on_session_message(step *c, const roster_peer *from, session *s, con
   else if (m->type == MSG_ACK && orchestrator)
     on_ack(c, s, m);
   else if (m->type == MSG_ATTACH)
-    drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
+    attached_drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
   else if (m->type == MSG_NODES && d)
-    drafts_nodes(c, s, d, m);
+    attached_drafts_nodes(c, s, d, m);
   else if (m->type == MSG_DETACH && d)
-    drafts_gave_up(c, s, d, m->u.state.reason);
+    attached_drafts_gave_up(c, s, d, m->u.state.reason);
   else if (m->type == MSG_NODES)
     refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");
 }
@@ -277,13 +278,13 @@ static void on_message(step *c, peer_id id, const msg *m) {
   switch (roster_receive(&t->peers, id, m, session_store_active(&t->store), c->now, &from, c->out)) {
   case ROSTER_GREETED:
     presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
-    drafts_left(c, &t->store, id, "it has restarted");
+    attached_drafts_left(c, &t->store, id, "it has restarted");
     return;
   case ROSTER_LEAVES:
-    drafts_left(c, &t->store, id, "it left");
+    attached_drafts_left(c, &t->store, id, "it left");
     return;
   case ROSTER_FORGED:
-    drafts_left(c, &t->store, id, "it wanted to be of another role");
+    attached_drafts_left(c, &t->store, id, "it wanted to be of another role");
     return;
   case ROSTER_REFUSED:
     actions_log(c->out, LOG_ERROR, "refused by the orchestrator: %s", wire_brief_of(m->u.error.text).text);
@@ -291,7 +292,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
     return;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
     if (m->type == MSG_HELLO && !roster_find(c->peers, id))
-      drafts_left(c, &t->store, id, "it is another one now");
+      attached_drafts_left(c, &t->store, id, "it is another one now");
     return;
   case ROSTER_PASS:
     break;
@@ -330,7 +331,7 @@ static void verified(step *c, session *s, const engine_result *r) {
     s->off_reason = "the self-check found a difference between verified and plainly decoded tokens";
     actions_log(c->out, LOG_ERROR, "session %016llx: %s", (unsigned long long)s->id, s->off_reason);
   }
-  rounds_verified(&c->t->rounds, &c->t->store, s, r, c->now);
+  verifier_verified(&c->t->rounds, &c->t->store, s, r, c->now);
   int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
   assert(rc == ERR_OK);
   (void)rc;
@@ -338,7 +339,7 @@ static void verified(step *c, session *s, const engine_result *r) {
     tree_ids *maps[SESSION_DRAFTS_MAX];
     tree_commit(&s->live, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
   }
-  stream_tell(c, s);
+  token_stream_tell(c, s);
   s->ready_us = c->now;
   s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
   finish_if_over(c, s);
@@ -362,7 +363,7 @@ static void failed(step *c, session *s, const engine_result *r) {
 
 static void on_result(step *c, const engine_result *r) {
   bool stale;
-  session *s = rounds_end(&c->t->store, r, &stale);
+  session *s = verifier_end(&c->t->store, r, &stale);
   if (!s || stale || s->state != SESSION_RUNNING) return;
   if (r->code == ERR_DESYNC) {
     prefix_truncate(&s->committed, s->kv_rows + 1);
@@ -377,12 +378,12 @@ static void on_result(step *c, const engine_result *r) {
 
 static void on_results(step *c, const engine_results *r) {
   c->t->computing = false;
-  rounds_measure(&c->t->rounds, r);
+  verifier_measure(&c->t->rounds, r);
   for (int32_t i = 0; i < r->count; i++) on_result(c, &r->of[i]);
 }
 
 bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
-  t->computing = rounds_next(&t->rounds, &t->store, now, batch);
+  t->computing = verifier_next(&t->rounds, &t->store, now, batch);
   if (t->computing) t->progress_us = now;
   return t->computing;
 }
@@ -413,7 +414,7 @@ static void tell_alive(step *c) {
   bool lives = engine_lives(c);
   for (int32_t i = 0; lives && i < t->store.count; i++) {
     session *s = &t->store.places[i];
-    if (s->state == SESSION_RUNNING && c->now - s->resent_us >= TARGET_ALIVE_US) stream_alive(c, s);
+    if (s->state == SESSION_RUNNING && c->now - s->resent_us >= TARGET_ALIVE_US) token_stream_alive(c, s);
   }
 }
 
@@ -445,12 +446,12 @@ static void session_tick(step *c, session *s) {
                    "lockstep: the draft's done mark did not come within 60 s");
     return;
   }
-  stream_tick(c, s);
+  token_stream_tick(c, s);
 }
 
 static uint64_t session_deadline(const session *s) {
   if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  return least_u64(least_u64(s->lease_until_us, lockstep_deadline(s)), stream_deadline(s));
+  return least_u64(least_u64(s->lease_until_us, lockstep_deadline(s)), token_stream_deadline(s));
 }
 
 static uint64_t target_deadline(const void *self) {
@@ -465,7 +466,7 @@ static uint64_t target_deadline(const void *self) {
 static void on_tick(step *c) {
   target *t = c->t;
   for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));)
-    drafts_left(c, &t->store, lost->id, "it has been silent for 3 s");
+    attached_drafts_left(c, &t->store, lost->id, "it has been silent for 3 s");
   presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
   for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.places[i]);
   tell_alive(c);

@@ -1,14 +1,14 @@
-/* fake_pair.h - what stands behind pair.h in tests of answers: the real sessions over a ledger in memory,
+/* fake_pair.h - what stands behind service.h in tests of answers: the real sessions over a ledger in memory,
  * without programs or sockets; the test is the target. One at a time. Linked before td_orch's own pair. */
 #pragma once
 
-#include "orchestrator/service/pair.h"
+#include "orchestrator/service/service.h"
 #include "tests/machine_support.h"
 
 enum { TARGET = 2, CONTEXT = 64 };
 #define SELF id_of(100)
 
-struct pair {
+struct service {
   rig r;
   orch *o;
   ledger memory;
@@ -24,7 +24,7 @@ struct pair {
 static int32_t unwritten, written;
 static int32_t (*memory_durable)(void *self, uint64_t session);
 static int (*memory_begin)(void *self, const ledger_record *r);
-static pair *watched;
+static service *watched;
 
 static int32_t slow_durable(void *self, uint64_t session) {
   int32_t all = memory_durable(self, session);
@@ -39,32 +39,32 @@ static int watched_begin(void *self, const ledger_record *r) {
   return memory_begin(self, r);
 }
 
-uint64_t pair_start(pair *p, const orch_request *r, err *e) {
+uint64_t service_start(service *p, const orch_request *r, err *e) {
   return orch_start(p->o, r, p->r.now, &p->r.out, e);
 }
 
-void pair_release(pair *p, uint64_t session) {
+void service_release(service *p, uint64_t session) {
   orch_release(p->o, session, p->r.now, &p->r.out);
 }
 
-bool pair_look(const pair *p, uint64_t session, orch_view *out) {
+bool service_look(const service *p, uint64_t session, orch_view *out) {
   return orch_look(p->o, session, out);
 }
 
-void pair_cancel(pair *p, uint64_t session) {
+void service_cancel(service *p, uint64_t session) {
   orch_cancel(p->o, session, p->r.now, &p->r.out);
 }
 
-int pair_signal(const pair *p) {
+int service_signal(const service *p) {
   return p->signal;
 }
 
-int pair_trouble(const pair *p, err *e) {
+int service_trouble(const service *p, err *e) {
   if (e) *e = p->trouble;
   return p->trouble.code;
 }
 
-bool pair_kept(const pair *p) {
+bool service_kept(const service *p) {
   return !p->lost;
 }
 
@@ -77,9 +77,9 @@ static inline uint64_t next_random(void *context) { /* splitmix64 */
   return x ^ x >> 31;
 }
 
-static inline void pair_begin(pair *p) {
+static inline void pair_begin(service *p) {
   err e = {0};
-  *p = (pair){.random = 1};
+  *p = (service){.random = 1};
   unwritten = 0;
   written = 1; /* the beginning */
   watched = p;
@@ -102,7 +102,7 @@ static inline void pair_begin(pair *p) {
   rig_say(&p->r, TARGET, hello);
 }
 
-static inline void pair_end(pair *p) {
+static inline void pair_end(service *p) {
   rig_fini(&p->r);
   orch_free(p->o);
   p->memory.close(p->memory.self);
@@ -114,7 +114,7 @@ typedef struct opened {
   uint32_t epoch;
 } opened;
 
-static inline opened pair_open_session(pair *p) {
+static inline opened pair_open_session(service *p) {
   const msg *m = rig_last(&p->r, TARGET, MSG_OPEN);
   opened o = {m->session, m->u.open.hash_seed, m->epoch};
   rig_say(&p->r, TARGET,

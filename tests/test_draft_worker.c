@@ -1,5 +1,5 @@
 /* libs: draft wire speculative base */
-#include "draft_worker/speculation.h"
+#include "draft_worker/draft_session.h"
 #include "draft_worker/worker.h"
 #include "common/speculative/tree.h"
 #include "tests/machine_support.h"

@@ -19,7 +19,7 @@ static void on_one_line(void) {
     memcpy(at, "; ", 2);
 }
 
-static const char *lines_of(const answer *a, result_words words) {
+static const char *lines_of(const completion *a, result_words words) {
   char *text = NULL;
   size_t size = 0;
   FILE *to = open_memstream(&text, &size);
@@ -33,19 +33,19 @@ static const char *lines_of(const answer *a, result_words words) {
 }
 
 /* 100 tokens at 200 a second, of which a draft guessed some. */
-static answer drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
-  answer a = {.id = UINT64_C(0x0123456789abcdef),
-              .count = 101,
-              .came_count = 1,
-              .came_us = 1000000,
-              .first_us = 1000000,
-              .end_us = 1500000,
-              .start_us = 900000,
-              .max_tokens = 256,
-              .context = 4096,
-              .finish = WIRE_FINISH_STOP,
-              .draft_wanted = true,
-              .draft_method = "ngram"};
+static completion drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
+  completion a = {.id = UINT64_C(0x0123456789abcdef),
+                  .count = 101,
+                  .came_count = 1,
+                  .came_us = 1000000,
+                  .first_us = 1000000,
+                  .end_us = 1500000,
+                  .start_us = 900000,
+                  .max_tokens = 256,
+                  .context = 4096,
+                  .finish = WIRE_FINISH_STOP,
+                  .draft_wanted = true,
+                  .draft_method = "ngram"};
   a.prompt.count = 30;
   a.stats = (msg_stats){.rounds = rounds,
                         .rows = rows,
@@ -57,7 +57,7 @@ static answer drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
 
 static void test_drafted(void **state) {
   (void)state;
-  answer a = drafted(10, 91, 60);
+  completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
   assert_string_equal(
       lines_of(&a, (result_words){0}),
@@ -74,7 +74,7 @@ static void test_drafted(void **state) {
 /* One failed try is no alarm; a draft that was of use before it was lost is told of, and why it was lost. */
 static void test_why_plainly(void **state) {
   (void)state;
-  answer a = drafted(1, 3, 0);
+  completion a = drafted(1, 3, 0);
   strcpy(a.off_reason, "the draft did not pay for itself");
   strcpy(a.plain_speed, "plain decoding: about 201 tok/s");
   assert_string_equal(
@@ -95,7 +95,7 @@ static void test_why_plainly(void **state) {
 
 static void test_why_no_longer(void **state) {
   (void)state;
-  answer a = drafted(10, 91, 60);
+  completion a = drafted(10, 91, 60);
   a.finish = WIRE_FINISH_LENGTH;
   a.max_tokens = 101;
   lines_of(&a, (result_words){.kept = true});
@@ -114,7 +114,7 @@ static void test_why_no_longer(void **state) {
 
 static void test_seed_and_details(void **state) {
   (void)state;
-  answer a = drafted(10, 91, 60);
+  completion a = drafted(10, 91, 60);
   a.seed = 77;
   assert_null(strstr(lines_of(&a, (result_words){0}), "seed"));
   assert_non_null(strstr(lines_of(&a, (result_words){.seed_drawn = true}),
@@ -127,7 +127,7 @@ static void test_seed_and_details(void **state) {
 /* Lines end before their 108th column, if their clauses are not longer. */
 static void test_lines(void **state) {
   (void)state;
-  answer a = drafted(10, 91, 60);
+  completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
   a.finish = WIRE_FINISH_LENGTH;
   lines_of(&a, (result_words){.kept = true, .seed_drawn = true, .details = true});
@@ -141,7 +141,7 @@ static void test_lines(void **state) {
 static void test_both(void **state) {
   (void)state;
   int32_t same[] = {5, 6, 7, 8}, other[] = {5, 6, 9, 8};
-  answer plain = drafted(0, 0, 0), fast = drafted(1, 5, 2);
+  completion plain = drafted(0, 0, 0), fast = drafted(1, 5, 2);
   plain.draft_wanted = false;
   plain.prompt.count = fast.prompt.count = 0;
   plain.count = fast.count = 4;

@@ -84,12 +84,12 @@ static void two_threads(void **state) {
 
 /* Two threads that answer each other: every item meets a taker that is about to sleep, or sleeps. A lost
  * wake-up hangs, and the time limit of the test tells. */
-typedef struct pair {
+typedef struct service {
   ring *there, *back;
-} pair;
+} service;
 
 static void *answer_all(void *argument) {
-  pair *p = argument;
+  service *p = argument;
   item x;
   while (ring_wait(p->there, &x)) {
     if (x.number % 3 == 0) usleep(RING_SPIN_US);
@@ -100,7 +100,7 @@ static void *answer_all(void *argument) {
 
 static void question_and_answer(void **state) {
   (void)state;
-  pair p = {ring_alloc(1, sizeof(item)), ring_alloc(1, sizeof(item))};
+  service p = {ring_alloc(1, sizeof(item)), ring_alloc(1, sizeof(item))};
   pthread_t answerer;
   assert_int_equal(pthread_create(&answerer, NULL, answer_all, &p), 0);
   for (uint64_t n = 0; n < 3000; n++) {

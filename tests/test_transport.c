@@ -104,7 +104,7 @@ static void finish_loop(uv_loop_t *loop) {
 }
 
 /* A pair: `server` bound, `client` connected and known to it. Returns the client's peer id of the server. */
-static peer_id pair_open(uv_loop_t *loop, node *server, node *client, const char *endpoint) {
+static peer_id service_open(uv_loop_t *loop, node *server, node *client, const char *endpoint) {
   char bound[128];
   err e = {0};
   msg hello = hello_of();
@@ -123,7 +123,7 @@ static peer_id pair_open(uv_loop_t *loop, node *server, node *client, const char
   return to;
 }
 
-static void pair_close(uv_loop_t *loop, node *server, node *client) {
+static void service_close(uv_loop_t *loop, node *server, node *client) {
   transport_close(client->wire);
   transport_close(server->wire);
   finish_loop(loop);
@@ -136,7 +136,7 @@ static void temp_endpoint(char *out, size_t size, const char *name) {
 static void there_and_back(const char *endpoint, const char *seen) {
   uv_loop_t loop;
   node server = {.echo = true}, client = {0};
-  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  peer_id to = service_open(&loop, &server, &client, endpoint);
   assert_string_equal(server.last.u.hello.seen.address, seen); /* of the HELLO */
   assert_false(server.last.u.hello.seen.away);
   for (uint64_t i = 1; i <= 100; i++) {
@@ -153,7 +153,7 @@ static void there_and_back(const char *endpoint, const char *seen) {
   assert_int_equal(s.received, 101);
   assert_int_equal(server.unsent, 0);
   assert_int_equal(s.dropped + s.bad_frames + c.dropped + c.bad_frames, 0);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 static void test_tcp(void **state) {
@@ -198,7 +198,7 @@ static void test_connect_before_bind(void **state) {
   assert_int_equal(server.last.type, MSG_HELLO);
   assert_false(run_until(&loop, &never, 1, 50));
   assert_int_equal(server.heard, 1);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* A send takes in the signal that a message has come: the message must be seen all the same. */
@@ -206,7 +206,7 @@ static void test_send_swallows_signal(void **state) {
   (void)state;
   uv_loop_t loop;
   node server = {0}, client = {0};
-  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id to = service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   peer_id back = server.last_peer;
   for (uint64_t i = 1; i <= 5; i++) {
     msg m = ping_of(i);
@@ -215,7 +215,7 @@ static void test_send_swallows_signal(void **state) {
     assert_true(transport_send(client.wire, to, &m));
     assert_true(run_until(&loop, &client.heard, i, 1000));
   }
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* 1000 messages at once, answered at once: more than one turn of the loop takes, less than the queue holds.
@@ -225,7 +225,7 @@ static void test_burst(void **state) {
   const uint64_t count = 1000;
   uv_loop_t loop;
   node server = {.echo = true}, client = {.checks_order = true};
-  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id to = service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   server.checks_order = true;
   for (uint64_t i = 0; i < count; i++) {
     msg m = ping_of(i);
@@ -234,14 +234,14 @@ static void test_burst(void **state) {
   assert_true(run_until(&loop, &client.heard, count, WAIT_MS));
   assert_int_equal(client.sum, count * (count - 1) / 2);
   assert_int_equal(server.unsent, 0);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 static void test_queue_full(void **state) {
   (void)state;
   uv_loop_t loop;
   node server = {0}, client = {0};
-  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id to = service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   msg hello = hello_of();
   uint64_t sent = 0, tries = 400000; /* the server's loop does not run meanwhile: queues fill up */
   for (uint64_t i = 0; i < tries; i++) {
@@ -252,7 +252,7 @@ static void test_queue_full(void **state) {
   assert_int_equal(transport_count(client.wire).dropped, tries - sent);
   assert_true(transport_send(client.wire, to, &hello));
   assert_true(run_until(&loop, &server.heard, sent, WAIT_MS));
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* --- addresses --- */
@@ -400,7 +400,7 @@ static void test_bad_frames(void **state) {
   node server = {.echo = true}, client = {0};
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "bad");
-  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  peer_id to = service_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);
   assert_int_equal(zmq_send(h.socket, "garbage", 7, 0), 7);
   assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
@@ -424,7 +424,7 @@ static void test_bad_frames(void **state) {
   assert_true(transport_send(client.wire, to, &m));
   assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
   hostile_close(h);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* A frame above the limit ends that connection and no other. */
@@ -434,7 +434,7 @@ static void test_huge_frame(void **state) {
   node server = {.echo = true}, client = {0};
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "huge");
-  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  peer_id to = service_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);
   static const size_t sizes[] = {WIRE_DOOR_FRAME_MAX + 1, WIRE_FRAME_MAX + 1};
   char *huge = calloc(1, WIRE_FRAME_MAX + 1);
@@ -447,7 +447,7 @@ static void test_huge_frame(void **state) {
   assert_int_equal(transport_count(server.wire).bad_frames, 0); /* it never came this far */
   free(huge);
   hostile_close(h);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* Sends frames until nothing more is taken for a while: how many? The loop of the program that is flooded
@@ -482,7 +482,7 @@ static void test_flood(void **state) {
     node server = {.echo = true}, client = {0};
     char endpoint[100];
     temp_endpoint(endpoint, sizeof endpoint, "flood");
-    peer_id to = pair_open(&loop, &server, &client, endpoint);
+    peer_id to = service_open(&loop, &server, &client, endpoint);
     uint64_t taken = flood(endpoint, sizes[i], 300);
     /* A queue here, one there and what the kernel takes: 16 frames of the longest, and then bytes. */
     if (taken * sizes[i] > 2u << 20) fail_msg("%d frames of %d bytes", (int)taken, (int)sizes[i]);
@@ -490,7 +490,7 @@ static void test_flood(void **state) {
     assert_true(transport_send(client.wire, to, &m));
     assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
     assert_true(transport_count(server.wire).bad_frames > 0);
-    pair_close(&loop, &server, &client);
+    service_close(&loop, &server, &client);
   }
 }
 
@@ -502,7 +502,7 @@ static void test_large_before_the_greeting(void **state) {
   char endpoint[100];
   static char frame[WIRE_DOOR_FRAME_MAX];
   temp_endpoint(endpoint, sizeof endpoint, "greeting");
-  pair_open(&loop, &server, &client, endpoint);
+  service_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);
   zmq_send(h.socket, frame, WIRE_GREETING_MAX + 1, 0);
   assert_true(hostile_hears(h, &loop, "R-GREETING-SIZE"));
@@ -526,7 +526,7 @@ static void test_large_before_the_greeting(void **state) {
   zmq_send(h.socket, frame, sizeof frame, 0);
   assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
   hostile_close(h);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* --- who is who --- */
@@ -607,7 +607,7 @@ static void test_many_connections(void **state) {
   node server = {.echo = true}, client = {0};
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "many");
-  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  peer_id to = service_open(&loop, &server, &client, endpoint);
   for (int round = 0; round < 2; round++) {
     int fds[CONNECTIONS_MAX + 50], closed = 0;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -634,7 +634,7 @@ static void test_many_connections(void **state) {
     for (int i = 0; i < CONNECTIONS_MAX + 50; i++) close(fds[i]);
     for (int i = 0; i < 50; i++, usleep(1000)) uv_run(&loop, UV_RUN_NOWAIT);
   }
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* A bad frame from the side that was connected to is refused by a DEALER as well. */
@@ -680,7 +680,7 @@ static void test_vanished_peer(void **state) {
   (void)state;
   uv_loop_t loop;
   node server = {0}, client = {0};
-  pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   peer_id gone = server.last_peer;
   msg m = ping_of(1);
   assert_true(transport_send(server.wire, gone, &m));
@@ -709,7 +709,7 @@ static void test_reconnect(void **state) {
   char endpoint[100], bound[128];
   err e = {0};
   temp_endpoint(endpoint, sizeof endpoint, "again");
-  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  peer_id to = service_open(&loop, &server, &client, endpoint);
   transport_close(server.wire);
   uv_run(&loop, UV_RUN_NOWAIT);
   node_open(&later, &loop, 3, false);
@@ -733,7 +733,7 @@ static void test_disconnect_in_callback(void **state) {
   (void)state;
   uv_loop_t loop;
   node server = {.echo = true}, client = {.leave = true};
-  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id to = service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   for (uint64_t i = 0; i < 10; i++) {
     msg m = ping_of(i);
     assert_true(transport_send(client.wire, to, &m));
@@ -743,14 +743,14 @@ static void test_disconnect_in_callback(void **state) {
   assert_int_equal(client.heard, 1); /* nothing is delivered after it */
   msg m = ping_of(1);
   assert_false(transport_send(client.wire, to, &m));
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 static void test_close_in_callback(void **state) {
   (void)state;
   uv_loop_t loop;
   node server = {.echo = true}, client = {.close = true};
-  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  peer_id to = service_open(&loop, &server, &client, "tcp://127.0.0.1:*");
   for (uint64_t i = 0; i < 10; i++) {
     msg m = ping_of(i);
     assert_true(transport_send(client.wire, to, &m));
@@ -758,7 +758,7 @@ static void test_close_in_callback(void **state) {
   assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
   assert_null(client.wire);
   assert_int_equal(client.heard, 1);
-  pair_close(&loop, &server, &client);
+  service_close(&loop, &server, &client);
 }
 
 /* --- the bounded table of peers --- */

@@ -33,7 +33,7 @@ void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yi
  * arrival and the first verify there is nothing to expect, and no wait: nodes that come during a plain step
  * are taken after it.
  *
- * A draft that computes weighs by itself how long its turn is worth (draft_worker/turn.h), and how long the
+ * A draft that computes weighs by itself how long its turn is worth (draft_worker/pacing.h), and how long the
  * last ones took says little of the next: for it the wait is WAIT_STEPS, and whether that pays is for
  * pay_record to find out. */
 uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnable, uint64_t since_sent_us,

@@ -3,7 +3,7 @@
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/input.h"
 #include "orchestrator/cli/output.h"
-#include "orchestrator/service/requests.h"
+#include "orchestrator/service/request_queue.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,8 +25,8 @@ typedef struct batch {
   text_model model;
   int32_t context;
   logger log;
-  pair *pair;
-  requests requests;
+  service *pair;
+  request_queue requests;
   output out;
   int out_fd;
   item *items;
@@ -55,26 +55,26 @@ static void write_results(batch *b) {
 static void begin_next(batch *b) {
   size_t tag = b->next++;
   const item *it = &b->items[tag];
-  requests_begin(&b->requests, it->line, it->size, it->number, tag);
+  request_queue_begin(&b->requests, it->line, it->size, it->number, tag);
 }
 
 static void finish(batch *b) {
   if (b->finished || b->requests.running > 0 || b->next < b->count || !output_idle(&b->out)) return;
   b->finished = true;
-  pair_finish(b->pair);
+  service_finish(b->pair);
 }
 
 /* What has not begun stays out of OUT after a signal, and is an error there after a failure. */
 static void give_up(batch *b, const err *trouble) {
   for (; trouble && b->next < b->count; b->next++) {
     const item *it = &b->items[b->next];
-    requests_refuse(&b->requests, it->line, it->size, it->number, b->next, trouble);
+    request_queue_refuse(&b->requests, it->line, it->size, it->number, b->next, trouble);
   }
   b->count = b->next;
 }
 
 static bool may_begin(const batch *b) {
-  int32_t most = pair_capacity(b->pair);
+  int32_t most = service_capacity(b->pair);
   if (most > b->flags.sessions) most = b->flags.sessions;
   return b->requests.running < most && b->next < b->count;
 }
@@ -82,15 +82,15 @@ static bool may_begin(const batch *b) {
 static void on_news(void *owner) {
   batch *b = owner;
   err trouble = {0};
-  bool bad = pair_trouble(b->pair, &trouble) != ERR_OK, stop = pair_signal(b->pair) || b->out.failed;
+  bool bad = service_trouble(b->pair, &trouble) != ERR_OK, stop = service_signal(b->pair) || b->out.failed;
   if (bad)
-    requests_fail(&b->requests, &trouble);
+    request_queue_fail(&b->requests, &trouble);
   else if (stop)
-    requests_cancel(&b->requests);
-  requests_look(&b->requests);
+    request_queue_cancel(&b->requests);
+  request_queue_look(&b->requests);
   if (bad || stop)
     give_up(b, bad ? &trouble : NULL);
-  else if (pair_ready(b->pair))
+  else if (service_ready(b->pair))
     while (may_begin(b)) begin_next(b);
   write_results(b);
   finish(b);
@@ -155,29 +155,29 @@ static int prepare(batch *b, input *in) {
 }
 
 static int report(batch *b) {
-  int code = requests_report(&b->requests);
+  int code = request_queue_report(&b->requests);
   if (!b->out.failed) return code;
   return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
 }
 
 static int answer_all(batch *b) {
   err e = {0};
-  pair_options o = {
+  service_options o = {
       .flags = &b->flags, .context = b->context, .log = &b->log, .on_news = on_news, .owner = b};
-  if (pair_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  output_init(&b->out, pair_loop(b->pair), b->out_fd, on_written, b);
-  b->requests = (requests){.flags = &b->flags,
-                           .model = &b->model,
-                           .context = b->context,
-                           .log = &b->log,
-                           .pair = b->pair,
-                           .on_result = on_result,
-                           .owner = b};
+  if (service_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&b->out, service_loop(b->pair), b->out_fd, on_written, b);
+  b->requests = (request_queue){.flags = &b->flags,
+                                .model = &b->model,
+                                .context = b->context,
+                                .log = &b->log,
+                                .pair = b->pair,
+                                .on_result = on_result,
+                                .owner = b};
   int rc = text_model_load(&b->model, b->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  rc = pair_serve(b->pair, &b->model, &e);
+  rc = service_serve(b->pair, &b->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  pair_run(b->pair);
+  service_run(b->pair);
   return report(b);
 }
 
@@ -188,7 +188,7 @@ int command_batch(int argc, char **argv) {
   b.log = (logger){"tandem", b.flags.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(&b, &in);
   if (code == STATUS_OK) code = answer_all(&b);
-  pair_close(b.pair);
+  service_close(b.pair);
   output_fini(&b.out);
   if (b.out_fd > STDOUT_FILENO && close(b.out_fd) != 0 && code == STATUS_OK)
     code = command_error(STATUS_IO, "cannot write %s: %s", b.flags.arguments[1], strerror(errno));

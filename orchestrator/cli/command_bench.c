@@ -1,6 +1,6 @@
 /* tandem bench: hands over to the program tandem-bench, which may look into the model and the kernels. */
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/service/workers.h"
+#include "orchestrator/service/child_processes.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@ int command_bench(int argc, char **argv) {
   char path[PATH_MAX];
   err e = {0};
   (void)argc; /* argv ends with a NULL */
-  if (workers_find("tandem-bench", path, &e)) {
+  if (child_processes_find("tandem-bench", path, &e)) {
     return command_error(STATUS_WORKER, "the program tandem-bench is neither beside tandem nor in PATH: "
                                         "scripts/bench_cpu.sh builds it");
   }

@@ -32,8 +32,8 @@ typedef struct chat {
   text_model model;
   int32_t context;
   logger log;
-  pair *pair;
-  answer answer;
+  service *pair;
+  completion answer;
   ledger_session cut; /* what the answer goes on from, if it does */
   output out;
   line_editor *editor;
@@ -79,21 +79,21 @@ static void on_interrupt(void *owner) {
   else if (!c->asking)
     line_editor_interrupt(c->editor);
   else if (c->answer.session)
-    pair_cancel(c->pair, c->answer.session);
+    service_cancel(c->pair, c->answer.session);
   c->stopping = c->asking;
 }
 
 static void fresh_answer(chat *c) {
-  answer_fini(&c->answer);
+  completion_fini(&c->answer);
   ledger_session_fini(&c->cut);
   c->cut = (ledger_session){0};
-  answer_init(&c->answer, &c->model);
+  completion_init(&c->answer, &c->model);
 }
 
-static void take_totals(totals *t, const answer *a) {
+static void take_totals(totals *t, const completion *a) {
   t->answers++;
   t->tokens += a->count;
-  if (answer_tokens_per_second(a) > 0) {
+  if (completion_tokens_per_second(a) > 0) {
     t->timed_tokens += a->count - a->came_count;
     t->timed_us += a->end_us - a->came_us;
   }
@@ -103,7 +103,7 @@ static void take_totals(totals *t, const answer *a) {
 
 /* One dim line: figures, and why it is not longer. */
 static void tell_end(chat *c) {
-  const answer *a = &c->answer;
+  const completion *a = &c->answer;
   char figures[RESULT_FIGURES_MAX];
   result_figures(a, figures);
   bool full = a->context - (int32_t)a->prompt.count <= a->count;
@@ -119,7 +119,7 @@ static void tell_end(chat *c) {
 
 /* What came belongs to the conversation. False: nothing did. */
 static bool keep_answer(chat *c) {
-  const answer *a = &c->answer;
+  const completion *a = &c->answer;
   size_t size = a->shown < a->size ? a->shown : a->size;
   if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
   if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
@@ -129,12 +129,12 @@ static bool keep_answer(chat *c) {
 
 /* Runs the loop until the answer is over and written. False: it is not part of the conversation. */
 static bool await_answer(chat *c) {
-  while (!c->over && (c->asking || !output_idle(&c->out))) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over && (c->asking || !output_idle(&c->out))) uv_run(service_loop(c->pair), UV_RUN_ONCE);
   if (c->over) return false;
-  const answer *a = &c->answer;
+  const completion *a = &c->answer;
   bool open = a->shown == 0 || a->shown > a->size || a->text[a->shown - 1] != '\n';
   say(c, "\n", open);
-  while (!output_idle(&c->out)) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  while (!output_idle(&c->out)) uv_run(service_loop(c->pair), UV_RUN_ONCE);
   if (c->out.failed)
     leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
   if (a->trouble.code) leave(c, command_error(STATUS_WORKER, "%s", a->trouble.text));
@@ -152,7 +152,7 @@ static bool await_answer(chat *c) {
 static bool begin_answer(chat *c) {
   err e = {0};
   c->stopping = false;
-  c->asking = answer_begin(&c->answer, c->pair, &c->flags, c->context, &e) == ERR_OK;
+  c->asking = completion_begin(&c->answer, c->pair, &c->flags, c->context, &e) == ERR_OK;
   if (c->asking) return await_answer(c);
   command_error(STATUS_INPUT, "%s", e.text);
   return false;
@@ -254,11 +254,11 @@ static void regenerate(chat *c) {
 static void go_on(chat *c) {
   err e = {0};
   ledger_session cut = {0};
-  answer *a = &c->answer;
+  completion *a = &c->answer;
   if (!conversation_last_is(&c->said, "assistant"))
     err_set(&e, ERR_ARG, "there is no answer yet");
   else
-    answer_to_resume(a, &c->flags, c->flags.max_tokens, &cut, &e);
+    completion_to_resume(a, &c->flags, c->flags.max_tokens, &cut, &e);
   if (e.code) {
     note(c, "%s", e.text);
     ledger_session_fini(&cut);
@@ -371,7 +371,7 @@ static void take_interrupt(chat *c) {
 static void talk(chat *c) {
   const char *line;
   size_t size;
-  while (!c->over && !c->ready) uv_run(pair_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over && !c->ready) uv_run(service_loop(c->pair), UV_RUN_ONCE);
   while (!c->over) {
     switch (line_editor_read(c->editor, PROMPT, true, &line, &size)) {
     case LINE_TEXT:
@@ -395,11 +395,12 @@ static void on_news(void *owner) {
   err trouble = {0};
   const char *text;
   size_t size;
-  if (pair_signal(c->pair)) leave(c, command_signal_status(pair_signal(c->pair)));
-  if (pair_trouble(c->pair, &trouble) && !c->over) leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
-  c->ready |= pair_ready(c->pair);
+  if (service_signal(c->pair)) leave(c, command_signal_status(service_signal(c->pair)));
+  if (service_trouble(c->pair, &trouble) && !c->over)
+    leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
+  c->ready |= service_ready(c->pair);
   if (!c->asking) return;
-  answer_look(&c->answer, c->pair, &text, &size);
+  completion_look(&c->answer, c->pair, &text, &size);
   if (size) say(c, text, size);
   c->asking = !c->answer.finish || c->answer.session;
 }
@@ -429,7 +430,7 @@ static int open_editor(chat *c, err *e) {
   char path[LEDGER_PATH_MAX];
   const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
   line_editor_options o = {
-      .loop = pair_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
+      .loop = service_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
   c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
   return rc;
@@ -437,29 +438,29 @@ static int open_editor(chat *c, err *e) {
 
 static int converse(chat *c) {
   err e = {0};
-  pair_options o = {.flags = &c->flags,
-                    .context = c->context,
-                    .log = &c->log,
-                    .on_news = on_news,
-                    .on_interrupt = on_interrupt,
-                    .on_abort = on_abort,
-                    .owner = c};
-  if (pair_open(&c->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  output_init(&c->out, pair_loop(c->pair), STDOUT_FILENO, NULL, NULL);
+  service_options o = {.flags = &c->flags,
+                       .context = c->context,
+                       .log = &c->log,
+                       .on_news = on_news,
+                       .on_interrupt = on_interrupt,
+                       .on_abort = on_abort,
+                       .owner = c};
+  if (service_open(&c->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&c->out, service_loop(c->pair), STDOUT_FILENO, NULL, NULL);
   int rc = text_model_load(&c->model, c->flags.template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (c->flags.system && conversation_add(&c->said, "system", c->flags.system, strlen(c->flags.system)))
     return command_error(STATUS_FAILED, "out of memory");
-  rc = pair_serve(c->pair, &c->model, &e);
+  rc = service_serve(c->pair, &c->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   if (open_editor(c, &e)) return command_error(STATUS_IO, "%s", e.text);
   note(c, "/help lists the commands, Ctrl-D leaves");
   talk(c);
   line_editor_close(c->editor);
   c->editor = NULL;
-  pair_finish(c->pair);
-  pair_run(c->pair);
+  service_finish(c->pair);
+  service_run(c->pair);
   return c->status;
 }
 
@@ -469,18 +470,18 @@ int command_chat(const flags *f) {
   if (!c) return command_error(STATUS_FAILED, "out of memory");
   c->flags = *f;
   c->log = (logger){"tandem", f->verbose ? LOG_INFO : LOG_WARNING};
-  answer_init(&c->answer, &c->model);
+  completion_init(&c->answer, &c->model);
   int rc = text_model_open(&c->model, f->model, &e);
   int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
   if (!code && text_model_context(&c->model, f->context, &c->context, &e))
     code = command_error(STATUS_USAGE, "%s", e.text);
   if (!code) code = converse(c);
   line_editor_close(c->editor);
-  pair_close(c->pair);
+  service_close(c->pair);
   conversation_fini(&c->said);
   input_fini(&c->read);
   ledger_session_fini(&c->cut);
-  answer_fini(&c->answer);
+  completion_fini(&c->answer);
   output_fini(&c->out);
   text_model_close(&c->model);
   free(c);

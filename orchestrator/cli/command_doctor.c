@@ -5,7 +5,7 @@
 #include "common/text/utf8.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/result.h"
-#include "orchestrator/service/workers.h"
+#include "orchestrator/service/child_processes.h"
 #include "version.h"
 #include "wire/transport.h"
 #include <errno.h>
@@ -267,7 +267,7 @@ static void check_worker(doctor *d, const char *name) {
   char said[VERSION_MAX], path[PATH_MAX], ours[200];
   err e = {0};
   snprintf(ours, sizeof ours, "%s %s (%s)", name, TANDEM_VERSION, TANDEM_COMMIT);
-  if (workers_find(name, path, &e) || workers_ask(name, "--version", said, sizeof said, &e)) {
+  if (child_processes_find(name, path, &e) || child_processes_ask(name, "--version", said, sizeof said, &e)) {
     bad(d, "worker", "%s", e.text);
     return;
   }
@@ -287,7 +287,7 @@ static void check_worker(doctor *d, const char *name) {
 static void check_isa(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
-  bool asked = workers_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
+  bool asked = child_processes_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
   if (e.code == ERR_GONE) return; /* the program is missed already */
   json_t *sets = json_object(), *check;
   const char *chosen = NULL;

@@ -14,9 +14,9 @@ typedef struct run {
   text_model model;
   int32_t context;
   logger log;
-  pair *pair;
-  answer plain; /* --compare: the first one, without a draft */
-  answer answer;
+  service *pair;
+  completion plain; /* --compare: the first one, without a draft */
+  completion answer;
   output out;
   bool begun, told, finished; /* told: everything for stdout has been handed over */
   bool compared;              /* the plain answer is whole: this is the one with the draft */
@@ -69,16 +69,16 @@ static int read_prompt(run *r, const input *in) {
 static void finish(run *r) {
   if (r->finished || !r->told || r->answer.session || !output_idle(&r->out)) return;
   r->finished = true;
-  pair_finish(r->pair);
+  service_finish(r->pair);
 }
 
 static void on_written(void *context) {
   run *r = context;
-  if (r->out.failed && r->answer.session) pair_cancel(r->pair, r->answer.session); /* nobody reads it */
+  if (r->out.failed && r->answer.session) service_cancel(r->pair, r->answer.session); /* nobody reads it */
   finish(r);
 }
 
-static bool is_whole(const answer *a) {
+static bool is_whole(const completion *a) {
   return a->finish == WIRE_FINISH_STOP || a->finish == WIRE_FINISH_LENGTH;
 }
 
@@ -97,7 +97,7 @@ static void begin(run *r) {
   flags f = r->flags;
   r->begun = true;
   if (f.compare && !r->compared) f.draft = "none";
-  if (answer_begin(&r->answer, r->pair, &f, r->context, &e)) answer_fail(&r->answer, r->pair, &e);
+  if (completion_begin(&r->answer, r->pair, &f, r->context, &e)) completion_fail(&r->answer, r->pair, &e);
 }
 
 /* The same once more, with the draft. Only what comes after the first tokens is timed: the prompt has been
@@ -107,23 +107,23 @@ static void begin_again(run *r) {
   r->plain = r->answer;
   r->plain.stats.accepted_per_pos = r->plain.accepted_per_pos;
   r->compared = true;
-  answer_init(&r->answer, &r->model);
+  completion_init(&r->answer, &r->model);
   r->answer.title = r->plain.title;
   for (size_t i = 0; i < r->plain.prompt.count && !e.code; i++)
     if (tokenizer_ids_add(&r->answer.prompt, r->plain.prompt.ids[i])) err_set(&e, ERR_NOMEM, "out of memory");
   if (e.code)
-    answer_fail(&r->answer, r->pair, &e);
+    completion_fail(&r->answer, r->pair, &e);
   else
     begin(r);
 }
 
 static void stop(run *r, const err *why) {
   if (why)
-    answer_fail(&r->answer, r->pair, why);
+    completion_fail(&r->answer, r->pair, why);
   else if (!r->begun)
     r->answer.finish = WIRE_FINISH_CANCELLED;
   else if (r->answer.session && !r->answer.finish)
-    pair_cancel(r->pair, r->answer.session);
+    service_cancel(r->pair, r->answer.session);
   r->begun = true;
 }
 
@@ -132,13 +132,13 @@ static void on_news(void *owner) {
   err trouble = {0};
   const char *text;
   size_t size;
-  if (pair_trouble(r->pair, &trouble))
+  if (service_trouble(r->pair, &trouble))
     stop(r, &trouble);
-  else if (pair_signal(r->pair))
+  else if (service_signal(r->pair))
     stop(r, NULL);
-  else if (!r->begun && pair_ready(r->pair))
+  else if (!r->begun && service_ready(r->pair))
     begin(r);
-  answer_look(&r->answer, r->pair, &text, &size);
+  completion_look(&r->answer, r->pair, &text, &size);
   if (size && !r->flags.json && !r->compared && output_add(&r->out, text, size)) r->status = STATUS_FAILED;
   bool over = r->answer.finish && !r->answer.session;
   if (over && r->flags.compare && !r->compared && is_whole(&r->answer) && !r->out.failed)
@@ -152,13 +152,13 @@ static void on_news(void *owner) {
 
 /* A terminal's next line begins at its left edge. */
 static void end_line(const run *r) {
-  const answer *a = r->compared ? &r->plain : &r->answer;
+  const completion *a = r->compared ? &r->plain : &r->answer;
   bool open = !r->flags.json && a->shown > 0 && a->text[a->shown - 1] != '\n';
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
 static int report(const run *r) {
-  const result_words words = {.kept = r->answer.id && pair_keeps(r->pair),
+  const result_words words = {.kept = r->answer.id && service_keeps(r->pair),
                               .seed_drawn = !r->flags.seed_given && !r->answer.resume &&
                                             r->flags.sampling.temperature > 0,
                               .details = r->flags.verbose};
@@ -170,31 +170,31 @@ static int report(const run *r) {
   else
     result_print(stderr, &r->answer, &words);
   if (r->status) return command_error(r->status, "out of memory");
-  if (pair_signal(r->pair)) return command_signal_status(pair_signal(r->pair));
+  if (service_signal(r->pair)) return command_signal_status(service_signal(r->pair));
   if (r->out.failed)
     return command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(r->out.failed));
-  if (!pair_kept(r->pair)) return STATUS_IO;
+  if (!service_kept(r->pair)) return STATUS_IO;
   if (both && result_first_difference(&r->plain, &r->answer) >= 0) return STATUS_FAILED;
   return r->answer.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
 static int converse(run *r, const input *in) {
   err e = {0};
-  pair_options o = {.flags = &r->flags,
-                    .context = r->context,
-                    .resume = r->answer.resume,
-                    .log = &r->log,
-                    .on_news = on_news,
-                    .owner = r};
-  if (pair_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  output_init(&r->out, pair_loop(r->pair), STDOUT_FILENO, on_written, r);
+  service_options o = {.flags = &r->flags,
+                       .context = r->context,
+                       .resume = r->answer.resume,
+                       .log = &r->log,
+                       .on_news = on_news,
+                       .owner = r};
+  if (service_open(&r->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  output_init(&r->out, service_loop(r->pair), STDOUT_FILENO, on_written, r);
   int rc = text_model_load(&r->model, r->flags.template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   rc = read_prompt(r, in);
   if (rc) return rc;
-  rc = pair_serve(r->pair, &r->model, &e);
+  rc = service_serve(r->pair, &r->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  pair_run(r->pair);
+  service_run(r->pair);
   return report(r);
 }
 
@@ -220,15 +220,15 @@ static int prepare(run *r, input *in) {
 static int answer_one(const flags *f, const ledger_session *resume) {
   run r = {.flags = *f, .log = {"tandem", f->verbose ? LOG_INFO : LOG_WARNING}};
   input in = {0};
-  answer_init(&r.answer, &r.model);
+  completion_init(&r.answer, &r.model);
   r.answer.resume = resume;
   r.answer.whole = f->whole || f->json;
   int code = prepare(&r, &in);
   if (code == STATUS_OK) code = converse(&r, &in);
-  pair_close(r.pair);
+  service_close(r.pair);
   output_fini(&r.out);
-  answer_fini(&r.plain);
-  answer_fini(&r.answer);
+  completion_fini(&r.plain);
+  completion_fini(&r.answer);
   text_model_close(&r.model);
   input_fini(&in);
   return code;

@@ -4,7 +4,7 @@
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/lines.h"
 #include "orchestrator/cli/output.h"
-#include "orchestrator/service/requests.h"
+#include "orchestrator/service/request_queue.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,8 +19,8 @@ typedef struct serve {
   text_model model;
   int32_t context;
   logger log;
-  pair *pair;
-  requests requests;
+  service *pair;
+  request_queue requests;
   lines in;
   output out;
   int in_fd;
@@ -39,11 +39,11 @@ static void finish(serve *s) {
   bool ended = s->stopping || lines_ended(&s->in);
   if (s->finished || !ended || s->requests.running > 0 || !output_idle(&s->out)) return;
   s->finished = true;
-  pair_finish(s->pair);
+  service_finish(s->pair);
 }
 
 static bool has_room(const serve *s) {
-  int32_t most = pair_capacity(s->pair);
+  int32_t most = service_capacity(s->pair);
   if (most > s->flags.sessions) most = s->flags.sessions;
   return s->requests.running < most && s->out.queued_size < BACKLOG_MAX;
 }
@@ -53,22 +53,22 @@ static void begin(serve *s) {
   size_t size;
   while (has_room(s) && lines_next(&s->in, &line, &size)) {
     s->number++;
-    if (!batch_is_blank(line, size)) requests_begin(&s->requests, line, size, s->number, 0);
+    if (!batch_is_blank(line, size)) request_queue_begin(&s->requests, line, size, s->number, 0);
   }
 }
 
 static void on_news(void *owner) {
   serve *s = owner;
   err trouble = {0};
-  bool bad = pair_trouble(s->pair, &trouble) != ERR_OK, stop = pair_signal(s->pair) || s->out.failed;
+  bool bad = service_trouble(s->pair, &trouble) != ERR_OK, stop = service_signal(s->pair) || s->out.failed;
   s->stopping |= bad || stop;
   if (s->stopping) lines_stop(&s->in);
   if (bad)
-    requests_fail(&s->requests, &trouble);
+    request_queue_fail(&s->requests, &trouble);
   else if (stop)
-    requests_cancel(&s->requests);
-  requests_look(&s->requests);
-  if (!s->stopping && pair_ready(s->pair)) begin(s);
+    request_queue_cancel(&s->requests);
+  request_queue_look(&s->requests);
+  if (!s->stopping && service_ready(s->pair)) begin(s);
   finish(s);
 }
 
@@ -86,8 +86,8 @@ static int prepare(serve *s) {
 
 static int report(const serve *s) {
   err trouble = {0};
-  int code = requests_report(&s->requests);
-  if (pair_trouble(s->pair, &trouble)) return command_error(STATUS_WORKER, "%s", trouble.text);
+  int code = request_queue_report(&s->requests);
+  if (service_trouble(s->pair, &trouble)) return command_error(STATUS_WORKER, "%s", trouble.text);
   if (s->out.failed)
     return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(s->out.failed));
   if (s->in.failed) return command_error(STATUS_IO, "cannot read the requests: %s", strerror(s->in.failed));
@@ -96,21 +96,21 @@ static int report(const serve *s) {
 
 static int serve_all(serve *s) {
   err e = {0};
-  pair_options o = {
+  service_options o = {
       .flags = &s->flags, .context = s->context, .log = &s->log, .on_news = on_news, .owner = s};
-  if (pair_open(&s->pair, &o, &e)) return command_error(STATUS_FAILED, "%s", e.text);
-  output_init(&s->out, pair_loop(s->pair), STDOUT_FILENO, on_news, s);
-  s->requests = (requests){.flags = &s->flags,
-                           .model = &s->model,
-                           .context = s->context,
-                           .log = &s->log,
-                           .pair = s->pair,
-                           .on_result = on_result,
-                           .owner = s};
-  int rc = pair_serve(s->pair, &s->model, &e);
+  if (service_open(&s->pair, &o, &e)) return command_error(STATUS_FAILED, "%s", e.text);
+  output_init(&s->out, service_loop(s->pair), STDOUT_FILENO, on_news, s);
+  s->requests = (request_queue){.flags = &s->flags,
+                                .model = &s->model,
+                                .context = s->context,
+                                .log = &s->log,
+                                .pair = s->pair,
+                                .on_result = on_result,
+                                .owner = s};
+  int rc = service_serve(s->pair, &s->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  lines_open(&s->in, pair_loop(s->pair), s->in_fd, BATCH_LINE_MAX, on_news, s);
-  pair_run(s->pair);
+  lines_open(&s->in, service_loop(s->pair), s->in_fd, BATCH_LINE_MAX, on_news, s);
+  service_run(s->pair);
   return report(s);
 }
 
@@ -121,7 +121,7 @@ int command_serve(int argc, char **argv) {
   int code = prepare(&s);
   if (code == STATUS_OK) code = serve_all(&s);
   if (s.in.on_more) lines_stop(&s.in);
-  pair_close(s.pair);
+  service_close(s.pair);
   output_fini(&s.out);
   lines_fini(&s.in);
   if (s.in_fd > STDIN_FILENO) close(s.in_fd);

@@ -30,7 +30,7 @@ int command_resume(const flags *f, const ledger_session *resume);
 int command_error(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Exit status of a command that a signal ended. */
 status command_signal_status(int signal_number);
-/* Exit status for an error of pair_serve, or of the ledger. */
+/* Exit status for an error of service_serve, or of the ledger. */
 status command_serve_status(int code);
 /* Opens a model and reads its vocabulary, which may be all that there is, with messages: STATUS_OK,
  * STATUS_MODEL or STATUS_FAILED. */

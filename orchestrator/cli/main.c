@@ -4,7 +4,7 @@
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/service/workers.h"
+#include "orchestrator/service/child_processes.h"
 #include "version.h"
 #include <stdbool.h>
 #include <stdio.h>
@@ -82,7 +82,7 @@ static int no_such(const char *name) {
 static bool print_worker_version(const char *name) {
   char text[VERSION_MAX];
   err e = {0};
-  if (workers_ask(name, "--version", text, sizeof text, &e))
+  if (child_processes_ask(name, "--version", text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
   fputs(text, stdout);
   return true;

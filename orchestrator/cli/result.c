@@ -56,26 +56,26 @@ static json_t *accepted_per_pos(const msg_stats *s) {
   return array;
 }
 
-static const char *method_of(const answer *a) {
+static const char *method_of(const completion *a) {
   return a->draft_wanted && a->draft_method[0] ? a->draft_method : "none";
 }
 
-static json_t *stats_of(const answer *a) {
+static json_t *stats_of(const completion *a) {
   const msg_stats *s = &a->stats;
   json_t *o = json_object();
   if (!o) return NULL;
-  json_object_set_new(o, "tok_s", rounded(answer_tokens_per_second(a)));
-  json_object_set_new(o, "ttft_ms", rounded(answer_first_ms(a)));
+  json_object_set_new(o, "tok_s", rounded(completion_tokens_per_second(a)));
+  json_object_set_new(o, "ttft_ms", rounded(completion_first_ms(a)));
   json_object_set_new(o, "rounds", count_of(s->rounds));
   json_object_set_new(o, "draft_tokens", count_of(s->rows));
   json_object_set_new(o, "accepted_tokens", count_of(s->accepted));
   json_object_set_new(o, "rewound_tokens", count_of(s->rewound));
-  json_object_set_new(o, "mean_accepted", rounded(answer_mean_accepted(a)));
+  json_object_set_new(o, "mean_accepted", rounded(completion_mean_accepted(a)));
   json_object_set_new(o, "accepted_per_pos", accepted_per_pos(s));
   json_object_set_new(o, "draft_method", json_string(method_of(a)));
-  json_object_set_new(o, "speculation_off_reason", text_or_null(answer_off_reason(a)));
+  json_object_set_new(o, "speculation_off_reason", text_or_null(completion_off_reason(a)));
   json_object_set_new(o, "forwards", count_of(s->forwards));
-  if (a->uncounted > 0) json_object_set_new(o, "counted_tokens", json_integer(answer_counted(a)));
+  if (a->uncounted > 0) json_object_set_new(o, "counted_tokens", json_integer(completion_counted(a)));
   json_object_set_new(o, "plain_steps", count_of(s->plain_steps));
   json_object_set_new(o, "prefill_ms", milliseconds(s->prefill_us));
   json_object_set_new(o, "queue_ms", milliseconds(s->queue_us));
@@ -92,7 +92,7 @@ static json_t *session_name(uint64_t id) {
   return json_string(text);
 }
 
-json_t *result_of(const answer *a, json_t *id) {
+json_t *result_of(const completion *a, json_t *id) {
   json_t *o = json_object();
   if (!o) return NULL;
   if (id) json_object_set(o, "id", id);
@@ -111,24 +111,24 @@ json_t *result_of(const answer *a, json_t *id) {
 }
 
 json_t *result_of_error(json_t *id, const char *why) {
-  answer none = {.finish = WIRE_FINISH_ERROR};
+  completion none = {.finish = WIRE_FINISH_ERROR};
   err_set(&none.trouble, ERR_ARG, "%s", why);
   return result_of(&none, id);
 }
 
-int32_t result_first_difference(const answer *plain, const answer *drafted) {
+int32_t result_first_difference(const completion *plain, const completion *drafted) {
   int32_t n = 0;
   while (n < plain->count && n < drafted->count && plain->tokens[n] == drafted->tokens[n]) n++;
   return n == plain->count && n == drafted->count ? -1 : n;
 }
 
 /* How many times as fast; 0: too few tokens to say. */
-static double speedup(const answer *plain, const answer *drafted) {
-  double slow = answer_tokens_per_second(plain), fast = answer_tokens_per_second(drafted);
+static double speedup(const completion *plain, const completion *drafted) {
+  double slow = completion_tokens_per_second(plain), fast = completion_tokens_per_second(drafted);
   return slow > 0 ? fast / slow : 0;
 }
 
-json_t *result_of_both(const answer *plain, const answer *drafted) {
+json_t *result_of_both(const completion *plain, const completion *drafted) {
   int32_t at = result_first_difference(plain, drafted);
   json_t *o = json_object();
   if (!o) return NULL;
@@ -176,13 +176,13 @@ static void clause(closing *c, const char *format, ...) {
   c->column += strlen(text) + (fits ? sizeof more : sizeof begin) - 1;
 }
 
-static void put_length(const answer *a, char out[RESULT_FIGURES_MAX]) {
-  double speed = answer_tokens_per_second(a);
+static void put_length(const completion *a, char out[RESULT_FIGURES_MAX]) {
+  double speed = completion_tokens_per_second(a);
   int n = snprintf(out, RESULT_FIGURES_MAX, "%d token%s", a->count, a->count == 1 ? "" : "s");
   if (speed > 0) snprintf(out + n, RESULT_FIGURES_MAX - (size_t)n, ", %.1f tok/s", speed);
 }
 
-void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]) {
+void result_figures(const completion *a, char out[RESULT_FIGURES_MAX]) {
   put_length(a, out);
   size_t n = strlen(out);
   if (a->stats.rounds)
@@ -191,13 +191,13 @@ void result_figures(const answer *a, char out[RESULT_FIGURES_MAX]) {
 }
 
 /* Tried, and given up for good reason. */
-static bool guessed_nothing(const answer *a, const char *off) {
+static bool guessed_nothing(const completion *a, const char *off) {
   return off && a->stats.rounds > 0 && a->stats.accepted == 0 && strstr(off, "did not pay");
 }
 
-static void say_draft(closing *c, const answer *a, bool plain_speed) {
+static void say_draft(closing *c, const completion *a, bool plain_speed) {
   const msg_stats *s = &a->stats;
-  const char *off = answer_off_reason(a);
+  const char *off = completion_off_reason(a);
   char tries[32] = "try";
   if (s->rounds > 1) snprintf(tries, sizeof tries, "%llu tries", (unsigned long long)s->rounds);
   if (!a->draft_wanted)
@@ -210,14 +210,14 @@ static void say_draft(closing *c, const answer *a, bool plain_speed) {
   else if (!off)
     clause(c, "the draft had no guess");
   if (a->draft_wanted && a->uncounted > 0)
-    clause(c, "counted over %d of the %d tokens", answer_counted(a), a->count);
+    clause(c, "counted over %d of the %d tokens", completion_counted(a), a->count);
   if (plain_speed && a->plain_speed[0] && s->accepted) clause(c, "%s", a->plain_speed);
   if (off && !guessed_nothing(a, off))
     clause(c, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
 /* Why it is not longer, and what makes it so. */
-static void say_end(closing *c, const answer *a, bool kept) {
+static void say_end(closing *c, const completion *a, bool kept) {
   int32_t room = a->context - (int32_t)a->prompt.count;
   bool full = a->finish == WIRE_FINISH_LENGTH && a->max_tokens >= room;
   if (full)
@@ -234,17 +234,17 @@ static void say_end(closing *c, const answer *a, bool kept) {
     clause(c, "`tandem session resume %016llx' goes on", (unsigned long long)a->id);
 }
 
-static void say_seed(closing *c, const answer *a) {
+static void say_seed(closing *c, const completion *a) {
   clause(c, "its seed was drawn: --seed %llu gives the same again", (unsigned long long)a->seed);
 }
 
-static void say_details(closing *c, const answer *a) {
-  if (a->first_us) clause(c, "first token after %.0f ms", answer_first_ms(a));
+static void say_details(closing *c, const completion *a) {
+  if (a->first_us) clause(c, "first token after %.0f ms", completion_first_ms(a));
   clause(c, "draft %s: %llu rounds, %.2f accepted a round", method_of(a), (unsigned long long)a->stats.rounds,
-         answer_mean_accepted(a));
+         completion_mean_accepted(a));
 }
 
-void result_print(FILE *to, const answer *a, const result_words *w) {
+void result_print(FILE *to, const completion *a, const result_words *w) {
   closing c = {.to = to};
   char length[RESULT_FIGURES_MAX];
   put_length(a, length);
@@ -258,14 +258,14 @@ void result_print(FILE *to, const answer *a, const result_words *w) {
   fputc('\n', to);
 }
 
-static void say_clock(closing *c, const char *what, const answer *a) {
+static void say_clock(closing *c, const char *what, const completion *a) {
   char length[RESULT_FIGURES_MAX];
   put_length(a, length);
   c->column = 0; /* a line of its own */
   clause(c, "%-11s %s", what, length);
 }
 
-static void say_difference(closing *c, const answer *plain, const answer *drafted, int32_t at) {
+static void say_difference(closing *c, const completion *plain, const completion *drafted, int32_t at) {
   char one[16] = "the end", other[16] = "the end";
   if (at < plain->count) snprintf(one, sizeof one, "%d", plain->tokens[at]);
   if (at < drafted->count) snprintf(other, sizeof other, "%d", drafted->tokens[at]);
@@ -273,7 +273,7 @@ static void say_difference(closing *c, const answer *plain, const answer *drafte
          other);
 }
 
-void result_print_both(FILE *to, const answer *plain, const answer *drafted, const result_words *w) {
+void result_print_both(FILE *to, const completion *plain, const completion *drafted, const result_words *w) {
   closing c = {.to = to};
   int32_t at = result_first_difference(plain, drafted);
   double times = speedup(plain, drafted);

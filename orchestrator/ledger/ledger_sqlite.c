@@ -447,7 +447,7 @@ static book *book_alloc(const ledger_sqlite_options *o) {
 static int enter(book *b, err *e) {
   b->who = (ledger_process){
       .since = wall_us(), .command = b->command, .model = b->model, .fingerprint = b->options.fingerprint};
-  owner_self(&b->who.self);
+  process_identity_self(&b->who.self);
   int rc = ledger_store_tidy(b->db, b->path, e);
   if (rc == ERR_OK) rc = program_random(&b->who.id, sizeof b->who.id, e);
   if (rc == ERR_OK && ledger_writer_open(&b->writer, b->db, &b->who))

@@ -27,9 +27,9 @@ static int prepare(sqlite3 *db, const char *path, const char *sql, sqlite3_stmt 
   return sqlite3_prepare_v2(db, sql, -1, out, NULL) ? ledger_file_error(db, path, e) : ERR_OK;
 }
 
-static owner_process owner_at(sqlite3_stmt *s, int first) {
-  owner_process o = {.pid = sqlite3_column_int64(s, first + OWNER_PID),
-                     .start = sqlite3_column_int64(s, first + OWNER_START)};
+static process_identity_process owner_at(sqlite3_stmt *s, int first) {
+  process_identity_process o = {.pid = sqlite3_column_int64(s, first + OWNER_PID),
+                                .start = sqlite3_column_int64(s, first + OWNER_START)};
   const char *machine = text_at(s, first + OWNER_MACHINE);
   snprintf(o.machine, sizeof o.machine, "%s", machine ? machine : "");
   return o;
@@ -38,8 +38,8 @@ static owner_process owner_at(sqlite3_stmt *s, int first) {
 /* Is the process in these columns (all NULL: none) there? */
 static bool is_served(sqlite3_stmt *s, int first) {
   if (sqlite3_column_type(s, first) == SQLITE_NULL) return false;
-  owner_process o = owner_at(s, first);
-  return owner_alive(&o, sqlite3_column_int64(s, first + OWNER_BEAT), wall_us());
+  process_identity_process o = owner_at(s, first);
+  return process_identity_alive(&o, sqlite3_column_int64(s, first + OWNER_BEAT), wall_us());
 }
 
 static ledger_state state_of(int64_t state, bool served) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "orchestrator/ledger/ledger_file.h"
-#include "orchestrator/ledger/owner.h"
+#include "orchestrator/ledger/process_identity.h"
 #include "wire/message.h"
 
 typedef struct ledger_session { /* one session as it is in the file; not to be copied: options point into it
@@ -53,7 +53,7 @@ int ledger_store_claim(sqlite3 *db, const char *path, uint64_t id, int64_t updat
 
 typedef struct ledger_orchestrator { /* strings until the next one */
   uint64_t id;
-  owner_process process;
+  process_identity_process process;
   bool alive;
   int64_t since, beat, sessions, millitokens;
   const char *command, *workers; /* workers: JSON or NULL */

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "orchestrator/ledger/ledger_file.h"
-#include "orchestrator/ledger/owner.h"
+#include "orchestrator/ledger/process_identity.h"
 #include "wire/message.h"
 
 #define LEDGER_STATS_MAX 256
@@ -40,7 +40,7 @@ typedef struct ledger_beat {
 
 typedef struct ledger_process { /* who writes; strings are owned by whoever made it */
   uint64_t id;                  /* in the file */
-  owner_process self;
+  process_identity_process self;
   int64_t since;
   const char *command, *model;
   hash16 fingerprint;

@@ -32,18 +32,18 @@ static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) 
   ledger *l = &c->o->options.ledger;
   if (keep > 0 && l->append(l->self, s->id, before, tokens, keep) != ERR_OK) {
     prefix_truncate(&s->committed, before);
-    seats_fail(c, s, ERR_IO, "the ledger could not take the tokens: nothing more is shown");
+    assignment_fail(c, s, ERR_IO, "the ledger could not take the tokens: nothing more is shown");
     return;
   }
   if (stop || keep < count)
-    seats_finish(c, s, WIRE_FINISH_STOP, 0, NULL, true);
+    assignment_finish(c, s, WIRE_FINISH_STOP, 0, NULL, true);
   else
     session_frames_ack(c, s);
 }
 
 static bool in_vocabulary(step *c, const orch_session *s, const msg_tokens *t) {
   int32_t size = c->o->options.vocabulary_size;
-  if (!size) size = seats_greeting(c, s->target.peer)->vocabulary_size;
+  if (!size) size = assignment_greeting(c, s->target.peer)->vocabulary_size;
   for (int32_t i = 0; size && i < t->token_count; i++)
     if (t->tokens[i] >= size) return false;
   return true;
@@ -65,14 +65,14 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t before = s->committed.length, appended = 0;
   if (!in_vocabulary(c, s, t)) {
-    seats_fail(c, s, ERR_PROTOCOL, "the target sent a token outside the vocabulary");
+    assignment_fail(c, s, ERR_PROTOCOL, "the target sent a token outside the vocabulary");
     return;
   }
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
     if (appended > 0) {
       s->quiet_us = ORCH_QUIET_US;
-      seats_alive(c, s, true);
+      assignment_alive(c, s, true);
       note_numerics(c, s, true);
     }
     if (appended > 0)
@@ -88,23 +88,23 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
     actions_log(c->out, LOG_WARNING,
                 "session %016llx: the target's tokens differ from the ledger's: repaired",
                 (unsigned long long)s->id);
-    seats_repair(c, s, 0, (hash16){{0}});
+    assignment_repair(c, s, 0, (hash16){{0}});
     break;
   }
 }
 
 static void take_stats(step *c, orch_session *s, const msg_done *d) {
   figures_tell(&s->counted, &d->stats);
-  seats_text(s->off_reason, d->off_reason);
-  if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) seats_explain_unattached(c, s);
-  if (!d->code && s->finish != WIRE_FINISH_ERROR) seats_text(s->text, d->text);
+  assignment_text(s->off_reason, d->off_reason);
+  if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) assignment_explain_unattached(c, s);
+  if (!d->code && s->finish != WIRE_FINISH_ERROR) assignment_text(s->text, d->text);
 }
 
 static void on_done(step *c, orch_session *s, const msg *m) {
   const msg_done *d = &m->u.done;
   if (!session_live(s)) {
     take_stats(c, s, d);
-    seats_end(c, s, &s->target);
+    assignment_end(c, s, &s->target);
     return;
   }
   if (s->committed.length < d->length) {
@@ -112,47 +112,47 @@ static void on_done(step *c, orch_session *s, const msg *m) {
     return;
   }
   if (!prefix_has(&s->committed, d->length, d->hash) || d->length != s->committed.length) {
-    seats_repair(c, s, d->length, d->hash);
+    assignment_repair(c, s, d->length, d->hash);
     return;
   }
   take_stats(c, s, d);
   char text[WIRE_STRING_MAX + 1];
-  seats_text(text, d->text);
-  seats_finish(c, s, d->finish, d->code, text, false);
+  assignment_text(text, d->text);
+  assignment_finish(c, s, d->finish, d->code, text, false);
 }
 
 static void on_target_error(step *c, orch_session *s, const msg *m) {
   char text[WIRE_STRING_MAX + 1];
-  seats_text(text, m->u.error.text);
+  assignment_text(text, m->u.error.text);
   s->target_avoid = s->target.peer;
   switch (m->u.error.code) {
   case ERR_STALE:
   case ERR_GONE: /* it has lost the session, or knows a later epoch */
     if (++s->repairs > ORCH_DESYNC_MAX)
-      seats_fail(c, s, m->u.error.code, text);
+      assignment_fail(c, s, m->u.error.code, text);
     else
-      seats_target_lost(c, s, c->now + ORCH_REPEAT_US);
+      assignment_target_lost(c, s, c->now + ORCH_REPEAT_US);
     break;
   case ERR_FULL:
   case ERR_DRAINING: {
     uint64_t since = s->waiting_us;
     s->no_room = m->u.error.code == ERR_FULL;
-    seats_target_lost(c, s, c->now + ORCH_REPEAT_US);
+    assignment_target_lost(c, s, c->now + ORCH_REPEAT_US);
     s->waiting_us = since;
     break;
   }
   case ERR_LIMIT: /* its context, its blocks or its memory: another one may have more */
   case ERR_NOMEM:
-    if (seats_target_unable(c, s)) break; /* fall through */
+    if (assignment_target_unable(c, s)) break; /* fall through */
   default:
-    seats_fail(c, s, m->u.error.code, text);
+    assignment_fail(c, s, m->u.error.code, text);
   }
 }
 
 static void on_opened(step *c, orch_session *s, const msg *m) {
   const msg_state *at = &m->u.state;
   if (at->length <= s->committed.length && !prefix_has(&s->committed, at->length, at->hash)) {
-    seats_repair(c, s, 0, (hash16){{0}});
+    assignment_repair(c, s, 0, (hash16){{0}});
     return;
   }
   s->target.opened = true;
@@ -165,13 +165,13 @@ static void on_opened(step *c, orch_session *s, const msg *m) {
 void session_frames_target(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !session_live(s);
-    seats_end_if_told(s);
-    seats_room_made(c->o);
+    assignment_end_if_told(s);
+    assignment_room_made(c->o);
     return;
   }
   if (m->type == MSG_DONE) on_done(c, s, m);
   if (!session_live(s)) return;
-  seats_alive(c, s, m->type == MSG_TOKENS);
+  assignment_alive(c, s, m->type == MSG_TOKENS);
   switch (m->type) {
   case MSG_OPENED:
     on_opened(c, s, m);
@@ -180,7 +180,7 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
     on_tokens(c, s, m);
     break;
   case MSG_DESYNC:
-    seats_repair(c, s, m->u.state.length, m->u.state.hash);
+    assignment_repair(c, s, m->u.state.length, m->u.state.hash);
     break;
   case MSG_ERROR:
     on_target_error(c, s, m);
@@ -193,26 +193,26 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
 void session_frames_draft(step *c, orch_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->draft.ended = !session_live(s);
-    seats_end_if_told(s);
+    assignment_end_if_told(s);
     return;
   }
   if (!session_live(s)) return;
   if (m->type == MSG_OPENED) s->draft.opened = true;
   if (m->type == MSG_ERROR && m->u.error.code == ERR_TIMEOUT && s->draft_since_us) {
-    seats_draft_astray(c, s);
+    assignment_draft_astray(c, s);
   } else if (m->type == MSG_ERROR) {
     char text[WIRE_STRING_MAX + 1];
-    seats_text(text, m->u.error.text);
-    seats_draft_refused(c, s, text);
+    assignment_text(text, m->u.error.text);
+    assignment_draft_refused(c, s, text);
   }
   if (m->type != MSG_DESYNC) return;
   if (++s->draft_repairs > ORCH_DESYNC_MAX) {
-    seats_draft_refused(c, s, "the draft was out of step too often");
+    assignment_draft_refused(c, s, "the draft was out of step too often");
     return;
   }
   s->draft.base = prefix_has(&s->committed, m->u.state.length, m->u.state.hash) ? m->u.state.length : 0;
   if (s->draft_repairs == 1) {
-    seats_open_draft(c, s);
+    assignment_open_draft(c, s);
     return;
   }
   s->draft.opened =

@@ -2,7 +2,7 @@
  * out of step is repaired, the end is taken over. */
 #pragma once
 
-#include "orchestrator/sessions/seats.h"
+#include "orchestrator/sessions/assignment.h"
 
 void session_frames_target(step *c, orch_session *s, const msg *m);
 void session_frames_draft(step *c, orch_session *s, const msg *m);

@@ -141,14 +141,14 @@ uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *ou
   s->quiet_us = ORCH_QUIET_US;
   s->number = ++o->started;
   o->sessions[place_index] = s;
-  seats_place(&c, s);
+  assignment_place(&c, s);
   return s->id;
 }
 
 void orch_cancel(orch *o, uint64_t session, uint64_t now_us, actions *out) {
   step c = {o, now_us, out};
   orch_session *s = session_find(o, session);
-  if (s) seats_finish(&c, s, WIRE_FINISH_CANCELLED, 0, NULL, true);
+  if (s) assignment_finish(&c, s, WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
 void orch_release(orch *o, uint64_t session, uint64_t now_us, actions *out) {
@@ -172,7 +172,7 @@ bool orch_look(const orch *o, uint64_t session, orch_view *out) {
   *out = (orch_view){.state = s->state,
                      .tokens = s->committed.tokens,
                      .length = s->committed.length,
-                     .logged = seats_logged(o, s),
+                     .logged = assignment_logged(o, s),
                      .prompt_length = s->prompt_length,
                      .finish = s->finish,
                      .code = s->code,
@@ -224,7 +224,7 @@ const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index) {
 
 int32_t orch_worker_load(const orch *o, wire_role role, int32_t index) {
   const roster_peer *p = worker_at(o, role, index);
-  return p ? seats_load(o, p) : 0;
+  return p ? assignment_load(o, p) : 0;
 }
 
 void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *out) {
@@ -235,7 +235,7 @@ void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *ou
     peer_id id = p->id;
     const char *why = p->hello.role == WIRE_ROLE_DRAFT ? "the draft worker died" : "the target worker died";
     roster_drop(&o->roster, id);
-    seats_worker_lost(&c, id, why);
+    assignment_worker_lost(&c, id, why);
   }
 }
 
@@ -257,7 +257,7 @@ static void drop_predecessors(step *c, const roster_peer *fresh) {
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->o->roster, id);
-    seats_worker_lost(c, id, "the worker was started again");
+    assignment_worker_lost(c, id, "the worker was started again");
   }
 }
 
@@ -275,22 +275,22 @@ static void on_message(step *c, peer_id id, const msg *m) {
   orch *o = c->o;
   switch (roster_receive(&o->roster, id, m, 0, c->now, &from, c->out)) {
   case ROSTER_GREETED:
-    seats_worker_lost(c, id, "the worker has restarted");
+    assignment_worker_lost(c, id, "the worker has restarted");
     drop_predecessors(c, from);
     log_worker(c, from, "is here");
     break;
   case ROSTER_LEAVES:
     log_worker(c, from, "is leaving");
-    if (from->hello.role == WIRE_ROLE_DRAFT) seats_worker_lost(c, id, "the draft worker left");
+    if (from->hello.role == WIRE_ROLE_DRAFT) assignment_worker_lost(c, id, "the draft worker left");
     break;
   case ROSTER_FORGED:
-    seats_worker_lost(c, id, "the worker wanted to be of another role");
+    assignment_worker_lost(c, id, "the worker wanted to be of another role");
     break;
   case ROSTER_REFUSED:
     break;
   case ROSTER_HANDLED: /* a HELLO that does not fit: whoever was there before is gone */
     if (m->type == MSG_HELLO && !roster_find(&o->roster, id))
-      seats_worker_lost(c, id, "the worker is another one now");
+      assignment_worker_lost(c, id, "the worker is another one now");
     break;
   case ROSTER_PASS: {
     orch_session *s = session_find(o, m->session);
@@ -309,7 +309,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
   }
   }
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
-    if (o->sessions[i]) seats_place(c, o->sessions[i]);
+    if (o->sessions[i]) assignment_place(c, o->sessions[i]);
 }
 
 /* --- time --- */
@@ -320,7 +320,7 @@ static bool due(const step *c, uint64_t since, uint64_t every) {
 
 /* Nothing was heard of it for long, while the connection is well. */
 static void miss_sign_of_life(step *c, orch_session *s) {
-  if (!s->target.opened || c->now < s->quiet_until_us || seats_leave_hung(c, s)) return;
+  if (!s->target.opened || c->now < s->quiet_until_us || assignment_leave_hung(c, s)) return;
   s->quiet_until_us = c->now + ORCH_LOOK_US;
   if (s->quiet_told) return;
   s->quiet_told = true;
@@ -334,19 +334,20 @@ static void session_tick(step *c, orch_session *s) {
   if (s->state == ORCH_ENDING &&
       (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
     if (++s->end_tries >= ORCH_END_TRIES) s->target.ended = s->draft.ended = true;
-    seats_end(c, s, &s->target);
-    seats_end(c, s, &s->draft);
+    assignment_end(c, s, &s->target);
+    assignment_end(c, s, &s->draft);
     s->target.sent_us = s->draft.sent_us = c->now;
-    seats_end_if_told(s);
+    assignment_end_if_told(s);
   }
-  seats_place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US) && !seats_leave_hung(c, s))
-    seats_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
+  assignment_place(c, s);
+  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US) && !assignment_leave_hung(c, s))
+    assignment_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (session_live(s)) miss_sign_of_life(c, s);
   if (!session_live(s)) return;
   if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US))
-    seats_open_target(c, s);
-  if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US)) seats_open_draft(c, s);
+    assignment_open_target(c, s);
+  if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US))
+    assignment_open_draft(c, s);
   if (s->target.opened && due(c, s->ack_us, ORCH_ACK_US)) session_frames_ack(c, s);
 }
 
@@ -380,9 +381,9 @@ static void on_tick(step *c) {
   for (roster_peer *lost; (lost = roster_tick(&c->o->roster, c->now, c->out));) {
     log_worker(c, lost, "is silent");
     bool draft = lost->hello.role == WIRE_ROLE_DRAFT;
-    seats_worker_lost(c, lost->id,
-                      draft ? "the draft worker has been silent for 3 s"
-                            : "the target worker has been silent for 3 s");
+    assignment_worker_lost(c, lost->id,
+                           draft ? "the draft worker has been silent for 3 s"
+                                 : "the target worker has been silent for 3 s");
   }
   for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
@@ -405,7 +406,7 @@ static void orch_step(void *self, const event *e, uint64_t now_us, actions *out)
     on_tick(&c);
   else if (e->kind == EVENT_DRAIN)
     for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
-      if (c.o->sessions[i]) seats_finish(&c, c.o->sessions[i], WIRE_FINISH_CANCELLED, 0, NULL, true);
+      if (c.o->sessions[i]) assignment_finish(&c, c.o->sessions[i], WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
 machine orch_machine(orch *o) {

@@ -1,0 +1,36 @@
+/* pacing.h - how far the tree of one session grows before its draft lets the target verify, where both
+ * compute on the same processors and so take turns: pure.
+ *
+ * With P the sum of the nodes' probabilities (each of its whole path), a round yields 1 + P tokens in the
+ * time that the draft has computed and that the target will verify. A forward more that is expected to add g
+ * tokens in d us is worth it while g / d is more than what the round yields a us without it (marginal value
+ * theorem, Charnov 1976). All times are us. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct pacing { /* of one session; all zero at the start */
+  double verify_us;     /* mean time from a tree that was sent to the tokens it gave */
+  int32_t forwards; /* that have answered since C became what it is: what it took to catch up is no part of a
+                       round */
+  uint64_t sent_us; /* when the tree was sent whole with nodes in it; 0: it was not */
+} pacing;
+
+typedef struct pacing_costs { /* of a draft's model, all zero at the start */
+  double forward_us;          /* mean time of a forward that answers questions */
+  double best;                /* mean probability of the best candidate of a place */
+} pacing_costs;
+
+/* A forward with questions took us > 0; it answered this session. */
+void pacing_forward(pacing_costs *c, double us);
+void pacing_answered(pacing *t);
+/* The best candidate of an answer has this probability. */
+void pacing_answer(pacing_costs *c, double best);
+
+void pacing_tokens(pacing *t, uint64_t now_us); /* C grew */
+void pacing_sent(pacing *t, uint64_t now_us);   /* the tree was sent whole, with nodes */
+
+/* Is a forward more worth it? tokens: 1 + P; wanted: the sum of the probabilities of the places that it would
+ * ask about. */
+bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double wanted);

@@ -1,0 +1,23 @@
+/* process_identity.h - which process serves a session, so that others can tell whether it still lives. A
+ * process id alone is given to others in time: its start tells them apart, and the boot and PID namespace
+ * where these two mean something. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PROCESS_IDENTITY_MACHINE_MAX 128
+#define PROCESS_IDENTITY_SILENT_US                                                                           \
+  15000000 /* one of another machine that has not written for so long counts as dead                         \
+            */
+
+typedef struct process_identity_process {
+  int64_t pid, start; /* start: clock ticks since boot, field 22 of /proc/PID/stat (proc(5)) */
+  char machine[PROCESS_IDENTITY_MACHINE_MAX];
+} process_identity_process;
+
+void process_identity_self(process_identity_process *o);
+/* beat_us, now_us: wall clock; when it last wrote, and now. */
+bool process_identity_alive(const process_identity_process *o, int64_t beat_us, int64_t now_us);
+
+int64_t wall_us(void); /* microseconds since 1970 */

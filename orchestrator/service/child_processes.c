@@ -1,0 +1,273 @@
+#include "orchestrator/service/child_processes.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXEC_FAILED 127 /* exit status of a child that could not become its program, as in a shell */
+
+typedef struct child {
+  const char *name;
+  char *path;
+  char *args[CHILD_PROCESSES_ARGS_MAX + 2]; /* path, args, NULL */
+  pid_t pid;                                /* 0: not running */
+  int starts;
+} child;
+
+struct child_processes {
+  child_processes_options options;
+  child list[CHILD_PROCESSES_MAX];
+  int32_t count;
+  bool stopping;
+  uv_signal_t deaths; /* SIGCHLD */
+  uv_timer_t grace;
+  int handles; /* of uv, not yet closed */
+};
+
+/* ---- finding programs ---- */
+
+static bool is_program(const char *path) {
+  return access(path, X_OK) == 0;
+}
+
+static bool beside_us(const char *name, char path[PATH_MAX]) {
+  ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+  if (n <= 0) return false;
+  path[n] = 0;
+  char *slash = strrchr(path, '/');
+  size_t left = (size_t)(path + PATH_MAX - (slash + 1));
+  return (size_t)snprintf(slash + 1, left, "%s", name) < left && is_program(path);
+}
+
+static bool in_path(const char *name, char path[PATH_MAX]) {
+  const char *at = getenv("PATH");
+  while (at && *at) {
+    size_t size = strcspn(at, ":");
+    int n = snprintf(path, PATH_MAX, "%.*s/%s", (int)size, at, name);
+    if (size > 0 && n < PATH_MAX && is_program(path)) return true;
+    at += size + (at[size] == ':');
+  }
+  return false;
+}
+
+int child_processes_find(const char *name, char path[PATH_MAX], err *e) {
+  if (beside_us(name, path) || in_path(name, path)) return ERR_OK;
+  return err_set(
+      e, ERR_GONE,
+      "the program %s is neither beside tandem nor in PATH: build it (scripts/run.sh does), or install "
+      "all three programs together",
+      name);
+}
+
+/* ---- starting; between fork and exec only async-signal-safe calls ---- */
+
+static void reset_signals(void) {
+  struct sigaction plain = {.sa_handler = SIG_DFL};
+  sigset_t none;
+  for (int number = 1; number < NSIG; number++) sigaction(number, &plain, NULL);
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static _Noreturn void become(const char *path, char *const *args, pid_t parent, int null_fd, int out_fd) {
+  static const char failed[] = "tandem: error: a worker program could not be started: is it damaged?\n";
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(EXEC_FAILED); /* tandem died before the line above */
+  setpgid(0, 0);
+  reset_signals();
+  if (dup2(null_fd, STDIN_FILENO) >= 0 && dup2(out_fd, STDOUT_FILENO) >= 0) execv(path, args);
+  ssize_t written = write(STDERR_FILENO, failed, sizeof failed - 1);
+  (void)written;
+  _exit(EXEC_FAILED);
+}
+
+/* The child, or -1 with errno. Signals wait meanwhile, so that no handler of ours runs in the child. */
+static pid_t spawn(const char *path, char *const *args, int out_fd) {
+  int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null_fd < 0) return -1;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pid_t parent = getpid(), pid = fork();
+  if (pid == 0) become(path, args, parent, null_fd, out_fd);
+  int code = errno;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  close(null_fd);
+  errno = code;
+  return pid;
+}
+
+int child_processes_start(child_processes *w, int32_t number, err *e) {
+  assert(number >= 0 && number < w->count);
+  child *c = &w->list[number];
+  if (c->pid) return err_set(e, ERR_STATE, "%s runs already", c->name);
+  pid_t pid = spawn(c->path, c->args, STDERR_FILENO);
+  if (pid < 0) return err_set(e, ERR_IO, "cannot start %s: %s", c->path, strerror(errno));
+  c->pid = pid;
+  c->starts++;
+  return ERR_OK;
+}
+
+int32_t child_processes_add(child_processes *w, const char *name, const char *const *args, err *e) {
+  char path[PATH_MAX];
+  assert(w->count < CHILD_PROCESSES_MAX);
+  int rc = child_processes_find(name, path, e);
+  if (rc) return rc;
+  child *c = &w->list[w->count];
+  c->name = name;
+  c->path = strdup(path);
+  int n = 0;
+  bool ok = c->path != NULL;
+  c->args[n++] = c->path;
+  for (; ok && *args; args++) {
+    assert(n <= CHILD_PROCESSES_ARGS_MAX);
+    ok = (c->args[n++] = strdup(*args)) != NULL;
+  }
+  w->count++; /* child_processes_close frees what there is */
+  return ok ? w->count - 1 : err_set(e, ERR_NOMEM, "out of memory");
+}
+
+/* ---- ends ---- */
+
+static void describe(int wait_status, child_processes_exit *x) {
+  if (WIFEXITED(wait_status)) {
+    x->code = WEXITSTATUS(wait_status);
+    snprintf(x->text, sizeof x->text, "exit status %d", x->code);
+  } else {
+    x->code = -1;
+    snprintf(x->text, sizeof x->text, "signal %d (%s)", WTERMSIG(wait_status),
+             strsignal(WTERMSIG(wait_status)));
+  }
+}
+
+static void on_death(uv_signal_t *handle, int signal_number) {
+  (void)signal_number;
+  child_processes *w = handle->data;
+  for (int32_t i = 0; i < w->count; i++) {
+    child *c = &w->list[i];
+    int wait_status;
+    if (!c->pid || waitpid(c->pid, &wait_status, WNOHANG) != c->pid) continue;
+    c->pid = 0;
+    child_processes_exit x = {.child = i, .name = c->name, .starts = c->starts, .expected = w->stopping};
+    describe(wait_status, &x);
+    w->options.on_exit(w->options.context, &x);
+  }
+}
+
+static void signal_all(child_processes *w, int number) {
+  for (int32_t i = 0; i < w->count; i++)
+    if (w->list[i].pid) kill(w->list[i].pid, number);
+}
+
+static void on_grace_over(uv_timer_t *timer) {
+  signal_all(timer->data, SIGKILL);
+}
+
+void child_processes_stop(child_processes *w) {
+  if (w->stopping) return;
+  w->stopping = true;
+  signal_all(w, SIGTERM);
+  signal_all(w, SIGCONT); /* one that was stopped must wake to hear of it */
+  uv_timer_start(&w->grace, on_grace_over, CHILD_PROCESSES_GRACE_MS, 0);
+}
+
+int32_t child_processes_alive(const child_processes *w) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < w->count; i++) n += w->list[i].pid != 0;
+  return n;
+}
+
+/* ---- life ---- */
+
+int child_processes_open(child_processes **out, const child_processes_options *o, err *e) {
+  child_processes *w = *out = calloc(1, sizeof *w);
+  if (!w) return err_set(e, ERR_NOMEM, "out of memory");
+  w->options = *o;
+  w->deaths.data = w->grace.data = w;
+  uv_timer_init(o->loop, &w->grace);
+  w->handles = 1;
+  if (uv_signal_init(o->loop, &w->deaths) == 0) {
+    w->handles++;
+    if (uv_signal_start(&w->deaths, on_death, SIGCHLD) == 0) return ERR_OK;
+  }
+  child_processes_close(w);
+  *out = NULL;
+  return err_set(e, ERR_IO, "cannot watch child programs: is the limit of open files (ulimit -n) too low?");
+}
+
+static void workers_free(child_processes *w) {
+  for (int32_t i = 0; i < w->count; i++)
+    for (char **arg = w->list[i].args; *arg; arg++) free(*arg);
+  free(w);
+}
+
+static void on_closed(uv_handle_t *handle) {
+  child_processes *w = handle->data;
+  if (--w->handles == 0) workers_free(w);
+}
+
+void child_processes_kill(child_processes *w) {
+  signal_all(w, SIGKILL);
+  for (int32_t i = 0; i < w->count; i++) {
+    while (w->list[i].pid && waitpid(w->list[i].pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    w->list[i].pid = 0;
+  }
+}
+
+void child_processes_close(child_processes *w) {
+  if (!w) return;
+  child_processes_kill(w);
+  if (w->handles == 2) uv_close((uv_handle_t *)&w->deaths, on_closed);
+  uv_close((uv_handle_t *)&w->grace, on_closed);
+}
+
+/* ---- what they say of themselves ---- */
+
+/* Reads until the end, `size` or the time is over. */
+static int read_all(int fd, char *out, size_t size, const char *name, const char *flag, err *e) {
+  size_t used = 0;
+  for (;;) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    if (poll(&p, 1, CHILD_PROCESSES_ASK_MS) <= 0)
+      return err_set(e, ERR_TIMEOUT, "%s %s gave no answer within %d s", name, flag,
+                     CHILD_PROCESSES_ASK_MS / 1000);
+    ssize_t n = used + 1 < size ? read(fd, out + used, size - 1 - used) : 0;
+    if (n <= 0) break;
+    used += (size_t)n;
+  }
+  out[used] = 0;
+  return ERR_OK;
+}
+
+int child_processes_ask(const char *name, const char *flag, char *out, size_t size, err *e) {
+  char path[PATH_MAX], *args[] = {path, (char *)flag, NULL};
+  int ends[2];
+  *out = 0;
+  int rc = child_processes_find(name, path, e);
+  if (rc) return rc;
+  if (pipe2(ends, O_CLOEXEC) != 0) return err_set(e, ERR_IO, "cannot make a pipe: %s", strerror(errno));
+  pid_t pid = spawn(path, args, ends[1]);
+  close(ends[1]);
+  if (pid < 0)
+    rc = err_set(e, ERR_IO, "cannot start %s: %s", path, strerror(errno));
+  else
+    rc = read_all(ends[0], out, size, name, flag, e);
+  close(ends[0]);
+  if (pid < 0) return rc;
+  int wait_status = 0;
+  if (rc) kill(pid, SIGKILL);
+  while (waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  if (rc == ERR_OK && !(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0))
+    rc = err_set(e, ERR_IO, "%s %s failed: is it damaged, or of another tandem?", path, flag);
+  return rc;
+}

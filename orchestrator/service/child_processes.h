@@ -1,0 +1,55 @@
+/* child_processes.h - the programs that `tandem` starts itself: found, started, watched and ended.
+ *
+ * A child is a process group of its own (Ctrl-C is for tandem, which then ends it), its stdin is empty, its
+ * stdout goes to stderr (stdout belongs to the answer), and the kernel kills it when tandem dies, whatever
+ * from. All calls on the loop's thread, which must be the main thread. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <limits.h>
+#include <uv.h>
+
+#define CHILD_PROCESSES_MAX      4
+#define CHILD_PROCESSES_ARGS_MAX 32
+#define CHILD_PROCESSES_GRACE_MS 2000 /* from SIGTERM to SIGKILL */
+#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for an answer to --version */
+
+typedef struct child_processes child_processes;
+
+typedef struct child_processes_exit {
+  int32_t child;
+  const char *name;
+  int code;      /* exit status, or -1: ended by a signal */
+  int starts;    /* how often it has been started */
+  bool expected; /* child_processes_stop had been called */
+  char text[96]; /* "exit status 3", "signal 9 (Killed)" */
+} child_processes_exit;
+
+typedef struct child_processes_options {
+  uv_loop_t *loop;
+  void (*on_exit)(void *context, const child_processes_exit *x); /* may start it again */
+  void *context;
+} child_processes_options;
+
+int child_processes_open(child_processes **out, const child_processes_options *o, err *e);
+/* As child_processes_kill; the loop must run once more before it is closed. NULL is allowed. */
+void child_processes_close(child_processes *w);
+
+/* A program to start: args (NULL-terminated, without its name) are copied. Returns its number, or an error.
+ * ERR_GONE: no such program beside this one or in PATH. */
+int32_t child_processes_add(child_processes *w, const char *name, const char *const *args, err *e);
+/* ERR_STATE while it runs, ERR_IO. */
+int child_processes_start(child_processes *w, int32_t child, err *e);
+
+/* SIGTERM to all, SIGKILL to those that take longer than CHILD_PROCESSES_GRACE_MS. */
+void child_processes_stop(child_processes *w);
+/* Ends what is left at once; on_exit is not called. */
+void child_processes_kill(child_processes *w);
+int32_t child_processes_alive(const child_processes *w);
+
+/* Path of a program of this name: beside this executable, else in PATH. ERR_GONE. */
+int child_processes_find(const char *name, char path[PATH_MAX], err *e);
+/* What `name flag' prints, such as of --version, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
+int child_processes_ask(const char *name, const char *flag, char *out, size_t size, err *e);

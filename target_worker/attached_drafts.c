@@ -1,0 +1,183 @@
+#include "target_worker/attached_drafts.h"
+
+#include "common/base/log.h"
+#include "target_worker/token_stream.h"
+#include <stdio.h>
+#include <string.h>
+
+#define RESET_EVERY_US  50000  /* frames of an old generation in flight get one TREE_RESET, not one each */
+#define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
+#define QUOTA           256    /* live nodes: a draft that keeps to it is not detached for what others hold */
+_Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for all that keep to it");
+
+/* --- they come and go --- */
+
+/* In a time that does not tell how much of a guess is right. */
+static bool ticket_fits(const session *s, const wire_id *shown) {
+  uint8_t differs = 0;
+  for (size_t i = 0; i < sizeof shown->bytes; i++) differs |= s->ticket.bytes[i] ^ shown->bytes[i];
+  return differs == 0;
+}
+
+void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded) {
+  if (!ticket_fits(s, &m->u.state.ticket)) {
+    roster_refuse(c->peers, from, m, ERR_TICKET,
+                  "the ticket is not this session's: only the draft that its orchestrator chose may attach",
+                  c->out);
+    return;
+  }
+  session_draft *d = session_draft_take(s, from);
+  if (!d) {
+    roster_refuse(c->peers, from, m, ERR_FULL, "this session has as many drafts as it takes", c->out);
+    return;
+  }
+  d->tokens_sent_us = c->now;
+  d->told = s->committed.length;
+  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) {
+    pay_crowd(&s->pay, crowded);
+    s->history.computes = true;
+  }
+  msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
+  answer.u.state.generation = d->ids.generation;
+  roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached",
+             (unsigned long long)s->id);
+  actions_send(c->out, from, &answer);
+}
+
+void attached_drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
+  if (s->state == SESSION_FINISHED) return; /* politeness after the end */
+  roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s",
+             (unsigned long long)s->id, reason);
+  snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
+  session_draft_drop(s, d);
+  s->drafts_gave_up = session_draft_count(s) == 0;
+}
+
+void attached_drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
+  char text[WIRE_STRING_MAX / 2];
+  snprintf(text, sizeof text, "it gave up: %.*s", (int)reason.size, reason.data);
+  attached_drafts_drop(c, s, d, text);
+}
+
+void attached_drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {
+  for (int32_t i = 0; i < store->count; i++) {
+    session *s = &store->places[i];
+    session_draft *d = s->state == SESSION_FREE ? NULL : session_draft_of(s, peer);
+    if (d) attached_drafts_drop(c, s, d, reason);
+  }
+}
+
+/* --- NODES --- */
+
+static void send_reset(step *c, session *s, session_draft *d) {
+  msg m = roster_message(c->peers, d->peer, MSG_TREE_RESET, s->id, s->epoch);
+  m.u.reset.generation = d->ids.generation;
+  d->reset_sent_us = c->now;
+  s->stats.resets++;
+  actions_send(c->out, d->peer, &m);
+}
+
+static void reject(step *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
+  roster_refuse(c->peers, d->peer, m, code, text, c->out);
+  attached_drafts_drop(c, s, d, text);
+}
+
+static bool tokens_valid(const msg_nodes *n, int32_t vocabulary) {
+  for (int32_t i = 0; i < n->count; i++)
+    if (n->tokens[i] < 0 || n->tokens[i] >= vocabulary) return false;
+  return true;
+}
+
+static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *n, int32_t added) {
+  if (n->base_length > d->base_named) d->base_named = n->base_length;
+  tree_ids_trim(&d->ids, &s->live, d->base_named);
+  if (n->done) d->done_base = n->base_length;
+  if (d->timed && n->base_length >= d->timed_length) {
+    if (added > 0) wait_arrived(&s->history, c->now - d->timed_us);
+    d->timed = added == 0 && !n->done;
+  }
+  bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
+  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)
+    token_stream_to_draft(c, s, d, n->base_length);
+}
+
+static void keep_named(session *s) {
+  tree_ids *maps[SESSION_DRAFTS_MAX];
+  tree_keep_named(&s->live, maps, session_draft_maps(s, maps));
+}
+
+/* The draft with the most live nodes. */
+static session_draft *greediest(session *s, int32_t *nodes) {
+  session_draft *most = NULL;
+  *nodes = 0;
+  for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++) {
+    int32_t n = d->peer ? tree_ids_live(&d->ids, &s->live) : 0;
+    if (n > *nodes) most = d;
+    if (n > *nodes) *nodes = n;
+  }
+  return most;
+}
+
+/* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft
+ * that holds more than its part. False: that is this one itself. */
+static bool make_room(step *c, session *s, const session_draft *d, int32_t count) {
+  int32_t before = s->live.live_count, most;
+  keep_named(s);
+  if (s->live.live_count < before) return true;
+  if (tree_ids_live(&d->ids, &s->live) + count > QUOTA) return false;
+  session_draft *greedy = greediest(s, &most);
+  if (greedy == d || most <= QUOTA) return false;
+  roster_error(c->peers, greedy->peer, s->id, s->epoch, ERR_LIMIT, c->out,
+               "%d of your nodes are live and others need room: keep to %d", most, QUOTA);
+  attached_drafts_drop(c, s, greedy, "it holds more nodes than its part, and others need room");
+  return true;
+}
+
+static tree_verdict receive(step *c, session *s, session_draft *d, const tree_batch *b, int32_t *added) {
+  const prefix *p = &s->committed;
+  tree_verdict v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+  while (v == TREE_OVERFLOW && make_room(c, s, d, b->count))
+    v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+  return v;
+}
+
+void attached_drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
+  const msg_nodes *n = &m->u.nodes;
+  if (s->state != SESSION_RUNNING || n->generation != d->ids.generation) {
+    s->stats.dropped++;
+    bool stale = n->generation != d->ids.generation && s->state == SESSION_RUNNING;
+    if (stale && c->now - d->reset_sent_us >= RESET_EVERY_US) send_reset(c, s, d);
+    return;
+  }
+  if (n->base_length > s->committed.length) { /* it knows more than we: not our draft's doing in this epoch */
+    s->stats.dropped++;
+    token_stream_to_draft(c, s, d, s->committed.length);
+    return;
+  }
+  if (!prefix_has(&s->committed, n->base_length, n->base_hash)) {
+    reject(c, s, d, m, ERR_DESYNC, "the nodes stand on another prefix than this session's: attach again");
+    return;
+  }
+  if (!tokens_valid(n, c->peers->self.vocabulary_size)) {
+    reject(c, s, d, m, ERR_ARG, "a node's token is outside the vocabulary");
+    return;
+  }
+  tree_batch batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
+  int32_t added = 0;
+  switch (receive(c, s, d, &batch, &added)) {
+  case TREE_TAKEN:
+    nodes_taken(c, s, d, n, added);
+    break;
+  case TREE_GAP:
+    tree_ids_reset(&d->ids, ++s->generation);
+    d->done_base = 0;
+    send_reset(c, s, d);
+    break;
+  case TREE_INVALID:
+    reject(c, s, d, m, ERR_PROTOCOL, "a node's parent is not an earlier id");
+    break;
+  case TREE_OVERFLOW:
+    reject(c, s, d, m, ERR_LIMIT, "the tree has more nodes, or is deeper, than this target holds");
+    break;
+  }
+}

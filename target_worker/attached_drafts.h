@@ -1,0 +1,18 @@
+/* attached_drafts.h - the drafts that are attached to a session: they come, send nodes of its tree, and go.
+ */
+#pragma once
+
+#include "target_worker/step.h"
+
+/* ATTACH: answered with a generation for its ids, or refused (ticket; more drafts than places). crowded:
+ * pay_crowd's `before`. */
+void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded);
+/* NODES of an attached draft: into the tree, or TREE_RESET, or it is detached with the reason. */
+void attached_drafts_nodes(step *c, session *s, session_draft *d, const msg *m);
+/* Detached, logged; nodes go with the last draft. Of a finished session nothing is done: a repeated DONE must
+ * tell what the first one did. */
+void attached_drafts_drop(step *c, session *s, session_draft *d, const char *reason);
+/* The same, by its own word. */
+void attached_drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason);
+/* The same at all sessions. */
+void attached_drafts_left(step *c, session_store *store, peer_id peer, const char *reason);

@@ -1,0 +1,593 @@
+/* libs: service wire speculative text file base */
+/* An answer over the real sessions and the ledger in memory; this file is the target. */
+#include "orchestrator/service/completion.h"
+
+#include "common/text/utf8.h"
+#include "tests/fake_pair.h"
+#include "tests/gguf_builder.h"
+
+#include <jansson.h>
+
+enum { B = GB_SPECIAL_COUNT, M = GB_SPECIAL_COUNT + 256, HELLO = M + 3, AA = M + 5, AB = M + 7 };
+enum { MARK = 3, END = 2, PROMPT = B + 'p' }; /* MARK: a control token, without text; END: ends an answer */
+enum { IDS_MAX = 24, TEXT_MAX = 256 };
+
+/* ---- the model: a small vocabulary ---- */
+
+static text_model model, ids_only;
+
+static int open_model(void **state) {
+  (void)state;
+  gguf_builder b = gb_begin(3);
+  gguf *g;
+  gb_vocabulary(&b, 0);
+  gb_end(&b);
+  assert_int_equal(gguf_open_memory(&g, b.bytes, b.size, NULL), ERR_OK);
+  assert_int_equal(tokenizer_open(&model.tokens, g, NULL), ERR_OK);
+  gguf_close(g);
+  gb_free(&b);
+  model.config.vocab = ids_only.config.vocab = tokenizer_size(model.tokens) + 1; /* the last row is padding */
+  model.stops[model.stop_count++] = END;
+  return 0;
+}
+
+static int close_model(void **state) {
+  (void)state;
+  tokenizer_close(model.tokens);
+  return 0;
+}
+
+/* ---- one answer ---- */
+
+typedef struct asked {
+  int32_t ids[IDS_MAX], count; /* what the target says, one after the other */
+  const char *stops[DETOKENIZER_STOP_MAX];
+  int32_t stop_count;
+} asked;
+
+typedef struct wanted {
+  char text[TEXT_MAX];
+  size_t size;
+  int32_t keep;  /* tokens of the answer */
+  int32_t heard; /* of those that the target says, until a stop string is whole; else all */
+  bool stopped;
+} wanted;
+
+typedef struct run {
+  service p;
+  opened o;
+  completion a;
+  flags f;
+  ledger_session before; /* where it is resumed */
+  int32_t before_tokens[IDS_MAX + 1];
+  char shown[TEXT_MAX];
+  size_t size;
+} run;
+
+/* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target
+ * has made. */
+static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
+  err e = {0};
+  memset(r, 0, sizeof *r);
+  pair_begin(&r->p);
+  r->f = (flags){.draft = "none", .math = "int8", .max_tokens = IDS_MAX, .sampling = SAMPLER_DEFAULTS};
+  r->f.stop_count = q->stop_count;
+  memcpy(r->f.stops, q->stops, sizeof q->stops);
+  completion_init(&r->a, m);
+  assert_int_equal(tokenizer_ids_add(&r->a.prompt, PROMPT), ERR_OK);
+  if (logged >= 0) {
+    r->before_tokens[0] = PROMPT;
+    memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
+    r->before = (ledger_session){
+        .id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
+    r->before.options =
+        (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
+    r->a.resume = &r->before;
+    r->a.whole = whole;
+    r->before.numerics = whole ? (char *)"another" : NULL;
+  }
+  if (completion_begin(&r->a, &r->p, &r->f, CONTEXT, &e)) fail_msg("%s", e.text);
+  r->o = pair_open_session(&r->p);
+}
+
+static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
+  begin_resumed(r, m, q, logged, true);
+}
+
+static void finish(run *r) {
+  completion_fini(&r->a);
+  pair_end(&r->p);
+}
+
+static hash16 hash_after(const run *r, const asked *q, int32_t count) {
+  int32_t all[IDS_MAX + 1] = {PROMPT};
+  memcpy(all + 1, q->ids, (size_t)count * sizeof *q->ids);
+  return hash_of(r->o.seed, all, count + 1);
+}
+
+static void say(run *r, const asked *q, int32_t from, int32_t count) {
+  rig_say(&r->p.r, TARGET,
+          tokens_message(SELF, r->o.session, r->o.epoch, from + 1, q->ids + from, count,
+                         hash_after(r, q, from + count)));
+}
+
+static void done(run *r, const asked *q) {
+  msg m = message(MSG_DONE, SELF, r->o.session, r->o.epoch);
+  m.u.done =
+      (msg_done){.length = q->count + 1, .hash = hash_after(r, q, q->count), .finish = WIRE_FINISH_LENGTH};
+  m.u.done.stats = (msg_stats){.forwards = 3, .rounds = 2, .rows = 8, .accepted = 5};
+  rig_say(&r->p.r, TARGET, m);
+}
+
+static ledger_entry kept(const run *r) {
+  ledger_entry entry;
+  assert_true(r->p.memory.read(r->p.memory.self, r->o.session, &entry));
+  return entry;
+}
+
+/* Whole characters, only what has been written, and only the answer's own text. */
+static void look(run *r, const wanted *w, const size_t *text_after) {
+  const char *text = "";
+  size_t size;
+  int32_t in_file = slow_durable(r->p.memory.self, r->o.session) - 1;
+  completion_look(&r->a, &r->p, &text, &size);
+  assert_int_equal(utf8_valid(text, size), size);
+  assert_true(r->size + size <= w->size);
+  if (size) memcpy(r->shown + r->size, text, size);
+  r->size += size;
+  assert_memory_equal(r->shown, w->text, r->size);
+  if (r->a.finish)
+    assert_int_equal(in_file, kept(r).length - 1); /* it ends when all of it is written */
+  else
+    assert_true(r->size <= text_after[in_file]);
+}
+
+/* ---- what must come out, by looking at the whole text ---- */
+
+static bool begins_character(char c) {
+  return ((unsigned char)c & 0xc0) != 0x80;
+}
+
+/* text_after[i]: bytes of the text after i tokens. */
+static wanted expect(const asked *q, size_t text_after[IDS_MAX + 1]) {
+  wanted w = {.keep = q->count, .heard = q->count};
+  size_t start[IDS_MAX], size;
+  for (int32_t i = 0; i < q->count; i++) {
+    const char *piece = tokenizer_piece(model.tokens, q->ids[i], &size);
+    bool special = tokenizer_is_special(model.tokens, q->ids[i]);
+    text_after[i] = start[i] = w.size;
+    if (!special) memcpy(w.text + w.size, piece, size), w.size += size;
+    while (!special && start[i] > 0 && !begins_character(w.text[start[i]])) start[i]--;
+  }
+  text_after[q->count] = w.size;
+  for (size_t end = 1; end <= w.size && !w.stopped; end++)
+    for (int32_t k = 0; k < q->stop_count; k++) {
+      size_t n = strlen(q->stops[k]);
+      if (n > end || memcmp(w.text + end - n, q->stops[k], n) != 0) continue;
+      if (w.stopped && end - n >= w.size) continue; /* the longer one counts */
+      for (w.heard = 0; text_after[w.heard] < end;) w.heard++;
+      w.stopped = true;
+      w.size = end - n;
+    }
+  for (w.keep = 0; w.keep < w.heard && (!w.stopped || start[w.keep] < w.size);) w.keep++;
+  return w;
+}
+
+static void check_end(run *r, const asked *q, const wanted *w) {
+  ledger_entry entry = kept(r);
+  assert_int_equal(r->a.finish, w->stopped ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH);
+  assert_int_equal(r->a.count, w->keep);
+  if (w->keep) assert_memory_equal(r->a.tokens, q->ids, (size_t)w->keep * sizeof *q->ids);
+  assert_int_equal(r->size, w->size);
+  assert_true(entry.ended);
+  assert_int_equal(entry.length, 1 + w->keep); /* the ledger holds the answer, and nothing else */
+  if (w->keep) assert_memory_equal(entry.tokens + 1, q->ids, (size_t)w->keep * sizeof *q->ids);
+}
+
+/* From `logged` on (-1: a new answer) in bursts, each of which the ledger may be slow to write. */
+static void play(const asked *q, int32_t logged, int32_t burst, uint64_t *random) {
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(q, text_after);
+  if (logged > w.heard - w.stopped) return; /* what completes a stop string is never logged */
+  run r;
+  begin(&r, &model, q, logged);
+  look(&r, &w, text_after);
+  for (int32_t at = logged > 0 ? logged : 0, count; at < w.heard; at += count) {
+    count = burst ? burst : 1 + (int32_t)(next_random(random) % IDS_MAX);
+    if (count > q->count - at) count = q->count - at;
+    say(&r, q, at, count);
+    for (unwritten = (int32_t)(next_random(random) % 4); unwritten >= 0; unwritten--)
+      look(&r, &w, text_after);
+    unwritten = 0;
+  }
+  if (!w.stopped) done(&r, q);
+  look(&r, &w, text_after);
+  check_end(&r, q, &w);
+  finish(&r);
+}
+
+/* The text of an answer's first tokens that may be shown when they are there. */
+static size_t text_of(const asked *q, int32_t count) {
+  detokenizer *d;
+  detokenizer_out out;
+  size_t size = 0;
+  assert_int_equal(detokenizer_alloc(&d, model.tokens, q->stops, q->stop_count, true, true, NULL), ERR_OK);
+  for (int32_t i = 0; i < count; i++) {
+    assert_int_equal(detokenizer_feed(d, q->ids[i], &out), ERR_OK);
+    size += out.size;
+  }
+  detokenizer_free(d);
+  return size;
+}
+
+/* ---- answers ---- */
+
+static const int32_t units[][3] = {{B + 'a'},
+                                   {B + 'b'},
+                                   {AA},
+                                   {AB},
+                                   {HELLO},
+                                   {B + 'l'},
+                                   {MARK},
+                                   {B + 0xc3, B + 0xa9},
+                                   {B + 0xe2, B + 0x82, B + 0xac}};
+enum { UNITS = sizeof units / sizeof *units };
+
+/* A text of few letters, so that stop strings are found everywhere: within a token, over three of them,
+ * overlapping. */
+static void make(asked *q, uint64_t *random, char stops[2][16]) {
+  static const char *const letters[] = {"a", "b", "l", "h", "lo", "e", "\xc3\xa9", "\xe2\x82\xac"};
+  int32_t wanted_count = 1 + (int32_t)(next_random(random) % (IDS_MAX - 4));
+  *q = (asked){.stop_count = (int32_t)(next_random(random) % 3)};
+  while (q->count < wanted_count) {
+    const int32_t *unit = units[next_random(random) % UNITS];
+    for (int i = 0; i < 3 && unit[i]; i++) q->ids[q->count++] = unit[i];
+  }
+  for (int32_t k = 0; k < q->stop_count; k++) {
+    int size = 1 + (int)(next_random(random) % 4);
+    stops[k][0] = 0;
+    while (size-- > 0) strcat(stops[k], letters[next_random(random) % 8]);
+    q->stops[k] = stops[k];
+  }
+}
+
+static void bursts_of_every_size(void **state) {
+  (void)state;
+  int32_t stopped = 0, cut_back = 0;
+  for (uint64_t seed = 1; seed <= 2000; seed++) {
+    uint64_t random = seed;
+    char stops[2][16];
+    size_t text_after[IDS_MAX + 1];
+    asked q;
+    make(&q, &random, stops);
+    wanted w = expect(&q, text_after);
+    stopped += w.stopped;
+    cut_back += w.stopped && w.keep < w.heard - 1; /* an earlier token than the last falls with it */
+    for (int32_t burst = 0; burst <= q.count; burst++) play(&q, -1, burst, &random);
+    for (int32_t logged = 0; logged < w.heard; logged++) play(&q, logged, (int32_t)(seed % 4), &random);
+  }
+  assert_true(stopped > 300 && cut_back > 100);
+}
+
+/* The stop string begins in a token that is logged, and acknowledged, before the rest of it comes. */
+static void a_stop_takes_back_what_was_logged(void **state) {
+  (void)state;
+  uint64_t random = 1;
+  const asked cases[] = {{{B + 'x', B + 'a', B + 'b', B + 'y'}, 4, {"ab"}, 1},
+                         {{B + 'a', B + 'b', B + 'y'}, 3, {"ab"}, 1}, /* nothing is left */
+                         {{HELLO, HELLO, B + 'x', B + 'y'}, 4, {"hellohellox"}, 1},
+                         {{B + 'x', B + 'h', MARK, HELLO}, 4, {"hhell"}, 1},
+                         {{B + 'x', B + 0xc3, B + 0xa9, B + 'y'}, 4, {"\xc3\xa9y"}, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (int32_t burst = 1; burst <= 4; burst++)
+      for (int32_t logged = -1; logged < 3; logged++) play(&cases[i], logged, burst, &random);
+}
+
+/* One that is resumed shows the rest, from where the text had come to, or all of it. */
+static void the_rest_or_the_whole(void **state) {
+  (void)state;
+  const asked q = {{B + 'x', B + 0xc3, B + 0xa9, B + 'a', HELLO, B + 'b', B + 'z'}, 7, {"helloq"}, 1};
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(&q, text_after);
+  for (int32_t logged = 0; logged < q.count; logged++)
+    for (int whole = 0; whole < 2; whole++) {
+      const char *text = "", *rest = w.text + (whole ? 0 : text_of(&q, logged));
+      size_t size, got = 0;
+      run r;
+      begin_resumed(&r, &model, &q, logged, whole);
+      say(&r, &q, logged, q.count - logged);
+      done(&r, &q);
+      do {
+        completion_look(&r.a, &r.p, &text, &size);
+        assert_memory_equal(text, rest + got, size);
+        got += size;
+      } while (size);
+      assert_int_equal(got, w.size - (size_t)(rest - w.text));
+      assert_int_equal(r.a.count, q.count); /* the ids are the whole answer's */
+      finish(&r);
+    }
+}
+
+/* What is asked of the target, and what the ledger gets to know for the case that it goes on later. */
+static void what_is_asked(void **state) {
+  (void)state;
+  static const struct {
+    const char *draft;
+    int32_t max_tokens, budget, want_tokens, want_budget;
+    bool lockstep;
+  } table[] = {{"none", 10, 8, 10, 0, true},
+               {"ngram", 10, 8, 10, 8, true},
+               {"ngram", CONTEXT - 1, 8, CONTEXT - 1, 8, false},
+               {"ngram", CONTEXT, 8, CONTEXT - 1, 8, false},
+               {"ngram", 10, 0, 10, 0, true}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    run r;
+    err e = {0};
+    memset(&r, 0, sizeof r);
+    pair_begin(&r.p);
+    r.f = (flags){.draft = table[i].draft,
+                  .math = "f32",
+                  .max_tokens = table[i].max_tokens,
+                  .budget = table[i].budget,
+                  .lockstep = true,
+                  .selfcheck = 3,
+                  .single = true,
+                  .raw = i == 1,
+                  .draft_layers = i == 1 ? 4 : 0,
+                  .sampling = SAMPLER_DEFAULTS,
+                  .stops = {"one", "two"},
+                  .stop_count = 2};
+    r.f.sampling.seed = 123;
+    r.f.sampling.temperature = 0.5f;
+    completion_init(&r.a, &model);
+    tokenizer_ids_add(&r.a.prompt, PROMPT);
+    assert_int_equal(completion_begin(&r.a, &r.p, &r.f, CONTEXT, &e), ERR_OK);
+    const msg_options *o = &rig_last(&r.p.r, TARGET, MSG_OPEN)->u.open.options;
+    assert_int_equal(o->max_tokens, table[i].want_tokens);
+    assert_int_equal(o->budget, table[i].want_budget);
+    assert_int_equal(o->lockstep, table[i].want_budget > 0);
+    assert_true(o->single && o->selfcheck == 3 && o->context == CONTEXT && o->seed == 123 &&
+                o->temperature == 0.5f);
+    assert_true(o->stop_count == 1 && o->stops[0] == END);
+    assert_int_equal(r.a.seed, 123);
+    json_t *about = json_loads(r.p.about, 0, NULL), *stops = json_object_get(about, "stop");
+    assert_string_equal(json_string_value(json_object_get(about, "draft")), table[i].draft);
+    assert_string_equal(json_string_value(json_object_get(about, "math")), "f32");
+    assert_int_equal(json_is_true(json_object_get(about, "raw")), i == 1);
+    assert_int_equal(json_integer_value(json_object_get(about, "draft_layers")), i == 1 ? 4 : 0);
+    assert_null(json_object_get(about, "title"));
+    assert_int_equal(json_array_size(stops), 2);
+    assert_string_equal(json_string_value(json_array_get(stops, 0)), "one");
+    assert_string_equal(json_string_value(json_array_get(stops, 1)), "two");
+    json_decref(about);
+    finish(&r);
+  }
+}
+
+/* It goes on in a higher epoch than any that was sent, and says so where other numerics decode the rest. */
+static void resumed_in_the_next_epoch(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b', B + 'x'}, .count = 3};
+  for (int logged = 0; logged < 3; logged++)
+    for (int other = 0; other < 2; other++) {
+      const char *text;
+      size_t size;
+      run r;
+      begin_resumed(&r, &model, &q, logged, other);
+      assert_int_equal(r.o.epoch, 42);
+      say(&r, &q, logged, 3 - logged);
+      done(&r, &q);
+      completion_look(&r.a, &r.p, &text, &size);
+      rig_say(&r.p.r, TARGET, message(MSG_ENDED, SELF, r.o.session, r.o.epoch));
+      completion_look(&r.a, &r.p, &text, &size);
+      assert_int_equal(r.a.session, 0);
+      assert_int_equal(r.a.numerics_changed, other && logged > 0);
+      assert_string_equal(r.a.numerics_id, "test");
+      finish(&r);
+    }
+}
+
+/* Shown is what has been written; the speed counts from when tokens came. */
+static void first_tokens(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b', B + 'x', B + 'y'}, .count = 4};
+  const char *text;
+  size_t size;
+  run r;
+  begin(&r, &model, &q, -1);
+  completion_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us == 0 && size == 0);
+  unwritten = 1;
+  say(&r, &q, 0, 3);
+  completion_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us > 0 && r.a.came_count == 3 && size == 2);
+  finish(&r);
+  begin(&r, &model, &q, 2); /* resumed: of the rest */
+  completion_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us == 0);
+  say(&r, &q, 2, 1);
+  completion_look(&r.a, &r.p, &text, &size);
+  assert_true(r.a.first_us > 0 && r.a.came_count == 3);
+  finish(&r);
+}
+
+/* Every split of one answer, by its bits: a border between two bursts or none. */
+static void every_split(void **state) {
+  (void)state;
+  const asked q = {
+      {B + 'x', B + 'a', B + 'a', AB, HELLO, B + 'a', B + 'b', B + 'l', B + 'z'}, 9, {"abbl", "loabl"}, 2};
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(&q, text_after);
+  assert_true(w.stopped && w.keep == 5 && w.heard == 8);
+  for (uint32_t borders = 0; borders < 1u << (q.count - 1); borders++) {
+    run r;
+    begin(&r, &model, &q, -1);
+    for (int32_t from = 0, at = 1; at <= q.count; at++) {
+      if (at < q.count && !(borders >> (at - 1) & 1)) continue;
+      if (!rig_count(&r.p.r, TARGET, MSG_END)) say(&r, &q, from, at - from);
+      look(&r, &w, text_after);
+      from = at;
+    }
+    check_end(&r, &q, &w);
+    finish(&r);
+  }
+}
+
+/* The ids are the answer where there is no vocabulary. */
+static void without_a_vocabulary(void **state) {
+  (void)state;
+  const asked q = {.ids = {5, 6, 7}, .count = 3};
+  const char *text;
+  size_t size;
+  run r;
+  begin(&r, &ids_only, &q, -1);
+  say(&r, &q, 0, 2);
+  say(&r, &q, 2, 1);
+  done(&r, &q);
+  completion_look(&r.a, &r.p, &text, &size);
+  assert_int_equal(size, 0);
+  assert_int_equal(r.a.finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(r.a.count, 3);
+  assert_memory_equal(r.a.tokens, q.ids, 3 * sizeof *q.ids);
+  assert_int_equal(kept(&r).length, 4);
+  finish(&r);
+}
+
+/* Padding rows have no text: the answer ends there with an error, and what came before is kept. */
+static void a_token_without_text(void **state) {
+  (void)state;
+  asked q = {.ids = {B + 'a', HELLO, 0, B + 'b'}, .count = 4};
+  const char *text = "";
+  size_t size;
+  q.ids[2] = tokenizer_size(model.tokens);
+  for (int32_t burst = 1; burst <= 4; burst++) {
+    run r;
+    begin(&r, &model, &q, -1);
+    for (int32_t at = 0; at < 3; at += burst) say(&r, &q, at, burst < q.count - at ? burst : q.count - at);
+    completion_look(&r.a, &r.p, &text, &size);
+    assert_int_equal(r.a.finish, WIRE_FINISH_ERROR);
+    assert_true(strstr(r.a.trouble.text, "has no text") != NULL);
+    assert_int_equal(r.a.count, 2);
+    assert_int_equal(kept(&r).length, 3);
+    assert_memory_equal(text, "ahello", 6);
+    finish(&r);
+  }
+}
+
+/* A program that has died: what came until then is there. */
+static void failing(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b'}, .count = 2};
+  run r;
+  err why = {.code = ERR_GONE};
+  begin(&r, &model, &q, -1);
+  say(&r, &q, 0, 2);
+  completion_fail(&r.a, &r.p, &why);
+  assert_int_equal(r.a.finish, WIRE_FINISH_ERROR);
+  assert_int_equal(r.a.trouble.code, ERR_GONE);
+  assert_int_equal(r.a.count, 2);
+  assert_int_equal(r.a.session, 0);
+  finish(&r);
+}
+
+static void figures(void **state) {
+  (void)state;
+  completion a = {.count = 11,
+                  .came_count = 1,
+                  .start_us = 1000,
+                  .came_us = 3500,
+                  .first_us = 3500,
+                  .end_us = 1003500,
+                  .draft_wanted = true};
+  a.stats.rounds = 4;
+  a.stats.accepted = 6;
+  assert_true(completion_tokens_per_second(&a) == 10);
+  assert_true(completion_first_ms(&a) == 2.5);
+  assert_true(completion_mean_accepted(&a) == 1.5);
+  assert_string_equal(completion_off_reason(&a), "no draft came");
+  snprintf(a.draft_method, sizeof a.draft_method, "ngram");
+  assert_null(completion_off_reason(&a));
+  snprintf(a.off_reason, sizeof a.off_reason, "because");
+  assert_string_equal(completion_off_reason(&a), "because");
+  a.draft_wanted = false;
+  assert_null(completion_off_reason(&a));
+  a.came_count = 11; /* all at once */
+  a.stats.rounds = 0;
+  assert_true(completion_tokens_per_second(&a) == 0 && completion_mean_accepted(&a) == 0);
+  a.first_us = 0;
+  assert_true(completion_first_ms(&a) == 0);
+}
+
+/* ---- titles ---- */
+
+/* The title that the ledger gets for a prompt; to be freed. */
+static char *title_of(const char *text) {
+  run r;
+  err e = {0};
+  memset(&r, 0, sizeof r);
+  pair_begin(&r.p);
+  r.f = (flags){.draft = "none", .math = "int8", .max_tokens = 4, .sampling = SAMPLER_DEFAULTS};
+  completion_init(&r.a, &model);
+  r.a.title = text;
+  tokenizer_ids_add(&r.a.prompt, PROMPT);
+  assert_int_equal(completion_begin(&r.a, &r.p, &r.f, CONTEXT, &e), ERR_OK);
+  json_t *about = json_loads(r.p.about, 0, NULL);
+  assert_non_null(about);
+  const char *title = json_string_value(json_object_get(about, "title"));
+  assert_non_null(title); /* one that is no UTF-8 would be left out */
+  char *copy = strdup(title);
+  json_decref(about);
+  finish(&r);
+  return copy;
+}
+
+/* Cut to 160 bytes, and never within a character, wherever that lies. */
+static void titles_are_cut_between_characters(void **state) {
+  (void)state;
+  static const char *const characters[] = {"x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
+  for (size_t c = 0; c < 4; c++)
+    for (size_t before = 0; before < 170; before++) {
+      char text[400];
+      size_t size = before, n = strlen(characters[c]);
+      memset(text, 'a', before);
+      for (int i = 0; i < 50; i++, size += n) memcpy(text + size, characters[c], n);
+      text[size] = 0;
+      char *title = title_of(text);
+      size_t got = strlen(title), most = size < 160 ? size : 160;
+      assert_int_equal(utf8_valid(title, got), got);
+      assert_memory_equal(title, text, got);
+      size_t want = most <= before ? most : before + (most - before) / n * n;
+      assert_int_equal(got, want);
+      free(title);
+    }
+}
+
+static void titles_are_one_line(void **state) {
+  (void)state;
+  static const char *const cases[][2] = {
+      {"  two\n\n words\t ", "two words"}, {"", ""}, {"\n", ""}, {"a", "a"}, {" a", "a"}, {"a ", "a"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *title = title_of(cases[i][0]);
+    assert_string_equal(title, cases[i][1]);
+    free(title);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_stop_takes_back_what_was_logged),
+      cmocka_unit_test(bursts_of_every_size),
+      cmocka_unit_test(every_split),
+      cmocka_unit_test(the_rest_or_the_whole),
+      cmocka_unit_test(what_is_asked),
+      cmocka_unit_test(resumed_in_the_next_epoch),
+      cmocka_unit_test(first_tokens),
+      cmocka_unit_test(without_a_vocabulary),
+      cmocka_unit_test(a_token_without_text),
+      cmocka_unit_test(failing),
+      cmocka_unit_test(figures),
+      cmocka_unit_test(titles_are_cut_between_characters),
+      cmocka_unit_test(titles_are_one_line),
+  };
+  return cmocka_run_group_tests(tests, open_model, close_model);
+}

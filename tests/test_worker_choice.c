@@ -1,0 +1,88 @@
+/* libs: sessions */
+#include "orchestrator/sessions/worker_choice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static int32_t best(worker_choice_worker a, worker_choice_worker b) {
+  return worker_choice_best((const worker_choice_worker[]){a, b}, 2);
+}
+
+/* The better one is found wherever it stands. */
+static void prefers(worker_choice_worker good, worker_choice_worker bad) {
+  assert_int_equal(best(good, bad), 0);
+  assert_int_equal(best(bad, good), 1);
+}
+
+static void test_nobody(void **state) {
+  (void)state;
+  assert_int_equal(worker_choice_best(NULL, 0), -1);
+}
+
+static void test_load(void **state) {
+  (void)state;
+  prefers((worker_choice_worker){.load = 1, .places = 4, .alike = true},
+          (worker_choice_worker){.load = 2, .places = 8, .alike = true});
+  assert_int_equal(best((worker_choice_worker){.load = 1}, (worker_choice_worker){.load = 1}),
+                   0); /* the first of equals */
+}
+
+static void test_places(void **state) {
+  (void)state;
+  worker_choice_worker full = {.load = 2, .places = 2, .alike = true};
+  prefers((worker_choice_worker){.load = 7, .places = 8, .alike = true}, full);
+  prefers((worker_choice_worker){.load = 100, .places = 0, .alike = true}, full); /* 0: no limit */
+  prefers((worker_choice_worker){.load = 7, .places = 8, .alike = false}, full);  /* rather go on than wait */
+  assert_int_equal(worker_choice_best(&full, 1), 0); /* it says itself that it is full */
+}
+
+static void test_numerics(void **state) {
+  (void)state;
+  prefers((worker_choice_worker){.load = 3, .places = 4, .alike = true},
+          (worker_choice_worker){.load = 0, .places = 4});
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  worker_choice_worker refused = {.places = 4, .alike = true, .refused = true};
+  prefers((worker_choice_worker){.load = 3, .places = 4}, refused);
+  prefers((worker_choice_worker){.load = 4, .places = 4}, refused);
+  assert_int_equal(worker_choice_best(&refused, 1), 0); /* there is no other: it is asked again */
+}
+
+/* A prompt goes where its beginning was read, unless that saves less than the others there take. */
+static void test_held(void **state) {
+  (void)state;
+  worker_choice_worker idle = {.load = 0, .places = 8, .alike = true};
+  prefers((worker_choice_worker){.load = 0, .held = 64, .places = 8, .alike = true}, idle);
+  prefers((worker_choice_worker){.load = 2, .held = 3 * WORKER_CHOICE_HELD, .places = 8, .alike = true},
+          idle);
+  prefers(idle, (worker_choice_worker){.load = 2, .held = WORKER_CHOICE_HELD, .places = 8, .alike = true});
+  prefers(idle, (worker_choice_worker){
+                    .load = 8, .held = 9 * WORKER_CHOICE_HELD, .places = 8, .alike = true}); /* full */
+  prefers(idle,
+          (worker_choice_worker){.load = 0, .held = 9 * WORKER_CHOICE_HELD, .places = 8, .alike = false});
+  prefers((worker_choice_worker){.load = INT32_MAX, .alike = true, .held = INT32_MAX},
+          (worker_choice_worker){.load = INT32_MAX, .alike = true});
+}
+
+/* Sessions that come one after the other fill unequal workers as far as each goes. */
+static void test_many(void **state) {
+  (void)state;
+  worker_choice_worker list[] = {
+      {.places = 2, .alike = true}, {.places = 6, .alike = true}, {.places = 1, .alike = true}};
+  for (int i = 0; i < 9; i++) list[worker_choice_best(list, 3)].load++;
+  for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].places);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nobody),   cmocka_unit_test(test_load),
+                                     cmocka_unit_test(test_places),   cmocka_unit_test(test_numerics),
+                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_many),
+                                     cmocka_unit_test(test_held)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

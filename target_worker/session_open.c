@@ -5,8 +5,7 @@
 int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, err *e) {
   const msg_options *p = &o->options;
   int32_t length = o->base_length + o->token_count;
-  sampler_options sampling = msg_sampling(p);
-  int rc = sampler_check(&sampling, e);
+  int rc = msg_options_check(p, e);
   if (rc != ERR_OK) return rc;
   if (p->context < 1 || p->context > context)
     return err_set(
@@ -20,9 +19,6 @@ int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, e
   if (o->prompt_length < 1 || o->prompt_length > length)
     return err_set(e, ERR_ARG, "prompt_length %d is not within the %d tokens given", o->prompt_length,
                    length);
-  if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
-  if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
-    return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, p->budget);
   for (int32_t i = 0; i < o->token_count; i++)
     if (o->tokens[i] < 0 || o->tokens[i] >= vocabulary)
       return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary of %d", o->tokens[i],

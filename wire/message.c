@@ -16,6 +16,29 @@ sampler_options msg_sampling(const msg_options *o) {
                            o->repeat_penalty, o->seed,  o->choice};
 }
 
+static int check_stops(const msg_options *o, err *e) {
+  if (o->stop_count < 0 || o->stop_count > WIRE_STOPS_MAX)
+    return err_set(e, ERR_LIMIT, "a request has 0 to %d stop tokens, not %d", WIRE_STOPS_MAX, o->stop_count);
+  for (int32_t i = 0; i < o->stop_count; i++)
+    if (o->stops[i] < 0) return err_set(e, ERR_ARG, "stop token %d is not a token", o->stops[i]);
+  return ERR_OK;
+}
+
+int msg_options_check(const msg_options *o, err *e) {
+  sampler_options sampling = msg_sampling(o);
+  int rc = sampler_check(&sampling, e);
+  if (rc != ERR_OK) return rc;
+  if (o->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
+  if (o->context < 0 || o->context > WIRE_CONTEXT_MAX)
+    return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX,
+                   o->context);
+  if (o->budget < 0 || o->budget > WIRE_BUDGET_MAX)
+    return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, o->budget);
+  if (o->selfcheck < 0)
+    return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", o->selfcheck);
+  return check_stops(o, e);
+}
+
 const char *msg_open_misfit(const msg_open *o, const prefix *held) {
   hash16 h = {{0}};
   if (o->base_length > 0) {

@@ -3,6 +3,7 @@
  * message to send are borrowed until the send returns. */
 #pragma once
 
+#include "common/base/err.h"
 #include "common/speculative/prefix.h"
 #include "common/speculative/sampler.h"
 #include <stdbool.h>
@@ -225,6 +226,12 @@ typedef struct msg {
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
 
 sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of what a request asks for */
+
+/* Checks every option by itself, so that the orchestrator and the workers refuse the same requests with the
+ * same words. ERR_ARG or ERR_LIMIT and a sentence that names the option and its range. A context of 0 is
+ * allowed and stands for the target's own. What depends on the prompt, the model or the worker's memory is
+ * checked by those who know them. */
+int msg_options_check(const msg_options *o, err *e);
 
 /* Why an OPEN does not fit what is held of its session (NULL: nothing): its base is not, or its tokens do not
  * give its hash. NULL: it fits. Nothing is changed for it. */

@@ -3,7 +3,6 @@
 #include "common/base/least.h"
 #include "common/base/log.h"
 #include "orchestrator/sessions/session_frames.h"
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,9 +46,10 @@ static uint64_t draw(const orch *o) {
   return o->options.random(o->options.random_context);
 }
 
-/* How long C may become. */
-static int32_t longest(const orch_request *r) {
-  int32_t sum = r->prompt_length + r->options.max_tokens, context = r->options.context;
+/* How long the prompt and its answer may become together. */
+static int64_t longest(const orch_request *r) {
+  int64_t sum = (int64_t)r->prompt_length + r->options.max_tokens;
+  int32_t context = r->options.context;
   if (context == 0 || context > sum) return sum;
   return context > r->prompt_length ? context : r->prompt_length;
 }
@@ -63,13 +63,12 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   while (!resume && (s->id == 0 || session_find(o, s->id)));
   s->epoch = resume ? resume->epoch + 1 : 1;
   s->options = r->options;
-  if (s->options.stop_count > WIRE_STOPS_MAX) s->options.stop_count = WIRE_STOPS_MAX;
   for (int32_t i = 0; i < s->options.stop_count; i++) s->stops[i] = r->options.stops[i];
   s->prompt_length = r->prompt_length;
   s->want_draft = r->draft && r->options.budget > 0;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
-  int rc = prefix_init(&s->committed, longest(r), resume ? resume->hash_seed : draw(o));
+  int rc = prefix_init(&s->committed, (int32_t)longest(r), resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
   figures_begin(&s->counted, r->prompt_length + (resume ? resume->output_length : 0));
   s->counted.missing = resume ? resume->output_length : 0;
@@ -93,35 +92,29 @@ static int log_beginning(const orch *o, orch_session *s, const orch_request *r) 
   return rc ? rc : l->epoch(l->self, s->id, s->epoch);
 }
 
-/* What no OPEN could say is refused here: its frame would never be sent. */
-static int check_request(const orch *o, const orch_request *r, err *e) {
-  const msg_options *p = &r->options;
+static int check_prompt(const orch *o, const orch_request *r, err *e) {
   int32_t vocabulary = o->options.vocabulary_size;
   if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
-  if (p->max_tokens < 1) return err_set(e, ERR_ARG, "max_tokens must be at least 1");
-  if (r->prompt_length > WIRE_TOKENS_MAX || p->max_tokens > WIRE_CONTEXT_MAX)
-    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens and an answer %d", WIRE_TOKENS_MAX,
-                   WIRE_CONTEXT_MAX);
-  if (r->resume && r->resume->output_length >= p->max_tokens)
-    return err_set(e, ERR_ARG, "the answer has all of its %d tokens", p->max_tokens);
-  if (p->context < 0 || p->context > WIRE_CONTEXT_MAX)
-    return err_set(e, ERR_ARG, "a context is 0 (the target's own) to %d tokens, not %d", WIRE_CONTEXT_MAX,
-                   p->context);
-  if (p->budget < 0 || p->budget > WIRE_BUDGET_MAX)
-    return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, p->budget);
-  if (p->selfcheck < 0)
-    return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", p->selfcheck);
-  if (!isfinite(p->temperature) || !isfinite(p->top_p) || !isfinite(p->min_p) || !isfinite(p->repeat_penalty))
-    return err_set(e, ERR_ARG, "temperature, top-p, min-p and repeat-penalty must be finite numbers");
-  if (longest(r) > WIRE_TOKENS_MAX) /* whoever takes the session over is told all of it in one OPEN */
-    return err_set(e, ERR_LIMIT,
-                   "a prompt and its answer have at most %d tokens together, these could have %d: shorten "
-                   "the prompt, or lower "
-                   "max_tokens or the context",
-                   WIRE_TOKENS_MAX, longest(r));
+  if (r->prompt_length > WIRE_TOKENS_MAX)
+    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens, not %d", WIRE_TOKENS_MAX, r->prompt_length);
   for (int32_t i = 0; i < r->prompt_length; i++)
     if (r->prompt[i] < 0 || (vocabulary && r->prompt[i] >= vocabulary))
       return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary", r->prompt[i], i);
+  return ERR_OK;
+}
+
+/* Refuses a request that no OPEN could carry, because its frame would never be sent. */
+static int check_request(const orch *o, const orch_request *r, err *e) {
+  int rc = msg_options_check(&r->options, e);
+  if (rc == ERR_OK) rc = check_prompt(o, r, e);
+  if (rc != ERR_OK) return rc;
+  if (r->resume && r->resume->output_length >= r->options.max_tokens)
+    return err_set(e, ERR_ARG, "the answer has all of its %d tokens", r->options.max_tokens);
+  if (longest(r) > WIRE_TOKENS_MAX) /* a target that takes the session over gets all of it in one OPEN */
+    return err_set(e, ERR_LIMIT,
+                   "a prompt and its answer have at most %d tokens together, these could have %lld: shorten "
+                   "the prompt, or lower max_tokens or the context",
+                   WIRE_TOKENS_MAX, (long long)longest(r));
   return ERR_OK;
 }
 

@@ -2,9 +2,9 @@
  * it, and the ids that its nodes bear on the wire. Knows no peers, no states of a session, no time. */
 #pragma once
 
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 #include "draft_worker/expansion.h"
-#include "draft_worker/calibration.h"
+#include "draft_worker/drafters/calibration.h"
 #include "draft_worker/pacing.h"
 
 #define DRAFT_AHEAD 2 /* free pace: live nodes held, in node budgets of one verify, and one more */

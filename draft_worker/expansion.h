@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/speculative/tree.h"
-#include "draft_worker/drafter.h"
+#include "draft_worker/drafters/drafter.h"
 
 /* What is known of a place, and how much of it stands in the tree already. */
 typedef struct asked {

@@ -3,7 +3,7 @@
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
-#include "draft_worker/engine.h"
+#include "draft_worker/drafters/model_engine.h"
 #include "draft_worker/worker.h"
 #include "version.h"
 #include "wire/host.h"
@@ -175,7 +175,7 @@ typedef struct program {
   model *model;
   kv_cache *kv;
   bridge bridge;
-  draft_engine *engine;
+  model_engine *engine;
   bool busy;         /* a batch is under way; of whoever steps the machine, as the next two */
   draft_batch batch; /* room for one that is to be submitted */
   draft_batch *next; /* the engine's room for one */
@@ -226,7 +226,7 @@ static bool turn(void *context, const draft_results *r, draft_batch *next) {
 }
 
 static int open_engine(program *p, err *e) {
-  const draft_engine_options o = {.model = p->model,
+  const model_engine_options o = {.model = p->model,
                                   .kv = p->kv,
                                   .bridge = &p->bridge,
                                   .sequences = p->flags.sessions,
@@ -234,7 +234,7 @@ static int open_engine(program *p, err *e) {
                                   .turn = turn,
                                   .turn_context = p,
                                   .log = &p->log};
-  return draft_engine_open(&p->engine, &o, e);
+  return model_engine_open(&p->engine, &o, e);
 }
 
 /* Fills what *o has of a model. */
@@ -262,7 +262,7 @@ static int open_model(program *p, draft_options *o, err *e) {
 /* After every step on the loop's thread: the engine is never idle while there is something to ask. */
 static void feed(program *p) {
   if (!p->engine || p->busy) return;
-  p->busy = draft_next_batch(p->draft, &p->batch) && draft_engine_submit(p->engine, &p->batch);
+  p->busy = draft_next_batch(p->draft, &p->batch) && model_engine_submit(p->engine, &p->batch);
 }
 
 /* --- starting and ending --- */
@@ -332,7 +332,7 @@ static void greet(program *p) {
 }
 
 static void print_counters(const program *p) {
-  const draft_engine_counters *n = draft_engine_count(p->engine);
+  const model_engine_counters *n = model_engine_count(p->engine);
   fprintf(stderr,
           "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"told_rows\": %" PRIu64
           ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64
@@ -342,7 +342,7 @@ static void print_counters(const program *p) {
 }
 
 static void close_all(program *p) {
-  draft_engine_close(p->engine);
+  model_engine_close(p->engine);
   host_close(p->host);
   if (p->loop_open) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
@@ -395,7 +395,7 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_USAGE;
   }
   int code = run(&p);
-  if (p.engine) draft_engine_stop(p.engine);
+  if (p.engine) model_engine_stop(p.engine);
   if (p.flags.counters && p.engine) print_counters(&p);
   close_all(&p);
   return code;

@@ -2,7 +2,7 @@
  * their trees, and before that, what it has not been told of their C. */
 #pragma once
 
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 #include "draft_worker/draft_session.h"
 
 /* Fills a batch with questions about these sessions, at most m->rows; list[i] may be NULL. The one at

@@ -2,7 +2,7 @@
  * the nodes as they come and re-roots on TOKENS. It never waits for an answer. */
 #pragma once
 
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 #include "wire/machine.h"
 
 #define DRAFT_SESSIONS_MAX 64

@@ -12,7 +12,8 @@ declare -A may=(
   [common/text]="common/base common/file"
   [common/model]="common/base common/file kernels"
   [wire]="common/base common/speculative"
-  [draft_worker]="common/base common/file common/text common/speculative common/model kernels wire"
+  [draft_worker/drafters]="common/base common/file common/text common/speculative common/model kernels wire"
+  [draft_worker]="common/base common/file common/text common/speculative common/model kernels wire draft_worker/drafters"
   [target_worker]="common/base common/file common/text common/speculative common/model kernels wire"
   [orchestrator/ledger]="common/base common/speculative wire"
   [orchestrator/sessions]="common/base common/speculative wire orchestrator/ledger"
@@ -20,13 +21,13 @@ declare -A may=(
   [orchestrator/cli]="common/base common/file common/text common/speculative wire orchestrator/ledger orchestrator/sessions orchestrator/service"
 )
 
-# Folder of the table that a path lies in, or nothing.
+# Folder of the table that a path lies in (the innermost one), or nothing.
 folder_of() {
-  local folder
+  local folder found=""
   for folder in "${!may[@]}"; do
-    [[ $1 == "$folder"/* ]] && echo "$folder"
+    [[ $1 == "$folder"/* && ${#folder} -gt ${#found} ]] && found=$folder
   done
-  return 0
+  echo "$found"
 }
 
 wrong=0
@@ -53,7 +54,7 @@ while IFS=: read -r file line path; do
     ;;
   esac
 done < <(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(zmq|czmq|zmq_utils)\.h>)' \
-  "${!may[@]}" | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
+  "${!may[@]}" | sort -u | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
 
 if [[ $wrong -gt 0 ]]; then
   echo "check_includes.sh: $wrong wrong includes" >&2

@@ -1,5 +1,5 @@
-/* libs: draft speculative base */
-#include "draft_worker/calibration.h"
+/* libs: drafters speculative base */
+#include "draft_worker/drafters/calibration.h"
 
 #include <math.h>
 #include <setjmp.h>

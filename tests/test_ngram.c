@@ -1,5 +1,5 @@
-/* libs: draft */
-#include "draft_worker/drafter.h"
+/* libs: drafters */
+#include "draft_worker/drafters/drafter.h"
 
 #include <math.h>
 #include <setjmp.h>

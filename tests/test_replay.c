@@ -1,6 +1,6 @@
-/* libs: draft */
+/* libs: drafters */
 /* The draws against an independent program's (tests/golden/make_replay.py), and which record fits. */
-#include "draft_worker/drafter.h"
+#include "draft_worker/drafters/drafter.h"
 
 #include <math.h>
 #include <setjmp.h>

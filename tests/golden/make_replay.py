@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes replay_book.jsonl (recorded answers, made up) and replay_draws.jsonl (what the replay draft must offer
-at each position of them), from what draft_worker/drafter.h and replay.c promise, with a Philox of its own."""
+at each position of them), from what draft_worker/drafters/drafter.h and replay.c promise, with a Philox of its own."""
 import json
 import math
 import os

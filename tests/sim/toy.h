@@ -3,7 +3,7 @@
  * stale rows gives wrong answers. */
 #pragma once
 
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 #include "target_worker/engine.h"
 
 #define TOY_VOCABULARY     7

@@ -6,7 +6,7 @@
  * the rate. */
 #pragma once
 
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 
 #define CALIBRATION_RANKS  4 /* first, second, third, others */
 #define CALIBRATION_SHARES 12

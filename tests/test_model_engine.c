@@ -1,7 +1,7 @@
-/* libs: draft model */
+/* libs: drafters model */
 /* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer
  * is what the model says after C and the path, and rows that were computed once are not computed again. */
-#include "draft_worker/engine.h"
+#include "draft_worker/drafters/model_engine.h"
 #include "tests/model_support.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ typedef struct world {
   model_file *file;
   model *m;
   kv_cache *kv, *plain;
-  draft_engine *g;
+  model_engine *g;
   bridge bridge;
   text texts[SEQUENCES];
   uint32_t random;
@@ -63,17 +63,17 @@ static void open_world(world *w, bool same) {
   w->plain = support_open_cache(w->m, 1, CONTEXT, KV_F16);
   kv_acquire(w->plain);
   make_bridge(&w->bridge, same);
-  const draft_engine_options o = {.model = w->m,
+  const model_engine_options o = {.model = w->m,
                                   .kv = w->kv,
                                   .bridge = &w->bridge,
                                   .sequences = SEQUENCES,
                                   .context = CONTEXT,
                                   .turn = never};
-  assert_int_equal(draft_engine_open(&w->g, &o, &e), ERR_OK);
+  assert_int_equal(model_engine_open(&w->g, &o, &e), ERR_OK);
 }
 
 static void close_world(world *w) {
-  draft_engine_close(w->g);
+  model_engine_close(w->g);
   bridge_fini(&w->bridge);
   kv_close(w->kv);
   kv_close(w->plain);
@@ -217,7 +217,7 @@ static void one_batch(world *w) {
     draft_job *j = add_job(w, &b, slot);
     if (j->whole) add_places(w, &b, j);
   }
-  draft_engine_run(w->g, &b, &r);
+  model_engine_run(w->g, &b, &r);
   assert_int_equal(r.failure_count, 0);
   assert_int_equal(r.answer_count, b.place_count);
   for (int32_t i = 0; i < b.job_count; i++)
@@ -235,7 +235,7 @@ static void answers(bool same) {
   open_world(w, same);
   for (int32_t i = 0; i < SEQUENCES; i++) begin(w, &w->texts[i]);
   for (int32_t i = 0; i < 400; i++) one_batch(w);
-  const draft_engine_counters *c = draft_engine_count(w->g);
+  const model_engine_counters *c = model_engine_count(w->g);
   assert_true(w->answers > 500 && w->kept > 50);
   assert_true(c->kept_rows >= (uint64_t)w->kept); /* what was taken of the stage was not computed again */
   assert_int_equal(c->failures, 0);
@@ -270,7 +270,7 @@ static void a_token_without_partner(void **state) {
                           .place_count = 1,
                           .whole = true,
                           .sampling = SAMPLER_DEFAULTS};
-  draft_engine_run(w->g, &b, &r);
+  model_engine_run(w->g, &b, &r);
   assert_int_equal(r.failure_count, 1);
   assert_int_equal(r.failures[0].slot, 1);
   assert_int_equal(r.failures[0].code, ERR_MISMATCH);

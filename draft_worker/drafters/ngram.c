@@ -3,7 +3,7 @@
  * Everything here is a function of C and the prompt's length alone: the same tokens give the same guesses,
  * whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup Decoding"
  * (2023). */
-#include "draft_worker/drafter.h"
+#include "draft_worker/drafters/drafter.h"
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>

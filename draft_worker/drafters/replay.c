@@ -1,6 +1,6 @@
 /* Guesses from a recording: right as often as one asks for. For tests and benchmarks. */
 #include "common/base/rng.h"
-#include "draft_worker/drafter.h"
+#include "draft_worker/drafters/drafter.h"
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>

@@ -1,4 +1,4 @@
-#include "draft_worker/calibration.h"
+#include "draft_worker/drafters/calibration.h"
 
 #include <math.h>
 

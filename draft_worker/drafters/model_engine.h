@@ -8,36 +8,36 @@
 #include "common/base/log.h"
 #include "common/model/model.h"
 #include "common/text/bridge.h"
-#include "draft_worker/batch.h"
+#include "draft_worker/drafters/batch.h"
 
-typedef struct draft_engine_options {
+typedef struct model_engine_options {
   model *model; /* these three are the engine's from open to close; every sequence of kv is free at open */
   kv_cache *kv;
   const bridge *bridge;
   int32_t sequences, context; /* of kv */
   /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
-   * sleeps until draft_engine_submit. */
+   * sleeps until model_engine_submit. */
   bool (*turn)(void *context, const draft_results *r, draft_batch *next);
   void *turn_context;
   const logger *log;
-} draft_engine_options;
+} model_engine_options;
 
-typedef struct draft_engine_counters {
+typedef struct model_engine_counters {
   uint64_t batches, forwards;
   uint64_t told_rows;             /* of C, computed because they were not staged */
   uint64_t asked_rows, kept_rows; /* staged for questions; of them those that C took */
   uint64_t forward_us, rank_us;   /* of forwards with questions alone; choosing candidates */
   uint64_t failures;
-} draft_engine_counters;
+} model_engine_counters;
 
-typedef struct draft_engine draft_engine;
+typedef struct model_engine model_engine;
 
-int draft_engine_open(draft_engine **out, const draft_engine_options *o,
+int model_engine_open(model_engine **out, const model_engine_options *o,
                       err *e);            /* ERR_NOMEM, ERR_FULL, ERR_IO */
-void draft_engine_stop(draft_engine *g);  /* only count and close may follow */
-void draft_engine_close(draft_engine *g); /* NULL is allowed */
+void model_engine_stop(model_engine *g);  /* only count and close may follow */
+void model_engine_close(model_engine *g); /* NULL is allowed */
 /* While none is under way. False: the engine is stopping. */
-bool draft_engine_submit(draft_engine *g, const draft_batch *b);
+bool model_engine_submit(model_engine *g, const draft_batch *b);
 /* What a batch does, on the calling thread: for tests, with none under way. */
-void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out);
-const draft_engine_counters *draft_engine_count(const draft_engine *g);
+void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out);
+const model_engine_counters *model_engine_count(const model_engine *g);

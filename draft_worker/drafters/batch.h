@@ -6,7 +6,7 @@
 #include "common/base/err.h"
 #include "common/speculative/sampler.h"
 #include "common/speculative/tree.h"
-#include "draft_worker/drafter.h"
+#include "draft_worker/drafters/drafter.h"
 
 #define DRAFT_PLACES_MAX 32  /* questions of a batch */
 #define DRAFT_JOBS_MAX   16  /* sessions of a batch */

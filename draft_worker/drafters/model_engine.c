@@ -1,4 +1,4 @@
-#include "draft_worker/engine.h"
+#include "draft_worker/drafters/model_engine.h"
 
 #include "common/base/batch_thread.h"
 #include "common/base/clock.h"
@@ -24,19 +24,19 @@ typedef struct chooser {
   float *mapped; /* [the target's vocabulary], where ids differ */
 } chooser;
 
-struct draft_engine {
-  draft_engine_options options;
+struct model_engine {
+  model_engine_options options;
   int32_t target_vocab;
   session *sessions;                  /* [sequences] */
   chooser choosers[DRAFT_PLACES_MAX]; /* opened with the first use */
   batch_thread *thread;
   draft_results results;
-  draft_engine_counters counters;
+  model_engine_counters counters;
 };
 
 /* A job under way. */
 typedef struct work {
-  draft_engine *g;
+  model_engine *g;
   const draft_batch *batch;
   const draft_job *job;
   session *s;
@@ -50,18 +50,18 @@ typedef struct work {
 
 /* --- C and its rows --- */
 
-static int32_t rows_of(const draft_engine *g, const session *s) {
+static int32_t rows_of(const model_engine *g, const session *s) {
   return kv_length(g->options.kv, s->seq);
 }
 
-static void drop_stage(const draft_engine *g, const session *s, int32_t rows) {
+static void drop_stage(const model_engine *g, const session *s, int32_t rows) {
   int rc = kv_rollback(g->options.kv, s->seq, rows);
   assert(rc == ERR_OK);
   (void)rc;
 }
 
 /* The staged row of this token below a staged row, or below C (-1); -1: none. */
-static int32_t staged_child(const draft_engine *g, const session *s, int32_t parent, int32_t token) {
+static int32_t staged_child(const model_engine *g, const session *s, int32_t parent, int32_t token) {
   for (int32_t i = 0; i < KV_STAGE_MAX; i++)
     if (kv_parent(g->options.kv, s->seq, i) == parent && s->staged[i] == token) return i;
   return -1;
@@ -70,7 +70,7 @@ static int32_t staged_child(const draft_engine *g, const session *s, int32_t par
 /* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along
  * the stage. */
 static void extend(work *w) {
-  draft_engine *g = w->g;
+  model_engine *g = w->g;
   session *s = w->s;
   int32_t path[KV_STAGE_MAX], count = 0;
   bool staged = s->length == rows_of(g, s);
@@ -91,7 +91,7 @@ static void extend(work *w) {
 
 /* C as the job says, with whatever rows there are of it; at most as many as it has tokens. */
 static int set_text(work *w) {
-  draft_engine *g = w->g;
+  model_engine *g = w->g;
   session *s = w->s;
   const draft_job *j = w->job;
   if (j->base > s->length || j->count > g->options.context - j->base) return ERR_LIMIT;
@@ -103,7 +103,7 @@ static int set_text(work *w) {
   return ERR_OK;
 }
 
-static int32_t draft_id(const draft_engine *g, int32_t token) {
+static int32_t draft_id(const model_engine *g, int32_t token) {
   const bridge *b = g->options.bridge;
   if (b->same || token < 0 || token >= b->target_count) return token;
   return b->to_draft[token];
@@ -117,7 +117,7 @@ typedef struct rows {
 
 /* Rows of C that are missing, the last one again if it is asked what follows it. */
 static int append_rows(work *w, bool asked, rows *r, model_segment *m) {
-  draft_engine *g = w->g;
+  model_engine *g = w->g;
   session *s = w->s;
   int32_t from = rows_of(g, s);
   if (asked && from == s->length) from--;
@@ -186,7 +186,7 @@ static int make_rows(work *w, rows *r, model_segment *m) {
 }
 
 static void fail(work *w, draft_results *out, int code) {
-  const draft_engine_options *o = &w->g->options;
+  const model_engine_options *o = &w->g->options;
   if (code != ERR_MISMATCH) log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
   w->code = code;
   out->failures[out->failure_count++] = (draft_failure){w->job->slot, code};
@@ -197,14 +197,14 @@ static void fail(work *w, draft_results *out, int code) {
 
 /* --- candidates --- */
 
-static int chooser_open(const draft_engine *g, chooser *c) {
+static int chooser_open(const model_engine *g, chooser *c) {
   if (!c->sampler && sampler_alloc(&c->sampler, g->target_vocab) != ERR_OK) return ERR_NOMEM;
   if (!c->mapped && !g->options.bridge->same) c->mapped = malloc((size_t)g->target_vocab * sizeof *c->mapped);
   return c->mapped || g->options.bridge->same ? ERR_OK : ERR_NOMEM;
 }
 
 /* By the target's ids; what has no partner is never chosen. */
-static const float *map_logits(const draft_engine *g, const chooser *c, const float *logits) {
+static const float *map_logits(const model_engine *g, const chooser *c, const float *logits) {
   const bridge *b = g->options.bridge;
   if (b->same) return logits;
   for (int32_t t = 0; t < b->target_count; t++)
@@ -220,7 +220,7 @@ typedef struct ranking {
 } ranking;
 
 typedef struct rankings {
-  draft_engine *g;
+  model_engine *g;
   ranking list[DRAFT_PLACES_MAX];
   int32_t count;
 } rankings;
@@ -237,7 +237,7 @@ static void rank_one(void *context, int32_t i) {
 }
 
 /* Of all rows of the last forward that were asked for, on the device's threads. */
-static void rank_all(draft_engine *g, work *works, int32_t count, draft_answer *answers) {
+static void rank_all(model_engine *g, work *works, int32_t count, draft_answer *answers) {
   rankings all = {.g = g};
   for (int32_t i = 0; i < count; i++) {
     const work *w = &works[i];
@@ -253,7 +253,7 @@ static void rank_all(draft_engine *g, work *works, int32_t count, draft_answer *
 
 /* --- a batch --- */
 
-static void run_forward(draft_engine *g, work *works, int32_t count, const model_segment *segments,
+static void run_forward(model_engine *g, work *works, int32_t count, const model_segment *segments,
                         int32_t segment_count, draft_results *out) {
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
@@ -270,7 +270,7 @@ static void run_forward(draft_engine *g, work *works, int32_t count, const model
   if (row_count <= DRAFT_PLACES_MAX) out->us = clock_us() - start;
 }
 
-void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out) {
+void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out) {
   work works[DRAFT_JOBS_MAX];
   rows lists[DRAFT_JOBS_MAX];
   model_segment segments[DRAFT_JOBS_MAX];
@@ -300,17 +300,17 @@ void draft_engine_run(draft_engine *g, const draft_batch *b, draft_results *out)
 /* --- the thread --- */
 
 static void run(void *context, const void *batch) {
-  draft_engine *g = context;
-  draft_engine_run(g, batch, &g->results);
+  model_engine *g = context;
+  model_engine_run(g, batch, &g->results);
 }
 
 static bool turn(void *context, void *next) {
-  draft_engine *g = context;
+  model_engine *g = context;
   return g->options.turn(g->options.turn_context, &g->results, next);
 }
 
-static int open_sessions(draft_engine *g, err *e) {
-  const draft_engine_options *o = &g->options;
+static int open_sessions(model_engine *g, err *e) {
+  const model_engine_options *o = &g->options;
   g->sessions = calloc((size_t)o->sequences, sizeof *g->sessions);
   if (!g->sessions) return err_set(e, ERR_NOMEM, "no memory for the engine");
   for (int32_t i = 0; i < o->sequences; i++) {
@@ -322,9 +322,9 @@ static int open_sessions(draft_engine *g, err *e) {
   return ERR_OK;
 }
 
-int draft_engine_open(draft_engine **out, const draft_engine_options *o, err *e) {
+int model_engine_open(model_engine **out, const model_engine_options *o, err *e) {
   *out = NULL;
-  draft_engine *g = calloc(1, sizeof *g);
+  model_engine *g = calloc(1, sizeof *g);
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   g->target_vocab = o->bridge->target_count;
@@ -334,15 +334,15 @@ int draft_engine_open(draft_engine **out, const draft_engine_options *o, err *e)
   if (rc == ERR_OK)
     *out = g;
   else
-    draft_engine_close(g);
+    model_engine_close(g);
   return rc;
 }
 
-void draft_engine_stop(draft_engine *g) {
+void model_engine_stop(model_engine *g) {
   batch_thread_stop(g->thread);
 }
 
-void draft_engine_close(draft_engine *g) {
+void model_engine_close(model_engine *g) {
   if (!g) return;
   batch_thread_close(g->thread);
   for (int32_t i = 0; g->sessions && i < g->options.sequences; i++) {
@@ -358,10 +358,10 @@ void draft_engine_close(draft_engine *g) {
   free(g);
 }
 
-bool draft_engine_submit(draft_engine *g, const draft_batch *b) {
+bool model_engine_submit(model_engine *g, const draft_batch *b) {
   return batch_thread_submit(g->thread, b);
 }
 
-const draft_engine_counters *draft_engine_count(const draft_engine *g) {
+const model_engine_counters *model_engine_count(const model_engine *g) {
   return &g->counters;
 }

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # name | what it does
 stages='
 setup       | packages and the default model
-includes    | no include arrow points back
+tidy        | style, in seconds: format, lengths, names, words, paths, include arrows
 build       | Release build of everything
 unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
@@ -26,7 +26,7 @@ python=/usr/bin/python3
 jobs=$(nproc)
 
 # stage: those that must have run before it
-declare -A needs=([build]=setup [unit]="setup build" [simulation]="setup build" [mutants]=setup [integration]="setup build"
+declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [mutants]=setup [integration]="setup build"
   [asan]=setup [tsan]=setup [fuzz]=setup)
 
 names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
@@ -50,7 +50,10 @@ stage_setup() {
   scripts/get_model.sh
 }
 
-stage_includes() { scripts/check_includes.sh; }
+stage_tidy() {
+  scripts/tidy.py --self-test
+  scripts/tidy.py
+}
 
 stage_build() { configure_and_build release; }
 

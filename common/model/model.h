@@ -1,6 +1,6 @@
-/* model.h - a Llama-family model on one device, and its forward pass over a batch of rows (DESIGN: the
- * forward pass; numerics). The logits of a row depend on its token path alone: not on the other rows, the
- * batch, the thread count, or whether its ancestors are committed or staged; compared by memcmp in tests/. */
+/* model.h - a Llama-family model on one device, and its forward pass over a batch of rows. The logits of a
+ * row depend on its token path alone: not on the other rows, the batch, the thread count, or whether its
+ * ancestors are committed or staged; compared by memcmp in tests/. */
 #pragma once
 
 #include "common/base/log.h"

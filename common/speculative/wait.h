@@ -39,7 +39,7 @@ void wait_verified(wait_history *h, int32_t tokens);   /* a verify with nodes yi
 uint64_t wait_for(const wait_history *h, bool draft_attached, bool other_runnable, uint64_t since_sent_us,
                   double step_us, double verify_us);
 
-/* --- whether it pays: DESIGN 1.6 --- */
+/* --- whether it pays --- */
 
 typedef struct pay_average { /* decaying sums: the average is us / tokens, not a mean of quotients */
   double us, tokens, forwards;

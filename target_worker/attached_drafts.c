@@ -15,11 +15,11 @@ _Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for al
 /* In a time that does not tell how much of a guess is right. */
 static bool ticket_fits(const session *s, const wire_id *shown) {
   uint8_t differs = 0;
-  for (size_t i = 0; i < sizeof shown->bytes; i++) differs |= s->ticket.bytes[i] ^ shown->bytes[i];
+  for (size_t i = 0; i < sizeof shown->bytes; i++) differs |= s->request.ticket.bytes[i] ^ shown->bytes[i];
   return differs == 0;
 }
 
-void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded) {
+void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const speculation_shared *all) {
   if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
                   "the ticket is not this session's: only the draft that its orchestrator chose may attach",
@@ -33,10 +33,7 @@ void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, con
   }
   d->tokens_sent_us = c->now;
   d->told = s->committed.length;
-  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) {
-    pay_crowd(&s->pay, crowded);
-    s->history.computes = true;
-  }
+  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) speculation_model_draft(&s->speculation, all);
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
   roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached",
@@ -48,9 +45,10 @@ void attached_drafts_drop(step *c, session *s, session_draft *d, const char *rea
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
   roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s",
              (unsigned long long)s->id, reason);
-  snprintf(s->draft_left, sizeof s->draft_left, "the draft was there, and is not any more: %s", reason);
+  snprintf(s->drafts.left_reason, sizeof s->drafts.left_reason,
+           "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
-  s->drafts_gave_up = session_draft_count(s) == 0;
+  s->drafts.gave_up = session_draft_count(s) == 0;
 }
 
 void attached_drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
@@ -61,7 +59,7 @@ void attached_drafts_gave_up(step *c, session *s, session_draft *d, wire_string 
 
 void attached_drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {
   for (int32_t i = 0; i < store->count; i++) {
-    session *s = &store->places[i];
+    session *s = &store->slots[i];
     session_draft *d = s->state == SESSION_FREE ? NULL : session_draft_of(s, peer);
     if (d) attached_drafts_drop(c, s, d, reason);
   }
@@ -90,28 +88,28 @@ static bool tokens_valid(const msg_nodes *n, int32_t vocabulary) {
 
 static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *n, int32_t added) {
   if (n->base_length > d->base_named) d->base_named = n->base_length;
-  tree_ids_trim(&d->ids, &s->live, d->base_named);
+  tree_ids_trim(&d->ids, &s->drafts.tree, d->base_named);
   if (n->done) d->done_base = n->base_length;
   if (d->timed && n->base_length >= d->timed_length) {
-    if (added > 0) wait_arrived(&s->history, c->now - d->timed_us);
+    if (added > 0) speculation_node_arrived(&s->speculation, c->now - d->timed_us);
     d->timed = added == 0 && !n->done;
   }
-  bool quiet = s->pay.crowds && s->pay.off && !s->options.lockstep;
+  bool quiet = speculation_is_quiet(&s->speculation) && !s->request.options.lockstep;
   if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)
     token_stream_to_draft(c, s, d, n->base_length);
 }
 
 static void keep_named(session *s) {
   tree_ids *maps[SESSION_DRAFTS_MAX];
-  tree_keep_named(&s->live, maps, session_draft_maps(s, maps));
+  tree_keep_named(&s->drafts.tree, maps, session_draft_maps(s, maps));
 }
 
 /* The draft with the most live nodes. */
 static session_draft *greediest(session *s, int32_t *nodes) {
   session_draft *most = NULL;
   *nodes = 0;
-  for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++) {
-    int32_t n = d->peer ? tree_ids_live(&d->ids, &s->live) : 0;
+  for (session_draft *d = s->drafts.of; d < s->drafts.of + SESSION_DRAFTS_MAX; d++) {
+    int32_t n = d->peer ? tree_ids_live(&d->ids, &s->drafts.tree) : 0;
     if (n > *nodes) most = d;
     if (n > *nodes) *nodes = n;
   }
@@ -121,10 +119,10 @@ static session_draft *greediest(session *s, int32_t *nodes) {
 /* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft
  * that holds more than its part. False: that is this one itself. */
 static bool make_room(step *c, session *s, const session_draft *d, int32_t count) {
-  int32_t before = s->live.live_count, most;
+  int32_t before = s->drafts.tree.live_count, most;
   keep_named(s);
-  if (s->live.live_count < before) return true;
-  if (tree_ids_live(&d->ids, &s->live) + count > QUOTA) return false;
+  if (s->drafts.tree.live_count < before) return true;
+  if (tree_ids_live(&d->ids, &s->drafts.tree) + count > QUOTA) return false;
   session_draft *greedy = greediest(s, &most);
   if (greedy == d || most <= QUOTA) return false;
   roster_error(c->peers, greedy->peer, s->id, s->epoch, ERR_LIMIT, c->out,
@@ -135,9 +133,9 @@ static bool make_room(step *c, session *s, const session_draft *d, int32_t count
 
 static tree_verdict receive(step *c, session *s, session_draft *d, const tree_batch *b, int32_t *added) {
   const prefix *p = &s->committed;
-  tree_verdict v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+  tree_verdict v = tree_receive(&s->drafts.tree, &d->ids, p->tokens, p->length, b, added);
   while (v == TREE_OVERFLOW && make_room(c, s, d, b->count))
-    v = tree_receive(&s->live, &d->ids, p->tokens, p->length, b, added);
+    v = tree_receive(&s->drafts.tree, &d->ids, p->tokens, p->length, b, added);
   return v;
 }
 
@@ -169,7 +167,7 @@ void attached_drafts_nodes(step *c, session *s, session_draft *d, const msg *m) 
     nodes_taken(c, s, d, n, added);
     break;
   case TREE_GAP:
-    tree_ids_reset(&d->ids, ++s->generation);
+    tree_ids_reset(&d->ids, ++s->drafts.generation);
     d->done_base = 0;
     send_reset(c, s, d);
     break;

@@ -4,9 +4,9 @@
 
 #include "target_worker/step.h"
 
-/* ATTACH: answered with a generation for its ids, or refused (ticket; more drafts than places). crowded:
- * pay_crowd's `before`. */
-void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const pay_state *crowded);
+/* ATTACH: answered with a generation for its ids, or refused (wrong ticket, or the session has as many
+ * drafts as it takes). */
+void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const speculation_shared *all);
 /* NODES of an attached draft: into the tree, or TREE_RESET, or it is detached with the reason. */
 void attached_drafts_nodes(step *c, session *s, session_draft *d, const msg *m);
 /* Detached, logged; nodes go with the last draft. Of a finished session nothing is done: a repeated DONE must

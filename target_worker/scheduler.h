@@ -4,7 +4,6 @@
  * and a piece of a prompt or two. */
 #pragma once
 
-#include "common/speculative/width.h"
 #include "target_worker/engine.h"
 #include "target_worker/session_store.h"
 
@@ -31,36 +30,32 @@ _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_RO
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX, "costs are known by rows");
 
 typedef struct schedule_pick {
-  int32_t place; /* of the store */
+  int32_t slot; /* of the store */
   schedule_kind kind;
-  int32_t rows;    /* PREFILL: of C; STEP: nodes */
+  int32_t rows;    /* PREFILL: of C; STEP: nodes beside the root, the first of `nodes` */
   int32_t offered; /* STEP: nodes that there were to choose from */
+  int32_t nodes[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX]; /* STEP: [offered] as tree_select writes them */
 } schedule_pick;
 
-/* Where the last forward ended in the round of places; all zero at the start. */
-typedef struct schedule_turns {
+/* Which slots the last forward ended with, so that the next one goes on behind them; all zero at the start.
+ */
+typedef struct schedule_rotation {
   int32_t step, prefill;
-} schedule_turns;
+} schedule_rotation;
 
 typedef struct schedule {
   int32_t count; /* 0: nothing may run now */
-  int32_t steps; /* the first of the picks; the rest are prefills */
+  int32_t steps; /* the first picks are steps, so many; the rest are prefills */
   bool measures; /* the one pick is a prefill that measures what a forward of its width costs (width_piece) */
   schedule_pick picks[ENGINE_JOBS_MAX];
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;
 
-/* Everything that can run is in the forward as far as there is room, taking turns from forward to forward. */
-void schedule_forward(const session_store *store, const width_costs *widths, schedule_turns *turns,
+/* Everything that can run is in the forward as long as there is room; what has no room is in the next one. */
+void schedule_forward(const session_store *store, const speculation_shared *all, schedule_rotation *last,
                       int32_t credit, uint64_t now_us, schedule *out);
 
-/* Neither without a budget nor after an error, nor, in free pace, while drafting does not pay. */
+/* False without a budget, after an error, and, in free pace, while drafting does not pay. */
 bool schedule_may_speculate(const session *s);
-/* Every draft has said that it has nothing more to send for this C. */
-bool schedule_drafts_done(const session *s);
 /* How many nodes the next verify may carry: the request's budget, and what is left of tokens and context. */
 int32_t schedule_budget(const session *s);
-/* The best nodes for it, as tree_select: at most `count`. */
-int32_t schedule_nodes(const session *s, int32_t count, int32_t *slots, int32_t *parents);
-/* Tokens that may still be added to C, >= 0. */
-int32_t schedule_room(const session *s);

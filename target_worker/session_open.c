@@ -28,8 +28,8 @@ int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, e
 
 /* The cache, and what it will be after the job that is under way, holds no more than these rows of C. */
 static void keep_rows(session *s, int32_t rows) {
-  if (s->kv_rows > rows) s->kv_rows = rows;
-  if (s->job && s->kv_valid > rows) s->kv_valid = rows;
+  if (s->cache.rows > rows) s->cache.rows = rows;
+  if (s->job.serial && s->job.valid_rows > rows) s->job.valid_rows = rows;
 }
 
 static void adopt_prefix(session *s, const msg_open *o) {
@@ -50,12 +50,12 @@ static void adopt_prefix(session *s, const msg_open *o) {
 
 void session_open_adopt(session *s, const msg_open *o) {
   adopt_prefix(s, o);
-  s->options = o->options;
-  if (s->options.stop_count > WIRE_STOPS_MAX) s->options.stop_count = WIRE_STOPS_MAX;
-  for (int32_t i = 0; i < s->options.stop_count; i++) s->stop_tokens[i] = o->options.stops[i];
-  s->options.stops = s->stop_tokens;
-  s->prompt_length = o->prompt_length;
-  s->ticket = o->ticket;
-  s->draft_expected = o->draft_expected;
-  s->drafts_gave_up = false;
+  s->request.options = o->options;
+  if (s->request.options.stop_count > WIRE_STOPS_MAX) s->request.options.stop_count = WIRE_STOPS_MAX;
+  for (int32_t i = 0; i < s->request.options.stop_count; i++) s->request.stop_tokens[i] = o->options.stops[i];
+  s->request.options.stops = s->request.stop_tokens;
+  s->request.prompt_length = o->prompt_length;
+  s->request.ticket = o->ticket;
+  s->request.draft_expected = o->draft_expected;
+  s->drafts.gave_up = false;
 }

@@ -9,63 +9,59 @@ static int32_t blocks_of(int32_t rows) {
   return (rows + KV_BLOCK - 1) / KV_BLOCK;
 }
 
-static bool place_init(const session_store *s, session *p, int32_t slot) {
-  p->slot = slot;
-  if (s->is_virtual && !(p->blocks = calloc((size_t)blocks_of(s->context), sizeof *p->blocks))) return false;
-  return prefix_init(&p->committed, s->context, 0) == ERR_OK;
+static bool slot_init(const session_store *store, session *s, int32_t slot) {
+  s->slot = slot;
+  if (store->is_virtual &&
+      !(s->cache.blocks = calloc((size_t)blocks_of(store->context), sizeof *s->cache.blocks)))
+    return false;
+  return prefix_init(&s->committed, store->context, 0) == ERR_OK;
 }
 
-int session_store_init(session_store *s, int32_t count, int32_t context, int32_t blocks, err *e) {
-  *s = (session_store){.count = count, .context = context, .is_virtual = blocks > 0};
-  s->places = calloc((size_t)count, sizeof *s->places);
-  if (!s->places) return err_set(e, ERR_NOMEM, "no memory for %d sessions: lower --sessions", count);
-  int rc = blocks > 0 ? kv_blocks_init(&s->blocks, blocks, e) : ERR_OK;
+int session_store_init(session_store *store, int32_t count, int32_t context, int32_t blocks, err *e) {
+  *store = (session_store){.count = count, .context = context, .is_virtual = blocks > 0};
+  store->slots = calloc((size_t)count, sizeof *store->slots);
+  if (!store->slots) return err_set(e, ERR_NOMEM, "no memory for %d sessions: lower --sessions", count);
+  int rc = blocks > 0 ? kv_blocks_init(&store->blocks, blocks, e) : ERR_OK;
   for (int32_t i = 0; i < count && rc == ERR_OK; i++)
-    if (!place_init(s, &s->places[i], i))
+    if (!slot_init(store, &store->slots[i], i))
       rc = err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", count,
                    context);
-  if (rc != ERR_OK) session_store_fini(s);
+  if (rc != ERR_OK) session_store_fini(store);
   return rc;
 }
 
-static void drafts_fini(session *s) {
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) tree_ids_fini(&s->drafts[i].ids);
-  if (s->has_tree) tree_fini(&s->live);
-  s->has_tree = false;
-}
-
-void session_store_fini(session_store *s) {
-  for (int32_t i = 0; s->places && i < s->count; i++) {
-    drafts_fini(&s->places[i]);
-    prefix_fini(&s->places[i].committed);
-    free(s->places[i].penalised);
-    free(s->places[i].blocks);
+void session_store_fini(session_store *store) {
+  for (int32_t i = 0; store->slots && i < store->count; i++) {
+    session_drafts_fini(&store->slots[i]);
+    prefix_fini(&store->slots[i].committed);
+    free(store->slots[i].job.history);
+    free(store->slots[i].cache.blocks);
   }
-  free(s->places);
-  kv_blocks_fini(&s->blocks);
-  *s = (session_store){0};
+  free(store->slots);
+  kv_blocks_fini(&store->blocks);
+  *store = (session_store){0};
 }
 
-session *session_store_get(session_store *s, uint64_t id) {
-  for (int32_t i = 0; i < s->count; i++)
-    if (s->places[i].state != SESSION_FREE && s->places[i].id == id) return &s->places[i];
+session *session_store_get(session_store *store, uint64_t id) {
+  for (int32_t i = 0; i < store->count; i++)
+    if (store->slots[i].state != SESSION_FREE && store->slots[i].id == id) return &store->slots[i];
   return NULL;
 }
 
 /* A place is given up whole, but for its slot and what was taken once: the memory of its prefix, of its
  * blocks' numbers, and of what its penalties look at, which the engine may still be reading. Of C and the
  * cache the first `keep` tokens stay. */
-static void place_clear(session *s, int32_t keep) {
-  drafts_fini(s);
+static void slot_clear(session *s, int32_t keep) {
+  session_drafts_fini(s);
   session old = *s;
-  assert(old.block_count == 0);
+  assert(old.cache.block_count == 0);
   memset(s, 0, sizeof *s);
   s->committed = old.committed;
   s->slot = old.slot;
-  s->penalised = old.penalised;
-  s->blocks = old.blocks;
-  s->kv_rows = keep;
-  s->kv_valid = INT32_MAX;
+  s->job.history = old.job.history;
+  s->cache.blocks = old.cache.blocks;
+  s->cache.rows = keep;
+  s->job.valid_rows = INT32_MAX;
   if (keep)
     prefix_truncate(&s->committed, keep);
   else
@@ -74,100 +70,100 @@ static void place_clear(session *s, int32_t keep) {
 
 /* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed
  * others. */
-static int32_t rows_of(const session *p) {
-  int32_t rows = p->job ? least_i32(p->kv_rows, p->kv_valid) : p->kv_rows;
-  return least_i32(rows, p->committed.length);
+static int32_t rows_of(const session *s) {
+  int32_t rows = s->job.serial ? least_i32(s->cache.rows, s->job.valid_rows) : s->cache.rows;
+  return least_i32(rows, s->committed.length);
 }
 
 /* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be
  * lost. */
-static int32_t reusable(const session *p, const int32_t *tokens, int32_t count) {
-  int32_t rows = rows_of(p), same = 0;
-  while (same < least_i32(rows, count) && p->committed.tokens[same] == tokens[same]) same++;
+static int32_t reusable(const session *s, const int32_t *tokens, int32_t count) {
+  int32_t rows = rows_of(s), same = 0;
+  while (same < least_i32(rows, count) && s->committed.tokens[same] == tokens[same]) same++;
   return 2 * same >= least_i32(rows, count) ? same : 0;
 }
 
-static session *place_find(session_store *s, const int32_t *tokens, int32_t count, int32_t *keep) {
+static session *slot_find(session_store *store, const int32_t *tokens, int32_t count, int32_t *keep) {
   session *free_one = NULL, *idle = NULL;
   *keep = 0;
-  for (int32_t i = 0; i < s->count; i++) {
-    session *p = &s->places[i];
-    if (p->state == SESSION_FINISHED && (!idle || p->used_us < idle->used_us)) idle = p;
-    if (p->state != SESSION_FREE) continue;
-    int32_t same = reusable(p, tokens, count);
-    if (free_one && (same < *keep || (same == *keep && p->used_us >= free_one->used_us))) continue;
-    free_one = p;
+  for (int32_t i = 0; i < store->count; i++) {
+    session *s = &store->slots[i];
+    if (s->state == SESSION_FINISHED && (!idle || s->used_us < idle->used_us)) idle = s;
+    if (s->state != SESSION_FREE) continue;
+    int32_t same = reusable(s, tokens, count);
+    if (free_one && (same < *keep || (same == *keep && s->used_us >= free_one->used_us))) continue;
+    free_one = s;
     *keep = same;
   }
   return free_one ? free_one : idle;
 }
 
-session *session_store_take(session_store *s, uint64_t id, uint64_t now_us, const int32_t *tokens,
+session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, const int32_t *tokens,
                             int32_t count, bool *fresh) {
-  session *p = session_store_get(s, id);
+  session *s = session_store_get(store, id);
   int32_t keep;
-  *fresh = !p;
-  if (p) return p;
-  p = place_find(s, tokens, count, &keep);
-  if (!p) return NULL;
-  session_store_give_back(s, p);
-  place_clear(p, keep);
-  p->id = id;
-  p->state = SESSION_RUNNING;
-  p->used_us = now_us;
-  return p;
+  *fresh = !s;
+  if (s) return s;
+  s = slot_find(store, tokens, count, &keep);
+  if (!s) return NULL;
+  session_store_give_back(store, s);
+  slot_clear(s, keep);
+  s->id = id;
+  s->state = SESSION_RUNNING;
+  s->used_us = now_us;
+  return s;
 }
 
 /* --- the blocks of a virtual cache --- */
 
-static void drop_blocks(session_store *s, session *p, int32_t keep) {
-  kv_blocks_release(&s->blocks, p->blocks + keep, p->block_count - keep);
-  p->block_count = keep;
-  p->published = least_i32(p->published, keep);
-  p->kv_rows = least_i32(p->kv_rows, keep * KV_BLOCK);
-  if (p->job) p->kv_valid = least_i32(p->kv_valid, keep * KV_BLOCK);
+static void drop_blocks(session_store *store, session *s, int32_t keep) {
+  kv_blocks_release(&store->blocks, s->cache.blocks + keep, s->cache.block_count - keep);
+  s->cache.block_count = keep;
+  s->cache.published = least_i32(s->cache.published, keep);
+  s->cache.rows = least_i32(s->cache.rows, keep * KV_BLOCK);
+  if (s->job.serial) s->job.valid_rows = least_i32(s->job.valid_rows, keep * KV_BLOCK);
 }
 
-void session_store_give_back(session_store *s, session *p) {
-  if (s->is_virtual) drop_blocks(s, p, 0);
+void session_store_give_back(session_store *store, session *s) {
+  if (store->is_virtual) drop_blocks(store, s, 0);
 }
 
 /* Blocks that others may read are not written: of one that C has left, the rows that are still right are
  * computed again, which is at most a block less one, in a block of its own. */
-static void leave_shared(session_store *s, session *p) {
-  if (p->kv_rows < p->published * KV_BLOCK) drop_blocks(s, p, p->kv_rows / KV_BLOCK);
+static void leave_shared(session_store *store, session *s) {
+  if (s->cache.rows < s->cache.published * KV_BLOCK) drop_blocks(store, s, s->cache.rows / KV_BLOCK);
 }
 
 /* Without rows of its own it begins with what others have computed; the root's row is always made anew. */
-static void find_shared(session_store *s, session *p) {
-  if (p->kv_rows > 0) return;
-  drop_blocks(s, p, 0);
-  p->block_count = p->published =
-      kv_blocks_find(&s->blocks, p->committed.tokens, p->committed.length - 1, p->blocks);
-  p->kv_rows = p->published * KV_BLOCK;
-  p->rows_given = true;
+static void find_shared(session_store *store, session *s) {
+  if (s->cache.rows > 0) return;
+  drop_blocks(store, s, 0);
+  s->cache.block_count = s->cache.published =
+      kv_blocks_find(&store->blocks, s->committed.tokens, s->committed.length - 1, s->cache.blocks);
+  s->cache.rows = s->cache.published * KV_BLOCK;
+  s->cache.rows_given = true;
 }
 
-int session_store_admit(session_store *s, session *p, int32_t tokens, err *e) {
-  int32_t wanted = blocks_of(least_i32(tokens, s->context) - 1);
-  if (!s->is_virtual) return ERR_OK;
-  leave_shared(s, p);
-  find_shared(s, p);
-  p->remap = true;
-  int32_t more = wanted - p->block_count;
+int session_store_admit(session_store *store, session *s, int32_t tokens, err *e) {
+  int32_t wanted = blocks_of(least_i32(tokens, store->context) - 1);
+  if (!store->is_virtual) return ERR_OK;
+  leave_shared(store, s);
+  find_shared(store, s);
+  s->cache.remap = true;
+  int32_t more = wanted - s->cache.block_count;
   if (more <= 0) return ERR_OK;
-  if (kv_blocks_take(&s->blocks, more, p->blocks + p->block_count)) {
-    p->block_count = wanted;
+  if (kv_blocks_take(&store->blocks, more, s->cache.blocks + s->cache.block_count)) {
+    s->cache.block_count = wanted;
     return ERR_OK;
   }
-  int32_t available = kv_blocks_available(&s->blocks);
-  session_store_give_back(s, p);
-  if (wanted > s->blocks.count)
+  int32_t available = kv_blocks_available(&store->blocks);
+  session_store_give_back(store, s);
+  if (wanted > store->blocks.count)
     return err_set(e, ERR_LIMIT,
                    "prompt and max_tokens need %d cache blocks of %d tokens, this target has %d: ask for "
                    "fewer tokens or "
                    "start it with more --kv-blocks",
-                   wanted, KV_BLOCK, s->blocks.count);
+                   wanted, KV_BLOCK, store->blocks.count);
   return err_set(e, ERR_FULL,
                  "prompt and max_tokens need %d more cache blocks of %d tokens, %d are free: try again "
                  "later, ask for fewer "
@@ -175,93 +171,36 @@ int session_store_admit(session_store *s, session *p, int32_t tokens, err *e) {
                  more, KV_BLOCK, available);
 }
 
-void session_store_publish(session_store *s, session *p, int32_t settled) {
-  if (!s->is_virtual) return;
-  int32_t rows = least_i32(least_i32(settled, p->kv_rows), p->committed.length);
-  for (; (p->published + 1) * KV_BLOCK <= rows; p->published++) {
-    int32_t *block = &p->blocks[p->published], *above = p->published ? block - 1 : NULL;
-    int32_t same = kv_blocks_publish(&s->blocks, above ? *above : KV_NO_BLOCK,
-                                     p->committed.tokens + p->published * KV_BLOCK, *block);
-    if (same != *block) p->remap = true; /* equal rows: who comes second reads the first one's */
+void session_store_publish(session_store *store, session *s, int32_t settled) {
+  if (!store->is_virtual) return;
+  int32_t rows = least_i32(least_i32(settled, s->cache.rows), s->committed.length);
+  for (; (s->cache.published + 1) * KV_BLOCK <= rows; s->cache.published++) {
+    int32_t *block = &s->cache.blocks[s->cache.published], *above = s->cache.published ? block - 1 : NULL;
+    int32_t same = kv_blocks_publish(&store->blocks, above ? *above : KV_NO_BLOCK,
+                                     s->committed.tokens + s->cache.published * KV_BLOCK, *block);
+    if (same != *block) s->cache.remap = true; /* equal rows: who comes second reads the first one's */
     *block = same;
   }
 }
 
-bool session_store_penalised(const session_store *s, session *p) {
-  if (!p->penalised) p->penalised = calloc((size_t)s->context, sizeof *p->penalised);
-  return p->penalised != NULL;
+bool session_store_penalties(const session_store *store, session *s) {
+  if (!s->job.history) s->job.history = calloc((size_t)store->context, sizeof *s->job.history);
+  return s->job.history != NULL;
 }
 
-bool session_store_end(session_store *s, uint64_t id) {
-  session *p = session_store_get(s, id);
-  if (!p) return false;
-  uint64_t used_us = p->used_us;
-  session_store_give_back(s, p);
-  place_clear(p, rows_of(p));
-  p->used_us = used_us;
+bool session_store_end(session_store *store, uint64_t id) {
+  session *s = session_store_get(store, id);
+  if (!s) return false;
+  uint64_t used_us = s->used_us;
+  session_store_give_back(store, s);
+  slot_clear(s, rows_of(s));
+  s->used_us = used_us;
   return true;
 }
 
-int32_t session_store_active(const session_store *s) {
+int32_t session_store_active(const session_store *store) {
   int32_t n = 0;
-  for (int32_t i = 0; i < s->count; i++)
-    n += s->places[i].state == SESSION_RUNNING || s->places[i].state == SESSION_DESYNCED;
-  return n;
-}
-
-session_draft *session_draft_of(session *s, peer_id peer) {
-  for (int i = 0; peer && i < SESSION_DRAFTS_MAX; i++)
-    if (s->drafts[i].peer == peer) return &s->drafts[i];
-  return NULL;
-}
-
-session_draft *session_draft_take(session *s, peer_id peer) {
-  session_draft *d = session_draft_of(s, peer);
-  for (int i = 0; !d && i < SESSION_DRAFTS_MAX; i++)
-    if (!s->drafts[i].peer) d = &s->drafts[i];
-  if (!d) return NULL;
-  if (!s->has_tree) {
-    if (tree_init(&s->live, TREE_NODE_MAX) != ERR_OK) return NULL;
-    s->has_tree = true;
-  }
-  tree_ids ids = d->ids;
-  if (!ids.ring && tree_ids_init(&ids) != ERR_OK) return NULL;
-  uint64_t resent_us = d->peer == peer ? d->resent_us : 0;
-  *d = (session_draft){.peer = peer, .ids = ids, .base_named = 1, .resent_us = resent_us};
-  tree_ids_reset(&d->ids, ++s->generation);
-  return d;
-}
-
-void session_draft_drop(session *s, session_draft *d) {
-  tree_ids *maps[SESSION_DRAFTS_MAX];
-  d->peer = 0;
-  int32_t left = session_draft_maps(s, maps);
-  if (left > 0)
-    tree_keep_named(&s->live, maps, left);
-  else
-    tree_reset(&s->live);
-}
-
-int32_t session_draft_count(const session *s) {
-  int32_t n = 0;
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) n += s->drafts[i].peer != 0;
-  return n;
-}
-
-void session_draft_restart(session *s) {
-  if (s->has_tree) tree_reset(&s->live);
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
-    session_draft *d = &s->drafts[i];
-    if (!d->peer) continue;
-    tree_ids_reset(&d->ids, ++s->generation);
-    d->base_named = 1;
-    d->done_base = 0;
-  }
-}
-
-int32_t session_draft_maps(session *s, tree_ids **maps) {
-  int32_t n = 0;
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    if (s->drafts[i].peer) maps[n++] = &s->drafts[i].ids;
+  for (int32_t i = 0; i < store->count; i++)
+    n += store->slots[i].state == SESSION_RUNNING || store->slots[i].state == SESSION_DESYNCED;
   return n;
 }

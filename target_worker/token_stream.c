@@ -29,11 +29,11 @@ static int32_t send_tokens(step *c, peer_id to, const session *s, int32_t base) 
 }
 
 void token_stream_to_orchestrator(step *c, session *s, int32_t base) {
-  int32_t end = send_tokens(c, s->orchestrator, s, base);
-  if (end > s->told) s->told = end;
-  s->resent_us = c->now;
-  s->tell_after_us = c->now + TARGET_TELL_US;
-  s->tell_until_us = c->now + 2 * TARGET_TELL_US;
+  int32_t end = send_tokens(c, s->request.orchestrator, s, base);
+  if (end > s->stream.told) s->stream.told = end;
+  s->stream.sent_us = c->now;
+  s->stream.tell_after_us = c->now + TARGET_TELL_US;
+  s->stream.tell_until_us = c->now + 2 * TARGET_TELL_US;
 }
 
 void token_stream_to_draft(step *c, session *s, session_draft *d, int32_t base) {
@@ -46,22 +46,23 @@ void token_stream_to_draft(step *c, session *s, session_draft *d, int32_t base) 
 }
 
 void token_stream_tell_orchestrator(step *c, session *s) {
-  while (s->told < s->committed.length) token_stream_to_orchestrator(c, s, s->told);
+  while (s->stream.told < s->committed.length) token_stream_to_orchestrator(c, s, s->stream.told);
 }
 
 void token_stream_alive(step *c, session *s) {
-  s->told = send_tokens(c, s->orchestrator, s, s->told);
-  s->resent_us = c->now;
+  s->stream.told = send_tokens(c, s->request.orchestrator, s, s->stream.told);
+  s->stream.sent_us = c->now;
 }
 
 static void tell_drafts(step *c, session *s) {
-  for (session_draft *d = s->drafts; d < s->drafts + SESSION_DRAFTS_MAX; d++)
+  for (session_draft *d = s->drafts.of; d < s->drafts.of + SESSION_DRAFTS_MAX; d++)
     while (d->peer && d->told < s->committed.length) token_stream_to_draft(c, s, d, d->told);
 }
 
 void token_stream_tell(step *c, session *s) {
-  bool due = c->now >= s->tell_after_us;
-  if ((due && !s->pay.crowds) || s->options.lockstep || !s->pay.off) tell_drafts(c, s);
+  bool due = c->now >= s->stream.tell_after_us;
+  bool wanted = s->request.options.lockstep || !speculation_is_off(&s->speculation);
+  if (wanted || (due && !speculation_is_quiet(&s->speculation))) tell_drafts(c, s);
   if (due) token_stream_tell_orchestrator(c, s);
 }
 
@@ -69,14 +70,13 @@ void token_stream_tell(step *c, session *s) {
 
 /* Why speculation is off at the end, or NULL. */
 static const char *off_reason(const session *s) {
-  if (s->off_for_good) return s->off_reason;
-  if (s->options.budget == 0) return s->draft_expected ? "the node budget is 0" : "no draft was asked for";
-  if (session_draft_count(s) == 0 && s->draft_left[0]) return s->draft_left;
-  if (session_draft_count(s) == 0) return s->draft_expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
-  if (s->options.lockstep || !s->pay.off) return NULL;
-  if (!s->pay.resting) return "the draft did not pay for itself";
-  if (s->stats.rounds == 0) return "the answer was over before the draft could show that it pays";
-  return NULL;
+  const msg_options *o = &s->request.options;
+  bool expected = s->request.draft_expected;
+  if (s->speculation.disabled) return s->speculation.disabled;
+  if (o->budget == 0) return expected ? "the node budget is 0" : "no draft was asked for";
+  if (session_draft_count(s) == 0 && s->drafts.left_reason[0]) return s->drafts.left_reason;
+  if (session_draft_count(s) == 0) return expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
+  return o->lockstep ? NULL : speculation_off_reason(&s->speculation, s->stats.rounds > 0);
 }
 
 static msg_stats stats_of(const session_stats *n) {
@@ -103,49 +103,50 @@ static msg_stats stats_of(const session_stats *n) {
 /* The sentence of DONE: why it is an error, or how fast the plain steps of this answer were. NULL: none, or
  * nothing to compare them with. */
 static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
-  if (s->finish == WIRE_FINISH_ERROR) return s->finish_text;
-  if (s->stats.rounds == 0 || s->stats.plain_steps < PAY_CALIBRATE || s->pay.plain_us_per_token <= 0)
-    return NULL;
-  snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / s->pay.plain_us_per_token);
+  if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
+  double plain_us = speculation_plain_us(&s->speculation, s->stats.plain_steps);
+  if (s->stats.rounds == 0 || plain_us <= 0) return NULL;
+  snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / plain_us);
   return out;
 }
 
 void token_stream_done(step *c, session *s) {
   char text[WIRE_STRING_MAX];
-  msg m = message_to(c, s->orchestrator, MSG_DONE, s);
+  msg m = message_to(c, s->request.orchestrator, MSG_DONE, s);
   m.u.done = (msg_done){.length = s->committed.length,
                         .hash = prefix_hash(&s->committed),
-                        .finish = (wire_finish)s->finish,
-                        .code = s->finish_code,
+                        .finish = (wire_finish)s->finish.reason,
+                        .code = s->finish.code,
                         .text = wire_text(closing_text(s, text)),
                         .off_reason = wire_text(off_reason(s)),
                         .stats = stats_of(&s->stats)};
-  s->done_sent_us = c->now;
-  actions_send(c->out, s->orchestrator, &m);
+  s->stream.done_sent_us = c->now;
+  actions_send(c->out, s->request.orchestrator, &m);
 }
 
 /* --- time --- */
 
 static bool unacknowledged(const session *s) {
-  return s->acked < s->committed.length && s->state != SESSION_DESYNCED;
+  return s->stream.acked < s->committed.length && s->state != SESSION_DESYNCED;
 }
 
 void token_stream_tick(step *c, session *s) {
-  if (unacknowledged(s) && c->now - s->resent_us >= TARGET_REPEAT_US)
-    token_stream_to_orchestrator(c, s, s->acked);
-  if (c->now >= s->tell_until_us) {
-    s->tell_until_us = MACHINE_NEVER;
+  if (unacknowledged(s) && c->now - s->stream.sent_us >= TARGET_REPEAT_US)
+    token_stream_to_orchestrator(c, s, s->stream.acked);
+  if (c->now >= s->stream.tell_until_us) {
+    s->stream.tell_until_us = MACHINE_NEVER;
     if (s->state == SESSION_RUNNING) {
       tell_drafts(c, s);
       token_stream_tell_orchestrator(c, s);
     }
   }
-  if (s->state == SESSION_FINISHED && c->now - s->done_sent_us >= TARGET_REPEAT_US) token_stream_done(c, s);
+  if (s->state == SESSION_FINISHED && c->now - s->stream.done_sent_us >= TARGET_REPEAT_US)
+    token_stream_done(c, s);
 }
 
 uint64_t token_stream_deadline(const session *s) {
-  uint64_t at = s->tell_until_us;
-  if (unacknowledged(s)) at = least_u64(at, s->resent_us + TARGET_REPEAT_US);
-  if (s->state == SESSION_FINISHED) at = least_u64(at, s->done_sent_us + TARGET_REPEAT_US);
+  uint64_t at = s->stream.tell_until_us;
+  if (unacknowledged(s)) at = least_u64(at, s->stream.sent_us + TARGET_REPEAT_US);
+  if (s->state == SESSION_FINISHED) at = least_u64(at, s->stream.done_sent_us + TARGET_REPEAT_US);
   return at;
 }

@@ -15,7 +15,7 @@ struct target {
   target_options options;
   roster peers;
   session_store store;
-  verifier rounds;
+  verifier verifier;
   presence orchestrator;
   bool draining; /* takes no new sessions */
   /* Of the engine: */
@@ -43,7 +43,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .node_max = TREE_NODE_MAX};
   roster_init(&t->peers, &self);
   int rc = session_store_init(&t->store, o->sessions, o->context, o->kv_blocks, e);
-  if (rc == ERR_OK) rc = verifier_init(&t->rounds, o->context, o->kv_blocks > 0, TARGET_CREDIT, e);
+  if (rc == ERR_OK) rc = verifier_init(&t->verifier, o->context, o->kv_blocks > 0, TARGET_CREDIT, e);
   if (rc != ERR_OK) {
     target_free(t);
     return rc;
@@ -55,7 +55,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
 void target_free(target *t) {
   if (!t) return;
   session_store_fini(&t->store);
-  verifier_fini(&t->rounds);
+  verifier_fini(&t->verifier);
   free(t);
 }
 
@@ -71,7 +71,7 @@ void target_connect(target *t, const char *endpoint, actions *out) {
 /* A finished session is still to be told of: its DONE may have been lost. END or the lease frees it. */
 bool target_drained(const target *t) {
   bool empty = t->draining;
-  for (int32_t i = 0; empty && i < t->store.count; i++) empty = t->store.places[i].state == SESSION_FREE;
+  for (int32_t i = 0; empty && i < t->store.count; i++) empty = t->store.slots[i].state == SESSION_FREE;
   return empty;
 }
 
@@ -84,26 +84,26 @@ static void refuse(step *c, peer_id from, const msg *m, int code, const char *te
 static void session_finish(step *c, session *s, wire_finish finish, int code, const char *text) {
   if (finish != WIRE_FINISH_CANCELLED) token_stream_tell_orchestrator(c, s);
   s->state = SESSION_FINISHED;
-  s->finish = (int)finish;
-  s->finish_code = code;
-  s->finish_text = text;
+  s->finish.reason = (int)finish;
+  s->finish.code = code;
+  s->finish.text = text;
   s->used_us = c->now;
   session_store_give_back(&c->t->store, s);
   token_stream_done(c, s);
 }
 
 static bool is_stop(const session *s, int32_t token) {
-  for (int32_t i = 0; i < s->options.stop_count; i++)
-    if (s->stop_tokens[i] == token) return true;
+  for (int32_t i = 0; i < s->request.options.stop_count; i++)
+    if (s->request.stop_tokens[i] == token) return true;
   return false;
 }
 
 /* The answer is over if its last token ends it, or no room is left. */
 static void finish_if_over(step *c, session *s) {
   int32_t last = s->committed.tokens[s->committed.length - 1];
-  if (s->committed.length > s->prompt_length && is_stop(s, last))
+  if (s->committed.length > s->request.prompt_length && is_stop(s, last))
     session_finish(c, s, WIRE_FINISH_STOP, 0, NULL);
-  else if (schedule_room(s) == 0)
+  else if (session_room(s) == 0)
     session_finish(c, s, WIRE_FINISH_LENGTH, 0, NULL);
 }
 
@@ -111,19 +111,19 @@ static void finish_if_over(step *c, session *s) {
 
 static void start_session(step *c, session *s, peer_id from, const msg *m) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    s->drafts[i].peer = 0; /* they attach again with the new epoch */
+    s->drafts.of[i].peer = 0; /* they attach again with the new epoch */
   session_draft_restart(s);
   s->epoch = m->epoch;
-  s->orchestrator = from;
+  s->request.orchestrator = from;
   s->state = SESSION_RUNNING;
-  s->finish = 0;
-  s->acked = s->told = s->committed.length;
-  s->tell_after_us = 0;
-  s->tell_until_us = MACHINE_NEVER;
-  s->used_us = s->ready_us = s->resent_us = c->now;
-  s->stepped_us = 0;
+  s->finish.reason = 0;
+  s->stream.acked = s->stream.told = s->committed.length;
+  s->stream.tell_after_us = 0;
+  s->stream.tell_until_us = MACHINE_NEVER;
+  s->used_us = s->job.ready_us = s->stream.sent_us = c->now;
+  s->job.stepped_us = 0;
   s->lease_until_us = c->now + TARGET_LEASE_US;
-  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
+  s->drafts.lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
   token_stream_state(c, from, MSG_OPENED, s, NULL);
   finish_if_over(c, s);
 }
@@ -144,7 +144,7 @@ static int take_place(step *c, const msg *m, session **out, bool *fresh, err *e)
   if (!s)
     return err_set(e, ERR_FULL,
                    "every session place is busy: try again later or start the target with more --sessions");
-  if (o->options.repeat_penalty == 1 || session_store_penalised(store, s)) return ERR_OK;
+  if (o->options.repeat_penalty == 1 || session_store_penalties(store, s)) return ERR_OK;
   if (*fresh) session_store_end(store, m->session);
   return err_set(e, ERR_NOMEM, "no memory for what a repetition penalty looks at");
 }
@@ -159,8 +159,8 @@ static void on_open(step *c, peer_id from, const msg *m) {
   }
   if (s && m->epoch == s->epoch && s->state != SESSION_DESYNCED) { /* a repetition */
     bool same = prefix_has(&s->committed, o->base_length + o->token_count, o->hash);
-    s->orchestrator = from;
-    if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts_gave_up = true;
+    s->request.orchestrator = from;
+    if (same && !o->draft_expected && session_draft_count(s) == 0) s->drafts.gave_up = true;
     if (same)
       token_stream_state(c, from, MSG_OPENED, s, NULL);
     else
@@ -180,7 +180,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
   if (rc == ERR_OK) rc = take_place(c, m, &s, &fresh, &e);
   if (rc == ERR_OK) {
     session_open_adopt(s, o);
-    rc = session_store_admit(&t->store, s, s->committed.length + schedule_room(s), &e);
+    rc = session_store_admit(&t->store, s, s->committed.length + session_room(s), &e);
     if (rc != ERR_OK) session_store_end(&t->store, m->session);
   }
   if (rc != ERR_OK) {
@@ -188,7 +188,7 @@ static void on_open(step *c, peer_id from, const msg *m) {
     return;
   }
   start_session(c, s, from, m);
-  if (fresh) t->store.reused_rows += (uint64_t)s->kv_rows;
+  if (fresh) t->store.reused_rows += (uint64_t)s->cache.rows;
 }
 
 /* --- other messages of an orchestrator --- */
@@ -200,22 +200,22 @@ static void desync(step *c, session *s, const char *reason) {
   session_draft_restart(s);
   actions_log(c->out, LOG_WARNING, "session %016llx: out of step at %d tokens: %s", (unsigned long long)s->id,
               s->committed.length, reason);
-  token_stream_state(c, s->orchestrator, MSG_DESYNC, s, reason);
+  token_stream_state(c, s->request.orchestrator, MSG_DESYNC, s, reason);
 }
 
 static void on_ack(step *c, session *s, const msg *m) {
   const msg_state *a = &m->u.state;
   s->lease_until_us = c->now + TARGET_LEASE_US;
   if (s->state == SESSION_DESYNCED)
-    token_stream_state(c, s->orchestrator, MSG_DESYNC, s, "still out of step");
+    token_stream_state(c, s->request.orchestrator, MSG_DESYNC, s, "still out of step");
   if (s->state == SESSION_DESYNCED) return;
   if (!prefix_has(&s->committed, a->length, a->hash)) {
     desync(c, s, "what was acknowledged is not held here");
     return;
   }
-  if (a->length <= s->acked) return;
-  s->acked = a->length;
-  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US; /* until now it may have waited for credit */
+  if (a->length <= s->stream.acked) return;
+  s->stream.acked = a->length;
+  s->drafts.lockstep_until_us = c->now + TARGET_LOCKSTEP_US; /* until now it may have waited for credit */
 }
 
 static void on_end(step *c, peer_id from, const msg *m) {
@@ -226,7 +226,7 @@ static void on_end(step *c, peer_id from, const msg *m) {
   }
   if (s) {
     s->epoch = m->epoch;
-    s->orchestrator = from;
+    s->request.orchestrator = from;
     if (s->state != SESSION_FINISHED) session_finish(c, s, WIRE_FINISH_CANCELLED, 0, NULL);
   }
   msg answer = roster_message(c->peers, from, MSG_ENDED, m->session, m->epoch);
@@ -242,7 +242,7 @@ static void on_resend(step *c, peer_id from, session *s, const msg *m) {
   if (d) d->resent_us = c->now;
   if (d)
     token_stream_to_draft(c, s, d, at);
-  else if (from == s->orchestrator)
+  else if (from == s->request.orchestrator)
     token_stream_to_orchestrator(c, s, at);
   if (!d && s->state == SESSION_FINISHED) token_stream_done(c, s); /* it has overtaken the tokens */
 }
@@ -263,7 +263,7 @@ static void on_session_message(step *c, const roster_peer *from, session *s, con
   else if (m->type == MSG_ACK && orchestrator)
     on_ack(c, s, m);
   else if (m->type == MSG_ATTACH)
-    attached_drafts_attach(c, from->id, s, m, &c->t->rounds.crowded);
+    attached_drafts_attach(c, from->id, s, m, &c->t->verifier.speculation);
   else if (m->type == MSG_NODES && d)
     attached_drafts_nodes(c, s, d, m);
   else if (m->type == MSG_DETACH && d)
@@ -327,33 +327,31 @@ static void on_message(step *c, peer_id id, const msg *m) {
 static void verified(step *c, session *s, const engine_result *r) {
   int32_t base = s->committed.length;
   if (r->selfcheck_differs) {
-    s->off_for_good = true;
-    s->off_reason = "the self-check found a difference between verified and plainly decoded tokens";
-    actions_log(c->out, LOG_ERROR, "session %016llx: %s", (unsigned long long)s->id, s->off_reason);
+    s->speculation.disabled = "the self-check found a difference between verified and plainly decoded tokens";
+    actions_log(c->out, LOG_ERROR, "session %016llx: %s", (unsigned long long)s->id, s->speculation.disabled);
   }
-  verifier_verified(&c->t->rounds, &c->t->store, s, r, c->now);
+  verifier_stepped(&c->t->verifier, &c->t->store, s, r, c->now);
   int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
   assert(rc == ERR_OK);
   (void)rc;
-  if (s->has_tree) {
+  if (s->drafts.has_tree) {
     tree_ids *maps[SESSION_DRAFTS_MAX];
-    tree_commit(&s->live, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
+    tree_commit(&s->drafts.tree, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
   }
   token_stream_tell(c, s);
-  s->ready_us = c->now;
-  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
+  s->job.ready_us = c->now;
+  s->drafts.lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
   finish_if_over(c, s);
 }
 
 static void prefilled(step *c, session *s) {
-  s->ready_us = c->now;
-  s->lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
+  s->job.ready_us = c->now;
+  s->drafts.lockstep_until_us = c->now + TARGET_LOCKSTEP_US;
 }
 
 static void failed(step *c, session *s, const engine_result *r) {
   if (r->node_count > 0) { /* an error inside a verify: this session decodes plainly from now on */
-    s->off_for_good = true;
-    s->off_reason = "an error inside a verify";
+    s->speculation.disabled = "an error inside a verify";
     actions_log(c->out, LOG_ERROR, "session %016llx: verify failed (%s): it decodes plainly from now on",
                 (unsigned long long)s->id, err_name(r->code));
     return;
@@ -366,7 +364,7 @@ static void on_result(step *c, const engine_result *r) {
   session *s = verifier_end(&c->t->store, r, &stale);
   if (!s || stale || s->state != SESSION_RUNNING) return;
   if (r->code == ERR_DESYNC) {
-    prefix_truncate(&s->committed, s->kv_rows + 1);
+    prefix_truncate(&s->committed, s->cache.rows + 1);
     desync(c, s, "the cache holds fewer rows than it should");
   } else if (r->code != ERR_OK)
     failed(c, s, r);
@@ -378,12 +376,12 @@ static void on_result(step *c, const engine_result *r) {
 
 static void on_results(step *c, const engine_results *r) {
   c->t->computing = false;
-  verifier_measure(&c->t->rounds, r);
+  verifier_measure(&c->t->verifier, r);
   for (int32_t i = 0; i < r->count; i++) on_result(c, &r->of[i]);
 }
 
 bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
-  t->computing = verifier_next(&t->rounds, &t->store, now, batch);
+  t->computing = verifier_next(&t->verifier, &t->store, now, batch);
   if (t->computing) t->progress_us = now;
   return t->computing;
 }
@@ -413,14 +411,15 @@ static void tell_alive(step *c) {
   t->looked_us = c->now;
   bool lives = engine_lives(c);
   for (int32_t i = 0; lives && i < t->store.count; i++) {
-    session *s = &t->store.places[i];
-    if (s->state == SESSION_RUNNING && c->now - s->resent_us >= TARGET_ALIVE_US) token_stream_alive(c, s);
+    session *s = &t->store.slots[i];
+    if (s->state == SESSION_RUNNING && c->now - s->stream.sent_us >= TARGET_ALIVE_US)
+      token_stream_alive(c, s);
   }
 }
 
 static uint64_t alive_deadline(const target *t) {
   for (int32_t i = 0; i < t->store.count; i++)
-    if (t->store.places[i].state == SESSION_RUNNING) return t->looked_us + TARGET_ALIVE_US / 2;
+    if (t->store.slots[i].state == SESSION_RUNNING) return t->looked_us + TARGET_ALIVE_US / 2;
   return MACHINE_NEVER;
 }
 
@@ -429,7 +428,7 @@ static uint64_t alive_deadline(const target *t) {
 /* Lockstep: until when it waits for a done mark; MACHINE_NEVER when that is not what it waits for. */
 static uint64_t lockstep_deadline(const session *s) {
   uint64_t until;
-  bool waits = s->options.lockstep && schedule_session(s, TARGET_CREDIT, 0, &until) == SCHEDULE_WAIT;
+  bool waits = s->request.options.lockstep && schedule_session(s, TARGET_CREDIT, 0, &until) == SCHEDULE_WAIT;
   return waits ? until : MACHINE_NEVER;
 }
 
@@ -456,10 +455,10 @@ static uint64_t session_deadline(const session *s) {
 
 static uint64_t target_deadline(const void *self) {
   const target *t = self;
-  uint64_t at = least_u64(roster_deadline(&t->peers), t->rounds.asked_until_us);
+  uint64_t at = least_u64(roster_deadline(&t->peers), t->verifier.wait_until_us);
   at = least_u64(at, presence_deadline(&t->orchestrator));
   at = least_u64(at, alive_deadline(t));
-  for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.places[i]));
+  for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.slots[i]));
   return at;
 }
 
@@ -468,7 +467,7 @@ static void on_tick(step *c) {
   for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));)
     attached_drafts_left(c, &t->store, lost->id, "it has been silent for 3 s");
   presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
-  for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.places[i]);
+  for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.slots[i]);
   tell_alive(c);
 }
 

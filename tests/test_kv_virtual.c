@@ -175,21 +175,21 @@ static void check_rows(const world *w, const session *s, int32_t rows) {
 /* As the engine begins a job. */
 static int32_t begin_job(world *w, session *s) {
   int32_t seq = w->sequences[s->slot];
-  if (s->remap && s->rows_given) {
-    kv_map(w->kv, seq, s->blocks, s->block_count, s->kv_rows);
-    check_rows(w, s, s->kv_rows);
+  if (s->cache.remap && s->cache.rows_given) {
+    kv_map(w->kv, seq, s->cache.blocks, s->cache.block_count, s->cache.rows);
+    check_rows(w, s, s->cache.rows);
   } else {
-    assert_true(kv_length(w->kv, seq) >= s->kv_rows);
-    assert_int_equal(kv_rollback(w->kv, seq, s->kv_rows), ERR_OK);
-    if (s->remap) kv_map(w->kv, seq, s->blocks, s->block_count, -1);
+    assert_true(kv_length(w->kv, seq) >= s->cache.rows);
+    assert_int_equal(kv_rollback(w->kv, seq, s->cache.rows), ERR_OK);
+    if (s->cache.remap) kv_map(w->kv, seq, s->cache.blocks, s->cache.block_count, -1);
   }
-  s->remap = s->rows_given = false;
+  s->cache.remap = s->cache.rows_given = false;
   return seq;
 }
 
 static void end_job(world *w, session *s, int32_t seq) {
-  s->kv_rows = kv_length(w->kv, seq);
-  session_store_publish(&w->store, s, s->kv_rows - kv_late(w->kv, seq));
+  s->cache.rows = kv_length(w->kv, seq);
+  session_store_publish(&w->store, s, s->cache.rows - kv_late(w->kv, seq));
 }
 
 static void append_rows(world *w, session *s, int32_t count) {
@@ -198,7 +198,7 @@ static void append_rows(world *w, session *s, int32_t count) {
   ops_row rows[KV_BLOCK + NODES];
   assert_int_equal(kv_check_append(w->kv, seq, count), ERR_OK);
   for (int32_t i = 0; i < count; i++) {
-    int32_t p = s->kv_rows + i;
+    int32_t p = s->cache.rows + i;
     rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq), .position = p, .length = p + 1};
     prefixes[i] = s->committed.tokens;
     counts[i] = p + 1;
@@ -241,17 +241,17 @@ static void verify(world *w, session *s, int32_t nodes, int32_t right) {
 }
 
 static int32_t last_length(const session *s) { /* of C, when its answer is complete */
-  int32_t length = s->prompt_length + s->options.max_tokens;
+  int32_t length = s->request.prompt_length + s->request.options.max_tokens;
   return length < CONTEXT ? length : CONTEXT;
 }
 
 static void admit(world *w, session *s) {
   err e = {0};
-  int32_t before = s->kv_rows, available = kv_blocks_available(&w->store.blocks);
+  int32_t before = s->cache.rows, available = kv_blocks_available(&w->store.blocks);
   int rc = session_store_admit(&w->store, s, last_length(s), &e);
   if (rc == ERR_OK) {
-    assert_true(s->block_count * KV_BLOCK >= last_length(s) - 1 && s->kv_rows < s->committed.length);
-    w->found_rows += s->kv_rows > before ? (uint64_t)s->kv_rows : 0;
+    assert_true(s->cache.block_count * KV_BLOCK >= last_length(s) - 1 && s->cache.rows < s->committed.length);
+    w->found_rows += s->cache.rows > before ? (uint64_t)s->cache.rows : 0;
     return;
   }
   assert_int_equal(rc, ERR_FULL);
@@ -268,10 +268,10 @@ static void open_session(world *w) {
     tokens[i] = i < length - own ? (stem * 11 + i * i) % VOCABULARY : roll(VOCABULARY);
   w->next_id++;
   session *s = session_store_take(&w->store, w->next_id, w->next_id, tokens, length, &fresh);
-  assert_true(s && fresh && s->kv_rows == 0);
+  assert_true(s && fresh && s->cache.rows == 0);
   assert_int_equal(prefix_append(&s->committed, tokens, length), ERR_OK);
-  s->prompt_length = length;
-  s->options.max_tokens = 1 + roll(100);
+  s->request.prompt_length = length;
+  s->request.options.max_tokens = 1 + roll(100);
   w->opened++;
   admit(w, s);
 }
@@ -280,10 +280,10 @@ static void open_session(world *w) {
 static void shorten(world *w, session *s) {
   int32_t length = 1 + roll(s->committed.length);
   prefix_truncate(&s->committed, length);
-  if (s->kv_rows > length - 1) s->kv_rows = length - 1;
-  if (s->prompt_length > length) s->prompt_length = length;
+  if (s->cache.rows > length - 1) s->cache.rows = length - 1;
+  if (s->request.prompt_length > length) s->request.prompt_length = length;
   w->shortened++;
-  w->left_shared += s->kv_rows < s->published * KV_BLOCK;
+  w->left_shared += s->cache.rows < s->cache.published * KV_BLOCK;
   admit(w, s);
 }
 
@@ -292,7 +292,7 @@ static void step(world *w, session *s) {
     open_session(w);
     return;
   }
-  int32_t missing = s->committed.length - 1 - s->kv_rows, room = last_length(s) - s->committed.length;
+  int32_t missing = s->committed.length - 1 - s->cache.rows, room = last_length(s) - s->committed.length;
   if (roll(60) == 0) {
     shorten(w, s);
   } else if (roll(80) == 0 || (missing == 0 && room <= 0)) {
@@ -313,14 +313,14 @@ static void step(world *w, session *s) {
 static void check_all(const world *w) {
   int32_t held = 0, holders = 0;
   for (int32_t i = 0; i < PLACES; i++) {
-    const session *s = &w->store.places[i];
-    held += s->block_count;
-    if (s->state == SESSION_FREE || s->remap) continue;
+    const session *s = &w->store.slots[i];
+    held += s->cache.block_count;
+    if (s->state == SESSION_FREE || s->cache.remap) continue;
     const ops_kv *kv = kv_pointers(w->kv, w->sequences[i]);
-    assert_int_equal(kv->map_count, s->block_count);
-    for (int32_t k = 0; k < s->block_count; k++) assert_int_equal(kv->map[k].at, s->blocks[k]);
+    assert_int_equal(kv->map_count, s->cache.block_count);
+    for (int32_t k = 0; k < s->cache.block_count; k++) assert_int_equal(kv->map[k].at, s->cache.blocks[k]);
     int32_t there = kv_length(w->kv, w->sequences[i]) - kv_late(w->kv, w->sequences[i]);
-    check_rows(w, s, there < s->kv_rows ? there : s->kv_rows);
+    check_rows(w, s, there < s->cache.rows ? there : s->cache.rows);
   }
   for (int32_t i = 0; i < w->store.blocks.count; i++) holders += kv_blocks_holders(&w->store.blocks, i);
   assert_int_equal(holders, held);
@@ -339,11 +339,11 @@ static void speculative_steps_leave_no_block_behind(void **state) {
   kv_bind(w->kv, w->device);
   for (int32_t i = 0; i < PLACES; i++) w->sequences[i] = kv_acquire(w->kv);
   for (int32_t i = 0; i < STEPS; i++) {
-    step(w, &w->store.places[roll(PLACES)]);
+    step(w, &w->store.slots[roll(PLACES)]);
     if (i % 16 == 0) check_all(w);
   }
   for (int32_t i = 0; i < PLACES; i++)
-    if (w->store.places[i].state != SESSION_FREE) session_store_end(&w->store, w->store.places[i].id);
+    if (w->store.slots[i].state != SESSION_FREE) session_store_end(&w->store, w->store.slots[i].id);
   check_all(w);
   const kv_blocks *b = &w->store.blocks;
   assert_int_equal(kv_blocks_available(b), POOL);
@@ -371,7 +371,7 @@ static void more_than_the_pool_is_never_admitted(void **state) {
   assert_int_equal(prefix_append(&p->committed, tokens, 1), ERR_OK);
   assert_int_equal(session_store_admit(&s, p, 3 * KV_BLOCK + 2, &e), ERR_LIMIT);
   assert_non_null(strstr(e.text, "need 4 cache blocks"));
-  assert_int_equal(p->block_count, 0);
+  assert_int_equal(p->cache.block_count, 0);
   assert_int_equal(session_store_admit(&s, p, 3 * KV_BLOCK + 1, &e), ERR_OK);
   session *q = session_store_take(&s, 2, 2, tokens, 1, &fresh);
   assert_int_equal(prefix_append(&q->committed, tokens, 1), ERR_OK);

@@ -34,17 +34,17 @@ static session *ready(session_store *s, uint64_t id, int32_t prompt) {
   for (int32_t t = 0; t < prompt; t++) prefix_append(&x->committed, &t, 1);
   x->state = SESSION_RUNNING;
   x->epoch = 1;
-  x->prompt_length = prompt;
-  x->kv_rows = prompt - 1;
-  x->acked = prompt;
-  x->kv_valid = INT32_MAX;
-  x->options = (msg_options){.max_tokens = 100, .context = CONTEXT, .budget = 8};
+  x->request.prompt_length = prompt;
+  x->cache.rows = prompt - 1;
+  x->stream.acked = prompt;
+  x->job.valid_rows = INT32_MAX;
+  x->request.options = (msg_options){.max_tokens = 100, .context = CONTEXT, .budget = 8};
   return x;
 }
 
 static void grow(session *x, int32_t count) {
   for (int32_t t = 0; t < count; t++) prefix_append(&x->committed, &t, 1);
-  x->kv_rows += count;
+  x->cache.rows += count;
 }
 
 static schedule_kind kind_of(const session *x) {
@@ -55,33 +55,33 @@ static schedule_kind kind_of(const session *x) {
 static void test_states(void **state) {
   session *x = ready(*state, 1, 10);
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
-  x->kv_rows = 3;
+  x->cache.rows = 3;
   assert_int_equal(kind_of(x), SCHEDULE_PREFILL);
-  x->kv_rows = 9;
+  x->cache.rows = 9;
   x->state = SESSION_DESYNCED;
   assert_int_equal(kind_of(x), SCHEDULE_IDLE);
   x->state = SESSION_FINISHED;
   assert_int_equal(kind_of(x), SCHEDULE_IDLE);
   x->state = SESSION_RUNNING;
-  x->job = 5; /* one at a time */
+  x->job.serial = 5; /* one at a time */
   assert_int_equal(kind_of(x), SCHEDULE_IDLE);
 }
 
 /* n tokens have n-1 rows. */
 static void test_one_token_needs_no_prefill(void **state) {
   session *x = ready(*state, 1, 1);
-  assert_int_equal(x->kv_rows, 0);
+  assert_int_equal(x->cache.rows, 0);
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
 }
 
 static void test_credit(void **state) {
   session *x = ready(*state, 1, 10);
-  x->options.max_tokens = 400;
+  x->request.options.max_tokens = 400;
   grow(x, CREDIT - 1);
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
   grow(x, 1);
   assert_int_equal(kind_of(x), SCHEDULE_IDLE);
-  x->acked += 1;
+  x->stream.acked += 1;
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
 }
 
@@ -89,7 +89,7 @@ static void test_credit(void **state) {
 static void test_prefill_needs_no_credit(void **state) {
   session *x = ready(*state, 1, 10);
   grow(x, CREDIT + 5);
-  x->kv_rows = 0;
+  x->cache.rows = 0;
   assert_int_equal(kind_of(x), SCHEDULE_PREFILL);
 }
 
@@ -105,13 +105,13 @@ static void test_room_and_budget(void **state) {
   };
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     session *x = ready(*state, 100 + i, table[i].prompt);
-    x->options.max_tokens = table[i].max_tokens;
-    x->options.context = table[i].context;
-    x->options.budget = table[i].budget;
+    x->request.options.max_tokens = table[i].max_tokens;
+    x->request.options.context = table[i].context;
+    x->request.options.budget = table[i].budget;
     grow(x, table[i].output);
     assert_non_null(session_draft_take(x, 10));
-    tree_add(&x->live, TREE_ROOT, 5, -0.5f, NULL);
-    int32_t room = schedule_room(x), budget = schedule_budget(x);
+    tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL);
+    int32_t room = session_room(x), budget = schedule_budget(x);
     if (room != table[i].room) fail_msg("row %d: room %d", (int)i, (int)room);
     if (budget < table[i].least || budget > table[i].most) fail_msg("row %d: budget %d", (int)i, (int)budget);
     session_store_end(*state, 100 + i);
@@ -124,14 +124,14 @@ static void test_no_node_no_budget(void **state) {
   assert_int_equal(schedule_budget(x), 0);
   assert_non_null(session_draft_take(x, 10));
   assert_int_equal(schedule_budget(x), 0);
-  tree_add(&x->live, TREE_ROOT, 5, -0.5f, NULL);
+  tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL);
   assert_int_equal(schedule_budget(x), 8);
-  x->off_for_good = true;
+  x->speculation.disabled = "made by a test";
   assert_int_equal(schedule_budget(x), 0);
-  x->off_for_good = false;
-  x->pay.off = true;
+  x->speculation.disabled = NULL;
+  x->speculation.pay.off = true;
   assert_int_equal(schedule_budget(x), 0);
-  x->options.lockstep = true; /* the on/off rule is disabled */
+  x->request.options.lockstep = true; /* the on/off rule is disabled */
   assert_int_equal(schedule_budget(x), 8);
 }
 
@@ -139,7 +139,7 @@ static void test_no_node_no_budget(void **state) {
 static void test_budget_within_the_cache(void **state) {
   session *x = ready(*state, 1, CONTEXT - 3);
   assert_non_null(session_draft_take(x, 10));
-  tree_add(&x->live, TREE_ROOT, 5, -0.5f, NULL);
+  tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL);
   assert_true(schedule_budget(x) <= 3);
   assert_true(schedule_budget(x) >= 2);
 }
@@ -147,14 +147,14 @@ static void test_budget_within_the_cache(void **state) {
 static void test_lockstep(void **state) {
   session *x = ready(*state, 1, 10);
   uint64_t until = 0;
-  x->options.lockstep = true;
-  x->lockstep_until_us = NOW + 60000000;
+  x->request.options.lockstep = true;
+  x->drafts.lockstep_until_us = NOW + 60000000;
   assert_int_equal(kind_of(x), SCHEDULE_STEP); /* no draft is expected, none is there */
-  x->draft_expected = true;
+  x->request.draft_expected = true;
   assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_WAIT);
   assert_int_equal(until, NOW + 60000000);
   session_draft *d = session_draft_take(x, 10);
-  tree_add(&x->live, TREE_ROOT, 5, -0.5f, NULL); /* nodes alone are not enough */
+  tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL); /* nodes alone are not enough */
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
   d->done_base = 9;
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
@@ -168,35 +168,36 @@ static void test_waits_for_its_draft(void **state) {
   session *x = ready(*state, 1, 10);
   uint64_t until = 0;
   assert_non_null(session_draft_take(x, 10));
-  x->wait_until_us = NOW + 700;
+  x->speculation.wait_until_us = NOW + 700;
   assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_WAIT);
   assert_int_equal(until, NOW + 700);
   assert_int_equal(schedule_session(x, CREDIT, NOW + 700, &until), SCHEDULE_STEP);
-  tree_add(&x->live, TREE_ROOT, 5, -0.5f, NULL); /* a node is at hand: no more waiting */
+  tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL); /* a node is at hand: no more waiting */
   assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_STEP);
 }
 
 /* "Nothing more to offer" for this C ends the wait, once all drafts have said it. */
 static void test_a_done_mark_ends_the_wait(void **state) {
   session *x = ready(*state, 1, 10);
-  x->wait_until_us = NOW + 700;
+  x->speculation.wait_until_us = NOW + 700;
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
   session_draft *first = session_draft_take(x, 10), *second = session_draft_take(x, 11);
   first->done_base = 10;
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
-  assert_false(schedule_drafts_done(x));
+  assert_false(session_drafts_done(x));
   second->done_base = 9;
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
   second->done_base = 10;
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
-  assert_true(schedule_drafts_done(x));
+  assert_true(session_drafts_done(x));
 }
 
 /* --- a forward --- */
 
-static schedule forward(session_store *s, schedule_turns *turns, const width_costs *widths) {
+static schedule forward(session_store *s, schedule_rotation *rotation, const width_costs *widths) {
   schedule out;
-  schedule_forward(s, widths, turns, CREDIT, NOW, &out);
+  const speculation_shared shared = {.widths = *widths};
+  schedule_forward(s, &shared, rotation, CREDIT, NOW, &out);
   return out;
 }
 
@@ -212,25 +213,25 @@ static width_costs known_widths(void) {
 
 static void add_chain(session *x, int32_t count, float score) {
   assert_non_null(session_draft_take(x, 10));
-  for (int32_t i = 0, at = TREE_ROOT; i < count; i++) at = tree_add(&x->live, at, 5, score, NULL);
+  for (int32_t i = 0, at = TREE_ROOT; i < count; i++) at = tree_add(&x->drafts.tree, at, 5, score, NULL);
 }
 
 static void test_all_step_together(void **state) {
   session_store *s = *state;
   session *all[PLACES];
   for (int i = 0; i < PLACES; i++) all[i] = ready(s, (uint64_t)i + 1, 10);
-  schedule_turns turns = {0};
-  schedule f = forward(s, &turns, &unknown);
+  schedule_rotation rotation = {0};
+  schedule f = forward(s, &rotation, &unknown);
   assert_int_equal(f.count, PLACES);
   assert_int_equal(f.steps, PLACES);
   int32_t seen = 0;
   for (int i = 0; i < PLACES; i++) {
     assert_int_equal(f.picks[i].kind, SCHEDULE_STEP);
-    seen |= 1 << f.picks[i].place;
+    seen |= 1 << f.picks[i].slot;
   }
   assert_int_equal(seen, (1 << PLACES) - 1);
   all[1]->state = SESSION_FINISHED;
-  assert_int_equal(forward(s, &turns, &unknown).count, PLACES - 1);
+  assert_int_equal(forward(s, &rotation, &unknown).count, PLACES - 1);
 }
 
 /* More sessions than a forward takes: nobody is passed over twice. */
@@ -241,12 +242,12 @@ static void test_turns(void **state) {
   err e = {0};
   assert_int_equal(session_store_init(&many, MANY, CONTEXT, 0, &e), ERR_OK);
   for (int i = 0; i < MANY; i++) ready(&many, (uint64_t)i + 1, 10);
-  schedule_turns turns = {0};
+  schedule_rotation rotation = {0};
   int32_t seen[MANY] = {0};
   for (int i = 0; i < MANY; i++) {
-    schedule f = forward(&many, &turns, &unknown);
+    schedule f = forward(&many, &rotation, &unknown);
     assert_int_equal(f.count, SCHEDULE_STEPS_MAX);
-    for (int32_t k = 0; k < f.count; k++) seen[f.picks[k].place]++;
+    for (int32_t k = 0; k < f.count; k++) seen[f.picks[k].slot]++;
   }
   for (int i = 0; i < MANY; i++) assert_int_equal(seen[i], SCHEDULE_STEPS_MAX);
   session_store_fini(&many);
@@ -257,24 +258,24 @@ static void test_nodes_are_shared_by_promise(void **state) {
   session_store *s = *state;
   session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
   ready(s, 3, 10);
-  sure->options.budget = unsure->options.budget = 20;
-  sure->record = unsure->record = (width_record){.verifies = 10, .accepted = 1000};
+  sure->request.options.budget = unsure->request.options.budget = 20;
+  sure->speculation.record = unsure->speculation.record = (width_record){.verifies = 10, .accepted = 1000};
   add_chain(sure, 20, -0.05f);
   add_chain(unsure, 20, -0.3f); /* 0.74, 0.55: one of them before the other's seventh, 0.70 */
   width_costs w = known_widths();
-  schedule_turns turns = {0};
-  schedule f = forward(s, &turns, &w);
+  schedule_rotation rotation = {0};
+  schedule f = forward(s, &rotation, &w);
   int32_t nodes[PLACES] = {0};
-  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].place] = f.picks[i].rows;
-  int32_t first = (int32_t)(sure - s->places), second = (int32_t)(unsure - s->places);
+  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].slot] = f.picks[i].rows;
+  int32_t first = (int32_t)(sure - s->slots), second = (int32_t)(unsure - s->slots);
   assert_int_equal(3 + nodes[first] + nodes[second], 10); /* as many rows as are cheap */
   assert_int_equal(nodes[first], 6);
   assert_int_equal(nodes[second], 1);
   assert_int_equal(f.picks[0].offered + f.picks[1].offered + f.picks[2].offered, 40);
-  sure->options.lockstep = true; /* its budget, whatever it costs */
+  sure->request.options.lockstep = true; /* its budget, whatever it costs */
   session_draft_of(sure, 10)->done_base = 10;
-  f = forward(s, &turns, &w);
-  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].place] = f.picks[i].rows;
+  f = forward(s, &rotation, &w);
+  for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].slot] = f.picks[i].rows;
   assert_int_equal(nodes[first], 20);
 }
 
@@ -283,17 +284,17 @@ static void test_nodes_are_shared_by_promise(void **state) {
 static void test_a_session_starts_small(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, 10);
-  p->options.budget = 20;
+  p->request.options.budget = 20;
   add_chain(p, 20, -0.05f);
   width_costs w = known_widths();
-  schedule_turns turns = {0};
-  assert_int_equal(forward(s, &turns, &w).picks[0].rows, WIDTH_START);
-  width_stepped(&p->record, 2);
-  assert_int_equal(forward(s, &turns, &w).picks[0].rows, 2 * WIDTH_START);
-  p->record = (width_record){0};
-  p->options.lockstep = true;
+  schedule_rotation rotation = {0};
+  assert_int_equal(forward(s, &rotation, &w).picks[0].rows, WIDTH_START);
+  width_stepped(&p->speculation.record, 2);
+  assert_int_equal(forward(s, &rotation, &w).picks[0].rows, 2 * WIDTH_START);
+  p->speculation.record = (width_record){0};
+  p->request.options.lockstep = true;
   session_draft_of(p, 10)->done_base = 10;
-  assert_int_equal(forward(s, &turns, &w).picks[0].rows, 20);
+  assert_int_equal(forward(s, &rotation, &w).picks[0].rows, 20);
 }
 
 /* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else
@@ -301,59 +302,59 @@ static void test_a_session_starts_small(void **state) {
 static void test_a_prompt_measures(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, SCHEDULE_MEASURED + 1);
-  schedule_turns turns = {0};
+  schedule_rotation rotation = {0};
   width_costs w = {0};
-  p->kv_rows = SCHEDULE_MEASURED - 104;
-  p->options.budget = 5;
-  p->draft_expected = true;
-  schedule f = forward(s, &turns, &w);
+  p->cache.rows = SCHEDULE_MEASURED - 104;
+  p->request.options.budget = 5;
+  p->request.draft_expected = true;
+  schedule f = forward(s, &rotation, &w);
   assert_false(f.measures);
   assert_int_equal(f.picks[0].rows, 100);
-  p->kv_rows = SCHEDULE_MEASURED - 4;
-  f = forward(s, &turns, &w);
+  p->cache.rows = SCHEDULE_MEASURED - 4;
+  f = forward(s, &rotation, &w);
   assert_true(f.measures && f.count == 1);
   assert_int_equal(f.picks[0].rows, 4);
   session *other = ready(s, 2, 10); /* steps beside it */
-  assert_false(forward(s, &turns, &w).measures);
+  assert_false(forward(s, &rotation, &w).measures);
   other->state = SESSION_FINISHED;
-  assert_true(forward(s, &turns, &w).measures);
-  p->draft_expected = false;
-  assert_false(forward(s, &turns, &w).measures);
-  p->draft_expected = true;
-  p->options.lockstep = true;
-  assert_false(forward(s, &turns, &w).measures);
-  p->options.lockstep = false;
-  p->options.budget = 0;
-  assert_false(forward(s, &turns, &w).measures);
-  p->options.budget = 5;
+  assert_true(forward(s, &rotation, &w).measures);
+  p->request.draft_expected = false;
+  assert_false(forward(s, &rotation, &w).measures);
+  p->request.draft_expected = true;
+  p->request.options.lockstep = true;
+  assert_false(forward(s, &rotation, &w).measures);
+  p->request.options.lockstep = false;
+  p->request.options.budget = 0;
+  assert_false(forward(s, &rotation, &w).measures);
+  p->request.options.budget = 5;
   p->committed.length--; /* too short to hide it in */
-  assert_false(forward(s, &turns, &w).measures);
+  assert_false(forward(s, &rotation, &w).measures);
   p->committed.length++;
   width_measured(&w, 4, 1000);
-  assert_false(forward(s, &turns, &w).measures); /* known */
+  assert_false(forward(s, &rotation, &w).measures); /* known */
 }
 
 /* Whole prompts pieces when nobody steps, small ones beside those who do; prompts take turns. */
 static void test_prefill(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 400), *b = ready(s, 2, 400);
-  a->kv_rows = b->kv_rows = 0;
-  schedule_turns turns = {0};
-  schedule f = forward(s, &turns, &unknown);
+  a->cache.rows = b->cache.rows = 0;
+  schedule_rotation rotation = {0};
+  schedule f = forward(s, &rotation, &unknown);
   assert_int_equal(f.count, 1);
   assert_int_equal(f.picks[0].kind, SCHEDULE_PREFILL);
   assert_int_equal(f.picks[0].rows, ENGINE_CHUNK);
-  int32_t first = f.picks[0].place;
-  f = forward(s, &turns, &unknown);
-  assert_int_not_equal(f.picks[0].place, first);
-  s->places[f.picks[0].place].kv_rows = 389; /* ten rows left: the rest is for the other one */
-  turns.prefill = first;
-  f = forward(s, &turns, &unknown);
+  int32_t first = f.picks[0].slot;
+  f = forward(s, &rotation, &unknown);
+  assert_int_not_equal(f.picks[0].slot, first);
+  s->slots[f.picks[0].slot].cache.rows = 389; /* ten rows left: the rest is for the other one */
+  rotation.prefill = first;
+  f = forward(s, &rotation, &unknown);
   assert_int_equal(f.count, 2);
   assert_int_equal(f.picks[0].rows, 10);
   assert_int_equal(f.picks[1].rows, ENGINE_CHUNK - 10);
   ready(s, 3, 10);
-  f = forward(s, &turns, &unknown);
+  f = forward(s, &rotation, &unknown);
   assert_int_equal(f.steps, 1);
   assert_int_equal(f.picks[0].kind, SCHEDULE_STEP);
   int32_t rows = 0;
@@ -365,15 +366,15 @@ static void test_prefill(void **state) {
 static void test_waiting_ones_are_passed_over(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 10), *b = ready(s, 2, 10);
-  schedule_turns turns = {0};
+  schedule_rotation rotation = {0};
   assert_non_null(session_draft_take(a, 10));
-  a->wait_until_us = NOW + 700;
-  schedule f = forward(s, &turns, &unknown);
+  a->speculation.wait_until_us = NOW + 700;
+  schedule f = forward(s, &rotation, &unknown);
   assert_int_equal(f.count, 1);
-  assert_int_equal(s->places[f.picks[0].place].id, 2);
+  assert_int_equal(s->slots[f.picks[0].slot].id, 2);
   assert_non_null(session_draft_take(b, 11));
-  b->wait_until_us = NOW + 300;
-  f = forward(s, &turns, &unknown);
+  b->speculation.wait_until_us = NOW + 300;
+  f = forward(s, &rotation, &unknown);
   assert_int_equal(f.count, 0);
   assert_int_equal(f.until_us, NOW + 300);
 }
@@ -387,24 +388,24 @@ static void test_lockstep_rows_are_limited(void **state) {
   assert_int_equal(session_store_init(&many, MANY, CONTEXT, 0, &e), ERR_OK);
   for (int i = 0; i < MANY; i++) {
     session *x = ready(&many, (uint64_t)i + 1, 10);
-    x->options.budget = NODES;
-    x->options.lockstep = true;
+    x->request.options.budget = NODES;
+    x->request.options.lockstep = true;
     add_chain(x, NODES, -0.1f);
-    x->drafts[0].done_base = 10;
+    x->drafts.of[0].done_base = 10;
   }
-  schedule_turns turns = {0};
-  schedule f = forward(&many, &turns, &unknown);
+  schedule_rotation rotation = {0};
+  schedule f = forward(&many, &rotation, &unknown);
   assert_int_equal(f.count, SCHEDULE_ROWS_MAX / (NODES + 1));
-  int32_t last = f.picks[f.count - 1].place;
+  int32_t last = f.picks[f.count - 1].slot;
   for (int32_t i = 0; i < f.count; i++) assert_int_equal(f.picks[i].rows, NODES);
-  f = forward(&many, &turns, &unknown);
-  assert_int_equal(f.picks[0].place, (last + 1) % MANY);
+  f = forward(&many, &rotation, &unknown);
+  assert_int_equal(f.picks[0].slot, (last + 1) % MANY);
   session_store_fini(&many);
 }
 
 static void test_nobody(void **state) {
-  schedule_turns turns = {0};
-  schedule f = forward(*state, &turns, &unknown);
+  schedule_rotation rotation = {0};
+  schedule f = forward(*state, &rotation, &unknown);
   assert_int_equal(f.count, 0);
   assert_true(f.until_us == UINT64_MAX);
 }

@@ -86,7 +86,7 @@ static void rows_of_a_common_prefix_are_kept(void **state) {
   } table[] = {
       {8, -1, 0, 8, 7, 7}, {8, -1, 0, 5, 7, 4}, {8, 2, 0, 8, 7, 2}, {8, -1, 4, 0, 7, 3}, {4, -1, 4, 4, 3, 3}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    session s = {.kv_rows = table[i].kv_rows, .job = 9, .kv_valid = INT32_MAX};
+    session s = {.cache.rows = table[i].kv_rows, .job = {.serial = 9, .valid_rows = INT32_MAX}};
     assert_int_equal(prefix_init(&s.committed, CONTEXT, SEED), ERR_OK);
     for (int32_t k = 0; k < table[i].held; k++)
       prefix_append(&s.committed, k == table[i].differs ? &(int32_t){99} : &tokens[k], 1);
@@ -96,10 +96,10 @@ static void rows_of_a_common_prefix_are_kept(void **state) {
     session_open_adopt(&s, &o);
     assert_int_equal(s.committed.length, table[i].base + table[i].count);
     assert_true(prefix_has(&s.committed, s.committed.length, o.hash));
-    assert_int_equal(s.kv_rows, table[i].rows);
-    assert_true(s.kv_valid >= table[i].rows && s.kv_valid < s.committed.length);
-    assert_ptr_equal(s.options.stops, s.stop_tokens);
-    assert_int_equal(s.stop_tokens[0], 42);
+    assert_int_equal(s.cache.rows, table[i].rows);
+    assert_true(s.job.valid_rows >= table[i].rows && s.job.valid_rows < s.committed.length);
+    assert_ptr_equal(s.request.options.stops, s.request.stop_tokens);
+    assert_int_equal(s.request.stop_tokens[0], 42);
     prefix_fini(&s.committed);
   }
 }

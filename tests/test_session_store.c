@@ -94,10 +94,10 @@ static void test_a_place_is_clean(void **state) {
   running(s, 2, 1);
   running(s, 3, 1);
   prefix_append(&x->committed, tokens, 3);
-  x->kv_rows = 2;
+  x->cache.rows = 2;
   x->epoch = 9;
-  x->acked = 3;
-  x->off_reason = "it was";
+  x->stream.acked = 3;
+  x->speculation.disabled = "it was";
   x->stats.forwards = 4;
   assert_non_null(session_draft_take(x, 77));
   int32_t slot = x->slot;
@@ -105,13 +105,13 @@ static void test_a_place_is_clean(void **state) {
   session *y = take(s, 4, 2, true);
   assert_int_equal(y->slot, slot);
   assert_int_equal(y->committed.length, 0);
-  assert_int_equal(y->kv_rows, 0);
+  assert_int_equal(y->cache.rows, 0);
   assert_int_equal(y->epoch, 0);
-  assert_int_equal(y->acked, 0);
-  assert_null(y->off_reason);
+  assert_int_equal(y->stream.acked, 0);
+  assert_null(y->speculation.disabled);
   assert_int_equal(y->stats.forwards, 0);
   assert_int_equal(session_draft_count(y), 0);
-  assert_int_equal(y->live.live_count, 0);
+  assert_int_equal(y->drafts.tree.live_count, 0);
 }
 
 /* A conversation's next turn: the place whose cache begins with its tokens, and no other's. */
@@ -126,27 +126,27 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
   session *x = running(s, 1, 10), *y = running(s, 2, 20), *z = running(s, 3, 5);
   prefix_append(&x->committed, a, 30);
   prefix_append(&y->committed, b, 30);
-  x->kv_rows = y->kv_rows = 29;
-  z->kv_rows = 0;
-  x->job = 7; /* under way, and C was shortened meanwhile */
-  x->kv_valid = 20;
+  x->cache.rows = y->cache.rows = 29;
+  z->cache.rows = 0;
+  x->job.serial = 7; /* under way, and C was shortened meanwhile */
+  x->job.valid_rows = 20;
   assert_true(session_store_end(s, 1) && session_store_end(s, 2) && session_store_end(s, 3));
   session *next = session_store_take(s, 4, 30, b, 40, &fresh);
   assert_ptr_equal(next, y);
-  assert_int_equal(next->kv_rows, 29);
+  assert_int_equal(next->cache.rows, 29);
   assert_int_equal(next->committed.length, 29);
   assert_memory_equal(next->committed.tokens, b, 29 * sizeof *b);
   next =
       session_store_take(s, 5, 31, b, 40, &fresh); /* five tokens are not worth a's rows: the oldest place */
   assert_ptr_equal(next, z);
-  assert_int_equal(next->kv_rows, 0);
+  assert_int_equal(next->cache.rows, 0);
   next = session_store_take(s, 6, 32, a, 12, &fresh); /* a shorter one */
   assert_ptr_equal(next, x);
-  assert_int_equal(next->kv_rows, 12);
+  assert_int_equal(next->cache.rows, 12);
   assert_int_equal(next->committed.length, 12);
   assert_true(session_store_end(s, 6));
   next = session_store_take(s, 7, 33, a, 40, &fresh);
-  assert_int_equal(next->kv_rows, 12);
+  assert_int_equal(next->cache.rows, 12);
 }
 
 /* What a place keeps is what is surely there: of C, and not what a job that is under way may still change. */
@@ -169,12 +169,12 @@ static void test_rows_that_are_kept(void **state) {
     session *x = running(s, 1, 1);
     prefix_reset(&x->committed, 0);
     prefix_append(&x->committed, tokens, table[i].length);
-    x->kv_rows = table[i].rows;
-    x->kv_valid = table[i].valid;
-    x->job = table[i].job;
+    x->cache.rows = table[i].rows;
+    x->job.valid_rows = table[i].valid;
+    x->job.serial = table[i].job;
     assert_true(session_store_end(s, 1));
     session *next = session_store_take(s, 4, 30, tokens, 40, &fresh);
-    assert_int_equal(next->kv_rows, table[i].kept);
+    assert_int_equal(next->cache.rows, table[i].kept);
     assert_int_equal(next->committed.length, table[i].kept);
     assert_true(session_store_end(s, 4));
   }
@@ -193,10 +193,10 @@ static void test_half_is_enough(void **state) {
       running(s, 3, 1);
       prefix_reset(&x->committed, 0);
       prefix_append(&x->committed, held, 40);
-      x->kv_rows = shorter ? 20 : 39;
+      x->cache.rows = shorter ? 20 : 39;
       assert_true(session_store_end(s, 1));
       session *next = session_store_take(s, 4, 30, asked, shorter ? 40 : 20, &fresh);
-      assert_int_equal(next->kv_rows, same >= 10 ? same : 0);
+      assert_int_equal(next->cache.rows, same >= 10 ? same : 0);
       assert_true(session_store_end(s, 4) && session_store_end(s, 2) && session_store_end(s, 3));
     }
 }
@@ -217,14 +217,14 @@ static void test_draft_places(void **state) {
   session_store *s = *state;
   session *x = running(s, 1, 1);
   assert_null(session_draft_of(x, 10));
-  assert_false(x->has_tree);
+  assert_false(x->drafts.has_tree);
   for (peer_id p = 10; p < 10 + SESSION_DRAFTS_MAX; p++) {
     session_draft *d = session_draft_take(x, p);
     assert_non_null(d);
     assert_int_equal(d->peer, p);
     assert_ptr_equal(session_draft_of(x, p), d);
   }
-  assert_true(x->has_tree);
+  assert_true(x->drafts.has_tree);
   assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX);
   assert_null(session_draft_take(x, 99));
   session_draft_drop(x, session_draft_of(x, 11));
@@ -232,12 +232,13 @@ static void test_draft_places(void **state) {
   assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX - 1);
   assert_non_null(session_draft_take(x, 99));
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    tree_ids_give(&x->drafts[i].ids, &x->live, tree_add(&x->live, TREE_ROOT, 5 + i, -1, NULL));
+    tree_ids_give(&x->drafts.of[i].ids, &x->drafts.tree,
+                  tree_add(&x->drafts.tree, TREE_ROOT, 5 + i, -1, NULL));
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
-    assert_int_equal(x->live.live_count, SESSION_DRAFTS_MAX - i);
-    session_draft_drop(x, &x->drafts[i]); /* nobody would speak of its node again */
+    assert_int_equal(x->drafts.tree.live_count, SESSION_DRAFTS_MAX - i);
+    session_draft_drop(x, &x->drafts.of[i]); /* nobody would speak of its node again */
   }
-  assert_int_equal(x->live.live_count, 0);
+  assert_int_equal(x->drafts.tree.live_count, 0);
 }
 
 static void test_draft_generations_grow(void **state) {
@@ -246,17 +247,17 @@ static void test_draft_generations_grow(void **state) {
   session_draft *a = session_draft_take(x, 10), *b = session_draft_take(x, 11);
   assert_true(a->ids.generation >= 1);
   assert_true(b->ids.generation != a->ids.generation);
-  tree_add(&x->live, TREE_ROOT, 5, -1, NULL);
-  uint32_t most = x->generation;
+  tree_add(&x->drafts.tree, TREE_ROOT, 5, -1, NULL);
+  uint32_t most = x->drafts.generation;
   a->done_base = b->done_base = 7;
   a->base_named = 9;
   session_draft_restart(x);
-  assert_int_equal(x->live.live_count, 0);
+  assert_int_equal(x->drafts.tree.live_count, 0);
   assert_true(a->ids.generation > most && b->ids.generation > most);
   assert_int_equal(a->ids.next, 1);
   assert_true(a->done_base == 0 && b->done_base == 0 &&
               a->base_named == 1); /* of what they say from now on */
-  uint32_t before = x->generation;
+  uint32_t before = x->drafts.generation;
   session_draft_drop(x, session_draft_of(x, 10));
   assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */
 }

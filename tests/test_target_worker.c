@@ -122,7 +122,7 @@ static void check_job(world *w, const engine_job *j) {
   const session *s = NULL;
   session_store *all = target_sessions(w->t);
   for (int32_t i = 0; i < all->count; i++) {
-    if (all->places[i].state != SESSION_FREE && all->places[i].slot == j->slot) s = &all->places[i];
+    if (all->slots[i].state != SESSION_FREE && all->slots[i].slot == j->slot) s = &all->slots[i];
   }
   assert_non_null(s);
   const prefix *c = &s->committed;
@@ -134,13 +134,13 @@ static void check_job(world *w, const engine_job *j) {
     assert_memory_equal(j->tokens, &c->tokens[j->kv_length], (size_t)j->count * sizeof(int32_t));
     return;
   }
-  assert_true(j->count <= ENGINE_ROWS_MAX && j->count <= s->options.budget + 1);
+  assert_true(j->count <= ENGINE_ROWS_MAX && j->count <= s->request.options.budget + 1);
   assert_int_equal(j->kv_length, c->length - 1);
   assert_int_equal(j->tokens[0], c->tokens[c->length - 1]);
   assert_int_equal(j->parents[0], -1);
   assert_true(j->sampled_max >= 1);
-  assert_true(c->length + j->sampled_max <= s->options.context);
-  assert_true(c->length - s->prompt_length <= s->options.max_tokens - j->sampled_max);
+  assert_true(c->length + j->sampled_max <= s->request.options.context);
+  assert_true(c->length - s->request.prompt_length <= s->request.options.max_tokens - j->sampled_max);
   for (int32_t i = 1; i < j->count; i++) assert_true(j->parents[i] >= 0 && j->parents[i] < i);
 }
 
@@ -399,11 +399,11 @@ static uint32_t open_with_draft(world *w, bool lockstep) {
 
 /* Its draft has been right often enough for any number of nodes. */
 static void believe(world *w) {
-  held(w, S)->record = (width_record){.verifies = 4, .accepted = 100000};
+  held(w, S)->speculation.record = (width_record){.verifies = 4, .accepted = 100000};
 }
 
 static void prefill(world *w) {
-  while (held(w, S)->kv_rows < held(w, S)->committed.length - 1) assert_true(run_job(w));
+  while (held(w, S)->cache.rows < held(w, S)->committed.length - 1) assert_true(run_job(w));
 }
 
 /* --- greeting --- */
@@ -775,7 +775,7 @@ static void test_only_its_orchestrator_acknowledges(void **state) {
   say_and_open(w, prompt_message());
   play(w, 4);
   rig_say(&w->r, DRAFT, ack(1, PROMPT_LENGTH + 2));
-  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+  assert_int_equal(held(w, S)->stream.acked, PROMPT_LENGTH);
   msg bad = ack(1, PROMPT_LENGTH + 2);
   bad.u.state.hash.bytes[0] ^= 1;
   rig_say(&w->r, DRAFT, bad);
@@ -1003,10 +1003,10 @@ static void test_ack_of_another_epoch(void **state) {
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, ack(1, 5)); /* low: dropped */
   assert_int_equal(rig_count_all(&w->r, ORCH), 0);
-  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+  assert_int_equal(held(w, S)->stream.acked, PROMPT_LENGTH);
   rig_say(&w->r, ORCH, ack(3, 5)); /* high: of an epoch that is not here */
   rig_expect_error(&w->r, ORCH, ERR_GONE);
-  assert_int_equal(held(w, S)->acked, PROMPT_LENGTH);
+  assert_int_equal(held(w, S)->stream.acked, PROMPT_LENGTH);
 }
 
 static void test_ack_of_an_unknown_session(void **state) {
@@ -1022,7 +1022,7 @@ static void test_acks_do_not_go_back(void **state) {
   play(w, 4);
   rig_say(&w->r, ORCH, ack(1, 6));
   rig_say(&w->r, ORCH, ack(1, 4));
-  assert_int_equal(held(w, S)->acked, 6);
+  assert_int_equal(held(w, S)->stream.acked, 6);
 }
 
 /* The first tokens at once, later ones together; a draft hears of each round. */
@@ -1036,7 +1036,7 @@ static void test_tokens_are_told_together(void **state) {
   int32_t length = 4;
   uint64_t start = w->r.now;
   while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
-    held(w, S)->wait_until_us = 0; /* as if it did not pay to wait for the draft */
+    held(w, S)->speculation.wait_until_us = 0; /* as if it did not pay to wait for the draft */
     assert_int_equal(play(w, 1), 1);
     length++;
     expect_tokens(rig_last(&w->r, DRAFT, MSG_TOKENS), length - 1, length);
@@ -1046,7 +1046,7 @@ static void test_tokens_are_told_together(void **state) {
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, length);
 
   rig_clear(&w->r); /* a round that takes long does not hold them back */
-  held(w, S)->wait_until_us = 0;
+  held(w, S)->speculation.wait_until_us = 0;
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   w->holds = true;
@@ -1062,8 +1062,8 @@ static void test_drafts_are_told_together_while_off(void **state) {
   attach(w, DRAFT);
   play_slowly(w, 1);
   session *s = held(w, S);
-  s->pay.off = true;
-  s->pay.retry_after = 1000;
+  s->speculation.pay.off = true;
+  s->speculation.pay.retry_after = 1000;
   int32_t from = s->committed.length;
   rig_clear(&w->r);
   while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
@@ -1077,13 +1077,13 @@ static void test_drafts_are_told_together_while_off(void **state) {
   from = s->committed.length;
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
-  s->pay.retry_after = 1;
+  s->speculation.pay.retry_after = 1;
   assert_int_equal(play(w, 1), 1);
-  assert_false(s->pay.off);
+  assert_false(s->speculation.pay.off);
   expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 2);
 
-  s->pay.off = true;
-  s->pay.retry_after = 1000;
+  s->speculation.pay.off = true;
+  s->speculation.pay.retry_after = 1000;
   rig_clear(&w->r);
   from = s->committed.length;
   assert_int_equal(play(w, 1), 1);
@@ -1099,25 +1099,25 @@ static void test_waiting_in_vain(void **state) {
   uint32_t g = open_with_draft(w, false);
   prefill(w);
   session *s = held(w, S);
-  s->history = (wait_history){
+  s->speculation.history = (wait_history){
       .arrivals = 5, .arrival_us = 200, .arrival_dev_us = 50, .verifies = 20, .tokens_per_step = 2};
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(play(w, 1), 0);
   rig_advance(&w->r, 100);
   send_nodes(w, DRAFT, g, s->committed.length, 1, NULL, 0, true);
-  uint32_t verifies = s->history.verifies;
+  uint32_t verifies = s->speculation.history.verifies;
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(w->job.count, 1);
-  assert_int_equal(s->history.verifies, verifies + 1);
-  assert_int_equal(s->history.misses, 0);
-  assert_true(s->history.tokens_per_step < 2);
-  assert_in_range(s->wait_owed_us, 100, 1000);
-  assert_true(s->pay.plain.us <= 2 * JOB_US); /* two plain steps, without the wait */
+  assert_int_equal(s->speculation.history.verifies, verifies + 1);
+  assert_int_equal(s->speculation.history.misses, 0);
+  assert_true(s->speculation.history.tokens_per_step < 2);
+  assert_in_range(s->speculation.wait_owed_us, 100, 1000);
+  assert_true(s->speculation.pay.plain.us <= 2 * JOB_US); /* two plain steps, without the wait */
   send_chain(w, DRAFT, g, s->committed.length, 1, 3, true);
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(w->job.count, 4);
-  assert_int_equal(s->wait_owed_us, 0);
-  assert_true(s->pay.spec.us >= JOB_US + 100);
+  assert_int_equal(s->speculation.wait_owed_us, 0);
+  assert_true(s->speculation.pay.spec.us >= JOB_US + 100);
 }
 
 /* A node that promises less than its row costs is left where it is, and is not worth waiting for. */
@@ -1129,10 +1129,10 @@ static void test_poor_nodes_are_not_verified(void **state) {
   assert_int_equal(play(w, 1), 1);
   guess poor = {0, truth()[s->committed.length], -8};
   send_nodes(w, DRAFT, g, s->committed.length, 1, &poor, 1, true);
-  uint32_t verifies = s->history.verifies;
+  uint32_t verifies = s->speculation.history.verifies;
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(w->job.count, 1);
-  assert_int_equal(s->history.verifies, verifies + 1);
+  assert_int_equal(s->speculation.history.verifies, verifies + 1);
 }
 
 /* What is repaired from a DESYNC is known over there before it. */
@@ -1532,10 +1532,10 @@ static void test_others_do_not_change_what_pays(void **state) {
   prefill(w);
   session *s = held(w, S);
   for (int i = 0; i < 3; i++) {
-    s->wait_until_us = 0;
+    s->speculation.wait_until_us = 0;
     assert_int_equal(play(w, 1), 1);
   }
-  double alone = s->pay.plain_us_per_token;
+  double alone = s->speculation.pay.plain_us_per_token;
   assert_true(alone == JOB_US);
   say_and_open(w, other_prompt(S + 1));
   run_job(w);
@@ -1543,21 +1543,21 @@ static void test_others_do_not_change_what_pays(void **state) {
     w->forward_us = 3 * JOB_US / 2;
     run_job(w);
   }
-  assert_true(fabs(s->pay.plain_us_per_token - alone) < 1e-6 * alone);
+  assert_true(fabs(s->speculation.pay.plain_us_per_token - alone) < 1e-6 * alone);
   send_chain(w, DRAFT, g, s->committed.length, 1, 3, true);
-  s->wait_owed_us = 0;
-  uint32_t before = s->pay.spec_steps;
+  s->speculation.wait_owed_us = 0;
+  uint32_t before = s->speculation.pay.spec_steps;
   assert_true(take_job(w));
   assert_int_equal(w->batch.count, 2);
   w->forward_us = 3 * JOB_US;
   give_result(w);
-  assert_int_equal(s->pay.spec_steps, before + 1);
-  assert_true(fabs(s->pay.spec_us_per_token - 3.0 * JOB_US / 4) <
+  assert_int_equal(s->speculation.pay.spec_steps, before + 1);
+  assert_true(fabs(s->speculation.pay.spec_us_per_token - 3.0 * JOB_US / 4) <
               0.01 * JOB_US); /* the nodes took what two plain rows do */
 
   /* nor does a prompt beside it, which takes long */
-  s->wait_owed_us = 0;
-  double spec = s->pay.spec_us_per_token;
+  s->speculation.wait_owed_us = 0;
+  double spec = s->speculation.pay.spec_us_per_token;
   int32_t length[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   say_and_open(w, open_message(S + 2, 1, length, 10));
   send_chain(w, DRAFT, g, s->committed.length, 4, 3, true);
@@ -1565,7 +1565,7 @@ static void test_others_do_not_change_what_pays(void **state) {
   assert_int_equal(w->batch.count, 3);
   w->forward_us = 100 * JOB_US;
   give_result(w);
-  assert_true(s->pay.spec_us_per_token < 1.1 * spec);
+  assert_true(s->speculation.pay.spec_us_per_token < 1.1 * spec);
 }
 
 /* --- ATTACH --- */
@@ -1590,7 +1590,7 @@ static void test_attach_again_keeps_one_place(void **state) {
   assert_true(again >= first);
   assert_int_equal(session_draft_count(held(w, S)), 1);
   send_chain(w, DRAFT, again, 3, 1, 2, false);
-  assert_int_equal(held(w, S)->live.live_count, 2);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
 }
 
 static void test_attach_refusals(void **state) {
@@ -1680,7 +1680,7 @@ static void test_nodes_are_verified(void **state) {
   assert_true(b > 0 && child_of(&w->job, b, wrong_of(c[4])) > 0);
   give_result(w);
   expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, 6); /* two accepted and the bonus */
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   assert_int_equal(held(w, S)->stats.accepted, 2);
   assert_int_equal(held(w, S)->stats.rows, 4);
   assert_int_equal(held(w, S)->stats.accepted_per_pos[0], 1);
@@ -1780,7 +1780,7 @@ static void test_nodes_of_an_older_base(void **state) {
   const int32_t *c = truth();
   guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.1f}, {2, c[5], -0.1f}, {3, c[6], -0.1f}, {0, c[5], -0.1f}};
   send_nodes(w, DRAFT, g, 3, 1, list, 5, false);
-  assert_int_equal(held(w, S)->live.live_count,
+  assert_int_equal(held(w, S)->drafts.tree.live_count,
                    2); /* c[5] and c[6]; the last one is dead, not a child of the root */
   assert_true(take_job(w));
   assert_int_equal(w->job.count, 3);
@@ -1795,9 +1795,9 @@ static void test_nodes_of_another_generation(void **state) {
   uint64_t dropped = held(w, S)->stats.dropped;
   for (int i = 0; i < 3; i++) send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
   assert_int_equal(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation, g); /* not three of them */
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   assert_int_equal(held(w, S)->stats.dropped - dropped, 3);
-  assert_int_equal(held(w, S)->drafts[0].done_base, 0);
+  assert_int_equal(held(w, S)->drafts.of[0].done_base, 0);
   w->r.now += 60000;
   send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 2);
@@ -1810,7 +1810,7 @@ static void test_nodes_beyond_c(void **state) {
   const msg *m = rig_only(&w->r, DRAFT, MSG_TOKENS);
   assert_int_equal(m->u.tokens.base_length, 3);
   assert_int_equal(m->u.tokens.token_count, 0);
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   assert_non_null(session_draft_of(held(w, S), DRAFT));
 }
 
@@ -1824,7 +1824,7 @@ static void test_nodes_of_another_prefix(void **state) {
   rig_say(&w->r, DRAFT, m);
   rig_expect_error(&w->r, DRAFT, ERR_DESYNC);
   assert_null(session_draft_of(held(w, S), DRAFT));
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
 }
 
 static void test_nodes_of_one_that_is_not_attached(void **state) {
@@ -1832,7 +1832,7 @@ static void test_nodes_of_one_that_is_not_attached(void **state) {
   uint32_t g = open_with_draft(w, false);
   send_chain(w, DRAFT2, g, 3, 1, 2, true);
   rig_expect_error(&w->r, DRAFT2, ERR_GONE);
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
 }
 
 static void test_nodes_with_a_gap(void **state) {
@@ -1859,9 +1859,9 @@ static void test_nodes_repeated(void **state) {
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   send_nodes(w, DRAFT, g, 3, 1, other, 2, false); /* what id 1 is was said once */
-  assert_int_equal(held(w, S)->live.live_count, 2);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
-  assert_int_equal(tree_child(&held(w, S)->live, TREE_ROOT, 70), -1);
+  assert_int_equal(tree_child(&held(w, S)->drafts.tree, TREE_ROOT, 70), -1);
 }
 
 static void test_nodes_with_a_token_outside_the_vocabulary(void **state) {
@@ -1874,7 +1874,7 @@ static void test_nodes_with_a_token_outside_the_vocabulary(void **state) {
     send_nodes(w, DRAFT, g, 3, 1, list, 2, true);
     rig_expect_error(&w->r, DRAFT, ERR_ARG);
     assert_null(session_draft_of(held(w, S), DRAFT));
-    assert_int_equal(held(w, S)->live.live_count, 0);
+    assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   }
   assert_true(play(w, 1) == 1);
 }
@@ -1889,7 +1889,7 @@ static void test_nodes_beyond_the_limit(void **state) {
   }
   send_nodes(w, DRAFT, g, 3, 1, list, WIRE_NODES_MAX, false);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_ERROR), 0);
-  assert_int_equal(held(w, S)->live.live_count, TREE_NODE_MAX);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, TREE_NODE_MAX);
   guess more = {0, 95, -1.0f};
   send_nodes(w, DRAFT, g, 3, WIRE_NODES_MAX + 1, &more, 1, false);
   rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
@@ -1914,13 +1914,13 @@ static void test_a_greedy_draft_goes(void **state) {
   world *w = *state;
   uint32_t greedy = open_with_draft(w, false), modest = attach(w, DRAFT2);
   send_many(w, DRAFT, greedy, 1, 1000, 0);
-  assert_int_equal(held(w, S)->live.live_count, 1000);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 1000);
   rig_clear(&w->r);
   send_many(w, DRAFT2, modest, 1, 256, 50);
   assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
   rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
   assert_null(session_draft_of(held(w, S), DRAFT));
-  assert_int_equal(held(w, S)->live.live_count, 256);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 256);
   assert_true(run_job(w)); /* with what the other has sent */
 }
 
@@ -1933,7 +1933,7 @@ static void test_nodes_left_behind_make_room(void **state) {
   send_many(w, DRAFT, gone, 1, 1000, 0);
   rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
   send_many(w, DRAFT2, modest, 1, 200, 50);
-  assert_int_equal(held(w, S)->live.live_count, 200);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 200);
   for (int32_t i = 1; i < 12; i++) {
     rig_clear(&w->r);
     modest = attach(w, DRAFT2);
@@ -1957,7 +1957,7 @@ static void test_each_draft_has_its_part(void **state) {
       list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
     send_nodes(w, all[i], g, 3, 1, list, 256, true);
     assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_ERROR), 0);
-    assert_int_equal(held(w, S)->live.live_count, 256 * (i + 1));
+    assert_int_equal(held(w, S)->drafts.tree.live_count, 256 * (i + 1));
   }
 }
 
@@ -2023,7 +2023,7 @@ static void test_several_drafts_feed_one_tree(void **state) {
         b[] = {{0, 70, -0.5f}, {0, c[3], -0.5f}, {2, c[4], -0.5f}, {3, c[5], -0.5f}};
   send_nodes(w, DRAFT, g1, 3, 1, a, 2, false);
   send_nodes(w, DRAFT2, g2, 3, 1, b, 4, false); /* its ids are its own; equal paths merge */
-  assert_int_equal(held(w, S)->live.live_count, 4);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 4);
   prefill(w);
   believe(w);
   assert_true(run_job(w));
@@ -2034,7 +2034,7 @@ static void test_several_drafts_feed_one_tree(void **state) {
   send_nodes(w, DRAFT2, g2, 3, 5, &more, 1, false);
   more = (guess){5, c[7], -0.1f};
   send_nodes(w, DRAFT2, g2, 3, 6, &more, 1, false);
-  assert_int_equal(held(w, S)->live.live_count, 1);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 1);
 }
 
 static void test_nodes_after_the_answer(void **state) {
@@ -2057,7 +2057,7 @@ static void test_new_epoch_ends_attachments(void **state) {
   uint32_t g = open_with_draft(w, false);
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   say_and_open(w, delta(2, 3, truth() + 3, 1));
-  assert_int_equal(held(w, S)->live.live_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   assert_int_equal(session_draft_count(held(w, S)), 0);
   batch b;
   guess one = {0, 10, -0.1f};
@@ -2109,7 +2109,7 @@ static void test_no_signs_of_life_behind_a_hung_engine(void **state) {
   pass(w, 2 * TARGET_ENGINE_US - 1000000, true); /* before its lease ends */
   say_and_open(w, prompt_message());
   assert_int_equal(signs(w, 10, 0), 0);
-  assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job != 0);
+  assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job.serial != 0);
 }
 
 /* Who waits for its draft, and whose engine is idle, lives. */
@@ -2379,7 +2379,7 @@ static void test_no_wait_while_another_can_run(void **state) {
   for (int i = 0; i < 10; i++) { /* the device never idles, and nobody steps alone */
     assert_true(run_job(w));
     assert_int_equal(w->batch.count, 2);
-    for (uint64_t id = S; id <= S + 1; id++) assert_true(held(w, id)->wait_until_us <= w->r.now);
+    for (uint64_t id = S; id <= S + 1; id++) assert_true(held(w, id)->speculation.wait_until_us <= w->r.now);
   }
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DONE), 0);
 }
@@ -2391,7 +2391,7 @@ static int32_t rounds_with_nodes(world *w, uint32_t g, uint64_t *id, int32_t rou
   int32_t checked = 0;
   for (int32_t i = 0; i < rounds;) {
     int32_t length = held(w, S)->committed.length;
-    if (held(w, S)->live.live_count == 0) {
+    if (held(w, S)->drafts.tree.live_count == 0) {
       send_chain(w, DRAFT, g, length, *id, 2, false);
       *id += 2;
     }
@@ -2457,7 +2457,8 @@ static void test_plain_speed(void **state) {
   assert_true(d->stats.rounds > 0 && d->stats.plain_steps > 1);
   assert_int_equal(d->code, 0);
   char text[64];
-  snprintf(text, sizeof text, "plain decoding: about %.0f tok/s", 1e6 / held(w, S)->pay.plain_us_per_token);
+  snprintf(text, sizeof text, "plain decoding: about %.0f tok/s",
+           1e6 / held(w, S)->speculation.pay.plain_us_per_token);
   assert_true(begins(d->text, text));
   assert_int_equal(d->text.size, strlen(text));
 }
@@ -2593,13 +2594,13 @@ static void test_sessions_share_blocks(void **state) {
   assert_int_equal(play(w, 2), 2);
   say_and_open(w, long_prompt(S + 1, 1, 8));
   const session *first = held(w, S), *second = held(w, S + 1);
-  assert_int_equal(second->kv_rows, 3 * KV_BLOCK);
-  assert_false(first->remap); /* the engine is told of blocks once, */
-  assert_true(second->remap);
-  assert_memory_equal(first->blocks, second->blocks, 3 * sizeof *first->blocks);
-  assert_int_not_equal(first->blocks[3], second->blocks[3]);
+  assert_int_equal(second->cache.rows, 3 * KV_BLOCK);
+  assert_false(first->cache.remap); /* the engine is told of blocks once, */
+  assert_true(second->cache.remap);
+  assert_memory_equal(first->cache.blocks, second->cache.blocks, 3 * sizeof *first->cache.blocks);
+  assert_int_not_equal(first->cache.blocks[3], second->cache.blocks[3]);
   assert_int_equal(b->shared, 3);
-  assert_int_equal(kv_blocks_holders(b, first->blocks[0]), 2);
+  assert_int_equal(kv_blocks_holders(b, first->cache.blocks[0]), 2);
   while (run_job(w))
     for (int32_t i = 0; i < w->batch.count; i++) told += w->batch.jobs[i].blocks != NULL;
   assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
@@ -2629,7 +2630,7 @@ static void test_too_few_blocks(void **state) {
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   other.u.open.options.max_tokens = 100;
   say_and_open(w, other);
-  assert_int_equal(held(w, S + 1)->block_count, 7);
+  assert_int_equal(held(w, S + 1)->cache.block_count, 7);
 }
 
 /* Opened again while a job of the epoch before is under way, with what others have computed: that job's rows
@@ -2641,9 +2642,9 @@ static void test_found_rows_outlive_an_older_job(void **state) {
   say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
   assert_true(take_job(w));
   say_and_open(w, long_prompt(S + 1, 2, 8)); /* other tokens: nothing of its own is left */
-  assert_int_equal(held(w, S + 1)->kv_rows, 3 * KV_BLOCK);
+  assert_int_equal(held(w, S + 1)->cache.rows, 3 * KV_BLOCK);
   give_result(w);
-  assert_int_equal(held(w, S + 1)->kv_rows, 3 * KV_BLOCK);
+  assert_int_equal(held(w, S + 1)->cache.rows, 3 * KV_BLOCK);
   while (run_job(w)) {
   }
   assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens,
@@ -2658,7 +2659,7 @@ static void test_shared_blocks_are_left_not_written(void **state) {
   say_and_open(w, long_prompt(S + 1, 1, 8));
   assert_int_equal(play(w, 1), 1);
   int32_t blocks[3];
-  memcpy(blocks, held(w, S)->blocks, sizeof blocks);
+  memcpy(blocks, held(w, S)->cache.blocks, sizeof blocks);
   msg m = long_prompt(S + 1, 2, 8);
   int32_t tokens[LONG];
   memcpy(tokens, m.u.open.tokens, sizeof tokens);
@@ -2667,9 +2668,9 @@ static void test_shared_blocks_are_left_not_written(void **state) {
   m.u.open.hash = hash_of(SEED, tokens, LONG);
   say_and_open(w, m);
   const session *s = held(w, S + 1);
-  assert_int_equal(s->kv_rows, KV_BLOCK); /* nine rows are computed again */
-  assert_int_equal(s->blocks[0], blocks[0]);
-  assert_int_not_equal(s->blocks[1], blocks[1]);
+  assert_int_equal(s->cache.rows, KV_BLOCK); /* nine rows are computed again */
+  assert_int_equal(s->cache.blocks[0], blocks[0]);
+  assert_int_not_equal(s->cache.blocks[1], blocks[1]);
   while (run_job(w)) { /* every job's rows are checked */
   }
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
@@ -2713,8 +2714,8 @@ static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
     const session *s = held(w, ids[i]);
     if (!s) continue;
     assert_int_equal(s->state, SESSION_FINISHED);
-    assert_int_equal(s->committed.length, s->prompt_length + s->options.max_tokens);
-    for (int32_t k = s->prompt_length; k < s->committed.length; k++)
+    assert_int_equal(s->committed.length, s->request.prompt_length + s->request.options.max_tokens);
+    for (int32_t k = s->request.prompt_length; k < s->committed.length; k++)
       assert_int_equal(s->committed.tokens[k], next_of(s->committed.tokens[k - 1]));
     rig_say(&w->r, ORCH, message(MSG_END, SELF, ids[i], UINT32_MAX));
   }
@@ -2763,7 +2764,7 @@ static void test_orchestrator_returns(void **state) {
   assert_non_null(held(w, S));
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, ack(1, 5));
-  assert_int_equal(held(w, S)->acked, 5);
+  assert_int_equal(held(w, S)->stream.acked, 5);
   assert_true(play(w, 1) == 1);
 }
 

@@ -197,8 +197,9 @@ static session *victim(world *w, int index) {
   target *t = w->nodes[index].target;
   uint64_t first = pick(w, TOY_SLOTS);
   for (uint64_t i = 0; t && i < TOY_SLOTS; i++) {
-    session *s = &target_sessions(t)->places[(first + i) % TOY_SLOTS];
-    if (s->state == SESSION_RUNNING && !s->job && s->committed.length > s->prompt_length) return s;
+    session *s = &target_sessions(t)->slots[(first + i) % TOY_SLOTS];
+    if (s->state == SESSION_RUNNING && !s->job.serial && s->committed.length > s->request.prompt_length)
+      return s;
   }
   return NULL;
 }
@@ -208,9 +209,11 @@ static void alter_prefix(world *w, int index) {
   session *s = victim(w, index);
   if (!s) return;
   int32_t tokens[TOY_CONTEXT], length = s->committed.length;
-  if (s->acked <= s->prompt_length) return; /* only what the ledger holds: of the rest nobody else knows */
-  int32_t at = s->prompt_length + (int32_t)pick(w, (uint64_t)(s->acked - s->prompt_length));
-  if (at < s->published * KV_BLOCK) return; /* others may read that block */
+  if (s->stream.acked <= s->request.prompt_length)
+    return; /* only what the ledger holds: of the rest nobody else knows */
+  int32_t at =
+      s->request.prompt_length + (int32_t)pick(w, (uint64_t)(s->stream.acked - s->request.prompt_length));
+  if (at < s->cache.published * KV_BLOCK) return; /* others may read that block */
   memcpy(tokens, s->committed.tokens, (size_t)length * sizeof *tokens);
   tokens[at] = (tokens[at] + 1) % TOY_END;
   prefix_truncate(&s->committed, at);
@@ -325,7 +328,7 @@ static void forge(world *w) {
            .session = c->id,
            .epoch = s->epoch + (pick(w, 6) == 0)};
   m.to = to == ORCH ? w->orchestrator : w->nodes[to].incarnation;
-  uint32_t generation = s->drafts[0].ids.generation + (pick(w, 6) == 0);
+  uint32_t generation = s->drafts.of[0].ids.generation + (pick(w, 6) == 0);
   switch (m.type) {
   case MSG_HELLO:
     m = (msg){.type = MSG_HELLO, .u.hello = forged_hello(w, from)};
@@ -338,7 +341,7 @@ static void forge(world *w) {
     m.u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")};
     break;
   case MSG_OPEN:
-    m.u.open = (msg_open){.ticket = s->ticket,
+    m.u.open = (msg_open){.ticket = s->request.ticket,
                           .hash_seed = s->committed.seed,
                           .base_length = base,
                           .base_hash = hash,
@@ -378,7 +381,8 @@ static void forge(world *w) {
   case MSG_END:
     break;
   default:
-    m.u.state = (msg_state){.length = base, .hash = hash, .ticket = s->ticket, .reason = wire_text("forged")};
+    m.u.state =
+        (msg_state){.length = base, .hash = hash, .ticket = s->request.ticket, .reason = wire_text("forged")};
   }
   w->totals->said += net_forge(w->net, from, to, &m);
 }
@@ -507,7 +511,7 @@ static void client_look(world *w, client *c) {
 static void check_epochs(world *w, worker_node *n) {
   session_store *store = target_sessions(n->target);
   for (int i = 0; i < TOY_SLOTS; i++) {
-    const session *s = &store->places[i];
+    const session *s = &store->slots[i];
     if (s->state == SESSION_FREE) {
       n->epoch_id[i] = 0;
       continue;
@@ -524,11 +528,11 @@ static void check_blocks(world *w, worker_node *n) {
   int32_t held = 0, holders = 0;
   if (!store->is_virtual) return;
   for (int i = 0; i < TOY_SLOTS; i++) {
-    const session *s = &store->places[i];
-    if (s->block_count && (s->state == SESSION_FREE || s->state == SESSION_FINISHED))
+    const session *s = &store->slots[i];
+    if (s->cache.block_count && (s->state == SESSION_FREE || s->state == SESSION_FINISHED))
       fail(w, "an ended session holds blocks");
-    if (s->kv_rows > s->block_count * KV_BLOCK) fail(w, "a session believes in rows without blocks");
-    held += s->block_count;
+    if (s->cache.rows > s->cache.block_count * KV_BLOCK) fail(w, "a session believes in rows without blocks");
+    held += s->cache.block_count;
   }
   for (int i = 0; i < store->blocks.count; i++) holders += kv_blocks_holders(&store->blocks, i);
   if (held != holders) fail(w, "a block is held by nobody who is here");
@@ -549,19 +553,20 @@ static void check_rest(world *w) {
   for (int t = TARGET_A; t <= TARGET_B; t++) {
     if (!w->nodes[t].target) continue;
     for (int i = 0; i < TOY_SLOTS; i++) {
-      session *s = &target_sessions(w->nodes[t].target)->places[i];
+      session *s = &target_sessions(w->nodes[t].target)->slots[i];
       if (s->state != SESSION_RUNNING || session_draft_count(s) != 1) continue;
-      if (s->pay.crowds && s->pay.off && !s->options.lockstep) continue; /* its draft is told nothing */
+      if (speculation_is_quiet(&s->speculation) && !s->request.options.lockstep)
+        continue; /* its draft is told nothing */
       for (int d = DRAFT_A; d <= DRAFT_B; d++) {
         uint64_t digest;
         int32_t length;
         if (!w->nodes[d].draft || !draft_digest(w->nodes[d].draft, s->id, s->epoch, &digest, &length))
           continue;
         w->totals->rests_compared++;
-        w->totals->live_nodes += (uint64_t)s->live.live_count;
+        w->totals->live_nodes += (uint64_t)s->drafts.tree.live_count;
         if (length != s->committed.length)
           fail(w, "at rest the two sides know different lengths");
-        else if (digest != tree_digest(&s->live))
+        else if (digest != tree_digest(&s->drafts.tree))
           fail(w, "at rest the two sides hold different live sets");
       }
     }

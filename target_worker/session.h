@@ -1,0 +1,132 @@
+/* session.h - one session of the target: what its OPEN asked for, its tokens, its part of the cache, its job
+ * at the engine, what its orchestrator and its drafts have been told, and its draft tree.
+ *
+ * C stands for the committed tokens. Nothing here sends a message or reads a clock. */
+#pragma once
+
+#include "common/speculative/prefix.h"
+#include "common/speculative/tree.h"
+#include "target_worker/speculation.h"
+#include "wire/actions.h"
+#include "wire/message.h"
+
+#define SESSION_DRAFTS_MAX 4
+
+typedef enum {
+  SESSION_FREE,     /* the slot belongs to no session */
+  SESSION_RUNNING,  /* prefilling or decoding */
+  SESSION_DESYNCED, /* DESYNC was sent: waits for an OPEN of a higher epoch */
+  SESSION_FINISHED  /* DONE was sent, END has not come yet */
+} session_state;
+
+typedef struct session_request { /* what the OPEN of this epoch asked for */
+  peer_id orchestrator;
+  wire_id ticket; /* a draft must show it to attach */
+  int32_t prompt_length;
+  bool draft_expected;
+  msg_options options; /* its stops point to stop_tokens */
+  int32_t stop_tokens[WIRE_STOPS_MAX];
+} session_request;
+
+typedef struct session_cache { /* which rows and blocks of the KV cache are this session's */
+  int32_t rows;                /* rows of the cache that hold the keys and values of C */
+  int32_t *blocks; /* virtual cache: [context / KV_BLOCK], of which block_count hold the rows, in order */
+  int32_t block_count;
+  int32_t published; /* the first blocks, which other sessions can find, and which are only read */
+  bool remap;        /* the engine does not know the blocks yet; */
+  bool rows_given;   /* nor that they already hold `rows` rows */
+} session_cache;
+
+typedef struct session_job { /* at the engine */
+  uint64_t serial;           /* 0: none */
+  int32_t
+      valid_rows; /* rows that will still be right after it, when C was shortened meanwhile; else INT32_MAX */
+  int32_t *history;    /* [context] C as the job's penalties see it; NULL until session_store_penalties */
+  uint64_t ready_us;   /* when the next job could begin */
+  uint64_t stepped_us; /* when the last step ended; 0: none in this epoch */
+} session_job;
+
+typedef struct session_stream { /* what the orchestrator knows */
+  int32_t acked, told;          /* tokens that it has acknowledged, and that were sent to it */
+  uint64_t tell_after_us;       /* new tokens are not sent before this, */
+  uint64_t tell_until_us;       /* and at this time at the latest; UINT64_MAX: there is no such time */
+  uint64_t sent_us;             /* when TOKENS were sent last */
+  uint64_t done_sent_us;        /* when DONE was */
+} session_stream;
+
+typedef struct session_draft {
+  peer_id peer;            /* 0: this entry is free */
+  tree_ids ids;            /* of its nodes; the memory is kept when the draft leaves */
+  int32_t base_named;      /* newest base length of its NODES */
+  int32_t done_base;       /* base length of its last done mark, 0: none */
+  int32_t told;            /* length of C that was sent to it */
+  uint64_t reset_sent_us;  /* when TREE_RESET was sent */
+  uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
+  uint64_t resent_us;      /* when a RESEND was answered */
+  bool timed;              /* the time until it answers one TOKENS is being measured: */
+  int32_t timed_length;    /* length of C at the end of those tokens, */
+  uint64_t timed_us;       /* and when they were sent */
+} session_draft;
+
+typedef struct session_drafts { /* the attached drafts and the tree that they feed */
+  session_draft of[SESSION_DRAFTS_MAX];
+  uint32_t generation; /* of node ids: the last one given out */
+  tree tree;
+  bool has_tree; /* memory is taken at the first attach */
+  bool gave_up;  /* the expected draft will not come, or not come back: lockstep waits only for those that are
+                    attached */
+  char left_reason[WIRE_STRING_MAX]; /* why the last one that left did; "": none has */
+  uint64_t lockstep_until_us;        /* lockstep: the done mark must be there by then */
+} session_drafts;
+
+typedef struct session_outcome {
+  int reason;       /* wire_finish, 0: not finished */
+  int code;         /* ERR_ of WIRE_FINISH_ERROR */
+  const char *text; /* static sentence for it, or NULL */
+} session_outcome;
+
+typedef struct session_stats { /* as DONE tells them: msg_stats */
+  uint64_t forwards, rounds, rows, accepted;
+  uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
+  uint64_t plain_steps, resets, dropped;
+  uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+} session_stats;
+
+typedef struct session {
+  session_state state;
+  uint64_t id;
+  uint32_t epoch;
+  int32_t slot;            /* index in the store, and the sequence of the cache */
+  uint64_t used_us;        /* when it was opened or finished last */
+  uint64_t lease_until_us; /* it is freed then, unless the lease is renewed */
+  session_request request;
+  prefix committed; /* C */
+  session_cache cache;
+  session_job job;
+  session_stream stream;
+  session_drafts drafts;
+  speculation speculation;
+  session_outcome finish;
+  session_stats stats;
+} session;
+
+/* Tokens that may still be added to C, >= 0: max_tokens and the context bound them. */
+int32_t session_room(const session *s);
+/* At least one live node of a draft is at hand. */
+bool session_has_nodes(const session *s);
+
+/* The attached drafts. */
+session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: it is not attached */
+session_draft *session_draft_take(session *s, peer_id peer); /* NULL: no entry is free, or no memory */
+void session_draft_drop(session *s, session_draft *d);       /* nodes that it alone has named go with it */
+int32_t session_draft_count(const session *s);
+/* Drafts that have sent their done mark for this C. */
+int32_t session_draft_done_count(const session *s);
+/* There are drafts, and all of them have said that they have nothing more to send for this C. */
+bool session_drafts_done(const session *s);
+/* Every id map gets a new generation and the tree is emptied: C was shortened or the epoch is new. */
+void session_draft_restart(session *s);
+/* Writes the id maps of the attached drafts to maps[SESSION_DRAFTS_MAX] and returns how many there are. */
+int32_t session_draft_maps(session *s, tree_ids **maps);
+/* Frees the tree and the id maps. */
+void session_drafts_fini(session *s);

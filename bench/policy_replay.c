@@ -47,7 +47,7 @@ typedef struct world {
   net *net;
   net_totals totals;
   ledger ledger;
-  orch *orch;
+  sessions_machine *sessions;
   target *target;
   draft *draft;
   uint64_t incarnations;
@@ -130,7 +130,7 @@ static void start(world *w) {
   w->net = net_open(1, &w->totals);
   w->busy = false;
   int rc = ledger_memory(&w->ledger);
-  orch_options o = {
+  sessions_options o = {
       .incarnation = incarnation(w), .random = random_of, .random_context = w, .ledger = w->ledger};
   target_options t = {.incarnation = incarnation(w),
                       .vocabulary_size = INT32_MAX,
@@ -139,11 +139,11 @@ static void start(world *w) {
                       .sessions = 4,
                       .context = CONTEXT};
   draft_options d = {.incarnation = incarnation(w), .kind = &drafter_ngram, .context = CONTEXT};
-  if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
+  if (rc == ERR_OK) rc = sessions_alloc(&w->sessions, &o, &e);
   if (rc == ERR_OK) rc = target_alloc(&w->target, &t, &e);
   if (rc == ERR_OK) rc = draft_alloc(&w->draft, &d, &e);
   assert(rc == ERR_OK);
-  net_start(w->net, ORCH, "orchestrator", orch_machine(w->orch));
+  net_start(w->net, ORCH, "orchestrator", sessions_as_machine(w->sessions));
   net_start(w->net, TARGET, "target", target_machine(w->target));
   target_connect(w->target, "orchestrator", &a);
   net_perform(w->net, TARGET, &a);
@@ -157,23 +157,23 @@ static void start(world *w) {
 static void stop(world *w) {
   target_free(w->target);
   draft_free(w->draft);
-  orch_free(w->orch);
+  sessions_free(w->sessions);
   w->ledger.close(w->ledger.self);
   net_close(w->net);
 }
 
 /* --- an answer --- */
 
-static orch_view play(world *w, uint64_t id) {
-  orch_view v;
+static sessions_view play(world *w, uint64_t id) {
+  sessions_view v;
   do {
     if (net_run(w->net, UINT64_MAX / 2) == ALARM_RESULT) {
       w->busy = false;
       net_step(w->net, TARGET, &(event){.kind = EVENT_RESULT, .result = &w->results});
     }
     feed_engine(w);
-    if (!orch_look(w->orch, id, &v)) abort();
-  } while (v.state != ORCH_FINISHED);
+    if (!sessions_get(w->sessions, id, &v)) abort();
+  } while (v.state != SESSIONS_FINISHED);
   return v;
 }
 
@@ -187,7 +187,7 @@ static void replay(world *w, const completion *x, figures *f) {
   err e;
   actions a;
   int32_t count = x->length - x->prompt_length;
-  orch_request r = {.prompt = x->tokens, .prompt_length = x->prompt_length, .draft = true};
+  sessions_request r = {.prompt = x->tokens, .prompt_length = x->prompt_length, .draft = true};
   r.options = (msg_options){.top_p = 1,
                             .repeat_penalty = 1,
                             .context = CONTEXT,
@@ -199,13 +199,13 @@ static void replay(world *w, const completion *x, figures *f) {
   w->decode_steps = w->prompt_steps = 0;
   w->forwards = w->nodes = 0;
   actions_init(&a);
-  uint64_t id = orch_start(w->orch, &r, net_now(w->net), &a, &e);
+  uint64_t id = sessions_start(w->sessions, &r, net_now(w->net), &a, &e);
   if (!id) {
     fprintf(stderr, "policy_replay: %s\n", e.text);
     exit(1);
   }
   net_perform(w->net, ORCH, &a);
-  orch_view v = play(w, id);
+  sessions_view v = play(w, id);
   assert(memcmp(v.tokens, x->tokens, (size_t)v.length * sizeof *v.tokens) == 0);
   double steps = w->decode_steps + (double)v.stats.wait_us / STEP_US, plain = v.length - v.prompt_length;
   if (w->each)
@@ -222,7 +222,7 @@ static void replay(world *w, const completion *x, figures *f) {
   f->nodes += w->nodes;
   f->accepted += v.stats.accepted;
   f->waited_us += v.stats.wait_us;
-  orch_release(w->orch, id, net_now(w->net), &a);
+  sessions_release(w->sessions, id, net_now(w->net), &a);
   net_perform(w->net, ORCH, &a);
   actions_fini(&a);
 }

@@ -10,7 +10,7 @@ enum { TARGET = 2, CONTEXT = 64 };
 
 struct service {
   rig r;
-  orch *o;
+  sessions_machine *o;
   ledger memory;
   uint64_t random;
   char about[4096]; /* of the last session */
@@ -39,20 +39,20 @@ static int watched_begin(void *self, const ledger_record *r) {
   return memory_begin(self, r);
 }
 
-uint64_t service_start(service *p, const orch_request *r, err *e) {
-  return orch_start(p->o, r, p->r.now, &p->r.out, e);
+uint64_t service_start(service *p, const sessions_request *r, err *e) {
+  return sessions_start(p->o, r, p->r.now, &p->r.out, e);
 }
 
 void service_release(service *p, uint64_t session) {
-  orch_release(p->o, session, p->r.now, &p->r.out);
+  sessions_release(p->o, session, p->r.now, &p->r.out);
 }
 
-bool service_look(const service *p, uint64_t session, orch_view *out) {
-  return orch_look(p->o, session, out);
+bool service_look(const service *p, uint64_t session, sessions_view *out) {
+  return sessions_get(p->o, session, out);
 }
 
 void service_cancel(service *p, uint64_t session) {
-  orch_cancel(p->o, session, p->r.now, &p->r.out);
+  sessions_cancel(p->o, session, p->r.now, &p->r.out);
 }
 
 int service_signal(const service *p) {
@@ -86,13 +86,13 @@ static inline void pair_begin(service *p) {
   assert_int_equal(ledger_memory(&p->memory), ERR_OK);
   memory_durable = p->memory.durable;
   memory_begin = p->memory.begin;
-  orch_options o = {
+  sessions_options o = {
       .incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
   o.model_fingerprint.bytes[0] = 10;
   o.ledger.durable = slow_durable;
   o.ledger.begin = watched_begin;
-  assert_int_equal(orch_alloc(&p->o, &o, &e), ERR_OK);
-  rig_init(&p->r, orch_machine(p->o));
+  assert_int_equal(sessions_alloc(&p->o, &o, &e), ERR_OK);
+  rig_init(&p->r, sessions_as_machine(p->o));
   msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
   hello.u.hello.model_fingerprint.bytes[0] = 10;
   hello.u.hello.endpoint = wire_text("tcp://127.0.0.1:4000");
@@ -104,7 +104,7 @@ static inline void pair_begin(service *p) {
 
 static inline void pair_end(service *p) {
   rig_fini(&p->r);
-  orch_free(p->o);
+  sessions_free(p->o);
   p->memory.close(p->memory.self);
 }
 

@@ -2,7 +2,7 @@
 /* Which ledger a command writes, and what happens where it cannot. */
 #include "orchestrator/service/logbook.h"
 
-#include "orchestrator/ledger/ledger_store.h"
+#include "orchestrator/ledger/ledger_query.h"
 #include "tests/machine_support.h"
 
 #include <fcntl.h>
@@ -187,7 +187,7 @@ static void fails(place *p, const char *named) {
   err e = {0};
   sqlite3 *other;
   opened(p, named);
-  assert_int_equal(ledger_file_open(&other, named ? named : p->kept, false, &e), ERR_OK);
+  assert_int_equal(ledger_database_open(&other, named ? named : p->kept, false, &e), ERR_OK);
   assert_int_equal(sqlite3_exec(other, "DROP TABLE session", NULL, NULL, NULL), SQLITE_OK);
   sqlite3_close(other);
   begin(p);
@@ -218,15 +218,15 @@ static void workers_are_told_each_second(void **state) {
   place *p = *state;
   uint64_t random = 1;
   err e = {0};
-  orch *o;
+  sessions_machine *o;
   opened(p, p->path);
-  orch_options options = {.incarnation = id_of(1),
-                          .random = some_random,
-                          .random_context = &random,
-                          .ledger = logbook_ledger(p->book)};
-  assert_int_equal(orch_alloc(&o, &options, &e), ERR_OK);
+  sessions_options options = {.incarnation = id_of(1),
+                              .random = some_random,
+                              .random_context = &random,
+                              .ledger = logbook_ledger(p->book)};
+  assert_int_equal(sessions_alloc(&o, &options, &e), ERR_OK);
   rig r;
-  rig_init(&r, orch_machine(o));
+  rig_init(&r, sessions_as_machine(o));
   msg target = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(2)),
       draft = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(3));
   target.u.hello.numerics_id = wire_text("int8-f16-2");
@@ -243,8 +243,8 @@ static void workers_are_told_each_second(void **state) {
     uv_run(&p->loop, UV_RUN_NOWAIT);
     usleep(10000);
     sqlite3 *db;
-    assert_int_equal(ledger_file_open(&db, p->path, false, &e), ERR_OK);
-    assert_int_equal(ledger_store_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
+    assert_int_equal(ledger_database_open(&db, p->path, false, &e), ERR_OK);
+    assert_int_equal(ledger_query_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
     sqlite3_close(db);
   }
   assert_string_equal(
@@ -254,7 +254,7 @@ static void workers_are_told_each_second(void **state) {
   uv_run(&p->loop, UV_RUN_NOWAIT);
   logbook_watch(p->book, NULL);
   rig_fini(&r);
-  orch_free(o);
+  sessions_free(o);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)

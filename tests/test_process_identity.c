@@ -14,7 +14,7 @@
 
 static void the_living_are_alive(void **state) {
   (void)state;
-  process_identity_process me;
+  process_identity me;
   process_identity_self(&me);
   assert_int_equal(me.pid, getpid());
   assert_true(me.start > 0);
@@ -24,14 +24,14 @@ static void the_living_are_alive(void **state) {
 
 static void the_dead_are_not(void **state) {
   (void)state;
-  process_identity_process me;
+  process_identity me;
   process_identity_self(&me);
   pid_t child = fork();
   if (child == 0) {
     pause();
     _exit(0);
   }
-  process_identity_process it = me;
+  process_identity it = me;
   it.pid = child;
   it.start = 1;
   bool alive = process_identity_alive(&it, 0, 0); /* its id belongs to a process that began later */
@@ -50,7 +50,7 @@ static void the_dead_are_not(void **state) {
 
 static void elsewhere_the_beat_counts(void **state) {
   (void)state;
-  process_identity_process it;
+  process_identity it;
   process_identity_self(&it);
   it.machine[0] ^= 1;
   assert_true(process_identity_alive(&it, 1000, 1000 + PROCESS_IDENTITY_SILENT_US - 1));

@@ -101,7 +101,7 @@ static void spy_close(void *self) {
 
 typedef struct world {
   rig r;
-  orch *o;
+  sessions_machine *o;
   spy ledger;
   uint64_t random;
   uint64_t id;   /* of the session that `start` began */
@@ -121,16 +121,16 @@ static int set_up(void **state) {
   err e = {0};
   w->random = 1;
   assert_int_equal(ledger_memory(&w->ledger.inner), ERR_OK);
-  orch_options o = {.incarnation = SELF,
-                    .vocabulary_size = VOCAB,
-                    .random = some_random,
-                    .random_context = &w->random,
-                    .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end,
-                               spy_durable, spy_read, spy_forget, spy_close}};
+  sessions_options o = {.incarnation = SELF,
+                        .vocabulary_size = VOCAB,
+                        .random = some_random,
+                        .random_context = &w->random,
+                        .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end,
+                                   spy_durable, spy_read, spy_forget, spy_close}};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
-  assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
-  rig_init(&w->r, orch_machine(w->o));
+  assert_int_equal(sessions_alloc(&w->o, &o, &e), ERR_OK);
+  rig_init(&w->r, sessions_as_machine(w->o));
   w->ledger.out = &w->r.out;
   *state = w;
   return 0;
@@ -139,7 +139,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   world *w = *state;
   rig_fini(&w->r);
-  orch_free(w->o);
+  sessions_free(w->o);
   w->ledger.inner.close(w->ledger.inner.self);
   free(w);
   return 0;
@@ -176,25 +176,25 @@ static void register_workers(world *w, peer_id target, peer_id draft) {
   }
 }
 
-static orch_request request(bool draft) {
-  orch_request r = {.prompt = PROMPT, .prompt_length = PROMPT_LENGTH, .draft = draft};
+static sessions_request request(bool draft) {
+  sessions_request r = {.prompt = PROMPT, .prompt_length = PROMPT_LENGTH, .draft = draft};
   r.options = (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = OUTPUT, .budget = 8};
   return r;
 }
 
-static void start_request(world *w, const orch_request *r) {
+static void start_request(world *w, const sessions_request *r) {
   err e = {0};
-  w->id = orch_start(w->o, r, w->r.now, &w->r.out, &e);
-  if (!w->id) fail_msg("orch_start: %s", e.text);
+  w->id = sessions_start(w->o, r, w->r.now, &w->r.out, &e);
+  if (!w->id) fail_msg("sessions_start: %s", e.text);
 }
 
-static orch_view look(world *w) {
-  orch_view v;
-  assert_true(orch_look(w->o, w->id, &v));
+static sessions_view look(world *w) {
+  sessions_view v;
+  assert_true(sessions_get(w->o, w->id, &v));
   return v;
 }
 
-static void expect_state(world *w, orch_state state) {
+static void expect_state(world *w, sessions_state state) {
   assert_int_equal(look(w).state, state);
 }
 
@@ -238,7 +238,7 @@ static msg done_message(world *w, int32_t length, wire_finish finish) {
 
 /* A session that runs at TARGET, with DRAFT if asked for. */
 static void start_running(world *w, bool draft) {
-  orch_request r = request(draft);
+  sessions_request r = request(draft);
   register_workers(w, TARGET, draft ? DRAFT : 0);
   rig_clear(&w->r);
   start_request(w, &r);
@@ -246,7 +246,7 @@ static void start_running(world *w, bool draft) {
   opened(w, TARGET);
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   if (draft) rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   rig_clear(&w->r);
 }
 
@@ -269,15 +269,15 @@ static void set_load(world *w, peer_id peer, int32_t load) {
 
 static void test_workers(void **state) {
   world *w = *state;
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 0);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 0);
   register_workers(w, TARGET, DRAFT);
   register_workers(w, TARGET2, 0);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 2);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_DRAFT), 1);
-  assert_true(text_is(orch_worker(w->o, WIRE_ROLE_DRAFT, 0)->method, "ngram"));
-  assert_null(orch_worker(w->o, WIRE_ROLE_DRAFT, 1));
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 2);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_DRAFT), 1);
+  assert_true(text_is(sessions_worker(w->o, WIRE_ROLE_DRAFT, 0)->method, "ngram"));
+  assert_null(sessions_worker(w->o, WIRE_ROLE_DRAFT, 1));
   pass(w, 4000000, TARGET, DRAFT);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1); /* the other is lost */
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 1); /* the other is lost */
 }
 
 static void test_refuses_another_model(void **state) {
@@ -286,14 +286,14 @@ static void test_refuses_another_model(void **state) {
   m.u.hello.model_fingerprint.bytes[0] = 11;
   rig_say(&w->r, TARGET, m);
   rig_expect_error(&w->r, TARGET, ERR_MISMATCH);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 0);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 0);
 }
 
 /* --- opening --- */
 
 static void test_open_at_a_target(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, DRAFT);
   static const int32_t stops[] = {7, 8};
   r.options.stops = stops;
@@ -314,12 +314,12 @@ static void test_open_at_a_target(void **state) {
   assert_false(o->draft_expected);
   assert_int_equal(o->target_endpoint.size, 0);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0); /* none was wanted */
-  expect_state(w, ORCH_OPENING);
+  expect_state(w, SESSIONS_OPENING);
 }
 
 static void test_open_at_both(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, TARGET, DRAFT);
   start_request(w, &r);
   const msg_open *t = opened(w, TARGET);
@@ -335,12 +335,12 @@ static void test_open_at_both(void **state) {
 
 static void test_open_again_until_opened(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, TARGET, DRAFT);
   rig_clear(&w->r);
   start_request(w, &r);
   for (int i = 1; i < 4; i++) {
-    pass(w, ORCH_REPEAT_US, TARGET, DRAFT);
+    pass(w, SESSIONS_REPEAT_US, TARGET, DRAFT);
     assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), i + 1);
     assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), i + 1);
   }
@@ -349,59 +349,59 @@ static void test_open_again_until_opened(void **state) {
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   rig_clear(&w->r);
-  pass(w, 3 * ORCH_REPEAT_US, TARGET, DRAFT);
+  pass(w, 3 * SESSIONS_REPEAT_US, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
 }
 
 static void test_waits_for_a_target(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   start_request(w, &r);
-  expect_state(w, ORCH_WAITING);
+  expect_state(w, SESSIONS_WAITING);
   rig_advance(&w->r, 20000000);
-  expect_state(w, ORCH_WAITING);
+  expect_state(w, SESSIONS_WAITING);
   register_workers(w, TARGET, 0);
   opened(w, TARGET);
-  expect_state(w, ORCH_OPENING);
+  expect_state(w, SESSIONS_OPENING);
 }
 
 /* An owner whose workers are placed by hand may wait longer, or for ever. */
 static void test_no_target_for_as_long_as_it_takes(void **state) {
   world *w = *state;
-  static const uint64_t waits[] = {MACHINE_NEVER, 3 * ORCH_TARGET_WAIT_US};
+  static const uint64_t waits[] = {MACHINE_NEVER, 3 * SESSIONS_TARGET_WAIT_US};
   for (int i = 0; i < 2; i++) {
     rig_fini(&w->r);
-    orch_free(w->o);
+    sessions_free(w->o);
     err e = {0};
-    orch_options o = {
+    sessions_options o = {
         .incarnation = SELF, .random = some_random, .random_context = &w->random, .target_wait_us = waits[i]};
     o.ledger = w->ledger.inner;
-    assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
-    rig_init(&w->r, orch_machine(w->o));
-    orch_request r = request(false);
+    assert_int_equal(sessions_alloc(&w->o, &o, &e), ERR_OK);
+    rig_init(&w->r, sessions_as_machine(w->o));
+    sessions_request r = request(false);
     register_workers(w, 0, DRAFT);
     start_request(w, &r);
-    pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+    pass(w, 2 * SESSIONS_TARGET_WAIT_US, DRAFT, 0);
     assert_int_equal(look(w).finish, 0);
-    pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+    pass(w, 2 * SESSIONS_TARGET_WAIT_US, DRAFT, 0);
     assert_int_equal(look(w).code, i ? ERR_TIMEOUT : 0);
   }
 }
 
 static void test_no_target_for_half_a_minute(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, 0, DRAFT); /* a draft alone answers nothing */
   start_request(w, &r);
-  pass(w, ORCH_TARGET_WAIT_US - 1000000, DRAFT, 0);
+  pass(w, SESSIONS_TARGET_WAIT_US - 1000000, DRAFT, 0);
   assert_int_equal(look(w).finish, 0);
   pass(w, 1500000, DRAFT, 0);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.finish, WIRE_FINISH_ERROR);
   assert_int_equal(v.code, ERR_TIMEOUT);
   assert_true(strlen(v.text) > 0);
   pass(w, 5000000, DRAFT, 0);
-  expect_state(w, ORCH_FINISHED);
+  expect_state(w, SESSIONS_FINISHED);
 }
 
 static void test_the_ledger_knows_first(void **state) {
@@ -419,11 +419,11 @@ static void test_the_ledger_knows_first(void **state) {
 /* OPEN waits for the ledger; tokens are acknowledged without it, and may be shown when they are there. */
 static void test_a_slow_ledger(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, TARGET, DRAFT);
   w->ledger.held = PROMPT_LENGTH;
   start_request(w, &r);
-  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, DRAFT); /* whatever it takes */
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, DRAFT); /* whatever it takes */
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
   assert_int_equal(look(w).logged, 0);
   w->ledger.held = 0;
@@ -432,7 +432,7 @@ static void test_a_slow_ledger(void **state) {
   opened(w, DRAFT);
   opened(w, TARGET);
   pass(w, 1000000, TARGET, DRAFT);
-  expect_state(w, ORCH_OPENING); /* that time was not the target's */
+  expect_state(w, SESSIONS_OPENING); /* that time was not the target's */
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   w->ledger.held = 2;
   tell_tokens(w, TARGET, 3, 4);
@@ -446,13 +446,13 @@ static void test_a_slow_ledger(void **state) {
 /* A session of another process: the next epoch, the whole prefix, and the same hash seed. */
 static void test_resumes(void **state) {
   world *w = *state;
-  orch_request r = request(false);
-  orch_resume resume = {.session = 1234,
-                        .hash_seed = 4321,
-                        .epoch = 16,
-                        .output = truth() + PROMPT_LENGTH,
-                        .output_length = 5,
-                        .numerics = "cpu-b"};
+  sessions_request r = request(false);
+  sessions_resume resume = {.session = 1234,
+                            .hash_seed = 4321,
+                            .epoch = 16,
+                            .output = truth() + PROMPT_LENGTH,
+                            .output_length = 5,
+                            .numerics = "cpu-b"};
   r.resume = &resume;
   register_workers(w, TARGET, 0);
   start_request(w, &r);
@@ -480,20 +480,20 @@ static void test_resumes(void **state) {
 static void test_resumes_nothing_that_is_full(void **state) {
   world *w = *state;
   err e = {0};
-  orch_request r = request(false);
-  orch_resume resume = {.session = 1234,
-                        .epoch = 1,
-                        .output = truth() + PROMPT_LENGTH,
-                        .output_length = OUTPUT,
-                        .numerics = ""};
+  sessions_request r = request(false);
+  sessions_resume resume = {.session = 1234,
+                            .epoch = 1,
+                            .output = truth() + PROMPT_LENGTH,
+                            .output_length = OUTPUT,
+                            .numerics = ""};
   r.resume = &resume;
-  assert_int_equal(orch_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
+  assert_int_equal(sessions_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
   assert_int_equal(e.code, ERR_ARG);
 }
 
 static void test_sessions_are_apart(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   const msg_open *a = opened(w, TARGET);
@@ -510,7 +510,7 @@ static void test_requests_that_cannot_be(void **state) {
   static const int32_t negative[] = {1, -2};
   err e = {0};
   static const int32_t outside[] = {1, VOCAB};
-  orch_request bad[10];
+  sessions_request bad[10];
   for (int i = 0; i < 10; i++) bad[i] = request(false);
   bad[8].prompt = bad[9].prompt = many; /* no OPEN could carry the whole of it to another target later */
   bad[8].prompt_length = WIRE_TOKENS_MAX;
@@ -530,7 +530,7 @@ static void test_requests_that_cannot_be(void **state) {
   bad[4].prompt_length = 2;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     e = (err){0};
-    if (orch_start(w->o, &bad[i], w->r.now, &w->r.out, &e) != 0) fail_msg("row %d was taken", (int)i);
+    if (sessions_start(w->o, &bad[i], w->r.now, &w->r.out, &e) != 0) fail_msg("row %d was taken", (int)i);
     assert_true(e.code == ERR_ARG || e.code == ERR_LIMIT);
     assert_true(strlen(e.text) > 0);
   }
@@ -540,7 +540,7 @@ static void test_requests_that_cannot_be(void **state) {
 static void test_longest_answer_moves(void **state) {
   world *w = *state;
   static int32_t many[WIRE_TOKENS_MAX];
-  orch_request r = request(true);
+  sessions_request r = request(true);
   r.prompt = many;
   r.prompt_length = WIRE_TOKENS_MAX - 10;
   r.options.max_tokens = 1000;
@@ -554,21 +554,21 @@ static void test_longest_answer_moves(void **state) {
           tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
   assert_int_equal(look(w).length, WIRE_TOKENS_MAX);
   register_workers(w, TARGET2, 0);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
   assert_int_equal(rig_last(&w->r, TARGET2, MSG_OPEN)->u.open.token_count, WIRE_TOKENS_MAX);
   assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->u.open.token_count <= WIRE_TOKENS_MAX, 1);
 }
 
 static void test_no_more_sessions_than_it_holds(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   err e = {0};
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) start_request(w, &r);
-  assert_int_equal(orch_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
+  for (int i = 0; i < SESSIONS_MAX; i++) start_request(w, &r);
+  assert_int_equal(sessions_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
   assert_int_equal(e.code, ERR_FULL);
   uint64_t last = w->id;
-  orch_cancel(w->o, last, w->r.now, &w->r.out);
-  orch_release(w->o, last, w->r.now, &w->r.out);
+  sessions_cancel(w->o, last, w->r.now, &w->r.out);
+  sessions_release(w->o, last, w->r.now, &w->r.out);
   rig_advance(&w->r, 5000000);
   start_request(w, &r);
 }
@@ -579,7 +579,7 @@ static void test_tokens_are_logged_shown_acknowledged(void **state) {
   world *w = *state;
   start_running(w, false);
   tell_tokens(w, TARGET, 3, 4);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.length, 7);
   assert_int_equal(v.prompt_length, PROMPT_LENGTH);
   assert_memory_equal(v.tokens, truth(), 7 * sizeof(int32_t));
@@ -643,7 +643,7 @@ static void test_tokens_that_conflict(void **state) {
     assert_int_equal(w->epoch, before + 1);
     rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 7));
     rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, 7));
-    expect_state(w, ORCH_RUNNING);
+    expect_state(w, SESSIONS_RUNNING);
     assert_int_equal(look(w).repairs, i + 1);
   }
 }
@@ -668,7 +668,7 @@ static void test_tokens_of_other_epochs(void **state) {
 /* TOKENS may overtake OPENED. */
 static void test_tokens_before_opened(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   opened(w, TARGET);
@@ -678,7 +678,7 @@ static void test_tokens_before_opened(void **state) {
   pass(w, 1000000, TARGET, 0);
   tell_tokens(w, TARGET, 3, 3);
   assert_int_equal(look(w).length, 6);
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
 }
 
 static void test_ack_when_idle(void **state) {
@@ -686,7 +686,7 @@ static void test_ack_when_idle(void **state) {
   start_running(w, false);
   tell_tokens(w, TARGET, 3, 2);
   rig_clear(&w->r);
-  pass(w, 5 * ORCH_ACK_US + 1000, TARGET, 0);
+  pass(w, 5 * SESSIONS_ACK_US + 1000, TARGET, 0);
   int32_t acks = rig_count(&w->r, TARGET, MSG_ACK);
   assert_true(acks >= 4 && acks <= 6);
   assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 5);
@@ -699,23 +699,23 @@ static void test_an_epoch_that_is_not_recorded(void **state) {
   start_running(w, false);
   w->ledger.fail_epoch = ERR_GONE;
   rig_clear(&w->r);
-  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
   assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 1);
   w->ledger.fail_epoch = 0;
   start_running(w, false);
   w->ledger.fail_epoch = ERR_GONE;
   rig_clear(&w->r);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
   assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
   w->ledger.fail_epoch = 0;
-  orch_request r = request(false);
-  orch_resume resume = {.session = 1234,
-                        .hash_seed = 4321,
-                        .epoch = 16,
-                        .output = truth() + PROMPT_LENGTH,
-                        .output_length = 5,
-                        .numerics = "cpu-b"};
+  sessions_request r = request(false);
+  sessions_resume resume = {.session = 1234,
+                            .hash_seed = 4321,
+                            .epoch = 16,
+                            .output = truth() + PROMPT_LENGTH,
+                            .output_length = 5,
+                            .numerics = "cpu-b"};
   r.resume = &resume;
   register_workers(w, TARGET, 0);
   rig_clear(&w->r);
@@ -734,7 +734,7 @@ static void test_ledger_fails(void **state) {
   start_running(w, false);
   w->ledger.fail = ERR_IO;
   tell_tokens(w, TARGET, 3, 2);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.length, 3); /* not logged, so not shown */
   assert_int_equal(v.finish, WIRE_FINISH_ERROR);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_ACK), 0);
@@ -752,8 +752,8 @@ static void test_done(void **state) {
   tell_tokens(w, TARGET, 3, OUTPUT);
   rig_clear(&w->r);
   finish_by_done(w, 3 + OUTPUT);
-  orch_view v = look(w);
-  assert_int_equal(v.state, ORCH_ENDING);
+  sessions_view v = look(w);
+  assert_int_equal(v.state, SESSIONS_ENDING);
   assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
   assert_int_equal(v.stats.forwards, 30);
   assert_int_equal(v.stats.accepted, 10);
@@ -766,14 +766,14 @@ static void test_done(void **state) {
   msg ended = message(MSG_ENDED, SELF, w->id, epoch);
   ended.u.existed = true;
   rig_say(&w->r, TARGET, ended);
-  expect_state(w, ORCH_ENDING);
+  expect_state(w, SESSIONS_ENDING);
   rig_say(&w->r, DRAFT, ended);
-  expect_state(w, ORCH_FINISHED);
+  expect_state(w, SESSIONS_FINISHED);
   rig_clear(&w->r);
   pass(w, 3000000, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_END), 0);
-  orch_release(w->o, w->id, w->r.now, &w->r.out);
-  assert_false(orch_look(w->o, w->id, &v));
+  sessions_release(w->o, w->id, w->r.now, &w->r.out);
+  assert_false(sessions_get(w->o, w->id, &v));
 }
 
 /* DONE has overtaken the last tokens. */
@@ -799,7 +799,7 @@ static void test_done_with_an_error(void **state) {
   m.u.done.text = wire_text("the engine failed");
   m.u.done.off_reason = wire_text("no draft");
   rig_say(&w->r, TARGET, m);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.finish, WIRE_FINISH_ERROR);
   assert_int_equal(v.code, ERR_INTERNAL);
   assert_string_equal(v.text, "the engine failed");
@@ -862,9 +862,9 @@ static void test_end_is_told_five_times(void **state) {
   rig_clear(&w->r);
   finish_by_done(w, 8);
   pass(w, 10000000, TARGET, DRAFT); /* nobody says ENDED */
-  assert_int_equal(rig_count(&w->r, TARGET, MSG_END), ORCH_END_TRIES);
-  assert_int_equal(rig_count(&w->r, DRAFT, MSG_END), ORCH_END_TRIES);
-  expect_state(w, ORCH_FINISHED);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_END), SESSIONS_END_TRIES);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_END), SESSIONS_END_TRIES);
+  expect_state(w, SESSIONS_FINISHED);
 }
 
 static void test_end_of_lost_workers(void **state) {
@@ -874,7 +874,7 @@ static void test_end_of_lost_workers(void **state) {
   rig_advance(&w->r, 2900000);
   finish_by_done(w, 8);
   rig_advance(&w->r, 5000000); /* all are silent */
-  expect_state(w, ORCH_FINISHED);
+  expect_state(w, SESSIONS_FINISHED);
 }
 
 static void test_cancel(void **state) {
@@ -882,7 +882,7 @@ static void test_cancel(void **state) {
   start_running(w, true);
   tell_tokens(w, TARGET, 3, 5);
   rig_clear(&w->r);
-  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
   assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, w->epoch + 1); /* an epoch bump */
   assert_int_equal(rig_only(&w->r, DRAFT, MSG_END)->epoch, w->epoch + 1);
   assert_int_equal(look(w).finish, WIRE_FINISH_CANCELLED);
@@ -896,33 +896,33 @@ static void test_cancel(void **state) {
   rig_say(&w->r, TARGET, done_message(w, 13, WIRE_FINISH_CANCELLED));
   assert_int_equal(look(w).stats.forwards, 30); /* its figures */
   assert_int_equal(look(w).length, 8);
-  orch_cancel(w->o, w->id, w->r.now, &w->r.out); /* again: nothing */
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out); /* again: nothing */
   assert_int_equal(look(w).finish, WIRE_FINISH_CANCELLED);
 }
 
 static void test_cancel_while_waiting(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   start_request(w, &r);
-  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
   assert_int_equal(look(w).finish, WIRE_FINISH_CANCELLED);
   rig_advance(&w->r, 5000000);
-  expect_state(w, ORCH_FINISHED);
+  expect_state(w, SESSIONS_FINISHED);
   register_workers(w, TARGET, 0);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
 }
 
 static void test_cancel_nobody(void **state) {
   world *w = *state;
-  orch_cancel(w->o, 12345, w->r.now, &w->r.out);
-  orch_release(w->o, 12345, w->r.now, &w->r.out);
+  sessions_cancel(w->o, 12345, w->r.now, &w->r.out);
+  sessions_release(w->o, 12345, w->r.now, &w->r.out);
   assert_int_equal(w->r.out.count, 0);
 }
 
 static void test_release_of_a_running_one(void **state) {
   world *w = *state;
   start_running(w, true);
-  orch_release(w->o, w->id, w->r.now, &w->r.out);
+  sessions_release(w->o, w->id, w->r.now, &w->r.out);
   assert_true(rig_only(&w->r, TARGET, MSG_END)->epoch > 1);
   rig_only(&w->r, DRAFT, MSG_END);
 }
@@ -964,7 +964,7 @@ static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *
 }
 
 static void admit_case(world *w, censor *c, int32_t want) {
-  orch_request r = request(true);
+  sessions_request r = request(true);
   r.admit = admit;
   r.admit_context = c;
   register_workers(w, TARGET, DRAFT);
@@ -977,7 +977,7 @@ static void admit_case(world *w, censor *c, int32_t want) {
   assert_int_equal(c->seen, 4);
   rig_clear(&w->r);
   tell_tokens(w, TARGET, 7, 4);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.finish, WIRE_FINISH_STOP);
   assert_int_equal(v.length, PROMPT_LENGTH + want);
   ledger_entry entry;
@@ -1028,7 +1028,7 @@ static void test_desync_with_an_own_prefix(void **state) {
   assert_int_equal(w->epoch, 2); /* all are opened in the new epoch */
   assert_int_equal(look(w).repairs, 1);
   assert_int_equal(look(w).epoch, 2);
-  expect_state(w, ORCH_OPENING);
+  expect_state(w, SESSIONS_OPENING);
 }
 
 static void test_desync_with_another_prefix(void **state) {
@@ -1065,12 +1065,12 @@ static void test_too_many_repairs(void **state) {
   world *w = *state;
   start_running(w, false);
   int32_t i = 0;
-  for (; i < 3 * ORCH_DESYNC_MAX && look(w).finish == 0; i++) {
+  for (; i < 3 * SESSIONS_DESYNC_MAX && look(w).finish == 0; i++) {
     w->epoch = look(w).epoch;
     rig_say(&w->r, TARGET, worker_state(w, MSG_DESYNC, 2));
     w->r.now += 10000;
   }
-  assert_true(i >= ORCH_DESYNC_MAX && i <= ORCH_DESYNC_MAX + 2);
+  assert_true(i >= SESSIONS_DESYNC_MAX && i <= SESSIONS_DESYNC_MAX + 2);
   assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
   assert_int_equal(look(w).code, ERR_DESYNC);
 }
@@ -1086,7 +1086,7 @@ static void test_desync_of_the_draft(void **state) {
   assert_int_equal(o->base_length, 6);
   assert_int_equal(o->token_count, 4);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0); /* the answer is not disturbed */
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
 }
 
 /* What it holds, if that is right; else everything. */
@@ -1112,7 +1112,7 @@ static void test_desync_of_a_draft_with_another_prefix(void **state) {
 static void test_desyncs_until_a_draft_is_given_up(void **state) {
   world *w = *state;
   start_running(w, true);
-  for (int i = 1; i <= ORCH_DESYNC_MAX + 1; i++) {
+  for (int i = 1; i <= SESSIONS_DESYNC_MAX + 1; i++) {
     assert_int_equal(rig_count(&w->r, DRAFT, MSG_END), 0);
     rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
   }
@@ -1125,23 +1125,23 @@ static void test_ended_before_the_end(void **state) {
   start_running(w, true);
   rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
   rig_say(&w->r, DRAFT, message(MSG_ENDED, SELF, w->id, w->epoch));
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   rig_clear(&w->r);
-  orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
   rig_only(&w->r, TARGET, MSG_END);
   rig_only(&w->r, DRAFT, MSG_END);
-  expect_state(w, ORCH_ENDING);
+  expect_state(w, SESSIONS_ENDING);
 }
 
 /* A target that holds more than was logged tells it later, by TOKENS. */
 static void test_opened_with_more_than_is_logged(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   opened(w, TARGET);
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH + 4));
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   assert_int_equal(look(w).repairs, 0);
 }
 
@@ -1153,7 +1153,7 @@ static void test_desync_storm_of_a_draft(void **state) {
     w->r.now += 50; /* 100 ms in all */
     rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
   }
-  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) <= 2 * ORCH_DESYNC_MAX);
+  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) <= 2 * SESSIONS_DESYNC_MAX);
   assert_int_equal(look(w).finish, 0);
   tell_tokens(w, TARGET, 3, 7);
   assert_int_equal(look(w).length, 10);
@@ -1165,12 +1165,12 @@ static void test_a_restarted_draft_has_not_refused(void **state) {
   start_running(w, true);
   rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
   rig_clear(&w->r);
-  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
   msg m = draft_hello(DRAFT);
   m.u.hello.incarnation = id_of(77);
   rig_say(&w->r, DRAFT, m);
-  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT);
   assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) > 0);
 }
 
@@ -1181,13 +1181,13 @@ static void test_errors_that_end_it(void **state) {
   static const int codes[] = {ERR_ARG, ERR_LIMIT, ERR_UNSUPPORTED};
   register_workers(w, TARGET, 0);
   for (int i = 0; i < 3; i++) {
-    orch_request r = request(false);
+    sessions_request r = request(false);
     start_request(w, &r);
     opened(w, TARGET);
     msg m = error_message(SELF, w->id, w->epoch, codes[i]);
     m.u.error.text = wire_text("temperature must be positive");
     rig_say(&w->r, TARGET, m);
-    orch_view v = look(w);
+    sessions_view v = look(w);
     assert_int_equal(v.finish, WIRE_FINISH_ERROR);
     assert_int_equal(v.code, codes[i]);
     assert_string_equal(v.text, "temperature must be positive");
@@ -1200,7 +1200,7 @@ static void test_errors_that_lead_elsewhere(void **state) {
   register_workers(w, TARGET, 0);
   register_workers(w, TARGET2, 0);
   for (int i = 0; i < 4; i++) {
-    orch_request r = request(false);
+    sessions_request r = request(false);
     rig_clear(&w->r);
     start_request(w, &r);
     peer_id first = rig_count(&w->r, TARGET, MSG_OPEN) ? TARGET : TARGET2;
@@ -1215,16 +1215,16 @@ static void test_errors_that_lead_elsewhere(void **state) {
       peer_id other = first == TARGET ? TARGET2 : TARGET;
       assert_true(rig_count(&w->r, other, MSG_OPEN) >= 1);
     }
-    orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+    sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
     pass(w, 3000000, TARGET, TARGET2);
-    orch_release(w->o, w->id, w->r.now, &w->r.out);
+    sessions_release(w->o, w->id, w->r.now, &w->r.out);
   }
 }
 
 /* The only target is full: it is asked again, in measure, until it is not. */
 static void test_full_is_tried_again(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   rig_clear(&w->r);
   start_request(w, &r);
@@ -1243,12 +1243,12 @@ static void test_full_is_tried_again(void **state) {
   pass(w, 1000000, TARGET, 0);
   opened(w, TARGET);
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 3));
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
 }
 
 static void test_full_for_half_a_minute(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   for (int i = 0; i < 640 && look(w).finish == 0; i++) { /* 32 s */
@@ -1274,7 +1274,7 @@ static void answer_open(world *w, uint64_t id, bool full) {
  * will come. */
 static void test_full_is_waited_for_in_turn(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   start_running(w, false);
   uint64_t running = w->id;
   start_request(w, &r);
@@ -1288,38 +1288,38 @@ static void test_full_is_waited_for_in_turn(void **state) {
   }
   assert_int_equal(look(w).finish, 0);
   w->id = second;
-  expect_state(w, ORCH_WAITING);
+  expect_state(w, SESSIONS_WAITING);
   answer_open(w, first, true);
-  orch_cancel(w->o, running, w->r.now, &w->r.out);
+  sessions_cancel(w->o, running, w->r.now, &w->r.out);
   rig_clear(&w->r);
   rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, running, 2));
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 1); /* at once */
   answer_open(w, first, false);
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 1);
   answer_open(w, second, false);
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
 }
 
 /* The half minute to open in is the target's, and begins when it is asked. */
 static void test_opening_after_a_long_wait(void **state) {
   world *w = *state;
   rig_fini(&w->r);
-  orch_free(w->o);
+  sessions_free(w->o);
   err e = {0};
-  orch_options o = {.incarnation = SELF,
-                    .random = some_random,
-                    .random_context = &w->random,
-                    .target_wait_us = MACHINE_NEVER};
+  sessions_options o = {.incarnation = SELF,
+                        .random = some_random,
+                        .random_context = &w->random,
+                        .target_wait_us = MACHINE_NEVER};
   o.ledger = w->ledger.inner;
-  assert_int_equal(orch_alloc(&w->o, &o, &e), ERR_OK);
-  rig_init(&w->r, orch_machine(w->o));
-  orch_request r = request(false);
+  assert_int_equal(sessions_alloc(&w->o, &o, &e), ERR_OK);
+  rig_init(&w->r, sessions_as_machine(w->o));
+  sessions_request r = request(false);
   start_request(w, &r);
-  pass(w, 2 * ORCH_TARGET_WAIT_US, DRAFT, 0);
+  pass(w, 2 * SESSIONS_TARGET_WAIT_US, DRAFT, 0);
   register_workers(w, TARGET, 0);
   pass(w, 1000000, TARGET, 0);
-  expect_state(w, ORCH_OPENING);
+  expect_state(w, SESSIONS_OPENING);
 }
 
 /* --- workers come and go --- */
@@ -1359,7 +1359,7 @@ static void test_failover_prefers_the_same_numerics(void **state) {
   set_load(w, TARGET2, 0);
   set_load(w, TARGET3, 2);
   rig_clear(&w->r);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
   opened(w, TARGET3);
   assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
   rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, 5));
@@ -1370,7 +1370,7 @@ static void test_failover_prefers_the_same_numerics(void **state) {
 /* Whose context is too short would refuse; where there is nobody else, that refusal is the answer. */
 static void test_targets_of_different_contexts(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   r.options.context = CONTEXT + 1;
   register_workers(w, TARGET, 0);
   start_request(w, &r);
@@ -1389,7 +1389,7 @@ static void test_targets_of_different_contexts(void **state) {
 /* A target that was asked but gave no token has had no part in the answer. */
 static void test_numerics_of_one_that_refused(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET2, 0); /* cpu-b */
   start_request(w, &r);
   opened(w, TARGET2);
@@ -1408,8 +1408,8 @@ static void test_target_died_without_another(void **state) {
   start_running(w, false);
   tell_tokens(w, TARGET, 3, 2);
   rig_clear(&w->r);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
-  expect_state(w, ORCH_WAITING);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  expect_state(w, SESSIONS_WAITING);
   rig_advance(&w->r, 1000000);
   register_workers(w, TARGET2, 0);
   const msg_open *o = opened(w, TARGET2);
@@ -1452,7 +1452,7 @@ static void test_target_turns_into_another(void **state) {
 /* The same while its OPEN is to be repeated, with nothing known of its context. */
 static void test_target_turns_into_another_while_opening(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   opened(w, TARGET);
@@ -1460,7 +1460,7 @@ static void test_target_turns_into_another_while_opening(void **state) {
   m.u.hello.vocabulary_size = VOCAB + 1;
   rig_say(&w->r, TARGET, m);
   pass(w, 1000000, 0, 0);
-  expect_state(w, ORCH_WAITING);
+  expect_state(w, SESSIONS_WAITING);
 }
 
 /* --- a target that hangs while its connection is well --- */
@@ -1482,7 +1482,7 @@ static void test_hung_target_is_left(void **state) {
   register_workers(w, TARGET2, 0);
   tell_tokens(w, TARGET, 3, 7);
   rig_clear(&w->r);
-  pass(w, ORCH_QUIET_US - 1000000, TARGET, TARGET2);
+  pass(w, SESSIONS_QUIET_US - 1000000, TARGET, TARGET2);
   rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
   assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
   register_workers(w, 0, DRAFT);
@@ -1507,7 +1507,7 @@ static void test_figures_of_several_targets(void **state) {
   start_running(w, false);
   register_workers(w, TARGET2, 0);
   tell_tokens(w, TARGET, 3, 7);
-  pass(w, ORCH_QUIET_US + 200000, TARGET, TARGET2);
+  pass(w, SESSIONS_QUIET_US + 200000, TARGET, TARGET2);
   opened(w, TARGET2);
   rig_say(&w->r, TARGET, done_message(w, 10, WIRE_FINISH_CANCELLED));
   rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
@@ -1515,12 +1515,12 @@ static void test_figures_of_several_targets(void **state) {
   tell_tokens(w, TARGET2, 10, 4);
   assert_int_equal(look(w).stats.forwards, 30);
   assert_int_equal(look(w).uncounted, 4); /* so far */
-  orch_worker_died(w->o, ID(TARGET2), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(TARGET2), w->r.now, &w->r.out);
   opened(w, TARGET);
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 14));
   tell_tokens(w, TARGET, 14, 1);
   finish_by_done(w, 15);
-  orch_view v = look(w);
+  sessions_view v = look(w);
   assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
   assert_int_equal(v.stats.forwards, 60);
   assert_int_equal(v.stats.accepted, 20);
@@ -1558,7 +1558,7 @@ static void test_silent_targets_are_not_left_in_circles(void **state) {
   for (int i = 0; i < 3600; i++) { /* minutes later the first one may be tried again, but ever more rarely */
     pass(w, 1000000, TARGET, TARGET2);
     peer_id at = look(w).epoch % 2 ? TARGET : TARGET2;
-    if (look(w).state == ORCH_RUNNING) continue;
+    if (look(w).state == SESSIONS_RUNNING) continue;
     opened(w, at);
     rig_say(&w->r, at, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   }
@@ -1578,10 +1578,10 @@ static void test_hung_target_without_another(void **state) {
   tell_tokens(w, TARGET, 7, 2);
   assert_int_equal(look(w).length, 9);
   rig_clear(&w->r);
-  pass(w, 2 * ORCH_QUIET_US, TARGET, 0);
+  pass(w, 2 * SESSIONS_QUIET_US, TARGET, 0);
   assert_int_equal(warnings(w, "no sign of life"), 1);
   register_workers(w, TARGET2, 0);
-  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  pass(w, SESSIONS_LOOK_US, TARGET, TARGET2);
   opened(w, TARGET2);
   assert_int_equal(w->epoch, 2);
 }
@@ -1594,28 +1594,28 @@ static void test_no_way_out_to_a_bad_one(void **state) {
   register_workers(w, TARGET2, 0);
   set_load(w, TARGET2, 4);
   rig_clear(&w->r);
-  pass(w, 2 * ORCH_QUIET_US, TARGET, TARGET2);
+  pass(w, 2 * SESSIONS_QUIET_US, TARGET, TARGET2);
   assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
   assert_int_equal(look(w).epoch, 1);
   set_load(w, TARGET2, 0);
-  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  pass(w, SESSIONS_LOOK_US, TARGET, TARGET2);
   opened(w, TARGET2);
   rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   tell_tokens(w, TARGET2, 3, 1);
-  orch_request r = request(false); /* a new one does not go to a target that hung */
+  sessions_request r = request(false); /* a new one does not go to a target that hung */
   set_load(w, TARGET2, 3);
   rig_clear(&w->r);
   start_request(w, &r);
   opened(w, TARGET2);
   rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   rig_clear(&w->r);
-  pass(w, 3 * ORCH_QUIET_US, TARGET, TARGET2); /* now that one does too */
+  pass(w, 3 * SESSIONS_QUIET_US, TARGET, TARGET2); /* now that one does too */
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out); /* the first one is started again */
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out); /* the first one is started again */
   msg fresh = target_hello(TARGET);
   fresh.u.hello.incarnation.bytes[5] = 1;
   rig_say(&w->r, TARGET, fresh);
-  pass(w, ORCH_LOOK_US, TARGET, TARGET2);
+  pass(w, SESSIONS_LOOK_US, TARGET, TARGET2);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 2);
   w->id = first;
   assert_int_equal(look(w).finish, 0);
@@ -1638,15 +1638,15 @@ static void test_own_stall_moves_nobody(void **state) {
 /* It never answers OPEN, though it answers PING: another one does. */
 static void test_target_that_never_opens_beside_another(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   register_workers(w, TARGET2, 0);
-  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, TARGET2);
   opened(w, TARGET2);
   assert_int_equal(w->epoch, 2);
   assert_int_equal(look(w).finish, 0);
-  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, TARGET2); /* nor does that */
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, TARGET2); /* nor does that */
   assert_int_equal(look(w).code, ERR_TIMEOUT);
 }
 
@@ -1664,7 +1664,7 @@ static void test_target_started_again_at_its_address(void **state) {
   pass(w, ROSTER_HELLO_US, DRAFT, 0);
   rig_say(&w->r, TARGET3, hello);
   assert_int_equal(rig_last(&w->r, TARGET3, MSG_OPEN)->epoch, 2);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 1);
   assert_int_equal(look(w).finish, 0);
 }
 
@@ -1681,10 +1681,10 @@ static void test_target_with_the_address_of_another(void **state) {
     pass(w, ROSTER_HELLO_US, TARGET, DRAFT);
   }
   assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 1);
   assert_true(rig_count(&w->r, TARGET3, MSG_ERROR) > 5);
   assert_int_equal(rig_last(&w->r, TARGET3, MSG_ERROR)->u.error.code, ERR_STATE);
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   tell_tokens(w, TARGET, 7, 2);
   assert_int_equal(look(w).length, 9);
 }
@@ -1703,7 +1703,7 @@ static void test_draft_never_is_a_target(void **state) {
     rig_clear(&w->r);
     rig_say(&w->r, DRAFT, hello);
     rig_expect_error(&w->r, DRAFT, ERR_PROTOCOL);
-    assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 1);
+    assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 1);
     int32_t wrong[2] = {truth()[7] == 1 ? 2 : 1, 3};
     hash16 hash = hash_next(hash_next(true_hash(w, 7), w->seed, wrong[0]), w->seed, wrong[1]);
     msg done = done_message(w, 9, WIRE_FINISH_STOP);
@@ -1717,14 +1717,14 @@ static void test_draft_never_is_a_target(void **state) {
     }
     assert_int_equal(look(w).length, 7);
     assert_int_equal(look(w).epoch, w->epoch);
-    expect_state(w, ORCH_RUNNING);
+    expect_state(w, SESSIONS_RUNNING);
     assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0); /* nothing new goes there */
     tell_tokens(w, TARGET, 7, 2);
     assert_int_equal(look(w).length, 9);
-    orch_release(w->o, w->id, w->r.now, &w->r.out);
+    sessions_release(w->o, w->id, w->r.now, &w->r.out);
     rig_say(&w->r, DRAFT,
             hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of((uint8_t)(90 + i)))); /* another program */
-    orch_worker_died(w->o, id_of((uint8_t)(90 + i)), w->r.now, &w->r.out);
+    sessions_worker_died(w->o, id_of((uint8_t)(90 + i)), w->r.now, &w->r.out);
   }
 }
 
@@ -1749,17 +1749,17 @@ static void test_greetings_do_not_fill_the_log(void **state) {
 
 static void test_capacity(void **state) {
   world *w = *state;
-  assert_int_equal(orch_capacity(w->o), 0);
+  assert_int_equal(sessions_capacity(w->o), 0);
   register_workers(w, TARGET, DRAFT);
-  assert_int_equal(orch_capacity(w->o), 4);
+  assert_int_equal(sessions_capacity(w->o), 4);
   msg hello = target_hello(TARGET2);
   hello.u.hello.session_max = 0; /* no limit of its own */
   rig_say(&w->r, TARGET2, hello);
-  assert_int_equal(orch_capacity(w->o), ORCH_SESSIONS_MAX);
+  assert_int_equal(sessions_capacity(w->o), SESSIONS_MAX);
   rig_say(&w->r, TARGET2, message(MSG_BYE, SELF, 0, 0));
-  assert_int_equal(orch_capacity(w->o), 4);
+  assert_int_equal(sessions_capacity(w->o), 4);
   pass(w, 4000000, DRAFT, 0);
-  assert_int_equal(orch_capacity(w->o), 0);
+  assert_int_equal(sessions_capacity(w->o), 0);
 }
 
 /* It answers every PING and no OPEN. */
@@ -1769,7 +1769,7 @@ static void test_a_target_too_small(void **state) {
   world *w = *state;
   static const int codes[] = {ERR_LIMIT, ERR_NOMEM};
   for (int i = 0; i < 2; i++) {
-    orch_request r = request(true);
+    sessions_request r = request(true);
     register_workers(w, TARGET, DRAFT);
     register_workers(w, TARGET2, 0);
     register_workers(w, TARGET3, 0);
@@ -1792,16 +1792,16 @@ static void test_a_target_too_small(void **state) {
     assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
     assert_int_equal(look(w).code, codes[i]);
     assert_string_equal(look(w).text, "too long for me");
-    orch_release(w->o, w->id, w->r.now, &w->r.out);
+    sessions_release(w->o, w->id, w->r.now, &w->r.out);
   }
 }
 
 static void test_target_that_never_opens(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
-  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, 0);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, 0);
   assert_int_equal(look(w).finish, WIRE_FINISH_ERROR);
   assert_int_equal(look(w).code, ERR_TIMEOUT);
 }
@@ -1813,7 +1813,7 @@ static void test_repair_late_in_an_answer(void **state) {
   for (int i = 0; i < 2; i++) {
     start_running(w, false);
     tell_tokens(w, TARGET, 3, 4);
-    pass(w, 2 * ORCH_TARGET_WAIT_US, TARGET, 0);
+    pass(w, 2 * SESSIONS_TARGET_WAIT_US, TARGET, 0);
     rig_say(&w->r, TARGET, worker_state(w, MSG_DESYNC, 2));
     opened(w, TARGET);
     if (codes[i]) rig_say(&w->r, TARGET, error_message(SELF, w->id, w->epoch, codes[i]));
@@ -1821,7 +1821,7 @@ static void test_repair_late_in_an_answer(void **state) {
     assert_int_equal(look(w).finish, 0);
     opened(w, TARGET);
     rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 7));
-    expect_state(w, ORCH_RUNNING);
+    expect_state(w, SESSIONS_RUNNING);
   }
 }
 
@@ -1832,20 +1832,20 @@ static void test_leaving_target_gets_nothing_new(void **state) {
   tell_tokens(w, TARGET, 3, 2); /* it finishes what it has */
   assert_int_equal(look(w).length, 5);
   uint64_t first = w->id;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   rig_clear(&w->r);
   start_request(w, &r);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
-  expect_state(w, ORCH_WAITING);
+  expect_state(w, SESSIONS_WAITING);
   register_workers(w, TARGET2, 0);
   opened(w, TARGET2);
   w->id = first;
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
 }
 
 static void test_placement_by_load(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   register_workers(w, TARGET3, 0);
   set_load(w, TARGET, 3);
@@ -1863,7 +1863,7 @@ static void test_placement_by_load(void **state) {
 /* Several at once, before any load was told: not all of them to the same one. */
 static void test_placement_of_many(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   register_workers(w, TARGET3, 0);
   rig_clear(&w->r);
@@ -1875,7 +1875,7 @@ static void test_placement_of_many(void **state) {
 /* A conversation goes on where its beginning was read, although another would be the first of equals. */
 static void test_placement_by_prefix(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   r.prompt = truth();
   r.prompt_length = 100;
   register_workers(w, TARGET, 0);
@@ -1886,7 +1886,7 @@ static void test_placement_by_prefix(void **state) {
   rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, r.prompt_length));
   tell_tokens(w, TARGET3, r.prompt_length, OUTPUT);
   rig_say(&w->r, TARGET3, done_message(w, r.prompt_length + OUTPUT, WIRE_FINISH_LENGTH));
-  orch_release(w->o, w->id, w->r.now, &w->r.out);
+  sessions_release(w->o, w->id, w->r.now, &w->r.out);
   set_load(w, TARGET, 0);
   rig_clear(&w->r);
   r.prompt_length += OUTPUT;
@@ -1903,7 +1903,7 @@ static void test_placement_by_prefix(void **state) {
 /* A target that has given no token has perhaps read nothing: the next one goes where there is room. */
 static void test_placement_after_an_end_without_tokens(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   r.prompt = truth();
   r.prompt_length = 100;
   register_workers(w, TARGET, 0);
@@ -1912,7 +1912,7 @@ static void test_placement_after_an_end_without_tokens(void **state) {
   start_request(w, &r);
   opened(w, TARGET3);
   rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, r.prompt_length));
-  orch_release(w->o, w->id, w->r.now, &w->r.out);
+  sessions_release(w->o, w->id, w->r.now, &w->r.out);
   set_load(w, TARGET, 0);
   rig_clear(&w->r);
   start_request(w, &r);
@@ -1925,7 +1925,7 @@ static void test_draft_lost(void **state) {
   tell_tokens(w, TARGET, 3, 2);
   pass(w, 4000000, TARGET, 0);
   assert_int_equal(look(w).finish, 0); /* plainly */
-  expect_state(w, ORCH_RUNNING);
+  expect_state(w, SESSIONS_RUNNING);
   assert_int_equal(look(w).epoch, 1); /* the target is not disturbed */
   tell_tokens(w, TARGET, 5, 2);
   assert_int_equal(look(w).length, 7);
@@ -1933,7 +1933,7 @@ static void test_draft_lost(void **state) {
   finish_by_done(w, 7);
   pass(w, 3000000, TARGET, 0);
   rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
-  expect_state(w, ORCH_FINISHED);
+  expect_state(w, SESSIONS_FINISHED);
 }
 
 static void test_another_draft_takes_over(void **state) {
@@ -1942,7 +1942,7 @@ static void test_another_draft_takes_over(void **state) {
   tell_tokens(w, TARGET, 3, 2);
   register_workers(w, 0, DRAFT2);
   rig_clear(&w->r);
-  orch_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out);
   pass(w, 1000000, TARGET, DRAFT2);
   const msg_open *o = opened(w, DRAFT2);
   assert_int_equal(w->epoch, 1);
@@ -1973,7 +1973,7 @@ static void test_another_draft_after_a_refusal(void **state) {
 /* In lockstep the target is told when all drafts have given up, in the same epoch, and goes on alone. */
 static void test_lockstep_refused_by_every_draft(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   r.options.lockstep = true;
   register_workers(w, TARGET, 0);
   start_request(w, &r);
@@ -1985,17 +1985,17 @@ static void test_lockstep_refused_by_every_draft(void **state) {
   rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
   opened(w, DRAFT2);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
-  orch_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out); /* so that it is not asked again */
+  sessions_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out); /* so that it is not asked again */
   rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
   assert_false(opened(w, TARGET)->draft_expected);
   assert_int_equal(w->epoch, 1);
   rig_clear(&w->r);
-  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT2); /* until it is answered */
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT2); /* until it is answered */
   assert_false(opened(w, TARGET)->draft_expected);
   tell_tokens(w, TARGET, 3, 2); /* it never stood still */
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 5));
   rig_clear(&w->r);
-  pass(w, ORCH_TARGET_WAIT_US + 1000000, TARGET, DRAFT2);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, DRAFT2);
   tell_tokens(w, TARGET, 5, 0);
   assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
   assert_int_equal(look(w).length, 5);
@@ -2010,9 +2010,9 @@ static void test_a_draft_given_up_is_told(void **state) {
   rig_only(&w->r, DRAFT, MSG_END);
   start_running(w, true);
   rig_clear(&w->r);
-  for (int i = 0; i <= ORCH_DESYNC_MAX; i++) {
+  for (int i = 0; i <= SESSIONS_DESYNC_MAX; i++) {
     rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
-    pass(w, ORCH_REPEAT_US, TARGET, DRAFT);
+    pass(w, SESSIONS_REPEAT_US, TARGET, DRAFT);
   }
   rig_last(&w->r, DRAFT, MSG_END);
 }
@@ -2021,7 +2021,7 @@ static void test_draft_refuses(void **state) {
   world *w = *state;
   static const int codes[] = {ERR_FULL, ERR_LIMIT, ERR_NOMEM, ERR_DRAINING};
   for (int i = 0; i < 4; i++) {
-    orch_request r = request(true);
+    sessions_request r = request(true);
     register_workers(w, TARGET, DRAFT);
     start_request(w, &r);
     opened(w, TARGET);
@@ -2033,9 +2033,9 @@ static void test_draft_refuses(void **state) {
     assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) <= 4);
     tell_tokens(w, TARGET, 3, 2);
     assert_int_equal(look(w).length, 5);
-    orch_cancel(w->o, w->id, w->r.now, &w->r.out);
+    sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
     pass(w, 3000000, TARGET, DRAFT);
-    orch_release(w->o, w->id, w->r.now, &w->r.out);
+    sessions_release(w->o, w->id, w->r.now, &w->r.out);
   }
 }
 
@@ -2060,34 +2060,34 @@ static void test_only_its_target_feeds_a_session(void **state) {
     rig_say(&w->r, others[i], error_message(SELF, w->id, w->epoch, ERR_ARG));
     assert_int_equal(look(w).finish, 0);
     assert_int_equal(look(w).epoch, 1);
-    expect_state(w, ORCH_RUNNING);
+    expect_state(w, SESSIONS_RUNNING);
   }
 }
 
 /* A draft that says DONE's or OPENED's words while the target has not opened. */
 static void test_opened_counts_from_the_target(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, TARGET, DRAFT);
   start_request(w, &r);
   opened(w, TARGET);
   rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
-  expect_state(w, ORCH_OPENING);
-  pass(w, 2 * ORCH_REPEAT_US, TARGET, DRAFT);
+  expect_state(w, SESSIONS_OPENING);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT);
   assert_true(rig_count(&w->r, TARGET, MSG_OPEN) >= 2);
 }
 
 /* A target that claims another prefix in OPENED is out of step. */
 static void test_opened_with_another_hash(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   register_workers(w, TARGET, 0);
   start_request(w, &r);
   opened(w, TARGET);
   msg m = worker_state(w, MSG_OPENED, PROMPT_LENGTH);
   m.u.state.hash.bytes[2] ^= 1;
   rig_say(&w->r, TARGET, m);
-  assert_true(look(w).state != ORCH_RUNNING || look(w).epoch > 1);
+  assert_true(look(w).state != SESSIONS_RUNNING || look(w).epoch > 1);
   assert_int_equal(look(w).finish, 0);
 }
 
@@ -2105,7 +2105,7 @@ static void test_mad_target_never_stops(void **state) {
 
 static void test_mad_target_beyond_the_context(void **state) {
   world *w = *state;
-  orch_request r = request(false);
+  sessions_request r = request(false);
   r.options.max_tokens = 1000000;
   r.options.context = 20;
   register_workers(w, TARGET, 0);
@@ -2165,7 +2165,7 @@ static void test_storm_of_restarts(void **state) {
 
 static void test_error_storm(void **state) {
   world *w = *state;
-  orch_request r = request(true);
+  sessions_request r = request(true);
   register_workers(w, TARGET, DRAFT);
   start_request(w, &r);
   opened(w, TARGET);
@@ -2184,12 +2184,12 @@ static void test_error_storm(void **state) {
 static void test_prompt_as_long_as_the_context(void **state) {
   world *w = *state;
   static int32_t many[CONTEXT + 1];
-  orch_request r = request(false);
+  sessions_request r = request(false);
   r.prompt = many;
   r.prompt_length = CONTEXT + 1;
   err e = {0};
   register_workers(w, TARGET, 0);
-  uint64_t id = orch_start(w->o, &r, w->r.now, &w->r.out, &e);
+  uint64_t id = sessions_start(w->o, &r, w->r.now, &w->r.out, &e);
   if (id == 0) {
     assert_true(e.code == ERR_ARG || e.code == ERR_LIMIT);
     return;
@@ -2216,7 +2216,7 @@ static void register_at(world *w, peer_id peer, wire_role role, const char *door
 #define AWAY(a) ((wire_place){a, true})
 
 static void run_session(world *w) {
-  orch_request r = request(true);
+  sessions_request r = request(true);
   rig_clear(&w->r);
   start_request(w, &r);
   opened(w, TARGET);
@@ -2253,7 +2253,8 @@ static void test_a_draft_on_the_wrong_host(void **state) {
     run_session(w);
     pass(w, 2000000, TARGET, DRAFT);
     assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
-    assert_int_equal(rig_logged(&w->r, "on another host (10.0.0.3)"), i == 0); /* once for all sessions */
+    assert_int_equal(rig_logged(&w->r, "on another host (10.0.0.3)"),
+                     i == 0); /* once for all sessions_machine */
     end_unattached(w);
     expect_reason(w, "on another host (10.0.0.3) than the target (10.0.0.2)");
     expect_reason(w, "--insecure-bind");
@@ -2274,7 +2275,7 @@ static void test_a_draft_on_the_wrong_host_after_a_move(void **state) {
   opened(w, DRAFT);
   register_at(w, TARGET2, WIRE_ROLE_TARGET, "ipc:///tmp/x", (wire_place){{0}, false});
   rig_clear(&w->r);
-  orch_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
   opened(w, TARGET2);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
   rig_only(&w->r, DRAFT, MSG_END);
@@ -2286,7 +2287,7 @@ static void test_equal_doors_of_two_hosts(void **state) {
   world *w = *state;
   register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.2"));
   register_at(w, TARGET2, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.3"));
-  assert_int_equal(orch_workers(w->o, WIRE_ROLE_TARGET), 2);
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 2);
 }
 
 static void test_no_draft_registered(void **state) {
@@ -2351,14 +2352,14 @@ static void test_a_draft_that_does_not_get_there(void **state) {
   assert_int_equal(
       rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect"),
       1);
-  pass(w, ORCH_DRAFT_AGAIN_US - 100000, TARGET, DRAFT);
+  pass(w, SESSIONS_DRAFT_AGAIN_US - 100000, TARGET, DRAFT);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
   rig_clear(&w->r);
   pass(w, 200000, TARGET, DRAFT);
   opened(w, DRAFT);
   rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
   assert_int_equal(rig_logged(&w->r, "has not reached"), 0); /* that is known */
-  pass(w, ORCH_REPEAT_US, TARGET, DRAFT);
+  pass(w, SESSIONS_REPEAT_US, TARGET, DRAFT);
   register_workers(w, 0, DRAFT2);
   opened(w, DRAFT2);
   end_unattached(w); /* the answer of DRAFT2 has not come */

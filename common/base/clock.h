@@ -1,6 +1,7 @@
-/* clock.h - monotonic microseconds. State machines get time as an argument and never call this. */
+/* clock.h - the time in microseconds. State machines get it as an argument and never call this. */
 #pragma once
 
 #include <stdint.h>
 
-uint64_t clock_us(void);
+uint64_t clock_us(void);     /* monotonic */
+int64_t clock_wall_us(void); /* since 1970: for records that other processes read, never for waiting */

@@ -419,9 +419,9 @@ static bool is_over(void *owner) {
 static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
   bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
   err e;
-  if (!kept || ledger_file_default(out, &e)) return NULL;
+  if (!kept || ledger_database_default_path(out, &e)) return NULL;
   char *name = strrchr(out, '/');
-  ledger_file_make_folders(out);
+  ledger_database_make_folders(out);
   snprintf(name + 1, (size_t)(out + LEDGER_PATH_MAX - name - 1), HISTORY);
   return out;
 }

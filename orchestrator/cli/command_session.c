@@ -1,8 +1,10 @@
 /* tandem session: what the ledger keeps, to look at and to go on with. */
 #include "common/base/program_flags.h"
+#include "common/base/clock.h"
 #include "common/text/utf8.h"
+#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/ledger/ledger_options.h"
+#include "orchestrator/ledger/options_json.h"
 #include "orchestrator/cli/result.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +32,11 @@ static int open_ledger(work *w) {
   if (w->flags.ledger)
     snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
   else
-    rc = ledger_file_default(w->path, &e);
-  if (rc == ERR_OK) rc = ledger_file_open(&w->db, w->path, false, &e);
+    rc = ledger_database_default_path(w->path, &e);
+  if (rc == ERR_OK) rc = ledger_database_open(&w->db, w->path, false, &e);
   if (rc == ERR_GONE && !w->flags.ledger) return STATUS_OK;
   if (rc) return command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text);
-  if (!sqlite3_db_readonly(w->db, "main")) ledger_store_tidy(w->db, w->path, NULL);
+  if (!sqlite3_db_readonly(w->db, "main")) ledger_change_remove_dead(w->db, w->path, NULL);
   return STATUS_OK;
 }
 
@@ -45,14 +47,14 @@ static int fail(const err *e) {
 static int find(work *w, uint64_t *id) {
   err e = {0};
   if (!w->db) return command_error(STATUS_USAGE, "there is no session yet: %s does not exist", w->path);
-  return ledger_store_find(w->db, w->path, w->flags.arguments[0], id, &e) ? fail(&e) : STATUS_OK;
+  return ledger_query_find(w->db, w->path, w->flags.arguments[0], id, &e) ? fail(&e) : STATUS_OK;
 }
 
 static int find_and_load(work *w, ledger_session *s) {
   err e = {0};
   uint64_t id;
   int code = find(w, &id);
-  return code ? code : ledger_store_load(w->db, w->path, id, s, &e) ? fail(&e) : STATUS_OK;
+  return code ? code : ledger_query_load(w->db, w->path, id, s, &e) ? fail(&e) : STATUS_OK;
 }
 
 /* ---- words ---- */
@@ -145,7 +147,7 @@ static int session_list(work *w) {
   err e = {0};
   w->list = w->flags.json ? json_array() : NULL;
   int64_t total = 0;
-  int rc = w->db ? ledger_store_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
+  int rc = w->db ? ledger_query_list(w->db, w->path, w->flags.limit, list_line, w, &total, &e) : ERR_OK;
   if (rc) return fail(&e);
   if (w->flags.limit && total > w->flags.limit)
     fprintf(stderr, "tandem: %lld older ones are not shown: --limit N shows N, --limit 0 all\n",
@@ -232,7 +234,7 @@ static void put_parsed(json_t *o, const char *key, const char *text) {
 static void put_request(json_t *o, const ledger_session *s, const json_t *about) {
   static const char *const keys[] = {"max_tokens", "temperature",    "top_k", "top_p",
                                      "min_p",      "repeat_penalty", "seed"};
-  json_t *options = ledger_options_json(&s->options), *stops = json_object_get(about, "stop");
+  json_t *options = options_json_object(&s->options), *stops = json_object_get(about, "stop");
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     json_object_set(o, keys[i], json_object_get(options, keys[i]));
   if (json_array_size(stops) > 0) json_object_set(o, "stop", stops);
@@ -313,7 +315,7 @@ static int session_rollback(work *w) {
   if (w->flags.to > output)
     rc = err_set(&e, ERR_ARG, "--to %d, but session %016llx has %d tokens of answer", w->flags.to,
                  (unsigned long long)s.id, output);
-  if (rc == ERR_OK) rc = ledger_store_rollback(w->db, w->path, s.id, w->flags.to, &e);
+  if (rc == ERR_OK) rc = ledger_change_rollback(w->db, w->path, s.id, w->flags.to, &e);
   if (rc == ERR_OK) printf("%016llx has %d tokens of answer\n", (unsigned long long)s.id, w->flags.to);
   ledger_session_fini(&s);
   return rc ? fail(&e) : STATUS_OK;
@@ -322,9 +324,9 @@ static int session_rollback(work *w) {
 static int end_old(work *w) {
   int64_t count = 0;
   err e = {0};
-  int rc = w->db
-               ? ledger_store_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e)
-               : ERR_OK;
+  int rc =
+      w->db ? ledger_change_end_old(w->db, w->path, w->now - w->flags.older_us, w->flags.forget, &count, &e)
+            : ERR_OK;
   if (rc) return fail(&e);
   printf("%lld session%s %s\n", (long long)count, count == 1 ? "" : "s",
          w->flags.forget ? "forgotten" : "ended");
@@ -340,9 +342,9 @@ static int session_end(work *w) {
   ledger_session s;
   int rc = ERR_OK;
   if (w->flags.forget)
-    rc = ledger_store_delete(w->db, w->path, id, &e);
-  else if ((rc = ledger_store_load(w->db, w->path, id, &s, &e)) == ERR_OK) {
-    if (s.state != LEDGER_ENDED) rc = ledger_store_end(w->db, w->path, id, WIRE_FINISH_CANCELLED, &e);
+    rc = ledger_change_delete(w->db, w->path, id, &e);
+  else if ((rc = ledger_query_load(w->db, w->path, id, &s, &e)) == ERR_OK) {
+    if (s.state != LEDGER_ENDED) rc = ledger_change_end(w->db, w->path, id, WIRE_FINISH_CANCELLED, &e);
     ledger_session_fini(&s);
   }
   if (rc) return fail(&e);
@@ -358,7 +360,7 @@ static int check_unfinished(work *w, ledger_session *s, err *e) {
   bool stopped = ends_with_stop(s) || (s->state == LEDGER_ENDED && s->finish == WIRE_FINISH_STOP);
   bool full = s->length - s->prompt_length >= s->options.max_tokens;
   if ((stopped || full) && s->state == LEDGER_INTERRUPTED) {
-    int rc = ledger_store_end(w->db, w->path, s->id, stopped ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH, e);
+    int rc = ledger_change_end(w->db, w->path, s->id, stopped ? WIRE_FINISH_STOP : WIRE_FINISH_LENGTH, e);
     if (rc) return rc;
   }
   if (stopped)
@@ -459,7 +461,7 @@ static int run_verb(const verb *v, int argc, char **argv) {
   work *w = calloc(1, sizeof *w);
   if (!w) return command_error(STATUS_FAILED, "out of memory");
   flags_parse(&w->flags, v->flags, argc, argv);
-  w->now = wall_us();
+  w->now = clock_wall_us();
   int code = open_ledger(w);
   if (code == STATUS_OK) code = v->run(w);
   sqlite3_close(w->db);

@@ -1,4 +1,5 @@
 /* tandem status: what runs now on this machine, by the ledger. */
+#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
 #include <jansson.h>
 #include <stdio.h>
@@ -85,15 +86,15 @@ int command_status(int argc, char **argv) {
   if (f.ledger)
     snprintf(path, sizeof path, "%s", f.ledger);
   else
-    rc = ledger_file_default(path, &e);
-  if (rc == ERR_OK) rc = ledger_file_open(&db, path, false, &e);
+    rc = ledger_database_default_path(path, &e);
+  if (rc == ERR_OK) rc = ledger_database_open(&db, path, false, &e);
   bool absent = rc == ERR_GONE && !f.ledger;
-  if (rc == ERR_OK) rc = ledger_store_orchestrators(db, path, each, &r, &e);
+  if (rc == ERR_OK) rc = ledger_query_orchestrators(db, path, each, &r, &e);
   int code = rc && !absent
                  ? command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text)
                  : print(&r, path);
   if (db && !sqlite3_db_readonly(db, "main"))
-    ledger_store_tidy(db, path, NULL); /* what has died was shown once */
+    ledger_change_remove_dead(db, path, NULL); /* what has died was shown once */
   sqlite3_close(db);
   json_decref(r.list);
   return code;

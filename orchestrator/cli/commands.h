@@ -4,7 +4,7 @@
 
 #include "common/base/err.h"
 #include "orchestrator/cli/flags.h"
-#include "orchestrator/ledger/ledger_store.h"
+#include "orchestrator/ledger/ledger_query.h"
 #include "orchestrator/cli/status.h"
 #include "orchestrator/service/text_model.h"
 

@@ -3,18 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define STAT_MAX    1024
 #define START_FIELD 22
 #define BOOT_MAX    64
-
-int64_t wall_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
-  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 static bool read_text(const char *path, char *out, size_t size) {
   FILE *f = fopen(path, "re");
@@ -43,13 +36,13 @@ static void name_machine(char out[PROCESS_IDENTITY_MACHINE_MAX]) {
   snprintf(out, PROCESS_IDENTITY_MACHINE_MAX, "%s %s", boot, space);
 }
 
-void process_identity_self(process_identity_process *o) {
-  *o = (process_identity_process){.pid = getpid()};
+void process_identity_self(process_identity *o) {
+  *o = (process_identity){.pid = getpid()};
   o->start = start_of(o->pid);
   name_machine(o->machine);
 }
 
-bool process_identity_alive(const process_identity_process *o, int64_t beat_us, int64_t now_us) {
+bool process_identity_alive(const process_identity *o, int64_t beat_us, int64_t now_us) {
   char here[PROCESS_IDENTITY_MACHINE_MAX];
   name_machine(here);
   if (strcmp(here, o->machine) != 0) return now_us - beat_us < PROCESS_IDENTITY_SILENT_US;

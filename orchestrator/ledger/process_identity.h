@@ -7,17 +7,14 @@
 #include <stdint.h>
 
 #define PROCESS_IDENTITY_MACHINE_MAX 128
-#define PROCESS_IDENTITY_SILENT_US                                                                           \
-  15000000 /* one of another machine that has not written for so long counts as dead                         \
-            */
+/* A process of another machine that has not written for so long counts as dead. */
+#define PROCESS_IDENTITY_SILENT_US 15000000
 
-typedef struct process_identity_process {
+typedef struct process_identity {
   int64_t pid, start; /* start: clock ticks since boot, field 22 of /proc/PID/stat (proc(5)) */
   char machine[PROCESS_IDENTITY_MACHINE_MAX];
-} process_identity_process;
+} process_identity;
 
-void process_identity_self(process_identity_process *o);
+void process_identity_self(process_identity *o);
 /* beat_us, now_us: wall clock; when it last wrote, and now. */
-bool process_identity_alive(const process_identity_process *o, int64_t beat_us, int64_t now_us);
-
-int64_t wall_us(void); /* microseconds since 1970 */
+bool process_identity_alive(const process_identity *o, int64_t beat_us, int64_t now_us);

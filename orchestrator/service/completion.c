@@ -169,20 +169,20 @@ int completion_to_resume(const completion *a, const flags *f, int32_t more, ledg
 
 static int start(completion *a, service *p, const flags *f, int32_t context, err *e) {
   const ledger_session *l = a->resume;
-  orch_resume resume;
-  orch_request r = {.prompt = a->prompt.ids,
-                    .prompt_length = (int32_t)a->prompt.count,
-                    .options = l ? l->options : options_of(a, f, context),
-                    .draft = a->draft_wanted,
-                    .admit = admit,
-                    .admit_context = a};
+  sessions_resume resume;
+  sessions_request r = {.prompt = a->prompt.ids,
+                        .prompt_length = (int32_t)a->prompt.count,
+                        .options = l ? l->options : options_of(a, f, context),
+                        .draft = a->draft_wanted,
+                        .admit = admit,
+                        .admit_context = a};
   if (l) {
-    resume = (orch_resume){.session = l->id,
-                           .hash_seed = l->hash_seed,
-                           .epoch = l->epoch,
-                           .output = l->tokens + l->prompt_length,
-                           .output_length = l->length - l->prompt_length,
-                           .numerics = l->numerics ? l->numerics : ""};
+    resume = (sessions_resume){.session = l->id,
+                               .hash_seed = l->hash_seed,
+                               .epoch = l->epoch,
+                               .output = l->tokens + l->prompt_length,
+                               .output_length = l->length - l->prompt_length,
+                               .numerics = l->numerics ? l->numerics : ""};
     r.resume = &resume;
   }
   a->seed = r.options.seed;
@@ -213,7 +213,7 @@ static void copy_text(char out[WIRE_STRING_MAX + 1], const char *text) {
   snprintf(out, WIRE_STRING_MAX + 1, "%s", text ? text : "");
 }
 
-static void take_tokens(completion *a, const orch_view *v) {
+static void take_tokens(completion *a, const sessions_view *v) {
   int32_t count = v->length - v->prompt_length;
   if (count == 0) return;
   a->tokens = malloc((size_t)count * sizeof *a->tokens);
@@ -225,7 +225,7 @@ static void take_tokens(completion *a, const orch_view *v) {
   a->count = count;
 }
 
-static void take_end(completion *a, const orch_view *v) {
+static void take_end(completion *a, const sessions_view *v) {
   a->end_us = clock_us();
   take_tokens(a, v);
   if (v->finish == WIRE_FINISH_ERROR && !a->trouble.code) err_set(&a->trouble, v->code, "%s", v->text);
@@ -234,7 +234,7 @@ static void take_end(completion *a, const orch_view *v) {
 }
 
 /* When an answer is cut or cancelled, the target tells its figures only after it. */
-static void take_figures(completion *a, const orch_view *v) {
+static void take_figures(completion *a, const sessions_view *v) {
   a->stats = v->stats;
   a->uncounted = v->uncounted;
   for (int32_t i = 0; i < v->stats.position_count; i++) a->accepted_per_pos[i] = v->stats.accepted_per_pos[i];
@@ -249,13 +249,13 @@ static void take_figures(completion *a, const orch_view *v) {
 }
 
 /* Text is shown when its tokens are in the ledger; what a stop cut never comes there. */
-static size_t showable(const completion *a, const orch_view *v) {
+static size_t showable(const completion *a, const sessions_view *v) {
   int32_t logged = v->logged - v->prompt_length;
   if (logged >= (a->kept >= 0 ? a->kept : a->fed)) return a->size;
   return logged > 0 ? a->ends[logged - 1] : 0;
 }
 
-static void note_first(completion *a, const orch_view *v) {
+static void note_first(completion *a, const sessions_view *v) {
   int32_t before = a->resume ? a->resume->length : v->prompt_length;
   if (!a->came_us && v->length > before) {
     a->came_us = clock_us();
@@ -265,7 +265,7 @@ static void note_first(completion *a, const orch_view *v) {
 }
 
 void completion_look(completion *a, service *p, const char **text, size_t *size) {
-  orch_view v;
+  sessions_view v;
   *size = 0;
   if (!a->session || !service_look(p, a->session, &v)) return;
   bool all = v.logged == v.length;
@@ -277,14 +277,14 @@ void completion_look(completion *a, service *p, const char **text, size_t *size)
     *size = end - a->shown;
     a->shown = end;
   }
-  if (v.state != ORCH_FINISHED || !all) return;
+  if (v.state != SESSIONS_FINISHED || !all) return;
   take_figures(a, &v);
   service_release(p, a->session);
   a->session = 0;
 }
 
 void completion_fail(completion *a, service *p, const err *why) {
-  orch_view v;
+  sessions_view v;
   if (a->finish) return;
   if (a->session && service_look(p, a->session, &v)) {
     take_end(a, &v);

@@ -1,6 +1,6 @@
 #include "orchestrator/service/logbook.h"
 
-#include "orchestrator/ledger/ledger_file.h"
+#include "orchestrator/ledger/ledger_database.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct logbook {
   uv_async_t logged;
   uv_timer_t every;
   int handles; /* of uv, not yet closed */
-  const orch *orch;
+  const sessions_machine *sessions;
   void (*on_logged)(void *context);
   void *context;
 };
@@ -35,28 +35,28 @@ static json_t *text_of(wire_string s) {
   return json_stringn(s.data ? s.data : "", s.size);
 }
 
-static json_t *worker_json(const orch *o, wire_role role, int32_t index) {
-  const msg_hello *h = orch_worker(o, role, index);
+static json_t *worker_json(const sessions_machine *o, wire_role role, int32_t index) {
+  const msg_hello *h = sessions_worker(o, role, index);
   bool target = role == WIRE_ROLE_TARGET;
   json_t *worker = json_object();
   json_object_set_new(worker, "role", json_string(target ? "target" : "draft"));
   json_object_set_new(worker, target ? "numerics_id" : "method",
                       text_of(target ? h->numerics_id : h->method));
   if (target) json_object_set_new(worker, "endpoint", text_of(h->endpoint));
-  json_object_set_new(worker, "load", json_integer(orch_worker_load(o, role, index)));
+  json_object_set_new(worker, "load", json_integer(sessions_worker_load(o, role, index)));
   return worker;
 }
 
 static void on_time(uv_timer_t *timer) {
   static const wire_role roles[] = {WIRE_ROLE_TARGET, WIRE_ROLE_DRAFT};
   logbook *b = timer->data;
-  if (!b->orch) return;
+  if (!b->sessions) return;
   json_t *list = json_array();
   for (int r = 0; r < 2; r++)
-    for (int32_t i = 0, n = orch_workers(b->orch, roles[r]); i < n; i++)
-      json_array_append_new(list, worker_json(b->orch, roles[r], i));
+    for (int32_t i = 0, n = sessions_worker_count(b->sessions, roles[r]); i < n; i++)
+      json_array_append_new(list, worker_json(b->sessions, roles[r], i));
   char *text = json_dumps(list, JSON_COMPACT);
-  if (text) ledger_sqlite_workers(&b->ledger, text);
+  if (text) ledger_writer_set_workers(&b->ledger, text);
   free(text);
   json_decref(list);
 }
@@ -74,7 +74,7 @@ static void tell_place(const char *path) {
 
 static int open_file(logbook *b, const logbook_options *o, err *e) {
   char path[LEDGER_PATH_MAX];
-  ledger_sqlite_options s = {.path = o->ledger,
+  ledger_writer_options s = {.path = o->ledger,
                              .command = o->command,
                              .model = o->model,
                              .fingerprint = o->fingerprint,
@@ -83,7 +83,7 @@ static int open_file(logbook *b, const logbook_options *o, err *e) {
                              .log = o->log,
                              .on_durable = on_durable,
                              .context = b};
-  int rc = o->ledger ? ERR_OK : ledger_file_default(path, e);
+  int rc = o->ledger ? ERR_OK : ledger_database_default_path(path, e);
   if (!o->ledger) s.path = path;
   if (rc == ERR_OK && uv_async_init(o->loop, &b->logged, on_logged) != 0)
     return err_set(e, ERR_IO, "cannot wait for the ledger: is the limit of open files (ulimit -n) too low?");
@@ -93,8 +93,8 @@ static int open_file(logbook *b, const logbook_options *o, err *e) {
   uv_timer_init(o->loop, &b->every);
   b->handles = 2;
   b->logged.data = b->every.data = b;
-  bool is_new = !o->ledger && ledger_file_make(path);
-  rc = ledger_sqlite_open(&b->ledger, &s, e);
+  bool is_new = !o->ledger && ledger_database_make(path);
+  rc = ledger_writer_open(&b->ledger, &s, e);
   if (rc) return rc;
   if (is_new) tell_place(path);
   b->is_file = true;
@@ -141,8 +141,8 @@ ledger logbook_ledger(const logbook *b) {
   return b->ledger;
 }
 
-void logbook_watch(logbook *b, const orch *o) {
-  b->orch = o;
+void logbook_watch(logbook *b, const sessions_machine *o) {
+  b->sessions = o;
 }
 
 bool logbook_is_file(const logbook *b) {
@@ -150,5 +150,5 @@ bool logbook_is_file(const logbook *b) {
 }
 
 bool logbook_failed(const logbook *b) {
-  return b->is_file && b->is_named && ledger_sqlite_failing(&b->ledger);
+  return b->is_file && b->is_named && ledger_writer_failing(&b->ledger);
 }

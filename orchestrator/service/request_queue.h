@@ -5,7 +5,7 @@
 #include "orchestrator/service/completion.h"
 #include <jansson.h>
 
-#define REQUEST_QUEUE_MAX ORCH_SESSIONS_MAX
+#define REQUEST_QUEUE_MAX SESSIONS_MAX
 
 typedef struct request {
   long number; /* of its line, from 1 */

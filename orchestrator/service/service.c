@@ -37,9 +37,9 @@ struct service {
 
   wire_id self;
   logbook *book;
-  orch *orch;
-  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an
-                 orch */
+  sessions_machine *sessions;
+  host *host; /* there from the beginning, so that a worker finds it at its first try; steps once there
+                 are sessions */
   actions actions;
 };
 
@@ -70,7 +70,7 @@ static void on_alone(uv_timer_t *timer) {
 }
 
 static void watch_targets(service *p) {
-  bool alone = orch_workers(p->orch, WIRE_ROLE_TARGET) == 0;
+  bool alone = sessions_worker_count(p->sessions, WIRE_ROLE_TARGET) == 0;
   if (!p->listening || alone == (bool)uv_is_active((uv_handle_t *)&p->alone)) return;
   p->alone_s = 0;
   if (alone)
@@ -80,10 +80,10 @@ static void watch_targets(service *p) {
 }
 
 static void note_arrivals(service *p) {
-  if (!p->orch) return;
+  if (!p->sessions) return;
   watch_targets(p);
-  if (orch_workers(p->orch, WIRE_ROLE_DRAFT) > 0) p->draft_came = true;
-  if (p->target_came || orch_workers(p->orch, WIRE_ROLE_TARGET) == 0) return;
+  if (sessions_worker_count(p->sessions, WIRE_ROLE_DRAFT) > 0) p->draft_came = true;
+  if (p->target_came || sessions_worker_count(p->sessions, WIRE_ROLE_TARGET) == 0) return;
   p->target_came = true;
   uv_timer_start(&p->patience, on_overdue, SERVICE_DRAFT_WAIT_MS, 0);
 }
@@ -147,9 +147,10 @@ static bool worth_restarting(const service *p, const child_processes_exit *x) {
 
 /* Only our own programs know the address, so the worker of that role is the one that died. */
 static void say_goodbye(service *p, wire_role role) {
-  if (!p->orch) return;
-  while (orch_workers(p->orch, role) > 0)
-    orch_worker_died(p->orch, orch_worker(p->orch, role, 0)->incarnation, clock_us(), &p->actions);
+  if (!p->sessions) return;
+  while (sessions_worker_count(p->sessions, role) > 0)
+    sessions_worker_died(p->sessions, sessions_worker(p->sessions, role, 0)->incarnation, clock_us(),
+                         &p->actions);
   host_perform(p->host, &p->actions);
 }
 
@@ -358,18 +359,18 @@ static int open_ledger(service *p, const text_model *m, err *e) {
 }
 
 int service_serve(service *p, const text_model *m, err *e) {
-  orch_options o = {.incarnation = p->self,
-                    .model_fingerprint = m->fingerprint,
-                    .vocabulary_hash = text_model_vocabulary(m),
-                    .vocabulary_size = m->config.vocab,
-                    .target_wait_us = target_wait_us(p),
-                    .random = draw};
+  sessions_options o = {.incarnation = p->self,
+                        .model_fingerprint = m->fingerprint,
+                        .vocabulary_hash = text_model_vocabulary(m),
+                        .vocabulary_size = m->config.vocab,
+                        .target_wait_us = target_wait_us(p),
+                        .random = draw};
   int rc = open_ledger(p, m, e);
   if (rc == ERR_OK) o.ledger = logbook_ledger(p->book);
-  if (rc == ERR_OK) rc = orch_alloc(&p->orch, &o, e);
+  if (rc == ERR_OK) rc = sessions_alloc(&p->sessions, &o, e);
   if (rc != ERR_OK) return rc;
-  logbook_watch(p->book, p->orch);
-  host_set_machine(p->host, orch_machine(p->orch));
+  logbook_watch(p->book, p->sessions);
+  host_set_machine(p->host, sessions_as_machine(p->sessions));
   if (p->listening) rc = listen_at(p, e);
   note_arrivals(p);
   return rc;
@@ -402,7 +403,7 @@ void service_close(service *p) {
   host_close(p->host);
   logbook_close(p->book);
   if (p->loop_open) close_loop(p);
-  orch_free(p->orch);
+  sessions_free(p->sessions);
   actions_fini(&p->actions);
   socket_folder_remove(&p->folder);
   free(p);
@@ -426,7 +427,7 @@ bool service_ready(const service *p) {
 }
 
 int32_t service_capacity(const service *p) {
-  return p->orch ? orch_capacity(p->orch) : 0;
+  return p->sessions ? sessions_capacity(p->sessions) : 0;
 }
 
 int service_trouble(const service *p, err *e) {
@@ -448,24 +449,24 @@ bool service_kept(const service *p) {
 
 /* ---- sessions ---- */
 
-uint64_t service_start(service *p, const orch_request *r, err *e) {
-  uint64_t session = orch_start(p->orch, r, clock_us(), &p->actions, e);
+uint64_t service_start(service *p, const sessions_request *r, err *e) {
+  uint64_t session = sessions_start(p->sessions, r, clock_us(), &p->actions, e);
   host_perform(p->host, &p->actions);
   return session;
 }
 
 void service_cancel(service *p, uint64_t session) {
-  orch_cancel(p->orch, session, clock_us(), &p->actions);
+  sessions_cancel(p->sessions, session, clock_us(), &p->actions);
   host_perform(p->host, &p->actions);
 }
 
 void service_release(service *p, uint64_t session) {
-  orch_release(p->orch, session, clock_us(), &p->actions);
+  sessions_release(p->sessions, session, clock_us(), &p->actions);
   ledger l = logbook_ledger(p->book);
   l.forget(l.self, session);
   host_perform(p->host, &p->actions);
 }
 
-bool service_look(const service *p, uint64_t session, orch_view *out) {
-  return orch_look(p->orch, session, out);
+bool service_look(const service *p, uint64_t session, sessions_view *out) {
+  return sessions_get(p->sessions, session, out);
 }

@@ -7,7 +7,7 @@
 
 #include "common/base/log.h"
 #include "orchestrator/cli/flags.h"
-#include "orchestrator/ledger/ledger_store.h"
+#include "orchestrator/ledger/ledger_query.h"
 #include "orchestrator/sessions/sessions.h"
 #include "orchestrator/service/text_model.h"
 #include <uv.h>
@@ -57,8 +57,8 @@ int service_signal(const service *p);
 bool service_keeps(const service *p);
 bool service_kept(const service *p);
 
-/* Sessions; see orch_start and so on. After a release no more is told to the ledger. */
-uint64_t service_start(service *p, const orch_request *r, err *e);
+/* Sessions; see sessions_start and so on. After a release no more is told to the ledger. */
+uint64_t service_start(service *p, const sessions_request *r, err *e);
 void service_cancel(service *p, uint64_t session);
 void service_release(service *p, uint64_t session);
-bool service_look(const service *p, uint64_t session, orch_view *out);
+bool service_look(const service *p, uint64_t session, sessions_view *out);

@@ -18,13 +18,13 @@ const msg_hello *assignment_greeting(step *c, peer_id id) {
   return p ? &p->hello : NULL;
 }
 
-static msg message_to(step *c, peer_id to, msg_type type, const orch_session *s) {
+static msg message_to(step *c, peer_id to, msg_type type, const client_session *s) {
   return roster_message(&c->o->roster, to, type, s->id, s->epoch);
 }
 
 /* --- the end of an answer --- */
 
-void assignment_end(step *c, orch_session *s, seat *w) {
+void assignment_end(step *c, client_session *s, seat *w) {
   if (w->ended) return;
   if (!w->peer) {
     w->ended = true;
@@ -35,21 +35,21 @@ void assignment_end(step *c, orch_session *s, seat *w) {
   actions_send(c->out, w->peer, &m);
 }
 
-void assignment_end_if_told(orch_session *s) {
-  if (s->state == ORCH_ENDING && s->target.ended && s->draft.ended) s->state = ORCH_FINISHED;
+void assignment_end_if_told(client_session *s) {
+  if (s->state == SESSIONS_ENDING && s->target.ended && s->draft.ended) s->state = SESSIONS_FINISHED;
 }
 
-void assignment_finish(step *c, orch_session *s, wire_finish finish, int code, const char *text,
+void assignment_finish(step *c, client_session *s, wire_finish finish, int code, const char *text,
                        bool cancel) {
   if (!session_live(s)) return;
-  s->state = ORCH_ENDING;
+  s->state = SESSIONS_ENDING;
   s->finish = finish;
   s->code = code;
   snprintf(s->text, sizeof s->text, "%s", text ? text : "");
   ledger *l = &c->o->options.ledger;
   if (cancel && l->epoch(l->self, s->id, s->epoch + 1) == ERR_OK)
     s->epoch++; /* else END goes out in this one */
-  msg_stats stats = figures_sum(&s->counted);
+  msg_stats stats = session_stats_total(&s->counted);
   l->end(l->self, s->id, s->committed.length, finish, &stats);
   if (s->target.peer && s->decoded)
     prefix_affinity_note(&c->o->read, s->target.peer, s->committed.tokens, s->committed.length);
@@ -58,13 +58,13 @@ void assignment_finish(step *c, orch_session *s, wire_finish finish, int code, c
   assignment_end_if_told(s);
 }
 
-void assignment_fail(step *c, orch_session *s, int code, const char *text) {
+void assignment_fail(step *c, client_session *s, int code, const char *text) {
   assignment_finish(c, s, WIRE_FINISH_ERROR, code, text, true);
 }
 
 /* --- OPEN --- */
 
-static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
+static void fill_open(const client_session *s, const seat *w, msg_open *o) {
   const prefix *p = &s->committed;
   o->ticket = s->ticket;
   o->hash_seed = p->seed;
@@ -79,11 +79,11 @@ static void fill_open(const orch_session *s, const seat *w, msg_open *o) {
 }
 
 /* In lockstep its target would wait for a draft; but those that were here gave up. */
-static bool lockstep_alone(const orch_session *s) {
+static bool lockstep_alone(const client_session *s) {
   return s->options.lockstep && !s->draft.peer && s->draft_note[0];
 }
 
-void assignment_open_target(step *c, orch_session *s) {
+void assignment_open_target(step *c, client_session *s) {
   msg m = message_to(c, s->target.peer, MSG_OPEN, s);
   const msg_hello *h = assignment_greeting(c, s->target.peer);
   fill_open(s, &s->target, &m.u.open);
@@ -91,45 +91,45 @@ void assignment_open_target(step *c, orch_session *s) {
   m.u.open.draft_expected = s->want_draft && !lockstep_alone(s);
   s->target.sent_us = c->now;
   s->target.opened = false;
-  s->state = ORCH_OPENING;
+  s->state = SESSIONS_OPENING;
   actions_send(c->out, s->target.peer, &m);
 }
 
 /* At which address a draft reaches this session's target, into out[WIRE_STRING_MAX + 1]; false, and why not,
  * in *e. */
-static bool reaches(step *c, const orch_session *s, const roster_peer *draft, char *out, err *e) {
+static bool reaches(step *c, const client_session *s, const roster_peer *draft, char *out, err *e) {
   const roster_peer *t = roster_find(&c->o->roster, s->target.peer);
   return t && place_resolve(t->endpoint, &t->hello.seen, &draft->hello.seen, out, e) == ERR_OK;
 }
 
 /* It is there still, or may come back: nobody would end the session there later. */
-static void draft_dismiss(step *c, orch_session *s) {
+static void draft_dismiss(step *c, client_session *s) {
   msg m = message_to(c, s->draft.peer, MSG_END, s);
   actions_send(c->out, s->draft.peer, &m);
 }
 
-static void draft_gone(orch_session *s, const char *why) {
+static void draft_gone(client_session *s, const char *why) {
   s->draft = (seat){.ended = true};
   snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
 }
 
 /* What happens to one session happens to all: the log has it once. */
-static void tell_trouble(step *c, const orch_session *s, const char *what, const char *why) {
-  orch *o = c->o;
-  if (strcmp(o->trouble, what) == 0 && c->now - o->trouble_us < ORCH_TROUBLE_US) return;
+static void tell_trouble(step *c, const client_session *s, const char *what, const char *why) {
+  sessions_machine *o = c->o;
+  if (strcmp(o->trouble, what) == 0 && c->now - o->trouble_us < SESSIONS_TROUBLE_US) return;
   snprintf(o->trouble, sizeof o->trouble, "%s", what);
   o->trouble_us = c->now;
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
 }
 
 /* It cannot have this draft, or none: whoever is here sits on the wrong host. */
-static void no_way(step *c, orch_session *s, const char *why) {
+static void no_way(step *c, client_session *s, const char *why) {
   if (s->draft.peer) draft_dismiss(c, s);
   draft_gone(s, why);
   tell_trouble(c, s, why, why);
 }
 
-void assignment_open_draft(step *c, orch_session *s) {
+void assignment_open_draft(step *c, client_session *s) {
   const msg_hello *t = assignment_greeting(c, s->target.peer);
   const roster_peer *d = roster_find(&c->o->roster, s->draft.peer);
   err e = {0};
@@ -151,40 +151,40 @@ void assignment_open_draft(step *c, orch_session *s) {
 
 /* --- who serves it --- */
 
-int32_t assignment_load(const orch *o, const roster_peer *p) {
+int32_t assignment_load(const sessions_machine *o, const roster_peer *p) {
   int32_t own = 0;
-  for (int k = 0; k < ORCH_SESSIONS_MAX; k++) {
-    const orch_session *s = o->sessions[k];
+  for (int k = 0; k < SESSIONS_MAX; k++) {
+    const client_session *s = o->sessions[k];
     if (s && session_live(s)) own += s->target.peer == p->id || s->draft.peer == p->id;
   }
   return own > p->load ? own : p->load;
 }
 
 /* Its context is too short for this session, by its word. */
-static bool too_short(const roster_peer *p, const orch_session *s) {
+static bool too_short(const roster_peer *p, const client_session *s) {
   return p->hello.context_max && p->hello.context_max < s->options.context;
 }
 
 static bool is_hung(const step *c, peer_id id) {
-  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+  for (int i = 0; i < SESSIONS_HUNG_MAX; i++)
     if (c->o->hung[i].peer == id && c->now < c->o->hung[i].until_us) return true;
   return false;
 }
 
 static void note_hung(step *c, peer_id id) {
   hung_target *place = c->o->hung;
-  for (int i = 0; i < ORCH_HUNG_MAX && place->peer != id; i++)
+  for (int i = 0; i < SESSIONS_HUNG_MAX && place->peer != id; i++)
     if (c->o->hung[i].peer == id || c->o->hung[i].until_us < place->until_us) place = &c->o->hung[i];
-  *place = (hung_target){id, c->now + ORCH_HUNG_US};
+  *place = (hung_target){id, c->now + SESSIONS_HUNG_US};
 }
 
-static void forget_hung(orch *o, peer_id id) {
-  for (int i = 0; i < ORCH_HUNG_MAX; i++)
+static void forget_hung(sessions_machine *o, peer_id id) {
+  for (int i = 0; i < SESSIONS_HUNG_MAX; i++)
     if (o->hung[i].peer == id) o->hung[i] = (hung_target){0};
 }
 
-static peer_id *find_unable(orch_session *s, peer_id id) { /* 0: a free place for one */
-  for (int i = 0; i < ORCH_UNABLE_MAX; i++)
+static peer_id *find_unable(client_session *s, peer_id id) { /* 0: a free place for one */
+  for (int i = 0; i < ASSIGNMENT_UNABLE_MAX; i++)
     if (s->unable[i] == id) return &s->unable[i];
   return NULL;
 }
@@ -192,8 +192,8 @@ static peer_id *find_unable(orch_session *s, peer_id id) { /* 0: a free place fo
 /* The worker of a role that serves this session best, or 0. One that is unable is never asked again. A target
  * that has refused it, or would, or hangs is asked where there is no other; a draft is not. *willing (may be
  * NULL): it is none of these, and has room. *why (may be NULL) is set where one is on the wrong host. */
-static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, err *why) {
-  const orch *o = c->o;
+static peer_id choose(step *c, client_session *s, wire_role role, bool *willing, err *why) {
+  const sessions_machine *o = c->o;
   bool draft = role == WIRE_ROLE_DRAFT, any_numerics = draft || !s->decoded;
   peer_id refused = draft ? s->draft_avoid : s->target_avoid;
   char at[WIRE_STRING_MAX + 1];
@@ -221,7 +221,7 @@ static peer_id choose(step *c, orch_session *s, wire_role role, bool *willing, e
 }
 
 /* False: it could not be recorded, so nothing may be sent in it; the session has ended. */
-static bool take_epoch(step *c, orch_session *s, uint32_t epoch) {
+static bool take_epoch(step *c, client_session *s, uint32_t epoch) {
   ledger *l = &c->o->options.ledger;
   if (l->epoch(l->self, s->id, epoch) == ERR_OK) {
     s->epoch = epoch;
@@ -232,22 +232,22 @@ static bool take_epoch(step *c, orch_session *s, uint32_t epoch) {
   return false;
 }
 
-static bool may_place_draft(step *c, orch_session *s) {
+static bool may_place_draft(step *c, client_session *s) {
   if (!s->want_draft || s->draft.peer || !s->target.peer) return false;
   if (s->draft_again_us && c->now >= s->draft_again_us) {
     s->draft_again_us = s->draft_avoid = 0;
     s->draft_refusals = 0;
   }
   bool again = s->draft_placed_us &&
-               c->now - s->draft_placed_us < ORCH_REPEAT_US; /* one that starts again and again */
+               c->now - s->draft_placed_us < SESSIONS_REPEAT_US; /* one that starts again and again */
   return s->draft_refusals < REFUSALS_MAX && !again;
 }
 
-static bool next_epoch(step *c, orch_session *s) {
+static bool next_epoch(step *c, client_session *s) {
   return take_epoch(c, s, s->epoch + 1);
 }
 
-static void place_draft(step *c, orch_session *s) {
+static void place_draft(step *c, client_session *s) {
   err why = {0};
   if (!may_place_draft(c, s)) return;
   peer_id id = choose(c, s, WIRE_ROLE_DRAFT, NULL, &why);
@@ -261,12 +261,12 @@ static void place_draft(step *c, orch_session *s) {
   assignment_open_draft(c, s);
 }
 
-int32_t assignment_logged(const orch *o, const orch_session *s) {
+int32_t assignment_logged(const sessions_machine *o, const client_session *s) {
   int32_t n = o->options.ledger.durable(o->options.ledger.self, s->id);
   return n < s->committed.length ? n : s->committed.length;
 }
 
-static void no_target(step *c, orch_session *s) {
+static void no_target(step *c, client_session *s) {
   uint64_t limit = c->o->options.target_wait_us;
   char text[WIRE_STRING_MAX + 1];
   if (c->now - s->waiting_us < limit) return;
@@ -277,10 +277,10 @@ static void no_target(step *c, orch_session *s) {
 
 /* Who needs much room would never get it if those who need little went first. Where answers of ours are under
  * way, room will come, however long that takes. */
-static bool waits_for_room(step *c, orch_session *s) {
+static bool waits_for_room(step *c, client_session *s) {
   bool behind = false, room_comes = false;
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
-    const orch_session *other = c->o->sessions[i];
+  for (int i = 0; i < SESSIONS_MAX; i++) {
+    const client_session *other = c->o->sessions[i];
     if (!other || other == s || !session_live(other)) continue;
     behind |= other->no_room && other->number < s->number;
     room_comes |= other->target.opened;
@@ -289,12 +289,12 @@ static bool waits_for_room(step *c, orch_session *s) {
   return behind;
 }
 
-void assignment_room_made(orch *o) {
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+void assignment_room_made(sessions_machine *o) {
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (o->sessions[i] && o->sessions[i]->no_room) o->sessions[i]->retry_us = 0;
 }
 
-static void place_target(step *c, orch_session *s) {
+static void place_target(step *c, client_session *s) {
   if (c->now >= s->retry_us) s->retry_us = 0;
   peer_id id = waits_for_room(c, s) || s->retry_us ? 0 : choose(c, s, WIRE_ROLE_TARGET, NULL, NULL);
   if (!id) {
@@ -311,7 +311,7 @@ static void place_target(step *c, orch_session *s) {
   assignment_open_draft(c, s);
 }
 
-void assignment_place(step *c, orch_session *s) {
+void assignment_place(step *c, client_session *s) {
   if (!session_live(s)) return;
   if (!s->begun) {
     s->begun = assignment_logged(c->o, s) > 0;
@@ -325,16 +325,16 @@ void assignment_place(step *c, orch_session *s) {
 
 /* --- out of step, lost --- */
 
-void assignment_target_lost(step *c, orch_session *s, uint64_t retry_us) {
-  figures_leave(&s->counted, s->target.peer, s->committed.length);
+void assignment_target_lost(step *c, client_session *s, uint64_t retry_us) {
+  session_stats_leave(&s->counted, s->target.peer, s->committed.length);
   s->target = (seat){.ended = true};
-  s->state = ORCH_WAITING;
+  s->state = SESSIONS_WAITING;
   s->waiting_us = c->now;
   s->retry_us = retry_us;
   if (next_epoch(c, s)) assignment_place(c, s);
 }
 
-bool assignment_target_unable(step *c, orch_session *s) {
+bool assignment_target_unable(step *c, client_session *s) {
   peer_id *place = find_unable(s, 0);
   if (!place) return false;
   *place = s->target.peer;
@@ -345,7 +345,7 @@ bool assignment_target_unable(step *c, orch_session *s) {
 
 /* --- a target that hangs --- */
 
-void assignment_alive(step *c, orch_session *s, bool tokens) {
+void assignment_alive(step *c, client_session *s, bool tokens) {
   if (tokens) forget_hung(c->o, s->target.peer);
   if (s->quiet_told)
     actions_log(c->out, LOG_INFO, "session %016llx: its target goes on", (unsigned long long)s->id);
@@ -353,7 +353,7 @@ void assignment_alive(step *c, orch_session *s, bool tokens) {
   s->quiet_until_us = c->now + s->quiet_us;
 }
 
-bool assignment_leave_hung(step *c, orch_session *s) {
+bool assignment_leave_hung(step *c, client_session *s) {
   bool willing;
   peer_id old = s->target.peer;
   note_hung(c, old);
@@ -361,7 +361,7 @@ bool assignment_leave_hung(step *c, orch_session *s) {
   if (!willing) return false;
   actions_log(c->out, LOG_WARNING, "session %016llx: its target hangs: it goes on elsewhere from token %d",
               (unsigned long long)s->id, s->committed.length);
-  if (s->quiet_us < ORCH_QUIET_MAX_US) s->quiet_us *= ORCH_QUIET_GROWTH; /* until a token comes */
+  if (s->quiet_us < SESSIONS_QUIET_MAX_US) s->quiet_us *= SESSIONS_QUIET_GROWTH; /* until a token comes */
   s->quiet_told = false;
   assignment_target_lost(c, s, 0);
   msg end = message_to(c, old, MSG_END, s); /* of the new epoch; its lease does the rest */
@@ -369,7 +369,7 @@ bool assignment_leave_hung(step *c, orch_session *s) {
   return true;
 }
 
-static void draft_lost(step *c, orch_session *s, const char *why) {
+static void draft_lost(step *c, client_session *s, const char *why) {
   draft_gone(s, why);
   actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
   place_draft(c, s);
@@ -382,7 +382,7 @@ static void draft_lost(step *c, orch_session *s, const char *why) {
 
 /* told: by the draft, which has tried for that long, perhaps for other sessions. Else it may only be on its
  * way. */
-static void astray_text(step *c, const orch_session *s, bool told, char text[WIRE_STRING_MAX + 1]) {
+static void astray_text(step *c, const client_session *s, bool told, char text[WIRE_STRING_MAX + 1]) {
   uint64_t us = c->now - s->draft_since_us;
   if (told && us < ASTRAY_US) us = ASTRAY_US;
   int n = snprintf(text, WIRE_STRING_MAX + 1,
@@ -394,19 +394,19 @@ static void astray_text(step *c, const orch_session *s, bool told, char text[WIR
         ": let its host connect to that address, or start the target with another --bind or --advertise");
 }
 
-void assignment_draft_astray(step *c, orch_session *s) {
+void assignment_draft_astray(step *c, client_session *s) {
   char text[WIRE_STRING_MAX + 1];
   astray_text(c, s, true, text);
   s->draft_avoid = s->draft.peer;
   s->draft_refusals++;
-  s->draft_again_us = c->now + ORCH_DRAFT_AGAIN_US;
+  s->draft_again_us = c->now + SESSIONS_DRAFT_AGAIN_US;
   draft_dismiss(c, s);
   draft_gone(s, text);
   tell_trouble(c, s, s->draft_at, text);
   place_draft(c, s);
 }
 
-void assignment_explain_unattached(step *c, orch_session *s) {
+void assignment_explain_unattached(step *c, client_session *s) {
   if (s->draft.peer && s->draft.opened)
     astray_text(c, s, false, s->draft_note);
   else if (s->draft.peer)
@@ -417,7 +417,7 @@ void assignment_explain_unattached(step *c, orch_session *s) {
     snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
 }
 
-void assignment_draft_refused(step *c, orch_session *s, const char *why) {
+void assignment_draft_refused(step *c, client_session *s, const char *why) {
   s->draft_avoid = s->draft.peer;
   s->draft_refusals++;
   draft_dismiss(c, s);
@@ -425,8 +425,8 @@ void assignment_draft_refused(step *c, orch_session *s, const char *why) {
   draft_lost(c, s, why);
 }
 
-void assignment_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
-  if (++s->repairs > ORCH_DESYNC_MAX) {
+void assignment_repair(step *c, client_session *s, int32_t length, hash16 hash) {
+  if (++s->repairs > SESSIONS_DESYNC_MAX) {
     assignment_fail(c, s, ERR_DESYNC, "the target was out of step too often: see its log");
     return;
   }
@@ -443,8 +443,8 @@ void assignment_repair(step *c, orch_session *s, int32_t length, hash16 hash) {
 
 void assignment_worker_lost(step *c, peer_id id, const char *why) {
   forget_hung(c->o, id);
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
-    orch_session *s = c->o->sessions[i];
+  for (int i = 0; i < SESSIONS_MAX; i++) {
+    client_session *s = c->o->sessions[i];
     if (!s) continue;
     if (s->target_avoid == id) { /* who comes back there has not refused anything */
       s->no_room = false;
@@ -465,8 +465,8 @@ void assignment_worker_lost(step *c, peer_id id, const char *why) {
     actions_log(c->out, LOG_WARNING,
                 "session %016llx: its target was lost: it goes on elsewhere from token %d",
                 (unsigned long long)s->id, s->committed.length);
-    bool again = s->lost_us && c->now - s->lost_us < ORCH_REPEAT_US; /* one that starts again and again */
+    bool again = s->lost_us && c->now - s->lost_us < SESSIONS_REPEAT_US; /* one that starts again and again */
     s->lost_us = c->now;
-    assignment_target_lost(c, s, again ? c->now + ORCH_REPEAT_US : 0);
+    assignment_target_lost(c, s, again ? c->now + SESSIONS_REPEAT_US : 0);
   }
 }

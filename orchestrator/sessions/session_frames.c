@@ -8,13 +8,13 @@
 #define RESEND_EVERY_US                                                                                      \
   20000 /* a stream with a hole is asked for once, not for every frame behind the hole */
 
-void session_frames_ack(step *c, orch_session *s) {
+void session_frames_ack(step *c, client_session *s) {
   msg m = roster_state(&c->o->roster, s->target.peer, MSG_ACK, s->id, s->epoch, &s->committed, NULL);
   s->ack_us = c->now;
   actions_send(c->out, s->target.peer, &m);
 }
 
-static void ask_resend(step *c, orch_session *s) {
+static void ask_resend(step *c, client_session *s) {
   if (c->now - s->resend_us < RESEND_EVERY_US) return;
   s->resend_us = c->now;
   msg m = roster_message(&c->o->roster, s->target.peer, MSG_RESEND, s->id, s->epoch);
@@ -23,7 +23,7 @@ static void ask_resend(step *c, orch_session *s) {
 }
 
 /* New tokens: asked whether a stop string ends them, logged, and only then visible and acknowledged. */
-static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) {
+static void log_tokens(step *c, client_session *s, int32_t before, int32_t count) {
   bool stop = false;
   const int32_t *tokens = s->committed.tokens + before;
   int32_t keep = s->admit ? s->admit(s->admit_context, tokens, count, &stop) : count;
@@ -41,7 +41,7 @@ static void log_tokens(step *c, orch_session *s, int32_t before, int32_t count) 
     session_frames_ack(c, s);
 }
 
-static bool in_vocabulary(step *c, const orch_session *s, const msg_tokens *t) {
+static bool in_vocabulary(step *c, const client_session *s, const msg_tokens *t) {
   int32_t size = c->o->options.vocabulary_size;
   if (!size) size = assignment_greeting(c, s->target.peer)->vocabulary_size;
   for (int32_t i = 0; size && i < t->token_count; i++)
@@ -50,7 +50,7 @@ static bool in_vocabulary(step *c, const orch_session *s, const msg_tokens *t) {
 }
 
 /* Whose numerics made this answer: those of every target that gave a token of it. */
-static void note_numerics(step *c, orch_session *s, bool decoded) {
+static void note_numerics(step *c, client_session *s, bool decoded) {
   const char *numerics = roster_find(&c->o->roster, s->target.peer)->numerics;
   if (s->decoded && !decoded) return;
   if (s->decoded && strcmp(s->numerics, numerics) != 0) s->numerics_changed = true;
@@ -61,7 +61,7 @@ static void note_numerics(step *c, orch_session *s, bool decoded) {
   s->decoded |= decoded;
 }
 
-static void on_tokens(step *c, orch_session *s, const msg *m) {
+static void on_tokens(step *c, client_session *s, const msg *m) {
   const msg_tokens *t = &m->u.tokens;
   int32_t before = s->committed.length, appended = 0;
   if (!in_vocabulary(c, s, t)) {
@@ -71,7 +71,7 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
     if (appended > 0) {
-      s->quiet_us = ORCH_QUIET_US;
+      s->quiet_us = SESSIONS_QUIET_US;
       assignment_alive(c, s, true);
       note_numerics(c, s, true);
     }
@@ -93,14 +93,14 @@ static void on_tokens(step *c, orch_session *s, const msg *m) {
   }
 }
 
-static void take_stats(step *c, orch_session *s, const msg_done *d) {
-  figures_tell(&s->counted, &d->stats);
+static void take_stats(step *c, client_session *s, const msg_done *d) {
+  session_stats_report(&s->counted, &d->stats);
   assignment_text(s->off_reason, d->off_reason);
   if (strcmp(s->off_reason, WIRE_OFF_UNATTACHED) == 0) assignment_explain_unattached(c, s);
   if (!d->code && s->finish != WIRE_FINISH_ERROR) assignment_text(s->text, d->text);
 }
 
-static void on_done(step *c, orch_session *s, const msg *m) {
+static void on_done(step *c, client_session *s, const msg *m) {
   const msg_done *d = &m->u.done;
   if (!session_live(s)) {
     take_stats(c, s, d);
@@ -121,23 +121,23 @@ static void on_done(step *c, orch_session *s, const msg *m) {
   assignment_finish(c, s, d->finish, d->code, text, false);
 }
 
-static void on_target_error(step *c, orch_session *s, const msg *m) {
+static void on_target_error(step *c, client_session *s, const msg *m) {
   char text[WIRE_STRING_MAX + 1];
   assignment_text(text, m->u.error.text);
   s->target_avoid = s->target.peer;
   switch (m->u.error.code) {
   case ERR_STALE:
   case ERR_GONE: /* it has lost the session, or knows a later epoch */
-    if (++s->repairs > ORCH_DESYNC_MAX)
+    if (++s->repairs > SESSIONS_DESYNC_MAX)
       assignment_fail(c, s, m->u.error.code, text);
     else
-      assignment_target_lost(c, s, c->now + ORCH_REPEAT_US);
+      assignment_target_lost(c, s, c->now + SESSIONS_REPEAT_US);
     break;
   case ERR_FULL:
   case ERR_DRAINING: {
     uint64_t since = s->waiting_us;
     s->no_room = m->u.error.code == ERR_FULL;
-    assignment_target_lost(c, s, c->now + ORCH_REPEAT_US);
+    assignment_target_lost(c, s, c->now + SESSIONS_REPEAT_US);
     s->waiting_us = since;
     break;
   }
@@ -149,20 +149,20 @@ static void on_target_error(step *c, orch_session *s, const msg *m) {
   }
 }
 
-static void on_opened(step *c, orch_session *s, const msg *m) {
+static void on_opened(step *c, client_session *s, const msg *m) {
   const msg_state *at = &m->u.state;
   if (at->length <= s->committed.length && !prefix_has(&s->committed, at->length, at->hash)) {
     assignment_repair(c, s, 0, (hash16){{0}});
     return;
   }
   s->target.opened = true;
-  s->state = ORCH_RUNNING;
+  s->state = SESSIONS_RUNNING;
   s->target_avoid = 0;
   s->no_room = false;
   note_numerics(c, s, false);
 }
 
-void session_frames_target(step *c, orch_session *s, const msg *m) {
+void session_frames_target(step *c, client_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !session_live(s);
     assignment_end_if_told(s);
@@ -190,7 +190,7 @@ void session_frames_target(step *c, orch_session *s, const msg *m) {
   }
 }
 
-void session_frames_draft(step *c, orch_session *s, const msg *m) {
+void session_frames_draft(step *c, client_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->draft.ended = !session_live(s);
     assignment_end_if_told(s);
@@ -206,7 +206,7 @@ void session_frames_draft(step *c, orch_session *s, const msg *m) {
     assignment_draft_refused(c, s, text);
   }
   if (m->type != MSG_DESYNC) return;
-  if (++s->draft_repairs > ORCH_DESYNC_MAX) {
+  if (++s->draft_repairs > SESSIONS_DESYNC_MAX) {
     assignment_draft_refused(c, s, "the draft was out of step too often");
     return;
   }

@@ -4,7 +4,7 @@
 
 #include "orchestrator/sessions/assignment.h"
 
-void session_frames_target(step *c, orch_session *s, const msg *m);
-void session_frames_draft(step *c, orch_session *s, const msg *m);
+void session_frames_target(step *c, client_session *s, const msg *m);
+void session_frames_draft(step *c, client_session *s, const msg *m);
 /* ACK to its target: so far the ledger has C. Renews the lease. */
-void session_frames_ack(step *c, orch_session *s);
+void session_frames_ack(step *c, client_session *s);

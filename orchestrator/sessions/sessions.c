@@ -7,58 +7,58 @@
 #include <stdlib.h>
 #include <string.h>
 
-int orch_alloc(orch **out, const orch_options *options, err *e) {
-  orch *o = *out = calloc(1, sizeof *o);
+int sessions_alloc(sessions_machine **out, const sessions_options *options, err *e) {
+  sessions_machine *o = *out = calloc(1, sizeof *o);
   if (!o) return err_set(e, ERR_NOMEM, "no memory for the orchestrator's state");
   o->options = *options;
-  if (o->options.target_wait_us == 0) o->options.target_wait_us = ORCH_TARGET_WAIT_US;
+  if (o->options.target_wait_us == 0) o->options.target_wait_us = SESSIONS_TARGET_WAIT_US;
   msg_hello self = {.role = WIRE_ROLE_ORCHESTRATOR,
                     .incarnation = options->incarnation,
                     .model_fingerprint = options->model_fingerprint,
                     .vocabulary_hash = options->vocabulary_hash,
                     .vocabulary_size = options->vocabulary_size,
-                    .session_max = ORCH_SESSIONS_MAX};
+                    .session_max = SESSIONS_MAX};
   roster_init(&o->roster, &self);
   return ERR_OK;
 }
 
-static void session_free(orch_session *s) {
+static void session_free(client_session *s) {
   prefix_fini(&s->committed);
   free(s);
 }
 
-void orch_free(orch *o) {
+void sessions_free(sessions_machine *o) {
   if (!o) return;
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (o->sessions[i]) session_free(o->sessions[i]);
   free(o);
 }
 
-static orch_session *session_find(const orch *o, uint64_t id) {
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+static client_session *session_find(const sessions_machine *o, uint64_t id) {
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (o->sessions[i] && o->sessions[i]->id == id) return o->sessions[i];
   return NULL;
 }
 
 /* --- requests --- */
 
-static uint64_t draw(const orch *o) {
+static uint64_t draw(const sessions_machine *o) {
   return o->options.random(o->options.random_context);
 }
 
 /* How long the prompt and its answer may become together. */
-static int64_t longest(const orch_request *r) {
+static int64_t longest(const sessions_request *r) {
   int64_t sum = (int64_t)r->prompt_length + r->options.max_tokens;
   int32_t context = r->options.context;
   if (context == 0 || context > sum) return sum;
   return context > r->prompt_length ? context : r->prompt_length;
 }
 
-static int session_init(orch *o, orch_session *s, const orch_request *r) {
+static int session_init(sessions_machine *o, client_session *s, const sessions_request *r) {
   uint64_t a = draw(o), b = draw(o);
   memcpy(s->ticket.bytes, &a, 8);
   memcpy(s->ticket.bytes + 8, &b, 8);
-  const orch_resume *resume = r->resume;
+  const sessions_resume *resume = r->resume;
   do s->id = resume ? resume->session : draw(o);
   while (!resume && (s->id == 0 || session_find(o, s->id)));
   s->epoch = resume ? resume->epoch + 1 : 1;
@@ -70,7 +70,7 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   s->admit_context = r->admit_context;
   int rc = prefix_init(&s->committed, (int32_t)longest(r), resume ? resume->hash_seed : draw(o));
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
-  figures_begin(&s->counted, r->prompt_length + (resume ? resume->output_length : 0));
+  session_stats_begin(&s->counted, r->prompt_length + (resume ? resume->output_length : 0));
   s->counted.missing = resume ? resume->output_length : 0;
   if (rc != ERR_OK || !resume) return rc;
   s->decoded = resume->output_length > 0 && resume->numerics[0];
@@ -78,7 +78,7 @@ static int session_init(orch *o, orch_session *s, const orch_request *r) {
   return prefix_append(&s->committed, resume->output, resume->output_length);
 }
 
-static int log_beginning(const orch *o, orch_session *s, const orch_request *r) {
+static int log_beginning(const sessions_machine *o, client_session *s, const sessions_request *r) {
   const ledger *l = &o->options.ledger;
   ledger_record record = {.session = s->id,
                           .hash_seed = s->committed.seed,
@@ -92,7 +92,7 @@ static int log_beginning(const orch *o, orch_session *s, const orch_request *r) 
   return rc ? rc : l->epoch(l->self, s->id, s->epoch);
 }
 
-static int check_prompt(const orch *o, const orch_request *r, err *e) {
+static int check_prompt(const sessions_machine *o, const sessions_request *r, err *e) {
   int32_t vocabulary = o->options.vocabulary_size;
   if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
   if (r->prompt_length > WIRE_TOKENS_MAX)
@@ -104,7 +104,7 @@ static int check_prompt(const orch *o, const orch_request *r, err *e) {
 }
 
 /* Refuses a request that no OPEN could carry, because its frame would never be sent. */
-static int check_request(const orch *o, const orch_request *r, err *e) {
+static int check_request(const sessions_machine *o, const sessions_request *r, err *e) {
   int rc = msg_options_check(&r->options, e);
   if (rc == ERR_OK) rc = check_prompt(o, r, e);
   if (rc != ERR_OK) return rc;
@@ -118,73 +118,74 @@ static int check_request(const orch *o, const orch_request *r, err *e) {
   return ERR_OK;
 }
 
-uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *out, err *e) {
+uint64_t sessions_start(sessions_machine *o, const sessions_request *r, uint64_t now_us, actions *out,
+                        err *e) {
   step c = {o, now_us, out};
   int place_index = 0;
   if (check_request(o, r, e) != ERR_OK) return 0;
-  while (place_index < ORCH_SESSIONS_MAX && o->sessions[place_index]) place_index++;
-  if (place_index == ORCH_SESSIONS_MAX)
-    return err_set(e, ERR_FULL, "%d sessions are open already: try again later", ORCH_SESSIONS_MAX), 0;
-  orch_session *s = calloc(1, sizeof *s);
+  while (place_index < SESSIONS_MAX && o->sessions[place_index]) place_index++;
+  if (place_index == SESSIONS_MAX)
+    return err_set(e, ERR_FULL, "%d sessions are open already: try again later", SESSIONS_MAX), 0;
+  client_session *s = calloc(1, sizeof *s);
   if (!s || session_init(o, s, r) != ERR_OK || log_beginning(o, s, r) != ERR_OK) {
     if (s) session_free(s);
     return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
   }
   s->waiting_us = s->ack_us = now_us;
-  s->quiet_us = ORCH_QUIET_US;
+  s->quiet_us = SESSIONS_QUIET_US;
   s->number = ++o->started;
   o->sessions[place_index] = s;
   assignment_place(&c, s);
   return s->id;
 }
 
-void orch_cancel(orch *o, uint64_t session, uint64_t now_us, actions *out) {
+void sessions_cancel(sessions_machine *o, uint64_t session, uint64_t now_us, actions *out) {
   step c = {o, now_us, out};
-  orch_session *s = session_find(o, session);
+  client_session *s = session_find(o, session);
   if (s) assignment_finish(&c, s, WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
-void orch_release(orch *o, uint64_t session, uint64_t now_us, actions *out) {
-  orch_cancel(o, session, now_us, out);
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++) {
+void sessions_release(sessions_machine *o, uint64_t session, uint64_t now_us, actions *out) {
+  sessions_cancel(o, session, now_us, out);
+  for (int i = 0; i < SESSIONS_MAX; i++) {
     if (!o->sessions[i] || o->sessions[i]->id != session) continue;
     session_free(o->sessions[i]);
     o->sessions[i] = NULL;
   }
 }
 
-static const char *why_off(const orch_session *s) {
+static const char *why_off(const client_session *s) {
   if (!s->want_draft) return s->options.budget > 0 ? "no draft was asked for" : "the node budget is 0";
   if (s->draft_note[0]) return s->draft_note;
   return s->off_reason;
 }
 
-bool orch_look(const orch *o, uint64_t session, orch_view *out) {
-  orch_session *s = session_find(o, session);
+bool sessions_get(const sessions_machine *o, uint64_t session, sessions_view *out) {
+  client_session *s = session_find(o, session);
   if (!s) return false;
-  *out = (orch_view){.state = s->state,
-                     .tokens = s->committed.tokens,
-                     .length = s->committed.length,
-                     .logged = assignment_logged(o, s),
-                     .prompt_length = s->prompt_length,
-                     .finish = s->finish,
-                     .code = s->code,
-                     .text = s->text,
-                     .stats = figures_sum(&s->counted),
-                     .uncounted = figures_missing(&s->counted, s->committed.length),
-                     .off_reason = why_off(s),
-                     .draft_method = s->want_draft ? s->method : "",
-                     .numerics_id = s->numerics,
-                     .numerics_changed = s->numerics_changed,
-                     .hash_seed = s->committed.seed,
-                     .epoch = s->epoch,
-                     .repairs = s->repairs};
+  *out = (sessions_view){.state = s->state,
+                         .tokens = s->committed.tokens,
+                         .length = s->committed.length,
+                         .logged = assignment_logged(o, s),
+                         .prompt_length = s->prompt_length,
+                         .finish = s->finish,
+                         .code = s->code,
+                         .text = s->text,
+                         .stats = session_stats_total(&s->counted),
+                         .uncounted = session_stats_missing(&s->counted, s->committed.length),
+                         .off_reason = why_off(s),
+                         .draft_method = s->want_draft ? s->method : "",
+                         .numerics_id = s->numerics,
+                         .numerics_changed = s->numerics_changed,
+                         .hash_seed = s->committed.seed,
+                         .epoch = s->epoch,
+                         .repairs = s->repairs};
   return true;
 }
 
 /* --- workers --- */
 
-static const roster_peer *worker_at(const orch *o, wire_role role, int32_t index) {
+static const roster_peer *worker_at(const sessions_machine *o, wire_role role, int32_t index) {
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (p->id && p->greeted && !p->lost && p->hello.role == role && index-- == 0) return p;
@@ -192,35 +193,34 @@ static const roster_peer *worker_at(const orch *o, wire_role role, int32_t index
   return NULL;
 }
 
-int32_t orch_workers(const orch *o, wire_role role) {
+int32_t sessions_worker_count(const sessions_machine *o, wire_role role) {
   int32_t n = 0;
   while (worker_at(o, role, n)) n++;
   return n;
 }
 
-int32_t orch_capacity(const orch *o) {
+int32_t sessions_capacity(const sessions_machine *o) {
   int32_t sum = 0;
   for (int i = 0; i < o->roster.top; i++) {
     const roster_peer *p = &o->roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != WIRE_ROLE_TARGET) continue;
-    int32_t places =
-        p->hello.session_max ? p->hello.session_max : ORCH_SESSIONS_MAX; /* 0: no limit of its own */
-    sum += places < ORCH_SESSIONS_MAX - sum ? places : ORCH_SESSIONS_MAX - sum;
+    int32_t places = p->hello.session_max ? p->hello.session_max : SESSIONS_MAX; /* 0: no limit of its own */
+    sum += places < SESSIONS_MAX - sum ? places : SESSIONS_MAX - sum;
   }
   return sum;
 }
 
-const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index) {
+const msg_hello *sessions_worker(const sessions_machine *o, wire_role role, int32_t index) {
   const roster_peer *p = worker_at(o, role, index);
   return p ? &p->hello : NULL;
 }
 
-int32_t orch_worker_load(const orch *o, wire_role role, int32_t index) {
+int32_t sessions_worker_load(const sessions_machine *o, wire_role role, int32_t index) {
   const roster_peer *p = worker_at(o, role, index);
   return p ? assignment_load(o, p) : 0;
 }
 
-void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *out) {
+void sessions_worker_died(sessions_machine *o, wire_id incarnation, uint64_t now_us, actions *out) {
   step c = {o, now_us, out};
   for (int i = 0; i < o->roster.top; i++) {
     roster_peer *p = &o->roster.list[i];
@@ -265,7 +265,7 @@ static void end_unknown(step *c, const roster_peer *from, const msg *m) {
 
 static void on_message(step *c, peer_id id, const msg *m) {
   roster_peer *from;
-  orch *o = c->o;
+  sessions_machine *o = c->o;
   switch (roster_receive(&o->roster, id, m, 0, c->now, &from, c->out)) {
   case ROSTER_GREETED:
     assignment_worker_lost(c, id, "the worker has restarted");
@@ -286,7 +286,7 @@ static void on_message(step *c, peer_id id, const msg *m) {
       assignment_worker_lost(c, id, "the worker is another one now");
     break;
   case ROSTER_PASS: {
-    orch_session *s = session_find(o, m->session);
+    client_session *s = session_find(o, m->session);
     if (!m->session) break;
     if (!s)
       end_unknown(c, from, m);
@@ -297,11 +297,11 @@ static void on_message(step *c, peer_id id, const msg *m) {
     else if (id == s->draft.peer)
       session_frames_draft(c, s, m);
     else if (m->type == MSG_DONE)
-      figures_tell_late(&s->counted, id, &m->u.done.stats);
+      session_stats_report_late(&s->counted, id, &m->u.done.stats);
     break;
   }
   }
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (o->sessions[i]) assignment_place(c, o->sessions[i]);
 }
 
@@ -312,9 +312,9 @@ static bool due(const step *c, uint64_t since, uint64_t every) {
 }
 
 /* Nothing was heard of it for long, while the connection is well. */
-static void miss_sign_of_life(step *c, orch_session *s) {
+static void miss_sign_of_life(step *c, client_session *s) {
   if (!s->target.opened || c->now < s->quiet_until_us || assignment_leave_hung(c, s)) return;
-  s->quiet_until_us = c->now + ORCH_LOOK_US;
+  s->quiet_until_us = c->now + SESSIONS_LOOK_US;
   if (s->quiet_told) return;
   s->quiet_told = true;
   actions_log(c->out, LOG_WARNING,
@@ -323,49 +323,50 @@ static void miss_sign_of_life(step *c, orch_session *s) {
               (unsigned long long)s->id);
 }
 
-static void session_tick(step *c, orch_session *s) {
-  if (s->state == ORCH_ENDING &&
-      (due(c, s->target.sent_us, ORCH_REPEAT_US) || due(c, s->draft.sent_us, ORCH_REPEAT_US))) {
-    if (++s->end_tries >= ORCH_END_TRIES) s->target.ended = s->draft.ended = true;
+static void session_tick(step *c, client_session *s) {
+  if (s->state == SESSIONS_ENDING &&
+      (due(c, s->target.sent_us, SESSIONS_REPEAT_US) || due(c, s->draft.sent_us, SESSIONS_REPEAT_US))) {
+    if (++s->end_tries >= SESSIONS_END_TRIES) s->target.ended = s->draft.ended = true;
     assignment_end(c, s, &s->target);
     assignment_end(c, s, &s->draft);
     s->target.sent_us = s->draft.sent_us = c->now;
     assignment_end_if_told(s);
   }
   assignment_place(c, s);
-  if (s->state == ORCH_OPENING && due(c, s->opening_us, ORCH_TARGET_WAIT_US) && !assignment_leave_hung(c, s))
+  if (s->state == SESSIONS_OPENING && due(c, s->opening_us, SESSIONS_TARGET_WAIT_US) &&
+      !assignment_leave_hung(c, s))
     assignment_fail(c, s, ERR_TIMEOUT, "the target did not open the session within 30 s: see its log");
   if (session_live(s)) miss_sign_of_life(c, s);
   if (!session_live(s)) return;
-  if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, ORCH_REPEAT_US))
+  if (s->target.peer && !s->target.opened && due(c, s->target.sent_us, SESSIONS_REPEAT_US))
     assignment_open_target(c, s);
-  if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, ORCH_REPEAT_US))
+  if (s->draft.peer && !s->draft.opened && due(c, s->draft.sent_us, SESSIONS_REPEAT_US))
     assignment_open_draft(c, s);
-  if (s->target.opened && due(c, s->ack_us, ORCH_ACK_US)) session_frames_ack(c, s);
+  if (s->target.opened && due(c, s->ack_us, SESSIONS_ACK_US)) session_frames_ack(c, s);
 }
 
 static uint64_t later(uint64_t at, uint64_t by) {
   return by > MACHINE_NEVER - at ? MACHINE_NEVER : at + by;
 }
 
-static uint64_t session_deadline(const orch *o, const orch_session *s) {
+static uint64_t session_deadline(const sessions_machine *o, const client_session *s) {
   uint64_t at = MACHINE_NEVER;
-  if (s->state == ORCH_FINISHED) return at;
-  if (s->state == ORCH_ENDING) return least_u64(s->target.sent_us, s->draft.sent_us) + ORCH_REPEAT_US;
+  if (s->state == SESSIONS_FINISHED) return at;
+  if (s->state == SESSIONS_ENDING) return least_u64(s->target.sent_us, s->draft.sent_us) + SESSIONS_REPEAT_US;
   if (!s->target.peer && s->begun) { /* else the ledger's news wakes it */
     at = later(s->waiting_us, o->options.target_wait_us);
     if (s->retry_us) at = least_u64(at, s->retry_us);
   }
-  if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + ORCH_REPEAT_US);
-  if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + ORCH_REPEAT_US);
-  if (s->target.opened) at = least_u64(at, least_u64(s->ack_us + ORCH_ACK_US, s->quiet_until_us));
+  if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + SESSIONS_REPEAT_US);
+  if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + SESSIONS_REPEAT_US);
+  if (s->target.opened) at = least_u64(at, least_u64(s->ack_us + SESSIONS_ACK_US, s->quiet_until_us));
   return at;
 }
 
-static uint64_t orch_deadline(const void *self) {
-  const orch *o = self;
+static uint64_t sessions_deadline(const void *self) {
+  const sessions_machine *o = self;
   uint64_t at = roster_deadline(&o->roster);
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (o->sessions[i]) at = least_u64(at, session_deadline(o, o->sessions[i]));
   return at;
 }
@@ -378,19 +379,19 @@ static void on_tick(step *c) {
                            draft ? "the draft worker has been silent for 3 s"
                                  : "the target worker has been silent for 3 s");
   }
-  for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+  for (int i = 0; i < SESSIONS_MAX; i++)
     if (c->o->sessions[i]) session_tick(c, c->o->sessions[i]);
 }
 
 /* Who has not listened for a while cannot say that nothing was told. */
-static void excuse_own_stall(orch *o, uint64_t now) {
+static void excuse_own_stall(sessions_machine *o, uint64_t now) {
   uint64_t gap = now - o->stepped_us;
-  for (int i = 0; i < ORCH_SESSIONS_MAX && gap >= ORCH_LOOK_US && o->stepped_us; i++)
+  for (int i = 0; i < SESSIONS_MAX && gap >= SESSIONS_LOOK_US && o->stepped_us; i++)
     if (o->sessions[i]) o->sessions[i]->quiet_until_us += gap;
   o->stepped_us = now;
 }
 
-static void orch_step(void *self, const event *e, uint64_t now_us, actions *out) {
+static void sessions_step(void *self, const event *e, uint64_t now_us, actions *out) {
   step c = {self, now_us, out};
   excuse_own_stall(c.o, now_us);
   if (e->kind == EVENT_MESSAGE)
@@ -398,10 +399,10 @@ static void orch_step(void *self, const event *e, uint64_t now_us, actions *out)
   else if (e->kind == EVENT_TICK)
     on_tick(&c);
   else if (e->kind == EVENT_DRAIN)
-    for (int i = 0; i < ORCH_SESSIONS_MAX; i++)
+    for (int i = 0; i < SESSIONS_MAX; i++)
       if (c.o->sessions[i]) assignment_finish(&c, c.o->sessions[i], WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
-machine orch_machine(orch *o) {
-  return (machine){o, orch_step, orch_deadline};
+machine sessions_as_machine(sessions_machine *o) {
+  return (machine){o, sessions_step, sessions_deadline};
 }

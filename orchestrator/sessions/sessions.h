@@ -7,73 +7,75 @@
 #include "orchestrator/ledger/ledger.h"
 #include "wire/machine.h"
 
-#define ORCH_SESSIONS_MAX 256
-#define ORCH_REPEAT_US    300000 /* OPEN, END */
-#define ORCH_ACK_US       500000 /* idle: acknowledges again, which renews the lease */
-#define ORCH_END_TRIES    5
-#define ORCH_DRAFT_AGAIN_US                                                                                  \
-  10000000                           /* a draft that did not reach the target is asked again after so long   \
-                                      */
-#define ORCH_TROUBLE_US     60000000 /* the same trouble with a draft is told again after so long */
-#define ORCH_DESYNC_MAX     16       /* repairs of one session before it ends with an error */
-#define ORCH_TARGET_WAIT_US 30000000 /* without any target for so long: error */
-#define ORCH_QUIET_US                                                                                        \
+#define SESSIONS_MAX       256
+#define SESSIONS_REPEAT_US 300000 /* OPEN, END */
+#define SESSIONS_ACK_US    500000 /* idle: acknowledges again, which renews the lease */
+#define SESSIONS_END_TRIES 5
+#define SESSIONS_DRAFT_AGAIN_US                                                                              \
+  10000000 /* a draft that did not reach the target is asked again after so long                             \
+            */
+#define SESSIONS_TROUBLE_US     60000000 /* the same trouble with a draft is told again after so long */
+#define SESSIONS_DESYNC_MAX     16       /* repairs of one session before it ends with an error */
+#define SESSIONS_TARGET_WAIT_US 30000000 /* without any target for so long: error */
+#define SESSIONS_QUIET_US                                                                                    \
   10000000 /* a target that owes tokens and gives no sign of life for so long hangs: elsewhere. Ours give    \
               one every 2 s while their engine lives (TARGET_ALIVE_US) */
-#define ORCH_QUIET_GROWTH 4 /* with each move before the next token: nobody is moved in circles for ever */
-#define ORCH_QUIET_MAX_US UINT64_C(3600000000)
-#define ORCH_HUNG_US      300000000 /* a target that hung is asked last for so long */
-#define ORCH_HUNG_MAX     16        /* targets that this is remembered of */
-#define ORCH_LOOK_US      1000000   /* is there another target by now? */
+#define SESSIONS_QUIET_GROWTH                                                                                \
+  4 /* with each move before the next token: nobody is moved in circles for ever */
+#define SESSIONS_QUIET_MAX_US UINT64_C(3600000000)
+#define SESSIONS_HUNG_US      300000000 /* a target that hung is asked last for so long */
+#define SESSIONS_HUNG_MAX     16        /* targets that this is remembered of */
+#define SESSIONS_LOOK_US      1000000   /* is there another target by now? */
 
-typedef struct orch_options {
+typedef struct sessions_options {
   wire_id incarnation;
   hash16 model_fingerprint, vocabulary_hash; /* zero: learnt from no one */
   int32_t vocabulary_size;
   uint64_t (*random)(void *context); /* ids, seeds, tickets; seeded in the simulation */
   void *random_context;
-  ledger ledger;           /* borrowed */
-  uint64_t target_wait_us; /* a session is without any target for so long: error; 0: ORCH_TARGET_WAIT_US */
-} orch_options;
+  ledger ledger; /* borrowed */
+  uint64_t
+      target_wait_us; /* a session is without any target for so long: error; 0: SESSIONS_TARGET_WAIT_US */
+} sessions_options;
 
-typedef struct orch orch;
+typedef struct sessions_machine sessions_machine;
 
-int orch_alloc(orch **out, const orch_options *o, err *e);
-void orch_free(orch *o);
-machine orch_machine(orch *o);
+int sessions_alloc(sessions_machine **out, const sessions_options *o, err *e);
+void sessions_free(sessions_machine *o);
+machine sessions_as_machine(sessions_machine *o);
 
-typedef struct orch_resume { /* a session of the ledger that goes on */
+typedef struct sessions_resume { /* a session of the ledger that goes on */
   uint64_t session, hash_seed;
   uint32_t epoch;        /* the highest that may have been sent */
   const int32_t *output; /* [output_length], copied; fewer than max_tokens, and without an end */
   int32_t output_length;
   const char *numerics; /* of who has decoded; "": nobody */
-} orch_resume;
+} sessions_resume;
 
-typedef struct orch_request {
+typedef struct sessions_request {
   const int32_t *prompt; /* copied */
   int32_t prompt_length;
-  const orch_resume *resume; /* NULL: a new session */
-  const char *about;         /* for the ledger; NULL: nothing */
-  msg_options options;       /* stops copied; context 0: the target's own */
-  bool draft;                /* false: --draft none */
+  const sessions_resume *resume; /* NULL: a new session */
+  const char *about;             /* for the ledger; NULL: nothing */
+  msg_options options;           /* stops copied; context 0: the target's own */
+  bool draft;                    /* false: --draft none */
   /* Called with each run of new tokens before they are logged: how many of them to keep (all if NULL). Fewer
    * than count, or *stop set, ends the answer there (a stop string). Below 0: so many tokens of the output
    * that are logged already go as well. */
   int32_t (*admit)(void *context, const int32_t *tokens, int32_t count, bool *stop);
   void *admit_context;
-} orch_request;
+} sessions_request;
 
 typedef enum {
-  ORCH_WAITING, /* for a target */
-  ORCH_OPENING,
-  ORCH_RUNNING,
-  ORCH_ENDING,  /* finished for the client; the workers are being told */
-  ORCH_FINISHED /* everybody knows, or has been told often enough: orch_release it */
-} orch_state;
+  SESSIONS_WAITING, /* for a target */
+  SESSIONS_OPENING,
+  SESSIONS_RUNNING,
+  SESSIONS_ENDING,  /* finished for the client; the workers are being told */
+  SESSIONS_FINISHED /* everybody knows, or has been told often enough: sessions_release it */
+} sessions_state;
 
-typedef struct orch_view { /* what a client may see of its session */
-  orch_state state;
+typedef struct sessions_view { /* what a client may see of its session */
+  sessions_state state;
   const int32_t *tokens; /* prompt and output; until the next step */
   int32_t length, prompt_length;
   int32_t logged;     /* of `length`, those that may be shown; it may reach the prompt's length later than
@@ -91,24 +93,28 @@ typedef struct orch_view { /* what a client may see of its session */
   uint64_t hash_seed;       /* of its prefix */
   uint32_t epoch;
   int32_t repairs; /* desyncs repaired */
-} orch_view;
+} sessions_view;
 
 /* Begins a session and returns its id, or 0 and *e (ERR_FULL, ERR_NOMEM, ERR_ARG). Messages go out with the
  * actions. */
-uint64_t orch_start(orch *o, const orch_request *r, uint64_t now_us, actions *out, err *e);
+uint64_t sessions_start(sessions_machine *o, const sessions_request *r, uint64_t now_us, actions *out,
+                        err *e);
 /* Ends an answer early: finish becomes cancelled. */
-void orch_cancel(orch *o, uint64_t session, uint64_t now_us, actions *out);
-bool orch_look(const orch *o, uint64_t session, orch_view *out); /* false: no such session */
-/* Forgets a session that is ORCH_ENDING or ORCH_FINISHED (the ledger keeps it); cancels any other. */
-void orch_release(orch *o, uint64_t session, uint64_t now_us, actions *out);
+void sessions_cancel(sessions_machine *o, uint64_t session, uint64_t now_us, actions *out);
+bool sessions_get(const sessions_machine *o, uint64_t session,
+                  sessions_view *out); /* false: no such session */
+/* Forgets a session that is SESSIONS_ENDING or SESSIONS_FINISHED (the ledger keeps it); cancels any other. */
+void sessions_release(sessions_machine *o, uint64_t session, uint64_t now_us, actions *out);
 
 /* Workers that are registered and heard of. */
-int32_t orch_workers(const orch *o, wire_role role);
+int32_t sessions_worker_count(const sessions_machine *o, wire_role role);
 /* Sessions that the targets among them take at a time, by their word. */
-int32_t orch_capacity(const orch *o);
-/* The only way a worker shows what it is: its greeting, by role and index in [0, orch_workers), or NULL. */
-const msg_hello *orch_worker(const orch *o, wire_role role, int32_t index);
-int32_t orch_worker_load(const orch *o, wire_role role, int32_t index); /* sessions that it has */
+int32_t sessions_capacity(const sessions_machine *o);
+/* The only way a worker shows what it is: its greeting, by role and index in [0, sessions_worker_count), or
+ * NULL. */
+const msg_hello *sessions_worker(const sessions_machine *o, wire_role role, int32_t index);
+int32_t sessions_worker_load(const sessions_machine *o, wire_role role,
+                             int32_t index); /* sessions that it has */
 
 /* The owner knows that a worker program has died (its own child): no need to wait for its silence. */
-void orch_worker_died(orch *o, wire_id incarnation, uint64_t now_us, actions *out);
+void sessions_worker_died(sessions_machine *o, wire_id incarnation, uint64_t now_us, actions *out);

@@ -50,7 +50,7 @@ typedef struct client {
   bool started, finished, cancelled;
   uint64_t id;
   int32_t prompt[48], prompt_length;
-  orch_request request;
+  sessions_request request;
   int32_t stops[1];
   int32_t stop_count_seen; /* threes seen by admit */
   int32_t seen;            /* tokens that a client has looked at */
@@ -76,7 +76,7 @@ typedef struct world {
   net *net;
   totals *totals;
   ledger ledger;
-  orch *orch;
+  sessions_machine *sessions;
   worker_node nodes[NODES];
   client clients[CLIENTS_MAX];
   int client_count;
@@ -163,8 +163,8 @@ static void start_draft(world *w, int index) {
 static wire_id incarnation_of(const world *w, int index) {
   wire_id id = {{0}};
   for (int role = WIRE_ROLE_TARGET; role <= WIRE_ROLE_DRAFT; role++)
-    for (int32_t i = 0; i < orch_workers(w->orch, (wire_role)role); i++) {
-      const msg_hello *h = orch_worker(w->orch, (wire_role)role, i);
+    for (int32_t i = 0; i < sessions_worker_count(w->sessions, (wire_role)role); i++) {
+      const msg_hello *h = sessions_worker(w->sessions, (wire_role)role, i);
       if (index < DRAFT_A && h->endpoint.size == strlen(addresses[index]) && role == WIRE_ROLE_TARGET &&
           memcmp(h->endpoint.data, addresses[index], h->endpoint.size) == 0)
         id = h->incarnation;
@@ -186,7 +186,7 @@ static void kill_node(world *w, int index) {
   if (pick(w, 2) || wire_id_equal(id, (wire_id){{0}})) return; /* else: the parent saw its child die */
   actions a;
   actions_init(&a);
-  orch_worker_died(w->orch, id, net_now(w->net), &a);
+  sessions_worker_died(w->sessions, id, net_now(w->net), &a);
   net_perform(w->net, ORCH, &a);
   actions_fini(&a);
 }
@@ -297,8 +297,9 @@ static msg_hello forged_hello(world *w, int from) {
 /* Who says that it is a target before it has said that it is a draft is taken for one: keys are to tell them
  * apart. */
 static bool is_known_draft(const world *w, int index) {
-  for (int32_t i = 0; i < orch_workers(w->orch, WIRE_ROLE_DRAFT); i++)
-    if (wire_id_equal(orch_worker(w->orch, WIRE_ROLE_DRAFT, i)->incarnation, w->nodes[index].incarnation))
+  for (int32_t i = 0; i < sessions_worker_count(w->sessions, WIRE_ROLE_DRAFT); i++)
+    if (wire_id_equal(sessions_worker(w->sessions, WIRE_ROLE_DRAFT, i)->incarnation,
+                      w->nodes[index].incarnation))
       return true;
   return false;
 }
@@ -408,7 +409,7 @@ static void client_plan(world *w, client *c) {
     memcpy(c->prompt, other->prompt, (w->is_virtual ? 40 : 10) * sizeof *c->prompt);
   c->stops[0] = TOY_END;
   c->request =
-      (orch_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
+      (sessions_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
   c->request.options = (msg_options){.top_p = 1,
                                      .repeat_penalty = 1,
                                      .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
@@ -430,9 +431,9 @@ static void client_start(world *w, client *c) {
   actions a;
   err e;
   actions_init(&a);
-  c->id = orch_start(w->orch, &c->request, net_now(w->net), &a, &e);
+  c->id = sessions_start(w->sessions, &c->request, net_now(w->net), &a, &e);
   c->started = true;
-  if (!c->id) fail(w, "orch_start refused a request");
+  if (!c->id) fail(w, "sessions_start refused a request");
   net_perform(w->net, ORCH, &a);
   actions_fini(&a);
 }
@@ -441,7 +442,7 @@ static void client_cancel(world *w, client *c) {
   actions a;
   if (!c->started) return;
   actions_init(&a);
-  orch_cancel(w->orch, c->id, net_now(w->net), &a);
+  sessions_cancel(w->sessions, c->id, net_now(w->net), &a);
   c->cancelled = true;
   net_perform(w->net, ORCH, &a);
   actions_fini(&a);
@@ -467,7 +468,7 @@ static int32_t plain_answer(const client *c, int32_t *out, wire_finish *finish) 
   return n;
 }
 
-static void judge_answer(world *w, client *c, const orch_view *v) {
+static void judge_answer(world *w, client *c, const sessions_view *v) {
   int32_t plain[TOY_CONTEXT];
   wire_finish finish;
   int32_t n = plain_answer(c, plain, &finish);
@@ -497,11 +498,11 @@ static void judge_answer(world *w, client *c, const orch_view *v) {
 
 /* What has been shown once never changes; at the end the answer is judged. */
 static void client_look(world *w, client *c) {
-  orch_view v;
-  if (!c->started || c->finished || !orch_look(w->orch, c->id, &v)) return;
+  sessions_view v;
+  if (!c->started || c->finished || !sessions_get(w->sessions, c->id, &v)) return;
   if (v.length < c->seen) fail(w, "tokens that were shown have been taken back");
   c->seen = v.length;
-  if (v.state != ORCH_FINISHED) return;
+  if (v.state != SESSIONS_FINISHED) return;
   c->finished = true;
   judge_answer(w, c, &v);
 }
@@ -675,7 +676,7 @@ static void plan_again(world *w) {
   actions a;
   actions_init(&a);
   for (int i = 0; i < w->client_count; i++) {
-    orch_release(w->orch, w->clients[i].id, net_now(w->net), &a);
+    sessions_release(w->sessions, w->clients[i].id, net_now(w->net), &a);
     w->clients[i] = (client){0};
     client_plan(w, &w->clients[i]);
     net_alarm(w->net, net_now(w->net) + pick(w, 100000), ALARM_START + i);
@@ -695,14 +696,14 @@ static void world_open(world *w, uint64_t seed, totals *t) {
   err e;
   int rc = ledger_memory(&w->ledger);
   w->orchestrator = incarnation(w);
-  orch_options o = {.incarnation = w->orchestrator,
-                    .vocabulary_size = TOY_VOCABULARY,
-                    .random = sim_random,
-                    .random_context = w};
+  sessions_options o = {.incarnation = w->orchestrator,
+                        .vocabulary_size = TOY_VOCABULARY,
+                        .random = sim_random,
+                        .random_context = w};
   o.ledger = w->ledger;
-  if (rc == ERR_OK) rc = orch_alloc(&w->orch, &o, &e);
+  if (rc == ERR_OK) rc = sessions_alloc(&w->sessions, &o, &e);
   assert(rc == ERR_OK);
-  net_start(w->net, ORCH, addresses[ORCH], orch_machine(w->orch));
+  net_start(w->net, ORCH, addresses[ORCH], sessions_as_machine(w->sessions));
   for (int i = TARGET_A; i <= TARGET_B; i++) start_target(w, i);
   for (int i = DRAFT_A; i <= DRAFT_B; i++) start_draft(w, i);
 }
@@ -713,7 +714,7 @@ static void world_close(world *w) {
     target_free(w->nodes[i].target);
     draft_free(w->nodes[i].draft);
   }
-  orch_free(w->orch);
+  sessions_free(w->sessions);
   w->ledger.close(w->ledger.self);
   net_close(w->net);
 }

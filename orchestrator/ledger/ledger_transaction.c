@@ -1,5 +1,6 @@
-#include "orchestrator/ledger/ledger_write.h"
+#include "orchestrator/ledger/ledger_transaction.h"
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include <stdlib.h>
 
@@ -30,7 +31,7 @@
 enum { STATEMENTS(STATEMENT_ENUM) STATEMENT_COUNT };
 static const char *const statement_texts[] = {STATEMENTS(STATEMENT_TEXT)};
 
-struct ledger_writer {
+struct ledger_transaction {
   sqlite3 *db;
   ledger_process who;
   sqlite3_stmt *statements[STATEMENT_COUNT];
@@ -43,24 +44,24 @@ static int run(sqlite3_stmt *s) {
   return rc == SQLITE_DONE || rc == SQLITE_ROW ? SQLITE_OK : rc;
 }
 
-static int prepare(ledger_writer *w, int which) {
+static int prepare(ledger_transaction *w, int which) {
   if (w->statements[which]) return SQLITE_OK;
   return sqlite3_prepare_v3(w->db, statement_texts[which], -1, SQLITE_PREPARE_PERSISTENT,
                             &w->statements[which], NULL);
 }
 
 #define EXECUTE(w, which, kinds, ...)                                                                        \
-  (prepare(w, DO_##which) || ledger_file_bind((w)->statements[DO_##which], kinds, __VA_ARGS__)               \
+  (prepare(w, DO_##which) || ledger_database_bind((w)->statements[DO_##which], kinds, __VA_ARGS__)           \
        ? sqlite3_errcode((w)->db)                                                                            \
        : run((w)->statements[DO_##which]))
 
 /* A statement that names the owner and has changed no row: another process owns the session by now. */
-static int note_owner(ledger_writer *w, ledger_job *j, int rc) {
+static int note_owner(ledger_transaction *w, ledger_job *j, int rc) {
   if (rc == SQLITE_OK && sqlite3_changes(w->db) == 0) j->at.lost = true;
   return rc;
 }
 
-static int write_beginning(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
+static int write_beginning(ledger_transaction *w, ledger_job *j, const int32_t *tokens) {
   const ledger_track *t = &j->at;
   if (t->resumed)
     return note_owner(w, j,
@@ -73,17 +74,17 @@ static int write_beginning(ledger_writer *w, ledger_job *j, const int32_t *token
 }
 
 /* The pieces become one. */
-static int write_end(ledger_writer *w, ledger_job *j, const int32_t *output, size_t size) {
+static int write_end(ledger_transaction *w, ledger_job *j, const int32_t *output, size_t size) {
   const ledger_track *t = &j->at;
   int64_t id = (int64_t)t->session;
   int rc = EXECUTE(w, END, "itiitii", (int64_t)t->finish, t->stats[0] ? t->stats : NULL, (int64_t)t->epoch,
-                   wall_us(), t->numerics, id, (int64_t)w->who.id);
+                   clock_wall_us(), t->numerics, id, (int64_t)w->who.id);
   if (note_owner(w, j, rc) || j->at.lost) return rc;
   rc = EXECUTE(w, CLEAR, "i", id);
   return rc || size == 0 ? rc : EXECUTE(w, WHOLE, "iib", id, (int64_t)t->prompt_length, output, size);
 }
 
-static int write_tokens(ledger_writer *w, ledger_job *j, int32_t position, const int32_t *tokens,
+static int write_tokens(ledger_transaction *w, ledger_job *j, int32_t position, const int32_t *tokens,
                         size_t size) {
   int64_t id = (int64_t)j->at.session;
   if (size == 0) return SQLITE_OK;
@@ -91,7 +92,7 @@ static int write_tokens(ledger_writer *w, ledger_job *j, int32_t position, const
                     EXECUTE(w, TOKENS, "iibi", id, (int64_t)position, tokens, size, (int64_t)w->who.id));
 }
 
-static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
+static int write_job(ledger_transaction *w, ledger_job *j, const int32_t *tokens) {
   const ledger_track *t = &j->at;
   int32_t skip = j->from < t->prompt_length ? t->prompt_length - j->from : 0;
   size_t size = (size_t)(j->count - skip) * sizeof *tokens;
@@ -105,14 +106,15 @@ static int write_job(ledger_writer *w, ledger_job *j, const int32_t *tokens) {
   return rc || t->lost ? rc : write_tokens(w, j, j->from + skip, tokens + skip, size);
 }
 
-static int write_beat(ledger_writer *w, const ledger_beat *beat) {
+static int write_beat(ledger_transaction *w, const ledger_beat *beat) {
   const ledger_process *p = &w->who;
   return EXECUTE(w, BEAT, "iiittiiiit", (int64_t)p->id, p->self.pid, p->self.start, p->self.machine,
-                 p->command, p->since, wall_us(), (int64_t)beat->sessions, beat->millitokens, beat->workers);
+                 p->command, p->since, clock_wall_us(), (int64_t)beat->sessions, beat->millitokens,
+                 beat->workers);
 }
 
-int ledger_writer_commit(ledger_writer *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
-                         const ledger_beat *beat) {
+int ledger_transaction_commit(ledger_transaction *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
+                              const ledger_beat *beat) {
   int rc = prepare(w, DO_BEGIN) ? sqlite3_errcode(w->db) : run(w->statements[DO_BEGIN]);
   for (int32_t i = 0; i < count && rc == SQLITE_OK; i++) rc = write_job(w, &jobs[i], tokens + jobs[i].offset);
   if (rc == SQLITE_OK && beat->due) rc = write_beat(w, beat);
@@ -120,19 +122,19 @@ int ledger_writer_commit(ledger_writer *w, ledger_job *jobs, int32_t count, cons
   return rc;
 }
 
-void ledger_writer_undo(ledger_writer *w) {
+void ledger_transaction_undo(ledger_transaction *w) {
   if (!sqlite3_get_autocommit(w->db)) sqlite3_exec(w->db, "ROLLBACK", NULL, NULL, NULL);
 }
 
-int ledger_writer_open(ledger_writer **out, sqlite3 *db, const ledger_process *who) {
-  ledger_writer *w = *out = calloc(1, sizeof *w);
+int ledger_transaction_open(ledger_transaction **out, sqlite3 *db, const ledger_process *who) {
+  ledger_transaction *w = *out = calloc(1, sizeof *w);
   if (!w) return ERR_NOMEM;
   w->db = db;
   w->who = *who;
   return ERR_OK;
 }
 
-void ledger_writer_close(ledger_writer *w) {
+void ledger_transaction_close(ledger_transaction *w) {
   if (!w) return;
   for (int i = 0; i < STATEMENT_COUNT; i++) sqlite3_finalize(w->statements[i]);
   free(w);

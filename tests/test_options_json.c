@@ -1,7 +1,7 @@
 /* libs: ledger wire speculative base */
 /* What the ledger keeps of a request comes back as it was, to the last bit; anything else is refused by its
  * name. */
-#include "orchestrator/ledger/ledger_options.h"
+#include "orchestrator/ledger/options_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,9 +33,9 @@ static void check_back(const msg_options *o) {
   msg_options got;
   int32_t stops[WIRE_STOPS_MAX];
   err e = {0};
-  char *text = ledger_options_text(o);
+  char *text = options_json_text(o);
   assert_non_null(text);
-  if (ledger_options_read(text, &got, stops, &e)) fail_msg("%s: %s", text, e.text);
+  if (options_json_read(text, &got, stops, &e)) fail_msg("%s: %s", text, e.text);
   assert_int_equal(got.max_tokens, o->max_tokens);
   assert_int_equal(got.top_k, o->top_k);
   assert_true(got.seed == o->seed);
@@ -93,7 +93,7 @@ static void every_float_comes_back(void **state) {
 /* So that people read 0.8, not 0.800000012. */
 static void floats_are_short(void **state) {
   (void)state;
-  char *text = ledger_options_text(&some);
+  char *text = options_json_text(&some);
   static const char *const parts[] = {"\"temperature\":0.8,", "\"top_p\":0.95,", "\"min_p\":0.05,",
                                       "\"repeat_penalty\":1.1,"};
   for (size_t i = 0; i < 4; i++)
@@ -115,7 +115,7 @@ static void expect_refused(const json_t *object, const char *name) {
   int32_t stops[WIRE_STOPS_MAX];
   err e = {0};
   char *text = json_dumps(object, JSON_COMPACT);
-  assert_int_equal(ledger_options_read(text, &out, stops, &e), ERR_FORMAT);
+  assert_int_equal(options_json_read(text, &out, stops, &e), ERR_FORMAT);
   if (!strstr(e.text, name)) fail_msg("%s: %s", text, e.text);
   free(text);
 }
@@ -123,7 +123,7 @@ static void expect_refused(const json_t *object, const char *name) {
 /* Each value once missing, once of another kind, once past its end. */
 static void refuses_what_is_damaged(void **state) {
   (void)state;
-  json_t *good = ledger_options_json(&some);
+  json_t *good = options_json_object(&some);
   const char *key;
   json_t *value;
   int count = 0;
@@ -170,7 +170,7 @@ static void refuses_what_is_no_json(void **state) {
   int32_t stops[WIRE_STOPS_MAX];
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     err e = {0};
-    assert_int_equal(ledger_options_read(texts[i], &out, stops, &e), ERR_FORMAT);
+    assert_int_equal(options_json_read(texts[i], &out, stops, &e), ERR_FORMAT);
   }
 }
 

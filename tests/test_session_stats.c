@@ -1,5 +1,5 @@
 /* libs: sessions wire speculative base */
-#include "orchestrator/sessions/figures.h"
+#include "orchestrator/sessions/session_stats.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,8 +28,8 @@ static const msg_stats some = {.forwards = 10,
                                .position_count = 3};
 
 /* So many times `some`. */
-static void expect(figures *f, uint64_t times) {
-  msg_stats s = figures_sum(f);
+static void expect(session_stats *f, uint64_t times) {
+  msg_stats s = session_stats_total(f);
   const uint64_t got[] = {s.forwards,   s.rounds,      s.rows,       s.accepted,  s.rewound,
                           s.prefill_us, s.queue_us,    s.forward_us, s.accept_us, s.commit_us,
                           s.wait_us,    s.plain_steps, s.resets,     s.dropped};
@@ -42,45 +42,45 @@ static void expect(figures *f, uint64_t times) {
 
 static void one_target(void **state) {
   (void)state;
-  figures f = {0};
-  figures_begin(&f, 100);
+  session_stats f = {0};
+  session_stats_begin(&f, 100);
   expect(&f, 0);
-  assert_int_equal(figures_missing(&f, 119), 19);
-  figures_tell(&f, &some);
-  figures_tell(&f, &some); /* DONE is repeated */
+  assert_int_equal(session_stats_missing(&f, 119), 19);
+  session_stats_report(&f, &some);
+  session_stats_report(&f, &some); /* DONE is repeated */
   expect(&f, 1);
-  assert_int_equal(figures_missing(&f, 119), 0);
+  assert_int_equal(session_stats_missing(&f, 119), 0);
 }
 
 /* One that was left and tells, one that died. */
 static void several_targets(void **state) {
   (void)state;
-  figures f = {0};
-  figures_begin(&f, 100);
-  figures_leave(&f, A, 119);
-  assert_int_equal(figures_missing(&f, 125), 25);
-  figures_tell_late(&f, B, &some); /* not awaited */
+  session_stats f = {0};
+  session_stats_begin(&f, 100);
+  session_stats_leave(&f, A, 119);
+  assert_int_equal(session_stats_missing(&f, 125), 25);
+  session_stats_report_late(&f, B, &some); /* not awaited */
   expect(&f, 0);
-  figures_tell_late(&f, A, &some);
-  figures_tell_late(&f, A, &some);
+  session_stats_report_late(&f, A, &some);
+  session_stats_report_late(&f, A, &some);
   expect(&f, 1);
-  assert_int_equal(figures_missing(&f, 125), 6);
-  figures_leave(&f, B, 125); /* for A again */
-  figures_tell(&f, &some);
+  assert_int_equal(session_stats_missing(&f, 125), 6);
+  session_stats_leave(&f, B, 125); /* for A again */
+  session_stats_report(&f, &some);
   expect(&f, 2);
-  assert_int_equal(figures_missing(&f, 144), 6);
-  figures_tell_late(&f, A, &some);
-  figures_tell_late(&f, 0, &some);
+  assert_int_equal(session_stats_missing(&f, 144), 6);
+  session_stats_report_late(&f, A, &some);
+  session_stats_report_late(&f, 0, &some);
   expect(&f, 2);
 }
 
 /* What an earlier run of this program decoded. */
 static void after_others(void **state) {
   (void)state;
-  figures f = {.missing = 40};
-  figures_begin(&f, 140);
-  figures_tell(&f, &some);
-  assert_int_equal(figures_missing(&f, 159), 40);
+  session_stats f = {.missing = 40};
+  session_stats_begin(&f, 140);
+  session_stats_report(&f, &some);
+  assert_int_equal(session_stats_missing(&f, 159), 40);
 }
 
 int main(void) {

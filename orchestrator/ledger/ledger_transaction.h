@@ -1,8 +1,8 @@
-/* ledger_write.h - what one transaction of the ledger's writer does: for every session with news, its
+/* ledger_transaction.h - what one transaction of the ledger's writer does: for every session with news, its
  * beginning, its new tokens or its end; and the row of this process. */
 #pragma once
 
-#include "orchestrator/ledger/ledger_file.h"
+#include "orchestrator/ledger/ledger_database.h"
 #include "orchestrator/ledger/process_identity.h"
 #include "wire/message.h"
 
@@ -40,21 +40,21 @@ typedef struct ledger_beat {
 
 typedef struct ledger_process { /* who writes; strings are owned by whoever made it */
   uint64_t id;                  /* in the file */
-  process_identity_process self;
+  process_identity self;
   int64_t since;
   const char *command, *model;
   hash16 fingerprint;
 } ledger_process;
 
-typedef struct ledger_writer ledger_writer;
+typedef struct ledger_transaction ledger_transaction;
 
-int ledger_writer_open(ledger_writer **out, sqlite3 *db,
-                       const ledger_process *who); /* ERR_NOMEM; db: borrowed */
-void ledger_writer_close(ledger_writer *w);        /* before the database; NULL is allowed */
+int ledger_transaction_open(ledger_transaction **out, sqlite3 *db,
+                            const ledger_process *who); /* ERR_NOMEM; db: borrowed */
+void ledger_transaction_close(ledger_transaction *w);   /* before the database; NULL is allowed */
 
-/* Everything or nothing: SQLITE_OK or SQLite's code (sqlite3_errmsg tells more until ledger_writer_undo,
+/* Everything or nothing: SQLITE_OK or SQLite's code (sqlite3_errmsg tells more until ledger_transaction_undo,
  * which must follow). tokens: the buffer of the jobs. Sets `lost` in jobs whose session has another owner
  * now. */
-int ledger_writer_commit(ledger_writer *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
-                         const ledger_beat *beat);
-void ledger_writer_undo(ledger_writer *w);
+int ledger_transaction_commit(ledger_transaction *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
+                              const ledger_beat *beat);
+void ledger_transaction_undo(ledger_transaction *w);

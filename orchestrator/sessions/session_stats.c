@@ -1,4 +1,4 @@
-#include "orchestrator/sessions/figures.h"
+#include "orchestrator/sessions/session_stats.h"
 
 /* Of msg_stats, but for accepted_per_pos. */
 /* clang-format off: a row each */
@@ -35,34 +35,34 @@ static void clear(msg_stats *sum, uint64_t per_pos[WIRE_POSITIONS_MAX]) {
   for (int32_t i = 0; i < WIRE_POSITIONS_MAX; i++) per_pos[i] = 0;
 }
 
-void figures_begin(figures *f, int32_t length) {
+void session_stats_begin(session_stats *f, int32_t length) {
   f->from = length;
   f->told = false;
   clear(&f->now, f->per_pos_now);
 }
 
-void figures_leave(figures *f, peer_id target, int32_t length) {
+void session_stats_leave(session_stats *f, peer_id target, int32_t length) {
   add(&f->before, f->per_pos, &f->now);
   f->left = f->told ? 0 : target;
   f->left_tokens = f->told ? 0 : length - f->from;
   f->missing += f->left_tokens;
-  figures_begin(f, length);
+  session_stats_begin(f, length);
 }
 
-void figures_tell(figures *f, const msg_stats *s) {
+void session_stats_report(session_stats *f, const msg_stats *s) {
   clear(&f->now, f->per_pos_now);
   add(&f->now, f->per_pos_now, s);
   f->told = true;
 }
 
-void figures_tell_late(figures *f, peer_id target, const msg_stats *s) {
+void session_stats_report_late(session_stats *f, peer_id target, const msg_stats *s) {
   if (!target || f->left != target) return;
   add(&f->before, f->per_pos, s);
   f->missing -= f->left_tokens;
   f->left = 0;
 }
 
-msg_stats figures_sum(figures *f) {
+msg_stats session_stats_total(session_stats *f) {
   msg_stats sum;
   clear(&sum, f->per_pos_sum);
   add(&sum, f->per_pos_sum, &f->before);
@@ -70,6 +70,6 @@ msg_stats figures_sum(figures *f) {
   return sum;
 }
 
-int32_t figures_missing(const figures *f, int32_t length) {
+int32_t session_stats_missing(const session_stats *f, int32_t length) {
   return f->missing + (f->told ? 0 : length - f->from);
 }

@@ -1,4 +1,4 @@
-#include "orchestrator/ledger/ledger_file.h"
+#include "orchestrator/ledger/ledger_database.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ static int explain(int sqlite, const char *path, const char *why, err *e) {
   return err_set(e, ERR_IO, "the ledger %.160s failed: %.60s" HINT, path, why);
 }
 
-int ledger_file_error(sqlite3 *db, const char *path, err *e) {
+int ledger_database_error(sqlite3 *db, const char *path, err *e) {
   return explain(sqlite3_errcode(db), path, sqlite3_errmsg(db), e);
 }
 
@@ -77,7 +77,11 @@ static int bind_all(sqlite3_stmt *s, const char *kinds, va_list args) {
   return rc;
 }
 
-int ledger_file_bind(sqlite3_stmt *s, const char *kinds, ...) {
+int ledger_database_prepare(sqlite3_stmt **out, sqlite3 *db, const char *path, const char *sql, err *e) {
+  return sqlite3_prepare_v2(db, sql, -1, out, NULL) ? ledger_database_error(db, path, e) : ERR_OK;
+}
+
+int ledger_database_bind(sqlite3_stmt *s, const char *kinds, ...) {
   va_list args;
   va_start(args, kinds);
   int rc = bind_all(s, kinds, args);
@@ -85,7 +89,7 @@ int ledger_file_bind(sqlite3_stmt *s, const char *kinds, ...) {
   return rc;
 }
 
-int ledger_file_do(sqlite3 *db, const char *sql, const char *kinds, ...) {
+int ledger_database_do(sqlite3 *db, const char *sql, const char *kinds, ...) {
   sqlite3_stmt *s = NULL;
   va_list args;
   int rc = sqlite3_prepare_v2(db, sql, -1, &s, NULL);
@@ -99,7 +103,7 @@ int ledger_file_do(sqlite3 *db, const char *sql, const char *kinds, ...) {
 
 /* ---- where it is ---- */
 
-int ledger_file_default(char out[LEDGER_PATH_MAX], err *e) {
+int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e) {
   const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
   bool given = state && state[0] == '/'; /* others are to be ignored: the XDG base directory specification */
   if (!given && !(home && home[0] == '/'))
@@ -110,7 +114,7 @@ int ledger_file_default(char out[LEDGER_PATH_MAX], err *e) {
                              : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
 }
 
-void ledger_file_make_folders(const char *path) {
+void ledger_database_make_folders(const char *path) {
   char folder[LEDGER_PATH_MAX];
   snprintf(folder, sizeof folder, "%s", path);
   for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
@@ -120,8 +124,8 @@ void ledger_file_make_folders(const char *path) {
   }
 }
 
-bool ledger_file_make(const char *path) {
-  ledger_file_make_folders(path);
+bool ledger_database_make(const char *path) {
+  ledger_database_make_folders(path);
   int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd >= 0) close(fd);
   return fd >= 0;
@@ -130,7 +134,7 @@ bool ledger_file_make(const char *path) {
 /* SQLite would make it with the rights of the umask, and would wait on a pipe. */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;
-  if (create) ledger_file_make_folders(path);
+  if (create) ledger_database_make_folders(path);
   int fd = open(path, (create ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0 && errno == ENOENT && !create)
     return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
@@ -183,7 +187,7 @@ static int check_kind(sqlite3 *db, const char *path, err *e) {
   int rc;
   int64_t application = number_of(db, "PRAGMA application_id", &rc);
   int64_t version = rc ? -1 : number_of(db, "PRAGMA user_version", &rc);
-  if (rc) return ledger_file_error(db, path, e);
+  if (rc) return ledger_database_error(db, path, e);
   if (application != LEDGER_APPLICATION) return explain(SQLITE_NOTADB, path, "", e);
   if (version > LEDGER_SCHEMA)
     return err_set(
@@ -198,10 +202,10 @@ static int prepare(sqlite3 *db, const char *path, bool create, err *e) {
   sqlite3_busy_timeout(db, LEDGER_BUSY_MS);
   int64_t version = number_of(db, "PRAGMA user_version", &rc);
   if (rc == SQLITE_OK && create && version == 0) rc = make_if_empty(db);
-  if (rc) return ledger_file_error(db, path, e);
+  if (rc) return ledger_database_error(db, path, e);
   int code = check_kind(db, path, e);
   if (code || !create) return code;
-  return use_wal(db) ? ledger_file_error(db, path, e) : ERR_OK;
+  return use_wal(db) ? ledger_database_error(db, path, e) : ERR_OK;
 }
 
 static int open_as(sqlite3 **out, const char *path, int flags, bool create, err *e) {
@@ -213,7 +217,7 @@ static int open_as(sqlite3 **out, const char *path, int flags, bool create, err 
   return code;
 }
 
-int ledger_file_open(sqlite3 **out, const char *path, bool create, err *e) {
+int ledger_database_open(sqlite3 **out, const char *path, bool create, err *e) {
   *out = NULL;
   int code = check_file(path, create, e);
   if (code == ERR_OK) code = open_as(out, path, SQLITE_OPEN_READWRITE, create, e);

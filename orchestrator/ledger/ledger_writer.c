@@ -1,12 +1,13 @@
-#include "orchestrator/ledger/ledger_sqlite.h"
+#include "orchestrator/ledger/ledger_writer.h"
 
 #include "common/base/clock.h"
 #include "common/base/least.h"
 #include "common/base/program.h"
-#include "orchestrator/ledger/ledger_file.h"
-#include "orchestrator/ledger/ledger_options.h"
-#include "orchestrator/ledger/ledger_store.h"
-#include "orchestrator/ledger/ledger_write.h"
+#include "orchestrator/ledger/ledger_database.h"
+#include "orchestrator/ledger/options_json.h"
+#include "orchestrator/ledger/ledger_change.h"
+#include "orchestrator/ledger/ledger_query.h"
+#include "orchestrator/ledger/ledger_transaction.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 
 typedef struct book {
   ledger memory;
-  ledger_sqlite_options options; /* strings are owned */
+  ledger_writer_options options; /* strings are owned */
   char *path, *command, *model;
   ledger_process who;
 
@@ -32,7 +33,7 @@ typedef struct book {
 
   /* The writer's own. */
   sqlite3 *db;
-  ledger_writer *writer;
+  ledger_transaction *writer;
   ledger_job *jobs;
   int32_t job_count, job_capacity;
   int32_t *buffer;
@@ -86,12 +87,12 @@ static int add_track(book *b, const ledger_record *r) {
   }
   ledger_track t = {.session = r->session,
                     .hash_seed = r->hash_seed,
-                    .created = wall_us(),
+                    .created = clock_wall_us(),
                     .prompt_length = r->prompt_length,
                     .resumed = r->epoch > 0,
                     .epoch_written = r->epoch,
                     .written = r->epoch > 0 ? r->length : 0,
-                    .options = r->options ? ledger_options_text(r->options) : NULL,
+                    .options = r->options ? options_json_text(r->options) : NULL,
                     .about = copy_or_null(r->about)};
   if ((r->options && !t.options) || (r->about && !t.about)) {
     free(t.options);
@@ -365,10 +366,10 @@ static bool work_once(book *b) {
   take_jobs(b);
   pthread_mutex_unlock(&b->lock);
   bool any = b->job_count > 0 || pulse.due;
-  int rc = any ? ledger_writer_commit(b->writer, b->jobs, b->job_count, b->buffer, &pulse) : SQLITE_OK;
+  int rc = any ? ledger_transaction_commit(b->writer, b->jobs, b->job_count, b->buffer, &pulse) : SQLITE_OK;
   if (rc) {
-    ledger_file_error(b->db, b->path, &why);
-    ledger_writer_undo(b->writer);
+    ledger_database_error(b->db, b->path, &why);
+    ledger_transaction_undo(b->writer);
   }
   free(pulse.workers);
   pthread_mutex_lock(&b->lock);
@@ -395,7 +396,7 @@ static void *writer(void *self) {
 /* ---- open and close ---- */
 
 static void book_free(book *b) {
-  ledger_writer_close(b->writer);
+  ledger_transaction_close(b->writer);
   sqlite3_close(b->db);
   while (b->count > 0) drop_track(b, &b->tracks[0]);
   if (b->memory.close) b->memory.close(b->memory.self);
@@ -419,11 +420,11 @@ static void book_close(void *self) {
   pthread_cond_signal(&b->wake);
   pthread_mutex_unlock(&b->lock);
   if (b->thread_runs) pthread_join(b->thread, NULL);
-  ledger_store_leave(b->db, b->who.id); /* where it fails, others see that this process is gone */
+  ledger_change_leave(b->db, b->who.id); /* where it fails, others see that this process is gone */
   book_free(b);
 }
 
-static book *book_alloc(const ledger_sqlite_options *o) {
+static book *book_alloc(const ledger_writer_options *o) {
   book *b = calloc(1, sizeof *b);
   if (!b) return NULL;
   pthread_condattr_t attributes;
@@ -445,32 +446,34 @@ static book *book_alloc(const ledger_sqlite_options *o) {
 
 /* This process is in the file before anything that it owns. */
 static int enter(book *b, err *e) {
-  b->who = (ledger_process){
-      .since = wall_us(), .command = b->command, .model = b->model, .fingerprint = b->options.fingerprint};
+  b->who = (ledger_process){.since = clock_wall_us(),
+                            .command = b->command,
+                            .model = b->model,
+                            .fingerprint = b->options.fingerprint};
   process_identity_self(&b->who.self);
-  int rc = ledger_store_tidy(b->db, b->path, e);
+  int rc = ledger_change_remove_dead(b->db, b->path, e);
   if (rc == ERR_OK) rc = program_random(&b->who.id, sizeof b->who.id, e);
-  if (rc == ERR_OK && ledger_writer_open(&b->writer, b->db, &b->who))
+  if (rc == ERR_OK && ledger_transaction_open(&b->writer, b->db, &b->who))
     rc = err_set(e, ERR_NOMEM, "out of memory");
-  if (rc == ERR_OK && ledger_writer_commit(b->writer, NULL, 0, NULL, &(ledger_beat){.due = true})) {
-    rc = ledger_file_error(b->db, b->path, e);
-    ledger_writer_undo(b->writer);
+  if (rc == ERR_OK && ledger_transaction_commit(b->writer, NULL, 0, NULL, &(ledger_beat){.due = true})) {
+    rc = ledger_database_error(b->db, b->path, e);
+    ledger_transaction_undo(b->writer);
   }
   if (rc == ERR_OK && b->options.resume)
-    rc = ledger_store_claim(b->db, b->path, b->options.resume, b->options.resume_updated, b->who.id, e);
+    rc = ledger_change_claim(b->db, b->path, b->options.resume, b->options.resume_updated, b->who.id, e);
   return rc;
 }
 
-int ledger_sqlite_open(ledger *out, const ledger_sqlite_options *o, err *e) {
+int ledger_writer_open(ledger *out, const ledger_writer_options *o, err *e) {
   *out = (ledger){0};
   book *b = book_alloc(o);
   if (!b) return err_set(e, ERR_NOMEM, "out of memory for the ledger");
-  int rc = ledger_file_open(&b->db, o->path, true, e);
+  int rc = ledger_database_open(&b->db, o->path, true, e);
   if (rc == ERR_OK) rc = enter(b, e);
   if (rc == ERR_OK && pthread_create(&b->thread, NULL, writer, b) != 0)
     rc = err_set(e, ERR_NOMEM, "cannot start the ledger's thread");
   if (rc) {
-    if (b->db) ledger_store_leave(b->db, b->who.id);
+    if (b->db) ledger_change_leave(b->db, b->who.id);
     book_free(b);
     return rc;
   }
@@ -488,7 +491,7 @@ int ledger_sqlite_open(ledger *out, const ledger_sqlite_options *o, err *e) {
   return ERR_OK;
 }
 
-void ledger_sqlite_workers(ledger *l, const char *json) {
+void ledger_writer_set_workers(ledger *l, const char *json) {
   book *b = l->self;
   char *copy = copy_or_null(json);
   pthread_mutex_lock(&b->lock);
@@ -497,7 +500,7 @@ void ledger_sqlite_workers(ledger *l, const char *json) {
   pthread_mutex_unlock(&b->lock);
 }
 
-bool ledger_sqlite_failing(const ledger *l) {
+bool ledger_writer_failing(const ledger *l) {
   book *b = l->self;
   pthread_mutex_lock(&b->lock);
   bool failing = b->failing;

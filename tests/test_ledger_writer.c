@@ -1,7 +1,8 @@
 /* libs: ledger base */
-#include "orchestrator/ledger/ledger_sqlite.h"
+#include "orchestrator/ledger/ledger_writer.h"
 
-#include "orchestrator/ledger/ledger_store.h"
+#include "orchestrator/ledger/ledger_change.h"
+#include "orchestrator/ledger/ledger_query.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -70,10 +71,10 @@ static void nothing(void *context) {
 }
 
 static int try_open(ledger *l, const char *path, err *e) {
-  ledger_sqlite_options o = {
+  ledger_writer_options o = {
       .path = path, .command = "test", .model = "/some/model.gguf", .on_durable = nothing};
   o.fingerprint.bytes[3] = 9;
-  return ledger_sqlite_open(l, &o, e);
+  return ledger_writer_open(l, &o, e);
 }
 
 static ledger opened(const char *path) {
@@ -110,7 +111,7 @@ static bool comes_to(ledger *l, uint64_t session, int32_t length) {
 static sqlite3 *look(const char *path) {
   sqlite3 *db;
   err e = {0};
-  if (ledger_file_open(&db, path, false, &e)) fail_msg("%s", e.text);
+  if (ledger_database_open(&db, path, false, &e)) fail_msg("%s", e.text);
   return db;
 }
 
@@ -129,7 +130,7 @@ static void exec(sqlite3 *db, const char *sql) {
 
 static void load(sqlite3 *db, uint64_t id, ledger_session *out) {
   err e = {0};
-  if (ledger_store_load(db, "it", id, out, &e)) fail_msg("%s", e.text);
+  if (ledger_query_load(db, "it", id, out, &e)) fail_msg("%s", e.text);
 }
 
 static void expect_tokens(const ledger_session *s, int32_t output) {
@@ -287,7 +288,7 @@ static void survives_a_kill(void **state) {
   assert_int_equal(s.pid, 0);
   err e = {0};
   assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), 1);
-  assert_int_equal(ledger_store_tidy(db, p->path, &e), ERR_OK);
+  assert_int_equal(ledger_change_remove_dead(db, p->path, &e), ERR_OK);
   assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), 0);
   ledger_session_fini(&s);
   sqlite3_close(db);
@@ -308,11 +309,11 @@ static void goes_on_after_it(void **state) {
   sqlite3_close(db);
   assert_int_equal(s.state, LEDGER_INTERRUPTED);
 
-  ledger_sqlite_options o = {
+  ledger_writer_options o = {
       .path = p->path, .command = "test", .resume = 5, .resume_updated = s.updated, .on_durable = nothing};
-  assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_OK);
+  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_OK);
   ledger second;
-  assert_int_equal(ledger_sqlite_open(&second, &o, &e), ERR_STATE); /* one at a time */
+  assert_int_equal(ledger_writer_open(&second, &o, &e), ERR_STATE); /* one at a time */
   assert_non_null(strstr(e.text, "process"));
   ledger_record r = {.session = 5,
                      .hash_seed = s.hash_seed,
@@ -338,7 +339,7 @@ static void goes_on_after_it(void **state) {
   ledger_session_fini(&s);
   sqlite3_close(db);
   o.resume_updated--; /* it was read before a change */
-  assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_STATE);
+  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_STATE);
 }
 
 /* A conversation goes on with an answer that was cut, in the same process and at once; but not where the file
@@ -361,7 +362,7 @@ static void one_that_goes_on_after_its_end(void **state) {
         ledger_session_fini(&s);
         load(db, id, &s);
       }
-      assert_int_equal(ledger_store_rollback(db, p->path, id, 2, &e), ERR_OK);
+      assert_int_equal(ledger_change_rollback(db, p->path, id, 2, &e), ERR_OK);
     }
     l.forget(l.self, id);
     ledger_record r = {.session = id,
@@ -431,10 +432,10 @@ static void first_epoch_of_one_that_was_taken_over(void **state) {
   sqlite3 *db = look(p->path);
   ledger_session s;
   load(db, 5, &s);
-  ledger_sqlite_options o = {
+  ledger_writer_options o = {
       .path = p->path, .command = "test", .resume = 5, .resume_updated = s.updated, .on_durable = nothing};
   err e = {0};
-  assert_int_equal(ledger_sqlite_open(&l, &o, &e), ERR_OK);
+  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_OK);
   exec(db, "UPDATE session SET owner = 77");
   ledger_record r = {.session = 5,
                      .hash_seed = s.hash_seed,
@@ -502,10 +503,10 @@ static int writes_on_a_full_disk(const char *path) {
   limit.rlim_cur = 4096;
   setrlimit(RLIMIT_FSIZE, &limit);
   append(&l, 1, 0, 5);
-  if (!comes_to(&l, 1, 8) || !ledger_sqlite_failing(&l)) return 2; /* the answer goes on */
+  if (!comes_to(&l, 1, 8) || !ledger_writer_failing(&l)) return 2; /* the answer goes on */
   limit.rlim_cur = before;
   setrlimit(RLIMIT_FSIZE, &limit);
-  for (int64_t waited = 0; ledger_sqlite_failing(&l); waited += LOOK_US, usleep(LOOK_US))
+  for (int64_t waited = 0; ledger_writer_failing(&l); waited += LOOK_US, usleep(LOOK_US))
     if (waited > PATIENCE_US) return 3;
   append(&l, 1, 5, 1);
   if (!comes_to(&l, 1, 9)) return 4;
@@ -571,7 +572,7 @@ static void refuses_what_is_no_ledger(void **state) {
   expect_refused(p->path, ERR_VERSION, "newer");
   err e = {0};
   snprintf(path, sizeof path, "%s/none", p->folder);
-  assert_int_equal(ledger_file_open(&db, path, false, &e), ERR_GONE);
+  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_GONE);
   assert_int_equal(access(path, F_OK), -1); /* nothing is made by looking */
 }
 
@@ -600,7 +601,7 @@ static void reads_damage_as_damage(void **state) {
     exec(db, "CREATE TEMP TABLE t AS SELECT * FROM main.tokens; CREATE TEMP TABLE s AS SELECT * FROM "
              "main.session");
     exec(db, lies[i]);
-    assert_int_equal(ledger_store_load(db, p->path, 1, &s, &e), ERR_FORMAT);
+    assert_int_equal(ledger_query_load(db, p->path, 1, &s, &e), ERR_FORMAT);
     assert_non_null(strstr(e.text, "--delete"));
     exec(db, "DELETE FROM main.tokens; DELETE FROM main.session; INSERT INTO main.tokens SELECT * FROM t;"
              "INSERT INTO main.session SELECT * FROM s");
@@ -634,24 +635,24 @@ static void rolls_back_to_any_length(void **state) {
     assert_true(comes_to(&l, 1, 5 + 2 * i));
   }
   sqlite3 *db = look(p->path);
-  assert_int_equal(ledger_store_rollback(db, p->path, 1, 3, &e), ERR_STATE); /* it is being served */
-  assert_int_equal(ledger_store_delete(db, p->path, 1, &e), ERR_STATE);
+  assert_int_equal(ledger_change_rollback(db, p->path, 1, 3, &e), ERR_STATE); /* it is being served */
+  assert_int_equal(ledger_change_delete(db, p->path, 1, &e), ERR_STATE);
   l.close(l.self);
   for (int32_t to = 7; to >= 0; to--) {
-    assert_int_equal(ledger_store_rollback(db, p->path, 1, to, &e), ERR_OK);
+    assert_int_equal(ledger_change_rollback(db, p->path, 1, to, &e), ERR_OK);
     ledger_session s;
     load(db, 1, &s);
     expect_tokens(&s, to);
     assert_int_equal(s.state, LEDGER_INTERRUPTED);
     ledger_session_fini(&s);
   }
-  assert_int_equal(ledger_store_end(db, p->path, 1, WIRE_FINISH_CANCELLED, &e), ERR_OK);
+  assert_int_equal(ledger_change_end(db, p->path, 1, WIRE_FINISH_CANCELLED, &e), ERR_OK);
   ledger_session s;
   load(db, 1, &s);
   assert_int_equal(s.state, LEDGER_ENDED);
   ledger_session_fini(&s);
-  assert_int_equal(ledger_store_delete(db, p->path, 1, &e), ERR_OK);
-  assert_int_equal(ledger_store_delete(db, p->path, 1, &e), ERR_GONE);
+  assert_int_equal(ledger_change_delete(db, p->path, 1, &e), ERR_OK);
+  assert_int_equal(ledger_change_delete(db, p->path, 1, &e), ERR_GONE);
   assert_int_equal(number(db, "SELECT count(*) FROM tokens"), 0);
   sqlite3_close(db);
 }
@@ -664,15 +665,15 @@ static void finds_by_first_digits(void **state) {
   finished(p->path, UINT64_C(0xabd0000000000001), 1);
   finished(p->path, UINT64_C(0x0000000000000abc), 1);
   sqlite3 *db = look(p->path);
-  assert_int_equal(ledger_store_find(db, p->path, "ABC", &id, &e), ERR_OK);
+  assert_int_equal(ledger_query_find(db, p->path, "ABC", &id, &e), ERR_OK);
   assert_int_equal(id, UINT64_C(0xabc0000000000001));
-  assert_int_equal(ledger_store_find(db, p->path, "0000000000000abc", &id, &e), ERR_OK);
+  assert_int_equal(ledger_query_find(db, p->path, "0000000000000abc", &id, &e), ERR_OK);
   assert_int_equal(id, 0xabc);
-  assert_int_equal(ledger_store_find(db, p->path, "ab", &id, &e), ERR_ARG);
+  assert_int_equal(ledger_query_find(db, p->path, "ab", &id, &e), ERR_ARG);
   assert_non_null(strstr(e.text, "several"));
   static const char *const none[] = {"abe", "", "x", "%", "abc00000000000011", "abc'"};
   for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-    assert_int_equal(ledger_store_find(db, p->path, none[i], &id, &e), ERR_ARG);
+    assert_int_equal(ledger_query_find(db, p->path, none[i], &id, &e), ERR_ARG);
   sqlite3_close(db);
 }
 
@@ -692,7 +693,7 @@ static void lists_the_newest(void **state) {
   for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
     uint64_t next = 5;
     int64_t total;
-    assert_int_equal(ledger_store_list(db, "it", limits[i], count_lines, &next, &total, &e), ERR_OK);
+    assert_int_equal(ledger_query_list(db, "it", limits[i], count_lines, &next, &total, &e), ERR_OK);
     assert_int_equal(total, 5);
     assert_int_equal(5 - next, limits[i] && limits[i] < 5 ? limits[i] : 5);
   }
@@ -720,7 +721,7 @@ static void ends_what_is_old(void **state) {
                {9000, 0, 5, false}, {1000, 0, 5, true},  {1001, 1, 4, true},  {4001, 1, 3, true}};
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     int64_t count = -1;
-    assert_int_equal(ledger_store_end_old(db, "it", steps[i].before, steps[i].forget, &count, &e), ERR_OK);
+    assert_int_equal(ledger_change_end_old(db, "it", steps[i].before, steps[i].forget, &count, &e), ERR_OK);
     assert_int_equal(count, steps[i].count);
     assert_int_equal(number(db, "SELECT count(*) FROM session"), steps[i].left);
     assert_int_equal(number(db, "SELECT count(DISTINCT session) FROM tokens"), steps[i].left);
@@ -805,7 +806,7 @@ static void many_dead_are_taken_out(void **state) {
            " INSERT INTO orchestrator SELECT i, 1, 1, 'elsewhere', 'run', 1, 1, 0, 0, NULL FROM n");
   for (int64_t left = 600; left > 0; left = left > 256 ? left - 256 : 0) {
     assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), left);
-    assert_int_equal(ledger_store_tidy(db, "it", &e), ERR_OK);
+    assert_int_equal(ledger_change_remove_dead(db, "it", &e), ERR_OK);
   }
   assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), 0);
   sqlite3_close(db);
@@ -814,12 +815,12 @@ static void many_dead_are_taken_out(void **state) {
 static void makes_the_file_once(void **state) {
   const place *p = *state;
   struct stat info;
-  assert_true(ledger_file_make(p->path));
+  assert_true(ledger_database_make(p->path));
   assert_int_equal(stat(p->path, &info), 0);
   assert_int_equal(info.st_mode & 0777, 0600);
-  assert_false(ledger_file_make(p->path));
+  assert_false(ledger_database_make(p->path));
   finished(p->path, 1, 1);
-  assert_false(ledger_file_make(p->path));
+  assert_false(ledger_database_make(p->path));
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)

@@ -1,4 +1,4 @@
-/* ledger_sqlite.h - the ledger in a file, beside the one in memory that it is made from.
+/* ledger_writer.h - the ledger in a file, beside the one in memory that it is made from.
  *
  * A writer thread takes everything that is new, of all sessions, into one transaction (group commit), at most
  * one every LEDGER_GROUP_US but for beginnings and ends, which do not wait. Nothing waits for it: what it has
@@ -21,7 +21,7 @@
 #define LEDGER_IDLE_BEAT_US 5000000
 #define LEDGER_EPOCHS_AHEAD 16 /* epochs are recorded so many ahead, so that a new one need not wait */
 
-typedef struct ledger_sqlite_options {
+typedef struct ledger_writer_options {
   const char *path;    /* made if it is not there */
   const char *command; /* what this process does, for `tandem status` */
   const char *model;   /* its path */
@@ -31,12 +31,12 @@ typedef struct ledger_sqlite_options {
   const logger *log;
   void (*on_durable)(void *context); /* on the writer's thread: look at `durable` again */
   void *context;
-} ledger_sqlite_options;
+} ledger_writer_options;
 
-/* The errors of ledger_file_open; ERR_STATE: the session to resume is served by another process, or has
+/* The errors of ledger_database_open; ERR_STATE: the session to resume is served by another process, or has
  * changed. */
-int ledger_sqlite_open(ledger *out, const ledger_sqlite_options *o, err *e);
+int ledger_writer_open(ledger *out, const ledger_writer_options *o, err *e);
 /* What `tandem status` tells of the workers, JSON; copied. */
-void ledger_sqlite_workers(ledger *l, const char *json);
+void ledger_writer_set_workers(ledger *l, const char *json);
 /* It could not be written, and has not been since. */
-bool ledger_sqlite_failing(const ledger *l);
+bool ledger_writer_failing(const ledger *l);

@@ -1,4 +1,4 @@
-#include "orchestrator/ledger/ledger_options.h"
+#include "orchestrator/ledger/options_json.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ static json_t *value_of(const msg_options *o, const field *f) {
   }
 }
 
-json_t *ledger_options_json(const msg_options *o) {
+json_t *options_json_object(const msg_options *o) {
   json_t *object = json_object(), *stops = json_array();
   for (int i = 0; i < FIELD_COUNT; i++) json_object_set_new(object, fields[i].name, value_of(o, &fields[i]));
   for (int32_t i = 0; i < o->stop_count; i++) json_array_append_new(stops, json_integer(o->stops[i]));
@@ -60,8 +60,8 @@ json_t *ledger_options_json(const msg_options *o) {
   return object;
 }
 
-char *ledger_options_text(const msg_options *o) {
-  json_t *object = ledger_options_json(o);
+char *options_json_text(const msg_options *o) {
+  json_t *object = options_json_object(o);
   char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS_MAX)) : NULL;
   json_decref(object);
   return text;
@@ -105,7 +105,7 @@ static bool take_stops(const json_t *list, msg_options *out, int32_t stops[WIRE_
   return true;
 }
 
-int ledger_options_read(const char *text, msg_options *out, int32_t stops[WIRE_STOPS_MAX], err *e) {
+int options_json_read(const char *text, msg_options *out, int32_t stops[WIRE_STOPS_MAX], err *e) {
   *out = (msg_options){0};
   json_t *object = text ? json_loads(text, 0, NULL) : NULL;
   const char *wrong = object ? NULL : "(no JSON)";

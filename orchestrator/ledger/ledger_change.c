@@ -1,0 +1,149 @@
+#include "orchestrator/ledger/ledger_change.h"
+
+#include "common/base/clock.h"
+#include "orchestrator/ledger/ledger_owner.h"
+#include "orchestrator/ledger/ledger_query.h"
+
+/* In a transaction: that the session is there and nobody serves it. */
+static int check_free(sqlite3 *db, const char *path, uint64_t id, int64_t *updated, err *e) {
+  sqlite3_stmt *s = NULL;
+  int rc = SQLITE_DONE,
+      code = ledger_database_prepare(
+          &s, db, path, "SELECT s.updated, " LEDGER_OWNER_COLUMNS LEDGER_OWNER_JOIN "WHERE s.id = ?", e);
+  if (code == ERR_OK) ledger_database_bind(s, "i", (int64_t)id);
+  if (code == ERR_OK) rc = sqlite3_step(s);
+  if (code == ERR_OK && rc == SQLITE_DONE)
+    code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
+  else if (code == ERR_OK && rc != SQLITE_ROW)
+    code = ledger_database_error(db, path, e);
+  else if (code == ERR_OK && ledger_owner_alive(s, 1))
+    code = err_set(e, ERR_STATE,
+                   "session %016llx is being served by process %lld: wait for its end, or end it there",
+                   (unsigned long long)id, (long long)sqlite3_column_int64(s, 1));
+  if (code == ERR_OK) *updated = sqlite3_column_int64(s, 0);
+  sqlite3_finalize(s);
+  return code;
+}
+
+static int begin_change(sqlite3 *db, const char *path, uint64_t id, int64_t *updated, err *e) {
+  if (sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL)) return ledger_database_error(db, path, e);
+  return check_free(db, path, id, updated, e);
+}
+
+/* code: of what was done so far; sqlite: of the last statement. */
+static int end_change(sqlite3 *db, const char *path, int code, int sqlite, err *e) {
+  if (code == ERR_OK && sqlite == SQLITE_OK) sqlite = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
+  if (code == ERR_OK && sqlite) code = ledger_database_error(db, path, e);
+  if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+  return code;
+}
+
+/* The piece that reaches over the end is cut, those behind it go. */
+int ledger_change_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e) {
+  int64_t updated, key = (int64_t)id, keep = output_length;
+  int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
+  static const char *const steps[] = {"DELETE FROM tokens WHERE session = ?1 AND position >= (SELECT "
+                                      "length(prompt) / 4 FROM session WHERE id = ?1) + ?2",
+                                      "UPDATE tokens SET ids = substr(ids, 1, 4 * ((SELECT length(prompt) / "
+                                      "4 FROM session WHERE id = ?1) + ?2 - position))"
+                                      " WHERE session = ?1 AND position + length(ids) / 4 > (SELECT "
+                                      "length(prompt) / 4 FROM session WHERE id = ?1) + ?2"};
+  for (int i = 0; i < 2 && code == ERR_OK && sqlite == SQLITE_OK; i++)
+    sqlite = ledger_database_do(db, steps[i], "ii", key, keep);
+  if (code == ERR_OK && sqlite == SQLITE_OK)
+    sqlite = ledger_database_do(
+        db,
+        "UPDATE session SET state = ?, finish = NULL, stats = NULL, owner = NULL, updated = ? WHERE id = ?",
+        "iii", (int64_t)LEDGER_INTERRUPTED, clock_wall_us(), key);
+  return end_change(db, path, code, sqlite, e);
+}
+
+int ledger_change_end(sqlite3 *db, const char *path, uint64_t id, wire_finish finish, err *e) {
+  int64_t updated;
+  int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
+  if (code == ERR_OK)
+    sqlite = ledger_database_do(
+        db, "UPDATE session SET state = ?, finish = ?, owner = NULL, updated = ? WHERE id = ?", "iiii",
+        (int64_t)LEDGER_ENDED, (int64_t)finish, clock_wall_us(), (int64_t)id);
+  return end_change(db, path, code, sqlite, e);
+}
+
+int ledger_change_delete(sqlite3 *db, const char *path, uint64_t id, err *e) {
+  int64_t updated;
+  int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
+  if (code == ERR_OK)
+    sqlite = ledger_database_do(db, "DELETE FROM tokens WHERE session = ?", "i", (int64_t)id);
+  if (code == ERR_OK && sqlite == SQLITE_OK)
+    sqlite = ledger_database_do(db, "DELETE FROM session WHERE id = ?", "i", (int64_t)id);
+  return end_change(db, path, code, sqlite, e);
+}
+
+#define OLD " WHERE updated < ?1 AND NOT EXISTS (SELECT 1 FROM orchestrator o WHERE o.id = session.owner)"
+
+int ledger_change_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count,
+                          err *e) {
+  int sqlite = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+  if (sqlite == SQLITE_OK && forget)
+    sqlite = ledger_database_do(db, "DELETE FROM tokens WHERE session IN (SELECT id FROM session" OLD ")",
+                                "i", before);
+  if (sqlite == SQLITE_OK && forget)
+    sqlite = ledger_database_do(db, "DELETE FROM session" OLD, "i", before);
+  else if (sqlite == SQLITE_OK)
+    sqlite = ledger_database_do(
+        db, "UPDATE session SET state = ?2, finish = ?3, owner = NULL, updated = ?4" OLD " AND state <> ?2",
+        "iiii", before, (int64_t)LEDGER_ENDED, (int64_t)WIRE_FINISH_CANCELLED, clock_wall_us());
+  *count = sqlite == SQLITE_OK ? sqlite3_changes(db) : 0;
+  return end_change(db, path, ERR_OK, sqlite, e);
+}
+
+int ledger_change_claim(sqlite3 *db, const char *path, uint64_t id, int64_t seen, uint64_t owner_id, err *e) {
+  int64_t updated;
+  int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
+  if (code == ERR_OK && updated != seen)
+    code = err_set(e, ERR_STATE, "session %016llx was changed by another process just now: try again",
+                   (unsigned long long)id);
+  if (code == ERR_OK)
+    sqlite = ledger_database_do(
+        db, "UPDATE session SET owner = ?, state = ?, finish = NULL, stats = NULL, updated = ? WHERE id = ?",
+        "iiii", (int64_t)owner_id, (int64_t)LEDGER_RUNNING, clock_wall_us(), (int64_t)id);
+  return end_change(db, path, code, sqlite, e);
+}
+
+/* ---- orchestrators ---- */
+
+static int interrupt_all(sqlite3 *db, uint64_t id, int64_t when) {
+  int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+  if (rc == SQLITE_OK)
+    rc = ledger_database_do(db, "UPDATE session SET state = ?, owner = NULL, updated = ? WHERE owner = ?",
+                            "iii", (int64_t)LEDGER_INTERRUPTED, when, (int64_t)id);
+  if (rc == SQLITE_OK) rc = ledger_database_do(db, "DELETE FROM orchestrator WHERE id = ?", "i", (int64_t)id);
+  if (rc == SQLITE_OK) rc = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
+  if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+  return rc;
+}
+
+int ledger_change_leave(sqlite3 *db, uint64_t owner_id) {
+  return interrupt_all(db, owner_id, clock_wall_us());
+}
+
+#define DEAD_MAX 256 /* taken out at a time */
+typedef struct dead {
+  uint64_t ids[DEAD_MAX];
+  int64_t beats[DEAD_MAX];
+  int count;
+} dead;
+
+static void note_dead(void *context, const ledger_orchestrator *o) {
+  dead *d = context;
+  if (o->alive || d->count == DEAD_MAX) return;
+  d->ids[d->count] = o->id;
+  d->beats[d->count++] = o->beat;
+}
+
+int ledger_change_remove_dead(sqlite3 *db, const char *path, err *e) {
+  dead d = {.count = 0};
+  int code = ledger_query_orchestrators(db, path, note_dead, &d, e);
+  for (int i = 0; i < d.count && code == ERR_OK; i++)
+    if (interrupt_all(db, d.ids[i], d.beats[i])) code = ledger_database_error(db, path, e);
+  return code;
+}

@@ -1,0 +1,214 @@
+#include "orchestrator/ledger/ledger_query.h"
+
+#include "orchestrator/ledger/ledger_owner.h"
+#include "orchestrator/ledger/options_json.h"
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ID_DIGITS 16
+
+/* ---- small things ---- */
+
+static const char *text_at(sqlite3_stmt *s, int column) {
+  return (const char *)sqlite3_column_text(s, column);
+}
+
+static char *copy_at(sqlite3_stmt *s, int column) {
+  const char *text = text_at(s, column);
+  return text ? strdup(text) : NULL;
+}
+
+static ledger_state state_of(int64_t state, bool served) {
+  if (state == LEDGER_RUNNING && !served) return LEDGER_INTERRUPTED;
+  return state == LEDGER_RUNNING || state == LEDGER_ENDED ? (ledger_state)state : LEDGER_INTERRUPTED;
+}
+
+/* ---- reading ---- */
+
+int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
+                      void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
+                      err *e) {
+  static const char sql[] =
+      "SELECT s.id, s.state, s.finish, s.created, s.updated, length(s.prompt) / 4, s.model, s.about,"
+      " (SELECT total(length(ids)) / 4 FROM tokens WHERE session = s.id), " LEDGER_OWNER_COLUMNS
+      ", (SELECT count(*) FROM session)" LEDGER_OWNER_JOIN "ORDER BY s.created DESC, s.id LIMIT ?";
+  sqlite3_stmt *s = NULL;
+  int code = ledger_database_prepare(&s, db, path, sql, e), rc = SQLITE_DONE;
+  *total = 0;
+  if (code == ERR_OK) ledger_database_bind(s, "i", limit ? (int64_t)limit : INT64_C(-1));
+  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+    *total = sqlite3_column_int64(s, 9 + LEDGER_OWNER_COUNT);
+    ledger_line line = {.id = (uint64_t)sqlite3_column_int64(s, 0),
+                        .state = state_of(sqlite3_column_int64(s, 1), ledger_owner_alive(s, 9)),
+                        .finish = (wire_finish)sqlite3_column_int(s, 2),
+                        .created = sqlite3_column_int64(s, 3),
+                        .updated = sqlite3_column_int64(s, 4),
+                        .prompt_length = sqlite3_column_int64(s, 5),
+                        .model = text_at(s, 6),
+                        .about = text_at(s, 7),
+                        .output_length = sqlite3_column_int64(s, 8)};
+    each(context, &line);
+  }
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  sqlite3_finalize(s);
+  return code;
+}
+
+/* As printed: 16 lower-case hex digits, of which the first ones will do. */
+int ledger_query_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e) {
+  char pattern[ID_DIGITS + 1];
+  size_t n = strlen(digits);
+  for (size_t i = 0; i < n && i < ID_DIGITS; i++) pattern[i] = (char)tolower((unsigned char)digits[i]);
+  pattern[n < ID_DIGITS ? n : ID_DIGITS] = 0;
+  if (n < 1 || n > ID_DIGITS || strspn(pattern, "0123456789abcdef") != n)
+    return err_set(e, ERR_ARG,
+                   "'%.40s' is no session: an id has up to %d hex digits; `tandem session list' tells them",
+                   digits, ID_DIGITS);
+  sqlite3_stmt *s = NULL;
+  int found = 0, rc = SQLITE_DONE;
+  int code = ledger_database_prepare(
+      &s, db, path, "SELECT id FROM session WHERE substr(printf('%016x', id), 1, ?2) = ?1", e);
+  if (code == ERR_OK) ledger_database_bind(s, "ti", pattern, (int64_t)n);
+  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW && ++found == 1)
+    *id = (uint64_t)sqlite3_column_int64(s, 0);
+  if (code == ERR_OK && rc != SQLITE_DONE && rc != SQLITE_ROW) code = ledger_database_error(db, path, e);
+  sqlite3_finalize(s);
+  if (code) return code;
+  if (found == 0)
+    return err_set(e, ERR_ARG, "no session begins with '%s': `tandem session list' tells them", pattern);
+  return found == 1 ? ERR_OK
+                    : err_set(e, ERR_ARG, "several sessions begin with '%s': give more digits", pattern);
+}
+
+void ledger_session_fini(ledger_session *s) {
+  free(s->tokens);
+  free(s->model);
+  free(s->numerics);
+  free(s->about);
+  free(s->stats);
+  *s = (ledger_session){0};
+}
+
+static int damaged(uint64_t id, const char *what, err *e) {
+  return err_set(e, ERR_FORMAT,
+                 "session %016llx is damaged in the ledger (%s): `tandem session end --delete' forgets it",
+                 (unsigned long long)id, what);
+}
+
+static int add_tokens(ledger_session *out, const void *data, int size, err *e) {
+  int32_t count = size / (int)sizeof(int32_t);
+  if (size % (int)sizeof(int32_t) != 0 || count > WIRE_CONTEXT_MAX - out->length)
+    return damaged(out->id, "tokens", e);
+  int32_t *more = realloc(out->tokens, (size_t)(out->length + count + 1) * sizeof *more);
+  if (!more) return err_set(e, ERR_NOMEM, "out of memory");
+  out->tokens = more;
+  if (count > 0) memcpy(more + out->length, data, (size_t)count * sizeof *more);
+  for (int32_t i = 0; i < count; i++)
+    if (more[out->length + i] < 0) return damaged(out->id, "a token below 0", e);
+  out->length += count;
+  return ERR_OK;
+}
+
+static int load_row(sqlite3_stmt *s, ledger_session *out, err *e) {
+  out->id = (uint64_t)sqlite3_column_int64(s, 0);
+  out->hash_seed = (uint64_t)sqlite3_column_int64(s, 1);
+  bool served = ledger_owner_alive(s, 14);
+  out->state = state_of(sqlite3_column_int64(s, 2), served);
+  out->pid = served ? sqlite3_column_int64(s, 14 + LEDGER_OWNER_PID) : 0;
+  out->finish = (wire_finish)sqlite3_column_int(s, 3);
+  out->epoch = (uint32_t)sqlite3_column_int64(s, 4);
+  out->created = sqlite3_column_int64(s, 5);
+  out->updated = sqlite3_column_int64(s, 6);
+  out->model = copy_at(s, 7);
+  out->numerics = copy_at(s, 8);
+  out->about = copy_at(s, 9);
+  out->stats = copy_at(s, 10);
+  const void *fingerprint = sqlite3_column_blob(s, 11);
+  if (sqlite3_column_bytes(s, 11) == sizeof out->fingerprint)
+    memcpy(&out->fingerprint, fingerprint, sizeof out->fingerprint);
+  err why = {0};
+  if (options_json_read(text_at(s, 12), &out->options, out->stops, &why))
+    return damaged(out->id, why.text, e);
+  const void *prompt = sqlite3_column_blob(s, 13);
+  int rc = add_tokens(out, prompt, sqlite3_column_bytes(s, 13), e);
+  out->prompt_length = out->length;
+  return rc == ERR_OK && out->length < 1 ? damaged(out->id, "no prompt", e) : rc;
+}
+
+static int load_tokens(sqlite3 *db, const char *path, ledger_session *out, err *e) {
+  sqlite3_stmt *s = NULL;
+  int rc = SQLITE_DONE,
+      code = ledger_database_prepare(
+          &s, db, path, "SELECT position, ids FROM tokens WHERE session = ? ORDER BY position", e);
+  if (code == ERR_OK) ledger_database_bind(s, "i", (int64_t)out->id);
+  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+    const void *data = sqlite3_column_blob(s, 1);
+    if (sqlite3_column_int64(s, 0) != out->length)
+      code = damaged(out->id, "a gap", e);
+    else
+      code = add_tokens(out, data, sqlite3_column_bytes(s, 1), e);
+  }
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  sqlite3_finalize(s);
+  return code;
+}
+
+static int load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e) {
+  static const char sql[] =
+      "SELECT s.id, s.hash_seed, s.state, s.finish, s.epoch, s.created, s.updated, "
+      "s.model, s.numerics, s.about, s.stats,"
+      " s.fingerprint, s.options, s.prompt, " LEDGER_OWNER_COLUMNS LEDGER_OWNER_JOIN "WHERE s.id = ?";
+  sqlite3_stmt *s = NULL;
+  int rc = SQLITE_DONE, code = ledger_database_prepare(&s, db, path, sql, e);
+  if (code == ERR_OK) ledger_database_bind(s, "i", (int64_t)id);
+  if (code == ERR_OK) rc = sqlite3_step(s);
+  if (rc == SQLITE_ROW)
+    code = load_row(s, out, e);
+  else if (code == ERR_OK && rc == SQLITE_DONE)
+    code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
+  else if (code == ERR_OK)
+    code = ledger_database_error(db, path, e);
+  sqlite3_finalize(s);
+  return code ? code : load_tokens(db, path, out, e);
+}
+
+/* Both tables as they are at one moment. */
+int ledger_query_load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e) {
+  *out = (ledger_session){0};
+  sqlite3_exec(db, "BEGIN", NULL, NULL, NULL);
+  int code = load(db, path, id, out, e);
+  sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
+  if (code) ledger_session_fini(out);
+  return code;
+}
+
+/* ---- orchestrators ---- */
+
+int ledger_query_orchestrators(sqlite3 *db, const char *path,
+                               void (*each)(void *context, const ledger_orchestrator *o), void *context,
+                               err *e) {
+  sqlite3_stmt *s = NULL;
+  int rc = SQLITE_DONE,
+      code = ledger_database_prepare(&s, db, path,
+                                     "SELECT " LEDGER_OWNER_COLUMNS
+                                     ", o.id, since, sessions, millitokens, command, workers"
+                                     " FROM orchestrator o ORDER BY since",
+                                     e);
+  while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
+    ledger_orchestrator o = {.process = ledger_owner_at(s, 0),
+                             .alive = ledger_owner_alive(s, 0),
+                             .beat = sqlite3_column_int64(s, LEDGER_OWNER_HEARTBEAT),
+                             .id = (uint64_t)sqlite3_column_int64(s, LEDGER_OWNER_COUNT),
+                             .since = sqlite3_column_int64(s, LEDGER_OWNER_COUNT + 1),
+                             .sessions = sqlite3_column_int64(s, LEDGER_OWNER_COUNT + 2),
+                             .millitokens = sqlite3_column_int64(s, LEDGER_OWNER_COUNT + 3),
+                             .command = text_at(s, LEDGER_OWNER_COUNT + 4),
+                             .workers = text_at(s, LEDGER_OWNER_COUNT + 5)};
+    each(context, &o);
+  }
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  sqlite3_finalize(s);
+  return code;
+}

@@ -1,5 +1,6 @@
 /* tandem-draft: guesses ahead for the sessions that an orchestrator gives it. */
 #include "common/base/cpus.h"
+#include "common/base/host_id.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
@@ -255,6 +256,7 @@ static int open_model(program *p, draft_options *o, err *e) {
   o->rows = p->flags.rows;
   o->turns = p->flags.turns;
   o->numerics_id = model_numerics(p->model, KV_F16);
+  o->device = MODEL_DEVICE;
   o->vocabulary_size = model_file_config(target)->vocab;
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
 }
@@ -309,7 +311,7 @@ static int exit_of(int rc) {
 }
 
 static int open_all(program *p, err *e) {
-  draft_options o = {0};
+  draft_options o = {.host = host_id("")};
   int rc = open_method(p, &o, e);
   if (rc != ERR_OK) return exit_of(rc);
   o.context = p->flags.context ? p->flags.context : DEFAULT_CONTEXT;

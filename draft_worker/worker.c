@@ -78,7 +78,9 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
                     .numerics_id = wire_text(o->numerics_id),
                     .session_max = o->sequences ? o->sequences : DRAFT_SESSIONS_MAX,
                     .context_max = o->context,
-                    .node_max = TREE_NODE_MAX};
+                    .node_max = TREE_NODE_MAX,
+                    .host = o->host,
+                    .device = wire_text(o->device)};
   roster_init(&d->peers, &self);
   *out = d;
   return ERR_OK;

@@ -16,6 +16,7 @@ typedef struct draft_options {
   const drafter_kind *kind;
   void *shared; /* the kind's own */
   int32_t context;
+  hash16 host; /* as HELLO tells it */
   /* Of a model, whose kind is asked by batches; else 0: */
   int32_t sequences;      /* sessions that it has a cache for */
   int32_t rows;           /* questions of one batch at most, <= DRAFT_PLACES_MAX */
@@ -23,6 +24,7 @@ typedef struct draft_options {
   hash16 vocabulary_hash; /* of the ids that travel */
   int32_t vocabulary_size;
   const char *numerics_id; /* borrowed */
+  const char *device;      /* that it computes on; borrowed */
 } draft_options;
 
 typedef struct draft draft;

@@ -1,6 +1,7 @@
 /* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
 #include "common/base/clock.h"
 #include "common/base/cpus.h"
+#include "common/base/host_id.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
@@ -299,6 +300,8 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .vocabulary_size = model_shape(p->model)->vocab,
                       .numerics_id = model_numerics(p->model, kv_type_of(p->flags.math)),
                       .endpoint = p->told,
+                      .host = host_id(""),
+                      .device = MODEL_DEVICE,
                       .sessions = p->flags.sessions,
                       .context = p->flags.context,
                       .kv_blocks = p->flags.kv_blocks,

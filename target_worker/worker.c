@@ -40,7 +40,9 @@ int target_alloc(target **out, const target_options *o, err *e) {
                     .endpoint = wire_text(o->endpoint),
                     .session_max = o->sessions,
                     .context_max = o->context,
-                    .node_max = TREE_NODE_MAX};
+                    .node_max = TREE_NODE_MAX,
+                    .host = o->host,
+                    .device = wire_text(o->device)};
   roster_init(&t->peers, &self);
   int rc = session_store_init(&t->store, o->sessions, o->context, o->kv_blocks, e);
   if (rc == ERR_OK) rc = verifier_init(&t->verifier, o->context, o->kv_blocks > 0, TARGET_CREDIT, e);

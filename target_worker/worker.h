@@ -26,6 +26,8 @@ typedef struct target_options {
   hash16 model_fingerprint, vocabulary_hash;
   int32_t vocabulary_size;
   const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
+  hash16 host;                        /* as HELLO tells it, like: */
+  const char *device;                 /* borrowed */
   int32_t sessions, context;
   int32_t kv_blocks; /* of a virtual cache; 0: static */
   uint64_t (*progress)(

@@ -166,7 +166,10 @@ static inline msg message(msg_type type, wire_id to, uint64_t id, uint32_t epoch
 
 static inline msg hello_message(msg_type type, wire_role role, wire_id incarnation) {
   msg m = {.type = type};
-  m.u.hello = (msg_hello){.version_min = 1, .version_max = 1, .role = role, .incarnation = incarnation};
+  m.u.hello = (msg_hello){.version_min = WIRE_VERSION_MIN,
+                          .version_max = WIRE_VERSION_MAX,
+                          .role = role,
+                          .incarnation = incarnation};
   return m;
 }
 

@@ -165,6 +165,8 @@ static void is_hello(const json_t *f, const msg *m) {
   IS_SIGNED(f, "session_max", h->session_max);
   IS_SIGNED(f, "context_max", h->context_max);
   IS_SIGNED(f, "node_max", h->node_max);
+  is_bin16(f, "host", h->host.bytes);
+  is_string(f, "device", h->device);
 }
 
 static void is_error(const json_t *f, const msg *m) {

@@ -97,11 +97,78 @@ static void test_a_stop_is_a_token(void **state) {
   assert_string_equal(e.text, "stop token -1 is not a token");
 }
 
+static const hash16 here = {{1}}, there = {{2}}, untold = {{0}};
+
+static wire_string text_of(const char *s) {
+  return (wire_string){s, (uint32_t)strlen(s)};
+}
+
+static msg_hello hello_of(hash16 host, const char *device) {
+  return (msg_hello){.host = host, .device = text_of(device)};
+}
+
+static void test_programs_on_one_device_of_one_host_are_colocated(void **state) {
+  (void)state;
+  static const struct {
+    const hash16 *host;
+    const char *device;
+    bool colocated; /* with a program on the processors here */
+  } table[] = {
+      {&here, "cpu", true},    {&there, "cpu", false}, {&untold, "cpu", false}, {&here, "cuda:0", false},
+      {&here, "cpu:0", false}, {&here, "gpu", false},  {&here, "", false},
+  };
+  msg_hello self = hello_of(here, "cpu");
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg_hello other = hello_of(*table[i].host, table[i].device);
+    assert_int_equal(msg_colocated(&self, &other), table[i].colocated);
+    assert_int_equal(msg_colocated(&other, &self), table[i].colocated);
+  }
+}
+
+static void test_who_tells_nothing_is_colocated_with_nobody(void **state) {
+  (void)state;
+  msg_hello silent = hello_of(untold, ""), nowhere = hello_of(untold, "cpu"), idle = hello_of(here, "");
+  assert_false(msg_colocated(&silent, &silent));
+  assert_false(msg_colocated(&nowhere, &nowhere));
+  assert_false(msg_colocated(&idle, &idle));
+}
+
+static void test_an_open_fits_what_is_held_or_says_why_not(void **state) {
+  (void)state;
+  static const int32_t tokens[] = {5, 6, 7, 8};
+  prefix held, whole;
+  assert_int_equal(prefix_init(&held, 8, 42), ERR_OK);
+  assert_int_equal(prefix_init(&whole, 8, 42), ERR_OK);
+  for (int i = 0; i < 4; i++) prefix_append(&whole, tokens + i, 1);
+  prefix_append(&held, tokens, 2);
+  msg_open o = {.hash_seed = 42, .tokens = tokens, .token_count = 4, .hash = prefix_hash(&whole)};
+  assert_null(msg_open_misfit(&o, NULL));
+  assert_null(msg_open_misfit(&o, &held));
+  o = (msg_open){.hash_seed = 42,
+                 .base_length = 2,
+                 .base_hash = prefix_hash(&held),
+                 .tokens = tokens + 2,
+                 .token_count = 2,
+                 .hash = prefix_hash(&whole)};
+  assert_null(msg_open_misfit(&o, &held));
+  assert_non_null(msg_open_misfit(&o, NULL));
+  o.hash_seed = 43;
+  assert_non_null(msg_open_misfit(&o, &held));
+  o.hash_seed = 42;
+  o.hash.bytes[0] ^= 1;
+  assert_non_null(msg_open_misfit(&o, &held));
+  prefix_fini(&held);
+  prefix_fini(&whole);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_message_has_its_name),
       cmocka_unit_test(test_every_option_has_its_range),
       cmocka_unit_test(test_a_stop_is_a_token),
+      cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
+      cmocka_unit_test(test_who_tells_nothing_is_colocated_with_nobody),
+      cmocka_unit_test(test_an_open_fits_what_is_held_or_says_why_not),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

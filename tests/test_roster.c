@@ -3,7 +3,7 @@
 
 #include "common/base/log.h"
 
-enum { PEER = 7, OTHER = 8 };
+enum { PEER = 7, OTHER = 8, THIRD = 9 };
 #define SELF_ID  id_of(1)
 #define PEER_ID  id_of(2)
 #define AGAIN_ID id_of(3)
@@ -85,8 +85,8 @@ static void test_hello_is_welcomed(void **state) {
   assert_int_equal(w->r.out.count, 1);
   assert_true(wire_id_equal(m->to, PEER_ID));
   assert_int_equal(m->session, 0);
-  assert_int_equal(m->u.hello.version_min, 1);
-  assert_int_equal(m->u.hello.version_max, 1);
+  assert_int_equal(m->u.hello.version_min, 2);
+  assert_int_equal(m->u.hello.version_max, 2);
   assert_true(wire_id_equal(m->u.hello.incarnation, SELF_ID));
   assert_int_equal(m->u.hello.role, WIRE_ROLE_TARGET);
   assert_true(text_is(m->u.hello.numerics_id, "cpu-test"));
@@ -113,14 +113,35 @@ static void test_new_incarnation_is_a_new_program(void **state) {
 
 static void test_what_it_said_is_kept(void **state) {
   world *w = *state;
-  char method[] = "ngram";
+  char method[] = "ngram", device[] = "cpu";
   msg m = peer_hello();
   m.u.hello.method = (wire_string){method, 5};
+  m.u.hello.device = (wire_string){device, 3};
   hear(w, PEER, m);
   memcpy(method, "xxxxx", 5); /* the frame's memory is gone */
+  memcpy(device, "xxx", 3);
   const roster_peer *p = roster_find(&w->table, PEER);
   assert_string_equal(p->method, "ngram");
   assert_true(text_is(p->hello.method, "ngram"));
+  assert_true(text_is(p->hello.device, "cpu"));
+}
+
+static void test_a_greeted_peer_may_be_colocated(void **state) {
+  world *w = *state;
+  w->table.self.host = some_hash(7);
+  w->table.self.device = wire_text("cpu");
+  assert_false(roster_colocated(&w->table, PEER));
+  msg m = peer_hello();
+  m.u.hello.host = some_hash(7);
+  m.u.hello.device = wire_text("cpu");
+  assert_int_equal(hear(w, PEER, m), ROSTER_GREETED);
+  assert_true(roster_colocated(&w->table, PEER));
+  m.u.hello.incarnation = AGAIN_ID;
+  m.u.hello.host = some_hash(8);
+  assert_int_equal(hear(w, OTHER, m), ROSTER_GREETED);
+  assert_false(roster_colocated(&w->table, OTHER));
+  assert_non_null(roster_connected(&w->table, THIRD, w->r.now, &w->r.out)); /* it has told nothing yet */
+  assert_false(roster_colocated(&w->table, THIRD));
 }
 
 static void test_versions(void **state) {
@@ -128,7 +149,7 @@ static void test_versions(void **state) {
   static const struct {
     uint32_t min, max;
     bool met;
-  } table[] = {{1, 1, true}, {1, 9, true}, {2, 9, false}, {7, 7, false}};
+  } table[] = {{2, 2, true}, {1, 9, true}, {1, 1, false}, {3, 9, false}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     msg m = peer_hello();
     m.u.hello.version_min = table[i].min;
@@ -137,14 +158,14 @@ static void test_versions(void **state) {
     roster_verdict v = hear(w, (peer_id)(20 + i), m);
     if (table[i].met) {
       assert_int_equal(v, ROSTER_GREETED);
-      assert_int_equal(rig_only(&w->r, RIG_ANY, MSG_WELCOME)->u.hello.version_max, 1);
+      assert_int_equal(rig_only(&w->r, RIG_ANY, MSG_WELCOME)->u.hello.version_max, 2);
     } else {
       char range[32];
       assert_int_equal(v, ROSTER_HANDLED);
       rig_expect_error(&w->r, RIG_ANY, ERR_VERSION);
       snprintf(range, sizeof range, "%u", table[i].max);
       assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, range));
-      assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, "1"));
+      assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, "2"));
     }
   }
 }
@@ -748,6 +769,7 @@ int main(void) {
       CASE(test_repeated_hello_changes_nothing),
       CASE(test_new_incarnation_is_a_new_program),
       CASE(test_what_it_said_is_kept),
+      CASE(test_a_greeted_peer_may_be_colocated),
       CASE(test_versions),
       CASE(test_vocabulary_and_model),
       CASE(test_refused_is_not_greeted),

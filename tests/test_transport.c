@@ -75,7 +75,10 @@ static msg ping_of(uint64_t sequence) {
 
 static msg hello_of(void) {
   msg m = {.type = MSG_HELLO};
-  m.u.hello = (msg_hello){.version_min = 1, .version_max = 1, .role = WIRE_ROLE_DRAFT, .incarnation = {{7}}};
+  m.u.hello = (msg_hello){.version_min = WIRE_VERSION_MIN,
+                          .version_max = WIRE_VERSION_MAX,
+                          .role = WIRE_ROLE_DRAFT,
+                          .incarnation = {{7}}};
   m.u.hello.method = (wire_string){"ngram", 5};
   return m;
 }

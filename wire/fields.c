@@ -37,6 +37,8 @@ static const field hello_fields[] = {
     COUNT(msg_hello, session_max),
     COUNT(msg_hello, context_max),
     COUNT(msg_hello, node_max),
+    OF(msg_hello, host, FIELD_BIN16),
+    OF(msg_hello, device, FIELD_STR),
 };
 
 static const field error_fields[] = {

@@ -1,5 +1,7 @@
 #include "wire/message.h"
 
+#include <string.h>
+
 const char *msg_name(msg_type type) {
   switch (type) {
 #define MSG_CASE(name, number)                                                                               \
@@ -9,6 +11,12 @@ const char *msg_name(msg_type type) {
 #undef MSG_CASE
   }
   return "?";
+}
+
+bool msg_colocated(const msg_hello *a, const msg_hello *b) {
+  bool same_host = !hash_is_zero(a->host) && hash_equal(a->host, b->host);
+  return same_host && a->device.size > 0 && a->device.size == b->device.size &&
+         memcmp(a->device.data, b->device.data, a->device.size) == 0;
 }
 
 sampler_options msg_sampling(const msg_options *o) {

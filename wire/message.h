@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #define WIRE_MAGIC       "tandem"
-#define WIRE_VERSION_MIN 1
-#define WIRE_VERSION_MAX 1
+#define WIRE_VERSION_MIN 2
+#define WIRE_VERSION_MAX 2
 
 /* Limits: every one is checked before memory is taken. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
@@ -87,6 +87,8 @@ typedef struct msg_hello {
   wire_string endpoint;                       /* a target's address for drafts; else empty */
   wire_string method;                         /* a draft's method ("ngram", "replay", ...); else empty */
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
+  hash16 host;                                /* common/base/host_id.h; zero: not told */
+  wire_string device;                         /* what it computes on ("cpu", ...); empty: on none */
   wire_place seen; /* no field of the frame: where the transport saw it come from */
 } msg_hello;
 
@@ -224,6 +226,12 @@ typedef struct msg {
 } msg;
 
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
+
+/* Do these two programs compute on the same device of the same host, so that one is slower while the other
+ * computes? False where one of them does not compute, or does not tell its host. Two that were pinned to
+ * different processors (--pin) of a host count as colocated all the same: they still share its memory, its
+ * caches and its clock, and HELLO does not name processors. */
+bool msg_colocated(const msg_hello *a, const msg_hello *b);
 
 sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of what a request asks for */
 

@@ -35,6 +35,11 @@ roster_peer *roster_find(roster *r, peer_id id) {
   return NULL;
 }
 
+bool roster_colocated(roster *r, peer_id id) {
+  const roster_peer *q = roster_find(r, id);
+  return q && q->greeted && msg_colocated(&r->self, &q->hello);
+}
+
 static bool is_guest(const roster_peer *q, wire_role role) {
   return q->id && !q->calls && q->hello.role == role;
 }
@@ -163,6 +168,7 @@ static void remember(roster_peer *q, const msg_hello *h) {
   copy_string(q->numerics, &q->hello.numerics_id);
   copy_string(q->endpoint, &q->hello.endpoint);
   copy_string(q->method, &q->hello.method);
+  copy_string(q->device, &q->hello.device);
   q->greeted = true;
   q->lost = q->leaving = false;
 }

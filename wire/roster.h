@@ -22,7 +22,8 @@ typedef struct roster_peer {
   bool lost;    /* silent for ROSTER_LOST_US; false again with its next frame */
   bool leaving; /* BYE came: nothing new goes there */
   msg_hello hello;
-  char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1];
+  char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1],
+      device[WIRE_STRING_MAX + 1];
   uint64_t heard_us, hello_us, ping_us, ping_sequence, round_trip_us;
   uint64_t asked_us; /* another claimed its place, and a PING asked whether it lives; 0: never */
   int32_t load;
@@ -49,6 +50,9 @@ typedef struct roster {
 
 void roster_init(roster *r, const msg_hello *self);
 roster_peer *roster_find(roster *r, peer_id id); /* NULL: unknown */
+/* Does this peer compute on the device of the host that we compute on (msg_colocated)? False for one that has
+ * not greeted yet. */
+bool roster_colocated(roster *r, peer_id id);
 
 /* A connection that we asked for is there: HELLO goes out. NULL: the table is full (logged). */
 roster_peer *roster_connected(roster *r, peer_id id, uint64_t now_us, actions *out);

@@ -39,6 +39,7 @@ const model_config *model_shape(const model *m);
 const char *model_numerics(const model *m, kv_type type);
 /* The same without a model: it depends on the program alone. Static. */
 const char *model_numerics_id(model_math math, kv_type type);
+#define MODEL_DEVICE "cpu" /* what every model computes on, as HELLO names it */
 /* The kernel variant that a forward of that many rows uses, e.g. "avx2 q4_1x4": for tests and doctor. */
 const char *model_variant(const model *m, int32_t rows);
 

@@ -167,8 +167,8 @@ class Draft:
     def tick(self, now):
         for peer in self.peers():
             if not peer.greeted and not peer.refused and now >= peer.next_hello:
-                sent = peer.send("HELLO", 0, 0, "tandem", 1, 1, 3, self.me, ZERO, ZERO, 0, "", "", "prompt-lookup",
-                                 SESSIONS, 0, LIVE_NODES)
+                sent = peer.send("HELLO", 0, 0, "tandem", 2, 2, 3, self.me, ZERO, ZERO, 0, "", "", "prompt-lookup",
+                                 SESSIONS, 0, LIVE_NODES, ZERO, "")
                 peer.next_hello = now + (0.5 if sent else 0.0)  # not sent: the connection is not up yet
             elif peer.greeted and now >= peer.next_ping:
                 peer.pings, peer.next_ping = peer.pings + 1, now + 0.5

@@ -226,8 +226,9 @@ def decode(frame):
     return Message(NAMES[kind], to, session, epoch, fields)
 
 
-def hello_fields(role, incarnation, versions=(1, 1), vocabulary_hash=ZERO, vocabulary_size=0, method=""):
-    return ["tandem", *versions, role, incarnation, ZERO, vocabulary_hash, vocabulary_size, "", "", method, 0, 0, 0]
+def hello_fields(role, incarnation, versions=(2, 2), vocabulary_hash=ZERO, vocabulary_size=0, method=""):
+    return ["tandem", *versions, role, incarnation, ZERO, vocabulary_hash, vocabulary_size, "", "", method, 0, 0, 0,
+            ZERO, ""]
 
 
 def hashes_of(seed, tokens, before=(ZERO,)):

@@ -284,8 +284,8 @@ static const session *session_of(const world *w, uint64_t id) {
 static msg_hello forged_hello(world *w, int from) {
   wire_id ids[] = {w->nodes[from].incarnation, w->nodes[TARGET_A + (int)pick(w, 2)].incarnation,
                    incarnation(w)};
-  return (msg_hello){.version_min = 1,
-                     .version_max = 1,
+  return (msg_hello){.version_min = WIRE_VERSION_MIN,
+                     .version_max = WIRE_VERSION_MAX,
                      .role = (wire_role)(1 + pick(w, 3)),
                      .incarnation = ids[pick(w, 3)],
                      .vocabulary_size = TOY_VOCABULARY,

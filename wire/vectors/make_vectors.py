@@ -26,7 +26,7 @@ TYPES = dict(HELLO=1, WELCOME=2, ERROR=3, PING=4, PONG=5, BYE=6, OPEN=10, OPENED
              TREE_RESET=33, DETACH=34)
 
 HELLO = "version_min version_max role incarnation model_fingerprint vocabulary_hash vocabulary_size " \
-        "numerics_id endpoint method session_max context_max node_max".split()
+        "numerics_id endpoint method session_max context_max node_max host device".split()
 OPTIONS = "temperature top_p min_p repeat_penalty top_k seed choice max_tokens context stops budget lockstep " \
           "selfcheck single".split()
 STATS = "forwards rounds rows accepted rewound prefill_us queue_us forward_us accept_us commit_us wait_us " \
@@ -63,6 +63,7 @@ DRAFT = bytes.fromhex("d4af7d4af7d44a4f8e9fa0b1c2d3e4f5")
 TICKET = bytes.fromhex("71c3e771c3e7441f92837465564738a9")
 MODEL = bytes.fromhex("b179c9523d0e6a0f98a330c7562b6827")
 VOCABULARY = bytes.fromhex("50ca81a250ca81a250ca81a250ca81a2")
+HOST = bytes.fromhex("4057f00d4057f00d4057f00d4057f00d")
 U32, U64, I32 = 2**32 - 1, 2**64 - 1, 2**31 - 1
 CONTEXT_MAX = 1048576
 
@@ -139,9 +140,9 @@ def good(name, kind, fields, to=TARGET, session=None, epoch=None, frame=None):
 
 
 def hello(**changed):
-    fields = dict(magic="tandem", version_min=1, version_max=1, role=3, incarnation=DRAFT,
+    fields = dict(magic="tandem", version_min=2, version_max=2, role=3, incarnation=DRAFT,
                   model_fingerprint=ZERO, vocabulary_hash=ZERO, vocabulary_size=0, numerics_id="", endpoint="",
-                  method="ngram", session_max=4, context_max=0, node_max=1024)
+                  method="ngram", session_max=4, context_max=0, node_max=1024, host=HOST, device="")
     fields.update(changed)
     return fields
 
@@ -149,13 +150,13 @@ def hello(**changed):
 def hello_target(**changed):
     fields = hello(role=2, incarnation=TARGET, model_fingerprint=MODEL, vocabulary_hash=VOCABULARY,
                    vocabulary_size=49152, numerics_id="cpu-avx2-int8-1", endpoint="tcp://127.0.0.1:7001", method="",
-                   session_max=4, context_max=4096, node_max=64)
+                   session_max=4, context_max=4096, node_max=64, device="cpu")
     fields.update(changed)
     return fields
 
 
 def hello_orchestrator(**changed):
-    fields = hello(role=1, incarnation=ORCHESTRATOR, method="", session_max=0, node_max=0)
+    fields = hello(role=1, incarnation=ORCHESTRATOR, method="", session_max=0, node_max=0, host=ZERO)
     fields.update(changed)
     return fields
 
@@ -220,17 +221,21 @@ def make_good():
     good("hello_draft", "HELLO", hello(), to=ZERO)
     good("hello_target", "HELLO", hello_target(), to=ZERO)
     good("hello_orchestrator", "HELLO", hello_orchestrator(), to=ZERO)
-    good("hello_least", "HELLO", hello(method="", session_max=0, node_max=0, incarnation=bytes(15) + b"\1"),
-         to=ZERO)
+    good("hello_least", "HELLO", hello(method="", session_max=0, node_max=0, incarnation=bytes(15) + b"\1",
+                                       host=ZERO), to=ZERO)
+    good("hello_draft_model", "HELLO", hello(vocabulary_hash=VOCABULARY, vocabulary_size=49152,
+                                             numerics_id="cpu-avx2-int8-1", method="model", context_max=4096,
+                                             device="cpu"), to=ZERO)
+    good("hello_other_device", "HELLO", hello_target(host=bytes(15) + b"\1", device="cuda:0"), to=ZERO)
     good("hello_later_versions", "HELLO", hello(version_max=U32), to=ZERO)
     good("hello_most", "HELLO", hello(incarnation=b"\xff" * 16, model_fingerprint=b"\xff" * 16,
                                       vocabulary_hash=b"\xff" * 16, vocabulary_size=I32, numerics_id=long_text,
                                       endpoint="e" * 512, method="ü" * 256, session_max=I32, context_max=I32,
-                                      node_max=I32), to=ZERO)
+                                      node_max=I32, host=b"\xff" * 16, device="ü" * 256), to=ZERO)
     good("welcome_orchestrator", "WELCOME", hello_orchestrator(), to=DRAFT)
     good("welcome_target", "WELCOME", hello_target(), to=DRAFT)
 
-    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 1 to 1, the peer 2 to 3: "
+    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 2, the peer 3 to 4: "
                                                        "update the older one"), to=ZERO, session=0, epoch=0)
     good("error_session", "ERROR", dict(code=-14, text="no such session: it may not have been opened yet"), to=DRAFT)
     good("error_unknown_code", "ERROR", dict(code=-2**31, text=""), to=DRAFT)
@@ -484,7 +489,7 @@ def make_bad():
     bad("ack_field_extra", "R-FIELDS", pack(msgpack.unpackb(ack) + [0]), "ACK has 7")
     bad("bye_field", "R-FIELDS", pack([6, TARGET, 0, 0, None]), "BYE")
     bad("hello_no_versions", "R-FIELDS", pack([1, ZERO, 0, 0, "tandem", 1]), "HELLO has 6")
-    bad("hello_field_missing", "R-FIELDS", cut(pack(message("HELLO", ZERO, 0, 0, hello())), 1), "HELLO has 17")
+    bad("hello_field_missing", "R-FIELDS", cut(pack(message("HELLO", ZERO, 0, 0, hello())), 1), "HELLO has 19")
     short = open_()
     frame = message("OPEN", TARGET, 77, 1, short)
     frame[4 + FIELDS["OPEN"].index("options")] = plain(options(), OPTIONS)[:-1]
@@ -497,14 +502,17 @@ def make_bad():
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
     bad("hello_magic", "R-HELLO-MAGIC", h(["magic"], "Tandem"), "HELLO.magic")
     bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", hello_target(), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
-    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 1")
-    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 3, version_max=2), "versions 3 to 2")
-    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 2, version_max=3), "versions 2 to 3, this program 1 to 1", VERSION)
+    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 2")
+    bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 4, version_max=3), "versions 4 to 3")
+    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 3, version_max=4), "versions 3 to 4, this program 2 to 2", VERSION)
+    old = [v for k, v in hello().items() if k not in ("host", "device")]
+    old[1:3] = 1, 1
+    bad("hello_version_earlier", "R-HELLO-VERSION", pack([1, ZERO, 0, 0] + old), "versions 1 to 1", VERSION)
     bad("hello_version_later_fields", "R-HELLO-VERSION", pack([1, ZERO, 0, 0, "tandem", 9, 9, ["what", "ever"]]),
         "versions 9 to 9", VERSION)
-    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=2), ["version_min"], 2, to=DRAFT),
+    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=3), ["version_min"], 3, to=DRAFT),
         "WELCOME speaks", VERSION)
-    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_max"], 2, to=DRAFT), "versions 1 and 2")
+    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_max"], 3, to=DRAFT), "versions 2 and 3")
     bad("hello_incarnation_zero", "R-HELLO-INCARNATION", h(["incarnation"], ZERO), "incarnation")
     bad("hello_role_zero", "R-ENUM", h(["role"], 0), "HELLO.role is 0")
     bad("hello_role_beyond", "R-ENUM", h(["role"], 4), "HELLO.role is 4")
@@ -514,7 +522,7 @@ def make_bad():
     bad("hello_vocabulary_negative", "R-INT-LOW", h(["vocabulary_size"], -1), "HELLO.vocabulary_size")
     bad("hello_numerics_nil", "R-TYPE", h(["numerics_id"], None), "HELLO.numerics_id")
     bad("hello_endpoint_long", "R-STRING-LIMIT", h(["endpoint"], "x" * 513), "HELLO.endpoint", LIMIT)
-    raw = lambda text: b"\xdc\x00\x12" + b"".join(pack(v) for v in [1, ZERO, 0, 0]) + \
+    raw = lambda text: b"\xdc\x00\x14" + b"".join(pack(v) for v in [1, ZERO, 0, 0]) + \
         b"".join(bytes([0xa0 | len(text)]) + text if k == "method" else pack(hello()[k]) for k in FIELDS["HELLO"])
     bad("hello_method_latin1", "R-STRING-TEXT", raw(b"na\xefve"), "HELLO.method is not clean UTF-8 at byte 2")
     bad("hello_method_surrogate", "R-STRING-TEXT", raw(b"\xed\xa0\x80"), "HELLO.method is not clean UTF-8 at byte 0")
@@ -524,6 +532,12 @@ def make_bad():
     bad("hello_method_third_byte", "R-STRING-TEXT", raw(b"abcdef\xe2\x82A"), "HELLO.method is not clean UTF-8 at byte 6")
     bad("hello_method_newline", "R-STRING-TEXT", raw(b"abcde\n"), "HELLO.method is not clean UTF-8 at byte 5")
     bad("hello_session_max_large", "R-INT-HIGH", h(["session_max"], 2**31), "HELLO.session_max", LIMIT)
+    bad("hello_host_nil", "R-TYPE", h(["host"], None), "HELLO.host")
+    bad("hello_host_short", "R-BIN16", h(["host"], HOST[:8]), "HELLO.host")
+    bad("welcome_host_text", "R-TYPE", broken("WELCOME", hello_target(), ["host"], HOST.hex()[:16], to=DRAFT), "WELCOME.host")
+    bad("hello_device_nil", "R-TYPE", h(["device"], None), "HELLO.device")
+    bad("hello_device_long", "R-STRING-LIMIT", h(["device"], "d" * 513), "HELLO.device", LIMIT)
+    bad("hello_device_control", "R-STRING-TEXT", h(["device"], "cpu\n"), "HELLO.device is not clean UTF-8 at byte 3")
 
     # ERROR, PING.
     e = dict(code=-10, text="x")

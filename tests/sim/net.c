@@ -38,6 +38,8 @@ struct net {
   uint64_t random, now, order, next_peer;
   int repeats; /* events at this very moment */
   net_faults faults;
+  int far[2]; /* the nodes between which frames take far_us longer */
+  uint64_t far_us;
   net_totals *totals;
   node nodes[NET_NODES];
   link links[NET_LINKS];
@@ -77,6 +79,12 @@ uint64_t net_random(net *n) { /* splitmix64 */
 
 uint64_t net_now(const net *n) {
   return n->now;
+}
+
+void net_set_distance(net *n, int a, int b, uint64_t us) {
+  n->far[0] = a;
+  n->far[1] = b;
+  n->far_us = us;
 }
 
 void net_set_faults(net *n, net_faults f) {
@@ -233,7 +241,8 @@ static void send_frame(net *n, int from, peer_id peer, const msg *m) {
     int copies = chance(n, n->faults.repeat) ? 2 : 1;
     n->totals->repeated += copies == 2;
     while (copies--) {
-      uint64_t delay = 20 + net_random(n) % 200;
+      bool far = (from == n->far[0] && to == n->far[1]) || (from == n->far[1] && to == n->far[0]);
+      uint64_t delay = 20 + net_random(n) % 200 + (far ? n->far_us : 0);
       if (copies > 0 || chance(n, n->faults.straggle)) delay += net_random(n) % 400000;
       carry(n, to, forth ? l->at_to : l->at_from, delay);
     }

@@ -24,6 +24,8 @@ void net_close(net *n);
 uint64_t net_random(net *n);
 uint64_t net_now(const net *n);
 void net_set_faults(net *n, net_faults f);
+/* Frames between these two nodes take so much longer, either way. */
+void net_set_distance(net *n, int a, int b, uint64_t us);
 
 /* A program on the network. Its machine may be replaced after a stop: a restart with the same address. */
 void net_start(net *n, int node, const char *address, machine m);

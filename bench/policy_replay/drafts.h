@@ -1,0 +1,35 @@
+/* drafts.h - drafts that know the recorded answer and are right as often as one asks for. */
+#pragma once
+
+#include "draft_worker/drafters/batch.h"
+#include "draft_worker/drafters/drafter.h"
+
+typedef struct recording { /* plain decoding's answer */
+  int32_t *tokens, length, prompt_length;
+} recording;
+
+typedef enum { RECORDED_NGRAM, RECORDED_REPLAY, RECORDED_MODEL } recorded_kind;
+
+typedef struct recorded_draft {
+  recorded_kind kind;
+  double right, later; /* how often it is right: at first, and after `change` tokens of the answer */
+  int32_t change;
+  double claims;  /* the probability that it names; below 0: as often as it is right at first */
+  double forward; /* MODEL: of one row, in plain steps of the target */
+  bool colocated; /* MODEL: on the target's processors: each slows the other */
+} recorded_draft;
+
+/* What the drafters share: whose answers are under way. */
+typedef struct draft_context {
+  const recorded_draft *draft;
+  const recording *list; /* [count] */
+  int32_t count;
+  int32_t lengths[64];      /* MODEL: tokens of C that each slot has been told */
+  const recording *current; /* MODEL: the one that is under way */
+} draft_context;
+
+extern const drafter_kind recorded_replay; /* shared: draft_context */
+extern const drafter_kind recorded_model;
+
+/* What a forward of the model says. */
+void recorded_answer(draft_context *x, const draft_batch *b, draft_results *r);

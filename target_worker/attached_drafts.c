@@ -19,7 +19,8 @@ static bool ticket_fits(const session *s, const wire_id *shown) {
   return differs == 0;
 }
 
-void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, const speculation_shared *all) {
+void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m,
+                            const speculation_shared *all) {
   if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
                   "the ticket is not this session's: only the draft that its orchestrator chose may attach",
@@ -32,7 +33,7 @@ void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, con
     return;
   }
   d->tokens_sent_us = c->now;
-  d->told = s->committed.length;
+  d->sent = s->committed.length;
   if (roster_find(c->peers, from)->hello.numerics_id.size > 0) speculation_model_draft(&s->speculation, all);
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
@@ -41,7 +42,7 @@ void attached_drafts_attach(step *c, peer_id from, session *s, const msg *m, con
   actions_send(c->out, from, &answer);
 }
 
-void attached_drafts_drop(step *c, session *s, session_draft *d, const char *reason) {
+void attached_drafts_drop(step_context *c, session *s, session_draft *d, const char *reason) {
   if (s->state == SESSION_FINISHED) return; /* politeness after the end */
   roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s",
              (unsigned long long)s->id, reason);
@@ -51,15 +52,15 @@ void attached_drafts_drop(step *c, session *s, session_draft *d, const char *rea
   s->drafts.gave_up = session_draft_count(s) == 0;
 }
 
-void attached_drafts_gave_up(step *c, session *s, session_draft *d, wire_string reason) {
+void attached_drafts_gave_up(step_context *c, session *s, session_draft *d, wire_string reason) {
   char text[WIRE_STRING_MAX / 2];
   snprintf(text, sizeof text, "it gave up: %.*s", (int)reason.size, reason.data);
   attached_drafts_drop(c, s, d, text);
 }
 
-void attached_drafts_left(step *c, session_store *store, peer_id peer, const char *reason) {
-  for (int32_t i = 0; i < store->count; i++) {
-    session *s = &store->slots[i];
+void attached_drafts_left(step_context *c, peer_id peer, const char *reason) {
+  for (int32_t i = 0; i < c->store->count; i++) {
+    session *s = &c->store->slots[i];
     session_draft *d = s->state == SESSION_FREE ? NULL : session_draft_of(s, peer);
     if (d) attached_drafts_drop(c, s, d, reason);
   }
@@ -67,7 +68,7 @@ void attached_drafts_left(step *c, session_store *store, peer_id peer, const cha
 
 /* --- NODES --- */
 
-static void send_reset(step *c, session *s, session_draft *d) {
+static void send_reset(step_context *c, session *s, session_draft *d) {
   msg m = roster_message(c->peers, d->peer, MSG_TREE_RESET, s->id, s->epoch);
   m.u.reset.generation = d->ids.generation;
   d->reset_sent_us = c->now;
@@ -75,7 +76,7 @@ static void send_reset(step *c, session *s, session_draft *d) {
   actions_send(c->out, d->peer, &m);
 }
 
-static void reject(step *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
+static void reject(step_context *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
   roster_refuse(c->peers, d->peer, m, code, text, c->out);
   attached_drafts_drop(c, s, d, text);
 }
@@ -86,7 +87,7 @@ static bool tokens_valid(const msg_nodes *n, int32_t vocabulary) {
   return true;
 }
 
-static void nodes_taken(step *c, session *s, session_draft *d, const msg_nodes *n, int32_t added) {
+static void nodes_taken(step_context *c, session *s, session_draft *d, const msg_nodes *n, int32_t added) {
   if (n->base_length > d->base_named) d->base_named = n->base_length;
   tree_ids_trim(&d->ids, &s->drafts.tree, d->base_named);
   if (n->done) d->done_base = n->base_length;
@@ -118,7 +119,7 @@ static session_draft *greediest(session *s, int32_t *nodes) {
 
 /* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft
  * that holds more than its part. False: that is this one itself. */
-static bool make_room(step *c, session *s, const session_draft *d, int32_t count) {
+static bool make_room(step_context *c, session *s, const session_draft *d, int32_t count) {
   int32_t before = s->drafts.tree.live_count, most;
   keep_named(s);
   if (s->drafts.tree.live_count < before) return true;
@@ -131,7 +132,8 @@ static bool make_room(step *c, session *s, const session_draft *d, int32_t count
   return true;
 }
 
-static tree_verdict receive(step *c, session *s, session_draft *d, const tree_batch *b, int32_t *added) {
+static tree_verdict receive(step_context *c, session *s, session_draft *d, const tree_batch *b,
+                            int32_t *added) {
   const prefix *p = &s->committed;
   tree_verdict v = tree_receive(&s->drafts.tree, &d->ids, p->tokens, p->length, b, added);
   while (v == TREE_OVERFLOW && make_room(c, s, d, b->count))
@@ -139,7 +141,7 @@ static tree_verdict receive(step *c, session *s, session_draft *d, const tree_ba
   return v;
 }
 
-void attached_drafts_nodes(step *c, session *s, session_draft *d, const msg *m) {
+void attached_drafts_nodes(step_context *c, session *s, session_draft *d, const msg *m) {
   const msg_nodes *n = &m->u.nodes;
   if (s->state != SESSION_RUNNING || n->generation != d->ids.generation) {
     s->stats.dropped++;

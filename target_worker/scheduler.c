@@ -14,11 +14,11 @@ int32_t schedule_budget(const session *s) {
   return session_room(s) > 1 ? least_i32(nodes, rows) : 0;
 }
 
-schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us, uint64_t *until_us) {
+schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *until_us) {
   *until_us = UINT64_MAX;
   if (s->state != SESSION_RUNNING || s->job.serial || s->finish.reason) return SCHEDULE_IDLE;
   if (s->cache.rows < s->committed.length - 1) return SCHEDULE_PREFILL;
-  if (s->committed.length - s->stream.acked + schedule_budget(s) >= credit)
+  if (s->committed.length - s->stream.acked + schedule_budget(s) >= SCHEDULE_CREDIT)
     return SCHEDULE_IDLE; /* a whole round fits */
   if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
   if (s->request.options.lockstep) {
@@ -31,6 +31,12 @@ schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us
     return SCHEDULE_STEP;
   *until_us = s->speculation.wait_until_us;
   return SCHEDULE_WAIT;
+}
+
+uint64_t schedule_lockstep_deadline(const session *s) {
+  uint64_t until;
+  bool waits = s->request.options.lockstep && schedule_session(s, 0, &until) == SCHEDULE_WAIT;
+  return waits ? until : UINT64_MAX;
 }
 
 /* --- one forward --- */
@@ -49,14 +55,14 @@ static void select_nodes(const session *s, float *totals, schedule_pick *pick) {
   for (int32_t i = 0; i < pick->offered; i++) totals[i] = s->drafts.tree.nodes[pick->nodes[i]].total;
 }
 
-static void pick_steps(const session_store *store, schedule_rotation *last, int32_t credit, uint64_t now_us,
-                       offers *o, schedule *out) {
+static void pick_steps(const session_store *store, schedule_rotation *last, uint64_t now_us, offers *o,
+                       schedule *out) {
   int32_t rows = 0, after = last->step;
   for (int32_t k = 1; k <= store->count && out->count < SCHEDULE_STEPS_MAX; k++) {
     int32_t i = (after + k) % store->count;
     const session *s = &store->slots[i];
     uint64_t until;
-    schedule_kind kind = schedule_session(s, credit, now_us, &until);
+    schedule_kind kind = schedule_session(s, now_us, &until);
     if (until < out->until_us) out->until_us = until;
     if (kind != SCHEDULE_STEP) continue;
     schedule_pick *pick = &out->picks[out->count];
@@ -107,13 +113,13 @@ static bool may_measure(const session *s, const schedule *out) {
 }
 
 static void pick_prefills(const session_store *store, const speculation_shared *all, schedule_rotation *last,
-                          int32_t credit, uint64_t now_us, schedule *out) {
+                          uint64_t now_us, schedule *out) {
   int32_t rows = out->steps ? SCHEDULE_BESIDE : ENGINE_CHUNK, after = last->prefill;
   for (int32_t k = 1; k <= store->count && rows > 0 && out->count < out->steps + SCHEDULE_PREFILLS_MAX; k++) {
     int32_t i = (after + k) % store->count;
     const session *s = &store->slots[i];
     uint64_t until;
-    if (schedule_session(s, credit, now_us, &until) != SCHEDULE_PREFILL) continue;
+    if (schedule_session(s, now_us, &until) != SCHEDULE_PREFILL) continue;
     int32_t left = s->committed.length - 1 - s->cache.rows, count = least_i32(rows, left);
     if (may_measure(s, out)) count = speculation_prompt_rows(all, left, rows, &out->measures);
     schedule_pick *pick = &out->picks[out->count++];
@@ -127,12 +133,12 @@ static void pick_prefills(const session_store *store, const speculation_shared *
 }
 
 void schedule_forward(const session_store *store, const speculation_shared *all, schedule_rotation *last,
-                      int32_t credit, uint64_t now_us, schedule *out) {
+                      uint64_t now_us, schedule *out) {
   offers o;
   out->count = out->steps = 0;
   out->measures = false;
   out->until_us = UINT64_MAX;
-  pick_steps(store, last, credit, now_us, &o, out);
+  pick_steps(store, last, now_us, &o, out);
   share_rows(all, &o, out);
-  pick_prefills(store, all, last, credit, now_us, out);
+  pick_prefills(store, all, last, now_us, out);
 }

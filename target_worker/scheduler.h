@@ -14,9 +14,13 @@ typedef enum {
   SCHEDULE_WAIT     /* would step, but waits for its draft until *until_us */
 } schedule_kind;
 
-/* What could this session do now? A session that waits for its draft holds up nobody: others run meanwhile.
+#define SCHEDULE_CREDIT 256 /* tokens that a session may be ahead of the last acknowledged one */
+
+/* What could this session do now? */
+schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *until_us);
+/* Lockstep: when it stops waiting for its draft's done mark; UINT64_MAX when that is not what it waits for.
  */
-schedule_kind schedule_session(const session *s, int32_t credit, uint64_t now_us, uint64_t *until_us);
+uint64_t schedule_lockstep_deadline(const session *s);
 
 #define SCHEDULE_STEPS_MAX    28 /* sessions that step in one forward; others have their turn in the next */
 #define SCHEDULE_PREFILLS_MAX 4  /* sessions whose prompts are read in one */
@@ -53,7 +57,7 @@ typedef struct schedule {
 
 /* Everything that can run is in the forward as long as there is room; what has no room is in the next one. */
 void schedule_forward(const session_store *store, const speculation_shared *all, schedule_rotation *last,
-                      int32_t credit, uint64_t now_us, schedule *out);
+                      uint64_t now_us, schedule *out);
 
 /* False without a budget, after an error, and, in free pace, while drafting does not pay. */
 bool schedule_may_speculate(const session *s);

@@ -13,6 +13,10 @@ bool session_has_nodes(const session *s) {
   return s->drafts.has_tree && s->drafts.tree.live_count > 0;
 }
 
+void session_lockstep_begin(session *s, uint64_t now) {
+  s->drafts.lockstep_until_us = now + SESSION_LOCKSTEP_US;
+}
+
 session_draft *session_draft_of(session *s, peer_id peer) {
   for (int i = 0; peer && i < SESSION_DRAFTS_MAX; i++)
     if (s->drafts.of[i].peer == peer) return &s->drafts.of[i];

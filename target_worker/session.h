@@ -47,9 +47,9 @@ typedef struct session_job { /* at the engine */
 } session_job;
 
 typedef struct session_stream { /* what the orchestrator knows */
-  int32_t acked, told;          /* tokens that it has acknowledged, and that were sent to it */
-  uint64_t tell_after_us;       /* new tokens are not sent before this, */
-  uint64_t tell_until_us;       /* and at this time at the latest; UINT64_MAX: there is no such time */
+  int32_t acked, sent;          /* tokens that it has acknowledged, and that were sent to it */
+  uint64_t send_after_us;       /* new tokens are not sent before this, */
+  uint64_t send_by_us;          /* and at this time at the latest; UINT64_MAX: there is no such time */
   uint64_t sent_us;             /* when TOKENS were sent last */
   uint64_t done_sent_us;        /* when DONE was */
 } session_stream;
@@ -59,7 +59,7 @@ typedef struct session_draft {
   tree_ids ids;            /* of its nodes; the memory is kept when the draft leaves */
   int32_t base_named;      /* newest base length of its NODES */
   int32_t done_base;       /* base length of its last done mark, 0: none */
-  int32_t told;            /* length of C that was sent to it */
+  int32_t sent;            /* length of C that was sent to it */
   uint64_t reset_sent_us;  /* when TREE_RESET was sent */
   uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
   uint64_t resent_us;      /* when a RESEND was answered */
@@ -114,6 +114,10 @@ typedef struct session {
 int32_t session_room(const session *s);
 /* At least one live node of a draft is at hand. */
 bool session_has_nodes(const session *s);
+
+/* Lockstep: from now on it waits so long for the next done mark. */
+#define SESSION_LOCKSTEP_US 60000000
+void session_lockstep_begin(session *s, uint64_t now);
 
 /* The attached drafts. */
 session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: it is not attached */

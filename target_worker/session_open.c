@@ -1,5 +1,7 @@
 #include "target_worker/session_open.h"
 
+#include "target_worker/session_end.h"
+#include "target_worker/token_stream.h"
 #include <assert.h>
 
 int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, err *e) {
@@ -58,4 +60,102 @@ void session_open_adopt(session *s, const msg_open *o) {
   s->request.ticket = o->ticket;
   s->request.draft_expected = o->draft_expected;
   s->drafts.gave_up = false;
+}
+
+/* --- OPEN --- */
+
+static void start_session(step_context *c, session *s, peer_id from, const msg *m) {
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
+    s->drafts.of[i].peer = 0; /* they attach again with the new epoch */
+  session_draft_restart(s);
+  s->epoch = m->epoch;
+  s->request.orchestrator = from;
+  s->state = SESSION_RUNNING;
+  s->finish.reason = 0;
+  s->stream.acked = s->stream.sent = s->committed.length;
+  s->stream.send_after_us = 0;
+  s->stream.send_by_us = UINT64_MAX;
+  s->used_us = s->job.ready_us = s->stream.sent_us = c->now;
+  s->job.stepped_us = 0;
+  session_store_renew(s, c->now);
+  session_lockstep_begin(s, c->now);
+  token_stream_send_state(c, from, MSG_OPENED, s, NULL);
+  session_end_if_over(c, s);
+}
+
+static void send_desync(step_context *c, peer_id from, const msg *m, const session *s, const char *reason) {
+  const prefix *held = s ? &s->committed : NULL;
+  msg d = roster_state(c->peers, from, MSG_DESYNC, m->session, m->epoch, held, reason);
+  actions_send(c->out, from, &d);
+}
+
+/* OPEN of an epoch that is open: its OPENED was lost, or nobody expects a draft any more. */
+static void open_again(step_context *c, peer_id from, const msg *m, session *s) {
+  const msg_open *o = &m->u.open;
+  s->request.orchestrator = from;
+  if (!prefix_has(&s->committed, o->base_length + o->token_count, o->hash)) {
+    send_desync(c, from, m, s, "opened with other tokens in this epoch");
+    return;
+  }
+  if (!o->draft_expected && session_draft_count(s) == 0) s->drafts.gave_up = true;
+  token_stream_send_state(c, from, MSG_OPENED, s, NULL);
+}
+
+/* The session's own slot or a free one, for an OPEN that has been checked. After an error a slot that was
+ * taken for it is free again. */
+static int take_slot(step_context *c, const msg *m, session **out, bool *fresh, err *e) {
+  const msg_open *o = &m->u.open;
+  bool whole = o->base_length == 0;
+  session *s = *out = session_store_take(c->store, m->session, c->now, whole ? o->tokens : NULL,
+                                         whole ? o->token_count : 0, fresh);
+  if (!s)
+    return err_set(e, ERR_FULL,
+                   "every session place is busy: try again later or start the target with more --sessions");
+  if (o->options.repeat_penalty == 1 || session_store_penalties(c->store, s)) return ERR_OK;
+  if (*fresh) session_store_end(c->store, m->session);
+  return err_set(e, ERR_NOMEM, "no memory for what a repetition penalty looks at");
+}
+
+/* It takes a slot and the blocks of the whole completion. */
+static int admit(step_context *c, const msg *m, session **out, bool *fresh, err *e) {
+  int rc = take_slot(c, m, out, fresh, e);
+  if (rc != ERR_OK) return rc;
+  session *s = *out;
+  session_open_adopt(s, &m->u.open);
+  rc = session_store_admit(c->store, s, s->committed.length + session_room(s), e);
+  if (rc != ERR_OK) session_store_end(c->store, m->session);
+  return rc;
+}
+
+/* A new session, or a higher epoch of `s`. */
+static void open_epoch(step_context *c, peer_id from, const msg *m, session *s, bool draining) {
+  const msg_open *o = &m->u.open;
+  err e;
+  bool fresh = false;
+  int rc = session_open_check(o, c->store->context, c->peers->self.vocabulary_size, &e);
+  if (rc == ERR_OK && draining && !s)
+    rc = err_set(&e, ERR_DRAINING, "this target is shutting down: open the session elsewhere");
+  const char *misfit = rc == ERR_OK ? msg_open_misfit(o, s ? &s->committed : NULL) : NULL;
+  if (misfit) {
+    send_desync(c, from, m, s, misfit);
+    return;
+  }
+  if (rc == ERR_OK) rc = admit(c, m, &s, &fresh, &e);
+  if (rc != ERR_OK) {
+    roster_refuse(c->peers, from, m, rc, e.text, c->out);
+    return;
+  }
+  start_session(c, s, from, m);
+  if (fresh) c->store->reused_rows += (uint64_t)s->cache.rows;
+}
+
+void session_open_on_open(step_context *c, peer_id from, const msg *m, bool draining) {
+  session *s = session_store_get(c->store, m->session);
+  if (s && m->epoch < s->epoch)
+    roster_refuse(c->peers, from, m, ERR_STALE, "this epoch has passed: open the session with a higher one",
+                  c->out);
+  else if (s && m->epoch == s->epoch && s->state != SESSION_DESYNCED)
+    open_again(c, from, m, s);
+  else
+    open_epoch(c, from, m, s, draining);
 }

@@ -198,6 +198,37 @@ bool session_store_end(session_store *store, uint64_t id) {
   return true;
 }
 
+/* --- leases --- */
+
+void session_store_renew(session *s, uint64_t now_us) {
+  s->lease_until_us = now_us + SESSION_STORE_LEASE_US;
+}
+
+bool session_store_purge(session_store *store, uint64_t now_us, uint64_t *id) {
+  for (int32_t i = 0; i < store->count; i++) {
+    const session *s = &store->slots[i];
+    if (s->state == SESSION_FREE || now_us < s->lease_until_us) continue;
+    *id = s->id;
+    return session_store_end(store, s->id);
+  }
+  return false;
+}
+
+uint64_t session_store_deadline(const session_store *store) {
+  uint64_t at = UINT64_MAX;
+  for (int32_t i = 0; i < store->count; i++)
+    if (store->slots[i].state != SESSION_FREE) at = least_u64(at, store->slots[i].lease_until_us);
+  return at;
+}
+
+/* --- counts --- */
+
+bool session_store_empty(const session_store *store) {
+  for (int32_t i = 0; i < store->count; i++)
+    if (store->slots[i].state != SESSION_FREE) return false;
+  return true;
+}
+
 int32_t session_store_active(const session_store *store) {
   int32_t n = 0;
   for (int32_t i = 0; i < store->count; i++)

@@ -14,6 +14,8 @@
 #include "common/model/kv_blocks.h"
 #include "target_worker/session.h"
 
+#define SESSION_STORE_LEASE_US 10000000
+
 typedef struct session_store {
   session *slots;         /* [count] */
   int32_t count, context; /* context: tokens of one session */
@@ -43,5 +45,12 @@ void session_store_publish(session_store *store, session *s, int32_t settled);
 void session_store_give_back(session_store *store, session *s);
 /* Room for what its penalties look at; false: no memory. */
 bool session_store_penalties(const session_store *store, session *s);
+/* Its orchestrator has shown that it still wants the session. */
+void session_store_renew(session *s, uint64_t now_us);
+/* Ends a session that nobody has renewed for SESSION_STORE_LEASE_US and tells which; false: there is none. */
+bool session_store_purge(session_store *store, uint64_t now_us, uint64_t *id);
+uint64_t
+session_store_deadline(const session_store *store); /* of the next session_store_purge; UINT64_MAX: none */
 bool session_store_end(session_store *store, uint64_t id); /* whether it existed */
 int32_t session_store_active(const session_store *store);  /* running or desynced */
+bool session_store_empty(const session_store *store);

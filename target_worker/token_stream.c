@@ -1,14 +1,16 @@
 #include "target_worker/token_stream.h"
 
 #include "common/base/least.h"
+#include "common/base/log.h"
 #include "target_worker/scheduler.h"
 #include <stdio.h>
 
-static msg message_to(step *c, peer_id to, msg_type type, const session *s) {
+static msg message_to(step_context *c, peer_id to, msg_type type, const session *s) {
   return roster_message(c->peers, to, type, s->id, s->epoch);
 }
 
-void token_stream_state(step *c, peer_id to, msg_type type, const session *s, const char *reason) {
+void token_stream_send_state(step_context *c, peer_id to, msg_type type, const session *s,
+                             const char *reason) {
   msg m = roster_state(c->peers, to, type, s->id, s->epoch, &s->committed, reason);
   actions_send(c->out, to, &m);
 }
@@ -16,7 +18,7 @@ void token_stream_state(step *c, peer_id to, msg_type type, const session *s, co
 /* --- TOKENS --- */
 
 /* Returns where they end. */
-static int32_t send_tokens(step *c, peer_id to, const session *s, int32_t base) {
+static int32_t send_tokens(step_context *c, peer_id to, const session *s, int32_t base) {
   int32_t count = s->committed.length - base;
   if (count > WIRE_BURST_MAX) count = WIRE_BURST_MAX;
   msg m = message_to(c, to, MSG_TOKENS, s);
@@ -28,42 +30,83 @@ static int32_t send_tokens(step *c, peer_id to, const session *s, int32_t base) 
   return base + count;
 }
 
-void token_stream_to_orchestrator(step *c, session *s, int32_t base) {
+/* TOKENS from `base` to the end of C, or as many as one message holds. */
+static void to_orchestrator(step_context *c, session *s, int32_t base) {
   int32_t end = send_tokens(c, s->request.orchestrator, s, base);
-  if (end > s->stream.told) s->stream.told = end;
+  if (end > s->stream.sent) s->stream.sent = end;
   s->stream.sent_us = c->now;
-  s->stream.tell_after_us = c->now + TARGET_TELL_US;
-  s->stream.tell_until_us = c->now + 2 * TARGET_TELL_US;
+  s->stream.send_after_us = c->now + TOKEN_STREAM_EVERY_US;
+  s->stream.send_by_us = c->now + 2 * TOKEN_STREAM_EVERY_US;
 }
 
-void token_stream_to_draft(step *c, session *s, session_draft *d, int32_t base) {
+void token_stream_to_draft(step_context *c, session *s, session_draft *d, int32_t base) {
   d->tokens_sent_us = c->now;
-  d->told = send_tokens(c, d->peer, s, base);
+  d->sent = send_tokens(c, d->peer, s, base);
   if (d->timed) return; /* of a draft far away several are under way */
   d->timed = true;
-  d->timed_length = d->told;
+  d->timed_length = d->sent;
   d->timed_us = c->now;
 }
 
-void token_stream_tell_orchestrator(step *c, session *s) {
-  while (s->stream.told < s->committed.length) token_stream_to_orchestrator(c, s, s->stream.told);
+void token_stream_flush(step_context *c, session *s) {
+  while (s->stream.sent < s->committed.length) to_orchestrator(c, s, s->stream.sent);
 }
 
-void token_stream_alive(step *c, session *s) {
-  s->stream.told = send_tokens(c, s->request.orchestrator, s, s->stream.told);
+void token_stream_sign_of_life(step_context *c, session *s) {
+  s->stream.sent = send_tokens(c, s->request.orchestrator, s, s->stream.sent);
   s->stream.sent_us = c->now;
 }
 
-static void tell_drafts(step *c, session *s) {
+static void flush_drafts(step_context *c, session *s) {
   for (session_draft *d = s->drafts.of; d < s->drafts.of + SESSION_DRAFTS_MAX; d++)
-    while (d->peer && d->told < s->committed.length) token_stream_to_draft(c, s, d, d->told);
+    while (d->peer && d->sent < s->committed.length) token_stream_to_draft(c, s, d, d->sent);
 }
 
-void token_stream_tell(step *c, session *s) {
-  bool due = c->now >= s->stream.tell_after_us;
+void token_stream_grown(step_context *c, session *s) {
+  bool due = c->now >= s->stream.send_after_us;
   bool wanted = s->request.options.lockstep || !speculation_is_off(&s->speculation);
-  if (wanted || (due && !speculation_is_quiet(&s->speculation))) tell_drafts(c, s);
-  if (due) token_stream_tell_orchestrator(c, s);
+  if (wanted || (due && !speculation_is_quiet(&s->speculation))) flush_drafts(c, s);
+  if (due) token_stream_flush(c, s);
+}
+
+/* --- repair --- */
+
+void token_stream_desync(step_context *c, session *s, const char *reason) {
+  if (s->state == SESSION_RUNNING) token_stream_flush(c, s);
+  s->state = SESSION_DESYNCED;
+  session_draft_restart(s);
+  actions_log(c->out, LOG_WARNING, "session %016llx: out of step at %d tokens: %s", (unsigned long long)s->id,
+              s->committed.length, reason);
+  token_stream_send_state(c, s->request.orchestrator, MSG_DESYNC, s, reason);
+}
+
+void token_stream_on_ack(step_context *c, session *s, const msg *m) {
+  const msg_state *a = &m->u.state;
+  session_store_renew(s, c->now);
+  if (s->state == SESSION_DESYNCED) {
+    token_stream_send_state(c, s->request.orchestrator, MSG_DESYNC, s, "still out of step");
+    return;
+  }
+  if (!prefix_has(&s->committed, a->length, a->hash)) {
+    token_stream_desync(c, s, "what was acknowledged is not held here");
+    return;
+  }
+  if (a->length <= s->stream.acked) return;
+  s->stream.acked = a->length;
+  session_lockstep_begin(s, c->now); /* until now it may have waited for credit */
+}
+
+void token_stream_on_resend(step_context *c, peer_id from, session *s, const msg *m) {
+  session_draft *d = session_draft_of(s, from);
+  int32_t base = least_i32(m->u.resend.from, s->committed.length); /* beyond it, C's length is the reply */
+  if (d) {
+    if (c->now - d->resent_us < TOKEN_STREAM_RESEND_US) return; /* a small frame asks for a large one */
+    d->resent_us = c->now;
+    token_stream_to_draft(c, s, d, base);
+    return;
+  }
+  if (from == s->request.orchestrator) to_orchestrator(c, s, base);
+  if (s->state == SESSION_FINISHED) token_stream_send_done(c, s); /* it has overtaken the tokens */
 }
 
 /* --- DONE --- */
@@ -110,7 +153,7 @@ static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   return out;
 }
 
-void token_stream_done(step *c, session *s) {
+void token_stream_send_done(step_context *c, session *s) {
   char text[WIRE_STRING_MAX];
   msg m = message_to(c, s->request.orchestrator, MSG_DONE, s);
   m.u.done = (msg_done){.length = s->committed.length,
@@ -130,23 +173,23 @@ static bool unacknowledged(const session *s) {
   return s->stream.acked < s->committed.length && s->state != SESSION_DESYNCED;
 }
 
-void token_stream_tick(step *c, session *s) {
-  if (unacknowledged(s) && c->now - s->stream.sent_us >= TARGET_REPEAT_US)
-    token_stream_to_orchestrator(c, s, s->stream.acked);
-  if (c->now >= s->stream.tell_until_us) {
-    s->stream.tell_until_us = MACHINE_NEVER;
+void token_stream_tick(step_context *c, session *s) {
+  if (unacknowledged(s) && c->now - s->stream.sent_us >= TOKEN_STREAM_REPEAT_US)
+    to_orchestrator(c, s, s->stream.acked);
+  if (c->now >= s->stream.send_by_us) {
+    s->stream.send_by_us = MACHINE_NEVER;
     if (s->state == SESSION_RUNNING) {
-      tell_drafts(c, s);
-      token_stream_tell_orchestrator(c, s);
+      flush_drafts(c, s);
+      token_stream_flush(c, s);
     }
   }
-  if (s->state == SESSION_FINISHED && c->now - s->stream.done_sent_us >= TARGET_REPEAT_US)
-    token_stream_done(c, s);
+  if (s->state == SESSION_FINISHED && c->now - s->stream.done_sent_us >= TOKEN_STREAM_REPEAT_US)
+    token_stream_send_done(c, s);
 }
 
 uint64_t token_stream_deadline(const session *s) {
-  uint64_t at = s->stream.tell_until_us;
-  if (unacknowledged(s)) at = least_u64(at, s->stream.sent_us + TARGET_REPEAT_US);
-  if (s->state == SESSION_FINISHED) at = least_u64(at, s->stream.done_sent_us + TARGET_REPEAT_US);
+  uint64_t at = s->stream.send_by_us;
+  if (unacknowledged(s)) at = least_u64(at, s->stream.sent_us + TOKEN_STREAM_REPEAT_US);
+  if (s->state == SESSION_FINISHED) at = least_u64(at, s->stream.done_sent_us + TOKEN_STREAM_REPEAT_US);
   return at;
 }

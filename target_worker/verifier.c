@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int verifier_init(verifier *v, int32_t context, bool is_virtual, int32_t credit, err *e) {
-  *v = (verifier){.wait_until_us = UINT64_MAX, .map_size = context / KV_BLOCK + 1, .credit = credit};
+int verifier_init(verifier *v, int32_t context, bool is_virtual, err *e) {
+  *v = (verifier){.wait_until_us = UINT64_MAX, .map_size = context / KV_BLOCK + 1};
   if (!is_virtual) return ERR_OK;
   v->maps = calloc((size_t)ENGINE_JOBS_MAX * (size_t)v->map_size, sizeof *v->maps);
   return v->maps ? ERR_OK : err_set(e, ERR_NOMEM, "no memory for the worker's state");
@@ -89,7 +89,7 @@ static void job_fill(verifier *v, session *s, const schedule_pick *pick, int32_t
 
 bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch *batch) {
   schedule *f = &v->forward;
-  schedule_forward(store, &v->speculation, &v->rotation, v->credit, now, f);
+  schedule_forward(store, &v->speculation, &v->rotation, now, f);
   v->wait_until_us =
       f->count ? UINT64_MAX : f->until_us; /* with results the scheduler is asked again anyway */
   batch->count = f->count;
@@ -185,13 +185,13 @@ static void time_step(session_store *store, session *s, uint64_t now) {
 }
 
 /* A session whose result of this forward is still to be looked at will be able to run. */
-static bool another_can_run(const verifier *v, const session_store *store, const session *s, uint64_t now) {
+static bool another_can_run(const session_store *store, const session *s, uint64_t now) {
   for (int32_t i = 0; i < store->count; i++) {
     const session *other = &store->slots[i];
     uint64_t until;
     if (other == s || other->state != SESSION_RUNNING) continue;
     if (other->job.serial) return true;
-    schedule_kind kind = schedule_session(other, v->credit, now, &until);
+    schedule_kind kind = schedule_session(other, now, &until);
     if (kind == SCHEDULE_PREFILL || kind == SCHEDULE_STEP) return true;
   }
   return false;
@@ -203,5 +203,5 @@ void verifier_stepped(verifier *v, session_store *store, session *s, const engin
   learn(v, s, result);
   time_step(store, s, now);
   bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
-  speculation_wait(&s->speculation, now, draft, another_can_run(v, store, s, now));
+  speculation_wait(&s->speculation, now, draft, another_can_run(store, s, now));
 }

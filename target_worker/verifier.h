@@ -13,11 +13,10 @@ typedef struct verifier {
   speculation_shared speculation;
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
-  int32_t credit;   /* tokens that a session may be ahead of the last acknowledgement */
 } verifier;
 
 /* context: of a session, in tokens. ERR_NOMEM. */
-int verifier_init(verifier *v, int32_t context, bool is_virtual, int32_t credit, err *e);
+int verifier_init(verifier *v, int32_t context, bool is_virtual, err *e);
 void verifier_fini(verifier *v);
 
 /* Fills the next forward; false: no session may run now. */

@@ -1,25 +1,10 @@
-/* worker.h - the target's logic, sans-IO: events in, messages and jobs out. States and rules:
- * wire/PROTOCOL.md. */
+/* worker.h - the target's logic, sans-IO: events in, messages and batches out. worker.c dispatches events to
+ * the files that handle them. States and rules: wire/PROTOCOL.md. */
 #pragma once
 
 #include "target_worker/engine.h"
 #include "target_worker/session_store.h"
 #include "wire/machine.h"
-
-#define TARGET_CREDIT      256      /* tokens ahead of the last acknowledgement */
-#define TARGET_LEASE_US    10000000 /* a session that nobody renewed for so long is freed */
-#define TARGET_LOCKSTEP_US 60000000 /* lockstep: longest wait for a done mark */
-#define TARGET_TELL_US                                                                                       \
-  25000 /* the orchestrator gets new tokens so often, and the first at once: a message                       \
-           for each would wake five threads a token, and nobody reads as fast */
-#define TARGET_RESEND_US                                                                                     \
-  10000 /* a draft's RESEND is answered so often: half of the time after which it may ask again */
-#define TARGET_REPEAT_US 300000 /* DONE, and TOKENS that were not acknowledged */
-#define TARGET_ALIVE_US                                                                                      \
-  2000000 /* a session of which nothing was told for so long is told of, while the engine lives: */
-#define TARGET_ENGINE_US                                                                                     \
-  5000000 /* it does while a forward comes a layer further within this; one takes a second where             \
-             a forward takes minutes */
 
 typedef struct target_options {
   wire_id incarnation;

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { PLACES = 3, CONTEXT = 512, CREDIT = 256, NOW = 5000 };
+enum { PLACES = 3, CONTEXT = 512, CREDIT = SCHEDULE_CREDIT, NOW = 5000 };
 
 static int set_up(void **state) {
   session_store *s = calloc(1, sizeof *s);
@@ -49,7 +49,7 @@ static void grow(session *x, int32_t count) {
 
 static schedule_kind kind_of(const session *x) {
   uint64_t until = 0;
-  return schedule_session(x, CREDIT, NOW, &until);
+  return schedule_session(x, NOW, &until);
 }
 
 static void test_states(void **state) {
@@ -151,7 +151,7 @@ static void test_lockstep(void **state) {
   x->drafts.lockstep_until_us = NOW + 60000000;
   assert_int_equal(kind_of(x), SCHEDULE_STEP); /* no draft is expected, none is there */
   x->request.draft_expected = true;
-  assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_WAIT);
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_WAIT);
   assert_int_equal(until, NOW + 60000000);
   session_draft *d = session_draft_take(x, 10);
   tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL); /* nodes alone are not enough */
@@ -169,11 +169,11 @@ static void test_waits_for_its_draft(void **state) {
   uint64_t until = 0;
   assert_non_null(session_draft_take(x, 10));
   x->speculation.wait_until_us = NOW + 700;
-  assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_WAIT);
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_WAIT);
   assert_int_equal(until, NOW + 700);
-  assert_int_equal(schedule_session(x, CREDIT, NOW + 700, &until), SCHEDULE_STEP);
+  assert_int_equal(schedule_session(x, NOW + 700, &until), SCHEDULE_STEP);
   tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL); /* a node is at hand: no more waiting */
-  assert_int_equal(schedule_session(x, CREDIT, NOW, &until), SCHEDULE_STEP);
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_STEP);
 }
 
 /* "Nothing more to offer" for this C ends the wait, once all drafts have said it. */
@@ -197,7 +197,7 @@ static void test_a_done_mark_ends_the_wait(void **state) {
 static schedule forward(session_store *s, schedule_rotation *rotation, const width_costs *widths) {
   schedule out;
   const speculation_shared shared = {.widths = *widths};
-  schedule_forward(s, &shared, rotation, CREDIT, NOW, &out);
+  schedule_forward(s, &shared, rotation, NOW, &out);
   return out;
 }
 

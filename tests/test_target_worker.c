@@ -1,4 +1,7 @@
 /* libs: target wire speculative base */
+#include "target_worker/engine_watch.h"
+#include "target_worker/scheduler.h"
+#include "target_worker/token_stream.h"
 #include "target_worker/worker.h"
 #include "tests/count_malloc.h"
 #include "tests/machine_support.h"
@@ -750,7 +753,7 @@ static void test_drained_in_the_end(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
   rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
-  rig_advance(&w->r, TARGET_LEASE_US + 1);
+  rig_advance(&w->r, SESSION_STORE_LEASE_US + 1);
   assert_true(target_drained(w->t));
 }
 
@@ -934,7 +937,7 @@ static void test_credit_bounds_the_lead(void **state) {
   msg m = prompt_message();
   m.u.open.options.max_tokens = 1000;
   say_and_open(w, m);
-  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  assert_int_equal(play(w, 1000), SCHEDULE_CREDIT);
   rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH + 10));
   assert_int_equal(play(w, 1000), 10);
 }
@@ -946,13 +949,13 @@ static void test_credit_with_nodes(void **state) {
   m.u.open.options.max_tokens = 1000;
   m.u.open.options.budget = 64;
   say_and_open(w, m);
-  assert_int_equal(play(w, TARGET_CREDIT - 3), TARGET_CREDIT - 3);
+  assert_int_equal(play(w, SCHEDULE_CREDIT - 3), SCHEDULE_CREDIT - 3);
   uint32_t g = attach(w, DRAFT);
   int32_t length = held(w, S)->committed.length;
   believe(w);
   send_chain(w, DRAFT, g, length, 1, 12, false);
   run_job(w);
-  assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= TARGET_CREDIT);
+  assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= SCHEDULE_CREDIT);
   rig_say(&w->r, ORCH, ack(1, length));
   run_job(w);
   assert_true(held(w, S)->committed.length >= length + 13); /* and is not made smaller by it for good */
@@ -1042,7 +1045,7 @@ static void test_tokens_are_told_together(void **state) {
     expect_tokens(rig_last(&w->r, DRAFT, MSG_TOKENS), length - 1, length);
   }
   assert_true(length > 5);
-  assert_in_range(w->r.now - start, TARGET_TELL_US, TARGET_TELL_US + JOB_US);
+  assert_in_range(w->r.now - start, TOKEN_STREAM_EVERY_US, TOKEN_STREAM_EVERY_US + JOB_US);
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, length);
 
   rig_clear(&w->r); /* a round that takes long does not hold them back */
@@ -1050,7 +1053,7 @@ static void test_tokens_are_told_together(void **state) {
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   w->holds = true;
-  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
 }
 
@@ -1088,7 +1091,7 @@ static void test_drafts_are_told_together_while_off(void **state) {
   from = s->committed.length;
   assert_int_equal(play(w, 1), 1);
   w->holds = true; /* no round follows soon */
-  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 1);
 }
 
@@ -1198,19 +1201,19 @@ static void test_tokens_again_when_not_acknowledged(void **state) {
   say_and_open(w, m);
   play(w, 2);
   rig_say(&w->r, ORCH, ack(1, 4));
-  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 4, 5);
   rig_clear(&w->r);
-  rig_advance(&w->r, TARGET_REPEAT_US - 2 * TARGET_TELL_US);
+  rig_advance(&w->r, TOKEN_STREAM_REPEAT_US - 2 * TOKEN_STREAM_EVERY_US);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
-  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 5);
   rig_clear(&w->r);
-  rig_advance(&w->r, 3 * TARGET_REPEAT_US);
+  rig_advance(&w->r, 3 * TOKEN_STREAM_REPEAT_US);
   assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 2 && rig_count(&w->r, ORCH, MSG_TOKENS) <= 4);
   rig_say(&w->r, ORCH, ack(1, 5));
   rig_clear(&w->r);
-  rig_advance(&w->r, 2 * TARGET_REPEAT_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_REPEAT_US);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
 }
 
@@ -1219,11 +1222,11 @@ static void test_lease(void **state) {
   say_and_open(w, prompt_message());
   play(w, 1);
   for (int i = 0; i < 4; i++) {
-    pass(w, TARGET_LEASE_US - 100000, true);
+    pass(w, SESSION_STORE_LEASE_US - 100000, true);
     assert_non_null(held(w, S));
     rig_say(&w->r, ORCH, ack(1, 4)); /* renews */
   }
-  pass(w, TARGET_LEASE_US + 1000, true); /* PING renews nothing */
+  pass(w, SESSION_STORE_LEASE_US + 1000, true); /* PING renews nothing */
   assert_null(held(w, S));
 }
 
@@ -1233,7 +1236,7 @@ static void test_lease_of_a_finished_one(void **state) {
   m.u.open.options.max_tokens = 1;
   say_and_open(w, m);
   play(w, 1);
-  pass(w, TARGET_LEASE_US + 1000, false);
+  pass(w, SESSION_STORE_LEASE_US + 1000, false);
   assert_null(held(w, S));
 }
 
@@ -1314,13 +1317,13 @@ static void test_done_is_repeated_until_end(void **state) {
   play(w, 1);
   rig_say(&w->r, ORCH, ack(1, 4));
   rig_clear(&w->r);
-  pass(w, 5 * TARGET_REPEAT_US + 1000, false);
+  pass(w, 5 * TOKEN_STREAM_REPEAT_US + 1000, false);
   assert_true(rig_count(&w->r, ORCH, MSG_DONE) >= 4 && rig_count(&w->r, ORCH, MSG_DONE) <= 6);
   assert_true(w->r.m.deadline(w->r.m.self) <=
-              w->r.now + TARGET_REPEAT_US); /* it asks to be woken for the next one */
+              w->r.now + TOKEN_STREAM_REPEAT_US); /* it asks to be woken for the next one */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   rig_clear(&w->r);
-  pass(w, 5 * TARGET_REPEAT_US, false);
+  pass(w, 5 * TOKEN_STREAM_REPEAT_US, false);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DONE), 0);
 }
 
@@ -1463,7 +1466,7 @@ static void test_result_after_a_resume(void **state) {
   give_result(w);
   play(w, 3);
   w->holds = true; /* no more of them */
-  rig_advance(&w->r, 2 * TARGET_TELL_US);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   int32_t base = 5;
   for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
     const msg *m = rig_peek(&w->r, ORCH, MSG_TOKENS, i);
@@ -2094,7 +2097,7 @@ static void test_signs_of_life_while_a_prompt_is_read(void **state) {
   int32_t n = signs(w, 60, 1);
   assert_in_range(n, 60 / 4, 60);
   n = signs(w, 60, 0); /* it hangs */
-  assert_in_range(n, 0, TARGET_ENGINE_US / 1000000 / 2 + 1);
+  assert_in_range(n, 0, ENGINE_WATCH_HANGS_US / 1000000 / 2 + 1);
   assert_int_equal(signs(w, 10, 0), 0);
   assert_in_range(signs(w, 10, 1), 2, 10); /* and goes on */
   give_result(w);
@@ -2106,7 +2109,7 @@ static void test_no_signs_of_life_behind_a_hung_engine(void **state) {
   world *w = *state;
   say_and_open(w, open_message(S + 1, 1, truth(), 600));
   assert_true(take_job(w));
-  pass(w, 2 * TARGET_ENGINE_US - 1000000, true); /* before its lease ends */
+  pass(w, 2 * ENGINE_WATCH_HANGS_US - 1000000, true); /* before its lease ends */
   say_and_open(w, prompt_message());
   assert_int_equal(signs(w, 10, 0), 0);
   assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job.serial != 0);
@@ -2247,7 +2250,7 @@ static void test_lockstep_ends_after_a_minute(void **state) {
 /* Time passes, and the orchestrator renews, and has `length` tokens. */
 static void pass_leased(world *w, uint64_t us, int32_t length) {
   for (uint64_t left = us; left > 0;) {
-    uint64_t part = left < TARGET_LEASE_US / 2 ? left : TARGET_LEASE_US / 2;
+    uint64_t part = left < SESSION_STORE_LEASE_US / 2 ? left : SESSION_STORE_LEASE_US / 2;
     rig_clear(&w->r);
     rig_say(&w->r, ORCH, ack(1, length));
     pass(w, part, true);
@@ -2296,7 +2299,7 @@ static void test_lockstep_after_new_credit(void **state) {
   m.u.open.options.lockstep = true;
   m.u.open.options.max_tokens = 1000;
   say_and_open(w, m);
-  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  assert_int_equal(play(w, 1000), SCHEDULE_CREDIT);
   attach(w, DRAFT);
   pass_leased(w, 70000000, PROMPT_LENGTH);
   pass_leased(w, 59000000, PROMPT_LENGTH + 1);
@@ -2313,9 +2316,9 @@ static void test_lockstep_without_credit(void **state) {
   m.u.open.options.lockstep = true;
   m.u.open.options.max_tokens = 1000;
   say_and_open(w, m);
-  assert_int_equal(play(w, 1000), TARGET_CREDIT);
+  assert_int_equal(play(w, 1000), SCHEDULE_CREDIT);
   for (int i = 0; i < 13; i++) {
-    pass(w, TARGET_LEASE_US / 2, true);
+    pass(w, SESSION_STORE_LEASE_US / 2, true);
     rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH)); /* renews, and gives no credit */
     rig_clear(&w->r);
   }
@@ -2331,7 +2334,7 @@ static void test_lockstep_with_a_late_draft(void **state) {
   attach(w, DRAFT);
   prefill(w);
   for (int i = 0; i < 13; i++) {
-    pass(w, TARGET_LEASE_US / 2, true);
+    pass(w, SESSION_STORE_LEASE_US / 2, true);
     rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH));
   }
   assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
@@ -2555,8 +2558,9 @@ static void test_cache_rolled_back_behind_its_back(void **state) {
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 0);
   rig_clear(&w->r);
-  rig_advance(&w->r,
-              3 * TARGET_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
+  rig_advance(
+      &w->r,
+      3 * TOKEN_STREAM_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
   rig_only(&w->r, ORCH, MSG_OPENED);

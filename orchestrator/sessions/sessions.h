@@ -19,7 +19,7 @@
 #define SESSIONS_TARGET_WAIT_US 30000000 /* without any target for so long: error */
 #define SESSIONS_QUIET_US                                                                                    \
   10000000 /* a target that owes tokens and gives no sign of life for so long hangs: elsewhere. Ours give    \
-              one every 2 s while their engine lives (TARGET_ALIVE_US) */
+              one every 2 s while their engine lives (ENGINE_WATCH_ALIVE_US) */
 #define SESSIONS_QUIET_GROWTH                                                                                \
   4 /* with each move before the next token: nobody is moved in circles for ever */
 #define SESSIONS_QUIET_MAX_US UINT64_C(3600000000)

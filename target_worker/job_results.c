@@ -1,0 +1,64 @@
+#include "target_worker/job_results.h"
+
+#include "common/base/log.h"
+#include "target_worker/session_end.h"
+#include "target_worker/token_stream.h"
+#include <assert.h>
+
+static void next_job_ready(step_context *c, session *s) {
+  s->job.ready_us = c->now;
+  session_lockstep_begin(s, c->now);
+}
+
+static void commit(session *s, const engine_result *r) {
+  int32_t base = s->committed.length;
+  int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
+  assert(rc == ERR_OK);
+  (void)rc;
+  if (!s->drafts.has_tree) return;
+  tree_ids *maps[SESSION_DRAFTS_MAX];
+  tree_commit(&s->drafts.tree, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
+}
+
+static void step_succeeded(step_context *c, verifier *v, session *s, const engine_result *r) {
+  if (r->selfcheck_differs) {
+    s->speculation.disabled = "the self-check found a difference between verified and plainly decoded tokens";
+    actions_log(c->out, LOG_ERROR, "session %016llx: %s", (unsigned long long)s->id, s->speculation.disabled);
+  }
+  verifier_stepped(v, c->store, s, r, c->now);
+  commit(s, r);
+  token_stream_grown(c, s);
+  next_job_ready(c, s);
+  session_end_if_over(c, s);
+}
+
+static void job_failed(step_context *c, session *s, const engine_result *r) {
+  if (r->node_count == 0) {
+    session_end_finish(c, s, WIRE_FINISH_ERROR, r->code, "the engine failed: see the target's log");
+    return;
+  }
+  s->speculation.disabled = "an error inside a verify";
+  actions_log(c->out, LOG_ERROR, "session %016llx: verify failed (%s): it decodes plainly from now on",
+              (unsigned long long)s->id, err_name(r->code));
+}
+
+static void apply(step_context *c, verifier *v, const engine_result *r) {
+  bool stale;
+  session *s = verifier_end(c->store, r, &stale);
+  if (!s || stale || s->state != SESSION_RUNNING) return;
+  if (r->code == ERR_DESYNC) {
+    prefix_truncate(&s->committed, s->cache.rows + 1);
+    token_stream_desync(c, s, "the cache holds fewer rows than it should");
+  } else if (r->code != ERR_OK) {
+    job_failed(c, s, r);
+  } else if (r->kind == ENGINE_VERIFY) {
+    step_succeeded(c, v, s, r);
+  } else {
+    next_job_ready(c, s);
+  }
+}
+
+void job_results_apply(step_context *c, verifier *v, const engine_results *results) {
+  verifier_measure(v, results);
+  for (int32_t i = 0; i < results->count; i++) apply(c, v, &results->of[i]);
+}

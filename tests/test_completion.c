@@ -3,7 +3,7 @@
 #include "orchestrator/service/completion.h"
 
 #include "common/text/utf8.h"
-#include "tests/fake_pair.h"
+#include "tests/fake_service.h"
 #include "tests/gguf_builder.h"
 
 #include <jansson.h>
@@ -57,24 +57,50 @@ typedef struct run {
   service p;
   opened o;
   completion a;
-  flags f;
+  request q;
   ledger_session before; /* where it is resumed */
   int32_t before_tokens[IDS_MAX + 1];
-  char shown[TEXT_MAX];
+  char shown[TEXT_MAX]; /* [size]: what the sink got */
   size_t size;
+  int ends; /* calls of on_end */
 } run;
+
+static void on_text(void *context, const char *text, size_t size) {
+  run *r = context;
+  assert_true(size > 0 && r->ends == 0);
+  assert_int_equal(utf8_valid(text, size), size);
+  assert_true(r->size + size <= sizeof r->shown);
+  memcpy(r->shown + r->size, text, size);
+  r->size += size;
+}
+
+static void on_end(void *context, const completion *c) {
+  run *r = context;
+  assert_ptr_equal(c, &r->a);
+  assert_true(completion_is_over(c));
+  r->ends++;
+}
+
+static void init(run *r, const text_model *m, int32_t max_tokens) {
+  const completion_sink sink = {.on_text = on_text, .on_end = on_end, .context = r};
+  static const int32_t prompt[] = {PROMPT};
+  memset(r, 0, sizeof *r);
+  fake_service_begin(&r->p);
+  request_init(&r->q);
+  r->q.max_tokens = max_tokens;
+  r->q.context = CONTEXT;
+  r->q.speculate = false;
+  assert_int_equal(request_set_ids(&r->q, prompt, 1, NULL), ERR_OK);
+  completion_init(&r->a, m, &sink);
+}
 
 /* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target
  * has made. */
 static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
   err e = {0};
-  memset(r, 0, sizeof *r);
-  pair_begin(&r->p);
-  r->f = (flags){.draft = "none", .math = "int8", .max_tokens = IDS_MAX, .sampling = SAMPLER_DEFAULTS};
-  r->f.stop_count = q->stop_count;
-  memcpy(r->f.stops, q->stops, sizeof q->stops);
-  completion_init(&r->a, m);
-  assert_int_equal(tokenizer_ids_add(&r->a.prompt, PROMPT), ERR_OK);
+  init(r, m, IDS_MAX);
+  for (int32_t i = 0; i < q->stop_count; i++)
+    assert_int_equal(request_add_stop(&r->q, "stop", q->stops[i], strlen(q->stops[i]), NULL), ERR_OK);
   if (logged >= 0) {
     r->before_tokens[0] = PROMPT;
     memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
@@ -83,11 +109,11 @@ static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t l
     r->before.options =
         (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
     r->a.resume = &r->before;
-    r->a.whole = whole;
+    r->a.show_whole = whole;
     r->before.numerics = whole ? (char *)"another" : NULL;
   }
-  if (completion_begin(&r->a, &r->p, &r->f, CONTEXT, &e)) fail_msg("%s", e.text);
-  r->o = pair_open_session(&r->p);
+  if (completion_begin(&r->a, &r->p, &r->q, &e)) fail_msg("%s", e.text);
+  r->o = fake_service_open_session(&r->p);
 }
 
 static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
@@ -96,7 +122,8 @@ static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
 
 static void finish(run *r) {
   completion_fini(&r->a);
-  pair_end(&r->p);
+  request_fini(&r->q);
+  fake_service_end(&r->p);
 }
 
 static hash16 hash_after(const run *r, const asked *q, int32_t count) {
@@ -127,14 +154,9 @@ static ledger_entry kept(const run *r) {
 
 /* Whole characters, only what has been written, and only the answer's own text. */
 static void look(run *r, const wanted *w, const size_t *text_after) {
-  const char *text = "";
-  size_t size;
   int32_t in_file = slow_durable(r->p.memory.self, r->o.session) - 1;
-  completion_look(&r->a, &r->p, &text, &size);
-  assert_int_equal(utf8_valid(text, size), size);
-  assert_true(r->size + size <= w->size);
-  if (size) memcpy(r->shown + r->size, text, size);
-  r->size += size;
+  completion_update(&r->a, &r->p);
+  assert_true(r->size <= w->size);
   assert_memory_equal(r->shown, w->text, r->size);
   if (r->a.finish)
     assert_int_equal(in_file, kept(r).length - 1); /* it ends when all of it is written */
@@ -291,18 +313,14 @@ static void the_rest_or_the_whole(void **state) {
   wanted w = expect(&q, text_after);
   for (int32_t logged = 0; logged < q.count; logged++)
     for (int whole = 0; whole < 2; whole++) {
-      const char *text = "", *rest = w.text + (whole ? 0 : text_of(&q, logged));
-      size_t size, got = 0;
+      const char *rest = w.text + (whole ? 0 : text_of(&q, logged));
       run r;
       begin_resumed(&r, &model, &q, logged, whole);
       say(&r, &q, logged, q.count - logged);
       done(&r, &q);
-      do {
-        completion_look(&r.a, &r.p, &text, &size);
-        assert_memory_equal(text, rest + got, size);
-        got += size;
-      } while (size);
-      assert_int_equal(got, w.size - (size_t)(rest - w.text));
+      completion_update(&r.a, &r.p);
+      assert_int_equal(r.size, w.size - (size_t)(rest - w.text));
+      assert_memory_equal(r.shown, rest, r.size);
       assert_int_equal(r.a.count, q.count); /* the ids are the whole answer's */
       finish(&r);
     }
@@ -323,25 +341,18 @@ static void what_is_asked(void **state) {
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     run r;
     err e = {0};
-    memset(&r, 0, sizeof r);
-    pair_begin(&r.p);
-    r.f = (flags){.draft = table[i].draft,
-                  .math = "f32",
-                  .max_tokens = table[i].max_tokens,
-                  .budget = table[i].budget,
-                  .lockstep = true,
-                  .selfcheck = 3,
-                  .single = true,
-                  .raw = i == 1,
-                  .draft_layers = i == 1 ? 4 : 0,
-                  .sampling = SAMPLER_DEFAULTS,
-                  .stops = {"one", "two"},
-                  .stop_count = 2};
-    r.f.sampling.seed = 123;
-    r.f.sampling.temperature = 0.5f;
-    completion_init(&r.a, &model);
-    tokenizer_ids_add(&r.a.prompt, PROMPT);
-    assert_int_equal(completion_begin(&r.a, &r.p, &r.f, CONTEXT, &e), ERR_OK);
+    init(&r, &model, table[i].max_tokens);
+    r.p.workers = (worker_settings){.draft = table[i].draft, .math = "f32", .draft_layers = i == 1 ? 4 : 0};
+    r.q.speculate = strcmp(table[i].draft, "none") != 0;
+    r.q.budget = table[i].budget;
+    r.q.lockstep = r.q.single_token = true;
+    r.q.selfcheck = 3;
+    r.q.raw = i == 1;
+    r.q.sampling.seed = 123;
+    r.q.sampling.temperature = 0.5f;
+    request_add_stop(&r.q, "stop", "one", 3, NULL);
+    request_add_stop(&r.q, "stop", "two", 3, NULL);
+    assert_int_equal(completion_begin(&r.a, &r.p, &r.q, &e), ERR_OK);
     const msg_options *o = &rig_last(&r.p.r, TARGET, MSG_OPEN)->u.open.options;
     assert_int_equal(o->max_tokens, table[i].want_tokens);
     assert_int_equal(o->budget, table[i].want_budget);
@@ -370,16 +381,14 @@ static void resumed_in_the_next_epoch(void **state) {
   const asked q = {.ids = {B + 'a', B + 'b', B + 'x'}, .count = 3};
   for (int logged = 0; logged < 3; logged++)
     for (int other = 0; other < 2; other++) {
-      const char *text;
-      size_t size;
       run r;
       begin_resumed(&r, &model, &q, logged, other);
       assert_int_equal(r.o.epoch, 42);
       say(&r, &q, logged, 3 - logged);
       done(&r, &q);
-      completion_look(&r.a, &r.p, &text, &size);
+      completion_update(&r.a, &r.p);
       rig_say(&r.p.r, TARGET, message(MSG_ENDED, SELF, r.o.session, r.o.epoch));
-      completion_look(&r.a, &r.p, &text, &size);
+      completion_update(&r.a, &r.p);
       assert_int_equal(r.a.session, 0);
       assert_int_equal(r.a.numerics_changed, other && logged > 0);
       assert_string_equal(r.a.numerics_id, "test");
@@ -391,23 +400,21 @@ static void resumed_in_the_next_epoch(void **state) {
 static void first_tokens(void **state) {
   (void)state;
   const asked q = {.ids = {B + 'a', B + 'b', B + 'x', B + 'y'}, .count = 4};
-  const char *text;
-  size_t size;
   run r;
   begin(&r, &model, &q, -1);
-  completion_look(&r.a, &r.p, &text, &size);
-  assert_true(r.a.first_us == 0 && size == 0);
+  completion_update(&r.a, &r.p);
+  assert_true(r.a.first_shown_us == 0 && r.size == 0);
   unwritten = 1;
   say(&r, &q, 0, 3);
-  completion_look(&r.a, &r.p, &text, &size);
-  assert_true(r.a.first_us > 0 && r.a.came_count == 3 && size == 2);
+  completion_update(&r.a, &r.p);
+  assert_true(r.a.first_shown_us > 0 && r.a.first_count == 3 && r.size == 2);
   finish(&r);
   begin(&r, &model, &q, 2); /* resumed: of the rest */
-  completion_look(&r.a, &r.p, &text, &size);
-  assert_true(r.a.first_us == 0);
+  completion_update(&r.a, &r.p);
+  assert_true(r.a.first_shown_us == 0);
   say(&r, &q, 2, 1);
-  completion_look(&r.a, &r.p, &text, &size);
-  assert_true(r.a.first_us > 0 && r.a.came_count == 3);
+  completion_update(&r.a, &r.p);
+  assert_true(r.a.first_shown_us > 0 && r.a.first_count == 3);
   finish(&r);
 }
 
@@ -437,15 +444,13 @@ static void every_split(void **state) {
 static void without_a_vocabulary(void **state) {
   (void)state;
   const asked q = {.ids = {5, 6, 7}, .count = 3};
-  const char *text;
-  size_t size;
   run r;
   begin(&r, &ids_only, &q, -1);
   say(&r, &q, 0, 2);
   say(&r, &q, 2, 1);
   done(&r, &q);
-  completion_look(&r.a, &r.p, &text, &size);
-  assert_int_equal(size, 0);
+  completion_update(&r.a, &r.p);
+  assert_int_equal(r.size, 0);
   assert_int_equal(r.a.finish, WIRE_FINISH_LENGTH);
   assert_int_equal(r.a.count, 3);
   assert_memory_equal(r.a.tokens, q.ids, 3 * sizeof *q.ids);
@@ -457,19 +462,18 @@ static void without_a_vocabulary(void **state) {
 static void a_token_without_text(void **state) {
   (void)state;
   asked q = {.ids = {B + 'a', HELLO, 0, B + 'b'}, .count = 4};
-  const char *text = "";
-  size_t size;
   q.ids[2] = tokenizer_size(model.tokens);
   for (int32_t burst = 1; burst <= 4; burst++) {
     run r;
     begin(&r, &model, &q, -1);
     for (int32_t at = 0; at < 3; at += burst) say(&r, &q, at, burst < q.count - at ? burst : q.count - at);
-    completion_look(&r.a, &r.p, &text, &size);
+    completion_update(&r.a, &r.p);
     assert_int_equal(r.a.finish, WIRE_FINISH_ERROR);
     assert_true(strstr(r.a.trouble.text, "has no text") != NULL);
     assert_int_equal(r.a.count, 2);
     assert_int_equal(kept(&r).length, 3);
-    assert_memory_equal(text, "ahello", 6);
+    assert_int_equal(r.size, 6);
+    assert_memory_equal(r.shown, "ahello", 6);
     finish(&r);
   }
 }
@@ -493,10 +497,10 @@ static void failing(void **state) {
 static void figures(void **state) {
   (void)state;
   completion a = {.count = 11,
-                  .came_count = 1,
+                  .first_count = 1,
                   .start_us = 1000,
-                  .came_us = 3500,
-                  .first_us = 3500,
+                  .first_token_us = 3500,
+                  .first_shown_us = 3500,
                   .end_us = 1003500,
                   .draft_wanted = true};
   a.stats.rounds = 4;
@@ -511,66 +515,11 @@ static void figures(void **state) {
   assert_string_equal(completion_off_reason(&a), "because");
   a.draft_wanted = false;
   assert_null(completion_off_reason(&a));
-  a.came_count = 11; /* all at once */
+  a.first_count = 11; /* all at once */
   a.stats.rounds = 0;
   assert_true(completion_tokens_per_second(&a) == 0 && completion_mean_accepted(&a) == 0);
-  a.first_us = 0;
+  a.first_shown_us = 0;
   assert_true(completion_first_ms(&a) == 0);
-}
-
-/* ---- titles ---- */
-
-/* The title that the ledger gets for a prompt; to be freed. */
-static char *title_of(const char *text) {
-  run r;
-  err e = {0};
-  memset(&r, 0, sizeof r);
-  pair_begin(&r.p);
-  r.f = (flags){.draft = "none", .math = "int8", .max_tokens = 4, .sampling = SAMPLER_DEFAULTS};
-  completion_init(&r.a, &model);
-  r.a.title = text;
-  tokenizer_ids_add(&r.a.prompt, PROMPT);
-  assert_int_equal(completion_begin(&r.a, &r.p, &r.f, CONTEXT, &e), ERR_OK);
-  json_t *about = json_loads(r.p.about, 0, NULL);
-  assert_non_null(about);
-  const char *title = json_string_value(json_object_get(about, "title"));
-  assert_non_null(title); /* one that is no UTF-8 would be left out */
-  char *copy = strdup(title);
-  json_decref(about);
-  finish(&r);
-  return copy;
-}
-
-/* Cut to 160 bytes, and never within a character, wherever that lies. */
-static void titles_are_cut_between_characters(void **state) {
-  (void)state;
-  static const char *const characters[] = {"x", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80"};
-  for (size_t c = 0; c < 4; c++)
-    for (size_t before = 0; before < 170; before++) {
-      char text[400];
-      size_t size = before, n = strlen(characters[c]);
-      memset(text, 'a', before);
-      for (int i = 0; i < 50; i++, size += n) memcpy(text + size, characters[c], n);
-      text[size] = 0;
-      char *title = title_of(text);
-      size_t got = strlen(title), most = size < 160 ? size : 160;
-      assert_int_equal(utf8_valid(title, got), got);
-      assert_memory_equal(title, text, got);
-      size_t want = most <= before ? most : before + (most - before) / n * n;
-      assert_int_equal(got, want);
-      free(title);
-    }
-}
-
-static void titles_are_one_line(void **state) {
-  (void)state;
-  static const char *const cases[][2] = {
-      {"  two\n\n words\t ", "two words"}, {"", ""}, {"\n", ""}, {"a", "a"}, {" a", "a"}, {"a ", "a"}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    char *title = title_of(cases[i][0]);
-    assert_string_equal(title, cases[i][1]);
-    free(title);
-  }
 }
 
 int main(void) {
@@ -586,8 +535,6 @@ int main(void) {
       cmocka_unit_test(a_token_without_text),
       cmocka_unit_test(failing),
       cmocka_unit_test(figures),
-      cmocka_unit_test(titles_are_cut_between_characters),
-      cmocka_unit_test(titles_are_one_line),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -1,8 +1,8 @@
 /* libs: cli wire speculative text file base */
 /* Request lines under way together, over the real sessions; this file is the target. */
 #include "orchestrator/service/request_queue.h"
-#include "orchestrator/cli/status.h"
-#include "tests/fake_pair.h"
+#include "orchestrator/cli/commands.h"
+#include "tests/fake_service.h"
 
 enum { VOCABULARY = 50, LINES_MAX = 8, IDS_MAX = 16 };
 
@@ -27,17 +27,20 @@ static void on_result(void *owner, size_t tag, char *line) {
 
 static int set_up(void **state) {
   world *w = calloc(1, sizeof *w);
-  pair_begin(&w->p);
+  fake_service_begin(&w->p);
   unwritten = -1;
   w->model.config.vocab = VOCABULARY;
-  w->f = (flags){.draft = "none", .math = "int8", .max_tokens = 4, .sampling = SAMPLER_DEFAULTS};
-  w->f.sampling.seed = 5;
+  w->f = (flags){.workers.draft = "none"};
+  request_init(&w->f.request);
+  w->f.request.max_tokens = 4;
+  w->f.request.context = CONTEXT;
+  w->f.request.speculate = false;
+  w->f.request.sampling.seed = 5;
   w->log = (logger){"test", LOG_ERROR};
-  w->r = (request_queue){.flags = &w->f,
+  w->r = (request_queue){.defaults = &w->f.request,
                          .model = &w->model,
-                         .context = CONTEXT,
                          .log = &w->log,
-                         .pair = &w->p,
+                         .service = &w->p,
                          .on_result = on_result,
                          .owner = w};
   *state = w;
@@ -49,15 +52,15 @@ static int tear_down(void **state) {
   err why = {.code = ERR_GONE};
   request_queue_fail(&w->r, &why); /* what the test has left under way */
   for (int i = 0; i < LINES_MAX; i++) free(w->results[i]);
-  pair_end(&w->p);
+  fake_service_end(&w->p);
   free(w);
   return 0;
 }
 
 static void begin(world *w, const char *line, size_t tag) {
-  int32_t before = w->r.running;
+  int32_t before = w->r.running_count;
   request_queue_begin(&w->r, line, strlen(line), 10 + (long)tag, tag);
-  if (w->r.running > before) w->sessions[tag] = pair_open_session(&w->p);
+  if (w->r.running_count > before) w->sessions[tag] = fake_service_open_session(&w->p);
 }
 
 /* The target says these tokens, after a prompt of [1, 2], and that it is done; 0: it goes on. */
@@ -113,19 +116,19 @@ static const int32_t ids[] = {7, 8, 9, 10};
 static void results_come_as_they_finish(void **state) {
   world *w = *state;
   for (size_t i = 0; i < 3; i++) begin(w, i == 0 ? LINE(1) : i == 1 ? LINE(2) : LINE(3), i);
-  assert_int_equal(w->r.running, 3);
-  request_queue_look(&w->r);
+  assert_int_equal(w->r.running_count, 3);
+  request_queue_update(&w->r);
   assert_int_equal(w->count, 0);
   say(w, 1, ids, 0, 2, WIRE_FINISH_STOP);
   say(w, 0, ids, 0, 1, 0);
-  request_queue_look(&w->r);
+  request_queue_update(&w->r);
   assert_int_equal(w->count, 1);
-  assert_int_equal(w->r.running, 2);
+  assert_int_equal(w->r.running_count, 2);
   say(w, 2, ids, 0, 4, WIRE_FINISH_LENGTH);
-  request_queue_look(&w->r);
+  request_queue_update(&w->r);
   say(w, 0, ids, 1, 3, WIRE_FINISH_LENGTH);
-  request_queue_look(&w->r);
-  assert_int_equal(w->r.running, 0);
+  request_queue_update(&w->r);
+  assert_int_equal(w->r.running_count, 0);
   assert_true(w->given[0] == 1 && w->given[1] == 2 && w->given[2] == 0);
   expect_result(w, 0, 1, "length", 4, NULL);
   expect_result(w, 1, 2, "stop", 2, NULL);
@@ -135,19 +138,19 @@ static void results_come_as_they_finish(void **state) {
   assert_int_equal(w->r.rounds, 6);
   assert_int_equal(w->r.drafted, 24);
   assert_int_equal(w->r.accepted, 15);
-  assert_int_equal(w->r.failed + w->r.cancelled + w->r.off, 0);
-  assert_int_equal(request_queue_report(&w->r), STATUS_OK);
+  assert_int_equal(w->r.failed + w->r.cancelled + w->r.plain, 0);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_OK);
 }
 
 /* What a line says is for that line alone. */
 static void options_of_a_line_are_its_own(void **state) {
   world *w = *state;
-  flags before = w->f;
+  request before = w->f.request;
   begin(w, "{\"id\": 1, \"prompt_ids\": [1, 2], \"max_tokens\": 2, \"seed\": 99}", 0);
-  assert_memory_equal(&before, &w->f, sizeof before);
-  assert_int_equal(w->r.list[0]->answer.seed, 99);
+  assert_memory_equal(&before, &w->f.request, sizeof before);
+  assert_int_equal(w->r.running[0]->completion.seed, 99);
   begin(w, LINE(2), 1);
-  assert_int_equal(w->r.list[1]->answer.seed, before.sampling.seed);
+  assert_int_equal(w->r.running[1]->completion.seed, before.sampling.seed);
 }
 
 static void bad_lines_are_told_at_once(void **state) {
@@ -156,7 +159,7 @@ static void bad_lines_are_told_at_once(void **state) {
   begin(w, "{\"id\": 5, \"prompt_ids\": [1, 50]}", 1);
   begin(w, "{\"id\": 6, \"prompt\": \"text\"}", 2);
   begin(w, LINE(7), 3);
-  assert_int_equal(w->r.running, 1);
+  assert_int_equal(w->r.running_count, 1);
   assert_int_equal(w->count, 3);
   expect_result(w, 0, 0, "error", 0, "not JSON");
   expect_result(w, 1, 5, "error", 0, "[1]");
@@ -164,9 +167,9 @@ static void bad_lines_are_told_at_once(void **state) {
   assert_int_equal(w->r.failed, 3);
   assert_int_equal(w->r.answers, 0);
   say(w, 3, ids, 0, 4, WIRE_FINISH_LENGTH);
-  request_queue_look(&w->r);
+  request_queue_update(&w->r);
   expect_result(w, 3, 7, "length", 4, NULL);
-  assert_int_equal(request_queue_report(&w->r), STATUS_FAILED);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
 static void prompts_to_the_end_of_the_context(void **state) {
@@ -177,7 +180,7 @@ static void prompts_to_the_end_of_the_context(void **state) {
     strcat(line, "]}");
     begin(w, line, over);
   }
-  assert_int_equal(w->r.running, 1); /* one token fits */
+  assert_int_equal(w->r.running_count, 1); /* one token fits */
   expect_result(w, 1, 1, "error", 0, "the context is 64");
 }
 
@@ -187,11 +190,11 @@ static void one_that_fails_fails_alone(void **state) {
   begin(w, LINE(2), 1);
   say(w, 0, ids, 0, 2, WIRE_FINISH_ERROR);
   say(w, 1, ids, 0, 4, WIRE_FINISH_LENGTH);
-  request_queue_look(&w->r);
+  request_queue_update(&w->r);
   expect_result(w, 0, 1, "error", 2, "it broke");
   expect_result(w, 1, 2, "length", 4, NULL);
   assert_true(w->r.failed == 1 && w->r.answers == 1);
-  assert_int_equal(request_queue_report(&w->r), STATUS_FAILED);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
 static void all_fail_together(void **state) {
@@ -202,7 +205,7 @@ static void all_fail_together(void **state) {
   begin(w, LINE(2), 1);
   say(w, 1, ids, 0, 3, 0);
   request_queue_fail(&w->r, &why);
-  assert_int_equal(w->r.running, 0);
+  assert_int_equal(w->r.running_count, 0);
   expect_result(w, 0, 1, "error", 0, "the target is gone");
   expect_result(w, 1, 2, "error", 3, "the target is gone");
   request_queue_refuse(&w->r, LINE(9), strlen(LINE(9)), 3, 2, &why);
@@ -218,15 +221,15 @@ static void cancelled_ones_keep_what_they_have(void **state) {
   begin(w, LINE(2), 1);
   say(w, 0, ids, 0, 3, 0);
   request_queue_cancel(&w->r);
-  request_queue_look(&w->r);
-  assert_int_equal(w->r.running, 2); /* its figures are still to come */
+  request_queue_update(&w->r);
+  assert_int_equal(w->r.running_count, 2); /* its figures are still to come */
   for (size_t i = 0; i < 2; i++) {
     msg m = message(MSG_ENDED, SELF, w->sessions[i].session, w->sessions[i].epoch + 1);
     m.u.existed = true;
     rig_say(&w->p.r, TARGET, m);
   }
-  request_queue_look(&w->r);
-  assert_int_equal(w->r.running, 0);
+  request_queue_update(&w->r);
+  assert_int_equal(w->r.running_count, 0);
   expect_result(w, 0, 1, "cancelled", 3, NULL);
   expect_result(w, 1, 2, "cancelled", 0, NULL);
   assert_true(w->r.cancelled == 2 && w->r.answers == 2 && w->r.failed == 0);
@@ -234,29 +237,30 @@ static void cancelled_ones_keep_what_they_have(void **state) {
 
 static void why_speculation_was_off(void **state) {
   world *w = *state;
-  w->f.draft = "ngram";
-  w->f.budget = 8;
+  w->f.workers.draft = w->p.workers.draft = "ngram";
+  w->f.request.speculate = true;
+  w->f.request.budget = 8;
   begin(w, LINE(1), 0); /* no draft is there */
   begin(w, "{\"id\": 2, \"prompt_ids\": [1, 2], \"draft\": false}", 1);
   for (size_t i = 0; i < 2; i++) say(w, i, ids, 0, 4, WIRE_FINISH_LENGTH);
-  request_queue_look(&w->r);
-  assert_int_equal(w->r.off, 1); /* who did not ask for it has none */
+  request_queue_update(&w->r);
+  assert_int_equal(w->r.plain, 1); /* who did not ask for it has none */
   assert_string_equal(w->r.off_reason, "no draft came");
 }
 
 static void exit_statuses(void **state) {
   world *w = *state;
-  assert_int_equal(request_queue_report(&w->r), STATUS_OK);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_OK);
   w->r.failed = 1;
-  assert_int_equal(request_queue_report(&w->r), STATUS_FAILED);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
   w->p.lost = true;
-  assert_int_equal(request_queue_report(&w->r), STATUS_IO);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_IO);
   w->p.trouble.code = ERR_GONE;
-  assert_int_equal(request_queue_report(&w->r), STATUS_WORKER);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_WORKER);
   w->p.signal = 15;
-  assert_int_equal(request_queue_report(&w->r), STATUS_TERMINATED);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_TERMINATED);
   w->r.out_of_memory = true;
-  assert_int_equal(request_queue_report(&w->r), STATUS_FAILED);
+  assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)

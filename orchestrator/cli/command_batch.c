@@ -1,9 +1,8 @@
 /* tandem batch: a file of prompts, several at a time; the answers in the order of the prompts. */
-#include "orchestrator/service/batch.h"
+#include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/cli/input.h"
-#include "orchestrator/cli/output.h"
-#include "orchestrator/service/request_queue.h"
+#include "orchestrator/cli/input_file.h"
+#include "orchestrator/service/request_json.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,6 +10,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define IN_BYTES_MAX (1u << 30)
 
 typedef struct item { /* one line of IN */
   const char *line;
@@ -23,11 +24,10 @@ typedef struct item { /* one line of IN */
 typedef struct batch {
   flags flags;
   text_model model;
-  int32_t context;
   logger log;
-  service *pair;
+  service *service;
   request_queue requests;
-  output out;
+  async_output out;
   int out_fd;
   item *items;
   size_t count, next, written; /* items begun or refused; results handed to `out` */
@@ -46,7 +46,8 @@ static void on_result(void *owner, size_t tag, char *line) {
 static void write_results(batch *b) {
   while (b->written < b->count && b->items[b->written].over) {
     item *it = &b->items[b->written++];
-    if (it->result && output_add(&b->out, it->result, strlen(it->result))) b->requests.out_of_memory = true;
+    if (it->result && async_output_add(&b->out, it->result, strlen(it->result)))
+      b->requests.out_of_memory = true;
     free(it->result);
     it->result = NULL;
   }
@@ -59,9 +60,10 @@ static void begin_next(batch *b) {
 }
 
 static void finish(batch *b) {
-  if (b->finished || b->requests.running > 0 || b->next < b->count || !output_idle(&b->out)) return;
+  if (b->finished || b->requests.running_count > 0 || b->next < b->count || !async_output_idle(&b->out))
+    return;
   b->finished = true;
-  service_finish(b->pair);
+  service_finish(b->service);
 }
 
 /* What has not begun stays out of OUT after a signal, and is an error there after a failure. */
@@ -74,23 +76,24 @@ static void give_up(batch *b, const err *trouble) {
 }
 
 static bool may_begin(const batch *b) {
-  int32_t most = service_capacity(b->pair);
-  if (most > b->flags.sessions) most = b->flags.sessions;
-  return b->requests.running < most && b->next < b->count;
+  int32_t most = service_capacity(b->service);
+  if (most > b->flags.workers.sessions) most = b->flags.workers.sessions;
+  return b->requests.running_count < most && b->next < b->count;
 }
 
 static void on_news(void *owner) {
   batch *b = owner;
   err trouble = {0};
-  bool bad = service_trouble(b->pair, &trouble) != ERR_OK, stop = service_signal(b->pair) || b->out.failed;
+  bool bad = service_trouble(b->service, &trouble) != ERR_OK,
+       stop = service_signal(b->service) || b->out.failed;
   if (bad)
     request_queue_fail(&b->requests, &trouble);
   else if (stop)
     request_queue_cancel(&b->requests);
-  request_queue_look(&b->requests);
+  request_queue_update(&b->requests);
   if (bad || stop)
     give_up(b, bad ? &trouble : NULL);
-  else if (service_ready(b->pair))
+  else if (service_ready(b->service))
     while (may_begin(b)) begin_next(b);
   write_results(b);
   finish(b);
@@ -106,7 +109,7 @@ static void on_written(void *context) {
 
 /* ---- before and after ---- */
 
-static int split_lines(batch *b, const input *in, err *e) {
+static int split_lines(batch *b, const input_file *in, err *e) {
   static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as some editors begin a file with */
   size_t capacity = 0, begin = in->size >= 3 && memcmp(in->data, mark, 3) == 0 ? 3 : 0;
   long number = 0;
@@ -115,7 +118,7 @@ static int split_lines(batch *b, const input *in, err *e) {
     size_t size = end ? (size_t)(end - line) : in->size - at;
     at += size + 1;
     number++;
-    if (batch_is_blank(line, size)) continue;
+    if (request_json_is_blank(line, size)) continue;
     if (b->count == capacity) {
       capacity = capacity ? 2 * capacity : 64;
       item *p = realloc(b->items, capacity * sizeof *p);
@@ -135,18 +138,19 @@ static bool same_file(const char *from, const char *to) {
   return found && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-static int prepare(batch *b, input *in) {
+static int prepare(batch *b, input_file *in) {
   err e = {0};
   const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
   if (same_file(from, to))
     return command_error(
         STATUS_USAGE,
         "%s and %s are the same file, whose prompts the answers would replace: name another OUT", from, to);
-  int rc = text_model_open(&b->model, b->flags.model, &e);
+  int rc = text_model_open(&b->model, b->flags.workers.model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (text_model_context(&b->model, b->flags.context, &b->context, &e))
-    return command_error(STATUS_USAGE, "%s", e.text);
-  rc = input_read(in, from, BATCH_FILE_MAX, &e);
+  request *defaults = &b->flags.request;
+  int code = command_context(&b->model, defaults->context, &defaults->context);
+  if (code) return code;
+  rc = input_file_read(in, from, IN_BYTES_MAX, &e);
   if (rc == ERR_OK) rc = split_lines(b, in, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_IO, "%s", e.text);
   if (b->count == 0) return command_error(STATUS_INPUT, "%s has no lines", from);
@@ -154,46 +158,47 @@ static int prepare(batch *b, input *in) {
   return b->out_fd < 0 ? command_error(STATUS_IO, "cannot write %s: %s", to, strerror(errno)) : STATUS_OK;
 }
 
-static int report(batch *b) {
-  int code = request_queue_report(&b->requests);
+static int report(const batch *b) {
+  int code = command_end_queue(&b->requests, &b->flags);
   if (!b->out.failed) return code;
   return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
 }
 
 static int answer_all(batch *b) {
   err e = {0};
-  service_options o = {
-      .flags = &b->flags, .context = b->context, .log = &b->log, .on_news = on_news, .owner = b};
-  if (service_open(&b->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  output_init(&b->out, service_loop(b->pair), b->out_fd, on_written, b);
-  b->requests = (request_queue){.flags = &b->flags,
+  service_options o = command_service_options(&b->flags, b->flags.request.context, &b->log);
+  o.on_news = on_news;
+  o.owner = b;
+  if (service_open(&b->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  async_output_init(&b->out, service_loop(b->service), b->out_fd, on_written, b);
+  b->requests = (request_queue){.defaults = &b->flags.request,
                                 .model = &b->model,
-                                .context = b->context,
                                 .log = &b->log,
-                                .pair = b->pair,
+                                .service = b->service,
                                 .on_result = on_result,
                                 .owner = b};
-  int rc = text_model_load(&b->model, b->flags.template, &e);
+  int rc = text_model_load(&b->model, b->flags.template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  rc = service_serve(b->pair, &b->model, &e);
+  rc = service_serve(b->service, &b->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
-  service_run(b->pair);
+  service_run(b->service);
   return report(b);
 }
 
 int command_batch(int argc, char **argv) {
   batch b = {.out_fd = -1};
-  input in = {0};
+  input_file in = {0};
   flags_parse(&b.flags, FLAGS_BATCH, argc, argv);
-  b.log = (logger){"tandem", b.flags.verbose ? LOG_INFO : LOG_WARNING};
+  b.log = (logger){"tandem", b.flags.workers.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(&b, &in);
   if (code == STATUS_OK) code = answer_all(&b);
-  service_close(b.pair);
-  output_fini(&b.out);
+  service_close(b.service);
+  async_output_fini(&b.out);
   if (b.out_fd > STDOUT_FILENO && close(b.out_fd) != 0 && code == STATUS_OK)
     code = command_error(STATUS_IO, "cannot write %s: %s", b.flags.arguments[1], strerror(errno));
   free(b.items);
   text_model_close(&b.model);
-  input_fini(&in);
+  input_file_fini(&in);
+  flags_fini(&b.flags);
   return code;
 }

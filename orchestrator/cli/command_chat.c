@@ -2,12 +2,13 @@
  * line_editor.c's. */
 #include "common/base/clock.h"
 #include "common/text/utf8.h"
+#include "orchestrator/cli/async_output.h"
+#include "orchestrator/cli/closing_lines.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/conversation.h"
-#include "orchestrator/cli/input.h"
+#include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/line_editor.h"
-#include "orchestrator/cli/output.h"
-#include "orchestrator/cli/result.h"
+#include "orchestrator/ledger/ledger_database.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,17 +29,16 @@ typedef struct totals { /* of the conversation's answers */
 } totals;
 
 typedef struct chat {
-  flags flags;
+  flags *flags; /* and the request with them, which gets each prompt */
   text_model model;
-  int32_t context;
   logger log;
-  service *pair;
+  service *service;
   completion answer;
   ledger_session cut; /* what the answer goes on from, if it does */
-  output out;
+  async_output out;
   line_editor *editor;
   conversation said;
-  input read; /* of /read: goes before the next message */
+  input_file read; /* of /read: goes before the next message */
   totals sum;
   bool colour;
   bool asking, stopping, ready, over; /* asking: an answer is under way; stopping: it has been told to end */
@@ -49,7 +49,7 @@ typedef struct chat {
 /* ---- what is said to the user ---- */
 
 static void say(chat *c, const char *text, size_t size) {
-  if (output_add(&c->out, text, size)) c->status = STATUS_FAILED;
+  if (async_output_add(&c->out, text, size)) c->status = STATUS_FAILED;
 }
 
 /* Not part of any answer: on stderr, dim. */
@@ -79,23 +79,34 @@ static void on_interrupt(void *owner) {
   else if (!c->asking)
     line_editor_interrupt(c->editor);
   else if (c->answer.session)
-    service_cancel(c->pair, c->answer.session);
+    completion_cancel(&c->answer, c->service);
   c->stopping = c->asking;
 }
 
+static void on_text(void *context, const char *text, size_t size) {
+  say(context, text, size);
+}
+
+static void on_end(void *context, const completion *answer) {
+  chat *c = context;
+  (void)answer;
+  c->asking = false;
+}
+
 static void fresh_answer(chat *c) {
+  const completion_sink sink = {.on_text = on_text, .on_end = on_end, .context = c};
   completion_fini(&c->answer);
   ledger_session_fini(&c->cut);
   c->cut = (ledger_session){0};
-  completion_init(&c->answer, &c->model);
+  completion_init(&c->answer, &c->model, &sink);
 }
 
 static void take_totals(totals *t, const completion *a) {
   t->answers++;
   t->tokens += a->count;
   if (completion_tokens_per_second(a) > 0) {
-    t->timed_tokens += a->count - a->came_count;
-    t->timed_us += a->end_us - a->came_us;
+    t->timed_tokens += a->count - a->first_count;
+    t->timed_us += a->end_us - a->first_token_us;
   }
   t->accepted += a->stats.accepted;
   t->drafted += a->stats.rows;
@@ -104,8 +115,8 @@ static void take_totals(totals *t, const completion *a) {
 /* One dim line: figures, and why it is not longer. */
 static void tell_end(chat *c) {
   const completion *a = &c->answer;
-  char figures[RESULT_FIGURES_MAX];
-  result_figures(a, figures);
+  char figures[CLOSING_LINES_FIGURES_MAX];
+  closing_lines_figures(a, figures);
   bool full = a->context - (int32_t)a->prompt.count <= a->count;
   if (a->finish == WIRE_FINISH_CANCELLED)
     note(c, "%s; stopped: /continue goes on", figures);
@@ -120,7 +131,7 @@ static void tell_end(chat *c) {
 /* What came belongs to the conversation. False: nothing did. */
 static bool keep_answer(chat *c) {
   const completion *a = &c->answer;
-  size_t size = a->shown < a->size ? a->shown : a->size;
+  size_t size = a->shown < a->text_size ? a->shown : a->text_size;
   if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
   if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
   if (conversation_add(&c->said, "assistant", a->text, size)) leave(c, STATUS_FAILED);
@@ -129,12 +140,13 @@ static bool keep_answer(chat *c) {
 
 /* Runs the loop until the answer is over and written. False: it is not part of the conversation. */
 static bool await_answer(chat *c) {
-  while (!c->over && (c->asking || !output_idle(&c->out))) uv_run(service_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over && (c->asking || !async_output_idle(&c->out)))
+    uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->over) return false;
   const completion *a = &c->answer;
-  bool open = a->shown == 0 || a->shown > a->size || a->text[a->shown - 1] != '\n';
+  bool open = a->shown == 0 || a->shown > a->text_size || a->text[a->shown - 1] != '\n';
   say(c, "\n", open);
-  while (!output_idle(&c->out)) uv_run(service_loop(c->pair), UV_RUN_ONCE);
+  while (!async_output_idle(&c->out)) uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->out.failed)
     leave(c, command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(c->out.failed)));
   if (a->trouble.code) leave(c, command_error(STATUS_WORKER, "%s", a->trouble.text));
@@ -152,7 +164,7 @@ static bool await_answer(chat *c) {
 static bool begin_answer(chat *c) {
   err e = {0};
   c->stopping = false;
-  c->asking = completion_begin(&c->answer, c->pair, &c->flags, c->context, &e) == ERR_OK;
+  c->asking = completion_begin(&c->answer, c->service, &c->flags->request, &e) == ERR_OK;
   if (c->asking) return await_answer(c);
   command_error(STATUS_INPUT, "%s", e.text);
   return false;
@@ -182,18 +194,28 @@ static bool agreed(chat *c, const char *question) {
 
 /* Is there room for an answer to all that was said? Old turns go if the user agrees. */
 static bool make_room(chat *c) {
-  int32_t wanted = c->flags.max_tokens < ROOM_MIN ? c->flags.max_tokens : ROOM_MIN;
-  if (wanted > c->context / 4) wanted = c->context / 4;
+  int32_t wanted = c->flags->request.max_tokens < ROOM_MIN ? c->flags->request.max_tokens : ROOM_MIN;
+  if (wanted > c->flags->request.context / 4) wanted = c->flags->request.context / 4;
   char question[64] = "drop the oldest message and its answer? (y/n) ";
-  int32_t n = conversation_too_many(&c->said, (size_t)(c->context - wanted), count_tokens, c);
-  if (n < 0) n = conversation_too_many(&c->said, (size_t)c->context - 1, count_tokens, c);
+  int32_t n = conversation_too_many(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
+  if (n < 0) n = conversation_too_many(&c->said, (size_t)c->flags->request.context - 1, count_tokens, c);
   if (n <= 0) return true; /* or what is wrong is said when it is sent */
   note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
-       (long long)count_tokens(c, c->said.turns, c->said.count), c->context);
+       (long long)count_tokens(c, c->said.turns, c->said.count), c->flags->request.context);
   if (n > 1) snprintf(question, sizeof question, "drop the oldest %d messages and their answers? (y/n) ", n);
   if (!agreed(c, question)) return false;
   conversation_drop_oldest(&c->said, n);
   return true;
+}
+
+/* Everything that was said, as the request's prompt. */
+static int take_conversation(chat *c, err *e) {
+  const chat_message *turns = c->said.turns;
+  request *r = &c->flags->request;
+  int rc = request_set_text(r, "", 0, e); /* instead of the messages of the last answer */
+  for (int32_t i = 0; rc == ERR_OK && i < c->said.count; i++)
+    rc = request_add_message(r, turns[i].role, turns[i].content, turns[i].size, e);
+  return rc ? rc : request_set_title(r, turns[c->said.count - 1].content, e);
 }
 
 /* All that was said becomes a prompt, and that an answer. False: it has none. */
@@ -204,12 +226,9 @@ static bool ask(chat *c) {
     note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
     return false;
   }
-  const chat_message *turns = c->said.turns;
-  int rc = text_model_messages(&c->model, turns, c->said.count, &c->answer.prompt, &e);
-  if (rc == ERR_OK)
-    rc = text_model_check(&c->model, c->answer.prompt.ids, c->answer.prompt.count, c->context, &e);
+  int rc = take_conversation(c, &e);
+  if (rc == ERR_OK) rc = completion_prepare(&c->answer, &c->flags->request, &e);
   command_warn_dropped(c->answer.prompt.dropped_bytes);
-  c->answer.title = turns[c->said.count - 1].content;
   if (rc == ERR_OK) return begin_answer(c);
   command_error(STATUS_INPUT, "%s (/clear begins anew)", e.text);
   return false;
@@ -229,7 +248,7 @@ static void send_message(chat *c, const char *text, size_t size) {
   free(whole);
   if (c->over) return;
   if (ask(c))
-    input_fini(&c->read);
+    input_file_fini(&c->read);
   else
     conversation_drop_last(&c->said);
 }
@@ -241,11 +260,11 @@ static void regenerate(chat *c) {
     note(c, "there is no answer yet");
     return;
   }
-  if (c->flags.sampling.temperature == 0)
+  if (c->flags->request.sampling.temperature == 0)
     note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
   const chat_message *last = &c->said.turns[c->said.count - 1];
   char *old = strndup(last->content, last->size); /* comes back where nothing takes its place */
-  c->flags.sampling.seed++;
+  c->flags->request.sampling.seed++;
   conversation_drop_last(&c->said);
   if (!old || (!ask(c) && conversation_add(&c->said, "assistant", old, strlen(old)))) leave(c, STATUS_FAILED);
   free(old);
@@ -258,18 +277,15 @@ static void go_on(chat *c) {
   if (!conversation_last_is(&c->said, "assistant"))
     err_set(&e, ERR_ARG, "there is no answer yet");
   else
-    completion_to_resume(a, &c->flags, c->flags.max_tokens, &cut, &e);
+    completion_to_resume(a, &c->flags->request, c->flags->request.max_tokens, &cut, &e);
   if (e.code) {
     note(c, "%s", e.text);
     ledger_session_fini(&cut);
     return;
   }
-  tokenizer_ids prompt = a->prompt;
-  size_t seen = a->shown;
-  a->prompt = (tokenizer_ids){0};
+  size_t shown = a->shown;
   fresh_answer(c);
-  a->prompt = prompt;
-  a->seen = seen;
+  a->shown_before = shown;
   c->cut = cut;
   a->resume = &c->cut;
   begin_answer(c);
@@ -277,16 +293,16 @@ static void go_on(chat *c) {
 
 static void read_file(chat *c, const char *path, size_t size) {
   err e = {0};
-  input in;
+  input_file in;
   char *name = strndup(path, size);
-  if (!name || input_read(&in, name, TOKENIZER_TEXT_MAX, &e)) {
+  if (!name || input_file_read(&in, name, TOKENIZER_TEXT_MAX, &e)) {
     note(c, "%s", e.code ? e.text : "out of memory");
   } else if (utf8_valid(in.data, in.size) != in.size) {
     note(c, "%s is not UTF-8 text", name);
-    input_fini(&in);
+    input_file_fini(&in);
   } else {
     while (in.size > 0 && in.data[in.size - 1] == '\n') in.size--;
-    input_fini(&c->read);
+    input_file_fini(&c->read);
     c->read = in;
     note(c, "%zu bytes of %s go before your next message", in.size, name);
   }
@@ -302,13 +318,14 @@ static void tell_stats(const chat *c) {
        t->answers == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
        (unsigned long long)t->drafted);
   int64_t used = c->said.count ? count_tokens((void *)c, c->said.turns, c->said.count) : 0;
-  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0), c->context);
+  note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
+       c->flags->request.context);
 }
 
 static void clear(chat *c) {
   conversation_clear(&c->said);
   fresh_answer(c);
-  input_fini(&c->read);
+  input_file_fini(&c->read);
   note(c, "what was said is forgotten");
 }
 
@@ -371,7 +388,7 @@ static void take_interrupt(chat *c) {
 static void talk(chat *c) {
   const char *line;
   size_t size;
-  while (!c->over && !c->ready) uv_run(service_loop(c->pair), UV_RUN_ONCE);
+  while (!c->over && !c->ready) uv_run(service_loop(c->service), UV_RUN_ONCE);
   while (!c->over) {
     switch (line_editor_read(c->editor, PROMPT, true, &line, &size)) {
     case LINE_TEXT:
@@ -388,21 +405,16 @@ static void talk(chat *c) {
   }
 }
 
-/* ---- the pair ---- */
+/* ---- the service ---- */
 
 static void on_news(void *owner) {
   chat *c = owner;
   err trouble = {0};
-  const char *text;
-  size_t size;
-  if (service_signal(c->pair)) leave(c, command_signal_status(service_signal(c->pair)));
-  if (service_trouble(c->pair, &trouble) && !c->over)
-    leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
-  c->ready |= service_ready(c->pair);
-  if (!c->asking) return;
-  completion_look(&c->answer, c->pair, &text, &size);
-  if (size) say(c, text, size);
-  c->asking = !c->answer.finish || c->answer.session;
+  if (service_signal(c->service)) leave(c, command_signal_status(service_signal(c->service)));
+  if (service_trouble(c->service, &trouble) && !c->over)
+    leave(c, command_service_error(c->flags, c->service, &trouble));
+  c->ready |= service_ready(c->service);
+  if (c->asking) completion_update(&c->answer, c->service);
 }
 
 static void on_abort(void *owner) {
@@ -430,7 +442,7 @@ static int open_editor(chat *c, err *e) {
   char path[LEDGER_PATH_MAX];
   const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
   line_editor_options o = {
-      .loop = service_loop(c->pair), .history = history_path(&c->flags, path), .over = is_over, .owner = c};
+      .loop = service_loop(c->service), .history = history_path(c->flags, path), .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
   c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
   return rc;
@@ -438,51 +450,49 @@ static int open_editor(chat *c, err *e) {
 
 static int converse(chat *c) {
   err e = {0};
-  service_options o = {.flags = &c->flags,
-                       .context = c->context,
-                       .log = &c->log,
-                       .on_news = on_news,
-                       .on_interrupt = on_interrupt,
-                       .on_abort = on_abort,
-                       .owner = c};
-  if (service_open(&c->pair, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  output_init(&c->out, service_loop(c->pair), STDOUT_FILENO, NULL, NULL);
-  int rc = text_model_load(&c->model, c->flags.template, &e); /* while the target loads the weights */
+  service_options o = command_service_options(c->flags, c->flags->request.context, &c->log);
+  o.on_news = on_news;
+  o.on_interrupt = on_interrupt;
+  o.on_abort = on_abort;
+  o.owner = c;
+  if (service_open(&c->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
+  async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, NULL, NULL);
+  int rc = text_model_load(&c->model, c->flags->template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  if (c->flags.system && conversation_add(&c->said, "system", c->flags.system, strlen(c->flags.system)))
+  if (c->flags->request.system &&
+      conversation_add(&c->said, "system", c->flags->request.system, strlen(c->flags->request.system)))
     return command_error(STATUS_FAILED, "out of memory");
-  rc = service_serve(c->pair, &c->model, &e);
+  rc = service_serve(c->service, &c->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   if (open_editor(c, &e)) return command_error(STATUS_IO, "%s", e.text);
   note(c, "/help lists the commands, Ctrl-D leaves");
   talk(c);
   line_editor_close(c->editor);
   c->editor = NULL;
-  service_finish(c->pair);
-  service_run(c->pair);
+  service_finish(c->service);
+  service_run(c->service);
   return c->status;
 }
 
-int command_chat(const flags *f) {
+int command_chat(flags *f) {
   err e = {0};
   chat *c = calloc(1, sizeof *c);
   if (!c) return command_error(STATUS_FAILED, "out of memory");
-  c->flags = *f;
-  c->log = (logger){"tandem", f->verbose ? LOG_INFO : LOG_WARNING};
-  completion_init(&c->answer, &c->model);
-  int rc = text_model_open(&c->model, f->model, &e);
+  c->flags = f;
+  c->log = (logger){"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING};
+  completion_init(&c->answer, &c->model, NULL);
+  int rc = text_model_open(&c->model, f->workers.model, &e);
   int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
-  if (!code && text_model_context(&c->model, f->context, &c->context, &e))
-    code = command_error(STATUS_USAGE, "%s", e.text);
+  if (!code) code = command_context(&c->model, f->request.context, &f->request.context);
   if (!code) code = converse(c);
   line_editor_close(c->editor);
-  service_close(c->pair);
+  service_close(c->service);
   conversation_fini(&c->said);
-  input_fini(&c->read);
+  input_file_fini(&c->read);
   ledger_session_fini(&c->cut);
   completion_fini(&c->answer);
-  output_fini(&c->out);
+  async_output_fini(&c->out);
   text_model_close(&c->model);
   free(c);
   return code;

@@ -4,8 +4,8 @@
 #include "common/text/bridge.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/cli/result.h"
 #include "orchestrator/service/child_processes.h"
+#include "orchestrator/service/result_json.h"
 #include "version.h"
 #include "wire/transport.h"
 #include <errno.h>
@@ -159,15 +159,16 @@ static void check_models(doctor *d) {
   text_model target, draft;
   const flags *f = d->flags;
   bool has_target = false, has_draft = false;
-  if (!f->model)
+  if (!f->workers.model)
     good(d, "model", "not looked at: give one with -m (scripts/get_model.sh fetches the default one)");
-  else if ((has_target = open_model(d, "model", f->model, true, &target)))
+  else if ((has_target = open_model(d, "model", f->workers.model, true, &target)))
     check_template(d, &target);
-  if (f->model_draft) has_draft = open_model(d, "draft", f->model_draft, false, &draft);
+  if (f->workers.draft_model) has_draft = open_model(d, "draft", f->workers.draft_model, false, &draft);
   if (has_target && has_draft) check_fit(d, &target, &draft);
-  if (has_draft && !f->model) good(d, "fit", "not looked at: give the model that it is to draft for with -m");
-  if (f->model) text_model_close(&target);
-  if (f->model_draft) text_model_close(&draft);
+  if (has_draft && !f->workers.model)
+    good(d, "fit", "not looked at: give the model that it is to draft for with -m");
+  if (f->workers.model) text_model_close(&target);
+  if (f->workers.draft_model) text_model_close(&draft);
 }
 
 /* ---- sockets: a frame there and back ---- */
@@ -310,8 +311,8 @@ static void check_isa(doctor *d) {
 
 /* All at the end: --json is one object. */
 static int print_object(doctor *d) {
-  char *line = result_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version", TANDEM_VERSION,
-                                     "commit", TANDEM_COMMIT, "checks", d->checks));
+  char *line = result_json_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version",
+                                          TANDEM_VERSION, "commit", TANDEM_COMMIT, "checks", d->checks));
   if (!line) return command_error(STATUS_FAILED, "out of memory");
   fputs(line, stdout);
   free(line);

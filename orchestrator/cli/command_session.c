@@ -1,11 +1,11 @@
 /* tandem session: what the ledger keeps, to look at and to go on with. */
-#include "common/base/program_flags.h"
 #include "common/base/clock.h"
+#include "common/base/program_flags.h"
 #include "common/text/utf8.h"
-#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/ledger/options_json.h"
-#include "orchestrator/cli/result.h"
+#include "orchestrator/service/result_json.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static int find_and_load(work *w, ledger_session *s) {
 
 static const char *state_name(ledger_state state, wire_finish finish) {
   static const char *const names[] = {[LEDGER_RUNNING] = "running", [LEDGER_INTERRUPTED] = "interrupted"};
-  return state == LEDGER_ENDED ? result_finish_name(finish) : names[state];
+  return state == LEDGER_ENDED ? result_json_finish_name(finish) : names[state];
 }
 
 static const char *age(int64_t us, char out[AGE_MAX]) {
@@ -201,7 +201,7 @@ static bool ends_whole(const ledger_session *s) {
 
 /* Without the model, or with another one, there are ids only. */
 static texts read_texts(const work *w, const ledger_session *s, const json_t *about) {
-  const char *path = w->flags.model ? w->flags.model : s->model;
+  const char *path = w->flags.workers.model ? w->flags.workers.model : s->model;
   text_model m;
   err e = {0};
   texts t = {0};
@@ -377,40 +377,51 @@ static int check_unfinished(work *w, ledger_session *s, err *e) {
 /* Drafted as before, unless flags say how; or, where that cannot be any more, as a new one would be: no draft
  * changes a token. Older ledgers and --listen say nothing of a model. */
 static void take_draft(flags *f, const json_t *about) {
+  worker_settings *w = &f->workers;
   const char *draft = json_string_value(json_object_get(about, "draft"));
   json_int_t layers = json_integer_value(json_object_get(about, "draft_layers"));
   err e = {0};
-  if (!f->draft && f->listen) f->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
-  if (f->draft) return;
-  f->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
-  f->model_draft = json_string_value(json_object_get(about, "model_draft"));
-  f->draft_layers = layers > 0 && layers <= MODEL_LAYERS_MAX ? (int32_t)layers : 0;
-  if (flags_check_draft(f, &e) == ERR_OK) return;
+  if (!w->draft && f->listen) w->draft = draft && strcmp(draft, "none") == 0 ? "none" : "any";
+  if (w->draft) return;
+  w->draft = draft && strcmp(draft, "any") != 0 ? draft : "ngram";
+  w->draft_model = json_string_value(json_object_get(about, "model_draft"));
+  w->draft_layers = layers > 0 && layers <= MODEL_LAYERS_MAX ? (int32_t)layers : 0;
+  if (flags_check_draft(w, &e) == ERR_OK) return;
   fprintf(stderr, "tandem: it cannot be drafted as before (%s); it goes on with --draft ngram\n", e.text);
-  f->draft = "ngram";
-  f->model_draft = NULL;
-  f->draft_layers = 0;
+  w->draft = "ngram";
+  w->draft_model = NULL;
+  w->draft_layers = 0;
+}
+
+/* The request as it was, with what the flags say anew. */
+static int take_request(request *r, ledger_session *s, const json_t *about, bool new_draft, err *e) {
+  const json_t *stops = json_object_get(about, "stop");
+  int32_t output = s->length - s->prompt_length, room = s->options.context - s->length;
+  if (r->max_tokens > 0) s->options.max_tokens = output + (r->max_tokens < room ? r->max_tokens : room);
+  if (r->budget >= 0)
+    s->options.budget = r->budget;
+  else if (new_draft && s->options.budget == 0)
+    s->options.budget = REQUEST_BUDGET_DEFAULT;
+  r->budget = s->options.budget;
+  r->raw = json_is_true(json_object_get(about, "raw"));
+  int rc = ERR_OK;
+  for (size_t i = 0; rc == ERR_OK && i < json_array_size(stops); i++) {
+    const char *stop = json_string_value(json_array_get(stops, i));
+    if (stop) rc = request_add_stop(r, "a stop string of the ledger", stop, strlen(stop), e);
+  }
+  return rc;
 }
 
 static int take_flags(flags *f, ledger_session *s, const json_t *about, err *e) {
-  const json_t *stops = json_object_get(about, "stop");
   const char *math = json_string_value(json_object_get(about, "math"));
-  int32_t output = s->length - s->prompt_length, room = s->options.context - s->length;
-  if (!f->model) f->model = s->model;
-  if (!f->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
-  if (f->max_tokens > 0) s->options.max_tokens = output + (f->max_tokens < room ? f->max_tokens : room);
-  bool new_draft = f->draft != NULL;
+  worker_settings *w = &f->workers;
+  bool new_draft = w->draft != NULL;
+  if (!w->model) w->model = s->model;
+  if (!w->model) return err_set(e, ERR_ARG, "the ledger does not know the model: give it with -m");
   take_draft(f, about);
-  if (f->budget >= 0)
-    s->options.budget = f->budget;
-  else if (new_draft && s->options.budget == 0)
-    s->options.budget = FLAGS_BUDGET_DEFAULT;
-  f->budget = s->options.budget;
-  f->math = math ? math : "int8";
-  f->raw = json_is_true(json_object_get(about, "raw"));
-  for (size_t i = 0; i < json_array_size(stops) && i < DETOKENIZER_STOP_MAX; i++)
-    f->stops[f->stop_count++] = json_string_value(json_array_get(stops, i));
-  return ERR_OK;
+  w->math = math ? math : "int8";
+  f->request.speculate = strcmp(w->draft, "none") != 0;
+  return take_request(&f->request, s, about, new_draft, e);
 }
 
 static int session_resume(work *w) {
@@ -466,6 +477,7 @@ static int run_verb(const verb *v, int argc, char **argv) {
   if (code == STATUS_OK) code = v->run(w);
   sqlite3_close(w->db);
   json_decref(w->list);
+  flags_fini(&w->flags);
   free(w);
   return code;
 }

@@ -1,6 +1,7 @@
 /* tandem status: what runs now on this machine, by the ledger. */
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/ledger/ledger_query.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

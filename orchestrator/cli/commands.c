@@ -1,11 +1,12 @@
 #include "orchestrator/cli/commands.h"
 
 #include "common/base/log.h"
+#include "orchestrator/cli/closing_lines.h"
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 
-int command_error(status code, const char *format, ...) {
+int command_error(exit_status code, const char *format, ...) {
   const logger log = {"tandem", LOG_ERROR};
   char text[ERR_TEXT_MAX + 200];
   va_list args;
@@ -16,7 +17,7 @@ int command_error(status code, const char *format, ...) {
   return code;
 }
 
-status command_signal_status(int signal_number) {
+exit_status command_signal_status(int signal_number) {
   switch (signal_number) {
   case SIGHUP:
     return STATUS_HANGUP;
@@ -27,7 +28,7 @@ status command_signal_status(int signal_number) {
   }
 }
 
-status command_serve_status(int code) {
+exit_status command_serve_status(int code) {
   switch (code) {
   case ERR_ARG:
     return STATUS_USAGE;
@@ -59,4 +60,59 @@ void command_warn_dropped(size_t bytes) {
   if (bytes)
     log_line(&log, LOG_WARNING, "%zu byte%s of the text ha%s no token in this vocabulary and %s left out",
              bytes, bytes == 1 ? "" : "s", bytes == 1 ? "s" : "ve", bytes == 1 ? "was" : "were");
+}
+
+/* ---- the service ---- */
+
+/* Nobody has asked for the default file: whoever begins to use tandem is told of it, and never again. */
+static void tell_new_ledger(void *owner, const char *path) {
+  (void)owner;
+  fprintf(stderr,
+          "tandem: prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, "
+          "`tandem session end --older-than 0s --delete' forgets what is there (this is said once)\n",
+          path);
+}
+
+service_options command_service_options(const flags *f, int32_t context, const logger *log) {
+  service_options o = {.workers = f->workers,
+                       .with_draft = flags_wants_draft(f),
+                       .listen = f->listen,
+                       .allow_plaintext = f->insecure_bind,
+                       .draft_may_follow = f->command == FLAGS_SERVE,
+                       .target_wait_s = f->wait,
+                       .ledger = f->ledger,
+                       .command = flags_command_name(f->command),
+                       .log = log,
+                       .on_new_ledger = tell_new_ledger};
+  o.workers.context = context;
+  return o;
+}
+
+int command_context(const text_model *m, int32_t wanted, int32_t *out) {
+  err e = {0};
+  if (text_model_context(m, wanted, out, &e) == ERR_OK) return STATUS_OK;
+  return command_error(STATUS_USAGE, "--ctx: %s", e.text);
+}
+
+int command_prompt_error(const err *e) {
+  int code = e->code == ERR_NOMEM ? STATUS_FAILED : e->code == ERR_IO ? STATUS_IO : STATUS_INPUT;
+  return command_error(code, "%s%s", e->text, e->code == ERR_LIMIT ? "; --ctx N sets it" : "");
+}
+
+int command_service_error(const flags *f, const service *s, const err *trouble) {
+  if (service_trouble(s, NULL) == ERR_TIMEOUT)
+    return command_error(STATUS_WORKER,
+                         "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait,
+                         f->workers.model, service_address(s));
+  return command_error(STATUS_WORKER, "%s", trouble->text);
+}
+
+int command_end_queue(const request_queue *q, const flags *f) {
+  command_warn_dropped(q->dropped_bytes);
+  closing_lines_print_queue(stderr, q, flags_wants_draft(f) ? f->workers.draft : "none");
+  if (q->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
+  if (service_signal(q->service)) return command_signal_status(service_signal(q->service));
+  if (service_trouble(q->service, NULL)) return STATUS_WORKER;
+  if (!service_kept(q->service)) return STATUS_IO;
+  return q->failed ? STATUS_FAILED : STATUS_OK;
 }

@@ -1,16 +1,15 @@
 /* commands.h - the user's commands. Each gets its own argv, argv[0] being "tandem COMMAND", and returns a
- * status of status.h. */
+ * status of exit_status.h. */
 #pragma once
 
 #include "common/base/err.h"
 #include "orchestrator/cli/flags.h"
-#include "orchestrator/ledger/ledger_query.h"
-#include "orchestrator/cli/status.h"
-#include "orchestrator/service/text_model.h"
+#include "orchestrator/cli/exit_status.h"
+#include "orchestrator/service/request_queue.h"
 
 int command_run(int argc, char **argv);
 int command_batch(int argc, char **argv);
-int command_serve(int argc, char **argv);
+int command_serve_workers(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_doctor(int argc, char **argv);
@@ -19,21 +18,33 @@ int command_session(int argc, char **argv);
 int command_status(int argc, char **argv);
 
 /* `run` without a prompt on a terminal. */
-int command_chat(const flags *f);
+int command_chat(flags *f);
 
 /* Goes on with a session of the ledger: flags as `run` takes them. */
-int command_resume(const flags *f, const ledger_session *resume);
+int command_resume(flags *f, const ledger_session *resume);
 
 /* What they share. */
 
 /* Says what is wrong, on stderr; returns `code`. */
-int command_error(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int command_error(exit_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Exit status of a command that a signal ended. */
-status command_signal_status(int signal_number);
+exit_status command_signal_status(int signal_number);
 /* Exit status for an error of service_serve, or of the ledger. */
-status command_serve_status(int code);
+exit_status command_serve_status(int code);
 /* Opens a model and reads its vocabulary, which may be all that there is, with messages: STATUS_OK,
  * STATUS_MODEL or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
+/* What a service is to be by these flags, for sessions of `context` tokens: all but the callbacks that are
+ * the command's own. */
+service_options command_service_options(const flags *f, int32_t context, const logger *log);
+/* The context of a session, of which --ctx wants `wanted` tokens (0: the default): STATUS_OK or STATUS_USAGE.
+ */
+int command_context(const text_model *m, int32_t wanted, int32_t *out);
+/* Why the prompt cannot be answered, in the words of these flags; returns the exit status for it. */
+int command_prompt_error(const err *e);
+/* Says what service_trouble is about, in the words of the flags; returns STATUS_WORKER. */
+int command_service_error(const flags *f, const service *s, const err *trouble);
+/* The last lines of many requests, and their exit status. */
+int command_end_queue(const request_queue *q, const flags *f);
 /* One counted warning for bytes of a prompt that have no token. */
 void command_warn_dropped(size_t bytes);

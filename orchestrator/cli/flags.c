@@ -6,7 +6,7 @@
 #include "common/file/model_config.h"
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
-#include "orchestrator/cli/status.h"
+#include "orchestrator/cli/exit_status.h"
 #include "wire/host.h"
 #include <argp.h>
 #include <errno.h>
@@ -290,41 +290,41 @@ static const command_shape shapes[] = {
 /* ---- values ---- */
 
 static const program_flag plain_flags[] = {
-    PROGRAM_FLAG_TEXT('m', flags, model),
-    PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, draft),
-    PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, model_draft),
-    PROGRAM_FLAG_TEXT(KEY_SYSTEM, flags, system),
-    PROGRAM_FLAG_TEXT(KEY_PIN, flags, pin),
-    PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_TEXT('m', flags, workers.model),
+    PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, workers.draft),
+    PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, workers.draft_model),
+    PROGRAM_FLAG_TEXT(KEY_PIN, flags, workers.pin),
+    PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, workers.repack_cache),
     PROGRAM_FLAG_TEXT(KEY_LISTEN, flags, listen),
-    PROGRAM_FLAG_SWITCH('v', flags, verbose),
-    PROGRAM_FLAG_SWITCH(KEY_RAW, flags, raw),
-    PROGRAM_FLAG_SWITCH(KEY_NO_SPECIAL, flags, no_special),
+    PROGRAM_FLAG_SWITCH('v', flags, workers.verbose),
+    PROGRAM_FLAG_SWITCH(KEY_RAW, flags, request.raw),
+    PROGRAM_FLAG_SWITCH(KEY_NO_SPECIAL, flags, request.no_special),
     PROGRAM_FLAG_SWITCH(KEY_WHOLE, flags, whole),
     PROGRAM_FLAG_SWITCH(KEY_DELETE, flags, forget),
-    PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, single),
+    PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, request.single_token),
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
     PROGRAM_FLAG_SWITCH(KEY_COMPARE, flags, compare),
-    PROGRAM_FLAG_INT(KEY_TOP_K, flags, sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
-    PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
-    PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, FLAGS_THREADS_MAX),
-    PROGRAM_FLAG_INT(KEY_CONTEXT, flags, context, "--ctx", 2, WIRE_CONTEXT_MAX),
-    PROGRAM_FLAG_INT(KEY_BUDGET, flags, budget, "--budget", 0, WIRE_BUDGET_MAX),
-    PROGRAM_FLAG_INT(KEY_SELFCHECK, flags, selfcheck, "--selfcheck", 0, INT32_MAX),
-    PROGRAM_FLAG_INT(KEY_DRAFT_LAYERS, flags, draft_layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
-    PROGRAM_FLAG_INT(KEY_DRAFT_THREADS, flags, draft_threads, "--draft-threads", 1, FLAGS_THREADS_MAX),
-    PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_TOP_K, flags, request.sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
+    PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, request.max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_THREADS, flags, workers.threads, "--threads", 1, WORKER_SETTINGS_THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_CONTEXT, flags, request.context, "--ctx", 2, WIRE_CONTEXT_MAX),
+    PROGRAM_FLAG_INT(KEY_BUDGET, flags, request.budget, "--budget", 0, WIRE_BUDGET_MAX),
+    PROGRAM_FLAG_INT(KEY_SELFCHECK, flags, request.selfcheck, "--selfcheck", 0, INT32_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_LAYERS, flags, workers.draft_layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_THREADS, flags, workers.draft_threads, "--draft-threads", 1,
+                     WORKER_SETTINGS_THREADS_MAX),
+    PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, workers.draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
     PROGRAM_FLAG_INT(KEY_WAIT, flags, wait, "--wait", 0, INT32_MAX),
     PROGRAM_FLAG_INT(KEY_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
     PROGRAM_FLAG_INT(KEY_LIMIT, flags, limit, "--limit", 0, INT32_MAX),
-    PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
-    PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
+    PROGRAM_FLAG_INT(KEY_SESSIONS, flags, workers.sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
+    PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, workers.kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
     /* sampler_check knows which of these are outside: */
-    PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
-    PROGRAM_FLAG_FLOAT(KEY_TOP_P, flags, sampling.top_p, "--top-p", 0, 1),
-    PROGRAM_FLAG_FLOAT(KEY_MIN_P, flags, sampling.min_p, "--min-p", 0, 1),
-    PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, sampling.repeat_penalty, "--repeat-penalty", 0,
+    PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, request.sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
+    PROGRAM_FLAG_FLOAT(KEY_TOP_P, flags, request.sampling.top_p, "--top-p", 0, 1),
+    PROGRAM_FLAG_FLOAT(KEY_MIN_P, flags, request.sampling.min_p, "--min-p", 0, 1),
+    PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, request.sampling.repeat_penalty, "--repeat-penalty", 0,
                        SAMPLER_PENALTY_MAX),
 };
 
@@ -388,22 +388,22 @@ static int check_replay(const char *draft, const char *file, err *e) {
   return rc;
 }
 
-int flags_check_draft(const flags *f, err *e) {
+int flags_check_draft(const worker_settings *w, err *e) {
   static const char replay[] = "replay:";
-  bool model = f->model_draft || f->draft_layers, named = strcmp(f->draft, "model") == 0;
-  if (strncmp(f->draft, replay, sizeof replay - 1) == 0) {
-    int rc = check_replay(f->draft, f->draft + sizeof replay - 1, e);
+  bool model = w->draft_model || w->draft_layers, named = strcmp(w->draft, "model") == 0;
+  if (strncmp(w->draft, replay, sizeof replay - 1) == 0) {
+    int rc = check_replay(w->draft, w->draft + sizeof replay - 1, e);
     if (rc) return rc;
-  } else if (!named && !is_one_of(f->draft, "none", "ngram"))
+  } else if (!named && !is_one_of(w->draft, "none", "ngram"))
     return err_set(e, ERR_ARG,
                    "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]; how many tokens "
                    "it drafts is --budget N",
-                   f->draft);
-  if (model && !named && strcmp(f->draft, "none") != 0)
-    return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", f->draft);
+                   w->draft);
+  if (model && !named && strcmp(w->draft, "none") != 0)
+    return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", w->draft);
   if (named && !model) return err_set(e, ERR_ARG, "--draft model needs -md FILE or --draft-layers N");
-  if (f->model_draft && access(f->model_draft, R_OK) != 0)
-    return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", f->model_draft, strerror(errno));
+  if (w->draft_model && access(w->draft_model, R_OK) != 0)
+    return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", w->draft_model, strerror(errno));
   return ERR_OK;
 }
 
@@ -430,21 +430,14 @@ static const char *to_ledger(const flags *f, struct argp_state *state, const cha
 
 /* ---- the parser ---- */
 
-int flags_add_stop(flags *f, const char *name, const char *text, size_t size, err *e) {
-  if (f->stop_count == DETOKENIZER_STOP_MAX)
-    return err_set(e, ERR_ARG, "%s may be given %d times at most", name, DETOKENIZER_STOP_MAX);
-  if (size == 0) return err_set(e, ERR_ARG, "%s is empty: give some text, or leave it out", name);
-  if (size > DETOKENIZER_STOP_BYTES_MAX)
-    return err_set(e, ERR_ARG, "%s has %zu bytes; %d are the most", name, size, DETOKENIZER_STOP_BYTES_MAX);
-  if (strlen(text) != size) return err_set(e, ERR_ARG, "%s holds a NUL: leave it out", name);
-  if (utf8_valid(text, size) != size) return err_set(e, ERR_ARG, "%s is not UTF-8: convert it", name);
-  f->stops[f->stop_count++] = text;
-  return ERR_OK;
-}
-
 static void add_stop(flags *f, struct argp_state *state, const char *text) {
   err e = {0};
-  if (flags_add_stop(f, "--stop", text, strlen(text), &e)) argp_error(state, "%s", e.text);
+  if (request_add_stop(&f->request, "--stop", text, strlen(text), &e)) argp_error(state, "%s", e.text);
+}
+
+static void set_system(flags *f, struct argp_state *state, const char *text) {
+  err e = {0};
+  if (request_set_system(&f->request, text, &e)) argp_error(state, "%s", e.text);
 }
 
 static void add_argument(flags *f, struct argp_state *state, const char *text) {
@@ -459,14 +452,14 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
  * of them is only the environment's. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
-  bool other = f->draft && strcmp(f->draft, "model") != 0;
+  bool other = f->workers.draft && strcmp(f->workers.draft, "model") != 0;
   if (f->command == FLAGS_DOCTOR) return; /* says what is wrong with it among the rest */
-  if (f->draft_by_variable && other) f->model_draft = NULL, f->draft_layers = 0;
-  bool model = f->model_draft || f->draft_layers;
-  if (f->method_by_variable && model) f->draft = NULL;
-  if (!f->draft && !model && f->command == FLAGS_RESUME) return; /* as it was */
-  if (!f->draft) f->draft = model ? "model" : "ngram";
-  if (flags_check_draft(f, &e)) argp_error(state, "%s", e.text);
+  if (f->draft_by_variable && other) f->workers.draft_model = NULL, f->workers.draft_layers = 0;
+  bool model = f->workers.draft_model || f->workers.draft_layers;
+  if (f->method_by_variable && model) f->workers.draft = NULL;
+  if (!f->workers.draft && !model && f->command == FLAGS_RESUME) return; /* as it was */
+  if (!f->workers.draft) f->workers.draft = model ? "model" : "ngram";
+  if (flags_check_draft(&f->workers, &e)) argp_error(state, "%s", e.text);
 }
 
 typedef struct worker_flag {
@@ -508,7 +501,7 @@ static void check_listening(flags *f, struct argp_state *state) {
     argp_error(state,
                "%s is for programs that tandem starts; with --listen give it to them where you start them",
                f->for_workers);
-  if (f->draft && strcmp(f->draft, "none") != 0) f->draft = "any";
+  if (f->workers.draft && strcmp(f->workers.draft, "none") != 0) f->workers.draft = "any";
 }
 
 static void check_whole(flags *f, struct argp_state *state) {
@@ -516,10 +509,10 @@ static void check_whole(flags *f, struct argp_state *state) {
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
-  if (!f->model && !shape->without_model)
+  if (!f->workers.model && !shape->without_model)
     argp_error(state, "no model: give one with -m FILE.gguf (scripts/get_model.sh fetches the default one)");
-  if (f->blocks_by_variable && strcmp(f->kv, "virtual") != 0) f->kv_blocks = 0;
-  if (f->kv_blocks && strcmp(f->kv, "virtual") != 0)
+  if (f->blocks_by_variable && strcmp(f->workers.kv, "virtual") != 0) f->workers.kv_blocks = 0;
+  if (f->workers.kv_blocks && strcmp(f->workers.kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
   bool by_age = f->older_us >= 0;
@@ -527,16 +520,16 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->argument_count < shape->arguments_min && !chat && !by_age) argp_error(state, "%s", shape->missing);
   if (f->command == FLAGS_ROLLBACK && f->to < 0)
     argp_error(state, "how much stays? Give --to N, in tokens of the answer");
-  if (chat && (f->raw || f->json))
+  if (chat && (f->request.raw || f->json))
     argp_error(state, "a conversation takes neither --raw nor --json: give a prompt, or drop them");
   if (chat && f->compare) argp_error(state, "--compare answers one prompt twice: give it");
   if (f->compare && !flags_wants_draft(f))
     argp_error(state, "--compare needs a draft to compare with: drop --draft none, or --budget 0");
-  if (f->raw && f->system)
+  if (f->request.raw && f->request.system)
     argp_error(state, "--system goes into the chat template, which --raw leaves out: drop one of them");
-  if (f->raw && f->template)
+  if (f->request.raw && f->template)
     argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
-  if (sampler_check(&f->sampling, &e)) argp_error(state, "%s", e.text);
+  if (sampler_check(&f->request.sampling, &e)) argp_error(state, "%s", e.text);
 }
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
@@ -544,19 +537,22 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   note_worker_flag(f, key, text, !state->argv);
   switch (key) {
   case KEY_SEED:
-    f->sampling.seed = to_seed(state, text), f->seed_given = true;
+    f->request.sampling.seed = to_seed(state, text), f->request.seed_given = true;
     break;
   case KEY_STOP:
     add_stop(f, state, text);
+    break;
+  case KEY_SYSTEM:
+    set_system(f, state, text);
     break;
   case KEY_TEMPLATE:
     f->template = to_template(state, text);
     break;
   case KEY_MATH:
-    f->math = to_word(state, "--math", text, "int8", "f32");
+    f->workers.math = to_word(state, "--math", text, "int8", "f32");
     break;
   case KEY_KV:
-    f->kv = to_word(state, "--kv", text, "static", "virtual");
+    f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
     break;
   case KEY_OLDER:
     f->older_us = to_age(state, text);
@@ -565,7 +561,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     f->ledger = to_ledger(f, state, text);
     break;
   case KEY_PACE:
-    f->lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
+    f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
     break;
   case KEY_PROMPT:
   case ARGP_KEY_ARG:
@@ -580,38 +576,51 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   return 0;
 }
 
-void flags_parse(flags *f, flags_command command, int argc, char **argv) {
+static int32_t sessions_of(flags_command command) {
+  return command == FLAGS_BATCH ? FLAGS_SESSIONS_DEFAULT : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX : 1;
+}
+
+static void set_defaults(flags *f, flags_command command) {
   *f = (flags){.command = command,
-               .math = "int8",
-               .kv = "static",
-               .sampling = SAMPLER_DEFAULTS,
-               .max_tokens = FLAGS_TOKENS_DEFAULT,
-               .threads = cpus_threads(),
-               .pin = "none",
-               .budget = FLAGS_BUDGET_DEFAULT,
+               .workers = {.math = "int8",
+                           .kv = "static",
+                           .pin = "none",
+                           .threads = cpus_threads(),
+                           .sessions = sessions_of(command)},
                .ledger = command == FLAGS_BATCH ? "none" : NULL,
                .to = -1,
                .limit = FLAGS_LIST_DEFAULT,
-               .older_us = -1,
-               .sessions = command == FLAGS_BATCH   ? FLAGS_SESSIONS_DEFAULT
-                           : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX
-                                                    : 1};
-  if (command == FLAGS_RESUME) {
-    f->draft = f->math = NULL;
-    f->max_tokens = 0;
-    f->budget = -1;
-  }
+               .older_us = -1};
+  request_init(&f->request);
+  if (command != FLAGS_RESUME) return;
+  f->workers.math = NULL;
+  f->request.max_tokens = 0;
+  f->request.budget = -1;
+}
+
+/* One that nobody gives is drawn, so that it can be named in the result. */
+static void draw_seed(uint64_t *seed, const char *program) {
   err e = {0};
-  if (program_random(&f->sampling.seed, sizeof f->sampling.seed, &e)) {
-    fprintf(stderr, "%s: %s; give a --seed\n", argv[0], e.text);
+  if (program_random(seed, sizeof *seed, &e)) {
+    fprintf(stderr, "%s: %s; give a --seed\n", program, e.text);
     exit(STATUS_FAILED);
   }
-  f->sampling.seed >>= 64 - SEED_BITS;
+  *seed >>= 64 - SEED_BITS;
+}
+
+void flags_parse(flags *f, flags_command command, int argc, char **argv) {
+  set_defaults(f, command);
+  draw_seed(&f->request.sampling.seed, argv[0]);
   const command_shape *shape = &shapes[command];
   struct argp parser = {
       .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
   argp_err_exit_status = STATUS_USAGE;
   program_parse_flags(&parser, argc, argv, f);
+  f->request.speculate = f->workers.draft && strcmp(f->workers.draft, "none") != 0;
+}
+
+void flags_fini(flags *f) {
+  request_fini(&f->request);
 }
 
 const char *flags_command_name(flags_command command) {
@@ -619,5 +628,5 @@ const char *flags_command_name(flags_command command) {
 }
 
 bool flags_wants_draft(const flags *f) {
-  return strcmp(f->draft, "none") != 0 && f->budget > 0;
+  return strcmp(f->workers.draft, "none") != 0 && f->request.budget > 0;
 }

@@ -1,7 +1,7 @@
 #include "orchestrator/cli/line_editor.h"
 
 #include "common/text/utf8.h"
-#include "orchestrator/cli/lines.h"
+#include "orchestrator/cli/line_reader.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <histedit.h>
@@ -409,7 +409,7 @@ static int open_edit(line_editor *l, err *e) {
 
 static int watch(line_editor *l, err *e) {
   static const int numbers[WATCHED] = {SIGWINCH, SIGTSTP, SIGCONT};
-  if (lines_watch(l->options.loop, &l->keyboard, STDIN_FILENO) != 0)
+  if (line_reader_watch(l->options.loop, &l->keyboard, STDIN_FILENO) != 0)
     return err_set(e, ERR_IO, "cannot wait for the terminal");
   l->keyboard.data = l;
   l->open_handles = 1;

@@ -21,7 +21,7 @@ typedef struct command {
 static const command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"batch", command_batch, "answer a file of prompts, several at a time"},
-    {"serve-workers", command_serve, "answer request lines with workers that others start"},
+    {"serve-workers", command_serve_workers, "answer request lines with workers that others start"},
     {"session", command_session, "list, show, resume, rollback, export or end what the ledger keeps"},
     {"status", command_status, "what runs now on this machine"},
     {"tokenize", command_tokenize, "text to token ids"},

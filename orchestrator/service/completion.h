@@ -1,32 +1,48 @@
-/* completion.h - one request on its way: from prompt ids to text that may be shown, and its figures. */
+/* completion.h - the answer to one request on its way: a stream of text and an end, and its figures.
+ *
+ * The owner calls completion_update when the service has news; what is new goes to the sink. */
 #pragma once
 
 #include "common/text/detokenizer.h"
+#include "orchestrator/service/prompt.h"
 #include "orchestrator/service/service.h"
 
-typedef struct completion {
+typedef struct completion completion;
+
+/* Where the stream goes. Either may be NULL. */
+typedef struct completion_sink {
+  /* More text, whole UTF-8 characters, whose tokens the ledger has. */
+  void (*on_text)(void *context, const char *text, size_t size);
+  /* The end, once, with all figures. The completion must not be freed in it. */
+  void (*on_end)(void *context, const completion *c);
+  void *context;
+} completion_sink;
+
+struct completion {
   const text_model *model;
-  const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: a new one */
-  const char *title;    /* borrowed, for the ledger: what it is about; NULL: nothing. Cut to a few words */
-  bool whole;           /* of one that is resumed: show what it had already, too */
-  size_t seen;          /* or this much of its text has been shown */
-  detokenizer *text_of; /* NULL: the model has no vocabulary, the answer no text */
-  uint64_t session;     /* 0: not begun, or over */
-  uint64_t id;          /* the session, also when it is over; 0: there was none */
+  completion_sink sink;
+  const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: it is a new one */
+  bool show_whole;              /* of one that goes on: give the text that was there already, too */
+  size_t shown_before;          /* or so much of it has been given */
+  detokenizer *detokenizer;     /* NULL: the model has no vocabulary, and the answer no text */
+  uint64_t session;             /* 0: not begun, or over */
+  uint64_t id;                  /* the session, also when it is over; 0: there was none */
   tokenizer_ids prompt;
 
-  char *text; /* [size], UTF-8; what is past `shown` has no log entry yet */
-  size_t size, capacity, shown;
-  int32_t fed;  /* output tokens that the detokenizer has seen */
-  size_t *ends; /* [fed]: size of the text after each of them */
-  size_t ends_capacity;
-  int32_t kept; /* of them, when a stop string cut the rest; -1: none was found */
+  char *text; /* [text_size], UTF-8; what is past `shown` is not in the ledger yet */
+  size_t text_size, text_capacity, shown;
+  int32_t fed;        /* output tokens that the detokenizer has seen */
+  size_t *text_after; /* [fed]: size of the text after each of them */
+  size_t text_after_capacity;
+  int32_t kept; /* of these tokens, when a stop string cut the rest; -1: none was found */
 
-  int32_t *tokens; /* [count] once it is over: the output, end token included, what was cut excluded */
-  int32_t count, came_count;                    /* came_count: tokens that came first, together */
-  uint64_t start_us, came_us, first_us, end_us; /* came: from the target; first: could be shown */
+  int32_t *tokens; /* [count] once it has ended: the output with its end token, without what was cut */
+  int32_t count;
+  int32_t first_count; /* tokens that came first, together */
+  uint64_t start_us, first_token_us, first_shown_us, end_us;
 
-  wire_finish finish; /* 0 until it has ended */
+  wire_finish finish; /* 0 until the answer has ended; the figures may come later */
+  bool end_told;      /* on_end was called */
   err trouble;        /* when finish is error */
   uint64_t seed, hash_seed;
   uint32_t epoch;
@@ -38,33 +54,43 @@ typedef struct completion {
   msg_stats stats;
   int32_t uncounted; /* tokens that they do not cover */
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
-} completion;
+};
 
-/* Zeroes it; the prompt's ids are for the caller to fill. */
-void completion_init(completion *a, const text_model *m);
-void completion_fini(completion *a);
+/* The sink is copied; NULL: nobody listens. */
+void completion_init(completion *c, const text_model *m, const completion_sink *sink);
+void completion_fini(completion *c);
 
-/* Opens a session for the prompt, or goes on with `resume`. The answer must not move until it is over. */
-int completion_begin(completion *a, service *p, const flags *f, int32_t context, err *e);
+/* Finds the prompt's ids, of the request or of the session that goes on, and checks everything that can be
+ * checked without a target. The errors of request_check, prompt_encode and prompt_check. */
+int completion_prepare(completion *c, const request *r, err *e);
+/* Opens a session for the request, after completion_prepare if that has not been called. The completion must
+ * not move until it is over; the request may go. */
+int completion_begin(completion *c, service *s, const request *r, err *e);
 
-/* An answer that is over, and was cut: as the ledger would give it to one that goes on with it, by up to
- * `more` tokens. *out is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full;
- * ERR_NOMEM. */
-int completion_to_resume(const completion *a, const flags *f, int32_t more, ledger_session *out, err *e);
+/* Takes what the session has new, and gives it to the sink. */
+void completion_update(completion *c, service *s);
+/* Ends it early; the text that came stays. The end comes by completion_update, or at once where it has not
+ * begun. */
+void completion_cancel(completion *c, service *s);
+/* Ends it now, by an error that is not the session's own. */
+void completion_fail(completion *c, service *s, const err *why);
+/* It has ended, and all figures are there. */
+bool completion_is_over(const completion *c);
 
-/* Looks at the session. The answer has ended when a->finish is set; it is over, with all figures, when
- * a->session is 0 as well. New text that may be shown now, UTF-8, goes to *text and *size (0: none), valid
- * until the next call. */
-void completion_look(completion *a, service *p, const char **text, size_t *size);
+/* The session of an answer that was cut, as the ledger would give it, with up to `more` tokens to come. *out
+ * is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
+int completion_to_resume(const completion *c, const request *r, int32_t more, ledger_session *out, err *e);
 
-/* Over by an error that is not the session's own. */
-void completion_fail(completion *a, service *p, const err *why);
-
-double
-completion_tokens_per_second(const completion *a); /* from the first tokens to the end; 0: too few to say */
-double completion_first_ms(const completion *a);   /* from the request to the first tokens */
-int32_t completion_counted(
-    const completion *a); /* tokens that the figures cover: a target that died has not told its own */
-double completion_mean_accepted(const completion *a); /* draft tokens a round */
+double completion_tokens_per_second(const completion *c); /* after the first tokens; 0: too few to say */
+double completion_first_ms(const completion *c); /* from the request until the first tokens could be shown */
+/* Tokens that the figures cover: a target that died has not told its own. */
+int32_t completion_counted(const completion *c);
+double completion_mean_accepted(const completion *c); /* draft tokens in a verify step */
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
-const char *completion_off_reason(const completion *a);
+const char *completion_off_reason(const completion *c);
+const char *completion_draft_method(const completion *c); /* "none": without a draft */
+
+/* Of the same request answered twice: where the tokens differ first (-1: nowhere), and how many times as fast
+ * the second was (0: too few tokens to say). */
+int32_t completion_first_difference(const completion *plain, const completion *drafted);
+double completion_speedup(const completion *plain, const completion *drafted);

@@ -1,145 +1,126 @@
 #include "orchestrator/service/request_queue.h"
 
-#include "orchestrator/service/batch.h"
-#include "orchestrator/cli/commands.h"
-#include "orchestrator/cli/result.h"
+#include "orchestrator/service/request_json.h"
+#include "orchestrator/service/result_json.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static void give(request_queue *r, size_t tag, json_t *object) {
-  char *line = result_line(object);
-  if (!line) r->out_of_memory = true;
-  r->on_result(r->owner, tag, line);
+static void give(request_queue *q, size_t tag, json_t *object) {
+  char *line = result_json_line(object);
+  if (!line) q->out_of_memory = true;
+  q->on_result(q->owner, tag, line);
 }
 
-static void note_failure(request_queue *r, long number, const char *why) {
-  r->failed++;
-  log_line(r->log, LOG_WARNING, "line %ld: %s", number, why);
+static void note_failure(request_queue *q, long line_number, const char *why) {
+  q->failed++;
+  log_line(q->log, LOG_WARNING, "line %ld: %s", line_number, why);
 }
 
-static void request_free(request *q) {
-  completion_fini(&q->answer);
-  json_decref(q->id);
-  free(q);
-}
-
-static void give_error(request_queue *r, long number, size_t tag, json_t *id, const err *why) {
-  note_failure(r, number, why->text);
+static void give_error(request_queue *q, long line_number, size_t tag, json_t *id, const err *why) {
+  note_failure(q, line_number, why->text);
   json_t *shown = id ? json_incref(id) : json_null();
-  give(r, tag, result_of_error(shown, why->text));
+  give(q, tag, result_json_of_error(shown, why->text));
   json_decref(shown);
-}
-
-/* --- the beginning --- */
-
-static int begin(request_queue *r, request *q, const char *line, size_t size, err *e) {
-  flags own = *r->flags;
-  json_t *object;
-  int rc = batch_read_line(line, size, r->model, &own, &object, &q->answer.prompt, e);
-  q->id = json_incref(batch_id(object));
-  r->dropped_bytes += q->answer.prompt.dropped_bytes;
-  if (rc == ERR_OK) rc = completion_begin(&q->answer, r->pair, &own, r->context, e);
-  json_decref(object);
-  return rc;
-}
-
-void request_queue_begin(request_queue *r, const char *line, size_t size, long number, size_t tag) {
-  err e = {0};
-  assert(r->running < REQUEST_QUEUE_MAX);
-  request *q = calloc(1, sizeof *q);
-  if (!q) {
-    err_set(&e, ERR_NOMEM, "out of memory");
-    give_error(r, number, tag, NULL, &e);
-    return;
-  }
-  q->number = number;
-  q->tag = tag;
-  completion_init(&q->answer, r->model);
-  if (begin(r, q, line, size, &e) == ERR_OK) {
-    r->list[r->running++] = q;
-    return;
-  }
-  give_error(r, number, tag, q->id, &e);
-  request_free(q);
-}
-
-void request_queue_refuse(request_queue *r, const char *line, size_t size, long number, size_t tag,
-                          const err *why) {
-  flags own = *r->flags;
-  tokenizer_ids prompt = {0};
-  json_t *object;
-  err e = {0};
-  batch_read_line(line, size, r->model, &own, &object, &prompt, &e); /* for its id */
-  tokenizer_ids_fini(&prompt);
-  give_error(r, number, tag, batch_id(object), why);
-  json_decref(object);
 }
 
 /* --- the end --- */
 
-static void take(request_queue *r, request *q) {
-  const completion *a = &q->answer;
-  if (a->finish == WIRE_FINISH_ERROR)
-    note_failure(r, q->number, a->trouble.text);
-  else
-    r->answers++;
-  r->cancelled += a->finish == WIRE_FINISH_CANCELLED;
-  r->tokens += a->count;
-  r->rounds += a->stats.rounds;
-  r->accepted += a->stats.accepted;
-  r->drafted += a->stats.rows;
-  const char *off = completion_off_reason(a);
-  if (off && r->off++ == 0) snprintf(r->off_reason, sizeof r->off_reason, "%s", off);
-  give(r, q->tag, result_of(a, q->id));
-  request_free(q);
+static void count(request_queue *q, const completion *c) {
+  const char *off = completion_off_reason(c);
+  q->answers += c->finish != WIRE_FINISH_ERROR;
+  q->cancelled += c->finish == WIRE_FINISH_CANCELLED;
+  q->tokens += c->count;
+  q->rounds += c->stats.rounds;
+  q->accepted += c->stats.accepted;
+  q->drafted += c->stats.rows;
+  if (off && q->plain++ == 0) snprintf(q->off_reason, sizeof q->off_reason, "%s", off);
 }
 
-static void look(request_queue *r, const err *why) {
-  const char *text;
-  size_t size;
+static void on_end(void *context, const completion *c) {
+  request_queue_entry *entry = context;
+  request_queue *q = entry->queue;
+  if (c->finish == WIRE_FINISH_ERROR) note_failure(q, entry->line_number, c->trouble.text);
+  count(q, c);
+  give(q, entry->tag, result_json_of(c, entry->id));
+}
+
+static void entry_free(request_queue_entry *entry) {
+  completion_fini(&entry->completion);
+  json_decref(entry->id);
+  free(entry);
+}
+
+static void forget_those_that_are_over(request_queue *q) {
   int32_t left = 0;
-  for (int32_t i = 0; i < r->running; i++) {
-    request *q = r->list[i];
-    if (why)
-      completion_fail(&q->answer, r->pair, why);
+  for (int32_t i = 0; i < q->running_count; i++)
+    if (completion_is_over(&q->running[i]->completion))
+      entry_free(q->running[i]);
     else
-      completion_look(&q->answer, r->pair, &text, &size);
-    if (q->answer.finish && !q->answer.session)
-      take(r, q);
-    else
-      r->list[left++] = q;
+      q->running[left++] = q->running[i];
+  q->running_count = left;
+}
+
+void request_queue_update(request_queue *q) {
+  for (int32_t i = 0; i < q->running_count; i++) completion_update(&q->running[i]->completion, q->service);
+  forget_those_that_are_over(q);
+}
+
+void request_queue_fail(request_queue *q, const err *why) {
+  for (int32_t i = 0; i < q->running_count; i++) {
+    completion *c = &q->running[i]->completion;
+    completion_fail(c, q->service, why);
+    completion_update(c, q->service);
   }
-  r->running = left;
+  forget_those_that_are_over(q);
 }
 
-void request_queue_look(request_queue *r) {
-  look(r, NULL);
+void request_queue_cancel(request_queue *q) {
+  for (int32_t i = 0; i < q->running_count; i++) completion_cancel(&q->running[i]->completion, q->service);
 }
 
-void request_queue_fail(request_queue *r, const err *why) {
-  look(r, why);
+/* --- the beginning --- */
+
+static int begin(request_queue *q, request_queue_entry *entry, const char *line, size_t size, err *e) {
+  request r;
+  completion *c = &entry->completion;
+  int rc = request_json_read(line, size, q->defaults, q->model->config.vocab, &r, &entry->id, e);
+  if (rc == ERR_OK) rc = completion_prepare(c, &r, e);
+  q->dropped_bytes += c->prompt.dropped_bytes;
+  if (rc == ERR_OK) rc = completion_begin(c, q->service, &r, e);
+  request_fini(&r);
+  return rc;
 }
 
-void request_queue_cancel(request_queue *r) {
-  for (int32_t i = 0; i < r->running; i++)
-    if (!r->list[i]->answer.finish) service_cancel(r->pair, r->list[i]->answer.session);
+void request_queue_begin(request_queue *q, const char *line, size_t size, long line_number, size_t tag) {
+  err e = {0};
+  assert(q->running_count < REQUEST_QUEUE_MAX);
+  request_queue_entry *entry = calloc(1, sizeof *entry);
+  if (!entry) {
+    err_set(&e, ERR_NOMEM, "out of memory");
+    give_error(q, line_number, tag, NULL, &e);
+    return;
+  }
+  const completion_sink sink = {.on_end = on_end, .context = entry};
+  entry->queue = q;
+  entry->line_number = line_number;
+  entry->tag = tag;
+  completion_init(&entry->completion, q->model, &sink);
+  if (begin(q, entry, line, size, &e) == ERR_OK) {
+    q->running[q->running_count++] = entry;
+    return;
+  }
+  give_error(q, line_number, tag, entry->id, &e);
+  entry_free(entry);
 }
 
-int request_queue_report(const request_queue *r) {
-  command_warn_dropped(r->dropped_bytes);
-  fprintf(stderr,
-          "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
-          r->answers, (long long)r->tokens, flags_wants_draft(r->flags) ? r->flags->draft : "none",
-          (unsigned long long)r->rounds, r->rounds ? (double)r->accepted / (double)r->rounds : 0.0,
-          (unsigned long long)r->accepted, (unsigned long long)r->drafted);
-  if (r->off) fprintf(stderr, "; the end of %zu was decoded plainly: %s", r->off, r->off_reason);
-  if (r->failed) fprintf(stderr, "; %zu FAILED", r->failed);
-  if (r->cancelled) fprintf(stderr, "; %zu cancelled", r->cancelled);
-  fprintf(stderr, "\n");
-  if (r->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
-  if (service_signal(r->pair)) return command_signal_status(service_signal(r->pair));
-  if (service_trouble(r->pair, NULL)) return STATUS_WORKER;
-  if (!service_kept(r->pair)) return STATUS_IO;
-  return r->failed ? STATUS_FAILED : STATUS_OK;
+void request_queue_refuse(request_queue *q, const char *line, size_t size, long line_number, size_t tag,
+                          const err *why) {
+  request r;
+  json_t *id;
+  err ignored = {0};
+  request_json_read(line, size, q->defaults, q->model->config.vocab, &r, &id, &ignored); /* for its id */
+  request_fini(&r);
+  give_error(q, line_number, tag, id, why);
+  json_decref(id);
 }

@@ -2,9 +2,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "orchestrator/service/logbook.h"
-#include "orchestrator/service/socket_folder.h"
 #include "orchestrator/service/child_processes.h"
+#include "orchestrator/service/ledger_choice.h"
+#include "orchestrator/service/socket_folder.h"
+#include "orchestrator/service/worker_command_line.h"
 #include "wire/host.h"
 #include <signal.h>
 #include <stdio.h>
@@ -12,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SIGNALS       3
-#define NUMBER_MAX    16 /* bytes of a number as an argument */
-#define ARGUMENTS_MAX 28 /* of a worker, with the NULL at their end */
+#define SIGNALS 3
 
 enum { NO_CHILD = -1 };
 
@@ -31,67 +30,67 @@ struct service {
 
   socket_folder folder;
   char orchestrator_at[WIRE_STRING_MAX + 1], target_at[SOCKET_ENDPOINT_MAX];
-  child_processes *workers;
+  child_processes *children;
   int32_t target, draft; /* numbers of child_processes.h, or NO_CHILD */
   err trouble;
 
   wire_id self;
-  logbook *book;
+  ledger_choice *ledger;
   sessions_machine *sessions;
-  host *host; /* there from the beginning, so that a worker finds it at its first try; steps once there
-                 are sessions */
+  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an
+                 sessions_machine */
   actions actions;
 };
 
 /* ---- news ---- */
 
-static void tell_owner(service *p) {
-  uv_async_send(&p->news);
+static void tell_owner(service *s) {
+  uv_async_send(&s->news);
 }
 
 static void on_overdue(uv_timer_t *timer) {
-  service *p = timer->data;
-  p->draft_overdue = true;
-  tell_owner(p);
+  service *s = timer->data;
+  s->draft_overdue = true;
+  tell_owner(s);
 }
 
 static void on_alone(uv_timer_t *timer) {
-  service *p = timer->data;
-  const flags *f = p->options.flags;
-  p->alone_s++;
-  if (p->alone_s == SERVICE_TELL_S)
-    log_line(p->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s",
-             f->model, p->orchestrator_at);
-  if (!f->wait || p->alone_s < f->wait || p->trouble.code) return;
-  err_set(&p->trouble, ERR_TIMEOUT,
-          "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait, f->model,
-          p->orchestrator_at);
-  tell_owner(p);
+  service *s = timer->data;
+  int32_t most_s = s->options.target_wait_s;
+  const char *model = s->options.workers.model;
+  s->alone_s++;
+  if (s->alone_s == SERVICE_TELL_S)
+    log_line(s->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s",
+             model, s->orchestrator_at);
+  if (!most_s || s->alone_s < most_s || s->trouble.code) return;
+  err_set(&s->trouble, ERR_TIMEOUT, "no target for %d s: start tandem-target -m %s --orchestrator %s", most_s,
+          model, s->orchestrator_at);
+  tell_owner(s);
 }
 
-static void watch_targets(service *p) {
-  bool alone = sessions_worker_count(p->sessions, WIRE_ROLE_TARGET) == 0;
-  if (!p->listening || alone == (bool)uv_is_active((uv_handle_t *)&p->alone)) return;
-  p->alone_s = 0;
+static void watch_targets(service *s) {
+  bool alone = sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0;
+  if (!s->listening || alone == (bool)uv_is_active((uv_handle_t *)&s->alone)) return;
+  s->alone_s = 0;
   if (alone)
-    uv_timer_start(&p->alone, on_alone, 1000, 1000);
+    uv_timer_start(&s->alone, on_alone, 1000, 1000);
   else
-    uv_timer_stop(&p->alone);
+    uv_timer_stop(&s->alone);
 }
 
-static void note_arrivals(service *p) {
-  if (!p->sessions) return;
-  watch_targets(p);
-  if (sessions_worker_count(p->sessions, WIRE_ROLE_DRAFT) > 0) p->draft_came = true;
-  if (p->target_came || sessions_worker_count(p->sessions, WIRE_ROLE_TARGET) == 0) return;
-  p->target_came = true;
-  uv_timer_start(&p->patience, on_overdue, SERVICE_DRAFT_WAIT_MS, 0);
+static void note_arrivals(service *s) {
+  if (!s->sessions) return;
+  watch_targets(s);
+  if (sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) > 0) s->draft_came = true;
+  if (s->target_came || sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0) return;
+  s->target_came = true;
+  uv_timer_start(&s->patience, on_overdue, SERVICE_DRAFT_WAIT_MS, 0);
 }
 
 static void on_news(uv_async_t *async) {
-  service *p = async->data;
-  note_arrivals(p);
-  p->options.on_news(p->options.owner);
+  service *s = async->data;
+  note_arrivals(s);
+  s->options.on_news(s->options.owner);
 }
 
 static void after_step(void *context) {
@@ -101,19 +100,19 @@ static void after_step(void *context) {
 /* ---- signals: the first ends the answers, the second everything ---- */
 
 static void on_signal(uv_signal_t *handle, int number) {
-  service *p = handle->data;
-  if (number == SIGINT && p->options.on_interrupt) {
-    p->options.on_interrupt(p->options.owner);
+  service *s = handle->data;
+  if (number == SIGINT && s->options.on_interrupt) {
+    s->options.on_interrupt(s->options.owner);
     return;
   }
-  if (p->signal) { /* not even a reader that has stopped reading may hold us */
-    if (p->options.on_abort) p->options.on_abort(p->options.owner);
-    if (p->workers) child_processes_kill(p->workers);
-    socket_folder_remove(&p->folder);
+  if (s->signal) { /* not even a reader that has stopped reading may hold us */
+    if (s->options.on_abort) s->options.on_abort(s->options.owner);
+    if (s->children) child_processes_kill(s->children);
+    socket_folder_remove(&s->folder);
     _exit(128 + number);
   }
-  p->signal = number;
-  tell_owner(p);
+  s->signal = number;
+  tell_owner(s);
 }
 
 static bool is_ignored(int number) {
@@ -121,201 +120,143 @@ static bool is_ignored(int number) {
   return sigaction(number, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
 }
 
-static bool watch_signals(service *p) {
+static bool watch_signals(service *s) {
   static const int numbers[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
   for (int i = 0; i < SIGNALS; i++) {
-    if (uv_signal_init(&p->loop, &p->signals[i]) != 0) return false;
-    p->signals[i].data = p;
-    if (!is_ignored(numbers[i]) && uv_signal_start(&p->signals[i], on_signal, numbers[i]) != 0) return false;
+    if (uv_signal_init(&s->loop, &s->signals[i]) != 0) return false;
+    s->signals[i].data = s;
+    if (!is_ignored(numbers[i]) && uv_signal_start(&s->signals[i], on_signal, numbers[i]) != 0) return false;
   }
   return true;
 }
 
 /* ---- the programs ---- */
 
-static void set_trouble(service *p, const char *name, const child_processes_exit *x) {
-  if (p->trouble.code) return;
-  err_set(&p->trouble, ERR_GONE, "%s %s (%s): see its message above", name,
+static void set_trouble(service *s, const char *name, const child_processes_exit *x) {
+  if (s->trouble.code) return;
+  err_set(&s->trouble, ERR_GONE, "%s %s (%s): see its message above", name,
           x->code < 0 || x->starts > SERVICE_RESTARTS_MAX ? "kept dying" : "could not start", x->text);
 }
 
 /* A program that leaves by itself before it has registered would do so again: its flags or files are bad. */
-static bool worth_restarting(const service *p, const child_processes_exit *x) {
-  bool came = x->child == p->target ? p->target_came : p->draft_came;
+static bool worth_restarting(const service *s, const child_processes_exit *x) {
+  bool came = x->child == s->target ? s->target_came : s->draft_came;
   return x->starts <= SERVICE_RESTARTS_MAX && (came || x->code < 0);
 }
 
 /* Only our own programs know the address, so the worker of that role is the one that died. */
-static void say_goodbye(service *p, wire_role role) {
-  if (!p->sessions) return;
-  while (sessions_worker_count(p->sessions, role) > 0)
-    sessions_worker_died(p->sessions, sessions_worker(p->sessions, role, 0)->incarnation, clock_us(),
-                         &p->actions);
-  host_perform(p->host, &p->actions);
+static void say_goodbye(service *s, wire_role role) {
+  if (!s->sessions) return;
+  while (sessions_worker_count(s->sessions, role) > 0)
+    sessions_worker_died(s->sessions, sessions_worker(s->sessions, role, 0)->incarnation, clock_us(),
+                         &s->actions);
+  host_perform(s->host, &s->actions);
 }
 
 static void on_worker_exit(void *context, const child_processes_exit *x) {
-  service *p = context;
-  note_arrivals(p);
-  say_goodbye(p, x->child == p->target ? WIRE_ROLE_TARGET : WIRE_ROLE_DRAFT);
-  tell_owner(p);
+  service *s = context;
+  note_arrivals(s);
+  say_goodbye(s, x->child == s->target ? WIRE_ROLE_TARGET : WIRE_ROLE_DRAFT);
+  tell_owner(s);
   if (x->expected) {
-    p->over = child_processes_alive(p->workers) == 0;
-    if (p->over) uv_stop(&p->loop);
+    s->over = child_processes_alive(s->children) == 0;
+    if (s->over) uv_stop(&s->loop);
     return;
   }
-  const logger *log = p->options.log;
+  const logger *log = s->options.log;
   err e = {0};
-  if (worth_restarting(p, x) && child_processes_start(p->workers, x->child, &e) == ERR_OK) {
+  if (worth_restarting(s, x) && child_processes_start(s->children, x->child, &e) == ERR_OK) {
     log_line(log, LOG_WARNING, "%s died: %s; started again (%d of %d)", x->name, x->text, x->starts,
              SERVICE_RESTARTS_MAX);
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
-  bool draft = x->child == p->draft; /* answers go on without one */
-  if (draft && p->draft_came)
+  bool draft = x->child == s->draft; /* answers go on without one */
+  if (draft && s->draft_came)
     log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
   else if (draft && x->code == PROGRAM_EXIT_REFUSED)
     log_line(log, LOG_WARNING,
              "the draft does not fit the target: see its message above; answers come without one");
   else
-    set_trouble(p, x->name, x);
-  p->draft_overdue = true;
+    set_trouble(s, x->name, x);
+  s->draft_overdue = true;
 }
 
-static const char *number(char text[NUMBER_MAX], int32_t value) {
-  snprintf(text, NUMBER_MAX, "%d", value);
-  return text;
+static int start_program(service *s, const char *name, const worker_command_line *line, int32_t *child,
+                         err *e) {
+  *child = child_processes_add(s->children, name, line->list, e);
+  return *child < 0 ? *child : child_processes_start(s->children, *child, e);
 }
 
-static int add_target(service *p, err *e) {
-  const flags *f = p->options.flags;
-  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX], blocks[NUMBER_MAX];
-  const char *args[ARGUMENTS_MAX] = {"-m",
-                                     f->model,
-                                     "--orchestrator",
-                                     p->orchestrator_at,
-                                     "--bind",
-                                     p->target_at,
-                                     "--ctx",
-                                     number(ctx, p->options.context),
-                                     "--threads",
-                                     number(threads, f->threads),
-                                     "--pin",
-                                     f->pin,
-                                     "--sessions",
-                                     number(sessions, f->sessions),
-                                     "--kv",
-                                     f->kv,
-                                     "--kv-blocks",
-                                     number(blocks, f->kv_blocks),
-                                     "--math",
-                                     f->math,
-                                     "--log-level",
-                                     f->verbose ? "info" : "warning"};
-  int n = 0;
-  while (args[n]) n++;
-  if (f->verbose) args[n++] = "--counters";
-  if (f->repack_cache) {
-    args[n++] = "--repack-cache";
-    args[n++] = f->repack_cache;
-  }
-  p->target = child_processes_add(p->workers, "tandem-target", args, e);
-  return p->target < 0 ? p->target : child_processes_start(p->workers, p->target, e);
+static int start_target(service *s, err *e) {
+  worker_command_line line;
+  worker_command_line_target(&line, &s->options.workers, s->orchestrator_at, s->target_at);
+  return start_program(s, "tandem-target", &line, &s->target, e);
 }
 
-static void append(const char **args, const char *text) {
-  while (*args) args++;
-  *args = text;
+static int start_draft(service *s, err *e) {
+  worker_command_line line;
+  worker_command_line_draft(&line, &s->options.workers, s->orchestrator_at);
+  return start_program(s, "tandem-draft", &line, &s->draft, e);
 }
 
-/* Name and value; no value: nothing. */
-static void put(const char **args, const char *name, const char *value) {
-  if (!value) return;
-  append(args, name);
-  append(args, value);
-}
-
-static int add_draft(service *p, err *e) {
-  const flags *f = p->options.flags;
-  char ctx[NUMBER_MAX], threads[NUMBER_MAX], sessions[NUMBER_MAX], layers[NUMBER_MAX];
-  bool model = strcmp(f->draft, "model") == 0;
-  const char *args[ARGUMENTS_MAX] = {NULL};
-  put(args, "--orchestrator", p->orchestrator_at);
-  put(args, "--draft", f->draft);
-  put(args, "--ctx", number(ctx, f->draft_context ? f->draft_context : p->options.context));
-  put(args, "--log-level", f->verbose ? "info" : "warning");
-  if (model) {
-    put(args, "--model", f->model);
-    put(args, "--model-draft", f->model_draft);
-    put(args, "--draft-layers", f->draft_layers ? number(layers, f->draft_layers) : NULL);
-    put(args, "--threads", f->draft_threads ? number(threads, f->draft_threads) : NULL);
-    put(args, "--sessions", number(sessions, f->sessions));
-    put(args, "--repack-cache", f->repack_cache);
-    append(args, "--turns"); /* it sits on the target's processors */
-    if (f->verbose) append(args, "--counters");
-  }
-  p->draft = child_processes_add(p->workers, "tandem-draft", args, e);
-  return p->draft < 0 ? p->draft : child_processes_start(p->workers, p->draft, e);
-}
-
-static int open_host(service *p, err *e) {
-  if (program_random(&p->self, sizeof p->self, e) != ERR_OK) return e->code;
-  host_options h = {.self = p->self,
-                    .allow_plaintext = p->options.flags->insecure_bind,
-                    .log = p->options.log,
+static int open_host(service *s, err *e) {
+  if (program_random(&s->self, sizeof s->self, e) != ERR_OK) return e->code;
+  host_options h = {.self = s->self,
+                    .allow_plaintext = s->options.allow_plaintext,
+                    .log = s->options.log,
                     .after_step = after_step,
-                    .context = p};
-  return host_open(&p->host, &p->loop, &h, e);
+                    .context = s};
+  return host_open(&s->host, &s->loop, &h, e);
 }
 
-static int listen_at(service *p, err *e) {
-  const char *endpoint = p->listening ? p->options.flags->listen : p->orchestrator_at;
+static int listen_at(service *s, err *e) {
+  const char *endpoint = s->listening ? s->options.listen : s->orchestrator_at;
   char bound[WIRE_STRING_MAX + 1];
-  int rc = transport_bind(host_transport(p->host), endpoint, bound, sizeof bound, e);
-  if (rc != ERR_OK || !p->listening) return rc;
-  snprintf(p->orchestrator_at, sizeof p->orchestrator_at, "%s", bound);
-  log_line(p->options.log, LOG_INFO, "listening at %s", bound);
+  int rc = transport_bind(host_transport(s->host), endpoint, bound, sizeof bound, e);
+  if (rc != ERR_OK || !s->listening) return rc;
+  snprintf(s->orchestrator_at, sizeof s->orchestrator_at, "%s", bound);
+  log_line(s->options.log, LOG_INFO, "listening at %s", bound);
   return ERR_OK;
 }
 
-static int start_programs(service *p, err *e) {
-  int rc = socket_folder_make(&p->folder, e);
+static int start_programs(service *s, err *e) {
+  int rc = socket_folder_make(&s->folder, e);
   if (rc != ERR_OK) return rc;
-  socket_folder_endpoint(p->orchestrator_at, p->folder.path, "orchestrator");
-  socket_folder_endpoint(p->target_at, p->folder.path, "target");
-  rc = listen_at(p, e);
+  socket_folder_endpoint(s->orchestrator_at, s->folder.path, "orchestrator");
+  socket_folder_endpoint(s->target_at, s->folder.path, "target");
+  rc = listen_at(s, e);
   if (rc != ERR_OK) return rc;
-  child_processes_options w = {.loop = &p->loop, .on_exit = on_worker_exit, .context = p};
-  rc = child_processes_open(&p->workers, &w, e);
-  if (rc == ERR_OK) rc = add_target(p, e);
-  if (rc == ERR_OK && flags_wants_draft(p->options.flags)) rc = add_draft(p, e);
+  child_processes_options w = {.loop = &s->loop, .on_exit = on_worker_exit, .context = s};
+  rc = child_processes_open(&s->children, &w, e);
+  if (rc == ERR_OK) rc = start_target(s, e);
+  if (rc == ERR_OK && s->options.with_draft) rc = start_draft(s, e);
   return rc;
 }
 
 /* ---- life ---- */
 
-static int open_loop(service *p, err *e) {
+static int open_loop(service *s, err *e) {
   static const char why[] = "cannot make an event loop: is the limit of open files (ulimit -n) too low?";
-  if (uv_loop_init(&p->loop) != 0) return err_set(e, ERR_IO, "%s", why);
-  p->loop_open = true;
-  uv_timer_init(&p->loop, &p->patience);
-  uv_timer_init(&p->loop, &p->alone);
-  p->patience.data = p->alone.data = p->news.data = p;
-  p->news_open = uv_async_init(&p->loop, &p->news, on_news) == 0;
-  return p->news_open && watch_signals(p) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
+  if (uv_loop_init(&s->loop) != 0) return err_set(e, ERR_IO, "%s", why);
+  s->loop_open = true;
+  uv_timer_init(&s->loop, &s->patience);
+  uv_timer_init(&s->loop, &s->alone);
+  s->patience.data = s->alone.data = s->news.data = s;
+  s->news_open = uv_async_init(&s->loop, &s->news, on_news) == 0;
+  return s->news_open && watch_signals(s) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
 }
 
 int service_open(service **out, const service_options *o, err *e) {
-  service *p = *out = calloc(1, sizeof *p);
-  if (!p) return err_set(e, ERR_NOMEM, "out of memory");
-  p->options = *o;
-  p->target = p->draft = NO_CHILD;
-  actions_init(&p->actions);
-  int rc = open_loop(p, e);
-  if (rc == ERR_OK) rc = open_host(p, e);
-  p->listening = o->flags->listen != NULL;
-  return rc == ERR_OK && !p->listening ? start_programs(p, e) : rc;
+  service *s = *out = calloc(1, sizeof *s);
+  if (!s) return err_set(e, ERR_NOMEM, "out of memory");
+  s->options = *o;
+  s->target = s->draft = NO_CHILD;
+  actions_init(&s->actions);
+  int rc = open_loop(s, e);
+  if (rc == ERR_OK) rc = open_host(s, e);
+  s->listening = o->listen != NULL;
+  return rc == ERR_OK && !s->listening ? start_programs(s, e) : rc;
 }
 
 /* Ids, tickets and seeds of hashes. The system cannot fail here: it has given random numbers before. */
@@ -327,146 +268,159 @@ static uint64_t draw(void *context) {
 }
 
 /* Those that others start may take their time, unless the user has said how long. */
-static uint64_t target_wait_us(const service *p) {
-  const flags *f = p->options.flags;
-  if (!p->listening) return 0;
-  return f->wait ? (uint64_t)f->wait * 1000000 : MACHINE_NEVER;
+static uint64_t target_wait_us(const service *s) {
+  int32_t most_s = s->options.target_wait_s;
+  if (!s->listening) return 0;
+  return most_s ? (uint64_t)most_s * 1000000 : MACHINE_NEVER;
 }
 
 /* What waited for the ledger goes on, what is logged is shown. */
 static void on_logged(void *context) {
-  service *p = context;
-  if (p->host) host_step(p->host, &(event){.kind = EVENT_TICK});
+  service *s = context;
+  if (s->host) host_step(s->host, &(event){.kind = EVENT_TICK});
 }
 
-static int open_ledger(service *p, const text_model *m, err *e) {
-  const flags *f = p->options.flags;
-  const ledger_session *resume = p->options.resume;
-  char *model = realpath(f->model, NULL);
-  logbook_options o = {.loop = &p->loop,
-                       .ledger = f->ledger,
-                       .command = flags_command_name(f->command),
-                       .model = model ? model : f->model,
-                       .fingerprint = m->fingerprint,
-                       .resume = resume ? resume->id : 0,
-                       .resume_updated = resume ? resume->updated : 0,
-                       .log = p->options.log,
-                       .on_logged = on_logged,
-                       .context = p};
-  int rc = logbook_open(&p->book, &o, e);
+static void on_new_ledger(void *context, const char *path) {
+  service *s = context;
+  if (s->options.on_new_ledger) s->options.on_new_ledger(s->options.owner, path);
+}
+
+static int open_ledger(service *s, const text_model *m, err *e) {
+  const service_options *o = &s->options;
+  const ledger_session *resume = o->resume;
+  char *model = realpath(o->workers.model, NULL);
+  ledger_choice_options choice = {.loop = &s->loop,
+                                  .ledger = o->ledger,
+                                  .command = o->command,
+                                  .model = model ? model : o->workers.model,
+                                  .fingerprint = m->fingerprint,
+                                  .resume = resume ? resume->id : 0,
+                                  .resume_updated = resume ? resume->updated : 0,
+                                  .log = o->log,
+                                  .on_logged = on_logged,
+                                  .on_new_file = on_new_ledger,
+                                  .context = s};
+  int rc = ledger_choice_open(&s->ledger, &choice, e);
   free(model);
   return rc;
 }
 
-int service_serve(service *p, const text_model *m, err *e) {
-  sessions_options o = {.incarnation = p->self,
+int service_serve(service *s, const text_model *m, err *e) {
+  sessions_options o = {.incarnation = s->self,
                         .model_fingerprint = m->fingerprint,
                         .vocabulary_hash = text_model_vocabulary(m),
                         .vocabulary_size = m->config.vocab,
-                        .target_wait_us = target_wait_us(p),
+                        .target_wait_us = target_wait_us(s),
                         .random = draw};
-  int rc = open_ledger(p, m, e);
-  if (rc == ERR_OK) o.ledger = logbook_ledger(p->book);
-  if (rc == ERR_OK) rc = sessions_alloc(&p->sessions, &o, e);
+  int rc = open_ledger(s, m, e);
+  if (rc == ERR_OK) o.ledger = ledger_choice_ledger(s->ledger);
+  if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);
   if (rc != ERR_OK) return rc;
-  logbook_watch(p->book, p->sessions);
-  host_set_machine(p->host, sessions_as_machine(p->sessions));
-  if (p->listening) rc = listen_at(p, e);
-  note_arrivals(p);
+  ledger_choice_watch(s->ledger, s->sessions);
+  host_set_machine(s->host, sessions_as_machine(s->sessions));
+  if (s->listening) rc = listen_at(s, e);
+  note_arrivals(s);
   return rc;
 }
 
-void service_run(service *p) {
-  while (!p->over) uv_run(&p->loop, UV_RUN_DEFAULT);
+void service_run(service *s) {
+  while (!s->over) uv_run(&s->loop, UV_RUN_DEFAULT);
 }
 
-void service_finish(service *p) {
-  if (p->workers) child_processes_stop(p->workers);
-  if (p->workers && child_processes_alive(p->workers) > 0) return;
-  p->over = true;
-  uv_stop(&p->loop);
+void service_finish(service *s) {
+  if (s->children) child_processes_stop(s->children);
+  if (s->children && child_processes_alive(s->children) > 0) return;
+  s->over = true;
+  uv_stop(&s->loop);
 }
 
-static void close_loop(service *p) {
-  uv_close((uv_handle_t *)&p->patience, NULL);
-  uv_close((uv_handle_t *)&p->alone, NULL);
-  if (p->news_open) uv_close((uv_handle_t *)&p->news, NULL);
+static void close_loop(service *s) {
+  uv_close((uv_handle_t *)&s->patience, NULL);
+  uv_close((uv_handle_t *)&s->alone, NULL);
+  if (s->news_open) uv_close((uv_handle_t *)&s->news, NULL);
   for (int i = 0; i < SIGNALS; i++)
-    if (p->signals[i].data) uv_close((uv_handle_t *)&p->signals[i], NULL);
-  uv_run(&p->loop, UV_RUN_DEFAULT);
-  uv_loop_close(&p->loop);
+    if (s->signals[i].data) uv_close((uv_handle_t *)&s->signals[i], NULL);
+  uv_run(&s->loop, UV_RUN_DEFAULT);
+  uv_loop_close(&s->loop);
 }
 
-void service_close(service *p) {
-  if (!p) return;
-  child_processes_close(p->workers);
-  host_close(p->host);
-  logbook_close(p->book);
-  if (p->loop_open) close_loop(p);
-  sessions_free(p->sessions);
-  actions_fini(&p->actions);
-  socket_folder_remove(&p->folder);
-  free(p);
+void service_close(service *s) {
+  if (!s) return;
+  child_processes_close(s->children);
+  host_close(s->host);
+  ledger_choice_close(s->ledger);
+  if (s->loop_open) close_loop(s);
+  sessions_free(s->sessions);
+  actions_fini(&s->actions);
+  socket_folder_remove(&s->folder);
+  free(s);
 }
 
 /* ---- state ---- */
 
-uv_loop_t *service_loop(service *p) {
-  return &p->loop;
+uv_loop_t *service_loop(service *s) {
+  return &s->loop;
 }
 
-static bool draft_awaited(const service *p) {
-  bool later = p->options.flags->command ==
-               FLAGS_SERVE; /* drafts may come at any time: requests do not wait for them */
-  bool comes = p->listening ? flags_wants_draft(p->options.flags) && !later : p->draft != NO_CHILD;
-  return comes && !p->draft_came && !p->draft_overdue;
+const worker_settings *service_worker_settings(const service *s) {
+  return &s->options.workers;
 }
 
-bool service_ready(const service *p) {
-  return p->target_came && !draft_awaited(p);
+const char *service_address(const service *s) {
+  return s->orchestrator_at;
 }
 
-int32_t service_capacity(const service *p) {
-  return p->sessions ? sessions_capacity(p->sessions) : 0;
+static bool draft_awaited(const service *s) {
+  const service_options *o = &s->options;
+  bool comes = s->listening ? o->with_draft && !o->draft_may_follow : s->draft != NO_CHILD;
+  return comes && !s->draft_came && !s->draft_overdue;
 }
 
-int service_trouble(const service *p, err *e) {
-  if (e && p->trouble.code) *e = p->trouble;
-  return p->trouble.code;
+bool service_ready(const service *s) {
+  return s->target_came && !draft_awaited(s);
 }
 
-int service_signal(const service *p) {
-  return p->signal;
+int32_t service_capacity(const service *s) {
+  return s->sessions ? sessions_capacity(s->sessions) : 0;
 }
 
-bool service_keeps(const service *p) {
-  return p->book && logbook_is_file(p->book);
+int service_trouble(const service *s, err *e) {
+  if (e && s->trouble.code) *e = s->trouble;
+  return s->trouble.code;
 }
 
-bool service_kept(const service *p) {
-  return !p->book || !logbook_failed(p->book);
+int service_signal(const service *s) {
+  return s->signal;
+}
+
+bool service_keeps(const service *s) {
+  return s->ledger && ledger_choice_is_file(s->ledger);
+}
+
+bool service_kept(const service *s) {
+  return !s->ledger || !ledger_choice_failed(s->ledger);
 }
 
 /* ---- sessions ---- */
 
-uint64_t service_start(service *p, const sessions_request *r, err *e) {
-  uint64_t session = sessions_start(p->sessions, r, clock_us(), &p->actions, e);
-  host_perform(p->host, &p->actions);
+uint64_t service_start(service *s, const sessions_request *r, err *e) {
+  uint64_t session = sessions_start(s->sessions, r, clock_us(), &s->actions, e);
+  host_perform(s->host, &s->actions);
   return session;
 }
 
-void service_cancel(service *p, uint64_t session) {
-  sessions_cancel(p->sessions, session, clock_us(), &p->actions);
-  host_perform(p->host, &p->actions);
+void service_cancel(service *s, uint64_t session) {
+  sessions_cancel(s->sessions, session, clock_us(), &s->actions);
+  host_perform(s->host, &s->actions);
 }
 
-void service_release(service *p, uint64_t session) {
-  sessions_release(p->sessions, session, clock_us(), &p->actions);
-  ledger l = logbook_ledger(p->book);
+void service_release(service *s, uint64_t session) {
+  sessions_release(s->sessions, session, clock_us(), &s->actions);
+  ledger l = ledger_choice_ledger(s->ledger);
   l.forget(l.self, session);
-  host_perform(p->host, &p->actions);
+  host_perform(s->host, &s->actions);
 }
 
-bool service_look(const service *p, uint64_t session, sessions_view *out) {
-  return sessions_get(p->sessions, session, out);
+bool service_look(const service *s, uint64_t session, sessions_view *out) {
+  return sessions_get(s->sessions, session, out);
 }

@@ -1,8 +1,5 @@
 #include "orchestrator/service/text_model.h"
 
-#include "orchestrator/cli/flags.h"
-#include <string.h>
-
 static int open_file(text_model *m, const char *path, int (*open)(model_file **out, const char *path, err *e),
                      err *e) {
   *m = (text_model){0};
@@ -82,58 +79,14 @@ void text_model_close(text_model *m) {
 int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e) {
   int32_t most = m->config.context;
   if (wanted > most)
-    return err_set(e, ERR_ARG, "--ctx is %d, but this model was made for %d tokens at most", wanted, most);
-  *out = wanted ? wanted : most < FLAGS_CONTEXT_DEFAULT ? most : FLAGS_CONTEXT_DEFAULT;
+    return err_set(e, ERR_ARG, "a context of %d tokens is asked for, but this model was made for %d at most",
+                   wanted, most);
+  *out = wanted ? wanted : most < TEXT_MODEL_CONTEXT_DEFAULT ? most : TEXT_MODEL_CONTEXT_DEFAULT;
   return ERR_OK;
-}
-
-/* Some vocabularies begin every text with a token of their own; a template writes it itself. */
-static int add_beginning(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
-                         err *e) {
-  int32_t bos = tokenizer_bos(m->tokens);
-  if (!tokenizer_adds_bos(m->tokens) || bos < 0) return ERR_OK;
-  size_t bos_size;
-  const char *spelling = tokenizer_piece(m->tokens, bos, &bos_size);
-  if (special && size >= bos_size && memcmp(text, spelling, bos_size) == 0) return ERR_OK;
-  return tokenizer_ids_add(out, bos) ? err_set(e, ERR_NOMEM, "out of memory for the prompt") : ERR_OK;
-}
-
-static int raw_prompt(const text_model *m, const char *text, size_t size, bool special, tokenizer_ids *out,
-                      err *e) {
-  int rc = add_beginning(m, text, size, special, out, e);
-  return rc ? rc : tokenizer_encode(m->tokens, text, size, special ? TOKENIZER_SPECIAL : 0, out, e);
-}
-
-int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
-                      tokenizer_ids *out, err *e) {
-  int rc = text_model_needs_text(m, e);
-  if (rc) return rc;
-  if (size == 0) return err_set(e, ERR_ARG, "the prompt is empty: give some text");
-  if (o->raw) return raw_prompt(m, text, size, o->special, out, e);
-  chat_message messages[2];
-  int32_t count = 0;
-  if (o->system)
-    messages[count++] = (chat_message){.role = "system", .content = o->system, .size = strlen(o->system)};
-  messages[count++] = (chat_message){.role = "user", .content = text, .size = size};
-  return text_model_messages(m, messages, count, out, e);
 }
 
 int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,
                         err *e) {
   if (!m->chat) return err_set(e, m->chat_error.code, "%s", m->chat_error.text);
   return chat_template_render(m->chat, messages, count, out, e);
-}
-
-int text_model_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e) {
-  if (count == 0) return err_set(e, ERR_ARG, "the prompt is empty: none of its bytes has a token");
-  if (count >= (size_t)context)
-    return err_set(
-        e, ERR_LIMIT,
-        "the prompt has %zu tokens, but the context is %d and must hold the answer too: shorten the "
-        "prompt, or raise --ctx (this model: up to %d)",
-        count, context, m->config.context);
-  for (size_t i = 0; i < count; i++)
-    if (ids[i] < 0 || ids[i] >= m->config.vocab)
-      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i], m->config.vocab);
-  return ERR_OK;
 }

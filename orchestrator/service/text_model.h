@@ -27,23 +27,16 @@ int text_model_open_text(text_model *m, const char *path, err *e);
 int text_model_load(text_model *m, const char *template, err *e);
 void text_model_close(text_model *m); /* whatever has been opened */
 
-/* The context for a request of `wanted` (0: default). ERR_ARG when the model has less. */
+#define TEXT_MODEL_CONTEXT_DEFAULT 4096 /* tokens, or the model's context if that is less */
+/* The context of a session, of which `wanted` tokens are asked for (0: the default). ERR_ARG when the model
+ * has less. */
 int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e);
 
 hash16 text_model_vocabulary(const text_model *m); /* zero: none */
 /* Fails with the error above where the model has no vocabulary. */
 int text_model_needs_text(const text_model *m, err *e);
 
-typedef struct prompt_options {
-  bool raw, special;  /* special tokens written in a raw text count */
-  const char *system; /* NULL: the template's default */
-} prompt_options;
-
-/* Appends a prompt's ids: of one text, or of messages through the template. ERR_FORMAT (not UTF-8), ERR_ARG,
- * ERR_LIMIT, ERR_UNSUPPORTED (no template: says to use --raw; no vocabulary: to give ids). */
-int text_model_prompt(const text_model *m, const prompt_options *o, const char *text, size_t size,
-                      tokenizer_ids *out, err *e);
+/* Appends the ids of messages, rendered by the chat template. ERR_FORMAT (not UTF-8), ERR_ARG, ERR_LIMIT,
+ * ERR_UNSUPPORTED (no template, or no vocabulary). */
 int text_model_messages(const text_model *m, const chat_message *messages, int32_t count, tokenizer_ids *out,
                         err *e);
-/* Can these ids be answered within `context`? ERR_ARG: none, or no such id; ERR_LIMIT: too many. */
-int text_model_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e);

@@ -1,4 +1,4 @@
-#include "orchestrator/cli/input.h"
+#include "orchestrator/cli/input_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 
 #define INPUT_FIRST 65536 /* bytes */
 
-static int grow(input *in, size_t *capacity) {
+static int grow(input_file *in, size_t *capacity) {
   if (in->size + 1 < *capacity) return ERR_OK;
   size_t wanted = *capacity ? 2 * *capacity : INPUT_FIRST;
   char *p = realloc(in->data, wanted);
@@ -19,7 +19,7 @@ static int grow(input *in, size_t *capacity) {
   return ERR_OK;
 }
 
-static int read_all(input *in, int fd, const char *name, size_t size_max, err *e) {
+static int read_all(input_file *in, int fd, const char *name, size_t size_max, err *e) {
   size_t capacity = 0;
   for (;;) {
     if (grow(in, &capacity)) return err_set(e, ERR_NOMEM, "out of memory for %s", name);
@@ -35,18 +35,18 @@ static int read_all(input *in, int fd, const char *name, size_t size_max, err *e
   return ERR_OK;
 }
 
-int input_read(input *in, const char *path, size_t size_max, err *e) {
-  *in = (input){0};
+int input_file_read(input_file *in, const char *path, size_t size_max, err *e) {
+  *in = (input_file){0};
   bool is_stdin = strcmp(path, "-") == 0;
   int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return err_set(e, ERR_IO, "cannot read %s: %s", path, strerror(errno));
   int rc = read_all(in, fd, is_stdin ? "stdin" : path, size_max, e);
   if (!is_stdin) close(fd);
-  if (rc) input_fini(in);
+  if (rc) input_file_fini(in);
   return rc;
 }
 
-void input_fini(input *in) {
+void input_file_fini(input_file *in) {
   free(in->data);
-  *in = (input){0};
+  *in = (input_file){0};
 }

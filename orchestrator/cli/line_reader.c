@@ -1,4 +1,4 @@
-#include "orchestrator/cli/lines.h"
+#include "orchestrator/cli/line_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,37 +10,37 @@
 #define READ_BYTES (1 << 16)
 
 static void on_readable(uv_poll_t *poll, int status, int events) {
-  lines *l = poll->data;
+  line_reader *l = poll->data;
   (void)status, (void)events; /* `read` tells */
-  uv_poll_stop(poll);         /* until lines_next wants more */
+  uv_poll_stop(poll);         /* until line_reader_next wants more */
   l->on_more(l->owner);
 }
 
-int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd) {
+int line_reader_watch(uv_loop_t *loop, uv_poll_t *poll, int fd) {
   int mode = fcntl(fd, F_GETFL), rc = uv_poll_init(loop, poll, fd);
   if (rc == 0 && mode >= 0) fcntl(fd, F_SETFL, mode);
   return rc;
 }
 
-void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
-                void *owner) {
-  *l = (lines){.fd = fd, .line_max = line_max, .on_more = on_more, .owner = owner};
-  l->watched = lines_watch(loop, &l->poll, fd) == 0;
+void line_reader_open(line_reader *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
+                      void *owner) {
+  *l = (line_reader){.fd = fd, .line_max = line_max, .on_more = on_more, .owner = owner};
+  l->watched = line_reader_watch(loop, &l->poll, fd) == 0;
   l->poll.data = l;
 }
 
-void lines_stop(lines *l) {
+void line_reader_stop(line_reader *l) {
   l->over = true;
   if (l->watched) uv_close((uv_handle_t *)&l->poll, NULL);
   l->watched = false;
 }
 
-void lines_fini(lines *l) {
+void line_reader_fini(line_reader *l) {
   free(l->data);
-  *l = (lines){0};
+  *l = (line_reader){0};
 }
 
-static bool make_room(lines *l) {
+static bool make_room(line_reader *l) {
   if (l->taken) memmove(l->data, l->data + l->taken, l->size -= l->taken);
   l->taken = 0;
   if (l->capacity - l->size >= READ_BYTES) return true;
@@ -58,12 +58,12 @@ static bool readable(int fd) {
 }
 
 /* False: nothing came. */
-static bool read_more(lines *l) {
+static bool read_more(line_reader *l) {
   ssize_t n = -1;
   if (l->over) return false;
   if (!make_room(l)) {
     l->failed = ENOMEM;
-    lines_stop(l);
+    line_reader_stop(l);
     return false;
   }
   bool empty = l->watched && !readable(l->fd);
@@ -76,7 +76,7 @@ static bool read_more(lines *l) {
   }
   if (n <= 0) {
     l->failed = n < 0 ? errno : 0;
-    lines_stop(l);
+    line_reader_stop(l);
     return false;
   }
   l->size += (size_t)n;
@@ -84,7 +84,7 @@ static bool read_more(lines *l) {
 }
 
 /* The line that is whole, or too long, or the last one without an end. */
-static bool take(lines *l, const char **line, size_t *size) {
+static bool take(line_reader *l, const char **line, size_t *size) {
   size_t left = l->size - l->taken;
   const char *start = l->data + l->taken, *end = left ? memchr(start, '\n', left) : NULL;
   size_t whole = end ? (size_t)(end - start) : left;
@@ -101,11 +101,11 @@ static bool take(lines *l, const char **line, size_t *size) {
   return true;
 }
 
-bool lines_ended(const lines *l) {
+bool line_reader_ended(const line_reader *l) {
   return l->over && l->taken == l->size;
 }
 
-bool lines_next(lines *l, const char **line, size_t *size) {
+bool line_reader_next(line_reader *l, const char **line, size_t *size) {
   do
     if (l->data && take(l, line, size)) return true;
   while (read_more(l));

@@ -1,12 +1,12 @@
-#include "orchestrator/cli/output.h"
+#include "orchestrator/cli/async_output.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void write_some(output *o);
+static void write_some(async_output *o);
 
 static void on_written(uv_fs_t *request) {
-  output *o = request->data;
+  async_output *o = request->data;
   ssize_t n = request->result;
   uv_fs_req_cleanup(request);
   o->busy = false;
@@ -16,10 +16,10 @@ static void on_written(uv_fs_t *request) {
   else
     o->written += (size_t)n;
   write_some(o);
-  if (output_idle(o) && o->on_change) o->on_change(o->context);
+  if (async_output_idle(o) && o->on_change) o->on_change(o->context);
 }
 
-static void swap_buffers(output *o) {
+static void swap_buffers(async_output *o) {
   char *empty = o->writing;
   size_t capacity = o->writing_capacity;
   o->writing = o->queued;
@@ -31,7 +31,7 @@ static void swap_buffers(output *o) {
   o->queued_capacity = capacity;
 }
 
-static void write_some(output *o) {
+static void write_some(async_output *o) {
   if (o->busy || o->failed) return;
   if (o->written == o->writing_size) swap_buffers(o);
   if (o->written == o->writing_size) return;
@@ -44,17 +44,17 @@ static void write_some(output *o) {
     o->busy = true;
 }
 
-void output_init(output *o, uv_loop_t *loop, int fd, void (*on_change)(void *), void *context) {
-  *o = (output){.loop = loop, .fd = fd, .on_change = on_change, .context = context};
+void async_output_init(async_output *o, uv_loop_t *loop, int fd, void (*on_change)(void *), void *context) {
+  *o = (async_output){.loop = loop, .fd = fd, .on_change = on_change, .context = context};
 }
 
-void output_fini(output *o) {
+void async_output_fini(async_output *o) {
   free(o->queued);
   free(o->writing);
-  *o = (output){0};
+  *o = (async_output){0};
 }
 
-int output_add(output *o, const char *data, size_t size) {
+int async_output_add(async_output *o, const char *data, size_t size) {
   if (o->failed || size == 0) return ERR_OK;
   if (o->queued_size + size > o->queued_capacity) {
     size_t wanted = 2 * (o->queued_size + size);
@@ -69,6 +69,6 @@ int output_add(output *o, const char *data, size_t size) {
   return ERR_OK;
 }
 
-bool output_idle(const output *o) {
+bool async_output_idle(const async_output *o) {
   return !o->busy && (o->failed || (o->queued_size == 0 && o->written == o->writing_size));
 }

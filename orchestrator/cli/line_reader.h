@@ -1,4 +1,5 @@
-/* lines.h - the lines of a stream as they come, read only as fast as they are taken. On the loop's thread. */
+/* line_reader.h - the lines of a stream as they come, read only as fast as they are taken. On the loop's
+ * thread. */
 #pragma once
 
 #include "common/base/err.h"
@@ -6,7 +7,7 @@
 #include <stddef.h>
 #include <uv.h>
 
-typedef struct lines {
+typedef struct line_reader {
   int fd;
   uv_poll_t poll;
   bool watched; /* a pipe, socket or terminal; what cannot be watched (a file) is always ready */
@@ -17,22 +18,23 @@ typedef struct lines {
   bool skipping; /* the rest of a line that was too long */
   void (*on_more)(void *owner);
   void *owner;
-} lines;
+} line_reader;
 
 /* uv_poll_init for what other programs may hold too, such as the terminal: it stays as blocking as it was.
  * Read it only when there is something. */
-int lines_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
+int line_reader_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
 
-/* Calls on_more when lines_next may have something new. A line longer than line_max is given cut to line_max
+/* Calls on_more when line_reader_next may have something new. A line longer than line_max is given cut to
+ * line_max
  * + 1 bytes. */
-void lines_open(lines *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
-                void *owner);
+void line_reader_open(line_reader *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
+                      void *owner);
 /* No more is read. */
-void lines_stop(lines *l);
-/* lines_stop first; the loop must have run once more. */
-void lines_fini(lines *l);
+void line_reader_stop(line_reader *l);
+/* line_reader_stop first; the loop must have run once more. */
+void line_reader_fini(line_reader *l);
 
 /* The next line without its end, until the next call; false: none is there yet, or l->over. */
-bool lines_next(lines *l, const char **line, size_t *size);
+bool line_reader_next(line_reader *l, const char **line, size_t *size);
 /* Every line of the stream has been given. */
-bool lines_ended(const lines *l);
+bool line_reader_ended(const line_reader *l);

@@ -1,6 +1,7 @@
 /* libs: cli */
 /* The closing lines: what a stranger reads after an answer. */
-#include "orchestrator/cli/result.h"
+#include "orchestrator/cli/closing_lines.h"
+#include "orchestrator/service/result_json.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,12 +20,12 @@ static void on_one_line(void) {
     memcpy(at, "; ", 2);
 }
 
-static const char *lines_of(const completion *a, result_words words) {
+static const char *lines_of(const completion *a, closing_lines_options words) {
   char *text = NULL;
   size_t size = 0;
   FILE *to = open_memstream(&text, &size);
   assert_non_null(to);
-  result_print(to, a, &words);
+  closing_lines_print(to, a, &words);
   fclose(to);
   assert_true(size < sizeof said);
   memcpy(said, text, size + 1);
@@ -36,9 +37,9 @@ static const char *lines_of(const completion *a, result_words words) {
 static completion drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
   completion a = {.id = UINT64_C(0x0123456789abcdef),
                   .count = 101,
-                  .came_count = 1,
-                  .came_us = 1000000,
-                  .first_us = 1000000,
+                  .first_count = 1,
+                  .first_token_us = 1000000,
+                  .first_shown_us = 1000000,
                   .end_us = 1500000,
                   .start_us = 900000,
                   .max_tokens = 256,
@@ -60,15 +61,15 @@ static void test_drafted(void **state) {
   completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
   assert_string_equal(
-      lines_of(&a, (result_words){0}),
+      lines_of(&a, (closing_lines_options){0}),
       "tandem: 101 tokens, 200.0 tok/s; the draft guessed 60 of 91 right; plain decoding: about 130 tok/s\n");
   a.count = 1;
-  a.end_us = a.came_us;
+  a.end_us = a.first_token_us;
   a.plain_speed[0] = 0;
   a.stats = (msg_stats){.forwards = 1, .plain_steps = 1};
-  assert_string_equal(lines_of(&a, (result_words){0}), "tandem: 1 token; the draft had no guess\n");
+  assert_string_equal(lines_of(&a, (closing_lines_options){0}), "tandem: 1 token; the draft had no guess\n");
   a.draft_wanted = false;
-  assert_string_equal(lines_of(&a, (result_words){0}), "tandem: 1 token; without a draft\n");
+  assert_string_equal(lines_of(&a, (closing_lines_options){0}), "tandem: 1 token; without a draft\n");
 }
 
 /* One failed try is no alarm; a draft that was of use before it was lost is told of, and why it was lost. */
@@ -78,18 +79,18 @@ static void test_why_plainly(void **state) {
   strcpy(a.off_reason, "the draft did not pay for itself");
   strcpy(a.plain_speed, "plain decoding: about 201 tok/s");
   assert_string_equal(
-      lines_of(&a, (result_words){0}),
+      lines_of(&a, (closing_lines_options){0}),
       "tandem: 101 tokens, 200.0 tok/s\n"
       "tandem: the draft guessed nothing right in its first try, so the rest was decoded plainly\n");
   a.stats.rounds = 3;
-  assert_non_null(strstr(lines_of(&a, (result_words){0}), "in its first 3 tries, so"));
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){0}), "in its first 3 tries, so"));
   strcpy(a.off_reason, "the draft worker died");
-  lines_of(&a, (result_words){0});
+  lines_of(&a, (closing_lines_options){0});
   assert_non_null(strstr(said, "the draft guessed 0 of 3 right"));
   assert_non_null(strstr(said, "the rest was decoded plainly: the draft worker died"));
   a.stats.rounds = a.stats.rows = 0;
   a.draft_method[0] = a.off_reason[0] = 0;
-  assert_string_equal(lines_of(&a, (result_words){0}),
+  assert_string_equal(lines_of(&a, (closing_lines_options){0}),
                       "tandem: 101 tokens, 200.0 tok/s; all of it was decoded plainly: no draft came\n");
 }
 
@@ -98,16 +99,16 @@ static void test_why_no_longer(void **state) {
   completion a = drafted(10, 91, 60);
   a.finish = WIRE_FINISH_LENGTH;
   a.max_tokens = 101;
-  lines_of(&a, (result_words){.kept = true});
+  lines_of(&a, (closing_lines_options){.kept = true});
   assert_non_null(strstr(said, "stopped at --max-tokens 101: -n raises it"));
   assert_non_null(strstr(said, "`tandem session resume 01234567 --max-tokens 101' goes on"));
-  assert_null(strstr(lines_of(&a, (result_words){0}), "session resume"));
+  assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "session resume"));
   a.context = 131; /* that of the prompt and the answer */
-  lines_of(&a, (result_words){.kept = true});
+  lines_of(&a, (closing_lines_options){.kept = true});
   assert_non_null(strstr(said, "the context of 131 tokens is full: --ctx makes it longer"));
   assert_null(strstr(said, "session resume"));
   a.finish = WIRE_FINISH_CANCELLED;
-  lines_of(&a, (result_words){.kept = true});
+  lines_of(&a, (closing_lines_options){.kept = true});
   on_one_line();
   assert_non_null(strstr(said, "; interrupted; `tandem session resume 0123456789abcdef' goes on"));
 }
@@ -116,10 +117,10 @@ static void test_seed_and_details(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   a.seed = 77;
-  assert_null(strstr(lines_of(&a, (result_words){0}), "seed"));
-  assert_non_null(strstr(lines_of(&a, (result_words){.seed_drawn = true}),
+  assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "seed"));
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){.seed_drawn = true}),
                          "its seed was drawn: --seed 77 gives the same again"));
-  lines_of(&a, (result_words){.details = true});
+  lines_of(&a, (closing_lines_options){.details = true});
   on_one_line();
   assert_non_null(strstr(said, "first token after 100 ms; draft ngram: 10 rounds, 6.00 accepted a round"));
 }
@@ -130,7 +131,7 @@ static void test_lines(void **state) {
   completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
   a.finish = WIRE_FINISH_LENGTH;
-  lines_of(&a, (result_words){.kept = true, .seed_drawn = true, .details = true});
+  lines_of(&a, (closing_lines_options){.kept = true, .seed_drawn = true, .details = true});
   for (char *line = strtok(said, "\n"); line; line = strtok(NULL, "\n")) {
     assert_memory_equal(line, "tandem: ", 8);
     assert_true(strlen(line) <= 108);
@@ -146,23 +147,23 @@ static void test_both(void **state) {
   plain.prompt.count = fast.prompt.count = 0;
   plain.count = fast.count = 4;
   plain.tokens = fast.tokens = same;
-  fast.end_us = fast.came_us + (plain.end_us - plain.came_us) / 2;
-  assert_int_equal(result_first_difference(&plain, &fast), -1);
-  json_t *o = result_of_both(&plain, &fast);
+  fast.end_us = fast.first_token_us + (plain.end_us - plain.first_token_us) / 2;
+  assert_int_equal(completion_first_difference(&plain, &fast), -1);
+  json_t *o = result_json_of_both(&plain, &fast);
   assert_true(json_is_true(json_object_get(o, "identical")));
   assert_true(json_is_null(json_object_get(o, "first_difference")));
   assert_true(json_real_value(json_object_get(o, "speedup")) == 2);
   assert_int_equal(json_array_size(json_object_get(json_object_get(o, "draft"), "token_ids")), 4);
   json_decref(o);
   fast.tokens = other;
-  assert_int_equal(result_first_difference(&plain, &fast), 2);
+  assert_int_equal(completion_first_difference(&plain, &fast), 2);
   fast.tokens = same;
   fast.count = 3;
-  assert_int_equal(result_first_difference(&plain, &fast), 3);
+  assert_int_equal(completion_first_difference(&plain, &fast), 3);
   char *text = NULL;
   size_t size = 0;
   FILE *to = open_memstream(&text, &size);
-  result_print_both(to, &plain, &fast, &(result_words){0});
+  closing_lines_print_both(to, &plain, &fast, &(closing_lines_options){0});
   fclose(to);
   assert_non_null(strstr(text, "tandem: plainly:    4 tokens, 6.0 tok/s\ntandem: with draft: 3 tokens, 8.0 "
                                "tok/s; 1.33 times as fast"));

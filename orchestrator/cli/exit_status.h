@@ -1,5 +1,5 @@
-/* status.h - the exit statuses of `tandem`. Scripts may rely on them; `tandem --help` prints them. Up to 3
- * they mean the same as those of the workers (common/base/program.h). */
+/* exit_status.h - the exit statuses of `tandem`. Scripts may rely on them; `tandem --help` prints them. Up to
+ * 3 they mean the same as those of the workers (common/base/program.h). */
 #pragma once
 
 /* X(name, number, what it means) */
@@ -16,5 +16,5 @@
   X(TERMINATED, 143, "ended by SIGTERM; the answer so far was given")
 
 #define STATUS_ENUM(name, number, text) STATUS_##name = number,
-typedef enum { STATUS_LIST(STATUS_ENUM) } status;
+typedef enum { STATUS_LIST(STATUS_ENUM) } exit_status;
 #undef STATUS_ENUM

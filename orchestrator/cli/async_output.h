@@ -1,4 +1,4 @@
-/* output.h - writes to a stream that may be slow (a pager, a pipe) without holding up the loop. */
+/* async_output.h - writes to a stream that may be slow (a pager, a pipe) without holding up the loop. */
 #pragma once
 
 #include "common/base/err.h"
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <uv.h>
 
-typedef struct output {
+typedef struct async_output {
   uv_loop_t *loop;
   uv_fs_t request;
   int fd;
@@ -16,10 +16,10 @@ typedef struct output {
   int failed; /* 0, or the negative uv code of the first failure: nothing more is written */
   void (*on_change)(void *context); /* all is written, or it has failed; may be NULL */
   void *context;
-} output;
+} async_output;
 
-void output_init(output *o, uv_loop_t *loop, int fd, void (*on_change)(void *), void *context);
-void output_fini(output *o); /* only when idle */
+void async_output_init(async_output *o, uv_loop_t *loop, int fd, void (*on_change)(void *), void *context);
+void async_output_fini(async_output *o); /* only when idle */
 
-int output_add(output *o, const char *data, size_t size); /* ERR_NOMEM */
-bool output_idle(const output *o);                        /* everything is written, or it has failed */
+int async_output_add(async_output *o, const char *data, size_t size); /* ERR_NOMEM */
+bool async_output_idle(const async_output *o); /* everything is written, or it has failed */

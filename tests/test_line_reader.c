@@ -1,5 +1,5 @@
 /* libs: cli */
-#include "orchestrator/cli/lines.h"
+#include "orchestrator/cli/line_reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@ enum { LINE_MAX_BYTES = 10 };
 
 typedef struct rig {
   uv_loop_t loop;
-  lines l;
+  line_reader l;
   int ends[2];
   int calls; /* of on_more */
 } rig;
@@ -28,7 +28,7 @@ static void on_more(void *owner) {
 
 static void open_at(rig *r, int fd) {
   assert_int_equal(uv_loop_init(&r->loop), 0);
-  lines_open(&r->l, &r->loop, fd, LINE_MAX_BYTES, on_more, r);
+  line_reader_open(&r->l, &r->loop, fd, LINE_MAX_BYTES, on_more, r);
 }
 
 static void open_pipe(rig *r) {
@@ -38,10 +38,10 @@ static void open_pipe(rig *r) {
 }
 
 static void close_all(rig *r) {
-  lines_stop(&r->l);
+  line_reader_stop(&r->l);
   uv_run(&r->loop, UV_RUN_DEFAULT);
   assert_int_equal(uv_loop_close(&r->loop), 0);
-  lines_fini(&r->l);
+  line_reader_fini(&r->l);
 }
 
 static void put(rig *r, const char *text) {
@@ -51,7 +51,7 @@ static void put(rig *r, const char *text) {
 static void expect(rig *r, const char *want) {
   const char *line;
   size_t size;
-  assert_true(lines_next(&r->l, &line, &size));
+  assert_true(line_reader_next(&r->l, &line, &size));
   assert_int_equal(size, strlen(want));
   assert_memory_equal(line, want, size);
 }
@@ -59,7 +59,7 @@ static void expect(rig *r, const char *want) {
 static void expect_none(rig *r) {
   const char *line;
   size_t size;
-  assert_false(lines_next(&r->l, &line, &size));
+  assert_false(line_reader_next(&r->l, &line, &size));
 }
 
 static void test_pieces(void **state) {
@@ -73,14 +73,14 @@ static void test_pieces(void **state) {
   expect(&r, "one");
   expect(&r, "");
   expect_none(&r);
-  assert_false(lines_ended(&r.l));
+  assert_false(line_reader_ended(&r.l));
   put(&r, "o\nthree");
   uv_run(&r.loop, UV_RUN_ONCE);
   expect(&r, "two");
   close(r.ends[1]);
   expect(&r, "three"); /* the last one needs no end */
   expect_none(&r);
-  assert_true(lines_ended(&r.l));
+  assert_true(line_reader_ended(&r.l));
   assert_int_equal(r.l.failed, 0);
   close_all(&r);
   close(r.ends[0]);
@@ -94,11 +94,11 @@ static void test_end_is_after_the_last_line(void **state) {
   put(&r, "a\nb\nc");
   close(r.ends[1]);
   expect(&r, "a");
-  assert_false(lines_ended(&r.l));
+  assert_false(line_reader_ended(&r.l));
   expect(&r, "b");
   expect(&r, "c");
   expect_none(&r);
-  assert_true(lines_ended(&r.l));
+  assert_true(line_reader_ended(&r.l));
   close_all(&r);
   close(r.ends[0]);
 }
@@ -144,7 +144,7 @@ static void test_limits_in_pieces_of_every_size(void **state) {
             int n = piece < size - at ? piece : size - at;
             assert_int_equal(write(r.ends[1], text + at, (size_t)n), n);
             if (at + n == size) close(r.ends[1]);
-            while (lines_next(&r.l, &line, &got)) {
+            while (line_reader_next(&r.l, &line, &got)) {
               assert_true(lines_seen < 2);
               assert_int_equal(got, wants[lines_seen]);
               assert_memory_equal(line, letters, got);
@@ -152,7 +152,7 @@ static void test_limits_in_pieces_of_every_size(void **state) {
             }
           }
           assert_int_equal(lines_seen, 2);
-          assert_true(lines_ended(&r.l));
+          assert_true(line_reader_ended(&r.l));
           close_all(&r);
           close(r.ends[0]);
         }
@@ -174,7 +174,7 @@ static void test_file(void **state) {
     expect(&r, text);
   }
   expect_none(&r);
-  assert_true(lines_ended(&r.l));
+  assert_true(line_reader_ended(&r.l));
   close_all(&r);
   close(fd);
   unlink(name);
@@ -186,7 +186,7 @@ static void test_unreadable(void **state) {
   int fd = open("/", O_RDONLY | O_DIRECTORY);
   open_at(&r, fd);
   expect_none(&r);
-  assert_true(lines_ended(&r.l));
+  assert_true(line_reader_ended(&r.l));
   assert_int_equal(r.l.failed, EISDIR);
   close_all(&r);
   close(fd);
@@ -214,10 +214,10 @@ static void test_stopped(void **state) {
   open_pipe(&r);
   put(&r, "a\nb\n");
   expect(&r, "a");
-  lines_stop(&r.l);
-  assert_false(lines_ended(&r.l)); /* what was read is still given */
+  line_reader_stop(&r.l);
+  assert_false(line_reader_ended(&r.l)); /* what was read is still given */
   expect(&r, "b");
-  assert_true(lines_ended(&r.l));
+  assert_true(line_reader_ended(&r.l));
   close_all(&r); /* twice is allowed */
   close(r.ends[0]);
   close(r.ends[1]);

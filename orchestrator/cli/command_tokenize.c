@@ -1,8 +1,8 @@
 /* tandem tokenize, tandem detokenize: text to ids and back. */
 #include "common/base/program.h"
 #include "orchestrator/cli/commands.h"
-#include "orchestrator/cli/input.h"
-#include "orchestrator/cli/result.h"
+#include "orchestrator/cli/input_file.h"
+#include "orchestrator/service/result_json.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static int print_json(const text_model *m, const tokenizer_ids *ids) {
     json_array_append_new(numbers, json_integer(ids->ids[i]));
     json_array_append_new(spellings, spelling_of(m->tokens, ids->ids[i]));
   }
-  char *line = result_line(json_pack("{s:o, s:o}", "token_ids", numbers, "tokens", spellings));
+  char *line = result_json_line(json_pack("{s:o, s:o}", "token_ids", numbers, "tokens", spellings));
   if (!line) return command_error(STATUS_FAILED, "out of memory");
   fputs(line, stdout);
   free(line);
@@ -44,10 +44,10 @@ static int print_ids(const tokenizer_ids *ids) {
   return written();
 }
 
-static int tokenize(const flags *f, const text_model *m, input *in) {
+static int tokenize(const flags *f, const text_model *m, input_file *in) {
   err e = {0};
   tokenizer_ids ids = {0};
-  int code = tokenizer_encode(m->tokens, in->data, in->size, !f->no_special, &ids, &e);
+  int code = tokenizer_encode(m->tokens, in->data, in->size, !f->request.no_special, &ids, &e);
   if (code) {
     code = command_error(code == ERR_NOMEM ? STATUS_FAILED : STATUS_INPUT, "%s", e.text);
   } else {
@@ -80,7 +80,7 @@ static int add_id(id_list *list, const text_model *m, int64_t id) {
   return STATUS_OK;
 }
 
-static int read_array(id_list *list, const text_model *m, const input *in) {
+static int read_array(id_list *list, const text_model *m, const input_file *in) {
   json_error_t why;
   json_t *array = json_loadb(in->data, in->size, 0, &why), *item;
   size_t i;
@@ -108,7 +108,7 @@ static int read_words(id_list *list, const text_model *m, char *text) {
   return code;
 }
 
-static int read_ids(id_list *list, const text_model *m, input *in) {
+static int read_ids(id_list *list, const text_model *m, input_file *in) {
   if (in->data[strspn(in->data, BLANKS)] == '[') return read_array(list, m, in);
   size_t size = strlen(in->data);
   if (size == in->size) return read_words(list, m, in->data);
@@ -130,7 +130,7 @@ static int print_text(const id_list *list, const text_model *m) {
   return rc ? command_error(STATUS_FAILED, "out of memory") : written();
 }
 
-static int detokenize(const flags *f, const text_model *m, input *in) {
+static int detokenize(const flags *f, const text_model *m, input_file *in) {
   (void)f;
   id_list list = {0};
   int code = read_ids(&list, m, in);
@@ -142,24 +142,24 @@ static int detokenize(const flags *f, const text_model *m, input *in) {
 /* ---- both ---- */
 
 static int over_stdin(flags_command command, int argc, char **argv, size_t size_max,
-                      int (*work)(const flags *f, const text_model *m, input *in)) {
+                      int (*work)(const flags *f, const text_model *m, input_file *in)) {
   flags f;
   text_model m;
-  input in;
+  input_file in;
   err e = {0};
   flags_parse(&f, command, argc, argv);
-  int code = command_open_model(&m, f.model);
+  int code = command_open_model(&m, f.workers.model);
   if (code) return code;
   if (text_model_needs_text(&m, &e)) {
     text_model_close(&m);
     return command_error(STATUS_MODEL, "%s", e.text);
   }
-  int rc = input_read(&in, "-", size_max, &e);
+  int rc = input_file_read(&in, "-", size_max, &e);
   if (rc)
     code = command_error(rc == ERR_IO ? STATUS_IO : STATUS_INPUT, "%s", e.text);
   else
     code = work(&f, &m, &in);
-  input_fini(&in);
+  input_file_fini(&in);
   text_model_close(&m);
   return code;
 }

@@ -1,5 +1,6 @@
-/* fake_pair.h - what stands behind service.h in tests of answers: the real sessions over a ledger in memory,
- * without programs or sockets; the test is the target. One at a time. Linked before td_orch's own pair. */
+/* fake_service.h - what stands behind service.h in tests of completions: the real sessions over a ledger in
+ * memory, without programs or sockets; the test is the target. One at a time. Linked before the service's own
+ * functions. */
 #pragma once
 
 #include "orchestrator/service/service.h"
@@ -17,6 +18,7 @@ struct service {
   int signal;
   err trouble;
   bool lost; /* the ledger could not take everything */
+  worker_settings workers;
 };
 
 /* Of a file that is slow: so many tokens of the one session are not written yet (-1: it is not slow, there
@@ -39,33 +41,42 @@ static int watched_begin(void *self, const ledger_record *r) {
   return memory_begin(self, r);
 }
 
-uint64_t service_start(service *p, const sessions_request *r, err *e) {
-  return sessions_start(p->o, r, p->r.now, &p->r.out, e);
+uint64_t service_start(service *s, const sessions_request *r, err *e) {
+  return sessions_start(s->o, r, s->r.now, &s->r.out, e);
 }
 
-void service_release(service *p, uint64_t session) {
-  sessions_release(p->o, session, p->r.now, &p->r.out);
+void service_release(service *s, uint64_t session) {
+  sessions_release(s->o, session, s->r.now, &s->r.out);
 }
 
-bool service_look(const service *p, uint64_t session, sessions_view *out) {
-  return sessions_get(p->o, session, out);
+bool service_look(const service *s, uint64_t session, sessions_view *out) {
+  return sessions_get(s->o, session, out);
 }
 
-void service_cancel(service *p, uint64_t session) {
-  sessions_cancel(p->o, session, p->r.now, &p->r.out);
+void service_cancel(service *s, uint64_t session) {
+  sessions_cancel(s->o, session, s->r.now, &s->r.out);
 }
 
-int service_signal(const service *p) {
-  return p->signal;
+int service_signal(const service *s) {
+  return s->signal;
 }
 
-int service_trouble(const service *p, err *e) {
-  if (e) *e = p->trouble;
-  return p->trouble.code;
+int service_trouble(const service *s, err *e) {
+  if (e) *e = s->trouble;
+  return s->trouble.code;
 }
 
-bool service_kept(const service *p) {
-  return !p->lost;
+bool service_kept(const service *s) {
+  return !s->lost;
+}
+
+const worker_settings *service_worker_settings(const service *s) {
+  return &s->workers;
+}
+
+const char *service_address(const service *s) {
+  (void)s;
+  return "tcp://127.0.0.1:1";
 }
 
 /* ---- the world ---- */
@@ -77,35 +88,35 @@ static inline uint64_t next_random(void *context) { /* splitmix64 */
   return x ^ x >> 31;
 }
 
-static inline void pair_begin(service *p) {
+static inline void fake_service_begin(service *s) {
   err e = {0};
-  *p = (service){.random = 1};
+  *s = (service){.random = 1, .workers = {.draft = "none", .math = "int8"}};
   unwritten = 0;
   written = 1; /* the beginning */
-  watched = p;
-  assert_int_equal(ledger_memory(&p->memory), ERR_OK);
-  memory_durable = p->memory.durable;
-  memory_begin = p->memory.begin;
+  watched = s;
+  assert_int_equal(ledger_memory(&s->memory), ERR_OK);
+  memory_durable = s->memory.durable;
+  memory_begin = s->memory.begin;
   sessions_options o = {
-      .incarnation = SELF, .random = next_random, .random_context = &p->random, .ledger = p->memory};
+      .incarnation = SELF, .random = next_random, .random_context = &s->random, .ledger = s->memory};
   o.model_fingerprint.bytes[0] = 10;
   o.ledger.durable = slow_durable;
   o.ledger.begin = watched_begin;
-  assert_int_equal(sessions_alloc(&p->o, &o, &e), ERR_OK);
-  rig_init(&p->r, sessions_as_machine(p->o));
+  assert_int_equal(sessions_alloc(&s->o, &o, &e), ERR_OK);
+  rig_init(&s->r, sessions_as_machine(s->o));
   msg hello = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, id_of(TARGET));
   hello.u.hello.model_fingerprint.bytes[0] = 10;
   hello.u.hello.endpoint = wire_text("tcp://127.0.0.1:4000");
   hello.u.hello.numerics_id = wire_text("test");
   hello.u.hello.session_max = 4;
   hello.u.hello.context_max = CONTEXT;
-  rig_say(&p->r, TARGET, hello);
+  rig_say(&s->r, TARGET, hello);
 }
 
-static inline void pair_end(service *p) {
-  rig_fini(&p->r);
-  sessions_free(p->o);
-  p->memory.close(p->memory.self);
+static inline void fake_service_end(service *s) {
+  rig_fini(&s->r);
+  sessions_free(s->o);
+  s->memory.close(s->memory.self);
 }
 
 /* Takes the OPEN that was sent last, and answers it. */
@@ -114,11 +125,11 @@ typedef struct opened {
   uint32_t epoch;
 } opened;
 
-static inline opened pair_open_session(service *p) {
-  const msg *m = rig_last(&p->r, TARGET, MSG_OPEN);
+static inline opened fake_service_open_session(service *s) {
+  const msg *m = rig_last(&s->r, TARGET, MSG_OPEN);
   opened o = {m->session, m->u.open.hash_seed, m->epoch};
-  rig_say(&p->r, TARGET,
+  rig_say(&s->r, TARGET,
           state_message(MSG_OPENED, SELF, m->session, m->epoch, m->u.open.token_count, m->u.open.hash));
-  rig_clear(&p->r);
+  rig_clear(&s->r);
   return o;
 }

@@ -1,6 +1,7 @@
 /* libs: service wire speculative text file base */
 /* Request lines: what each may say, to the ends of its range. */
-#include "orchestrator/service/batch.h"
+#include "orchestrator/service/prompt.h"
+#include "orchestrator/service/request_json.h"
 #include "tests/gguf_builder.h"
 
 #include <setjmp.h>
@@ -35,30 +36,53 @@ static int close_model(void **state) {
   return 0;
 }
 
-static const flags defaults = {.draft = "ngram",
-                               .budget = 15,
-                               .max_tokens = 256,
-                               .sampling = SAMPLER_DEFAULTS,
-                               .stops = {"before"},
-                               .stop_count = 1};
+/* With a stop string of their own; what they draft is on. */
+static request defaults;
+
+static int make_defaults(void **state) {
+  request_init(&defaults);
+  defaults.context = 4096;
+  if (request_add_stop(&defaults, "stop", "before", 6, NULL)) return -1;
+  return open_model(state);
+}
+
+static int free_defaults(void **state) {
+  request_fini(&defaults);
+  return close_model(state);
+}
 
 typedef struct reading {
-  flags f;
-  json_t *object;
+  request r;
+  json_t *id;
   tokenizer_ids ids;
   err e;
   int code;
 } reading;
 
-static reading read_with(const char *line, const flags *f) {
-  reading r = {.f = *f};
-  r.code = batch_read_line(line, strlen(line), &model, &r.f, &r.object, &r.ids, &r.e);
+/* As the queue does it: the line is read, checked and encoded. */
+static reading read_with(const char *line, const request *from) {
+  reading r = {0};
+  r.code = request_json_read(line, strlen(line), from, model.config.vocab, &r.r, &r.id, &r.e);
+  if (r.code == ERR_OK) r.code = request_check(&r.r, &r.e);
+  if (r.code == ERR_OK) r.code = prompt_encode(&r.r, &model, &r.ids, &r.e);
   return r;
 }
 
 static void release(reading *r) {
-  json_decref(r->object);
+  json_decref(r->id);
+  request_fini(&r->r);
   tokenizer_ids_fini(&r->ids);
+}
+
+/* But for the prompt, and where the strings lie. */
+static bool says_the_same(const request *a, const request *b) {
+  bool same = a->stop_count == b->stop_count && a->max_tokens == b->max_tokens && a->context == b->context &&
+              a->budget == b->budget && a->selfcheck == b->selfcheck && a->lockstep == b->lockstep &&
+              a->speculate == b->speculate && a->single_token == b->single_token && a->raw == b->raw &&
+              a->no_special == b->no_special && a->seed_given == b->seed_given && !a->system == !b->system;
+  for (int32_t i = 0; same && i < a->stop_count; i++) same = strcmp(a->stops[i], b->stops[i]) == 0;
+  if (same && a->system) same = strcmp(a->system, b->system) == 0;
+  return same && memcmp(&a->sampling, &b->sampling, sizeof a->sampling) == 0;
 }
 
 /* {"id": 1, "prompt_ids": [5], REST} */
@@ -84,7 +108,7 @@ static void silence_keeps_the_flags(void **state) {
   (void)state;
   reading r = read_rest("");
   assert_int_equal(r.code, ERR_OK);
-  assert_memory_equal(&r.f, &defaults, sizeof defaults);
+  assert_true(says_the_same(&r.r, &defaults));
   assert_int_equal(r.ids.count, 1);
   assert_int_equal(r.ids.ids[0], 5);
   release(&r);
@@ -100,26 +124,26 @@ static void silence_keeps_the_flags(void **state) {
 
 static void switches_to_the_ends_of_their_ranges(void **state) {
   (void)state;
-  EXPECT("\"budget\": 0", r.f.budget == 0);
-  EXPECT("\"budget\": 64", r.f.budget == 64);
-  EXPECT("\"max_tokens\": 1", r.f.max_tokens == 1);
-  EXPECT("\"max_tokens\": 1048576", r.f.max_tokens == 1048576);
-  EXPECT("\"top_k\": 0", r.f.sampling.top_k == 0);
-  EXPECT("\"top_k\": 1048576", r.f.sampling.top_k == 1048576);
-  EXPECT("\"temperature\": 0", r.f.sampling.temperature == 0);
-  EXPECT("\"temperature\": 100", r.f.sampling.temperature == 100);
-  EXPECT("\"temperature\": 0.8", r.f.sampling.temperature == 0.8f);
-  EXPECT("\"top_p\": 1", r.f.sampling.top_p == 1);
-  EXPECT("\"top_p\": 1e-6", r.f.sampling.top_p == 1e-6f);
-  EXPECT("\"min_p\": 0", r.f.sampling.min_p == 0);
-  EXPECT("\"min_p\": 0.5", r.f.sampling.min_p == 0.5f);
-  EXPECT("\"repeat_penalty\": 10", r.f.sampling.repeat_penalty == 10);
-  EXPECT("\"seed\": 0", r.f.sampling.seed == 0);
-  EXPECT("\"seed\": 9223372036854775807", r.f.sampling.seed == INT64_MAX);
-  EXPECT("\"force_single_token\": true", r.f.single);
-  EXPECT("\"force_single_token\": false", !r.f.single);
-  EXPECT("\"draft\": false", strcmp(r.f.draft, "none") == 0);
-  EXPECT("\"draft\": true", strcmp(r.f.draft, "ngram") == 0);
+  EXPECT("\"budget\": 0", r.r.budget == 0);
+  EXPECT("\"budget\": 64", r.r.budget == 64);
+  EXPECT("\"max_tokens\": 1", r.r.max_tokens == 1);
+  EXPECT("\"max_tokens\": 1048576", r.r.max_tokens == 1048576);
+  EXPECT("\"top_k\": 0", r.r.sampling.top_k == 0);
+  EXPECT("\"top_k\": 1048576", r.r.sampling.top_k == 1048576);
+  EXPECT("\"temperature\": 0", r.r.sampling.temperature == 0);
+  EXPECT("\"temperature\": 100", r.r.sampling.temperature == 100);
+  EXPECT("\"temperature\": 0.8", r.r.sampling.temperature == 0.8f);
+  EXPECT("\"top_p\": 1", r.r.sampling.top_p == 1);
+  EXPECT("\"top_p\": 1e-6", r.r.sampling.top_p == 1e-6f);
+  EXPECT("\"min_p\": 0", r.r.sampling.min_p == 0);
+  EXPECT("\"min_p\": 0.5", r.r.sampling.min_p == 0.5f);
+  EXPECT("\"repeat_penalty\": 10", r.r.sampling.repeat_penalty == 10);
+  EXPECT("\"seed\": 0", r.r.sampling.seed == 0);
+  EXPECT("\"seed\": 9223372036854775807", r.r.sampling.seed == INT64_MAX);
+  EXPECT("\"force_single_token\": true", r.r.single_token);
+  EXPECT("\"force_single_token\": false", !r.r.single_token);
+  EXPECT("\"draft\": false", !r.r.speculate);
+  EXPECT("\"draft\": true", r.r.speculate);
   expect_rest_refused("\"budget\": 65", "from 0 to 64");
   expect_rest_refused("\"budget\": -1", "budget");
   expect_rest_refused("\"budget\": 1.5", "budget");
@@ -141,8 +165,8 @@ static void switches_to_the_ends_of_their_ranges(void **state) {
   expect_rest_refused("\"seed\": 1.5", "seed");
   expect_rest_refused("\"force_single_token\": 1", "force_single_token");
   expect_rest_refused("\"draft\": \"ngram\"", "draft");
-  flags plain = defaults;
-  plain.draft = "none";
+  request plain = defaults;
+  plain.speculate = false;
   reading r = read_with("{\"id\": 1, \"prompt_ids\": [5], \"draft\": true}", &plain);
   assert_int_equal(r.code, ERR_ARG);
   release(&r);
@@ -153,10 +177,10 @@ static void switches_to_the_ends_of_their_ranges(void **state) {
 
 static void stops_replace_those_of_the_flags(void **state) {
   (void)state;
-  EXPECT("\"stop\": \"x\"", r.f.stop_count == 1 && strcmp(r.f.stops[0], "x") == 0);
-  EXPECT("\"stop\": []", r.f.stop_count == 0);
+  EXPECT("\"stop\": \"x\"", r.r.stop_count == 1 && strcmp(r.r.stops[0], "x") == 0);
+  EXPECT("\"stop\": []", r.r.stop_count == 0);
   EXPECT("\"stop\": [\"a\", \"\\u00e9\"]",
-         r.f.stop_count == 2 && strcmp(r.f.stops[0], "a") == 0 && strcmp(r.f.stops[1], "\xc3\xa9") == 0);
+         r.r.stop_count == 2 && strcmp(r.r.stops[0], "a") == 0 && strcmp(r.r.stops[1], "\xc3\xa9") == 0);
   expect_rest_refused("\"stop\": 5", "\"stop\"");
   expect_rest_refused("\"stop\": \"\"", "empty");
   expect_rest_refused("\"stop\": [\"a\", 5]", "[1]");
@@ -166,13 +190,13 @@ static void stops_replace_those_of_the_flags(void **state) {
   for (int i = 1; i < DETOKENIZER_STOP_MAX; i++) strcat(rest, ", \"x\"");
   char full[500];
   snprintf(full, sizeof full, "%s]", rest);
-  EXPECT(full, r.f.stop_count == DETOKENIZER_STOP_MAX);
+  EXPECT(full, r.r.stop_count == DETOKENIZER_STOP_MAX);
   snprintf(full, sizeof full, "%s, \"one more\"]", rest);
   expect_rest_refused(full, "times at most");
   for (int size = DETOKENIZER_STOP_BYTES_MAX; size <= DETOKENIZER_STOP_BYTES_MAX + 1; size++) {
     snprintf(full, sizeof full, "\"stop\": \"%0*d\"", size, 0);
     if (size == DETOKENIZER_STOP_BYTES_MAX)
-      EXPECT(full, r.f.stop_count == 1);
+      EXPECT(full, r.r.stop_count == 1);
     else
       expect_rest_refused(full, "bytes");
   }
@@ -190,8 +214,8 @@ static void three_ways_to_ask(void **state) {
   assert_int_equal(same.ids.count, r.ids.count);
   assert_memory_equal(same.ids.ids, r.ids.ids, r.ids.count * sizeof *r.ids.ids);
   release(&same);
-  flags f = defaults;
-  f.system = "hello";
+  request f = defaults;
+  f.system = (char *)"hello";
   with_system = read_with("{\"id\": 2, \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}", &f);
   same = read_with("{\"id\": 2, \"messages\": [{\"role\": \"system\", \"content\": \"hello\"}, {\"role\": "
                    "\"user\", \"content\": \"hello\"}]}",
@@ -240,15 +264,15 @@ static void three_ways_to_ask(void **state) {
 static void messages_up_to_their_limit(void **state) {
   (void)state;
   static const char one[] = "{\"role\": \"user\", \"content\": \"x\"}";
-  flags f = defaults;
-  f.system = "s"; /* one more than the line's */
-  for (int count = BATCH_MESSAGES_MAX; count <= BATCH_MESSAGES_MAX + 1; count++) {
+  request f = defaults;
+  f.system = (char *)"s"; /* one more than the line's */
+  for (int count = REQUEST_JSON_MESSAGES_MAX; count <= REQUEST_JSON_MESSAGES_MAX + 1; count++) {
     char *line = malloc((size_t)count * (sizeof one + 1) + 64), *at = line;
     at += sprintf(at, "{\"id\": 1, \"messages\": [%s", one);
     for (int i = 1; i < count; i++) at += sprintf(at, ", %s", one);
     strcpy(at, "]}");
     reading r = read_with(line, &f);
-    assert_int_equal(r.code, count == BATCH_MESSAGES_MAX ? ERR_OK : ERR_ARG);
+    assert_int_equal(r.code, count == REQUEST_JSON_MESSAGES_MAX ? ERR_OK : ERR_ARG);
     release(&r);
     free(line);
   }
@@ -263,7 +287,7 @@ static void ids_of_lines(void **state) {
     snprintf(line, sizeof line, "{\"prompt_ids\": [5], \"id\": %s}", good[i]);
     reading r = read_with(line, &defaults);
     assert_int_equal(r.code, ERR_OK);
-    char *text = json_dumps(batch_id(r.object), JSON_ENCODE_ANY);
+    char *text = json_dumps(r.id, JSON_ENCODE_ANY);
     assert_string_equal(text, good[i]);
     free(text);
     release(&r);
@@ -274,7 +298,7 @@ static void ids_of_lines(void **state) {
   }
   expect_refused("{\"prompt_ids\": [5]}", ERR_ARG, "\"id\"");
   reading r = read_with("{\"id\": 4, \"prompt\": 5}", &defaults); /* told also where the line is bad */
-  assert_int_equal(json_integer_value(batch_id(r.object)), 4);
+  assert_int_equal(json_integer_value(r.id), 4);
   release(&r);
 }
 
@@ -300,7 +324,7 @@ static void keys(void **state) {
   char rest[64];
   for (size_t i = 0; i < sizeof results / sizeof *results; i++) { /* what an answer says is no request */
     snprintf(rest, sizeof rest, "\"%s\": [{}]", results[i]);
-    EXPECT(rest, memcmp(&r.f, &defaults, sizeof defaults) == 0);
+    EXPECT(rest, says_the_same(&r.r, &defaults));
   }
   expect_rest_refused("\"bugdet\": 1", "did you mean \"budget\"?");
   expect_rest_refused("\"stopp\": \"x\"", "did you mean \"stop\"?");
@@ -320,39 +344,46 @@ static void what_is_no_line(void **state) {
   expect_refused("[1]", ERR_FORMAT, "not a JSON object");
   expect_refused("{\"id\": 1, \"id\": 2, \"prompt\": \"x\"}", ERR_FORMAT, "JSON");
   expect_refused("{\"id\": 1, \"prompt\": \"\xff\"}", ERR_FORMAT, "JSON");
-  char *line = malloc(BATCH_LINE_MAX + 1);
-  flags f = defaults;
-  json_t *object;
-  tokenizer_ids ids = {0};
+  char *line = malloc(REQUEST_JSON_LINE_MAX + 1);
+  request r;
+  json_t *id;
   err e = {0};
-  memset(line, ' ', BATCH_LINE_MAX + 1);
+  memset(line, ' ', REQUEST_JSON_LINE_MAX + 1);
   memcpy(line, "{\"id\":1,\"prompt_ids\":[5]}", 25);
-  assert_int_equal(batch_read_line(line, BATCH_LINE_MAX, &model, &f, &object, &ids, &e), ERR_OK);
-  json_decref(object);
-  assert_int_equal(batch_read_line(line, BATCH_LINE_MAX + 1, &model, &f, &object, &ids, &e), ERR_LIMIT);
-  assert_null(object);
-  tokenizer_ids_fini(&ids);
+  assert_int_equal(request_json_read(line, REQUEST_JSON_LINE_MAX, &defaults, 50, &r, &id, &e), ERR_OK);
+  request_fini(&r);
+  json_decref(id);
+  assert_int_equal(request_json_read(line, REQUEST_JSON_LINE_MAX + 1, &defaults, 50, &r, &id, &e), ERR_LIMIT);
+  assert_null(id);
+  request_fini(&r);
   free(line);
 }
 
 static void blanks(void **state) {
   (void)state;
-  assert_true(batch_is_blank("", 0) && batch_is_blank(" \t\r", 3) && batch_is_blank("x", 0));
-  assert_false(batch_is_blank("  x", 3) || batch_is_blank("\0", 1) || batch_is_blank("\n", 1));
+  assert_true(request_json_is_blank("", 0) && request_json_is_blank(" \t\r", 3) &&
+              request_json_is_blank("x", 0));
+  assert_false(request_json_is_blank("  x", 3) || request_json_is_blank("\0", 1) ||
+               request_json_is_blank("\n", 1));
+}
+
+static int encode_without_a_vocabulary(const char *line, tokenizer_ids *ids) {
+  request r;
+  json_t *id;
+  err e = {0};
+  int rc = request_json_read(line, strlen(line), &defaults, ids_only.config.vocab, &r, &id, &e);
+  if (rc == ERR_OK) rc = prompt_encode(&r, &ids_only, ids, &e);
+  request_fini(&r);
+  json_decref(id);
+  return rc;
 }
 
 static void without_a_vocabulary(void **state) {
   (void)state;
-  flags f = defaults;
-  json_t *object;
   tokenizer_ids ids = {0};
-  err e = {0};
-  static const char text[] = "{\"id\":1,\"prompt\":\"x\"}", numbers[] = "{\"id\":1,\"prompt_ids\":[5,6]}";
-  assert_int_equal(batch_read_line(text, sizeof text - 1, &ids_only, &f, &object, &ids, &e), ERR_UNSUPPORTED);
-  json_decref(object);
-  assert_int_equal(batch_read_line(numbers, sizeof numbers - 1, &ids_only, &f, &object, &ids, &e), ERR_OK);
+  assert_int_equal(encode_without_a_vocabulary("{\"id\":1,\"prompt\":\"x\"}", &ids), ERR_UNSUPPORTED);
+  assert_int_equal(encode_without_a_vocabulary("{\"id\":1,\"prompt_ids\":[5,6]}", &ids), ERR_OK);
   assert_int_equal(ids.count, 2);
-  json_decref(object);
   tokenizer_ids_fini(&ids);
 }
 
@@ -369,5 +400,5 @@ int main(void) {
       cmocka_unit_test(blanks),
       cmocka_unit_test(without_a_vocabulary),
   };
-  return cmocka_run_group_tests(tests, open_model, close_model);
+  return cmocka_run_group_tests(tests, make_defaults, free_defaults);
 }

@@ -1,0 +1,36 @@
+/* ledger_choice.h - which ledger a service writes: a file that is named, the default file, or none, which is
+ * one in memory. On the loop it passes on that more is logged, and writes once a second which workers there
+ * are. */
+#pragma once
+
+#include "orchestrator/ledger/ledger_writer.h"
+#include "orchestrator/sessions/sessions.h"
+#include <uv.h>
+
+typedef struct ledger_choice ledger_choice;
+
+typedef struct ledger_choice_options {
+  uv_loop_t *loop;
+  const char *ledger; /* a path, "none", or NULL: the default file, or memory if that cannot be used */
+  const char *command, *model;
+  hash16 fingerprint;
+  uint64_t resume; /* as in ledger_writer_options; not 0: memory will not do */
+  int64_t resume_updated;
+  const logger *log;
+  void (*on_logged)(void *context); /* on the loop's thread: more is logged */
+  void (*on_new_file)(void *context,
+                      const char *path); /* the default file was made just now; NULL: nobody cares */
+  void *context;
+} ledger_choice_options;
+
+/* The errors of ledger_writer_open and ledger_database_default_path. */
+int ledger_choice_open(ledger_choice **out, const ledger_choice_options *o, err *e);
+/* Run the loop once more after it: only then is everything freed. NULL is allowed. */
+void ledger_choice_close(ledger_choice *c);
+
+ledger ledger_choice_ledger(const ledger_choice *c);
+/* Whose workers are told of from now on. */
+void ledger_choice_watch(ledger_choice *c, const sessions_machine *o);
+bool ledger_choice_is_file(const ledger_choice *c);
+/* A file that was asked for by name could not take everything. */
+bool ledger_choice_failed(const ledger_choice *c);

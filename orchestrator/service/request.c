@@ -1,0 +1,202 @@
+#include "orchestrator/service/request.h"
+
+#include "common/text/utf8.h"
+#include "wire/message.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int no_memory(err *e) {
+  return err_set(e, ERR_NOMEM, "out of memory for a request");
+}
+
+/* size bytes and a NUL behind them; NULL: out of memory. */
+static char *copy_bytes(const char *text, size_t size) {
+  char *copy = malloc(size + 1);
+  if (!copy) return NULL;
+  if (size) memcpy(copy, text, size);
+  copy[size] = 0;
+  return copy;
+}
+
+/* ---- life ---- */
+
+void request_init(request *r) {
+  *r = (request){.sampling = SAMPLER_DEFAULTS,
+                 .max_tokens = REQUEST_MAX_TOKENS_DEFAULT,
+                 .speculate = true,
+                 .budget = REQUEST_BUDGET_DEFAULT};
+}
+
+static void clear_prompt(request *r) {
+  for (int32_t i = 0; i < r->message_count; i++) {
+    free((char *)r->messages[i].role);
+    free((char *)r->messages[i].content);
+  }
+  free(r->messages);
+  free(r->text);
+  tokenizer_ids_fini(&r->ids);
+  r->messages = NULL;
+  r->message_count = r->message_capacity = 0;
+  r->text = NULL;
+  r->text_size = 0;
+  r->ids = (tokenizer_ids){0};
+  r->prompt_kind = REQUEST_NO_PROMPT;
+}
+
+void request_clear_stops(request *r) {
+  while (r->stop_count > 0) free(r->stops[--r->stop_count]);
+}
+
+void request_fini(request *r) {
+  clear_prompt(r);
+  request_clear_stops(r);
+  free(r->system);
+  free(r->title);
+  *r = (request){0};
+}
+
+/* The parts that are owned; those that are not are there already. */
+static int copy_owned(request *to, const request *from, err *e) {
+  int rc = ERR_OK;
+  if (from->prompt_kind == REQUEST_TEXT) rc = request_set_text(to, from->text, from->text_size, e);
+  if (from->prompt_kind == REQUEST_IDS) rc = request_set_ids(to, from->ids.ids, from->ids.count, e);
+  for (int32_t i = 0; rc == ERR_OK && i < from->message_count; i++) {
+    const chat_message *m = &from->messages[i];
+    rc = request_add_message(to, m->role, m->content, m->size, e);
+  }
+  for (int32_t i = 0; rc == ERR_OK && i < from->stop_count; i++)
+    rc = request_add_stop(to, "a stop string", from->stops[i], strlen(from->stops[i]), e);
+  if (rc == ERR_OK && from->system) rc = request_set_system(to, from->system, e);
+  if (rc == ERR_OK && from->title) rc = request_set_title(to, from->title, e);
+  return rc;
+}
+
+int request_copy(request *to, const request *from, err *e) {
+  *to = *from;
+  to->prompt_kind = REQUEST_NO_PROMPT;
+  to->text = to->system = to->title = NULL;
+  to->text_size = 0;
+  to->ids = (tokenizer_ids){0};
+  to->messages = NULL;
+  to->message_count = to->message_capacity = to->stop_count = 0;
+  int rc = copy_owned(to, from, e);
+  if (rc) {
+    request_fini(to);
+    request_init(to);
+  }
+  return rc;
+}
+
+/* ---- the prompt ---- */
+
+int request_set_text(request *r, const char *text, size_t size, err *e) {
+  char *copy = copy_bytes(text, size);
+  if (!copy) return no_memory(e);
+  clear_prompt(r);
+  r->prompt_kind = REQUEST_TEXT;
+  r->text = copy;
+  r->text_size = size;
+  return ERR_OK;
+}
+
+int request_set_ids(request *r, const int32_t *ids, size_t count, err *e) {
+  int32_t *copy = malloc((count ? count : 1) * sizeof *copy);
+  if (!copy) return no_memory(e);
+  if (count) memcpy(copy, ids, count * sizeof *copy);
+  clear_prompt(r);
+  r->prompt_kind = REQUEST_IDS;
+  r->ids = (tokenizer_ids){.ids = copy, .count = count, .capacity = count};
+  return ERR_OK;
+}
+
+static int reserve_message(request *r) {
+  if (r->message_count < r->message_capacity) return ERR_OK;
+  int32_t capacity = r->message_capacity ? 2 * r->message_capacity : 8;
+  chat_message *more = realloc(r->messages, (size_t)capacity * sizeof *more);
+  if (!more) return ERR_NOMEM;
+  r->messages = more;
+  r->message_capacity = capacity;
+  return ERR_OK;
+}
+
+int request_add_message(request *r, const char *role, const char *content, size_t size, err *e) {
+  if (r->prompt_kind != REQUEST_MESSAGES) clear_prompt(r);
+  char *own_role = copy_bytes(role, strlen(role)), *own = copy_bytes(content, size);
+  if (!own_role || !own || reserve_message(r)) {
+    free(own_role);
+    free(own);
+    return no_memory(e);
+  }
+  r->prompt_kind = REQUEST_MESSAGES;
+  r->messages[r->message_count++] = (chat_message){.role = own_role, .content = own, .size = size};
+  return ERR_OK;
+}
+
+/* ---- the rest ---- */
+
+int request_set_system(request *r, const char *text, err *e) {
+  char *copy = copy_bytes(text, strlen(text));
+  if (!copy) return no_memory(e);
+  free(r->system);
+  r->system = copy;
+  return ERR_OK;
+}
+
+int request_set_title(request *r, const char *text, err *e) {
+  char words[REQUEST_TITLE_MAX + 1];
+  size_t n = 0;
+  for (; *text && n < REQUEST_TITLE_MAX; text++) {
+    bool blank = (unsigned char)*text <= ' ';
+    if (blank && (n == 0 || words[n - 1] == ' ')) continue;
+    words[n++] = blank ? ' ' : *text;
+  }
+  while (n > 0 && words[n - 1] == ' ') n--;
+  char *copy = copy_bytes(words, utf8_valid(words, n)); /* the last character may be cut */
+  if (!copy) return no_memory(e);
+  free(r->title);
+  r->title = copy;
+  return ERR_OK;
+}
+
+int request_add_stop(request *r, const char *name, const char *text, size_t size, err *e) {
+  if (r->stop_count == DETOKENIZER_STOP_MAX)
+    return err_set(e, ERR_ARG, "%s may be given %d times at most", name, DETOKENIZER_STOP_MAX);
+  if (size == 0) return err_set(e, ERR_ARG, "%s is empty: give some text, or leave it out", name);
+  if (size > DETOKENIZER_STOP_BYTES_MAX)
+    return err_set(e, ERR_ARG, "%s has %zu bytes; %d are the most", name, size, DETOKENIZER_STOP_BYTES_MAX);
+  if (strlen(text) != size) return err_set(e, ERR_ARG, "%s holds a NUL: leave it out", name);
+  if (utf8_valid(text, size) != size) return err_set(e, ERR_ARG, "%s is not UTF-8: convert it", name);
+  char *copy = copy_bytes(text, size);
+  if (!copy) return no_memory(e);
+  r->stops[r->stop_count++] = copy;
+  return ERR_OK;
+}
+
+bool request_wants_draft(const request *r) {
+  return r->speculate && r->budget > 0;
+}
+
+/* ---- the check ---- */
+
+static int check_range(const char *name, int32_t value, int32_t low, int32_t high, err *e) {
+  if (value >= low && value <= high) return ERR_OK;
+  return err_set(e, ERR_ARG, "%s is %d, but must be %d to %d", name, value, low, high);
+}
+
+static int check_prompt(const request *r, err *e) {
+  if (r->prompt_kind == REQUEST_NO_PROMPT) return err_set(e, ERR_ARG, "there is no prompt");
+  if (r->raw && r->prompt_kind == REQUEST_MESSAGES)
+    return err_set(e, ERR_ARG, "messages need the chat template, which a raw request leaves out");
+  if (r->raw && r->system)
+    return err_set(e, ERR_ARG, "a system message needs the chat template, which a raw request leaves out");
+  return ERR_OK;
+}
+
+int request_check(const request *r, err *e) {
+  int rc = check_prompt(r, e);
+  if (rc == ERR_OK) rc = check_range("max_tokens", r->max_tokens, 1, WIRE_CONTEXT_MAX, e);
+  if (rc == ERR_OK) rc = check_range("context", r->context, 2, WIRE_CONTEXT_MAX, e);
+  if (rc == ERR_OK) rc = check_range("budget", r->budget, 0, WIRE_BUDGET_MAX, e);
+  if (rc == ERR_OK) rc = check_range("selfcheck", r->selfcheck, 0, INT32_MAX, e);
+  return rc ? rc : sampler_check(&r->sampling, e);
+}

@@ -1,0 +1,66 @@
+/* request.h - what a client asks for: a prompt, and how it is to be answered. The command line, a line of
+ * JSON and an HTTP body all fill this one struct, and nothing behind it knows which of them did. */
+#pragma once
+
+#include "common/speculative/sampler.h"
+#include "common/text/chat_template.h"
+#include "common/text/detokenizer.h"
+
+#define REQUEST_MAX_TOKENS_DEFAULT 256
+#define REQUEST_BUDGET_DEFAULT     15
+#define REQUEST_TITLE_MAX          160 /* bytes */
+
+typedef enum { REQUEST_NO_PROMPT, REQUEST_TEXT, REQUEST_IDS, REQUEST_MESSAGES } request_prompt_kind;
+
+/* All that it points to is its own: request_fini frees it. */
+typedef struct request {
+  request_prompt_kind prompt_kind; /* which of these three is given */
+  char *text;                      /* [text_size], then a NUL */
+  size_t text_size;
+  tokenizer_ids ids;
+  chat_message *messages; /* [message_count] */
+  int32_t message_count, message_capacity;
+
+  char *system;    /* the system message; NULL: the chat template's own default */
+  bool raw;        /* no chat template: the text itself is continued */
+  bool no_special; /* special tokens written in a raw text are plain text */
+
+  sampler_options sampling;
+  bool seed_given; /* by the client, and not drawn for it */
+  int32_t max_tokens;
+  int32_t context; /* tokens of prompt and answer together, at most */
+  char *stops[DETOKENIZER_STOP_MAX];
+  int32_t stop_count;
+  bool single_token; /* one token a forward: drafts are verified, none is accepted */
+
+  bool speculate;    /* a draft is wanted, if there is one */
+  int32_t budget;    /* most draft tokens in one verify step; 0: no draft */
+  bool lockstep;     /* wait for every draft, for tests */
+  int32_t selfcheck; /* decode every so many rounds again plainly and compare; 0: never */
+
+  char *title; /* what the ledger calls it; NULL: nothing */
+} request;
+
+/* The defaults, without a prompt and with seed 0. */
+void request_init(request *r);
+void request_fini(request *r);
+/* *to is not initialised before. ERR_NOMEM: it is as after request_init. */
+int request_copy(request *to, const request *from, err *e);
+
+/* Each copies what it is given and replaces what was there. ERR_NOMEM. */
+int request_set_text(request *r, const char *text, size_t size, err *e);
+int request_set_ids(request *r, const int32_t *ids, size_t count, err *e);
+int request_set_system(request *r, const char *text, err *e);
+int request_set_title(request *r, const char *text, err *e); /* cut to a few words on one line */
+
+/* One more message of a conversation. ERR_NOMEM. */
+int request_add_message(request *r, const char *role, const char *content, size_t size, err *e);
+/* One more string that ends the answer before it. `name` is what the client calls it. ERR_ARG: empty, too
+ * long, not UTF-8, one too many; ERR_NOMEM. */
+int request_add_stop(request *r, const char *name, const char *text, size_t size, err *e);
+void request_clear_stops(request *r);
+
+bool request_wants_draft(const request *r);
+
+/* The one place where a request is checked, wherever it comes from. ERR_ARG names the field and its range. */
+int request_check(const request *r, err *e);

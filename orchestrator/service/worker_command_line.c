@@ -1,0 +1,62 @@
+#include "orchestrator/service/worker_command_line.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+static void add(worker_command_line *c, const char *text) {
+  assert(c->count + 1 < WORKER_COMMAND_LINE_MAX);
+  c->list[c->count++] = text;
+}
+
+/* A flag and its value; without a value nothing. */
+static void add_flag(worker_command_line *c, const char *name, const char *value) {
+  if (!value) return;
+  add(c, name);
+  add(c, value);
+}
+
+static void add_number(worker_command_line *c, const char *name, int32_t value) {
+  assert(c->number_count < (int32_t)(sizeof c->numbers / sizeof *c->numbers));
+  char *text = c->numbers[c->number_count++];
+  snprintf(text, sizeof *c->numbers, "%d", value);
+  add_flag(c, name, text);
+}
+
+void worker_command_line_target(worker_command_line *out, const worker_settings *s, const char *orchestrator,
+                                const char *bind) {
+  *out = (worker_command_line){0};
+  add_flag(out, "-m", s->model);
+  add_flag(out, "--orchestrator", orchestrator);
+  add_flag(out, "--bind", bind);
+  add_number(out, "--ctx", s->context);
+  add_number(out, "--threads", s->threads);
+  add_flag(out, "--pin", s->pin);
+  add_number(out, "--sessions", s->sessions);
+  add_flag(out, "--kv", s->kv);
+  add_number(out, "--kv-blocks", s->kv_blocks);
+  add_flag(out, "--math", s->math);
+  add_flag(out, "--log-level", s->verbose ? "info" : "warning");
+  if (s->verbose) add(out, "--counters");
+  add_flag(out, "--repack-cache", s->repack_cache);
+}
+
+static void add_draft_model(worker_command_line *out, const worker_settings *s) {
+  add_flag(out, "--model", s->model);
+  add_flag(out, "--model-draft", s->draft_model);
+  if (s->draft_layers) add_number(out, "--draft-layers", s->draft_layers);
+  if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
+  add_number(out, "--sessions", s->sessions);
+  add_flag(out, "--repack-cache", s->repack_cache);
+  add(out, "--turns"); /* it sits on the target's processors */
+  if (s->verbose) add(out, "--counters");
+}
+
+void worker_command_line_draft(worker_command_line *out, const worker_settings *s, const char *orchestrator) {
+  *out = (worker_command_line){0};
+  add_flag(out, "--orchestrator", orchestrator);
+  add_flag(out, "--draft", s->draft);
+  add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
+  add_flag(out, "--log-level", s->verbose ? "info" : "warning");
+  if (strcmp(s->draft, "model") == 0) add_draft_model(out, s);
+}

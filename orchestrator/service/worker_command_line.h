@@ -1,0 +1,20 @@
+/* worker_command_line.h - settings of a service as the flags of the worker programs that it starts. */
+#pragma once
+
+#include "orchestrator/service/worker_settings.h"
+
+#define WORKER_COMMAND_LINE_MAX 28 /* arguments, with the NULL at their end */
+
+typedef struct worker_command_line {
+  const char
+      *list[WORKER_COMMAND_LINE_MAX]; /* ends with a NULL; points into the settings and into `numbers` */
+  int32_t count;
+  char numbers[6][16];
+  int32_t number_count;
+} worker_command_line;
+
+/* tandem-target, which listens at `bind` and registers at `orchestrator`. */
+void worker_command_line_target(worker_command_line *out, const worker_settings *s, const char *orchestrator,
+                                const char *bind);
+/* tandem-draft, which registers at `orchestrator`. */
+void worker_command_line_draft(worker_command_line *out, const worker_settings *s, const char *orchestrator);

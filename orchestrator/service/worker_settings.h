@@ -1,0 +1,25 @@
+/* worker_settings.h - how the target and the draft of a service run: what does not change from one request to
+ * the next. The strings are borrowed and outlive the service. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WORKER_SETTINGS_THREADS_MAX 256
+
+typedef struct worker_settings {
+  const char *model; /* the path of the target's model */
+  const char *draft; /* "ngram", "model", "replay:FILE:RATE[:S]" or "none"; "any": the workers are others' */
+  const char
+      *draft_model; /* for "model": the path of its own model, or NULL: the first layers of the target's */
+  int32_t draft_layers, draft_threads,
+      draft_context;        /* for "model"; 0: all, the draft's default, `context` */
+  const char *math;         /* "int8" or "f32" */
+  const char *kv;           /* "static" or "virtual" */
+  int32_t kv_blocks;        /* of a virtual cache; 0: its default */
+  const char *pin;          /* as tandem-target takes it */
+  const char *repack_cache; /* a folder, or NULL */
+  int32_t context;          /* tokens of a session */
+  int32_t threads, sessions;
+  bool verbose;
+} worker_settings;

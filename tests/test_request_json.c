@@ -3,6 +3,7 @@
 #include "orchestrator/service/prompt.h"
 #include "orchestrator/service/request_json.h"
 #include "tests/gguf_builder.h"
+#include "tests/request_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,17 +75,6 @@ static void release(reading *r) {
   tokenizer_ids_fini(&r->ids);
 }
 
-/* But for the prompt, and where the strings lie. */
-static bool says_the_same(const request *a, const request *b) {
-  bool same = a->stop_count == b->stop_count && a->max_tokens == b->max_tokens && a->context == b->context &&
-              a->budget == b->budget && a->selfcheck == b->selfcheck && a->lockstep == b->lockstep &&
-              a->speculate == b->speculate && a->single_token == b->single_token && a->raw == b->raw &&
-              a->no_special == b->no_special && a->seed_given == b->seed_given && !a->system == !b->system;
-  for (int32_t i = 0; same && i < a->stop_count; i++) same = strcmp(a->stops[i], b->stops[i]) == 0;
-  if (same && a->system) same = strcmp(a->system, b->system) == 0;
-  return same && memcmp(&a->sampling, &b->sampling, sizeof a->sampling) == 0;
-}
-
 /* {"id": 1, "prompt_ids": [5], REST} */
 static reading read_rest(const char *rest) {
   char line[1000];
@@ -108,7 +98,7 @@ static void silence_keeps_the_flags(void **state) {
   (void)state;
   reading r = read_rest("");
   assert_int_equal(r.code, ERR_OK);
-  assert_true(says_the_same(&r.r, &defaults));
+  assert_true(same_options(&r.r, &defaults));
   assert_int_equal(r.ids.count, 1);
   assert_int_equal(r.ids.ids[0], 5);
   release(&r);
@@ -324,7 +314,7 @@ static void keys(void **state) {
   char rest[64];
   for (size_t i = 0; i < sizeof results / sizeof *results; i++) { /* what an answer says is no request */
     snprintf(rest, sizeof rest, "\"%s\": [{}]", results[i]);
-    EXPECT(rest, says_the_same(&r.r, &defaults));
+    EXPECT(rest, same_options(&r.r, &defaults));
   }
   expect_rest_refused("\"bugdet\": 1", "did you mean \"budget\"?");
   expect_rest_refused("\"stopp\": \"x\"", "did you mean \"stop\"?");

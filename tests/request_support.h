@@ -1,0 +1,32 @@
+/* request_support.h - do two requests ask for the same? */
+#pragma once
+
+#include "orchestrator/service/request.h"
+#include <string.h>
+
+static inline bool same_text(const char *a, const char *b) {
+  return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static inline bool same_prompt(const request *a, const request *b) {
+  bool same = a->prompt_kind == b->prompt_kind && a->text_size == b->text_size &&
+              a->ids.count == b->ids.count && a->message_count == b->message_count;
+  if (same && a->text) same = memcmp(a->text, b->text, a->text_size) == 0;
+  if (same && a->ids.count) same = memcmp(a->ids.ids, b->ids.ids, a->ids.count * sizeof *a->ids.ids) == 0;
+  for (int32_t i = 0; same && i < a->message_count; i++)
+    same = same_text(a->messages[i].role, b->messages[i].role) &&
+           a->messages[i].size == b->messages[i].size &&
+           same_text(a->messages[i].content, b->messages[i].content);
+  return same;
+}
+
+/* How it is to be answered: all but the prompt. */
+static inline bool same_options(const request *a, const request *b) {
+  bool same = a->stop_count == b->stop_count && a->max_tokens == b->max_tokens && a->context == b->context &&
+              a->budget == b->budget && a->selfcheck == b->selfcheck && a->lockstep == b->lockstep &&
+              a->speculate == b->speculate && a->single_token == b->single_token && a->raw == b->raw &&
+              a->no_special == b->no_special && a->seed_given == b->seed_given;
+  for (int32_t i = 0; same && i < a->stop_count; i++) same = same_text(a->stops[i], b->stops[i]);
+  return same && same_text(a->system, b->system) &&
+         memcmp(&a->sampling, &b->sampling, sizeof a->sampling) == 0;
+}

@@ -1,6 +1,6 @@
 /* bench_memory: how fast threads read memory that is in no cache: the ceiling of a plain step, which reads
  * every weight once. Prints one JSON line: {"threads", "bytes", "lanes", "seconds": [of each pass]}. */
-#include "bench/crew.h"
+#include "bench/timed_threads.h"
 #include "bench/limits.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,10 +15,10 @@ static int fail(const char *why) {
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : 0, passes = argc > 2 ? atoi(argv[2]) : 0;
   long mib = argc > 3 ? atol(argv[3]) : LIMITS_MIB;
-  if (threads < 1 || threads > CREW_THREADS_MAX || passes < 1 || passes > CREW_PASSES_MAX ||
+  if (threads < 1 || threads > TIMED_THREADS_THREADS_MAX || passes < 1 || passes > TIMED_THREADS_PASSES_MAX ||
       mib < LIMITS_MIB || mib > MIB_MAX)
     return fail("usage: bench_memory THREADS PASSES [MIB, at least 512]");
-  double seconds[CREW_PASSES_MAX];
+  double seconds[TIMED_THREADS_PASSES_MAX];
   size_t bytes;
   const char *lanes;
   if (!limits_read(threads, passes, mib, seconds, &bytes, &lanes))

@@ -1,7 +1,7 @@
 /* bench_multiply: how many multiply-adds of bytes threads do in registers with the processor's best
  * instruction for them: the ceiling of a step of many rows. Prints one JSON line: {"threads", "macs",
  * "instruction", "seconds": [of each pass]}. */
-#include "bench/crew.h"
+#include "bench/timed_threads.h"
 #include "bench/limits.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,9 +14,9 @@ static int fail(const char *why) {
 
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : 0, passes = argc > 2 ? atoi(argv[2]) : 0;
-  if (threads < 1 || threads > CREW_THREADS_MAX || passes < 1 || passes > CREW_PASSES_MAX)
+  if (threads < 1 || threads > TIMED_THREADS_THREADS_MAX || passes < 1 || passes > TIMED_THREADS_PASSES_MAX)
     return fail("usage: bench_multiply THREADS PASSES");
-  double seconds[CREW_PASSES_MAX];
+  double seconds[TIMED_THREADS_PASSES_MAX];
   uint64_t macs;
   const char *instruction;
   if (!limits_multiply(threads, passes, seconds, &macs, &instruction))

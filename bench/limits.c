@@ -1,6 +1,6 @@
 #include "bench/limits.h"
 
-#include "bench/crew.h"
+#include "bench/timed_threads.h"
 #include "kernels/ops.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -79,7 +79,7 @@ bool limits_read(int threads, int passes, long mib, double *seconds, size_t *byt
   r.lines_each = taken / LINE_BYTES / (size_t)threads / LINES_AT_ONCE * LINES_AT_ONCE;
   *bytes = r.lines_each * (size_t)threads * LINE_BYTES;
   uint64_t sum;
-  bool good = crew_run(threads, passes, read_share, &r, seconds, &sum);
+  bool good = timed_threads_run(threads, passes, read_share, &r, seconds, &sum);
   munmap(memory, taken);
   return good;
 }
@@ -166,22 +166,22 @@ bool limits_multiply(int threads, int passes, double *seconds, uint64_t *macs, c
   *instruction = m.instruction;
   *macs = m.macs * CHAINS * CHAIN_LENGTH * (uint64_t)threads;
   uint64_t sum;
-  return crew_run(threads, passes, multiply_share, &m, seconds, &sum);
+  return timed_threads_run(threads, passes, multiply_share, &m, seconds, &sum);
 }
 
 /* --- the best --- */
 
 double limits_read_rate(int threads, int passes) {
-  double seconds[CREW_PASSES_MAX];
+  double seconds[TIMED_THREADS_PASSES_MAX];
   size_t bytes;
   const char *lanes;
   if (!limits_read(threads, passes, LIMITS_MIB, seconds, &bytes, &lanes)) return 0;
-  return (double)bytes / crew_best(seconds, passes);
+  return (double)bytes / timed_threads_best(seconds, passes);
 }
 
 double limits_multiply_rate(int threads, int passes, const char **instruction) {
-  double seconds[CREW_PASSES_MAX];
+  double seconds[TIMED_THREADS_PASSES_MAX];
   uint64_t macs;
   if (!limits_multiply(threads, passes, seconds, &macs, instruction)) return 0;
-  return (double)macs / crew_best(seconds, passes);
+  return (double)macs / timed_threads_best(seconds, passes);
 }

@@ -68,8 +68,8 @@ static void on_linear_swiglu(ops *o, const ops_weight *gate, const ops_weight *u
   add_time(p, PROBE_GATE_UP, begin);
 }
 
-static void on_choose(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
-                      int32_t *ids) {
+static void on_sample(ops *o, const ops_weight *w, const ops_act *x, int32_t count,
+                      const ops_sampling *choices, int32_t *ids) {
   probe *p = probe_of(o);
   const ops_linear head = {.w = w};
   if (p->mode == PROBE_SKIP) return;
@@ -81,7 +81,7 @@ static void on_choose(ops *o, const ops_weight *w, const ops_act *x, int32_t cou
   p->last = PROBE_HEAD;
   count_work(p, PROBE_HEAD, &head, 1, count);
   uint64_t begin = probe_clock_ns();
-  p->real->choose(o, w, x, count, choices, ids);
+  p->real->sample(o, w, x, count, choices, ids);
   add_time(p, PROBE_HEAD, begin);
 }
 
@@ -91,7 +91,7 @@ void probe_replay(probe *p) {
     if (c->swiglu)
       p->real->linear_swiglu(p->device, c->jobs[0].w, c->jobs[1].w, &c->x, c->count, c->swiglu);
     else if (c->choices)
-      p->real->choose(p->device, c->jobs[0].w, &c->x, c->count, c->choices, c->ids);
+      p->real->sample(p->device, c->jobs[0].w, &c->x, c->count, c->choices, c->ids);
     else
       p->real->linear(p->device, c->jobs, c->job_count, &c->x, c->count);
   }
@@ -148,7 +148,7 @@ void probe_attach(probe *p, ops *device) {
   p->table.quantize = on_quantize;
   p->table.linear = on_linear;
   p->table.linear_swiglu = on_linear_swiglu;
-  p->table.choose = on_choose;
+  p->table.sample = on_sample;
   p->table.rope_store = on_rope_store;
   p->table.attention = on_attention;
   p->table.argmax = on_argmax;

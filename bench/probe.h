@@ -38,8 +38,8 @@ typedef struct probe_call {
   int32_t job_count, count;
   ops_act x;
   ops_act *swiglu; /* what linear_swiglu writes, else NULL */
-  /* of `choose`, else NULL */
-  const ops_choice *choices;
+  /* of `sample`, else NULL */
+  const ops_sampling *choices;
   int32_t *ids;
 } probe_call;
 

@@ -1,6 +1,6 @@
 /* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
  * op by op, beside what the machine could do at best. */
-#include "bench/crew.h"
+#include "bench/timed_threads.h"
 #include "bench/limits.h"
 #include "bench/probe.h"
 #include "bench/step.h"
@@ -17,7 +17,7 @@
 
 #define WIDTHS_MAX          8
 #define REPETITIONS_DEFAULT 15
-#define REPETITIONS_MAX     CREW_PASSES_MAX
+#define REPETITIONS_MAX     TIMED_THREADS_PASSES_MAX
 #define CONTEXT_DEFAULT     128
 #define CONTEXT_MAX         65536
 #define WARM_UP             2

@@ -175,7 +175,7 @@ typedef struct program {
   model_file *target_file, *file; /* the first may be NULL */
   model *model;
   kv_cache *kv;
-  bridge bridge;
+  vocabulary_map bridge;
   model_engine *engine;
   bool busy;         /* a batch is under way; of whoever steps the machine, as the next two */
   draft_batch batch; /* room for one that is to be submitted */
@@ -201,7 +201,7 @@ static int open_files(program *p, err *e) {
   int rc = model_file_open(&p->file, own, e);
   if (rc == ERR_OK && f->layers) rc = model_file_keep_layers(p->file, f->layers, e);
   if (rc == ERR_OK && f->model) rc = model_file_open(&p->target_file, f->model, e);
-  return rc ? rc : bridge_open(&p->bridge, p->target_file ? p->target_file : p->file, p->file, e);
+  return rc ? rc : vocabulary_map_open(&p->bridge, p->target_file ? p->target_file : p->file, p->file, e);
 }
 
 static int open_cache(program *p, err *e) {
@@ -354,7 +354,7 @@ static void close_all(program *p) {
   replay_book_close(p->book);
   kv_close(p->kv);
   model_close(p->model);
-  bridge_fini(&p->bridge);
+  vocabulary_map_fini(&p->bridge);
   model_file_close(p->target_file);
   model_file_close(p->file);
 }

@@ -103,11 +103,11 @@ typedef struct ops_rotary {
 /* How a row's token follows from its logits z: the largest z * scale + noise, where scale is 0 the largest z;
  * ties: the lowest id; a NaN and -infinity are never chosen, 0 where nothing else is left. The noise of
  * (seed, choice, position, id) is defined in common/base/noise.h. */
-typedef struct ops_choice {
+typedef struct ops_sampling {
   float scale; /* 1 / temperature, or 0: no noise */
   uint64_t seed;
   uint32_t choice, position; /* position: of the token being chosen */
-} ops_choice;
+} ops_sampling;
 
 typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
 
@@ -182,7 +182,7 @@ typedef struct ops_table {
   void (*linear_swiglu)(ops *o, const ops_weight *gate, const ops_weight *up, const ops_act *x, int32_t count,
                         ops_act *y);
   /* ids[i] = the token that choices[i] takes from the logits w * (row i of x), which are not kept. */
-  void (*choose)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_choice *choices,
+  void (*sample)(ops *o, const ops_weight *w, const ops_act *x, int32_t count, const ops_sampling *choices,
                  int32_t *ids);
   /* Norms and rotates q [count][heads][head_dim] in place and k [count][kv_heads][head_dim] on its way, and
    * writes k and v to the cache: to staging slot path[path_count - 1], or to committed row `position` where

@@ -3,7 +3,7 @@
 #include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "common/speculative/accept.h"
+#include "common/speculative/acceptance.h"
 #include "kernels/ops.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -108,7 +108,7 @@ static const model_sampling *sampling_of(const work *w) {
 static int32_t pick(const work *w, int32_t row, int32_t depth) {
   const engine_job *job = w->job;
   if (w->choosing) {
-    int32_t token = model_choice(w->g->options.model, w->segment, row);
+    int32_t token = model_sampled(w->g->options.model, w->segment, row);
     assert(token >= 0);
     return token;
   }
@@ -181,8 +181,8 @@ static void selfcheck(work *w) {
 static void accept_tree(work *w, uint64_t forwarded) {
   const engine_job *job = w->job;
   int32_t path[ENGINE_ROWS_MAX];
-  int32_t walked = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
-                               job->sampled_max, pick_on_walk, w, path, w->r->sampled);
+  int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
+                                   job->sampled_max, pick_on_walk, w, path, w->r->sampled);
   uint64_t accepted = clock_us();
   int rc = kv_commit_late(w->g->options.kv, w->seq, path,
                           walked); /* the next forward copies: nothing lies before it */

@@ -457,7 +457,7 @@ static void print_kv(FILE *out, kv_counters k) {
 }
 
 static void print_sessions(FILE *out, const session_store *s) {
-  const kv_blocks *b = &s->blocks;
+  const block_pool *b = &s->blocks;
   const named list[] = {{"reused_rows", s->reused_rows},
                         {"longest_step_us", s->longest_step_us},
                         {"blocks", (uint64_t)b->count},

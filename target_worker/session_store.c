@@ -21,7 +21,7 @@ int session_store_init(session_store *store, int32_t count, int32_t context, int
   *store = (session_store){.count = count, .context = context, .is_virtual = blocks > 0};
   store->slots = calloc((size_t)count, sizeof *store->slots);
   if (!store->slots) return err_set(e, ERR_NOMEM, "no memory for %d sessions: lower --sessions", count);
-  int rc = blocks > 0 ? kv_blocks_init(&store->blocks, blocks, e) : ERR_OK;
+  int rc = blocks > 0 ? block_pool_init(&store->blocks, blocks, e) : ERR_OK;
   for (int32_t i = 0; i < count && rc == ERR_OK; i++)
     if (!slot_init(store, &store->slots[i], i))
       rc = err_set(e, ERR_NOMEM, "no memory for %d sessions of %d tokens: lower --sessions or --ctx", count,
@@ -38,7 +38,7 @@ void session_store_fini(session_store *store) {
     free(store->slots[i].cache.blocks);
   }
   free(store->slots);
-  kv_blocks_fini(&store->blocks);
+  block_pool_fini(&store->blocks);
   *store = (session_store){0};
 }
 
@@ -117,7 +117,7 @@ session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, 
 /* --- the blocks of a virtual cache --- */
 
 static void drop_blocks(session_store *store, session *s, int32_t keep) {
-  kv_blocks_release(&store->blocks, s->cache.blocks + keep, s->cache.block_count - keep);
+  block_pool_release(&store->blocks, s->cache.blocks + keep, s->cache.block_count - keep);
   s->cache.block_count = keep;
   s->cache.published = least_i32(s->cache.published, keep);
   s->cache.rows = least_i32(s->cache.rows, keep * KV_BLOCK);
@@ -139,7 +139,7 @@ static void find_shared(session_store *store, session *s) {
   if (s->cache.rows > 0) return;
   drop_blocks(store, s, 0);
   s->cache.block_count = s->cache.published =
-      kv_blocks_find(&store->blocks, s->committed.tokens, s->committed.length - 1, s->cache.blocks);
+      block_pool_find(&store->blocks, s->committed.tokens, s->committed.length - 1, s->cache.blocks);
   s->cache.rows = s->cache.published * KV_BLOCK;
   s->cache.rows_given = true;
 }
@@ -152,11 +152,11 @@ int session_store_admit(session_store *store, session *s, int32_t tokens, err *e
   s->cache.remap = true;
   int32_t more = wanted - s->cache.block_count;
   if (more <= 0) return ERR_OK;
-  if (kv_blocks_take(&store->blocks, more, s->cache.blocks + s->cache.block_count)) {
+  if (block_pool_take(&store->blocks, more, s->cache.blocks + s->cache.block_count)) {
     s->cache.block_count = wanted;
     return ERR_OK;
   }
-  int32_t available = kv_blocks_available(&store->blocks);
+  int32_t available = block_pool_available(&store->blocks);
   session_store_give_back(store, s);
   if (wanted > store->blocks.count)
     return err_set(e, ERR_LIMIT,
@@ -176,8 +176,8 @@ void session_store_publish(session_store *store, session *s, int32_t settled) {
   int32_t rows = least_i32(least_i32(settled, s->cache.rows), s->committed.length);
   for (; (s->cache.published + 1) * KV_BLOCK <= rows; s->cache.published++) {
     int32_t *block = &s->cache.blocks[s->cache.published], *above = s->cache.published ? block - 1 : NULL;
-    int32_t same = kv_blocks_publish(&store->blocks, above ? *above : KV_NO_BLOCK,
-                                     s->committed.tokens + s->cache.published * KV_BLOCK, *block);
+    int32_t same = block_pool_publish(&store->blocks, above ? *above : KV_NO_BLOCK,
+                                      s->committed.tokens + s->cache.published * KV_BLOCK, *block);
     if (same != *block) s->cache.remap = true; /* equal rows: who comes second reads the first one's */
     *block = same;
   }

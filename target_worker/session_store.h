@@ -3,7 +3,7 @@
  *
  * The number of slots is fixed and their memory is taken once. A conversation's next request finds the rows
  * of those before it. Static cache: the rows of an ended session stay until its slot is taken again. Virtual
- * cache: the full blocks of all sessions can be found (kv_blocks.h), by several at once; a session has the
+ * cache: the full blocks of all sessions can be found (block_pool.h), by several at once; a session has the
  * blocks of its whole completion from its OPEN to its end, so it never runs out of them. They are given back
  * at once, even while a job of it is under way: batches come one after the other, so whoever takes them
  * writes later. Finished sessions make room for new ones, least recently used first; running ones never do.
@@ -11,7 +11,7 @@
 #pragma once
 
 #include "common/base/err.h"
-#include "common/model/kv_blocks.h"
+#include "common/model/block_pool.h"
 #include "target_worker/session.h"
 
 #define SESSION_STORE_LEASE_US 10000000
@@ -20,7 +20,7 @@ typedef struct session_store {
   session *slots;         /* [count] */
   int32_t count, context; /* context: tokens of one session */
   bool is_virtual;
-  kv_blocks blocks;         /* of a virtual cache */
+  block_pool blocks;        /* of a virtual cache */
   uint64_t reused_rows;     /* of the cache, that new sessions found there */
   uint64_t longest_step_us; /* between two rounds of one session, one after the other */
 } session_store;

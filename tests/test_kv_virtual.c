@@ -26,80 +26,80 @@ static void fill(int32_t *tokens, int32_t count, int32_t first) {
 }
 
 /* Takes and publishes the whole blocks of these tokens. */
-static void publish_all(kv_blocks *b, const int32_t *tokens, int32_t count, int32_t *held) {
-  int32_t found = kv_blocks_find(b, tokens, count * KV_BLOCK, held);
-  assert_true(kv_blocks_take(b, count - found, held + found));
+static void publish_all(block_pool *b, const int32_t *tokens, int32_t count, int32_t *held) {
+  int32_t found = block_pool_find(b, tokens, count * KV_BLOCK, held);
+  assert_true(block_pool_take(b, count - found, held + found));
   for (int32_t i = found; i < count; i++)
-    held[i] = kv_blocks_publish(b, i ? held[i - 1] : KV_NO_BLOCK, tokens + i * KV_BLOCK, held[i]);
+    held[i] = block_pool_publish(b, i ? held[i - 1] : KV_NO_BLOCK, tokens + i * KV_BLOCK, held[i]);
 }
 
 static void blocks_are_found_by_tokens(void **state) {
   (void)state;
-  kv_blocks b;
+  block_pool b;
   int32_t a[3 * KV_BLOCK], c[3 * KV_BLOCK], held[3], found[3];
-  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  assert_int_equal(block_pool_init(&b, BLOCKS, NULL), ERR_OK);
   fill(a, 3 * KV_BLOCK, 0);
   memcpy(c, a, sizeof a);
   c[2 * KV_BLOCK - 1] = 7; /* the last token of the second block */
   publish_all(&b, a, 3, held);
-  assert_int_equal(kv_blocks_find(&b, c, 3 * KV_BLOCK, found), 1);
+  assert_int_equal(block_pool_find(&b, c, 3 * KV_BLOCK, found), 1);
   assert_int_equal(found[0], held[0]);
-  assert_int_equal(kv_blocks_holders(&b, held[0]), 2);
-  kv_blocks_release(&b, found, 1);
-  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK - 1, found), 2); /* whole blocks alone */
-  kv_blocks_release(&b, found, 2);
-  assert_int_equal(kv_blocks_find(&b, a + KV_BLOCK, 2 * KV_BLOCK, found),
+  assert_int_equal(block_pool_holders(&b, held[0]), 2);
+  block_pool_release(&b, found, 1);
+  assert_int_equal(block_pool_find(&b, a, 3 * KV_BLOCK - 1, found), 2); /* whole blocks alone */
+  block_pool_release(&b, found, 2);
+  assert_int_equal(block_pool_find(&b, a + KV_BLOCK, 2 * KV_BLOCK, found),
                    0); /* a block is what comes before it, too */
-  kv_blocks_release(&b, held, 3);
-  assert_int_equal(kv_blocks_available(&b), BLOCKS);
-  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK, found), 3); /* nobody holds them: kept */
-  kv_blocks_release(&b, found, 3);
-  assert_true(kv_blocks_check(&b));
-  kv_blocks_fini(&b);
+  block_pool_release(&b, held, 3);
+  assert_int_equal(block_pool_available(&b), BLOCKS);
+  assert_int_equal(block_pool_find(&b, a, 3 * KV_BLOCK, found), 3); /* nobody holds them: kept */
+  block_pool_release(&b, found, 3);
+  assert_true(block_pool_check(&b));
+  block_pool_fini(&b);
 }
 
 static void the_least_recently_used_go_first(void **state) {
   (void)state;
-  kv_blocks b;
+  block_pool b;
   int32_t a[3 * KV_BLOCK], c[3 * KV_BLOCK], held[3], others[BLOCKS], found[3];
-  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  assert_int_equal(block_pool_init(&b, BLOCKS, NULL), ERR_OK);
   fill(a, 3 * KV_BLOCK, 0);
   fill(c, 3 * KV_BLOCK, 500);
   publish_all(&b, a, 3, held);
-  kv_blocks_release(&b, held, 3);
+  block_pool_release(&b, held, 3);
   publish_all(&b, c, 3, held);
-  kv_blocks_release(&b, held, 3);
-  assert_int_equal(kv_blocks_find(&b, a, KV_BLOCK, found),
+  block_pool_release(&b, held, 3);
+  assert_int_equal(block_pool_find(&b, a, KV_BLOCK, found),
                    1); /* used again, so its first one is the youngest */
-  kv_blocks_release(&b, found, 1);
-  assert_false(kv_blocks_take(&b, BLOCKS + 1, others));
-  assert_true(kv_blocks_take(&b, 2 + 4, others)); /* the two free ones, then a's last two and c's */
+  block_pool_release(&b, found, 1);
+  assert_false(block_pool_take(&b, BLOCKS + 1, others));
+  assert_true(block_pool_take(&b, 2 + 4, others)); /* the two free ones, then a's last two and c's */
   assert_int_equal(b.evicted, 4);
-  assert_true(kv_blocks_check(&b));
-  assert_int_equal(kv_blocks_find(&b, a, 3 * KV_BLOCK, found), 1);
-  kv_blocks_release(&b, found, 1);
-  assert_int_equal(kv_blocks_find(&b, c, 3 * KV_BLOCK, found), 1);
-  assert_int_equal(kv_blocks_available(&b), 1);
-  kv_blocks_release(&b, found, 1);
-  kv_blocks_release(&b, others, 6);
-  assert_int_equal(kv_blocks_available(&b), BLOCKS);
-  kv_blocks_fini(&b);
+  assert_true(block_pool_check(&b));
+  assert_int_equal(block_pool_find(&b, a, 3 * KV_BLOCK, found), 1);
+  block_pool_release(&b, found, 1);
+  assert_int_equal(block_pool_find(&b, c, 3 * KV_BLOCK, found), 1);
+  assert_int_equal(block_pool_available(&b), 1);
+  block_pool_release(&b, found, 1);
+  block_pool_release(&b, others, 6);
+  assert_int_equal(block_pool_available(&b), BLOCKS);
+  block_pool_fini(&b);
 }
 
 /* Two compute the same: the second one's block is given up for the first one's. */
 static void equal_blocks_become_one(void **state) {
   (void)state;
-  kv_blocks b;
+  block_pool b;
   int32_t a[KV_BLOCK], first, second;
-  assert_int_equal(kv_blocks_init(&b, BLOCKS, NULL), ERR_OK);
+  assert_int_equal(block_pool_init(&b, BLOCKS, NULL), ERR_OK);
   fill(a, KV_BLOCK, 0);
-  assert_true(kv_blocks_take(&b, 1, &first) && kv_blocks_take(&b, 1, &second));
-  assert_int_equal(kv_blocks_publish(&b, KV_NO_BLOCK, a, first), first);
-  assert_int_equal(kv_blocks_publish(&b, KV_NO_BLOCK, a, second), first);
-  assert_int_equal(kv_blocks_holders(&b, first), 2);
-  assert_int_equal(kv_blocks_holders(&b, second), 0);
-  assert_true(kv_blocks_check(&b));
-  kv_blocks_fini(&b);
+  assert_true(block_pool_take(&b, 1, &first) && block_pool_take(&b, 1, &second));
+  assert_int_equal(block_pool_publish(&b, KV_NO_BLOCK, a, first), first);
+  assert_int_equal(block_pool_publish(&b, KV_NO_BLOCK, a, second), first);
+  assert_int_equal(block_pool_holders(&b, first), 2);
+  assert_int_equal(block_pool_holders(&b, second), 0);
+  assert_true(block_pool_check(&b));
+  block_pool_fini(&b);
 }
 
 /* --- with a cache --- */
@@ -247,7 +247,7 @@ static int32_t last_length(const session *s) { /* of C, when its answer is compl
 
 static void admit(world *w, session *s) {
   err e = {0};
-  int32_t before = s->cache.rows, available = kv_blocks_available(&w->store.blocks);
+  int32_t before = s->cache.rows, available = block_pool_available(&w->store.blocks);
   int rc = session_store_admit(&w->store, s, last_length(s), &e);
   if (rc == ERR_OK) {
     assert_true(s->cache.block_count * KV_BLOCK >= last_length(s) - 1 && s->cache.rows < s->committed.length);
@@ -322,9 +322,9 @@ static void check_all(const world *w) {
     int32_t there = kv_length(w->kv, w->sequences[i]) - kv_late(w->kv, w->sequences[i]);
     check_rows(w, s, there < s->cache.rows ? there : s->cache.rows);
   }
-  for (int32_t i = 0; i < w->store.blocks.count; i++) holders += kv_blocks_holders(&w->store.blocks, i);
+  for (int32_t i = 0; i < w->store.blocks.count; i++) holders += block_pool_holders(&w->store.blocks, i);
   assert_int_equal(holders, held);
-  assert_true(kv_blocks_check(&w->store.blocks));
+  assert_true(block_pool_check(&w->store.blocks));
 }
 
 static void speculative_steps_leave_no_block_behind(void **state) {
@@ -345,8 +345,8 @@ static void speculative_steps_leave_no_block_behind(void **state) {
   for (int32_t i = 0; i < PLACES; i++)
     if (w->store.slots[i].state != SESSION_FREE) session_store_end(&w->store, w->store.slots[i].id);
   check_all(w);
-  const kv_blocks *b = &w->store.blocks;
-  assert_int_equal(kv_blocks_available(b), POOL);
+  const block_pool *b = &w->store.blocks;
+  assert_int_equal(block_pool_available(b), POOL);
   print_message("opened %d, refused %d, ended %d, trees %d, shortened %d (%d into shared blocks); found %d "
                 "rows, %d blocks; "
                 "evicted %d\n",
@@ -376,7 +376,7 @@ static void more_than_the_pool_is_never_admitted(void **state) {
   session *q = session_store_take(&s, 2, 2, tokens, 1, &fresh);
   assert_int_equal(prefix_append(&q->committed, tokens, 1), ERR_OK);
   assert_int_equal(session_store_admit(&s, q, 2, &e), ERR_FULL);
-  assert_int_equal(kv_blocks_available(&s.blocks), 0);
+  assert_int_equal(block_pool_available(&s.blocks), 0);
   assert_true(session_store_end(&s, 1));
   assert_int_equal(session_store_admit(&s, q, 2, &e), ERR_OK);
   session_store_fini(&s);

@@ -153,9 +153,9 @@ static void choices_are_those_of_the_logits(void **state) {
     s[keeps].tokens = s[chooses].tokens = tokens;
     assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
     int32_t length = kv_length(f->k, f->seq);
-    assert_int_equal(model_choice(f->m, chooses, 2),
+    assert_int_equal(model_sampled(f->m, chooses, 2),
                      choice_of(sampling, model_logits(f->m, keeps, 2), length));
-    assert_int_equal(model_choice(f->m, chooses, 1), -1);
+    assert_int_equal(model_sampled(f->m, chooses, 1), -1);
     assert_null(model_logits(f->m, chooses, 2));
     assert_int_equal(model_argmax(f->m, chooses, 2), -1);
     s[keeps] = tree(f->seq);
@@ -167,8 +167,8 @@ static void choices_are_those_of_the_logits(void **state) {
     assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
     for (int32_t row = 0; row < 4; row++) {
       int32_t expected = choice_of(sampling, model_logits(f->m, keeps, row), length + depths[row] + 1);
-      assert_int_equal(model_choice(f->m, chooses, row), expected);
-      assert_int_equal(model_choice(f->m, keeps, row), -1);
+      assert_int_equal(model_sampled(f->m, chooses, row), expected);
+      assert_int_equal(model_sampled(f->m, keeps, row), -1);
       assert_null(model_logits(f->m, chooses, row));
       distinct += expected != model_argmax(f->m, keeps, row);
     }
@@ -188,14 +188,14 @@ static void choosing_keeps_no_logits(void **state) {
   uint64_t calls = f->memory.calls[MEM_ACTIVATIONS];
   assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
   assert_int_equal(f->memory.calls[MEM_ACTIVATIONS], calls + 1); /* the scratch of attention */
-  for (int32_t row = 0; row < 20; row++) assert_true(model_choice(f->m, 0, row) >= 0);
+  for (int32_t row = 0; row < 20; row++) assert_true(model_sampled(f->m, 0, row) >= 0);
   s = append(f->other, 20);
   s.all_logits = true;
   size_t before = f->memory.bytes[MEM_ACTIVATIONS];
   assert_int_equal(model_forward(f->m, f->k, &s, 1), ERR_OK);
   assert_int_equal(f->memory.calls[MEM_ACTIVATIONS], calls + 2);
   assert_int_equal(f->memory.bytes[MEM_ACTIVATIONS] - before, 20 * SUPPORT_TINY_VOCAB * sizeof(float));
-  assert_int_equal(model_choice(f->m, 0, 0), -1);
+  assert_int_equal(model_sampled(f->m, 0, 0), -1);
 }
 
 /* Counters of the op table and the allocator: nothing for speculation without a tree, and seen above 0 with

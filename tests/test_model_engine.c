@@ -27,7 +27,7 @@ typedef struct world {
   model *m;
   kv_cache *kv, *plain;
   model_engine *g;
-  bridge bridge;
+  vocabulary_map bridge;
   text texts[SEQUENCES];
   uint32_t random;
   uint64_t serial;
@@ -44,9 +44,9 @@ static bool never(void *context, const draft_results *r, draft_batch *next) {
 }
 
 /* The target's token t is the draft's t + SHIFT; a few have no partner. */
-static void make_bridge(bridge *b, bool same) {
-  *b = (bridge){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4),
-                malloc(SUPPORT_TINY_VOCAB * 4), same};
+static void make_bridge(vocabulary_map *b, bool same) {
+  *b = (vocabulary_map){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4),
+                        malloc(SUPPORT_TINY_VOCAB * 4), same};
   for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) {
     int32_t d = same ? t : (t + SHIFT) % SUPPORT_TINY_VOCAB;
     b->to_draft[t] = same || t >= MISSING ? d : -1;
@@ -74,7 +74,7 @@ static void open_world(world *w, bool same) {
 
 static void close_world(world *w) {
   model_engine_close(w->g);
-  bridge_fini(&w->bridge);
+  vocabulary_map_fini(&w->bridge);
   kv_close(w->kv);
   kv_close(w->plain);
   model_close(w->m);

@@ -2593,7 +2593,7 @@ static msg long_prompt(uint64_t id, uint32_t epoch, int32_t tokens) {
 static void test_sessions_share_blocks(void **state) {
   world *w = *state;
   int32_t told = 0;
-  kv_blocks *b = &target_sessions(w->t)->blocks;
+  block_pool *b = &target_sessions(w->t)->blocks;
   say_and_open(w, long_prompt(S, 1, 8));
   assert_int_equal(play(w, 2), 2);
   say_and_open(w, long_prompt(S + 1, 1, 8));
@@ -2604,7 +2604,7 @@ static void test_sessions_share_blocks(void **state) {
   assert_memory_equal(first->cache.blocks, second->cache.blocks, 3 * sizeof *first->cache.blocks);
   assert_int_not_equal(first->cache.blocks[3], second->cache.blocks[3]);
   assert_int_equal(b->shared, 3);
-  assert_int_equal(kv_blocks_holders(b, first->cache.blocks[0]), 2);
+  assert_int_equal(block_pool_holders(b, first->cache.blocks[0]), 2);
   while (run_job(w))
     for (int32_t i = 0; i < w->batch.count; i++) told += w->batch.jobs[i].blocks != NULL;
   assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
@@ -2612,7 +2612,7 @@ static void test_sessions_share_blocks(void **state) {
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
   assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens,
                       (LONG + 8) * sizeof(int32_t));
-  assert_int_equal(kv_blocks_available(b), b->count); /* a finished one needs none */
+  assert_int_equal(block_pool_available(b), b->count); /* a finished one needs none */
 }
 
 /* Refused before anything is computed, and taken when there is room. */
@@ -2755,7 +2755,7 @@ static void test_opened_again_in_a_storm(void **state) {
       rig_clear(&w->r);
     }
     storm_settle(w, ids, 2);
-    if (store->is_virtual) assert_int_equal(kv_blocks_available(&store->blocks), store->blocks.count);
+    if (store->is_virtual) assert_int_equal(block_pool_available(&store->blocks), store->blocks.count);
   }
 }
 

@@ -1,6 +1,6 @@
 /* libs: text file base */
 #include "common/text/bpe.h"
-#include "common/text/special_set.h"
+#include "common/text/added_tokens.h"
 #include "common/text/tokenizer.h"
 #include "common/text/utf8.h"
 #include "tests/gguf_builder.h"
@@ -619,11 +619,11 @@ static void test_merges_by_the_definition(void **state) {
   bpe_scratch_fini(&scratch);
 }
 
-static const special_token *find_naively(const special_set *s, const char *text, size_t size, size_t *at) {
+static const added_token *find_naively(const added_tokens *s, const char *text, size_t size, size_t *at) {
   for (*at = 0; *at < size; ++*at) {
-    const special_token *best = NULL;
+    const added_token *best = NULL;
     for (size_t i = 0; i < s->count; i++) {
-      const special_token *t = &s->tokens[i];
+      const added_token *t = &s->tokens[i];
       if (t->size > size - *at || memcmp(t->text, text + *at, t->size)) continue;
       if (!best || t->size > best->size || (t->size == best->size && t->id < best->id)) best = t;
     }
@@ -637,27 +637,27 @@ static void test_finds_special_tokens_by_the_definition(void **state) {
   uint64_t seed = 2;
   int found = 0;
   for (int round = 0; round < 3000; round++) {
-    special_set s = {0};
+    added_tokens s = {0};
     char pool[12][5], text[30];
     uint32_t sizes[12];
     int count = (int)(next_random(&seed) % 13);
     for (int i = 0; i < count; i++) {
       uint32_t size = sizes[i] = 1 + (uint32_t)(next_random(&seed) % 5);
       for (uint32_t k = 0; k < size; k++) pool[i][k] = (char)("a\xff<"[next_random(&seed) % 3]);
-      assert_int_equal(special_set_add(&s, pool[i], size, i, 0), ERR_OK);
+      assert_int_equal(added_tokens_add(&s, pool[i], size, i, 0), ERR_OK);
     }
-    special_set_sort(&s);
+    added_tokens_sort(&s);
     for (size_t k = 0; k < sizeof text; k++) text[k] = "a\xff<z"[next_random(&seed) % 4];
     size_t at = 0, want_at;
-    const special_token *want = find_naively(&s, text, sizeof text, &want_at);
-    assert_ptr_equal(special_set_find(&s, text, sizeof text, &at), want);
+    const added_token *want = find_naively(&s, text, sizeof text, &want_at);
+    assert_ptr_equal(added_tokens_find(&s, text, sizeof text, &at), want);
     if (want) assert_int_equal(at, want_at), found++;
     for (int i = 0; i < count; i++) {
-      const special_token *exact = special_set_exact(&s, pool[i], sizes[i]);
+      const added_token *exact = added_tokens_exact(&s, pool[i], sizes[i]);
       assert_true(exact && exact->size == sizes[i] && exact->id <= i);
       assert_memory_equal(exact->text, pool[i], sizes[i]);
     }
-    special_set_fini(&s);
+    added_tokens_fini(&s);
   }
   assert_true(found > 1500);
 }

@@ -1,6 +1,6 @@
 #include "bench/policy_replay/world.h"
 
-#include "common/speculative/accept.h"
+#include "common/speculative/acceptance.h"
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -83,8 +83,8 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
   r->queue_us = net_now(w->net) - job->ready_us;
   if (job->kind == ENGINE_VERIFY) {
     r->node_count = job->count - 1;
-    r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
-                                   job->sampled_max, recorded_token, &at, path, r->sampled);
+    r->sampled_count = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
+                                       job->sampled_max, recorded_token, &at, path, r->sampled);
     r->kv_length = job->kv_length + r->sampled_count;
     if (!x->first_us) x->first_us = net_now(w->net);
     if (!w->first_us) w->first_us = net_now(w->net);

@@ -1,5 +1,5 @@
 #include "common/file/config_source.h"
-#include "common/file/label.h"
+#include "common/file/printable.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +11,11 @@ static bool is_rope(const char *key) {
 }
 
 static int set_architecture(config_source *s, const char *key, config_value v, err *e) {
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   if (v.kind != CONFIG_TEXT)
     return err_set(e, ERR_FORMAT,
                    "the model file's %s is missing: convert the model again or use another file", key);
-  snprintf(s->architecture, sizeof s->architecture, "%s", label_text(text, v.text, v.size));
+  snprintf(s->architecture, sizeof s->architecture, "%s", printable_text(text, v.text, v.size));
   return ERR_OK;
 }
 

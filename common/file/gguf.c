@@ -1,6 +1,6 @@
 #include "common/file/gguf.h"
-#include "common/file/label.h"
-#include "common/file/mapping.h"
+#include "common/file/printable.h"
+#include "common/file/mapped_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +81,7 @@ struct gguf {
   const uint8_t *bytes;
   size_t size;
   bool mapped;
-  char label[LABEL_MAX];
+  char label[PRINTABLE_PATH_MAX];
   uint64_t table_end; /* bytes of header, metadata and tensor table */
   entry *entries;     /* [entry_count], sorted by key */
   size_t entry_count;
@@ -226,7 +226,7 @@ static int read_array(reader *r, entry *v) {
 }
 
 static int read_scalar(reader *r, entry *v) {
-  char name[LABEL_TEXT_MAX];
+  char name[PRINTABLE_TEXT_MAX];
   if (v->kind == KIND_STRING) {
     v->data = r->g->bytes + r->at;
     gguf_string s;
@@ -237,7 +237,7 @@ static int read_scalar(reader *r, entry *v) {
   if (v->kind == KIND_BOOL && *v->data > 1)
     return err_set(r->e, ERR_FORMAT,
                    "%s: the value of %s is no boolean: the file is damaged, download it again", r->g->label,
-                   label_text(name, v->key.data, v->key.size));
+                   printable_text(name, v->key.data, v->key.size));
   return ERR_OK;
 }
 
@@ -262,7 +262,7 @@ static int compare_entries(const void *a, const void *b) {
 }
 
 static int read_metadata(gguf *g, reader *r) {
-  char name[LABEL_TEXT_MAX];
+  char name[PRINTABLE_TEXT_MAX];
   for (size_t i = 0; i < g->entry_count; i++) {
     int rc = read_entry(r, &g->entries[i]);
     if (rc) return rc;
@@ -272,7 +272,7 @@ static int read_metadata(gguf *g, reader *r) {
     const gguf_string *key = &g->entries[i].key;
     if (compare_entries(&g->entries[i - 1], &g->entries[i]) == 0)
       return err_set(r->e, ERR_FORMAT, "%s: the metadata key %s stands there twice: convert the model again",
-                     g->label, label_text(name, key->data, key->size));
+                     g->label, printable_text(name, key->data, key->size));
   }
   return ERR_OK;
 }
@@ -292,13 +292,13 @@ static const entry *find_entry(const gguf *g, const char *key, uint32_t kind) {
 /* ---- tensors ---- */
 
 static int bad_tensor(reader *r, const char *name, const char *why) {
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   return err_set(r->e, ERR_FORMAT, "%s: tensor %s %s: the file is damaged, download it again", r->g->label,
-                 label_text(text, name, strlen(name)), why);
+                 printable_text(text, name, strlen(name)), why);
 }
 
 static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
-  char text[LABEL_TEXT_MAX], number[32];
+  char text[PRINTABLE_TEXT_MAX], number[32];
   const char *name = type < sizeof TYPES / sizeof TYPES[0] ? TYPES[type].name : NULL;
   if (name && TYPES[type].block) {
     t->type = (gguf_type)type;
@@ -308,7 +308,7 @@ static int read_type(reader *r, gguf_tensor *t, uint64_t type) {
   return err_set(r->e, ERR_UNSUPPORTED,
                  "%s: tensor %s has type %s, which is not built here: use a model file with F32, F16, BF16, "
                  "Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, IQ4_NL, Q3_K or Q2_K tensors",
-                 r->g->label, label_text(text, t->name, strlen(t->name)), name ? name : number);
+                 r->g->label, printable_text(text, t->name, strlen(t->name)), name ? name : number);
 }
 
 /* shape and type give the bytes; refuses what overflows or cuts a block. */
@@ -367,14 +367,14 @@ static int compare_tensors(const void *a, const void *b) {
 }
 
 static int sort_tensors(gguf *g, err *e) {
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   for (size_t i = 0; i < g->tensor_count; i++) g->sorted[i] = &g->tensors[i];
   qsort(g->sorted, g->tensor_count, sizeof *g->sorted, compare_tensors);
   for (size_t i = 1; i < g->tensor_count; i++) {
     const char *name = g->sorted[i]->name;
     if (strcmp(g->sorted[i - 1]->name, name) == 0)
       return err_set(e, ERR_FORMAT, "%s: there are two tensors %s: convert the model again", g->label,
-                     label_text(text, name, strlen(name)));
+                     printable_text(text, name, strlen(name)));
   }
   return ERR_OK;
 }
@@ -393,7 +393,7 @@ static int read_alignment(const gguf *g, uint64_t *out, err *e) {
 static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_t offset, uint64_t alignment,
                         err *e) {
   reader r = {g, 0, e};
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   uint64_t begin, end;
   if (offset % alignment) return bad_tensor(&r, t->name, "begins at an offset that is not aligned");
   if (__builtin_add_overflow(data_at, offset, &begin) || __builtin_add_overflow(begin, t->bytes, &end))
@@ -402,7 +402,8 @@ static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_
     return err_set(e, ERR_FORMAT,
                    "%s: the file ends at byte %zu, but tensor %s needs bytes up to %llu: it is cut short, "
                    "download it again",
-                   g->label, g->size, label_text(text, t->name, strlen(t->name)), (unsigned long long)end);
+                   g->label, g->size, printable_text(text, t->name, strlen(t->name)),
+                   (unsigned long long)end);
   t->data = g->bytes + begin;
   return ERR_OK;
 }
@@ -489,14 +490,14 @@ static int parse(gguf *g, err *e) {
   return rc ? rc : read_tensors(g, &r);
 }
 
-static int open_bytes(gguf **out, const char *label, mapping bytes, bool mapped, err *e) {
+static int open_bytes(gguf **out, const char *label, mapped_file bytes, bool mapped, err *e) {
   gguf *g = calloc(1, sizeof *g);
   *out = NULL;
   if (!g) {
-    if (mapped) mapping_close(&bytes);
+    if (mapped) mapped_file_close(&bytes);
     return err_set(e, ERR_NOMEM, "%s: out of memory", label);
   }
-  label_path(g->label, label);
+  printable_path(g->label, label);
   g->bytes = bytes.data;
   g->size = bytes.size;
   g->mapped = mapped;
@@ -509,13 +510,13 @@ static int open_bytes(gguf **out, const char *label, mapping bytes, bool mapped,
 }
 
 int gguf_open_memory(gguf **out, const void *data, size_t size, err *e) {
-  return open_bytes(out, "the model in memory", (mapping){data, size}, false, e);
+  return open_bytes(out, "the model in memory", (mapped_file){data, size}, false, e);
 }
 
 int gguf_open(gguf **out, const char *path, err *e) {
-  mapping m;
+  mapped_file m;
   *out = NULL;
-  int rc = mapping_open(&m, path, "the model file", e);
+  int rc = mapped_file_open(&m, path, "the model file", e);
   return rc ? rc : open_bytes(out, path, m, true, e);
 }
 
@@ -526,7 +527,7 @@ void gguf_close(gguf *g) {
   for (size_t i = 0; g->tensors && i < g->tensor_count; i++) free((char *)g->tensors[i].name);
   free(g->tensors);
   free(g->sorted);
-  if (g->mapped) mapping_close(&(mapping){g->bytes, g->size});
+  if (g->mapped) mapped_file_close(&(mapped_file){g->bytes, g->size});
   free(g);
 }
 

@@ -1,5 +1,5 @@
 #include "common/file/json.h"
-#include "common/file/label.h"
+#include "common/file/printable.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -72,7 +72,7 @@ static json_t *load(const void *data, size_t size, json_error_t *why) {
 
 int json_parse_object(json_t **out, const char *label, const void *data, size_t size, err *e) {
   size_t depth, values;
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   json_error_t why;
   *out = NULL;
   if (size > JSON_FILE_MAX)
@@ -88,7 +88,7 @@ int json_parse_object(json_t **out, const char *label, const void *data, size_t 
     return err_set(e, ERR_NOMEM, "%s: out of memory", label);
   if (!object)
     return err_set(e, ERR_FORMAT, "%s: no JSON (%s, line %d): download it again", label,
-                   label_text(text, why.text, strlen(why.text)), why.line);
+                   printable_text(text, why.text, strlen(why.text)), why.line);
   if (!json_is_object(object)) {
     json_decref(object);
     return err_set(e, ERR_FORMAT, "%s: no JSON object: download it again", label);

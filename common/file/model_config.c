@@ -1,5 +1,5 @@
 #include "common/file/model_config.h"
-#include "common/file/label.h"
+#include "common/file/printable.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -250,11 +250,11 @@ static int derive_heads(model_config *c, const config_source *s, const architect
 }
 
 static int unknown_scaling(const config_source *s, const char *key, config_value type, err *e) {
-  char text[CONFIG_KEY_MAX], value[LABEL_TEXT_MAX];
+  char text[CONFIG_KEY_MAX], value[PRINTABLE_TEXT_MAX];
   if (type.kind != CONFIG_TEXT) return bad_value(s, key, "is no name", e);
   return err_set(e, ERR_UNSUPPORTED,
                  "the model's %s is %s; default, linear, llama3 and yarn are built here: use another model",
-                 config_key(s, key, text), label_text(value, type.text, type.size));
+                 config_key(s, key, text), printable_text(value, type.text, type.size));
 }
 
 static int derive_scaling(model_config *c, const config_source *s, err *e) {

@@ -1,7 +1,7 @@
 #include "common/file/model_file.h"
 #include "common/file/json.h"
-#include "common/file/label.h"
-#include "common/file/mapping.h"
+#include "common/file/printable.h"
+#include "common/file/mapped_file.h"
 #include "common/file/safetensors.h"
 #include "common/file/vocabulary.h"
 
@@ -272,9 +272,9 @@ static int read_gguf(model_file *f, err *e) {
 
 /* An object of the folder, hashed; *out NULL where the file is missing and may be. */
 static int read_json(model_file *f, const char *folder, const char *name, bool needed, json_t **out, err *e) {
-  char path[PATH_MAX], label[LABEL_MAX];
+  char path[PATH_MAX], label[PRINTABLE_PATH_MAX];
   struct stat s;
-  mapping m;
+  mapped_file m;
   *out = NULL;
   if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
     return err_set(e, ERR_ARG, "the path of the model is too long");
@@ -285,12 +285,12 @@ static int read_json(model_file *f, const char *folder, const char *name, bool n
         "%s is a folder without %s: give a .gguf file, or a folder with config.json and model.safetensors",
         folder, name);
   if (missing) return ERR_OK;
-  int rc = mapping_open(&m, path, "the model's file", e);
+  int rc = mapped_file_open(&m, path, "the model's file", e);
   if (rc) return rc;
-  label_path(label, path);
+  printable_path(label, path);
   f->configuration = hash_fold(f->configuration, m.data, m.size);
   rc = json_parse_object(out, label, m.data, m.size, e);
-  mapping_close(&m);
+  mapped_file_close(&m);
   return rc;
 }
 

@@ -1,7 +1,7 @@
 #include "common/file/safetensors.h"
 #include "common/file/json.h"
-#include "common/file/label.h"
-#include "common/file/mapping.h"
+#include "common/file/printable.h"
+#include "common/file/mapped_file.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@ enum {
 static const char single[] = "model.safetensors", shard_index[] = "model.safetensors.index.json";
 
 typedef struct shard {
-  mapping bytes;
+  mapped_file bytes;
   bool mapped;
   char name[NAME_MAX + 1]; /* in the folder */
-  char label[LABEL_MAX];
+  char label[PRINTABLE_PATH_MAX];
   size_t header; /* bytes before the data */
 } shard;
 
@@ -51,9 +51,9 @@ static const dtype DTYPES[] = {{"F32", GGUF_F32, 4}, {"F16", GGUF_F16, 2}, {"BF1
 /* ---- one tensor of a header ---- */
 
 static int bad_tensor(const shard *s, const char *name, const char *why, err *e) {
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   return err_set(e, ERR_FORMAT, "%s: tensor %s %s: the file is damaged, download it again", s->label,
-                 label_text(text, name, strlen(name)), why);
+                 printable_text(text, name, strlen(name)), why);
 }
 
 static bool is_printable(const char *s) {
@@ -64,7 +64,7 @@ static bool is_printable(const char *s) {
 
 static int read_type(const shard *s, const char *name, const json_t *object, const dtype **out, err *e) {
   const char *wanted = json_string_value(json_object_get(object, "dtype"));
-  char text[LABEL_TEXT_MAX], type[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX], type[PRINTABLE_TEXT_MAX];
   if (!wanted) return bad_tensor(s, name, "has no dtype", e);
   for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
     *out = &DTYPES[i];
@@ -73,7 +73,7 @@ static int read_type(const shard *s, const char *name, const json_t *object, con
   return err_set(
       e, ERR_UNSUPPORTED,
       "%s: tensor %s has type %s, which is not built here: use a model with BF16, F16 or F32 tensors",
-      s->label, label_text(text, name, strlen(name)), label_text(type, wanted, strlen(wanted)));
+      s->label, printable_text(text, name, strlen(name)), printable_text(type, wanted, strlen(wanted)));
 }
 
 /* The bytes that shape and type ask for; refuses what overflows. */
@@ -268,8 +268,8 @@ static int read_shards(safetensors *t, const char *folder, err *e) {
     shard *s = &t->shards[i];
     if (snprintf(path, sizeof path, "%s/%s", folder, s->name) >= (int)sizeof path)
       return err_set(e, ERR_ARG, "the path of the model is too long");
-    label_path(s->label, path);
-    rc = mapping_open(&s->bytes, path, "the model file", e);
+    printable_path(s->label, path);
+    rc = mapped_file_open(&s->bytes, path, "the model file", e);
     s->mapped = rc == ERR_OK;
     if (!rc) rc = read_shard(t, s, e);
   }
@@ -280,30 +280,30 @@ static int read_shards(safetensors *t, const char *folder, err *e) {
 static int check_index(const safetensors *t, const char *label, const json_t *map, err *e) {
   const char *name;
   json_t *file;
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   json_object_foreach((json_t *)map, name, file) {
     const entry *x = find_entry(t, name);
     if (!x || strcmp(x->of->name, json_string_value(file)) != 0)
       return err_set(e, ERR_FORMAT,
                      "%s: tensor %s is not in the file that it names: download the model again", label,
-                     label_text(text, name, strlen(name)));
+                     printable_text(text, name, strlen(name)));
   }
   return ERR_OK;
 }
 
 static int read_index(safetensors *t, const char *folder, const char *path, err *e) {
-  mapping m;
-  char label[LABEL_MAX];
+  mapped_file m;
+  char label[PRINTABLE_PATH_MAX];
   json_t *index = NULL;
-  label_path(label, path);
-  int rc = mapping_open(&m, path, "the model's index", e);
+  printable_path(label, path);
+  int rc = mapped_file_open(&m, path, "the model's index", e);
   if (!rc) rc = json_parse_object(&index, label, m.data, m.size, e);
   const json_t *map = json_object_get(index, "weight_map");
   if (!rc) rc = name_shards(t, label, map, e);
   if (!rc) rc = read_shards(t, folder, e);
   if (!rc) rc = check_index(t, label, map, e);
   json_decref(index);
-  mapping_close(&m);
+  mapped_file_close(&m);
   return rc;
 }
 
@@ -354,7 +354,7 @@ void safetensors_close(safetensors *t) {
   if (!t) return;
   for (size_t i = 0; i < t->count; i++) free((char *)t->entries[i].tensor.name);
   for (size_t i = 0; i < t->shard_count; i++)
-    if (t->shards[i].mapped) mapping_close(&t->shards[i].bytes);
+    if (t->shards[i].mapped) mapped_file_close(&t->shards[i].bytes);
   free(t->entries);
   free(t->shards);
   free(t);

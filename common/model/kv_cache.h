@@ -3,7 +3,7 @@
  * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's map tells which block holds its rows [16
  * i, 16 i + 16). Static layout: every sequence has its own blocks, side by side, from open to close. Virtual
  * layout: kv_map says which, and several sequences may name one block, whose rows they then only read
- * (kv_blocks.h keeps the books).
+ * (block_pool.h keeps the books).
  *
  * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
  * until it is the root of a forward. Two ways in: `append` (plain decode and prefill: rows are written

@@ -44,7 +44,7 @@ struct model {
                                                 those that choose */
   int32_t head_count, logit_count;           /* all of them; those with logits */
   int32_t head_line[MODEL_ROWS_MAX];         /* where each row stands in head_rows, or -1 */
-  ops_choice choices[MODEL_ROWS_MAX];        /* [head_count - logit_count]: how they choose */
+  ops_sampling choices[MODEL_ROWS_MAX];      /* [head_count - logit_count]: how they choose */
   int32_t chosen[MODEL_ROWS_MAX];            /* what they chose */
   int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX] staging slots; taken with the first tree */
 };
@@ -284,10 +284,10 @@ static void list_head_rows(model *m, const model_segment *s, int32_t first) {
     m->head_rows[line] = row;
     m->head_line[row] = line;
     if (s->sampling)
-      m->choices[line - m->logit_count] = (ops_choice){.scale = s->sampling->scale,
-                                                       .seed = s->sampling->seed,
-                                                       .choice = s->sampling->choice,
-                                                       .position = (uint32_t)m->rows[row].position + 1};
+      m->choices[line - m->logit_count] = (ops_sampling){.scale = s->sampling->scale,
+                                                         .seed = s->sampling->seed,
+                                                         .choice = s->sampling->choice,
+                                                         .position = (uint32_t)m->rows[row].position + 1};
   }
 }
 
@@ -376,7 +376,7 @@ static void output_head(model *m) {
     d->table->linear(d, &(ops_linear){.w = head, .y = m->act.logits}, 1, &m->act.normed, m->logit_count);
   if (m->head_count > m->logit_count) {
     ops_act choosing = act_from(&m->act.normed, m->logit_count);
-    d->table->choose(d, head, &choosing, m->head_count - m->logit_count, m->choices, m->chosen);
+    d->table->sample(d, head, &choosing, m->head_count - m->logit_count, m->choices, m->chosen);
   }
   m->logit_rows += (uint64_t)m->head_count;
 }
@@ -432,7 +432,7 @@ const float *model_logits(const model *m, int32_t segment, int32_t row) {
   return m->act.logits + (size_t)line * (size_t)m->config.vocab;
 }
 
-int32_t model_choice(const model *m, int32_t segment, int32_t row) {
+int32_t model_sampled(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
   return line < m->logit_count ? -1 : m->chosen[line - m->logit_count];
 }

@@ -66,7 +66,7 @@ typedef struct model_segment { /* rows of one sequence */
   const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage or kv_grow; APPEND: NULL */
   bool all_logits;        /* logits of every row; else of the last row only (APPEND prefill), see no_logits */
   bool no_logits;
-  const model_sampling *sampling; /* or NULL: the rows with logits choose a token instead (model_choice), and
+  const model_sampling *sampling; /* or NULL: the rows with logits choose a token instead (model_sampled), and
                                      their logits are not kept */
 } model_segment;
 
@@ -82,7 +82,7 @@ uint64_t model_progress(const model *m);
 const float *model_logits(const model *m, int32_t segment, int32_t row);
 /* The token that such a row of a segment with sampling chose, for the position after its own; -1 for another.
  */
-int32_t model_choice(const model *m, int32_t segment, int32_t row);
+int32_t model_sampled(const model *m, int32_t segment, int32_t row);
 /* The id of the largest logit of a row with logits (ties: the lowest id), or -1 for a row without. */
 int32_t model_argmax(model *m, int32_t segment, int32_t row);
 

@@ -242,7 +242,7 @@ static int32_t ranking_count(const ranking *r) {
 
 /* Over the whole vocabulary. The best logit goes first: what cannot beat it with the most noise there is
  * needs none, and of the rest few reach it with the bound of their own noise. A device does the same while it
- * makes the logits (kernels/cpu/choose.h); here they have been adjusted. */
+ * makes the logits (kernels/cpu/sample.h); here they have been adjusted. */
 static void choose_all(const sampler *s, const noise_source *noise, const float *x, float scale, int32_t top,
                        ranking *r) {
   uint32_t bits[CHUNK];

@@ -1,8 +1,8 @@
 #include "common/text/chat_template.h"
 
-#include "common/text/chat_source.h"
-#include "common/text/chat_style.h"
-#include "common/text/nfc.h"
+#include "common/text/chat_template_source.h"
+#include "common/text/chat_template_styles.h"
+#include "common/text/unicode.h"
 #include "common/text/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static int read_template(chat_template *c, err *e) {
   const char *text = tokenizer_template(c->t, &size);
   if (!text) return no_template(e, "has no chat template");
   if (size > TEMPLATE_BYTES_MAX) return no_template(e, "has a chat template that is not built in");
-  char *normal = chat_source_normal(text, size);
+  char *normal = chat_template_source_normal(text, size);
   if (!normal) return err_set(e, ERR_NOMEM, "out of memory for the chat template");
   int rc = recognise(c, normal, e);
   free(normal);

@@ -1,6 +1,6 @@
 #include "common/text/tokenizer.h"
 
-#include "common/text/nfc.h"
+#include "common/text/unicode.h"
 #include "common/text/tokenizer_parts.h"
 #include "common/text/utf8.h"
 #include <stdlib.h>
@@ -15,9 +15,9 @@ void tokenizer_close(tokenizer *t) {
   free(t->pieces);
   free(t->piece_ends);
   free(t->template);
-  special_set_fini(&t->raw);
-  special_set_fini(&t->normal);
-  splitter_free(t->split);
+  added_tokens_fini(&t->raw);
+  added_tokens_fini(&t->normal);
+  pre_tokenizer_free(t->split);
   bpe_free(t->merges);
   free(t);
 }
@@ -54,7 +54,7 @@ typedef struct encoder { /* one call of tokenizer_encode */
   unsigned flags;
   bool first;  /* the stretch at hand begins it */
   char *spelt; /* [t->longest]: a word in the byte alphabet */
-  splitter_scratch split;
+  pre_tokenizer_scratch split;
   bpe_scratch scratch;
 } encoder;
 
@@ -158,7 +158,7 @@ static int encode_plain(encoder *c, const char *text, size_t size) {
   char *made;
   size_t ruled_size;
   if (text_rule_apply(&c->t->after, text, size, c->first, &ruled, &ruled_size, &made)) return ERR_NOMEM;
-  int rc = splitter_run(c->t->split, &c->split, ruled, ruled_size, encode_word, c);
+  int rc = pre_tokenizer_run(c->t->split, &c->split, ruled, ruled_size, encode_word, c);
   free(made);
   return rc;
 }
@@ -209,11 +209,11 @@ static int encode_stretch(encoder *c, stretch_encode *next, const char *text, si
 
 /* Takes the set's tokens out of the text; `next` gets what lies between. A token that does not count where it
  * stands is passed over as a whole, as the tokenizers library does. */
-static int take_added(encoder *c, const special_set *set, stretch_encode *next, const char *text,
+static int take_added(encoder *c, const added_tokens *set, stretch_encode *next, const char *text,
                       size_t size) {
   size_t done = 0, at;
-  const special_token *found;
-  for (size_t from = 0; from < size && (found = special_set_find(set, text + from, size - from, &at));) {
+  const added_token *found;
+  for (size_t from = 0; from < size && (found = added_tokens_find(set, text + from, size - from, &at));) {
     size_t begin = from + at, end = begin + found->size;
     from = end;
     if ((found->flags & ADDED_SPECIAL) && !(c->flags & TOKENIZER_SPECIAL)) continue;
@@ -261,7 +261,7 @@ int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned
   rc = t->ignore_merges && t->bytes && !c.spelt ? ERR_NOMEM
                                                 : take_added(&c, &t->raw, encode_normal, text, size);
   free(c.spelt);
-  splitter_scratch_fini(&c.split);
+  pre_tokenizer_scratch_fini(&c.split);
   bpe_scratch_fini(&c.scratch);
   if (rc == ERR_OK) return rc;
   out->count = count;
@@ -323,16 +323,16 @@ const char *tokenizer_template(const tokenizer *t, size_t *size) {
 }
 
 int32_t tokenizer_find(const tokenizer *t, const char *text, size_t size) {
-  const special_token *found = special_set_exact(&t->raw, text, size);
-  if (!found) found = special_set_exact(&t->normal, text, size);
+  const added_token *found = added_tokens_exact(&t->raw, text, size);
+  if (!found) found = added_tokens_exact(&t->normal, text, size);
   return found ? found->id : -1;
 }
 
 int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at,
                                 size_t *token_size) {
-  const special_token *found;
+  const added_token *found;
   size_t step;
-  for (size_t from = 0; (found = special_set_find(&t->raw, text + from, size - from, &step));
+  for (size_t from = 0; (found = added_tokens_find(&t->raw, text + from, size - from, &step));
        from += step + found->size) {
     *at = from + step;
     *token_size = found->size;

@@ -2,9 +2,9 @@
  *
  * Byte-level (GPT-2, Llama 3, Qwen, SmolLM, tekken: a symbol is a byte) and SentencePiece's (Llama 2,
  * Mistral: a symbol is a character, blanks are spelt U+2581, a character without a token is its bytes). Added
- * tokens are found first, then the text is split into words (splitter.h), then merged (bpe.h): near-linear on
- * any input. Immutable after open: any thread may use it. Source: Sennrich et al. 2016; Radford et al. 2019
- * (byte alphabet); Kudo and Richardson 2018. */
+ * tokens are found first, then the text is split into words (pre_tokenizer.h), then merged (bpe.h):
+ * near-linear on any input. Immutable after open: any thread may use it. Source: Sennrich et al. 2016;
+ * Radford et al. 2019 (byte alphabet); Kudo and Richardson 2018. */
 #pragma once
 
 #include "common/base/err.h"

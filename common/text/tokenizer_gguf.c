@@ -67,11 +67,11 @@ static int read_bytes(tokenizer *t, const gguf *g, err *e) {
   unsigned options;
   if (!gguf_get_string(g, "tokenizer.ggml.pre", &name))
     return bad_vocabulary(e, "does not say how it splits text");
-  int rc = splitter_add_named(t->split, name.data, name.size, &options, e);
+  int rc = pre_tokenizer_add_named(t->split, name.data, name.size, &options, e);
   t->bytes = true;
-  t->before.nfc = options & SPLITTER_NFC;
-  t->ignore_merges = options & SPLITTER_IGNORE_MERGES;
-  t->adds_bos = options & SPLITTER_ADDS_BOS;
+  t->before.nfc = options & PRE_TOKENIZER_NFC;
+  t->ignore_merges = options & PRE_TOKENIZER_IGNORE_MERGES;
+  t->adds_bos = options & PRE_TOKENIZER_ADDS_BOS;
   if (!rc) rc = tokenizer_prepare(t, e);
   return rc ? rc : read_merges(t, g, e);
 }
@@ -199,14 +199,14 @@ static int collect_added(tokenizer *t, err *e) {
     const char *text = vocabulary_spelling(&t->v, id, &size);
     bool special = tokenizer_is_special(t, id);
     if ((!special && t->v.kinds[id] != TOKEN_USER) || size == 0) continue;
-    if (size > SPECIAL_BYTES_MAX)
+    if (size > ADDED_TOKEN_BYTES_MAX)
       return err_set(e, ERR_LIMIT, "special token %d of the model is longer than %d bytes", id,
-                     SPECIAL_BYTES_MAX);
-    if (special_set_add(&t->raw, text, (uint32_t)size, id, special ? ADDED_SPECIAL : 0))
+                     ADDED_TOKEN_BYTES_MAX);
+    if (added_tokens_add(&t->raw, text, (uint32_t)size, id, special ? ADDED_SPECIAL : 0))
       return err_set(e, ERR_NOMEM, "out of memory for the special tokens");
   }
-  special_set_sort(&t->raw);
-  special_set_sort(&t->normal);
+  added_tokens_sort(&t->raw);
+  added_tokens_sort(&t->normal);
   return ERR_OK;
 }
 
@@ -236,7 +236,7 @@ static int read_ends(tokenizer *t, const gguf *g, err *e) {
 static int read_all(tokenizer *t, const gguf *g, err *e) {
   gguf_string template;
   t->unknown = -1;
-  if (splitter_alloc(&t->split)) return err_set(e, ERR_NOMEM, "out of memory for the tokenizer");
+  if (pre_tokenizer_alloc(&t->split)) return err_set(e, ERR_NOMEM, "out of memory for the tokenizer");
   int rc = vocabulary_read_gguf(&t->v, g, e);
   if (!rc) rc = read_model(t, g, e);
   if (!rc) rc = collect_added(t, e);

@@ -69,13 +69,13 @@ static int read_merges(json_reader *r, const json_t *merges) {
 }
 
 static int check_model(json_reader *r, const json_t *model) {
-  char text[LABEL_TEXT_MAX];
+  char text[PRINTABLE_TEXT_MAX];
   const json_t *type = json_object_get(model, "type");
   if (!json_is_object(model)) return json_reader_bad(r, "no model");
   if (json_is_string(type) && !json_is_text(type, "BPE"))
     return err_set(r->e, ERR_UNSUPPORTED,
                    "tokenizer.json: the model '%s' is not supported; the one known is BPE: use another model",
-                   label_text(text, json_string_value(type), json_string_length(type)));
+                   printable_text(text, json_string_value(type), json_string_length(type)));
   if (!json_is_string(type) && !json_is_array(json_object_get(model, "merges")))
     return json_reader_bad(r, "a model of no kind");
   if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||
@@ -124,11 +124,11 @@ static int add_token(json_reader *r, const json_t *token) {
   size_t size;
   int rc = text_rule_apply(normal ? &r->t->before : &none, json_string_value(content),
                            json_string_length(content), true, &text, &size, &made);
-  if (!rc && size > SPECIAL_BYTES_MAX)
-    rc =
-        err_set(r->e, ERR_LIMIT, "tokenizer.json: an added token is longer than %d bytes", SPECIAL_BYTES_MAX);
+  if (!rc && size > ADDED_TOKEN_BYTES_MAX)
+    rc = err_set(r->e, ERR_LIMIT, "tokenizer.json: an added token is longer than %d bytes",
+                 ADDED_TOKEN_BYTES_MAX);
   else if (!rc && size)
-    rc = special_set_add(normal ? &r->t->normal : &r->t->raw, text, (uint32_t)size, (int32_t)id, flags);
+    rc = added_tokens_add(normal ? &r->t->normal : &r->t->raw, text, (uint32_t)size, (int32_t)id, flags);
   free(made);
   return rc == ERR_NOMEM ? err_set(r->e, rc, "out of memory for the added tokens") : rc;
 }
@@ -140,8 +140,8 @@ static int read_added(json_reader *r, const json_t *added) {
     int rc = add_token(r, token);
     if (rc) return rc;
   }
-  special_set_sort(&r->t->raw);
-  special_set_sort(&r->t->normal);
+  added_tokens_sort(&r->t->raw);
+  added_tokens_sort(&r->t->normal);
   return ERR_OK;
 }
 
@@ -233,7 +233,7 @@ static int read_texts(json_reader *r, const tokenizer_texts *x, int32_t size_min
 int tokenizer_open_texts(tokenizer **out, const tokenizer_texts *texts, int32_t size_min, err *e) {
   tokenizer *t = calloc(1, sizeof *t);
   *out = NULL;
-  if (!t || splitter_alloc(&t->split)) {
+  if (!t || pre_tokenizer_alloc(&t->split)) {
     free(t);
     return err_set(e, ERR_NOMEM, "out of memory for the tokenizer");
   }

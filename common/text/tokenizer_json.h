@@ -2,7 +2,7 @@
  * (tokenizer_json_parts.c) and the rest (tokenizer_json.c). */
 #pragma once
 
-#include "common/file/label.h"
+#include "common/file/printable.h"
 #include "common/text/tokenizer_parts.h"
 #include <string.h>
 

@@ -66,13 +66,13 @@ static int read_byte_level(json_reader *r, const json_t *part) {
   }
   r->t->bytes = r->closed = true;
   if (!json_bool_of(json_object_get(part, "use_regex"), true)) return ERR_OK;
-  return splitter_add_named(r->t->split, "gpt2", 4, &options, r->e);
+  return pre_tokenizer_add_named(r->t->split, "gpt2", 4, &options, r->e);
 }
 
 static int read_digits(json_reader *r, const json_t *part) {
   const char *pattern =
       json_bool_of(json_object_get(part, "individual_digits"), false) ? "\\p{N}" : "\\p{N}++";
-  return splitter_add(r->t->split, pattern, strlen(pattern), SPLIT_ISOLATED, false, r->e);
+  return pre_tokenizer_add(r->t->split, pattern, strlen(pattern), SPLIT_ISOLATED, false, r->e);
 }
 
 static int read_metaspace(json_reader *r, const json_t *part) {
@@ -87,14 +87,14 @@ static int read_metaspace(json_reader *r, const json_t *part) {
                        : json_is_text(scheme, "first") ? PREFIX_FIRST
                                                        : PREFIX_UNLESS_THERE;
   if (!json_bool_of(json_object_get(part, "split"), true)) return ERR_OK;
-  return splitter_add(r->t->split, BLANK, BLANK_SIZE, SPLIT_WITH_NEXT, false, r->e);
+  return pre_tokenizer_add(r->t->split, BLANK, BLANK_SIZE, SPLIT_WITH_NEXT, false, r->e);
 }
 
 /* A text as a pattern that matches it alone. */
-static int add_literal(json_reader *r, const json_t *text, split_behaviour b, bool invert) {
+static int add_literal(json_reader *r, const json_t *text, pre_tokenizer_match b, bool invert) {
   size_t size = json_string_length(text), count = 0;
   const char *p = json_string_value(text);
-  if (size > SPLITTER_PATTERN_MAX / 2)
+  if (size > PRE_TOKENIZER_PATTERN_MAX / 2)
     return json_reader_unsupported(r, "a pre_tokenizer Split by a long text");
   char *pattern = malloc(2 * size + 1);
   if (!pattern) return err_set(r->e, ERR_NOMEM, "out of memory for the tokenizer's pattern");
@@ -102,7 +102,7 @@ static int add_literal(json_reader *r, const json_t *text, split_behaviour b, bo
     if ((uint8_t)p[i] < 0x80 && !isalnum((uint8_t)p[i])) pattern[count++] = '\\';
     pattern[count++] = p[i];
   }
-  int rc = splitter_add(r->t->split, pattern, count, b, invert, r->e);
+  int rc = pre_tokenizer_add(r->t->split, pattern, count, b, invert, r->e);
   free(pattern);
   return rc;
 }
@@ -117,9 +117,9 @@ static int read_split(json_reader *r, const json_t *part) {
   for (int b = SPLIT_ISOLATED; b <= SPLIT_WITH_NEXT; b++) {
     if (!json_is_text(behaviour, names[b])) continue;
     if (json_is_string(regex))
-      return splitter_add(r->t->split, json_string_value(regex), json_string_length(regex),
-                          (split_behaviour)b, invert, r->e);
-    if (json_is_string(text)) return add_literal(r, text, (split_behaviour)b, invert);
+      return pre_tokenizer_add(r->t->split, json_string_value(regex), json_string_length(regex),
+                               (pre_tokenizer_match)b, invert, r->e);
+    if (json_is_string(text)) return add_literal(r, text, (pre_tokenizer_match)b, invert);
   }
   return json_reader_unsupported(r, "a pre_tokenizer Split of this pattern or behavior");
 }
@@ -190,14 +190,14 @@ static const part_kind PARTS[] = {
 enum { PART_COUNT = sizeof PARTS / sizeof *PARTS };
 
 static int unknown_part(json_reader *r, const char *what, const char *type) {
-  char known[KNOWN_BYTES_MAX] = "", shown[LABEL_TEXT_MAX];
+  char known[KNOWN_BYTES_MAX] = "", shown[PRINTABLE_TEXT_MAX];
   for (int i = 0; i < PART_COUNT; i++)
     if (strcmp(PARTS[i].what, what) == 0)
       snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                PARTS[i].type);
   return err_set(r->e, ERR_UNSUPPORTED,
                  "tokenizer.json: the %s '%s' is not supported; those known are %s: use another model", what,
-                 label_text(shown, type, strlen(type)), known);
+                 printable_text(shown, type, strlen(type)), known);
 }
 
 /* Sequences in sequences end with JSON's own depth. */

@@ -1,6 +1,6 @@
 #include "common/text/tokenizer_parts.h"
 
-#include "common/text/nfc.h"
+#include "common/text/unicode.h"
 #include "common/text/utf8.h"
 #include <stdlib.h>
 #include <string.h>
@@ -228,7 +228,7 @@ int text_rule_apply(const text_rule *r, const char *text, size_t size, bool firs
                     size_t *out_size, char **made) {
   char *normal = NULL;
   *made = NULL;
-  if (r->nfc && nfc_normalize(text, size, &normal, &size)) return ERR_NOMEM;
+  if (r->nfc && unicode_nfc(text, size, &normal, &size)) return ERR_NOMEM;
   *out = normal ? normal : text;
   *out_size = size;
   bool prefix = wants_prefix(r, *out, size, first);

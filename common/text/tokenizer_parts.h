@@ -4,8 +4,8 @@
 
 #include "common/file/vocabulary.h"
 #include "common/text/bpe.h"
-#include "common/text/special_set.h"
-#include "common/text/splitter.h"
+#include "common/text/added_tokens.h"
+#include "common/text/pre_tokenizer.h"
 #include "common/text/tokenizer.h"
 
 #define BLANK      "\xe2\x96\x81" /* U+2581, how SentencePiece spells a blank */
@@ -40,8 +40,8 @@ struct tokenizer {
 
   text_rule before; /* on a stretch without the added tokens of `raw` */
   text_rule after;  /* on one without those of `normal` */
-  special_set raw, normal;
-  splitter *split;
+  added_tokens raw, normal;
+  pre_tokenizer *split;
 
   bool bytes;            /* a symbol is a byte, spelt in the byte alphabet; else a character */
   uint16_t code_of[256]; /* the byte alphabet's code points */

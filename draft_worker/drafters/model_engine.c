@@ -104,7 +104,7 @@ static int set_text(work *w) {
 }
 
 static int32_t draft_id(const model_engine *g, int32_t token) {
-  const bridge *b = g->options.bridge;
+  const vocabulary_map *b = g->options.bridge;
   if (b->same || token < 0 || token >= b->target_count) return token;
   return b->to_draft[token];
 }
@@ -205,7 +205,7 @@ static int chooser_open(const model_engine *g, chooser *c) {
 
 /* By the target's ids; what has no partner is never chosen. */
 static const float *map_logits(const model_engine *g, const chooser *c, const float *logits) {
-  const bridge *b = g->options.bridge;
+  const vocabulary_map *b = g->options.bridge;
   if (b->same) return logits;
   for (int32_t t = 0; t < b->target_count; t++)
     c->mapped[t] = b->to_draft[t] < 0 ? -INFINITY : logits[b->to_draft[t]];

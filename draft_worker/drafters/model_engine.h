@@ -7,13 +7,13 @@
 
 #include "common/base/log.h"
 #include "common/model/model.h"
-#include "common/text/bridge.h"
+#include "common/text/vocabulary_map.h"
 #include "draft_worker/drafters/batch.h"
 
 typedef struct model_engine_options {
   model *model; /* these three are the engine's from open to close; every sequence of kv is free at open */
   kv_cache *kv;
-  const bridge *bridge;
+  const vocabulary_map *bridge;
   int32_t sequences, context; /* of kv */
   /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
    * sleeps until model_engine_submit. */

@@ -1,7 +1,7 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/math_avx2.h"
-#include "kernels/cpu/rows_c.h"
+#include "kernels/cpu/row_ops_c.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")

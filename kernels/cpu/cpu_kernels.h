@@ -69,7 +69,7 @@ static inline int32_t cpu_score_stride(const ops_kv_shape *s) {
   return s->context + 2 * s->stage + 2 * OPS_TILE;
 }
 
-/* The best of a row's outputs so far (ops_choice). */
+/* The best of a row's outputs so far (ops_sampling). */
 typedef struct cpu_winner {
   float value;
   int32_t id;
@@ -79,8 +79,8 @@ typedef struct cpu_winner {
 
 /* The outputs [first, first + n), the `logits`, may beat *w. first is a multiple of OPS_GROUP; from one group
  * of OPS_GROUP logits to the next are `stride` floats. */
-typedef void cpu_challenge(const float *logits, int32_t stride, int32_t first, int32_t n,
-                           const ops_choice *choice, cpu_winner *w);
+typedef void cpu_sample(const float *logits, int32_t stride, int32_t first, int32_t n,
+                        const ops_sampling *choice, cpu_winner *w);
 
 typedef struct cpu_kernels {
   const char *name;
@@ -97,7 +97,7 @@ typedef struct cpu_kernels {
   void (*attention)(const cpu_attention *a);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   int32_t (*argmax)(const float *x, int32_t n);
-  cpu_challenge *challenge;
+  cpu_sample *sample;
 } cpu_kernels;
 
 extern const cpu_kernels cpu_kernels_c;
@@ -106,7 +106,8 @@ extern const cpu_kernels cpu_kernels_c;
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
-/* --- packed weights (pack.c): of F32, F16, BF16 a group is [input][16], the quantised types are in forms.h
+/* --- packed weights (pack_weights.c): of F32, F16, BF16 a group is [input][16], the quantised types are in
+ * packed_format.h
  * --- */
 
 #define CPU_LAYOUT "cpu1" /* grows with every change of these forms */

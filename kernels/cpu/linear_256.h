@@ -77,7 +77,7 @@ INLINE __m256i dot_total(__m256i sum, __m256i pairs, const ops_total *total) {
 
 /* --- a block's weights: vector i of half a group, as int8 where they have a sign of their own, else u --- */
 
-INLINE bool is_signed(const cpu_form f) {
+INLINE bool is_signed(const cpu_format f) {
   return f.bits & 8 || f.table;
 }
 
@@ -97,7 +97,7 @@ INLINE __m256i load_vector(const uint8_t *w) {
   return _mm256_load_si256((const __m256i *)w);
 }
 
-INLINE __m256i weights_at(const uint8_t *planes, const int i, const int half, const cpu_form f) {
+INLINE __m256i weights_at(const uint8_t *planes, const int i, const int half, const cpu_format f) {
   const int twos = f.bits & 4, ones = f.bits & 6; /* the lowest bit of each */
   const uint8_t *w = planes + half * 32;
   __m256i u = _mm256_setzero_si256();
@@ -117,7 +117,7 @@ INLINE __m256 bytes_as_floats(const uint8_t *from) {
 }
 
 /* Pairs of int16, of the two halves of a block: scales, or minima. */
-INLINE __m256i sub_pairs(const uint8_t *sub, const int half, const cpu_form f, const bool minima) {
+INLINE __m256i sub_pairs(const uint8_t *sub, const int half, const cpu_format f, const bool minima) {
   __m128i both = _mm_load_si128((const __m128i *)(sub + half * 16));
   if (!f.minima) return _mm256_cvtepi8_epi16(both);
   both = minima ? _mm_srli_epi16(both, 4) : both;
@@ -136,7 +136,7 @@ typedef struct scales {       /* by half */
   __m256i bias[2], minima[2]; /* of sub = 16: pairs for the totals of the block's halves */
 } scales;
 
-INLINE scales load_scales(cpu_block k, const int bias, const cpu_form f) {
+INLINE scales load_scales(cpu_block k, const int bias, const cpu_format f) {
   scales s;
   UNROLL for (int h = 0; h < 2; h++) {
     s.d[h] = load_f16(k.scales + 16 * h);
@@ -160,7 +160,7 @@ typedef struct bytes { /* 32 int8 weights as `dot_bytes` takes them */
 
 /* How many vectors of a block may be added up before they are widened: 8, or half a block, where its halves
  * have scales, or less. */
-INLINE int run_length(const cpu_form f);
+INLINE int run_length(const cpu_format f);
 INLINE __m256i run_first(__m256i u, __m256i four);             /* u * four: what a run begins with */
 INLINE __m256i run_more(__m256i run, __m256i u, __m256i four); /* run + u * four */
 INLINE __m256i widen(__m256i run);                             /* eight sums, as int32 lanes */
@@ -180,7 +180,7 @@ typedef struct sums {
 
 /* Vector i times four activations of each row. */
 INLINE void add_vector(sums *run, const uint8_t *planes, const int i, const int8_t *q, size_t columns,
-                       const cpu_form f, const bool first, const int T) {
+                       const cpu_format f, const bool first, const int T) {
   __m256i w0 = weights_at(planes, i, 0, f), w1 = weights_at(planes, i, 1, f);
   UNROLL for (int t = 0; t < T; t++) {
     __m256i four = broadcast4(q + 4 * i + (size_t)t * columns), *of = run->of[t];
@@ -191,7 +191,7 @@ INLINE void add_vector(sums *run, const uint8_t *planes, const int i, const int8
   }
 }
 
-INLINE void add_run(sums *s, const sums *run, const uint8_t *sub, const int i, const cpu_form f,
+INLINE void add_run(sums *s, const sums *run, const uint8_t *sub, const int i, const cpu_format f,
                     const int T) {
   const bool first = i == 0, low = i < CPU_VECTORS / 2;
   __m256i scale[2];
@@ -208,7 +208,8 @@ INLINE void add_run(sums *s, const sums *run, const uint8_t *sub, const int i, c
   }
 }
 
-INLINE void block_sums(sums *s, cpu_block k, const int8_t *q, size_t columns, const cpu_form f, const int T) {
+INLINE void block_sums(sums *s, cpu_block k, const int8_t *q, size_t columns, const cpu_format f,
+                       const int T) {
   const int length = run_length(f);
   UNROLL for (int first = 0; first < CPU_VECTORS; first += length) {
     sums run;
@@ -220,7 +221,7 @@ INLINE void block_sums(sums *s, cpu_block k, const int8_t *q, size_t columns, co
   }
 }
 
-INLINE void byte_sums(sums *s, const uint8_t *planes, const int8_t *q, size_t columns, const cpu_form f,
+INLINE void byte_sums(sums *s, const uint8_t *planes, const int8_t *q, size_t columns, const cpu_format f,
                       const int T) {
   UNROLL for (int t = 0; t < T; t++) s->of[t][0] = s->of[t][1] = _mm256_setzero_si256();
   _Pragma("GCC unroll 1") for (int i = 0; i < 8; i++) { /* unrolled, the compiler would spill what it gains */
@@ -235,7 +236,7 @@ INLINE void byte_sums(sums *s, const uint8_t *planes, const int8_t *q, size_t co
 
 /* acc = fma(d * dx, isum, acc), and what minima add; of half h. */
 INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, const ops_act *x, size_t i,
-                        const int bias, const cpu_form f) {
+                        const int bias, const cpu_format f) {
   const __m256 dx = _mm256_set1_ps(x->scale[i]);
   if (bias && f.sub == 16)
     sum = dot_total(sum, s->bias[h], &x->total[i]);
@@ -251,7 +252,7 @@ INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, c
 }
 
 /* A block k, and of row t the activations' block first + t * blocks. */
-INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, const cpu_form f,
+INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, const cpu_format f,
                          const int T) {
   const size_t columns = (size_t)x->columns, blocks = columns / OPS_BLOCK;
   const int8_t *q = x->q8 + first * OPS_BLOCK;
@@ -268,7 +269,7 @@ INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, c
   }
 }
 
-INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_form f,
+INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_format f,
                         const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
   tile a;
@@ -282,6 +283,6 @@ INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float 
 
 #define INT8_BODY(name, TYPE, ...)                                                                           \
   INLINE void name##_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {       \
-    linear_int8(group, x, row, out, (cpu_form){__VA_ARGS__}, T);                                             \
+    linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
   }
-CPU_FORMS(INT8_BODY)
+CPU_FORMATS(INT8_BODY)

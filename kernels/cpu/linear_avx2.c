@@ -4,7 +4,7 @@
 /* --- int8 activations: sums of pairs of products, in 16 bits as far as they fit --- */
 
 /* A sum of a pair of products is at most 2 * 127 * u: 3810 with four bits, 7874 with five, 16002 with six. */
-INLINE int run_length(const cpu_form f) {
+INLINE int run_length(const cpu_format f) {
   return f.bits == 6 ? 2 : f.bits == 5 || f.sub == 16 ? 4 : 8;
 }
 
@@ -45,7 +45,7 @@ INLINE bool asks_ahead(const int T) {
 }
 
 #define INT8(name, ...) BY_ROWS(cpu_linear_##name##_int8_avx2, name##_int8)
-CPU_FORMS(INT8)
+CPU_FORMATS(INT8)
 
 /* --- f32 activations --- */
 
@@ -59,7 +59,7 @@ INLINE void tile_add(tile *a, __m256 w0, __m256 w1, const ops_act *x, int32_t ro
 }
 
 /* Byte j of every lane: u, with its bias off where there are no minima. */
-INLINE __m256 number_at(__m256i v, const int j, const cpu_form f) {
+INLINE __m256 number_at(__m256i v, const int j, const cpu_format f) {
   if (is_signed(f)) return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(v, 24 - 8 * j), 24));
   __m256i u = _mm256_and_si256(_mm256_srli_epi32(v, 8 * j), _mm256_set1_epi32(255));
   return _mm256_cvtepi32_ps(_mm256_sub_epi32(u, _mm256_set1_epi32(f.bias)));
@@ -70,7 +70,7 @@ INLINE __m256 high_as_floats(__m256i pairs) {
 }
 
 /* The weights of vector i in half h of a group: [4][OPS_GROUP]. */
-INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h, const cpu_form f,
+INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h, const cpu_format f,
                           float *w) {
   const __m256i v = weights_at(k.planes, i, h, f);
   __m256 d = s->d[h], m = s->m[h];
@@ -105,7 +105,7 @@ static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, in
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
 INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
-                       const cpu_form f) {
+                       const cpu_format f) {
   _Alignas(32) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
   for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
@@ -121,9 +121,9 @@ INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t
 #define F32(name, TYPE, ...)                                                                                 \
   void cpu_linear_##name##_f32_avx2(const void *group, const ops_act *x, int32_t row, int32_t rows,          \
                                     float *out) {                                                            \
-    linear_f32(group, x, row, rows, out, (cpu_form){__VA_ARGS__});                                           \
+    linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
   }
-CPU_FORMS(F32)
+CPU_FORMATS(F32)
 
 /* Plain weights. */
 

@@ -4,12 +4,12 @@
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"
-#include "kernels/cpu/forms.h"
+#include "kernels/cpu/packed_format.h"
 
 #define LINEAR_AVX2_ROWS 6 /* two sums a row, and three registers to multiply: 16 there are */
 
 #define LINEAR_AVX2(name, ...)                                                                               \
   cpu_linear cpu_linear_##name##_int8_avx2, cpu_linear_##name##_int8_avx_vnni, cpu_linear_##name##_f32_avx2;
-CPU_FORMS(LINEAR_AVX2)
+CPU_FORMATS(LINEAR_AVX2)
 #undef LINEAR_AVX2
 cpu_linear cpu_linear_f32_avx2, cpu_linear_f16_avx2, cpu_linear_bf16_avx2;

@@ -103,7 +103,7 @@ INLINE __m512i look_up(__m512i nibbles) {
 }
 
 /* Register i. */
-INLINE __m512i weights_at(const uint8_t *w, const int i, const cpu_form f) {
+INLINE __m512i weights_at(const uint8_t *w, const int i, const cpu_format f) {
   const int twos = f.bits & 4, ones = f.bits & 6; /* the lowest bit of each */
   __m512i u = _mm512_setzero_si512();
   if (f.bits & 8) return _mm512_xor_si512(load_vector(w + i * 64), _mm512_set1_epi8(-128));
@@ -115,7 +115,7 @@ INLINE __m512i weights_at(const uint8_t *w, const int i, const cpu_form f) {
   return f.table ? look_up(u) : u;
 }
 
-INLINE void load_weights(const uint8_t *w, __m512i v[VECTORS], const cpu_form f) {
+INLINE void load_weights(const uint8_t *w, __m512i v[VECTORS], const cpu_format f) {
   UNROLL for (int i = 0; i < VECTORS; i++) v[i] = weights_at(w, i, f);
 }
 
@@ -126,7 +126,7 @@ INLINE __m512 bytes_as_floats(const uint8_t *from) {
 }
 
 /* Pairs of int16, of the two halves of a block: scales, or minima. */
-INLINE __m512i sub_pairs(const uint8_t *sub, const cpu_form f, const bool minima) {
+INLINE __m512i sub_pairs(const uint8_t *sub, const cpu_format f, const bool minima) {
   __m256i bytes = _mm256_load_si256((const __m256i *)sub);
   if (!f.minima) return _mm512_cvtepi8_epi16(bytes);
   bytes = minima ? _mm256_srli_epi16(bytes, 4) : bytes;
@@ -146,7 +146,7 @@ typedef struct scales { /* of a block, or of its two halves */
   __m512i bias, minima; /* and what the halves' totals are multiplied with */
 } scales;
 
-INLINE scales load_scales(cpu_block k, const cpu_form f) {
+INLINE scales load_scales(cpu_block k, const cpu_format f) {
   scales s = {.d = load_f16(k.scales)};
   if (f.minima) s.m = load_f16(k.scales + CPU_HALVES);
   if (f.sub == 32) {
@@ -173,7 +173,7 @@ INLINE __m512i dot_part(__m512i sum, const __m512i v[VECTORS], const int8_t *q, 
 }
 
 /* The sums of a block's halves, each times its scale. Up to three bits they fit 16 bits: 16 * 7 * 127. */
-INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cpu_form f) {
+INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cpu_format f) {
   if (f.bits > 3)
     return _mm512_add_epi32(_mm512_mullo_epi32(s->first, first), _mm512_mullo_epi32(s->last, last));
   const __m512i pairs = _mm512_mask_blend_epi16(0xaaaaaaaa, first, _mm512_slli_epi32(last, 16));
@@ -181,7 +181,7 @@ INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cp
 }
 
 INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t *q, const ops_total *total,
-                         const cpu_form f) {
+                         const cpu_format f) {
   const __m512i zero = _mm512_setzero_si512();
   if (f.sub == 16) {
     const __m512i first = dot_part(zero, v, q, 0, VECTORS / 2);
@@ -197,7 +197,7 @@ INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t
 
 /* acc = fma(d * dx, isum, acc), and what minima add */
 INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, const ops_act *x, size_t i,
-                        const cpu_form f) {
+                        const cpu_format f) {
   const __m512i sum = block_sum(v, s, x->q8 + i * OPS_BLOCK, &x->total[i], f);
   const __m512 dx = _mm512_set1_ps(x->scale[i]);
   acc = _mm512_fmadd_ps(_mm512_mul_ps(s->d, dx), _mm512_cvtepi32_ps(sum), acc);
@@ -208,7 +208,7 @@ INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, c
   return _mm512_fnmadd_ps(_mm512_mul_ps(s->m, dx), _mm512_cvtepi32_ps(least), acc);
 }
 
-INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_form f,
+INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_format f,
                         const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
   __m512 acc[ROWS_MAX];
@@ -227,10 +227,10 @@ INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float 
 
 #define INT8(name, TYPE, ...)                                                                                \
   INLINE void name##_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {       \
-    linear_int8(group, x, row, out, (cpu_form){__VA_ARGS__}, T);                                             \
+    linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
   }                                                                                                          \
   BY_ROWS(cpu_linear_##name##_int8_avx512, name##_int8)
-CPU_FORMS(INT8)
+CPU_FORMATS(INT8)
 
 /* --- f32 activations --- */
 
@@ -243,7 +243,7 @@ INLINE void add_input(__m512 *acc, __m512 w, const ops_act *x, int32_t row, size
 }
 
 /* The weights of byte j of a register, in half `half` of a block. */
-INLINE __m512 weight_values(__m512i v, const int j, const scales *s, const int half, const cpu_form f) {
+INLINE __m512 weight_values(__m512i v, const int j, const scales *s, const int half, const cpu_format f) {
   __m512i u = _mm512_and_si512(_mm512_srli_epi32(v, 8 * (unsigned)j), _mm512_set1_epi32(255));
   __m512 d = s->d, m = s->m;
   if (f.sub == 16) d = _mm512_mul_ps(d, _mm512_cvtepi32_ps(half ? s->last : s->first));
@@ -253,7 +253,7 @@ INLINE __m512 weight_values(__m512i v, const int j, const scales *s, const int h
   return _mm512_fmsub_ps(d, _mm512_cvtepi32_ps(u), m);
 }
 
-INLINE void block_values(cpu_block k, const cpu_form f, float *w) {
+INLINE void block_values(cpu_block k, const cpu_format f, float *w) {
   __m512i v[VECTORS];
   load_weights(k.planes, v, f);
   const scales s = load_scales(k, f);
@@ -277,7 +277,7 @@ static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, in
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
 INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
-                       const cpu_form f) {
+                       const cpu_format f) {
   _Alignas(64) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
   for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
@@ -289,9 +289,9 @@ INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t
 #define F32(name, TYPE, ...)                                                                                 \
   void cpu_linear_##name##_f32_avx512(const void *group, const ops_act *x, int32_t row, int32_t rows,        \
                                       float *out) {                                                          \
-    linear_f32(group, x, row, rows, out, (cpu_form){__VA_ARGS__});                                           \
+    linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
   }
-CPU_FORMS(F32)
+CPU_FORMATS(F32)
 
 /* Plain weights. */
 INLINE __m512 f32_lanes(const uint8_t *w, size_t k) {

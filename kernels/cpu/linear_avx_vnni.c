@@ -1,7 +1,7 @@
 #if defined(__x86_64__) /* elsewhere the C reference is all there is */
 #include "kernels/cpu/linear_256.h"
 
-INLINE int run_length(const cpu_form f) {
+INLINE int run_length(const cpu_format f) {
   return f.sub == 16 ? CPU_VECTORS / 2 : CPU_VECTORS;
 }
 
@@ -42,5 +42,5 @@ INLINE bool asks_ahead(const int T) {
 }
 
 #define INT8(name, ...) BY_ROWS(cpu_linear_##name##_int8_avx_vnni, name##_int8)
-CPU_FORMS(INT8)
+CPU_FORMATS(INT8)
 #endif

@@ -26,14 +26,14 @@ static void half_sums(uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES], const int8_t *q,
   }
 }
 
-static float add_one_scale(cpu_block k, cpu_form f, const block_act *a, size_t r, int32_t sum, float acc) {
+static float add_one_scale(cpu_block k, cpu_format f, const block_act *a, size_t r, int32_t sum, float acc) {
   cpu_scale s = cpu_scale_at(k, f, r, 0);
   sum -= f.bias * a->total.all;
   acc = fmaf(s.scale * a->scale, (float)sum, acc);
   return f.minima ? fmaf(s.minimum, a->sum, acc) : acc;
 }
 
-static float add_two_scales(cpu_block k, cpu_form f, const block_act *a, size_t r, int32_t first,
+static float add_two_scales(cpu_block k, cpu_format f, const block_act *a, size_t r, int32_t first,
                             int32_t last, float acc) {
   int32_t scale[2], minimum[2];
   for (size_t h = 0; h < 2; h++) cpu_sub_at(k, f, r, h, &scale[h], &minimum[h]);
@@ -45,7 +45,7 @@ static float add_two_scales(cpu_block k, cpu_form f, const block_act *a, size_t 
 }
 
 /* Blocks ascending. */
-static void linear_int8(cpu_form f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+static void linear_int8(cpu_format f, const void *group, const ops_act *x, int32_t row, int32_t rows,
                         float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}};
   for (size_t b = 0; b < (size_t)x->columns / OPS_BLOCK; b++) {
@@ -76,7 +76,7 @@ static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const ops_act *
   }
 }
 
-static void block_values(cpu_block k, cpu_form f, float w[OPS_BLOCK][OPS_GROUP]) {
+static void block_values(cpu_block k, cpu_format f, float w[OPS_BLOCK][OPS_GROUP]) {
   uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
   cpu_block_weights(k.planes, f, 0, CPU_VECTOR_BYTES, u);
   for (size_t r = 0; r < OPS_GROUP; r++) {
@@ -87,7 +87,7 @@ static void block_values(cpu_block k, cpu_form f, float w[OPS_BLOCK][OPS_GROUP])
   }
 }
 
-static void linear_f32(cpu_form f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+static void linear_f32(cpu_format f, const void *group, const ops_act *x, int32_t row, int32_t rows,
                        float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
   for (int32_t k = 0; k < x->columns; k += OPS_BLOCK) {
@@ -100,13 +100,13 @@ static void linear_f32(cpu_form f, const void *group, const ops_act *x, int32_t 
 #define QUANTISED(name, TYPE, ...)                                                                           \
   void cpu_linear_##name##_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows,            \
                                   float *out) {                                                              \
-    linear_int8((cpu_form){__VA_ARGS__}, group, x, row, rows, out);                                          \
+    linear_int8((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                        \
   }                                                                                                          \
   void cpu_linear_##name##_f32_c(const void *group, const ops_act *x, int32_t row, int32_t rows,             \
                                  float *out) {                                                               \
-    linear_f32((cpu_form){__VA_ARGS__}, group, x, row, rows, out);                                           \
+    linear_f32((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                         \
   }
-CPU_FORMS(QUANTISED)
+CPU_FORMATS(QUANTISED)
 
 /* --- plain weights --- */
 

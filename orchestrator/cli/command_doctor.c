@@ -1,7 +1,7 @@
 /* tandem doctor: looks at what tandem needs, and says what to do about what is missing. */
 #include "common/base/clock.h"
 #include "common/base/program.h"
-#include "common/text/bridge.h"
+#include "common/text/vocabulary_map.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/service/child_processes.h"
@@ -128,9 +128,9 @@ static json_t *describe(doctor *d, const char *what, const text_model *m) {
 
 /* As tandem-draft takes the two. */
 static void check_fit(doctor *d, const text_model *target, const text_model *draft) {
-  bridge b = {0};
+  vocabulary_map b = {0};
   err e = {0};
-  if (bridge_open(&b, target->file, draft->file, &e)) {
+  if (vocabulary_map_open(&b, target->file, draft->file, &e)) {
     bad(d, "fit", "the draft does not fit the model, and answers would come plainly: %s", e.text);
     return;
   }
@@ -140,7 +140,7 @@ static void check_fit(doctor *d, const text_model *target, const text_model *dra
                        b.target_count, b.same ? ", by the same ids" : ", by other ids in part");
   json_object_set_new(check, "partners", json_integer(partners));
   json_object_set_new(check, "same_ids", json_boolean(b.same));
-  bridge_fini(&b);
+  vocabulary_map_fini(&b);
 }
 
 /* As far as it is used: a draft's text is the target's. */

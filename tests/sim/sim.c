@@ -535,9 +535,9 @@ static void check_blocks(world *w, worker_node *n) {
     if (s->cache.rows > s->cache.block_count * KV_BLOCK) fail(w, "a session believes in rows without blocks");
     held += s->cache.block_count;
   }
-  for (int i = 0; i < store->blocks.count; i++) holders += kv_blocks_holders(&store->blocks, i);
+  for (int i = 0; i < store->blocks.count; i++) holders += block_pool_holders(&store->blocks, i);
   if (held != holders) fail(w, "a block is held by nobody who is here");
-  if (!kv_blocks_check(&store->blocks)) fail(w, "the books of the blocks disagree");
+  if (!block_pool_check(&store->blocks)) fail(w, "the books of the blocks disagree");
 }
 
 /* What the books of this target have counted, before it goes. */

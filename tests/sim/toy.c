@@ -1,6 +1,6 @@
 #include "tests/sim/toy.h"
 
-#include "common/speculative/accept.h"
+#include "common/speculative/acceptance.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,8 +102,8 @@ void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
     int32_t path[ENGINE_ROWS_MAX];
     toy_walk w = {e, job};
     r->node_count = job->count - 1;
-    r->sampled_count = accept_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
-                                   job->sampled_max, toy_pick, &w, path, r->sampled);
+    r->sampled_count = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
+                                       job->sampled_max, toy_pick, &w, path, r->sampled);
     for (int32_t i = 0; i < r->sampled_count; i++) e->late_rows[job->slot][i] = job->tokens[path[i]];
     *length += e->late[job->slot] = r->sampled_count;
     if (job->count == 1) toy_settle(e, job->slot);

@@ -1,0 +1,15 @@
+/* mapped_file.h - a regular file, mapped read-only. */
+#pragma once
+
+#include "common/base/err.h"
+#include <stddef.h>
+
+typedef struct mapped_file {
+  const void *data; /* NULL: nothing is mapped */
+  size_t size;
+} mapped_file;
+
+/* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is nothing then. `what` stands
+ * in the messages, e.g. "the model file". */
+int mapped_file_open(mapped_file *m, const char *path, const char *what, err *e);
+void mapped_file_close(mapped_file *m); /* nothing is allowed */

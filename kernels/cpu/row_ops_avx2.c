@@ -1,0 +1,147 @@
+#if defined(__x86_64__) /* elsewhere the C reference is all there is */
+#include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/sample.h"
+#include "kernels/cpu/linear_avx2.h"
+#include "kernels/cpu/math_avx2.h"
+#include "kernels/cpu/row_ops_avx2.h"
+#include "kernels/cpu/row_ops_c.h"
+
+#define LANES CPU_LANES
+
+void cpu_norm_avx2(float *y, const float *x, const float *w, int32_t n, float eps) {
+  __m256 sum = _mm256_setzero_ps();
+  float lane[LANES];
+  int32_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    __m256 v = _mm256_loadu_ps(x + i);
+    sum = _mm256_fmadd_ps(v, v, sum);
+  }
+  _mm256_storeu_ps(lane, sum);
+  for (int32_t k = i; k < n; k++) lane[k % LANES] = fmaf(x[k], x[k], lane[k % LANES]);
+  float scale = 1.0f / sqrtf(cpu_lane_sum(lane) / (float)n + eps);
+  int32_t k = 0;
+  for (; k + LANES <= n; k += LANES) {
+    __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + k), _mm256_set1_ps(scale));
+    _mm256_storeu_ps(y + k, _mm256_mul_ps(v, _mm256_loadu_ps(w + k)));
+  }
+  for (; k < n; k++) y[k] = x[k] * scale * w[k];
+}
+
+static float largest_magnitude(const float *x) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 m = _mm256_setzero_ps();
+  for (int i = 0; i < OPS_BLOCK; i += LANES)
+    m = _mm256_max_ps(_mm256_and_ps(_mm256_loadu_ps(x + i), magnitude), m);
+  m = _mm256_max_ps(m, _mm256_permute2f128_ps(m, m, 1));
+  m = _mm256_max_ps(m, _mm256_permute_ps(m, 0x4e));
+  m = _mm256_max_ps(m, _mm256_permute_ps(m, 0xb1));
+  return _mm256_cvtss_f32(m);
+}
+
+/* The sums of 16 numbers each; they fit 16 bits. */
+static ops_total sums_of(__m256i first, __m256i last) {
+  __m256i s = _mm256_hadd_epi32(first, last);
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+  half = _mm_hadd_epi32(half, half);
+  int32_t a = _mm_cvtsi128_si32(half), b = _mm_extract_epi32(half, 1);
+  return (ops_total){a + b, (int16_t)a, (int16_t)b};
+}
+
+static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
+  float largest = largest_magnitude(x);
+  __m256 inverse = _mm256_set1_ps(largest > 0.0f ? 127.0f / largest : 0.0f);
+  __m256i v[4];
+  for (int i = 0; i < 4; i++) {
+    __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i * LANES), inverse);
+    scaled = _mm256_max_ps(scaled, _mm256_set1_ps(-127.0f));
+    v[i] = _mm256_cvtps_epi32(_mm256_min_ps(scaled, _mm256_set1_ps(127.0f)));
+  }
+  __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+  bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_storeu_si256((__m256i *)q, bytes);
+  *scale = largest / 127.0f;
+  *total = sums_of(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
+  *sum = *scale * (float)total->all;
+}
+
+void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
+  for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
+    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
+  }
+}
+
+void cpu_rope_avx2(float *y, const float *x, const float *cosine, const float *sine, int32_t n) {
+  int32_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    __m256 v = _mm256_loadu_ps(x + i), swapped = _mm256_permute_ps(v, 0xb1);
+    __m256 product = _mm256_mul_ps(v, _mm256_loadu_ps(cosine + i));
+    _mm256_storeu_ps(y + i, _mm256_fmadd_ps(swapped, _mm256_loadu_ps(sine + i), product));
+  }
+  cpu_rope_c(y + i, x + i, cosine + i, sine + i, n - i);
+}
+
+static void store_f16_avx2(uint16_t *to, size_t stride, const float *x, int32_t n) {
+  for (int32_t i = 0; i < n; i += LANES) {
+    __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    if (stride == 1) {
+      _mm_storeu_si128((__m128i *)(to + i), h);
+      continue;
+    }
+    uint16_t lane[LANES];
+    _mm_storeu_si128((__m128i *)lane, h);
+    for (int k = 0; k < LANES; k++) to[((size_t)i + (size_t)k) * stride] = lane[k];
+  }
+}
+
+void cpu_store_avx2(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n) {
+  if (type == OPS_KV_F16 && n % LANES == 0)
+    store_f16_avx2(to, (size_t)stride, x, n);
+  else
+    cpu_store_c(type, to, stride, x, n);
+}
+
+void cpu_swiglu_avx2(float *y, const float *gate, const float *up, int32_t n) {
+  const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f);
+  int32_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    __m256 x = _mm256_loadu_ps(gate + i);
+    __m256 silu = _mm256_div_ps(x, _mm256_add_ps(one, exp_avx2(_mm256_xor_ps(x, sign))));
+    _mm256_storeu_ps(y + i, _mm256_mul_ps(silu, _mm256_loadu_ps(up + i)));
+  }
+  cpu_swiglu_c(y + i, gate + i, up + i, n - i);
+}
+
+int32_t cpu_argmax_avx2(const float *x, int32_t n) {
+  __m256 m = _mm256_set1_ps(-INFINITY);
+  int32_t i = 0;
+  for (; i + LANES <= n; i += LANES) m = _mm256_max_ps(_mm256_loadu_ps(x + i), m);
+  float lane[LANES], largest = -INFINITY;
+  _mm256_storeu_ps(lane, m);
+  for (int32_t k = 0; k < LANES; k++) largest = lane[k] > largest ? lane[k] : largest;
+  for (; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+  if (largest == -INFINITY) return 0;
+  for (i = 0; x[i] != largest; i++) {
+  }
+  return i;
+}
+
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx2,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_avx2,
+const cpu_kernels cpu_kernels_avx2 = {
+    .name = "avx2",
+    .rows_max = LINEAR_AVX2_ROWS,
+    .linear_int8 = {CPU_FORMATS(INT8_KERNEL)},
+    .linear_f32 = {[OPS_F32] = cpu_linear_f32_avx2,
+                   [OPS_F16] = cpu_linear_f16_avx2,
+                   [OPS_BF16] = cpu_linear_bf16_avx2,
+                   CPU_FORMATS(F32_KERNEL)},
+    .norm = cpu_norm_avx2,
+    .quantize = cpu_quantize_avx2,
+    .rope = cpu_rope_avx2,
+    .store = cpu_store_avx2,
+    .attention = cpu_attention_avx2,
+    .swiglu = cpu_swiglu_avx2,
+    .argmax = cpu_argmax_avx2,
+    .sample = cpu_sample_avx2,
+};
+#endif

@@ -1,0 +1,136 @@
+#include "kernels/cpu/row_ops_c.h"
+#include "kernels/cpu/sample.h"
+#include "kernels/cpu/cpu_math.h"
+#include "kernels/cpu/linear_c.h"
+
+#define INT8_MAX_F 127.0f
+
+void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) {
+  float lane[CPU_LANES] = {0};
+  for (int32_t i = 0; i < n; i++) lane[i % CPU_LANES] = fmaf(x[i], x[i], lane[i % CPU_LANES]);
+  float scale = 1.0f / sqrtf(cpu_lane_sum(lane) / (float)n + eps);
+  for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
+}
+
+static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
+  float largest = 0.0f;
+  int32_t sums[2] = {0};
+  for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+  float inverse = largest > 0.0f ? INT8_MAX_F / largest : 0.0f;
+  *scale = largest / INT8_MAX_F;
+  for (int32_t i = 0; i < OPS_BLOCK; i++) {
+    float v = x[i] * inverse; /* the guard bounds a NaN, and what a subnormal `largest` makes of the rest */
+    v = v > -INT8_MAX_F ? v : -INT8_MAX_F;
+    v = v < INT8_MAX_F ? v : INT8_MAX_F;
+    q[i] = (int8_t)lrintf(v);
+    sums[i / (OPS_BLOCK / 2)] += q[i];
+  }
+  *total = (ops_total){sums[0] + sums[1], (int16_t)sums[0], (int16_t)sums[1]};
+  *sum = *scale * (float)total->all;
+}
+
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
+  for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
+    quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
+  }
+}
+
+void cpu_rope_c(float *y, const float *x, const float *cosine, const float *sine, int32_t n) {
+  for (int32_t i = 0; i < n; i += 2) {
+    float even = x[i], odd = x[i + 1];
+    y[i] = fmaf(odd, sine[i], even * cosine[i]);
+    y[i + 1] = fmaf(even, sine[i + 1], odd * cosine[i + 1]);
+  }
+}
+
+void cpu_store_c(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n) {
+  for (int32_t i = 0; i < n; i++) {
+    if (type == OPS_KV_F16)
+      ((uint16_t *)to)[(size_t)i * (size_t)stride] = cpu_to_f16(x[i]);
+    else
+      ((float *)to)[(size_t)i * (size_t)stride] = x[i];
+  }
+}
+
+static float element(ops_kv_type type, const void *data, size_t i) {
+  return type == OPS_KV_F16 ? cpu_f16(((const uint16_t *)data)[i]) : ((const float *)data)[i];
+}
+
+/* Component d of the key, and of the value, at the row's logical position p. */
+static float key_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+  bool staged = p >= r->length;
+  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
+  size_t tile = at / OPS_TILE * (size_t)a->head_dim + (size_t)d;
+  return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + at % OPS_TILE);
+}
+
+static float value_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+  bool staged = p >= r->length;
+  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
+  return element(a->type, staged ? a->stage_values : a->values, at * (size_t)a->head_dim + (size_t)d);
+}
+
+static void attention_head(const cpu_attention *a, const ops_row *r, const float *q, float *scores,
+                           float *y) {
+  int32_t first = cpu_keys_begin(a, r), n = cpu_keys_end(r);
+  float largest = -INFINITY, lane[CPU_LANES] = {0};
+  for (int32_t p = first; p < n; p++) {
+    float dot = 0.0f;
+    for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, r, p, d), dot);
+    scores[p] = dot * a->scale;
+    largest = scores[p] > largest ? scores[p] : largest;
+  }
+  for (int32_t p = first; p < n; p++) {
+    scores[p] = cpu_exp(scores[p] - largest);
+    lane[p % CPU_LANES] += scores[p];
+  }
+  float inverse = 1.0f / cpu_lane_sum(lane);
+  for (int32_t d = 0; d < a->head_dim; d++) {
+    float sum = 0.0f;
+    for (int32_t p = first; p < n; p++) sum = fmaf(scores[p], value_at(a, r, p, d), sum);
+    y[d] = sum * inverse;
+  }
+}
+
+void cpu_attention_c(const cpu_attention *a) {
+  for (int32_t i = 0; i < a->rows * a->heads; i++) {
+    size_t at = (size_t)(i / a->heads) * a->row_floats + (size_t)(i % a->heads) * (size_t)a->head_dim;
+    attention_head(a, &a->row[i / a->heads], a->q + at, a->scores, a->y + at);
+  }
+}
+
+void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {
+  for (int32_t i = 0; i < n; i++) y[i] = cpu_silu(gate[i]) * up[i];
+}
+
+int32_t cpu_argmax_c(const float *x, int32_t n) {
+  float largest = -INFINITY;
+  int32_t best = 0;
+  for (int32_t i = 0; i < n; i++) {
+    if (x[i] > largest) {
+      largest = x[i];
+      best = i;
+    }
+  }
+  return best;
+}
+
+#define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_c,
+#define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_c,
+const cpu_kernels cpu_kernels_c = {
+    .name = "c",
+    .rows_max = CPU_ROWS_MAX,
+    .linear_int8 = {CPU_FORMATS(INT8_KERNEL)},
+    .linear_f32 = {[OPS_F32] = cpu_linear_f32_c,
+                   [OPS_F16] = cpu_linear_f16_c,
+                   [OPS_BF16] = cpu_linear_bf16_c,
+                   CPU_FORMATS(F32_KERNEL)},
+    .norm = cpu_norm_c,
+    .quantize = cpu_quantize_c,
+    .rope = cpu_rope_c,
+    .store = cpu_store_c,
+    .attention = cpu_attention_c,
+    .swiglu = cpu_swiglu_c,
+    .argmax = cpu_argmax_c,
+    .sample = cpu_sample_c,
+};

@@ -1,0 +1,28 @@
+/* thread_pool.h - threads that share one piece of work at a time.
+ *
+ * Work is cut into chunks [0, chunks), which threads take from a counter: a thread that the system has
+ * descheduled holds up nobody, and nothing depends on who took what. Waiting spins at most
+ * THREAD_POOL_SPIN_US, then sleeps on a futex, so that a pool does not starve the other program of a small
+ * machine. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define THREAD_POOL_SPIN_US    20
+#define THREAD_POOL_CHUNKS_MAX 1048575
+
+typedef struct thread_pool thread_pool;
+typedef void thread_pool_body(void *context, int32_t chunk, int32_t thread); /* thread in [0, threads) */
+
+thread_pool *thread_pool_open(int32_t threads); /* the caller's included; NULL: out of memory or threads */
+void thread_pool_close(thread_pool *p);         /* NULL is allowed */
+int32_t thread_pool_threads(const thread_pool *p);
+
+/* From now on the calling thread, which is to be the one that calls thread_pool_run, runs on processor
+ * cpus[0] alone, and the i-th thread on cpus[i % count]; false: the system refuses one (not a processor that
+ * the process may use). */
+bool thread_pool_pin(thread_pool *p, const int32_t *cpus, int32_t count);
+
+/* Returns when every chunk is done. Called by one thread, which takes chunks too (as thread 0). */
+void thread_pool_run(thread_pool *p, int32_t chunks, thread_pool_body *body, void *context);

@@ -1,0 +1,147 @@
+/* libs: kernels */
+/* The thread pool: every chunk once, whatever the number of threads and however they wait. Also run by TSan.
+ */
+#include "kernels/cpu/thread_pool.h"
+
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define CHUNKS      257
+#define THREADS_MAX 4
+#define ROUNDS      400
+#define LONG_PAUSE  (5 * THREAD_POOL_SPIN_US) /* microseconds: workers sleep by then */
+
+typedef struct tally {
+  int32_t threads;
+  int32_t seen[CHUNKS]; /* plain on purpose: TSan reports a chunk that two threads run */
+  int32_t input;        /* written by the caller before each run */
+  _Atomic int32_t bad;
+} tally;
+
+static void count_chunk(void *context, int32_t chunk, int32_t thread) {
+  tally *t = context;
+  if (thread < 0 || thread >= t->threads) atomic_fetch_add(&t->bad, 1);
+  t->seen[chunk] += t->input;
+}
+
+static void run_rounds(int32_t threads, int32_t chunks, useconds_t pause) {
+  tally t = {.threads = threads};
+  thread_pool *p = thread_pool_open(threads);
+  assert_non_null(p);
+  assert_int_equal(thread_pool_threads(p), threads);
+  int32_t rounds = pause ? ROUNDS / 20 : ROUNDS, expected = 0;
+  for (int32_t r = 0; r < rounds; r++) {
+    t.input = r + 1;
+    expected += t.input;
+    thread_pool_run(p, chunks, count_chunk, &t);
+    if (pause) usleep(pause);
+  }
+  for (int32_t i = 0; i < chunks; i++) assert_int_equal(t.seen[i], expected);
+  assert_int_equal(t.bad, 0);
+  thread_pool_close(p);
+}
+
+static void every_chunk_runs_once(void **state) {
+  (void)state;
+  const int32_t chunks[] = {1, 2, 3, 64, CHUNKS};
+  for (int32_t threads = 1; threads <= THREADS_MAX; threads++) {
+    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) run_rounds(threads, chunks[i], 0);
+  }
+}
+
+static void sleeping_workers_wake(void **state) {
+  (void)state;
+  for (int32_t threads = 2; threads <= THREADS_MAX; threads++) run_rounds(threads, CHUNKS, LONG_PAUSE);
+}
+
+static void slow_chunk(void *context, int32_t chunk, int32_t thread) {
+  (void)thread;
+  if (chunk == 0) usleep(20 * LONG_PAUSE);
+  atomic_fetch_add((_Atomic int32_t *)context, 1);
+}
+
+/* The caller, or a worker, takes the slow chunk; the others have to wait for it asleep. */
+static void a_slow_chunk_is_waited_for(void **state) {
+  (void)state;
+  thread_pool *p = thread_pool_open(THREADS_MAX);
+  _Atomic int32_t done = 0;
+  for (int32_t r = 1; r <= 20; r++) {
+    thread_pool_run(p, THREADS_MAX, slow_chunk, &done);
+    assert_int_equal(done, r * THREADS_MAX);
+  }
+  thread_pool_close(p);
+}
+
+static void nothing_to_do(void **state) {
+  (void)state;
+  thread_pool *p = thread_pool_open(2);
+  thread_pool_run(p, 0, count_chunk, NULL);
+  thread_pool_close(p);
+  thread_pool_close(NULL);
+}
+
+/* --- pinned --- */
+
+typedef struct places {
+  int32_t cpus[THREADS_MAX], count;
+  _Atomic int32_t wrong, seen[THREADS_MAX];
+} places;
+
+static void look_where(void *context, int32_t chunk, int32_t thread) {
+  (void)chunk;
+  places *p = context;
+  atomic_fetch_add(&p->seen[thread], 1);
+  if (sched_getcpu() != p->cpus[thread % p->count]) atomic_fetch_add(&p->wrong, 1);
+  usleep(100); /* so that every thread gets some */
+}
+
+static void threads_stay_where_they_are_pinned(void **state) {
+  (void)state;
+  cpu_set_t before;
+  places at = {.count = 0};
+  assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+  for (int32_t i = CPU_SETSIZE - 1; i >= 0 && at.count < THREADS_MAX; i--)
+    if (CPU_ISSET(i, &before)) at.cpus[at.count++] = i;
+  thread_pool *p = thread_pool_open(THREADS_MAX);
+  assert_true(thread_pool_pin(p, at.cpus, at.count));
+  thread_pool_run(p, CHUNKS, look_where, &at);
+  assert_int_equal(at.wrong, 0);
+  for (int32_t i = 0; i < THREADS_MAX; i++) assert_true(at.seen[i] > 0);
+  assert_false(thread_pool_pin(p, (const int32_t[]){CPU_SETSIZE}, 1));
+  thread_pool_close(p);
+  sched_setaffinity(0, sizeof before, &before);
+}
+
+static double cpu_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Waiting is sleep: idle workers take next to no processor time. */
+static void idle_workers_sleep(void **state) {
+  (void)state;
+  tally t = {.threads = THREADS_MAX};
+  thread_pool *p = thread_pool_open(THREADS_MAX);
+  thread_pool_run(p, CHUNKS, count_chunk, &t);
+  double before = cpu_seconds();
+  usleep(200000);
+  assert_true(cpu_seconds() - before < 0.02);
+  thread_pool_close(p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_chunk_runs_once),      cmocka_unit_test(sleeping_workers_wake),
+      cmocka_unit_test(a_slow_chunk_is_waited_for), cmocka_unit_test(nothing_to_do),
+      cmocka_unit_test(idle_workers_sleep),         cmocka_unit_test(threads_stay_where_they_are_pinned),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+/* libs: target wire speculative base */
+#include "tests/target_support.h"
+
+static void test_a_draft_attaches_with_the_ticket(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  const msg *m = rig_only(&w->r, DRAFT, MSG_ATTACHED);
+  hash16 h = true_hash(5);
+  assert_int_equal(m->u.state.length, 5);
+  assert_memory_equal(&m->u.state.hash, &h, sizeof h);
+  assert_true(m->u.state.generation >= 1);
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+}
+
+static void test_a_draft_that_attaches_again_is_attached_once(void **state) {
+  world *w = *state;
+  uint32_t first = open_with_draft(w, false), again = attach(w, DRAFT);
+  assert_true(again >= first);
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+  send_chain(w, DRAFT, again, 3, 1, 2, false);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
+}
+
+static void test_a_wrong_ticket_or_epoch_is_refused(void **state) {
+  world *w = *state;
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE); /* OPEN may be under way */
+  say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, DRAFT, attach_message(3, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET)); /* low: dropped */
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  rig_say(&w->r, DRAFT, attach_message(2, id_of(201)));
+  rig_expect_error(&w->r, DRAFT, ERR_TICKET);
+  rig_clear(&w->r);
+  wire_id nearly = TICKET;
+  nearly.bytes[15] ^= 1;
+  rig_say(&w->r, DRAFT, attach_message(2, nearly));
+  rig_expect_error(&w->r, DRAFT, ERR_TICKET);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+}
+
+static void test_no_more_than_four_drafts_attach(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  for (peer_id p = 20; p <= 20 + SESSION_DRAFTS_MAX; p++) {
+    rig_say(&w->r, p, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(p)));
+    rig_clear(&w->r);
+    rig_say(&w->r, p, attach_message(1, TICKET));
+    if (p < 20 + SESSION_DRAFTS_MAX) rig_only(&w->r, p, MSG_ATTACHED);
+  }
+  rig_expect_error(&w->r, 20 + SESSION_DRAFTS_MAX, ERR_FULL);
+}
+
+static void test_a_draft_that_leaves_or_falls_silent_is_detached(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  attach(w, DRAFT2);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+  for (int i = 0; i < 8; i++) { /* DRAFT2 is silent */
+    rig_advance(&w->r, 400000);
+    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH));
+  }
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  assert_true(play(w, 1) == 1); /* plainly */
+}
+
+/* A draft that was started anew on the same connection is another one. */
+static void test_a_draft_that_restarts_is_detached(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  rig_say(&w->r, DRAFT, hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, id_of(222)));
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  rig_clear(&w->r);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+}
+
+/* A draft that turns out to have another vocabulary is none any more. */
+static void test_a_draft_that_comes_back_with_another_vocabulary_is_detached(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  msg m = hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(DRAFT));
+  m.u.hello.vocabulary_size = VOCAB + 1;
+  rig_say(&w->r, DRAFT, m);
+  rig_expect_error(&w->r, DRAFT, ERR_MISMATCH);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+}
+
+/* Parent 0 is the last token of the C that the draft knew. */
+static void test_nodes_of_an_older_base_continue_it(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  play_slowly(w, 2); /* C has 5 tokens, the draft knows 3 */
+  const int32_t *c = truth();
+  guess list[] = {{0, c[3], -0.1f}, {1, c[4], -0.1f}, {2, c[5], -0.1f}, {3, c[6], -0.1f}, {0, c[5], -0.1f}};
+  send_nodes(w, DRAFT, g, 3, 1, list, 5, false);
+  assert_int_equal(held(w, S)->drafts.tree.live_count,
+                   2); /* c[5] and c[6]; the last one is dead, not a child of the root */
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 3);
+  give_result(w);
+  assert_int_equal(held(w, S)->committed.length, 8);
+}
+
+static void test_nodes_of_another_generation_are_dropped(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  uint64_t dropped = held(w, S)->stats.dropped;
+  for (int i = 0; i < 3; i++) send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation, g); /* not three of them */
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+  assert_int_equal(held(w, S)->stats.dropped - dropped, 3);
+  assert_int_equal(held(w, S)->drafts.of[0].done_base, 0);
+  w->r.now += 60000;
+  send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 2);
+}
+
+static void test_nodes_beyond_c_are_dropped(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT, g, 5, 1, 2, true);
+  const msg *m = rig_only(&w->r, DRAFT, MSG_TOKENS);
+  assert_int_equal(m->u.tokens.base_length, 3);
+  assert_int_equal(m->u.tokens.token_count, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+  assert_non_null(session_draft_of(held(w, S), DRAFT));
+}
+
+static void test_nodes_of_another_prefix_detach_the_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  batch b;
+  guess one = {0, 10, -0.1f};
+  msg m = nodes_message(&b, 1, g, 3, 1, &one, 1, true);
+  m.u.nodes.base_hash.bytes[7] ^= 4;
+  rig_say(&w->r, DRAFT, m);
+  rig_expect_error(&w->r, DRAFT, ERR_DESYNC);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+}
+
+static void test_nodes_of_a_draft_that_is_not_attached_are_refused(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT2, g, 3, 1, 2, true);
+  rig_expect_error(&w->r, DRAFT2, ERR_GONE);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+}
+
+static void test_a_gap_in_ids_resets_the_tree(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  believe(w);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  guess late = {4, 10, -0.1f};
+  send_nodes(w, DRAFT, g, 3, 5, &late, 1, false); /* ids 3 and 4 were lost */
+  uint32_t next = rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation;
+  assert_true(next > g);
+  assert_int_equal(held(w, S)->stats.resets, 1);
+  send_chain(w, DRAFT, next, 3, 1, 4, false); /* its live nodes, again */
+  assert_true(take_job(w));
+  assert_int_equal(w->job.count, 5);
+  give_result(w);
+}
+
+static void test_repeated_nodes_change_nothing(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess other[] = {{0, 70, 0.0f}, {0, 71, 0.0f}};
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  send_nodes(w, DRAFT, g, 3, 1, other, 2, false); /* what id 1 is was said once */
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
+  assert_int_equal(tree_child(&held(w, S)->drafts.tree, TREE_ROOT, 70), -1);
+}
+
+static void test_a_token_outside_the_vocabulary_detaches_the_draft(void **state) {
+  world *w = *state;
+  static const int32_t bad[] = {VOCAB, INT32_MAX};
+  for (int i = 0; i < 2; i++) {
+    uint32_t g = i == 0 ? open_with_draft(w, false) : attach(w, DRAFT);
+    guess list[] = {{0, 10, -0.1f}, {1, bad[i], -0.1f}};
+    rig_clear(&w->r);
+    send_nodes(w, DRAFT, g, 3, 1, list, 2, true);
+    rig_expect_error(&w->r, DRAFT, ERR_ARG);
+    assert_null(session_draft_of(held(w, S), DRAFT));
+    assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+  }
+  assert_true(play(w, 1) == 1);
+}
+
+/* Too many: an error, nothing shed silently, and the session goes on plainly. */
+static void test_nodes_beyond_the_limit_detach_the_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < WIRE_NODES_MAX; i++) {
+    list[i] = (guess){(uint64_t)(i / 90), i % 90, -1.0f}; /* all different */
+  }
+  send_nodes(w, DRAFT, g, 3, 1, list, WIRE_NODES_MAX, false);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_ERROR), 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, TREE_NODE_MAX);
+  guess more = {0, 95, -1.0f};
+  send_nodes(w, DRAFT, g, 3, WIRE_NODES_MAX + 1, &more, 1, false);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  rig_clear(&w->r);
+  play(w, 1);
+  rig_advance(&w->r, 50000);
+  play(w, 1);
+  assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 1);
+}
+
+/* `count` different nodes below C, in frames that one message holds. */
+static void send_many(world *w, peer_id from, uint32_t g, uint64_t first, int32_t count, int32_t token) {
+  guess list[WIRE_NODES_MAX];
+  for (int32_t i = 0; i < count; i++) /* rows of 40, each below the first node of the one before */
+    list[i] = (guess){i < 40 ? 0 : first + (uint64_t)(i / 40 - 1) * 40, token + i % 40, -1.0f};
+  send_nodes(w, from, g, 3, first, list, count, true);
+}
+
+/* The draft that takes others' room goes, not the one that finds none. */
+static void test_the_draft_that_holds_too_many_nodes_is_detached(void **state) {
+  world *w = *state;
+  uint32_t greedy = open_with_draft(w, false), modest = attach(w, DRAFT2);
+  send_many(w, DRAFT, greedy, 1, 1000, 0);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 1000);
+  rig_clear(&w->r);
+  send_many(w, DRAFT2, modest, 1, 256, 50);
+  assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 256);
+  assert_true(run_job(w)); /* with what the other has sent */
+}
+
+/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own
+ * generations. */
+static void test_nodes_that_nobody_names_any_more_make_room(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  uint32_t modest = attach(w, DRAFT2), gone = attach(w, DRAFT);
+  send_many(w, DRAFT, gone, 1, 1000, 0);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  send_many(w, DRAFT2, modest, 1, 200, 50);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 200);
+  for (int32_t i = 1; i < 12; i++) {
+    rig_clear(&w->r);
+    modest = attach(w, DRAFT2);
+    send_many(w, DRAFT2, modest, 1, 200, 4 * i);
+    assert_int_equal(rig_count(&w->r, DRAFT2, MSG_ERROR), 0);
+  }
+  assert_non_null(session_draft_of(held(w, S), DRAFT2));
+}
+
+/* Four that keep to their part, each with other guesses, all have room. */
+static void test_four_drafts_within_their_quota_all_have_room(void **state) {
+  world *w = *state;
+  static const peer_id more[] = {STRANGER, STRANGER + 1};
+  open_with_draft(w, false);
+  for (int i = 0; i < 2; i++) rig_say(&w->r, more[i], hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(more[i])));
+  const peer_id all[] = {DRAFT, DRAFT2, more[0], more[1]};
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
+    uint32_t g = attach(w, all[i]);
+    guess list[256]; /* their own tokens below the root, so that nothing merges */
+    for (int32_t k = 0; k < 256; k++)
+      list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
+    send_nodes(w, all[i], g, 3, 1, list, 256, true);
+    assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_ERROR), 0);
+    assert_int_equal(held(w, S)->drafts.tree.live_count, 256 * (i + 1));
+  }
+}
+
+static void test_nodes_that_are_too_deep_detach_the_draft(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[TREE_DEPTH_MAX + 1];
+  for (int32_t i = 0; i <= TREE_DEPTH_MAX; i++) list[i] = (guess){(uint64_t)i, 50, 0};
+  send_nodes(w, DRAFT, g, 3, 1, list, TREE_DEPTH_MAX + 1, false);
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+}
+
+/* 4096 ids are remembered; a draft that never names a newer base must start again. */
+static void test_too_many_ids_reset_the_tree(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  guess list[WIRE_NODES_MAX];
+  uint64_t first = 1;
+  for (int32_t i = 0; i < WIRE_NODES_MAX; i++) list[i] = (guess){0, i % 5, -1.0f}; /* aliases of five nodes */
+  for (int i = 0; i < 4; i++, first += WIRE_NODES_MAX)
+    send_nodes(w, DRAFT, g, 3, first, list, WIRE_NODES_MAX, false);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
+  send_nodes(w, DRAFT, g, 3, first, list, 1, false);
+  assert_true(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation > g);
+}
+
+static void test_a_draft_that_lags_is_sent_tokens(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 2);
+  rig_advance(&w->r, 250000); /* it has not applied them: they were lost */
+  rig_clear(&w->r);
+  send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, held(w, S)->committed.length);
+  rig_clear(&w->r);
+  send_nodes(w, DRAFT, g, held(w, S)->committed.length, 1, NULL, 0, false);
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+}
+
+/* A draft that says again and again that it lags does not make the target pour out all of C each time. */
+static void test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 5);
+  rig_clear(&w->r);
+  for (int i = 0; i < 1000; i++) {
+    w->r.now += 10; /* 10 ms in all */
+    send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
+  }
+  assert_true(rig_count(&w->r, DRAFT, MSG_TOKENS) <= 2);
+}
+
+static void test_several_drafts_feed_one_tree(void **state) {
+  world *w = *state;
+  uint32_t g1 = open_with_draft(w, false), g2 = attach(w, DRAFT2);
+  const int32_t *c = truth();
+  guess a[] = {{0, c[3], -0.5f}, {1, c[4], -0.5f}},
+        b[] = {{0, 70, -0.5f}, {0, c[3], -0.5f}, {2, c[4], -0.5f}, {3, c[5], -0.5f}};
+  send_nodes(w, DRAFT, g1, 3, 1, a, 2, false);
+  send_nodes(w, DRAFT2, g2, 3, 1, b, 4, false); /* its ids are its own; equal paths merge */
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 4);
+  prefill(w);
+  believe(w);
+  assert_true(run_job(w));
+  assert_int_equal(held(w, S)->committed.length, 7);
+  rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+  rig_clear(&w->r);
+  guess more = {4, c[6], -0.1f}; /* DRAFT2's id 4 is trunk now; c[6] was the bonus */
+  send_nodes(w, DRAFT2, g2, 3, 5, &more, 1, false);
+  more = (guess){5, c[7], -0.1f};
+  send_nodes(w, DRAFT2, g2, 3, 6, &more, 1, false);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 1);
+}
+
+static void test_nodes_after_the_end_are_dropped(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  rig_advance(&w->r, 50000);
+  while (held(w, S)->state == SESSION_RUNNING) assert_true(run_job(w));
+  rig_clear(&w->r);
+  send_chain(w, DRAFT, g, 4, 1, 3, true);
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  assert_int_equal(play(w, 1), 0);
+}
+
+/* A new epoch ends every attachment; the draft attaches anew. */
+static void test_a_new_epoch_ends_every_attachment(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  send_chain(w, DRAFT, g, 3, 1, 2, false);
+  say_and_open(w, delta(2, 3, truth() + 3, 1));
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  batch b;
+  guess one = {0, 10, -0.1f};
+  rig_say(&w->r, DRAFT, nodes_message(&b, 1, g, 3, 3, &one, 1, true)); /* of the old epoch: dropped */
+  assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
+  assert_true(attach(w, DRAFT) > g);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_a_draft_attaches_with_the_ticket),
+      CASE(test_a_draft_that_attaches_again_is_attached_once),
+      CASE(test_a_wrong_ticket_or_epoch_is_refused),
+      CASE(test_no_more_than_four_drafts_attach),
+      CASE(test_a_draft_that_leaves_or_falls_silent_is_detached),
+      CASE(test_a_draft_that_restarts_is_detached),
+      CASE(test_a_draft_that_comes_back_with_another_vocabulary_is_detached),
+      CASE(test_nodes_of_an_older_base_continue_it),
+      CASE(test_nodes_of_another_generation_are_dropped),
+      CASE(test_nodes_beyond_c_are_dropped),
+      CASE(test_nodes_of_another_prefix_detach_the_draft),
+      CASE(test_nodes_of_a_draft_that_is_not_attached_are_refused),
+      CASE(test_a_gap_in_ids_resets_the_tree),
+      CASE(test_repeated_nodes_change_nothing),
+      CASE(test_a_token_outside_the_vocabulary_detaches_the_draft),
+      CASE(test_nodes_beyond_the_limit_detach_the_draft),
+      CASE(test_the_draft_that_holds_too_many_nodes_is_detached),
+      CASE(test_nodes_that_nobody_names_any_more_make_room),
+      CASE(test_four_drafts_within_their_quota_all_have_room),
+      CASE(test_nodes_that_are_too_deep_detach_the_draft),
+      CASE(test_too_many_ids_reset_the_tree),
+      CASE(test_a_draft_that_lags_is_sent_tokens),
+      CASE(test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time),
+      CASE(test_several_drafts_feed_one_tree),
+      CASE(test_nodes_after_the_end_are_dropped),
+      CASE(test_a_new_epoch_ends_every_attachment),
+  };
+  return run_over_both_caches(tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,217 @@
+/* libs: target wire speculative base */
+#include "tests/target_support.h"
+
+static void test_tokens_go_to_the_orchestrator_and_the_drafts(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  attach(w, DRAFT2);
+  prefill(w);
+  rig_advance(&w->r, 50000); /* it need not wait for them any more */
+  rig_clear(&w->r);
+  assert_int_equal(play(w, 1), 1);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 3, 4);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, 4);
+  expect_tokens(rig_only(&w->r, DRAFT2, MSG_TOKENS), 3, 4);
+  assert_true(wire_id_equal(rig_only(&w->r, DRAFT2, MSG_TOKENS)->to, ID(DRAFT2)));
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->epoch, 1);
+}
+
+static void test_an_ack_that_does_not_fit_is_a_desync(void **state) {
+  world *w = *state;
+  static const struct {
+    int32_t length;
+    uint8_t flip;
+  } table[] = {{4, 1}, {5, 0x80}, {9, 0}};
+  for (int i = 0; i < 3; i++) {
+    uint32_t epoch = (uint32_t)i + 1;
+    say_and_open(w, open_message(S, epoch, PROMPT, PROMPT_LENGTH));
+    play(w, 3);
+    rig_clear(&w->r);
+    msg m = ack(epoch, table[i].length);
+    m.u.state.hash.bytes[0] ^= table[i].flip;
+    rig_say(&w->r, ORCH, m);
+    const msg *d = rig_only(&w->r, ORCH, MSG_DESYNC);
+    hash16 h = true_hash(6);
+    assert_int_equal(d->u.state.length, 6);
+    assert_memory_equal(&d->u.state.hash, &h, sizeof h);
+    assert_int_equal(play(w, 1), 0); /* out of step: it waits */
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, ack(epoch, 4));
+    rig_only(&w->r, ORCH, MSG_DESYNC); /* said again */
+  }
+}
+
+/* An old one that comes late takes nothing back. */
+static void test_an_ack_that_comes_late_takes_nothing_back(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  rig_say(&w->r, ORCH, ack(1, 6));
+  rig_say(&w->r, ORCH, ack(1, 4));
+  assert_int_equal(held(w, S)->stream.acked, 6);
+}
+
+/* The first tokens at once, later ones together; a draft hears of each round. */
+static void test_tokens_are_sent_together_after_the_first(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  attach(w, DRAFT);
+  play_slowly(w, 1);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 3, 4);
+  rig_clear(&w->r);
+  int32_t length = 4;
+  uint64_t start = w->r.now;
+  while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
+    held(w, S)->speculation.wait_until_us = 0; /* as if it did not pay to wait for the draft */
+    assert_int_equal(play(w, 1), 1);
+    length++;
+    expect_tokens(rig_last(&w->r, DRAFT, MSG_TOKENS), length - 1, length);
+  }
+  assert_true(length > 5);
+  assert_in_range(w->r.now - start, TOKEN_STREAM_EVERY_US, TOKEN_STREAM_EVERY_US + JOB_US);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, length);
+
+  rig_clear(&w->r); /* a round that takes long does not hold them back */
+  held(w, S)->speculation.wait_until_us = 0;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  w->holds = true;
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), length, length + 1);
+}
+
+/* A draft whose nodes nobody wants is not woken for each token; when they are wanted again it hears at once.
+ */
+static void test_drafts_are_sent_tokens_together_while_speculation_is_off(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  attach(w, DRAFT);
+  play_slowly(w, 1);
+  session *s = held(w, S);
+  s->speculation.pay.off = true;
+  s->speculation.pay.retry_after = 1000;
+  int32_t from = s->committed.length;
+  rig_clear(&w->r);
+  while (rig_count(&w->r, ORCH, MSG_TOKENS) == 0) {
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+    assert_int_equal(play(w, 1), 1);
+  }
+  assert_true(s->committed.length > from + 1);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, s->committed.length);
+
+  rig_clear(&w->r);
+  from = s->committed.length;
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+  s->speculation.pay.retry_after = 1;
+  assert_int_equal(play(w, 1), 1);
+  assert_false(s->speculation.pay.off);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 2);
+
+  s->speculation.pay.off = true;
+  s->speculation.pay.retry_after = 1000;
+  rig_clear(&w->r);
+  from = s->committed.length;
+  assert_int_equal(play(w, 1), 1);
+  w->holds = true; /* no round follows soon */
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
+  expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), from, from + 1);
+}
+
+/* What is repaired from a DESYNC is known over there before it. */
+static void test_tokens_are_sent_before_a_desync(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 3);
+  rig_clear(&w->r);
+  msg wrong = ack(1, 4);
+  wrong.u.state.hash.bytes[0] ^= 1;
+  rig_say(&w->r, ORCH, wrong);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 6);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, 6);
+  assert_true(rig_place(&w->r, ORCH, MSG_TOKENS) < rig_place(&w->r, ORCH, MSG_DESYNC));
+}
+
+static void test_tokens_are_sent_again_until_they_are_acknowledged(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 3;
+  m.u.open.options.lockstep = true; /* then it stops when the draft is there no more */
+  say_and_open(w, m);
+  play(w, 2);
+  rig_say(&w->r, ORCH, ack(1, 4));
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
+  expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 4, 5);
+  rig_clear(&w->r);
+  rig_advance(&w->r, TOKEN_STREAM_REPEAT_US - 2 * TOKEN_STREAM_EVERY_US);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
+  expect_tokens(rig_only(&w->r, ORCH, MSG_TOKENS), 4, 5);
+  rig_clear(&w->r);
+  rig_advance(&w->r, 3 * TOKEN_STREAM_REPEAT_US);
+  assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 2 && rig_count(&w->r, ORCH, MSG_TOKENS) <= 4);
+  rig_say(&w->r, ORCH, ack(1, 5));
+  rig_clear(&w->r);
+  rig_advance(&w->r, 2 * TOKEN_STREAM_REPEAT_US);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+}
+
+static void test_a_resend_is_answered_with_tokens(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 1);
+  static const struct {
+    int32_t from, base, length;
+  } table[] = {{1, 1, 4}, {3, 3, 4}, {4, 4, 4}, {9, 4, 4}, {CONTEXT, 4, 4}, {INT32_MAX, 4, 4}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    peer_id from = i % 2 ? ORCH : DRAFT;
+    rig_clear(&w->r);
+    w->r.now += 20000;
+    rig_say(&w->r, from, resend_message(SELF, S, 1, table[i].from));
+    expect_tokens(rig_only(&w->r, from, MSG_TOKENS), table[i].base, table[i].length);
+    assert_int_equal(rig_count(&w->r, from == ORCH ? DRAFT : ORCH, MSG_TOKENS), 0);
+  }
+}
+
+/* A frame of 40 bytes asks for 20 KB: a draft is answered every 10 ms. */
+static void test_a_draft_that_asks_too_often_is_not_answered_each_time(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  prefill(w);
+  play(w, 1);
+  rig_clear(&w->r);
+  for (int i = 0; i < 1000; i++) { /* 100 ms */
+    w->r.now += 100;
+    rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  }
+  int32_t answers = rig_count(&w->r, DRAFT, MSG_TOKENS);
+  if (answers < 5 || answers > 11) fail_msg("%d answers in 100 ms", (int)answers);
+}
+
+/* Tokens are the request's secret: who did not show its ticket gets none. */
+static void test_a_resend_without_the_ticket_gets_no_tokens(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_tokens_go_to_the_orchestrator_and_the_drafts),
+      CASE(test_an_ack_that_does_not_fit_is_a_desync),
+      CASE(test_an_ack_that_comes_late_takes_nothing_back),
+      CASE(test_tokens_are_sent_together_after_the_first),
+      CASE(test_drafts_are_sent_tokens_together_while_speculation_is_off),
+      CASE(test_tokens_are_sent_before_a_desync),
+      CASE(test_tokens_are_sent_again_until_they_are_acknowledged),
+      CASE(test_a_resend_is_answered_with_tokens),
+      CASE(test_a_draft_that_asks_too_often_is_not_answered_each_time),
+      CASE(test_a_resend_without_the_ticket_gets_no_tokens),
+  };
+  return run_over_both_caches(tests, sizeof tests / sizeof *tests);
+}

@@ -33,7 +33,6 @@ NOUNS = {
     'draft_worker/drafters/batch.h': ['draft'],
     'draft_worker/drafters/drafter.h': ['draft', 'drafter'],
     'draft_worker/worker.h': ['draft'],
-    'orchestrator/sessions/sessions.h': ['orch'],
     'target_worker/scheduler.h': ['schedule'],
     'target_worker/worker.h': ['target'],
     'wire/message.h': ['msg', 'wire'],

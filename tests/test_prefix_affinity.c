@@ -26,22 +26,22 @@ static int tear_down(void **state) {
 
 static void test_knows_what_was_noted(void **state) {
   prefix_affinity *a = *state;
-  assert_int_equal(prefix_affinity_held(a, 1, tokens, COUNT), 0);
-  prefix_affinity_note(a, 1, tokens, COUNT);
-  assert_int_equal(prefix_affinity_held(a, 1, tokens, COUNT), WHOLE);
-  assert_int_equal(prefix_affinity_held(a, 1, tokens, PREFIX_AFFINITY_STRIDE - 1), 0);
-  assert_int_equal(prefix_affinity_held(a, 1, tokens, PREFIX_AFFINITY_STRIDE), PREFIX_AFFINITY_STRIDE);
-  assert_int_equal(prefix_affinity_held(a, 2, tokens, COUNT), 0); /* it was another worker */
+  assert_int_equal(prefix_affinity_length(a, 1, tokens, COUNT), 0);
+  prefix_affinity_add(a, 1, tokens, COUNT);
+  assert_int_equal(prefix_affinity_length(a, 1, tokens, COUNT), WHOLE);
+  assert_int_equal(prefix_affinity_length(a, 1, tokens, PREFIX_AFFINITY_STRIDE - 1), 0);
+  assert_int_equal(prefix_affinity_length(a, 1, tokens, PREFIX_AFFINITY_STRIDE), PREFIX_AFFINITY_STRIDE);
+  assert_int_equal(prefix_affinity_length(a, 2, tokens, COUNT), 0); /* it was another worker */
 }
 
 /* As far as the two are the same, wherever they part. */
 static void test_common_beginning(void **state) {
   prefix_affinity *a = *state;
-  prefix_affinity_note(a, 1, tokens, COUNT);
+  prefix_affinity_add(a, 1, tokens, COUNT);
   for (int32_t at = 0; at < COUNT; at += 37) {
     others[at]++;
     int32_t same = at / PREFIX_AFFINITY_STRIDE * PREFIX_AFFINITY_STRIDE;
-    assert_int_equal(prefix_affinity_held(a, 1, others, COUNT), same < WHOLE ? same : WHOLE);
+    assert_int_equal(prefix_affinity_length(a, 1, others, COUNT), same < WHOLE ? same : WHOLE);
     others[at]--;
   }
 }
@@ -49,20 +49,20 @@ static void test_common_beginning(void **state) {
 /* A later part of what was noted is no beginning. */
 static void test_not_from_the_middle(void **state) {
   prefix_affinity *a = *state;
-  prefix_affinity_note(a, 1, tokens, COUNT);
+  prefix_affinity_add(a, 1, tokens, COUNT);
   assert_int_equal(
-      prefix_affinity_held(a, 1, tokens + PREFIX_AFFINITY_STRIDE, COUNT - PREFIX_AFFINITY_STRIDE), 0);
+      prefix_affinity_length(a, 1, tokens + PREFIX_AFFINITY_STRIDE, COUNT - PREFIX_AFFINITY_STRIDE), 0);
 }
 
 static void test_forgets_the_oldest_when_full(void **state) {
   prefix_affinity *a = *state;
-  prefix_affinity_note(a, 1, tokens, COUNT);
-  for (int32_t n = 0; n < 40 * PREFIX_AFFINITY_PLACES / (COUNT / PREFIX_AFFINITY_STRIDE); n++) {
+  prefix_affinity_add(a, 1, tokens, COUNT);
+  for (int32_t n = 0; n < 40 * PREFIX_AFFINITY_SLOTS / (COUNT / PREFIX_AFFINITY_STRIDE); n++) {
     others[0] = 1000 + n;
-    prefix_affinity_note(a, 1, others, COUNT);
+    prefix_affinity_add(a, 1, others, COUNT);
   }
-  assert_int_equal(prefix_affinity_held(a, 1, others, COUNT), WHOLE);
-  assert_int_equal(prefix_affinity_held(a, 1, tokens, COUNT), 0);
+  assert_int_equal(prefix_affinity_length(a, 1, others, COUNT), WHOLE);
+  assert_int_equal(prefix_affinity_length(a, 1, tokens, COUNT), 0);
 }
 
 int main(void) {

@@ -27,9 +27,10 @@ static const msg_stats some = {.forwards = 10,
                                .accepted_per_pos = positions,
                                .position_count = 3};
 
-/* So many times `some`. */
-static void expect(session_stats *f, uint64_t times) {
-  msg_stats s = session_stats_total(f);
+/* The total is so many times `some`. */
+static void expect_total(const session_stats *f, uint64_t times) {
+  uint64_t per_pos[WIRE_POSITIONS_MAX];
+  msg_stats s = session_stats_total(f, per_pos);
   const uint64_t got[] = {s.forwards,   s.rounds,      s.rows,       s.accepted,  s.rewound,
                           s.prefill_us, s.queue_us,    s.forward_us, s.accept_us, s.commit_us,
                           s.wait_us,    s.plain_steps, s.resets,     s.dropped};
@@ -40,42 +41,41 @@ static void expect(session_stats *f, uint64_t times) {
     assert_int_equal(s.accepted_per_pos[i], times * positions[i]);
 }
 
-static void one_target(void **state) {
+static void test_a_report_replaces_the_one_before(void **state) {
   (void)state;
   session_stats f = {0};
   session_stats_begin(&f, 100);
-  expect(&f, 0);
+  expect_total(&f, 0);
   assert_int_equal(session_stats_missing(&f, 119), 19);
   session_stats_report(&f, &some);
   session_stats_report(&f, &some); /* DONE is repeated */
-  expect(&f, 1);
+  expect_total(&f, 1);
   assert_int_equal(session_stats_missing(&f, 119), 0);
 }
 
-/* One that was left and tells, one that died. */
-static void several_targets(void **state) {
+/* Target A is left and reports later, target B dies. */
+static void test_the_counts_of_targets_that_were_left_are_added(void **state) {
   (void)state;
   session_stats f = {0};
   session_stats_begin(&f, 100);
   session_stats_leave(&f, A, 119);
   assert_int_equal(session_stats_missing(&f, 125), 25);
-  session_stats_report_late(&f, B, &some); /* not awaited */
-  expect(&f, 0);
+  session_stats_report_late(&f, B, &some); /* not expected */
+  expect_total(&f, 0);
   session_stats_report_late(&f, A, &some);
   session_stats_report_late(&f, A, &some);
-  expect(&f, 1);
+  expect_total(&f, 1);
   assert_int_equal(session_stats_missing(&f, 125), 6);
   session_stats_leave(&f, B, 125); /* for A again */
   session_stats_report(&f, &some);
-  expect(&f, 2);
+  expect_total(&f, 2);
   assert_int_equal(session_stats_missing(&f, 144), 6);
   session_stats_report_late(&f, A, &some);
   session_stats_report_late(&f, 0, &some);
-  expect(&f, 2);
+  expect_total(&f, 2);
 }
 
-/* What an earlier run of this program decoded. */
-static void after_others(void **state) {
+static void test_tokens_of_an_earlier_run_stay_uncounted(void **state) {
   (void)state;
   session_stats f = {.missing = 40};
   session_stats_begin(&f, 140);
@@ -85,9 +85,9 @@ static void after_others(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_target),
-      cmocka_unit_test(several_targets),
-      cmocka_unit_test(after_others),
+      cmocka_unit_test(test_a_report_replaces_the_one_before),
+      cmocka_unit_test(test_the_counts_of_targets_that_were_left_are_added),
+      cmocka_unit_test(test_tokens_of_an_earlier_run_stay_uncounted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

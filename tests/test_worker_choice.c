@@ -25,58 +25,58 @@ static void test_nobody(void **state) {
 
 static void test_load(void **state) {
   (void)state;
-  prefers((worker_choice_worker){.load = 1, .places = 4, .alike = true},
-          (worker_choice_worker){.load = 2, .places = 8, .alike = true});
+  prefers((worker_choice_worker){.load = 1, .session_max = 4, .same_numerics = true},
+          (worker_choice_worker){.load = 2, .session_max = 8, .same_numerics = true});
   assert_int_equal(best((worker_choice_worker){.load = 1}, (worker_choice_worker){.load = 1}),
                    0); /* the first of equals */
 }
 
 static void test_places(void **state) {
   (void)state;
-  worker_choice_worker full = {.load = 2, .places = 2, .alike = true};
-  prefers((worker_choice_worker){.load = 7, .places = 8, .alike = true}, full);
-  prefers((worker_choice_worker){.load = 100, .places = 0, .alike = true}, full); /* 0: no limit */
-  prefers((worker_choice_worker){.load = 7, .places = 8, .alike = false}, full);  /* rather go on than wait */
+  worker_choice_worker full = {.load = 2, .session_max = 2, .same_numerics = true};
+  prefers((worker_choice_worker){.load = 7, .session_max = 8, .same_numerics = true}, full);
+  prefers((worker_choice_worker){.load = 100, .session_max = 0, .same_numerics = true}, full); /* 0: no limit */
+  prefers((worker_choice_worker){.load = 7, .session_max = 8, .same_numerics = false}, full);  /* rather go on than wait */
   assert_int_equal(worker_choice_best(&full, 1), 0); /* it says itself that it is full */
 }
 
 static void test_numerics(void **state) {
   (void)state;
-  prefers((worker_choice_worker){.load = 3, .places = 4, .alike = true},
-          (worker_choice_worker){.load = 0, .places = 4});
+  prefers((worker_choice_worker){.load = 3, .session_max = 4, .same_numerics = true},
+          (worker_choice_worker){.load = 0, .session_max = 4});
 }
 
 static void test_refusals(void **state) {
   (void)state;
-  worker_choice_worker refused = {.places = 4, .alike = true, .refused = true};
-  prefers((worker_choice_worker){.load = 3, .places = 4}, refused);
-  prefers((worker_choice_worker){.load = 4, .places = 4}, refused);
+  worker_choice_worker refused = {.session_max = 4, .same_numerics = true, .refused = true};
+  prefers((worker_choice_worker){.load = 3, .session_max = 4}, refused);
+  prefers((worker_choice_worker){.load = 4, .session_max = 4}, refused);
   assert_int_equal(worker_choice_best(&refused, 1), 0); /* there is no other: it is asked again */
 }
 
 /* A prompt goes where its beginning was read, unless that saves less than the others there take. */
 static void test_held(void **state) {
   (void)state;
-  worker_choice_worker idle = {.load = 0, .places = 8, .alike = true};
-  prefers((worker_choice_worker){.load = 0, .held = 64, .places = 8, .alike = true}, idle);
-  prefers((worker_choice_worker){.load = 2, .held = 3 * WORKER_CHOICE_HELD, .places = 8, .alike = true},
+  worker_choice_worker idle = {.load = 0, .session_max = 8, .same_numerics = true};
+  prefers((worker_choice_worker){.load = 0, .cached = 64, .session_max = 8, .same_numerics = true}, idle);
+  prefers((worker_choice_worker){.load = 2, .cached = 3 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true},
           idle);
-  prefers(idle, (worker_choice_worker){.load = 2, .held = WORKER_CHOICE_HELD, .places = 8, .alike = true});
+  prefers(idle, (worker_choice_worker){.load = 2, .cached = WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true});
   prefers(idle, (worker_choice_worker){
-                    .load = 8, .held = 9 * WORKER_CHOICE_HELD, .places = 8, .alike = true}); /* full */
+                    .load = 8, .cached = 9 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true}); /* full */
   prefers(idle,
-          (worker_choice_worker){.load = 0, .held = 9 * WORKER_CHOICE_HELD, .places = 8, .alike = false});
-  prefers((worker_choice_worker){.load = INT32_MAX, .alike = true, .held = INT32_MAX},
-          (worker_choice_worker){.load = INT32_MAX, .alike = true});
+          (worker_choice_worker){.load = 0, .cached = 9 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = false});
+  prefers((worker_choice_worker){.load = INT32_MAX, .same_numerics = true, .cached = INT32_MAX},
+          (worker_choice_worker){.load = INT32_MAX, .same_numerics = true});
 }
 
 /* Sessions that come one after the other fill unequal workers as far as each goes. */
 static void test_many(void **state) {
   (void)state;
   worker_choice_worker list[] = {
-      {.places = 2, .alike = true}, {.places = 6, .alike = true}, {.places = 1, .alike = true}};
+      {.session_max = 2, .same_numerics = true}, {.session_max = 6, .same_numerics = true}, {.session_max = 1, .same_numerics = true}};
   for (int i = 0; i < 9; i++) list[worker_choice_best(list, 3)].load++;
-  for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].places);
+  for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].session_max);
 }
 
 int main(void) {

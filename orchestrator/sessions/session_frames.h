@@ -1,10 +1,10 @@
-/* session_frames.h - what the two workers of a session say of it: tokens are logged and acknowledged, what is
- * out of step is repaired, the end is taken over. */
+/* session_frames.h - handles what the two workers of a session send: logs and acknowledges tokens, takes over
+ * the end, and repairs what is out of step. */
 #pragma once
 
-#include "orchestrator/sessions/assignment.h"
+#include "orchestrator/sessions/client_session.h"
 
-void session_frames_target(step *c, client_session *s, const msg *m);
-void session_frames_draft(step *c, client_session *s, const msg *m);
-/* ACK to its target: so far the ledger has C. Renews the lease. */
-void session_frames_ack(step *c, client_session *s);
+void session_frames_from_target(client_step *c, client_session *s, const msg *m);
+void session_frames_from_draft(client_step *c, client_session *s, const msg *m);
+/* Sends ACK to the target: so much of the session is committed. It renews the lease. */
+void session_frames_ack(client_step *c, client_session *s);

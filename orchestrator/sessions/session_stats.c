@@ -1,6 +1,6 @@
 #include "orchestrator/sessions/session_stats.h"
 
-/* Of msg_stats, but for accepted_per_pos. */
+/* Every count of msg_stats but accepted_per_pos. */
 /* clang-format off: a row each */
 #define SUMS(X)                                                                                              \
   X(forwards)                                                                                                \
@@ -19,7 +19,8 @@
   X(dropped)
 /* clang-format on */
 
-static void add(msg_stats *sum, uint64_t per_pos[WIRE_POSITIONS_MAX], const msg_stats *s) {
+/* sum->accepted_per_pos is per_pos. */
+static void add(msg_stats *sum, uint64_t *per_pos, const msg_stats *s) {
 #define ADD(name) sum->name += s->name;
   SUMS(ADD)
 #undef ADD
@@ -27,49 +28,49 @@ static void add(msg_stats *sum, uint64_t per_pos[WIRE_POSITIONS_MAX], const msg_
     per_pos[i] += s->accepted_per_pos[i];
     if (i >= sum->position_count) sum->position_count = i + 1;
   }
-  sum->accepted_per_pos = per_pos;
 }
 
-static void clear(msg_stats *sum, uint64_t per_pos[WIRE_POSITIONS_MAX]) {
+static void clear(msg_stats *sum, uint64_t *per_pos) {
   *sum = (msg_stats){.accepted_per_pos = per_pos};
   for (int32_t i = 0; i < WIRE_POSITIONS_MAX; i++) per_pos[i] = 0;
 }
 
-void session_stats_begin(session_stats *f, int32_t length) {
-  f->from = length;
-  f->told = false;
-  clear(&f->now, f->per_pos_now);
+void session_stats_begin(session_stats *s, int32_t length) {
+  s->from = length;
+  s->reported = false;
+  clear(&s->now, s->now_per_pos);
 }
 
-void session_stats_leave(session_stats *f, peer_id target, int32_t length) {
-  add(&f->before, f->per_pos, &f->now);
-  f->left = f->told ? 0 : target;
-  f->left_tokens = f->told ? 0 : length - f->from;
-  f->missing += f->left_tokens;
-  session_stats_begin(f, length);
+void session_stats_leave(session_stats *s, peer_id target, int32_t length) {
+  add(&s->before, s->before_per_pos, &s->now);
+  s->before.accepted_per_pos = s->before_per_pos;
+  s->left = s->reported ? 0 : target;
+  s->left_tokens = s->reported ? 0 : length - s->from;
+  s->missing += s->left_tokens;
+  session_stats_begin(s, length);
 }
 
-void session_stats_report(session_stats *f, const msg_stats *s) {
-  clear(&f->now, f->per_pos_now);
-  add(&f->now, f->per_pos_now, s);
-  f->told = true;
+void session_stats_report(session_stats *s, const msg_stats *stats) {
+  clear(&s->now, s->now_per_pos);
+  add(&s->now, s->now_per_pos, stats);
+  s->reported = true;
 }
 
-void session_stats_report_late(session_stats *f, peer_id target, const msg_stats *s) {
-  if (!target || f->left != target) return;
-  add(&f->before, f->per_pos, s);
-  f->missing -= f->left_tokens;
-  f->left = 0;
+void session_stats_report_late(session_stats *s, peer_id target, const msg_stats *stats) {
+  if (!target || s->left != target) return;
+  add(&s->before, s->before_per_pos, stats);
+  s->missing -= s->left_tokens;
+  s->left = 0;
 }
 
-msg_stats session_stats_total(session_stats *f) {
+msg_stats session_stats_total(const session_stats *s, uint64_t *accepted_per_pos) {
   msg_stats sum;
-  clear(&sum, f->per_pos_sum);
-  add(&sum, f->per_pos_sum, &f->before);
-  add(&sum, f->per_pos_sum, &f->now);
+  clear(&sum, accepted_per_pos);
+  add(&sum, accepted_per_pos, &s->before);
+  add(&sum, accepted_per_pos, &s->now);
   return sum;
 }
 
-int32_t session_stats_missing(const session_stats *f, int32_t length) {
-  return f->missing + (f->told ? 0 : length - f->from);
+int32_t session_stats_missing(const session_stats *s, int32_t length) {
+  return s->missing + (s->reported ? 0 : length - s->from);
 }

@@ -1,30 +1,32 @@
-/* session_stats.h - what the targets of one session have counted, added up. A target tells its counts with
- * DONE alone: when the answer ends there, or when it is told to end the session because that goes on
- * elsewhere. Of one that died nothing is known. */
+/* session_stats.h - what the targets of one session have counted, added up. A target reports its counts with
+ * DONE alone: when the completion ends there, or when it is told that the session goes on elsewhere. What a
+ * target counted that died is lost. */
 #pragma once
 
 #include "wire/actions.h"
 
 typedef struct session_stats {
-  msg_stats before; /* of targets that were left; accepted_per_pos points to: */
-  uint64_t per_pos[WIRE_POSITIONS_MAX];
-  msg_stats now; /* of the present one, or the last; points to: */
-  uint64_t per_pos_now[WIRE_POSITIONS_MAX];
-  bool told;       /* by the present one */
-  int32_t from;    /* C where it began */
-  int32_t missing; /* tokens of those that were left and have not told */
-  peer_id left;    /* the last one of them may still tell; 0: none */
-  int32_t left_tokens;
-  uint64_t per_pos_sum[WIRE_POSITIONS_MAX]; /* session_stats_total's */
-} session_stats; /* all zero at the start, but for what others have decoded: missing */
+  msg_stats before; /* of earlier targets; its accepted_per_pos points to before_per_pos */
+  uint64_t before_per_pos[WIRE_POSITIONS_MAX];
+  msg_stats now; /* of the present target, or the last; its accepted_per_pos points to now_per_pos */
+  uint64_t now_per_pos[WIRE_POSITIONS_MAX];
+  bool reported;       /* the present target has reported */
+  int32_t from;        /* the committed length when the present target began */
+  int32_t missing;     /* tokens of earlier targets that have not reported */
+  peer_id left;        /* the last of these, which may still report; 0: none */
+  int32_t left_tokens; /* its part of `missing` */
+} session_stats;       /* All zero at first, but for `missing`: tokens that an earlier run decoded. */
 
-void session_stats_begin(session_stats *f, int32_t length); /* of C, which targets will make longer */
-void session_stats_leave(session_stats *f, peer_id target,
-                         int32_t length); /* the next one goes on from here; this one may still tell */
-void session_stats_report(session_stats *f, const msg_stats *s); /* the present one's counts, once or again */
-void session_stats_report_late(session_stats *f, peer_id target,
-                               const msg_stats *s); /* those of one that was left, if it is awaited */
+/* A target begins at this committed length. */
+void session_stats_begin(session_stats *s, int32_t length);
+/* The session leaves its target, which may still report, and the next target begins at this length. */
+void session_stats_leave(session_stats *s, peer_id target, int32_t length);
+/* The present target reports; a later report replaces the earlier one. */
+void session_stats_report(session_stats *s, const msg_stats *stats);
+/* A target that was left reports. Only the last one of them is expected to. */
+void session_stats_report_late(session_stats *s, peer_id target, const msg_stats *stats);
 
-msg_stats session_stats_total(session_stats *f); /* valid until the next call */
-/* Tokens of output that the sum does not count, when C has so many. */
-int32_t session_stats_missing(const session_stats *f, int32_t length);
+/* The sum over all targets; accepted_per_pos[WIRE_POSITIONS_MAX] is the caller's and becomes part of it. */
+msg_stats session_stats_total(const session_stats *s, uint64_t *accepted_per_pos);
+/* Of a session of this committed length: the output tokens that the total does not cover. */
+int32_t session_stats_missing(const session_stats *s, int32_t length);

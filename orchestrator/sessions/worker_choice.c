@@ -1,19 +1,19 @@
 #include "orchestrator/sessions/worker_choice.h"
 
 static bool has_room(const worker_choice_worker *w) {
-  return w->places == 0 || w->load < w->places;
+  return w->session_max == 0 || w->load < w->session_max;
 }
 
-/* In tokens. */
-static int64_t work(const worker_choice_worker *w) {
-  return (int64_t)w->load * WORKER_CHOICE_HELD - w->held;
+/* Its load in tokens. */
+static int64_t weighted_load(const worker_choice_worker *w) {
+  return (int64_t)w->load * WORKER_CHOICE_TOKENS - w->cached;
 }
 
 static bool is_better(const worker_choice_worker *a, const worker_choice_worker *b) {
   if (a->refused != b->refused) return b->refused;
   if (has_room(a) != has_room(b)) return has_room(a);
-  if (a->alike != b->alike) return a->alike;
-  return work(a) < work(b);
+  if (a->same_numerics != b->same_numerics) return a->same_numerics;
+  return weighted_load(a) < weighted_load(b);
 }
 
 int32_t worker_choice_best(const worker_choice_worker *list, int32_t count) {

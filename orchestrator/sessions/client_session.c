@@ -1,0 +1,35 @@
+#include "orchestrator/sessions/client_session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void client_session_free(client_session *s) {
+  if (!s) return;
+  prefix_fini(&s->committed);
+  free(s);
+}
+
+client_session *client_session_find(const client_sessions *all, uint64_t id) {
+  for (int i = 0; i < SESSIONS_MAX; i++)
+    if (all->list[i] && all->list[i]->id == id) return all->list[i];
+  return NULL;
+}
+
+int32_t client_session_logged(const client_sessions *all, const client_session *s) {
+  int32_t n = all->ledger.durable(all->ledger.self, s->id);
+  return n < s->committed.length ? n : s->committed.length;
+}
+
+void client_text(char out[WIRE_STRING_MAX + 1], wire_string s) {
+  if (s.size) memcpy(out, s.data, s.size);
+  out[s.size] = 0;
+}
+
+const msg_hello *client_worker_hello(const client_step *c, peer_id id) {
+  const roster_peer *p = roster_find(&c->all->roster, id);
+  return p ? &p->hello : NULL;
+}
+
+msg client_message(const client_step *c, peer_id to, msg_type type, const client_session *s) {
+  return roster_message(&c->all->roster, to, type, s->id, s->epoch);
+}

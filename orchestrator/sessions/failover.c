@@ -1,0 +1,157 @@
+#include "orchestrator/sessions/failover.h"
+
+#include "common/base/log.h"
+#include "orchestrator/sessions/session_finish.h"
+#include <stdio.h>
+
+/* --- the target --- */
+
+void failover_target_lost(client_step *c, client_session *s, uint64_t retry_us) {
+  session_stats_leave(&s->stats, s->target.peer, s->committed.length);
+  s->target = (client_assignment){.ended = true};
+  s->waiting_since_us = c->now;
+  s->retry_us = retry_us;
+  if (assignment_next_epoch(c, s)) assignment_fill(c, s);
+}
+
+bool failover_target_too_small(client_step *c, client_session *s) {
+  peer_id *slot = assignment_too_small(s, 0);
+  if (!slot) return false;
+  *slot = s->target.peer;
+  if (!assignment_choose_target(c, s, NULL)) return false;
+  failover_target_lost(c, s, 0);
+  return true;
+}
+
+bool failover_target_hung(client_step *c, client_session *s) {
+  bool willing;
+  peer_id old = s->target.peer;
+  hung_targets_add(&c->all->hung, old, c->now);
+  assignment_choose_target(c, s, &willing);
+  if (!willing) return false;
+  actions_log(c->out, LOG_WARNING, "session %016llx: its target hangs: it goes on elsewhere from token %d",
+              (unsigned long long)s->id, s->committed.length);
+  if (s->silence_us < SESSIONS_SILENCE_MAX_US)
+    s->silence_us *= SESSIONS_SILENCE_GROWTH; /* until a token comes */
+  s->silence_logged = false;
+  failover_target_lost(c, s, 0);
+  msg end =
+      client_message(c, old, MSG_END, s); /* of the new epoch; if it is lost, the lease frees the session */
+  actions_send(c->out, old, &end);
+  return true;
+}
+
+void failover_repair(client_step *c, client_session *s, int32_t length, hash16 hash) {
+  if (++s->repairs > SESSIONS_DESYNC_MAX) {
+    session_finish_error(c, s, ERR_DESYNC, "the target was out of step too often: see its log");
+    return;
+  }
+  bool shared = length >= 1 && prefix_has(&s->committed, length, hash);
+  if (!assignment_next_epoch(c, s)) return;
+  s->waiting_since_us = s->opening_since_us = c->now;
+  s->target.base = shared ? length : 0;
+  assignment_open_target(c, s);
+  s->draft_repairs = 0;
+  if (!s->draft.peer) return;
+  s->draft.base = s->committed.length;
+  assignment_open_draft(c, s);
+}
+
+/* --- the draft --- */
+
+static void draft_lost(client_step *c, client_session *s, const char *why) {
+  assignment_clear_draft(s, why);
+  actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
+  assignment_choose_draft(c, s);
+  if (!assignment_lockstep_alone(s) || !s->target.peer) return;
+  s->opening_since_us = c->now;
+  assignment_open_target(c, s); /* in the same epoch: all that is new is that no draft is expected */
+}
+
+void failover_draft_refused(client_step *c, client_session *s, const char *why) {
+  s->draft_refused_by = s->draft.peer;
+  s->draft_refusals++;
+  assignment_dismiss_draft(c, s);
+  s->draft_chosen_us = 0; /* another one is chosen at once, because refusals are counted */
+  draft_lost(c, s, why);
+}
+
+/* reported: by the draft itself, which has tried for SESSIONS_ATTACH_US, perhaps for other sessions.
+ * Otherwise it may only be on its way. */
+static void unreachable_text(client_step *c, const client_session *s, bool reported,
+                             char text[WIRE_STRING_MAX + 1]) {
+  uint64_t us = c->now - s->attach_since_us;
+  if (reported && us < SESSIONS_ATTACH_US) us = SESSIONS_ATTACH_US;
+  int n = snprintf(text, WIRE_STRING_MAX + 1,
+                   "a draft is here, but has not reached the target at %.300s for %.1f s", s->target_address,
+                   (double)us / 1e6);
+  if (us < SESSIONS_ATTACH_US) return;
+  snprintf(text + n, WIRE_STRING_MAX + 1 - (size_t)n,
+           ": let its host connect to that address, or start the target with another --bind or --advertise");
+}
+
+void failover_draft_unreachable(client_step *c, client_session *s) {
+  char text[WIRE_STRING_MAX + 1];
+  unreachable_text(c, s, true, text);
+  s->draft_refused_by = s->draft.peer;
+  s->draft_refusals++;
+  s->draft_retry_us = c->now + SESSIONS_DRAFT_RETRY_US;
+  assignment_dismiss_draft(c, s);
+  assignment_clear_draft(s, text);
+  assignment_log_trouble(c, s, s->target_address, text);
+  assignment_choose_draft(c, s);
+}
+
+void failover_explain_unattached(client_step *c, client_session *s) {
+  if (s->draft.peer && s->draft.opened)
+    unreachable_text(c, s, false, s->draft_note);
+  else if (s->draft.peer)
+    snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
+  else if (s->draft_retry_us)
+    unreachable_text(c, s, true, s->draft_note);
+  else if (!s->draft_note[0])
+    snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
+}
+
+/* --- a worker of many sessions --- */
+
+/* A worker that comes back at this connection has not refused anything. */
+static void forget_refusals(client_session *s, peer_id id) {
+  if (s->refused_by == id) {
+    s->needs_room = false;
+    s->refused_by = 0;
+  }
+  if (s->draft_refused_by == id) s->draft_refused_by = 0;
+  peer_id *slot = assignment_too_small(s, id);
+  if (slot) *slot = 0;
+}
+
+static void lose_target(client_step *c, client_session *s) {
+  actions_log(c->out, LOG_WARNING, "session %016llx: its target was lost: it goes on elsewhere from token %d",
+              (unsigned long long)s->id, s->committed.length);
+  /* A target that starts again and again is not asked each time. */
+  bool again = s->lost_us && c->now - s->lost_us < SESSIONS_REPEAT_US;
+  s->lost_us = c->now;
+  failover_target_lost(c, s, again ? c->now + SESSIONS_REPEAT_US : 0);
+}
+
+static void lose_worker(client_step *c, client_session *s, peer_id id, const char *why) {
+  forget_refusals(s, id);
+  if (!client_session_live(s)) { /* there is nobody left who should know of the end */
+    if (s->target.peer == id) s->target.ended = true;
+    if (s->draft.peer == id) s->draft.ended = true;
+    return;
+  }
+  if (s->draft.peer == id) {
+    const roster_peer *p = roster_find(&c->all->roster, id);
+    if (p && p->lost) assignment_dismiss_draft(c, s);
+    draft_lost(c, s, why);
+  }
+  if (s->target.peer == id) lose_target(c, s);
+}
+
+void failover_worker_lost(client_step *c, peer_id id, const char *why) {
+  hung_targets_remove(&c->all->hung, id);
+  for (int i = 0; i < SESSIONS_MAX; i++)
+    if (c->all->list[i]) lose_worker(c, c->all->list[i], id, why);
+}

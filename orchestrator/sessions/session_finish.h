@@ -1,0 +1,16 @@
+/* session_finish.h - the end of a session: the client gets its finish at once, and then both workers are sent
+ * END until they answer. */
+#pragma once
+
+#include "orchestrator/sessions/client_session.h"
+
+/* Nothing happens to a session that has finished before. text may be NULL. cancel: the workers must stop,
+ * which takes a new epoch. */
+void session_finish(client_step *c, client_session *s, wire_finish finish, int code, const char *text,
+                    bool cancel);
+/* Finishes with an error and stops the workers. */
+void session_finish_error(client_step *c, client_session *s, int code, const char *text);
+/* Sends END to a worker that has not answered it yet. */
+void session_finish_send(client_step *c, client_session *s, client_assignment *worker);
+/* Both workers know of the end, or have been told often enough. */
+bool session_finish_complete(const client_session *s);

@@ -24,7 +24,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void test_knows_what_was_noted(void **state) {
+static void test_a_worker_is_known_by_what_it_computed(void **state) {
   prefix_affinity *a = *state;
   assert_int_equal(prefix_affinity_length(a, 1, tokens, COUNT), 0);
   prefix_affinity_add(a, 1, tokens, COUNT);
@@ -34,8 +34,7 @@ static void test_knows_what_was_noted(void **state) {
   assert_int_equal(prefix_affinity_length(a, 2, tokens, COUNT), 0); /* it was another worker */
 }
 
-/* As far as the two are the same, wherever they part. */
-static void test_common_beginning(void **state) {
+static void test_the_length_is_that_of_the_common_beginning(void **state) {
   prefix_affinity *a = *state;
   prefix_affinity_add(a, 1, tokens, COUNT);
   for (int32_t at = 0; at < COUNT; at += 37) {
@@ -46,15 +45,14 @@ static void test_common_beginning(void **state) {
   }
 }
 
-/* A later part of what was noted is no beginning. */
-static void test_not_from_the_middle(void **state) {
+static void test_a_later_part_is_no_beginning(void **state) {
   prefix_affinity *a = *state;
   prefix_affinity_add(a, 1, tokens, COUNT);
   assert_int_equal(
       prefix_affinity_length(a, 1, tokens + PREFIX_AFFINITY_STRIDE, COUNT - PREFIX_AFFINITY_STRIDE), 0);
 }
 
-static void test_forgets_the_oldest_when_full(void **state) {
+static void test_what_is_written_over_is_forgotten(void **state) {
   prefix_affinity *a = *state;
   prefix_affinity_add(a, 1, tokens, COUNT);
   for (int32_t n = 0; n < 40 * PREFIX_AFFINITY_SLOTS / (COUNT / PREFIX_AFFINITY_STRIDE); n++) {
@@ -67,10 +65,10 @@ static void test_forgets_the_oldest_when_full(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_knows_what_was_noted, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_common_beginning, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_not_from_the_middle, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_forgets_the_oldest_when_full, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_worker_is_known_by_what_it_computed, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_the_length_is_that_of_the_common_beginning, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_later_part_is_no_beginning, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_what_is_written_over_is_forgotten, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

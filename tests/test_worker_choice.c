@@ -18,12 +18,12 @@ static void prefers(worker_choice_worker good, worker_choice_worker bad) {
   assert_int_equal(best(bad, good), 1);
 }
 
-static void test_nobody(void **state) {
+static void test_an_empty_list_has_no_best(void **state) {
   (void)state;
   assert_int_equal(worker_choice_best(NULL, 0), -1);
 }
 
-static void test_load(void **state) {
+static void test_the_least_load_is_best(void **state) {
   (void)state;
   prefers((worker_choice_worker){.load = 1, .session_max = 4, .same_numerics = true},
           (worker_choice_worker){.load = 2, .session_max = 8, .same_numerics = true});
@@ -31,22 +31,24 @@ static void test_load(void **state) {
                    0); /* the first of equals */
 }
 
-static void test_places(void **state) {
+static void test_a_worker_with_room_comes_before_a_full_one(void **state) {
   (void)state;
   worker_choice_worker full = {.load = 2, .session_max = 2, .same_numerics = true};
   prefers((worker_choice_worker){.load = 7, .session_max = 8, .same_numerics = true}, full);
-  prefers((worker_choice_worker){.load = 100, .session_max = 0, .same_numerics = true}, full); /* 0: no limit */
-  prefers((worker_choice_worker){.load = 7, .session_max = 8, .same_numerics = false}, full);  /* rather go on than wait */
-  assert_int_equal(worker_choice_best(&full, 1), 0); /* it says itself that it is full */
+  prefers((worker_choice_worker){.load = 100, .session_max = 0, .same_numerics = true},
+          full); /* 0: no limit */
+  prefers((worker_choice_worker){.load = 7, .session_max = 8, .same_numerics = false},
+          full);                                     /* going on is better than waiting */
+  assert_int_equal(worker_choice_best(&full, 1), 0); /* it answers itself that it is full */
 }
 
-static void test_numerics(void **state) {
+static void test_same_numerics_come_before_less_load(void **state) {
   (void)state;
   prefers((worker_choice_worker){.load = 3, .session_max = 4, .same_numerics = true},
           (worker_choice_worker){.load = 0, .session_max = 4});
 }
 
-static void test_refusals(void **state) {
+static void test_a_worker_that_refused_comes_last(void **state) {
   (void)state;
   worker_choice_worker refused = {.session_max = 4, .same_numerics = true, .refused = true};
   prefers((worker_choice_worker){.load = 3, .session_max = 4}, refused);
@@ -54,35 +56,43 @@ static void test_refusals(void **state) {
   assert_int_equal(worker_choice_best(&refused, 1), 0); /* there is no other: it is asked again */
 }
 
-/* A prompt goes where its beginning was read, unless that saves less than the others there take. */
-static void test_held(void **state) {
+/* A prompt goes where its beginning was computed, unless the sessions there cost more than that saves. */
+static void test_cached_tokens_count_against_load(void **state) {
   (void)state;
   worker_choice_worker idle = {.load = 0, .session_max = 8, .same_numerics = true};
   prefers((worker_choice_worker){.load = 0, .cached = 64, .session_max = 8, .same_numerics = true}, idle);
-  prefers((worker_choice_worker){.load = 2, .cached = 3 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true},
-          idle);
-  prefers(idle, (worker_choice_worker){.load = 2, .cached = WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true});
+  prefers(
+      (worker_choice_worker){
+          .load = 2, .cached = 3 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true},
+      idle);
   prefers(idle, (worker_choice_worker){
-                    .load = 8, .cached = 9 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true}); /* full */
-  prefers(idle,
-          (worker_choice_worker){.load = 0, .cached = 9 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = false});
+                    .load = 2, .cached = WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = true});
+  prefers(idle, (worker_choice_worker){.load = 8,
+                                       .cached = 9 * WORKER_CHOICE_TOKENS,
+                                       .session_max = 8,
+                                       .same_numerics = true}); /* full */
+  prefers(idle, (worker_choice_worker){
+                    .load = 0, .cached = 9 * WORKER_CHOICE_TOKENS, .session_max = 8, .same_numerics = false});
   prefers((worker_choice_worker){.load = INT32_MAX, .same_numerics = true, .cached = INT32_MAX},
           (worker_choice_worker){.load = INT32_MAX, .same_numerics = true});
 }
 
-/* Sessions that come one after the other fill unequal workers as far as each goes. */
-static void test_many(void **state) {
+static void test_unequal_workers_are_filled_as_far_as_each_goes(void **state) {
   (void)state;
-  worker_choice_worker list[] = {
-      {.session_max = 2, .same_numerics = true}, {.session_max = 6, .same_numerics = true}, {.session_max = 1, .same_numerics = true}};
+  worker_choice_worker list[] = {{.session_max = 2, .same_numerics = true},
+                                 {.session_max = 6, .same_numerics = true},
+                                 {.session_max = 1, .same_numerics = true}};
   for (int i = 0; i < 9; i++) list[worker_choice_best(list, 3)].load++;
   for (int i = 0; i < 3; i++) assert_int_equal(list[i].load, list[i].session_max);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nobody),   cmocka_unit_test(test_load),
-                                     cmocka_unit_test(test_places),   cmocka_unit_test(test_numerics),
-                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_many),
-                                     cmocka_unit_test(test_held)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_an_empty_list_has_no_best),
+                                     cmocka_unit_test(test_the_least_load_is_best),
+                                     cmocka_unit_test(test_a_worker_with_room_comes_before_a_full_one),
+                                     cmocka_unit_test(test_same_numerics_come_before_less_load),
+                                     cmocka_unit_test(test_a_worker_that_refused_comes_last),
+                                     cmocka_unit_test(test_unequal_workers_are_filled_as_far_as_each_goes),
+                                     cmocka_unit_test(test_cached_tokens_count_against_load)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

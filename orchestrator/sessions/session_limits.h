@@ -23,5 +23,5 @@
 
 #define SESSIONS_DRAFT_REFUSALS_MAX 8 /* drafts that may refuse a session before it stays without one */
 #define SESSIONS_DRAFT_RETRY_US     10000000 /* when a draft that did not reach the target is asked again */
-#define SESSIONS_ATTACH_US          3000000 /* a draft that has tried for so long reports that it cannot attach */
+#define SESSIONS_ATTACH_US          3000000  /* a draft that tried for so long says that it cannot attach */
 #define SESSIONS_TROUBLE_US         60000000 /* when the same trouble with a draft is logged again */

@@ -3,22 +3,20 @@
 #include <assert.h>
 #include <math.h>
 
-#define NODES_MAX (DRAFT_AHEAD * WIRE_BUDGET_MAX + 1) /* live ones */
+#define NODES_MAX (DRAFTER_AHEAD_MAX * WIRE_BUDGET_MAX + 1) /* live ones */
+#define NO_HOPE   (TREE_DEPTH_MAX * TREE_SCORE_MIN)
 
-bool draft_by_batches(const draft_method *m) {
-  return !m->kind->candidates;
-}
-
-int draft_session_init(draft_session *p, int32_t capacity, uint64_t hash_seed) {
+int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity, uint64_t hash_seed) {
   *p = (draft_session){.slot = p->slot};
   bool room = prefix_init(&p->committed, capacity, hash_seed) == ERR_OK &&
-              expansion_init(&p->grown, NODES_MAX) == ERR_OK && tree_ids_init(&p->ids) == ERR_OK;
-  if (!room) draft_session_fini(p, NULL);
+              expansion_init(&p->grown, NODES_MAX, m->drafter_count) == ERR_OK &&
+              tree_ids_init(&p->ids) == ERR_OK;
+  if (!room) draft_session_fini(p, m);
   return room ? ERR_OK : ERR_NOMEM;
 }
 
-void draft_session_fini(draft_session *p, const draft_method *m) {
-  if (p->guess) m->kind->close(p->guess);
+void draft_session_fini(draft_session *p, const draft_setup *m) {
+  for (int32_t i = 0; i < m->drafter_count; i++) m->drafters[i].kind->close(m->drafters[i].self, p->slot);
   prefix_fini(&p->committed);
   expansion_fini(&p->grown);
   tree_ids_fini(&p->ids);
@@ -30,13 +28,18 @@ void draft_session_fini(draft_session *p, const draft_method *m) {
 static void adopt_prefix(draft_session *p, const msg_open *o) {
   if (p->committed.seed != o->hash_seed) prefix_reset(&p->committed, o->hash_seed);
   prefix_truncate(&p->committed, o->base_length);
-  if (p->told > o->base_length) p->told = o->base_length;
   int rc = prefix_append(&p->committed, o->tokens, o->token_count);
   assert(rc == ERR_OK);
   (void)rc;
 }
 
-int draft_session_open(draft_session *p, draft_method *m, const msg_open *o) {
+/* Each drafter is given as much of C as it takes now. */
+static void advance(draft_session *p, const draft_setup *m, int32_t by) {
+  const drafter *d = &m->drafters[by];
+  p->held[by] = d->kind->advance(d->self, p->slot, &p->committed);
+}
+
+int draft_session_open(draft_session *p, const draft_setup *m, const msg_open *o) {
   expansion_reset(&p->grown);
   tree_ids_reset(&p->ids, 0);
   adopt_prefix(p, o);
@@ -45,18 +48,28 @@ int draft_session_open(draft_session *p, draft_method *m, const msg_open *o) {
   p->options = o->options;
   p->options.stops = NULL; /* not ours to keep, nor needed */
   p->options.stop_count = 0;
-  if (draft_by_batches(m)) return ERR_OK;
-  if (p->guess) m->kind->close(p->guess);
-  p->guess = m->kind->open(m->shared, &p->committed, p->prompt_length, &o->options);
-  return p->guess ? ERR_OK : ERR_NOMEM;
+  const drafter_session s = {&p->committed, o->base_length, o->prompt_length, &o->options};
+  for (int32_t i = 0; i < m->drafter_count; i++) {
+    int rc = m->drafters[i].kind->open(m->drafters[i].self, p->slot, &s);
+    if (rc != ERR_OK) return rc;
+    advance(p, m, i);
+  }
+  return ERR_OK;
 }
 
-/* --- growing --- */
+/* --- queries --- */
 
-int32_t draft_session_goal(const draft_session *p, const draft_method *m) {
-  int32_t goal = p->options.budget;
-  if (goal > 0 && !p->options.lockstep) goal = goal * (draft_by_batches(m) ? 1 : DRAFT_AHEAD) + 1;
-  return goal < p->grown.live.capacity ? goal : p->grown.live.capacity;
+/* Nothing is computed on the target's processors before the target asks for nodes by what it sends. */
+static bool takes_turns(const draft_session *p, const draft_setup *m) {
+  return m->colocated && !p->options.lockstep;
+}
+
+static bool may_compute(const draft_session *p, const draft_setup *m) {
+  return draft_session_goal(p, m) > 0 && (p->called || !takes_turns(p, m));
+}
+
+bool draft_session_keeps(const draft_session *p, const draft_setup *m) {
+  return takes_turns(p, m) && !p->done;
 }
 
 float draft_session_score(float score) {
@@ -64,66 +77,104 @@ float draft_session_score(float score) {
   return score > 0 ? 0 : score;
 }
 
-static void ask(draft_session *p, const draft_method *m, int32_t place) {
-  int32_t path[TREE_DEPTH_MAX] = {0}, depth = expansion_path(&p->grown, place, path);
-  expansion_ask(&p->grown, place, 0);
-  asked *a = expansion_of(&p->grown, place);
-  a->count = m->kind->candidates(p->guess, path, depth, a->list);
-  for (int32_t i = 0; i < a->count; i++) a->list[i].score = draft_session_score(a->list[i].score);
+void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r) {
+  expansion_entry *e = expansion_outstanding(&p->grown, by, r->handle);
+  if (!e) return;
+  e->handle = 0;
+  e->count = r->count;
+  for (int32_t i = 0; i < r->count; i++) {
+    e->list[i] = r->list[i];
+    e->list[i].score = draft_session_score(r->list[i].score);
+  }
+  if (m->colocated && e->count > 0) pacing_reply(&m->costs, exp((double)e->list[0].score));
+  p->replied = true;
 }
 
-static bool takes_turns(const draft_session *p, const draft_method *m) {
-  return m->turns && !p->options.lockstep;
+static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
+  const drafter *d = &m->drafters[by];
+  draft_query q;
+  q.slot = p->slot;
+  q.handle = expansion_handle(&p->grown, node, m->query_count + 1);
+  q.depth = expansion_path(&p->grown, node, q.path);
+  if (!d->kind->submit(d->self, &q)) return false;
+  expansion_query(&p->grown, by, node, q.handle);
+  m->query_count++;
+  return true;
 }
 
-bool draft_session_reads(const draft_session *p, const draft_method *m) {
-  return draft_session_goal(p, m) > 0 && (p->called || !takes_turns(p, m));
+/* Queries a node now. False: its reply comes later. */
+static bool query(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
+  const drafter *d = &m->drafters[by];
+  draft_reply r;
+  if (expansion_queried(&p->grown, by, node) || !submit(p, m, by, node)) return false;
+  while (d->kind->take(d->self, &r)) draft_session_take(p, m, by, &r);
+  p->replied = false;
+  return expansion_replied(&p->grown, by, node);
 }
 
-bool draft_session_keeps(const draft_session *p, const draft_method *m) {
-  return takes_turns(p, m) && !p->done;
+static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, expansion_frontier *f) {
+  bool full = p->grown.live.live_count >= draft_session_goal(p, m);
+  if (p->held[by] < p->committed.length || full || (m->colocated && p->done)) return;
+  expansion_frontier_add(f, &p->grown, by, m->drafters[by].kind->least);
 }
 
-static void want(draft_session *p, const draft_method *m, int32_t place, wanted *w) {
-  const struct wanted_place x = {p, place, expansion_total(&p->grown, place)};
-  if (expansion_known(&p->grown, place) || x.total < DRAFT_LEAST) return;
-  if (place != TREE_ROOT && p->grown.live.nodes[place].depth >= TREE_DEPTH_MAX - 1) return;
-  if (w->count == m->rows && !(x.total > w->list[w->count - 1].total)) return;
-  int32_t i = w->count < m->rows ? w->count++ : w->count - 1;
-  for (; i > 0 && x.total > w->list[i - 1].total; i--) w->list[i] = w->list[i - 1];
-  w->list[i] = x;
+static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first, int32_t by) {
+  expansion_frontier f = {.room = m->drafters[by].queries_max};
+  for (int32_t i = 0; i < count; i++) {
+    draft_session *p = list[(first + i) % count];
+    if (p && may_compute(p, m)) advance(p, m, by);
+  }
+  for (int32_t i = 0; i < count; i++)
+    if (list[i]) add_frontier(list[i], m, by, &f);
+  for (int32_t i = 0; i < count; i++) /* a session's queries one after the other */
+    for (int32_t k = 0; list[i] && k < f.count; k++)
+      if (f.list[k].of == &list[i]->grown) submit(list[i], m, by, f.list[k].node);
 }
 
-void draft_session_wants(draft_session *p, const draft_method *m, wanted *w) {
-  const tree *live = &p->grown.live;
-  if (p->told < p->committed.length || live->live_count >= draft_session_goal(p, m) || (m->turns && p->done))
-    return;
-  want(p, m, TREE_ROOT, w);
-  for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) want(p, m, i, w);
+bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,
+                         struct draft_batch *b) {
+  for (int32_t i = 0; i < m->drafter_count; i++) {
+    const drafter *d = &m->drafters[i];
+    if (!d->kind->batch_begin(d->self, b)) continue;
+    fill_batch(list, count, m, first, i);
+    if (d->kind->batch_end(d->self)) return true;
+  }
+  return false;
+}
+
+/* --- growing --- */
+
+int32_t draft_session_goal(const draft_session *p, const draft_setup *m) {
+  int32_t goal = p->options.budget, ahead = m->drafters[0].kind->budgets_ahead;
+  for (int32_t i = 1; i < m->drafter_count; i++)
+    if (m->drafters[i].kind->budgets_ahead < ahead) ahead = m->drafters[i].kind->budgets_ahead;
+  if (goal > 0 && !p->options.lockstep) goal = goal * ahead + 1;
+  return goal < p->grown.live.capacity ? goal : p->grown.live.capacity;
 }
 
 /* The target waits for the tree, and another forward for it would cost more than it promises. What follows C
- * itself is always asked. */
-static bool turn_is_over(draft_session *p, const draft_method *m) {
+ * itself is always queried. */
+static bool is_grown(draft_session *p, const draft_setup *m, int32_t by) {
   const tree *live = &p->grown.live;
-  wanted w = {.count = 0};
+  expansion_frontier f = {.room = m->drafters[by].queries_max};
   double tokens = 1, more = 0;
-  if (!takes_turns(p, m) || !expansion_known(&p->grown, TREE_ROOT) ||
-      expansion_of(&p->grown, TREE_ROOT)->serial)
-    return false;
-  draft_session_wants(p, m, &w);
-  for (int32_t i = 0; i < w.count; i++) more += exp((double)w.list[i].total);
+  if (!takes_turns(p, m) || !expansion_replied(&p->grown, by, TREE_ROOT)) return false;
+  add_frontier(p, m, by, &f);
+  for (int32_t i = 0; i < f.count; i++) more += exp((double)f.list[i].total);
   for (int32_t i = 0; i < live->capacity; i++)
     if (live->nodes[i].live) tokens += exp((double)live->nodes[i].total);
-  return !pacing_goes_on(&p->turn, &m->costs, tokens, more);
+  return !pacing_goes_on(&p->pacing, &m->costs, tokens, more);
 }
 
-/* over: of its turn; what has not been asked about is not hoped for. */
-static gain next_gain(draft_session *p, const draft_method *m, bool over) {
-  if (!draft_by_batches(m)) return expansion_best(&p->grown, 0, TREE_DEPTH_MAX * TREE_SCORE_MIN);
-  float hope = p->options.lockstep ? 0 : over ? TREE_DEPTH_MAX * TREE_SCORE_MIN : DRAFT_HOPE;
-  return expansion_best(&p->grown, hope, DRAFT_LEAST);
+/* grown: no query will be made before C grows, so that nothing is hoped of one. */
+static expansion_step next_step(draft_session *p, const draft_setup *m, bool grown) {
+  expansion_limits limits[DRAFTERS_MAX];
+  for (int32_t i = 0; i < m->drafter_count; i++) {
+    const drafter_kind *kind = m->drafters[i].kind;
+    limits[i].hope = p->options.lockstep ? 0 : grown ? NO_HOPE : kind->hope;
+    limits[i].least = kind->least;
+  }
+  return expansion_best(&p->grown, limits);
 }
 
 /* Ids for the nodes that have none, parents first. Returns how many; -1: ids are used up. */
@@ -138,36 +189,34 @@ static int32_t name_nodes(draft_session *p) {
   return named;
 }
 
-/* The next candidate of a place; 1: it is new in the tree, with an id if `name`; -1: ids are used up. */
-static int32_t add_candidate(draft_session *p, int32_t place, int32_t vocabulary, bool name) {
-  asked *a = expansion_of(&p->grown, place);
-  draft_candidate k = a->list[a->next++];
+/* Adds the next candidate of a reply. 1: it is new in the tree, with an id if `name`; 0: it is not; -1: ids
+ * are used up. */
+static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t vocabulary, bool name) {
+  expansion_entry *e = expansion_entry_of(&p->grown, s->by, s->node);
+  draft_candidate k = e->list[e->next++];
   bool fresh = false;
   if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary))
-    return 0; /* it would refuse the draft with it */
-  int32_t slot = tree_add(&p->grown.live, place, k.token, k.score, &fresh);
+    return 0; /* the target would refuse the draft with it */
+  int32_t slot = tree_add(&p->grown.live, s->node, k.token, k.score, &fresh);
   if (slot < 0 || !fresh) return 0;
   return !name || tree_ids_give(&p->ids, &p->grown.live, slot) ? 1 : -1;
 }
 
-int32_t draft_session_grow(draft_session *p, const draft_method *m, int32_t vocabulary, uint64_t *first_id) {
+int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary, uint64_t *first_id) {
   int32_t added = 0, goal = draft_session_goal(p, m);
-  bool over = false, keeps = takes_turns(p, m);
+  bool grown = false, keeps = takes_turns(p, m);
   *first_id = p->ids.next;
   p->done = false;
   while (p->grown.live.live_count < goal) {
-    gain best = next_gain(p, m, over);
-    if (!best.any || (best.ask && over)) break;
-    if (best.ask && draft_by_batches(m)) {
-      over = turn_is_over(p, m);
-      if (!over) return keeps ? 0 : added;
+    expansion_step s = next_step(p, m, grown);
+    if (!s.any || (s.query && grown)) break;
+    if (s.query) {
+      if (query(p, m, s.by, s.node)) continue;
+      grown = is_grown(p, m, s.by);
+      if (!grown) return keeps ? 0 : added;
       continue;
     }
-    if (best.ask) {
-      ask(p, m, best.place);
-      continue;
-    }
-    int32_t more = add_candidate(p, best.place, vocabulary, !keeps);
+    int32_t more = add_candidate(p, &s, vocabulary, !keeps);
     if (more < 0) return -1;
     added += more;
   }
@@ -177,32 +226,32 @@ int32_t draft_session_grow(draft_session *p, const draft_method *m, int32_t voca
 
 /* --- C grows --- */
 
-/* What a model has said of the places on the way of these tokens is compared with them, and of their end it
- * stays true. In lockstep nothing is learnt, so that counts repeat. */
-static void keep_answers(draft_session *p, calibration_table *matches, const int32_t *tokens, int32_t count) {
-  int32_t place = TREE_ROOT;
+/* The drafter sees what was chosen among its candidates on the way of these tokens. In lockstep nothing is
+ * learnt, so that counts repeat. */
+static void observe(draft_session *p, const draft_setup *m, int32_t by, const int32_t *tokens,
+                    int32_t count) {
+  const drafter *d = &m->drafters[by];
+  int32_t node = TREE_ROOT;
   for (int32_t i = 0; i < count && !p->options.lockstep; i++) {
-    const asked *a = expansion_of(&p->grown, place);
-    if (expansion_known(&p->grown, place) && !a->serial)
-      calibration_learn(matches, a->list, a->cases, a->count, tokens[i]);
-    place = tree_child(&p->grown.live, place, tokens[i]);
-    if (place < 0) break;
+    const expansion_entry *e = expansion_entry_of(&p->grown, by, node);
+    if (expansion_replied(&p->grown, by, node)) d->kind->observe(d->self, e->list, e->count, tokens[i]);
+    node = tree_child(&p->grown.live, node, tokens[i]);
+    if (node < 0) break;
   }
-  expansion_keep_root(&p->grown, tokens, count);
 }
 
-void draft_session_commit(draft_session *p, draft_method *m, int32_t count) {
+void draft_session_commit(draft_session *p, const draft_setup *m, int32_t count) {
   int32_t before = p->committed.length - count;
   const int32_t *tokens = p->committed.tokens + before;
-  p->called = true;
   tree_ids *maps[1] = {&p->ids};
-  if (draft_by_batches(m))
-    keep_answers(p, &m->matches, tokens, count);
-  else
-    expansion_of(&p->grown, TREE_ROOT)->mark = 0; /* it may know more now */
+  p->called = true;
+  for (int32_t i = 0; i < m->drafter_count; i++) {
+    observe(p, m, i, tokens, count);
+    expansion_reroot(&p->grown, i, m->drafters[i].kind->lasting, tokens, count);
+  }
   tree_commit(&p->grown.live, maps, 1, before, tokens, count);
   tree_ids_trim(&p->ids, &p->grown.live, p->committed.length);
-  if (p->guess) m->kind->advance(p->guess, &p->committed);
+  for (int32_t i = 0; i < m->drafter_count; i++) advance(p, m, i);
 }
 
 /* --- on the wire --- */

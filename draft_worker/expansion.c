@@ -1,96 +1,147 @@
 #include "draft_worker/expansion.h"
 
 #include "common/base/err.h"
+#include <assert.h>
 #include <stdlib.h>
 
-int expansion_init(expansion *g, int32_t capacity) {
-  *g = (expansion){.asked = calloc((size_t)capacity + 1, sizeof *g->asked)};
-  return g->asked ? tree_init(&g->live, capacity) : ERR_NOMEM;
+int expansion_init(expansion *x, int32_t capacity, int32_t drafter_count) {
+  size_t count = (size_t)drafter_count * ((size_t)capacity + 1);
+  *x = (expansion){.drafter_count = drafter_count, .entries = calloc(count, sizeof *x->entries)};
+  return x->entries ? tree_init(&x->live, capacity) : ERR_NOMEM;
 }
 
-void expansion_fini(expansion *g) {
-  tree_fini(&g->live);
-  free(g->asked);
-  *g = (expansion){0};
+void expansion_fini(expansion *x) {
+  tree_fini(&x->live);
+  free(x->entries);
+  *x = (expansion){0};
 }
 
-void expansion_reset(expansion *g) {
-  tree_reset(&g->live);
-  for (int32_t i = 0; i <= g->live.capacity; i++) g->asked[i].mark = 0;
+void expansion_reset(expansion *x) {
+  tree_reset(&x->live);
+  for (int32_t i = 0; i < x->drafter_count * (x->live.capacity + 1); i++) x->entries[i].mark = 0;
 }
 
-asked *expansion_of(expansion *g, int32_t place) {
-  return &g->asked[place == TREE_ROOT ? g->live.capacity : place];
+float expansion_total(const expansion *x, int32_t node) {
+  return node == TREE_ROOT ? 0 : x->live.nodes[node].total;
 }
 
-static uint32_t mark_of(const expansion *g, int32_t place) {
-  return place == TREE_ROOT ? 1 : g->live.nodes[place].stamp + 1;
-}
-
-bool expansion_known(expansion *g, int32_t place) {
-  return expansion_of(g, place)->mark == mark_of(g, place);
-}
-
-void expansion_ask(expansion *g, int32_t place, uint64_t serial) {
-  asked *a = expansion_of(g, place);
-  a->mark = mark_of(g, place);
-  a->serial = serial;
-  a->count = a->next = 0;
-}
-
-bool expansion_awaits(expansion *g, uint64_t serial, int32_t *place) {
-  for (int32_t i = 0; i <= g->live.capacity; i++) {
-    *place = i < g->live.capacity ? i : TREE_ROOT;
-    bool there = i == g->live.capacity || g->live.nodes[i].live;
-    if (there && g->asked[i].serial == serial && expansion_known(g, *place)) return true;
-  }
-  return false;
-}
-
-float expansion_total(const expansion *g, int32_t place) {
-  return place == TREE_ROOT ? 0 : g->live.nodes[place].total;
-}
-
-int32_t expansion_path(const expansion *g, int32_t place, int32_t *path) {
-  int32_t depth = place == TREE_ROOT ? 0 : g->live.nodes[place].depth;
+int32_t expansion_path(const expansion *x, int32_t node, int32_t *path) {
+  int32_t depth = node == TREE_ROOT ? 0 : x->live.nodes[node].depth;
   for (int32_t i = depth; i > 0; i--) {
-    path[i - 1] = g->live.nodes[place].token;
-    place = g->live.nodes[place].parent;
+    path[i - 1] = x->live.nodes[node].token;
+    node = x->live.nodes[node].parent;
   }
   return depth;
 }
 
-static bool is_better(const gain *a, const gain *b) {
+/* --- queries --- */
+
+static int32_t index_of(const expansion *x, int32_t node) {
+  return node == TREE_ROOT ? x->live.capacity : node;
+}
+
+expansion_entry *expansion_entry_of(expansion *x, int32_t by, int32_t node) {
+  return &x->entries[by * (x->live.capacity + 1) + index_of(x, node)];
+}
+
+static uint32_t mark_of(const expansion *x, int32_t node) {
+  return node == TREE_ROOT ? 1 : x->live.nodes[node].stamp + 1;
+}
+
+bool expansion_queried(expansion *x, int32_t by, int32_t node) {
+  return expansion_entry_of(x, by, node)->mark == mark_of(x, node);
+}
+
+bool expansion_replied(expansion *x, int32_t by, int32_t node) {
+  return expansion_queried(x, by, node) && !expansion_entry_of(x, by, node)->handle;
+}
+
+#define HANDLE_NODES (TREE_NODE_MAX + 1)
+
+uint64_t expansion_handle(const expansion *x, int32_t node, uint64_t number) {
+  return number * HANDLE_NODES + (uint64_t)index_of(x, node);
+}
+
+void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle) {
+  expansion_entry *e = expansion_entry_of(x, by, node);
+  e->mark = mark_of(x, node);
+  e->handle = handle;
+  e->count = e->next = 0;
+}
+
+/* An entry stays where its node is, but for that of a node which has become the root. */
+expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle) {
+  int32_t node = (int32_t)(handle % HANDLE_NODES);
+  bool live = node < x->live.capacity && x->live.nodes[node].live;
+  if (live && expansion_queried(x, by, node) && expansion_entry_of(x, by, node)->handle == handle)
+    return expansion_entry_of(x, by, node);
+  expansion_entry *root = expansion_entry_of(x, by, TREE_ROOT);
+  return root->handle == handle && expansion_queried(x, by, TREE_ROOT) ? root : NULL;
+}
+
+static bool is_queried_below(const expansion *x, int32_t node) {
+  return node == TREE_ROOT || x->live.nodes[node].depth < TREE_DEPTH_MAX - 1;
+}
+
+static void frontier_insert(expansion_frontier *f, expansion *x, int32_t node, float total) {
+  if (f->count == f->room && !(f->count > 0 && total > f->list[f->count - 1].total)) return;
+  int32_t i = f->count < f->room ? f->count++ : f->count - 1;
+  for (; i > 0 && total > f->list[i - 1].total; i--) f->list[i] = f->list[i - 1];
+  f->list[i] = (struct expansion_frontier_node){x, node, total};
+}
+
+static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node, float least) {
+  float total = expansion_total(x, node);
+  if (!expansion_queried(x, by, node) && !(total < least) && is_queried_below(x, node))
+    frontier_insert(f, x, node, total);
+}
+
+void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least) {
+  assert(f->room <= EXPANSION_FRONTIER_MAX);
+  frontier_consider(f, x, by, TREE_ROOT, least);
+  for (int32_t i = 0; i < x->live.capacity; i++)
+    if (x->live.nodes[i].live) frontier_consider(f, x, by, i, least);
+}
+
+/* --- growing --- */
+
+static bool is_better(const expansion_step *a, const expansion_step *b) {
   if (!b->any || a->total != b->total) return !b->any || a->total > b->total;
-  return a->ask != b->ask ? a->ask : a->order < b->order;
+  return a->query != b->query ? a->query : a->order < b->order;
 }
 
-static void consider(expansion *g, int32_t place, float hope, float least, gain *best) {
-  const tree_node *n = place == TREE_ROOT ? NULL : &g->live.nodes[place];
-  const asked *a = expansion_of(g, place);
-  bool known = expansion_known(g, place);
-  gain x = {.any = true, .ask = !known || a->serial, .place = place, .order = n ? (int64_t)n->order : -1};
-  x.total = expansion_total(g, place);
-  if (!known && n && (n->depth >= TREE_DEPTH_MAX - 1 || n->total < least)) return;
-  if (!x.ask && a->next == a->count) return;
-  x.total += x.ask ? hope : a->list[a->next].score;
-  if (is_better(&x, best)) *best = x;
+static void consider(expansion *x, int32_t by, int32_t node, const expansion_limits *l,
+                     expansion_step *best) {
+  const tree_node *n = node == TREE_ROOT ? NULL : &x->live.nodes[node];
+  const expansion_entry *e = expansion_entry_of(x, by, node);
+  bool queried = expansion_queried(x, by, node);
+  expansion_step s = {.any = true,
+                      .query = !queried || e->handle,
+                      .by = by,
+                      .node = node,
+                      .order = n ? (int64_t)n->order : -1,
+                      .total = expansion_total(x, node)};
+  if (!queried && n && (!is_queried_below(x, node) || n->total < l->least)) return;
+  if (!s.query && e->next == e->count) return;
+  s.total += s.query ? l->hope : e->list[e->next].score;
+  if (is_better(&s, best)) *best = s;
 }
 
-gain expansion_best(expansion *g, float hope, float least) {
-  gain best = {0};
-  consider(g, TREE_ROOT, hope, least, &best);
-  for (int32_t i = 0; i < g->live.capacity; i++)
-    if (g->live.nodes[i].live) consider(g, i, hope, least, &best);
+expansion_step expansion_best(expansion *x, const expansion_limits *limits) {
+  expansion_step best = {0};
+  for (int32_t d = 0; d < x->drafter_count; d++) {
+    consider(x, d, TREE_ROOT, &limits[d], &best);
+    for (int32_t i = 0; i < x->live.capacity; i++)
+      if (x->live.nodes[i].live) consider(x, d, i, &limits[d], &best);
+  }
   return best;
 }
 
-void expansion_keep_root(expansion *g, const int32_t *tokens, int32_t count) {
-  int32_t place = TREE_ROOT;
-  for (int32_t i = 0; i < count && (i == 0 || place >= 0); i++)
-    place = tree_child(&g->live, place, tokens[i]);
-  asked *root = expansion_of(g, TREE_ROOT);
-  bool known = count > 0 && place >= 0 && expansion_known(g, place);
-  if (known) *root = *expansion_of(g, place);
-  root->mark = known ? mark_of(g, TREE_ROOT) : 0;
+void expansion_reroot(expansion *x, int32_t by, bool lasting, const int32_t *tokens, int32_t count) {
+  int32_t node = TREE_ROOT;
+  for (int32_t i = 0; i < count && (i == 0 || node >= 0); i++) node = tree_child(&x->live, node, tokens[i]);
+  expansion_entry *root = expansion_entry_of(x, by, TREE_ROOT);
+  bool kept = lasting && count > 0 && node >= 0 && expansion_queried(x, by, node);
+  if (kept) *root = *expansion_entry_of(x, by, node);
+  root->mark = kept ? mark_of(x, TREE_ROOT) : 0;
 }

@@ -4,7 +4,10 @@
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
+#include "draft_worker/drafters/model.h"
 #include "draft_worker/drafters/model_engine.h"
+#include "draft_worker/drafters/ngram.h"
+#include "draft_worker/drafters/replay.h"
 #include "draft_worker/worker.h"
 #include "version.h"
 #include "wire/host.h"
@@ -106,7 +109,7 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_INT(KEY_LAYERS, flags, layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
     PROGRAM_FLAG_INT(KEY_THREADS, flags, threads, "--threads", 1, THREADS_MAX),
     PROGRAM_FLAG_INT(KEY_SESSIONS, flags, sessions, "--sessions", 1, DRAFT_SESSIONS_MAX),
-    PROGRAM_FLAG_INT(KEY_ROWS, flags, rows, "--rows", 1, DRAFT_PLACES_MAX),
+    PROGRAM_FLAG_INT(KEY_ROWS, flags, rows, "--rows", 1, DRAFT_QUERIES_MAX),
     PROGRAM_FLAG_INT(KEY_PARENT, flags, parent, "--parent", 1, INT32_MAX),
     PROGRAM_FLAG_CHOICE(KEY_LOG, flags, log, "--log-level", log_level_words),
 };
@@ -152,14 +155,14 @@ static int split_replay(char *text, char **rate, char **sibling, err *e) {
   return ERR_OK;
 }
 
-static int open_replay(const flags *f, replay_book **book, err *e) {
+static int open_replay(const flags *f, replay_recording **recording, err *e) {
   char *text = strdup(f->draft + strlen(REPLAY_PREFIX)), *rate = NULL, *sibling = NULL;
   double r = 0, s = 0;
   if (!text) return err_set(e, ERR_NOMEM, "out of memory");
   int rc = split_replay(text, &rate, &sibling, e);
   if (rc == ERR_OK) rc = program_double("RATE of --draft replay", rate, 0, 1, &r, e);
   if (rc == ERR_OK && sibling) rc = program_double("S of --draft replay", sibling, 0, 1, &s, e);
-  if (rc == ERR_OK) rc = replay_book_open(book, text, r, s, f->replay_seed, e);
+  if (rc == ERR_OK) rc = replay_recording_open(recording, text, r, s, f->replay_seed, e);
   free(text);
   return rc;
 }
@@ -169,7 +172,8 @@ static int open_replay(const flags *f, replay_book **book, err *e) {
 typedef struct program {
   flags flags;
   logger log;
-  replay_book *book;
+  drafter drafter;
+  replay_recording *recording; /* of replay */
   /* Of a model: */
   mem mem;
   model_file *target_file, *file; /* the first may be NULL */
@@ -188,7 +192,7 @@ typedef struct program {
 } program;
 
 static bool wants_model(const flags *f) {
-  return strcmp(f->draft, drafter_model.method) == 0;
+  return strcmp(f->draft, MODEL_DRAFTER_METHOD) == 0;
 }
 
 /* --- a model --- */
@@ -219,7 +223,7 @@ static bool next_batch(void *context) {
   return false; /* what the loop's thread has to do it is woken for anyhow */
 }
 
-static bool turn(void *context, const draft_results *r, draft_batch *next) {
+static bool take_results(void *context, const draft_results *r, draft_batch *next) {
   program *p = context;
   p->next = next;
   host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
@@ -231,9 +235,9 @@ static int open_engine(program *p, err *e) {
                                   .kv = p->kv,
                                   .bridge = &p->bridge,
                                   .sequences = p->flags.sessions,
-                                  .context = p->flags.context,
-                                  .turn = turn,
-                                  .turn_context = p,
+                                  .length_max = p->flags.context,
+                                  .next_batch = take_results,
+                                  .context = p,
                                   .log = &p->log};
   return model_engine_open(&p->engine, &o, e);
 }
@@ -248,13 +252,13 @@ static int open_model(program *p, draft_options *o, err *e) {
   int rc = open_files(p, e);
   if (rc == ERR_OK) rc = model_open(&p->model, p->file, &m, &p->mem, e);
   if (rc == ERR_OK) rc = open_cache(p, e);
+  if (rc == ERR_OK) rc = model_drafter_open(&p->drafter, p->flags.rows, e);
   if (rc == ERR_OK) rc = open_engine(p, e);
   if (rc != ERR_OK) return rc;
   const model_file *target = p->target_file ? p->target_file : p->file;
-  o->kind = &drafter_model;
-  o->sequences = p->flags.sessions;
-  o->rows = p->flags.rows;
-  o->turns = p->flags.turns;
+  o->shorter = true;
+  o->session_max = p->flags.sessions;
+  o->colocated = p->flags.turns;
   o->numerics_id = model_numerics(p->model, KV_F16);
   o->device = MODEL_DEVICE;
   o->vocabulary_size = model_file_config(target)->vocab;
@@ -269,19 +273,14 @@ static void feed(program *p) {
 
 /* --- starting and ending --- */
 
-/* Fills kind and shared of *o. */
-static int open_method(program *p, draft_options *o, err *e) {
+/* Opens the drafter, and fills what *o has of a model. */
+static int open_drafter(program *p, draft_options *o, err *e) {
   const flags *f = &p->flags;
   if (wants_model(f)) return open_model(p, o, e);
-  if (strcmp(f->draft, drafter_ngram.method) == 0) {
-    o->kind = &drafter_ngram;
-    return ERR_OK;
-  }
+  if (strcmp(f->draft, ngram_kind.method) == 0) return immediate_open(&p->drafter, &ngram_kind, NULL, e);
   if (strncmp(f->draft, REPLAY_PREFIX, strlen(REPLAY_PREFIX)) == 0) {
-    int rc = open_replay(f, &p->book, e);
-    o->kind = &drafter_replay;
-    o->shared = p->book;
-    return rc;
+    int rc = open_replay(f, &p->recording, e);
+    return rc ? rc : immediate_open(&p->drafter, &replay_kind, p->recording, e);
   }
   return err_set(e, ERR_ARG, "--draft must be ngram, model or replay:FILE:RATE[:S], not '%s'", f->draft);
 }
@@ -312,8 +311,9 @@ static int exit_of(int rc) {
 
 static int open_all(program *p, err *e) {
   draft_options o = {.host = host_id("")};
-  int rc = open_method(p, &o, e);
+  int rc = open_drafter(p, &o, e);
   if (rc != ERR_OK) return exit_of(rc);
+  o.drafters[o.drafter_count++] = p->drafter;
   o.context = p->flags.context ? p->flags.context : DEFAULT_CONTEXT;
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
@@ -339,8 +339,8 @@ static void print_counters(const program *p) {
           "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"told_rows\": %" PRIu64
           ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64
           ", \"rank_us\": %" PRIu64 ", \"failures\": %" PRIu64 "}}\n",
-          n->batches, n->forwards, n->told_rows, n->asked_rows, n->kept_rows, n->forward_us, n->rank_us,
-          n->failures);
+          n->batches, n->forwards, n->prefilled_rows, n->queried_rows, n->kept_rows, n->forward_us,
+          n->rank_us, n->failures);
 }
 
 static void close_all(program *p) {
@@ -351,7 +351,8 @@ static void close_all(program *p) {
     uv_loop_close(&p->loop);
   }
   draft_free(p->draft);
-  replay_book_close(p->book);
+  drafter_free(&p->drafter);
+  replay_recording_close(p->recording);
   kv_close(p->kv);
   model_close(p->model);
   vocabulary_map_fini(&p->bridge);
@@ -386,7 +387,7 @@ int main(int argc, char **argv) {
   if (!p.flags.threads) p.flags.threads = p.flags.turns || cores == 1 ? cores : cores / 2;
   p.log = (logger){"tandem-draft", p.flags.log};
   if (!p.flags.draft)
-    p.flags.draft = p.flags.model_draft || p.flags.layers ? drafter_model.method : drafter_ngram.method;
+    p.flags.draft = p.flags.model_draft || p.flags.layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
   if (p.flags.version) {
     printf("tandem-draft %s (%s), wire protocol %d to %d\n", TANDEM_VERSION, TANDEM_COMMIT, WIRE_VERSION_MIN,
            WIRE_VERSION_MAX);

@@ -17,11 +17,11 @@ void pacing_forward(pacing_costs *c, double us) {
   follow(&c->forward_us, us, GAIN);
 }
 
-void pacing_answered(pacing *t) {
+void pacing_replied(pacing *t) {
   t->forwards++;
 }
 
-void pacing_answer(pacing_costs *c, double best) {
+void pacing_reply(pacing_costs *c, double best) {
   if (c->best == 0) c->best = BEST_PRIOR;
   c->best += (best - c->best) * GAIN;
 }
@@ -36,8 +36,8 @@ void pacing_sent(pacing *t, uint64_t now_us) {
   t->sent_us = now_us;
 }
 
-bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double wanted) {
+bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double frontier) {
   double verify = t->verify_us > 0 ? t->verify_us : RATIO_PRIOR * c->forward_us;
-  double gain = wanted * (c->best > 0 ? c->best : BEST_PRIOR), spent = t->forwards * c->forward_us;
+  double gain = frontier * (c->best > 0 ? c->best : BEST_PRIOR), spent = t->forwards * c->forward_us;
   return gain * (spent + verify) > tokens * c->forward_us;
 }

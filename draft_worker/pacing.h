@@ -24,13 +24,13 @@ typedef struct pacing_costs { /* of a draft's model, all zero at the start */
 
 /* A forward with questions took us > 0; it answered this session. */
 void pacing_forward(pacing_costs *c, double us);
-void pacing_answered(pacing *t);
+void pacing_replied(pacing *t);
 /* The best candidate of an answer has this probability. */
-void pacing_answer(pacing_costs *c, double best);
+void pacing_reply(pacing_costs *c, double best);
 
 void pacing_tokens(pacing *t, uint64_t now_us); /* C grew */
 void pacing_sent(pacing *t, uint64_t now_us);   /* the tree was sent whole, with nodes */
 
-/* Is a forward more worth it? tokens: 1 + P; wanted: the sum of the probabilities of the places that it would
- * ask about. */
-bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double wanted);
+/* Is a forward more worth it? tokens: 1 + P; frontier: the sum of the path probabilities of the nodes that it
+ * would query. */
+bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double frontier);

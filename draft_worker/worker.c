@@ -3,7 +3,7 @@
 #include "common/base/least.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
-#include "draft_worker/questions.h"
+#include "draft_worker/draft_session.h"
 #include "wire/presence.h"
 #include <stdlib.h>
 #include <string.h>
@@ -47,9 +47,8 @@ struct draft {
   work *works; /* [DRAFT_SESSIONS_MAX] */
   link_to_target links[DRAFT_TARGETS_MAX];
   bool draining;
-  draft_method method;
-  uint64_t serial; /* of the last question */
-  int32_t first;   /* whose turn it is to come first in a batch */
+  draft_setup setup;
+  int32_t first; /* session whose C has precedence in the next batch */
 };
 
 #define TAG_ORCHESTRATOR 0 /* else: 1 + index of the link */
@@ -60,6 +59,10 @@ typedef struct step {
   actions *out;
 } step;
 
+static int32_t session_max(const draft *d) {
+  return d->options.session_max ? d->options.session_max : DRAFT_SESSIONS_MAX;
+}
+
 int draft_alloc(draft **out, const draft_options *o, err *e) {
   *out = NULL;
   draft *d = calloc(1, sizeof *d);
@@ -69,14 +72,15 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
     return err_set(e, ERR_NOMEM, "no memory for the worker's state");
   }
   d->options = *o;
-  d->method = (draft_method){.kind = o->kind, .shared = o->shared, .rows = o->rows, .turns = o->turns};
+  d->setup = (draft_setup){.drafter_count = o->drafter_count, .colocated = o->colocated};
+  memcpy(d->setup.drafters, o->drafters, sizeof o->drafters);
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
-                    .method = wire_text(o->kind->method),
+                    .method = wire_text(o->drafters[0].method),
                     .vocabulary_hash = o->vocabulary_hash,
                     .vocabulary_size = o->vocabulary_size,
                     .numerics_id = wire_text(o->numerics_id),
-                    .session_max = o->sequences ? o->sequences : DRAFT_SESSIONS_MAX,
+                    .session_max = session_max(d),
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX,
                     .host = o->host,
@@ -87,7 +91,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
 }
 
 static void work_close(draft *d, work *w) {
-  draft_session_fini(&w->spec, &d->method);
+  draft_session_fini(&w->spec, &d->setup);
   *w = (work){0};
 }
 
@@ -174,7 +178,7 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
                           .scores = scores,
                           .done = p->done};
   w->sent_us = c->now;
-  if (p->done && p->grown.live.live_count > 0) pacing_sent(&w->spec.turn, c->now);
+  if (p->done && p->grown.live.live_count > 0) pacing_sent(&w->spec.pacing, c->now);
   actions_send(c->out, w->target, &m);
 }
 
@@ -182,7 +186,7 @@ static void send_nodes(step *c, work *w, uint64_t first_id) {
 
 static int32_t grow(step *c, work *w, uint64_t *first_id) {
   const roster_peer *target = roster_find(&c->d->peers, w->target);
-  return draft_session_grow(&w->spec, &c->d->method, target ? target->hello.vocabulary_size : 0, first_id);
+  return draft_session_grow(&w->spec, &c->d->setup, target ? target->hello.vocabulary_size : 0, first_id);
 }
 
 /* Lets a session's tree grow and tells the target, if it knows all of C. Without `news` it is told only what
@@ -193,7 +197,7 @@ static void work_on(step *c, work *w, bool news) {
   int32_t added = grow(c, w, &first_id);
   if (added < 0)
     send_attach(c, w); /* ids are used up: a fresh generation comes with a fresh attach */
-  else if (draft_session_keeps(&w->spec, &c->d->method))
+  else if (draft_session_keeps(&w->spec, &c->d->setup))
     return;
   else if (news || added > 0 || w->spec.done != was_done)
     send_nodes(c, w, first_id);
@@ -244,8 +248,8 @@ static void on_tokens(step *c, work *w, const msg *m) {
     break;
   }
   if (appended == 0) return;
-  draft_session_commit(&w->spec, &c->d->method, appended);
-  pacing_tokens(&w->spec.turn, c->now);
+  draft_session_commit(&w->spec, &c->d->setup, appended);
+  pacing_tokens(&w->spec.pacing, c->now);
   work_on(c, w, true);
 }
 
@@ -326,31 +330,21 @@ static int32_t link_for(step *c, wire_string endpoint) {
   return place;
 }
 
-/* A place for one more session, with a cache of the model's; NULL: there is none. */
+/* A free one; its index is the session's slot. NULL: there is none. */
 static work *free_place(draft *d) {
-  uint64_t taken = 0;
-  int32_t caches = d->options.sequences ? d->options.sequences : DRAFT_SESSIONS_MAX, slot = 0;
-  work *place = NULL;
-  for (int i = DRAFT_SESSIONS_MAX - 1; i >= 0; i--) {
-    work *w = &d->works[i];
-    if (w->state == WORK_FREE)
-      place = w;
-    else
-      taken |= UINT64_C(1) << w->spec.slot;
+  for (int32_t i = 0; i < session_max(d); i++) {
+    d->works[i].spec.slot = i;
+    if (d->works[i].state == WORK_FREE) return &d->works[i];
   }
-  while (slot < caches && taken >> slot & 1) slot++;
-  if (!place || slot == caches) return NULL;
-  place->spec.slot = slot;
-  return place;
+  return NULL;
 }
-
-_Static_assert(DRAFT_SESSIONS_MAX <= 64, "one bit a cache");
 
 static int work_take(draft *d, const msg *m, work **out, err *e) {
   work *w = *out = free_place(d);
   if (!w) return err_set(e, ERR_FULL, "this draft has no session place left: start it with more --sessions");
   w->id = m->session;
-  if (draft_session_init(&w->spec, d->options.context, m->u.open.hash_seed) == ERR_OK) return ERR_OK;
+  if (draft_session_init(&w->spec, &d->setup, d->options.context, m->u.open.hash_seed) == ERR_OK)
+    return ERR_OK;
   return err_set(e, ERR_NOMEM, "no memory for another session");
 }
 
@@ -362,9 +356,8 @@ static void reach_target(step *c, work *w) {
 
 /* What no session could ask of this draft. */
 static int check_open(const draft *d, const msg_open *o, err *e) {
-  bool at_once = !draft_by_batches(&d->method); /* a model's context may be shorter than the session's */
   if (d->draining) return err_set(e, ERR_DRAINING, "this draft is shutting down");
-  if ((at_once && o->options.context > d->options.context) ||
+  if ((!d->options.shorter && o->options.context > d->options.context) ||
       o->base_length + o->token_count > d->options.context)
     return err_set(e, ERR_LIMIT,
                    "the session's context is longer than this draft's: start it with a larger --ctx");
@@ -379,7 +372,7 @@ static int check_open(const draft *d, const msg_open *o, err *e) {
 /* The session becomes what OPEN says; a place that was taken for it is given up when it cannot. */
 static int work_open(step *c, work *w, peer_id from, const msg *m, err *e) {
   const msg_open *o = &m->u.open;
-  int rc = draft_session_open(&w->spec, &c->d->method, o);
+  int rc = draft_session_open(&w->spec, &c->d->setup, o);
   w->link = rc == ERR_OK ? link_for(c, o->target_endpoint) : -1;
   if (w->link < 0) {
     work_close(c->d, w);
@@ -650,44 +643,44 @@ static void on_connected(step *c, uint64_t tag, peer_id id) {
   }
 }
 
-/* --- questions by batches --- */
+/* --- batches --- */
 
-/* The sessions for which there is something to do; NULL in place of the others. */
-static void list_active(draft *d, draft_session **list) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
-    work *w = &d->works[i];
-    list[i] = w->state == WORK_FREE || w->state == WORK_LOST ? NULL : &w->spec;
-  }
+static bool is_active(const work *w) {
+  return w->state != WORK_FREE && w->state != WORK_LOST;
 }
 
 bool draft_next_batch(draft *d, draft_batch *b) {
   draft_session *list[DRAFT_SESSIONS_MAX];
-  if (!draft_by_batches(&d->method)) return false;
-  list_active(d, list);
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) list[i] = is_active(&d->works[i]) ? &d->works[i].spec : NULL;
   d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
-  return questions_fill(list, DRAFT_SESSIONS_MAX, &d->method, d->first, &d->serial, b);
+  return draft_session_batch(list, DRAFT_SESSIONS_MAX, &d->setup, d->first, b);
 }
 
-static void take_failure(step *c, const draft_failure *f) {
-  const char *why = f->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
-                                            : "the draft's model could not be run";
-  draft_session *list[DRAFT_SESSIONS_MAX];
-  list_active(c->d, list);
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    if (list[i] && list[i]->slot == f->slot) detach(c, &c->d->works[i], f->code, why);
+static void take_reply(step *c, int32_t index, const draft_reply *r) {
+  work *w = &c->d->works[r->slot];
+  if (!is_active(w)) return;
+  if (r->code == ERR_OK)
+    draft_session_take(&w->spec, &c->d->setup, index, r);
+  else
+    detach(c, w, r->code,
+           r->code == ERR_MISMATCH ? "a token of the text is none of the draft model's"
+                                   : "the draft's model could not be run");
 }
 
-static void on_result(step *c, const draft_results *r) {
-  draft_session *list[DRAFT_SESSIONS_MAX];
-  if (r->us > 0) pacing_forward(&c->d->method.costs, (double)r->us);
-  for (int32_t i = 0; i < r->failure_count; i++) take_failure(c, &r->failures[i]);
-  list_active(c->d, list);
-  questions_take(list, DRAFT_SESSIONS_MAX, &c->d->method, r);
+static void on_result(step *c, const draft_results *results) {
+  draft *d = c->d;
+  draft_reply r;
+  for (int32_t i = 0; i < d->setup.drafter_count; i++) {
+    const drafter *x = &d->setup.drafters[i];
+    uint64_t us = x->kind->batch_done(x->self, results);
+    if (us > 0) pacing_forward(&d->setup.costs, (double)us);
+    while (x->kind->take(x->self, &r)) take_reply(c, i, &r);
+  }
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
-    work *w = &c->d->works[i];
-    if (w->spec.answered) pacing_answered(&w->spec.turn);
-    if (w->spec.answered && w->state == WORK_ATTACHED) work_on(c, w, false);
-    w->spec.answered = false;
+    work *w = &d->works[i];
+    if (w->spec.replied) pacing_replied(&w->spec.pacing);
+    if (w->spec.replied && w->state == WORK_ATTACHED) work_on(c, w, false);
+    w->spec.replied = false;
   }
 }
 

@@ -2,10 +2,10 @@
  * the nodes as they come and re-roots on TOKENS. It never waits for an answer. */
 #pragma once
 
-#include "draft_worker/drafters/batch.h"
+#include "draft_worker/drafters/model_batch.h"
 #include "wire/machine.h"
 
-#define DRAFT_SESSIONS_MAX 64
+#define DRAFT_SESSIONS_MAX DRAFTER_SLOTS_MAX
 #define DRAFT_TARGETS_MAX  16
 #define DRAFT_DESYNC_TRIES 10     /* DESYNC is repeated so often until OPEN */
 #define DRAFT_REPEAT_US    300000 /* ATTACH, DESYNC */
@@ -13,14 +13,13 @@
 
 typedef struct draft_options {
   wire_id incarnation;
-  const drafter_kind *kind;
-  void *shared; /* the kind's own */
-  int32_t context;
-  hash16 host; /* as HELLO tells it */
-  /* Of a model, whose kind is asked by batches; else 0: */
-  int32_t sequences;      /* sessions that it has a cache for */
-  int32_t rows;           /* questions of one batch at most, <= DRAFT_PLACES_MAX */
-  bool turns;             /* free pace: computes only while the target waits for it (pacing.h) */
+  drafter drafters[DRAFTERS_MAX]; /* borrowed; HELLO names the method of the first */
+  int32_t drafter_count;
+  int32_t context;        /* tokens of the longest C */
+  bool shorter;           /* a session may be longer than `context`: this draft helps as long as C fits */
+  int32_t session_max;    /* <= DRAFT_SESSIONS_MAX, which 0 stands for */
+  bool colocated;         /* in free pace it computes only while the target waits for it (pacing.h) */
+  hash16 host;            /* as HELLO tells it */
   hash16 vocabulary_hash; /* of the ids that travel */
   int32_t vocabulary_size;
   const char *numerics_id; /* borrowed */
@@ -35,8 +34,8 @@ machine draft_machine(draft *d);
 void draft_connect(draft *d, const char *endpoint, actions *out); /* to an orchestrator */
 bool draft_drained(const draft *d);
 
-/* The next questions, if there are any; false for a drafter that is asked at once. At most one batch is out
- * at a time: call again after EVENT_RESULT, whose `result` is its draft_results. */
+/* The next batch of a drafter that computes batches; false: there is nothing to compute. At most one batch is
+ * out at a time: call again after EVENT_RESULT, whose `result` is its draft_results. */
 bool draft_next_batch(draft *d, draft_batch *b);
 
 /* For the simulation's oracle: digest of the live nodes of a session that is attached in this epoch, and the

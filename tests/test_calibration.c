@@ -8,55 +8,54 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-static draft_answer answer_of(int32_t count, const float *values) {
-  draft_answer a = {.count = count};
-  for (int32_t i = 0; i < count; i++) a.list[i] = (sampler_ranked){i, values[i]};
-  return a;
+static void candidates_of(const calibration_table *t, int32_t count, const float *values,
+                          draft_candidate *out) {
+  sampler_ranked ranked[DRAFTER_CANDIDATES_MAX];
+  for (int32_t i = 0; i < count; i++) ranked[i] = (sampler_ranked){i, values[i]};
+  calibration_candidates(t, ranked, count, out);
 }
 
-static void a_clear_first_is_worth_more_than_a_doubtful_one(void **state) {
+static void test_a_clear_first_is_worth_more_than_a_doubtful_one(void **state) {
   (void)state;
-  uint8_t clear[DRAFTER_CANDIDATES_MAX], doubtful[DRAFTER_CANDIDATES_MAX];
-  draft_answer a = answer_of(3, (float[]){9, 1, 0}), b = answer_of(3, (float[]){1, 0.9f, 0.8f});
-  calibration_cases(&a, clear);
-  calibration_cases(&b, doubtful);
-  assert_true(calibration_score(NULL, clear[0]) > calibration_score(NULL, doubtful[0]));
-  assert_true(calibration_score(NULL, clear[1]) < calibration_score(NULL, doubtful[1]));
-  assert_true(calibration_score(NULL, clear[0]) <= 0);
+  draft_candidate clear[3], doubtful[3];
+  candidates_of(NULL, 3, (float[]){9, 1, 0}, clear);
+  candidates_of(NULL, 3, (float[]){1, 0.9f, 0.8f}, doubtful);
+  assert_true(clear[0].score > doubtful[0].score);
+  assert_true(clear[1].score < doubtful[1].score);
+  assert_true(clear[0].score <= 0);
+  for (int32_t i = 0; i < 3; i++) assert_int_equal(clear[i].token, i);
 }
 
-static void values_that_are_no_numbers(void **state) {
+static void test_values_that_are_no_numbers_have_bins_and_scores(void **state) {
   (void)state;
-  uint8_t cases[DRAFTER_CANDIDATES_MAX];
-  draft_answer a = answer_of(3, (float[]){INFINITY, 1, -INFINITY});
-  calibration_cases(&a, cases);
+  draft_candidate list[3];
+  candidates_of(NULL, 3, (float[]){INFINITY, 1, -INFINITY}, list);
   for (int32_t i = 0; i < 3; i++) {
-    assert_true(cases[i] < CALIBRATION_CASES);
-    assert_true(calibration_score(NULL, cases[i]) <= 0);
+    assert_true(list[i].bin < CALIBRATION_BINS);
+    assert_true(list[i].score <= 0);
   }
 }
 
 /* Whatever the share promised: after enough observations the score is the rate that was seen. */
-static void rates_are_learnt(void **state) {
+static void test_rates_are_learnt_and_forgotten(void **state) {
   (void)state;
   calibration_table t = {{0}, {0}};
-  uint8_t cases[DRAFTER_CANDIDATES_MAX];
-  draft_answer a = answer_of(2, (float[]){5, 0});
-  draft_candidate list[2] = {{0, 0}, {1, 0}};
-  calibration_cases(&a, cases);
-  for (int32_t i = 0; i < 20000; i++)
-    calibration_learn(&t, list, cases, 2, i % 4 == 0 ? 0 : i % 4 == 1 ? 1 : 7);
-  assert_true(fabsf(calibration_score(&t, cases[0]) - logf(0.25f)) < 0.02f);
-  assert_true(fabsf(calibration_score(&t, cases[1]) - logf(0.25f)) < 0.02f);
-  for (int32_t i = 0; i < 20000; i++) calibration_learn(&t, list, cases, 2, 0); /* and forgotten */
-  assert_true(calibration_score(&t, cases[0]) > logf(0.95f));
+  draft_candidate list[2];
+  candidates_of(&t, 2, (float[]){5, 0}, list);
+  for (int32_t i = 0; i < 20000; i++) calibration_learn(&t, list, 2, i % 4 == 0 ? 0 : i % 4 == 1 ? 1 : 7);
+  candidates_of(&t, 2, (float[]){5, 0}, list);
+  assert_true(fabsf(list[0].score - logf(0.25f)) < 0.02f);
+  assert_true(fabsf(list[1].score - logf(0.25f)) < 0.02f);
+  for (int32_t i = 0; i < 20000; i++) calibration_learn(&t, list, 2, 0);
+  candidates_of(&t, 2, (float[]){5, 0}, list);
+  assert_true(list[0].score > logf(0.95f));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_clear_first_is_worth_more_than_a_doubtful_one),
-      cmocka_unit_test(values_that_are_no_numbers),
-      cmocka_unit_test(rates_are_learnt),
+      cmocka_unit_test(test_a_clear_first_is_worth_more_than_a_doubtful_one),
+      cmocka_unit_test(test_values_that_are_no_numbers_have_bins_and_scores),
+      cmocka_unit_test(test_rates_are_learnt_and_forgotten),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* libs: draft wire speculative base */
-/* One session's tree and the questions about it, without a worker around them. */
-#include "draft_worker/questions.h"
+/* One session's tree and the queries about it, without a worker around them. */
+#include "draft_worker/draft_session.h"
+#include "draft_worker/drafters/immediate.h"
+#include "draft_worker/drafters/model.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,103 +14,165 @@
 
 enum { CONTEXT = 400, SEED = 3, VOCABULARY = 50, BUDGET = 4, ROWS = 3 };
 
-/* At once: after token t come t + 1 (log -0.1) and t + 2 (log -1); scores beyond their range, tokens beyond
- * the vocabulary. */
-struct drafter {
+/* A toy that replies at once: after token t come t + 1 (log -0.1) and t + 2 (log -1); tokens go beyond the
+ * vocabulary. */
+struct immediate_session {
   int32_t last;
 };
 
-static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
-                         const msg_options *options) {
+static immediate_session *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
+                                   const msg_options *options) {
   (void)prompt_length;
   (void)options;
-  drafter *d = *(int *)shared ? NULL : malloc(sizeof *d);
-  if (d) d->last = committed->tokens[committed->length - 1];
-  return d;
+  immediate_session *s = *(int *)shared ? NULL : malloc(sizeof *s);
+  if (s) s->last = committed->tokens[committed->length - 1];
+  return s;
 }
-static void toy_close(drafter *d) {
-  free(d);
+static void toy_close(immediate_session *s) {
+  free(s);
 }
-static void toy_advance(drafter *d, const prefix *committed) {
-  d->last = committed->tokens[committed->length - 1];
+static void toy_advance(immediate_session *s, const prefix *committed) {
+  s->last = committed->tokens[committed->length - 1];
 }
-static int32_t toy_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
-  int32_t last = depth ? path[depth - 1] : d->last;
-  out[0] = (draft_candidate){last + 1, -0.1f};
-  out[1] = (draft_candidate){last + 2, -1};
+static int32_t toy_candidates(immediate_session *s, const int32_t *path, int32_t depth,
+                              draft_candidate *out) {
+  int32_t last = depth ? path[depth - 1] : s->last;
+  out[0] = (draft_candidate){.token = last + 1, .score = -0.1f};
+  out[1] = (draft_candidate){.token = last + 2, .score = -1};
+  return 2;
+}
+
+/* Another one: after t come t + 2, of which it is surer, and t + 3. */
+static int32_t other_candidates(immediate_session *s, const int32_t *path, int32_t depth,
+                                draft_candidate *out) {
+  int32_t last = depth ? path[depth - 1] : s->last;
+  out[0] = (draft_candidate){.token = last + 2, .score = -0.2f};
+  out[1] = (draft_candidate){.token = last + 3, .score = -2};
   return 2;
 }
 
 static int no_memory;
-static const drafter_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
-static const drafter_kind batches = {.method = "toy"};
+static const immediate_kind toy = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
+static const immediate_kind other_toy = {"other", toy_open, toy_close, toy_advance, other_candidates};
+
+/* --- the world: drafters, and a session of theirs --- */
 
 typedef struct world {
-  draft_method method;
+  draft_setup setup;
   draft_session p;
 } world;
 
-static void open_world(world *w, const drafter_kind *kind, const int32_t *tokens, int32_t count,
-                       bool lockstep) {
-  *w = (world){.method = {.kind = kind, .shared = &no_memory, .rows = ROWS}};
-  assert_int_equal(draft_session_init(&w->p, CONTEXT, SEED), ERR_OK);
-  msg_open o = {.hash_seed = SEED, .tokens = tokens, .token_count = count, .prompt_length = count};
-  o.options = (msg_options){.budget = BUDGET, .lockstep = lockstep};
-  assert_int_equal(draft_session_open(&w->p, &w->method, &o), ERR_OK);
+static void add_toy(draft_setup *m, const immediate_kind *kind) {
+  err e;
+  assert_int_equal(immediate_open(&m->drafters[m->drafter_count++], kind, &no_memory, &e), ERR_OK);
 }
 
-static void grows_to_its_goal_and_follows(void **state) {
+static void add_model(draft_setup *m) {
+  err e;
+  assert_int_equal(model_drafter_open(&m->drafters[m->drafter_count++], ROWS, &e), ERR_OK);
+}
+
+static void free_setup(draft_setup *m) {
+  for (int32_t i = 0; i < m->drafter_count; i++) drafter_free(&m->drafters[i]);
+}
+
+static void open_session(draft_session *p, draft_setup *m, const int32_t *tokens, int32_t count,
+                         bool lockstep) {
+  assert_int_equal(draft_session_init(p, m, CONTEXT, SEED), ERR_OK);
+  msg_open o = {.hash_seed = SEED, .tokens = tokens, .token_count = count, .prompt_length = count};
+  o.options = (msg_options){.budget = BUDGET, .lockstep = lockstep};
+  assert_int_equal(draft_session_open(p, m, &o), ERR_OK);
+}
+
+static void close_world(world *w) {
+  draft_session_fini(&w->p, &w->setup);
+  free_setup(&w->setup);
+}
+
+/* Hands results to the model drafter, and its replies to the session. */
+static void give(world *w, const draft_results *r) {
+  draft_reply reply;
+  for (int32_t i = 0; i < w->setup.drafter_count; i++) {
+    const drafter *d = &w->setup.drafters[i];
+    d->kind->batch_done(d->self, r);
+    while (d->kind->take(d->self, &reply)) draft_session_take(&w->p, &w->setup, i, &reply);
+  }
+}
+
+static bool next_batch(world *w, draft_batch *b) {
+  draft_session *list[] = {&w->p};
+  return draft_session_batch(list, 1, &w->setup, 0, b);
+}
+
+static int32_t grow(world *w, uint64_t *first) {
+  return draft_session_grow(&w->p, &w->setup, 0, first);
+}
+
+static int32_t child(const world *w, int32_t node, int32_t token) {
+  return tree_child(&w->p.grown.live, node, token);
+}
+
+/* --- one drafter that replies at once --- */
+
+static void test_a_tree_grows_to_its_goal_and_follows_c(void **state) {
   (void)state;
-  world w;
+  world w = {0};
   uint64_t first, parents[WIRE_NODES_MAX];
   int32_t tokens[WIRE_NODES_MAX];
   float scores[WIRE_NODES_MAX];
-  open_world(&w, &toy, (const int32_t[]){10}, 1, false);
-  assert_int_equal(draft_session_goal(&w.p, &w.method), DRAFT_AHEAD * BUDGET + 1);
-  assert_int_equal(draft_session_grow(&w.p, &w.method, VOCABULARY, &first), DRAFT_AHEAD * BUDGET + 1);
+  add_toy(&w.setup, &toy);
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, false);
+  int32_t goal = DRAFTER_AHEAD_MAX * BUDGET + 1;
+  assert_int_equal(draft_session_goal(&w.p, &w.setup), goal);
+  assert_int_equal(draft_session_grow(&w.p, &w.setup, VOCABULARY, &first), goal);
   assert_true(w.p.done);
-  assert_int_equal(draft_session_nodes(&w.p, first, parents, tokens, scores), DRAFT_AHEAD * BUDGET + 1);
+  assert_int_equal(draft_session_nodes(&w.p, first, parents, tokens, scores), goal);
   assert_int_equal(parents[0], 0);
   assert_int_equal(tokens[0], 11);
   assert_int_equal(parents[1], first); /* the chain is more probable than the root's second child */
   assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){11, 12}, 2), ERR_OK);
   uint64_t digest = tree_digest(&w.p.grown.live);
-  draft_session_commit(&w.p, &w.method, 2);
+  draft_session_commit(&w.p, &w.setup, 2);
   assert_true(tree_digest(&w.p.grown.live) != digest);
-  assert_int_equal(w.p.guess->last, 12);
   int32_t live = w.p.grown.live.live_count;
-  assert_true(live > 0 && live < DRAFT_AHEAD * BUDGET);
+  assert_true(live > 0 && live < goal - 1);
   draft_session_rename(&w.p, 5);
   assert_int_equal(w.p.ids.generation, 5);
   assert_int_equal(draft_session_nodes(&w.p, 1, parents, tokens, scores), live);
   assert_int_equal(tokens[0], 13);
-  draft_session_fini(&w.p, &w.method);
+  assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){40}, 1), ERR_OK);
+  draft_session_commit(&w.p, &w.setup, 1); /* away from the tree */
+  assert_int_equal(w.p.grown.live.live_count, 0);
+  assert_int_equal(grow(&w, &first), goal);
+  assert_true(child(&w, TREE_ROOT, 41) >= 0); /* its drafter knows C */
+  close_world(&w);
 }
 
-static void tokens_of_no_vocabulary_are_left_out(void **state) {
+static void test_tokens_of_no_vocabulary_are_left_out(void **state) {
   (void)state;
-  world w;
+  world w = {0};
   uint64_t first;
-  open_world(&w, &toy, (const int32_t[]){VOCABULARY - 2}, 1, true);
-  assert_int_equal(draft_session_goal(&w.p, &w.method), BUDGET);
-  assert_int_equal(draft_session_grow(&w.p, &w.method, VOCABULARY, &first), 1);
-  assert_int_equal(draft_session_grow(&w.p, &w.method, 0, &first),
-                   0); /* what was left out does not come back */
-  draft_session_fini(&w.p, &w.method);
+  add_toy(&w.setup, &toy);
+  open_session(&w.p, &w.setup, (const int32_t[]){VOCABULARY - 2}, 1, true);
+  assert_int_equal(draft_session_goal(&w.p, &w.setup), BUDGET);
+  assert_int_equal(draft_session_grow(&w.p, &w.setup, VOCABULARY, &first), 1);
+  assert_int_equal(grow(&w, &first), 0); /* what was left out does not come back */
+  close_world(&w);
 }
 
-static void no_drafter_is_no_memory(void **state) {
+static void test_a_drafter_without_memory_refuses_the_session(void **state) {
   (void)state;
-  world w = {.method = {.kind = &toy, .shared = &no_memory, .rows = ROWS}};
+  world w = {0};
   msg_open o = {.hash_seed = SEED, .tokens = (const int32_t[]){1}, .token_count = 1, .prompt_length = 1};
-  assert_int_equal(draft_session_init(&w.p, CONTEXT, SEED), ERR_OK);
+  add_toy(&w.setup, &toy);
+  assert_int_equal(draft_session_init(&w.p, &w.setup, CONTEXT, SEED), ERR_OK);
   no_memory = 1;
-  assert_int_equal(draft_session_open(&w.p, &w.method, &o), ERR_NOMEM);
+  assert_int_equal(draft_session_open(&w.p, &w.setup, &o), ERR_NOMEM);
   no_memory = 0;
-  draft_session_fini(&w.p, &w.method);
+  close_world(&w);
 }
 
-static void scores_stay_in_range(void **state) {
+static void test_scores_stay_in_range(void **state) {
   (void)state;
   assert_true(draft_session_score(NAN) == TREE_SCORE_MIN);
   assert_true(draft_session_score(-INFINITY) == TREE_SCORE_MIN);
@@ -116,107 +180,179 @@ static void scores_stay_in_range(void **state) {
   assert_true(draft_session_score(-0.5f) == -0.5f);
 }
 
-/* Two sessions, one with a text that no single batch tells: it is told in pieces, and asked about when that
- * is done. */
-static void c_is_told_before_it_is_asked_about(void **state) {
+/* --- one drafter that computes batches --- */
+
+/* Two sessions, one with a text that no single batch holds: it is sent in pieces, and queried when it is sent
+ * whole. */
+static void test_c_is_sent_before_it_is_queried(void **state) {
   (void)state;
   static draft_batch b;
   static int32_t text[2 * DRAFT_CHUNK + 9];
-  world one, other;
-  uint64_t serial = 0;
-  open_world(&one, &batches, (const int32_t[]){1, 2, 3}, 3, false);
-  open_world(&other, &batches, text, 2 * DRAFT_CHUNK + 9, false);
-  other.p.slot = 1;
-  draft_session *list[] = {&one.p, NULL, &other.p};
-  assert_true(questions_fill(list, 3, &one.method, 0, &serial, &b));
+  draft_setup m = {0};
+  draft_session one = {0}, other = {.slot = 1};
+  add_model(&m);
+  open_session(&one, &m, (const int32_t[]){1, 2, 3}, 3, false);
+  open_session(&other, &m, text, 2 * DRAFT_CHUNK + 9, false);
+  draft_session *list[] = {&one, NULL, &other};
+  assert_true(draft_session_batch(list, 3, &m, 0, &b));
   assert_int_equal(b.job_count, 2);
   assert_int_equal(b.token_count, DRAFT_CHUNK);
-  assert_true(b.jobs[0].whole && b.jobs[0].count == 3 && b.jobs[0].place_count == 1);
-  assert_true(!b.jobs[1].whole && b.jobs[1].count == DRAFT_CHUNK - 3 && b.jobs[1].place_count == 0);
-  assert_int_equal(b.places[0].depth, 0);
-  assert_int_equal(serial, 1);
-  for (int i = 0; i < 2; i++) questions_fill(list, 3, &one.method, 0, &serial, &b);
-  assert_int_equal(other.p.told, other.p.committed.length);
-  assert_int_equal(b.job_count, 1); /* the first one's answer is awaited */
+  assert_true(b.jobs[0].whole && b.jobs[0].count == 3 && b.jobs[0].query_count == 1);
+  assert_true(!b.jobs[1].whole && b.jobs[1].count == DRAFT_CHUNK - 3 && b.jobs[1].query_count == 0);
+  assert_int_equal(b.queries[0].depth, 0);
+  assert_int_equal(m.query_count, 1);
+  for (int i = 0; i < 2; i++) draft_session_batch(list, 3, &m, 0, &b);
+  assert_int_equal(other.held[0], other.committed.length);
+  assert_int_equal(b.job_count, 1); /* the first one's reply is outstanding */
   assert_int_equal(b.jobs[0].slot, 1);
-  assert_int_equal(b.jobs[0].place_count, 1);
-  assert_false(questions_fill(list, 3, &one.method, 0, &serial, &b));
-  draft_session_fini(&one.p, &one.method);
-  draft_session_fini(&other.p, &other.method);
+  assert_int_equal(b.jobs[0].query_count, 1);
+  assert_false(draft_session_batch(list, 3, &m, 0, &b));
+  draft_session_fini(&one, &m);
+  draft_session_fini(&other, &m);
+  free_setup(&m);
 }
 
-static void answers_let_it_grow(void **state) {
+static void test_replies_let_the_tree_grow(void **state) {
   (void)state;
   static draft_batch b;
   static draft_results r;
-  world w;
-  uint64_t serial = 40, first;
-  open_world(&w, &batches, (const int32_t[]){1}, 1, false);
-  draft_session *list[] = {&w.p};
-  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
-  r = (draft_results){.answer_count = 1,
-                      .answers = {{.slot = 0, .serial = 40, .count = 2, .list = {{7, 3}, {8, 1}}}}};
-  questions_take(list, 1, &w.method, &r); /* nobody has asked that */
-  assert_false(w.p.answered);
-  assert_int_equal(draft_session_grow(&w.p, &w.method, 0, &first), 0);
+  world w = {.setup = {.query_count = 40}};
+  uint64_t first;
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, false);
+  assert_true(next_batch(&w, &b));
+  uint64_t handle = b.queries[0].handle;
+  r = (draft_results){.result_count = 1,
+                      .results = {{.slot = 0, .handle = handle - 1, .count = 2, .list = {{7, 3}, {8, 1}}}}};
+  give(&w, &r); /* nobody has queried that */
+  assert_false(w.p.replied);
+  assert_int_equal(grow(&w, &first), 0);
   assert_false(w.p.done);
-  r.answers[0].serial = serial;
-  questions_take(list, 1, &w.method, &r);
-  assert_true(w.p.answered);
-  assert_true(draft_session_grow(&w.p, &w.method, 0, &first) >= 1);
-  assert_int_equal(w.p.grown.live.nodes[w.p.grown.live.first_child].token, 7);
-  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b)); /* what may follow 7? */
-  assert_int_equal(b.places[0].depth, 1);
-  assert_int_equal(b.places[0].path[0], 7);
-  draft_session_fini(&w.p, &w.method);
+  r.results[0].handle = handle;
+  give(&w, &r);
+  assert_true(w.p.replied);
+  assert_true(grow(&w, &first) >= 1);
+  assert_true(child(&w, TREE_ROOT, 7) >= 0);
+  assert_true(next_batch(&w, &b)); /* what may follow 7? */
+  assert_int_equal(b.queries[0].depth, 1);
+  assert_int_equal(b.queries[0].path[0], 7);
+  close_world(&w);
 }
 
-/* On the target's processors: nothing is read before the target asks by what it tells, and nothing is sent
- * before the turn is over. */
-static void a_turn_keeps_the_tree_back(void **state) {
+/* On the target's processors: nothing is read before the target calls for nodes by what it sends, and nothing
+ * is sent before the tree is grown as far as it pays. */
+static void test_a_colocated_draft_keeps_its_tree_back(void **state) {
   (void)state;
   static draft_batch b;
   static draft_results r;
-  world w;
-  uint64_t serial = 0, first;
-  open_world(&w, &batches, (const int32_t[]){1}, 1, false);
-  w.method.turns = true;
-  w.method.costs = (pacing_costs){.forward_us = 1, .best = 0.7};
-  draft_session *list[] = {&w.p};
-  assert_false(questions_fill(list, 1, &w.method, 0, &serial, &b));
+  world w = {.setup = {.colocated = true, .costs = {.forward_us = 1, .best = 0.7}}};
+  uint64_t first;
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, false);
+  assert_false(next_batch(&w, &b));
   assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){2}, 1), ERR_OK);
-  draft_session_commit(&w.p, &w.method, 1);
-  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
+  draft_session_commit(&w.p, &w.setup, 1);
+  assert_true(next_batch(&w, &b));
   assert_int_equal(b.token_count, 2);
-  r = (draft_results){.answer_count = 1,
-                      .answers = {{.slot = 0, .serial = serial, .count = 2, .list = {{7, 3}, {8, 1}}}}};
-  questions_take(list, 1, &w.method, &r);
-  w.p.turn.verify_us = 1000; /* so dear that the tree should be large */
-  assert_int_equal(draft_session_grow(&w.p, &w.method, 0, &first), 0);
-  assert_true(draft_session_keeps(&w.p, &w.method));
+  r = (draft_results){
+      .result_count = 1,
+      .results = {{.slot = 0, .handle = b.queries[0].handle, .count = 2, .list = {{7, 3}, {8, 1}}}}};
+  give(&w, &r);
+  w.p.pacing.verify_us = 1000; /* so dear that the tree should be large */
+  assert_int_equal(grow(&w, &first), 0);
+  assert_true(draft_session_keeps(&w.p, &w.setup));
   assert_true(w.p.grown.live.live_count > 0);
-  assert_true(questions_fill(list, 1, &w.method, 0, &serial, &b));
-  r.answers[0] = (draft_answer){.slot = 0, .serial = serial, .count = 1, .list = {{9, 3}}};
-  questions_take(list, 1, &w.method, &r);
-  w.p.turn.verify_us = 0.001; /* so cheap that it should begin at once */
-  int32_t named = draft_session_grow(&w.p, &w.method, 0, &first);
-  assert_false(draft_session_keeps(&w.p, &w.method));
+  assert_true(next_batch(&w, &b));
+  r.results[0] = (draft_result){.slot = 0, .handle = b.queries[0].handle, .count = 1, .list = {{9, 3}}};
+  give(&w, &r);
+  w.p.pacing.verify_us = 0.001; /* so cheap that it should begin at once */
+  int32_t named = grow(&w, &first);
+  assert_false(draft_session_keeps(&w.p, &w.setup));
   assert_true(named >= 2);
   assert_int_equal(named, w.p.grown.live.live_count);
   assert_int_equal(first + (uint64_t)named, w.p.ids.next);
-  assert_false(questions_fill(list, 1, &w.method, 0, &serial, &b)); /* until C grows */
-  draft_session_fini(&w.p, &w.method);
+  assert_false(next_batch(&w, &b)); /* until C grows */
+  close_world(&w);
+}
+
+/* --- several drafters on one tree --- */
+
+/* Each may see its candidates come, and the one that both propose is one node, with the score of whoever was
+ * surer. */
+static void test_two_drafters_feed_one_tree(void **state) {
+  (void)state;
+  world w = {0};
+  uint64_t first;
+  add_toy(&w.setup, &toy);
+  add_toy(&w.setup, &other_toy);
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, true);
+  w.p.options.budget = 12;
+  assert_int_equal(grow(&w, &first), 12);
+  assert_true(w.p.done);
+  int32_t one = child(&w, TREE_ROOT, 11), both = child(&w, TREE_ROOT, 12);
+  assert_true(one >= 0 && both >= 0);
+  assert_true(w.p.grown.live.nodes[both].score == -0.2f);
+  assert_true(child(&w, both, 14) >= 0 && child(&w, both, 13) >= 0); /* below it both go on */
+  for (uint64_t id = first + 1; id < w.p.ids.next; id++) {           /* the tree is best first all the same */
+    const tree_node *a = &w.p.grown.live.nodes[w.p.ids.ring[(id - 1) % TREE_IDS_MAX].slot];
+    const tree_node *b = &w.p.grown.live.nodes[w.p.ids.ring[id % TREE_IDS_MAX].slot];
+    assert_true(b->total <= a->total);
+  }
+  assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){12}, 1), ERR_OK);
+  draft_session_commit(&w.p, &w.setup, 1);
+  assert_int_equal(w.p.held[0], 2);
+  assert_int_equal(w.p.held[1], 2);
+  assert_true(child(&w, TREE_ROOT, 14) >= 0);
+  close_world(&w);
+}
+
+/* Prompt lookup has its candidates at once, a model's come later: the tree does not wait for them, and takes
+ * them where they are better. */
+static void test_a_slow_drafter_adds_to_the_tree_of_a_quick_one(void **state) {
+  (void)state;
+  static draft_batch b;
+  static draft_results r;
+  world w = {0};
+  uint64_t first;
+  add_toy(&w.setup, &toy);
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, false);
+  w.p.options.budget = 16;
+  assert_int_equal(draft_session_goal(&w.p, &w.setup), 16 + 1); /* a node may cost a row of the model */
+  int32_t quick = grow(&w, &first);
+  assert_true(quick > 0 && !w.p.done);
+  assert_true(next_batch(&w, &b));
+  assert_int_equal(b.queries[0].depth, 0);
+  assert_true(b.query_count > 1); /* of the nodes that the other one has proposed too */
+  r = (draft_results){
+      .result_count = 1,
+      .results = {{.slot = 0, .handle = b.queries[0].handle, .count = 2, .list = {{30, 9}, {11, 1}}}}};
+  give(&w, &r);
+  assert_true(grow(&w, &first) > 0);
+  assert_true(child(&w, TREE_ROOT, 30) >= 0);
+  assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){11}, 1), ERR_OK);
+  draft_session_commit(&w.p, &w.setup,
+                       1); /* what the model was queried about the new root is outstanding still */
+  r.results[0] = (draft_result){.slot = 0, .handle = b.queries[1].handle, .count = 1, .list = {{31, 9}}};
+  assert_int_equal(b.queries[1].path[0], 11);
+  give(&w, &r);
+  grow(&w, &first);
+  assert_true(child(&w, TREE_ROOT, 31) >= 0);
+  assert_true(child(&w, TREE_ROOT, 12) >= 0);
+  close_world(&w);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(grows_to_its_goal_and_follows),
-      cmocka_unit_test(tokens_of_no_vocabulary_are_left_out),
-      cmocka_unit_test(no_drafter_is_no_memory),
-      cmocka_unit_test(scores_stay_in_range),
-      cmocka_unit_test(c_is_told_before_it_is_asked_about),
-      cmocka_unit_test(answers_let_it_grow),
-      cmocka_unit_test(a_turn_keeps_the_tree_back),
+      cmocka_unit_test(test_a_tree_grows_to_its_goal_and_follows_c),
+      cmocka_unit_test(test_tokens_of_no_vocabulary_are_left_out),
+      cmocka_unit_test(test_a_drafter_without_memory_refuses_the_session),
+      cmocka_unit_test(test_scores_stay_in_range),
+      cmocka_unit_test(test_c_is_sent_before_it_is_queried),
+      cmocka_unit_test(test_replies_let_the_tree_grow),
+      cmocka_unit_test(test_a_colocated_draft_keeps_its_tree_back),
+      cmocka_unit_test(test_two_drafters_feed_one_tree),
+      cmocka_unit_test(test_a_slow_drafter_adds_to_the_tree_of_a_quick_one),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,14 @@
 /* libs: draft wire speculative base */
 #include "draft_worker/draft_session.h"
+#include "draft_worker/drafters/immediate.h"
+#include "draft_worker/drafters/model.h"
 #include "draft_worker/worker.h"
 #include "common/speculative/tree.h"
 #include "tests/machine_support.h"
 
 #include <math.h>
 
-#define GOAL (DRAFT_AHEAD * BUDGET + 1) /* live nodes in free pace */
+#define GOAL (DRAFTER_AHEAD_MAX * BUDGET + 1) /* live nodes in free pace */
 enum { VOCAB = 97, CONTEXT = 512 };
 enum { ORCH = 1, TARGET = 2, TARGET2 = 3 };
 enum { S = 77, SEED = 9, BUDGET = 4 };
@@ -32,46 +34,47 @@ typedef struct fake { /* shared */
   bool no_memory;
 } fake;
 
-struct drafter {
+struct immediate_session {
   fake *f;
   int32_t last, length;
 };
 
-static drafter *fake_open(void *shared, const prefix *committed, int32_t prompt_length,
-                          const msg_options *options) {
+static immediate_session *fake_open(void *shared, const prefix *committed, int32_t prompt_length,
+                                    const msg_options *options) {
   fake *f = shared;
   (void)prompt_length;
   (void)options;
   if (f->no_memory) return NULL;
-  drafter *d = calloc(1, sizeof *d);
+  immediate_session *d = calloc(1, sizeof *d);
   assert_non_null(d);
   assert_true(committed->length > 0);
-  *d = (drafter){f, committed->tokens[committed->length - 1], committed->length};
+  *d = (immediate_session){f, committed->tokens[committed->length - 1], committed->length};
   f->opened++;
   return d;
 }
 
-static void fake_close(drafter *d) {
+static void fake_close(immediate_session *d) {
   d->f->closed++;
   free(d);
 }
 
-static void fake_advance(drafter *d, const prefix *committed) {
-  d->f->advanced++;
+static void fake_advance(immediate_session *d, const prefix *committed) {
+  d->f->advanced += committed->length != d->length;
   d->last = committed->tokens[committed->length - 1];
   d->length = committed->length;
 }
 
-static int32_t fake_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
+static int32_t fake_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+                               draft_candidate *out) {
   int32_t last = depth ? path[depth - 1] : d->last;
   d->f->asked++;
-  out[0] = (draft_candidate){next_of(last), d->f->score};
-  out[1] = (draft_candidate){wrong_of(last), -1.5f};
-  out[2] = (draft_candidate){VOCAB + 5, -0.001f};
+  out[0] = (draft_candidate){.token = next_of(last), .score = d->f->score};
+  out[1] = (draft_candidate){.token = wrong_of(last), .score = -1.5f};
+  out[2] = (draft_candidate){.token = VOCAB + 5, .score = -0.001f};
   return d->f->candidates;
 }
 
-static const drafter_kind FAKE = {"fake", fake_open, fake_close, fake_advance, fake_candidates};
+static const immediate_kind FAKE = {"fake", fake_open, fake_close, fake_advance, fake_candidates};
 
 /* --- the world --- */
 
@@ -85,6 +88,7 @@ typedef struct seen { /* one node that went out */
 typedef struct world {
   rig r;
   draft *d;
+  drafter drafter;
   fake f;
   seen nodes[1 << 16]; /* [id], of this generation */
   uint64_t next_id;
@@ -96,8 +100,9 @@ typedef struct world {
 static int set_up(void **state) {
   world *w = calloc(1, sizeof *w);
   w->f = (fake){.candidates = 2, .score = -0.25f};
-  draft_options o = {.incarnation = SELF, .kind = &FAKE, .shared = &w->f, .context = CONTEXT};
   err e = {0};
+  assert_int_equal(immediate_open(&w->drafter, &FAKE, &w->f, &e), ERR_OK);
+  draft_options o = {.incarnation = SELF, .drafters = {w->drafter}, .drafter_count = 1, .context = CONTEXT};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
   rig_init(&w->r, draft_machine(w->d));
   draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
@@ -117,6 +122,7 @@ static int tear_down(void **state) {
   world *w = *state;
   rig_fini(&w->r);
   draft_free(w->d);
+  drafter_free(&w->drafter);
   assert_int_equal(w->f.opened, w->f.closed);
   free(w);
   return 0;
@@ -745,7 +751,7 @@ static void test_best_first(void **state) {
   rig_clear(&w->r);
   rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
   settle(w);
-  assert_int_equal(w->next_id - 1, DRAFT_AHEAD * 16 + 1);
+  assert_int_equal(w->next_id - 1, DRAFTER_AHEAD_MAX * 16 + 1);
   int32_t wrong = 0;
   for (uint64_t id = 2; id < w->next_id; id++) {
     if (w->nodes[id].total > w->nodes[id - 1].total + 1e-5f) fail_msg("node %d is a better one", (int)id);
@@ -1374,7 +1380,6 @@ static void test_an_orchestrator_goes_and_comes(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 /* --- a drafter that is asked by batches --- */
 
-static const drafter_kind BATCHES = {.method = "batches"};
 enum { CACHES = 2, ROWS = 3 };
 
 static int set_up_batches(void **state) {
@@ -1383,8 +1388,14 @@ static int set_up_batches(void **state) {
   err e = {0};
   rig_fini(&w->r);
   draft_free(w->d);
-  draft_options o = {
-      .incarnation = SELF, .kind = &BATCHES, .context = CONTEXT, .sequences = CACHES, .rows = ROWS};
+  drafter_free(&w->drafter);
+  assert_int_equal(model_drafter_open(&w->drafter, ROWS, &e), ERR_OK);
+  draft_options o = {.incarnation = SELF,
+                     .drafters = {w->drafter},
+                     .drafter_count = 1,
+                     .context = CONTEXT,
+                     .shorter = true,
+                     .session_max = CACHES};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
   rig_init(&w->r, draft_machine(w->d));
   draft_connect(w->d, "tcp://127.0.0.1:3000", &w->r.out);
@@ -1398,13 +1409,13 @@ static int set_up_batches(void **state) {
 
 /* Right first, wrong second, after each place's last token. */
 static draft_results answers_to(const draft_batch *b, int32_t last) {
-  draft_results r = {.answer_count = b->place_count};
+  draft_results r = {.result_count = b->query_count};
   for (int32_t i = 0; i < b->job_count; i++)
-    for (int32_t k = b->jobs[i].first_place; k < b->jobs[i].first_place + b->jobs[i].place_count; k++) {
-      const draft_place *p = &b->places[k];
+    for (int32_t k = b->jobs[i].first_query; k < b->jobs[i].first_query + b->jobs[i].query_count; k++) {
+      const draft_query *p = &b->queries[k];
       int32_t token = p->depth ? p->path[p->depth - 1] : last;
-      r.answers[k] = (draft_answer){.slot = b->jobs[i].slot,
-                                    .serial = p->serial,
+      r.results[k] = (draft_result){.slot = b->jobs[i].slot,
+                                    .handle = p->handle,
                                     .count = 2,
                                     .list = {{next_of(token), 3}, {wrong_of(token), 0}}};
     }
@@ -1421,7 +1432,7 @@ static int32_t answer_all(world *w, int32_t last) {
   int32_t batches = 0;
   for (; draft_next_batch(w->d, &b); batches++) {
     draft_results r = answers_to(&b, last);
-    assert_true(b.place_count <= ROWS);
+    assert_true(b.query_count <= ROWS);
     assert_true(batches < 1000);
     give(w, &r);
   }
@@ -1449,8 +1460,8 @@ static void test_nodes_come_with_the_answers(void **state) {
   assert_int_equal(b.token_count, PROMPT_LENGTH);
   assert_memory_equal(b.tokens, PROMPT, sizeof PROMPT);
   assert_true(b.jobs[0].whole && b.jobs[0].base == 0);
-  assert_int_equal(b.place_count, 1);
-  assert_int_equal(b.places[0].depth, 0);
+  assert_int_equal(b.query_count, 1);
+  assert_int_equal(b.queries[0].depth, 0);
   static draft_batch none;
   assert_false(draft_next_batch(w->d, &none)); /* all has been told and asked */
   rig_clear(&w->r);
@@ -1488,15 +1499,15 @@ static void test_answers_survive_tokens(void **state) {
   give(w, &r);
   assert_true(
       draft_next_batch(w->d, &b)); /* what follows the first node: C goes there before the answer comes */
-  assert_int_equal(b.places[0].path[0], truth()[3]);
-  uint64_t serial = b.places[0].serial;
+  assert_int_equal(b.queries[0].path[0], truth()[3]);
+  uint64_t handle = b.queries[0].handle;
   tell_tokens(w, 3, 1);
   assert_true(draft_next_batch(w->d, &next)); /* only C has grown: the new root is asked about already */
   assert_int_equal(next.jobs[0].base, 3);
   assert_int_equal(next.jobs[0].count, 1);
-  for (int32_t i = 0; i < next.place_count; i++) assert_true(next.places[i].depth > 0);
+  for (int32_t i = 0; i < next.query_count; i++) assert_true(next.queries[i].depth > 0);
   r = answers_to(&b, PROMPT[2]);
-  assert_int_equal(r.answers[0].serial, serial);
+  assert_int_equal(r.results[0].handle, handle);
   rig_clear(&w->r);
   give(w, &r);
   assert_true(rig_count(&w->r, TARGET, MSG_NODES) > 0);
@@ -1520,7 +1531,7 @@ static void test_late_answers_are_dropped(void **state) {
   assert_true(draft_next_batch(w->d, &b));
   assert_int_equal(b.jobs[0].base, 3);
   assert_int_equal(b.jobs[0].count, 2);
-  assert_int_equal(b.places[0].depth, 0);
+  assert_int_equal(b.queries[0].depth, 0);
 }
 
 /* A long prompt is told in pieces; what follows is asked with the last one. */
@@ -1534,7 +1545,7 @@ static void test_a_long_prompt_in_pieces(void **state) {
     assert_memory_equal(b.tokens, truth() + told, (size_t)b.token_count * sizeof *b.tokens);
     told += b.token_count;
     assert_int_equal(b.jobs[0].whole, told == 300);
-    assert_int_equal(b.place_count, told == 300);
+    assert_int_equal(b.query_count, told == 300);
   }
 }
 

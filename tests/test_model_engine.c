@@ -7,17 +7,17 @@
 #include <math.h>
 #include <string.h>
 
-enum { SEQUENCES = 3, CONTEXT = 120, ROWS_MAX = 6, ASKED_MAX = 200, SHIFT = 7, MISSING = 3 };
+enum { SEQUENCES = 3, CONTEXT = 120, ROWS_MAX = 6, QUERIED_MAX = 200, SHIFT = 7, MISSING = 3 };
 
-typedef struct known { /* a path that was asked about, below C as it is now */
+typedef struct known { /* a path that was queried, below C as it is now */
   int32_t path[TREE_DEPTH_MAX], depth;
-  draft_answer answer;
+  draft_result result;
 } known;
 
 typedef struct text { /* one session */
-  int32_t tokens[CONTEXT], length, told;
-  known asked[ASKED_MAX];
-  int32_t asked_count;
+  int32_t tokens[CONTEXT], length, sent;
+  known queried[QUERIED_MAX];
+  int32_t queried_count;
   sampler_options sampling;
 } text;
 
@@ -31,7 +31,7 @@ typedef struct world {
   text texts[SEQUENCES];
   uint32_t random;
   uint64_t serial;
-  int32_t kept, answers;
+  int32_t kept, results;
 } world;
 
 static int32_t roll(world *w, int32_t below) {
@@ -67,8 +67,8 @@ static void open_world(world *w, bool same) {
                                   .kv = w->kv,
                                   .bridge = &w->bridge,
                                   .sequences = SEQUENCES,
-                                  .context = CONTEXT,
-                                  .turn = never};
+                                  .length_max = CONTEXT,
+                                  .next_batch = never};
   assert_int_equal(model_engine_open(&w->g, &o, &e), ERR_OK);
 }
 
@@ -97,15 +97,15 @@ static void begin(world *w, text *t) {
 }
 
 static known *known_path(text *t, const int32_t *path, int32_t depth) {
-  for (int32_t i = 0; i < t->asked_count; i++)
-    if (t->asked[i].depth == depth && memcmp(t->asked[i].path, path, (size_t)depth * 4) == 0)
-      return &t->asked[i];
+  for (int32_t i = 0; i < t->queried_count; i++)
+    if (t->queried[i].depth == depth && memcmp(t->queried[i].path, path, (size_t)depth * 4) == 0)
+      return &t->queried[i];
   return NULL;
 }
 
-/* C grows: along a path that was asked about, and now and then away from it. Paths below stay. */
+/* C grows: along a path that was queried, and now and then away from it. Paths below stay. */
 static void advance(world *w, text *t) {
-  const known *k = t->asked_count ? &t->asked[roll(w, t->asked_count)] : NULL;
+  const known *k = t->queried_count ? &t->queried[roll(w, t->queried_count)] : NULL;
   int32_t grown[TREE_DEPTH_MAX], count = 0, depth = k ? k->depth : 0;
   for (; count < depth; count++) grown[count] = k->path[count];
   if (roll(w, 3) == 0) grown[count++] = some_token(w);
@@ -114,69 +114,69 @@ static void advance(world *w, text *t) {
   memcpy(t->tokens + t->length, grown, (size_t)count * 4);
   t->length += count;
   int32_t kept = 0;
-  for (int32_t i = 0; i < t->asked_count; i++) {
-    known *x = &t->asked[i];
+  for (int32_t i = 0; i < t->queried_count; i++) {
+    known *x = &t->queried[i];
     if (x->depth < count || memcmp(x->path, grown, (size_t)count * 4) != 0) continue;
     known moved = *x;
     moved.depth -= count;
     memmove(moved.path, moved.path + count, (size_t)moved.depth * 4);
-    t->asked[kept++] = moved;
+    t->queried[kept++] = moved;
   }
-  t->asked_count = kept;
+  t->queried_count = kept;
 }
 
-/* C becomes shorter: what was asked is gone. */
+/* C becomes shorter: what was queried is gone. */
 static void shorten(world *w, text *t) {
   t->length = 1 + roll(w, t->length);
-  if (t->told > t->length) t->told = t->length;
-  t->asked_count = 0;
+  if (t->sent > t->length) t->sent = t->length;
+  t->queried_count = 0;
 }
 
 static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
   text *t = &w->texts[slot];
   draft_job *j = &b->jobs[b->job_count++];
-  int32_t room = DRAFT_CHUNK - b->token_count, left = t->length - t->told, part = 1 + roll(w, 60);
+  int32_t room = DRAFT_CHUNK - b->token_count, left = t->length - t->sent, part = 1 + roll(w, 60);
   *j = (draft_job){.slot = slot,
-                   .base = t->told,
+                   .base = t->sent,
                    .first = b->token_count,
-                   .first_place = b->place_count,
+                   .first_query = b->query_count,
                    .sampling = t->sampling};
   j->count = left < part ? left : part;
   if (j->count > room) j->count = room;
-  memcpy(b->tokens + j->first, t->tokens + t->told, (size_t)j->count * 4);
+  memcpy(b->tokens + j->first, t->tokens + t->sent, (size_t)j->count * 4);
   b->token_count += j->count;
-  t->told += j->count;
-  j->whole = t->told == t->length;
+  t->sent += j->count;
+  j->whole = t->sent == t->length;
   return j;
 }
 
 /* The root if it is not known, else children that known places have proposed. */
-static void add_places(world *w, draft_batch *b, draft_job *j) {
+static void add_queries(world *w, draft_batch *b, draft_job *j) {
   text *t = &w->texts[j->slot];
-  for (int32_t tries = 0; tries < ROWS_MAX && j->place_count < ROWS_MAX && t->asked_count < ASKED_MAX;
+  for (int32_t tries = 0; tries < ROWS_MAX && j->query_count < ROWS_MAX && t->queried_count < QUERIED_MAX;
        tries++) {
     int32_t path[TREE_DEPTH_MAX] = {0}, depth = 0;
     if (known_path(t, path, 0)) {
-      known *k = &t->asked[roll(w, t->asked_count)];
-      if (k->answer.count == 0 || k->depth >= 12) continue;
+      known *k = &t->queried[roll(w, t->queried_count)];
+      if (k->result.count == 0 || k->depth >= 12) continue;
       depth = k->depth + 1;
       memcpy(path, k->path, (size_t)k->depth * 4);
-      path[depth - 1] = k->answer.list[roll(w, k->answer.count)].token;
+      path[depth - 1] = k->result.list[roll(w, k->result.count)].token;
       if (known_path(t, path, depth)) continue;
     }
-    known *k = &t->asked[t->asked_count++];
+    known *k = &t->queried[t->queried_count++];
     *k = (known){.depth = depth};
     memcpy(k->path, path, sizeof path);
-    draft_place *p = &b->places[b->place_count++];
-    *p = (draft_place){.serial = ++w->serial, .depth = depth};
+    draft_query *p = &b->queries[b->query_count++];
+    *p = (draft_query){.handle = ++w->serial, .depth = depth};
     memcpy(p->path, path, sizeof path);
-    j->place_count++;
+    j->query_count++;
     if (depth == 0) return;
   }
 }
 
 /* What the model says after C and the path, from nothing. */
-static void check_answer(world *w, const text *t, const draft_place *p, const draft_answer *a) {
+static void check_result(world *w, const text *t, const draft_query *p, const draft_result *a) {
   int32_t tokens[CONTEXT + TREE_DEPTH_MAX], ids[CONTEXT + TREE_DEPTH_MAX], n = t->length + p->depth;
   float logits[SUPPORT_TINY_VOCAB];
   sampler_ranked want[DRAFTER_CANDIDATES_MAX];
@@ -196,14 +196,14 @@ static void check_answer(world *w, const text *t, const draft_place *p, const dr
   assert_memory_equal(a->list, want, (size_t)count * sizeof *want);
   assert_int_equal(sampler_pick(s, &t->sampling, &row, logits, n), a->list[0].token);
   sampler_free(s);
-  w->answers++;
+  w->results++;
 }
 
 static void one_batch(world *w) {
   static draft_batch b;
   static draft_results r;
-  b.job_count = b.place_count = b.token_count = 0;
-  int32_t first_asked[SEQUENCES];
+  b.job_count = b.query_count = b.token_count = 0;
+  int32_t first_queried[SEQUENCES];
   for (int32_t slot = 0; slot < SEQUENCES; slot++) {
     text *t = &w->texts[slot];
     int32_t what = roll(w, 20);
@@ -213,78 +213,78 @@ static void one_batch(world *w) {
       shorten(w, t);
     else if (what == 7 || t->length > CONTEXT - 20)
       begin(w, t);
-    first_asked[slot] = t->asked_count;
+    first_queried[slot] = t->queried_count;
     draft_job *j = add_job(w, &b, slot);
-    if (j->whole) add_places(w, &b, j);
+    if (j->whole) add_queries(w, &b, j);
   }
   model_engine_run(w->g, &b, &r);
   assert_int_equal(r.failure_count, 0);
-  assert_int_equal(r.answer_count, b.place_count);
+  assert_int_equal(r.result_count, b.query_count);
   for (int32_t i = 0; i < b.job_count; i++)
-    for (int32_t k = 0; k < b.jobs[i].place_count; k++) {
-      int32_t at = b.jobs[i].first_place + k;
+    for (int32_t k = 0; k < b.jobs[i].query_count; k++) {
+      int32_t at = b.jobs[i].first_query + k;
       text *t = &w->texts[b.jobs[i].slot];
-      assert_int_equal(r.answers[at].serial, b.places[at].serial);
-      check_answer(w, t, &b.places[at], &r.answers[at]);
-      t->asked[first_asked[b.jobs[i].slot] + k].answer = r.answers[at];
+      assert_int_equal(r.results[at].handle, b.queries[at].handle);
+      check_result(w, t, &b.queries[at], &r.results[at]);
+      t->queried[first_queried[b.jobs[i].slot] + k].result = r.results[at];
     }
 }
 
-static void answers(bool same) {
+static void check_results(bool same) {
   world *w = calloc(1, sizeof *w);
   open_world(w, same);
   for (int32_t i = 0; i < SEQUENCES; i++) begin(w, &w->texts[i]);
   for (int32_t i = 0; i < 400; i++) one_batch(w);
   const model_engine_counters *c = model_engine_count(w->g);
-  assert_true(w->answers > 500 && w->kept > 50);
+  assert_true(w->results > 500 && w->kept > 50);
   assert_true(c->kept_rows >= (uint64_t)w->kept); /* what was taken of the stage was not computed again */
   assert_int_equal(c->failures, 0);
   close_world(w);
   free(w);
 }
 
-static void answers_of_the_same_vocabulary(void **state) {
+static void test_candidates_of_the_same_vocabulary_are_the_models_own(void **state) {
   (void)state;
-  answers(true);
+  check_results(true);
 }
 
-static void answers_through_a_bridge(void **state) {
+static void test_candidates_through_a_bridge_are_the_models_own(void **state) {
   (void)state;
-  answers(false);
+  check_results(false);
 }
 
 /* A committed token that the draft lacks: that session is given up, beside it the others go on. */
-static void a_token_without_partner(void **state) {
+static void test_a_token_without_partner_fails_its_session_alone(void **state) {
   (void)state;
   world *w = calloc(1, sizeof *w);
   static draft_batch b;
   static draft_results r;
   open_world(w, false);
-  b = (draft_batch){.job_count = 2, .place_count = 2, .token_count = 4, .tokens = {10, 11, 10, 1}};
+  b = (draft_batch){.job_count = 2, .query_count = 2, .token_count = 4, .tokens = {10, 11, 10, 1}};
   b.jobs[0] =
-      (draft_job){.slot = 0, .count = 2, .place_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+      (draft_job){.slot = 0, .count = 2, .query_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
   b.jobs[1] = (draft_job){.slot = 1,
                           .first = 2,
                           .count = 2,
-                          .first_place = 1,
-                          .place_count = 1,
+                          .first_query = 1,
+                          .query_count = 1,
                           .whole = true,
                           .sampling = SAMPLER_DEFAULTS};
   model_engine_run(w->g, &b, &r);
   assert_int_equal(r.failure_count, 1);
   assert_int_equal(r.failures[0].slot, 1);
   assert_int_equal(r.failures[0].code, ERR_MISMATCH);
-  assert_int_equal(r.answers[0].count, DRAFTER_CANDIDATES_MAX);
-  assert_int_equal(r.answers[1].count, 0);
+  assert_int_equal(r.results[0].count, DRAFTER_CANDIDATES_MAX);
+  assert_int_equal(r.results[1].count, 0);
   close_world(w);
   free(w);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(answers_of_the_same_vocabulary),
-      cmocka_unit_test(answers_through_a_bridge),
-      cmocka_unit_test(a_token_without_partner),
+      cmocka_unit_test(test_candidates_of_the_same_vocabulary_are_the_models_own),
+      cmocka_unit_test(test_candidates_through_a_bridge_are_the_models_own),
+      cmocka_unit_test(test_a_token_without_partner_fails_its_session_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,10 +29,10 @@ static int32_t chain(double p) {
   pacing t = session();
   pacing_costs c = costs(p);
   double tokens = 1, last = 1;
-  pacing_answered(&t);
+  pacing_replied(&t);
   for (last = p, tokens += p; pacing_goes_on(&t, &c, tokens, last) && t.forwards < 50;
        last *= p, tokens += last)
-    pacing_answered(&t);
+    pacing_replied(&t);
   return t.forwards;
 }
 
@@ -69,7 +69,7 @@ static void an_unknown_target_is_believed_some_forwards(void **state) {
   pacing t = {0};
   pacing_costs c = {0};
   pacing_forward(&c, FORWARD);
-  pacing_answered(&t);
+  pacing_replied(&t);
   assert_true(pacing_goes_on(&t, &c, 1.8, 0.8));
   assert_false(pacing_goes_on(&t, &c, 1.1, 0.1));
 }

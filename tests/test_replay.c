@@ -1,6 +1,6 @@
 /* libs: drafters */
 /* The draws against an independent program's (tests/golden/make_replay.py), and which record fits. */
-#include "draft_worker/drafters/drafter.h"
+#include "draft_worker/drafters/replay.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -47,10 +47,10 @@ static void free_records(records *r) {
   }
 }
 
-static replay_book *open_book(double rate, double sibling, uint64_t seed) {
-  replay_book *b;
+static replay_recording *open_book(double rate, double sibling, uint64_t seed) {
+  replay_recording *b;
   err e;
-  if (replay_book_open(&b, BOOK, rate, sibling, seed, &e)) fail_msg("%s", e.text);
+  if (replay_recording_open(&b, BOOK, rate, sibling, seed, &e)) fail_msg("%s", e.text);
   return b;
 }
 
@@ -62,9 +62,9 @@ static prefix prefix_of(const recorded *x, size_t answered) {
   return p;
 }
 
-static drafter *open_drafter(replay_book *b, const prefix *p, size_t prompt) {
+static immediate_session *open_drafter(replay_recording *b, const prefix *p, size_t prompt) {
   msg_options options = {.context = ROOM};
-  drafter *d = drafter_replay.open(b, p, (int32_t)prompt, &options);
+  immediate_session *d = replay_kind.open(b, p, (int32_t)prompt, &options);
   assert_non_null(d);
   return d;
 }
@@ -83,18 +83,18 @@ static void check_draws(const json_t *row, void *context) {
   const json_t *offered = json_object_get(row, "offered");
   const double first = json_real_value(json_object_get(row, "first_score"));
   const double second = json_real_value(json_object_get(row, "second_score"));
-  replay_book *b = open_book(json_real_value(json_object_get(row, "rate")),
-                             json_real_value(json_object_get(row, "sibling")),
-                             (uint64_t)json_integer_value(json_object_get(row, "seed")));
+  replay_recording *b = open_book(json_real_value(json_object_get(row, "rate")),
+                                  json_real_value(json_object_get(row, "sibling")),
+                                  (uint64_t)json_integer_value(json_object_get(row, "seed")));
   assert_int_equal(json_array_size(offered), x->answer_count);
   for (size_t base = x == &all->list[1] ? fork_of(all) + 1 : 0; base <= x->answer_count; base += 7) {
     prefix p = prefix_of(x, base);
-    drafter *d = open_drafter(b, &p, x->prompt_count);
+    immediate_session *d = open_drafter(b, &p, x->prompt_count);
     int32_t path[ROOM] = {0}; /* wrong tokens: what stands below them is offered all the same */
     draft_candidate list[DRAFTER_CANDIDATES_MAX];
     for (size_t i = base; i < x->answer_count; i++) {
       const json_t *expected = json_array_get(offered, i);
-      int32_t n = drafter_replay.candidates(d, path, (int32_t)(i - base), list);
+      int32_t n = replay_kind.candidates(d, path, (int32_t)(i - base), list);
       assert_int_equal(n, json_array_size(expected));
       for (int32_t k = 0; k < n; k++) {
         assert_int_equal(list[k].token, json_integer_value(json_array_get(expected, (size_t)k)));
@@ -102,11 +102,11 @@ static void check_draws(const json_t *row, void *context) {
         assert_true(fabs((double)list[k].score - score) < 1e-5);
       }
     }
-    assert_int_equal(drafter_replay.candidates(d, path, (int32_t)(x->answer_count - base), list), 0);
-    drafter_replay.close(d);
+    assert_int_equal(replay_kind.candidates(d, path, (int32_t)(x->answer_count - base), list), 0);
+    replay_kind.close(d);
     prefix_fini(&p);
   }
-  replay_book_close(b);
+  replay_recording_close(b);
 }
 
 static void draws_are_the_golden_ones(void **state) {
@@ -116,9 +116,9 @@ static void draws_are_the_golden_ones(void **state) {
   free_records(&all);
 }
 
-static int32_t right_token(drafter *d) {
+static int32_t right_token(immediate_session *d) {
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
-  int32_t n = drafter_replay.candidates(d, NULL, 0, list);
+  int32_t n = replay_kind.candidates(d, NULL, 0, list);
   assert_true(n <= 1); /* rate 1 */
   return n ? list[0].token : -1;
 }
@@ -129,54 +129,55 @@ static void another_record_takes_over(void **state) {
   const recorded *a = &all.list[0], *b = &all.list[1];
   size_t fork = fork_of(&all);
   assert_true(fork > 3 && fork < b->answer_count - 3);
-  replay_book *book = open_book(1, 0, 0);
+  replay_recording *book = open_book(1, 0, 0);
   prefix p = prefix_of(a, 0);
-  drafter *d = open_drafter(book, &p, a->prompt_count);
+  immediate_session *d = open_drafter(book, &p, a->prompt_count);
   for (size_t i = 0; i < b->answer_count; i++) { /* the session follows b; a is the first that fits */
     assert_int_equal(right_token(d), i <= fork ? a->answer[i] : b->answer[i]);
     assert_int_equal(prefix_append(&p, &b->answer[i], 1), ERR_OK);
-    drafter_replay.advance(d, &p);
+    replay_kind.advance(d, &p);
   }
   assert_int_equal(right_token(d), -1);
 
   prefix_truncate(&p, (int32_t)(b->prompt_count + fork)); /* a rollback, and then the other way */
   prefix_append(&p, a->answer + fork, (int32_t)(a->answer_count - fork - 2));
-  drafter_replay.advance(d, &p);
+  replay_kind.advance(d, &p);
   assert_int_equal(right_token(d), a->answer[a->answer_count - 2]);
 
   int32_t end = p.length; /* replaced in the middle, and as recorded after that, and longer */
   prefix_truncate(&p, (int32_t)(a->prompt_count + 3));
   prefix_append(&p, &(int32_t){a->answer[3] + 1}, 1);
   prefix_append(&p, a->answer + 4, (int32_t)(end + 1 - p.length));
-  drafter_replay.advance(d, &p);
+  replay_kind.advance(d, &p);
   assert_int_equal(right_token(d), -1);
 
   prefix_truncate(&p, (int32_t)(b->prompt_count + 2)); /* an answer that nobody recorded */
   prefix_append(&p, &(int32_t){a->answer[2] + 1}, 1);
-  drafter_replay.advance(d, &p);
+  replay_kind.advance(d, &p);
   assert_int_equal(right_token(d), -1);
   prefix_truncate(&p, (int32_t)(b->prompt_count + 2));
-  drafter_replay.advance(d, &p);
+  replay_kind.advance(d, &p);
   assert_int_equal(right_token(d), a->answer[2]);
-  drafter_replay.close(d);
+  replay_kind.close(d);
   prefix_fini(&p);
-  replay_book_close(book);
+  replay_recording_close(book);
   free_records(&all);
 }
 
 static void the_prompt_must_be_the_same(void **state) {
   (void)state;
   records all = read_records();
-  replay_book *book = open_book(1, 0, 0);
+  replay_recording *book = open_book(1, 0, 0);
   prefix p = prefix_of(&all.list[0], 3);
-  drafter *d = open_drafter(book, &p, all.list[0].prompt_count + 1); /* the same tokens, another border */
+  immediate_session *d =
+      open_drafter(book, &p, all.list[0].prompt_count + 1); /* the same tokens, another border */
   assert_int_equal(right_token(d), -1);
-  drafter_replay.close(d);
+  replay_kind.close(d);
   d = open_drafter(book, &p, all.list[0].prompt_count);
   assert_int_equal(right_token(d), all.list[0].answer[3]);
-  drafter_replay.close(d);
+  replay_kind.close(d);
   prefix_fini(&p);
-  replay_book_close(book);
+  replay_recording_close(book);
   free_records(&all);
 }
 
@@ -187,19 +188,19 @@ static void rate_and_sibling_are_probabilities(void **state) {
   const recorded *x = &all.list[0];
   int right = 0, second = 0, total = 0;
   for (uint64_t seed = 0; seed < 200; seed++) {
-    replay_book *book = open_book(0.7, 0.4, seed);
+    replay_recording *book = open_book(0.7, 0.4, seed);
     prefix p = prefix_of(x, 0);
-    drafter *d = open_drafter(book, &p, x->prompt_count);
+    immediate_session *d = open_drafter(book, &p, x->prompt_count);
     draft_candidate list[DRAFTER_CANDIDATES_MAX];
     for (size_t i = 0; i < x->answer_count; i++) {
-      int32_t n = drafter_replay.candidates(d, NULL, (int32_t)i, list);
+      int32_t n = replay_kind.candidates(d, NULL, (int32_t)i, list);
       right += list[0].token == x->answer[i];
       second += n == 2 && list[1].token == x->answer[i];
       total++;
     }
-    drafter_replay.close(d);
+    replay_kind.close(d);
     prefix_fini(&p);
-    replay_book_close(book);
+    replay_recording_close(book);
   }
   assert_true(fabs(right / (double)total - 0.7) < 0.02);
   assert_true(fabs(second / (double)total - 0.3 * 0.4) < 0.02);
@@ -213,18 +214,18 @@ static void one_token_only_has_no_wrong_one(void **state) {
   const char text[] = "{\"prompt_ids\": [7], \"token_ids\": [7, 7]}\n";
   assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
   close(fd);
-  replay_book *book;
+  replay_recording *book;
   err e;
-  assert_int_equal(replay_book_open(&book, path, 0, 0, 0, &e), ERR_OK);
+  assert_int_equal(replay_recording_open(&book, path, 0, 0, 0, &e), ERR_OK);
   prefix p;
   prefix_init(&p, ROOM, 1);
   prefix_append(&p, &(int32_t){7}, 1);
-  drafter *d = open_drafter(book, &p, 1);
+  immediate_session *d = open_drafter(book, &p, 1);
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
-  assert_int_equal(drafter_replay.candidates(d, NULL, 0, list), 0);
-  drafter_replay.close(d);
+  assert_int_equal(replay_kind.candidates(d, NULL, 0, list), 0);
+  replay_kind.close(d);
   prefix_fini(&p);
-  replay_book_close(book);
+  replay_recording_close(book);
   unlink(path);
 }
 
@@ -250,20 +251,20 @@ static void bad_files_are_refused_with_the_line(void **state) {
   char path[] = "/tmp/test_replay_XXXXXX";
   int fd = mkstemp(path);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    replay_book *book;
+    replay_recording *book;
     err e;
     size_t size = strlen(bad[i].text);
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(pwrite(fd, bad[i].text, size, 0), size);
-    assert_int_equal(replay_book_open(&book, path, 1, 0, 0, &e), bad[i].code);
+    assert_int_equal(replay_recording_open(&book, path, 1, 0, 0, &e), bad[i].code);
     assert_null(book);
     if (!strstr(e.text, bad[i].says)) fail_msg("'%s' does not say '%s'", e.text, bad[i].says);
   }
   close(fd);
   unlink(path);
-  replay_book *book;
+  replay_recording *book;
   err e;
-  assert_int_equal(replay_book_open(&book, path, 1, 0, 0, &e), ERR_IO);
+  assert_int_equal(replay_recording_open(&book, path, 1, 0, 0, &e), ERR_IO);
 }
 
 int main(void) {

@@ -7,7 +7,7 @@
 
 #define LEAST 0.01 /* scores stay finite, as those of the replay draft */
 
-struct drafter {
+struct immediate_session {
   const draft_context *shared;
   const recording *of;
   int32_t length;
@@ -37,38 +37,39 @@ static const recording *fitting(const draft_context *x, const prefix *c) {
   return NULL;
 }
 
-static drafter *replay_open(void *shared, const prefix *c, int32_t prompt_length,
-                            const msg_options *options) {
+static immediate_session *replay_open(void *shared, const prefix *c, int32_t prompt_length,
+                                      const msg_options *options) {
   (void)prompt_length, (void)options;
-  drafter *d = malloc(sizeof *d);
-  if (d) *d = (drafter){shared, fitting(shared, c), c->length};
+  immediate_session *d = malloc(sizeof *d);
+  if (d) *d = (immediate_session){shared, fitting(shared, c), c->length};
   return d;
 }
 
-static void replay_close(drafter *d) {
+static void replay_close(immediate_session *d) {
   free(d);
 }
 
-static void replay_advance(drafter *d, const prefix *c) {
+static void replay_advance(immediate_session *d, const prefix *c) {
   d->length = c->length;
 }
 
-static int32_t replay_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
+static int32_t replay_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+                                 draft_candidate *out) {
   (void)path;
   if (!d->of || d->length + depth >= d->of->length) return 0;
-  *out = (draft_candidate){guess(d->shared->draft, d->of, d->length + depth),
-                           (float)log(claim(d->shared->draft))};
+  *out = (draft_candidate){.token = guess(d->shared->draft, d->of, d->length + depth),
+                           .score = (float)log(claim(d->shared->draft))};
   return 1;
 }
 
-const drafter_kind recorded_replay = {"replay", replay_open, replay_close, replay_advance, replay_candidates};
-const drafter_kind recorded_model = {.method = "model"};
+const immediate_kind recorded_replay = {"replay", replay_open, replay_close, replay_advance,
+                                        replay_candidates};
 
 /* The best candidate has the share of exp(value) that the draft claims, another one the rest. */
-static void answer_position(const draft_context *x, int32_t slot, const draft_place *p, draft_answer *a) {
+static void compute_query(const draft_context *x, int32_t slot, const draft_query *p, draft_result *a) {
   const recording *r = x->current;
   int32_t position = x->lengths[slot] + p->depth;
-  *a = (draft_answer){.slot = slot, .serial = p->serial};
+  *a = (draft_result){.slot = slot, .handle = p->handle};
   if (!r || position >= r->length) return;
   double share = claim(x->draft) < 0.99 ? claim(x->draft) : 0.99;
   a->count = 2;
@@ -77,13 +78,13 @@ static void answer_position(const draft_context *x, int32_t slot, const draft_pl
   if (a->list[0].value < a->list[1].value) a->list[1].value = a->list[0].value;
 }
 
-void recorded_answer(draft_context *x, const draft_batch *b, draft_results *r) {
-  r->answer_count = b->place_count;
+void recorded_compute(draft_context *x, const draft_batch *b, draft_results *r) {
+  r->result_count = b->query_count;
   r->failure_count = 0;
   for (int32_t i = 0; i < b->job_count; i++) {
     const draft_job *j = &b->jobs[i];
     x->lengths[j->slot] = j->base + j->count;
-    for (int32_t k = j->first_place; k < j->first_place + j->place_count; k++)
-      answer_position(x, j->slot, &b->places[k], &r->answers[k]);
+    for (int32_t k = j->first_query; k < j->first_query + j->query_count; k++)
+      compute_query(x, j->slot, &b->queries[k], &r->results[k]);
   }
 }

@@ -1,8 +1,8 @@
 /* drafts.h - drafts that know the recorded answer and are right as often as one asks for. */
 #pragma once
 
-#include "draft_worker/drafters/batch.h"
-#include "draft_worker/drafters/drafter.h"
+#include "draft_worker/drafters/immediate.h"
+#include "draft_worker/drafters/model_batch.h"
 
 typedef struct recording { /* plain decoding's answer */
   int32_t *tokens, length, prompt_length;
@@ -24,12 +24,11 @@ typedef struct draft_context {
   const recorded_draft *draft;
   const recording *list; /* [count] */
   int32_t count;
-  int32_t lengths[64];      /* MODEL: tokens of C that each slot has been told */
+  int32_t lengths[64];      /* MODEL: tokens of C that batches have brought for each slot */
   const recording *current; /* MODEL: the one that is under way */
 } draft_context;
 
-extern const drafter_kind recorded_replay; /* shared: draft_context */
-extern const drafter_kind recorded_model;
+extern const immediate_kind recorded_replay; /* shared: draft_context */
 
 /* What a forward of the model says. */
-void recorded_answer(draft_context *x, const draft_batch *b, draft_results *r);
+void recorded_compute(draft_context *x, const draft_batch *b, draft_results *r);

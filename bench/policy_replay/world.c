@@ -1,6 +1,8 @@
 #include "bench/policy_replay/world.h"
 
 #include "common/speculative/acceptance.h"
+#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/ngram.h"
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +43,7 @@ typedef struct world {
   ledger ledger;
   sessions_machine *sessions;
   target *target;
+  drafter drafter; /* of the draft */
   draft *draft;
   uint64_t incarnations, updated_us, frames_seen, first_us, last_us;
   processor cpus[2]; /* the target's, the draft's */
@@ -153,7 +156,7 @@ static void feed_target(world *w) {
 static void feed_draft(world *w) {
   if (w->cpus[1].busy || !draft_next_batch(w->draft, &w->wanted)) return;
   const draft_batch *b = &w->wanted;
-  int32_t rows = b->token_count + b->place_count;
+  int32_t rows = b->token_count + b->query_count;
   double steps = b->token_count > 8 ? rows * PREFILL : w->o->costs[rows ? rows : 1];
   w->said.us = b->token_count > 8 ? 0 : 1;
   begin(w, 1, fmax(steps, 1) * w->o->drafts.forward * WORLD_STEP_US);
@@ -173,7 +176,7 @@ static void target_done(world *w) {
 static void draft_done(world *w) {
   uint64_t us = end(w, 1);
   if (w->said.us) w->said.us = us;
-  recorded_answer(&w->context, &w->wanted, &w->said);
+  recorded_compute(&w->context, &w->wanted, &w->said);
   net_step(w->net, DRAFT, &(event){.kind = EVENT_RESULT, .result = &w->said});
 }
 
@@ -200,17 +203,26 @@ static wire_id incarnation(world *w) {
   return id;
 }
 
+static int open_drafter(world *w, err *e) {
+  switch (w->o->drafts.kind) {
+  case RECORDED_MODEL:
+    return model_drafter_open(&w->drafter, 8, e);
+  case RECORDED_REPLAY:
+    return immediate_open(&w->drafter, &recorded_replay, &w->context, e);
+  case RECORDED_NGRAM:
+    break;
+  }
+  return immediate_open(&w->drafter, &ngram_kind, NULL, e);
+}
+
 static draft_options draft_of(world *w) {
   const recorded_draft *d = &w->o->drafts;
-  static const drafter_kind *const kinds[] = {&drafter_ngram, &recorded_replay, &recorded_model};
-  draft_options o = {.incarnation = incarnation(w),
-                     .kind = kinds[d->kind],
-                     .shared = d->kind == RECORDED_REPLAY ? &w->context : NULL,
-                     .context = WORLD_CONTEXT};
+  draft_options o = {.incarnation = incarnation(w), .context = WORLD_CONTEXT};
+  o.drafters[o.drafter_count++] = w->drafter;
   if (d->kind != RECORDED_MODEL) return o;
-  o.sequences = 4;
-  o.rows = 8;
-  o.turns = d->colocated;
+  o.session_max = 4;
+  o.shorter = true;
+  o.colocated = d->colocated;
   o.numerics_id = "recorded";
   return o;
 }
@@ -232,6 +244,7 @@ static void start(world *w) {
                       .endpoint = "target",
                       .sessions = WORLD_SESSIONS_MAX,
                       .context = WORLD_CONTEXT};
+  if (rc == ERR_OK) rc = open_drafter(w, &e);
   draft_options d = draft_of(w);
   if (rc == ERR_OK) rc = sessions_alloc(&w->sessions, &o, &e);
   if (rc == ERR_OK) rc = target_alloc(&w->target, &t, &e);
@@ -251,6 +264,7 @@ static void start(world *w) {
 static void stop(world *w) {
   target_free(w->target);
   draft_free(w->draft);
+  drafter_free(&w->drafter);
   sessions_free(w->sessions);
   w->ledger.close(w->ledger.self);
   net_close(w->net);

@@ -1,46 +1,95 @@
-/* drafter.h - a source of guesses: which tokens may follow a path. One object serves one session.
+/* drafter.h - one interface for everything that proposes tokens: prompt lookup, a recording, a model.
  *
- * The worker grows the tree best first by asking for the candidates of one path after the other. A drafter
- * may look at the session's tokens as they grow; it never sees the network. */
+ * A drafter serves all sessions of a worker, each under its slot. Whoever grows a tree submits queries ("what
+ * may follow C and this path?") and takes the replies. When the replies come is the drafter's own affair:
+ * prompt lookup has them as soon as a query is submitted, a model computes those of all sessions in one
+ * forward on its engine's thread. Several drafters may feed one tree: what each of them has said of a node is
+ * kept apart, and equal tokens meet in the tree, because a node is its token path. A drafter never sees the
+ * network. */
 #pragma once
 
 #include "common/base/err.h"
 #include "common/speculative/prefix.h"
+#include "common/speculative/tree.h"
 #include "wire/message.h"
 
-#define DRAFTER_CANDIDATES_MAX 8
+#define DRAFTER_SLOTS_MAX      64 /* sessions of one drafter */
+#define DRAFTER_CANDIDATES_MAX 8  /* in one reply */
+#define DRAFTERS_MAX           4  /* that feed one tree */
+#define DRAFTER_AHEAD_MAX      2  /* budgets_ahead */
 
 typedef struct draft_candidate {
   int32_t token;
   float score; /* log of its match probability given the path, <= 0 */
+  uint8_t bin; /* of a drafter that calibrates its scores (calibration.h); else 0 */
 } draft_candidate;
 
-typedef struct drafter drafter;
+/* What may follow C and this path? */
+typedef struct draft_query {
+  int32_t slot;
+  uint64_t handle; /* returned with the reply */
+  int32_t depth;   /* tokens of the path; 0: what follows C itself */
+  int32_t path[TREE_DEPTH_MAX];
+} draft_query;
+
+typedef struct draft_reply {
+  int32_t slot;
+  uint64_t handle;
+  /* ERR_OK, or the reason why this drafter can do no more for the session: ERR_MISMATCH: a token of C is not
+   * in its vocabulary; else: it could not be run. Then the rest is not set. */
+  int code;
+  int32_t count;                                /* 0: nothing may follow, or the path is not known */
+  draft_candidate list[DRAFTER_CANDIDATES_MAX]; /* best first */
+} draft_reply;
+
+/* A session as a drafter needs it. */
+typedef struct drafter_session {
+  const prefix *committed; /* C; valid for the call */
+  int32_t kept;            /* so many of C's first tokens are as they were when the slot was open before */
+  int32_t prompt_length;
+  const msg_options *options; /* valid for the call */
+} drafter_session;
+
+struct draft_batch;
+struct draft_results;
 
 typedef struct drafter_kind {
-  const char *method; /* "ngram", "replay", "model" */
-  /* A drafter for a session whose first tokens are given; NULL when memory is out. `shared` is the worker's.
-   */
-  drafter *(*open)(void *shared, const prefix *committed, int32_t prompt_length, const msg_options *options);
-  void (*close)(drafter *d);
-  /* C has become `committed` (grown, or replaced after a rollback). */
-  void (*advance)(drafter *d, const prefix *committed);
-  /* Candidates after C followed by path[0..depth): best first; returns how many, <= DRAFTER_CANDIDATES_MAX.
-   * NULL: it is asked by batches (batch.h), and the functions above are NULL too. */
-  int32_t (*candidates)(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out);
+  /* How its replies are used. Scores and totals are logarithms. */
+  int32_t budgets_ahead; /* in free pace a tree holds so many node budgets, and one node more */
+  float hope;            /* in free pace: what a reply that is outstanding is expected to add at best */
+  float least;           /* a node less probable than this is not worth a query */
+  bool lasting;          /* its replies stay true when C grows along the path */
+
+  void (*free)(void *self);
+  /* Begins a session, or begins it anew. ERR_NOMEM. */
+  int (*open)(void *self, int32_t slot, const drafter_session *s);
+  void (*close)(void *self, int32_t slot); /* also of a slot that is not open */
+  /* C is `committed` now: takes as much of it as it can at this moment. Returns how many of its tokens the
+   * drafter holds; queries about C wait until it holds all. */
+  int32_t (*advance)(void *self, int32_t slot, const prefix *committed);
+  /* The target chose `token` where this drafter had proposed these candidates. */
+  void (*observe)(void *self, const draft_candidate *list, int32_t count, int32_t token);
+
+  bool (*submit)(void *self, const draft_query *q); /* false: it takes none at this moment */
+  bool (*take)(void *self, draft_reply *out);       /* the next reply; false: there is none */
+
+  /* Of a drafter whose queries are computed on an engine's thread (model_batch.h). Between begin and end it
+   * takes C and queries into *b; end tells whether there is anything to compute. `done` hands it the results,
+   * which are valid until all replies are taken, and returns the time of a usual forward in us, or 0. Any
+   * other drafter never begins. */
+  bool (*batch_begin)(void *self, struct draft_batch *b);
+  bool (*batch_end)(void *self);
+  uint64_t (*batch_done)(void *self, const struct draft_results *r);
 } drafter_kind;
 
-/* Prompt and output lookup: the longest suffix of the path that has occurred before, and what followed it. */
-extern const drafter_kind drafter_ngram; /* shared: NULL */
+typedef struct drafter {
+  const drafter_kind *kind; /* NULL: none */
+  void *self;
+  const char *method;  /* "ngram", "replay", "model"; borrowed */
+  int32_t queries_max; /* that it replies to together */
+} drafter;
 
-/* A model's: asked by batches. */
-extern const drafter_kind drafter_model; /* shared: NULL */
-
-/* For tests and benchmarks: a recording of answers, right with a given probability. */
-extern const drafter_kind drafter_replay; /* shared: replay_book */
-
-typedef struct replay_book replay_book;
-/* FILE is an output of `tandem batch`. rate: probability that the first candidate is right; sibling: that the
- * right token is then the second one. ERR_IO, ERR_FORMAT with the line. */
-int replay_book_open(replay_book **out, const char *path, double rate, double sibling, uint64_t seed, err *e);
-void replay_book_close(replay_book *b);
+static inline void drafter_free(drafter *d) {
+  if (d->kind) d->kind->free(d->self);
+  *d = (drafter){0};
+}

@@ -7,13 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const drafter_kind drafter_model = {.method = "model"};
-
 /* One session's C and the rows of the cache. Rows [0, kv_length) are those of the first tokens, whether C has
  * them now or had them: another C may begin alike. */
 typedef struct session {
   int32_t seq;
-  int32_t *tokens;              /* [context] */
+  int32_t *tokens;              /* [length_max] */
   int32_t length;               /* of C */
   int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
 } session;
@@ -27,26 +25,26 @@ typedef struct chooser {
 struct model_engine {
   model_engine_options options;
   int32_t target_vocab;
-  session *sessions;                  /* [sequences] */
-  chooser choosers[DRAFT_PLACES_MAX]; /* opened with the first use */
+  session *sessions;                   /* [sequences] */
+  chooser choosers[DRAFT_QUERIES_MAX]; /* opened with the first use */
   batch_thread *thread;
   draft_results results;
   model_engine_counters counters;
 };
 
-/* A job under way. */
-typedef struct work {
+/* A job while its batch runs. */
+typedef struct job_run {
   model_engine *g;
   const draft_batch *batch;
   const draft_job *job;
   session *s;
   int code;
   int32_t segment; /* of the forward, or -1 */
-  int32_t row_count,
-      places[DRAFT_PLACES_MAX]; /* of the batch: whose candidates the forward gives; the last rows */
-  int32_t slots[DRAFT_PLACES_MAX];
+  int32_t row_count;
+  int32_t queries[DRAFT_QUERIES_MAX]; /* of the batch: whose candidates the forward's last rows give */
+  int32_t slots[DRAFT_QUERIES_MAX];
   int32_t first; /* the segment's first row with logits */
-} work;
+} job_run;
 
 /* --- C and its rows --- */
 
@@ -69,7 +67,7 @@ static int32_t staged_child(const model_engine *g, const session *s, int32_t par
 
 /* C goes on with the batch's tokens: rows that are there already are found, along the cache and then along
  * the stage. */
-static void extend(work *w) {
+static void extend(job_run *w) {
   model_engine *g = w->g;
   session *s = w->s;
   int32_t path[KV_STAGE_MAX], count = 0;
@@ -90,11 +88,11 @@ static void extend(work *w) {
 }
 
 /* C as the job says, with whatever rows there are of it; at most as many as it has tokens. */
-static int set_text(work *w) {
+static int set_text(job_run *w) {
   model_engine *g = w->g;
   session *s = w->s;
   const draft_job *j = w->job;
-  if (j->base > s->length || j->count > g->options.context - j->base) return ERR_LIMIT;
+  if (j->base > s->length || j->count > g->options.length_max - j->base) return ERR_LIMIT;
   if (j->base < s->length || rows_of(g, s) != s->length) drop_stage(g, s, rows_of(g, s));
   s->length = j->base;
   extend(w);
@@ -112,34 +110,34 @@ static int32_t draft_id(const model_engine *g, int32_t token) {
 /* --- rows of a job --- */
 
 typedef struct rows {
-  int32_t tokens[MODEL_ROWS_MAX], parents[DRAFT_PLACES_MAX];
+  int32_t tokens[MODEL_ROWS_MAX], parents[DRAFT_QUERIES_MAX];
 } rows;
 
-/* Rows of C that are missing, the last one again if it is asked what follows it. */
-static int append_rows(work *w, bool asked, rows *r, model_segment *m) {
+/* Rows of C that are missing, the last one again if its logits are wanted. */
+static int append_rows(job_run *w, bool queried, rows *r, model_segment *m) {
   model_engine *g = w->g;
   session *s = w->s;
   int32_t from = rows_of(g, s);
-  if (asked && from == s->length) from--;
+  if (queried && from == s->length) from--;
   drop_stage(g, s, from);
   m->kind = MODEL_APPEND;
   m->count = s->length - from;
-  m->no_logits = !asked;
+  m->no_logits = !queried;
   if (m->count > MODEL_ROWS_MAX) return ERR_LIMIT;
   for (int32_t i = 0; i < m->count; i++) {
     r->tokens[i] = draft_id(g, s->tokens[from + i]);
     if (r->tokens[i] < 0) return ERR_MISMATCH;
   }
-  w->row_count = asked;
-  w->places[0] = w->job->first_place;
+  w->row_count = queried;
+  w->queries[0] = w->job->first_query;
   w->first = m->count - 1;
-  g->counters.told_rows += (uint64_t)m->count;
+  g->counters.prefilled_rows += (uint64_t)m->count;
   return ERR_OK;
 }
 
 /* The staged row that a path's last token hangs from; -2: a row on its way is missing, or the last one is
  * there. */
-static int32_t parent_of(const work *w, const draft_place *p) {
+static int32_t parent_of(const job_run *w, const draft_query *p) {
   int32_t row = -1;
   for (int32_t i = 0; i + 1 < p->depth; i++) {
     row = staged_child(w->g, w->s, row, p->path[i]);
@@ -148,44 +146,44 @@ static int32_t parent_of(const work *w, const draft_place *p) {
   return staged_child(w->g, w->s, row, p->path[p->depth - 1]) < 0 ? row : -2;
 }
 
-/* Rows of the paths that are asked about: a path of which more than the end is missing gets no answer. */
-static int tree_rows(work *w, rows *r, model_segment *m) {
+/* Rows of the queried paths: a path of which more than the end is missing gets no candidates. */
+static int tree_rows(job_run *w, rows *r, model_segment *m) {
   const draft_job *j = w->job;
   m->kind = MODEL_TREE;
   m->all_logits = true;
-  for (int32_t i = 0; i < j->place_count; i++) {
-    const draft_place *p = &w->batch->places[j->first_place + i];
+  for (int32_t i = 0; i < j->query_count; i++) {
+    const draft_query *p = &w->batch->queries[j->first_query + i];
     int32_t parent = p->depth > 0 ? parent_of(w, p) : -2,
             token = p->depth > 0 ? draft_id(w->g, p->path[p->depth - 1]) : -1;
     if (parent == -2 || token < 0) continue;
     r->parents[m->count] = parent;
     r->tokens[m->count] = token;
-    w->places[m->count++] = j->first_place + i;
+    w->queries[m->count++] = j->first_query + i;
   }
   if (m->count == 0 || kv_grow(w->g->options.kv, w->s->seq, r->parents, m->count, w->slots) != ERR_OK) {
     m->count = 0; /* the context's end: nothing follows */
     return ERR_OK;
   }
   for (int32_t i = 0; i < m->count; i++) {
-    const draft_place *p = &w->batch->places[w->places[i]];
+    const draft_query *p = &w->batch->queries[w->queries[i]];
     w->s->staged[w->slots[i]] = p->path[p->depth - 1];
   }
   w->row_count = m->count;
-  w->g->counters.asked_rows += (uint64_t)m->count;
+  w->g->counters.queried_rows += (uint64_t)m->count;
   return ERR_OK;
 }
 
 /* What the job wants of the forward; a segment of no rows: nothing. */
-static int make_rows(work *w, rows *r, model_segment *m) {
+static int make_rows(job_run *w, rows *r, model_segment *m) {
   const draft_job *j = w->job;
-  bool root = j->place_count > 0 && w->batch->places[j->first_place].depth == 0;
+  bool root = j->query_count > 0 && w->batch->queries[j->first_query].depth == 0;
   *m = (model_segment){.seq = w->s->seq, .tokens = r->tokens, .parents = r->parents};
-  if (j->base + j->count > w->g->options.context) return ERR_LIMIT;
+  if (j->base + j->count > w->g->options.length_max) return ERR_LIMIT;
   if (root || rows_of(w->g, w->s) < w->s->length) return append_rows(w, root, r, m);
-  return j->place_count ? tree_rows(w, r, m) : ERR_OK;
+  return j->query_count ? tree_rows(w, r, m) : ERR_OK;
 }
 
-static void fail(work *w, draft_results *out, int code) {
+static void fail(job_run *w, draft_results *out, int code) {
   const model_engine_options *o = &w->g->options;
   if (code != ERR_MISMATCH) log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
   w->code = code;
@@ -213,39 +211,39 @@ static const float *map_logits(const model_engine *g, const chooser *c, const fl
 }
 
 typedef struct ranking {
-  const work *w;
+  const job_run *w;
   const float *logits;
-  draft_answer *answer;
-  int32_t place;
+  draft_result *result;
+  int32_t query;
 } ranking;
 
 typedef struct rankings {
   model_engine *g;
-  ranking list[DRAFT_PLACES_MAX];
+  ranking list[DRAFT_QUERIES_MAX];
   int32_t count;
 } rankings;
 
 static void rank_one(void *context, int32_t i) {
   const rankings *all = context;
   const ranking *x = &all->list[i];
-  const draft_place *p = &x->w->batch->places[x->place];
+  const draft_query *p = &x->w->batch->queries[x->query];
   const session *s = x->w->s;
   const chooser *c = &all->g->choosers[i];
   const sampler_row row = {s->tokens, s->length, p->path, p->depth, NULL, NULL, 0, NULL};
-  x->answer->count = sampler_rank(c->sampler, &x->w->job->sampling, &row, map_logits(all->g, c, x->logits),
-                                  s->length + p->depth, DRAFTER_CANDIDATES_MAX, x->answer->list);
+  x->result->count = sampler_rank(c->sampler, &x->w->job->sampling, &row, map_logits(all->g, c, x->logits),
+                                  s->length + p->depth, DRAFTER_CANDIDATES_MAX, x->result->list);
 }
 
-/* Of all rows of the last forward that were asked for, on the device's threads. */
-static void rank_all(model_engine *g, work *works, int32_t count, draft_answer *answers) {
+/* Of all rows of the last forward that belong to queries, on the device's threads. */
+static void rank_all(model_engine *g, job_run *runs, int32_t count, draft_result *results) {
   rankings all = {.g = g};
   for (int32_t i = 0; i < count; i++) {
-    const work *w = &works[i];
+    const job_run *w = &runs[i];
     for (int32_t k = 0; w->segment >= 0 && k < w->row_count; k++) {
       const float *logits = model_logits(g->options.model, w->segment, w->first + k);
       if (!logits || chooser_open(g, &g->choosers[all.count]) != ERR_OK)
-        continue; /* no answer: no candidates */
-      all.list[all.count++] = (ranking){w, logits, &answers[w->places[k]], w->places[k]};
+        continue; /* then it has no candidates */
+      all.list[all.count++] = (ranking){w, logits, &results[w->queries[k]], w->queries[k]};
     }
   }
   if (all.count > 0) model_parallel(g->options.model, all.count, rank_one, &all);
@@ -253,38 +251,38 @@ static void rank_all(model_engine *g, work *works, int32_t count, draft_answer *
 
 /* --- a batch --- */
 
-static void run_forward(model_engine *g, work *works, int32_t count, const model_segment *segments,
+static void run_forward(model_engine *g, job_run *runs, int32_t count, const model_segment *segments,
                         int32_t segment_count, draft_results *out) {
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
   uint64_t end = clock_us();
   for (int32_t i = 0; i < count && rc != ERR_OK; i++)
-    if (works[i].segment >= 0) fail(&works[i], out, rc);
+    if (runs[i].segment >= 0) fail(&runs[i], out, rc);
   if (rc != ERR_OK) return;
-  rank_all(g, works, count, out->answers);
+  rank_all(g, runs, count, out->results);
   g->counters.forwards++;
   g->counters.forward_us += end - start;
   g->counters.rank_us += clock_us() - end;
   int32_t row_count = 0;
   for (int32_t i = 0; i < segment_count; i++) row_count += segments[i].count;
-  if (row_count <= DRAFT_PLACES_MAX) out->us = clock_us() - start;
+  if (row_count <= DRAFT_QUERIES_MAX) out->us = clock_us() - start;
 }
 
 void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out) {
-  work works[DRAFT_JOBS_MAX];
+  job_run runs[DRAFT_JOBS_MAX];
   rows lists[DRAFT_JOBS_MAX];
   model_segment segments[DRAFT_JOBS_MAX];
   int32_t segment_count = 0;
-  out->answer_count = b->place_count;
+  out->result_count = b->query_count;
   out->failure_count = 0;
   out->us = 0;
   for (int32_t i = 0; i < b->job_count; i++) {
     const draft_job *j = &b->jobs[i];
-    work *w = &works[i];
+    job_run *w = &runs[i];
     assert(j->slot >= 0 && j->slot < g->options.sequences);
-    *w = (work){.g = g, .batch = b, .job = j, .s = &g->sessions[j->slot], .segment = -1};
-    for (int32_t k = j->first_place; k < j->first_place + j->place_count; k++)
-      out->answers[k] = (draft_answer){.slot = j->slot, .serial = b->places[k].serial};
+    *w = (job_run){.g = g, .batch = b, .job = j, .s = &g->sessions[j->slot], .segment = -1};
+    for (int32_t k = j->first_query; k < j->first_query + j->query_count; k++)
+      out->results[k] = (draft_result){.slot = j->slot, .handle = b->queries[k].handle};
     model_segment *m = &segments[segment_count];
     int rc = set_text(w);
     if (rc == ERR_OK) rc = make_rows(w, &lists[i], m);
@@ -293,7 +291,7 @@ void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out)
     else if (m->count > 0)
       w->segment = segment_count++;
   }
-  if (segment_count > 0) run_forward(g, works, b->job_count, segments, segment_count, out);
+  if (segment_count > 0) run_forward(g, runs, b->job_count, segments, segment_count, out);
   g->counters.batches++;
 }
 
@@ -304,9 +302,9 @@ static void run(void *context, const void *batch) {
   model_engine_run(g, batch, &g->results);
 }
 
-static bool turn(void *context, void *next) {
+static bool next_batch(void *context, void *next) {
   model_engine *g = context;
-  return g->options.turn(g->options.turn_context, &g->results, next);
+  return g->options.next_batch(g->options.context, &g->results, next);
 }
 
 static int open_sessions(model_engine *g, err *e) {
@@ -316,7 +314,7 @@ static int open_sessions(model_engine *g, err *e) {
   for (int32_t i = 0; i < o->sequences; i++) {
     session *s = &g->sessions[i];
     s->seq = kv_acquire(o->kv);
-    s->tokens = s->seq < 0 ? NULL : malloc((size_t)o->context * sizeof *s->tokens);
+    s->tokens = s->seq < 0 ? NULL : malloc((size_t)o->length_max * sizeof *s->tokens);
     if (!s->tokens) return err_set(e, ERR_NOMEM, "no memory for %d sessions of a draft", o->sequences);
   }
   return ERR_OK;
@@ -328,7 +326,8 @@ int model_engine_open(model_engine **out, const model_engine_options *o, err *e)
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   g->target_vocab = o->bridge->target_count;
-  const batch_thread_options t = {.batch_bytes = sizeof(draft_batch), .run = run, .turn = turn, .context = g};
+  const batch_thread_options t = {
+      .batch_bytes = sizeof(draft_batch), .run = run, .turn = next_batch, .context = g};
   int rc = open_sessions(g, e);
   if (rc == ERR_OK) rc = batch_thread_open(&g->thread, &t, e);
   if (rc == ERR_OK)
@@ -350,7 +349,7 @@ void model_engine_close(model_engine *g) {
     if (s->tokens) kv_release(g->options.kv, s->seq);
     free(s->tokens);
   }
-  for (int32_t i = 0; i < DRAFT_PLACES_MAX; i++) {
+  for (int32_t i = 0; i < DRAFT_QUERIES_MAX; i++) {
     sampler_free(g->choosers[i].sampler);
     free(g->choosers[i].mapped);
   }

@@ -1,32 +1,33 @@
-/* engine.h - the thread that owns a draft's model: a batch of questions in, what may follow each path out.
+/* model_engine.h - the thread that owns a draft's model: a batch of queries in, what may follow each path
+ * out.
  *
- * It knows C of every session as the batches tell it, with a row of the cache for each token, and below them
- * the rows of the paths that were asked about, staged. When C takes one of these paths its rows are committed
- * and what hangs below stays; no row is computed twice. Ids outside are the target's. */
+ * It holds C of every session as the batches bring it, with a row of the cache for each token, and below them
+ * the rows of the queried paths, staged. When C takes one of these paths its rows are committed and the rows
+ * below stay; no row is computed twice. All token ids in batches and results are the target's. */
 #pragma once
 
 #include "common/base/log.h"
 #include "common/model/model.h"
 #include "common/text/vocabulary_map.h"
-#include "draft_worker/drafters/batch.h"
+#include "draft_worker/drafters/model_batch.h"
 
 typedef struct model_engine_options {
   model *model; /* these three are the engine's from open to close; every sequence of kv is free at open */
   kv_cache *kv;
   const vocabulary_map *bridge;
-  int32_t sequences, context; /* of kv */
+  int32_t sequences, length_max; /* of kv */
   /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
    * sleeps until model_engine_submit. */
-  bool (*turn)(void *context, const draft_results *r, draft_batch *next);
-  void *turn_context;
+  bool (*next_batch)(void *context, const draft_results *r, draft_batch *next);
+  void *context;
   const logger *log;
 } model_engine_options;
 
 typedef struct model_engine_counters {
   uint64_t batches, forwards;
-  uint64_t told_rows;             /* of C, computed because they were not staged */
-  uint64_t asked_rows, kept_rows; /* staged for questions; of them those that C took */
-  uint64_t forward_us, rank_us;   /* of forwards with questions alone; choosing candidates */
+  uint64_t prefilled_rows;          /* of C, computed because they were not staged */
+  uint64_t queried_rows, kept_rows; /* staged for queries; of them those that C took */
+  uint64_t forward_us, rank_us;     /* of forwards with queries alone; choosing candidates */
   uint64_t failures;
 } model_engine_counters;
 

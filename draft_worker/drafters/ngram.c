@@ -3,14 +3,15 @@
  * Everything here is a function of C and the prompt's length alone: the same tokens give the same guesses,
  * whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup Decoding"
  * (2023). */
-#include "draft_worker/drafters/drafter.h"
+#include "draft_worker/drafters/ngram.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NGRAM_MAX         8                      /* tokens of the longest ending that is looked up */
-#define NGRAM_GUESSES     DRAFTER_CANDIDATES_MAX /* for one place */
+#define NGRAM_CANDIDATES  DRAFTER_CANDIDATES_MAX /* for one position */
 #define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
 #define NGRAM_FLOOR       0.03                   /* a guess less probable than this is not worth sending */
 #define NGRAM_PRIOR       8                      /* so many observations are the table below worth */
@@ -35,7 +36,7 @@ static const float prior[NGRAM_MAX][NGRAM_CASES] = {
     {0.87f, 0.31f, 0.15f, 0.95f, 0.50f, 0.15f, 0.99f, 0.60f, 0.20f},
 };
 
-struct drafter {
+struct immediate_session {
   const int32_t *tokens; /* C */
   int32_t length;        /* of C, all of it indexed */
   hash16 hash;
@@ -46,9 +47,9 @@ struct drafter {
   int32_t opening; /* tokens of the header that the prompt begins with */
   int32_t marked;  /* the last of C's tokens [0, length) that are the template's own end here */
   int bucket_shift;
-  /* A place is the index of the token that followed an ending; 0: none. */
+  /* A position is the index of the token that followed an ending; 0: none. */
   int32_t *newest;             /* [NGRAM_MAX][buckets] */
-  int32_t (*older)[NGRAM_MAX]; /* [room]: the place before, in the same bucket */
+  int32_t (*older)[NGRAM_MAX]; /* [room]: the position before, in the same bucket */
   size_t bucket_count;
   int32_t tries[NGRAM_MAX][NGRAM_CASES], hits[NGRAM_MAX][NGRAM_CASES];
 };
@@ -60,13 +61,13 @@ typedef struct ending {
   size_t buckets[NGRAM_MAX]; /* of the last 1, 2, ... tokens */
 } ending;
 
-typedef struct guess {
+typedef struct continuation {
   int32_t token;
   int32_t length; /* of the ending that found it */
   int32_t kase;   /* column of `prior` */
-} guess;
+} continuation;
 
-static void ending_add(const drafter *d, ending *x, int32_t token) {
+static void ending_add(const immediate_session *d, ending *x, int32_t token) {
   uint64_t before = x->count ? (uint64_t)x->buckets[x->count - 1] : 0;
   uint64_t h = (before + 1) * UINT64_C(0x9e3779b97f4a7c15) + (uint32_t)token;
   h = (h ^ h >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -75,21 +76,21 @@ static void ending_add(const drafter *d, ending *x, int32_t token) {
 }
 
 /* Of tokens[0..length) followed by path[0..depth), as far back as the template's last mark. */
-static ending ending_of(const drafter *d, int32_t length, const int32_t *path, int32_t depth) {
+static ending ending_of(const immediate_session *d, int32_t length, const int32_t *path, int32_t depth) {
   ending x = {.count = 0};
   for (int32_t i = depth - 1; i >= 0 && x.count < NGRAM_MAX; i--) ending_add(d, &x, path[i]);
   for (int32_t i = length - 1; i >= d->marked && x.count < NGRAM_MAX; i--) ending_add(d, &x, d->tokens[i]);
   return x;
 }
 
-static bool occurs_before(const drafter *d, int32_t place, const ending *x, int32_t n) {
-  if (place < n) return false;
+static bool occurs_before(const immediate_session *d, int32_t position, const ending *x, int32_t n) {
+  if (position < n) return false;
   for (int32_t i = 0; i < n; i++)
-    if (d->tokens[place - 1 - i] != x->tokens[i]) return false;
+    if (d->tokens[position - 1 - i] != x->tokens[i]) return false;
   return true;
 }
 
-static bool is_new(const guess *list, int32_t count, int32_t token) {
+static bool is_new(const continuation *list, int32_t count, int32_t token) {
   for (int32_t i = 0; i < count; i++)
     if (list[i].token == token) return false;
   return true;
@@ -101,15 +102,16 @@ static int32_t case_of(int32_t agree, int32_t others) {
 }
 
 /* What followed the ending of n tokens, the most recent occurrence first. */
-static int32_t followers(const drafter *d, const ending *x, int32_t n, int32_t *tokens) {
-  int32_t place = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], count = 0;
-  for (; place > 0 && count < NGRAM_OCCURRENCES; place = d->older[place][n - 1])
-    if (occurs_before(d, place, x, n)) tokens[count++] = d->tokens[place]; /* else: of the same bucket only */
+static int32_t followers(const immediate_session *d, const ending *x, int32_t n, int32_t *tokens) {
+  int32_t position = d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]], count = 0;
+  for (; position > 0 && count < NGRAM_OCCURRENCES; position = d->older[position][n - 1])
+    if (occurs_before(d, position, x, n))
+      tokens[count++] = d->tokens[position]; /* else: of the same bucket only */
   return count;
 }
 
 /* Longest ending first, of each the most recent occurrence first; every token once. */
-static int32_t look_up(const drafter *d, const ending *x, guess *list) {
+static int32_t look_up(const immediate_session *d, const ending *x, continuation *list) {
   int32_t count = 0, tokens[NGRAM_OCCURRENCES];
   for (int32_t n = x->count; n >= 1; n--) {
     int32_t seen = followers(d, x, n, tokens);
@@ -117,8 +119,8 @@ static int32_t look_up(const drafter *d, const ending *x, guess *list) {
       if (!is_new(list, count, tokens[i])) continue;
       int32_t agree = 0;
       for (int32_t k = i; k < seen; k++) agree += tokens[k] == tokens[i];
-      list[count++] = (guess){tokens[i], n, case_of(agree, seen - agree)};
-      if (count == NGRAM_GUESSES) return count;
+      list[count++] = (continuation){tokens[i], n, case_of(agree, seen - agree)};
+      if (count == NGRAM_CANDIDATES) return count;
     }
   }
   return count;
@@ -130,13 +132,13 @@ static int32_t look_up(const drafter *d, const ending *x, guess *list) {
  * of an earlier turn is no guess at how this answer begins. No template is known here, but the tokens that
  * end a turn are, and between the last of them and the answer stands the header. */
 
-static bool is_stop(const drafter *d, int32_t token) {
+static bool is_stop(const immediate_session *d, int32_t token) {
   for (int32_t i = 0; i < d->stop_count; i++)
     if (d->stops[i] == token) return true;
   return false;
 }
 
-static int32_t header_length(const drafter *d, const prefix *committed) {
+static int32_t header_length(const immediate_session *d, const prefix *committed) {
   for (int32_t n = 0; n <= NGRAM_HEADER_MAX && n < d->prompt_length; n++)
     if (is_stop(d, committed->tokens[d->prompt_length - 1 - n])) return n;
   return 0;
@@ -144,7 +146,7 @@ static int32_t header_length(const drafter *d, const prefix *committed) {
 
 /* The first header follows no turn, and may follow a token that begins every text. It ends as all of them do.
  */
-static int32_t opening_length(const drafter *d, const prefix *committed) {
+static int32_t opening_length(const immediate_session *d, const prefix *committed) {
   int32_t last = committed->tokens[d->prompt_length - 1];
   for (int32_t i = 0; i <= d->header && i < d->prompt_length; i++)
     if (d->header > 0 && committed->tokens[i] == last) return i + 1;
@@ -152,72 +154,73 @@ static int32_t opening_length(const drafter *d, const prefix *committed) {
 }
 
 /* The end of a turn in the prompt, and the header that follows it; or the one that the prompt begins with. */
-static bool is_mark(const drafter *d, int32_t place) {
-  if (d->header == 0 || place >= d->prompt_length) return false;
-  if (place < d->opening) return true;
-  for (int32_t i = place; i >= 0 && i >= place - d->header; i--)
+static bool is_mark(const immediate_session *d, int32_t position) {
+  if (d->header == 0 || position >= d->prompt_length) return false;
+  if (position < d->opening) return true;
+  for (int32_t i = position; i >= 0 && i >= position - d->header; i--)
     if (is_stop(d, d->tokens[i])) return true;
   return false;
 }
 
 /* --- learning --- */
 
-static void index_place(drafter *d, const ending *x, int32_t place) {
+static void index_position(immediate_session *d, const ending *x, int32_t position) {
   for (int32_t n = 1; n <= x->count; n++) {
     int32_t *newest = &d->newest[(size_t)(n - 1) * d->bucket_count + x->buckets[n - 1]];
-    d->older[place][n - 1] = *newest;
-    *newest = place;
+    d->older[position][n - 1] = *newest;
+    *newest = position;
   }
 }
 
 /* What would have been guessed here, held against what came. Prompts repeat themselves less than answers do,
  * so only the answer counts. */
-static void observe(drafter *d, const ending *x, int32_t place) {
-  guess list[NGRAM_GUESSES];
+static void observe(immediate_session *d, const ending *x, int32_t position) {
+  continuation list[NGRAM_CANDIDATES];
   int32_t count = look_up(d, x, list);
   for (int32_t i = 0; i < count; i++) {
     d->tries[list[i].length - 1][list[i].kase]++;
-    d->hits[list[i].length - 1][list[i].kase] += list[i].token == d->tokens[place];
+    d->hits[list[i].length - 1][list[i].kase] += list[i].token == d->tokens[position];
   }
 }
 
-static void learn(drafter *d, int32_t place) {
-  if (is_mark(d, place)) {
-    d->marked = place + 1;
+static void learn(immediate_session *d, int32_t position) {
+  if (is_mark(d, position)) {
+    d->marked = position + 1;
     return;
   }
-  ending x = ending_of(d, place, NULL, 0);
-  if (place >= d->prompt_length) observe(d, &x, place);
-  index_place(d, &x, place);
+  ending x = ending_of(d, position, NULL, 0);
+  if (position >= d->prompt_length) observe(d, &x, position);
+  index_position(d, &x, position);
 }
 
-static void forget(drafter *d) {
+static void forget(immediate_session *d) {
   memset(d->newest, 0, NGRAM_MAX * d->bucket_count * sizeof *d->newest);
   memset(d->tries, 0, sizeof d->tries);
   memset(d->hits, 0, sizeof d->hits);
   d->length = d->marked = 0;
 }
 
-static void ngram_advance(drafter *d, const prefix *committed) {
+static void ngram_advance(immediate_session *d, const prefix *committed) {
   bool grown = d->length > 0 && prefix_has(committed, d->length, d->hash);
   if (!grown) forget(d);
   d->tokens = committed->tokens;
   assert(committed->length <= d->room);
-  for (int32_t place = d->length > 0 ? d->length : 1; place < committed->length; place++) learn(d, place);
+  for (int32_t position = d->length > 0 ? d->length : 1; position < committed->length; position++)
+    learn(d, position);
   d->length = committed->length;
   d->hash = prefix_hash(committed);
 }
 
-static void ngram_close(drafter *d) {
+static void ngram_close(immediate_session *d) {
   free(d->newest);
   free(d->older);
   free(d);
 }
 
-static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt_length,
-                           const msg_options *options) {
+static immediate_session *ngram_open(void *shared, const prefix *committed, int32_t prompt_length,
+                                     const msg_options *options) {
   (void)shared;
-  drafter *d = calloc(1, sizeof *d);
+  immediate_session *d = calloc(1, sizeof *d);
   if (!d) return NULL;
   d->prompt_length = prompt_length;
   d->stop_count = options->stop_count;
@@ -241,7 +244,7 @@ static drafter *ngram_open(void *shared, const prefix *committed, int32_t prompt
 
 /* --- guessing --- */
 
-static double probability(const drafter *d, const guess *g) {
+static double probability(const immediate_session *d, const continuation *g) {
   double hits = d->hits[g->length - 1][g->kase], tries = d->tries[g->length - 1][g->kase];
   return (hits + NGRAM_PRIOR * (double)prior[g->length - 1][g->kase]) / (tries + NGRAM_PRIOR);
 }
@@ -252,16 +255,17 @@ static void insert(draft_candidate *list, int32_t count, draft_candidate x) {
   list[count] = x;
 }
 
-static int32_t ngram_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
-  guess list[NGRAM_GUESSES];
+static int32_t ngram_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+                                draft_candidate *out) {
+  continuation list[NGRAM_CANDIDATES];
   ending x = ending_of(d, d->length, path, depth);
   int32_t found = look_up(d, &x, list), count = 0;
   for (int32_t i = 0; i < found; i++) {
     double p = probability(d, &list[i]);
     if (p < NGRAM_FLOOR) continue;
-    insert(out, count++, (draft_candidate){list[i].token, (float)log(p)});
+    insert(out, count++, (draft_candidate){.token = list[i].token, .score = (float)log(p)});
   }
   return count;
 }
 
-const drafter_kind drafter_ngram = {"ngram", ngram_open, ngram_close, ngram_advance, ngram_candidates};
+const immediate_kind ngram_kind = {"ngram", ngram_open, ngram_close, ngram_advance, ngram_candidates};

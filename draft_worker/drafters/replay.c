@@ -1,6 +1,6 @@
-/* Guesses from a recording: right as often as one asks for. For tests and benchmarks. */
+#include "draft_worker/drafters/replay.h"
+
 #include "common/base/rng.h"
-#include "draft_worker/drafters/drafter.h"
 #include <assert.h>
 #include <errno.h>
 #include <jansson.h>
@@ -18,7 +18,7 @@ typedef struct record {
   int32_t prompt_count, output_count;
 } record;
 
-struct replay_book {
+struct replay_recording {
   record *records;
   int32_t count, capacity;
   int32_t *vocabulary; /* every id that occurs, ascending: where wrong ones come from */
@@ -54,7 +54,7 @@ static int add_ids(record *r, const json_t *array, int32_t *count, err *e, const
   return ERR_OK;
 }
 
-static record *add_record(replay_book *b) {
+static record *add_record(replay_recording *b) {
   if (b->count == b->capacity) {
     int32_t capacity = b->capacity ? 2 * b->capacity : 64;
     record *grown = realloc(b->records, (size_t)capacity * sizeof *grown);
@@ -66,7 +66,8 @@ static record *add_record(replay_book *b) {
   return &b->records[b->count++];
 }
 
-static int read_line(replay_book *b, const char *text, size_t size, const char *path, long line, err *e) {
+static int read_line(replay_recording *b, const char *text, size_t size, const char *path, long line,
+                     err *e) {
   json_error_t why;
   if (b->count == RECORDS_MAX) return err_set(e, ERR_LIMIT, "%s has more than %d lines", path, RECORDS_MAX);
   json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &why);
@@ -79,7 +80,7 @@ static int read_line(replay_book *b, const char *text, size_t size, const char *
   return rc;
 }
 
-static int read_lines(replay_book *b, FILE *file, const char *path, err *e) {
+static int read_lines(replay_recording *b, FILE *file, const char *path, err *e) {
   char *text = NULL;
   size_t room = 0;
   ssize_t size;
@@ -101,7 +102,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static int collect_vocabulary(replay_book *b, err *e) {
+static int collect_vocabulary(replay_recording *b, err *e) {
   size_t total = 0, used = 0;
   for (int32_t i = 0; i < b->count; i++)
     total += (size_t)(b->records[i].prompt_count + b->records[i].output_count);
@@ -125,19 +126,19 @@ static float score_of(double probability, double least) {
   return (float)log(probability > least ? probability : least);
 }
 
-int replay_book_open(replay_book **out, const char *path, double rate, double sibling, uint64_t seed,
-                     err *e) {
+int replay_recording_open(replay_recording **out, const char *path, double rate, double sibling,
+                          uint64_t seed, err *e) {
   *out = NULL;
   assert(rate >= 0 && rate <= 1 && sibling >= 0 && sibling <= 1);
   FILE *file = fopen(path, "r");
   if (!file) return err_set(e, ERR_IO, "cannot read the recording %s: %s", path, strerror(errno));
-  replay_book *b = calloc(1, sizeof *b);
+  replay_recording *b = calloc(1, sizeof *b);
   int rc = b ? ERR_OK : err_set(e, ERR_NOMEM, "out of memory for the recording %s", path);
   if (rc == ERR_OK) rc = read_lines(b, file, path, e);
   if (rc == ERR_OK) rc = collect_vocabulary(b, e);
   fclose(file);
   if (rc != ERR_OK) {
-    replay_book_close(b);
+    replay_recording_close(b);
     return rc;
   }
   b->rate = rate;
@@ -150,7 +151,7 @@ int replay_book_open(replay_book **out, const char *path, double rate, double si
   return ERR_OK;
 }
 
-void replay_book_close(replay_book *b) {
+void replay_recording_close(replay_recording *b) {
   if (!b) return;
   for (int32_t i = 0; i < b->count; i++) free(b->records[i].ids);
   free(b->records);
@@ -160,8 +161,8 @@ void replay_book_close(replay_book *b) {
 
 /* --- the drafter --- */
 
-struct drafter {
-  const replay_book *book;
+struct immediate_session {
+  const replay_recording *recording;
   int32_t prompt_length;
   int32_t length; /* of C, and its hash: what the record has been compared with */
   hash16 hash;
@@ -169,14 +170,14 @@ struct drafter {
 };
 
 /* Is C a beginning of this record, with the same prompt? */
-static bool fits(const drafter *d, const record *r, const prefix *c, int32_t from) {
+static bool fits(const immediate_session *d, const record *r, const prefix *c, int32_t from) {
   if (r->prompt_count != d->prompt_length || c->length > r->prompt_count + r->output_count) return false;
   return memcmp(r->ids + from, c->tokens + from, (size_t)(c->length - from) * sizeof *r->ids) == 0;
 }
 
 /* The first record that fits. The one in use needs only what C has gained compared. */
-static void choose_record(drafter *d, const prefix *c) {
-  const replay_book *b = d->book;
+static void choose_record(immediate_session *d, const prefix *c) {
+  const replay_recording *b = d->recording;
   bool grown = d->at >= 0 && prefix_has(c, d->length, d->hash);
   int32_t i = d->at;
   if (!grown || !fits(d, &b->records[i], c, d->length))
@@ -186,26 +187,26 @@ static void choose_record(drafter *d, const prefix *c) {
   d->hash = prefix_hash(c);
 }
 
-static drafter *replay_open(void *shared, const prefix *committed, int32_t prompt_length,
-                            const msg_options *options) {
+static immediate_session *replay_open(void *shared, const prefix *committed, int32_t prompt_length,
+                                      const msg_options *options) {
   (void)options;
-  drafter *d = calloc(1, sizeof *d);
+  immediate_session *d = calloc(1, sizeof *d);
   if (!d) return NULL;
-  *d = (drafter){.book = shared, .prompt_length = prompt_length, .at = -1};
+  *d = (immediate_session){.recording = shared, .prompt_length = prompt_length, .at = -1};
   choose_record(d, committed);
   return d;
 }
 
-static void replay_close(drafter *d) {
+static void replay_close(immediate_session *d) {
   free(d);
 }
 
-static void replay_advance(drafter *d, const prefix *committed) {
+static void replay_advance(immediate_session *d, const prefix *committed) {
   choose_record(d, committed);
 }
 
 /* Another id than `right`; false: the recordings know no other. */
-static bool wrong_token(const replay_book *b, int32_t right, uint32_t draw, int32_t *out) {
+static bool wrong_token(const replay_recording *b, int32_t right, uint32_t draw, int32_t *out) {
   if (b->vocabulary_count < 2) return false;
   uint32_t i = draw % (uint32_t)b->vocabulary_count;
   if (b->vocabulary[i] == right) i = (i + 1) % (uint32_t)b->vocabulary_count;
@@ -215,8 +216,9 @@ static bool wrong_token(const replay_book *b, int32_t right, uint32_t draw, int3
 
 /* One draw a position of the sequence: the same whatever the path, so that nodes below a wrong one cost a
  * verify as much as those below a right one. */
-static int32_t replay_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
-  const replay_book *b = d->book;
+static int32_t replay_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+                                 draft_candidate *out) {
+  const replay_recording *b = d->recording;
   (void)path;
   if (d->at < 0) return 0;
   const record *r = &b->records[d->at];
@@ -225,12 +227,14 @@ static int32_t replay_candidates(drafter *d, const int32_t *path, int32_t depth,
   int32_t right = r->ids[position];
   philox_block draw = philox4x32((const uint32_t[4]){(uint32_t)position, 0, 0, 0}, b->key);
   if ((double)philox_unit(draw.lane[0]) < b->rate) {
-    out[n++] = (draft_candidate){right, b->first_score};
+    out[n++] = (draft_candidate){.token = right, .score = b->first_score};
     return n;
   }
-  if (wrong_token(b, right, draw.lane[2], &wrong)) out[n++] = (draft_candidate){wrong, b->first_score};
-  if ((double)philox_unit(draw.lane[1]) < b->sibling) out[n++] = (draft_candidate){right, b->second_score};
+  if (wrong_token(b, right, draw.lane[2], &wrong))
+    out[n++] = (draft_candidate){.token = wrong, .score = b->first_score};
+  if ((double)philox_unit(draw.lane[1]) < b->sibling)
+    out[n++] = (draft_candidate){.token = right, .score = b->second_score};
   return n;
 }
 
-const drafter_kind drafter_replay = {"replay", replay_open, replay_close, replay_advance, replay_candidates};
+const immediate_kind replay_kind = {"replay", replay_open, replay_close, replay_advance, replay_candidates};

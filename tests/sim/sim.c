@@ -10,6 +10,7 @@
 #include "tests/sim/net.h"
 #include "tests/sim/toy.h"
 
+#include "draft_worker/drafters/model.h"
 #include "draft_worker/worker.h"
 #include "orchestrator/sessions/sessions.h"
 #include "target_worker/worker.h"
@@ -61,8 +62,9 @@ typedef struct worker_node {
   draft *draft;
   toy_engine engine;
   engine_results results;
-  toy_model model; /* of a draft that is asked by batches */
-  draft_results answers;
+  drafter drafter; /* of the draft */
+  toy_model model; /* of a draft that computes batches */
+  draft_results draft_results;
   wire_id incarnation;
   bool busy;
   bool hangs;    /* its next batch comes back after HANG_US only */
@@ -137,19 +139,22 @@ static void start_target(world *w, int index) {
 
 static void start_draft(world *w, int index) {
   worker_node *n = &w->nodes[index];
-  draft_options o = {.incarnation = incarnation(w), .kind = &toy_drafter, .context = TOY_CONTEXT};
+  draft_options o = {.incarnation = incarnation(w), .context = TOY_CONTEXT, .drafter_count = 1};
   err e;
   n->incarnation = o.incarnation;
+  int rc = index == DRAFT_B ? model_drafter_open(&n->drafter, 3, &e)
+                            : immediate_open(&n->drafter, &toy_drafter, NULL, &e);
+  assert(rc == ERR_OK);
+  o.drafters[0] = n->drafter;
   if (index == DRAFT_B) {
-    o.kind = &toy_batches;
-    o.sequences = TOY_SLOTS;
-    o.rows = 3;
+    o.session_max = TOY_SLOTS;
+    o.shorter = true;
     o.numerics_id = w->seed % 2 ? "toy" : NULL; /* one that computes is told nothing while it is off */
   }
   n->model = (toy_model){0};
   n->busy = false;
   n->life++;
-  int rc = draft_alloc(&n->draft, &o, &e);
+  rc = draft_alloc(&n->draft, &o, &e);
   assert(rc == ERR_OK);
   (void)rc;
   net_start(w->net, index, "", draft_machine(n->draft));
@@ -178,6 +183,7 @@ static void kill_node(world *w, int index) {
   wire_id id = incarnation_of(w, index);
   target_free(n->target);
   draft_free(n->draft);
+  drafter_free(&n->drafter);
   n->target = NULL;
   n->draft = NULL;
   n->life++;
@@ -593,7 +599,7 @@ static void feed_model(world *w, int index) {
   worker_node *n = &w->nodes[index];
   draft_batch batch;
   if (!n->draft || n->busy || !draft_next_batch(n->draft, &batch)) return;
-  toy_answer(&n->model, &batch, &n->answers);
+  toy_compute(&n->model, &batch, &n->draft_results);
   n->busy = true;
   net_alarm(w->net, net_now(w->net) + 100 + pick(w, 2000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
 }
@@ -601,7 +607,7 @@ static void feed_model(world *w, int index) {
 static void model_done(world *w, int index) {
   worker_node *n = &w->nodes[index];
   n->busy = false;
-  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->answers});
+  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->draft_results});
 }
 
 static void engine_done(world *w, int number) {
@@ -713,6 +719,7 @@ static void world_close(world *w) {
     count_blocks(w, w->nodes[i].target);
     target_free(w->nodes[i].target);
     draft_free(w->nodes[i].draft);
+    drafter_free(&w->nodes[i].drafter);
   }
   sessions_free(w->sessions);
   w->ledger.close(w->ledger.self);

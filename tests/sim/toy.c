@@ -114,30 +114,30 @@ void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
 
 /* --- the drafter --- */
 
-struct drafter {
+struct immediate_session {
   int32_t tokens[TOY_CONTEXT * 2];
   int32_t length;
 };
 
-static void toy_advance(drafter *d, const prefix *committed) {
+static void toy_advance(immediate_session *d, const prefix *committed) {
   d->length = committed->length;
   memcpy(d->tokens, committed->tokens, (size_t)d->length * sizeof *d->tokens);
 }
 
-static drafter *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
-                         const msg_options *options) {
+static immediate_session *toy_open(void *shared, const prefix *committed, int32_t prompt_length,
+                                   const msg_options *options) {
   (void)shared, (void)prompt_length, (void)options;
-  drafter *d = calloc(1, sizeof *d);
+  immediate_session *d = calloc(1, sizeof *d);
   if (d) toy_advance(d, committed);
   return d;
 }
 
-static void toy_close(drafter *d) {
+static void toy_close(immediate_session *d) {
   free(d);
 }
 
-/* After these tokens: returns how many guesses. */
-static int32_t toy_guess(const int32_t *tokens, int32_t n, int32_t *first, int32_t *second) {
+/* After these tokens: returns how many candidates. */
+static int32_t toy_propose(const int32_t *tokens, int32_t n, int32_t *first, int32_t *second) {
   if (n >= TOY_CONTEXT) return 0;
   uint64_t h = prefix_mix(tokens, n), luck = mix(h, 77) >> 20;
   int32_t right = token_of(h), wrong = (right + 1) % TOY_END;
@@ -146,39 +146,39 @@ static int32_t toy_guess(const int32_t *tokens, int32_t n, int32_t *first, int32
   return luck % 2 ? 1 : 2;
 }
 
-static int32_t toy_candidates(drafter *d, const int32_t *path, int32_t depth, draft_candidate *out) {
+static int32_t toy_candidates(immediate_session *d, const int32_t *path, int32_t depth,
+                              draft_candidate *out) {
   int32_t n = d->length + depth;
   if (n >= TOY_CONTEXT) return 0;
   memcpy(d->tokens + d->length, path, (size_t)depth * sizeof *path);
   out[0].score = -0.4f;
   out[1].score = -1.5f;
-  return toy_guess(d->tokens, n, &out[0].token, &out[1].token);
+  return toy_propose(d->tokens, n, &out[0].token, &out[1].token);
 }
 
-static void answer_place(toy_model *m, int32_t slot, const draft_place *p, draft_answer *a) {
+static void compute_query(toy_model *m, int32_t slot, const draft_query *p, draft_result *a) {
   int32_t tokens[TOY_CONTEXT * 2], n = m->length[slot];
-  *a = (draft_answer){.slot = slot, .serial = p->serial};
+  *a = (draft_result){.slot = slot, .handle = p->handle};
   if (n + p->depth >= TOY_CONTEXT) return;
   memcpy(tokens, m->tokens[slot], (size_t)n * sizeof *tokens);
   memcpy(tokens + n, p->path, (size_t)p->depth * sizeof *tokens);
-  a->count = toy_guess(tokens, n + p->depth, &a->list[0].token, &a->list[1].token);
+  a->count = toy_propose(tokens, n + p->depth, &a->list[0].token, &a->list[1].token);
   a->list[0].value = 1;
   a->list[1].value = 0;
 }
 
-void toy_answer(toy_model *m, const draft_batch *b, draft_results *r) {
-  r->answer_count = b->place_count;
+void toy_compute(toy_model *m, const draft_batch *b, draft_results *r) {
+  r->result_count = b->query_count;
   r->failure_count = 0;
   for (int32_t i = 0; i < b->job_count; i++) {
     const draft_job *j = &b->jobs[i];
     assert(j->base <= m->length[j->slot] && j->base + j->count <= TOY_CONTEXT * 2);
-    assert(j->whole || j->place_count == 0);
+    assert(j->whole || j->query_count == 0);
     memcpy(m->tokens[j->slot] + j->base, b->tokens + j->first, (size_t)j->count * sizeof *b->tokens);
     m->length[j->slot] = j->base + j->count;
-    for (int32_t k = j->first_place; k < j->first_place + j->place_count; k++)
-      answer_place(m, j->slot, &b->places[k], &r->answers[k]);
+    for (int32_t k = j->first_query; k < j->first_query + j->query_count; k++)
+      compute_query(m, j->slot, &b->queries[k], &r->results[k]);
   }
 }
 
-const drafter_kind toy_batches = {.method = "toy-batches"};
-const drafter_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates};
+const immediate_kind toy_drafter = {"toy", toy_open, toy_close, toy_advance, toy_candidates};

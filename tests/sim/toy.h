@@ -3,7 +3,8 @@
  * stale rows gives wrong answers. */
 #pragma once
 
-#include "draft_worker/drafters/batch.h"
+#include "draft_worker/drafters/immediate.h"
+#include "draft_worker/drafters/model_batch.h"
 #include "target_worker/engine.h"
 
 #define TOY_VOCABULARY     7
@@ -29,13 +30,13 @@ int32_t *toy_row(toy_engine *engine, int32_t slot, int32_t position);
 void toy_run(toy_engine *engine, const engine_job *job, engine_result *result);
 
 /* Right about two times in three, wrong with the right one as a sibling in half of the other cases. */
-extern const drafter_kind toy_drafter;
+extern const immediate_kind toy_drafter;
 
-/* The same guesses by batches, with C as the batches told it: a worker that tells it wrongly is found out. */
+/* The same candidates for the batches of a model drafter, with C as the batches brought it: a worker that
+ * sends it wrongly is found out. */
 typedef struct toy_model {
   int32_t tokens[TOY_SLOTS][TOY_CONTEXT * 2];
   int32_t length[TOY_SLOTS];
 } toy_model;
 
-void toy_answer(toy_model *m, const draft_batch *batch, draft_results *results);
-extern const drafter_kind toy_batches;
+void toy_compute(toy_model *m, const draft_batch *batch, draft_results *results);

@@ -1,0 +1,6 @@
+/* ngram.h - prompt lookup: the longest ending of the path that has occurred before, and what followed it. */
+#pragma once
+
+#include "draft_worker/drafters/immediate.h"
+
+extern const immediate_kind ngram_kind; /* shared: NULL */

@@ -2,7 +2,7 @@
  * for 1 to 16 rows. Prints one JSON line a type: {"type", "isa", "threads", "bits": packed bits a weight,
  * "rows": [...], "us": [medians], "gb_s": [weights read a second], "gmac_s": [...]}. */
 #include "bench/probe.h"
-#include "kernels/ops.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
   float *y = malloc((size_t)ROWS_MAX * MATRIX_ROWS * sizeof *y);
   if (!x.f32 || !x.q8 || !x.scale || !x.sum || !x.total || !y) abort();
   for (size_t i = 0; i < n; i++) x.f32[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
-  o->table->quantize(o, &x, ROWS_MAX);
+  cpu_kernels_c.quantize(x.q8, x.scale, x.sum, x.total, x.f32, (int32_t)n);
   for (size_t t = 0; t < sizeof TYPES / sizeof TYPES[0]; t++) {
     bool wanted = argc == 4;
     for (int i = 4; i < argc; i++) wanted = wanted || strcmp(argv[i], TYPES[t].name) == 0;

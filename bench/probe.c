@@ -114,10 +114,6 @@ static void on_norm(ops *o, const float *x, const int32_t *index, int32_t count,
   PASS_ON(PROBE_NORM, norm(o, x, index, count, w, eps, y))
 }
 
-static void on_quantize(ops *o, ops_act *x, int32_t count) {
-  PASS_ON(PROBE_QUANTIZE, quantize(o, x, count))
-}
-
 static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                           int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v) {
   PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rotary, q, k, v))
@@ -126,10 +122,6 @@ static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const op
 static void on_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                          int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
   PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, window, q, y, scratch))
-}
-
-static void on_argmax(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids) {
-  PASS_ON(PROBE_ARGMAX, argmax(o, x, count, columns, ids))
 }
 
 static void on_commit(ops *o, const ops_kv_shape *s, const ops_kv *kv, const int32_t *path, int32_t count,
@@ -145,13 +137,11 @@ void probe_attach(probe *p, ops *device) {
   p->table = *device->table;
   p->table.embed = on_embed;
   p->table.norm = on_norm;
-  p->table.quantize = on_quantize;
   p->table.linear = on_linear;
   p->table.linear_swiglu = on_linear_swiglu;
   p->table.sample = on_sample;
   p->table.rope_store = on_rope_store;
   p->table.attention = on_attention;
-  p->table.argmax = on_argmax;
   p->table.commit = on_commit;
   probe_reset(p, PROBE_TIME);
   device->table = &p->table;

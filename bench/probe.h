@@ -9,7 +9,6 @@
 #define PROBE_LIST(X)                                                                                        \
   X(EMBED, "embed")                                                                                          \
   X(NORM, "norm")                                                                                            \
-  X(QUANTIZE, "quantise")                                                                                    \
   X(QKV, "linear q, k, v")                                                                                   \
   X(ROPE, "rope, store")                                                                                     \
   X(ATTENTION, "attention")                                                                                  \
@@ -17,7 +16,6 @@
   X(GATE_UP, "gate, up, swiglu")                                                                             \
   X(DOWN, "linear down")                                                                                     \
   X(HEAD, "head")                                                                                            \
-  X(ARGMAX, "argmax")                                                                                        \
   X(COMMIT, "commit")
 
 #define PROBE_ENUM(name, text) PROBE_##name,

@@ -174,8 +174,6 @@ typedef struct ops_table {
   /* y->f32[i] = x[index[i]] / sqrt(mean of squares + eps) * w; index NULL: i. */
   void (*norm)(ops *o, const float *x, const int32_t *index, int32_t count, const float *w, float eps,
                ops_act *y);
-  /* Fills the int8 form from f32, for what no op has written. */
-  void (*quantize)(ops *o, ops_act *x, int32_t count);
   /* Several matrices over the same `count` rows of x. */
   void (*linear)(ops *o, const ops_linear *jobs, int32_t job_count, const ops_act *x, int32_t count);
   /* y->f32 = silu(gate * x) * (up * x), elementwise, of `count` rows. */
@@ -194,8 +192,6 @@ typedef struct ops_table {
   void (*attention)(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
                     int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch);
   size_t (*attention_floats)(const ops *o, const ops_kv_shape *s, int32_t heads);
-  /* ids[i] = index of the largest of x[i] [columns]; ties: the lowest; NaN is never the largest. */
-  void (*argmax)(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids);
   /* Copies staging slots path[0..count) to committed rows length.., in all layers. */
   void (*commit)(ops *o, const ops_kv_shape *s, const ops_kv *kv, const int32_t *path, int32_t count,
                  int32_t length);

@@ -43,6 +43,15 @@ static inline kv_cache *support_open_cache(const model *m, int32_t sequences, in
   return k;
 }
 
+/* The id of the largest logit of a row (ties: the lowest id), or -1 for a row without logits. */
+static inline int32_t support_argmax(const model *m, int32_t segment, int32_t row) {
+  const float *logits = model_logits(m, segment, row);
+  int32_t best = logits ? 0 : -1;
+  for (int32_t id = 1; logits && id < model_shape(m)->vocab; id++)
+    if (logits[id] > logits[best]) best = id;
+  return best;
+}
+
 /* Numbers of the array that follows "key": in a line of JSON; returns how many. */
 static inline int32_t support_numbers(const char *line, const char *key, double *out) {
   char name[64];

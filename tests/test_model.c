@@ -102,11 +102,11 @@ static void logits_are_where_they_were_asked_for(void **state) {
   assert_null(model_logits(f->m, 1, 2));
   assert_null(model_logits(f->m, 2, 0));
   assert_null(model_logits(f->m, -1, 0));
-  assert_int_equal(model_argmax(f->m, 0, 1), -1);
+  assert_int_equal(support_argmax(f->m, 0, 1), -1);
   const float *logits = model_logits(f->m, 1, 1);
   int32_t best = 0;
   for (int32_t i = 1; i < SUPPORT_TINY_VOCAB; i++) best = logits[i] > logits[best] ? i : best;
-  assert_int_equal(model_argmax(f->m, 1, 1), best);
+  assert_int_equal(support_argmax(f->m, 1, 1), best);
   model_counters c = model_count(f->m);
   assert_int_equal(c.logit_rows, 3);
   s[0] = append(f->seq, 2);
@@ -157,7 +157,7 @@ static void choices_are_those_of_the_logits(void **state) {
                      choice_of(sampling, model_logits(f->m, keeps, 2), length));
     assert_int_equal(model_sampled(f->m, chooses, 1), -1);
     assert_null(model_logits(f->m, chooses, 2));
-    assert_int_equal(model_argmax(f->m, chooses, 2), -1);
+    assert_int_equal(support_argmax(f->m, chooses, 2), -1);
     s[keeps] = tree(f->seq);
     s[chooses] = tree(f->other);
     s[chooses].sampling = sampling;
@@ -170,7 +170,7 @@ static void choices_are_those_of_the_logits(void **state) {
       assert_int_equal(model_sampled(f->m, chooses, row), expected);
       assert_int_equal(model_sampled(f->m, keeps, row), -1);
       assert_null(model_logits(f->m, chooses, row));
-      distinct += expected != model_argmax(f->m, keeps, row);
+      distinct += expected != support_argmax(f->m, keeps, row);
     }
     assert_int_equal(kv_commit(f->k, f->seq, (const int32_t[]){0, 2}, 2), ERR_OK);
     assert_int_equal(kv_commit(f->k, f->other, (const int32_t[]){0, 2}, 2), ERR_OK);

@@ -80,7 +80,7 @@ static void run_prompt(run *r, const golden *g, float *logits) {
 static int32_t feed(run *r, int32_t token) {
   model_segment s = {.seq = r->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token};
   assert_int_equal(model_forward(r->m, r->k, &s, 1), ERR_OK);
-  return model_argmax(r->m, 0, 0);
+  return support_argmax(r->m, 0, 0);
 }
 
 /* The greedy answer is the golden one. Returns the largest error of a logit. */
@@ -91,7 +91,7 @@ static double run_f32(const arch_case *a, const golden *g, const model_file *f, 
   run_prompt(&r, g, logits);
   for (int32_t i = 0; i < LOGIT_ROWS * VOCAB; i++)
     worst = fmax(worst, fabs((double)logits[i] - (double)g->logits[i]));
-  int32_t token = model_argmax(r.m, 0, LOGIT_ROWS - 1);
+  int32_t token = support_argmax(r.m, 0, LOGIT_ROWS - 1);
   for (int32_t i = 0; i < g->output_count; i++) {
     if (token != g->output[i]) fail_msg("%s: output %d is %d instead of %d", a->name, i, token, g->output[i]);
     token = feed(&r, token);
@@ -106,7 +106,7 @@ static int32_t run_int8(const arch_case *a, const golden *g, const model_file *f
   static float logits[LOGIT_ROWS * VOCAB];
   int32_t flips = 0;
   run_prompt(&r, g, logits);
-  int32_t token = model_argmax(r.m, 0, LOGIT_ROWS - 1);
+  int32_t token = support_argmax(r.m, 0, LOGIT_ROWS - 1);
   for (int32_t i = 0; i < g->output_count; i++) {
     if (token != g->output[i] && g->margins[i] > INT8_MARGIN)
       fail_msg("%s: int8 chose %d instead of %d, margin %.4f", a->name, token, g->output[i], g->margins[i]);

@@ -66,14 +66,14 @@ static void run_golden(const support_golden *g, void *context) {
   int32_t seq = kv_acquire(r->k);
   support_prefill(r->m, r->k, seq, g->prompt, g->prompt_count, MODEL_ROWS_MAX);
   compare_logits(r, g->id, model_logits(r->m, 0, (g->prompt_count - 1) % MODEL_ROWS_MAX));
-  compare_step(r, g, 0, model_argmax(r->m, 0, (g->prompt_count - 1) % MODEL_ROWS_MAX));
+  compare_step(r, g, 0, support_argmax(r->m, 0, (g->prompt_count - 1) % MODEL_ROWS_MAX));
   model_segment s = {.seq = seq,
                      .kind = MODEL_APPEND,
                      .count = g->output_count - 1,
                      .tokens = g->output,
                      .all_logits = true};
   assert_int_equal(model_forward(r->m, r->k, &s, 1), ERR_OK);
-  for (int32_t i = 0; i + 1 < g->output_count; i++) compare_step(r, g, i + 1, model_argmax(r->m, 0, i));
+  for (int32_t i = 0; i + 1 < g->output_count; i++) compare_step(r, g, i + 1, support_argmax(r->m, 0, i));
   kv_release(r->k, seq);
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/ops.h"
+#include "tests/activations.h"
 #include "tests/quant_blocks.h"
 
 #include <setjmp.h>
@@ -214,7 +215,7 @@ static void check_linear(const linear_case *c) {
     y2[i] = calloc(n2, sizeof *y2[i]);
     memcpy(y[i], before, n * sizeof *before);
     memset((uint8_t *)y[i] + n * sizeof *before, 0x5a, GUARD);
-    o->table->quantize(o, &x, c->count);
+    quantize_rows(o, &x, c->count);
     const ops_linear jobs[] = {{&w2, y2[i], false, NULL}, {&w, y[i], c->add, c->bias ? bias : NULL}};
     o->table->linear(o, jobs, 2, &x, c->count);
     for (int g = 0; g < GUARD; g++) assert_int_equal(((uint8_t *)y[i])[n * sizeof *before + (size_t)g], 0x5a);
@@ -301,7 +302,7 @@ static void check_extreme(const extreme *c, int32_t signs) {
   for (int32_t k = 0; k < ROWS * COLUMNS; k++) x.f32[k] = signs == 2 || (signs == 1 && k % 2) ? -1.0f : 1.0f;
   for (int32_t i = 0; i < device_count; i++) {
     ops_weight w = pack_matrix(devices[i], &m);
-    devices[i]->table->quantize(devices[i], &x, ROWS);
+    quantize_rows(devices[i], &x, ROWS);
     devices[i]->table->linear(devices[i], &(ops_linear){.w = &w, .y = y[i]}, 1, &x, ROWS);
     free_weight(&w);
     assert_same(i, y[i], y[0], sizeof y[0], "linear at its extremes");
@@ -338,7 +339,7 @@ static void another_summation_order_is_seen(void **state) {
   matrix m = make_matrix(OPS_Q4_1, OPS_GROUP, COLUMNS);
   ops_weight w = pack_matrix(devices[0], &m);
   ops_act x = make_act(1, COLUMNS, true), turned = make_act(1, COLUMNS, true);
-  devices[0]->table->quantize(devices[0], &x, 1);
+  quantize_rows(devices[0], &x, 1);
   uint8_t *group = aligned_alloc(64, BLOCKS * BYTES);
   for (int32_t b = 0; b < BLOCKS; b++) {
     int32_t to = BLOCKS - 1 - b;
@@ -450,12 +451,12 @@ static bool same_number(float a, float b) { /* a NaN has no bits to agree on */
 static void quantize_agrees(void **state) {
   (void)state;
   enum { ROWS = 6, COLUMNS = 160, BLOCKS = ROWS * COLUMNS / OPS_BLOCK };
-  ops_act x[DEVICES_MAX];
+  ops_act x[DEVICES_MAX] = {0};
   for (int32_t i = 0; i < device_count; i++) {
     x[i] = make_act(ROWS, COLUMNS, true);
     memcpy(x[i].f32, x[0].f32, ROWS * COLUMNS * sizeof *x[0].f32);
     make_awkward(x[i].f32 + (ROWS - 1) * COLUMNS);
-    devices[i]->table->quantize(devices[i], &x[i], ROWS);
+    quantize_rows(devices[i], &x[i], ROWS);
   }
   check_quantised_values(&x[0], 0, BLOCKS - COLUMNS / OPS_BLOCK);
   for (int32_t k = 0; k < ROWS * COLUMNS; k++) assert_int_not_equal(x[0].q8[k], -128);
@@ -494,7 +495,7 @@ static void check_linear_swiglu(ops_type type, int32_t rows, int32_t outputs, in
   size_t floats = (size_t)rows * (size_t)outputs;
   ops_act x = make_act(rows, columns, true), y[DEVICES_MAX];
   for (int32_t k = 0; k < columns; k++) x.f32[k] *= 1000;
-  devices[0]->table->quantize(devices[0], &x, rows);
+  quantize_rows(devices[0], &x, rows);
   for (int32_t i = 0; i < device_count; i++) {
     ops_weight wg = pack_matrix(devices[i], &gate), wu = pack_matrix(devices[i], &up);
     y[i] = make_act(rows, outputs, true);
@@ -520,29 +521,6 @@ static void linear_swiglu_agrees(void **state) {
   check_linear_swiglu(OPS_Q4_1, 1, 4128, 64); /* several panels of one row */
   check_linear_swiglu(OPS_Q4_1, 37, 352, 96); /* several tiles */
   check_linear_swiglu(OPS_F16, 16, 288, 32);
-}
-
-static void argmax_agrees(void **state) {
-  (void)state;
-  enum { COLUMNS = 1003, ROWS = 20 };
-  float *x = random_floats(ROWS * COLUMNS);
-  for (int r = 0; r < ROWS; r++) { /* ties at two places, the end among them */
-    x[r * COLUMNS + 37 * r] = x[r * COLUMNS + COLUMNS - 1] = 3.0f;
-  }
-  for (int k = 0; k < COLUMNS; k++) {
-    x[k] = NAN;
-    x[COLUMNS + k] = -INFINITY;
-    x[2 * COLUMNS + k] = k == 5 ? -7.0f : NAN;
-    x[3 * COLUMNS + k] = k == 0 ? NAN : -INFINITY;
-    x[4 * COLUMNS + k] = k == 11 ? -0.0f : k == 600 ? 0.0f : -1.0f;
-  }
-  const int32_t special[] = {0, 0, 5, 0, 11};
-  for (int32_t i = 0; i < device_count; i++) {
-    int32_t ids[ROWS];
-    devices[i]->table->argmax(devices[i], x, ROWS, COLUMNS, ids);
-    for (int r = 0; r < ROWS; r++) assert_int_equal(ids[r], r < 5 ? special[r] : 37 * r);
-  }
-  free(x);
 }
 
 /* --- numbers --- */
@@ -968,7 +946,6 @@ int main(void) {
       cmocka_unit_test(norm_agrees),
       cmocka_unit_test(quantize_agrees),
       cmocka_unit_test(linear_swiglu_agrees),
-      cmocka_unit_test(argmax_agrees),
       cmocka_unit_test(halves_convert),
       cmocka_unit_test(exp_is_accurate),
       cmocka_unit_test(rope_is_accurate),

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ops.h"
 #include "tests/quant_blocks.h"
+#include "tests/activations.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -264,7 +265,7 @@ static void check_device(ops *o, const matrix *m, ops_act *x, int32_t count, con
   float *logits = malloc((size_t)count * vocab * sizeof *logits);
   int32_t ids[ROWS_MAX + 1];
   ids[count] = -7;
-  o->table->quantize(o, x, count);
+  quantize_rows(o, x, count);
   o->table->linear(o, &(ops_linear){.w = &w, .y = logits}, 1, x, count);
   o->table->sample(o, &w, x, count, choices, ids);
   for (int32_t i = 0; i < count; i++) {

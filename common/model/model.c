@@ -437,14 +437,6 @@ int32_t model_sampled(const model *m, int32_t segment, int32_t row) {
   return line < m->logit_count ? -1 : m->chosen[line - m->logit_count];
 }
 
-int32_t model_argmax(model *m, int32_t segment, int32_t row) {
-  const float *logits = model_logits(m, segment, row);
-  if (!logits) return -1;
-  int32_t id;
-  m->device->table->argmax(m->device, logits, 1, m->config.vocab, &id);
-  return id;
-}
-
 uint64_t model_progress(const model *m) {
   return atomic_load_explicit(&m->progress, memory_order_relaxed);
 }

@@ -83,8 +83,6 @@ const float *model_logits(const model *m, int32_t segment, int32_t row);
 /* The token that such a row of a segment with sampling chose, for the position after its own; -1 for another.
  */
 int32_t model_sampled(const model *m, int32_t segment, int32_t row);
-/* The id of the largest logit of a row with logits (ties: the lowest id), or -1 for a row without. */
-int32_t model_argmax(model *m, int32_t segment, int32_t row);
 
 typedef struct model_counters { /* kept in the op table: what really ran */
   uint64_t forwards, rows;

@@ -96,7 +96,6 @@ typedef struct cpu_kernels {
   void (*store)(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n);
   void (*attention)(const cpu_attention *a);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
-  int32_t (*argmax)(const float *x, int32_t n);
   cpu_sample *sample;
 } cpu_kernels;
 

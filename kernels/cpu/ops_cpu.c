@@ -44,7 +44,7 @@ static void run_rows(ops_cpu *c, int32_t rows, int64_t elements, thread_pool_bod
   }
 }
 
-/* --- embed, norm, quantize, argmax: one row a chunk; who writes activations writes their int8 form --- */
+/* --- embed, norm: one row a chunk; who writes activations writes their int8 form --- */
 
 typedef struct embed_job {
   const ops_row *rows;
@@ -105,27 +105,11 @@ static void quantize_row(void *context, int32_t i, int32_t thread) {
   quantize_part(j->k, j->x, i, 0, j->x->columns);
 }
 
-static void op_quantize(ops *o, ops_act *x, int32_t count) {
+/* For an op whose chunks do not write whole blocks. */
+static void quantize_rows(ops *o, ops_act *x, int32_t count) {
   if (!x->q8) return;
   act_job j = {.k = cpu_of(o)->kernels, .x = x};
   run_rows(cpu_of(o), count, (int64_t)count * x->columns, quantize_row, &j);
-}
-
-typedef struct argmax_job {
-  const cpu_kernels *k;
-  const float *x;
-  int32_t columns, *ids;
-} argmax_job;
-
-static void argmax_row(void *context, int32_t i, int32_t thread) {
-  (void)thread;
-  const argmax_job *j = context;
-  j->ids[i] = j->k->argmax(j->x + (size_t)i * (size_t)j->columns, j->columns);
-}
-
-static void op_argmax(ops *o, const float *x, int32_t count, int32_t columns, int32_t *ids) {
-  argmax_job j = {cpu_of(o)->kernels, x, columns, ids};
-  run_rows(cpu_of(o), count, count > 1 ? (int64_t)count * columns : 0, argmax_row, &j);
 }
 
 /* --- linear: a chunk is a run of groups over all matrices of the op --- */
@@ -544,7 +528,7 @@ static void op_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops
   };
   int32_t groups = (count + j.rows_each - 1) / j.rows_each;
   thread_pool_run(cpu_of(o)->pool, groups * s->kv_heads, attention_chunk, &j);
-  if (!quantizes_heads(&j)) op_quantize(o, y, count);
+  if (!quantizes_heads(&j)) quantize_rows(o, y, count);
 }
 
 static size_t op_attention_floats(const ops *o, const ops_kv_shape *s, int32_t heads) {
@@ -672,10 +656,10 @@ static void op_close(ops *o) {
 #define OPS_CPU_TABLE(isa)                                                                                   \
   {                                                                                                          \
     .name = isa, .layout = CPU_LAYOUT, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack,                   \
-    .embed = op_embed, .norm = op_norm, .quantize = op_quantize, .linear = op_linear, .sample = op_sample,   \
+    .embed = op_embed, .norm = op_norm, .linear = op_linear, .sample = op_sample,                            \
     .rope_store = op_rope_store, .attention = op_attention, .attention_floats = op_attention_floats,         \
-    .linear_swiglu = op_linear_swiglu, .argmax = op_argmax, .commit = op_commit, .parallel = op_parallel,    \
-    .variant = op_variant, .sync = op_sync, .close = op_close                                                \
+    .linear_swiglu = op_linear_swiglu, .commit = op_commit, .parallel = op_parallel, .variant = op_variant,  \
+    .sync = op_sync, .close = op_close                                                                       \
   }
 
 static const ops_table tables[OPS_CPU_ISA_COUNT] = {[OPS_CPU_C] = OPS_CPU_TABLE("c"),

@@ -111,20 +111,6 @@ void cpu_swiglu_avx2(float *y, const float *gate, const float *up, int32_t n) {
   cpu_swiglu_c(y + i, gate + i, up + i, n - i);
 }
 
-int32_t cpu_argmax_avx2(const float *x, int32_t n) {
-  __m256 m = _mm256_set1_ps(-INFINITY);
-  int32_t i = 0;
-  for (; i + LANES <= n; i += LANES) m = _mm256_max_ps(_mm256_loadu_ps(x + i), m);
-  float lane[LANES], largest = -INFINITY;
-  _mm256_storeu_ps(lane, m);
-  for (int32_t k = 0; k < LANES; k++) largest = lane[k] > largest ? lane[k] : largest;
-  for (; i < n; i++) largest = x[i] > largest ? x[i] : largest;
-  if (largest == -INFINITY) return 0;
-  for (i = 0; x[i] != largest; i++) {
-  }
-  return i;
-}
-
 #define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_avx2,
 #define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_avx2,
 const cpu_kernels cpu_kernels_avx2 = {
@@ -141,7 +127,6 @@ const cpu_kernels cpu_kernels_avx2 = {
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx2,
     .swiglu = cpu_swiglu_avx2,
-    .argmax = cpu_argmax_avx2,
     .sample = cpu_sample_avx2,
 };
 #endif

@@ -110,7 +110,6 @@ const cpu_kernels cpu_kernels_avx512 = {
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx512,
     .swiglu = swiglu_avx512,
-    .argmax = cpu_argmax_avx2,
     .sample = cpu_sample_avx512,
 };
 #endif

@@ -20,7 +20,6 @@ const cpu_kernels cpu_kernels_avx_vnni = {
     .store = cpu_store_avx2,
     .attention = cpu_attention_avx2,
     .swiglu = cpu_swiglu_avx2,
-    .argmax = cpu_argmax_avx2,
     .sample = cpu_sample_avx2,
 };
 #endif

@@ -103,18 +103,6 @@ void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {
   for (int32_t i = 0; i < n; i++) y[i] = cpu_silu(gate[i]) * up[i];
 }
 
-int32_t cpu_argmax_c(const float *x, int32_t n) {
-  float largest = -INFINITY;
-  int32_t best = 0;
-  for (int32_t i = 0; i < n; i++) {
-    if (x[i] > largest) {
-      largest = x[i];
-      best = i;
-    }
-  }
-  return best;
-}
-
 #define INT8_KERNEL(name, TYPE, ...) [OPS_##TYPE] = cpu_linear_##name##_int8_c,
 #define F32_KERNEL(name, TYPE, ...)  [OPS_##TYPE] = cpu_linear_##name##_f32_c,
 const cpu_kernels cpu_kernels_c = {
@@ -131,6 +119,5 @@ const cpu_kernels cpu_kernels_c = {
     .store = cpu_store_c,
     .attention = cpu_attention_c,
     .swiglu = cpu_swiglu_c,
-    .argmax = cpu_argmax_c,
     .sample = cpu_sample_c,
 };

@@ -46,7 +46,7 @@ static void add_one(report *r, const ledger_orchestrator *o, json_t *workers) {
   json_object_set_new(one, "command", json_string(o->command));
   json_object_set_new(one, "state", json_string(o->alive ? "running" : "interrupted"));
   json_object_set_new(one, "since", json_real((double)o->since / 1e6));
-  json_object_set_new(one, "updated", json_real((double)o->beat / 1e6));
+  json_object_set_new(one, "updated", json_real((double)o->heartbeat / 1e6));
   json_object_set_new(one, "sessions", json_integer(o->alive ? o->sessions : 0));
   json_object_set_new(one, "tok_s", json_real(o->alive ? (double)o->millitokens / 1000 : 0));
   json_object_set(one, "workers", workers);

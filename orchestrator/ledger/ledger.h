@@ -1,7 +1,7 @@
 /* ledger.h - the truth: what every session's tokens are. A token is logged before a client sees it.
  *
  * An interface with two backends: in memory, and in a file that other processes read and that outlives this
- * one (ledger_writer.h). Append-only but for the cut at the end of an answer. All calls come from one thread.
+ * one (ledger_file.h). Append-only but for the cut at the end of an answer. All calls come from one thread.
  */
 #pragma once
 

@@ -1,6 +1,7 @@
 #include "orchestrator/ledger/ledger_change.h"
 
 #include "common/base/clock.h"
+#include "orchestrator/ledger/ledger_error.h"
 #include "orchestrator/ledger/ledger_owner.h"
 #include "orchestrator/ledger/ledger_query.h"
 
@@ -15,7 +16,7 @@ static int check_free(sqlite3 *db, const char *path, uint64_t id, int64_t *updat
   if (code == ERR_OK && rc == SQLITE_DONE)
     code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
   else if (code == ERR_OK && rc != SQLITE_ROW)
-    code = ledger_database_error(db, path, e);
+    code = ledger_error_last(db, path, e);
   else if (code == ERR_OK && ledger_owner_alive(s, 1))
     code = err_set(e, ERR_STATE,
                    "session %016llx is being served by process %lld: wait for its end, or end it there",
@@ -26,14 +27,14 @@ static int check_free(sqlite3 *db, const char *path, uint64_t id, int64_t *updat
 }
 
 static int begin_change(sqlite3 *db, const char *path, uint64_t id, int64_t *updated, err *e) {
-  if (sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL)) return ledger_database_error(db, path, e);
+  if (sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL)) return ledger_error_last(db, path, e);
   return check_free(db, path, id, updated, e);
 }
 
 /* code: of what was done so far; sqlite: of the last statement. */
 static int end_change(sqlite3 *db, const char *path, int code, int sqlite, err *e) {
   if (code == ERR_OK && sqlite == SQLITE_OK) sqlite = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
-  if (code == ERR_OK && sqlite) code = ledger_database_error(db, path, e);
+  if (code == ERR_OK && sqlite) code = ledger_error_last(db, path, e);
   if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
   return code;
 }
@@ -129,7 +130,7 @@ int ledger_change_leave(sqlite3 *db, uint64_t owner_id) {
 #define DEAD_MAX 256 /* taken out at a time */
 typedef struct dead {
   uint64_t ids[DEAD_MAX];
-  int64_t beats[DEAD_MAX];
+  int64_t heartbeats[DEAD_MAX];
   int count;
 } dead;
 
@@ -137,13 +138,13 @@ static void note_dead(void *context, const ledger_orchestrator *o) {
   dead *d = context;
   if (o->alive || d->count == DEAD_MAX) return;
   d->ids[d->count] = o->id;
-  d->beats[d->count++] = o->beat;
+  d->heartbeats[d->count++] = o->heartbeat;
 }
 
 int ledger_change_remove_dead(sqlite3 *db, const char *path, err *e) {
   dead d = {.count = 0};
   int code = ledger_query_orchestrators(db, path, note_dead, &d, e);
   for (int i = 0; i < d.count && code == ERR_OK; i++)
-    if (interrupt_all(db, d.ids[i], d.beats[i])) code = ledger_database_error(db, path, e);
+    if (interrupt_all(db, d.ids[i], d.heartbeats[i])) code = ledger_error_last(db, path, e);
   return code;
 }

@@ -2,7 +2,6 @@
  * short transaction. */
 #pragma once
 
-#include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/ledger/ledger_database.h"
 #include "wire/message.h"
 

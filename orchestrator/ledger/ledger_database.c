@@ -1,5 +1,7 @@
 #include "orchestrator/ledger/ledger_database.h"
 
+#include "orchestrator/ledger/ledger_error.h"
+#include "orchestrator/ledger/ledger_schema.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -9,56 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HINT     "; name another with --ledger FILE, or go without: --ledger none"
 #define RETRY_US 20000 /* for a change of journal mode, which does not wait by itself */
-
-/* Tokens and prompts are int32_t in the machine's order. Times are microseconds since 1970. tokens: pieces of
- * the output by the position of their first token in the whole sequence; one piece once the answer has ended.
- */
-static const char schema[] =
-    "CREATE TABLE orchestrator(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, start INTEGER NOT NULL,"
-    " machine TEXT NOT NULL, command TEXT NOT NULL, since INTEGER NOT NULL, beat INTEGER NOT NULL,"
-    " sessions INTEGER NOT NULL DEFAULT 0, millitokens INTEGER NOT NULL DEFAULT 0, workers TEXT);"
-    "CREATE TABLE session(id INTEGER PRIMARY KEY, owner INTEGER, state INTEGER NOT NULL, finish INTEGER,"
-    " epoch INTEGER NOT NULL, hash_seed INTEGER NOT NULL, model TEXT, fingerprint BLOB, numerics TEXT,"
-    " created INTEGER NOT NULL, updated INTEGER NOT NULL, options TEXT, about TEXT, stats TEXT, prompt BLOB "
-    "NOT NULL);"
-    "CREATE INDEX session_by_owner ON session(owner) WHERE owner IS NOT NULL;"
-    "CREATE INDEX session_by_time ON session(created);"
-    "CREATE TABLE tokens(session INTEGER NOT NULL, position INTEGER NOT NULL, ids BLOB NOT NULL,"
-    " PRIMARY KEY(session, position)) WITHOUT ROWID;";
-
-/* ---- errors ---- */
-
-typedef struct failure {
-  int sqlite, code;
-  const char *text;
-} failure;
-
-static const failure failures[] = {
-    {SQLITE_FULL, ERR_IO, "cannot be written: the disk is full" HINT},
-    {SQLITE_READONLY, ERR_IO, "cannot be written: it or its folder is read-only" HINT},
-    {SQLITE_CANTOPEN, ERR_IO, "cannot be opened: are its folder and its rights in order?" HINT},
-    {SQLITE_PERM, ERR_IO, "may not be used: are its rights in order?" HINT},
-    {SQLITE_AUTH, ERR_IO, "may not be used: are its rights in order?" HINT},
-    {SQLITE_NOTADB, ERR_FORMAT, "is damaged, or no ledger: move it away" HINT},
-    {SQLITE_CORRUPT, ERR_FORMAT,
-     "is damaged: move it away (`sqlite3 FILE .recover' may save what is in it)" HINT},
-    {SQLITE_BUSY, ERR_TIMEOUT, "is locked by another process: try again, or end what holds it" HINT},
-    {SQLITE_LOCKED, ERR_TIMEOUT, "is locked by another process: try again, or end what holds it" HINT},
-    {SQLITE_NOMEM, ERR_NOMEM, "cannot be used: out of memory"},
-};
-
-static int explain(int sqlite, const char *path, const char *why, err *e) {
-  for (size_t i = 0; i < sizeof failures / sizeof *failures; i++)
-    if (failures[i].sqlite == (sqlite & 0xff))
-      return err_set(e, failures[i].code, "the ledger %.200s %s", path, failures[i].text);
-  return err_set(e, ERR_IO, "the ledger %.160s failed: %.60s" HINT, path, why);
-}
-
-int ledger_database_error(sqlite3 *db, const char *path, err *e) {
-  return explain(sqlite3_errcode(db), path, sqlite3_errmsg(db), e);
-}
 
 /* ---- statements ---- */
 
@@ -78,7 +31,7 @@ static int bind_all(sqlite3_stmt *s, const char *kinds, va_list args) {
 }
 
 int ledger_database_prepare(sqlite3_stmt **out, sqlite3 *db, const char *path, const char *sql, err *e) {
-  return sqlite3_prepare_v2(db, sql, -1, out, NULL) ? ledger_database_error(db, path, e) : ERR_OK;
+  return sqlite3_prepare_v2(db, sql, -1, out, NULL) ? ledger_error_last(db, path, e) : ERR_OK;
 }
 
 int ledger_database_bind(sqlite3_stmt *s, const char *kinds, ...) {
@@ -138,42 +91,16 @@ static int check_file(const char *path, bool create, err *e) {
   int fd = open(path, (create ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0 && errno == ENOENT && !create)
     return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
-  if (fd < 0) return err_set(e, ERR_IO, "the ledger %.200s cannot be opened: %s" HINT, path, strerror(errno));
+  if (fd < 0)
+    return err_set(e, ERR_IO, "the ledger %.200s cannot be opened: %s" LEDGER_ERROR_REMEDY, path,
+                   strerror(errno));
   bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
   close(fd);
-  return regular ? ERR_OK : err_set(e, ERR_FORMAT, "the ledger %.200s is no regular file" HINT, path);
+  return regular ? ERR_OK
+                 : err_set(e, ERR_FORMAT, "the ledger %.200s is no regular file" LEDGER_ERROR_REMEDY, path);
 }
 
 /* ---- opening ---- */
-
-static int64_t number_of(sqlite3 *db, const char *sql, int *rc) {
-  sqlite3_stmt *s = NULL;
-  int64_t n = -1;
-  *rc = sqlite3_prepare_v2(db, sql, -1, &s, NULL);
-  if (*rc == SQLITE_OK && (*rc = sqlite3_step(s)) == SQLITE_ROW) {
-    n = sqlite3_column_int64(s, 0);
-    *rc = SQLITE_OK;
-  }
-  sqlite3_finalize(s);
-  return n;
-}
-
-static int make_tables(sqlite3 *db) {
-  char text[160];
-  int rc = sqlite3_exec(db, schema, NULL, NULL, NULL);
-  snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d; COMMIT",
-           LEDGER_APPLICATION, LEDGER_SCHEMA);
-  return rc ? rc : sqlite3_exec(db, text, NULL, NULL, NULL);
-}
-
-/* Two that find an empty file at once: the second waits, and looks again. */
-static int make_if_empty(sqlite3 *db) {
-  int rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-  int64_t tables = rc ? -1 : number_of(db, "SELECT count(*) FROM sqlite_master", &rc);
-  if (rc == SQLITE_OK && tables == 0) rc = make_tables(db);
-  if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
-  return rc;
-}
 
 /* A file system without shared memory keeps its journal as it is: slower, and as safe. */
 static int use_wal(sqlite3 *db) {
@@ -183,34 +110,18 @@ static int use_wal(sqlite3 *db) {
   return rc ? rc : sqlite3_exec(db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
 }
 
-static int check_kind(sqlite3 *db, const char *path, err *e) {
-  int rc;
-  int64_t application = number_of(db, "PRAGMA application_id", &rc);
-  int64_t version = rc ? -1 : number_of(db, "PRAGMA user_version", &rc);
-  if (rc) return ledger_database_error(db, path, e);
-  if (application != LEDGER_APPLICATION) return explain(SQLITE_NOTADB, path, "", e);
-  if (version > LEDGER_SCHEMA)
-    return err_set(
-        e, ERR_VERSION,
-        "the ledger %.200s is of a newer tandem (version %lld, this one knows %d): update this one" HINT,
-        path, (long long)version, LEDGER_SCHEMA);
-  return version == LEDGER_SCHEMA ? ERR_OK : explain(SQLITE_CORRUPT, path, "", e);
-}
-
 static int prepare(sqlite3 *db, const char *path, bool create, err *e) {
-  int rc;
   sqlite3_busy_timeout(db, LEDGER_BUSY_MS);
-  int64_t version = number_of(db, "PRAGMA user_version", &rc);
-  if (rc == SQLITE_OK && create && version == 0) rc = make_if_empty(db);
-  if (rc) return ledger_database_error(db, path, e);
-  int code = check_kind(db, path, e);
+  if (create && ledger_schema_create(db)) return ledger_error_last(db, path, e);
+  int code = ledger_schema_check(db, path, e);
   if (code || !create) return code;
-  return use_wal(db) ? ledger_database_error(db, path, e) : ERR_OK;
+  return use_wal(db) ? ledger_error_last(db, path, e) : ERR_OK;
 }
 
 static int open_as(sqlite3 **out, const char *path, int flags, bool create, err *e) {
   int rc = sqlite3_open_v2(path, out, flags | SQLITE_OPEN_NOMUTEX, NULL);
-  int code = rc ? explain(rc, path, *out ? sqlite3_errmsg(*out) : "", e) : prepare(*out, path, create, e);
+  int code =
+      rc ? ledger_error_set(rc, path, *out ? sqlite3_errmsg(*out) : "", e) : prepare(*out, path, create, e);
   if (code == ERR_OK) return ERR_OK;
   sqlite3_close(*out);
   *out = NULL;

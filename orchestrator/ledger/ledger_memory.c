@@ -13,36 +13,36 @@ typedef struct record {
 } record;
 
 /* Open addressing, linear probing; at most half of the slots are used. */
-typedef struct book {
+typedef struct table {
   record *slots; /* [slot_count] */
   size_t slot_count, used;
-} book;
+} table;
 
-static size_t home_of(const book *b, uint64_t session) {
-  return (size_t)((session * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (b->slot_count - 1);
+static size_t home_of(const table *t, uint64_t session) {
+  return (size_t)((session * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (t->slot_count - 1);
 }
 
 /* Slot of the session, or the free one where it would go. */
-static record *slot_of(const book *b, uint64_t session) {
-  size_t i = home_of(b, session);
-  while (b->slots[i].used && b->slots[i].entry.session != session) i = (i + 1) & (b->slot_count - 1);
-  return &b->slots[i];
+static record *slot_of(const table *t, uint64_t session) {
+  size_t i = home_of(t, session);
+  while (t->slots[i].used && t->slots[i].entry.session != session) i = (i + 1) & (t->slot_count - 1);
+  return &t->slots[i];
 }
 
-static record *find(const book *b, uint64_t session) {
-  record *r = slot_of(b, session);
+static record *find(const table *t, uint64_t session) {
+  record *r = slot_of(t, session);
   return r->used ? r : NULL;
 }
 
-static int widen(book *b) {
-  if (2 * (b->used + 1) <= b->slot_count) return ERR_OK;
-  book bigger = {.slot_count = 2 * b->slot_count, .used = b->used};
+static int widen(table *t) {
+  if (2 * (t->used + 1) <= t->slot_count) return ERR_OK;
+  table bigger = {.slot_count = 2 * t->slot_count, .used = t->used};
   bigger.slots = calloc(bigger.slot_count, sizeof *bigger.slots);
   if (!bigger.slots) return ERR_NOMEM;
-  for (size_t i = 0; i < b->slot_count; i++)
-    if (b->slots[i].used) *slot_of(&bigger, b->slots[i].entry.session) = b->slots[i];
-  free(b->slots);
-  *b = bigger;
+  for (size_t i = 0; i < t->slot_count; i++)
+    if (t->slots[i].used) *slot_of(&bigger, t->slots[i].entry.session) = t->slots[i];
+  free(t->slots);
+  *t = bigger;
   return ERR_OK;
 }
 
@@ -64,10 +64,10 @@ static int add_tokens(record *r, const int32_t *tokens, int32_t count) {
 }
 
 static int ledger_begin(void *self, const ledger_record *given) {
-  book *b = self;
+  table *t = self;
   if (given->prompt_length < 1 || given->length < given->prompt_length) return ERR_ARG;
-  if (find(b, given->session)) return ERR_STATE;
-  int rc = widen(b);
+  if (find(t, given->session)) return ERR_STATE;
+  int rc = widen(t);
   if (rc) return rc;
   record fresh = {.used = true,
                   .entry = {.session = given->session,
@@ -76,8 +76,8 @@ static int ledger_begin(void *self, const ledger_record *given) {
                             .epoch = given->epoch}};
   rc = add_tokens(&fresh, given->tokens, given->length);
   if (rc) return rc;
-  *slot_of(b, given->session) = fresh;
-  b->used++;
+  *slot_of(t, given->session) = fresh;
+  t->used++;
   return ERR_OK;
 }
 
@@ -128,39 +128,39 @@ static bool ledger_read(void *self, uint64_t session, ledger_entry *out) {
 
 /* Takes a slot out and moves what had to go past it closer to its home. */
 static void ledger_forget(void *self, uint64_t session) {
-  book *b = self;
-  record *r = find(b, session);
+  table *t = self;
+  record *r = find(t, session);
   if (!r) return;
   free(r->tokens);
-  b->used--;
-  size_t mask = b->slot_count - 1, hole = (size_t)(r - b->slots);
-  for (size_t i = (hole + 1) & mask; b->slots[i].used; i = (i + 1) & mask) {
-    size_t home = home_of(b, b->slots[i].entry.session);
+  t->used--;
+  size_t mask = t->slot_count - 1, hole = (size_t)(r - t->slots);
+  for (size_t i = (hole + 1) & mask; t->slots[i].used; i = (i + 1) & mask) {
+    size_t home = home_of(t, t->slots[i].entry.session);
     if (((i - home) & mask) < ((i - hole) & mask)) continue; /* its home lies past the hole */
-    b->slots[hole] = b->slots[i];
+    t->slots[hole] = t->slots[i];
     hole = i;
   }
-  b->slots[hole] = (record){0};
+  t->slots[hole] = (record){0};
 }
 
 static void ledger_close(void *self) {
-  book *b = self;
-  for (size_t i = 0; i < b->slot_count; i++) free(b->slots[i].tokens);
-  free(b->slots);
-  free(b);
+  table *t = self;
+  for (size_t i = 0; i < t->slot_count; i++) free(t->slots[i].tokens);
+  free(t->slots);
+  free(t);
 }
 
 int ledger_memory(ledger *out) {
   *out = (ledger){0};
-  book *b = calloc(1, sizeof *b);
+  table *t = calloc(1, sizeof *t);
   record *slots = calloc(LEDGER_TABLE_MIN, sizeof *slots);
-  if (!b || !slots) {
-    free(b);
+  if (!t || !slots) {
+    free(t);
     free(slots);
     return ERR_NOMEM;
   }
-  *b = (book){.slots = slots, .slot_count = LEDGER_TABLE_MIN};
-  *out = (ledger){.self = b,
+  *t = (table){.slots = slots, .slot_count = LEDGER_TABLE_MIN};
+  *out = (ledger){.self = t,
                   .begin = ledger_begin,
                   .epoch = ledger_epoch,
                   .append = ledger_append,

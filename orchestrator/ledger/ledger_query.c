@@ -1,5 +1,6 @@
 #include "orchestrator/ledger/ledger_query.h"
 
+#include "orchestrator/ledger/ledger_error.h"
 #include "orchestrator/ledger/ledger_owner.h"
 #include "orchestrator/ledger/options_json.h"
 #include <ctype.h>
@@ -51,7 +52,7 @@ int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
                         .output_length = sqlite3_column_int64(s, 8)};
     each(context, &line);
   }
-  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
   return code;
 }
@@ -73,7 +74,7 @@ int ledger_query_find(sqlite3 *db, const char *path, const char *digits, uint64_
   if (code == ERR_OK) ledger_database_bind(s, "ti", pattern, (int64_t)n);
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW && ++found == 1)
     *id = (uint64_t)sqlite3_column_int64(s, 0);
-  if (code == ERR_OK && rc != SQLITE_DONE && rc != SQLITE_ROW) code = ledger_database_error(db, path, e);
+  if (code == ERR_OK && rc != SQLITE_DONE && rc != SQLITE_ROW) code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
   if (code) return code;
   if (found == 0)
@@ -150,7 +151,7 @@ static int load_tokens(sqlite3 *db, const char *path, ledger_session *out, err *
     else
       code = add_tokens(out, data, sqlite3_column_bytes(s, 1), e);
   }
-  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
   return code;
 }
@@ -169,7 +170,7 @@ static int load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out,
   else if (code == ERR_OK && rc == SQLITE_DONE)
     code = err_set(e, ERR_GONE, "session %016llx is not in the ledger any more", (unsigned long long)id);
   else if (code == ERR_OK)
-    code = ledger_database_error(db, path, e);
+    code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
   return code ? code : load_tokens(db, path, out, e);
 }
@@ -199,7 +200,7 @@ int ledger_query_orchestrators(sqlite3 *db, const char *path,
   while (code == ERR_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
     ledger_orchestrator o = {.process = ledger_owner_at(s, 0),
                              .alive = ledger_owner_alive(s, 0),
-                             .beat = sqlite3_column_int64(s, LEDGER_OWNER_HEARTBEAT),
+                             .heartbeat = sqlite3_column_int64(s, LEDGER_OWNER_HEARTBEAT),
                              .id = (uint64_t)sqlite3_column_int64(s, LEDGER_OWNER_COUNT),
                              .since = sqlite3_column_int64(s, LEDGER_OWNER_COUNT + 1),
                              .sessions = sqlite3_column_int64(s, LEDGER_OWNER_COUNT + 2),
@@ -208,7 +209,7 @@ int ledger_query_orchestrators(sqlite3 *db, const char *path,
                              .workers = text_at(s, LEDGER_OWNER_COUNT + 5)};
     each(context, &o);
   }
-  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_database_error(db, path, e);
+  if (code == ERR_OK && rc != SQLITE_DONE) code = ledger_error_last(db, path, e);
   sqlite3_finalize(s);
   return code;
 }

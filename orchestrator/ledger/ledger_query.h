@@ -3,6 +3,7 @@
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"
+#include "orchestrator/ledger/ledger_schema.h"
 #include "orchestrator/ledger/process_identity.h"
 #include "wire/message.h"
 
@@ -45,7 +46,7 @@ typedef struct ledger_orchestrator { /* strings until the next one */
   uint64_t id;
   process_identity process;
   bool alive;
-  int64_t since, beat, sessions, millitokens;
+  int64_t since, heartbeat, sessions, millitokens;
   const char *command, *workers; /* workers: JSON or NULL */
 } ledger_orchestrator;
 

@@ -23,9 +23,9 @@
          " numerics = coalesce(nullif(?, ''), numerics) WHERE id = ? AND owner = ?")                         \
   X(CLEAR, "DELETE FROM tokens WHERE session = ?")                                                           \
   X(WHOLE, "INSERT INTO tokens VALUES(?, ?, ?)")                                                             \
-  X(BEAT, "INSERT INTO orchestrator VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET"      \
-          " beat = excluded.beat, sessions = excluded.sessions, millitokens = excluded.millitokens,"         \
-          " workers = excluded.workers")
+  X(HEARTBEAT, "INSERT INTO orchestrator VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(id) DO UPDATE SET" \
+               " beat = excluded.beat, sessions = excluded.sessions, millitokens = excluded.millitokens,"    \
+               " workers = excluded.workers")
 #define STATEMENT_ENUM(name, sql) DO_##name,
 #define STATEMENT_TEXT(name, sql) sql,
 enum { STATEMENTS(STATEMENT_ENUM) STATEMENT_COUNT };
@@ -106,18 +106,18 @@ static int write_job(ledger_transaction *w, ledger_job *j, const int32_t *tokens
   return rc || t->lost ? rc : write_tokens(w, j, j->from + skip, tokens + skip, size);
 }
 
-static int write_beat(ledger_transaction *w, const ledger_beat *beat) {
+static int write_heartbeat(ledger_transaction *w, const ledger_heartbeat *heartbeat) {
   const ledger_process *p = &w->who;
-  return EXECUTE(w, BEAT, "iiittiiiit", (int64_t)p->id, p->self.pid, p->self.start, p->self.machine,
-                 p->command, p->since, clock_wall_us(), (int64_t)beat->sessions, beat->millitokens,
-                 beat->workers);
+  return EXECUTE(w, HEARTBEAT, "iiittiiiit", (int64_t)p->id, p->self.pid, p->self.start, p->self.machine,
+                 p->command, p->since, clock_wall_us(), (int64_t)heartbeat->sessions, heartbeat->millitokens,
+                 heartbeat->workers);
 }
 
 int ledger_transaction_commit(ledger_transaction *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
-                              const ledger_beat *beat) {
+                              const ledger_heartbeat *heartbeat) {
   int rc = prepare(w, DO_BEGIN) ? sqlite3_errcode(w->db) : run(w->statements[DO_BEGIN]);
   for (int32_t i = 0; i < count && rc == SQLITE_OK; i++) rc = write_job(w, &jobs[i], tokens + jobs[i].offset);
-  if (rc == SQLITE_OK && beat->due) rc = write_beat(w, beat);
+  if (rc == SQLITE_OK && heartbeat->due) rc = write_heartbeat(w, heartbeat);
   if (rc == SQLITE_OK) rc = prepare(w, DO_COMMIT) ? sqlite3_errcode(w->db) : run(w->statements[DO_COMMIT]);
   return rc;
 }

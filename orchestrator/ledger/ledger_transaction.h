@@ -31,12 +31,12 @@ typedef struct ledger_job { /* a track as it was when the writer looked, and its
   size_t offset; /* of the tokens in the writer's buffer */
 } ledger_job;
 
-typedef struct ledger_beat {
+typedef struct ledger_heartbeat {
   bool due;
   int32_t sessions;
   int64_t millitokens; /* a second */
   char *workers;       /* JSON or NULL */
-} ledger_beat;
+} ledger_heartbeat;
 
 typedef struct ledger_process { /* who writes; strings are owned by whoever made it */
   uint64_t id;                  /* in the file */
@@ -56,5 +56,5 @@ void ledger_transaction_close(ledger_transaction *w);   /* before the database; 
  * which must follow). tokens: the buffer of the jobs. Sets `lost` in jobs whose session has another owner
  * now. */
 int ledger_transaction_commit(ledger_transaction *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
-                              const ledger_beat *beat);
+                              const ledger_heartbeat *heartbeat);
 void ledger_transaction_undo(ledger_transaction *w);

@@ -42,9 +42,9 @@ void process_identity_self(process_identity *o) {
   name_machine(o->machine);
 }
 
-bool process_identity_alive(const process_identity *o, int64_t beat_us, int64_t now_us) {
+bool process_identity_alive(const process_identity *o, int64_t heartbeat_us, int64_t now_us) {
   char here[PROCESS_IDENTITY_MACHINE_MAX];
   name_machine(here);
-  if (strcmp(here, o->machine) != 0) return now_us - beat_us < PROCESS_IDENTITY_SILENT_US;
+  if (strcmp(here, o->machine) != 0) return now_us - heartbeat_us < PROCESS_IDENTITY_SILENT_US;
   return o->start != 0 && start_of(o->pid) == o->start;
 }

@@ -16,5 +16,5 @@ typedef struct process_identity {
 } process_identity;
 
 void process_identity_self(process_identity *o);
-/* beat_us, now_us: wall clock; when it last wrote, and now. */
-bool process_identity_alive(const process_identity *o, int64_t beat_us, int64_t now_us);
+/* heartbeat_us, now_us: wall clock; when it last wrote, and now. */
+bool process_identity_alive(const process_identity *o, int64_t heartbeat_us, int64_t now_us);

@@ -55,7 +55,7 @@ static void on_time(uv_timer_t *timer) {
     for (int32_t i = 0, n = sessions_worker_count(c->sessions, roles[r]); i < n; i++)
       json_array_append_new(list, worker_json(c->sessions, roles[r], i));
   char *text = json_dumps(list, JSON_COMPACT);
-  if (text) ledger_writer_set_workers(&c->ledger, text);
+  if (text) ledger_file_set_workers(&c->ledger, text);
   free(text);
   json_decref(list);
 }
@@ -64,15 +64,15 @@ static void on_time(uv_timer_t *timer) {
 
 static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   char path[LEDGER_PATH_MAX];
-  ledger_writer_options s = {.path = o->ledger,
-                             .command = o->command,
-                             .model = o->model,
-                             .fingerprint = o->fingerprint,
-                             .resume = o->resume,
-                             .resume_updated = o->resume_updated,
-                             .log = o->log,
-                             .on_durable = on_durable,
-                             .context = c};
+  ledger_file_options s = {.path = o->ledger,
+                           .command = o->command,
+                           .model = o->model,
+                           .fingerprint = o->fingerprint,
+                           .resume = o->resume,
+                           .resume_updated = o->resume_updated,
+                           .log = o->log,
+                           .on_durable = on_durable,
+                           .context = c};
   int rc = o->ledger ? ERR_OK : ledger_database_default_path(path, e);
   if (!o->ledger) s.path = path;
   if (rc == ERR_OK && uv_async_init(o->loop, &c->logged, on_logged) != 0)
@@ -84,7 +84,7 @@ static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   c->handles = 2;
   c->logged.data = c->every.data = c;
   bool is_new = !o->ledger && ledger_database_make(path);
-  rc = ledger_writer_open(&c->ledger, &s, e);
+  rc = ledger_file_open(&c->ledger, &s, e);
   if (rc) return rc;
   if (is_new && o->on_new_file) o->on_new_file(o->context, path);
   c->is_file = true;
@@ -140,5 +140,5 @@ bool ledger_choice_is_file(const ledger_choice *c) {
 }
 
 bool ledger_choice_failed(const ledger_choice *c) {
-  return c->is_file && c->is_named && ledger_writer_failing(&c->ledger);
+  return c->is_file && c->is_named && ledger_file_failing(&c->ledger);
 }

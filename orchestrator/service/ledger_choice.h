@@ -3,7 +3,7 @@
  * are. */
 #pragma once
 
-#include "orchestrator/ledger/ledger_writer.h"
+#include "orchestrator/ledger/ledger_file.h"
 #include "orchestrator/sessions/sessions.h"
 #include <uv.h>
 
@@ -14,7 +14,7 @@ typedef struct ledger_choice_options {
   const char *ledger; /* a path, "none", or NULL: the default file, or memory if that cannot be used */
   const char *command, *model;
   hash16 fingerprint;
-  uint64_t resume; /* as in ledger_writer_options; not 0: memory will not do */
+  uint64_t resume; /* as in ledger_file_options; not 0: memory will not do */
   int64_t resume_updated;
   const logger *log;
   void (*on_logged)(void *context); /* on the loop's thread: more is logged */
@@ -23,7 +23,7 @@ typedef struct ledger_choice_options {
   void *context;
 } ledger_choice_options;
 
-/* The errors of ledger_writer_open and ledger_database_default_path. */
+/* The errors of ledger_file_open and ledger_database_default_path. */
 int ledger_choice_open(ledger_choice **out, const ledger_choice_options *o, err *e);
 /* Run the loop once more after it: only then is everything freed. NULL is allowed. */
 void ledger_choice_close(ledger_choice *c);

@@ -1,5 +1,5 @@
 /* libs: ledger base */
-#include "orchestrator/ledger/ledger_writer.h"
+#include "orchestrator/ledger/ledger_file.h"
 
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/ledger/ledger_query.h"
@@ -71,10 +71,10 @@ static void nothing(void *context) {
 }
 
 static int try_open(ledger *l, const char *path, err *e) {
-  ledger_writer_options o = {
+  ledger_file_options o = {
       .path = path, .command = "test", .model = "/some/model.gguf", .on_durable = nothing};
   o.fingerprint.bytes[3] = 9;
-  return ledger_writer_open(l, &o, e);
+  return ledger_file_open(l, &o, e);
 }
 
 static ledger opened(const char *path) {
@@ -309,11 +309,11 @@ static void goes_on_after_it(void **state) {
   sqlite3_close(db);
   assert_int_equal(s.state, LEDGER_INTERRUPTED);
 
-  ledger_writer_options o = {
+  ledger_file_options o = {
       .path = p->path, .command = "test", .resume = 5, .resume_updated = s.updated, .on_durable = nothing};
-  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_OK);
+  assert_int_equal(ledger_file_open(&l, &o, &e), ERR_OK);
   ledger second;
-  assert_int_equal(ledger_writer_open(&second, &o, &e), ERR_STATE); /* one at a time */
+  assert_int_equal(ledger_file_open(&second, &o, &e), ERR_STATE); /* one at a time */
   assert_non_null(strstr(e.text, "process"));
   ledger_record r = {.session = 5,
                      .hash_seed = s.hash_seed,
@@ -339,7 +339,7 @@ static void goes_on_after_it(void **state) {
   ledger_session_fini(&s);
   sqlite3_close(db);
   o.resume_updated--; /* it was read before a change */
-  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_STATE);
+  assert_int_equal(ledger_file_open(&l, &o, &e), ERR_STATE);
 }
 
 /* A conversation goes on with an answer that was cut, in the same process and at once; but not where the file
@@ -432,10 +432,10 @@ static void first_epoch_of_one_that_was_taken_over(void **state) {
   sqlite3 *db = look(p->path);
   ledger_session s;
   load(db, 5, &s);
-  ledger_writer_options o = {
+  ledger_file_options o = {
       .path = p->path, .command = "test", .resume = 5, .resume_updated = s.updated, .on_durable = nothing};
   err e = {0};
-  assert_int_equal(ledger_writer_open(&l, &o, &e), ERR_OK);
+  assert_int_equal(ledger_file_open(&l, &o, &e), ERR_OK);
   exec(db, "UPDATE session SET owner = 77");
   ledger_record r = {.session = 5,
                      .hash_seed = s.hash_seed,
@@ -503,10 +503,10 @@ static int writes_on_a_full_disk(const char *path) {
   limit.rlim_cur = 4096;
   setrlimit(RLIMIT_FSIZE, &limit);
   append(&l, 1, 0, 5);
-  if (!comes_to(&l, 1, 8) || !ledger_writer_failing(&l)) return 2; /* the answer goes on */
+  if (!comes_to(&l, 1, 8) || !ledger_file_failing(&l)) return 2; /* the answer goes on */
   limit.rlim_cur = before;
   setrlimit(RLIMIT_FSIZE, &limit);
-  for (int64_t waited = 0; ledger_writer_failing(&l); waited += LOOK_US, usleep(LOOK_US))
+  for (int64_t waited = 0; ledger_file_failing(&l); waited += LOOK_US, usleep(LOOK_US))
     if (waited > PATIENCE_US) return 3;
   append(&l, 1, 5, 1);
   if (!comes_to(&l, 1, 9)) return 4;

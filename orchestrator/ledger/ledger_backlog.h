@@ -1,0 +1,37 @@
+/* ledger_backlog.h - what the ledger in memory holds and the file does not hold yet: a track for each
+ * session. The orchestrator's thread (ledger_file.c) and the writer's (ledger_writer.c) share it under its
+ * lock, which is never held during I/O. */
+#pragma once
+
+#include "orchestrator/ledger/ledger.h"
+#include "orchestrator/ledger/ledger_transaction.h"
+#include <pthread.h>
+
+typedef struct ledger_backlog {
+  pthread_mutex_t lock; /* of everything below */
+  pthread_cond_t news;  /* for the writer: there is work, or it should stop */
+  pthread_cond_t done;  /* for the orchestrator: a transaction has ended */
+  ledger memory;
+  bool stop, dirty, urgent; /* urgent: the writer must not wait for more */
+  bool failing;             /* the file cannot be written */
+  ledger_track *tracks;     /* [count] */
+  int32_t count, capacity;
+  char *workers;       /* JSON or NULL */
+  uint64_t tokens_new; /* since the last heartbeat */
+} ledger_backlog;
+
+int ledger_backlog_init(ledger_backlog *b); /* ERR_NOMEM: ledger_backlog_fini all the same */
+void ledger_backlog_fini(ledger_backlog *b);
+
+/* All below: under the lock. */
+
+ledger_track *ledger_backlog_find(const ledger_backlog *b,
+                                  uint64_t session);               /* NULL: none, or it is forgotten */
+int ledger_backlog_add(ledger_backlog *b, const ledger_record *r); /* ERR_NOMEM changes nothing */
+/* Forgets the session of a track for good. */
+void ledger_backlog_remove(ledger_backlog *b, ledger_track *t);
+bool ledger_backlog_has_news(const ledger_backlog *b, const ledger_track *t);
+int32_t ledger_backlog_length(const ledger_backlog *b, uint64_t session); /* tokens in memory */
+void ledger_backlog_wake(ledger_backlog *b, bool urgent);                 /* wakes the writer */
+/* Waits until a transaction ends or the monotonic clock reaches this time, which returns false. */
+bool ledger_backlog_wait(ledger_backlog *b, uint64_t until_us);

@@ -1,0 +1,32 @@
+/* ledger_file.h - the ledger in a file, beside the one in memory that it is written from (ledger_writer.h).
+ *
+ * No call waits for the file in its normal course: what is not written yet is what memory holds beyond
+ * `durable`, so there is no queue that could fill. When the file cannot be written (the disk is full, or the
+ * file is locked for LEDGER_STALL_US), one warning says so and the sessions go on: `durable` is then what
+ * memory holds. */
+#pragma once
+
+#include "common/base/log.h"
+#include "orchestrator/ledger/ledger.h"
+
+#define LEDGER_EPOCHS_AHEAD 16 /* epochs are recorded so many ahead, so that a new one need not wait */
+
+typedef struct ledger_file_options {
+  const char *path;    /* made if it is not there */
+  const char *command; /* what this process does, for `tandem status` */
+  const char *model;   /* its path */
+  hash16 fingerprint;
+  uint64_t resume;        /* this session is taken over; 0: none */
+  int64_t resume_updated; /* as it was when the session was read: it must not have changed since */
+  const logger *log;
+  void (*on_durable)(void *context); /* on the writer's thread: look at `durable` again */
+  void *context;
+} ledger_file_options;
+
+/* The errors of ledger_database_open; ERR_STATE: the session to resume is served by another process, or has
+ * changed. */
+int ledger_file_open(ledger *out, const ledger_file_options *o, err *e);
+/* What `tandem status` shows of the workers, JSON; copied. */
+void ledger_file_set_workers(ledger *l, const char *json);
+/* The file could not be written, and has not been since. */
+bool ledger_file_failing(const ledger *l);

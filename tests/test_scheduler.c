@@ -10,12 +10,12 @@
 
 #include <cmocka.h>
 
-enum { PLACES = 3, CONTEXT = 512, CREDIT = SCHEDULE_CREDIT, NOW = 5000 };
+enum { SLOTS = 3, CONTEXT = 512, CREDIT = SCHEDULE_CREDIT, NOW = 5000 };
 
 static int set_up(void **state) {
   session_store *s = calloc(1, sizeof *s);
   err e = {0};
-  assert_int_equal(session_store_init(s, PLACES, CONTEXT, 0, &e), ERR_OK);
+  assert_int_equal(session_store_init(s, SLOTS, CONTEXT, 0, &e), ERR_OK);
   *state = s;
   return 0;
 }
@@ -52,7 +52,7 @@ static schedule_kind kind_of(const session *x) {
   return schedule_session(x, NOW, &until);
 }
 
-static void test_states(void **state) {
+static void test_only_a_running_session_without_a_job_is_scheduled(void **state) {
   session *x = ready(*state, 1, 10);
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
   x->cache.rows = 3;
@@ -74,7 +74,7 @@ static void test_one_token_needs_no_prefill(void **state) {
   assert_int_equal(kind_of(x), SCHEDULE_STEP);
 }
 
-static void test_credit(void **state) {
+static void test_a_session_stops_at_its_credit(void **state) {
   session *x = ready(*state, 1, 10);
   x->request.options.max_tokens = 400;
   grow(x, CREDIT - 1);
@@ -93,7 +93,7 @@ static void test_prefill_needs_no_credit(void **state) {
   assert_int_equal(kind_of(x), SCHEDULE_PREFILL);
 }
 
-static void test_room_and_budget(void **state) {
+static void test_the_budget_is_bounded_by_the_room(void **state) {
   static const struct {
     int32_t prompt, output, max_tokens, context, budget;
     int32_t room, least, most; /* nodes */
@@ -119,7 +119,7 @@ static void test_room_and_budget(void **state) {
 }
 
 /* Nodes are taken only where they can pay: never a budget without a node at hand. */
-static void test_no_node_no_budget(void **state) {
+static void test_without_a_node_there_is_no_budget(void **state) {
   session *x = ready(*state, 1, 10);
   assert_int_equal(schedule_budget(x), 0);
   assert_non_null(session_draft_take(x, 10));
@@ -136,7 +136,7 @@ static void test_no_node_no_budget(void **state) {
 }
 
 /* Staged rows need a place in the cache too. */
-static void test_budget_within_the_cache(void **state) {
+static void test_staged_rows_fit_the_cache(void **state) {
   session *x = ready(*state, 1, CONTEXT - 3);
   assert_non_null(session_draft_take(x, 10));
   tree_add(&x->drafts.tree, TREE_ROOT, 5, -0.5f, NULL);
@@ -144,7 +144,7 @@ static void test_budget_within_the_cache(void **state) {
   assert_true(schedule_budget(x) >= 2);
 }
 
-static void test_lockstep(void **state) {
+static void test_lockstep_waits_for_a_done_mark(void **state) {
   session *x = ready(*state, 1, 10);
   uint64_t until = 0;
   x->request.options.lockstep = true;
@@ -164,7 +164,7 @@ static void test_lockstep(void **state) {
   assert_int_equal(kind_of(x), SCHEDULE_WAIT);
 }
 
-static void test_waits_for_its_draft(void **state) {
+static void test_a_session_waits_for_its_draft(void **state) {
   session *x = ready(*state, 1, 10);
   uint64_t until = 0;
   assert_non_null(session_draft_take(x, 10));
@@ -216,26 +216,26 @@ static void add_chain(session *x, int32_t count, float score) {
   for (int32_t i = 0, at = TREE_ROOT; i < count; i++) at = tree_add(&x->drafts.tree, at, 5, score, NULL);
 }
 
-static void test_all_step_together(void **state) {
+static void test_all_sessions_step_in_one_forward(void **state) {
   session_store *s = *state;
-  session *all[PLACES];
-  for (int i = 0; i < PLACES; i++) all[i] = ready(s, (uint64_t)i + 1, 10);
+  session *all[SLOTS];
+  for (int i = 0; i < SLOTS; i++) all[i] = ready(s, (uint64_t)i + 1, 10);
   schedule_rotation rotation = {0};
   schedule f = forward(s, &rotation, &unknown);
-  assert_int_equal(f.count, PLACES);
-  assert_int_equal(f.steps, PLACES);
+  assert_int_equal(f.count, SLOTS);
+  assert_int_equal(f.steps, SLOTS);
   int32_t seen = 0;
-  for (int i = 0; i < PLACES; i++) {
+  for (int i = 0; i < SLOTS; i++) {
     assert_int_equal(f.picks[i].kind, SCHEDULE_STEP);
     seen |= 1 << f.picks[i].slot;
   }
-  assert_int_equal(seen, (1 << PLACES) - 1);
+  assert_int_equal(seen, (1 << SLOTS) - 1);
   all[1]->state = SESSION_FINISHED;
-  assert_int_equal(forward(s, &rotation, &unknown).count, PLACES - 1);
+  assert_int_equal(forward(s, &rotation, &unknown).count, SLOTS - 1);
 }
 
 /* More sessions than a forward takes: nobody is passed over twice. */
-static void test_turns(void **state) {
+static void test_sessions_beyond_a_forward_are_in_the_next_one(void **state) {
   (void)state;
   enum { MANY = 2 * SCHEDULE_STEPS_MAX + 3 };
   session_store many;
@@ -254,7 +254,7 @@ static void test_turns(void **state) {
 }
 
 /* Of all sessions' nodes the most probable ones, as many as pay for their rows. */
-static void test_nodes_are_shared_by_promise(void **state) {
+static void test_the_most_probable_nodes_of_all_sessions_are_taken(void **state) {
   session_store *s = *state;
   session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
   ready(s, 3, 10);
@@ -265,7 +265,7 @@ static void test_nodes_are_shared_by_promise(void **state) {
   width_costs w = known_widths();
   schedule_rotation rotation = {0};
   schedule f = forward(s, &rotation, &w);
-  int32_t nodes[PLACES] = {0};
+  int32_t nodes[SLOTS] = {0};
   for (int32_t i = 0; i < f.count; i++) nodes[f.picks[i].slot] = f.picks[i].rows;
   int32_t first = (int32_t)(sure - s->slots), second = (int32_t)(unsure - s->slots);
   assert_int_equal(3 + nodes[first] + nodes[second], 10); /* as many rows as are cheap */
@@ -279,9 +279,30 @@ static void test_nodes_are_shared_by_promise(void **state) {
   assert_int_equal(nodes[first], 20);
 }
 
+/* The nodes that the engine gets are those that the scheduler weighed, each with its parent's index. */
+static void test_a_pick_carries_its_nodes(void **state) {
+  session_store *s = *state;
+  session *x = ready(s, 1, 10);
+  assert_non_null(session_draft_take(x, 10));
+  int32_t unlikely = tree_add(&x->drafts.tree, TREE_ROOT, 5, -3, NULL);
+  int32_t first = tree_add(&x->drafts.tree, TREE_ROOT, 6, -0.1f, NULL);
+  int32_t second = tree_add(&x->drafts.tree, first, 7, -0.2f, NULL);
+  int32_t beside = tree_add(&x->drafts.tree, first, 8, -2, NULL);
+  x->request.options.lockstep = true;
+  session_draft_of(x, 10)->done_base = 10;
+  schedule_rotation rotation = {0};
+  schedule f = forward(s, &rotation, &unknown);
+  const schedule_pick *p = &f.picks[0];
+  assert_int_equal(p->offered, 4);
+  assert_int_equal(p->rows, 4);
+  const int32_t nodes[] = {first, second, beside, unlikely}, parents[] = {-1, 0, 0, -1};
+  assert_memory_equal(p->nodes, nodes, sizeof nodes);
+  assert_memory_equal(p->parents, parents, sizeof parents);
+}
+
 /* A session whose draft has not been right yet verifies three nodes, however many it is offered; in lockstep
  * all. */
-static void test_a_session_starts_small(void **state) {
+static void test_a_session_starts_with_few_nodes(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, 10);
   p->request.options.budget = 20;
@@ -299,7 +320,7 @@ static void test_a_session_starts_small(void **state) {
 
 /* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else
  * has. */
-static void test_a_prompt_measures(void **state) {
+static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, SCHEDULE_MEASURED + 1);
   schedule_rotation rotation = {0};
@@ -335,7 +356,7 @@ static void test_a_prompt_measures(void **state) {
 }
 
 /* Whole prompts pieces when nobody steps, small ones beside those who do; prompts take turns. */
-static void test_prefill(void **state) {
+static void test_prompts_share_a_forward_by_turns(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 400), *b = ready(s, 2, 400);
   a->cache.rows = b->cache.rows = 0;
@@ -363,7 +384,7 @@ static void test_prefill(void **state) {
 }
 
 /* A session that waits holds up nobody; and when all wait, the earliest end counts. */
-static void test_waiting_ones_are_passed_over(void **state) {
+static void test_a_session_that_waits_holds_up_nobody(void **state) {
   session_store *s = *state;
   session *a = ready(s, 1, 10), *b = ready(s, 2, 10);
   schedule_rotation rotation = {0};
@@ -380,7 +401,7 @@ static void test_waiting_ones_are_passed_over(void **state) {
 }
 
 /* Rows are limited: who would pass that waits for the next forward, and is first there. */
-static void test_lockstep_rows_are_limited(void **state) {
+static void test_rows_in_lockstep_are_limited(void **state) {
   (void)state;
   enum { MANY = 6, NODES = 60 };
   session_store many;
@@ -403,7 +424,7 @@ static void test_lockstep_rows_are_limited(void **state) {
   session_store_fini(&many);
 }
 
-static void test_nobody(void **state) {
+static void test_an_empty_store_schedules_nothing(void **state) {
   schedule_rotation rotation = {0};
   schedule f = forward(*state, &rotation, &unknown);
   assert_int_equal(f.count, 0);
@@ -413,25 +434,26 @@ static void test_nobody(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_states),
+      CASE(test_only_a_running_session_without_a_job_is_scheduled),
       CASE(test_one_token_needs_no_prefill),
-      CASE(test_credit),
+      CASE(test_a_session_stops_at_its_credit),
       CASE(test_prefill_needs_no_credit),
-      CASE(test_room_and_budget),
-      CASE(test_no_node_no_budget),
-      CASE(test_budget_within_the_cache),
-      CASE(test_lockstep),
-      CASE(test_waits_for_its_draft),
+      CASE(test_the_budget_is_bounded_by_the_room),
+      CASE(test_without_a_node_there_is_no_budget),
+      CASE(test_staged_rows_fit_the_cache),
+      CASE(test_lockstep_waits_for_a_done_mark),
+      CASE(test_a_session_waits_for_its_draft),
       CASE(test_a_done_mark_ends_the_wait),
-      CASE(test_all_step_together),
-      CASE(test_turns),
-      CASE(test_nodes_are_shared_by_promise),
-      CASE(test_a_session_starts_small),
-      CASE(test_a_prompt_measures),
-      CASE(test_prefill),
-      CASE(test_lockstep_rows_are_limited),
-      CASE(test_waiting_ones_are_passed_over),
-      CASE(test_nobody),
+      CASE(test_all_sessions_step_in_one_forward),
+      CASE(test_sessions_beyond_a_forward_are_in_the_next_one),
+      CASE(test_the_most_probable_nodes_of_all_sessions_are_taken),
+      CASE(test_a_pick_carries_its_nodes),
+      CASE(test_a_session_starts_with_few_nodes),
+      CASE(test_the_end_of_a_prompt_measures_a_verify),
+      CASE(test_prompts_share_a_forward_by_turns),
+      CASE(test_rows_in_lockstep_are_limited),
+      CASE(test_a_session_that_waits_holds_up_nobody),
+      CASE(test_an_empty_store_schedules_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static msg_open open_of(int32_t base, int32_t count) {
   return o;
 }
 
-static void what_cannot_be_served_is_refused(void **state) {
+static void test_what_cannot_be_served_is_refused(void **state) {
   (void)state;
   static const struct {
     int code;
@@ -57,7 +57,7 @@ static void what_cannot_be_served_is_refused(void **state) {
   assert_non_null(strstr(e.text, "token 8 at position 7"));
 }
 
-static void a_misfit_is_told(void **state) {
+static void test_a_misfit_is_reported(void **state) {
   (void)state;
   prefix held;
   assert_int_equal(prefix_init(&held, CONTEXT, SEED), ERR_OK);
@@ -79,7 +79,7 @@ static void a_misfit_is_told(void **state) {
 }
 
 /* Rows of the cache that C keeps stay; the root's is made anew; a job under way is held to the same. */
-static void rows_of_a_common_prefix_are_kept(void **state) {
+static void test_rows_of_a_common_prefix_are_kept(void **state) {
   (void)state;
   static const struct {
     int32_t held, differs, base, count, kv_rows, rows; /* differs: at this position; -1: nowhere */
@@ -106,9 +106,9 @@ static void rows_of_a_common_prefix_are_kept(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_cannot_be_served_is_refused),
-      cmocka_unit_test(a_misfit_is_told),
-      cmocka_unit_test(rows_of_a_common_prefix_are_kept),
+      cmocka_unit_test(test_what_cannot_be_served_is_refused),
+      cmocka_unit_test(test_a_misfit_is_reported),
+      cmocka_unit_test(test_rows_of_a_common_prefix_are_kept),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,12 +10,12 @@
 
 #include <cmocka.h>
 
-enum { PLACES = 3, CONTEXT = 64 };
+enum { SLOTS = 3, CONTEXT = 64 };
 
 static int set_up(void **state) {
   session_store *s = calloc(1, sizeof *s);
   err e = {0};
-  assert_int_equal(session_store_init(s, PLACES, CONTEXT, 0, &e), ERR_OK);
+  assert_int_equal(session_store_init(s, SLOTS, CONTEXT, 0, &e), ERR_OK);
   *state = s;
   return 0;
 }
@@ -44,7 +44,7 @@ static session *running(session_store *s, uint64_t id, uint64_t now) {
   return x;
 }
 
-static void test_get_or_create(void **state) {
+static void test_a_session_is_found_or_created(void **state) {
   session_store *s = *state;
   assert_null(session_store_get(s, 7));
   session *x = running(s, 7, 1);
@@ -55,14 +55,14 @@ static void test_get_or_create(void **state) {
   assert_true(x->committed.capacity >= CONTEXT);
 }
 
-static void test_slots_are_apart(void **state) {
+static void test_sessions_have_slots_of_their_own(void **state) {
   session_store *s = *state;
   session *a = running(s, 1, 1), *b = running(s, 2, 1), *c = running(s, 3, 1);
   assert_true(a->slot != b->slot && b->slot != c->slot && a->slot != c->slot);
-  assert_true(a->slot >= 0 && a->slot < PLACES && b->slot >= 0 && b->slot < PLACES);
+  assert_true(a->slot >= 0 && a->slot < SLOTS && b->slot >= 0 && b->slot < SLOTS);
 }
 
-static void test_full_of_busy_ones(void **state) {
+static void test_a_store_of_running_sessions_is_full(void **state) {
   session_store *s = *state;
   running(s, 1, 1);
   running(s, 2, 1);
@@ -72,7 +72,7 @@ static void test_full_of_busy_ones(void **state) {
   assert_int_equal(session_store_active(s), 3);
 }
 
-static void test_least_recently_used_finished_one_goes(void **state) {
+static void test_the_least_recently_used_finished_session_makes_room(void **state) {
   session_store *s = *state;
   running(s, 1, 10)->state = SESSION_FINISHED;
   running(s, 2, 5);
@@ -87,7 +87,7 @@ static void test_least_recently_used_finished_one_goes(void **state) {
 }
 
 /* Nothing of the one before may be seen by the next in its place. */
-static void test_a_place_is_clean(void **state) {
+static void test_a_slot_that_is_taken_again_is_clean(void **state) {
   session_store *s = *state;
   const int32_t tokens[] = {1, 2, 3};
   session *x = running(s, 1, 1);
@@ -150,7 +150,7 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
 }
 
 /* What a place keeps is what is surely there: of C, and not what a job that is under way may still change. */
-static void test_rows_that_are_kept(void **state) {
+static void test_only_rows_that_are_surely_right_are_kept(void **state) {
   session_store *s = *state;
   static const struct {
     int32_t length, rows, valid, kept;
@@ -181,7 +181,7 @@ static void test_rows_that_are_kept(void **state) {
 }
 
 /* Rows of another prompt serve where they are half of it, or half of what would be lost. */
-static void test_half_is_enough(void **state) {
+static void test_rows_serve_where_they_are_half_of_the_prompt(void **state) {
   session_store *s = *state;
   for (int32_t same = 9; same <= 11; same++)
     for (int32_t shorter = 0; shorter < 2; shorter++) {
@@ -211,9 +211,43 @@ static void test_end_tells_whether_it_existed(void **state) {
   assert_int_equal(session_store_active(s), 0);
 }
 
+/* --- leases --- */
+
+static void test_a_session_that_nobody_renews_is_purged(void **state) {
+  session_store *s = *state;
+  uint64_t id = 0;
+  assert_int_equal(session_store_deadline(s), UINT64_MAX);
+  session_store_renew(running(s, 1, 10), 100);
+  session_store_renew(running(s, 2, 10), 50);
+  running(s, 3, 10)->state = SESSION_FINISHED; /* a finished one has a lease too */
+  session_store_renew(session_store_get(s, 3), 200);
+  assert_int_equal(session_store_deadline(s), 50 + SESSION_STORE_LEASE_US);
+  assert_false(session_store_purge(s, 49 + SESSION_STORE_LEASE_US, &id));
+  assert_true(session_store_purge(s, 50 + SESSION_STORE_LEASE_US, &id));
+  assert_int_equal(id, 2);
+  assert_false(session_store_purge(s, 50 + SESSION_STORE_LEASE_US, &id));
+  assert_null(session_store_get(s, 2));
+  assert_int_equal(session_store_deadline(s), 100 + SESSION_STORE_LEASE_US);
+  session_store_renew(session_store_get(s, 1), 300);
+  assert_int_equal(session_store_deadline(s), 200 + SESSION_STORE_LEASE_US);
+  assert_true(session_store_purge(s, 300 + SESSION_STORE_LEASE_US, &id));
+  assert_true(session_store_purge(s, 300 + SESSION_STORE_LEASE_US, &id)); /* one at a time */
+  assert_false(session_store_purge(s, 300 + SESSION_STORE_LEASE_US, &id));
+  assert_true(session_store_empty(s));
+}
+
+static void test_a_store_is_empty_without_sessions(void **state) {
+  session_store *s = *state;
+  assert_true(session_store_empty(s));
+  running(s, 1, 1)->state = SESSION_FINISHED; /* its DONE may have been lost */
+  assert_false(session_store_empty(s));
+  assert_true(session_store_end(s, 1));
+  assert_true(session_store_empty(s));
+}
+
 /* --- drafts of a session --- */
 
-static void test_draft_places(void **state) {
+static void test_a_session_has_four_draft_entries(void **state) {
   session_store *s = *state;
   session *x = running(s, 1, 1);
   assert_null(session_draft_of(x, 10));
@@ -262,7 +296,7 @@ static void test_draft_generations_grow(void **state) {
   assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */
 }
 
-static void test_draft_maps(void **state) {
+static void test_draft_maps_are_those_of_the_attached_drafts(void **state) {
   session_store *s = *state;
   session *x = running(s, 1, 1);
   tree_ids *maps[SESSION_DRAFTS_MAX];
@@ -278,18 +312,20 @@ static void test_draft_maps(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_get_or_create),
-      CASE(test_slots_are_apart),
-      CASE(test_full_of_busy_ones),
-      CASE(test_least_recently_used_finished_one_goes),
-      CASE(test_a_place_is_clean),
+      CASE(test_a_session_is_found_or_created),
+      CASE(test_sessions_have_slots_of_their_own),
+      CASE(test_a_store_of_running_sessions_is_full),
+      CASE(test_the_least_recently_used_finished_session_makes_room),
+      CASE(test_a_slot_that_is_taken_again_is_clean),
       CASE(test_end_tells_whether_it_existed),
       CASE(test_rows_of_ended_sessions_serve_again),
-      CASE(test_rows_that_are_kept),
-      CASE(test_half_is_enough),
-      CASE(test_draft_places),
+      CASE(test_only_rows_that_are_surely_right_are_kept),
+      CASE(test_rows_serve_where_they_are_half_of_the_prompt),
+      CASE(test_a_session_that_nobody_renews_is_purged),
+      CASE(test_a_store_is_empty_without_sessions),
+      CASE(test_a_session_has_four_draft_entries),
       CASE(test_draft_generations_grow),
-      CASE(test_draft_maps),
+      CASE(test_draft_maps_are_those_of_the_attached_drafts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,14 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define RESET_EVERY_US  50000  /* frames of an old generation in flight get one TREE_RESET, not one each */
-#define RETELL_AFTER_US 100000 /* a draft that lags for so long has lost TOKENS */
-#define QUOTA           256    /* live nodes: a draft that keeps to it is not detached for what others hold */
-_Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "there is room for all that keep to it");
+/* Frames of an old generation that are still in flight get one TREE_RESET, not one each. */
+#define RESET_EVERY_US 50000
+/* A draft that lags for so long has lost TOKENS. */
+#define LOST_AFTER_US 100000
+/* Live nodes: a draft that has no more is not detached for what others hold. */
+#define QUOTA 256
+_Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "all drafts that keep to it have room");
 
 /* --- they come and go --- */
 
-/* In a time that does not tell how much of a guess is right. */
+/* Takes the same time wherever the first difference is, so that nobody can find the ticket byte by byte. */
 static bool ticket_fits(const session *s, const wire_id *shown) {
   uint8_t differs = 0;
   for (size_t i = 0; i < sizeof shown->bytes; i++) differs |= s->request.ticket.bytes[i] ^ shown->bytes[i];
@@ -43,7 +46,7 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
 }
 
 void attached_drafts_drop(step_context *c, session *s, session_draft *d, const char *reason) {
-  if (s->state == SESSION_FINISHED) return; /* politeness after the end */
+  if (s->state == SESSION_FINISHED) return; /* a draft that takes its leave after the end */
   roster_log(c->peers, d->peer, c->now, LOG_WARNING, c->out, "session %016llx: draft detached: %s",
              (unsigned long long)s->id, reason);
   snprintf(s->drafts.left_reason, sizeof s->drafts.left_reason,
@@ -96,7 +99,7 @@ static void nodes_taken(step_context *c, session *s, session_draft *d, const msg
     d->timed = added == 0 && !n->done;
   }
   bool quiet = speculation_is_quiet(&s->speculation) && !s->request.options.lockstep;
-  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > RETELL_AFTER_US)
+  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > LOST_AFTER_US)
     token_stream_to_draft(c, s, d, n->base_length);
 }
 
@@ -117,8 +120,8 @@ static session_draft *greediest(session *s, int32_t *nodes) {
   return most;
 }
 
-/* For `count` nodes of a draft that found none: those that nobody names any more go first, then the draft
- * that holds more than its part. False: that is this one itself. */
+/* Makes room for `count` nodes of draft `d`: nodes that nobody names any more go first, then the draft that
+ * holds most, if that is more than its quota. False: it is `d` itself that holds too many. */
 static bool make_room(step_context *c, session *s, const session_draft *d, int32_t count) {
   int32_t before = s->drafts.tree.live_count, most;
   keep_named(s);
@@ -149,7 +152,7 @@ void attached_drafts_nodes(step_context *c, session *s, session_draft *d, const 
     if (stale && c->now - d->reset_sent_us >= RESET_EVERY_US) send_reset(c, s, d);
     return;
   }
-  if (n->base_length > s->committed.length) { /* it knows more than we: not our draft's doing in this epoch */
+  if (n->base_length > s->committed.length) { /* it cannot have this from us in this epoch */
     s->stats.dropped++;
     token_stream_to_draft(c, s, d, s->committed.length);
     return;

@@ -1,5 +1,4 @@
-/* attached_drafts.h - the drafts that are attached to a session: they come, send nodes of its tree, and go.
- */
+/* attached_drafts.h - the drafts of a session: they attach, send nodes for its draft tree, and leave. */
 #pragma once
 
 #include "target_worker/step_context.h"
@@ -8,12 +7,12 @@
  * drafts as it takes). */
 void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m,
                             const speculation_shared *all);
-/* NODES of an attached draft: into the tree, or TREE_RESET, or it is detached with the reason. */
+/* NODES of an attached draft: the tree takes them, or the draft is sent TREE_RESET, or it is detached. */
 void attached_drafts_nodes(step_context *c, session *s, session_draft *d, const msg *m);
-/* Detached, logged; nodes go with the last draft. Of a finished session nothing is done: a repeated DONE must
- * tell what the first one did. */
+/* Detaches a draft and logs why; its nodes go with the last draft that has named them. A finished session
+ * stays as it is: a repeated DONE must say what the first one said. */
 void attached_drafts_drop(step_context *c, session *s, session_draft *d, const char *reason);
-/* The same, by its own word. */
+/* The same, because the draft says so (DETACH). */
 void attached_drafts_gave_up(step_context *c, session *s, session_draft *d, wire_string reason);
-/* The same at all sessions. */
+/* The same for all sessions that this draft is attached to. */
 void attached_drafts_left(step_context *c, peer_id peer, const char *reason);

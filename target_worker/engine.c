@@ -60,117 +60,118 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
 
 /* --- a job --- */
 
-/* A job's surroundings. */
-typedef struct work {
+/* A job of the batch in hand. */
+typedef struct active_job {
   engine *g;
   const engine_job *job;
   engine_result *r;
   int32_t seq, segment;  /* of the cache; of the forward */
-  bool faulty;           /* its forward is to fail: a test's wish */
-  bool wrong;            /* its first token is to be another one */
-  uint64_t forwarded_us; /* when the forward of a VERIFY ended, if a next round can follow it at once */
+  bool faulty;           /* a test wants its forward to fail, */
+  bool wrong;            /* or its first token to be wrong */
+  uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   model_sampling sampling;
-  bool choosing;                        /* the forward chooses the tokens itself, by `sampling` */
-  int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the rows walked, without the root: the end of the history */
-} work;
+  bool choosing;                        /* the forward samples the tokens itself, by `sampling` */
+  int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the accepted rows, without the root: the end of the history */
+} active_job;
 
-/* Rows vanish behind the machine's back: it will find fewer than it believes in. */
+/* The cache loses rows without the machine's knowledge. */
 static void drop_rows(engine *g, int32_t seq, int32_t rows) {
   int32_t length = kv_length(g->options.kv, seq);
   kv_rollback(g->options.kv, seq, rows < length ? length - rows : 0);
 }
 
-static void fault_before(work *w) {
-  engine *g = w->g;
+static void fault_before(active_job *a) {
+  engine *g = a->g;
   const engine_fault *f = &g->options.fault;
-  if (w->job->kind != ENGINE_VERIFY) return;
-  bool tree = w->job->count > 1, decode_due = ++g->decodes == f->after;
+  if (a->job->kind != ENGINE_VERIFY) return;
+  bool tree = a->job->count > 1, decode_due = ++g->decodes == f->after;
   if (tree) g->trees++;
   bool tree_due = tree && g->trees == f->after;
-  if (decode_due && f->kind == ENGINE_FAULT_KV_ROLLBACK) drop_rows(g, w->seq, f->rows);
-  w->faulty = tree_due && f->kind == ENGINE_FAULT_VERIFY_ERROR;
-  w->wrong = tree_due && f->kind == ENGINE_FAULT_WRONG_TOKEN;
+  if (decode_due && f->kind == ENGINE_FAULT_KV_ROLLBACK) drop_rows(g, a->seq, f->rows);
+  a->faulty = tree_due && f->kind == ENGINE_FAULT_VERIFY_ERROR;
+  a->wrong = tree_due && f->kind == ENGINE_FAULT_WRONG_TOKEN;
 }
 
-/* A forward keeps no logits where nobody but itself has to see them. */
-static void set_choosing(work *w) {
-  const sampler_options *o = &w->job->sampling;
-  const sampler_row any = {.history_count = w->job->history != NULL};
-  w->sampling = (model_sampling){sampler_scale(o), o->seed, o->choice};
-  w->choosing = !sampler_needs_logits(o, &any, model_shape(w->g->options.model)->vocab);
+/* A forward that samples the tokens itself keeps no logits. */
+static void set_choosing(active_job *a) {
+  const sampler_options *o = &a->job->sampling;
+  const sampler_row any = {.history_count = a->job->history != NULL};
+  a->sampling = (model_sampling){sampler_scale(o), o->seed, o->choice};
+  a->choosing = !sampler_needs_logits(o, &any, model_shape(a->g->options.model)->vocab);
 }
 
-static const model_sampling *sampling_of(const work *w) {
-  return w->choosing ? &w->sampling : NULL;
+static const model_sampling *sampling_of(const active_job *a) {
+  return a->choosing ? &a->sampling : NULL;
 }
 
 /* The target's token after C and path_tokens[0..depth), from a row of the last forward. */
-static int32_t pick(const work *w, int32_t row, int32_t depth) {
-  const engine_job *job = w->job;
-  if (w->choosing) {
-    int32_t token = model_sampled(w->g->options.model, w->segment, row);
+static int32_t pick(const active_job *a, int32_t row, int32_t depth) {
+  const engine_job *job = a->job;
+  if (a->choosing) {
+    int32_t token = model_sampled(a->g->options.model, a->segment, row);
     assert(token >= 0);
     return token;
   }
-  const float *logits = model_logits(w->g->options.model, w->segment, row);
+  const float *logits = model_logits(a->g->options.model, a->segment, row);
   assert(logits);
   sampler_row history = {0};
   if (job->history) {
     history.history = job->history;
     history.history_count = job->kv_length + 1;
-    history.extra = w->path_tokens;
+    history.extra = a->path_tokens;
     history.extra_count = depth;
   }
-  return sampler_pick(w->g->sampler, &job->sampling, &history, logits, job->kv_length + depth + 1);
+  return sampler_pick(a->g->sampler, &job->sampling, &history, logits, job->kv_length + depth + 1);
 }
 
 static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int32_t depth) {
-  work *w = context;
+  active_job *a = context;
   (void)path;
-  if (depth > 0) w->path_tokens[depth - 1] = w->job->tokens[row];
-  return pick(w, row, depth);
+  if (depth > 0) a->path_tokens[depth - 1] = a->job->tokens[row];
+  return pick(a, row, depth);
 }
 
-/* Nothing of the job stays in the cache. */
-static void fail(work *w, int rc) {
-  engine *g = w->g;
-  log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", w->job->count,
-           w->job->kv_length, err_name(rc));
-  kv_rollback(g->options.kv, w->seq, w->job->kv_length);
+/* Nothing of the job is left in the cache. */
+static void fail(active_job *a, int rc) {
+  engine *g = a->g;
+  log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", a->job->count,
+           a->job->kv_length, err_name(rc));
+  kv_rollback(g->options.kv, a->seq, a->job->kv_length);
   g->counters.failures++;
-  w->forwarded_us = 0;
-  w->r->sampled_count = 0;
-  w->r->code = ERR_INTERNAL;
+  a->forwarded_us = 0;
+  a->r->sampled_count = 0;
+  a->r->code = ERR_INTERNAL;
 }
 
 /* --- accepting, after a forward --- */
 
-/* One more row of a round that is decoded again. */
-static int append_one(work *w, int32_t token) {
-  const engine_options *o = &w->g->options;
-  w->segment = 0;
+/* One more row of a step that is decoded again. */
+static int append_one(active_job *a, int32_t token) {
+  const engine_options *o = &a->g->options;
+  a->segment = 0;
   return model_forward(
       o->model, o->kv,
       &(model_segment){
-          .seq = w->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(w)},
+          .seq = a->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(a)},
       1);
 }
 
-/* Decodes the round once more, one token after the other. Where they differ, the plain ones are right. */
-static void selfcheck(work *w) {
-  engine_result *r = w->r;
-  kv_settle(w->g->options.kv, w->seq);
-  kv_rollback(w->g->options.kv, w->seq, w->job->kv_length);
-  w->g->counters.selfchecks++;
-  w->forwarded_us = 0;
+/* Decodes the step once more, one token after the other. Where the tokens differ, the plain ones are right.
+ */
+static void selfcheck(active_job *a) {
+  engine_result *r = a->r;
+  kv_settle(a->g->options.kv, a->seq);
+  kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
+  a->g->counters.selfchecks++;
+  a->forwarded_us = 0;
   for (int32_t i = 0; i < r->sampled_count; i++) {
-    if (i > 0) w->path_tokens[i - 1] = r->sampled[i - 1];
-    int rc = append_one(w, i == 0 ? w->job->tokens[0] : r->sampled[i - 1]);
+    if (i > 0) a->path_tokens[i - 1] = r->sampled[i - 1];
+    int rc = append_one(a, i == 0 ? a->job->tokens[0] : r->sampled[i - 1]);
     if (rc != ERR_OK) {
-      fail(w, rc);
+      fail(a, rc);
       return;
     }
-    int32_t token = pick(w, 0, i);
+    int32_t token = pick(a, 0, i);
     if (token == r->sampled[i]) continue;
     r->sampled[i] = token;
     r->sampled_count = i + 1;
@@ -178,106 +179,107 @@ static void selfcheck(work *w) {
   }
 }
 
-static void accept_tree(work *w, uint64_t forwarded) {
-  const engine_job *job = w->job;
+static void accept_tree(active_job *a, uint64_t forwarded) {
+  const engine_job *job = a->job;
   int32_t path[ENGINE_ROWS_MAX];
   int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
-                                   job->sampled_max, pick_on_walk, w, path, w->r->sampled);
+                                   job->sampled_max, pick_on_walk, a, path, a->r->sampled);
   uint64_t accepted = clock_us();
-  int rc = kv_commit_late(w->g->options.kv, w->seq, path,
-                          walked); /* the next forward copies: nothing lies before it */
-  w->r->accept_us = accepted - forwarded;
-  w->r->commit_us = clock_us() - accepted;
+  int rc =
+      kv_commit_late(a->g->options.kv, a->seq, path,
+                     walked); /* the next forward copies the rows, so that this one's result is not held up */
+  a->r->accept_us = accepted - forwarded;
+  a->r->commit_us = clock_us() - accepted;
   if (rc != ERR_OK) {
-    fail(w, rc);
+    fail(a, rc);
     return;
   }
-  w->r->sampled_count = walked;
-  if (w->wrong) w->r->sampled[0] = w->r->sampled[0] == 0;
+  a->r->sampled_count = walked;
+  if (a->wrong) a->r->sampled[0] = a->r->sampled[0] == 0;
 }
 
-/* `forwarded`: when the forward ended, or the job before this one had accepted. */
-static void accept(work *w, uint64_t forwarded) {
-  if (w->job->kind == ENGINE_PREFILL) return;
-  w->forwarded_us = forwarded;
-  if (w->job->count > 1) {
-    accept_tree(w, forwarded);
+/* `forwarded`: when the forward ended, or when the acceptance of the job before this one did. */
+static void accept(active_job *a, uint64_t forwarded) {
+  if (a->job->kind == ENGINE_PREFILL) return;
+  a->forwarded_us = forwarded;
+  if (a->job->count > 1) {
+    accept_tree(a, forwarded);
     return;
   }
-  w->r->sampled[0] = pick(w, 0, 0);
-  w->r->sampled_count = 1;
-  w->r->accept_us = clock_us() - forwarded;
+  a->r->sampled[0] = pick(a, 0, 0);
+  a->r->sampled_count = 1;
+  a->r->accept_us = clock_us() - forwarded;
 }
 
 /* --- one forward for all --- */
 
-/* Without nodes nothing of speculation is touched: rows go straight into the tail. */
-static model_segment segment_of(const work *w) {
+/* Without nodes nothing of speculation is touched: the rows are appended where they belong. */
+static model_segment segment_of(const active_job *a) {
   static const model_sampling greedy = {0};
-  const engine_job *job = w->job;
+  const engine_job *job = a->job;
   bool tree = job->kind == ENGINE_VERIFY && job->count > 1,
        measures = job->kind == ENGINE_PREFILL && job->measures;
-  return (model_segment){.seq = w->seq,
+  return (model_segment){.seq = a->seq,
                          .kind = tree ? MODEL_TREE : MODEL_APPEND,
                          .count = job->count,
                          .tokens = job->tokens,
                          .parents = tree ? job->parents : NULL,
                          .all_logits = tree || measures,
                          .no_logits = job->kind == ENGINE_PREFILL && !measures,
-                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(w)
+                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(a)
                                      : measures                 ? &greedy
                                                                 : NULL};
 }
 
-static void note_gap(engine *g, const work *w) {
-  bool follows = g->forwarded_us && w->r->node_count > 0 && w->job->slot == g->forwarded_slot;
+static void note_gap(engine *g, const active_job *a) {
+  bool follows = g->forwarded_us && a->r->node_count > 0 && a->job->slot == g->forwarded_slot;
   if (!follows || !g->at_once) return;
   uint64_t us = clock_us() - g->forwarded_us;
   g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
 }
 
-/* The rows of these jobs in one forward. If that fails each has one of its own, so that only the one at fault
- * suffers. */
-static void forward(engine *g, work *const *works, int32_t count) {
+/* Runs the rows of these jobs in one forward. If that fails, each job gets a forward of its own, so that only
+ * the one at fault fails. */
+static void forward(engine *g, active_job *const *active, int32_t count) {
   model_segment segments[ENGINE_JOBS_MAX];
   for (int32_t i = 0; i < count; i++) {
-    works[i]->segment = i;
-    segments[i] = segment_of(works[i]);
+    active[i]->segment = i;
+    segments[i] = segment_of(active[i]);
   }
-  if (count == 1) note_gap(g, works[0]);
+  if (count == 1) note_gap(g, active[0]);
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, count);
   uint64_t end = clock_us();
-  for (int32_t i = 0; i < count && rc != ERR_OK && count > 1; i++) forward(g, &works[i], 1);
+  for (int32_t i = 0; i < count && rc != ERR_OK && count > 1; i++) forward(g, &active[i], 1);
   if (rc != ERR_OK && count > 1) return;
   for (int32_t i = 0; i < count; i++) {
-    works[i]->r->forward_us = end - start;
+    active[i]->r->forward_us = end - start;
     if (rc != ERR_OK)
-      fail(works[i], rc);
+      fail(active[i], rc);
     else
-      accept(works[i], i == 0 ? end : clock_us());
+      accept(active[i], i == 0 ? end : clock_us());
   }
 }
 
-/* The cache must hold what the job starts from. Rows beyond it are of tokens that C has lost since. What was
- * still to be copied there is, so that the figures tell of every committed row; not in a virtual cache, where
- * somebody else may have these blocks by now. */
-static bool starts_right(work *w) {
-  const engine_job *job = w->job;
-  kv_cache *kv = w->g->options.kv;
+/* The cache must hold the rows that the job starts from. Rows beyond them are of tokens that C has lost
+ * since. In a static cache those that were still to be copied are copied first, so that the counters cover
+ * every committed row; in a virtual cache another session may have these blocks by now. */
+static bool starts_right(active_job *a) {
+  const engine_job *job = a->job;
+  kv_cache *kv = a->g->options.kv;
   if (job->blocks && job->rows_given) {
-    kv_map(kv, w->seq, job->blocks, job->block_count, job->kv_length);
+    kv_map(kv, a->seq, job->blocks, job->block_count, job->kv_length);
     return true;
   }
-  if (kv_length(kv, w->seq) < job->kv_length) {
-    w->r->code = ERR_DESYNC;
+  if (kv_length(kv, a->seq) < job->kv_length) {
+    a->r->code = ERR_DESYNC;
     return false;
   }
-  if (kv_length(kv, w->seq) > job->kv_length) {
-    if (!kv_is_virtual(kv)) kv_settle(kv, w->seq);
-    kv_rollback(kv, w->seq, job->kv_length);
+  if (kv_length(kv, a->seq) > job->kv_length) {
+    if (!kv_is_virtual(kv)) kv_settle(kv, a->seq);
+    kv_rollback(kv, a->seq, job->kv_length);
   }
-  if (job->blocks) kv_map(kv, w->seq, job->blocks, job->block_count, -1);
+  if (job->blocks) kv_map(kv, a->seq, job->blocks, job->block_count, -1);
   return true;
 }
 
@@ -290,52 +292,52 @@ static void count_decode(engine *g, const engine_result *r) {
   n->accepted += (uint64_t)r->sampled_count - 1;
 }
 
-/* May the job's rows go through the model? */
-static bool prepare(work *w, uint64_t start) {
-  const engine_job *job = w->job;
-  assert(job->slot >= 0 && job->slot < w->g->options.sequences && job->count >= 1);
+/* Checks the job and stages its nodes; false: its rows cannot go through the model. */
+static bool prepare(active_job *a, uint64_t start) {
+  const engine_job *job = a->job;
+  assert(job->slot >= 0 && job->slot < a->g->options.sequences && job->count >= 1);
   assert(job->count <= (job->kind == ENGINE_PREFILL ? ENGINE_CHUNK : ENGINE_ROWS_MAX));
-  *w->r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
-  w->r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
-  w->r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
-  if (job->kind == ENGINE_VERIFY) set_choosing(w);
-  fault_before(w);
-  if (!starts_right(w)) return false;
-  int rc = w->faulty ? ERR_INTERNAL : ERR_OK;
-  if (rc == ERR_OK && w->r->node_count > 0) rc = kv_stage(w->g->options.kv, w->seq, job->parents, job->count);
-  if (rc != ERR_OK) fail(w, rc);
+  *a->r = (engine_result){.kind = job->kind, .serial = job->serial, .code = ERR_OK};
+  a->r->node_count = job->kind == ENGINE_VERIFY ? job->count - 1 : 0;
+  a->r->queue_us = start > job->ready_us ? start - job->ready_us : 0;
+  if (job->kind == ENGINE_VERIFY) set_choosing(a);
+  fault_before(a);
+  if (!starts_right(a)) return false;
+  int rc = a->faulty ? ERR_INTERNAL : ERR_OK;
+  if (rc == ERR_OK && a->r->node_count > 0) rc = kv_stage(a->g->options.kv, a->seq, job->parents, job->count);
+  if (rc != ERR_OK) fail(a, rc);
   return rc == ERR_OK;
 }
 
-static void finish(work *w) {
-  engine *g = w->g;
-  if (w->job->selfcheck && w->r->code == ERR_OK) selfcheck(w);
-  if (w->job->kind == ENGINE_VERIFY)
-    count_decode(g, w->r);
+static void finish(active_job *a) {
+  engine *g = a->g;
+  if (a->job->selfcheck && a->r->code == ERR_OK) selfcheck(a);
+  if (a->job->kind == ENGINE_VERIFY)
+    count_decode(g, a->r);
   else
     g->counters.prefills++;
-  if (w->job->kind == ENGINE_PREFILL && w->job->measures)
-    g->counters.measured_rows += (uint64_t)w->job->count;
-  w->r->kv_length = kv_length(g->options.kv, w->seq);
-  w->r->kv_settled = w->r->kv_length - kv_late(g->options.kv, w->seq);
+  if (a->job->kind == ENGINE_PREFILL && a->job->measures)
+    g->counters.measured_rows += (uint64_t)a->job->count;
+  a->r->kv_length = kv_length(g->options.kv, a->seq);
+  a->r->kv_settled = a->r->kv_length - kv_late(g->options.kv, a->seq);
 }
 
 void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   assert(batch->count >= 1 && batch->count <= ENGINE_JOBS_MAX);
-  work works[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
+  active_job active[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
   int32_t ready_count = 0;
   uint64_t start = clock_us();
   out->count = batch->count;
   g->at_once = batch->at_once;
   for (int32_t i = 0; i < batch->count; i++) {
     const engine_job *job = &batch->jobs[i];
-    works[i] = (work){.g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot]};
-    if (prepare(&works[i], start)) ready[ready_count++] = &works[i];
+    active[i] = (active_job){.g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot]};
+    if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
   if (ready_count > 0) forward(g, ready, ready_count);
-  for (int32_t i = 0; i < batch->count; i++) finish(&works[i]);
+  for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);
   g->counters.batches++;
-  g->forwarded_us = batch->count == 1 ? works[0].forwarded_us : 0;
+  g->forwarded_us = batch->count == 1 ? active[0].forwarded_us : 0;
   g->forwarded_slot = batch->jobs[0].slot;
 }
 
@@ -358,7 +360,7 @@ static bool turn(void *context, void *next) {
   return g->options.turn(g->options.context, &g->results, next);
 }
 
-/* What the last rounds have left to a next one that never came: the counters tell of every row. */
+/* The copies that the last steps left to a next forward, which never came: the counters cover every row. */
 static void settle_all(void *context) {
   engine *g = context;
   for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);

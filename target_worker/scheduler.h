@@ -1,7 +1,7 @@
-/* scheduler.h - whose rows go through the next forward: pure.
+/* scheduler.h - which rows go through the next forward (continuous batching). Pure.
  *
- * A forward carries a row of every session that can step, the nodes of all of them that are worth their cost,
- * and a piece of a prompt or two. */
+ * A forward carries the root of every session that can step, those nodes of all of them that are worth their
+ * cost, and chunks of one or more prompts. */
 #pragma once
 
 #include "target_worker/engine.h"
@@ -11,7 +11,7 @@ typedef enum {
   SCHEDULE_IDLE,    /* nothing to do before an event */
   SCHEDULE_PREFILL, /* rows of C are missing in the cache */
   SCHEDULE_STEP,    /* a plain step or a verify, now */
-  SCHEDULE_WAIT     /* would step, but waits for its draft until *until_us */
+  SCHEDULE_WAIT     /* could step, but waits for its draft until *until_us */
 } schedule_kind;
 
 #define SCHEDULE_CREDIT 256 /* tokens that a session may be ahead of the last acknowledged one */
@@ -22,16 +22,21 @@ schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *unti
  */
 uint64_t schedule_lockstep_deadline(const session *s);
 
-#define SCHEDULE_STEPS_MAX    28 /* sessions that step in one forward; others have their turn in the next */
-#define SCHEDULE_PREFILLS_MAX 4  /* sessions whose prompts are read in one */
+#define SCHEDULE_STEPS_MAX    28 /* sessions that step in one forward; the others step in the next one */
+#define SCHEDULE_PREFILLS_MAX 4  /* sessions whose prompts are prefilled in one forward */
 #define SCHEDULE_NODES_MAX    64 /* nodes of all sessions in free pace */
-#define SCHEDULE_ROWS_MAX                                                                                    \
-  256 /* rows of all that step, without those nodes; a session in lockstep that would pass it has to wait */
-#define SCHEDULE_MEASURED 128 /* tokens of a prompt that is used to measure what a verify costs */
-#define SCHEDULE_BESIDE   32  /* rows of prompts beside sessions that step: how long those are held up */
-_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "a job each");
-_Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX, "one forward");
-_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX, "costs are known by rows");
+/* Rows of all sessions that step, without those nodes: a session in lockstep that would exceed it has to
+ * wait. */
+#define SCHEDULE_ROWS_MAX 256
+#define SCHEDULE_MEASURED                                                                                    \
+  128 /* tokens of a prompt that is long enough to measure the cost of a verify with */
+#define SCHEDULE_BESIDE                                                                                      \
+  32 /* rows of prompts beside sessions that step, which bounds how long they are held up */
+_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "every pick is a job");
+_Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX,
+               "the rows of all jobs fit one forward");
+_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX,
+               "the cost model covers every forward of steps");
 
 typedef struct schedule_pick {
   int32_t slot; /* of the store */

@@ -28,7 +28,7 @@ int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, e
   return ERR_OK;
 }
 
-/* The cache, and what it will be after the job that is under way, holds no more than these rows of C. */
+/* Of C, no more than these rows are right in the cache, now and after the job that is under way. */
 static void keep_rows(session *s, int32_t rows) {
   if (s->cache.rows > rows) s->cache.rows = rows;
   if (s->job.serial && s->job.valid_rows > rows) s->job.valid_rows = rows;
@@ -47,7 +47,7 @@ static void adopt_prefix(session *s, const msg_open *o) {
   assert(rc == ERR_OK);
   (void)rc;
   keep_rows(s, common);
-  keep_rows(s, c->length - 1); /* the root's row is made anew */
+  keep_rows(s, c->length - 1); /* the root's row is computed anew */
 }
 
 void session_open_adopt(session *s, const msg_open *o) {

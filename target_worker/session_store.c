@@ -48,9 +48,9 @@ session *session_store_get(session_store *store, uint64_t id) {
   return NULL;
 }
 
-/* A place is given up whole, but for its slot and what was taken once: the memory of its prefix, of its
- * blocks' numbers, and of what its penalties look at, which the engine may still be reading. Of C and the
- * cache the first `keep` tokens stay. */
+/* Everything is forgotten but the slot's number, the memory that was taken once (prefix, block table, and the
+ * history of penalties, which the engine may still be reading), and the first `keep` tokens of C with their
+ * rows. */
 static void slot_clear(session *s, int32_t keep) {
   session_drafts_fini(s);
   session old = *s;
@@ -68,21 +68,21 @@ static void slot_clear(session *s, int32_t keep) {
     prefix_reset(&s->committed, 0);
 }
 
-/* Rows of the cache that are surely those of C, also when a job that was under way at its end has changed
- * others. */
+/* Rows of the cache that surely hold C, even if the session ended while a job was changing others. */
 static int32_t rows_of(const session *s) {
   int32_t rows = s->job.serial ? least_i32(s->cache.rows, s->job.valid_rows) : s->cache.rows;
   return least_i32(rows, s->committed.length);
 }
 
-/* Rows of a free place that serve a prompt of these tokens: 0 unless they are half of it, or of what would be
- * lost. */
+/* Rows of a free slot that serve a prompt of these tokens; 0 unless they are at least half of the prompt, or
+ * of the rows that would be lost. */
 static int32_t reusable(const session *s, const int32_t *tokens, int32_t count) {
   int32_t rows = rows_of(s), same = 0;
   while (same < least_i32(rows, count) && s->committed.tokens[same] == tokens[same]) same++;
   return 2 * same >= least_i32(rows, count) ? same : 0;
 }
 
+/* The slot for a new session, NULL: there is none. *keep: rows in it that serve the new one. */
 static session *slot_find(session_store *store, const int32_t *tokens, int32_t count, int32_t *keep) {
   session *free_one = NULL, *idle = NULL;
   *keep = 0;
@@ -128,13 +128,14 @@ void session_store_give_back(session_store *store, session *s) {
   if (store->is_virtual) drop_blocks(store, s, 0);
 }
 
-/* Blocks that others may read are not written: of one that C has left, the rows that are still right are
- * computed again, which is at most a block less one, in a block of its own. */
+/* Blocks that others may read are never written. When C has changed inside such a block, the session leaves
+ * it, and the rows before the change, at most a block less one, are computed again in a block of its own. */
 static void leave_shared(session_store *store, session *s) {
   if (s->cache.rows < s->cache.published * KV_BLOCK) drop_blocks(store, s, s->cache.rows / KV_BLOCK);
 }
 
-/* Without rows of its own it begins with what others have computed; the root's row is always made anew. */
+/* A session without rows of its own begins with those that others have computed; the root's row is always
+ * computed anew. */
 static void find_shared(session_store *store, session *s) {
   if (s->cache.rows > 0) return;
   drop_blocks(store, s, 0);
@@ -178,7 +179,8 @@ void session_store_publish(session_store *store, session *s, int32_t settled) {
     int32_t *block = &s->cache.blocks[s->cache.published], *above = s->cache.published ? block - 1 : NULL;
     int32_t same = block_pool_publish(&store->blocks, above ? *above : KV_NO_BLOCK,
                                       s->committed.tokens + s->cache.published * KV_BLOCK, *block);
-    if (same != *block) s->cache.remap = true; /* equal rows: who comes second reads the first one's */
+    if (same != *block)
+      s->cache.remap = true; /* another session has published equal rows: this one reads those */
     *block = same;
   }
 }

@@ -21,8 +21,8 @@ typedef struct session_store {
   int32_t count, context; /* context: tokens of one session */
   bool is_virtual;
   block_pool blocks;        /* of a virtual cache */
-  uint64_t reused_rows;     /* of the cache, that new sessions found there */
-  uint64_t longest_step_us; /* between two rounds of one session, one after the other */
+  uint64_t reused_rows;     /* rows that new sessions found in the cache */
+  uint64_t longest_step_us; /* the longest time between two steps of one session */
 } session_store;
 
 /* blocks: of a virtual cache; 0: static. ERR_NOMEM. */
@@ -30,20 +30,23 @@ int session_store_init(session_store *store, int32_t count, int32_t context, int
 void session_store_fini(session_store *store);
 
 session *session_store_get(session_store *store, uint64_t id); /* NULL: none */
-/* Finds it or takes a place; NULL: full. *fresh tells. A free place whose cache begins with these tokens is
- * taken with them: its C is that beginning, kv_rows their rows; else the one that was given up longest ago,
- * with an empty C; if none is free, the least recently used finished one. */
+/* Finds a session or takes a slot for a new one (*fresh); NULL: full. A free slot whose cache begins with
+ * these tokens is taken with them: C is that beginning and cache.rows its rows. Else the slot that has been
+ * free longest is taken, with an empty C; if none is free, that of the least recently used finished session.
+ */
 session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, const int32_t *tokens,
                             int32_t count, bool *fresh);
-/* Blocks for a session whose C has just been set, with kv_rows of it in the cache, so that it can grow to
- * `tokens` tokens of which all but the last have rows; it may find more rows. ERR_FULL: not now, ERR_LIMIT:
- * never; then it holds none. Static: nothing to do. */
+/* Virtual cache: takes blocks for a session whose C has just been set, with cache.rows of it in the cache, so
+ * that it can grow to `tokens` tokens, of which all but the last have rows. It may find more rows in the
+ * prefix cache. ERR_FULL: not now, ERR_LIMIT: never; then the session holds no blocks. Static: does nothing.
+ */
 int session_store_admit(session_store *store, session *s, int32_t tokens, err *e);
-/* Its first `settled` rows are in the cache: others may find the blocks that they fill. */
+/* The session's first `settled` rows are in the cache: from now on others may find the blocks that they fill.
+ */
 void session_store_publish(session_store *store, session *s, int32_t settled);
-/* It needs no rows any more. Static: nothing to do. */
+/* The session needs no rows any more. Static: does nothing. */
 void session_store_give_back(session_store *store, session *s);
-/* Room for what its penalties look at; false: no memory. */
+/* Takes memory for the history that penalties look at; false: there is none. */
 bool session_store_penalties(const session_store *store, session *s);
 /* Its orchestrator has shown that it still wants the session. */
 void session_store_renew(session *s, uint64_t now_us);

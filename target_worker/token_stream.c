@@ -42,7 +42,7 @@ static void to_orchestrator(step_context *c, session *s, int32_t base) {
 void token_stream_to_draft(step_context *c, session *s, session_draft *d, int32_t base) {
   d->tokens_sent_us = c->now;
   d->sent = send_tokens(c, d->peer, s, base);
-  if (d->timed) return; /* of a draft far away several are under way */
+  if (d->timed) return; /* to a draft far away several are under way */
   d->timed = true;
   d->timed_length = d->sent;
   d->timed_us = c->now;
@@ -143,8 +143,8 @@ static msg_stats stats_of(const session_stats *n) {
                      .position_count = positions};
 }
 
-/* The sentence of DONE: why it is an error, or how fast the plain steps of this answer were. NULL: none, or
- * nothing to compare them with. */
+/* The sentence of DONE: why it is an error, or how fast the plain steps of this completion were; NULL: there
+ * is none, or nothing to compare them with. */
 static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
   double plain_us = speculation_plain_us(&s->speculation, s->stats.plain_steps);

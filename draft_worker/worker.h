@@ -1,30 +1,11 @@
-/* worker.h - the draft's logic, sans-IO: it attaches to sessions at targets, grows a tree for each, streams
- * the nodes as they come and re-roots on TOKENS. It never waits for an answer. */
+/* worker.h - the draft's machine, sans-IO: it hands events to the files that know what they mean. It attaches
+ * to sessions at targets, grows a tree for each, streams the nodes as they come and re-roots on TOKENS. It
+ * never waits for anybody. */
 #pragma once
 
+#include "draft_worker/draft_options.h"
 #include "draft_worker/drafters/model_batch.h"
 #include "wire/machine.h"
-
-#define DRAFT_SESSIONS_MAX DRAFTER_SLOTS_MAX
-#define DRAFT_TARGETS_MAX  16
-#define DRAFT_DESYNC_TRIES 10     /* DESYNC is repeated so often until OPEN */
-#define DRAFT_REPEAT_US    300000 /* ATTACH, DESYNC */
-#define DRAFT_IDLE_US      200000 /* an empty NODES names the base again */
-
-typedef struct draft_options {
-  wire_id incarnation;
-  drafter drafters[DRAFTERS_MAX]; /* borrowed; HELLO names the method of the first */
-  int32_t drafter_count;
-  int32_t context;        /* tokens of the longest C */
-  bool shorter;           /* a session may be longer than `context`: this draft helps as long as C fits */
-  int32_t session_max;    /* <= DRAFT_SESSIONS_MAX, which 0 stands for */
-  bool colocated;         /* in free pace it computes only while the target waits for it (pacing.h) */
-  hash16 host;            /* as HELLO tells it */
-  hash16 vocabulary_hash; /* of the ids that travel */
-  int32_t vocabulary_size;
-  const char *numerics_id; /* borrowed */
-  const char *device;      /* that it computes on; borrowed */
-} draft_options;
 
 typedef struct draft draft;
 

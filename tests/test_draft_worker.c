@@ -1,5 +1,7 @@
 /* libs: draft wire speculative base */
+#include "draft_worker/attachment.h"
 #include "draft_worker/draft_session.h"
+#include "draft_worker/target_links.h"
 #include "draft_worker/drafters/immediate.h"
 #include "draft_worker/drafters/model.h"
 #include "draft_worker/worker.h"
@@ -374,7 +376,7 @@ static void test_target_cannot_be_called(void **state) {
 /* Addresses that nobody can call, as a mad target may advertise, do not use up the places for targets. */
 static void test_bad_addresses_take_no_place(void **state) {
   world *w = *state;
-  for (int i = 0; i < 3 * DRAFT_TARGETS_MAX; i++) {
+  for (int i = 0; i < 3 * TARGET_LINKS_MAX; i++) {
     char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "nonsense:%d", i);
     msg m = open_message(1000 + (uint64_t)i, 1, PROMPT, PROMPT_LENGTH);
@@ -391,7 +393,7 @@ static void test_bad_addresses_take_no_place(void **state) {
 /* Targets come and go, each at a new address: the places of those that went are free again. */
 static void test_targets_come_and_go(void **state) {
   world *w = *state;
-  for (int i = 0; i < 2 * DRAFT_TARGETS_MAX; i++) {
+  for (int i = 0; i < 2 * TARGET_LINKS_MAX; i++) {
     char endpoint[64];
     uint64_t id = 1000 + (uint64_t)i;
     peer_id peer = 100 + (peer_id)i;
@@ -564,7 +566,7 @@ static void test_open_full(void **state) {
 static void test_open_more_targets_than_it_calls(void **state) {
   world *w = *state;
   int32_t refused = 0;
-  for (int i = 0; i < DRAFT_TARGETS_MAX + 2; i++) {
+  for (int i = 0; i < TARGET_LINKS_MAX + 2; i++) {
     char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%d", 5000 + i);
     msg m = open_message((uint64_t)i + 1, 1, PROMPT, PROMPT_LENGTH);
@@ -575,7 +577,7 @@ static void test_open_more_targets_than_it_calls(void **state) {
     refused += rig_count(&w->r, ORCH, MSG_ERROR);
     const action *a = rig_connect_asked(&w->r);
     if (a) rig_connected(&w->r, a->tag, (peer_id)(100 + i));
-    if (i >= DRAFT_TARGETS_MAX) rig_expect_error(&w->r, ORCH, ERR_FULL);
+    if (i >= TARGET_LINKS_MAX) rig_expect_error(&w->r, ORCH, ERR_FULL);
   }
   assert_int_equal(refused, 2);
 }

@@ -1,0 +1,21 @@
+/* draft_options.h - how a draft worker is started. */
+#pragma once
+
+#include "draft_worker/drafters/drafter.h"
+
+#define DRAFT_SESSIONS_MAX DRAFTER_SLOTS_MAX
+
+typedef struct draft_options {
+  wire_id incarnation;
+  drafter drafters[DRAFTERS_MAX]; /* borrowed; HELLO names the method of the first */
+  int32_t drafter_count;
+  int32_t context;        /* tokens of the longest C */
+  bool shorter;           /* a session may be longer than `context`: this draft helps as long as C fits */
+  int32_t session_max;    /* <= DRAFT_SESSIONS_MAX, which 0 stands for */
+  bool colocated;         /* in free pace it computes only while the target waits for it (pacing.h) */
+  hash16 host;            /* as HELLO tells it */
+  hash16 vocabulary_hash; /* of the ids that travel */
+  int32_t vocabulary_size;
+  const char *numerics_id; /* borrowed */
+  const char *device;      /* that it computes on; borrowed */
+} draft_options;

@@ -17,7 +17,7 @@ bool attachment_is_active(const attachment *a) {
 
 bool attachment_is_orphaned(const draft_step *c, const attachment *a) {
   const roster_peer *o = roster_find(c->peers, a->orchestrator);
-  bool silent = !o || c->now - o->heard_us > IDLE_MAX_US;
+  bool silent = !o || c->now - o->received_us > IDLE_MAX_US;
   bool unused = c->now - a->used_us > IDLE_MAX_US; /* not attached for so long: END was lost */
   return silent || unused;
 }

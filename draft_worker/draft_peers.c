@@ -1,6 +1,6 @@
 #include "draft_worker/draft_peers.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 
@@ -50,7 +50,7 @@ void draft_peers_connected(draft *d, draft_step *c, uint64_t tag, peer_id id) {
 /* --- who is there, and who is not --- */
 
 static void look(draft *d, draft_step *c) {
-  presence_orchestrator(&d->orchestrator, c->peers, c->now, c->out);
+  peer_watch_orchestrator(&d->orchestrator, c->peers, c->now, c->out);
   target_links_look(c, &d->links, worker_links_used(d));
 }
 
@@ -105,6 +105,6 @@ void draft_peers_tick(draft *d, draft_step *c) {
 }
 
 uint64_t draft_peers_deadline(const draft *d) {
-  uint64_t at = least_u64(roster_deadline(&d->peers), presence_deadline(&d->orchestrator));
-  return least_u64(at, target_links_deadline(&d->links));
+  uint64_t at = min_u64(roster_deadline(&d->peers), peer_watch_deadline(&d->orchestrator));
+  return min_u64(at, target_links_deadline(&d->links));
 }

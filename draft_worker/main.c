@@ -10,7 +10,8 @@
 #include "draft_worker/drafters/replay.h"
 #include "draft_worker/worker.h"
 #include "version.h"
-#include "wire/host.h"
+#include "wire/endpoint.h"
+#include "wire/machine_host.h"
 #include <argp.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -186,7 +187,7 @@ typedef struct program {
   draft_batch *next; /* the engine's room for one */
   bool given;        /* the engine's thread's: it got one */
   draft *draft;
-  host *host;
+  machine_host *host;
   uv_loop_t loop;
   bool loop_open;
 } program;
@@ -226,7 +227,7 @@ static bool next_batch(void *context) {
 static bool take_results(void *context, const draft_results *r, draft_batch *next) {
   program *p = context;
   p->next = next;
-  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
+  machine_host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
   return p->given;
 }
 
@@ -289,17 +290,17 @@ static void after_step(void *context) {
   program *p = context;
   if (!p->draft) return;
   feed(p);
-  if (draft_drained(p->draft)) host_exit(p->host, PROGRAM_EXIT_OK);
+  if (draft_drained(p->draft)) machine_host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
 static int open_host(program *p, wire_id self, err *e) {
-  host_options o = {.machine = draft_machine(p->draft),
-                    .self = self,
-                    .log = &p->log,
-                    .after_step = after_step,
-                    .context = p};
-  int rc = host_check_endpoint(p->flags.orchestrator, e);
-  if (rc == ERR_OK) rc = host_open(&p->host, &p->loop, &o, e);
+  machine_host_options o = {.machine = draft_machine(p->draft),
+                            .self = self,
+                            .log = &p->log,
+                            .after_step = after_step,
+                            .context = p};
+  int rc = endpoint_check(p->flags.orchestrator, e);
+  if (rc == ERR_OK) rc = machine_host_open(&p->host, &p->loop, &o, e);
   return rc;
 }
 
@@ -328,7 +329,7 @@ static void greet(program *p) {
   actions out;
   actions_init(&out);
   draft_connect(p->draft, p->flags.orchestrator, &out);
-  host_perform(p->host, &out);
+  machine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s", p->flags.draft);
 }
@@ -345,7 +346,7 @@ static void print_counters(const program *p) {
 
 static void close_all(program *p) {
   model_engine_close(p->engine);
-  host_close(p->host);
+  machine_host_close(p->host);
   if (p->loop_open) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
     uv_loop_close(&p->loop);
@@ -370,7 +371,7 @@ static int run(program *p) {
   } else {
     greet(p);
     uv_run(&p->loop, UV_RUN_DEFAULT);
-    code = host_exit_code(p->host);
+    code = machine_host_exit_code(p->host);
   }
   return code;
 }

@@ -1,6 +1,6 @@
 #include "draft_worker/target_links.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include <string.h>
 
@@ -58,7 +58,7 @@ int32_t target_links_open(draft_step *c, target_links *l, wire_string endpoint, 
   target_link *x = &l->list[link];
   memcpy(x->endpoint, endpoint.data, endpoint.size);
   x->endpoint[endpoint.size] = 0;
-  x->there = (presence){.endpoint = x->endpoint};
+  x->there = (peer_watch){.endpoint = x->endpoint};
   ask(c, l, link);
   return link;
 }
@@ -90,7 +90,7 @@ target_link_news target_links_connected(draft_step *c, target_links *l, int32_t 
 bool target_links_refused(target_links *l, peer_id peer) {
   bool again = false;
   for (int i = 0; i < TARGET_LINKS_MAX; i++) {
-    presence *there = &l->list[i].there;
+    peer_watch *there = &l->list[i].there;
     if (there->peer != peer) continue;
     again = !there->endpoint;
     there->endpoint = NULL; /* it answers, but not as one would wish */
@@ -104,10 +104,10 @@ void target_links_drop(draft_step *c, target_links *l, peer_id peer) {
 }
 
 static void look(draft_step *c, target_link *l, bool used) {
-  switch (presence_look(&l->there, c->peers, c->now)) {
-  case PRESENCE_ABSENT:
-  case PRESENCE_SILENT:
-    if (l->peer && !used && c->now - l->there.since_us >= PRESENCE_AGAIN_US) {
+  switch (peer_watch_look(&l->there, c->peers, c->now)) {
+  case PEER_WATCH_ABSENT:
+  case PEER_WATCH_SILENT:
+    if (l->peer && !used && c->now - l->there.since_us >= PEER_WATCH_AGAIN_US) {
       link_close(c, l); /* nobody misses it */
       break;
     }
@@ -116,11 +116,11 @@ static void look(draft_step *c, target_link *l, bool used) {
         "the target at %s %s: trying on; can this host connect to that address, and is it the target's?",
         l->endpoint, l->there.came ? "has fallen silent" : "does not answer");
     break;
-  case PRESENCE_BACK:
+  case PEER_WATCH_BACK:
     actions_log(c->out, LOG_WARNING, "the target at %s answers now", l->endpoint);
     break;
-  case PRESENCE_HERE:
-  case PRESENCE_NO_NEWS:
+  case PEER_WATCH_HERE:
+  case PEER_WATCH_NO_NEWS:
     break;
   }
 }
@@ -138,8 +138,8 @@ void target_links_tick(draft_step *c, target_links *l) {
 uint64_t target_links_deadline(const target_links *l) {
   uint64_t at = MACHINE_NEVER;
   for (int i = 0; i < TARGET_LINKS_MAX; i++) {
-    at = least_u64(at, presence_deadline(&l->list[i].there));
-    if (is_unanswered(&l->list[i])) at = least_u64(at, l->list[i].asked_us + DRAFT_REPEAT_US);
+    at = min_u64(at, peer_watch_deadline(&l->list[i].there));
+    if (is_unanswered(&l->list[i])) at = min_u64(at, l->list[i].asked_us + DRAFT_REPEAT_US);
   }
   return at;
 }

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "draft_worker/draft_step.h"
-#include "wire/presence.h"
+#include "wire/peer_watch.h"
 
 #define TARGET_LINKS_MAX 16
 
 typedef struct target_link {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free link */
   peer_id peer;                       /* 0 while connecting */
-  presence there;
+  peer_watch there;
   uint64_t asked_us; /* the connection was asked for; without a reply it is asked for again */
 } target_link;
 

@@ -1,6 +1,6 @@
 #include "draft_worker/worker.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "draft_worker/draft_open.h"
 #include "draft_worker/draft_peers.h"
 #include "draft_worker/worker_state.h"
@@ -139,7 +139,7 @@ static void on_tick(draft *d, draft_step *c) {
 static uint64_t draft_deadline(const void *self) {
   const draft *d = self;
   uint64_t at = draft_peers_deadline(d);
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) at = least_u64(at, attachment_deadline(&d->sessions[i]));
+  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) at = min_u64(at, attachment_deadline(&d->sessions[i]));
   return at;
 }
 

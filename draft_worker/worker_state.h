@@ -8,7 +8,7 @@
 typedef struct draft {
   draft_options options;
   roster peers;
-  presence orchestrator;
+  peer_watch orchestrator;
   attachment *sessions; /* [DRAFT_SESSIONS_MAX]; the index is the session's slot at the drafters */
   target_links links;
   bool draining;

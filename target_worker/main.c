@@ -8,8 +8,9 @@
 #include "target_worker/engine.h"
 #include "target_worker/worker.h"
 #include "version.h"
-#include "wire/host.h"
-#include "wire/place.h"
+#include "wire/machine_host.h"
+#include "wire/endpoint.h"
+#include "wire/target_endpoint.h"
 #include <argp.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -188,7 +189,7 @@ typedef struct program {
   kv_cache *kv;
   engine *engine;
   target *target;
-  host *host;
+  machine_host *host;
   uv_loop_t loop;
   bool loop_open;
   char bound[WIRE_STRING_MAX + 1],
@@ -272,7 +273,7 @@ static bool turn(void *context, const engine_results *r, engine_batch *next) {
   program *p = context;
   p->next = next;
   keep_loop_away(p);
-  host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
+  machine_host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
   return p->given;
 }
 
@@ -318,7 +319,7 @@ static void feed(void *context) {
   if (!p->target || p->busy) return;
   p->batch.at_once = false;
   p->busy = target_next_batch(p->target, clock_us(), &p->batch) && engine_submit(p->engine, &p->batch);
-  if (!p->busy && target_drained(p->target)) host_exit(p->host, PROGRAM_EXIT_OK);
+  if (!p->busy && target_drained(p->target)) machine_host_exit(p->host, PROGRAM_EXIT_OK);
 }
 
 static int open_loop(program *p, err *e) {
@@ -333,41 +334,41 @@ static int open_loop(program *p, err *e) {
 
 static int open_door(program *p, err *e) {
   const flags *f = &p->flags;
-  int rc = f->advertise ? host_check_endpoint(f->advertise, e) : ERR_OK;
-  if (rc == ERR_OK && f->advertise && place_lacks_port(f->advertise))
+  int rc = f->advertise ? endpoint_check(f->advertise, e) : ERR_OK;
+  if (rc == ERR_OK && f->advertise && endpoint_lacks_port(f->advertise))
     rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", f->advertise);
   if (rc != ERR_OK) return rc;
-  const char *door = f->bind ? f->bind : place_door(f->orchestrator, f->insecure_bind);
-  rc = transport_bind(host_transport(p->host), door, p->bound, sizeof p->bound, e);
+  const char *door = f->bind ? f->bind : target_endpoint_to_bind(f->orchestrator, f->insecure_bind);
+  rc = transport_bind(machine_host_transport(p->host), door, p->bound, sizeof p->bound, e);
   if (f->advertise)
-    place_insist(f->advertise, p->told);
+    target_endpoint_insist(f->advertise, p->told);
   else
     memcpy(p->told, p->bound, sizeof p->told);
   return rc;
 }
 
 static int open_host(program *p, wire_id self, err *e) {
-  host_options o = {.self = self,
-                    .allow_plaintext = p->flags.insecure_bind,
-                    .log = &p->log,
-                    .after_step = feed,
-                    .context = p};
-  int rc = host_open(&p->host, &p->loop, &o, e);
-  if (rc == ERR_OK) rc = host_check_endpoint(p->flags.orchestrator, e);
+  machine_host_options o = {.self = self,
+                            .allow_plaintext = p->flags.insecure_bind,
+                            .log = &p->log,
+                            .after_step = feed,
+                            .context = p};
+  int rc = machine_host_open(&p->host, &p->loop, &o, e);
+  if (rc == ERR_OK) rc = endpoint_check(p->flags.orchestrator, e);
   return rc ? rc : open_door(p, e);
 }
 
 static void greet(program *p) {
   actions out;
   actions_init(&out);
-  host_set_machine(p->host, target_machine(p->target));
+  machine_host_set_machine(p->host, target_machine(p->target));
   target_connect(p->target, p->flags.orchestrator, &out);
-  host_perform(p->host, &out);
+  machine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
            model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context, p->told);
   bool asked = p->flags.bind || p->flags.advertise || p->flags.insecure_bind;
-  if (!asked && place_elsewhere(p->flags.orchestrator))
+  if (!asked && endpoint_leads_elsewhere(p->flags.orchestrator))
     log_line(&p->log, LOG_WARNING,
              "drafts of this machine alone reach this target: for those of others add --insecure-bind (there "
              "is no encryption)");
@@ -392,7 +393,7 @@ static int open_all(program *p, err *e) {
 
 static void close_all(program *p) {
   engine_close(p->engine);
-  host_close(p->host);
+  machine_host_close(p->host);
   if (p->loop_open) {
     uv_run(&p->loop, UV_RUN_DEFAULT);
     uv_loop_close(&p->loop);
@@ -510,7 +511,7 @@ static void print_counters(const program *p) {
   fprintf(out, ", ");
   print_model(out, model_count(p->model));
   fprintf(out, ", ");
-  print_wire(out, transport_count(host_transport(p->host)));
+  print_wire(out, transport_count(machine_host_transport(p->host)));
   fprintf(out, ", ");
   print_memory(out, &p->mem);
   fprintf(out, "}\n");
@@ -539,7 +540,7 @@ static int run(program *p) {
   } else {
     greet(p);
     uv_run(&p->loop, UV_RUN_DEFAULT);
-    code = host_exit_code(p->host);
+    code = machine_host_exit_code(p->host);
   }
   return code;
 }

@@ -1,6 +1,6 @@
 #include "target_worker/scheduler.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 
 bool schedule_may_speculate(const session *s) {
   const msg_options *o = &s->request.options;
@@ -9,9 +9,9 @@ bool schedule_may_speculate(const session *s) {
 
 int32_t schedule_budget(const session *s) {
   if (!schedule_may_speculate(s) || !session_has_nodes(s)) return 0;
-  int32_t nodes = least_i32(s->request.options.budget, WIRE_BUDGET_MAX);
+  int32_t nodes = min_i32(s->request.options.budget, WIRE_BUDGET_MAX);
   int32_t rows = s->committed.capacity - s->committed.length; /* staged rows must fit as well */
-  return session_room(s) > 1 ? least_i32(nodes, rows) : 0;
+  return session_room(s) > 1 ? min_i32(nodes, rows) : 0;
 }
 
 schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *until_us) {
@@ -50,7 +50,7 @@ _Static_assert(WIRE_BUDGET_MAX <= SCHEDULE_NODES_MAX, "one session's nodes fit")
 
 /* Writes the session's best nodes to the pick, as many as its budget allows, and their totals. */
 static void select_nodes(const session *s, float *totals, schedule_pick *pick) {
-  int32_t budget = schedule_budget(s), depth_max = least_i32(session_room(s) - 1, TREE_DEPTH_MAX);
+  int32_t budget = schedule_budget(s), depth_max = min_i32(session_room(s) - 1, TREE_DEPTH_MAX);
   pick->offered = budget ? tree_select(&s->drafts.tree, budget, depth_max, pick->nodes, pick->parents) : 0;
   for (int32_t i = 0; i < pick->offered; i++) totals[i] = s->drafts.tree.nodes[pick->nodes[i]].total;
 }
@@ -120,7 +120,7 @@ static void pick_prefills(const session_store *store, const speculation_shared *
     const session *s = &store->slots[i];
     uint64_t until;
     if (schedule_session(s, now_us, &until) != SCHEDULE_PREFILL) continue;
-    int32_t left = s->committed.length - 1 - s->cache.rows, count = least_i32(rows, left);
+    int32_t left = s->committed.length - 1 - s->cache.rows, count = min_i32(rows, left);
     if (may_measure(s, out)) count = speculation_prompt_rows(all, left, rows, &out->measures);
     schedule_pick *pick = &out->picks[out->count++];
     pick->slot = i;

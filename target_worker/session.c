@@ -1,11 +1,11 @@
 #include "target_worker/session.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 
 int32_t session_room(const session *s) {
   int32_t output = s->request.options.max_tokens - (s->committed.length - s->request.prompt_length);
   int32_t context = s->request.options.context - s->committed.length;
-  int32_t room = least_i32(output, context);
+  int32_t room = min_i32(output, context);
   return room > 0 ? room : 0;
 }
 

@@ -1,6 +1,6 @@
 #include "target_worker/session_store.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,16 +70,16 @@ static void slot_clear(session *s, int32_t keep) {
 
 /* Rows of the cache that surely hold C, even if the session ended while a job was changing others. */
 static int32_t rows_of(const session *s) {
-  int32_t rows = s->job.serial ? least_i32(s->cache.rows, s->job.valid_rows) : s->cache.rows;
-  return least_i32(rows, s->committed.length);
+  int32_t rows = s->job.serial ? min_i32(s->cache.rows, s->job.valid_rows) : s->cache.rows;
+  return min_i32(rows, s->committed.length);
 }
 
 /* Rows of a free slot that serve a prompt of these tokens; 0 unless they are at least half of the prompt, or
  * of the rows that would be lost. */
 static int32_t reusable(const session *s, const int32_t *tokens, int32_t count) {
   int32_t rows = rows_of(s), same = 0;
-  while (same < least_i32(rows, count) && s->committed.tokens[same] == tokens[same]) same++;
-  return 2 * same >= least_i32(rows, count) ? same : 0;
+  while (same < min_i32(rows, count) && s->committed.tokens[same] == tokens[same]) same++;
+  return 2 * same >= min_i32(rows, count) ? same : 0;
 }
 
 /* The slot for a new session, NULL: there is none. *keep: rows in it that serve the new one. */
@@ -119,9 +119,9 @@ session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, 
 static void drop_blocks(session_store *store, session *s, int32_t keep) {
   block_pool_release(&store->blocks, s->cache.blocks + keep, s->cache.block_count - keep);
   s->cache.block_count = keep;
-  s->cache.published = least_i32(s->cache.published, keep);
-  s->cache.rows = least_i32(s->cache.rows, keep * KV_BLOCK);
-  if (s->job.serial) s->job.valid_rows = least_i32(s->job.valid_rows, keep * KV_BLOCK);
+  s->cache.published = min_i32(s->cache.published, keep);
+  s->cache.rows = min_i32(s->cache.rows, keep * KV_BLOCK);
+  if (s->job.serial) s->job.valid_rows = min_i32(s->job.valid_rows, keep * KV_BLOCK);
 }
 
 void session_store_give_back(session_store *store, session *s) {
@@ -146,7 +146,7 @@ static void find_shared(session_store *store, session *s) {
 }
 
 int session_store_admit(session_store *store, session *s, int32_t tokens, err *e) {
-  int32_t wanted = blocks_of(least_i32(tokens, store->context) - 1);
+  int32_t wanted = blocks_of(min_i32(tokens, store->context) - 1);
   if (!store->is_virtual) return ERR_OK;
   leave_shared(store, s);
   find_shared(store, s);
@@ -174,7 +174,7 @@ int session_store_admit(session_store *store, session *s, int32_t tokens, err *e
 
 void session_store_publish(session_store *store, session *s, int32_t settled) {
   if (!store->is_virtual) return;
-  int32_t rows = least_i32(least_i32(settled, s->cache.rows), s->committed.length);
+  int32_t rows = min_i32(min_i32(settled, s->cache.rows), s->committed.length);
   for (; (s->cache.published + 1) * KV_BLOCK <= rows; s->cache.published++) {
     int32_t *block = &s->cache.blocks[s->cache.published], *above = s->cache.published ? block - 1 : NULL;
     int32_t same = block_pool_publish(&store->blocks, above ? *above : KV_NO_BLOCK,
@@ -219,7 +219,7 @@ bool session_store_purge(session_store *store, uint64_t now_us, uint64_t *id) {
 uint64_t session_store_deadline(const session_store *store) {
   uint64_t at = UINT64_MAX;
   for (int32_t i = 0; i < store->count; i++)
-    if (store->slots[i].state != SESSION_FREE) at = least_u64(at, store->slots[i].lease_until_us);
+    if (store->slots[i].state != SESSION_FREE) at = min_u64(at, store->slots[i].lease_until_us);
   return at;
 }
 

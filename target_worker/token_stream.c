@@ -1,6 +1,6 @@
 #include "target_worker/token_stream.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include "target_worker/scheduler.h"
 #include <stdio.h>
@@ -98,7 +98,7 @@ void token_stream_on_ack(step_context *c, session *s, const msg *m) {
 
 void token_stream_on_resend(step_context *c, peer_id from, session *s, const msg *m) {
   session_draft *d = session_draft_of(s, from);
-  int32_t base = least_i32(m->u.resend.from, s->committed.length); /* beyond it, C's length is the reply */
+  int32_t base = min_i32(m->u.resend.from, s->committed.length); /* beyond it, C's length is the reply */
   if (d) {
     if (c->now - d->resent_us < TOKEN_STREAM_RESEND_US) return; /* a small frame asks for a large one */
     d->resent_us = c->now;
@@ -189,7 +189,7 @@ void token_stream_tick(step_context *c, session *s) {
 
 uint64_t token_stream_deadline(const session *s) {
   uint64_t at = s->stream.send_by_us;
-  if (unacknowledged(s)) at = least_u64(at, s->stream.sent_us + TOKEN_STREAM_REPEAT_US);
-  if (s->state == SESSION_FINISHED) at = least_u64(at, s->stream.done_sent_us + TOKEN_STREAM_REPEAT_US);
+  if (unacknowledged(s)) at = min_u64(at, s->stream.sent_us + TOKEN_STREAM_REPEAT_US);
+  if (s->state == SESSION_FINISHED) at = min_u64(at, s->stream.done_sent_us + TOKEN_STREAM_REPEAT_US);
   return at;
 }

@@ -1,6 +1,6 @@
 #include "target_worker/verifier.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static void job_sampling(session *s, engine_job *job) {
   }
   memcpy(job->stops, s->request.stop_tokens, sizeof job->stops);
   job->stop_count = o->stop_count;
-  job->sampled_max = o->single ? 1 : least_i32(session_room(s), job->count);
+  job->sampled_max = o->single ? 1 : min_i32(session_room(s), job->count);
 }
 
 static void job_verify(session *s, const schedule_pick *pick, engine_job *job) {
@@ -145,7 +145,7 @@ session *verifier_end(session_store *store, const engine_result *r, bool *stale)
   *stale = s->job.valid_rows != INT32_MAX;
   s->job.serial = 0;
   if (!s->cache.rows_given) /* else it has other blocks by now */
-    s->cache.rows = least_i32(r->kv_length, s->job.valid_rows);
+    s->cache.rows = min_i32(r->kv_length, s->job.valid_rows);
   s->job.valid_rows = INT32_MAX;
   session_store_publish(store, s, r->kv_settled);
   if (r->kind == ENGINE_PREFILL) s->stats.prefill_us += r->forward_us;

@@ -1,6 +1,6 @@
 #include "target_worker/worker.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "target_worker/attached_drafts.h"
@@ -10,7 +10,7 @@
 #include "target_worker/session_open.h"
 #include "target_worker/token_stream.h"
 #include "target_worker/verifier.h"
-#include "wire/presence.h"
+#include "wire/peer_watch.h"
 #include <stdlib.h>
 
 struct target {
@@ -18,7 +18,7 @@ struct target {
   session_store store;
   verifier verifier;
   engine_watch watch;
-  presence orchestrator;
+  peer_watch orchestrator;
   bool draining; /* takes no new sessions */
 };
 
@@ -134,7 +134,7 @@ static void on_message(target *t, step_context *c, peer_id id, const msg *m) {
   roster_peer *from;
   switch (roster_receive(c->peers, id, m, session_store_active(c->store), c->now, &from, c->out)) {
   case ROSTER_GREETED:
-    presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
+    peer_watch_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
     attached_drafts_left(c, id, "it has restarted");
     break;
   case ROSTER_LEAVES:
@@ -176,23 +176,23 @@ static void session_tick(step_context *c, session *s) {
 
 static uint64_t session_deadline(const session *s) {
   if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  return least_u64(schedule_lockstep_deadline(s), token_stream_deadline(s));
+  return min_u64(schedule_lockstep_deadline(s), token_stream_deadline(s));
 }
 
 static uint64_t target_deadline(const void *self) {
   const target *t = self;
-  uint64_t at = least_u64(roster_deadline(&t->peers), t->verifier.wait_until_us);
-  at = least_u64(at, presence_deadline(&t->orchestrator));
-  at = least_u64(at, engine_watch_deadline(&t->watch, &t->store));
-  at = least_u64(at, session_store_deadline(&t->store));
-  for (int32_t i = 0; i < t->store.count; i++) at = least_u64(at, session_deadline(&t->store.slots[i]));
+  uint64_t at = min_u64(roster_deadline(&t->peers), t->verifier.wait_until_us);
+  at = min_u64(at, peer_watch_deadline(&t->orchestrator));
+  at = min_u64(at, engine_watch_deadline(&t->watch, &t->store));
+  at = min_u64(at, session_store_deadline(&t->store));
+  for (int32_t i = 0; i < t->store.count; i++) at = min_u64(at, session_deadline(&t->store.slots[i]));
   return at;
 }
 
 static void on_tick(target *t, step_context *c) {
   for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));)
     attached_drafts_left(c, lost->id, "it has been silent for 3 s");
-  presence_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
+  peer_watch_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
   purge(c);
   for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.slots[i]);
   engine_watch_tick(&t->watch, c);

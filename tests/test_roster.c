@@ -612,7 +612,7 @@ static void test_address_of_one_that_died(void **state) {
     hear(w, peer, target_at(id_of((uint8_t)(30 + same)), addresses[0]));
     pass(w, 100000);
     msg again = same ? target_at(id_of(31), addresses[1]) : target_at(id_of(40), addresses[0]);
-    if (!same) roster_find(&w->table, peer)->heard_us = w->r.now; /* its last words come just before */
+    if (!same) roster_find(&w->table, peer)->received_us = w->r.now; /* its last words come just before */
     assert_int_equal(hear(w, other, again), ROSTER_HANDLED);
     assert_int_equal(pass(w, ROSTER_HELLO_US), 0);
     assert_int_equal(hear(w, other, again), ROSTER_GREETED);

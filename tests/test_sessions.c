@@ -2205,7 +2205,7 @@ static void test_prompt_as_long_as_the_context(void **state) {
 
 /* --- where the target is, and whether a draft gets there --- */
 
-static void register_at(world *w, peer_id peer, wire_role role, const char *door, wire_place seen) {
+static void register_at(world *w, peer_id peer, wire_role role, const char *door, wire_location seen) {
   msg m = role == WIRE_ROLE_TARGET ? target_hello(peer) : draft_hello(peer);
   if (door) m.u.hello.endpoint = wire_text(door);
   m.u.hello.seen = seen;
@@ -2213,7 +2213,7 @@ static void register_at(world *w, peer_id peer, wire_role role, const char *door
   rig_last(&w->r, peer, MSG_WELCOME);
 }
 
-#define AWAY(a) ((wire_place){a, true})
+#define AWAY(a) ((wire_location){a, true})
 
 static void run_session(world *w) {
   sessions_request r = request(true);
@@ -2273,7 +2273,7 @@ static void test_a_draft_on_the_wrong_host_after_a_move(void **state) {
   register_at(w, DRAFT, WIRE_ROLE_DRAFT, NULL, AWAY("10.0.0.3"));
   run_session(w);
   opened(w, DRAFT);
-  register_at(w, TARGET2, WIRE_ROLE_TARGET, "ipc:///tmp/x", (wire_place){{0}, false});
+  register_at(w, TARGET2, WIRE_ROLE_TARGET, "ipc:///tmp/x", (wire_location){{0}, false});
   rig_clear(&w->r);
   sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
   opened(w, TARGET2);

@@ -3,8 +3,8 @@
 
 #include "common/base/clock.h"
 #include "wire/codec.h"
-#include "wire/connections.h"
-#include "wire/peers.h"
+#include "wire/connection_limit.h"
+#include "wire/peer_table.h"
 #include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -612,10 +612,10 @@ static void test_many_connections(void **state) {
   temp_endpoint(endpoint, sizeof endpoint, "many");
   peer_id to = service_open(&loop, &server, &client, endpoint);
   for (int round = 0; round < 2; round++) {
-    int fds[CONNECTIONS_MAX + 50], closed = 0;
+    int fds[CONNECTION_LIMIT_MAX + 50], closed = 0;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     temp_path(address.sun_path, sizeof address.sun_path, endpoint);
-    for (int i = 0; i < CONNECTIONS_MAX + 50; i++) {
+    for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) {
       fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
       assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
       uv_run(&loop, UV_RUN_NOWAIT);
@@ -624,17 +624,17 @@ static void test_many_connections(void **state) {
     for (int wait = 0; wait < 500 && closed < 40; wait++, usleep(2000)) {
       uv_run(&loop, UV_RUN_NOWAIT);
       closed = 0;
-      for (int i = 0; i < CONNECTIONS_MAX + 50; i++) {
+      for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) {
         struct pollfd p = {fds[i], POLLRDHUP, 0};
         closed += poll(&p, 1, 0) > 0;
       }
     }
-    if (closed < 40 || closed > 60) fail_msg("%d of %d were closed", closed, CONNECTIONS_MAX + 50);
+    if (closed < 40 || closed > 60) fail_msg("%d of %d were closed", closed, CONNECTION_LIMIT_MAX + 50);
     uint64_t heard = client.heard;
     msg m = ping_of(1); /* who was here before does not notice */
     assert_true(transport_send(client.wire, to, &m));
     assert_true(run_until(&loop, &client.heard, heard + 1, WAIT_MS));
-    for (int i = 0; i < CONNECTIONS_MAX + 50; i++) close(fds[i]);
+    for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) close(fds[i]);
     for (int i = 0; i < 50; i++, usleep(1000)) uv_run(&loop, UV_RUN_NOWAIT);
   }
   service_close(&loop, &server, &client);
@@ -768,86 +768,86 @@ static void test_close_in_callback(void **state) {
 
 static void test_peers_forget(void **state) {
   (void)state;
-  peers p;
+  peer_table p;
   int tag;
-  assert_int_equal(peers_init(&p), ERR_OK);
-  peer_id pinned = peers_pin(&p, &tag)->id, ids[PEERS_MAX + 10];
-  for (uint32_t i = 0; i < PEERS_MAX + 10; i++) {
-    ids[i] = peers_of_routing(&p, &tag, &i, sizeof i)->id;
-    if (i > 3) assert_non_null(peers_find(&p, ids[3])); /* 3 is in use all the time */
+  assert_int_equal(peer_table_init(&p), ERR_OK);
+  peer_id pinned = peer_table_pin(&p, &tag)->id, ids[PEER_TABLE_MAX + 10];
+  for (uint32_t i = 0; i < PEER_TABLE_MAX + 10; i++) {
+    ids[i] = peer_table_of_routing(&p, &tag, &i, sizeof i)->id;
+    if (i > 3) assert_non_null(peer_table_find(&p, ids[3])); /* 3 is in use all the time */
   }
   assert_int_equal(p.forgotten, 11); /* 1034 and a pinned one do not fit into 1024 */
-  assert_non_null(peers_find(&p, pinned));
-  assert_non_null(peers_find(&p, ids[3]));
+  assert_non_null(peer_table_find(&p, pinned));
+  assert_non_null(peer_table_find(&p, ids[3]));
   for (uint32_t i = 0; i < 12; i++)
-    if (i != 3) assert_null(peers_find(&p, ids[i]));
-  for (uint32_t i = 12; i < PEERS_MAX + 10; i++) {
-    assert_non_null(peers_find(&p, ids[i]));
-    assert_int_equal(peers_of_routing(&p, &tag, &i, sizeof i)->id, ids[i]);
+    if (i != 3) assert_null(peer_table_find(&p, ids[i]));
+  for (uint32_t i = 12; i < PEER_TABLE_MAX + 10; i++) {
+    assert_non_null(peer_table_find(&p, ids[i]));
+    assert_int_equal(peer_table_of_routing(&p, &tag, &i, sizeof i)->id, ids[i]);
   }
   uint32_t zero = 0;
-  peer_id again = peers_of_routing(&p, &tag, &zero, sizeof zero)->id;
-  for (uint32_t i = 0; i < PEERS_MAX + 10; i++) assert_true(again != ids[i]); /* never the same number */
-  peers_fini(&p);
+  peer_id again = peer_table_of_routing(&p, &tag, &zero, sizeof zero)->id;
+  for (uint32_t i = 0; i < PEER_TABLE_MAX + 10; i++) assert_true(again != ids[i]); /* never the same number */
+  peer_table_fini(&p);
 }
 
 /* Those that nobody has greeted are forgotten first, however lately they spoke. */
 static void test_strangers_are_forgotten_first(void **state) {
   (void)state;
-  peers p;
+  peer_table p;
   int tag;
-  assert_int_equal(peers_init(&p), ERR_OK);
+  assert_int_equal(peer_table_init(&p), ERR_OK);
   peer_id ids[20];
   for (uint32_t i = 0; i < 20; i++) {
-    peer *known = peers_of_routing(&p, &tag, &i, sizeof i);
+    peer *known = peer_table_of_routing(&p, &tag, &i, sizeof i);
     ids[i] = known->id;
     known->greeted = true;
   }
-  for (uint32_t i = 100; i < 100 + 3 * PEERS_MAX; i++) peers_of_routing(&p, &tag, &i, sizeof i);
-  for (uint32_t i = 0; i < 20; i++) assert_non_null(peers_find(&p, ids[i]));
-  peers_fini(&p);
+  for (uint32_t i = 100; i < 100 + 3 * PEER_TABLE_MAX; i++) peer_table_of_routing(&p, &tag, &i, sizeof i);
+  for (uint32_t i = 0; i < 20; i++) assert_non_null(peer_table_find(&p, ids[i]));
+  peer_table_fini(&p);
 }
 
 static void test_peers_pinned(void **state) {
   (void)state;
-  peers p;
+  peer_table p;
   int tag;
   peer *last = NULL;
-  assert_int_equal(peers_init(&p), ERR_OK);
-  for (int i = 0; i < PEERS_PINNED_MAX; i++) assert_non_null(last = peers_pin(&p, &tag));
-  assert_null(peers_pin(&p, &tag));
-  peers_remove(&p, last);
-  assert_non_null(peers_pin(&p, &tag));
-  peers_fini(&p);
+  assert_int_equal(peer_table_init(&p), ERR_OK);
+  for (int i = 0; i < PEER_TABLE_PINNED_MAX; i++) assert_non_null(last = peer_table_pin(&p, &tag));
+  assert_null(peer_table_pin(&p, &tag));
+  peer_table_remove(&p, last);
+  assert_non_null(peer_table_pin(&p, &tag));
+  peer_table_fini(&p);
 }
 
 /* Routing ids that share their first bytes or a bucket are different peers; removal leaves the chain whole.
  */
 static void test_peers_chains(void **state) {
   (void)state;
-  peers p;
+  peer_table p;
   int tag;
-  assert_int_equal(peers_init(&p), ERR_OK);
+  assert_int_equal(peer_table_init(&p), ERR_OK);
   char name[16];
-  for (int i = 0; i < PEERS_MAX; i++) {
+  for (int i = 0; i < PEER_TABLE_MAX; i++) {
     int size = snprintf(name, sizeof name, "p%d", i);
-    peers_of_routing(&p, &tag, name, (size_t)size);
+    peer_table_of_routing(&p, &tag, name, (size_t)size);
   }
-  for (int i = 0; i < PEERS_MAX; i += 2) {
+  for (int i = 0; i < PEER_TABLE_MAX; i += 2) {
     int size = snprintf(name, sizeof name, "p%d", i);
-    peers_remove(&p, peers_of_routing(&p, &tag, name, (size_t)size));
+    peer_table_remove(&p, peer_table_of_routing(&p, &tag, name, (size_t)size));
   }
-  for (int i = 0; i < PEERS_MAX / 2; i++) { /* into the slots that are free now */
+  for (int i = 0; i < PEER_TABLE_MAX / 2; i++) { /* into the slots that are free now */
     int size = snprintf(name, sizeof name, "q%d", i);
-    peers_of_routing(&p, &tag, name, (size_t)size);
+    peer_table_of_routing(&p, &tag, name, (size_t)size);
   }
-  for (int i = 1; i < PEERS_MAX; i += 2) {
+  for (int i = 1; i < PEER_TABLE_MAX; i += 2) {
     int size = snprintf(name, sizeof name, "p%d", i);
     uint64_t serial = p.serial;
-    peers_of_routing(&p, &tag, name, (size_t)size);
+    peer_table_of_routing(&p, &tag, name, (size_t)size);
     assert_int_equal(p.serial, serial); /* found, not made */
   }
-  peers_fini(&p);
+  peer_table_fini(&p);
 }
 
 /* --- latency: two threads, two loops --- */

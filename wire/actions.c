@@ -118,7 +118,7 @@ static bool copy_group(arena *a, const field_group *group, char *base) {
 }
 
 const msg *msg_copy(arena *a, const msg *m) {
-  const message_shape *shape = message_shape_of(m->type);
+  const fields_shape *shape = fields_shape_of(m->type);
   msg *copy = shape ? arena_copy(a, m, sizeof *m) : NULL;
   return copy && copy_group(a, &shape->fields, (char *)&copy->u) ? copy : NULL;
 }

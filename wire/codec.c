@@ -128,7 +128,7 @@ static size_t character_size(const uint8_t *p, size_t left) {
   return 0;
 }
 
-static int check_envelope(const place *p, const message_shape *shape, const msg *m) {
+static int check_envelope(const place *p, const fields_shape *shape, const msg *m) {
   static const wire_id none = {{0}};
   bool to_zero = memcmp(&m->to, &none, sizeof none) == 0;
   if (shape->to != ENVELOPE_ANY && to_zero != (shape->to == ENVELOPE_ZERO))
@@ -147,7 +147,7 @@ static int check_version(const place *p, uint32_t min, uint32_t max) {
 }
 
 /* Rules between fields; all single values hold. */
-static int check_message(const message_shape *shape, const msg *m, err *e) {
+static int check_message(const fields_shape *shape, const msg *m, err *e) {
   char bad[SHAPE_BAD_MAX];
   int code = shape->check ? shape->check(m, bad) : ERR_OK;
   return code == ERR_OK ? ERR_OK : err_set(e, code, "%s", bad);
@@ -329,7 +329,7 @@ static int write_group(writer *w, const field_group *group, const char *base) {
 
 #define ENVELOPE_FIELDS 4 /* type, to, session, epoch */
 
-static int write_frame(writer *w, const message_shape *shape, const msg *m) {
+static int write_frame(writer *w, const fields_shape *shape, const msg *m) {
   msgpack_pack_array(&w->packer, ENVELOPE_FIELDS + shape->fields.count);
   msgpack_pack_uint32(&w->packer, m->type);
   write_bin(w, m->to.bytes, sizeof m->to.bytes);
@@ -343,7 +343,7 @@ static int write_frame(writer *w, const message_shape *shape, const msg *m) {
 }
 
 int codec_encode(const msg *m, codec_buffer *out, err *e) {
-  const message_shape *shape = message_shape_of(m->type);
+  const fields_shape *shape = fields_shape_of(m->type);
   assert(shape);
   writer w = {.out = out, .at = {.e = e, .message = shape->name, .index = -1}};
   out->size = 0;
@@ -625,7 +625,7 @@ static const field_group envelope_group = {envelope_fields, ENVELOPE_FIELDS};
 /* The versions of a HELLO are judged before anything that a later version may have changed: its first seven
  * entries are the same in all versions. `r` is a copy, so the fields are read again afterwards. */
 #define HELLO_FIXED 3
-static int read_versions(reader r, const message_shape *shape, uint32_t count) {
+static int read_versions(reader r, const fields_shape *shape, uint32_t count) {
   msg_hello h = {0};
   if (count < ENVELOPE_FIELDS + HELLO_FIXED) return refuse(&r.at, RULE_FIELDS, "has %u entries", count);
   int code = read_group(&r, &(field_group){shape->fields.list, HELLO_FIXED}, (char *)&h);
@@ -638,7 +638,7 @@ static int read_message(reader *r, uint32_t count, msg *m) {
     return refuse(&r->at, RULE_ENVELOPE, "has %u entries instead of at least %d", count, ENVELOPE_FIELDS);
   int code = read_group(r, &envelope_group, (char *)m);
   if (code != ERR_OK) return code;
-  const message_shape *shape = message_shape_of(m->type);
+  const fields_shape *shape = fields_shape_of(m->type);
   if (!shape)
     return refuse(&r->at, RULE_MESSAGE_TYPE, "has type %u, which no message has", (unsigned)m->type);
   r->at.message = shape->name;
@@ -663,7 +663,7 @@ static void peek_envelope(const uint8_t *data, size_t size, msg *m) {
   uint64_t type = mpack_unpack_uint(t);
   if (reader_next(&r, &t) != MPACK_OK || t.type != MPACK_TOKEN_BIN || t.length != 16) return;
   if (reader_next(&r, &t) != MPACK_OK || t.length != 16) return;
-  m->type = message_shape_of(type) ? (msg_type)type : 0;
+  m->type = fields_shape_of(type) ? (msg_type)type : 0;
   if (reader_next(&r, &t) != MPACK_OK || t.type != MPACK_TOKEN_UINT) return;
   m->session = mpack_unpack_uint(t);
   if (reader_next(&r, &t) != MPACK_OK || t.type != MPACK_TOKEN_UINT) return;

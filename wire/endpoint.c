@@ -118,3 +118,16 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
       "authenticated: use a loopback address or ipc://, or accept the risk with --insecure-bind",
       endpoint);
 }
+
+bool endpoint_leads_elsewhere(const char *endpoint) {
+  char host[ENDPOINT_MAX];
+  const char *port;
+  return endpoint_split(endpoint, host, &port) && strcmp(host, "localhost") != 0 &&
+         !endpoint_host_is_loopback(host);
+}
+
+bool endpoint_lacks_port(const char *endpoint) {
+  char host[ENDPOINT_MAX];
+  const char *port;
+  return endpoint_split(endpoint, host, &port) && strcmp(port, "*") == 0;
+}

@@ -1,4 +1,4 @@
-/* endpoint.h - addresses as users write them, judged before ZeroMQ sees them. Private to wire/. */
+/* endpoint.h - addresses as users write them, judged before ZeroMQ sees them. */
 #pragma once
 
 #include "common/base/err.h"
@@ -22,3 +22,6 @@ bool endpoint_is_ipv6(const char *endpoint);
  * is none. */
 bool endpoint_split(const char *endpoint, char *host, const char **port);
 bool endpoint_host_is_loopback(const char *host); /* a number */
+/* Does the endpoint lead to another host, as far as its text tells? */
+bool endpoint_leads_elsewhere(const char *endpoint);
+bool endpoint_lacks_port(const char *endpoint); /* its port is a star */

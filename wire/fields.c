@@ -232,7 +232,7 @@ static int check_done(const msg *m, char bad[SHAPE_BAD_MAX]) {
 #define SHAPE_BARE(type, session)                                                                            \
   [MSG_##type] = {#type, {NULL, 0}, ENVELOPE_NONZERO, ENVELOPE_##session, NULL}
 
-static const message_shape shapes[] = {
+static const fields_shape shapes[] = {
     SHAPE(HELLO, hello_fields, ZERO, ZERO, check_hello),
     SHAPE(WELCOME, hello_fields, NONZERO, ZERO, check_welcome),
     SHAPE(ERROR, error_fields, ANY, ANY, check_error),
@@ -255,7 +255,7 @@ static const message_shape shapes[] = {
     SHAPE(DETACH, detach_fields, NONZERO, NONZERO, NULL),
 };
 
-const message_shape *message_shape_of(uint64_t type) {
+const fields_shape *fields_shape_of(uint64_t type) {
   return type < ARRAY_COUNT(shapes) && shapes[type].name ? &shapes[type] : NULL;
 }
 

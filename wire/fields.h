@@ -43,19 +43,19 @@ typedef struct field_group {
   uint32_t count;
 } field_group;
 
-typedef enum { ENVELOPE_ANY, ENVELOPE_ZERO, ENVELOPE_NONZERO } envelope_need;
+typedef enum { ENVELOPE_ANY, ENVELOPE_ZERO, ENVELOPE_NONZERO } fields_envelope;
 
 #define SHAPE_BAD_MAX 160 /* bytes of a rule's name and its sentence */
 
-typedef struct message_shape {
+typedef struct fields_shape {
   const char *name; /* NULL: no such type */
   field_group fields;
-  envelope_need to, session;
+  fields_envelope to, session;
   /* Rules between fields; may be NULL. ERR_OK, or a code with the rule's name and a sentence in bad[]. */
   int (*check)(const msg *m, char bad[SHAPE_BAD_MAX]);
-} message_shape;
+} fields_shape;
 
 /* NULL for a number that is no message type. */
-const message_shape *message_shape_of(uint64_t type);
+const fields_shape *fields_shape_of(uint64_t type);
 
 size_t field_element_size(field_kind kind); /* bytes of one element of a list */

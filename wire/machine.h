@@ -1,6 +1,6 @@
 /* machine.h - the shape of every program's logic: step(state, event, now) -> actions. Sockets, clocks and
- * threads are outside; wire/host runs a machine in production, tests/sim under a virtual clock and a seeded
- * network. */
+ * threads are outside; wire/machine_host runs a machine in production, tests/sim under a virtual clock and a
+ * seeded network. */
 #pragma once
 
 #include "wire/actions.h"

@@ -40,10 +40,10 @@ typedef struct wire_string {
 #define WIRE_ADDRESS_MAX 46 /* bytes of an address as a number, with its NUL */
 
 /* Where a program was seen; all zero: nothing is known. */
-typedef struct wire_place {
+typedef struct wire_location {
   char address[WIRE_ADDRESS_MAX]; /* a number; "": not by TCP */
   bool away;                      /* on another host than ours */
-} wire_place;
+} wire_location;
 
 typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT = 3 } wire_role;
 
@@ -89,7 +89,7 @@ typedef struct msg_hello {
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
   hash16 host;                                /* common/base/host_id.h; zero: not told */
   wire_string device;                         /* what it computes on ("cpu", ...); empty: on none */
-  wire_place seen; /* no field of the frame: where the transport saw it come from */
+  wire_location seen; /* no field of the frame: where the transport saw it come from */
 } msg_hello;
 
 typedef struct msg_error {

@@ -1,7 +1,7 @@
 #include "wire/roster.h"
 
 #include "common/base/log.h"
-#include "wire/place.h"
+#include "wire/target_endpoint.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,10 +59,10 @@ static roster_peer *take(roster *r, peer_id id, wire_role role, uint64_t now_us)
   for (int i = 0; i < ROSTER_MAX && (!place || place->id); i++) {
     roster_peer *q = &r->list[i];
     if (drafts_only && !is_guest(q, WIRE_ROLE_DRAFT)) continue;
-    if (!q->id || (q->lost && !q->calls && (!place || q->heard_us < place->heard_us))) place = q;
+    if (!q->id || (q->lost && !q->calls && (!place || q->received_us < place->received_us))) place = q;
   }
   if (!place) return NULL;
-  *place = (roster_peer){.id = id, .heard_us = now_us, .ping_us = now_us};
+  *place = (roster_peer){.id = id, .received_us = now_us, .ping_us = now_us};
   if (r->top <= place - r->list) r->top = (int32_t)(place - r->list) + 1;
   return place;
 }
@@ -218,13 +218,13 @@ static void ping(roster_peer *q, uint64_t now_us, actions *out) {
 
 /* The incarnation names one program, and a target's address leads to one. A draft may have two connections
  * for a while: nothing but its own attachments hangs on them. */
-bool roster_claims_place(const msg_hello *h, const roster_peer *q) {
+bool roster_claims_identity(const msg_hello *h, const roster_peer *q) {
   bool both_drafts = h->role == WIRE_ROLE_DRAFT && q->hello.role == WIRE_ROLE_DRAFT;
   char endpoint[WIRE_STRING_MAX + 1];
   wire_string own = h->endpoint;
   copy_string(endpoint, &own);
   bool address = h->endpoint.size && q->hello.role == h->role &&
-                 place_same_door(endpoint, &h->seen, q->endpoint, &q->hello.seen);
+                 target_endpoint_same(endpoint, &h->seen, q->endpoint, &q->hello.seen);
   return address || (wire_id_equal(h->incarnation, q->hello.incarnation) && !both_drafts);
 }
 
@@ -237,7 +237,7 @@ static claim judge_rival(roster_peer *q, uint64_t now_us, actions *out) {
     ping(q, now_us, out);
     return CLAIM_ASKED;
   }
-  if (q->heard_us > q->asked_us) return CLAIM_TAKEN;
+  if (q->received_us > q->asked_us) return CLAIM_TAKEN;
   return now_us - q->asked_us < ROSTER_RIVAL_US ? CLAIM_ASKED : CLAIM_GOOD;
 }
 
@@ -245,7 +245,8 @@ static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now
   claim worst = CLAIM_GOOD;
   for (int i = 0; i < r->top; i++) {
     roster_peer *q = &r->list[i];
-    if (!q->id || q->id == id || !q->greeted || q->lost || q->calls || !roster_claims_place(h, q)) continue;
+    if (!q->id || q->id == id || !q->greeted || q->lost || q->calls || !roster_claims_identity(h, q))
+      continue;
     claim c = q->hello.role == h->role ? judge_rival(q, now_us, out) : CLAIM_TAKEN;
     if (c > worst) worst = c;
   }
@@ -383,14 +384,14 @@ static void note_step(roster *r, uint64_t now_us) {
   uint64_t gap = r->stepped_us ? now_us - r->stepped_us : 0;
   r->stepped_us = now_us;
   if (gap <= ROSTER_PING_US) return;
-  for (int i = 0; i < r->top; i++) r->list[i].heard_us += gap - ROSTER_PING_US;
+  for (int i = 0; i < r->top; i++) r->list[i].received_us += gap - ROSTER_PING_US;
 }
 
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out) {
   roster_peer *q = *from = roster_find(r, id);
   note_step(r, now_us);
-  if (q) q->heard_us = now_us;
+  if (q) q->received_us = now_us;
   if (m->type == MSG_HELLO && !(q && q->calls)) return on_hello(r, id, &m->u.hello, now_us, from, out);
   if (m->type == MSG_WELCOME && q && q->calls) return on_welcome(q, &m->u.hello);
   if (m->type == MSG_ERROR) return on_error(r, q, m, now_us, out);
@@ -422,7 +423,7 @@ roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
     roster_peer *q = &r->list[i];
     if (!q->id) continue;
     if (!q->greeted && q->calls && now_us - q->hello_us >= ROSTER_HELLO_US) send_hello(r, q, now_us, out);
-    if (q->greeted && !q->lost && now_us - q->heard_us >= ROSTER_LOST_US) {
+    if (q->greeted && !q->lost && now_us - q->received_us >= ROSTER_LOST_US) {
       q->lost = true;
       return q;
     }
@@ -435,7 +436,7 @@ static uint64_t peer_deadline(const roster_peer *q) {
   uint64_t at = UINT64_MAX;
   if (!q->greeted && q->calls) at = q->hello_us + ROSTER_HELLO_US;
   if (pinged(q)) at = q->ping_us + ROSTER_PING_US;
-  if (q->greeted && !q->lost && q->heard_us + ROSTER_LOST_US < at) at = q->heard_us + ROSTER_LOST_US;
+  if (q->greeted && !q->lost && q->received_us + ROSTER_LOST_US < at) at = q->received_us + ROSTER_LOST_US;
   return at;
 }
 

@@ -24,7 +24,7 @@ typedef struct roster_peer {
   msg_hello hello;
   char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1],
       device[WIRE_STRING_MAX + 1];
-  uint64_t heard_us, hello_us, ping_us, ping_sequence, round_trip_us;
+  uint64_t received_us, hello_us, ping_us, ping_sequence, round_trip_us;
   uint64_t asked_us; /* another claimed its place, and a PING asked whether it lives; 0: never */
   int32_t load;
   int32_t told_code; /* why the other side does not take us, as the log knows; 0: it has not refused */
@@ -102,7 +102,7 @@ typedef struct wire_brief { /* a peer's words for a line of the log: not long, a
 wire_brief wire_brief_of(wire_string s);
 
 /* Does a HELLO name the place of this peer: its role and address, or its incarnation? */
-bool roster_claims_place(const msg_hello *h, const roster_peer *q);
+bool roster_claims_identity(const msg_hello *h, const roster_peer *q);
 
 wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
 bool wire_id_equal(wire_id a, wire_id b);

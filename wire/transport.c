@@ -3,10 +3,10 @@
 #include "common/base/clock.h"
 #include "common/base/log_limit.h"
 #include "wire/codec.h"
-#include "wire/connections.h"
+#include "wire/connection_limit.h"
 #include "wire/endpoint.h"
-#include "wire/peers.h"
-#include "wire/place.h"
+#include "wire/peer_table.h"
+#include "wire/location.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -18,8 +18,8 @@
 
 #define TRANSPORT_SEND_QUEUE 1024 /* messages to a peer; more are dropped */
 /* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the
- * longest frame, this is what somebody can make us hold: 256 KiB through each of CONNECTIONS_MAX at a door,
- * 16 MiB of whom we call. */
+ * longest frame, this is what somebody can make us hold: 256 KiB through each of CONNECTION_LIMIT_MAX at a
+ * door, 16 MiB of whom we call. */
 #define TRANSPORT_DOOR_QUEUE    8
 #define TRANSPORT_CALL_QUEUE    16
 #define TRANSPORT_LOG_BURST     64     /* lines about refused frames, of all peers together, */
@@ -46,7 +46,7 @@ typedef struct watch {
   transport *owner;
   void *monitor; /* NULL: closed */
   uv_poll_t poll;
-  connections connections;
+  connection_limit connections;
 } watch;
 
 /* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
@@ -68,7 +68,7 @@ struct transport {
   void *context;
   channel *channels;
   watch *watch; /* of the ROUTER; NULL: none is bound */
-  peers peers;
+  peer_table peers;
   log_limit refusals;
   codec_buffer out;
   arena in;
@@ -138,7 +138,7 @@ static bool set_dealer_options(void *socket) {
 
 static void on_handle_closed(transport *t) {
   if (--t->handles > 0) return;
-  peers_fini(&t->peers);
+  peer_table_fini(&t->peers);
   arena_fini(&t->in);
   codec_buffer_fini(&t->out);
   free(t);
@@ -185,11 +185,11 @@ static bool channel_watch(channel *c) {
 
 /* ZeroMQ takes every connection; those that are too many are shut down at once. */
 static void watch_take(watch *w, uint16_t event, int fd) {
-  if (event == ZMQ_EVENT_LISTENING) connections_init(&w->connections, fd);
-  if (event != ZMQ_EVENT_ACCEPTED || connections_accept(&w->connections, fd)) return;
+  if (event == ZMQ_EVENT_LISTENING) connection_limit_init(&w->connections, fd);
+  if (event != ZMQ_EVENT_ACCEPTED || connection_limit_accept(&w->connections, fd)) return;
   if (log_limit_takes(&w->owner->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
     log_line(w->owner->options.log, LOG_WARNING,
-             "more than %d connections: one more was closed (%" PRIu64 " so far)", CONNECTIONS_MAX,
+             "more than %d connections: one more was closed (%" PRIu64 " so far)", CONNECTION_LIMIT_MAX,
              w->connections.refused);
 }
 
@@ -314,7 +314,7 @@ static void release_hello(channel *c) {
 
 bool transport_send(transport *t, peer_id id, const msg *m) {
   err e = {0};
-  peer *to = peers_find(&t->peers, id);
+  peer *to = peer_table_find(&t->peers, id);
   channel *c = to ? to->link : NULL;
   if (c && codec_encode(m, &t->out, &e) != ERR_OK) {
     log_line(t->options.log, LOG_ERROR, "a message was not sent: %s", e.text);
@@ -373,7 +373,7 @@ static void take_frame(transport *t, peer *from, zmq_msg_t *part) {
     refuse_frame(t, from, &m, &e);
     return;
   }
-  if (m.type == MSG_HELLO) m.u.hello.seen = place_of(zmq_msg_gets(part, "Peer-Address"));
+  if (m.type == MSG_HELLO) m.u.hello.seen = location_of(zmq_msg_gets(part, "Peer-Address"));
   t->counters.received++;
   t->options.on_message(t->options.context, from->id, &m);
 }
@@ -404,10 +404,10 @@ static bool channel_receive(channel *c) {
   bool any = got != TAKE_NONE;
   peer *from = NULL;
   if (any && c->router) {
-    from = peers_of_routing(&t->peers, c, zmq_msg_data(&part), zmq_msg_size(&part));
+    from = peer_table_of_routing(&t->peers, c, zmq_msg_data(&part), zmq_msg_size(&part));
     got = got == TAKE_PART ? part_receive(c, &part) : TAKE_NONE;
   } else if (any) {
-    from = peers_find(&t->peers, c->peer);
+    from = peer_table_find(&t->peers, c->peer);
   }
   if (got == TAKE_LAST) {
     take_frame(t, from, &part);
@@ -461,8 +461,8 @@ static void on_prepare(uv_prepare_t *prepare) {
 
 int transport_open(transport **out, uv_loop_t *loop, const transport_options *o, err *e) {
   transport *t = calloc(1, sizeof *t);
-  if (!t || peers_init(&t->peers) != ERR_OK || !(t->context = zmq_ctx_new())) {
-    if (t) peers_fini(&t->peers);
+  if (!t || peer_table_init(&t->peers) != ERR_OK || !(t->context = zmq_ctx_new())) {
+    if (t) peer_table_fini(&t->peers);
     free(t);
     return err_set(e, ERR_NOMEM, "out of memory for the transport");
   }
@@ -540,23 +540,24 @@ peer_id transport_connect(transport *t, const char *endpoint, err *e) {
   if (endpoint_check(endpoint, e) != ERR_OK) return 0;
   channel *c = channel_open(t, false, endpoint_is_ipv6(endpoint), e);
   if (!c) return 0;
-  peer *made = peers_pin(&t->peers, c);
+  peer *made = peer_table_pin(&t->peers, c);
   if (made && zmq_connect(c->socket, endpoint) == 0) return c->peer = made->id;
   if (made) {
     err_set(e, ERR_ARG, "cannot connect to %s: %s; check the address", endpoint, zmq_strerror(zmq_errno()));
-    peers_remove(&t->peers, made);
+    peer_table_remove(&t->peers, made);
   } else {
-    err_set(e, ERR_FULL, "%d connections are open, no more are allowed: end some first", PEERS_PINNED_MAX);
+    err_set(e, ERR_FULL, "%d connections are open, no more are allowed: end some first",
+            PEER_TABLE_PINNED_MAX);
   }
   channel_close(c);
   return 0;
 }
 
 void transport_disconnect(transport *t, peer_id id) {
-  peer *gone = peers_find(&t->peers, id);
+  peer *gone = peer_table_find(&t->peers, id);
   if (!gone) return;
   channel *c = gone->link;
-  peers_remove(&t->peers, gone);
+  peer_table_remove(&t->peers, gone);
   if (!c->router) channel_close(c);
 }
 

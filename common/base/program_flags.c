@@ -1,7 +1,7 @@
 #include "common/base/program_flags.h"
 
-#include "common/base/habits.h"
-#include "common/base/least.h"
+#include "common/base/llama_flags.h"
+#include "common/base/min.h"
 #include "common/base/program.h"
 #include <ctype.h>
 #include <stdbool.h>
@@ -25,9 +25,9 @@ static int distance(const char *a, const char *b) {
     const int *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
     row[0] = i;
     for (int j = 1; j <= lb; j++) {
-      row[j] = least_i32(least_i32(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+      row[j] = min_i32(min_i32(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
       bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = least_i32(row[j], before[j - 2] + 1);
+      if (swapped) row[j] = min_i32(row[j], before[j - 2] + 1);
     }
   }
   return rows[la % 3][lb];
@@ -95,7 +95,7 @@ static void add_word(words *w, const char *text) {
   w->list[w->count++] = (char *)text; /* argp does not write it */
 }
 
-static const struct argp_option *option_of_habit(const words *w, const habit *h) {
+static const struct argp_option *option_of_habit(const words *w, const llama_flag *h) {
   return h->ours ? option_named(w->parser->options, h->ours + 2, strlen(h->ours + 2)) : NULL;
 }
 
@@ -105,7 +105,7 @@ static const char *nearest_flag(const words *w, const char *wrong) {
   int count = 2, habits;
   for (const struct argp_option *o = w->parser->options; !ends(o) && count < WORDS_MAX; o++)
     if (o->name && !(o->flags & OPTION_HIDDEN)) names[count] = mean[count] = o->name, count++;
-  const habit *h = habit_flags(&habits);
+  const llama_flag *h = llama_flags_all(&habits);
   for (int i = 0; i < habits && count < WORDS_MAX; i++)
     if (h[i].theirs[1] == '-' && option_of_habit(w, &h[i]))
       names[count] = h[i].theirs + 2, mean[count++] = h[i].ours + 2;
@@ -122,7 +122,7 @@ static _Noreturn void refuse_flag(const words *w, const char *word, size_t size,
   exit(argp_err_exit_status);
 }
 
-static _Noreturn void refuse_habit(const words *w, const habit *h) {
+static _Noreturn void refuse_habit(const words *w, const llama_flag *h) {
   if (h->instead)
     fprintf(stderr, "%s: there is no flag %s here: %s\n", w->program, h->theirs, h->instead);
   else
@@ -132,7 +132,7 @@ static _Noreturn void refuse_habit(const words *w, const habit *h) {
 }
 
 /* A flag that another program has: ours that it means takes its place. */
-static const struct argp_option *add_habit(words *w, const habit *h) {
+static const struct argp_option *add_habit(words *w, const llama_flag *h) {
   const struct argp_option *o = option_of_habit(w, h);
   if (!o) refuse_habit(w, h);
   add_word(w, h->ours);
@@ -144,7 +144,7 @@ static const struct argp_option *add_long(words *w, const char *word) {
   size_t size = strcspn(word, "=");
   const char *value = word[size] ? word + size + 1 : NULL;
   const struct argp_option *options = w->parser->options, *o = NULL;
-  const habit *h = option_named(options, word + 2, size - 2) ? NULL : habit_of_flag(word, size);
+  const llama_flag *h = option_named(options, word + 2, size - 2) ? NULL : llama_flags_find(word, size);
   if (h) {
     o = add_habit(w, h);
     if (value) add_word(w, value);
@@ -166,7 +166,7 @@ static void refuse_long_name(const words *w, const char *word, size_t size) {
   char name[NAME_MAX_BYTES + 2];
   int n = snprintf(name, sizeof name, "-%.*s", (int)size, word);
   if (size < 3 || n >= (int)sizeof name) return;
-  const habit *h = habit_of_flag(name, (size_t)n);
+  const llama_flag *h = llama_flags_find(name, (size_t)n);
   if (option_named(w->parser->options, name + 2, size - 1)) refuse_flag(w, word, size, name + 2);
   if (h && option_of_habit(w, h)) refuse_flag(w, word, size, h->ours + 2);
 }
@@ -176,8 +176,8 @@ static void refuse_long_name(const words *w, const char *word, size_t size) {
 static const struct argp_option *add_short(words *w, const char *word) {
   const struct argp_option *options = w->parser->options, *o = option_by_key(options, word[1]);
   size_t size = strcspn(word, "=");
-  const habit *h = o && !word[2] ? NULL : habit_of_flag(word, size);
-  if (!h && !o && isdigit((unsigned char)word[2])) h = habit_of_flag(word, size = 2); /* -n128 */
+  const llama_flag *h = o && !word[2] ? NULL : llama_flags_find(word, size);
+  if (!h && !o && isdigit((unsigned char)word[2])) h = llama_flags_find(word, size = 2); /* -n128 */
   if (h) {
     o = add_habit(w, h);
     const char *value = word + size + (word[size] == '=');

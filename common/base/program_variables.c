@@ -1,6 +1,6 @@
 #include "common/base/program_variables.h"
 
-#include "common/base/habits.h"
+#include "common/base/llama_flags.h"
 #include "common/base/log.h"
 #include "common/base/program_flags.h"
 #include <ctype.h>
@@ -52,7 +52,7 @@ static bool is_known(const char *flag) {
 static const char *meant_by(const char *flag) {
   char typed[NAME_MAX_BYTES + 3];
   int size = snprintf(typed, sizeof typed, "--%s", flag);
-  const habit *h = habit_of_flag(typed, (size_t)size);
+  const llama_flag *h = llama_flags_find(typed, (size_t)size);
   return h && h->ours ? h->ours + 2 : program_nearest(flag, flags, FLAG_COUNT);
 }
 

@@ -7,7 +7,8 @@
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
-#include "wire/host.h"
+#include "wire/endpoint.h"
+#include "wire/message.h"
 #include <argp.h>
 #include <errno.h>
 #include <stdio.h>
@@ -496,7 +497,7 @@ static void check_listening(flags *f, struct argp_state *state) {
   if (!f->listen && (f->wait || f->insecure_bind))
     argp_error(state, "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
   if (!f->listen) return;
-  if (host_check_endpoint(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
+  if (endpoint_check(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
   if (f->for_workers)
     argp_error(state,
                "%s is for programs that tandem starts; with --listen give it to them where you start them",

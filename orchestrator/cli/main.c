@@ -1,5 +1,5 @@
 /* tandem: every user command, and the orchestrator between a target and a draft. */
-#include "common/base/habits.h"
+#include "common/base/llama_flags.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
@@ -64,7 +64,7 @@ static int no_such(const char *name) {
   for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
   const char *near = program_nearest(name, words, COMMAND_COUNT + 2);
   char what[300];
-  const habit *h = habit_of_command(name);
+  const llama_flag *h = llama_flags_find_command(name);
   if (h) {
     snprintf(what, sizeof what, "%s: did you mean %s?%s%s%s", name, h->ours, h->instead ? " (" : "",
              h->instead ? h->instead : "", h->instead ? ")" : "");

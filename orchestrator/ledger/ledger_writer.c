@@ -1,7 +1,7 @@
 #include "orchestrator/ledger/ledger_writer.h"
 
 #include "common/base/clock.h"
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "orchestrator/ledger/ledger_error.h"
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static uint64_t due_at(const ledger_writer *w, uint64_t now) {
   const ledger_backlog *b = w->backlog;
   if (b->failing) return w->retry_us;
   if (b->urgent) return now;
-  return b->dirty ? least_u64(w->heartbeat_us, w->committed_us + LEDGER_GROUP_US) : w->heartbeat_us;
+  return b->dirty ? min_u64(w->heartbeat_us, w->committed_us + LEDGER_GROUP_US) : w->heartbeat_us;
 }
 
 static void wait_for_work(ledger_writer *w) {

@@ -6,7 +6,7 @@
 #include "orchestrator/service/ledger_choice.h"
 #include "orchestrator/service/socket_folder.h"
 #include "orchestrator/service/worker_command_line.h"
-#include "wire/host.h"
+#include "wire/machine_host.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +37,8 @@ struct service {
   wire_id self;
   ledger_choice *ledger;
   sessions_machine *sessions;
-  host *host; /* there from the beginning, so that a worker finds it at its first try; steps when there is an
-                 sessions_machine */
+  machine_host *host; /* there from the beginning, so that a worker finds it at its first try; steps when
+                 there is an sessions_machine */
   actions actions;
 };
 
@@ -150,7 +150,7 @@ static void say_goodbye(service *s, wire_role role) {
   while (sessions_worker_count(s->sessions, role) > 0)
     sessions_worker_died(s->sessions, sessions_worker(s->sessions, role, 0)->incarnation, clock_us(),
                          &s->actions);
-  host_perform(s->host, &s->actions);
+  machine_host_perform(s->host, &s->actions);
 }
 
 static void on_worker_exit(void *context, const child_processes_exit *x) {
@@ -202,18 +202,18 @@ static int start_draft(service *s, err *e) {
 
 static int open_host(service *s, err *e) {
   if (program_random(&s->self, sizeof s->self, e) != ERR_OK) return e->code;
-  host_options h = {.self = s->self,
-                    .allow_plaintext = s->options.allow_plaintext,
-                    .log = s->options.log,
-                    .after_step = after_step,
-                    .context = s};
-  return host_open(&s->host, &s->loop, &h, e);
+  machine_host_options h = {.self = s->self,
+                            .allow_plaintext = s->options.allow_plaintext,
+                            .log = s->options.log,
+                            .after_step = after_step,
+                            .context = s};
+  return machine_host_open(&s->host, &s->loop, &h, e);
 }
 
 static int listen_at(service *s, err *e) {
   const char *endpoint = s->listening ? s->options.listen : s->orchestrator_at;
   char bound[WIRE_STRING_MAX + 1];
-  int rc = transport_bind(host_transport(s->host), endpoint, bound, sizeof bound, e);
+  int rc = transport_bind(machine_host_transport(s->host), endpoint, bound, sizeof bound, e);
   if (rc != ERR_OK || !s->listening) return rc;
   snprintf(s->orchestrator_at, sizeof s->orchestrator_at, "%s", bound);
   log_line(s->options.log, LOG_INFO, "listening at %s", bound);
@@ -277,7 +277,7 @@ static uint64_t target_wait_us(const service *s) {
 /* What waited for the ledger goes on, what is logged is shown. */
 static void on_logged(void *context) {
   service *s = context;
-  if (s->host) host_step(s->host, &(event){.kind = EVENT_TICK});
+  if (s->host) machine_host_step(s->host, &(event){.kind = EVENT_TICK});
 }
 
 static void on_new_ledger(void *context, const char *path) {
@@ -317,7 +317,7 @@ int service_serve(service *s, const text_model *m, err *e) {
   if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);
   if (rc != ERR_OK) return rc;
   ledger_choice_watch(s->ledger, s->sessions);
-  host_set_machine(s->host, sessions_as_machine(s->sessions));
+  machine_host_set_machine(s->host, sessions_as_machine(s->sessions));
   if (s->listening) rc = listen_at(s, e);
   note_arrivals(s);
   return rc;
@@ -347,7 +347,7 @@ static void close_loop(service *s) {
 void service_close(service *s) {
   if (!s) return;
   child_processes_close(s->children);
-  host_close(s->host);
+  machine_host_close(s->host);
   ledger_choice_close(s->ledger);
   if (s->loop_open) close_loop(s);
   sessions_free(s->sessions);
@@ -405,20 +405,20 @@ bool service_kept(const service *s) {
 
 uint64_t service_start(service *s, const sessions_request *r, err *e) {
   uint64_t session = sessions_start(s->sessions, r, clock_us(), &s->actions, e);
-  host_perform(s->host, &s->actions);
+  machine_host_perform(s->host, &s->actions);
   return session;
 }
 
 void service_cancel(service *s, uint64_t session) {
   sessions_cancel(s->sessions, session, clock_us(), &s->actions);
-  host_perform(s->host, &s->actions);
+  machine_host_perform(s->host, &s->actions);
 }
 
 void service_release(service *s, uint64_t session) {
   sessions_release(s->sessions, session, clock_us(), &s->actions);
   ledger l = ledger_choice_ledger(s->ledger);
   l.forget(l.self, session);
-  host_perform(s->host, &s->actions);
+  machine_host_perform(s->host, &s->actions);
 }
 
 bool service_look(const service *s, uint64_t session, sessions_view *out) {

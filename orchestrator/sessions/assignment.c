@@ -3,7 +3,7 @@
 #include "common/base/log.h"
 #include "orchestrator/sessions/session_finish.h"
 #include "orchestrator/sessions/worker_choice.h"
-#include "wire/place.h"
+#include "wire/target_endpoint.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ void assignment_open_target(client_step *c, client_session *s) {
 static bool resolve_target(client_step *c, const client_session *s, const roster_peer *draft, char *address,
                            err *e) {
   const roster_peer *t = roster_find(&c->all->roster, s->target.peer);
-  return t && place_resolve(t->endpoint, &t->hello.seen, &draft->hello.seen, address, e) == ERR_OK;
+  return t && target_endpoint_resolve(t->endpoint, &t->hello.seen, &draft->hello.seen, address, e) == ERR_OK;
 }
 
 void assignment_open_draft(client_step *c, client_session *s) {

@@ -1,6 +1,6 @@
 #include "orchestrator/sessions/session_timers.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include "orchestrator/sessions/failover.h"
 #include "orchestrator/sessions/session_finish.h"
@@ -61,7 +61,7 @@ static uint64_t later(uint64_t at, uint64_t by) {
 
 static uint64_t end_deadline(const client_session *s) {
   if (session_finish_complete(s)) return MACHINE_NEVER;
-  return least_u64(s->target.sent_us, s->draft.sent_us) + SESSIONS_REPEAT_US;
+  return min_u64(s->target.sent_us, s->draft.sent_us) + SESSIONS_REPEAT_US;
 }
 
 uint64_t session_timers_deadline(const client_sessions *all, const client_session *s) {
@@ -69,11 +69,11 @@ uint64_t session_timers_deadline(const client_sessions *all, const client_sessio
   if (!client_session_live(s)) return end_deadline(s);
   if (!s->target.peer && s->in_ledger) { /* otherwise the ledger wakes it */
     at = later(s->waiting_since_us, all->target_wait_us);
-    if (s->retry_us) at = least_u64(at, s->retry_us);
+    if (s->retry_us) at = min_u64(at, s->retry_us);
   }
-  if (s->target.peer && !s->target.opened) at = least_u64(at, s->target.sent_us + SESSIONS_REPEAT_US);
-  if (s->draft.peer && !s->draft.opened) at = least_u64(at, s->draft.sent_us + SESSIONS_REPEAT_US);
-  if (s->target.opened) at = least_u64(at, least_u64(s->ack_us + SESSIONS_ACK_US, s->silence_ends_us));
+  if (s->target.peer && !s->target.opened) at = min_u64(at, s->target.sent_us + SESSIONS_REPEAT_US);
+  if (s->draft.peer && !s->draft.opened) at = min_u64(at, s->draft.sent_us + SESSIONS_REPEAT_US);
+  if (s->target.opened) at = min_u64(at, min_u64(s->ack_us + SESSIONS_ACK_US, s->silence_ends_us));
   return at;
 }
 

@@ -1,6 +1,6 @@
 #include "orchestrator/sessions/sessions.h"
 
-#include "common/base/least.h"
+#include "common/base/min.h"
 #include "common/base/log.h"
 #include "orchestrator/sessions/failover.h"
 #include "orchestrator/sessions/session_finish.h"
@@ -234,7 +234,7 @@ int32_t sessions_capacity(const sessions_machine *m) {
     const roster_peer *p = &m->all.roster.list[i];
     if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != WIRE_ROLE_TARGET) continue;
     int32_t most = p->hello.session_max ? p->hello.session_max : SESSIONS_MAX; /* 0: no limit of its own */
-    sum += least_i32(most, SESSIONS_MAX - sum);
+    sum += min_i32(most, SESSIONS_MAX - sum);
   }
   return sum;
 }
@@ -276,7 +276,7 @@ static void drop_predecessors(client_step *c, const roster_peer *fresh) {
   for (int i = 0; i < c->all->roster.top; i++) {
     roster_peer *p = &c->all->roster.list[i];
     bool same = p->id && p != fresh && p->greeted && p->hello.role == fresh->hello.role &&
-                roster_claims_place(&fresh->hello, p);
+                roster_claims_identity(&fresh->hello, p);
     peer_id id = p->id;
     if (!same) continue;
     roster_drop(&c->all->roster, id);
@@ -379,7 +379,7 @@ static uint64_t sessions_deadline(const void *self) {
   const sessions_machine *m = self;
   uint64_t at = roster_deadline(&m->all.roster);
   for (int i = 0; i < SESSIONS_MAX; i++)
-    if (m->all.list[i]) at = least_u64(at, session_timers_deadline(&m->all, m->all.list[i]));
+    if (m->all.list[i]) at = min_u64(at, session_timers_deadline(&m->all, m->all.list[i]));
   return at;
 }
 

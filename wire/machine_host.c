@@ -1,7 +1,6 @@
-#include "wire/host.h"
+#include "wire/machine_host.h"
 
 #include "common/base/clock.h"
-#include "wire/endpoint.h"
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,9 +19,9 @@ typedef struct connected { /* answer to an ACTION_CONNECT, not yet given */
   peer_id peer;
 } connected;
 
-struct host {
+struct machine_host {
   uv_loop_t *loop;
-  host_options options;
+  machine_host_options options;
   transport *transport;
   /* The machine's, what it wants and `armed_us`. Held for a step and never while a message is sent. */
   pthread_mutex_t lock;
@@ -44,17 +43,17 @@ struct host {
 
 /* --- actions --- */
 
-void host_exit(host *h, int code) {
+void machine_host_exit(machine_host *h, int code) {
   if (h->exit_code < 0) h->exit_code = code;
   uv_stop(h->loop);
 }
 
-static void do_send(host *h, const action *a) {
+static void do_send(machine_host *h, const action *a) {
   transport_send(h->transport, a->peer, a->message);
 }
 
 /* The answer is an event, and events are not given inside a step. */
-static void do_connect(host *h, const action *a) {
+static void do_connect(machine_host *h, const action *a) {
   err e;
   if (h->connected_count == HOST_CONNECTS_MAX) return;
   peer_id peer = transport_connect(h->transport, a->text, &e);
@@ -62,20 +61,20 @@ static void do_connect(host *h, const action *a) {
   h->connected[h->connected_count++] = (connected){a->tag, peer};
 }
 
-static void do_disconnect(host *h, const action *a) {
+static void do_disconnect(machine_host *h, const action *a) {
   transport_disconnect(h->transport, a->peer);
 }
 
-static void do_log(host *h, const action *a) {
+static void do_log(machine_host *h, const action *a) {
   log_line(h->options.log, (log_level)a->level, "%s", a->text);
 }
 
-static void do_exit(host *h, const action *a) {
-  host_exit(h, a->code);
+static void do_exit(machine_host *h, const action *a) {
+  machine_host_exit(h, a->code);
 }
 
-static void carry_out(host *h, actions *a) {
-  static void (*const table[])(host *, const action *) = {
+static void carry_out(machine_host *h, actions *a) {
+  static void (*const table[])(machine_host *, const action *) = {
       [ACTION_SEND] = do_send, [ACTION_CONNECT] = do_connect, [ACTION_DISCONNECT] = do_disconnect,
       [ACTION_LOG] = do_log,   [ACTION_EXIT] = do_exit,
   };
@@ -87,7 +86,7 @@ static void carry_out(host *h, actions *a) {
 
 /* On the loop's thread: NULL is no event, but what steps elsewhere have left is done. Actions are carried out
  * in the order of the steps, whichever thread made them. */
-static void one_step(host *h, const event *e) {
+static void one_step(machine_host *h, const event *e) {
   const machine *m = &h->options.machine;
   pthread_mutex_lock(&h->lock);
   if (e) m->step(m->self, e, clock_us(), &h->wanted);
@@ -99,7 +98,7 @@ static void one_step(host *h, const event *e) {
   carry_out(h, &h->under_way);
 }
 
-static void give_connected(host *h) {
+static void give_connected(machine_host *h) {
   for (int32_t i = 0; i < h->connected_count; i++) { /* a step may add more */
     connected c = h->connected[i];
     one_step(h, &(event){.kind = EVENT_CONNECTED, .tag = c.tag, .peer = c.peer});
@@ -107,7 +106,7 @@ static void give_connected(host *h) {
   h->connected_count = 0;
 }
 
-static void set_timer(host *h, uint64_t at) {
+static void set_timer(machine_host *h, uint64_t at) {
   struct itimerspec t = {0}; /* all zero: off */
   if (at != MACHINE_NEVER)
     t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
@@ -117,7 +116,7 @@ static void set_timer(host *h, uint64_t at) {
   (void)code;
 }
 
-static void look_at_deadline(host *h, bool after_tick) {
+static void look_at_deadline(machine_host *h, bool after_tick) {
   const machine *m = &h->options.machine;
   if (!m->step) return;
   pthread_mutex_lock(&h->lock);
@@ -137,13 +136,13 @@ static void look_at_deadline(host *h, bool after_tick) {
   set_timer(h, at);
 }
 
-static void end_step(host *h, bool tick) {
+static void end_step(machine_host *h, bool tick) {
   give_connected(h);
   h->stepping = false;
   look_at_deadline(h, tick);
 }
 
-void host_step(host *h, const event *e) {
+void machine_host_step(machine_host *h, const event *e) {
   assert(!h->stepping);
   if (!h->options.machine.step) return;
   h->stepping = true;
@@ -151,7 +150,8 @@ void host_step(host *h, const event *e) {
   end_step(h, e->kind == EVENT_TICK);
 }
 
-void host_step_elsewhere(host *h, const event *e, bool (*after)(void *context), void *context) {
+void machine_host_step_elsewhere(machine_host *h, const event *e, bool (*after)(void *context),
+                                 void *context) {
   const machine *m = &h->options.machine;
   pthread_mutex_lock(&h->lock);
   m->step(m->self, e, clock_us(), &h->wanted);
@@ -160,7 +160,7 @@ void host_step_elsewhere(host *h, const event *e, bool (*after)(void *context), 
   if (news) uv_async_send(&h->elsewhere);
 }
 
-void host_perform(host *h, actions *a) {
+void machine_host_perform(machine_host *h, actions *a) {
   assert(!h->stepping && h->options.machine.step);
   h->stepping = true;
   carry_out(h, a);
@@ -170,11 +170,11 @@ void host_perform(host *h, actions *a) {
 /* --- what happens outside --- */
 
 static void on_message(void *context, peer_id from, const msg *m) {
-  host_step(context, &(event){.kind = EVENT_MESSAGE, .peer = from, .message = m});
+  machine_host_step(context, &(event){.kind = EVENT_MESSAGE, .peer = from, .message = m});
 }
 
 static void on_elsewhere(uv_async_t *async) {
-  host *h = async->data;
+  machine_host *h = async->data;
   if (!h->options.machine.step) return;
   h->stepping = true;
   one_step(h, NULL);
@@ -184,7 +184,7 @@ static void on_elsewhere(uv_async_t *async) {
 static void on_timer(uv_poll_t *poll, int status, int events) {
   (void)status;
   (void)events;
-  host *h = poll->data;
+  machine_host *h = poll->data;
   uint64_t times;
   if (read(h->timer_fd, &times, sizeof times) != (ssize_t)sizeof times) return;
   pthread_mutex_lock(&h->lock);
@@ -197,17 +197,17 @@ static void on_timer(uv_poll_t *poll, int status, int events) {
     return;
   }
   h->catch_up_us = 0;
-  host_step(h, &(event){.kind = EVENT_TICK});
+  machine_host_step(h, &(event){.kind = EVENT_TICK});
 }
 
 static void on_signal(uv_signal_t *handle, int number) {
-  host *h = handle->data;
+  machine_host *h = handle->data;
   if (number == SIGHUP || h->draining || !h->options.machine.step) {
-    host_exit(h, HOST_EXIT_SIGNAL);
+    machine_host_exit(h, MACHINE_HOST_EXIT_SIGNAL);
     return;
   }
   h->draining = true;
-  host_step(h, &(event){.kind = EVENT_DRAIN});
+  machine_host_step(h, &(event){.kind = EVENT_DRAIN});
 }
 
 /* --- life --- */
@@ -217,7 +217,7 @@ static bool is_ignored(int number) {
   return sigaction(number, NULL, &a) == 0 && a.sa_handler == SIG_IGN;
 }
 
-static bool watch_signals(host *h) {
+static bool watch_signals(machine_host *h) {
   static const int numbers[HOST_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
   signal(SIGPIPE, SIG_IGN);
   for (int i = 0; i < HOST_SIGNALS; i++) {
@@ -231,7 +231,7 @@ static bool watch_signals(host *h) {
   return true;
 }
 
-static bool watch_timer(host *h) {
+static bool watch_timer(machine_host *h) {
   h->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   if (h->timer_fd < 0 || uv_poll_init(h->loop, &h->timer, h->timer_fd) != 0) return false;
   h->timer.data = h;
@@ -239,7 +239,7 @@ static bool watch_timer(host *h) {
   return uv_poll_start(&h->timer, UV_READABLE, on_timer) == 0;
 }
 
-static bool watch_elsewhere(host *h) {
+static bool watch_elsewhere(machine_host *h) {
   if (uv_async_init(h->loop, &h->elsewhere, on_elsewhere) != 0) return false;
   h->elsewhere.data = h;
   h->handles++;
@@ -247,7 +247,7 @@ static bool watch_elsewhere(host *h) {
   return true;
 }
 
-static void host_free(host *h) {
+static void host_free(machine_host *h) {
   if (h->timer_fd >= 0) close(h->timer_fd);
   actions_fini(&h->wanted);
   actions_fini(&h->under_way);
@@ -255,9 +255,9 @@ static void host_free(host *h) {
   free(h);
 }
 
-int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
+int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_options *o, err *e) {
   *out = NULL;
-  host *h = calloc(1, sizeof *h);
+  machine_host *h = calloc(1, sizeof *h);
   if (!h) return err_set(e, ERR_NOMEM, "no memory for the event loop");
   h->loop = loop;
   h->options = *o;
@@ -277,7 +277,7 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
     code = err_set(e, ERR_IO,
                    "cannot watch timers and signals: is the limit of open files (ulimit -n) too low?");
   if (code != ERR_OK) {
-    host_close(h);
+    machine_host_close(h);
     return code;
   }
   *out = h;
@@ -285,11 +285,11 @@ int host_open(host **out, uv_loop_t *loop, const host_options *o, err *e) {
 }
 
 static void on_handle_closed(uv_handle_t *handle) {
-  host *h = handle->data;
+  machine_host *h = handle->data;
   if (--h->handles == 0) host_free(h);
 }
 
-void host_close(host *h) {
+void machine_host_close(machine_host *h) {
   if (!h) return;
   transport_close(h->transport);
   h->transport = NULL;
@@ -303,19 +303,15 @@ void host_close(host *h) {
     if (h->signals[i].data) uv_close((uv_handle_t *)&h->signals[i], on_handle_closed);
 }
 
-transport *host_transport(host *h) {
+transport *machine_host_transport(machine_host *h) {
   return h->transport;
 }
 
-void host_set_machine(host *h, machine m) {
+void machine_host_set_machine(machine_host *h, machine m) {
   h->options.machine = m;
   look_at_deadline(h, false);
 }
 
-int host_exit_code(const host *h) {
+int machine_host_exit_code(const machine_host *h) {
   return h->exit_code;
-}
-
-int host_check_endpoint(const char *endpoint, err *e) {
-  return endpoint_check(endpoint, e);
 }

@@ -1,5 +1,5 @@
 /* libs: wire base */
-#include "wire/host.h"
+#include "wire/machine_host.h"
 
 #include "common/base/clock.h"
 #include <pthread.h>
@@ -19,7 +19,7 @@
 
 /* A machine that does what the test tells it, and notes what it gets. */
 typedef struct toy {
-  host *host;
+  machine_host *host;
   uint64_t deadline;
   bool stuck;     /* its deadline stays in the past */
   bool echo;      /* PONG for PING */
@@ -89,21 +89,21 @@ static void toy_after(void *context) {
 }
 
 static void toy_open(toy *t, uv_loop_t *loop, uint8_t name) {
-  host_options o = {.machine = {t, toy_step, toy_deadline}, .after_step = toy_after, .context = t};
+  machine_host_options o = {.machine = {t, toy_step, toy_deadline}, .after_step = toy_after, .context = t};
   err e;
   o.self.bytes[0] = name;
   t->deadline = MACHINE_NEVER;
-  if (host_open(&t->host, loop, &o, &e)) fail_msg("%s", e.text);
+  if (machine_host_open(&t->host, loop, &o, &e)) fail_msg("%s", e.text);
 }
 
 static void set_deadline(toy *t, uint64_t at) {
   t->deadline = at;
-  host_set_machine(t->host, (machine){t, toy_step, toy_deadline});
+  machine_host_set_machine(t->host, (machine){t, toy_step, toy_deadline});
 }
 
 static void toy_bind(toy *t) {
   err e;
-  if (transport_bind(host_transport(t->host), "tcp://127.0.0.1:*", t->address, sizeof t->address, &e))
+  if (transport_bind(machine_host_transport(t->host), "tcp://127.0.0.1:*", t->address, sizeof t->address, &e))
     fail_msg("%s", e.text);
 }
 
@@ -142,7 +142,7 @@ static void wakes_at_the_deadline(void **state) {
   assert_int_equal(t.ticks, 21);
   set_deadline(&t, 0); /* long past: now */
   run_until(&loop, &t.ticks, 22);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -155,11 +155,11 @@ static void a_stuck_deadline_is_no_busy_loop(void **state) {
   toy_open(&t, &loop, 1);
   set_deadline(&t, 1);
   uint64_t start = clock_us();
-  assert_int_equal(host_exit_code(t.host), -1);
+  assert_int_equal(machine_host_exit_code(t.host), -1);
   uv_run(&loop, UV_RUN_DEFAULT);
-  assert_int_equal(host_exit_code(t.host), 7);
+  assert_int_equal(machine_host_exit_code(t.host), 7);
   assert_true(clock_us() - start >= 19 * 900);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -174,7 +174,7 @@ static void messages_go_round(void **state) {
   actions out;
   actions_init(&out);
   actions_connect(&out, 42, (wire_string){server.address, (uint32_t)strlen(server.address)});
-  host_perform(client.host, &out);
+  machine_host_perform(client.host, &out);
   assert_int_equal(out.count, 0); /* done and reset */
   assert_int_equal(client.connected, 1);
   assert_int_equal(client.tags, 42);
@@ -183,14 +183,14 @@ static void messages_go_round(void **state) {
   for (int i = 1; i <= 50; i++) {
     while (client.messages < i) { /* dropped as long as the connection is not up */
       actions_send(&out, client.peer, &ping);
-      host_perform(client.host, &out);
+      machine_host_perform(client.host, &out);
       uv_run(&loop, UV_RUN_NOWAIT);
       usleep(100);
     }
   }
   assert_true(server.messages >= 50);
-  host_close(server.host);
-  host_close(client.host);
+  machine_host_close(server.host);
+  machine_host_close(client.host);
   actions_fini(&out);
   close_loop(&loop);
 }
@@ -207,13 +207,13 @@ static void a_stall_puts_messages_first(void **state) {
   actions out;
   actions_init(&out);
   actions_connect(&out, 42, (wire_string){server.address, (uint32_t)strlen(server.address)});
-  host_perform(client.host, &out);
+  machine_host_perform(client.host, &out);
   msg ping = {.type = MSG_PING, .to = {{9}}};
   for (int i = 1; i <= 3; i++) {
     int heard = server.messages;
     while (server.messages == heard) {
       actions_send(&out, client.peer, &ping);
-      host_perform(client.host, &out);
+      machine_host_perform(client.host, &out);
       uv_run(&loop, UV_RUN_NOWAIT);
       usleep(100);
     }
@@ -223,12 +223,12 @@ static void a_stall_puts_messages_first(void **state) {
     set_deadline(&server, clock_us() + 1000);
     usleep(700000);
     actions_send(&out, client.peer, &ping);
-    host_perform(client.host, &out);
+    machine_host_perform(client.host, &out);
     run_until(&loop, &server.ticks, i);
     assert_int_equal(server.heard_at_tick, heard + 1);
   }
-  host_close(server.host);
-  host_close(client.host);
+  machine_host_close(server.host);
+  machine_host_close(client.host);
   actions_fini(&out);
   close_loop(&loop);
 }
@@ -244,15 +244,15 @@ static void connecting_answers_every_tag(void **state) {
   actions_init(&out);
   for (int i = 0; i < 12; i++)
     actions_connect(&out, 1, (wire_string){t.address, (uint32_t)strlen(t.address)});
-  host_perform(t.host, &out);
+  machine_host_perform(t.host, &out);
   assert_int_equal(t.connected, 14); /* two of them asked for by the step that got the first */
   assert_int_equal(t.tags, 12 + 2000);
   actions_connect(&out, 5, (wire_string){"gopher://x", 10});
-  host_perform(t.host, &out);
+  machine_host_perform(t.host, &out);
   assert_int_equal(t.connected, 15);
   assert_int_equal(t.peer, 0); /* refused, and said so */
   actions_fini(&out);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -263,11 +263,11 @@ static void results_reach_the_machine(void **state) {
   int result;
   uv_loop_init(&loop);
   toy_open(&t, &loop, 1);
-  host_step(t.host, &(event){.kind = EVENT_RESULT, .result = &result});
+  machine_host_step(t.host, &(event){.kind = EVENT_RESULT, .result = &result});
   assert_int_equal(t.results, 1);
   assert_ptr_equal(t.result, &result);
   assert_int_equal(t.after, 1);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -291,7 +291,7 @@ static bool visitor_after(void *context) {
 static void *visit(void *argument) {
   visitor *v = argument;
   for (int i = 0; i < v->steps; i++)
-    host_step_elsewhere(v->toy->host, &(event){.kind = EVENT_RESULT}, visitor_after, v);
+    machine_host_step_elsewhere(v->toy->host, &(event){.kind = EVENT_RESULT}, visitor_after, v);
   return NULL;
 }
 
@@ -313,10 +313,10 @@ static void steps_elsewhere_are_steps(void **state) {
   toy_open(&t, &loop, 1);
   set_deadline(&t, 1); /* the loop's thread ticks on and on */
   run_beside(&loop, &v);
-  assert_int_equal(host_exit_code(t.host), 5);
+  assert_int_equal(machine_host_exit_code(t.host), 5);
   assert_int_equal(t.results, ELSEWHERE);
   assert_int_equal(t.connected, ELSEWHERE);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -342,7 +342,7 @@ static void steps_elsewhere_wake_the_loop(void **state) {
   t.hurry = true;
   visit(&v);
   run_until(&loop, &t.ticks, 1);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 
@@ -357,12 +357,12 @@ static void the_first_signal_drains_the_second_ends(void **state) {
     toy_bind(&t);
     raise(SIGTERM);
     run_until(&loop, &t.drains, 1);
-    assert_int_equal(host_exit_code(t.host), -1);
+    assert_int_equal(machine_host_exit_code(t.host), -1);
     raise(seconds[i]);
     uv_run(&loop, UV_RUN_DEFAULT);
     assert_int_equal(t.drains, 1);
-    assert_int_equal(host_exit_code(t.host), HOST_EXIT_SIGNAL);
-    host_close(t.host);
+    assert_int_equal(machine_host_exit_code(t.host), MACHINE_HOST_EXIT_SIGNAL);
+    machine_host_close(t.host);
     close_loop(&loop);
   }
 }
@@ -379,8 +379,8 @@ static void a_hangup_ends_at_once_and_ignored_signals_stay_so(void **state) {
   raise(SIGHUP);
   uv_run(&loop, UV_RUN_DEFAULT);
   assert_int_equal(t.drains, 0);
-  assert_int_equal(host_exit_code(t.host), HOST_EXIT_SIGNAL);
-  host_close(t.host);
+  assert_int_equal(machine_host_exit_code(t.host), MACHINE_HOST_EXIT_SIGNAL);
+  machine_host_close(t.host);
   close_loop(&loop);
   signal(SIGINT, SIG_DFL);
 }
@@ -390,16 +390,16 @@ static void a_machine_may_come_later(void **state) {
   (void)state;
   uv_loop_t loop;
   toy t = {0};
-  host_options o = {.after_step = toy_after, .context = &t};
+  machine_host_options o = {.after_step = toy_after, .context = &t};
   err e;
   uv_loop_init(&loop);
-  if (host_open(&t.host, &loop, &o, &e)) fail_msg("%s", e.text);
+  if (machine_host_open(&t.host, &loop, &o, &e)) fail_msg("%s", e.text);
   toy_bind(&t);
-  host_step(t.host, &(event){.kind = EVENT_TICK}); /* nobody there: nothing happens */
+  machine_host_step(t.host, &(event){.kind = EVENT_TICK}); /* nobody there: nothing happens */
   assert_int_equal(t.after, 0);
   set_deadline(&t, clock_us() + 1000);
   run_until(&loop, &t.ticks, 1);
-  host_close(t.host);
+  machine_host_close(t.host);
   close_loop(&loop);
 }
 

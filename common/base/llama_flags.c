@@ -1,4 +1,4 @@
-#include "common/base/habits.h"
+#include "common/base/llama_flags.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define PROMPT       "give the prompt to `tandem run' as an argument in quotes"
 #define PENALTY      "there is --repeat-penalty"
 
-static const habit flags[] = {
+static const llama_flag flags[] = {
     {"-n", "--max-tokens", NULL},
     {"--predict", "--max-tokens", NULL},
     {"--n-predict", "--max-tokens", NULL},
@@ -110,7 +110,7 @@ static const habit flags[] = {
     {"--color", NULL, ANSWER_ALONE},
 };
 
-static const habit commands[] = {
+static const llama_flag commands[] = {
     {"chat", "run", "`tandem run -m MODEL' on a terminal is a conversation"},
     {"cli", "run", NULL},
     {"complete", "run", "`tandem run --raw' continues a text"},
@@ -128,7 +128,7 @@ static const habit commands[] = {
     {"resume", "session resume", NULL},
 };
 
-static const habit *find(const habit *list, size_t count, const char *word, size_t size) {
+static const llama_flag *find(const llama_flag *list, size_t count, const char *word, size_t size) {
   for (size_t i = 0; i < count; i++)
     if (strncmp(list[i].theirs, word, size) == 0 && !list[i].theirs[size]) return &list[i];
   return NULL;
@@ -136,14 +136,14 @@ static const habit *find(const habit *list, size_t count, const char *word, size
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
 
-const habit *habit_of_flag(const char *word, size_t size) {
+const llama_flag *llama_flags_find(const char *word, size_t size) {
   return find(flags, COUNT(flags), word, size);
 }
-const habit *habit_of_command(const char *word) {
+const llama_flag *llama_flags_find_command(const char *word) {
   return find(commands, COUNT(commands), word, strlen(word));
 }
 
-const habit *habit_flags(int *count) {
+const llama_flag *llama_flags_all(int *count) {
   *count = COUNT(flags);
   return flags;
 }

@@ -1,39 +1,39 @@
-#include "wire/peers.h"
+#include "wire/peer_table.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-int peers_init(peers *p) {
-  *p = (peers){.slots = calloc(PEERS_MAX, sizeof *p->slots),
-               .buckets = malloc(PEERS_MAX * sizeof *p->buckets)};
+int peer_table_init(peer_table *p) {
+  *p = (peer_table){.slots = calloc(PEER_TABLE_MAX, sizeof *p->slots),
+                    .buckets = malloc(PEER_TABLE_MAX * sizeof *p->buckets)};
   if (!p->slots || !p->buckets) {
-    peers_fini(p);
+    peer_table_fini(p);
     return ERR_NOMEM;
   }
-  for (int32_t i = 0; i < PEERS_MAX; i++) p->buckets[i] = -1;
+  for (int32_t i = 0; i < PEER_TABLE_MAX; i++) p->buckets[i] = -1;
   return ERR_OK;
 }
 
-void peers_fini(peers *p) {
+void peer_table_fini(peer_table *p) {
   free(p->slots);
   free(p->buckets);
-  *p = (peers){0};
+  *p = (peer_table){0};
 }
 
-static int32_t *bucket_of(peers *p, const void *routing, size_t size) {
+static int32_t *bucket_of(peer_table *p, const void *routing, size_t size) {
   hash16 h = hash_bytes(routing, size);
-  return &p->buckets[(h.bytes[0] | h.bytes[1] << 8) % PEERS_MAX];
+  return &p->buckets[(h.bytes[0] | h.bytes[1] << 8) % PEER_TABLE_MAX];
 }
 
 /* The link in a bucket's chain that leads to `gone`. */
-static int32_t *chain_to(peers *p, const peer *gone) {
+static int32_t *chain_to(peer_table *p, const peer *gone) {
   int32_t *at = bucket_of(p, gone->routing, gone->routing_size), slot = (int32_t)(gone - p->slots);
   while (*at != slot) at = &p->slots[*at].next;
   return at;
 }
 
-void peers_remove(peers *p, peer *gone) {
+void peer_table_remove(peer_table *p, peer *gone) {
   assert(gone->id);
   if (gone->pinned)
     p->pinned_count--;
@@ -48,28 +48,28 @@ static bool goes_before(const peer *a, const peer *b) {
 }
 
 /* A free slot, or that of the longest silent stranger, or peer, that is not pinned. */
-static peer *take_slot(peers *p) {
+static peer *take_slot(peer_table *p) {
   peer *oldest = NULL;
-  for (int32_t i = 0; i < PEERS_MAX; i++) {
+  for (int32_t i = 0; i < PEER_TABLE_MAX; i++) {
     peer *candidate = &p->slots[i];
     if (candidate->id == 0) return candidate;
     if (!candidate->pinned && goes_before(candidate, oldest)) oldest = candidate;
   }
-  assert(oldest); /* PEERS_PINNED_MAX leaves room */
-  peers_remove(p, oldest);
+  assert(oldest); /* PEER_TABLE_PINNED_MAX leaves room */
+  peer_table_remove(p, oldest);
   p->forgotten++;
   return oldest;
 }
 
-static peer *fill_slot(peers *p, void *link, bool pinned) {
+static peer *fill_slot(peer_table *p, void *link, bool pinned) {
   peer *fresh = take_slot(p);
   *fresh = (peer){.link = link, .pinned = pinned, .used = ++p->turn, .next = -1};
-  fresh->id = ++p->serial * PEERS_MAX + (uint64_t)(fresh - p->slots);
+  fresh->id = ++p->serial * PEER_TABLE_MAX + (uint64_t)(fresh - p->slots);
   return fresh;
 }
 
-peer *peers_of_routing(peers *p, void *link, const void *routing, size_t size) {
-  assert(size <= PEERS_ROUTING_MAX);
+peer *peer_table_of_routing(peer_table *p, void *link, const void *routing, size_t size) {
+  assert(size <= PEER_TABLE_ROUTING_MAX);
   int32_t *bucket = bucket_of(p, routing, size);
   for (int32_t i = *bucket; i >= 0; i = p->slots[i].next) {
     peer *known = &p->slots[i];
@@ -85,14 +85,14 @@ peer *peers_of_routing(peers *p, void *link, const void *routing, size_t size) {
   return fresh;
 }
 
-peer *peers_pin(peers *p, void *link) {
-  if (p->pinned_count == PEERS_PINNED_MAX) return NULL;
+peer *peer_table_pin(peer_table *p, void *link) {
+  if (p->pinned_count == PEER_TABLE_PINNED_MAX) return NULL;
   p->pinned_count++;
   return fill_slot(p, link, true);
 }
 
-peer *peers_find(peers *p, peer_id id) {
-  peer *found = &p->slots[id % PEERS_MAX];
+peer *peer_table_find(peer_table *p, peer_id id) {
+  peer *found = &p->slots[id % PEER_TABLE_MAX];
   if (id == 0 || found->id != id) return NULL;
   found->used = ++p->turn;
   return found;

@@ -1,12 +1,12 @@
-#include "wire/connections.h"
+#include "wire/connection_limit.h"
 
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-void connections_init(connections *c, int door) {
-  *c = (connections){.door = door};
+void connection_limit_init(connection_limit *c, int door) {
+  *c = (connection_limit){.door = door};
 }
 
 typedef union address {
@@ -23,7 +23,7 @@ static bool address_of(int fd, address *out) {
 }
 
 /* Is this descriptor a connection that came in at this door? It may be closed, or be another file by now. */
-static bool came_in(const connections *c, int fd) {
+static bool came_in(const connection_limit *c, int fd) {
   address door, own, peer;
   socklen_t size = sizeof peer;
   if (getpeername(fd, &peer.any, &size) != 0 || !address_of(fd, &own) || !address_of(c->door, &door))
@@ -35,18 +35,18 @@ static bool came_in(const connections *c, int fd) {
                                        : own.v4.sin_port == door.v4.sin_port;
 }
 
-static void forget_ended(connections *c) {
+static void forget_ended(connection_limit *c) {
   int32_t kept = 0;
   for (int32_t i = 0; i < c->count; i++)
     if (came_in(c, c->list[i])) c->list[kept++] = c->list[i];
   c->count = kept;
 }
 
-bool connections_accept(connections *c, int fd) {
+bool connection_limit_accept(connection_limit *c, int fd) {
   for (int32_t i = 0; i < c->count; i++)
     if (c->list[i] == fd) return true; /* the one before it that had this number has ended */
-  if (c->count == CONNECTIONS_MAX) forget_ended(c);
-  if (c->count < CONNECTIONS_MAX) {
+  if (c->count == CONNECTION_LIMIT_MAX) forget_ended(c);
+  if (c->count < CONNECTION_LIMIT_MAX) {
     c->list[c->count++] = fd;
     return true;
   }

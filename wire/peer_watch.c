@@ -1,55 +1,55 @@
-#include "wire/presence.h"
+#include "wire/peer_watch.h"
 
 #include "common/base/log.h"
 #include "wire/machine.h"
 
-static presence_news came(presence *p, uint64_t now_us) {
-  presence_news news = p->told ? PRESENCE_BACK : !p->came ? PRESENCE_HERE : PRESENCE_NO_NEWS;
+static peer_watch_news came(peer_watch *p, uint64_t now_us) {
+  peer_watch_news news = p->told ? PEER_WATCH_BACK : !p->came ? PEER_WATCH_HERE : PEER_WATCH_NO_NEWS;
   p->here = p->came = true;
   p->told = false;
   p->since_us = now_us;
   return news;
 }
 
-presence_news presence_look(presence *p, roster *r, uint64_t now_us) {
+peer_watch_news peer_watch_look(peer_watch *p, roster *r, uint64_t now_us) {
   const roster_peer *q = roster_find(r, p->peer);
   bool here = q && q->greeted && !q->lost;
-  if (!p->endpoint || (here && p->here)) return PRESENCE_NO_NEWS;
+  if (!p->endpoint || (here && p->here)) return PEER_WATCH_NO_NEWS;
   if (here) return came(p, now_us);
   if (p->here || p->tell_us == 0) {
     p->since_us = now_us;
     p->tell_us =
-        now_us + (p->here ? 0 : PRESENCE_FIRST_US); /* the roster has been patient with one that was here */
+        now_us + (p->here ? 0 : PEER_WATCH_FIRST_US); /* the roster has been patient with one that was here */
     p->here = false;
   }
-  if (now_us < p->tell_us) return PRESENCE_NO_NEWS;
-  p->tell_us = now_us + PRESENCE_AGAIN_US;
+  if (now_us < p->tell_us) return PEER_WATCH_NO_NEWS;
+  p->tell_us = now_us + PEER_WATCH_AGAIN_US;
   p->told = true;
-  return p->came ? PRESENCE_SILENT : PRESENCE_ABSENT;
+  return p->came ? PEER_WATCH_SILENT : PEER_WATCH_ABSENT;
 }
 
-uint64_t presence_deadline(const presence *p) {
+uint64_t peer_watch_deadline(const peer_watch *p) {
   if (!p->endpoint || p->here) return MACHINE_NEVER;
   return p->tell_us;
 }
 
-void presence_orchestrator(presence *p, roster *r, uint64_t now_us, actions *out) {
-  switch (presence_look(p, r, now_us)) {
-  case PRESENCE_ABSENT:
+void peer_watch_orchestrator(peer_watch *p, roster *r, uint64_t now_us, actions *out) {
+  switch (peer_watch_look(p, r, now_us)) {
+  case PEER_WATCH_ABSENT:
     actions_log(out, LOG_INFO,
                 "waiting for the orchestrator at %s: is 'tandem serve-workers --listen %s' running there?",
                 p->endpoint, p->endpoint);
     break;
-  case PRESENCE_SILENT:
+  case PEER_WATCH_SILENT:
     actions_log(out, LOG_INFO, "the orchestrator at %s is not there any more: waiting for it", p->endpoint);
     break;
-  case PRESENCE_HERE:
+  case PEER_WATCH_HERE:
     actions_log(out, LOG_INFO, "registered with the orchestrator at %s", p->endpoint);
     break;
-  case PRESENCE_BACK:
+  case PEER_WATCH_BACK:
     actions_log(out, LOG_INFO, "the orchestrator at %s is there now", p->endpoint);
     break;
-  case PRESENCE_NO_NEWS:
+  case PEER_WATCH_NO_NEWS:
     break;
   }
 }

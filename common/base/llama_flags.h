@@ -1,0 +1,19 @@
+/* llama_flags.h - the flags and commands of llama.cpp that users know, and what serves instead here: a flag
+ * or command of ours, or a sentence about what to do. Names must match exactly, so that no abbreviation of
+ * one of our flags means something else. */
+#pragma once
+
+#include <stddef.h>
+
+typedef struct llama_flag {
+  const char *theirs; /* as it is typed: "-n", "--n-predict", or a command */
+  const char *
+      ours; /* our flag, "--max-tokens", or our command; NULL: there is none, and `instead' says what to do */
+  const char *instead; /* also where ours is a flag of some commands only; NULL: of `tandem run' */
+} llama_flag;
+
+/* Of a word that is size bytes long; NULL: none. */
+const llama_flag *llama_flags_find(const char *word, size_t size);
+const llama_flag *llama_flags_find_command(const char *word);
+/* All of the flags, *count of them. */
+const llama_flag *llama_flags_all(int *count);

@@ -1,0 +1,190 @@
+/* libs: sessions wire speculative base */
+#include "tests/sessions_support.h"
+
+static void register_at(world *w, peer_id peer, wire_role role, const char *endpoint, wire_location seen) {
+  msg m = role == WIRE_ROLE_TARGET ? target_hello(peer) : draft_hello(peer);
+  if (endpoint) m.u.hello.endpoint = wire_text(endpoint);
+  m.u.hello.seen = seen;
+  rig_say(&w->r, peer, m);
+  rig_last(&w->r, peer, MSG_WELCOME);
+}
+
+#define AWAY(a) ((wire_location){a, true})
+
+static void run_session(world *w) {
+  sessions_request r = request(true);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+}
+
+/* DONE as a target says it that has seen no draft. */
+static void end_unattached(world *w) {
+  send_tokens(w, TARGET, PROMPT_LENGTH, 1);
+  msg m = done_message(w, PROMPT_LENGTH + 1, WIRE_FINISH_LENGTH);
+  m.u.done.off_reason = wire_text(WIRE_OFF_UNATTACHED);
+  rig_say(&w->r, TARGET, m);
+  assert_int_equal(view(w).finish, WIRE_FINISH_LENGTH);
+}
+
+static void expect_reason(world *w, const char *part) {
+  if (!strstr(view(w).off_reason, part))
+    fail_msg("the reason is \"%s\", want \"%s\"", view(w).off_reason, part);
+}
+
+static void test_a_wildcard_address_is_resolved_for_the_draft(void **state) {
+  world *w = *state;
+  register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.2"));
+  register_at(w, DRAFT, WIRE_ROLE_DRAFT, NULL, AWAY("10.0.0.3"));
+  run_session(w);
+  assert_true(text_is(opened(w, DRAFT)->target_endpoint, "tcp://10.0.0.2:4000"));
+}
+
+static void test_a_draft_that_cannot_reach_the_target_is_not_chosen(void **state) {
+  world *w = *state;
+  register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://127.0.0.1:4000", AWAY("10.0.0.2"));
+  register_at(w, DRAFT, WIRE_ROLE_DRAFT, NULL, AWAY("10.0.0.3"));
+  for (int i = 0; i < 2; i++) {
+    run_session(w);
+    pass(w, 2000000, TARGET, DRAFT);
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+    assert_int_equal(rig_logged(&w->r, "on another host (10.0.0.3)"),
+                     i == 0); /* once for all sessions_machine */
+    end_unattached(w);
+    expect_reason(w, "on another host (10.0.0.3) than the target (10.0.0.2)");
+    expect_reason(w, "--insecure-bind");
+  }
+  /* One that can get there is taken, also by a session that is under way. */
+  run_session(w);
+  register_at(w, DRAFT2, WIRE_ROLE_DRAFT, NULL, AWAY("10.0.0.2"));
+  assert_true(text_is(opened(w, DRAFT2)->target_endpoint, "tcp://127.0.0.1:4000"));
+  assert_string_equal(view(w).off_reason, "");
+}
+
+static void test_a_draft_is_dropped_when_the_session_moves_out_of_its_reach(void **state) {
+  world *w = *state;
+  register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://10.0.0.2:4000", AWAY("10.0.0.2"));
+  register_at(w, DRAFT, WIRE_ROLE_DRAFT, NULL, AWAY("10.0.0.3"));
+  run_session(w);
+  opened(w, DRAFT);
+  register_at(w, TARGET2, WIRE_ROLE_TARGET, "ipc:///tmp/x", (wire_location){{0}, false});
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  opened(w, TARGET2);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+  rig_only(&w->r, DRAFT, MSG_END);
+  expect_reason(w, "on another host (10.0.0.3) than the target (the orchestrator's)");
+}
+
+/* Both listen on the same port of all addresses. */
+static void test_equal_wildcards_of_two_hosts_are_two_targets(void **state) {
+  world *w = *state;
+  register_at(w, TARGET, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.2"));
+  register_at(w, TARGET2, WIRE_ROLE_TARGET, "tcp://0.0.0.0:4000", AWAY("10.0.0.3"));
+  assert_int_equal(sessions_worker_count(w->o, WIRE_ROLE_TARGET), 2);
+}
+
+static void test_a_missing_draft_is_explained(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, 0);
+  run_session(w);
+  end_unattached(w);
+  expect_reason(w, "there is no draft worker: start tandem-draft");
+}
+
+static void test_a_draft_that_has_not_answered_is_explained(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  end_unattached(w);
+  expect_reason(w, "did not take the session in time");
+}
+
+static void test_a_draft_that_has_not_arrived_is_explained(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  pass(w, 1500000, TARGET, DRAFT);
+  end_unattached(w);
+  expect_reason(w, "a draft is here, but has not reached the target at tcp://127.0.0.1:4000 for 1.5 s");
+  assert_null(strstr(view(w).off_reason, "--advertise")); /* it may only be on its way */
+}
+
+static void test_a_draft_that_refused_is_explained(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  pass(w, 20000000, TARGET, DRAFT);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 1); /* it stays so */
+  end_unattached(w);
+  expect_reason(w, "made by a test");
+}
+
+static void test_a_draft_that_was_lost_is_explained(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  send_tokens(w, TARGET, PROMPT_LENGTH, 1);
+  msg m = done_message(w, PROMPT_LENGTH + 1, WIRE_FINISH_LENGTH);
+  m.u.done.off_reason = wire_text("the draft was there, and is not any more: by its target's word");
+  rig_say(&w->r, TARGET, m);
+  expect_reason(w, "by its target's word");
+}
+
+/* It says so. The log has it at once, another draft is asked, and after a while the same one again. */
+static void test_a_draft_that_does_not_reach_the_target_is_asked_again_later(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  pass(w, 3000000, TARGET, DRAFT);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
+  rig_only(&w->r, DRAFT, MSG_END);
+  assert_int_equal(
+      rig_logged(&w->r, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect"),
+      1);
+  pass(w, SESSIONS_DRAFT_RETRY_US - 100000, TARGET, DRAFT);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+  rig_clear(&w->r);
+  pass(w, 200000, TARGET, DRAFT);
+  opened(w, DRAFT);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
+  assert_int_equal(rig_logged(&w->r, "has not reached"), 0); /* that is known */
+  pass(w, SESSIONS_REPEAT_US, TARGET, DRAFT);
+  register_workers(w, 0, DRAFT2);
+  opened(w, DRAFT2);
+  end_unattached(w); /* the answer of DRAFT2 has not come */
+  expect_reason(w, "did not take the session in time");
+}
+
+static void test_a_draft_may_have_tried_longer_than_the_session(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_TIMEOUT));
+  pass(w, 100000, TARGET, DRAFT);
+  end_unattached(w);
+  expect_reason(w, "has not reached the target at tcp://127.0.0.1:4000 for 3.0 s: let its host connect");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_a_wildcard_address_is_resolved_for_the_draft),
+      CASE(test_a_draft_that_cannot_reach_the_target_is_not_chosen),
+      CASE(test_a_draft_is_dropped_when_the_session_moves_out_of_its_reach),
+      CASE(test_equal_wildcards_of_two_hosts_are_two_targets),
+      CASE(test_a_missing_draft_is_explained),
+      CASE(test_a_draft_that_has_not_answered_is_explained),
+      CASE(test_a_draft_that_has_not_arrived_is_explained),
+      CASE(test_a_draft_that_refused_is_explained),
+      CASE(test_a_draft_that_was_lost_is_explained),
+      CASE(test_a_draft_that_does_not_reach_the_target_is_asked_again_later),
+      CASE(test_a_draft_may_have_tried_longer_than_the_session),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

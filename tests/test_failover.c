@@ -1,0 +1,645 @@
+/* libs: sessions wire speculative base */
+#include "tests/sessions_support.h"
+
+static int32_t warnings(world *w, const char *part) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < w->r.out.count; i++) {
+    const action *a = &w->r.out.list[i];
+    n += a->kind == ACTION_LOG && strstr(a->text, part) != NULL;
+  }
+  return n;
+}
+
+/* The longest session that is taken can move to another target at its very end, its draft with it. */
+static void test_the_longest_session_moves_at_its_end(void **state) {
+  world *w = *state;
+  static int32_t many[WIRE_TOKENS_MAX];
+  sessions_request r = request(true);
+  r.prompt = many;
+  r.prompt_length = WIRE_TOKENS_MAX - 10;
+  r.options.max_tokens = 1000;
+  r.options.context = WIRE_TOKENS_MAX;
+  register_workers(w, TARGET, DRAFT);
+  start_request(w, &r);
+  uint64_t seed = rig_last(&w->r, TARGET, MSG_OPEN)->u.open.hash_seed;
+  rig_say(&w->r, TARGET,
+          state_message(MSG_OPENED, SELF, w->id, 1, r.prompt_length, hash_of(seed, many, r.prompt_length)));
+  rig_say(&w->r, TARGET,
+          tokens_message(SELF, w->id, 1, r.prompt_length, many, 10, hash_of(seed, many, WIRE_TOKENS_MAX)));
+  assert_int_equal(view(w).length, WIRE_TOKENS_MAX);
+  register_workers(w, TARGET2, 0);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(rig_last(&w->r, TARGET2, MSG_OPEN)->u.open.token_count, WIRE_TOKENS_MAX);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->u.open.token_count <= WIRE_TOKENS_MAX, 1);
+}
+
+/* The session ends, and the workers are told so in the last epoch that was recorded. */
+static void test_an_epoch_that_is_not_recorded_is_never_sent(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 1);
+  w->ledger.fail_epoch = 0;
+  start_running(w, false);
+  w->ledger.fail_epoch = ERR_GONE;
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  assert_int_equal(view(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+  w->ledger.fail_epoch = 0;
+  sessions_request r = request(false);
+  sessions_resume resume = {.session = 1234,
+                            .hash_seed = 4321,
+                            .epoch = 16,
+                            .output = truth() + PROMPT_LENGTH,
+                            .output_length = 5,
+                            .numerics = "cpu-b"};
+  r.resume = &resume;
+  register_workers(w, TARGET, 0);
+  rig_clear(&w->r);
+  w->ledger.held = 100;
+  start_request(w, &r); /* it counts with the beginning, */
+  w->ledger.held = 0;
+  w->ledger.fail_epoch = ERR_GONE; /* which is another process's by then */
+  rig_advance(&w->r, 0);
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(view(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+}
+
+static void test_a_desync_with_an_own_prefix_goes_on_from_there(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  send_tokens(w, TARGET, 3, 7);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_DESYNC, 5)); /* its cache was cut */
+  const msg_open *o = opened(w, TARGET);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->base_length, 5);
+  assert_int_equal(opened(w, DRAFT)->base_length, 10); /* nothing is told twice to the other one */
+  assert_int_equal(o->token_count, 5);
+  opened(w, DRAFT);
+  assert_int_equal(w->epoch, 2); /* all are opened in the new epoch */
+  assert_int_equal(view(w).repairs, 1);
+  assert_int_equal(view(w).epoch, 2);
+  expect_state(w, SESSIONS_OPENING);
+}
+
+static void test_a_desync_with_another_prefix_sends_everything(void **state) {
+  world *w = *state;
+  static const int32_t lengths[] = {5, 0, 300, WIRE_CONTEXT_MAX};
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 7);
+  for (int i = 0; i < 4; i++) {
+    msg m = worker_state(w, MSG_DESYNC, lengths[i] < 1000 ? lengths[i] : 9);
+    m.u.state.length = lengths[i];
+    if (i != 1) m.u.state.hash.bytes[0] ^= 1;
+    rig_clear(&w->r);
+    rig_say(&w->r, TARGET, m);
+    const msg_open *o = opened(w, TARGET);
+    assert_int_equal(o->base_length, 0);
+    assert_int_equal(o->token_count, 10);
+    assert_int_equal(w->epoch, i + 2);
+    assert_int_equal(o->prompt_length, PROMPT_LENGTH);
+  }
+}
+
+/* The network may repeat it within one epoch. */
+static void test_a_repeated_desync_is_one_repair(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  msg m = worker_state(w, MSG_DESYNC, 2);
+  rig_say(&w->r, TARGET, m);
+  rig_say(&w->r, TARGET, m);
+  assert_int_equal(view(w).epoch, 2);
+  assert_int_equal(view(w).repairs, 1);
+}
+
+static void test_too_many_repairs_end_the_session(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  int32_t i = 0;
+  for (; i < 3 * SESSIONS_DESYNC_MAX && view(w).finish == 0; i++) {
+    w->epoch = view(w).epoch;
+    rig_say(&w->r, TARGET, worker_state(w, MSG_DESYNC, 2));
+    w->r.now += 10000;
+  }
+  assert_true(i >= SESSIONS_DESYNC_MAX && i <= SESSIONS_DESYNC_MAX + 2);
+  assert_int_equal(view(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(view(w).code, ERR_DESYNC);
+}
+
+static void test_a_desync_of_the_draft_is_repaired(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  send_tokens(w, TARGET, 3, 7);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 6));
+  const msg_open *o = opened(w, DRAFT);
+  assert_int_equal(w->epoch, 1);
+  assert_int_equal(o->base_length, 6);
+  assert_int_equal(o->token_count, 4);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0); /* the answer is not disturbed */
+  expect_state(w, SESSIONS_RUNNING);
+}
+
+/* It is opened from what it holds if that is right, otherwise from the beginning. */
+static void test_a_draft_with_another_prefix_gets_everything(void **state) {
+  for (int32_t length = 0; length <= 12; length++)
+    for (int wrong = 0; wrong < 2; wrong++) {
+      tear_down(state);
+      set_up(state);
+      world *w = *state;
+      start_running(w, true);
+      send_tokens(w, TARGET, 3, 7);
+      rig_clear(&w->r);
+      msg m = worker_state(w, MSG_DESYNC, length);
+      m.u.state.hash.bytes[3] ^= (uint8_t)wrong;
+      rig_say(&w->r, DRAFT, m);
+      const msg_open *o = opened(w, DRAFT);
+      assert_int_equal(o->base_length, length <= 10 && !wrong ? length : 0);
+      assert_int_equal(o->base_length + o->token_count, 10);
+    }
+}
+
+static void test_a_draft_out_of_step_too_often_is_given_up(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  for (int i = 1; i <= SESSIONS_DESYNC_MAX + 1; i++) {
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_END), 0);
+    rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
+  }
+  rig_only(&w->r, DRAFT, MSG_END);
+}
+
+static void test_a_draft_that_is_always_out_of_step_costs_little(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  for (int i = 0; i < 2000; i++) {
+    w->r.now += 50; /* 100 ms in all */
+    rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
+  }
+  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) <= 2 * SESSIONS_DESYNC_MAX);
+  assert_int_equal(view(w).finish, 0);
+  send_tokens(w, TARGET, 3, 7);
+  assert_int_equal(view(w).length, 10);
+}
+
+static void test_a_restarted_draft_is_asked_again(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  rig_clear(&w->r);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+  msg m = draft_hello(DRAFT);
+  m.u.hello.incarnation = id_of(77);
+  rig_say(&w->r, DRAFT, m);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT);
+  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) > 0);
+}
+
+static void test_a_lost_target_is_replaced(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  send_tokens(w, TARGET, 3, 7);
+  pass(w, 1000000, TARGET, DRAFT);
+  register_workers(w, TARGET2, 0);
+  rig_clear(&w->r);
+  pass(w, 3400000, TARGET2, DRAFT);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->base_length, 0); /* the whole prefix */
+  assert_int_equal(o->token_count, 10);
+  assert_int_equal(o->prompt_length, PROMPT_LENGTH);
+  const msg_open *d = opened(w, DRAFT);
+  assert_int_equal(w->epoch, 2);
+  assert_true(text_is(d->target_endpoint, "tcp://127.0.0.1:4001"));
+  assert_true(wire_id_equal(d->target_incarnation, ID(TARGET2)));
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  send_tokens(w, TARGET2, 10, 5);
+  assert_int_equal(view(w).length, 15);
+  send_tokens(w, TARGET, 10, 6); /* the old one comes back: it has no say any more */
+  assert_int_equal(view(w).length, 15);
+  assert_true(view(w).numerics_changed); /* cpu-a, then cpu-b */
+  assert_string_equal(view(w).numerics_id, "cpu-b");
+}
+
+static void test_failover_prefers_the_same_numerics(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 2);
+  register_workers(w, TARGET2, 0); /* cpu-b */
+  register_workers(w, TARGET3, 0); /* cpu-a */
+  set_load(w, TARGET2, 0);
+  set_load(w, TARGET3, 2);
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  opened(w, TARGET3);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, 5));
+  send_tokens(w, TARGET3, 5, 2);
+  assert_false(view(w).numerics_changed);
+}
+
+static void test_a_target_that_gave_no_token_does_not_change_the_numerics(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  register_workers(w, TARGET2, 0); /* cpu-b */
+  start_request(w, &r);
+  opened(w, TARGET2);
+  register_workers(w, TARGET, 0); /* cpu-a */
+  rig_say(&w->r, TARGET2, error_message(SELF, w->id, w->epoch, ERR_FULL));
+  pass(w, 1000000, TARGET, TARGET2);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 3));
+  send_tokens(w, TARGET, 3, 2);
+  assert_false(view(w).numerics_changed);
+  assert_string_equal(view(w).numerics_id, "cpu-a");
+}
+
+static void test_a_session_waits_when_its_only_target_died(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 2);
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  expect_state(w, SESSIONS_WAITING);
+  rig_advance(&w->r, 1000000);
+  register_workers(w, TARGET2, 0);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->token_count, 5);
+}
+
+static void test_a_restarted_target_gets_its_session_back(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 2);
+  rig_clear(&w->r);
+  msg m = target_hello(TARGET);
+  m.u.hello.incarnation = id_of(99);
+  rig_say(&w->r, TARGET, m); /* the same connection, another program */
+  const msg *open = rig_last(&w->r, TARGET, MSG_OPEN);
+  assert_true(wire_id_equal(open->to, id_of(99)));
+  assert_int_equal(open->epoch, 2);
+  assert_int_equal(open->u.open.base_length, 0);
+  assert_int_equal(open->u.open.token_count, 5);
+}
+
+/* Its sessions go on elsewhere, or end; they do not hang. */
+static void test_a_target_that_is_refused_loses_its_sessions(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 2);
+  msg m = target_hello(TARGET);
+  m.u.hello.vocabulary_size = VOCAB + 1;
+  rig_say(&w->r, TARGET, m);
+  rig_last(&w->r, TARGET, MSG_ERROR);
+  rig_clear(&w->r);
+  register_workers(w, TARGET2, 0);
+  pass(w, 5000000, TARGET2, 0);
+  opened(w, TARGET2);
+  assert_int_equal(view(w).length, 5);
+}
+
+/* OPEN is about to be repeated, and nothing is known of its context any more. */
+static void test_a_target_that_is_refused_loses_sessions_that_open_too(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  opened(w, TARGET);
+  msg m = target_hello(TARGET);
+  m.u.hello.vocabulary_size = VOCAB + 1;
+  rig_say(&w->r, TARGET, m);
+  pass(w, 1000000, 0, 0);
+  expect_state(w, SESSIONS_WAITING);
+}
+
+/* It owes tokens and says nothing. The session goes on at the other target, its draft with it, and the old
+ * target is told to stop. */
+static void test_a_hung_target_is_left(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  register_workers(w, TARGET2, 0);
+  send_tokens(w, TARGET, 3, 7);
+  rig_clear(&w->r);
+  pass(w, SESSIONS_SILENCE_US - 1000000, TARGET, TARGET2);
+  rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  register_workers(w, 0, DRAFT);
+  pass(w, 1200000, TARGET, TARGET2);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->token_count, 10);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_END)->epoch, 2);
+  assert_int_equal(rig_last(&w->r, DRAFT, MSG_OPEN)->epoch, 2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  rig_say(&w->r, TARGET,
+          tokens_message(SELF, w->id, 1, 10, truth() + 10, 3, true_hash(w, 13))); /* it thaws, too late */
+  assert_int_equal(view(w).length, 10);
+  send_tokens(w, TARGET2, 10, 5);
+  assert_int_equal(view(w).length, 15);
+}
+
+/* The target that was left reports its own counts. The one that died does not, and then the session says how
+ * many tokens are not counted. */
+static void test_the_stats_of_several_targets_are_added(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  send_tokens(w, TARGET, 3, 7);
+  pass(w, SESSIONS_SILENCE_US + 200000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET, done_message(w, 10, WIRE_FINISH_CANCELLED));
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, 10));
+  send_tokens(w, TARGET2, 10, 4);
+  assert_int_equal(view(w).stats.forwards, 0); /* the sum is made at the end */
+  assert_int_equal(view(w).uncounted, 4);      /* so far */
+  sessions_worker_died(w->o, ID(TARGET2), w->r.now, &w->r.out);
+  opened(w, TARGET);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 14));
+  send_tokens(w, TARGET, 14, 1);
+  finish_by_done(w, 15);
+  sessions_view v = view(w);
+  assert_int_equal(v.finish, WIRE_FINISH_LENGTH);
+  assert_int_equal(v.stats.forwards, 60);
+  assert_int_equal(v.stats.accepted, 20);
+  assert_int_equal(v.uncounted, 4);
+}
+
+/* These targets send nothing while they prefill for 65 s. Each is left once at most, and one of them
+ * finishes. */
+static void test_silent_targets_are_not_left_in_circles(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  rig_clear(&w->r);
+  for (int i = 0; i < 65; i++) {
+    pass(w, 1000000, TARGET, TARGET2);
+    if (rig_count(&w->r, TARGET2, MSG_OPEN) == 0) continue;
+    opened(w, TARGET2);
+    rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(view(w).epoch, 2);
+  for (int i = 0; i < 3600; i++) { /* minutes later the first one may be tried again, but ever more rarely */
+    pass(w, 1000000, TARGET, TARGET2);
+    peer_id at = view(w).epoch % 2 ? TARGET : TARGET2;
+    if (view(w).state == SESSIONS_RUNNING) continue;
+    opened(w, at);
+    rig_say(&w->r, at, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  }
+  assert_true(view(w).epoch <= 6);
+}
+
+/* That is logged once. The session goes on when the target thaws, or at whichever target comes. */
+static void test_a_session_stays_at_a_hung_target_without_another(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 4);
+  rig_clear(&w->r);
+  pass(w, 90000000, TARGET, 0);
+  assert_int_equal(view(w).finish, 0);
+  assert_int_equal(view(w).epoch, 1);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  send_tokens(w, TARGET, 7, 2);
+  assert_int_equal(view(w).length, 9);
+  rig_clear(&w->r);
+  pass(w, 2 * SESSIONS_SILENCE_US, TARGET, 0);
+  assert_int_equal(warnings(w, "no sign of life"), 1);
+  register_workers(w, TARGET2, 0);
+  pass(w, SESSIONS_TARGET_CHECK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+}
+
+static void test_a_hung_target_is_not_left_for_a_hung_or_full_one(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  uint64_t first = w->id;
+  register_workers(w, TARGET2, 0);
+  set_load(w, TARGET2, 4);
+  rig_clear(&w->r);
+  pass(w, 2 * SESSIONS_SILENCE_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+  assert_int_equal(view(w).epoch, 1);
+  set_load(w, TARGET2, 0);
+  pass(w, SESSIONS_TARGET_CHECK_US, TARGET, TARGET2);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  send_tokens(w, TARGET2, 3, 1);
+  sessions_request r = request(false); /* a new one does not go to a target that hung */
+  set_load(w, TARGET2, 3);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  pass(w, 3 * SESSIONS_SILENCE_US, TARGET, TARGET2); /* now that one does too */
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out); /* the first one is started again */
+  msg fresh = target_hello(TARGET);
+  fresh.u.hello.incarnation.bytes[5] = 1;
+  rig_say(&w->r, TARGET, fresh);
+  pass(w, SESSIONS_TARGET_CHECK_US, TARGET, TARGET2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 2);
+  w->id = first;
+  assert_int_equal(view(w).finish, 0);
+}
+
+/* It answers PING but not OPEN. */
+static void test_a_target_that_never_opens_is_left_for_another(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  register_workers(w, TARGET2, 0);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, TARGET2);
+  opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(view(w).finish, 0);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, TARGET2); /* nor does that */
+  assert_int_equal(view(w).code, ERR_TIMEOUT);
+}
+
+static void test_without_its_draft_a_session_decodes_plainly(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  send_tokens(w, TARGET, 3, 2);
+  pass(w, 4000000, TARGET, 0);
+  assert_int_equal(view(w).finish, 0); /* plainly */
+  expect_state(w, SESSIONS_RUNNING);
+  assert_int_equal(view(w).epoch, 1); /* the target is not disturbed */
+  send_tokens(w, TARGET, 5, 2);
+  assert_int_equal(view(w).length, 7);
+  assert_true(strlen(view(w).off_reason) > 0 || strlen(view(w).draft_method) == 0);
+  finish_by_done(w, 7);
+  pass(w, 3000000, TARGET, 0);
+  rig_say(&w->r, TARGET, message(MSG_ENDED, SELF, w->id, w->epoch));
+  expect_state(w, SESSIONS_FINISHED);
+}
+
+static void test_another_draft_takes_over(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  send_tokens(w, TARGET, 3, 2);
+  register_workers(w, 0, DRAFT2);
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out);
+  pass(w, 1000000, TARGET, DRAFT2);
+  const msg_open *o = opened(w, DRAFT2);
+  assert_int_equal(w->epoch, 1);
+  assert_int_equal(o->base_length, 0);
+  assert_int_equal(o->token_count, 5);
+}
+
+static void test_a_draft_that_refuses_makes_way_for_another(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  register_workers(w, 0, DRAFT2);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  opened(w, DRAFT2);
+  rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  for (int i = 0; i < 100; i++) { /* both refuse, again and again */
+    rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+    rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+    w->r.now += 1000;
+  }
+  assert_true(rig_count(&w->r, RIG_ANY, MSG_OPEN) <= 10);
+  assert_true(strlen(view(w).off_reason) > 0);
+  send_tokens(w, TARGET, 3, 2);
+  assert_int_equal(view(w).length, 5);
+}
+
+/* It learns it in the same epoch, and goes on alone. */
+static void test_in_lockstep_the_target_learns_that_all_drafts_gave_up(void **state) {
+  world *w = *state;
+  sessions_request r = request(true);
+  r.options.lockstep = true;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_true(opened(w, TARGET)->draft_expected); /* none is here yet: one may come */
+  register_workers(w, 0, DRAFT);
+  register_workers(w, 0, DRAFT2);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  opened(w, DRAFT2);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  sessions_worker_died(w->o, ID(DRAFT), w->r.now, &w->r.out); /* so that it is not asked again */
+  rig_say(&w->r, DRAFT2, error_message(SELF, w->id, w->epoch, ERR_LIMIT));
+  assert_false(opened(w, TARGET)->draft_expected);
+  assert_int_equal(w->epoch, 1);
+  rig_clear(&w->r);
+  pass(w, 2 * SESSIONS_REPEAT_US, TARGET, DRAFT2); /* until it is answered */
+  assert_false(opened(w, TARGET)->draft_expected);
+  send_tokens(w, TARGET, 3, 2); /* it never stood still */
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 5));
+  rig_clear(&w->r);
+  pass(w, SESSIONS_TARGET_WAIT_US + 1000000, TARGET, DRAFT2);
+  send_tokens(w, TARGET, 5, 0);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  assert_int_equal(view(w).length, 5);
+  assert_string_equal(view(w).off_reason, "made by a test");
+}
+
+/* Otherwise it would keep the session for ever. */
+static void test_a_draft_that_is_given_up_is_sent_end(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  pass(w, 4000000, TARGET, 0); /* stopped, as by SIGSTOP */
+  rig_only(&w->r, DRAFT, MSG_END);
+  start_running(w, true);
+  rig_clear(&w->r);
+  for (int i = 0; i <= SESSIONS_DESYNC_MAX; i++) {
+    rig_say(&w->r, DRAFT, worker_state(w, MSG_DESYNC, 0));
+    pass(w, SESSIONS_REPEAT_US, TARGET, DRAFT);
+  }
+  rig_last(&w->r, DRAFT, MSG_END);
+}
+
+static void test_a_draft_that_refuses_is_not_asked_again(void **state) {
+  world *w = *state;
+  static const int codes[] = {ERR_FULL, ERR_LIMIT, ERR_NOMEM, ERR_DRAINING};
+  for (int i = 0; i < 4; i++) {
+    sessions_request r = request(true);
+    register_workers(w, TARGET, DRAFT);
+    start_request(w, &r);
+    opened(w, TARGET);
+    rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, 3));
+    rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, codes[i]));
+    rig_clear(&w->r);
+    pass(w, 1000000, TARGET, DRAFT);
+    assert_int_equal(view(w).finish, 0);
+    assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) <= 4);
+    send_tokens(w, TARGET, 3, 2);
+    assert_int_equal(view(w).length, 5);
+    sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
+    pass(w, 3000000, TARGET, DRAFT);
+    sessions_release(w->o, w->id, w->r.now, &w->r.out);
+  }
+}
+
+/* Each of its greetings costs a session an OPEN, but not at once. */
+static void test_a_worker_that_restarts_again_and_again_is_not_asked_each_time(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  for (int i = 0; i < 2000; i++) { /* 200 ms */
+    msg t = target_hello(TARGET), d = draft_hello(DRAFT);
+    memcpy(t.u.hello.incarnation.bytes + 4, &i, sizeof i);
+    memcpy(d.u.hello.incarnation.bytes + 4, &i, sizeof i);
+    w->r.now += 100;
+    rig_say(&w->r, TARGET, t);
+    rig_say(&w->r, DRAFT, d);
+    rig_event(&w->r, EVENT_TICK, 0, 0, NULL, NULL);
+  }
+  if (rig_count(&w->r, RIG_ANY, MSG_OPEN) > 8) fail_msg("%d OPEN", (int)rig_count(&w->r, RIG_ANY, MSG_OPEN));
+  assert_true(view(w).epoch < 10);
+  rig_clear(&w->r);
+  pass(w, 1000000, TARGET, DRAFT); /* and when it is over, the answer goes on */
+  assert_true(rig_count(&w->r, TARGET, MSG_OPEN) >= 1);
+  assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) >= 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_the_longest_session_moves_at_its_end),
+      CASE(test_an_epoch_that_is_not_recorded_is_never_sent),
+      CASE(test_a_desync_with_an_own_prefix_goes_on_from_there),
+      CASE(test_a_desync_with_another_prefix_sends_everything),
+      CASE(test_a_repeated_desync_is_one_repair),
+      CASE(test_too_many_repairs_end_the_session),
+      CASE(test_a_desync_of_the_draft_is_repaired),
+      CASE(test_a_draft_with_another_prefix_gets_everything),
+      CASE(test_a_draft_out_of_step_too_often_is_given_up),
+      CASE(test_a_draft_that_is_always_out_of_step_costs_little),
+      CASE(test_a_restarted_draft_is_asked_again),
+      CASE(test_a_lost_target_is_replaced),
+      CASE(test_failover_prefers_the_same_numerics),
+      CASE(test_a_target_that_gave_no_token_does_not_change_the_numerics),
+      CASE(test_a_session_waits_when_its_only_target_died),
+      CASE(test_a_restarted_target_gets_its_session_back),
+      CASE(test_a_target_that_is_refused_loses_its_sessions),
+      CASE(test_a_target_that_is_refused_loses_sessions_that_open_too),
+      CASE(test_a_hung_target_is_left),
+      CASE(test_the_stats_of_several_targets_are_added),
+      CASE(test_silent_targets_are_not_left_in_circles),
+      CASE(test_a_session_stays_at_a_hung_target_without_another),
+      CASE(test_a_hung_target_is_not_left_for_a_hung_or_full_one),
+      CASE(test_a_target_that_never_opens_is_left_for_another),
+      CASE(test_without_its_draft_a_session_decodes_plainly),
+      CASE(test_another_draft_takes_over),
+      CASE(test_a_draft_that_refuses_makes_way_for_another),
+      CASE(test_in_lockstep_the_target_learns_that_all_drafts_gave_up),
+      CASE(test_a_draft_that_is_given_up_is_sent_end),
+      CASE(test_a_draft_that_refuses_is_not_asked_again),
+      CASE(test_a_worker_that_restarts_again_and_again_is_not_asked_each_time),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

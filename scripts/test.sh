@@ -12,7 +12,7 @@ tidy        | style, in seconds: format, lengths, names, words, paths, include a
 build       | Release build of everything
 unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
-mutants     | known mistakes, each of which the simulation must catch
+mutants     | known mistakes, each of which the simulation or a unit test must catch
 integration | the real programs on loopback
 asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests over the virtual cache with a subset of prompts
 tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
@@ -26,7 +26,7 @@ python=/usr/bin/python3
 jobs=$(nproc)
 
 # stage: those that must have run before it
-declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [mutants]=setup [integration]="setup build"
+declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [mutants]="setup build" [integration]="setup build"
   [asan]=setup [tsan]=setup [fuzz]=setup)
 
 names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
@@ -40,9 +40,8 @@ run_ctest() { # PRESET [ARGUMENT...]
   ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}"
 }
 
-run_integration() { # PRESET SUBSET (1: fewer and shorter answers) PATTERN
-  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 \
-    $python -m unittest discover -v -s tests/integration -p "$3"
+run_integration() { # PRESET SUBSET (1: fewer and shorter answers) PATTERN...
+  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py "${@:3}"
 }
 
 stage_setup() {
@@ -68,7 +67,7 @@ stage_simulation() {
   build/release/bin/sim --count "$sim_seeds_replayed" --replay
 }
 
-stage_mutants() { scripts/mutants.sh; }
+stage_mutants() { $python tests/mutants.py; }
 
 stage_integration() {
   run_integration release 0 'test_*.py'
@@ -80,9 +79,7 @@ stage_asan() {
   configure_and_build asan
   run_ctest asan -LE 'golden|slow'
   export TANDEM_KV=virtual # the other stages run these over the static cache
-  run_integration asan 1 'test_cli.py'
-  run_integration asan 1 'test_pair.py'
-  run_integration asan 1 'test_wire.py'
+  run_integration asan 1 'test_cli*.py' test_pair.py test_wire.py
 }
 
 stage_tsan() {

@@ -395,7 +395,8 @@ def path_exists(repo, path, folders, bases):
         pattern = re.compile(re.escape(path).replace(r'\*', '[^/]*') + '$')
         return any(pattern.match(f) for f in repo.files)
     if '/' not in path:
-        return not re.search(r'\.(c|h|sh)$', path) or path in bases
+        test = re.fullmatch(r'test_\w+', path)
+        return path + '.c' in bases if test else not re.search(r'\.(c|h|sh|py)$', path) or path in bases
     top = path.split('/')[0]
     if top == 'build' or top not in {f.split('/')[0] for f in folders}:
         return True

@@ -140,8 +140,8 @@ CASES = [
     ),
     (
         check_paths,
-        {'docs/a.md': '`x/b.c`, `b.c`, `x/*.h`, [x](x/a.c), `x/y/`\n', 'x/a.c': ''},
-        [('docs/a.md', n) for n in ('x/b.c', 'b.c', 'x/*.h', 'x/a.c', 'x/y/')],
+        {'docs/a.md': '`test_b`, `x/b.c`, `b.c`, `x/*.h`, [x](x/a.c), `x/y/`\n', 'x/a.c': ''},
+        [('docs/a.md', n) for n in ('test_b', 'x/b.c', 'b.c', 'x/*.h', 'x/a.c', 'x/y/')],
     ),
 ]
 

@@ -273,7 +273,7 @@ static void make(asked *q, uint64_t *random, char stops[2][16]) {
   }
 }
 
-static void bursts_of_every_size(void **state) {
+static void test_bursts_of_every_size_give_the_same_text(void **state) {
   (void)state;
   int32_t stopped = 0, cut_back = 0;
   for (uint64_t seed = 1; seed <= 2000; seed++) {
@@ -292,7 +292,7 @@ static void bursts_of_every_size(void **state) {
 }
 
 /* The stop string begins in a token that is logged, and acknowledged, before the rest of it comes. */
-static void a_stop_takes_back_what_was_logged(void **state) {
+static void test_a_stop_takes_back_what_was_logged(void **state) {
   (void)state;
   uint64_t random = 1;
   const asked cases[] = {{{B + 'x', B + 'a', B + 'b', B + 'y'}, 4, {"ab"}, 1},
@@ -306,7 +306,7 @@ static void a_stop_takes_back_what_was_logged(void **state) {
 }
 
 /* One that is resumed shows the rest, from where the text had come to, or all of it. */
-static void the_rest_or_the_whole(void **state) {
+static void test_a_resumed_one_shows_the_rest_or_the_whole(void **state) {
   (void)state;
   const asked q = {{B + 'x', B + 0xc3, B + 0xa9, B + 'a', HELLO, B + 'b', B + 'z'}, 7, {"helloq"}, 1};
   size_t text_after[IDS_MAX + 1];
@@ -327,7 +327,7 @@ static void the_rest_or_the_whole(void **state) {
 }
 
 /* What is asked of the target, and what the ledger gets to know for the case that it goes on later. */
-static void what_is_asked(void **state) {
+static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
   (void)state;
   static const struct {
     const char *draft;
@@ -376,7 +376,7 @@ static void what_is_asked(void **state) {
 }
 
 /* It goes on in a higher epoch than any that was sent, and says so where other numerics decode the rest. */
-static void resumed_in_the_next_epoch(void **state) {
+static void test_a_resumed_one_begins_a_higher_epoch(void **state) {
   (void)state;
   const asked q = {.ids = {B + 'a', B + 'b', B + 'x'}, .count = 3};
   for (int logged = 0; logged < 3; logged++)
@@ -397,7 +397,7 @@ static void resumed_in_the_next_epoch(void **state) {
 }
 
 /* Shown is what has been written; the speed counts from when tokens came. */
-static void first_tokens(void **state) {
+static void test_speed_counts_from_the_first_tokens(void **state) {
   (void)state;
   const asked q = {.ids = {B + 'a', B + 'b', B + 'x', B + 'y'}, .count = 4};
   run r;
@@ -419,7 +419,7 @@ static void first_tokens(void **state) {
 }
 
 /* Every split of one answer, by its bits: a border between two bursts or none. */
-static void every_split(void **state) {
+static void test_every_split_of_one_answer_gives_the_same_text(void **state) {
   (void)state;
   const asked q = {
       {B + 'x', B + 'a', B + 'a', AB, HELLO, B + 'a', B + 'b', B + 'l', B + 'z'}, 9, {"abbl", "loabl"}, 2};
@@ -441,7 +441,7 @@ static void every_split(void **state) {
 }
 
 /* The ids are the answer where there is no vocabulary. */
-static void without_a_vocabulary(void **state) {
+static void test_without_a_vocabulary_the_ids_are_the_answer(void **state) {
   (void)state;
   const asked q = {.ids = {5, 6, 7}, .count = 3};
   run r;
@@ -459,7 +459,7 @@ static void without_a_vocabulary(void **state) {
 }
 
 /* Padding rows have no text: the answer ends there with an error, and what came before is kept. */
-static void a_token_without_text(void **state) {
+static void test_a_token_without_text_ends_the_answer(void **state) {
   (void)state;
   asked q = {.ids = {B + 'a', HELLO, 0, B + 'b'}, .count = 4};
   q.ids[2] = tokenizer_size(model.tokens);
@@ -479,7 +479,7 @@ static void a_token_without_text(void **state) {
 }
 
 /* A program that has died: what came until then is there. */
-static void failing(void **state) {
+static void test_a_failed_one_keeps_what_came(void **state) {
   (void)state;
   const asked q = {.ids = {B + 'a', B + 'b'}, .count = 2};
   run r;
@@ -494,7 +494,73 @@ static void failing(void **state) {
   finish(&r);
 }
 
-static void figures(void **state) {
+/* ---- the sink ---- */
+
+static void test_the_sink_hears_all_the_text_and_then_the_end_once(void **state) {
+  (void)state;
+  const asked q = {{B + 'x', B + 'a', HELLO}, 3, {"helloq"}, 1}; /* the end of it is held back */
+  run r;
+  begin(&r, &model, &q, -1);
+  say(&r, &q, 0, 3);
+  completion_update(&r.a, &r.p);
+  assert_true(r.size == 2 && r.ends == 0);
+  done(&r, &q);
+  completion_update(&r.a, &r.p);
+  assert_true(r.size == 7 && r.a.finish == WIRE_FINISH_LENGTH);
+  assert_int_equal(r.ends, 0); /* its figures are still to come */
+  rig_say(&r.p.r, TARGET, message(MSG_ENDED, SELF, r.o.session, r.o.epoch));
+  for (int i = 0; i < 3; i++) completion_update(&r.a, &r.p);
+  completion_cancel(&r.a, &r.p);
+  completion_fail(&r.a, &r.p, &(err){.code = ERR_GONE});
+  assert_int_equal(r.ends, 1);
+  assert_memory_equal(r.shown, "xahello", 7);
+  assert_int_equal(r.a.finish, WIRE_FINISH_LENGTH);
+  finish(&r);
+}
+
+static void test_one_that_never_began_ends_too(void **state) {
+  (void)state;
+  for (int fails = 0; fails < 2; fails++) {
+    run r;
+    init(&r, &model, 4);
+    if (fails)
+      completion_fail(&r.a, &r.p, &(err){.code = ERR_GONE});
+    else
+      completion_cancel(&r.a, &r.p);
+    completion_update(&r.a, &r.p);
+    assert_int_equal(r.ends, 1);
+    assert_int_equal(r.a.finish, fails ? WIRE_FINISH_ERROR : WIRE_FINISH_CANCELLED);
+    finish(&r);
+  }
+}
+
+static void test_nobody_need_listen(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'a', B + 'b'}, .count = 2};
+  run r;
+  begin(&r, &model, &q, -1);
+  r.a.sink = (completion_sink){0};
+  say(&r, &q, 0, 2);
+  done(&r, &q);
+  rig_say(&r.p.r, TARGET, message(MSG_ENDED, SELF, r.o.session, r.o.epoch));
+  completion_update(&r.a, &r.p);
+  assert_true(completion_is_over(&r.a) && r.a.shown == 2);
+  finish(&r);
+}
+
+/* Checked before anything is sent, and by the request's own check. */
+static void test_a_bad_request_opens_no_session(void **state) {
+  (void)state;
+  run r;
+  err e = {0};
+  init(&r, &model, 0);
+  assert_int_equal(completion_begin(&r.a, &r.p, &r.q, &e), ERR_ARG);
+  assert_non_null(strstr(e.text, "max_tokens"));
+  assert_int_equal(rig_count(&r.p.r, TARGET, MSG_OPEN), 0);
+  finish(&r);
+}
+
+static void test_figures_of_an_answer(void **state) {
   (void)state;
   completion a = {.count = 11,
                   .first_count = 1,
@@ -524,17 +590,21 @@ static void figures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_stop_takes_back_what_was_logged),
-      cmocka_unit_test(bursts_of_every_size),
-      cmocka_unit_test(every_split),
-      cmocka_unit_test(the_rest_or_the_whole),
-      cmocka_unit_test(what_is_asked),
-      cmocka_unit_test(resumed_in_the_next_epoch),
-      cmocka_unit_test(first_tokens),
-      cmocka_unit_test(without_a_vocabulary),
-      cmocka_unit_test(a_token_without_text),
-      cmocka_unit_test(failing),
-      cmocka_unit_test(figures),
+      cmocka_unit_test(test_a_stop_takes_back_what_was_logged),
+      cmocka_unit_test(test_bursts_of_every_size_give_the_same_text),
+      cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
+      cmocka_unit_test(test_a_resumed_one_shows_the_rest_or_the_whole),
+      cmocka_unit_test(test_what_the_target_is_asked_and_the_ledger_is_told),
+      cmocka_unit_test(test_a_resumed_one_begins_a_higher_epoch),
+      cmocka_unit_test(test_speed_counts_from_the_first_tokens),
+      cmocka_unit_test(test_without_a_vocabulary_the_ids_are_the_answer),
+      cmocka_unit_test(test_a_token_without_text_ends_the_answer),
+      cmocka_unit_test(test_a_failed_one_keeps_what_came),
+      cmocka_unit_test(test_the_sink_hears_all_the_text_and_then_the_end_once),
+      cmocka_unit_test(test_one_that_never_began_ends_too),
+      cmocka_unit_test(test_nobody_need_listen),
+      cmocka_unit_test(test_a_bad_request_opens_no_session),
+      cmocka_unit_test(test_figures_of_an_answer),
   };
   return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -88,7 +88,7 @@ static void begin(place *p) {
   assert_int_equal(l.epoch(l.self, 7, 1), ERR_OK);
 }
 
-static void none_is_memory(void **state) {
+static void test_none_is_memory(void **state) {
   place *p = *state;
   opened(p, "none");
   assert_false(ledger_choice_is_file(p->choice));
@@ -100,7 +100,7 @@ static void none_is_memory(void **state) {
   assert_false(is_there(p->kept) || is_there("none"));
 }
 
-static void a_named_file_alone(void **state) {
+static void test_a_named_file_is_the_only_one(void **state) {
   place *p = *state;
   opened(p, p->path);
   assert_true(ledger_choice_is_file(p->choice));
@@ -108,7 +108,7 @@ static void a_named_file_alone(void **state) {
   assert_false(is_there(p->kept));
 }
 
-static void the_default_file(void **state) {
+static void test_the_default_file_is_made(void **state) {
   place *p = *state;
   opened(p, NULL);
   assert_true(ledger_choice_is_file(p->choice));
@@ -123,7 +123,7 @@ static bool says_place(place *p, const char *where) {
   return p->made[0];
 }
 
-static void a_new_default_file_is_told_of_once(void **state) {
+static void test_a_new_default_file_is_told_of_once(void **state) {
   place *p = *state;
   assert_false(says_place(p, "none"));
   assert_false(says_place(p, p->path));
@@ -133,7 +133,7 @@ static void a_new_default_file_is_told_of_once(void **state) {
 
 /* Without a word from the user the answer matters more than its record; a file that was asked for must work.
  */
-static void where_there_is_no_file(void **state) {
+static void test_without_a_file_only_an_unnamed_one_does(void **state) {
   place *p = *state;
   err e = {0};
   int fd = open(p->state, O_CREAT | O_WRONLY, 0600); /* where a folder should be */
@@ -158,7 +158,7 @@ static void keep_alive(place *p, uv_timer_t *timer) {
   uv_timer_start(timer, on_time, 1000000, 1000000);
 }
 
-static void tells_of_what_is_logged(void **state) {
+static void test_it_tells_of_what_is_logged(void **state) {
   place *p = *state;
   opened(p, p->path);
   begin(p);
@@ -191,7 +191,7 @@ static void fails(place *p, const char *named) {
   assert_int_equal(ledger_choice_failed(p->choice), named != NULL);
 }
 
-static void a_file_that_fails(void **state) {
+static void test_a_named_file_that_fails_is_told_of(void **state) {
   place *p = *state;
   fails(p, p->path);
   close_book(p);
@@ -208,7 +208,7 @@ static void note_workers(void *context, const ledger_orchestrator *o) {
   snprintf(context, 1000, "%s", o->workers ? o->workers : "");
 }
 
-static void workers_are_told_each_second(void **state) {
+static void test_workers_are_told_each_second(void **state) {
   place *p = *state;
   uint64_t random = 1;
   err e = {0};
@@ -254,10 +254,10 @@ static void workers_are_told_each_second(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(none_is_memory),         CASE(a_named_file_alone),
-      CASE(the_default_file),       CASE(a_new_default_file_is_told_of_once),
-      CASE(where_there_is_no_file), CASE(tells_of_what_is_logged),
-      CASE(a_file_that_fails),      CASE(workers_are_told_each_second),
+      CASE(test_none_is_memory),         CASE(test_a_named_file_is_the_only_one),
+      CASE(test_the_default_file_is_made),       CASE(test_a_new_default_file_is_told_of_once),
+      CASE(test_without_a_file_only_an_unnamed_one_does), CASE(test_it_tells_of_what_is_logged),
+      CASE(test_a_named_file_that_fails_is_told_of),      CASE(test_workers_are_told_each_second),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static void expect_rest_refused(const char *rest, const char *phrase) {
   release(&r);
 }
 
-static void silence_keeps_the_flags(void **state) {
+static void test_what_a_line_does_not_say_is_as_in_the_defaults(void **state) {
   (void)state;
   reading r = read_rest("");
   assert_int_equal(r.code, ERR_OK);
@@ -112,7 +112,7 @@ static void silence_keeps_the_flags(void **state) {
     release(&r);                                                                                             \
   } while (0)
 
-static void switches_to_the_ends_of_their_ranges(void **state) {
+static void test_options_to_the_ends_of_their_ranges(void **state) {
   (void)state;
   EXPECT("\"budget\": 0", r.r.budget == 0);
   EXPECT("\"budget\": 64", r.r.budget == 64);
@@ -165,7 +165,7 @@ static void switches_to_the_ends_of_their_ranges(void **state) {
   release(&r);
 }
 
-static void stops_replace_those_of_the_flags(void **state) {
+static void test_stops_replace_the_default_ones(void **state) {
   (void)state;
   EXPECT("\"stop\": \"x\"", r.r.stop_count == 1 && strcmp(r.r.stops[0], "x") == 0);
   EXPECT("\"stop\": []", r.r.stop_count == 0);
@@ -192,7 +192,7 @@ static void stops_replace_those_of_the_flags(void **state) {
   }
 }
 
-static void three_ways_to_ask(void **state) {
+static void test_three_ways_to_give_a_prompt(void **state) {
   (void)state;
   char line[300];
   reading r = read_with("{\"id\": \"a\", \"prompt\": \"hello\"}", &defaults), with_system;
@@ -251,7 +251,7 @@ static void three_ways_to_ask(void **state) {
       "[1]");
 }
 
-static void messages_up_to_their_limit(void **state) {
+static void test_messages_up_to_their_limit(void **state) {
   (void)state;
   static const char one[] = "{\"role\": \"user\", \"content\": \"x\"}";
   request f = defaults;
@@ -268,7 +268,7 @@ static void messages_up_to_their_limit(void **state) {
   }
 }
 
-static void ids_of_lines(void **state) {
+static void test_ids_of_lines(void **state) {
   (void)state;
   static const char *const good[] = {"1", "-1", "0", "\"\"", "\"a\"", "9223372036854775807"};
   static const char *const bad[] = {"1.5", "null", "[1]", "{}", "true"};
@@ -292,7 +292,7 @@ static void ids_of_lines(void **state) {
   release(&r);
 }
 
-static void keys(void **state) {
+static void test_unknown_keys_are_refused(void **state) {
   (void)state;
   static const char *const results[] = {"text",
                                         "token_ids",
@@ -326,7 +326,7 @@ static void keys(void **state) {
   expect_rest_refused("\"zebra crossings\": 1", "unknown key");
 }
 
-static void what_is_no_line(void **state) {
+static void test_what_is_no_line(void **state) {
   (void)state;
   expect_refused("", ERR_FORMAT, "JSON");
   expect_refused("{", ERR_FORMAT, "JSON");
@@ -349,7 +349,7 @@ static void what_is_no_line(void **state) {
   free(line);
 }
 
-static void blanks(void **state) {
+static void test_blank_lines(void **state) {
   (void)state;
   assert_true(request_json_is_blank("", 0) && request_json_is_blank(" \t\r", 3) &&
               request_json_is_blank("x", 0));
@@ -368,7 +368,7 @@ static int encode_without_a_vocabulary(const char *line, tokenizer_ids *ids) {
   return rc;
 }
 
-static void without_a_vocabulary(void **state) {
+static void test_without_a_vocabulary_a_prompt_is_ids(void **state) {
   (void)state;
   tokenizer_ids ids = {0};
   assert_int_equal(encode_without_a_vocabulary("{\"id\":1,\"prompt\":\"x\"}", &ids), ERR_UNSUPPORTED);
@@ -379,16 +379,16 @@ static void without_a_vocabulary(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(silence_keeps_the_flags),
-      cmocka_unit_test(switches_to_the_ends_of_their_ranges),
-      cmocka_unit_test(stops_replace_those_of_the_flags),
-      cmocka_unit_test(three_ways_to_ask),
-      cmocka_unit_test(messages_up_to_their_limit),
-      cmocka_unit_test(ids_of_lines),
-      cmocka_unit_test(keys),
-      cmocka_unit_test(what_is_no_line),
-      cmocka_unit_test(blanks),
-      cmocka_unit_test(without_a_vocabulary),
+      cmocka_unit_test(test_what_a_line_does_not_say_is_as_in_the_defaults),
+      cmocka_unit_test(test_options_to_the_ends_of_their_ranges),
+      cmocka_unit_test(test_stops_replace_the_default_ones),
+      cmocka_unit_test(test_three_ways_to_give_a_prompt),
+      cmocka_unit_test(test_messages_up_to_their_limit),
+      cmocka_unit_test(test_ids_of_lines),
+      cmocka_unit_test(test_unknown_keys_are_refused),
+      cmocka_unit_test(test_what_is_no_line),
+      cmocka_unit_test(test_blank_lines),
+      cmocka_unit_test(test_without_a_vocabulary_a_prompt_is_ids),
   };
   return cmocka_run_group_tests(tests, make_defaults, free_defaults);
 }

@@ -113,7 +113,7 @@ static void expect_result(world *w, size_t tag, json_int_t id, const char *finis
 static const int32_t ids[] = {7, 8, 9, 10};
 #define LINE(id) "{\"id\": " #id ", \"prompt_ids\": [1, 2]}"
 
-static void results_come_as_they_finish(void **state) {
+static void test_results_come_as_they_finish(void **state) {
   world *w = *state;
   for (size_t i = 0; i < 3; i++) begin(w, i == 0 ? LINE(1) : i == 1 ? LINE(2) : LINE(3), i);
   assert_int_equal(w->r.running_count, 3);
@@ -143,7 +143,7 @@ static void results_come_as_they_finish(void **state) {
 }
 
 /* What a line says is for that line alone. */
-static void options_of_a_line_are_its_own(void **state) {
+static void test_options_of_a_line_are_its_own(void **state) {
   world *w = *state;
   request before = w->f.request;
   begin(w, "{\"id\": 1, \"prompt_ids\": [1, 2], \"max_tokens\": 2, \"seed\": 99}", 0);
@@ -153,7 +153,7 @@ static void options_of_a_line_are_its_own(void **state) {
   assert_int_equal(w->r.running[1]->completion.seed, before.sampling.seed);
 }
 
-static void bad_lines_are_told_at_once(void **state) {
+static void test_bad_lines_are_told_at_once(void **state) {
   world *w = *state;
   begin(w, "no json", 0);
   begin(w, "{\"id\": 5, \"prompt_ids\": [1, 50]}", 1);
@@ -172,7 +172,7 @@ static void bad_lines_are_told_at_once(void **state) {
   assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
-static void prompts_to_the_end_of_the_context(void **state) {
+static void test_prompts_to_the_end_of_the_context(void **state) {
   world *w = *state;
   for (size_t over = 0; over < 2; over++) {
     char line[1000] = "{\"id\": 1, \"prompt_ids\": [1";
@@ -184,7 +184,7 @@ static void prompts_to_the_end_of_the_context(void **state) {
   expect_result(w, 1, 1, "error", 0, "the context is 64");
 }
 
-static void one_that_fails_fails_alone(void **state) {
+static void test_one_that_fails_fails_alone(void **state) {
   world *w = *state;
   begin(w, LINE(1), 0);
   begin(w, LINE(2), 1);
@@ -197,7 +197,7 @@ static void one_that_fails_fails_alone(void **state) {
   assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
-static void all_fail_together(void **state) {
+static void test_all_fail_together(void **state) {
   world *w = *state;
   err why = {.code = ERR_GONE};
   snprintf(why.text, sizeof why.text, "the target is gone");
@@ -215,7 +215,7 @@ static void all_fail_together(void **state) {
   assert_int_equal(w->r.failed, 4);
 }
 
-static void cancelled_ones_keep_what_they_have(void **state) {
+static void test_cancelled_ones_keep_what_they_have(void **state) {
   world *w = *state;
   begin(w, LINE(1), 0);
   begin(w, LINE(2), 1);
@@ -235,7 +235,7 @@ static void cancelled_ones_keep_what_they_have(void **state) {
   assert_true(w->r.cancelled == 2 && w->r.answers == 2 && w->r.failed == 0);
 }
 
-static void why_speculation_was_off(void **state) {
+static void test_why_speculation_was_off(void **state) {
   world *w = *state;
   w->f.workers.draft = w->p.workers.draft = "ngram";
   w->f.request.speculate = true;
@@ -248,7 +248,7 @@ static void why_speculation_was_off(void **state) {
   assert_string_equal(w->r.off_reason, "no draft came");
 }
 
-static void exit_statuses(void **state) {
+static void test_exit_statuses(void **state) {
   world *w = *state;
   assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_OK);
   w->r.failed = 1;
@@ -266,15 +266,15 @@ static void exit_statuses(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(results_come_as_they_finish),
-      CASE(options_of_a_line_are_its_own),
-      CASE(bad_lines_are_told_at_once),
-      CASE(prompts_to_the_end_of_the_context),
-      CASE(one_that_fails_fails_alone),
-      CASE(all_fail_together),
-      CASE(cancelled_ones_keep_what_they_have),
-      CASE(why_speculation_was_off),
-      CASE(exit_statuses),
+      CASE(test_results_come_as_they_finish),
+      CASE(test_options_of_a_line_are_its_own),
+      CASE(test_bad_lines_are_told_at_once),
+      CASE(test_prompts_to_the_end_of_the_context),
+      CASE(test_one_that_fails_fails_alone),
+      CASE(test_all_fail_together),
+      CASE(test_cancelled_ones_keep_what_they_have),
+      CASE(test_why_speculation_was_off),
+      CASE(test_exit_statuses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

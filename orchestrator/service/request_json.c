@@ -183,39 +183,15 @@ static int read_options(const json_t *object, request *r, err *e) {
 
 /* ---- the keys ---- */
 
-/* clang-format off: the keys of a request; then those of a result or an export, so that it can be asked again */
-static const char *const keys[] = {"id",
-                                   "prompt",
-                                   "prompt_ids",
-                                   "messages",
-                                   "draft",
-                                   "budget",
-                                   "max_tokens",
-                                   "seed",
-                                   "force_single_token",
-                                   "temperature",
-                                   "top_k",
-                                   "top_p",
-                                   "min_p",
-                                   "repeat_penalty",
-                                   "stop",
-                                   "text",
-                                   "token_ids",
-                                   "prompt_tokens",
-                                   "finish_reason",
-                                   "error",
-                                   "numerics_id",
-                                   "numerics_changed",
-                                   "stats",
-                                   "session",
-                                   "state",
-                                   "model",
-                                   "model_fingerprint",
-                                   "created",
-                                   "updated",
-                                   "prompt_text",
-                                   "options",
-                                   "request"};
+/* The REQUEST_KEYS keys of a request; then those of a result or an export, so that these can
+ * be asked again. */
+/* clang-format off */
+static const char *const keys[] = {
+  "id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed", "force_single_token",
+  "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "stop",
+  "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id", "numerics_changed", "stats",
+  "session", "state", "model", "model_fingerprint", "created", "updated", "prompt_text", "options",
+  "request"};
 /* clang-format on */
 enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 15 };
 

@@ -1,0 +1,88 @@
+/* libs: service wire speculative text file base */
+/* The flags that the programs get which a service starts. */
+#include "orchestrator/service/worker_command_line.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const worker_settings plain = {.model = "m.gguf",
+                                      .draft = "ngram",
+                                      .math = "int8",
+                                      .kv = "static",
+                                      .pin = "none",
+                                      .context = 512,
+                                      .threads = 3,
+                                      .sessions = 4};
+
+/* All arguments with blanks between them. */
+static const char *joined(const worker_command_line *c) {
+  static char text[1000];
+  text[0] = 0;
+  for (int32_t i = 0; c->list[i]; i++) {
+    assert_true(i < c->count && strlen(text) + strlen(c->list[i]) + 2 < sizeof text);
+    strcat(strcat(text, i ? " " : ""), c->list[i]);
+  }
+  return text;
+}
+
+static void test_a_target_gets_all_of_its_settings(void **state) {
+  (void)state;
+  worker_settings s = plain;
+  worker_command_line c;
+  worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+  assert_string_equal(
+      joined(&c),
+      "-m m.gguf --orchestrator ipc:///o --bind ipc:///t --ctx 512 --threads 3 --pin none --sessions 4 "
+      "--kv static --kv-blocks 0 --math int8 --log-level warning");
+  s.verbose = true;
+  s.repack_cache = "/packed";
+  s.kv_blocks = 77;
+  worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+  assert_non_null(
+      strstr(joined(&c), "--kv-blocks 77 --math int8 --log-level info --counters --repack-cache /packed"));
+}
+
+static void test_a_draft_without_a_model_gets_little(void **state) {
+  (void)state;
+  worker_settings s = plain;
+  worker_command_line c;
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_string_equal(joined(&c), "--orchestrator ipc:///o --draft ngram --ctx 512 --log-level warning");
+  s.draft_context = 100;
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_non_null(strstr(joined(&c), "--ctx 100"));
+}
+
+static void test_a_draft_with_a_model_gets_both_models(void **state) {
+  (void)state;
+  worker_settings s = plain;
+  worker_command_line c;
+  s.draft = "model";
+  s.draft_model = "small.gguf";
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_string_equal(joined(&c),
+                      "--orchestrator ipc:///o --draft model --ctx 512 --log-level warning --model m.gguf "
+                      "--model-draft small.gguf --sessions 4 --turns");
+  s.draft_model = NULL;
+  s.draft_layers = 6;
+  s.draft_threads = 2;
+  s.repack_cache = "/packed";
+  s.verbose = true;
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_non_null(strstr(joined(&c),
+                         "--model m.gguf --draft-layers 6 --threads 2 --sessions 4 --repack-cache /packed "
+                         "--turns --counters"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_target_gets_all_of_its_settings),
+      cmocka_unit_test(test_a_draft_without_a_model_gets_little),
+      cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

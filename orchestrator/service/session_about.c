@@ -1,6 +1,6 @@
 #include "orchestrator/service/session_about.h"
 
-#include <jansson.h>
+#include "common/file/model_config.h"
 #include <stdlib.h>
 
 /* How it is drafted. An absolute path holds wherever the session goes on. */
@@ -23,4 +23,30 @@ char *session_about_write(const request *r, const worker_settings *s) {
   char *text = json_dumps(o, JSON_COMPACT);
   json_decref(o);
   return text;
+}
+
+static const char *text_in(const json_t *object, const char *key) {
+  return json_string_value(json_object_get(object, key));
+}
+
+void session_about_read(session_about *out, const char *text) {
+  json_t *o = text ? json_loads(text, 0, NULL) : NULL;
+  const json_t *stops = json_object_get(o, "stop");
+  json_int_t layers = json_integer_value(json_object_get(o, "draft_layers"));
+  *out = (session_about){.object = o,
+                         .title = text_in(o, "title"),
+                         .draft = text_in(o, "draft"),
+                         .draft_model = text_in(o, "model_draft"),
+                         .draft_layers = layers > 0 && layers <= MODEL_LAYERS_MAX ? (int32_t)layers : 0,
+                         .math = text_in(o, "math"),
+                         .raw = json_is_true(json_object_get(o, "raw"))};
+  for (size_t i = 0; i < json_array_size(stops) && out->stop_count < DETOKENIZER_STOP_MAX; i++) {
+    const char *stop = json_string_value(json_array_get(stops, i));
+    if (stop && *stop) out->stops[out->stop_count++] = stop;
+  }
+}
+
+void session_about_fini(session_about *a) {
+  json_decref(a->object);
+  *a = (session_about){0};
 }

@@ -1,0 +1,43 @@
+/* command_session.h - what the verbs of `tandem session` share. A file each: command_session_list.c, ... */
+#pragma once
+
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/ledger/ledger_query.h"
+#include <jansson.h>
+
+typedef struct command_session_work { /* what one command has at hand */
+  flags flags;
+  char path[LEDGER_PATH_MAX];
+  sqlite3 *db;  /* NULL: there is no ledger yet */
+  int64_t now;  /* wall clock, microseconds */
+  json_t *list; /* of `list --json` */
+  int32_t shown;
+} command_session_work;
+
+/* The verbs; each returns an exit status. */
+int command_session_list(command_session_work *w);
+int command_session_show(command_session_work *w);
+int command_session_export(command_session_work *w);
+int command_session_rollback(command_session_work *w);
+int command_session_end(command_session_work *w);
+int command_session_resume(command_session_work *w);
+
+/* Says what is wrong with the ledger; returns the exit status for it. */
+int command_session_error(const err *e);
+/* The session that the first argument names; an exit status. */
+int command_session_find(command_session_work *w, uint64_t *id);
+int command_session_load(command_session_work *w, ledger_session *out);
+
+/* ---- words ---- */
+
+const char *command_session_state(ledger_state state, wire_finish finish);
+#define COMMAND_SESSION_AGE_MAX 16
+const char *command_session_age(int64_t us, char out[COMMAND_SESSION_AGE_MAX]); /* "3d", "12h" */
+/* Its last token is one that ends an answer. */
+bool command_session_ended_with_stop(const ledger_session *s);
+
+json_t *command_session_id(uint64_t id);
+json_t *command_session_text(const char *text); /* null where it is NULL or no UTF-8 */
+json_t *command_session_seconds(int64_t us);
+/* `how`: flags of json_dumps. Takes `object`; an exit status. */
+int command_session_print_json(json_t *object, size_t how);

@@ -1,0 +1,143 @@
+/* tandem session show, tandem session export: everything of one session. */
+#include "orchestrator/cli/command_session.h"
+#include "orchestrator/ledger/options_json.h"
+#include "orchestrator/service/session_about.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct texts {
+  char *prompt, *answer; /* NULL: no vocabulary at hand */
+} texts;
+
+/* The ids as text. `output`: it is an answer, which its stop strings end; `ended`: and nothing of it is held
+ * back. */
+static char *text_of(const text_model *m, const int32_t *ids, int32_t count, const session_about *about,
+                     bool output, bool ended) {
+  int32_t stop_count = output ? about->stop_count : 0;
+  detokenizer *d = NULL;
+  if (detokenizer_alloc(&d, m->tokens, about->stops, stop_count, output, !output || !about->raw, NULL))
+    return NULL;
+  size_t size = 0;
+  char *text = NULL;
+  FILE *f = open_memstream(&text, &size);
+  detokenizer_out out;
+  for (int32_t i = 0; f && i < count; i++)
+    if (detokenizer_feed(d, ids[i], &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
+  if (f && ended && detokenizer_end(d, &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
+  if (f) fclose(f);
+  detokenizer_free(d);
+  return text;
+}
+
+/* The end of its text is not held back any more; where a stop string ended it, that end has become one. */
+static bool ends_whole(const ledger_session *s) {
+  return s->state == LEDGER_ENDED && (s->finish != WIRE_FINISH_STOP || command_session_ended_with_stop(s));
+}
+
+/* Without the model, or with another one, there are ids only. */
+static texts read_texts(const command_session_work *w, const ledger_session *s, const session_about *about) {
+  const char *path = w->flags.workers.model ? w->flags.workers.model : s->model;
+  text_model m;
+  err e = {0};
+  texts t = {0};
+  if (!path) return t;
+  if (text_model_open(&m, path, &e) == ERR_OK && !hash_equal(m.fingerprint, s->fingerprint))
+    err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
+  if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
+    t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
+    t.answer =
+        text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
+  }
+  if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
+  text_model_close(&m);
+  return t;
+}
+
+static json_t *ids_json(const int32_t *ids, int32_t count) {
+  json_t *list = json_array();
+  for (int32_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
+  return list;
+}
+
+static void put_parsed(json_t *o, const char *key, const char *text) {
+  json_t *value = text ? json_loads(text, 0, NULL) : NULL;
+  json_object_set_new(o, key, value ? value : json_null());
+}
+
+/* What a request line says, in its words (request_json.c): the session's options where they change tokens;
+ * and all of them. */
+static void put_request(json_t *o, const ledger_session *s, const session_about *about) {
+  static const char *const keys[] = {"max_tokens", "temperature",    "top_k", "top_p",
+                                     "min_p",      "repeat_penalty", "seed"};
+  json_t *options = options_json_object(&s->options), *stops = json_object_get(about->object, "stop");
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    json_object_set(o, keys[i], json_object_get(options, keys[i]));
+  if (json_array_size(stops) > 0) json_object_set(o, "stop", stops);
+  json_object_set_new(o, "options", options);
+}
+
+static json_t *session_json(const ledger_session *s, const texts *t, const session_about *about) {
+  json_t *o = json_object();
+  json_object_set_new(o, "id", command_session_id(s->id));
+  json_object_set_new(o, "state", json_string(command_session_state(s->state, s->finish)));
+  json_object_set_new(o, "model", command_session_text(s->model));
+  char fingerprint[33];
+  hash_format(s->fingerprint, fingerprint);
+  json_object_set_new(o, "model_fingerprint", json_string(fingerprint));
+  json_object_set_new(o, "numerics_id", command_session_text(s->numerics));
+  json_object_set_new(o, "created", command_session_seconds(s->created));
+  json_object_set_new(o, "updated", command_session_seconds(s->updated));
+  json_object_set_new(o, "prompt_ids", ids_json(s->tokens, s->prompt_length));
+  json_object_set_new(o, "token_ids", ids_json(s->tokens + s->prompt_length, s->length - s->prompt_length));
+  json_object_set_new(o, "prompt_text", command_session_text(t->prompt));
+  json_object_set_new(o, "text", command_session_text(t->answer));
+  put_request(o, s, about);
+  json_object_set(o, "request", about->object ? about->object : json_null());
+  put_parsed(o, "stats", s->stats);
+  return o;
+}
+
+static void print_session(const command_session_work *w, const ledger_session *s, const texts *t) {
+  char old[COMMAND_SESSION_AGE_MAX];
+  printf("session   %016llx\nstate     %s", (unsigned long long)s->id,
+         command_session_state(s->state, s->finish));
+  if (s->pid) printf(" (process %lld)", (long long)s->pid);
+  printf("\nage       %s\nmodel     %s\nnumerics  %s\n", command_session_age(w->now - s->created, old),
+         s->model ? s->model : "?", s->numerics && s->numerics[0] ? s->numerics : "-");
+  printf("tokens    %d of prompt, %d of at most %d of answer\n", s->prompt_length,
+         s->length - s->prompt_length, s->options.max_tokens);
+  printf("sampling  temperature %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %llu\n",
+         (double)s->options.temperature, s->options.top_k, (double)s->options.top_p, (double)s->options.min_p,
+         (double)s->options.repeat_penalty, (unsigned long long)s->options.seed);
+  if (s->stats) printf("figures   %s\n", s->stats);
+  if (t->prompt) printf("\n--- prompt\n%s\n", t->prompt);
+  if (t->answer) printf("\n--- answer\n%s\n", t->answer);
+}
+
+static int show(command_session_work *w, bool json, size_t json_flags) {
+  ledger_session s;
+  int code = command_session_load(w, &s);
+  if (code) return code;
+  session_about about;
+  session_about_read(&about, s.about);
+  texts t = read_texts(w, &s, &about);
+  if (json)
+    code = command_session_print_json(session_json(&s, &t, &about), json_flags);
+  else
+    print_session(w, &s, &t);
+  if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
+  free(t.prompt);
+  free(t.answer);
+  session_about_fini(&about);
+  ledger_session_fini(&s);
+  return code;
+}
+
+int command_session_show(command_session_work *w) {
+  return show(w, w->flags.json, JSON_INDENT(1) | JSON_REAL_PRECISION(16));
+}
+
+int command_session_export(command_session_work *w) {
+  return show(w, true, JSON_COMPACT | JSON_REAL_PRECISION(16));
+}

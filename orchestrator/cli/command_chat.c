@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/async_output.h"
+#include "orchestrator/cli/chat_input.h"
 #include "orchestrator/cli/closing_lines.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/conversation.h"
@@ -17,7 +18,7 @@
 
 #define PROMPT "> "
 #define ROOM_MIN                                                                                             \
-  64 /* tokens that an answer should have, if it may have so many: else old turns are to go                  \
+  64 /* tokens that an answer should have, if it may have so many: else old messages are to go               \
       */
 #define NOTE_MAX 400
 #define HISTORY  "history" /* the file, where the ledger is by default */
@@ -172,11 +173,11 @@ static bool begin_answer(chat *c) {
 
 /* ---- messages ---- */
 
-static int64_t count_tokens(void *context, const chat_message *turns, int32_t count) {
+static int64_t count_tokens(void *context, const chat_message *messages, int32_t count) {
   const chat *c = context;
   tokenizer_ids ids = {0};
   err e = {0};
-  int rc = text_model_messages(&c->model, turns, count, &ids, &e);
+  int rc = text_model_messages(&c->model, messages, count, &ids, &e);
   int64_t tokens = rc ? rc : (int64_t)ids.count;
   tokenizer_ids_fini(&ids);
   return tokens;
@@ -192,16 +193,18 @@ static bool agreed(chat *c, const char *question) {
   }
 }
 
-/* Is there room for an answer to all that was said? Old turns go if the user agrees. */
+/* Is there room for an answer to all that was said? Old messages go if the user agrees. */
 static bool make_room(chat *c) {
   int32_t wanted = c->flags->request.max_tokens < ROOM_MIN ? c->flags->request.max_tokens : ROOM_MIN;
   if (wanted > c->flags->request.context / 4) wanted = c->flags->request.context / 4;
   char question[64] = "drop the oldest message and its answer? (y/n) ";
-  int32_t n = conversation_too_many(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
-  if (n < 0) n = conversation_too_many(&c->said, (size_t)c->flags->request.context - 1, count_tokens, c);
+  int32_t n =
+      conversation_exchanges_to_drop(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
+  if (n < 0)
+    n = conversation_exchanges_to_drop(&c->said, (size_t)c->flags->request.context - 1, count_tokens, c);
   if (n <= 0) return true; /* or what is wrong is said when it is sent */
   note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
-       (long long)count_tokens(c, c->said.turns, c->said.count), c->flags->request.context);
+       (long long)count_tokens(c, c->said.messages, c->said.count), c->flags->request.context);
   if (n > 1) snprintf(question, sizeof question, "drop the oldest %d messages and their answers? (y/n) ", n);
   if (!agreed(c, question)) return false;
   conversation_drop_oldest(&c->said, n);
@@ -210,12 +213,12 @@ static bool make_room(chat *c) {
 
 /* Everything that was said, as the request's prompt. */
 static int take_conversation(chat *c, err *e) {
-  const chat_message *turns = c->said.turns;
+  const chat_message *messages = c->said.messages;
   request *r = &c->flags->request;
   int rc = request_set_text(r, "", 0, e); /* instead of the messages of the last answer */
   for (int32_t i = 0; rc == ERR_OK && i < c->said.count; i++)
-    rc = request_add_message(r, turns[i].role, turns[i].content, turns[i].size, e);
-  return rc ? rc : request_set_title(r, turns[c->said.count - 1].content, e);
+    rc = request_add_message(r, messages[i].role, messages[i].content, messages[i].size, e);
+  return rc ? rc : request_set_title(r, messages[c->said.count - 1].content, e);
 }
 
 /* All that was said becomes a prompt, and that an answer. False: it has none. */
@@ -262,7 +265,7 @@ static void regenerate(chat *c) {
   }
   if (c->flags->request.sampling.temperature == 0)
     note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
-  const chat_message *last = &c->said.turns[c->said.count - 1];
+  const chat_message *last = &c->said.messages[c->said.count - 1];
   char *old = strndup(last->content, last->size); /* comes back where nothing takes its place */
   c->flags->request.sampling.seed++;
   conversation_drop_last(&c->said);
@@ -317,7 +320,7 @@ static void tell_stats(const chat *c) {
   note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers,
        t->answers == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
        (unsigned long long)t->drafted);
-  int64_t used = c->said.count ? count_tokens((void *)c, c->said.turns, c->said.count) : 0;
+  int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
   note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
        c->flags->request.context);
 }
@@ -330,7 +333,7 @@ static void clear(chat *c) {
 }
 
 static void take_line(chat *c, const char *line, size_t size) {
-  typed t;
+  chat_input t;
   char *copy = malloc(size + 1); /* a question may come between, and is a line too */
   if (!copy) {
     leave(c, STATUS_FAILED);
@@ -338,35 +341,35 @@ static void take_line(chat *c, const char *line, size_t size) {
   }
   memcpy(copy, line, size);
   copy[size] = 0;
-  conversation_parse(copy, size, &t);
+  chat_input_parse(copy, size, &t);
   switch (t.kind) {
-  case INPUT_NOTHING:
+  case CHAT_INPUT_NOTHING:
     break;
-  case INPUT_MESSAGE:
+  case CHAT_INPUT_MESSAGE:
     send_message(c, t.text, t.size);
     break;
-  case INPUT_HELP:
-    conversation_help(stderr);
+  case CHAT_INPUT_HELP:
+    chat_input_print_help(stderr);
     break;
-  case INPUT_EXIT:
+  case CHAT_INPUT_EXIT:
     leave(c, STATUS_OK);
     break;
-  case INPUT_CLEAR:
+  case CHAT_INPUT_CLEAR:
     clear(c);
     break;
-  case INPUT_REGEN:
+  case CHAT_INPUT_REGEN:
     regenerate(c);
     break;
-  case INPUT_CONTINUE:
+  case CHAT_INPUT_CONTINUE:
     go_on(c);
     break;
-  case INPUT_READ:
+  case CHAT_INPUT_READ:
     read_file(c, t.text, t.size);
     break;
-  case INPUT_STATS:
+  case CHAT_INPUT_STATS:
     tell_stats(c);
     break;
-  case INPUT_BAD:
+  case CHAT_INPUT_BAD:
     note(c, "%s", t.text);
     break;
   }

@@ -326,6 +326,19 @@ static void test_a_resumed_one_shows_the_rest_or_the_whole(void **state) {
     }
 }
 
+static void check_about(const char *text, const char *draft, bool raw_with_layers) {
+  json_t *about = json_loads(text, 0, NULL), *stops = json_object_get(about, "stop");
+  assert_string_equal(json_string_value(json_object_get(about, "draft")), draft);
+  assert_string_equal(json_string_value(json_object_get(about, "math")), "f32");
+  assert_int_equal(json_is_true(json_object_get(about, "raw")), raw_with_layers);
+  assert_int_equal(json_integer_value(json_object_get(about, "draft_layers")), raw_with_layers ? 4 : 0);
+  assert_null(json_object_get(about, "title"));
+  assert_int_equal(json_array_size(stops), 2);
+  assert_string_equal(json_string_value(json_array_get(stops, 0)), "one");
+  assert_string_equal(json_string_value(json_array_get(stops, 1)), "two");
+  json_decref(about);
+}
+
 /* What is asked of the target, and what the ledger gets to know for the case that it goes on later. */
 static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
   (void)state;
@@ -361,16 +374,7 @@ static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
                 o->temperature == 0.5f);
     assert_true(o->stop_count == 1 && o->stops[0] == END);
     assert_int_equal(r.a.seed, 123);
-    json_t *about = json_loads(r.p.about, 0, NULL), *stops = json_object_get(about, "stop");
-    assert_string_equal(json_string_value(json_object_get(about, "draft")), table[i].draft);
-    assert_string_equal(json_string_value(json_object_get(about, "math")), "f32");
-    assert_int_equal(json_is_true(json_object_get(about, "raw")), i == 1);
-    assert_int_equal(json_integer_value(json_object_get(about, "draft_layers")), i == 1 ? 4 : 0);
-    assert_null(json_object_get(about, "title"));
-    assert_int_equal(json_array_size(stops), 2);
-    assert_string_equal(json_string_value(json_array_get(stops, 0)), "one");
-    assert_string_equal(json_string_value(json_array_get(stops, 1)), "two");
-    json_decref(about);
+    check_about(r.p.about, table[i].draft, i == 1);
     finish(&r);
   }
 }

@@ -254,10 +254,14 @@ static void test_workers_are_told_each_second(void **state) {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
-      CASE(test_none_is_memory),         CASE(test_a_named_file_is_the_only_one),
-      CASE(test_the_default_file_is_made),       CASE(test_a_new_default_file_is_told_of_once),
-      CASE(test_without_a_file_only_an_unnamed_one_does), CASE(test_it_tells_of_what_is_logged),
-      CASE(test_a_named_file_that_fails_is_told_of),      CASE(test_workers_are_told_each_second),
+      CASE(test_none_is_memory),
+      CASE(test_a_named_file_is_the_only_one),
+      CASE(test_the_default_file_is_made),
+      CASE(test_a_new_default_file_is_told_of_once),
+      CASE(test_without_a_file_only_an_unnamed_one_does),
+      CASE(test_it_tells_of_what_is_logged),
+      CASE(test_a_named_file_that_fails_is_told_of),
+      CASE(test_workers_are_told_each_second),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

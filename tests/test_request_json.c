@@ -134,6 +134,10 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
   EXPECT("\"force_single_token\": false", !r.r.single_token);
   EXPECT("\"draft\": false", !r.r.speculate);
   EXPECT("\"draft\": true", r.r.speculate);
+}
+
+static void test_options_outside_their_ranges_are_refused(void **state) {
+  (void)state;
   expect_rest_refused("\"budget\": 65", "from 0 to 64");
   expect_rest_refused("\"budget\": -1", "budget");
   expect_rest_refused("\"budget\": 1.5", "budget");
@@ -155,6 +159,10 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
   expect_rest_refused("\"seed\": 1.5", "seed");
   expect_rest_refused("\"force_single_token\": 1", "force_single_token");
   expect_rest_refused("\"draft\": \"ngram\"", "draft");
+}
+
+static void test_no_draft_can_be_asked_for_where_there_is_none(void **state) {
+  (void)state;
   request plain = defaults;
   plain.speculate = false;
   reading r = read_with("{\"id\": 1, \"prompt_ids\": [5], \"draft\": true}", &plain);
@@ -194,7 +202,6 @@ static void test_stops_replace_the_default_ones(void **state) {
 
 static void test_three_ways_to_give_a_prompt(void **state) {
   (void)state;
-  char line[300];
   reading r = read_with("{\"id\": \"a\", \"prompt\": \"hello\"}", &defaults), with_system;
   assert_int_equal(r.code, ERR_OK); /* through the template */
   assert_true(r.ids.count > 5);
@@ -215,9 +222,13 @@ static void test_three_ways_to_give_a_prompt(void **state) {
   release(&same);
   release(&with_system);
   release(&r);
-  f = defaults;
+}
+
+static void test_a_raw_prompt_takes_no_template(void **state) {
+  (void)state;
+  request f = defaults;
   f.raw = true;
-  r = read_with("{\"id\": 1, \"prompt\": \"hello<|im_end|>\"}", &f);
+  reading r = read_with("{\"id\": 1, \"prompt\": \"hello<|im_end|>\"}", &f);
   assert_int_equal(r.code, ERR_OK);
   assert_int_equal(r.ids.count, 2);
   assert_int_equal(r.ids.ids[0], HELLO);
@@ -230,8 +241,13 @@ static void test_three_ways_to_give_a_prompt(void **state) {
   r = read_with("{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &f);
   assert_int_equal(r.code, ERR_ARG); /* the template is left out */
   release(&r);
+}
+
+static void test_bad_prompts_are_refused(void **state) {
+  (void)state;
+  char line[300];
   snprintf(line, sizeof line, "{\"id\": 1, \"prompt_ids\": [0, %d]}", model.config.vocab - 1);
-  r = read_with(line, &defaults);
+  reading r = read_with(line, &defaults);
   assert_int_equal(r.code, ERR_OK);
   assert_int_equal(r.ids.ids[1], model.config.vocab - 1);
   release(&r);
@@ -381,8 +397,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_a_line_does_not_say_is_as_in_the_defaults),
       cmocka_unit_test(test_options_to_the_ends_of_their_ranges),
+      cmocka_unit_test(test_options_outside_their_ranges_are_refused),
+      cmocka_unit_test(test_no_draft_can_be_asked_for_where_there_is_none),
       cmocka_unit_test(test_stops_replace_the_default_ones),
       cmocka_unit_test(test_three_ways_to_give_a_prompt),
+      cmocka_unit_test(test_a_raw_prompt_takes_no_template),
+      cmocka_unit_test(test_bad_prompts_are_refused),
       cmocka_unit_test(test_messages_up_to_their_limit),
       cmocka_unit_test(test_ids_of_lines),
       cmocka_unit_test(test_unknown_keys_are_refused),

@@ -133,7 +133,7 @@ static void test_results_come_as_they_finish(void **state) {
   expect_result(w, 0, 1, "length", 4, NULL);
   expect_result(w, 1, 2, "stop", 2, NULL);
   expect_result(w, 2, 3, "length", 4, NULL);
-  assert_int_equal(w->r.answers, 3);
+  assert_int_equal(w->r.completed, 3);
   assert_int_equal(w->r.tokens, 10);
   assert_int_equal(w->r.rounds, 6);
   assert_int_equal(w->r.drafted, 24);
@@ -165,7 +165,7 @@ static void test_bad_lines_are_told_at_once(void **state) {
   expect_result(w, 1, 5, "error", 0, "[1]");
   expect_result(w, 2, 6, "error", 0, "no vocabulary");
   assert_int_equal(w->r.failed, 3);
-  assert_int_equal(w->r.answers, 0);
+  assert_int_equal(w->r.completed, 0);
   say(w, 3, ids, 0, 4, WIRE_FINISH_LENGTH);
   request_queue_update(&w->r);
   expect_result(w, 3, 7, "length", 4, NULL);
@@ -193,7 +193,7 @@ static void test_one_that_fails_fails_alone(void **state) {
   request_queue_update(&w->r);
   expect_result(w, 0, 1, "error", 2, "it broke");
   expect_result(w, 1, 2, "length", 4, NULL);
-  assert_true(w->r.failed == 1 && w->r.answers == 1);
+  assert_true(w->r.failed == 1 && w->r.completed == 1);
   assert_int_equal(command_end_queue(&w->r, &w->f), STATUS_FAILED);
 }
 
@@ -232,7 +232,7 @@ static void test_cancelled_ones_keep_what_they_have(void **state) {
   assert_int_equal(w->r.running_count, 0);
   expect_result(w, 0, 1, "cancelled", 3, NULL);
   expect_result(w, 1, 2, "cancelled", 0, NULL);
-  assert_true(w->r.cancelled == 2 && w->r.answers == 2 && w->r.failed == 0);
+  assert_true(w->r.cancelled == 2 && w->r.completed == 2 && w->r.failed == 0);
 }
 
 static void test_why_speculation_was_off(void **state) {

@@ -146,7 +146,7 @@ void closing_lines_print_both(FILE *to, const completion *plain, const completio
 
 void closing_lines_print_queue(FILE *to, const request_queue *q, const char *draft) {
   fprintf(to, "tandem: %zu answers, %lld tokens; draft %s: %llu rounds, %.2f accepted a round (%llu of %llu)",
-          q->answers, (long long)q->tokens, draft, (unsigned long long)q->rounds,
+          q->completed, (long long)q->tokens, draft, (unsigned long long)q->rounds,
           q->rounds ? (double)q->accepted / (double)q->rounds : 0.0, (unsigned long long)q->accepted,
           (unsigned long long)q->drafted);
   if (q->plain) fprintf(to, "; the end of %zu was decoded plainly: %s", q->plain, q->off_reason);

@@ -24,7 +24,7 @@
 #define HISTORY  "history" /* the file, where the ledger is by default */
 
 typedef struct totals { /* of the conversation's answers */
-  int32_t answers;
+  int32_t count;
   int64_t tokens, timed_tokens;
   uint64_t timed_us, accepted, drafted;
 } totals;
@@ -34,7 +34,7 @@ typedef struct chat {
   text_model model;
   logger log;
   service *service;
-  completion answer;
+  completion completion;
   ledger_session cut; /* what the answer goes on from, if it does */
   async_output out;
   line_editor *editor;
@@ -79,8 +79,8 @@ static void on_interrupt(void *owner) {
     leave(c, STATUS_INTERRUPTED);
   else if (!c->asking)
     line_editor_interrupt(c->editor);
-  else if (c->answer.session)
-    completion_cancel(&c->answer, c->service);
+  else if (c->completion.session)
+    completion_cancel(&c->completion, c->service);
   c->stopping = c->asking;
 }
 
@@ -88,22 +88,22 @@ static void on_text(void *context, const char *text, size_t size) {
   say(context, text, size);
 }
 
-static void on_end(void *context, const completion *answer) {
+static void on_end(void *context, const completion *ended) {
   chat *c = context;
-  (void)answer;
+  (void)ended;
   c->asking = false;
 }
 
 static void fresh_answer(chat *c) {
   const completion_sink sink = {.on_text = on_text, .on_end = on_end, .context = c};
-  completion_fini(&c->answer);
+  completion_fini(&c->completion);
   ledger_session_fini(&c->cut);
   c->cut = (ledger_session){0};
-  completion_init(&c->answer, &c->model, &sink);
+  completion_init(&c->completion, &c->model, &sink);
 }
 
 static void take_totals(totals *t, const completion *a) {
-  t->answers++;
+  t->count++;
   t->tokens += a->count;
   if (completion_tokens_per_second(a) > 0) {
     t->timed_tokens += a->count - a->first_count;
@@ -115,7 +115,7 @@ static void take_totals(totals *t, const completion *a) {
 
 /* One dim line: figures, and why it is not longer. */
 static void tell_end(chat *c) {
-  const completion *a = &c->answer;
+  const completion *a = &c->completion;
   char figures[CLOSING_LINES_FIGURES_MAX];
   closing_lines_figures(a, figures);
   bool full = a->context - (int32_t)a->prompt.count <= a->count;
@@ -131,7 +131,7 @@ static void tell_end(chat *c) {
 
 /* What came belongs to the conversation. False: nothing did. */
 static bool keep_answer(chat *c) {
-  const completion *a = &c->answer;
+  const completion *a = &c->completion;
   size_t size = a->shown < a->text_size ? a->shown : a->text_size;
   if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
   if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
@@ -144,7 +144,7 @@ static bool await_answer(chat *c) {
   while (!c->over && (c->asking || !async_output_idle(&c->out)))
     uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->over) return false;
-  const completion *a = &c->answer;
+  const completion *a = &c->completion;
   bool open = a->shown == 0 || a->shown > a->text_size || a->text[a->shown - 1] != '\n';
   say(c, "\n", open);
   while (!async_output_idle(&c->out)) uv_run(service_loop(c->service), UV_RUN_ONCE);
@@ -165,7 +165,7 @@ static bool await_answer(chat *c) {
 static bool begin_answer(chat *c) {
   err e = {0};
   c->stopping = false;
-  c->asking = completion_begin(&c->answer, c->service, &c->flags->request, &e) == ERR_OK;
+  c->asking = completion_begin(&c->completion, c->service, &c->flags->request, &e) == ERR_OK;
   if (c->asking) return await_answer(c);
   command_error(STATUS_INPUT, "%s", e.text);
   return false;
@@ -183,11 +183,11 @@ static int64_t count_tokens(void *context, const chat_message *messages, int32_t
   return tokens;
 }
 
-static bool agreed(chat *c, const char *question) {
+static bool agreed(chat *c, const char *prompt) {
   const char *text;
   size_t size;
   for (;;) {
-    line_kind kind = line_editor_read(c->editor, question, false, &text, &size);
+    line_kind kind = line_editor_read(c->editor, prompt, false, &text, &size);
     if (kind != LINE_TEXT || c->over) return false;
     if (size && strchr("yYnN", text[0])) return strchr("yY", text[0]) != NULL;
   }
@@ -197,7 +197,7 @@ static bool agreed(chat *c, const char *question) {
 static bool make_room(chat *c) {
   int32_t wanted = c->flags->request.max_tokens < ROOM_MIN ? c->flags->request.max_tokens : ROOM_MIN;
   if (wanted > c->flags->request.context / 4) wanted = c->flags->request.context / 4;
-  char question[64] = "drop the oldest message and its answer? (y/n) ";
+  char prompt[64] = "drop the oldest message and its answer? (y/n) ";
   int32_t n =
       conversation_exchanges_to_drop(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
   if (n < 0)
@@ -205,8 +205,8 @@ static bool make_room(chat *c) {
   if (n <= 0) return true; /* or what is wrong is said when it is sent */
   note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
        (long long)count_tokens(c, c->said.messages, c->said.count), c->flags->request.context);
-  if (n > 1) snprintf(question, sizeof question, "drop the oldest %d messages and their answers? (y/n) ", n);
-  if (!agreed(c, question)) return false;
+  if (n > 1) snprintf(prompt, sizeof prompt, "drop the oldest %d messages and their answers? (y/n) ", n);
+  if (!agreed(c, prompt)) return false;
   conversation_drop_oldest(&c->said, n);
   return true;
 }
@@ -230,8 +230,8 @@ static bool ask(chat *c) {
     return false;
   }
   int rc = take_conversation(c, &e);
-  if (rc == ERR_OK) rc = completion_prepare(&c->answer, &c->flags->request, &e);
-  command_warn_dropped(c->answer.prompt.dropped_bytes);
+  if (rc == ERR_OK) rc = completion_prepare(&c->completion, &c->flags->request, &e);
+  command_warn_dropped(c->completion.prompt.dropped_bytes);
   if (rc == ERR_OK) return begin_answer(c);
   command_error(STATUS_INPUT, "%s (/clear begins anew)", e.text);
   return false;
@@ -276,7 +276,7 @@ static void regenerate(chat *c) {
 static void go_on(chat *c) {
   err e = {0};
   ledger_session cut = {0};
-  completion *a = &c->answer;
+  completion *a = &c->completion;
   if (!conversation_last_is(&c->said, "assistant"))
     err_set(&e, ERR_ARG, "there is no answer yet");
   else
@@ -317,8 +317,8 @@ static void tell_stats(const chat *c) {
   char speed[40] = "";
   if (t->timed_us)
     snprintf(speed, sizeof speed, ", %.1f tok/s", (double)t->timed_tokens * 1e6 / (double)t->timed_us);
-  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->answers,
-       t->answers == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
+  note(c, "%d answer%s: %lld tokens%s; the draft guessed %llu of %llu right", t->count,
+       t->count == 1 ? "" : "s", (long long)t->tokens, speed, (unsigned long long)t->accepted,
        (unsigned long long)t->drafted);
   int64_t used = c->said.count ? count_tokens((void *)c, c->said.messages, c->said.count) : 0;
   note(c, "%lld of the context's %d tokens are used", (long long)(used > 0 ? used : 0),
@@ -417,7 +417,7 @@ static void on_news(void *owner) {
   if (service_trouble(c->service, &trouble) && !c->over)
     leave(c, command_service_error(c->flags, c->service, &trouble));
   c->ready |= service_ready(c->service);
-  if (c->asking) completion_update(&c->answer, c->service);
+  if (c->asking) completion_update(&c->completion, c->service);
 }
 
 static void on_abort(void *owner) {
@@ -484,7 +484,7 @@ int command_chat(flags *f) {
   if (!c) return command_error(STATUS_FAILED, "out of memory");
   c->flags = f;
   c->log = (logger){"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING};
-  completion_init(&c->answer, &c->model, NULL);
+  completion_init(&c->completion, &c->model, NULL);
   int rc = text_model_open(&c->model, f->workers.model, &e);
   int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
   if (!code) code = command_context(&c->model, f->request.context, &f->request.context);
@@ -494,7 +494,7 @@ int command_chat(flags *f) {
   conversation_fini(&c->said);
   input_file_fini(&c->read);
   ledger_session_fini(&c->cut);
-  completion_fini(&c->answer);
+  completion_fini(&c->completion);
   async_output_fini(&c->out);
   text_model_close(&c->model);
   free(c);

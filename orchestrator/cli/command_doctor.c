@@ -288,7 +288,7 @@ static void check_worker(doctor *d, const char *name) {
 static void check_isa(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
-  bool asked = child_processes_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
+  bool listed = child_processes_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
   if (e.code == ERR_GONE) return; /* the program is missed already */
   json_t *sets = json_object(), *check;
   const char *chosen = NULL;
@@ -301,7 +301,7 @@ static void check_isa(doctor *d) {
     json_object_set_new(sets, line, json_string(state));
     if (strncmp(state, "chosen", strlen("chosen")) == 0) chosen = line;
   }
-  if (asked)
+  if (listed)
     check = good(d, "isa", "%s", text);
   else
     check = bad(d, "isa", "%s", chosen ? text : e.text);

@@ -16,10 +16,10 @@ typedef struct run {
   logger log;
   service *service;
   completion plain; /* --compare: the first one, without a draft */
-  completion answer;
+  completion completion;
   async_output out;
-  bool begun, told, finished; /* told: everything for stdout has been handed over */
-  bool compared;              /* the plain answer is whole: this is the one with the draft */
+  bool begun, result_given, finished; /* result_given: everything for stdout has been handed over */
+  bool compared;                      /* the plain answer is whole: this is the one with the draft */
   int status;
 } run;
 
@@ -37,29 +37,30 @@ static void trim_line_end(const flags *f, input_file *in) {
 static int read_prompt(run *r, const input_file *in) {
   err e = {0};
   const char *argument = r->flags->arguments[0];
-  bool from_stdin = !r->answer.resume && strcmp(argument, "-") == 0;
+  bool from_stdin = !r->completion.resume && strcmp(argument, "-") == 0;
   const char *text = from_stdin ? in->data : argument;
   int rc = ERR_OK;
-  if (!r->answer.resume) {
+  if (!r->completion.resume) {
     rc = request_set_text(&r->flags->request, text, from_stdin ? in->size : strlen(text), &e);
     if (rc == ERR_OK) rc = request_set_title(&r->flags->request, text, &e);
   }
-  if (rc == ERR_OK) rc = completion_prepare(&r->answer, &r->flags->request, &e);
-  command_warn_dropped(r->answer.prompt.dropped_bytes);
+  if (rc == ERR_OK) rc = completion_prepare(&r->completion, &r->flags->request, &e);
+  command_warn_dropped(r->completion.prompt.dropped_bytes);
   return rc ? command_prompt_error(&e) : STATUS_OK;
 }
 
 /* ---- while it runs ---- */
 
 static void finish(run *r) {
-  if (r->finished || !r->told || r->answer.session || !async_output_idle(&r->out)) return;
+  if (r->finished || !r->result_given || r->completion.session || !async_output_idle(&r->out)) return;
   r->finished = true;
   service_finish(r->service);
 }
 
 static void on_written(void *context) {
   run *r = context;
-  if (r->out.failed && r->answer.session) completion_cancel(&r->answer, r->service); /* nobody reads it */
+  if (r->out.failed && r->completion.session)
+    completion_cancel(&r->completion, r->service); /* nobody reads it */
   finish(r);
 }
 
@@ -74,12 +75,12 @@ static void on_text(void *context, const char *text, size_t size) {
 }
 
 static void show_result(run *r) {
-  if (r->told) return;
-  r->told = true;
+  if (r->result_given) return;
+  r->result_given = true;
   if (!r->flags->json) return;
-  bool both = r->compared && is_whole(&r->answer);
-  char *line =
-      result_json_line(both ? result_json_of_both(&r->plain, &r->answer) : result_json_of(&r->answer, NULL));
+  bool both = r->compared && is_whole(&r->completion);
+  char *line = result_json_line(both ? result_json_of_both(&r->plain, &r->completion)
+                                     : result_json_of(&r->completion, NULL));
   if (!line || async_output_add(&r->out, line, strlen(line))) r->status = STATUS_FAILED;
   free(line);
 }
@@ -89,25 +90,25 @@ static void begin(run *r) {
   request q = r->flags->request; /* borrowed: for this call alone */
   r->begun = true;
   if (r->flags->compare && !r->compared) q.speculate = false;
-  if (completion_begin(&r->answer, r->service, &q, &e)) completion_fail(&r->answer, r->service, &e);
+  if (completion_begin(&r->completion, r->service, &q, &e)) completion_fail(&r->completion, r->service, &e);
 }
 
 /* The same once more, with the draft. Only what comes after the first tokens is timed: the prompt has been
  * read already. */
 static void begin_again(run *r) {
-  const completion_sink sink = r->answer.sink;
-  r->plain = r->answer;
+  const completion_sink sink = r->completion.sink;
+  r->plain = r->completion;
   r->plain.stats.accepted_per_pos = r->plain.accepted_per_pos;
   r->compared = true;
-  completion_init(&r->answer, &r->model, &sink);
+  completion_init(&r->completion, &r->model, &sink);
   begin(r);
 }
 
 static void stop(run *r, const err *why) {
   if (why)
-    completion_fail(&r->answer, r->service, why);
+    completion_fail(&r->completion, r->service, why);
   else
-    completion_cancel(&r->answer, r->service);
+    completion_cancel(&r->completion, r->service);
   r->begun = true;
 }
 
@@ -120,9 +121,9 @@ static void on_news(void *owner) {
     stop(r, NULL);
   else if (!r->begun && service_ready(r->service))
     begin(r);
-  completion_update(&r->answer, r->service);
-  bool over = completion_is_over(&r->answer);
-  if (over && r->flags->compare && !r->compared && is_whole(&r->answer) && !r->out.failed)
+  completion_update(&r->completion, r->service);
+  bool over = completion_is_over(&r->completion);
+  if (over && r->flags->compare && !r->compared && is_whole(&r->completion) && !r->out.failed)
     begin_again(r);
   else if (over)
     show_result(r);
@@ -133,36 +134,36 @@ static void on_news(void *owner) {
 
 /* A terminal's next line begins at its left edge. */
 static void end_line(const run *r) {
-  const completion *c = r->compared ? &r->plain : &r->answer;
+  const completion *c = r->compared ? &r->plain : &r->completion;
   bool open = !r->flags->json && c->shown > 0 && c->text[c->shown - 1] != '\n';
   if (open && isatty(STDOUT_FILENO) && !r->out.failed && write(STDOUT_FILENO, "\n", 1) < 0) return;
 }
 
 static int report(const run *r) {
-  const closing_lines_options words = {.kept = r->answer.id && service_keeps(r->service),
-                                       .seed_drawn = !r->flags->request.seed_given && !r->answer.resume &&
+  const closing_lines_options words = {.kept = r->completion.id && service_keeps(r->service),
+                                       .seed_drawn = !r->flags->request.seed_given && !r->completion.resume &&
                                                      r->flags->request.sampling.temperature > 0,
                                        .details = r->flags->workers.verbose};
   end_line(r);
-  if (r->answer.trouble.code) command_service_error(r->flags, r->service, &r->answer.trouble);
-  bool both = r->compared && is_whole(&r->answer);
+  if (r->completion.trouble.code) command_service_error(r->flags, r->service, &r->completion.trouble);
+  bool both = r->compared && is_whole(&r->completion);
   if (both)
-    closing_lines_print_both(stderr, &r->plain, &r->answer, &words);
+    closing_lines_print_both(stderr, &r->plain, &r->completion, &words);
   else
-    closing_lines_print(stderr, &r->answer, &words);
+    closing_lines_print(stderr, &r->completion, &words);
   if (r->status) return command_error(r->status, "out of memory");
   if (service_signal(r->service)) return command_signal_status(service_signal(r->service));
   if (r->out.failed)
     return command_error(STATUS_IO, "cannot write the answer: %s", uv_strerror(r->out.failed));
   if (!service_kept(r->service)) return STATUS_IO;
-  if (both && completion_first_difference(&r->plain, &r->answer) >= 0) return STATUS_FAILED;
-  return r->answer.trouble.code ? STATUS_WORKER : STATUS_OK;
+  if (both && completion_first_difference(&r->plain, &r->completion) >= 0) return STATUS_FAILED;
+  return r->completion.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
 static int answer_by_service(run *r, const input_file *in) {
   err e = {0};
   service_options o = command_service_options(r->flags, r->flags->request.context, &r->log);
-  o.resume = r->answer.resume;
+  o.resume = r->completion.resume;
   o.on_news = on_news;
   o.owner = r;
   if (service_open(&r->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
@@ -180,7 +181,7 @@ static int answer_by_service(run *r, const input_file *in) {
 /* Everything that is cheap to check, before the programs start. */
 static int prepare(run *r, input_file *in) {
   err e = {0};
-  const ledger_session *l = r->answer.resume;
+  const ledger_session *l = r->completion.resume;
   request *q = &r->flags->request;
   if (!l && strcmp(r->flags->arguments[0], "-") == 0) {
     if (input_file_read(in, "-", TOKENIZER_TEXT_MAX, &e))
@@ -199,15 +200,15 @@ static int answer_one(flags *f, const ledger_session *resume) {
   run r = {.flags = f, .log = {"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING}};
   const completion_sink sink = {.on_text = on_text, .context = &r};
   input_file in = {0};
-  completion_init(&r.answer, &r.model, &sink);
-  r.answer.resume = resume;
-  r.answer.show_whole = f->whole || f->json;
+  completion_init(&r.completion, &r.model, &sink);
+  r.completion.resume = resume;
+  r.completion.show_whole = f->whole || f->json;
   int code = prepare(&r, &in);
   if (code == STATUS_OK) code = answer_by_service(&r, &in);
   service_close(r.service);
   async_output_fini(&r.out);
   completion_fini(&r.plain);
-  completion_fini(&r.answer);
+  completion_fini(&r.completion);
   text_model_close(&r.model);
   input_file_fini(&in);
   return code;

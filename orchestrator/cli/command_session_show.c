@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct texts {
-  char *prompt, *answer; /* NULL: no vocabulary at hand */
+  char *prompt, *output; /* NULL: no vocabulary at hand */
 } texts;
 
 /* The ids as text. `output`: it is an answer, which its stop strings end; `ended`: and nothing of it is held
@@ -46,7 +46,7 @@ static texts read_texts(const command_session_work *w, const ledger_session *s, 
     err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
   if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
     t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
-    t.answer =
+    t.output =
         text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
@@ -91,7 +91,7 @@ static json_t *session_json(const ledger_session *s, const texts *t, const sessi
   json_object_set_new(o, "prompt_ids", ids_json(s->tokens, s->prompt_length));
   json_object_set_new(o, "token_ids", ids_json(s->tokens + s->prompt_length, s->length - s->prompt_length));
   json_object_set_new(o, "prompt_text", command_session_text(t->prompt));
-  json_object_set_new(o, "text", command_session_text(t->answer));
+  json_object_set_new(o, "text", command_session_text(t->output));
   put_request(o, s, about);
   json_object_set(o, "request", about->object ? about->object : json_null());
   put_parsed(o, "stats", s->stats);
@@ -112,7 +112,7 @@ static void print_session(const command_session_work *w, const ledger_session *s
          (double)s->options.repeat_penalty, (unsigned long long)s->options.seed);
   if (s->stats) printf("figures   %s\n", s->stats);
   if (t->prompt) printf("\n--- prompt\n%s\n", t->prompt);
-  if (t->answer) printf("\n--- answer\n%s\n", t->answer);
+  if (t->output) printf("\n--- answer\n%s\n", t->output);
 }
 
 static int show(command_session_work *w, bool json, size_t json_flags) {
@@ -128,7 +128,7 @@ static int show(command_session_work *w, bool json, size_t json_flags) {
     print_session(w, &s, &t);
   if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
   free(t.prompt);
-  free(t.answer);
+  free(t.output);
   session_about_fini(&about);
   ledger_session_fini(&s);
   return code;

@@ -142,7 +142,7 @@ static int detokenize(const flags *f, const text_model *m, input_file *in) {
 /* ---- both ---- */
 
 static int over_stdin(flags_command command, int argc, char **argv, size_t size_max,
-                      int (*work)(const flags *f, const text_model *m, input_file *in)) {
+                      int (*convert)(const flags *f, const text_model *m, input_file *in)) {
   flags f;
   text_model m;
   input_file in;
@@ -158,7 +158,7 @@ static int over_stdin(flags_command command, int argc, char **argv, size_t size_
   if (rc)
     code = command_error(rc == ERR_IO ? STATUS_IO : STATUS_INPUT, "%s", e.text);
   else
-    code = work(&f, &m, &in);
+    code = convert(&f, &m, &in);
   input_file_fini(&in);
   text_model_close(&m);
   return code;

@@ -62,7 +62,7 @@ int32_t conversation_exchanges_to_drop(const conversation *c, size_t most,
                                        int64_t (*tokens)(void *context, const chat_message *messages,
                                                          int32_t count),
                                        void *context) {
-  int32_t kept = system_count(c), exchanges = (c->count - kept - 1) / 2, answer = -1;
+  int32_t kept = system_count(c), exchanges = (c->count - kept - 1) / 2, result = -1;
   chat_message *rest = malloc((size_t)(c->count + 1) * sizeof *rest);
   if (!rest) return ERR_NOMEM;
   for (int32_t n = 0; n <= exchanges; n++) {
@@ -71,9 +71,9 @@ int32_t conversation_exchanges_to_drop(const conversation *c, size_t most,
     memcpy(rest + kept, c->messages + from, (size_t)(c->count - from) * sizeof *rest);
     int64_t size = tokens(context, rest, kept + c->count - from);
     if (size >= 0 && (size_t)size > most) continue;
-    answer = size < 0 ? (int32_t)size : n;
+    result = size < 0 ? (int32_t)size : n;
     break;
   }
   free(rest);
-  return answer;
+  return result;
 }

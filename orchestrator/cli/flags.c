@@ -5,7 +5,7 @@
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
-#include "orchestrator/cli/flag_table.h"
+#include "orchestrator/cli/flags_table.h"
 #include "wire/endpoint.h"
 #include <errno.h>
 #include <stdio.h>
@@ -130,7 +130,7 @@ static void set_system(flags *f, struct argp_state *state, const char *text) {
 }
 
 static void add_argument(flags *f, struct argp_state *state, const char *text) {
-  const flag_table_command *shape = &flag_table_commands[f->command];
+  const flags_table_command *shape = &flags_table_commands[f->command];
   if (f->argument_count == shape->arguments_max)
     argp_error(state, "'%s' is one argument too many%s", text,
                f->command == FLAGS_RUN ? ": put the prompt in quotes" : "");
@@ -156,26 +156,26 @@ typedef struct worker_flag {
   const char *name;
 } worker_flag;
 
-static const worker_flag worker_flags[] = {{FLAG_THREADS, "--threads"},
-                                           {FLAG_PIN, "--pin"},
-                                           {FLAG_MATH, "--math"},
-                                           {FLAG_KV, "--kv"},
-                                           {FLAG_KV_BLOCKS, "--kv-blocks"},
-                                           {FLAG_MODEL_DRAFT, "-md"},
-                                           {FLAG_DRAFT_LAYERS, "--draft-layers"},
-                                           {FLAG_DRAFT_THREADS, "--draft-threads"},
-                                           {FLAG_DRAFT_CONTEXT, "--draft-ctx"},
-                                           {FLAG_REPACK_CACHE, "--repack-cache"}};
+static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
+                                           {KEY_PIN, "--pin"},
+                                           {KEY_MATH, "--math"},
+                                           {KEY_KV, "--kv"},
+                                           {KEY_KV_BLOCKS, "--kv-blocks"},
+                                           {KEY_MODEL_DRAFT, "-md"},
+                                           {KEY_DRAFT_LAYERS, "--draft-layers"},
+                                           {KEY_DRAFT_THREADS, "--draft-threads"},
+                                           {KEY_DRAFT_CONTEXT, "--draft-ctx"},
+                                           {KEY_REPACK_CACHE, "--repack-cache"}};
 
 /* What the environment says of workers is for those that are started with it too: it contradicts nothing. */
 static void note_worker_flag(flags *f, int key, const char *text, bool by_variable) {
-  if (key == FLAG_MODEL_DRAFT || key == FLAG_DRAFT_LAYERS) f->draft_by_variable = by_variable;
-  if (key == FLAG_DRAFT) f->method_by_variable = by_variable;
-  if (key == FLAG_KV_BLOCKS) f->blocks_by_variable = by_variable;
+  if (key == KEY_MODEL_DRAFT || key == KEY_DRAFT_LAYERS) f->draft_by_variable = by_variable;
+  if (key == KEY_DRAFT) f->method_by_variable = by_variable;
+  if (key == KEY_KV_BLOCKS) f->blocks_by_variable = by_variable;
   if (by_variable) return;
   for (size_t i = 0; i < sizeof worker_flags / sizeof *worker_flags; i++)
     if (worker_flags[i].key == key) f->for_workers = worker_flags[i].name;
-  if (key == FLAG_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
+  if (key == KEY_DRAFT && strcmp(text, "none") != 0) f->for_workers = "--draft METHOD";
 }
 
 static void check_listening(flags *f, struct argp_state *state) {
@@ -194,7 +194,7 @@ static void check_listening(flags *f, struct argp_state *state) {
 }
 
 static void check_whole(flags *f, struct argp_state *state) {
-  const flag_table_command *shape = &flag_table_commands[f->command];
+  const flags_table_command *shape = &flags_table_commands[f->command];
   err e = {0};
   check_draft(f, state);
   check_listening(f, state);
@@ -225,34 +225,34 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   flags *f = state->input;
   note_worker_flag(f, key, text, !state->argv);
   switch (key) {
-  case FLAG_SEED:
+  case KEY_SEED:
     f->request.sampling.seed = to_seed(state, text), f->request.seed_given = true;
     break;
-  case FLAG_STOP:
+  case KEY_STOP:
     add_stop(f, state, text);
     break;
-  case FLAG_SYSTEM:
+  case KEY_SYSTEM:
     set_system(f, state, text);
     break;
-  case FLAG_TEMPLATE:
+  case KEY_TEMPLATE:
     f->template = to_template(state, text);
     break;
-  case FLAG_MATH:
+  case KEY_MATH:
     f->workers.math = to_word(state, "--math", text, "int8", "f32");
     break;
-  case FLAG_KV:
+  case KEY_KV:
     f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
     break;
-  case FLAG_OLDER:
+  case KEY_OLDER:
     f->older_us = to_age(state, text);
     break;
-  case FLAG_LEDGER:
+  case KEY_LEDGER:
     f->ledger = to_ledger(f, state, text);
     break;
-  case FLAG_PACE:
+  case KEY_PACE:
     f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
     break;
-  case FLAG_PROMPT:
+  case KEY_PROMPT:
   case ARGP_KEY_ARG:
     add_argument(f, state, text);
     break;
@@ -260,7 +260,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     check_whole(f, state);
     break;
   default:
-    return program_take_flag(flag_table_values, flag_table_value_count, key, text, state);
+    return program_take_flag(flags_table_values, flags_table_value_count, key, text, state);
   }
   return 0;
 }
@@ -300,7 +300,7 @@ static void draw_seed(uint64_t *seed, const char *program) {
 void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   set_defaults(f, command);
   draw_seed(&f->request.sampling.seed, argv[0]);
-  const flag_table_command *shape = &flag_table_commands[command];
+  const flags_table_command *shape = &flags_table_commands[command];
   struct argp parser = {
       .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
   argp_err_exit_status = STATUS_USAGE;
@@ -313,7 +313,7 @@ void flags_fini(flags *f) {
 }
 
 const char *flags_command_name(flags_command command) {
-  return flag_table_commands[command].name;
+  return flags_table_commands[command].name;
 }
 
 bool flags_wants_draft(const flags *f) {

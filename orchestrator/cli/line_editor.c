@@ -213,8 +213,8 @@ static bool paste_ended(line_editor *l) {
 static void tidy_paste(line_editor *l) {
   size_t n = 0;
   for (size_t i = 0; i < l->pasted_size; i++) {
-    bool pair = l->pasted[i] == L'\r' && l->pasted[i + 1] == L'\n';
-    if (!pair && l->pasted[i]) l->pasted[n++] = l->pasted[i] == L'\r' ? L'\n' : l->pasted[i];
+    bool is_crlf = l->pasted[i] == L'\r' && l->pasted[i + 1] == L'\n';
+    if (!is_crlf && l->pasted[i]) l->pasted[n++] = l->pasted[i] == L'\r' ? L'\n' : l->pasted[i];
   }
   while (n > 0 && l->pasted[n - 1] == L'\n') n--;
   if (l->pasted) l->pasted[n] = 0;

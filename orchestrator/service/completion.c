@@ -250,13 +250,13 @@ bool completion_is_over(const completion *c) {
   return c->finish && !c->session;
 }
 
-static void tell_end(completion *c) {
-  if (c->end_told || !completion_is_over(c)) return;
-  c->end_told = true;
+static void give_end(completion *c) {
+  if (c->end_given || !completion_is_over(c)) return;
+  c->end_given = true;
   if (c->sink.on_end) c->sink.on_end(c->sink.context, c);
 }
 
-static void tell_text(completion *c, const sessions_view *v) {
+static void give_text(completion *c, const sessions_view *v) {
   size_t from = c->shown, end = showable(c, v);
   if (end <= from) return;
   c->shown = end;
@@ -269,14 +269,14 @@ void completion_update(completion *c, service *s) {
     bool all = v.logged == v.length;
     note_first(c, &v);
     if (v.finish && all && !c->finish) take_end(c, &v);
-    tell_text(c, &v);
+    give_text(c, &v);
     if (v.state == SESSIONS_FINISHED && all) {
       take_figures(c, &v);
       service_release(s, c->session);
       c->session = 0;
     }
   }
-  tell_end(c);
+  give_end(c);
 }
 
 void completion_cancel(completion *c, service *s) {
@@ -285,7 +285,7 @@ void completion_cancel(completion *c, service *s) {
     service_cancel(s, c->session);
   else
     c->finish = WIRE_FINISH_CANCELLED;
-  tell_end(c);
+  give_end(c);
 }
 
 void completion_fail(completion *c, service *s, const err *why) {
@@ -299,7 +299,7 @@ void completion_fail(completion *c, service *s, const err *why) {
   c->session = 0;
   c->trouble = *why;
   c->finish = WIRE_FINISH_ERROR;
-  tell_end(c);
+  give_end(c);
 }
 
 /* ---- figures ---- */

@@ -42,7 +42,7 @@ struct completion {
   uint64_t start_us, first_token_us, first_shown_us, end_us;
 
   wire_finish finish; /* 0 until the answer has ended; the figures may come later */
-  bool end_told;      /* on_end was called */
+  bool end_given;     /* on_end was called */
   err trouble;        /* when finish is error */
   uint64_t seed, hash_seed;
   uint32_t epoch;

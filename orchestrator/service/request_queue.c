@@ -28,7 +28,7 @@ static void give_error(request_queue *q, long line_number, size_t tag, json_t *i
 
 static void count(request_queue *q, const completion *c) {
   const char *off = completion_off_reason(c);
-  q->answers += c->finish != WIRE_FINISH_ERROR;
+  q->completed += c->finish != WIRE_FINISH_ERROR;
   q->cancelled += c->finish == WIRE_FINISH_CANCELLED;
   q->tokens += c->count;
   q->rounds += c->stats.rounds;

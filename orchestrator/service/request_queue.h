@@ -28,7 +28,7 @@ struct request_queue {
 
   request_queue_entry *running[REQUEST_QUEUE_MAX]; /* [running_count] */
   int32_t running_count;
-  size_t answers, failed, cancelled, dropped_bytes;
+  size_t completed, failed, cancelled, dropped_bytes;
   size_t plain; /* answers that ended without speculation, though a draft was wanted */
   char off_reason[WIRE_STRING_MAX + 1]; /* why the first of these did */
   int64_t tokens;

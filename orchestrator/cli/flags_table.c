@@ -1,4 +1,4 @@
-#include "orchestrator/cli/flag_table.h"
+#include "orchestrator/cli/flags_table.h"
 
 #include "common/file/model_config.h"
 #include "wire/message.h"
@@ -8,115 +8,115 @@
   {"model", 'm', "FILE", 0, "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with " \
    "config.json and safetensors", 1}
 #define OPTION_NO_SPECIAL \
-  {"no-special", FLAG_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1}
-#define OPTION_JSON       {"json", FLAG_JSON, 0, 0, "JSON on stdout", 2}
+  {"no-special", KEY_NO_SPECIAL, 0, 0, "special tokens written in the text are plain text", 1}
+#define OPTION_JSON       {"json", KEY_JSON, 0, 0, "JSON on stdout", 2}
 #define OPTION_VERBOSE    {"verbose", 'v', 0, 0, "say more on stderr", 9}
 #define OPTION_LEDGER \
-  {"ledger", FLAG_LEDGER, "FILE|none", 0, \
+  {"ledger", KEY_LEDGER, "FILE|none", 0, \
    "where prompts and answers are kept (default: batch none, else ~/.local/state/tandem)", 8}
 #define OPTIONS_LISTEN \
-  {"listen", FLAG_LISTEN, "ENDPOINT", 0, "wait at ipc://PATH or tcp://HOST:PORT for workers that others " \
+  {"listen", KEY_LISTEN, "ENDPOINT", 0, "wait at ipc://PATH or tcp://HOST:PORT for workers that others " \
    "start with --orchestrator ENDPOINT, instead of starting them", 6}, \
-  {"wait", FLAG_WAIT, "SECONDS", 0, \
+  {"wait", KEY_WAIT, "SECONDS", 0, \
    "give up when there has been no target for so long; 0 (default): wait for ever", 6}, \
-  {"insecure-bind", FLAG_INSECURE, 0, 0, \
+  {"insecure-bind", KEY_INSECURE, 0, 0, \
    "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6}
 #define OPTIONS_MODEL_DRAFT \
-  {"model-draft", FLAG_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
-  {"draft-layers", FLAG_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
-  {"draft-threads", FLAG_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4}, \
-  {"draft-ctx", FLAG_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
+  {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
+  {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
+  {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4}, \
+  {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
 #define OPTIONS_KV \
-  {"kv", FLAG_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5}, \
-  {"kv-blocks", FLAG_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
+  {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5}, \
+  {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
 #define OPTIONS_THREADS \
-  {"threads", FLAG_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5}, \
-  {"pin", FLAG_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5}
+  {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5}, \
+  {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5}
 
 /* Of every command that answers requests. */
 #define OPTIONS_GENERATE \
   OPTION_MODEL, \
-  {"system", FLAG_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1}, \
-  {"chat-template", FLAG_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1}, \
-  {"raw", FLAG_RAW, 0, 0, "no chat template: the text itself is continued", 1}, \
+  {"system", KEY_SYSTEM, "TEXT", 0, "system message (default: the template's own)", 1}, \
+  {"chat-template", KEY_TEMPLATE, "NAME", 0, "instead of the file's own (a wrong NAME lists them)", 1}, \
+  {"raw", KEY_RAW, 0, 0, "no chat template: the text itself is continued", 1}, \
   OPTION_NO_SPECIAL, \
   {0, 0, 0, 0, "The answer:", 2}, \
-  {"max-tokens", FLAG_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2}, \
-  {"stop", FLAG_STOP, "TEXT", 0, "ends the answer before TEXT; may be given up to 16 times", 2}, \
-  {"json", FLAG_JSON, 0, 0, "one JSON object on stdout instead of the text", 2}, \
+  {"max-tokens", KEY_MAX_TOKENS, "N", 0, "most tokens of an answer (default 256)", 2}, \
+  {"stop", KEY_STOP, "TEXT", 0, "ends the answer before TEXT; may be given up to 16 times", 2}, \
+  {"json", KEY_JSON, 0, 0, "one JSON object on stdout instead of the text", 2}, \
   {0, 0, 0, 0, "Sampling:", 3}, \
-  {"temp", FLAG_TEMP, "T", 0, "temperature; 0 (default): always the likeliest token", 3}, \
-  {"top-k", FLAG_TOP_K, "K", 0, "among the K likeliest; 0 (default): off", 3}, \
-  {"top-p", FLAG_TOP_P, "P", 0, "among the likeliest that reach P together; 1 (default): off", 3}, \
-  {"min-p", FLAG_MIN_P, "P", 0, "among those with P times the likeliest's chance; 0 (default): off", 3}, \
-  {"repeat-penalty", FLAG_PENALTY, "R", 0, "against tokens seen before; 1 (default): off", 3}, \
-  {"seed", FLAG_SEED, "N", 0, "of the random numbers (default: a random one, named in the result)", 3}, \
+  {"temp", KEY_TEMP, "T", 0, "temperature; 0 (default): always the likeliest token", 3}, \
+  {"top-k", KEY_TOP_K, "K", 0, "among the K likeliest; 0 (default): off", 3}, \
+  {"top-p", KEY_TOP_P, "P", 0, "among the likeliest that reach P together; 1 (default): off", 3}, \
+  {"min-p", KEY_MIN_P, "P", 0, "among those with P times the likeliest's chance; 0 (default): off", 3}, \
+  {"repeat-penalty", KEY_PENALTY, "R", 0, "against tokens seen before; 1 (default): off", 3}, \
+  {"seed", KEY_SEED, "N", 0, "of the random numbers (default: a random one, named in the result)", 3}, \
   {0, 0, 0, 0, "Speculation (never changes a token):", 4}, \
-  {"draft", FLAG_DRAFT, "METHOD", 0, \
+  {"draft", KEY_DRAFT, "METHOD", 0, \
    "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for " \
    "tests", 4}, \
   OPTIONS_MODEL_DRAFT, \
-  {"budget", FLAG_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4}, \
-  {"pace", FLAG_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
-  {"selfcheck", FLAG_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4}, \
-  {"force-single-token", FLAG_SINGLE, 0, 0, \
+  {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4}, \
+  {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
+  {"selfcheck", KEY_SELFCHECK, "N", 0, "decode every Nth round again plainly and compare; 0: off", 4}, \
+  {"force-single-token", KEY_SINGLE, 0, 0, \
    "one token a forward: drafts are verified, none is accepted, to compare with", 4}, \
   {0, 0, 0, 0, "Work:", 5}, \
   OPTIONS_THREADS, \
-  {"ctx", FLAG_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5}, \
+  {"ctx", KEY_CONTEXT, "N", 0, "most tokens of prompt and answer (default 4096 or the model's)", 5}, \
   OPTIONS_KV, \
-  {"math", FLAG_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5}, \
-  {"repack-cache", FLAG_REPACK_CACHE, "DIR", 0, \
+  {"math", KEY_MATH, "int8|f32", 0, "activations of the forward pass (default int8)", 5}, \
+  {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, \
    "keep the packed weights in DIR: later starts are faster and share them (default: no)", 5}, \
   OPTION_LEDGER, OPTION_VERBOSE
 
 static const struct argp_option run_options[] = {
   OPTIONS_GENERATE, OPTIONS_LISTEN,
-  {"compare", FLAG_COMPARE, 0, 0,
+  {"compare", KEY_COMPARE, 0, 0,
    "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
-  {"prompt", FLAG_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1},
+  {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1},
   {0}};
 static const struct argp_option serve_options[] = {
   OPTIONS_GENERATE, OPTIONS_LISTEN,
-  {"sessions", FLAG_SESSIONS, "N", 0,
+  {"sessions", KEY_SESSIONS, "N", 0,
    "answers at a time (default 64, and never more than the targets take)", 5},
   {0}};
 static const struct argp_option batch_options[] = {
   OPTIONS_GENERATE, OPTIONS_LISTEN,
-  {"sessions", FLAG_SESSIONS, "N", 0, "answers at a time (default 4)", 5},
+  {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5},
   {0}};
 static const struct argp_option tokenize_options[] = {
-  OPTION_MODEL, OPTION_NO_SPECIAL, {"json", FLAG_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
+  OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
 static const struct argp_option doctor_options[] = {
   OPTION_MODEL,
-  {"model-draft", FLAG_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1},
+  {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1},
   OPTION_JSON,
   {0}};
 static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {
-  OPTION_LEDGER, OPTION_JSON, {"limit", FLAG_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
+  OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
 static const struct argp_option show_options[] = {OPTION_MODEL, OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option export_options[] = {OPTION_MODEL, OPTION_LEDGER, {0}};
 static const struct argp_option rollback_options[] = {
-  OPTION_LEDGER, {"to", FLAG_TO, "N", 0, "tokens of the answer that stay", 2}, {0}};
+  OPTION_LEDGER, {"to", KEY_TO, "N", 0, "tokens of the answer that stay", 2}, {0}};
 static const struct argp_option end_options[] = {
   OPTION_LEDGER,
-  {"older-than", FLAG_OLDER, "AGE", 0,
+  {"older-than", KEY_OLDER, "AGE", 0,
    "instead of an ID: all that nothing has changed for so long (30d, 12h, 45m, 0s) and that nobody "
    "serves", 2},
-  {"delete", FLAG_DELETE, 0, 0, "and forget it: prompt, answer and all", 2},
+  {"delete", KEY_DELETE, 0, 0, "and forget it: prompt, answer and all", 2},
   {0}};
 static const struct argp_option resume_options[] = {
   OPTION_MODEL, OPTION_LEDGER,
-  {"max-tokens", FLAG_MAX_TOKENS, "N", 0, "N tokens more (default: what the request has left)", 2},
-  {"whole", FLAG_WHOLE, 0, 0, "print the answer from its beginning, not only the rest", 2},
-  {"json", FLAG_JSON, 0, 0, "one JSON object on stdout, with the whole answer", 2},
-  {"draft", FLAG_DRAFT, "METHOD", 0, "as in `tandem run' (default: as before, with the same model)", 4},
+  {"max-tokens", KEY_MAX_TOKENS, "N", 0, "N tokens more (default: what the request has left)", 2},
+  {"whole", KEY_WHOLE, 0, 0, "print the answer from its beginning, not only the rest", 2},
+  {"json", KEY_JSON, 0, 0, "one JSON object on stdout, with the whole answer", 2},
+  {"draft", KEY_DRAFT, "METHOD", 0, "as in `tandem run' (default: as before, with the same model)", 4},
   OPTIONS_MODEL_DRAFT,
-  {"budget", FLAG_BUDGET, "N", 0, "as in `tandem run' (default: as before)", 4},
+  {"budget", KEY_BUDGET, "N", 0, "as in `tandem run' (default: as before)", 4},
   OPTIONS_THREADS,
-  {"repack-cache", FLAG_REPACK_CACHE, "DIR", 0, "keep the packed weights in DIR", 5},
+  {"repack-cache", KEY_REPACK_CACHE, "DIR", 0, "keep the packed weights in DIR", 5},
   OPTIONS_KV, OPTIONS_LISTEN, OPTION_VERBOSE,
   {0}};
 /* clang-format on */
@@ -165,7 +165,7 @@ static const char no_files[] = "two files are needed: IN.jsonl and OUT.jsonl (- 
 static const char no_id[] =
   "which session? Give the first digits of its id: `tandem session list' tells them";
 
-const flag_table_command flag_table_commands[] = {
+const flags_table_command flags_table_commands[] = {
   [FLAGS_RUN] = {"run", run_options, "PROMPT\n-\n", run_text, 1, 1, no_prompt, false},
   [FLAGS_BATCH] = {"batch", batch_options, "IN.jsonl OUT.jsonl", batch_text, 2, 2, no_files, false},
   [FLAGS_SERVE] = {"serve-workers", serve_options, "[IN.jsonl]", serve_text, 0, 1, NULL, false},
@@ -183,43 +183,43 @@ const flag_table_command flag_table_commands[] = {
 /* clang-format on */
 
 /* clang-format off */
-const program_flag flag_table_values[] = {
+const program_flag flags_table_values[] = {
   PROGRAM_FLAG_TEXT('m', flags, workers.model),
-  PROGRAM_FLAG_TEXT(FLAG_DRAFT, flags, workers.draft),
-  PROGRAM_FLAG_TEXT(FLAG_MODEL_DRAFT, flags, workers.draft_model),
-  PROGRAM_FLAG_TEXT(FLAG_PIN, flags, workers.pin),
-  PROGRAM_FLAG_TEXT(FLAG_REPACK_CACHE, flags, workers.repack_cache),
-  PROGRAM_FLAG_TEXT(FLAG_LISTEN, flags, listen),
+  PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, workers.draft),
+  PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, workers.draft_model),
+  PROGRAM_FLAG_TEXT(KEY_PIN, flags, workers.pin),
+  PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, workers.repack_cache),
+  PROGRAM_FLAG_TEXT(KEY_LISTEN, flags, listen),
   PROGRAM_FLAG_SWITCH('v', flags, workers.verbose),
-  PROGRAM_FLAG_SWITCH(FLAG_RAW, flags, request.raw),
-  PROGRAM_FLAG_SWITCH(FLAG_NO_SPECIAL, flags, request.no_special),
-  PROGRAM_FLAG_SWITCH(FLAG_WHOLE, flags, whole),
-  PROGRAM_FLAG_SWITCH(FLAG_DELETE, flags, forget),
-  PROGRAM_FLAG_SWITCH(FLAG_SINGLE, flags, request.single_token),
-  PROGRAM_FLAG_SWITCH(FLAG_INSECURE, flags, insecure_bind),
-  PROGRAM_FLAG_SWITCH(FLAG_JSON, flags, json),
-  PROGRAM_FLAG_SWITCH(FLAG_COMPARE, flags, compare),
-  PROGRAM_FLAG_INT(FLAG_TOP_K, flags, request.sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
-  PROGRAM_FLAG_INT(FLAG_MAX_TOKENS, flags, request.max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
-  PROGRAM_FLAG_INT(FLAG_THREADS, flags, workers.threads, "--threads", 1, WORKER_SETTINGS_THREADS_MAX),
-  PROGRAM_FLAG_INT(FLAG_CONTEXT, flags, request.context, "--ctx", 2, WIRE_CONTEXT_MAX),
-  PROGRAM_FLAG_INT(FLAG_BUDGET, flags, request.budget, "--budget", 0, WIRE_BUDGET_MAX),
-  PROGRAM_FLAG_INT(FLAG_SELFCHECK, flags, request.selfcheck, "--selfcheck", 0, INT32_MAX),
-  PROGRAM_FLAG_INT(FLAG_DRAFT_LAYERS, flags, workers.draft_layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
-  PROGRAM_FLAG_INT(FLAG_DRAFT_THREADS, flags, workers.draft_threads, "--draft-threads", 1,
+  PROGRAM_FLAG_SWITCH(KEY_RAW, flags, request.raw),
+  PROGRAM_FLAG_SWITCH(KEY_NO_SPECIAL, flags, request.no_special),
+  PROGRAM_FLAG_SWITCH(KEY_WHOLE, flags, whole),
+  PROGRAM_FLAG_SWITCH(KEY_DELETE, flags, forget),
+  PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, request.single_token),
+  PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
+  PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
+  PROGRAM_FLAG_SWITCH(KEY_COMPARE, flags, compare),
+  PROGRAM_FLAG_INT(KEY_TOP_K, flags, request.sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
+  PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, request.max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
+  PROGRAM_FLAG_INT(KEY_THREADS, flags, workers.threads, "--threads", 1, WORKER_SETTINGS_THREADS_MAX),
+  PROGRAM_FLAG_INT(KEY_CONTEXT, flags, request.context, "--ctx", 2, WIRE_CONTEXT_MAX),
+  PROGRAM_FLAG_INT(KEY_BUDGET, flags, request.budget, "--budget", 0, WIRE_BUDGET_MAX),
+  PROGRAM_FLAG_INT(KEY_SELFCHECK, flags, request.selfcheck, "--selfcheck", 0, INT32_MAX),
+  PROGRAM_FLAG_INT(KEY_DRAFT_LAYERS, flags, workers.draft_layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+  PROGRAM_FLAG_INT(KEY_DRAFT_THREADS, flags, workers.draft_threads, "--draft-threads", 1,
                    WORKER_SETTINGS_THREADS_MAX),
-  PROGRAM_FLAG_INT(FLAG_DRAFT_CONTEXT, flags, workers.draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
-  PROGRAM_FLAG_INT(FLAG_WAIT, flags, wait, "--wait", 0, INT32_MAX),
-  PROGRAM_FLAG_INT(FLAG_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
-  PROGRAM_FLAG_INT(FLAG_LIMIT, flags, limit, "--limit", 0, INT32_MAX),
-  PROGRAM_FLAG_INT(FLAG_SESSIONS, flags, workers.sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
-  PROGRAM_FLAG_INT(FLAG_KV_BLOCKS, flags, workers.kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
+  PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, workers.draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
+  PROGRAM_FLAG_INT(KEY_WAIT, flags, wait, "--wait", 0, INT32_MAX),
+  PROGRAM_FLAG_INT(KEY_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
+  PROGRAM_FLAG_INT(KEY_LIMIT, flags, limit, "--limit", 0, INT32_MAX),
+  PROGRAM_FLAG_INT(KEY_SESSIONS, flags, workers.sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),
+  PROGRAM_FLAG_INT(KEY_KV_BLOCKS, flags, workers.kv_blocks, "--kv-blocks", 0, FLAGS_KV_BLOCKS_MAX),
   /* sampler_check knows which of these are outside: */
-  PROGRAM_FLAG_FLOAT(FLAG_TEMP, flags, request.sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
-  PROGRAM_FLAG_FLOAT(FLAG_TOP_P, flags, request.sampling.top_p, "--top-p", 0, 1),
-  PROGRAM_FLAG_FLOAT(FLAG_MIN_P, flags, request.sampling.min_p, "--min-p", 0, 1),
-  PROGRAM_FLAG_FLOAT(FLAG_PENALTY, flags, request.sampling.repeat_penalty, "--repeat-penalty", 0,
+  PROGRAM_FLAG_FLOAT(KEY_TEMP, flags, request.sampling.temperature, "--temp", 0, SAMPLER_TEMPERATURE_MAX),
+  PROGRAM_FLAG_FLOAT(KEY_TOP_P, flags, request.sampling.top_p, "--top-p", 0, 1),
+  PROGRAM_FLAG_FLOAT(KEY_MIN_P, flags, request.sampling.min_p, "--min-p", 0, 1),
+  PROGRAM_FLAG_FLOAT(KEY_PENALTY, flags, request.sampling.repeat_penalty, "--repeat-penalty", 0,
                      SAMPLER_PENALTY_MAX),
 };
 /* clang-format on */
-const size_t flag_table_value_count = sizeof flag_table_values / sizeof *flag_table_values;
+const size_t flags_table_value_count = sizeof flags_table_values / sizeof *flags_table_values;

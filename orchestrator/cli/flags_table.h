@@ -1,0 +1,80 @@
+/* flags_table.h - what can be typed: the commands, which flags and arguments each takes, what --help says of
+ * them, and where their values go. flags.h reads what was typed. */
+#pragma once
+
+#include "common/base/program_flags.h"
+#include "orchestrator/service/request.h"
+#include "orchestrator/service/worker_settings.h"
+
+#define FLAGS_SESSIONS_DEFAULT 4 /* of batch */
+#define FLAGS_SESSIONS_MAX     64
+#define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
+#define FLAGS_ARGUMENTS_MAX    2
+#define FLAGS_LIST_DEFAULT     20
+
+typedef enum {
+  FLAGS_RUN,
+  FLAGS_BATCH,
+  FLAGS_SERVE,
+  FLAGS_TOKENIZE,
+  FLAGS_DETOKENIZE,
+  FLAGS_DOCTOR,
+  FLAGS_STATUS,
+  FLAGS_LIST, /* of sessions, as all below */
+  FLAGS_SHOW,
+  FLAGS_RESUME,
+  FLAGS_ROLLBACK,
+  FLAGS_EXPORT,
+  FLAGS_END
+} flags_command;
+
+typedef struct flags {
+  flags_command command;
+  request request;         /* all but its prompt; its context is 0 where none was given */
+  worker_settings workers; /* model: NULL only where the command can do without */
+  const char *template;    /* name of the chat template; NULL: the file's own */
+  const char *listen;      /* endpoint where workers register that others start; NULL: tandem starts them */
+  const char *ledger;      /* a file, "none", or NULL: the default file */
+  int32_t wait;            /* seconds without a target until it gives up; 0: for ever */
+  int32_t to;              /* of rollback; -1: not given */
+  int32_t limit;           /* of list; 0: all */
+  int64_t older_us;        /* of end: those that nothing has changed for so long; -1: not given */
+  bool insecure_bind, json, compare;
+  bool whole;  /* of resume */
+  bool forget; /* of end */
+  const char *arguments[FLAGS_ARGUMENTS_MAX];
+  int32_t argument_count;
+  bool draft_by_variable;  /* the draft's model or its layers are the environment's, */
+  bool method_by_variable; /* or the draft itself, */
+  bool blocks_by_variable; /* or the number of cache blocks */
+  const char
+      *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
+} flags;
+
+/* clang-format off */
+enum { /* of argp */
+  KEY_PROMPT = 'p',
+  KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT,
+  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE,
+  KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_SEED,
+  KEY_MAX_TOKENS, KEY_STOP, KEY_RAW, KEY_NO_SPECIAL, KEY_SYSTEM, KEY_TEMPLATE, KEY_JSON,
+  KEY_THREADS, KEY_PIN, KEY_CONTEXT, KEY_SESSIONS, KEY_MATH, KEY_KV, KEY_KV_BLOCKS, KEY_REPACK_CACHE,
+  KEY_LISTEN, KEY_WAIT, KEY_INSECURE, KEY_LEDGER,
+  KEY_TO, KEY_WHOLE, KEY_DELETE, KEY_LIMIT, KEY_OLDER
+};
+/* clang-format on */
+
+typedef struct flags_table_command {
+  const char *name;
+  const struct argp_option *options;
+  const char *arguments, *text; /* of --help */
+  int32_t arguments_min, arguments_max;
+  const char *missing; /* what to do when there are fewer */
+  bool without_model;  /* it can do without -m */
+} flags_table_command;
+
+extern const flags_table_command flags_table_commands[]; /* by flags_command */
+
+/* Those whose value goes into `flags` as it is. */
+extern const program_flag flags_table_values[];
+extern const size_t flags_table_value_count;

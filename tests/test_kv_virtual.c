@@ -3,6 +3,7 @@
  * roll back and go, and every row that one of them reads is that of its own tokens. */
 #include "common/model/kv_rows.h"
 #include "target_worker/session_store.h"
+#include "tests/session_support.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -263,15 +264,12 @@ static void admit(world *w, session *s) {
 
 static void open_session(world *w) {
   int32_t tokens[CONTEXT], stem = roll(STEMS), length = 1 + roll(90), own = roll(3) ? 0 : roll(20);
-  bool fresh;
   for (int32_t i = 0; i < length; i++)
     tokens[i] = i < length - own ? (stem * 11 + i * i) % VOCABULARY : roll(VOCABULARY);
   w->next_id++;
-  session *s = session_store_take(&w->store, w->next_id, w->next_id, tokens, length, &fresh);
-  assert_true(s && fresh && s->cache.rows == 0);
-  assert_int_equal(prefix_append(&s->committed, tokens, length), ERR_OK);
-  s->request.prompt_length = length;
-  s->request.options.max_tokens = 1 + roll(100);
+  session *s = session_opened(&w->store, w->next_id, w->next_id, tokens, length,
+                              (msg_options){.max_tokens = 1 + roll(100), .context = CONTEXT});
+  assert_int_equal(s->cache.rows, 0);
   w->opened++;
   admit(w, s);
 }
@@ -279,9 +277,8 @@ static void open_session(world *w) {
 /* Opened again with a shorter beginning of C. */
 static void shorten(world *w, session *s) {
   int32_t length = 1 + roll(s->committed.length);
-  prefix_truncate(&s->committed, length);
-  if (s->cache.rows > length - 1) s->cache.rows = length - 1;
-  if (s->request.prompt_length > length) s->request.prompt_length = length;
+  int32_t prompt = s->request.prompt_length < length ? s->request.prompt_length : length;
+  session_adopt(s, length, NULL, 0, prompt, s->request.options);
   w->shortened++;
   w->left_shared += s->cache.rows < s->cache.published * KV_BLOCK;
   admit(w, s);

@@ -1,14 +1,9 @@
 /* libs: target wire speculative base */
 #include "target_worker/scheduler.h"
+#include "tests/session_support.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 enum { SLOTS = 3, CONTEXT = 512, CREDIT = SCHEDULE_CREDIT, NOW = 5000 };
 
@@ -28,17 +23,11 @@ static int tear_down(void **state) {
 
 /* Ready for a plain step: a prompt of `prompt`, all of it in the cache. */
 static session *ready(session_store *s, uint64_t id, int32_t prompt) {
-  bool fresh;
-  session *x = session_store_take(s, id, NOW, NULL, 0, &fresh);
-  assert_non_null(x);
-  for (int32_t t = 0; t < prompt; t++) prefix_append(&x->committed, &t, 1);
-  x->state = SESSION_RUNNING;
-  x->epoch = 1;
-  x->request.prompt_length = prompt;
-  x->cache.rows = prompt - 1;
-  x->stream.acked = prompt;
-  x->job.valid_rows = INT32_MAX;
-  x->request.options = (msg_options){.max_tokens = 100, .context = CONTEXT, .budget = 8};
+  int32_t tokens[CONTEXT];
+  for (int32_t i = 0; i < prompt; i++) tokens[i] = i;
+  session *x = session_opened(s, id, NOW, tokens, prompt,
+                              (msg_options){.max_tokens = 100, .context = CONTEXT, .budget = 8});
+  session_prefilled(x);
   return x;
 }
 

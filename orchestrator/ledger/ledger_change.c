@@ -5,7 +5,7 @@
 #include "orchestrator/ledger/ledger_owner.h"
 #include "orchestrator/ledger/ledger_query.h"
 
-/* In a transaction: that the session is there and nobody serves it. */
+/* Checks, in a transaction, that the session is there and nobody serves it. */
 static int check_free(sqlite3 *db, const char *path, uint64_t id, int64_t *updated, err *e) {
   sqlite3_stmt *s = NULL;
   int rc = SQLITE_DONE,
@@ -31,7 +31,7 @@ static int begin_change(sqlite3 *db, const char *path, uint64_t id, int64_t *upd
   return check_free(db, path, id, updated, e);
 }
 
-/* code: of what was done so far; sqlite: of the last statement. */
+/* code: the result so far; sqlite: the result of the last statement. */
 static int end_change(sqlite3 *db, const char *path, int code, int sqlite, err *e) {
   if (code == ERR_OK && sqlite == SQLITE_OK) sqlite = sqlite3_exec(db, "COMMIT", NULL, NULL, NULL);
   if (code == ERR_OK && sqlite) code = ledger_error_last(db, path, e);
@@ -39,7 +39,7 @@ static int end_change(sqlite3 *db, const char *path, int code, int sqlite, err *
   return code;
 }
 
-/* The piece that reaches over the end is cut, those behind it go. */
+/* The piece that contains the new end is cut, and those after it are deleted. */
 int ledger_change_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e) {
   int64_t updated, key = (int64_t)id, keep = output_length;
   int sqlite = SQLITE_OK, code = begin_change(db, path, id, &updated, e);
@@ -127,7 +127,7 @@ int ledger_change_leave(sqlite3 *db, uint64_t owner_id) {
   return interrupt_all(db, owner_id, clock_wall_us());
 }
 
-#define DEAD_MAX 256 /* taken out at a time */
+#define DEAD_MAX 256 /* removed at a time */
 typedef struct dead {
   uint64_t ids[DEAD_MAX];
   int64_t heartbeats[DEAD_MAX];

@@ -1,21 +1,22 @@
-/* ledger_change.h - changes of the ledger's file by commands, and who serves a session. Each call is one
- * short transaction. */
+/* ledger_change.h - changes of the ledger's file: what commands do to sessions, and which process serves
+ * them. Each call is one short transaction. */
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"
 #include "wire/message.h"
 
-/* These refuse a session that is being served (ERR_STATE: by whom). */
+/* These refuse a session that is being served (ERR_STATE says by whom). */
 int ledger_change_rollback(sqlite3 *db, const char *path, uint64_t id, int32_t output_length, err *e);
 int ledger_change_end(sqlite3 *db, const char *path, uint64_t id, wire_finish finish, err *e);
 int ledger_change_delete(sqlite3 *db, const char *path, uint64_t id, err *e);
-/* Ends what nobody serves and nothing has changed since `before` (wall clock), or forgets it, with those that
- * had ended; *count: how many. Once the dead are taken out (ledger_change_remove_dead). */
+/* Ends the sessions that nobody serves and that were not changed since `before` (wall clock); `forget`
+ * deletes them, and those that had ended before. *count: how many. ledger_change_remove_dead comes first. */
 int ledger_change_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e);
-/* The orchestrator `owner` serves it from now on. ERR_STATE also when it was changed after `updated`. */
+/* The orchestrator `owner` serves the session from now on. ERR_STATE also when it was changed after
+ * `updated`. */
 int ledger_change_claim(sqlite3 *db, const char *path, uint64_t id, int64_t updated, uint64_t owner, err *e);
 
-/* Takes out the dead; what they served is interrupted. */
+/* Removes orchestrators that have died; what they served is interrupted. */
 int ledger_change_remove_dead(sqlite3 *db, const char *path, err *e);
-/* An orchestrator goes: what it has not ended is interrupted. Returns SQLite's code. */
+/* An orchestrator leaves: the sessions that it has not ended are interrupted. Returns SQLite's code. */
 int ledger_change_leave(sqlite3 *db, uint64_t owner);

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RETRY_US 20000 /* for a change of journal mode, which does not wait by itself */
+#define RETRY_US 20000 /* a change of the journal mode does not wait for locks by itself */
 
 /* ---- statements ---- */
 
@@ -58,7 +58,7 @@ int ledger_database_do(sqlite3 *db, const char *sql, const char *kinds, ...) {
 
 int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e) {
   const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-  bool given = state && state[0] == '/'; /* others are to be ignored: the XDG base directory specification */
+  bool given = state && state[0] == '/'; /* the XDG base directory specification ignores other paths */
   if (!given && !(home && home[0] == '/'))
     return err_set(e, ERR_ARG, "no place for the ledger: set HOME or XDG_STATE_HOME, or give --ledger FILE");
   int n = snprintf(out, LEDGER_PATH_MAX, "%s%s/tandem/ledger.sqlite", given ? state : home,
@@ -72,7 +72,7 @@ void ledger_database_make_folders(const char *path) {
   snprintf(folder, sizeof folder, "%s", path);
   for (char *at = strchr(folder + 1, '/'); at; at = strchr(at + 1, '/')) {
     *at = 0;
-    mkdir(folder, 0700); /* where it fails, opening the file will say so */
+    mkdir(folder, 0700); /* if it fails, opening the file will say so */
     *at = '/';
   }
 }
@@ -84,7 +84,7 @@ bool ledger_database_make(const char *path) {
   return fd >= 0;
 }
 
-/* SQLite would make it with the rights of the umask, and would wait on a pipe. */
+/* SQLite would make the file with the rights of the umask, and would wait on a pipe. */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;
   if (create) ledger_database_make_folders(path);
@@ -102,7 +102,7 @@ static int check_file(const char *path, bool create, err *e) {
 
 /* ---- opening ---- */
 
-/* A file system without shared memory keeps its journal as it is: slower, and as safe. */
+/* A file system without shared memory keeps its journal as it is, which is slower but as safe. */
 static int use_wal(sqlite3 *db) {
   int rc, tries = LEDGER_BUSY_MS * 1000 / RETRY_US;
   while ((rc = sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL)) == SQLITE_BUSY && tries-- > 0)

@@ -22,7 +22,7 @@ static size_t home_of(const table *t, uint64_t session) {
   return (size_t)((session * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (t->slot_count - 1);
 }
 
-/* Slot of the session, or the free one where it would go. */
+/* The slot of the session, or the free one where it would go. */
 static record *slot_of(const table *t, uint64_t session) {
   size_t i = home_of(t, session);
   while (t->slots[i].used && t->slots[i].entry.session != session) i = (i + 1) & (t->slot_count - 1);
@@ -126,7 +126,7 @@ static bool ledger_read(void *self, uint64_t session, ledger_entry *out) {
   return r != NULL;
 }
 
-/* Takes a slot out and moves what had to go past it closer to its home. */
+/* Frees a slot and moves entries that had to go past it closer to their home. */
 static void ledger_forget(void *self, uint64_t session) {
   table *t = self;
   record *r = find(t, session);

@@ -57,7 +57,7 @@ int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
   return code;
 }
 
-/* As printed: 16 lower-case hex digits, of which the first ones will do. */
+/* An id is printed as 16 lower-case hex digits; the first ones are enough. */
 int ledger_query_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e) {
   char pattern[ID_DIGITS + 1];
   size_t n = strlen(digits);
@@ -175,7 +175,7 @@ static int load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out,
   return code ? code : load_tokens(db, path, out, e);
 }
 
-/* Both tables as they are at one moment. */
+/* The transaction shows both tables as they are at one moment. */
 int ledger_query_load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e) {
   *out = (ledger_session){0};
   sqlite3_exec(db, "BEGIN", NULL, NULL, NULL);

@@ -7,10 +7,9 @@
 #include "orchestrator/ledger/process_identity.h"
 #include "wire/message.h"
 
-typedef struct ledger_session { /* one session as it is in the file; not to be copied: options point into it
-                                 */
+typedef struct ledger_session { /* one session of the file; not to be copied, because options point into it */
   uint64_t id, hash_seed;
-  ledger_state state; /* LEDGER_INTERRUPTED also where its orchestrator has died without a word */
+  ledger_state state; /* LEDGER_INTERRUPTED also where its orchestrator has died silently */
   wire_finish finish; /* when it has ended */
   int64_t pid;        /* of the orchestrator, while it runs */
   uint32_t epoch;
@@ -25,7 +24,7 @@ typedef struct ledger_session { /* one session as it is in the file; not to be c
 
 void ledger_session_fini(ledger_session *s);
 
-typedef struct ledger_line { /* of a list; strings until the next one */
+typedef struct ledger_line { /* of a list; its strings are valid until the next one */
   uint64_t id;
   ledger_state state;
   wire_finish finish;
@@ -33,16 +32,17 @@ typedef struct ledger_line { /* of a list; strings until the next one */
   const char *model, *about; /* NULL: unknown */
 } ledger_line;
 
-/* Newest first, at most `limit` (0: all); *total: how many there are. ERR_ codes with their remedy. */
+/* Lists sessions, the newest first, at most `limit` (0: all). *total is how many there are. */
 int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
                       void (*each)(void *context, const ledger_line *l), void *context, int64_t *total,
                       err *e);
-/* The session whose id begins with these hex digits. ERR_ARG: no digits, none or several. */
+/* Finds the session whose id begins with these hex digits. ERR_ARG: no digits, no such session, or several.
+ */
 int ledger_query_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e);
-/* Everything of one session, checked. ERR_GONE, ERR_FORMAT, ERR_NOMEM, ... */
+/* Reads and checks all of one session. ERR_GONE, ERR_FORMAT, ERR_NOMEM, ... */
 int ledger_query_load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e);
 
-typedef struct ledger_orchestrator { /* strings until the next one */
+typedef struct ledger_orchestrator { /* its strings are valid until the next one */
   uint64_t id;
   process_identity process;
   bool alive;

@@ -10,8 +10,7 @@
   X(SESSION,                                                                                                 \
     "INSERT INTO session(id, owner, state, epoch, hash_seed, model, fingerprint, numerics, created,"         \
     " updated, options, about, prompt) VALUES(?1, ?2, 0, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11)")         \
-  /* Claimed before; or its answer has ended, nobody serves it, and it is as long as whoever goes on with it \
-   * says. */                                                                                                \
+  /* The session was claimed before; or it has ended, nobody serves it, and its length is as expected. */    \
   X(RESUME, "UPDATE session SET owner = ?4, state = 0, finish = NULL, stats = NULL, epoch = ?1,"             \
             " options = coalesce(?2, options) WHERE id = ?3 AND (owner = ?4 OR owner IS NULL AND"            \
             " length(prompt) + (SELECT total(length(ids)) FROM tokens WHERE session = ?3) = ?5)")            \
@@ -55,7 +54,7 @@ static int prepare(ledger_transaction *w, int which) {
        ? sqlite3_errcode((w)->db)                                                                            \
        : run((w)->statements[DO_##which]))
 
-/* A statement that names the owner and has changed no row: another process owns the session by now. */
+/* A statement that names the owner but changed no row shows that another process owns the session by now. */
 static int note_owner(ledger_transaction *w, ledger_job *j, int rc) {
   if (rc == SQLITE_OK && sqlite3_changes(w->db) == 0) j->at.lost = true;
   return rc;
@@ -73,7 +72,7 @@ static int write_beginning(ledger_transaction *w, ledger_job *j, const int32_t *
                  (size_t)t->prompt_length * sizeof *tokens);
 }
 
-/* The pieces become one. */
+/* The pieces of the output become one. */
 static int write_end(ledger_transaction *w, ledger_job *j, const int32_t *output, size_t size) {
   const ledger_track *t = &j->at;
   int64_t id = (int64_t)t->session;

@@ -1,5 +1,5 @@
-/* ledger_transaction.h - what one transaction of the ledger's writer does: for every session with news, its
- * beginning, its new tokens or its end; and the row of this process. */
+/* ledger_transaction.h - what one transaction of the ledger's writer puts into the file: for every session
+ * with news its beginning, its new tokens or its end; and the row of this process, its heartbeat. */
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"
@@ -8,27 +8,27 @@
 
 #define LEDGER_STATS_MAX 256
 
-/* What the file knows of one session, and what it does not know yet. */
+/* What the file holds of one session, and what it does not hold yet. */
 typedef struct ledger_track {
   uint64_t session, hash_seed;
   int64_t created;
   int32_t prompt_length;
-  char *options, *about; /* the writer's, from begin on */
+  char *options, *about; /* owned by the track */
   char numerics[WIRE_STRING_MAX + 1], stats[LEDGER_STATS_MAX];
   bool resumed, numerics_news, ended, forgotten;
   wire_finish finish;
   uint32_t epoch; /* to be recorded */
-  /* In the file: */
+  /* What is in the file: */
   bool begun, end_written, lost; /* lost: another process has taken the session over */
   int32_t written;
   uint32_t epoch_written;
 } ledger_track;
 
-typedef struct ledger_job { /* a track as it was when the writer looked, and its new tokens: all where it
-                             * begins or, from the prompt on, where its pieces become one */
+typedef struct ledger_job { /* a track as the writer found it, with its new tokens: all of them where it
+                             * begins, the whole output where its pieces become one */
   ledger_track at;
   int32_t from, count;
-  size_t offset; /* of the tokens in the writer's buffer */
+  size_t offset; /* of its tokens among those of all jobs */
 } ledger_job;
 
 typedef struct ledger_heartbeat {
@@ -38,7 +38,7 @@ typedef struct ledger_heartbeat {
   char *workers;       /* JSON or NULL */
 } ledger_heartbeat;
 
-typedef struct ledger_process { /* who writes; strings are owned by whoever made it */
+typedef struct ledger_process { /* this process; its strings are borrowed */
   uint64_t id;                  /* in the file */
   process_identity self;
   int64_t since;
@@ -52,9 +52,9 @@ int ledger_transaction_open(ledger_transaction **out, sqlite3 *db,
                             const ledger_process *who); /* ERR_NOMEM; db: borrowed */
 void ledger_transaction_close(ledger_transaction *w);   /* before the database; NULL is allowed */
 
-/* Everything or nothing: SQLITE_OK or SQLite's code (sqlite3_errmsg tells more until ledger_transaction_undo,
- * which must follow). tokens: the buffer of the jobs. Sets `lost` in jobs whose session has another owner
- * now. */
+/* Writes everything or nothing. Returns SQLITE_OK or SQLite's code; ledger_transaction_undo must follow a
+ * failure, and sqlite3_errmsg explains it until then. tokens: those of all jobs. Sets `lost` in jobs whose
+ * session belongs to another process by now. */
 int ledger_transaction_commit(ledger_transaction *w, ledger_job *jobs, int32_t count, const int32_t *tokens,
                               const ledger_heartbeat *heartbeat);
 void ledger_transaction_undo(ledger_transaction *w);

@@ -1,5 +1,5 @@
-/* options_json.h - a request's options as the JSON text that the ledger keeps. Floats come back as the same
- * bits. */
+/* options_json.h - a request's options as the JSON text that the ledger keeps. Every float is read back with
+ * the same bits. */
 #pragma once
 
 #include "common/base/err.h"
@@ -8,5 +8,6 @@
 
 json_t *options_json_object(const msg_options *o); /* NULL: out of memory */
 char *options_json_text(const msg_options *o);     /* free() it; NULL: out of memory */
-/* stops[WIRE_STOPS_MAX] holds out->stops. ERR_FORMAT: not what the two above make; ERR_NOMEM. */
+/* out->stops points to stops[WIRE_STOPS_MAX]. ERR_FORMAT: the text is none that the two above make;
+ * ERR_NOMEM. */
 int options_json_read(const char *text, msg_options *out, int32_t stops[WIRE_STOPS_MAX], err *e);

@@ -17,7 +17,7 @@ static bool read_text(const char *path, char *out, size_t size) {
   return n > 0;
 }
 
-/* 0: no such process, or one that is dead and only not waited for. */
+/* 0: there is no such process, or it is dead and only not waited for. */
 static int64_t start_of(int64_t pid) {
   char path[64], text[STAT_MAX];
   snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);

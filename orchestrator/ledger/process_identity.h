@@ -1,6 +1,6 @@
-/* process_identity.h - which process serves a session, so that others can tell whether it still lives. A
- * process id alone is given to others in time: its start tells them apart, and the boot and PID namespace
- * where these two mean something. */
+/* process_identity.h - identifies the process that serves a session, so that others can tell whether it still
+ * lives. A process id is reused in time, so the identity has its start as well, and the boot and PID
+ * namespace in which these two numbers mean something. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,5 +16,5 @@ typedef struct process_identity {
 } process_identity;
 
 void process_identity_self(process_identity *o);
-/* heartbeat_us, now_us: wall clock; when it last wrote, and now. */
+/* heartbeat_us: when it wrote last; now_us: the present time; both on the wall clock. */
 bool process_identity_alive(const process_identity *o, int64_t heartbeat_us, int64_t now_us);

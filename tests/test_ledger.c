@@ -35,7 +35,7 @@ static int tear_down(void **state) {
   return 0;
 }
 
-static void logs_in_order(void **state) {
+static void test_tokens_are_logged_in_order(void **state) {
   ledger *l = *state;
   assert_int_equal(begin(l, 7, 99, prompt, 3), ERR_OK);
   assert_int_equal(l->append(l->self, 7, 3, (int32_t[]){4, 5}, 2), ERR_OK);
@@ -53,7 +53,7 @@ static void logs_in_order(void **state) {
   assert_memory_equal(e.tokens, ((int32_t[]){1, 2, 3, 4, 5, 6}), sizeof(int32_t[6]));
 }
 
-static void refuses_what_does_not_follow(void **state) {
+static void test_a_gap_in_the_tokens_is_refused(void **state) {
   ledger *l = *state;
   assert_int_equal(begin(l, 7, 0, prompt, 0), ERR_ARG);
   assert_int_equal(begin(l, 7, 0, prompt, 3), ERR_OK);
@@ -68,7 +68,7 @@ static void refuses_what_does_not_follow(void **state) {
   assert_false(l->read(l->self, 8, &e));
 }
 
-static void epochs_never_fall(void **state) {
+static void test_epochs_never_fall(void **state) {
   ledger *l = *state;
   ledger_entry e;
   assert_int_equal(l->epoch(l->self, 7, 1), ERR_GONE);
@@ -80,7 +80,7 @@ static void epochs_never_fall(void **state) {
   assert_int_equal(e.epoch, 2);
 }
 
-static void ends_with_a_cut(void **state) {
+static void test_a_session_ends_with_a_cut(void **state) {
   ledger *l = *state;
   assert_int_equal(begin(l, 7, 0, prompt, 3), ERR_OK);
   assert_int_equal(l->append(l->self, 7, 3, (int32_t[]){4, 5}, 2), ERR_OK);
@@ -97,13 +97,13 @@ static void ends_with_a_cut(void **state) {
 
 /* Against an array of the same sessions, by random calls: the table grows, and holes are closed. */
 enum { SESSIONS = 500, CALLS = 20000 };
-static void many_sessions_stay_apart(void **state) {
+static void test_many_sessions_stay_apart(void **state) {
   ledger *l = *state;
   int32_t lengths[SESSIONS] = {0}; /* 0: not there */
   srand(5);
   for (int call = 0; call < CALLS; call++) {
     int i = rand() % SESSIONS;
-    uint64_t session = (uint64_t)i * UINT64_C(0x100000001); /* ids that crowd */
+    uint64_t session = (uint64_t)i * UINT64_C(0x100000001); /* ids with equal low bits */
     if (lengths[i] == 0) {
       assert_int_equal(begin(l, session, (uint64_t)i, &(int32_t){i}, 1), ERR_OK);
       lengths[i] = 1;
@@ -125,11 +125,11 @@ static void many_sessions_stay_apart(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(logs_in_order, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(refuses_what_does_not_follow, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(epochs_never_fall, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(ends_with_a_cut, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(many_sessions_stay_apart, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_tokens_are_logged_in_order, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_gap_in_the_tokens_is_refused, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_epochs_never_fall, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_a_session_ends_with_a_cut, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_many_sessions_stay_apart, set_up, tear_down),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static void check_back(const msg_options *o) {
   free(text);
 }
 
-static void comes_back(void **state) {
+static void test_options_are_read_back(void **state) {
   (void)state;
   check_back(&some);
   msg_options o = {0};
@@ -73,7 +73,7 @@ static void comes_back(void **state) {
   check_back(&o);
 }
 
-static void every_float_comes_back(void **state) {
+static void test_every_float_is_read_back_with_its_bits(void **state) {
   (void)state;
   msg_options o = some;
   uint32_t bits = 1;
@@ -91,7 +91,7 @@ static void every_float_comes_back(void **state) {
 }
 
 /* So that people read 0.8, not 0.800000012. */
-static void floats_are_short(void **state) {
+static void test_floats_are_written_short(void **state) {
   (void)state;
   char *text = options_json_text(&some);
   static const char *const parts[] = {"\"temperature\":0.8,", "\"top_p\":0.95,", "\"min_p\":0.05,",
@@ -101,7 +101,7 @@ static void floats_are_short(void **state) {
   free(text);
 }
 
-static void stops_of_every_number(void **state) {
+static void test_any_number_of_stops_is_read_back(void **state) {
   (void)state;
   int32_t list[WIRE_STOPS_MAX];
   msg_options o = some;
@@ -121,7 +121,7 @@ static void expect_refused(const json_t *object, const char *name) {
 }
 
 /* Each value once missing, once of another kind, once past its end. */
-static void refuses_what_is_damaged(void **state) {
+static void test_damaged_options_are_refused(void **state) {
   (void)state;
   json_t *good = options_json_object(&some);
   const char *key;
@@ -163,7 +163,7 @@ static void refuses_what_is_damaged(void **state) {
   json_decref(good);
 }
 
-static void refuses_what_is_no_json(void **state) {
+static void test_other_text_is_refused(void **state) {
   (void)state;
   static const char *const texts[] = {NULL, "", "{", "7", "[]"};
   msg_options out;
@@ -176,12 +176,12 @@ static void refuses_what_is_no_json(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(comes_back),
-      cmocka_unit_test(every_float_comes_back),
-      cmocka_unit_test(floats_are_short),
-      cmocka_unit_test(stops_of_every_number),
-      cmocka_unit_test(refuses_what_is_damaged),
-      cmocka_unit_test(refuses_what_is_no_json),
+      cmocka_unit_test(test_options_are_read_back),
+      cmocka_unit_test(test_every_float_is_read_back_with_its_bits),
+      cmocka_unit_test(test_floats_are_written_short),
+      cmocka_unit_test(test_any_number_of_stops_is_read_back),
+      cmocka_unit_test(test_damaged_options_are_refused),
+      cmocka_unit_test(test_other_text_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

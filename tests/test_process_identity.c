@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-static void the_living_are_alive(void **state) {
+static void test_this_process_is_alive(void **state) {
   (void)state;
   process_identity me;
   process_identity_self(&me);
@@ -22,7 +22,7 @@ static void the_living_are_alive(void **state) {
       process_identity_alive(&me, 0, PROCESS_IDENTITY_SILENT_US * 2)); /* here its silence means nothing */
 }
 
-static void the_dead_are_not(void **state) {
+static void test_dead_processes_and_zombies_are_not_alive(void **state) {
   (void)state;
   process_identity me;
   process_identity_self(&me);
@@ -48,7 +48,7 @@ static void the_dead_are_not(void **state) {
   assert_false(process_identity_alive(&me, 0, 0));
 }
 
-static void elsewhere_the_beat_counts(void **state) {
+static void test_on_another_machine_the_heartbeat_counts(void **state) {
   (void)state;
   process_identity it;
   process_identity_self(&it);
@@ -58,8 +58,8 @@ static void elsewhere_the_beat_counts(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_living_are_alive),
-                                     cmocka_unit_test(the_dead_are_not),
-                                     cmocka_unit_test(elsewhere_the_beat_counts)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_this_process_is_alive),
+                                     cmocka_unit_test(test_dead_processes_and_zombies_are_not_alive),
+                                     cmocka_unit_test(test_on_another_machine_the_heartbeat_counts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,78 @@
+/* libs: ledger base */
+#include "tests/ledger_support.h"
+
+static void write_file(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  fputs(text, f);
+  fclose(f);
+}
+
+static void test_the_file_is_for_its_owner_alone(void **state) {
+  const own_folder *p = *state;
+  struct stat info;
+  char folder[128];
+  mode_t before = umask(0);
+  ledger l = opened(p->path);
+  umask(before);
+  begin(&l, 1);
+  assert_true(comes_to(&l, 1, 3));
+  assert_int_equal(stat(p->path, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0600);
+  snprintf(folder, sizeof folder, "%s-wal", p->path);
+  assert_int_equal(stat(folder, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0600);
+  snprintf(folder, sizeof folder, "%s/a/b", p->name);
+  assert_int_equal(stat(folder, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0700);
+  l.close(l.self);
+}
+
+static void test_other_files_are_refused(void **state) {
+  own_folder *p = *state;
+  sqlite3 *db;
+  char path[128];
+  snprintf(path, sizeof path, "%s/other", p->name);
+  assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+  exec(db, "CREATE TABLE their(own)");
+  sqlite3_close(db);
+  expect_refused(path, ERR_FORMAT, "no ledger");
+  snprintf(path, sizeof path, "%s/text", p->name);
+  write_file(path, "This is a letter, and it is long enough to be taken for more than the head of a "
+                   "database, which has 100 bytes.\n");
+  expect_refused(path, ERR_FORMAT, "damaged");
+  expect_refused(p->name, ERR_IO, "directory");
+  expect_refused("/dev/null", ERR_FORMAT, "regular");
+  expect_refused("/dev/null/ledger", ERR_IO, "cannot be opened");
+
+  ledger l = opened(p->path);
+  l.close(l.self);
+  db = open_database(p->path);
+  exec(db, "PRAGMA user_version = 2");
+  sqlite3_close(db);
+  expect_refused(p->path, ERR_VERSION, "newer");
+  err e = {0};
+  snprintf(path, sizeof path, "%s/none", p->name);
+  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_GONE);
+  assert_int_equal(access(path, F_OK), -1); /* nothing is made by looking */
+}
+
+static void test_the_file_is_made_once(void **state) {
+  const own_folder *p = *state;
+  struct stat info;
+  assert_true(ledger_database_make(p->path));
+  assert_int_equal(stat(p->path, &info), 0);
+  assert_int_equal(info.st_mode & 0777, 0600);
+  assert_false(ledger_database_make(p->path));
+  finished(p->path, 1, 1);
+  assert_false(ledger_database_make(p->path));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_the_file_is_for_its_owner_alone),
+      CASE(test_other_files_are_refused),
+      CASE(test_the_file_is_made_once),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+/* libs: ledger base */
+#include "tests/ledger_support.h"
+
+enum { WRITERS = 4, EACH = 20 };
+
+static void writer_process(const char *path, int which) {
+  ledger l = opened(path);
+  for (int i = 0; i < EACH; i++) {
+    uint64_t session = (uint64_t)(1000 * (which + 1) + i);
+    begin(&l, session);
+    append(&l, session, 0, 10);
+    if (!comes_to(&l, session, 13)) _exit(1);
+    l.end(l.self, session, 13, WIRE_FINISH_STOP, NULL);
+    l.forget(l.self, session);
+  }
+  l.close(l.self);
+  _exit(0);
+}
+
+/* 0: as it should be. The limit of file sizes stands for the disk. */
+static int writes_on_a_full_disk(const char *path) {
+  ledger l = opened(path);
+  struct rlimit limit;
+  begin(&l, 1);
+  if (!comes_to(&l, 1, 3)) return 1;
+  getrlimit(RLIMIT_FSIZE, &limit);
+  rlim_t before = limit.rlim_cur;
+  signal(SIGXFSZ, SIG_IGN);
+  limit.rlim_cur = 4096;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  append(&l, 1, 0, 5);
+  if (!comes_to(&l, 1, 8) || !ledger_file_failing(&l)) return 2; /* the answer goes on */
+  limit.rlim_cur = before;
+  setrlimit(RLIMIT_FSIZE, &limit);
+  for (int64_t waited = 0; ledger_file_failing(&l); waited += POLL_US, usleep(POLL_US))
+    if (waited > PATIENCE_US) return 3;
+  append(&l, 1, 5, 1);
+  if (!comes_to(&l, 1, 9)) return 4;
+  l.close(l.self);
+  return 0;
+}
+
+/* While another process holds the file, nothing becomes durable. Then one transaction takes it all. */
+static void test_no_call_waits_for_a_locked_file(void **state) {
+  const own_folder *p = *state;
+  ledger l = opened(p->path);
+  begin(&l, 1);
+  assert_true(comes_to(&l, 1, 3));
+  sqlite3 *other = open_database(p->path);
+  exec(other, "BEGIN IMMEDIATE");
+  append(&l, 1, 0, 500);
+  begin(&l, 2);
+  append(&l, 2, 0, 500);
+  assert_int_equal(l.durable(l.self, 1), 3);
+  assert_int_equal(l.durable(l.self, 2), 0); /* so nothing may be sent */
+  ledger_entry entry;
+  assert_true(l.read(l.self, 2, &entry));
+  assert_int_equal(entry.length, 503);
+  assert_int_equal(number(other, "SELECT count(*) FROM tokens"), 0);
+  exec(other, "COMMIT");
+  assert_true(comes_to(&l, 1, 503));
+  assert_true(comes_to(&l, 2, 503));
+  assert_true(number(other, "SELECT count(*) FROM tokens") <=
+              4); /* what waited, and what came while it did */
+  sqlite3_close(other);
+  l.close(l.self);
+}
+
+static void test_several_processes_write_one_file(void **state) {
+  NEEDS_FORK();
+  const own_folder *p = *state;
+  pid_t children[WRITERS];
+  for (int i = 0; i < WRITERS; i++)
+    if ((children[i] = fork()) == 0) writer_process(p->path, i);
+  for (int i = 0; i < WRITERS; i++) {
+    int status;
+    assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+    assert_int_equal(status, 0);
+  }
+  sqlite3 *db = open_database(p->path);
+  assert_int_equal(number(db, "SELECT count(*) FROM session WHERE state = 1"), WRITERS * EACH);
+  assert_int_equal(number(db, "SELECT count(*) FROM tokens WHERE length(ids) = 40"), WRITERS * EACH);
+  sqlite3_close(db);
+}
+
+static void test_a_full_disk_ends_no_session(void **state) {
+  NEEDS_FORK();
+  const own_folder *p = *state;
+  int status;
+  pid_t child = fork();
+  if (child == 0) _exit(writes_on_a_full_disk(p->path));
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_true(WIFEXITED(status));
+  sqlite3 *db = open_database(p->path);
+  ledger_session s;
+  load(db, 1, &s);
+  expect_tokens(&s, 6); /* nothing is missing */
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+}
+
+static void test_what_comes_during_a_transaction_is_written_with_the_next(void **state) {
+  enum { TOKENS, NUMERICS, EPOCH, END, KINDS };
+  const own_folder *p = *state;
+  const uint32_t epoch = LEDGER_EPOCHS_AHEAD / 2 + 2; /* more are recorded now */
+  for (int what = 0; what < KINDS; what++) {
+    ledger l = opened(p->path);
+    uint64_t id = 10 + (uint64_t)what;
+    begin(&l, id);
+    append(&l, id, 0, 2);
+    assert_true(comes_to(&l, id, 5));
+    sqlite3 *db = open_database(p->path);
+    exec(db, "BEGIN IMMEDIATE");
+    append(&l, id, 2, 3);
+    assert_int_equal(l.numerics(l.self, id, "first"), ERR_OK);
+    usleep(300000); /* by now the writer waits with these */
+    if (what == TOKENS) append(&l, id, 5, 2);
+    if (what == NUMERICS) assert_int_equal(l.numerics(l.self, id, "second"), ERR_OK);
+    if (what == EPOCH) assert_int_equal(l.epoch(l.self, id, epoch), ERR_OK);
+    if (what == END)
+      assert_int_equal(l.end(l.self, id, 3 + 4, WIRE_FINISH_STOP, NULL), ERR_OK); /* cuts what waits */
+    assert_true(l.durable(l.self, id) <= 5);
+    exec(db, "COMMIT");
+    assert_true(comes_to(&l, id, what == TOKENS ? 10 : what == END ? 7 : 8));
+    l.close(l.self);
+    ledger_session s;
+    load(db, id, &s);
+    expect_tokens(&s, what == TOKENS ? 7 : what == END ? 4 : 5);
+    assert_string_equal(s.numerics, what == NUMERICS ? "second" : "first");
+    assert_true(s.epoch >= (what == EPOCH ? epoch : 1) + LEDGER_EPOCHS_AHEAD);
+    assert_int_equal(s.state, what == END ? LEDGER_ENDED : LEDGER_INTERRUPTED);
+    ledger_session_fini(&s);
+    sqlite3_close(db);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_no_call_waits_for_a_locked_file),
+      CASE(test_several_processes_write_one_file),
+      CASE(test_a_full_disk_ends_no_session),
+      CASE(test_what_comes_during_a_transaction_is_written_with_the_next),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

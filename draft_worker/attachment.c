@@ -78,7 +78,7 @@ static int32_t grow(draft_step *c, attachment *a, uint64_t *first_id) {
 
 /* Lets the tree grow and sends what is new to the target. Without `news` nothing is sent that the target
  * knows already. */
-static void work_on(draft_step *c, attachment *a, bool news) {
+static void grow_and_send(draft_step *c, attachment *a, bool news) {
   uint64_t first_id;
   bool was_done = a->session.done;
   int32_t added = grow(c, a, &first_id);
@@ -92,7 +92,7 @@ static void work_on(draft_step *c, attachment *a, bool news) {
 
 void attachment_grow(draft_step *c, attachment *a) {
   if (a->session.replied) pacing_replied(&a->session.pacing);
-  if (a->session.replied && a->state == ATTACHMENT_ATTACHED) work_on(c, a, false);
+  if (a->session.replied && a->state == ATTACHMENT_ATTACHED) grow_and_send(c, a, false);
   a->session.replied = false;
 }
 
@@ -183,7 +183,7 @@ static void on_tokens(draft_step *c, attachment *a, const msg *m) {
   if (appended == 0) return;
   draft_session_commit(p, c->setup, appended);
   pacing_tokens(&p->pacing, c->now);
-  work_on(c, a, true);
+  grow_and_send(c, a, true);
 }
 
 static void on_attached(draft_step *c, attachment *a, const msg *m) {

@@ -6,7 +6,7 @@ static void refuse(draft_step *c, peer_id from, const msg *m, int code, const ch
 
 /* A free session. NULL: there is none. */
 static attachment *find_free(draft *d) {
-  for (int32_t i = 0; i < worker_session_max(d); i++)
+  for (int32_t i = 0; i < draft_state_session_max(d); i++)
     if (d->sessions[i].state == ATTACHMENT_FREE) return &d->sessions[i];
   return NULL;
 }
@@ -39,7 +39,8 @@ static int check(const draft *d, const msg_open *o, err *e) {
 static int adopt(draft *d, draft_step *c, attachment *a, peer_id from, const msg *m, err *e) {
   const msg_open *o = &m->u.open;
   int rc = draft_session_open(&a->session, &d->setup, o);
-  a->link = rc == ERR_OK ? target_links_open(c, &d->links, o->target_endpoint, worker_links_used(d)) : -1;
+  a->link =
+      rc == ERR_OK ? target_links_open(c, &d->links, o->target_endpoint, draft_state_links_used(d)) : -1;
   if (a->link < 0) {
     attachment_close(a, &d->setup);
     return rc ? err_set(e, rc, "no memory for another session")
@@ -63,7 +64,7 @@ static bool is_repetition(const attachment *a, const msg *m) {
 }
 
 void draft_open_receive(draft *d, draft_step *c, peer_id from, const msg *m) {
-  attachment *a = worker_session_find(d, m->session);
+  attachment *a = draft_state_find(d, m->session);
   if (a && m->epoch < a->epoch) {
     refuse(c, from, m, ERR_STALE, "this epoch has passed");
     return;
@@ -93,7 +94,7 @@ void draft_open_receive(draft *d, draft_step *c, peer_id from, const msg *m) {
 }
 
 void draft_open_end(draft *d, draft_step *c, peer_id from, const msg *m) {
-  attachment *a = worker_session_find(d, m->session);
+  attachment *a = draft_state_find(d, m->session);
   if (a && m->epoch < a->epoch) {
     refuse(c, from, m, ERR_STALE, "this epoch has passed");
     return;

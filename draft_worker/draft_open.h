@@ -1,7 +1,7 @@
 /* draft_open.h - what the orchestrator says of a session: OPEN and END. */
 #pragma once
 
-#include "draft_worker/worker_state.h"
+#include "draft_worker/draft_state.h"
 
 void draft_open_receive(draft *d, draft_step *c, peer_id from, const msg *m);
 void draft_open_end(draft *d, draft_step *c, peer_id from, const msg *m);

@@ -51,7 +51,7 @@ void draft_peers_connected(draft *d, draft_step *c, uint64_t tag, peer_id id) {
 
 static void look(draft *d, draft_step *c) {
   peer_watch_orchestrator(&d->orchestrator, c->peers, c->now, c->out);
-  target_links_look(c, &d->links, worker_links_used(d));
+  target_links_look(c, &d->links, draft_state_links_used(d));
 }
 
 /* A session stays CONNECTING when another incarnation answers there: OPEN will tell. */

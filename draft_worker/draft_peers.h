@@ -1,7 +1,7 @@
 /* draft_peers.h - the programs that a draft is connected to come, refuse it, fall silent and go. */
 #pragma once
 
-#include "draft_worker/worker_state.h"
+#include "draft_worker/draft_state.h"
 
 #define DRAFT_PEERS_ORCHESTRATOR 0 /* tag of the connection to the orchestrator; else 1 + index of a link */
 

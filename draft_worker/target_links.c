@@ -26,7 +26,7 @@ static int32_t reclaim(draft_step *c, target_links *l, uint32_t used) {
 
 /* Tags of connections: 0 is the orchestrator's. */
 static void ask(draft_step *c, target_links *l, int32_t link) {
-  l->list[link].asked_us = c->now;
+  l->list[link].wish_us = c->now;
   actions_connect(c->out, (uint64_t)link + 1, wire_text(l->list[link].endpoint));
 }
 
@@ -70,7 +70,7 @@ bool target_links_has(const target_links *l, peer_id peer) {
 }
 
 const char *target_links_unreachable(const target_links *l, int32_t link) {
-  return l->list[link].there.told ? l->list[link].endpoint : NULL;
+  return l->list[link].there.reported ? l->list[link].endpoint : NULL;
 }
 
 target_link_news target_links_connected(draft_step *c, target_links *l, int32_t link, peer_id peer) {
@@ -132,14 +132,14 @@ void target_links_look(draft_step *c, target_links *l, uint32_t used) {
 
 void target_links_tick(draft_step *c, target_links *l) {
   for (int32_t i = 0; i < TARGET_LINKS_MAX; i++)
-    if (is_unanswered(&l->list[i]) && c->now - l->list[i].asked_us >= DRAFT_REPEAT_US) ask(c, l, i);
+    if (is_unanswered(&l->list[i]) && c->now - l->list[i].wish_us >= DRAFT_REPEAT_US) ask(c, l, i);
 }
 
 uint64_t target_links_deadline(const target_links *l) {
   uint64_t at = MACHINE_NEVER;
   for (int i = 0; i < TARGET_LINKS_MAX; i++) {
     at = min_u64(at, peer_watch_deadline(&l->list[i].there));
-    if (is_unanswered(&l->list[i])) at = min_u64(at, l->list[i].asked_us + DRAFT_REPEAT_US);
+    if (is_unanswered(&l->list[i])) at = min_u64(at, l->list[i].wish_us + DRAFT_REPEAT_US);
   }
   return at;
 }

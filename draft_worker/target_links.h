@@ -11,7 +11,7 @@ typedef struct target_link {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free link */
   peer_id peer;                       /* 0 while connecting */
   peer_watch there;
-  uint64_t asked_us; /* the connection was asked for; without a reply it is asked for again */
+  uint64_t wish_us; /* the connection was asked for; without a reply it is asked for again */
 } target_link;
 
 typedef struct target_links {

@@ -3,7 +3,7 @@
 #include "common/base/min.h"
 #include "draft_worker/draft_open.h"
 #include "draft_worker/draft_peers.h"
-#include "draft_worker/worker_state.h"
+#include "draft_worker/draft_state.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
                     .vocabulary_hash = o->vocabulary_hash,
                     .vocabulary_size = o->vocabulary_size,
                     .numerics_id = wire_text(o->numerics_id),
-                    .session_max = worker_session_max(d),
+                    .session_max = draft_state_session_max(d),
                     .context_max = o->context,
                     .node_max = TREE_NODE_MAX,
                     .host = o->host,
@@ -59,7 +59,7 @@ bool draft_drained(const draft *d) {
 }
 
 bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length) {
-  const attachment *a = worker_session_find(d, session);
+  const attachment *a = draft_state_find(d, session);
   if (!a || a->state != ATTACHMENT_ATTACHED || a->epoch != epoch) return false;
   *digest = tree_digest(&a->session.grown.live);
   *length = a->session.committed.length;
@@ -92,7 +92,7 @@ static void on_result(draft *d, draft_step *c, const draft_results *results) {
 
 static void on_session_message(draft *d, draft_step *c, const roster_peer *from, const msg *m) {
   bool orchestrator = draft_peers_is_orchestrator(d, from);
-  attachment *a = worker_session_find(d, m->session);
+  attachment *a = draft_state_find(d, m->session);
   if (m->type == MSG_OPEN && orchestrator)
     draft_open_receive(d, c, from->id, m);
   else if (m->type == MSG_END && orchestrator)

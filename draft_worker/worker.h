@@ -4,7 +4,7 @@
 #pragma once
 
 #include "draft_worker/draft_options.h"
-#include "draft_worker/drafters/model_batch.h"
+#include "draft_worker/drafters/draft_batch.h"
 #include "wire/machine.h"
 
 typedef struct draft draft;

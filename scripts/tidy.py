@@ -30,7 +30,6 @@ NOUNS = {
     'common/base/hash.h': ['hash', 'hash16'],
     'common/base/log.h': ['log', 'logger'],
     'common/base/rng.h': ['rng', 'philox', 'philox4x32'],
-    'draft_worker/drafters/batch.h': ['draft'],
     'draft_worker/drafters/drafter.h': ['draft', 'drafter'],
     'draft_worker/worker.h': ['draft'],
     'target_worker/scheduler.h': ['schedule'],

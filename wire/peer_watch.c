@@ -4,9 +4,9 @@
 #include "wire/machine.h"
 
 static peer_watch_news came(peer_watch *p, uint64_t now_us) {
-  peer_watch_news news = p->told ? PEER_WATCH_BACK : !p->came ? PEER_WATCH_HERE : PEER_WATCH_NO_NEWS;
+  peer_watch_news news = p->reported ? PEER_WATCH_BACK : !p->came ? PEER_WATCH_HERE : PEER_WATCH_NO_NEWS;
   p->here = p->came = true;
-  p->told = false;
+  p->reported = false;
   p->since_us = now_us;
   return news;
 }
@@ -24,7 +24,7 @@ peer_watch_news peer_watch_look(peer_watch *p, roster *r, uint64_t now_us) {
   }
   if (now_us < p->tell_us) return PEER_WATCH_NO_NEWS;
   p->tell_us = now_us + PEER_WATCH_AGAIN_US;
-  p->told = true;
+  p->reported = true;
   return p->came ? PEER_WATCH_SILENT : PEER_WATCH_ABSENT;
 }
 

@@ -11,7 +11,7 @@ typedef struct peer_watch {
   const char *endpoint; /* that is called; borrowed. NULL: nobody is */
   peer_id peer;         /* the connection to it; 0: not made yet */
   bool here, came;      /* came: it was here before */
-  bool told;            /* that it is not here */
+  bool reported;        /* that it is not here */
   uint64_t since_us;    /* it is not here, or is */
   uint64_t tell_us;     /* when it is next told that it is not; 0: not reckoned yet */
 } peer_watch;

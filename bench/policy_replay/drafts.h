@@ -2,7 +2,7 @@
 #pragma once
 
 #include "draft_worker/drafters/immediate.h"
-#include "draft_worker/drafters/model_batch.h"
+#include "draft_worker/drafters/draft_batch.h"
 
 typedef struct recording { /* plain decoding's answer */
   int32_t *tokens, length, prompt_length;

@@ -73,7 +73,7 @@ typedef struct drafter_kind {
   bool (*submit)(void *self, const draft_query *q); /* false: it takes none at this moment */
   bool (*take)(void *self, draft_reply *out);       /* the next reply; false: there is none */
 
-  /* Of a drafter whose queries are computed on an engine's thread (model_batch.h). Between begin and end it
+  /* Of a drafter whose queries are computed on an engine's thread (draft_batch.h). Between begin and end it
    * takes C and queries into *b; end tells whether there is anything to compute. `done` hands it the results,
    * which are valid until all replies are taken, and returns the time of a usual forward in us, or 0. Any
    * other drafter never begins. */

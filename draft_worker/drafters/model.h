@@ -3,7 +3,7 @@
  * itself: whoever owns it carries batches to an engine (model_engine.h) and results back. */
 #pragma once
 
-#include "draft_worker/drafters/model_batch.h"
+#include "draft_worker/drafters/draft_batch.h"
 
 #define MODEL_DRAFTER_METHOD "model"
 

@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "common/model/model.h"
 #include "common/text/vocabulary_map.h"
-#include "draft_worker/drafters/model_batch.h"
+#include "draft_worker/drafters/draft_batch.h"
 
 typedef struct model_engine_options {
   model *model; /* these three are the engine's from open to close; every sequence of kv is free at open */

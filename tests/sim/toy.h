@@ -4,7 +4,7 @@
 #pragma once
 
 #include "draft_worker/drafters/immediate.h"
-#include "draft_worker/drafters/model_batch.h"
+#include "draft_worker/drafters/draft_batch.h"
 #include "target_worker/engine.h"
 
 #define TOY_VOCABULARY     7

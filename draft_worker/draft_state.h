@@ -1,4 +1,4 @@
-/* worker_state.h - what the draft's machine holds; for worker.c and the files that it hands events to. */
+/* draft_state.h - what the draft's machine holds; for worker.c and the files that it hands events to. */
 #pragma once
 
 #include "draft_worker/attachment.h"
@@ -16,18 +16,18 @@ typedef struct draft {
   int32_t first; /* session whose C has precedence in the next batch */
 } draft;
 
-static inline int32_t worker_session_max(const draft *d) {
+static inline int32_t draft_state_session_max(const draft *d) {
   return d->options.session_max ? d->options.session_max : DRAFT_SESSIONS_MAX;
 }
 
-static inline attachment *worker_session_find(const draft *d, uint64_t id) {
+static inline attachment *draft_state_find(const draft *d, uint64_t id) {
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
     if (d->sessions[i].state != ATTACHMENT_FREE && d->sessions[i].id == id) return &d->sessions[i];
   return NULL;
 }
 
 /* Which links have sessions: bit i for link i. */
-static inline uint32_t worker_links_used(const draft *d) {
+static inline uint32_t draft_state_links_used(const draft *d) {
   uint32_t used = 0;
   for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
     if (d->sessions[i].state != ATTACHMENT_FREE) used |= UINT32_C(1) << d->sessions[i].link;

@@ -20,6 +20,12 @@ static inline bool same_prompt(const request *a, const request *b) {
   return same;
 }
 
+static inline bool same_sampling(const sampler_options *a, const sampler_options *b) {
+  return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p &&
+         a->min_p == b->min_p && a->repeat_penalty == b->repeat_penalty && a->seed == b->seed &&
+         a->choice == b->choice;
+}
+
 /* How it is to be answered: all but the prompt. */
 static inline bool same_options(const request *a, const request *b) {
   bool same = a->stop_count == b->stop_count && a->max_tokens == b->max_tokens && a->context == b->context &&
@@ -27,6 +33,5 @@ static inline bool same_options(const request *a, const request *b) {
               a->speculate == b->speculate && a->single_token == b->single_token && a->raw == b->raw &&
               a->no_special == b->no_special && a->seed_given == b->seed_given;
   for (int32_t i = 0; same && i < a->stop_count; i++) same = same_text(a->stops[i], b->stops[i]);
-  return same && same_text(a->system, b->system) &&
-         memcmp(&a->sampling, &b->sampling, sizeof a->sampling) == 0;
+  return same && same_text(a->system, b->system) && same_sampling(&a->sampling, &b->sampling);
 }

@@ -4,7 +4,6 @@
 
 #include "common/text/utf8.h"
 #include "tests/request_support.h"
-#include "wire/message.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,16 +97,17 @@ static void refused(request *r, const char *phrase) {
   if (!strstr(e.text, phrase)) fail_msg("%s: %s", phrase, e.text);
 }
 
-#define REFUSED(field, low, high)                                                                            \
+/* low and high are the ends of the range; beyond INT32_MAX nothing can be said. */
+#define CHECK_RANGE(field, low, high, phrase)                                                                \
   do {                                                                                                       \
     int32_t before = r.field;                                                                                \
     r.field = (low)-1;                                                                                       \
-    refused(&r, #field);                                                                                     \
+    refused(&r, phrase);                                                                                     \
     r.field = low;                                                                                           \
     assert_int_equal(request_check(&r, NULL), ERR_OK);                                                       \
     r.field = high;                                                                                          \
     assert_int_equal(request_check(&r, NULL), ERR_OK);                                                       \
-    if ((high) < INT32_MAX) r.field = (int32_t)((high) + 1L), refused(&r, #field);                           \
+    if ((high) < INT32_MAX) r.field = (int32_t)((high) + 1L), refused(&r, phrase);                           \
     r.field = before;                                                                                        \
   } while (0)
 
@@ -115,12 +115,40 @@ static void test_the_check_knows_every_range(void **state) {
   (void)state;
   request r;
   make(&r);
-  REFUSED(max_tokens, 1, WIRE_CONTEXT_MAX);
-  REFUSED(context, 2, WIRE_CONTEXT_MAX);
-  REFUSED(budget, 0, WIRE_BUDGET_MAX);
-  REFUSED(selfcheck, 0, INT32_MAX);
+  CHECK_RANGE(max_tokens, 1, INT32_MAX, "max_tokens");
+  CHECK_RANGE(context, 0, WIRE_CONTEXT_MAX, "context");
+  CHECK_RANGE(budget, 0, WIRE_BUDGET_MAX, "budget");
+  CHECK_RANGE(selfcheck, 0, INT32_MAX, "selfcheck");
+  r.speculate = false;
+  CHECK_RANGE(budget, 0, WIRE_BUDGET_MAX, "budget");
   r.sampling.top_p = 0;
   refused(&r, "top");
+  request_fini(&r);
+}
+
+static void test_the_target_gets_what_the_request_says(void **state) {
+  (void)state;
+  request r;
+  make(&r);
+  r.sampling = (sampler_options){.temperature = 0.5f,
+                                 .top_k = 3,
+                                 .top_p = 0.9f,
+                                 .min_p = 0.1f,
+                                 .repeat_penalty = 1.5f,
+                                 .seed = 9,
+                                 .choice = 2};
+  r.max_tokens = 7;
+  r.selfcheck = 5;
+  r.budget = 8;
+  r.lockstep = r.single_token = true;
+  msg_options o = request_options(&r);
+  sampler_options s = msg_sampling(&o);
+  assert_true(same_sampling(&s, &r.sampling));
+  assert_true(o.max_tokens == 7 && o.context == 4096 && o.selfcheck == 5 && o.single);
+  assert_true(o.budget == 8 && o.lockstep);
+  r.speculate = false;
+  o = request_options(&r);
+  assert_true(o.budget == 0 && !o.lockstep);
   request_fini(&r);
 }
 
@@ -190,6 +218,7 @@ int main(void) {
       cmocka_unit_test(test_a_copy_shares_nothing),
       cmocka_unit_test(test_a_draft_is_wanted_by_both_its_switches),
       cmocka_unit_test(test_the_check_knows_every_range),
+      cmocka_unit_test(test_the_target_gets_what_the_request_says),
       cmocka_unit_test(test_a_raw_request_takes_no_template),
       cmocka_unit_test(test_titles_are_cut_between_characters),
       cmocka_unit_test(test_titles_are_one_line),

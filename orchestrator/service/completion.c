@@ -93,25 +93,15 @@ int completion_prepare(completion *c, const request *r, err *e) {
   return rc;
 }
 
+/* What the target is asked for: as the request says, within the context, and until one of the model's stops.
+ */
 static msg_options options_of(const completion *c, const request *r) {
-  const sampler_options *s = &r->sampling;
   int32_t room = r->context - (int32_t)c->prompt.count;
-  bool draft = request_wants_draft(r);
-  return (msg_options){.temperature = s->temperature,
-                       .top_p = s->top_p,
-                       .min_p = s->min_p,
-                       .repeat_penalty = s->repeat_penalty,
-                       .top_k = s->top_k,
-                       .seed = s->seed,
-                       .choice = s->choice,
-                       .max_tokens = r->max_tokens < room ? r->max_tokens : room,
-                       .context = r->context,
-                       .stops = c->model->stops,
-                       .stop_count = c->model->stop_count,
-                       .budget = draft ? r->budget : 0,
-                       .lockstep = draft && r->lockstep,
-                       .selfcheck = r->selfcheck,
-                       .single = r->single_token};
+  msg_options o = request_options(r);
+  if (o.max_tokens > room) o.max_tokens = room;
+  o.stops = c->model->stops;
+  o.stop_count = c->model->stop_count;
+  return o;
 }
 
 /* The text of what was there, so that the rest continues it. */

@@ -1,7 +1,7 @@
 #include "orchestrator/service/ledger_choice.h"
 
 #include "orchestrator/ledger/ledger_database.h"
-#include <jansson.h>
+#include "orchestrator/service/worker_report.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,36 +28,11 @@ static void on_logged(uv_async_t *async) {
   c->on_logged(c->context);
 }
 
-/* ---- the workers ---- */
-
-static json_t *text_of(wire_string s) {
-  return json_stringn(s.data ? s.data : "", s.size);
-}
-
-static json_t *worker_json(const sessions_machine *o, wire_role role, int32_t index) {
-  const msg_hello *h = sessions_worker(o, role, index);
-  bool target = role == WIRE_ROLE_TARGET;
-  json_t *worker = json_object();
-  json_object_set_new(worker, "role", json_string(target ? "target" : "draft"));
-  json_object_set_new(worker, target ? "numerics_id" : "method",
-                      text_of(target ? h->numerics_id : h->method));
-  if (target) json_object_set_new(worker, "endpoint", text_of(h->endpoint));
-  json_object_set_new(worker, "load", json_integer(sessions_worker_load(o, role, index)));
-  return worker;
-}
-
 static void on_time(uv_timer_t *timer) {
-  static const wire_role roles[] = {WIRE_ROLE_TARGET, WIRE_ROLE_DRAFT};
   ledger_choice *c = timer->data;
-  if (!c->sessions) return;
-  json_t *list = json_array();
-  for (int r = 0; r < 2; r++)
-    for (int32_t i = 0, n = sessions_worker_count(c->sessions, roles[r]); i < n; i++)
-      json_array_append_new(list, worker_json(c->sessions, roles[r], i));
-  char *text = json_dumps(list, JSON_COMPACT);
+  char *text = c->sessions ? worker_report_json(c->sessions) : NULL;
   if (text) ledger_file_set_workers(&c->ledger, text);
   free(text);
-  json_decref(list);
 }
 
 /* ---- open and close ---- */

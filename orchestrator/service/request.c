@@ -1,7 +1,6 @@
 #include "orchestrator/service/request.h"
 
 #include "common/text/utf8.h"
-#include "wire/message.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,11 +175,24 @@ bool request_wants_draft(const request *r) {
   return r->speculate && r->budget > 0;
 }
 
-/* ---- the check ---- */
+/* ---- what the target gets ---- */
 
-static int check_range(const char *name, int32_t value, int32_t low, int32_t high, err *e) {
-  if (value >= low && value <= high) return ERR_OK;
-  return err_set(e, ERR_ARG, "%s is %d, but must be %d to %d", name, value, low, high);
+msg_options request_options(const request *r) {
+  const sampler_options *s = &r->sampling;
+  bool draft = request_wants_draft(r);
+  return (msg_options){.temperature = s->temperature,
+                       .top_p = s->top_p,
+                       .min_p = s->min_p,
+                       .repeat_penalty = s->repeat_penalty,
+                       .top_k = s->top_k,
+                       .seed = s->seed,
+                       .choice = s->choice,
+                       .max_tokens = r->max_tokens,
+                       .context = r->context,
+                       .budget = draft ? r->budget : 0,
+                       .lockstep = draft && r->lockstep,
+                       .selfcheck = r->selfcheck,
+                       .single = r->single_token};
 }
 
 static int check_prompt(const request *r, err *e) {
@@ -193,10 +205,8 @@ static int check_prompt(const request *r, err *e) {
 }
 
 int request_check(const request *r, err *e) {
+  msg_options options = request_options(r);
+  options.budget = r->budget; /* also where it is not used */
   int rc = check_prompt(r, e);
-  if (rc == ERR_OK) rc = check_range("max_tokens", r->max_tokens, 1, WIRE_CONTEXT_MAX, e);
-  if (rc == ERR_OK) rc = check_range("context", r->context, 2, WIRE_CONTEXT_MAX, e);
-  if (rc == ERR_OK) rc = check_range("budget", r->budget, 0, WIRE_BUDGET_MAX, e);
-  if (rc == ERR_OK) rc = check_range("selfcheck", r->selfcheck, 0, INT32_MAX, e);
-  return rc ? rc : sampler_check(&r->sampling, e);
+  return rc ? rc : msg_options_check(&options, e);
 }

@@ -5,6 +5,7 @@
 #include "common/speculative/sampler.h"
 #include "common/text/chat_template.h"
 #include "common/text/detokenizer.h"
+#include "wire/message.h"
 
 #define REQUEST_MAX_TOKENS_DEFAULT 256
 #define REQUEST_BUDGET_DEFAULT     15
@@ -62,5 +63,8 @@ void request_clear_stops(request *r);
 
 bool request_wants_draft(const request *r);
 
-/* The one place where a request is checked, wherever it comes from. ERR_ARG names the field and its range. */
+/* What the target is asked for; its stop tokens are the model's to add. */
+msg_options request_options(const request *r);
+/* Whatever a request comes from, it is checked here: its prompt's kind fits its template, and its options
+ * pass msg_options_check, as they must at the target. ERR_ARG or ERR_LIMIT names the option and its range. */
 int request_check(const request *r, err *e);

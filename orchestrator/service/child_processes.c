@@ -27,9 +27,9 @@ struct child_processes {
   child list[CHILD_PROCESSES_MAX];
   int32_t count;
   bool stopping;
-  uv_signal_t deaths; /* SIGCHLD */
-  uv_timer_t grace;
-  int handles; /* of uv, not yet closed */
+  uv_signal_t death_signal; /* SIGCHLD */
+  uv_timer_t grace_timer;
+  int handles; /* of libuv that are not closed yet */
 };
 
 /* ---- finding programs ---- */
@@ -89,7 +89,8 @@ static _Noreturn void become(const char *path, char *const *args, pid_t parent, 
   _exit(EXEC_FAILED);
 }
 
-/* The child, or -1 with errno. Signals wait meanwhile, so that no handler of ours runs in the child. */
+/* Returns the child, or -1 with errno. Signals are blocked meanwhile, so that no handler of ours runs in the
+ * child. */
 static pid_t spawn(const char *path, char *const *args, int out_fd) {
   int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd < 0) return -1;
@@ -105,9 +106,9 @@ static pid_t spawn(const char *path, char *const *args, int out_fd) {
   return pid;
 }
 
-int child_processes_start(child_processes *w, int32_t number, err *e) {
-  assert(number >= 0 && number < w->count);
-  child *c = &w->list[number];
+int child_processes_start(child_processes *p, int32_t number, err *e) {
+  assert(number >= 0 && number < p->count);
+  child *c = &p->list[number];
   if (c->pid) return err_set(e, ERR_STATE, "%s runs already", c->name);
   pid_t pid = spawn(c->path, c->args, STDERR_FILENO);
   if (pid < 0) return err_set(e, ERR_IO, "cannot start %s: %s", c->path, strerror(errno));
@@ -116,12 +117,12 @@ int child_processes_start(child_processes *w, int32_t number, err *e) {
   return ERR_OK;
 }
 
-int32_t child_processes_add(child_processes *w, const char *name, const char *const *args, err *e) {
+int32_t child_processes_add(child_processes *p, const char *name, const char *const *args, err *e) {
   char path[PATH_MAX];
-  assert(w->count < CHILD_PROCESSES_MAX);
+  assert(p->count < CHILD_PROCESSES_MAX);
   int rc = child_processes_find(name, path, e);
   if (rc) return rc;
-  child *c = &w->list[w->count];
+  child *c = &p->list[p->count];
   c->name = name;
   c->path = strdup(path);
   int n = 0;
@@ -131,8 +132,8 @@ int32_t child_processes_add(child_processes *w, const char *name, const char *co
     assert(n <= CHILD_PROCESSES_ARGS_MAX);
     ok = (c->args[n++] = strdup(*args)) != NULL;
   }
-  w->count++; /* child_processes_close frees what there is */
-  return ok ? w->count - 1 : err_set(e, ERR_NOMEM, "out of memory");
+  p->count++; /* child_processes_close frees what there is */
+  return ok ? p->count - 1 : err_set(e, ERR_NOMEM, "out of memory");
 }
 
 /* ---- ends ---- */
@@ -150,89 +151,89 @@ static void describe(int wait_status, child_processes_exit *x) {
 
 static void on_death(uv_signal_t *handle, int signal_number) {
   (void)signal_number;
-  child_processes *w = handle->data;
-  for (int32_t i = 0; i < w->count; i++) {
-    child *c = &w->list[i];
+  child_processes *p = handle->data;
+  for (int32_t i = 0; i < p->count; i++) {
+    child *c = &p->list[i];
     int wait_status;
     if (!c->pid || waitpid(c->pid, &wait_status, WNOHANG) != c->pid) continue;
     c->pid = 0;
-    child_processes_exit x = {.child = i, .name = c->name, .starts = c->starts, .expected = w->stopping};
+    child_processes_exit x = {.child = i, .name = c->name, .starts = c->starts, .expected = p->stopping};
     describe(wait_status, &x);
-    w->options.on_exit(w->options.context, &x);
+    p->options.on_exit(p->options.context, &x);
   }
 }
 
-static void signal_all(child_processes *w, int number) {
-  for (int32_t i = 0; i < w->count; i++)
-    if (w->list[i].pid) kill(w->list[i].pid, number);
+static void signal_all(child_processes *p, int number) {
+  for (int32_t i = 0; i < p->count; i++)
+    if (p->list[i].pid) kill(p->list[i].pid, number);
 }
 
 static void on_grace_over(uv_timer_t *timer) {
   signal_all(timer->data, SIGKILL);
 }
 
-void child_processes_stop(child_processes *w) {
-  if (w->stopping) return;
-  w->stopping = true;
-  signal_all(w, SIGTERM);
-  signal_all(w, SIGCONT); /* one that was stopped must wake to hear of it */
-  uv_timer_start(&w->grace, on_grace_over, CHILD_PROCESSES_GRACE_MS, 0);
+void child_processes_stop(child_processes *p) {
+  if (p->stopping) return;
+  p->stopping = true;
+  signal_all(p, SIGTERM);
+  signal_all(p, SIGCONT); /* a stopped program must wake up to see SIGTERM */
+  uv_timer_start(&p->grace_timer, on_grace_over, CHILD_PROCESSES_GRACE_MS, 0);
 }
 
-int32_t child_processes_alive(const child_processes *w) {
+int32_t child_processes_alive(const child_processes *p) {
   int32_t n = 0;
-  for (int32_t i = 0; i < w->count; i++) n += w->list[i].pid != 0;
+  for (int32_t i = 0; i < p->count; i++) n += p->list[i].pid != 0;
   return n;
 }
 
 /* ---- life ---- */
 
 int child_processes_open(child_processes **out, const child_processes_options *o, err *e) {
-  child_processes *w = *out = calloc(1, sizeof *w);
-  if (!w) return err_set(e, ERR_NOMEM, "out of memory");
-  w->options = *o;
-  w->deaths.data = w->grace.data = w;
-  uv_timer_init(o->loop, &w->grace);
-  w->handles = 1;
-  if (uv_signal_init(o->loop, &w->deaths) == 0) {
-    w->handles++;
-    if (uv_signal_start(&w->deaths, on_death, SIGCHLD) == 0) return ERR_OK;
+  child_processes *p = *out = calloc(1, sizeof *p);
+  if (!p) return err_set(e, ERR_NOMEM, "out of memory");
+  p->options = *o;
+  p->death_signal.data = p->grace_timer.data = p;
+  uv_timer_init(o->loop, &p->grace_timer);
+  p->handles = 1;
+  if (uv_signal_init(o->loop, &p->death_signal) == 0) {
+    p->handles++;
+    if (uv_signal_start(&p->death_signal, on_death, SIGCHLD) == 0) return ERR_OK;
   }
-  child_processes_close(w);
+  child_processes_close(p);
   *out = NULL;
   return err_set(e, ERR_IO, "cannot watch child programs: is the limit of open files (ulimit -n) too low?");
 }
 
-static void workers_free(child_processes *w) {
-  for (int32_t i = 0; i < w->count; i++)
-    for (char **arg = w->list[i].args; *arg; arg++) free(*arg);
-  free(w);
+static void processes_free(child_processes *p) {
+  for (int32_t i = 0; i < p->count; i++)
+    for (char **arg = p->list[i].args; *arg; arg++) free(*arg);
+  free(p);
 }
 
 static void on_closed(uv_handle_t *handle) {
-  child_processes *w = handle->data;
-  if (--w->handles == 0) workers_free(w);
+  child_processes *p = handle->data;
+  if (--p->handles == 0) processes_free(p);
 }
 
-void child_processes_kill(child_processes *w) {
-  signal_all(w, SIGKILL);
-  for (int32_t i = 0; i < w->count; i++) {
-    while (w->list[i].pid && waitpid(w->list[i].pid, NULL, 0) < 0 && errno == EINTR) {
+void child_processes_kill(child_processes *p) {
+  signal_all(p, SIGKILL);
+  for (int32_t i = 0; i < p->count; i++) {
+    while (p->list[i].pid && waitpid(p->list[i].pid, NULL, 0) < 0 && errno == EINTR) {
     }
-    w->list[i].pid = 0;
+    p->list[i].pid = 0;
   }
 }
 
-void child_processes_close(child_processes *w) {
-  if (!w) return;
-  child_processes_kill(w);
-  if (w->handles == 2) uv_close((uv_handle_t *)&w->deaths, on_closed);
-  uv_close((uv_handle_t *)&w->grace, on_closed);
+void child_processes_close(child_processes *p) {
+  if (!p) return;
+  child_processes_kill(p);
+  if (p->handles == 2) uv_close((uv_handle_t *)&p->death_signal, on_closed);
+  uv_close((uv_handle_t *)&p->grace_timer, on_closed);
 }
 
 /* ---- what they say of themselves ---- */
 
-/* Reads until the end, `size` or the time is over. */
+/* Reads until the stream ends, `size` is full or the time is over. */
 static int read_all(int fd, char *out, size_t size, const char *name, const char *flag, err *e) {
   size_t used = 0;
   for (;;) {

@@ -1,8 +1,8 @@
 /* child_processes.h - the programs that `tandem` starts itself: found, started, watched and ended.
  *
  * A child is a process group of its own (Ctrl-C is for tandem, which then ends it), its stdin is empty, its
- * stdout goes to stderr (stdout belongs to the answer), and the kernel kills it when tandem dies, whatever
- * from. All calls on the loop's thread, which must be the main thread. */
+ * stdout goes to stderr (stdout belongs to the completion), and the kernel kills it when tandem dies, for
+ * whatever reason. All calls on the loop's thread, which must be the main thread. */
 #pragma once
 
 #include "common/base/err.h"
@@ -14,7 +14,7 @@
 #define CHILD_PROCESSES_MAX      4
 #define CHILD_PROCESSES_ARGS_MAX 32
 #define CHILD_PROCESSES_GRACE_MS 2000 /* from SIGTERM to SIGKILL */
-#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for an answer to --version */
+#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for what child_processes_ask wants to know */
 
 typedef struct child_processes child_processes;
 
@@ -35,21 +35,21 @@ typedef struct child_processes_options {
 
 int child_processes_open(child_processes **out, const child_processes_options *o, err *e);
 /* As child_processes_kill; the loop must run once more before it is closed. NULL is allowed. */
-void child_processes_close(child_processes *w);
+void child_processes_close(child_processes *p);
 
-/* A program to start: args (NULL-terminated, without its name) are copied. Returns its number, or an error.
- * ERR_GONE: no such program beside this one or in PATH. */
-int32_t child_processes_add(child_processes *w, const char *name, const char *const *args, err *e);
+/* Adds a program to start: args (NULL-terminated, without its name) are copied. Returns its number, or an
+ * error. ERR_GONE: no such program beside this one or in PATH. */
+int32_t child_processes_add(child_processes *p, const char *name, const char *const *args, err *e);
 /* ERR_STATE while it runs, ERR_IO. */
-int child_processes_start(child_processes *w, int32_t child, err *e);
+int child_processes_start(child_processes *p, int32_t child, err *e);
 
 /* SIGTERM to all, SIGKILL to those that take longer than CHILD_PROCESSES_GRACE_MS. */
-void child_processes_stop(child_processes *w);
+void child_processes_stop(child_processes *p);
 /* Ends what is left at once; on_exit is not called. */
-void child_processes_kill(child_processes *w);
-int32_t child_processes_alive(const child_processes *w);
+void child_processes_kill(child_processes *p);
+int32_t child_processes_alive(const child_processes *p);
 
-/* Path of a program of this name: beside this executable, else in PATH. ERR_GONE. */
+/* Finds a program of this name beside this executable, else in PATH. ERR_GONE. */
 int child_processes_find(const char *name, char path[PATH_MAX], err *e);
-/* What `name flag' prints, such as of --version, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
+/* Runs `name flag' and stores what it prints, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
 int child_processes_ask(const char *name, const char *flag, char *out, size_t size, err *e);

@@ -57,8 +57,8 @@ static int feed(completion *c, int32_t token) {
   return rc;
 }
 
-/* New tokens, before they are logged. Those after a stop string, and those that it began in, are not kept:
- * where it began in one that is logged already, that one goes too. */
+/* Takes new tokens before they are logged. Those after a stop string, and those in which it begins, are not
+ * kept: if it begins in a token that is logged already, the log drops that one too. */
 static int32_t admit(void *context, const int32_t *tokens, int32_t count, bool *stop) {
   completion *c = context;
   int32_t before = c->fed, taken = 0;
@@ -104,7 +104,7 @@ static msg_options options_of(const completion *c, const request *r) {
   return o;
 }
 
-/* The text of what was there, so that the rest continues it. */
+/* Feeds the tokens that were there already, so that the text of the rest continues theirs. */
 static int feed_again(completion *c, err *e) {
   const ledger_session *r = c->resume;
   for (int32_t i = r->prompt_length; i < r->length; i++)
@@ -179,7 +179,7 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
   return ERR_OK;
 }
 
-/* ---- news ---- */
+/* ---- what the session has new ---- */
 
 static void copy_text(char out[WIRE_STRING_MAX + 1], const char *text) {
   snprintf(out, WIRE_STRING_MAX + 1, "%s", text ? text : "");
@@ -205,7 +205,7 @@ static void take_end(completion *c, const sessions_view *v) {
   end_text(c);
 }
 
-/* When an answer is cut or cancelled, the target tells its figures only after it. */
+/* When an answer is cut or cancelled, the figures of the target come only after its end. */
 static void take_figures(completion *c, const sessions_view *v) {
   c->stats = v->stats;
   c->uncounted = v->uncounted;
@@ -220,7 +220,7 @@ static void take_figures(completion *c, const sessions_view *v) {
   c->numerics_changed = v->numerics_changed;
 }
 
-/* Text is shown when its tokens are in the ledger; what a stop cut never comes there. */
+/* Text may be shown once its tokens are in the ledger; those that a stop string cuts never get there. */
 static size_t showable(const completion *c, const sessions_view *v) {
   int32_t logged = v->logged - v->prompt_length;
   if (logged >= (c->kept >= 0 ? c->kept : c->fed)) return c->text_size;

@@ -11,8 +11,8 @@ struct ledger_choice {
   ledger ledger;
   bool is_file, is_named;
   uv_async_t logged;
-  uv_timer_t every;
-  int handles; /* of uv, not yet closed */
+  uv_timer_t second;
+  int handles; /* of libuv that are not closed yet */
   const sessions_machine *sessions;
   void (*on_logged)(void *context);
   void *context;
@@ -28,7 +28,7 @@ static void on_logged(uv_async_t *async) {
   c->on_logged(c->context);
 }
 
-static void on_time(uv_timer_t *timer) {
+static void on_second(uv_timer_t *timer) {
   ledger_choice *c = timer->data;
   char *text = c->sessions ? worker_report_json(c->sessions) : NULL;
   if (text) ledger_file_set_workers(&c->ledger, text);
@@ -55,16 +55,16 @@ static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   if (rc != ERR_OK) return rc;
   c->handles = 1;
   uv_unref((uv_handle_t *)&c->logged);
-  uv_timer_init(o->loop, &c->every);
+  uv_timer_init(o->loop, &c->second);
   c->handles = 2;
-  c->logged.data = c->every.data = c;
+  c->logged.data = c->second.data = c;
   bool is_new = !o->ledger && ledger_database_make(path);
   rc = ledger_file_open(&c->ledger, &s, e);
   if (rc) return rc;
   if (is_new && o->on_new_file) o->on_new_file(o->context, path);
   c->is_file = true;
-  uv_timer_start(&c->every, on_time, WORKERS_EVERY_MS, WORKERS_EVERY_MS);
-  uv_unref((uv_handle_t *)&c->every);
+  uv_timer_start(&c->second, on_second, WORKERS_EVERY_MS, WORKERS_EVERY_MS);
+  uv_unref((uv_handle_t *)&c->second);
   return ERR_OK;
 }
 
@@ -93,13 +93,13 @@ static void on_closed(uv_handle_t *handle) {
 
 void ledger_choice_close(ledger_choice *c) {
   if (!c) return;
-  if (c->ledger.close) c->ledger.close(c->ledger.self); /* the writer's thread is gone after it */
+  if (c->ledger.close) c->ledger.close(c->ledger.self); /* which ends the writer's thread */
   if (c->handles == 0) {
     free(c);
     return;
   }
   uv_close((uv_handle_t *)&c->logged, on_closed);
-  uv_close((uv_handle_t *)&c->every, on_closed);
+  uv_close((uv_handle_t *)&c->second, on_closed);
 }
 
 ledger ledger_choice_ledger(const ledger_choice *c) {

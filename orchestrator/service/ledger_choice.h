@@ -14,12 +14,11 @@ typedef struct ledger_choice_options {
   const char *ledger; /* a path, "none", or NULL: the default file, or memory if that cannot be used */
   const char *command, *model;
   hash16 fingerprint;
-  uint64_t resume; /* as in ledger_file_options; not 0: memory will not do */
+  uint64_t resume; /* as in ledger_file_options; unless it is 0, memory does not suffice */
   int64_t resume_updated;
   const logger *log;
-  void (*on_logged)(void *context); /* on the loop's thread: more is logged */
-  void (*on_new_file)(void *context,
-                      const char *path); /* the default file was made just now; NULL: nobody cares */
+  void (*on_logged)(void *context); /* the writer has put more into the file; called on the loop's thread */
+  void (*on_new_file)(void *context, const char *path); /* the default file has just been created; or NULL */
   void *context;
 } ledger_choice_options;
 
@@ -29,8 +28,8 @@ int ledger_choice_open(ledger_choice **out, const ledger_choice_options *o, err 
 void ledger_choice_close(ledger_choice *c);
 
 ledger ledger_choice_ledger(const ledger_choice *c);
-/* Whose workers are told of from now on. */
+/* From now on its workers are written to the file once a second; NULL: none are. */
 void ledger_choice_watch(ledger_choice *c, const sessions_machine *o);
 bool ledger_choice_is_file(const ledger_choice *c);
-/* A file that was asked for by name could not take everything. */
+/* A file that was named could not take everything. */
 bool ledger_choice_failed(const ledger_choice *c);

@@ -33,7 +33,7 @@ static json_t *milliseconds(uint64_t us) {
   return rounded((double)us / 1000);
 }
 
-/* A sentence that may quote bytes of a bad input. */
+/* A sentence may quote bytes of a bad input that are no UTF-8. */
 static json_t *sentence(const char *text) {
   char clean[ERR_TEXT_MAX];
   size_t n = 0;

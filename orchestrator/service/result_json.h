@@ -15,5 +15,5 @@ json_t *result_json_of_error(json_t *id, const char *why);
 json_t *result_json_of_both(const completion *plain, const completion *drafted);
 
 const char *result_json_finish_name(wire_finish finish); /* "stop", "length", "cancelled", "error" */
-/* One line with its newline; free() it. NULL: out of memory. Takes `object`. */
+/* The object as one line with its newline, to free(); NULL: out of memory. It takes the reference. */
 char *result_json_line(json_t *object);

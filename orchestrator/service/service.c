@@ -21,9 +21,9 @@ struct service {
   service_options options;
   uv_loop_t loop;
   uv_async_t news;
-  uv_timer_t patience; /* with a draft that does not come */
-  uv_timer_t alone;    /* each second without a target, of those that others start */
-  int32_t alone_s;
+  uv_timer_t draft_timer;  /* ends the wait for a draft that does not come */
+  uv_timer_t target_timer; /* ticks each second while no target is registered, where others start them */
+  int32_t without_target_s;
   uv_signal_t signals[SIGNALS];
   int signal;
   bool loop_open, news_open, over, listening, target_came, draft_came, draft_overdue;
@@ -48,21 +48,21 @@ static void tell_owner(service *s) {
   uv_async_send(&s->news);
 }
 
-static void on_overdue(uv_timer_t *timer) {
+static void on_draft_overdue(uv_timer_t *timer) {
   service *s = timer->data;
   s->draft_overdue = true;
   tell_owner(s);
 }
 
-static void on_alone(uv_timer_t *timer) {
+static void on_second_without_target(uv_timer_t *timer) {
   service *s = timer->data;
   int32_t most_s = s->options.target_wait_s;
   const char *model = s->options.workers.model;
-  s->alone_s++;
-  if (s->alone_s == SERVICE_TELL_S)
+  s->without_target_s++;
+  if (s->without_target_s == SERVICE_NOTICE_S)
     log_line(s->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s",
              model, s->orchestrator_at);
-  if (!most_s || s->alone_s < most_s || s->trouble.code) return;
+  if (!most_s || s->without_target_s < most_s || s->trouble.code) return;
   err_set(&s->trouble, ERR_TIMEOUT, "no target for %d s: start tandem-target -m %s --orchestrator %s", most_s,
           model, s->orchestrator_at);
   tell_owner(s);
@@ -70,12 +70,12 @@ static void on_alone(uv_timer_t *timer) {
 
 static void watch_targets(service *s) {
   bool alone = sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0;
-  if (!s->listening || alone == (bool)uv_is_active((uv_handle_t *)&s->alone)) return;
-  s->alone_s = 0;
+  if (!s->listening || alone == (bool)uv_is_active((uv_handle_t *)&s->target_timer)) return;
+  s->without_target_s = 0;
   if (alone)
-    uv_timer_start(&s->alone, on_alone, 1000, 1000);
+    uv_timer_start(&s->target_timer, on_second_without_target, 1000, 1000);
   else
-    uv_timer_stop(&s->alone);
+    uv_timer_stop(&s->target_timer);
 }
 
 static void note_arrivals(service *s) {
@@ -84,7 +84,7 @@ static void note_arrivals(service *s) {
   if (sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) > 0) s->draft_came = true;
   if (s->target_came || sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0) return;
   s->target_came = true;
-  uv_timer_start(&s->patience, on_overdue, SERVICE_DRAFT_WAIT_MS, 0);
+  uv_timer_start(&s->draft_timer, on_draft_overdue, SERVICE_DRAFT_WAIT_MS, 0);
 }
 
 static void on_news(uv_async_t *async) {
@@ -97,7 +97,7 @@ static void after_step(void *context) {
   tell_owner(context);
 }
 
-/* ---- signals: the first ends the answers, the second everything ---- */
+/* ---- signals: the first one ends the completions, the second one the process ---- */
 
 static void on_signal(uv_signal_t *handle, int number) {
   service *s = handle->data;
@@ -105,7 +105,7 @@ static void on_signal(uv_signal_t *handle, int number) {
     s->options.on_interrupt(s->options.owner);
     return;
   }
-  if (s->signal) { /* not even a reader that has stopped reading may hold us */
+  if (s->signal) { /* even if nobody reads the output any more, this ends the process */
     if (s->options.on_abort) s->options.on_abort(s->options.owner);
     if (s->children) child_processes_kill(s->children);
     socket_folder_remove(&s->folder);
@@ -138,13 +138,14 @@ static void set_trouble(service *s, const char *name, const child_processes_exit
           x->code < 0 || x->starts > SERVICE_RESTARTS_MAX ? "kept dying" : "could not start", x->text);
 }
 
-/* A program that leaves by itself before it has registered would do so again: its flags or files are bad. */
+/* A program that exits by itself before it has registered would do so again: its flags or its files are bad.
+ */
 static bool worth_restarting(const service *s, const child_processes_exit *x) {
   bool came = x->child == s->target ? s->target_came : s->draft_came;
   return x->starts <= SERVICE_RESTARTS_MAX && (came || x->code < 0);
 }
 
-/* Only our own programs know the address, so the worker of that role is the one that died. */
+/* Only our own programs know the address, so the registered worker of that role is the one that died. */
 static void say_goodbye(service *s, wire_role role) {
   if (!s->sessions) return;
   while (sessions_worker_count(s->sessions, role) > 0)
@@ -171,7 +172,7 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);
-  bool draft = x->child == s->draft; /* answers go on without one */
+  bool draft = x->child == s->draft; /* completions go on without one */
   if (draft && s->draft_came)
     log_line(log, LOG_WARNING, "%s died again: %s; no more drafts", x->name, x->text);
   else if (draft && x->code == PROGRAM_EXIT_REFUSED)
@@ -240,9 +241,9 @@ static int open_loop(service *s, err *e) {
   static const char why[] = "cannot make an event loop: is the limit of open files (ulimit -n) too low?";
   if (uv_loop_init(&s->loop) != 0) return err_set(e, ERR_IO, "%s", why);
   s->loop_open = true;
-  uv_timer_init(&s->loop, &s->patience);
-  uv_timer_init(&s->loop, &s->alone);
-  s->patience.data = s->alone.data = s->news.data = s;
+  uv_timer_init(&s->loop, &s->draft_timer);
+  uv_timer_init(&s->loop, &s->target_timer);
+  s->draft_timer.data = s->target_timer.data = s->news.data = s;
   s->news_open = uv_async_init(&s->loop, &s->news, on_news) == 0;
   return s->news_open && watch_signals(s) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
 }
@@ -259,7 +260,7 @@ int service_open(service **out, const service_options *o, err *e) {
   return rc == ERR_OK && !s->listening ? start_programs(s, e) : rc;
 }
 
-/* Ids, tickets and seeds of hashes. The system cannot fail here: it has given random numbers before. */
+/* Draws ids, tickets and seeds of hashes. It cannot fail: the system has given random numbers before. */
 static uint64_t draw(void *context) {
   (void)context;
   uint64_t x = 0;
@@ -267,14 +268,14 @@ static uint64_t draw(void *context) {
   return x;
 }
 
-/* Those that others start may take their time, unless the user has said how long. */
+/* Workers that others start may take any time, unless the options say how long. */
 static uint64_t target_wait_us(const service *s) {
   int32_t most_s = s->options.target_wait_s;
   if (!s->listening) return 0;
   return most_s ? (uint64_t)most_s * 1000000 : MACHINE_NEVER;
 }
 
-/* What waited for the ledger goes on, what is logged is shown. */
+/* What waited for the ledger goes on now, and what it has may be shown. */
 static void on_logged(void *context) {
   service *s = context;
   if (s->host) machine_host_step(s->host, &(event){.kind = EVENT_TICK});
@@ -335,8 +336,8 @@ void service_finish(service *s) {
 }
 
 static void close_loop(service *s) {
-  uv_close((uv_handle_t *)&s->patience, NULL);
-  uv_close((uv_handle_t *)&s->alone, NULL);
+  uv_close((uv_handle_t *)&s->draft_timer, NULL);
+  uv_close((uv_handle_t *)&s->target_timer, NULL);
   if (s->news_open) uv_close((uv_handle_t *)&s->news, NULL);
   for (int i = 0; i < SIGNALS; i++)
     if (s->signals[i].data) uv_close((uv_handle_t *)&s->signals[i], NULL);

@@ -13,7 +13,7 @@
 #include <uv.h>
 
 #define SERVICE_RESTARTS_MAX 3 /* of each program */
-#define SERVICE_TELL_S       3 /* without a target: then the user is told what is waited for */
+#define SERVICE_NOTICE_S     3 /* without a target: after so long a warning says what is missing */
 #define SERVICE_DRAFT_WAIT_MS                                                                                \
   2000 /* how long a target that is ready waits for a draft that has not come yet */
 
@@ -21,42 +21,44 @@ typedef struct service service;
 
 typedef struct service_options {
   worker_settings workers;
-  bool with_draft;    /* drafts are wanted at all */
+  bool with_draft;    /* start a draft, or expect one */
   const char *listen; /* the endpoint where workers register that others start; NULL: they are started here */
   bool allow_plaintext;         /* of `listen`: an address that other machines can reach */
   bool draft_may_follow;        /* of `listen`: requests do not wait for a first draft */
   int32_t target_wait_s;        /* of `listen`: so long without any target is an error; 0: wait for ever */
   const char *ledger;           /* the path of a file, "none", or NULL: the default file */
   const char *command;          /* what the ledger calls this process */
-  const ledger_session *resume; /* of the ledger's file: is taken over; NULL: none */
-  const logger *log;            /* what the user is to know meanwhile */
+  const ledger_session *resume; /* a session of the ledger's file to take over; NULL: none */
+  const logger *log;            /* gets warnings and what the user should know meanwhile */
 
-  void (*on_news)(void *owner);      /* look at everything again */
-  void (*on_interrupt)(void *owner); /* SIGINT came, which then ends nothing; NULL: it ends */
-  void (*on_abort)(void *owner);     /* a second signal ends the process now; or NULL */
-  void (*on_new_ledger)(void *owner, const char *path); /* the default file was made just now; or NULL */
+  void (*on_news)(void *owner);      /* something may have changed: look at everything again */
+  void (*on_interrupt)(void *owner); /* SIGINT came; NULL: it counts as service_signal */
+  void (*on_abort)(void *owner);     /* the process ends right after this call, by a second signal; or NULL */
+  void (*on_new_ledger)(void *owner, const char *path); /* the default file has just been created; or NULL */
   void *owner;
 } service_options;
 
-/* Starts the programs, if they are ours: they load while the caller does. ERR_GONE, ERR_IO, ERR_NOMEM. */
+/* Starts the programs, unless others do: they load their model while the caller does. ERR_GONE, ERR_IO,
+ * ERR_NOMEM. */
 int service_open(service **out, const service_options *o, err *e);
-/* Opens the ledger and lets them register. Once. ERR_ARG or ERR_IO: the address to listen at, or the ledger.
+/* Opens the ledger and lets the workers register. Call it once. ERR_ARG or ERR_IO: the address to listen at,
+ * or the ledger.
  */
 int service_serve(service *s, const text_model *m, err *e);
 /* Runs the loop until the programs have ended after service_finish. A second signal ends the process at once,
  * with status 128 + its number. */
 void service_run(service *s);
 void service_finish(service *s);
-/* Ends what is left at once. NULL is allowed. */
+/* Kills what still runs. NULL is allowed. */
 void service_close(service *s);
 
 uv_loop_t *service_loop(service *s);
 const worker_settings *service_worker_settings(const service *s);
 /* Where workers register. */
 const char *service_address(const service *s);
-/* The target is here, and so is the draft, if one is to come. */
+/* A target has registered, and so has a draft, if one is expected. */
 bool service_ready(const service *s);
-/* Sessions that the targets which are here take at a time. */
+/* How many sessions the registered targets take at a time. */
 int32_t service_capacity(const service *s);
 /* ERR_OK, or why no session can go on: a program could not start or kept dying (ERR_GONE), or there was no
  * target for target_wait_s (ERR_TIMEOUT). */
@@ -64,11 +66,11 @@ int service_trouble(const service *s, err *e);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
 int service_signal(const service *s);
 
-/* Is there a file that keeps the sessions, and did it take everything, if it was asked for by name? */
+/* Is there a file that keeps the sessions? And did it take everything, if it was named? */
 bool service_keeps(const service *s);
 bool service_kept(const service *s);
 
-/* Sessions; see sessions_start and so on. After a release no more is told to the ledger. */
+/* Sessions: see sessions_start and so on. After a release the ledger hears no more of it. */
 uint64_t service_start(service *s, const sessions_request *r, err *e);
 void service_cancel(service *s, uint64_t session);
 void service_release(service *s, uint64_t session);

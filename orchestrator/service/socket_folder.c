@@ -15,9 +15,9 @@
 #define SUFFIX 6 /* characters that mkdtemp puts behind it */
 #define LOCK   "lock"
 #define LOCK_MADE                                                                                            \
-  "lock.new" /* until it is locked: what is called LOCK belongs to a process, or to nobody any more */
+  "lock.new" /* its name until it is locked, so that a file named LOCK is locked, or its owner is dead */
 
-/* Our own kinds of file alone: what anybody has put there by hand stays, and the folder with it. */
+/* Removes sockets and locks only: whatever else somebody has put there stays, and so does the folder then. */
 static void empty(int folder) {
   int again = dup(folder);
   DIR *d = again >= 0 ? fdopendir(again) : NULL;
@@ -36,8 +36,8 @@ static void empty(int folder) {
 
 /* --- what others have left behind --- */
 
-/* This user's, and nobody holds its lock: whoever made it is dead. One without a lock may be about to get it.
- */
+/* True if it is this user's and nobody holds its lock: its owner is dead. One without a lock may be about to
+ * get it. */
 static bool is_left_behind(int folder) {
   struct stat s;
   if (fstat(folder, &s) != 0 || s.st_uid != geteuid()) return false;
@@ -63,7 +63,8 @@ static void tidy(const char *parent) {
 
 /* --- our own --- */
 
-/* Where the file system knows no locks, nobody will tidy up behind us: no more than that. */
+/* On a file system without locks the folder stays behind if this process is killed, which does no other harm.
+ */
 static int make_lock(const char *path) {
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int lock = folder < 0 ? -1 : openat(folder, LOCK_MADE, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

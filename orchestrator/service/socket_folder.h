@@ -1,4 +1,5 @@
-/* socket_folder.h - a folder of our own for sockets, gone when we are. */
+/* socket_folder.h - a private folder for the sockets of one process, which is removed when the process ends.
+ */
 #pragma once
 
 #include "common/base/err.h"
@@ -13,8 +14,8 @@ _Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_u
 
 typedef struct socket_folder {
   char path[SOCKET_FOLDER_MAX]; /* "": none */
-  int lock; /* a file in it, locked as long as this process lives: so others know whose folder is left behind
-             */
+  int lock; /* a file in it that stays locked while this process lives, so that others can tell a folder left
+               behind */
 } socket_folder; /* all zero at first */
 
 /* In TMPDIR where that is short enough and can be written, else in /tmp; there, folders of this user's that

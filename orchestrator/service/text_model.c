@@ -25,7 +25,7 @@ static void add_stop(text_model *m, int64_t id) {
   m->stops[m->stop_count++] = (int32_t)id;
 }
 
-/* What the file and the vocabulary say ends a text, and the template a turn. */
+/* The tokens that end a text by the file and the vocabulary, and a message by the template. */
 static void find_stops(text_model *m) {
   int32_t ids[MODEL_STOPS_MAX], count = model_file_stops(m->file, ids);
   if (m->chat) add_stop(m, chat_template_turn_end(m->chat));

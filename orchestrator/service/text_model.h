@@ -17,15 +17,15 @@ typedef struct text_model {
   int32_t stop_count;
 } text_model;
 
-/* Opens and checks the file; cheap. The errors of model_file_open. */
+/* Opens and checks the file, which is cheap. The errors of model_file_open. */
 int text_model_open(text_model *m, const char *path, err *e);
-/* The same for text alone: a file with a vocabulary and no weights will do. */
+/* The same for text alone: a file with a vocabulary but no weights is accepted. */
 int text_model_open_text(text_model *m, const char *path, err *e);
 /* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
  * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
  * none, nor is a missing vocabulary. */
 int text_model_load(text_model *m, const char *template, err *e);
-void text_model_close(text_model *m); /* whatever has been opened */
+void text_model_close(text_model *m); /* closes whatever has been opened */
 
 #define TEXT_MODEL_CONTEXT_DEFAULT 4096 /* tokens, or the model's context if that is less */
 /* The context of a session, of which `wanted` tokens are asked for (0: the default). ERR_ARG when the model

@@ -300,8 +300,8 @@ static msg_hello forged_hello(world *w, int from) {
                      .session_max = 4};
 }
 
-/* Who says that it is a target before it has said that it is a draft is taken for one: keys are to tell them
- * apart. */
+/* A program that says that it is a target before it has said that it is a draft is taken for a target: only
+ * keys will tell them apart. */
 static bool is_known_draft(const world *w, int index) {
   for (int32_t i = 0; i < sessions_worker_count(w->sessions, WIRE_ROLE_DRAFT); i++)
     if (wire_id_equal(sessions_worker(w->sessions, WIRE_ROLE_DRAFT, i)->incarnation,
@@ -310,87 +310,116 @@ static bool is_known_draft(const world *w, int index) {
   return false;
 }
 
-/* A well-formed message of any type, with what is right, or nearly, on a draft's own connection. */
+/* What a forged message may be filled with: what is right for a session, or nearly. */
+typedef struct forgery {
+  const client *client;
+  const session *session;
+  int32_t base, count, tokens[4];
+  uint64_t parents[4], first;
+  float scores[4];
+  hash16 hash, after; /* at base, and after the tokens */
+  uint32_t generation;
+} forgery;
+
+static void forge_tokens(world *w, forgery *f) {
+  const session *s = f->session;
+  f->base = 1 + (int32_t)pick(w, (uint64_t)s->committed.length);
+  f->count = 1 + (int32_t)pick(w, 4);
+  f->first = 1 + pick(w, 40);
+  f->hash = f->after = s->committed.hashes[f->base];
+  for (int32_t i = 0; i < f->count; i++) {
+    f->tokens[i] = (int32_t)pick(w, TOY_VOCABULARY + (pick(w, 8) == 0));
+    f->parents[i] = pick(w, 2) ? 0 : pick(w, f->first + (uint64_t)i);
+    f->scores[i] = -(float)pick(w, 5) / 4;
+    f->after = hash_next(f->after, s->committed.seed, f->tokens[i]);
+  }
+  if (pick(w, 4) == 0) f->hash.bytes[0] ^= 1;
+}
+
+static msg_open forged_open(const forgery *f) {
+  return (msg_open){.ticket = f->session->request.ticket,
+                    .hash_seed = f->session->committed.seed,
+                    .base_length = f->base,
+                    .base_hash = f->hash,
+                    .tokens = f->tokens,
+                    .token_count = f->count,
+                    .hash = f->after,
+                    .prompt_length = 1,
+                    .options = f->client->request.options};
+}
+
+static msg_nodes forged_nodes(world *w, const forgery *f) {
+  return (msg_nodes){.generation = f->generation,
+                     .base_length = f->base,
+                     .base_hash = f->hash,
+                     .first_id = f->first,
+                     .parents = f->parents,
+                     .tokens = f->tokens,
+                     .scores = f->scores,
+                     .count = f->count,
+                     .done = pick(w, 2)};
+}
+
+static void forge_body(world *w, const forgery *f, int from, msg *m) {
+  switch (m->type) {
+  case MSG_HELLO:
+    *m = (msg){.type = MSG_HELLO, .u.hello = forged_hello(w, from)};
+    break;
+  case MSG_PONG:
+    m->session = m->epoch = 0;
+    m->u.ping.load = (int32_t)pick(w, 9);
+    break;
+  case MSG_ERROR:
+    m->u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")};
+    break;
+  case MSG_OPEN:
+    m->u.open = forged_open(f);
+    break;
+  case MSG_TOKENS:
+    m->u.tokens =
+        (msg_tokens){.base_length = f->base, .tokens = f->tokens, .token_count = f->count, .hash = f->after};
+    break;
+  case MSG_DONE:
+    m->u.done = (msg_done){.length = f->base, .hash = f->hash, .finish = (wire_finish)(1 + pick(w, 3))};
+    break;
+  case MSG_RESEND:
+    m->u.resend.from = f->base;
+    break;
+  case MSG_ENDED:
+    m->u.existed = true;
+    break;
+  case MSG_TREE_RESET:
+    m->u.reset.generation = f->generation;
+    break;
+  case MSG_NODES:
+    m->u.nodes = forged_nodes(w, f);
+    break;
+  case MSG_END:
+    break;
+  default:
+    m->u.state = (msg_state){.length = f->base,
+                             .hash = f->hash,
+                             .ticket = f->session->request.ticket,
+                             .reason = wire_text("forged")};
+  }
+}
+
+/* Sends a well-formed message of any type on a draft's own connection. */
 static void forge(world *w) {
   static const msg_type types[] = {MSG_ERROR,  MSG_PONG,   MSG_OPEN,  MSG_OPENED, MSG_END,        MSG_ENDED,
                                    MSG_DESYNC, MSG_TOKENS, MSG_ACK,   MSG_RESEND, MSG_DONE,       MSG_ATTACH,
                                    MSG_NODES,  MSG_NODES,  MSG_NODES, MSG_DETACH, MSG_TREE_RESET, MSG_HELLO};
   int from = DRAFT_A + (int)pick(w, 2), to = (int)pick(w, 3);
-  const client *c = &w->clients[pick(w, (uint64_t)w->client_count)];
-  const session *s = session_of(w, c->id);
+  forgery f = {.client = &w->clients[pick(w, (uint64_t)w->client_count)]};
+  const session *s = f.session = session_of(w, f.client->id);
   if (!s || !is_known_draft(w, from)) return;
-  int32_t base = 1 + (int32_t)pick(w, (uint64_t)s->committed.length), tokens[4];
-  uint32_t count = 1 + (uint32_t)pick(w, 4);
-  uint64_t parents[4], first = 1 + pick(w, 40);
-  float scores[4];
-  hash16 hash = s->committed.hashes[base], after = hash;
-  for (uint32_t i = 0; i < count; i++) {
-    tokens[i] = (int32_t)pick(w, TOY_VOCABULARY + (pick(w, 8) == 0));
-    parents[i] = pick(w, 2) ? 0 : pick(w, first + i);
-    scores[i] = -(float)pick(w, 5) / 4;
-    after = hash_next(after, s->committed.seed, tokens[i]);
-  }
-  if (pick(w, 4) == 0) hash.bytes[0] ^= 1;
+  forge_tokens(w, &f);
   msg m = {.type = types[pick(w, sizeof types / sizeof *types)],
-           .session = c->id,
+           .session = f.client->id,
            .epoch = s->epoch + (pick(w, 6) == 0)};
   m.to = to == ORCH ? w->orchestrator : w->nodes[to].incarnation;
-  uint32_t generation = s->drafts.of[0].ids.generation + (pick(w, 6) == 0);
-  switch (m.type) {
-  case MSG_HELLO:
-    m = (msg){.type = MSG_HELLO, .u.hello = forged_hello(w, from)};
-    break;
-  case MSG_PONG:
-    m.session = m.epoch = 0;
-    m.u.ping.load = (int32_t)pick(w, 9);
-    break;
-  case MSG_ERROR:
-    m.u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")};
-    break;
-  case MSG_OPEN:
-    m.u.open = (msg_open){.ticket = s->request.ticket,
-                          .hash_seed = s->committed.seed,
-                          .base_length = base,
-                          .base_hash = hash,
-                          .tokens = tokens,
-                          .token_count = (int32_t)count,
-                          .hash = after,
-                          .prompt_length = 1,
-                          .options = c->request.options};
-    break;
-  case MSG_TOKENS:
-    m.u.tokens =
-        (msg_tokens){.base_length = base, .tokens = tokens, .token_count = (int32_t)count, .hash = after};
-    break;
-  case MSG_DONE:
-    m.u.done = (msg_done){.length = base, .hash = hash, .finish = (wire_finish)(1 + pick(w, 3))};
-    break;
-  case MSG_RESEND:
-    m.u.resend.from = base;
-    break;
-  case MSG_ENDED:
-    m.u.existed = true;
-    break;
-  case MSG_TREE_RESET:
-    m.u.reset.generation = generation;
-    break;
-  case MSG_NODES:
-    m.u.nodes = (msg_nodes){.generation = generation,
-                            .base_length = base,
-                            .base_hash = hash,
-                            .first_id = first,
-                            .parents = parents,
-                            .tokens = tokens,
-                            .scores = scores,
-                            .count = (int32_t)count,
-                            .done = pick(w, 2)};
-    break;
-  case MSG_END:
-    break;
-  default:
-    m.u.state =
-        (msg_state){.length = base, .hash = hash, .ticket = s->request.ticket, .reason = wire_text("forged")};
-  }
+  f.generation = s->drafts.of[0].ids.generation + (pick(w, 6) == 0);
+  forge_body(w, &f, from, &m);
   w->totals->said += net_forge(w->net, from, to, &m);
 }
 

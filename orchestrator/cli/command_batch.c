@@ -1,4 +1,4 @@
-/* tandem batch: a file of prompts, several at a time; the answers in the order of the prompts. */
+/* tandem batch: a file of prompts, several at a time; the results come in the order of the prompts. */
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/input_file.h"
@@ -30,7 +30,9 @@ typedef struct batch {
   async_output out;
   int out_fd;
   item *items;
-  size_t count, next, written; /* items begun or refused; results handed to `out` */
+  size_t count;   /* of items */
+  size_t next;    /* the first one that is neither begun nor refused */
+  size_t written; /* results that `out` has */
   bool finished;
 } batch;
 
@@ -42,7 +44,7 @@ static void on_result(void *owner, size_t tag, char *line) {
   b->items[tag].result = line;
 }
 
-/* Answers that took longer hold back the later ones. */
+/* Results leave in the order of the lines, so one that takes longer holds back the later ones. */
 static void write_results(batch *b) {
   while (b->written < b->count && b->items[b->written].over) {
     item *it = &b->items[b->written++];
@@ -66,7 +68,7 @@ static void finish(batch *b) {
   service_finish(b->service);
 }
 
-/* What has not begun stays out of OUT after a signal, and is an error there after a failure. */
+/* Lines that have not begun are left out of OUT after a signal; after a failure each has an error there. */
 static void give_up(batch *b, const err *trouble) {
   for (; trouble && b->next < b->count; b->next++) {
     const item *it = &b->items[b->next];
@@ -110,7 +112,7 @@ static void on_written(void *context) {
 /* ---- before and after ---- */
 
 static int split_lines(batch *b, const input_file *in, err *e) {
-  static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, as some editors begin a file with */
+  static const char mark[] = "\xef\xbb\xbf"; /* the byte order mark with which some editors begin a file */
   size_t capacity = 0, begin = in->size >= 3 && memcmp(in->data, mark, 3) == 0 ? 3 : 0;
   long number = 0;
   for (size_t at = begin; at < in->size;) {
@@ -130,7 +132,7 @@ static int split_lines(batch *b, const input_file *in, err *e) {
   return ERR_OK;
 }
 
-/* By whatever names. */
+/* True if both names lead to the same regular file. */
 static bool same_file(const char *from, const char *to) {
   struct stat a, b;
   bool found = strcmp(from, "-") == 0 ? fstat(STDIN_FILENO, &a) == 0 : stat(from, &a) == 0;

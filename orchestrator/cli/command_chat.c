@@ -16,34 +16,33 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PROMPT "> "
-#define ROOM_MIN                                                                                             \
-  64 /* tokens that an answer should have, if it may have so many: else old messages are to go               \
-      */
+/* So many tokens must be left for a reply, if it may have so many: else old messages have to go. */
+#define ROOM_MIN 64
+#define PROMPT   "> "
 #define NOTE_MAX 400
-#define HISTORY  "history" /* the file, where the ledger is by default */
+#define HISTORY  "history" /* the name of the file, which lies beside the default ledger */
 
-typedef struct totals { /* of the conversation's answers */
+typedef struct totals { /* of all replies in the conversation */
   int32_t count;
   int64_t tokens, timed_tokens;
   uint64_t timed_us, accepted, drafted;
 } totals;
 
 typedef struct chat {
-  flags *flags; /* and the request with them, which gets each prompt */
+  flags *flags; /* with the request, which gets one prompt after the other */
   text_model model;
   logger log;
   service *service;
   completion completion;
-  ledger_session cut; /* what the answer goes on from, if it does */
+  ledger_session cut; /* the reply that is continued, if one is */
   async_output out;
   line_editor *editor;
   conversation said;
-  input_file read; /* of /read: goes before the next message */
+  input_file read; /* by /read: its text goes before the next message */
   totals sum;
   bool colour;
-  bool asking, stopping, ready, over; /* asking: an answer is under way; stopping: it has been told to end */
-  bool leaving;                       /* one Ctrl-C more leaves */
+  bool asking, stopping, ready, over; /* asking: a reply is under way; stopping: it has been cancelled */
+  bool leaving;                       /* the next Ctrl-C leaves */
   int status;
 } chat;
 
@@ -53,7 +52,7 @@ static void say(chat *c, const char *text, size_t size) {
   if (async_output_add(&c->out, text, size)) c->status = STATUS_FAILED;
 }
 
-/* Not part of any answer: on stderr, dim. */
+/* Prints a line that is not part of any reply: dim, on stderr. */
 static void note(const chat *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void note(const chat *c, const char *format, ...) {
   char text[NOTE_MAX];
@@ -70,7 +69,7 @@ static void leave(chat *c, int code) {
   c->status = c->status ? c->status : code;
 }
 
-/* ---- one answer ---- */
+/* ---- one reply ---- */
 
 static void on_interrupt(void *owner) {
   chat *c = owner;
@@ -113,7 +112,7 @@ static void take_totals(totals *t, const completion *a) {
   t->drafted += a->stats.rows;
 }
 
-/* One dim line: figures, and why it is not longer. */
+/* Prints the figures of the reply, and why it is not longer. */
 static void tell_end(chat *c) {
   const completion *a = &c->completion;
   char figures[CLOSING_LINES_FIGURES_MAX];
@@ -129,17 +128,18 @@ static void tell_end(chat *c) {
     note(c, "%s; cut at %d tokens (length): /continue goes on", figures, a->max_tokens);
 }
 
-/* What came belongs to the conversation. False: nothing did. */
+/* Adds what came to the conversation. False: nothing came. */
 static bool keep_answer(chat *c) {
   const completion *a = &c->completion;
   size_t size = a->shown < a->text_size ? a->shown : a->text_size;
   if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
-  if (conversation_last_is(&c->said, "assistant")) conversation_drop_last(&c->said); /* it went on */
+  if (conversation_last_is(&c->said, "assistant"))
+    conversation_drop_last(&c->said); /* which this one continues */
   if (conversation_add(&c->said, "assistant", a->text, size)) leave(c, STATUS_FAILED);
   return true;
 }
 
-/* Runs the loop until the answer is over and written. False: it is not part of the conversation. */
+/* Runs the loop until the reply is over and written. False: it does not become part of the conversation. */
 static bool await_answer(chat *c) {
   while (!c->over && (c->asking || !async_output_idle(&c->out)))
     uv_run(service_loop(c->service), UV_RUN_ONCE);
@@ -193,7 +193,7 @@ static bool agreed(chat *c, const char *prompt) {
   }
 }
 
-/* Is there room for an answer to all that was said? Old messages go if the user agrees. */
+/* Makes sure that the context leaves room for a reply: old messages are dropped if the user agrees. */
 static bool make_room(chat *c) {
   int32_t wanted = c->flags->request.max_tokens < ROOM_MIN ? c->flags->request.max_tokens : ROOM_MIN;
   if (wanted > c->flags->request.context / 4) wanted = c->flags->request.context / 4;
@@ -202,7 +202,7 @@ static bool make_room(chat *c) {
       conversation_exchanges_to_drop(&c->said, (size_t)(c->flags->request.context - wanted), count_tokens, c);
   if (n < 0)
     n = conversation_exchanges_to_drop(&c->said, (size_t)c->flags->request.context - 1, count_tokens, c);
-  if (n <= 0) return true; /* or what is wrong is said when it is sent */
+  if (n <= 0) return true; /* also where counting failed: sending the conversation will say why */
   note(c, "the conversation has %lld tokens, which leaves too few of the context's %d for an answer",
        (long long)count_tokens(c, c->said.messages, c->said.count), c->flags->request.context);
   if (n > 1) snprintf(prompt, sizeof prompt, "drop the oldest %d messages and their answers? (y/n) ", n);
@@ -211,7 +211,7 @@ static bool make_room(chat *c) {
   return true;
 }
 
-/* Everything that was said, as the request's prompt. */
+/* Makes the conversation the prompt of the request. */
 static int take_conversation(chat *c, err *e) {
   const chat_message *messages = c->said.messages;
   request *r = &c->flags->request;
@@ -221,7 +221,7 @@ static int take_conversation(chat *c, err *e) {
   return rc ? rc : request_set_title(r, messages[c->said.count - 1].content, e);
 }
 
-/* All that was said becomes a prompt, and that an answer. False: it has none. */
+/* Sends the conversation and awaits the reply. False: there is none. */
 static bool ask(chat *c) {
   err e = {0};
   fresh_answer(c);
@@ -237,7 +237,7 @@ static bool ask(chat *c) {
   return false;
 }
 
-/* With what /read has brought before it. What cannot be sent is not part of the conversation. */
+/* Sends a message, after the text that /read has brought. One that cannot be sent is dropped again. */
 static void send_message(chat *c, const char *text, size_t size) {
   size_t before = c->read.size;
   char *whole = malloc(before + size + 2);
@@ -266,7 +266,7 @@ static void regenerate(chat *c) {
   if (c->flags->request.sampling.temperature == 0)
     note(c, "at temperature 0 it is always the same: --temp 0.8 lets it vary");
   const chat_message *last = &c->said.messages[c->said.count - 1];
-  char *old = strndup(last->content, last->size); /* comes back where nothing takes its place */
+  char *old = strndup(last->content, last->size); /* is restored if no new reply takes its place */
   c->flags->request.sampling.seed++;
   conversation_drop_last(&c->said);
   if (!old || (!ask(c) && conversation_add(&c->said, "assistant", old, strlen(old)))) leave(c, STATUS_FAILED);
@@ -334,7 +334,7 @@ static void clear(chat *c) {
 
 static void take_line(chat *c, const char *line, size_t size) {
   chat_input t;
-  char *copy = malloc(size + 1); /* a question may come between, and is a line too */
+  char *copy = malloc(size + 1); /* a question to the user may read another line meanwhile */
   if (!copy) {
     leave(c, STATUS_FAILED);
     return;
@@ -430,7 +430,7 @@ static bool is_over(void *owner) {
   return c->over;
 }
 
-/* The file beside the ledger, or NULL: nothing is to be kept. */
+/* The path of the history file, beside the default ledger; NULL: nothing is to be kept. */
 static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
   bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
   err e;

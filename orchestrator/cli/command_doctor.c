@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #define VERSION_MAX    1024
-#define MEMORY_LOW_KB  (512u << 10) /* less free memory than this is worth a word */
+#define MEMORY_LOW_KB  (512u << 10) /* less free memory than this is mentioned */
 #define FRAME_WAIT_MS  2000
 #define LINE_MAX_BYTES (ERR_TEXT_MAX + PATH_MAX + 400)
 
@@ -126,7 +126,7 @@ static json_t *describe(doctor *d, const char *what, const text_model *m) {
   return check;
 }
 
-/* As tandem-draft takes the two. */
+/* Whether tandem-draft would accept the two together. */
 static void check_fit(doctor *d, const text_model *target, const text_model *draft) {
   vocabulary_map b = {0};
   err e = {0};
@@ -143,7 +143,7 @@ static void check_fit(doctor *d, const text_model *target, const text_model *dra
   vocabulary_map_fini(&b);
 }
 
-/* As far as it is used: a draft's text is the target's. */
+/* Reads the vocabulary only where it is used: a draft works with the text of its target. */
 static bool open_model(doctor *d, const char *what, const char *path, bool with_text, text_model *m) {
   err e = {0};
   int rc = text_model_open(m, path, &e);
@@ -289,7 +289,7 @@ static void check_isa(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
   bool listed = child_processes_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
-  if (e.code == ERR_GONE) return; /* the program is missed already */
+  if (e.code == ERR_GONE) return; /* check_worker has reported that it is missing */
   json_t *sets = json_object(), *check;
   const char *chosen = NULL;
   char *rest = said;
@@ -309,7 +309,7 @@ static void check_isa(doctor *d) {
   json_object_set_new(check, "sets", sets);
 }
 
-/* All at the end: --json is one object. */
+/* --json prints one object, at the end. */
 static int print_object(doctor *d) {
   char *line = result_json_line(json_pack("{s:b, s:s, s:s, s:O}", "ok", d->failed == 0, "version",
                                           TANDEM_VERSION, "commit", TANDEM_COMMIT, "checks", d->checks));

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 typedef struct run {
-  flags *flags; /* and the request with them */
+  flags *flags; /* with the request */
   text_model model;
   logger log;
   service *service;
@@ -19,7 +19,7 @@ typedef struct run {
   completion completion;
   async_output out;
   bool begun, result_given, finished; /* result_given: everything for stdout has been handed over */
-  bool compared;                      /* the plain answer is whole: this is the one with the draft */
+  bool compared;                      /* `plain` is complete, and `completion` is the one with the draft */
   int status;
 } run;
 
@@ -29,7 +29,7 @@ static exit_status status_of_input(int code) {
   return code == ERR_NOMEM ? STATUS_FAILED : code == ERR_IO ? STATUS_IO : STATUS_INPUT;
 }
 
-/* From a shell a text comes with a line end that is not meant; a raw one is taken as it is. */
+/* A shell ends a text with a newline that is not meant; a raw prompt is taken as it is. */
 static void trim_line_end(const flags *f, input_file *in) {
   if (!f->request.raw && in->size > 0 && in->data[in->size - 1] == '\n') in->size--;
 }
@@ -87,7 +87,7 @@ static void show_result(run *r) {
 
 static void begin(run *r) {
   err e = {0};
-  request q = r->flags->request; /* borrowed: for this call alone */
+  request q = r->flags->request; /* shares what the request owns, for this call */
   r->begun = true;
   if (r->flags->compare && !r->compared) q.speculate = false;
   if (completion_begin(&r->completion, r->service, &q, &e)) completion_fail(&r->completion, r->service, &e);
@@ -132,7 +132,7 @@ static void on_news(void *owner) {
 
 /* ---- the end ---- */
 
-/* A terminal's next line begins at its left edge. */
+/* On a terminal, ends the line so that what follows begins at the left edge. */
 static void end_line(const run *r) {
   const completion *c = r->compared ? &r->plain : &r->completion;
   bool open = !r->flags->json && c->shown > 0 && c->text[c->shown - 1] != '\n';
@@ -178,7 +178,7 @@ static int answer_by_service(run *r, const input_file *in) {
   return report(r);
 }
 
-/* Everything that is cheap to check, before the programs start. */
+/* Checks what is cheap to check before the programs start. */
 static int prepare(run *r, input_file *in) {
   err e = {0};
   const ledger_session *l = r->completion.resume;

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BACKLOG_MAX (16u << 20) /* bytes of results that nobody has read: no more requests meanwhile */
+#define BACKLOG_MAX                                                                                          \
+  (16u << 20) /* bytes of results that nobody has read yet: meanwhile no more requests begin */
 
 typedef struct serve {
   flags flags;
@@ -23,7 +24,7 @@ typedef struct serve {
   async_output out;
   int in_fd;
   long number;             /* of the last line */
-  bool stopping, finished; /* stopping: what has not begun will not */
+  bool stopping, finished; /* stopping: no more requests begin */
 } serve;
 
 static void on_result(void *owner, size_t tag, char *line) {

@@ -23,7 +23,7 @@ int command_chat(flags *f);
 /* Goes on with a session of the ledger: flags as `run` takes them. */
 int command_resume(flags *f, const ledger_session *resume);
 
-/* What they share. */
+/* ---- what they share ---- */
 
 /* Says what is wrong, on stderr; returns `code`. */
 int command_error(exit_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -31,8 +31,8 @@ int command_error(exit_status code, const char *format, ...) __attribute__((form
 exit_status command_signal_status(int signal_number);
 /* Exit status for an error of service_serve, or of the ledger. */
 exit_status command_serve_status(int code);
-/* Opens a model and reads its vocabulary, which may be all that there is, with messages: STATUS_OK,
- * STATUS_MODEL or STATUS_FAILED. */
+/* Opens a model and reads its vocabulary (a file without weights will do), and says what is wrong with it.
+ * Returns STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
 /* What a service is to be by these flags, for sessions of `context` tokens: all but the callbacks that are
  * the command's own. */
@@ -46,5 +46,5 @@ int command_prompt_error(const err *e);
 int command_service_error(const flags *f, const service *s, const err *trouble);
 /* The last lines of many requests, and their exit status. */
 int command_end_queue(const request_queue *q, const flags *f);
-/* One counted warning for bytes of a prompt that have no token. */
+/* Warns of bytes of a prompt that have no token, unless there are none. */
 void command_warn_dropped(size_t bytes);

@@ -137,16 +137,16 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model; which draft was named otherwise is a contradiction, unless one
- * of them is only the environment's. */
+/* -md and --draft-layers mean --draft model. Another method beside them is a contradiction, unless one of the
+ * two comes from the environment only. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
   bool other = f->workers.draft && strcmp(f->workers.draft, "model") != 0;
-  if (f->command == FLAGS_DOCTOR) return; /* says what is wrong with it among the rest */
+  if (f->command == FLAGS_DOCTOR) return; /* reports what is wrong with it among its checks */
   if (f->draft_by_variable && other) f->workers.draft_model = NULL, f->workers.draft_layers = 0;
   bool model = f->workers.draft_model || f->workers.draft_layers;
   if (f->method_by_variable && model) f->workers.draft = NULL;
-  if (!f->workers.draft && !model && f->command == FLAGS_RESUME) return; /* as it was */
+  if (!f->workers.draft && !model && f->command == FLAGS_RESUME) return; /* the draft stays as it was */
   if (!f->workers.draft) f->workers.draft = model ? "model" : "ngram";
   if (flags_check_draft(&f->workers, &e)) argp_error(state, "%s", e.text);
 }
@@ -167,7 +167,8 @@ static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
                                            {KEY_DRAFT_CONTEXT, "--draft-ctx"},
                                            {KEY_REPACK_CACHE, "--repack-cache"}};
 
-/* What the environment says of workers is for those that are started with it too: it contradicts nothing. */
+/* Remembers flags that are meant for workers. Variables of the environment also reach workers that others
+ * start, so they contradict nothing. */
 static void note_worker_flag(flags *f, int key, const char *text, bool by_variable) {
   if (key == KEY_MODEL_DRAFT || key == KEY_DRAFT_LAYERS) f->draft_by_variable = by_variable;
   if (key == KEY_DRAFT) f->method_by_variable = by_variable;
@@ -287,7 +288,7 @@ static void set_defaults(flags *f, flags_command command) {
   f->request.budget = -1;
 }
 
-/* One that nobody gives is drawn, so that it can be named in the result. */
+/* A seed that nobody gives is drawn, so that the result can name it. */
 static void draw_seed(uint64_t *seed, const char *program) {
   err e = {0};
   if (program_random(seed, sizeof *seed, &e)) {

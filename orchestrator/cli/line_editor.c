@@ -40,11 +40,11 @@ struct line_editor {
   uv_signal_t signals[WATCHED]; /* SIGWINCH, SIGTSTP, SIGCONT */
   int open_handles;
 
-  char bytes[READ_BYTES]; /* [taken, size): not looked at yet */
+  char bytes[READ_BYTES]; /* [taken, size) are still to be looked at */
   size_t taken, size;
   bool ended;       /* no more will come */
-  bool interrupt;   /* asked for */
-  bool interrupted; /* the line in hand was */
+  bool interrupt;   /* line_editor_interrupt was called */
+  bool interrupted; /* the current line was dropped by it */
   bool was_empty;
 
   wchar_t *pasted;
@@ -55,7 +55,7 @@ struct line_editor {
 
 /* ---- the terminal's modes ---- */
 
-/* Between two lines: nothing is echoed, nothing waits for a line end. */
+/* The mode between two lines: no echo, and no waiting for a line end. */
 static void set_quiet(line_editor *l) {
   struct termios quiet = l->mode;
   quiet.c_lflag &= ~(tcflag_t)(ECHO | ICANON);
@@ -94,7 +94,7 @@ static int rows_above(const line_editor *l, int columns) {
   return row + (column == columns);
 }
 
-/* The line in hand is drawn again, where its prompt is. */
+/* Draws the current line again where its prompt is. */
 static void resize(line_editor *l) {
   struct winsize size;
   if (l->reading && ioctl(fileno(l->screen), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
@@ -106,7 +106,7 @@ static void resize(line_editor *l) {
   if (l->reading) el_set(l->edit, EL_REFRESH);
 }
 
-/* Where it was left, in the mode that it was left in. */
+/* Continues the line where it was left, in the mode in which it was left. */
 static void come_back(line_editor *l) {
   if (!l->screen) return;
   draw(l, PASTE_ON);
@@ -136,7 +136,7 @@ static void on_signal(uv_signal_t *handle, int number) {
 
 static void on_keyboard(uv_poll_t *poll, int status, int events) {
   line_editor *l = poll->data;
-  (void)status, (void)events; /* `read` tells */
+  (void)status, (void)events; /* the read will show it */
   uv_poll_stop(poll);
   size_t left = l->size - l->taken;
   memmove(l->bytes, l->bytes + l->taken, left);
@@ -160,7 +160,7 @@ static bool take_character(line_editor *l, wchar_t *out) {
   return true;
 }
 
-/* libedit's next key. The loop runs until there is one. */
+/* Gives libedit its next key, and runs the loop until there is one. */
 static int next_key(EditLine *edit, wchar_t *out) {
   line_editor *l;
   el_get(edit, EL_CLIENTDATA, &l);
@@ -264,7 +264,7 @@ static void put_utf8(line_editor *l, uint32_t c) {
   l->line_size += (size_t)more + 1;
 }
 
-/* Adds what was typed to the line; *more: it goes on. */
+/* Adds what was typed to the line; *more: the line goes on. */
 static bool add_line(line_editor *l, const wchar_t *text, int count, bool *more) {
   if (count > 0 && text[count - 1] == L'\n') count--;
   *more = count > 0 && text[count - 1] == L'\\';

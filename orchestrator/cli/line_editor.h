@@ -29,17 +29,17 @@ typedef struct line_editor line_editor;
 
 /* ERR_IO, ERR_NOMEM. */
 int line_editor_open(line_editor **out, const line_editor_options *o, err *e);
-/* The terminal is as it was. The loop must run once more before it is closed. NULL is allowed. */
+/* Restores the terminal. The loop must run once more before it is closed. NULL is allowed. */
 void line_editor_close(line_editor *l);
 
 /* Runs the loop until there is a line: *text [*size], UTF-8, until the next call. It may have line ends
  * inside: those of a paste, or of lines that end with '\'. keep: it goes into the history. */
 line_kind line_editor_read(line_editor *l, const char *prompt, bool keep, const char **text, size_t *size);
-/* LINE_INTERRUPTED: it was empty. */
+/* After LINE_INTERRUPTED: was the dropped line empty? */
 bool line_editor_was_empty(const line_editor *l);
 
-/* From a callback of the loop. */
+/* Drops the line that is being read; to be called from a callback of the loop. */
 void line_editor_interrupt(line_editor *l);
-/* The terminal as it was, at once; for a program that leaves without more ado. */
+/* Restores the terminal at once, for a program that is about to exit. */
 void line_editor_restore(line_editor *l);
 bool line_editor_draws(const line_editor *l); /* there is a terminal to draw on */

@@ -11,7 +11,7 @@
 
 static void on_readable(uv_poll_t *poll, int status, int events) {
   line_reader *l = poll->data;
-  (void)status, (void)events; /* `read` tells */
+  (void)status, (void)events; /* the read will show it */
   uv_poll_stop(poll);         /* until line_reader_next wants more */
   l->on_more(l->owner);
 }
@@ -83,7 +83,7 @@ static bool read_more(line_reader *l) {
   return true;
 }
 
-/* The line that is whole, or too long, or the last one without an end. */
+/* Takes a line that is complete or too long, or the last one, which may have no line end. */
 static bool take(line_reader *l, const char **line, size_t *size) {
   size_t left = l->size - l->taken;
   const char *start = l->data + l->taken, *end = left ? memchr(start, '\n', left) : NULL;

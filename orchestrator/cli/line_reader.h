@@ -13,7 +13,7 @@ typedef struct line_reader {
   bool watched; /* a pipe, socket or terminal; what cannot be watched (a file) is always ready */
   char *data;   /* [size] */
   size_t size, capacity, taken, line_max;
-  bool over;     /* nothing more comes: the end, or */
+  bool over;     /* no more is read: the stream has ended, or reading was stopped or failed */
   int failed;    /* the errno of a read, or ENOMEM; else 0 */
   bool skipping; /* the rest of a line that was too long */
   void (*on_more)(void *owner);
@@ -29,9 +29,9 @@ int line_reader_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
  * + 1 bytes. */
 void line_reader_open(line_reader *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
                       void *owner);
-/* No more is read. */
+/* Stops reading. */
 void line_reader_stop(line_reader *l);
-/* line_reader_stop first; the loop must have run once more. */
+/* To be called after line_reader_stop, once the loop has run again. */
 void line_reader_fini(line_reader *l);
 
 /* The next line without its end, until the next call; false: none is there yet, or l->over. */

@@ -1,4 +1,4 @@
-/* tandem: every user command, and the orchestrator between a target and a draft. */
+/* tandem: finds the command that the user has typed. */
 #include "common/base/llama_flags.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
@@ -88,7 +88,7 @@ static bool print_worker_version(const char *name) {
   return true;
 }
 
-/* The numerics id is the target's: it computes. */
+/* The target prints the numerics id, because it computes. */
 static int print_version(void) {
   printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
   fflush(stdout);

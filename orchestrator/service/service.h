@@ -12,10 +12,9 @@
 #include "orchestrator/service/worker_settings.h"
 #include <uv.h>
 
-#define SERVICE_RESTARTS_MAX 3 /* of each program */
-#define SERVICE_NOTICE_S     3 /* without a target: after so long a warning says what is missing */
-#define SERVICE_DRAFT_WAIT_MS                                                                                \
-  2000 /* how long a target that is ready waits for a draft that has not come yet */
+#define SERVICE_RESTARTS_MAX  3    /* of each program */
+#define SERVICE_NOTICE_S      3    /* without a target: after so long a warning says what is missing */
+#define SERVICE_DRAFT_WAIT_MS 2000 /* a target that is ready waits so long for the first draft */
 
 typedef struct service service;
 

@@ -557,9 +557,11 @@ static void test_a_bad_request_opens_no_session(void **state) {
   (void)state;
   run r;
   err e = {0};
-  init(&r, &model, 0);
+  init(&r, &model, 4);
+  r.q.raw = true;
+  request_set_system(&r.q, "be brief", NULL); /* the sessions below know nothing of templates */
   assert_int_equal(completion_begin(&r.a, &r.p, &r.q, &e), ERR_ARG);
-  assert_non_null(strstr(e.text, "max_tokens"));
+  assert_non_null(strstr(e.text, "system message"));
   assert_int_equal(rig_count(&r.p.r, TARGET, MSG_OPEN), 0);
   finish(&r);
 }

@@ -4,7 +4,7 @@
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/model_engine.h"
 #include "draft_worker/drafters/ngram.h"
 #include "draft_worker/drafters/replay.h"

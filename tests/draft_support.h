@@ -7,7 +7,7 @@
 #include "draft_worker/draft_session.h"
 #include "draft_worker/target_links.h"
 #include "draft_worker/drafters/immediate.h"
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/worker.h"
 #include "common/speculative/tree.h"
 #include "tests/machine_support.h"

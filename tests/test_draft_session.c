@@ -2,7 +2,7 @@
 /* One session's tree and the queries about it, without a worker around them. */
 #include "draft_worker/draft_session.h"
 #include "draft_worker/drafters/immediate.h"
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 #include "bench/policy_replay/world.h"
 
 #include "common/speculative/acceptance.h"
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/ngram.h"
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* draft_batch.h - what a draft model computes in one forward: queries of several sessions, and before that
- * the tokens of C that it lacks. model.h fills a draft_batch and reads draft_results; the engine
+ * the tokens of C that it lacks. model_drafter.h fills a draft_batch and reads draft_results; the engine
  * (model_engine.h) computes them on a thread of its own, and tests put a toy in its place. */
 #pragma once
 

@@ -10,7 +10,7 @@
 #include "tests/sim/net.h"
 #include "tests/sim/toy.h"
 
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/worker.h"
 #include "orchestrator/sessions/sessions.h"
 #include "target_worker/worker.h"

@@ -1,4 +1,4 @@
-#include "draft_worker/drafters/model.h"
+#include "draft_worker/drafters/model_drafter.h"
 
 #include "draft_worker/drafters/calibration.h"
 #include <assert.h>

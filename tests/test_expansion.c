@@ -1,0 +1,178 @@
+/* libs: draft speculative base */
+/* A tree and what drafters have said of its nodes, without a session around them. */
+#include "draft_worker/expansion.h"
+
+#include "common/base/err.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+enum { CAPACITY = 8 };
+
+static const expansion_limits exact[2] = {{0, -100}, {0, -100}};
+
+static expansion with_drafters(int32_t count) {
+  expansion x;
+  assert_int_equal(expansion_init(&x, CAPACITY, count), ERR_OK);
+  return x;
+}
+
+/* A drafter has been queried about a node and has replied with tokens and their scores. */
+static void reply(expansion *x, int32_t by, int32_t node, int32_t count, const int32_t *tokens,
+                  const float *scores) {
+  expansion_query(x, by, node, 0);
+  expansion_entry *e = expansion_entry_of(x, by, node);
+  e->count = count;
+  for (int32_t i = 0; i < count; i++) e->list[i] = (draft_candidate){.token = tokens[i], .score = scores[i]};
+}
+
+static int32_t add(expansion *x, int32_t parent, int32_t token, float score) {
+  int32_t slot = tree_add(&x->live, parent, token, score, NULL);
+  assert_true(slot >= 0);
+  return slot;
+}
+
+/* --- queries --- */
+
+static void test_an_outstanding_query_is_found_by_its_handle_alone(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  int32_t node = add(&x, TREE_ROOT, 5, -1);
+  uint64_t a = expansion_handle(&x, TREE_ROOT, 1), b = expansion_handle(&x, node, 2);
+  assert_true(a != b && a > 0 && b > 0);
+  expansion_query(&x, 0, TREE_ROOT, a);
+  expansion_query(&x, 1, node, b);
+  assert_ptr_equal(expansion_outstanding(&x, 0, a), expansion_entry_of(&x, 0, TREE_ROOT));
+  assert_ptr_equal(expansion_outstanding(&x, 1, b), expansion_entry_of(&x, 1, node));
+  assert_null(expansion_outstanding(&x, 1, a)); /* another drafter's */
+  assert_null(expansion_outstanding(&x, 0, b));
+  assert_null(expansion_outstanding(&x, 0, expansion_handle(&x, TREE_ROOT, 3)));
+  assert_true(expansion_queried(&x, 0, TREE_ROOT) && !expansion_replied(&x, 0, TREE_ROOT));
+  expansion_entry_of(&x, 0, TREE_ROOT)->handle = 0;
+  assert_true(expansion_replied(&x, 0, TREE_ROOT));
+  expansion_fini(&x);
+}
+
+static void test_a_slot_that_is_used_again_has_no_query(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  int32_t node = add(&x, TREE_ROOT, 5, -1);
+  uint64_t handle = expansion_handle(&x, node, 1);
+  expansion_query(&x, 0, node, handle);
+  tree_advance(&x.live, (const int32_t[]){9}, 1); /* the node is dead */
+  assert_null(expansion_outstanding(&x, 0, handle));
+  while (x.live.live_count < CAPACITY) add(&x, TREE_ROOT, 20 + x.live.live_count, -1);
+  assert_null(expansion_outstanding(&x, 0, handle));
+  assert_false(expansion_queried(&x, 0, node));
+  expansion_fini(&x);
+}
+
+static void test_the_frontier_is_the_most_probable_nodes_without_a_query(void **state) {
+  (void)state;
+  expansion x = with_drafters(2), y = with_drafters(2);
+  int32_t likely = add(&x, TREE_ROOT, 1, -0.5f), below = add(&x, likely, 2, -0.5f);
+  int32_t poor = add(&x, TREE_ROOT, 3, -4), other = add(&y, TREE_ROOT, 1, -0.7f);
+  expansion_query(&x, 0, TREE_ROOT, 1);
+  expansion_query(&y, 0, TREE_ROOT, 2);
+  expansion_frontier f = {.room = 2};
+  expansion_frontier_add(&f, &x, 0, -3);
+  expansion_frontier_add(&f, &y, 0, -3);
+  assert_int_equal(f.count, 2);
+  assert_true(f.list[0].of == &x && f.list[0].node == likely);
+  assert_true(f.list[1].of == &y && f.list[1].node == other); /* `below` went, -1 */
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add(&f, &x, 0, -3);
+  assert_int_equal(f.count, 2);
+  assert_int_equal(f.list[1].node, below); /* and `poor` is too poor */
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add(&f, &x, 1, -5);
+  assert_int_equal(f.count, 4); /* the other drafter has not been queried about anything */
+  assert_int_equal(f.list[0].node, TREE_ROOT);
+  assert_int_equal(f.list[3].node, poor);
+  expansion_fini(&x);
+  expansion_fini(&y);
+}
+
+/* --- growing --- */
+
+static void test_the_best_step_is_a_query_before_an_equal_candidate(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  expansion_step s = expansion_best(&x, exact);
+  assert_true(s.any && s.query && s.node == TREE_ROOT);
+  reply(&x, 0, TREE_ROOT, 2, (const int32_t[]){4, 6}, (const float[]){-0.5f, -1});
+  s = expansion_best(&x, exact);
+  assert_true(s.any && !s.query && s.node == TREE_ROOT && s.total == -0.5f);
+  int32_t first = add(&x, TREE_ROOT, 4, -1); /* as probable as the next candidate */
+  expansion_entry_of(&x, 0, TREE_ROOT)->next = 1;
+  s = expansion_best(&x, exact);
+  assert_true(s.query && s.node == first);
+  const expansion_limits hope = {-0.7f, -100}, none = {0, -0.9f};
+  s = expansion_best(&x, &hope); /* less is hoped of the reply */
+  assert_true(!s.query && s.node == TREE_ROOT);
+  s = expansion_best(&x, &none); /* the node is not worth a query */
+  assert_true(!s.query && s.node == TREE_ROOT);
+  expansion_entry_of(&x, 0, TREE_ROOT)->next = 2;
+  assert_false(expansion_best(&x, &none).any);
+  expansion_fini(&x);
+}
+
+static void test_the_best_step_is_that_of_any_drafter(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.5f});
+  reply(&x, 1, TREE_ROOT, 1, (const int32_t[]){6}, (const float[]){-0.4f});
+  expansion_step s = expansion_best(&x, exact);
+  assert_true(s.any && !s.query && s.by == 1 && s.total == -0.4f);
+  expansion_entry_of(&x, 1, TREE_ROOT)->next = 1;
+  s = expansion_best(&x, exact);
+  assert_true(s.any && !s.query && s.by == 0);
+  expansion_fini(&x);
+}
+
+static void test_lasting_replies_move_to_the_root_with_c(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  int32_t node = add(&x, TREE_ROOT, 4, -1);
+  for (int32_t by = 0; by < 2; by++) {
+    reply(&x, by, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-1});
+    expansion_query(&x, by, node, expansion_handle(&x, node, 7));
+  }
+  expansion_reroot(&x, 0, true, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 1, false, (const int32_t[]){4}, 1);
+  tree_advance(&x.live, (const int32_t[]){4}, 1);
+  assert_true(expansion_queried(&x, 0, TREE_ROOT) && !expansion_replied(&x, 0, TREE_ROOT));
+  assert_ptr_equal(expansion_outstanding(&x, 0, expansion_handle(&x, node, 7)),
+                   expansion_entry_of(&x, 0, TREE_ROOT));
+  assert_false(expansion_queried(&x, 1, TREE_ROOT));
+  expansion_reroot(&x, 0, true, (const int32_t[]){50}, 1); /* nobody was queried about that */
+  assert_false(expansion_queried(&x, 0, TREE_ROOT));
+  expansion_fini(&x);
+}
+
+static void test_a_path_is_the_tokens_from_the_root(void **state) {
+  (void)state;
+  expansion x = with_drafters(1);
+  int32_t path[TREE_DEPTH_MAX], node = add(&x, add(&x, TREE_ROOT, 4, -1), 6, -0.5f);
+  assert_int_equal(expansion_path(&x, TREE_ROOT, path), 0);
+  assert_int_equal(expansion_path(&x, node, path), 2);
+  assert_int_equal(path[0], 4);
+  assert_int_equal(path[1], 6);
+  assert_true(expansion_total(&x, node) == -1.5f && expansion_total(&x, TREE_ROOT) == 0);
+  expansion_fini(&x);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_outstanding_query_is_found_by_its_handle_alone),
+      cmocka_unit_test(test_a_slot_that_is_used_again_has_no_query),
+      cmocka_unit_test(test_the_frontier_is_the_most_probable_nodes_without_a_query),
+      cmocka_unit_test(test_the_best_step_is_a_query_before_an_equal_candidate),
+      cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
+      cmocka_unit_test(test_lasting_replies_move_to_the_root_with_c),
+      cmocka_unit_test(test_a_path_is_the_tokens_from_the_root),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

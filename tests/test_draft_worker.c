@@ -61,6 +61,23 @@ static void test_a_target_opens_nothing(void **state) {
   }
 }
 
+/* One that says so in its first WELCOME. */
+static void test_a_target_that_calls_itself_an_orchestrator_opens_nothing(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, prompt_message());
+  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, TARGET);
+  msg m = welcome_message(TARGET);
+  m.u.hello.role = WIRE_ROLE_ORCHESTRATOR;
+  rig_say(&w->r, TARGET, m);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  rig_say(&w->r, TARGET, message(MSG_END, SELF, S, 1));
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPENED), 0);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_ENDED), 0);
+  assert_int_equal(w->f.opened, 1);
+  assert_int_equal(w->f.closed, 0);
+}
+
 static void test_only_its_target_feeds_a_session(void **state) {
   world *w = *state;
   attach(w, false);
@@ -229,11 +246,41 @@ static void test_a_session_that_the_model_fails_is_detached(void **state) {
   expect_lost(w);
 }
 
+/* The model finds nothing that may follow: the target hears that there is nothing to wait for. */
+static void test_the_done_mark_comes_without_nodes_too(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_model(w, true);
+  gather(w);
+  assert_false(w->done);
+  assert_true(draft_next_batch(w->d, &b));
+  draft_results r = {.result_count = 1, .results = {{.slot = 0, .handle = b.queries[0].handle}}};
+  rig_clear(&w->r);
+  give(w, &r);
+  gather(w);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_NODES), 1);
+  assert_int_equal(w->next_id, 1);
+  assert_true(w->done);
+}
+
+static void test_a_session_is_detached_when_the_model_cannot_be_run(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_model(w, false);
+  assert_true(draft_next_batch(w->d, &b));
+  draft_results r = {.failure_count = 1, .failures = {{b.jobs[0].slot, ERR_IO}}};
+  rig_clear(&w->r);
+  give(w, &r);
+  assert_true(text_has(rig_only(&w->r, TARGET, MSG_DETACH)->u.state.reason, "could not be run"));
+  rig_expect_error(&w->r, ORCH, ERR_IO);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_open_leads_to_attach),
       CASE(test_a_draining_draft_leaves_at_once),
       CASE(test_a_target_opens_nothing),
+      CASE(test_a_target_that_calls_itself_an_orchestrator_opens_nothing),
       CASE(test_only_its_target_feeds_a_session),
       MODEL_CASE(test_nodes_come_with_the_replies),
       MODEL_CASE(test_lockstep_is_best_first_whenever_replies_come),
@@ -242,6 +289,8 @@ int main(void) {
       MODEL_CASE(test_a_long_prompt_is_sent_in_chunks),
       MODEL_CASE(test_a_model_takes_as_many_sessions_as_it_has_caches),
       MODEL_CASE(test_a_session_that_the_model_fails_is_detached),
+      MODEL_CASE(test_the_done_mark_comes_without_nodes_too),
+      MODEL_CASE(test_a_session_is_detached_when_the_model_cannot_be_run),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* ops.h - what a device can do: one table of coarse operations, and the shapes they work on.
  *
- * The model graph is written once over this table; a device supplies the functions. Raw pointers only;
- * nothing else of ours is included. Ops return void and may be queued: the device keeps its first error until
- * `sync`. One thread calls the ops of an instance.
+ * The model graph is written once over this table; a device supplies the functions. It gets raw pointers and
+ * includes no other header of tandem. Ops return nothing and may be queued; the device keeps its first error
+ * until `sync`. One thread calls the ops of an instance.
  *
  * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
  * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit

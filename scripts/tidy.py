@@ -388,6 +388,22 @@ def check_paths(repo):
                     yield 'path', file, path, n, f'{path} does not exist'
 
 
+def check_mentions(repo):
+    """A header's first comment begins with its name, and the files that comments mention exist."""
+    sources = repo.ending('.c', '.h')
+    known = {os.path.basename(f) for f in repo.files}
+    for file in sources:
+        known.update(os.path.basename(h) for h in re.findall(r'#\s*include\s*<([^>]+)>', repo.text(file)))
+    for file in sources:
+        title = re.match(r'/\* (\S+\.[ch]) - ', repo.text(file))
+        if title and title.group(1) != os.path.basename(file):
+            yield 'mention', file, title.group(1), 1, f'its first comment is about {title.group(1)}'
+        for line, comment in c_comments(repo.text(file)):
+            for path in re.findall(r'(?<![\w/.*-])[\w/]+\.[ch]\b(?!\.)', comment):
+                if os.path.basename(path) not in known and path != (title and title.group(1)):
+                    yield 'mention', file, path, line, f'there is no {path}'
+
+
 def path_exists(repo, path, folders, bases):
     """Judges only what looks like a path of ours: one below a top folder, or a source file's plain name."""
     if '*' in path:
@@ -410,6 +426,7 @@ RULES = [
     check_symbols,
     check_words,
     check_outside,
+    check_mentions,
     check_paths,
 ]
 

@@ -12,6 +12,7 @@ from tidy import (
     check_columns,
     check_format,
     check_functions,
+    check_mentions,
     check_outside,
     check_paths,
     check_symbols,

@@ -135,7 +135,7 @@ static bool make_room(step_context *c, session *s, const session_draft *d, int32
   return true;
 }
 
-static tree_verdict receive(step_context *c, session *s, session_draft *d, const tree_batch *b,
+static tree_verdict receive(step_context *c, session *s, session_draft *d, const tree_delta *b,
                             int32_t *added) {
   const prefix *p = &s->committed;
   tree_verdict v = tree_receive(&s->drafts.tree, &d->ids, p->tokens, p->length, b, added);
@@ -165,7 +165,7 @@ void attached_drafts_nodes(step_context *c, session *s, session_draft *d, const 
     reject(c, s, d, m, ERR_ARG, "a node's token is outside the vocabulary");
     return;
   }
-  tree_batch batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
+  tree_delta batch = {n->base_length, n->first_id, n->count, n->parents, n->tokens, n->scores};
   int32_t added = 0;
   switch (receive(c, s, d, &batch, &added)) {
   case TREE_TAKEN:

@@ -463,7 +463,7 @@ static void print_sessions(FILE *out, const session_store *s) {
                         {"longest_step_us", s->longest_step_us},
                         {"blocks", (uint64_t)b->count},
                         {"blocks_free", (uint64_t)b->free_count},
-                        {"blocks_kept", (uint64_t)b->kept_count},
+                        {"blocks_kept", (uint64_t)b->cached_count},
                         {"blocks_shared", b->shared},
                         {"blocks_evicted", b->evicted}};
   print_group(out, "sessions", list, COUNT(list));

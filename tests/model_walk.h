@@ -101,14 +101,14 @@ static inline void check_prefill(walk *w, int32_t chunk, bool random_chunks) {
 /* --- the random walk --- */
 
 /* A tree at the end of a text: chain[0..chain_count) are the rows that hold the text's own next tokens. */
-typedef struct tree_batch {
+typedef struct tree_delta {
   int32_t count, chain_count;
   int32_t tokens[TREE_MAX], parents[TREE_MAX], chain[TREE_MAX];
-} tree_batch;
+} tree_delta;
 
 /* Row 0 is the text's next token; then, in random order, its continuation and rows with any token under any
  * row: siblings and children of siblings. */
-static void make_tree(walk *w, int32_t s, int32_t at, int32_t count, tree_batch *b) {
+static void make_tree(walk *w, int32_t s, int32_t at, int32_t count, tree_delta *b) {
   int32_t wanted = 1 + roll(w, count);
   b->count = count;
   b->chain_count = 1;
@@ -127,7 +127,7 @@ static void make_tree(walk *w, int32_t s, int32_t at, int32_t count, tree_batch 
 /* One sequence's part of a batch, and what to do after the forward. */
 typedef struct part {
   model_segment segment;
-  tree_batch tree;
+  tree_delta tree;
   int32_t text, at;
 } part;
 
@@ -160,7 +160,7 @@ static void check_part(walk *w, int32_t index, const part *p) {
       compare(w, p->text, p->at + i, model_logits(w->m, index, i));
     return;
   }
-  const tree_batch *b = &p->tree;
+  const tree_delta *b = &p->tree;
   for (int32_t i = 0; i < b->chain_count; i++) {
     compare(w, p->text, p->at + i, model_logits(w->m, index, b->chain[i]));
   }
@@ -266,7 +266,7 @@ static inline text *reference(const bits_case *c, model_isa isa, int32_t length,
 /* --- all of it --- */
 
 /* Every row of a tree, siblings too, against plain decoding of its own path. */
-static inline void check_every_row(walk *w, const float *tree_logits, const tree_batch *b, int32_t at) {
+static inline void check_every_row(walk *w, const float *tree_logits, const tree_delta *b, int32_t at) {
   int32_t seq = w->seq[0], path[TREE_MAX];
   for (int32_t i = 0; i < b->count; i++) {
     int32_t depth = 0;
@@ -285,7 +285,7 @@ static inline void check_every_row(walk *w, const float *tree_logits, const tree
 }
 
 static inline void check_siblings(walk *w, int32_t at, int32_t rows) {
-  tree_batch b;
+  tree_delta b;
   size_t row = (size_t)w->t->vocab;
   float *logits = malloc((size_t)rows * row * sizeof *logits);
   assert_int_equal(kv_rollback(w->k, w->seq[0], 0), ERR_OK);

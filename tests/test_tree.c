@@ -311,7 +311,7 @@ static tree_verdict receive(target *g, int32_t base, uint64_t first_id, int32_t 
     tokens[i] = (int32_t)nodes[i][1];
     scores[i] = -1;
   }
-  const tree_batch b = {base, first_id, count, parents, tokens, scores};
+  const tree_delta b = {base, first_id, count, parents, tokens, scores};
   tree_verdict v = tree_receive(&g->t, &g->ids, g->tokens, g->length, &b, added);
   check_tree(&g->t);
   return v;
@@ -443,7 +443,7 @@ static void repetition_is_skipped(void **state) {
   COMMIT(g, 1, 2, 3, 4);
   assert_int_equal(RECEIVE(g, 10, 1, &added, {0, 1}, {1, 2}, {2, 3}), TREE_TAKEN); /* late */
   assert_int_equal(g->t.live_count, 0);
-  const tree_batch empty = {.base = 14, .first_id = 4};
+  const tree_delta empty = {.base = 14, .first_id = 4};
   assert_int_equal(tree_receive(&g->t, &g->ids, g->tokens, g->length, &empty, &added), TREE_TAKEN);
 }
 
@@ -751,7 +751,7 @@ static void count_arrival(world *w, const path *p) {
 
 static tree_verdict deliver(world *w, draft *d, int32_t index) {
   sent *b = &d->log[index];
-  const tree_batch batch = {b->base, b->first_id, b->count, b->parents, b->tokens, b->scores};
+  const tree_delta batch = {b->base, b->first_id, b->count, b->parents, b->tokens, b->scores};
   int32_t added, before = w->t.live_count;
   tree_verdict v = tree_receive(&w->t, &d->at_target, w->c, w->length, &batch, &added);
   assert_int_equal(w->t.live_count, before + added);
@@ -1000,7 +1000,7 @@ static void order_does_not_matter(void **state) {
     int32_t length = 1, frame = 0, added;
     for (int i = 0; i < FRAMES + COMMITS; i++) {
       if (order >> i & 1) {
-        const tree_batch b = {frames[frame].base,    frames[frame].first_id, frames[frame].count,
+        const tree_delta b = {frames[frame].base,    frames[frame].first_id, frames[frame].count,
                               frames[frame].parents, frames[frame].tokens,   (const float[]){-1, -1, -1, -1}};
         assert_int_equal(tree_receive(&t, &ids, truth, length, &b, &added), TREE_TAKEN);
         frame++;

@@ -1,5 +1,5 @@
-/* config_source.h - where a model's configuration stands: the metadata of a GGUF, or a config.json. Both
- * answer the same questions, so that one reader (model_config.h) serves them. */
+/* config_source.h - looks up a model's configuration by key, in the metadata of a GGUF or in a config.json,
+ * so that one reader (model_config.h) serves both. */
 #pragma once
 
 #include "common/file/gguf.h"
@@ -22,12 +22,12 @@ typedef struct config_value {
   size_t size;
 } config_value;
 
-/* ERR_FORMAT: it does not say its architecture. Neither checks that it is one that is built here. */
+/* ERR_FORMAT: the file does not name its architecture. Neither function checks that tandem supports it. */
 int config_source_gguf(config_source *s, const gguf *g, err *e);
 int config_source_json(config_source *s, const json_t *object, err *e);
 
-/* A GGUF's key without its architecture, or a member of config.json: "rope:NAME" is one of `rope`, a null is
- * missing. NULL is missing. */
+/* Finds a value. `key` is a GGUF's key without its architecture, or a member of config.json; "rope:NAME" is a
+ * member of `rope`. A null counts as missing, and so does the key NULL. */
 config_value config_find(const config_source *s, const char *key);
 bool config_is(config_value v, const char *text);
 /* The key as it stands in the file, for a message. Returns out. */

@@ -9,7 +9,7 @@ typedef struct mapped_file {
   size_t size;
 } mapped_file;
 
-/* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is nothing then. `what` stands
- * in the messages, e.g. "the model file". */
+/* ERR_IO (missing, not readable, not a regular file), ERR_FORMAT (empty); *m is empty then. `what` names the
+ * file in messages, e.g. "the model file". */
 int mapped_file_open(mapped_file *m, const char *path, const char *what, err *e);
-void mapped_file_close(mapped_file *m); /* nothing is allowed */
+void mapped_file_close(mapped_file *m); /* an empty one is allowed */

@@ -1,5 +1,5 @@
-/* model_config.h - the shape of a model of the Llama family, as its file's keys give it, checked: whoever
- * holds one may allocate by it. One graph serves every architecture; what they differ in is here.
+/* model_config.h - the shape of a model of the Llama family, read from its file and checked, so that memory
+ * may be allocated by it. One graph serves every architecture; this struct holds all their differences.
  *
  * From a GGUF: llama (Llama 1 to 3, Mistral), qwen2, qwen3. From config.json: llama, mistral, qwen2, qwen3,
  * as transformers writes it from version 5 on (rope_parameters) and before (rope_theta, rope_scaling). */
@@ -35,16 +35,15 @@ typedef struct model_config {
   rope_scaling scaling;
   bool half_split; /* the file's rotary pairs are (i, i + rope_dim / 2), not (2 i, 2 i + 1) */
   bool qkv_bias, output_bias;
-  bool qk_norm; /* queries and keys are normed, head by head, before they are rotated */
-  bool tied;    /* the embedding is the output matrix, where the file has no other */
-  int32_t
-      window[MODEL_LAYERS_MAX]; /* keys that a query of the layer sees, its own included; 0: all before it */
+  bool qk_norm;                     /* queries and keys are normed, head by head, before they are rotated */
+  bool tied;                        /* the embedding is the output matrix, where the file has no other */
+  int32_t window[MODEL_LAYERS_MAX]; /* how many keys a query of the layer attends to, its own included; 0: all
+                                       before it */
 } model_config;
 
-/* kv_heads divides heads, heads * head_dim <= MODEL_EMBED_MAX, head_dim <= MODEL_HEAD_DIM_MAX, rope_dim is
- * even and
- * <= head_dim. vocab is 0 where the keys do not say it. Whether it is tied, and of a GGUF
- * qkv_bias and output_bias, is for whoever sees the tensors to settle (model_file.h). ERR_FORMAT (missing or
- * impossible value), ERR_UNSUPPORTED (another architecture, a rotary scaling or another variation that is not
- * built here), ERR_LIMIT. */
+/* Reads and checks the configuration: kv_heads divides heads, heads * head_dim <= MODEL_EMBED_MAX, head_dim
+ * <= MODEL_HEAD_DIM_MAX, rope_dim is even and <= head_dim. vocab is 0 where the keys do not give it. `tied`,
+ * and for a GGUF qkv_bias and output_bias, follow from the tensors, so model_file.h sets them. ERR_FORMAT
+ * (missing or impossible value), ERR_UNSUPPORTED (another architecture, a rotary scaling or another variation
+ * that is not built here), ERR_LIMIT. */
 int model_config_read(model_config *c, const config_source *s, err *e);

@@ -1,5 +1,5 @@
-/* model_file.h - a model as its owner has it: a .gguf file, or a folder with config.json and safetensors.
- * Whoever computes asks for tensors by what they do; names, shapes and types have been checked at open. */
+/* model_file.h - a model on disk: a .gguf file, or a folder with config.json and safetensors. Tensors are
+ * found by their role in the graph; their names, shapes and types have been checked at open. */
 #pragma once
 
 #include "common/file/model_config.h"
@@ -43,8 +43,8 @@ typedef struct model_file model_file;
  * and none that it would leave out. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM; *out NULL
  * then. */
 int model_file_open(model_file **out, const char *path, err *e);
-/* The same for who wants its text alone, and no tensors: a GGUF with a vocabulary and no tensors will do, of
- * whose configuration only `vocab` is set. */
+/* The same for programs that need no tensors, only the vocabulary. A GGUF with a vocabulary and no tensors is
+ * accepted; of its configuration only `vocab` is set then. */
 int model_file_open_text(model_file **out, const char *path, err *e);
 /* A GGUF's bytes in memory that outlive it (tests). */
 int model_file_open_memory(model_file **out, const void *data, size_t size, err *e);
@@ -54,12 +54,12 @@ const model_config *model_file_config(const model_file *f);
 /* From now on the file is a model of its first `layers` layers, with the same norm and head behind them.
  * ERR_ARG: not in [1, layers]. */
 int model_file_keep_layers(model_file *f, int32_t layers, err *e);
-/* NULL: the model has none (a bias, the output matrix of a tied one, ...). layer: of those of a layer.
- * Vectors are F32, F16 or BF16. Data may have any alignment. */
+/* The tensor of a role, or NULL where the model has none (a bias, the output matrix of a tied model, ...).
+ * `layer` counts only for the roles of a layer. Vectors are F32, F16 or BF16. Data may have any alignment. */
 const gguf_tensor *model_file_tensor(const model_file *f, model_role role, int32_t layer);
 hash16 model_file_fingerprint(const model_file *f);
 
-/* Tokens that end an answer, at most MODEL_STOPS_MAX; returns how many. */
+/* Tokens that end a completion, at most MODEL_STOPS_MAX; returns how many. */
 int32_t model_file_stops(const model_file *f, int32_t out[MODEL_STOPS_MAX]);
 /* Where the vocabulary is: a GGUF, or the path of a tokenizer.json. Both NULL: the model has none and takes
  * ids. */

@@ -1,4 +1,4 @@
-/* label.h - names of files, and what files call things, fit for a message. */
+/* printable.h - makes paths, and names that come out of a file, fit for a message. */
 #pragma once
 
 #include <stdint.h>
@@ -6,7 +6,8 @@
 #define PRINTABLE_PATH_MAX 156 /* bytes of a path in a message, its NUL included */
 #define PRINTABLE_TEXT_MAX 68  /* of a name from a file */
 
-/* The path, or its end. */
+/* Copies the path, or its end where it is too long. */
 void printable_path(char out[PRINTABLE_PATH_MAX], const char *path);
-/* What is no printable ASCII becomes '?'; what is long, is cut. Returns out. */
+/* Copies the text; every byte that is not printable ASCII becomes '?', and a long text is cut. Returns out.
+ * */
 const char *printable_text(char out[PRINTABLE_TEXT_MAX], const void *data, uint64_t size);

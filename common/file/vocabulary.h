@@ -11,10 +11,10 @@
 /* Numbers are GGUF's (tokenizer.ggml.token_type). */
 typedef enum {
   TOKEN_NORMAL = 1,
-  TOKEN_UNKNOWN, /* stands for what has no token */
+  TOKEN_UNKNOWN, /* stands for text that has no token */
   TOKEN_CONTROL, /* the model's own marks: never made from a message's text */
   TOKEN_USER,    /* an added token that is text: found in any text, before all else */
-  TOKEN_UNUSED,  /* a place without a token */
+  TOKEN_UNUSED,  /* an id without a token */
   TOKEN_BYTE,    /* spelt <0xNN>: one byte */
   TOKEN_KIND_END
 } token_kind;
@@ -29,8 +29,8 @@ typedef struct vocabulary {
 /* Token `id`, 0 to count - 1. */
 const char *vocabulary_spelling(const vocabulary *v, int32_t id, size_t *size);
 
-/* tokenizer.ggml.tokens and .token_type (without: all are normal). A file without tokens gives none.
- * ERR_FORMAT, ERR_LIMIT, ERR_NOMEM; *v is none then. */
+/* Reads tokenizer.ggml.tokens and .token_type; without the latter all tokens are normal. A file without
+ * tokens gives an empty vocabulary. After ERR_FORMAT, ERR_LIMIT or ERR_NOMEM *v is empty. */
 int vocabulary_read_gguf(vocabulary *v, const gguf *g, err *e);
 /* "model.vocab" and "added_tokens" of a tokenizer.json. Ids up to size_min - 1 that have no token are spelt
  * [PADn] and unused, as converters to GGUF write them. The same errors. */

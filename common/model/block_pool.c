@@ -30,14 +30,14 @@ static int32_t pop_free(block_pool *b) {
 }
 
 static void keep(block_pool *b, int32_t block) {
-  b->of[block].before = b->kept_last;
+  b->of[block].before = b->cached_last;
   b->of[block].after = KV_NO_BLOCK;
-  if (b->kept_last >= 0)
-    b->of[b->kept_last].after = block;
+  if (b->cached_last >= 0)
+    b->of[b->cached_last].after = block;
   else
-    b->kept_first = block;
-  b->kept_last = block;
-  b->kept_count++;
+    b->cached_first = block;
+  b->cached_last = block;
+  b->cached_count++;
 }
 
 static void unkeep(block_pool *b, int32_t block) {
@@ -45,12 +45,12 @@ static void unkeep(block_pool *b, int32_t block) {
   if (k->before >= 0)
     b->of[k->before].after = k->after;
   else
-    b->kept_first = k->after;
+    b->cached_first = k->after;
   if (k->after >= 0)
     b->of[k->after].before = k->before;
   else
-    b->kept_last = k->before;
-  b->kept_count--;
+    b->cached_last = k->before;
+  b->cached_count--;
 }
 
 /* --- the tree: its edges are in a hash table --- */
@@ -102,8 +102,8 @@ int block_pool_init(block_pool *b, int32_t count, err *e) {
   while (buckets < count && buckets <= INT32_MAX / 2) buckets *= 2;
   *b = (block_pool){.count = count,
                     .free_first = KV_NO_BLOCK,
-                    .kept_first = KV_NO_BLOCK,
-                    .kept_last = KV_NO_BLOCK,
+                    .cached_first = KV_NO_BLOCK,
+                    .cached_last = KV_NO_BLOCK,
                     .bucket_mask = buckets - 1};
   b->of = calloc((size_t)count, sizeof *b->of);
   b->buckets = malloc((size_t)buckets * sizeof *b->buckets);
@@ -123,7 +123,7 @@ void block_pool_fini(block_pool *b) {
 }
 
 int32_t block_pool_available(const block_pool *b) {
-  return b->free_count + b->kept_count;
+  return b->free_count + b->cached_count;
 }
 
 /* --- holding --- */
@@ -155,7 +155,7 @@ int32_t block_pool_find(block_pool *b, const int32_t *tokens, int32_t count, int
 }
 
 static int32_t evict(block_pool *b) {
-  int32_t block = b->kept_first;
+  int32_t block = b->cached_first;
   unkeep(b, block);
   drop_node(b, block);
   b->evicted++;
@@ -210,10 +210,10 @@ bool block_pool_check(const block_pool *b) {
     below += k->parent >= 0;
     if (!node_right(b, i)) return false;
   }
-  for (int32_t i = b->kept_first; i >= 0; before = i, i = b->of[i].after, kept++)
+  for (int32_t i = b->cached_first; i >= 0; before = i, i = b->of[i].after, kept++)
     if (b->of[i].holders || !b->of[i].findable || b->of[i].before != before) return false;
   for (int32_t i = b->free_first; i >= 0; i = b->of[i].after, unheld++)
     if (b->of[i].holders || b->of[i].findable) return false;
-  return kept == b->kept_count && unheld == b->free_count && held + kept + unheld == b->count &&
-         children == below && before == b->kept_last;
+  return kept == b->cached_count && unheld == b->free_count && held + kept + unheld == b->count &&
+         children == below && before == b->cached_last;
 }

@@ -1,18 +1,18 @@
 /* kv_cache.h - keys and values of every sequence of one model.
  *
- * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's map tells which block holds its rows [16
- * i, 16 i + 16). Static layout: every sequence has its own blocks, side by side, from open to close. Virtual
- * layout: kv_map says which, and several sequences may name one block, whose rows they then only read
- * (block_pool.h keeps the books).
+ * Rows lie in blocks of KV_BLOCK, taken from one pool; a sequence's block table says which block holds its
+ * rows [16 i, 16 i + 16). In the static layout every sequence has its own blocks, side by side, from open to
+ * close. In the virtual layout kv_map sets the block table, and several sequences may share a block, whose
+ * rows they then only read (block_pool.h manages the blocks).
  *
  * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
- * until it is the root of a forward. Two ways in: `append` (plain decode and prefill: rows are written
- * straight into the sequence's tail) and `stage` + `commit` (tree rows). Two verbs shorten or grow committed
- * rows: commit and rollback. One thread owns a cache. Memory of committed rows is taken once at open, zeroed
+ * until it is the root of a forward. Rows come in by `append` (plain decode and prefill write them straight
+ * behind the sequence's last row) or by `stage` and `commit` (tree rows). Only commit and rollback change how
+ * many rows are committed. One thread owns a cache. Memory of committed rows is taken once at open, zeroed
  * once; the staging area is taken at the first stage (MEM_SPECULATION), so that without a draft there is
  * none.
  *
- * Row layout: a key of logical position p stands in tile slot p mod tile whether committed or staged. */
+ * A key of logical position p is in tile slot p mod OPS_TILE, whether committed or staged. */
 #pragma once
 
 #include "common/base/err.h"
@@ -50,38 +50,39 @@ int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, s
 void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */
 int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
 
-/* Virtual layout: the sequence's rows lie in blocks[0..count) from now on, and its context ends with them at
- * the latest. rows >= 0: the blocks hold so many already, which are its committed rows; whatever it had is
- * dropped. rows < 0: it keeps its rows, which the blocks hold in the same places. `blocks` is copied. */
+/* For the virtual layout: sets the block table of a sequence. Its rows are in blocks[0..count) from now on,
+ * and its context ends with them at the latest. With rows >= 0, the blocks hold that many rows already, which
+ * become its committed rows, and its former rows are dropped. With rows < 0 it keeps its rows, and the blocks
+ * hold them at the same positions. `blocks` is copied. */
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
 int32_t kv_late(const kv_cache *k,
-                int32_t seq); /* the last so many committed rows are still to be copied there */
+                int32_t seq); /* how many of the last committed rows are still to be copied to their blocks */
 
-/* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Exactly
- * one root row: row 0. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
+/* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Row 0
+ * is the only root row. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
-/* Reserves more rows of a stage that grows, or its first ones. parents[i] is the slot of a row whose forward
- * has run, or -1 for the last committed row, which may have several children: there is no root row. slots[i]
- * becomes where row i stands until it is committed or dropped. ERR_STATE when rows are reserved whose forward
- * has not run, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
+/* Reserves rows for a stage that grows, the first ones or more. parents[i] is the slot of a row whose forward
+ * has run, or -1 for the last committed row, which may have several children, since there is no root row
+ * here. slots[i] becomes the slot of row i until it is committed or dropped. ERR_STATE when rows are reserved
+ * whose forward has not run, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots);
 #define KV_SLOT_FREE (-2)
-/* What the row in this slot hangs from: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
+/* The parent of the row in this slot: a slot, -1 or KV_SLOT_FREE. Slots are [0, KV_STAGE_MAX). */
 int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot);
-/* Appends staged rows path[0..count), a chain from the root row downwards, in all layers; drops the rest and
- * closes the stage. count 0 drops all. ERR_ARG (not a chain), ERR_STATE (no stage, or its forward has not
- * run): nothing changes. */
+/* Appends staged rows path[0..count), a chain from the root row downwards, in all layers. Drops the other
+ * staged rows and closes the stage; with count 0 it drops all of them. ERR_ARG (not a chain), ERR_STATE (no
+ * stage, or its forward has not run): nothing changes. */
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* The same, but the rows are copied by the sequence's next forward, layer by layer, where its attention reads
- * them: nothing lies between two forwards. They count at once. */
+/* The same, but the sequence's next forward copies the rows, layer by layer, where its attention reads them
+ * anyhow, so that no copying delays that forward. The rows count as committed at once. */
 int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* As kv_commit, but what hangs below the last row of the path stays staged, in its slots; with count 0 all of
- * it. */
+/* The same as kv_commit, but the rows below the last row of the path stay staged in their slots; with count 0
+ * all rows do. */
 int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* Copies now what a late commit has left, if no forward has done so. */
+/* Copies the rows of a late commit now, unless a forward has done so. */
 void kv_settle(kv_cache *k, int32_t seq);
-/* Keeps the first `length` committed rows; an open stage is dropped. O(1). ERR_ARG beyond the present length.
- */
+/* Keeps the first `length` committed rows and drops an open stage. O(1). ERR_ARG if fewer rows are committed.
+ * */
 int kv_rollback(kv_cache *k, int32_t seq, int32_t length);
 
 kv_counters kv_count(const kv_cache *k);

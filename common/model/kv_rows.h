@@ -1,5 +1,5 @@
-/* kv_rows.h - what the forward pass needs of a cache beyond kv_cache.h: where rows lie, whether they may be
- * written, and that they have been. For model.c and the cache's tests. */
+/* kv_rows.h - the part of a cache that only the forward pass uses: it says where rows lie and whether they
+ * may be written, and is told when they have been written. For model.c and the cache's tests. */
 #pragma once
 
 #include "common/model/kv_cache.h"

@@ -1,9 +1,9 @@
-/* weights_cache.h - packed weights kept in a file, so that the next start maps them instead of packing again,
- * and several programs on a machine share their pages.
+/* weights_cache.h - keeps packed weights in a file, so that the next start maps them instead of packing
+ * again, and several programs on a machine share their pages.
  *
- * DIR/<fingerprint>-<layout>.packed: a page of header, then the data as it lies in memory. The header is
- * checked whole, and the file's length; the data is believed as much as the model file's own. A file that is
- * not right is never used. */
+ * The file is DIR/<fingerprint>-<layout>.packed: a page of header, then the data as it lies in memory. The
+ * whole header and the file's length are checked; the data is trusted like the model file's own. A file that
+ * does not fit is never used. */
 #pragma once
 
 #include "common/base/err.h"
@@ -15,19 +15,19 @@
 
 #define WEIGHTS_LAYOUT_MAX 31 /* characters */
 
-/* What a file has to be to stand for packed weights. */
+/* What a file of packed weights must be equal in to be used. */
 typedef struct weights_key {
   hash16 fingerprint; /* of the model */
   const char *layout; /* of the packed form; [A-Za-z0-9.-], at most WEIGHTS_LAYOUT_MAX */
   size_t bytes;       /* of data */
 } weights_key;
 
-/* The data, readable only, aligned to a page; NULL: there is no file, or none that fits, which is told in one
- * warning. */
+/* Maps the data, read-only and aligned to a page. NULL: there is no file, or it does not fit, which one
+ * warning says. */
 void *weights_cache_map(const char *dir, const weights_key *k, const logger *log);
 void weights_cache_unmap(void *data, size_t bytes);
 
-/* A file in the making, beside the one that it replaces. */
+/* A file that is being written, beside the one that it will replace. */
 typedef struct weights_file {
   int fd; /* -1: none */
   char path[PATH_MAX], temporary[PATH_MAX];

@@ -1,8 +1,8 @@
-/* prefix.h - a session's committed tokens with the hash of every prefix, and the one rule of the TOKENS
- * stream.
+/* prefix.h - the committed tokens of a session, with the hash of every prefix, and the one rule by which
+ * TOKENS are applied.
  *
- * All three programs keep one of these per session. Identity of a prefix is (epoch, length, hash); the epoch
- * is the owner's business. Memory is taken once at init; no function below allocates after that. */
+ * All three programs keep one of these for each session. The identity of a prefix is (epoch, length, hash);
+ * the owner keeps the epoch. Memory is taken once at init; no function below allocates after that. */
 #pragma once
 
 #include "common/base/hash.h"
@@ -17,10 +17,10 @@ typedef struct prefix {
 int prefix_init(prefix *p, int32_t capacity, uint64_t seed); /* ERR_NOMEM */
 void prefix_fini(prefix *p);
 
-/* Empties it and changes the seed. */
+/* Drops all tokens and changes the seed. */
 void prefix_reset(prefix *p, uint64_t seed);
 
-/* The same tokens under another seed. */
+/* Keeps the tokens and computes their hashes anew with another seed. */
 void prefix_reseed(prefix *p, uint64_t seed);
 
 int prefix_append(prefix *p, const int32_t *tokens, int32_t count); /* ERR_LIMIT changes nothing */

@@ -7,9 +7,9 @@
  * The noise g of (seed, choice, position, token) is common/base/noise.h's. `position` is the index in the
  * whole sequence of the token being chosen.
  *
- * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps a beginning of
- * that order. All is f32 in one fixed order, sums of probabilities are integers (order-free): every device
- * and language can give the same bits. With z = logit * (1 / temperature), one rounding each, and e =
+ * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps the first tokens
+ * of that order. Everything is f32 in one fixed order, sums of probabilities are integers (order-free): every
+ * device and language can give the same bits. With z = logit * (1 / temperature), one rounding each, and e =
  * sampler_exp(z - z_max):
  *
  * - top-k keeps the first k;
@@ -46,8 +46,8 @@ typedef struct sampler_options {
 /* ERR_ARG with the option's name and its range. */
 int sampler_check(const sampler_options *o, err *e);
 
-/* What a row may add: the seam for logit bias and grammars. All optional. Tokens outside the vocabulary are
- * passed over. */
+/* What a row may add to the options: its history, logit bias and a grammar's mask. All of it is optional.
+ * Tokens outside the vocabulary are ignored. */
 typedef struct sampler_row {
   const int32_t *history; /* prompt and output up to this row's own token, its path in the tree included */
   int32_t history_count;

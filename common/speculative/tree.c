@@ -294,7 +294,7 @@ uint64_t tree_ids_of(const tree_ids *ids, const tree *t, int32_t slot) {
 
 static void remember(tree_ids *ids, const tree *t, tree_id e) {
   uint64_t id = ids->next;
-  /* The first id of a slot keeps it, so that taking a batch back needs no undo here. */
+  /* The first id of a slot keeps it, so that taking a delta back needs no undo here. */
   if (e.state == TREE_ID_LIVE && tree_ids_of(ids, t, e.slot) == 0) ids->by_slot[e.slot] = id;
   *entry(ids, id) = e;
   ids->next++;
@@ -361,7 +361,7 @@ int32_t tree_commit(tree *t, tree_ids *const *maps, int32_t map_count, int32_t l
 
 /* --- receiving --- */
 
-static bool batch_valid(const tree_batch *b) {
+static bool delta_valid(const tree_delta *b) {
   if (b->first_id < 1 || b->count < 0) return false;
   for (int32_t i = 0; i < b->count; i++)
     if (b->parents[i] >= b->first_id + (uint64_t)i) return false;
@@ -394,7 +394,7 @@ static int place(tree *t, tree_id parent, const int32_t *tokens, int32_t length,
   return ERR_OK;
 }
 
-/* Newest first: each fresh node was made by exactly one id of the batch. */
+/* Newest first: each fresh node was made by exactly one id of the delta. */
 static void undo(tree *t, tree_ids *ids, uint64_t next, uint64_t next_order) {
   while (ids->next > next) {
     const tree_id *e = entry(ids, --ids->next);
@@ -406,23 +406,23 @@ static void undo(tree *t, tree_ids *ids, uint64_t next, uint64_t next_order) {
 }
 
 tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t length,
-                          const tree_batch *batch, int32_t *added) {
-  assert(batch->base >= 1 && batch->base <= length);
+                          const tree_delta *delta, int32_t *added) {
+  assert(delta->base >= 1 && delta->base <= length);
   *added = 0;
-  if (!batch_valid(batch)) return TREE_INVALID;
-  if (batch->first_id > ids->next) return TREE_GAP;
-  uint64_t seen = ids->next - batch->first_id; /* a repetition, whole or in part */
-  if (seen >= (uint64_t)batch->count) return TREE_TAKEN;
-  uint64_t fresh_ids = (uint64_t)batch->count - seen;
-  if (ids->next - ids->oldest + fresh_ids > TREE_IDS_MAX) tree_ids_trim(ids, t, batch->base);
+  if (!delta_valid(delta)) return TREE_INVALID;
+  if (delta->first_id > ids->next) return TREE_GAP;
+  uint64_t seen = ids->next - delta->first_id; /* a repetition, whole or in part */
+  if (seen >= (uint64_t)delta->count) return TREE_TAKEN;
+  uint64_t fresh_ids = (uint64_t)delta->count - seen;
+  if (ids->next - ids->oldest + fresh_ids > TREE_IDS_MAX) tree_ids_trim(ids, t, delta->base);
   if (ids->next - ids->oldest + fresh_ids > TREE_IDS_MAX) return TREE_GAP;
 
   const uint64_t next = ids->next;
   const uint64_t next_order = t->next_order;
-  for (int32_t i = (int32_t)seen; i < batch->count; i++) {
-    tree_id parent = resolve(t, ids, batch->parents[i], batch->base), e;
+  for (int32_t i = (int32_t)seen; i < delta->count; i++) {
+    tree_id parent = resolve(t, ids, delta->parents[i], delta->base), e;
     bool fresh;
-    if (place(t, parent, tokens, length, batch->tokens[i], batch->scores[i], &e, &fresh)) {
+    if (place(t, parent, tokens, length, delta->tokens[i], delta->scores[i], &e, &fresh)) {
       undo(t, ids, next, next_order);
       *added = 0;
       return TREE_OVERFLOW;

@@ -79,43 +79,45 @@ int tree_ids_init(tree_ids *ids); /* ERR_NOMEM */
 void tree_ids_fini(tree_ids *ids);
 void tree_ids_reset(tree_ids *ids, uint32_t generation); /* next id is 1 */
 
-/* As tree_advance, and keeps every map of maps[map_count] in step: C had `length` tokens before. */
+/* Does what tree_advance does and keeps every map of maps[map_count] in step. C had `length` tokens before.
+ * */
 int32_t tree_commit(tree *t, tree_ids *const *maps, int32_t map_count, int32_t length, const int32_t *tokens,
                     int32_t count);
 
-/* One NODES batch. parents[i] is an id of this generation or 0 for trunk position base - 1. */
-typedef struct tree_batch {
+/* The nodes of one NODES message. parents[i] is an id of this generation, or 0 for trunk position base - 1.
+ * */
+typedef struct tree_delta {
   int32_t base;      /* committed length that the draft knew; 1 <= base */
   uint64_t first_id; /* >= 1 */
   int32_t count;
   const uint64_t *parents;
   const int32_t *tokens;
   const float *scores;
-} tree_batch;
+} tree_delta;
 
 typedef enum {
   TREE_TAKEN,   /* applied; also a repetition of ids already seen, which changes nothing */
   TREE_GAP,     /* an id is missing, or more than TREE_IDS_MAX would have to be remembered: TREE_RESET */
   TREE_INVALID, /* a parent id >= its own id: protocol error; nothing changed */
-  TREE_OVERFLOW /* no slot or too deep: an error, never shed silently; nothing of the batch is kept */
+  TREE_OVERFLOW /* no slot or too deep: an error, never shed silently; none of these nodes is kept */
 } tree_verdict;
 
-/* Target side: applies a batch against C = tokens[length]. The caller has checked (base, hash) against C and
- * that base <= length. Ids already seen in the batch are skipped. When the ids would not fit, trims with
- * batch->base first: a later batch never names a trunk parent below it. *added counts nodes that became live
- * and were not aliases. */
+/* For the target: adds the nodes of one message, where C = tokens[length]. The caller has checked (base,
+ * hash) against C and that base <= length. Ids that have been seen already are skipped. When the ids would
+ * not fit, older ones are forgotten first (tree_ids_trim with delta->base), because a later message never
+ * names a trunk parent below that base. *added counts nodes that became live and were not aliases. */
 tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t length,
-                          const tree_batch *batch, int32_t *added);
+                          const tree_delta *delta, int32_t *added);
 
-/* Draft side: gives the next id of this generation to a live slot and returns it (0 when TREE_IDS_MAX would
- * be passed: start the next generation). */
+/* For the draft: gives the next id of this generation to a live slot and returns it; 0 when more than
+ * TREE_IDS_MAX would have to be remembered, and the draft needs a new generation. */
 uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot);
-/* Id that a live slot was given, or 0. */
+/* The id of a live slot, or 0. */
 uint64_t tree_ids_of(const tree_ids *ids, const tree *t, int32_t slot);
 /* How many live nodes this draft has named. */
 int32_t tree_ids_live(const tree_ids *ids, const tree *t);
-/* Frees the live nodes that are named in none of maps[map_count]: who sent them has left, or has forgotten
- * them. */
+/* Frees the live nodes that no map of maps[map_count] names: the draft that sent them has left, or has
+ * forgotten them. */
 void tree_keep_named(tree *t, tree_ids *const *maps, int32_t map_count);
-/* Forget dead ids and trunk ids below position base - 1, oldest first. */
+/* Forgets dead ids, and trunk ids below position base - 1, oldest first. */
 void tree_ids_trim(tree_ids *ids, const tree *t, int32_t base);

@@ -1,5 +1,6 @@
-/* added_tokens.h - the added tokens of a vocabulary, special or not, found in text: at each position the
- * longest. The work is at most the text's length times the longest token's, whatever their number. */
+/* added_tokens.h - finds the added tokens of a vocabulary, special or not, in text; at each position the
+ * longest one. The work is at most the text's length times that of the longest token, however many tokens
+ * there are. */
 #pragma once
 
 #include "common/base/err.h"
@@ -10,10 +11,10 @@
 
 /* How a token is found, by the names of tokenizer.json. */
 enum {
-  ADDED_SPECIAL = 1,    /* a mark of the model's, no text */
+  ADDED_SPECIAL = 1,    /* a mark of the model, not text */
   ADDED_LSTRIP = 2,     /* takes in the blanks before it */
   ADDED_RSTRIP = 4,     /* and after it */
-  ADDED_SINGLE_WORD = 8 /* only where no word's character is beside it */
+  ADDED_SINGLE_WORD = 8 /* only where no character of a word is next to it */
 };
 
 typedef struct added_token {

@@ -1,6 +1,6 @@
-/* chat_template.h - messages to prompt ids, by one of the templates that are built in: the file's own,
- * recognised by its text, or one given by name. Text of a message never yields a special token; only the
- * template's own markers do. Source: the templates that the models publish
+/* chat_template.h - turns messages into prompt ids, by one of the built-in templates: the file's own,
+ * recognised by its text, or one chosen by name. The text of a message never becomes a special token; only
+ * the template's own markers do. Source: the templates that the models publish
  * (tests/golden/make_chat_templates.py has them). */
 #pragma once
 
@@ -24,8 +24,8 @@ void chat_template_close(chat_template *c); /* NULL is allowed */
 bool chat_template_known(const char *name);
 void chat_template_names(char out[CHAT_TEMPLATE_NAMES_MAX]); /* "chatml, llama2, ..." */
 const char *chat_template_name(const chat_template *c);
-int32_t chat_template_turn_end(
-    const chat_template *c); /* the token that ends an answer, or -1: the vocabulary's own */
+int32_t
+chat_template_turn_end(const chat_template *c); /* the token that ends a reply, or -1: the vocabulary's own */
 
 /* Appends the rendered prompt, generation prompt included. ERR_ARG for an unknown role, roles in an order
  * that the template does not take, or no message; tokenizer_encode's errors. An error changes nothing. */

@@ -1,11 +1,12 @@
-/* chat_source.h - the text of a chat template in one normal form, so that two writings of the same template
- * compare equal: comments and what Jinja strips around tags (with trim_blocks and lstrip_blocks, as
- * transformers sets them) are gone; inside tags are no blanks but between words, 'text' in single quotes with
- * its newlines as themselves, x.role for x['role'], 'ab' for 'a' + 'b'. Source: Jinja's documentation of its
- * syntax. */
+/* chat_template_source.h - brings the text of a chat template into one normal form, so that two spellings of
+ * the same template compare equal. Comments are removed, and so is what Jinja strips around tags (with
+ * trim_blocks and lstrip_blocks, as transformers sets them). Inside tags, blanks stand only between words,
+ * text is in single quotes with plain newlines, x['role'] becomes x.role, and 'a' + 'b' becomes 'ab'. Source:
+ * Jinja's documentation of its syntax. */
 #pragma once
 
 #include <stddef.h>
 
-/* malloc'd; NULL: out of memory. What is no template of Jinja's comes out as something, too. */
+/* Returns the normal form, malloc'd, or NULL when memory is out. A text that is no Jinja template also gives
+ * some text. */
 char *chat_template_source_normal(const char *text, size_t size);

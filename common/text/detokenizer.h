@@ -1,9 +1,11 @@
-/* detokenizer.h - ids to text as they come: never half a UTF-8 character, stop strings that span tokens.
+/* detokenizer.h - turns ids into text as they come. It never emits half a UTF-8 character, and finds stop
+ * strings that span tokens.
  *
  * Bytes that can no longer become valid UTF-8 come out as U+FFFD, one for each maximal ill-formed part (as
- * Python's errors="replace" does). Stop strings are looked for in that text, byte by byte: the one completed
- * first counts, of several completed by the same byte the longest; so tokens' borders do not matter. Held
- * back is the longest end of the text that may still become a stop string, and an unfinished character. */
+ * Python's errors="replace" does). Stop strings are searched in that text byte by byte, so the borders of
+ * tokens do not matter: the string that is completed first counts, and of several completed by the same byte
+ * the longest. The detokenizer holds back an unfinished character and the longest end of the text that may
+ * still become a stop string. */
 #pragma once
 
 #include "common/text/tokenizer.h"
@@ -30,6 +32,6 @@ typedef struct detokenizer_out {
 } detokenizer_out;
 
 int detokenizer_feed(detokenizer *d, int32_t id, detokenizer_out *out); /* ERR_ARG: no such id; ERR_NOMEM */
-/* What was held back, at the end of the answer; an unfinished character comes out as U+FFFD, and may complete
- * a stop string. After a stop both give no text and `stopped` again. */
+/* Ends the text and gives what was held back. An unfinished character comes out as U+FFFD, which may complete
+ * a stop string. After a stop, both functions give no text and set `stopped` again. */
 int detokenizer_end(detokenizer *d, detokenizer_out *out);

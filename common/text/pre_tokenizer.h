@@ -1,6 +1,6 @@
-/* pre_tokenizer.h - text to words before the merges of BPE ("pre-tokenizer"): stages of patterns, each of
- * which splits the words of the one before. By PCRE2 with Unicode; near-linear on any text for the patterns
- * that are built in. Source: the patterns that GPT-2, Llama 3, Qwen2, SmolLM and Mistral's tekken publish
+/* pre_tokenizer.h - splits text into words before the merges of BPE, in stages of patterns, each of which
+ * splits the words of the stage before. It uses PCRE2 with Unicode, and is near-linear on any text for the
+ * built-in patterns. Source: the patterns that GPT-2, Llama 3, Qwen2, SmolLM and Mistral's tekken publish
  * with their vocabularies. */
 #pragma once
 
@@ -14,7 +14,7 @@
 
 typedef struct pre_tokenizer pre_tokenizer; /* immutable once filled: any thread may use it */
 
-/* What becomes of a match; between matches is always a word. */
+/* What becomes of a match. The text between matches always is a word. */
 typedef enum {
   SPLIT_ISOLATED,      /* a word */
   SPLIT_WITH_PREVIOUS, /* joins the word before, a further match is one of its own */
@@ -24,12 +24,12 @@ typedef enum {
 int pre_tokenizer_alloc(pre_tokenizer **out); /* ERR_NOMEM; without stages a text is one word */
 void pre_tokenizer_free(pre_tokenizer *s);    /* NULL is allowed */
 
-/* A further stage. `pattern` is of Oniguruma's syntax, as tokenizer.json has it: \s, \d and \w are Unicode's.
- * invert: what is between matches counts as a match. ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM. */
+/* Adds a stage. `pattern` has Oniguruma's syntax, as in tokenizer.json: \s, \d and \w are Unicode's. With
+ * `invert`, the text between matches counts as the match. ERR_UNSUPPORTED, ERR_LIMIT, ERR_NOMEM. */
 int pre_tokenizer_add(pre_tokenizer *s, const char *pattern, size_t size, pre_tokenizer_match b, bool invert,
                       err *e);
 
-/* ---- those that GGUF names (tokenizer.ggml.pre) ---- */
+/* ---- the stages that a GGUF names (tokenizer.ggml.pre) ---- */
 
 enum {
   PRE_TOKENIZER_IGNORE_MERGES = 1, /* a word that is a token is that token, whatever the merges say */

@@ -1,10 +1,10 @@
-/* tokenizer.h - byte-pair encoding from a GGUF or a tokenizer.json: text to ids and back.
+/* tokenizer.h - turns text into ids and back, by byte-pair encoding, from a GGUF or a tokenizer.json.
  *
- * Byte-level (GPT-2, Llama 3, Qwen, SmolLM, tekken: a symbol is a byte) and SentencePiece's (Llama 2,
- * Mistral: a symbol is a character, blanks are spelt U+2581, a character without a token is its bytes). Added
- * tokens are found first, then the text is split into words (pre_tokenizer.h), then merged (bpe.h):
- * near-linear on any input. Immutable after open: any thread may use it. Source: Sennrich et al. 2016;
- * Radford et al. 2019 (byte alphabet); Kudo and Richardson 2018. */
+ * There are two kinds: byte-level (GPT-2, Llama 3, Qwen, SmolLM, tekken), where a symbol is a byte, and
+ * SentencePiece (Llama 2, Mistral), where a symbol is a character, a blank is spelt U+2581, and a character
+ * without a token becomes its bytes. Added tokens are found first, then the text is split into words
+ * (pre_tokenizer.h), then merged (bpe.h): near-linear on any input. Immutable after open: any thread may use
+ * it. Source: Sennrich et al. 2016; Radford et al. 2019 (byte alphabet); Kudo and Richardson 2018. */
 #pragma once
 
 #include "common/base/err.h"
@@ -44,17 +44,16 @@ typedef struct tokenizer_ids { /* grows; free with tokenizer_ids_fini */
 void tokenizer_ids_fini(tokenizer_ids *ids);
 int tokenizer_ids_add(tokenizer_ids *ids, int32_t id); /* ERR_NOMEM */
 
-/* How a text is read. */
+/* How a text is encoded. */
 enum {
   TOKENIZER_SPECIAL = 1, /* special tokens written in the text become their ids */
-  TOKENIZER_INSIDE =
-      2 /* something stands before this text: no blank is put before it where only a beginning gets one */
+  TOKENIZER_INSIDE = 2   /* this text continues another one, so it gets no blank that only a beginning gets */
 };
 
 /* Appends the ids of text[size] (any bytes that are valid UTF-8; ERR_FORMAT with the byte offset otherwise).
- * Added tokens that are not special are found in any text. What has no token falls out before the merges (and
- * is counted). Which characters are letters, digits and blanks is PCRE2's word: its Unicode version decides
- * for characters that are newer than some PCRE2. An error changes nothing. */
+ * Added tokens that are not special are found in any text. Characters that have no token are dropped before
+ * the merges, and counted. PCRE2 decides which characters are letters, digits and blanks, so its Unicode
+ * version matters for new characters. An error changes nothing. */
 int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *out,
                      err *e);
 
@@ -62,20 +61,20 @@ int tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned
 const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *size);
 /* The token as the vocabulary spells it (for `tandem tokenize`). */
 const char *tokenizer_spelling(const tokenizer *t, int32_t id, size_t *size);
-bool tokenizer_is_special(const tokenizer *t, int32_t id); /* a mark of the model's, no text */
+bool tokenizer_is_special(const tokenizer *t, int32_t id); /* a mark of the model, not text */
 bool tokenizer_strips_blank(
-    const tokenizer *t); /* a text's pieces begin with a blank that is none of the text's */
+    const tokenizer *t); /* encoding puts a blank before a text, which decoding has to drop */
 
 int32_t tokenizer_size(const tokenizer *t);
 int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 int32_t tokenizer_bos(const tokenizer *t);
 bool tokenizer_adds_bos(const tokenizer *t);
-/* The tokens that end an answer, the file's end token first; *count of them. */
+/* The tokens that end a completion, the file's end token first; *count of them. */
 const int32_t *tokenizer_stops(const tokenizer *t, int32_t *count);
 const char *tokenizer_template(const tokenizer *t, size_t *size); /* the file's chat template, NULL: none */
 int32_t tokenizer_find(const tokenizer *t, const char *text,
                        size_t size); /* an added token by its text, or -1 */
-/* The first special token in text[size] and its place, or -1. */
+/* The first special token in text[size], with its offset in *at, or -1. */
 int32_t tokenizer_first_special(const tokenizer *t, const char *text, size_t size, size_t *at,
                                 size_t *token_size);
 hash16 tokenizer_hash(const tokenizer *t); /* vocabulary_hash's */

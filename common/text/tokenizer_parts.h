@@ -1,5 +1,5 @@
-/* tokenizer_parts.h - the inside of a tokenizer, for those who make one (tokenizer_gguf.c, tokenizer_json.c)
- * and the one who uses it (tokenizer.c). */
+/* tokenizer_parts.h - the inside of a tokenizer, for the files that build one (tokenizer_gguf.c,
+ * tokenizer_json.c) and the one that uses it (tokenizer.c). */
 #pragma once
 
 #include "common/file/vocabulary.h"
@@ -66,11 +66,11 @@ struct tokenizer {
 int tokenizer_prepare(tokenizer *t, err *e);
 /* The token of this spelling, or -1. */
 int32_t tokenizer_spelt(const tokenizer *t, const char *text, size_t size);
-/* What a part of a token of SentencePiece's is when text is merged: a token that text may become, or the
- * symbol of a single character that is none (count + its code point); -1: neither. */
+/* The symbol of a piece of a SentencePiece token while text is merged: a token, or, for a single character
+ * that is no token, count + its code point; -1: neither. */
 int32_t tokenizer_part(const tokenizer *t, const char *text, size_t size);
-/* Adds id to the tokens that end an answer; one that is there, outside the vocabulary or too many is left
- * out. */
+/* Adds id to the tokens that end a completion. It is ignored if it is there already, outside the vocabulary,
+ * or one too many. */
 void tokenizer_add_stop(tokenizer *t, int64_t id);
 int tokenizer_set_template(tokenizer *t, const char *text, size_t size, err *e);
 

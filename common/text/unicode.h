@@ -1,4 +1,5 @@
-/* nfc.h - Unicode normalisation form C. Source: Unicode Standard Annex #15; the tables are utf8proc's. */
+/* unicode.h - Unicode normalisation form C, and classes of characters. Source: Unicode Standard Annex #15;
+ * the tables are utf8proc's. */
 #pragma once
 
 #include "common/base/err.h"
@@ -6,10 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* text[size], valid UTF-8, to *out[*out_size], malloc'd; O(n log n). *out NULL: the text is normalised
- * already (all of it ASCII). ERR_NOMEM. */
+/* Normalises text[size], which must be valid UTF-8, into *out[*out_size], which is malloc'd; O(n log n). *out
+ * is NULL where the text needs no change (all of it is ASCII). ERR_NOMEM. */
 int unicode_nfc(const char *text, size_t size, char **out, size_t *out_size);
 
-/* The Unicode property, and a letter, mark, digit or connector, as regular expressions mean \s and \w. */
+/* What regular expressions mean by \s and \w. */
 bool unicode_is_space(uint32_t code);
 bool unicode_is_word(uint32_t code);

@@ -13,9 +13,9 @@ typedef enum {
   UTF8_PARTIAL    /* the beginning of a character: more bytes decide */
 } utf8_kind;
 
-/* What p[size], size >= 1, begins with; *length: its bytes (PARTIAL: size). *code: a CHARACTER's code point.
- */
+/* Classifies what p[size], size >= 1, begins with. *length becomes its bytes (all of them for PARTIAL), and
+ * *code the code point of a CHARACTER. */
 utf8_kind utf8_next(const uint8_t *p, size_t size, size_t *length, uint32_t *code);
 
-/* Bytes at the beginning that are valid UTF-8; size: all of it. */
+/* How many bytes at the beginning are valid UTF-8; `size` if all are. */
 size_t utf8_valid(const char *text, size_t size);

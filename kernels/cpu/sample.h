@@ -1,10 +1,10 @@
-/* choose.h - the kernels of the op `sample` (cpu_kernels.h: cpu_sample).
+/* sample.h - the kernels of the op `sample` (cpu_kernels.h: cpu_sample).
  *
- * Noise is dear and seldom wins, so an output meets the winner in three steps, and stops where it cannot win:
- * with the most noise there is; with its random bits and noise_bound; with its noise. That is exact, not a
- * guess: multiplication by a scale >= 0 and addition round monotonically, so a larger noise never gives a
- * smaller sum. The SIMD kernels take the first two steps for many outputs at once; the last is scalar and the
- * same for all. */
+ * Noise is expensive to compute, and most outputs cannot win. So an output is compared with the best one so
+ * far in three steps, and dropped at the first where it cannot win: with the largest noise that exists; with
+ * a bound from its random bits (noise_bound); with its own noise. That is exact, not a guess: multiplication
+ * by a scale >= 0 and addition round monotonically, so a larger noise never gives a smaller sum. The SIMD
+ * kernels take the first two steps for many outputs at once; the last is scalar and the same for all. */
 #pragma once
 
 #include "common/base/noise.h"
@@ -24,7 +24,7 @@ static inline void cpu_winner_meet(cpu_winner *w, float value, int32_t id) {
   if (value > w->value || (value == w->value && id < w->id)) *w = (cpu_winner){value, id};
 }
 
-/* The same for a logit that may be -infinity, which never wins. */
+/* The same for a logit that may be -infinity, which must not win. */
 static inline void cpu_winner_meet_greedy(cpu_winner *w, float logit, int32_t id) {
   if (logit > -INFINITY) cpu_winner_meet(w, logit, id);
 }

@@ -22,8 +22,7 @@ static bool ticket_fits(const session *s, const wire_id *shown) {
   return differs == 0;
 }
 
-void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m,
-                            const speculation_shared *all) {
+void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m) {
   if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
                   "the ticket is not this session's: only the draft that its orchestrator chose may attach",
@@ -37,7 +36,7 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
   }
   d->tokens_sent_us = c->now;
   d->sent = s->committed.length;
-  if (roster_find(c->peers, from)->hello.numerics_id.size > 0) speculation_model_draft(&s->speculation, all);
+  if (roster_colocated(c->peers, from)) speculation_colocated(&s->speculation);
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
   roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached",

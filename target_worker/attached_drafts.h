@@ -5,8 +5,7 @@
 
 /* ATTACH: answered with a generation for its ids, or refused (wrong ticket, or the session has as many
  * drafts as it takes). */
-void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m,
-                            const speculation_shared *all);
+void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m);
 /* NODES of an attached draft: the tree takes them, or the draft is sent TREE_RESET, or it is detached. */
 void attached_drafts_nodes(step_context *c, session *s, session_draft *d, const msg *m);
 /* Detaches a draft and logs why; its nodes go with the last draft that has named them. A finished session

@@ -74,7 +74,10 @@ static void pick_steps(const session_store *store, schedule_rotation *last, uint
     pick->rows = lockstep ? pick->offered : 0;
     if (rows + 1 + pick->rows > SCHEDULE_ROWS_MAX) break;
     rows += 1 + pick->rows;
-    o->count[out->count++] = lockstep ? 0 : speculation_offered(&s->speculation, totals, pick->offered);
+    pick->reads = s->cache.rows + 1;
+    out->quiet = out->quiet && speculation_is_undisturbed(&s->speculation);
+    speculation_offer(&s->speculation, totals, pick->offered);
+    o->count[out->count++] = lockstep ? 0 : pick->offered;
     last->step = i;
   }
   out->steps = out->count;
@@ -95,11 +98,15 @@ static int32_t best_offer(const offers *o, int32_t steps, const int32_t *taken) 
 static void share_rows(const speculation_shared *all, const offers *o, schedule *out) {
   int32_t owner[SCHEDULE_NODES_MAX], taken[SCHEDULE_STEPS_MAX] = {0}, count = 0;
   float totals[SCHEDULE_NODES_MAX];
+  int32_t reads[SCHEDULE_NODES_MAX];
+  double plain_reads = 0;
+  for (int32_t i = 0; i < out->steps; i++) plain_reads += out->picks[i].reads;
   for (int32_t i; count < SCHEDULE_NODES_MAX && (i = best_offer(o, out->steps, taken)) >= 0; count++) {
     owner[count] = i;
+    reads[count] = out->picks[i].reads;
     totals[count] = o->totals[i][taken[i]++];
   }
-  int32_t kept = count ? speculation_width(all, out->steps, totals, count) : 0;
+  int32_t kept = count ? speculation_width(all, out->steps, plain_reads, totals, reads, count) : 0;
   for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
 }
 
@@ -127,6 +134,7 @@ static void pick_prefills(const session_store *store, const speculation_shared *
     pick->kind = SCHEDULE_PREFILL;
     pick->rows = count;
     pick->offered = 0;
+    pick->reads = s->cache.rows;
     rows = out->measures ? 0 : rows - count;
     last->prefill = i;
   }
@@ -137,6 +145,7 @@ void schedule_forward(const session_store *store, const speculation_shared *all,
   offers o;
   out->count = out->steps = 0;
   out->measures = false;
+  out->quiet = true;
   out->until_us = UINT64_MAX;
   pick_steps(store, last, now_us, &o, out);
   share_rows(all, &o, out);

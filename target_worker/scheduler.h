@@ -35,7 +35,7 @@ uint64_t schedule_lockstep_deadline(const session *s);
 _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_PREFILLS_MAX <= ENGINE_JOBS_MAX, "every pick is a job");
 _Static_assert(SCHEDULE_ROWS_MAX + SCHEDULE_NODES_MAX + ENGINE_CHUNK <= MODEL_ROWS_MAX,
                "the rows of all jobs fit one forward");
-_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= WIDTH_ROWS_MAX,
+_Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= COST_ROWS_MAX,
                "the cost model covers every forward of steps");
 
 typedef struct schedule_pick {
@@ -44,6 +44,7 @@ typedef struct schedule_pick {
   int32_t rows;    /* PREFILL: of C; STEP: nodes beside the root, the first of `nodes` */
   int32_t offered; /* STEP: nodes that there were to choose from */
   int32_t nodes[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX]; /* STEP: [offered] as tree_select writes them */
+  int32_t reads; /* STEP: positions of the cache that a row reads */
 } schedule_pick;
 
 /* Which slots the last forward ended with, so that the next one goes on behind them; all zero at the start.
@@ -55,8 +56,10 @@ typedef struct schedule_rotation {
 typedef struct schedule {
   int32_t count; /* 0: nothing may run now */
   int32_t steps; /* the first picks are steps, so many; the rest are prefills */
-  bool measures; /* the one pick is a prefill that measures what a forward of its width costs (width_piece) */
+  bool
+      measures; /* the one pick is a prefill that measures what a forward of its width costs (policy_piece) */
   schedule_pick picks[ENGINE_JOBS_MAX];
+  bool quiet;        /* no draft computes beside its steps on the same processors */
   uint64_t until_us; /* count 0: when to ask again, UINT64_MAX: after an event */
 } schedule;
 

@@ -57,15 +57,16 @@ void token_stream_sign_of_life(step_context *c, session *s) {
   s->stream.sent_us = c->now;
 }
 
+/* While speculation is off a draft would only work in vain: it is sent all at once when it is tried again. */
 static void flush_drafts(step_context *c, session *s) {
+  if (speculation_is_off(&s->speculation) && !s->request.options.lockstep) return;
   for (session_draft *d = s->drafts.of; d < s->drafts.of + SESSION_DRAFTS_MAX; d++)
     while (d->peer && d->sent < s->committed.length) token_stream_to_draft(c, s, d, d->sent);
 }
 
 void token_stream_grown(step_context *c, session *s) {
   bool due = c->now >= s->stream.send_after_us;
-  bool wanted = s->request.options.lockstep || !speculation_is_off(&s->speculation);
-  if (wanted || (due && !speculation_is_quiet(&s->speculation))) flush_drafts(c, s);
+  flush_drafts(c, s);
   if (due) token_stream_flush(c, s);
 }
 
@@ -119,7 +120,7 @@ static const char *off_reason(const session *s) {
   if (o->budget == 0) return expected ? "the node budget is 0" : "no draft was asked for";
   if (session_draft_count(s) == 0 && s->drafts.left_reason[0]) return s->drafts.left_reason;
   if (session_draft_count(s) == 0) return expected ? WIRE_OFF_UNATTACHED : "no draft was asked for";
-  return o->lockstep ? NULL : speculation_off_reason(&s->speculation, s->stats.rounds > 0);
+  return o->lockstep ? NULL : speculation_off_reason(&s->speculation);
 }
 
 static msg_stats stats_of(const session_stats *n) {
@@ -147,7 +148,7 @@ static msg_stats stats_of(const session_stats *n) {
  * is none, or nothing to compare them with. */
 static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
-  double plain_us = speculation_plain_us(&s->speculation, s->stats.plain_steps);
+  double plain_us = speculation_plain_us(&s->speculation);
   if (s->stats.rounds == 0 || plain_us <= 0) return NULL;
   snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / plain_us);
   return out;

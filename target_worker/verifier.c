@@ -1,6 +1,7 @@
 #include "target_worker/verifier.h"
 
 #include "common/base/min.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,10 +81,11 @@ static void job_fill(verifier *v, session *s, const schedule_pick *pick, int32_t
     job_prefill(s, pick->rows, v->forward.measures, job);
     return;
   }
-  s->stats.wait_us += speculation_begin_step(&s->speculation, s->job.ready_us, now, session_has_nodes(s),
-                                             session_drafts_done(s));
-  if (pick->offered > 0 && pick->rows == 0 && v->forward.count == 1)
-    speculation_nodes_refused(&s->speculation);
+  double promised = 0;
+  for (int32_t i = 0; i < pick->rows; i++)
+    promised += exp((double)s->drafts.tree.nodes[pick->nodes[i]].total);
+  s->stats.wait_us += speculation_begin_step(&s->speculation, s->job.ready_us, now, pick->offered, pick->rows,
+                                             promised, session_drafts_done(s));
   job_verify(s, pick, job);
 }
 
@@ -103,30 +105,32 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
 
 /* --- cost --- */
 
-/* Rows of the sessions that stepped. */
-static int32_t step_rows(const schedule *f) {
-  int32_t rows = f->steps;
-  for (int32_t i = 0; i < f->steps; i++) rows += f->picks[i].rows;
-  return rows;
-}
-
-/* Rows of the forward, when its time tells what so many rows of steps cost; else 0. */
-static int32_t measured_rows(const schedule *f) {
-  if (f->measures) return f->picks[0].rows;
-  bool has_prompts = f->steps != f->count;
-  return has_prompts || step_rows(f) > WIDTH_ROWS_MAX ? 0 : step_rows(f);
+/* What the forward carried. */
+static speculation_forward carried(const schedule *f) {
+  speculation_forward x = {
+      .steps = f->steps, .rows = f->steps, .prompts = f->steps != f->count, .quiet = f->quiet};
+  if (f->measures) return (speculation_forward){.steps = 1, .rows = f->picks[0].rows, .quiet = true};
+  for (int32_t i = 0; i < f->steps; i++) {
+    const schedule_pick *pick = &f->picks[i];
+    x.rows += pick->rows;
+    x.plain_reads += pick->reads;
+    x.reads += (double)(pick->rows + 1) * pick->reads;
+  }
+  return x;
 }
 
 void verifier_measure(verifier *v, const engine_results *results) {
-  int32_t rows = measured_rows(&v->forward);
-  double us = 0;
-  if (rows == 0) return;
+  const schedule *f = &v->forward;
+  speculation_forward x = carried(f);
   for (int32_t i = 0; i < results->count; i++) {
     if (results->of[i].code != ERR_OK) return;
-    us += (double)(results->of[i].accept_us + results->of[i].commit_us);
+    x.us += (double)(results->of[i].accept_us + results->of[i].commit_us);
   }
-  us += (double)results->of[0].forward_us;
-  if (us > 0) speculation_measured(&v->speculation, rows, us);
+  x.us += (double)results->of[0].forward_us;
+  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == ENGINE_CHUNK)
+    speculation_read(&v->speculation, (double)f->picks[0].reads * ENGINE_CHUNK, x.us);
+  else if (f->steps > 0 || f->measures)
+    speculation_measured(&v->speculation, &x);
 }
 
 /* --- results --- */
@@ -168,16 +172,6 @@ static void stats_add(session_stats *n, const engine_result *x) {
   for (int32_t i = 0; i < accepted && i < WIRE_POSITIONS_MAX; i++) n->accepted_per_pos[i]++;
 }
 
-static void learn(verifier *v, session *s, const engine_result *x) {
-  const speculation_step step = {.nodes = x->node_count,
-                                 .tokens = x->sampled_count,
-                                 .us = (double)(x->forward_us + x->accept_us + x->commit_us),
-                                 .jobs = v->forward.count,
-                                 .steps = v->forward.steps,
-                                 .rows = step_rows(&v->forward)};
-  speculation_stepped(&s->speculation, &v->speculation, &step);
-}
-
 static void time_step(session_store *store, session *s, uint64_t now) {
   uint64_t us = s->job.stepped_us ? now - s->job.stepped_us : 0;
   if (us > store->longest_step_us) store->longest_step_us = us;
@@ -200,7 +194,7 @@ static bool another_can_run(const session_store *store, const session *s, uint64
 void verifier_stepped(verifier *v, session_store *store, session *s, const engine_result *result,
                       uint64_t now) {
   stats_add(&s->stats, result);
-  learn(v, s, result);
+  speculation_stepped(&s->speculation, &v->speculation, result->sampled_count);
   time_step(store, s, now);
   bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
   speculation_wait(&s->speculation, now, draft, another_can_run(store, s, now));

@@ -61,6 +61,10 @@ session_store *target_sessions(target *t) {
   return &t->store;
 }
 
+speculation_shared *target_speculation(target *t) {
+  return &t->verifier.speculation;
+}
+
 void target_connect(target *t, const char *endpoint, actions *out) {
   if (!t->orchestrator.endpoint) t->orchestrator.endpoint = endpoint;
   actions_connect(out, 0, wire_text(endpoint));
@@ -90,8 +94,7 @@ static bool is_orchestrator(const roster_peer *p) {
 }
 
 /* Of an open session's epoch. */
-static void on_session_message(target *t, step_context *c, const roster_peer *from, session *s,
-                               const msg *m) {
+static void on_session_message(step_context *c, const roster_peer *from, session *s, const msg *m) {
   bool orchestrator = is_orchestrator(from);
   session_draft *d = session_draft_of(s, from->id);
   if (m->type == MSG_RESEND && (d || orchestrator))
@@ -99,7 +102,7 @@ static void on_session_message(target *t, step_context *c, const roster_peer *fr
   else if (m->type == MSG_ACK && orchestrator)
     token_stream_on_ack(c, s, m);
   else if (m->type == MSG_ATTACH)
-    attached_drafts_attach(c, from->id, s, m, &t->verifier.speculation);
+    attached_drafts_attach(c, from->id, s, m);
   else if (m->type == MSG_NODES && d)
     attached_drafts_nodes(c, s, d, m);
   else if (m->type == MSG_DETACH && d)
@@ -127,7 +130,7 @@ static void on_peer_message(target *t, step_context *c, const roster_peer *from,
   else if (m->epoch > s->epoch)
     refuse(c, from->id, m, ERR_GONE, "this epoch has not been opened here yet");
   else
-    on_session_message(t, c, from, s, m);
+    on_session_message(c, from, s, m);
 }
 
 static void on_message(target *t, step_context *c, peer_id id, const msg *m) {

@@ -38,3 +38,4 @@ bool target_drained(const target *t);
 
 /* For tests and status. */
 session_store *target_sessions(target *t);
+speculation_shared *target_speculation(target *t); /* for tests */

@@ -10,7 +10,7 @@
 /* The model of these tests: the next token is a function of the last one. Every token is below VOCAB. */
 enum { VOCAB = 97, CONTEXT = 4096, SLOTS = 3 };
 enum { ORCH = 1, DRAFT = 2, DRAFT2 = 3, ORCH2 = 4, STRANGER = 50 };
-enum { S = 77, SEED = 9, JOB_US = 1000 };
+enum { S = 77, SEED = 9, JOB_US = 1000, LONG_US = 20000 /* nobody waits so long for a draft here */ };
 #define SELF   id_of(100)
 #define ID(p)  id_of((uint8_t)(p))
 #define TICKET id_of(200)
@@ -199,7 +199,7 @@ static inline int32_t play(world *w, int32_t count) {
 /* The same, with the time to wait for a draft in vain. */
 static inline void play_slowly(world *w, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
-    rig_advance(&w->r, WAIT_CAP_US);
+    rig_advance(&w->r, LONG_US);
     assert_int_equal(play(w, 1), 1);
   }
 }
@@ -395,9 +395,13 @@ static inline uint32_t open_with_draft(world *w, bool lockstep) {
   return attach(w, DRAFT);
 }
 
-/* Its draft has been right often enough for any number of nodes. */
+/* Its draft has been right often enough for any number of nodes, and rows cost nothing. */
 static inline void believe(world *w) {
-  held(w, S)->speculation.record = (width_record){.verifies = 4, .accepted = 100000};
+  speculation *s = &held(w, S)->speculation;
+  s->policy = (policy){.state = POLICY_ON, .accepted = 100000, .balance = 1000};
+  cost_model *costs = &target_speculation(w->t)->costs;
+  cost_model_measured(costs, 1, 0, JOB_US);
+  cost_model_measured(costs, 40, 0, JOB_US);
 }
 
 static inline void prefill(world *w) {

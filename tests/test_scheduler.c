@@ -118,7 +118,7 @@ static void test_without_a_node_there_is_no_budget(void **state) {
   x->speculation.disabled = "made by a test";
   assert_int_equal(schedule_budget(x), 0);
   x->speculation.disabled = NULL;
-  x->speculation.pay.off = true;
+  x->speculation.policy.state = POLICY_OFF;
   assert_int_equal(schedule_budget(x), 0);
   x->request.options.lockstep = true; /* the on/off rule is disabled */
   assert_int_equal(schedule_budget(x), 8);
@@ -183,20 +183,20 @@ static void test_a_done_mark_ends_the_wait(void **state) {
 
 /* --- a forward --- */
 
-static schedule forward(session_store *s, schedule_rotation *rotation, const width_costs *widths) {
+static schedule forward(session_store *s, schedule_rotation *rotation, const cost_model *costs) {
   schedule out;
-  const speculation_shared shared = {.widths = *widths};
+  const speculation_shared shared = {.costs = *costs};
   schedule_forward(s, &shared, rotation, NOW, &out);
   return out;
 }
 
-static const width_costs unknown = {0};
+static const cost_model unknown = {0};
 
 /* One row costs 1000, each further one 100 up to ten, then 1000. */
-static width_costs known_widths(void) {
-  width_costs w = {0};
+static cost_model known_costs(void) {
+  cost_model w = {0};
   for (int32_t rows = 1; rows <= 40; rows++)
-    width_measured(&w, rows, rows <= 10 ? 900 + 100 * rows : 1900 + 1000 * (rows - 10));
+    cost_model_measured(&w, rows, 0, rows <= 10 ? 900 + 100 * rows : 1900 + 1000 * (rows - 10));
   return w;
 }
 
@@ -248,10 +248,10 @@ static void test_the_most_probable_nodes_of_all_sessions_are_taken(void **state)
   session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
   ready(s, 3, 10);
   sure->request.options.budget = unsure->request.options.budget = 20;
-  sure->speculation.record = unsure->speculation.record = (width_record){.verifies = 10, .accepted = 1000};
+  sure->speculation.policy = unsure->speculation.policy = (policy){.accepted = 1000};
   add_chain(sure, 20, -0.05f);
   add_chain(unsure, 20, -0.3f); /* 0.74, 0.55: one of them before the other's seventh, 0.70 */
-  width_costs w = known_widths();
+  cost_model w = known_costs();
   schedule_rotation rotation = {0};
   schedule f = forward(s, &rotation, &w);
   int32_t nodes[SLOTS] = {0};
@@ -289,19 +289,19 @@ static void test_a_pick_carries_its_nodes(void **state) {
   assert_memory_equal(p->parents, parents, sizeof parents);
 }
 
-/* A session whose draft has not been right yet verifies three nodes, however many it is offered; in lockstep
- * all. */
+/* A session whose draft has not been right yet verifies fewer nodes than later; in lockstep all. */
 static void test_a_session_starts_with_few_nodes(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, 10);
   p->request.options.budget = 20;
   add_chain(p, 20, -0.05f);
-  width_costs w = known_widths();
+  cost_model w = known_costs();
   schedule_rotation rotation = {0};
-  assert_int_equal(forward(s, &rotation, &w).picks[0].rows, WIDTH_START);
-  width_stepped(&p->speculation.record, 2);
-  assert_int_equal(forward(s, &rotation, &w).picks[0].rows, 2 * WIDTH_START);
-  p->speculation.record = (width_record){0};
+  p->speculation.policy = (policy){.promised = 40, .accepted = 1};
+  int32_t few = forward(s, &rotation, &w).picks[0].rows;
+  p->speculation.policy = (policy){.promised = 40, .accepted = 40};
+  assert_true(forward(s, &rotation, &w).picks[0].rows > few);
+  p->speculation.policy = (policy){0};
   p->request.options.lockstep = true;
   session_draft_of(p, 10)->done_base = 10;
   assert_int_equal(forward(s, &rotation, &w).picks[0].rows, 20);
@@ -313,7 +313,7 @@ static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, SCHEDULE_MEASURED + 1);
   schedule_rotation rotation = {0};
-  width_costs w = {0};
+  cost_model w = {0};
   p->cache.rows = SCHEDULE_MEASURED - 104;
   p->request.options.budget = 5;
   p->request.draft_expected = true;
@@ -340,7 +340,7 @@ static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   p->committed.length--; /* too short to hide it in */
   assert_false(forward(s, &rotation, &w).measures);
   p->committed.length++;
-  width_measured(&w, 4, 1000);
+  cost_model_measured(&w, 4, 0, 1000);
   assert_false(forward(s, &rotation, &w).measures); /* known */
 }
 

@@ -83,12 +83,12 @@ static void test_a_verify_step_does_not_exceed_the_credit(void **state) {
   uint32_t g = attach(w, DRAFT);
   int32_t length = held(w, S)->committed.length;
   believe(w);
-  send_chain(w, DRAFT, g, length, 1, 12, false);
+  send_chain(w, DRAFT, g, length, 1, 7, false);
   run_job(w);
   assert_true(held(w, S)->committed.length - PROMPT_LENGTH <= SCHEDULE_CREDIT);
   rig_say(&w->r, ORCH, ack(1, length));
   run_job(w);
-  assert_true(held(w, S)->committed.length >= length + 13); /* and is not made smaller by it for good */
+  assert_true(held(w, S)->committed.length >= length + 8); /* and is not made smaller by it for good */
 }
 
 /* Each gets its own tokens, the prompt of a new one is read beside those who step, and one that ends

@@ -223,7 +223,8 @@ static draft_options draft_of(world *w) {
   o.session_max = 4;
   o.shorter = true;
   o.colocated = d->colocated;
-  o.numerics_id = "recorded";
+  o.numerics_id = o.device = "recorded";
+  o.host = (hash16){{1}};
   return o;
 }
 
@@ -242,6 +243,8 @@ static void start(world *w) {
                       .vocabulary_size = INT32_MAX,
                       .numerics_id = "recorded",
                       .endpoint = "target",
+                      .host = {{1}},
+                      .device = "recorded",
                       .sessions = WORLD_SESSIONS_MAX,
                       .context = WORLD_CONTEXT};
   if (rc == ERR_OK) rc = open_drafter(w, &e);

@@ -117,6 +117,8 @@ static void start_target(world *w, int index) {
                       .vocabulary_size = TOY_VOCABULARY,
                       .numerics_id = "toy",
                       .endpoint = addresses[index],
+                      .host = {{1}},
+                      .device = "toy",
                       .sessions = TOY_SLOTS,
                       .context = TOY_CONTEXT,
                       .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0};
@@ -149,7 +151,9 @@ static void start_draft(world *w, int index) {
   if (index == DRAFT_B) {
     o.session_max = TOY_SLOTS;
     o.shorter = true;
-    o.numerics_id = w->seed % 2 ? "toy" : NULL; /* one that computes is told nothing while it is off */
+    o.host = (hash16){{1}};
+    o.numerics_id = "toy";
+    o.device = w->seed % 2 ? "toy" : NULL; /* the target's own, or none that is known */
   }
   n->model = (toy_model){0};
   n->busy = false;

@@ -1,0 +1,122 @@
+#include "common/speculative/policy.h"
+
+#include "common/speculative/policy_constants.h"
+#include <assert.h>
+#include <math.h>
+
+/* --- a session --- */
+
+static void turn_on(policy *p) {
+  p->state = POLICY_ON;
+  p->misses = 0;
+  p->tries++;
+}
+
+static void turn_off(policy *p) {
+  p->state = POLICY_OFF;
+  p->quiet = 0;
+}
+
+void policy_begin(policy *p, const policy *before) {
+  p->promised = before->promised * POLICY_INHERIT;
+  p->accepted = before->accepted * POLICY_INHERIT;
+  double credit = p->colocated ? POLICY_SAVED : POLICY_FIRST;
+  p->balance = before->net >= 0 ? credit : fmin(credit, before->balance);
+  p->net = fmin(0, before->net) * POLICY_INHERIT;
+  p->quiet = POLICY_QUIET;
+  if (p->colocated || p->balance < POLICY_TRY)
+    p->state = POLICY_OFF;
+  else
+    turn_on(p);
+}
+
+void policy_colocated(policy *p) {
+  if (p->colocated) return;
+  p->colocated = true;
+  if (p->state == POLICY_ON) turn_off(p);
+}
+
+bool policy_is_quiet(const policy *p) {
+  return !p->colocated || p->state == POLICY_NEW || (p->state == POLICY_OFF && p->quiet >= POLICY_QUIET);
+}
+
+/* --- what it earns --- */
+
+static double trust(const policy *p) {
+  double prior = POLICY_TRUST_PRIOR * POLICY_TRUST_WEIGHT;
+  return fmin(1, (p->accepted + prior) / (p->promised + POLICY_TRUST_WEIGHT));
+}
+
+float policy_total(const policy *p, float total) {
+  return total + (float)log(trust(p));
+}
+
+static void turn(policy *p, const policy_step *s) {
+  bool must_measure = p->colocated && !s->plain_known; /* which it cannot while the draft computes */
+  if (p->state == POLICY_ON && (p->balance < 0 || must_measure))
+    turn_off(p);
+  else if (p->state == POLICY_OFF && p->balance >= POLICY_TRY && !must_measure && policy_is_quiet(p))
+    turn_on(p);
+}
+
+void policy_stepped(policy *p, const policy_step *s) {
+  assert(s->plain_us > 0 && s->tokens >= 1);
+  double fade = 1 - 1.0 / POLICY_WINDOW, cost = s->us / s->plain_us;
+  p->promised = p->promised * fade + s->promised;
+  p->accepted = p->accepted * fade + (s->tokens - 1);
+  if (s->nodes > 0 || (s->waited_us > 0 && s->answered) || (s->offered > 0)) {
+    average_add(&p->tokens, s->tokens);
+    average_add(&p->cost, cost);
+  }
+  if (s->waited_us > 0 && s->offered == 0 && !s->answered) p->misses++;
+  double net = p->state == POLICY_ON ? s->tokens - cost - (s->waited_us + POLICY_TELL_US) / s->plain_us : 0;
+  p->net += net;
+  p->balance = fmin(p->balance + net + POLICY_LOSS * s->tokens, POLICY_SAVED);
+  if (p->state == POLICY_OFF) p->quiet++;
+  turn(p, s);
+}
+
+void policy_arrived(policy *p, double after_us) {
+  average_add(&p->arrival_us, after_us);
+  p->misses = 0;
+}
+
+/* --- how many nodes --- */
+
+int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, const float *totals,
+                     const int32_t *reads, int32_t count) {
+  double cost = cost_model_us(c, roots, positions), tokens = roots;
+  int32_t kept = 0, most = cost_model_widest_try(c, roots) - roots;
+  if (cost == 0) return count < most ? count : most;
+  if (!cost_model_fresh(c, roots)) return 0;
+  double best = tokens / cost;
+  for (int32_t k = 0; k < count && k < most; k++) {
+    tokens += exp((double)totals[k]);
+    positions += reads[k];
+    double rate = tokens / cost_model_us(c, roots + k + 1, positions);
+    if (rate <= best) continue;
+    best = rate;
+    kept = k + 1;
+  }
+  return kept;
+}
+
+/* --- waiting --- */
+
+double policy_wait(const policy *p, double plain_us) {
+  if (p->state != POLICY_ON || p->misses >= POLICY_MISSES) return 0;
+  if (p->colocated) return POLICY_TURN * plain_us / (1 << p->misses);
+  if (p->tokens.count == 0 || p->arrival_us.count == 0) return 0;
+  double earned = (p->tokens.mean - p->cost.mean) * plain_us;
+  if (p->arrival_us.mean >= earned) return 0;
+  return fmin(earned, p->arrival_us.mean + 2 * p->arrival_us.deviation);
+}
+
+/* --- prompts --- */
+
+int32_t policy_piece(const cost_model *c, int32_t left, int32_t most, bool *measures) {
+  bool wanted = !cost_model_known(c, POLICY_PROBE);
+  *measures = wanted && left == POLICY_PROBE;
+  int32_t kept = wanted && left > POLICY_PROBE ? POLICY_PROBE : 0;
+  return left - kept < most ? left - kept : most;
+}

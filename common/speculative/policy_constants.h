@@ -1,0 +1,39 @@
+/* policy_constants.h - every number that the policy of speculation is tuned by.
+ *
+ * Each has its source. "Replay" is the table of bench/policy_replay (docs/decisions/policy.md): there the
+ * value was chosen among its neighbours. What each does is shown by a test that names it:
+ * tests/test_average.c, test_cost_model.c, test_policy.c, test_pacing.c. */
+#pragma once
+
+/* clang-format off */
+
+/* Averages. */
+#define POLICY_GAIN         0.125 /* of a new sample: smoothed round-trip times, Jacobson 1988 */
+#define POLICY_OUTLIER      3.0   /* means that a sample counts for at most: a thread lost its processor */
+
+/* What forwards cost. */
+#define POLICY_SLOPE        0.04 /* of the widest known, for a row more: a second row costs 0.05, measured */
+#define POLICY_STALE        1024 /* forwards until a width is measured anew: 3 plain steps at most, 0.3 % */
+#define POLICY_SPREAD       256  /* positions that must differ before their cost is believed: 5 % of a step */
+#define POLICY_PROBE        4    /* rows of a first verify, and of a prompt's end that measures one: replay */
+
+/* What drafts promise and keep. */
+#define POLICY_TRUST_PRIOR  0.6  /* of a promise, before anything is known: replay, answers of 12 tokens */
+#define POLICY_TRUST_WEIGHT 2.0  /* promised nodes that this counts for: replay */
+#define POLICY_WINDOW       128  /* steps over which both are remembered: replay */
+#define POLICY_INHERIT      0.25 /* of the last session's record, for the next one: replay */
+
+/* On or off, in plain steps. */
+#define POLICY_LOSS         0.01 /* of a token, which may be lost for good: 0.98 of plain is promised */
+#define POLICY_FIRST        2.0  /* may be lost by a session before anything is known: replay */
+#define POLICY_TRY          0.25 /* must be saved up for the next try: a verify of POLICY_PROBE rows */
+#define POLICY_SAVED        8.0  /* of gains are kept for bad times: replay, a draft that turns bad */
+#define POLICY_TELL_US      60   /* us to tell a draft and hear its nodes: measured with useless nodes */
+#define POLICY_QUIET        4    /* steps until a colocated draft has ended what it computes: measured */
+
+/* Waiting. */
+#define POLICY_MISSES       3    /* waits in vain, and none is made until a node comes by itself: replay */
+#define POLICY_TURN         3.0  /* plain steps that a colocated draft may take for its tree: replay */
+#define POLICY_RATIO        4.0  /* forwards of a draft in a verify that was not timed yet: such drafts pay */
+
+/* clang-format on */

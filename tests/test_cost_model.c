@@ -1,0 +1,140 @@
+/* libs: speculative */
+#include "common/speculative/cost_model.h"
+
+#include "common/speculative/policy_constants.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+
+static uint32_t draw(uint64_t *s, uint32_t below) {
+  *s = *s * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(*s >> 33) % below;
+}
+
+static void measure(cost_model *c, int32_t rows, double us, int times) {
+  for (int i = 0; i < times; i++) cost_model_measured(c, rows, 0, us);
+}
+
+static void test_nothing_measured_costs_nothing(void **state) {
+  (void)state;
+  cost_model c = {0};
+  assert_true(cost_model_us(&c, 1, 100) == 0);
+  assert_false(cost_model_fresh(&c, COST_ROWS_MAX));
+}
+
+static void test_unknown_widths_lie_on_the_line_between_known_ones(void **state) {
+  (void)state;
+  cost_model c = {0};
+  measure(&c, 1, 1000, 3);
+  measure(&c, 9, 1800, 3);
+  assert_true(fabs(cost_model_us(&c, 5, 0) - 1400) < 1);
+  assert_true(fabs(cost_model_us(&c, 17, 0) - 2600) < 1); /* beyond, it goes on */
+}
+
+/* POLICY_SLOPE: with one width known, a row more costs a little, so that wider forwards are tried. */
+static void test_a_row_beyond_the_known_costs_a_little(void **state) {
+  (void)state;
+  cost_model c = {0};
+  measure(&c, 1, 1000, 3);
+  assert_true(fabs(cost_model_us(&c, 2, 0) - 1000 * (1 + POLICY_SLOPE)) < 1);
+  measure(&c, 16, 1000, 3); /* rows are free up to 16 */
+  assert_true(cost_model_us(&c, 17, 0) > 1000 * (1 + POLICY_SLOPE / 2));
+}
+
+/* Whatever held up a narrow forward, it costs no more than a wider one does. */
+static void test_narrower_never_costs_more_than_wider(void **state) {
+  (void)state;
+  uint64_t rng = 7;
+  cost_model c = {0};
+  for (int i = 0; i < 3000; i++) {
+    int32_t rows = 1 + (int32_t)draw(&rng, 32);
+    cost_model_measured(&c, rows, 0, (1000 + 60 * rows) * (0.7 + draw(&rng, 60) / 100.0));
+    for (int32_t k = 2; k < 32; k++) {
+      if (!cost_model_known(&c, k) || !cost_model_known(&c, k + 1) || k >= rows) continue;
+      assert_true(cost_model_us(&c, k, 0) <= cost_model_us(&c, rows, 0) + 1e-6);
+    }
+  }
+}
+
+/* An unlucky first try of a width does not make it look dear for good. */
+static void test_a_first_sample_is_bounded_by_what_was_expected(void **state) {
+  (void)state;
+  cost_model c = {0};
+  measure(&c, 1, 1000, 10);
+  measure(&c, 4, 50000, 1);
+  assert_true(cost_model_us(&c, 4, 0) <= POLICY_OUTLIER * 1000 * (1 + 3 * POLICY_SLOPE) + 1);
+  measure(&c, 4, 5000, 10); /* but if it is so dear, that is learnt soon */
+  assert_true(cost_model_us(&c, 4, 0) > 4000);
+}
+
+/* POLICY_STALE: a width that has not been seen for long is unknown again, and tried anew. */
+static void test_an_old_width_is_forgotten(void **state) {
+  (void)state;
+  cost_model c = {0};
+  measure(&c, 4, 9000, 3);
+  measure(&c, 1, 1000, POLICY_STALE);
+  assert_true(cost_model_known(&c, 4));
+  measure(&c, 1, 1000, 1);
+  assert_false(cost_model_known(&c, 4));
+  assert_true(cost_model_us(&c, 4, 0) < 2000);
+  measure(&c, 4, 1200, 1); /* and nothing is left of what it was */
+  assert_true(fabs(cost_model_us(&c, 4, 0) - 1200) < 1);
+  assert_true(cost_model_fresh(&c, 1));
+  measure(&c, 4, 1200, POLICY_STALE + 1);
+  assert_true(cost_model_known(&c, 1));  /* a plain step is always known, */
+  assert_false(cost_model_fresh(&c, 3)); /* but it should be measured now */
+}
+
+/* The KV cache: time grows with what rows read, as the pieces of a prompt show. */
+static void test_a_prompt_tells_what_positions_cost(void **state) {
+  (void)state;
+  uint64_t rng = 3;
+  cost_model c = {0};
+  cost_model_measured(&c, 1, 100, 3000);
+  for (int32_t kv = 0; kv < 2000; kv += 128)
+    cost_model_read(&c, 128.0 * kv, 40000 + 0.6 * 128 * kv + draw(&rng, 1000));
+  assert_true(fabs(cost_model_position_us(&c) - 0.6) < 0.1);
+  assert_true(fabs(cost_model_us(&c, 1, 2100) - 4200) < 250); /* never measured so far back */
+}
+
+/* POLICY_SPREAD: noise at one place in the cache says nothing of positions. */
+static void test_noise_is_not_taken_for_a_slope(void **state) {
+  (void)state;
+  uint64_t rng = 5;
+  cost_model c = {0};
+  for (int32_t kv = 100; kv < 300; kv++) cost_model_measured(&c, 1, kv, 3000 + draw(&rng, 400));
+  assert_true(fabs(cost_model_us(&c, 1, 300) - 3200) < 150);
+  assert_true(cost_model_position_us(&c) < 1.5);
+}
+
+/* POLICY_PROBE rows at first, then twice what is known. */
+static void test_wider_forwards_are_tried_by_doubling(void **state) {
+  (void)state;
+  cost_model c = {0};
+  assert_int_equal(cost_model_widest_try(&c, 1), POLICY_PROBE);
+  measure(&c, 1, 1000, 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), POLICY_PROBE);
+  measure(&c, 4, 1000, 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), 8);
+  assert_int_equal(cost_model_widest_try(&c, 8), 8 + POLICY_PROBE - 1);
+  measure(&c, 200, 9000, 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), COST_ROWS_MAX);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_nothing_measured_costs_nothing),
+      cmocka_unit_test(test_unknown_widths_lie_on_the_line_between_known_ones),
+      cmocka_unit_test(test_a_row_beyond_the_known_costs_a_little),
+      cmocka_unit_test(test_narrower_never_costs_more_than_wider),
+      cmocka_unit_test(test_a_first_sample_is_bounded_by_what_was_expected),
+      cmocka_unit_test(test_an_old_width_is_forgotten),
+      cmocka_unit_test(test_a_prompt_tells_what_positions_cost),
+      cmocka_unit_test(test_noise_is_not_taken_for_a_slope),
+      cmocka_unit_test(test_wider_forwards_are_tried_by_doubling),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

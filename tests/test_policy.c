@@ -1,0 +1,396 @@
+/* libs: speculative */
+#include "common/speculative/policy.h"
+
+#include "common/speculative/policy_constants.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+
+#define PLAIN 15000.0 /* us: a plain step, in the order of a small model on a CPU */
+
+static uint32_t draw(uint64_t *s, uint32_t below) {
+  *s = *s * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(*s >> 33) % below;
+}
+
+static policy begun(void) {
+  policy p = {0}, none = {0};
+  policy_begin(&p, &none);
+  return p;
+}
+
+/* --- on or off --- */
+
+typedef struct draft_model {
+  double verify; /* of a forward with nodes, in plain steps */
+  double rate;   /* probability that the next node of the chain is right */
+  int32_t depth; /* nodes in the chain */
+  double slows;  /* colocated: how much longer a plain step takes while the draft is told of tokens */
+} draft_model;
+
+typedef struct outcome {
+  double steps, tokens; /* what it took, in plain steps; what it gave */
+  int32_t off;          /* steps with speculation off */
+} outcome;
+
+/* Decodes so many tokens with nodes always at hand; the policy sees what a target would tell it. */
+static outcome decode(policy *p, const draft_model *d, int32_t tokens, uint64_t seed) {
+  outcome o = {0};
+  while (o.tokens < tokens) {
+    bool on = p->state == POLICY_ON;
+    policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .tokens = 1};
+    s.nodes = s.offered = on ? d->depth : 0;
+    while (on && s.tokens <= d->depth && draw(&seed, 1000) < d->rate * 1000) s.tokens++;
+    if (on) s.us = PLAIN * (d->depth ? d->verify : d->slows);
+    for (int32_t i = 1; on && i <= d->depth; i++) s.promised += pow(d->rate, i);
+    o.steps += s.us / PLAIN;
+    o.tokens += s.tokens;
+    o.off += !on;
+    policy_stepped(p, &s);
+  }
+  return o;
+}
+
+/* POLICY_FIRST and POLICY_LOSS: by construction no more is lost than these, and the step that went too far.
+ */
+static void test_a_useless_draft_loses_a_bounded_share(void **state) {
+  (void)state;
+  static const double verifies[] = {1.02, 1.05, 1.2, 1.5, 2, 3};
+  static const int32_t lengths[] = {12, 256, 1000, 20000};
+  for (size_t v = 0; v < sizeof verifies / sizeof *verifies; v++)
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+      policy p = begun();
+      draft_model d = {verifies[v], 0, 8, 0};
+      outcome o = decode(&p, &d, lengths[l], 3);
+      double lost = o.steps - o.tokens, allowed = POLICY_FIRST + POLICY_LOSS * o.tokens + verifies[v];
+      if (lost > allowed)
+        fail_msg("%.2f, %d tokens: lost %.1f of %.1f", verifies[v], lengths[l], lost, allowed);
+    }
+}
+
+/* POLICY_TRY: it is tried again as soon as, and not before, the share has paid for a try. */
+static void test_a_try_is_saved_up_for(void **state) {
+  (void)state;
+  policy p = begun();
+  draft_model d = {2, 0, 8, 0};
+  while (p.state == POLICY_ON) decode(&p, &d, 1, 1);
+  double needed = (POLICY_TRY - p.balance) / POLICY_LOSS;
+  int32_t steps = 0;
+  for (; p.state == POLICY_OFF; steps++) decode(&p, &d, 1, 1);
+  assert_in_range(steps, (int32_t)needed, (int32_t)needed + 2);
+}
+
+static void test_a_good_draft_stays_on(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 100; seed++) {
+    policy p = begun();
+    draft_model d = {1.4, 0.8, 5, 0};
+    outcome o = decode(&p, &d, 2000, seed);
+    assert_true(o.steps < 0.5 * o.tokens);
+    assert_true(o.off < 80);
+  }
+}
+
+/* POLICY_SAVED: what a good draft has earned lets it fail for a while, but not for long. */
+static void test_a_draft_that_turns_bad_is_turned_off(void **state) {
+  (void)state;
+  policy p = begun();
+  draft_model good = {1.4, 0.9, 5, 0}, bad = {1.4, 0, 5, 0};
+  decode(&p, &good, 2000, 1);
+  assert_true(p.balance > POLICY_SAVED - 2);
+  outcome o = decode(&p, &bad, 200, 1);
+  assert_true(o.steps - o.tokens < POLICY_SAVED + POLICY_LOSS * 200 + 1);
+  assert_true(o.off > 150);
+  o = decode(&p, &good, 400, 1);
+  assert_true(o.steps < 0.6 * o.tokens); /* and it comes back */
+}
+
+/* POLICY_TELL_US: to tell a draft that never has a node worth a row costs, too. */
+static void test_a_draft_that_is_told_in_vain_is_turned_off(void **state) {
+  (void)state;
+  policy p = begun();
+  policy_step s = {.plain_us = 1500, .plain_known = true, .us = 1500, .tokens = 1};
+  int32_t on = 0;
+  for (int i = 0; i < 1000; i++) {
+    policy_stepped(&p, &s);
+    on += p.state == POLICY_ON;
+  }
+  double each = POLICY_TELL_US / 1500.0 - POLICY_LOSS;
+  assert_true(on < POLICY_FIRST / each + 1000 * POLICY_LOSS / (each + POLICY_LOSS) + 10);
+}
+
+/* --- from session to session --- */
+
+/* What failed in the last session is not given a new credit; what paid is. POLICY_INHERIT of the record goes
+ * on. */
+static void test_a_session_begins_where_the_last_one_ended(void **state) {
+  (void)state;
+  policy before = begun(), p = {0};
+  draft_model bad = {2, 0, 8, 0}, good = {1.4, 0.8, 5, 0};
+  decode(&before, &bad, 60, 1);
+  policy_begin(&p, &before);
+  assert_true(p.balance == fmin(POLICY_FIRST, before.balance) && p.net < 0);
+  assert_true(p.promised == POLICY_INHERIT * before.promised);
+  before = begun();
+  decode(&before, &good, 60, 1);
+  p = (policy){0};
+  policy_begin(&p, &before);
+  assert_true(p.state == POLICY_ON && p.balance == POLICY_FIRST && p.net == 0);
+  assert_true(p.accepted == POLICY_INHERIT * before.accepted);
+}
+
+/* --- a draft on the target's processors --- */
+
+/* POLICY_QUIET: it begins only when plain steps have been measured without it, and they are measured only
+ * when it has gone quiet. */
+static void test_a_colocated_draft_is_judged_against_silence(void **state) {
+  (void)state;
+  policy p = {0}, none = {0};
+  policy_colocated(&p);
+  assert_true(policy_is_quiet(&p)); /* nothing has been told to it */
+  policy_begin(&p, &none);
+  assert_int_equal(p.state, POLICY_OFF);
+  policy_step s = {.plain_us = PLAIN, .us = PLAIN, .tokens = 1};
+  policy_stepped(&p, &s);
+  assert_int_equal(p.state, POLICY_OFF);
+  s.plain_known = true;
+  policy_stepped(&p, &s);
+  assert_int_equal(p.state, POLICY_ON);
+  assert_false(policy_is_quiet(&p));
+  s.plain_known = false; /* too long ago */
+  policy_stepped(&p, &s);
+  assert_int_equal(p.state, POLICY_OFF);
+  for (int i = 0; i < POLICY_QUIET; i++) {
+    assert_false(policy_is_quiet(&p));
+    policy_stepped(&p, &s);
+  }
+  assert_true(policy_is_quiet(&p));
+}
+
+/* Every step is slower while it is on, whether its nodes come or not. */
+static void test_a_colocated_draft_must_earn_what_it_slows(void **state) {
+  (void)state;
+  policy p = {0}, none = {0};
+  policy_colocated(&p);
+  policy_begin(&p, &none);
+  draft_model never = {0, 0, 0, 1.8}, good = {1.9, 0.9, 4, 1.8};
+  outcome o = decode(&p, &never, 500, 1);
+  assert_true(o.steps - o.tokens < POLICY_SAVED + POLICY_LOSS * 500 + 1);
+  p = (policy){0};
+  policy_colocated(&p);
+  policy_begin(&p, &none);
+  o = decode(&p, &good, 500, 1);
+  assert_true(o.steps < 0.7 * o.tokens);
+}
+
+/* --- trust --- */
+
+static double trusted(const policy *p) {
+  return exp((double)policy_total(p, 0));
+}
+
+static void test_promises_count_as_they_were_kept(void **state) {
+  (void)state;
+  policy p = begun();
+  assert_true(fabs(trusted(&p) - POLICY_TRUST_PRIOR) <
+              1e-6); /* POLICY_TRUST_PRIOR: before anything is known */
+  policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 2, .offered = 2};
+  s.promised = 1;
+  s.tokens = 1;
+  policy_stepped(&p, &s);
+  double after_one = POLICY_TRUST_PRIOR * POLICY_TRUST_WEIGHT / (1 + POLICY_TRUST_WEIGHT);
+  assert_true(fabs(trusted(&p) - after_one) < 1e-6); /* POLICY_TRUST_WEIGHT: one failure does not decide */
+  for (int i = 0; i < 200; i++) policy_stepped(&p, &s);
+  assert_true(trusted(&p) < 0.05);
+  s.promised = s.nodes = s.offered = 0;
+  for (int i = 0; i < 5 * POLICY_WINDOW; i++) policy_stepped(&p, &s); /* POLICY_WINDOW: it is forgotten */
+  assert_true(trusted(&p) > 0.4);
+  s = (policy_step){.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 3, .offered = 3};
+  s.promised = 2;
+  s.tokens = 4;
+  for (int i = 0; i < 200; i++) policy_stepped(&p, &s);
+  assert_true(trusted(&p) == 1); /* no more than was promised */
+}
+
+/* --- how many --- */
+
+static cost_model costs_of(double slope) {
+  cost_model c = {0};
+  for (int32_t rows = 1; rows <= 64; rows++)
+    cost_model_measured(&c, rows, 0, 1000 * (1 + slope * (rows - 1)));
+  return c;
+}
+
+static void test_as_many_nodes_as_give_the_most_tokens(void **state) {
+  (void)state;
+  uint64_t rng = 11;
+  for (int round = 0; round < 500; round++) {
+    double slope = draw(&rng, 100) / 200.0;
+    cost_model c = costs_of(slope);
+    float totals[30];
+    int32_t reads[30] = {0}, roots = 1 + (int32_t)draw(&rng, 8), count = (int32_t)draw(&rng, 30), best = 0;
+    float total = 0;
+    for (int32_t i = 0; i < count; i++) totals[i] = total -= (float)draw(&rng, 100) / 200;
+    double tokens = roots, most = roots / cost_model_us(&c, roots, 0);
+    for (int32_t k = 1; k <= count; k++) {
+      tokens += exp((double)totals[k - 1]);
+      double rate = tokens / cost_model_us(&c, roots + k, 0);
+      if (rate > most) best = k;
+      if (rate > most) most = rate;
+    }
+    assert_int_equal(policy_nodes(&c, roots, 0, totals, reads, count), best);
+  }
+}
+
+static void test_dear_rows_and_long_contexts_take_fewer_nodes(void **state) {
+  (void)state;
+  float totals[16];
+  int32_t near[16], far[16];
+  for (int32_t i = 0; i < 16; i++) {
+    totals[i] = -0.15f * (float)(i + 1);
+    near[i] = 10;
+    far[i] = 20000;
+  }
+  cost_model cheap = costs_of(0.02), dear = costs_of(0.4);
+  int32_t many = policy_nodes(&cheap, 1, 10, totals, near, 16);
+  assert_true(many > policy_nodes(&dear, 1, 10, totals, near, 16));
+  cheap.spread = 1; /* as a prompt would have told: so much a position */
+  cheap.slope = 0.02;
+  assert_true(policy_nodes(&cheap, 1, 20000, totals, far, 16) < many);
+}
+
+static void test_no_nodes_before_a_plain_step_is_known(void **state) {
+  (void)state;
+  cost_model c = {0};
+  float totals[8] = {0};
+  int32_t reads[8] = {0};
+  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), POLICY_PROBE - 1); /* small, for want of both */
+  cost_model_measured(&c, POLICY_PROBE, 0, 1000);
+  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), 0);
+  cost_model_measured(&c, 1, 0, 1000);
+  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), 2 * POLICY_PROBE - 1);
+}
+
+/* --- waiting --- */
+
+static policy waiting(double tokens, double cost, double arrival, double deviation) {
+  return (policy){.state = POLICY_ON,
+                  .tokens = {tokens, 0, 20},
+                  .cost = {cost, 0, 20},
+                  .arrival_us = {arrival, deviation, 20}};
+}
+
+static void test_there_is_no_wait_before_there_is_something_to_expect(void **state) {
+  (void)state;
+  policy p = begun();
+  assert_true(policy_wait(&p, PLAIN) == 0);
+  policy_arrived(&p, 100);
+  assert_true(policy_wait(&p, PLAIN) == 0);
+  policy_step s = {
+      .plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 3, .offered = 3, .tokens = 3};
+  policy_stepped(&p, &s);
+  assert_true(policy_wait(&p, PLAIN) > 100);
+  p.state = POLICY_OFF;
+  assert_true(policy_wait(&p, PLAIN) == 0);
+}
+
+static void test_a_wait_costs_no_more_than_it_can_earn(void **state) {
+  (void)state;
+  uint64_t rng = 5;
+  int waits = 0, refusals = 0;
+  for (int i = 0; i < 20000; i++) {
+    policy p = waiting(1 + draw(&rng, 500) / 100.0, 1 + draw(&rng, 200) / 100.0, draw(&rng, 30000),
+                       draw(&rng, 5000));
+    double us = policy_wait(&p, PLAIN), earned = (p.tokens.mean - p.cost.mean) * PLAIN;
+    waits += us > 0;
+    refusals += us == 0;
+    if (us > 0) assert_true(us <= earned && p.arrival_us.mean < earned);
+    policy better = p;
+    better.tokens.mean += 0.5;
+    assert_true(policy_wait(&better, PLAIN) >= us);
+  }
+  assert_true(waits > 2000 && refusals > 2000);
+}
+
+/* POLICY_MISSES, and POLICY_TURN with a half of it after each. */
+static void test_a_silent_draft_is_not_waited_for(void **state) {
+  (void)state;
+  for (int colocated = 0; colocated < 2; colocated++) {
+    policy p = waiting(4, 1.3, 1000, 100);
+    p.colocated = colocated;
+    p.balance = 100;
+    policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .tokens = 1};
+    for (int i = 0; i < POLICY_MISSES; i++) {
+      s.waited_us = policy_wait(&p, PLAIN);
+      assert_true(s.waited_us == (colocated ? POLICY_TURN * PLAIN / (1 << i) : 1200));
+      policy_stepped(&p, &s);
+    }
+    assert_true(policy_wait(&p, PLAIN) == 0);
+    policy_arrived(&p, 1000); /* it lives */
+    assert_true(policy_wait(&p, PLAIN) > 0);
+  }
+}
+
+/* An answer that there are no nodes counts against waiting, as do nodes that are not worth their rows. */
+static void test_empty_answers_end_the_waiting(void **state) {
+  (void)state;
+  for (int offered = 0; offered < 2; offered++) {
+    policy p = waiting(2, 1.3, 1000, 100);
+    p.balance = 100;
+    int rounds = 0;
+    for (; policy_wait(&p, PLAIN) > 0; rounds++) {
+      policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .waited_us = 100, .tokens = 1};
+      s.answered = !offered;
+      s.offered = offered;
+      policy_stepped(&p, &s);
+      assert_true(rounds < 30);
+    }
+    assert_true(rounds > 1);
+    assert_int_equal(p.misses, 0);
+  }
+}
+
+/* --- prompts --- */
+
+/* POLICY_PROBE: the last rows of a prompt are read like a verify, unless its cost is known. */
+static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
+  (void)state;
+  cost_model c = {0};
+  bool measures;
+  assert_int_equal(policy_piece(&c, 300, 128, &measures), 128);
+  assert_false(measures);
+  assert_int_equal(policy_piece(&c, 100, 128, &measures), 100 - POLICY_PROBE);
+  assert_false(measures);
+  assert_int_equal(policy_piece(&c, POLICY_PROBE, 128, &measures), POLICY_PROBE);
+  assert_true(measures);
+  cost_model_measured(&c, POLICY_PROBE, 0, 1000);
+  assert_int_equal(policy_piece(&c, 100, 128, &measures), 100);
+  assert_int_equal(policy_piece(&c, POLICY_PROBE, 128, &measures), POLICY_PROBE);
+  assert_false(measures);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_useless_draft_loses_a_bounded_share),
+      cmocka_unit_test(test_a_try_is_saved_up_for),
+      cmocka_unit_test(test_a_good_draft_stays_on),
+      cmocka_unit_test(test_a_draft_that_turns_bad_is_turned_off),
+      cmocka_unit_test(test_a_draft_that_is_told_in_vain_is_turned_off),
+      cmocka_unit_test(test_a_session_begins_where_the_last_one_ended),
+      cmocka_unit_test(test_a_colocated_draft_is_judged_against_silence),
+      cmocka_unit_test(test_a_colocated_draft_must_earn_what_it_slows),
+      cmocka_unit_test(test_promises_count_as_they_were_kept),
+      cmocka_unit_test(test_as_many_nodes_as_give_the_most_tokens),
+      cmocka_unit_test(test_dear_rows_and_long_contexts_take_fewer_nodes),
+      cmocka_unit_test(test_no_nodes_before_a_plain_step_is_known),
+      cmocka_unit_test(test_there_is_no_wait_before_there_is_something_to_expect),
+      cmocka_unit_test(test_a_wait_costs_no_more_than_it_can_earn),
+      cmocka_unit_test(test_a_silent_draft_is_not_waited_for),
+      cmocka_unit_test(test_empty_answers_end_the_waiting),
+      cmocka_unit_test(test_the_end_of_a_prompt_measures_a_verify),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -12,7 +12,7 @@
 
 static char said[4096];
 
-/* Which line a clause is on is looked at in test_lines. */
+/* Which line a clause is on is looked at in test_lines_end_before_their_108th_column. */
 static void on_one_line(void) {
   static const char end[] = "\ntandem: ";
   for (char *at; (at = strstr(said, end));
@@ -56,7 +56,7 @@ static completion drafted(uint64_t rounds, uint64_t rows, uint64_t accepted) {
   return a;
 }
 
-static void test_drafted(void **state) {
+static void test_what_the_draft_was_worth_is_said(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
@@ -73,7 +73,7 @@ static void test_drafted(void **state) {
 }
 
 /* One failed try is no alarm; a draft that was of use before it was lost is told of, and why it was lost. */
-static void test_why_plainly(void **state) {
+static void test_why_it_was_decoded_plainly_is_said(void **state) {
   (void)state;
   completion a = drafted(1, 3, 0);
   strcpy(a.off_reason, "the draft did not pay for itself");
@@ -94,7 +94,7 @@ static void test_why_plainly(void **state) {
                       "tandem: 101 tokens, 200.0 tok/s; all of it was decoded plainly: no draft came\n");
 }
 
-static void test_why_no_longer(void **state) {
+static void test_why_it_is_no_longer_is_said(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   a.finish = WIRE_FINISH_LENGTH;
@@ -113,7 +113,7 @@ static void test_why_no_longer(void **state) {
   assert_non_null(strstr(said, "; interrupted; `tandem session resume 0123456789abcdef' goes on"));
 }
 
-static void test_seed_and_details(void **state) {
+static void test_a_drawn_seed_and_details_are_said(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   a.seed = 77;
@@ -126,7 +126,7 @@ static void test_seed_and_details(void **state) {
 }
 
 /* Lines end before their 108th column, if their clauses are not longer. */
-static void test_lines(void **state) {
+static void test_lines_end_before_their_108th_column(void **state) {
   (void)state;
   completion a = drafted(10, 91, 60);
   strcpy(a.plain_speed, "plain decoding: about 130 tok/s");
@@ -139,7 +139,7 @@ static void test_lines(void **state) {
 }
 
 /* A longer answer with the same beginning differs as well. */
-static void test_both(void **state) {
+static void test_two_completions_are_compared(void **state) {
   (void)state;
   int32_t same[] = {5, 6, 7, 8}, other[] = {5, 6, 9, 8};
   completion plain = drafted(0, 0, 0), fast = drafted(1, 5, 2);
@@ -174,9 +174,12 @@ static void test_both(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_drafted),       cmocka_unit_test(test_why_plainly),
-      cmocka_unit_test(test_why_no_longer), cmocka_unit_test(test_seed_and_details),
-      cmocka_unit_test(test_lines),         cmocka_unit_test(test_both),
+      cmocka_unit_test(test_what_the_draft_was_worth_is_said),
+      cmocka_unit_test(test_why_it_was_decoded_plainly_is_said),
+      cmocka_unit_test(test_why_it_is_no_longer_is_said),
+      cmocka_unit_test(test_a_drawn_seed_and_details_are_said),
+      cmocka_unit_test(test_lines_end_before_their_108th_column),
+      cmocka_unit_test(test_two_completions_are_compared),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

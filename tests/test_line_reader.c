@@ -62,7 +62,7 @@ static void expect_none(rig *r) {
   assert_false(line_reader_next(&r->l, &line, &size));
 }
 
-static void test_pieces(void **state) {
+static void test_lines_may_come_in_pieces(void **state) {
   (void)state;
   rig r;
   open_pipe(&r);
@@ -87,7 +87,7 @@ static void test_pieces(void **state) {
 }
 
 /* What has been read and not taken is still to come after the end of the stream. */
-static void test_end_is_after_the_last_line(void **state) {
+static void test_the_end_is_after_the_last_line(void **state) {
   (void)state;
   rig r;
   open_pipe(&r);
@@ -104,7 +104,7 @@ static void test_end_is_after_the_last_line(void **state) {
 }
 
 /* Cut to one byte more than there may be, so that its reader sees it; what follows it is not lost. */
-static void test_too_long(void **state) {
+static void test_a_long_line_is_cut_and_its_rest_skipped(void **state) {
   (void)state;
   rig r;
   open_pipe(&r);
@@ -123,7 +123,7 @@ static void test_too_long(void **state) {
 
 /* Lines about as long as they may be, with an end or without, one after the other, however the stream is cut:
  * the same lines come out. */
-static void test_limits_in_pieces_of_every_size(void **state) {
+static void test_limits_hold_in_pieces_of_every_size(void **state) {
   (void)state;
   static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
   for (int first = 0; first <= 2 * LINE_MAX_BYTES + 2; first++)
@@ -160,7 +160,7 @@ static void test_limits_in_pieces_of_every_size(void **state) {
 }
 
 /* A file cannot be watched: it is always ready. */
-static void test_file(void **state) {
+static void test_a_file_is_always_ready(void **state) {
   (void)state;
   char name[] = "/tmp/tandem-lines-XXXXXX", text[20];
   rig r = {0};
@@ -180,7 +180,7 @@ static void test_file(void **state) {
   unlink(name);
 }
 
-static void test_unreadable(void **state) {
+static void test_what_cannot_be_read_fails(void **state) {
   (void)state;
   rig r = {0};
   int fd = open("/", O_RDONLY | O_DIRECTORY);
@@ -193,7 +193,7 @@ static void test_unreadable(void **state) {
 }
 
 /* It may be the terminal, which other programs read and write. */
-static void test_stays_blocking(void **state) {
+static void test_a_descriptor_stays_blocking(void **state) {
   (void)state;
   rig r;
   open_pipe(&r);
@@ -208,7 +208,7 @@ static void test_stays_blocking(void **state) {
   close(r.ends[0]);
 }
 
-static void test_stopped(void **state) {
+static void test_nothing_is_read_after_a_stop(void **state) {
   (void)state;
   rig r;
   open_pipe(&r);
@@ -224,10 +224,13 @@ static void test_stopped(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pieces),   cmocka_unit_test(test_end_is_after_the_last_line),
-      cmocka_unit_test(test_too_long), cmocka_unit_test(test_limits_in_pieces_of_every_size),
-      cmocka_unit_test(test_file),     cmocka_unit_test(test_unreadable),
-      cmocka_unit_test(test_stopped),  cmocka_unit_test(test_stays_blocking)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines_may_come_in_pieces),
+                                     cmocka_unit_test(test_the_end_is_after_the_last_line),
+                                     cmocka_unit_test(test_a_long_line_is_cut_and_its_rest_skipped),
+                                     cmocka_unit_test(test_limits_hold_in_pieces_of_every_size),
+                                     cmocka_unit_test(test_a_file_is_always_ready),
+                                     cmocka_unit_test(test_what_cannot_be_read_fails),
+                                     cmocka_unit_test(test_nothing_is_read_after_a_stop),
+                                     cmocka_unit_test(test_a_descriptor_stays_blocking)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,23 @@
 /* libs: sessions wire speculative base */
 #include "tests/sessions_support.h"
 
+static void test_a_session_is_finished_when_both_workers_know(void **state) {
+  world *w = *state;
+  static const peer_id order[2][2] = {{TARGET, DRAFT}, {DRAFT, TARGET}};
+  sessions_request r = request(true);
+  register_workers(w, TARGET, DRAFT);
+  for (int i = 0; i < 2; i++) {
+    start_request(w, &r);
+    opened(w, TARGET);
+    sessions_cancel(w->o, w->id, w->r.now, &w->r.out);
+    for (int k = 0; k < 2; k++) {
+      expect_state(w, SESSIONS_ENDING);
+      rig_say(&w->r, order[i][k], message(MSG_ENDED, SELF, w->id, w->epoch + 1));
+    }
+    expect_state(w, SESSIONS_FINISHED);
+  }
+}
+
 static void test_lost_workers_need_not_know_of_the_end(void **state) {
   world *w = *state;
   start_running(w, true);
@@ -77,6 +94,7 @@ static void test_ended_during_a_session_does_not_count(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      CASE(test_a_session_is_finished_when_both_workers_know),
       CASE(test_lost_workers_need_not_know_of_the_end),
       CASE(test_cancel_ends_a_session_in_a_new_epoch),
       CASE(test_a_waiting_session_can_be_cancelled),

@@ -75,6 +75,17 @@ static void test_the_counts_of_targets_that_were_left_are_added(void **state) {
   expect_total(&f, 2);
 }
 
+static void test_a_target_that_reported_before_it_was_left_is_counted_once(void **state) {
+  (void)state;
+  session_stats f = {0};
+  session_stats_begin(&f, 100);
+  session_stats_report(&f, &some);
+  session_stats_leave(&f, A, 119);
+  session_stats_report_late(&f, A, &some); /* DONE is repeated */
+  expect_total(&f, 1);
+  assert_int_equal(session_stats_missing(&f, 119), 0);
+}
+
 static void test_tokens_of_an_earlier_run_stay_uncounted(void **state) {
   (void)state;
   session_stats f = {.missing = 40};
@@ -87,6 +98,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_report_replaces_the_one_before),
       cmocka_unit_test(test_the_counts_of_targets_that_were_left_are_added),
+      cmocka_unit_test(test_a_target_that_reported_before_it_was_left_is_counted_once),
       cmocka_unit_test(test_tokens_of_an_earlier_run_stay_uncounted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

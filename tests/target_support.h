@@ -19,12 +19,12 @@ static inline int32_t next_of(int32_t token) {
   return (5 * token + 3) % VOCAB;
 }
 
-/* A wrong guess at what follows `token`. */
+/* A token that does not follow `token`. */
 static inline int32_t wrong_of(int32_t token) {
   return (next_of(token) + 1) % VOCAB;
 }
 
-/* Of the cache that the tests run over: 0: static. */
+/* Blocks of the cache that the tests run over; 0: a static cache. */
 static int32_t virtual_blocks;
 enum { EACH = CONTEXT / KV_BLOCK, BLOCKS = SLOTS * EACH };
 
@@ -39,7 +39,7 @@ typedef struct world {
   int fail;                                                           /* code of the next result */
   bool differs;            /* the next selfcheck finds a difference */
   uint64_t forward_us;     /* of the next forward, 0: JOB_US */
-  uint64_t layers;         /* that the engine has computed, for who looks */
+  uint64_t layers;         /* that the engine has computed, as engine_watch sees it */
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
 } world;
@@ -117,7 +117,8 @@ static inline session *held(world *w, uint64_t id) {
   return session_store_get(target_sessions(w->t), id);
 }
 
-/* What every job must be: rows of C where they belong, n tokens have n-1 rows. */
+/* Checks what every job must be: the cache holds rows of C up to the job's start, and n tokens have n-1 rows.
+ */
 static inline void check_job(world *w, const engine_job *j) {
   const session *s = NULL;
   session_store *all = target_sessions(w->t);
@@ -181,14 +182,14 @@ static inline bool run_job(world *w) {
   return true;
 }
 
-/* While time passes the engine is fed, as the program does it after every step, and takes long for what it
- * got. */
+/* While time passes the engine is given its next batch after every step, as the program does it, and does not
+ * finish it. */
 static inline void feed(void *context) {
   world *w = context;
   if (!w->holds) w->holds = ask_job(w);
 }
 
-/* Forwards until `count` were done or nothing may run now; how many. */
+/* Runs forwards until `count` are done or nothing may run now; returns how many. */
 static inline int32_t play(world *w, int32_t count) {
   int32_t start = w->jobs;
   while (w->jobs - start < count && run_job(w)) {
@@ -196,7 +197,7 @@ static inline int32_t play(world *w, int32_t count) {
   return w->jobs - start;
 }
 
-/* The same, with the time to wait for a draft in vain. */
+/* The same, but before each forward a wait for a draft passes in vain. */
 static inline void play_slowly(world *w, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
     rig_advance(&w->r, LONG_US);
@@ -298,7 +299,7 @@ static inline void say_and_open(world *w, msg m) {
   rig_clear(&w->r);
 }
 
-/* C of a session as it will be: the prompt and what the model says. */
+/* C of a session as it will become: the prompt and the model's tokens. */
 static const int32_t *truth(void) {
   static int32_t c[2048];
   memcpy(c, PROMPT, sizeof PROMPT);
@@ -328,7 +329,7 @@ static inline msg attach_message(uint32_t epoch, wire_id ticket) {
   return m;
 }
 
-/* Attaches and returns the generation. */
+/* Attaches a draft and returns its generation. */
 static inline uint32_t attach(world *w, peer_id peer) {
   rig_clear(&w->r);
   rig_say(&w->r, peer, attach_message(held(w, S)->epoch, TICKET));
@@ -375,7 +376,7 @@ static inline void send_nodes(world *w, peer_id from, uint32_t generation, int32
   rig_say(&w->r, from, nodes_message(&b, held(w, S)->epoch, generation, base, first, list, count, done));
 }
 
-/* A chain of `count` right guesses from C at `base`, ids from `first`. */
+/* Sends a chain of `count` right nodes below C at `base`, with ids from `first`. */
 static inline void send_chain(world *w, peer_id from, uint32_t generation, int32_t base, uint64_t first,
                               int32_t count, bool done) {
   guess list[WIRE_NODES_MAX];
@@ -386,7 +387,7 @@ static inline void send_chain(world *w, peer_id from, uint32_t generation, int32
   send_nodes(w, from, generation, base, first, list, count, done);
 }
 
-/* A session that runs with one draft attached; its generation. */
+/* Opens a session and attaches one draft; returns its generation. */
 static inline uint32_t open_with_draft(world *w, bool lockstep) {
   msg m = prompt_message();
   m.u.open.draft_expected = true;
@@ -424,7 +425,7 @@ static inline msg other_prompt(uint64_t id) {
   return open_message(id, 1, PROMPT, PROMPT_LENGTH);
 }
 
-/* Verifies `rounds` rounds of two right nodes each; counts the jobs that were checked. */
+/* Runs `rounds` verify steps of two right nodes each; returns how many of the jobs were selfchecks. */
 static inline int32_t rounds_with_nodes(world *w, uint32_t g, uint64_t *id, int32_t rounds) {
   int32_t checked = 0;
   for (int32_t i = 0; i < rounds;) {
@@ -448,7 +449,7 @@ static inline bool begins(wire_string s, const char *text) {
   return s.size >= strlen(text) && memcmp(s.data, text, strlen(text)) == 0;
 }
 
-/* Whatever the tests run over. */
+/* A virtual cache of few blocks, over whatever cache the tests run. */
 static inline int set_up_few_blocks(void **state) {
   int32_t before = virtual_blocks;
   virtual_blocks = 12;
@@ -460,7 +461,7 @@ static inline int set_up_few_blocks(void **state) {
 #define FEW_BLOCKS(f) cmocka_unit_test_setup_teardown(f, set_up_few_blocks, tear_down)
 #define CASE(f)       cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
-/* Runs a program's tests over a static cache and over a virtual one; the number that failed. */
+/* Runs a program's tests over a static cache and over a virtual one; returns how many failed. */
 static inline int run_over_both_caches(const struct CMUnitTest *tests, size_t count) {
   int failed = _cmocka_run_group_tests("static cache", tests, count, NULL, NULL);
   virtual_blocks = BLOCKS;

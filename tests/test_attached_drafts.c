@@ -27,12 +27,12 @@ static void test_a_draft_that_attaches_again_is_attached_once(void **state) {
 static void test_a_wrong_ticket_or_epoch_is_refused(void **state) {
   world *w = *state;
   rig_say(&w->r, DRAFT, attach_message(1, TICKET));
-  rig_expect_error(&w->r, DRAFT, ERR_GONE); /* OPEN may be under way */
+  rig_expect_error(&w->r, DRAFT, ERR_GONE); /* its OPEN may be under way */
   say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
   rig_say(&w->r, DRAFT, attach_message(3, TICKET));
   rig_expect_error(&w->r, DRAFT, ERR_GONE);
   rig_clear(&w->r);
-  rig_say(&w->r, DRAFT, attach_message(1, TICKET)); /* low: dropped */
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET)); /* a lower epoch is dropped */
   assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
   rig_say(&w->r, DRAFT, attach_message(2, id_of(201)));
   rig_expect_error(&w->r, DRAFT, ERR_TICKET);
@@ -67,10 +67,10 @@ static void test_a_draft_that_leaves_or_falls_silent_is_detached(void **state) {
     rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH));
   }
   assert_int_equal(session_draft_count(held(w, S)), 0);
-  assert_true(play(w, 1) == 1); /* plainly */
+  assert_true(play(w, 1) == 1); /* a plain step */
 }
 
-/* A draft that was started anew on the same connection is another one. */
+/* After a restart, the program on the same connection is another draft. */
 static void test_a_draft_that_restarts_is_detached(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -81,7 +81,7 @@ static void test_a_draft_that_restarts_is_detached(void **state) {
   rig_expect_error(&w->r, DRAFT, ERR_GONE);
 }
 
-/* A draft that turns out to have another vocabulary is none any more. */
+/* A second HELLO may show another vocabulary: then the draft cannot stay attached. */
 static void test_a_draft_that_comes_back_with_another_vocabulary_is_detached(void **state) {
   world *w = *state;
   open_with_draft(w, false);
@@ -115,7 +115,8 @@ static void test_nodes_of_another_generation_are_dropped(void **state) {
   prefill(w);
   uint64_t dropped = held(w, S)->stats.dropped;
   for (int i = 0; i < 3; i++) send_chain(w, DRAFT, g + 1, 3, 1, 2, true);
-  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation, g); /* not three of them */
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation,
+                   g); /* once for the three messages */
   assert_int_equal(held(w, S)->drafts.tree.live_count, 0);
   assert_int_equal(held(w, S)->stats.dropped - dropped, 3);
   assert_int_equal(held(w, S)->drafts.of[0].done_base, 0);
@@ -167,7 +168,7 @@ static void test_a_gap_in_ids_resets_the_tree(void **state) {
   uint32_t next = rig_only(&w->r, DRAFT, MSG_TREE_RESET)->u.reset.generation;
   assert_true(next > g);
   assert_int_equal(held(w, S)->stats.resets, 1);
-  send_chain(w, DRAFT, next, 3, 1, 4, false); /* its live nodes, again */
+  send_chain(w, DRAFT, next, 3, 1, 4, false); /* it sends its live nodes again */
   assert_true(take_job(w));
   assert_int_equal(w->job.count, 5);
   give_result(w);
@@ -179,7 +180,7 @@ static void test_repeated_nodes_change_nothing(void **state) {
   guess other[] = {{0, 70, 0.0f}, {0, 71, 0.0f}};
   send_chain(w, DRAFT, g, 3, 1, 2, false);
   send_chain(w, DRAFT, g, 3, 1, 2, false);
-  send_nodes(w, DRAFT, g, 3, 1, other, 2, false); /* what id 1 is was said once */
+  send_nodes(w, DRAFT, g, 3, 1, other, 2, false); /* what id 1 is was settled by the first message */
   assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_TREE_RESET), 0);
   assert_int_equal(tree_child(&held(w, S)->drafts.tree, TREE_ROOT, 70), -1);
@@ -200,13 +201,13 @@ static void test_a_token_outside_the_vocabulary_detaches_the_draft(void **state)
   assert_true(play(w, 1) == 1);
 }
 
-/* Too many: an error, nothing shed silently, and the session goes on plainly. */
+/* Too many nodes are an error, none is dropped silently, and the session goes on with plain steps. */
 static void test_nodes_beyond_the_limit_detach_the_draft(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
   guess list[WIRE_NODES_MAX];
   for (int32_t i = 0; i < WIRE_NODES_MAX; i++) {
-    list[i] = (guess){(uint64_t)(i / 90), i % 90, -1.0f}; /* all different */
+    list[i] = (guess){(uint64_t)(i / 90), i % 90, -1.0f}; /* all of them different */
   }
   send_nodes(w, DRAFT, g, 3, 1, list, WIRE_NODES_MAX, false);
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_ERROR), 0);
@@ -222,7 +223,7 @@ static void test_nodes_beyond_the_limit_detach_the_draft(void **state) {
   assert_true(rig_count(&w->r, ORCH, MSG_TOKENS) >= 1);
 }
 
-/* `count` different nodes below C, in frames that one message holds. */
+/* Sends `count` different nodes below C, in as many messages as that takes. */
 static void send_many(world *w, peer_id from, uint32_t g, uint64_t first, int32_t count, int32_t token) {
   guess list[WIRE_NODES_MAX];
   for (int32_t i = 0; i < count; i++) /* rows of 40, each below the first node of the one before */
@@ -230,7 +231,7 @@ static void send_many(world *w, peer_id from, uint32_t g, uint64_t first, int32_
   send_nodes(w, from, g, 3, first, list, count, true);
 }
 
-/* The draft that takes others' room goes, not the one that finds none. */
+/* When the tree is full, the draft that holds too much of it is detached, not the one that finds no room. */
 static void test_the_draft_that_holds_too_many_nodes_is_detached(void **state) {
   world *w = *state;
   uint32_t greedy = open_with_draft(w, false), modest = attach(w, DRAFT2);
@@ -242,11 +243,11 @@ static void test_the_draft_that_holds_too_many_nodes_is_detached(void **state) {
   rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
   assert_null(session_draft_of(held(w, S), DRAFT));
   assert_int_equal(held(w, S)->drafts.tree.live_count, 256);
-  assert_true(run_job(w)); /* with what the other has sent */
+  assert_true(run_job(w)); /* with the nodes of the other one */
 }
 
-/* Nor is it held against a draft what has been left behind: by one that came and went, or by its own
- * generations. */
+/* Nodes that a draft left behind when it was detached, or that belong to a generation of the past, count
+ * against nobody. */
 static void test_nodes_that_nobody_names_any_more_make_room(void **state) {
   world *w = *state;
   open_with_draft(w, false);
@@ -264,7 +265,7 @@ static void test_nodes_that_nobody_names_any_more_make_room(void **state) {
   assert_non_null(session_draft_of(held(w, S), DRAFT2));
 }
 
-/* Four that keep to their part, each with other guesses, all have room. */
+/* Four drafts that keep to their quota have room, even if no node of one equals another's. */
 static void test_four_drafts_within_their_quota_all_have_room(void **state) {
   world *w = *state;
   static const peer_id more[] = {STRANGER, STRANGER + 1};
@@ -292,7 +293,7 @@ static void test_nodes_that_are_too_deep_detach_the_draft(void **state) {
   assert_null(session_draft_of(held(w, S), DRAFT));
 }
 
-/* 4096 ids are remembered; a draft that never names a newer base must start again. */
+/* 4096 ids are remembered: a draft that never names a newer base has to start a new generation. */
 static void test_too_many_ids_reset_the_tree(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -312,7 +313,7 @@ static void test_a_draft_that_lags_is_sent_tokens(void **state) {
   prefill(w);
   rig_advance(&w->r, 50000);
   play(w, 2);
-  rig_advance(&w->r, 250000); /* it has not applied them: they were lost */
+  rig_advance(&w->r, 250000); /* so it has not got the TOKENS: they were lost */
   rig_clear(&w->r);
   send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
   expect_tokens(rig_only(&w->r, DRAFT, MSG_TOKENS), 3, held(w, S)->committed.length);
@@ -321,7 +322,7 @@ static void test_a_draft_that_lags_is_sent_tokens(void **state) {
   assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
 }
 
-/* A draft that says again and again that it lags does not make the target pour out all of C each time. */
+/* However often a draft says that it lags, the target does not send all of C each time. */
 static void test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -372,7 +373,7 @@ static void test_nodes_after_the_end_are_dropped(void **state) {
   assert_int_equal(play(w, 1), 0);
 }
 
-/* A new epoch ends every attachment; the draft attaches anew. */
+/* After a new epoch the draft has to attach again. */
 static void test_a_new_epoch_ends_every_attachment(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);

@@ -2,7 +2,8 @@
 #include "target_worker/engine_watch.h"
 #include "tests/target_support.h"
 
-/* TOKENS without tokens that the orchestrator got in so many seconds, each of them acknowledged. */
+/* Lets so many seconds pass, in which everything is acknowledged; returns how many TOKENS without tokens
+ * came. */
 static int32_t signs(world *w, int32_t seconds, uint64_t layers_each) {
   rig_clear(&w->r);
   for (int32_t i = 0; i < seconds; i++) {
@@ -19,15 +20,15 @@ static int32_t signs(world *w, int32_t seconds, uint64_t layers_each) {
   return n;
 }
 
-/* A prompt that takes minutes: the session is told of while layer after layer is computed, and not when that
- * stops. */
+/* Reading a prompt takes minutes: signs of life are sent as long as layer after layer is computed, and not
+ * when that stops. */
 static void test_signs_of_life_are_sent_during_a_long_prefill(void **state) {
   world *w = *state;
   say_and_open(w, open_message(S, 1, truth(), 600));
   assert_true(take_job(w));
   int32_t n = signs(w, 60, 1);
   assert_in_range(n, 60 / 4, 60);
-  n = signs(w, 60, 0); /* it hangs */
+  n = signs(w, 60, 0); /* the engine hangs, */
   assert_in_range(n, 0, ENGINE_WATCH_HANGS_US / 1000000 / 2 + 1);
   assert_int_equal(signs(w, 10, 0), 0);
   assert_in_range(signs(w, 10, 1), 2, 10); /* and goes on */
@@ -35,7 +36,7 @@ static void test_signs_of_life_are_sent_during_a_long_prefill(void **state) {
   assert_int_equal(held(w, S)->state, SESSION_RUNNING);
 }
 
-/* A hung engine is silent for all sessions, those too that have no job there. */
+/* While the engine hangs, no session gets a sign of life, not even one without a job. */
 static void test_no_sign_of_life_is_sent_while_the_engine_hangs(void **state) {
   world *w = *state;
   say_and_open(w, open_message(S + 1, 1, truth(), 600));
@@ -46,7 +47,7 @@ static void test_no_sign_of_life_is_sent_while_the_engine_hangs(void **state) {
   assert_true(held(w, S + 1) == NULL || held(w, S + 1)->job.serial != 0);
 }
 
-/* Who waits for its draft, and whose engine is idle, lives. */
+/* A session that waits for its draft lives, although the engine is idle. */
 static void test_signs_of_life_are_sent_while_a_session_waits(void **state) {
   world *w = *state;
   open_with_draft(w, true);

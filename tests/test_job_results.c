@@ -1,7 +1,8 @@
 /* libs: target wire speculative base */
 #include "tests/target_support.h"
 
-/* A result that comes after the end belongs to nobody, and the next session in the place is not harmed. */
+/* A result that comes after the session's end is dropped, and does no harm to the next session in the slot.
+ */
 static void test_a_result_after_the_end_belongs_to_nobody(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -30,7 +31,7 @@ static void test_a_result_after_a_rollback_is_dropped(void **state) {
   expect_tokens(rig_peek(&w->r, ORCH, MSG_TOKENS, 0), 4, 5);
 }
 
-/* Neither tokens nor rows of it: what it computed beyond the common part is of another C. */
+/* Neither its tokens nor its rows count: beyond the common part they belong to another C. */
 static void test_a_result_after_other_tokens_is_dropped(void **state) {
   world *w = *state;
   static const int32_t other[] = {50, 51, 52};
@@ -41,11 +42,11 @@ static void test_a_result_after_other_tokens_is_dropped(void **state) {
   rig_clear(&w->r);
   give_result(w);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
-  assert_int_equal(play(w, 1), 1); /* check_job holds the cache against C */
+  assert_int_equal(play(w, 1), 1); /* check_job compares the cache with C */
   assert_int_equal(held(w, S)->committed.tokens[7], next_of(52));
 }
 
-/* A job of the old epoch whose C is the same: its tokens are still those of C, whoever asked. */
+/* C is the same in the new epoch, so the tokens of a job of the old one continue it. */
 static void test_a_result_after_a_resume_counts(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -55,7 +56,7 @@ static void test_a_result_after_a_resume_counts(void **state) {
   rig_clear(&w->r);
   give_result(w);
   play(w, 3);
-  w->holds = true; /* no more of them */
+  w->holds = true; /* the engine gets no further job */
   rig_advance(&w->r, 2 * TOKEN_STREAM_EVERY_US);
   int32_t base = 5;
   for (int32_t i = 0; i < rig_count(&w->r, ORCH, MSG_TOKENS); i++) {
@@ -72,7 +73,7 @@ static void test_a_result_of_no_job_changes_nothing(void **state) {
   say_and_open(w, prompt_message());
   prefill(w);
   assert_true(take_job(w));
-  w->batch.jobs[0].serial += 1000; /* not a job of ours */
+  w->batch.jobs[0].serial += 1000; /* no session has this job */
   rig_clear(&w->r);
   give_result(w);
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
@@ -116,7 +117,7 @@ static void test_an_error_inside_a_verify_makes_the_session_decode_plainly(void 
   assert_int_equal(held(w, S)->state, SESSION_RUNNING);
   assert_int_equal(held(w, S)->committed.length, 3); /* nothing was committed */
   while (held(w, S)->state == SESSION_RUNNING) {
-    assert_true(run_job(w)); /* at once: it does not wait for its draft any more */
+    assert_true(run_job(w)); /* at once, because it does not wait for its draft any more */
     assert_int_equal(w->job.count, 1);
   }
   const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
@@ -138,7 +139,7 @@ static void test_an_error_of_a_plain_step_ends_the_session(void **state) {
   assert_int_equal(m->u.done.code, ERR_INTERNAL);
   assert_true(m->u.done.text.size > 0);
   uint64_t other = m->session == S ? S + 1 : S;
-  assert_int_equal(held(w, other)->state, SESSION_RUNNING); /* nothing else stops */
+  assert_int_equal(held(w, other)->state, SESSION_RUNNING); /* the other session goes on */
   assert_true(play(w, 5) == 5);
 }
 
@@ -151,7 +152,8 @@ static void test_an_error_of_a_prefill_ends_the_session(void **state) {
   assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_ERROR);
 }
 
-/* The cache is shorter than the session thought: DESYNC with what is sure, and a repair. */
+/* The cache is shorter than the session thought: DESYNC names the tokens whose rows are there, and OPEN
+ * repairs. */
 static void test_a_cache_that_lost_rows_is_a_desync(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -171,9 +173,8 @@ static void test_a_cache_that_lost_rows_is_a_desync(void **state) {
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 0);
   rig_clear(&w->r);
-  rig_advance(
-      &w->r,
-      3 * TOKEN_STREAM_REPEAT_US); /* tokens that were not acknowledged are no use until it is repaired */
+  rig_advance(&w->r, 3 * TOKEN_STREAM_REPEAT_US); /* until the repair, tokens that were not acknowledged are
+                                                     not sent again */
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
   rig_say(&w->r, ORCH, delta(2, length, truth() + length, 9 - length));
   rig_only(&w->r, ORCH, MSG_OPENED);

@@ -66,7 +66,7 @@ static void test_a_store_of_running_sessions_is_full(void **state) {
   session_store *s = *state;
   running(s, 1, 1);
   running(s, 2, 1);
-  running(s, 3, 1)->state = SESSION_DESYNCED; /* waits for its repair: not idle */
+  running(s, 3, 1)->state = SESSION_DESYNCED; /* it waits for its repair, so it is not idle */
   assert_null(take(s, 4, 9, true));
   assert_non_null(session_store_get(s, 1));
   assert_int_equal(session_store_active(s), 3);
@@ -79,14 +79,15 @@ static void test_the_least_recently_used_finished_session_makes_room(void **stat
   running(s, 3, 7)->state = SESSION_FINISHED;
   assert_int_equal(session_store_active(s), 1);
   session *x = running(s, 4, 20);
-  assert_null(session_store_get(s, 3)); /* 7 is older than 10; 2 is older still, but runs */
+  assert_null(session_store_get(
+      s, 3)); /* it was used before session 1; session 2 was used earlier still, but it runs */
   assert_non_null(session_store_get(s, 1));
   assert_non_null(session_store_get(s, 2));
   assert_ptr_equal(session_store_get(s, 4), x);
   assert_int_equal(session_store_active(s), 2);
 }
 
-/* Nothing of the one before may be seen by the next in its place. */
+/* The next session in a slot must see nothing of the one before. */
 static void test_a_slot_that_is_taken_again_is_clean(void **state) {
   session_store *s = *state;
   const int32_t tokens[] = {1, 2, 3};
@@ -114,14 +115,15 @@ static void test_a_slot_that_is_taken_again_is_clean(void **state) {
   assert_int_equal(y->drafts.tree.live_count, 0);
 }
 
-/* A conversation's next turn: the place whose cache begins with its tokens, and no other's. */
+/* A conversation's next request gets the slot whose cache begins with its tokens, and no other request does.
+ */
 static void test_rows_of_ended_sessions_serve_again(void **state) {
   session_store *s = *state;
   int32_t a[40], b[40];
   bool fresh;
   for (int32_t i = 0; i < 40; i++) {
     a[i] = i;
-    b[i] = i < 5 ? i : 100 + i; /* a template's beginning in common */
+    b[i] = i < 5 ? i : 100 + i; /* both begin with the same template */
   }
   session *x = running(s, 1, 10), *y = running(s, 2, 20), *z = running(s, 3, 5);
   prefix_append(&x->committed, a, 30);
@@ -136,11 +138,11 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
   assert_int_equal(next->cache.rows, 29);
   assert_int_equal(next->committed.length, 29);
   assert_memory_equal(next->committed.tokens, b, 29 * sizeof *b);
-  next =
-      session_store_take(s, 5, 31, b, 40, &fresh); /* five tokens are not worth a's rows: the oldest place */
+  next = session_store_take(s, 5, 31, b, 40,
+                            &fresh); /* five tokens are not worth a's rows: the slot that is free longest */
   assert_ptr_equal(next, z);
   assert_int_equal(next->cache.rows, 0);
-  next = session_store_take(s, 6, 32, a, 12, &fresh); /* a shorter one */
+  next = session_store_take(s, 6, 32, a, 12, &fresh); /* a shorter prompt */
   assert_ptr_equal(next, x);
   assert_int_equal(next->cache.rows, 12);
   assert_int_equal(next->committed.length, 12);
@@ -149,7 +151,7 @@ static void test_rows_of_ended_sessions_serve_again(void **state) {
   assert_int_equal(next->cache.rows, 12);
 }
 
-/* What a place keeps is what is surely there: of C, and not what a job that is under way may still change. */
+/* A slot keeps rows of C that no job under way can change. */
 static void test_only_rows_that_are_surely_right_are_kept(void **state) {
   session_store *s = *state;
   static const struct {
@@ -164,7 +166,7 @@ static void test_only_rows_that_are_surely_right_are_kept(void **state) {
   bool fresh;
   for (int32_t i = 0; i < 40; i++) tokens[i] = i;
   running(s, 2, 1);
-  running(s, 3, 1); /* one place is left */
+  running(s, 3, 1); /* one slot is left */
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     session *x = running(s, 1, 1);
     prefix_reset(&x->committed, 0);
@@ -180,7 +182,7 @@ static void test_only_rows_that_are_surely_right_are_kept(void **state) {
   }
 }
 
-/* Rows of another prompt serve where they are half of it, or half of what would be lost. */
+/* Rows serve another prompt if they are at least half of it, or half of what would be lost. */
 static void test_rows_serve_where_they_are_half_of_the_prompt(void **state) {
   session_store *s = *state;
   for (int32_t same = 9; same <= 11; same++)
@@ -245,70 +247,6 @@ static void test_a_store_is_empty_without_sessions(void **state) {
   assert_true(session_store_empty(s));
 }
 
-/* --- drafts of a session --- */
-
-static void test_a_session_has_four_draft_entries(void **state) {
-  session_store *s = *state;
-  session *x = running(s, 1, 1);
-  assert_null(session_draft_of(x, 10));
-  assert_false(x->drafts.has_tree);
-  for (peer_id p = 10; p < 10 + SESSION_DRAFTS_MAX; p++) {
-    session_draft *d = session_draft_take(x, p);
-    assert_non_null(d);
-    assert_int_equal(d->peer, p);
-    assert_ptr_equal(session_draft_of(x, p), d);
-  }
-  assert_true(x->drafts.has_tree);
-  assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX);
-  assert_null(session_draft_take(x, 99));
-  session_draft_drop(x, session_draft_of(x, 11));
-  assert_null(session_draft_of(x, 11));
-  assert_int_equal(session_draft_count(x), SESSION_DRAFTS_MAX - 1);
-  assert_non_null(session_draft_take(x, 99));
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
-    tree_ids_give(&x->drafts.of[i].ids, &x->drafts.tree,
-                  tree_add(&x->drafts.tree, TREE_ROOT, 5 + i, -1, NULL));
-  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
-    assert_int_equal(x->drafts.tree.live_count, SESSION_DRAFTS_MAX - i);
-    session_draft_drop(x, &x->drafts.of[i]); /* nobody would speak of its node again */
-  }
-  assert_int_equal(x->drafts.tree.live_count, 0);
-}
-
-static void test_draft_generations_grow(void **state) {
-  session_store *s = *state;
-  session *x = running(s, 1, 1);
-  session_draft *a = session_draft_take(x, 10), *b = session_draft_take(x, 11);
-  assert_true(a->ids.generation >= 1);
-  assert_true(b->ids.generation != a->ids.generation);
-  tree_add(&x->drafts.tree, TREE_ROOT, 5, -1, NULL);
-  uint32_t most = x->drafts.generation;
-  a->done_base = b->done_base = 7;
-  a->base_named = 9;
-  session_draft_restart(x);
-  assert_int_equal(x->drafts.tree.live_count, 0);
-  assert_true(a->ids.generation > most && b->ids.generation > most);
-  assert_int_equal(a->ids.next, 1);
-  assert_true(a->done_base == 0 && b->done_base == 0 &&
-              a->base_named == 1); /* of what they say from now on */
-  uint32_t before = x->drafts.generation;
-  session_draft_drop(x, session_draft_of(x, 10));
-  assert_true(session_draft_take(x, 10)->ids.generation > before); /* attached anew */
-}
-
-static void test_draft_maps_are_those_of_the_attached_drafts(void **state) {
-  session_store *s = *state;
-  session *x = running(s, 1, 1);
-  tree_ids *maps[SESSION_DRAFTS_MAX];
-  assert_int_equal(session_draft_maps(x, maps), 0);
-  session_draft *a = session_draft_take(x, 10);
-  session_draft_take(x, 11);
-  session_draft *c = session_draft_take(x, 12);
-  session_draft_drop(x, session_draft_of(x, 11));
-  assert_int_equal(session_draft_maps(x, maps), 2);
-  assert_true((maps[0] == &a->ids && maps[1] == &c->ids) || (maps[1] == &a->ids && maps[0] == &c->ids));
-}
-
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -323,9 +261,6 @@ int main(void) {
       CASE(test_rows_serve_where_they_are_half_of_the_prompt),
       CASE(test_a_session_that_nobody_renews_is_purged),
       CASE(test_a_store_is_empty_without_sessions),
-      CASE(test_a_session_has_four_draft_entries),
-      CASE(test_draft_generations_grow),
-      CASE(test_draft_maps_are_those_of_the_attached_drafts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,39 +11,39 @@ static msg long_prompt(uint64_t id, uint32_t epoch, int32_t tokens) {
   return m;
 }
 
-/* Two sessions of one prompt: the second one reads the first one's blocks, and computes the rest. */
+/* Of two sessions with one prompt, the second one reads the first one's blocks and computes the rest. */
 static void test_sessions_of_one_prompt_share_its_blocks(void **state) {
   world *w = *state;
-  int32_t told = 0;
+  int32_t tables = 0;
   block_pool *b = &target_sessions(w->t)->blocks;
   say_and_open(w, long_prompt(S, 1, 8));
   assert_int_equal(play(w, 2), 2);
   say_and_open(w, long_prompt(S + 1, 1, 8));
   const session *first = held(w, S), *second = held(w, S + 1);
   assert_int_equal(second->cache.rows, 3 * KV_BLOCK);
-  assert_false(first->cache.remap); /* the engine is told of blocks once, */
+  assert_false(first->cache.remap); /* a block table is sent to the engine once, */
   assert_true(second->cache.remap);
   assert_memory_equal(first->cache.blocks, second->cache.blocks, 3 * sizeof *first->cache.blocks);
   assert_int_not_equal(first->cache.blocks[3], second->cache.blocks[3]);
   assert_int_equal(b->shared, 3);
   assert_int_equal(block_pool_holders(b, first->cache.blocks[0]), 2);
   while (run_job(w))
-    for (int32_t i = 0; i < w->batch.count; i++) told += w->batch.jobs[i].blocks != NULL;
-  assert_true(told <= 3); /* and again where another one's block takes the place of an equal one */
+    for (int32_t i = 0; i < w->batch.count; i++) tables += w->batch.jobs[i].blocks != NULL;
+  assert_true(tables <= 3); /* and again when a block is replaced by an equal one of another session */
   assert_int_equal(held(w, S)->state, SESSION_FINISHED);
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
   assert_memory_equal(held(w, S)->committed.tokens, held(w, S + 1)->committed.tokens,
                       (LONG + 8) * sizeof(int32_t));
-  assert_int_equal(block_pool_available(b), b->count); /* a finished one needs none */
+  assert_int_equal(block_pool_available(b), b->count); /* finished sessions hold no blocks */
 }
 
-/* Refused before anything is computed, and taken when there is room. */
+/* The session is refused before anything is computed, and opened when blocks are free. */
 static void test_a_session_without_blocks_is_refused(void **state) {
   world *w = *state;
   say_and_open(w, long_prompt(S, 1, 60)); /* 113 tokens: 7 blocks of 12 */
   msg other = prompt_message();
   other.session = S + 1;
-  other.u.open.options.max_tokens = 100; /* 7 as well */
+  other.u.open.options.max_tokens = 100; /* this one needs 7 as well */
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, other);
   const msg *m = rig_only(&w->r, ORCH, MSG_ERROR);
@@ -59,15 +59,15 @@ static void test_a_session_without_blocks_is_refused(void **state) {
   assert_int_equal(held(w, S + 1)->cache.block_count, 7);
 }
 
-/* Opened again while a job of the epoch before is under way, with what others have computed: that job's rows
- * are not this one's any more. */
+/* The session is opened again, with rows that others have computed, while a job of the epoch before is under
+ * way: the rows that this job writes are not the session's any more. */
 static void test_found_rows_outlive_a_job_of_the_epoch_before(void **state) {
   world *w = *state;
   say_and_open(w, long_prompt(S, 1, 8));
-  assert_int_equal(play(w, 2), 2); /* its blocks can be found */
+  assert_int_equal(play(w, 2), 2); /* from now on its blocks can be found */
   say_and_open(w, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
   assert_true(take_job(w));
-  say_and_open(w, long_prompt(S + 1, 2, 8)); /* other tokens: nothing of its own is left */
+  say_and_open(w, long_prompt(S + 1, 2, 8)); /* other tokens: it keeps no row of its own */
   assert_int_equal(held(w, S + 1)->cache.rows, 3 * KV_BLOCK);
   give_result(w);
   assert_int_equal(held(w, S + 1)->cache.rows, 3 * KV_BLOCK);
@@ -77,7 +77,8 @@ static void test_found_rows_outlive_a_job_of_the_epoch_before(void **state) {
                       (LONG + 8) * sizeof(int32_t));
 }
 
-/* Opened again with other tokens inside a block that another session reads: that one keeps it. */
+/* The session is opened again with other tokens inside a block that another session reads: the block stays as
+ * it is. */
 static void test_shared_blocks_are_left_and_not_written(void **state) {
   world *w = *state;
   say_and_open(w, long_prompt(S, 1, 8));

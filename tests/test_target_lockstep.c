@@ -22,7 +22,7 @@ static void test_lockstep_waits_for_the_done_mark(void **state) {
   send_nodes(w, DRAFT, g, 3, 3, NULL, 0, true);
   assert_false(run_job(w)); /* and so is this one, which comes late */
   send_nodes(w, DRAFT, g, 6, 3, NULL, 0, true);
-  assert_true(run_job(w)); /* a mark without nodes: a plain step */
+  assert_true(run_job(w)); /* a mark without nodes allows a plain step */
   assert_int_equal(w->job.count, 1);
 }
 
@@ -45,7 +45,7 @@ static void test_lockstep_without_a_draft_does_not_wait(void **state) {
   assert_int_equal(play(w, 3), 3);
 }
 
-/* A draft that leaves ends the wait, however it leaves, and the next one begins it again. */
+/* However the draft leaves, the wait ends; when the next one attaches, it begins again. */
 static void test_a_draft_that_leaves_ends_the_wait(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, true);
@@ -55,7 +55,8 @@ static void test_a_draft_that_leaves_ends_the_wait(void **state) {
     assert_false(run_job(w));
     if (i == 0) rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
     if (i == 1) rig_say(&w->r, DRAFT, message(MSG_BYE, SELF, 0, 0));
-    if (i == 2) send_nodes(w, DRAFT, g, length, 1, &(guess){0, VOCAB + 1, -1}, 1, true); /* refused */
+    if (i == 2)
+      send_nodes(w, DRAFT, g, length, 1, &(guess){0, VOCAB + 1, -1}, 1, true); /* this detaches it */
     assert_int_equal(play(w, 2), 2);
     assert_int_equal(held(w, S)->committed.length, length + 2);
     g = attach(w, DRAFT);
@@ -64,7 +65,7 @@ static void test_a_draft_that_leaves_ends_the_wait(void **state) {
   send_chain(w, DRAFT, g, held(w, S)->committed.length, 1, 2, true);
   assert_true(run_job(w));
   assert_int_equal(w->job.count, 3);
-  uint32_t other = attach(w, DRAFT2); /* of two, the other one is waited for */
+  uint32_t other = attach(w, DRAFT2); /* when one of two leaves, the other one is waited for */
   rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
   assert_false(run_job(w));
   send_nodes(w, DRAFT2, other, held(w, S)->committed.length, 1, NULL, 0, true);
@@ -73,7 +74,7 @@ static void test_a_draft_that_leaves_ends_the_wait(void **state) {
   assert_int_equal(play(w, 1), 1);
 }
 
-/* Its orchestrator says in the same epoch that none will come. */
+/* The orchestrator repeats its OPEN and expects no draft any more. */
 static void test_an_orchestrator_that_gives_up_the_draft_ends_the_wait(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -88,20 +89,20 @@ static void test_an_orchestrator_that_gives_up_the_draft_ends_the_wait(void **st
   rig_say(&w->r, ORCH, m);
   rig_last(&w->r, ORCH, MSG_OPENED);
   assert_int_equal(play(w, 2), 2);
-  m.u.open.draft_expected = true; /* one that comes late was sent before */
+  m.u.open.draft_expected = true; /* an older OPEN that comes late changes nothing */
   rig_say(&w->r, ORCH, m);
   assert_int_equal(play(w, 1), 1);
   msg next = prompt_message();
   next.epoch = 2;
   next.u.open.draft_expected = true;
   next.u.open.options.lockstep = true;
-  say_and_open(w, next); /* another epoch, another draft */
+  say_and_open(w, next); /* in another epoch another draft is expected */
   prefill(w);
   assert_false(run_job(w));
   next.u.open.draft_expected = false;
   rig_say(&w->r, ORCH, next);
   assert_int_equal(play(w, 1), 1);
-  attach(w, DRAFT); /* and who is here is waited for */
+  attach(w, DRAFT); /* a draft that is attached is waited for */
   assert_false(run_job(w));
 }
 
@@ -123,7 +124,7 @@ static void test_a_missing_done_mark_is_an_error_after_a_minute(void **state) {
   assert_true(d->text.size > 0);
 }
 
-/* Time passes, and the orchestrator renews, and has `length` tokens. */
+/* Lets time pass while the orchestrator, which has `length` tokens, renews the lease. */
 static void pass_leased(world *w, uint64_t us, int32_t length) {
   for (uint64_t left = us; left > 0;) {
     uint64_t part = left < SESSION_STORE_LEASE_US / 2 ? left : SESSION_STORE_LEASE_US / 2;
@@ -134,8 +135,7 @@ static void pass_leased(world *w, uint64_t us, int32_t length) {
   }
 }
 
-/* The minute is counted from the last round, from the end of the prompt, from new credit: not from the
- * beginning. */
+/* The minute is counted from the last step, from the end of the prefill or from new credit, not from OPEN. */
 static void test_the_minute_is_counted_from_the_last_step(void **state) {
   for (int acknowledged = 0; acknowledged < 2; acknowledged++) {
     tear_down(state);
@@ -184,8 +184,8 @@ static void test_the_minute_is_counted_from_new_credit(void **state) {
   assert_int_equal(rig_last(&w->r, ORCH, MSG_DONE)->u.done.code, ERR_TIMEOUT);
 }
 
-/* A minute without credit is not a minute without the mark; nor may the machine spin on a moment that has
- * passed. */
+/* While a session has no credit it does not wait for the mark. Nor may the machine spin on a deadline that
+ * has passed. */
 static void test_a_minute_without_credit_is_no_error(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -195,13 +195,13 @@ static void test_a_minute_without_credit_is_no_error(void **state) {
   assert_int_equal(play(w, 1000), SCHEDULE_CREDIT);
   for (int i = 0; i < 13; i++) {
     pass(w, SESSION_STORE_LEASE_US / 2, true);
-    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH)); /* renews, and gives no credit */
+    rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH)); /* this renews the lease and gives no credit */
     rig_clear(&w->r);
   }
   assert_int_equal(held(w, S)->state, SESSION_RUNNING);
 }
 
-/* A draft that nobody announced, and that never says that it is done. */
+/* The draft attaches although no draft is expected, and never sends a done mark. */
 static void test_lockstep_waits_for_a_draft_that_nobody_announced(void **state) {
   world *w = *state;
   msg m = prompt_message();

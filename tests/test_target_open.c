@@ -22,7 +22,7 @@ static void test_a_repeated_open_changes_nothing(void **state) {
   rig_say(&w->r, ORCH, prompt_message());
   const msg *m = rig_only(&w->r, ORCH, MSG_OPENED);
   hash16 h = true_hash(PROMPT_LENGTH + 3);
-  assert_int_equal(m->u.state.length, PROMPT_LENGTH + 3); /* the present one */
+  assert_int_equal(m->u.state.length, PROMPT_LENGTH + 3); /* as long as C is now */
   assert_memory_equal(&m->u.state.hash, &h, sizeof h);
   assert_int_equal(play(w, 1), 1);
   assert_int_equal(w->length[held(w, S)->slot], PROMPT_LENGTH + 3);
@@ -47,7 +47,7 @@ static void test_a_lower_epoch_is_stale(void **state) {
   assert_int_equal(held(w, S)->epoch, 5);
 }
 
-/* A resume: the same prefix in a new epoch. A delta: more tokens. A rollback: fewer. One mechanism. */
+/* Resume, delta and rollback are one mechanism: the same prefix, more tokens or fewer, in a new epoch. */
 static void test_a_higher_epoch_resumes_extends_or_rolls_back(void **state) {
   world *w = *state;
   static const struct {
@@ -63,14 +63,14 @@ static void test_a_higher_epoch_resumes_extends_or_rolls_back(void **state) {
     const msg *m = rig_only(&w->r, ORCH, MSG_OPENED);
     assert_int_equal(m->epoch, epoch + 1);
     assert_int_equal(m->u.state.length, length);
-    assert_int_equal(play(w, 1), 1); /* check_job holds the cache against C */
+    assert_int_equal(play(w, 1), 1); /* check_job compares the cache with C */
     const msg *t = rig_last(&w->r, ORCH, MSG_TOKENS);
     assert_int_equal(t->epoch, epoch + 1);
     expect_tokens(t, length, length + 1);
   }
 }
 
-/* After a rollback to another continuation the rows of the old one are not used. */
+/* After a rollback C continues with other tokens: the rows of the old ones must not be used. */
 static void test_rows_of_another_continuation_are_not_used(void **state) {
   world *w = *state;
   static const int32_t other[] = {50, 51};
@@ -99,7 +99,7 @@ static void test_a_base_that_is_not_held_is_a_desync(void **state) {
     m = rig_only(&w->r, ORCH, MSG_DESYNC);
     assert_int_equal(m->u.state.length, PROMPT_LENGTH);
     assert_memory_equal(&m->u.state.hash, &h, sizeof h);
-    assert_int_equal(held(w, S)->epoch, 2); /* nothing changes */
+    assert_int_equal(held(w, S)->epoch, 2); /* the session is as it was */
     assert_int_equal(held(w, S)->committed.length, PROMPT_LENGTH);
   }
 }
@@ -111,7 +111,7 @@ static void test_another_hash_seed_is_another_prefix(void **state) {
   m.u.open.hash_seed = SEED + 1;
   rig_say(&w->r, ORCH, m);
   rig_only(&w->r, ORCH, MSG_DESYNC);
-  m = delta(2, 3, truth(), 0); /* no token: there is nothing to hash with the new one */
+  m = delta(2, 3, truth(), 0); /* without a token no hash is computed with the new seed */
   m.u.open.hash_seed = SEED + 1;
   rig_clear(&w->r);
   rig_say(&w->r, ORCH, m);
@@ -146,7 +146,7 @@ static void test_bad_requests_are_refused(void **state) {
   } table[9];
   for (int i = 0; i < 9; i++) table[i].m = prompt_message(), table[i].code = ERR_ARG;
   table[0].m = open_message(S, 1, many, CONTEXT + 1);
-  table[0].code = ERR_LIMIT; /* length beyond its own */
+  table[0].code = ERR_LIMIT; /* the prompt is longer than its own context */
   table[1].m.u.open.options.context = CONTEXT + 1;
   table[1].code = ERR_LIMIT;
   table[2].m.u.open.options.temperature = -1;
@@ -166,7 +166,7 @@ static void test_bad_requests_are_refused(void **state) {
   }
 }
 
-/* Longer than the context that the request allows itself: one typed answer, never a step. */
+/* The prompt is longer than the context that the request allows itself: one typed error, and no step. */
 static void test_a_prompt_beyond_its_own_context_is_refused(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -190,10 +190,10 @@ static void test_a_prompt_that_fills_its_context_ends_at_once(void **state) {
   assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
 }
 
-/* All of the output is there already: a session that was moved at its very end. */
+/* A session that was moved at its very end has all of its output already. */
 static void test_a_completion_that_is_all_there_ends_at_once(void **state) {
   world *w = *state;
-  static const int32_t ends[] = {40, 41}; /* cut by: max_tokens, stop token */
+  static const int32_t ends[] = {40, 41}; /* by max_tokens, and by a stop token */
   for (int i = 0; i < 2; i++) {
     msg m = open_message((uint64_t)ends[i], 1, truth(), 8);
     int32_t stop = truth()[7];
@@ -215,7 +215,7 @@ static void test_a_completion_that_is_all_there_ends_at_once(void **state) {
 }
 
 static void test_a_full_store_takes_the_slot_of_a_finished_session(void **state) {
-  world *w = *state; /* one place */
+  world *w = *state; /* with one slot */
   msg m = prompt_message();
   m.u.open.options.max_tokens = 2;
   say_and_open(w, m);
@@ -230,7 +230,7 @@ static void test_a_full_store_takes_the_slot_of_a_finished_session(void **state)
   assert_int_equal(play(w, 2), 2);
 }
 
-/* Of finished ones the place is taken of that which has been finished longest, whenever it began. */
+/* The slot of the session that finished first is taken, whenever that session began. */
 static void test_the_session_that_finished_first_makes_room(void **state) {
   world *w = *state;
   for (uint64_t id = S; id < S + SLOTS; id++) {
@@ -248,7 +248,7 @@ static void test_the_session_that_finished_first_makes_room(void **state) {
   assert_non_null(held(w, S + 2));
 }
 
-/* Out of step, the same epoch is not a repetition. */
+/* For a desynced session, OPEN of the same epoch is a repair and no repetition. */
 static void test_a_desync_is_repaired_in_the_same_epoch(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -261,7 +261,7 @@ static void test_a_desync_is_repaired_in_the_same_epoch(void **state) {
   assert_int_equal(play(w, 1), 1);
 }
 
-/* Prompts of few kinds, which have beginnings in common and differ from some place on. */
+/* Prompts of a few kinds, which have beginnings in common and differ from some position on. */
 static int32_t storm_tokens(uint64_t *random, int32_t tokens[64]) {
   static const int32_t places[] = {3, KV_BLOCK, KV_BLOCK + 9, 2 * KV_BLOCK, 64};
   int32_t count = 1 + (int32_t)(storm_random(random) % 60), from = places[storm_random(random) % 5];
@@ -270,7 +270,7 @@ static int32_t storm_tokens(uint64_t *random, int32_t tokens[64]) {
   return count;
 }
 
-/* Whole, or as what follows a prefix that is held. */
+/* Opens with the whole prompt, or with what follows a prefix that is held. */
 static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) {
   int32_t tokens[2048];
   const session *s = held(w, id);
@@ -289,7 +289,7 @@ static void storm_open(world *w, uint64_t *random, uint64_t id, uint32_t epoch) 
   rig_say(&w->r, ORCH, m);
 }
 
-/* Each that is still here comes to its end with the model's tokens. */
+/* Runs the sessions that are left to their ends, which must have the model's tokens. */
 static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
   while (run_job(w)) rig_clear(&w->r);
   for (int32_t i = 0; i < count; i++) {
@@ -304,9 +304,9 @@ static void storm_settle(world *w, const uint64_t *ids, int32_t count) {
   rig_clear(&w->r);
 }
 
-/* Opened with other tokens, more of them or fewer, ended, and opened again, each while a job is under way or
- * not, by two sessions whose beginnings others have computed. Every job's rows are checked against C; no
- * block is left behind. */
+/* Two sessions, whose beginnings others have computed, are opened with other tokens, with more or fewer of
+ * them, ended and opened again, sometimes while a job is under way. Every job's rows are compared with C, and
+ * no block is left behind. */
 static void test_sessions_opened_again_and_again_keep_their_rows_right(void **state) {
   world *w = *state;
   const session_store *store = target_sessions(w->t);

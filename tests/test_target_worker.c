@@ -61,12 +61,12 @@ static void test_a_draining_target_takes_no_new_session(void **state) {
   rig_expect_error(&w->r, ORCH, ERR_DRAINING);
   assert_int_equal(play(w, 9), 3); /* it finishes what it has */
   rig_only(&w->r, ORCH, MSG_DONE);
-  assert_false(target_drained(w->t)); /* DONE may be lost: it is repeated until END */
+  assert_false(target_drained(w->t)); /* DONE is repeated until END, because it may be lost */
   rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
   assert_true(target_drained(w->t));
 }
 
-/* A draining target ends what it has, also where that has to be repaired first. */
+/* A draining target finishes its sessions, even one that has to be repaired first. */
 static void test_a_draining_target_repairs_what_it_has(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -75,10 +75,10 @@ static void test_a_draining_target_repairs_what_it_has(void **state) {
   say_and_open(w, delta(2, 4, truth() + 4, 1));
   assert_int_equal(play(w, 2), 2);
   assert_int_equal(held(w, S)->committed.length, 7);
-  assert_int_equal(target_sessions(w->t)->reused_rows, 0); /* its own rows were never given up */
+  assert_int_equal(target_sessions(w->t)->reused_rows, 0); /* the session kept its rows */
 }
 
-/* Nobody ends the last session: the lease does. */
+/* Nobody sends END for the last session: its lease ends. */
 static void test_a_lease_that_ends_completes_the_drain(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -113,7 +113,7 @@ static void test_only_an_orchestrator_acknowledges(void **state) {
   assert_int_equal(held(w, S)->state, SESSION_RUNNING);
 }
 
-/* A stranger that calls itself an orchestrator at the door for drafts. */
+/* The stranger comes through the listener for drafts. */
 static void test_a_stranger_that_calls_itself_an_orchestrator_is_refused(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -132,10 +132,10 @@ static void test_ack_of_another_epoch_changes_nothing(void **state) {
   say_and_open(w, open_message(S, 2, PROMPT, PROMPT_LENGTH));
   play(w, 3);
   rig_clear(&w->r);
-  rig_say(&w->r, ORCH, ack(1, 5)); /* low: dropped */
+  rig_say(&w->r, ORCH, ack(1, 5)); /* a lower epoch is dropped, */
   assert_int_equal(rig_count_all(&w->r, ORCH), 0);
   assert_int_equal(held(w, S)->stream.acked, PROMPT_LENGTH);
-  rig_say(&w->r, ORCH, ack(3, 5)); /* high: of an epoch that is not here */
+  rig_say(&w->r, ORCH, ack(3, 5)); /* a higher one is refused */
   rig_expect_error(&w->r, ORCH, ERR_GONE);
   assert_int_equal(held(w, S)->stream.acked, PROMPT_LENGTH);
 }
@@ -146,7 +146,7 @@ static void test_ack_of_an_unknown_session_is_refused(void **state) {
   rig_expect_error(&w->r, ORCH, ERR_GONE);
 }
 
-/* NODES, the next job, its result and the messages about it: nothing on the way of a round takes memory. */
+/* NODES, the next job, its result and the messages about it take no memory. */
 static void test_a_verify_step_allocates_nothing(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -158,7 +158,7 @@ static void test_a_verify_step_allocates_nothing(void **state) {
   int32_t rounds = 0;
   play_slowly(w, 1);
   for (int32_t i = 0; i < 60; i++) {
-    if (i == 20) before = malloc_calls(); /* by then everything has its size */
+    if (i == 20) before = malloc_calls(); /* by then every buffer has its size */
     int32_t length = held(w, S)->committed.length;
     rig_clear(&w->r);
     send_chain(w, DRAFT, g, length, id, 2, false);
@@ -170,10 +170,10 @@ static void test_a_verify_step_allocates_nothing(void **state) {
   }
   assert_int_equal(malloc_calls() - before, 0);
   assert_true(rounds > 20);
-  assert_true(!COUNT_MALLOC || malloc_calls() > 0); /* it does count */
+  assert_true(!COUNT_MALLOC || malloc_calls() > 0); /* the counter works */
 }
 
-/* A draft that would be somebody else is refused and detached. */
+/* The draft says HELLO again, in another role. */
 static void test_a_draft_that_changes_its_role_is_detached(void **state) {
   world *w = *state;
   open_with_draft(w, false);
@@ -194,7 +194,7 @@ static void test_resend_of_an_unknown_session_is_refused(void **state) {
   rig_expect_error(&w->r, DRAFT, ERR_GONE);
 }
 
-/* The orchestrator is lost: its sessions are kept for their lease and go on when it is back. */
+/* While the orchestrator is away its sessions are kept for as long as their lease. */
 static void test_sessions_go_on_when_their_orchestrator_returns(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -226,7 +226,7 @@ static void test_a_lost_orchestrator_is_reported_in_the_log(void **state) {
   assert_int_equal(rig_logged(&w->r, "the orchestrator at tcp://127.0.0.1:3000 is there now"), 1);
 }
 
-/* Nobody is there from the beginning. */
+/* It was never there. */
 static void test_an_orchestrator_that_never_came_is_reported_in_the_log(void **state) {
   world *w = *state;
   target_options o = {.incarnation = SELF, .vocabulary_size = VOCAB, .sessions = 1, .context = CONTEXT};

@@ -1,20 +1,9 @@
 #include "draft_worker/pacing.h"
 
-#define GAIN (1.0 / 8)
-#define OUTLIER                                                                                              \
-  4.0 /* a time above so many times the mean counts as that: a thread that lost its processor                \
-       */
-#define BEST_PRIOR  0.7 /* what an unknown model's best candidate is believed */
-#define RATIO_PRIOR 4.0 /* forwards of the draft that an unknown target's verify takes */
-
-static void follow(double *mean, double sample, double gain) {
-  if (*mean == 0) *mean = sample;
-  if (sample > OUTLIER * *mean) sample = OUTLIER * *mean;
-  *mean += (sample - *mean) * gain;
-}
+#include "common/speculative/policy_constants.h"
 
 void pacing_forward(pacing_costs *c, double us) {
-  follow(&c->forward_us, us, GAIN);
+  average_add(&c->forward_us, us);
 }
 
 void pacing_replied(pacing *t) {
@@ -22,12 +11,12 @@ void pacing_replied(pacing *t) {
 }
 
 void pacing_reply(pacing_costs *c, double best) {
-  if (c->best == 0) c->best = BEST_PRIOR;
-  c->best += (best - c->best) * GAIN;
+  if (c->best.count == 0) average_add(&c->best, POLICY_TRUST_PRIOR);
+  average_add(&c->best, best);
 }
 
 void pacing_tokens(pacing *t, uint64_t now_us) {
-  if (t->sent_us) follow(&t->verify_us, (double)(now_us - t->sent_us), GAIN);
+  if (t->sent_us) average_add(&t->verify_us, (double)(now_us - t->sent_us));
   t->sent_us = 0;
   t->forwards = 0;
 }
@@ -37,7 +26,7 @@ void pacing_sent(pacing *t, uint64_t now_us) {
 }
 
 bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double frontier) {
-  double verify = t->verify_us > 0 ? t->verify_us : RATIO_PRIOR * c->forward_us;
-  double gain = frontier * (c->best > 0 ? c->best : BEST_PRIOR), spent = t->forwards * c->forward_us;
-  return gain * (spent + verify) > tokens * c->forward_us;
+  double forward = c->forward_us.mean, best = c->best.count ? c->best.mean : POLICY_TRUST_PRIOR;
+  double verify = t->verify_us.count ? t->verify_us.mean : POLICY_RATIO * forward;
+  return frontier * best * (t->forwards * forward + verify) > tokens * forward;
 }

@@ -7,19 +7,20 @@
  * theorem, Charnov 1976). All times are us. */
 #pragma once
 
+#include "common/speculative/average.h"
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct pacing { /* of one session; all zero at the start */
-  double verify_us;     /* mean time from a tree that was sent to the tokens it gave */
+  average verify_us;    /* time from a tree that was sent to the tokens it gave */
   int32_t forwards; /* that have answered since C became what it is: what it took to catch up is no part of a
                        round */
   uint64_t sent_us; /* when the tree was sent whole with nodes in it; 0: it was not */
 } pacing;
 
 typedef struct pacing_costs { /* of a draft's model, all zero at the start */
-  double forward_us;          /* mean time of a forward that answers questions */
-  double best;                /* mean probability of the best candidate of a place */
+  average forward_us;         /* time of a forward that answers questions */
+  average best;               /* probability of the best candidate of a place */
 } pacing_costs;
 
 /* A forward with questions took us > 0; it answered this session. */

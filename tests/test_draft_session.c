@@ -245,7 +245,8 @@ static void test_a_colocated_draft_keeps_its_tree_back(void **state) {
   (void)state;
   static draft_batch b;
   static draft_results r;
-  world w = {.setup = {.colocated = true, .costs = {.forward_us = 1, .best = 0.7}}};
+  world w = {.setup = {.colocated = true,
+                       .costs = {.forward_us = {.mean = 1, .count = 9}, .best = {.mean = 0.7, .count = 9}}}};
   uint64_t first;
   add_model(&w.setup);
   open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, false);
@@ -258,14 +259,14 @@ static void test_a_colocated_draft_keeps_its_tree_back(void **state) {
       .result_count = 1,
       .results = {{.slot = 0, .handle = b.queries[0].handle, .count = 2, .list = {{7, 3}, {8, 1}}}}};
   give(&w, &r);
-  w.p.pacing.verify_us = 1000; /* so dear that the tree should be large */
+  w.p.pacing.verify_us = (average){.mean = 1000, .count = 9}; /* so dear that the tree should be large */
   assert_int_equal(grow(&w, &first), 0);
   assert_true(draft_session_keeps(&w.p, &w.setup));
   assert_true(w.p.grown.live.live_count > 0);
   assert_true(next_batch(&w, &b));
   r.results[0] = (draft_result){.slot = 0, .handle = b.queries[0].handle, .count = 1, .list = {{9, 3}}};
   give(&w, &r);
-  w.p.pacing.verify_us = 0.001; /* so cheap that it should begin at once */
+  w.p.pacing.verify_us = (average){.mean = 0.001, .count = 9}; /* so cheap that it should begin at once */
   int32_t named = grow(&w, &first);
   assert_false(draft_session_keeps(&w.p, &w.setup));
   assert_true(named >= 2);

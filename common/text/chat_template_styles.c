@@ -34,8 +34,8 @@
   .system = CHAT_SYSTEM_FIRST, .trim = {false, true, true}, .alternate = true
 #define INSTRUCT .begin = CHAT_BOS, .open = "", .alternate = true
 
-/* The first whose marks are there, in the file's text in its normal form (chat_template_source.h), is taken; one
- * without marks is recognised otherwise, or picked by name. */
+/* The first whose marks are there, in the file's text in its normal form (chat_template_source.h), is taken;
+ * one without marks is recognised otherwise, or picked by name. */
 static const chat_style STYLES[] = {
     {.name = "chatml", .begin = "", .open = "<|im_start|>assistant\n", CHATML_TURNS},
     {.name = "chatml-bos", .begin = CHAT_BOS, .open = "<|im_start|>assistant\n", CHATML_TURNS},

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 from bench_attempts import Attempts, interleave, turns
-from bench_machine import Crowd, Failure, busy_neighbour, command, cpu_info, describe_load, say
+from bench_machine import Contention, Failure, busy_neighbour, command, cpu_info, describe_load, say
 from bench_drafts import measure_drafts
 from bench_first import measure_first
 from bench_network import ROW as FAR, measure_network
@@ -166,11 +166,11 @@ def measure_widths(run, table):
     us = {who: [sum((turn[w] for turn in got[who]), []) for w in range(len(widths))] for who in ("ours", *(("peer",) if peer else ()))}
     for w, width in enumerate(widths[1:], 1):
         ratio, against = paired(us["ours"][w], us["ours"][0]), f"1 row, {median(us['ours'][0]):.0f} us; "
-        against += f"llama.cpp {paired(us['peer'][w], us['peer'][0]):.2f}" if peer else told_of_peer(got)
+        against += f"llama.cpp {paired(us['peer'][w], us['peer'][0]):.2f}" if peer else peer_note(got)
         table.set(f"step of {width} rows", median(us["ours"][w]), against, ratio, lacks_peer=not peer)
 
 
-def told_of_peer(got):
+def peer_note(got):
     """Where its figure would stand beside one of ours that stands without it."""
     return f"llama.cpp not measured: {got.failed['peer']}" if "peer" in got.failed else NO_PEER
 
@@ -624,12 +624,12 @@ def main():
     names = names_of(rows, parts)
     assert run.only or names == list(rows), "every row belongs to a part"
     commit = commit_of(run)
-    before = Crowd()
+    before = Contention()
     time.sleep(1)
     say(describe_load(before.shares(), "before the start") + f"; load average {os.getloadavg()[0]:.1f}")
-    crowd, begin = Crowd(), time.monotonic()
+    contention, begin = Contention(), time.monotonic()
     measure_all(run, table, parts)
-    shares = crowd.shares()
+    shares = contention.shares()
     top = list(facts(run, commit, shares))
     top.append(("took", f"{time.monotonic() - begin:.0f} s; prompts of {GOLDEN.relative_to(ROOT)} and "
                         f"{PROMPTS.relative_to(ROOT)}"))

@@ -31,7 +31,7 @@ class ModelDraft(Method):
         return (*super().flags(work), *file, *layers)
 
 
-class Placed(Pair):
+class PinnedPair(Pair):
     """A target and a draft's model that were started by hand, a thread each, on processors of their own."""
 
     def flags(self, method, threads, sessions):
@@ -116,7 +116,7 @@ def measure_drafts(run, table, work, repetitions, turns, no_peer):
     make(run.model, deep, MORE_LAYERS, SCALE)
     pair = Pair(types.SimpleNamespace(**{**vars(run), "model": deep}), work)
     with table.only("model draft, on a core of its own"):
-        measure_apart(run, table, Placed(pair.o, work), repetitions, turns)
+        measure_apart(run, table, PinnedPair(pair.o, work), repetitions, turns)
     measure_good(run, table, work, pair, repetitions, turns, no_peer)
 
 
@@ -126,9 +126,9 @@ def measure_bad(run, table, work, repetitions, turns):
     drafts.row(table, "bad model draft", "bad")
 
 
-def measure_apart(run, table, placed, repetitions, turns):
-    with placed.workers(run.model):
-        drafts = Drafts(run, placed, {"plain": PLAIN, "apart": ModelDraft(file=run.model)})
+def measure_apart(run, table, pinned, repetitions, turns):
+    with pinned.workers(run.model):
+        drafts = Drafts(run, pinned, {"plain": PLAIN, "apart": ModelDraft(file=run.model)})
         drafts.take_turns(repetitions, turns)
     drafts.row(table, "model draft, on a core of its own", "apart")
 

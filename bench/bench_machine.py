@@ -47,7 +47,7 @@ def own_seconds():
     return sum(r.ru_utime + r.ru_stime for r in both)
 
 
-class Crowd:
+class Contention:
     """How much of the CPUs other programs and other machines take, from here on."""
 
     def __init__(self):

@@ -24,7 +24,7 @@ def most(hold, reach, unit, of="ratio"):
     return Row(unit, of, "<=", hold, reach)
 
 
-def told(unit):
+def reported(unit):
     return Row(unit)
 
 
@@ -76,11 +76,11 @@ def make_rows(threads):
     rows["ledger, plain"] = least(0.98, None)
     rows["ledger, replay 0.8"] = least(0.98, None)
     for n in crews:
-        rows[f"memory read, {threads_text(n)}"] = told("GB/s")
-    rows[f"multiply-adds, {every}"] = told("GMAC/s")
+        rows[f"memory read, {threads_text(n)}"] = reported("GB/s")
+    rows[f"multiply-adds, {every}"] = reported("GMAC/s")
     for n in crews:
-        rows[f"plain steps alone, {threads_text(n)}"] = told("tok/s")
-    rows["round overhead, 90th percentile"] = told("us")
+        rows[f"plain steps alone, {threads_text(n)}"] = reported("tok/s")
+    rows["round overhead, 90th percentile"] = reported("us")
     return rows
 
 

@@ -103,13 +103,13 @@ def scaled(tensor, scale, table):
         return array.array("f", (x * scale for x in numbers)).tobytes()
     if tensor.kind not in BLOCKS:
         sys.exit(f"make_deep_model.py: {tensor.name} is of a type that is not scaled here ({tensor.kind})")
-    numbers, width, places = BLOCKS[tensor.kind]
+    numbers, width, offsets = BLOCKS[tensor.kind]
     count = 1
     for n in tensor.shape:
         count *= n
     words = array.array("H", bytes(tensor.data[:count // numbers * width * 2]))
-    for place in places:
-        words[place::width] = array.array("H", map(table.__getitem__, words[place::width]))
+    for offset in offsets:
+        words[offset::width] = array.array("H", map(table.__getitem__, words[offset::width]))
     return words.tobytes()
 
 

@@ -6,17 +6,17 @@
 #include <sched.h>
 #include <stdlib.h>
 
-typedef struct crew {
+typedef struct thread_team {
   timed_threads_body *body;
   const void *context;
   int threads, passes;
   pthread_mutex_t gate; /* held until it is known how many threads there are */
   bool go;
   pthread_barrier_t barrier;
-} crew;
+} thread_team;
 
 typedef struct worker {
-  crew *crew;
+  thread_team *thread_team;
   int index;
   uint64_t begin_us[TIMED_THREADS_PASSES_MAX], end_us[TIMED_THREADS_PASSES_MAX], sum;
   pthread_t thread;
@@ -38,7 +38,7 @@ static void stay_on(int index) {
 
 static void *work(void *argument) {
   worker *w = argument;
-  crew *c = w->crew;
+  thread_team *c = w->thread_team;
   pthread_mutex_lock(&c->gate);
   bool go = c->go;
   pthread_mutex_unlock(&c->gate);
@@ -63,11 +63,11 @@ static double seconds_of(const worker *w, int threads, int pass) {
 }
 
 /* All or none of them work: those that wait at the barrier wait for all. */
-static bool start_and_join(crew *c, worker *workers) {
+static bool start_and_join(thread_team *c, worker *workers) {
   int started = 0;
   pthread_mutex_lock(&c->gate);
   for (; started < c->threads; started++) {
-    workers[started] = (worker){.crew = c, .index = started};
+    workers[started] = (worker){.thread_team = c, .index = started};
     if (pthread_create(&workers[started].thread, NULL, work, &workers[started]) != 0) break;
   }
   c->go = started == c->threads;
@@ -82,7 +82,7 @@ bool timed_threads_run(int threads, int passes, timed_threads_body *body, const 
          passes <= TIMED_THREADS_PASSES_MAX);
   worker *workers = calloc((size_t)threads, sizeof *workers);
   if (!workers) return false;
-  crew c = {.body = body, .context = context, .threads = threads, .passes = passes};
+  thread_team c = {.body = body, .context = context, .threads = threads, .passes = passes};
   pthread_mutex_init(&c.gate, NULL);
   pthread_barrier_init(&c.barrier, NULL, (unsigned)threads);
   bool good = start_and_join(&c, workers);

@@ -241,10 +241,12 @@ def check_circles(repo):
     units = {}
     unit = lambda path: FACES.get(os.path.splitext(path)[0], os.path.splitext(path)[0])
     for file in repo.ending('.c', '.h'):
+        if file in TEMPLATES:
+            continue
         of = unit(file)
         for path in re.findall(r'^\s*#\s*include\s*"([^"]+)"', repo.text(file), re.M):
             to = unit(path)
-            if to != of:
+            if to != of and path not in TEMPLATES:
                 units.setdefault(of, set()).add(to)
     for circle in strongly_connected(units):
         circle = sorted(circle)

@@ -1,6 +1,6 @@
 /* libs: target model */
-/* The books of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage, commit,
- * roll back and go, and every row that one of them reads is that of its own tokens. */
+/* The block pool of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage,
+ * commit, roll back and go, and every row that one of them reads is that of its own tokens. */
 #include "common/model/kv_rows.h"
 #include "target_worker/session_store.h"
 #include "tests/session_support.h"

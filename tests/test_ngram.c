@@ -114,7 +114,7 @@ static void assert_same_candidates(immediate_session *a, immediate_session *b) {
   }
 }
 
-/* One token at a time, in pieces, after questions, and with detours through other tokens: always what a new
+/* One token at a time, in pieces, after queries, and with detours through other tokens: always what a new
  * drafter says that is given C at once. */
 static void candidates_are_a_function_of_the_tokens(void **state) {
   (void)state;

@@ -98,7 +98,7 @@ static void *answer_all(void *argument) {
   return NULL;
 }
 
-static void question_and_answer(void **state) {
+static void a_request_and_its_reply(void **state) {
   (void)state;
   service p = {ring_alloc(1, sizeof(item)), ring_alloc(1, sizeof(item))};
   pthread_t answerer;
@@ -142,7 +142,7 @@ static void waiting_costs_nothing(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(full_and_empty),        cmocka_unit_test(closed_keeps_its_items),
-      cmocka_unit_test(two_threads),           cmocka_unit_test(question_and_answer),
+      cmocka_unit_test(two_threads),           cmocka_unit_test(a_request_and_its_reply),
       cmocka_unit_test(waiting_costs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

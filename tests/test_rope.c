@@ -43,8 +43,8 @@ static void llama3_stretches_long_waves(void **state) {
   (void)state;
   int kinds[3] = {0};
   model_config c = plain;
-  c.scaling =
-      (rope_scaling){.kind = ROPE_LLAMA3, .factor = 8, .original = 8192, .low = 1, .high = 4, .times = 1};
+  c.scaling = (model_rope_scaling){
+      .kind = ROPE_LLAMA3, .factor = 8, .original = 8192, .low = 1, .high = 4, .times = 1};
   rope r = init(&c, NULL);
   for (int i = 0; i < 32; i++) {
     double f = plain_frequency(i), wave = 2 * PI / f, smooth = (8192 / wave - 1) / (4 - 1);
@@ -61,7 +61,7 @@ static double yarn_pair(double turns, double trained) {
   return 64 * log(trained / (turns * 2 * PI)) / (2 * log(500000));
 }
 
-static void check_yarn(const rope_scaling *s, double low, double high, double times) {
+static void check_yarn(const model_rope_scaling *s, double low, double high, double times) {
   model_config c = plain;
   c.scaling = *s;
   rope r = init(&c, NULL);
@@ -74,7 +74,7 @@ static void check_yarn(const rope_scaling *s, double low, double high, double ti
 
 static void yarn_goes_over_between_two_pairs(void **state) {
   (void)state;
-  rope_scaling s = {
+  model_rope_scaling s = {
       .kind = ROPE_YARN, .factor = 4, .original = 1024, .beta_fast = 32, .beta_slow = 1, .times = 1};
   double low = floor(yarn_pair(32, 1024)), high = ceil(yarn_pair(1, 1024)), own = 0.1 * log(4) + 1;
   assert_true(low > 0 && high < 32);

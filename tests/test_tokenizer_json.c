@@ -353,11 +353,11 @@ static void test_folder(void **state) {
   ASSERT_IDS(t, "ab", 0, 2);
   snprintf(path, sizeof path, "%s/%s", folder, names[0]);
   hash16 h; /* the target finds the same identity without a tokenizer */
-  assert_int_equal(json_vocabulary_hash(path, 0, &h, &e), ERR_OK);
+  assert_int_equal(vocabulary_hash_json(path, 0, &h, &e), ERR_OK);
   assert_true(hash_equal(h, tokenizer_hash(t)));
-  assert_int_equal(json_vocabulary_hash(path, 9, &h, &e), ERR_OK);
+  assert_int_equal(vocabulary_hash_json(path, 9, &h, &e), ERR_OK);
   assert_false(hash_equal(h, tokenizer_hash(t)));
-  assert_int_equal(json_vocabulary_hash("/none", 0, &h, &e), ERR_IO);
+  assert_int_equal(vocabulary_hash_json("/none", 0, &h, &e), ERR_IO);
   assert_true(hash_is_zero(h));
   tokenizer_close(t);
   write_file(folder, names[1], "{\"eos_token\":\"</s>\",\"chat_template\":\"old\"}");

@@ -29,7 +29,7 @@ static int hash_of(const sample *v, hash16 *out) {
   gguf *g;
   err e;
   if (gguf_open_memory(&g, b.bytes, b.size, &e)) fail_msg("%s", e.text);
-  int rc = gguf_vocabulary_hash(g, out, &e);
+  int rc = vocabulary_hash_gguf(g, out, &e);
   gguf_close(g);
   gb_free(&b);
   return rc;
@@ -81,7 +81,7 @@ static void assert_as_tokenizer(const gguf *g) {
   hash16 h;
   err e;
   if (tokenizer_open(&t, g, &e)) fail_msg("%s", e.text);
-  assert_int_equal(gguf_vocabulary_hash(g, &h, &e), ERR_OK);
+  assert_int_equal(vocabulary_hash_gguf(g, &h, &e), ERR_OK);
   assert_true(hash_equal(h, tokenizer_hash(t)));
   tokenizer_close(t);
 }

@@ -10,7 +10,7 @@
 
 typedef struct word {
   const char *text;
-  token_kind kind;
+  vocabulary_kind kind;
 } word;
 
 static vocabulary vocabulary_of(const word *words, int32_t count) {

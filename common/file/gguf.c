@@ -390,8 +390,8 @@ static int read_alignment(const gguf *g, uint64_t *out, err *e) {
                  g->label, (unsigned long long)*out, ALIGNMENT_MIN, ALIGNMENT_MAX);
 }
 
-static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_t offset, uint64_t alignment,
-                        err *e) {
+static int locate_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_t offset, uint64_t alignment,
+                         err *e) {
   reader r = {g, 0, e};
   char text[PRINTABLE_TEXT_MAX];
   uint64_t begin, end;
@@ -408,15 +408,15 @@ static int place_tensor(const gguf *g, gguf_tensor *t, uint64_t data_at, uint64_
   return ERR_OK;
 }
 
-static int compare_places(const void *a, const void *b) {
+static int compare_offsets(const void *a, const void *b) {
   const gguf_tensor *const *x = a, *const *y = b;
   return ((*x)->data > (*y)->data) - ((*x)->data < (*y)->data);
 }
 
-/* Two tensors over the same bytes are a damaged or hostile file. Leaves `sorted` by place. */
-static int check_places(gguf *g, reader *r) {
+/* Two tensors over the same bytes are a damaged or hostile file. Leaves `sorted` by offset. */
+static int check_offsets(gguf *g, reader *r) {
   for (size_t i = 0; i < g->tensor_count; i++) g->sorted[i] = &g->tensors[i];
-  qsort(g->sorted, g->tensor_count, sizeof *g->sorted, compare_places);
+  qsort(g->sorted, g->tensor_count, sizeof *g->sorted, compare_offsets);
   for (size_t i = 1; i < g->tensor_count; i++) {
     const gguf_tensor *before = g->sorted[i - 1];
     if ((const uint8_t *)before->data + before->bytes > (const uint8_t *)g->sorted[i]->data)
@@ -434,9 +434,9 @@ static int read_tensors(gguf *g, reader *r) {
   g->table_end = r->at;
   uint64_t data_at = (r->at + alignment - 1) & ~(alignment - 1);
   for (size_t i = 0; !rc && i < g->tensor_count; i++)
-    rc = place_tensor(g, &g->tensors[i], data_at, offsets[i], alignment, r->e);
+    rc = locate_tensor(g, &g->tensors[i], data_at, offsets[i], alignment, r->e);
   free(offsets);
-  if (!rc) rc = check_places(g, r);
+  if (!rc) rc = check_offsets(g, r);
   return rc ? rc : sort_tensors(g, r->e);
 }
 

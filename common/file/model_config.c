@@ -260,7 +260,7 @@ static int unknown_scaling(const config_source *s, const char *key, config_value
 static int derive_scaling(model_config *c, const config_source *s, err *e) {
   static const char *const names[] = {
       [ROPE_PLAIN] = "default", [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn"};
-  rope_scaling *r = &c->scaling;
+  model_rope_scaling *r = &c->scaling;
   const char *key = pick(s, "rope.scaling.type", "rope:rope_type"),
              *factor = pick(s, "rope.scaling.factor", "rope:factor");
   config_value type = config_find(s, key);

@@ -13,12 +13,12 @@
 #define MODEL_VOCAB_MAX    1048576
 #define MODEL_CONTEXT_MAX  1048576
 
-typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } rope_kind;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } model_rope_kind;
 
 /* How a longer context than the trained one changes the rotary frequencies (rope.h); nothing depends on the
  * present length. */
-typedef struct rope_scaling {
-  rope_kind kind;
+typedef struct model_rope_scaling {
+  model_rope_kind kind;
   float factor;               /* but for PLAIN */
   float original;             /* LLAMA3, YARN: the trained context */
   float low, high;            /* LLAMA3: low_freq_factor < high_freq_factor */
@@ -26,13 +26,13 @@ typedef struct rope_scaling {
   float attention;            /* YARN: sines and cosines times this; 0: times what factor and mscale give */
   float mscale, mscale_all;   /* YARN, where attention is 0; 0: not given */
   float times;                /* of any kind: sines and cosines times this as well */
-} rope_scaling;
+} model_rope_scaling;
 
 typedef struct model_config {
   int32_t layers, embed, heads, kv_heads, head_dim, ffn, vocab, context;
   int32_t rope_dim;
   float rope_base, norm_eps;
-  rope_scaling scaling;
+  model_rope_scaling scaling;
   bool half_split; /* the file's rotary pairs are (i, i + rope_dim / 2), not (2 i, 2 i + 1) */
   bool qkv_bias, output_bias;
   bool qk_norm;                     /* queries and keys are normed, head by head, before they are rotated */

@@ -425,6 +425,6 @@ int model_file_read_vocabulary(const model_file *f, vocabulary *v, err *e) {
 
 int model_file_vocabulary(const model_file *f, hash16 *out, err *e) {
   *out = (hash16){{0}};
-  if (f->file) return gguf_vocabulary_hash(f->file, out, e);
-  return f->tokenizer[0] ? json_vocabulary_hash(f->tokenizer, f->config.vocab, out, e) : ERR_OK;
+  if (f->file) return vocabulary_hash_gguf(f->file, out, e);
+  return f->tokenizer[0] ? vocabulary_hash_json(f->tokenizer, f->config.vocab, out, e) : ERR_OK;
 }

@@ -135,7 +135,7 @@ static int compare_begins(const void *a, const void *b) {
 }
 
 /* The format asks for data without holes; two tensors over the same bytes are a damaged or hostile file. */
-static int check_places(const shard *s, entry *entries, size_t count, err *e) {
+static int check_offsets(const shard *s, entry *entries, size_t count, err *e) {
   uint64_t at = 0;
   qsort(entries, count, sizeof *entries, compare_begins);
   for (size_t i = 0; i < count; i++) {
@@ -174,7 +174,7 @@ static int read_tensors(safetensors *t, const shard *s, json_t *header, err *e) 
     if (rc) return rc;
     t->count++;
   }
-  return check_places(s, t->entries + first, t->count - first, e);
+  return check_offsets(s, t->entries + first, t->count - first, e);
 }
 
 static int read_shard(safetensors *t, shard *s, err *e) {

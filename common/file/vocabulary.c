@@ -86,7 +86,7 @@ int vocabulary_hash(const vocabulary *v, hash16 *out, err *e) {
   return ERR_OK;
 }
 
-int gguf_vocabulary_hash(const gguf *g, hash16 *out, err *e) {
+int vocabulary_hash_gguf(const gguf *g, hash16 *out, err *e) {
   vocabulary v;
   *out = (hash16){{0}};
   int rc = vocabulary_read_gguf(&v, g, e);

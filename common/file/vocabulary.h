@@ -17,13 +17,13 @@ typedef enum {
   TOKEN_UNUSED,  /* an id without a token */
   TOKEN_BYTE,    /* spelt <0xNN>: one byte */
   TOKEN_KIND_END
-} token_kind;
+} vocabulary_kind;
 
 typedef struct vocabulary {
   int32_t count;
   char *spellings; /* of all tokens, one after the other */
   size_t *ends;    /* [count]: where each ends */
-  uint8_t *kinds;  /* [count] of token_kind */
+  uint8_t *kinds;  /* [count] of vocabulary_kind */
 } vocabulary;      /* zeroed at first */
 
 /* Token `id`, 0 to count - 1. */
@@ -43,5 +43,5 @@ void vocabulary_fini(vocabulary *v);
  * spelling. *out is zero for no tokens. ERR_NOMEM. */
 int vocabulary_hash(const vocabulary *v, hash16 *out, err *e);
 /* The hash of a file's vocabulary: of a GGUF; of a tokenizer.json by its path (ERR_IO: there is none). */
-int gguf_vocabulary_hash(const gguf *g, hash16 *out, err *e);
-int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e);
+int vocabulary_hash_gguf(const gguf *g, hash16 *out, err *e);
+int vocabulary_hash_json(const char *path, int32_t size_min, hash16 *out, err *e);

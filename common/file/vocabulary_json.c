@@ -53,7 +53,7 @@ static bool is_byte(const char *text, size_t size) {
 }
 
 /* The keys of an object are no values, so each gets one. */
-static int place_vocab(reading *r, json_t *owner, err *e) {
+static int put_vocab(reading *r, json_t *owner, err *e) {
   const char *key;
   json_t *value;
   size_t size;
@@ -129,7 +129,7 @@ int vocabulary_read_json(vocabulary *v, const json_t *root, int32_t size_min, er
   json_t *owner = json_array();
   r.texts = calloc((size_t)r.count, sizeof *r.texts);
   r.kinds = calloc((size_t)r.count, 1);
-  rc = owner && r.texts && r.kinds ? place_vocab(&r, owner, e)
+  rc = owner && r.texts && r.kinds ? put_vocab(&r, owner, e)
                                    : err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
   if (!rc) rc = place_added(&r, e);
   if (!rc) rc = copy_tokens(v, &r, e);
@@ -154,7 +154,7 @@ int vocabulary_read_path(vocabulary *v, const char *path, int32_t size_min, err 
   return rc;
 }
 
-int json_vocabulary_hash(const char *path, int32_t size_min, hash16 *out, err *e) {
+int vocabulary_hash_json(const char *path, int32_t size_min, hash16 *out, err *e) {
   vocabulary v;
   *out = (hash16){{0}};
   int rc = vocabulary_read_path(&v, path, size_min, e);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct pool_block {
+struct block_pool_block {
   int32_t holders;
   bool findable;
   int32_t parent, children; /* of a findable one; children: findable ones below */
@@ -41,7 +41,7 @@ static void keep(block_pool *b, int32_t block) {
 }
 
 static void unkeep(block_pool *b, int32_t block) {
-  const pool_block *k = &b->of[block];
+  const block_pool_block *k = &b->of[block];
   if (k->before >= 0)
     b->of[k->before].after = k->after;
   else
@@ -73,7 +73,7 @@ static int32_t child_of(const block_pool *b, int32_t parent, const int32_t *toke
 }
 
 static void add_node(block_pool *b, int32_t parent, const int32_t *tokens, int32_t block) {
-  pool_block *k = &b->of[block];
+  block_pool_block *k = &b->of[block];
   int32_t *bucket = bucket_of(b, parent, tokens);
   memcpy(k->tokens, tokens, sizeof k->tokens);
   k->findable = true;
@@ -85,7 +85,7 @@ static void add_node(block_pool *b, int32_t parent, const int32_t *tokens, int32
 }
 
 static void drop_node(block_pool *b, int32_t block) {
-  pool_block *k = &b->of[block];
+  block_pool_block *k = &b->of[block];
   assert(k->findable && k->holders == 0 && k->children == 0);
   int32_t *link = bucket_of(b, k->parent, k->tokens);
   while (*link != block) link = &b->of[*link].in_bucket;
@@ -133,7 +133,7 @@ static void hold(block_pool *b, int32_t block) {
 }
 
 static void give_up(block_pool *b, int32_t block) {
-  pool_block *k = &b->of[block];
+  block_pool_block *k = &b->of[block];
   assert(k->holders > 0);
   if (--k->holders > 0) return;
   if (k->findable)
@@ -195,7 +195,7 @@ int32_t block_pool_holders(const block_pool *b, int32_t block) {
 }
 
 static bool node_right(const block_pool *b, int32_t i) {
-  const pool_block *k = &b->of[i];
+  const block_pool_block *k = &b->of[i];
   if (child_of(b, k->parent, k->tokens) != i) return false;
   return k->parent < 0 || (b->of[k->parent].findable && b->of[k->parent].holders >= (k->holders > 0));
 }
@@ -203,7 +203,7 @@ static bool node_right(const block_pool *b, int32_t i) {
 bool block_pool_check(const block_pool *b) {
   int32_t held = 0, below = 0, children = 0, kept = 0, unheld = 0, before = KV_NO_BLOCK;
   for (int32_t i = 0; i < b->count; i++) {
-    const pool_block *k = &b->of[i];
+    const block_pool_block *k = &b->of[i];
     held += k->holders > 0;
     if (!k->findable) continue;
     children += k->children;

@@ -17,10 +17,10 @@
 
 #define KV_NO_BLOCK (-1)
 
-typedef struct pool_block pool_block;
+typedef struct block_pool_block block_pool_block;
 
 typedef struct block_pool {
-  pool_block *of; /* [count] */
+  block_pool_block *of; /* [count] */
   int32_t *buckets, bucket_mask;
   int32_t count, free_first, free_count;
   int32_t cached_first, cached_last, cached_count; /* least recently used first */

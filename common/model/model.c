@@ -326,7 +326,7 @@ static void norm(model *m, const int32_t *index, int32_t count, const float *w) 
   d->table->norm(d, m->act.x, index, count, w, m->config.norm_eps, &m->act.normed);
 }
 
-static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
+static void attention_in(model *m, const weights_layer *w, const ops_kv_shape *s, int32_t layer) {
   activations *a = &m->act;
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->attn_norm);
@@ -340,7 +340,7 @@ static void attention_in(model *m, const layer_weights *w, const ops_kv_shape *s
   d->table->rope_store(d, s, layer, m->rows, m->row_count, m->config.heads, &rotary, a->q, a->k, a->v);
 }
 
-static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *s, int32_t layer) {
+static void attention_out(model *m, const weights_layer *w, const ops_kv_shape *s, int32_t layer) {
   activations *a = &m->act;
   ops *d = m->device;
   d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q,
@@ -348,7 +348,7 @@ static void attention_out(model *m, const layer_weights *w, const ops_kv_shape *
   d->table->linear(d, &(ops_linear){&w->output, a->x, true, w->output_bias}, 1, &a->attended, m->row_count);
 }
 
-static void feed_forward(model *m, const layer_weights *w) {
+static void feed_forward(model *m, const weights_layer *w) {
   activations *a = &m->act;
   ops *d = m->device;
   norm(m, NULL, m->row_count, w->ffn_norm);
@@ -385,7 +385,7 @@ static void run_graph(model *m, const ops_kv_shape *s) {
   ops *d = m->device;
   d->table->embed(d, m->rows, m->row_count, &m->weights.embed, m->act.x);
   for (int32_t layer = 0; layer < m->config.layers; layer++) {
-    const layer_weights *w = &m->weights.layers[layer];
+    const weights_layer *w = &m->weights.layers[layer];
     attention_in(m, w, s, layer);
     if (layer == m->config.layers - 1 && m->head_count == 0)
       return; /* keys and values were all that was wanted */

@@ -36,7 +36,7 @@ static double exp_of(double x) {
   1024.0f /* plain ones are at most 1; times a position it is still a whole number of quarter turns */
 
 /* llama3: long waves are stretched, short ones are not, and between them it goes over. */
-static double scale_llama3(const rope_scaling *s, double frequency) {
+static double scale_llama3(const model_rope_scaling *s, double frequency) {
   double turns = (double)s->original * frequency / TWO_PI; /* within the trained context */
   double smooth = (turns - (double)s->low) / ((double)s->high - (double)s->low);
   if (turns < (double)s->low) smooth = 0;
@@ -78,7 +78,7 @@ static double yarn_mscale(double factor, double m) {
   return factor > 1 ? 0.1 * m * log_of(factor) + 1 : 1;
 }
 
-static double times_of(const rope_scaling *s) {
+static double times_of(const model_rope_scaling *s) {
   double factor = (double)s->factor;
   if (s->kind != ROPE_YARN) return (double)s->times;
   if (s->attention > 0) return (double)s->times * (double)s->attention;

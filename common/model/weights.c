@@ -159,7 +159,7 @@ static int load_vector(loader *l, model_role role, int32_t layer, const float **
   return rc;
 }
 
-static int load_layer(loader *l, int32_t layer, layer_weights *w) {
+static int load_layer(loader *l, int32_t layer, weights_layer *w) {
   const struct {
     model_role role;
     ops_weight *matrix;

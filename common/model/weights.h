@@ -7,7 +7,7 @@
 #include "common/file/model_file.h"
 #include "kernels/ops.h"
 
-typedef struct layer_weights {
+typedef struct weights_layer {
   const float *attn_norm, *ffn_norm;                   /* [embed] */
   const float *q_bias, *k_bias, *v_bias, *output_bias; /* as long as the outputs; or NULL */
   const float *q_norm, *k_norm;                        /* [head_dim], or NULL */
@@ -15,10 +15,10 @@ typedef struct layer_weights {
   ops_weight output;   /* [embed][heads * head_dim] */
   ops_weight gate, up; /* [ffn][embed] */
   ops_weight down;     /* [embed][ffn] */
-} layer_weights;
+} weights_layer;
 
 typedef struct weights {
-  layer_weights *layers;
+  weights_layer *layers;
   const float *output_norm;  /* [embed] */
   const float *rope_factors; /* [rope_dim / 2], or NULL */
   ops_weight head;           /* [vocab][embed] */

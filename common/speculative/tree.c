@@ -378,8 +378,8 @@ static tree_id resolve(const tree *t, const tree_ids *ids, uint64_t parent, int3
 }
 
 /* Decides one node by its token path alone. Returns ERR_OK, or tree_add's error. */
-static int place(tree *t, tree_id parent, const int32_t *tokens, int32_t length, int32_t token, float score,
-                 tree_id *out, bool *fresh) {
+static int add_node(tree *t, tree_id parent, const int32_t *tokens, int32_t length, int32_t token,
+                    float score, tree_id *out, bool *fresh) {
   *fresh = false;
   *out = id_dead();
   if (parent.state == TREE_ID_DEAD) return ERR_OK;
@@ -422,7 +422,7 @@ tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t
   for (int32_t i = (int32_t)seen; i < delta->count; i++) {
     tree_id parent = resolve(t, ids, delta->parents[i], delta->base), e;
     bool fresh;
-    if (place(t, parent, tokens, length, delta->tokens[i], delta->scores[i], &e, &fresh)) {
+    if (add_node(t, parent, tokens, length, delta->tokens[i], delta->scores[i], &e, &fresh)) {
       undo(t, ids, next, next_order);
       *added = 0;
       return TREE_OVERFLOW;

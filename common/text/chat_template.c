@@ -238,7 +238,8 @@ static const char *last_of(span s, const char *text) {
   return found;
 }
 
-/* Qwen3: an answer is what follows its thoughts; an answer after the last question keeps them. */
+/* For Qwen3, a reply is what follows its thoughts; only a reply after the last message of the user keeps
+ * them. */
 static int write_answer(writer *w, const conversation *v, int32_t i, span content) {
   static const char begin[] = "<think>", end[] = "</think>";
   const char *first_end = memmem(content.text, content.size, end, sizeof end - 1),

@@ -18,7 +18,7 @@ typedef enum {
   CHAT_SYSTEM_ONCE,  /* a turn of its own, only the first message */
   CHAT_SYSTEM_FIRST, /* inside the first message of the user */
   CHAT_SYSTEM_LAST   /* inside the last message, if that is the user's */
-} chat_system_place;
+} chat_system_position;
 
 typedef struct chat_style {
   const char *name;
@@ -29,7 +29,7 @@ typedef struct chat_style {
   struct {
     const char *before, *after;
   } turns[CHAT_ROLE_COUNT];
-  chat_system_place system;
+  chat_system_position system;
   bool trim[CHAT_ROLE_COUNT]; /* blanks around the content */
   bool alternate;             /* user and assistant must alternate, the user first */
   bool thinking;              /* thoughts of earlier replies are left out (Qwen3) */

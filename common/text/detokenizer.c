@@ -32,8 +32,8 @@ struct detokenizer {
 
   /* Where tokens begin, for those that a stop may still cut: first a raw offset, then one in the text. */
   uint64_t *begins;
-  size_t begin_count, begin_capacity, placed; /* [0, placed): in the text */
-  int32_t settled;                            /* tokens before these: kept for certain */
+  size_t begin_count, begin_capacity, begun; /* [0, begun): in the text */
+  int32_t settled;                           /* tokens before these: kept for certain */
 };
 
 /* ---- alloc and free ---- */
@@ -138,15 +138,15 @@ static void append(detokenizer *d, const char *text, size_t size) {
 }
 
 /* Tokens whose first byte lies before raw offset `end` begin with the character at the text's end. */
-static void place_tokens(detokenizer *d, uint64_t end) {
-  while (d->placed < d->begin_count && d->begins[d->placed] < end)
-    d->begins[d->placed++] = d->held_at + d->held_size;
+static void begin_tokens(detokenizer *d, uint64_t end) {
+  while (d->begun < d->begin_count && d->begins[d->begun] < end)
+    d->begins[d->begun++] = d->held_at + d->held_size;
 }
 
 /* One character, or what stands for ill-formed bytes: `length` raw bytes that became text[size]. */
 static void take(detokenizer *d, size_t length, const char *text, size_t size) {
   d->raw += length;
-  place_tokens(d, d->raw);
+  begin_tokens(d, d->raw);
   bool dropped = d->drop_blank && size == 1 && *text == ' ';
   d->drop_blank = false;
   if (!dropped) append(d, text, size);
@@ -198,11 +198,11 @@ static void forget_shown(detokenizer *d) {
 /* Tokens that begin before text offset `limit` are kept for certain: a stop can only begin at it or later. */
 static void settle(detokenizer *d, uint64_t limit) {
   size_t n = 0;
-  while (n < d->placed && d->begins[n] < limit) n++;
+  while (n < d->begun && d->begins[n] < limit) n++;
   if (n == 0) return;
   d->settled += (int32_t)n;
   d->begin_count -= n;
-  d->placed -= n;
+  d->begun -= n;
   memmove(d->begins, d->begins + n, d->begin_count * sizeof *d->begins);
 }
 

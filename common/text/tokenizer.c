@@ -157,7 +157,8 @@ static int encode_plain(encoder *c, const char *text, size_t size) {
   const char *ruled;
   char *made;
   size_t ruled_size;
-  if (text_rule_apply(&c->t->after, text, size, c->first, &ruled, &ruled_size, &made)) return ERR_NOMEM;
+  if (tokenizer_text_rule_apply(&c->t->after, text, size, c->first, &ruled, &ruled_size, &made))
+    return ERR_NOMEM;
   int rc = pre_tokenizer_run(c->t->split, &c->split, ruled, ruled_size, encode_word, c);
   free(made);
   return rc;
@@ -232,7 +233,8 @@ static int encode_normal(encoder *c, const char *text, size_t size) {
   const char *ruled;
   char *made;
   size_t ruled_size;
-  if (text_rule_apply(&c->t->before, text, size, c->first, &ruled, &ruled_size, &made)) return ERR_NOMEM;
+  if (tokenizer_text_rule_apply(&c->t->before, text, size, c->first, &ruled, &ruled_size, &made))
+    return ERR_NOMEM;
   int rc = take_added(c, &c->t->normal, encode_plain, ruled, ruled_size);
   free(made);
   return rc;

@@ -157,7 +157,7 @@ static int read_characters(tokenizer *t, const gguf *g, err *e) {
   uint64_t unknown;
   gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &prefix);
   t->strips_blank = prefix;
-  t->before = (text_rule){.prefix = prefix ? PREFIX_ALWAYS : PREFIX_NONE, .escape = true};
+  t->before = (tokenizer_text_rule){.prefix = prefix ? PREFIX_ALWAYS : PREFIX_NONE, .escape = true};
   t->adds_bos = true;
   t->fuse_unknown = true;
   int rc = tokenizer_prepare(t, e);

@@ -8,7 +8,7 @@
 enum { MERGES_MAX = 1 << 21, PATH_BYTES_MAX = 4096 };
 
 static bool is_empty(const json_t *value) {
-  return !value || json_is_null(value) || json_is_text(value, "");
+  return !value || json_is_null(value) || tokenizer_json_is_text(value, "");
 }
 
 /* ---- the model ---- */
@@ -32,7 +32,7 @@ static bool parts_of_merge(const json_t *merge, const char **left, size_t *left_
   return true;
 }
 
-static int read_merge(json_reader *r, const json_t *merge, uint32_t rank, char *joined) {
+static int read_merge(tokenizer_json *r, const json_t *merge, uint32_t rank, char *joined) {
   const char *left, *right;
   size_t left_size, right_size;
   int32_t merged = -1, left_id = -1, right_id = -1;
@@ -51,11 +51,11 @@ static int read_merge(json_reader *r, const json_t *merge, uint32_t rank, char *
   return ERR_OK;
 }
 
-static int read_merges(json_reader *r, const json_t *merges) {
+static int read_merges(tokenizer_json *r, const json_t *merges) {
   const json_t *merge;
   size_t i, count = json_array_size(merges);
   int rc = ERR_OK;
-  if (!json_is_array(merges)) return json_reader_bad(r, "the model has no merges");
+  if (!json_is_array(merges)) return tokenizer_json_bad(r, "the model has no merges");
   if (count > MERGES_MAX) return err_set(r->e, ERR_LIMIT, "tokenizer.json: more than %d merges", MERGES_MAX);
   char *joined = malloc(r->t->longest + 1);
   if (!joined || bpe_alloc(&r->t->merges, (uint32_t)count))
@@ -68,24 +68,24 @@ static int read_merges(json_reader *r, const json_t *merges) {
   return rc;
 }
 
-static int check_model(json_reader *r, const json_t *model) {
+static int check_model(tokenizer_json *r, const json_t *model) {
   char text[PRINTABLE_TEXT_MAX];
   const json_t *type = json_object_get(model, "type");
-  if (!json_is_object(model)) return json_reader_bad(r, "no model");
-  if (json_is_string(type) && !json_is_text(type, "BPE"))
+  if (!json_is_object(model)) return tokenizer_json_bad(r, "no model");
+  if (json_is_string(type) && !tokenizer_json_is_text(type, "BPE"))
     return err_set(r->e, ERR_UNSUPPORTED,
                    "tokenizer.json: the model '%s' is not supported; the one known is BPE: use another model",
                    printable_text(text, json_string_value(type), json_string_length(type)));
   if (!json_is_string(type) && !json_is_array(json_object_get(model, "merges")))
-    return json_reader_bad(r, "a model of no kind");
+    return tokenizer_json_bad(r, "a model of no kind");
   if (!is_empty(json_object_get(model, "continuing_subword_prefix")) ||
       !is_empty(json_object_get(model, "end_of_word_suffix")))
-    return json_reader_unsupported(r, "a model with continuing_subword_prefix or end_of_word_suffix");
+    return tokenizer_json_unsupported(r, "a model with continuing_subword_prefix or end_of_word_suffix");
   const json_t *dropout = json_object_get(model, "dropout");
-  return json_number_value(dropout) > 0 ? json_reader_unsupported(r, "a model with dropout") : ERR_OK;
+  return json_number_value(dropout) > 0 ? tokenizer_json_unsupported(r, "a model with dropout") : ERR_OK;
 }
 
-static int read_model(json_reader *r, const json_t *model) {
+static int read_model(tokenizer_json *r, const json_t *model) {
   const json_t *unknown = json_object_get(model, "unk_token");
   int rc = tokenizer_prepare(r->t, r->e);
   if (rc) return rc;
@@ -113,17 +113,17 @@ static unsigned flags_of(const json_t *token) {
 }
 
 /* One that is `normalized` is looked for in normalised text, and so is normalised itself. */
-static int add_token(json_reader *r, const json_t *token) {
-  static const text_rule none = {0};
+static int add_token(tokenizer_json *r, const json_t *token) {
+  static const tokenizer_text_rule none = {0};
   const json_t *content = json_object_get(token, "content");
   json_int_t id = json_integer_value(json_object_get(token, "id"));
   unsigned flags = flags_of(token) | (tokenizer_is_special(r->t, (int32_t)id) ? ADDED_SPECIAL : 0);
-  bool normal = json_bool_of(json_object_get(token, "normalized"), !(flags & ADDED_SPECIAL));
+  bool normal = tokenizer_json_bool_of(json_object_get(token, "normalized"), !(flags & ADDED_SPECIAL));
   const char *text;
   char *made;
   size_t size;
-  int rc = text_rule_apply(normal ? &r->t->before : &none, json_string_value(content),
-                           json_string_length(content), true, &text, &size, &made);
+  int rc = tokenizer_text_rule_apply(normal ? &r->t->before : &none, json_string_value(content),
+                                     json_string_length(content), true, &text, &size, &made);
   if (!rc && size > ADDED_TOKEN_BYTES_MAX)
     rc = err_set(r->e, ERR_LIMIT, "tokenizer.json: an added token is longer than %d bytes",
                  ADDED_TOKEN_BYTES_MAX);
@@ -133,7 +133,7 @@ static int add_token(json_reader *r, const json_t *token) {
   return rc == ERR_NOMEM ? err_set(r->e, rc, "out of memory for the added tokens") : rc;
 }
 
-static int read_added(json_reader *r, const json_t *added) {
+static int read_added(tokenizer_json *r, const json_t *added) {
   const json_t *token;
   size_t i;
   json_array_foreach(added, i, token) {
@@ -147,18 +147,18 @@ static int read_added(json_reader *r, const json_t *added) {
 
 /* ---- the whole ---- */
 
-static int read_tokenizer(json_reader *r, const json_t *root, int32_t size_min) {
+static int read_tokenizer(tokenizer_json *r, const json_t *root, int32_t size_min) {
   const json_t *model = json_object_get(root, "model");
   int rc = check_model(r, model);
   if (!rc) rc = vocabulary_read_json(&r->t->v, root, size_min, r->e);
-  if (!rc) rc = json_reader_part(r, "normalizer", json_object_get(root, "normalizer"));
-  if (!rc) rc = json_reader_part(r, "pre_tokenizer", json_object_get(root, "pre_tokenizer"));
+  if (!rc) rc = tokenizer_json_part(r, "normalizer", json_object_get(root, "normalizer"));
+  if (!rc) rc = tokenizer_json_part(r, "pre_tokenizer", json_object_get(root, "pre_tokenizer"));
   if (!rc && r->t->before.prefix && !r->t->before.escape)
-    rc = json_reader_unsupported(r, "a normalizer Prepend without Replace");
+    rc = tokenizer_json_unsupported(r, "a normalizer Prepend without Replace");
   if (!rc) rc = read_model(r, model);
   if (!rc) rc = read_added(r, json_object_get(root, "added_tokens"));
-  if (!rc) rc = json_reader_part(r, "post_processor", json_object_get(root, "post_processor"));
-  return rc ? rc : json_reader_part(r, "decoder", json_object_get(root, "decoder"));
+  if (!rc) rc = tokenizer_json_part(r, "post_processor", json_object_get(root, "post_processor"));
+  return rc ? rc : tokenizer_json_part(r, "decoder", json_object_get(root, "decoder"));
 }
 
 /* ---- the files beside it ---- */
@@ -180,23 +180,24 @@ static const json_t *find_template(const json_t *value) {
   size_t i;
   if (json_is_string(value)) return value;
   json_array_foreach(value, i, row) {
-    if (json_is_text(json_object_get(row, "name"), "default")) return json_object_get(row, "template");
+    if (tokenizer_json_is_text(json_object_get(row, "name"), "default"))
+      return json_object_get(row, "template");
   }
   return NULL;
 }
 
-static int read_config(json_reader *r, const json_t *config) {
+static int read_config(tokenizer_json *r, const json_t *config) {
   tokenizer *t = r->t;
   const json_t *template = find_template(json_object_get(config, "chat_template"));
   int32_t bos = token_named(t, json_object_get(config, "bos_token"));
   if (bos >= 0) t->bos = bos;
   t->eos = token_named(t, json_object_get(config, "eos_token"));
-  t->adds_bos = json_bool_of(json_object_get(config, "add_bos_token"), t->adds_bos) && t->bos >= 0;
+  t->adds_bos = tokenizer_json_bool_of(json_object_get(config, "add_bos_token"), t->adds_bos) && t->bos >= 0;
   if (t->template || !json_is_string(template)) return ERR_OK;
   return tokenizer_set_template(t, json_string_value(template), json_string_length(template), r->e);
 }
 
-static int read_generation(json_reader *r, const json_t *generation) {
+static int read_generation(tokenizer_json *r, const json_t *generation) {
   tokenizer *t = r->t;
   const json_t *ends = json_object_get(generation, "eos_token_id"), *end;
   size_t i;
@@ -208,9 +209,9 @@ static int read_generation(json_reader *r, const json_t *generation) {
   return ERR_OK;
 }
 
-typedef int file_read(json_reader *r, const json_t *root);
+typedef int file_read(tokenizer_json *r, const json_t *root);
 
-static int read_beside(json_reader *r, const char *name, const char *text, size_t size, file_read *read) {
+static int read_beside(tokenizer_json *r, const char *name, const char *text, size_t size, file_read *read) {
   json_t *root = NULL;
   int rc = text ? json_parse_object(&root, name, text, size, r->e) : ERR_OK;
   if (!rc) rc = read(r, root);
@@ -218,7 +219,7 @@ static int read_beside(json_reader *r, const char *name, const char *text, size_
   return rc;
 }
 
-static int read_texts(json_reader *r, const tokenizer_texts *x, int32_t size_min) {
+static int read_texts(tokenizer_json *r, const tokenizer_texts *x, int32_t size_min) {
   json_t *root;
   int rc = json_parse_object(&root, "tokenizer.json", x->tokenizer, x->tokenizer_size, r->e);
   if (!rc) rc = read_tokenizer(r, root, size_min);
@@ -238,7 +239,7 @@ int tokenizer_open_texts(tokenizer **out, const tokenizer_texts *texts, int32_t 
     return err_set(e, ERR_NOMEM, "out of memory for the tokenizer");
   }
   t->unknown = t->eos = t->bos = -1;
-  int rc = read_texts(&(json_reader){.t = t, .e = e}, texts, size_min);
+  int rc = read_texts(&(tokenizer_json){.t = t, .e = e}, texts, size_min);
   if (rc)
     tokenizer_close(t);
   else

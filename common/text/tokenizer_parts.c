@@ -91,7 +91,7 @@ static int byte_value(const char *spelling, size_t size) {
 /* ---- the table from spelling to id ---- */
 
 static size_t find_slot(const tokenizer *t, const char *text, size_t size) {
-  const spelling_index *x = &t->index;
+  const tokenizer_index *x = &t->index;
   hash16 h = hash_bytes(text, size);
   size_t i;
   memcpy(&i, h.bytes, sizeof i);
@@ -119,7 +119,7 @@ int32_t tokenizer_part(const tokenizer *t, const char *text, size_t size) {
 static int fill_index(tokenizer *t, err *e) {
   size_t slots = 16;
   while (slots < 2 * (size_t)t->v.count) slots *= 2;
-  t->index = (spelling_index){malloc(slots * sizeof(int32_t)), slots - 1};
+  t->index = (tokenizer_index){malloc(slots * sizeof(int32_t)), slots - 1};
   if (!t->index.ids) return err_set(e, ERR_NOMEM, "out of memory for the vocabulary");
   memset(t->index.ids, 0xff, slots * sizeof(int32_t));
   for (int32_t id = 0; id < t->v.count; id++) {
@@ -206,7 +206,7 @@ int tokenizer_set_template(tokenizer *t, const char *text, size_t size, err *e) 
 
 /* ---- text ---- */
 
-static bool wants_prefix(const text_rule *r, const char *text, size_t size, bool first) {
+static bool wants_prefix(const tokenizer_text_rule *r, const char *text, size_t size, bool first) {
   if (r->prefix == PREFIX_NONE || size == 0 || (r->prefix == PREFIX_FIRST && !first)) return false;
   return r->prefix == PREFIX_ALWAYS || !(text[0] == ' ' || (r->escape && is_blank(text, size)));
 }
@@ -224,8 +224,8 @@ static size_t put(char *out, const char *text, size_t size, bool escape) {
   return count;
 }
 
-int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out,
-                    size_t *out_size, char **made) {
+int tokenizer_text_rule_apply(const tokenizer_text_rule *r, const char *text, size_t size, bool first,
+                              const char **out, size_t *out_size, char **made) {
   char *normal = NULL;
   *made = NULL;
   if (r->nfc && unicode_nfc(text, size, &normal, &size)) return ERR_NOMEM;

@@ -16,30 +16,30 @@ typedef enum {
   PREFIX_ALWAYS,       /* a blank before every stretch between added tokens */
   PREFIX_UNLESS_THERE, /* unless it begins with one */
   PREFIX_FIRST         /* likewise, and only where the whole text begins */
-} prefix_rule;
+} tokenizer_prefix_rule;
 
-typedef struct text_rule { /* what is done to text, in this order */
+typedef struct tokenizer_text_rule { /* what is done to text, in this order */
   bool nfc;
-  prefix_rule prefix;
+  tokenizer_prefix_rule prefix;
   bool escape; /* blanks become BLANK */
-} text_rule;
+} tokenizer_text_rule;
 
-typedef struct spelling_index {
+typedef struct tokenizer_index {
   int32_t *ids; /* [mask + 1], -1: empty */
   size_t mask;
-} spelling_index;
+} tokenizer_index;
 
 #define TOKENIZER_STOPS_MAX 16
 
 struct tokenizer {
   vocabulary v;
-  spelling_index index; /* of all spellings; of equal ones the lowest id */
-  size_t longest;       /* bytes of the longest spelling */
-  char *pieces;         /* of all tokens, one after the other */
-  size_t *piece_ends;   /* [v.count] */
+  tokenizer_index index; /* of all spellings; of equal ones the lowest id */
+  size_t longest;        /* bytes of the longest spelling */
+  char *pieces;          /* of all tokens, one after the other */
+  size_t *piece_ends;    /* [v.count] */
 
-  text_rule before; /* on a stretch without the added tokens of `raw` */
-  text_rule after;  /* on one without those of `normal` */
+  tokenizer_text_rule before; /* on a stretch without the added tokens of `raw` */
+  tokenizer_text_rule after;  /* on one without those of `normal` */
   added_tokens raw, normal;
   pre_tokenizer *split;
 
@@ -81,5 +81,5 @@ size_t tokenizer_spell_bytes(const tokenizer *t, const char *bytes, size_t size,
 
 /* text[size] by the rule; `first`: it begins the whole text. *made: what to free; NULL: *out is text itself.
  * ERR_NOMEM. */
-int text_rule_apply(const text_rule *r, const char *text, size_t size, bool first, const char **out,
-                    size_t *out_size, char **made);
+int tokenizer_text_rule_apply(const tokenizer_text_rule *r, const char *text, size_t size, bool first,
+                              const char **out, size_t *out_size, char **made);

@@ -9,7 +9,7 @@ enum { NONE = -1, LACKING_UNIT = 1000 };
 /* A vocabulary's tokens by what they say: open addressing. */
 typedef struct lexicon {
   const vocabulary *v;
-  int32_t *places; /* [mask + 1]: an id, or NONE */
+  int32_t *slots; /* [mask + 1]: an id, or NONE */
   size_t mask;
 } lexicon;
 
@@ -25,28 +25,28 @@ static bool same_token(const vocabulary *a, int32_t i, const vocabulary *b, int3
   return size == other && memcmp(x, y, size) == 0;
 }
 
-/* The place of a token that says the same, or the free one where it would stand. */
-static size_t lexicon_place(const lexicon *x, const vocabulary *v, int32_t id) {
+/* The slot of a token with the same spelling, or the free slot where it would go. */
+static size_t lexicon_slot(const lexicon *x, const vocabulary *v, int32_t id) {
   size_t size;
   const char *text = vocabulary_spelling(v, id, &size);
   hash16 h = hash_bytes(text, size);
   size_t at;
   memcpy(&at, h.bytes, sizeof at);
   at &= x->mask;
-  while (x->places[at] != NONE && !same_token(x->v, x->places[at], v, id)) at = (at + 1) & x->mask;
+  while (x->slots[at] != NONE && !same_token(x->v, x->slots[at], v, id)) at = (at + 1) & x->mask;
   return at;
 }
 
 static bool lexicon_init(lexicon *x, const vocabulary *v) {
   size_t size = 16;
   while (size < 2 * (size_t)v->count) size *= 2;
-  *x = (lexicon){v, malloc(size * sizeof *x->places), size - 1};
-  if (!x->places) return false;
-  for (size_t i = 0; i < size; i++) x->places[i] = NONE;
+  *x = (lexicon){v, malloc(size * sizeof *x->slots), size - 1};
+  if (!x->slots) return false;
+  for (size_t i = 0; i < size; i++) x->slots[i] = NONE;
   for (int32_t id = 0; id < v->count; id++) {
     if (v->kinds[id] == TOKEN_UNUSED) continue;
-    size_t at = lexicon_place(x, v, id);
-    if (x->places[at] == NONE) x->places[at] = id; /* of two that are spelt alike, the first */
+    size_t at = lexicon_slot(x, v, id);
+    if (x->slots[at] == NONE) x->slots[at] = id; /* of two that are spelt alike, the first */
   }
   return true;
 }
@@ -74,13 +74,13 @@ static void join(vocabulary_map *b, int32_t target, int32_t draft) {
   b->to_target[draft] = target;
 }
 
-/* An equal token at an equal place first: where two are spelt alike they keep apart. */
+/* Equal tokens with equal ids are matched first, so that two tokens with one spelling keep apart. */
 static void join_all(vocabulary_map *b, const vocabulary *target, const vocabulary *draft, const lexicon *x) {
   for (int32_t id = 0; id < target->count && id < draft->count; id++)
     if (same_token(target, id, draft, id)) join(b, id, id);
   for (int32_t id = 0; id < target->count && id < b->target_count; id++) {
     if (b->to_draft[id] != NONE || target->kinds[id] == TOKEN_UNUSED) continue;
-    int32_t partner = x->places[lexicon_place(x, target, id)];
+    int32_t partner = x->slots[lexicon_slot(x, target, id)];
     if (partner != NONE) join(b, id, partner);
   }
 }
@@ -124,7 +124,7 @@ static int build(vocabulary_map *b, const vocabulary *target, const vocabulary *
   lexicon x = {0};
   if (!lexicon_init(&x, draft)) return err_set(e, ERR_NOMEM, "out of memory for the vocabularies");
   join_all(b, target, draft, &x);
-  free(x.places);
+  free(x.slots);
   int rc = check_side(target, b->to_draft, b->target_count, "target", "draft", e);
   if (rc == ERR_OK) rc = check_side(draft, b->to_target, b->draft_count, "draft", "target", e);
   look_for_same(b, target, draft);

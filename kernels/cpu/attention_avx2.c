@@ -66,7 +66,7 @@ static float softmax(float *scores, int32_t first, int32_t n) {
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
   for (int32_t p = begin; p < n; p += LANES) {
-    __m256 e = exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
+    __m256 e = cpu_exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
     _mm256_storeu_ps(scores + p, e);
     sum = _mm256_add_ps(sum, e);
   }

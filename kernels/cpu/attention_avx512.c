@@ -270,7 +270,7 @@ static float softmax(float *scores, int32_t first, int32_t n) {
   largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
   __m256 sum = _mm256_setzero_ps();
   for (int32_t p = begin; p < n; p += LANES) {
-    __m512 e = exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
+    __m512 e = cpu_exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
     _mm512_storeu_ps(scores + p, e);
     sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e));
     sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps(e, 1));

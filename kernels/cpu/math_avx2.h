@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-static inline __m256 exp_avx2(__m256 x) {
+static inline __m256 cpu_exp_avx2(__m256 x) {
   __m256 in_range = _mm256_cmp_ps(x, _mm256_set1_ps(CPU_EXP_MIN), _CMP_GE_OQ);
   x = _mm256_min_ps(x, _mm256_set1_ps(CPU_EXP_MAX));
   x = _mm256_and_ps(x, in_range); /* keeps the conversion below defined */

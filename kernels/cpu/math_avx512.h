@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-static inline __m512 exp_avx512(__m512 x) {
+static inline __m512 cpu_exp_avx512(__m512 x) {
   __mmask16 in_range = _mm512_cmp_ps_mask(x, _mm512_set1_ps(CPU_EXP_MIN), _CMP_GE_OQ);
   x = _mm512_maskz_min_ps(in_range, x, _mm512_set1_ps(CPU_EXP_MAX)); /* keeps the conversion below defined */
   __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(CPU_LOG2E)),

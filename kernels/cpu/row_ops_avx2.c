@@ -105,7 +105,7 @@ void cpu_swiglu_avx2(float *y, const float *gate, const float *up, int32_t n) {
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES) {
     __m256 x = _mm256_loadu_ps(gate + i);
-    __m256 silu = _mm256_div_ps(x, _mm256_add_ps(one, exp_avx2(_mm256_xor_ps(x, sign))));
+    __m256 silu = _mm256_div_ps(x, _mm256_add_ps(one, cpu_exp_avx2(_mm256_xor_ps(x, sign))));
     _mm256_storeu_ps(y + i, _mm256_mul_ps(silu, _mm256_loadu_ps(up + i)));
   }
   cpu_swiglu_c(y + i, gate + i, up + i, n - i);

@@ -88,7 +88,7 @@ static void swiglu_avx512(float *y, const float *gate, const float *up, int32_t 
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES) {
     __m512 x = _mm512_loadu_ps(gate + i);
-    __m512 silu = _mm512_div_ps(x, _mm512_add_ps(one, exp_avx512(_mm512_xor_ps(x, sign))));
+    __m512 silu = _mm512_div_ps(x, _mm512_add_ps(one, cpu_exp_avx512(_mm512_xor_ps(x, sign))));
     _mm512_storeu_ps(y + i, _mm512_mul_ps(silu, _mm512_loadu_ps(up + i)));
   }
   cpu_swiglu_c(y + i, gate + i, up + i, n - i);

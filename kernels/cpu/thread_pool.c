@@ -92,7 +92,7 @@ static bool take_chunk(thread_pool *p, int32_t *chunk) {
   return false;
 }
 
-/* Takes chunks until none is left and books them at once. */
+/* Takes chunks until none is left, and counts them in one step. */
 static void work(thread_pool *p, int32_t thread) {
   uint32_t done = 0;
   for (int32_t chunk; take_chunk(p, &chunk); done++) p->body(p->context, chunk, thread);

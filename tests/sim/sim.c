@@ -579,7 +579,7 @@ static void check_blocks(world *w, worker_node *n) {
   if (!block_pool_check(&store->blocks)) fail(w, "the books of the blocks disagree");
 }
 
-/* What the books of this target have counted, before it goes. */
+/* Counters of the block pool of this target, before it goes. */
 static void count_blocks(world *w, target *t) {
   if (!t) return;
   w->totals->shared += target_sessions(t)->blocks.shared;

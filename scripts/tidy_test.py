@@ -131,7 +131,11 @@ CASES = [
         {'a.c': '/* DESIGN 1 */\n', 'b.md': 'see /work/x\n', 'c.sh': '# issue 12\n'},
         [('a.c', '*'), ('b.md', '*'), ('c.sh', '*')],
     ),
-    (check_mentions, {'x/a.h': '/* a.h - see b.c, x/b.c and fcntl.h */\n', 'x/b.c': '#include <fcntl.h>\n'}, []),
+    (
+        check_mentions,
+        {'x/a.h': '/* a.h - see b.c, x/b.c and fcntl.h */\n', 'x/b.c': '#include <fcntl.h>\n'},
+        [],
+    ),
     (
         check_mentions,
         {'x/a.h': '/* old.h - a */\n', 'x/b.c': '/* see gone.h */\n'},

@@ -86,24 +86,31 @@ stage_tsan() {
   local programs='test_thread_pool test_ring test_batch_thread test_sample test_engine test_machine_host test_ledger_file test_ledger_writer'
   # shellcheck disable=SC2086 # a list of words
   configure_and_build tsan $programs sim
-  for program in $programs; do TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" "build/tsan/bin/$program"; done
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" run_ctest tsan -R "^(${programs// /|})\$"
   build/tsan/bin/sim --count "$sim_seeds_sanitized"
 }
 
+fuzz_one() { # NAME
+  local seeds=() corpus=build/fuzz/corpus/$1
+  [[ $1 == fuzz_frame ]] && seeds=(wire/vectors/good wire/vectors/bad)
+  mkdir -p "$corpus"
+  "build/fuzz/bin/$1" -max_total_time="$fuzz_seconds" -seed=1 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="build/fuzz/$1-" "$corpus" "${seeds[@]}" >"build/fuzz/$1.log" 2>&1
+}
+
+# Several targets at a time; what each said is shown when all are at their end.
 stage_fuzz() {
-  local targets=() seeds name corpus
+  local targets=() name failed=0
   for name in tests/fuzz/fuzz_*.c; do targets+=("$(basename "$name" .c)"); done
   configure_and_build fuzz "${targets[@]}"
+  export fuzz_seconds
+  export -f fuzz_one
+  printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} "$BASH" -c 'fuzz_one {}' || failed=1
   for name in "${targets[@]}"; do
     echo "--- $name, $fuzz_seconds s"
-    seeds=()
-    [[ $name == fuzz_frame ]] && seeds=(wire/vectors/good wire/vectors/bad)
-    corpus=build/fuzz/corpus/$name
-    mkdir -p "$corpus"
-    "build/fuzz/bin/$name" -max_total_time="$fuzz_seconds" -seed=1 -print_final_stats=1 -verbosity=0 \
-      -artifact_prefix="build/fuzz/$name-" "$corpus" "${seeds[@]}" 2>&1 |
-      sed -u '/Recommended dictionary/,/End of recommended/d'
+    sed '/Recommended dictionary/,/End of recommended/d' "build/fuzz/$name.log"
   done
+  return $failed
 }
 
 run_test() { # NAME of tests/NAME.c, or FILE of tests/integration

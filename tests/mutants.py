@@ -84,7 +84,7 @@ class Builder:
         command += [f"-iquote{(ROOT / path).parent}", "-Wno-error", "-w"]
         done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True)
         if done.returncode:
-            raise Unfit(f"it does not compile: {done.stderr}")
+            raise Unfit(f"it does not compile: {done.stderr[:500]}")
         return out
 
     def linked(self, name, program, objects):
@@ -99,7 +99,7 @@ class Builder:
         command[command.index("-o") + 1] = str(out)
         done = subprocess.run(command, cwd=self.build, capture_output=True, text=True)
         if done.returncode:
-            raise Unfit(f"it does not link: {done.stderr}")
+            raise Unfit(f"it does not link: {done.stderr[:500]}")
         return out
 
 

@@ -166,7 +166,7 @@ static int report(const batch *b) {
   return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(b->out.failed));
 }
 
-static int answer_all(batch *b) {
+static int complete_all(batch *b) {
   err e = {0};
   service_options o = command_service_options(&b->flags, b->flags.request.context, &b->log);
   o.on_news = on_news;
@@ -193,7 +193,7 @@ int command_batch(int argc, char **argv) {
   flags_parse(&b.flags, FLAGS_BATCH, argc, argv);
   b.log = (logger){"tandem", b.flags.workers.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(&b, &in);
-  if (code == STATUS_OK) code = answer_all(&b);
+  if (code == STATUS_OK) code = complete_all(&b);
   service_close(b.service);
   async_output_fini(&b.out);
   if (b.out_fd > STDOUT_FILENO && close(b.out_fd) != 0 && code == STATUS_OK)

@@ -93,7 +93,7 @@ static void on_end(void *context, const completion *ended) {
   c->asking = false;
 }
 
-static void fresh_answer(chat *c) {
+static void fresh_completion(chat *c) {
   const completion_sink sink = {.on_text = on_text, .on_end = on_end, .context = c};
   completion_fini(&c->completion);
   ledger_session_fini(&c->cut);
@@ -129,7 +129,7 @@ static void tell_end(chat *c) {
 }
 
 /* Adds what came to the conversation. False: nothing came. */
-static bool keep_answer(chat *c) {
+static bool keep_reply(chat *c) {
   const completion *a = &c->completion;
   size_t size = a->shown < a->text_size ? a->shown : a->text_size;
   if (size == 0 && a->finish == WIRE_FINISH_CANCELLED) return false;
@@ -140,7 +140,7 @@ static bool keep_answer(chat *c) {
 }
 
 /* Runs the loop until the reply is over and written. False: it does not become part of the conversation. */
-static bool await_answer(chat *c) {
+static bool await_reply(chat *c) {
   while (!c->over && (c->asking || !async_output_idle(&c->out)))
     uv_run(service_loop(c->service), UV_RUN_ONCE);
   if (c->over) return false;
@@ -154,7 +154,7 @@ static bool await_answer(chat *c) {
   if (c->over) return false;
   take_totals(&c->sum, a);
   c->leaving = a->finish == WIRE_FINISH_CANCELLED;
-  bool kept = keep_answer(c);
+  bool kept = keep_reply(c);
   if (kept)
     tell_end(c);
   else
@@ -162,11 +162,11 @@ static bool await_answer(chat *c) {
   return kept;
 }
 
-static bool begin_answer(chat *c) {
+static bool begin_reply(chat *c) {
   err e = {0};
   c->stopping = false;
   c->asking = completion_begin(&c->completion, c->service, &c->flags->request, &e) == ERR_OK;
-  if (c->asking) return await_answer(c);
+  if (c->asking) return await_reply(c);
   command_error(STATUS_INPUT, "%s", e.text);
   return false;
 }
@@ -224,7 +224,7 @@ static int take_conversation(chat *c, err *e) {
 /* Sends the conversation and awaits the reply. False: there is none. */
 static bool ask(chat *c) {
   err e = {0};
-  fresh_answer(c);
+  fresh_completion(c);
   if (!make_room(c)) {
     note(c, "not sent: /clear forgets what was said, --ctx makes the context longer");
     return false;
@@ -232,7 +232,7 @@ static bool ask(chat *c) {
   int rc = take_conversation(c, &e);
   if (rc == ERR_OK) rc = completion_prepare(&c->completion, &c->flags->request, &e);
   command_warn_dropped(c->completion.prompt.dropped_bytes);
-  if (rc == ERR_OK) return begin_answer(c);
+  if (rc == ERR_OK) return begin_reply(c);
   command_error(STATUS_INPUT, "%s (/clear begins anew)", e.text);
   return false;
 }
@@ -287,11 +287,11 @@ static void go_on(chat *c) {
     return;
   }
   size_t shown = a->shown;
-  fresh_answer(c);
+  fresh_completion(c);
   a->shown_before = shown;
   c->cut = cut;
   a->resume = &c->cut;
-  begin_answer(c);
+  begin_reply(c);
 }
 
 static void read_file(chat *c, const char *path, size_t size) {
@@ -327,14 +327,14 @@ static void tell_stats(const chat *c) {
 
 static void clear(chat *c) {
   conversation_clear(&c->said);
-  fresh_answer(c);
+  fresh_completion(c);
   input_file_fini(&c->read);
   note(c, "what was said is forgotten");
 }
 
 static void take_line(chat *c, const char *line, size_t size) {
   chat_input t;
-  char *copy = malloc(size + 1); /* a question to the user may read another line meanwhile */
+  char *copy = malloc(size + 1); /* make_room may read another line from the user meanwhile */
   if (!copy) {
     leave(c, STATUS_FAILED);
     return;

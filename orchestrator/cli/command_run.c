@@ -160,7 +160,7 @@ static int report(const run *r) {
   return r->completion.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
-static int answer_by_service(run *r, const input_file *in) {
+static int complete_by_service(run *r, const input_file *in) {
   err e = {0};
   service_options o = command_service_options(r->flags, r->flags->request.context, &r->log);
   o.resume = r->completion.resume;
@@ -196,7 +196,7 @@ static int prepare(run *r, input_file *in) {
   return command_context(&r->model, l ? l->options.context : q->context, &q->context);
 }
 
-static int answer_one(flags *f, const ledger_session *resume) {
+static int complete_one(flags *f, const ledger_session *resume) {
   run r = {.flags = f, .log = {"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING}};
   const completion_sink sink = {.on_text = on_text, .context = &r};
   input_file in = {0};
@@ -204,7 +204,7 @@ static int answer_one(flags *f, const ledger_session *resume) {
   r.completion.resume = resume;
   r.completion.show_whole = f->whole || f->json;
   int code = prepare(&r, &in);
-  if (code == STATUS_OK) code = answer_by_service(&r, &in);
+  if (code == STATUS_OK) code = complete_by_service(&r, &in);
   service_close(r.service);
   async_output_fini(&r.out);
   completion_fini(&r.plain);
@@ -215,13 +215,13 @@ static int answer_one(flags *f, const ledger_session *resume) {
 }
 
 int command_resume(flags *f, const ledger_session *resume) {
-  return answer_one(f, resume);
+  return complete_one(f, resume);
 }
 
 int command_run(int argc, char **argv) {
   flags f;
   flags_parse(&f, FLAGS_RUN, argc, argv);
-  int code = f.argument_count == 0 ? command_chat(&f) : answer_one(&f, NULL);
+  int code = f.argument_count == 0 ? command_chat(&f) : complete_one(&f, NULL);
   flags_fini(&f);
   return code;
 }

@@ -11,7 +11,7 @@
 #include "draft_worker/worker.h"
 #include "version.h"
 #include "wire/endpoint.h"
-#include "wire/machine_host.h"
+#include "wire/engine_host.h"
 #include <argp.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -182,14 +182,8 @@ typedef struct program {
   kv_cache *kv;
   vocabulary_map bridge;
   model_engine *engine;
-  bool busy;         /* a batch is under way; of whoever steps the machine, as the next two */
-  draft_batch batch; /* room for one that is to be submitted */
-  draft_batch *next; /* the engine's room for one */
-  bool given;        /* the engine's thread's: it got one */
   draft *draft;
-  machine_host *host;
-  uv_loop_t loop;
-  bool loop_open;
+  engine_host *host;
 } program;
 
 static bool wants_model(const flags *f) {
@@ -218,27 +212,12 @@ static int open_cache(program *p, err *e) {
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
-static bool next_batch(void *context) {
-  program *p = context;
-  p->busy = p->given = draft_next_batch(p->draft, p->next);
-  return false; /* what the loop's thread has to do it is woken for anyhow */
-}
-
-static bool take_results(void *context, const draft_results *r, draft_batch *next) {
-  program *p = context;
-  p->next = next;
-  machine_host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
-  return p->given;
-}
-
 static int open_engine(program *p, err *e) {
   const model_engine_options o = {.model = p->model,
                                   .kv = p->kv,
                                   .bridge = &p->bridge,
                                   .sequences = p->flags.sessions,
                                   .length_max = p->flags.context,
-                                  .next_batch = take_results,
-                                  .context = p,
                                   .log = &p->log};
   return model_engine_open(&p->engine, &o, e);
 }
@@ -266,12 +245,6 @@ static int open_model(program *p, draft_options *o, err *e) {
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
 }
 
-/* After every step on the loop's thread: the engine is never idle while there is something to ask. */
-static void feed(program *p) {
-  if (!p->engine || p->busy) return;
-  p->busy = draft_next_batch(p->draft, &p->batch) && model_engine_submit(p->engine, &p->batch);
-}
-
 /* --- starting and ending --- */
 
 /* Opens the drafter, and fills what *o has of a model. */
@@ -286,21 +259,32 @@ static int open_drafter(program *p, draft_options *o, err *e) {
   return err_set(e, ERR_ARG, "--draft must be ngram, model or replay:FILE:RATE[:S], not '%s'", f->draft);
 }
 
-static void after_step(void *context) {
-  program *p = context;
-  if (!p->draft) return;
-  feed(p);
-  if (draft_drained(p->draft)) machine_host_exit(p->host, PROGRAM_EXIT_OK);
+static bool next_batch(void *self, uint64_t now_us, bool at_once, void *batch) {
+  (void)now_us, (void)at_once;
+  return draft_next_batch(self, batch);
+}
+
+static bool drained(const void *self) {
+  return draft_drained(self);
+}
+
+static void compute(void *context, const void *batch, void *results) {
+  model_engine_run(context, batch, results);
+}
+
+static int start(program *p, err *e) {
+  const engine_host_worker worker = {draft_machine(p->draft), next_batch, drained};
+  const engine_host_engine computing = {.self = p->engine,
+                                        .batch_bytes = sizeof(draft_batch),
+                                        .result_bytes = sizeof(draft_results),
+                                        .run = compute};
+  return engine_host_start(p->host, &worker, p->engine ? &computing : NULL, e);
 }
 
 static int open_host(program *p, wire_id self, err *e) {
-  machine_host_options o = {.machine = draft_machine(p->draft),
-                            .self = self,
-                            .log = &p->log,
-                            .after_step = after_step,
-                            .context = p};
+  const engine_host_options o = {.self = self, .log = &p->log};
   int rc = endpoint_check(p->flags.orchestrator, e);
-  if (rc == ERR_OK) rc = machine_host_open(&p->host, &p->loop, &o, e);
+  if (rc == ERR_OK) rc = engine_host_open(&p->host, &o, e);
   return rc;
 }
 
@@ -318,18 +302,16 @@ static int open_all(program *p, err *e) {
   o.context = p->flags.context ? p->flags.context : DEFAULT_CONTEXT;
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
-  if (rc == ERR_OK && uv_loop_init(&p->loop) != 0)
-    rc = err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
   if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
-  p->loop_open = true;
-  return open_host(p, o.incarnation, e) == ERR_OK ? PROGRAM_EXIT_OK : PROGRAM_EXIT_ADDRESS;
+  if (open_host(p, o.incarnation, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
+  return start(p, e) == ERR_OK ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
 }
 
 static void greet(program *p) {
   actions out;
   actions_init(&out);
   draft_connect(p->draft, p->flags.orchestrator, &out);
-  machine_host_perform(p->host, &out);
+  engine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s", p->flags.draft);
 }
@@ -345,12 +327,8 @@ static void print_counters(const program *p) {
 }
 
 static void close_all(program *p) {
+  engine_host_close(p->host);
   model_engine_close(p->engine);
-  machine_host_close(p->host);
-  if (p->loop_open) {
-    uv_run(&p->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&p->loop);
-  }
   draft_free(p->draft);
   drafter_free(&p->drafter);
   replay_recording_close(p->recording);
@@ -370,8 +348,7 @@ static int run(program *p) {
     log_line(&p->log, LOG_ERROR, "%s", e.text);
   } else {
     greet(p);
-    uv_run(&p->loop, UV_RUN_DEFAULT);
-    code = machine_host_exit_code(p->host);
+    code = engine_host_run(p->host);
   }
   return code;
 }
@@ -399,7 +376,7 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_USAGE;
   }
   int code = run(&p);
-  if (p.engine) model_engine_stop(p.engine);
+  if (p.host) engine_host_stop(p.host);
   if (p.flags.counters && p.engine) print_counters(&p);
   close_all(&p);
   return code;

@@ -83,7 +83,7 @@ stage_asan() {
 }
 
 stage_tsan() {
-  local programs='test_thread_pool test_ring test_batch_thread test_sample test_engine test_machine_host test_ledger_file test_ledger_writer'
+  local programs='test_thread_pool test_ring test_batch_thread test_sample test_engine test_machine_host test_engine_host test_ledger_file test_ledger_writer'
   # shellcheck disable=SC2086 # a list of words
   configure_and_build tsan $programs sim
   TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" run_ctest tsan -R "^(${programs// /|})\$"

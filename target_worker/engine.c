@@ -1,6 +1,5 @@
 #include "target_worker/engine.h"
 
-#include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include "common/base/program.h"
 #include "common/speculative/acceptance.h"
@@ -13,10 +12,8 @@ struct engine {
   engine_options options;
   sampler *sampler;
   int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
-  batch_thread *thread;
 
   /* The engine thread's. */
-  engine_results results;
   engine_counters counters;
   uint64_t decodes, trees; /* VERIFY jobs, those with nodes: what the faults count */
   bool at_once;            /* the batch in hand */
@@ -341,34 +338,16 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   g->forwarded_slot = batch->jobs[0].slot;
 }
 
-/* --- the thread --- */
+/* --- life --- */
 
-static void pin(void *context) {
-  engine *g = context;
+void engine_begin(engine *g) {
   const engine_options *o = &g->options;
   if (o->pin_count && !ops_cpu_pin(model_device(o->model), o->pin, o->pin_count))
     log_line(o->log, LOG_WARNING, "the system does not let the threads stay on the processors of --pin");
 }
 
-static void run(void *context, const void *batch) {
-  engine *g = context;
-  engine_run(g, batch, &g->results);
-}
-
-static bool turn(void *context, void *next) {
-  engine *g = context;
-  return g->options.turn(g->options.context, &g->results, next);
-}
-
-/* The copies that the last steps left to a next forward, which never came: the counters cover every row. */
-static void settle_all(void *context) {
-  engine *g = context;
+void engine_end(engine *g) {
   for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);
-}
-
-static int start_thread(engine *g, err *e) {
-  const batch_thread_options o = {sizeof(engine_batch), pin, run, turn, settle_all, g};
-  return batch_thread_open(&g->thread, &o, e);
 }
 
 static int take_sequences(engine *g, err *e) {
@@ -391,7 +370,6 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   if (!g->sequences || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
     rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
-  if (rc == ERR_OK) rc = start_thread(g, e);
   if (rc != ERR_OK) {
     engine_close(g);
     return rc;
@@ -400,22 +378,13 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   return ERR_OK;
 }
 
-void engine_stop(engine *g) {
-  batch_thread_stop(g->thread);
-}
-
 void engine_close(engine *g) {
   if (!g) return;
-  batch_thread_close(g->thread);
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
   sampler_free(g->sampler);
   free(g->sequences);
   free(g);
-}
-
-bool engine_submit(engine *g, const engine_batch *batch) {
-  return batch_thread_submit(g->thread, batch);
 }
 
 const engine_counters *engine_count(const engine *g) {

@@ -1,4 +1,4 @@
-/* engine.h - the thread that owns the device: a batch of jobs in, their results out.
+/* engine.h - computes on the device: a batch of jobs in, their results out.
  *
  * The worker machine fills an engine_batch, one job a session, and gets engine_results: the rows of all jobs
  * go through the model in one forward. Tests put a toy in the engine's place. */
@@ -66,7 +66,7 @@ typedef struct engine_results {
   engine_result of[ENGINE_JOBS_MAX];
 } engine_results;
 
-/* --- the thread --- */
+/* --- the engine --- */
 
 #define ENGINE_GAPS_MAX 1024 /* gaps remembered */
 
@@ -89,15 +89,10 @@ typedef struct engine_fault {
 int engine_fault_parse(engine_fault *f, const char *text, err *e);
 
 typedef struct engine_options {
-  model *
-      model; /* both belong to the engine's thread from open to close; every sequence of kv is free at open */
+  model *model; /* both belong to the engine from open to close; every sequence of kv is free at open */
   kv_cache *kv;
   int32_t sequences; /* of kv */
   engine_fault fault;
-  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
-   * sleeps until engine_submit. No thread has to wake between two forwards. */
-  bool (*turn)(void *context, const engine_results *r, engine_batch *next);
-  void *context;
   const logger *log; /* why a job failed */
   const int32_t
       *pin; /* [pin_count]: processors of the device's threads, the engine's first; pin_count 0: any */
@@ -121,16 +116,15 @@ typedef struct engine_counters {
 typedef struct engine engine;
 
 int engine_open(engine **out, const engine_options *o, err *e); /* ERR_NOMEM, ERR_FULL, ERR_IO */
-/* Waits for the batch that was submitted; a turn's next one is not begun any more. Only engine_count and
- * engine_close may follow. */
-void engine_stop(engine *g);
-/* engine_stop, and frees it. Model and cache are the caller's again. NULL is allowed. */
+/* Frees it. Model and cache are the caller's again. NULL is allowed. */
 void engine_close(engine *g);
 
-/* While none is under way. False: the engine is stopping. */
-bool engine_submit(engine *g, const engine_batch *batch);
-
-/* What a batch does, on the calling thread: for tests and benchmarks, with none under way. */
+/* On the thread that is to run the batches, before the first one: it stays on the processors of --pin. */
+void engine_begin(engine *g);
+/* Computes a batch. One thread at a time. */
 void engine_run(engine *g, const engine_batch *batch, engine_results *out);
+/* After the last batch: makes the copies that the last steps left to a next forward, so that the counters
+ * cover every row. */
+void engine_end(engine *g);
 /* With no batch under way, or of an engine that will get none. */
 const engine_counters *engine_count(const engine *g);

@@ -1,5 +1,4 @@
 /* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
-#include "common/base/clock.h"
 #include "common/base/cpus.h"
 #include "common/base/host_id.h"
 #include "common/base/program.h"
@@ -8,13 +7,11 @@
 #include "target_worker/engine.h"
 #include "target_worker/worker.h"
 #include "version.h"
-#include "wire/machine_host.h"
+#include "wire/engine_host.h"
 #include "wire/endpoint.h"
 #include "wire/target_endpoint.h"
 #include <argp.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,20 +186,9 @@ typedef struct program {
   kv_cache *kv;
   engine *engine;
   target *target;
-  machine_host *host;
-  uv_loop_t loop;
-  bool loop_open;
+  engine_host *host;
   char bound[WIRE_STRING_MAX + 1],
       told[WIRE_STRING_MAX + 1]; /* the door for drafts, and what HELLO says of it */
-  /* Of whoever steps the machine: */
-  bool busy;          /* a batch is under way */
-  engine_batch batch; /* room for one that is to be submitted */
-  engine_batch *next; /* the engine's room for one */
-  /* The engine's thread's: */
-  bool given;     /* it got one */
-  int engine_cpu; /* where it was last, or -1 */
-  cpu_set_t cpus; /* that the process may use; and the thread to keep away from it */
-  pthread_t loop_thread;
 } program;
 
 /* A percentage, on a terminal alone. */
@@ -250,39 +236,10 @@ static int open_cache(program *p, err *e) {
   return kv_open(&p->kv, model_shape(p->model), &o, &p->mem, e);
 }
 
-/* On the engine's thread, when the machine has taken its results: is the loop's thread wanted, because no
- * session may run? */
-static bool next_batch(void *context) {
-  program *p = context;
-  p->busy = p->given = target_next_batch(p->target, clock_us(), p->next);
-  if (p->given) p->next->at_once = true;
-  return !p->given;
-}
-
-/* The loop's thread stays off the processor that the engine's thread is on: woken there, it would push the
- * engine aside just when the next forward is to begin. The processor changes seldom. */
-static void keep_loop_away(program *p) {
-  int cpu = sched_getcpu();
-  if (cpu < 0 || cpu == p->engine_cpu || CPU_COUNT(&p->cpus) < 2) return;
-  cpu_set_t others = p->cpus;
-  CPU_CLR(cpu, &others);
-  if (pthread_setaffinity_np(p->loop_thread, sizeof others, &others) == 0) p->engine_cpu = cpu;
-}
-
-static bool turn(void *context, const engine_results *r, engine_batch *next) {
-  program *p = context;
-  p->next = next;
-  keep_loop_away(p);
-  machine_host_step_elsewhere(p->host, &(event){.kind = EVENT_RESULT, .result = r}, next_batch, p);
-  return p->given;
-}
-
 static int open_engine(program *p, err *e) {
   engine_options o = {.model = p->model,
                       .kv = p->kv,
                       .sequences = p->flags.sessions,
-                      .turn = turn,
-                      .context = p,
                       .log = &p->log,
                       .pin = p->flags.pin,
                       .pin_count = p->flags.pin_count};
@@ -313,25 +270,6 @@ static int open_machine(program *p, wire_id self, err *e) {
   return rc;
 }
 
-/* After every step on the loop's thread: the engine is never idle while a session may run. */
-static void feed(void *context) {
-  program *p = context;
-  if (!p->target || p->busy) return;
-  p->batch.at_once = false;
-  p->busy = target_next_batch(p->target, clock_us(), &p->batch) && engine_submit(p->engine, &p->batch);
-  if (!p->busy && target_drained(p->target)) machine_host_exit(p->host, PROGRAM_EXIT_OK);
-}
-
-static int open_loop(program *p, err *e) {
-  p->engine_cpu = -1;
-  p->loop_thread = pthread_self();
-  if (sched_getaffinity(0, sizeof p->cpus, &p->cpus) != 0) CPU_ZERO(&p->cpus);
-  if (uv_loop_init(&p->loop) != 0)
-    return err_set(e, ERR_IO, "cannot make an event loop: too many open files?");
-  p->loop_open = true;
-  return ERR_OK;
-}
-
 static int open_door(program *p, err *e) {
   const flags *f = &p->flags;
   int rc = f->advertise ? endpoint_check(f->advertise, e) : ERR_OK;
@@ -339,7 +277,7 @@ static int open_door(program *p, err *e) {
     rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", f->advertise);
   if (rc != ERR_OK) return rc;
   const char *door = f->bind ? f->bind : target_endpoint_to_bind(f->orchestrator, f->insecure_bind);
-  rc = transport_bind(machine_host_transport(p->host), door, p->bound, sizeof p->bound, e);
+  rc = transport_bind(engine_host_transport(p->host), door, p->bound, sizeof p->bound, e);
   if (f->advertise)
     target_endpoint_insist(f->advertise, p->told);
   else
@@ -348,22 +286,52 @@ static int open_door(program *p, err *e) {
 }
 
 static int open_host(program *p, wire_id self, err *e) {
-  machine_host_options o = {.self = self,
-                            .allow_plaintext = p->flags.insecure_bind,
-                            .log = &p->log,
-                            .after_step = feed,
-                            .context = p};
-  int rc = machine_host_open(&p->host, &p->loop, &o, e);
+  const engine_host_options o = {.self = self, .allow_plaintext = p->flags.insecure_bind, .log = &p->log};
+  int rc = engine_host_open(&p->host, &o, e);
   if (rc == ERR_OK) rc = endpoint_check(p->flags.orchestrator, e);
   return rc ? rc : open_door(p, e);
+}
+
+/* --- the machine and its engine --- */
+
+static bool next_batch(void *self, uint64_t now_us, bool at_once, void *batch) {
+  ((engine_batch *)batch)->at_once = at_once;
+  return target_next_batch(self, now_us, batch);
+}
+
+static bool drained(const void *self) {
+  return target_drained(self);
+}
+
+static void begin(void *context) {
+  engine_begin(context);
+}
+
+static void compute(void *context, const void *batch, void *results) {
+  engine_run(context, batch, results);
+}
+
+static void end(void *context) {
+  engine_end(context);
+}
+
+static int start(program *p, err *e) {
+  const engine_host_worker worker = {target_machine(p->target), next_batch, drained};
+  const engine_host_engine computing = {.self = p->engine,
+                                        .batch_bytes = sizeof(engine_batch),
+                                        .result_bytes = sizeof(engine_results),
+                                        .begin = begin,
+                                        .run = compute,
+                                        .end = end,
+                                        .keeps_loop_away = true};
+  return engine_host_start(p->host, &worker, &computing, e);
 }
 
 static void greet(program *p) {
   actions out;
   actions_init(&out);
-  machine_host_set_machine(p->host, target_machine(p->target));
   target_connect(p->target, p->flags.orchestrator, &out);
-  machine_host_perform(p->host, &out);
+  engine_host_perform(p->host, &out);
   actions_fini(&out);
   log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
            model_numerics(p->model, kv_type_of(p->flags.math)), p->flags.sessions, p->flags.context, p->told);
@@ -378,7 +346,6 @@ static void greet(program *p) {
 static int open_all(program *p, err *e) {
   wire_id self;
   int rc = program_random(&self, sizeof self, e);
-  if (rc == ERR_OK) rc = open_loop(p, e);
   if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
   if (open_host(p, self, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
   rc = open_model(p, e);
@@ -388,16 +355,13 @@ static int open_all(program *p, err *e) {
   rc = open_engine(p, e);
   if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
   rc = open_machine(p, self, e);
+  if (rc == ERR_OK) rc = start(p, e);
   return rc == ERR_OK ? PROGRAM_EXIT_OK : program_exit_of_file(rc);
 }
 
 static void close_all(program *p) {
+  engine_host_close(p->host);
   engine_close(p->engine);
-  machine_host_close(p->host);
-  if (p->loop_open) {
-    uv_run(&p->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&p->loop);
-  }
   target_free(p->target);
   kv_close(p->kv);
   model_close(p->model);
@@ -511,7 +475,7 @@ static void print_counters(const program *p) {
   fprintf(out, ", ");
   print_model(out, model_count(p->model));
   fprintf(out, ", ");
-  print_wire(out, transport_count(machine_host_transport(p->host)));
+  print_wire(out, transport_count(engine_host_transport(p->host)));
   fprintf(out, ", ");
   print_memory(out, &p->mem);
   fprintf(out, "}\n");
@@ -539,8 +503,7 @@ static int run(program *p) {
     log_line(&p->log, LOG_ERROR, "%s", e.text);
   } else {
     greet(p);
-    uv_run(&p->loop, UV_RUN_DEFAULT);
-    code = machine_host_exit_code(p->host);
+    code = engine_host_run(p->host);
   }
   return code;
 }
@@ -583,7 +546,7 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_USAGE;
   }
   int code = run(&p);
-  if (p.engine) engine_stop(p.engine);
+  if (p.host) engine_host_stop(p.host);
   if (p.flags.counters && p.engine) print_counters(&p);
   close_all(&p);
   return code;

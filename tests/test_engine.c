@@ -37,11 +37,6 @@ static void map_sequence(kv_cache *kv, int32_t seq) {
   if (virtual_cache) kv_map(kv, seq, blocks, EACH, 0);
 }
 
-static bool no_turn(void *context, const engine_results *r, engine_batch *next) {
-  (void)context, (void)r, (void)next;
-  return false;
-}
-
 static setup *open_setup(const char *fault) {
   setup *s = calloc(1, sizeof *s);
   err e = {0};
@@ -51,7 +46,7 @@ static setup *open_setup(const char *fault) {
   kv_options ko = {.sequences = SLOTS + 1, .context = CONTEXT, .type = KV_F16};
   if (virtual_cache) ko.blocks = SEQUENCES * EACH;
   if (kv_open(&s->kv, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
-  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .turn = no_turn};
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
   if (engine_fault_parse(&o.fault, fault, &e)) fail_msg("%s", e.text);
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
   for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i); /* the engine has taken these, in order */
@@ -533,98 +528,7 @@ static void one_at_fault_fails_alone(void **state) {
   close_setup(s);
 }
 
-/* --- turns: the next job comes from the engine's own thread --- */
-
-typedef struct turns {
-  setup *s;
-  const text *text;
-  int32_t length, last; /* of C; the turn that gives no job */
-  int given;
-  pthread_t thread; /* that of the turns */
-  bool wrong;
-  _Atomic bool idle;
-} turns;
-
-static bool take_turn(void *context, const engine_results *results, engine_batch *batch) {
-  turns *t = context;
-  const engine_result *r = &results->of[0];
-  engine_job *next = &batch->jobs[0];
-  if (t->given++ == 0) t->thread = pthread_self();
-  t->wrong |= !pthread_equal(t->thread, pthread_self()) || r->code != ERR_OK;
-  for (int32_t i = 0; i < r->sampled_count; i++) t->wrong |= r->sampled[i] != t->text->tokens[t->length + i];
-  t->length += r->sampled_count;
-  if (t->length >= t->last) {
-    atomic_store(&t->idle, true);
-    return false;
-  }
-  batch->count = 1;
-  *next = job_from(t->text, 0, t->length - 1);
-  if (t->given % 2) add_node(next, 0, t->text->tokens[t->length]);
-  return true;
-}
-
-static engine *open_with_turns(setup *s, turns *t) {
-  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS, .turn = take_turn, .context = t};
-  engine *g;
-  err e;
-  engine_close(s->engine);
-  s->engine = NULL;
-  if (engine_open(&g, &o, &e)) fail_msg("%s", e.text);
-  for (int32_t i = 0; i < SLOTS; i++) map_sequence(s->kv, i);
-  return s->engine = g;
-}
-
-static void submit_prompt(engine *g, const text *t) {
-  engine_batch batch = {.count = 1, .jobs = {{.kind = ENGINE_PREFILL, .count = PROMPT - 1}}};
-  memcpy(batch.jobs[0].tokens, t->tokens, (PROMPT - 1) * sizeof *t->tokens);
-  assert_true(engine_submit(g, &batch));
-}
-
-static void a_turn_gives_the_next_job(void **state) {
-  (void)state;
-  setup *s = open_setup(NULL);
-  text t = make_text(s, samplings[0]);
-  turns all = {.s = s, .text = &t, .length = PROMPT, .last = PROMPT + 60};
-  engine *g = open_with_turns(s, &all);
-  for (int round = 1; round <= 2; round++) { /* idle in between: woken by a job */
-    submit_prompt(g, &t);
-    while (!atomic_load(&all.idle)) usleep(10);
-    assert_false(all.wrong);
-    assert_in_range(all.length, all.last, all.last + 1);
-    atomic_store(&all.idle, false);
-    all.length = PROMPT;
-  }
-  engine_stop(g);
-  assert_int_equal(engine_count(g)->prefills, 2);
-  assert_false(pthread_equal(all.thread, pthread_self()));
-  close_setup(s);
-}
-
-/* However many jobs its turns would have. */
-static void stopping_ends_the_turns(void **state) {
-  (void)state;
-  setup *s = open_setup(NULL);
-  text t = make_text(s, samplings[0]);
-  turns all = {.s = s, .text = &t, .length = PROMPT, .last = PROMPT + OUTPUT};
-  engine *g = open_with_turns(s, &all);
-  submit_prompt(g, &t);
-  engine_stop(g);
-  int given = all.given;
-  assert_in_range(given, 1, OUTPUT / 2);
-  usleep(1000);
-  assert_int_equal(all.given, given);
-  close_setup(s);
-}
-
-static void closing_waits_for_the_jobs(void **state) {
-  (void)state;
-  setup *s = open_setup(NULL);
-  engine_batch batch = {.count = 3};
-  for (int32_t i = 0; i < 3; i++)
-    batch.jobs[i] = (engine_job){.kind = ENGINE_PREFILL, .slot = i, .count = ENGINE_CHUNK};
-  assert_true(engine_submit(s->engine, &batch));
-  close_setup(s); /* the sanitizers say the rest */
-}
+/* --- faults --- */
 
 static void faults_are_parsed_strictly(void **state) {
   (void)state;
@@ -712,9 +616,6 @@ int main(void) {
       cmocka_unit_test(selfcheck_finds_a_wrong_token),
       cmocka_unit_test(a_batch_is_one_forward),
       cmocka_unit_test(one_at_fault_fails_alone),
-      cmocka_unit_test(a_turn_gives_the_next_job),
-      cmocka_unit_test(stopping_ends_the_turns),
-      cmocka_unit_test(closing_waits_for_the_jobs),
       cmocka_unit_test(faults_are_parsed_strictly),
   };
   const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};

@@ -26,7 +26,7 @@ static int open_setup(void **state) {
   s->file = support_tiny_file(&s->bytes);
   s->model = support_open_model(s->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
   s->kv = support_open_cache(s->model, SLOTS, CONTEXT, KV_F16);
-  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS}; /* nothing is submitted: no turn */
+  engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
   *state = s;
   return 0;

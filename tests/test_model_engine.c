@@ -38,11 +38,6 @@ static int32_t roll(world *w, int32_t below) {
   return (int32_t)(support_random(&w->random) % (uint32_t)below);
 }
 
-static bool never(void *context, const draft_results *r, draft_batch *next) {
-  (void)context, (void)r, (void)next;
-  return false;
-}
-
 /* The target's token t is the draft's t + SHIFT; a few have no partner. */
 static void make_bridge(vocabulary_map *b, bool same) {
   *b = (vocabulary_map){SUPPORT_TINY_VOCAB, SUPPORT_TINY_VOCAB, malloc(SUPPORT_TINY_VOCAB * 4),
@@ -63,12 +58,8 @@ static void open_world(world *w, bool same) {
   w->plain = support_open_cache(w->m, 1, CONTEXT, KV_F16);
   kv_acquire(w->plain);
   make_bridge(&w->bridge, same);
-  const model_engine_options o = {.model = w->m,
-                                  .kv = w->kv,
-                                  .bridge = &w->bridge,
-                                  .sequences = SEQUENCES,
-                                  .length_max = CONTEXT,
-                                  .next_batch = never};
+  const model_engine_options o = {
+      .model = w->m, .kv = w->kv, .bridge = &w->bridge, .sequences = SEQUENCES, .length_max = CONTEXT};
   assert_int_equal(model_engine_open(&w->g, &o, &e), ERR_OK);
 }
 

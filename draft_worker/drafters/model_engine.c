@@ -1,6 +1,5 @@
 #include "draft_worker/drafters/model_engine.h"
 
-#include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include <assert.h>
 #include <math.h>
@@ -27,8 +26,6 @@ struct model_engine {
   int32_t target_vocab;
   session *sessions;                   /* [sequences] */
   chooser choosers[DRAFT_QUERIES_MAX]; /* opened with the first use */
-  batch_thread *thread;
-  draft_results results;
   model_engine_counters counters;
 };
 
@@ -295,17 +292,7 @@ void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out)
   g->counters.batches++;
 }
 
-/* --- the thread --- */
-
-static void run(void *context, const void *batch) {
-  model_engine *g = context;
-  model_engine_run(g, batch, &g->results);
-}
-
-static bool next_batch(void *context, void *next) {
-  model_engine *g = context;
-  return g->options.next_batch(g->options.context, &g->results, next);
-}
+/* --- life --- */
 
 static int open_sessions(model_engine *g, err *e) {
   const model_engine_options *o = &g->options;
@@ -326,10 +313,7 @@ int model_engine_open(model_engine **out, const model_engine_options *o, err *e)
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   g->target_vocab = o->bridge->target_count;
-  const batch_thread_options t = {
-      .batch_bytes = sizeof(draft_batch), .run = run, .turn = next_batch, .context = g};
   int rc = open_sessions(g, e);
-  if (rc == ERR_OK) rc = batch_thread_open(&g->thread, &t, e);
   if (rc == ERR_OK)
     *out = g;
   else
@@ -337,13 +321,8 @@ int model_engine_open(model_engine **out, const model_engine_options *o, err *e)
   return rc;
 }
 
-void model_engine_stop(model_engine *g) {
-  batch_thread_stop(g->thread);
-}
-
 void model_engine_close(model_engine *g) {
   if (!g) return;
-  batch_thread_close(g->thread);
   for (int32_t i = 0; g->sessions && i < g->options.sequences; i++) {
     session *s = &g->sessions[i];
     if (s->tokens) kv_release(g->options.kv, s->seq);
@@ -355,10 +334,6 @@ void model_engine_close(model_engine *g) {
   }
   free(g->sessions);
   free(g);
-}
-
-bool model_engine_submit(model_engine *g, const draft_batch *b) {
-  return batch_thread_submit(g->thread, b);
 }
 
 const model_engine_counters *model_engine_count(const model_engine *g) {

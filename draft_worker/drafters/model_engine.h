@@ -1,4 +1,4 @@
-/* model_engine.h - the thread that owns a draft's model: a batch of queries in, what may follow each path
+/* model_engine.h - computes with a draft's model: a batch of queries in, what may follow each path
  * out.
  *
  * It holds C of every session as the batches bring it, with a row of the cache for each token, and below them
@@ -16,10 +16,6 @@ typedef struct model_engine_options {
   kv_cache *kv;
   const vocabulary_map *bridge;
   int32_t sequences, length_max; /* of kv */
-  /* On the engine's thread: takes the results and fills the next batch, or returns false: then the engine
-   * sleeps until model_engine_submit. */
-  bool (*next_batch)(void *context, const draft_results *r, draft_batch *next);
-  void *context;
   const logger *log;
 } model_engine_options;
 
@@ -35,10 +31,7 @@ typedef struct model_engine model_engine;
 
 int model_engine_open(model_engine **out, const model_engine_options *o,
                       err *e);            /* ERR_NOMEM, ERR_FULL, ERR_IO */
-void model_engine_stop(model_engine *g);  /* only count and close may follow */
 void model_engine_close(model_engine *g); /* NULL is allowed */
-/* While none is under way. False: the engine is stopping. */
-bool model_engine_submit(model_engine *g, const draft_batch *b);
-/* What a batch does, on the calling thread: for tests, with none under way. */
+/* Computes a batch. One thread at a time. */
 void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out);
 const model_engine_counters *model_engine_count(const model_engine *g);

@@ -283,6 +283,27 @@ static void test_four_drafts_within_their_quota_all_have_room(void **state) {
   }
 }
 
+/* A little more than the quota is too much as soon as others need the room. */
+static void test_a_draft_just_over_its_quota_makes_room(void **state) {
+  world *w = *state;
+  static const peer_id all[] = {DRAFT, DRAFT2, STRANGER, STRANGER + 1};
+  open_with_draft(w, false);
+  for (int i = 2; i < 4; i++) rig_say(&w->r, all[i], hello_message(MSG_HELLO, WIRE_ROLE_DRAFT, ID(all[i])));
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
+    uint32_t g = attach(w, all[i]);
+    int32_t count = i == 0 ? 300 : 256;
+    guess list[300]; /* their own tokens below the root, so that nothing merges */
+    for (int32_t k = 0; k < count; k++)
+      list[k] = (guess){k < 20 ? 0 : (uint64_t)(k / 20), 20 * i + k % 20, -1.0f};
+    rig_clear(&w->r);
+    send_nodes(w, all[i], g, 3, 1, list, count, true);
+    assert_int_equal(rig_count(&w->r, all[i], MSG_ERROR), 0);
+  }
+  rig_expect_error(&w->r, DRAFT, ERR_LIMIT);
+  assert_null(session_draft_of(held(w, S), DRAFT));
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 3 * 256);
+}
+
 static void test_nodes_that_are_too_deep_detach_the_draft(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -409,6 +430,7 @@ int main(void) {
       CASE(test_the_draft_that_holds_too_many_nodes_is_detached),
       CASE(test_nodes_that_nobody_names_any_more_make_room),
       CASE(test_four_drafts_within_their_quota_all_have_room),
+      CASE(test_a_draft_just_over_its_quota_makes_room),
       CASE(test_nodes_that_are_too_deep_detach_the_draft),
       CASE(test_too_many_ids_reset_the_tree),
       CASE(test_a_draft_that_lags_is_sent_tokens),

@@ -260,6 +260,25 @@ static void test_a_target_that_gave_no_token_does_not_change_the_numerics(void *
   assert_string_equal(view(w).numerics_id, "cpu-a");
 }
 
+/* A refusal is forgotten as soon as the session is open: who was full then may have room now. */
+static void test_a_target_that_was_full_is_asked_again_after_another_died(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  opened(w, TARGET);
+  register_workers(w, TARGET3, 0);
+  rig_say(&w->r, TARGET, error_message(SELF, w->id, w->epoch, ERR_FULL));
+  pass(w, 1000000, TARGET, TARGET3);
+  opened(w, TARGET3);
+  rig_say(&w->r, TARGET3, worker_state(w, MSG_OPENED, 3));
+  register_workers(w, TARGET2, 0);
+  rig_clear(&w->r);
+  sessions_worker_died(w->o, ID(TARGET3), w->r.now, &w->r.out);
+  opened(w, TARGET); /* as near as TARGET2, and known for longer */
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 0);
+}
+
 static void test_a_session_waits_when_its_only_target_died(void **state) {
   world *w = *state;
   start_running(w, false);
@@ -623,6 +642,7 @@ int main(void) {
       CASE(test_a_lost_target_is_replaced),
       CASE(test_failover_prefers_the_same_numerics),
       CASE(test_a_target_that_gave_no_token_does_not_change_the_numerics),
+      CASE(test_a_target_that_was_full_is_asked_again_after_another_died),
       CASE(test_a_session_waits_when_its_only_target_died),
       CASE(test_a_restarted_target_gets_its_session_back),
       CASE(test_a_target_that_is_refused_loses_its_sessions),

@@ -4,6 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+text="common/base common/file common/text common/speculative"
+worker="$text common/model kernels wire"
+service="$text wire orchestrator/ledger orchestrator/sessions"
 declare -A may=(
   [kernels]="common/base"
   [common/base]=""
@@ -12,13 +15,13 @@ declare -A may=(
   [common/text]="common/base common/file"
   [common/model]="common/base common/file kernels"
   [wire]="common/base common/speculative"
-  [draft_worker/drafters]="common/base common/file common/text common/speculative common/model kernels wire"
-  [draft_worker]="common/base common/file common/text common/speculative common/model kernels wire draft_worker/drafters"
-  [target_worker]="common/base common/file common/text common/speculative common/model kernels wire"
+  [draft_worker/drafters]="$worker"
+  [draft_worker]="$worker draft_worker/drafters"
+  [target_worker]="$worker"
   [orchestrator/ledger]="common/base common/speculative wire"
   [orchestrator/sessions]="common/base common/speculative wire orchestrator/ledger"
-  [orchestrator/service]="common/base common/file common/text common/speculative wire orchestrator/ledger orchestrator/sessions"
-  [orchestrator/cli]="common/base common/file common/text common/speculative wire orchestrator/ledger orchestrator/sessions orchestrator/service"
+  [orchestrator/service]="$service"
+  [orchestrator/cli]="$service orchestrator/service"
 )
 
 # Folder of the table that a path lies in (the innermost one), or nothing.
@@ -47,13 +50,14 @@ while IFS=: read -r file line path; do
   *)
     to=$(folder_of "$path")
     if [[ -z $to || ! -f $path ]]; then
-      complain "$file" "$line" "\"$path\" is no file of a folder in the table: write it from the repository's root"
+      complain "$file" "$line" "\"$path\" is in no folder of the table: write it from the repository's root"
     elif [[ $to != "$from" && " ${may[$from]} " != *" $to "* ]]; then
       complain "$file" "$line" "$from must not include $to ($path)"
     fi
     ;;
   esac
-done < <(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(zmq|czmq|zmq_utils)\.h>)' \
+done < <(grep -rnE --include='*.[ch]' \
+  '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(c?zmq|zmq_utils)\.h>)' \
   "${!may[@]}" | sort -u | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
 
 if [[ $wrong -gt 0 ]]; then

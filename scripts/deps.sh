@@ -4,10 +4,10 @@
 set -euo pipefail
 
 build_packages=(build-essential cmake ninja-build pkg-config help2man git python3 python3-pip
-  libzmq3-dev libmsgpack-dev libmpack-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsqlite3-dev
-  libedit-dev)
-test_packages=(patch iproute2 libcmocka-dev python3-zmq python3-msgpack python3-xxhash clang-14 libclang-rt-14-dev
-  clang-format-14)
+  libzmq3-dev libmsgpack-dev libmpack-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev
+  libxxhash-dev libsqlite3-dev libedit-dev)
+test_packages=(patch iproute2 libcmocka-dev python3-zmq python3-msgpack python3-xxhash
+  clang-14 libclang-rt-14-dev clang-format-14)
 
 wanted=("${build_packages[@]}")
 if [[ "${1:-}" == --test ]]; then
@@ -23,7 +23,8 @@ if ! command -v apt-get >/dev/null; then
 fi
 
 # `have` is empty for a system without one of them; dpkg-query then also fails, which is no error here.
-have=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null | sed -n 's/^installed //p') || true
+have=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null |
+  sed -n 's/^installed //p') || true
 missing=()
 for package in "${wanted[@]}"; do
   grep -qxF -- "$package" <<<"$have" || missing+=("$package")
@@ -41,13 +42,15 @@ fi
 
 echo "deps.sh: installing ${missing[*]}" >&2
 install() {
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >&2
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y --no-install-recommends "${missing[@]}" >&2
 }
 if ! install; then
   echo "deps.sh: trying again with new package lists" >&2
   "${as_root[@]}" apt-get update >&2
   install || {
-    echo "deps.sh: apt-get could not install them: see above. Is the network there, and this Debian 12 or Ubuntu 24.04?" >&2
+    echo "deps.sh: apt-get could not install them: see above. Is there a network, and is this" \
+      "Debian 12 or Ubuntu 24.04?" >&2
     exit 1
   }
 fi

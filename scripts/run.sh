@@ -1,5 +1,5 @@
 #!/bin/bash
-# One command from a fresh clone to an answer: packages, build, model, then `tandem run`. Messages go to stderr:
+# One command from a fresh clone to an answer: packages, build, model, `tandem run`. Messages go to stderr:
 # stdout is the answer alone. Flags go to `tandem run`: scripts/run.sh "Why is the sky blue?" --max-tokens 50
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -11,10 +11,6 @@ void attachment_close(attachment *a, const draft_setup *m) {
   *a = (attachment){.session.slot = slot};
 }
 
-bool attachment_is_active(const attachment *a) {
-  return a->state != ATTACHMENT_FREE && a->state != ATTACHMENT_LOST;
-}
-
 bool attachment_is_orphaned(const draft_step *c, const attachment *a) {
   const roster_peer *o = roster_find(c->peers, a->orchestrator);
   bool silent = !o || c->now - o->received_us > IDLE_MAX_US;
@@ -65,7 +61,7 @@ static void send_nodes(draft_step *c, attachment *a, uint64_t first_id) {
                           .scores = scores,
                           .done = p->done};
   a->sent_us = c->now;
-  if (p->done && p->grown.live.live_count > 0) pacing_sent(&p->pacing, c->now);
+  if (p->done && p->expansion.live.live_count > 0) pacing_sent(&p->pacing, c->now);
   actions_send(c->out, a->target, &m);
 }
 

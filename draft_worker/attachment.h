@@ -32,7 +32,9 @@ typedef struct attachment {
 /* A session becomes free; what it had is given back. */
 void attachment_close(attachment *a, const draft_setup *m);
 /* Is there anything to do for it? Else it is free, or lost. */
-bool attachment_is_active(const attachment *a);
+static inline bool attachment_is_active(const attachment *a) {
+  return a->state != ATTACHMENT_FREE && a->state != ATTACHMENT_LOST;
+}
 /* Has its orchestrator forgotten it, as far as one can tell? */
 bool attachment_is_orphaned(const draft_step *c, const attachment *a);
 

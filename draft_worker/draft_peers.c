@@ -12,7 +12,7 @@ bool draft_peers_is_orchestrator(const draft *d, const roster_peer *p) {
 
 /* That address is none that can be called. */
 static void link_bad(draft *d, draft_step *c, int32_t link) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (a->state == ATTACHMENT_CONNECTING && a->link == link)
       attachment_decline(c, a, ERR_ARG, "the target's address cannot be called from here:",
@@ -22,7 +22,7 @@ static void link_bad(draft *d, draft_step *c, int32_t link) {
 
 /* Sessions that asked for this connection have it. */
 static void link_up(draft *d, int32_t link, peer_id id) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (a->state == ATTACHMENT_CONNECTING && a->link == link) a->target = id;
   }
@@ -56,7 +56,7 @@ static void look(draft *d, draft_step *c) {
 
 /* A session stays CONNECTING when another incarnation answers there: OPEN will tell. */
 static void target_greeted(draft *d, draft_step *c, const roster_peer *target) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (a->state != ATTACHMENT_FREE && a->target == target->id) attachment_reach(c, a);
   }
@@ -64,7 +64,7 @@ static void target_greeted(draft *d, draft_step *c, const roster_peer *target) {
 
 /* Another program answers there now, which knows nothing of the sessions of the one before. */
 static void orchestrator_greeted(draft *d, draft_step *c, const roster_peer *o) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (a->state != ATTACHMENT_FREE && a->orchestrator == o->id)
       attachment_leave(c, a, "another orchestrator");
@@ -83,7 +83,7 @@ void draft_peers_refused(draft *d, draft_step *c, peer_id id, const msg *m) {
     roster_log(c->peers, id, c->now, LOG_ERROR, c->out, "refused by the %s: %s",
                target ? "target" : "orchestrator", wire_brief_of(m->u.error.text).text);
   if (!target) actions_exit(c->out, PROGRAM_EXIT_REFUSED);
-  for (int i = 0; target && i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; target && i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (attachment_is_active(a) && a->target == id)
       attachment_decline(c, a, m->u.error.code, "the target refuses this draft:", m->u.error.text);
@@ -93,7 +93,7 @@ void draft_peers_refused(draft *d, draft_step *c, peer_id id, const msg *m) {
 /* A target that is silent may come back at the same address; a session there waits for OPEN. */
 static void peer_lost(draft *d, draft_step *c, const roster_peer *lost) {
   bool used = false;
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+  for (int i = 0; i < draft_state_session_max(d); i++)
     used |= d->sessions[i].state != ATTACHMENT_FREE && d->sessions[i].target == lost->id;
   if (lost->hello.role == WIRE_ROLE_TARGET && !used) target_links_drop(c, &d->links, lost->id);
 }

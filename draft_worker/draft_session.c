@@ -9,7 +9,7 @@
 int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity, uint64_t hash_seed) {
   *p = (draft_session){.slot = p->slot};
   bool room = prefix_init(&p->committed, capacity, hash_seed) == ERR_OK &&
-              expansion_init(&p->grown, NODES_MAX, m->drafter_count) == ERR_OK &&
+              expansion_init(&p->expansion, NODES_MAX, m->drafter_count) == ERR_OK &&
               tree_ids_init(&p->ids) == ERR_OK;
   if (!room) draft_session_fini(p, m);
   return room ? ERR_OK : ERR_NOMEM;
@@ -18,7 +18,7 @@ int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity,
 void draft_session_fini(draft_session *p, const draft_setup *m) {
   for (int32_t i = 0; i < m->drafter_count; i++) m->drafters[i].kind->close(m->drafters[i].self, p->slot);
   prefix_fini(&p->committed);
-  expansion_fini(&p->grown);
+  expansion_fini(&p->expansion);
   tree_ids_fini(&p->ids);
   *p = (draft_session){.slot = p->slot};
 }
@@ -40,7 +40,7 @@ static void advance(draft_session *p, const draft_setup *m, int32_t by) {
 }
 
 int draft_session_open(draft_session *p, const draft_setup *m, const msg_open *o) {
-  expansion_reset(&p->grown);
+  expansion_reset(&p->expansion);
   tree_ids_reset(&p->ids, 0);
   adopt_prefix(p, o);
   p->called = false;
@@ -59,7 +59,7 @@ int draft_session_open(draft_session *p, const draft_setup *m, const msg_open *o
 
 /* --- queries --- */
 
-/* Nothing is computed on the target's processors before the target asks for nodes by what it sends. */
+/* Nothing is computed on the target's processors before the target calls for nodes by what it sends. */
 static bool takes_turns(const draft_session *p, const draft_setup *m) {
   return m->colocated && !p->options.lockstep;
 }
@@ -78,7 +78,7 @@ float draft_session_score(float score) {
 }
 
 void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r) {
-  expansion_entry *e = expansion_outstanding(&p->grown, by, r->handle);
+  expansion_entry *e = expansion_outstanding(&p->expansion, by, r->handle);
   if (!e) return;
   e->handle = 0;
   e->count = r->count;
@@ -94,10 +94,10 @@ static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
   const drafter *d = &m->drafters[by];
   draft_query q;
   q.slot = p->slot;
-  q.handle = expansion_handle(&p->grown, node, m->query_count + 1);
-  q.depth = expansion_path(&p->grown, node, q.path);
+  q.handle = expansion_handle(&p->expansion, node, m->query_count + 1);
+  q.depth = expansion_path(&p->expansion, node, q.path);
   if (!d->kind->submit(d->self, &q)) return false;
-  expansion_query(&p->grown, by, node, q.handle);
+  expansion_query(&p->expansion, by, node, q.handle);
   m->query_count++;
   return true;
 }
@@ -106,29 +106,28 @@ static bool submit(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
 static bool query(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
   const drafter *d = &m->drafters[by];
   draft_reply r;
-  if (expansion_queried(&p->grown, by, node) || !submit(p, m, by, node)) return false;
+  if (expansion_queried(&p->expansion, by, node) || !submit(p, m, by, node)) return false;
   while (d->kind->take(d->self, &r)) draft_session_take(p, m, by, &r);
   p->replied = false;
-  return expansion_replied(&p->grown, by, node);
+  return expansion_replied(&p->expansion, by, node);
 }
 
 static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, expansion_frontier *f) {
-  bool full = p->grown.live.live_count >= draft_session_goal(p, m);
+  bool full = p->expansion.live.live_count >= draft_session_goal(p, m);
   if (p->held[by] < p->committed.length || full || (m->colocated && p->done)) return;
-  expansion_frontier_add(f, &p->grown, by, m->drafters[by].kind->least);
+  expansion_frontier_add(f, &p->expansion, by, m->drafters[by].kind->least);
 }
 
 static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first, int32_t by) {
   expansion_frontier f = {.room = m->drafters[by].queries_max};
   for (int32_t i = 0; i < count; i++) {
     draft_session *p = list[(first + i) % count];
-    if (p && may_compute(p, m)) advance(p, m, by);
+    if (may_compute(p, m)) advance(p, m, by);
   }
-  for (int32_t i = 0; i < count; i++)
-    if (list[i]) add_frontier(list[i], m, by, &f);
+  for (int32_t i = 0; i < count; i++) add_frontier(list[i], m, by, &f);
   for (int32_t i = 0; i < count; i++) /* a session's queries one after the other */
-    for (int32_t k = 0; list[i] && k < f.count; k++)
-      if (f.list[k].of == &list[i]->grown) submit(list[i], m, by, f.list[k].node);
+    for (int32_t k = 0; k < f.count; k++)
+      if (f.list[k].of == &list[i]->expansion) submit(list[i], m, by, f.list[k].node);
 }
 
 bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,
@@ -149,16 +148,16 @@ int32_t draft_session_goal(const draft_session *p, const draft_setup *m) {
   for (int32_t i = 1; i < m->drafter_count; i++)
     if (m->drafters[i].kind->budgets_ahead < ahead) ahead = m->drafters[i].kind->budgets_ahead;
   if (goal > 0 && !p->options.lockstep) goal = goal * ahead + 1;
-  return goal < p->grown.live.capacity ? goal : p->grown.live.capacity;
+  return goal < p->expansion.live.capacity ? goal : p->expansion.live.capacity;
 }
 
 /* The target waits for the tree, and another forward for it would cost more than it promises. What follows C
  * itself is always queried. */
 static bool is_grown(draft_session *p, const draft_setup *m, int32_t by) {
-  const tree *live = &p->grown.live;
+  const tree *live = &p->expansion.live;
   expansion_frontier f = {.room = m->drafters[by].queries_max};
   double tokens = 1, more = 0;
-  if (!takes_turns(p, m) || !expansion_replied(&p->grown, by, TREE_ROOT)) return false;
+  if (!takes_turns(p, m) || !expansion_replied(&p->expansion, by, TREE_ROOT)) return false;
   add_frontier(p, m, by, &f);
   for (int32_t i = 0; i < f.count; i++) more += exp((double)f.list[i].total);
   for (int32_t i = 0; i < live->capacity; i++)
@@ -174,16 +173,16 @@ static expansion_step next_step(draft_session *p, const draft_setup *m, bool gro
     limits[i].hope = p->options.lockstep ? 0 : grown ? NO_HOPE : kind->hope;
     limits[i].least = kind->least;
   }
-  return expansion_best(&p->grown, limits);
+  return expansion_best(&p->expansion, limits);
 }
 
 /* Ids for the nodes that have none, parents first. Returns how many; -1: ids are used up. */
 static int32_t name_nodes(draft_session *p) {
   int32_t slots[NODES_MAX], parents[NODES_MAX], named = 0;
-  int32_t count = tree_select(&p->grown.live, NODES_MAX, TREE_DEPTH_MAX, slots, parents);
+  int32_t count = tree_select(&p->expansion.live, NODES_MAX, TREE_DEPTH_MAX, slots, parents);
   for (int32_t i = 0; i < count; i++) {
-    if (tree_ids_of(&p->ids, &p->grown.live, slots[i])) continue;
-    if (tree_ids_give(&p->ids, &p->grown.live, slots[i]) == 0) return -1;
+    if (tree_ids_of(&p->ids, &p->expansion.live, slots[i])) continue;
+    if (tree_ids_give(&p->ids, &p->expansion.live, slots[i]) == 0) return -1;
     named++;
   }
   return named;
@@ -192,14 +191,14 @@ static int32_t name_nodes(draft_session *p) {
 /* Adds the next candidate of a reply. 1: it is new in the tree, with an id if `name`; 0: it is not; -1: ids
  * are used up. */
 static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t vocabulary, bool name) {
-  expansion_entry *e = expansion_entry_of(&p->grown, s->by, s->node);
+  expansion_entry *e = expansion_entry_of(&p->expansion, s->by, s->node);
   draft_candidate k = e->list[e->next++];
   bool fresh = false;
   if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary))
     return 0; /* the target would refuse the draft with it */
-  int32_t slot = tree_add(&p->grown.live, s->node, k.token, k.score, &fresh);
+  int32_t slot = tree_add(&p->expansion.live, s->node, k.token, k.score, &fresh);
   if (slot < 0 || !fresh) return 0;
-  return !name || tree_ids_give(&p->ids, &p->grown.live, slot) ? 1 : -1;
+  return !name || tree_ids_give(&p->ids, &p->expansion.live, slot) ? 1 : -1;
 }
 
 int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary, uint64_t *first_id) {
@@ -207,7 +206,7 @@ int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary,
   bool grown = false, keeps = takes_turns(p, m);
   *first_id = p->ids.next;
   p->done = false;
-  while (p->grown.live.live_count < goal) {
+  while (p->expansion.live.live_count < goal) {
     expansion_step s = next_step(p, m, grown);
     if (!s.any || (s.query && grown)) break;
     if (s.query) {
@@ -233,9 +232,9 @@ static void observe(draft_session *p, const draft_setup *m, int32_t by, const in
   const drafter *d = &m->drafters[by];
   int32_t node = TREE_ROOT;
   for (int32_t i = 0; i < count && !p->options.lockstep; i++) {
-    const expansion_entry *e = expansion_entry_of(&p->grown, by, node);
-    if (expansion_replied(&p->grown, by, node)) d->kind->observe(d->self, e->list, e->count, tokens[i]);
-    node = tree_child(&p->grown.live, node, tokens[i]);
+    const expansion_entry *e = expansion_entry_of(&p->expansion, by, node);
+    if (expansion_replied(&p->expansion, by, node)) d->kind->observe(d->self, e->list, e->count, tokens[i]);
+    node = tree_child(&p->expansion.live, node, tokens[i]);
     if (node < 0) break;
   }
 }
@@ -247,10 +246,10 @@ void draft_session_commit(draft_session *p, const draft_setup *m, int32_t count)
   p->called = true;
   for (int32_t i = 0; i < m->drafter_count; i++) {
     observe(p, m, i, tokens, count);
-    expansion_reroot(&p->grown, i, m->drafters[i].kind->lasting, tokens, count);
+    expansion_reroot(&p->expansion, i, m->drafters[i].kind->lasting, tokens, count);
   }
-  tree_commit(&p->grown.live, maps, 1, before, tokens, count);
-  tree_ids_trim(&p->ids, &p->grown.live, p->committed.length);
+  tree_commit(&p->expansion.live, maps, 1, before, tokens, count);
+  tree_ids_trim(&p->ids, &p->expansion.live, p->committed.length);
   for (int32_t i = 0; i < m->drafter_count; i++) advance(p, m, i);
 }
 
@@ -266,9 +265,9 @@ int32_t draft_session_nodes(const draft_session *p, uint64_t first_id, uint64_t 
   int32_t n = 0;
   for (uint64_t id = first_id; id < p->ids.next; id++, n++) {
     const tree_id *entry = &p->ids.ring[id % TREE_IDS_MAX];
-    const tree_node *node = &p->grown.live.nodes[entry->slot];
+    const tree_node *node = &p->expansion.live.nodes[entry->slot];
     assert(entry->state == TREE_ID_LIVE && n < WIRE_NODES_MAX);
-    parents[n] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&p->ids, &p->grown.live, node->parent);
+    parents[n] = node->parent == TREE_ROOT ? 0 : tree_ids_of(&p->ids, &p->expansion.live, node->parent);
     tokens[n] = node->token;
     scores[n] = node->score;
   }

@@ -21,7 +21,7 @@ typedef struct draft_session {
   int32_t prompt_length;
   msg_options options;        /* of OPEN, without its stops */
   int32_t held[DRAFTERS_MAX]; /* tokens of C that each drafter holds */
-  expansion grown;            /* the tree, and what the drafters have said of it */
+  expansion expansion;        /* the tree, and what the drafters have said of it */
   tree_ids ids;
   bool done;    /* nothing can be added to the tree as C is now */
   bool replied; /* by the results of a batch that are being taken */
@@ -59,7 +59,7 @@ int32_t draft_session_nodes(const draft_session *p, uint64_t first_id, uint64_t 
                             float *scores);
 
 /* Fills a batch for the drafter that computes batches: what it lacks of C, and queries about the most
- * probable frontier nodes of all sessions. list[i] may be NULL; the C of the one at `first` has precedence.
+ * probable frontier nodes of these sessions. The C of the one at `first` has precedence.
  * False: there is nothing to compute. */
 bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,
                          struct draft_batch *b);

@@ -21,7 +21,7 @@ static inline int32_t draft_state_session_max(const draft *d) {
 }
 
 static inline attachment *draft_state_find(const draft *d, uint64_t id) {
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+  for (int i = 0; i < draft_state_session_max(d); i++)
     if (d->sessions[i].state != ATTACHMENT_FREE && d->sessions[i].id == id) return &d->sessions[i];
   return NULL;
 }
@@ -29,7 +29,7 @@ static inline attachment *draft_state_find(const draft *d, uint64_t id) {
 /* Which links have sessions: bit i for link i. */
 static inline uint32_t draft_state_links_used(const draft *d) {
   uint32_t used = 0;
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+  for (int i = 0; i < draft_state_session_max(d); i++)
     if (d->sessions[i].state != ATTACHMENT_FREE) used |= UINT32_C(1) << d->sessions[i].link;
   return used;
 }

@@ -25,13 +25,13 @@ static int32_t reclaim(draft_step *c, target_links *l, uint32_t used) {
 }
 
 /* Tags of connections: 0 is the orchestrator's. */
-static void ask(draft_step *c, target_links *l, int32_t link) {
+static void connect_link(draft_step *c, target_links *l, int32_t link) {
   l->list[link].wish_us = c->now;
   actions_connect(c->out, (uint64_t)link + 1, wire_text(l->list[link].endpoint));
 }
 
 /* The reply comes within the step, or never: now and then there is no memory for an action. */
-static bool is_unanswered(const target_link *l) {
+static bool is_pending(const target_link *l) {
   return l->endpoint[0] && !l->peer;
 }
 
@@ -59,7 +59,7 @@ int32_t target_links_open(draft_step *c, target_links *l, wire_string endpoint, 
   memcpy(x->endpoint, endpoint.data, endpoint.size);
   x->endpoint[endpoint.size] = 0;
   x->there = (peer_watch){.endpoint = x->endpoint};
-  ask(c, l, link);
+  connect_link(c, l, link);
   return link;
 }
 
@@ -75,7 +75,7 @@ const char *target_links_unreachable(const target_links *l, int32_t link) {
 
 target_link_news target_links_connected(draft_step *c, target_links *l, int32_t link, peer_id peer) {
   target_link *x = &l->list[link];
-  if (!is_unanswered(x)) { /* the first reply was only late */
+  if (!is_pending(x)) { /* the first reply was only late */
     if (peer) actions_disconnect(c->out, peer);
     return TARGET_LINK_LATE;
   }
@@ -93,7 +93,7 @@ bool target_links_refused(target_links *l, peer_id peer) {
     peer_watch *there = &l->list[i].there;
     if (there->peer != peer) continue;
     again = !there->endpoint;
-    there->endpoint = NULL; /* it answers, but not as one would wish */
+    there->endpoint = NULL; /* it is there, but it refuses this draft */
   }
   return !again;
 }
@@ -132,14 +132,14 @@ void target_links_look(draft_step *c, target_links *l, uint32_t used) {
 
 void target_links_tick(draft_step *c, target_links *l) {
   for (int32_t i = 0; i < TARGET_LINKS_MAX; i++)
-    if (is_unanswered(&l->list[i]) && c->now - l->list[i].wish_us >= DRAFT_REPEAT_US) ask(c, l, i);
+    if (is_pending(&l->list[i]) && c->now - l->list[i].wish_us >= DRAFT_REPEAT_US) connect_link(c, l, i);
 }
 
 uint64_t target_links_deadline(const target_links *l) {
   uint64_t at = MACHINE_NEVER;
   for (int i = 0; i < TARGET_LINKS_MAX; i++) {
     at = min_u64(at, peer_watch_deadline(&l->list[i].there));
-    if (is_unanswered(&l->list[i])) at = min_u64(at, l->list[i].wish_us + DRAFT_REPEAT_US);
+    if (is_pending(&l->list[i])) at = min_u64(at, l->list[i].wish_us + DRAFT_REPEAT_US);
   }
   return at;
 }

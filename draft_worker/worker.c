@@ -50,7 +50,7 @@ void draft_connect(draft *d, const char *endpoint, actions *out) {
 
 static int32_t session_count(const draft *d) {
   int32_t n = 0;
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) n += d->sessions[i].state != ATTACHMENT_FREE;
+  for (int i = 0; i < draft_state_session_max(d); i++) n += d->sessions[i].state != ATTACHMENT_FREE;
   return n;
 }
 
@@ -61,7 +61,7 @@ bool draft_drained(const draft *d) {
 bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *digest, int32_t *length) {
   const attachment *a = draft_state_find(d, session);
   if (!a || a->state != ATTACHMENT_ATTACHED || a->epoch != epoch) return false;
-  *digest = tree_digest(&a->session.grown.live);
+  *digest = tree_digest(&a->session.expansion.live);
   *length = a->session.committed.length;
   return true;
 }
@@ -70,10 +70,14 @@ bool draft_digest(const draft *d, uint64_t session, uint32_t epoch, uint64_t *di
 
 bool draft_next_batch(draft *d, draft_batch *b) {
   draft_session *list[DRAFT_SESSIONS_MAX];
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
-    list[i] = attachment_is_active(&d->sessions[i]) ? &d->sessions[i].session : NULL;
+  int32_t count = 0, first = 0;
   d->first = (d->first + 1) % DRAFT_SESSIONS_MAX; /* a long prompt holds up nobody twice */
-  return draft_session_batch(list, DRAFT_SESSIONS_MAX, &d->setup, d->first, b);
+  for (int32_t i = 0; i < draft_state_session_max(d); i++) {
+    if (!attachment_is_active(&d->sessions[i])) continue;
+    first += i < d->first;
+    list[count++] = &d->sessions[i].session;
+  }
+  return count > 0 && draft_session_batch(list, count, &d->setup, first % count, b);
 }
 
 static void on_result(draft *d, draft_step *c, const draft_results *results) {
@@ -85,7 +89,7 @@ static void on_result(draft *d, draft_step *c, const draft_results *results) {
     while (x->kind->take(x->self, &r))
       if (attachment_is_active(&d->sessions[r.slot])) attachment_take(c, &d->sessions[r.slot], i, &r);
   }
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) attachment_grow(c, &d->sessions[i]);
+  for (int i = 0; i < draft_state_session_max(d); i++) attachment_grow(c, &d->sessions[i]);
 }
 
 /* --- messages --- */
@@ -124,7 +128,7 @@ static void on_message(draft *d, draft_step *c, peer_id id, const msg *m) {
 
 static void on_tick(draft *d, draft_step *c) {
   draft_peers_tick(d, c);
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) {
+  for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
     if (a->state == ATTACHMENT_FREE) continue;
     if (attachment_is_orphaned(c, a)) {
@@ -139,14 +143,15 @@ static void on_tick(draft *d, draft_step *c) {
 static uint64_t draft_deadline(const void *self) {
   const draft *d = self;
   uint64_t at = draft_peers_deadline(d);
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++) at = min_u64(at, attachment_deadline(&d->sessions[i]));
+  for (int i = 0; i < draft_state_session_max(d); i++)
+    if (d->sessions[i].state != ATTACHMENT_FREE) at = min_u64(at, attachment_deadline(&d->sessions[i]));
   return at;
 }
 
 static void on_drain(draft *d, draft_step *c) {
   if (d->draining) return;
   d->draining = true;
-  for (int i = 0; i < DRAFT_SESSIONS_MAX; i++)
+  for (int i = 0; i < draft_state_session_max(d); i++)
     if (d->sessions[i].state != ATTACHMENT_FREE)
       attachment_leave(c, &d->sessions[i], "this draft is shutting down");
   roster_bye(&d->peers, c->out);

@@ -8,11 +8,10 @@
 #define HOPE  (-0.7f)
 #define LEAST (-3.0f)
 
-enum { NO_JOB = -1 };
-
 typedef struct model_session {
   int32_t sent; /* tokens of C that batches have carried */
-  int32_t job;  /* of the batch that is being gathered, or NO_JOB */
+  int32_t job;  /* of batch number `batch` */
+  uint64_t batch;
   bool lockstep;
   sampler_options sampling;
 } model_session;
@@ -22,6 +21,7 @@ typedef struct model_drafter {
   model_session sessions[DRAFTER_SLOTS_MAX];
   calibration_table rates;      /* learnt from all sessions */
   draft_batch *batch;           /* being gathered, or NULL */
+  uint64_t batch_number;        /* of that one, or of the last one */
   const draft_results *results; /* whose replies are being taken, or NULL */
   int32_t failures_taken, results_taken;
 } model_drafter;
@@ -37,7 +37,7 @@ static int open_session(void *self, int32_t slot, const drafter_session *s) {
 }
 
 static void close_session(void *self, int32_t slot) {
-  ((model_drafter *)self)->sessions[slot] = (model_session){.job = NO_JOB};
+  ((model_drafter *)self)->sessions[slot] = (model_session){0};
 }
 
 static void observe(void *self, const draft_candidate *list, int32_t count, int32_t token) {
@@ -49,8 +49,8 @@ static void observe(void *self, const draft_candidate *list, int32_t count, int3
 static bool batch_begin(void *self, draft_batch *b) {
   model_drafter *d = self;
   b->job_count = b->query_count = b->token_count = 0;
-  for (int32_t i = 0; i < DRAFTER_SLOTS_MAX; i++) d->sessions[i].job = NO_JOB;
   d->batch = b;
+  d->batch_number++;
   return true;
 }
 
@@ -65,8 +65,9 @@ static bool batch_end(void *self) {
 static draft_job *job_of(model_drafter *d, int32_t slot) {
   draft_batch *b = d->batch;
   model_session *s = &d->sessions[slot];
-  if (s->job == NO_JOB && b->job_count == DRAFT_JOBS_MAX) return NULL;
-  if (s->job != NO_JOB) return &b->jobs[s->job];
+  if (s->batch == d->batch_number) return &b->jobs[s->job];
+  if (b->job_count == DRAFT_JOBS_MAX) return NULL;
+  s->batch = d->batch_number;
   draft_job *j = &b->jobs[s->job = b->job_count++];
   *j = (draft_job){.slot = slot,
                    .base = s->sent,

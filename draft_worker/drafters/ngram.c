@@ -1,8 +1,8 @@
 /* Prompt and output lookup: the longest ending of the path that has occurred before, and what followed it.
  *
- * Everything here is a function of C and the prompt's length alone: the same tokens give the same guesses,
- * whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup Decoding"
- * (2023). */
+ * Everything here is a function of C and the prompt's length alone: the same tokens give the same
+ * candidates, whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup
+ * Decoding" (2023). */
 #include "draft_worker/drafters/ngram.h"
 
 #include <assert.h>
@@ -13,18 +13,18 @@
 #define NGRAM_MAX         8                      /* tokens of the longest ending that is looked up */
 #define NGRAM_CANDIDATES  DRAFTER_CANDIDATES_MAX /* for one position */
 #define NGRAM_OCCURRENCES 16                     /* of one ending, the most recent ones, that are looked at */
-#define NGRAM_FLOOR       0.03                   /* a guess less probable than this is not worth sending */
-#define NGRAM_PRIOR       8                      /* so many observations are the table below worth */
-#define NGRAM_HEADER_MAX  16                     /* tokens of a chat template's header, at most */
+#define NGRAM_FLOOR       0.03 /* a candidate less probable than this is not worth sending */
+#define NGRAM_PRIOR       8    /* the table below counts as so many observations */
+#define NGRAM_HEADER_MAX  16   /* tokens of a chat template's header, at most */
 
-/* What speaks for a guess: how many occurrences of its ending it followed (1, 2, more), and how many others
- * followed (none, no more than it, more). */
+/* A candidate's case: how many occurrences of its ending it followed (1, 2, more), and how many of them other
+ * tokens followed (none, no more than it, more). */
 #define NGRAM_AGREE 3
 #define NGRAM_CASES (NGRAM_AGREE * 3)
 
-/* How often a guess is right, by the ending's length (rows) and the case (columns): greedy answers of
+/* How often a candidate is right, by the ending's length (rows) and the case (columns): greedy completions of
  * SmolLM2-135M-Instruct to 96 prompts of Spec-Bench, 9,619 positions, smoothed where there were few. A
- * session corrects it by its own answer. */
+ * session corrects it by its own completion. */
 static const float prior[NGRAM_MAX][NGRAM_CASES] = {
     {0.33f, 0.10f, 0.03f, 0.44f, 0.15f, 0.06f, 0.80f, 0.31f, 0.11f},
     {0.57f, 0.15f, 0.07f, 0.75f, 0.26f, 0.15f, 0.90f, 0.29f, 0.13f},
@@ -128,9 +128,9 @@ static int32_t look_up(const immediate_session *d, const ending *x, continuation
 
 /* --- a chat template's marks --- */
 
-/* A template writes the same tokens around every turn. They say nothing of the text: what followed the header
- * of an earlier turn is no guess at how this answer begins. No template is known here, but the tokens that
- * end a turn are, and between the last of them and the answer stands the header. */
+/* A template writes the same tokens around every turn. They say nothing about the text: what followed the
+ * header of an earlier turn does not tell how this reply begins. The template is not known here, but the
+ * tokens that end a turn are, and the header stands between the last of them and the reply. */
 
 static bool is_stop(const immediate_session *d, int32_t token) {
   for (int32_t i = 0; i < d->stop_count; i++)
@@ -172,8 +172,8 @@ static void index_position(immediate_session *d, const ending *x, int32_t positi
   }
 }
 
-/* What would have been guessed here, held against what came. Prompts repeat themselves less than answers do,
- * so only the answer counts. */
+/* Compares what would have been proposed here with the token that came. Prompts repeat themselves less than
+ * completions do, so only the completion counts. */
 static void observe(immediate_session *d, const ending *x, int32_t position) {
   continuation list[NGRAM_CANDIDATES];
   int32_t count = look_up(d, x, list);
@@ -242,7 +242,7 @@ static immediate_session *ngram_open(void *shared, const prefix *committed, int3
   return d;
 }
 
-/* --- guessing --- */
+/* --- candidates --- */
 
 static double probability(const immediate_session *d, const continuation *g) {
   double hits = d->hits[g->length - 1][g->kase], tries = d->tries[g->length - 1][g->kase];

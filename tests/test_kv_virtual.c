@@ -18,7 +18,7 @@ static int32_t roll(int32_t below) {
   return (int32_t)((random_state >> 8) % (uint32_t)below);
 }
 
-/* --- the books alone --- */
+/* --- the block pool alone --- */
 
 enum { BLOCKS = 8 };
 

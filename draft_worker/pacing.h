@@ -13,20 +13,20 @@
 
 typedef struct pacing { /* of one session; all zero at the start */
   average verify_us;    /* time from a tree that was sent to the tokens it gave */
-  int32_t forwards; /* that have answered since C became what it is: what it took to catch up is no part of a
-                       round */
+  int32_t forwards; /* that brought replies since C became what it is: the forwards that it took to catch up
+                       are no part of a round */
   uint64_t sent_us; /* when the tree was sent whole with nodes in it; 0: it was not */
 } pacing;
 
 typedef struct pacing_costs { /* of a draft's model, all zero at the start */
-  average forward_us;         /* time of a forward that answers questions */
-  average best;               /* probability of the best candidate of a place */
+  average forward_us;         /* time of a forward that carries queries */
+  average best;               /* probability of the best candidate of a reply */
 } pacing_costs;
 
-/* A forward with questions took us > 0; it answered this session. */
+/* A forward with queries took us > 0; it brought replies for this session. */
 void pacing_forward(pacing_costs *c, double us);
 void pacing_replied(pacing *t);
-/* The best candidate of an answer has this probability. */
+/* The best candidate of a reply has this probability. */
 void pacing_reply(pacing_costs *c, double best);
 
 void pacing_tokens(pacing *t, uint64_t now_us); /* C grew */

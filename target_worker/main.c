@@ -5,6 +5,7 @@
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
 #include "target_worker/engine.h"
+#include "target_worker/recorder.h"
 #include "target_worker/worker.h"
 #include "version.h"
 #include "wire/engine_host.h"
@@ -24,7 +25,7 @@
 #define FAULT_VARIABLE   "TANDEM_FAULT"
 
 typedef struct flags {
-  const char *model, *orchestrator, *bind, *advertise, *repack_cache;
+  const char *model, *orchestrator, *bind, *advertise, *repack_cache, *record_steps;
   int32_t threads, context, sessions, kv_blocks;
   int32_t kv_virtual; /* 0, 1 */
   model_math math;
@@ -53,6 +54,7 @@ enum {
   KEY_LIST_ISA,
   KEY_INSECURE,
   KEY_COUNTERS,
+  KEY_RECORD,
   KEY_PARENT,
   KEY_LOG
 };
@@ -111,6 +113,8 @@ static const struct argp_option option_table[] = {
     {"log-level", KEY_LOG, "LEVEL", 0, "error, warning, info (default) or debug; the log goes to stderr", 3},
     {"counters", KEY_COUNTERS, NULL, 0,
      "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
+    {"record-steps", KEY_RECORD, "FILE", 0,
+     "Write what speculation saw and did to FILE, a line of JSON for each step, for policy_replay", 3},
     {"parent", KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 3},
     {"version", 'V', NULL, 0, "Print version, commit and numerics id (of --math), and leave", 3},
     {0}};
@@ -129,6 +133,7 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT(KEY_BIND, flags, bind),
     PROGRAM_FLAG_TEXT(KEY_ADVERTISE, flags, advertise),
     PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, repack_cache),
+    PROGRAM_FLAG_TEXT(KEY_RECORD, flags, record_steps),
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_COUNTERS, flags, counters),
     PROGRAM_FLAG_SWITCH('V', flags, version),
@@ -186,6 +191,7 @@ typedef struct program {
   kv_cache *kv;
   engine *engine;
   target *target;
+  recorder recorder;
   engine_host *host;
   char bound[WIRE_STRING_MAX + 1],
       told[WIRE_STRING_MAX + 1]; /* the door for drafts, and what HELLO says of it */
@@ -264,8 +270,11 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .context = p->flags.context,
                       .kv_blocks = p->flags.kv_blocks,
                       .progress = progress,
-                      .progress_context = p};
-  int rc = model_file_vocabulary(p->file, &o.vocabulary_hash, e);
+                      .progress_context = p,
+                      .record = p->flags.record_steps ? recorder_step : NULL,
+                      .record_context = &p->recorder};
+  int rc = p->flags.record_steps ? recorder_open(&p->recorder, p->flags.record_steps, e) : ERR_OK;
+  if (rc == ERR_OK) rc = model_file_vocabulary(p->file, &o.vocabulary_hash, e);
   if (rc == ERR_OK) rc = target_alloc(&p->target, &o, e);
   return rc;
 }
@@ -362,6 +371,7 @@ static int open_all(program *p, err *e) {
 static void close_all(program *p) {
   engine_host_close(p->host);
   engine_close(p->engine);
+  recorder_close(&p->recorder);
   target_free(p->target);
   kv_close(p->kv);
   model_close(p->model);

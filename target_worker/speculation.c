@@ -56,6 +56,7 @@ void speculation_colocated(speculation *s) {
 
 void speculation_node_arrived(speculation *s, uint64_t after_us) {
   policy_arrived(&s->policy, (double)after_us);
+  s->arrived_us = (double)after_us;
 }
 
 uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now, int32_t offered,
@@ -111,6 +112,7 @@ void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens
 /* --- how long --- */
 
 void speculation_wait(speculation *s, uint64_t now, bool draft_attached, bool another_can_run) {
+  s->arrived_us = 0;
   bool waits = draft_attached && !another_can_run;
   s->wait_until_us = now + (waits ? (uint64_t)policy_wait(&s->policy, s->plain_us) : 0);
 }

@@ -12,8 +12,9 @@ typedef struct speculation { /* of one session; all zero at the start */
       *disabled; /* why this session decodes plainly to its end, a static sentence; NULL: it does not */
   uint64_t wait_until_us; /* no plain step before this while no node is at hand */
   policy policy;
-  policy_step step; /* the one in hand, as far as it is known */
-  double plain_us;  /* a plain step of the sessions that stepped with this one last */
+  policy_step step;  /* the one in hand, as far as it is known */
+  double arrived_us; /* after the last TOKENS the first useful node came; 0: none has */
+  double plain_us;   /* a plain step of the sessions that stepped with this one last */
 } speculation;
 
 typedef struct speculation_forward { /* what a forward carried, and what it took */

@@ -195,6 +195,7 @@ void verifier_stepped(verifier *v, session_store *store, session *s, const engin
                       uint64_t now) {
   stats_add(&s->stats, result);
   speculation_stepped(&s->speculation, &v->speculation, result->sampled_count);
+  if (v->record) v->record(v->record_context, s, &v->speculation.forward, result);
   time_step(store, s, now);
   bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
   speculation_wait(&s->speculation, now, draft, another_can_run(store, s, now));

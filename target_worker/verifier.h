@@ -4,6 +4,9 @@
 
 #include "target_worker/scheduler.h"
 
+typedef void (*verifier_record)(void *context, const session *s, const speculation_forward *f,
+                                const engine_result *x);
+
 typedef struct verifier {
   schedule_rotation rotation;
   schedule forward;       /* the one under way, or the last one */
@@ -11,6 +14,8 @@ typedef struct verifier {
   uint64_t wait_until_us; /* as of the last verifier_next: when a waiting session may run; UINT64_MAX: none
                              waits */
   speculation_shared speculation;
+  verifier_record record; /* told of each step; NULL: nobody is */
+  void *record_context;
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
 } verifier;

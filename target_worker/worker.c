@@ -46,6 +46,8 @@ int target_alloc(target **out, const target_options *o, err *e) {
     target_free(t);
     return rc;
   }
+  t->verifier.record = o->record;
+  t->verifier.record_context = o->record_context;
   *out = t;
   return ERR_OK;
 }

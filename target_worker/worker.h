@@ -4,6 +4,7 @@
 
 #include "target_worker/engine.h"
 #include "target_worker/session_store.h"
+#include "target_worker/verifier.h"
 #include "wire/machine.h"
 
 typedef struct target_options {
@@ -18,6 +19,8 @@ typedef struct target_options {
   uint64_t (*progress)(
       void *context); /* grows while a forward goes on (model_progress); NULL: nobody can tell */
   void *progress_context;
+  verifier_record record; /* recorder.h; NULL: nothing is recorded */
+  void *record_context;
 } target_options;
 
 typedef struct target target;

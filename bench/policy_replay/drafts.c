@@ -1,5 +1,6 @@
 #include "bench/policy_replay/drafts.h"
 
+#include "bench/policy_replay/steps.h"
 #include "common/base/rng.h"
 #include <math.h>
 #include <stdlib.h>
@@ -55,7 +56,8 @@ static void replay_advance(immediate_session *d, const prefix *c) {
 
 static int32_t replay_candidates(immediate_session *d, const int32_t *path, int32_t depth,
                                  draft_candidate *out) {
-  (void)path;
+  if (d->of && d->shared->draft->kind == RECORDED_STEPS)
+    return steps_candidates(d->of, d->length, path, depth, out);
   if (!d->of || d->length + depth >= d->of->length) return 0;
   *out = (draft_candidate){.token = guess(d->shared->draft, d->of, d->length + depth),
                            .score = (float)log(claim(d->shared->draft))};

@@ -1,14 +1,11 @@
 /* drafts.h - drafts that know the recorded answer and are right as often as one asks for. */
 #pragma once
 
+#include "bench/policy_replay/recording.h"
 #include "draft_worker/drafters/immediate.h"
 #include "draft_worker/drafters/draft_batch.h"
 
-typedef struct recording { /* plain decoding's answer */
-  int32_t *tokens, length, prompt_length;
-} recording;
-
-typedef enum { RECORDED_NGRAM, RECORDED_REPLAY, RECORDED_MODEL } recorded_kind;
+typedef enum { RECORDED_NGRAM, RECORDED_REPLAY, RECORDED_MODEL, RECORDED_STEPS } recorded_kind;
 
 typedef struct recorded_draft {
   recorded_kind kind;

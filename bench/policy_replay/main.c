@@ -1,11 +1,16 @@
 /* policy_replay - what the policy of speculation makes of recorded answers, without a machine's noise.
  *
  *   policy_replay FILE [--only TEXT] [--each] [--every N]
+ *   policy_replay --steps FILE [--each]
  *
  * FILE is what `tandem batch --draft none` wrote. Each row of the table plays the answers once plainly and
  * once with a draft, under a virtual clock (world.h), and prints how many times as fast the second was:
  * over all answers, and of the answer that came off worst. --only: the rows whose name contains TEXT.
- * --every: each N-th answer alone. --each: a line for each answer. */
+ * --every: each N-th answer alone. --each: a line for each answer.
+ *
+ * With --steps FILE is what `tandem-target --record-steps` wrote, or any program that it is started by with
+ * TANDEM_RECORD_STEPS=FILE: the draft offers what it offered then, and rows cost what they did. */
+#include "bench/policy_replay/steps.h"
 #include "bench/policy_replay/world.h"
 
 #include <jansson.h>
@@ -170,14 +175,17 @@ static void play_row(const struct row *r, const recording *list, int32_t count, 
 
 int main(int argc, char **argv) {
   static recording list[ANSWERS_MAX];
-  const char *only = "", *path = NULL;
+  const char *only = "", *path = NULL, *recorded = NULL;
   bool each = false, right = true;
   int32_t every = 1;
+  struct row steps = {"recorded steps", AVX512, 1, WORLD_CONTEXT, true, 0, {.kind = RECORDED_STEPS}};
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--each") == 0)
       each = true;
     else if (i + 1 < argc && strcmp(argv[i], "--only") == 0)
       only = argv[++i];
+    else if (i + 1 < argc && strcmp(argv[i], "--steps") == 0)
+      recorded = argv[++i];
     else if (i + 1 < argc && strcmp(argv[i], "--every") == 0)
       every = atoi(argv[++i]);
     else if (path)
@@ -185,17 +193,22 @@ int main(int argc, char **argv) {
     else
       path = argv[i];
   }
-  int32_t count = right && path && every > 0 ? read_answers(path, every, list) : 0;
+  static char costs[1024];
+  int32_t count = 0;
+  if (right && recorded && !path) count = steps_read(recorded, list, ANSWERS_MAX, costs, sizeof costs);
+  if (right && path && !recorded && every > 0) count = read_answers(path, every, list);
   if (count == 0) {
-    fprintf(stderr,
-            "usage: policy_replay FILE [--only TEXT] [--every N] [--each], with FILE as `tandem batch "
-            "--draft none' writes it\n");
+    fprintf(stderr, "usage: policy_replay --steps FILE | FILE [--only TEXT] [--every N] [--each], with FILE "
+                    "as `tandem batch "
+                    "--draft none' writes it\n");
     return 2;
   }
   printf("| %-36s | over plain | worst | tokens a verify | verifies a token | waited | messages a token |\n"
          "| --- | --- | --- | --- | --- | --- | --- |\n",
          "row");
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+  if (costs[0]) steps.costs = costs;
+  if (recorded) play_row(&steps, list, count, each);
+  for (size_t i = 0; !recorded && i < sizeof rows / sizeof *rows; i++)
     if (strstr(rows[i].name, only)) play_row(&rows[i], list, count, each);
   return 0;
 }

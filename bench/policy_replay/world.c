@@ -208,6 +208,7 @@ static int open_drafter(world *w, err *e) {
   case RECORDED_MODEL:
     return model_drafter_open(&w->drafter, 8, e);
   case RECORDED_REPLAY:
+  case RECORDED_STEPS:
     return immediate_open(&w->drafter, &recorded_replay, &w->context, e);
   case RECORDED_NGRAM:
     break;

@@ -24,8 +24,8 @@ static const char *const flags[] = {
     "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait", "insecure-bind", "sessions",
     "to", "delete", "whole", "compare", "limit", "older-than",
     /* of the workers and tandem-bench */
-    "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "parent", "replay-seed",
-    "rows", "turns", "repetitions"};
+    "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "record-steps", "parent",
+    "replay-seed", "rows", "turns", "repetitions"};
 /* Read by tests and scripts, and what tests make go wrong. */
 static const char *const others[] = {"bin", "subset", "peer", "fault"};
 enum { FLAG_COUNT = sizeof flags / sizeof *flags, OTHER_COUNT = sizeof others / sizeof *others };

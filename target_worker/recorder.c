@@ -1,0 +1,41 @@
+#include "target_worker/recorder.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+int recorder_open(recorder *r, const char *path, err *e) {
+  r->file = fopen(path, "w");
+  return r->file ? ERR_OK : err_set(e, ERR_IO, "cannot write %s: %s", path, strerror(errno));
+}
+
+void recorder_close(recorder *r) {
+  if (r->file) fclose(r->file);
+  r->file = NULL;
+}
+
+static void write_nodes(FILE *out, const session *s) {
+  int32_t slots[TREE_NODE_MAX], parents[TREE_NODE_MAX];
+  const tree *t = &s->drafts.tree;
+  int32_t count = s->drafts.has_tree ? tree_select(t, TREE_NODE_MAX, TREE_DEPTH_MAX, slots, parents) : 0;
+  fputs("\"nodes\": [", out);
+  for (int32_t i = 0; i < count; i++)
+    fprintf(out, "%s[%d, %d, %.4g]", i ? ", " : "", parents[i], t->nodes[slots[i]].token,
+            (double)t->nodes[slots[i]].score);
+  fputs("], \"sampled\": [", out);
+}
+
+void recorder_step(void *context, const session *s, const speculation_forward *f, const engine_result *x) {
+  FILE *out = ((recorder *)context)->file;
+  const speculation *p = &s->speculation;
+  fprintf(out, "{\"session\": \"%016" PRIx64 "\", \"position\": %d, ", s->id, s->committed.length);
+  write_nodes(out, s);
+  for (int32_t i = 0; i < x->sampled_count; i++) fprintf(out, "%s%d", i ? ", " : "", x->sampled[i]);
+  fprintf(
+      out,
+      "], \"verified\": %d, \"arrived_us\": %.0f, \"waited_us\": %.0f, \"forward_us\": %.0f, \"steps\": %d, "
+      "\"rows\": %d, \"reads\": %.0f, \"prompts\": %s, \"colocated\": %s, \"on\": %s}\n",
+      x->node_count, p->arrived_us, p->step.waited_us, f->us, f->steps, f->rows, f->reads,
+      f->prompts ? "true" : "false", p->policy.colocated ? "true" : "false",
+      speculation_is_off(p) ? "false" : "true");
+}

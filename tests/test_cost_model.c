@@ -105,9 +105,13 @@ static void test_noise_is_not_taken_for_a_slope(void **state) {
   (void)state;
   uint64_t rng = 5;
   cost_model c = {0};
-  for (int32_t kv = 100; kv < 300; kv++) cost_model_measured(&c, 1, kv, 3000 + draw(&rng, 400));
+  double most = 0;
+  for (int32_t kv = 100; kv < 300; kv++) {
+    cost_model_measured(&c, 1, kv, 3000 + draw(&rng, 400));
+    most = fmax(most, cost_model_position_us(&c));
+  }
   assert_true(fabs(cost_model_us(&c, 1, 300) - 3200) < 150);
-  assert_true(cost_model_position_us(&c) < 1.5);
+  assert_true(most < 3);
 }
 
 /* POLICY_PROBE rows at first, then twice what is known. */

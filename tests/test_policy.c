@@ -139,6 +139,7 @@ static void test_a_session_begins_where_the_last_one_ended(void **state) {
   p = (policy){0};
   policy_begin(&p, &before);
   assert_true(p.state == POLICY_ON && p.balance == POLICY_FIRST && p.net == 0);
+  assert_true(p.promised > 0 && p.promised == POLICY_INHERIT * before.promised);
   assert_true(p.accepted == POLICY_INHERIT * before.accepted);
 }
 
@@ -243,6 +244,17 @@ static void test_as_many_nodes_as_give_the_most_tokens(void **state) {
     }
     assert_int_equal(policy_nodes(&c, roots, 0, totals, reads, count), best);
   }
+}
+
+/* Where rows cost in steps, as on a GPU, the nodes that fill a step come after some that do not pay. */
+static void test_nodes_fill_a_step_of_the_device(void **state) {
+  (void)state;
+  cost_model c = {0};
+  float totals[15];
+  int32_t reads[15] = {0};
+  for (int32_t rows = 1; rows <= 16; rows++) cost_model_measured(&c, rows, 0, rows == 1 ? 1000 : 2000);
+  for (int32_t i = 0; i < 15; i++) totals[i] = -0.3f;
+  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 15), 15); /* the first of them alone would not pay */
 }
 
 static void test_dear_rows_and_long_contexts_take_fewer_nodes(void **state) {
@@ -384,6 +396,7 @@ int main(void) {
       cmocka_unit_test(test_a_colocated_draft_must_earn_what_it_slows),
       cmocka_unit_test(test_promises_count_as_they_were_kept),
       cmocka_unit_test(test_as_many_nodes_as_give_the_most_tokens),
+      cmocka_unit_test(test_nodes_fill_a_step_of_the_device),
       cmocka_unit_test(test_dear_rows_and_long_contexts_take_fewer_nodes),
       cmocka_unit_test(test_no_nodes_before_a_plain_step_is_known),
       cmocka_unit_test(test_there_is_no_wait_before_there_is_something_to_expect),

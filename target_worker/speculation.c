@@ -1,5 +1,7 @@
 #include "target_worker/speculation.h"
 
+#include "common/speculative/policy_constants.h"
+
 #include <math.h>
 #include <stddef.h>
 
@@ -98,7 +100,7 @@ static void price(speculation *s, const speculation_shared *all) {
     s->step.us +=
         (cost_model_us(&all->costs, f->rows, f->reads) - plain) * s->step.nodes / (f->rows - f->steps);
   else if (plain > 0 && !f->quiet && !f->prompts)
-    s->step.us = fmin(f->us, 3 * plain) / f->steps;
+    s->step.us = fmin(f->us, POLICY_OUTLIER * plain) / f->steps;
 }
 
 void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens) {

@@ -1,7 +1,7 @@
-/* actions.h - what a state machine wants done after one step: messages to send, peers to connect.
+/* actions.h - what a state machine wants done after one step, such as messages to send and peers to connect.
  *
  * Messages are copied whole (arrays into the arena), so a machine may build them from its own state. The
- * owner of the machine carries the actions out, in order, and then resets them. */
+ * owner of the machine carries out the actions in order and then resets them. */
 #pragma once
 
 #include "common/base/arena.h"

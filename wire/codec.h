@@ -1,7 +1,7 @@
 /* codec.h - msg <-> one MessagePack frame. wire/PROTOCOL.md gives every field, in order.
  *
  * A frame is scanned first, without recursion or allocation (size, depth, counts against the bytes left, no
- * map, no ext, no trailing byte), and only then unpacked. Every rule broken has its own sentence. */
+ * map, no ext, no trailing byte), and only then unpacked. Each rule has an error sentence of its own. */
 #pragma once
 
 #include "common/base/arena.h"

@@ -1,8 +1,8 @@
-/* connection_limit.h - how many connections come in at a listener. Each may make this program hold a queue of
- * frames, so they are counted and limited.
+/* connection_limit.h - limits how many connections a listener accepts, because each of them may make this
+ * program hold a queue of frames.
  *
- * Private to wire/. It knows the descriptors that were accepted and asks the system which of them are still
- * connections, because nobody tells reliably when one ends. */
+ * Private to wire/. It keeps the accepted descriptors and asks the system which of them are still
+ * connections, because nothing reports reliably when a connection ends. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,5 +18,6 @@ typedef struct connection_limit {
 } connection_limit;
 
 void connection_limit_init(connection_limit *c, int door);
-/* One more was accepted. False: there are as many as may be, and this one has been shut down. */
+/* Counts a connection that was just accepted. False: the limit is reached, and this connection has been shut
+ * down. */
 bool connection_limit_accept(connection_limit *c, int fd);

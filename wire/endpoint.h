@@ -1,4 +1,4 @@
-/* endpoint.h - addresses as users write them, judged before ZeroMQ sees them. */
+/* endpoint.h - checks addresses as users write them, before ZeroMQ sees them. */
 #pragma once
 
 #include "common/base/err.h"
@@ -10,18 +10,17 @@
 /* "ipc://PATH" or "tcp://HOST:PORT". ERR_ARG names what is wrong. */
 int endpoint_check(const char *endpoint, err *e);
 
-/* May a ROUTER be bound there? ERR_ARG for an address that others can reach, unless allow_plaintext; ERR_IO
- * when another program listens on an ipc path (ZeroMQ would take it away silently). Writes what is to be
- * bound
- * ("localhost" as a number) to out[ENDPOINT_MAX]. */
+/* May a ROUTER bind to this endpoint? ERR_ARG for an address that others can reach, unless allow_plaintext;
+ * ERR_IO when another program listens on an ipc path (ZeroMQ would take it away silently). Writes the
+ * endpoint to bind ("localhost" as a number) to out[ENDPOINT_MAX]. */
 int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e);
 
 bool endpoint_is_ipv6(const char *endpoint);
 
-/* HOST of tcp://HOST:PORT without brackets, into host[ENDPOINT_MAX], and where PORT begins; false when there
- * is none. */
+/* Copies HOST of tcp://HOST:PORT, without brackets, to host[ENDPOINT_MAX] and points *port at PORT. False:
+ * the endpoint has no host and port. */
 bool endpoint_split(const char *endpoint, char *host, const char **port);
-bool endpoint_host_is_loopback(const char *host); /* a number */
+bool endpoint_host_is_loopback(const char *host); /* host: a number, not a name */
 /* Does the endpoint lead to another host, as far as its text tells? */
 bool endpoint_leads_elsewhere(const char *endpoint);
 bool endpoint_lacks_port(const char *endpoint); /* its port is a star */

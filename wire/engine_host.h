@@ -3,11 +3,11 @@
  *
  * The loop's thread and the engine's thread step one machine, each under the lock of the machine's host. When
  * the engine has computed a batch, its own thread gives the machine the result and takes the next batch, so
- * that no thread has to wake between two forwards. When there is none the engine sleeps; the loop's thread,
- * which reads messages and keeps deadlines, looks for a batch after each of its own steps and submits it. So
- * the engine never sleeps while there is a batch, and it has at most one at a time.
+ * that no thread has to wake between two forwards. When there is no batch, the engine sleeps; the loop's
+ * thread, which reads messages and keeps deadlines, asks for a batch after each of its own steps and submits
+ * it. So the engine never sleeps while there is a batch, and it has at most one at a time.
  *
- * Batches and results are the worker's own types, which are only copied here by their size. */
+ * Batches and results have the worker's own types; this file only copies them, by their size. */
 #pragma once
 
 #include "wire/machine_host.h"
@@ -39,21 +39,23 @@ typedef struct engine_host_options {
 
 typedef struct engine_host engine_host;
 
-/* An event loop with its sockets: an endpoint may be bound before there is a model. ERR_NOMEM, ERR_IO. */
+/* Opens an event loop with its sockets, so that an endpoint may be bound before there is a model. ERR_NOMEM,
+ * ERR_IO. */
 int engine_host_open(engine_host **out, const engine_host_options *o, err *e);
 transport *engine_host_transport(engine_host *h);
 
-/* The worker is there; from now on its machine gets events. engine NULL: it computes nothing. ERR_NOMEM,
- * ERR_IO: there is no thread. Once. */
+/* Sets the worker: from now on its machine gets events. engine NULL: the worker computes nothing. May be
+ * called once. ERR_NOMEM; ERR_IO: no thread could be started. */
 int engine_host_start(engine_host *h, const engine_host_worker *w, const engine_host_engine *engine, err *e);
 /* Carries out actions that were made outside a step (a *_connect call), and resets them. */
 void engine_host_perform(engine_host *h, actions *a);
-/* Runs until the worker has drained, its machine wants to exit or signals end it: the program's exit status.
- */
+/* Runs until the worker has drained, its machine wants to exit, or signals end it. Returns the program's exit
+ * status. */
 int engine_host_run(engine_host *h);
 
 /* Waits for the batch that is under way, whose result the machine still gets, and ends the engine's thread.
  * Only engine_host_close may follow. */
 void engine_host_stop(engine_host *h);
-/* engine_host_stop, and frees it. NULL is allowed. The machine must still be there. */
+/* Does what engine_host_stop does and frees the host. NULL is allowed. The machine must not be freed before.
+ */
 void engine_host_close(engine_host *h);

@@ -1,5 +1,5 @@
-/* fields.h - the fields of every message as tables, in wire order: one description that encoding, decoding
- * and copying walk. Private to wire/. wire/PROTOCOL.md gives the same fields in prose. */
+/* fields.h - the fields of every message as tables, in wire order. Encoding, decoding and copying all walk
+ * these tables. Private to wire/. wire/PROTOCOL.md gives the same fields in prose. */
 #pragma once
 
 #include "common/base/err.h"
@@ -11,7 +11,8 @@ typedef enum {
   FIELD_U32,
   FIELD_I32,
   FIELD_U64,
-  FIELD_ENUM,  /* an int in memory; outside [min, max] it is no value at all, not a value too large */
+  FIELD_ENUM,  /* an int in memory; a number outside [min, max] is an unknown value, not one that is too large
+                */
   FIELD_F32,   /* finite */
   FIELD_SCORE, /* a float in [FIELD_SCORE_MIN, 0] */
   FIELD_BOOL,

@@ -1,10 +1,10 @@
-/* location.h - on which host a peer runs, as far as its connection tells. */
+/* location.h - tells on which host a peer runs, as far as its connection shows that. */
 #pragma once
 
 #include "wire/message.h"
 
-/* From the address that ZeroMQ gives for the other end of a connection; NULL: nothing is known. Compares it
- * with the interfaces of this host. */
+/* Locates a peer by the address that ZeroMQ gives for the other end of its connection, which is compared with
+ * the interfaces of this host. NULL: nothing is known. */
 wire_location location_of(const char *peer_address);
-/* Do both run on one host? One of which nothing is known is taken to run on this host. */
+/* Do both run on one host? A program of which nothing is known is taken to run on this host. */
 bool location_same_host(const wire_location *a, const wire_location *b);

@@ -1,11 +1,11 @@
-/* machine_host.h - runs one machine under libuv and ZeroMQ: it carries the machine's actions out, wakes it at
+/* machine_host.h - runs one machine under libuv and ZeroMQ: it carries out the machine's actions, wakes it at
  * its deadlines and drains it on SIGTERM. Everything happens on the loop's thread, except
  * machine_host_step_elsewhere: a lock is held during each step, so that an engine's thread may give the
  * machine its result itself and go on with the next batch without waiting for another thread to wake
  * (engine_host.h).
  *
- * After a stall of the process, the messages that wait in the sockets are read before the tick that is late,
- * so that no peer is taken for silent whose words were not read yet.
+ * After the process has stalled, the messages that wait in the sockets are read before the late tick, so that
+ * no peer counts as silent while its messages are still unread.
  *
  * Deadlines are kept to the microsecond by a timerfd, because the timers of libuv know milliseconds only.
  * SIGTERM and SIGINT give EVENT_DRAIN; a second one, or SIGHUP, ends the loop at once. A signal that was
@@ -25,28 +25,29 @@ typedef struct machine_host_options {
   wire_id self;    /* the program's incarnation */
   bool allow_plaintext;
   const logger *log;
-  /* After every step of the machine on the loop's thread, while nobody else may step it, and before its
-   * messages go out, which takes longer: the engine is fed first. May be NULL. */
+  /* Called after every step of the machine on the loop's thread, while nobody else may step it. The step's
+   * messages go out afterwards, because that takes longer and the engine should get its batch first. May be
+   * NULL. */
   void (*after_step)(void *context);
   void *context;
 } machine_host_options;
 
 int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_options *o, err *e);
-/* Run the loop once more after it (uv_run until it returns): only then is everything freed. NULL is allowed.
- */
+/* Run the loop once more afterwards (uv_run until it returns), because only then is everything freed. NULL is
+ * allowed. */
 void machine_host_close(machine_host *h);
 transport *machine_host_transport(machine_host *h);
 
-/* For a machine that must know the address that was bound. Until then messages and signals find nobody. Its
- * deadline is looked at, also of one that has been set before. */
+/* Sets the machine later, for a machine that must know the address that was bound. Until then messages and
+ * signals are ignored. Also looks at its deadline again, even if the same machine was set before. */
 void machine_host_set_machine(machine_host *h, machine m);
 
 /* Gives the machine an event now and carries out what it wants. */
 void machine_host_step(machine_host *h, const event *e);
 /* On another thread than the loop's, one such thread at a time: gives the machine an event now, then calls
- * `after`, during which nobody else may step it. The loop's thread is woken where the step has an action for
- * it, brings the machine's deadline nearer, or `after` returns true; it then calls after_step. Not after
- * machine_host_close. */
+ * `after`, during which nobody else may step it. The loop's thread is woken if the step has made an action
+ * for it or has brought the machine's deadline nearer, or if `after` returns true; it then calls after_step.
+ * Must not be called after machine_host_close. */
 void machine_host_step_elsewhere(machine_host *h, const event *e, bool (*after)(void *context),
                                  void *context);
 /* Carries out actions that were made outside a step (a *_connect call); resets them. */

@@ -1,5 +1,5 @@
-/* message.h - every message of the protocol as a C struct. wire/PROTOCOL.md is the contract; this is its
- * shape in memory. Arrays and strings of a received message point into the decoder's arena; those of a
+/* message.h - every message of the protocol as a C struct. wire/PROTOCOL.md is the contract; these structs
+ * are its form in memory. Arrays and strings of a received message point into the decoder's arena; those of a
  * message to send are borrowed until the send returns. */
 #pragma once
 
@@ -13,20 +13,20 @@
 #define WIRE_VERSION_MIN 2
 #define WIRE_VERSION_MAX 2
 
-/* Limits: every one is checked before memory is taken. */
+/* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
-#define WIRE_DOOR_FRAME_MAX                                                                                  \
-  32768 /* of one that comes in at a door: only OPEN is longer, and goes the other way */
-#define WIRE_GREETING_MAX  4096    /* of one that comes before HELLO; HELLO itself is shorter */
-#define WIRE_DEPTH_MAX     8       /* nesting of arrays; maps and extensions do not occur */
-#define WIRE_TOKENS_MAX    131072  /* tokens in one OPEN */
-#define WIRE_BURST_MAX     4096    /* tokens in one TOKENS */
-#define WIRE_NODES_MAX     1024    /* nodes in one NODES */
-#define WIRE_STRING_MAX    512     /* bytes of a string */
-#define WIRE_STOPS_MAX     32      /* stop tokens in OPEN */
-#define WIRE_BUDGET_MAX    64      /* tree nodes in one verify */
-#define WIRE_POSITIONS_MAX 64      /* entries of accepted_per_pos */
-#define WIRE_CONTEXT_MAX   1048576 /* largest length or position */
+/* Bytes of a frame that comes in at a listener: only OPEN is longer, and a listener never receives one */
+#define WIRE_DOOR_FRAME_MAX 32768
+#define WIRE_GREETING_MAX   4096    /* of one that comes before HELLO; HELLO itself is shorter */
+#define WIRE_DEPTH_MAX      8       /* nesting of arrays; maps and extensions do not occur */
+#define WIRE_TOKENS_MAX     131072  /* tokens in one OPEN */
+#define WIRE_BURST_MAX      4096    /* tokens in one TOKENS */
+#define WIRE_NODES_MAX      1024    /* nodes in one NODES */
+#define WIRE_STRING_MAX     512     /* bytes of a string */
+#define WIRE_STOPS_MAX      32      /* stop tokens in OPEN */
+#define WIRE_BUDGET_MAX     64      /* tree nodes in one verify */
+#define WIRE_POSITIONS_MAX  64      /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX    1048576 /* largest length or position */
 
 typedef struct wire_id { /* incarnation or ticket */
   uint8_t bytes[16];
@@ -39,7 +39,7 @@ typedef struct wire_string {
 
 #define WIRE_ADDRESS_MAX 46 /* bytes of an address as a number, with its NUL */
 
-/* Where a program was seen; all zero: nothing is known. */
+/* Where the transport saw a program; all zero: nothing is known. */
 typedef struct wire_location {
   char address[WIRE_ADDRESS_MAX]; /* a number; "": not by TCP */
   bool away;                      /* on another host than ours */
@@ -48,7 +48,7 @@ typedef struct wire_location {
 typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT = 3 } wire_role;
 
 /* X(name, number) */
-/* clang-format off: a row each */
+/* clang-format off */
 #define MSG_LIST(X)                                                                                          \
   X(HELLO, 1)                                                                                                \
   X(WELCOME, 2)                                                                                              \
@@ -134,7 +134,8 @@ typedef struct msg_open {
   wire_id target_incarnation;  /* to a draft */
 } msg_open;
 
-typedef struct msg_state { /* OPENED, ACK, DESYNC, ATTACH(+ticket), ATTACHED(+generation): where I am */
+/* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH: what the sender holds of the session */
+typedef struct msg_state {
   int32_t length;
   hash16 hash;
   wire_id ticket;      /* ATTACH */
@@ -147,7 +148,7 @@ typedef struct msg_tokens {
   const int32_t *tokens;
   int32_t token_count;
   hash16 hash;             /* after them */
-  const uint8_t *features; /* opaque to all but a head that asked for them */
+  const uint8_t *features; /* opaque to every program except a draft head that asked for them */
   uint32_t feature_size;
 } msg_tokens;
 
@@ -178,13 +179,13 @@ typedef enum {
   WIRE_FINISH_ERROR = 4
 } wire_finish;
 
-typedef struct msg_stats { /* of one session since its first OPEN at this worker; times are sums, microseconds
-                            */
-  uint64_t forwards;       /* decode and verify forwards, prefill not counted: tokens = forwards + accepted */
-  uint64_t rounds;         /* forwards that carried tree nodes */
-  uint64_t rows;           /* tree nodes verified (= draft tokens) */
-  uint64_t accepted;       /* of them */
-  uint64_t rewound;        /* rows - accepted */
+/* Of one session since its first OPEN at this worker; times are sums in microseconds */
+typedef struct msg_stats {
+  uint64_t forwards; /* decode and verify forwards, prefill not counted: tokens = forwards + accepted */
+  uint64_t rounds;   /* forwards that carried tree nodes */
+  uint64_t rows;     /* tree nodes verified (= draft tokens) */
+  uint64_t accepted; /* of them */
+  uint64_t rewound;  /* rows - accepted */
   uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
   uint64_t plain_steps;             /* forwards without nodes */
   uint64_t resets, dropped;         /* TREE_RESETs sent; stale frames dropped */
@@ -199,8 +200,9 @@ typedef struct msg_done {
   int32_t length; /* of C at the end */
   hash16 hash;
   wire_finish finish;
-  int32_t code;           /* ERR_ when finish is error */
-  wire_string text;       /* sentence for code; without one: of its plain steps' speed, or empty */
+  int32_t code; /* ERR_ when finish is error */
+  /* The sentence for code; without an error: a sentence on the speed of plain steps, or empty */
+  wire_string text;
   wire_string off_reason; /* why speculation was off at the end; empty: it was on */
   msg_stats stats;
 } msg_done;
@@ -228,12 +230,13 @@ typedef struct msg {
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
 
 /* Do these two programs compute on the same device of the same host, so that one is slower while the other
- * computes? False where one of them does not compute, or does not tell its host. Two that were pinned to
+ * computes? False if one of them does not compute, or does not tell its host. Two that were pinned to
  * different processors (--pin) of a host count as colocated all the same: they still share its memory, its
  * caches and its clock, and HELLO does not name processors. */
 bool msg_colocated(const msg_hello *a, const msg_hello *b);
 
-sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of what a request asks for */
+/* The part of a request's options that says how tokens are chosen. */
+sampler_options msg_sampling(const msg_options *o);
 
 /* Checks every option by itself, so that the orchestrator and the workers refuse the same requests with the
  * same words. ERR_ARG or ERR_LIMIT and a sentence that names the option and its range. A context of 0 is
@@ -241,6 +244,6 @@ sampler_options msg_sampling(const msg_options *o); /* how tokens are chosen, of
  * checked by those who know them. */
 int msg_options_check(const msg_options *o, err *e);
 
-/* Why an OPEN does not fit what is held of its session (NULL: nothing): its base is not, or its tokens do not
- * give its hash. NULL: it fits. Nothing is changed for it. */
+/* Says why an OPEN does not fit `held`, which is what the worker holds of the session (NULL: nothing): either
+ * its base is not held, or its tokens do not give its hash. Returns NULL if it fits. Changes nothing. */
 const char *msg_open_misfit(const msg_open *o, const prefix *held);

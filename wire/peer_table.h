@@ -1,5 +1,5 @@
-/* peer_table.h - the peers of a transport, found by number or by routing id. The table is bounded: where
- * there is no room the peer that has been silent longest is forgotten, those that were never greeted first.
+/* peer_table.h - the peers of a transport, found by number or by routing id. The table is bounded: when it is
+ * full, the peer that has been silent longest is forgotten, and peers that were never greeted go first.
  *
  * Private to wire/. A number is never given twice. Peers of a ROUTER come and go with their frames; a
  * connection that this program made itself is pinned until it is removed. */
@@ -36,9 +36,10 @@ typedef struct peer_table {
 int peer_table_init(peer_table *p); /* ERR_NOMEM */
 void peer_table_fini(peer_table *p);
 
-/* The peer with this routing id, new when unknown; its link is set. size <= PEER_TABLE_ROUTING_MAX. */
+/* Returns the peer with this routing id, which is added if it is unknown, and sets its link. size <=
+ * PEER_TABLE_ROUTING_MAX. */
 peer *peer_table_of_routing(peer_table *p, void *link, const void *routing, size_t size);
-/* A pinned peer without routing id; NULL when PEER_TABLE_PINNED_MAX would be passed. */
+/* Adds a pinned peer without a routing id. NULL: there are PEER_TABLE_PINNED_MAX already. */
 peer *peer_table_pin(peer_table *p, void *link);
 
 peer *peer_table_find(peer_table *p, peer_id id); /* NULL: forgotten, removed, or never there */

@@ -1,5 +1,5 @@
-/* roster.h - who is at the other end of each connection: the handshake and liveness, alike for every role.
- * Pure. */
+/* roster.h - knows who is at the other end of each connection: the handshake and liveness, which are the same
+ * for every role. Pure. */
 #pragma once
 
 #include "common/base/err.h"
@@ -8,15 +8,16 @@
 #include "wire/actions.h"
 
 #define ROSTER_MAX 128
-#define ROSTER_DRAFTS_MAX                                                                                    \
-  96 /* of them, that call us: however many drafts there are, a target finds a place */
-#define ROSTER_HELLO_US 500000 /* HELLO is repeated until WELCOME */
-#define ROSTER_PING_US  500000
-#define ROSTER_LOST_US  3000000 /* silent for so long: lost */
-#define ROSTER_RIVAL_US 400000  /* who does not answer within this, when another claims its place, is dead */
+/* Of these, drafts that connect to us: however many there are, an entry is left for a target */
+#define ROSTER_DRAFTS_MAX 96
+#define ROSTER_HELLO_US   500000 /* HELLO is repeated until WELCOME */
+#define ROSTER_PING_US    500000
+#define ROSTER_LOST_US    3000000 /* silent for so long: lost */
+/* A peer whose identity another one claims is dead if it does not answer within this time */
+#define ROSTER_RIVAL_US 400000
 
 typedef struct roster_peer {
-  peer_id id;   /* 0: free place */
+  peer_id id;   /* 0: the entry is free */
   bool greeted; /* we know who it is: HELLO or WELCOME came */
   bool calls;   /* we connected to it: HELLO is ours to repeat */
   bool lost;    /* silent for ROSTER_LOST_US; false again with its next frame */
@@ -25,14 +26,16 @@ typedef struct roster_peer {
   char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1],
       device[WIRE_STRING_MAX + 1];
   uint64_t received_us, hello_us, ping_us, ping_sequence, round_trip_us;
-  uint64_t asked_us; /* another claimed its place, and a PING asked whether it lives; 0: never */
+  /* When a PING asked whether it lives, because another peer claimed its identity; 0: never */
+  uint64_t asked_us;
   int32_t load;
-  int32_t told_code; /* why the other side does not take us, as the log knows; 0: it has not refused */
+  /* ERR_ of the refusal by the other side that was logged last; 0: it has not refused us */
+  int32_t told_code;
   log_limit log;
 } roster_peer;
 
-#define ROSTER_TOLD_MAX                                                                                      \
-  32 /* refusals that are remembered, so that one repeated every 500 ms is logged once */
+/* Refusals that are remembered, so that one repeated every 500 ms is logged once */
+#define ROSTER_TOLD_MAX 32
 typedef struct roster_refusal {
   wire_id incarnation;
   int code;
@@ -40,7 +43,7 @@ typedef struct roster_refusal {
 
 typedef struct roster {
   roster_peer list[ROSTER_MAX];
-  int32_t top;         /* places [top, ROSTER_MAX) have never been used */
+  int32_t top;         /* entries [top, ROSTER_MAX) have never been used */
   msg_hello self;      /* borrowed strings */
   uint64_t stepped_us; /* the last step */
   log_limit log;       /* of all peers together */
@@ -54,7 +57,7 @@ roster_peer *roster_find(roster *r, peer_id id); /* NULL: unknown */
  * not greeted yet. */
 bool roster_colocated(roster *r, peer_id id);
 
-/* A connection that we asked for is there: HELLO goes out. NULL: the table is full (logged). */
+/* A connection that we asked for stands: sends HELLO. NULL: the table is full, which is logged. */
 roster_peer *roster_connected(roster *r, peer_id id, uint64_t now_us, actions *out);
 void roster_drop(roster *r, peer_id id);
 
@@ -67,41 +70,42 @@ typedef enum {
   ROSTER_HANDLED  /* answered or dropped here */
 } roster_verdict;
 
-/* First stop of every received message: handshake, PING and PONG, frames for another incarnation. */
+/* Gets every received message first. It handles the handshake, PING and PONG, and frames for another
+ * incarnation. */
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out);
 
-/* Repeats HELLO, pings, marks silent ones as lost and returns one that was just lost, or NULL: call again
- * until NULL. */
+/* Repeats HELLO, sends PING and marks silent peers as lost. Returns a peer that was just lost, or NULL; call
+ * it again until it returns NULL. */
 roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out);
 uint64_t roster_deadline(const roster *r);
 
-/* BYE to everybody. */
+/* Sends BYE to every peer. */
 void roster_bye(const roster *r, actions *out);
 
-/* A frame about a session (0: none), addressed to the peer's incarnation where that is known. */
+/* Makes a frame about a session (0: none), addressed to the peer's incarnation if that is known. */
 msg roster_message(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch);
-/* The same with what is held of the session (NULL: nothing): OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH.
- * `reason`, which may be NULL, is borrowed. */
+/* The same for OPENED, ACK, DESYNC, ATTACH, ATTACHED and DETACH, with the length and hash of `held` (NULL:
+ * nothing is held of the session). `reason`, which may be NULL, is borrowed. */
 msg roster_state(roster *r, peer_id to, msg_type type, uint64_t session, uint32_t epoch, const prefix *held,
                  const char *reason);
 void roster_error(roster *r, peer_id to, uint64_t session, uint32_t epoch, int code, actions *out,
                   const char *format, ...) __attribute__((format(printf, 7, 8)));
-/* The answer to `m` is ERROR. */
+/* Answers `m` with ERROR. */
 void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *text, actions *out);
 
-/* A line of the log that a peer (0, or unknown: a stranger) has caused: only so many of each, and of all
- * together, go out. False: this one was left out, and is counted. */
+/* Logs a line that a peer has caused (0 or an unknown id: a stranger). The number of lines is limited for
+ * each peer and for all together. False: this line was left out and counted. */
 bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
 #define WIRE_BRIEF_MAX 240
-typedef struct wire_brief { /* a peer's words for a line of the log: not long, and of printable ASCII */
+typedef struct wire_brief { /* a peer's text, cut and made printable ASCII for a line of the log */
   char text[WIRE_BRIEF_MAX + 1];
 } wire_brief;
 wire_brief wire_brief_of(wire_string s);
 
-/* Does a HELLO name the place of this peer: its role and address, or its incarnation? */
+/* Does a HELLO claim to be this peer, by its role and address or by its incarnation? */
 bool roster_claims_identity(const msg_hello *h, const roster_peer *q);
 
 wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */

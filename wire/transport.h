@@ -1,8 +1,9 @@
-/* transport.h - ZeroMQ under libuv: decoded messages in, messages out. The only file that includes zmq.h.
+/* transport.h - ZeroMQ under libuv: decoded messages come in and messages go out. Only transport.c includes
+ * zmq.h.
  *
- * One thread: that of the uv loop. Undecodable frames are answered with ERROR and counted; they never reach
- * the owner. Peers: every routing id of a bound ROUTER and every connected DEALER has its own peer_id, never
- * reused within a process. */
+ * Everything happens on the thread of the uv loop. Undecodable frames are answered with ERROR and counted;
+ * they never reach the owner. Peers: every routing id of a bound ROUTER and every connected DEALER has its
+ * own peer_id, never reused within a process. */
 #pragma once
 
 #include "common/base/err.h"
@@ -18,9 +19,9 @@ typedef void (*transport_on_message)(void *context, peer_id from, const msg *m);
 typedef struct transport_options {
   transport_on_message on_message;
   void *context;
-  wire_id self; /* this program's incarnation: in ERROR replies nothing else is needed */
-  bool
-      allow_plaintext; /* --insecure-bind: a bind address that is not loopback or ipc is refused without it */
+  wire_id self;         /* this program's incarnation, for ERROR replies to undecodable frames */
+  bool allow_plaintext; /* --insecure-bind: without it, a bind address that is neither loopback nor ipc is
+                           refused */
   const logger *log;
 } transport_options;
 
@@ -28,12 +29,12 @@ int transport_open(transport **out, uv_loop_t *loop, const transport_options *o,
 void transport_close(transport *t); /* bounded linger; NULL is allowed */
 
 /* "ipc://PATH", "tcp://127.0.0.1:PORT"; tcp://127.0.0.1:* picks a port. Writes the real address to
- * bound[bound_size]. ERR_ARG for an address that is not allowed, ERR_IO "port in use" with the remedy. One
- * ROUTER a program. */
+ * bound[bound_size]. ERR_ARG for an address that is not allowed, ERR_IO "port in use" with the remedy. A
+ * program has one ROUTER at most. */
 int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound_size, err *e);
 
-/* A DEALER of its own to that address; 0 and *e on a malformed one. Returns at once: connecting goes on
- * behind. */
+/* Makes a DEALER of its own for that address. Returns at once, while ZeroMQ connects in the background. 0 and
+ * *e: the address is malformed. */
 peer_id transport_connect(transport *t, const char *endpoint, err *e);
 void transport_disconnect(transport *t, peer_id peer);
 

@@ -125,7 +125,7 @@ static void copy_file(const char *name) {
   arena_reset(&from);
   assert_int_equal(codec_decode(data, size, &from, &m, &e), ERR_OK);
   assert_int_equal(codec_encode(&m, &first, &e), ERR_OK);
-  const msg *copy = msg_copy(&to, &m);
+  const msg *copy = actions_copy(&to, &m);
   assert_non_null(copy);
   memset(all, 0xEE, CODEC_ARENA_MAX); /* what was not copied is gone */
   memset(&m, 0xEE, sizeof m);
@@ -158,7 +158,7 @@ static void test_copy_full(void **state) {
   msg m = tokens_message(tokens, 1000);
   arena a;
   arena_init(&a, 1000);
-  assert_null(msg_copy(&a, &m));
+  assert_null(actions_copy(&a, &m));
   arena_fini(&a);
 }
 

@@ -382,7 +382,7 @@ static void message_is(const json_t *entry, const msg *m) {
 
 /* --- good vectors --- */
 
-static void test_good(void **state) {
+static void test_every_good_frame_decodes_and_encodes_to_itself(void **state) {
   (void)state;
   bench b;
   json_t *index = index_read("good.json"), *entry;
@@ -414,7 +414,7 @@ static void test_good(void **state) {
 
 /* No beginning of a good frame is a frame; what follows the end is refused. Of large ones, some lengths only.
  */
-static void test_truncated(void **state) {
+static void test_no_beginning_of_a_frame_is_a_frame(void **state) {
   (void)state;
   bench b;
   json_t *index = index_read("good.json"), *entry;
@@ -440,7 +440,7 @@ static void test_truncated(void **state) {
 
 /* --- bad vectors --- */
 
-static void test_bad(void **state) {
+static void test_every_bad_frame_is_refused_by_its_rule(void **state) {
   (void)state;
   bench b;
   json_t *index = index_read("bad.json"), *entry;
@@ -468,7 +468,7 @@ static void test_bad(void **state) {
 }
 
 /* A refused frame still tells its session when it can, so that the answer can name it. */
-static void test_bad_session(void **state) {
+static void test_a_refused_frame_still_names_its_session(void **state) {
   (void)state;
   const struct {
     const char *name;
@@ -497,7 +497,7 @@ static void test_bad_session(void **state) {
   bench_fini(&b);
 }
 
-static void test_arena_full(void **state) {
+static void test_a_full_arena_refuses_the_frame(void **state) {
   (void)state;
   bench b;
   bench_init(&b);
@@ -522,7 +522,7 @@ static void refuses(bench *b, const msg *m, int code, const char *text) {
   if (got != code || !strstr(b->e.text, text)) fail_msg("%s: %s, wanted %s", err_name(got), b->e.text, text);
 }
 
-static void test_encode_refuses(void **state) {
+static void test_encoding_refuses_what_decoding_would_refuse(void **state) {
   (void)state;
   static int32_t tokens[WIRE_TOKENS_MAX + 1];
   static uint8_t features[WIRE_FRAME_MAX];
@@ -560,7 +560,7 @@ static void test_encode_refuses(void **state) {
 }
 
 /* An error must get through whatever its text holds. */
-static void test_text_is_cleaned(void **state) {
+static void test_the_text_of_an_error_is_cleaned(void **state) {
   (void)state;
   const struct {
     const char *text, *wanted;
@@ -588,7 +588,7 @@ static void test_text_is_cleaned(void **state) {
 }
 
 /* The buffer grows to what is needed and then stays. */
-static void test_buffer_stays(void **state) {
+static void test_the_buffer_grows_once_and_stays(void **state) {
   (void)state;
   bench b;
   bench_init(&b);
@@ -628,7 +628,7 @@ static uint64_t roll64(dice *d) { /* all sizes are likely */
 
 /* Good frames with a few bytes changed, cut or grown: taken or refused, and what is taken encodes and decodes
  * to the same again. */
-static void test_mutated(void **state) {
+static void test_a_changed_frame_is_refused_or_encodes_to_itself(void **state) {
   (void)state;
   bench b;
   json_t *index = index_read("good.json"), *entry;
@@ -665,7 +665,7 @@ static void test_mutated(void **state) {
 #define RANDOM_NODES 64
 
 /* Random values of every width come back as they were. */
-static void test_round_trips(void **state) {
+static void test_random_values_come_back_as_they_were(void **state) {
   (void)state;
   bench b;
   dice d = {{7, 7}, 0};
@@ -711,7 +711,7 @@ static void test_round_trips(void **state) {
   bench_fini(&b);
 }
 
-static void test_pure_noise(void **state) {
+static void test_noise_is_refused(void **state) {
   (void)state;
   bench b;
   dice d = {{1, 1}, 0};
@@ -729,7 +729,7 @@ static void test_pure_noise(void **state) {
 
 /* --- the hash chain against Python's xxhash --- */
 
-static void test_hash_golden(void **state) {
+static void test_hashes_are_those_of_pythons_xxhash(void **state) {
   (void)state;
   json_t *index = index_read("hash.json"), *entry;
   size_t i, checked = 0;
@@ -749,7 +749,7 @@ static void test_hash_golden(void **state) {
   json_decref(index);
 }
 
-static void test_names(void **state) {
+static void test_every_type_has_its_name(void **state) {
   (void)state;
   for (size_t k = 0; k < KINDS; k++) assert_string_equal(msg_name(kinds[k].type), kinds[k].name);
   assert_string_equal(msg_name((msg_type)0), "?");
@@ -778,7 +778,7 @@ static void page_has(const char *page, const char *format, ...) {
   if (!strstr(page, wanted)) fail_msg("wire/PROTOCOL.md does not say \"%s\"", wanted);
 }
 
-static void test_page(void **state) {
+static void test_the_protocol_page_names_every_rule_limit_and_error(void **state) {
   (void)state;
   const char *page = page_read();
   json_t *index = index_read("bad.json"), *entry;
@@ -806,20 +806,20 @@ static void test_page(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good),
-      cmocka_unit_test(test_truncated),
-      cmocka_unit_test(test_bad),
-      cmocka_unit_test(test_bad_session),
-      cmocka_unit_test(test_arena_full),
-      cmocka_unit_test(test_encode_refuses),
-      cmocka_unit_test(test_text_is_cleaned),
-      cmocka_unit_test(test_buffer_stays),
-      cmocka_unit_test(test_mutated),
-      cmocka_unit_test(test_round_trips),
-      cmocka_unit_test(test_pure_noise),
-      cmocka_unit_test(test_hash_golden),
-      cmocka_unit_test(test_names),
-      cmocka_unit_test(test_page),
+      cmocka_unit_test(test_every_good_frame_decodes_and_encodes_to_itself),
+      cmocka_unit_test(test_no_beginning_of_a_frame_is_a_frame),
+      cmocka_unit_test(test_every_bad_frame_is_refused_by_its_rule),
+      cmocka_unit_test(test_a_refused_frame_still_names_its_session),
+      cmocka_unit_test(test_a_full_arena_refuses_the_frame),
+      cmocka_unit_test(test_encoding_refuses_what_decoding_would_refuse),
+      cmocka_unit_test(test_the_text_of_an_error_is_cleaned),
+      cmocka_unit_test(test_the_buffer_grows_once_and_stays),
+      cmocka_unit_test(test_a_changed_frame_is_refused_or_encodes_to_itself),
+      cmocka_unit_test(test_random_values_come_back_as_they_were),
+      cmocka_unit_test(test_noise_is_refused),
+      cmocka_unit_test(test_hashes_are_those_of_pythons_xxhash),
+      cmocka_unit_test(test_every_type_has_its_name),
+      cmocka_unit_test(test_the_protocol_page_names_every_rule_limit_and_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,6 +161,25 @@ static void test_an_open_fits_what_is_held_or_says_why_not(void **state) {
   prefix_fini(&whole);
 }
 
+static void test_a_brief_is_short_and_printable(void **state) {
+  (void)state;
+  char text[400];
+  memset(text, 'x', sizeof text);
+  memcpy(text, "a\n\x1b\xe2\x80\xae", 6);
+  const wire_brief b = wire_brief_of((wire_string){text, sizeof text});
+  assert_int_equal(strlen(b.text), WIRE_BRIEF_MAX);
+  assert_memory_equal(b.text, "a?????x", 7);
+  assert_string_equal(wire_brief_of((wire_string){0}).text, "");
+}
+
+static void test_a_string_may_be_null_and_ids_are_compared(void **state) {
+  (void)state;
+  assert_int_equal(wire_text(NULL).size, 0);
+  assert_int_equal(wire_text("abc").size, 3);
+  assert_true(wire_id_equal((wire_id){{1}}, (wire_id){{1}}));
+  assert_false(wire_id_equal((wire_id){{1}}, (wire_id){{2}}));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_message_has_its_name),
@@ -168,6 +187,8 @@ int main(void) {
       cmocka_unit_test(test_a_stop_is_a_token),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
       cmocka_unit_test(test_who_tells_nothing_is_colocated_with_nobody),
+      cmocka_unit_test(test_a_brief_is_short_and_printable),
+      cmocka_unit_test(test_a_string_may_be_null_and_ids_are_compared),
       cmocka_unit_test(test_an_open_fits_what_is_held_or_says_why_not),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

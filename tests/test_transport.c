@@ -439,7 +439,7 @@ static void test_huge_frame(void **state) {
   temp_endpoint(endpoint, sizeof endpoint, "huge");
   peer_id to = service_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);
-  static const size_t sizes[] = {WIRE_DOOR_FRAME_MAX + 1, WIRE_FRAME_MAX + 1};
+  static const size_t sizes[] = {WIRE_INBOUND_FRAME_MAX + 1, WIRE_FRAME_MAX + 1};
   char *huge = calloc(1, WIRE_FRAME_MAX + 1);
   for (uint64_t i = 0; i < 2; i++) {
     zmq_send(h.socket, huge, sizes[i], 0);
@@ -479,7 +479,7 @@ static uint64_t flood(const char *endpoint, size_t size, int ms) {
 /* What one peer makes us hold is bounded in bytes, whatever it sends. */
 static void test_flood(void **state) {
   (void)state;
-  static const size_t sizes[] = {WIRE_DOOR_FRAME_MAX, WIRE_GREETING_MAX, 100};
+  static const size_t sizes[] = {WIRE_INBOUND_FRAME_MAX, WIRE_GREETING_MAX, 100};
   for (int i = 0; i < 3; i++) {
     uv_loop_t loop;
     node server = {.echo = true}, client = {0};
@@ -503,7 +503,7 @@ static void test_large_before_the_greeting(void **state) {
   uv_loop_t loop;
   node server = {0}, client = {0};
   char endpoint[100];
-  static char frame[WIRE_DOOR_FRAME_MAX];
+  static char frame[WIRE_INBOUND_FRAME_MAX];
   temp_endpoint(endpoint, sizeof endpoint, "greeting");
   service_open(&loop, &server, &client, endpoint);
   hostile h = hostile_open(endpoint);

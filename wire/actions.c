@@ -42,7 +42,7 @@ static void actions_add(actions *a, action fresh) {
 }
 
 void actions_send(actions *a, peer_id peer, const msg *m) {
-  const msg *copy = msg_copy(&a->memory, m);
+  const msg *copy = actions_copy(&a->memory, m);
   if (copy)
     actions_add(a, (action){.kind = ACTION_SEND, .peer = peer, .message = copy});
   else
@@ -117,7 +117,7 @@ static bool copy_group(arena *a, const field_group *group, char *base) {
   return true;
 }
 
-const msg *msg_copy(arena *a, const msg *m) {
+const msg *actions_copy(arena *a, const msg *m) {
   const fields_shape *shape = fields_shape_of(m->type);
   msg *copy = shape ? arena_copy(a, m, sizeof *m) : NULL;
   return copy && copy_group(a, &shape->fields, (char *)&copy->u) ? copy : NULL;

@@ -6,8 +6,7 @@
 
 #include "common/base/arena.h"
 #include "wire/message.h"
-
-typedef uint64_t peer_id; /* a connection, named by the transport; 0 = none */
+#include "wire/peer_id.h"
 
 typedef enum {
   ACTION_SEND,       /* peer, message */
@@ -44,4 +43,4 @@ void actions_log(actions *a, int level, const char *format, ...) __attribute__((
 void actions_exit(actions *a, int code);
 
 /* Deep copy into an arena; NULL when it is full. */
-const msg *msg_copy(arena *a, const msg *m);
+const msg *actions_copy(arena *a, const msg *m);

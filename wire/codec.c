@@ -57,14 +57,14 @@ static const struct {
 #undef RULE_ROW
 
 /* Where in a message a walk stands: names the field in errors. */
-typedef struct place {
+typedef struct field_path {
   err *e;
   const char *message, *group, *field;
   int64_t index; /* in a list; -1: not in one */
-} place;
+} field_path;
 
-static int refuse(const place *p, rule r, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int refuse(const place *p, rule r, const char *format, ...) {
+static int refuse(const field_path *p, rule r, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int refuse(const field_path *p, rule r, const char *format, ...) {
   char sentence[ERR_TEXT_MAX / 2], index[32] = "";
   va_list args;
   va_start(args, format);
@@ -87,7 +87,7 @@ static bool integer_below(integer v, int64_t min) {
   return min > 0 && v.bits < (uint64_t)min;
 }
 
-static int check_integer(const place *p, const field *f, integer v) {
+static int check_integer(const field_path *p, const field *f, integer v) {
   bool low = integer_below(v, f->min), high = !v.negative && v.bits > f->max;
   if (!low && !high) return ERR_OK;
   char number[32];
@@ -100,7 +100,7 @@ static int check_integer(const place *p, const field *f, integer v) {
   return refuse(p, RULE_INT_HIGH, "is %s, the limit is %" PRIu64, number, f->max);
 }
 
-static int check_float(const place *p, const field *f, float v) {
+static int check_float(const field_path *p, const field *f, float v) {
   if (!isfinite(v)) return refuse(p, RULE_FLOAT, "is not a finite number");
   if (f->kind == FIELD_SCORE && !(v >= FIELD_SCORE_MIN && v <= 0.0f))
     return refuse(p, RULE_SCORE, "is %g, not in [%g, 0]", (double)v, (double)FIELD_SCORE_MIN);
@@ -128,7 +128,7 @@ static size_t character_size(const uint8_t *p, size_t left) {
   return 0;
 }
 
-static int check_envelope(const place *p, const fields_shape *shape, const msg *m) {
+static int check_envelope(const field_path *p, const fields_shape *shape, const msg *m) {
   static const wire_id none = {{0}};
   bool to_zero = memcmp(&m->to, &none, sizeof none) == 0;
   if (shape->to != ENVELOPE_ANY && to_zero != (shape->to == ENVELOPE_ZERO))
@@ -138,7 +138,7 @@ static int check_envelope(const place *p, const fields_shape *shape, const msg *
   return ERR_OK;
 }
 
-static int check_version(const place *p, uint32_t min, uint32_t max) {
+static int check_version(const field_path *p, uint32_t min, uint32_t max) {
   if (min < 1 || min > max) return refuse(p, RULE_VERSION_RANGE, "has versions %u to %u", min, max);
   if (min > WIRE_VERSION_MAX || max < WIRE_VERSION_MIN)
     return refuse(p, RULE_VERSION, "speaks versions %u to %u, this program %u to %u: update the older one",
@@ -165,7 +165,7 @@ void codec_buffer_fini(codec_buffer *b) {
 typedef struct writer {
   codec_buffer *out;
   msgpack_packer packer;
-  place at;
+  field_path at;
   int failed; /* ERR_NOMEM, ERR_LIMIT: the rest is not written */
 } writer;
 
@@ -361,12 +361,12 @@ typedef struct reader {
   const char *data;
   size_t left;
   arena *memory;
-  place at;
+  field_path at;
 } reader;
 
 static void reader_init(reader *r, const uint8_t *data, size_t size, arena *memory, err *e) {
   *r = (reader){.data = (const char *)data, .left = size, .memory = memory};
-  r->at = (place){.e = e, .message = "frame", .index = -1};
+  r->at = (field_path){.e = e, .message = "frame", .index = -1};
   mpack_tokbuf_init(&r->tokens);
 }
 

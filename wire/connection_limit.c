@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-void connection_limit_init(connection_limit *c, int door) {
-  *c = (connection_limit){.door = door};
+void connection_limit_init(connection_limit *c, int listener) {
+  *c = (connection_limit){.listener = listener};
 }
 
 typedef union address {
@@ -22,17 +22,18 @@ static bool address_of(int fd, address *out) {
   return getsockname(fd, &out->any, &size) == 0;
 }
 
-/* Is this descriptor a connection that came in at this door? It may be closed, or be another file by now. */
+/* Is this descriptor a connection that came in at this listener? It may be closed, or be another file by now.
+ */
 static bool came_in(const connection_limit *c, int fd) {
-  address door, own, peer;
+  address listener, own, peer;
   socklen_t size = sizeof peer;
-  if (getpeername(fd, &peer.any, &size) != 0 || !address_of(fd, &own) || !address_of(c->door, &door))
+  if (getpeername(fd, &peer.any, &size) != 0 || !address_of(fd, &own) || !address_of(c->listener, &listener))
     return false;
-  if (own.any.sa_family != door.any.sa_family) return false;
+  if (own.any.sa_family != listener.any.sa_family) return false;
   if (own.any.sa_family == AF_UNIX)
-    return memcmp(own.local.sun_path, door.local.sun_path, sizeof own.local.sun_path) == 0;
-  return own.any.sa_family == AF_INET6 ? own.v6.sin6_port == door.v6.sin6_port
-                                       : own.v4.sin_port == door.v4.sin_port;
+    return memcmp(own.local.sun_path, listener.local.sun_path, sizeof own.local.sun_path) == 0;
+  return own.any.sa_family == AF_INET6 ? own.v6.sin6_port == listener.v6.sin6_port
+                                       : own.v4.sin_port == listener.v4.sin_port;
 }
 
 static void forget_ended(connection_limit *c) {

@@ -11,13 +11,13 @@
 #define CONNECTION_LIMIT_MAX 192
 
 typedef struct connection_limit {
-  int door; /* the descriptor that listens */
+  int listener; /* the descriptor that listens */
   int list[CONNECTION_LIMIT_MAX];
   int32_t count;
   uint64_t refused;
 } connection_limit;
 
-void connection_limit_init(connection_limit *c, int door);
+void connection_limit_init(connection_limit *c, int listener);
 /* Counts a connection that was just accepted. False: the limit is reached, and this connection has been shut
  * down. */
 bool connection_limit_accept(connection_limit *c, int fd);

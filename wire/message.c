@@ -2,6 +2,22 @@
 
 #include <string.h>
 
+wire_string wire_text(const char *s) {
+  size_t n = s ? strlen(s) : 0;
+  return (wire_string){s, (uint32_t)(n > WIRE_STRING_MAX ? WIRE_STRING_MAX : n)};
+}
+
+wire_brief wire_brief_of(wire_string s) {
+  wire_brief b = {{0}};
+  uint32_t n = s.size < WIRE_BRIEF_MAX ? s.size : WIRE_BRIEF_MAX;
+  for (uint32_t i = 0; i < n; i++) b.text[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
+  return b;
+}
+
+bool wire_id_equal(wire_id a, wire_id b) {
+  return memcmp(a.bytes, b.bytes, 16) == 0;
+}
+
 const char *msg_name(msg_type type) {
   switch (type) {
 #define MSG_CASE(name, number)                                                                               \

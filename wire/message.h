@@ -16,26 +16,39 @@
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
 /* Bytes of a frame that comes in at a listener: only OPEN is longer, and a listener never receives one */
-#define WIRE_DOOR_FRAME_MAX 32768
-#define WIRE_GREETING_MAX   4096    /* of one that comes before HELLO; HELLO itself is shorter */
-#define WIRE_DEPTH_MAX      8       /* nesting of arrays; maps and extensions do not occur */
-#define WIRE_TOKENS_MAX     131072  /* tokens in one OPEN */
-#define WIRE_BURST_MAX      4096    /* tokens in one TOKENS */
-#define WIRE_NODES_MAX      1024    /* nodes in one NODES */
-#define WIRE_STRING_MAX     512     /* bytes of a string */
-#define WIRE_STOPS_MAX      32      /* stop tokens in OPEN */
-#define WIRE_BUDGET_MAX     64      /* tree nodes in one verify */
-#define WIRE_POSITIONS_MAX  64      /* entries of accepted_per_pos */
-#define WIRE_CONTEXT_MAX    1048576 /* largest length or position */
+#define WIRE_INBOUND_FRAME_MAX 32768
+#define WIRE_GREETING_MAX      4096    /* of one that comes before HELLO; HELLO itself is shorter */
+#define WIRE_DEPTH_MAX         8       /* nesting of arrays; maps and extensions do not occur */
+#define WIRE_TOKENS_MAX        131072  /* tokens in one OPEN */
+#define WIRE_BURST_MAX         4096    /* tokens in one TOKENS */
+#define WIRE_NODES_MAX         1024    /* nodes in one NODES */
+#define WIRE_STRING_MAX        512     /* bytes of a string */
+#define WIRE_STOPS_MAX         32      /* stop tokens in OPEN */
+#define WIRE_BUDGET_MAX        64      /* tree nodes in one verify */
+#define WIRE_POSITIONS_MAX     64      /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX       1048576 /* largest length or position */
 
 typedef struct wire_id { /* incarnation or ticket */
   uint8_t bytes[16];
 } wire_id;
 
+bool wire_id_equal(wire_id a, wire_id b);
+
 typedef struct wire_string {
   const char *data; /* UTF-8, not NUL-terminated */
   uint32_t size;
 } wire_string;
+
+wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
+
+#define WIRE_BRIEF_MAX 240
+
+/* A peer's words as a line of the log may show them: cut to WIRE_BRIEF_MAX bytes, of printable ASCII. */
+typedef struct wire_brief {
+  char text[WIRE_BRIEF_MAX + 1];
+} wire_brief;
+
+wire_brief wire_brief_of(wire_string s);
 
 #define WIRE_ADDRESS_MAX 46 /* bytes of an address as a number, with its NUL */
 

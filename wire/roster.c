@@ -6,22 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-wire_string wire_text(const char *s) {
-  size_t n = s ? strlen(s) : 0;
-  return (wire_string){s, (uint32_t)(n > WIRE_STRING_MAX ? WIRE_STRING_MAX : n)};
-}
-
-wire_brief wire_brief_of(wire_string s) {
-  wire_brief b = {{0}};
-  uint32_t n = s.size < WIRE_BRIEF_MAX ? s.size : WIRE_BRIEF_MAX;
-  for (uint32_t i = 0; i < n; i++) b.text[i] = s.data[i] >= ' ' && s.data[i] <= '~' ? s.data[i] : '?';
-  return b;
-}
-
-bool wire_id_equal(wire_id a, wire_id b) {
-  return memcmp(a.bytes, b.bytes, 16) == 0;
-}
-
 void roster_init(roster *r, const msg_hello *self) {
   memset(r, 0, sizeof *r);
   r->self = *self;
@@ -50,21 +34,21 @@ static bool drafts_full(const roster *r) {
   return count >= ROSTER_DRAFTS_MAX;
 }
 
-/* A free place, else that of the peer that has been lost for longest; a connection of our own keeps its
- * place, because nobody but us would greet it again. A draft more than there may be finds the place of a lost
- * one only. */
+/* A free entry, else that of the peer that has been lost for longest. A connection of our own keeps its
+ * entry, because nobody but us would greet it again. When there are as many drafts as there may
+ * be, one more of them replaces a lost draft only. */
 static roster_peer *take(roster *r, peer_id id, wire_role role, uint64_t now_us) {
-  roster_peer *place = NULL;
+  roster_peer *entry = NULL;
   bool drafts_only = role == WIRE_ROLE_DRAFT && drafts_full(r);
-  for (int i = 0; i < ROSTER_MAX && (!place || place->id); i++) {
+  for (int i = 0; i < ROSTER_MAX && (!entry || entry->id); i++) {
     roster_peer *q = &r->list[i];
     if (drafts_only && !is_guest(q, WIRE_ROLE_DRAFT)) continue;
-    if (!q->id || (q->lost && !q->calls && (!place || q->received_us < place->received_us))) place = q;
+    if (!q->id || (q->lost && !q->calls && (!entry || q->received_us < entry->received_us))) entry = q;
   }
-  if (!place) return NULL;
-  *place = (roster_peer){.id = id, .received_us = now_us, .ping_us = now_us};
-  if (r->top <= place - r->list) r->top = (int32_t)(place - r->list) + 1;
-  return place;
+  if (!entry) return NULL;
+  *entry = (roster_peer){.id = id, .received_us = now_us, .ping_us = now_us};
+  if (r->top <= entry - r->list) r->top = (int32_t)(entry - r->list) + 1;
+  return entry;
 }
 
 static msg message_for(const roster_peer *to, msg_type type, uint64_t session, uint32_t epoch) {
@@ -228,17 +212,18 @@ bool roster_claims_identity(const msg_hello *h, const roster_peer *q) {
   return address || (wire_id_equal(h->incarnation, q->hello.incarnation) && !both_drafts);
 }
 
-typedef enum { CLAIM_GOOD, CLAIM_ASKED, CLAIM_TAKEN } claim; /* ASKED: the next HELLO is told */
+typedef enum { CLAIM_GOOD, CLAIM_PENDING, CLAIM_TAKEN } claim; /* PENDING: the next HELLO decides */
 
-/* Who claims a place must wait for a HELLO's time: the PING tells whether the one who has it lives. */
+/* Who claims the identity of another must wait for a HELLO's time: the PING tells whether the one who has it
+ * lives. */
 static claim judge_rival(roster_peer *q, uint64_t now_us, actions *out) {
-  if (!q->asked_us || now_us - q->asked_us >= 2 * ROSTER_HELLO_US) {
-    q->asked_us = now_us;
+  if (!q->checked_us || now_us - q->checked_us >= 2 * ROSTER_HELLO_US) {
+    q->checked_us = now_us;
     ping(q, now_us, out);
-    return CLAIM_ASKED;
+    return CLAIM_PENDING;
   }
-  if (q->received_us > q->asked_us) return CLAIM_TAKEN;
-  return now_us - q->asked_us < ROSTER_RIVAL_US ? CLAIM_ASKED : CLAIM_GOOD;
+  if (q->received_us > q->checked_us) return CLAIM_TAKEN;
+  return now_us - q->checked_us < ROSTER_RIVAL_US ? CLAIM_PENDING : CLAIM_GOOD;
 }
 
 static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, actions *out) {
@@ -253,9 +238,9 @@ static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now
   return worst;
 }
 
-static bool told_before(const roster *r, wire_id incarnation, int code) {
-  for (int i = 0; i < ROSTER_TOLD_MAX; i++)
-    if (r->told[i].code == code && wire_id_equal(r->told[i].incarnation, incarnation)) return true;
+static bool refused_before(const roster *r, wire_id incarnation, int code) {
+  for (int i = 0; i < ROSTER_REFUSALS_MAX; i++)
+    if (r->refusals[i].code == code && wire_id_equal(r->refusals[i].incarnation, incarnation)) return true;
   return false;
 }
 
@@ -263,17 +248,17 @@ static bool told_before(const roster *r, wire_id incarnation, int code) {
 static void refuse_hello(roster *r, peer_id id, const msg_hello *h, int code, const char *text,
                          uint64_t now_us, actions *out) {
   roster_error(r, id, 0, 0, code, out, "%s", text);
-  if (told_before(r, h->incarnation, code)) return;
+  if (refused_before(r, h->incarnation, code)) return;
   if (!roster_log(r, id, now_us, LOG_WARNING, out, "a HELLO was refused: %s", text)) return;
-  r->told[r->told_next] = (roster_refusal){h->incarnation, code};
-  r->told_next = (r->told_next + 1) % ROSTER_TOLD_MAX;
+  r->refusals[r->refusal_next] = (roster_refusal){h->incarnation, code};
+  r->refusal_next = (r->refusal_next + 1) % ROSTER_REFUSALS_MAX;
 }
 
 static roster_verdict take_in(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, roster_peer **from,
                               actions *out) {
   err e;
   claim c = judge_claim(r, id, h, now_us, out);
-  if (c == CLAIM_ASKED) return ROSTER_HANDLED;
+  if (c == CLAIM_PENDING) return ROSTER_HANDLED;
   if (c == CLAIM_TAKEN) {
     err_set(&e, ERR_STATE,
             "another worker that lives has this one's address (%s) or incarnation: give each its own, with "
@@ -333,14 +318,14 @@ static roster_verdict on_welcome(roster_peer *q, const msg_hello *h) {
     q->lost = false;
   else
     remember(q, h);
-  q->told_code = 0;
+  q->refused_code = 0;
   return again ? ROSTER_HANDLED : ROSTER_GREETED;
 }
 
 /* Said once: it is asked again all the time. */
 static void tell_refusal(roster *r, roster_peer *q, const msg *m, uint64_t now_us, actions *out) {
-  if (q->told_code == m->u.error.code) return;
-  q->told_code = m->u.error.code;
+  if (q->refused_code == m->u.error.code) return;
+  q->refused_code = m->u.error.code;
   roster_log(r, q->id, now_us, LOG_WARNING, out,
              "not taken by the program that was called, which is asked again: %s",
              wire_brief_of(m->u.error.text).text);
@@ -357,7 +342,7 @@ static roster_verdict on_error(roster *r, roster_peer *q, const msg *m, uint64_t
   return q->greeted ? ROSTER_PASS : ROSTER_HANDLED;
 }
 
-static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uint64_t now_us, actions *out) {
+static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, actions *out) {
   switch (m->type) {
   case MSG_PING: {
     msg pong = message_for(q, MSG_PONG, 0, 0);
@@ -367,7 +352,6 @@ static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, uin
     return ROSTER_HANDLED;
   }
   case MSG_PONG:
-    if (m->u.ping.sequence == q->ping_sequence) q->round_trip_us = now_us - q->ping_us; /* our own clock's */
     q->load = m->u.ping.load;
     return ROSTER_HANDLED;
   case MSG_BYE:
@@ -409,7 +393,7 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
     return ROSTER_HANDLED;
   }
   q->lost = false;
-  return on_greeted(q, m, load, now_us, out);
+  return on_greeted(q, m, load, out);
 }
 
 /* A lost peer that called us calls again when it lives; one that we called is asked. */

@@ -25,17 +25,17 @@ typedef struct roster_peer {
   msg_hello hello;
   char numerics[WIRE_STRING_MAX + 1], endpoint[WIRE_STRING_MAX + 1], method[WIRE_STRING_MAX + 1],
       device[WIRE_STRING_MAX + 1];
-  uint64_t received_us, hello_us, ping_us, ping_sequence, round_trip_us;
+  uint64_t received_us, hello_us, ping_us, ping_sequence;
   /* When a PING asked whether it lives, because another peer claimed its identity; 0: never */
-  uint64_t asked_us;
+  uint64_t checked_us;
   int32_t load;
   /* ERR_ of the refusal by the other side that was logged last; 0: it has not refused us */
-  int32_t told_code;
+  int32_t refused_code;
   log_limit log;
 } roster_peer;
 
 /* Refusals that are remembered, so that one repeated every 500 ms is logged once */
-#define ROSTER_TOLD_MAX 32
+#define ROSTER_REFUSALS_MAX 32
 typedef struct roster_refusal {
   wire_id incarnation;
   int code;
@@ -47,8 +47,8 @@ typedef struct roster {
   msg_hello self;      /* borrowed strings */
   uint64_t stepped_us; /* the last step */
   log_limit log;       /* of all peers together */
-  roster_refusal told[ROSTER_TOLD_MAX];
-  int32_t told_next; /* the oldest of them */
+  roster_refusal refusals[ROSTER_REFUSALS_MAX];
+  int32_t refusal_next; /* the oldest of them */
 } roster;
 
 void roster_init(roster *r, const msg_hello *self);
@@ -99,14 +99,5 @@ void roster_refuse(roster *r, peer_id from, const msg *m, int code, const char *
 bool roster_log(roster *r, peer_id cause, uint64_t now_us, int level, actions *out, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
-#define WIRE_BRIEF_MAX 240
-typedef struct wire_brief { /* a peer's text, cut and made printable ASCII for a line of the log */
-  char text[WIRE_BRIEF_MAX + 1];
-} wire_brief;
-wire_brief wire_brief_of(wire_string s);
-
 /* Does a HELLO claim to be this peer, by its role and address or by its incarnation? */
 bool roster_claims_identity(const msg_hello *h, const roster_peer *q);
-
-wire_string wire_text(const char *s); /* of a NUL-terminated string; NULL gives the empty one */
-bool wire_id_equal(wire_id a, wire_id b);

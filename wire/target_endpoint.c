@@ -36,21 +36,21 @@ static const char *host_name(const wire_location *p) {
   return p->away ? p->address : "the orchestrator's";
 }
 
-int target_endpoint_resolve(const char *door, const wire_location *target, const wire_location *draft,
+int target_endpoint_resolve(const char *endpoint, const wire_location *target, const wire_location *draft,
                             char *out, err *e) {
   char host[ENDPOINT_MAX];
   const char *port;
   bool same = location_same_host(target, draft);
-  target_endpoint_scope scope = target_endpoint_scope_of(door);
-  snprintf(out, WIRE_STRING_MAX + 1, "%s", door);
+  target_endpoint_scope scope = target_endpoint_scope_of(endpoint);
+  snprintf(out, WIRE_STRING_MAX + 1, "%s", endpoint);
   if (scope == TARGET_ENDPOINT_GLOBAL || (scope == TARGET_ENDPOINT_OWN_HOST && same)) return ERR_OK;
   if (scope == TARGET_ENDPOINT_OWN_HOST)
     return err_set(e, ERR_GONE,
                    "a draft is here, but on another host (%s) than the target (%s), which takes drafts at %s "
                    "alone: start the "
                    "target with --bind tcp://ADDRESS:PORT --insecure-bind",
-                   host_name(draft), host_name(target), door);
-  endpoint_split(door, host, &port);
+                   host_name(draft), host_name(target), endpoint);
+  endpoint_split(endpoint, host, &port);
   bool known = target->address[0] && !endpoint_host_is_loopback(target->address);
   if (!known && !same)
     return err_set(e, ERR_GONE,

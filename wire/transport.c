@@ -19,29 +19,29 @@
 #define TRANSPORT_SEND_QUEUE 1024 /* messages to a peer; more are dropped */
 /* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the
  * longest frame, this is what somebody can make us hold: 256 KiB through each of CONNECTION_LIMIT_MAX at a
- * door, 16 MiB of whom we call. */
-#define TRANSPORT_DOOR_QUEUE    8
-#define TRANSPORT_CALL_QUEUE    16
-#define TRANSPORT_LOG_BURST     64     /* lines about refused frames, of all peers together, */
-#define TRANSPORT_LOG_EVERY_US  500000 /* and then one in so long */
-#define TRANSPORT_ROUTING_SIZE  25     /* bytes of a routing id: 1, then random ones */
-#define TRANSPORT_LINGER_MS     200
-#define TRANSPORT_HANDSHAKE_MS  2000
-#define TRANSPORT_RECONNECT_MS  50
-#define TRANSPORT_RECONNECT_MAX 2000
-#define TRANSPORT_TCP_LOST_MS   3000 /* bytes that nobody takes for so long: the connection is made anew */
-#define TRANSPORT_TCP_IDLE_S    10   /* and one that was silent for so long is asked, */
-#define TRANSPORT_TCP_ASK_S     3    /* so often, */
-#define TRANSPORT_TCP_ASKS      3    /* so many times */
-#define TRANSPORT_TURN_MAX      256  /* messages taken from one socket before the loop looks at others, */
+ * listener, 16 MiB of whom we call. */
+#define TRANSPORT_LISTENER_QUEUE 8
+#define TRANSPORT_CALL_QUEUE     16
+#define TRANSPORT_LOG_BURST      64     /* lines about refused frames, of all peers together, */
+#define TRANSPORT_LOG_EVERY_US   500000 /* and then one in so long */
+#define TRANSPORT_ROUTING_SIZE   25     /* bytes of a routing id: 1, then random ones */
+#define TRANSPORT_LINGER_MS      200
+#define TRANSPORT_HANDSHAKE_MS   2000
+#define TRANSPORT_RECONNECT_MS   50
+#define TRANSPORT_RECONNECT_MAX  2000
+#define TRANSPORT_TCP_LOST_MS    3000 /* bytes that nobody takes for so long: the connection is made anew */
+#define TRANSPORT_TCP_IDLE_S     10   /* and one that was silent for so long is asked, */
+#define TRANSPORT_TCP_ASK_S      3    /* so often, */
+#define TRANSPORT_TCP_ASKS       3    /* so many times */
+#define TRANSPORT_TURN_MAX       256  /* messages taken from one socket before the loop looks at others, */
 #define TRANSPORT_TURN_BYTES                                                                                 \
   WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
 
-_Static_assert(WIRE_NODES_MAX *(9 + 5 + 5) + 512 < WIRE_DOOR_FRAME_MAX, "NODES fits through a door");
-_Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_DOOR_FRAME_MAX, "so does TOKENS");
+_Static_assert(WIRE_NODES_MAX *(9 + 5 + 5) + 512 < WIRE_INBOUND_FRAME_MAX, "a listener takes NODES");
+_Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_INBOUND_FRAME_MAX, "and TOKENS");
 _Static_assert(5 * WIRE_STRING_MAX + 512 < WIRE_GREETING_MAX, "and HELLO is a small frame");
 
-/* Tells who comes in at the door. Lives until uv has closed its poll handle. */
+/* Tells who connects to the listener. Lives until uv has closed its poll handle. */
 typedef struct watch {
   transport *owner;
   void *monitor; /* NULL: closed */
@@ -118,9 +118,9 @@ static bool set_frame_max(void *socket, int64_t bytes) {
 
 static bool set_router_options(void *socket) {
   const socket_option list[] = {
-      {ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_RCVHWM, TRANSPORT_DOOR_QUEUE}};
+      {ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_RCVHWM, TRANSPORT_LISTENER_QUEUE}};
   return set_options(socket, list, sizeof list / sizeof list[0]) &&
-         set_frame_max(socket, WIRE_DOOR_FRAME_MAX);
+         set_frame_max(socket, WIRE_INBOUND_FRAME_MAX);
 }
 
 /* The same for all reconnects of this channel, another for every channel and every start of a program.
@@ -181,7 +181,7 @@ static bool channel_watch(channel *c) {
   return true;
 }
 
-/* --- who comes in at the door --- */
+/* --- who connects to the listener --- */
 
 /* ZeroMQ takes every connection; those that are too many are shut down at once. */
 static void watch_take(watch *w, uint16_t event, int fd) {
@@ -208,7 +208,7 @@ static void watch_drain(watch *w) {
   }
 }
 
-static void on_door(uv_poll_t *poll, int status, int events) {
+static void on_listener_event(uv_poll_t *poll, int status, int events) {
   (void)events;
   watch *w = poll->data;
   if (status == 0 && w->monitor) watch_drain(w);
@@ -230,7 +230,7 @@ static void watch_close(transport *t) {
   w->monitor = NULL;
 }
 
-#define DOOR_EVENTS "inproc://door"
+#define LISTENER_EVENTS "inproc://listener"
 
 /* Before bind, so that it hears which descriptor listens. */
 static bool watch_open(transport *t, void *router) {
@@ -240,10 +240,11 @@ static bool watch_open(transport *t, void *router) {
   if (!w) return false;
   w->owner = t;
   w->monitor = zmq_socket(t->context, ZMQ_PAIR);
-  if (w->monitor && zmq_socket_monitor(router, DOOR_EVENTS, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED) == 0 &&
-      zmq_connect(w->monitor, DOOR_EVENTS) == 0 && zmq_getsockopt(w->monitor, ZMQ_FD, &fd, &size) == 0 &&
+  if (w->monitor &&
+      zmq_socket_monitor(router, LISTENER_EVENTS, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED) == 0 &&
+      zmq_connect(w->monitor, LISTENER_EVENTS) == 0 && zmq_getsockopt(w->monitor, ZMQ_FD, &fd, &size) == 0 &&
       uv_poll_init(t->loop, &w->poll, fd) == 0) {
-    uv_poll_start(&w->poll, UV_READABLE, on_door);
+    uv_poll_start(&w->poll, UV_READABLE, on_listener_event);
     w->poll.data = w;
     t->watch = w;
     t->handles++;
@@ -291,8 +292,8 @@ static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) 
   return socket_send(c, frame->data, frame->size, 0);
 }
 
-/* The first message of a connection is asked for before the connection is up: it waits here, so that nobody
- * waits for its repetition. Everything later is dropped while a peer is away. */
+/* The first message is sent before the connection is up: it waits here, so that nobody waits for its
+ * repetition. Everything later is dropped while a peer is away. */
 static bool hold_hello(channel *c, const codec_buffer *frame) {
   if (c->router) return false;
   uint8_t *data = realloc(c->hello.data, frame->size);

@@ -22,7 +22,7 @@ static void check_taken(const msg *m) {
   require(codec_encode(&again, &second, &e) == ERR_OK);
   require(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
   arena_reset(&memory);
-  const msg *copy = msg_copy(&memory, m);
+  const msg *copy = actions_copy(&memory, m);
   require(copy && codec_encode(copy, &second, &e) == ERR_OK);
   require(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
   codec_buffer_fini(&first);

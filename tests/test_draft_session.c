@@ -180,6 +180,35 @@ static void test_scores_stay_in_range(void **state) {
   assert_true(draft_session_score(-0.5f) == -0.5f);
 }
 
+static int32_t observed;
+static void count_observed(void *self, const draft_candidate *list, int32_t count, int32_t token) {
+  (void)self;
+  (void)list;
+  (void)count;
+  (void)token;
+  observed++;
+}
+
+/* Otherwise the tree, and with it every count of a run, would depend on what was asked before. */
+static void test_in_lockstep_a_drafter_learns_nothing(void **state) {
+  (void)state;
+  for (int lockstep = 0; lockstep <= 1; lockstep++) {
+    world w = {0};
+    uint64_t first;
+    add_toy(&w.setup, &toy);
+    drafter_kind watched = *w.setup.drafters[0].kind;
+    watched.observe = count_observed;
+    w.setup.drafters[0].kind = &watched;
+    open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, lockstep);
+    assert_true(grow(&w, &first) > 0);
+    assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){11}, 1), ERR_OK);
+    observed = 0;
+    draft_session_commit(&w.p, &w.setup, 1);
+    assert_int_equal(observed, lockstep ? 0 : 1);
+    close_world(&w);
+  }
+}
+
 /* --- one drafter that computes batches --- */
 
 /* Two sessions, one with a text that no single batch holds: it is sent in pieces, and queried when it is sent
@@ -349,6 +378,7 @@ int main(void) {
       cmocka_unit_test(test_tokens_of_no_vocabulary_are_left_out),
       cmocka_unit_test(test_a_drafter_without_memory_refuses_the_session),
       cmocka_unit_test(test_scores_stay_in_range),
+      cmocka_unit_test(test_in_lockstep_a_drafter_learns_nothing),
       cmocka_unit_test(test_c_is_sent_before_it_is_queried),
       cmocka_unit_test(test_replies_let_the_tree_grow),
       cmocka_unit_test(test_a_colocated_draft_keeps_its_tree_back),

@@ -180,6 +180,26 @@ static void test_a_string_may_be_null_and_ids_are_compared(void **state) {
   assert_false(wire_id_equal((wire_id){{1}}, (wire_id){{2}}));
 }
 
+/* The hashes of the OPEN agree with each other: it is the base that is another one here. */
+static void test_an_open_of_another_base_does_not_fit(void **state) {
+  (void)state;
+  prefix held, theirs;
+  assert_int_equal(prefix_init(&held, 8, 42), ERR_OK);
+  assert_int_equal(prefix_init(&theirs, 8, 42), ERR_OK);
+  assert_int_equal(prefix_append(&held, (const int32_t[]){5, 6, 7}, 3), ERR_OK);
+  assert_int_equal(prefix_append(&theirs, (const int32_t[]){5, 9, 7}, 3), ERR_OK);
+  static const int32_t rest[] = {8};
+  msg_open o = {.hash_seed = 42, .base_length = 3, .base_hash = prefix_hash(&theirs)};
+  assert_int_equal(prefix_append(&theirs, rest, 1), ERR_OK);
+  o.tokens = rest;
+  o.token_count = 1;
+  o.hash = prefix_hash(&theirs);
+  assert_null(msg_open_misfit(&o, &theirs));
+  assert_string_equal(msg_open_misfit(&o, &held), "the base is not held here");
+  prefix_fini(&held);
+  prefix_fini(&theirs);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_message_has_its_name),
@@ -190,6 +210,7 @@ int main(void) {
       cmocka_unit_test(test_a_brief_is_short_and_printable),
       cmocka_unit_test(test_a_string_may_be_null_and_ids_are_compared),
       cmocka_unit_test(test_an_open_fits_what_is_held_or_says_why_not),
+      cmocka_unit_test(test_an_open_of_another_base_does_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

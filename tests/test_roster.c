@@ -70,8 +70,11 @@ static int32_t ticks_lost(world *w) {
 static int32_t pass(world *w, uint64_t us) {
   uint64_t end = w->r.now + us;
   int32_t lost = 0;
-  for (uint64_t at; (at = roster_deadline(&w->table)) <= end; lost += ticks_lost(w))
+  for (uint64_t at; (at = roster_deadline(&w->table)) <= end;) {
     if (at > w->r.now) w->r.now = at;
+    lost += ticks_lost(w);
+    assert_true(roster_deadline(&w->table) > w->r.now); /* or the program would spin */
+  }
   w->r.now = end;
   return lost + ticks_lost(w);
 }
@@ -655,6 +658,18 @@ static void test_lost_strangers_make_room(void **state) {
   assert_non_null(roster_find(&w->table, 99));
 }
 
+/* It calls again when it lives. A hundred that come once and never again cost nothing. */
+static void test_a_lost_stranger_is_not_pinged(void **state) {
+  world *w = *state;
+  greet(w);
+  assert_int_equal(pass(w, ROSTER_LOST_US), 1);
+  rig_clear(&w->r);
+  assert_int_equal(roster_deadline(&w->table), UINT64_MAX);
+  w->r.now += ROSTER_LOST_US;
+  assert_int_equal(ticks_lost(w), 0);
+  assert_int_equal(w->r.out.count, 0);
+}
+
 /* But never in the place of a connection of our own: nobody would greet it again. */
 static void test_strangers_do_not_replace_our_own_connections(void **state) {
   world *w = *state;
@@ -761,6 +776,7 @@ int main(void) {
       CASE(test_a_target_must_say_what_it_is),
       CASE(test_our_own_stall_is_nobodys_silence),
       CASE(test_lost_strangers_make_room),
+      CASE(test_a_lost_stranger_is_not_pinged),
       CASE(test_strangers_do_not_replace_our_own_connections),
       CASE(test_who_never_said_hello_takes_no_entry),
       CASE(test_messages_are_addressed_to_the_incarnation),

@@ -62,6 +62,20 @@ static void test_a_job_carries_the_request(void **state) {
   assert_memory_equal(w->job.history, c->tokens, (size_t)c->length * sizeof *c->tokens);
 }
 
+/* The engine reads it in its own thread, while an OPEN may already change the session. */
+static void test_a_job_under_way_keeps_its_history(void **state) {
+  world *w = *state;
+  static const int32_t other[PROMPT_LENGTH] = {90, 91, 92};
+  msg m = prompt_message();
+  m.u.open.options.repeat_penalty = 1.5f;
+  say_and_open(w, m);
+  prefill(w);
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, open_message(S, 2, other, PROMPT_LENGTH));
+  assert_memory_equal(held(w, S)->committed.tokens, other, sizeof other);
+  assert_memory_equal(w->job.history, PROMPT, sizeof PROMPT);
+}
+
 static void test_credit_bounds_how_far_a_session_runs_ahead(void **state) {
   world *w = *state;
   msg m = prompt_message();
@@ -248,6 +262,7 @@ int main(void) {
       CASE(test_a_prompt_is_prefilled_in_chunks),
       CASE(test_a_prompt_of_one_token_has_no_rows),
       CASE(test_a_job_carries_the_request),
+      CASE(test_a_job_under_way_keeps_its_history),
       CASE(test_credit_bounds_how_far_a_session_runs_ahead),
       CASE(test_a_verify_step_does_not_exceed_the_credit),
       CASE(test_sessions_share_a_forward),

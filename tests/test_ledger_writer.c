@@ -1,6 +1,10 @@
 /* libs: ledger base */
 #include "tests/ledger_support.h"
 
+#include "common/base/clock.h"
+#include "orchestrator/ledger/ledger_writer.h"
+#include <stdatomic.h>
+
 enum { WRITERS = 4, EACH = 20 };
 
 static void writer_process(const char *path, int which) {
@@ -38,6 +42,48 @@ static int writes_on_a_full_disk(const char *path) {
   if (!comes_to(&l, 1, 9)) return 4;
   l.close(l.self);
   return 0;
+}
+
+enum { TIMES = 64 };
+static struct { /* when the writer came to the end of each transaction */
+  _Atomic int32_t count;
+  uint64_t at[TIMES];
+} ends;
+
+static void note_end(void *context) {
+  (void)context;
+  int32_t i = ends.count;
+  if (i < TIMES) ends.at[i] = clock_us();
+  ends.count = i + 1;
+}
+
+/* 0: as it should be. */
+static int pauses_between_tries(const char *path) {
+  ledger l;
+  err e;
+  ledger_file_options o = {.path = path, .command = "test", .model = "/m.gguf", .on_durable = note_end};
+  if (ledger_file_open(&l, &o, &e) != ERR_OK) return 1;
+  begin(&l, 1);
+  if (!comes_to(&l, 1, 3)) return 2;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, RLIM_INFINITY});
+  append(&l, 1, 0, 5);
+  if (!comes_to(&l, 1, 8) || !ledger_file_failing(&l)) return 3;
+  int32_t first = ends.count;
+  for (int64_t waited = 0; ends.count < first + 2; waited += POLL_US, usleep(POLL_US))
+    if (waited > PATIENCE_US) return 4;
+  return first + 1 < TIMES && ends.at[first + 1] - ends.at[first] >= LEDGER_RETRY_US / 2 ? 0 : 5;
+}
+
+static void test_a_file_that_cannot_be_written_is_tried_at_a_pace(void **state) {
+  NEEDS_FORK();
+  const own_folder *p = *state;
+  int status;
+  pid_t child = fork();
+  if (child == 0) _exit(pauses_between_tries(p->path));
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 /* While another process holds the file, nothing becomes durable. Then one transaction takes it all. */
@@ -141,6 +187,7 @@ int main(void) {
       CASE(test_several_processes_write_one_file),
       CASE(test_a_full_disk_ends_no_session),
       CASE(test_what_comes_during_a_transaction_is_written_with_the_next),
+      CASE(test_a_file_that_cannot_be_written_is_tried_at_a_pace),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

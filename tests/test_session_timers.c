@@ -1,6 +1,8 @@
 /* libs: sessions wire speculative base */
 #include "tests/sessions_support.h"
 
+#include "orchestrator/sessions/session_timers.h"
+
 static void test_open_is_repeated_until_it_is_answered(void **state) {
   world *w = *state;
   sessions_request r = request(true);
@@ -120,6 +122,62 @@ static void test_each_repair_has_its_own_time_to_open(void **state) {
   }
 }
 
+/* --- when the next thing is due --- */
+
+enum { BEGUN = 50000000, PATIENCE = 9000000 };
+
+static void expect_deadline(const client_session *s, uint64_t at) {
+  static client_sessions all;
+  all.target_wait_us = PATIENCE;
+  assert_int_equal(session_timers_deadline(&all, s), at);
+}
+
+static void test_a_session_without_a_target_wakes_to_ask_and_to_give_up(void **state) {
+  (void)state;
+  static client_session s;
+  s = (client_session){.waiting_since_us = BEGUN};
+  expect_deadline(&s, MACHINE_NEVER); /* the ledger wakes it */
+  s.in_ledger = true;
+  expect_deadline(&s, BEGUN + PATIENCE);
+  s.retry_us = BEGUN + PATIENCE + 1;
+  expect_deadline(&s, BEGUN + PATIENCE);
+  s.retry_us = BEGUN + 1;
+  expect_deadline(&s, BEGUN + 1);
+}
+
+static void test_an_open_without_an_answer_wakes_its_session(void **state) {
+  (void)state;
+  static client_session s;
+  s = (client_session){.target = {.peer = TARGET, .sent_us = BEGUN + 1},
+                       .draft = {.peer = DRAFT, .sent_us = BEGUN}};
+  expect_deadline(&s, BEGUN + SESSIONS_REPEAT_US);
+  s.draft.opened = true;
+  expect_deadline(&s, BEGUN + 1 + SESSIONS_REPEAT_US);
+}
+
+static void test_a_running_session_wakes_to_acknowledge_and_to_look_for_silence(void **state) {
+  (void)state;
+  static client_session s;
+  s = (client_session){.target = {.peer = TARGET, .opened = true}, .ack_us = BEGUN};
+  s.silence_ends_us = BEGUN + SESSIONS_SILENCE_US;
+  expect_deadline(&s, BEGUN + SESSIONS_ACK_US);
+  s.silence_ends_us = BEGUN + 1;
+  expect_deadline(&s, BEGUN + 1);
+}
+
+static void test_an_end_without_an_answer_wakes_its_session(void **state) {
+  (void)state;
+  static client_session s;
+  s = (client_session){.finish = WIRE_FINISH_STOP,
+                       .target = {.peer = TARGET, .sent_us = BEGUN},
+                       .draft = {.peer = DRAFT, .sent_us = BEGUN}};
+  expect_deadline(&s, BEGUN + SESSIONS_REPEAT_US);
+  s.target.ended = true;
+  expect_deadline(&s, BEGUN + SESSIONS_REPEAT_US);
+  s.draft.ended = true;
+  expect_deadline(&s, MACHINE_NEVER);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_open_is_repeated_until_it_is_answered),
@@ -130,6 +188,10 @@ int main(void) {
       CASE(test_the_orchestrators_own_stall_moves_no_session),
       CASE(test_a_target_that_never_opens_fails_the_session),
       CASE(test_each_repair_has_its_own_time_to_open),
+      CASE(test_a_session_without_a_target_wakes_to_ask_and_to_give_up),
+      CASE(test_an_open_without_an_answer_wakes_its_session),
+      CASE(test_a_running_session_wakes_to_acknowledge_and_to_look_for_silence),
+      CASE(test_an_end_without_an_answer_wakes_its_session),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

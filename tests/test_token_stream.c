@@ -182,6 +182,49 @@ static void test_a_resend_without_the_ticket_gets_no_tokens(void **state) {
   assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), 0);
 }
 
+enum { MESSAGES = 3, LONG = (MESSAGES - 1) * WIRE_BURST_MAX + 5 };
+
+/* A peer was sent all of C, in messages that follow each other. */
+static void expect_all_of(const rig *r, peer_id to, const prefix *c) {
+  int32_t length = 0;
+  assert_int_equal(rig_count(r, to, MSG_TOKENS), MESSAGES);
+  for (int32_t i = 0; i < MESSAGES; i++) {
+    const msg_tokens *t = &rig_peek(r, to, MSG_TOKENS, i)->u.tokens;
+    assert_int_equal(t->base_length, length);
+    assert_true(t->token_count > 0 && t->token_count <= WIRE_BURST_MAX);
+    assert_memory_equal(t->tokens, c->tokens + length, (size_t)t->token_count * sizeof *t->tokens);
+    length += t->token_count;
+    assert_memory_equal(&t->hash, &c->hashes[length], sizeof t->hash);
+  }
+  assert_int_equal(length, c->length);
+}
+
+/* A session that a draft joins late, or whose orchestrator lost much of it. */
+static void test_tokens_that_no_message_holds_are_sent_in_several(void **state) {
+  (void)state;
+  static session s;
+  static roster peers;
+  static int32_t tokens[LONG];
+  rig r;
+  for (int32_t i = 0; i < LONG; i++) tokens[i] = i % VOCAB;
+  rig_init(&r, (machine){0});
+  step_context c = {.peers = &peers, .now = r.now, .out = &r.out};
+  s = (session){.state = SESSION_RUNNING, .id = S, .epoch = 1};
+  s.request.orchestrator = ORCH;
+  s.drafts.of[1].peer = DRAFT;
+  assert_int_equal(prefix_init(&s.committed, LONG, SEED), ERR_OK);
+  assert_int_equal(prefix_append(&s.committed, tokens, LONG), ERR_OK);
+  token_stream_grown(&c, &s);
+  expect_all_of(&r, ORCH, &s.committed);
+  expect_all_of(&r, DRAFT, &s.committed);
+  assert_int_equal(s.stream.sent, LONG);
+  rig_clear(&r);
+  token_stream_grown(&c, &s);
+  assert_int_equal(rig_count_all(&r, RIG_ANY), 0);
+  prefix_fini(&s.committed);
+  rig_fini(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_tokens_go_to_the_orchestrator_and_the_drafts),
@@ -194,6 +237,7 @@ int main(void) {
       CASE(test_a_resend_is_answered_with_tokens),
       CASE(test_a_draft_that_asks_too_often_is_not_answered_each_time),
       CASE(test_a_resend_without_the_ticket_gets_no_tokens),
+      CASE(test_tokens_that_no_message_holds_are_sent_in_several),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

@@ -267,6 +267,38 @@ static void bad_files_are_refused_with_the_line(void **state) {
   assert_int_equal(replay_recording_open(&book, path, 1, 0, 0, &e), ERR_IO);
 }
 
+static int opened(const char *argument, char *text, size_t size) {
+  replay_recording *book = NULL;
+  err e = {0};
+  int rc = replay_recording_open_argument(&book, argument, 1, &e);
+  snprintf(text, size, "%s", e.text);
+  replay_recording_close(book);
+  return rc;
+}
+
+/* Colons may be part of the file's name: the numbers are taken from the end. */
+static void an_argument_is_a_file_and_one_or_two_rates(void **state) {
+  (void)state;
+  static const struct {
+    const char *argument;
+    int code;
+    const char *text;
+  } cases[] = {{BOOK ":0.5", ERR_OK, ""},
+               {BOOK ":0.5:0.25", ERR_OK, ""},
+               {"no:such:0.5", ERR_IO, "no:such"},
+               {"no:such:0.5:1", ERR_IO, "no:such"},
+               {BOOK, ERR_ARG, "replay:FILE:RATE or replay:FILE:RATE:S"},
+               {":0.5", ERR_ARG, "replay:FILE:RATE or replay:FILE:RATE:S"},
+               {BOOK ":2", ERR_ARG, "RATE of --draft replay"},
+               {BOOK ":0.5:2", ERR_ARG, "S of --draft replay"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[ERR_TEXT_MAX];
+    int rc = opened(cases[i].argument, text, sizeof text);
+    if (rc != cases[i].code || !strstr(text, cases[i].text))
+      fail_msg("%s: %d, %s", cases[i].argument, rc, text);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(draws_are_the_golden_ones),
@@ -274,6 +306,7 @@ int main(void) {
       cmocka_unit_test(the_prompt_must_be_the_same),
       cmocka_unit_test(rate_and_sibling_are_probabilities),
       cmocka_unit_test(one_token_only_has_no_wrong_one),
+      cmocka_unit_test(an_argument_is_a_file_and_one_or_two_rates),
       cmocka_unit_test(bad_files_are_refused_with_the_line),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 #include "draft_worker/drafters/replay.h"
 
+#include "common/base/program.h"
 #include "common/base/rng.h"
 #include <assert.h>
 #include <errno.h>
@@ -149,6 +150,39 @@ int replay_recording_open(replay_recording **out, const char *path, double rate,
   b->second_score = score_of((1 - rate) * sibling, SIBLING_MIN);
   *out = b;
   return ERR_OK;
+}
+
+/* --- the argument of --draft replay --- */
+
+/* FILE may hold colons: RATE and S are taken from the end. S is there when what follows both of the last two
+ * colons is a number and something is left for FILE. */
+static int split_argument(char *text, char **rate, char **sibling, err *e) {
+  char *last = strrchr(text, ':');
+  if (last) *last = 0;
+  char *before = last ? strrchr(text, ':') : NULL;
+  double number;
+  if (before && before > text && program_double("RATE", before + 1, 0, 1, &number, NULL) == ERR_OK) {
+    *before = 0;
+    *rate = before + 1;
+    *sibling = last + 1;
+  } else if (last && last > text) {
+    *rate = last + 1;
+  } else {
+    return err_set(e, ERR_ARG, "--draft replay is replay:FILE:RATE or replay:FILE:RATE:S");
+  }
+  return ERR_OK;
+}
+
+int replay_recording_open_argument(replay_recording **out, const char *argument, uint64_t seed, err *e) {
+  char *path = strdup(argument), *rate = NULL, *sibling = NULL;
+  double r = 0, s = 0;
+  if (!path) return err_set(e, ERR_NOMEM, "out of memory");
+  int rc = split_argument(path, &rate, &sibling, e);
+  if (rc == ERR_OK) rc = program_double("RATE of --draft replay", rate, 0, 1, &r, e);
+  if (rc == ERR_OK && sibling) rc = program_double("S of --draft replay", sibling, 0, 1, &s, e);
+  if (rc == ERR_OK) rc = replay_recording_open(out, path, r, s, seed, e);
+  free(path);
+  return rc;
 }
 
 void replay_recording_close(replay_recording *b) {

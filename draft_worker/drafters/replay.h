@@ -11,4 +11,6 @@ typedef struct replay_recording replay_recording;
  * right token is then the second one. ERR_IO, ERR_FORMAT with the line. */
 int replay_recording_open(replay_recording **out, const char *path, double rate, double sibling,
                           uint64_t seed, err *e);
+/* "FILE:RATE" or "FILE:RATE:S", as it follows "replay:" on the command line. ERR_ARG. */
+int replay_recording_open_argument(replay_recording **out, const char *argument, uint64_t seed, err *e);
 void replay_recording_close(replay_recording *r); /* NULL is allowed */

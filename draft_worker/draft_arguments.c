@@ -1,0 +1,103 @@
+#include "draft_worker/draft_arguments.h"
+
+#include "common/base/cpus.h"
+#include "common/base/program.h"
+#include "common/base/program_flags.h"
+#include "common/model/model.h"
+#include "draft_worker/drafters/model_drafter.h"
+#include "draft_worker/drafters/ngram.h"
+#include "draft_worker/worker.h"
+#include "wire/message.h"
+#include <string.h>
+
+#define DEFAULT_SESSIONS 4
+#define DEFAULT_ROWS     4
+
+enum { KEY_DRAFT = WORKER_KEY_OWN, KEY_SEED, KEY_MODEL_DRAFT, KEY_LAYERS, KEY_ROWS, KEY_TURNS };
+
+static const struct argp_option option_table[] = {
+    {"orchestrator", WORKER_KEY_ORCHESTRATOR, "ENDPOINT", 0,
+     "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
+    {"draft", KEY_DRAFT, "METHOD", 0,
+     "ngram (default): what followed the last tokens when they occurred before, in prompt or answer. "
+     "model: a smaller model of the same vocabulary (-md), or the first layers of the target's "
+     "(--draft-layers). "
+     "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
+     "first "
+     "candidate is right with probability RATE, and if it is not, the right one is second with probability S",
+     0},
+    {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
+    {"ctx", WORKER_KEY_CONTEXT, "N", 0,
+     "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
+    {NULL, 0, NULL, 0, "A model as draft:", 1},
+    {"model-draft", KEY_MODEL_DRAFT, "FILE", 0,
+     "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m", 1},
+    {"draft-layers", KEY_LAYERS, "N", 0, "The first N layers of it alone", 1},
+    {"model", WORKER_KEY_MODEL, "FILE", 0,
+     "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's "
+     "model must have "
+     "the target's vocabulary",
+     1},
+    {"threads", WORKER_KEY_THREADS, "N", 0,
+     "Threads of its forward pass; default: half of the physical cores, with --turns all", 1},
+    {"sessions", WORKER_KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
+    {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
+    {"turns", KEY_TURNS, NULL, 0,
+     "Compute only while a target waits, as far as that is worth its time: for a target on the same "
+     "processors",
+     1},
+    {"repack-cache", WORKER_KEY_REPACK_CACHE, "DIR", 0,
+     "Keep its packed weights in a file in DIR; default: no file", 1},
+    {"counters", WORKER_KEY_COUNTERS, NULL, 0,
+     "At the end, print one JSON line on stderr with what the model did", 1},
+    {NULL, 0, NULL, 0, "Running:", 2},
+    {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
+     "error, warning, info (default) or debug; the log goes to stderr", 2},
+    {"parent", WORKER_KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 2},
+    {"version", WORKER_KEY_VERSION, NULL, 0, "Print version and commit, and leave", 2},
+    {0}};
+
+static const program_flag flag_table[] = {
+    PROGRAM_FLAG_TEXT(KEY_DRAFT, draft_arguments, draft),
+    PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, draft_arguments, model_draft),
+    PROGRAM_FLAG_SWITCH(KEY_TURNS, draft_arguments, turns),
+    PROGRAM_FLAG_INT(KEY_LAYERS, draft_arguments, layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+    PROGRAM_FLAG_INT(KEY_ROWS, draft_arguments, rows, "--rows", 1, DRAFT_QUERIES_MAX),
+};
+
+static error_t take(int key, char *text, struct argp_state *state) {
+  static const worker_limits limits = {1, WIRE_CONTEXT_MAX, DRAFT_SESSIONS_MAX};
+  draft_arguments *a = state->input;
+  error_t rc = worker_arguments_take(&limits, key, text, state);
+  err e;
+  if (rc != ARGP_ERR_UNKNOWN) return rc;
+  if (key != KEY_SEED)
+    return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (program_u64("--replay-seed", text, &a->replay_seed, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  return 0;
+}
+
+/* The part of --help below the options. */
+static char *help_filter(int key, const char *text, void *input) {
+  (void)input;
+  return key == ARGP_KEY_HELP_EXTRA ? strdup(program_exit_help()) : (char *)text;
+}
+
+static const char doc[] =
+    "Draft worker of tandem: guesses the next tokens of an answer and streams them to the target "
+    "worker that verifies them. What it sends can change the speed of an answer, never a token.";
+
+/* What depends on other flags. */
+static void fill(draft_arguments *a) {
+  int32_t cores = cpus_threads();
+  if (!a->worker.threads) a->worker.threads = a->turns || cores == 1 ? cores : cores / 2;
+  if (!a->draft) a->draft = a->model_draft || a->layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
+}
+
+draft_arguments draft_arguments_parse(int argc, char **argv) {
+  const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
+  draft_arguments a = {.worker = {.sessions = DEFAULT_SESSIONS, .log = LOG_INFO}, .rows = DEFAULT_ROWS};
+  worker_arguments_parse(&parser, "tandem-draft", argc, argv, &a.worker);
+  fill(&a);
+  return a;
+}

@@ -1,0 +1,17 @@
+/* draft_arguments.h - the command line of tandem-draft. */
+#pragma once
+
+#include "wire/worker_arguments.h"
+
+typedef struct draft_arguments {
+  worker_arguments worker; /* context 0: the drafter's own default; sessions: those of a model */
+  const char *draft;       /* the method, with what belongs to it; never NULL */
+  const char *model_draft; /* NULL: not given */
+  uint64_t replay_seed;
+  int32_t layers; /* 0: all */
+  int32_t rows;
+  bool turns;
+} draft_arguments;
+
+/* A wrong flag ends the program. */
+draft_arguments draft_arguments_parse(int argc, char **argv);

@@ -1,0 +1,75 @@
+#include "draft_worker/draft_model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define DEFAULT_CONTEXT 4096
+
+static int open_files(draft_model *m, const draft_arguments *a, err *e) {
+  const char *own = a->model_draft ? a->model_draft : a->worker.model;
+  if (!own || (!a->model_draft && !a->layers))
+    return err_set(e, ERR_ARG, "--draft model needs -md FILE, or -m FILE and --draft-layers N");
+  int rc = model_file_open(&m->file, own, e);
+  if (rc == ERR_OK && a->layers) rc = model_file_keep_layers(m->file, a->layers, e);
+  if (rc == ERR_OK && a->worker.model) rc = model_file_open(&m->target_file, a->worker.model, e);
+  return rc ? rc : vocabulary_map_open(&m->bridge, m->target_file ? m->target_file : m->file, m->file, e);
+}
+
+static int open_cache(draft_model *m, const draft_arguments *a, err *e) {
+  int32_t own = model_shape(m->model)->context;
+  m->context = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
+  if (m->context > own) m->context = own; /* longer sessions are refused with that reason */
+  const kv_options o = {.sequences = a->worker.sessions, .context = m->context, .type = KV_F16};
+  return kv_open(&m->kv, model_shape(m->model), &o, &m->memory, e);
+}
+
+static int open_engine(draft_model *m, const draft_arguments *a, const logger *log, err *e) {
+  const model_engine_options o = {.model = m->model,
+                                  .kv = m->kv,
+                                  .bridge = &m->bridge,
+                                  .sequences = a->worker.sessions,
+                                  .length_max = m->context,
+                                  .log = log};
+  return model_engine_open(&m->engine, &o, e);
+}
+
+int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
+  const model_options own = {.math = MODEL_MATH_INT8,
+                             .isa = MODEL_ISA_AUTO,
+                             .threads = a->worker.threads,
+                             .repack_cache = a->worker.repack_cache,
+                             .log = log};
+  int rc = open_files(m, a, e);
+  if (rc == ERR_OK) rc = model_open(&m->model, m->file, &own, &m->memory, e);
+  if (rc == ERR_OK) rc = open_cache(m, a, e);
+  if (rc == ERR_OK) rc = open_engine(m, a, log, e);
+  if (rc != ERR_OK) return rc;
+  const model_file *target = m->target_file ? m->target_file : m->file;
+  o->shorter = true;
+  o->session_max = a->worker.sessions;
+  o->context = m->context;
+  o->colocated = a->turns;
+  o->numerics_id = model_numerics(m->model, KV_F16);
+  o->device = MODEL_DEVICE;
+  o->vocabulary_size = model_file_config(target)->vocab;
+  return model_file_vocabulary(target, &o->vocabulary_hash, e);
+}
+
+void draft_model_close(draft_model *m) {
+  model_engine_close(m->engine);
+  kv_close(m->kv);
+  model_close(m->model);
+  vocabulary_map_fini(&m->bridge);
+  model_file_close(m->target_file);
+  model_file_close(m->file);
+}
+
+void draft_model_print_counters(const draft_model *m) {
+  const model_engine_counters *n = model_engine_count(m->engine);
+  fprintf(stderr,
+          "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"told_rows\": %" PRIu64
+          ", \"asked_rows\": %" PRIu64 ", \"kept_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64
+          ", \"rank_us\": %" PRIu64 ", \"failures\": %" PRIu64 "}}\n",
+          n->batches, n->forwards, n->prefilled_rows, n->queried_rows, n->kept_rows, n->forward_us,
+          n->rank_us, n->failures);
+}

@@ -1,0 +1,160 @@
+#include "target_worker/target_arguments.h"
+
+#include "common/base/program.h"
+#include "common/base/program_flags.h"
+#include <stdio.h>
+
+#define SESSIONS_MAX 1024
+
+enum {
+  KEY_BIND = WORKER_KEY_OWN,
+  KEY_ADVERTISE,
+  KEY_KV,
+  KEY_KV_BLOCKS,
+  KEY_PIN,
+  KEY_MATH,
+  KEY_ISA,
+  KEY_LIST_ISA,
+  KEY_INSECURE,
+  KEY_RECORD
+};
+
+static const struct argp_option option_table[] = {
+    {NULL, WORKER_KEY_MODEL, "MODEL", 0,
+     "Model: a GGUF file, or a folder with config.json and safetensors (required)", 0},
+    {"model", 0, NULL, OPTION_ALIAS, NULL, 0},
+    {"orchestrator", WORKER_KEY_ORCHESTRATOR, "ENDPOINT", 0,
+     "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
+    {"bind", KEY_BIND, "ENDPOINT", 0,
+     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an "
+     "orchestrator on "
+     "another machine, of all addresses",
+     0},
+    {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
+     "Address that drafts are told; default: the one that is bound, of all addresses that at which the "
+     "orchestrator sees "
+     "this target",
+     0},
+    {"insecure-bind", KEY_INSECURE, NULL, 0,
+     "Allow drafts of other machines, and --bind to an address that other machines reach: there is no "
+     "encryption, and "
+     "whoever reaches it can read prompts and answers",
+     0},
+    {NULL, 0, NULL, 0, "Resources:", 1},
+    {"threads", WORKER_KEY_THREADS, "N", 0,
+     "Threads of the forward pass; default: one for each physical core that this process may use, within its "
+     "container's "
+     "share of time",
+     1},
+    {"pin", KEY_PIN, "none|auto|LIST", 0,
+     "Keep these threads on processors: one of each core (auto) or a list such as 0,2-3; default none", 1},
+    {"ctx", WORKER_KEY_CONTEXT, "N", 0,
+     "Context of one session in tokens; default 0: the model's, at most 4096", 1},
+    {"sessions", WORKER_KEY_SESSIONS, "N", 0, "Sessions open at once; default 4", 1},
+    {"kv", KEY_KV, "static|virtual", 0,
+     "Cache: a part for each session (static, the default), or blocks of 16 tokens from one pool, where "
+     "sessions share what "
+     "their prompts have in common",
+     1},
+    {"kv-blocks", KEY_KV_BLOCKS, "N", 0,
+     "Blocks of the virtual cache's pool; default 0: as much memory as static, --sessions x --ctx / 16", 1},
+    {"repack-cache", WORKER_KEY_REPACK_CACHE, "DIR", 0,
+     "Keep the packed weights in a file in DIR, which later starts map instead of packing again, and share; "
+     "default: no file",
+     1},
+    {NULL, 0, NULL, 0, "Arithmetic (part of the numerics id, so of what an answer depends on):", 2},
+    {"math", KEY_MATH, "f32|int8", 0,
+     "int8 (default): int8 activations, f16 cache; f32: dequantised weights, f32 cache, slow and exact", 2},
+    {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
+     "Instruction set; default auto: the best that this processor has", 2},
+    {"list-isa", KEY_LIST_ISA, NULL, 0,
+     "Print the instruction sets, the better ones first, each chosen, available or missing, with what this "
+     "processor has not; and leave",
+     2},
+    {NULL, 0, NULL, 0, "Running:", 3},
+    {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
+     "error, warning, info (default) or debug; the log goes to stderr", 3},
+    {"counters", WORKER_KEY_COUNTERS, NULL, 0,
+     "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
+    {"record-steps", KEY_RECORD, "FILE", 0,
+     "Write what speculation saw and did to FILE, a line of JSON for each step, for policy_replay", 3},
+    {"parent", WORKER_KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 3},
+    {"version", WORKER_KEY_VERSION, NULL, 0, "Print version, commit and numerics id (of --math), and leave",
+     3},
+    {0}};
+
+static const char *const kv_words[] = {"static", "virtual"};
+static const char *const math_words[] = {[MODEL_MATH_F32] = "f32", [MODEL_MATH_INT8] = "int8"};
+static const char *const isa_words[] = {[MODEL_ISA_AUTO] = "auto",
+                                        [MODEL_ISA_C] = "c",
+                                        [MODEL_ISA_AVX2] = "avx2",
+                                        [MODEL_ISA_AVX_VNNI] = "avx-vnni",
+                                        [MODEL_ISA_AVX512] = "avx512"};
+
+static const program_flag flag_table[] = {
+    PROGRAM_FLAG_TEXT(KEY_BIND, target_arguments, bind),
+    PROGRAM_FLAG_TEXT(KEY_ADVERTISE, target_arguments, advertise),
+    PROGRAM_FLAG_TEXT(KEY_RECORD, target_arguments, record_steps),
+    PROGRAM_FLAG_SWITCH(KEY_INSECURE, target_arguments, insecure_bind),
+    PROGRAM_FLAG_SWITCH(KEY_LIST_ISA, target_arguments, list_isa),
+    PROGRAM_FLAG_INT(KEY_KV_BLOCKS, target_arguments, kv_blocks, "--kv-blocks", 0, KV_BLOCKS_MAX),
+    PROGRAM_FLAG_CHOICE(KEY_KV, target_arguments, kv_virtual, "--kv", kv_words),
+    PROGRAM_FLAG_CHOICE(KEY_MATH, target_arguments, math, "--math", math_words),
+    PROGRAM_FLAG_CHOICE(KEY_ISA, target_arguments, isa, "--isa", isa_words),
+};
+
+static error_t take(int key, char *text, struct argp_state *state) {
+  static const worker_limits limits = {0, MODEL_CONTEXT_MAX, SESSIONS_MAX};
+  target_arguments *a = state->input;
+  error_t rc = worker_arguments_take(&limits, key, text, state);
+  err e;
+  if (rc != ARGP_ERR_UNKNOWN) return rc;
+  if (key != KEY_PIN)
+    return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
+  if (cpus_parse(text, a->pin, &a->pin_count, &e) != ERR_OK) argp_error(state, "%s", e.text);
+  return 0;
+}
+
+/* The part of --help below the options. */
+static char *help_filter(int key, const char *text, void *input) {
+  (void)input;
+  if (key != ARGP_KEY_HELP_EXTRA) return (char *)text;
+  char *all = NULL;
+  if (asprintf(&all,
+               "%s\nFor tests: the environment variable " TARGET_FAULT_VARIABLE
+               " makes something go wrong once. "
+               "kv-rollback:AFTER:BY drops BY rows of the cache before the AFTER-th decode job, behind the "
+               "session's back; verify-error:AFTER lets the AFTER-th verify with tree nodes fail; "
+               "wrong-token:AFTER "
+               "gives it a wrong token, which only --selfcheck finds.",
+               program_exit_help()) < 0)
+    return NULL;
+  return all;
+}
+
+static const char doc[] =
+    "Target worker of tandem: owns the model, gives every token, and verifies many guessed "
+    "tokens in one forward. Started by 'tandem run' itself, or by hand for an orchestrator "
+    "that waits for workers.";
+
+target_arguments target_arguments_parse(int argc, char **argv) {
+  const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
+  target_arguments a = {
+      .worker = {.threads = cpus_threads(), .sessions = TARGET_DEFAULT_SESSIONS, .log = LOG_INFO},
+      .math = MODEL_MATH_INT8};
+  worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
+  return a;
+}
+
+int target_arguments_print_isas(model_isa wanted) {
+  model_isa chosen = model_isa_chosen(wanted);
+  for (model_isa isa = MODEL_ISA_AVX512; isa >= MODEL_ISA_C; isa--) {
+    const char *lacking = model_isa_lacks(isa);
+    printf("%s %s%s%s\n", isa_words[isa],
+           isa == chosen ? "chosen"
+           : lacking     ? "missing"
+                         : "available",
+           lacking ? ": this processor has no " : "", lacking ? lacking : "");
+  }
+  return model_isa_lacks(chosen) ? PROGRAM_EXIT_FAILED : PROGRAM_EXIT_OK;
+}

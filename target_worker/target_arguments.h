@@ -1,0 +1,26 @@
+/* target_arguments.h - the command line of tandem-target. */
+#pragma once
+
+#include "common/base/cpus.h"
+#include "common/model/model.h"
+#include "wire/worker_arguments.h"
+
+#define TARGET_DEFAULT_SESSIONS 4
+#define TARGET_FAULT_VARIABLE   "TANDEM_FAULT" /* of the environment, for tests */
+
+typedef struct target_arguments {
+  worker_arguments worker; /* context 0: the model's own, at most 4096 */
+  const char *bind, *advertise, *record_steps;
+  int32_t kv_blocks;
+  int32_t kv_virtual; /* 0, 1 */
+  model_math math;
+  model_isa isa;
+  bool insecure_bind, list_isa;
+  int32_t pin[CPUS_MAX], pin_count;
+} target_arguments;
+
+/* A wrong flag ends the program. */
+target_arguments target_arguments_parse(int argc, char **argv);
+
+/* --list-isa, for people and for `tandem doctor'. The program's exit status. */
+int target_arguments_print_isas(model_isa wanted);

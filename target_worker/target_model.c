@@ -1,0 +1,57 @@
+#include "target_worker/target_model.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define DEFAULT_CONTEXT 4096
+
+/* A percentage, on a terminal alone. */
+static void show_progress(void *context, double done) {
+  int *shown = context, now = (int)(done * 100);
+  if (now == *shown) return;
+  *shown = now;
+  fprintf(stderr, "\rtandem-target: loading the model: %3d %%%s", now, now >= 100 ? "\r\033[K" : "");
+}
+
+int target_model_open(target_model *m, const target_arguments *a, const logger *log, err *e) {
+  int shown = -1;
+  model_options o = {.math = a->math,
+                     .isa = a->isa,
+                     .threads = a->worker.threads,
+                     .repack_cache = a->worker.repack_cache,
+                     .log = log};
+  if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
+    o.progress = show_progress;
+    o.progress_context = &shown;
+  }
+  int rc = model_file_open(&m->file, a->worker.model, e);
+  if (rc == ERR_OK) rc = model_open(&m->model, m->file, &o, &m->memory, e);
+  if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
+  return rc;
+}
+
+kv_type target_model_kv_type(model_math math) {
+  return math == MODEL_MATH_F32 ? KV_F32 : KV_F16;
+}
+
+int target_model_open_cache(target_model *m, target_arguments *a, err *e) {
+  int32_t own = model_shape(m->model)->context, *context = &a->worker.context;
+  if (*context > own)
+    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", *context, own);
+  if (*context == 0) *context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
+  if (a->kv_blocks && !a->kv_virtual)
+    return err_set(e, ERR_ARG, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
+  if (a->kv_virtual && a->kv_blocks == 0)
+    a->kv_blocks = a->worker.sessions * ((*context + KV_BLOCK - 1) / KV_BLOCK);
+  const kv_options o = {.sequences = a->worker.sessions,
+                        .context = *context,
+                        .type = target_model_kv_type(a->math),
+                        .blocks = a->kv_blocks};
+  return kv_open(&m->kv, model_shape(m->model), &o, &m->memory, e);
+}
+
+void target_model_close(target_model *m) {
+  kv_close(m->kv);
+  model_close(m->model);
+  model_file_close(m->file);
+}

@@ -1,0 +1,56 @@
+/* worker_arguments.h - the command line that every worker has.
+ *
+ * A worker's own flags are a struct whose first member is a worker_arguments, and its argp parser gives
+ * every key to worker_arguments_take first. Help texts are the worker's own, because what a flag is for
+ * differs: the keys below go into its table of options, and its own keys begin at WORKER_KEY_OWN. */
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include <argp.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  WORKER_KEY_MODEL = 'm',
+  WORKER_KEY_VERSION = 'V',
+  WORKER_KEY_ORCHESTRATOR = 256,
+  WORKER_KEY_CONTEXT,
+  WORKER_KEY_SESSIONS,
+  WORKER_KEY_THREADS,
+  WORKER_KEY_REPACK_CACHE,
+  WORKER_KEY_COUNTERS,
+  WORKER_KEY_PARENT,
+  WORKER_KEY_LOG,
+  WORKER_KEY_OWN
+};
+
+typedef struct worker_arguments {
+  const char *orchestrator, *model, *repack_cache; /* NULL: not given */
+  int32_t context, sessions, threads;
+  int32_t parent; /* a process; 0: not given */
+  bool counters, version;
+  log_level log;
+} worker_arguments;
+
+/* What a flag of every worker may be in this one. */
+typedef struct worker_limits {
+  int32_t context_min, context_max, sessions_max;
+} worker_limits;
+
+/* Part of an argp parser whose input begins with a worker_arguments. ARGP_ERR_UNKNOWN: not a key of every
+ * worker. A value that does not fit, or a word that is no flag's value, is argp_error's. */
+error_t worker_arguments_take(const worker_limits *limits, int key, const char *text,
+                              struct argp_state *state);
+
+/* Reads the whole command line and the environment into `a`, which holds the defaults and is the input of
+ * `parser`. A wrong flag ends the program with its usage status; variables that nobody reads are warned of.
+ */
+void worker_arguments_parse(const struct argp *parser, const char *program, int argc, char **argv,
+                            worker_arguments *a);
+
+/* Is all there that the worker cannot do without? If not, the log says what to give. */
+bool worker_arguments_complete(const worker_arguments *a, bool needs_model, const logger *log);
+
+/* The line of --version that every worker begins with: name, version, commit and protocol. */
+void worker_arguments_print_version(const char *program);

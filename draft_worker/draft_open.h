@@ -1,4 +1,4 @@
-/* draft_open.h - what the orchestrator says of a session: OPEN and END. */
+/* draft_open.h - handles what the orchestrator says about a session: OPEN and END. */
 #pragma once
 
 #include "draft_worker/draft_state.h"

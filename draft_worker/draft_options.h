@@ -10,11 +10,11 @@ typedef struct draft_options {
   drafter drafters[DRAFTERS_MAX]; /* borrowed; HELLO names the method of the first */
   int32_t drafter_count;
   int32_t context;        /* tokens of the longest C */
-  bool shorter;           /* a session may be longer than `context`: this draft helps as long as C fits */
-  int32_t session_max;    /* <= DRAFT_SESSIONS_MAX, which 0 stands for */
+  bool shorter;           /* sessions longer than `context` are taken too: this draft helps while C fits */
+  int32_t session_max;    /* <= DRAFT_SESSIONS_MAX; 0 means DRAFT_SESSIONS_MAX */
   bool colocated;         /* in free pace it computes only while the target waits for it (pacing.h) */
   hash16 host;            /* as HELLO tells it */
-  hash16 vocabulary_hash; /* of the ids that travel */
+  hash16 vocabulary_hash; /* of the vocabulary whose ids are on the wire */
   int32_t vocabulary_size;
   const char *numerics_id; /* borrowed */
   const char *device;      /* that it computes on; borrowed */

@@ -1,5 +1,5 @@
-/* draft_session.h - what a draft makes of one session: C as the target sends it, the tree that grows below
- * it, and the ids of its nodes on the wire. It knows no peers, no states of a session and no time. */
+/* draft_session.h - one session as it is drafted: C as the target sends it, the tree that grows below it, and
+ * the ids of its nodes on the wire. It knows neither peers, nor the state of the attachment, nor time. */
 #pragma once
 
 #include "draft_worker/drafters/drafter.h"
@@ -10,7 +10,7 @@
 typedef struct draft_setup {
   drafter drafters[DRAFTERS_MAX]; /* borrowed; all feed every tree */
   int32_t drafter_count;
-  bool colocated; /* free pace: the tree grows only while the target waits for it (pacing.h) */
+  bool colocated; /* in free pace, the tree grows only while the target waits for it (pacing.h) */
   pacing_costs costs;
   uint64_t query_count; /* ever submitted */
 } draft_setup;
@@ -21,10 +21,10 @@ typedef struct draft_session {
   int32_t prompt_length;
   msg_options options;        /* of OPEN, without its stops */
   int32_t held[DRAFTERS_MAX]; /* tokens of C that each drafter holds */
-  expansion expansion;        /* the tree, and what the drafters have said of it */
+  expansion expansion;        /* the tree, and the drafters' replies about its nodes */
   tree_ids ids;
-  bool done;    /* nothing can be added to the tree as C is now */
-  bool replied; /* by the results of a batch that are being taken */
+  bool done;    /* nothing can be added to the tree until C grows */
+  bool replied; /* the batch whose results are being taken brought replies for it */
   bool called;  /* C has grown since OPEN: the target wants nodes, and a colocated draft may compute */
   pacing pacing;
 } draft_session; /* zeroed but for its slot at first */
@@ -37,19 +37,19 @@ void draft_session_fini(draft_session *p, const draft_setup *m);
  * draft_session_fini may follow. */
 int draft_session_open(draft_session *p, const draft_setup *m, const msg_open *o);
 
-/* Nodes to hold: what one verify step takes, in free pace as many budgets ahead as the drafters say, and one
- * more, because where all of a chain are right the bonus token takes one of those behind it. */
+/* How many nodes the tree should hold: one node budget; in free pace, as many budgets as the drafters want
+ * ahead, and one node more, because when a whole chain is accepted, the bonus token is the node behind it. */
 int32_t draft_session_goal(const draft_session *p, const draft_setup *m);
-/* Grows the tree, the most probable node first, up to the goal, to a reply that must come first or to the end
- * that pacing sets. New nodes have ids [*first_id, ids.next); those of a tree that is kept back get theirs
- * when it is done. vocabulary: the target's, whose other tokens are left out; 0: not known. Returns how many
- * are new; -1: ids are used up. */
+/* Grows the tree, the most probable node first, until it reaches the goal, needs a reply that is outstanding,
+ * or is stopped by pacing. New nodes have ids [*first_id, ids.next); those of a tree that is kept back get
+ * theirs when it is done. vocabulary: the target's size, and tokens beyond it are left out; 0: not known.
+ * Returns how many nodes are new; -1: the ids are used up. */
 int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary, uint64_t *first_id);
-/* Is the tree kept back until it is done? The first node would end the target's wait. */
+/* Is the tree kept back until it is done, because its first node would end the target's wait? */
 bool draft_session_keeps(const draft_session *p, const draft_setup *m);
-/* Takes a reply of one drafter; one to a node that is gone changes nothing. */
+/* Takes a reply of one drafter; a reply about a node that is gone changes nothing. */
 void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r);
-/* The last `count` tokens of C are new: the tree follows. */
+/* The last `count` tokens of C are new: re-roots the tree. */
 void draft_session_commit(draft_session *p, const draft_setup *m, int32_t count);
 /* New ids, from 1, for all live nodes. */
 void draft_session_rename(draft_session *p, uint32_t generation);
@@ -58,9 +58,9 @@ void draft_session_rename(draft_session *p, uint32_t generation);
 int32_t draft_session_nodes(const draft_session *p, uint64_t first_id, uint64_t *parents, int32_t *tokens,
                             float *scores);
 
-/* Fills a batch for the drafter that computes batches: what it lacks of C, and queries about the most
- * probable frontier nodes of these sessions. The C of the one at `first` has precedence.
- * False: there is nothing to compute. */
+/* Fills a batch for the drafter that computes batches: the tokens of C that it lacks, and queries about the
+ * most probable frontier nodes of these sessions. The C of session list[first] goes first. False: there is
+ * nothing to compute. */
 bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first,
                          struct draft_batch *b);
 

@@ -1,4 +1,4 @@
-/* draft_state.h - what the draft's machine holds; for worker.c and the files that it hands events to. */
+/* draft_state.h - what the draft's machine holds. For worker.c and the files to which it hands events. */
 #pragma once
 
 #include "draft_worker/attachment.h"
@@ -13,7 +13,7 @@ typedef struct draft {
   target_links links;
   bool draining;
   draft_setup setup;
-  int32_t first; /* session whose C has precedence in the next batch */
+  int32_t first; /* the session whose C goes first in the next batch */
 } draft;
 
 static inline int32_t draft_state_session_max(const draft *d) {

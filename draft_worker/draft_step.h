@@ -1,12 +1,13 @@
-/* draft_step.h - what one step of the draft's machine acts with, and the times that its parts share. */
+/* draft_step.h - what every handler of one event needs, and the times that the draft's files share. */
 #pragma once
 
 #include "draft_worker/draft_session.h"
 #include "wire/machine.h"
 #include "wire/roster.h"
 
-#define DRAFT_REPEAT_US 300000 /* what has no reply is sent again: ATTACH, DESYNC, a wish to connect */
-#define DRAFT_IDLE_US   200000 /* an empty NODES names the base again */
+#define DRAFT_REPEAT_US                                                                                      \
+  300000 /* after so long without a reply, ATTACH, DESYNC and requests to connect are repeated */
+#define DRAFT_IDLE_US 200000 /* after so long without NODES, an empty one names the base again */
 
 typedef struct draft_step {
   roster *peers;

@@ -1,14 +1,13 @@
-/* expansion.h - the draft tree of one session as it grows, the most probable node first, and what each
- * drafter has said of each node. Where a function takes a node it is a slot of the tree, or TREE_ROOT. Pure.
- */
+/* expansion.h - the draft tree of one session as it grows, the most probable node first, with each drafter's
+ * reply about each node. A `node` is always a slot of the tree or TREE_ROOT. Pure. */
 #pragma once
 
 #include "common/speculative/tree.h"
 #include "draft_worker/drafters/drafter.h"
 
-/* What one drafter has said of one node, and how much of that stands in the tree. */
+/* One drafter's reply about one node, and how much of it is in the tree. */
 typedef struct expansion_entry {
-  uint32_t mark;   /* stamp + 1 of the slot's node when it was queried; the root's: 1; 0: it was not */
+  uint32_t mark; /* the node's stamp + 1, taken when it was queried; for the root 1; 0: it was not queried */
   uint64_t handle; /* of the query while its reply is outstanding; else 0 */
   int32_t count;
   int32_t next; /* the first candidate that is not in the tree */
@@ -32,13 +31,13 @@ int32_t expansion_path(const expansion *x, int32_t node, int32_t *path);
 /* --- queries --- */
 
 expansion_entry *expansion_entry_of(expansion *x, int32_t by, int32_t node);
-bool expansion_queried(expansion *x, int32_t by, int32_t node); /* with or without a reply by now */
+bool expansion_queried(expansion *x, int32_t by, int32_t node); /* also before the reply has come */
 bool expansion_replied(expansion *x, int32_t by, int32_t node);
-/* The handle of a query about a node; number: another one for each query, > 0. */
+/* Makes the handle of a query about a node; number: > 0, different for each query. */
 uint64_t expansion_handle(const expansion *x, int32_t node, uint64_t number);
-/* The node is queried with that handle. */
+/* Notes that the node is queried with that handle. */
 void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle);
-/* Whose reply this is; NULL: the node is gone. */
+/* Finds the entry to which the reply with that handle belongs; NULL: the node is gone. */
 expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle);
 
 /* The nodes whose candidates have not been queried yet: the most probable ones of one tree or of several, the
@@ -53,30 +52,31 @@ typedef struct expansion_frontier {
   int32_t count, room; /* room <= EXPANSION_FRONTIER_MAX */
 } expansion_frontier;
 
-/* Adds the frontier of this tree as one drafter sees it, down to a total of `least`; where there is no room
- * the least probable nodes go. */
+/* Adds the nodes of this tree that drafter `by` was not queried about and whose total is at least `least`;
+ * when there is no room, the least probable nodes are dropped. */
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least);
 
 /* --- growing --- */
 
-/* How a drafter's part of a tree is weighed. hope (<= 0): log of how much less probable than its node the
- * best of an outstanding reply is taken to be; at 0 nothing is added that a reply could still surpass, so
- * that the tree does not depend on when replies come. A node below `least` is not queried. */
+/* How one drafter's candidates are weighed. hope (<= 0): the expected log probability of the best candidate
+ * of an outstanding reply, given its node; with 0, no node is added that a reply could still surpass, so the
+ * tree does not depend on when replies come. A node with a total below `least` is not queried. */
 typedef struct expansion_limits {
   float hope, least;
 } expansion_limits;
 
-/* What the tree could gain next: a reply about a node, or the next candidate of a reply. */
+/* A possible next step of growth: to query a node, or to add the next candidate of a reply. */
 typedef struct expansion_step {
   bool any, query;
   int32_t by, node;
-  int64_t order; /* of the node: the older one of equals */
+  int64_t order; /* of the node: among equals the older one wins */
   float total;
 } expansion_step;
 
-/* The best of them. limits: [drafter_count] */
+/* The best possible step. limits: [drafter_count] */
 expansion_step expansion_best(expansion *x, const expansion_limits *limits);
 
-/* C is about to grow by these tokens: what a drafter whose replies last has said of the node where they end
- * is said of the root then; of any other drafter the root is queried again. Call it before tree_commit. */
+/* C is about to grow by these tokens. If the drafter's replies are `lasting`, its reply about the node at
+ * which these tokens end becomes its reply about the root; otherwise the root will be queried again. Call it
+ * before tree_commit. */
 void expansion_reroot(expansion *x, int32_t by, bool lasting, const int32_t *tokens, int32_t count);

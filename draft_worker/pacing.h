@@ -1,10 +1,10 @@
-/* pacing.h - how far the tree of one session grows before its draft lets the target verify, where both
- * compute on the same processors and so take turns: pure.
+/* pacing.h - decides how far a session's tree grows before its draft lets the target verify it, if draft and
+ * target are colocated and so take turns. Pure.
  *
- * With P the sum of the nodes' probabilities (each of its whole path), a round yields 1 + P tokens in the
- * time that the draft has computed and that the target will verify. A forward more that is expected to add g
- * tokens in d us is worth it while g / d is more than what the round yields a us without it (marginal value
- * theorem, Charnov 1976). All times are us. */
+ * P is the sum of the nodes' path probabilities. A round yields 1 + P tokens, and takes the time that the
+ * draft has computed plus the time that the target will verify. Another forward of the draft, which is
+ * expected to add g tokens in d us, is worth it while g / d exceeds the tokens per us that the round yields
+ * without it (marginal value theorem, Charnov 1976). All times are us. */
 #pragma once
 
 #include "common/speculative/average.h"
@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 typedef struct pacing { /* of one session; all zero at the start */
-  average verify_us;    /* time from a tree that was sent to the tokens it gave */
-  int32_t forwards; /* that brought replies since C became what it is: the forwards that it took to catch up
-                       are no part of a round */
-  uint64_t sent_us; /* when the tree was sent whole with nodes in it; 0: it was not */
+  average verify_us;    /* time from sending a tree to the tokens that it gave */
+  int32_t forwards; /* forwards that brought replies since C last grew; forwards that only catch up with C are
+                       not part of a round */
+  uint64_t sent_us; /* when the whole tree was sent, if it has nodes; 0: it was not sent */
 } pacing;
 
 typedef struct pacing_costs { /* of a draft's model, all zero at the start */
@@ -29,9 +29,9 @@ void pacing_replied(pacing *t);
 /* The best candidate of a reply has this probability. */
 void pacing_reply(pacing_costs *c, double best);
 
-void pacing_tokens(pacing *t, uint64_t now_us); /* C grew */
-void pacing_sent(pacing *t, uint64_t now_us);   /* the tree was sent whole, with nodes */
+void pacing_tokens(pacing *t, uint64_t now_us); /* C has grown */
+void pacing_sent(pacing *t, uint64_t now_us);   /* the whole tree was sent, and has nodes */
 
-/* Is a forward more worth it? tokens: 1 + P; frontier: the sum of the path probabilities of the nodes that it
- * would query. */
+/* Is another forward worth it? tokens: 1 + P; frontier: the sum of the path probabilities of the nodes that
+ * it would query. */
 bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double frontier);

@@ -1,4 +1,4 @@
-/* worker.h - the draft's machine, sans-IO: it hands events to the files that know what they mean. It attaches
+/* worker.h - the draft's machine, sans-IO: it hands events to the files that handle them. The draft attaches
  * to sessions at targets, grows a tree for each, streams the nodes as they come and re-roots on TOKENS. It
  * never waits for anybody. */
 #pragma once

@@ -1,8 +1,8 @@
-/* ops.h - what a device can do: one table of coarse operations, and the shapes they work on.
+/* ops.h - what a device supplies: one table of coarse operations, and the shapes on which they work.
  *
- * The model graph is written once over this table; a device supplies the functions. It gets raw pointers and
- * includes no other header of tandem. Ops return nothing and may be queued; the device keeps its first error
- * until `sync`. One thread calls the ops of an instance.
+ * The model's graph is written once, over this table; a device supplies the functions. These get raw
+ * pointers, and include no other header of tandem. Ops return nothing and may be queued; the device keeps its
+ * first error until `sync`. One thread calls the ops of an instance.
  *
  * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
  * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit
@@ -66,7 +66,7 @@ typedef struct ops_weight {
   const void *data;
 } ops_weight;
 
-/* Sums of a block's q8: of all, and of the first and the last OPS_BLOCK / 2. */
+/* Sums of a block's q8: of all inputs, and of its first and its last OPS_BLOCK / 2. */
 typedef struct ops_total {
   int32_t all;
   int16_t first, last;
@@ -90,9 +90,9 @@ typedef struct ops_linear {
   const float *bias; /* [w->rows], added to y at last; or NULL */
 } ops_linear;
 
-/* What becomes of queries and keys on their way. A head is normed (as by `norm`) over its components where
- * q_norm, k_norm [head_dim] are not NULL, and then its first `dim` components are rotated, pairs (2i, 2i +
- * 1). */
+/* How queries and keys are transformed before they are used or stored. A head is normed (as by `norm`) over
+ * its components where q_norm, k_norm [head_dim] are not NULL, and then its first `dim` components are
+ * rotated, pairs (2i, 2i + 1). */
 typedef struct ops_rotary {
   const float *table; /* [rows][2][dim]: cosines, each twice; then sines as (-s, s) */
   int32_t dim;
@@ -100,9 +100,10 @@ typedef struct ops_rotary {
   float eps;
 } ops_rotary;
 
-/* How a row's token follows from its logits z: the largest z * scale + noise, where scale is 0 the largest z;
- * ties: the lowest id; a NaN and -infinity are never chosen, 0 where nothing else is left. The noise of
- * (seed, choice, position, id) is defined in common/base/noise.h. */
+/* How a row's token follows from its logits z. It is the id with the largest z * scale + noise; if scale is
+ * 0, it is the id with the largest z. The lowest id wins ties. A NaN or -infinity is never chosen; if nothing
+ * else is left, the token is 0. The noise of (seed, choice, position, id) is defined in common/base/noise.h.
+ */
 typedef struct ops_sampling {
   float scale; /* 1 / temperature, or 0: no noise */
   uint64_t seed;
@@ -121,28 +122,30 @@ typedef struct ops_kv_shape {
 
 /* Where OPS_TILE rows of a sequence lie. */
 typedef struct ops_block {
-  int32_t at;  /* in [0, blocks) of the shape */
+  int32_t at;  /* the block's index in [0, blocks) of the shape */
   int32_t run; /* >= 1: so many of the sequence's blocks, from this one on, lie at at, at + 1, ... */
 } ops_block;
 
-/* One sequence. Elements are of the shape's type; keys and values are the same memory for all of them, of
- * which the sequence's rows [16 i, 16 i + 16) lie in block map[i]. keys
- * [layers][kv_heads][blocks][head_dim][OPS_TILE] values        [layers][kv_heads][blocks][OPS_TILE][head_dim]
- * stage_keys    [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL before the first stage
- * stage_values  [layers][kv_heads][stage][head_dim], NULL before the first stage */
+/* One sequence. Elements are of the shape's type. All sequences share the memory of keys and values; the
+ * sequence's rows [16 i, 16 i + 16) lie in block map[i].
+ * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
+ * - values [layers][kv_heads][blocks][OPS_TILE][head_dim]
+ * - stage_keys [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL before the first stage
+ * - stage_values [layers][kv_heads][stage][head_dim], NULL before the first stage */
 typedef struct ops_kv {
   void *keys, *values, *stage_keys, *stage_values;
   const ops_block *map; /* [map_count] */
   int32_t map_count;
-  /* What a commit has left to the sequence's next forward: staging slots late_path[0..late) are committed
-   * rows late_at... `rope_store` copies them, of its layer, before it writes a row: attention needs the same
-   * lines anyhow. */
+  /* A late commit, which the sequence's next forward carries out: staging slots late_path[0..late) become the
+   * committed rows from late_at on. `rope_store` copies those of its layer before it writes a row, because
+   * attention needs the same cache lines anyhow. */
   const int32_t *late_path;
   int32_t late, late_at;
 } ops_kv;
 
-/* A row of a forward. Its keys are committed [0, length), then the staging slots path[0..path_count), root
- * first and its own last; an appended row's own key is committed row length - 1 and it has no path. */
+/* A row of a forward. Its keys are the committed rows [0, length), then the staging slots
+ * path[0..path_count), with the root first and its own last. An appended row has no path: its own key is
+ * committed row length - 1. */
 typedef struct ops_row {
   const ops_kv *kv;
   int32_t token, position;
@@ -151,7 +154,7 @@ typedef struct ops_row {
 } ops_row;
 
 typedef struct ops_counters {
-  uint64_t forwards, rows; /* by `embed`, which begins a forward */
+  uint64_t forwards, rows; /* counted by `embed`, which begins a forward */
   uint64_t staged_writes;  /* rows written to staging, once a layer */
   uint64_t commit_copies;  /* rows moved from staging to the committed cache, once a layer */
 } ops_counters;
@@ -160,12 +163,12 @@ typedef struct ops ops;
 
 typedef struct ops_table {
   const char *name;   /* "c", "avx2", "avx-vnni", "avx512" */
-  const char *layout; /* of packed matrices, e.g. "cpu1": another one where a packed form is another */
+  const char *layout; /* the name of the packed form, e.g. "cpu1"; it changes whenever that form changes */
 
   /* Bytes of a packed matrix, a multiple of 64; 0 when they do not fit size_t. */
   size_t (*packed_bytes)(ops_type type, int32_t rows, int32_t columns);
-  /* Packs groups [first, last) of OPS_GROUP rows from the file's row-major form; out is the matrix's begin.
-   * Lanes past the last row are zero. May be called by several threads for different groups. */
+  /* Packs groups [first, last) of OPS_GROUP rows from the file's row-major form; out is the beginning of the
+   * whole matrix. Lanes past the last row are zero. May be called by several threads for different groups. */
   void (*pack)(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
                int32_t last);
 
@@ -216,10 +219,11 @@ struct ops {
 typedef enum { OPS_CPU_C, OPS_CPU_AVX2, OPS_CPU_AVX_VNNI, OPS_CPU_AVX512, OPS_CPU_ISA_COUNT } ops_cpu_isa;
 
 bool ops_cpu_has(ops_cpu_isa isa); /* can this processor run it */
-/* The first thing that it lacks for that, as /proc/cpuinfo spells it, or NULL. */
+/* The first feature that this processor lacks for it, as /proc/cpuinfo spells it, or NULL. */
 const char *ops_cpu_lacks(ops_cpu_isa isa);
 /* threads in [1, OPS_THREADS_MAX]. NULL: out of memory or threads, or the processor lacks the isa. */
 ops *ops_cpu_open(ops_cpu_isa isa, int32_t threads);
-/* Of an instance of ops_cpu_open, by the thread that calls its ops: that one on processor cpus[0] alone from
- * now on, its other threads on cpus[i % count]. False: the system refuses one. */
+/* Binds the threads of an instance of ops_cpu_open. The calling thread, which must be the one that calls its
+ * ops, runs only on processor cpus[0] from now on, and thread i on cpus[i % count]. False: the system refuses
+ * one of them. */
 bool ops_cpu_pin(ops *o, const int32_t *cpus, int32_t count);

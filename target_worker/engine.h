@@ -1,4 +1,4 @@
-/* engine.h - computes on the device: a batch of jobs in, their results out.
+/* engine.h - computes batches of jobs on the device.
  *
  * The worker machine fills an engine_batch, one job a session, and gets engine_results: the rows of all jobs
  * go through the model in one forward. Tests put a toy in the engine's place. */
@@ -18,14 +18,14 @@ typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
 
 typedef struct engine_job {
   engine_kind kind;
-  uint64_t serial;       /* returned in the result */
-  int32_t slot;          /* sequence of the cache */
-  int32_t kv_length;     /* rows the job starts from: a longer cache is rolled back to here, a shorter one is
-                            ERR_DESYNC */
-  const int32_t *blocks; /* virtual cache: [block_count] where the slot's rows lie from now on, valid until
-                            the result; NULL: as before */
+  uint64_t serial;   /* returned in the result */
+  int32_t slot;      /* sequence of the cache */
+  int32_t kv_length; /* rows that the job starts from: a longer cache is rolled back to this length, a shorter
+                        one gives ERR_DESYNC */
+  const int32_t *blocks; /* virtual cache: [block_count] the slot's new block table, valid until the result;
+                            NULL: it is unchanged */
   int32_t block_count;
-  bool rows_given; /* with blocks: they hold the kv_length rows, whatever the slot had before */
+  bool rows_given; /* with blocks: these already hold the kv_length rows, whatever the slot had before */
   int32_t count;   /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
   int32_t tokens[ENGINE_CHUNK];
   int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
@@ -35,25 +35,25 @@ typedef struct engine_job {
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
   bool selfcheck;      /* decode the round again plainly and compare */
-  bool measures;     /* PREFILL: choose a token at every row, as a verify does, and drop it: its time is what
-                        counts */
-  uint64_t ready_us; /* when it could have begun */
+  bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
+                    verify is measured */
+  uint64_t ready_us; /* when the session was ready for it */
 } engine_job;
 
 typedef struct engine_batch {
   int32_t count; /* >= 1, each of another slot */
-  bool at_once;  /* made in the step that took the results before it: nothing was waited for */
+  bool at_once;  /* made in the step that took the previous results, so nothing was waited for */
   engine_job jobs[ENGINE_JOBS_MAX]; /* [count] */
 } engine_batch;
 
 typedef struct engine_result {
   engine_kind kind;
   uint64_t serial;
-  int code;           /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
-  int32_t kv_length;  /* rows committed afterwards */
-  int32_t kv_settled; /* so many of them are where they belong; the others the slot's next forward will copy
-                         there */
-  int32_t node_count; /* VERIFY: rows beside the root */
+  int code;          /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
+  int32_t kv_length; /* rows committed afterwards */
+  int32_t
+      kv_settled; /* so many of them are in their blocks; the slot's next forward copies the others there */
+  int32_t node_count;               /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   bool selfcheck_differs;
@@ -62,7 +62,7 @@ typedef struct engine_result {
 } engine_result;
 
 typedef struct engine_results {
-  int32_t count; /* as the batch's, in its order */
+  int32_t count; /* as many as the batch has jobs, in their order */
   engine_result of[ENGINE_JOBS_MAX];
 } engine_results;
 
@@ -70,7 +70,7 @@ typedef struct engine_results {
 
 #define ENGINE_GAPS_MAX 1024 /* gaps remembered */
 
-/* For tests: something that must never happen happens once. */
+/* For tests: makes something happen once that must never happen. */
 typedef enum {
   ENGINE_FAULT_NONE,
   ENGINE_FAULT_KV_ROLLBACK,
@@ -79,13 +79,13 @@ typedef enum {
 } engine_fault_kind;
 typedef struct engine_fault {
   engine_fault_kind kind;
-  uint64_t
-      after; /* KV_ROLLBACK: before the after-th VERIFY job; the others: in the after-th with nodes; from 1 */
+  /* KV_ROLLBACK: before the after-th VERIFY job; the others: in the after-th with nodes; from 1 */
+  uint64_t after;
   int32_t rows; /* KV_ROLLBACK: so many rows of its sequence are dropped */
 } engine_fault;
 
-/* "kv-rollback:AFTER:BY", "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER" (its first token is not
- * the model's, which only a selfcheck finds); NULL or "" is none. ERR_ARG. */
+/* "kv-rollback:AFTER:BY", "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER" (the step's first token
+ * is not the model's, which only a selfcheck notices); NULL or "" is none. ERR_ARG. */
 int engine_fault_parse(engine_fault *f, const char *text, err *e);
 
 typedef struct engine_options {
@@ -94,8 +94,8 @@ typedef struct engine_options {
   int32_t sequences; /* of kv */
   engine_fault fault;
   const logger *log; /* why a job failed */
-  const int32_t
-      *pin; /* [pin_count]: processors of the device's threads, the engine's first; pin_count 0: any */
+  /* [pin_count]: processors of the device's threads, the engine's first; pin_count 0: any */
+  const int32_t *pin;
   int32_t pin_count;
 } engine_options;
 
@@ -104,11 +104,12 @@ typedef struct engine_counters {
   uint64_t prefills, verifies;   /* jobs */
   uint64_t selfchecks, failures; /* failures: ERR_INTERNAL */
   uint64_t measured_rows;        /* of prompts, whose tokens were chosen and dropped */
-  uint64_t forwards;             /* decodes and verifies that succeeded, one a job, without selfchecks */
-  uint64_t accepted;             /* tree nodes */
-  uint64_t tokens;               /* sampled: forwards + accepted, unless a selfcheck cut some */
-  /* Round overhead: from the end of a VERIFY's forward to the start of the next one's, where both were alone
-   * in their batch and of the same slot, the second has nodes and came at once. */
+  uint64_t forwards; /* plain and verify steps that succeeded, counted by job, without selfchecks */
+  uint64_t accepted; /* tree nodes */
+  uint64_t tokens;   /* sampled: forwards + accepted, unless a selfcheck cut some */
+  /* Round overhead: the time from the end of one VERIFY's forward to the start of the next one's. It is
+   * measured only if each was alone in its batch, both have the same slot, and the second has nodes and came
+   * at once. */
   uint64_t gaps;
   uint32_t gap_us[ENGINE_GAPS_MAX]; /* the last ENGINE_GAPS_MAX of them, the n-th at n modulo that */
 } engine_counters;
@@ -119,12 +120,13 @@ int engine_open(engine **out, const engine_options *o, err *e); /* ERR_NOMEM, ER
 /* Frees it. Model and cache are the caller's again. NULL is allowed. */
 void engine_close(engine *g);
 
-/* On the thread that is to run the batches, before the first one: it stays on the processors of --pin. */
+/* Called on the thread that is to run the batches, before the first one; binds that thread to the processors
+ * of --pin. */
 void engine_begin(engine *g);
 /* Computes a batch. One thread at a time. */
 void engine_run(engine *g, const engine_batch *batch, engine_results *out);
-/* After the last batch: makes the copies that the last steps left to a next forward, so that the counters
- * cover every row. */
+/* Called after the last batch: makes the copies that the last steps left to a next forward, so that the
+ * counters cover every row. */
 void engine_end(engine *g);
-/* With no batch under way, or of an engine that will get none. */
+/* Only while no batch is under way. */
 const engine_counters *engine_count(const engine *g);

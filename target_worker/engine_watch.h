@@ -1,6 +1,6 @@
-/* engine_watch.h - signs of life: an orchestrator moves a session of which it hears nothing. So while the
- * engine makes progress, however slowly, something is sent; behind an engine that hangs nothing is, however
- * well this thread runs. */
+/* engine_watch.h - signs of life. An orchestrator moves a session to another target when it hears nothing of
+ * it. So something is sent while the engine makes progress, however slowly, and nothing is sent while the
+ * engine hangs, however well this thread runs. */
 #pragma once
 
 #include "target_worker/step_context.h"
@@ -8,8 +8,8 @@
 
 /* A session of which nothing was sent for so long gets a sign of life. */
 #define ENGINE_WATCH_ALIVE_US 2000000
-/* The engine lives while its forward gets a layer further within this; where a forward takes minutes, a layer
- * takes a second. */
+/* The engine hangs when its forward has not finished a layer for so long. Even where a forward takes minutes,
+ * a layer takes about a second. */
 #define ENGINE_WATCH_HANGS_US 5000000
 
 typedef struct engine_watch { /* zero but for the first two */
@@ -17,10 +17,10 @@ typedef struct engine_watch { /* zero but for the first two */
       void *context); /* grows while a forward goes on (model_progress); NULL: nobody can tell */
   void *context;
   bool computing;       /* the engine has a batch, */
-  uint64_t seen;        /* whose progress was this when we looked last, */
-  uint64_t advanced_us; /* and grew at this time */
+  uint64_t seen;        /* its progress when we last looked, */
+  uint64_t advanced_us; /* and when that last grew */
   uint64_t looked_us;
-  bool hangs; /* and the log says so */
+  bool hangs; /* the engine hangs, and this has been logged */
 } engine_watch;
 
 /* The engine has got a batch, or none. */

@@ -1,5 +1,6 @@
-/* job_results.h - what the engine's results do to their sessions: C grows, the draft tree is re-rooted,
- * everybody is sent the tokens; or a verify fails and the session decodes plainly. */
+/* job_results.h - applies the engine's results to their sessions: C grows, the draft tree is re-rooted, and
+ * the orchestrator and the drafts are sent the tokens; or a verify has failed, and the session decodes
+ * plainly from then on. */
 #pragma once
 
 #include "target_worker/step_context.h"

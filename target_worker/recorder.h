@@ -1,17 +1,18 @@
-/* recorder.h - what the policy saw and did, a line of JSON for each step, for bench/policy_replay --steps.
+/* recorder.h - records what the policy saw and did, as a line of JSON for each step, for bench/policy_replay
+ * --steps.
  *
  *   session     16 hexadecimal digits
- *   position    length of C before the step; the first of a session is the length of its prompt
+ *   position    length of C before the step; at a session's first step, that of its prompt
  *   nodes       the live nodes at hand when the step ended, best first, parents before children:
  *               [index of the parent in this list or -1, token, score]
  *   verified    how many of the best of them the step carried
  *   sampled     the tokens that it gave
  *   arrived_us  from TOKENS to the first useful node for this position; 0: none came
- *   waited_us   what the session waited for nodes before the step
- *   forward_us  of the forward, with acceptance and commit, which carried
- *   steps, rows sessions that stepped, and their rows,
- *   reads       which together read so many positions of the cache
- *   prompts     pieces of prompts were in it too
+ *   waited_us   how long the session waited for nodes before the step
+ *   forward_us  time of the forward with acceptance and commit
+ *   steps, rows how many sessions stepped in that forward, and with how many rows
+ *   reads       positions of the cache that these rows read together
+ *   prompts     the forward also carried chunks of prompts
  *   colocated   a draft computes on the target's own processors
  *   on          the session speculates after this step */
 #pragma once

@@ -1,5 +1,5 @@
 /* session.h - one session of the target: what its OPEN asked for, its tokens, its part of the cache, its job
- * at the engine, what its orchestrator and its drafts have been told, and its draft tree.
+ * at the engine, what its orchestrator and its drafts have been sent, and its draft tree.
  *
  * C stands for the committed tokens. Nothing here sends a message or reads a clock. */
 #pragma once
@@ -32,15 +32,15 @@ typedef struct session_cache { /* which rows and blocks of the KV cache are this
   int32_t rows;                /* rows of the cache that hold the keys and values of C */
   int32_t *blocks; /* virtual cache: [context / KV_BLOCK], of which block_count hold the rows, in order */
   int32_t block_count;
-  int32_t published; /* the first blocks, which other sessions can find, and which are only read */
+  int32_t published; /* so many of the first blocks can be found by other sessions, and are only read */
   bool remap;        /* the engine does not know the blocks yet; */
-  bool rows_given;   /* nor that they already hold `rows` rows */
+  bool rows_given;   /* nor does it know that they already hold `rows` rows */
 } session_cache;
 
 typedef struct session_job { /* at the engine */
   uint64_t serial;           /* 0: none */
-  int32_t
-      valid_rows; /* rows that will still be right after it, when C was shortened meanwhile; else INT32_MAX */
+  /* If C was shortened meanwhile: rows that are still valid after the job; else INT32_MAX */
+  int32_t valid_rows;
   int32_t *history;    /* [context] C as the job's penalties see it; NULL until session_store_penalties */
   uint64_t ready_us;   /* when the next job could begin */
   uint64_t stepped_us; /* when the last step ended; 0: none in this epoch */
@@ -115,14 +115,14 @@ int32_t session_room(const session *s);
 /* At least one live node of a draft is at hand. */
 bool session_has_nodes(const session *s);
 
-/* Lockstep: from now on it waits so long for the next done mark. */
+/* Lockstep: how long a session waits for the next done mark, from this call on. */
 #define SESSION_LOCKSTEP_US 60000000
 void session_lockstep_begin(session *s, uint64_t now);
 
 /* The attached drafts. */
 session_draft *session_draft_of(session *s, peer_id peer);   /* NULL: it is not attached */
 session_draft *session_draft_take(session *s, peer_id peer); /* NULL: no entry is free, or no memory */
-void session_draft_drop(session *s, session_draft *d);       /* nodes that it alone has named go with it */
+void session_draft_drop(session *s, session_draft *d); /* also drops the nodes that it alone has named */
 int32_t session_draft_count(const session *s);
 /* Drafts that have sent their done mark for this C. */
 int32_t session_draft_done_count(const session *s);

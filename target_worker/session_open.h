@@ -6,9 +6,9 @@
 /* OPEN of an orchestrator, which is sent OPENED, DESYNC or an error. draining: no new session is taken. */
 void session_open_on_open(step_context *c, peer_id from, const msg *m, bool draining);
 
-/* Can it be served here at all? ERR_ARG, ERR_LIMIT with what to do. context, vocabulary: the target's, in
- * tokens. */
+/* Can this target serve the session at all? ERR_ARG or ERR_LIMIT says what to do. context, vocabulary: the
+ * target's, in tokens. */
 int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, err *e);
-/* C and what was asked for become what an OPEN says that fits (msg_open_misfit) and has been checked. What
- * the cache holds of a common prefix is kept. */
+/* Sets C and the request to what an OPEN says, which must fit (msg_open_misfit) and have been checked. Rows
+ * of the cache that belong to a common prefix stay. */
 void session_open_adopt(session *s, const msg_open *o);

@@ -1,5 +1,5 @@
-/* speculation.h - whether a session's next step verifies draft nodes, how many, and how long it waits for
- * them; and what is learnt about that from each step. Nobody else looks into these structs. Pure.
+/* speculation.h - decides whether a session's next step verifies draft nodes, how many, and how long it waits
+ * for them; and learns from each step. Nobody else looks into these structs. Pure.
  *
  * This is the policy (common/speculative/policy.h) as a target applies it to several sessions at a time. All
  * times are microseconds. */
@@ -8,24 +8,24 @@
 #include "common/speculative/policy.h"
 
 typedef struct speculation { /* of one session; all zero at the start */
-  const char
-      *disabled; /* why this session decodes plainly to its end, a static sentence; NULL: it does not */
-  uint64_t wait_until_us; /* no plain step before this while no node is at hand */
+  /* Why this session decodes plainly to its end, a static sentence; NULL: it does not */
+  const char *disabled;
+  uint64_t wait_until_us; /* while no node is at hand, no plain step is made before this */
   policy policy;
-  policy_step step;  /* the one in hand, as far as it is known */
-  double arrived_us; /* after the last TOKENS the first useful node came; 0: none has */
-  double plain_us;   /* a plain step of the sessions that stepped with this one last */
+  policy_step step;  /* the step under way, as far as it is known */
+  double arrived_us; /* time from the last TOKENS to the first useful node; 0: none has come */
+  double plain_us;   /* cost of a plain step of the sessions that stepped together with this one last */
 } speculation;
 
 typedef struct speculation_forward { /* what a forward carried, and what it took */
   int32_t steps, rows;               /* sessions that stepped; their rows, nodes included */
   double plain_reads, reads;         /* cache positions read by those sessions' roots; by all those rows */
-  bool prompts;                      /* pieces of prompts, too */
-  bool quiet; /* no draft computed beside it on the same processors, unless it brought nodes */
+  bool prompts;                      /* it also carried chunks of prompts */
+  bool quiet;                        /* no colocated draft computed beside it */
   double us;
 } speculation_forward;
 
-typedef struct speculation_shared { /* what a target's sessions know together; all zero at the start */
+typedef struct speculation_shared { /* what all sessions of a target share; all zero at the start */
   cost_model costs;
   policy last; /* of the session that stepped last */
   speculation_forward forward;
@@ -33,51 +33,53 @@ typedef struct speculation_shared { /* what a target's sessions know together; a
 
 /* --- whether --- */
 
-/* May the next step carry nodes, and wait for them? In lockstep a session does so whatever it earns: then
- * only `disabled` counts. */
+/* May the next step carry nodes, and wait for them? In lockstep a session always does, whatever that earns,
+ * unless `disabled` is set. */
 bool speculation_allowed(const speculation *s, bool lockstep);
-/* Nodes are not wanted for now, because drafting has not paid: tokens are kept until they are. */
+/* Is speculation off for now because it has not paid? Then no tokens are sent to the drafts until it is on
+ * again. */
 bool speculation_is_off(const speculation *s);
-/* And its drafts are not even brought up to date now and then, because their work would slow the plain steps.
- */
+/* Is it off so completely that its drafts are not even brought up to date now and then, because their work
+ * would slow the plain steps? */
 bool speculation_is_quiet(const speculation *s);
-/* Does a plain step now cost what it does without a draft? */
+/* Does a plain step now cost what it costs without a draft? */
 bool speculation_is_undisturbed(const speculation *s);
 /* Why speculation is off at the end of an answer, or NULL. */
 const char *speculation_off_reason(const speculation *s);
-/* What a plain step takes; 0: it is not known. */
+/* The time of a plain step; 0: it is not known. */
 double speculation_plain_us(const speculation *s);
 
 /* --- how many --- */
 
-/* Probabilities of the session's best nodes, by what its drafts have kept of their promises; logs. */
+/* Corrects totals[count], the logs of the path probabilities of the session's best nodes, by how far its
+ * drafts have kept their promises: policy_total. */
 void speculation_offer(const speculation *s, float *totals, int32_t count);
 /* How many of the nodes of all sessions are worth their rows: policy_nodes. */
 int32_t speculation_width(const speculation_shared *all, int32_t roots, double plain_reads,
                           const float *totals, const int32_t *reads, int32_t count);
-/* How many rows of a prompt to read: policy_piece. */
+/* How many rows of a prompt to prefill next: policy_piece. */
 int32_t speculation_prompt_rows(const speculation_shared *all, int32_t left, int32_t most, bool *measures);
 
 /* --- what is learnt --- */
 
 /* A draft that computes on the target's own processors was attached. */
 void speculation_colocated(speculation *s);
-/* The first useful node came so long after the TOKENS that it continues. */
+/* The first useful node came after_us after the TOKENS that it continues. */
 void speculation_node_arrived(speculation *s, uint64_t after_us);
-/* A step begins, which was possible from ready_us on, with `nodes` of the `offered` ones, which promise so
- * much (the sum of their path probabilities). drafts_done: the drafts have said all. Returns how long it has
- * waited for nodes. */
+/* A step begins that has been possible since ready_us. It carries `nodes` of the `offered` nodes; `promised`
+ * is the sum of the path probabilities of those. drafts_done: every draft has sent its done mark. Returns how
+ * long the step has waited for nodes. */
 uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now, int32_t offered,
                                 int32_t nodes, double promised, bool drafts_done);
-/* A forward has ended: it tells what its rows cost. */
+/* A forward has ended: learns what its rows cost. */
 void speculation_measured(speculation_shared *all, const speculation_forward *f);
-/* A full piece of a prompt was read in a forward of its own. */
+/* A full chunk of a prompt was prefilled in a forward of its own. */
 void speculation_read(speculation_shared *all, double reads, double us);
-/* A session's step in the forward that was measured last has ended. */
+/* The session's step in the forward that was measured last has ended and gave `tokens` tokens. */
 void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens);
 
 /* --- how long --- */
 
-/* From now on the session waits for a node as long as that is expected to earn more than it costs; not at all
- * while another session can run. */
+/* Sets how long the session waits for a node from now on: as long as that is expected to earn more than it
+ * costs, and not at all while another session can run. */
 void speculation_wait(speculation *s, uint64_t now, bool draft_attached, bool another_can_run);

@@ -1,5 +1,5 @@
-/* step_context.h - what every handler of one event needs: the sessions, the peers, the time, and where to
- * write the messages that are to be sent. */
+/* step_context.h - what every handler of an event needs: the sessions, the peers, the time, and a place for
+ * the messages that it sends. */
 #pragma once
 
 #include "target_worker/session_store.h"

@@ -1,5 +1,5 @@
-/* verifier.h - the target's forwards: which rows the engine gets next, and what its results say of the cache
- * and of cost. Knows sessions, no peers and no messages. */
+/* verifier.h - the target's forwards: it gives the engine the next rows, and learns from the results what the
+ * cache holds and what rows cost. It knows sessions, but no peers and no messages. */
 #pragma once
 
 #include "target_worker/scheduler.h"
@@ -11,8 +11,8 @@ typedef struct verifier {
   schedule_rotation rotation;
   schedule forward;       /* the one under way, or the last one */
   uint64_t serial;        /* of the last job */
-  uint64_t wait_until_us; /* as of the last verifier_next: when a waiting session may run; UINT64_MAX: none
-                             waits */
+  uint64_t wait_until_us; /* as of the last verifier_next: when the first waiting session may run; UINT64_MAX:
+                             none waits */
   speculation_shared speculation;
   verifier_record record; /* told of each step; NULL: nobody is */
   void *record_context;
@@ -29,11 +29,11 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
 
 /* The forward is over. This comes first: it records what the forward's rows cost. */
 void verifier_measure(verifier *v, const engine_results *results);
-/* Then for each result: returns its session, which has no job any more and as many rows in the cache as the
- * result says; NULL: the session has ended meanwhile. *stale: C was shortened meanwhile, so the tokens are
- * not its continuation. */
+/* Then for each result: ends the session's job, takes over the number of its cached rows, and returns the
+ * session; NULL: it has ended meanwhile. *stale: C was shortened meanwhile, so the tokens do not continue it.
+ */
 session *verifier_end(session_store *store, const engine_result *result, bool *stale);
-/* And for a verify step that succeeded: counts it, learns from it, and decides how long the session's next
- * step waits for a node. */
+/* Then for a step that succeeded: counts it, learns from it, and decides how long the session's next step
+ * waits for a node. */
 void verifier_stepped(verifier *v, session_store *store, session *s, const engine_result *result,
                       uint64_t now);

@@ -12,7 +12,7 @@ typedef struct target_options {
   hash16 model_fingerprint, vocabulary_hash;
   int32_t vocabulary_size;
   const char *numerics_id, *endpoint; /* borrowed; endpoint: where drafts connect */
-  hash16 host;                        /* as HELLO tells it, like: */
+  hash16 host;                        /* as HELLO names it, like `device` */
   const char *device;                 /* borrowed */
   int32_t sessions, context;
   int32_t kv_blocks; /* of a virtual cache; 0: static */
@@ -33,10 +33,10 @@ machine target_machine(target *t);
 void target_connect(target *t, const char *endpoint, actions *out);
 
 /* The next forward, if any session may run now. At most one is out at a time: call again after EVENT_RESULT,
- * whose `result` is its engine_results. Leaves at_once alone. */
+ * whose `result` is its engine_results. Does not set at_once. */
 bool target_next_batch(target *t, uint64_t now_us, engine_batch *batch);
 
-/* Drained and empty: the program may leave. */
+/* Has the target been drained, and is it empty? Then the program may leave. */
 bool target_drained(const target *t);
 
 /* For tests and status. */

@@ -30,7 +30,7 @@ typedef struct block_pool {
 int block_pool_init(block_pool *b, int32_t count, err *e); /* count >= 1; ERR_NOMEM */
 void block_pool_fini(block_pool *b);
 
-/* How many could be taken now: free and cached ones. */
+/* How many blocks could be taken now, which are the free and the cached ones. */
 int32_t block_pool_available(const block_pool *b);
 
 /* Finds the published blocks for the longest prefix of tokens[0..count), in whole blocks, and holds them.

@@ -47,7 +47,7 @@ void kv_close(kv_cache *k);
 bool kv_is_virtual(const kv_cache *k);
 
 int32_t kv_acquire(kv_cache *k);                   /* an empty sequence in [0, sequences), or ERR_FULL */
-void kv_release(kv_cache *k, int32_t seq);         /* drops everything it holds */
+void kv_release(kv_cache *k, int32_t seq);         /* drops all its rows */
 int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
 
 /* For the virtual layout: sets the block table of a sequence. Its rows are in blocks[0..count) from now on,

@@ -1,5 +1,5 @@
-/* kv_rows.h - the part of a cache that only the forward pass uses: it says where rows lie and whether they
- * may be written, and is told when they have been written. For model.c and the cache's tests. */
+/* kv_rows.h - the part of a cache's interface that only the forward pass uses: it asks where rows lie and
+ * whether they may be written, and reports when they have been written. For model.c and the cache's tests. */
 #pragma once
 
 #include "common/model/kv_cache.h"
@@ -9,7 +9,8 @@ const ops_kv_shape *kv_shape(const kv_cache *k);
 const ops_kv *kv_pointers(const kv_cache *k,
                           int32_t seq); /* stable until close; staging NULL before a stage */
 
-/* The device that moves rows at a commit; it outlives every commit. The forward binds its own. */
+/* Sets the device that moves rows at a commit; it must outlive every commit. A forward binds its own device.
+ */
 void kv_bind(kv_cache *k, ops *device);
 
 /* ERR_LIMIT (past the context), ERR_STATE (a stage is open). */
@@ -19,6 +20,6 @@ int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_
 /* Staging slots of the path of reserved row `row`, root first and its own last; returns how many. */
 int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path);
 
-/* The rows have been written to all layers: now they count. */
+/* The rows have been written in all layers: from now on they count. */
 void kv_appended(kv_cache *k, int32_t seq, int32_t count);
 void kv_staged(kv_cache *k, int32_t seq);

@@ -13,9 +13,10 @@ typedef enum { MODEL_MATH_F32, MODEL_MATH_INT8 } model_math;
 /* AUTO: the best that this processor has. */
 typedef enum { MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI, MODEL_ISA_AVX512 } model_isa;
 
-/* What AUTO comes to on this processor; any other stays what it is. */
+/* Returns what AUTO means on this processor; any other value is returned unchanged. */
 model_isa model_isa_chosen(model_isa wanted);
-/* What this processor lacks for it, as /proc/cpuinfo spells it; NULL: nothing. Not of AUTO. */
+/* The first feature that this processor lacks for it, as /proc/cpuinfo spells it; NULL: none. isa must not be
+ * AUTO. */
 const char *model_isa_lacks(model_isa isa);
 
 typedef struct model_options {
@@ -35,7 +36,8 @@ typedef struct model model;
 int model_open(model **out, const model_file *f, const model_options *o, mem *m, err *e);
 void model_close(model *m);
 const model_config *model_shape(const model *m);
-/* What may change bits, e.g. "cpu/int8/kv-f16/1"; until close. */
+/* The numerics id, which names everything that may change bits, e.g. "cpu/int8/kv-f16/1"; valid until close.
+ */
 const char *model_numerics(const model *m, kv_type type);
 /* The same without a model: it depends on the program alone. Static. */
 const char *model_numerics_id(model_math math, kv_type type);
@@ -44,14 +46,14 @@ const char *model_numerics_id(model_math math, kv_type type);
 const char *model_variant(const model *m, int32_t rows);
 
 typedef enum {
-  MODEL_APPEND, /* a chain after the committed rows: written straight into the tail, committed by the forward
-                 */
-  MODEL_TREE    /* staged: kv_stage or kv_grow has been called with the same parents; the new rows alone */
+  MODEL_APPEND, /* a chain behind the committed rows, where it is written and committed by the forward */
+  MODEL_TREE    /* new staged rows, for which kv_stage or kv_grow was called with the same parents */
 } model_kind;
 
-/* How a row's token follows from its logits z: the largest z * scale + the noise (common/base/noise.h) of
- * (seed, choice, position of the token, id); where scale is 0, the largest z. Ties: the lowest id; a NaN and
- * -infinity are never chosen, 0 where nothing else is left. */
+/* How a row's token follows from its logits z. It is the id with the largest z * scale + noise, where the
+ * noise is that of (seed, choice, position of the token, id) in common/base/noise.h; if scale is 0, it is the
+ * id with the largest z. The lowest id wins ties. A NaN or -infinity is never chosen; if nothing else is
+ * left, the token is 0. */
 typedef struct model_sampling {
   float scale; /* 1 / temperature, or 0 */
   uint64_t seed;
@@ -64,10 +66,11 @@ typedef struct model_segment { /* rows of one sequence */
   int32_t count;
   const int32_t *tokens;  /* [count] */
   const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage or kv_grow; APPEND: NULL */
-  bool all_logits;        /* logits of every row; else of the last row only (APPEND prefill), see no_logits */
+  bool all_logits; /* compute logits for every row; else for the last row only, as a prefill does, unless
+                      no_logits */
   bool no_logits;
-  const model_sampling *sampling; /* or NULL: the rows with logits choose a token instead (model_sampled), and
-                                     their logits are not kept */
+  /* If not NULL, rows with logits choose a token (model_sampled) and do not keep their logits. */
+  const model_sampling *sampling;
 } model_segment;
 
 /* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
@@ -75,16 +78,16 @@ typedef struct model_segment { /* rows of one sequence */
  * nothing changes. */
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count);
 
-/* Layers computed so far, from any thread: while a forward goes on, this grows. */
+/* Layers computed so far, which grows while a forward runs. May be called from any thread. */
 uint64_t model_progress(const model *m);
 
-/* Logits of a row of the last forward: f32 [vocab], until the next forward. NULL for a row without. */
+/* Logits of a row of the last forward: f32 [vocab], valid until the next forward. NULL: the row has none. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);
-/* The token that such a row of a segment with sampling chose, for the position after its own; -1 for another.
- */
+/* The token that a row of a segment with sampling chose for the position after its own; -1: the row chose
+ * none. */
 int32_t model_sampled(const model *m, int32_t segment, int32_t row);
 
-typedef struct model_counters { /* kept in the op table: what really ran */
+typedef struct model_counters { /* counted by the op table, so they show what really ran */
   uint64_t forwards, rows;
   uint64_t logit_rows;    /* rows of the output head, with their logits kept or not */
   uint64_t staged_rows;   /* rows whose keys went to staging */
@@ -92,10 +95,10 @@ typedef struct model_counters { /* kept in the op table: what really ran */
 } model_counters;
 model_counters model_count(const model *m);
 
-/* A function run by the pool: called for every i in [0, count), by any of its threads. Other work of the
- * engine thread may use it between forwards. */
+/* Runs body for every i in [0, count) on the threads of the pool. The engine's thread may use it for other
+ * work between forwards. */
 void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);
 
-/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put a table of
- * their own before the device's. */
+/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put their own
+ * table in front of the device's. */
 struct ops *model_device(const model *m);

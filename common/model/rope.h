@@ -1,7 +1,7 @@
 /* rope.h - rotary position embedding: frequencies and the sines and cosines of a position.
  *
- * Built from IEEE additions, multiplications, divisions and fused multiply-adds alone, so that the bits do
- * not depend on a C library. Sources: Su et al., RoFormer (arXiv 2104.09864); YaRN: Peng et al. (arXiv
+ * It uses only IEEE additions, multiplications, divisions and fused multiply-adds, so that the bits do not
+ * depend on a C library. Sources: Su et al., RoFormer (arXiv 2104.09864); YaRN: Peng et al. (arXiv
  * 2309.00071), with the roundings of Hugging Face's transformers (modeling_rope_utils.py), which llama3's
  * scaling is from too. Pairs are interleaved, (2i, 2i + 1); files that pair otherwise are put in order at
  * load (weights.h). */

@@ -22,7 +22,7 @@ typedef struct weights {
   const float *output_norm;  /* [embed] */
   const float *rope_factors; /* [rope_dim / 2], or NULL */
   ops_weight head;           /* [vocab][embed] */
-  ops_weight embed;          /* the same; the very same where the model is tied */
+  ops_weight embed;          /* [vocab][embed]; the same data as `head` if the model ties them */
   void *data;                /* all packed tensors */
   size_t bytes;
   bool mapped; /* data is a file's, and read only */
@@ -31,14 +31,14 @@ typedef struct weights {
 typedef struct weights_options {
   void (*progress)(void *context, double done); /* [0, 1]; may be NULL */
   void *progress_context;
-  const char
-      *cache; /* folder where packed weights are kept from one start to the next (weights_cache.h), or NULL */
+  /* Folder where packed weights are kept from one start to the next (weights_cache.h), or NULL */
+  const char *cache;
   const logger *log; /* of the cache; may be NULL */
 } weights_options;
 
 /* ERR_NOMEM, ERR_UNSUPPORTED (a type that this device does not take), ERR_IO (the cache can be neither used
- * nor written); nothing is kept then. `f` may be closed afterwards. Where its rotary
- * pairs are halves of a head (half_split), whatever makes or meets queries and keys is put in interleaved
+ * nor written); nothing is kept then. `f` may be closed afterwards. If the file's rotary pairs are halves of
+ * a head (half_split), every tensor that makes queries and keys or is applied to them is put into interleaved
  * order. */
 int weights_load(weights *w, const model_file *f, ops *device, const weights_options *o, mem *m, err *e);
 void weights_free(weights *w);

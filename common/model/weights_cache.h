@@ -15,15 +15,15 @@
 
 #define WEIGHTS_LAYOUT_MAX 31 /* characters */
 
-/* What a file of packed weights must be equal in to be used. */
+/* A file of packed weights is used only if all of these are equal. */
 typedef struct weights_key {
   hash16 fingerprint; /* of the model */
   const char *layout; /* of the packed form; [A-Za-z0-9.-], at most WEIGHTS_LAYOUT_MAX */
   size_t bytes;       /* of data */
 } weights_key;
 
-/* Maps the data, read-only and aligned to a page. NULL: there is no file, or it does not fit, which one
- * warning says. */
+/* Maps the data, read-only and aligned to a page. NULL: there is no file, or it does not fit, and then a
+ * warning says so. */
 void *weights_cache_map(const char *dir, const weights_key *k, const logger *log);
 void weights_cache_unmap(void *data, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* acceptance.h - which tokens one verified tree yields. Pure.
+/* acceptance.h - decides which tokens one verified tree yields. Pure.
  *
  * Rows: row 0 is the root, row i > 0 the i-th node, parents[i] an earlier row. The walk samples the target's
  * token at a row, steps to the child row that has it and stops where none has. Every sampled token is the

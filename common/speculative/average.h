@@ -1,5 +1,5 @@
-/* average.h - the one way in which the policy averages: the first samples count alike, later ones by
- * POLICY_GAIN, and none for more than POLICY_OUTLIER times the mean. */
+/* average.h - the only kind of average that the policy uses. The first samples have equal weight, later ones
+ * have the weight POLICY_GAIN, and no sample counts for more than POLICY_OUTLIER times the mean. */
 #pragma once
 
 #include <stdint.h>

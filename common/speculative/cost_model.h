@@ -1,10 +1,10 @@
-/* cost_model.h - what a forward costs on one device, learnt from forwards: a time by its number of rows, and
- * so much for each position of the KV cache that its rows read. Pure; all times are microseconds.
+/* cost_model.h - what a forward costs on one device, learnt from forwards: a time for its number of rows,
+ * plus a time for each position of the KV cache that its rows read. Pure; all times are microseconds.
  *
  * A plain step of one session is cost_model_us(c, 1, positions): there is no other estimate of it. A width
  * that was never measured lies on the line through its known neighbours. A wider forward never costs less
- * than a narrower one. What a position costs comes from how forwards of one width differ with what they read:
- * the pieces of a prompt show it before the first step. */
+ * than a narrower one. The cost of a position comes from forwards of one width that read different numbers of
+ * positions. The chunks of a long prompt show it before the first step. */
 #pragma once
 
 #include "common/speculative/average.h"
@@ -14,7 +14,7 @@
 
 typedef struct cost_width {
   average us;
-  double positions; /* that those forwards read, averaged alike */
+  double positions; /* positions that those forwards read, averaged in the same way */
   uint64_t at;      /* `forwards` when it was measured last */
 } cost_width;
 
@@ -24,17 +24,20 @@ typedef struct cost_model { /* all zero at the start */
   double spread, slope; /* sums of the regression of time on positions, each as a share of its width's time */
 } cost_model;
 
-/* A forward of rows in [1, COST_ROWS_MAX] that together read so many positions took us > 0. */
+/* Learns from a forward of `rows` in [1, COST_ROWS_MAX], which together read so many positions and took us >
+ * 0. */
 void cost_model_measured(cost_model *c, int32_t rows, double positions, double us);
-/* Of a prompt, whose rows choose no tokens: it tells only what positions cost. */
+/* Learns from a full chunk of a prompt. Its rows choose no tokens, so it tells only what positions cost. */
 void cost_model_read(cost_model *c, double positions, double us);
-/* What such a forward would take; 0 while nothing has been measured. */
+/* The expected time of such a forward; 0 while nothing has been measured. */
 double cost_model_us(const cost_model *c, int32_t rows, double positions);
-/* What a position costs each row that reads it. */
+/* The cost of one position for each row that reads it. */
 double cost_model_position_us(const cost_model *c);
-/* Have forwards of this width been measured, not too long ago? */
+/* Has a forward of this width been measured within the last POLICY_STALE forwards? One row, once measured,
+ * stays known. */
 bool cost_model_known(const cost_model *c, int32_t rows);
-/* Has this width or a narrower one been measured lately? */
+/* Has a forward of this width or a narrower one been measured lately? */
 bool cost_model_fresh(const cost_model *c, int32_t rows);
-/* The widest forward that may be tried: twice what is known. So what a first try costs is bounded. */
+/* The widest forward that may be tried with `rows` roots: twice the widest that is known, or POLICY_PROBE - 1
+ * nodes beside the roots if that is wider. This bounds the cost of a first try. */
 int32_t cost_model_widest_try(const cost_model *c, int32_t rows);

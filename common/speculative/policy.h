@@ -1,8 +1,9 @@
-/* policy.h - what speculation is worth: how many nodes a forward carries, how long a target without nodes
- * waits for its draft, whether a session speculates at all, and when it tries again. Pure.
+/* policy.h - decides how many nodes a forward carries, how long a target without nodes waits for its draft,
+ * whether a session speculates at all, and when it tries again. Pure.
  *
  * Everything follows from three things: what forwards cost (cost_model.h), what the drafts of a session have
- * earned (this record), and a balance. Nothing here reads a clock: the caller says what happened. */
+ * promised and kept (the record), and a balance of gains and losses. Nothing here reads a clock: the caller
+ * reports what happened. */
 #pragma once
 
 #include "common/speculative/cost_model.h"
@@ -10,58 +11,63 @@
 typedef enum { POLICY_NEW, POLICY_ON, POLICY_OFF } policy_state;
 
 typedef struct policy { /* of one session; all zero before policy_begin */
-  /* Sum of the probabilities that verified nodes promised, and how many were accepted; both fade. */
+  /* Sum of the path probabilities of verified nodes, and how many of these were accepted; old steps fade. */
   double promised, accepted;
-  average tokens, cost; /* of a verify, or of a round that was waited for: tokens; and plain steps it took */
-  average arrival_us;   /* from TOKENS to the first useful node */
-  uint32_t misses;      /* waits in a row that ended without a node */
-  double balance;       /* plain steps gained against plain decoding, and the loss that is allowed */
-  double net;           /* of the whole session, without that loss */
+  /* Of steps that had nodes at hand or an answer to their wait: tokens; time in plain steps. */
+  average tokens, cost;
+  average arrival_us; /* from TOKENS to the first useful node */
+  uint32_t misses;    /* waits in a row that ended without an answer */
+  double balance;     /* gains less losses against plain decoding, and the credit; in plain steps */
+  double net;         /* gains minus losses of the whole session, without the credit */
   policy_state state;
   uint32_t tries; /* how often it was turned on */
   bool colocated; /* a draft computes on the target's own processors */
-  uint32_t quiet; /* steps since a draft was told anything last */
+  uint32_t quiet; /* steps since speculation was last turned off */
 } policy;
 
-/* A session begins. before: the record of the one that stepped last at this target, perhaps all zero: it was
- * the same drafts' more often than not. */
+/* A session begins. before: the record of the session that stepped last at this target, which may be all
+ * zero. It is used because the same drafts usually serve both. */
 void policy_begin(policy *p, const policy *before);
-/* A draft that computes on the target's processors is attached. What counts as plain is from now on what
- * plain steps cost while it was quiet. */
+/* A colocated draft is attached: turns speculation off until the cost of a plain step has been measured while
+ * that draft is quiet. */
 void policy_colocated(policy *p);
-/* It has been off for so long that a plain step beside the draft costs what it does without. */
+/* Does a plain step now cost what it costs without a draft? True if no colocated draft is attached, and after
+ * speculation has been off for POLICY_QUIET steps. */
 bool policy_is_quiet(const policy *p);
 
 /* One step of a session. */
 typedef struct policy_step {
-  double plain_us;        /* what it would have cost plainly, > 0 */
-  bool plain_known;       /* that has been measured, and not too long ago */
+  double plain_us;        /* what the step would have cost without nodes, > 0 */
+  bool plain_known;       /* plain_us has been measured, and not too long ago */
   double us;              /* what it cost: the session's part of the forward */
-  double waited_us;       /* for nodes, before it */
-  bool answered;          /* the wait ended with an answer, if only that there are no nodes */
-  int32_t offered, nodes; /* nodes at hand; of them verified */
-  double promised;        /* sum of the path probabilities of those, by their scores */
+  double waited_us;       /* how long it waited for nodes before */
+  bool answered;          /* the draft has answered, with nodes or with a done mark */
+  int32_t offered, nodes; /* nodes at hand; how many of them it verified */
+  double promised;        /* sum of the path probabilities of the verified nodes, by their scores */
   int32_t tokens;         /* >= 1 */
 } policy_step;
 
 void policy_stepped(policy *p, const policy_step *s);
 
-/* Probability that a node with a path probability of `exp(total)` is accepted, as its drafts have kept what
- * they promised: log. */
+/* Corrects a node's path probability by how far its drafts have kept their promises. Takes and returns
+ * logarithms. */
 float policy_total(const policy *p, float total);
 
-void policy_arrived(policy *p, double after_us); /* the first useful node after TOKENS */
+void policy_arrived(policy *p, double after_us); /* the first useful node came after_us after TOKENS */
 
-/* How many of the `count` best nodes of all sessions a forward carries beside `roots` rows, which yield a
- * token each and read `positions` of the cache together. totals[i]: policy_total of node i, descending;
- * reads[i]: positions that its row reads. As many as give the most tokens a microsecond. */
+/* Returns how many of the `count` best nodes of all sessions a forward should carry, which is the number that
+ * gives the most tokens a microsecond. The forward also carries `roots` rows, which yield a token each and
+ * together read `positions` of the cache. totals[i]: policy_total of node i, descending; reads[i]: positions
+ * that its row reads. */
 int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, const float *totals,
                      const int32_t *reads, int32_t count);
 
-/* How long a session without nodes waits for them: as long as its verifies are expected to earn more than the
- * wait costs. plain_us: of a plain step. */
+/* Returns how long a session without nodes waits for them, in microseconds: as long as its verify steps are
+ * expected to earn more than the wait costs or, with a colocated draft, for up to POLICY_TURN plain steps.
+ * plain_us: time of a plain step. */
 double policy_wait(const policy *p, double plain_us);
 
-/* How many of the `left` >= 1 rows of a prompt the next forward reads, at most `most`. *measures: these few
- * alone, with a token chosen at each, because what a verify of that width costs is not known. */
+/* Returns how many of the `left` >= 1 rows of a prompt the next forward computes, at most `most`. *measures:
+ * the forward carries these few rows alone and chooses a token at each, because the cost of a verify step of
+ * that width is not known. */
 int32_t policy_piece(const cost_model *c, int32_t left, int32_t most, bool *measures);

@@ -1,7 +1,7 @@
 /* policy_constants.h - every number that the policy of speculation is tuned by.
  *
- * Each has its source. "Replay" is the table of bench/policy_replay (docs/decisions/policy.md): there the
- * value was chosen among its neighbours. What each does is shown by a test that names it:
+ * Each names its source. "Replay" means that the value was chosen among its neighbours by the table of
+ * bench/policy_replay (docs/decisions/policy.md). A test that names the constant shows what it does:
  * tests/test_average.c, test_cost_model.c, test_policy.c, test_pacing.c. */
 #pragma once
 

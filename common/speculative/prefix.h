@@ -34,7 +34,7 @@ typedef enum {
   PREFIX_APPLIED,  /* *appended >= 0 tokens were new */
   PREFIX_BEYOND,   /* base is past our length: ask RESEND from p->length */
   PREFIX_CONFLICT, /* an overlapping token or the final hash differs: DESYNC */
-  PREFIX_LIMIT     /* would pass the capacity */
+  PREFIX_LIMIT     /* the tokens would exceed the capacity */
 } prefix_verdict;
 
 /* Applies TOKENS(base, tokens[count], hash after them). Nothing changes unless the verdict is PREFIX_APPLIED.

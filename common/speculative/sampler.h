@@ -1,16 +1,16 @@
-/* sampler.h - which token a row of logits chooses: a pure function of (logits, options, seed, position).
+/* sampler.h - chooses a token from a row of logits: a pure function of (logits, options, seed, position).
  *
  * Order: repetition penalty, bias, mask, temperature, top-k, top-p, min-p; then Gumbel-max over what is left.
- * Temperature 0 is the argmax after penalties, bias and mask, lowest id at ties; noise and filters are not
- * used.
+ * With temperature 0, the choice is the argmax after penalty, bias and mask, and the lowest id wins ties;
+ * noise and filters are not used.
  *
- * The noise g of (seed, choice, position, token) is common/base/noise.h's. `position` is the index in the
+ * common/base/noise.h defines the noise g of (seed, choice, position, token). `position` is the index in the
  * whole sequence of the token being chosen.
  *
  * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps the first tokens
- * of that order. Everything is f32 in one fixed order, sums of probabilities are integers (order-free): every
- * device and language can give the same bits. With z = logit * (1 / temperature), one rounding each, and e =
- * sampler_exp(z - z_max):
+ * of that order. Everything is f32 in one fixed order, except that sums of probabilities are sums of
+ * integers, whose order does not matter; so every device and language can give the same bits. With
+ * z = logit * (1 / temperature), one rounding each, and e = sampler_exp(z - z_max):
  *
  * - top-k keeps the first k;
  * - top-p keeps the fewest whose sum of floor(e * 2^36) reaches top_p times that sum over all that top-k
@@ -46,8 +46,8 @@ typedef struct sampler_options {
 /* ERR_ARG with the option's name and its range. */
 int sampler_check(const sampler_options *o, err *e);
 
-/* What a row may add to the options: its history, logit bias and a grammar's mask. All of it is optional.
- * Tokens outside the vocabulary are ignored. */
+/* What belongs to one row beside the options: its history, a logit bias and a grammar's mask. All of it is
+ * optional. Tokens outside the vocabulary are ignored. */
 typedef struct sampler_row {
   const int32_t *history; /* prompt and output up to this row's own token, its path in the tree included */
   int32_t history_count;
@@ -75,20 +75,20 @@ typedef struct sampler_ranked {
 #define SAMPLER_RANKED_MAX 16
 
 /* The `count` (1 to SAMPLER_RANKED_MAX) largest values among what sampler_pick chooses from, the largest,
- * which is its choice, first; ties by the lowest id. Returns how many there are: 0 where nothing is left. For
- * a draft that ranks its candidates as the target would if the logits were the target's. */
+ * which is its choice, first; ties by the lowest id. Returns how many there are; 0: no token is left. A draft
+ * uses it to rank its candidates as the target would if these logits were the target's. */
 int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position, int32_t count, sampler_ranked *out);
 
-/* What logits are multiplied by: 1 / temperature, or 0: greedy. */
+/* The factor of the logits: 1 / temperature, or 0 for greedy. */
 float sampler_scale(const sampler_options *o);
-/* False: the choice is the largest logit * scale + noise (where scale is 0: the largest logit) of the whole
- * vocabulary, so a device can take it while it makes the logits, without keeping them. */
+/* False: the choice is the largest logit * scale + noise of the whole vocabulary (if scale is 0, the largest
+ * logit), so a device can choose while it computes the logits, without keeping them. */
 bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int32_t vocab);
 
-/* Own polynomials so that every device and language agrees. f32 operations only, round to nearest, not
- * contracted. sampler_log is noise_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in [-80, 0]; at
- * most 2 ulp; the filters take a token below SAMPLER_EXP_MIN as improbable enough to count nothing. */
+/* These are polynomials of our own, so that every device and language agrees: f32 operations only, rounded to
+ * nearest, not contracted. sampler_log is noise_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in
+ * [-80, 0]; at most 2 ulp; the filters ignore a token below SAMPLER_EXP_MIN as too improbable to count. */
 #define SAMPLER_EXP_MIN (-25.0f)
 float sampler_log(float x);
 float sampler_exp(float x);

@@ -23,7 +23,7 @@ typedef struct tree_node {
   float score;                  /* log of its own match probability, given its parent; <= 0 */
   float total;                  /* sum of scores from the root's child to here */
   uint32_t stamp;               /* grows each time the slot is freed: tells a reused slot */
-  uint64_t order;               /* arrival number: breaks ties of `total` */
+  uint64_t order;               /* arrival number, which breaks ties of `total` */
   bool live;
 } tree_node;
 
@@ -32,7 +32,7 @@ typedef struct tree {
   int32_t capacity, live_count;
   int32_t first_child; /* of the root, or -1 */
   int32_t free_slot;   /* head of the free list through `sibling` */
-  uint64_t next_order; /* 32 bits would wrap in the hands of a hostile draft */
+  uint64_t next_order; /* 64 bits, because a hostile draft could make 32 bits wrap */
 } tree;
 
 int tree_init(tree *t, int32_t capacity); /* capacity <= TREE_NODE_MAX; ERR_NOMEM, ERR_ARG */
@@ -46,13 +46,14 @@ int32_t tree_add(tree *t, int32_t parent, int32_t token, float score, bool *fres
 /* Child of `parent` with that token, or -1. */
 int32_t tree_child(const tree *t, int32_t parent, int32_t token);
 
-/* C grew by these tokens: the subtree below them stays, the rest dies; totals are made anew. Returns how many
- * of the tokens were nodes of the tree in a row from the root (a prefix of `tokens`). */
+/* C grew by these tokens: the subtree below them stays, the rest dies, and totals are computed anew. Returns
+ * the length of the longest prefix of `tokens` that was a path of nodes from the root. */
 int32_t tree_advance(tree *t, const int32_t *tokens, int32_t count);
 
 /* Writes the best `count` live nodes by total (ties: lower order first), parents before children, to slots[];
  * parents[i] is the index in slots[] of i's parent, or -1 for the root. Nodes deeper than depth_max are left
- * out. Always closed under ancestors. Returns how many were written. Deterministic. */
+ * out. The ancestors of a written node are always written too. Returns how many were written. Deterministic.
+ */
 int32_t tree_select(const tree *t, int32_t count, int32_t depth_max, int32_t *slots, int32_t *parents);
 
 /* Order-free digest of the set of live token paths (0 for none): equal on both sides at rest. */
@@ -69,7 +70,7 @@ typedef struct tree_id {
 enum { TREE_ID_DEAD, TREE_ID_LIVE, TREE_ID_TRUNK };
 
 typedef struct tree_ids {
-  tree_id *ring;     /* [TREE_IDS_MAX], by id modulo; ids [oldest, next) are remembered */
+  tree_id *ring;     /* [TREE_IDS_MAX], at the id modulo TREE_IDS_MAX; ids [oldest, next) are remembered */
   uint64_t *by_slot; /* [TREE_NODE_MAX]: the first id that a slot was given; valid if the ring agrees */
   uint64_t oldest, next;
   uint32_t generation;
@@ -109,8 +110,8 @@ typedef enum {
 tree_verdict tree_receive(tree *t, tree_ids *ids, const int32_t *tokens, int32_t length,
                           const tree_delta *delta, int32_t *added);
 
-/* For the draft: gives the next id of this generation to a live slot and returns it; 0 when more than
- * TREE_IDS_MAX would have to be remembered, and the draft needs a new generation. */
+/* For the draft: gives the next id of this generation to a live slot and returns it; 0: more than
+ * TREE_IDS_MAX ids would have to be remembered, so the draft needs a new generation. */
 uint64_t tree_ids_give(tree_ids *ids, const tree *t, int32_t slot);
 /* The id of a live slot, or 0. */
 uint64_t tree_ids_of(const tree_ids *ids, const tree *t, int32_t slot);

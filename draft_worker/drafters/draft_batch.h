@@ -1,5 +1,5 @@
-/* draft_batch.h - what a draft model computes in one forward: queries of several sessions, and before that
- * the tokens of C that it lacks. model_drafter.h fills a draft_batch and reads draft_results; the engine
+/* draft_batch.h - what a draft model computes in one forward: the tokens of C that it lacks, and then the
+ * queries of several sessions. model_drafter.h fills a draft_batch and reads draft_results; the engine
  * (model_engine.h) computes them on a thread of its own, and tests put a toy in its place. */
 #pragma once
 
@@ -10,13 +10,14 @@
 #define DRAFT_JOBS_MAX    16  /* sessions of a batch */
 #define DRAFT_CHUNK       128 /* tokens of C in a batch */
 
-/* Of one session: how C has changed, then the queries. */
+/* The part of one session: how C has changed, then the queries. */
 typedef struct draft_job {
   int32_t slot; /* of the session, and of its sequence in the cache */
-  int32_t
-      base; /* C is its first `base` tokens as they were sent, and the batch's tokens[first..first + count) */
+  /* C consists of its first `base` tokens, which were sent before, and the batch's tokens[first..first +
+   * count) */
+  int32_t base;
   int32_t first, count;
-  int32_t first_query, query_count; /* 0 as long as C has not been sent whole */
+  int32_t first_query, query_count; /* query_count is 0 until all of C has been sent */
   bool whole;                       /* C ends with these tokens */
   sampler_options sampling;
 } draft_job;
@@ -28,12 +29,12 @@ typedef struct draft_batch {
   int32_t tokens[DRAFT_CHUNK + DRAFT_JOBS_MAX];
 } draft_batch;
 
-/* Of one query. */
+/* The reply to one query. */
 typedef struct draft_result {
   int32_t slot;
   uint64_t handle;
   int32_t count;                               /* 0: nothing may follow, or the path is not known */
-  sampler_ranked list[DRAFTER_CANDIDATES_MAX]; /* the best first, by what the target would choose by */
+  sampler_ranked list[DRAFTER_CANDIDATES_MAX]; /* the best first, ranked as the target would choose */
 } draft_result;
 
 typedef struct draft_failure {
@@ -45,5 +46,5 @@ typedef struct draft_results {
   int32_t result_count, failure_count;
   draft_result results[DRAFT_QUERIES_MAX];
   draft_failure failures[DRAFT_JOBS_MAX];
-  uint64_t us; /* of a forward without long texts; else 0 */
+  uint64_t us; /* time of a forward of at most DRAFT_QUERIES_MAX rows; else 0 */
 } draft_results;

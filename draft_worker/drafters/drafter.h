@@ -1,11 +1,11 @@
 /* drafter.h - one interface for everything that proposes tokens: prompt lookup, a recording, a model.
  *
- * A drafter serves all sessions of a worker, each under its slot. Whoever grows a tree submits queries ("what
- * may follow C and this path?") and takes the replies. When the replies come is the drafter's own affair:
- * prompt lookup has them as soon as a query is submitted, a model computes those of all sessions in one
- * forward on its engine's thread. Several drafters may feed one tree: what each of them has said of a node is
- * kept apart, and equal tokens meet in the tree, because a node is its token path. A drafter never sees the
- * network. */
+ * A drafter serves all sessions of a worker, each under its slot. The code that grows a tree submits queries
+ * ("what may follow C and this path?") and takes the replies. Each kind of drafter replies in its own time:
+ * prompt lookup replies as soon as a query is submitted, and a model computes the queries of all sessions in
+ * one forward on its engine's thread. Several drafters may feed one tree: their replies about a node are kept
+ * apart, and equal tokens become one node in the tree, because a node is its token path. A drafter never sees
+ * the network. */
 #pragma once
 
 #include "common/base/err.h"
@@ -45,7 +45,7 @@ typedef struct draft_reply {
 /* A session as a drafter needs it. */
 typedef struct drafter_session {
   const prefix *committed; /* C; valid for the call */
-  int32_t kept;            /* so many of C's first tokens are as they were when the slot was open before */
+  int32_t kept;            /* so many of C's first tokens are the same as when this slot was last open */
   int32_t prompt_length;
   const msg_options *options; /* valid for the call */
 } drafter_session;
@@ -55,28 +55,28 @@ struct draft_results;
 
 typedef struct drafter_kind {
   /* How its replies are used. Scores and totals are logarithms. */
-  int32_t budgets_ahead; /* in free pace a tree holds so many node budgets, and one node more */
-  float hope;            /* in free pace: what a reply that is outstanding is expected to add at best */
+  int32_t budgets_ahead; /* in free pace, a tree holds so many node budgets and one node more */
+  float hope;            /* in free pace: expansion_limits.hope, for outstanding replies */
   float least;           /* a node less probable than this is not worth a query */
-  bool lasting;          /* its replies stay true when C grows along the path */
+  bool lasting;          /* its replies stay valid when C grows along the path */
 
   void (*free)(void *self);
   /* Begins a session, or begins it anew. ERR_NOMEM. */
   int (*open)(void *self, int32_t slot, const drafter_session *s);
-  void (*close)(void *self, int32_t slot); /* also of a slot that is not open */
-  /* C is `committed` now: takes as much of it as it can at this moment. Returns how many of its tokens the
+  void (*close)(void *self, int32_t slot); /* the slot need not be open */
+  /* C is `committed` now: takes as much of it as it can for the moment. Returns how many of its tokens the
    * drafter holds; queries about C wait until it holds all. */
   int32_t (*advance)(void *self, int32_t slot, const prefix *committed);
   /* The target chose `token` where this drafter had proposed these candidates. */
   void (*observe)(void *self, const draft_candidate *list, int32_t count, int32_t token);
 
-  bool (*submit)(void *self, const draft_query *q); /* false: it takes none at this moment */
+  bool (*submit)(void *self, const draft_query *q); /* false: it cannot take one at this moment */
   bool (*take)(void *self, draft_reply *out);       /* the next reply; false: there is none */
 
-  /* Of a drafter whose queries are computed on an engine's thread (draft_batch.h). Between begin and end it
-   * takes C and queries into *b; end tells whether there is anything to compute. `done` hands it the results,
-   * which are valid until all replies are taken, and returns the time of a usual forward in us, or 0. Any
-   * other drafter never begins. */
+  /* For a drafter whose queries are computed on an engine's thread (draft_batch.h). Between batch_begin and
+   * batch_end it puts C and queries into *b; batch_end tells whether there is anything to compute. batch_done
+   * hands it the results, which must stay valid until all replies are taken, and returns the time of a usual
+   * forward in us, or 0. For any other drafter, batch_begin returns false. */
   bool (*batch_begin)(void *self, struct draft_batch *b);
   bool (*batch_end)(void *self);
   uint64_t (*batch_done)(void *self, const struct draft_results *r);
@@ -86,7 +86,7 @@ typedef struct drafter {
   const drafter_kind *kind; /* NULL: none */
   void *self;
   const char *method;  /* "ngram", "replay", "model"; borrowed */
-  int32_t queries_max; /* that it replies to together */
+  int32_t queries_max; /* how many queries it replies to at once */
 } drafter;
 
 static inline void drafter_free(drafter *d) {

@@ -1,5 +1,5 @@
-/* immediate.h - a drafter that has its replies as soon as it is queried, made of an object for each session
- * and one function that finds candidates. */
+/* immediate.h - makes a drafter that replies as soon as it is queried, from an object for each session and
+ * one function that finds candidates. */
 #pragma once
 
 #include "draft_worker/drafters/drafter.h"

@@ -1,9 +1,10 @@
-/* model_engine.h - computes with a draft's model: a batch of queries in, what may follow each path
- * out.
+/* model_engine.h - computes with a draft's model: it gets a batch of queries and finds what may follow each
+ * path.
  *
- * It holds C of every session as the batches bring it, with a row of the cache for each token, and below them
- * the rows of the queried paths, staged. When C takes one of these paths its rows are committed and the rows
- * below stay; no row is computed twice. All token ids in batches and results are the target's. */
+ * It holds C of every session as the batches bring it, with a row of the cache for each token, and keeps the
+ * rows of the queried paths staged below these. When C grows along such a path, the path's rows are committed
+ * and the rows below them stay staged, so no row is computed twice. All token ids in batches and results are
+ * the target's. */
 #pragma once
 
 #include "common/base/log.h"
@@ -22,7 +23,7 @@ typedef struct model_engine_options {
 typedef struct model_engine_counters {
   uint64_t batches, forwards;
   uint64_t prefilled_rows;          /* of C, computed because they were not staged */
-  uint64_t queried_rows, kept_rows; /* staged for queries; of them those that C took */
+  uint64_t queried_rows, kept_rows; /* rows staged for queries; of them, rows that were committed */
   uint64_t forward_us, rank_us;     /* of forwards with queries alone; choosing candidates */
   uint64_t failures;
 } model_engine_counters;

@@ -1,4 +1,5 @@
-/* ngram.h - prompt lookup: the longest ending of the path that has occurred before, and what followed it. */
+/* ngram.h - prompt lookup: finds the longest ending of the path that has occurred before, and proposes what
+ * followed it. */
 #pragma once
 
 #include "draft_worker/drafters/immediate.h"

@@ -1,5 +1,5 @@
-/* replay.h - proposes what a recording of completions says, right with a given probability: for tests and
- * benchmarks. */
+/* replay.h - proposes what a recording of completions holds, and is right with a given probability. For tests
+ * and benchmarks. */
 #pragma once
 
 #include "draft_worker/drafters/immediate.h"

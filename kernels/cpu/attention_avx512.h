@@ -1,4 +1,4 @@
-/* attention_avx512.h - attention of a few rows with AVX-512; equal to the plain C one bit for bit. */
+/* attention_avx512.h - attention of a few rows with AVX-512; equal to cpu_attention_c bit for bit. */
 #pragma once
 
 #include "kernels/cpu/cpu_kernels.h"

@@ -21,14 +21,14 @@ typedef struct cpu_attention {
   const void *keys, *stage_keys;     /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
   const void *next_keys,
-      *next_values;   /* what this thread is likely to attend to next, to be prefetched, or NULL; */
-  const ops_kv *next; /* its sequence */
+      *next_values;   /* what this thread will probably attend to next, for prefetching, or NULL */
+  const ops_kv *next; /* the sequence of next_keys */
   const float *q;     /* [rows][row_floats], its first [heads][head_dim] */
   float *y;           /* likewise */
   size_t row_floats;
   float scale;
-  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). A row's keys come by position,
-   * the tiles of the staging area at stride - stage. */
+  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). The scores of committed keys
+   * stand at their positions, those of the staging area's tiles from stride - stage on. */
   float *scores;
   int32_t stride, stage;
   int32_t window; /* 0: all keys */
@@ -77,8 +77,8 @@ typedef struct cpu_winner {
 
 #define CPU_NOBODY ((cpu_winner){-INFINITY, INT32_MAX})
 
-/* The outputs [first, first + n), the `logits`, may beat *w. first is a multiple of OPS_GROUP; from one group
- * of OPS_GROUP logits to the next are `stride` floats. */
+/* Compares *w with the outputs [first, first + n), whose values are `logits`, and updates it. first is a
+ * multiple of OPS_GROUP; groups of OPS_GROUP logits lie `stride` floats apart. */
 typedef void cpu_sample(const float *logits, int32_t stride, int32_t first, int32_t n,
                         const ops_sampling *choice, cpu_winner *w);
 
@@ -101,7 +101,7 @@ typedef struct cpu_kernels {
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
-/* Enter only where ops_cpu_has says so. */
+/* To be called only if ops_cpu_has allows it. */
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
@@ -109,7 +109,7 @@ extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx
  * packed_format.h
  * --- */
 
-#define CPU_LAYOUT "cpu1" /* grows with every change of these forms */
+#define CPU_LAYOUT "cpu1" /* the number must grow with every change of these forms */
 
 size_t cpu_group_bytes(ops_type type, int32_t columns); /* a multiple of 64 */
 size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns);

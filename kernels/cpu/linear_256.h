@@ -1,6 +1,7 @@
 /* linear_256.h - what the linear kernels with 256-bit vectors share, for their source files alone: the tile,
- * and the int8 kernels, written once for AVX2 and AVX-VNNI, which multiply bytes differently. A source file
- * includes this, defines the functions named below and then makes its kernels of the bodies.
+ * and the int8 kernels, which are written once for AVX2 and AVX-VNNI although these multiply bytes
+ * differently. A source file includes this header, defines the functions that are declared below, and then
+ * makes its kernels from the bodies.
  *
  * A tile is 16 outputs (two registers) times T rows. Each broadcast of activations serves both registers.
  * With more rows than LINEAR_AVX2_ROWS a block's sums no longer fit the 16 registers. */
@@ -14,7 +15,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 #define HALF   8    /* output rows of one register; a group has two */
-#define AHEAD  2048 /* bytes asked of memory before they are needed: further than hardware looks */
+#define AHEAD  2048 /* bytes ahead to prefetch: further than the hardware looks */
 
 /* A kernel body is written once with the number of rows T as its last argument and made for each T by
  * inlining. */
@@ -68,7 +69,8 @@ INLINE __m256i broadcast4(const int8_t *q) {
   return _mm256_set1_epi32(four);
 }
 
-/* sum + of each lane's pair of int16 with the totals of the block's halves. */
+/* Adds to each lane of `sum` the dot product of its pair of int16 with the totals of the block's two halves.
+ */
 INLINE __m256i dot_total(__m256i sum, __m256i pairs, const ops_total *total) {
   int32_t both;
   memcpy(&both, &total->first, sizeof both);
@@ -123,7 +125,7 @@ INLINE __m256i sub_pairs(const uint8_t *sub, const int half, const cpu_format f,
   both = minima ? _mm_srli_epi16(both, 4) : both;
   return _mm256_cvtepu8_epi16(_mm_and_si128(both, _mm_set1_epi8(15)));
 }
-/* The first of each pair twice, the last of each twice. */
+/* The first element of each pair twice; the last element of each pair twice. */
 INLINE __m256i first_of(__m256i pairs) {
   return _mm256_blend_epi16(_mm256_slli_epi32(pairs, 16), pairs, 0x55);
 }
@@ -158,8 +160,8 @@ typedef struct bytes { /* 32 int8 weights as `dot_bytes` takes them */
   __m256i magnitude, weights;
 } bytes;
 
-/* How many vectors of a block may be added up before they are widened: 8, or half a block, where its halves
- * have scales, or less. */
+/* How many vectors of a block may be added up before they are widened: at most 8, or half a block if its
+ * halves have scales of their own. */
 INLINE int run_length(const cpu_format f);
 INLINE __m256i run_first(__m256i u, __m256i four);             /* u * four: what a run begins with */
 INLINE __m256i run_more(__m256i run, __m256i u, __m256i four); /* run + u * four */
@@ -167,9 +169,9 @@ INLINE __m256i widen(__m256i run);                             /* eight sums, as
 INLINE __m256i widen_scaled(__m256i run, __m256i factors); /* times a scale of each lane, twice an int16 */
 INLINE bytes bytes_of(__m256i w);
 INLINE __m256i dot_bytes(__m256i sum, bytes w, __m256i four); /* int32 lanes; begins with 0 */
-INLINE int bytes_bias(void); /* what they are multiplied with, less the weight */
+INLINE int bytes_bias(void); /* the factor that dot_bytes multiplies by, minus the weight */
 
-INLINE bool asks_ahead(const int T); /* does prefetching pay with T rows */
+INLINE bool asks_ahead(const int T); /* does prefetching pay with T rows? */
 
 /* --- int8 activations --- */
 
@@ -186,7 +188,8 @@ INLINE void add_vector(sums *run, const uint8_t *planes, const int i, const int8
     __m256i four = broadcast4(q + 4 * i + (size_t)t * columns), *of = run->of[t];
     of[0] = first ? run_first(w0, four) : run_more(of[0], w0, four);
     of[1] = first ? run_first(w1, four) : run_more(of[1], w1, four);
-    /* Sums now, not later: else the compiler keeps all products in wait, and spills. */
+    /* Forces the sums to be made now: otherwise the compiler keeps all products in registers and spills them.
+     */
     __asm__("" : "+x"(of[0]), "+x"(of[1]));
   }
 }

@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/packed_format.h"
 
-#define LINEAR_AVX2_ROWS 6 /* two sums a row, and three registers to multiply: 16 there are */
+#define LINEAR_AVX2_ROWS 6 /* two registers for sums a row, and three to multiply: there are 16 registers */
 
 #define LINEAR_AVX2(name, ...)                                                                               \
   cpu_linear cpu_linear_##name##_int8_avx2, cpu_linear_##name##_int8_avx_vnni, cpu_linear_##name##_f32_avx2;

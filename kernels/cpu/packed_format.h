@@ -14,8 +14,8 @@
  * - without sub-scales: [planes][16 f16 d], with minima [16 f16 m]
  * - with them: [16 f16 d][16 f16 m or unused], then for each block [planes][32 bytes of sub-scales]
  * Sub-scales of a block: `sub` = 32: [16 bytes of scales][16 bytes of minima]; `sub` = 16: [16 rows][half of
- * the block] int8 or, with minima, scale | minimum << 4. A unit is one stream of memory: with the scales
- * elsewhere, hardware prefetch fails (a sixth of the read rate). */
+ * the block] int8 or, with minima, scale | minimum << 4. A unit is one stream of memory: if the scales lay
+ * elsewhere, hardware prefetch would fail, which costs a sixth of the read rate. */
 #pragma once
 
 #include "kernels/cpu/cpu_math.h"

@@ -1,10 +1,11 @@
 /* sample.h - the kernels of the op `sample` (cpu_kernels.h: cpu_sample).
  *
  * Noise is expensive to compute, and most outputs cannot win. So an output is compared with the best one so
- * far in three steps, and dropped at the first where it cannot win: with the largest noise that exists; with
- * a bound from its random bits (noise_bound); with its own noise. That is exact, not a guess: multiplication
- * by a scale >= 0 and addition round monotonically, so a larger noise never gives a smaller sum. The SIMD
- * kernels take the first two steps for many outputs at once; the last is scalar and the same for all. */
+ * far in three steps, and is dropped at the first step at which it cannot win: with the largest noise that
+ * exists, with a bound from its random bits (noise_bound), and with its own noise. That is exact, not a
+ * guess: multiplication by a scale >= 0 and addition round monotonically, so a larger noise never gives a
+ * smaller sum. The SIMD kernels take the first two steps for many outputs at once; the last is scalar and the
+ * same for all. */
 #pragma once
 
 #include "common/base/noise.h"

@@ -19,9 +19,9 @@ thread_pool *thread_pool_open(int32_t threads); /* the caller's included; NULL: 
 void thread_pool_close(thread_pool *p);         /* NULL is allowed */
 int32_t thread_pool_threads(const thread_pool *p);
 
-/* From now on the calling thread, which is to be the one that calls thread_pool_run, runs on processor
- * cpus[0] alone, and the i-th thread on cpus[i % count]; false: the system refuses one (not a processor that
- * the process may use). */
+/* Binds the threads. The calling thread, which must be the one that calls thread_pool_run, runs only on
+ * processor cpus[0] from now on, and the i-th thread on cpus[i % count]. False: the system refuses one,
+ * because the process may not use that processor. */
 bool thread_pool_pin(thread_pool *p, const int32_t *cpus, int32_t count);
 
 /* Returns when every chunk is done. Called by one thread, which takes chunks too (as thread 0). */

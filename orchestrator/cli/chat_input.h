@@ -1,4 +1,4 @@
-/* chat_input.h - what a line means that is typed in a conversation: a message, or a command such as /help.
+/* chat_input.h - tells what a line typed in a conversation means: a message, or a command such as /help.
  * Pure. */
 #pragma once
 

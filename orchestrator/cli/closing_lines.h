@@ -1,5 +1,5 @@
-/* closing_lines.h - what people read after an answer, on stderr: how long it took, what the draft was worth,
- * why it is not longer. */
+/* closing_lines.h - the lines that people read on stderr after an answer: how long it took, what the draft
+ * was worth, and why the answer is not longer. */
 #pragma once
 
 #include "orchestrator/service/completion.h"
@@ -11,8 +11,8 @@
 void closing_lines_figures(const completion *c, char out[CLOSING_LINES_FIGURES_MAX]);
 
 typedef struct closing_lines_options {
-  bool kept;       /* the ledger's file has it, so that it may be resumed */
-  bool seed_drawn; /* nobody gave a seed, and it mattered */
+  bool kept;       /* the ledger's file holds the session, so that it can be resumed */
+  bool seed_drawn; /* a seed was drawn because none was given, and sampling used it */
   bool details;    /* say how it was decoded, too */
 } closing_lines_options;
 

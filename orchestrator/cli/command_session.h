@@ -1,4 +1,5 @@
-/* command_session.h - what the verbs of `tandem session` share. A file each: command_session_list.c, ... */
+/* command_session.h - what the verbs of `tandem session` share. Each verb has a file: command_session_list.c,
+ * ... */
 #pragma once
 
 #include "orchestrator/cli/commands.h"
@@ -33,7 +34,7 @@ int command_session_load(command_session_work *w, ledger_session *out);
 const char *command_session_state(ledger_state state, wire_finish finish);
 #define COMMAND_SESSION_AGE_MAX 16
 const char *command_session_age(int64_t us, char out[COMMAND_SESSION_AGE_MAX]); /* "3d", "12h" */
-/* Its last token is one that ends an answer. */
+/* Is its last token one that ends an answer? */
 bool command_session_ended_with_stop(const ledger_session *s);
 
 json_t *command_session_id(uint64_t id);

@@ -20,7 +20,7 @@ int command_status(int argc, char **argv);
 /* `run` without a prompt on a terminal. */
 int command_chat(flags *f);
 
-/* Goes on with a session of the ledger: flags as `run` takes them. */
+/* Goes on with a session of the ledger; the flags are those that `run` takes. */
 int command_resume(flags *f, const ledger_session *resume);
 
 /* ---- what they share ---- */
@@ -34,17 +34,17 @@ exit_status command_serve_status(int code);
 /* Opens a model and reads its vocabulary (a file without weights will do), and says what is wrong with it.
  * Returns STATUS_OK, STATUS_MODEL or STATUS_FAILED. */
 int command_open_model(text_model *m, const char *path);
-/* What a service is to be by these flags, for sessions of `context` tokens: all but the callbacks that are
- * the command's own. */
+/* The options of a service that follow from these flags, for sessions of `context` tokens; the command sets
+ * the callbacks itself. */
 service_options command_service_options(const flags *f, int32_t context, const logger *log);
-/* The context of a session, of which --ctx wants `wanted` tokens (0: the default): STATUS_OK or STATUS_USAGE.
- */
+/* Sets *out to the context of a session, for which --ctx asks `wanted` tokens (0: the default). Returns
+ * STATUS_OK or STATUS_USAGE. */
 int command_context(const text_model *m, int32_t wanted, int32_t *out);
-/* Why the prompt cannot be answered, in the words of these flags; returns the exit status for it. */
+/* Says on stderr why the prompt cannot be answered, in terms of the flags; returns the exit status for it. */
 int command_prompt_error(const err *e);
-/* Says what service_trouble is about, in the words of the flags; returns STATUS_WORKER. */
+/* Says on stderr what service_trouble has reported, in terms of the flags; returns STATUS_WORKER. */
 int command_service_error(const flags *f, const service *s, const err *trouble);
-/* The last lines of many requests, and their exit status. */
+/* Prints the closing lines for many requests; returns their exit status. */
 int command_end_queue(const request_queue *q, const flags *f);
-/* Warns of bytes of a prompt that have no token, unless there are none. */
+/* Warns that the vocabulary has no token for so many bytes of a prompt; does nothing for 0. */
 void command_warn_dropped(size_t bytes);

@@ -18,13 +18,14 @@ void conversation_fini(conversation *c);
 int conversation_add(conversation *c, const char *role, const char *text, size_t size);
 bool conversation_last_is(const conversation *c, const char *role);
 void conversation_drop_last(conversation *c);
-/* The oldest `exchanges`: a user's message and its answer each. The system message stays. */
+/* Drops the oldest `exchanges`, each of which is a user's message and its answer. The system message stays.
+ */
 void conversation_drop_oldest(conversation *c, int32_t exchanges);
-void conversation_clear(conversation *c); /* all but the system message */
+void conversation_clear(conversation *c); /* drops all messages but the system message */
 
-/* How many of the oldest exchanges have to go so that the rest has at most `most` tokens; 0: none has to; -1:
- * the last message alone has more. tokens() counts those of a rendered prompt; what it returns below 0 is
- * returned. */
+/* Returns how many of the oldest exchanges must be dropped so that the rest has at most `most` tokens; -1:
+ * the last message alone has more. tokens() counts the tokens of the rendered prompt; if it returns a
+ * negative number, that is returned. */
 int32_t conversation_exchanges_to_drop(const conversation *c, size_t most,
                                        int64_t (*tokens)(void *context, const chat_message *messages,
                                                          int32_t count),

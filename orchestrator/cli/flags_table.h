@@ -1,5 +1,5 @@
-/* flags_table.h - what can be typed: the commands, which flags and arguments each takes, what --help says of
- * them, and where their values go. flags.h reads what was typed. */
+/* flags_table.h - the table of the command line: the commands, the flags and arguments that each takes, what
+ * --help says of them, and where their values go. flags.h reads what was typed. */
 #pragma once
 
 #include "common/base/program_flags.h"
@@ -33,22 +33,23 @@ typedef struct flags {
   request request;         /* all but its prompt; its context is 0 where none was given */
   worker_settings workers; /* model: NULL only where the command can do without */
   const char *template;    /* name of the chat template; NULL: the file's own */
-  const char *listen;      /* endpoint where workers register that others start; NULL: tandem starts them */
-  const char *ledger;      /* a file, "none", or NULL: the default file */
-  int32_t wait;            /* seconds without a target until it gives up; 0: for ever */
-  int32_t to;              /* of rollback; -1: not given */
-  int32_t limit;           /* of list; 0: all */
-  int64_t older_us;        /* of end: those that nothing has changed for so long; -1: not given */
+  const char
+      *listen; /* the endpoint at which workers started by others register; NULL: tandem starts its own */
+  const char *ledger; /* a file, "none", or NULL: the default file */
+  int32_t wait;       /* seconds without a target until it gives up; 0: for ever */
+  int32_t to;         /* of rollback; -1: not given */
+  int32_t limit;      /* of list; 0: all */
+  int64_t older_us;   /* of end: only sessions that have not changed for so long; -1: not given */
   bool insecure_bind, json, compare;
   bool whole;  /* of resume */
   bool forget; /* of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
-  bool draft_by_variable;  /* the draft's model or its layers are the environment's, */
-  bool method_by_variable; /* or the draft itself, */
-  bool blocks_by_variable; /* or the number of cache blocks */
-  const char
-      *for_workers; /* a flag that was given and is meant for programs that tandem starts; NULL: none */
+  bool draft_by_variable;  /* the draft's model or its layers came from the environment, */
+  bool method_by_variable; /* so did the draft itself, */
+  bool blocks_by_variable; /* so did the number of cache blocks */
+  /* A given flag that concerns only programs that tandem starts; NULL: none */
+  const char *for_workers;
 } flags;
 
 /* clang-format off */
@@ -69,12 +70,12 @@ typedef struct flags_table_command {
   const struct argp_option *options;
   const char *arguments, *text; /* of --help */
   int32_t arguments_min, arguments_max;
-  const char *missing; /* what to do when there are fewer */
+  const char *missing; /* the sentence that says what to do when there are fewer */
   bool without_model;  /* it can do without -m */
 } flags_table_command;
 
 extern const flags_table_command flags_table_commands[]; /* by flags_command */
 
-/* Those whose value goes into `flags` as it is. */
+/* The flags whose value goes into `flags` as it is. */
 extern const program_flag flags_table_values[];
 extern const size_t flags_table_value_count;

@@ -1,8 +1,8 @@
-/* line_editor.h - lines that a person types at a terminal: editing and history by libedit, while the loop
- * runs on.
+/* line_editor.h - reads lines that a person types at a terminal, with editing and history by libedit, while
+ * the loop runs on.
  *
  * One thread, and one editor in a program. While no line is read the terminal neither echoes nor gathers
- * lines, so that what is typed then is the next line's beginning; Ctrl-C is SIGINT all the time. Where
+ * lines, so what is typed then becomes the beginning of the next line; Ctrl-C always raises SIGINT. Where
  * neither stdout nor stderr is a terminal nothing is drawn, and stdin's lines are taken as the terminal gives
  * them. */
 #pragma once
@@ -21,7 +21,7 @@ typedef enum {
 typedef struct line_editor_options {
   uv_loop_t *loop;
   const char *history;       /* a file, made with its folder; NULL: none is kept beyond the program's end */
-  bool (*over)(void *owner); /* no line is wanted any more */
+  bool (*over)(void *owner); /* returns true when no line is wanted any more */
   void *owner;
 } line_editor_options;
 

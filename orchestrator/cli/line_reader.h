@@ -1,5 +1,5 @@
-/* line_reader.h - the lines of a stream as they come, read only as fast as they are taken. On the loop's
- * thread. */
+/* line_reader.h - gives the lines of a stream as they come, and reads only as fast as lines are taken. On the
+ * loop's thread. */
 #pragma once
 
 #include "common/base/err.h"
@@ -20,13 +20,12 @@ typedef struct line_reader {
   void *owner;
 } line_reader;
 
-/* uv_poll_init for what other programs may hold too, such as the terminal: it stays as blocking as it was.
- * Read it only when there is something. */
+/* Like uv_poll_init, for a descriptor that other programs may hold too, such as the terminal: its blocking
+ * mode is left as it was. So read it only when the poll says that there is something. */
 int line_reader_watch(uv_loop_t *loop, uv_poll_t *poll, int fd);
 
-/* Calls on_more when line_reader_next may have something new. A line longer than line_max is given cut to
- * line_max
- * + 1 bytes. */
+/* Calls on_more when line_reader_next may have something new. A line that is longer than line_max is cut to
+ * line_max + 1 bytes. */
 void line_reader_open(line_reader *l, uv_loop_t *loop, int fd, size_t line_max, void (*on_more)(void *owner),
                       void *owner);
 /* Stops reading. */
@@ -34,7 +33,8 @@ void line_reader_stop(line_reader *l);
 /* To be called after line_reader_stop, once the loop has run again. */
 void line_reader_fini(line_reader *l);
 
-/* The next line without its end, until the next call; false: none is there yet, or l->over. */
+/* Gives the next line without its line end; it is valid until the next call. False: no line is there yet, or
+ * l->over. */
 bool line_reader_next(line_reader *l, const char **line, size_t *size);
 /* Every line of the stream has been given. */
 bool line_reader_ended(const line_reader *l);

@@ -1,8 +1,8 @@
 /* ledger.h - the truth about every session: which tokens it has. A token is logged before a client sees it.
  *
  * This is an interface with two implementations: in memory (ledger_memory below), and in a file that other
- * processes read and that outlives this one (ledger_file.h). It only grows, but for the cut at the end of a
- * session. All calls come from one thread. */
+ * processes read and that outlives this one (ledger_file.h). A session's tokens only grow, except that `end`
+ * may cut some of them. All calls come from one thread. */
 #pragma once
 
 #include "common/base/err.h"
@@ -13,8 +13,8 @@ typedef struct ledger_record { /* how a session begins or goes on; borrowed for 
   uint64_t hash_seed;
   const int32_t *tokens; /* [length]: the prompt, then the output that is in the ledger already */
   int32_t length, prompt_length;
-  uint32_t
-      epoch; /* 0: a new session; otherwise it goes on, and this is the highest that may have been sent */
+  /* 0: a new session; otherwise it goes on, and this is the highest that may have been sent */
+  uint32_t epoch;
   const msg_options *options; /* NULL: not kept */
   const char *about; /* JSON that the client wants kept with it; NULL: nothing, or what is there already */
 } ledger_record;

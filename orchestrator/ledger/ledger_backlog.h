@@ -1,4 +1,4 @@
-/* ledger_backlog.h - what the ledger in memory holds and the file does not hold yet: a track for each
+/* ledger_backlog.h - what the ledger in memory holds and its file does not hold yet, with a track for each
  * session. The orchestrator's thread (ledger_file.c) and the writer's (ledger_writer.c) share it under its
  * lock, which is never held during I/O. */
 #pragma once
@@ -23,7 +23,7 @@ typedef struct ledger_backlog {
 int ledger_backlog_init(ledger_backlog *b); /* ERR_NOMEM: ledger_backlog_fini all the same */
 void ledger_backlog_fini(ledger_backlog *b);
 
-/* All below: under the lock. */
+/* The functions below are called under the lock. */
 
 ledger_track *ledger_backlog_find(const ledger_backlog *b,
                                   uint64_t session);               /* NULL: none, or it is forgotten */
@@ -33,5 +33,5 @@ void ledger_backlog_remove(ledger_backlog *b, ledger_track *t);
 bool ledger_backlog_has_news(const ledger_backlog *b, const ledger_track *t);
 int32_t ledger_backlog_length(const ledger_backlog *b, uint64_t session); /* tokens in memory */
 void ledger_backlog_wake(ledger_backlog *b, bool urgent);                 /* wakes the writer */
-/* Waits until a transaction ends or the monotonic clock reaches this time, which returns false. */
+/* Waits until a transaction ends. False: the monotonic clock has reached until_us before. */
 bool ledger_backlog_wait(ledger_backlog *b, uint64_t until_us);

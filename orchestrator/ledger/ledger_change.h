@@ -12,8 +12,8 @@ int ledger_change_delete(sqlite3 *db, const char *path, uint64_t id, err *e);
 /* Ends the sessions that nobody serves and that were not changed since `before` (wall clock); `forget`
  * deletes them, and those that had ended before. *count: how many. ledger_change_remove_dead comes first. */
 int ledger_change_end_old(sqlite3 *db, const char *path, int64_t before, bool forget, int64_t *count, err *e);
-/* The orchestrator `owner` serves the session from now on. ERR_STATE also when it was changed after
- * `updated`. */
+/* Makes the orchestrator `owner` the one that serves the session. ERR_STATE also when the session was changed
+ * after `updated`. */
 int ledger_change_claim(sqlite3 *db, const char *path, uint64_t id, int64_t updated, uint64_t owner, err *e);
 
 /* Removes orchestrators that have died; what they served is interrupted. */

@@ -1,9 +1,8 @@
 /* ledger_file.h - the ledger in a file, beside the one in memory that it is written from (ledger_writer.h).
  *
- * No call waits for the file in its normal course: what is not written yet is what memory holds beyond
- * `durable`, so there is no queue that could fill. When the file cannot be written (the disk is full, or the
- * file is locked for LEDGER_STALL_US), one warning says so and the sessions go on: `durable` is then what
- * memory holds. */
+ * Normally no call waits for the file. What is not written yet is what memory holds beyond `durable`, so
+ * there is no queue that could fill. When the file cannot be written (the disk is full, or the file is locked
+ * for LEDGER_STALL_US), one warning says so and the sessions go on: `durable` is then what memory holds. */
 #pragma once
 
 #include "common/base/log.h"
@@ -16,8 +15,9 @@ typedef struct ledger_file_options {
   const char *command; /* what this process does, for `tandem status` */
   const char *model;   /* its path */
   hash16 fingerprint;
-  uint64_t resume;        /* this session is taken over; 0: none */
-  int64_t resume_updated; /* as it was when the session was read: it must not have changed since */
+  uint64_t resume; /* this session is taken over; 0: none */
+  int64_t
+      resume_updated; /* when the session had changed last, as it was read: it must not have changed since */
   const logger *log;
   void (*on_durable)(void *context); /* on the writer's thread: look at `durable` again */
   void *context;

@@ -1,5 +1,5 @@
-/* ledger_query.h - what is in the ledger's file, for commands: the sessions and orchestrators of every
- * process. Each call is one short transaction. */
+/* ledger_query.h - reads the ledger's file for commands: the sessions and the orchestrators of every process.
+ * Each call is one short transaction. */
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"

@@ -1,5 +1,5 @@
-/* ledger_transaction.h - what one transaction of the ledger's writer puts into the file: for every session
- * with news its beginning, its new tokens or its end; and the row of this process, its heartbeat. */
+/* ledger_transaction.h - one transaction of the ledger's writer. It writes the beginning, the new tokens or
+ * the end of every session with news, and the row of this process, which is its heartbeat. */
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"
@@ -24,8 +24,8 @@ typedef struct ledger_track {
   uint32_t epoch_written;
 } ledger_track;
 
-typedef struct ledger_job { /* a track as the writer found it, with its new tokens: all of them where it
-                             * begins, the whole output where its pieces become one */
+typedef struct ledger_job { /* a copy of a track with its new tokens: all tokens if the session begins, the
+                               whole output if its pieces are merged into one */
   ledger_track at;
   int32_t from, count;
   size_t offset; /* of its tokens among those of all jobs */

@@ -1,8 +1,8 @@
 /* ledger_writer.h - the thread that writes the ledger's file. It takes what is new of all sessions into one
- * transaction (group commit), at most one every LEDGER_GROUP_US; only beginnings and ends do not wait. What a
- * committed transaction holds survives the death of this process; a power cut may lose the last ones
- * (synchronous = NORMAL), but never the file. A transaction that fails is tried again, and nothing is missing
- * when it succeeds. */
+ * transaction (group commit), at most one every LEDGER_GROUP_US; only the beginnings and ends of sessions are
+ * written at once. What a committed transaction holds survives the death of this process; a power cut may
+ * lose the last ones (synchronous = NORMAL), but never the file. A transaction that fails is tried again, and
+ * nothing is missing when it succeeds. */
 #pragma once
 
 #include "common/base/log.h"
@@ -26,7 +26,7 @@ typedef struct ledger_writer_options { /* everything is borrowed until ledger_wr
 
 typedef struct ledger_writer ledger_writer;
 
-/* Writes the row of this process, so that it is there before anything that it owns. */
+/* Writes the row of this process, so that it exists before any session that the process owns. */
 int ledger_writer_open(ledger_writer **out, const ledger_writer_options *o, err *e);
 int ledger_writer_start(ledger_writer *w, err *e); /* starts the thread */
 /* Writes what is left, if that is possible, and ends the thread. Before the database is closed; NULL is

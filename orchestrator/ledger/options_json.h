@@ -8,6 +8,6 @@
 
 json_t *options_json_object(const msg_options *o); /* NULL: out of memory */
 char *options_json_text(const msg_options *o);     /* free() it; NULL: out of memory */
-/* out->stops points to stops[WIRE_STOPS_MAX]. ERR_FORMAT: the text is none that the two above make;
- * ERR_NOMEM. */
+/* out->stops points to stops[WIRE_STOPS_MAX]. ERR_FORMAT: the text is not one that the two functions above
+ * make; ERR_NOMEM. */
 int options_json_read(const char *text, msg_options *out, int32_t stops[WIRE_STOPS_MAX], err *e);

@@ -1,6 +1,6 @@
 /* process_identity.h - identifies the process that serves a session, so that others can tell whether it still
- * lives. A process id is reused in time, so the identity has its start as well, and the boot and PID
- * namespace in which these two numbers mean something. */
+ * lives. A process id is reused in time, so the identity also holds the start of the process, and the boot
+ * and the PID namespace in which these two numbers mean something. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* child_processes.h - the programs that `tandem` starts itself: found, started, watched and ended.
+/* child_processes.h - finds, starts, watches and ends the programs that `tandem` starts itself.
  *
  * A child is a process group of its own (Ctrl-C is for tandem, which then ends it), its stdin is empty, its
  * stdout goes to stderr (stdout belongs to the completion), and the kernel kills it when tandem dies, for
@@ -14,7 +14,7 @@
 #define CHILD_PROCESSES_MAX      4
 #define CHILD_PROCESSES_ARGS_MAX 32
 #define CHILD_PROCESSES_GRACE_MS 2000 /* from SIGTERM to SIGKILL */
-#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for what child_processes_ask wants to know */
+#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for the output of child_processes_ask */
 
 typedef struct child_processes child_processes;
 
@@ -34,7 +34,8 @@ typedef struct child_processes_options {
 } child_processes_options;
 
 int child_processes_open(child_processes **out, const child_processes_options *o, err *e);
-/* As child_processes_kill; the loop must run once more before it is closed. NULL is allowed. */
+/* Does what child_processes_kill does and frees it; the loop must run once more before the loop is closed.
+ * NULL is allowed. */
 void child_processes_close(child_processes *p);
 
 /* Adds a program to start: args (NULL-terminated, without its name) are copied. Returns its number, or an
@@ -43,7 +44,7 @@ int32_t child_processes_add(child_processes *p, const char *name, const char *co
 /* ERR_STATE while it runs, ERR_IO. */
 int child_processes_start(child_processes *p, int32_t child, err *e);
 
-/* SIGTERM to all, SIGKILL to those that take longer than CHILD_PROCESSES_GRACE_MS. */
+/* Sends SIGTERM to all, and SIGKILL to those that take longer than CHILD_PROCESSES_GRACE_MS. */
 void child_processes_stop(child_processes *p);
 /* Ends what is left at once; on_exit is not called. */
 void child_processes_kill(child_processes *p);

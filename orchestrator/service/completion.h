@@ -1,6 +1,6 @@
-/* completion.h - the answer to one request on its way: a stream of text and an end, and its figures.
+/* completion.h - the output of one request: a stream of text, an end, and figures.
  *
- * The owner calls completion_update when the service has news; what is new goes to the sink. */
+ * The owner calls completion_update when the service has news; new text and the end go to the sink. */
 #pragma once
 
 #include "common/text/detokenizer.h"
@@ -11,7 +11,7 @@ typedef struct completion completion;
 
 /* Where the stream goes. Either may be NULL. */
 typedef struct completion_sink {
-  /* More text, whole UTF-8 characters, whose tokens the ledger has. */
+  /* More text, in whole UTF-8 characters; the ledger already has its tokens. */
   void (*on_text)(void *context, const char *text, size_t size);
   /* The end, once, with all figures. The completion must not be freed in it. */
   void (*on_end)(void *context, const completion *c);
@@ -21,24 +21,27 @@ typedef struct completion_sink {
 struct completion {
   const text_model *model;
   completion_sink sink;
-  const ledger_session *resume; /* borrowed: the answer goes on from there; NULL: it is a new one */
-  bool show_whole;              /* of one that goes on: give the text that was there already, too */
-  size_t shown_before;          /* or so much of it has been given */
-  detokenizer *detokenizer;     /* NULL: the model has no vocabulary, and the answer no text */
-  uint64_t session;             /* 0: not begun, or over */
-  uint64_t id;                  /* the session, also when it is over; 0: there was none */
+  const ledger_session
+      *resume;              /* borrowed: the session that this completion continues; NULL: it is a new one */
+  bool show_whole;          /* of a continued session: also give the text that was there already */
+  size_t shown_before;      /* bytes of the text that the client has had already, if more than that text */
+  detokenizer *detokenizer; /* NULL: the model has no vocabulary, and the answer no text */
+  uint64_t session;         /* 0: not begun, or over */
+  uint64_t id;              /* the session, also when it is over; 0: there was none */
   tokenizer_ids prompt;
 
-  char *text; /* [text_size], UTF-8; what is past `shown` is not in the ledger yet */
+  char *text; /* [text_size], UTF-8; text beyond `shown` has tokens that are not in the ledger yet */
   size_t text_size, text_capacity, shown;
   int32_t fed;        /* output tokens that the detokenizer has seen */
   size_t *text_after; /* [fed]: size of the text after each of them */
   size_t text_after_capacity;
-  int32_t kept; /* of these tokens, when a stop string cut the rest; -1: none was found */
+  int32_t
+      kept; /* how many of these tokens stay when a stop string cuts the rest; -1: no stop string was found */
 
-  int32_t *tokens; /* [count] once it has ended: the output with its end token, without what was cut */
+  int32_t *
+      tokens; /* [count], once it has ended: the output tokens, with the end token and without what was cut */
   int32_t count;
-  int32_t first_count; /* tokens that came first, together */
+  int32_t first_count; /* tokens that arrived together first */
   uint64_t start_us, first_token_us, first_shown_us, end_us;
 
   wire_finish finish; /* 0 until the answer has ended; the figures may come later */
@@ -46,13 +49,13 @@ struct completion {
   err trouble;        /* when finish is error */
   uint64_t seed, hash_seed;
   uint32_t epoch;
-  int32_t max_tokens, context; /* what it could have at most: of its own, and with the prompt */
+  int32_t max_tokens, context; /* limits: output tokens; prompt and output together */
   bool draft_wanted;
   char draft_method[WIRE_STRING_MAX + 1], numerics_id[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1];
   char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps; "": nothing */
   bool numerics_changed;
   msg_stats stats;
-  int32_t uncounted; /* tokens that they do not cover */
+  int32_t uncounted; /* output tokens that stats do not cover */
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
 };
 
@@ -72,13 +75,14 @@ void completion_update(completion *c, service *s);
 /* Ends it early; the text that came stays. The end comes by completion_update, or at once where it has not
  * begun. */
 void completion_cancel(completion *c, service *s);
-/* Ends it now, by an error that is not the session's own. */
+/* Ends it now with an error that lies outside the session. */
 void completion_fail(completion *c, service *s, const err *why);
 /* It has ended, and all figures are there. */
 bool completion_is_over(const completion *c);
 
-/* The session of an answer that was cut, as the ledger would give it, with up to `more` tokens to come. *out
- * is ledger_session_fini's. ERR_ARG: it was not cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
+/* Fills *out with the session of a completion that was cut by a length limit or cancelled, as the ledger
+ * would give it, for up to `more` further tokens. Release *out with ledger_session_fini. ERR_ARG: it was not
+ * cut; ERR_LIMIT: the context is full; ERR_NOMEM. */
 int completion_to_resume(const completion *c, const request *r, int32_t more, ledger_session *out, err *e);
 
 double completion_tokens_per_second(const completion *c); /* after the first tokens; 0: too few to say */

@@ -1,6 +1,6 @@
-/* ledger_choice.h - which ledger a service writes: a file that is named, the default file, or none, which is
- * one in memory. On the loop it passes on that more is logged, and writes once a second which workers there
- * are. */
+/* ledger_choice.h - opens the ledger that a service writes: a named file, the default file, or, for "none", a
+ * ledger in memory. On the loop's thread it tells the service when more is logged, and once a second it
+ * writes which workers there are. */
 #pragma once
 
 #include "orchestrator/ledger/ledger_file.h"
@@ -24,12 +24,12 @@ typedef struct ledger_choice_options {
 
 /* The errors of ledger_file_open and ledger_database_default_path. */
 int ledger_choice_open(ledger_choice **out, const ledger_choice_options *o, err *e);
-/* Run the loop once more after it: only then is everything freed. NULL is allowed. */
+/* Run the loop once more afterwards, because only then is everything freed. NULL is allowed. */
 void ledger_choice_close(ledger_choice *c);
 
 ledger ledger_choice_ledger(const ledger_choice *c);
-/* From now on its workers are written to the file once a second; NULL: none are. */
+/* From now on the workers of this machine are written to the file once a second; NULL: no workers are. */
 void ledger_choice_watch(ledger_choice *c, const sessions_machine *o);
 bool ledger_choice_is_file(const ledger_choice *c);
-/* A file that was named could not take everything. */
+/* Did a named file fail to take everything? */
 bool ledger_choice_failed(const ledger_choice *c);

@@ -1,4 +1,4 @@
-/* prompt.h - from a request's prompt, which is text, ids or messages, to the ids that the target gets. */
+/* prompt.h - turns a request's prompt, which is text, ids or messages, into the ids that the target gets. */
 #pragma once
 
 #include "orchestrator/service/request.h"

@@ -13,7 +13,7 @@
 
 typedef enum { REQUEST_NO_PROMPT, REQUEST_TEXT, REQUEST_IDS, REQUEST_MESSAGES } request_prompt_kind;
 
-/* All that it points to is its own: request_fini frees it. */
+/* It owns everything that it points to, and request_fini frees that. */
 typedef struct request {
   request_prompt_kind prompt_kind; /* which of these three is given */
   char *text;                      /* [text_size], then a NUL */
@@ -27,7 +27,7 @@ typedef struct request {
   bool no_special; /* special tokens written in a raw text are plain text */
 
   sampler_options sampling;
-  bool seed_given; /* by the client, and not drawn for it */
+  bool seed_given; /* the client gave the seed; otherwise one was drawn */
   int32_t max_tokens;
   int32_t context; /* tokens of prompt and answer together, at most */
   char *stops[DETOKENIZER_STOP_MAX];
@@ -45,7 +45,7 @@ typedef struct request {
 /* The defaults, without a prompt and with seed 0. */
 void request_init(request *r);
 void request_fini(request *r);
-/* *to is not initialised before. ERR_NOMEM: it is as after request_init. */
+/* *to need not be initialised. ERR_NOMEM: *to is as after request_init. */
 int request_copy(request *to, const request *from, err *e);
 
 /* Each copies what it is given and replaces what was there. ERR_NOMEM. */
@@ -54,17 +54,17 @@ int request_set_ids(request *r, const int32_t *ids, size_t count, err *e);
 int request_set_system(request *r, const char *text, err *e);
 int request_set_title(request *r, const char *text, err *e); /* cut to a few words on one line */
 
-/* One more message of a conversation. ERR_NOMEM. */
+/* Adds a message of a conversation. ERR_NOMEM. */
 int request_add_message(request *r, const char *role, const char *content, size_t size, err *e);
-/* One more string that ends the answer before it. `name` is what the client calls it. ERR_ARG: empty, too
- * long, not UTF-8, one too many; ERR_NOMEM. */
+/* Adds a stop string: the output ends before it. `name` is what the client calls this option in errors.
+ * ERR_ARG: the string is empty, too long, not UTF-8 or one too many; ERR_NOMEM. */
 int request_add_stop(request *r, const char *name, const char *text, size_t size, err *e);
 void request_clear_stops(request *r);
 
 bool request_wants_draft(const request *r);
 
-/* What the target is asked for; its stop tokens are the model's to add. */
+/* The options that the target gets; the caller adds the model's stop tokens. */
 msg_options request_options(const request *r);
-/* Whatever a request comes from, it is checked here: its prompt's kind fits its template, and its options
- * pass msg_options_check, as they must at the target. ERR_ARG or ERR_LIMIT names the option and its range. */
+/* Checks a request, wherever it comes from: the kind of its prompt must fit its template, and its options
+ * must pass msg_options_check, as at the target. ERR_ARG or ERR_LIMIT names the option and its range. */
 int request_check(const request *r, err *e);

@@ -1,5 +1,5 @@
-/* request_queue.h - lines of requests that are answered at the same time: each becomes a completion, and that
- * one line of result. What `batch' and `serve-workers' share. One thread. */
+/* request_queue.h - answers many request lines at the same time: each line becomes a completion, and each
+ * completion one line of result. `batch' and `serve-workers' share it. One thread. */
 #pragma once
 
 #include "orchestrator/service/completion.h"
@@ -18,11 +18,11 @@ typedef struct request_queue_entry {
 } request_queue_entry;
 
 struct request_queue {
-  const request *defaults; /* what a line does not say itself */
+  const request *defaults; /* for everything that a line does not say itself */
   const text_model *model;
   const logger *log;
   service *service;
-  /* One line of result with its line end, which the receiver frees; NULL: out of memory. */
+  /* Gets one line of result, with its line end; the receiver frees it. NULL: out of memory. */
   void (*on_result)(void *owner, size_t tag, char *line);
   void *owner;
 
@@ -30,21 +30,21 @@ struct request_queue {
   int32_t running_count;
   size_t completed, failed, cancelled, dropped_bytes;
   size_t plain; /* answers that ended without speculation, though a draft was wanted */
-  char off_reason[WIRE_STRING_MAX + 1]; /* why the first of these did */
+  char off_reason[WIRE_STRING_MAX + 1]; /* why speculation was off for the first of these */
   int64_t tokens;
   uint64_t rounds, accepted, drafted;
   bool out_of_memory;
 };
 
-/* Begins a request (request_json.h); a bad line has its result at once. There must be room: running_count <
- * REQUEST_QUEUE_MAX. `tag` comes back with the result. */
+/* Begins a request (request_json.h); a bad line gets its error result at once. There must be room:
+ * running_count < REQUEST_QUEUE_MAX. `tag` comes back with the result. */
 void request_queue_begin(request_queue *q, const char *line, size_t size, long line_number, size_t tag);
-/* The result of a line that will not be begun. */
+/* Gives an error result for a line that will not be begun. */
 void request_queue_refuse(request_queue *q, const char *line, size_t size, long line_number, size_t tag,
                           const err *why);
-/* Gives the results of those that are over by now. */
+/* Gives the results of all requests that are over by now. */
 void request_queue_update(request_queue *q);
-/* All end early; request_queue_update gives their results. */
+/* Ends all requests early; request_queue_update gives their results. */
 void request_queue_cancel(request_queue *q);
-/* All end now, by an error that is none of theirs. */
+/* Ends all requests now with an error that is not their own. */
 void request_queue_fail(request_queue *q, const err *why);

@@ -1,5 +1,4 @@
-/* result_json.h - a completion as a JSON object: the result of `--json', of a line of `batch', of a request.
- */
+/* result_json.h - a completion as a JSON object: what `--json' prints, and the result of a request line. */
 #pragma once
 
 #include "orchestrator/service/completion.h"

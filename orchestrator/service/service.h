@@ -1,6 +1,6 @@
-/* service.h - targets, drafts and the sessions between them: starts a target and a draft on this machine,
- * watches them, and ends them with the loop; or listens at an address, and waits for those that others start.
- * Everything that answers requests stands on it.
+/* service.h - provides targets, drafts and the sessions between them. It either starts a target and a draft
+ * on this machine, watches them, and ends them with the loop; or it listens at an address and waits for
+ * workers that others start. Everything that answers requests uses it.
  *
  * One thread. The owner's on_news is called from the loop, never from inside another call. */
 #pragma once
@@ -13,22 +13,24 @@
 #include <uv.h>
 
 #define SERVICE_RESTARTS_MAX  3    /* of each program */
-#define SERVICE_NOTICE_S      3    /* without a target: after so long a warning says what is missing */
-#define SERVICE_DRAFT_WAIT_MS 2000 /* a target that is ready waits so long for the first draft */
+#define SERVICE_NOTICE_S      3    /* after so long without a target, a warning says what is missing */
+#define SERVICE_DRAFT_WAIT_MS 2000 /* how long requests wait for the first draft once a target is ready */
 
 typedef struct service service;
 
 typedef struct service_options {
   worker_settings workers;
-  bool with_draft;    /* start a draft, or expect one */
-  const char *listen; /* the endpoint where workers register that others start; NULL: they are started here */
-  bool allow_plaintext;         /* of `listen`: an address that other machines can reach */
-  bool draft_may_follow;        /* of `listen`: requests do not wait for a first draft */
-  int32_t target_wait_s;        /* of `listen`: so long without any target is an error; 0: wait for ever */
-  const char *ledger;           /* the path of a file, "none", or NULL: the default file */
-  const char *command;          /* what the ledger calls this process */
+  bool with_draft; /* start a draft, or expect one */
+  const char
+      *listen; /* the endpoint at which workers started by others register; NULL: they are started here */
+  bool allow_plaintext;  /* of `listen`: an address that other machines can reach */
+  bool draft_may_follow; /* of `listen`: requests do not wait for a first draft */
+  int32_t target_wait_s; /* of `listen`: how long to wait without any target before that is an error; 0: for
+                            ever */
+  const char *ledger;    /* the path of a file, "none", or NULL: the default file */
+  const char *command;   /* what the ledger calls this process */
   const ledger_session *resume; /* a session of the ledger's file to take over; NULL: none */
-  const logger *log;            /* gets warnings and what the user should know meanwhile */
+  const logger *log;            /* gets warnings and notices for the user */
 
   void (*on_news)(void *owner);      /* something may have changed: look at everything again */
   void (*on_interrupt)(void *owner); /* SIGINT came; NULL: it counts as service_signal */
@@ -37,8 +39,8 @@ typedef struct service_options {
   void *owner;
 } service_options;
 
-/* Starts the programs, unless others do: they load their model while the caller does. ERR_GONE, ERR_IO,
- * ERR_NOMEM. */
+/* Starts the programs, unless others start them; they load their model while the caller loads its own.
+ * ERR_GONE, ERR_IO, ERR_NOMEM. */
 int service_open(service **out, const service_options *o, err *e);
 /* Opens the ledger and lets the workers register. Call it once. ERR_ARG or ERR_IO: the address to listen at,
  * or the ledger.
@@ -55,7 +57,7 @@ uv_loop_t *service_loop(service *s);
 const worker_settings *service_worker_settings(const service *s);
 /* Where workers register. */
 const char *service_address(const service *s);
-/* A target has registered, and so has a draft, if one is expected. */
+/* Has a target registered, and also a draft, if one is expected? */
 bool service_ready(const service *s);
 /* How many sessions the registered targets take at a time. */
 int32_t service_capacity(const service *s);
@@ -65,11 +67,12 @@ int service_trouble(const service *s, err *e);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
 int service_signal(const service *s);
 
-/* Is there a file that keeps the sessions? And did it take everything, if it was named? */
+/* service_keeps: does a file keep the sessions? service_kept: has a file that was named taken everything? */
 bool service_keeps(const service *s);
 bool service_kept(const service *s);
 
-/* Sessions: see sessions_start and so on. After a release the ledger hears no more of it. */
+/* These do what the functions of the same name in sessions.h do. After a release, the ledger gets nothing
+ * more about that session. */
 uint64_t service_start(service *s, const sessions_request *r, err *e);
 void service_cancel(service *s, uint64_t session);
 void service_release(service *s, uint64_t session);

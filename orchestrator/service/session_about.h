@@ -1,5 +1,5 @@
-/* session_about.h - what the orchestrator alone knows of a session, as the JSON object that the ledger keeps
- * with it: title, draft, math, stop strings. With it a session can go on as it began. */
+/* session_about.h - what only the orchestrator knows of a session (title, draft, math, stop strings), as the
+ * JSON object that the ledger keeps with it, so that a session can go on as it began. */
 #pragma once
 
 #include "orchestrator/service/request.h"
@@ -18,6 +18,6 @@ typedef struct session_about {                    /* strings are the object's */
   int32_t stop_count;
 } session_about;
 
-/* NULL, and a text that is no such object, tell nothing: what is unknown stays NULL or 0. */
+/* Reads such an object. From NULL or any other text nothing is read, and what is unknown stays NULL or 0. */
 void session_about_read(session_about *out, const char *text);
 void session_about_fini(session_about *a);

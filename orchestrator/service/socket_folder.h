@@ -14,12 +14,12 @@ _Static_assert(SOCKET_FOLDER_MAX + SOCKET_NAME_MAX <= sizeof(((struct sockaddr_u
 
 typedef struct socket_folder {
   char path[SOCKET_FOLDER_MAX]; /* "": none */
-  int lock; /* a file in it that stays locked while this process lives, so that others can tell a folder left
+  int lock; /* a file in it, locked while this process lives, so that others recognise a folder that was left
                behind */
 } socket_folder; /* all zero at first */
 
-/* In TMPDIR where that is short enough and can be written, else in /tmp; there, folders of this user's that
- * were left behind by programs that were killed are removed first. ERR_IO. */
+/* Makes the folder in TMPDIR if that is short enough and can be written, else in /tmp. First it removes
+ * folders there that killed programs of this user have left behind. ERR_IO. */
 int socket_folder_make(socket_folder *f, err *e);
 /* A path of "" is allowed. */
 void socket_folder_remove(socket_folder *f);

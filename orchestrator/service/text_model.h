@@ -10,8 +10,9 @@ typedef struct text_model {
   model_file *file;
   model_config config;
   hash16 fingerprint;
-  tokenizer *tokens;   /* from text_model_load on, as all below; NULL: the model has no vocabulary */
-  chat_template *chat; /* NULL: no vocabulary, or the file's template is not built in: chat_error says so */
+  tokenizer *tokens; /* from text_model_load on, as all below; NULL: the model has no vocabulary */
+  chat_template
+      *chat; /* NULL: there is no vocabulary, or the file's template is not built in, as chat_error says */
   err chat_error;
   int32_t stops[WIRE_STOPS_MAX]; /* tokens that end an answer */
   int32_t stop_count;
@@ -22,14 +23,14 @@ int text_model_open(text_model *m, const char *path, err *e);
 /* The same for text alone: a file with a vocabulary but no weights is accepted. */
 int text_model_open_text(text_model *m, const char *path, err *e);
 /* Reads the vocabulary. `template`: the chat template's name, NULL: the file's own. The errors of
- * tokenizer_open and of chat_template_open with a name; a template of the file's that is not built in is
- * none, nor is a missing vocabulary. */
+ * tokenizer_open and of chat_template_open with a name; a file's template that is not built in is no error,
+ * and neither is a missing vocabulary. */
 int text_model_load(text_model *m, const char *template, err *e);
 void text_model_close(text_model *m); /* closes whatever has been opened */
 
 #define TEXT_MODEL_CONTEXT_DEFAULT 4096 /* tokens, or the model's context if that is less */
-/* The context of a session, of which `wanted` tokens are asked for (0: the default). ERR_ARG when the model
- * has less. */
+/* Sets *out to the context of a session for which `wanted` tokens are asked (0: the default). ERR_ARG when
+ * the model has less. */
 int text_model_context(const text_model *m, int32_t wanted, int32_t *out, err *e);
 
 hash16 text_model_vocabulary(const text_model *m); /* zero: none */

@@ -1,4 +1,5 @@
-/* worker_command_line.h - settings of a service as the flags of the worker programs that it starts. */
+/* worker_command_line.h - turns the settings of a service into the flags of the worker programs that it
+ * starts. */
 #pragma once
 
 #include "orchestrator/service/worker_settings.h"
@@ -6,8 +7,8 @@
 #define WORKER_COMMAND_LINE_MAX 28 /* arguments, with the NULL at their end */
 
 typedef struct worker_command_line {
-  const char
-      *list[WORKER_COMMAND_LINE_MAX]; /* ends with a NULL; points into the settings and into `numbers` */
+  /* Ends with a NULL; points into the settings and into `numbers` */
+  const char *list[WORKER_COMMAND_LINE_MAX];
   int32_t count;
   char numbers[6][16];
   int32_t number_count;

@@ -9,11 +9,11 @@
 
 typedef struct worker_settings {
   const char *model; /* the path of the target's model */
-  const char *draft; /* "ngram", "model", "replay:FILE:RATE[:S]" or "none"; "any": the workers are others' */
-  const char
-      *draft_model; /* for "model": the path of its own model, or NULL: the first layers of the target's */
+  const char *draft; /* "ngram", "model", "replay:FILE:RATE[:S]" or "none"; "any": others start the workers */
+  /* For "model": the path of its own model, or NULL: the first layers of the target's */
+  const char *draft_model;
   int32_t draft_layers, draft_threads,
-      draft_context;        /* for "model"; 0: all, the draft's default, `context` */
+      draft_context;        /* for "model"; 0 means all layers, the draft's default, and `context` */
   const char *math;         /* "int8" or "f32" */
   const char *kv;           /* "static" or "virtual" */
   int32_t kv_blocks;        /* of a virtual cache; 0: its default */

@@ -4,16 +4,17 @@
 
 #include "orchestrator/sessions/client_session.h"
 
-/* Finds workers where the session has none. Nothing happens before its beginning is durable in the ledger. */
+/* Finds the workers that the session lacks. Does nothing before the session's beginning is durable in the
+ * ledger. */
 void assignment_fill(client_step *c, client_session *s);
 /* A worker has made room: sessions that wait for it ask again at once. */
 void assignment_room_made(client_sessions *all);
-/* How many sessions a worker has: by our own count, which is newer, or by its own, which knows other
- * orchestrators' sessions too. */
+/* How many sessions a worker has: the larger of our own count, which is newer, and the worker's, which
+ * includes other orchestrators' sessions. */
 int32_t assignment_load(const client_sessions *all, const roster_peer *p);
 
-/* The best target for this session, or 0. *willing (may be NULL): it has not refused, does not hang, and has
- * room. */
+/* The best target for this session, or 0. *willing (may be NULL) tells whether it has not refused, does not
+ * hang, and has room. */
 peer_id assignment_choose_target(client_step *c, client_session *s, bool *willing);
 /* Finds a draft where the session has none. */
 void assignment_choose_draft(client_step *c, client_session *s);
@@ -33,9 +34,9 @@ void assignment_target_lives(client_step *c, client_session *s, bool tokens);
 /* The slot of a target in s->too_small, or NULL; 0 asks for a free slot. */
 peer_id *assignment_too_small(client_session *s, peer_id id);
 
-/* The draft is told to forget the session: it still runs, or may come back. */
+/* Tells the draft to forget the session, because the draft still runs or may come back. */
 void assignment_dismiss_draft(client_step *c, client_session *s);
-/* The session has no draft any more, and why. */
+/* Removes the session's draft and notes why. */
 void assignment_clear_draft(client_session *s, const char *why);
 /* Logs why a session decodes plainly. The same trouble of many sessions is logged once. */
 void assignment_log_trouble(client_step *c, const client_session *s, const char *trouble, const char *why);

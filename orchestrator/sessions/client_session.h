@@ -1,6 +1,6 @@
 /* client_session.h - one session of a client: what was asked for, its committed tokens and its two workers;
- * and what all sessions of one machine share. This is the inside of the room: other rooms include sessions.h.
- */
+ * and what all sessions of one machine share. Private to orchestrator/sessions: other folders include
+ * sessions.h. */
 #pragma once
 
 #include "orchestrator/ledger/ledger.h"
@@ -14,9 +14,9 @@
 typedef struct client_assignment {
   peer_id peer;     /* 0: none */
   bool opened;      /* OPENED came in this epoch */
-  bool ended;       /* ENDED came, or there is nobody who should know of the end */
+  bool ended;       /* ENDED came, or there is no worker that must know of the end */
   int32_t base;     /* the length that the next OPEN builds on */
-  uint64_t sent_us; /* when OPEN or END was sent last */
+  uint64_t sent_us; /* when OPEN or END was last sent */
 } client_assignment;
 
 typedef struct client_session {

@@ -16,9 +16,9 @@ bool failover_target_too_small(client_step *c, client_session *s);
 /* The target hangs. False: there is no other, and nothing changes. */
 bool failover_target_hung(client_step *c, client_session *s);
 
-/* The draft refused the session, or is of no use to it: another one may serve it. */
+/* The draft refused the session, or cannot help it: looks for another one. */
 void failover_draft_refused(client_step *c, client_session *s, const char *why);
-/* The draft has not reached the target: another one may, or this one later. */
+/* The draft has not reached the target: asks another one, or this one again later. */
 void failover_draft_unreachable(client_step *c, client_session *s);
 /* The target says that no draft ever attached: notes why not, as far as this side knows. */
 void failover_explain_unattached(client_step *c, client_session *s);

@@ -1,5 +1,5 @@
-/* hung_targets.h - the targets that sessions had to leave because they gave no sign of life. For some time
- * they are asked last. Fixed memory: the oldest entry makes room for a new one. */
+/* hung_targets.h - the targets that sessions had to leave because they gave no sign of life. For some time,
+ * new sessions choose them last. The memory is fixed, so the oldest entry makes room for a new one. */
 #pragma once
 
 #include "wire/actions.h"

@@ -4,13 +4,13 @@
 
 #include "orchestrator/sessions/client_session.h"
 
-/* Nothing happens to a session that has finished before. text may be NULL. cancel: the workers must stop,
- * which takes a new epoch. */
+/* Does nothing if the session has finished already. text may be NULL. cancel: the workers must stop
+ * computing, which takes a new epoch. */
 void session_finish(client_step *c, client_session *s, wire_finish finish, int code, const char *text,
                     bool cancel);
 /* Finishes with an error and stops the workers. */
 void session_finish_error(client_step *c, client_session *s, int code, const char *text);
 /* Sends END to a worker that has not answered it yet. */
 void session_finish_send(client_step *c, client_session *s, client_assignment *worker);
-/* Both workers know of the end, or have been told often enough. */
+/* Do both workers know of the end, or were they told SESSIONS_END_TRIES times? */
 bool session_finish_complete(const client_session *s);

@@ -6,5 +6,5 @@
 
 void session_frames_from_target(client_step *c, client_session *s, const msg *m);
 void session_frames_from_draft(client_step *c, client_session *s, const msg *m);
-/* Sends ACK to the target: so much of the session is committed. It renews the lease. */
+/* Sends ACK, with the committed length, to the target. It also renews the lease. */
 void session_frames_ack(client_step *c, client_session *s);

@@ -7,8 +7,8 @@
 #define SESSIONS_MAX        256
 #define SESSIONS_REPEAT_US  300000 /* OPEN and END are repeated until they are answered */
 #define SESSIONS_END_TRIES  5      /* after so many ENDs a worker counts as gone */
-#define SESSIONS_ACK_US     500000 /* an idle session acknowledges again, which renews its lease */
-#define SESSIONS_RESEND_US  20000  /* a gap is asked for once, not for every frame that follows it */
+#define SESSIONS_ACK_US     500000 /* how often an idle session sends ACK again, which renews its lease */
+#define SESSIONS_RESEND_US  20000  /* how long a gap is not asked for again, whatever frames follow it */
 #define SESSIONS_DESYNC_MAX 16     /* repairs of one session before it ends with an error */
 
 #define SESSIONS_TARGET_WAIT_US  30000000 /* a session without any target for so long ends with an error */
@@ -23,5 +23,5 @@
 
 #define SESSIONS_DRAFT_REFUSALS_MAX 8 /* drafts that may refuse a session before it stays without one */
 #define SESSIONS_DRAFT_RETRY_US     10000000 /* when a draft that did not reach the target is asked again */
-#define SESSIONS_ATTACH_US          3000000  /* a draft that tried for so long says that it cannot attach */
+#define SESSIONS_ATTACH_US          3000000  /* after so long, a draft that cannot attach says so */
 #define SESSIONS_TROUBLE_US         60000000 /* when the same trouble with a draft is logged again */

@@ -1,6 +1,6 @@
-/* session_stats.h - what the targets of one session have counted, added up. A target reports its counts with
- * DONE alone: when the completion ends there, or when it is told that the session goes on elsewhere. What a
- * target counted that died is lost. */
+/* session_stats.h - adds up what the targets of one session have counted. A target reports its counts only
+ * with DONE, when the completion ends there or when it is told that the session goes on elsewhere. The counts
+ * of a target that dies are lost. */
 #pragma once
 
 #include "wire/actions.h"
@@ -23,7 +23,7 @@ void session_stats_begin(session_stats *s, int32_t length);
 void session_stats_leave(session_stats *s, peer_id target, int32_t length);
 /* The present target reports; a later report replaces the earlier one. */
 void session_stats_report(session_stats *s, const msg_stats *stats);
-/* A target that was left reports. Only the last one of them is expected to. */
+/* A target that the session has left reports. Only the last such target is still expected to. */
 void session_stats_report_late(session_stats *s, peer_id target, const msg_stats *stats);
 
 /* The sum over all targets; accepted_per_pos[WIRE_POSITIONS_MAX] is the caller's and becomes part of it. */

@@ -1,6 +1,6 @@
-/* sessions.h - the machine of the orchestrator: requests become sessions at a target and a draft, their
- * tokens are logged and then shown, and what goes out of step is repaired. It does no I/O (wire/machine.h);
- * its owner looks for news after every step. */
+/* sessions.h - the machine of the orchestrator: it makes requests into sessions at a target and a draft, logs
+ * their tokens before they are shown, and repairs a worker that is out of step. It does no I/O
+ * (wire/machine.h); its owner looks for news after every step. */
 #pragma once
 
 #include "common/speculative/prefix.h"
@@ -41,7 +41,7 @@ typedef struct sessions_request {
   bool draft;                    /* false: no draft may serve it */
   /* Called with each run of new tokens before they are logged (NULL: all are kept). It returns how many to
    * keep; fewer than count, or *stop, ends the session there, as a stop string does. A negative number takes
-   * so many tokens back that are logged already. */
+   * back so many tokens that are logged already. */
   int32_t (*admit)(void *context, const int32_t *tokens, int32_t count, bool *stop);
   void *admit_context;
 } sessions_request;
@@ -50,15 +50,15 @@ typedef enum {
   SESSIONS_WAITING, /* for a target */
   SESSIONS_OPENING,
   SESSIONS_RUNNING,
-  SESSIONS_ENDING,  /* it is over for the client, and the workers are being told */
-  SESSIONS_FINISHED /* the workers know, or were told often enough: sessions_release it */
+  SESSIONS_ENDING,  /* it is over for the client, and the workers are being sent END */
+  SESSIONS_FINISHED /* the workers know, or were told often enough: call sessions_release */
 } sessions_state;
 
 typedef struct sessions_view { /* what a client may see of its session */
   sessions_state state;
   const int32_t *tokens; /* [length], prompt and output; valid until the next step */
   int32_t length, prompt_length;
-  int32_t logged;     /* how many of `length` may be shown. It may reach prompt_length later */
+  int32_t logged;     /* how many of `length` may be shown; at first it may be less than prompt_length */
   wire_finish finish; /* 0: it goes on */
   int code;           /* ERR_ when finish is error */
   const char *text;   /* the sentence for code; otherwise what the target says of its plain steps, or "" */
@@ -90,5 +90,6 @@ int32_t sessions_capacity(const sessions_machine *m);
 const msg_hello *sessions_worker(const sessions_machine *m, wire_role role, int32_t index);
 int32_t sessions_worker_load(const sessions_machine *m, wire_role role, int32_t index); /* its sessions */
 
-/* The owner knows that a worker has died, for example its own child process: nobody waits for its silence. */
+/* The owner knows that a worker has died, for example its own child process, so the machine need not wait
+ * until it counts as silent. */
 void sessions_worker_died(sessions_machine *m, wire_id incarnation, uint64_t now_us, actions *out);

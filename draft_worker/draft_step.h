@@ -5,9 +5,9 @@
 #include "wire/machine.h"
 #include "wire/roster.h"
 
-#define DRAFT_REPEAT_US                                                                                      \
-  300000 /* after so long without a reply, ATTACH, DESYNC and requests to connect are repeated */
-#define DRAFT_IDLE_US 200000 /* after so long without NODES, an empty one names the base again */
+/* After so long without a reply, ATTACH, DESYNC and requests to connect are repeated. */
+#define DRAFT_REPEAT_US 300000
+#define DRAFT_IDLE_US   200000 /* after so long without NODES, an empty one names the base again */
 
 typedef struct draft_step {
   roster *peers;

@@ -51,8 +51,8 @@ typedef struct engine_result {
   uint64_t serial;
   int code;          /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
   int32_t kv_length; /* rows committed afterwards */
-  int32_t
-      kv_settled; /* so many of them are in their blocks; the slot's next forward copies the others there */
+  /* So many of them are in their blocks; the slot's next forward copies the others there. */
+  int32_t kv_settled;
   int32_t node_count;               /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;

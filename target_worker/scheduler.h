@@ -41,8 +41,8 @@ _Static_assert(SCHEDULE_STEPS_MAX + SCHEDULE_NODES_MAX <= COST_ROWS_MAX,
 typedef struct schedule_pick {
   int32_t slot; /* of the store */
   schedule_kind kind;
-  int32_t
-      rows; /* PREFILL: rows of C; STEP: how many nodes it carries beside the root, the first of `nodes` */
+  /* PREFILL: rows of C; STEP: how many nodes it carries beside the root, the first of `nodes`. */
+  int32_t rows;
   int32_t offered;                                          /* STEP: live nodes to choose from */
   int32_t nodes[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX]; /* STEP: [offered] as tree_select writes them */
   int32_t reads; /* STEP: positions of the cache that each row reads */

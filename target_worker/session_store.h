@@ -53,8 +53,8 @@ void session_store_renew(session *s, uint64_t now_us);
 /* Ends one session that nobody has renewed for SESSION_STORE_LEASE_US, and sets *id to it; false: there is
  * none. */
 bool session_store_purge(session_store *store, uint64_t now_us, uint64_t *id);
-uint64_t
-session_store_deadline(const session_store *store); /* of the next session_store_purge; UINT64_MAX: none */
+/* Of the next session_store_purge; UINT64_MAX: none. */
+uint64_t session_store_deadline(const session_store *store);
 bool session_store_end(session_store *store, uint64_t id); /* whether it existed */
 int32_t session_store_active(const session_store *store);  /* running or desynced */
 bool session_store_empty(const session_store *store);

@@ -7,8 +7,8 @@
 
 typedef struct llama_flag {
   const char *theirs; /* as it is typed: "-n", "--n-predict", or a command */
-  const char *
-      ours; /* our flag, "--max-tokens", or our command; NULL: there is none, and `instead' says what to do */
+  /* Our flag, "--max-tokens", or our command; NULL: there is none, and `instead' says what to do. */
+  const char *ours;
   const char *instead; /* also where ours is a flag of some commands only; NULL: of `tandem run' */
 } llama_flag;
 

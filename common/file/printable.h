@@ -9,5 +9,5 @@
 /* Copies the path, or its end where it is too long. */
 void printable_path(char out[PRINTABLE_PATH_MAX], const char *path);
 /* Copies the text; every byte that is not printable ASCII becomes '?', and a long text is cut. Returns out.
- * */
+ */
 const char *printable_text(char out[PRINTABLE_TEXT_MAX], const void *data, uint64_t size);

@@ -82,7 +82,7 @@ int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count)
 /* Copies the rows of a late commit now, unless a forward has done so. */
 void kv_settle(kv_cache *k, int32_t seq);
 /* Keeps the first `length` committed rows and drops an open stage. O(1). ERR_ARG if fewer rows are committed.
- * */
+ */
 int kv_rollback(kv_cache *k, int32_t seq, int32_t length);
 
 kv_counters kv_count(const kv_cache *k);

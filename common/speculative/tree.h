@@ -81,12 +81,12 @@ void tree_ids_fini(tree_ids *ids);
 void tree_ids_reset(tree_ids *ids, uint32_t generation); /* next id is 1 */
 
 /* Does what tree_advance does and keeps every map of maps[map_count] in step. C had `length` tokens before.
- * */
+ */
 int32_t tree_commit(tree *t, tree_ids *const *maps, int32_t map_count, int32_t length, const int32_t *tokens,
                     int32_t count);
 
 /* The nodes of one NODES message. parents[i] is an id of this generation, or 0 for trunk position base - 1.
- * */
+ */
 typedef struct tree_delta {
   int32_t base;      /* committed length that the draft knew; 1 <= base */
   uint64_t first_id; /* >= 1 */

@@ -1,6 +1,6 @@
 /* bpe.h - the merge loop of byte-pair encoding. It merges the neighbouring pair of the lowest rank, and of
  * equal ranks the leftmost, until no pair can merge. O(n log n) for n symbols. Source: Sennrich et al. 2016.
- * */
+ */
 #pragma once
 
 #include "common/base/err.h"

@@ -24,8 +24,8 @@ void chat_template_close(chat_template *c); /* NULL is allowed */
 bool chat_template_known(const char *name);
 void chat_template_names(char out[CHAT_TEMPLATE_NAMES_MAX]); /* "chatml, llama2, ..." */
 const char *chat_template_name(const chat_template *c);
-int32_t
-chat_template_turn_end(const chat_template *c); /* the token that ends a reply, or -1: the vocabulary's own */
+/* The token that ends a reply, or -1: the vocabulary's own. */
+int32_t chat_template_turn_end(const chat_template *c);
 
 /* Appends the rendered prompt, generation prompt included. ERR_ARG for an unknown role, roles in an order
  * that the template does not take, or no message; tokenizer_encode's errors. An error changes nothing. */

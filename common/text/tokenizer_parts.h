@@ -45,8 +45,8 @@ struct tokenizer {
 
   bool bytes;            /* a symbol is a byte, spelt in the byte alphabet; else a character */
   uint16_t code_of[256]; /* the byte alphabet's code points */
-  int32_t
-      byte_ids[256]; /* the token of a byte, of bytes as symbols or of characters that have none; -1: none */
+  /* The token of a byte, of bytes as symbols or of characters that have none; -1: none. */
+  int32_t byte_ids[256];
   int32_t unknown;   /* of a character that has none of these, or -1: it is dropped */
   bool fuse_unknown; /* one for several in a row */
   bool ignore_merges;

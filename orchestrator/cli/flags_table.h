@@ -33,8 +33,8 @@ typedef struct flags {
   request request;         /* all but its prompt; its context is 0 where none was given */
   worker_settings workers; /* model: NULL only where the command can do without */
   const char *template;    /* name of the chat template; NULL: the file's own */
-  const char
-      *listen; /* the endpoint at which workers started by others register; NULL: tandem starts its own */
+  /* The endpoint at which workers started by others register; NULL: tandem starts its own. */
+  const char *listen;
   const char *ledger; /* a file, "none", or NULL: the default file */
   int32_t wait;       /* seconds without a target until it gives up; 0: for ever */
   int32_t to;         /* of rollback; -1: not given */

@@ -16,8 +16,8 @@ typedef struct ledger_file_options {
   const char *model;   /* its path */
   hash16 fingerprint;
   uint64_t resume; /* this session is taken over; 0: none */
-  int64_t
-      resume_updated; /* when the session had changed last, as it was read: it must not have changed since */
+  /* When the session had changed last, as it was read: it must not have changed since. */
+  int64_t resume_updated;
   const logger *log;
   void (*on_durable)(void *context); /* on the writer's thread: look at `durable` again */
   void *context;

@@ -35,11 +35,11 @@ struct completion {
   int32_t fed;        /* output tokens that the detokenizer has seen */
   size_t *text_after; /* [fed]: size of the text after each of them */
   size_t text_after_capacity;
-  int32_t
-      kept; /* how many of these tokens stay when a stop string cuts the rest; -1: no stop string was found */
+  /* How many of these tokens stay when a stop string cuts the rest; -1: no stop string was found. */
+  int32_t kept;
 
-  int32_t *
-      tokens; /* [count], once it has ended: the output tokens, with the end token and without what was cut */
+  /* [count], once it has ended: the output tokens, with the end token and without what was cut */
+  int32_t *tokens;
   int32_t count;
   int32_t first_count; /* tokens that arrived together first */
   uint64_t start_us, first_token_us, first_shown_us, end_us;

@@ -21,8 +21,8 @@ typedef struct service service;
 typedef struct service_options {
   worker_settings workers;
   bool with_draft; /* start a draft, or expect one */
-  const char
-      *listen; /* the endpoint at which workers started by others register; NULL: they are started here */
+  /* The endpoint at which workers started by others register; NULL: they are started here. */
+  const char *listen;
   bool allow_plaintext;  /* of `listen`: an address that other machines can reach */
   bool draft_may_follow; /* of `listen`: requests do not wait for a first draft */
   int32_t target_wait_s; /* of `listen`: how long to wait without any target before that is an error; 0: for

@@ -11,8 +11,8 @@ typedef struct text_model {
   model_config config;
   hash16 fingerprint;
   tokenizer *tokens; /* from text_model_load on, as all below; NULL: the model has no vocabulary */
-  chat_template
-      *chat; /* NULL: there is no vocabulary, or the file's template is not built in, as chat_error says */
+  /* NULL: there is no vocabulary, or the file's template is not built in, as chat_error says. */
+  chat_template *chat;
   err chat_error;
   int32_t stops[WIRE_STOPS_MAX]; /* tokens that end an answer */
   int32_t stop_count;

@@ -37,7 +37,7 @@ typedef struct work {
   bool torn, elsewhere, all_signals_blocked;
 
   uint64_t chain;    /* turns that give a batch after one that was submitted; UINT64_MAX: always */
-  uint64_t next;     /* what the next turn gives */
+  uint64_t next;     /* what the next batch holds */
   sem_t done;        /* posted when it falls asleep */
   sem_t running, go; /* of a run that is held up */
   bool held;
@@ -76,7 +76,7 @@ static void run(void *context, const void *given) {
   atomic_store(&w->over, true);
 }
 
-static bool turn(void *context, void *next) {
+static bool next_batch(void *context, void *next) {
   work *w = context;
   if (w->chain > 0) {
     if (w->chain != UINT64_MAX) w->chain--;
@@ -96,7 +96,7 @@ static void work_init(work *w) {
 
 static void open_with(work *w, bool (*how)(void *, void *), void (*what)(void *, const void *)) {
   const batch_thread_options o = {
-      .batch_bytes = sizeof(batch), .begin = begin, .run = what, .turn = how, .end = end, .context = w};
+      .batch_bytes = sizeof(batch), .begin = begin, .run = what, .next_batch = how, .end = end, .context = w};
   err e = {0};
   if (batch_thread_open(&w->thread, &o, &e)) fail_msg("%s", e.text);
 }
@@ -126,7 +126,7 @@ static void one_after_the_other(void **state) {
   (void)state;
   work *w = fresh();
   uint64_t n = 0;
-  open_with(w, turn, run);
+  open_with(w, next_batch, run);
   for (int i = 0; i < 2000; i++) {
     uint64_t more = (uint64_t)(i % 4);
     w->chain = more;
@@ -155,7 +155,7 @@ static void an_end_loses_nothing(void **state) {
   pthread_sigmask(SIG_SETMASK, &some, &before);
   for (int i = 0; i < 500; i++) {
     work *w = fresh();
-    open_with(w, turn, run);
+    open_with(w, next_batch, run);
     if (i % 2) submit(w, 7);
     if (i % 3) batch_thread_stop(w->thread);
     batch_thread_close(w->thread);
@@ -180,7 +180,7 @@ static void stop_waits_for_the_run(void **state) {
   pthread_t stopper;
   void *waited;
   w->held = true;
-  open_with(w, turn, run);
+  open_with(w, next_batch, run);
   submit(w, 1);
   sem_wait(&w->running);
   assert_int_equal(pthread_create(&stopper, NULL, stop, w), 0);
@@ -200,7 +200,7 @@ static void stop_ends_a_chain(void **state) {
   w->chain = UINT64_MAX;
   w->next = 1;
   w->held = true; /* the second run waits for the stop, which comes from elsewhere */
-  open_with(w, turn, run);
+  open_with(w, next_batch, run);
   submit(w, 0);
   sem_wait(&w->running);
   sem_post(&w->go);
@@ -217,8 +217,8 @@ static void stop_ends_a_chain(void **state) {
   batch_thread_close(w->thread);
 }
 
-/* As a worker uses it: work comes from another thread, which submits where nothing is under way; else a turn
- * takes it. */
+/* As a worker uses it: work comes from another thread, which submits where nothing is under way; else a
+ * next_batch takes it. */
 typedef struct queue {
   work work;
   pthread_mutex_t lock;

@@ -121,7 +121,7 @@ static int start_engine(engine_host *h, const engine_host_engine *engine, err *e
   const batch_thread_options o = {.batch_bytes = engine->batch_bytes,
                                   .begin = begin,
                                   .run = run,
-                                  .turn = give_result,
+                                  .next_batch = give_result,
                                   .end = end,
                                   .context = h};
   h->engine = *engine;

@@ -63,7 +63,7 @@ static peer *take_slot(peer_table *p) {
 
 static peer *fill_slot(peer_table *p, void *link, bool pinned) {
   peer *fresh = take_slot(p);
-  *fresh = (peer){.link = link, .pinned = pinned, .used = ++p->turn, .next = -1};
+  *fresh = (peer){.link = link, .pinned = pinned, .used = ++p->uses, .next = -1};
   fresh->id = ++p->serial * PEER_TABLE_MAX + (uint64_t)(fresh - p->slots);
   return fresh;
 }
@@ -74,7 +74,7 @@ peer *peer_table_of_routing(peer_table *p, void *link, const void *routing, size
   for (int32_t i = *bucket; i >= 0; i = p->slots[i].next) {
     peer *known = &p->slots[i];
     if (known->routing_size != size || memcmp(known->routing, routing, size) != 0) continue;
-    known->used = ++p->turn;
+    known->used = ++p->uses;
     return known;
   }
   peer *fresh = fill_slot(p, link, false);
@@ -94,6 +94,6 @@ peer *peer_table_pin(peer_table *p, void *link) {
 peer *peer_table_find(peer_table *p, peer_id id) {
   peer *found = &p->slots[id % PEER_TABLE_MAX];
   if (id == 0 || found->id != id) return NULL;
-  found->used = ++p->turn;
+  found->used = ++p->uses;
   return found;
 }

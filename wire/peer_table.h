@@ -18,7 +18,7 @@ typedef struct peer {
   void *link; /* the owner's: the socket it is reached by */
   bool pinned;
   bool greeted;  /* it was sent WELCOME: strangers are forgotten first */
-  uint64_t used; /* turn of the last use */
+  uint64_t used; /* `uses` of the table at the last use */
   uint64_t bad_frames;
   uint32_t routing_size;
   uint8_t routing[PEER_TABLE_ROUTING_MAX];
@@ -28,7 +28,7 @@ typedef struct peer {
 typedef struct peer_table {
   peer *slots;      /* [PEER_TABLE_MAX] */
   int32_t *buckets; /* [PEER_TABLE_MAX], by hash of the routing id; -1: empty */
-  uint64_t turn, serial;
+  uint64_t uses, serial;
   int32_t pinned_count;
   uint64_t forgotten; /* pushed out by newer ones */
 } peer_table;

@@ -21,7 +21,7 @@ static void *thread_main(void *argument) {
   if (o->begin) o->begin(o->context);
   while (ring_wait(t->batches, t->batch)) {
     do o->run(o->context, t->batch);
-    while (o->turn(o->context, t->batch) && !atomic_load(&t->stopping));
+    while (o->next_batch(o->context, t->batch) && !atomic_load(&t->stopping));
   }
   if (o->end) o->end(o->context);
   return NULL;

@@ -14,7 +14,7 @@ typedef struct batch_thread_options {
   void (*begin)(void *context);
   void (*run)(void *context, const void *batch);
   /* After a run: fills the next batch, or returns false: then it sleeps until batch_thread_submit. */
-  bool (*turn)(void *context, void *next);
+  bool (*next_batch)(void *context, void *next);
   void (*end)(void *context);
   void *context;
 } batch_thread_options;
@@ -22,7 +22,7 @@ typedef struct batch_thread_options {
 typedef struct batch_thread batch_thread;
 
 int batch_thread_open(batch_thread **out, const batch_thread_options *o, err *e); /* ERR_NOMEM, ERR_IO */
-/* Waits for the batch that was submitted; a turn's next one is not begun any more. No submit may run beside
+/* Waits for the batch that was submitted; the next one is not begun any more. No submit may run beside
  * it. */
 void batch_thread_stop(batch_thread *t);
 void batch_thread_close(batch_thread *t); /* stop, and frees it; NULL is allowed */

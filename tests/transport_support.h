@@ -1,0 +1,129 @@
+/* transport_support.h - programs of a test on one event loop: what each of them has heard, and how it
+ * answers. */
+#pragma once
+
+#include "common/base/clock.h"
+#include "wire/transport.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define WAIT_MS 10000
+
+/* One program of a test: a transport and what it has heard. */
+typedef struct node {
+  transport *wire;
+  uint64_t heard;
+  peer_id last_peer;
+  msg last;          /* without its arrays */
+  char text[600];    /* of the last ERROR */
+  uint64_t sum;      /* of PING sequences */
+  uint64_t unsent;   /* echoes that found no way */
+  bool echo;         /* answers PING with PONG */
+  bool leave;        /* disconnects the sender of the first message, in the callback */
+  bool close;        /* closes the whole transport in the callback */
+  bool checks_order; /* sequences must come 0, 1, 2... */
+} node;
+
+static inline void node_on_message(void *context, peer_id from, const msg *m) {
+  node *n = context;
+  if (n->checks_order) assert_int_equal(m->u.ping.sequence, n->heard);
+  n->heard++;
+  n->last_peer = from;
+  n->last = *m;
+  if (m->type == MSG_ERROR)
+    snprintf(n->text, sizeof n->text, "%.*s", (int)m->u.error.text.size, m->u.error.text.data);
+  if (m->type == MSG_PING || m->type == MSG_PONG) n->sum += m->u.ping.sequence;
+  if (n->echo && m->type == MSG_PING) {
+    msg pong = *m;
+    pong.type = MSG_PONG;
+    n->unsent += !transport_send(n->wire, from, &pong); /* the peer may have left */
+  }
+  if (n->leave) transport_disconnect(n->wire, from);
+  if (n->close) {
+    transport_close(n->wire);
+    n->wire = NULL;
+  }
+}
+
+static inline void node_open(node *n, uv_loop_t *loop, uint8_t name, bool allow_plaintext) {
+  transport_options o = {.on_message = node_on_message, .context = n, .allow_plaintext = allow_plaintext};
+  err e = {0};
+  o.self.bytes[0] = name;
+  assert_int_equal(transport_open(&n->wire, loop, &o, &e), ERR_OK);
+}
+
+static inline msg ping_of(uint64_t sequence) {
+  msg m = {.type = MSG_PING, .to = {{9}}};
+  m.u.ping.sequence = sequence;
+  return m;
+}
+
+static inline msg hello_of(void) {
+  msg m = {.type = MSG_HELLO};
+  m.u.hello = (msg_hello){.version_min = WIRE_VERSION_MIN,
+                          .version_max = WIRE_VERSION_MAX,
+                          .role = WIRE_ROLE_DRAFT,
+                          .incarnation = {{7}}};
+  m.u.hello.method = (wire_string){"ngram", 5};
+  return m;
+}
+
+static inline void on_timer(uv_timer_t *t) {
+  *(bool *)t->data = true;
+}
+
+/* Runs the loop until *value >= wanted. It sleeps between events, so a lost wake-up shows as a failure here.
+ */
+static inline bool run_until(uv_loop_t *loop, const uint64_t *value, uint64_t wanted, uint64_t ms) {
+  bool late = false;
+  uv_timer_t timer;
+  uv_timer_init(loop, &timer);
+  timer.data = &late;
+  uv_timer_start(&timer, on_timer, ms, 0);
+  while (*value < wanted && !late) uv_run(loop, UV_RUN_ONCE);
+  uv_close((uv_handle_t *)&timer, NULL);
+  uv_run(loop, UV_RUN_NOWAIT);
+  return *value >= wanted;
+}
+
+static inline void finish_loop(uv_loop_t *loop) {
+  uv_run(loop, UV_RUN_NOWAIT);
+  assert_int_equal(uv_loop_close(loop), 0); /* no handle is left */
+}
+
+/* A pair: `server` bound, `client` connected and known to it. Returns the client's peer id of the server. */
+static inline peer_id pair_open(uv_loop_t *loop, node *server, node *client, const char *endpoint) {
+  char bound[128];
+  err e = {0};
+  msg hello = hello_of();
+  uv_loop_init(loop);
+  node_open(server, loop, 1, false);
+  node_open(client, loop, 2, false);
+  if (transport_bind(server->wire, endpoint, bound, sizeof bound, &e) != ERR_OK) fail_msg("%s", e.text);
+  peer_id to = transport_connect(client->wire, bound, &e);
+  assert_true(to != 0);
+  uint64_t before = clock_us();
+  assert_true(transport_send(client->wire, to, &hello)); /* not connected yet: it is held, not dropped */
+  assert_true(run_until(loop, &server->heard, 1, WAIT_MS));
+  assert_in_range(clock_us() - before, 0, 2000000);
+  assert_int_equal(server->last.type, MSG_HELLO);
+  server->heard = 0;
+  return to;
+}
+
+static inline void pair_close(uv_loop_t *loop, node *server, node *client) {
+  transport_close(client->wire);
+  transport_close(server->wire);
+  finish_loop(loop);
+}
+
+static inline void temp_endpoint(char *out, size_t size, const char *name) {
+  snprintf(out, size, "ipc:///tmp/tandem_test_%d_%s", (int)getpid(), name);
+}

@@ -70,65 +70,77 @@ class Build:
 
 
 class Rows:
-    """(name, unit, whether less is better, {build: function})"""
+    """(name, unit, whether less is better, {build: function}) of the rows whose names begin with `only`. What a part of them
+    needs is made when one of them is measured for the first time."""
 
-    def __init__(self, builds, work):
-        self.builds, self.work, self.list = builds, work, []
+    def __init__(self, builds, work, only):
+        self.builds, self.work, self.only, self.list = builds, work, only, []
         self.simple()
         self.speculation()
         self.drafts()
         self.sessions()
 
     def add(self, name, unit, less, measure):
-        self.list.append((name, unit, less, {side: (lambda b=b: measure(b)) for side, b in self.builds.items()}))
+        if name.startswith(self.only):
+            self.list.append((name, unit, less, {side: (lambda side=side: measure(side)) for side in self.builds}))
+
+    def add_step(self, name, unit, less, measure):
+        self.add(name, unit, less, lambda side: measure(self.builds[side]))
 
     def simple(self):
         threads = self.builds["old"].run.threads
         for n in dict.fromkeys((1, threads)):
-            self.add(f"plain decode, {n} threads", "tok/s", False, lambda b, n=n: b.decode(n))
-        self.add("512-token prompt", "us", True, lambda b: b.step("prompt:512"))
+            self.add_step(f"plain decode, {n} threads", "tok/s", False, lambda b, n=n: b.decode(n))
+        self.add_step("512-token prompt", "us", True, lambda b: b.step("prompt:512"))
         for n in (1, 4, 8, 16):
-            self.add(f"step of {n} rows", "us", True, lambda b, n=n: b.step(str(n)))
-        self.add("8 rows of 8 sequences", "us", True, lambda b: b.step("seq:8"))
+            self.add_step(f"step of {n} rows", "us", True, lambda b, n=n: b.step(str(n)))
+        self.add_step("8 rows of 8 sequences", "us", True, lambda b: b.step("seq:8"))
         for draft in ("none", "ngram"):
-            self.add(f"first answers, draft {draft}", "ms", True, lambda b, d=draft: b.first(d))
-        self.add("a conversation's next turn", "ms", True, Build.next_turn)
-        self.add("longest stop beside a long prompt", "us", True, Build.longest_stop)
+            self.add_step(f"first answers, draft {draft}", "ms", True, lambda b, d=draft: b.first(d))
+        self.add_step("a conversation's next turn", "ms", True, Build.next_turn)
+        self.add_step("longest stop beside a long prompt", "us", True, Build.longest_stop)
+
+    @functools.cached_property
+    def recording(self):
+        file = self.work / "recording.jsonl"
+        lines, _ = self.builds["old"].pair.answers(golden_prompts(REPLAY_PROMPTS), ANSWER, PLAIN)
+        file.write_text("".join(json.dumps(r) + "\n" for r in lines.values()))
+        return f"replay:{file}"
 
     def speculation(self):
-        prompts, recording = golden_prompts(REPLAY_PROMPTS), self.work / "recording.jsonl"
-        lines, _ = self.builds["old"].pair.answers(prompts, ANSWER, PLAIN)
-        recording.write_text("".join(json.dumps(r) + "\n" for r in lines.values()))
-        replay = f"replay:{recording}"
-        methods = {"plain": PLAIN, "replay 0": Method(f"{replay}:0"), "replay 0.5": Method(f"{replay}:0.5"),
-                   "replay 0.8, free": Method(f"{replay}:0.8"), "replay 0.8, lockstep": Method(f"{replay}:0.8", pace="lockstep", budget=5),
-                   "ledger, replay 0.8": Method(f"{replay}:0.8", ledger=True)}
-        for name, method in methods.items():
-            self.add(name, "tok/s", False, lambda b, m=method: b.answers(prompts, m))
-        for group, list_of in grouped_prompts(3).items():
-            self.add(f"ngram, {group}", "tok/s", False, lambda b, p=list_of: b.answers(p, Method("ngram")))
+        self.add_step("plain", "tok/s", False, lambda b: b.answers(golden_prompts(REPLAY_PROMPTS), PLAIN))
+        for name, rate, more in (("replay 0", 0, {}), ("replay 0.5", 0.5, {}), ("replay 0.8, free", 0.8, {}),
+                                 ("replay 0.8, lockstep", 0.8, {"pace": "lockstep", "budget": 5}),
+                                 ("ledger, replay 0.8", 0.8, {"ledger": True})):
+            self.add_step(name, "tok/s", False, lambda b, rate=rate, more=more: b.answers(
+                golden_prompts(REPLAY_PROMPTS), Method(f"{self.recording}:{rate}", **more)))
+        for group, prompts in grouped_prompts(3).items():
+            self.add_step(f"ngram, {group}", "tok/s", False, lambda b, p=prompts: b.answers(p, Method("ngram")))
+
+    @functools.cached_property
+    def deep(self):
+        file = self.work / "deep.gguf"
+        make(self.builds["old"].run.model, file, MORE_LAYERS, SCALE)
+        return {side: Build(b.run.bin, file, b.work, b.run.threads) for side, b in self.builds.items()}
 
     def drafts(self):
-        prompts = [p for group in grouped_prompts(1).values() for p in group]
-        self.add("bad model draft", "tok/s", False, lambda b: b.answers(prompts, ModelDraft(layers=BAD_LAYERS)))
-        deep, small = self.work / "deep.gguf", self.builds["old"].run.model
-        make(small, deep, MORE_LAYERS, SCALE)
-        builds = {side: Build(b.run.bin, deep, b.work, b.run.threads) for side, b in self.builds.items()}
+        prompts, small = [p for group in grouped_prompts(1).values() for p in group], self.builds["old"].run.model
+        self.add_step("bad model draft", "tok/s", False, lambda b: b.answers(prompts, ModelDraft(layers=BAD_LAYERS)))
         for name, method in (("model draft, -md", ModelDraft(file=small)),
                              ("model draft, --draft-layers", ModelDraft(layers=GOOD_LAYERS))):
-            self.list.append((name, "tok/s", False, {side: (lambda b=b, m=method: b.answers(prompts[:3], m))
-                                                     for side, b in builds.items()}))
+            self.add(name, "tok/s", False, lambda side, m=method: self.deep[side].answers(prompts[:3], m))
+
+    @functools.cached_property
+    def many(self):
+        return {side: Sessions(b.run, b.work, 8) for side, b in self.builds.items()}
 
     def sessions(self):
-        many = {side: Sessions(b.run, b.work, 8) for side, b in self.builds.items()}
-        for name, method in (("8 plain sessions", lambda s: PLAIN), ("8 sessions, replay 0.8", lambda s: s.replay(0.8))):
-            self.list.append((name, "tok/s", False, {side: (lambda s=s, m=method: s.all(m(s))) for side, s in many.items()}))
+        self.add("8 plain sessions", "tok/s", False, lambda side: self.many[side].all(PLAIN))
+        self.add("8 sessions, replay 0.8", "tok/s", False, lambda side: self.many[side].all(self.many[side].replay(0.8)))
 
 
-def measure(rows, repetitions, only):
+def measure(rows, repetitions):
     for name, unit, less, sides in rows:
-        if not name.startswith(only):
-            continue
         attempts, got = Attempts(), {"old": [], "new": []}
         for i in range(repetitions):
             pair = {side: attempts.attempt(side, sides[side]) for side in turns(sides, i)}
@@ -158,7 +170,7 @@ def main():
             (work / side).mkdir()
             builds[side] = Build(folder.resolve(), o.model.resolve(), work / side, threads)
             print(f"{side}: {command([folder / 'tandem', '--version']).stdout.splitlines()[0]}")
-        got = list(measure(Rows(builds, work).list, o.repetitions, o.only))
+        got = list(measure(Rows(builds, work, o.only).list, o.repetitions))
     print(plain_table([("row", "unit", "old", "new", "new over old", "hold")] +
                       [(name, unit, *("-" if x is None else f"{x:.4g}" for x in figures),
                         "NO" if figures[-1] is None or figures[-1] < HOLD else "yes") for name, unit, *figures in got],

@@ -191,13 +191,8 @@ static int32_t name_nodes(draft_session *p) {
 /* Adds the next candidate of a reply. 1: it is new in the tree, with an id if `name`; 0: it is not; -1: ids
  * are used up. */
 static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t vocabulary, bool name) {
-  expansion_entry *e = expansion_entry_of(&p->expansion, s->by, s->node);
-  draft_candidate k = e->list[e->next++];
-  bool fresh = false;
-  if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary))
-    return 0; /* the target would refuse the draft with it */
-  int32_t slot = tree_add(&p->expansion.live, s->node, k.token, k.score, &fresh);
-  if (slot < 0 || !fresh) return 0;
+  int32_t slot = expansion_add(&p->expansion, s, vocabulary);
+  if (slot < 0) return 0;
   return !name || tree_ids_give(&p->ids, &p->expansion.live, slot) ? 1 : -1;
 }
 

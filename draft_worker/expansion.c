@@ -137,6 +137,15 @@ expansion_step expansion_best(expansion *x, const expansion_limits *limits) {
   return best;
 }
 
+int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary) {
+  expansion_entry *e = expansion_entry_of(x, s->by, s->node);
+  draft_candidate k = e->list[e->next++];
+  bool fresh = false;
+  if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary)) return -1;
+  int32_t slot = tree_add(&x->live, s->node, k.token, k.score, &fresh);
+  return fresh ? slot : -1;
+}
+
 void expansion_reroot(expansion *x, int32_t by, bool lasting, const int32_t *tokens, int32_t count) {
   int32_t node = TREE_ROOT;
   for (int32_t i = 0; i < count && (i == 0 || node >= 0); i++) node = tree_child(&x->live, node, tokens[i]);

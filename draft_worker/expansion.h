@@ -75,6 +75,10 @@ typedef struct expansion_step {
 
 /* The best possible step. limits: [drafter_count] */
 expansion_step expansion_best(expansion *x, const expansion_limits *limits);
+/* Adds the next candidate of such a reply, unless it is no token of the target's vocabulary (size; 0: not
+ * known), for which the target would refuse the draft. Returns the slot of the new node; -1: none was added.
+ */
+int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary);
 
 /* C is about to grow by these tokens. If the drafter's replies are `lasting`, its reply about the node at
  * which these tokens end becomes its reply about the root; otherwise the root will be queried again. Call it

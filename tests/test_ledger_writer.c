@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "orchestrator/ledger/ledger_writer.h"
+#include "orchestrator/ledger/ledger_epochs.h"
 #include <stdatomic.h>
 
 enum { WRITERS = 4, EACH = 20 };

@@ -4,6 +4,7 @@
 #include "common/base/program.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include "orchestrator/ledger/ledger_database.h"
+#include "orchestrator/ledger/ledger_epochs.h"
 #include "orchestrator/ledger/ledger_writer.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,30 +44,12 @@ static int file_begin(void *self, const ledger_record *r) {
   return rc;
 }
 
-/* Only a session that is LEDGER_EPOCHS_AHEAD epochs ahead of the writer waits here. */
-static bool wait_for_epoch(ledger_backlog *b, uint64_t session, uint32_t epoch) {
-  uint64_t until = clock_us() + LEDGER_STALL_US;
-  const ledger_track *t;
-  while ((t = ledger_backlog_find(b, session)) && t->epoch_written < epoch && !t->lost && !b->failing)
-    if (!ledger_backlog_wait(b, until)) return false;
-  return t && !t->lost;
-}
-
-static int record_epoch(ledger_backlog *b, ledger_track *t, uint32_t epoch) {
-  if (t->begun && epoch + LEDGER_EPOCHS_AHEAD / 2 <= t->epoch_written) return ERR_OK;
-  bool must_wait = t->begun && epoch > t->epoch_written;
-  uint64_t session = t->session;
-  t->epoch = epoch + LEDGER_EPOCHS_AHEAD;
-  ledger_backlog_wake(b, !t->begun || must_wait);
-  return !must_wait || wait_for_epoch(b, session, epoch) ? ERR_OK : ERR_IO;
-}
-
 static int file_epoch(void *self, uint64_t session, uint32_t epoch) {
   ledger_backlog *b = self;
   pthread_mutex_lock(&b->lock);
   int rc = b->memory.epoch(b->memory.self, session, epoch);
   ledger_track *t = rc == ERR_OK ? ledger_backlog_find(b, session) : NULL;
-  if (t) rc = t->lost ? ERR_GONE : record_epoch(b, t, epoch);
+  if (t) rc = t->lost ? ERR_GONE : ledger_epochs_record(b, t, epoch);
   pthread_mutex_unlock(&b->lock);
   return rc;
 }

@@ -8,8 +8,6 @@
 #include "common/base/log.h"
 #include "orchestrator/ledger/ledger.h"
 
-#define LEDGER_EPOCHS_AHEAD 16 /* epochs are recorded so many ahead, so that a new one need not wait */
-
 typedef struct ledger_file_options {
   const char *path;    /* made if it is not there */
   const char *command; /* what this process does, for `tandem status` */

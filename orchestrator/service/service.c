@@ -6,6 +6,7 @@
 #include "orchestrator/service/ledger_choice.h"
 #include "orchestrator/service/socket_folder.h"
 #include "orchestrator/service/worker_command_line.h"
+#include "orchestrator/service/worker_restart.h"
 #include "wire/machine_host.h"
 #include <signal.h>
 #include <stdio.h>
@@ -134,15 +135,12 @@ static bool watch_signals(service *s) {
 
 static void set_trouble(service *s, const char *name, const child_processes_exit *x) {
   if (s->trouble.code) return;
-  err_set(&s->trouble, ERR_GONE, "%s %s (%s): see its message above", name,
-          x->code < 0 || x->starts > SERVICE_RESTARTS_MAX ? "kept dying" : "could not start", x->text);
+  err_set(&s->trouble, ERR_GONE, "%s %s (%s): see its message above", name, worker_restart_verdict(x),
+          x->text);
 }
 
-/* A program that exits by itself before it has registered would do so again: its flags or its files are bad.
- */
-static bool worth_restarting(const service *s, const child_processes_exit *x) {
-  bool came = x->child == s->target ? s->target_came : s->draft_came;
-  return x->starts <= SERVICE_RESTARTS_MAX && (came || x->code < 0);
+static bool has_registered(const service *s, const child_processes_exit *x) {
+  return x->child == s->target ? s->target_came : s->draft_came;
 }
 
 /* Only our own programs know the address, so the registered worker of that role is the one that died. */
@@ -166,9 +164,10 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
   }
   const logger *log = s->options.log;
   err e = {0};
-  if (worth_restarting(s, x) && child_processes_start(s->children, x->child, &e) == ERR_OK) {
+  if (worker_restart_helps(x, has_registered(s, x)) &&
+      child_processes_start(s->children, x->child, &e) == ERR_OK) {
     log_line(log, LOG_WARNING, "%s died: %s; started again (%d of %d)", x->name, x->text, x->starts,
-             SERVICE_RESTARTS_MAX);
+             WORKER_RESTART_MAX);
     return;
   }
   if (e.code) log_line(log, LOG_ERROR, "%s", e.text);

@@ -12,7 +12,6 @@
 #include "orchestrator/service/worker_settings.h"
 #include <uv.h>
 
-#define SERVICE_RESTARTS_MAX  3    /* of each program */
 #define SERVICE_NOTICE_S      3    /* after so long without a target, a warning says what is missing */
 #define SERVICE_DRAFT_WAIT_MS 2000 /* how long requests wait for the first draft once a target is ready */
 

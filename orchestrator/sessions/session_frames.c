@@ -166,7 +166,7 @@ static void on_opened(client_step *c, client_session *s, const msg *m) {
   note_numerics(c, s, false);
 }
 
-void session_frames_from_target(client_step *c, client_session *s, const msg *m) {
+static void from_target(client_step *c, client_session *s, const msg *m) {
   if (m->type == MSG_ENDED) {
     s->target.ended = !client_session_live(s);
     assignment_room_made(c->all);
@@ -221,10 +221,32 @@ static void on_draft_desync(client_step *c, client_session *s, const msg_state *
   s->draft.sent_us = c->now;
 }
 
-void session_frames_from_draft(client_step *c, client_session *s, const msg *m) {
+static void from_draft(client_step *c, client_session *s, const msg *m) {
   if (m->type == MSG_ENDED) s->draft.ended = !client_session_live(s);
   if (!client_session_live(s)) return;
   if (m->type == MSG_OPENED) s->draft.opened = true;
   if (m->type == MSG_ERROR) on_draft_error(c, s, m);
   if (m->type == MSG_DESYNC) on_draft_desync(c, s, &m->u.state);
+}
+
+/* A frame about a session that we do not have, or no longer: the worker may free it. */
+static void end_unknown(client_step *c, const roster_peer *from, const msg *m) {
+  if (m->type == MSG_ENDED || m->type == MSG_ERROR) return;
+  msg end = roster_message(&c->all->roster, from->id, MSG_END, m->session, m->epoch);
+  actions_send(c->out, from->id, &end);
+}
+
+void session_frames_take(client_step *c, const roster_peer *from, const msg *m) {
+  if (!m->session) return;
+  client_session *s = client_session_find(c->all, m->session);
+  if (!s)
+    end_unknown(c, from, m);
+  else if (m->epoch != s->epoch)
+    return; /* of an epoch that has passed */
+  else if (from->id == s->target.peer)
+    from_target(c, s, m);
+  else if (from->id == s->draft.peer)
+    from_draft(c, s, m);
+  else if (m->type == MSG_DONE)
+    session_stats_report_late(&s->stats, from->id, &m->u.done.stats);
 }

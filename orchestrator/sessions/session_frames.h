@@ -4,7 +4,8 @@
 
 #include "orchestrator/sessions/client_session.h"
 
-void session_frames_from_target(client_step *c, client_session *s, const msg *m);
-void session_frames_from_draft(client_step *c, client_session *s, const msg *m);
+/* A frame of a worker that names a session. One about a session that is not here any more is answered with
+ * END, so that the worker frees it. */
+void session_frames_take(client_step *c, const roster_peer *from, const msg *m);
 /* Sends ACK, with the committed length, to the target. It also renews the lease. */
 void session_frames_ack(client_step *c, client_session *s);

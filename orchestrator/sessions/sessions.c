@@ -286,28 +286,6 @@ static void drop_predecessors(client_step *c, const roster_peer *fresh) {
 
 /* --- frames --- */
 
-/* A frame about a session that we do not have, or no longer: the worker may free it. */
-static void end_unknown(client_step *c, const roster_peer *from, const msg *m) {
-  if (m->type == MSG_ENDED || m->type == MSG_ERROR) return;
-  msg end = roster_message(&c->all->roster, from->id, MSG_END, m->session, m->epoch);
-  actions_send(c->out, from->id, &end);
-}
-
-static void on_session_frame(client_step *c, const roster_peer *from, const msg *m) {
-  if (!m->session) return;
-  client_session *s = client_session_find(c->all, m->session);
-  if (!s)
-    end_unknown(c, from, m);
-  else if (m->epoch != s->epoch)
-    return; /* of an epoch that has passed */
-  else if (from->id == s->target.peer)
-    session_frames_from_target(c, s, m);
-  else if (from->id == s->draft.peer)
-    session_frames_from_draft(c, s, m);
-  else if (m->type == MSG_DONE)
-    session_stats_report_late(&s->stats, from->id, &m->u.done.stats);
-}
-
 static void on_message(client_step *c, peer_id id, const msg *m) {
   roster_peer *from;
   switch (roster_receive(&c->all->roster, id, m, 0, c->now, &from, c->out)) {
@@ -330,7 +308,7 @@ static void on_message(client_step *c, peer_id id, const msg *m) {
       failover_worker_lost(c, id, "the worker is another one now");
     break;
   case ROSTER_PASS:
-    on_session_frame(c, from, m);
+    session_frames_take(c, from, m);
     break;
   }
   for (int i = 0; i < SESSIONS_MAX; i++)

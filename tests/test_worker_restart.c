@@ -1,0 +1,48 @@
+/* libs: service base */
+#include "orchestrator/service/worker_restart.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <string.h>
+
+enum { KILLED = -1, BY_ITSELF = 3 };
+
+static child_processes_exit exit_of(int code, int starts) {
+  return (child_processes_exit){.name = "tandem-target", .code = code, .starts = starts};
+}
+
+static void test_a_program_that_could_not_start_is_not_started_again(void **state) {
+  (void)state;
+  child_processes_exit x = exit_of(BY_ITSELF, 1);
+  assert_false(worker_restart_helps(&x, false));
+  assert_string_equal(worker_restart_verdict(&x), "could not start");
+}
+
+static void test_one_that_had_registered_or_was_killed_is_started_again(void **state) {
+  (void)state;
+  child_processes_exit by_itself = exit_of(BY_ITSELF, 1), killed = exit_of(KILLED, 1);
+  assert_true(worker_restart_helps(&by_itself, true));
+  assert_true(worker_restart_helps(&killed, false));
+}
+
+static void test_there_is_a_limit_to_restarts(void **state) {
+  (void)state;
+  child_processes_exit last = exit_of(KILLED, WORKER_RESTART_MAX),
+                       more = exit_of(KILLED, WORKER_RESTART_MAX + 1);
+  assert_true(worker_restart_helps(&last, true));
+  assert_false(worker_restart_helps(&more, true));
+  child_processes_exit often = exit_of(BY_ITSELF, WORKER_RESTART_MAX + 1);
+  assert_string_equal(worker_restart_verdict(&more), "kept dying");
+  assert_string_equal(worker_restart_verdict(&often), "kept dying");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_program_that_could_not_start_is_not_started_again),
+      cmocka_unit_test(test_one_that_had_registered_or_was_killed_is_started_again),
+      cmocka_unit_test(test_there_is_a_limit_to_restarts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -21,7 +21,7 @@ static msg tokens_message(const int32_t *tokens, int32_t count) {
   return m;
 }
 
-static void test_order(void **state) {
+static void test_actions_keep_their_order(void **state) {
   (void)state;
   actions a;
   msg m = {.type = MSG_BYE, .to = {{1}}};
@@ -46,7 +46,7 @@ static void test_order(void **state) {
 }
 
 /* A machine sends its own growing state and changes it afterwards. */
-static void test_messages_are_copied(void **state) {
+static void test_a_message_is_copied_when_it_is_sent(void **state) {
   (void)state;
   actions a;
   int32_t tokens[] = {1, 2, 3};
@@ -70,7 +70,7 @@ static void test_messages_are_copied(void **state) {
   actions_fini(&a);
 }
 
-static void test_many(void **state) {
+static void test_thousands_of_actions_are_kept_in_every_step(void **state) {
   (void)state;
   actions a;
   int32_t tokens[64];
@@ -93,7 +93,7 @@ static void test_many(void **state) {
 }
 
 /* A step that asks for more than memory allows loses what is too much, and says so. */
-static void test_full(void **state) {
+static void test_a_full_arena_loses_the_action_and_counts(void **state) {
   (void)state;
   actions a;
   int32_t tokens[1000] = {0};
@@ -138,7 +138,7 @@ static void copy_file(const char *name) {
   arena_fini(&to);
 }
 
-static void test_copy_golden(void **state) {
+static void test_every_golden_frame_is_copied_whole(void **state) {
   (void)state;
   DIR *folder = opendir(GOOD);
   assert_non_null(folder);
@@ -152,7 +152,7 @@ static void test_copy_golden(void **state) {
   assert_true(copied >= 40);
 }
 
-static void test_copy_full(void **state) {
+static void test_a_full_arena_copies_nothing(void **state) {
   (void)state;
   int32_t tokens[1000] = {0};
   msg m = tokens_message(tokens, 1000);
@@ -164,9 +164,12 @@ static void test_copy_full(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_order),       cmocka_unit_test(test_messages_are_copied),
-      cmocka_unit_test(test_many),        cmocka_unit_test(test_full),
-      cmocka_unit_test(test_copy_golden), cmocka_unit_test(test_copy_full),
+      cmocka_unit_test(test_actions_keep_their_order),
+      cmocka_unit_test(test_a_message_is_copied_when_it_is_sent),
+      cmocka_unit_test(test_thousands_of_actions_are_kept_in_every_step),
+      cmocka_unit_test(test_a_full_arena_loses_the_action_and_counts),
+      cmocka_unit_test(test_every_golden_frame_is_copied_whole),
+      cmocka_unit_test(test_a_full_arena_copies_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ def memory(pid):
 
 
 class Stranger:
-    """A DEALER at an orchestrator's door: what it hears, and PINGs answered."""
+    """A DEALER at an orchestrator's listener: what it hears, and PINGs answered."""
 
     def __init__(self, context, endpoint, routing_id=None):
         self.incarnation, self.peer, self.welcome = os.urandom(16), ZERO, None
@@ -287,8 +287,8 @@ class Orchestrator(Case):
         self.assertTrue(wait_until(lambda: keep() or "a draft (ngram) is here" in self.log), self.log)
 
 
-class Door(Case):
-    """A target that is flooded at its door for drafts, by one peer and by many."""
+class Listener(Case):
+    """A target that is flooded at its listener for drafts, by one peer and by many."""
 
     @classmethod
     def setUpClass(cls):
@@ -298,7 +298,7 @@ class Door(Case):
         cls.program = start_target(cls.folder, cls.hub.endpoint, "--threads", "1")
         cls.addClassCleanup(cls.program.close)
         cls.target, = registered(cls.hub)
-        cls.door = cls.hub.peers[cls.target][9]
+        cls.listener = cls.hub.peers[cls.target][9]
         cls.record = golden()[0]
 
     def flood(self, frame, sockets=1, hello=False, seconds=1.0):
@@ -306,7 +306,7 @@ class Door(Case):
         answer = Answer(self.hub, self.target, self.record["prompt_ids"], max_tokens=TOKENS).open()
         plain = list(answer.finish())  # once undisturbed: its memory has been touched
         answer.end()
-        links = [Link(self.hub, self.door) for _ in range(sockets)]
+        links = [Link(self.hub, self.listener) for _ in range(sockets)]
         for link in links:
             if hello:
                 link.greet()

@@ -132,7 +132,7 @@ class Readme(Commands):
         self.check(answers, self.plain(asked))
 
 
-class Doors(Commands):
+class UnreachableTargets(Commands):
     """Drafts that do not reach the target: the answers are plain, and tell why."""
 
     def reasons(self, *flags, without=""):

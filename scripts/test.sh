@@ -79,7 +79,7 @@ stage_asan() {
   configure_and_build asan
   run_ctest asan -LE 'golden|slow'
   export TANDEM_KV=virtual # the other stages run these over the static cache
-  run_integration asan 1 'test_cli*.py' test_pair.py test_wire.py
+  run_integration asan 1 'test_cli_*.py' test_pair.py test_wire.py
 }
 
 stage_tsan() {

@@ -15,7 +15,7 @@
 #define NAME_MAX_BYTES 64                         /* a longer one is near to none */
 
 /* Every flag of every program, which may stand in the environment of any of them
- * (tests/integration/test_cli.py compares). */
+ * (tests/integration/test_cli_flags.py compares). */
 static const char *const flags[] = {
     /* of tandem */
     "model", "system", "chat-template", "raw", "no-special", "max-tokens", "stop", "json", "temp", "top-k",

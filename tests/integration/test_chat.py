@@ -452,7 +452,7 @@ class Chat(Case):
         self.assertEqual(target.end(), 0, target.errors)
         errors = chat.end(WORKER_FAILED)
         self.assertEqual(errors.count("no target for 2 s"), 1, errors)
-        self.assertEqual(errors.count(" tok/s"), 2, errors)
+        self.assertEqual(len(re.findall(r"(?m)^[1-9]\d* tokens?\b", errors)), 2, errors)  # the speed may be unknown
 
     def test_usage(self):
         for flag in ("--raw", "--json"):

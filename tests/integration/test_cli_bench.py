@@ -1,0 +1,91 @@
+"""`tandem bench step`."""
+
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+from command_line import BAD_MODEL, OK, WORKER, Command, tandem
+from support import MODEL, TANDEM, TIME_LIMIT
+
+
+class Bench(Command):
+    """`tandem bench step` tells where a step's time goes: nothing of it is left out or counted twice."""
+
+    ROWS, CONTEXT = (1, 3), 40
+
+    def test_the_parts_of_a_step_add_up(self):
+        rows = ",".join(map(str, self.ROWS))
+        args = (
+            "bench",
+            "step",
+            "-m",
+            MODEL,
+            "--rows",
+            rows,
+            "--ctx",
+            str(self.CONTEXT),
+            "--repetitions",
+            "2",
+        )
+        status, out, errors = tandem(*args, "--json")
+        self.assertEqual(status, OK, errors)
+        r = json.loads(out)
+        self.assertEqual(tuple(step["rows"] for step in r["steps"]), self.ROWS)
+        self.assertEqual((r["context"], r["repetitions"]), (self.CONTEXT, 2))
+        for step in r["steps"]:
+            self.check_step(step, r)
+        self.assertNotIn(
+            "commit", {op["op"] for op in r["steps"][0]["ops"] if op["us"]}
+        )  # a plain step copies nothing
+        self.assertIn("commit", {op["op"] for op in r["steps"][1]["ops"] if op["us"]})
+        status, out, errors = tandem(*args)
+        self.assertEqual(status, OK, errors)
+        for word in ("gate, up, swiglu", "whole step", "GB/s", *map(str, self.ROWS)):
+            self.assertIn(word, out.decode())
+
+    def check_step(self, step, r):
+        ops = {op["op"]: op for op in step["ops"]}
+        self.assertGreater(step["us"], 0)
+        self.assertGreater(step["between_us"], 0)
+        for name in (
+            "norm",
+            "linear q, k, v",
+            "rope, store",
+            "attention",
+            "linear output",
+            "gate, up, swiglu",
+            "linear down",
+            "head",
+        ):
+            self.assertGreater(ops[name]["us"], 0, name)
+        # The least time of all matrices together is at least that of reading the model's, once.
+        least = sum(
+            op["least_us"]
+            for name, op in ops.items()
+            if name.startswith("linear") or name in ("gate, up, swiglu", "head")
+        )
+        read = r["weight_bytes"] / r["read_gb_s"] / 1e3
+        tensors = os.path.getsize(MODEL)  # with 2 % of other things
+        self.assertLess(abs(r["weight_bytes"] / tensors - 1), 0.05)
+        self.assertGreater(least, 0.99 * read)
+        if step["rows"] == 1:
+            self.assertLess(least, 1.05 * read + r["weight_bytes"] * 2 / r["multiply_gmac_s"] / 0.7 / 1e3)
+
+    def test_without_its_program_it_says_so(self):
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run(
+            [alone, "bench", "step"], capture_output=True, env={"PATH": ""}, timeout=TIME_LIMIT
+        )
+        self.assertEqual(done.returncode, WORKER)
+        self.assertIn("tandem-bench", done.stderr.decode())
+
+    def test_a_model_that_is_none_is_refused(self):
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUF")
+        self.refused(BAD_MODEL, "bad.gguf", "bench", "step", "-m", str(bad))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,103 @@
+"""`tandem doctor`."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+from command_line import FAILED, OK, Command, tandem
+from models import other_vocabulary
+from support import MODEL, TANDEM, TARGET, TIME_LIMIT
+
+
+class Doctor(Command):
+    def test_doctor_finds_nothing_wrong(self):
+        status, out, errors = tandem("doctor", "-m", MODEL)
+        self.assertEqual(status, OK, out.decode() + errors)
+        for word in (
+            "cpu",
+            "memory",
+            "ipc",
+            "tcp",
+            "tandem-target",
+            "tandem-draft",
+            "vocabulary 49152",
+            "chatml, built in",
+        ):
+            self.assertIn(word, out.decode())
+
+    def test_doctor_finds_a_bad_model_and_missing_programs(self):
+        bad = self.folder / "bad.gguf"
+        bad.write_bytes(b"GGUF")
+        status, out, errors = tandem("doctor", "-m", str(bad))
+        self.assertEqual(status, FAILED)
+        self.assertIn("BAD   model", out.decode())
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run([alone, "doctor"], capture_output=True, env={"PATH": ""}, timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, FAILED)
+        self.assertEqual(done.stdout.decode().count("BAD   worker"), 2)
+        status, out, errors = tandem("doctor", "--json", "-m", str(bad), "-md", str(self.folder / "none"))
+        self.assertEqual(status, FAILED)
+        report = json.loads(out)
+        self.assertFalse(report["ok"])
+        self.assertEqual([c["check"] for c in report["checks"] if not c["ok"]], ["model", "draft"])
+
+    def doctor(self, *args):
+        """{check: object} of --json, whose text is what people read."""
+        status, out, errors = tandem("doctor", "--json", *args)
+        report = json.loads(out)
+        self.assertEqual((out.count(b"\n"), status), (1, OK if report["ok"] else FAILED), errors)
+        self.assertEqual(report["ok"], all(c["ok"] for c in report["checks"]))
+        lines = [
+            line
+            for line in tandem("doctor", *args)[1].decode().splitlines()
+            if " in " not in line and "memory" not in line
+        ]
+        told = [f"{'ok' if c['ok'] else 'BAD':5} {c['check']:9} {c['text']}" for c in report["checks"]]
+        self.assertLessEqual(set(lines), set(told))
+        return {c["check"]: c for c in report["checks"]}
+
+    def test_json_says_what_the_text_says(self):
+        checks = self.doctor("-m", MODEL)
+        self.assertLessEqual(
+            {"tandem", "cpu", "memory", "worker", "isa", "ipc", "tcp", "model", "template"}, set(checks)
+        )
+        self.assertEqual((checks["model"]["layers"], checks["model"]["vocabulary"]), (30, 49152))
+
+    def test_instruction_sets_are_those_of_the_kernel(self):
+        """As the kernel tells the processor's flags."""
+        needs = {
+            "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+            "avx-vnni": {"avx2", "fma", "f16c", "avx_vnni"},
+            "avx2": {"avx2", "fma", "f16c"},
+            "c": set(),
+        }
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        has = next((set(line.split()) for line in lines if line.startswith("flags")), set())
+        isa = self.doctor()["isa"]
+        self.assertEqual(list(isa["sets"]), list(needs))
+        for name, state in isa["sets"].items():
+            lacking = needs[name] - has
+            self.assertEqual(state.startswith("missing: "), bool(lacking), isa)
+            self.assertTrue(not lacking or state.split()[-1] in lacking, isa)
+        self.assertEqual([isa["chosen"]], [name for name, state in isa["sets"].items() if state == "chosen"])
+        self.assertEqual(isa["chosen"], next(name for name in needs if needs[name] <= has))
+        done = subprocess.run([TARGET, "--list-isa", "--isa", "c"], capture_output=True, text=True)
+        self.assertIn("c chosen\n", done.stdout)
+
+    def test_a_draft_that_fits_and_one_that_does_not(self):
+        fit = self.doctor("-m", MODEL, "-md", MODEL)["fit"]
+        self.assertEqual((fit["ok"], fit["partners"], fit["same_ids"]), (True, 49152, True))
+        bridged = other_vocabulary(self.folder / "bridged.gguf", padding=64, misspelt=100)
+        fit = self.doctor("-m", MODEL, "-md", str(bridged))["fit"]
+        self.assertEqual((fit["ok"], fit["partners"], fit["same_ids"]), (True, 49152 - 100, False))
+        foreign = other_vocabulary(self.folder / "foreign.gguf", misspelt=1000)
+        checks = self.doctor("-m", MODEL, "-md", str(foreign))
+        self.assertEqual((checks["draft"]["ok"], checks["fit"]["ok"]), (True, False))
+        self.assertIn("1000 of 49", checks["fit"]["text"])  # why, as the draft's own refusal says it
+        self.assertIn("not looked at", self.doctor("-md", MODEL)["fit"]["text"])
+
+
+if __name__ == "__main__":
+    unittest.main()

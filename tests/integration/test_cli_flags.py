@@ -1,0 +1,295 @@
+"""Flags, variables and input of the commands: what is refused, and how."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+from command_line import BAD_MODEL, INPUT, OK, PROMPT, USAGE, WORKER, Command, answer, tandem
+from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT
+
+
+class BadInput(Command):
+    def test_wrong_usage_is_refused(self):
+        for args, phrase in [
+            ([], "no command"),
+            (["sing"], "no such command"),
+            (["bacth"], "did you mean batch?"),
+            (["run", PROMPT], "no model"),
+            (["run", "-m", MODEL], "no prompt"),
+            (["run", "-m", MODEL, "two", "prompts"], "in quotes"),
+            (["run", "-m", MODEL, "--tmep", "1", PROMPT], "did you mean --temp?"),
+            (["run", "-m", MODEL, PROMPT, "--temp"], "requires an argument"),
+            (["run", "-m", MODEL, "--temp", "hot", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--temp", "nan", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--temp", "-1", PROMPT], "--temp"),
+            (["run", "-m", MODEL, "--top-p", "0", PROMPT], "top_p"),
+            (["run", "-m", MODEL, "--top-p", "1.5", PROMPT], "--top-p"),
+            (["run", "-m", MODEL, "--min-p", "1", PROMPT], "min_p"),
+            (["run", "-m", MODEL, "--repeat-penalty", "0", PROMPT], "repeat_penalty"),
+            (["run", "-m", MODEL, "--top-k", "3.5", PROMPT], "--top-k"),
+            (["run", "-m", MODEL, "--seed", "-5", PROMPT], "--seed"),
+            (["run", "-m", MODEL, "--seed", "99999999999999999999", PROMPT], "--seed"),
+            (["run", "-m", MODEL, "--max-tokens", "0", PROMPT], "--max-tokens"),
+            (["run", "-m", MODEL, "--max-tokens", "12x", PROMPT], "--max-tokens"),
+            (["run", "-m", MODEL, "--budget", "65", PROMPT], "--budget"),
+            (["run", "-m", MODEL, "--threads", "0", PROMPT], "--threads"),
+            (["run", "-m", MODEL, "--math", "f64", PROMPT], "--math"),
+            (["run", "-m", MODEL, "--pace", "fast", PROMPT], "--pace"),
+            (["run", "-m", MODEL, "--ctx", "9000", PROMPT], "8192"),
+            (["run", "-m", MODEL, "--stop", "", PROMPT], "--stop"),
+            (["run", "-m", MODEL, "--raw", "--system", "x", PROMPT], "--raw"),
+            (["run", "-m", MODEL, "--raw", "--chat-template", "chatml", PROMPT], "--raw"),
+            (
+                ["run", "-m", MODEL, "--chat-template", "vicuna", PROMPT],
+                "unknown template 'vicuna': those known are chatml, ",
+            ),
+            (["run", "-m", MODEL, "--draft", "magic", PROMPT], "--draft"),
+            (["run", "-m", MODEL, "--draft", "replay:", PROMPT], "replay"),
+            (["run", "-m", MODEL, "--draft", "replay:x.jsonl:2", PROMPT], "replay"),
+            (["run", "-m", MODEL, "--draft", "replay:no_such_file.jsonl:0.5", PROMPT], "no_such_file.jsonl"),
+            (["run", "-m", MODEL, "--listen", "here", PROMPT], "tcp://"),
+            (["run", "-m", MODEL, "--wait", "3", PROMPT], "--listen"),
+            (["run", "-m", MODEL, "--listen", "ipc://x", "--wait", "-1", PROMPT], "--wait"),
+            (["run", "-m", MODEL, "--listen", "ipc://x", "--threads", "2", PROMPT], "--threads"),
+            (["batch", "-m", MODEL, "--listen", "ipc://x", "--draft", "ngram", "a", "b"], "--draft"),
+            (["serve-workers", "-m", MODEL], "--listen"),
+            (["batch", "-m", MODEL, "in.jsonl"], "two files"),
+            (["batch", "-m", MODEL, "--sessions", "0", "a", "b"], "--sessions"),
+            (["tokenize", "-m", MODEL, "text"], "too many"),
+            (["bench"], "bench step"),
+            (["bench", "stop"], "no 'stop'"),
+            (["bench", "step"], "no model"),
+            (["bench", "step", "-m", MODEL, "--rows", "1,,4"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--rows", "257"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--rows", "1,2,3,4,5,6,7,8,9"], "--rows"),
+            (["bench", "step", "-m", MODEL, "--ctx", "0"], "--ctx"),
+            (["bench", "step", "-m", MODEL, "x"], "unexpected argument 'x'"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(USAGE, phrase, *args)
+        stops = [flag for i in range(17) for flag in ("--stop", f"s{i}")]
+        self.refused(USAGE, "16 times", "run", "-m", MODEL, *stops, PROMPT)
+
+    def test_the_command_line_wins(self):
+        """A variable contradicts nothing that is on the command line, and what it says of workers may be for
+        others."""
+        for variable, value, args in [
+            ("TANDEM_MODEL_DRAFT", MODEL, ["run", "--draft", "ngram", PROMPT]),
+            ("TANDEM_DRAFT", "ngram", ["run", "--draft-layers", "2", PROMPT]),
+            ("TANDEM_KV_BLOCKS", "7", ["run", "--kv", "static", PROMPT]),
+            ("TANDEM_THREADS", "2", ["serve-workers", "--listen", "ipc://x"]),
+        ]:
+            with self.subTest(variable=variable):
+                self.refused(
+                    BAD_MODEL, "no_such", *args, "-m", "no_such", env=dict(os.environ, **{variable: value})
+                )
+
+    def test_a_file_that_is_no_model_is_refused(self):
+        data = pathlib.Path(MODEL).read_bytes()
+        files = {
+            "cut": data[: len(data) // 2],
+            "head": data[:100],
+            "empty": b"",
+            "text": b"this is no model\n" * 100,
+            "counts": data[:8] + b"\xff" * 16 + data[24:200],
+            "version": data[:4] + b"\x09" + data[5:4096],
+        }
+        for name, content in files.items():
+            (self.folder / name).write_bytes(content)
+            for command in (["run", PROMPT], ["batch", "-", "-"], ["tokenize"], ["detokenize"]):
+                with self.subTest(name=name, command=command[0]):
+                    self.refused(BAD_MODEL, name, command[0], "-m", str(self.folder / name), *command[1:])
+        self.refused(BAD_MODEL, "no_such.gguf", "run", "-m", "no_such.gguf", PROMPT)
+        self.refused(BAD_MODEL, str(self.folder), "run", "-m", str(self.folder), PROMPT)
+
+    def test_a_prompt_that_is_none_is_refused(self):
+        long = b"word " * 5000
+        for args, stdin, phrase in [
+            (["-"], b"", "empty"),
+            (["-"], b"\n", "empty"),
+            ([""], b"", "empty"),
+            (["--raw", ""], b"", "empty"),
+            (["--raw", "\x04\x06"], b"", "empty"),
+            (["-"], b"caf\xe9", "UTF-8"),
+            ([b"caf\xe9"], b"", "UTF-8"),
+            (["--system", b"\xff", PROMPT], b"", "UTF-8"),
+            (["-"], long, "--ctx"),
+            (["--ctx", "8192", "-"], 2 * long, "8192"),
+            (["--ctx", "16", PROMPT], b"", "--ctx"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(INPUT, phrase, "run", "-m", MODEL, *args, stdin=stdin)
+        self.refused(USAGE, "UTF-8", "run", "-m", MODEL, "--stop", b"\xff", PROMPT)
+
+    def test_ids_that_are_none_are_refused(self):
+        self.refused(INPUT, "UTF-8", "tokenize", "-m", MODEL, stdin=b"a\xff")
+        for ids, phrase in [
+            (b"1 2 x", "'x'"),
+            (b"1 2.5", "2.5"),
+            (b"49152", "49152"),
+            (b"-1", "-1"),
+            (b"[1, 2", "JSON"),
+            (b'[1, "2"]', "whole"),
+            (b"[1, 99999999]", "99999999"),
+            (b"1\x002", "byte 1"),
+        ]:
+            with self.subTest(ids=ids):
+                self.refused(INPUT, phrase, "detokenize", "-m", MODEL, stdin=ids)
+
+    def test_programs_that_are_not_there_are_named(self):
+        alone = shutil.copy(TANDEM, self.folder)
+        done = subprocess.run([alone, "run", "-m", MODEL, PROMPT], capture_output=True, env={"PATH": ""},
+                              timeout=TIME_LIMIT)
+        self.assertEqual(done.returncode, WORKER)
+        self.assertIn(b"tandem-target", done.stderr)
+
+    def test_a_recording_that_is_none_is_refused(self):
+        bad = self.folder / "bad.jsonl"
+        bad.write_text("no recording\n")
+        status, out, errors = tandem("run", "-m", MODEL, "--draft", f"replay:{bad}:0.5", PROMPT)
+        self.assertEqual((status, out), (WORKER, b""), errors)
+        self.assertIn("tandem-draft could not start", errors)
+        self.assertIn("line 1", errors)
+
+
+    def test_a_draft_with_a_model_is_one(self):
+        """Placed by hand, as `tandem run' takes it."""
+        for flags in (["-md", MODEL, "--draft-layers", "99"], ["-m", MODEL, "--draft-layers", "99"]):
+            done = subprocess.run(
+                [DRAFT, "--orchestrator", "ipc://x", *flags], capture_output=True, timeout=TIME_LIMIT
+            )
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn(b"99 of them", done.stderr)
+
+
+class Habits(Command):
+    """What llama.cpp's users type, and variables that are misspelt."""
+
+    def test_flags_of_llama_cpp_mean_ours(self):
+        ours = answer(
+            "--max-tokens",
+            "5",
+            "--seed",
+            "3",
+            "--ctx",
+            "512",
+            "--system",
+            "Be brief.",
+            "--temp",
+            "0.5",
+            "--budget",
+            "3",
+            PROMPT,
+        )
+        theirs = answer(
+            "-n",
+            "5",
+            "-s3",
+            "-c",
+            "512",
+            "-sys",
+            "Be brief.",
+            "--temperature",
+            "0.5",
+            "--draft-max=3",
+            "-t",
+            "2",
+            "-p",
+            PROMPT,
+        )
+        for key in ("token_ids", "prompt_ids", "seed", "finish_reason"):
+            self.assertEqual(ours[key], theirs[key], key)
+        self.assertEqual(answer("--predict=2", "--system-prompt", "x", "--prompt", "-n 7")["text"],
+                         answer("--max-tokens", "2", "--system", "x", "--", "-n 7")["text"])
+
+    def test_flags_and_commands_that_are_none_are_refused(self):
+        m = ("-m", MODEL)
+        for args, phrase in [
+            (("run", *m, "-ngl", "99", PROMPT), "-ngl"),
+            (("run", *m, "--n-gpu-layers", "99", PROMPT), "--n-gpu-layers"),
+            (("run", *m, "--flash-attn", PROMPT), "--flash-attn"),
+            (("run", *m, "--draft", "16", PROMPT), "--budget"),
+            (("run", *m, "--treads", "2", PROMPT), "did you mean --threads?"),
+            (("run", *m, "--temprature", "2", PROMPT), "did you mean --temp?"),
+            (("run", *m, "-temp", "2", PROMPT), "did you mean --temp?"),
+            (("run", *m, "-p", PROMPT, PROMPT), "too many"),
+            (("tokenize", *m, "-n", "5"), "it is --max-tokens of `tandem run'"),
+            (("chat",), "did you mean run?"),
+            (("complete", *m), "did you mean run?"),
+            (("generate", *m), "did you mean run?"),
+            (("cli", *m), "did you mean run?"),
+            (("serve",), "did you mean serve-workers?"),
+            (("server", "--port", "8080"), "did you mean serve-workers?"),
+            ((*m, "-p", PROMPT), "tandem run -m"),
+        ]:
+            with self.subTest(args=args):
+                self.refused(USAGE, phrase, *args)
+
+    def test_workers_take_flags_of_llama_cpp_too(self):
+        for program, flags, phrase in ((TARGET, ("-c", "64", "-t", "1", "-np", "2"), "-m MODEL is missing"),
+                                       (DRAFT, ("-t", "1", "-c", "64"), "--orchestrator"),
+                                       (TARGET, ("-n", "5"), "--max-tokens of `tandem run'"),
+                                       (DRAFT, ("-ngl", "5"), "leave it out")):
+            done = subprocess.run([program, *flags], capture_output=True, text=True, timeout=TIME_LIMIT)
+            self.assertEqual(done.returncode, USAGE)
+            self.assertIn(phrase, done.stderr)
+
+    def test_a_misspelt_variable_is_named_once(self):
+        env = {**os.environ, "TANDEM_MAX_TOKEN": "1"}
+        warning = (
+            "warning: nobody reads the environment variable TANDEM_MAX_TOKEN: did you mean "
+            "TANDEM_MAX_TOKENS?\n"
+        )
+        status, out, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", PROMPT, env=env)
+        self.assertEqual(
+            (status, errors.count("TANDEM_"), errors.count("tandem: " + warning)), (OK, 2, 1), errors
+        )
+        for args in (
+            ["doctor"],
+            ["--version"],
+            ["session", "list", "--limit", "0"],
+            ["bench", "step", "--help"],
+        ):
+            status, out, errors = tandem(*args, env=env)
+            self.assertEqual((status, errors), (OK, "tandem: " + warning), args)
+        for name, args in (
+            ("tandem-target", ["--version"]),
+            ("tandem-draft", ["--version"]),
+            ("tandem-bench", ["--version"]),
+        ):
+            done = subprocess.run(
+                [str(BIN / name), *args], capture_output=True, text=True, env=env, timeout=TIME_LIMIT
+            )
+            self.assertEqual((done.returncode, done.stderr), (OK, f"{name}: {warning}"))
+
+    def test_every_flag_may_be_a_variable(self):
+        """common/base/program_variables.c has the flags of all programs."""
+        helps = [[str(BIN / name), "--help"] for name in ("tandem-target", "tandem-draft")]
+        helps += [
+            [TANDEM, command, "--help"]
+            for command in re.findall(r"(?m)^  ([a-z-]+)  ", tandem("--help")[1].decode().split("\n\n")[1])
+        ]
+        helps += [
+            [TANDEM, "session", verb, "--help"]
+            for verb in re.findall(r"(?m)^  ([a-z]+)  ", tandem("session", "--help")[1].decode())
+        ]
+        helps.append([TANDEM, "bench", "step", "--help"])
+        flags = set()
+        for args in helps:
+            flags |= set(
+                re.findall(
+                    r"(?m)^ +(?:-\w, )?--([a-z-]+)",
+                    subprocess.run(args, capture_output=True, text=True).stdout,
+                )
+            )
+        flags -= {"help", "usage", "version"}
+        self.assertGreater(len(flags), 45)
+        env = {**os.environ, **{"TANDEM_" + flag.upper().replace("-", "_"): "1" for flag in flags}}
+        self.assertEqual(tandem("--help", env=env)[2], "")
+
+
+if __name__ == "__main__":
+    unittest.main()

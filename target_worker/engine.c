@@ -258,9 +258,9 @@ static void forward(engine *g, active_job *const *active, int32_t count) {
   }
 }
 
-/* The cache must hold the rows that the job starts from. Rows beyond them are of tokens that C has lost
- * since. In a static cache those that were still to be copied are copied first, so that the counters cover
- * every committed row; in a virtual cache another session may have these blocks by now. */
+/* The cache must hold the rows that the job starts from. Rows beyond these belong to tokens that C has lost
+ * since. In a static cache, rows of a late commit are copied first, so that the counters cover every
+ * committed row; in a virtual cache they are not, because another session may hold these blocks by now. */
 static bool starts_right(active_job *a) {
   const engine_job *job = a->job;
   kv_cache *kv = a->g->options.kv;

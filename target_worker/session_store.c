@@ -48,9 +48,9 @@ session *session_store_get(session_store *store, uint64_t id) {
   return NULL;
 }
 
-/* Everything is forgotten but the slot's number, the memory that was taken once (prefix, block table, and the
- * history of penalties, which the engine may still be reading), and the first `keep` tokens of C with their
- * rows. */
+/* Resets a session. What stays is the slot's number, the memory that is taken only once (prefix, block table,
+ * and the history of penalties, which the engine may still be reading), and the first `keep` tokens of C with
+ * their rows. */
 static void slot_clear(session *s, int32_t keep) {
   session_drafts_fini(s);
   session old = *s;
@@ -129,7 +129,7 @@ void session_store_give_back(session_store *store, session *s) {
 }
 
 /* Blocks that others may read are never written. When C has changed inside such a block, the session leaves
- * it, and the rows before the change, at most a block less one, are computed again in a block of its own. */
+ * that block, and computes the rows before the change (at most KV_BLOCK - 1) again in a block of its own. */
 static void leave_shared(session_store *store, session *s) {
   if (s->cache.rows < s->cache.published * KV_BLOCK) drop_blocks(store, s, s->cache.rows / KV_BLOCK);
 }

@@ -83,10 +83,11 @@ void speculation_read(speculation_shared *all, double reads, double us) {
   cost_model_read(&all->costs, reads, us);
 }
 
-/* What the forward cost this session, against what it would have cost plainly: a share of the sessions' plain
- * forward, and of what the nodes made it dearer a share by their number. By what such forwards take on
- * average: what disturbs one of them is not the nodes' doing. Plain steps beside a draft that computes are
- * taken as they were. */
+/* Sets what the step would have cost plainly, which is an equal share of the sessions' plain forward, and
+ * what it cost: that share, and a share of what the nodes added, in proportion to the session's nodes. Both
+ * come from the cost model, because the nodes are not to blame when something disturbs a single forward. But
+ * a plain step beside a draft that computes counts with the time that it took, up to POLICY_OUTLIER times the
+ * plain cost. */
 static void price(speculation *s, const speculation_shared *all) {
   const speculation_forward *f = &all->forward;
   bool known = f->steps <= COST_ROWS_MAX && f->rows <= COST_ROWS_MAX;

@@ -34,9 +34,9 @@ static bool drafts_full(const roster *r) {
   return count >= ROSTER_DRAFTS_MAX;
 }
 
-/* A free entry, else that of the peer that has been lost for longest. A connection of our own keeps its
- * entry, because nobody but us would greet it again. When there are as many drafts as there may
- * be, one more of them replaces a lost draft only. */
+/* Returns a free entry, or else that of the peer that has been lost for longest. A connection of our own
+ * keeps its entry, because only we would greet it again. When there are ROSTER_DRAFTS_MAX drafts, a further
+ * one can only replace a lost draft. */
 static roster_peer *take(roster *r, peer_id id, wire_role role, uint64_t now_us) {
   roster_peer *entry = NULL;
   bool drafts_only = role == WIRE_ROLE_DRAFT && drafts_full(r);

@@ -240,9 +240,10 @@ static int32_t ranking_count(const ranking *r) {
   return n;
 }
 
-/* Over the whole vocabulary. The best logit goes first: what cannot beat it with the most noise there is
- * needs none, and of the rest few reach it with the bound of their own noise. A device does the same while it
- * makes the logits (kernels/cpu/sample.h); here they have been adjusted. */
+/* Chooses over the whole vocabulary. It starts with the best logit. A token that cannot beat it even with the
+ * largest noise needs no noise of its own, and few of the others can beat it with the bound of their noise. A
+ * device does the same while it makes the logits (kernels/cpu/sample.h); here the logits have been adjusted.
+ */
 static void choose_all(const sampler *s, const noise_source *noise, const float *x, float scale, int32_t top,
                        ranking *r) {
   uint32_t bits[CHUNK];
@@ -324,8 +325,9 @@ static inline bool digit_at(uint32_t key, uint32_t prefix, int shift, uint32_t *
   return (uint64_t)key >> (shift + DIGIT_BITS) == (uint64_t)prefix >> (shift + DIGIT_BITS);
 }
 
-/* The key at which the weights, summed from the largest key down, reach `target` (not above their sum); *rest
- * is what the candidates with that very key have to add. A radix select: three looks at the list, no sort. */
+/* Returns the key at which the weights, summed from the largest key down, reach `target` (at most their sum);
+ * *rest is what the candidates with exactly that key must add. This is a radix select: three passes over the
+ * list and no sort. */
 static uint32_t select_key(sampler *s, const float *probabilities, int32_t count, uint64_t target,
                            uint64_t *rest) {
   uint32_t prefix = 0, digit;

@@ -1,6 +1,7 @@
 /* A tokenizer.json is a pipeline of named parts: normalizer, pre_tokenizer, model, post_processor, decoder.
- * What tandem has is a row of the table below; everything else is refused by its name, because a part that is
- * left out would change ids silently. Source: the tokenizers library's documentation of its components. */
+ * Each part that tandem supports is a row of the table below; any other is refused by its name, because
+ * leaving out a part would silently change ids. Source: the tokenizers library's documentation of its
+ * components. */
 #include "common/text/tokenizer_json.h"
 
 #include <ctype.h>

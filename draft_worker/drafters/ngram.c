@@ -1,7 +1,6 @@
-/* Prompt and output lookup: the longest ending of the path that has occurred before, and what followed it.
- *
- * Everything here is a function of C and the prompt's length alone: the same tokens give the same
- * candidates, whenever and in whatever pieces they came. Source of the method: A. Saxena, "Prompt Lookup
+/* Prompt and output lookup: finds the longest ending of the path that has occurred before, and proposes what
+ * followed it. Everything here is a function of C and the prompt's length alone: the same tokens give the
+ * same candidates, however and whenever they arrived. Source of the method: A. Saxena, "Prompt Lookup
  * Decoding" (2023). */
 #include "draft_worker/drafters/ngram.h"
 
@@ -22,9 +21,9 @@
 #define NGRAM_AGREE 3
 #define NGRAM_CASES (NGRAM_AGREE * 3)
 
-/* How often a candidate is right, by the ending's length (rows) and the case (columns): greedy completions of
- * SmolLM2-135M-Instruct to 96 prompts of Spec-Bench, 9,619 positions, smoothed where there were few. A
- * session corrects it by its own completion. */
+/* How often a candidate is right, by the ending's length (rows) and the case (columns). Measured on greedy
+ * completions of SmolLM2-135M-Instruct to 96 prompts of Spec-Bench, 9,619 positions, smoothed where there
+ * were few. A session corrects it by its own completion. */
 static const float prior[NGRAM_MAX][NGRAM_CASES] = {
     {0.33f, 0.10f, 0.03f, 0.44f, 0.15f, 0.06f, 0.80f, 0.31f, 0.11f},
     {0.57f, 0.15f, 0.07f, 0.75f, 0.26f, 0.15f, 0.90f, 0.29f, 0.13f},

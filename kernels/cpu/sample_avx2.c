@@ -31,7 +31,8 @@ INLINE philox philox_of(const ops_sampling *c) {
 }
 
 /* Two blocks of 128 bits. The products of words 0 and 2 come as [a low, a high, b low, b high]; the next
- * state is [b high ^ word 1 ^ k0, b low, a high ^ word 3 ^ k1, a low]: the products turned round. */
+ * state is [b high ^ word 1 ^ k0, b low, a high ^ word 3 ^ k1, a low], which has the products in reverse
+ * order. */
 INLINE __m256i philox_round(__m256i state, __m256i key) {
   __m256i products = _mm256_mul_epu32(state, twice(PHILOX_M0, 0, PHILOX_M1));
   __m256i turned = _mm256_shuffle_epi32(products, _MM_SHUFFLE(0, 1, 2, 3));

@@ -30,7 +30,8 @@ INLINE philox philox_of(const ops_sampling *c) {
 }
 
 /* Four blocks of 128 bits. The products of words 0 and 2 come as [a low, a high, b low, b high]; the next
- * state is [b high ^ word 1 ^ k0, b low, a high ^ word 3 ^ k1, a low]: the products turned round. */
+ * state is [b high ^ word 1 ^ k0, b low, a high ^ word 3 ^ k1, a low], which has the products in reverse
+ * order. */
 INLINE __m512i philox_round(__m512i state, __m512i key) {
   __m512i products = _mm512_mul_epu32(state, four_times(PHILOX_M0, 0, PHILOX_M1));
   __m512i turned = _mm512_shuffle_epi32(products, _MM_PERM_ABCD);

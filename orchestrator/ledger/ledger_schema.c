@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 /* Tokens and prompts are int32_t in the machine's byte order. Times are microseconds since 1970. The table
- * tokens has the output in pieces, by the position of their first token in the whole sequence; after the
- * session's end it is one piece. */
+ * `tokens` holds the output in pieces; the key of a piece is the position of its first token in the whole
+ * sequence. After the session's end there is one piece. */
 static const char tables[] =
     "CREATE TABLE orchestrator(id INTEGER PRIMARY KEY, pid INTEGER NOT NULL, start INTEGER NOT NULL,"
     " machine TEXT NOT NULL, command TEXT NOT NULL, since INTEGER NOT NULL, beat INTEGER NOT NULL,"

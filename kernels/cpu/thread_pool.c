@@ -154,10 +154,6 @@ void thread_pool_close(thread_pool *p) {
   free(p);
 }
 
-int32_t thread_pool_threads(const thread_pool *p) {
-  return p->threads;
-}
-
 static bool pin(pthread_t thread, int32_t cpu) {
   cpu_set_t one;
   if (cpu < 0 || cpu >= CPU_SETSIZE) return false;

@@ -17,7 +17,6 @@ typedef void thread_pool_body(void *context, int32_t chunk, int32_t thread); /* 
 
 thread_pool *thread_pool_open(int32_t threads); /* the caller's included; NULL: out of memory or threads */
 void thread_pool_close(thread_pool *p);         /* NULL is allowed */
-int32_t thread_pool_threads(const thread_pool *p);
 
 /* Binds the threads. The calling thread, which must be the one that calls thread_pool_run, runs only on
  * processor cpus[0] from now on, and the i-th thread on cpus[i % count]. False: the system refuses one,

@@ -76,10 +76,6 @@ void line_editor_restore(line_editor *l) {
   tcsetattr(STDIN_FILENO, TCSADRAIN, &l->mode);
 }
 
-bool line_editor_draws(const line_editor *l) {
-  return l->screen != NULL;
-}
-
 /* Rows between the prompt and the cursor on a terminal of so many columns, which has wrapped the line anew by
  * itself. */
 static int rows_above(const line_editor *l, int columns) {

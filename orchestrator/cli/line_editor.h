@@ -42,4 +42,3 @@ bool line_editor_was_empty(const line_editor *l);
 void line_editor_interrupt(line_editor *l);
 /* Restores the terminal at once, for a program that is about to exit. */
 void line_editor_restore(line_editor *l);
-bool line_editor_draws(const line_editor *l); /* there is a terminal to draw on */

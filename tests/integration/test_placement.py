@@ -156,7 +156,9 @@ class Served:
 
 
 class Failover(Placed):
-    """Two targets, of which the one at work is lost in mid-answer."""
+    """Two targets, of which the one at work is lost in mid-answer. Its times are those of an idle machine."""
+
+    alone = True
 
     @classmethod
     def setUpClass(cls):

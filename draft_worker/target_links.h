@@ -16,7 +16,7 @@ typedef struct target_link {
 
 typedef struct target_links {
   target_link list[TARGET_LINKS_MAX];
-} target_links; /* zeroed at first; stays where it is */
+} target_links; /* zeroed at first; must not be moved */
 
 /* Returns the link to this address, and asks for a connection if there is none. -1: all links are used. */
 int32_t target_links_open(draft_step *c, target_links *l, wire_string endpoint, uint32_t used);

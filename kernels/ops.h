@@ -72,8 +72,8 @@ typedef struct ops_total {
   int16_t first, last;
 } ops_total;
 
-/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK, which
- * whoever writes an ops_act fills. */
+/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK. The op
+ * that writes an ops_act fills both. */
 typedef struct ops_act {
   int32_t columns;
   float *f32;       /* [rows][columns] */

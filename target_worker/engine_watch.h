@@ -14,7 +14,7 @@
 
 typedef struct engine_watch { /* zero but for the first two */
   uint64_t (*progress)(
-      void *context); /* grows while a forward goes on (model_progress); NULL: nobody can tell */
+      void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
   void *context;
   bool computing;       /* the engine has a batch, */
   uint64_t seen;        /* its progress when we last looked, */

@@ -14,7 +14,7 @@ typedef struct verifier {
   uint64_t wait_until_us; /* as of the last verifier_next: when the first waiting session may run; UINT64_MAX:
                              none waits */
   speculation_shared speculation;
-  verifier_record record; /* told of each step; NULL: nobody is */
+  verifier_record record; /* called for each step; may be NULL */
   void *record_context;
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */

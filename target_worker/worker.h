@@ -17,7 +17,7 @@ typedef struct target_options {
   int32_t sessions, context;
   int32_t kv_blocks; /* of a virtual cache; 0: static */
   uint64_t (*progress)(
-      void *context); /* grows while a forward goes on (model_progress); NULL: nobody can tell */
+      void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
   void *progress_context;
   verifier_record record; /* recorder.h; NULL: nothing is recorded */
   void *record_context;

@@ -206,7 +206,8 @@ typedef struct msg_stats {
   int32_t position_count;
 } msg_stats;
 
-/* A target's off_reason when a draft was expected and has never attached: whoever placed one knows more. */
+/* A target's off_reason when a draft was expected and has never attached. The orchestrator, which assigned
+ * the draft, knows more. */
 #define WIRE_OFF_UNATTACHED "no draft worker is attached"
 
 typedef struct msg_done {

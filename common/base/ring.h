@@ -20,7 +20,7 @@ void ring_free(ring *r); /* no thread uses it any more; NULL is allowed */
 
 /* One thread: false when it is full. */
 bool ring_put(ring *r, const void *item);
-/* That thread, or whoever comes after its last put: a wait ends. Items that are in the ring stay in it. */
+/* Ends a wait. Called by that thread, or by any thread after its last put. Items in the ring stay in it. */
 void ring_close(ring *r);
 
 /* The other thread: false when it is empty. */

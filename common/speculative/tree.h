@@ -100,7 +100,7 @@ typedef enum {
   TREE_TAKEN,   /* applied; also a repetition of ids already seen, which changes nothing */
   TREE_GAP,     /* an id is missing, or more than TREE_IDS_MAX would have to be remembered: TREE_RESET */
   TREE_INVALID, /* a parent id >= its own id: protocol error; nothing changed */
-  TREE_OVERFLOW /* no slot or too deep: an error, never shed silently; none of these nodes is kept */
+  TREE_OVERFLOW /* no slot is free, or a node is too deep: an error, and none of these nodes is kept */
 } tree_verdict;
 
 /* For the target: adds the nodes of one message, where C = tokens[length]. The caller has checked (base,

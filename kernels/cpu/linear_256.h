@@ -83,7 +83,7 @@ INLINE bool is_signed(const cpu_format f) {
   return f.bits & 8 || f.table;
 }
 
-/* Bits of each byte moved up by `by`, or down where it is negative, and masked. */
+/* Shifts the bits of each byte up by `by`, or down if it is negative, and masks them. */
 INLINE __m256i move_bits(__m256i v, const int by, const int mask) {
   v = by >= 0 ? _mm256_slli_epi16(v, by) : _mm256_srli_epi16(v, -by);
   return _mm256_and_si256(v, _mm256_set1_epi8((char)mask));

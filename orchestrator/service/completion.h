@@ -87,7 +87,7 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
 
 double completion_tokens_per_second(const completion *c); /* after the first tokens; 0: too few to say */
 double completion_first_ms(const completion *c); /* from the request until the first tokens could be shown */
-/* Tokens that the figures cover: a target that died has not told its own. */
+/* How many tokens the figures cover. They lack those of a target that died before it reported. */
 int32_t completion_counted(const completion *c);
 double completion_mean_accepted(const completion *c); /* draft tokens in a verify step */
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */

@@ -12,5 +12,5 @@ void session_finish(client_step *c, client_session *s, wire_finish finish, int c
 void session_finish_error(client_step *c, client_session *s, int code, const char *text);
 /* Sends END to a worker that has not answered it yet. */
 void session_finish_send(client_step *c, client_session *s, client_assignment *worker);
-/* Do both workers know of the end, or were they told SESSIONS_END_TRIES times? */
+/* Do both workers know of the end, or were they sent END often enough? */
 bool session_finish_complete(const client_session *s);

@@ -45,7 +45,8 @@ class Matrix(Case):
         whole, most = [], 0
         for layout in LAYOUTS:
             for sessions, accepted, draft in ((1, True, ("--draft", replay, "--pace", "lockstep")),
-                                              (16, True, ("--draft", replay)),
+                                              (16, True, ("--draft", replay, "--pace", "lockstep")),
+                                              (16, False, ("--draft", replay)),  # so many seldom gain by nodes
                                               (4, True, ("-md", str(model), "--pace", "lockstep")),
                                               (16, False, ("--draft-layers", "1")),  # free pace: so small a target seldom waits
                                               (16, False, ("--draft", "ngram")),

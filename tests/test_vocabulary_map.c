@@ -98,7 +98,7 @@ static void a_foreign_one_is_refused(void **state) {
 static void few_are_let_pass(void **state) {
   (void)state;
   enum { N = 200 };
-  static char texts[N][8];
+  static char texts[N][16];
   word all[N];
   for (int32_t i = 0; i < N; i++) {
     snprintf(texts[i], sizeof texts[i], "w%d", i);

@@ -13,7 +13,7 @@
 
 /* What forwards cost. */
 #define POLICY_SLOPE        0.04 /* of the widest known, for a row more: a second row costs 0.05, measured */
-#define POLICY_STALE        1024 /* forwards until a width is measured anew: 3 plain steps at most, 0.3 % */
+#define POLICY_STALE        256  /* forwards until a width is measured anew: 3 plain steps at most, 1.2 % */
 #define POLICY_SPREAD       256  /* positions that must differ before their cost is believed: 5 % of a step */
 #define POLICY_PROBE        4    /* rows of a first verify, and of a prompt's end that measures one: replay */
 

@@ -199,7 +199,7 @@ class Failover(Placed):
 
     def test_stopped_and_continued(self):
         s, first, _, answers, _ = self.lose(signal.SIGSTOP)
-        self.check(answers)
+        self.check(answers, accepted=False)  # a target that has just started may find nodes too dear for so long
         self.assertEqual(self.elsewhere(answers), 1)
         first.signal(signal.SIGCONT)
         s.ask(self.eight)  # it is used again, or not; what it held is not believed

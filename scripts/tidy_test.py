@@ -125,10 +125,10 @@ CASES = [
             ('tests/t.c', 'seat'),
         ],
     ),
-    (check_outside, {'a.md': 'a framework/works, the design, shared/a\n'}, []),
+    (check_outside, {'a.md': 'the design, an issue of 12\n'}, []),
     (
         check_outside,
-        {'a.c': '/* DESIGN 1 */\n', 'b.md': 'see /work/x\n', 'c.sh': '# issue 12\n'},
+        {'a.c': '/* DESIGN 1 */\n', 'b.md': 'see DESIGN\n', 'c.sh': '# issue 12\n'},
         [('a.c', '*'), ('b.md', '*'), ('c.sh', '*')],
     ),
     (

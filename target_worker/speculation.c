@@ -108,7 +108,7 @@ void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens
   if (s->policy.state == POLICY_NEW) policy_begin(&s->policy, &all->last);
   s->step.tokens = tokens;
   price(s, all);
-  policy_stepped(&s->policy, &s->step);
+  policy_stepped(&s->policy, &all->record, &s->step);
   all->last = s->policy;
 }
 

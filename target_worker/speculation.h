@@ -28,6 +28,7 @@ typedef struct speculation_forward { /* what a forward carried, and what it took
 typedef struct speculation_shared { /* what all sessions of a target share; all zero at the start */
   cost_model costs;
   policy last; /* of the session that stepped last */
+  policy_record record;
   speculation_forward forward;
 } speculation_shared;
 

@@ -399,7 +399,7 @@ static inline uint32_t open_with_draft(world *w, bool lockstep) {
 /* Its draft has been right often enough for any number of nodes, and rows cost nothing. */
 static inline void believe(world *w) {
   speculation *s = &held(w, S)->speculation;
-  s->policy = (policy){.state = POLICY_ON, .accepted = 100000, .balance = 1000};
+  s->policy = (policy){.state = POLICY_ON, .own = {.accepted = 100000}, .balance = 1000};
   cost_model *costs = &target_speculation(w->t)->costs;
   cost_model_measured(costs, 1, 0, JOB_US);
   cost_model_measured(costs, 40, 0, JOB_US);

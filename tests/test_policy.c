@@ -49,7 +49,7 @@ static outcome decode(policy *p, const draft_model *d, int32_t tokens, uint64_t 
     o.steps += s.us / PLAIN;
     o.tokens += s.tokens;
     o.off += !on;
-    policy_stepped(p, &s);
+    policy_stepped(p, &p->all, &s);
   }
   return o;
 }
@@ -115,7 +115,7 @@ static void test_a_draft_that_is_told_in_vain_is_turned_off(void **state) {
   policy_step s = {.plain_us = 1500, .plain_known = true, .us = 1500, .tokens = 1};
   int32_t on = 0;
   for (int i = 0; i < 1000; i++) {
-    policy_stepped(&p, &s);
+    policy_stepped(&p, &p.all, &s);
     on += p.state == POLICY_ON;
   }
   double each = POLICY_TELL_US / 1500.0 - POLICY_LOSS;
@@ -124,23 +124,66 @@ static void test_a_draft_that_is_told_in_vain_is_turned_off(void **state) {
 
 /* --- from session to session --- */
 
-/* What failed in the last session is not given a new credit; what paid is. POLICY_INHERIT of the record goes
- * on. */
+/* What failed in the last session is not given a new credit; what paid is. POLICY_INHERIT of the losses goes
+ * on, and the record of all sessions. */
 static void test_a_session_begins_where_the_last_one_ended(void **state) {
   (void)state;
   policy before = begun(), p = {0};
   draft_model bad = {2, 0, 8, 0}, good = {1.4, 0.8, 5, 0};
   decode(&before, &bad, 60, 1);
   policy_begin(&p, &before);
-  assert_true(p.balance == fmin(POLICY_FIRST, before.balance) && p.net < 0);
-  assert_true(p.promised == POLICY_INHERIT * before.promised);
+  assert_true(p.balance == fmin(POLICY_FIRST, before.balance));
+  assert_true(p.net < 0 && p.net == POLICY_INHERIT * before.net);
   before = begun();
   decode(&before, &good, 60, 1);
   p = (policy){0};
   policy_begin(&p, &before);
   assert_true(p.state == POLICY_ON && p.balance == POLICY_FIRST && p.net == 0);
-  assert_true(p.promised > 0 && p.promised == POLICY_INHERIT * before.promised);
-  assert_true(p.accepted == POLICY_INHERIT * before.accepted);
+  assert_true(p.all.promised > 0 && p.all.promised == before.all.promised &&
+              p.all.accepted == before.all.accepted);
+}
+
+/* --- from session to session at the same time --- */
+
+/* POLICY_TRUST_OTHERS: one bad start does not put a session's nodes far behind those of its neighbours. */
+static void test_a_session_with_bad_luck_is_judged_by_all(void **state) {
+  (void)state;
+  policy unlucky = begun(), lucky = begun();
+  policy_record all = {0};
+  policy_step good = {.plain_us = PLAIN,
+                      .plain_known = true,
+                      .us = PLAIN,
+                      .nodes = 2,
+                      .offered = 2,
+                      .promised = 2,
+                      .tokens = 3};
+  policy_step bad = good;
+  bad.tokens = 1;
+  for (int i = 0; i < 50; i++) policy_stepped(&lucky, &all, &good);
+  policy_stepped(&unlucky, &all, &bad);
+  double trusted = exp((double)policy_total(&unlucky, 0));
+  assert_true(trusted > 0.9 * POLICY_TRUST_OTHERS / (POLICY_TRUST_OTHERS + 2) && trusted < 0.9);
+  for (int i = 0; i < 50; i++) policy_stepped(&unlucky, &all, &bad); /* its own record decides in the end */
+  assert_true(exp((double)policy_total(&unlucky, 0)) < 0.1);
+}
+
+/* POLICY_SAVED: what others have gained keeps a session on, but not for ever. */
+static void test_the_gains_of_others_are_lent(void **state) {
+  (void)state;
+  policy gains = begun(), loses = begun(), alone = begun();
+  policy_record all = {0};
+  policy_step good = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .tokens = 2};
+  policy_step bad = {.plain_us = PLAIN, .plain_known = true, .us = 1.5 * PLAIN, .tokens = 1};
+  int32_t on[2] = {0, 0};
+  for (int i = 0; i < 100; i++) {
+    policy_stepped(&gains, &all, &good);
+    policy_stepped(&loses, &all, &bad);
+    policy_stepped(&alone, &alone.all, &bad);
+    on[0] += loses.state == POLICY_ON;
+    on[1] += alone.state == POLICY_ON;
+  }
+  assert_true(on[0] > 2 * on[1]);
+  assert_true(on[0] < (POLICY_FIRST + POLICY_SAVED + 100 * POLICY_LOSS) / 0.5 + 1);
 }
 
 /* --- a draft on the target's processors --- */
@@ -155,18 +198,18 @@ static void test_a_colocated_draft_is_judged_against_silence(void **state) {
   policy_begin(&p, &none);
   assert_int_equal(p.state, POLICY_OFF);
   policy_step s = {.plain_us = PLAIN, .us = PLAIN, .tokens = 1};
-  policy_stepped(&p, &s);
+  policy_stepped(&p, &p.all, &s);
   assert_int_equal(p.state, POLICY_OFF);
   s.plain_known = true;
-  policy_stepped(&p, &s);
+  policy_stepped(&p, &p.all, &s);
   assert_int_equal(p.state, POLICY_ON);
   assert_false(policy_is_quiet(&p));
   s.plain_known = false; /* too long ago */
-  policy_stepped(&p, &s);
+  policy_stepped(&p, &p.all, &s);
   assert_int_equal(p.state, POLICY_OFF);
   for (int i = 0; i < POLICY_QUIET; i++) {
     assert_false(policy_is_quiet(&p));
-    policy_stepped(&p, &s);
+    policy_stepped(&p, &p.all, &s);
   }
   assert_true(policy_is_quiet(&p));
 }
@@ -201,18 +244,20 @@ static void test_promises_count_as_they_were_kept(void **state) {
   policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 2, .offered = 2};
   s.promised = 1;
   s.tokens = 1;
-  policy_stepped(&p, &s);
+  policy_stepped(&p, &p.all, &s);
   double after_one = POLICY_TRUST_PRIOR * POLICY_TRUST_WEIGHT / (1 + POLICY_TRUST_WEIGHT);
+  after_one *= POLICY_TRUST_OTHERS / (1 + POLICY_TRUST_OTHERS);
   assert_true(fabs(trusted(&p) - after_one) < 1e-6); /* POLICY_TRUST_WEIGHT: one failure does not decide */
-  for (int i = 0; i < 200; i++) policy_stepped(&p, &s);
+  for (int i = 0; i < 200; i++) policy_stepped(&p, &p.all, &s);
   assert_true(trusted(&p) < 0.05);
   s.promised = s.nodes = s.offered = 0;
-  for (int i = 0; i < 5 * POLICY_WINDOW; i++) policy_stepped(&p, &s); /* POLICY_WINDOW: it is forgotten */
+  for (int i = 0; i < 5 * POLICY_WINDOW; i++)
+    policy_stepped(&p, &p.all, &s); /* POLICY_WINDOW: it is forgotten */
   assert_true(trusted(&p) > 0.4);
   s = (policy_step){.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 3, .offered = 3};
   s.promised = 2;
   s.tokens = 4;
-  for (int i = 0; i < 200; i++) policy_stepped(&p, &s);
+  for (int i = 0; i < 200; i++) policy_stepped(&p, &p.all, &s);
   assert_true(trusted(&p) == 1); /* no more than was promised */
 }
 
@@ -303,7 +348,7 @@ static void test_there_is_no_wait_before_there_is_something_to_expect(void **sta
   assert_true(policy_wait(&p, PLAIN) == 0);
   policy_step s = {
       .plain_us = PLAIN, .plain_known = true, .us = PLAIN, .nodes = 3, .offered = 3, .tokens = 3};
-  policy_stepped(&p, &s);
+  policy_stepped(&p, &p.all, &s);
   assert_true(policy_wait(&p, PLAIN) > 100);
   p.state = POLICY_OFF;
   assert_true(policy_wait(&p, PLAIN) == 0);
@@ -338,7 +383,7 @@ static void test_a_silent_draft_is_not_waited_for(void **state) {
     for (int i = 0; i < POLICY_MISSES; i++) {
       s.waited_us = policy_wait(&p, PLAIN);
       assert_true(s.waited_us == (colocated ? POLICY_TURN * PLAIN / (1 << i) : 1200));
-      policy_stepped(&p, &s);
+      policy_stepped(&p, &p.all, &s);
     }
     assert_true(policy_wait(&p, PLAIN) == 0);
     policy_arrived(&p, 1000); /* it lives */
@@ -357,7 +402,7 @@ static void test_empty_answers_end_the_waiting(void **state) {
       policy_step s = {.plain_us = PLAIN, .plain_known = true, .us = PLAIN, .waited_us = 100, .tokens = 1};
       s.answered = !offered;
       s.offered = offered;
-      policy_stepped(&p, &s);
+      policy_stepped(&p, &p.all, &s);
       assert_true(rounds < 30);
     }
     assert_true(rounds > 1);
@@ -392,6 +437,8 @@ int main(void) {
       cmocka_unit_test(test_a_draft_that_turns_bad_is_turned_off),
       cmocka_unit_test(test_a_draft_that_is_told_in_vain_is_turned_off),
       cmocka_unit_test(test_a_session_begins_where_the_last_one_ended),
+      cmocka_unit_test(test_a_session_with_bad_luck_is_judged_by_all),
+      cmocka_unit_test(test_the_gains_of_others_are_lent),
       cmocka_unit_test(test_a_colocated_draft_is_judged_against_silence),
       cmocka_unit_test(test_a_colocated_draft_must_earn_what_it_slows),
       cmocka_unit_test(test_promises_count_as_they_were_kept),

@@ -248,7 +248,7 @@ static void test_the_most_probable_nodes_of_all_sessions_are_taken(void **state)
   session *sure = ready(s, 1, 10), *unsure = ready(s, 2, 10);
   ready(s, 3, 10);
   sure->request.options.budget = unsure->request.options.budget = 20;
-  sure->speculation.policy = unsure->speculation.policy = (policy){.accepted = 1000};
+  sure->speculation.policy = unsure->speculation.policy = (policy){.own = {.accepted = 1000}};
   add_chain(sure, 20, -0.05f);
   add_chain(unsure, 20, -0.3f); /* 0.74, 0.55: one of them before the other's seventh, 0.70 */
   cost_model w = known_costs();
@@ -297,9 +297,9 @@ static void test_a_session_starts_with_few_nodes(void **state) {
   add_chain(p, 20, -0.05f);
   cost_model w = known_costs();
   schedule_rotation rotation = {0};
-  p->speculation.policy = (policy){.promised = 40, .accepted = 1};
+  p->speculation.policy = (policy){.own = {.promised = 40, .accepted = 1}};
   int32_t few = forward(s, &rotation, &w).picks[0].rows;
-  p->speculation.policy = (policy){.promised = 40, .accepted = 40};
+  p->speculation.policy = (policy){.own = {.promised = 40, .accepted = 40}};
   assert_true(forward(s, &rotation, &w).picks[0].rows > few);
   p->speculation.policy = (policy){0};
   p->request.options.lockstep = true;

@@ -60,7 +60,7 @@ static void test_other_sessions_in_a_forward_do_not_change_what_pays(void **stat
   }
   policy *p = &s->speculation.policy;
   double net = p->net, others_net = other->speculation.policy.net;
-  *p = (policy){.state = POLICY_ON, .accepted = 1000, .balance = 10, .net = net};
+  *p = (policy){.state = POLICY_ON, .own = {.accepted = 1000}, .balance = 10, .net = net};
   send_chain(w, DRAFT, g, s->committed.length, 1, 3, true);
   assert_true(take_job(w));
   assert_int_equal(w->batch.count, 2);

@@ -11,6 +11,7 @@
 
 #define BETWEEN_US 15    /* from the end of a forward to its result */
 #define TOLL_US    20    /* of the target's processors, for each message */
+#define SEQUENCE   0.03  /* plain steps for each further session of a forward: its attention, its own cache */
 #define PREFILL    0.137 /* plain steps for a row of a prompt that is read in a wide forward */
 #define CROWDED    1.8   /* how much longer a forward takes while the other program computes beside it */
 #define BUDGET     15
@@ -97,15 +98,16 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
 
 static double forward_us(const world *w) {
   const world_options *o = w->o;
-  int32_t rows = 0, read = 0;
+  int32_t rows = 0, read = 0, sessions = 0;
   double kv = 0;
   for (int32_t i = 0; i < w->batch.count; i++) {
     const engine_job *job = &w->batch.jobs[i];
     bool reads = job->kind == ENGINE_PREFILL && !job->measures;
     *(reads ? &read : &rows) += job->count;
+    sessions += !reads;
     kv += (double)job->count * job->kv_length;
   }
-  double steps = o->costs[rows] + read * PREFILL;
+  double steps = o->costs[rows] + read * PREFILL + (sessions > 1 ? (sessions - 1) * SEQUENCE : 0);
   if (rows == 0 && steps < 1) steps = 1;
   return (steps + kv / 1000 * o->kv_cost) * WORLD_STEP_US;
 }

@@ -47,6 +47,7 @@ void cost_model_measured(cost_model *c, int32_t rows, double positions, double u
   if (w->us.count == 0 && expected > 0) us = fmin(us, POLICY_OUTLIER * expected);
   add(c, w, positions, us);
   w->at = ++c->forwards;
+  if (rows > c->widest) c->widest = rows;
   for (int32_t i = 2; i < rows; i++) { /* whatever held those up */
     double over = c->widths[i].us.count ? base(c, i) - base(c, rows) : 0;
     if (over > 0) c->widths[i].us.mean -= over;
@@ -65,14 +66,14 @@ double cost_model_us(const cost_model *c, int32_t rows, double positions) {
   assert(rows >= 1 && rows <= COST_ROWS_MAX);
   int32_t below = rows, above = rows;
   while (below > 0 && !cost_model_known(c, below)) below--;
-  while (above <= COST_ROWS_MAX && !cost_model_known(c, above)) above++;
+  while (above <= c->widest && !cost_model_known(c, above)) above++;
   double reads = cost_model_position_us(c) * positions;
-  if (below > 0 && above <= COST_ROWS_MAX) {
+  if (below > 0 && above <= c->widest) {
     double part = above > below ? (double)(rows - below) / (above - below) : 0;
     return base(c, below) + part * (base(c, above) - base(c, below)) + reads;
   }
   if (below > 0) return base(c, below) + slope_beyond(c, below) * (rows - below) + reads;
-  return above <= COST_ROWS_MAX ? base(c, above) / (1 + POLICY_SLOPE * (above - rows)) + reads : 0;
+  return above <= c->widest ? base(c, above) / (1 + POLICY_SLOPE * (above - rows)) + reads : 0;
 }
 
 bool cost_model_fresh(const cost_model *c, int32_t rows) {
@@ -81,7 +82,7 @@ bool cost_model_fresh(const cost_model *c, int32_t rows) {
 }
 
 int32_t cost_model_widest_try(const cost_model *c, int32_t rows) {
-  int32_t widest = COST_ROWS_MAX, least = rows + POLICY_PROBE - 1;
+  int32_t widest = c->widest, least = rows + POLICY_PROBE - 1;
   while (widest > 0 && !cost_model_known(c, widest)) widest--;
   if (2 * widest > least) least = 2 * widest;
   return least < COST_ROWS_MAX ? least : COST_ROWS_MAX;

@@ -20,6 +20,7 @@ typedef struct cost_width {
 
 typedef struct cost_model { /* all zero at the start */
   cost_width widths[COST_ROWS_MAX + 1];
+  int32_t widest; /* that was ever measured */
   uint64_t forwards;
   double spread, slope; /* sums of the regression of time on positions, each as a share of its width's time */
 } cost_model;

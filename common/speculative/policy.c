@@ -18,10 +18,9 @@ static void turn_off(policy *p) {
 }
 
 void policy_begin(policy *p, const policy *before) {
-  p->promised = before->promised * POLICY_INHERIT;
-  p->accepted = before->accepted * POLICY_INHERIT;
-  double credit = p->colocated ? POLICY_SAVED : POLICY_FIRST;
-  p->balance = before->net >= 0 ? credit : fmin(credit, before->balance);
+  p->all = before->all;
+  double first = p->colocated ? POLICY_SAVED : POLICY_FIRST;
+  p->balance = before->net >= 0 ? first : fmin(first, before->balance);
   p->net = fmin(0, before->net) * POLICY_INHERIT;
   p->quiet = POLICY_QUIET;
   if (p->colocated || p->balance < POLICY_TRY)
@@ -42,34 +41,52 @@ bool policy_is_quiet(const policy *p) {
 
 /* --- what it earns --- */
 
+static double kept(const policy_record *r, double prior, double weight) {
+  return fmin(1, (r->accepted + prior * weight) / (r->promised + weight));
+}
+
 static double trust(const policy *p) {
-  double prior = POLICY_TRUST_PRIOR * POLICY_TRUST_WEIGHT;
-  return fmin(1, (p->accepted + prior) / (p->promised + POLICY_TRUST_WEIGHT));
+  return kept(&p->own, kept(&p->all, POLICY_TRUST_PRIOR, POLICY_TRUST_WEIGHT), POLICY_TRUST_OTHERS);
+}
+
+static void record(policy_record *r, const policy_step *s, double net) {
+  double fade = 1 - 1.0 / POLICY_WINDOW;
+  r->promised = r->promised * fade + s->promised;
+  r->accepted = r->accepted * fade + (s->tokens - 1);
+  r->net = r->net * fade + net;
 }
 
 float policy_total(const policy *p, float total) {
   return total + (float)log(trust(p));
 }
 
+/* The other sessions lend a session what they have gained lately: when many sessions share a forward, each
+ * gains little at a step, and one that has had bad luck would stay plain for long while all others slow it.
+ */
+static double credit(const policy *p) {
+  return p->balance + fmax(0, fmin(p->all.net - p->own.net, POLICY_SAVED));
+}
+
 static void turn(policy *p, const policy_step *s) {
   bool must_measure = p->colocated && !s->plain_known; /* which it cannot while the draft computes */
-  if (p->state == POLICY_ON && (p->balance < 0 || must_measure))
+  if (p->state == POLICY_ON && (credit(p) < 0 || must_measure))
     turn_off(p);
-  else if (p->state == POLICY_OFF && p->balance >= POLICY_TRY && !must_measure && policy_is_quiet(p))
+  else if (p->state == POLICY_OFF && credit(p) >= POLICY_TRY && !must_measure && policy_is_quiet(p))
     turn_on(p);
 }
 
-void policy_stepped(policy *p, const policy_step *s) {
+void policy_stepped(policy *p, policy_record *all, const policy_step *s) {
   assert(s->plain_us > 0 && s->tokens >= 1);
-  double fade = 1 - 1.0 / POLICY_WINDOW, cost = s->us / s->plain_us;
-  p->promised = p->promised * fade + s->promised;
-  p->accepted = p->accepted * fade + (s->tokens - 1);
+  double cost = s->us / s->plain_us;
   if (s->nodes > 0 || (s->waited_us > 0 && s->answered) || (s->offered > 0)) {
     average_add(&p->tokens, s->tokens);
     average_add(&p->cost, cost);
   }
   if (s->waited_us > 0 && s->offered == 0 && !s->answered) p->misses++;
   double net = p->state == POLICY_ON ? s->tokens - cost - (s->waited_us + POLICY_TELL_US) / s->plain_us : 0;
+  record(&p->own, s, net);
+  record(all, s, net);
+  p->all = *all;
   p->net += net;
   p->balance = fmin(p->balance + net + POLICY_LOSS * s->tokens, POLICY_SAVED);
   if (p->state == POLICY_OFF) p->quiet++;

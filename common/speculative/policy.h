@@ -10,9 +10,15 @@
 
 typedef enum { POLICY_NEW, POLICY_ON, POLICY_OFF } policy_state;
 
-typedef struct policy { /* of one session; all zero before policy_begin */
-  /* Sum of the path probabilities of verified nodes, and how many of these were accepted; old steps fade. */
+/* What drafts promised and kept: the sum of the path probabilities of verified nodes, and how many of these
+ * were accepted. Old steps fade. */
+typedef struct policy_record { /* all zero at the start */
   double promised, accepted;
+  double net; /* gains minus losses against plain decoding, in plain steps */
+} policy_record;
+
+typedef struct policy {   /* of one session; all zero before policy_begin */
+  policy_record own, all; /* of this session's steps; of all the target's sessions' steps up to its last */
   /* Of steps that had nodes at hand or an answer to their wait: tokens; time in plain steps. */
   average tokens, cost;
   average arrival_us; /* from TOKENS to the first useful node */
@@ -47,7 +53,10 @@ typedef struct policy_step {
   int32_t tokens;         /* >= 1 */
 } policy_step;
 
-void policy_stepped(policy *p, const policy_step *s);
+/* all: the record of the target's sessions together. A session that has verified little is judged by it. If
+ * each were judged by its own first nodes alone, those that began with bad luck would never get a node among
+ * the best of many sessions, and so never show that their luck has changed. */
+void policy_stepped(policy *p, policy_record *all, const policy_step *s);
 
 /* Corrects a node's path probability by how far its drafts have kept their promises. Takes and returns
  * logarithms. */

@@ -20,14 +20,15 @@
 /* What drafts promise and keep. */
 #define POLICY_TRUST_PRIOR  0.6  /* of a promise, before anything is known: replay, answers of 12 tokens */
 #define POLICY_TRUST_WEIGHT 2.0  /* promised nodes that this counts for: replay */
+#define POLICY_TRUST_OTHERS 8.0  /* nodes that the record of all counts for: 8 sessions, recorded */
 #define POLICY_WINDOW       128  /* steps over which both are remembered: replay */
-#define POLICY_INHERIT      0.25 /* of the last session's record, for the next one: replay */
+#define POLICY_INHERIT      0.25 /* of the last session's losses, for the next one: replay */
 
 /* On or off, in plain steps. */
 #define POLICY_LOSS         0.01 /* of a token, which may be lost for good: 0.98 of plain is promised */
 #define POLICY_FIRST        2.0  /* may be lost by a session before anything is known: replay */
 #define POLICY_TRY          0.25 /* must be saved up for the next try: a verify of POLICY_PROBE rows */
-#define POLICY_SAVED        8.0  /* of gains are kept for bad times: replay, a draft that turns bad */
+#define POLICY_SAVED        8.0  /* of gains are kept, or lent to others: replay, a draft turns bad */
 #define POLICY_TELL_US      60   /* us to tell a draft and hear its nodes: measured with useless nodes */
 #define POLICY_QUIET        4    /* steps until a colocated draft has ended what it computes: measured */
 

@@ -1,0 +1,165 @@
+/* device.h - what computes a model: its memory, its forward pass, its answer.
+ *
+ * The model's graph is written once, over this table (common/model/model.c). A device owns its memory, which
+ * nobody else can read: device_memory, device_act and device_kv are incomplete types. A forward is
+ *
+ *   begin(batch)  op op op ...  end  wait
+ *
+ * Ops return nothing and may be queued, recorded and replayed: nothing between begin and end depends on an
+ * answer. All arguments are copied at the call, so the caller's arrays are its own again when it returns.
+ * What is queued first is done first: an op, a commit and a map see everything that was queued before them.
+ * One thread calls the functions of an instance. ops.h defines what the ops compute. */
+#pragma once
+
+#include "common/base/err.h"
+#include "common/base/mem.h"
+#include "kernels/ops.h"
+
+typedef struct device device;
+typedef struct device_memory device_memory; /* bytes on the device */
+typedef struct device_act device_act; /* [rows][columns] f32 on the device, and its private forms of them */
+typedef struct device_kv device_kv;   /* all rows of a cache, their block tables, and the staging pool */
+
+/* A matrix as `pack` makes it. columns is a multiple of OPS_BLOCK for the quantised types, of OPS_UNIT for
+ * those named _K. */
+typedef struct device_weight {
+  ops_type type;
+  int32_t rows, columns; /* outputs, inputs */
+  const device_memory *memory;
+  size_t at; /* its first byte, a multiple of 64 */
+} device_weight;
+
+typedef struct device_vector { /* f32; memory NULL: there is none */
+  const device_memory *memory;
+  size_t at; /* its first byte, a multiple of 64 */
+} device_vector;
+
+typedef struct device_linear {
+  device_weight w;
+  device_act *y;      /* [rows][w.rows] */
+  bool add;           /* y += instead of y = */
+  device_vector bias; /* [w.rows], added to y at last */
+} device_linear;
+
+/* Rotary positions: the angle of pair i at position p is (float)p * frequency[i] in f32; cosine and sine of
+ * it are computed in f64 (common/model/rope.h), rounded to f32 and multiplied by `times`. */
+typedef struct device_rope {
+  device_vector frequency; /* [dim / 2] */
+  int32_t dim;
+  float times;
+} device_rope;
+
+/* How queries and keys are transformed before they are used or stored. A head is normed (as by `norm`) over
+ * its components where q_norm, k_norm [head_dim] are there, and then its first rope.dim components are
+ * rotated, pairs (2i, 2i + 1). */
+typedef struct device_rotary {
+  device_vector q_norm, k_norm;
+  float eps;
+} device_rotary;
+
+typedef struct device_options {
+  ops_math math;
+  int32_t threads;     /* of a CPU, and of the host's work for any other device; in [1, OPS_THREADS_MAX] */
+  const int32_t *cpus; /* [cpu_count] processors to bind the threads to, the caller's first; NULL: none */
+  int32_t cpu_count;
+  size_t memory; /* bytes that the device may take; 0: what it has */
+} device_options;
+
+typedef struct device_table {
+  /* --- what it is --- */
+  const char *name;   /* "cpu:avx2", "cuda:0": what HELLO and doctor say */
+  const char *layout; /* the name of the packed form; it changes whenever that form changes */
+
+  /* --- memory: only between forwards --- */
+  /* Zeroed. Counted by tag. NULL: out of memory, which is no lasting state. */
+  device_memory *(*take)(device *d, mem_tag tag, size_t bytes);
+  void (*drop)(device *d, device_memory *m); /* NULL is allowed */
+  /* A window of the host's memory to write bytes [at, at + bytes) of m into; `filled` ends it, and only then
+   * they are there. One window at a time. NULL: more than device_window_max at once. */
+  void *(*fill)(device *d, device_memory *m, size_t at, size_t bytes);
+  int (*filled)(device *d); /* ops_code */
+  size_t (*window_max)(const device *d);
+  /* Serves from the host's memory, which stays the caller's and unchanged until drop; NULL: this device needs
+   * a copy (take, fill). */
+  device_memory *(*adopt)(device *d, const void *host, size_t bytes);
+  int (*read)(device *d, const device_memory *m, size_t at, size_t bytes, void *out); /* ops_code */
+
+  /* Host work, no device's. Bytes of a packed matrix, a multiple of 64; 0 when they do not fit size_t. */
+  size_t (*packed_bytes)(ops_type type, int32_t rows, int32_t columns);
+  /* Packs groups [first, last) of OPS_GROUP rows from the file's row-major form; out is the beginning of the
+   * whole matrix. Lanes past the last row are zero. May be called by several threads for different groups. */
+  void (*pack)(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
+               int32_t last);
+  /* body(context, i) for every i in [0, count) on the instance's host threads. */
+  void (*parallel)(device *d, int32_t count, void (*body)(void *context, int32_t i), void *context);
+
+  /* --- activations: made at open. input: a linear reads it, so the device keeps its int8 form where its
+   * math wants one --- */
+  device_act *(*act)(device *d, int32_t rows, int32_t columns, bool input);
+  void (*act_drop)(device *d, device_act *a);
+  /* Tests and benchmarks: rows [0, rows) from or to the host's memory; between forwards. */
+  void (*act_write)(device *d, device_act *a, int32_t rows, const float *from);
+  int (*act_read)(device *d, const device_act *a, int32_t rows, float *to);
+
+  /* --- the cache --- */
+  device_kv *(*kv_open)(device *d, const ops_kv_shape *s);
+  void (*kv_close)(device *d, device_kv *k);
+  bool (*kv_stage)(device *d,
+                   device_kv *k); /* takes the staging pool, unless it is there; false: no memory */
+  /* The sequence's rows [16 i, 16 i + 16) are in blocks[i] from now on. */
+  void (*kv_map)(device *d, device_kv *k, int32_t sequence, const int32_t *blocks, int32_t count);
+  /* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. */
+  void (*kv_commit)(device *d, device_kv *k, int32_t sequence, const int32_t *path, int32_t count,
+                    int32_t length);
+
+  /* --- a forward --- */
+  /* k may be NULL for a forward without rope_store and attention. False: no memory for its logits, or the
+   * device is lost: nothing has changed, and `wait` says which. */
+  bool (*begin)(device *d, device_kv *k, const ops_batch *b);
+  /* x row i = row rows[i].token of w, in f32. */
+  void (*embed)(device *d, const device_weight *w, device_act *x);
+  /* y row i = x row i / sqrt(mean of squares + eps) * w. head: of the batch's head_rows, in their order. */
+  void (*norm)(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y);
+  /* Several matrices over the same rows of x. */
+  void (*linear)(device *d, const device_linear *jobs, int32_t count, const device_act *x);
+  /* y = silu(gate * x) * (up * x), elementwise. */
+  void (*linear_swiglu)(device *d, const device_weight *gate, const device_weight *up, const device_act *x,
+                        device_act *y);
+  /* The angles of the batch's rows, for the rope_stores that follow. */
+  void (*rope)(device *d, const device_rope *r);
+  /* Norms and rotates q [rows][heads * head_dim] in place and k [rows][kv_heads * head_dim] on its way, and
+   * writes k and v where the row says. */
+  void (*rope_store)(device *d, int32_t layer, const device_rotary *r, device_act *q, const device_act *k,
+                     const device_act *v);
+  /* y [rows][heads * head_dim] from the keys that views[view] shows each row. */
+  void (*attention)(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
+  /* x: the normed head_rows. Keeps the logits of the first logit_count, and chooses the others' tokens. */
+  void (*head)(device *d, const device_weight *w, const device_act *x);
+  void (*end)(device *d);
+  /* Until the forward is done. a may be NULL. */
+  ops_code (*wait)(device *d, ops_answer *a);
+  /* f32 [columns of the head's weight's rows] of head row `line` < logit_count of the forward that was waited
+   * for last; valid until the next begin. NULL: the device is lost. */
+  const float *(*logits)(device *d, int32_t line);
+
+  /* --- what it costs --- */
+  /* The widest forward that costs what one of `rows` rows costs: its kernels' step. */
+  int32_t (*width)(const device *d, int32_t rows);
+  const char *(*variant)(const device *d, int32_t rows); /* the kernels of such a linear; for doctor */
+  void (*close)(device *d);
+} device_table;
+
+struct device {
+  const device_table *table;
+  ops_counters counters;
+  ops_math math;
+  int32_t threads; /* of the host, >= 1, the caller's included */
+};
+
+/* Opens a device by name: "cpu" (its best instruction set), "cpu:c", "cpu:avx2", "cpu:avx-vnni",
+ * "cpu:avx512", "cuda:0". Memory of the host is counted in m. ERR_ARG (unknown name; the message lists the
+ * known ones), ERR_UNSUPPORTED (this machine cannot; says what it lacks), ERR_NOMEM. */
+int device_open(device **out, const char *name, const device_options *o, mem *m, err *e);
+
+/* "int8", "f32": the class of the bits. */
+const char *device_numerics(const device *d);

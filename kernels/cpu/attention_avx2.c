@@ -39,7 +39,7 @@ INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys,
 
 /* Committed tiles from the first that the row sees, then those of the staging area; what the last committed
  * one holds past `length` is overwritten with the scores of the path. */
-INLINE void score_all(const cpu_attention *a, const ops_row *r, const float *q, const ops_kv_type type,
+INLINE void score_all(const cpu_attention *a, const cpu_row *r, const float *q, const ops_kv_type type,
                       const int H) {
   float *staged = a->scores + (a->stride - a->stage);
   for (int32_t p = cpu_keys_begin(a, r) / OPS_TILE * OPS_TILE; p < r->length; p += OPS_TILE) {
@@ -77,7 +77,7 @@ static float softmax(float *scores, int32_t first, int32_t n) {
 
 /* V registers of components from d for H heads: y += the values of positions [p, end), in order; the
  * committed ones of them lie side by side. */
-INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int32_t end, size_t d, float *y,
+INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t end, size_t d, float *y,
                        const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
   __m256 acc[HEADS_MAX][4];
@@ -105,7 +105,7 @@ INLINE void add_values(const cpu_attention *a, const ops_row *r, int32_t p, int3
 
 /* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
  * the nearest cache, so that memory is read once and in order. */
-INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, const ops_kv_type type,
+INLINE void add_all_values(const cpu_attention *a, const cpu_row *r, float *y, const ops_kv_type type,
                            const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
   const int32_t n = cpu_keys_end(r);
@@ -118,7 +118,7 @@ INLINE void add_all_values(const cpu_attention *a, const ops_row *r, float *y, c
   }
 }
 
-INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, float *y, const ops_kv_type type,
+INLINE void attend(const cpu_attention *a, const cpu_row *r, const float *q, float *y, const ops_kv_type type,
                    const int H) {
   const size_t dim = (size_t)a->head_dim;
   float inverse[HEADS_MAX];
@@ -132,9 +132,9 @@ INLINE void attend(const cpu_attention *a, const ops_row *r, const float *q, flo
   }
 }
 
-typedef void attend_function(const cpu_attention *a, const ops_row *r, const float *q, float *y);
+typedef void attend_function(const cpu_attention *a, const cpu_row *r, const float *q, float *y);
 #define ATTEND(type, H)                                                                                      \
-  static void attend_##type##_##H(const cpu_attention *a, const ops_row *r, const float *q, float *y) {      \
+  static void attend_##type##_##H(const cpu_attention *a, const cpu_row *r, const float *q, float *y) {      \
     attend(a, r, q, y, OPS_KV_##type, H);                                                                    \
   }
 ATTEND(F32, 1)

@@ -22,7 +22,7 @@ typedef struct batch {
   float *packed;        /* [head_dim][count]: the queries */
 } batch;
 
-static const ops_row *row_of(const batch *b, int32_t query) {
+static const cpu_row *row_of(const batch *b, int32_t query) {
   return &b->a->row[(b->first + query) / b->a->heads];
 }
 
@@ -117,7 +117,7 @@ INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores
 INLINE void add_values(const batch *b, int32_t query, int32_t p, int32_t end, size_t d,
                        const ops_kv_type type, const int Q, const int V) {
   const cpu_attention *a = b->a;
-  const ops_row *r = row_of(b, query);
+  const cpu_row *r = row_of(b, query);
   const size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
   const float *scores = b->scores + (size_t)query * stride;
   float *y[CPU_QUERIES_MAX];
@@ -150,7 +150,7 @@ INLINE void add_range(const batch *b, int32_t query, int32_t p, int32_t end, con
                       const int Q) {
   const int V = Q <= 6 ? 4 : 2;
   const size_t dim = (size_t)b->a->head_dim, wide = (size_t)V * LANES;
-  const ops_row *r = row_of(b, query);
+  const cpu_row *r = row_of(b, query);
   for (int32_t to; p < end; p = to) {
     to = end - p < VALUES_PIECE ? end : p + VALUES_PIECE;
     if (p < r->length) to = cpu_run_end(r->kv, p, to);
@@ -214,7 +214,7 @@ static const char *tile_at(const cpu_attention *a, const void *data, int32_t blo
  * side. */
 static int32_t follow(const cpu_attention *a, int32_t t, int32_t end, run *r) {
   if (!a->next || t >= a->next->map_count) return end;
-  const ops_block *next = &a->next->map[t];
+  const cpu_kv_block *next = &a->next->map[t];
   r->next_keys = tile_at(a, a->next_keys, next->at);
   r->next_values = tile_at(a, a->next_values, next->at);
   return next->run < end - t ? t + next->run : end;
@@ -222,7 +222,7 @@ static int32_t follow(const cpu_attention *a, int32_t t, int32_t end, run *r) {
 
 /* The sequence's tiles [t, returned), at most those before `tiles`. */
 static int32_t run_at(const cpu_attention *a, int32_t t, int32_t tiles, run *r) {
-  const ops_kv *kv = a->row->kv;
+  const cpu_kv *kv = a->row->kv;
   int32_t end = cpu_run_end(kv, t * OPS_TILE, tiles * OPS_TILE) / OPS_TILE;
   *r = (run){.keys = tile_at(a, a->keys, kv->map[t].at), .values = tile_at(a, a->values, kv->map[t].at)};
   return follow(a, t, end, r);
@@ -235,7 +235,7 @@ static void score_all(const batch *b, const passes *with) {
   float *staged = b->scores + (a->stride - a->stage);
   int32_t first = INT32_MAX, tiles = 0, stage_tiles = 0;
   for (int32_t q = 0; q < b->count; q++) {
-    const ops_row *r = row_of(b, q);
+    const cpu_row *r = row_of(b, q);
     int32_t need = (r->length + OPS_TILE - 1) / OPS_TILE;
     int32_t stage_need = cpu_stage_tiles(r), begin = cpu_keys_begin(a, r) / OPS_TILE;
     first = begin < first ? begin : first;
@@ -253,7 +253,7 @@ static void score_all(const batch *b, const passes *with) {
     with->score(b, &r, stage_tiles, staged);
   }
   for (int32_t q = 0; q < b->count; q++) {
-    const ops_row *r = row_of(b, q);
+    const cpu_row *r = row_of(b, q);
     const float *from = staged + (size_t)q * (size_t)a->stride;
     float *to = b->scores + (size_t)q * (size_t)a->stride + r->length;
     for (int32_t i = 0; i < r->path_count; i++) to[i] = from[r->path[i]];
@@ -283,7 +283,7 @@ static float softmax(float *scores, int32_t first, int32_t n) {
 /* Every row's own positions [from, to), cut to those that it sees. */
 static void add_own(const batch *b, const passes *with, int32_t from, int32_t to) {
   for (int32_t q = 0, next; q < b->count; q = next) {
-    const ops_row *r = row_of(b, q);
+    const cpu_row *r = row_of(b, q);
     int32_t begin = cpu_keys_begin(b->a, r), end = cpu_keys_end(r);
     for (next = q + 1; next < b->count && row_of(b, next) == r;) next++;
     begin = begin > from ? begin : from;
@@ -297,7 +297,7 @@ static void add_own(const batch *b, const passes *with, int32_t from, int32_t to
 static void add_all(const batch *b, const passes *with) {
   int32_t first = 0, common = INT32_MAX;
   for (int32_t q = 0; q < b->count; q++) {
-    const ops_row *r = row_of(b, q);
+    const cpu_row *r = row_of(b, q);
     int32_t begin = cpu_keys_begin(b->a, r);
     first = begin > first ? begin : first;
     common = r->length < common ? r->length : common;
@@ -319,7 +319,7 @@ static void attend(const batch *b) {
   pack_queries(b);
   score_all(b, &with[b->count]);
   for (int32_t q = 0; q < b->count; q++) {
-    const ops_row *r = row_of(b, q);
+    const cpu_row *r = row_of(b, q);
     inverse[q] = softmax(b->scores + (size_t)q * (size_t)a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
     memset(a->y + query_at(b, q), 0, bytes);
   }

@@ -1,28 +1,82 @@
 /* cpu_kernels.h - what one instruction set supplies: kernels for one row or one group of outputs, without
- * threads. ops_cpu.c cuts the coarse ops into these. The plain C ones define the bits (ops.h). */
+ * threads, and the forms in which the CPU keeps its data. The device (kernels/cpu/device_cpu.h)
+ * cuts the ops into these. The plain C kernels define the bits (ops.h). */
 #pragma once
 
 #include "kernels/ops.h"
 
 #include <math.h>
 
+/* --- data, as the kernels see it --- */
+
+/* A packed matrix. columns is a multiple of OPS_BLOCK for the quantised types, of OPS_UNIT for those named
+ * _K. */
+typedef struct cpu_weight {
+  ops_type type;
+  int32_t rows, columns; /* outputs, inputs */
+  const void *data;
+} cpu_weight;
+
+/* Sums of a block's q8: of all inputs, and of its first and its last OPS_BLOCK / 2. */
+typedef struct cpu_total {
+  int32_t all;
+  int16_t first, last;
+} cpu_total;
+
+/* Activations: f32 [rows][columns] and, where q8 is not NULL, their int8 form by blocks of OPS_BLOCK. The op
+ * that writes them fills both. */
+typedef struct device_act {
+  int32_t columns;
+  float *f32;       /* [rows][columns] */
+  int8_t *q8;       /* [rows][columns], in [-127, 127]; NULL: f32 math */
+  float *scale;     /* [rows][columns / OPS_BLOCK]: x is about q8 * scale */
+  float *sum;       /* [rows][columns / OPS_BLOCK]: scale * total.all */
+  cpu_total *total; /* [rows][columns / OPS_BLOCK] */
+  int32_t rows;     /* that there is room for */
+} cpu_act;
+
+/* Where OPS_TILE rows of a sequence lie. */
+typedef struct cpu_kv_block {
+  int32_t at;  /* the block's index in [0, blocks) of the shape */
+  int32_t run; /* >= 1: so many of the sequence's blocks, from this one on, lie at at, at + 1, ... */
+} cpu_kv_block;
+
+/* The block table of one sequence: its rows [16 i, 16 i + 16) lie in block map[i]. */
+typedef struct cpu_kv {
+  cpu_kv_block *map; /* [map_count] */
+  int32_t map_count;
+} cpu_kv;
+
+/* A row of a forward. Its keys are the committed rows [0, length), then the staged rows path[0..path_count),
+ * with the root first and its own last. An appended row has no path: its own key is committed row length - 1.
+ * Staged rows count from stage_at, a multiple of OPS_TILE, which the rows of one sequence share. */
+typedef struct cpu_row {
+  const cpu_kv *kv;
+  int32_t token, position;
+  int32_t length, path_count;
+  const int32_t *path;
+  int32_t stage_at;
+} cpu_row;
+
+/* --- kernels --- */
+
 #define CPU_ROWS_MAX 16 /* rows that a linear kernel may take at once: a weight is unpacked once for them */
 
 /* out [rows][OPS_GROUP] = one packed group of 16 outputs times rows [row, row + rows) of x. */
-typedef void cpu_linear(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out);
+typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out);
 
 /* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
- * key-value head; those of committed rows at block 0 of all, the sequence's own blocks are in row->kv->map.
- */
+ * key-value head; those of committed rows at block 0 of all (the sequence's own blocks are in row->kv->map),
+ * those of staged rows at row->stage_at. */
 typedef struct cpu_attention {
   ops_kv_type type;
   int32_t head_dim, heads, rows;     /* rows * heads <= CPU_QUERIES_MAX, or rows is 1 */
-  const ops_row *row;                /* [rows] */
+  const cpu_row *row;                /* [rows] */
   const void *keys, *stage_keys;     /* [..][head_dim][OPS_TILE] */
   const void *values, *stage_values; /* [..][head_dim] */
   const void *next_keys,
       *next_values;   /* what this thread will probably attend to next, for prefetching, or NULL */
-  const ops_kv *next; /* the sequence of next_keys */
+  const cpu_kv *next; /* the sequence of next_keys */
   const float *q;     /* [rows][row_floats], its first [heads][head_dim] */
   float *y;           /* likewise */
   size_t row_floats;
@@ -31,26 +85,25 @@ typedef struct cpu_attention {
    * stand at their positions, those of the staging area's tiles from stride - stage on. */
   float *scores;
   int32_t stride, stage;
-  int32_t window; /* 0: all keys */
+  const int32_t *begin; /* [rows]: the first logical position that each row sees */
 } cpu_attention;
 
 /* The first logical position that a row sees, and the one after its last. */
-static inline int32_t cpu_keys_end(const ops_row *r) {
+static inline int32_t cpu_keys_end(const cpu_row *r) {
   return r->length + r->path_count;
 }
 
-static inline int32_t cpu_keys_begin(const cpu_attention *a, const ops_row *r) {
-  int32_t end = cpu_keys_end(r);
-  return a->window > 0 && end > a->window ? end - a->window : 0;
+static inline int32_t cpu_keys_begin(const cpu_attention *a, const cpu_row *r) {
+  return a->begin[r - a->row];
 }
 
 /* Where committed row p of a sequence lies among the rows of all blocks. */
-static inline size_t cpu_row_at(const ops_kv *kv, int32_t p) {
+static inline size_t cpu_row_at(const cpu_kv *kv, int32_t p) {
   return (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE);
 }
 
 /* The position, at most `end`, up to which the rows from p on lie side by side. */
-static inline int32_t cpu_run_end(const ops_kv *kv, int32_t p, int32_t end) {
+static inline int32_t cpu_run_end(const cpu_kv *kv, int32_t p, int32_t end) {
   int64_t to = ((int64_t)(p / OPS_TILE) + kv->map[p / OPS_TILE].run) * OPS_TILE;
   return to < end ? (int32_t)to : end;
 }
@@ -58,7 +111,7 @@ static inline int32_t cpu_run_end(const ops_kv *kv, int32_t p, int32_t end) {
 #define CPU_QUERIES_MAX 12 /* query heads that share one pass over the keys */
 
 /* Tiles of the staging area that a row's path reaches into. */
-static inline int32_t cpu_stage_tiles(const ops_row *r) {
+static inline int32_t cpu_stage_tiles(const cpu_row *r) {
   int32_t tiles = 0;
   for (int32_t i = 0; i < r->path_count; i++)
     if (r->path[i] / OPS_TILE >= tiles) tiles = r->path[i] / OPS_TILE + 1;
@@ -89,7 +142,7 @@ typedef struct cpu_kernels {
   cpu_linear *linear_f32[OPS_TYPE_COUNT];
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps);
   /* One row of n inputs, a multiple of OPS_BLOCK. */
-  void (*quantize)(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n);
+  void (*quantize)(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x, int32_t n);
   /* One head: y[i] = fma(x[i ^ 1], sine[i], x[i] * cosine[i]), i < n; n is even. y may be x. */
   void (*rope)(float *y, const float *x, const float *cosine, const float *sine, int32_t n);
   /* n floats to elements that lie `stride` apart. */
@@ -101,7 +154,7 @@ typedef struct cpu_kernels {
 
 extern const cpu_kernels cpu_kernels_c;
 #if defined(__x86_64__)
-/* To be called only if ops_cpu_has allows it. */
+/* To be called only if cpu_isa_has allows it. */
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
 
@@ -116,4 +169,4 @@ size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns);
 void cpu_pack(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
               int32_t last);
 /* Dequantises one row of w, exactly as the file defines it. */
-void cpu_unpack_row(const ops_weight *w, int32_t row, float *out);
+void cpu_unpack_row(const cpu_weight *w, int32_t row, float *out);

@@ -35,7 +35,7 @@
     break;                                                                                                   \
   }
 #define BY_ROWS(name, body)                                                                                  \
-  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
+  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {                    \
     ROWS_SWITCH(body, group, x, row, out)                                                                    \
   }
 
@@ -71,7 +71,7 @@ INLINE __m256i broadcast4(const int8_t *q) {
 
 /* Adds to each lane of `sum` the dot product of its pair of int16 with the totals of the block's two halves.
  */
-INLINE __m256i dot_total(__m256i sum, __m256i pairs, const ops_total *total) {
+INLINE __m256i dot_total(__m256i sum, __m256i pairs, const cpu_total *total) {
   int32_t both;
   memcpy(&both, &total->first, sizeof both);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_set1_epi32(both), pairs));
@@ -238,7 +238,7 @@ INLINE void byte_sums(sums *s, const uint8_t *planes, const int8_t *q, size_t co
 }
 
 /* acc = fma(d * dx, isum, acc), and what minima add; of half h. */
-INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, const ops_act *x, size_t i,
+INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, const cpu_act *x, size_t i,
                         const int bias, const cpu_format f) {
   const __m256 dx = _mm256_set1_ps(x->scale[i]);
   if (bias && f.sub == 16)
@@ -255,7 +255,7 @@ INLINE __m256 add_block(__m256 acc, __m256i sum, const scales *s, const int h, c
 }
 
 /* A block k, and of row t the activations' block first + t * blocks. */
-INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, const cpu_format f,
+INLINE void linear_block(tile *a, cpu_block k, const cpu_act *x, size_t first, const cpu_format f,
                          const int T) {
   const size_t columns = (size_t)x->columns, blocks = columns / OPS_BLOCK;
   const int8_t *q = x->q8 + first * OPS_BLOCK;
@@ -272,7 +272,7 @@ INLINE void linear_block(tile *a, cpu_block k, const ops_act *x, size_t first, c
   }
 }
 
-INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_format f,
+INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, float *out, const cpu_format f,
                         const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
   tile a;
@@ -285,7 +285,7 @@ INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float 
 }
 
 #define INT8_BODY(name, TYPE, ...)                                                                           \
-  INLINE void name##_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {       \
+  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {       \
     linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
   }
 CPU_FORMATS(INT8_BODY)

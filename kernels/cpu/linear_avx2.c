@@ -50,7 +50,7 @@ CPU_FORMATS(INT8)
 /* --- f32 activations --- */
 
 /* One input: its 16 weights times each row's value. */
-INLINE void tile_add(tile *a, __m256 w0, __m256 w1, const ops_act *x, int32_t row, size_t k, const int T) {
+INLINE void tile_add(tile *a, __m256 w0, __m256 w1, const cpu_act *x, int32_t row, size_t k, const int T) {
   UNROLL for (int t = 0; t < T; t++) {
     __m256 value = _mm256_set1_ps(x->f32[(size_t)(row + t) * (size_t)x->columns + k]);
     a->acc[t][0] = _mm256_fmadd_ps(w0, value, a->acc[t][0]);
@@ -88,7 +88,7 @@ INLINE void vector_values(cpu_block k, const scales *s, const int i, const int h
 }
 
 /* w [OPS_BLOCK][OPS_GROUP] times the inputs from k on of each row. */
-INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, float *out, const int T) {
+INLINE void add_values(const float *w, const cpu_act *x, int32_t row, size_t k, float *out, const int T) {
   tile a;
   UNROLL for (int t = 0; t < T; t++) {
     a.acc[t][0] = _mm256_loadu_ps(out + t * OPS_GROUP);
@@ -99,12 +99,12 @@ INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, 
   tile_store(&a, out, T);
 }
 
-static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
+static void add_rows(const float *w, const cpu_act *x, int32_t row, size_t k, int32_t rows, float *out) {
   ROWS_SWITCH(add_values, w, x, row, k, out);
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
-INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
+INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out,
                        const cpu_format f) {
   _Alignas(32) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
@@ -119,7 +119,7 @@ INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t
 }
 
 #define F32(name, TYPE, ...)                                                                                 \
-  void cpu_linear_##name##_f32_avx2(const void *group, const ops_act *x, int32_t row, int32_t rows,          \
+  void cpu_linear_##name##_f32_avx2(const void *group, const cpu_act *x, int32_t row, int32_t rows,          \
                                     float *out) {                                                            \
     linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
   }
@@ -139,7 +139,7 @@ INLINE __m256 bf16_lanes(const void *w, size_t i) {
 }
 
 #define PLAIN(type)                                                                                          \
-  INLINE void type##_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {        \
+  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {        \
     tile a;                                                                                                  \
     tile_zero(&a, T);                                                                                        \
     for (size_t k = 0; k < (size_t)x->columns; k++) {                                                        \

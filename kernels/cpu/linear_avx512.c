@@ -42,7 +42,7 @@
     break;                                                                                                   \
   }
 #define BY_ROWS(name, body)                                                                                  \
-  void name(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {                    \
+  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {                    \
     ROWS_SWITCH(body, group, x, row, out)                                                                    \
   }
 
@@ -76,7 +76,7 @@ typedef struct half_totals {
 } half_totals;
 
 /* sum + of each lane's pair of int16 with the totals of the block's halves. */
-INLINE __m512i dot_total(__m512i sum, __m512i pairs, const ops_total *total) {
+INLINE __m512i dot_total(__m512i sum, __m512i pairs, const cpu_total *total) {
   __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(pairs), "m"(*(const half_totals *)&total->first));
   return sum;
 }
@@ -180,7 +180,7 @@ INLINE __m512i scaled_sum(__m512i first, __m512i last, const scales *s, const cp
   return _mm512_dpwssd_epi32(_mm512_setzero_si512(), pairs, s->pairs);
 }
 
-INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t *q, const ops_total *total,
+INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t *q, const cpu_total *total,
                          const cpu_format f) {
   const __m512i zero = _mm512_setzero_si512();
   if (f.sub == 16) {
@@ -196,7 +196,7 @@ INLINE __m512i block_sum(const __m512i v[VECTORS], const scales *s, const int8_t
 }
 
 /* acc = fma(d * dx, isum, acc), and what minima add */
-INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, const ops_act *x, size_t i,
+INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, const cpu_act *x, size_t i,
                         const cpu_format f) {
   const __m512i sum = block_sum(v, s, x->q8 + i * OPS_BLOCK, &x->total[i], f);
   const __m512 dx = _mm512_set1_ps(x->scale[i]);
@@ -208,7 +208,7 @@ INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, c
   return _mm512_fnmadd_ps(_mm512_mul_ps(s->m, dx), _mm512_cvtepi32_ps(least), acc);
 }
 
-INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float *out, const cpu_format f,
+INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, float *out, const cpu_format f,
                         const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
   __m512 acc[ROWS_MAX];
@@ -226,7 +226,7 @@ INLINE void linear_int8(const void *group, const ops_act *x, int32_t row, float 
 }
 
 #define INT8(name, TYPE, ...)                                                                                \
-  INLINE void name##_int8(const void *group, const ops_act *x, int32_t row, float *out, const int T) {       \
+  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {       \
     linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
   }                                                                                                          \
   BY_ROWS(cpu_linear_##name##_int8_avx512, name##_int8)
@@ -235,7 +235,7 @@ CPU_FORMATS(INT8)
 /* --- f32 activations --- */
 
 /* One input: its 16 weights times each row's value. */
-INLINE void add_input(__m512 *acc, __m512 w, const ops_act *x, int32_t row, size_t k, const int T) {
+INLINE void add_input(__m512 *acc, __m512 w, const cpu_act *x, int32_t row, size_t k, const int T) {
   UNROLL for (int t = 0; t < T; t++) {
     __m512 value = _mm512_set1_ps(x->f32[(size_t)(row + t) * (size_t)x->columns + k]);
     acc[t] = _mm512_fmadd_ps(w, value, acc[t]);
@@ -264,19 +264,19 @@ INLINE void block_values(cpu_block k, const cpu_format f, float *w) {
 }
 
 /* w [OPS_BLOCK][OPS_GROUP] times the inputs from k on of each row. */
-INLINE void add_values(const float *w, const ops_act *x, int32_t row, size_t k, float *out, const int T) {
+INLINE void add_values(const float *w, const cpu_act *x, int32_t row, size_t k, float *out, const int T) {
   __m512 acc[ROWS_MAX];
   UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_loadu_ps(out + t * OPS_GROUP);
   for (size_t i = 0; i < OPS_BLOCK; i++) add_input(acc, _mm512_load_ps(w + i * OPS_GROUP), x, row, k + i, T);
   store_tile(acc, out, T);
 }
 
-static void add_rows(const float *w, const ops_act *x, int32_t row, size_t k, int32_t rows, float *out) {
+static void add_rows(const float *w, const cpu_act *x, int32_t row, size_t k, int32_t rows, float *out) {
   ROWS_SWITCH(add_values, w, x, row, k, out);
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
-INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out,
+INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out,
                        const cpu_format f) {
   _Alignas(64) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
@@ -287,7 +287,7 @@ INLINE void linear_f32(const void *group, const ops_act *x, int32_t row, int32_t
 }
 
 #define F32(name, TYPE, ...)                                                                                 \
-  void cpu_linear_##name##_f32_avx512(const void *group, const ops_act *x, int32_t row, int32_t rows,        \
+  void cpu_linear_##name##_f32_avx512(const void *group, const cpu_act *x, int32_t row, int32_t rows,        \
                                       float *out) {                                                          \
     linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
   }
@@ -306,7 +306,7 @@ INLINE __m512 bf16_lanes(const uint8_t *w, size_t k) {
 }
 
 #define PLAIN(type)                                                                                          \
-  INLINE void type##_f32(const void *group, const ops_act *x, int32_t row, float *out, const int T) {        \
+  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {        \
     __m512 acc[ROWS_MAX];                                                                                    \
     UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();                                         \
     for (size_t k = 0; k < (size_t)x->columns; k++) add_input(acc, type##_lanes(group, k), x, row, k, T);    \

@@ -7,10 +7,10 @@
 typedef struct block_act {
   const int8_t *q; /* [OPS_BLOCK] */
   float scale, sum;
-  ops_total total;
+  cpu_total total;
 } block_act;
 
-static block_act act_block(const ops_act *x, int32_t row, size_t b) {
+static block_act act_block(const cpu_act *x, int32_t row, size_t b) {
   size_t i = (size_t)row * ((size_t)x->columns / OPS_BLOCK) + b;
   return (block_act){
       .q = x->q8 + i * OPS_BLOCK, .scale = x->scale[i], .sum = x->sum[i], .total = x->total[i]};
@@ -45,7 +45,7 @@ static float add_two_scales(cpu_block k, cpu_format f, const block_act *a, size_
 }
 
 /* Blocks ascending. */
-static void linear_int8(cpu_format f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+static void linear_int8(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
                         float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}};
   for (size_t b = 0; b < (size_t)x->columns / OPS_BLOCK; b++) {
@@ -66,7 +66,7 @@ static void linear_int8(cpu_format f, const void *group, const ops_act *x, int32
 }
 
 /* acc[t] = fma(w[i], x[k + i], acc[t]), i ascending. */
-static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const ops_act *x, int32_t row, int32_t rows,
+static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const cpu_act *x, int32_t row, int32_t rows,
                        int32_t k, float acc[CPU_ROWS_MAX][OPS_GROUP]) {
   for (int32_t t = 0; t < rows; t++) {
     const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + (size_t)k;
@@ -87,7 +87,7 @@ static void block_values(cpu_block k, cpu_format f, float w[OPS_BLOCK][OPS_GROUP
   }
 }
 
-static void linear_f32(cpu_format f, const void *group, const ops_act *x, int32_t row, int32_t rows,
+static void linear_f32(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
                        float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
   for (int32_t k = 0; k < x->columns; k += OPS_BLOCK) {
@@ -98,11 +98,11 @@ static void linear_f32(cpu_format f, const void *group, const ops_act *x, int32_
 }
 
 #define QUANTISED(name, TYPE, ...)                                                                           \
-  void cpu_linear_##name##_int8_c(const void *group, const ops_act *x, int32_t row, int32_t rows,            \
+  void cpu_linear_##name##_int8_c(const void *group, const cpu_act *x, int32_t row, int32_t rows,            \
                                   float *out) {                                                              \
     linear_int8((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                        \
   }                                                                                                          \
-  void cpu_linear_##name##_f32_c(const void *group, const ops_act *x, int32_t row, int32_t rows,             \
+  void cpu_linear_##name##_f32_c(const void *group, const cpu_act *x, int32_t row, int32_t rows,             \
                                  float *out) {                                                               \
     linear_f32((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                         \
   }
@@ -138,7 +138,7 @@ static int32_t bf16_inputs(const uint8_t *group, int32_t columns, int32_t k, flo
   return n;
 }
 
-static void linear_plain(unpack_inputs *unpack, const void *group, const ops_act *x, int32_t row,
+static void linear_plain(unpack_inputs *unpack, const void *group, const cpu_act *x, int32_t row,
                          int32_t rows, float *out) {
   float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
   for (int32_t k = 0, n; k < x->columns; k += n) {
@@ -149,7 +149,7 @@ static void linear_plain(unpack_inputs *unpack, const void *group, const ops_act
 }
 
 #define PLAIN(name)                                                                                          \
-  void cpu_linear_##name##_c(const void *group, const ops_act *x, int32_t row, int32_t rows, float *out) {   \
+  void cpu_linear_##name##_c(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {   \
     linear_plain(name##_inputs, group, x, row, rows, out);                                                   \
   }
 PLAIN(f32)

@@ -302,7 +302,7 @@ void cpu_pack(ops_type type, int32_t rows, int32_t columns, const void *file, vo
   }
 }
 
-void cpu_unpack_row(const ops_weight *w, int32_t row, float *out) {
+void cpu_unpack_row(const cpu_weight *w, int32_t row, float *out) {
   size_t group = (size_t)(row / OPS_GROUP), lane = (size_t)(row % OPS_GROUP), inputs = unit_inputs(w->type);
   const uint8_t *unit = (const uint8_t *)w->data + group * cpu_group_bytes(w->type, w->columns);
   for (size_t k = 0; k < (size_t)w->columns; k += inputs, unit += unit_bytes(w->type))

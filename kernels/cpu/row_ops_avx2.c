@@ -39,15 +39,15 @@ static float largest_magnitude(const float *x) {
 }
 
 /* The sums of 16 numbers each; they fit 16 bits. */
-static ops_total sums_of(__m256i first, __m256i last) {
+static cpu_total sums_of(__m256i first, __m256i last) {
   __m256i s = _mm256_hadd_epi32(first, last);
   __m128i half = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
   half = _mm_hadd_epi32(half, half);
   int32_t a = _mm_cvtsi128_si32(half), b = _mm_extract_epi32(half, 1);
-  return (ops_total){a + b, (int16_t)a, (int16_t)b};
+  return (cpu_total){a + b, (int16_t)a, (int16_t)b};
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x) {
   float largest = largest_magnitude(x);
   __m256 inverse = _mm256_set1_ps(largest > 0.0f ? 127.0f / largest : 0.0f);
   __m256i v[4];
@@ -64,7 +64,7 @@ static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total
   *sum = *scale * (float)total->all;
 }
 
-void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
+void cpu_quantize_avx2(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
     quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }

@@ -39,7 +39,7 @@ static inline void quantize_block(int8_t *q, const float *x, float inverse) {
 }
 
 /* The sums of one or two blocks: bytes + 128, eight at a time, then two and four of these. */
-static inline void sum_blocks(ops_total *total, const int8_t *q, int32_t blocks) {
+static inline void sum_blocks(cpu_total *total, const int8_t *q, int32_t blocks) {
   const __mmask16 used = blocks > 1 ? 0xffff : 0xff;
   __m512i v = _mm512_xor_si512(_mm512_maskz_loadu_epi32(used, q), _mm512_set1_epi8(-128));
   v = _mm512_sad_epu8(v, _mm512_setzero_si512());
@@ -58,7 +58,7 @@ static inline void sum_blocks(ops_total *total, const int8_t *q, int32_t blocks)
   if (blocks > 1) memcpy(total + 1, &second, sizeof *total);
 }
 
-static void quantize_batch(int8_t *q, float *scale, float *sum, ops_total *total, const float *x,
+static void quantize_batch(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x,
                            int32_t blocks) {
   _Alignas(64) float largest[BATCH] = {0}, inverse[BATCH];
   const __mmask16 used = (__mmask16)((1u << blocks) - 1);
@@ -75,7 +75,7 @@ static void quantize_batch(int8_t *q, float *scale, float *sum, ops_total *total
   _mm512_mask_storeu_ps(sum, used, _mm512_mul_ps(step, _mm512_cvtepi32_ps(_mm512_load_si512(all))));
 }
 
-static void quantize_avx512(int8_t *q, float *scale, float *sum, ops_total *total, const float *x,
+static void quantize_avx512(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x,
                             int32_t n) {
   for (int32_t b = 0, blocks = n / OPS_BLOCK; b < blocks; b += BATCH) {
     int32_t count = blocks - b < BATCH ? blocks - b : BATCH;

@@ -12,7 +12,7 @@ void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) 
   for (int32_t i = 0; i < n; i++) y[i] = x[i] * scale * w[i];
 }
 
-static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total, const float *x) {
+static void quantize_block(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x) {
   float largest = 0.0f;
   int32_t sums[2] = {0};
   for (int32_t i = 0; i < OPS_BLOCK; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
@@ -25,11 +25,11 @@ static void quantize_block(int8_t *q, float *scale, float *sum, ops_total *total
     q[i] = (int8_t)lrintf(v);
     sums[i / (OPS_BLOCK / 2)] += q[i];
   }
-  *total = (ops_total){sums[0] + sums[1], (int16_t)sums[0], (int16_t)sums[1]};
+  *total = (cpu_total){sums[0] + sums[1], (int16_t)sums[0], (int16_t)sums[1]};
   *sum = *scale * (float)total->all;
 }
 
-void cpu_quantize_c(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n) {
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x, int32_t n) {
   for (int32_t b = 0; b < n / OPS_BLOCK; b++) {
     quantize_block(q + b * OPS_BLOCK, scale + b, sum + b, total + b, x + b * OPS_BLOCK);
   }
@@ -57,20 +57,20 @@ static float element(ops_kv_type type, const void *data, size_t i) {
 }
 
 /* Component d of the key, and of the value, at the row's logical position p. */
-static float key_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+static float key_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t d) {
   bool staged = p >= r->length;
   size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
   size_t tile = at / OPS_TILE * (size_t)a->head_dim + (size_t)d;
   return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + at % OPS_TILE);
 }
 
-static float value_at(const cpu_attention *a, const ops_row *r, int32_t p, int32_t d) {
+static float value_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t d) {
   bool staged = p >= r->length;
   size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
   return element(a->type, staged ? a->stage_values : a->values, at * (size_t)a->head_dim + (size_t)d);
 }
 
-static void attention_head(const cpu_attention *a, const ops_row *r, const float *q, float *scores,
+static void attention_head(const cpu_attention *a, const cpu_row *r, const float *q, float *scores,
                            float *y) {
   int32_t first = cpu_keys_begin(a, r), n = cpu_keys_end(r);
   float largest = -INFINITY, lane[CPU_LANES] = {0};

@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 
 void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps);
-void cpu_quantize_c(int8_t *q, float *scale, float *sum, ops_total *total, const float *x, int32_t n);
+void cpu_quantize_c(int8_t *q, float *scale, float *sum, cpu_total *total, const float *x, int32_t n);
 void cpu_rope_c(float *y, const float *x, const float *cosine, const float *sine, int32_t n);
 void cpu_store_c(ops_kv_type type, void *to, int32_t stride, const float *x, int32_t n);
 void cpu_attention_c(const cpu_attention *a);

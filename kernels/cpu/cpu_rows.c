@@ -1,0 +1,77 @@
+/* cpu_rows.c - ops of one row at a time: embed, norm and the int8 form of activations. A row is a chunk; who
+ * writes activations writes their int8 form. */
+#include "kernels/cpu/device_cpu.h"
+
+#include <assert.h>
+
+typedef struct embed_job {
+  const cpu_row *rows;
+  cpu_weight w;
+  float *x;
+} embed_job;
+
+static void embed_row(void *context, int32_t i, int32_t thread) {
+  (void)thread;
+  const embed_job *j = context;
+  cpu_unpack_row(&j->w, j->rows[i].token, j->x + (size_t)i * (size_t)j->w.columns);
+}
+
+void cpu_embed(device *d, const device_weight *w, device_act *x) {
+  cpu_device *c = cpu_of(d);
+  int32_t rows = c->batch.row_count;
+  embed_job j = {c->batch.rows, cpu_weight_of(w), x->f32};
+  assert(c->running && x->columns == w->columns && x->rows >= rows);
+  cpu_run_rows(c, rows, (int64_t)rows * w->columns, embed_row, &j);
+  cpu_quantize_rows(c, x, rows);
+}
+
+/* --- quantise --- */
+
+void cpu_quantize_part(const cpu_kernels *k, cpu_act *x, int32_t row, int32_t first, int32_t count) {
+  if (!x->q8) return;
+  size_t at = (size_t)row * (size_t)x->columns + (size_t)first, block = at / OPS_BLOCK;
+  k->quantize(x->q8 + at, x->scale + block, x->sum + block, x->total + block, x->f32 + at, count);
+}
+
+typedef struct quantize_job {
+  const cpu_kernels *k;
+  cpu_act *x;
+} quantize_job;
+
+static void quantize_row(void *context, int32_t i, int32_t thread) {
+  (void)thread;
+  const quantize_job *j = context;
+  cpu_quantize_part(j->k, j->x, i, 0, j->x->columns);
+}
+
+void cpu_quantize_rows(cpu_device *c, cpu_act *x, int32_t rows) {
+  if (!x->q8) return;
+  quantize_job j = {c->kernels, x};
+  cpu_run_rows(c, rows, (int64_t)rows * x->columns, quantize_row, &j);
+}
+
+/* --- norm --- */
+
+typedef struct norm_job {
+  const cpu_kernels *k;
+  const float *x, *w;
+  const int32_t *index; /* NULL: row i is row i */
+  float eps;
+  cpu_act *y;
+} norm_job;
+
+static void norm_row(void *context, int32_t i, int32_t thread) {
+  (void)thread;
+  const norm_job *j = context;
+  size_t n = (size_t)j->y->columns, from = (size_t)(j->index ? j->index[i] : i);
+  j->k->norm(j->y->f32 + (size_t)i * n, j->x + from * n, j->w, j->y->columns, j->eps);
+  cpu_quantize_part(j->k, j->y, i, 0, j->y->columns);
+}
+
+void cpu_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y) {
+  cpu_device *c = cpu_of(d);
+  int32_t rows = head ? c->batch.head_count : c->batch.row_count;
+  norm_job j = {c->kernels, x->f32, cpu_vector(w), head ? c->batch.head_rows : NULL, eps, y};
+  assert(c->running && x->columns == y->columns && y->rows >= rows && j.w);
+  cpu_run_rows(c, rows, (int64_t)rows * y->columns, norm_row, &j);
+}

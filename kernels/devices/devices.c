@@ -1,0 +1,63 @@
+#include "kernels/devices/devices.h"
+#include "kernels/cpu/device_cpu.h"
+
+#include <string.h>
+
+/* A kind of device: what stands before the colon of a name, and who knows the rest. */
+typedef struct device_kind {
+  const char *prefix;
+  const char *names; /* for people */
+  /* rest: what stands behind the colon, or "". ERR_ARG without a text: no such name. */
+  int (*open)(device **out, const char *rest, const device_options *o, mem *m, err *e);
+  const char *(*name)(int32_t i); /* the i-th that this machine has, or NULL */
+} device_kind;
+
+/* A device is a line here. */
+static const device_kind kinds[] = {
+    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_name},
+};
+#define KIND_COUNT (sizeof kinds / sizeof kinds[0])
+
+/* What stands behind "PREFIX:", "" where the name is the prefix alone, or NULL. */
+static const char *rest_of(const char *name, const char *prefix) {
+  size_t n = strlen(prefix);
+  if (strncmp(name, prefix, n) != 0 || (name[n] && name[n] != ':')) return NULL;
+  return name[n] ? name + n + 1 : name + n;
+}
+
+static int refuse(const char *name, err *e) {
+  char known[ERR_TEXT_MAX / 2] = "";
+  for (size_t i = 0; i < KIND_COUNT; i++) {
+    if (i > 0) strncat(known, ", ", sizeof known - strlen(known) - 1);
+    strncat(known, kinds[i].names, sizeof known - strlen(known) - 1);
+  }
+  return err_set(e, ERR_ARG, "no device is called '%.40s': give one of %s", name, known);
+}
+
+int device_open(device **out, const char *name, const device_options *o, mem *m, err *e) {
+  *out = NULL;
+  for (size_t i = 0; i < KIND_COUNT; i++) {
+    const char *rest = rest_of(name, kinds[i].prefix);
+    err why = {0};
+    if (!rest) continue;
+    int rc = name[strlen(name) - 1] == ':' ? ERR_ARG : kinds[i].open(out, rest, o, m, &why);
+    if (rc == ERR_ARG && !why.code) break;
+    if (rc != ERR_OK && e) *e = why;
+    return rc;
+  }
+  return refuse(name, e);
+}
+
+const char *devices_name(int32_t i) {
+  for (size_t k = 0; k < KIND_COUNT; k++) {
+    int32_t n = 0;
+    while (n <= i && kinds[k].name(n)) n++;
+    if (n > i) return kinds[k].name(i);
+    i -= n;
+  }
+  return NULL;
+}
+
+const char *device_numerics(const device *d) {
+  return d->math == OPS_MATH_INT8 ? "int8" : "f32";
+}

@@ -36,7 +36,7 @@ NOUNS = {
     'target_worker/worker.h': ['target'],
     'wire/message.h': ['msg', 'wire'],
 }
-ROOM_NOUNS = {'kernels/cpu': 'cpu'}  # whose headers are one library's inside
+ROOM_NOUNS = {'kernels/cpu': 'cpu', 'kernels/far': 'far'}  # whose headers are one library's inside
 
 # Headers that are code to be included, like a source file's beginning: their names are nobody's interface.
 TEMPLATES = {'kernels/cpu/linear_256.h'}

@@ -1,20 +1,34 @@
 #include "kernels/devices/devices.h"
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/far/far.h"
 
 #include <string.h>
 
 /* A kind of device: what stands before the colon of a name, and who knows the rest. */
 typedef struct device_kind {
   const char *prefix;
-  const char *names; /* for people */
+  const char *names; /* for people; NULL: they need not know */
   /* rest: what stands behind the colon, or "". ERR_ARG without a text: no such name. */
   int (*open)(device **out, const char *rest, const device_options *o, mem *m, err *e);
   const char *(*name)(int32_t i); /* the i-th that this machine has, or NULL */
 } device_kind;
 
+/* Around the device whose name follows. */
+static int open_far(device **out, const char *rest, const device_options *o, mem *m, err *e) {
+  device *inner;
+  int rc = device_open(&inner, *rest ? rest : "cpu", o, m, e);
+  return rc == ERR_OK ? far_open(out, inner, e) : rc;
+}
+
+static const char *no_name(int32_t i) {
+  (void)i;
+  return NULL;
+}
+
 /* A device is a line here. */
 static const device_kind kinds[] = {
     {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_name},
+    {"far", NULL, open_far, no_name},
 };
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
 
@@ -28,6 +42,7 @@ static const char *rest_of(const char *name, const char *prefix) {
 static int refuse(const char *name, err *e) {
   char known[ERR_TEXT_MAX / 2] = "";
   for (size_t i = 0; i < KIND_COUNT; i++) {
+    if (!kinds[i].names) continue;
     if (i > 0) strncat(known, ", ", sizeof known - strlen(known) - 1);
     strncat(known, kinds[i].names, sizeof known - strlen(known) - 1);
   }

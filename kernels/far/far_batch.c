@@ -1,0 +1,122 @@
+#include "kernels/far/far_batch.h"
+#include "kernels/far/far_require.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGNMENT ((size_t)8)
+
+/* --- in one piece --- */
+
+typedef struct piece {
+  char *to; /* NULL: only count */
+  size_t bytes;
+} piece;
+
+static void *put(piece *p, const void *array, int32_t count, size_t each) {
+  size_t bytes = (size_t)count * each;
+  char *to = p->to ? p->to + p->bytes : NULL;
+  if (to && bytes > 0) memcpy(to, array, bytes);
+  p->bytes += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  return to;
+}
+
+size_t far_batch_copy(ops_batch *out, const ops_batch *b, void *to) {
+  piece p = {.to = to};
+  *out = *b;
+  out->rows = put(&p, b->rows, b->row_count, sizeof *b->rows);
+  out->paths = put(&p, b->paths, b->path_length, sizeof *b->paths);
+  for (int32_t i = 0; i < b->view_count; i++) {
+    const ops_view *v = &b->views[i];
+    out->views[i].first = put(&p, v->first, b->row_count + 1, sizeof *v->first);
+    out->views[i].spans = put(&p, v->spans, v->first[b->row_count], sizeof *v->spans);
+  }
+  out->head_rows = put(&p, b->head_rows, b->head_count, sizeof *b->head_rows);
+  out->choices = put(&p, b->choices, b->head_count - b->logit_count, sizeof *b->choices);
+  return p.bytes;
+}
+
+/* --- the rules --- */
+
+static void check_counts(const ops_batch *b) {
+  far_require(b->row_count >= 1, "a batch has at least one row");
+  far_require(b->path_length >= 0 && b->view_count >= 0 && b->view_count <= OPS_VIEWS_MAX,
+              "a batch's counts are in their ranges");
+  far_require(b->logit_count >= 0 && b->head_count >= b->logit_count,
+              "logit_count is at most head_count, and both are at least 0");
+  for (int32_t i = 0; i < b->head_count; i++)
+    far_require(b->head_rows[i] >= 0 && b->head_rows[i] < b->row_count, "a head row is a row of the batch");
+}
+
+static void check_view(const ops_batch *b, const ops_view *v) {
+  far_require(v->first[0] == 0, "a view's first row has the first span");
+  for (int32_t i = 0; i < b->row_count; i++) {
+    int32_t end = 0;
+    far_require(v->first[i + 1] > v->first[i], "each row of a view has a span");
+    for (int32_t j = v->first[i]; j < v->first[i + 1]; j++) {
+      const ops_span *s = &v->spans[j];
+      far_require(s->first >= end && s->end > s->first, "spans ascend, are not empty and do not overlap");
+      end = s->end;
+    }
+    far_require(end == b->rows[i].position + 1, "a row's last span ends with its own position");
+  }
+}
+
+static void check_appended(const ops_row *r, const far_thing *kv) {
+  far_require(r->length == r->position + 1, "an appended row's length is its position + 1");
+  far_require(r->position < kv->mapped[r->sequence] * OPS_TILE, "the block of an appended row is mapped");
+}
+
+/* writer[slot]: 1 + the row of this batch that writes the slot, 0 for none so far. */
+static void check_staged(const ops_batch *b, int32_t row, const far_thing *kv, int32_t *writer) {
+  const ops_row *r = &b->rows[row];
+  far_require(kv->staged, "staged rows need kv_stage first");
+  far_require(r->path_at >= 0 && r->path_count <= b->path_length - r->path_at, "a path lies in the paths");
+  far_require(r->position == r->length + r->path_count - 1, "a staged row stands at the end of its path");
+  far_require(r->length <= kv->mapped[r->sequence] * OPS_TILE, "the blocks of a row's keys are mapped");
+  for (int32_t i = 0; i < r->path_count; i++) {
+    int32_t slot = b->paths[r->path_at + i];
+    far_require(slot >= 0 && slot < kv->shape.stage, "a path is made of staged rows");
+    if (i + 1 < r->path_count) continue;
+    far_require(writer[slot] == 0, "two rows of a batch have staged rows of their own");
+    writer[slot] = row + 1;
+  }
+}
+
+/* The rows of this batch that a path goes through come before its own. */
+static void check_path_order(const ops_batch *b, int32_t row, const int32_t *writer) {
+  const ops_row *r = &b->rows[row];
+  for (int32_t i = 0; i + 1 < r->path_count; i++)
+    far_require(writer[b->paths[r->path_at + i]] <= row, "a path's rows ascend");
+}
+
+static void check_row(const ops_batch *b, int32_t row, const far_thing *kv, int32_t *writer, bool *seen) {
+  const ops_row *r = &b->rows[row];
+  far_require(r->sequence >= 0 && r->sequence < kv->shape.sequences, "a row's sequence is one of the cache");
+  far_require(r->position >= 0 && r->position < kv->shape.context && r->length >= 0 && r->path_count >= 0,
+              "a row's numbers are in their ranges");
+  if (row == 0 || b->rows[row - 1].sequence != r->sequence) {
+    far_require(!seen[r->sequence], "rows of one sequence are side by side");
+    seen[r->sequence] = true;
+  }
+  if (r->path_count == 0)
+    check_appended(r, kv);
+  else
+    check_staged(b, row, kv, writer);
+}
+
+static void check_rows(const ops_batch *b, const far_thing *kv) {
+  int32_t *writer = calloc((size_t)kv->shape.stage + 1, sizeof *writer);
+  bool *seen = calloc((size_t)kv->shape.sequences, sizeof *seen);
+  far_require(writer && seen, "no memory to check a batch");
+  for (int32_t i = 0; i < b->row_count; i++) check_row(b, i, kv, writer, seen);
+  for (int32_t i = 0; i < b->row_count; i++) check_path_order(b, i, writer);
+  free(writer);
+  free(seen);
+}
+
+void far_batch_check(const ops_batch *b, const far_thing *kv) {
+  check_counts(b);
+  if (kv) check_rows(b, kv);
+  for (int32_t i = 0; i < b->view_count; i++) check_view(b, &b->views[i]);
+}

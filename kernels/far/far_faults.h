@@ -1,0 +1,17 @@
+/* far_faults.h - when a far device fails. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What fails, counted from now: 1 is the next of its kind, 0 none. In TANDEM_FAR: "lose=120,fail=7". */
+typedef struct far_faults {
+  int32_t lose;         /* wait: the device is lost from then on */
+  int32_t fail;         /* forward: it is left out, and its wait says OPS_FAILED */
+  int32_t refuse;       /* request for memory: take, act, kv_open, kv_stage */
+  int32_t refuse_begin; /* begin */
+} far_faults;
+
+bool far_faults_parse(far_faults *out, const char *text);
+/* Counts down; true when this one fails. */
+bool far_faults_due(int32_t *fault);

@@ -1,0 +1,354 @@
+/* far_forward.c - the forward pass of a far device: checked and queued op by op, computed at `wait`. */
+#include "kernels/far/far_batch.h"
+#include "kernels/far/far_device.h"
+#include "kernels/far/far_require.h"
+
+#include <string.h>
+
+/* --- arguments: checked, and translated to the inner device's --- */
+
+static far_device *recording(device *d) {
+  far_device *f = far_device_of(d);
+  far_require(f->state == FAR_RECORDING, "ops are between begin and end");
+  return f;
+}
+
+static const device_memory *inner_memory(const far_device *f, const device_memory *m, size_t at,
+                                         size_t bytes) {
+  const far_thing *t = far_handles_find(&f->handles, m, FAR_MEMORY);
+  far_require(at % 64 == 0, "weights and vectors begin at multiples of 64");
+  far_require(at <= t->bytes && bytes <= t->bytes - at, "weights and vectors lie in their memory");
+  return t->inner;
+}
+
+static device_weight inner_weight(const far_device *f, const device_weight *w) {
+  size_t bytes = f->table.packed_bytes(w->type, w->rows, w->columns);
+  far_require(bytes > 0, "a weight has a size");
+  device_weight out = *w;
+  out.memory = inner_memory(f, w->memory, w->at, bytes);
+  return out;
+}
+
+/* count floats, or none. */
+static device_vector inner_vector(const far_device *f, device_vector v, int32_t count) {
+  if (v.memory) v.memory = inner_memory(f, v.memory, v.at, (size_t)count * sizeof(float));
+  return v;
+}
+
+static const far_thing *act_of(const far_device *f, const device_act *a, int32_t rows, int32_t columns) {
+  const far_thing *t = far_handles_find(&f->handles, a, FAR_ACT);
+  far_require(t->rows >= rows, "activations have room for the rows of the op");
+  far_require(t->columns == columns, "activations have the columns that the op reads or writes");
+  return t;
+}
+
+static const far_thing *input_of(const far_device *f, const device_act *a, int32_t rows, int32_t columns) {
+  const far_thing *t = act_of(f, a, rows, columns);
+  far_require(t->input, "a linear reads activations that were made as its input");
+  return t;
+}
+
+static int32_t columns_of(const far_device *f, const device_act *a) {
+  return far_handles_find(&f->handles, a, FAR_ACT)->columns;
+}
+
+/* --- begin and end --- */
+
+typedef struct begin_args {
+  device_kv *kv;
+  ops_batch batch;
+  _Alignas(8) char arrays[];
+} begin_args;
+
+static void keep_answer(far_device *f, const ops_answer *a) {
+  int32_t count = f->forward.head_rows - f->forward.logit_rows;
+  f->answer.device_us = a->device_us;
+  if (count == 0) return;
+  f->ids = far_device_block((size_t)count * sizeof(int32_t));
+  far_require(f->ids.at != NULL, "no memory for an answer");
+  f->answer.ids = memcpy(f->ids.at, a->ids, f->ids.bytes);
+}
+
+static void run_end(void *context, void *p) {
+  (void)p;
+  far_device *f = context;
+  ops_answer a = {0};
+  f->inner->table->end(f->inner);
+  f->code = f->inner->table->wait(f->inner, &a);
+  f->lost = f->code == OPS_LOST;
+  if (f->code == OPS_OK) keep_answer(f, &a);
+}
+
+static void run_begin(void *context, void *p) {
+  far_device *f = context;
+  begin_args *a = p;
+  f->code = OPS_FAILED;
+  bool begun = !far_faults_due(&f->faults.fail);
+  if (begun && !f->inner->table->begin(f->inner, a->kv, &a->batch)) {
+    begun = false;
+    f->code = f->inner->table->wait(f->inner, NULL);
+    f->lost = f->code == OPS_LOST;
+    far_require(f->code != OPS_OK, "`wait` says why `begin` refused");
+  }
+  if (!begun) far_queue_skip(&f->queue, run_end);
+}
+
+static void forget_answer(far_device *f) {
+  f->answer = (ops_answer){0};
+  far_device_withdraw(f, &f->ids);
+  far_device_withdraw(f, &f->logits);
+}
+
+static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
+  far_device *f = far_device_of(d);
+  far_require(f->state == FAR_IDLE, "a forward is waited for before the next begins");
+  far_require(!f->window.at, "a window is filled before a forward begins");
+  forget_answer(f);
+  const far_thing *kv = k ? far_handles_find(&f->handles, k, FAR_KV) : NULL;
+  far_batch_check(b, kv);
+  f->forward = (far_forward){kv, b->row_count, b->view_count, b->head_count, b->logit_count, 0, false};
+  f->code = OPS_FAILED;
+  if (f->lost || far_faults_due(&f->faults.refuse_begin)) {
+    f->forward.logit_rows = 0;
+    return false;
+  }
+  ops_batch unused;
+  begin_args *args = far_queue_add(&f->queue, run_begin, sizeof *args + far_batch_copy(&unused, b, NULL));
+  args->kv = kv ? kv->inner : NULL;
+  far_batch_copy(&args->batch, b, args->arrays);
+  f->state = FAR_RECORDING;
+  return true;
+}
+
+static void far_end(device *d) {
+  far_device *f = recording(d);
+  far_queue_add(&f->queue, run_end, 0);
+  f->state = FAR_ENDED;
+}
+
+/* --- ops --- */
+
+typedef struct embed_args {
+  device_weight w;
+  device_act *x;
+} embed_args;
+
+static void run_embed(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  embed_args *a = p;
+  inner->table->embed(inner, &a->w, a->x);
+}
+
+static void far_embed(device *d, const device_weight *w, device_act *x) {
+  far_device *f = recording(d);
+  embed_args a = {inner_weight(f, w), act_of(f, x, f->forward.rows, w->columns)->inner};
+  *(embed_args *)far_queue_add(&f->queue, run_embed, sizeof a) = a;
+}
+
+typedef struct norm_args {
+  device_act *x, *y;
+  bool head;
+  device_vector w;
+  float eps;
+} norm_args;
+
+static void run_norm(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  norm_args *a = p;
+  inner->table->norm(inner, a->x, a->head, a->w, a->eps, a->y);
+}
+
+static void far_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y) {
+  far_device *f = recording(d);
+  int32_t columns = columns_of(f, x), rows = f->forward.rows;
+  far_require(x != y, "norm writes other activations than it reads");
+  far_require(w.memory != NULL, "norm has a weight");
+  norm_args a = {.x = act_of(f, x, rows, columns)->inner,
+                 .y = act_of(f, y, head ? f->forward.head_rows : rows, columns)->inner,
+                 .head = head,
+                 .w = inner_vector(f, w, columns),
+                 .eps = eps};
+  *(norm_args *)far_queue_add(&f->queue, run_norm, sizeof a) = a;
+}
+
+typedef struct linear_args {
+  device_act *x;
+  int32_t count;
+  device_linear jobs[]; /* [count] */
+} linear_args;
+
+static void run_linear(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  linear_args *a = p;
+  inner->table->linear(inner, a->jobs, a->count, a->x);
+}
+
+static void far_linear(device *d, const device_linear *jobs, int32_t count, const device_act *x) {
+  far_device *f = recording(d);
+  far_require(count >= 1, "a linear has a matrix");
+  linear_args *a = far_queue_add(&f->queue, run_linear, sizeof *a + (size_t)count * sizeof *jobs);
+  a->count = count;
+  for (int32_t i = 0; i < count; i++) {
+    const device_linear *j = &jobs[i];
+    far_require(j->y != x, "a linear writes other activations than it reads");
+    a->x = input_of(f, x, f->forward.rows, j->w.columns)->inner;
+    a->jobs[i] = (device_linear){.w = inner_weight(f, &j->w),
+                                 .y = act_of(f, j->y, f->forward.rows, j->w.rows)->inner,
+                                 .add = j->add,
+                                 .bias = inner_vector(f, j->bias, j->w.rows)};
+  }
+}
+
+typedef struct swiglu_args {
+  device_weight gate, up;
+  device_act *x, *y;
+} swiglu_args;
+
+static void run_swiglu(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  swiglu_args *a = p;
+  inner->table->linear_swiglu(inner, &a->gate, &a->up, a->x, a->y);
+}
+
+static void far_linear_swiglu(device *d, const device_weight *gate, const device_weight *up,
+                              const device_act *x, device_act *y) {
+  far_device *f = recording(d);
+  int32_t rows = f->forward.rows;
+  far_require(x != y, "a linear writes other activations than it reads");
+  far_require(gate->rows == up->rows && gate->columns == up->columns, "gate and up have the same shape");
+  swiglu_args a = {inner_weight(f, gate), inner_weight(f, up), input_of(f, x, rows, gate->columns)->inner,
+                   act_of(f, y, rows, gate->rows)->inner};
+  *(swiglu_args *)far_queue_add(&f->queue, run_swiglu, sizeof a) = a;
+}
+
+static void run_rope(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  inner->table->rope(inner, p);
+}
+
+static void far_rope(device *d, const device_rope *r) {
+  far_device *f = recording(d);
+  far_require(r->dim >= 2 && r->dim % 2 == 0, "rope rotates pairs");
+  far_require(r->frequency.memory != NULL, "rope has frequencies");
+  device_rope a = {inner_vector(f, r->frequency, r->dim / 2), r->dim, r->times};
+  *(device_rope *)far_queue_add(&f->queue, run_rope, sizeof a) = a;
+  f->forward.roped = true;
+}
+
+static const ops_kv_shape *shape_for(const far_device *f, int32_t layer) {
+  far_require(f->forward.kv != NULL, "rope_store and attention need a cache");
+  const ops_kv_shape *s = &f->forward.kv->shape;
+  far_require(layer >= 0 && layer < s->layers, "the layer is one of the cache");
+  return s;
+}
+
+typedef struct store_args {
+  int32_t layer;
+  device_rotary r;
+  device_act *q, *k, *v;
+} store_args;
+
+static void run_rope_store(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  store_args *a = p;
+  inner->table->rope_store(inner, a->layer, &a->r, a->q, a->k, a->v);
+}
+
+static int32_t query_columns(const far_device *f, const device_act *q, const ops_kv_shape *s) {
+  int32_t columns = columns_of(f, q);
+  far_require(columns % (s->head_dim * s->kv_heads) == 0,
+              "queries are whole heads, as many for each key head");
+  return columns;
+}
+
+static void far_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q,
+                           const device_act *k, const device_act *v) {
+  far_device *f = recording(d);
+  const ops_kv_shape *s = shape_for(f, layer);
+  int32_t rows = f->forward.rows, keys = s->kv_heads * s->head_dim;
+  far_require(f->forward.roped, "rope comes before rope_store");
+  store_args a = {
+      .layer = layer,
+      .r = {inner_vector(f, r->q_norm, s->head_dim), inner_vector(f, r->k_norm, s->head_dim), r->eps},
+      .q = act_of(f, q, rows, query_columns(f, q, s))->inner,
+      .k = act_of(f, k, rows, keys)->inner,
+      .v = act_of(f, v, rows, keys)->inner};
+  *(store_args *)far_queue_add(&f->queue, run_rope_store, sizeof a) = a;
+}
+
+typedef struct attention_args {
+  int32_t layer, view;
+  device_act *q, *y;
+} attention_args;
+
+static void run_attention(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  attention_args *a = p;
+  inner->table->attention(inner, a->layer, a->view, a->q, a->y);
+}
+
+static void far_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
+  far_device *f = recording(d);
+  int32_t columns = query_columns(f, q, shape_for(f, layer)), rows = f->forward.rows;
+  far_require(view >= 0 && view < f->forward.views, "the view is one of the batch");
+  far_require(q != y, "attention writes other activations than it reads");
+  attention_args a = {layer, view, act_of(f, q, rows, columns)->inner, act_of(f, y, rows, columns)->inner};
+  *(attention_args *)far_queue_add(&f->queue, run_attention, sizeof a) = a;
+}
+
+static void run_head(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  embed_args *a = p;
+  inner->table->head(inner, &a->w, a->x);
+}
+
+static void far_head(device *d, const device_weight *w, const device_act *x) {
+  far_device *f = recording(d);
+  far_require(f->forward.head_rows > 0, "a head has head rows");
+  embed_args a = {inner_weight(f, w), input_of(f, x, f->forward.head_rows, w->columns)->inner};
+  *(embed_args *)far_queue_add(&f->queue, run_head, sizeof a) = a;
+  f->forward.vocabulary = w->rows;
+}
+
+/* --- the answer --- */
+
+static ops_code far_wait(device *d, ops_answer *a) {
+  far_device *f = far_device_of(d);
+  far_require(f->state != FAR_RECORDING, "`end` comes before `wait`");
+  f->state = FAR_IDLE;
+  if (far_faults_due(&f->faults.lose)) f->lost = true;
+  if (f->lost)
+    far_queue_clear(&f->queue);
+  else
+    far_device_run(f);
+  if (a) *a = f->answer;
+  return f->lost ? OPS_LOST : f->code;
+}
+
+static const float *far_logits(device *d, int32_t line) {
+  far_device *f = far_device_of(d);
+  far_require(f->state == FAR_IDLE, "logits are there after `wait`");
+  if (f->lost) return NULL;
+  far_require(f->code == OPS_OK && line >= 0 && line < f->forward.logit_rows, "this line of logits was kept");
+  const float *from = f->inner->table->logits(f->inner, line);
+  size_t count = (size_t)f->forward.vocabulary;
+  if (!from) return NULL;
+  if (!f->logits.at) f->logits = far_device_block((size_t)f->forward.logit_rows * count * sizeof *from);
+  if (!f->logits.at) return NULL;
+  return memcpy((float *)f->logits.at + (size_t)line * count, from, count * sizeof *from);
+}
+
+void far_device_forward_functions(device_table *t) {
+  t->begin = far_begin;
+  t->embed = far_embed;
+  t->norm = far_norm;
+  t->linear = far_linear;
+  t->linear_swiglu = far_linear_swiglu;
+  t->rope = far_rope;
+  t->rope_store = far_rope_store;
+  t->attention = far_attention;
+  t->head = far_head;
+  t->end = far_end;
+  t->wait = far_wait;
+  t->logits = far_logits;
+}

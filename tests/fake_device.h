@@ -1,0 +1,251 @@
+/* fake_device.h - a device that computes nothing and writes down what it was asked, for tests of a device
+ * around another one. */
+#pragma once
+
+#include "kernels/device.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FAKE_VOCABULARY = 5, FAKE_ROWS_MAX = 8 };
+
+typedef struct fake_device {
+  device base;
+  char log[2048];
+  size_t used;
+  bool refuses;            /* begin */
+  ops_code code;           /* of wait */
+  const ops_row *kept;     /* the rows of the last batch, which a device must not look at after begin */
+  const int32_t *kept_map; /* the blocks of the last map, in the same way */
+  ops_sampling choice;     /* the batch's first, copied as it should be */
+  float logits[FAKE_VOCABULARY];
+  int32_t ids[FAKE_ROWS_MAX];
+  bool *closed;
+} fake_device;
+
+static inline fake_device *fake_of(const device *d) {
+  return (fake_device *)(uintptr_t)d;
+}
+
+static inline void __attribute__((format(printf, 2, 3))) fake_log(device *d, const char *format, ...) {
+  fake_device *f = fake_of(d);
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(f->log + f->used, sizeof f->log - f->used, format, args);
+  va_end(args);
+  if (n > 0 && f->used + (size_t)n < sizeof f->log) f->used += (size_t)n;
+}
+
+static inline const char *fake_numbers(const int32_t *numbers, int32_t count) {
+  static char text[256];
+  int at = 0;
+  text[0] = 0;
+  for (int32_t i = 0; i < count && at < 200; i++)
+    at += snprintf(text + at, sizeof text - (size_t)at, "%s%d", i ? "," : "", numbers[i]);
+  return text;
+}
+
+/* --- memory: plain bytes --- */
+
+static inline device_memory *fake_take(device *d, mem_tag tag, size_t bytes) {
+  (void)d, (void)tag;
+  return calloc(1, bytes);
+}
+
+static inline void fake_drop(device *d, device_memory *m) {
+  (void)d;
+  free(m);
+}
+
+static inline void *fake_fill(device *d, device_memory *m, size_t at, size_t bytes) {
+  (void)d, (void)bytes;
+  return (char *)m + at;
+}
+
+static inline int fake_filled(device *d) {
+  (void)d;
+  return OPS_OK;
+}
+
+static inline size_t fake_window_max(const device *d) {
+  (void)d;
+  return SIZE_MAX;
+}
+
+static inline int fake_read(device *d, const device_memory *m, size_t at, size_t bytes, void *out) {
+  fake_log(d, "read ");
+  memcpy(out, (const char *)m + at, bytes);
+  return OPS_OK;
+}
+
+static inline size_t fake_packed_bytes(ops_type type, int32_t rows, int32_t columns) {
+  (void)type;
+  return (size_t)rows * (size_t)columns * sizeof(float);
+}
+
+static inline device_act *fake_act(device *d, int32_t rows, int32_t columns, bool input) {
+  (void)input;
+  return (device_act *)fake_take(d, MEM_ACTIVATIONS, (size_t)rows * (size_t)columns * sizeof(float));
+}
+
+static inline void fake_act_drop(device *d, device_act *a) {
+  (void)d;
+  free(a);
+}
+
+static inline int fake_act_read(device *d, const device_act *a, int32_t rows, float *to) {
+  fake_log(d, "act_read ");
+  memcpy(to, a, (size_t)rows * sizeof *to);
+  return OPS_OK;
+}
+
+/* --- the cache --- */
+
+static inline device_kv *fake_kv_open(device *d, const ops_kv_shape *s) {
+  (void)d;
+  return calloc(1, sizeof *s);
+}
+
+static inline void fake_kv_close(device *d, device_kv *k) {
+  fake_log(d, "kv_close ");
+  free(k);
+}
+
+static inline bool fake_kv_stage(device *d, device_kv *k) {
+  (void)k;
+  fake_log(d, "stage ");
+  return true;
+}
+
+static inline void fake_kv_map(device *d, device_kv *k, int32_t sequence, const int32_t *blocks,
+                               int32_t count) {
+  (void)k;
+  fake_of(d)->kept_map = blocks;
+  fake_log(d, "map:%d:%s ", sequence, fake_numbers(blocks, count));
+}
+
+static inline void fake_kv_commit(device *d, device_kv *k, int32_t sequence, const int32_t *path,
+                                  int32_t count, int32_t length) {
+  (void)k;
+  fake_log(d, "commit:%d:%s:%d ", sequence, fake_numbers(path, count), length);
+}
+
+/* --- a forward --- */
+
+static inline bool fake_begin(device *d, device_kv *k, const ops_batch *b) {
+  (void)k;
+  fake_device *f = fake_of(d);
+  f->kept = b->rows;
+  if (b->head_count > b->logit_count) f->choice = b->choices[0];
+  fake_log(d, f->refuses ? "refuse " : "begin:%d:%d ", b->rows[0].token, b->row_count);
+  return !f->refuses;
+}
+
+static inline void fake_embed(device *d, const device_weight *w, device_act *x) {
+  (void)x;
+  fake_log(d, "embed:%d ", w->rows);
+}
+
+static inline void fake_norm(device *d, const device_act *x, bool head, device_vector w, float eps,
+                             device_act *y) {
+  (void)x, (void)w, (void)y;
+  fake_log(d, "norm:%d:%g ", head, (double)eps);
+}
+
+static inline void fake_linear(device *d, const device_linear *jobs, int32_t count, const device_act *x) {
+  (void)x;
+  fake_log(d, "linear:");
+  for (int32_t i = 0; i < count; i++) fake_log(d, "%d:%d ", jobs[i].w.rows, jobs[i].add);
+}
+
+static inline void fake_swiglu(device *d, const device_weight *gate, const device_weight *up,
+                               const device_act *x, device_act *y) {
+  (void)up, (void)x, (void)y;
+  fake_log(d, "swiglu:%d ", gate->rows);
+}
+
+static inline void fake_rope(device *d, const device_rope *r) {
+  fake_log(d, "rope:%d ", r->dim);
+}
+
+static inline void fake_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q,
+                                   const device_act *k, const device_act *v) {
+  (void)r, (void)q, (void)k, (void)v;
+  fake_log(d, "store:%d ", layer);
+}
+
+static inline void fake_attention(device *d, int32_t layer, int32_t view, const device_act *q,
+                                  device_act *y) {
+  (void)q, (void)y;
+  fake_log(d, "attention:%d:%d ", layer, view);
+}
+
+static inline void fake_head(device *d, const device_weight *w, const device_act *x) {
+  (void)x;
+  fake_log(d, "head:%d ", w->rows);
+}
+
+static inline void fake_end(device *d) {
+  d->counters.forwards++;
+  fake_log(d, "end ");
+}
+
+static inline ops_code fake_wait(device *d, ops_answer *a) {
+  fake_device *f = fake_of(d);
+  fake_log(d, "wait ");
+  if (a) *a = (ops_answer){f->ids, 7};
+  return f->code;
+}
+
+static inline const float *fake_logits(device *d, int32_t line) {
+  (void)line;
+  return fake_of(d)->logits;
+}
+
+static inline void fake_close(device *d) {
+  *fake_of(d)->closed = true;
+  free(d);
+}
+
+/* *closed becomes true with its end. */
+static inline device *fake_open(bool *closed) {
+  static const device_table table = {.name = "fake",
+                                     .layout = "fake-1",
+                                     .take = fake_take,
+                                     .drop = fake_drop,
+                                     .fill = fake_fill,
+                                     .filled = fake_filled,
+                                     .window_max = fake_window_max,
+                                     .read = fake_read,
+                                     .packed_bytes = fake_packed_bytes,
+                                     .act = fake_act,
+                                     .act_drop = fake_act_drop,
+                                     .act_read = fake_act_read,
+                                     .kv_open = fake_kv_open,
+                                     .kv_close = fake_kv_close,
+                                     .kv_stage = fake_kv_stage,
+                                     .kv_map = fake_kv_map,
+                                     .kv_commit = fake_kv_commit,
+                                     .begin = fake_begin,
+                                     .embed = fake_embed,
+                                     .norm = fake_norm,
+                                     .linear = fake_linear,
+                                     .linear_swiglu = fake_swiglu,
+                                     .rope = fake_rope,
+                                     .rope_store = fake_rope_store,
+                                     .attention = fake_attention,
+                                     .head = fake_head,
+                                     .end = fake_end,
+                                     .wait = fake_wait,
+                                     .logits = fake_logits,
+                                     .close = fake_close};
+  fake_device *f = calloc(1, sizeof *f);
+  f->base = (device){.table = &table, .threads = 1};
+  f->closed = closed;
+  *closed = false;
+  for (int32_t i = 0; i < FAKE_ROWS_MAX; i++) f->ids[i] = 100 + i;
+  for (int32_t i = 0; i < FAKE_VOCABULARY; i++) f->logits[i] = (float)i;
+  return &f->base;
+}

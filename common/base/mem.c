@@ -28,11 +28,14 @@ void *mem_alloc(mem *m, mem_tag tag, size_t size) {
   void *p = huge ? take_huge(size) : aligned_alloc(ALIGNMENT, round_up(size, ALIGNMENT));
   if (!p) return NULL;
   memset(p, 0, size);
-  if (m) {
-    atomic_fetch_add_explicit(&m->calls[tag], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&m->bytes[tag], size, memory_order_relaxed);
-  }
+  mem_count(m, tag, size);
   return p;
+}
+
+void mem_count(mem *m, mem_tag tag, size_t size) {
+  if (!m) return;
+  atomic_fetch_add_explicit(&m->calls[tag], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&m->bytes[tag], size, memory_order_relaxed);
 }
 
 void mem_free(void *p) {

@@ -24,3 +24,5 @@ typedef struct mem {
 /* NULL when out of memory or size is 0. `m` may be NULL (not counted). */
 void *mem_alloc(mem *m, mem_tag tag, size_t size);
 void mem_free(void *p); /* NULL is allowed */
+/* Counts memory that comes from elsewhere. */
+void mem_count(mem *m, mem_tag tag, size_t size);

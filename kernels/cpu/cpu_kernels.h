@@ -3,19 +3,12 @@
  * cuts the ops into these. The plain C kernels define the bits (ops.h). */
 #pragma once
 
+#include "kernels/cpu/pack_weights.h"
 #include "kernels/ops.h"
 
 #include <math.h>
 
 /* --- data, as the kernels see it --- */
-
-/* A packed matrix. columns is a multiple of OPS_BLOCK for the quantised types, of OPS_UNIT for those named
- * _K. */
-typedef struct cpu_weight {
-  ops_type type;
-  int32_t rows, columns; /* outputs, inputs */
-  const void *data;
-} cpu_weight;
 
 /* Sums of a block's q8: of all inputs, and of its first and its last OPS_BLOCK / 2. */
 typedef struct cpu_total {
@@ -157,16 +150,3 @@ extern const cpu_kernels cpu_kernels_c;
 /* To be called only if cpu_isa_has allows it. */
 extern const cpu_kernels cpu_kernels_avx2, cpu_kernels_avx_vnni, cpu_kernels_avx512;
 #endif
-
-/* --- packed weights (pack_weights.c): of F32, F16, BF16 a group is [input][16], the quantised types are in
- * packed_format.h
- * --- */
-
-#define CPU_LAYOUT "cpu1" /* the number must grow with every change of these forms */
-
-size_t cpu_group_bytes(ops_type type, int32_t columns); /* a multiple of 64 */
-size_t cpu_packed_bytes(ops_type type, int32_t rows, int32_t columns);
-void cpu_pack(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
-              int32_t last);
-/* Dequantises one row of w, exactly as the file defines it. */
-void cpu_unpack_row(const cpu_weight *w, int32_t row, float *out);

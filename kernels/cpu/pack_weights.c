@@ -1,4 +1,4 @@
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/pack_weights.h"
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/packed_format.h"
 

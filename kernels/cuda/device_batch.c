@@ -1,0 +1,186 @@
+/* device_batch.c - begin: copies the batch to the device, as one block of bytes at an address that stays. */
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host_kernels.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGNMENT    64
+#define UPLOAD_BYTES ((size_t)64 << 10) /* at first */
+
+int32_t cuda_batch_bucket(int32_t count) {
+  int32_t end = 1;
+  while (end < count) end *= 2;
+  return end;
+}
+
+/* --- the block: cuda_batch, then its arrays --- */
+
+static size_t padded(size_t bytes) {
+  return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static int32_t span_count(const ops_batch *b, int32_t view) {
+  return b->views[view].first[b->row_count];
+}
+
+static size_t block_bytes(const ops_batch *b) {
+  size_t rows = (size_t)b->row_count, bytes = padded(sizeof(cuda_batch));
+  bytes += padded(rows * sizeof *b->rows) + padded((size_t)b->path_length * sizeof *b->paths);
+  for (int32_t i = 0; i < b->view_count; i++)
+    bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
+  bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
+  return bytes + padded((size_t)(b->head_count - b->logit_count) * sizeof *b->choices);
+}
+
+static bool upload_grow(cuda_device *d, cuda_upload *u, size_t bytes) {
+  if (bytes <= u->capacity) return true;
+  size_t capacity = u->capacity ? u->capacity : UPLOAD_BYTES;
+  while (capacity < bytes) capacity *= 2;
+  uint8_t *host = cuda_memory_pinned(d, capacity);
+  if (!host || !cuda_memory_grow(d, &u->device, MEM_GENERAL, capacity)) {
+    cuda_memory_unpin(host);
+    return false;
+  }
+  cuda_memory_unpin(u->host);
+  u->host = host;
+  u->capacity = capacity;
+  return true;
+}
+
+/* Appends an array, and gives the address that it will have on the device. */
+static void *put(cuda_upload *u, const void *from, size_t count, size_t size) {
+  void *to = u->device->at + u->used;
+  if (count > 0) memcpy(u->host + u->used, from, count * size);
+  u->used += padded(count * size);
+  return to;
+}
+
+static void put_batch(cuda_upload *u, const ops_batch *b) {
+  cuda_batch *to = (cuda_batch *)u->host;
+  size_t rows = (size_t)b->row_count;
+  memset(to, 0, sizeof *to);
+  u->used = padded(sizeof *to);
+  to->row_count = b->row_count;
+  to->head_count = b->head_count;
+  to->logit_count = b->logit_count;
+  to->rows = put(u, b->rows, rows, sizeof *b->rows);
+  to->head_rows = put(u, b->head_rows, (size_t)b->head_count, sizeof *b->head_rows);
+  to->choices = put(u, b->choices, (size_t)(b->head_count - b->logit_count), sizeof *b->choices);
+  for (int32_t i = 0; i < b->view_count; i++) {
+    to->views[i].first = put(u, b->views[i].first, rows + 1, sizeof(int32_t));
+    to->views[i].spans = put(u, b->views[i].spans, (size_t)span_count(b, i), sizeof(ops_span));
+  }
+  to->paths = put(u, b->paths, (size_t)b->path_length, sizeof *b->paths);
+}
+
+/* --- begin --- */
+
+static bool ids_grow(cuda_device *d, int32_t count) {
+  cuda_forward *f = &d->forward;
+  if (count <= f->ids_capacity) return true;
+  int32_t capacity = cuda_batch_bucket(count);
+  int32_t *ids = cuda_memory_pinned(d, (size_t)capacity * sizeof *ids);
+  if (!ids) return false;
+  cuda_memory_unpin(f->ids);
+  f->ids = ids;
+  f->ids_capacity = capacity;
+  return true;
+}
+
+/* The vocabulary is that of the last head: a device has one model. head() grows them again where that is
+ * wrong.
+ */
+static bool head_grow(cuda_device *d, int32_t head_count) {
+  cuda_forward *f = &d->forward;
+  size_t lines = (size_t)cuda_batch_bucket(head_count), vocabulary = (size_t)f->vocabulary;
+  return head_count == 0 || (ids_grow(d, head_count) && cuda_memory_grow(d, &f->logits, MEM_ACTIVATIONS,
+                                                                         lines * vocabulary * sizeof(float)));
+}
+
+static cuda_rows rows_of(const cuda_device *d, int32_t count, bool head) {
+  cuda_rows r;
+  memset(&r, 0, sizeof r); /* recorded ops are compared as bytes */
+  r.batch = (const cuda_batch *)d->forward.upload.device->at;
+  r.bucket = cuda_batch_bucket(count);
+  r.head = head;
+  return r;
+}
+
+static int32_t count_staged(const ops_batch *b) {
+  int32_t staged = 0;
+  for (int32_t i = 0; i < b->row_count; i++) staged += b->rows[i].path_count > 0;
+  return staged;
+}
+
+/* Rounded up, so that a graph serves until a sequence is twice as long. */
+static int32_t positions_of(const device_kv *k, const ops_batch *b) {
+  int32_t end = 0, positions = OPS_SPLIT;
+  for (int32_t i = 0; i < b->row_count; i++)
+    if (b->rows[i].position >= end) end = b->rows[i].position + 1;
+  while (positions < end) positions *= 2;
+  return k && positions > k->kernels.context ? k->kernels.context : positions;
+}
+
+static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
+  cuda_forward *f = &d->forward;
+  f->kv = k;
+  f->row_count = b->row_count;
+  f->head_count = b->head_count;
+  f->logit_count = b->logit_count;
+  f->staged = count_staged(b);
+  f->rows = rows_of(d, b->row_count, false);
+  f->head = rows_of(d, b->head_count, true);
+  f->op_count = 0;
+  f->positions = positions_of(k, b);
+  f->angles = NULL;
+  f->downloaded = false;
+}
+
+static bool send_batch(cuda_device *d) {
+  const cuda_upload *u = &d->forward.upload;
+  return cuda_device_ok(d, cudaEventRecord(d->forward.first, d->stream)) &&
+         cuda_device_ok(d,
+                        cudaMemcpyAsync(u->device->at, u->host, u->used, cudaMemcpyHostToDevice, d->stream));
+}
+
+/* At the first forward, on the thread that runs it. */
+static void bind_threads(cuda_device *d) {
+  if (d->pin_count > 0) thread_pool_pin(d->pool, d->pin, d->pin_count);
+  d->pin_count = 0;
+}
+
+bool cuda_batch_begin(device *base, device_kv *k, const ops_batch *b) {
+  cuda_device *d = cuda_device_enter(base);
+  cuda_forward *f = &d->forward;
+  assert(!f->begun && b->row_count > 0);
+  if (d->lose_at > 0 && base->counters.forwards + 1 == d->lose_at) cuda_put_fault(d->stream);
+  bind_threads(d);
+  f->failed = d->lost || !upload_grow(d, &f->upload, block_bytes(b)) || !head_grow(d, b->head_count);
+  if (f->failed) return false;
+  put_batch(&f->upload, b);
+  note_batch(d, k, b);
+  f->failed = !send_batch(d);
+  f->begun = !f->failed;
+  base->counters.forwards += f->begun;
+  base->counters.rows += f->begun ? (uint64_t)b->row_count : 0;
+  return f->begun;
+}
+
+bool cuda_batch_open(cuda_device *d) {
+  return cuda_device_ok(d, cudaEventCreate(&d->forward.first)) &&
+         cuda_device_ok(d, cudaEventCreate(&d->forward.last));
+}
+
+void cuda_batch_close(cuda_device *d) {
+  cuda_forward *f = &d->forward;
+  device_memory *all[] = {f->upload.device, f->rope, f->scratch, f->logits, f->sample};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_memory_drop(&d->base, all[i]);
+  cuda_memory_unpin(f->upload.host);
+  cuda_memory_unpin(f->ids);
+  cuda_memory_unpin(f->kept);
+  free(f->ops);
+  if (f->first) cudaEventDestroy(f->first);
+  if (f->last) cudaEventDestroy(f->last);
+}

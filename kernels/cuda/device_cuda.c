@@ -1,0 +1,243 @@
+/* device_cuda.c - opening a GPU, what it is, and when it is lost. */
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/cpu/pack_weights.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host_kernels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEVICES_MAX      16
+#define CAPABILITY_MAJOR 8                    /* of the oldest devices that the kernels are compiled for */
+#define LOSE_VARIABLE    "TANDEM_CUDA_LOSE"   /* tests: the forward, counted from 1, at which it is lost */
+#define GRAPHS_VARIABLE  "TANDEM_CUDA_GRAPHS" /* 0: ops are launched one by one, for debugging */
+
+/* --- errors --- */
+
+/* An error that passes is gone after it was read; a lost device tells it again and again. */
+static bool tells_again(const cuda_device *d) {
+  cudaError_t code = cudaStreamQuery(d->stream);
+  return code != cudaSuccess && code != cudaErrorNotReady;
+}
+
+bool cuda_device_ok(cuda_device *d, cudaError_t code) {
+  if (code == cudaSuccess) return true;
+  cudaGetLastError();
+  if (code != cudaErrorMemoryAllocation && tells_again(d)) d->lost = true;
+  return false;
+}
+
+cuda_device *cuda_device_enter(const device *base) {
+  cuda_device *d = (cuda_device *)(uintptr_t)base;
+  if (!d->lost) cuda_device_ok(d, cudaSetDevice(d->number)); /* it belongs to the calling thread */
+  return d;
+}
+
+void cuda_device_break(device *base) {
+  cuda_put_fault(cuda_device_enter(base)->stream);
+}
+
+/* --- which devices there are --- */
+
+static const char *version_text(int version, char *text, size_t size) {
+  snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
+  return text;
+}
+
+/* Why there is no device at all. */
+static int refuse_all(err *e) {
+  int driver = 0, runtime = 0;
+  char has[16], needs[16];
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+    return err_set(e, ERR_UNSUPPORTED,
+                   "this machine has no CUDA driver: install NVIDIA's, or use --device cpu");
+  cudaRuntimeGetVersion(&runtime);
+  if (driver / 1000 < runtime / 1000)
+    return err_set(e, ERR_UNSUPPORTED,
+                   "the CUDA driver is of version %s, and this program needs %s: install a newer driver, or "
+                   "use --device cpu",
+                   version_text(driver, has, sizeof has), version_text(runtime, needs, sizeof needs));
+  return err_set(e, ERR_UNSUPPORTED,
+                 "the CUDA driver shows no GPU (does CUDA_VISIBLE_DEVICES hide it?): use --device cpu");
+}
+
+static int device_count(err *e) {
+  int count = 0;
+  cudaError_t code = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (code == cudaSuccess && count > 0) return count;
+  refuse_all(e);
+  return 0;
+}
+
+const char *cuda_device_name(int32_t i) {
+  static char names[DEVICES_MAX][CUDA_NAME_MAX];
+  if (i < 0 || i >= DEVICES_MAX || i >= device_count(NULL)) return NULL;
+  snprintf(names[i], sizeof names[i], CUDA_DEVICE_PREFIX ":%d", i);
+  return names[i];
+}
+
+/* The number in a name, "" being the first device's, or -1. */
+static int number_of(const char *name) {
+  char *end;
+  if (!*name) return 0;
+  if (*name < '0' || *name > '9') return -1;
+  long number = strtol(name, &end, 10);
+  return *end || number >= DEVICES_MAX ? -1 : (int)number;
+}
+
+static int check_number(int number, err *e) {
+  int count = device_count(e);
+  if (count == 0) return ERR_UNSUPPORTED;
+  if (number < count) return ERR_OK;
+  return err_set(e, ERR_UNSUPPORTED,
+                 "there is no " CUDA_DEVICE_PREFIX ":%d: this machine has %d of them, from 0", number, count);
+}
+
+static int check_capability(cuda_device *d, err *e) {
+  if (cudaDeviceGetAttribute(&d->major, cudaDevAttrComputeCapabilityMajor, d->number) != cudaSuccess ||
+      cudaDeviceGetAttribute(&d->minor, cudaDevAttrComputeCapabilityMinor, d->number) != cudaSuccess)
+    return err_set(e, ERR_UNSUPPORTED, CUDA_DEVICE_PREFIX ":%d does not answer: look at nvidia-smi",
+                   d->number);
+  if (d->major >= CAPABILITY_MAJOR) return ERR_OK;
+  return err_set(e, ERR_UNSUPPORTED,
+                 CUDA_DEVICE_PREFIX
+                 ":%d has compute capability %d.%d, and %d.0 is needed: use another device, "
+                 "or --device cpu",
+                 d->number, d->major, d->minor, CAPABILITY_MAJOR);
+}
+
+/* --- host services --- */
+
+typedef struct parallel_job {
+  void (*body)(void *context, int32_t i);
+  void *context;
+} parallel_job;
+
+static void parallel_chunk(void *context, int32_t i, int32_t thread) {
+  (void)thread;
+  const parallel_job *j = context;
+  j->body(j->context, i);
+}
+
+static void parallel(device *d, int32_t count, void (*body)(void *context, int32_t i), void *context) {
+  parallel_job j = {body, context};
+  thread_pool_run(cuda_device_of(d)->pool, count, parallel_chunk, &j);
+}
+
+static int32_t width(const device *d, int32_t rows) {
+  (void)d;
+  return cuda_batch_bucket(rows);
+}
+
+static const char *variant(const device *d, int32_t rows) {
+  (void)rows;
+  return ((const cuda_device *)d)->variant;
+}
+
+/* --- life --- */
+
+static void device_close(device *base) {
+  if (!base) return;
+  cuda_device *d = cuda_device_enter(base);
+  if (d->stream) cudaStreamSynchronize(d->stream);
+  cuda_graph_close(d);
+  cuda_batch_close(d);
+  cuda_memory_close(d);
+  if (d->stream) cudaStreamDestroy(d->stream);
+  cudaGetLastError();
+  thread_pool_close(d->pool);
+  mem_free(d);
+}
+
+static const device_table table = {
+    .layout = CPU_LAYOUT,
+    .take = cuda_memory_take,
+    .drop = cuda_memory_drop,
+    .fill = cuda_memory_fill,
+    .filled = cuda_memory_filled,
+    .window_max = cuda_memory_window_max,
+    .adopt = cuda_memory_adopt,
+    .read = cuda_memory_read,
+    .packed_bytes = cpu_packed_bytes,
+    .pack = cpu_pack,
+    .parallel = parallel,
+    .act = cuda_memory_act,
+    .act_drop = cuda_memory_act_drop,
+    .act_write = cuda_memory_act_write,
+    .act_read = cuda_memory_act_read,
+    .kv_open = cuda_cache_open,
+    .kv_close = cuda_cache_close,
+    .kv_stage = cuda_cache_stage,
+    .kv_map = cuda_cache_map,
+    .kv_commit = cuda_cache_commit,
+    .begin = cuda_batch_begin,
+    .embed = cuda_ops_embed,
+    .norm = cuda_ops_norm,
+    .linear = cuda_ops_linear,
+    .linear_swiglu = cuda_ops_linear_swiglu,
+    .rope = cuda_ops_rope,
+    .rope_store = cuda_ops_rope_store,
+    .attention = cuda_ops_attention,
+    .head = cuda_ops_head,
+    .end = cuda_wait_end,
+    .wait = cuda_wait_answer,
+    .logits = cuda_wait_logits,
+    .width = width,
+    .variant = variant,
+    .close = device_close,
+};
+
+static int start(cuda_device *d, const device_options *o, err *e) {
+  const char *lose = getenv(LOSE_VARIABLE), *graphs = getenv(GRAPHS_VARIABLE);
+  d->limit = o->memory;
+  d->lose_at = lose ? strtoull(lose, NULL, 10) : 0;
+  d->use_graphs = !graphs || strcmp(graphs, "0") != 0;
+  for (int32_t i = 0; o->cpus && i < o->cpu_count && i < OPS_THREADS_MAX; i++)
+    d->pin[d->pin_count++] = o->cpus[i];
+  d->pool = thread_pool_open(o->threads);
+  if (!d->pool)
+    return err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
+  cudaError_t code = cudaSetDevice(d->number);
+  if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+  if (code != cudaSuccess) {
+    cudaGetLastError();
+    return err_set(e, code == cudaErrorMemoryAllocation ? ERR_NOMEM : ERR_UNSUPPORTED,
+                   "%s does not start: %s; look at nvidia-smi", d->name, cudaGetErrorString(code));
+  }
+  return cuda_memory_open(d) && cuda_batch_open(d)
+             ? ERR_OK
+             : err_set(e, ERR_NOMEM, "%s has no memory left to start with: end what else uses it", d->name);
+}
+
+static void describe(cuda_device *d, const device_options *o) {
+  snprintf(d->name, sizeof d->name, CUDA_DEVICE_PREFIX ":%d", d->number);
+  snprintf(d->variant, sizeof d->variant, "sm_%d%d", d->major, d->minor);
+  d->table = table;
+  d->table.name = d->name;
+  d->base = (device){.table = &d->table, .math = o->math, .threads = o->threads};
+}
+
+int cuda_device_open(device **out, const char *name, const device_options *o, mem *m, err *e) {
+  int number = number_of(name);
+  *out = NULL;
+  if (number < 0) return ERR_ARG;
+  int rc = check_number(number, e);
+  if (rc != ERR_OK) return rc;
+  if (o->threads < 1 || o->threads > OPS_THREADS_MAX)
+    return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
+                   OPS_THREADS_MAX);
+  cuda_device *d = mem_alloc(m, MEM_GENERAL, sizeof *d);
+  if (!d) return err_set(e, ERR_NOMEM, "no memory for a device");
+  d->number = number;
+  d->mem = m;
+  rc = check_capability(d, e);
+  describe(d, o);
+  if (rc == ERR_OK) rc = start(d, o, e);
+  if (rc != ERR_OK)
+    device_close(&d->base);
+  else
+    *out = &d->base;
+  return rc;
+}

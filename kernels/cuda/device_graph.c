@@ -1,0 +1,116 @@
+/* device_graph.c - recorded ops go into the stream: as a graph that was captured before, as one that is
+ * captured now, or one by one. */
+#include "kernels/cuda/cuda_device.h"
+
+#include <string.h>
+
+/* --- one op --- */
+
+static void play_embed(cuda_device *d, const cuda_op *o) {
+  cuda_embed(d->stream, o->rows, o->jobs[0].w, o->y);
+}
+
+static void play_norm(cuda_device *d, const cuda_op *o) {
+  cuda_norm(d->stream, o->rows, o->norm, o->count, o->y);
+}
+
+static void play_linear(cuda_device *d, const cuda_op *o) {
+  cuda_linear(d->stream, o->rows, o->jobs, o->count, o->normed ? &o->norm : NULL, o->x);
+}
+
+static void play_swiglu(cuda_device *d, const cuda_op *o) {
+  cuda_linear_swiglu(d->stream, o->rows, o->jobs[0].w, o->jobs[1].w, o->normed ? &o->norm : NULL, o->x, o->y);
+}
+
+static void play_rope(cuda_device *d, const cuda_op *o) {
+  cuda_rope(d->stream, o->rows, o->frequency, o->count, o->times, o->y);
+}
+
+static void play_rope_store(cuda_device *d, const cuda_op *o) {
+  cuda_rope_store(d->stream, o->rows, o->kv, o->layer, o->rotary, o->heads, o->y, o->k, o->v);
+}
+
+static void play_attention(cuda_device *d, const cuda_op *o) {
+  cuda_attention(d->stream, o->rows, o->kv, o->layer, o->view, o->heads, o->positions, o->x.f32, o->y,
+                 o->scratch);
+}
+
+static void play_sample(cuda_device *d, const cuda_op *o) {
+  cuda_sample(d->stream, o->rows, o->count, o->x.f32, d->forward.ids, o->scratch);
+}
+
+static void (*const players[CUDA_OP_KINDS])(cuda_device *d, const cuda_op *o) = {
+    [CUDA_OP_EMBED] = play_embed,         [CUDA_OP_NORM] = play_norm,
+    [CUDA_OP_LINEAR] = play_linear,       [CUDA_OP_SWIGLU] = play_swiglu,
+    [CUDA_OP_ROPE] = play_rope,           [CUDA_OP_ROPE_STORE] = play_rope_store,
+    [CUDA_OP_ATTENTION] = play_attention, [CUDA_OP_SAMPLE] = play_sample,
+};
+
+/* A launch that fails is the runtime's last error; a kernel that fails is known at the end of the forward. */
+static void play(cuda_device *d) {
+  const cuda_forward *f = &d->forward;
+  for (int32_t i = 0; i < f->op_count; i++) players[f->ops[i].kind](d, &f->ops[i]);
+}
+
+/* --- graphs --- */
+
+static hash16 hash_of(const cuda_forward *f) {
+  hash16 h = hash_bytes(f->ops, (size_t)f->op_count * sizeof *f->ops);
+  return hash_fold(h, &f->ids, sizeof f->ids);
+}
+
+/* The graph of these ops, or else the slot that has not been used for longest. */
+static cuda_graph *find(cuda_device *d, hash16 ops) {
+  cuda_graph *oldest = &d->graphs[0];
+  for (int32_t i = 0; i < CUDA_GRAPHS_MAX; i++) {
+    cuda_graph *g = &d->graphs[i];
+    if (g->exec && hash_equal(g->ops, ops)) return g;
+    if (g->used < oldest->used) oldest = g;
+  }
+  if (oldest->exec) cudaGraphExecDestroy(oldest->exec);
+  *oldest = (cuda_graph){.ops = ops};
+  return oldest;
+}
+
+/* Relaxed: other threads of this process may go on using their devices meanwhile. Errors are looked at when
+ * the capture has ended: nothing may be asked of the stream before. */
+static bool capture(cuda_device *d, cuda_graph *g) {
+  cudaGraph_t graph = NULL;
+  if (!cuda_device_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed))) return false;
+  play(d);
+  bool captured = cuda_device_ok(d, cudaStreamEndCapture(d->stream, &graph)) &&
+                  cuda_device_ok(d, cudaGetLastError()) &&
+                  cuda_device_ok(d, cudaGraphInstantiate(&g->exec, graph, 0));
+  if (graph) cudaGraphDestroy(graph);
+  if (!captured) g->exec = NULL;
+  return captured;
+}
+
+static bool launch(cuda_device *d) {
+  cuda_graph *g = find(d, hash_of(&d->forward));
+  if (!g->exec && !capture(d, g)) return false;
+  g->used = ++d->base.counters.launches;
+  return cuda_device_ok(d, cudaGraphLaunch(g->exec, d->stream));
+}
+
+void cuda_graph_flush(cuda_device *d) {
+  cuda_forward *f = &d->forward;
+  if (f->op_count == 0) return;
+  d->base.counters.launches += (uint64_t)f->op_count;
+  play(d);
+  if (!cuda_device_ok(d, cudaGetLastError())) f->failed = true;
+  f->op_count = 0;
+}
+
+void cuda_graph_run(cuda_device *d) {
+  if (!d->use_graphs) {
+    cuda_graph_flush(d);
+  } else if (d->forward.op_count > 0 && !launch(d)) {
+    d->forward.failed = true;
+  }
+}
+
+void cuda_graph_close(cuda_device *d) {
+  for (int32_t i = 0; i < CUDA_GRAPHS_MAX; i++)
+    if (d->graphs[i].exec) cudaGraphExecDestroy(d->graphs[i].exec);
+}

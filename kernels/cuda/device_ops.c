@@ -1,0 +1,211 @@
+/* device_ops.c - the ops between begin and end: each one records what `end` will put into the stream. */
+#include "kernels/cuda/cuda_device.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPS_AT_FIRST 256
+
+/* --- recording --- */
+
+static bool recorder_grow(cuda_forward *f) {
+  if (f->op_count < f->op_capacity) return true;
+  int32_t capacity = f->op_capacity ? 2 * f->op_capacity : OPS_AT_FIRST;
+  cuda_op *ops = realloc(f->ops, (size_t)capacity * sizeof *ops);
+  if (!ops) return false;
+  f->ops = ops;
+  f->op_capacity = capacity;
+  return true;
+}
+
+/* NULL: this forward has failed already, or fails now. */
+static cuda_op *record(cuda_device *d, cuda_op_kind kind, cuda_rows rows) {
+  cuda_forward *f = &d->forward;
+  assert(f->begun);
+  if (!f->failed) f->failed = d->lost || !recorder_grow(f);
+  if (f->failed) return NULL;
+  cuda_op *op = &f->ops[f->op_count++];
+  memset(op, 0, sizeof *op);
+  op->kind = kind;
+  op->rows.batch = rows.batch;
+  op->rows.bucket = rows.bucket;
+  op->rows.head = rows.head;
+  return op;
+}
+
+/* Memory that ops of this forward share. What is recorded may use the memory as it is: where it has to grow,
+ * that goes into the stream first. */
+static bool room(cuda_device *d, device_memory **m, size_t bytes) {
+  cuda_forward *f = &d->forward;
+  if (f->failed || (*m && (*m)->bytes >= bytes)) return !f->failed;
+  cuda_graph_flush(d);
+  f->failed = f->failed || !cuda_memory_grow(d, m, MEM_ACTIVATIONS, bytes);
+  return !f->failed;
+}
+
+/* --- addresses; member by member, so that the bytes between members stay zero --- */
+
+static float *act_floats(const device_act *a) {
+  return (float *)a->f32->at;
+}
+
+static const float *vector_floats(device_vector v) {
+  return v.memory ? (const float *)(v.memory->at + v.at) : NULL;
+}
+
+static void set_weight(cuda_weight *to, const device_weight *w) {
+  to->type = w->type;
+  to->rows = w->rows;
+  to->columns = w->columns;
+  to->data = w->memory->at + w->at;
+}
+
+static void set_act(cuda_act *to, const device_act *a) {
+  to->f32 = act_floats(a);
+  to->tiles = a->tiles ? (cuda_tile *)a->tiles->at : NULL;
+  to->columns = a->columns;
+}
+
+/* --- the ops --- */
+
+void cuda_ops_embed(device *base, const device_weight *w, device_act *x) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_op *op = record(d, CUDA_OP_EMBED, d->forward.rows);
+  assert(w->columns == x->columns);
+  if (!op) return;
+  set_weight(&op->jobs[0].w, w);
+  op->y = act_floats(x);
+}
+
+void cuda_ops_norm(device *base, const device_act *x, bool head, device_vector w, float eps, device_act *y) {
+  cuda_device *d = cuda_device_of(base);
+  if (head && d->forward.head_count == 0) return;
+  cuda_op *op = record(d, CUDA_OP_NORM, head ? d->forward.head : d->forward.rows);
+  assert(x->columns == y->columns);
+  if (!op) return;
+  op->norm.x = act_floats(x);
+  op->norm.weight = vector_floats(w);
+  op->norm.eps = eps;
+  op->count = y->columns;
+  op->y = act_floats(y);
+}
+
+static void record_jobs(cuda_device *d, const device_linear *jobs, int32_t count, const device_act *x) {
+  cuda_op *op = record(d, CUDA_OP_LINEAR, d->forward.rows);
+  if (!op) return;
+  set_act(&op->x, x);
+  op->count = count;
+  for (int32_t i = 0; i < count; i++) {
+    assert(jobs[i].w.columns == x->columns);
+    set_weight(&op->jobs[i].w, &jobs[i].w);
+    op->jobs[i].y = act_floats(jobs[i].y);
+    op->jobs[i].add = jobs[i].add;
+    op->jobs[i].bias = vector_floats(jobs[i].bias);
+  }
+}
+
+void cuda_ops_linear(device *base, const device_linear *jobs, int32_t count, const device_act *x) {
+  for (int32_t i = 0; i < count; i += CUDA_JOBS_MAX) {
+    int32_t n = count - i < CUDA_JOBS_MAX ? count - i : CUDA_JOBS_MAX;
+    record_jobs(cuda_device_of(base), jobs + i, n, x);
+  }
+}
+
+void cuda_ops_linear_swiglu(device *base, const device_weight *gate, const device_weight *up,
+                            const device_act *x, device_act *y) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_op *op = record(d, CUDA_OP_SWIGLU, d->forward.rows);
+  assert(gate->columns == x->columns && up->columns == x->columns && gate->rows == y->columns);
+  if (!op) return;
+  set_act(&op->x, x);
+  set_weight(&op->jobs[0].w, gate);
+  set_weight(&op->jobs[1].w, up);
+  op->y = act_floats(y);
+}
+
+void cuda_ops_rope(device *base, const device_rope *r) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_forward *f = &d->forward;
+  if (!room(d, &f->rope, (size_t)f->rows.bucket * 2 * (size_t)r->dim * sizeof(float))) return;
+  cuda_op *op = record(d, CUDA_OP_ROPE, f->rows);
+  if (!op) return;
+  op->frequency = vector_floats(r->frequency);
+  op->count = r->dim;
+  op->times = r->times;
+  op->y = (float *)f->rope->at;
+  f->angles = op->y;
+  f->rope_dim = r->dim;
+}
+
+void cuda_ops_rope_store(device *base, int32_t layer, const device_rotary *r, device_act *q,
+                         const device_act *k, const device_act *v) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_forward *f = &d->forward;
+  cuda_op *op = record(d, CUDA_OP_ROPE_STORE, f->rows);
+  if (!op) return;
+  assert(f->angles && f->kv && (f->staged == 0 || f->kv->stage_keys));
+  d->base.counters.staged_writes += (uint64_t)f->staged;
+  op->kv = f->kv->kernels;
+  op->layer = layer;
+  op->heads = q->columns / op->kv.head_dim;
+  op->rotary.angles = f->angles;
+  op->rotary.dim = f->rope_dim;
+  op->rotary.q_norm = vector_floats(r->q_norm);
+  op->rotary.k_norm = vector_floats(r->k_norm);
+  op->rotary.eps = r->eps;
+  op->y = act_floats(q);
+  op->k = act_floats(k);
+  op->v = act_floats(v);
+}
+
+void cuda_ops_attention(device *base, int32_t layer, int32_t view, const device_act *q, device_act *y) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_forward *f = &d->forward;
+  assert(f->kv);
+  int32_t heads = q->columns / f->kv->kernels.head_dim;
+  size_t floats = cuda_attention_floats(f->kv->kernels, f->rows.bucket, heads);
+  if (floats > 0 && !room(d, &f->scratch, floats * sizeof(float))) return;
+  cuda_op *op = record(d, CUDA_OP_ATTENTION, f->rows);
+  if (!op) return;
+  op->kv = f->kv->kernels;
+  op->layer = layer;
+  op->view = view;
+  op->heads = heads;
+  op->positions = f->positions;
+  op->x.f32 = act_floats(q);
+  op->y = act_floats(y);
+  op->scratch = floats > 0 ? f->scratch->at : NULL;
+}
+
+static void record_logits(cuda_device *d, const device_weight *w, const device_act *x) {
+  cuda_op *op = record(d, CUDA_OP_LINEAR, d->forward.head);
+  if (!op) return;
+  set_act(&op->x, x);
+  op->count = 1;
+  set_weight(&op->jobs[0].w, w);
+  op->jobs[0].y = (float *)d->forward.logits->at;
+}
+
+static void record_sample(cuda_device *d, const device_weight *w) {
+  cuda_forward *f = &d->forward;
+  size_t bytes = cuda_sample_bytes(f->head.bucket, w->rows);
+  if (bytes > 0 && !room(d, &f->sample, bytes)) return;
+  cuda_op *op = record(d, CUDA_OP_SAMPLE, f->head);
+  if (!op) return;
+  op->count = w->rows;
+  op->x.f32 = (float *)f->logits->at;
+  op->scratch = bytes > 0 ? f->sample->at : NULL;
+}
+
+void cuda_ops_head(device *base, const device_weight *w, const device_act *x) {
+  cuda_device *d = cuda_device_of(base);
+  cuda_forward *f = &d->forward;
+  assert(w->columns == x->columns);
+  if (f->head_count == 0) return;
+  size_t logits = (size_t)f->head.bucket * (size_t)w->rows * sizeof(float);
+  f->vocabulary = w->rows;
+  if (!room(d, &f->logits, logits)) return;
+  record_logits(d, w, x);
+  if (f->head_count > f->logit_count) record_sample(d, w);
+}

@@ -1,0 +1,13 @@
+/* host_kernels.h - kernels that the host's side needs beside those of the ops. */
+#pragma once
+
+#include "kernels/cuda/shim.h"
+#include "common/base/portable.h"
+
+PORTABLE_C_BEGIN
+/* table[0..count) = blocks. blocks is the host's memory, and its own again when this returns. */
+void cuda_put_table(cudaStream_t stream, int32_t *table, const int32_t *blocks, int32_t count);
+
+/* Breaks the context, as a kernel does that reads memory it must not. */
+void cuda_put_fault(cudaStream_t stream);
+PORTABLE_C_END

@@ -423,6 +423,18 @@ static void logits_not_kept(fixture *f, void *p) {
   CALL(f, logits, 1);
 }
 
+static void wait_before_end(fixture *f, void *p) {
+  (void)p;
+  begin_with(f, &ROWS_OF_TEST);
+  CALL(f, wait, NULL);
+}
+
+static void wait_for_nothing(fixture *f, void *p) {
+  (void)p;
+  forward(f);
+  CALL(f, wait, NULL);
+}
+
 static void begin_before_wait(fixture *f, void *p) {
   (void)p;
   queue_forward(f);
@@ -531,11 +543,12 @@ static void a_broken_rule_ends_the_program(void **state) {
   fixture *f = *state;
   prepare(f);
   child_body *const broken[] = {
-      op_outside,          logits_before_wait,       logits_not_kept,      begin_before_wait,
-      memory_before_wait,  commit_in_a_forward,      use_after_drop,       one_thing_for_another,
-      linear_of_no_input,  weight_past_its_memory,   store_without_rope,   view_that_is_not_there,
-      path_that_descends,  one_staged_row_twice,     two_windows,          row_of_an_unmapped_block,
-      commit_past_the_map, span_that_ends_too_early, head_row_that_is_none};
+      wait_before_end,      wait_for_nothing,         op_outside,          logits_before_wait,
+      logits_not_kept,      begin_before_wait,        memory_before_wait,  commit_in_a_forward,
+      use_after_drop,       one_thing_for_another,    linear_of_no_input,  weight_past_its_memory,
+      store_without_rope,   view_that_is_not_there,   path_that_descends,  one_staged_row_twice,
+      two_windows,          row_of_an_unmapped_block, commit_past_the_map, span_that_ends_too_early,
+      head_row_that_is_none};
   for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
     if (signal_of(broken[i], f, NULL) != SIGABRT) fail_msg("rule %zu is not checked", i);
   }

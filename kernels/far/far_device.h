@@ -32,7 +32,7 @@ typedef struct far_device {
   far_pages pages;
   far_faults faults;
   far_state state;
-  bool lost;
+  bool lost, refused; /* refused: the last begin, and nobody has waited since */
   void *inner_window; /* while one is open */
   far_block window;
   far_forward forward;

@@ -108,10 +108,8 @@ static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
   far_batch_check(b, kv);
   f->forward = (far_forward){kv, b->row_count, b->view_count, b->head_count, b->logit_count, 0, false};
   f->code = OPS_FAILED;
-  if (f->lost || far_faults_due(&f->faults.refuse_begin)) {
-    f->forward.logit_rows = 0;
-    return false;
-  }
+  f->refused = f->lost || far_faults_due(&f->faults.refuse_begin);
+  if (f->refused) return false;
   ops_batch unused;
   begin_args *args = far_queue_add(&f->queue, run_begin, sizeof *args + far_batch_copy(&unused, b, NULL));
   args->kv = kv ? kv->inner : NULL;
@@ -314,8 +312,9 @@ static void far_head(device *d, const device_weight *w, const device_act *x) {
 
 static ops_code far_wait(device *d, ops_answer *a) {
   far_device *f = far_device_of(d);
-  far_require(f->state != FAR_RECORDING, "`end` comes before `wait`");
+  far_require(f->state == FAR_ENDED || f->refused, "a wait is for a forward that has ended, or was refused");
   f->state = FAR_IDLE;
+  f->refused = false;
   if (far_faults_due(&f->faults.lose)) f->lost = true;
   if (f->lost)
     far_queue_clear(&f->queue);

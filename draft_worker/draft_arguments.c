@@ -40,6 +40,8 @@ static const struct argp_option option_table[] = {
      1},
     {"threads", WORKER_KEY_THREADS, "N", 0,
      "Threads of its forward pass; default: half of the physical cores, with --turns all", 1},
+    {"device", WORKER_KEY_DEVICE, "NAME", 0,
+     "What its model computes on: cpu (the default) or another of 'tandem --list-devices'", 1},
     {"sessions", WORKER_KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
     {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
     {"turns", KEY_TURNS, NULL, 0,
@@ -91,6 +93,7 @@ static const char doc[] =
 static void fill(draft_arguments *a) {
   int32_t cores = cpus_threads();
   if (!a->worker.threads) a->worker.threads = a->turns || cores == 1 ? cores : cores / 2;
+  if (!a->worker.device) a->worker.device = WORKER_DEVICE_DEFAULT;
   if (!a->draft) a->draft = a->model_draft || a->layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
 }
 

@@ -20,7 +20,7 @@ static int open_cache(draft_model *m, const draft_arguments *a, err *e) {
   m->context = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
   if (m->context > own) m->context = own; /* longer sessions are refused with that reason */
   const kv_options o = {.sequences = a->worker.sessions, .context = m->context, .type = KV_F16};
-  return kv_open(&m->kv, model_shape(m->model), &o, &m->memory, e);
+  return kv_open(&m->kv, m->device, model_shape(m->model), &o, &m->memory, e);
 }
 
 static int open_engine(draft_model *m, const draft_arguments *a, const logger *log, err *e) {
@@ -34,13 +34,11 @@ static int open_engine(draft_model *m, const draft_arguments *a, const logger *l
 }
 
 int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
-  const model_options own = {.math = MODEL_MATH_INT8,
-                             .isa = MODEL_ISA_AUTO,
-                             .threads = a->worker.threads,
-                             .repack_cache = a->worker.repack_cache,
-                             .log = log};
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads};
+  const model_options own = {.repack_cache = a->worker.repack_cache, .log = log};
   int rc = open_files(m, a, e);
-  if (rc == ERR_OK) rc = model_open(&m->model, m->file, &own, &m->memory, e);
+  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &own, &m->memory, e);
   if (rc == ERR_OK) rc = open_cache(m, a, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);
   if (rc != ERR_OK) return rc;
@@ -50,7 +48,7 @@ int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log
   o->context = m->context;
   o->colocated = a->turns;
   o->numerics_id = model_numerics(m->model, KV_F16);
-  o->device = MODEL_DEVICE;
+  o->device = model_device_name(m->model);
   o->vocabulary_size = model_file_config(target)->vocab;
   return model_file_vocabulary(target, &o->vocabulary_hash, e);
 }
@@ -59,6 +57,7 @@ void draft_model_close(draft_model *m) {
   model_engine_close(m->engine);
   kv_close(m->kv);
   model_close(m->model);
+  if (m->device) m->device->table->close(m->device);
   vocabulary_map_fini(&m->bridge);
   model_file_close(m->target_file);
   model_file_close(m->file);

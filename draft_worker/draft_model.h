@@ -11,6 +11,7 @@
 typedef struct draft_model {
   mem memory;
   model_file *target_file, *file; /* the first may be NULL */
+  device *device;
   model *model;
   kv_cache *kv;
   vocabulary_map bridge;

@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/program.h"
 #include "common/speculative/acceptance.h"
-#include "kernels/ops.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,7 +136,7 @@ static void fail(active_job *a, int rc) {
   g->counters.failures++;
   a->forwarded_us = 0;
   a->r->sampled_count = 0;
-  a->r->code = ERR_INTERNAL;
+  a->r->code = rc == ERR_DEVICE ? ERR_DEVICE : ERR_INTERNAL;
 }
 
 /* --- accepting, after a forward --- */
@@ -157,7 +156,6 @@ static int append_one(active_job *a, int32_t token) {
  */
 static void selfcheck(active_job *a) {
   engine_result *r = a->r;
-  kv_settle(a->g->options.kv, a->seq);
   kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
   a->g->counters.selfchecks++;
   a->forwarded_us = 0;
@@ -182,9 +180,7 @@ static void accept_tree(active_job *a, uint64_t forwarded) {
   int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                    job->sampled_max, pick_on_walk, a, path, a->r->sampled);
   uint64_t accepted = clock_us();
-  int rc =
-      kv_commit_late(a->g->options.kv, a->seq, path,
-                     walked); /* the next forward copies the rows, so that this one's result is not held up */
+  int rc = kv_commit(a->g->options.kv, a->seq, path, walked);
   a->r->accept_us = accepted - forwarded;
   a->r->commit_us = clock_us() - accepted;
   if (rc != ERR_OK) {
@@ -236,7 +232,7 @@ static void note_gap(engine *g, const active_job *a) {
 }
 
 /* Runs the rows of these jobs in one forward. If that fails, each job gets a forward of its own, so that only
- * the one at fault fails. */
+ * the one at fault fails; on a device that is lost, all fail at once. */
 static void forward(engine *g, active_job *const *active, int32_t count) {
   model_segment segments[ENGINE_JOBS_MAX];
   for (int32_t i = 0; i < count; i++) {
@@ -247,8 +243,9 @@ static void forward(engine *g, active_job *const *active, int32_t count) {
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, count);
   uint64_t end = clock_us();
-  for (int32_t i = 0; i < count && rc != ERR_OK && count > 1; i++) forward(g, &active[i], 1);
-  if (rc != ERR_OK && count > 1) return;
+  bool alone = rc == ERR_OK || rc == ERR_DEVICE || count == 1;
+  for (int32_t i = 0; i < count && !alone; i++) forward(g, &active[i], 1);
+  if (!alone) return;
   for (int32_t i = 0; i < count; i++) {
     active[i]->r->forward_us = end - start;
     if (rc != ERR_OK)
@@ -259,8 +256,7 @@ static void forward(engine *g, active_job *const *active, int32_t count) {
 }
 
 /* The cache must hold the rows that the job starts from. Rows beyond these belong to tokens that C has lost
- * since. In a static cache, rows of a late commit are copied first, so that the counters cover every
- * committed row; in a virtual cache they are not, because another session may hold these blocks by now. */
+ * since. */
 static bool starts_right(active_job *a) {
   const engine_job *job = a->job;
   kv_cache *kv = a->g->options.kv;
@@ -272,10 +268,7 @@ static bool starts_right(active_job *a) {
     a->r->code = ERR_DESYNC;
     return false;
   }
-  if (kv_length(kv, a->seq) > job->kv_length) {
-    if (!kv_is_virtual(kv)) kv_settle(kv, a->seq);
-    kv_rollback(kv, a->seq, job->kv_length);
-  }
+  if (kv_length(kv, a->seq) > job->kv_length) kv_rollback(kv, a->seq, job->kv_length);
   if (job->blocks) kv_map(kv, a->seq, job->blocks, job->block_count, -1);
   return true;
 }
@@ -316,7 +309,6 @@ static void finish(active_job *a) {
   if (a->job->kind == ENGINE_PREFILL && a->job->measures)
     g->counters.measured_rows += (uint64_t)a->job->count;
   a->r->kv_length = kv_length(g->options.kv, a->seq);
-  a->r->kv_settled = a->r->kv_length - kv_late(g->options.kv, a->seq);
 }
 
 void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
@@ -339,16 +331,6 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
 }
 
 /* --- life --- */
-
-void engine_begin(engine *g) {
-  const engine_options *o = &g->options;
-  if (o->pin_count && !ops_cpu_pin(model_device(o->model), o->pin, o->pin_count))
-    log_line(o->log, LOG_WARNING, "the system does not let the threads stay on the processors of --pin");
-}
-
-void engine_end(engine *g) {
-  for (int32_t i = 0; i < g->options.sequences; i++) kv_settle(g->options.kv, g->sequences[i]);
-}
 
 static int take_sequences(engine *g, err *e) {
   for (int32_t i = 0; i < g->options.sequences; i++) {

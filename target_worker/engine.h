@@ -49,10 +49,9 @@ typedef struct engine_batch {
 typedef struct engine_result {
   engine_kind kind;
   uint64_t serial;
-  int code;          /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL: nothing was committed */
-  int32_t kv_length; /* rows committed afterwards */
-  /* So many of them are in their blocks; the slot's next forward copies the others there. */
-  int32_t kv_settled;
+  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL, ERR_DEVICE (lost: no job will succeed any
+               more): nothing was committed */
+  int32_t kv_length;                /* rows committed afterwards */
   int32_t node_count;               /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
@@ -94,15 +93,12 @@ typedef struct engine_options {
   int32_t sequences; /* of kv */
   engine_fault fault;
   const logger *log; /* why a job failed */
-  /* [pin_count]: processors of the device's threads, the engine's first; pin_count 0: any */
-  const int32_t *pin;
-  int32_t pin_count;
 } engine_options;
 
 typedef struct engine_counters {
   uint64_t batches;              /* those of prefill alone included */
   uint64_t prefills, verifies;   /* jobs */
-  uint64_t selfchecks, failures; /* failures: ERR_INTERNAL */
+  uint64_t selfchecks, failures; /* failures: ERR_INTERNAL, ERR_DEVICE */
   uint64_t measured_rows;        /* of prompts, whose tokens were chosen and dropped */
   uint64_t forwards; /* plain and verify steps that succeeded, counted by job, without selfchecks */
   uint64_t accepted; /* tree nodes */
@@ -120,13 +116,7 @@ int engine_open(engine **out, const engine_options *o, err *e); /* ERR_NOMEM, ER
 /* Frees it. Model and cache are the caller's again. NULL is allowed. */
 void engine_close(engine *g);
 
-/* Called on the thread that is to run the batches, before the first one; binds that thread to the processors
- * of --pin. */
-void engine_begin(engine *g);
 /* Computes a batch. One thread at a time. */
 void engine_run(engine *g, const engine_batch *batch, engine_results *out);
-/* Called after the last batch: makes the copies that the last steps left to a next forward, so that the
- * counters cover every row. */
-void engine_end(engine *g);
 /* Only while no batch is under way. */
 const engine_counters *engine_count(const engine *g);

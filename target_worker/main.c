@@ -28,12 +28,8 @@ typedef struct program {
 /* --- opening --- */
 
 static int open_engine(program *p, err *e) {
-  engine_options o = {.model = p->model.model,
-                      .kv = p->model.kv,
-                      .sequences = p->arguments.worker.sessions,
-                      .log = &p->log,
-                      .pin = p->arguments.pin,
-                      .pin_count = p->arguments.pin_count};
+  engine_options o = {
+      .model = p->model.model, .kv = p->model.kv, .sequences = p->arguments.worker.sessions, .log = &p->log};
   int rc = engine_fault_parse(&o.fault, getenv(TARGET_FAULT_VARIABLE), e);
   if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
   return rc;
@@ -50,7 +46,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .numerics_id = model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
                       .endpoint = p->advertised,
                       .host = host_id(""),
-                      .device = MODEL_DEVICE,
+                      .device = model_device_name(p->model.model),
                       .sessions = p->arguments.worker.sessions,
                       .context = p->arguments.worker.context,
                       .kv_blocks = p->arguments.kv_blocks,
@@ -98,16 +94,8 @@ static bool drained(const void *self) {
   return target_drained(self);
 }
 
-static void begin(void *context) {
-  engine_begin(context);
-}
-
 static void compute(void *context, const void *batch, void *results) {
   engine_run(context, batch, results);
-}
-
-static void end(void *context) {
-  engine_end(context);
 }
 
 static int start(program *p, err *e) {
@@ -115,9 +103,7 @@ static int start(program *p, err *e) {
   const engine_host_engine computing = {.self = p->engine,
                                         .batch_bytes = sizeof(engine_batch),
                                         .result_bytes = sizeof(engine_results),
-                                        .begin = begin,
                                         .run = compute,
-                                        .end = end,
                                         .keeps_loop_away = true};
   return engine_host_start(p->host, &worker, &computing, e);
 }
@@ -128,9 +114,10 @@ static void greet(program *p) {
   target_connect(p->target, p->arguments.worker.orchestrator, &out);
   engine_host_perform(p->host, &out);
   actions_fini(&out);
-  log_line(&p->log, LOG_INFO, "ready: %s, %d sessions of %d tokens, drafts at %s",
+  log_line(&p->log, LOG_INFO, "ready: %s on %s, %d sessions of %d tokens, drafts at %s",
            model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
-           p->arguments.worker.sessions, p->arguments.worker.context, p->advertised);
+           model_device_name(p->model.model), p->arguments.worker.sessions, p->arguments.worker.context,
+           p->advertised);
   bool reachable = p->arguments.bind || p->arguments.advertise || p->arguments.insecure_bind;
   if (!reachable && endpoint_leads_elsewhere(p->arguments.worker.orchestrator))
     log_line(&p->log, LOG_WARNING,
@@ -165,7 +152,7 @@ static void close_all(program *p) {
 
 /* --- main --- */
 
-static int print_version(model_math math) {
+static int print_version(ops_math math) {
   worker_arguments_print_version("tandem-target");
   printf("numerics %s\n", model_numerics_id(math, target_model_kv_type(math)));
   return PROGRAM_EXIT_OK;
@@ -203,7 +190,7 @@ int main(int argc, char **argv) {
   const worker_arguments *a = &p.arguments.worker;
   p.log = (logger){"tandem-target", a->log};
   if (a->version) return print_version(p.arguments.math);
-  if (p.arguments.list_isa) return target_arguments_print_isas(p.arguments.isa);
+  if (p.arguments.list_devices) return target_arguments_print_devices(p.arguments.worker.device);
   if (!worker_arguments_complete(a, true, &p.log)) return PROGRAM_EXIT_USAGE;
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);

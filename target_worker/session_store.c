@@ -172,9 +172,9 @@ int session_store_admit(session_store *store, session *s, int32_t tokens, err *e
                  more, KV_BLOCK, available);
 }
 
-void session_store_publish(session_store *store, session *s, int32_t settled) {
+void session_store_publish(session_store *store, session *s, int32_t committed) {
   if (!store->is_virtual) return;
-  int32_t rows = min_i32(min_i32(settled, s->cache.rows), s->committed.length);
+  int32_t rows = min_i32(min_i32(committed, s->cache.rows), s->committed.length);
   for (; (s->cache.published + 1) * KV_BLOCK <= rows; s->cache.published++) {
     int32_t *block = &s->cache.blocks[s->cache.published], *above = s->cache.published ? block - 1 : NULL;
     int32_t same = block_pool_publish(&store->blocks, above ? *above : KV_NO_BLOCK,

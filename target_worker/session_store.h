@@ -41,9 +41,9 @@ session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, 
  * prefix cache. ERR_FULL: there are too few blocks now; ERR_LIMIT: there will never be enough. After an error
  * the session holds no blocks. Static cache: does nothing. */
 int session_store_admit(session_store *store, session *s, int32_t tokens, err *e);
-/* The session's first `settled` rows are in their blocks: lets other sessions find the blocks that these rows
+/* The session's first `committed` rows are committed: lets other sessions find the blocks that these rows
  * fill. */
-void session_store_publish(session_store *store, session *s, int32_t settled);
+void session_store_publish(session_store *store, session *s, int32_t committed);
 /* Gives back the session's blocks, because it needs no rows any more. Static cache: does nothing. */
 void session_store_give_back(session_store *store, session *s);
 /* Allocates the history that penalties look at; false: out of memory. */

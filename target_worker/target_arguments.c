@@ -2,7 +2,9 @@
 
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "kernels/devices/devices.h"
 #include <stdio.h>
+#include <string.h>
 
 #define SESSIONS_MAX 1024
 
@@ -14,7 +16,7 @@ enum {
   KEY_PIN,
   KEY_MATH,
   KEY_ISA,
-  KEY_LIST_ISA,
+  KEY_LIST_DEVICES,
   KEY_INSECURE,
   KEY_RECORD
 };
@@ -41,6 +43,14 @@ static const struct argp_option option_table[] = {
      "whoever reaches it can read prompts and answers",
      0},
     {NULL, 0, NULL, 0, "Resources:", 1},
+    {"device", WORKER_KEY_DEVICE, "NAME", 0,
+     "What computes: cpu (the default), which is its best instruction set, or another of --list-devices", 1},
+    {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
+     "An instruction set: --isa avx2 is --device cpu:avx2, and --isa auto is --device cpu", 1},
+    {"list-devices", KEY_LIST_DEVICES, NULL, 0,
+     "Print the devices, the better ones first, each chosen, available or missing, with what it is and what "
+     "it lacks; and leave",
+     1},
     {"threads", WORKER_KEY_THREADS, "N", 0,
      "Threads of the forward pass; default: one for each physical core that this process may use, within its "
      "container's "
@@ -65,12 +75,6 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Arithmetic (part of the numerics id, so of what an answer depends on):", 2},
     {"math", KEY_MATH, "f32|int8", 0,
      "int8 (default): int8 activations, f16 cache; f32: dequantised weights, f32 cache, slow and exact", 2},
-    {"isa", KEY_ISA, "auto|c|avx2|avx-vnni|avx512", 0,
-     "Instruction set; default auto: the best that this processor has", 2},
-    {"list-isa", KEY_LIST_ISA, NULL, 0,
-     "Print the instruction sets, the better ones first, each chosen, available or missing, with what this "
-     "processor has not; and leave",
-     2},
     {NULL, 0, NULL, 0, "Running:", 3},
     {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
      "error, warning, info (default) or debug; the log goes to stderr", 3},
@@ -84,24 +88,31 @@ static const struct argp_option option_table[] = {
     {0}};
 
 static const char *const kv_words[] = {"static", "virtual"};
-static const char *const math_words[] = {[MODEL_MATH_F32] = "f32", [MODEL_MATH_INT8] = "int8"};
-static const char *const isa_words[] = {[MODEL_ISA_AUTO] = "auto",
-                                        [MODEL_ISA_C] = "c",
-                                        [MODEL_ISA_AVX2] = "avx2",
-                                        [MODEL_ISA_AVX_VNNI] = "avx-vnni",
-                                        [MODEL_ISA_AVX512] = "avx512"};
+static const char *const math_words[] = {[OPS_MATH_F32] = "f32", [OPS_MATH_INT8] = "int8"};
+static const char *const isa_words[] = {"auto", "c", "avx2", "avx-vnni", "avx512"};
+static const char *const isa_devices[] = {"cpu", "cpu:c", "cpu:avx2", "cpu:avx-vnni", "cpu:avx512"};
 
 static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT(KEY_BIND, target_arguments, bind),
     PROGRAM_FLAG_TEXT(KEY_ADVERTISE, target_arguments, advertise),
     PROGRAM_FLAG_TEXT(KEY_RECORD, target_arguments, record_steps),
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, target_arguments, insecure_bind),
-    PROGRAM_FLAG_SWITCH(KEY_LIST_ISA, target_arguments, list_isa),
+    PROGRAM_FLAG_SWITCH(KEY_LIST_DEVICES, target_arguments, list_devices),
     PROGRAM_FLAG_INT(KEY_KV_BLOCKS, target_arguments, kv_blocks, "--kv-blocks", 0, KV_BLOCKS_MAX),
     PROGRAM_FLAG_CHOICE(KEY_KV, target_arguments, kv_virtual, "--kv", kv_words),
     PROGRAM_FLAG_CHOICE(KEY_MATH, target_arguments, math, "--math", math_words),
     PROGRAM_FLAG_CHOICE(KEY_ISA, target_arguments, isa, "--isa", isa_words),
 };
+
+/* After all flags: one device, by whichever name. */
+static error_t settle_device(target_arguments *a, const struct argp_state *state) {
+  const char *device = a->worker.device, *by_isa = a->isa < 0 ? NULL : isa_devices[a->isa];
+  if (device && by_isa && strcmp(device, by_isa) != 0)
+    argp_error(state, "--device %s and --isa %s (which is --device %s) are two devices: give one of them",
+               device, isa_words[a->isa], by_isa);
+  if (!device) a->worker.device = by_isa ? by_isa : WORKER_DEVICE_DEFAULT;
+  return 0;
+}
 
 static error_t take(int key, char *text, struct argp_state *state) {
   static const worker_limits limits = {0, MODEL_CONTEXT_MAX, SESSIONS_MAX};
@@ -109,6 +120,7 @@ static error_t take(int key, char *text, struct argp_state *state) {
   error_t rc = worker_arguments_take(&limits, key, text, state);
   err e;
   if (rc != ARGP_ERR_UNKNOWN) return rc;
+  if (key == ARGP_KEY_END) return settle_device(a, state);
   if (key != KEY_PIN)
     return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
   if (cpus_parse(text, a->pin, &a->pin_count, &e) != ERR_OK) argp_error(state, "%s", e.text);
@@ -141,20 +153,29 @@ target_arguments target_arguments_parse(int argc, char **argv) {
   const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
   target_arguments a = {
       .worker = {.threads = cpus_threads(), .sessions = TARGET_DEFAULT_SESSIONS, .log = LOG_INFO},
-      .math = MODEL_MATH_INT8};
+      .math = OPS_MATH_INT8,
+      .isa = -1};
   worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
   return a;
 }
 
-int target_arguments_print_isas(model_isa wanted) {
-  model_isa chosen = model_isa_chosen(wanted);
-  for (model_isa isa = MODEL_ISA_AVX512; isa >= MODEL_ISA_C; isa--) {
-    const char *lacking = model_isa_lacks(isa);
-    printf("%s %s%s%s\n", isa_words[isa],
-           isa == chosen ? "chosen"
-           : lacking     ? "missing"
-                         : "available",
-           lacking ? ": this processor has no " : "", lacking ? lacking : "");
+/* Does this name, which may leave its end open ("cpu"), stand for the device? */
+static bool names(const char *wanted, const char *device) {
+  size_t size = strlen(wanted);
+  return strncmp(wanted, device, size) == 0 && (!device[size] || device[size] == ':');
+}
+
+int target_arguments_print_devices(const char *wanted) {
+  bool chosen = false;
+  devices_entry d;
+  for (int32_t i = 0; devices_at(i, &d); i++) {
+    bool this_one = !chosen && !d.lacks[0] && names(wanted, d.name);
+    chosen |= this_one;
+    printf("%s %s: %s%s%s\n", d.name,
+           this_one     ? "chosen"
+           : d.lacks[0] ? "missing"
+                        : "available",
+           d.what, d.lacks[0] ? "; it has no " : "", d.lacks);
   }
-  return model_isa_lacks(chosen) ? PROGRAM_EXIT_FAILED : PROGRAM_EXIT_OK;
+  return chosen ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
 }

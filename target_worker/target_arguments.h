@@ -9,18 +9,19 @@
 #define TARGET_FAULT_VARIABLE   "TANDEM_FAULT" /* of the environment, for tests */
 
 typedef struct target_arguments {
-  worker_arguments worker; /* context 0: the model's own, at most 4096 */
+  worker_arguments worker; /* context 0: the model's own, at most 4096; device: never NULL */
   const char *bind, *advertise, *record_steps;
   int32_t kv_blocks;
   int32_t kv_virtual; /* 0, 1 */
-  model_math math;
-  model_isa isa;
-  bool insecure_bind, list_isa;
+  ops_math math;
+  int32_t isa; /* a word of --isa, which is worker.device by another name; -1: not given */
+  bool insecure_bind, list_devices;
   int32_t pin[CPUS_MAX], pin_count;
 } target_arguments;
 
 /* A wrong flag ends the program. */
 target_arguments target_arguments_parse(int argc, char **argv);
 
-/* --list-isa, for people and for `tandem doctor'. The program's exit status. */
-int target_arguments_print_isas(model_isa wanted);
+/* --list-devices, for people and for `tandem doctor`: a line each, "NAME STATE: WHAT", the better ones first,
+ * where STATE is chosen (by the name `wanted`), available or missing. The program's exit status. */
+int target_arguments_print_devices(const char *wanted);

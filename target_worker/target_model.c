@@ -1,4 +1,5 @@
 #include "target_worker/target_model.h"
+#include "target_worker/engine.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -15,23 +16,32 @@ static void show_progress(void *context, double done) {
 
 int target_model_open(target_model *m, const target_arguments *a, const logger *log, err *e) {
   int shown = -1;
-  model_options o = {.math = a->math,
-                     .isa = a->isa,
-                     .threads = a->worker.threads,
-                     .repack_cache = a->worker.repack_cache,
-                     .log = log};
+  model_options o = {.repack_cache = a->worker.repack_cache, .log = log};
+  const device_options d = {.math = a->math,
+                            .threads = a->worker.threads,
+                            .cpus = a->pin_count ? a->pin : NULL,
+                            .cpu_count = a->pin_count};
   if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
     o.progress = show_progress;
     o.progress_context = &shown;
   }
   int rc = model_file_open(&m->file, a->worker.model, e);
-  if (rc == ERR_OK) rc = model_open(&m->model, m->file, &o, &m->memory, e);
+  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
   if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
   return rc;
 }
 
-kv_type target_model_kv_type(model_math math) {
-  return math == MODEL_MATH_F32 ? KV_F32 : KV_F16;
+kv_type target_model_kv_type(ops_math math) {
+  return math == OPS_MATH_F32 ? KV_F32 : KV_F16;
+}
+
+/* Rows are staged for one batch at a time: as many as its sessions can have, or as a forward has, in whole
+ * tiles. */
+static int32_t stage_rows(int32_t sessions) {
+  const int64_t each = (ENGINE_ROWS_MAX + KV_BLOCK - 1) / KV_BLOCK * KV_BLOCK;
+  const int64_t batch = MODEL_ROWS_MAX + ENGINE_JOBS_MAX * (KV_BLOCK - 1);
+  return (int32_t)(sessions * each < batch ? sessions * each : batch);
 }
 
 int target_model_open_cache(target_model *m, target_arguments *a, err *e) {
@@ -46,12 +56,14 @@ int target_model_open_cache(target_model *m, target_arguments *a, err *e) {
   const kv_options o = {.sequences = a->worker.sessions,
                         .context = *context,
                         .type = target_model_kv_type(a->math),
-                        .blocks = a->kv_blocks};
-  return kv_open(&m->kv, model_shape(m->model), &o, &m->memory, e);
+                        .blocks = a->kv_blocks,
+                        .stage = stage_rows(a->worker.sessions)};
+  return kv_open(&m->kv, m->device, model_shape(m->model), &o, &m->memory, e);
 }
 
 void target_model_close(target_model *m) {
   kv_close(m->kv);
   model_close(m->model);
+  if (m->device) m->device->table->close(m->device);
   model_file_close(m->file);
 }

@@ -8,11 +8,13 @@
 typedef struct target_model {
   mem memory;
   model_file *file;
+  device *device;
   model *model;
   kv_cache *kv;
 } target_model;
 
-/* Shows the progress on a terminal. Errors are those of model_file_open and model_open. */
+/* Shows the progress on a terminal. Errors are those of
+ * model_file_open, device_open and model_open. */
 int target_model_open(target_model *m, const target_arguments *a, const logger *log, err *e);
 /* After it. Fills in the context and the number of blocks where they were left open. ERR_ARG: the command
  * line asks for what this model does not have. */
@@ -20,4 +22,4 @@ int target_model_open_cache(target_model *m, target_arguments *a, err *e);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */
-kv_type target_model_kv_type(model_math math);
+kv_type target_model_kv_type(ops_math math);

@@ -151,7 +151,7 @@ session *verifier_end(session_store *store, const engine_result *r, bool *stale)
   if (!s->cache.rows_given) /* else it has other blocks by now */
     s->cache.rows = min_i32(r->kv_length, s->job.valid_rows);
   s->job.valid_rows = INT32_MAX;
-  session_store_publish(store, s, r->kv_settled);
+  session_store_publish(store, s, r->kv_length);
   if (r->kind == ENGINE_PREFILL) s->stats.prefill_us += r->forward_us;
   return s;
 }

@@ -107,7 +107,7 @@ static inline engine_result engine_does(world *w, const engine_job *j) {
     verify(w, j, &out);
     out.selfcheck_differs = j->selfcheck && w->differs;
   }
-  out.kv_length = out.kv_settled = w->length[j->slot];
+  out.kv_length = w->length[j->slot];
   for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++)
     *pool_row(w, j->slot, i) = w->rows[j->slot][i];
   return out;

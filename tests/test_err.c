@@ -56,6 +56,7 @@ static void numbers_are_the_protocol(void **state) {
       {ERR_CANCELLED, -17, "cancelled"},
       {ERR_DRAINING, -18, "draining"},
       {ERR_INTERNAL, -19, "internal"},
+      {ERR_DEVICE, -20, "device_lost"},
   };
   for (size_t i = 0; i < sizeof contract / sizeof *contract; i++) {
     assert_int_equal(contract[i].code, contract[i].number);

@@ -29,10 +29,23 @@ const char *msg_name(msg_type type) {
   return "?";
 }
 
+/* How much of a device's name says what computes: all instruction sets ("cpu:avx2") are the same processors.
+ */
+static size_t computing_size(wire_string device) {
+  static const char processors[] = "cpu:";
+  size_t size = sizeof processors - 1;
+  bool is_cpu = device.size >= size && memcmp(device.data, processors, size) == 0;
+  return is_cpu ? size - 1 : device.size;
+}
+
+bool msg_same_device(wire_string a, wire_string b) {
+  size_t size = computing_size(a);
+  return size > 0 && size == computing_size(b) && memcmp(a.data, b.data, size) == 0;
+}
+
 bool msg_colocated(const msg_hello *a, const msg_hello *b) {
   bool same_host = !hash_is_zero(a->host) && hash_equal(a->host, b->host);
-  return same_host && a->device.size > 0 && a->device.size == b->device.size &&
-         memcmp(a->device.data, b->device.data, a->device.size) == 0;
+  return same_host && msg_same_device(a->device, b->device);
 }
 
 sampler_options msg_sampling(const msg_options *o) {

@@ -243,6 +243,10 @@ typedef struct msg {
 
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */
 
+/* Do two names of devices of one host stand for the same device? All of the processors' names do ("cpu",
+ * "cpu:avx2"). An empty name is none. */
+bool msg_same_device(wire_string a, wire_string b);
+
 /* Do these two programs compute on the same device of the same host, so that one is slower while the other
  * computes? False if one of them does not compute, or does not tell its host. Two that were pinned to
  * different processors (--pin) of a host count as colocated all the same: they still share its memory, its

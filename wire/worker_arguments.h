@@ -18,6 +18,7 @@ enum {
   WORKER_KEY_CONTEXT,
   WORKER_KEY_SESSIONS,
   WORKER_KEY_THREADS,
+  WORKER_KEY_DEVICE,
   WORKER_KEY_REPACK_CACHE,
   WORKER_KEY_COUNTERS,
   WORKER_KEY_PARENT,
@@ -25,8 +26,11 @@ enum {
   WORKER_KEY_OWN
 };
 
+#define WORKER_DEVICE_DEFAULT "cpu"
+
 typedef struct worker_arguments {
   const char *orchestrator, *model, *repack_cache; /* NULL: not given */
+  const char *device;                              /* NULL: not given */
   int32_t context, sessions, threads;
   int32_t parent; /* a process; 0: not given */
   bool counters, version;

@@ -93,7 +93,6 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
     if (!x->first_us) x->first_us = net_now(w->net);
     if (!w->first_us) w->first_us = net_now(w->net);
   }
-  r->kv_settled = r->kv_length;
 }
 
 static double forward_us(const world *w) {

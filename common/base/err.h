@@ -23,8 +23,9 @@
   X(STALE, -15, "stale")            /* an epoch, generation or incarnation that has passed */                \
   X(TICKET, -16, "bad_ticket")      /* an attach that does not know the session's ticket */                  \
   X(CANCELLED, -17, "cancelled")                                                                             \
-  X(DRAINING, -18, "draining") /* the worker takes no new sessions */                                        \
-  X(INTERNAL, -19, "internal") /* the engine failed; the session goes plain or ends */
+  X(DRAINING, -18, "draining")  /* the worker takes no new sessions */                                       \
+  X(INTERNAL, -19, "internal")  /* the engine failed; the session goes plain or ends */                      \
+  X(DEVICE, -20, "device_lost") /* with all in its memory: the worker can compute nothing more */
 
 #define ERR_ENUM(name, number, text) ERR_##name = number,
 enum { ERR_OK = 0, ERR_LIST(ERR_ENUM) };

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define CPU_ALONE    "leave it out: tandem computes on the processors alone"
+#define DEVICES      "--device NAME says what computes: `tandem --list-devices' tells the names"
 #define NOT_NEEDED   "leave it out: nothing has to be chosen here"
 #define ANSWER_ALONE "leave it out: stdout gets the answer alone"
 #define HOW_MANY     "leave it out: how many are verified is measured, and --budget N is the most"
@@ -57,20 +57,21 @@ static const llama_flag flags[] = {
     {"--parallel", "--sessions", BATCHES},
     {"--host", NULL, LISTEN},
     {"--port", NULL, LISTEN},
-    {"-ngl", NULL, CPU_ALONE},
-    {"--gpu-layers", NULL, CPU_ALONE},
-    {"--n-gpu-layers", NULL, CPU_ALONE},
-    {"-ngld", NULL, CPU_ALONE},
-    {"--gpu-layers-draft", NULL, CPU_ALONE},
-    {"--n-gpu-layers-draft", NULL, CPU_ALONE},
-    {"-dev", NULL, CPU_ALONE},
-    {"--device", NULL, CPU_ALONE},
-    {"-sm", NULL, CPU_ALONE},
-    {"--split-mode", NULL, CPU_ALONE},
-    {"-ts", NULL, CPU_ALONE},
-    {"--tensor-split", NULL, CPU_ALONE},
-    {"-mg", NULL, CPU_ALONE},
-    {"--main-gpu", NULL, CPU_ALONE},
+    {"-ngl", NULL, DEVICES},
+    {"--gpu-layers", NULL, DEVICES},
+    {"--n-gpu-layers", NULL, DEVICES},
+    {"-ngld", NULL, DEVICES},
+    {"--gpu-layers-draft", NULL, DEVICES},
+    {"--n-gpu-layers-draft", NULL, DEVICES},
+    {"-dev", "--device", NULL},
+    {"-devd", "--draft-device", NULL},
+    {"--device-draft", "--draft-device", NULL},
+    {"-sm", NULL, DEVICES},
+    {"--split-mode", NULL, DEVICES},
+    {"-ts", NULL, DEVICES},
+    {"--tensor-split", NULL, DEVICES},
+    {"-mg", NULL, DEVICES},
+    {"--main-gpu", NULL, DEVICES},
     {"-fa", NULL, NOT_NEEDED},
     {"--flash-attn", NULL, NOT_NEEDED},
     {"-b", NULL, NOT_NEEDED},

@@ -6,112 +6,124 @@
 
 typedef enum { STAGE_NONE, STAGE_RESERVED, STAGE_WRITTEN } stage_state;
 
+#define STAGE_TILES (KV_STAGE_MAX / OPS_TILE)
+#define NO_TILE     (-1)
+
 typedef struct sequence {
   bool used;
   int32_t length;
-  ops_kv rows;
-  ops_block *map;                /* what rows.map points to: [context / OPS_TILE] */
-  void *stage;                   /* memory of the staging area, or NULL */
+  int32_t block_count;           /* that hold its rows */
   stage_state state;             /* of the rows that were reserved last */
   int32_t stage_count;           /* staged rows, those included */
   int32_t parents[KV_STAGE_MAX]; /* by slot: another slot, -1 or KV_SLOT_FREE; where nothing is staged:
                                     anything */
   int32_t reserved[KV_STAGE_MAX], reserved_count; /* slots of the rows that were reserved last */
-  int32_t late_path[KV_STAGE_MAX];
+  int32_t tiles[STAGE_TILES]; /* of the pool, which the slots [16 i, 16 i + 16) have; or NO_TILE */
 } sequence;
 
 struct kv_cache {
   ops_kv_shape shape;
-  int32_t sequence_count, context; /* context as asked for; the shape's is rounded up to a tile */
+  int32_t context; /* as asked for; the shape's is rounded up to a tile */
   mem *mem;
-  ops *device;
+  device *device;
+  device_kv *rows;
   sequence *sequences;
-  ops_block *maps; /* of all sequences */
-  void *rows;
+  int32_t *free_tiles, free_count; /* of the pool, the next one last */
   bool is_virtual;
   kv_counters counters;
 };
 
-static size_t element_bytes(const kv_cache *k) {
-  return k->shape.type == OPS_KV_F16 ? 2 : 4;
-}
-
-/* Keys (or values) of one row in all layers. */
-static size_t half_row_bytes(const kv_cache *k) {
-  return (size_t)k->shape.layers * (size_t)k->shape.kv_heads * (size_t)k->shape.head_dim * element_bytes(k);
+/* Keys and values of one row in all layers. */
+static uint64_t row_bytes(const kv_cache *k) {
+  size_t element = k->shape.type == OPS_KV_F16 ? 2 : 4;
+  return 2 * (size_t)k->shape.layers * (size_t)k->shape.kv_heads * (size_t)k->shape.head_dim * element;
 }
 
 static sequence *sequence_of(const kv_cache *k, int32_t seq) {
-  assert(seq >= 0 && seq < k->sequence_count && k->sequences[seq].used);
+  assert(seq >= 0 && seq < k->shape.sequences && k->sequences[seq].used);
   return &k->sequences[seq];
 }
 
 _Static_assert(KV_BLOCK == OPS_TILE, "a block's keys are packed side by side");
 
+/* --- opening --- */
+
+static int32_t tiles_of(int32_t rows) {
+  return rows / OPS_TILE + (rows % OPS_TILE != 0);
+}
+
 static ops_kv_shape shape_of(const model_config *c, const kv_options *o) {
-  int32_t each = (o->context + OPS_TILE - 1) / OPS_TILE;
+  int32_t each = tiles_of(o->context);
   return (ops_kv_shape){
       .type = o->type == KV_F16 ? OPS_KV_F16 : OPS_KV_F32,
       .layers = c->layers,
       .kv_heads = c->kv_heads,
       .head_dim = c->head_dim,
       .blocks = o->blocks ? o->blocks : o->sequences * each,
+      .sequences = o->sequences,
       .context = each * OPS_TILE,
-      .stage = KV_STAGE_MAX,
+      .stage = (o->stage ? tiles_of(o->stage) : o->sequences * STAGE_TILES) * OPS_TILE,
   };
 }
 
-static void set_map(sequence *s, int32_t count, const int32_t *blocks, int32_t first) {
-  for (int32_t i = count - 1; i >= 0; i--) {
-    int32_t at = blocks ? blocks[i] : first + i;
-    bool goes_on = i + 1 < count && s->map[i + 1].at == at + 1;
-    s->map[i] = (ops_block){at, goes_on ? s->map[i + 1].run + 1 : 1};
+/* In the static layout: the sequence's own blocks, side by side. */
+static void map_all(kv_cache *k, int32_t *blocks) {
+  const int32_t each = k->shape.context / OPS_TILE;
+  for (int32_t seq = 0; seq < k->shape.sequences; seq++) {
+    for (int32_t i = 0; i < each; i++) blocks[i] = seq * each + i;
+    k->device->table->kv_map(k->device, k->rows, seq, blocks, each);
+    k->sequences[seq].block_count = each;
   }
-  s->rows.map_count = count;
+}
+
+static void free_all_tiles(kv_cache *k) {
+  for (int32_t i = 0; i < k->shape.sequences; i++)
+    for (int32_t t = 0; t < STAGE_TILES; t++) k->sequences[i].tiles[t] = NO_TILE;
+  for (int32_t tile = k->shape.stage / OPS_TILE; tile > 0;) k->free_tiles[k->free_count++] = --tile;
 }
 
 /* Takes the memory of all blocks, and of who has which. */
 static bool take_rows(kv_cache *k) {
-  const int32_t each = k->shape.context / OPS_TILE;
-  size_t half;
-  if (__builtin_mul_overflow(half_row_bytes(k) * OPS_TILE, (size_t)k->shape.blocks, &half) ||
-      half > SIZE_MAX / 2)
-    return false;
-  k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * sizeof *k->sequences);
-  k->maps = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->sequence_count * (size_t)each * sizeof *k->maps);
-  k->rows = mem_alloc(k->mem, MEM_KV, 2 * half);
-  if (!k->sequences || !k->maps || !k->rows) return false;
-  for (int32_t i = 0; i < k->sequence_count; i++) {
-    sequence *s = &k->sequences[i];
-    s->map = k->maps + (size_t)i * (size_t)each;
-    s->rows = (ops_kv){.keys = k->rows, .values = (uint8_t *)k->rows + half, .map = s->map};
-    if (!k->is_virtual) set_map(s, each, NULL, i * each);
-  }
-  return true;
+  size_t each = (size_t)k->shape.context / OPS_TILE, tiles = (size_t)k->shape.stage / OPS_TILE;
+  k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->shape.sequences * sizeof *k->sequences);
+  k->free_tiles = mem_alloc(k->mem, MEM_GENERAL, tiles * sizeof *k->free_tiles);
+  int32_t *blocks = mem_alloc(k->mem, MEM_GENERAL, each * sizeof *blocks);
+  if (k->sequences && k->free_tiles && blocks) k->rows = k->device->table->kv_open(k->device, &k->shape);
+  if (k->rows) free_all_tiles(k);
+  if (k->rows && !k->is_virtual) map_all(k, blocks);
+  mem_free(blocks);
+  return k->rows != NULL;
 }
 
-int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e) {
-  *out = NULL;
+static int check_options(const kv_options *o, int64_t blocks, err *e) {
   if (o->sequences < 1)
     return err_set(e, ERR_ARG, "a cache needs at least one sequence, not %d", o->sequences);
   if (o->context < 1 || o->context > MODEL_CONTEXT_MAX) {
     return err_set(e, ERR_ARG, "a context of %d is not possible: give 1 to %d (--ctx)", o->context,
                    MODEL_CONTEXT_MAX);
   }
-  int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
   if (blocks < 1 || blocks > KV_BLOCKS_MAX) {
     return err_set(
         e, ERR_ARG,
         "a cache of %lld blocks of %d tokens is not possible: give 1 to %d (--kv-blocks, --sessions, --ctx)",
         (long long)blocks, OPS_TILE, KV_BLOCKS_MAX);
   }
+  int64_t stage = o->stage ? o->stage : (int64_t)o->sequences * KV_STAGE_MAX;
+  if (stage < 1 || stage > KV_STAGE_ROWS_MAX)
+    return err_set(e, ERR_ARG, "a cache cannot stage %lld rows: give 1 to %d", (long long)stage,
+                   KV_STAGE_ROWS_MAX);
+  return ERR_OK;
+}
+
+int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *o, mem *m, err *e) {
+  *out = NULL;
+  int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
+  int rc = check_options(o, blocks, e);
+  if (rc != ERR_OK) return rc;
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
-  *k = (kv_cache){.shape = shape_of(c, o),
-                  .sequence_count = o->sequences,
-                  .context = o->context,
-                  .is_virtual = o->blocks != 0,
-                  .mem = m};
+  *k = (kv_cache){
+      .shape = shape_of(c, o), .context = o->context, .is_virtual = o->blocks != 0, .device = d, .mem = m};
   if (!take_rows(k)) {
     kv_close(k);
     return err_set(e, ERR_NOMEM, "no memory for the cache of %lld blocks of %d tokens: give a smaller %s",
@@ -123,10 +135,9 @@ int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, 
 
 void kv_close(kv_cache *k) {
   if (!k) return;
-  for (int32_t i = 0; k->sequences && i < k->sequence_count; i++) mem_free(k->sequences[i].stage);
+  if (k->rows) k->device->table->kv_close(k->device, k->rows);
   mem_free(k->sequences);
-  mem_free(k->maps);
-  mem_free(k->rows);
+  mem_free(k->free_tiles);
   mem_free(k);
 }
 
@@ -135,7 +146,7 @@ bool kv_is_virtual(const kv_cache *k) {
 }
 
 int32_t kv_acquire(kv_cache *k) {
-  for (int32_t i = 0; i < k->sequence_count; i++) {
+  for (int32_t i = 0; i < k->shape.sequences; i++) {
     if (k->sequences[i].used) continue;
     k->sequences[i].used = true;
     return i;
@@ -143,28 +154,56 @@ int32_t kv_acquire(kv_cache *k) {
   return ERR_FULL;
 }
 
+/* --- tiles of the staging pool --- */
+
+static int32_t row_of(const sequence *s, int32_t slot) {
+  return s->tiles[slot / OPS_TILE] * OPS_TILE + slot % OPS_TILE;
+}
+
+static bool lacks_tile(const sequence *s, const int32_t *slots, int32_t i) {
+  bool first = i == 0 || slots[i - 1] / OPS_TILE != slots[i] / OPS_TILE;
+  return first && s->tiles[slots[i] / OPS_TILE] == NO_TILE;
+}
+
+/* Of slots[0..count), which ascend: the pool has no tiles left for them (ERR_LIMIT), or there is no memory
+ * for the pool; then nothing changes. */
+static int take_tiles(kv_cache *k, sequence *s, const int32_t *slots, int32_t count) {
+  int32_t lacking = 0;
+  for (int32_t i = 0; i < count; i++) lacking += lacks_tile(s, slots, i);
+  if (lacking > k->free_count) return ERR_LIMIT;
+  if (!k->device->table->kv_stage(k->device, k->rows)) return ERR_NOMEM;
+  for (int32_t i = 0; i < count; i++)
+    if (lacks_tile(s, slots, i)) s->tiles[slots[i] / OPS_TILE] = k->free_tiles[--k->free_count];
+  return ERR_OK;
+}
+
+static void free_tile(kv_cache *k, sequence *s, int32_t i) {
+  if (s->tiles[i] == NO_TILE) return;
+  k->free_tiles[k->free_count++] = s->tiles[i];
+  s->tiles[i] = NO_TILE;
+}
+
+/* Others may write into the tiles at once: what reads them was queued before. */
 static void drop_stage(kv_cache *k, sequence *s, int32_t kept) {
   if (s->state == STAGE_NONE) return;
   k->counters.rejected_rows += (uint64_t)(s->stage_count - kept);
   s->state = STAGE_NONE;
   s->stage_count = 0;
+  for (int32_t i = STAGE_TILES; i > 0;) free_tile(k, s, --i); /* the next stage gets the same ones */
 }
+
+/* --- sequences --- */
 
 void kv_release(kv_cache *k, int32_t seq) {
   sequence *s = sequence_of(k, seq);
   drop_stage(k, s, 0);
-  s->rows.late = 0;
   s->length = 0;
   s->used = false;
-  if (k->is_virtual) s->rows.map_count = 0;
+  if (k->is_virtual) s->block_count = 0;
 }
 
 int32_t kv_length(const kv_cache *k, int32_t seq) {
   return sequence_of(k, seq)->length;
-}
-
-int32_t kv_late(const kv_cache *k, int32_t seq) {
-  return sequence_of(k, seq)->rows.late;
 }
 
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows) {
@@ -172,17 +211,15 @@ void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int3
   assert(k->is_virtual && count >= 0 && count <= k->shape.context / OPS_TILE);
   for (int32_t i = 0; i < count; i++) assert(blocks[i] >= 0 && blocks[i] < k->shape.blocks);
   drop_stage(k, s, 0);
-  set_map(s, count, blocks, 0);
-  if (rows >= 0) {
-    s->length = rows;
-    s->rows.late = 0;
-  }
+  k->device->table->kv_map(k->device, k->rows, seq, blocks, count);
+  s->block_count = count;
+  if (rows >= 0) s->length = rows;
   assert(s->length <= count * OPS_TILE);
 }
 
 /* Rows that may still be appended. */
 static int32_t room_of(const kv_cache *k, const sequence *s) {
-  int32_t mapped = s->rows.map_count * OPS_TILE;
+  int32_t mapped = s->block_count * OPS_TILE;
   return (mapped < k->context ? mapped : k->context) - s->length;
 }
 
@@ -203,16 +240,6 @@ static int32_t depth_of(const sequence *s, int32_t slot) {
   int32_t depth = 0;
   for (; slot >= 0; slot = s->parents[slot]) depth++;
   return depth;
-}
-
-static bool take_stage(kv_cache *k, sequence *s) {
-  if (s->stage) return true;
-  size_t half = half_row_bytes(k) * KV_STAGE_MAX;
-  s->stage = mem_alloc(k->mem, MEM_SPECULATION, 2 * half);
-  if (!s->stage) return false;
-  s->rows.stage_keys = s->stage;
-  s->rows.stage_values = (uint8_t *)s->stage + half;
-  return true;
 }
 
 static int check_stage(const kv_cache *k, const sequence *s, const int32_t *parents, int32_t count) {
@@ -245,9 +272,9 @@ int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count) {
   sequence *s = sequence_of(k, seq);
   int32_t slots[KV_STAGE_MAX];
   int rc = check_stage(k, s, parents, count);
-  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++) slots[i] = i;
+  if (rc == ERR_OK) rc = take_tiles(k, s, slots, count);
   if (rc != ERR_OK) return refuse(k, rc);
-  for (int32_t i = 0; i < count; i++) slots[i] = i;
   reserve(k, s, slots, parents, count);
   return ERR_OK;
 }
@@ -270,12 +297,12 @@ static int check_growth(const kv_cache *k, const sequence *s, const int32_t *par
 int kv_grow(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count, int32_t *slots) {
   sequence *s = sequence_of(k, seq);
   int rc = check_growth(k, s, parents, count);
-  if (rc == ERR_OK && !take_stage(k, s)) rc = ERR_NOMEM;
-  if (rc != ERR_OK) return refuse(k, rc);
-  for (int32_t i = 0, slot = 0; i < count; i++, slot++) {
+  for (int32_t i = 0, slot = 0; i < count && rc == ERR_OK; i++, slot++) {
     while (is_staged(s, slot)) slot++;
     slots[i] = slot;
   }
+  if (rc == ERR_OK) rc = take_tiles(k, s, slots, count);
+  if (rc != ERR_OK) return refuse(k, rc);
   reserve(k, s, slots, parents, count);
   return ERR_OK;
 }
@@ -293,42 +320,26 @@ static bool is_chain(const sequence *s, const int32_t *path, int32_t count) {
   return true;
 }
 
-void kv_settle(kv_cache *k, int32_t seq) {
-  ops_kv *r = &sequence_of(k, seq)->rows;
-  if (r->late) k->device->table->commit(k->device, &k->shape, r, r->late_path, r->late, r->late_at);
-  r->late = 0;
-}
-
-int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
-  int rc = kv_commit_late(k, seq, path, count);
-  if (rc == ERR_OK) kv_settle(k, seq);
-  return rc;
-}
-
 static int check_commit(const sequence *s, const int32_t *path, int32_t count) {
   if (s->state == STAGE_NONE || (count != 0 && s->state != STAGE_WRITTEN)) return ERR_STATE;
   return count < 0 || !is_chain(s, path, count) ? ERR_ARG : ERR_OK;
 }
 
-/* The rows count from now on; the next forward copies them. */
-static void append_path(kv_cache *k, sequence *s, const int32_t *path, int32_t count) {
-  assert(count == 0 || s->rows.late == 0); /* the forward of this stage has copied what was late before */
-  if (count > 0) {
-    memcpy(s->late_path, path, (size_t)count * sizeof *path);
-    s->rows.late_path = s->late_path;
-    s->rows.late_at = s->length;
-    s->rows.late = count;
-  }
+static void append_path(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+  sequence *s = sequence_of(k, seq);
+  int32_t rows[KV_STAGE_MAX];
+  for (int32_t i = 0; i < count; i++) rows[i] = row_of(s, path[i]);
+  if (count > 0) k->device->table->kv_commit(k->device, k->rows, seq, rows, count, s->length);
   s->length += count;
   k->counters.committed_rows += (uint64_t)count;
-  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
+  k->counters.bytes_written += row_bytes(k) * (uint64_t)count;
 }
 
-int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
+int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
   sequence *s = sequence_of(k, seq);
   int rc = check_commit(s, path, count);
   if (rc != ERR_OK) return refuse(k, rc);
-  append_path(k, s, path, count);
+  append_path(k, seq, path, count);
   drop_stage(k, s, count);
   return ERR_OK;
 }
@@ -350,6 +361,8 @@ static void prune(kv_cache *k, sequence *s, const int32_t *path, int32_t count) 
     else if (s->parents[i] == last)
       s->parents[i] = -1;
   }
+  for (int32_t i = STAGE_TILES; i-- > 0;)
+    if (!memchr(keep + i * OPS_TILE, true, OPS_TILE)) free_tile(k, s, i);
   k->counters.rejected_rows += (uint64_t)(s->stage_count - count - kept);
   s->stage_count = kept;
   if (kept == 0) s->state = STAGE_NONE;
@@ -360,8 +373,7 @@ int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count)
   if (count == 0) return ERR_OK;
   int rc = check_commit(s, path, count);
   if (rc != ERR_OK) return refuse(k, rc);
-  append_path(k, s, path, count);
-  kv_settle(k, seq); /* slots may be written anew before the sequence's next forward has run its course */
+  append_path(k, seq, path, count);
   prune(k, s, path, count);
   return ERR_OK;
 }
@@ -372,8 +384,6 @@ int kv_rollback(kv_cache *k, int32_t seq, int32_t length) {
   drop_stage(k, s, 0);
   k->counters.rewound_rows += (uint64_t)(s->length - length);
   s->length = length;
-  if (s->rows.late > length - s->rows.late_at)
-    s->rows.late = length > s->rows.late_at ? length - s->rows.late_at : 0;
   return ERR_OK;
 }
 
@@ -385,12 +395,12 @@ const ops_kv_shape *kv_shape(const kv_cache *k) {
   return &k->shape;
 }
 
-const ops_kv *kv_pointers(const kv_cache *k, int32_t seq) {
-  return &sequence_of(k, seq)->rows;
+device *kv_device(const kv_cache *k) {
+  return k->device;
 }
 
-void kv_bind(kv_cache *k, ops *device) {
-  k->device = device;
+device_kv *kv_rows(const kv_cache *k) {
+  return k->rows;
 }
 
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count) {
@@ -411,21 +421,19 @@ int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_
 int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path) {
   const sequence *s = sequence_of(k, seq);
   int32_t slot = s->reserved[row], depth = depth_of(s, slot);
-  for (int32_t i = depth; i > 0; slot = s->parents[slot]) path[--i] = slot;
+  for (int32_t i = depth; i > 0; slot = s->parents[slot]) path[--i] = row_of(s, slot);
   return depth;
 }
 
 void kv_appended(kv_cache *k, int32_t seq, int32_t count) {
   sequence_of(k, seq)->length += count;
-  sequence_of(k, seq)->rows.late = 0; /* copied by the forward */
   k->counters.appended_rows += (uint64_t)count;
-  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)count;
+  k->counters.bytes_written += row_bytes(k) * (uint64_t)count;
 }
 
 void kv_staged(kv_cache *k, int32_t seq) {
   sequence *s = sequence_of(k, seq);
   assert(s->state == STAGE_RESERVED);
   s->state = STAGE_WRITTEN;
-  s->rows.late = 0; /* copied by the forward */
-  k->counters.bytes_written += 2 * half_row_bytes(k) * (uint64_t)s->reserved_count;
+  k->counters.bytes_written += row_bytes(k) * (uint64_t)s->reserved_count;
 }

@@ -8,9 +8,13 @@
  * A sequence is its committed rows [0, length). n tokens have n - 1 rows: the last token's row does not exist
  * until it is the root of a forward. Rows come in by `append` (plain decode and prefill write them straight
  * behind the sequence's last row) or by `stage` and `commit` (tree rows). Only commit and rollback change how
- * many rows are committed. One thread owns a cache. Memory of committed rows is taken once at open, zeroed
- * once; the staging area is taken at the first stage (MEM_SPECULATION), so that without a draft there is
- * none.
+ * many rows are committed. One thread owns a cache.
+ *
+ * This file keeps the books; the rows are on a device, which moves them. What is queued there first is done
+ * first, so a commit may be followed at once by whatever uses its rows, the staged rows' place or the blocks.
+ * The device takes the memory of committed rows at open, and that of staged rows at the first stage
+ * (MEM_SPECULATION), so that without a draft there is none. Staged rows come from one pool: a sequence gets
+ * whole tiles of it while it needs them, and its callers see slots of its own, [0, KV_STAGE_MAX).
  *
  * A key of logical position p is in tile slot p mod OPS_TILE, whether committed or staged. */
 #pragma once
@@ -18,11 +22,13 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/file/model_config.h"
+#include "kernels/device.h"
 #include <stdbool.h>
 
-#define KV_BLOCK      16 /* rows */
-#define KV_BLOCKS_MAX (INT32_MAX / KV_BLOCK)
-#define KV_STAGE_MAX  256 /* tree rows of one sequence */
+#define KV_BLOCK          16 /* rows */
+#define KV_BLOCKS_MAX     (INT32_MAX / KV_BLOCK)
+#define KV_STAGE_MAX      256       /* tree rows of one sequence */
+#define KV_STAGE_ROWS_MAX (1 << 20) /* of all sequences together */
 
 typedef enum { KV_F32, KV_F16 } kv_type;
 
@@ -31,6 +37,7 @@ typedef struct kv_options {
   int32_t context;   /* rows of one sequence */
   kv_type type;
   int32_t blocks; /* 0: static; else virtual, with so many blocks in all */
+  int32_t stage;  /* tree rows of all sequences together; 0: KV_STAGE_MAX for each */
 } kv_options;
 
 typedef struct kv_counters {
@@ -42,7 +49,8 @@ typedef struct kv_counters {
 
 typedef struct kv_cache kv_cache;
 
-int kv_open(kv_cache **out, const model_config *c, const kv_options *o, mem *m, err *e);
+/* The device must stay open until close. ERR_ARG, ERR_NOMEM. */
+int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *o, mem *m, err *e);
 void kv_close(kv_cache *k);
 bool kv_is_virtual(const kv_cache *k);
 
@@ -55,11 +63,10 @@ int32_t kv_length(const kv_cache *k, int32_t seq); /* committed rows */
  * become its committed rows, and its former rows are dropped. With rows < 0 it keeps its rows, and the blocks
  * hold them at the same positions. `blocks` is copied. */
 void kv_map(kv_cache *k, int32_t seq, const int32_t *blocks, int32_t count, int32_t rows);
-int32_t kv_late(const kv_cache *k,
-                int32_t seq); /* how many of the last committed rows are still to be copied to their blocks */
 
 /* Reserves staging for a tree of `count` rows whose parents[i] < i, or -1 for the last committed row. Row 0
- * is the only root row. ERR_STATE when a stage is open, ERR_LIMIT, ERR_ARG, ERR_NOMEM: nothing changes. */
+ * is the only root row. ERR_STATE when a stage is open, ERR_LIMIT (the tree, or the pool of tiles), ERR_ARG,
+ * ERR_NOMEM: nothing changes. */
 int kv_stage(kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
 /* Reserves rows for a stage that grows, the first ones or more. parents[i] is the slot of a row whose forward
  * has run, or -1 for the last committed row, which may have several children, since there is no root row
@@ -73,14 +80,9 @@ int32_t kv_parent(const kv_cache *k, int32_t seq, int32_t slot);
  * staged rows and closes the stage; with count 0 it drops all of them. ERR_ARG (not a chain), ERR_STATE (no
  * stage, or its forward has not run): nothing changes. */
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* The same, but the sequence's next forward copies the rows, layer by layer, where its attention reads them
- * anyhow, so that no copying delays that forward. The rows count as committed at once. */
-int kv_commit_late(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
 /* The same as kv_commit, but the rows below the last row of the path stay staged in their slots; with count 0
  * all rows do. */
 int kv_commit_keep(kv_cache *k, int32_t seq, const int32_t *path, int32_t count);
-/* Copies the rows of a late commit now, unless a forward has done so. */
-void kv_settle(kv_cache *k, int32_t seq);
 /* Keeps the first `length` committed rows and drops an open stage. O(1). ERR_ARG if fewer rows are committed.
  */
 int kv_rollback(kv_cache *k, int32_t seq, int32_t length);

@@ -3,21 +3,17 @@
 #pragma once
 
 #include "common/model/kv_cache.h"
-#include "kernels/ops.h"
 
 const ops_kv_shape *kv_shape(const kv_cache *k);
-const ops_kv *kv_pointers(const kv_cache *k,
-                          int32_t seq); /* stable until close; staging NULL before a stage */
-
-/* Sets the device that moves rows at a commit; it must outlive every commit. A forward binds its own device.
- */
-void kv_bind(kv_cache *k, ops *device);
+device *kv_device(const kv_cache *k); /* which it was opened on */
+device_kv *kv_rows(const kv_cache *k);
 
 /* ERR_LIMIT (past the context), ERR_STATE (a stage is open). */
 int kv_check_append(const kv_cache *k, int32_t seq, int32_t count);
 /* ERR_STATE (no stage, or its forward has run already), ERR_ARG (not the tree that was staged). */
 int kv_check_tree(const kv_cache *k, int32_t seq, const int32_t *parents, int32_t count);
-/* Staging slots of the path of reserved row `row`, root first and its own last; returns how many. */
+/* Rows of the staging pool on the path of reserved row `row`, root first and its own last; returns how many.
+ */
 int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path);
 
 /* The rows have been written in all layers: from now on they count. */

@@ -1,166 +1,120 @@
 #include "common/model/model.h"
+#include "common/model/device_error.h"
 #include "common/model/kv_rows.h"
-#include "common/model/rope.h"
 #include "common/model/weights.h"
 
 #include <assert.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
-#define NUMERICS_VERSION "1" /* grows with every change of a kernel's bits */
-#define KV_TYPES         2
+#define KV_TYPES 2
 
-/* What one forward needs beside the weights: f32 unless said otherwise, R = MODEL_ROWS_MAX. */
+/* What one forward needs beside the weights: [MODEL_ROWS_MAX][columns], on the device. */
 typedef struct activations {
-  float *x;         /* [R][embed] the residual stream */
-  ops_act normed;   /* [R][embed] */
-  float *q, *k, *v; /* [R][heads * head_dim], [R][kv_heads * head_dim] twice */
-  ops_act attended; /* [R][heads * head_dim] */
-  ops_act hidden;   /* [R][ffn] */
-  float *rope;      /* [R][2][rope_dim] */
-  float *scratch;   /* attention_floats of the largest cache seen */
-  size_t scratch_floats;
-  float *logits; /* [logit_capacity][vocab] */
-  int32_t logit_capacity;
+  device_act *x;                  /* [embed] the residual stream */
+  device_act *normed, *q, *k, *v; /* [embed], [heads * head_dim], [kv_heads * head_dim] twice */
+  device_act *attended, *hidden;  /* [heads * head_dim], [ffn] */
 } activations;
+
+/* A forward, as the device gets it. */
+typedef struct batch {
+  ops_row rows[MODEL_ROWS_MAX];
+  ops_span spans[OPS_VIEWS_MAX][MODEL_ROWS_MAX]; /* one a row */
+  int32_t span_first[MODEL_ROWS_MAX + 1];        /* 0, 1, 2, ... */
+  int32_t head_rows[MODEL_ROWS_MAX];             /* the rows with logits, then those that choose */
+  ops_sampling choices[MODEL_ROWS_MAX];
+  int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX]; taken with the first tree */
+  ops_batch plain;
+} batch;
 
 struct model {
   model_config config;
-  model_math math;
-  ops *device;
+  device *device;
   mem *mem;
   weights weights;
-  rope rope;
   activations act;
+  int32_t windows[OPS_VIEWS_MAX], view_count; /* the different ones among the layers */
+  int32_t view[MODEL_LAYERS_MAX];             /* of each layer */
   uint64_t logit_rows;
-  _Atomic uint64_t progress; /* layers computed; others look at it during a forward */
+  _Atomic uint64_t progress; /* layers queued; others look at it during a forward */
 
   /* The last forward. */
-  ops_row rows[MODEL_ROWS_MAX];
-  int32_t row_count, segment_count;
-  int32_t segment_first[MODEL_ROWS_MAX + 1]; /* its first row */
-  int32_t head_rows[MODEL_ROWS_MAX];         /* what goes through the output head: the rows with logits, then
-                                                those that choose */
-  int32_t head_count, logit_count;           /* all of them; those with logits */
-  int32_t head_line[MODEL_ROWS_MAX];         /* where each row stands in head_rows, or -1 */
-  ops_sampling choices[MODEL_ROWS_MAX];      /* [head_count - logit_count]: how they choose */
-  int32_t chosen[MODEL_ROWS_MAX];            /* what they chose */
-  int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX] staging slots; taken with the first tree */
+  batch batch;
+  ops_answer answer;
+  int32_t segment_count, segment_first[MODEL_ROWS_MAX + 1]; /* of each segment, its first row */
+  int32_t head_line[MODEL_ROWS_MAX];                        /* where each row stands in head_rows, or -1 */
 };
 
 /* --- opening --- */
 
-static float *take_floats(model *m, size_t rows, size_t columns) {
-  return mem_alloc(m->mem, MEM_ACTIVATIONS, rows * columns * sizeof(float));
-}
-
-/* The int8 form is taken only where a quantised weight can read it. */
-static bool take_act(model *m, ops_act *a, int32_t columns) {
-  *a = (ops_act){.columns = columns, .f32 = take_floats(m, MODEL_ROWS_MAX, (size_t)columns)};
-  if (m->math != MODEL_MATH_INT8 || columns % OPS_BLOCK != 0) return a->f32 != NULL;
-  size_t blocks = (size_t)columns / OPS_BLOCK;
-  a->q8 = mem_alloc(m->mem, MEM_ACTIVATIONS, (size_t)MODEL_ROWS_MAX * (size_t)columns);
-  a->scale = take_floats(m, MODEL_ROWS_MAX, blocks);
-  a->sum = take_floats(m, MODEL_ROWS_MAX, blocks);
-  a->total = mem_alloc(m->mem, MEM_ACTIVATIONS, (size_t)MODEL_ROWS_MAX * blocks * sizeof *a->total);
-  return a->f32 && a->q8 && a->scale && a->sum && a->total;
-}
-
-static void free_act(ops_act *a) {
-  mem_free(a->f32);
-  mem_free(a->q8);
-  mem_free(a->scale);
-  mem_free(a->sum);
-  mem_free(a->total);
-}
-
 static bool take_activations(model *m) {
   const model_config *c = &m->config;
+  int32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
   activations *a = &m->act;
-  size_t q = (size_t)c->heads * (size_t)c->head_dim, kv = (size_t)c->kv_heads * (size_t)c->head_dim;
-  a->x = take_floats(m, MODEL_ROWS_MAX, (size_t)c->embed);
-  a->q = take_floats(m, MODEL_ROWS_MAX, q);
-  a->k = take_floats(m, MODEL_ROWS_MAX, kv);
-  a->v = take_floats(m, MODEL_ROWS_MAX, kv);
-  a->rope = take_floats(m, MODEL_ROWS_MAX, 2 * (size_t)c->rope_dim);
-  a->logits = take_floats(m, 1, (size_t)c->vocab);
-  a->logit_capacity = 1;
-  bool acts = take_act(m, &a->normed, c->embed) && take_act(m, &a->attended, c->heads * c->head_dim) &&
-              take_act(m, &a->hidden, c->ffn);
-  return acts && a->x && a->q && a->k && a->v && a->rope && a->logits;
-}
-
-static void free_activations(activations *a) {
-  float *plain[] = {a->x, a->q, a->k, a->v, a->rope, a->scratch, a->logits};
-  for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) mem_free(plain[i]);
-  free_act(&a->normed);
-  free_act(&a->attended);
-  free_act(&a->hidden);
-}
-
-static ops_cpu_isa ops_isa(model_isa isa) {
-  _Static_assert(MODEL_ISA_AVX512 - MODEL_ISA_C == OPS_CPU_AVX512 - OPS_CPU_C, "the same in the same order");
-  return (ops_cpu_isa)(OPS_CPU_C + (isa - MODEL_ISA_C));
-}
-
-const char *model_isa_lacks(model_isa isa) {
-  return ops_cpu_lacks(ops_isa(isa));
-}
-
-model_isa model_isa_chosen(model_isa wanted) {
-  if (wanted != MODEL_ISA_AUTO) return wanted;
-  model_isa isa = MODEL_ISA_AVX512;
-  while (model_isa_lacks(isa)) isa--;
-  return isa;
-}
-
-static int open_device(model *m, const model_options *o, err *e) {
-  model_isa chosen = model_isa_chosen(o->isa);
-  const char *lacking = model_isa_lacks(chosen);
-  if (lacking)
-    return err_set(e, ERR_UNSUPPORTED,
-                   "this processor has no %s, which that instruction set needs: use --isa auto", lacking);
-  if (o->threads < 1 || o->threads > OPS_THREADS_MAX) {
-    return err_set(e, ERR_ARG, "%d threads are not possible: give 1 to %d (--threads)", o->threads,
-                   OPS_THREADS_MAX);
+  const struct {
+    device_act **out;
+    int32_t columns;
+    bool input; /* of a linear */
+  } acts[] = {
+      {&a->x, c->embed, false}, {&a->normed, c->embed, true}, {&a->q, q, false},          {&a->k, kv, false},
+      {&a->v, kv, false},       {&a->attended, q, true},      {&a->hidden, c->ffn, true},
+  };
+  for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+    *acts[i].out = m->device->table->act(m->device, MODEL_ROWS_MAX, acts[i].columns, acts[i].input);
+    if (!*acts[i].out) return false;
   }
-  m->device = ops_cpu_open(ops_isa(chosen), o->threads);
-  return m->device ? ERR_OK
-                   : err_set(e, ERR_NOMEM, "could not start %d threads: give fewer (--threads)", o->threads);
+  return true;
 }
 
-const char *model_numerics_id(model_math math, kv_type type) {
-#define NUMERICS_ID(math, type) "cpu/" math "/kv-" type "/" NUMERICS_VERSION
+static void drop_activations(model *m) {
+  const activations *a = &m->act;
+  device_act *const all[] = {a->x, a->normed, a->q, a->k, a->v, a->attended, a->hidden};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    if (all[i]) m->device->table->act_drop(m->device, all[i]);
+}
+
+/* False: the layers have too many different windows. */
+static bool find_views(model *m) {
+  for (int32_t layer = 0; layer < m->config.layers; layer++) {
+    int32_t view = 0;
+    while (view < m->view_count && m->windows[view] != m->config.window[layer]) view++;
+    if (view == OPS_VIEWS_MAX) return false;
+    if (view == m->view_count) m->windows[m->view_count++] = m->config.window[layer];
+    m->view[layer] = view;
+  }
+  return true;
+}
+
+const char *model_numerics_id(ops_math math, kv_type type) {
+#define NUMERICS_ID(math, type) math "/kv-" type "/" OPS_NUMERICS_VERSION
   static const char *const ids[][KV_TYPES] = {
-      [MODEL_MATH_F32] = {[KV_F32] = NUMERICS_ID("f32", "f32"), [KV_F16] = NUMERICS_ID("f32", "f16")},
-      [MODEL_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")}};
+      [OPS_MATH_F32] = {[KV_F32] = NUMERICS_ID("f32", "f32"), [KV_F16] = NUMERICS_ID("f32", "f16")},
+      [OPS_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")}};
 #undef NUMERICS_ID
   return ids[math][type];
 }
 
 static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {
   m->config = *model_file_config(f);
+  for (int32_t i = 0; i <= MODEL_ROWS_MAX; i++) m->batch.span_first[i] = i;
   if (m->config.head_dim > OPS_HEAD_DIM_MAX) {
     return err_set(e, ERR_UNSUPPORTED, "heads of %d are wider than the %d built here", m->config.head_dim,
                    OPS_HEAD_DIM_MAX);
   }
-  int rc = open_device(m, o, e);
-  if (rc != ERR_OK) return rc;
+  if (!find_views(m))
+    return err_set(e, ERR_UNSUPPORTED, "the model's layers have more than %d different windows",
+                   OPS_VIEWS_MAX);
   if (!take_activations(m))
     return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
   const weights_options w = {o->progress, o->progress_context, o->repack_cache, o->log};
-  rc = weights_load(&m->weights, f, m->device, &w, m->mem, e);
-  if (rc == ERR_OK && !rope_init(&m->rope, &m->config, m->weights.rope_factors))
-    rc = err_set(e, ERR_FORMAT, "the model's rotary frequencies are impossible: convert the model again");
-  return rc;
+  return weights_load(&m->weights, f, m->device, &w, m->mem, e);
 }
 
-int model_open(model **out, const model_file *f, const model_options *o, mem *mm, err *e) {
+int model_open(model **out, const model_file *f, device *d, const model_options *o, mem *mm, err *e) {
   *out = NULL;
   model *m = mem_alloc(mm, MEM_GENERAL, sizeof *m);
   if (!m) return err_set(e, ERR_NOMEM, "no memory for the model");
-  *m = (model){.math = o->math, .mem = mm};
+  *m = (model){.device = d, .mem = mm};
   int rc = open_parts(m, f, o, e);
   if (rc != ERR_OK) {
     model_close(m);
@@ -172,10 +126,9 @@ int model_open(model **out, const model_file *f, const model_options *o, mem *mm
 
 void model_close(model *m) {
   if (!m) return;
-  if (m->device) m->device->table->close(m->device);
-  weights_free(&m->weights);
-  free_activations(&m->act);
-  mem_free(m->paths);
+  weights_free(&m->weights, m->device);
+  drop_activations(m);
+  mem_free(m->batch.paths);
   mem_free(m);
 }
 
@@ -214,15 +167,6 @@ static bool wants_logits(const model_segment *s, int32_t row) {
   return !s->no_logits && (s->all_logits || row == s->count - 1);
 }
 
-static int32_t logits_wanted(const model_segment *segments, int32_t count) {
-  int32_t wanted = 0;
-  for (int32_t i = 0; i < count; i++) {
-    if (segments[i].no_logits || segments[i].sampling) continue;
-    wanted += segments[i].all_logits ? segments[i].count : 1;
-  }
-  return wanted;
-}
-
 static bool has_tree(const model_segment *segments, int32_t count) {
   for (int32_t i = 0; i < count; i++) {
     if (segments[i].kind == MODEL_TREE) return true;
@@ -230,185 +174,174 @@ static bool has_tree(const model_segment *segments, int32_t count) {
   return false;
 }
 
-/* What grows with use: memory that only trees ask for is booked as such. */
-static int take_for_batch(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
-  activations *a = &m->act;
-  bool tree = has_tree(segments, count);
-  mem_tag tag = tree ? MEM_SPECULATION : MEM_ACTIVATIONS;
-  if (tree && !m->paths) {
-    m->paths = mem_alloc(m->mem, tag, (size_t)MODEL_ROWS_MAX * KV_STAGE_MAX * sizeof *m->paths);
-    if (!m->paths) return ERR_NOMEM;
-  }
-  int32_t wanted = logits_wanted(segments, count);
-  if (wanted > a->logit_capacity) {
-    float *logits = mem_alloc(m->mem, tag, (size_t)wanted * (size_t)m->config.vocab * sizeof *logits);
-    if (!logits) return ERR_NOMEM;
-    mem_free(a->logits);
-    a->logits = logits;
-    a->logit_capacity = wanted;
-    m->segment_count = 0; /* the last forward's are gone */
-  }
-  size_t floats = m->device->table->attention_floats(m->device, kv_shape(k), m->config.heads);
-  if (floats > a->scratch_floats) {
-    float *scratch = mem_alloc(m->mem, MEM_ACTIVATIONS, floats * sizeof *scratch);
-    if (!scratch) return ERR_NOMEM;
-    mem_free(a->scratch);
-    a->scratch = scratch;
-    a->scratch_floats = floats;
-  }
-  return ERR_OK;
+/* What only trees ask for is taken with the first one, and booked as such. */
+static int take_paths(model *m) {
+  batch *b = &m->batch;
+  if (!b->paths)
+    b->paths = mem_alloc(m->mem, MEM_SPECULATION, (size_t)MODEL_ROWS_MAX * KV_STAGE_MAX * sizeof *b->paths);
+  return b->paths ? ERR_OK : ERR_NOMEM;
 }
 
 static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
   int32_t position = kv_length(k, s->seq) + i;
-  return (ops_row){
-      .kv = kv_pointers(k, s->seq), .token = s->tokens[i], .position = position, .length = position + 1};
+  return (ops_row){.token = s->tokens[i], .position = position, .sequence = s->seq, .length = position + 1};
 }
 
-static ops_row tree_row(model *m, const kv_cache *k, const model_segment *s, int32_t i, int32_t first) {
-  int32_t *path = m->paths + (size_t)(first + i) * KV_STAGE_MAX, count = kv_path(k, s->seq, i, path);
+static ops_row tree_row(batch *b, const kv_cache *k, const model_segment *s, int32_t i) {
+  int32_t at = b->plain.path_length, count = kv_path(k, s->seq, i, b->paths + at);
   int32_t length = kv_length(k, s->seq);
-  return (ops_row){.kv = kv_pointers(k, s->seq),
-                   .token = s->tokens[i],
+  b->plain.path_length += count;
+  return (ops_row){.token = s->tokens[i],
                    .position = length + count - 1,
+                   .sequence = s->seq,
                    .length = length,
-                   .path_count = count,
-                   .path = path};
+                   .path_at = at,
+                   .path_count = count};
 }
 
 /* The rows of the segment that want logits, or a choice, go to the end of head_rows. */
 static void list_head_rows(model *m, const model_segment *s, int32_t first) {
+  batch *b = &m->batch;
   for (int32_t r = 0; r < s->count; r++) {
     if (!wants_logits(s, r)) continue;
-    int32_t row = first + r, line = m->head_count++;
-    m->head_rows[line] = row;
+    int32_t row = first + r, line = b->plain.head_count++;
+    b->head_rows[line] = row;
     m->head_line[row] = line;
     if (s->sampling)
-      m->choices[line - m->logit_count] = (ops_sampling){.scale = s->sampling->scale,
-                                                         .seed = s->sampling->seed,
-                                                         .choice = s->sampling->choice,
-                                                         .position = (uint32_t)m->rows[row].position + 1};
+      b->choices[line - b->plain.logit_count] =
+          (ops_sampling){.scale = s->sampling->scale,
+                         .seed = s->sampling->seed,
+                         .choice = s->sampling->choice,
+                         .position = (uint32_t)b->rows[row].position + 1};
   }
 }
 
 static void build_head(model *m, const model_segment *segments, int32_t count) {
-  m->head_count = 0;
-  for (int32_t i = 0; i < m->row_count; i++) m->head_line[i] = -1;
+  ops_batch *plain = &m->batch.plain;
+  for (int32_t i = 0; i < plain->row_count; i++) m->head_line[i] = -1;
   for (int32_t i = 0; i < count; i++)
     if (!segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
-  m->logit_count = m->head_count;
+  plain->logit_count = plain->head_count;
   for (int32_t i = 0; i < count; i++)
     if (segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
 }
 
-static void build_rows(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
-  m->row_count = 0;
-  m->segment_count = count;
-  for (int32_t i = 0; i < count; i++) {
-    const model_segment *s = &segments[i];
-    int32_t first = m->segment_first[i] = m->row_count;
-    for (int32_t r = 0; r < s->count; r++) {
-      int32_t row = m->row_count++;
-      m->rows[row] = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(m, k, s, r, first);
+/* A row sees the positions of its window, or all of them, up to its own. */
+static void build_views(model *m) {
+  batch *b = &m->batch;
+  b->plain.view_count = m->view_count;
+  for (int32_t v = 0; v < m->view_count; v++) {
+    int32_t window = m->windows[v];
+    b->plain.views[v] = (ops_view){b->span_first, b->spans[v]};
+    for (int32_t i = 0; i < b->plain.row_count; i++) {
+      int32_t end = b->rows[i].position + 1;
+      b->spans[v][i] = (ops_span){window > 0 && end > window ? end - window : 0, end};
     }
   }
-  m->segment_first[count] = m->row_count;
-  build_head(m, segments, count);
-  for (int32_t i = 0; i < m->row_count; i++) {
-    rope_row(&m->rope, m->rows[i].position, m->act.rope + (size_t)i * 2 * (size_t)m->config.rope_dim);
+}
+
+static void build_batch(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
+  batch *b = &m->batch;
+  b->plain =
+      (ops_batch){.rows = b->rows, .paths = b->paths, .head_rows = b->head_rows, .choices = b->choices};
+  for (int32_t i = 0; i < count; i++) {
+    const model_segment *s = &segments[i];
+    m->segment_first[i] = b->plain.row_count;
+    for (int32_t r = 0; r < s->count; r++) {
+      ops_row *row = &b->rows[b->plain.row_count++];
+      *row = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(b, k, s, r);
+    }
   }
+  m->segment_first[count] = b->plain.row_count;
+  build_head(m, segments, count);
+  build_views(m);
 }
 
-/* --- the graph --- */
+/* --- the graph: nothing between begin and end depends on an answer --- */
 
-static void norm(model *m, const int32_t *index, int32_t count, const float *w) {
-  ops *d = m->device;
-  d->table->norm(d, m->act.x, index, count, w, m->config.norm_eps, &m->act.normed);
+static void norm(model *m, bool head, device_vector w) {
+  device *d = m->device;
+  d->table->norm(d, m->act.x, head, w, m->config.norm_eps, m->act.normed);
 }
 
-static void attention_in(model *m, const weights_layer *w, const ops_kv_shape *s, int32_t layer) {
+static void attention_in(model *m, const weights_layer *w, int32_t layer) {
   activations *a = &m->act;
-  ops *d = m->device;
-  norm(m, NULL, m->row_count, w->attn_norm);
-  const ops_linear jobs[] = {
-      {.w = &w->q, .y = a->q, .bias = w->q_bias},
-      {.w = &w->k, .y = a->k, .bias = w->k_bias},
-      {.w = &w->v, .y = a->v, .bias = w->v_bias},
+  device *d = m->device;
+  norm(m, false, w->attn_norm);
+  const device_linear jobs[] = {
+      {.w = w->q, .y = a->q, .bias = w->q_bias},
+      {.w = w->k, .y = a->k, .bias = w->k_bias},
+      {.w = w->v, .y = a->v, .bias = w->v_bias},
   };
-  const ops_rotary rotary = {a->rope, m->config.rope_dim, w->q_norm, w->k_norm, m->config.norm_eps};
-  d->table->linear(d, jobs, 3, &a->normed, m->row_count);
-  d->table->rope_store(d, s, layer, m->rows, m->row_count, m->config.heads, &rotary, a->q, a->k, a->v);
+  const device_rotary rotary = {w->q_norm, w->k_norm, m->config.norm_eps};
+  d->table->linear(d, jobs, 3, a->normed);
+  d->table->rope_store(d, layer, &rotary, a->q, a->k, a->v);
 }
 
-static void attention_out(model *m, const weights_layer *w, const ops_kv_shape *s, int32_t layer) {
+static void attention_out(model *m, const weights_layer *w, int32_t layer) {
   activations *a = &m->act;
-  ops *d = m->device;
-  d->table->attention(d, s, layer, m->rows, m->row_count, m->config.heads, m->config.window[layer], a->q,
-                      &a->attended, a->scratch);
-  d->table->linear(d, &(ops_linear){&w->output, a->x, true, w->output_bias}, 1, &a->attended, m->row_count);
+  device *d = m->device;
+  d->table->attention(d, layer, m->view[layer], a->q, a->attended);
+  d->table->linear(d, &(device_linear){w->output, a->x, true, w->output_bias}, 1, a->attended);
 }
 
 static void feed_forward(model *m, const weights_layer *w) {
   activations *a = &m->act;
-  ops *d = m->device;
-  norm(m, NULL, m->row_count, w->ffn_norm);
-  d->table->linear_swiglu(d, &w->gate, &w->up, &a->normed, m->row_count, &a->hidden);
-  d->table->linear(d, &(ops_linear){.w = &w->down, .y = a->x, .add = true}, 1, &a->hidden, m->row_count);
-}
-
-/* The rows from `row` on. */
-static ops_act act_from(const ops_act *a, int32_t row) {
-  size_t at = (size_t)row * (size_t)a->columns, block = at / OPS_BLOCK;
-  ops_act from = {.columns = a->columns, .f32 = a->f32 + at};
-  if (!a->q8) return from;
-  from.q8 = a->q8 + at;
-  from.scale = a->scale + block;
-  from.sum = a->sum + block;
-  from.total = a->total + block;
-  return from;
+  device *d = m->device;
+  norm(m, false, w->ffn_norm);
+  d->table->linear_swiglu(d, &w->gate, &w->up, a->normed, a->hidden);
+  d->table->linear(d, &(device_linear){.w = w->down, .y = a->x, .add = true}, 1, a->hidden);
 }
 
 static void output_head(model *m) {
-  ops *d = m->device;
-  const ops_weight *head = &m->weights.head;
-  norm(m, m->head_rows, m->head_count, m->weights.output_norm);
-  if (m->logit_count > 0)
-    d->table->linear(d, &(ops_linear){.w = head, .y = m->act.logits}, 1, &m->act.normed, m->logit_count);
-  if (m->head_count > m->logit_count) {
-    ops_act choosing = act_from(&m->act.normed, m->logit_count);
-    d->table->sample(d, head, &choosing, m->head_count - m->logit_count, m->choices, m->chosen);
-  }
-  m->logit_rows += (uint64_t)m->head_count;
+  norm(m, true, m->weights.output_norm);
+  m->device->table->head(m->device, &m->weights.head, m->act.normed);
+  m->logit_rows += (uint64_t)m->batch.plain.head_count;
 }
 
-static void run_graph(model *m, const ops_kv_shape *s) {
-  ops *d = m->device;
-  d->table->embed(d, m->rows, m->row_count, &m->weights.embed, m->act.x);
+static void run_graph(model *m) {
+  device *d = m->device;
+  d->table->embed(d, &m->weights.embed, m->act.x);
+  d->table->rope(d, &m->weights.rope);
   for (int32_t layer = 0; layer < m->config.layers; layer++) {
     const weights_layer *w = &m->weights.layers[layer];
-    attention_in(m, w, s, layer);
-    if (layer == m->config.layers - 1 && m->head_count == 0)
+    attention_in(m, w, layer);
+    if (layer == m->config.layers - 1 && m->batch.plain.head_count == 0)
       return; /* keys and values were all that was wanted */
-    attention_out(m, w, s, layer);
+    attention_out(m, w, layer);
     feed_forward(m, w);
     atomic_fetch_add_explicit(&m->progress, 1, memory_order_relaxed);
   }
   output_head(m);
 }
 
-static bool fits(const model_config *c, const ops_kv_shape *s) {
-  return s->layers == c->layers && s->kv_heads == c->kv_heads && s->head_dim == c->head_dim;
+/* Runs the batch on the device, and waits for it. */
+static int compute(model *m, device_kv *rows) {
+  device *d = m->device;
+  if (!d->table->begin(d, rows, &m->batch.plain))
+    return d->table->wait(d, NULL) == OPS_LOST ? ERR_DEVICE : ERR_NOMEM;
+  run_graph(m);
+  d->table->end(d);
+  return device_error(d->table->wait(d, &m->answer));
+}
+
+static bool fits(const model *m, const kv_cache *k) {
+  const model_config *c = &m->config;
+  const ops_kv_shape *s = kv_shape(k);
+  return kv_device(k) == m->device && s->layers == c->layers && s->kv_heads == c->kv_heads &&
+         s->head_dim == c->head_dim;
 }
 
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count) {
-  assert(fits(&m->config, kv_shape(k)));
+  assert(fits(m, k));
   int rc = check_batch(m, k, segments, count);
-  if (rc == ERR_OK) rc = take_for_batch(m, k, segments, count);
+  if (rc == ERR_OK && has_tree(segments, count)) rc = take_paths(m);
   if (rc != ERR_OK) return rc;
-  kv_bind(k, m->device);
-  build_rows(m, k, segments, count);
-  run_graph(m, kv_shape(k));
-  if (m->device->table->sync(m->device) != 0) return ERR_INTERNAL;
+  m->segment_count = 0; /* the last forward's logits and choices are gone */
+  build_batch(m, k, segments, count);
+  rc = compute(m, kv_rows(k));
+  if (rc != ERR_OK) return rc;
+  m->segment_count = count;
   for (int32_t i = 0; i < count; i++) {
     if (segments[i].kind == MODEL_APPEND)
       kv_appended(k, segments[i].seq, segments[i].count);
@@ -428,13 +361,14 @@ static int32_t head_line(const model *m, int32_t segment, int32_t row) {
 
 const float *model_logits(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
-  if (line < 0 || line >= m->logit_count) return NULL;
-  return m->act.logits + (size_t)line * (size_t)m->config.vocab;
+  if (line < 0 || line >= m->batch.plain.logit_count) return NULL;
+  return m->device->table->logits(m->device, line);
 }
 
 int32_t model_sampled(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
-  return line < m->logit_count ? -1 : m->chosen[line - m->logit_count];
+  int32_t choice = line - m->batch.plain.logit_count;
+  return line < 0 || choice < 0 ? -1 : m->answer.ids[choice];
 }
 
 uint64_t model_progress(const model *m) {
@@ -446,11 +380,15 @@ const model_config *model_shape(const model *m) {
 }
 
 const char *model_numerics(const model *m, kv_type type) {
-  return model_numerics_id(m->math, type);
+  return model_numerics_id(m->device->math, type);
 }
 
-struct ops *model_device(const model *m) {
+device *model_device(const model *m) {
   return m->device;
+}
+
+const char *model_device_name(const model *m) {
+  return m->device->table->name;
 }
 
 const char *model_variant(const model *m, int32_t rows) {

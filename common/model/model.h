@@ -6,23 +6,11 @@
 #include "common/base/log.h"
 #include "common/file/model_file.h"
 #include "common/model/kv_cache.h"
+#include "kernels/device.h"
 
 #define MODEL_ROWS_MAX 512 /* rows of one forward */
 
-typedef enum { MODEL_MATH_F32, MODEL_MATH_INT8 } model_math;
-/* AUTO: the best that this processor has. */
-typedef enum { MODEL_ISA_AUTO, MODEL_ISA_C, MODEL_ISA_AVX2, MODEL_ISA_AVX_VNNI, MODEL_ISA_AVX512 } model_isa;
-
-/* Returns what AUTO means on this processor; any other value is returned unchanged. */
-model_isa model_isa_chosen(model_isa wanted);
-/* The first feature that this processor lacks for it, as /proc/cpuinfo spells it; NULL: none. isa must not be
- * AUTO. */
-const char *model_isa_lacks(model_isa isa);
-
 typedef struct model_options {
-  model_math math;
-  model_isa isa;
-  int32_t threads;                              /* >= 1 */
   void (*progress)(void *context, double done); /* of loading, [0, 1]; may be NULL */
   void *progress_context;
   const char *repack_cache; /* folder that keeps packed weights (weights_cache.h), or NULL */
@@ -31,18 +19,20 @@ typedef struct model_options {
 
 typedef struct model model;
 
-/* Repacks the weights from the mapping; `f` may be closed afterwards. ERR_UNSUPPORTED (isa not on this CPU),
- * ERR_IO (repack_cache). */
-int model_open(model **out, const model_file *f, const model_options *o, mem *m, err *e);
+/* Packs the weights from the mapping into the device's memory; `f` may be closed afterwards. The device stays
+ * the caller's, who closes it after the model and its caches. ERR_UNSUPPORTED, ERR_NOMEM, ERR_IO
+ * (repack_cache), ERR_DEVICE. */
+int model_open(model **out, const model_file *f, device *d, const model_options *o, mem *m, err *e);
 void model_close(model *m);
 const model_config *model_shape(const model *m);
-/* The numerics id, which names everything that may change bits, e.g. "cpu/int8/kv-f16/1"; valid until close.
- */
+/* The numerics id, which names everything that may change bits, e.g. "int8/kv-f16/2": the arithmetic, which
+ * several devices may share. Static. */
 const char *model_numerics(const model *m, kv_type type);
 /* The same without a model: it depends on the program alone. Static. */
-const char *model_numerics_id(model_math math, kv_type type);
-#define MODEL_DEVICE "cpu" /* what every model computes on, as HELLO names it */
-/* The kernel variant that a forward of that many rows uses, e.g. "avx2 q4_1x4": for tests and doctor. */
+const char *model_numerics_id(ops_math math, kv_type type);
+/* What the model computes on, as HELLO names it: "cpu:avx2". Static. */
+const char *model_device_name(const model *m);
+/* The kernel variant that a forward of that many rows uses, e.g. "avx2 x4": for tests and doctor. */
 const char *model_variant(const model *m, int32_t rows);
 
 typedef enum {
@@ -74,20 +64,22 @@ typedef struct model_segment { /* rows of one sequence */
 } model_segment;
 
 /* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
- * the parents. ERR_LIMIT when a sequence would pass its context, ERR_ARG for a token outside the vocabulary:
- * nothing changes. */
+ * the parents. ERR_LIMIT when a sequence would pass its context, ERR_ARG for a token outside the vocabulary,
+ * ERR_NOMEM, ERR_INTERNAL (the device failed this once), ERR_DEVICE (it is lost, and will never succeed
+ * again): nothing changes. The cache must be of the model's device. */
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count);
 
 /* Layers computed so far, which grows while a forward runs. May be called from any thread. */
 uint64_t model_progress(const model *m);
 
-/* Logits of a row of the last forward: f32 [vocab], valid until the next forward. NULL: the row has none. */
+/* Logits of a row of the last forward: f32 [vocab], valid until the next forward. NULL: the row has none, or
+ * the device is lost. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);
 /* The token that a row of a segment with sampling chose for the position after its own; -1: the row chose
  * none. */
 int32_t model_sampled(const model *m, int32_t segment, int32_t row);
 
-typedef struct model_counters { /* counted by the op table, so they show what really ran */
+typedef struct model_counters { /* counted by the device, so they show what really ran */
   uint64_t forwards, rows;
   uint64_t logit_rows;    /* rows of the output head, with their logits kept or not */
   uint64_t staged_rows;   /* rows whose keys went to staging */
@@ -95,10 +87,8 @@ typedef struct model_counters { /* counted by the op table, so they show what re
 } model_counters;
 model_counters model_count(const model *m);
 
-/* Runs body for every i in [0, count) on the threads of the pool. The engine's thread may use it for other
+/* Runs body for every i in [0, count) on the device's host threads. The engine's thread may use it for other
  * work between forwards. */
 void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);
 
-/* The device of kernels/ops.h that the model computes on, until close: for benchmarks, which put their own
- * table in front of the device's. */
-struct ops *model_device(const model *m);
+device *model_device(const model *m); /* which it was opened on */

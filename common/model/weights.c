@@ -1,22 +1,25 @@
 #include "common/model/weights.h"
+#include "common/model/device_error.h"
+#include "common/model/file_tensor.h"
+#include "common/model/rope.h"
 #include "common/model/weights_cache.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PACK_GROUPS   32 /* groups of one piece of parallel work */
 #define ALIGNMENT     64
-#define ORDER_VERSION "1" /* of the tensors in the packed block; grows when load_all changes */
+#define ORDER_VERSION "2" /* of the tensors in the packed block; grows when load_all changes */
 
 typedef struct loader {
   const model_file *file;
   const model_config *config;
-  ops *device;
+  device *device;
   const weights_options *options;
-  uint8_t *data; /* where the tensors go, or lie; NULL while sizes are added up */
-  bool packed;   /* they lie there already */
+  device_memory *memory; /* where the tensors go, or are; NULL while sizes are added up */
+  bool packed;           /* they are there already */
+  weights_file *kept;    /* gets what is packed as well; or NULL */
   size_t used, total;
 } loader;
 
@@ -40,121 +43,114 @@ static bool type_of(gguf_type type, ops_type *out) {
   return false;
 }
 
+/* --- into the device's memory, a window at a time --- */
+
+/* The packed form is complete without being kept. */
+static void give_up_keeping(loader *l, const err *e) {
+  log_line(l->options->log, LOG_WARNING, "%s; the next start packs again", e->text);
+  l->kept = NULL;
+}
+
+/* The window holds bytes [at, at + bytes). */
+static int window_filled(loader *l, const void *window, size_t at, size_t bytes) {
+  err e = {0};
+  if (l->kept && weights_cache_write(l->kept, at, window, bytes, &e) != ERR_OK) give_up_keeping(l, &e);
+  return device_error(l->device->table->filled(l->device));
+}
+
 typedef struct pack_job {
-  const ops_table *table;
-  const ops_weight *w;
+  const device_table *table;
+  ops_type type;
+  int32_t rows, columns, groups;
   const void *file;
   void *out;
-  int32_t groups;
 } pack_job;
 
 static void pack_piece(void *context, int32_t i) {
   const pack_job *j = context;
   int32_t first = i * PACK_GROUPS, last = first + PACK_GROUPS < j->groups ? first + PACK_GROUPS : j->groups;
-  j->table->pack(j->w->type, j->w->rows, j->w->columns, j->file, j->out, first, last);
+  j->table->pack(j->type, j->rows, j->columns, j->file, j->out, first, last);
+}
+
+static int32_t group_count(int32_t rows) {
+  return rows / OPS_GROUP + (rows % OPS_GROUP != 0);
+}
+
+/* Packs rows [row, row + rows) of a matrix, which begin a group and are whole groups unless they are its
+ * last: they are a matrix of their own, and so is the part of the packed form that they become. */
+static int fill_rows(loader *l, const device_weight *w, const uint8_t *file, int32_t row, int32_t rows) {
+  const device_table *table = l->device->table;
+  size_t at = w->at + (row ? table->packed_bytes(w->type, row, w->columns) : 0);
+  size_t bytes = table->packed_bytes(w->type, rows, w->columns);
+  void *window = table->fill(l->device, l->memory, at, bytes);
+  if (!window) return ERR_NOMEM;
+  pack_job j = {table, w->type, rows, w->columns, group_count(rows), file, window};
+  table->parallel(l->device, (j.groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
+  return window_filled(l, window, at, bytes);
+}
+
+/* How many rows of the matrix a window takes, in whole groups; 0: not even a group. */
+static int32_t window_rows(const loader *l, const device_weight *w) {
+  size_t group = l->device->table->packed_bytes(w->type, OPS_GROUP, w->columns);
+  size_t groups = l->device->table->window_max(l->device) / group;
+  return groups < (size_t)group_count(w->rows) ? (int32_t)groups * OPS_GROUP : w->rows;
+}
+
+static int fill_matrix(loader *l, model_role role, const gguf_tensor *t, const device_weight *w) {
+  void *copy;
+  const uint8_t *data = file_tensor_ordered(l->config, role, t, &copy);
+  size_t row_bytes = t->bytes / (size_t)w->rows;
+  int32_t most = window_rows(l, w);
+  int rc = data && most > 0 ? ERR_OK : ERR_NOMEM;
+  for (int32_t row = 0; row < w->rows && rc == ERR_OK; row += most) {
+    int32_t rows = w->rows - row < most ? w->rows - row : most;
+    rc = fill_rows(l, w, data + (size_t)row * row_bytes, row, rows);
+  }
+  free(copy);
+  return rc;
+}
+
+static int fill_vector(loader *l, model_role role, const gguf_tensor *t, size_t at) {
+  size_t bytes = (size_t)t->shape[0] * sizeof(float);
+  float *window = l->device->table->fill(l->device, l->memory, at, bytes);
+  if (!window) return ERR_NOMEM;
+  bool there = file_tensor_floats(l->config, role, t, window);
+  int rc = window_filled(l, window, at, bytes);
+  return there ? rc : ERR_NOMEM;
+}
+
+/* --- the tensors, in their order --- */
+
+static void tell_progress(const loader *l, size_t done) {
+  if (l->memory && l->options->progress)
+    l->options->progress(l->options->progress_context, (double)done / (double)l->total);
 }
 
 static void advance(loader *l, size_t bytes) {
   l->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  if (l->data && l->options->progress)
-    l->options->progress(l->options->progress_context, (double)l->used / (double)l->total);
+  tell_progress(l, l->used);
 }
 
-/* Where component i of a head stands in the file. */
-static int32_t component_in_file(const model_config *c, int32_t i) {
-  if (i >= c->rope_dim) return i;
-  return i / 2 + (i % 2 ? c->rope_dim / 2 : 0);
-}
-
-/* Do the rows of this tensor, or its elements, become queries and keys whose pairs stand apart in the file?
- */
-static bool is_out_of_order(const loader *l, model_role role) {
-  return l->config->half_split && (role == MODEL_Q || role == MODEL_K || role == MODEL_Q_BIAS ||
-                                   role == MODEL_K_BIAS || role == MODEL_Q_NORM || role == MODEL_K_NORM);
-}
-
-/* A copy with each head's rows (of a vector: elements) in the order of interleaved pairs. NULL: no memory. */
-static void *put_in_order(const model_config *c, const gguf_tensor *t) {
-  size_t rows = t->dims == 1 ? (size_t)t->shape[0] : (size_t)t->shape[1], row_bytes = t->bytes / rows;
-  uint8_t *copy = malloc(t->bytes);
-  for (size_t r = 0; copy && r < rows; r++) {
-    size_t i = r % (size_t)c->head_dim, from = r - i + (size_t)component_in_file(c, (int32_t)i);
-    memcpy(copy + r * row_bytes, (const uint8_t *)t->data + from * row_bytes, row_bytes);
-  }
-  return copy;
-}
-
-static void pack_matrix(const loader *l, const ops_weight *w, const void *file, void *out) {
-  int32_t groups = (w->rows + OPS_GROUP - 1) / OPS_GROUP;
-  pack_job j = {l->device->table, w, file, out, groups};
-  l->device->table->parallel(l->device, (groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
-}
-
-static int fill_matrix(const loader *l, model_role role, const gguf_tensor *t, const ops_weight *w,
-                       void *out) {
-  void *ordered = is_out_of_order(l, role) ? put_in_order(l->config, t) : NULL;
-  if (is_out_of_order(l, role) && !ordered) return ERR_NOMEM;
-  pack_matrix(l, w, ordered ? ordered : t->data, out);
-  free(ordered);
-  return ERR_OK;
-}
-
-static int load_matrix(loader *l, model_role role, int32_t layer, ops_weight *w) {
+static int load_matrix(loader *l, model_role role, int32_t layer, device_weight *w) {
   const gguf_tensor *t = model_file_tensor(l->file, role, layer);
   int rc = ERR_OK;
-  *w = (ops_weight){.rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0]};
+  *w = (device_weight){
+      .rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0], .memory = l->memory, .at = l->used};
   if (!type_of(t->type, &w->type)) return ERR_UNSUPPORTED;
   size_t bytes = l->device->table->packed_bytes(w->type, w->rows, w->columns);
   if (bytes == 0 || l->used > SIZE_MAX / 2 - bytes) return ERR_NOMEM;
-  if (l->data) {
-    if (!l->packed) rc = fill_matrix(l, role, t, w, l->data + l->used);
-    w->data = l->data + l->used;
-  }
+  if (l->memory && !l->packed) rc = fill_matrix(l, role, t, w);
   advance(l, bytes);
   return rc;
 }
 
-static float half_to_float(uint16_t h) {
-  int exponent = h >> 10 & 31, fraction = h & 1023;
-  float v = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-  if (exponent == 31) v = fraction ? NAN : INFINITY;
-  return h & 0x8000 ? -v : v;
-}
-
-/* Element i of a vector of F32, F16 or BF16; data may have any alignment. */
-static float element(const gguf_tensor *t, const void *data, size_t i) {
-  uint32_t bits;
-  uint16_t half;
-  float f;
-  if (t->type == GGUF_F32) {
-    memcpy(&f, (const uint8_t *)data + i * sizeof f, sizeof f);
-    return f;
-  }
-  memcpy(&half, (const uint8_t *)data + i * sizeof half, sizeof half);
-  if (t->type == GGUF_F16) return half_to_float(half);
-  bits = (uint32_t)half << 16;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
-static int fill_vector(const loader *l, model_role role, const gguf_tensor *t, float *out) {
-  void *ordered = is_out_of_order(l, role) ? put_in_order(l->config, t) : NULL;
-  if (is_out_of_order(l, role) && !ordered) return ERR_NOMEM;
-  for (size_t i = 0; i < (size_t)t->shape[0]; i++) out[i] = element(t, ordered ? ordered : t->data, i);
-  free(ordered);
-  return ERR_OK;
-}
-
-/* A vector that the model lacks stays NULL. */
-static int load_vector(loader *l, model_role role, int32_t layer, const float **out) {
+/* A vector that the model lacks has no memory. */
+static int load_vector(loader *l, model_role role, int32_t layer, device_vector *v) {
   const gguf_tensor *t = model_file_tensor(l->file, role, layer);
   int rc = ERR_OK;
   if (!t) return ERR_OK;
-  if (l->data) {
-    float *to = (float *)(void *)(l->data + l->used);
-    if (!l->packed) rc = fill_vector(l, role, t, to);
-    *out = to;
-  }
+  *v = (device_vector){l->memory, l->used};
+  if (l->memory && !l->packed) rc = fill_vector(l, role, t, l->used);
   advance(l, (size_t)t->shape[0] * sizeof(float));
   return rc;
 }
@@ -162,8 +158,8 @@ static int load_vector(loader *l, model_role role, int32_t layer, const float **
 static int load_layer(loader *l, int32_t layer, weights_layer *w) {
   const struct {
     model_role role;
-    ops_weight *matrix;
-    const float **vector;
+    device_weight *matrix;
+    device_vector *vector;
   } tensors[] = {
       {MODEL_ATTN_NORM, NULL, &w->attn_norm},
       {MODEL_Q, &w->q, NULL},
@@ -197,46 +193,98 @@ static int load_all(loader *l, weights *w) {
   for (int32_t i = 0; i < l->config->layers && rc == ERR_OK; i++) rc = load_layer(l, i, &w->layers[i]);
   if (rc == ERR_OK) rc = load_vector(l, MODEL_OUTPUT_NORM, 0, &w->output_norm);
   if (rc == ERR_OK) rc = load_matrix(l, l->config->tied ? MODEL_EMBED : MODEL_OUTPUT, 0, &w->head);
-  if (rc == ERR_OK) rc = load_vector(l, MODEL_ROPE_FACTORS, 0, &w->rope_factors);
   if (l->config->tied) w->embed = w->head;
   return rc;
 }
 
-static int pack_into(weights *w, loader *l, mem *m) {
-  w->data = mem_alloc(m, MEM_WEIGHTS, l->total);
-  if (!w->data) return ERR_NOMEM;
-  l->data = w->data;
-  return load_all(l, w);
+static int take_memory(weights *w, loader *l) {
+  w->memory = l->memory = l->device->table->take(l->device, MEM_WEIGHTS, l->total);
+  return w->memory ? ERR_OK : ERR_NOMEM;
+}
+
+static int pack_all(weights *w, loader *l) {
+  int rc = take_memory(w, l);
+  return rc == ERR_OK ? load_all(l, w) : rc;
+}
+
+/* --- from one start to the next --- */
+
+/* All of a file's data into memory of the device's own. */
+static int copy_all(loader *l, const uint8_t *data) {
+  const device_table *table = l->device->table;
+  size_t most = table->window_max(l->device);
+  int rc = ERR_OK;
+  for (size_t at = 0, bytes; at < l->total && rc == ERR_OK; at += bytes) {
+    bytes = l->total - at < most ? l->total - at : most;
+    void *window = table->fill(l->device, l->memory, at, bytes);
+    if (!window) return ERR_NOMEM;
+    memcpy(window, data + at, bytes);
+    rc = device_error(table->filled(l->device));
+    tell_progress(l, at + bytes);
+  }
+  return rc;
+}
+
+/* The device serves from the mapping if it can; else it gets a copy, and the mapping goes. */
+static int use_mapped(weights *w, loader *l, void *mapped) {
+  int rc = ERR_OK;
+  w->memory = l->memory = l->device->table->adopt(l->device, mapped, l->total);
+  if (w->memory) {
+    w->mapped = mapped;
+  } else {
+    rc = take_memory(w, l);
+    if (rc == ERR_OK) rc = copy_all(l, mapped);
+    weights_cache_unmap(mapped, l->total);
+  }
+  l->packed = true;
+  return rc == ERR_OK ? load_all(l, w) : rc;
 }
 
 /* The weights serve whether or not they could be kept. */
-static void keep(const loader *l, weights_file *f, const weights_key *k) {
+static void keep(loader *l, weights_file *f, const weights_key *k) {
   err e = {0};
-  if (weights_cache_end(f, k, l->data, &e) == ERR_OK)
+  if (!l->kept)
+    weights_cache_cancel(f);
+  else if (weights_cache_end(f, k, &e) == ERR_OK)
     log_line(l->options->log, LOG_INFO, "wrote packed weights to %s", f->path);
   else
-    log_line(l->options->log, LOG_WARNING, "%s; the next start packs again", e.text);
+    give_up_keeping(l, &e);
 }
 
-static int load_cached(weights *w, loader *l, mem *m, err *e) {
+static int load_cached(weights *w, loader *l, err *e) {
   char layout[WEIGHTS_LAYOUT_MAX + 1];
   snprintf(layout, sizeof layout, "%s." ORDER_VERSION, l->device->table->layout);
   const weights_key k = {model_file_fingerprint(l->file), layout, l->total};
-  w->data = weights_cache_map(l->options->cache, &k, l->options->log);
-  if (w->data) {
-    w->mapped = l->packed = true;
-    l->data = w->data;
-    return load_all(l, w);
-  }
+  void *mapped = weights_cache_map(l->options->cache, &k, l->options->log);
+  if (mapped) return use_mapped(w, l, mapped);
   weights_file f;
   int rc = weights_cache_begin(&f, l->options->cache, &k, e);
   if (rc != ERR_OK) return rc;
-  rc = pack_into(w, l, m);
+  l->kept = &f;
+  rc = pack_all(w, l);
   if (rc == ERR_OK)
     keep(l, &f, &k);
   else
     weights_cache_cancel(&f);
   return rc;
+}
+
+/* --- loading --- */
+
+static int load_rope(weights *w, loader *l) {
+  const gguf_tensor *t = model_file_tensor(l->file, MODEL_ROPE_FACTORS, 0);
+  float factors[MODEL_HEAD_DIM_MAX / 2];
+  rope r;
+  if (t && !file_tensor_floats(l->config, MODEL_ROPE_FACTORS, t, factors)) return ERR_NOMEM;
+  if (!rope_init(&r, l->config, t ? factors : NULL)) return ERR_FORMAT;
+  size_t bytes = (size_t)r.dim / 2 * sizeof *r.frequency;
+  w->frequencies = l->device->table->take(l->device, MEM_GENERAL, bytes);
+  if (!w->frequencies) return ERR_NOMEM;
+  w->rope = (device_rope){{w->frequencies, 0}, r.dim, r.times};
+  void *window = l->device->table->fill(l->device, w->frequencies, 0, bytes);
+  if (!window) return ERR_NOMEM;
+  memcpy(window, r.frequency, bytes);
+  return device_error(l->device->table->filled(l->device));
 }
 
 static int load_into(weights *w, loader *l, mem *m, err *e) {
@@ -245,27 +293,35 @@ static int load_into(weights *w, loader *l, mem *m, err *e) {
   int rc = load_all(l, w);
   if (rc != ERR_OK) return rc;
   w->bytes = l->total = l->used;
-  return l->options->cache ? load_cached(w, l, m, e) : pack_into(w, l, m);
+  rc = l->options->cache ? load_cached(w, l, e) : pack_all(w, l);
+  return rc == ERR_OK ? load_rope(w, l) : rc;
 }
 
-int weights_load(weights *w, const model_file *f, ops *device, const weights_options *o, mem *m, err *e) {
-  loader l = {.file = f, .config = model_file_config(f), .device = device, .options = o};
+int weights_load(weights *w, const model_file *f, device *d, const weights_options *o, mem *m, err *e) {
+  static const struct {
+    int code;
+    const char *text;
+  } reasons[] = {
+      {ERR_UNSUPPORTED, "the model has a tensor of a type that this device does not take"},
+      {ERR_NOMEM, "no memory for the weights: close other programs or use a smaller model"},
+      {ERR_FORMAT, "the model's rotary frequencies are impossible: convert the model again"},
+      {ERR_INTERNAL, "the device failed while the weights were loaded: try again"},
+      {ERR_DEVICE, "the device was lost while the weights were loaded: look into the system's log"},
+  };
+  loader l = {.file = f, .config = model_file_config(f), .device = d, .options = o};
   *w = (weights){0};
   int rc = load_into(w, &l, m, e);
   if (rc == ERR_OK) return ERR_OK;
-  weights_free(w);
-  if (rc == ERR_UNSUPPORTED)
-    return err_set(e, rc, "the model has a tensor of a type that this device does not take");
-  if (rc == ERR_NOMEM)
-    return err_set(e, rc, "no memory for the weights: close other programs or use a smaller model");
+  weights_free(w, d);
+  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+    if (reasons[i].code == rc) return err_set(e, rc, "%s", reasons[i].text);
   return rc;
 }
 
-void weights_free(weights *w) {
+void weights_free(weights *w, device *d) {
   mem_free(w->layers);
-  if (w->mapped)
-    weights_cache_unmap(w->data, w->bytes);
-  else
-    mem_free(w->data);
+  d->table->drop(d, w->memory);
+  d->table->drop(d, w->frequencies);
+  if (w->mapped) weights_cache_unmap(w->mapped, w->bytes);
   *w = (weights){0};
 }

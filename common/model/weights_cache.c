@@ -120,33 +120,42 @@ int weights_cache_begin(weights_file *f, const char *dir, const weights_key *k, 
                  dir, strerror(errno));
 }
 
-static bool write_all(int fd, const void *data, size_t bytes) {
+static bool write_at(int fd, size_t to, const void *data, size_t bytes) {
   const uint8_t *at = data;
   while (bytes > 0) {
-    ssize_t n = write(fd, at, bytes < WRITE_MAX ? bytes : WRITE_MAX);
+    ssize_t n = pwrite(fd, at, bytes < WRITE_MAX ? bytes : WRITE_MAX, (off_t)to);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return false;
     at += n;
+    to += (size_t)n;
     bytes -= (size_t)n;
   }
   return true;
 }
 
-/* On the disk before it gets its name: a name never stands for half a file. */
-static bool write_file(const weights_file *f, const weights_key *k, const void *data) {
-  header h;
-  fill_header(&h, k);
-  return write_all(f->fd, &h, sizeof h) && write_all(f->fd, data, k->bytes) && fsync(f->fd) == 0 &&
-         rename(f->temporary, f->path) == 0;
+static int cannot_write(const weights_file *f, size_t bytes, int why, err *e) {
+  return err_set(e, ERR_IO, "cannot write %s: %s; make room for %zu MiB", f->path, strerror(why),
+                 (bytes >> 20) + 1);
 }
 
-int weights_cache_end(weights_file *f, const weights_key *k, const void *data, err *e) {
-  bool written = write_file(f, k, data);
+int weights_cache_write(weights_file *f, size_t at, const void *data, size_t bytes, err *e) {
+  return write_at(f->fd, HEADER_BYTES + at, data, bytes) ? ERR_OK : cannot_write(f, at + bytes, errno, e);
+}
+
+/* On the disk before it gets its name: a name never stands for half a file. */
+static bool put_in_place(const weights_file *f, const weights_key *k) {
+  header h;
+  fill_header(&h, k);
+  return ftruncate(f->fd, (off_t)(HEADER_BYTES + k->bytes)) == 0 && write_at(f->fd, 0, &h, sizeof h) &&
+         fsync(f->fd) == 0 && rename(f->temporary, f->path) == 0;
+}
+
+int weights_cache_end(weights_file *f, const weights_key *k, err *e) {
+  bool placed = put_in_place(f, k);
   int why = errno;
-  if (!written) {
+  if (!placed) {
     weights_cache_cancel(f);
-    return err_set(e, ERR_IO, "cannot write %s: %s; make room for %zu MiB", f->path, strerror(why),
-                   (k->bytes >> 20) + 1);
+    return cannot_write(f, k->bytes, why, e);
   }
   close(f->fd);
   f->fd = -1;

@@ -35,6 +35,8 @@ typedef struct weights_file {
 
 /* ERR_ARG (a name too long), ERR_IO (the folder is not there or not writable; says what to do). */
 int weights_cache_begin(weights_file *f, const char *dir, const weights_key *k, err *e);
-/* Writes data and puts the file in place, whole or not at all. ERR_IO. Ends f either way. */
-int weights_cache_end(weights_file *f, const weights_key *k, const void *data, err *e);
+/* Writes bytes [at, at + bytes) of the data; what is never written is zero. ERR_IO. */
+int weights_cache_write(weights_file *f, size_t at, const void *data, size_t bytes, err *e);
+/* Puts the file in place, whole or not at all, and ends f. ERR_IO: then f is cancelled. */
+int weights_cache_end(weights_file *f, const weights_key *k, err *e);
 void weights_cache_cancel(weights_file *f);

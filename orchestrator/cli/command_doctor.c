@@ -19,7 +19,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define VERSION_MAX    1024
+#define VERSION_MAX    4096
 #define MEMORY_LOW_KB  (512u << 10) /* less free memory than this is mentioned */
 #define FRAME_WAIT_MS  2000
 #define LINE_MAX_BYTES (ERR_TEXT_MAX + PATH_MAX + 400)
@@ -283,14 +283,14 @@ static void check_worker(doctor *d, const char *name) {
   json_object_set_new(check, "program", json_string(name));
 }
 
-/* The lines of `tandem-target --list-isa', "NAME STATE", as "avx512 chosen; avx2 available; ..." and as
- * {NAME: STATE}. */
-static void check_isa(doctor *d) {
+/* The lines of `tandem-target --list-devices', "NAME STATE: WHAT", as "cpu:avx512 chosen: ...; cpu:avx2
+ * available: ...; ..." and as {NAME: STATE: WHAT}. */
+static void check_devices(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
-  bool listed = child_processes_ask("tandem-target", "--list-isa", said, sizeof said, &e) == ERR_OK;
+  bool listed = child_processes_ask("tandem-target", "--list-devices", said, sizeof said, &e) == ERR_OK;
   if (e.code == ERR_GONE) return; /* check_worker has reported that it is missing */
-  json_t *sets = json_object(), *check;
+  json_t *devices = json_object(), *check;
   const char *chosen = NULL;
   char *rest = said;
   for (char *line; (line = strtok_r(NULL, "\n", &rest));) {
@@ -298,15 +298,15 @@ static void check_isa(doctor *d) {
     size_t used = strlen(text);
     snprintf(text + used, sizeof text - used, "%s%s", used ? "; " : "", line);
     if (*state) *state++ = 0;
-    json_object_set_new(sets, line, json_string(state));
+    json_object_set_new(devices, line, json_string(state));
     if (strncmp(state, "chosen", strlen("chosen")) == 0) chosen = line;
   }
   if (listed)
-    check = good(d, "isa", "%s", text);
+    check = good(d, "device", "%s", text);
   else
-    check = bad(d, "isa", "%s", chosen ? text : e.text);
+    check = bad(d, "device", "%s", chosen ? text : e.text);
   json_object_set_new(check, "chosen", chosen ? json_string(chosen) : json_null());
-  json_object_set_new(check, "sets", sets);
+  json_object_set_new(check, "devices", devices);
 }
 
 /* --json prints one object, at the end. */
@@ -328,7 +328,7 @@ int command_doctor(int argc, char **argv) {
   check_memory(&d);
   check_worker(&d, "tandem-target");
   check_worker(&d, "tandem-draft");
-  check_isa(&d);
+  check_devices(&d);
   check_sockets(&d);
   check_models(&d);
   int code = f.json ? print_object(&d) : STATUS_OK;

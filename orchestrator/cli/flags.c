@@ -158,6 +158,8 @@ typedef struct worker_flag {
 
 static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
                                            {KEY_PIN, "--pin"},
+                                           {KEY_DEVICE, "--device"},
+                                           {KEY_DRAFT_DEVICE, "--draft-device"},
                                            {KEY_MATH, "--math"},
                                            {KEY_KV, "--kv"},
                                            {KEY_KV_BLOCKS, "--kv-blocks"},

@@ -24,12 +24,14 @@
 #define OPTIONS_MODEL_DRAFT \
   {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
   {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
+  {"draft-device", KEY_DRAFT_DEVICE, "NAME", 0, "of tandem-draft's model (default cpu)", 4}, \
   {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4}, \
   {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
 #define OPTIONS_KV \
   {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5}, \
   {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
 #define OPTIONS_THREADS \
+  {"device", KEY_DEVICE, "NAME", 0, "what computes, of `tandem --list-devices' (default cpu)", 5}, \
   {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5}, \
   {"pin", KEY_PIN, "none|auto|LIST", 0, "keep these threads on processors (default none)", 5}
 
@@ -143,7 +145,7 @@ static const char tokenize_text[] = "Text on stdin to token ids on stdout." SEE_
 static const char detokenize_text[] =
   "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES;
 static const char doctor_text[] =
-  "Looks at what tandem needs: processor, memory, sockets, worker programs, their instruction set and, with "
+  "Looks at what tandem needs: processor, memory, sockets, worker programs, their devices and, with "
   "-m and -md, models. The exit status is 0 when all is well, else 1." SEE_STATUSES;
 static const char status_text[] =
   "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
@@ -187,6 +189,8 @@ const program_flag flags_table_values[] = {
   PROGRAM_FLAG_TEXT('m', flags, workers.model),
   PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, workers.draft),
   PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, workers.draft_model),
+  PROGRAM_FLAG_TEXT(KEY_DEVICE, flags, workers.device),
+  PROGRAM_FLAG_TEXT(KEY_DRAFT_DEVICE, flags, workers.draft_device),
   PROGRAM_FLAG_TEXT(KEY_PIN, flags, workers.pin),
   PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, workers.repack_cache),
   PROGRAM_FLAG_TEXT(KEY_LISTEN, flags, listen),

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define VERSION_MAX 1024 /* bytes of what a worker says of itself */
+#define ANSWER_MAX 4096 /* bytes of what a worker says of itself */
 
 typedef struct command {
   const char *name;
@@ -39,7 +39,8 @@ static void print_help(FILE *to) {
   for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].text);
   fputs("\n`tandem COMMAND --help' tells the flags of a command. Also:\n"
         "  --help      this text\n"
-        "  --version   version and commit of this program and of the workers, and the numerics id\n\n"
+        "  --version   version and commit of this program and of the workers, and the numerics id\n"
+        "  --list-devices   what can compute on this machine, for --device and --draft-device\n\n"
         "A flag may stand in the environment: --max-tokens N is TANDEM_MAX_TOKENS=N, --raw is TANDEM_RAW=1; "
         "the command\n"
         "line wins. Flags of llama.cpp that mean the same are taken too: -n, -c, -t, -s, -p, -sys, "
@@ -60,9 +61,9 @@ static int print_usage(const char *why, const char *what) {
 /* A flag, where llama.cpp has no command before it; another program's name for a command; or a word that is
  * misspelt. */
 static int no_such(const char *name) {
-  const char *words[COMMAND_COUNT + 2] = {"--help", "--version"};
-  for (int i = 0; i < COMMAND_COUNT; i++) words[2 + i] = commands[i].name;
-  const char *near = program_nearest(name, words, COMMAND_COUNT + 2);
+  const char *words[COMMAND_COUNT + 3] = {"--help", "--version", "--list-devices"};
+  for (int i = 0; i < COMMAND_COUNT; i++) words[3 + i] = commands[i].name;
+  const char *near = program_nearest(name, words, COMMAND_COUNT + 3);
   char what[300];
   const llama_flag *h = llama_flags_find_command(name);
   if (h) {
@@ -79,10 +80,10 @@ static int no_such(const char *name) {
   return print_usage("no such command or flag: ", what);
 }
 
-static bool print_worker_version(const char *name) {
-  char text[VERSION_MAX];
+static bool print_answer(const char *name, const char *flag) {
+  char text[ANSWER_MAX];
   err e = {0};
-  if (child_processes_ask(name, "--version", text, sizeof text, &e))
+  if (child_processes_ask(name, flag, text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
   fputs(text, stdout);
   return true;
@@ -92,8 +93,15 @@ static bool print_worker_version(const char *name) {
 static int print_version(void) {
   printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
   fflush(stdout);
-  bool ok = print_worker_version("tandem-target");
-  ok = print_worker_version("tandem-draft") && ok;
+  bool ok = print_answer("tandem-target", "--version");
+  ok = print_answer("tandem-draft", "--version") && ok;
+  if (fflush(stdout) != 0) return STATUS_IO;
+  return ok ? STATUS_OK : STATUS_WORKER;
+}
+
+/* The target prints its devices, which are the draft's too. */
+static int print_devices(void) {
+  bool ok = print_answer("tandem-target", "--list-devices");
   if (fflush(stdout) != 0) return STATUS_IO;
   return ok ? STATUS_OK : STATUS_WORKER;
 }
@@ -108,6 +116,7 @@ int main(int argc, char **argv) {
     return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
   }
   if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) return print_version();
+  if (strcmp(name, "--list-devices") == 0) return print_devices();
   for (int i = 0; i < COMMAND_COUNT; i++) {
     if (strcmp(name, commands[i].name) != 0) continue;
     char whole[64];

@@ -1,5 +1,7 @@
 #include "orchestrator/service/worker_command_line.h"
 
+#include "wire/message.h"
+#include "wire/worker_arguments.h"
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +41,13 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
   if (s->verbose) add(out, "--counters");
   add_flag(out, "--repack-cache", s->repack_cache);
+  add_flag(out, "--device", s->device);
+}
+
+static bool share_device(const worker_settings *s) {
+  const char *target = s->device ? s->device : WORKER_DEVICE_DEFAULT;
+  const char *draft = s->draft_device ? s->draft_device : WORKER_DEVICE_DEFAULT;
+  return msg_same_device(wire_text(target), wire_text(draft));
 }
 
 static void add_draft_model(worker_command_line *out, const worker_settings *s) {
@@ -48,7 +57,8 @@ static void add_draft_model(worker_command_line *out, const worker_settings *s) 
   if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
   add_number(out, "--sessions", s->sessions);
   add_flag(out, "--repack-cache", s->repack_cache);
-  add(out, "--turns"); /* it sits on the target's processors */
+  add_flag(out, "--device", s->draft_device);
+  if (share_device(s)) add(out, "--turns");
   if (s->verbose) add(out, "--counters");
 }
 

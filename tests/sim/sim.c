@@ -229,9 +229,7 @@ static void alter_prefix(world *w, int index) {
   prefix_truncate(&s->committed, at);
   prefix_append(&s->committed, tokens + at, length - at);
   toy_engine *e = &w->nodes[index].engine;
-  int32_t late = at - (e->length[s->slot] - e->late[s->slot]);
-  if (e->length[s->slot] > at)
-    *(late < 0 ? toy_row(e, s->slot, at) : &e->late_rows[s->slot][late]) = tokens[at];
+  if (e->length[s->slot] > at) *toy_row(e, s->slot, at) = tokens[at];
   w->totals->altered++;
 }
 
@@ -240,7 +238,6 @@ static void roll_back(world *w, int index) {
   if (!s) return;
   toy_engine *e = &w->nodes[index].engine;
   int32_t gone = (int32_t)pick(w, (uint64_t)e->length[s->slot] + 1);
-  e->late[s->slot] = e->late[s->slot] > gone ? e->late[s->slot] - gone : 0;
   e->length[s->slot] -= gone;
   w->totals->rolled_back++;
 }

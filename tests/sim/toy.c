@@ -42,31 +42,17 @@ static void toy_map(toy_engine *e, const engine_job *job) {
   e->map_count[job->slot] = job->block_count;
 }
 
-static void toy_settle(toy_engine *e, int32_t slot) {
-  int32_t at = e->length[slot] - e->late[slot];
-  for (int32_t i = 0; i < e->late[slot]; i++) *toy_row(e, slot, at + i) = e->late_rows[slot][i];
-  e->late[slot] = 0;
-}
-
-static void toy_rollback(toy_engine *e, int32_t slot, int32_t length) {
-  int32_t gone = e->length[slot] - length;
-  e->late[slot] = e->late[slot] > gone ? e->late[slot] - gone : 0;
-  e->length[slot] = length;
-}
-
 /* As the engine's starts_right. */
 static bool toy_starts_right(toy_engine *e, const engine_job *job) {
   int32_t slot = job->slot;
   if (job->blocks && job->rows_given) {
     toy_map(e, job);
     e->length[slot] = job->kv_length;
-    e->late[slot] = 0;
     return true;
   }
   if (e->length[slot] < job->kv_length) return false;
-  toy_rollback(e, slot, job->kv_length);
+  e->length[slot] = job->kv_length;
   if (job->blocks) toy_map(e, job);
-  toy_settle(e, slot);
   return true;
 }
 
@@ -104,12 +90,9 @@ void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
     r->node_count = job->count - 1;
     r->sampled_count = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                        job->sampled_max, toy_pick, &w, path, r->sampled);
-    for (int32_t i = 0; i < r->sampled_count; i++) e->late_rows[job->slot][i] = job->tokens[path[i]];
-    *length += e->late[job->slot] = r->sampled_count;
-    if (job->count == 1) toy_settle(e, job->slot);
+    for (int32_t i = 0; i < r->sampled_count; i++) *toy_row(e, job->slot, (*length)++) = job->tokens[path[i]];
   }
   r->kv_length = *length;
-  r->kv_settled = *length - e->late[job->slot];
 }
 
 /* --- the drafter --- */

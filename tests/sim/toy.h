@@ -17,12 +17,10 @@
 
 int32_t toy_next(const int32_t *tokens, int32_t count);
 
-/* The rows of a verify with nodes are copied to their blocks by the slot's next job, as in the real cache. */
 typedef struct toy_engine {
   int32_t pool[TOY_BLOCKS][KV_BLOCK];
   int32_t map[TOY_SLOTS][TOY_EACH], map_count[TOY_SLOTS];
   int32_t length[TOY_SLOTS];
-  int32_t late[TOY_SLOTS], late_rows[TOY_SLOTS][ENGINE_ROWS_MAX];
 } toy_engine;
 
 void toy_start(toy_engine *engine, bool is_virtual);

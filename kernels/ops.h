@@ -144,6 +144,7 @@ typedef struct ops_answer { /* valid until the next begin */
 typedef struct ops_counters {
   uint64_t forwards, rows;
   uint64_t staged_writes; /* rows written to staging, once a layer */
-  uint64_t commit_copies; /* rows moved from staging to the committed cache, once a layer */
-  uint64_t launches;      /* kernels and graphs that were started; of a CPU: 0 */
+  uint64_t
+      commit_copies; /* rows moved from staging to the committed cache, once a layer; counted by kv_commit */
+  uint64_t launches; /* kernels and graphs that were started; of a CPU: 0 */
 } ops_counters;

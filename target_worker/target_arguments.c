@@ -106,11 +106,11 @@ static const program_flag flag_table[] = {
 
 /* After all flags: one device, by whichever name. */
 static error_t settle_device(target_arguments *a, const struct argp_state *state) {
-  const char *device = a->worker.device, *by_isa = a->isa < 0 ? NULL : isa_devices[a->isa];
-  if (device && by_isa && strcmp(device, by_isa) != 0)
+  const char *named = a->worker.device, *by_isa = a->isa < 0 ? NULL : isa_devices[a->isa];
+  if (named && by_isa && strcmp(named, by_isa) != 0)
     argp_error(state, "--device %s and --isa %s (which is --device %s) are two devices: give one of them",
-               device, isa_words[a->isa], by_isa);
-  if (!device) a->worker.device = by_isa ? by_isa : WORKER_DEVICE_DEFAULT;
+               named, isa_words[a->isa], by_isa);
+  if (!named) a->worker.device = by_isa ? by_isa : WORKER_DEVICE_DEFAULT;
   return 0;
 }
 
@@ -160,9 +160,9 @@ target_arguments target_arguments_parse(int argc, char **argv) {
 }
 
 /* Does this name, which may leave its end open ("cpu"), stand for the device? */
-static bool names(const char *wanted, const char *device) {
+static bool names(const char *wanted, const char *name) {
   size_t size = strlen(wanted);
-  return strncmp(wanted, device, size) == 0 && (!device[size] || device[size] == ':');
+  return strncmp(wanted, name, size) == 0 && (!name[size] || name[size] == ':');
 }
 
 int target_arguments_print_devices(const char *wanted) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/model/model.h"
+#include "kernels/devices/devices.h"
 #include "tests/gguf_builder.h"
 
 #include <setjmp.h>
@@ -26,20 +27,47 @@ static inline model_file *support_open_file(void) {
   return g;
 }
 
-static inline model *support_open_model(const model_file *g, model_math math, model_isa isa,
+/* What the tests compute on: the environment's TANDEM_TEST_DEVICE, or the best instruction set. */
+static inline const char *support_device(void) {
+  const char *name = getenv("TANDEM_TEST_DEVICE");
+  return name && *name ? name : "cpu";
+}
+
+/* The i-th device for tests of them all: the environment's alone, or every one of this machine; or NULL. */
+static inline const char *support_device_at(int32_t i) {
+  if (strcmp(support_device(), "cpu") == 0) return devices_name(i);
+  return i == 0 ? support_device() : NULL;
+}
+
+static inline device *support_open_device(const char *name, ops_math math, int32_t threads, mem *m) {
+  err e = {0};
+  device *d;
+  const device_options o = {.math = math, .threads = threads};
+  if (device_open(&d, name, &o, m, &e) != ERR_OK) fail_msg("%s", e.text);
+  return d;
+}
+
+/* On a device of its own. */
+static inline model *support_open_model(const model_file *g, ops_math math, const char *name,
                                         int32_t threads) {
   err e = {0};
   model *m;
-  model_options o = {.math = math, .isa = isa, .threads = threads};
-  if (model_open(&m, g, &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  device *d = support_open_device(name, math, threads, NULL);
+  if (model_open(&m, g, d, &(model_options){0}, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   return m;
+}
+
+static inline void support_close_model(model *m) {
+  device *d = model_device(m);
+  model_close(m);
+  d->table->close(d);
 }
 
 static inline kv_cache *support_open_cache(const model *m, int32_t sequences, int32_t context, kv_type type) {
   err e = {0};
   kv_cache *k;
   kv_options o = {.sequences = sequences, .context = context, .type = type};
-  if (kv_open(&k, model_shape(m), &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  if (kv_open(&k, model_device(m), model_shape(m), &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   return k;
 }
 

@@ -165,8 +165,7 @@ static void check_part(walk *w, int32_t index, const part *p) {
     compare(w, p->text, p->at + i, model_logits(w->m, index, b->chain[i]));
   }
   int32_t keep = roll(w, b->chain_count + 1);
-  int (*commit)(kv_cache *, int32_t, const int32_t *, int32_t) = roll(w, 2) ? kv_commit_late : kv_commit;
-  assert_int_equal(commit(w->k, w->seq[p->text], b->chain, keep), ERR_OK);
+  assert_int_equal(kv_commit(w->k, w->seq[p->text], b->chain, keep), ERR_OK);
 }
 
 /* Sequence 0 goes on by `rows`; the others join now and then, by less, and begin again at their end. */
@@ -215,7 +214,7 @@ static inline void random_walk(walk *w) {
 
 typedef struct bits_case {
   const model_file *g;
-  model_math math;
+  ops_math math;
   kv_type type;
 } bits_case;
 
@@ -229,37 +228,38 @@ static int32_t acquire_mapped(kv_cache *k, int32_t s, int32_t each) {
   return seq;
 }
 
-static inline walk open_walk(const bits_case *c, const text *t, model_isa isa, int32_t threads) {
-  walk w = {.t = t, .random = (uint32_t)(threads * 2 + (isa == MODEL_ISA_C))};
-  w.m = support_open_model(c->g, c->math, isa, threads);
+static inline walk open_walk(const bits_case *c, const text *t, const char *name, int32_t threads) {
+  walk w = {.t = t, .random = (uint32_t)(threads * 2 + (strcmp(name, "cpu:c") == 0))};
+  w.m = support_open_model(c->g, c->math, name, threads);
   int32_t context = t->length[0] + TREE_MAX, each = (context + KV_BLOCK - 1) / KV_BLOCK;
   err e = {0};
   kv_options o = {.sequences = SEQUENCES, .context = context, .type = c->type, .blocks = SEQUENCES * each};
-  if (kv_open(&w.k, model_shape(w.m), &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  if (kv_open(&w.k, model_device(w.m), model_shape(w.m), &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   for (int32_t s = 0; s < SEQUENCES; s++) w.seq[s] = acquire_mapped(w.k, s, each);
   return w;
 }
 
 static inline void close_walk(walk *w) {
   kv_close(w->k);
-  model_close(w->m);
+  support_close_model(w->m);
 }
 
 static inline void report(const walk *w, const bits_case *c, int32_t threads) {
-  print_message("%s, %d threads: %d positions compared; %d trees of %d rows, %d rollbacks, %d companions;",
-                model_numerics(w->m, c->type), threads, w->compared, w->trees, w->tree_rows, w->rollbacks,
-                w->companions);
+  print_message(
+      "%s on %s, %d threads: %d positions compared; %d trees of %d rows, %d rollbacks, %d companions;",
+      model_numerics(w->m, c->type), model_device_name(w->m), threads, w->compared, w->trees, w->tree_rows,
+      w->rollbacks, w->companions);
   for (int32_t i = 0; i < WIDTHS; i++)
     print_message(" %d: %s%s", widths[i], model_variant(w->m, widths[i]), i + 1 < WIDTHS ? "," : "\n");
 }
 
-static inline text *reference(const bits_case *c, model_isa isa, int32_t length, int32_t threads) {
-  model *m = support_open_model(c->g, c->math, isa, threads);
+static inline text *reference(const bits_case *c, const char *name, int32_t length, int32_t threads) {
+  model *m = support_open_model(c->g, c->math, name, threads);
   text *t = make_text(m, length);
   kv_cache *k = support_open_cache(m, 1, length, c->type);
   for (int32_t s = 0; s < SEQUENCES; s++) decode(t, m, k, s);
   kv_close(k);
-  model_close(m);
+  support_close_model(m);
   return t;
 }
 
@@ -305,9 +305,9 @@ static inline void check_siblings(walk *w, int32_t at, int32_t rows) {
   free(logits);
 }
 
-/* Everything on one instruction set with one number of threads. */
-static inline void check_isa(const bits_case *c, const text *t, model_isa isa, int32_t threads) {
-  walk w = open_walk(c, t, isa, threads);
+/* Everything on one device with one number of threads. */
+static inline void check_device(const bits_case *c, const text *t, const char *name, int32_t threads) {
+  walk w = open_walk(c, t, name, threads);
   random_walk(&w);
   check_prefill(&w, 64 + threads, true);
   check_prefill(&w, threads == 1 ? MODEL_ROWS_MAX : widths[threads], false);

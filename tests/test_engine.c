@@ -1,7 +1,6 @@
 /* libs: target */
 /* The engine against plain decoding done here, by the model and the sampler alone. */
 #include "target_worker/engine.h"
-#include "kernels/ops.h"
 #include "tests/count_malloc.h"
 #include "tests/model_support.h"
 
@@ -41,11 +40,11 @@ static setup *open_setup(const char *fault) {
   setup *s = calloc(1, sizeof *s);
   err e = {0};
   s->file = support_tiny_file(&s->bytes);
-  model_options mo = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = 2};
-  if (model_open(&s->model, s->file, &mo, &s->mem, &e)) fail_msg("%s", e.text);
+  device *d = support_open_device(support_device(), OPS_MATH_INT8, 2, &s->mem);
+  if (model_open(&s->model, s->file, d, &(model_options){0}, &s->mem, &e)) fail_msg("%s", e.text);
   kv_options ko = {.sequences = SLOTS + 1, .context = CONTEXT, .type = KV_F16};
   if (virtual_cache) ko.blocks = SEQUENCES * EACH;
-  if (kv_open(&s->kv, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
+  if (kv_open(&s->kv, d, model_shape(s->model), &ko, &s->mem, &e)) fail_msg("%s", e.text);
   engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
   if (engine_fault_parse(&o.fault, fault, &e)) fail_msg("%s", e.text);
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
@@ -56,7 +55,7 @@ static setup *open_setup(const char *fault) {
 static void close_setup(setup *s) {
   engine_close(s->engine);
   kv_close(s->kv);
-  model_close(s->model);
+  support_close_model(s->model);
   model_file_close(s->file);
   gb_free(&s->bytes);
   free(s);
@@ -528,6 +527,42 @@ static void one_at_fault_fails_alone(void **state) {
   close_setup(s);
 }
 
+/* --- a device that is lost --- */
+
+static device_table lost_table; /* as the device's, but no forward succeeds any more */
+
+static ops_code lost_wait(device *d, ops_answer *a) {
+  (void)d, (void)a;
+  return OPS_LOST;
+}
+
+/* It is tried once for all jobs, not once more for each. */
+static void a_lost_device_fails_every_job_at_once(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  text t = make_text(s, samplings[0]);
+  device *d = model_device(s->model);
+  const device_table *table = d->table;
+  for (int32_t slot = 0; slot < 3; slot++) prefill(s, &t, slot, 0, PROMPT - 1);
+  engine_batch batch = {.count = 3};
+  for (int32_t slot = 0; slot < 3; slot++) batch.jobs[slot] = job_from(&t, slot, PROMPT - 1);
+  add_tree(&batch.jobs[2], &t, 2);
+  lost_table = *table;
+  lost_table.wait = lost_wait;
+  d->table = &lost_table;
+  uint64_t before = d->counters.forwards;
+  engine_results r = run_all(s, &batch);
+  d->table = table;
+  assert_int_equal(d->counters.forwards - before, 1);
+  for (int32_t slot = 0; slot < 3; slot++) {
+    assert_int_equal(r.of[slot].code, ERR_DEVICE);
+    assert_int_equal(r.of[slot].sampled_count, 0);
+    assert_int_equal(r.of[slot].kv_length, PROMPT - 1);
+  }
+  assert_int_equal(engine_count(s->engine)->failures, 3);
+  close_setup(s);
+}
+
 /* --- faults --- */
 
 static void faults_are_parsed_strictly(void **state) {
@@ -563,7 +598,7 @@ static void faults_are_parsed_strictly(void **state) {
 }
 
 /* A slot gets the blocks that another one has filled, and goes on where they end, whatever it had before;
- * what its last verify had left to be copied is not copied any more. */
+ * what its last verify committed went to the blocks that it had then. */
 static void given_rows_serve(void **state) {
   (void)state;
   setup *s = open_setup(NULL);
@@ -577,7 +612,6 @@ static void given_rows_serve(void **state) {
   add_tree(&tree, &t, 3);
   engine_result r = run(s, &tree);
   assert_int_equal(r.kv_length, KV_BLOCK + r.sampled_count);
-  assert_int_equal(r.kv_settled, KV_BLOCK);
   engine_job job = job_from(&t, 1, SHARED * KV_BLOCK);
   job.blocks = blocks;
   job.block_count = SHARED + 1;
@@ -586,7 +620,6 @@ static void given_rows_serve(void **state) {
   assert_int_equal(r.code, ERR_OK);
   assert_int_equal(r.sampled[0], t.tokens[SHARED * KV_BLOCK + 1]);
   assert_int_equal(r.kv_length, SHARED * KV_BLOCK + 1);
-  assert_int_equal(r.kv_settled, r.kv_length);
   prefill(s, &t, 1, r.kv_length, (SHARED + 1) * KV_BLOCK);
   job = job_from(&t, 1, (SHARED + 1) * KV_BLOCK);
   assert_int_equal(run(s, &job).code, ERR_INTERNAL); /* its blocks end here */
@@ -616,6 +649,7 @@ int main(void) {
       cmocka_unit_test(selfcheck_finds_a_wrong_token),
       cmocka_unit_test(a_batch_is_one_forward),
       cmocka_unit_test(one_at_fault_fails_alone),
+      cmocka_unit_test(a_lost_device_fails_every_job_at_once),
       cmocka_unit_test(faults_are_parsed_strictly),
   };
   const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};

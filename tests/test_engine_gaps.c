@@ -24,7 +24,7 @@ static int open_setup(void **state) {
   setup *s = calloc(1, sizeof *s);
   err e = {0};
   s->file = support_tiny_file(&s->bytes);
-  s->model = support_open_model(s->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  s->model = support_open_model(s->file, OPS_MATH_INT8, support_device(), 1);
   s->kv = support_open_cache(s->model, SLOTS, CONTEXT, KV_F16);
   engine_options o = {.model = s->model, .kv = s->kv, .sequences = SLOTS};
   if (engine_open(&s->engine, &o, &e)) fail_msg("%s", e.text);
@@ -36,7 +36,7 @@ static int close_setup(void **state) {
   setup *s = *state;
   engine_close(s->engine);
   kv_close(s->kv);
-  model_close(s->model);
+  support_close_model(s->model);
   model_file_close(s->file);
   gb_free(&s->bytes);
   free(s);

@@ -51,16 +51,16 @@ typedef struct run {
   int32_t seq;
 } run;
 
-static run open_run(const model_file *f, model_math math, model_isa isa) {
-  run r = {.m = support_open_model(f, math, isa, 2)};
-  r.k = support_open_cache(r.m, 1, CONTEXT, math == MODEL_MATH_F32 ? KV_F32 : KV_F16);
+static run open_run(const model_file *f, ops_math math, const char *name) {
+  run r = {.m = support_open_model(f, math, name, 2)};
+  r.k = support_open_cache(r.m, 1, CONTEXT, math == OPS_MATH_F32 ? KV_F32 : KV_F16);
   r.seq = kv_acquire(r.k);
   return r;
 }
 
 static void close_run(run *r) {
   kv_close(r->k);
-  model_close(r->m);
+  support_close_model(r->m);
 }
 
 /* The prompt, with the logits of its last LOGIT_ROWS positions: [LOGIT_ROWS][VOCAB]. */
@@ -84,9 +84,9 @@ static int32_t feed(run *r, int32_t token) {
 }
 
 /* The greedy answer is the golden one. Returns the largest error of a logit. */
-static double run_f32(const arch_case *a, const golden *g, const model_file *f, model_isa isa,
+static double run_f32(const arch_case *a, const golden *g, const model_file *f, const char *name,
                       float *logits) {
-  run r = open_run(f, MODEL_MATH_F32, isa);
+  run r = open_run(f, OPS_MATH_F32, name);
   double worst = 0;
   run_prompt(&r, g, logits);
   for (int32_t i = 0; i < LOGIT_ROWS * VOCAB; i++)
@@ -102,7 +102,7 @@ static double run_f32(const arch_case *a, const golden *g, const model_file *f, 
 
 /* Fed with the golden answer, it chooses the same wherever the choice was clear. Returns the flips. */
 static int32_t run_int8(const arch_case *a, const golden *g, const model_file *f) {
-  run r = open_run(f, MODEL_MATH_INT8, MODEL_ISA_AUTO);
+  run r = open_run(f, OPS_MATH_INT8, support_device());
   static float logits[LOGIT_ROWS * VOCAB];
   int32_t flips = 0;
   run_prompt(&r, g, logits);
@@ -121,7 +121,7 @@ static int32_t run_int8(const arch_case *a, const golden *g, const model_file *f
 static double run_gguf(const arch_case *a, const golden *g, arch_frequencies how, float *logits) {
   gguf_builder bytes;
   model_file *f = arch_open_gguf(a, GGUF_BF16, how, &bytes);
-  double worst = run_f32(a, g, f, MODEL_ISA_AUTO, logits);
+  double worst = run_f32(a, g, f, support_device(), logits);
   model_file_close(f);
   gb_free(&bytes);
   return worst;
@@ -142,7 +142,7 @@ static void check_case(const arch_case *a) {
          *exact = read_golden(a, "exact.json", "exact.npy");
   model_file *folder = arch_open(a);
   double errors[] = {
-      run_f32(a, exact, folder, MODEL_ISA_AUTO, logits),
+      run_f32(a, exact, folder, support_device(), logits),
       run_gguf(a, exact, ARCH_EXACT, of_gguf),
       run_gguf(a, rounded, ARCH_ROUNDED, of_gguf),
   };
@@ -163,7 +163,7 @@ static void check_same_bits(const arch_case *a) {
   gguf_builder bytes;
   model_file *files[] = {arch_open(a), arch_open_gguf(a, GGUF_BF16, ARCH_EXACT, &bytes)};
   for (int i = 0; i < 2; i++) {
-    run r = open_run(files[i], MODEL_MATH_F32, MODEL_ISA_AUTO);
+    run r = open_run(files[i], OPS_MATH_F32, support_device());
     run_prompt(&r, g, logits[i]);
     close_run(&r);
   }

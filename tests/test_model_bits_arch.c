@@ -7,26 +7,19 @@
 
 #define SHORT 170 /* more than two windows */
 
-static bool has_isa(const model_file *f, model_isa isa) {
-  model *m = NULL;
-  model_options o = {.math = MODEL_MATH_F32, .isa = isa, .threads = 1};
-  bool has = model_open(&m, f, &o, NULL, NULL) == ERR_OK;
-  model_close(m);
-  return has;
-}
-
 /* The reference is plain C's, row by row. */
-static void check_arch(const char *name, model_math math, bool with_c) {
+static void check_arch(const char *name, ops_math math, bool with_c) {
   gguf_builder b;
   int32_t at = 0;
   while (strcmp(ARCH_CASES[at].name, name) != 0) assert_true(++at < ARCH_COUNT);
-  bool int8 = math == MODEL_MATH_INT8;
+  bool int8 = math == OPS_MATH_INT8;
   model_file *f = arch_open_gguf(&ARCH_CASES[at], int8 ? GB_TYPE_Q8_0 : GGUF_BF16, ARCH_EXACT, &b);
   bits_case c = {f, math, int8 ? KV_F16 : KV_F32};
-  text *t = reference(&c, MODEL_ISA_C, SHORT, 1);
+  text *t = reference(&c, "cpu:c", SHORT, 1);
   print_message("%s\n", name);
-  for (model_isa isa = with_c ? MODEL_ISA_C : MODEL_ISA_AVX2; isa <= MODEL_ISA_AVX512; isa++)
-    if (has_isa(f, isa)) check_isa(&c, t, isa, 1 + (int32_t)isa % 3);
+  const char *device_name;
+  for (int32_t i = 0; (device_name = support_device_at(i)); i++)
+    if (with_c || strcmp(device_name, "cpu:c") != 0) check_device(&c, t, device_name, 1 + i % 3);
   free_text(t);
   model_file_close(f);
   gb_free(&b);
@@ -34,17 +27,17 @@ static void check_arch(const char *name, model_math math, bool with_c) {
 
 static void int8(void **state) {
   (void)state;
-  check_arch("mistral-window", MODEL_MATH_INT8, true);
-  check_arch("llama-yarn", MODEL_MATH_INT8, false);
-  check_arch("qwen2", MODEL_MATH_INT8, false);
-  check_arch("qwen3", MODEL_MATH_INT8, false);
+  check_arch("mistral-window", OPS_MATH_INT8, true);
+  check_arch("llama-yarn", OPS_MATH_INT8, false);
+  check_arch("qwen2", OPS_MATH_INT8, false);
+  check_arch("qwen3", OPS_MATH_INT8, false);
 }
 
 static void f32(void **state) {
   (void)state;
-  check_arch("mistral-window", MODEL_MATH_F32, false);
-  check_arch("qwen2", MODEL_MATH_F32, false);
-  check_arch("qwen3", MODEL_MATH_F32, true);
+  check_arch("mistral-window", OPS_MATH_F32, false);
+  check_arch("qwen2", OPS_MATH_F32, false);
+  check_arch("qwen3", OPS_MATH_F32, true);
 }
 
 int main(void) {

@@ -6,18 +6,18 @@
 
 /* The default model, which takes longer: the fast path to the full length with some numbers of threads (the
  * reference has two), and plain C against it on a short text. */
-static void real_model(model_math math, kv_type type, const int32_t *threads, int32_t thread_cases) {
+static void real_model(ops_math math, kv_type type, const int32_t *threads, int32_t thread_cases) {
   model_file *g = support_open_file();
   bits_case c = {g, math, type};
-  text *t = reference(&c, MODEL_ISA_AUTO, LENGTH, 2);
+  text *t = reference(&c, support_device(), LENGTH, 2);
   for (int32_t i = 0; i < thread_cases; i++) {
-    walk w = open_walk(&c, t, MODEL_ISA_AUTO, threads[i]);
+    walk w = open_walk(&c, t, support_device(), threads[i]);
     random_walk(&w);
     report(&w, &c, threads[i]);
     close_walk(&w);
   }
   t->length[0] = SHORT_LENGTH;
-  walk w = open_walk(&c, t, MODEL_ISA_C, 2);
+  walk w = open_walk(&c, t, "cpu:c", 2);
   check_prefill(&w, 5, true);
   report(&w, &c, 2);
   close_walk(&w);
@@ -27,12 +27,12 @@ static void real_model(model_math math, kv_type type, const int32_t *threads, in
 
 static void real_int8(void **state) {
   (void)state;
-  real_model(MODEL_MATH_INT8, KV_F16, (const int32_t[]){1, 4}, 2);
+  real_model(OPS_MATH_INT8, KV_F16, (const int32_t[]){1, 4}, 2);
 }
 
 static void real_f32(void **state) {
   (void)state;
-  real_model(MODEL_MATH_F32, KV_F32, (const int32_t[]){3}, 1);
+  real_model(OPS_MATH_F32, KV_F32, (const int32_t[]){3}, 1);
 }
 
 int main(void) {

@@ -53,7 +53,7 @@ static void open_world(world *w, bool same) {
   err e = {0};
   w->random = 5;
   w->file = support_tiny_file(&w->bytes);
-  w->m = support_open_model(w->file, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  w->m = support_open_model(w->file, OPS_MATH_INT8, support_device(), 1);
   w->kv = support_open_cache(w->m, SEQUENCES, CONTEXT, KV_F16);
   w->plain = support_open_cache(w->m, 1, CONTEXT, KV_F16);
   kv_acquire(w->plain);
@@ -68,7 +68,7 @@ static void close_world(world *w) {
   vocabulary_map_fini(&w->bridge);
   kv_close(w->kv);
   kv_close(w->plain);
-  model_close(w->m);
+  support_close_model(w->m);
   model_file_close(w->file);
   gb_free(&w->bytes);
 }

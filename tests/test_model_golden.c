@@ -17,7 +17,7 @@
 typedef struct run {
   model *m;
   kv_cache *k;
-  model_math math;
+  ops_math math;
   int32_t steps, flips, flips_over_margin, small_flips, logit_files;
   double worst_logit, worst_margin;
 } run;
@@ -52,8 +52,8 @@ static void compare_step(run *r, const support_golden *g, int32_t step, int32_t 
   if (got == g->output[step]) return;
   r->flips++;
   r->worst_margin = fmax(r->worst_margin, margin);
-  if (r->math == MODEL_MATH_F32 && margin < F32_FREE_FLIP) r->small_flips++;
-  if (margin <= INT8_MARGIN && r->math == MODEL_MATH_INT8) return;
+  if (r->math == OPS_MATH_F32 && margin < F32_FREE_FLIP) r->small_flips++;
+  if (margin <= INT8_MARGIN && r->math == OPS_MATH_INT8) return;
   r->flips_over_margin++;
   printf("prompt %d step %d: token %d instead of %d, margin %.6f\n", g->id, step, got, g->output[step],
          margin);
@@ -79,7 +79,7 @@ static void run_golden(const support_golden *g, void *context) {
 
 static void run_all(run *r, kv_type type) {
   model_file *g = support_open_file();
-  r->m = support_open_model(g, r->math, MODEL_ISA_AUTO, 2);
+  r->m = support_open_model(g, r->math, support_device(), 2);
   model_file_close(g);
   r->k = support_open_cache(r->m, 1, CONTEXT, type);
   assert_int_equal(support_each_golden(run_golden, r), GOLDENS);
@@ -87,12 +87,12 @@ static void run_all(run *r, kv_type type) {
          r->steps, r->flips, 100.0 * r->flips / r->steps, r->worst_margin);
   printf("largest logit error over %d files: %.6f\n", r->logit_files, r->worst_logit);
   kv_close(r->k);
-  model_close(r->m);
+  support_close_model(r->m);
 }
 
 static void f32_reproduces_the_goldens(void **state) {
   (void)state;
-  run r = {.math = MODEL_MATH_F32};
+  run r = {.math = OPS_MATH_F32};
   run_all(&r, KV_F32);
   assert_int_equal(r.logit_files, 3);
   assert_true(r.worst_logit <= LOGIT_ERROR);
@@ -101,7 +101,7 @@ static void f32_reproduces_the_goldens(void **state) {
 
 static void int8_stays_near_the_goldens(void **state) {
   (void)state;
-  run r = {.math = MODEL_MATH_INT8};
+  run r = {.math = OPS_MATH_INT8};
   run_all(&r, KV_F16);
   assert_true(r.steps > INT8_EXCEPTION);
   assert_true(r.flips_over_margin <= r.steps / INT8_EXCEPTION);

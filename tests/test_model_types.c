@@ -98,9 +98,9 @@ static void fill_tensor(const gguf_tensor *t, const gguf_tensor *plain) {
 }
 
 /* Logits of COUNT positions, [COUNT][VOCAB]. */
-static float *run_model(const model_file *f, model_math math, model_isa isa) {
-  model *m = support_open_model(f, math, isa, 2);
-  kv_cache *k = support_open_cache(m, 1, 64, math == MODEL_MATH_F32 ? KV_F32 : KV_F16);
+static float *run_model(const model_file *f, ops_math math, const char *name) {
+  model *m = support_open_model(f, math, name, 2);
+  kv_cache *k = support_open_cache(m, 1, 64, math == OPS_MATH_F32 ? KV_F32 : KV_F16);
   float *logits = malloc((size_t)COUNT * VOCAB * sizeof *logits);
   int32_t tokens[COUNT], seq = kv_acquire(k);
   for (int32_t i = 0; i < COUNT; i++) tokens[i] = (i * 37 + 11) % VOCAB;
@@ -109,7 +109,7 @@ static float *run_model(const model_file *f, model_math math, model_isa isa) {
   for (int32_t i = 0; i < COUNT; i++)
     memcpy(logits + i * VOCAB, model_logits(m, 0, i), VOCAB * sizeof *logits);
   kv_close(k);
-  model_close(m);
+  support_close_model(m);
   return logits;
 }
 
@@ -133,10 +133,9 @@ static void check_mix(const mix *m) {
     fill_tensor(gguf_tensor_at(g, i), gguf_tensor_at(plain, i));
   gguf_close(g), gguf_close(plain);
   model_file *f = open_model(&b), *plain_f = open_model(&plain_b);
-  float *expected = run_model(plain_f, MODEL_MATH_F32, MODEL_ISA_C);
-  float *exact = run_model(f, MODEL_MATH_F32, MODEL_ISA_AUTO);
-  float *int8 = run_model(f, MODEL_MATH_INT8, MODEL_ISA_AUTO),
-        *int8_c = run_model(f, MODEL_MATH_INT8, MODEL_ISA_C);
+  float *expected = run_model(plain_f, OPS_MATH_F32, "cpu:c");
+  float *exact = run_model(f, OPS_MATH_F32, support_device());
+  float *int8 = run_model(f, OPS_MATH_INT8, support_device()), *int8_c = run_model(f, OPS_MATH_INT8, "cpu:c");
   if (memcmp(exact, expected, bytes) != 0)
     fail_msg("%s: f32 math differs from the same weights in F32", m->name);
   if (memcmp(int8, int8_c, bytes) != 0) fail_msg("%s: int8 math differs from plain C's", m->name);

@@ -42,11 +42,13 @@ static float *logits_of(model *m) {
 static int open_and_listen(model **m, const model_file *g, const char *dir, mem *mm, char told[4096],
                            err *e) {
   const logger log = {"test", LOG_INFO};
-  model_options o = {.math = MODEL_MATH_INT8, .threads = 2, .repack_cache = dir, .log = &log};
+  model_options o = {.repack_cache = dir, .log = &log};
+  device *d = support_open_device(support_device(), OPS_MATH_INT8, 2, mm);
   FILE *heard = tmpfile();
   int saved = dup(STDERR_FILENO);
   assert_true(heard && saved >= 0 && dup2(fileno(heard), STDERR_FILENO) >= 0);
-  int rc = model_open(m, g, &o, mm, e);
+  int rc = model_open(m, g, d, &o, mm, e);
+  if (rc != ERR_OK) d->table->close(d);
   dup2(saved, STDERR_FILENO);
   close(saved);
   rewind(heard);
@@ -65,7 +67,7 @@ static opened open_once(const model_file *g, const char *dir, const float *expec
   float *logits = logits_of(m);
   assert_memory_equal(logits, expected, (size_t)model_shape(m)->vocab * sizeof(float));
   free(logits);
-  model_close(m);
+  support_close_model(m);
   return o;
 }
 
@@ -139,9 +141,9 @@ static int set_up(void **state) {
   f->g = support_tiny_file(&f->builder);
   snprintf(f->dir, sizeof f->dir, "/tmp/tandem_test_XXXXXX");
   if (!mkdtemp(f->dir)) return -1;
-  model *m = support_open_model(f->g, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  model *m = support_open_model(f->g, OPS_MATH_INT8, support_device(), 1);
   f->logits = logits_of(m);
-  model_close(m);
+  support_close_model(m);
   *state = f;
   return 0;
 }
@@ -182,11 +184,11 @@ static void two_share_a_file(void **state) {
   model *m[2];
   (void)open_once(f->g, f->dir, f->logits);
   for (int i = 0; i < 2; i++) assert_int_equal(open_and_listen(&m[i], f->g, f->dir, NULL, told, &e), ERR_OK);
-  model_close(m[0]);
+  support_close_model(m[0]);
   float *logits = logits_of(m[1]);
   assert_memory_equal(logits, f->logits, (size_t)model_shape(m[1])->vocab * sizeof(float));
   free(logits);
-  model_close(m[1]);
+  support_close_model(m[1]);
 }
 
 static void a_length_that_is_wrong(void **state) {
@@ -239,9 +241,9 @@ static void a_file_of_another_model(void **state) {
   model_file *other = support_tiny_file(&b);
   const gguf_tensor *t = model_file_tensor(other, MODEL_OUTPUT_NORM, 0);
   ((float *)(uintptr_t)t->data)[0] += 1.0f;
-  model *m = support_open_model(other, MODEL_MATH_INT8, MODEL_ISA_AUTO, 1);
+  model *m = support_open_model(other, OPS_MATH_INT8, support_device(), 1);
   float *expected = logits_of(m);
-  model_close(m);
+  support_close_model(m);
   assert_memory_not_equal(expected, f->logits, SUPPORT_TINY_VOCAB * sizeof(float));
   (void)open_once(f->g, f->dir, f->logits);
   only_file(f->dir, path);

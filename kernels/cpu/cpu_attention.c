@@ -121,7 +121,7 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
   assert(heads % s->kv_heads == 0 && q->rows >= count && y->rows >= count);
   size_t scores = (size_t)d->threads * (size_t)queries_max(heads / s->kv_heads) * (size_t)stride;
   if (!cpu_op_grow(c, &c->scores, scores * sizeof(float))) return;
-  cpu_late_settle(c, c->kv, layer);
+  cpu_late_settle(c->kv, layer);
   attention_job j = {
       .k = c->kernels,
       .kv = c->kv,

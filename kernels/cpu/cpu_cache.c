@@ -182,20 +182,19 @@ static void forget(device_kv *k) {
   l->commits = l->settled_count = 0;
 }
 
-void cpu_late_settle(cpu_device *c, device_kv *k, int32_t layer) {
+void cpu_late_settle(device_kv *k, int32_t layer) {
   cpu_late *l = &k->late;
   if (l->commits == 0 || l->settled[layer]) return;
   for (int32_t i = 0; i < l->commits; i++) {
     int32_t first = l->first[i];
     commit_layer(&(commit_job){k, l->from + first, l->to + first, l->first[i + 1] - first}, layer);
   }
-  c->base.counters.commit_copies += (uint64_t)l->first[l->commits];
   l->settled[layer] = true;
   if (++l->settled_count == k->shape.layers) forget(k);
 }
 
-static void settle_all(cpu_device *c, device_kv *k) {
-  for (int32_t layer = 0; layer < k->shape.layers; layer++) cpu_late_settle(c, k, layer);
+static void settle_all(device_kv *k) {
+  for (int32_t layer = 0; layer < k->shape.layers; layer++) cpu_late_settle(k, layer);
 }
 
 /* A commit is put behind those that are late already, unless it is the sequence's second, or some layers have
@@ -215,7 +214,8 @@ void cpu_kv_commit(device *d, device_kv *k, int32_t sequence, const int32_t *pat
   assert(!cpu_of(d)->running && count >= 0 && count <= k->shape.stage && length >= 0);
   if (count == 0) return;
   assert(k->stage.data && length + count <= s->map_count * OPS_TILE);
-  if (!may_wait(k, sequence, count)) settle_all(cpu_of(d), k);
+  d->counters.commit_copies += (uint64_t)count * (uint64_t)k->shape.layers;
+  if (!may_wait(k, sequence, count)) settle_all(k);
   int32_t at = l->commits ? l->first[l->commits] : 0;
   for (int32_t i = 0; i < count; i++) {
     assert(path[i] >= 0 && path[i] < k->shape.stage);
@@ -332,7 +332,7 @@ void cpu_rope_store(device *d, int32_t layer, const device_rotary *r, device_act
                  .q = q->f32};
   for (int32_t i = 0; b->staged && i < b->row_count; i++)
     d->counters.staged_writes += b->rows[i].path_count > 0;
-  cpu_late_settle(c, c->kv, layer);
+  cpu_late_settle(c->kv, layer);
   cpu_run_rows(c, b->row_count, (int64_t)b->row_count * (j.heads + 2 * s->kv_heads) * s->head_dim, store_row,
                &j);
 }

@@ -236,10 +236,17 @@ static const device_table tables[CPU_ISA_COUNT] = {[CPU_C] = CPU_TABLE("c"),
                                                    [CPU_AVX_VNNI] = CPU_TABLE("avx-vnni"),
                                                    [CPU_AVX512] = CPU_TABLE("avx512")};
 
-const char *cpu_device_name(int32_t i) {
-  for (cpu_isa isa = CPU_C; isa < CPU_ISA_COUNT; isa++)
-    if (cpu_isa_has(isa) && i-- == 0) return tables[isa].name;
-  return NULL;
+bool cpu_device_at(int32_t i, const char **name, const char **what, const char **lacks) {
+  static const char *const by[CPU_ISA_COUNT] = {[CPU_C] = "this processor by plain C",
+                                                [CPU_AVX2] = "this processor by AVX2",
+                                                [CPU_AVX_VNNI] = "this processor by AVX2 and AVX-VNNI",
+                                                [CPU_AVX512] = "this processor by AVX-512 and its VNNI"};
+  if (i < 0 || i >= CPU_ISA_COUNT) return false;
+  cpu_isa isa = CPU_ISA_COUNT - 1 - i;
+  *name = tables[isa].name;
+  *what = by[isa];
+  *lacks = cpu_isa_has(isa) ? "" : cpu_isa_lacks(isa);
+  return true;
 }
 
 /* Threads are bound at the first forward, on the thread that runs it; here one learns whether they may be. */

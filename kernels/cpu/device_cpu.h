@@ -94,8 +94,8 @@ struct device_memory {
 
 /* name: what stands behind "cpu:", or "" for the best. */
 int cpu_device_open(device **out, const char *name, const device_options *o, mem *m, err *e);
-/* The i-th of the names behind "cpu:" that this processor can run, or NULL. */
-const char *cpu_device_name(int32_t i);
+/* The i-th instruction set, the better ones first, as devices_at (devices.h) tells it. */
+bool cpu_device_at(int32_t i, const char **name, const char **what, const char **lacks);
 
 static inline cpu_device *cpu_of(device *d) {
   return (cpu_device *)d;
@@ -170,7 +170,7 @@ void cpu_rope(device *d, const device_rope *r);
 void cpu_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q, const device_act *k,
                     const device_act *v);
 /* Carries out what was committed late, in this layer. */
-void cpu_late_settle(cpu_device *c, device_kv *k, int32_t layer);
+void cpu_late_settle(device_kv *k, int32_t layer);
 /* Where rows of (layer, kv head) begin in an area of `rows` rows a head. */
 void *cpu_area_at(const ops_kv_shape *s, void *area, int32_t rows, int32_t layer, int32_t head);
 /* Rows of all blocks. */

@@ -10,7 +10,8 @@ typedef struct device_kind {
   const char *names; /* for people; NULL: they need not know */
   /* rest: what stands behind the colon, or "". ERR_ARG without a text: no such name. */
   int (*open)(device **out, const char *rest, const device_options *o, mem *m, err *e);
-  const char *(*name)(int32_t i); /* the i-th that this machine has, or NULL */
+  /* The i-th that there may be, as a devices_entry tells it; false: there are no more. */
+  bool (*at)(int32_t i, const char **name, const char **what, const char **lacks);
 } device_kind;
 
 /* Around the device whose name follows. */
@@ -20,15 +21,15 @@ static int open_far(device **out, const char *rest, const device_options *o, mem
   return rc == ERR_OK ? far_open(out, inner, e) : rc;
 }
 
-static const char *no_name(int32_t i) {
-  (void)i;
-  return NULL;
+static bool none_at(int32_t i, const char **name, const char **what, const char **lacks) {
+  (void)i, (void)name, (void)what, (void)lacks;
+  return false;
 }
 
 /* A device is a line here. */
 static const device_kind kinds[] = {
-    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_name},
-    {"far", NULL, open_far, no_name},
+    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at},
+    {"far", NULL, open_far, none_at},
 };
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
 
@@ -63,13 +64,20 @@ int device_open(device **out, const char *name, const device_options *o, mem *m,
   return refuse(name, e);
 }
 
-const char *devices_name(int32_t i) {
+bool devices_at(int32_t i, devices_entry *out) {
   for (size_t k = 0; k < KIND_COUNT; k++) {
     int32_t n = 0;
-    while (n <= i && kinds[k].name(n)) n++;
-    if (n > i) return kinds[k].name(i);
+    for (; kinds[k].at(n, &out->name, &out->what, &out->lacks); n++)
+      if (n == i) return true;
     i -= n;
   }
+  return false;
+}
+
+const char *devices_name(int32_t i) {
+  devices_entry d;
+  for (int32_t k = 0; devices_at(k, &d); k++)
+    if (!d.lacks[0] && i-- == 0) return d.name;
   return NULL;
 }
 

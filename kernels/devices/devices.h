@@ -4,5 +4,14 @@
 
 #include "kernels/device.h"
 
-/* The i-th device that this machine has, "cpu:c" first, or NULL: a static string for device_open. */
+/* A device that this program knows, whether or not this machine has it. */
+typedef struct devices_entry {
+  const char *name;  /* for device_open; static */
+  const char *what;  /* "this processor by AVX2": for people; static */
+  const char *lacks; /* what the machine lacks for it: a word or two; "": nothing */
+} devices_entry;
+
+/* The i-th device, the better ones of a kind first; false: there are no more. */
+bool devices_at(int32_t i, devices_entry *out);
+/* The name of the i-th device that this machine has, in that order, or NULL. */
 const char *devices_name(int32_t i);

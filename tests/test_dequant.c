@@ -2,15 +2,7 @@
 /* The quantised weight types against the PyPI package `gguf` (tests/golden/make_dequant.py): what `embed`
  * reads out of a packed matrix is what the package says, bit for bit, and so are the weights that f32 math
  * multiplies with. */
-#include "kernels/ops.h"
-#include "tests/quant_blocks.h"
-#include "tests/activations.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <cmocka.h>
+#include "tests/ops_support.h"
 
 #define ROWS_MAX 16
 
@@ -48,84 +40,75 @@ static bool same_bits(float a, float b) { /* a NaN is as good as another */
   return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b));
 }
 
-static void check_embed(ops *o, const quant_type *t, const golden *g, const ops_weight *w) {
-  float *row = malloc(g->head[1] * sizeof *row);
-  for (uint32_t r = 0; r < g->head[0]; r++) {
-    o->table->embed(o, &(ops_row){.token = (int32_t)r}, 1, w, row);
-    for (uint32_t k = 0; k < g->head[1]; k++) {
-      float expected = g->values[r * g->head[1] + k];
-      if (!same_bits(row[k], expected))
-        fail_msg("%s: row %u, weight %u is %a, not %a", t->name, r, k, (double)row[k], (double)expected);
-    }
+static void check_embed(device *d, const quant_type *t, const golden *g, const matrix *m) {
+  ops_row rows[ROWS_MAX];
+  device_weight w = pack_matrix(d, m);
+  device_act *x = act_of(d, m->rows, m->columns, false, NULL);
+  for (int32_t r = 0; r < m->rows; r++) rows[r] = (ops_row){.token = r};
+  assert_true(d->table->begin(d, NULL, &(ops_batch){.rows = rows, .row_count = m->rows}));
+  d->table->embed(d, &w, x);
+  end_rows(d);
+  float *got = read_act(d, x, m->rows, m->columns);
+  for (int32_t k = 0; k < m->rows * m->columns; k++) {
+    if (!same_bits(got[k], g->values[k]))
+      fail_msg("%s, %s: row %d, weight %d is %a, not %a", t->name, d->table->name, k / m->columns,
+               k % m->columns, (double)got[k], (double)g->values[k]);
   }
-  free(row);
+  free(got);
+  d->table->act_drop(d, x);
+  drop_weight(d, w);
 }
 
 /* Rows of x that are 1 at one input and 0 elsewhere: the outputs are that input's weights, but for the sign
  * of a zero, and where infinities or NaNs meet the zeros. */
-static void check_linear(ops *o, const quant_type *t, const golden *g, const ops_weight *w) {
+static void check_linear(device *d, const quant_type *t, const golden *g, const matrix *m) {
   size_t columns = g->head[1], rows = g->head[0];
-  ops_act x = {.columns = (int32_t)columns, .f32 = calloc(columns * columns, sizeof(float))};
-  float *y = malloc(columns * rows * sizeof *y);
-  for (size_t k = 0; k < columns; k++) x.f32[k * columns + k] = 1.0f;
-  o->table->linear(o, &(ops_linear){.w = w, .y = y}, 1, &x, (int32_t)columns);
+  float *ones = calloc(columns * columns, sizeof *ones);
+  for (size_t k = 0; k < columns; k++) ones[k * columns + k] = 1.0f;
+  device_act *x = act_of(d, (int32_t)columns, (int32_t)columns, true, ones);
+  float *y = linear_of(d, m, x, (int32_t)columns);
   for (size_t r = 0; r < rows; r++) {
     bool finite = true;
     for (size_t k = 0; k < columns; k++) finite = finite && isfinite(g->values[r * columns + k]);
     for (size_t k = 0; k < columns && finite; k++) {
       if (y[k * rows + r] != g->values[r * columns + k])
-        fail_msg("%s, %s: f32 math has another weight %zu of row %zu", t->name, o->table->name, k, r);
+        fail_msg("%s, %s: f32 math has another weight %zu of row %zu", t->name, d->table->name, k, r);
     }
   }
+  d->table->act_drop(d, x);
   free(y);
-  free(x.f32);
+  free(ones);
 }
 
 /* Whatever a file holds, int8 math ends as well. */
-static void run_int8(ops *o, const golden *g, const ops_weight *w) {
-  size_t columns = g->head[1], rows = g->head[0], blocks = columns / OPS_BLOCK;
-  ops_act x = {.columns = (int32_t)columns,
-               .f32 = calloc(columns, sizeof(float)),
-               .q8 = malloc(columns),
-               .scale = malloc(blocks * sizeof *x.scale),
-               .sum = malloc(blocks * sizeof *x.sum),
-               .total = malloc(blocks * sizeof *x.total)};
-  float y[ROWS_MAX];
-  for (size_t k = 0; k < columns; k++) x.f32[k] = (float)(k % 7) - 3.0f;
-  quantize_rows(o, &x, 1);
-  o->table->linear(o, &(ops_linear){.w = w, .y = y}, 1, &x, 1);
+static void run_int8(device *d, const golden *g, const matrix *m) {
+  size_t columns = g->head[1], rows = g->head[0];
+  float *values = malloc(columns * sizeof *values);
+  for (size_t k = 0; k < columns; k++) values[k] = (float)(k % 7) - 3.0f;
+  device_act *x = act_of(d, 1, (int32_t)columns, true, values);
+  float *y = linear_of(d, m, x, 1);
   for (size_t r = 0; r < rows; r++) {
     double sum = 0;
-    for (size_t k = 0; k < columns; k++) sum += (double)g->values[r * columns + k] * (double)x.f32[k];
+    for (size_t k = 0; k < columns; k++) sum += (double)g->values[r * columns + k] * (double)values[k];
     assert_int_equal(isfinite(sum), isfinite((double)y[r]));
   }
-  free(x.f32);
-  free(x.q8);
-  free(x.scale);
-  free(x.sum);
-  free(x.total);
+  d->table->act_drop(d, x);
+  free(y);
+  free(values);
 }
 
-static void check_type(ops *o, const quant_type *t) {
-  golden g = read_golden(t);
-  int32_t rows = (int32_t)g.head[0], columns = (int32_t)g.head[1];
-  void *data = aligned_alloc(64, o->table->packed_bytes(t->type, rows, columns));
-  o->table->pack(t->type, rows, columns, g.file, data, 0, 1);
-  const ops_weight w = {t->type, rows, columns, data};
-  check_embed(o, t, &g, &w);
-  check_linear(o, t, &g, &w);
-  run_int8(o, &g, &w);
-  free(data);
-  free(g.file);
-  free(g.values);
-}
-
-static void every_type_on_every_isa(void **state) {
+static void every_type_on_every_device(void **state) {
   (void)state;
-  for (int isa = 0; isa < OPS_CPU_ISA_COUNT; isa++) {
-    ops *o = ops_cpu_has((ops_cpu_isa)isa) ? ops_cpu_open((ops_cpu_isa)isa, 1) : NULL;
-    for (size_t i = 0; i < QUANT_TYPE_COUNT && o; i++) check_type(o, &QUANT_TYPES[i]);
-    if (o) o->table->close(o);
+  for (size_t i = 0; i < QUANT_TYPE_COUNT; i++) {
+    golden g = read_golden(&QUANT_TYPES[i]);
+    const matrix m = {QUANT_TYPES[i].type, (int32_t)g.head[0], (int32_t)g.head[1], g.file, NULL};
+    for (int32_t k = 0; k < device_count; k++) {
+      check_embed(devices[OPS_MATH_F32][k], &QUANT_TYPES[i], &g, &m);
+      check_linear(devices[OPS_MATH_F32][k], &QUANT_TYPES[i], &g, &m);
+      run_int8(devices[OPS_MATH_INT8][k], &g, &m);
+    }
+    free(g.file);
+    free(g.values);
   }
 }
 
@@ -146,7 +129,7 @@ static void the_tests_definitions_agree(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_on_every_isa),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_type_on_every_device),
                                      cmocka_unit_test(the_tests_definitions_agree)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

@@ -40,42 +40,56 @@ void cuda_device_break(device *base) {
 
 /* --- which devices there are --- */
 
-static const char *version_text(int version, char *text, size_t size) {
-  snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
-  return text;
+typedef enum { NO_DRIVER, OLD_DRIVER, NO_GPU, ANY_GPU } machine;
+
+static machine look(int *count, int *driver, int *runtime) {
+  *count = *driver = *runtime = 0;
+  cudaDriverGetVersion(driver);
+  cudaRuntimeGetVersion(runtime);
+  cudaError_t code = cudaGetDeviceCount(count);
+  cudaGetLastError();
+  if (*driver == 0) return NO_DRIVER;
+  if (*driver / 1000 < *runtime / 1000) return OLD_DRIVER;
+  return code == cudaSuccess && *count > 0 ? ANY_GPU : NO_GPU;
 }
 
-/* Why there is no device at all. */
-static int refuse_all(err *e) {
-  int driver = 0, runtime = 0;
-  char has[16], needs[16];
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
+/* ERR_OK: there are devices, *count of them. */
+static int look_for_any(int *count, err *e) {
+  int driver, runtime;
+  switch (look(count, &driver, &runtime)) {
+  case NO_DRIVER:
     return err_set(e, ERR_UNSUPPORTED,
                    "this machine has no CUDA driver: install NVIDIA's, or use --device cpu");
-  cudaRuntimeGetVersion(&runtime);
-  if (driver / 1000 < runtime / 1000)
+  case OLD_DRIVER:
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "the CUDA driver is of version %d.%d, and this program needs %d.%d: install a newer driver, "
+        "or use --device cpu",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  case NO_GPU:
     return err_set(e, ERR_UNSUPPORTED,
-                   "the CUDA driver is of version %s, and this program needs %s: install a newer driver, or "
-                   "use --device cpu",
-                   version_text(driver, has, sizeof has), version_text(runtime, needs, sizeof needs));
-  return err_set(e, ERR_UNSUPPORTED,
-                 "the CUDA driver shows no GPU (does CUDA_VISIBLE_DEVICES hide it?): use --device cpu");
+                   "the CUDA driver shows no GPU (does CUDA_VISIBLE_DEVICES hide it?): use --device cpu");
+  default:
+    return ERR_OK;
+  }
 }
 
-static int device_count(err *e) {
-  int count = 0;
-  cudaError_t code = cudaGetDeviceCount(&count);
-  cudaGetLastError();
-  if (code == cudaSuccess && count > 0) return count;
-  refuse_all(e);
-  return 0;
-}
-
-const char *cuda_device_name(int32_t i) {
+bool cuda_device_at(int32_t i, const char **name, const char **what, const char **lacks) {
+  static const char *const lacking[] = {[NO_DRIVER] = "a CUDA driver",
+                                        [OLD_DRIVER] = "a newer CUDA driver",
+                                        [NO_GPU] = "a GPU",
+                                        [ANY_GPU] = ""};
   static char names[DEVICES_MAX][CUDA_NAME_MAX];
-  if (i < 0 || i >= DEVICES_MAX || i >= device_count(NULL)) return NULL;
+  static struct cudaDeviceProp properties[DEVICES_MAX];
+  int count, driver, runtime;
+  machine m = look(&count, &driver, &runtime);
+  if (i < 0 || i >= DEVICES_MAX || i >= (m == ANY_GPU ? count : 1)) return false;
   snprintf(names[i], sizeof names[i], CUDA_DEVICE_PREFIX ":%d", i);
-  return names[i];
+  bool known = m == ANY_GPU && cudaGetDeviceProperties(&properties[i], i) == cudaSuccess;
+  *name = names[i];
+  *what = known ? properties[i].name : "an NVIDIA GPU";
+  *lacks = lacking[m];
+  return true;
 }
 
 /* The number in a name, "" being the first device's, or -1. */
@@ -88,9 +102,8 @@ static int number_of(const char *name) {
 }
 
 static int check_number(int number, err *e) {
-  int count = device_count(e);
-  if (count == 0) return ERR_UNSUPPORTED;
-  if (number < count) return ERR_OK;
+  int count, rc = look_for_any(&count, e);
+  if (rc != ERR_OK || number < count) return rc;
   return err_set(e, ERR_UNSUPPORTED,
                  "there is no " CUDA_DEVICE_PREFIX ":%d: this machine has %d of them, from 0", number, count);
 }
@@ -192,7 +205,7 @@ static const device_table table = {
 static int start(cuda_device *d, const device_options *o, err *e) {
   const char *lose = getenv(LOSE_VARIABLE), *graphs = getenv(GRAPHS_VARIABLE);
   d->limit = o->memory;
-  d->lose_at = lose ? strtoull(lose, NULL, 10) : 0;
+  d->lose_at = lose && d->mem ? strtoull(lose, NULL, 10) : 0; /* not that of a self-test */
   d->use_graphs = !graphs || strcmp(graphs, "0") != 0;
   for (int32_t i = 0; o->cpus && i < o->cpu_count && i < OPS_THREADS_MAX; i++)
     d->pin[d->pin_count++] = o->cpus[i];

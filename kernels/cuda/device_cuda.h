@@ -13,8 +13,9 @@
  * ERR_UNSUPPORTED: this machine has no such device, or it cannot run this; the message says why. */
 int cuda_device_open(device **out, const char *name, const device_options *o, mem *m, err *e);
 
-/* The i-th device that this machine has, with its prefix, or NULL. */
-const char *cuda_device_name(int32_t i);
+/* The i-th device (devices.h: devices_entry). On a machine without any, the first one tells what is lacking.
+ */
+bool cuda_device_at(int32_t i, const char **name, const char **what, const char **lacks);
 
 /* For tests: breaks the device, as a kernel does that reads memory it must not. */
 void cuda_device_break(device *d);

@@ -1,5 +1,7 @@
 #include "kernels/devices/devices.h"
 #include "kernels/cpu/device_cpu.h"
+#include "kernels/cuda/device_cuda.h"
+#include "kernels/devices/self_test.h"
 #include "kernels/far/far.h"
 
 #include <string.h>
@@ -12,6 +14,7 @@ typedef struct device_kind {
   int (*open)(device **out, const char *rest, const device_options *o, mem *m, err *e);
   /* The i-th that there may be, as a devices_entry tells it; false: there are no more. */
   bool (*at)(int32_t i, const char **name, const char **what, const char **lacks);
+  bool tested; /* refused if it computes other bits than the C reference */
 } device_kind;
 
 /* Around the device whose name follows. */
@@ -28,8 +31,13 @@ static bool none_at(int32_t i, const char **name, const char **what, const char 
 
 /* A device is a line here. */
 static const device_kind kinds[] = {
-    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at},
-    {"far", NULL, open_far, none_at},
+    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at, false},
+    {"far", NULL, open_far, none_at, false},
+#if defined(TANDEM_CUDA_EMULATED)
+    {"emulated", NULL, cuda_device_open, cuda_device_at, false},
+#elif defined(TANDEM_CUDA)
+    {"cuda", "cuda:0, cuda:1, ...", cuda_device_open, cuda_device_at, true},
+#endif
 };
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
 
@@ -50,13 +58,29 @@ static int refuse(const char *name, err *e) {
   return err_set(e, ERR_ARG, "no device is called '%.40s': give one of %s", name, known);
 }
 
+/* On a device of its own, which nobody counts. */
+static int test_first(const device_kind *k, const char *rest, const device_options *o, err *e) {
+  device *d;
+  int rc = k->open(&d, rest, o, NULL, e);
+  if (rc != ERR_OK) return rc;
+  rc = self_test_run(d, e);
+  d->table->close(d);
+  return rc;
+}
+
+static int open_kind(const device_kind *k, device **out, const char *rest, const device_options *o, mem *m,
+                     err *e) {
+  int rc = k->tested ? test_first(k, rest, o, e) : ERR_OK;
+  return rc == ERR_OK ? k->open(out, rest, o, m, e) : rc;
+}
+
 int device_open(device **out, const char *name, const device_options *o, mem *m, err *e) {
   *out = NULL;
   for (size_t i = 0; i < KIND_COUNT; i++) {
     const char *rest = rest_of(name, kinds[i].prefix);
     err why = {0};
     if (!rest) continue;
-    int rc = name[strlen(name) - 1] == ':' ? ERR_ARG : kinds[i].open(out, rest, o, m, &why);
+    int rc = name[strlen(name) - 1] == ':' ? ERR_ARG : open_kind(&kinds[i], out, rest, o, m, &why);
     if (rc == ERR_ARG && !why.code) break;
     if (rc != ERR_OK && e) *e = why;
     return rc;

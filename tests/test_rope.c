@@ -1,6 +1,6 @@
 /* libs: model */
 /* Scaled frequencies against plain computations in double, written here from the sources that rope.h names;
- * the plain ones are checked by test_ops. */
+ * the angles are in test_rope_angle.c. */
 #include "common/model/rope.h"
 
 #include <math.h>
@@ -27,6 +27,18 @@ static rope init(const model_config *c, const float *factors) {
   rope r;
   assert_true(rope_init(&r, c, factors));
   return r;
+}
+
+static void plain_frequencies_are_powers_of_the_base(void **state) {
+  (void)state;
+  const float bases[] = {10000, 100000, 500000, 1.5f};
+  for (size_t b = 0; b < 4; b++) {
+    rope r = init(&(model_config){.rope_dim = 128, .rope_base = bases[b], .scaling.times = 1}, NULL);
+    for (int i = 0; i < 64; i++) {
+      double expected = pow((double)bases[b], -2.0 * i / 128);
+      assert_true(fabs((double)r.frequency[i] - expected) <= expected * EPS / 2 * 1.001);
+    }
+  }
 }
 
 static void linear_divides(void **state) {
@@ -127,6 +139,7 @@ static void refuses_what_is_no_frequency(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(plain_frequencies_are_powers_of_the_base),
       cmocka_unit_test(linear_divides),
       cmocka_unit_test(llama3_stretches_long_waves),
       cmocka_unit_test(yarn_goes_over_between_two_pairs),

@@ -1,7 +1,7 @@
 #include "bench/limits.h"
 
 #include "bench/timed_threads.h"
-#include "kernels/ops.h"
+#include "kernels/cpu/cpu_isa.h"
 #include <string.h>
 #include <sys/mman.h>
 #if defined(__x86_64__)
@@ -148,9 +148,9 @@ typedef struct multiplying {
 
 static multiplying choose_multiplier(void) {
 #if defined(__x86_64__)
-  if (ops_cpu_has(OPS_CPU_AVX512)) return (multiplying){multiply_avx512, "vpdpbusd zmm", 64};
-  if (ops_cpu_has(OPS_CPU_AVX_VNNI)) return (multiplying){multiply_avx_vnni, "vpdpbusd ymm", 32};
-  if (ops_cpu_has(OPS_CPU_AVX2)) return (multiplying){multiply_avx2, "vpmaddubsw ymm", 32};
+  if (cpu_isa_has(CPU_AVX512)) return (multiplying){multiply_avx512, "vpdpbusd zmm", 64};
+  if (cpu_isa_has(CPU_AVX_VNNI)) return (multiplying){multiply_avx_vnni, "vpdpbusd ymm", 32};
+  if (cpu_isa_has(CPU_AVX2)) return (multiplying){multiply_avx2, "vpmaddubsw ymm", 32};
 #endif
   return (multiplying){multiply_plain, "plain C", 1};
 }

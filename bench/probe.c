@@ -11,140 +11,153 @@ uint64_t probe_clock_ns(void) {
 }
 
 /* The device's table is the probe's first member. */
-static probe *probe_of(const ops *o) {
-  return (probe *)(uintptr_t)o->table;
+static probe *probe_of(const device *d) {
+  return (probe *)(uintptr_t)d->table;
 }
 
 static void add_time(probe *p, probe_op op, uint64_t begin) {
   p->ns[op] += probe_clock_ns() - begin;
 }
 
+/* --- a forward's numbers --- */
+
+static bool on_begin(device *d, device_kv *k, const ops_batch *b) {
+  probe *p = probe_of(d);
+  int32_t choices = b->head_count - b->logit_count;
+  assert(b->row_count <= PROBE_ROWS_MAX);
+  p->batch =
+      (ops_batch){.row_count = b->row_count, .head_count = b->head_count, .logit_count = b->logit_count};
+  if (choices > 0) memcpy(p->choices, b->choices, (size_t)choices * sizeof *b->choices);
+  return p->real->begin(d, k, b);
+}
+
 /* --- linears --- */
 
 static probe_op kind_of(const probe *p, int32_t job_count) {
   if (job_count > 1) return PROBE_QKV;
-  return p->last == PROBE_QKV ? PROBE_OUTPUT : p->last == PROBE_GATE_UP ? PROBE_DOWN : PROBE_HEAD;
+  return p->last == PROBE_QKV ? PROBE_OUTPUT : PROBE_DOWN;
 }
 
-static void count_work(probe *p, probe_op op, const ops_linear *jobs, int32_t job_count, int32_t rows) {
-  for (int32_t i = 0; i < job_count; i++) {
-    const ops_weight *w = jobs[i].w;
+static void count_work(probe *p, probe_op op, const probe_call *c) {
+  uint64_t rows = (uint64_t)(c->head ? p->batch.head_count : p->batch.row_count);
+  for (int32_t i = 0; i < c->job_count; i++) {
+    const device_weight *w = &c->jobs[i].w;
     p->bytes[op] += p->real->packed_bytes(w->type, w->rows, w->columns);
-    p->macs[op] += (uint64_t)rows * (uint64_t)w->rows * (uint64_t)w->columns;
+    p->macs[op] += rows * (uint64_t)w->rows * (uint64_t)w->columns;
   }
 }
 
-/* Pointers to weights and activations are the model's and outlive the call; the jobs do not. */
-static probe_call *keep(probe *p, const ops_linear *jobs, int32_t job_count, const ops_act *x,
-                        int32_t count) {
-  assert(p->call_count < PROBE_CALLS_MAX && job_count <= PROBE_JOBS_MAX);
-  probe_call *c = &p->calls[p->call_count++];
-  *c = (probe_call){.job_count = job_count, .count = count, .x = *x};
-  memcpy(c->jobs, jobs, (size_t)job_count * sizeof *jobs);
-  return c;
+static void run_call(probe *p, const probe_call *c) {
+  device *d = p->device;
+  if (c->head)
+    p->real->head(d, &c->jobs[0].w, c->x);
+  else if (c->swiglu)
+    p->real->linear_swiglu(d, &c->jobs[0].w, &c->jobs[1].w, c->x, c->swiglu);
+  else
+    p->real->linear(d, c->jobs, c->job_count, c->x);
 }
 
-static void on_linear(ops *o, const ops_linear *jobs, int32_t job_count, const ops_act *x, int32_t count) {
-  probe *p = probe_of(o);
+static void on_call(probe *p, probe_op op, const probe_call *c) {
   if (p->mode == PROBE_SKIP) return;
-  if (p->mode == PROBE_KEEP) keep(p, jobs, job_count, x, count);
-  probe_op op = p->last = kind_of(p, job_count);
-  count_work(p, op, jobs, job_count, count);
+  if (p->mode == PROBE_KEEP) {
+    assert(p->call_count < PROBE_CALLS_MAX);
+    p->calls[p->call_count++] = *c;
+  }
+  p->last = op;
+  count_work(p, op, c);
   uint64_t begin = probe_clock_ns();
-  p->real->linear(o, jobs, job_count, x, count);
+  run_call(p, c);
   add_time(p, op, begin);
 }
 
-static void on_linear_swiglu(ops *o, const ops_weight *gate, const ops_weight *up, const ops_act *x,
-                             int32_t count, ops_act *y) {
-  probe *p = probe_of(o);
-  const ops_linear jobs[] = {{.w = gate}, {.w = up}};
-  if (p->mode == PROBE_SKIP) return;
-  if (p->mode == PROBE_KEEP) keep(p, jobs, 2, x, count)->swiglu = y;
-  p->last = PROBE_GATE_UP;
-  count_work(p, PROBE_GATE_UP, jobs, 2, count);
-  uint64_t begin = probe_clock_ns();
-  p->real->linear_swiglu(o, gate, up, x, count, y);
-  add_time(p, PROBE_GATE_UP, begin);
+static void on_linear(device *d, const device_linear *jobs, int32_t count, const device_act *x) {
+  probe *p = probe_of(d);
+  probe_call c = {.job_count = count, .x = x};
+  assert(count <= PROBE_JOBS_MAX);
+  memcpy(c.jobs, jobs, (size_t)count * sizeof *jobs);
+  on_call(p, kind_of(p, count), &c);
 }
 
-static void on_sample(ops *o, const ops_weight *w, const ops_act *x, int32_t count,
-                      const ops_sampling *choices, int32_t *ids) {
-  probe *p = probe_of(o);
-  const ops_linear head = {.w = w};
-  if (p->mode == PROBE_SKIP) return;
-  if (p->mode == PROBE_KEEP) {
-    probe_call *c = keep(p, &head, 1, x, count);
-    c->choices = choices;
-    c->ids = ids;
-  }
-  p->last = PROBE_HEAD;
-  count_work(p, PROBE_HEAD, &head, 1, count);
-  uint64_t begin = probe_clock_ns();
-  p->real->sample(o, w, x, count, choices, ids);
-  add_time(p, PROBE_HEAD, begin);
+static void on_linear_swiglu(device *d, const device_weight *gate, const device_weight *up,
+                             const device_act *x, device_act *y) {
+  const probe_call c = {.jobs = {{.w = *gate}, {.w = *up}}, .job_count = 2, .x = x, .swiglu = y};
+  on_call(probe_of(d), PROBE_GATE_UP, &c);
+}
+
+static void on_head(device *d, const device_weight *w, const device_act *x) {
+  const probe_call c = {.jobs = {{.w = *w}}, .job_count = 1, .x = x, .head = true};
+  on_call(probe_of(d), PROBE_HEAD, &c);
 }
 
 void probe_replay(probe *p) {
-  for (int32_t i = 0; i < p->call_count; i++) {
-    const probe_call *c = &p->calls[i];
-    if (c->swiglu)
-      p->real->linear_swiglu(p->device, c->jobs[0].w, c->jobs[1].w, &c->x, c->count, c->swiglu);
-    else if (c->choices)
-      p->real->sample(p->device, c->jobs[0].w, &c->x, c->count, c->choices, c->ids);
-    else
-      p->real->linear(p->device, c->jobs, c->job_count, &c->x, c->count);
+  ops_row rows[PROBE_ROWS_MAX];
+  int32_t head_rows[PROBE_ROWS_MAX];
+  ops_batch b = p->batch;
+  for (int32_t i = 0; i < b.row_count; i++) {
+    rows[i] = (ops_row){.length = 1};
+    head_rows[i] = i;
   }
+  b.rows = rows;
+  b.head_rows = head_rows;
+  b.choices = p->choices;
+  if (!p->real->begin(p->device, NULL, &b)) return;
+  for (int32_t i = 0; i < p->call_count; i++) run_call(p, &p->calls[i]);
+  p->real->end(p->device);
+  p->real->wait(p->device, NULL);
 }
 
 /* --- the others: their time --- */
 
 #define PASS_ON(op, call)                                                                                    \
-  probe *p = probe_of(o);                                                                                    \
+  probe *p = probe_of(d);                                                                                    \
   uint64_t begin = probe_clock_ns();                                                                         \
   p->real->call;                                                                                             \
   add_time(p, op, begin);
 
-static void on_embed(ops *o, const ops_row *rows, int32_t count, const ops_weight *w, float *x) {
-  PASS_ON(PROBE_EMBED, embed(o, rows, count, w, x))
+static void on_embed(device *d, const device_weight *w, device_act *x) {
+  PASS_ON(PROBE_EMBED, embed(d, w, x))
 }
 
-static void on_norm(ops *o, const float *x, const int32_t *index, int32_t count, const float *w, float eps,
-                    ops_act *y) {
-  PASS_ON(PROBE_NORM, norm(o, x, index, count, w, eps, y))
+static void on_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y) {
+  PASS_ON(PROBE_NORM, norm(d, x, head, w, eps, y))
 }
 
-static void on_rope_store(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                          int32_t heads, const ops_rotary *rotary, float *q, const float *k, const float *v) {
-  PASS_ON(PROBE_ROPE, rope_store(o, s, layer, rows, count, heads, rotary, q, k, v))
+static void on_rope(device *d, const device_rope *r) {
+  PASS_ON(PROBE_ROPE, rope(d, r))
 }
 
-static void on_attention(ops *o, const ops_kv_shape *s, int32_t layer, const ops_row *rows, int32_t count,
-                         int32_t heads, int32_t window, const float *q, ops_act *y, float *scratch) {
-  PASS_ON(PROBE_ATTENTION, attention(o, s, layer, rows, count, heads, window, q, y, scratch))
+static void on_rope_store(device *d, int32_t layer, const device_rotary *r, device_act *q,
+                          const device_act *k, const device_act *v) {
+  PASS_ON(PROBE_ROPE, rope_store(d, layer, r, q, k, v))
 }
 
-static void on_commit(ops *o, const ops_kv_shape *s, const ops_kv *kv, const int32_t *path, int32_t count,
+static void on_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
+  PASS_ON(PROBE_ATTENTION, attention(d, layer, view, q, y))
+}
+
+static void on_commit(device *d, device_kv *k, int32_t sequence, const int32_t *path, int32_t count,
                       int32_t length) {
-  PASS_ON(PROBE_COMMIT, commit(o, s, kv, path, count, length))
+  PASS_ON(PROBE_COMMIT, kv_commit(d, k, sequence, path, count, length))
 }
 
 /* --- the probe --- */
 
-void probe_attach(probe *p, ops *device) {
-  p->device = device;
-  p->real = device->table;
-  p->table = *device->table;
+void probe_attach(probe *p, device *d) {
+  p->device = d;
+  p->real = d->table;
+  p->table = *d->table;
+  p->table.begin = on_begin;
   p->table.embed = on_embed;
   p->table.norm = on_norm;
   p->table.linear = on_linear;
   p->table.linear_swiglu = on_linear_swiglu;
-  p->table.sample = on_sample;
+  p->table.head = on_head;
+  p->table.rope = on_rope;
   p->table.rope_store = on_rope_store;
   p->table.attention = on_attention;
-  p->table.commit = on_commit;
+  p->table.kv_commit = on_commit;
   probe_reset(p, PROBE_TIME);
-  device->table = &p->table;
+  d->table = &p->table;
 }
 
 void probe_detach(probe *p) {

@@ -1,8 +1,9 @@
 /* probe.h - stands between a model and its device: a table of ops that passes every call on and keeps its
- * time, or its arguments, or leaves the linears out. So the programs that people run carry no instruments. */
+ * time (of a device that computes at once, as the CPU does), or its arguments, or leaves the linears out. So
+ * the programs that people run carry no instruments. */
 #pragma once
 
-#include "kernels/ops.h"
+#include "kernels/device.h"
 
 /* X(name, what people read). A linear is told by its place in the layer: several jobs are q, k, v; one job is
  * the layer's output or down, or the head. */
@@ -24,6 +25,7 @@ typedef enum { PROBE_LIST(PROBE_ENUM) PROBE_COUNT } probe_op;
 
 #define PROBE_JOBS_MAX  4
 #define PROBE_CALLS_MAX 2048 /* linears of a forward */
+#define PROBE_ROWS_MAX  512
 
 typedef enum {
   PROBE_TIME, /* every op's */
@@ -32,32 +34,33 @@ typedef enum {
 } probe_mode;
 
 typedef struct probe_call {
-  ops_linear jobs[PROBE_JOBS_MAX];
-  int32_t job_count, count;
-  ops_act x;
-  ops_act *swiglu; /* what linear_swiglu writes, else NULL */
-  /* of `sample`, else NULL */
-  const ops_sampling *choices;
-  int32_t *ids;
+  device_linear jobs[PROBE_JOBS_MAX]; /* of swiglu its two matrices, of the head its one */
+  int32_t job_count;
+  const device_act *x;
+  device_act *swiglu; /* what linear_swiglu writes, else NULL */
+  bool head;
 } probe_call;
 
 typedef struct probe {
-  ops_table table; /* first: the device points here */
-  const ops_table *real;
-  ops *device;
+  device_table table; /* first: the device points here */
+  const device_table *real;
+  device *device;
   probe_mode mode;
   probe_op last; /* of the linears */
   uint64_t ns[PROBE_COUNT];
   uint64_t bytes[PROBE_COUNT], macs[PROBE_COUNT]; /* of linears: packed weights read, multiply-adds */
   probe_call calls[PROBE_CALLS_MAX];
   int32_t call_count;
+  ops_batch batch; /* of the last forward: its numbers, and its choices */
+  ops_sampling choices[PROBE_ROWS_MAX];
 } probe;
 
-void probe_attach(probe *p, ops *device);
+void probe_attach(probe *p, device *d);
 void probe_detach(probe *p);
 /* From here on, in this mode: figures and kept calls begin anew. */
 void probe_reset(probe *p, probe_mode mode);
-/* The kept linears once more, nothing else. The model must not have run since. */
+/* The kept linears once more, nothing else, as a forward of as many rows. The model must not have run since.
+ */
 void probe_replay(probe *p);
 const char *probe_name(probe_op op);
 uint64_t probe_clock_ns(void);

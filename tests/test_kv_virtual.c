@@ -1,15 +1,9 @@
 /* libs: target model */
 /* The block pool of a virtual cache alone, and with a cache behind them: sessions come, prefill, stage,
  * commit, roll back and go, and every row that one of them reads is that of its own tokens. */
-#include "common/model/kv_rows.h"
 #include "target_worker/session_store.h"
+#include "tests/kv_support.h"
 #include "tests/session_support.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 static uint32_t random_state;
 
@@ -121,8 +115,8 @@ static const model_config CONFIG = {
 
 typedef struct world {
   session_store store;
-  kv_cache *kv;
-  ops *device;
+  kv_cache *kv, *plain; /* plain: one sequence, whose rows are only ever appended */
+  kv_support *io;
   int32_t sequences[PLACES];
   uint64_t next_id;
   uint64_t opened, refused, found_rows, shortened, left_shared, trees, ended; /* what it covered */
@@ -139,37 +133,43 @@ static int32_t next_token(const int32_t *tokens, int32_t count) {
   return (int32_t)row_of(tokens, count, 7, false) % VOCABULARY;
 }
 
-/* The forward's part: rows of the tokens' prefixes, the i-th of length counts[i]. */
-static void write_rows(world *w, const ops_row *rows, const int32_t *const *prefixes, const int32_t *counts,
-                       int32_t n) {
-  float rope[(NODES + KV_BLOCK) * 2 * HEAD_DIM], q[(NODES + KV_BLOCK) * HEAD_DIM],
-      k[(NODES + KV_BLOCK) * HEAD_DIM], v[(NODES + KV_BLOCK) * HEAD_DIM];
-  for (int32_t i = 0; i < n * 2 * HEAD_DIM; i++) rope[i] = i / HEAD_DIM % 2 == 0; /* no rotation */
-  for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
-    for (int32_t i = 0; i < n * HEAD_DIM; i++) {
-      q[i] = 0;
-      k[i] = row_of(prefixes[i / HEAD_DIM], counts[i / HEAD_DIM], layer, false);
-      v[i] = row_of(prefixes[i / HEAD_DIM], counts[i / HEAD_DIM], layer, true);
-    }
-    w->device->table->rope_store(w->device, kv_shape(w->kv), layer, rows, n, 1,
-                                 &(ops_rotary){.table = rope, .dim = HEAD_DIM}, q, k, v);
-  }
+/* Rows of the tokens' prefixes, the i-th of length counts[i]. */
+typedef struct prefixes {
+  const int32_t *tokens, *counts;
+} prefixes;
+
+/* A key is a few bits of it, so that many keys share an attention. */
+static float number_of(const void *context, int32_t row, int32_t layer, int32_t i, bool value) {
+  const prefixes *p = context;
+  float number = row_of(p->tokens, p->counts[row], layer, value);
+  return value ? number : (float)((int32_t)number >> i & 7);
 }
 
-static void check_rows(const world *w, const session *s, int32_t rows) {
-  int32_t seq = w->sequences[s->slot];
-  const ops_kv *kv = kv_pointers(w->kv, seq);
-  size_t all = (size_t)kv_shape(w->kv)->blocks * OPS_TILE;
-  for (int32_t layer = 0; layer < CONFIG.layers; layer++) {
-    for (int32_t p = 0; p < rows; p++) {
-      size_t at = (size_t)layer * all + (size_t)kv->map[p / OPS_TILE].at * OPS_TILE + (size_t)(p % OPS_TILE),
-             d = 5;
-      float key = ((const float *)kv->keys)[(at / OPS_TILE * HEAD_DIM + d) * OPS_TILE + at % OPS_TILE];
-      float value = ((const float *)kv->values)[at * HEAD_DIM + d];
-      if (key != row_of(s->committed.tokens, p + 1, layer, false) ||
-          value != row_of(s->committed.tokens, p + 1, layer, true))
-        fail_msg("row %d of %d of session %d is another's", p, rows, (int)s->id);
-    }
+/* Of every row its value, which is its own; of the last one its attention over all keys, which are compared
+ * with those that these tokens give here. */
+static void check_rows(world *w, const session *s, int32_t rows) {
+  int32_t seq = w->sequences[s->slot], counts[CONTEXT], first = 0;
+  const prefixes p = {s->committed.tokens, counts};
+  float q[HEAD_DIM], got[HEAD_DIM];
+  for (int32_t i = 0; i < rows; i++) counts[i] = i + 1;
+  for (int32_t i = 0; i < HEAD_DIM; i++) q[i] = (float)(i + 1) / 16;
+  for (int32_t layer = 0; layer < CONFIG.layers && rows > 0; layer++) {
+    kv_support_begin(w->io);
+    for (int32_t i = 0; i < rows; i++) kv_support_append(w->io, seq, i);
+    const float *values = kv_support_values(w->io, kv_rows(w->kv), layer);
+    for (int32_t i = 0; i < rows; i++)
+      if (values[i * HEAD_DIM + 5] != row_of(s->committed.tokens, i + 1, layer, true))
+        fail_msg("row %d of %d of session %d is another's", i, rows, (int)s->id);
+    kv_support_begin(w->io);
+    kv_support_append(w->io, seq, rows - 1);
+    memcpy(got, kv_support_attend(w->io, kv_rows(w->kv), layer, q, &first), sizeof got);
+    kv_support_begin(w->io);
+    for (int32_t i = 0; i < rows; i++) kv_support_append(w->io, 0, i);
+    kv_support_write(w->io, kv_rows(w->plain), number_of, &p);
+    kv_support_begin(w->io);
+    kv_support_append(w->io, 0, rows - 1);
+    if (memcmp(got, kv_support_attend(w->io, kv_rows(w->plain), layer, q, &first), sizeof got) != 0)
+      fail_msg("a key among the first %d of session %d is another's", rows, (int)s->id);
   }
 }
 
@@ -190,21 +190,18 @@ static int32_t begin_job(world *w, session *s) {
 
 static void end_job(world *w, session *s, int32_t seq) {
   s->cache.rows = kv_length(w->kv, seq);
-  session_store_publish(&w->store, s, s->cache.rows - kv_late(w->kv, seq));
+  session_store_publish(&w->store, s, s->cache.rows);
 }
 
 static void append_rows(world *w, session *s, int32_t count) {
   int32_t seq = begin_job(w, s), counts[KV_BLOCK + NODES];
-  const int32_t *prefixes[KV_BLOCK + NODES];
-  ops_row rows[KV_BLOCK + NODES];
   assert_int_equal(kv_check_append(w->kv, seq, count), ERR_OK);
+  kv_support_begin(w->io);
   for (int32_t i = 0; i < count; i++) {
-    int32_t p = s->cache.rows + i;
-    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq), .position = p, .length = p + 1};
-    prefixes[i] = s->committed.tokens;
-    counts[i] = p + 1;
+    kv_support_append(w->io, seq, s->cache.rows + i);
+    counts[i] = s->cache.rows + i + 1;
   }
-  write_rows(w, rows, prefixes, counts, count);
+  kv_support_write(w->io, kv_rows(w->kv), number_of, &(prefixes){s->committed.tokens, counts});
   kv_appended(w->kv, seq, count);
   end_job(w, s, seq);
 }
@@ -214,25 +211,22 @@ static void verify(world *w, session *s, int32_t nodes, int32_t right) {
   int32_t seq = begin_job(w, s), length = s->committed.length, parents[NODES + 1], path[NODES + 1],
           counts[NODES + 1];
   int32_t tokens[CONTEXT + NODES];
-  const int32_t *prefixes[NODES + 1];
-  ops_row rows[NODES + 1];
   memcpy(tokens, s->committed.tokens, (size_t)length * sizeof *tokens);
   for (int32_t i = 0; i <= nodes; i++) {
     parents[i] = i - 1;
     path[i] = i;
-    prefixes[i] = tokens;
     counts[i] = length + i;
-    rows[i] = (ops_row){.kv = kv_pointers(w->kv, seq),
-                        .position = length - 1 + i,
-                        .length = length - 1,
-                        .path = path,
-                        .path_count = i + 1};
     tokens[length + i] = (next_token(tokens, length + i) + (i >= right)) % VOCABULARY;
   }
   assert_int_equal(kv_stage(w->kv, seq, parents, nodes + 1), ERR_OK);
-  write_rows(w, rows, prefixes, counts, nodes + 1);
+  kv_support_begin(w->io);
+  for (int32_t i = 0; i <= nodes; i++) {
+    int32_t staged[NODES + 1], depth = kv_path(w->kv, seq, i, staged);
+    kv_support_stage(w->io, seq, length - 1, staged, depth);
+  }
+  kv_support_write(w->io, kv_rows(w->kv), number_of, &(prefixes){tokens, counts});
   kv_staged(w->kv, seq);
-  assert_int_equal(kv_commit_late(w->kv, seq, path, right + 1), ERR_OK);
+  assert_int_equal(kv_commit(w->kv, seq, path, right + 1), ERR_OK);
   end_job(w, s, seq);
   for (int32_t i = 0; i <= right; i++) {
     int32_t next = next_token(s->committed.tokens, s->committed.length);
@@ -307,16 +301,13 @@ static void step(world *w, session *s) {
   }
 }
 
-static void check_all(const world *w) {
+static void check_all(world *w) {
   int32_t held = 0, holders = 0;
   for (int32_t i = 0; i < PLACES; i++) {
     const session *s = &w->store.slots[i];
     held += s->cache.block_count;
     if (s->state == SESSION_FREE || s->cache.remap) continue;
-    const ops_kv *kv = kv_pointers(w->kv, w->sequences[i]);
-    assert_int_equal(kv->map_count, s->cache.block_count);
-    for (int32_t k = 0; k < s->cache.block_count; k++) assert_int_equal(kv->map[k].at, s->cache.blocks[k]);
-    int32_t there = kv_length(w->kv, w->sequences[i]) - kv_late(w->kv, w->sequences[i]);
+    int32_t there = kv_length(w->kv, w->sequences[i]);
     check_rows(w, s, there < s->cache.rows ? there : s->cache.rows);
   }
   for (int32_t i = 0; i < w->store.blocks.count; i++) holders += block_pool_holders(&w->store.blocks, i);
@@ -329,11 +320,12 @@ static void speculative_steps_leave_no_block_behind(void **state) {
   world *w = calloc(1, sizeof *w);
   err e = {0};
   random_state = 3;
-  kv_options o = {.sequences = PLACES, .context = CONTEXT, .type = KV_F32, .blocks = POOL};
-  assert_int_equal(kv_open(&w->kv, &CONFIG, &o, NULL, &e), ERR_OK);
+  kv_options o = {.sequences = PLACES, .context = CONTEXT, .type = KV_F32, .blocks = POOL, .stage = OPS_TILE};
+  const kv_options plain = {.sequences = 1, .context = CONTEXT, .type = KV_F32};
+  w->io = kv_support_open(&CONFIG, NULL);
+  assert_int_equal(kv_open(&w->kv, w->io->device, &CONFIG, &o, NULL, &e), ERR_OK);
+  assert_int_equal(kv_open(&w->plain, w->io->device, &CONFIG, &plain, NULL, &e), ERR_OK);
   assert_int_equal(session_store_init(&w->store, PLACES, CONTEXT, POOL, &e), ERR_OK);
-  w->device = ops_cpu_open(OPS_CPU_C, 1);
-  kv_bind(w->kv, w->device);
   for (int32_t i = 0; i < PLACES; i++) w->sequences[i] = kv_acquire(w->kv);
   for (int32_t i = 0; i < STEPS; i++) {
     step(w, &w->store.slots[roll(PLACES)]);
@@ -353,7 +345,8 @@ static void speculative_steps_leave_no_block_behind(void **state) {
               b->evicted > 1000);
   session_store_fini(&w->store);
   kv_close(w->kv);
-  w->device->table->close(w->device);
+  kv_close(w->plain);
+  kv_support_close(w->io);
   free(w);
 }
 

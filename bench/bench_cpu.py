@@ -440,13 +440,17 @@ def measure_hosts(run, table):
 # --- bits ---
 
 
+BIT_TESTS = ("test_ops_linear", "test_ops_rows", "test_ops_attention", "test_ops_cache", "test_ops_head",
+             "test_model_bits")
+
+
 def measure_bits(run, table):
     """These tests compare every word with memcmp and end with an error at the first that differs."""
-    for test in ("test_ops", "test_model_bits"):
+    for test in BIT_TESTS:
         if not (run.bin / test).exists():
             raise Failure(f"{test} is not built: scripts/deps.sh --test, then build it")
         command([run.bin / test], seconds=600)
-    table.set("memcmp", 0, "test_ops, test_model_bits: widths, threads, instruction sets, append and staging")
+    table.set("memcmp", 0, "test_ops_*, test_model_bits: widths, threads, instruction sets, append and staging")
 
 
 # (name, function, beginnings of its rows)

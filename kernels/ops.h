@@ -48,7 +48,7 @@
 #define OPS_NUMERICS_VERSION "2" /* grows with every change of the bits below */
 #define OPS_PARTED_OUTPUTS   16384
 #define OPS_PARTED_INPUTS    1024
-#define OPS_SPLIT            512 /* logical positions that share a maximum in attention; a multiple of OPS_TILE */
+#define OPS_SPLIT            512 /* positions that share a maximum in attention; whole tiles */
 
 typedef enum {
   OPS_F32,

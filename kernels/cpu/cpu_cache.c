@@ -69,16 +69,16 @@ device_kv *cpu_kv_open(device *d, const ops_kv_shape *s) {
 void cpu_kv_close(device *d, device_kv *k) {
   cpu_device *c = cpu_of(d);
   if (!k) return;
-  cpu_buffer *buffers[] = {&k->rows, &k->tables, &k->stage, &k->books};
+  cpu_buffer *buffers[] = {&k->rows, &k->tables, &k->stage, &k->late_memory};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cpu_buffer_drop(c, buffers[i]);
   if (c->kv == k) c->kv = NULL;
   mem_free(k);
 }
 
-static void lay_out_books(device_kv *k) {
+static void lay_out_late(device_kv *k) {
   cpu_late *l = &k->late;
   const ops_kv_shape *s = &k->shape;
-  l->from = k->books.data;
+  l->from = k->late_memory.data;
   l->to = l->from + s->stage;
   l->sequence = l->to + s->stage;
   l->first = l->sequence + s->sequences;
@@ -92,9 +92,9 @@ bool cpu_kv_stage(device *d, device_kv *k) {
   assert(!c->running);
   if (k->stage.data) return true;
   if (s->stage == 0 || !half_bytes(s, (size_t)s->stage, &half)) return false;
-  size_t books = ints * sizeof(int32_t) + (size_t)s->layers * sizeof(bool);
-  if (!cpu_buffer_grow(c, &k->books, MEM_SPECULATION, books)) return false;
-  lay_out_books(k);
+  size_t bytes = ints * sizeof(int32_t) + (size_t)s->layers * sizeof(bool);
+  if (!cpu_buffer_grow(c, &k->late_memory, MEM_SPECULATION, bytes)) return false;
+  lay_out_late(k);
   if (!cpu_buffer_take(c, &k->stage, MEM_SPECULATION, 2 * half)) return false;
   k->stage_keys = k->stage.data;
   k->stage_values = (uint8_t *)k->stage.data + half;

@@ -12,7 +12,7 @@
 #define CPU_SAMPLE_ROWS  128 /* rows whose winners a thread has room for */
 #define CPU_VARIANT_MAX  48
 #define CPU_SMALL_WORK   10000 /* elements: below, waking a thread costs more than it saves */
-#define CPU_CHUNKS       2 /* of a linear, a thread: a late thread costs half its share; more cost more starts */
+#define CPU_CHUNKS       2     /* of a linear, a thread: a late thread costs half its share */
 #define CPU_PANEL_FLOATS (8 * CPU_ROWS_MAX * OPS_GROUP)
 
 typedef struct cpu_buffer { /* memory that counts against the device's limit; {0}: none */
@@ -79,7 +79,7 @@ typedef struct cpu_late {
  * - stage_values [layers][kv_heads][stage][head_dim], NULL before kv_stage */
 struct device_kv {
   ops_kv_shape shape;
-  cpu_buffer rows, tables, stage, books;
+  cpu_buffer rows, tables, stage, late_memory;
   void *keys, *values, *stage_keys, *stage_values;
   cpu_kv *sequences; /* [shape.sequences] */
   cpu_late late;

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/device.h"
 
-#define CUDA_NAME_MAX   16
+#define CUDA_NAME_MAX   24
 #define CUDA_WINDOW     ((size_t)8 << 20) /* bytes of a window to fill */
 #define CUDA_WINDOWS    2                 /* one is filled while the other one is copied */
 #define CUDA_GRAPHS_MAX 64
@@ -39,6 +39,7 @@ typedef enum {
   CUDA_OP_NORM,
   CUDA_OP_LINEAR,
   CUDA_OP_SWIGLU,
+  CUDA_OP_GATED,
   CUDA_OP_ROPE,
   CUDA_OP_ROPE_STORE,
   CUDA_OP_ATTENTION,
@@ -102,8 +103,8 @@ typedef struct cuda_forward {
   cuda_op *ops;
   int32_t op_count, op_capacity;
   bool begun, failed;
-  device_memory *rope, *scratch, *logits, *sample; /* grown between forwards, never during one */
-  int32_t *ids;                                    /* pinned, the device writes it */
+  device_memory *rope, *gated, *scratch, *logits, *sample; /* grown between forwards, never during one */
+  int32_t *ids;                                            /* pinned, the device writes it */
   int32_t ids_capacity;
   int32_t vocabulary; /* of `logits` */
   float *kept;        /* pinned: downloaded logits */

@@ -175,7 +175,7 @@ bool cuda_batch_open(cuda_device *d) {
 
 void cuda_batch_close(cuda_device *d) {
   cuda_forward *f = &d->forward;
-  device_memory *all[] = {f->upload.device, f->rope, f->scratch, f->logits, f->sample};
+  device_memory *all[] = {f->upload.device, f->rope, f->gated, f->scratch, f->logits, f->sample};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_memory_drop(&d->base, all[i]);
   cuda_memory_unpin(f->upload.host);
   cuda_memory_unpin(f->ids);

@@ -1,6 +1,7 @@
 /* device_graph.c - recorded ops go into the stream: as a graph that was captured before, as one that is
  * captured now, or one by one. */
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/host_kernels.h"
 
 #include <string.h>
 
@@ -22,6 +23,10 @@ static void play_swiglu(cuda_device *d, const cuda_op *o) {
   cuda_linear_swiglu(d->stream, o->rows, o->jobs[0].w, o->jobs[1].w, o->normed ? &o->norm : NULL, o->x, o->y);
 }
 
+static void play_gated(cuda_device *d, const cuda_op *o) {
+  cuda_put_gated(d->stream, o->rows, o->count, o->k, o->v, o->y);
+}
+
 static void play_rope(cuda_device *d, const cuda_op *o) {
   cuda_rope(d->stream, o->rows, o->frequency, o->count, o->times, o->y);
 }
@@ -40,10 +45,11 @@ static void play_sample(cuda_device *d, const cuda_op *o) {
 }
 
 static void (*const players[CUDA_OP_KINDS])(cuda_device *d, const cuda_op *o) = {
-    [CUDA_OP_EMBED] = play_embed,         [CUDA_OP_NORM] = play_norm,
-    [CUDA_OP_LINEAR] = play_linear,       [CUDA_OP_SWIGLU] = play_swiglu,
-    [CUDA_OP_ROPE] = play_rope,           [CUDA_OP_ROPE_STORE] = play_rope_store,
-    [CUDA_OP_ATTENTION] = play_attention, [CUDA_OP_SAMPLE] = play_sample,
+    [CUDA_OP_EMBED] = play_embed,           [CUDA_OP_NORM] = play_norm,
+    [CUDA_OP_LINEAR] = play_linear,         [CUDA_OP_SWIGLU] = play_swiglu,
+    [CUDA_OP_GATED] = play_gated,           [CUDA_OP_ROPE] = play_rope,
+    [CUDA_OP_ROPE_STORE] = play_rope_store, [CUDA_OP_ATTENTION] = play_attention,
+    [CUDA_OP_SAMPLE] = play_sample,
 };
 
 /* A launch that fails is the runtime's last error; a kernel that fails is known at the end of the forward. */

@@ -112,22 +112,55 @@ void cuda_ops_linear(device *base, const device_linear *jobs, int32_t count, con
   }
 }
 
-void cuda_ops_linear_swiglu(device *base, const device_weight *gate, const device_weight *up,
-                            const device_act *x, device_act *y) {
-  cuda_device *d = cuda_device_of(base);
+static void record_swiglu(cuda_device *d, const device_weight *gate, const device_weight *up,
+                          const device_act *x, float *y) {
   cuda_op *op = record(d, CUDA_OP_SWIGLU, d->forward.rows);
-  assert(gate->columns == x->columns && up->columns == x->columns && gate->rows == y->columns);
   if (!op) return;
   set_act(&op->x, x);
   set_weight(&op->jobs[0].w, gate);
   set_weight(&op->jobs[1].w, up);
-  op->y = act_floats(y);
+  op->y = y;
+}
+
+/* Weights of two types, which one kernel does not take: two linears, and then what combines them. */
+static void record_gated(cuda_device *d, const device_weight *gate, const device_weight *up,
+                         const device_act *x, float *y) {
+  cuda_forward *f = &d->forward;
+  size_t floats = (size_t)f->rows.bucket * (size_t)gate->rows;
+  if (!room(d, &f->gated, 2 * floats * sizeof(float))) return;
+  float *both = (float *)f->gated->at;
+  cuda_op *linears = record(d, CUDA_OP_LINEAR, f->rows);
+  if (!linears) return;
+  set_act(&linears->x, x);
+  linears->count = 2;
+  set_weight(&linears->jobs[0].w, gate);
+  set_weight(&linears->jobs[1].w, up);
+  linears->jobs[0].y = both;
+  linears->jobs[1].y = both + floats;
+  cuda_op *op = record(d, CUDA_OP_GATED, f->rows);
+  if (!op) return;
+  op->count = gate->rows;
+  op->k = both;
+  op->v = both + floats;
+  op->y = y;
+}
+
+void cuda_ops_linear_swiglu(device *base, const device_weight *gate, const device_weight *up,
+                            const device_act *x, device_act *y) {
+  assert(gate->columns == x->columns && up->columns == x->columns && gate->rows == y->columns &&
+         up->rows == y->columns);
+  if (gate->type == up->type)
+    record_swiglu(cuda_device_of(base), gate, up, x, act_floats(y));
+  else
+    record_gated(cuda_device_of(base), gate, up, x, act_floats(y));
 }
 
 void cuda_ops_rope(device *base, const device_rope *r) {
   cuda_device *d = cuda_device_of(base);
   cuda_forward *f = &d->forward;
-  if (!room(d, &f->rope, (size_t)f->rows.bucket * 2 * (size_t)r->dim * sizeof(float))) return;
+  size_t floats = (size_t)f->rows.bucket * 2 * (size_t)r->dim;
+  assert(r->dim > 0);
+  if (!room(d, &f->rope, floats * sizeof(float))) return;
   cuda_op *op = record(d, CUDA_OP_ROPE, f->rows);
   if (!op) return;
   op->frequency = vector_floats(r->frequency);

@@ -1,6 +1,9 @@
 #include "kernels/cuda/host_kernels.h"
+#include "kernels/cpu/cpu_math.h"
 
-#define PIECE 512 /* blocks that are passed as the arguments of one kernel: they are copied at the launch */
+#define PIECE                                                                                                \
+  512 /* threads of a block; blocks of a table that are the arguments of one kernel, which are copied        \
+         at the launch */
 
 struct table_piece {
   int32_t blocks[PIECE];
@@ -18,6 +21,20 @@ void cuda_put_table(cudaStream_t stream, int32_t *table, const int32_t *blocks, 
     for (int32_t k = 0; k < n; k++) piece.blocks[k] = blocks[i + k];
     cuda_launch(table_kernel, dim3(1), dim3(PIECE), 0, stream, table + i, piece, n);
   }
+}
+
+static __global__ void gated_kernel(cuda_rows rows, int32_t columns, const float *gate, const float *up,
+                                    float *y) {
+  const int32_t column = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x), row = (int32_t)blockIdx.y;
+  if (row >= rows.batch->row_count || column >= columns) return;
+  const size_t at = (size_t)row * (size_t)columns + (size_t)column;
+  y[at] = cpu_silu(gate[at]) * up[at];
+}
+
+void cuda_put_gated(cudaStream_t stream, cuda_rows rows, int32_t columns, const float *gate, const float *up,
+                    float *y) {
+  const dim3 grid((unsigned)(columns + PIECE - 1) / PIECE, (unsigned)rows.bucket);
+  cuda_launch(gated_kernel, grid, dim3(PIECE), 0, stream, rows, columns, gate, up, y);
 }
 
 static __global__ void fault_kernel() {

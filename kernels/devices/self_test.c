@@ -206,12 +206,11 @@ static void try_linear(trial *t, int32_t type) {
 
 /* --- linear_swiglu, norm --- */
 
-static void try_swiglu(trial *t, int32_t unused) {
-  (void)unused;
+static void try_swiglu(trial *t, int32_t mixed) {
   ops_row rows[ROWS];
   const ops_batch b = plain_batch(rows, ROWS);
   device_weight gate = random_weight(t, OPS_Q4_0, HIDDEN, COLUMNS);
-  device_weight up = random_weight(t, OPS_Q8_0, HIDDEN, COLUMNS);
+  device_weight up = random_weight(t, mixed ? OPS_Q8_0 : OPS_Q4_0, HIDDEN, COLUMNS);
   device_act *x = act_of(t, COLUMNS, true), *y = act_of(t, HIDDEN, true);
   if (t->failed) return;
   random_act(t, x, COLUMNS);
@@ -391,7 +390,7 @@ typedef struct op_test {
 
 static const op_test tests[] = {
     {"embed and linear", try_linear, OPS_TYPE_COUNT},
-    {"linear_swiglu", try_swiglu, 1},
+    {"linear_swiglu", try_swiglu, 2},
     {"norm", try_norm, 1},
     {"rope_store, attention and commit", try_cache, 2},
     {"head", try_head, 1},
@@ -399,6 +398,7 @@ static const op_test tests[] = {
 
 static const char *variant_name(const op_test *t, int32_t variant) {
   if (t->run == try_linear) return units[variant].name;
+  if (t->run == try_swiglu) return variant ? "of two types" : "of one type";
   if (t->run == try_cache) return variant == OPS_KV_F16 ? "f16" : "f32";
   return "";
 }

@@ -196,8 +196,8 @@ static int32_t make_batch(int32_t committed, int32_t appended, int32_t stage, op
 }
 
 /* The rows in one batch give what each gives alone. */
-static void check_together(device *on, const attention_case *c, int32_t appended) {
-  rows_data d = make_rows(c);
+static float *attend_together(device *on, const attention_case *c, const rows_data *d, int32_t appended,
+                              int32_t stage) {
   cache k = make_cache(on, c, CACHE_CONTEXT);
   int32_t paths[B_ROWS * B_ROWS], q_row = c->heads * c->head_dim;
   ops_row rows[B_ROWS], before[CACHE_KEYS];
@@ -205,19 +205,36 @@ static void check_together(device *on, const attention_case *c, int32_t appended
   for (int32_t s = 0; s < 2; s++) map_blocks(&k, s, s == 0 ? appended % CACHE_ORDERS : CACHE_ORDERS + s);
   for (int32_t s = 0; s < 2 && c->committed > 0; s++) {
     for (int32_t p = 0; p < c->committed; p++) before[p] = appended_row(s, p);
-    run_rows(&k, c, &d, 1, before, c->committed, NULL, 0, NULL);
+    run_rows(&k, c, d, 1, before, c->committed, NULL, 0, NULL);
   }
-  int32_t numbers = make_batch(c->committed, appended, appended % 2 * 16, rows, paths);
+  int32_t numbers = make_batch(c->committed, appended, stage, rows, paths);
   float *together, *alone;
-  run_rows(&k, c, &d, 1, rows, B_ROWS, paths, numbers, &together);
+  run_rows(&k, c, d, 1, rows, B_ROWS, paths, numbers, &together);
   for (int32_t i = 0; i < B_ROWS; i++) {
-    run_rows(&k, c, &d, 1, &rows[i], 1, paths, numbers, &alone);
+    run_rows(&k, c, d, 1, &rows[i], 1, paths, numbers, &alone);
     if (memcmp(alone, together + i * q_row, (size_t)q_row * sizeof *alone) != 0)
       fail_msg("attention on %s: row %d of a batch gives other bits than alone", on->table->name, i);
     free(alone);
   }
-  free(together);
   free_cache(&k);
+  return together;
+}
+
+/* The same rows on every device, wherever in the pool a tree is staged. */
+static void check_together(const attention_case *c, int32_t appended) {
+  rows_data d = make_rows(c);
+  size_t floats = (size_t)(B_ROWS * c->heads * c->head_dim);
+  float *reference = NULL;
+  for (int32_t i = 0; i < device_count; i++) {
+    for (int32_t stage = 0; stage < 2 * OPS_TILE; stage += OPS_TILE) {
+      float *y = attend_together(devices[OPS_MATH_F32][i], c, &d, appended, stage);
+      if (!reference) reference = y;
+      for (size_t k = 0; k < floats; k++) assert_true(isfinite(y[k]));
+      assert_same(devices[OPS_MATH_F32][i], y, reference, floats * sizeof *y, "attention of a batch");
+      if (y != reference) free(y);
+    }
+  }
+  free(reference);
   free_rows(&d);
 }
 
@@ -231,12 +248,8 @@ static void rows_attend_together(void **state) {
       {OPS_KV_F32, 4, 2, 32, 32, 40, 0, false, 33}, {OPS_KV_F16, 14, 1, 16, 16, 33, 0, false, 3},
       {OPS_KV_F16, 8, 2, 64, 64, 45, 0, false, 2},
   };
-  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-    for (int32_t i = 0; i < device_count; i++) {
-      for (int32_t appended = 0; appended <= B_ROWS; appended += 6)
-        check_together(devices[OPS_MATH_F32][i], &cases[k], appended);
-    }
-  }
+  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
+    for (int32_t appended = 0; appended <= B_ROWS; appended += 6) check_together(&cases[k], appended);
 }
 
 /* The int8 form of what attention writes, where heads fill blocks and where they do not. */

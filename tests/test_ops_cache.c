@@ -212,6 +212,26 @@ static void a_block_changes_hands_after_a_commit(void **state) {
   on_every_device(check_hands);
 }
 
+/* The same between two commits, with no forward between them: the second is what counts. */
+static void check_hands_of_commits(cache *k, const attention_case *c, const rows_data *d) {
+  static const int32_t other[] = {4, 5, 6, 30, 31};
+  const int32_t taken[] = {14, 9};
+  append(k, c, d, 0, 0, FIRST + 5);
+  append(k, c, d, 1, 0, FIRST);
+  stage_as(k, c, d, 1, FIRST, anyhow, 8, 60);
+  map_blocks(k, 2, 3);
+  stage(k, c, d, 2, FIRST, other, 5);
+  commit(k, 1, anyhow, 8, FIRST);
+  k->d->table->kv_map(k->d, k->kv, 2, taken, 2);
+  commit(k, 2, other, 5, FIRST);
+  assert_equal_rows(k, c, d, 0, 1, FIRST + 5);
+}
+
+static void a_block_changes_hands_between_two_commits(void **state) {
+  (void)state;
+  on_every_device(check_hands_of_commits);
+}
+
 /* A commit goes where the block table says when it is called, however the table changes afterwards. */
 static void check_map(cache *k, const attention_case *c, const rows_data *d) {
   append(k, c, d, 0, 0, FIRST + COUNT);
@@ -260,13 +280,15 @@ static void attention_alone_sees_a_commit(void **state) {
 
 /* A forward that stops after the first layer, then a commit of other rows, then a whole forward. */
 static void check_stopped(cache *k, const attention_case *c, const rows_data *d) {
-  append(k, c, d, 0, 0, FIRST + COUNT);
+  static const int32_t other[] = {4, 5, 6, 30};
+  append(k, c, d, 0, 0, FIRST);
   append(k, c, d, 1, 0, FIRST);
-  stage(k, c, d, 1, FIRST, anyhow, COUNT);
+  stage(k, c, d, 0, FIRST, other, 4);
+  stage(k, c, d, 1, FIRST, anyhow, 4);
   commit(k, 1, anyhow, 4, FIRST);
-  free(look(k, c, d, 0, 0, FIRST + COUNT));
-  commit(k, 1, anyhow + 4, COUNT - 4, FIRST + 4);
-  assert_equal_rows(k, c, d, 0, 1, FIRST + COUNT);
+  free(look(k, c, d, 0, 1, FIRST + 4));
+  commit(k, 0, other, 4, FIRST);
+  assert_equal_rows(k, c, d, 0, 1, FIRST + 4);
 }
 
 static void a_forward_of_some_layers_loses_no_commit(void **state) {
@@ -323,6 +345,7 @@ int main(void) {
       cmocka_unit_test(staged_rows_are_free_after_their_commit),
       cmocka_unit_test(two_sequences_commit_before_a_forward),
       cmocka_unit_test(a_block_changes_hands_after_a_commit),
+      cmocka_unit_test(a_block_changes_hands_between_two_commits),
       cmocka_unit_test(a_commit_uses_the_table_of_its_call),
       cmocka_unit_test(attention_alone_sees_a_commit),
       cmocka_unit_test(a_forward_of_some_layers_loses_no_commit),

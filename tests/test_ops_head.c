@@ -52,7 +52,7 @@ static void copy_row(const matrix *m, int32_t to, int32_t from) {
   memmove(m->file + (size_t)to * bytes, m->file + (size_t)from * bytes, bytes);
 }
 
-/* --- a forward: the first rows keep their logits, the same rows again choose --- */
+/* --- a forward: the first rows keep their logits; the same rows again, in the opposite order, choose --- */
 
 static void begin_head(device *d, int32_t count, const ops_sampling *choices, bool keep) {
   ops_row rows[2 * ROWS_MAX];
@@ -79,10 +79,12 @@ static void run_head(device *d, const matrix *m, const float *x, int32_t count, 
                      int32_t *ids, float *logits) {
   size_t floats = (size_t)count * (size_t)m->columns;
   float *twice = malloc(2 * floats * sizeof *twice);
-  memcpy(twice, x, floats * sizeof *x);
-  memcpy(twice + floats, x, floats * sizeof *x);
+  size_t kept = logits ? (size_t)count : 0, columns = (size_t)m->columns;
+  for (size_t i = 0; i < kept; i++)
+    memcpy(twice + i * columns, x + (kept - 1 - i) * columns, columns * sizeof *x);
+  memcpy(twice + kept * columns, x, floats * sizeof *x);
   device_weight w = pack_matrix(d, m);
-  device_act *in = act_of(d, 2 * count, m->columns, true, twice);
+  device_act *in = act_of(d, count + (int32_t)kept, m->columns, true, twice);
   ops_answer a;
   begin_head(d, count, choices, logits != NULL);
   d->table->head(d, &w, in);
@@ -90,7 +92,8 @@ static void run_head(device *d, const matrix *m, const float *x, int32_t count, 
   assert_int_equal(d->table->wait(d, &a), OPS_OK);
   memcpy(ids, a.ids, (size_t)count * sizeof *ids);
   for (int32_t i = 0; i < count && logits; i++)
-    memcpy(logits + (size_t)i * (size_t)m->rows, d->table->logits(d, i), (size_t)m->rows * sizeof *logits);
+    memcpy(logits + (size_t)i * (size_t)m->rows, d->table->logits(d, count - 1 - i),
+           (size_t)m->rows * sizeof *logits);
   d->table->act_drop(d, in);
   drop_weight(d, w);
   free(twice);

@@ -1,14 +1,12 @@
 #include "common/model/rope.h"
+#include "kernels/rope_angle.h"
 
 #include <math.h>
 
-#define LN2_HIGH   0x1.62e42fee00000p-1 /* low bits zero: small multiples are exact */
-#define LN2_LOW    0x1.a39ef35793c76p-33
-#define PIO2       0x1.921fb54442d18p+0
-#define PIO2_LOW   0x1.1a62633145c07p-54
-#define EXP_TERMS  20 /* |r| <= ln2 / 2 */
-#define LOG_TERMS  24 /* t^2 <= 0.0295: odd powers to t^47 */
-#define TRIG_TERMS 10 /* |r| <= pi / 4 */
+#define LN2_HIGH  0x1.62e42fee00000p-1 /* low bits zero: small multiples are exact */
+#define LN2_LOW   0x1.a39ef35793c76p-33
+#define EXP_TERMS 20 /* |r| <= ln2 / 2 */
+#define LOG_TERMS 24 /* t^2 <= 0.0295: odd powers to t^47 */
 
 /* ln x = e ln2 + 2 atanh((m - 1) / (m + 1)), m in [sqrt(1/2), sqrt(2)). */
 static double log_of(double x) {
@@ -31,7 +29,7 @@ static double exp_of(double x) {
 
 /* --- scalings --- */
 
-#define TWO_PI (4 * PIO2)
+#define TWO_PI (4 * ROPE_ANGLE_PIO2)
 #define FREQUENCY_MAX                                                                                        \
   1024.0f /* plain ones are at most 1; times a position it is still a whole number of quarter turns */
 
@@ -101,33 +99,12 @@ bool rope_init(rope *r, const model_config *c, const float *factors) {
 
 /* --- angles --- */
 
-/* sum of (-1)^k r^(2k + first) / (2k + first)! */
-static double taylor(double r, int first) {
-  double sum = 1;
-  for (int k = TRIG_TERMS; k >= 1; k--) {
-    int n = 2 * k + first;
-    sum = fma(sum, -(r * r) / ((double)n * (n - 1)), 1);
-  }
-  return first ? sum * r : sum;
-}
-
-static void sine_cosine(double x, double *sine, double *cosine) {
-  double n = rint(x / PIO2), r = fma(-n, PIO2_LOW, fma(-n, PIO2, x));
-  double s = taylor(r, 1), c = taylor(r, 0);
-  int64_t quadrant = (int64_t)n & 3;
-  *sine = quadrant & 1 ? c : s;
-  *cosine = quadrant & 1 ? s : c;
-  if (quadrant & 2) *sine = -*sine;
-  if (quadrant == 1 || quadrant == 2) *cosine = -*cosine;
-}
-
 void rope_row(const rope *r, int32_t position, float *out) {
   for (int32_t i = 0; i < r->dim / 2; i++) {
-    float angle = (float)position * r->frequency[i];
-    double sine, cosine;
-    sine_cosine((double)angle, &sine, &cosine);
-    out[2 * i] = out[2 * i + 1] = (float)cosine * r->times;
-    out[r->dim + 2 * i] = (float)-sine * r->times;
-    out[r->dim + 2 * i + 1] = (float)sine * r->times;
+    float cosine, sine;
+    rope_angle(r->frequency[i], position, r->times, &cosine, &sine);
+    out[2 * i] = out[2 * i + 1] = cosine;
+    out[r->dim + 2 * i] = -sine;
+    out[r->dim + 2 * i + 1] = sine;
   }
 }

@@ -148,12 +148,13 @@ void cuda_rope(cudaStream_t stream, cuda_rows rows, const float *frequency, int3
 void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, cuda_rotary rotary,
                      int32_t heads, float *q, const float *k, const float *v);
 
-/* Floats of scratch that cuda_attention needs for a bucket of rows. */
+/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. */
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads);
 
-/* y [rows][heads][head_dim] from the keys that views[view] shows each row. */
+/* y [rows][heads][head_dim] from the keys that views[view] shows each row. positions: more than the position
+ * of any row of any replay, and at most kv.context. The grid grows with each OPS_SPLIT of them. */
 void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
-                    int32_t heads, const float *q, float *y, float *scratch);
+                    int32_t heads, int32_t positions, const float *q, float *y, float *scratch);
 
 /* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. path is the host's
  * memory, and its own again when this returns. */

@@ -8,6 +8,7 @@
  * (cudaGetLastError). */
 #pragma once
 
+#include "common/base/portable.h"
 #include "kernels/cuda/shim.h"
 #include "kernels/ops.h"
 
@@ -93,6 +94,8 @@ typedef struct cuda_norm_source {
   float eps;
 } cuda_norm_source;
 
+PORTABLE_C_BEGIN
+
 /* --- rows and linears: rows.cu, linear.cu --- */
 
 /* x row i = row rows[i].token of w. */
@@ -170,3 +173,5 @@ size_t cuda_sample_bytes(int32_t bucket, int32_t vocabulary);
  * [head bucket][vocabulary]; ids may be host memory that the device can write. */
 void cuda_sample(cudaStream_t stream, cuda_rows head, int32_t vocabulary, const float *logits, int32_t *ids,
                  void *scratch);
+
+PORTABLE_C_END

@@ -28,6 +28,15 @@ void cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t sh
   kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
 }
 
+#elif !defined(__cplusplus)
+
+/* C sources launch no kernels, and are told which runtime they are built for. */
+#ifdef TANDEM_CUDA_EMULATED
+#include "kernels/cuda/shim_runtime.h"
+#else
+#include <cuda_runtime_api.h>
+#endif
+
 #else
 
 #include <cmath>

@@ -60,21 +60,27 @@ typedef struct cuda_weight {
   const void *data;      /* as cpu_pack makes it (kernels/cpu/cpu_kernels.h): the layout is CPU_LAYOUT */
 } cuda_weight;
 
-/* The int8 form of OPS_BLOCK activations: x is about q * scale. */
-typedef struct cuda_block {
-  int8_t q[OPS_BLOCK];
-  float scale, sum;    /* sum: scale * (the sum of q) */
-  int16_t first, last; /* the sums of q's halves */
-  int32_t unused;      /* so that a block is three words of 16 bytes */
-} cuda_block;
+#define CUDA_TILE_ROWS 8
 
-/* What a linear reads. blocks NULL: f32 math. Otherwise they are the linear's own memory, which it fills with
+/* The int8 form of OPS_BLOCK activations of CUDA_TILE_ROWS rows, as a tensor core takes it: x is about q *
+ * scale. Word 2 j of a row's q has its inputs 4 j to 4 j + 3, word 2 j + 1 those 16 further on. */
+typedef struct cuda_tile {
+  int32_t q[CUDA_TILE_ROWS][OPS_BLOCK / 4];
+  float scale_sum[CUDA_TILE_ROWS][2]; /* scale; scale * (the sum of q) */
+  int16_t halves[CUDA_TILE_ROWS][2];  /* the sums of the first and the last half of q */
+} cuda_tile;
+
+/* What a linear reads. tiles NULL: f32 math. Otherwise they are the linear's own memory, which it fills with
  * the int8 form of f32 where it needs it: whoever writes f32 leaves them alone. */
 typedef struct cuda_act {
-  float *f32;         /* [rows][columns] */
-  cuda_block *blocks; /* [rows][columns / OPS_BLOCK], or NULL */
+  float *f32;       /* [rows][columns] */
+  cuda_tile *tiles; /* [cuda_tile_rows(rows)][columns / OPS_BLOCK], or NULL */
   int32_t columns;
 } cuda_act;
+
+static inline int32_t cuda_tile_rows(int32_t rows) {
+  return (rows + CUDA_TILE_ROWS - 1) / CUDA_TILE_ROWS;
+}
 
 typedef struct cuda_linear_job {
   cuda_weight w;
@@ -104,7 +110,7 @@ void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x);
 /* The norm by itself, to y [bucket][columns]. */
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y);
 
-/* x->blocks from x->f32, by itself: tests and benchmarks alone need it. */
+/* x.tiles from x.f32, by itself: tests and benchmarks alone need it. */
 void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x);
 
 /* Up to CUDA_JOBS_MAX matrices over the same rows. Without `norm` the input is x.f32. With it the input is

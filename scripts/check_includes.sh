@@ -9,6 +9,7 @@ worker="$text common/model kernels wire"
 service="$text wire orchestrator/ledger orchestrator/sessions"
 declare -A may=(
   [kernels]="common/base"
+  [kernels/cuda]="common/base kernels"
   [common/base]=""
   [common/file]="common/base"
   [common/speculative]="common/base"
@@ -56,7 +57,7 @@ while IFS=: read -r file line path; do
     fi
     ;;
   esac
-done < <(grep -rnE --include='*.[ch]' \
+done < <(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' \
   '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(c?zmq|zmq_utils)\.h>)' \
   "${!may[@]}" | sort -u | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
 

@@ -49,6 +49,7 @@ STAND_INS = {'kernels/cuda/shim.h', 'kernels/cuda/shim_runtime.h'}
 FACES = {
     'common/model/kv_rows': 'common/model/kv_cache',
     'common/text/tokenizer_parts': 'common/text/tokenizer',
+    'kernels/cuda/shim_runtime': 'kernels/cuda/shim',
 }
 
 # Files whose lines are not ours to break.

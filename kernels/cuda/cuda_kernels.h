@@ -102,7 +102,7 @@ typedef struct cuda_norm_source {
 
 PORTABLE_C_BEGIN
 
-/* --- rows and linears: rows.cu, linear.cu --- */
+/* --- rows and linears --- */
 
 /* x row i = row rows[i].token of w. */
 void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x);
@@ -125,7 +125,7 @@ void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, c
 
 /* The logits of head rows are a cuda_linear with rows.head. */
 
-/* --- the cache: cache.cu, attention.cu --- */
+/* --- the cache --- */
 
 /* Elements are of the shape's type.
  * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
@@ -170,7 +170,7 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t lay
 void cuda_commit(cudaStream_t stream, cuda_kv kv, int32_t sequence, const int32_t *path, int32_t count,
                  int32_t length);
 
-/* --- the head: sample.cu --- */
+/* --- the head --- */
 
 /* Bytes of scratch that cuda_sample needs for a bucket of head rows. */
 size_t cuda_sample_bytes(int32_t bucket, int32_t vocabulary);

@@ -62,12 +62,12 @@ namespace shim {
 constexpr int WARP = 32;
 constexpr size_t EXCHANGE_MAX = 64; /* bytes that a lane gives to its warp at once */
 
-struct place {
+struct coordinates {
   dim3 grid, block, block_at, thread_at;
   unsigned char *shared = nullptr;
 };
 
-inline thread_local place here; /* of the thread that runs */
+inline thread_local coordinates here; /* of the thread that runs */
 
 void block_barrier();
 /* Waits for all lanes of the warp; what they gave, lane i at i * EXCHANGE_MAX, until the next but one. */

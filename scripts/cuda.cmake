@@ -1,5 +1,5 @@
-# Compiles kernels/cuda/*.cu for GPUs: td_kernels_cuda, where TANDEM_CUDA wants it and a toolkit is found.
-# Nothing links libcuda: the runtime is static, and opens the driver at run time if there is one.
+# Compiles CUDA sources for GPUs where TANDEM_CUDA wants it and a toolkit is found: td_kernels_cuda, and a
+# function for tests. Nothing links libcuda: the runtime is static, and opens the driver at run time.
 if(NOT TANDEM_CUDA)
   return()
 endif()
@@ -15,25 +15,35 @@ endif()
 message(STATUS "CUDA ${cuda_version}: ${cuda_nvcc}")
 
 # Machine code for the GPUs that we know, and PTX, which the driver translates for later ones.
-set(cuda_flags -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -fmad=false -lineinfo -I${CMAKE_SOURCE_DIR})
+set(cuda_gpus -gencode arch=compute_90,code=compute_90)
 foreach(arch 80 86 89 90a)
-  list(APPEND cuda_flags -gencode arch=compute_${arch},code=sm_${arch})
+  list(APPEND cuda_gpus -gencode arch=compute_${arch},code=sm_${arch})
 endforeach()
-list(APPEND cuda_flags -gencode arch=compute_90,code=compute_90)
-list(APPEND cuda_flags -Werror all-warnings -Xcompiler
-     -O2,-g1,-Wall,-Wextra,-Werror,-ffp-contract=off,-fno-fast-math,-fno-omit-frame-pointer)
+set(cuda_flags -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -fmad=false -I${CMAKE_SOURCE_DIR}
+    -Werror all-warnings -Xcompiler
+    -O2,-g1,-Wall,-Wextra,-Werror,-ffp-contract=off,-fno-fast-math,-fno-omit-frame-pointer
+    --threads 0 --compress-mode=size)
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+  list(APPEND cuda_flags -lineinfo) # for compute-sanitizer and profilers; makes objects three times as large
+endif()
 
-foreach(source ${cuda_sources})
+# cuda_object(OUT SOURCE FLAGS...): sets OUT to the object that nvcc makes of a source file.
+function(cuda_object out source)
   get_filename_component(name ${source} NAME)
-  if(NOT name MATCHES "^shim")
-    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
-    add_custom_command(OUTPUT ${object} DEPENDS ${source} ${cuda_nvcc} DEPFILE ${object}.d VERBATIM
-      COMMAND ${cuda_nvcc} ${cuda_flags} -MMD -MF ${object}.d -c ${source} -o ${object}
-      COMMENT "Building CUDA object ${name}.o")
+  set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+  add_custom_command(OUTPUT ${object} DEPENDS ${source} ${cuda_nvcc} DEPFILE ${object}.d VERBATIM
+    COMMAND ${cuda_nvcc} ${cuda_flags} ${ARGN} -MMD -MF ${object}.d -c ${source} -o ${object}
+    COMMENT "Building CUDA object ${name}.o")
+  set(${out} ${object} PARENT_SCOPE)
+endfunction()
+
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+foreach(source ${cuda_sources})
+  if(NOT source MATCHES "/shim[^/]*$")
+    cuda_object(object ${source} ${cuda_gpus})
     list(APPEND cuda_objects ${object})
   endif()
 endforeach()
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
 add_library(td_kernels_cuda STATIC ${cuda_objects})
 set_target_properties(td_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
 target_compile_definitions(td_kernels_cuda INTERFACE TANDEM_CUDA)

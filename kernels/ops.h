@@ -5,9 +5,13 @@
  * first error until `sync`. One thread calls the ops of an instance.
  *
  * Bits. An output is one sum in one order, fixed by the weight's shape and the row's logical position; never
- * by the number of rows, the other rows, or threads. Every implementation of one numerics id computes, bit
- * for bit:
- * - linear, quantised weight and activations: blocks of 32 inputs ascending;
+ * by the number of rows, the other rows, or threads. Every implementation of one numerics class ("int8",
+ * "f32") computes, bit for bit, numerics version OPS_NUMERICS_VERSION:
+ * - linear: the inputs come in B blocks of OPS_BLOCK (the last one may be short, in f32 math alone). A weight
+ *   of at most OPS_PARTED_OUTPUTS rows and at least OPS_PARTED_INPUTS columns sums them in four parts: part i
+ *   is blocks [i B / 4, (i + 1) B / 4), rounded down, a chain that starts at zero; then (p0 + p1) + (p2 +
+ *   p3). Any other weight sums one chain. A chain's blocks are ascending:
+ * - quantised weight and activations (int8):
  *   acc = fma(D * dx, (float)isum, acc), isum an exact integer, then with minima a second step. S is the
  *   block's sum of q * q8, Sa and Sb those of its first and last 16, Ha and Hb these halves' sums of q8:
  *   Q4_0 Q5_0 Q8_0 IQ4_NL: D = d, isum = S; q = nibble - 8, five bits - 16, int8, the table's number
@@ -16,7 +20,7 @@
  *   Q3_K Q6_K: D = d, isum = scale_a * Sa + scale_b * Sb; q = three bits - 4, six bits - 32
  *   Q2_K: D = d, isum as Q3_K's, q = two bits; then acc = fma(-(dmin * dx), (float)msum, acc), where
  *     msum = minimum_a * Ha + minimum_b * Hb
- * - linear, otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
+ * - otherwise: acc = fma(w[k], x[k], acc), k ascending, w dequantised in f32: D * q, with
  *   D = d * scale where there are sub-scales, and with minima fma(D, q, m) or fma(D, q, -(dmin * minimum));
  *   the products are exact
  * - a bias is one addition, after the sum and what it is added to
@@ -39,6 +43,11 @@
 #define OPS_TILE         16  /* committed keys packed side by side: position p in slot p mod OPS_TILE */
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
+
+#define OPS_NUMERICS_VERSION "2" /* grows with every change of the bits above */
+#define OPS_PARTED_OUTPUTS   16384
+#define OPS_PARTED_INPUTS    1024
+#define OPS_SPLIT            512 /* logical positions that share a maximum; a multiple of OPS_TILE */
 
 typedef enum {
   OPS_F32,

@@ -233,8 +233,8 @@ static void twice(void *context, int32_t i) {
 static void it_tells_what_it_is(void **state) {
   fixture *f = *state;
   int32_t doubled[300];
-  assert_string_equal(model_numerics(f->m, KV_F16), "cpu/int8/kv-f16/1");
-  assert_string_equal(model_numerics(f->m, KV_F32), "cpu/int8/kv-f32/1");
+  assert_string_equal(model_numerics(f->m, KV_F16), "cpu/int8/kv-f16/2");
+  assert_string_equal(model_numerics(f->m, KV_F32), "cpu/int8/kv-f32/2");
   assert_int_equal(model_shape(f->m)->vocab, SUPPORT_TINY_VOCAB);
   assert_string_not_equal(model_variant(f->m, 1), model_variant(f->m, 8));
   model_parallel(f->m, 300, twice, doubled);

@@ -272,6 +272,152 @@ static void linear_agrees(void **state) {
   check_linear(&(linear_case){OPS_Q4_1, true, false, 16, 1536, 8, true});
 }
 
+/* --- the order of a linear's sum, to the bit --- */
+
+/* Inputs [from, to) are part i of a sum over so many: blocks [i * blocks / 4, (i + 1) * blocks / 4). */
+static void part_of(int32_t columns, int32_t i, int32_t *from, int32_t *to) {
+  int32_t blocks = (columns + 31) / 32;
+  *from = i * blocks / 4 * 32;
+  *to = i == 3 ? columns : (i + 1) * blocks / 4 * 32;
+}
+
+static float chain(const matrix *m, int32_t out, const float *x, int32_t from, int32_t to) {
+  float sum = 0;
+  const double *w = m->values + (size_t)out * (size_t)m->columns;
+  for (int32_t k = from; k < to; k++) sum = fmaf((float)w[k], x[k], sum);
+  return sum;
+}
+
+/* f32 math, by the definition of numerics version 2. */
+static float defined_sum(const matrix *m, int32_t out, const float *x) {
+  float part[4];
+  if (m->columns < 1024 || m->rows > 16384) return chain(m, out, x, 0, m->columns);
+  for (int32_t i = 0, from, to; i < 4; i++) {
+    part_of(m->columns, i, &from, &to);
+    part[i] = chain(m, out, x, from, to);
+  }
+  return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+/* y = m * x on device i; x's int8 form is made anew. */
+static void multiply(int32_t i, const matrix *m, ops_act *x, int32_t count, float *y) {
+  ops_weight w = pack_matrix(devices[i], m);
+  quantize_rows(devices[i], x, count);
+  devices[i]->table->linear(devices[i], &(ops_linear){.w = &w, .y = y}, 1, x, count);
+  free_weight(&w);
+}
+
+static void check_f32_order(ops_type type, int32_t rows, int32_t columns, int32_t count) {
+  matrix m = make_matrix(type, rows, columns);
+  ops_act x = make_act(count, columns, false);
+  float *y = malloc((size_t)count * (size_t)rows * sizeof *y);
+  for (int32_t i = 0; i < device_count; i++) {
+    multiply(i, &m, &x, count, y);
+    for (int32_t at = 0; at < count * rows; at++) {
+      float expected = defined_sum(&m, at % rows, x.f32 + at / rows * columns);
+      if (memcmp(&y[at], &expected, sizeof expected) != 0)
+        fail_msg("%s: type %d, %d x %d, %d rows: %.9g is not the defined sum %.9g", devices[i]->table->name,
+                 (int)type, rows, columns, count, (double)y[at], (double)expected);
+    }
+  }
+  free(y);
+  free_act(&x);
+  free_matrix(&m);
+}
+
+/* With all inputs but part i zero, an output is the sum of part i. */
+static void multiply_part(int32_t device, const matrix *m, const ops_act *x, int32_t i, int32_t count,
+                          float *y) {
+  int32_t from, to;
+  size_t columns = (size_t)m->columns;
+  ops_act one = make_act(count, m->columns, true);
+  part_of(m->columns, i, &from, &to);
+  memset(one.f32, 0, (size_t)count * columns * sizeof *one.f32);
+  for (size_t t = 0; t < (size_t)count; t++)
+    memcpy(one.f32 + t * columns + from, x->f32 + t * columns + from, (size_t)(to - from) * sizeof *x->f32);
+  multiply(device, m, &one, count, y);
+  free_act(&one);
+}
+
+static void check_int8_order(ops_type type, int32_t rows, int32_t columns, int32_t count) {
+  matrix m = make_matrix(type, rows, columns);
+  ops_act x = make_act(count, columns, true);
+  size_t n = (size_t)count * (size_t)rows;
+  float *y = malloc(n * 5 * sizeof *y), *part = y + n;
+  for (int32_t i = 0; i < device_count; i++) {
+    multiply(i, &m, &x, count, y);
+    for (int32_t p = 0; p < 4; p++) multiply_part(i, &m, &x, p, count, part + (size_t)p * n);
+    for (size_t k = 0; k < n; k++) {
+      float expected = (part[k] + part[n + k]) + (part[2 * n + k] + part[3 * n + k]);
+      if (memcmp(&y[k], &expected, sizeof expected) != 0)
+        fail_msg("%s: type %d, %d x %d, %d rows: %.9g is not the sum %.9g of its parts",
+                 devices[i]->table->name, (int)type, rows, columns, count, (double)y[k], (double)expected);
+    }
+  }
+  free(y);
+  free_act(&x);
+  free_matrix(&m);
+}
+
+static void a_sum_has_the_defined_order(void **state) {
+  (void)state;
+  const int32_t counts[] = {1, 5, 16, ROWS_MAX};
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    bool wide = is_wide((ops_type)type);
+    for (int i = 0; i < 4; i++) {
+      check_f32_order((ops_type)type, 37, wide ? 768 : 992, counts[i]); /* one chain */
+      check_f32_order((ops_type)type, 37, 1024, counts[i]);
+      check_f32_order((ops_type)type, 37, wide ? 1280 : 1120, counts[i]); /* parts of unequal size */
+      if (!quant_type_of((ops_type)type)) check_f32_order((ops_type)type, 16, 1091, counts[i]);
+      if (!quant_type_of((ops_type)type)) continue;
+      check_int8_order((ops_type)type, 37, 1024, counts[i]);
+      check_int8_order((ops_type)type, 16, wide ? 1280 : 1120, counts[i]);
+    }
+  }
+}
+
+/* Blocks [from, to) of a row of Q4_0 against int8 activations, one chain. */
+static float q4_0_chain(const uint8_t *file, const ops_act *x, int32_t from, int32_t to) {
+  const quant_type *t = quant_type_of(OPS_Q4_0);
+  float sum = 0;
+  for (int32_t b = from; b < to; b++) {
+    const uint8_t *block = file + b * t->bytes;
+    int32_t products = 0;
+    for (int32_t i = 0; i < 32; i++) products += (quant_nibble(block + 2, i) - 8) * x->q8[b * 32 + i];
+    sum = fmaf((float)quant_half(block) * x->scale[b], (float)products, sum);
+  }
+  return sum;
+}
+
+/* All of a weight's outputs decide about its parts. */
+static void only_weights_of_few_outputs_have_parts(void **state) {
+  (void)state;
+  enum { COLUMNS = 1024, BLOCKS = COLUMNS / 32, USED = 16 };
+  const int32_t outputs[] = {USED, 16384, 16385};
+  const quant_type *t = quant_type_of(OPS_Q4_0);
+  ops_act x = make_act(1, COLUMNS, true);
+  matrix m = make_matrix(OPS_Q4_0, USED, COLUMNS);
+  m.file = realloc(m.file, (size_t)outputs[2] * BLOCKS * (size_t)t->bytes);
+  for (int32_t o = 0; o < 3; o++) {
+    m.rows = outputs[o];
+    for (int32_t i = 0; i < device_count; i++) {
+      float *y = malloc((size_t)m.rows * sizeof *y);
+      multiply(i, &m, &x, 1, y);
+      for (int32_t r = 0; r < USED; r++) {
+        const uint8_t *row = m.file + r * BLOCKS * t->bytes;
+        float expected = (q4_0_chain(row, &x, 0, 8) + q4_0_chain(row, &x, 8, 16)) +
+                         (q4_0_chain(row, &x, 16, 24) + q4_0_chain(row, &x, 24, 32));
+        if (m.rows > 16384) expected = q4_0_chain(row, &x, 0, 32);
+        assert_memory_equal(&y[r], &expected, sizeof expected);
+      }
+      free(y);
+    }
+    memset(m.file + USED * BLOCKS * t->bytes, 0, (size_t)(outputs[2] - USED) * BLOCKS * (size_t)t->bytes);
+  }
+  free_act(&x);
+  free_matrix(&m);
+}
+
 /* Blocks whose weights are all the same byte, and their scales of scales another. */
 typedef struct extreme {
   ops_type type;
@@ -350,9 +496,9 @@ static void another_summation_order_is_seen(void **state) {
     turned.total[to] = x.total[b];
   }
   float y[3][OPS_GROUP];
-  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, y[0]);
-  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, y[1]);
-  cpu_kernels_c.linear_int8[OPS_Q4_1](group, &turned, 0, 1, y[2]);
+  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, 1, y[0]);
+  cpu_kernels_c.linear_int8[OPS_Q4_1](w.data, &x, 0, 1, 1, y[1]);
+  cpu_kernels_c.linear_int8[OPS_Q4_1](group, &turned, 0, 1, 1, y[2]);
   assert_memory_equal(y[0], y[1], sizeof y[0]);
   assert_int_not_equal(memcmp(y[0], y[2], sizeof y[0]), 0);
   for (int32_t r = 0; r < OPS_GROUP; r++)
@@ -482,6 +628,7 @@ static void check_swiglu_values(const matrix *gate, const matrix *up, const ops_
     widest = fmaxf(widest, fabsf(g[i]));
     double lost = fabs(z * (double)u[i]) * 2e-38; /* exp ends near 1e38 */
     assert_near((double)y->f32[i], expected, fabs(expected) * 1e-6 + lost + 1e-35, "linear_swiglu");
+    assert_true(y->f32[i] == cpu_silu(g[i]) * u[i]); /* of the sums that `linear` makes */
   }
   assert_true(widest > 90); /* beyond what exp holds */
   free(g);
@@ -521,6 +668,7 @@ static void linear_swiglu_agrees(void **state) {
   check_linear_swiglu(OPS_Q4_1, 1, 4128, 64); /* several panels of one row */
   check_linear_swiglu(OPS_Q4_1, 37, 352, 96); /* several tiles */
   check_linear_swiglu(OPS_F16, 16, 288, 32);
+  check_linear_swiglu(OPS_Q4_1, 5, 96, 1056); /* sums in parts */
 }
 
 /* --- numbers --- */
@@ -940,6 +1088,8 @@ static void the_rest_of_the_table(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(linear_agrees),
+      cmocka_unit_test(a_sum_has_the_defined_order),
+      cmocka_unit_test(only_weights_of_few_outputs_have_parts),
       cmocka_unit_test(linear_takes_extremes),
       cmocka_unit_test(another_summation_order_is_seen),
       cmocka_unit_test(embed_reads_rows_and_counts),

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NUMERICS_VERSION "1" /* grows with every change of a kernel's bits */
-#define KV_TYPES         2
+#define KV_TYPES 2
 
 /* What one forward needs beside the weights: f32 unless said otherwise, R = MODEL_ROWS_MAX. */
 typedef struct activations {
@@ -131,7 +130,7 @@ static int open_device(model *m, const model_options *o, err *e) {
 }
 
 const char *model_numerics_id(model_math math, kv_type type) {
-#define NUMERICS_ID(math, type) "cpu/" math "/kv-" type "/" NUMERICS_VERSION
+#define NUMERICS_ID(math, type) "cpu/" math "/kv-" type "/" OPS_NUMERICS_VERSION
   static const char *const ids[][KV_TYPES] = {
       [MODEL_MATH_F32] = {[KV_F32] = NUMERICS_ID("f32", "f32"), [KV_F16] = NUMERICS_ID("f32", "f16")},
       [MODEL_MATH_INT8] = {[KV_F32] = NUMERICS_ID("int8", "f32"), [KV_F16] = NUMERICS_ID("int8", "f16")}};

@@ -168,7 +168,7 @@ static void linear_group(const linear_job *j, const ops_linear *l, int32_t group
   int32_t tiles = tile_count(j->k, j->count);
   for (int32_t i = 0; i < tiles; i++) {
     int32_t row = tile_begin(j->count, tiles, i), rows = tile_begin(j->count, tiles, i + 1) - row;
-    kernel(data, j->x, row, rows, out);
+    kernel(data, j->x, row, rows, cpu_parts(l->w), out);
     put_outputs(l, group, row, rows, out);
   }
 }
@@ -206,7 +206,8 @@ static void fill_panel(const cpu_kernels *k, const ops_weight *w, const ops_act 
   cpu_linear *kernel = linear_kernel(k, x, w->type);
   size_t bytes = cpu_group_bytes(w->type, w->columns);
   const uint8_t *data = (const uint8_t *)w->data + (size_t)g * bytes;
-  for (; g < end; g++, data += bytes, panel += rows * OPS_GROUP) kernel(data, x, row, rows, panel);
+  for (; g < end; g++, data += bytes, panel += rows * OPS_GROUP)
+    kernel(data, x, row, rows, cpu_parts(w), panel);
 }
 
 /* --- linear_swiglu --- */

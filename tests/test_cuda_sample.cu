@@ -2,6 +2,8 @@
 /* The choice of tokens against the C reference, and against its definition (ops.h). */
 #include "tests/cuda_cache_support.h"
 
+#include <algorithm>
+
 PORTABLE_C_BEGIN
 #include "common/base/noise.h"
 #include "kernels/cpu/sample.h"
@@ -68,13 +70,14 @@ static void check(const rows_of_logits &rows, const std::vector<ops_sampling> &c
   }
 }
 
-/* The same logits with and without noise, and with noise that decides little, or all. */
-static void check_scales(const std::vector<float> &z, uint64_t seed) {
+/* Without noise, and with noise that decides little, or all. Each row has the logits in another order. */
+static void check_scales(std::vector<float> z, uint64_t seed) {
   const float scales[] = {0, 1, 1.25f, 1e5f, 1e-3f, 0.7f};
   rows_of_logits rows;
   std::vector<ops_sampling> choices;
   for (uint32_t i = 0; i < 6; i++) {
     rows.push_back(z);
+    std::rotate(z.begin(), z.begin() + (ptrdiff_t)(z.size() / 3), z.end());
     choices.push_back({scales[i], seed * 0x9e3779b97f4a7c15u + i, i % 3, 100 * i});
   }
   check(rows, choices);
@@ -90,6 +93,16 @@ static void vocabularies_of_every_size(void **state) {
   (void)state;
   for (size_t count : {1, 3, 4, 5, 1023, 1024, 1025, 5000, 49152})
     for (uint64_t seed = 1; seed <= 4; seed++) check_scales(logits_of(count, 10, seed), seed);
+}
+
+static void the_best_may_be_anywhere_in_a_large_vocabulary(void **state) {
+  (void)state;
+  std::vector<float> z(300000, 0);
+  for (size_t at : {299999, 5, 270000, 131072}) {
+    z[at] += (float)at + 1000000;
+    assert_int_equal(chosen({z}, {{0, 1, 2, 3}})[0], at);
+    z[at] = 0;
+  }
 }
 
 static void flat_logits_leave_it_to_the_noise(void **state) {
@@ -132,6 +145,7 @@ static void a_nan_and_minus_infinity_are_never_chosen(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(vocabularies_of_every_size),
+      cmocka_unit_test(the_best_may_be_anywhere_in_a_large_vocabulary),
       cmocka_unit_test(flat_logits_leave_it_to_the_noise),
       cmocka_unit_test(the_lowest_id_wins_ties),
       cmocka_unit_test(a_nan_and_minus_infinity_are_never_chosen),

@@ -7,7 +7,7 @@
  * - linear: the inputs come in B blocks of OPS_BLOCK (the last one may be short, in f32 math alone). A weight
  *   of at most OPS_PARTED_OUTPUTS rows and at least OPS_PARTED_INPUTS columns sums them in four parts: part i
  *   is blocks [i B / 4, (i + 1) B / 4), rounded down, a chain that starts at zero; then (p0 + p1) + (p2 +
- * p3). Any other weight sums one chain. A chain's blocks are ascending:
+ *   p3). Any other weight sums one chain. A chain's blocks are ascending:
  * - quantised weight and activations (int8):
  *   acc = fma(D * dx, (float)isum, acc), isum an exact integer, then with minima a second step. S is the
  *   block's sum of q * q8, Sa and Sb those of its first and last 16, Ha and Hb these halves' sums of q8:
@@ -45,7 +45,7 @@
 #define OPS_HEAD_DIM_MAX 512
 #define OPS_THREADS_MAX  64
 
-#define OPS_NUMERICS_VERSION "2" /* grows with every change of the bits below */
+#define OPS_NUMERICS_VERSION "2" /* grows with every change of the bits above */
 #define OPS_PARTED_OUTPUTS   16384
 #define OPS_PARTED_INPUTS    1024
 #define OPS_SPLIT            512 /* positions that share a maximum in attention; whole tiles */

@@ -60,7 +60,7 @@ while IFS=: read -r file line path; do
     fi
     ;;
   esac
-done < <(grep -rnE --include='*.[ch]' \
+done < <(grep -rnE --include='*.[ch]' --include='*.cu' --include='*.cuh' \
   '^[[:space:]]*#[[:space:]]*include[[:space:]]*("|<(c?zmq|zmq_utils)\.h>)' \
   "${!may[@]}" | sort -u | sed -E 's/^([^:]+):([0-9]+):[^"<]*["<]([^">]+)[">].*/\1:\2:\3/')
 

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # name | what it does
 stages='
-setup       | packages and the default model
+setup       | packages, CUDA's compiler and the default model
 tidy        | style, in seconds: format, lengths, names, words, paths, include arrows
 build       | Release build of everything
 unit        | unit, property, golden and vector tests (ctest)
@@ -45,7 +45,7 @@ run_integration() { # PRESET SUBSET (1: fewer and shorter answers) PATTERN...
 }
 
 stage_setup() {
-  scripts/deps.sh --test
+  scripts/deps.sh --test --cuda
   scripts/get_model.sh
 }
 

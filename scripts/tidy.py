@@ -20,6 +20,7 @@ import sys
 import tokenize
 from concurrent.futures import ThreadPoolExecutor
 
+SOURCES = ('.c', '.h', '.cu', '.cuh')
 COLUMNS = 110
 FUNCTION_LINES = 45
 GLOSSARY = 'docs/GLOSSARY.md'
@@ -36,15 +37,19 @@ NOUNS = {
     'target_worker/worker.h': ['target'],
     'wire/message.h': ['msg', 'wire'],
 }
-ROOM_NOUNS = {'kernels/cpu': 'cpu', 'kernels/far': 'far'}  # whose headers are one library's inside
+ROOM_NOUNS = {'kernels/cpu': 'cpu', 'kernels/cuda': 'cuda', 'kernels/far': 'far'}  # whose headers are one library's inside
 
 # Headers that are code to be included, like a source file's beginning: their names are nobody's interface.
 TEMPLATES = {'kernels/cpu/linear_256.h'}
+
+# Headers that give to the C++ compiler what nvcc has, by CUDA's own names.
+STAND_INS = {'kernels/cuda/shim.h', 'kernels/cuda/shim_runtime.h'}
 
 # A second header of one source file, for those who may know more of it.
 FACES = {
     'common/model/kv_rows': 'common/model/kv_cache',
     'common/text/tokenizer_parts': 'common/text/tokenizer',
+    'kernels/cuda/shim_runtime': 'kernels/cuda/shim',
 }
 
 # Files whose lines are not ours to break.
@@ -96,20 +101,28 @@ def c_names(text):
 HEAD_OF_FUNCTION = re.compile(r'([A-Za-z_]\w*)\s*\((?:[^()]|\([^()]*\)|\((?:[^()]|\([^()]*\))*\))*\)\s*$')
 
 
+ROOM_OF_CPP = re.compile(r'(?:\bnamespace(?:\s+\w+)?|\bextern\s+"")\s*$')
+
+
 def c_functions(text):
     """Of each function defined here: its name, the line of its head and the line of its last brace."""
     code, depth, start = c_code(text), 0, 0
-    current = None
+    current, rooms = None, 0  # rooms: namespaces, and extern "C", around what is defined
     for m in re.finditer(r'[{};]', code):
         c = m.group()
         if depth == 0 and c == '{':
             head = code[start : m.start()]
+            if ROOM_OF_CPP.search(head):
+                rooms, start = rooms + 1, m.end()
+                continue
             name = HEAD_OF_FUNCTION.search(head)
             if name and name.group(1) not in ('__attribute__', '_Static_assert'):
                 first = start + len(head) - len(head.lstrip())
                 current = (name.group(1), code.count('\n', 0, first) + 1)
         if c == '{':
             depth += 1
+        elif c == '}' and depth == 0 and rooms > 0:
+            rooms -= 1
         elif c == '}':
             depth -= 1
             if depth < 0:
@@ -119,7 +132,7 @@ def c_functions(text):
                 current = None
         if depth == 0:
             start = m.end()
-    if depth != 0:
+    if depth != 0 or rooms != 0:
         raise ValueError('the braces do not match: no function can be counted')
 
 
@@ -190,7 +203,7 @@ class Repository:
 
     def code(self):
         scripts = [f for f in self.files if f == '.ci/run' or f.endswith('CMakeLists.txt')]
-        return self.ending('.c', '.h', '.py', '.sh', '.cmake') + scripts
+        return self.ending(*SOURCES, '.py', '.sh', '.cmake') + scripts
 
 
 def check_format(repo):
@@ -205,7 +218,7 @@ def check_format(repo):
             [program, '--dry-run', *files], cwd=repo.root, text=True, capture_output=True
         ).stderr
 
-    files = repo.ending('.c', '.h')
+    files = repo.ending(*SOURCES)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         reports = pool.map(run, [files[i : i + 30] for i in range(0, len(files), 30)])
     seen = set()
@@ -226,7 +239,7 @@ def check_columns(repo):
 
 
 def check_functions(repo):
-    for file in repo.ending('.c', '.h'):
+    for file in repo.ending(*SOURCES):
         try:
             for name, first, last in c_functions(repo.text(file)):
                 if last - first + 1 > FUNCTION_LINES:
@@ -240,7 +253,7 @@ def check_circles(repo):
     """A unit is a header with its source. Its includes must not lead back to it."""
     units = {}
     unit = lambda path: FACES.get(os.path.splitext(path)[0], os.path.splitext(path)[0])
-    for file in repo.ending('.c', '.h'):
+    for file in repo.ending(*SOURCES):
         if file in TEMPLATES:
             continue
         of = unit(file)
@@ -281,7 +294,7 @@ def nouns_of(file):
     """attached_drafts.h: attached_drafts_, attached_draft_, attached_."""
     if file in NOUNS:
         return NOUNS[file]
-    words = os.path.basename(file)[:-2].split('_')
+    words = os.path.splitext(os.path.basename(file))[0].split('_')
     room = [ROOM_NOUNS[d] for d in ROOM_NOUNS if file.startswith(d + '/')]
     leading = room + ['_'.join(words[:i]) for i in range(len(words), 0, -1)]
     return (
@@ -292,8 +305,8 @@ def nouns_of(file):
 
 
 def check_symbols(repo):
-    for file in repo.ending('.h'):
-        if file.startswith(('tests/', 'bench/')) or file in TEMPLATES:
+    for file in repo.ending('.h', '.cuh'):
+        if file.startswith(('tests/', 'bench/')) or file in TEMPLATES | STAND_INS:
             continue
         nouns = nouns_of(file)
         for line, name in c_declared(repo.text(file)):
@@ -320,7 +333,7 @@ def split_name(name):
 def names_and_comments(repo, file):
     """(offset, or minus the line; text; is it a name?) of everything in a file that the glossary binds."""
     text = repo.text(file)
-    if file.endswith(('.c', '.h')):
+    if file.endswith(SOURCES):
         for at, name in c_names(text):
             yield at, name, True
         for line, comment in c_comments(text):
@@ -392,16 +405,16 @@ def check_paths(repo):
 
 def check_mentions(repo):
     """A header's first comment begins with its name, and the files that comments mention exist."""
-    sources = repo.ending('.c', '.h')
+    sources = repo.ending(*SOURCES)
     known = {os.path.basename(f) for f in repo.files}
     for file in sources:
         known.update(os.path.basename(h) for h in re.findall(r'#\s*include\s*<([^>]+)>', repo.text(file)))
     for file in sources:
-        title = re.match(r'/\* (\S+\.[ch]) - ', repo.text(file))
+        title = re.match(r'/\* (\S+\.(?:c|h|cu|cuh)) - ', repo.text(file))
         if title and title.group(1) != os.path.basename(file):
             yield 'mention', file, title.group(1), 1, f'its first comment is about {title.group(1)}'
         for line, comment in c_comments(repo.text(file)):
-            for path in re.findall(r'(?<![\w/.*-])[\w/]+\.[ch]\b(?!\.)', comment):
+            for path in re.findall(r'(?<![\w/.*-])[\w/]+\.(?:c|h|cu|cuh)\b(?!\.)', comment):
                 if os.path.basename(path) not in known and path != (title and title.group(1)):
                     yield 'mention', file, path, line, f'there is no {path}'
 
@@ -413,7 +426,7 @@ def path_exists(repo, path, folders, bases):
         return any(pattern.match(f) for f in repo.files)
     if '/' not in path:
         test = re.fullmatch(r'test_\w+', path)
-        return path + '.c' in bases if test else not re.search(r'\.(c|h|sh|py)$', path) or path in bases
+        return path + '.c' in bases if test else not re.search(r'\.(c|h|cu|cuh|sh|py)$', path) or path in bases
     top = path.split('/')[0]
     if top == 'build' or top not in {f.split('/')[0] for f in folders}:
         return True

@@ -47,7 +47,8 @@ GLOSSARY_ROWS = """| term | means | where | not |
 # rule, files, what it must find: (file, subject)
 CASES = [
     (check_format, {'a.c': 'int a;\n'}, []),
-    (check_format, {'a.c': 'int   a;\n'}, [('a.c', '*')]),
+    (check_format, {'a.c': 'int   a;\n', 'b.cu': 'int   b;\n'}, [('a.c', '*'), ('b.cu', '*')]),
+    (check_format, {'a.cu': 'void f() { kernel<<<1, 32, 0, stream>>>(a); }\n'}, []),
     (check_columns, {'a.c': '/* ' + 'é' * 104 + ' */\n', 'wide.md': 'x' * 200}, []),
     (
         check_columns,
@@ -63,6 +64,12 @@ CASES = [
         {'a.c': 'int a(void) {\n  /* } */\n  puts("}\\"");\n  c = \'}\';\n' + '  x;\n' * 44 + '}\n'},
         [('a.c', 'a')],
     ),
+    (
+        check_functions,
+        {'a.cu': 'namespace { extern "C" {\n__global__ void a(int x) ' + body(46) + '} }\n'},
+        [('a.cu', 'a')],
+    ),
+    (check_functions, {'a.cu': 'namespace n {\nvoid a() ' + body(3)}, [('a.cu', '*')]),
     (check_functions, {'a.c': '#define A(x) \\\n  { \\\n    x;\nint a(void) ' + body(3)}, []),
     (check_functions, {'a.c': 'int a(void) {\n  if (x) {\n}\n'}, [('a.c', '*')]),
     (
@@ -138,8 +145,8 @@ CASES = [
     ),
     (
         check_mentions,
-        {'x/a.h': '/* old.h - a */\n', 'x/b.c': '/* see gone.h */\n'},
-        [('x/a.h', 'old.h'), ('x/b.c', 'gone.h')],
+        {'x/a.h': '/* old.h - a */\n', 'x/b.c': '/* see gone.h, gone.cu */\n'},
+        [('x/a.h', 'old.h'), ('x/b.c', 'gone.cu'), ('x/b.c', 'gone.h')],
     ),
     (
         check_paths,

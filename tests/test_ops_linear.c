@@ -2,6 +2,7 @@
 /* Ops linear and linear_swiglu: each device against the C reference by memcmp; the C reference against plain
  * computations in double, written here from the definitions, within the error that f32 (or int8) must make.
  */
+#include "kernels/cpu/cpu_math.h"
 #include "tests/ops_support.h"
 
 #define ROWS_MAX 33 /* two full tiles of the widest CPU kernel and a row more */
@@ -208,7 +209,157 @@ static void linear_takes_extremes(void **state) {
   }
 }
 
-/* --- the order of a sum --- */
+/* --- the order of a sum, to the bit --- */
+
+/* Inputs [from, to) are part i of a sum over so many: blocks [i * blocks / 4, (i + 1) * blocks / 4). */
+static void part_of(int32_t columns, int32_t i, int32_t *from, int32_t *to) {
+  int32_t blocks = (columns + 31) / 32;
+  *from = i * blocks / 4 * 32;
+  *to = i == 3 ? columns : (i + 1) * blocks / 4 * 32;
+}
+
+static float chain(const matrix *m, int32_t out, const float *x, int32_t from, int32_t to) {
+  float sum = 0;
+  const double *w = m->values + (size_t)out * (size_t)m->columns;
+  for (int32_t k = from; k < to; k++) sum = fmaf((float)w[k], x[k], sum);
+  return sum;
+}
+
+/* f32 math, by the definition of numerics version 2. */
+static float defined_sum(const matrix *m, int32_t out, const float *x) {
+  float part[4];
+  if (m->columns < 1024 || m->rows > 16384) return chain(m, out, x, 0, m->columns);
+  for (int32_t i = 0, from, to; i < 4; i++) {
+    part_of(m->columns, i, &from, &to);
+    part[i] = chain(m, out, x, from, to);
+  }
+  return (part[0] + part[1]) + (part[2] + part[3]);
+}
+
+static float *multiply(device *d, const matrix *m, const float *x, int32_t count) {
+  device_act *in = act_of(d, count, m->columns, true, x);
+  float *y = linear_of(d, m, in, count);
+  d->table->act_drop(d, in);
+  return y;
+}
+
+static void check_f32_order(ops_type type, int32_t rows, int32_t columns, int32_t count) {
+  matrix m = make_matrix(type, rows, columns);
+  float *x = random_floats((size_t)count * (size_t)columns);
+  for (int32_t i = 0; i < device_count; i++) {
+    float *y = multiply(devices[OPS_MATH_F32][i], &m, x, count);
+    for (int32_t at = 0; at < count * rows; at++) {
+      float expected = defined_sum(&m, at % rows, x + at / rows * columns);
+      if (memcmp(&y[at], &expected, sizeof expected) != 0)
+        fail_msg("%s: type %d, %d x %d, %d rows: %.9g is not the defined sum %.9g",
+                 devices[OPS_MATH_F32][i]->table->name, (int)type, rows, columns, count, (double)y[at],
+                 (double)expected);
+    }
+    free(y);
+  }
+  free(x);
+  free_matrix(&m);
+}
+
+/* With all inputs but part i zero, an output is the sum of part i. */
+static float *multiply_part(device *d, const matrix *m, const float *x, int32_t i, int32_t count) {
+  int32_t from, to;
+  size_t columns = (size_t)m->columns;
+  float *one = calloc((size_t)count * columns, sizeof *one);
+  part_of(m->columns, i, &from, &to);
+  for (size_t t = 0; t < (size_t)count; t++)
+    memcpy(one + t * columns + from, x + t * columns + from, (size_t)(to - from) * sizeof *x);
+  float *y = multiply(d, m, one, count);
+  free(one);
+  return y;
+}
+
+static void check_int8_order(ops_type type, int32_t rows, int32_t columns, int32_t count) {
+  matrix m = make_matrix(type, rows, columns);
+  float *x = random_floats((size_t)count * (size_t)columns);
+  for (int32_t i = 0; i < device_count; i++) {
+    device *d = devices[OPS_MATH_INT8][i];
+    float *y = multiply(d, &m, x, count), *part[4];
+    for (int32_t p = 0; p < 4; p++) part[p] = multiply_part(d, &m, x, p, count);
+    for (int32_t k = 0; k < count * rows; k++) {
+      float expected = (part[0][k] + part[1][k]) + (part[2][k] + part[3][k]);
+      if (memcmp(&y[k], &expected, sizeof expected) != 0)
+        fail_msg("%s: type %d, %d x %d, %d rows: %.9g is not the sum %.9g of its parts", d->table->name,
+                 (int)type, rows, columns, count, (double)y[k], (double)expected);
+    }
+    for (int32_t p = 0; p < 4; p++) free(part[p]);
+    free(y);
+  }
+  free(x);
+  free_matrix(&m);
+}
+
+static void a_sum_has_the_defined_order(void **state) {
+  (void)state;
+  const int32_t counts[] = {1, 5, 16, ROWS_MAX};
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    bool wide = is_wide((ops_type)type);
+    for (int i = 0; i < 4; i++) {
+      check_f32_order((ops_type)type, 37, wide ? 768 : 992, counts[i]); /* one chain */
+      check_f32_order((ops_type)type, 37, 1024, counts[i]);
+      check_f32_order((ops_type)type, 37, wide ? 1280 : 1120, counts[i]); /* parts of unequal size */
+      if (!quant_type_of((ops_type)type)) check_f32_order((ops_type)type, 16, 1091, counts[i]);
+      if (!quant_type_of((ops_type)type)) continue;
+      check_int8_order((ops_type)type, 37, 1024, counts[i]);
+      check_int8_order((ops_type)type, 16, wide ? 1280 : 1120, counts[i]);
+    }
+  }
+}
+
+/* The int8 form of an input, from the definition, and the scale of its block. */
+static int32_t quantised(const float *x, int32_t at, float *scale) {
+  float largest = 0;
+  for (int32_t i = at / 32 * 32; i < (at / 32 + 1) * 32; i++) largest = fmaxf(largest, fabsf(x[i]));
+  *scale = largest / 127;
+  return (int32_t)rintf(x[at] * (127 / largest));
+}
+
+/* Blocks [from, to) of a row of Q4_0 against int8 activations, one chain. */
+static float q4_0_chain(const uint8_t *file, const float *x, int32_t from, int32_t to) {
+  const quant_type *t = quant_type_of(OPS_Q4_0);
+  float sum = 0, scale = 0;
+  for (int32_t b = from; b < to; b++) {
+    const uint8_t *block = file + b * t->bytes;
+    int32_t products = 0;
+    for (int32_t i = 0; i < 32; i++)
+      products += (quant_nibble(block + 2, i) - 8) * quantised(x, b * 32 + i, &scale);
+    sum = fmaf((float)quant_half(block) * scale, (float)products, sum);
+  }
+  return sum;
+}
+
+/* All of a weight's outputs decide about its parts. */
+static void only_weights_of_few_outputs_have_parts(void **state) {
+  (void)state;
+  enum { COLUMNS = 1024, BLOCKS = COLUMNS / 32, USED = 16 };
+  const int32_t outputs[] = {USED, 16384, 16385};
+  const quant_type *t = quant_type_of(OPS_Q4_0);
+  float *x = random_floats(COLUMNS);
+  matrix m = make_matrix(OPS_Q4_0, USED, COLUMNS);
+  m.file = realloc(m.file, (size_t)outputs[2] * BLOCKS * (size_t)t->bytes);
+  memset(m.file + USED * BLOCKS * t->bytes, 0, (size_t)(outputs[2] - USED) * BLOCKS * (size_t)t->bytes);
+  for (int32_t o = 0; o < 3; o++) {
+    m.rows = outputs[o];
+    for (int32_t i = 0; i < device_count; i++) {
+      float *y = multiply(devices[OPS_MATH_INT8][i], &m, x, 1);
+      for (int32_t r = 0; r < USED; r++) {
+        const uint8_t *row = m.file + r * BLOCKS * t->bytes;
+        float expected = (q4_0_chain(row, x, 0, 8) + q4_0_chain(row, x, 8, 16)) +
+                         (q4_0_chain(row, x, 16, 24) + q4_0_chain(row, x, 24, 32));
+        if (m.rows > 16384) expected = q4_0_chain(row, x, 0, 32);
+        assert_memory_equal(&y[r], &expected, sizeof expected);
+      }
+      free(y);
+    }
+  }
+  free(x);
+  free_matrix(&m);
+}
 
 /* Blocks of a row in descending order: of a file's row of `size` bytes a block, or of activations. */
 static void turn_blocks(void *row, size_t size, int32_t blocks) {
@@ -257,6 +408,7 @@ static void check_swiglu_values(const matrix *gate, const matrix *up, const devi
     widest = fmaxf(widest, fabsf(g[i]));
     double lost = fabs(z * (double)u[i]) * 2e-38; /* exp ends near 1e38 */
     assert_near((double)y[i], expected, fabs(expected) * 1e-6 + lost + 1e-35, "linear_swiglu");
+    assert_true(y[i] == cpu_silu(g[i]) * u[i]); /* of the sums that `linear` makes */
   }
   assert_true(widest > 90); /* beyond what exp holds */
   free(g);
@@ -319,6 +471,7 @@ static void linear_swiglu_agrees(void **state) {
   check_linear_swiglu(OPS_Q4_1, 1, 4128, 64); /* several panels of one row */
   check_linear_swiglu(OPS_Q4_1, 37, 352, 96); /* several tiles */
   check_linear_swiglu(OPS_F16, 16, 288, 32);
+  check_linear_swiglu(OPS_Q4_1, 5, 96, 1056); /* sums in parts */
 }
 
 int main(void) {
@@ -326,6 +479,8 @@ int main(void) {
       cmocka_unit_test(linear_agrees),
       cmocka_unit_test(linear_agrees_for_every_number_of_rows),
       cmocka_unit_test(linear_takes_odd_shapes),
+      cmocka_unit_test(a_sum_has_the_defined_order),
+      cmocka_unit_test(only_weights_of_few_outputs_have_parts),
       cmocka_unit_test(linear_takes_extremes),
       cmocka_unit_test(another_summation_order_is_seen),
       cmocka_unit_test(linear_swiglu_agrees),

@@ -55,8 +55,24 @@ typedef struct cpu_row {
 
 #define CPU_ROWS_MAX 16 /* rows that a linear kernel may take at once: a weight is unpacked once for them */
 
-/* out [rows][OPS_GROUP] = one packed group of 16 outputs times rows [row, row + rows) of x. */
-typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out);
+#define CPU_PARTS 4 /* that the sums of a parted weight are made of */
+
+/* In how many parts the sums of a weight are made, which the whole weight decides (ops.h): 1 or CPU_PARTS. */
+static inline int32_t cpu_parts(const cpu_weight *w) {
+  return w->rows <= OPS_PARTED_OUTPUTS && w->columns >= OPS_PARTED_INPUTS ? CPU_PARTS : 1;
+}
+
+/* The input at which part i of a sum begins, i < parts; with i = parts, where the sum ends. */
+static inline size_t cpu_part_at(int32_t columns, int32_t parts, int32_t i) {
+  size_t blocks = ((size_t)columns + OPS_BLOCK - 1) / OPS_BLOCK;
+  size_t at = (parts == 1 ? blocks * (size_t)i : blocks * (size_t)i / CPU_PARTS) * OPS_BLOCK;
+  return at < (size_t)columns ? at : (size_t)columns;
+}
+
+/* out [rows][OPS_GROUP] = one packed group of 16 outputs times rows [row, row + rows) of x; parts: cpu_parts
+ * of the weight. */
+typedef void cpu_linear(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
+                        float *out);
 
 /* The query heads of a few rows of one sequence that share a key-value head. Pointers stand at that layer and
  * key-value head; those of committed rows at block 0 of all (the sequence's own blocks are in row->kv->map),

@@ -67,7 +67,7 @@ static void linear_group(const linear_job *j, const part *l, int32_t group) {
   int32_t tiles = cpu_tile_count(j->k, j->rows);
   for (int32_t i = 0; i < tiles; i++) {
     int32_t row = cpu_tile_begin(j->rows, tiles, i), rows = cpu_tile_begin(j->rows, tiles, i + 1) - row;
-    kernel(data, j->x, row, rows, out);
+    kernel(data, j->x, row, rows, cpu_parts(&l->w), out);
     put_outputs(l, group, row, rows, out);
   }
 }
@@ -120,7 +120,8 @@ void cpu_panel_fill(const cpu_kernels *k, const cpu_weight *w, const cpu_act *x,
   cpu_linear *kernel = linear_kernel(k, x, w->type);
   size_t bytes = cpu_group_bytes(w->type, w->columns);
   const uint8_t *data = (const uint8_t *)w->data + (size_t)g * bytes;
-  for (; g < end; g++, data += bytes, panel += rows * OPS_GROUP) kernel(data, x, row, rows, panel);
+  for (; g < end; g++, data += bytes, panel += rows * OPS_GROUP)
+    kernel(data, x, row, rows, cpu_parts(w), panel);
 }
 
 #define GATED_GROUPS 2 /* of a block of OPS_BLOCK outputs, which one chunk makes */

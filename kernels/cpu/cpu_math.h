@@ -1,26 +1,28 @@
 /* cpu_math.h - scalar arithmetic that the C reference and the SIMD kernels share, so that bits agree. */
 #pragma once
 
+#include "common/base/portable.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #define CPU_LANES 8 /* of a vector's sum */
 
-static inline float cpu_float_of(uint32_t bits) {
+PORTABLE float cpu_float_of(uint32_t bits) {
   float f;
   memcpy(&f, &bits, sizeof f);
   return f;
 }
 
-static inline uint32_t cpu_bits_of(float f) {
+PORTABLE uint32_t cpu_bits_of(float f) {
   uint32_t bits;
   memcpy(&bits, &f, sizeof bits);
   return bits;
 }
 
 /* IEEE binary16 to f32, exact. */
-static inline float cpu_f16(uint16_t h) {
+PORTABLE float cpu_f16(uint16_t h) {
   float f =
       cpu_float_of((uint32_t)(h & 0x7fff) << 13) * 0x1p112f; /* moves the exponent's bias; subnormals too */
   uint32_t bits = cpu_bits_of(f);
@@ -28,12 +30,12 @@ static inline float cpu_f16(uint16_t h) {
   return cpu_float_of(bits | (uint32_t)(h & 0x8000) << 16);
 }
 
-static inline float cpu_bf16(uint16_t h) {
+PORTABLE float cpu_bf16(uint16_t h) {
   return cpu_float_of((uint32_t)h << 16);
 }
 
 /* f32 to binary16, nearest even; NaN to a quiet NaN. */
-static inline uint16_t cpu_to_f16(float f) {
+PORTABLE uint16_t cpu_to_f16(float f) {
   uint32_t bits = cpu_bits_of(f), magnitude = bits & 0x7fffffffu, half;
   if (magnitude > 0x7f800000u)
     half = 0x7e00;
@@ -61,7 +63,7 @@ static inline uint16_t cpu_to_f16(float f) {
 #define CPU_EXP_C3   0x1.555556p-3f
 #define CPU_EXP_C2   0.5f
 
-static inline float cpu_exp(float x) {
+PORTABLE float cpu_exp(float x) {
   if (!(x >= CPU_EXP_MIN)) return 0.0f;
   if (x > CPU_EXP_MAX) x = CPU_EXP_MAX;
   float n = rintf(x * CPU_LOG2E);
@@ -76,11 +78,11 @@ static inline float cpu_exp(float x) {
   return p * cpu_float_of((uint32_t)((int32_t)n + 127) << 23);
 }
 
-static inline float cpu_silu(float x) {
+PORTABLE float cpu_silu(float x) {
   return x / (1.0f + cpu_exp(-x));
 }
 
 /* The fixed tree over the lanes of a sum. */
-static inline float cpu_lane_sum(const float s[CPU_LANES]) {
+PORTABLE float cpu_lane_sum(const float s[CPU_LANES]) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }

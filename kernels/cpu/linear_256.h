@@ -35,8 +35,8 @@
     break;                                                                                                   \
   }
 #define BY_ROWS(name, body)                                                                                  \
-  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {                    \
-    ROWS_SWITCH(body, group, x, row, out)                                                                    \
+  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts, float *out) {     \
+    ROWS_SWITCH(body, group, x, row, parts, out)                                                             \
   }
 
 typedef struct tile {
@@ -52,6 +52,31 @@ INLINE void tile_store(const tile *a, float *out, const int T) {
     _mm256_storeu_ps(out + t * OPS_GROUP, a->acc[t][0]);
     _mm256_storeu_ps(out + t * OPS_GROUP + HALF, a->acc[t][1]);
   }
+}
+
+/* The sums of the first two parts and of the third. */
+typedef struct part_sums {
+  float of[CPU_PARTS / 2][LINEAR_AVX2_ROWS * OPS_GROUP];
+} part_sums;
+
+INLINE void tile_add_saved(tile *a, const float *saved, const int T) {
+  UNROLL for (int t = 0; t < T; t++) {
+    UNROLL for (int h = 0; h < 2; h++) a->acc[t][h] =
+        _mm256_add_ps(_mm256_loadu_ps(saved + t * OPS_GROUP + h * HALF), a->acc[t][h]);
+  }
+}
+
+/* The tile ends a part that others follow, and begins the next one. */
+INLINE void end_part(part_sums *p, const int32_t part, tile *a, const int T) {
+  if (part == 1) tile_add_saved(a, p->of[0], T);
+  tile_store(a, p->of[part / 2], T);
+  tile_zero(a, T);
+}
+
+/* The tile is the last part. */
+INLINE void add_parts(const part_sums *p, tile *a, const int T) {
+  tile_add_saved(a, p->of[1], T);
+  tile_add_saved(a, p->of[0], T);
 }
 
 INLINE __m256 load_f16(const uint8_t *from) {
@@ -272,20 +297,29 @@ INLINE void linear_block(tile *a, cpu_block k, const cpu_act *x, size_t first, c
   }
 }
 
-INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, float *out, const cpu_format f,
-                        const int T) {
+INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,
+                        const cpu_format f, const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
+  size_t end = cpu_part_at(x->columns, parts, 1) / OPS_BLOCK;
+  int32_t part = 0;
+  part_sums p;
   tile a;
   tile_zero(&a, T);
   for (size_t b = 0; b < blocks; b++) {
+    if (__builtin_expect(b == end, 0)) {
+      end_part(&p, part++, &a, T);
+      end = cpu_part_at(x->columns, parts, part + 1) / OPS_BLOCK;
+    }
     if (asks_ahead(T)) prefetch((const uint8_t *)group + b * step, step);
     linear_block(&a, cpu_block_at(group, f, b), x, (size_t)row * blocks + b, f, T);
   }
+  if (parts > 1) add_parts(&p, &a, T);
   tile_store(&a, out, T);
 }
 
 #define INT8_BODY(name, TYPE, ...)                                                                           \
-  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {       \
-    linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
+  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,       \
+                          const int T) {                                                                     \
+    linear_int8(group, x, row, parts, out, (cpu_format){__VA_ARGS__}, T);                                    \
   }
 CPU_FORMATS(INT8_BODY)

@@ -104,11 +104,11 @@ static void add_rows(const float *w, const cpu_act *x, int32_t row, size_t k, in
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
-INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out,
-                       const cpu_format f) {
+INLINE void add_blocks(const void *group, const cpu_act *x, int32_t row, int32_t rows, size_t k, size_t end,
+                       float *out, const cpu_format f) {
   _Alignas(32) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
-  for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
+  for (; k < end; k += OPS_BLOCK) {
     const cpu_block b = cpu_block_at(group, f, k / OPS_BLOCK);
     const scales s = load_scales(b, 0, f);
     UNROLL for (int i = 0; i < CPU_VECTORS; i++) {
@@ -118,10 +118,21 @@ INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t
   }
 }
 
+INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
+                       float *out, const cpu_format f) {
+  float sum[CPU_PARTS][LINEAR_AVX2_ROWS * OPS_GROUP];
+  for (int32_t i = 0; i < parts; i++) {
+    add_blocks(group, x, row, rows, cpu_part_at(x->columns, parts, i), cpu_part_at(x->columns, parts, i + 1),
+               parts == 1 ? out : sum[i], f);
+  }
+  for (int32_t i = 0; i < rows * OPS_GROUP && parts > 1; i++)
+    out[i] = (sum[0][i] + sum[1][i]) + (sum[2][i] + sum[3][i]);
+}
+
 #define F32(name, TYPE, ...)                                                                                 \
   void cpu_linear_##name##_f32_avx2(const void *group, const cpu_act *x, int32_t row, int32_t rows,          \
-                                    float *out) {                                                            \
-    linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
+                                    int32_t parts, float *out) {                                             \
+    linear_f32(group, x, row, rows, parts, out, (cpu_format){__VA_ARGS__});                                  \
   }
 CPU_FORMATS(F32)
 
@@ -139,13 +150,22 @@ INLINE __m256 bf16_lanes(const void *w, size_t i) {
 }
 
 #define PLAIN(type)                                                                                          \
-  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {        \
+  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,        \
+                         const int T) {                                                                      \
+    size_t end = cpu_part_at(x->columns, parts, 1);                                                          \
+    int32_t part = 0;                                                                                        \
+    part_sums p;                                                                                             \
     tile a;                                                                                                  \
     tile_zero(&a, T);                                                                                        \
     for (size_t k = 0; k < (size_t)x->columns; k++) {                                                        \
+      if (__builtin_expect(k == end, 0)) {                                                                   \
+        end_part(&p, part++, &a, T);                                                                         \
+        end = cpu_part_at(x->columns, parts, part + 1);                                                      \
+      }                                                                                                      \
       __m256 w0 = type##_lanes(group, k * OPS_GROUP), w1 = type##_lanes(group, k * OPS_GROUP + HALF);        \
       tile_add(&a, w0, w1, x, row, k, T);                                                                    \
     }                                                                                                        \
+    if (parts > 1) add_parts(&p, &a, T);                                                                     \
     tile_store(&a, out, T);                                                                                  \
   }
 PLAIN(f32)

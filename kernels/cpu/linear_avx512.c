@@ -42,8 +42,8 @@
     break;                                                                                                   \
   }
 #define BY_ROWS(name, body)                                                                                  \
-  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {                    \
-    ROWS_SWITCH(body, group, x, row, out)                                                                    \
+  void name(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts, float *out) {     \
+    ROWS_SWITCH(body, group, x, row, parts, out)                                                             \
   }
 
 INLINE __m512 load_f16(const uint8_t *from) {
@@ -69,6 +69,29 @@ INLINE __m512i dot4(__m512i sum, __m512i w, const int8_t *q) {
 
 INLINE void store_tile(const __m512 *acc, float *out, const int T) {
   UNROLL for (int t = 0; t < T; t++) _mm512_storeu_ps(out + t * OPS_GROUP, acc[t]);
+}
+
+/* The sums of the first two parts and of the third. */
+typedef struct part_sums {
+  float of[CPU_PARTS / 2][ROWS_MAX * OPS_GROUP];
+} part_sums;
+
+/* acc ends a part that others follow, and begins the next one. */
+INLINE void end_part(part_sums *p, const int32_t part, __m512 *acc, const int T) {
+  float *to = p->of[part / 2];
+  if (part == 1) {
+    UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_add_ps(_mm512_loadu_ps(to + t * OPS_GROUP), acc[t]);
+  }
+  store_tile(acc, to, T);
+  UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
+}
+
+/* acc is the last part. */
+INLINE void add_parts(const part_sums *p, __m512 *acc, const int T) {
+  UNROLL for (int t = 0; t < T; t++) {
+    const __m512 last = _mm512_add_ps(_mm512_loadu_ps(p->of[1] + t * OPS_GROUP), acc[t]);
+    acc[t] = _mm512_add_ps(_mm512_loadu_ps(p->of[0] + t * OPS_GROUP), last);
+  }
 }
 
 typedef struct half_totals {
@@ -208,26 +231,35 @@ INLINE __m512 add_block(__m512 acc, const __m512i v[VECTORS], const scales *s, c
   return _mm512_fnmadd_ps(_mm512_mul_ps(s->m, dx), _mm512_cvtepi32_ps(least), acc);
 }
 
-INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, float *out, const cpu_format f,
-                        const int T) {
+INLINE void linear_int8(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,
+                        const cpu_format f, const int T) {
   const size_t blocks = (size_t)x->columns / OPS_BLOCK, step = cpu_unit_bytes(f) / cpu_unit_blocks(f);
+  size_t end = cpu_part_at(x->columns, parts, 1) / OPS_BLOCK;
+  int32_t part = 0;
+  part_sums p;
   __m512 acc[ROWS_MAX];
   UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();
   for (size_t b = 0; b < blocks; b++) {
     __m512i v[VECTORS];
     const cpu_block k = cpu_block_at(group, f, b);
+    if (__builtin_expect(b == end, 0)) {
+      end_part(&p, part++, acc, T);
+      end = cpu_part_at(x->columns, parts, part + 1) / OPS_BLOCK;
+    }
     prefetch((const uint8_t *)group + b * step, step, T);
     load_weights(k.planes, v, f);
     const scales s = load_scales(k, f);
     UNROLL for (int t = 0; t < T; t++) acc[t] =
         add_block(acc[t], v, &s, x, (size_t)(row + t) * blocks + b, f);
   }
+  if (parts > 1) add_parts(&p, acc, T);
   store_tile(acc, out, T);
 }
 
 #define INT8(name, TYPE, ...)                                                                                \
-  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {       \
-    linear_int8(group, x, row, out, (cpu_format){__VA_ARGS__}, T);                                           \
+  INLINE void name##_int8(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,       \
+                          const int T) {                                                                     \
+    linear_int8(group, x, row, parts, out, (cpu_format){__VA_ARGS__}, T);                                    \
   }                                                                                                          \
   BY_ROWS(cpu_linear_##name##_int8_avx512, name##_int8)
 CPU_FORMATS(INT8)
@@ -276,20 +308,31 @@ static void add_rows(const float *w, const cpu_act *x, int32_t row, size_t k, in
 }
 
 /* Block by block, through memory of the nearest cache: the loop over rows is one for all types. */
-INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out,
-                       const cpu_format f) {
+INLINE void add_blocks(const void *group, const cpu_act *x, int32_t row, int32_t rows, size_t k, size_t end,
+                       float *out, const cpu_format f) {
   _Alignas(64) float w[OPS_BLOCK * OPS_GROUP];
   memset(out, 0, (size_t)rows * OPS_GROUP * sizeof *out);
-  for (size_t k = 0; k < (size_t)x->columns; k += OPS_BLOCK) {
+  for (; k < end; k += OPS_BLOCK) {
     block_values(cpu_block_at(group, f, k / OPS_BLOCK), f, w);
     add_rows(w, x, row, k, rows, out);
   }
 }
 
+INLINE void linear_f32(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,
+                       float *out, const cpu_format f) {
+  float sum[CPU_PARTS][ROWS_MAX * OPS_GROUP];
+  for (int32_t i = 0; i < parts; i++) {
+    add_blocks(group, x, row, rows, cpu_part_at(x->columns, parts, i), cpu_part_at(x->columns, parts, i + 1),
+               parts == 1 ? out : sum[i], f);
+  }
+  for (int32_t i = 0; i < rows * OPS_GROUP && parts > 1; i++)
+    out[i] = (sum[0][i] + sum[1][i]) + (sum[2][i] + sum[3][i]);
+}
+
 #define F32(name, TYPE, ...)                                                                                 \
   void cpu_linear_##name##_f32_avx512(const void *group, const cpu_act *x, int32_t row, int32_t rows,        \
-                                      float *out) {                                                          \
-    linear_f32(group, x, row, rows, out, (cpu_format){__VA_ARGS__});                                         \
+                                      int32_t parts, float *out) {                                           \
+    linear_f32(group, x, row, rows, parts, out, (cpu_format){__VA_ARGS__});                                  \
   }
 CPU_FORMATS(F32)
 
@@ -306,10 +349,21 @@ INLINE __m512 bf16_lanes(const uint8_t *w, size_t k) {
 }
 
 #define PLAIN(type)                                                                                          \
-  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, float *out, const int T) {        \
+  INLINE void type##_f32(const void *group, const cpu_act *x, int32_t row, int32_t parts, float *out,        \
+                         const int T) {                                                                      \
+    size_t end = cpu_part_at(x->columns, parts, 1);                                                          \
+    int32_t part = 0;                                                                                        \
+    part_sums p;                                                                                             \
     __m512 acc[ROWS_MAX];                                                                                    \
     UNROLL for (int t = 0; t < T; t++) acc[t] = _mm512_setzero_ps();                                         \
-    for (size_t k = 0; k < (size_t)x->columns; k++) add_input(acc, type##_lanes(group, k), x, row, k, T);    \
+    for (size_t k = 0; k < (size_t)x->columns; k++) {                                                        \
+      if (__builtin_expect(k == end, 0)) {                                                                   \
+        end_part(&p, part++, acc, T);                                                                        \
+        end = cpu_part_at(x->columns, parts, part + 1);                                                      \
+      }                                                                                                      \
+      add_input(acc, type##_lanes(group, k), x, row, k, T);                                                  \
+    }                                                                                                        \
+    if (parts > 1) add_parts(&p, acc, T);                                                                    \
     store_tile(acc, out, T);                                                                                 \
   }
 PLAIN(f32)

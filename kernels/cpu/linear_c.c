@@ -44,11 +44,24 @@ static float add_two_scales(cpu_block k, cpu_format f, const block_act *a, size_
   return fmaf(-(cpu_half_at(k.scales + CPU_HALVES, r) * a->scale), (float)least, acc);
 }
 
-/* Blocks ascending. */
-static void linear_int8(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
-                        float *out) {
-  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}};
-  for (size_t b = 0; b < (size_t)x->columns / OPS_BLOCK; b++) {
+typedef float sums[CPU_ROWS_MAX][OPS_GROUP];
+
+/* The sum of the parts, or the only one. */
+static void add_parts(sums part[CPU_PARTS], int32_t parts, int32_t rows, float *out) {
+  if (parts == 1) {
+    memcpy(out, part[0], (size_t)rows * sizeof part[0][0]);
+    return;
+  }
+  for (int32_t i = 0; i < rows * OPS_GROUP; i++) {
+    int32_t t = i / OPS_GROUP, r = i % OPS_GROUP;
+    out[i] = (part[0][t][r] + part[1][t][r]) + (part[2][t][r] + part[3][t][r]);
+  }
+}
+
+/* Adds blocks [first, end), ascending. */
+static void add_blocks(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
+                       size_t first, size_t end, sums acc) {
+  for (size_t b = first; b < end; b++) {
     uint8_t u[CPU_VECTORS][CPU_VECTOR_BYTES];
     cpu_block k = cpu_block_at(group, f, b);
     cpu_block_weights(k.planes, f, 0, CPU_VECTOR_BYTES, u);
@@ -62,15 +75,24 @@ static void linear_int8(cpu_format f, const void *group, const cpu_act *x, int32
       }
     }
   }
-  memcpy(out, acc, (size_t)rows * sizeof acc[0]);
+}
+
+static void linear_int8(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
+                        int32_t parts, float *out) {
+  sums acc[CPU_PARTS] = {0};
+  for (int32_t i = 0; i < parts; i++) {
+    add_blocks(f, group, x, row, rows, cpu_part_at(x->columns, parts, i) / OPS_BLOCK,
+               cpu_part_at(x->columns, parts, i + 1) / OPS_BLOCK, acc[i]);
+  }
+  add_parts(acc, parts, rows, out);
 }
 
 /* acc[t] = fma(w[i], x[k + i], acc[t]), i ascending. */
-static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], int32_t n, const cpu_act *x, int32_t row, int32_t rows,
-                       int32_t k, float acc[CPU_ROWS_MAX][OPS_GROUP]) {
+static void add_inputs(float w[OPS_BLOCK][OPS_GROUP], size_t n, const cpu_act *x, int32_t row, int32_t rows,
+                       size_t k, sums acc) {
   for (int32_t t = 0; t < rows; t++) {
-    const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + (size_t)k;
-    for (int32_t i = 0; i < n; i++) {
+    const float *value = x->f32 + (size_t)(row + t) * (size_t)x->columns + k;
+    for (size_t i = 0; i < n; i++) {
       for (int32_t r = 0; r < OPS_GROUP; r++) acc[t][r] = fmaf(w[i][r], value[i], acc[t][r]);
     }
   }
@@ -88,69 +110,68 @@ static void block_values(cpu_block k, cpu_format f, float w[OPS_BLOCK][OPS_GROUP
 }
 
 static void linear_f32(cpu_format f, const void *group, const cpu_act *x, int32_t row, int32_t rows,
-                       float *out) {
-  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
-  for (int32_t k = 0; k < x->columns; k += OPS_BLOCK) {
-    block_values(cpu_block_at(group, f, (size_t)(k / OPS_BLOCK)), f, w);
-    add_inputs(w, OPS_BLOCK, x, row, rows, k, acc);
+                       int32_t parts, float *out) {
+  sums acc[CPU_PARTS] = {0};
+  float w[OPS_BLOCK][OPS_GROUP];
+  for (int32_t i = 0; i < parts; i++) {
+    const size_t end = cpu_part_at(x->columns, parts, i + 1);
+    for (size_t k = cpu_part_at(x->columns, parts, i); k < end; k += OPS_BLOCK) {
+      block_values(cpu_block_at(group, f, k / OPS_BLOCK), f, w);
+      add_inputs(w, OPS_BLOCK, x, row, rows, k, acc[i]);
+    }
   }
-  memcpy(out, acc, (size_t)rows * sizeof acc[0]);
+  add_parts(acc, parts, rows, out);
 }
 
 #define QUANTISED(name, TYPE, ...)                                                                           \
   void cpu_linear_##name##_int8_c(const void *group, const cpu_act *x, int32_t row, int32_t rows,            \
-                                  float *out) {                                                              \
-    linear_int8((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                        \
+                                  int32_t parts, float *out) {                                               \
+    linear_int8((cpu_format){__VA_ARGS__}, group, x, row, rows, parts, out);                                 \
   }                                                                                                          \
   void cpu_linear_##name##_f32_c(const void *group, const cpu_act *x, int32_t row, int32_t rows,             \
-                                 float *out) {                                                               \
-    linear_f32((cpu_format){__VA_ARGS__}, group, x, row, rows, out);                                         \
+                                 int32_t parts, float *out) {                                                \
+    linear_f32((cpu_format){__VA_ARGS__}, group, x, row, rows, parts, out);                                  \
   }
 CPU_FORMATS(QUANTISED)
 
 /* --- plain weights --- */
 
-/* The weights of up to OPS_BLOCK inputs from k on, as f32; returns how many inputs. */
-typedef int32_t unpack_inputs(const uint8_t *group, int32_t columns, int32_t k,
-                              float w[OPS_BLOCK][OPS_GROUP]);
+/* The weights of n inputs from k on, as f32. */
+typedef void unpack_inputs(const uint8_t *group, size_t k, size_t n, float w[OPS_BLOCK][OPS_GROUP]);
 
-static int32_t inputs_left(int32_t columns, int32_t k) {
-  return columns - k < OPS_BLOCK ? columns - k : OPS_BLOCK;
+static void f32_inputs(const uint8_t *group, size_t k, size_t n, float w[OPS_BLOCK][OPS_GROUP]) {
+  memcpy(w, group + k * sizeof w[0], n * sizeof w[0]);
 }
 
-static int32_t f32_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  int32_t n = inputs_left(columns, k);
-  memcpy(w, group + (size_t)k * sizeof w[0], (size_t)n * sizeof w[0]);
-  return n;
+static void f16_inputs(const uint8_t *group, size_t k, size_t n, float w[OPS_BLOCK][OPS_GROUP]) {
+  const uint8_t *from = group + k * CPU_HALVES;
+  for (size_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_half_at(from, i);
 }
 
-static int32_t f16_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  int32_t n = inputs_left(columns, k);
-  const uint8_t *from = group + (size_t)k * CPU_HALVES;
-  for (int32_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_half_at(from, (size_t)i);
-  return n;
-}
-
-static int32_t bf16_inputs(const uint8_t *group, int32_t columns, int32_t k, float w[OPS_BLOCK][OPS_GROUP]) {
-  int32_t n = inputs_left(columns, k);
-  const uint16_t *from = (const uint16_t *)group + (size_t)k * OPS_GROUP;
-  for (int32_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_bf16(from[i]);
-  return n;
+static void bf16_inputs(const uint8_t *group, size_t k, size_t n, float w[OPS_BLOCK][OPS_GROUP]) {
+  const uint16_t *from = (const uint16_t *)group + k * OPS_GROUP;
+  for (size_t i = 0; i < n * OPS_GROUP; i++) w[i / OPS_GROUP][i % OPS_GROUP] = cpu_bf16(from[i]);
 }
 
 static void linear_plain(unpack_inputs *unpack, const void *group, const cpu_act *x, int32_t row,
-                         int32_t rows, float *out) {
-  float acc[CPU_ROWS_MAX][OPS_GROUP] = {{0}}, w[OPS_BLOCK][OPS_GROUP];
-  for (int32_t k = 0, n; k < x->columns; k += n) {
-    n = unpack(group, x->columns, k, w);
-    add_inputs(w, n, x, row, rows, k, acc);
+                         int32_t rows, int32_t parts, float *out) {
+  sums acc[CPU_PARTS] = {0};
+  float w[OPS_BLOCK][OPS_GROUP];
+  for (int32_t i = 0; i < parts; i++) {
+    const size_t end = cpu_part_at(x->columns, parts, i + 1);
+    for (size_t k = cpu_part_at(x->columns, parts, i), n; k < end; k += n) {
+      n = end - k < OPS_BLOCK ? end - k : OPS_BLOCK;
+      unpack(group, k, n, w);
+      add_inputs(w, n, x, row, rows, k, acc[i]);
+    }
   }
-  memcpy(out, acc, (size_t)rows * sizeof acc[0]);
+  add_parts(acc, parts, rows, out);
 }
 
 #define PLAIN(name)                                                                                          \
-  void cpu_linear_##name##_c(const void *group, const cpu_act *x, int32_t row, int32_t rows, float *out) {   \
-    linear_plain(name##_inputs, group, x, row, rows, out);                                                   \
+  void cpu_linear_##name##_c(const void *group, const cpu_act *x, int32_t row, int32_t rows, int32_t parts,  \
+                             float *out) {                                                                   \
+    linear_plain(name##_inputs, group, x, row, rows, parts, out);                                            \
   }
 PLAIN(f32)
 PLAIN(f16)

@@ -42,6 +42,13 @@ class Installed(Case):
         for program in (self.prefix / "bin").iterdir():
             self.assertIn(f"bin/{program.name}\n", built)
 
+    def test_they_need_no_library_of_a_gpu(self):
+        """CUDA's driver is where a GPU is, and its runtime is in the programs: elsewhere they start as well."""
+        for program in (self.prefix / "bin").iterdir():
+            libraries = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout
+            self.assertIn("libc.so", libraries)
+            self.assertNotRegex(libraries, "libcuda|libnv", program.name)
+
     def test_bench_is_among_them(self):
         bench = self.run_installed("bench", "step", "--help")
         self.assertEqual((bench.returncode, "--rows" in bench.stdout), (0, True), bench.stderr)

@@ -1,0 +1,183 @@
+/* cuda_kernels.h - the kernels of a CUDA device, as functions that put them into a stream. ops.h says what
+ * they compute, to the bit. They neither wait nor take memory, so that a stream may capture them.
+ *
+ * A graph of captured kernels is replayed with other batches. So the batch lies in device memory, where its
+ * counts may change between two replays, and a grid is made for a bucket of rows: what stands beyond the true
+ * count returns at once. All pointers are the device's, unless a comment says otherwise; everything else is
+ * copied at the call. Every pointer to memory that was taken is aligned to 64 bytes. Errors are the runtime's
+ * (cudaGetLastError). */
+#pragma once
+
+#include "common/base/portable.h"
+#include "kernels/cuda/shim.h"
+#include "kernels/ops.h"
+
+/* --- the batch --- */
+
+#ifdef OPS_VIEWS_MAX
+typedef ops_row cuda_row;
+typedef ops_span cuda_span;
+#define CUDA_VIEWS_MAX OPS_VIEWS_MAX
+#else /* the same structures, as long as ops.h has none of plain numbers */
+typedef struct cuda_row {
+  int32_t token, position, sequence, length;
+  int32_t path_at, path_count;
+} cuda_row;
+typedef struct cuda_span {
+  int32_t first, end;
+} cuda_span;
+#define CUDA_VIEWS_MAX 4
+#endif
+
+/* Row i sees the logical positions of spans[first[i]] to spans[first[i + 1] - 1]. */
+typedef struct cuda_view {
+  const int32_t *first; /* [row_count + 1] */
+  const cuda_span *spans;
+} cuda_view;
+
+/* ops_batch in device memory. The arrays' addresses may change between replays too. */
+typedef struct cuda_batch {
+  const cuda_row *rows; /* [row_count] */
+  const int32_t *paths; /* staged rows; cuda_row has path_at and path_count in it */
+  cuda_view views[CUDA_VIEWS_MAX];
+  const int32_t *head_rows;    /* [head_count], the first logit_count of which keep their logits */
+  const ops_sampling *choices; /* [head_count - logit_count] */
+  int32_t row_count, head_count, logit_count;
+} cuda_batch;
+
+/* The rows that a kernel works on: the batch's, or those that go through the output head. */
+typedef struct cuda_rows {
+  const cuda_batch *batch;
+  int32_t bucket; /* at least the true count of every replay; the grid is made for it */
+  bool head;      /* row i is the batch's row head_rows[i], and there are head_count */
+} cuda_rows;
+
+/* --- data --- */
+
+typedef struct cuda_weight {
+  ops_type type;
+  int32_t rows, columns; /* outputs, inputs */
+  const void *data;      /* as cpu_pack makes it (kernels/cpu/cpu_kernels.h): the layout is CPU_LAYOUT */
+} cuda_weight;
+
+#define CUDA_TILE_ROWS 8
+
+/* The int8 form of OPS_BLOCK activations of CUDA_TILE_ROWS rows, as a tensor core takes it: x is about q *
+ * scale. Word 2 j of a row's q has its inputs 4 j to 4 j + 3, word 2 j + 1 those 16 further on. */
+typedef struct cuda_tile {
+  int32_t q[CUDA_TILE_ROWS][OPS_BLOCK / 4];
+  float scale_sum[CUDA_TILE_ROWS][2]; /* scale; scale * (the sum of q) */
+  int16_t halves[CUDA_TILE_ROWS][2];  /* the sums of the first and the last half of q */
+} cuda_tile;
+
+/* What a linear reads. tiles NULL: f32 math. Otherwise they are the linear's own memory, which it fills with
+ * the int8 form of f32 where it needs it: whoever writes f32 leaves them alone. */
+typedef struct cuda_act {
+  float *f32;       /* [rows][columns] */
+  cuda_tile *tiles; /* [cuda_tile_rows(rows)][columns / OPS_BLOCK], or NULL */
+  int32_t columns;
+} cuda_act;
+
+static inline int32_t cuda_tile_rows(int32_t rows) {
+  return (rows + CUDA_TILE_ROWS - 1) / CUDA_TILE_ROWS;
+}
+
+typedef struct cuda_linear_job {
+  cuda_weight w;
+  float *y;          /* [rows][w.rows] */
+  bool add;          /* y += instead of y = */
+  const float *bias; /* [w.rows], added to y at last; or NULL */
+} cuda_linear_job;
+
+#define CUDA_JOBS_MAX 4 /* of one launch */
+
+/* A norm on the way to a linear: row i is x row i (rows.head: x row head_rows[i]) / sqrt(mean of squares +
+ * eps)
+ * * weight. */
+typedef struct cuda_norm_source {
+  const float *x; /* [..][columns] */
+  const float *weight;
+  float eps;
+} cuda_norm_source;
+
+PORTABLE_C_BEGIN
+
+/* --- rows and linears --- */
+
+/* x row i = row rows[i].token of w. */
+void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x);
+
+/* The norm by itself, to y [bucket][columns]. */
+void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y);
+
+/* x.tiles from x.f32, by itself: tests and benchmarks alone need it. */
+void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x);
+
+/* Up to CUDA_JOBS_MAX matrices over the same rows. Without `norm` the input is x.f32. With it the input is
+ * the norm of norm->x, and x is room for it: what x holds afterwards is undefined. (So a device that is asked
+ * for a norm and then for a linear may keep the norm until the linear comes, and pass both.) */
+void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *jobs, int32_t count,
+                 const cuda_norm_source *norm, cuda_act x);
+
+/* y [rows][gate.rows] = silu(gate * x) * (up * x). */
+void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
+                        const cuda_norm_source *norm, cuda_act x, float *y);
+
+/* The logits of head rows are a cuda_linear with rows.head. */
+
+/* --- the cache --- */
+
+/* Elements are of the shape's type.
+ * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
+ * - values [layers][kv_heads][blocks][OPS_TILE][head_dim]
+ * - stage_keys [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL: there is no staging pool
+ * - stage_values [layers][kv_heads][stage][head_dim], likewise
+ * - tables [sequences][context / OPS_TILE]: the blocks of each sequence */
+typedef struct cuda_kv {
+  ops_kv_type type;
+  int32_t layers, kv_heads, head_dim, blocks, sequences, context, stage;
+  void *keys, *values, *stage_keys, *stage_values;
+  const int32_t *tables;
+} cuda_kv;
+
+typedef struct cuda_rotary {
+  const float *angles;          /* from cuda_rope */
+  int32_t dim;                  /* of the rope: components that are rotated */
+  const float *q_norm, *k_norm; /* [head_dim], or NULL */
+  float eps;
+} cuda_rotary;
+
+/* angles [bucket][2][dim]: cosines, each twice; then sines as (-s, s). They are computed in f64 from the f32
+ * angle (float)position * frequency[i], rounded to f32 and multiplied by `times`. frequency [dim / 2]. */
+void cuda_rope(cudaStream_t stream, cuda_rows rows, const float *frequency, int32_t dim, float times,
+               float *angles);
+
+/* Norms and rotates q [rows][heads][head_dim] in place and k [rows][kv_heads][head_dim] on its way, and
+ * writes k and v where the row says. */
+void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, cuda_rotary rotary,
+                     int32_t heads, float *q, const float *k, const float *v);
+
+/* Floats of scratch that cuda_attention needs for a bucket of rows, whatever `positions` is. */
+size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads);
+
+/* y [rows][heads][head_dim] from the keys that views[view] shows each row. positions: more than the position
+ * of any row of any replay, and at most kv.context. The grid grows with each OPS_SPLIT of them. */
+void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
+                    int32_t heads, int32_t positions, const float *q, float *y, float *scratch);
+
+/* Staged rows path[0..count) become the sequence's committed rows length.., in all layers. path is the host's
+ * memory, and its own again when this returns. */
+void cuda_commit(cudaStream_t stream, cuda_kv kv, int32_t sequence, const int32_t *path, int32_t count,
+                 int32_t length);
+
+/* --- the head --- */
+
+/* Bytes of scratch that cuda_sample needs for a bucket of head rows. */
+size_t cuda_sample_bytes(int32_t bucket, int32_t vocabulary);
+
+/* ids[i] = the token that choices[i] takes from the logits of head row logit_count + i. logits
+ * [head bucket][vocabulary]; ids may be host memory that the device can write. */
+void cuda_sample(cudaStream_t stream, cuda_rows head, int32_t vocabulary, const float *logits, int32_t *ids,
+                 void *scratch);
+
+PORTABLE_C_END

@@ -1,0 +1,267 @@
+#include "kernels/cuda/shim.h"
+
+#ifndef __CUDACC__
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#elif defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace shim {
+
+#define STACK_BYTES ((size_t)256 << 10)
+#define JUMP_WORDS  5    /* of __builtin_setjmp */
+#define POISON      0xff /* a NaN, -1 */
+#define UNCHECKED   __attribute__((noinline, no_sanitize("address", "thread")))
+
+[[noreturn]] static void fail(const char *what) {
+  fprintf(stderr, "shim: %s\n", what);
+  abort();
+}
+
+/* --- fibers: stacks that take turns --- */
+
+struct fiber {
+  void *jump[JUMP_WORDS];
+  void *stack = nullptr; /* NULL: the stack of the thread that launches */
+  bool begun = false;
+  size_t at = 0;   /* among the block's fibers */
+  int thread = -1; /* that it carries, or -1 */
+  /* Of the sanitizers: ASan's fake stack, and where a thread's own stack lies; TSan's fiber. */
+  void *fake = nullptr, *tsan = nullptr;
+  const void *bottom = nullptr;
+  size_t bytes = 0;
+
+  ~fiber() {
+    if (!stack) return;
+#if defined(__SANITIZE_THREAD__)
+    if (tsan) __tsan_destroy_fiber(tsan);
+#endif
+    munmap(stack, STACK_BYTES);
+  }
+};
+
+static void take_stack(fiber *f) {
+  f->stack =
+      mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (f->stack == MAP_FAILED) fail("no memory for a thread's stack");
+  f->bottom = f->stack;
+  f->bytes = STACK_BYTES;
+#if defined(__SANITIZE_THREAD__)
+  f->tsan = __tsan_create_fiber(0);
+#endif
+}
+
+/* What the sanitizers must know: before a switch, and at once after it. */
+static inline void announce(fiber *from, fiber *to) {
+  (void)from, (void)to;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->bytes);
+#elif defined(__SANITIZE_THREAD__)
+  if (!from->stack) from->tsan = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to->tsan, 0);
+#endif
+}
+
+static inline void arrive(fiber *to, fiber *launcher) {
+  (void)to, (void)launcher;
+#if defined(__SANITIZE_ADDRESS__)
+  const void *bottom;
+  size_t bytes;
+  __sanitizer_finish_switch_fiber(to->fake, &bottom, &bytes);
+  if (to->stack && !launcher->bottom) launcher->bottom = bottom, launcher->bytes = bytes;
+#endif
+}
+
+/* swapcontext would make two system calls for each switch. */
+[[noreturn]] UNCHECKED static void jump(fiber *to) {
+  __builtin_longjmp(to->jump, 1);
+}
+
+[[noreturn]] UNCHECKED static void begin(fiber *to, void (*body)()) {
+  ucontext_t c;
+  getcontext(&c);
+  c.uc_stack.ss_sp = to->stack;
+  c.uc_stack.ss_size = STACK_BYTES;
+  c.uc_link = nullptr;
+  makecontext(&c, body, 0);
+  to->begun = true;
+  setcontext(&c);
+  fail("a fiber did not begin");
+}
+
+UNCHECKED static void switch_fiber(fiber *from, fiber *to, fiber *launcher, void (*body)()) {
+  announce(from, to);
+  if (__builtin_setjmp(from->jump) == 0) {
+    if (!to->begun) begin(to, body);
+    jump(to);
+  }
+  arrive(from, launcher);
+}
+
+/* --- a block --- */
+
+struct barrier {
+  int arrived = 0;
+  unsigned passed = 0;
+};
+
+struct warp {
+  barrier all;
+  alignas(16) unsigned char given[2][WARP * EXCHANGE_MAX];
+};
+
+struct runner {
+  std::vector<std::unique_ptr<fiber>> fibers;
+  size_t used = 0; /* of them, by this block */
+  fiber launcher;
+  fiber *running = nullptr;
+  const std::function<void()> *thread = nullptr;
+  int count = 0, begun = 0, done = 0; /* threads of the block */
+  bool backwards = false;
+  unsigned moves = 0; /* threads that began or ended, and barriers that were passed */
+  barrier all;
+  std::vector<warp> warps;
+};
+
+static thread_local runner run;
+static thread_local unsigned launches;
+
+static void stand_at(int thread) {
+  unsigned at = (unsigned)thread;
+  const dim3 &n = here.block;
+  here.thread_at = dim3(at % n.x, at / n.x % n.y, at / n.x / n.y);
+}
+
+static void carry_on();
+
+static void resume(fiber *to) {
+  fiber *from = run.running;
+  run.running = to;
+  switch_fiber(from, to, &run.launcher, carry_on);
+}
+
+static fiber *fiber_at(size_t at) {
+  if (at < run.fibers.size()) return run.fibers[at].get();
+  fiber *f = new fiber;
+  run.fibers.emplace_back(f);
+  take_stack(f);
+  f->at = at;
+  return f;
+}
+
+/* One that carries no thread of this block. */
+static fiber *idle_fiber() {
+  return fiber_at(run.used++);
+}
+
+/* The next one, after the running one, that carries a thread; or the running one. */
+static fiber *next_waiting() {
+  for (size_t i = run.running->at + 1; i < run.used; i++)
+    if (run.fibers[i]->thread >= 0) return run.fibers[i].get();
+  for (size_t i = 0; i < run.running->at; i++)
+    if (run.fibers[i]->thread >= 0) return run.fibers[i].get();
+  return run.running;
+}
+
+/* A fiber runs threads one after the other, until one of them has to wait. */
+static void carry_on() {
+  arrive(run.running, &run.launcher);
+  for (;;) {
+    while (run.begun < run.count) {
+      int order = run.begun++;
+      run.running->thread = run.backwards ? run.count - 1 - order : order;
+      stand_at(run.running->thread);
+      (*run.thread)();
+      run.running->thread = -1;
+      run.done++;
+      run.moves++;
+    }
+    resume(run.done == run.count ? &run.launcher : next_waiting());
+  }
+}
+
+/* Lets the others run until the barrier has been passed. */
+static void wait(const barrier *b, unsigned passed) {
+  fiber *self = run.running;
+  while (b->passed == passed) {
+    unsigned moves = run.moves;
+    fiber *next = run.begun < run.count ? idle_fiber() : next_waiting();
+    if (next != self) resume(next);
+    if (b->passed == passed && run.moves == moves)
+      fail("threads wait for others of their block or warp that never come");
+  }
+  stand_at(self->thread);
+}
+
+static void meet(barrier *b, int count) {
+  unsigned passed = b->passed;
+  if (++b->arrived < count) return wait(b, passed);
+  b->arrived = 0;
+  b->passed++;
+  run.moves++;
+}
+
+void block_barrier() {
+  meet(&run.all, run.count);
+}
+
+const unsigned char *warp_exchange(const void *mine, size_t bytes) {
+  if (run.count % WARP != 0) fail("a block that uses a warp's intrinsics has no multiple of 32 threads");
+  warp *w = &run.warps[(size_t)(run.running->thread / WARP)];
+  unsigned char *given = w->given[w->all.passed % 2];
+  memcpy(given + (size_t)lane() * EXCHANGE_MAX, mine, bytes);
+  meet(&w->all, WARP);
+  return given;
+}
+
+static void run_block() {
+  run.begun = run.done = 0;
+  run.used = 0;
+  resume(idle_fiber());
+  if (run.all.arrived != 0) fail("a block ended while threads waited");
+}
+
+static void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread) {
+  std::unique_ptr<unsigned char, void (*)(void *)> shared(
+      (unsigned char *)aligned_alloc(16, (shared_bytes + 15) / 16 * 16 + 16), free);
+  here = {grid, block, {}, {}, shared.get()};
+  run.thread = &thread;
+  run.count = (int)(block.x * block.y * block.z);
+  run.warps.resize((size_t)(run.count + WARP - 1) / WARP);
+  run.running = &run.launcher;
+  run.launcher.begun = true;
+  launches++;
+  for (unsigned i = 0; i < grid.x * grid.y * grid.z; i++) {
+    memset(shared.get(), POISON, shared_bytes);
+    here.block_at = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
+    run.backwards = (launches + i) % 2 != 0;
+    run_block();
+  }
+  run.thread = nullptr;
+}
+
+#define BLOCK_MAX  1024
+#define SHARED_MAX (227 << 10)
+#define GRID_Y_MAX 65535
+
+void launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> thread) {
+  if (block.x * block.y * block.z > BLOCK_MAX || block.x * block.y * block.z == 0)
+    fail("a block of a wrong size");
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > GRID_Y_MAX || grid.z > GRID_Y_MAX)
+    fail("a grid of a wrong size");
+  if (shared_bytes > SHARED_MAX) fail("more shared memory than a block can have");
+  enqueue(stream, [=] { run_grid(grid, block, shared_bytes, thread); });
+}
+
+} // namespace shim
+
+#endif

@@ -1,0 +1,293 @@
+/* libs: kernels_cuda_emulated */
+/* Attention against the definition of ops.h, written here once more as plain loops, by memcmp. */
+#include "tests/cuda_cache_support.h"
+
+#define LAYERS  2
+#define LAYER   1
+#define SPLIT   512
+#define CONTEXT 2048
+#define STAGE   64
+
+/* --- the definition --- */
+
+static bool sees(const std::vector<cuda_span> &spans, int32_t p) {
+  for (const cuda_span &s : spans)
+    if (s.first <= p && p < s.end) return true;
+  return false;
+}
+
+/* Where a row finds the key and value of a position. */
+struct place {
+  bool staged;
+  int32_t row;
+};
+
+static place place_of(const test_cache &c, const test_batch &b, const cuda_row &row, int32_t p) {
+  if (p >= row.length) return {true, b.paths[(size_t)(row.path_at + p - row.length)]};
+  return {false, committed_row(c, row.sequence, p)};
+}
+
+static uint32_t *key_bits(test_cache *c, place at, int32_t head, int32_t d) {
+  cache_area_copy &area = at.staged ? c->staged : c->committed;
+  return &area.keys[key_index(c->kv, at.staged ? c->kv.stage : c->kv.blocks * OPS_TILE, LAYER, head, at.row,
+                              d)];
+}
+
+static uint32_t *value_bits(test_cache *c, place at, int32_t head, int32_t d) {
+  cache_area_copy &area = at.staged ? c->staged : c->committed;
+  return &area.values[value_index(c->kv, at.staged ? c->kv.stage : c->kv.blocks * OPS_TILE, LAYER, head,
+                                  at.row, d)];
+}
+
+struct splits_sum {
+  float largest, sum;
+  std::vector<float> values;
+};
+
+/* Of the split's positions that the row sees, which are not none. */
+static splits_sum split_sum(test_cache *c, const test_batch &b, size_t row, int32_t kv_head, const float *q,
+                            const std::vector<int32_t> &positions) {
+  const int32_t dim = c->kv.head_dim;
+  std::vector<float> scores;
+  splits_sum s = {-INFINITY, 0, std::vector<float>((size_t)dim, 0)};
+  float lanes[CPU_LANES] = {0};
+  for (int32_t p : positions) {
+    float dot = 0;
+    for (int32_t d = 0; d < dim; d++)
+      dot =
+          fmaf(q[d], element_of_bits(c->kv, *key_bits(c, place_of(*c, b, b.rows[row], p), kv_head, d)), dot);
+    scores.push_back(dot * (1.0f / sqrtf((float)dim)));
+    s.largest = scores.back() > s.largest ? scores.back() : s.largest;
+  }
+  for (size_t i = 0; i < positions.size(); i++) {
+    const place at = place_of(*c, b, b.rows[row], positions[i]);
+    const float e = cpu_exp(scores[i] - s.largest);
+    lanes[positions[i] % CPU_LANES] += e;
+    for (int32_t d = 0; d < dim; d++)
+      s.values[(size_t)d] =
+          fmaf(e, element_of_bits(c->kv, *value_bits(c, at, kv_head, d)), s.values[(size_t)d]);
+  }
+  s.sum = cpu_lane_sum(lanes);
+  return s;
+}
+
+static void add_split(splits_sum *all, const splits_sum &s) {
+  if (all->values.empty()) {
+    *all = s;
+    return;
+  }
+  float m = s.largest > all->largest ? s.largest : all->largest;
+  float before = cpu_exp(all->largest - m), now = cpu_exp(s.largest - m);
+  all->sum = fmaf(s.sum, now, all->sum * before);
+  for (size_t d = 0; d < s.values.size(); d++)
+    all->values[d] = fmaf(s.values[d], now, all->values[d] * before);
+  all->largest = m;
+}
+
+static std::vector<float> expected_of(test_cache *c, const test_batch &b, int32_t heads,
+                                      const std::vector<float> &q) {
+  const size_t dim = (size_t)c->kv.head_dim;
+  std::vector<float> y;
+  for (size_t i = 0; i < b.rows.size() * (size_t)heads; i++) {
+    const size_t row = i / (size_t)heads;
+    const int32_t kv_head = (int32_t)(i % (size_t)heads) / (heads / c->kv.kv_heads);
+    splits_sum all = {};
+    for (int32_t begin = 0; begin <= b.rows[row].position; begin += SPLIT) {
+      std::vector<int32_t> positions;
+      for (int32_t p = begin; p < begin + SPLIT; p++)
+        if (sees(b.spans[row], p)) positions.push_back(p);
+      if (!positions.empty()) add_split(&all, split_sum(c, b, row, kv_head, &q[i * dim], positions));
+    }
+    for (size_t d = 0; d < dim; d++) y.push_back(all.values[d] * (1.0f / all.sum));
+  }
+  return y;
+}
+
+/* --- cases --- */
+
+typedef struct shape {
+  ops_kv_type type;
+  int32_t heads, kv_heads, head_dim;
+} shape;
+
+/* Numbers in all that some row sees. The rest is NaNs. */
+static void fill_seen(test_cache *c, const test_batch &b) {
+  for (size_t i = 0; i < b.rows.size(); i++) {
+    for (int32_t p = 0; p <= b.rows[i].position; p++) {
+      if (!sees(b.spans[i], p)) continue;
+      const place at = place_of(*c, b, b.rows[i], p);
+      for (int32_t h = 0; h < c->kv.kv_heads; h++) {
+        for (int32_t d = 0; d < c->kv.head_dim; d++) {
+          uint64_t seed = (((uint64_t)at.row << 1 | at.staged) * 64 + (uint64_t)h) * 512 + (uint64_t)d;
+          *key_bits(c, at, h, d) = bits_of_element(c->kv, 4 * number_of(2 * seed));
+          *value_bits(c, at, h, d) = bits_of_element(c->kv, number_of(2 * seed + 1));
+        }
+      }
+    }
+  }
+}
+
+/* With a grid for `bucket` rows: how heads and splits are dealt to blocks depends on it. */
+static void check_bucket(test_cache *c, const test_batch &b, int32_t heads, int32_t bucket,
+                         const std::vector<float> &q, const std::vector<float> &expected) {
+  int32_t positions = 0;
+  for (const cuda_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
+  float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), -1)), *scratch;
+  assert_int_equal(cudaMalloc((void **)&scratch, cuda_attention_floats(c->kv, bucket, heads) * sizeof(float)),
+                   cudaSuccess);
+  cuda_attention(NULL, {b.device, bucket, false}, c->kv, LAYER, 0, heads, positions, q_memory, y, scratch);
+  assert_same(from_device(y, expected.size()), expected);
+  for (float *p : {q_memory, y, scratch}) cudaFree(p);
+}
+
+static void check_queries(test_cache *c, test_batch *b, int32_t heads, const std::vector<float> &q) {
+  upload_cache(c);
+  upload_batch(b);
+  const std::vector<float> expected = expected_of(c, *b, heads, q);
+  const int32_t rows = (int32_t)b->rows.size();
+  for (int32_t bucket : {rows, rows + 256 / heads, 600}) check_bucket(c, *b, heads, bucket, q, expected);
+  free_batch(b);
+  free_cache(c);
+}
+
+static void check_filled(test_cache *c, test_batch *b, int32_t heads, float scale) {
+  std::vector<float> q = numbers(b->rows.size() * (size_t)(heads * c->kv.head_dim), 9);
+  for (float &x : q) x *= scale;
+  check_queries(c, b, heads, q);
+}
+
+static void check(const shape &s, test_batch b) {
+  test_cache c = make_cache(s.type, LAYERS, s.kv_heads, s.head_dim, 2, CONTEXT, STAGE);
+  fill_seen(&c, b);
+  check_filled(&c, &b, s.heads, 1);
+}
+
+/* A decoded row that sees these spans; the last of them ends with its own position. */
+static test_batch decoded(const std::vector<cuda_span> &spans) {
+  test_batch b = {};
+  add_row(&b, 1, spans.back().end, {});
+  b.rows[0].position = spans.back().end - 1;
+  b.spans[0] = spans;
+  return b;
+}
+
+static const shape default_shape = {OPS_KV_F16, 9, 3, 64};
+
+static void rows_of_every_length(void **state) {
+  (void)state;
+  for (int32_t length : {1, 2, 7, 8, 9, 33, 511, 512, 513, 1024, 1025, 1500})
+    check(default_shape, decoded({{0, length}}));
+}
+
+static void heads_of_every_shape(void **state) {
+  (void)state;
+  for (ops_kv_type type : {OPS_KV_F16, OPS_KV_F32}) {
+    for (int32_t head_dim : {64, 96, 128, 256}) check({type, 3, 3, head_dim}, decoded({{0, 530}}));
+    for (int32_t group : {1, 2, 3, 4, 5, 8}) check({type, 2 * group, 2, 64}, decoded({{0, 530}}));
+    check({type, 8, 2, 256}, decoded({{0, 100}})); /* the most components that a block has */
+    check({type, 4, 1, 512}, decoded({{0, 40}}));
+    check({type, 2, 1, 20}, decoded({{0, 600}})); /* values that are no whole units */
+    check({type, 2, 1, 7}, decoded({{0, 70}}));
+  }
+}
+
+static void windows_leave_out_what_is_before_them(void **state) {
+  (void)state;
+  for (int32_t first : {1, 5, 100, 511, 512, 513, 700, 1023, 1499})
+    check(default_shape, decoded({{first, 1500}}));
+  check({OPS_KV_F32, 4, 1, 64}, decoded({{600, 1500}}));
+}
+
+static void gaps_between_spans_add_nothing(void **state) {
+  (void)state;
+  check(default_shape, decoded({{0, 4}, {300, 400}}));
+  check(default_shape, decoded({{0, 4}, {508, 516}, {1400, 1500}}));
+  check(default_shape, decoded({{3, 4}, {9, 10}, {11, 12}, {400, 401}, {513, 514}, {1029, 1030}}));
+  check(default_shape, decoded({{511, 512}, {1024, 1025}}));
+  check({OPS_KV_F32, 4, 1, 96}, decoded({{0, 4}, {508, 516}, {600, 700}}));
+}
+
+/* Several sequences, appended rows, and the rows of trees, whose paths lie scattered in staging. */
+static test_batch trees(int32_t length) {
+  test_batch b = {};
+  add_row(&b, 0, length, {33});
+  add_row(&b, 0, length, {33, 5});
+  add_row(&b, 0, length, {33, 40});
+  add_row(&b, 0, length, {33, 5, 63, 0, 17});
+  add_row(&b, 1, 3, {20});
+  add_row(&b, 1, 3, {20, 21});
+  for (size_t i = 0; i < b.rows.size(); i++) b.spans[i] = {{0, b.rows[i].position + 1}};
+  b.spans[3] = {{0, 2}, {length - 1, length + 2}, {length + 3, length + 5}};
+  return b;
+}
+
+static void trees_find_their_paths(void **state) {
+  (void)state;
+  for (int32_t length : {2, 14, 510, 511, 512, 1021}) check(default_shape, trees(length));
+  check({OPS_KV_F32, 4, 1, 128}, trees(511));
+}
+
+static void a_prefilled_row_sees_no_later_one(void **state) {
+  (void)state;
+  test_batch b = {};
+  for (int32_t p = 505; p < 520; p++) {
+    add_row(&b, 0, p + 1, {});
+    b.rows.back().position = p;
+    b.spans.back() = {{p > 509 ? p - 509 : 0, p + 1}};
+  }
+  check(default_shape, b);
+}
+
+/* Scores so far apart that weights underflow, and splits that outweigh each other. */
+static void large_scores_are_rescaled(void **state) {
+  (void)state;
+  for (float scale : {0.01f, 20.0f, 300.0f}) {
+    test_batch b = decoded({{0, 1100}});
+    test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
+    fill_seen(&c, b);
+    check_filled(&c, &b, 9, scale);
+  }
+}
+
+/* A sum that is -0 before a gap is -0 after it: the first value's product is below the smallest number. */
+static void gaps_keep_a_negative_zero(void **state) {
+  (void)state;
+  test_batch b = decoded({{0, 1}, {5, 6}});
+  test_cache c = make_cache(OPS_KV_F32, LAYERS, 1, 64, 2, CONTEXT, STAGE);
+  for (int32_t d = 0; d < 64; d++) {
+    for (int32_t p : {0, 5}) {
+      const place at = place_of(c, b, b.rows[0], p);
+      *key_bits(&c, at, 0, d) = cpu_bits_of(p ? 0.0f : -10.0f);
+      *value_bits(&c, at, 0, d) = cpu_bits_of(p ? -0.0f : -1e-20f);
+    }
+  }
+  const std::vector<float> q(64, 1), zeros(64, -0.0f);
+  upload_batch(&b);
+  assert_same(expected_of(&c, b, 1, q), zeros);
+  free_batch(&b);
+  check_queries(&c, &b, 1, q);
+}
+
+static void a_nan_in_a_key_weighs_nothing(void **state) {
+  (void)state;
+  test_batch b = decoded({{0, 600}});
+  test_cache c = make_cache(OPS_KV_F16, LAYERS, 3, 64, 2, CONTEXT, STAGE);
+  fill_seen(&c, b);
+  for (int32_t p : {0, 1, 300, 599}) *key_bits(&c, place_of(c, b, b.rows[0], p), 1, 3) = F16_NAN;
+  check_filled(&c, &b, 9, 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(rows_of_every_length),
+      cmocka_unit_test(heads_of_every_shape),
+      cmocka_unit_test(windows_leave_out_what_is_before_them),
+      cmocka_unit_test(gaps_between_spans_add_nothing),
+      cmocka_unit_test(trees_find_their_paths),
+      cmocka_unit_test(a_prefilled_row_sees_no_later_one),
+      cmocka_unit_test(large_scores_are_rescaled),
+      cmocka_unit_test(gaps_keep_a_negative_zero),
+      cmocka_unit_test(a_nan_in_a_key_weighs_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -52,21 +52,21 @@ typedef struct cpu_format {
 
 /* --- sizes in bytes; constants where the form is one --- */
 
-static inline size_t cpu_plane_bytes(cpu_format f) { /* of a block */
+PORTABLE size_t cpu_plane_bytes(cpu_format f) { /* of a block */
   return (size_t)f.bits * OPS_GROUP * OPS_BLOCK / 8;
 }
-static inline size_t cpu_unit_blocks(cpu_format f) {
+PORTABLE size_t cpu_unit_blocks(cpu_format f) {
   return f.sub ? CPU_UNIT_BLOCKS : 1;
 }
-static inline size_t cpu_unit_bytes(cpu_format f) {
+PORTABLE size_t cpu_unit_bytes(cpu_format f) {
   if (!f.sub) return cpu_plane_bytes(f) + CPU_HALVES * (f.minima ? 2 : 1);
   return 2 * CPU_HALVES + CPU_UNIT_BLOCKS * (CPU_SUB_SCALES + cpu_plane_bytes(f));
 }
 /* Of a block's planes, where nibbles, twos and ones begin. */
-static inline size_t cpu_twos_at(cpu_format f) {
+PORTABLE size_t cpu_twos_at(cpu_format f) {
   return f.bits & 4 ? 4 * 64 : 0;
 }
-static inline size_t cpu_ones_at(cpu_format f) {
+PORTABLE size_t cpu_ones_at(cpu_format f) {
   return cpu_twos_at(f) + (f.bits & 2 ? 2 * 64 : 0);
 }
 
@@ -77,7 +77,7 @@ typedef struct cpu_block {
   const uint8_t *sub;    /* its sub-scales */
 } cpu_block;
 
-static inline cpu_block cpu_block_at(const void *group, cpu_format f, size_t b) {
+PORTABLE cpu_block cpu_block_at(const void *group, cpu_format f, size_t b) {
   const uint8_t *unit = (const uint8_t *)group + b / cpu_unit_blocks(f) * cpu_unit_bytes(f);
   if (!f.sub) return (cpu_block){unit, unit + cpu_plane_bytes(f), NULL};
   const uint8_t *planes = unit + 2 * CPU_HALVES + b % CPU_UNIT_BLOCKS * (cpu_plane_bytes(f) + CPU_SUB_SCALES);
@@ -111,21 +111,21 @@ typedef struct cpu_scale {
   float scale, minimum;
 } cpu_scale;
 
-static inline float cpu_half_at(const uint8_t *halves, size_t lane) {
+PORTABLE float cpu_half_at(const uint8_t *halves, size_t lane) {
   uint16_t h;
   memcpy(&h, halves + lane * sizeof h, sizeof h);
   return cpu_f16(h);
 }
 
 /* Sub-scale and sub-minimum; only where there are some. */
-static inline void cpu_sub_at(cpu_block k, cpu_format f, size_t lane, size_t half, int32_t *scale,
-                              int32_t *minimum) {
+PORTABLE void cpu_sub_at(cpu_block k, cpu_format f, size_t lane, size_t half, int32_t *scale,
+                         int32_t *minimum) {
   uint8_t both = k.sub[2 * lane + half];
   *scale = f.sub == 32 ? k.sub[lane] : f.minima ? both & 15 : (int8_t)both;
   *minimum = f.sub == 32 ? k.sub[OPS_GROUP + lane] : both >> 4;
 }
 
-static inline cpu_scale cpu_scale_at(cpu_block k, cpu_format f, size_t lane, size_t half) {
+PORTABLE cpu_scale cpu_scale_at(cpu_block k, cpu_format f, size_t lane, size_t half) {
   float d = cpu_half_at(k.scales, lane), m = f.minima ? cpu_half_at(k.scales + CPU_HALVES, lane) : 0.0f;
   if (!f.sub) return (cpu_scale){d, m};
   int32_t scale, minimum;
@@ -133,6 +133,6 @@ static inline cpu_scale cpu_scale_at(cpu_block k, cpu_format f, size_t lane, siz
   return (cpu_scale){d * (float)scale, -(m * (float)minimum)};
 }
 
-static inline float cpu_weight_value(cpu_format f, cpu_scale s, uint8_t u) {
+PORTABLE float cpu_weight_value(cpu_format f, cpu_scale s, uint8_t u) {
   return f.minima ? fmaf(s.scale, (float)u, s.minimum) : s.scale * (float)(u - f.bias);
 }

@@ -50,11 +50,31 @@ void cuda_launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t sh
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__
 
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
 };
 
 namespace shim {
@@ -80,6 +100,13 @@ inline int lane() {
 /* Runs `step`, or captures it. */
 void enqueue(cudaStream_t stream, std::function<void()> step);
 void launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, std::function<void()> thread);
+
+/* What device_code.cuh asks for: copies that are done when they are waited for, and a tensor core's product
+ * of 16 rows and 8 columns of `words` * 16 bytes. */
+void copy_later(void *to, const void *from, size_t bytes);
+void copies_end();
+void copies_wait(int left);
+void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int words, bool is_signed);
 
 template <class T> T of_lane(T mine, int from) {
   static_assert(sizeof(T) <= EXCHANGE_MAX, "too large for a warp's exchange");

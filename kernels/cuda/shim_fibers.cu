@@ -114,6 +114,19 @@ struct barrier {
   unsigned passed = 0;
 };
 
+/* Copies to shared memory that a thread has not waited for yet. */
+struct copy {
+  void *to;
+  const void *from;
+  size_t bytes;
+  int batch;
+};
+
+struct copies {
+  std::vector<copy> list;
+  int batch = 0; /* that copies belong to now */
+};
+
 struct warp {
   barrier all;
   alignas(16) unsigned char given[2][WARP * EXCHANGE_MAX];
@@ -130,6 +143,7 @@ struct runner {
   unsigned moves = 0; /* threads that began or ended, and barriers that were passed */
   barrier all;
   std::vector<warp> warps;
+  std::vector<copies> copied; /* [thread] */
 };
 
 static thread_local runner run;
@@ -223,7 +237,60 @@ const unsigned char *warp_exchange(const void *mine, size_t bytes) {
   return given;
 }
 
+/* --- what a GPU does beside the threads --- */
+
+void copy_later(void *to, const void *from, size_t bytes) {
+  copies *c = &run.copied[(size_t)run.running->thread];
+  c->list.push_back({to, from, bytes, c->batch});
+}
+
+void copies_end() {
+  run.copied[(size_t)run.running->thread].batch++;
+}
+
+void copies_wait(int left) {
+  copies *c = &run.copied[(size_t)run.running->thread];
+  size_t kept = 0;
+  for (const copy &one : c->list) {
+    if (one.batch < c->batch - left)
+      memcpy(one.to, one.from, one.bytes);
+    else
+      c->list[kept++] = one;
+  }
+  c->list.resize(kept);
+}
+
+#define BYTES_OF_A 16 /* of a lane; then come its b */
+
+static int byte_of(const unsigned char *words, int word, int i, bool is_signed) {
+  unsigned char byte = words[word * 4 + i];
+  return is_signed ? (int8_t)byte : byte;
+}
+
+/* Row `row` of a times column `column` of b: lane 4 g + j gave words j (and j + 4) of rows g and g + 8, and
+ * of column g. */
+static int32_t dot_bytes(const unsigned char *all, int row, int column, int words, bool is_signed) {
+  int32_t sum = 0;
+  for (int j = 0; j < 4; j++) {
+    const unsigned char *a = all + (size_t)(row % 8 * 4 + j) * EXCHANGE_MAX;
+    const unsigned char *b = all + (size_t)(column * 4 + j) * EXCHANGE_MAX + BYTES_OF_A;
+    for (int k = 0; k < words * 4; k++)
+      sum += byte_of(a, k / 4 * 2 + row / 8, k % 4, is_signed) * byte_of(b, k / 4, k % 4, true);
+  }
+  return sum;
+}
+
+void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int words, bool is_signed) {
+  unsigned char mine[BYTES_OF_A + 8];
+  memcpy(mine, a, (size_t)words * 8);
+  memcpy(mine + BYTES_OF_A, b, (size_t)words * 4);
+  const unsigned char *all = warp_exchange(mine, sizeof mine);
+  for (int i = 0; i < 4; i++)
+    c[i] += dot_bytes(all, lane() / 4 + i / 2 * 8, lane() % 4 * 2 + i % 2, words, is_signed);
+}
+
 static void run_block() {
+  run.copied.assign((size_t)run.count, copies{});
   run.begun = run.done = 0;
   run.used = 0;
   resume(idle_fiber());

@@ -198,7 +198,7 @@ cudaError_t cudaFreeHost(void *p) {
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   GUARD;
-  shim::enqueue(stream, [=] { memcpy(to, from, bytes); });
+  if (bytes > 0) shim::enqueue(stream, [=] { memcpy(to, from, bytes); });
   return result(cudaSuccess);
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
@@ -206,7 +206,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
   GUARD;
-  shim::enqueue(stream, [=] { memset(to, value, bytes); });
+  if (bytes > 0) shim::enqueue(stream, [=] { memset(to, value, bytes); });
   return result(cudaSuccess);
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {

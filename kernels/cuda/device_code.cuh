@@ -1,0 +1,140 @@
+/* device_code.cuh - instructions that CUDA C++ has no portable name for, and what they do without a GPU. */
+#pragma once
+
+#include "kernels/cpu/cpu_math.h"
+#include "kernels/cuda/shim.h"
+
+#define DEVICE_CODE __device__ __forceinline__
+
+constexpr unsigned DEVICE_WARP = ~0u;
+constexpr int DEVICE_LANES = 32;
+
+/* Before a loop. */
+#ifdef __CUDACC__
+#define DEVICE_UNROLL          _Pragma("unroll")
+#define DEVICE_UNROLL_BY_EIGHT _Pragma("unroll 8")
+#else
+#define DEVICE_UNROLL
+#define DEVICE_UNROLL_BY_EIGHT
+#endif
+
+/* Memory as a value of another type, in one access. at is aligned for it. */
+template <class T> DEVICE_CODE T device_load(const void *at) {
+#ifdef __CUDACC__
+  return *(const T *)at;
+#else
+  T value;
+  memcpy(&value, at, sizeof value);
+  return value;
+#endif
+}
+
+template <class T> DEVICE_CODE void device_store(void *at, T value) {
+#ifdef __CUDACC__
+  *(T *)at = value;
+#else
+  memcpy(at, &value, sizeof value);
+#endif
+}
+
+/* The number that stands in an IEEE binary16, exact. */
+DEVICE_CODE float device_half(uint32_t bits) {
+#ifdef __CUDACC__
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)bits));
+  return f;
+#else
+  return cpu_f16((uint16_t)bits);
+#endif
+}
+
+/* Selects four of the eight bytes of (low, high), by the low three bits of the nibbles of `which`. */
+DEVICE_CODE uint32_t device_bytes(uint32_t low, uint32_t high, uint32_t which) {
+#ifdef __CUDACC__
+  return __byte_perm(low, high, which);
+#else
+  uint64_t all = (uint64_t)high << 32 | low;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; i++) out |= (uint32_t)(all >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+  return out;
+#endif
+}
+
+/* --- copies to shared memory that go on while the thread does --- */
+
+DEVICE_CODE void device_copy_16(void *shared, const void *global) {
+#ifdef __CUDACC__
+  unsigned to = (unsigned)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+#else
+  shim::copy_later(shared, global, 16);
+#endif
+}
+
+/* What was copied since the last call is one batch. */
+DEVICE_CODE void device_copies_end() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  shim::copies_end();
+#endif
+}
+
+/* Waits until at most LEFT of the thread's batches are under way. */
+template <int LEFT> DEVICE_CODE void device_copies_wait() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#else
+  shim::copies_wait(LEFT);
+#endif
+}
+
+/* --- kernels that begin before the previous one in their stream has ended (cuda_launch_early) --- */
+
+/* Until the previous kernel has ended, and what it wrote is there. */
+DEVICE_CODE void device_wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The next kernel may begin, as far as there is room. */
+DEVICE_CODE void device_let_next_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* --- tensor cores on bytes: exact integers, so that any order is the same --- */
+
+/* Of a warp's 16 x 8 product, what lane 4 g + j has: c[0], c[1] of row g and columns 2 j, 2 j + 1, then the
+ * same of row g + 8. a: rows of 32 (16) inputs, word j of row g, of row g + 8, then with 32 inputs word j + 4
+ * of both. b: of column g, word j, then with 32 inputs word j + 4. c is added. */
+template <bool SIGNED>
+DEVICE_CODE void device_multiply_32(int32_t c[4], const uint32_t a[4], const uint32_t b[2]) {
+#ifdef __CUDACC__
+  if constexpr (SIGNED)
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  else
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  shim::multiply_bytes(c, a, b, 2, SIGNED);
+#endif
+}
+
+/* a: word j of row g, of row g + 8; b: of column g, word j. Bytes of a are unsigned. */
+DEVICE_CODE void device_multiply_16(int32_t c[4], const uint32_t a[2], const uint32_t b[1]) {
+#ifdef __CUDACC__
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+#else
+  shim::multiply_bytes(c, a, b, 1, false);
+#endif
+}

@@ -1,0 +1,45 @@
+/* launch.cuh - launches of kernels that may begin before the previous kernel in their stream has ended: they
+ * call device_wait_for_previous before they touch what other kernels write or read. */
+#pragma once
+
+#include "kernels/cuda/shim.h"
+
+constexpr size_t LAUNCH_SHARED_BYTES = 48 << 10; /* more must be asked for */
+
+#ifdef __CUDACC__
+
+/* Programmatic launches exist from compute capability 9.0 on. */
+inline bool launch_can_be_early() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major >= 9;
+}
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                  cudaStream_t stream, Arguments... arguments) {
+  if (shared_bytes > LAUNCH_SHARED_BYTES)
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = launch_can_be_early() ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+#else
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                  cudaStream_t stream, Arguments... arguments) {
+  cuda_launch(kernel, grid, block, shared_bytes, stream, arguments...);
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* linear.cu - which kernels a linear is made of, and how they are cut into blocks. */
+#include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/rows.cuh"
+
+#include <assert.h>
+
+constexpr int32_t THREADS_MIN = 128;     /* of an int8 block: they make the tiles together */
+constexpr int32_t FEW_GROUPS = 264;      /* up to here each group gets a block of its own */
+constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
+constexpr int32_t SHARED_BYTES =
+    96 << 10; /* likewise; every GPU from compute capability 8.0 on has so many */
+
+/* The parts of sums of such a weight (ops.h). */
+static int32_t parts_of(const cuda_weight &w) {
+  return w.rows <= OPS_PARTED_OUTPUTS && w.columns >= OPS_PARTED_INPUTS ? LINEAR_PARTS : 1;
+}
+
+static int32_t groups_of(const cuda_weight &w) {
+  return (w.rows + OPS_GROUP - 1) / OPS_GROUP;
+}
+
+static linear_matrix matrix_of(const cuda_linear_job &job, int32_t first_group) {
+  return {(const uint8_t *)job.w.data, job.y, job.bias, job.w.rows, first_group, job.add};
+}
+
+/* --- int8 --- */
+
+/* Units that a block sums: more where there are so many groups that each processor gets several blocks. */
+static int32_t int8_units(const linear_args &a, ops_type type) {
+  if (a.swiglu) return 2;
+  int32_t units = a.groups <= FEW_GROUPS ? 1 : a.groups <= 4 * FEW_GROUPS ? 4 / a.parts * 1 : 8 / a.parts;
+  while (units > 1 && units * a.parts * LINEAR_STAGES * linear_stage_bytes(type) > RING_BYTES) units /= 2;
+  return units > 1 ? units : 1;
+}
+
+/* Makes the tiles in a kernel of its own, unless the blocks of the linear have room to make them. */
+static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
+  const linear_input in = a->input;
+  const int32_t slots = a->units * a->parts;
+  if (linear_layout_of(linear_stage_bytes(type), tiles, slots, a->columns, in).bytes <= SHARED_BYTES) return;
+  rows_prepare(stream, {a->rows, in.x, in.weight, in.eps, a->columns, nullptr, room});
+  a->input = {nullptr, nullptr, 0.0f, room};
+}
+
+static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
+  const int32_t tiles = a.rows.bucket <= CUDA_TILE_ROWS ? 1 : 2, rows = tiles * CUDA_TILE_ROWS;
+  a.units = int8_units(a, type);
+  int8_input(stream, &a, type, tiles, room);
+  const int32_t slots = a.units * a.parts, threads = slots * DEVICE_LANES;
+  const int32_t bytes = linear_layout_of(linear_stage_bytes(type), tiles, slots, a.columns, a.input).bytes;
+  const int32_t blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
+  launch_early(linear_int8_kernel(type, tiles),
+               dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),
+               dim3((unsigned)(threads < THREADS_MIN ? THREADS_MIN : threads)), (size_t)bytes, stream, a);
+}
+
+/* --- f32 --- */
+
+static void launch_f32(cudaStream_t stream, linear_args a, ops_type type, float *room) {
+  const int32_t rows = LINEAR_F32_ROWS;
+  if (a.input.weight) {
+    cuda_norm(stream, a.rows, {a.input.x, a.input.weight, a.input.eps}, a.columns, room);
+    a.input = {room, nullptr, 0.0f, nullptr};
+  }
+  a.units = a.swiglu ? 2 : LINEAR_F32_SLOTS / a.parts / 2;
+  const int32_t slots = a.units * a.parts, blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
+  launch_early(linear_f32_kernel(type), dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),
+               dim3((unsigned)(slots * OPS_GROUP)), (size_t)(slots * rows * OPS_GROUP) * sizeof(float),
+               stream, a);
+}
+
+/* --- what the device calls --- */
+
+static void launch(cudaStream_t stream, const linear_args &a, ops_type type, const cuda_act &x) {
+  if (x.tiles && linear_int8_kernel(type, 1))
+    launch_int8(stream, a, type, x.tiles);
+  else
+    launch_f32(stream, a, type, x.f32);
+}
+
+static linear_input input_of(const cuda_norm_source *norm, const cuda_act &x) {
+  if (norm) return {norm->x, norm->weight, norm->eps, nullptr};
+  return {x.f32, nullptr, 0.0f, nullptr};
+}
+
+/* Of the jobs, how many the first kernel takes: those of one type, whose sums have as many parts. */
+static int32_t jobs_alike(const cuda_linear_job *jobs, int32_t count) {
+  int32_t n = 1;
+  while (n < count && jobs[n].w.type == jobs[0].w.type && parts_of(jobs[n].w) == parts_of(jobs[0].w)) n++;
+  return n;
+}
+
+void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *jobs, int32_t count,
+                 const cuda_norm_source *norm, cuda_act x) {
+  assert(count <= CUDA_JOBS_MAX);
+  for (int32_t n; count > 0; jobs += n, count -= n) {
+    n = jobs_alike(jobs, count);
+    linear_args a = {rows, input_of(norm, x), x.columns, parts_of(jobs[0].w), 1, 0, n, false, {}};
+    for (int32_t i = 0; i < n; i++) {
+      assert(jobs[i].w.columns == x.columns);
+      a.matrix[i] = matrix_of(jobs[i], a.groups);
+      a.groups += groups_of(jobs[i].w);
+    }
+    launch(stream, a, jobs[0].w.type, x);
+  }
+}
+
+void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
+                        const cuda_norm_source *norm, cuda_act x, float *y) {
+  assert(gate.type == up.type && gate.rows == up.rows && gate.columns == up.columns);
+  linear_args a = {rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, true, {}};
+  a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0);
+  a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0);
+  launch(stream, a, gate.type, x);
+}

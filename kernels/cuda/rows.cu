@@ -1,0 +1,79 @@
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/activations.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/weights.cuh"
+
+constexpr int32_t ROW_THREADS = 128;
+
+/* --- embed --- */
+
+template <ops_type TYPE> static __global__ void embed(cuda_rows rows, cuda_weight w, float *x) {
+  device_let_next_begin();
+  device_wait_for_previous();
+  const int32_t row = (int32_t)blockIdx.x;
+  if (row >= rows.batch->row_count) return;
+  const int32_t token = rows.batch->rows[row].token;
+  const uint8_t *group =
+      (const uint8_t *)w.data + (size_t)(token / OPS_GROUP) * weights<TYPE>::group_bytes(w.columns);
+  for (int32_t i = (int32_t)threadIdx.x; i < w.columns; i += (int32_t)blockDim.x)
+    x[(size_t)row * (size_t)w.columns + (size_t)i] = weight_value<TYPE>(group, token % OPS_GROUP, i);
+}
+
+typedef void embed_kernel(cuda_rows, cuda_weight, float *);
+
+static embed_kernel *embed_kernel_of(ops_type type) {
+#define KERNEL(name, TYPE, ...)                                                                              \
+  case OPS_##TYPE:                                                                                           \
+    return embed<OPS_##TYPE>;
+  switch (type) {
+    KERNEL(f32, F32, )
+    KERNEL(f16, F16, )
+    KERNEL(bf16, BF16, )
+    CPU_FORMATS(KERNEL)
+  default:
+    return nullptr;
+  }
+#undef KERNEL
+}
+
+void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x) {
+  launch_early(embed_kernel_of(w.type), dim3((unsigned)rows.bucket), dim3(ROW_THREADS), 0, stream, rows, w,
+               x);
+}
+
+/* --- norms and the int8 form: a row a block --- */
+
+/* The row in shared memory, and after it its scale. */
+static __global__ void prepare(rows_prepared p) {
+  CUDA_SHARED(memory);
+  float *x = (float *)memory, *scale = x + p.columns;
+  device_let_next_begin();
+  device_wait_for_previous();
+  const cuda_batch *batch = p.rows.batch;
+  const int32_t row = (int32_t)blockIdx.x;
+  if (row >= (p.rows.head ? batch->head_count : batch->row_count)) return;
+  const size_t from = (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
+  for (int32_t i = (int32_t)threadIdx.x; i < p.columns; i += (int32_t)blockDim.x)
+    x[i] = p.x[from + (size_t)i];
+  __syncthreads();
+  const activation_rows rows = {x, (size_t)p.columns, 1, p.columns};
+  if (p.weight) activation_norms(rows, p.eps, scale);
+  __syncthreads();
+  if (p.tiles) activation_tiles(rows, p.weight, scale, p.tiles, row);
+  float *y = p.y + (size_t)row * (size_t)p.columns;
+  for (int32_t i = (int32_t)threadIdx.x; p.y && i < p.columns; i += (int32_t)blockDim.x)
+    y[i] = x[i] * *scale * p.weight[i];
+}
+
+void rows_prepare(cudaStream_t stream, const rows_prepared &p) {
+  const size_t bytes = ((size_t)p.columns + 1) * sizeof(float);
+  launch_early(prepare, dim3((unsigned)p.rows.bucket), dim3(ROW_THREADS), bytes, stream, p);
+}
+
+void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y) {
+  rows_prepare(stream, {rows, from.x, from.weight, from.eps, columns, y, nullptr});
+}
+
+void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x) {
+  rows_prepare(stream, {rows, x.f32, nullptr, 0.0f, x.columns, nullptr, x.tiles});
+}

@@ -1,0 +1,17 @@
+/* rows.cuh - what linears need done to their input first, when it does not pay to do it in every block. */
+#pragma once
+
+#include "kernels/cuda/cuda_kernels.h"
+
+/* Row i of x, or where there is a weight the norm of row i (rows.head: of row head_rows[i]), to y [bucket]
+ * [columns] or to tiles, of which one may be NULL. */
+struct rows_prepared {
+  cuda_rows rows;
+  const float *x, *weight;
+  float eps;
+  int32_t columns;
+  float *y;
+  cuda_tile *tiles;
+};
+
+void rows_prepare(cudaStream_t stream, const rows_prepared &p);

@@ -1,0 +1,508 @@
+/* libs: kernels_cuda_emulated */
+/* The CUDA kernels of rows and linears against the C reference by memcmp: over the shim, or under nvcc on a
+ * GPU. Reads and writes the device's memory by copies alone. */
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "kernels/cuda/cuda_kernels.h"
+extern "C" {
+#include "kernels/cpu/cpu_kernels.h"
+#include "tests/quant_blocks.h"
+#include <cmocka.h>
+}
+
+static uint32_t random_state = 1;
+
+static uint32_t random_bits(void) {
+  random_state = random_state * 1664525u + 1013904223u;
+  return random_state >> 8;
+}
+
+static float random_float() { /* mostly in [-1, 1), now and then larger */
+  return ((float)random_bits() / 0x1p23f - 1.0f) * (random_bits() % 7 == 0 ? 9.0f : 1.0f);
+}
+
+static std::vector<float> random_floats(size_t n) {
+  std::vector<float> x(n);
+  for (auto &v : x) v = random_float();
+  return x;
+}
+
+static cudaStream_t stream;
+
+static int open_stream(void **) {
+  return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+}
+
+static int close_stream(void **) {
+  return cudaStreamDestroy(stream);
+}
+
+static void ok(cudaError_t code) {
+  if (code != cudaSuccess) fail_msg("CUDA: %s", cudaGetErrorString(code));
+}
+
+/* An array in device memory, between guards. */
+template <class T> struct device_array {
+  static constexpr size_t guard = 256;
+  unsigned char *base = nullptr;
+  size_t n;
+  explicit device_array(size_t count) : n(count) {
+    ok(cudaMalloc((void **)&base, bytes() + 2 * guard));
+    ok(cudaMemset(base, 0xff, bytes() + 2 * guard));
+  }
+  explicit device_array(const std::vector<T> &from) : device_array(from.size()) { write(from); }
+  device_array(const device_array &) = delete;
+  ~device_array() { cudaFree(base); }
+  size_t bytes() const { return n * sizeof(T); }
+  T *at() const { return (T *)(void *)(base + guard); }
+  void write(const std::vector<T> &from) {
+    assert_int_equal(from.size(), n);
+    if (n) ok(cudaMemcpy(at(), from.data(), bytes(), cudaMemcpyHostToDevice));
+  }
+  std::vector<T> read() const { /* after everything in the stream; nobody may have touched the guards */
+    std::vector<unsigned char> all(bytes() + 2 * guard), same(guard, 0xff);
+    ok(cudaStreamSynchronize(stream));
+    ok(cudaGetLastError());
+    ok(cudaMemcpy(all.data(), base, all.size(), cudaMemcpyDeviceToHost));
+    assert_memory_equal(all.data(), same.data(), guard);
+    assert_memory_equal(all.data() + guard + bytes(), same.data(), guard);
+    std::vector<T> out(n);
+    if (n) memcpy((void *)out.data(), all.data() + guard, bytes());
+    return out;
+  }
+};
+
+static void same_floats(const std::vector<float> &got, const std::vector<float> &want, const char *what) {
+  assert_int_equal(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); i++)
+    if (memcmp(&got[i], &want[i], sizeof(float)) != 0)
+      fail_msg("%s: word %zu of %zu is %.9g (%a), not %.9g (%a)", what, i, got.size(), (double)got[i],
+               (double)got[i], (double)want[i], (double)want[i]);
+}
+
+/* A batch in device memory: rows, and head rows that are the batch's rows backwards. */
+struct batch {
+  std::vector<cuda_row> rows;
+  std::vector<int32_t> head;
+  device_array<cuda_row> device_rows;
+  device_array<int32_t> device_head;
+  device_array<cuda_batch> device;
+  explicit batch(int32_t count, int32_t vocabulary = 1)
+      : rows((size_t)count), head((size_t)count), device_rows((size_t)count), device_head((size_t)count),
+        device(1) {
+    for (int32_t i = 0; i < count; i++) {
+      rows[(size_t)i].token = (int32_t)(random_bits() % (uint32_t)vocabulary);
+      head[(size_t)i] = count - 1 - i;
+    }
+    device_rows.write(rows);
+    device_head.write(head);
+    set(count, count);
+  }
+  void set(int32_t row_count, int32_t head_count) {
+    cuda_batch b = {};
+    b.rows = device_rows.at();
+    b.head_rows = device_head.at();
+    b.row_count = row_count;
+    b.head_count = head_count;
+    device.write({b});
+  }
+  cuda_rows of(int32_t bucket, bool of_head = false) const { return {device.at(), bucket, of_head}; }
+};
+
+/* --- the reference --- */
+
+struct matrix {
+  ops_weight w;
+  std::vector<uint8_t> packed;
+};
+
+static void fill_plain(ops_type type, uint8_t *at) {
+  float f = random_float();
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  if (type == OPS_F16) bits = ((random_bits() & 0x83ff) | random_bits() % 16 << 10) << 16;
+  if (type == OPS_F32)
+    memcpy(at, &bits, 4);
+  else
+    at[0] = (uint8_t)(bits >> 16), at[1] = (uint8_t)(bits >> 24);
+}
+
+static matrix make_matrix(ops_type type, int32_t rows, int32_t columns) {
+  const quant_type *t = quant_type_of(type);
+  const size_t inputs = t ? (size_t)t->inputs : 1, bytes = t ? (size_t)t->bytes : type == OPS_F32 ? 4 : 2;
+  const size_t units = (size_t)rows * (size_t)columns / inputs;
+  std::vector<uint8_t> file(units * bytes);
+  for (size_t i = 0; i < units; i++) {
+    if (t)
+      quant_fill(t, &file[i * bytes], random_bits, 0);
+    else
+      fill_plain(type, &file[i * bytes]);
+  }
+  matrix m = {{type, rows, columns, nullptr}, std::vector<uint8_t>(cpu_packed_bytes(type, rows, columns))};
+  cpu_pack(type, rows, columns, file.data(), m.packed.data(), 0, (rows + OPS_GROUP - 1) / OPS_GROUP);
+  return m;
+}
+
+struct act {
+  int32_t rows, columns;
+  std::vector<float> x, scale, sum;
+  std::vector<int8_t> q8;
+  std::vector<ops_total> total;
+  act(std::vector<float> from, int32_t row_count)
+      : rows(row_count), columns((int32_t)(from.size() / (size_t)row_count)), x(from),
+        scale(from.size() / OPS_BLOCK), sum(scale.size()), q8(from.size()), total(scale.size()) {
+    if (columns % OPS_BLOCK == 0)
+      cpu_kernels_c.quantize(q8.data(), scale.data(), sum.data(), total.data(), x.data(), rows * columns);
+  }
+  ops_act view() { return {columns, x.data(), q8.data(), scale.data(), sum.data(), total.data()}; }
+};
+
+static std::vector<float> reference_linear(const matrix &m, act &a, bool int8) {
+  cpu_linear *kernel = int8 ? cpu_kernels_c.linear_int8[m.w.type] : nullptr;
+  if (!kernel) kernel = cpu_kernels_c.linear_f32[m.w.type];
+  const ops_act x = a.view();
+  std::vector<float> y((size_t)a.rows * (size_t)m.w.rows);
+  for (int32_t g = 0; g * OPS_GROUP < m.w.rows; g++) {
+    for (int32_t row = 0; row < a.rows; row++) {
+      float out[OPS_GROUP];
+      kernel(m.packed.data() + (size_t)g * cpu_group_bytes(m.w.type, m.w.columns), &x, row, 1,
+             cpu_parts(&m.w), out);
+      for (int32_t i = 0; i < OPS_GROUP && g * OPS_GROUP + i < m.w.rows; i++)
+        y[(size_t)row * (size_t)m.w.rows + (size_t)(g * OPS_GROUP + i)] = out[i];
+    }
+  }
+  return y;
+}
+
+static std::vector<float> reference_norm(const std::vector<float> &x, const std::vector<float> &w, float eps,
+                                         const int32_t *index) {
+  std::vector<float> y(x.size());
+  const size_t n = w.size();
+  for (size_t i = 0; i < x.size() / n; i++)
+    cpu_kernels_c.norm(&y[i * n], &x[(index ? (size_t)index[i] : i) * n], w.data(), (int32_t)n, eps);
+  return y;
+}
+
+/* --- on the device --- */
+
+struct device_matrix {
+  device_array<uint8_t> data;
+  cuda_weight w;
+  explicit device_matrix(const matrix &m) : data(m.packed), w{m.w.type, m.w.rows, m.w.columns, data.at()} {}
+};
+
+struct device_act {
+  device_array<float> x;
+  device_array<cuda_tile> tiles;
+  int32_t columns;
+  bool int8;
+  device_act(int32_t rows, int32_t of_columns, bool of_int8)
+      : x((size_t)rows * (size_t)of_columns),
+        tiles((size_t)cuda_tile_rows(rows) * (size_t)(of_columns / OPS_BLOCK)), columns(of_columns),
+        int8(of_int8) {}
+  cuda_act view() const { return {x.at(), int8 ? tiles.at() : nullptr, columns}; }
+};
+
+/* --- rows --- */
+
+static void rows_are_embedded_from_every_type(void **) {
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    const int32_t columns = 512, rows = 5;
+    const matrix m = make_matrix((ops_type)type, 77, columns);
+    const device_matrix d(m);
+    const batch b(rows, m.w.rows);
+    device_array<float> x((size_t)rows * (size_t)columns);
+    cuda_embed(stream, b.of(8), d.w, x.at());
+    std::vector<float> want(x.n);
+    ops_weight w = m.w;
+    w.data = m.packed.data();
+    for (int32_t i = 0; i < rows; i++)
+      cpu_unpack_row(&w, b.rows[(size_t)i].token, &want[(size_t)(i * columns)]);
+    same_floats(x.read(), want, "embed");
+  }
+}
+
+static void a_norm_is_that_of_the_rows_or_of_the_head_rows(void **) {
+  for (int32_t columns : {32, 64, 576, 1000, 4096}) {
+    for (int32_t rows : {1, 3, 17}) {
+      const batch b(rows);
+      const std::vector<float> x = random_floats((size_t)rows * (size_t)columns),
+                               w = random_floats((size_t)columns);
+      const device_array<float> dx(x), dw(w);
+      device_array<float> y(x.size());
+      for (bool head : {false, true}) {
+        cuda_norm(stream, b.of(32, head), {dx.at(), dw.at(), 1e-5f}, columns, y.at());
+        same_floats(y.read(), reference_norm(x, w, 1e-5f, head ? b.head.data() : nullptr), "norm");
+      }
+    }
+  }
+}
+
+/* Values that are hard to quantise stand in some blocks. */
+static std::vector<float> hard_floats(size_t n) {
+  std::vector<float> x = random_floats(n);
+  const float hard[] = {0.0f, -0.0f, 1e-40f, -3e-39f, 3.4e38f, INFINITY, NAN, 127.5f, -0.5f};
+  for (size_t i = 0; i < n; i += OPS_BLOCK) {
+    size_t kind = i / OPS_BLOCK % 12;
+    if (kind == 0) std::fill(&x[i], &x[i] + OPS_BLOCK, 0.0f);
+    for (size_t k = 0; k < OPS_BLOCK && kind == 1; k++) x[i + k] = hard[random_bits() % 4];
+    if (kind == 2) x[i + random_bits() % OPS_BLOCK] = hard[random_bits() % 9];
+    if (kind == 3) x[i + random_bits() % OPS_BLOCK] = INFINITY;
+  }
+  return x;
+}
+
+static void activations_get_the_int8_form_of_the_reference(void **) {
+  for (int32_t rows : {1, 2, 8, 9, 17}) {
+    const int32_t columns = 416, blocks = columns / OPS_BLOCK;
+    const batch b(rows);
+    act a(hard_floats((size_t)(rows * columns)), rows);
+    device_act d(rows, columns, true);
+    d.x.write(a.x);
+    cuda_quantize(stream, b.of(rows + 3), d.view());
+    const std::vector<cuda_tile> tiles = d.tiles.read();
+    for (int32_t i = 0; i < rows * blocks; i++) {
+      const int32_t row = i / blocks;
+      const cuda_tile &t = tiles[(size_t)(row / CUDA_TILE_ROWS * blocks + i % blocks)];
+      int8_t q[OPS_BLOCK];
+      for (int k = 0; k < 8; k++) memcpy(q + 4 * k, &t.q[row % CUDA_TILE_ROWS][k % 4 * 2 + k / 4], 4);
+      const float scale_sum[2] = {a.scale[(size_t)i], a.sum[(size_t)i]};
+      const int16_t halves[2] = {a.total[(size_t)i].first, a.total[(size_t)i].last};
+      assert_memory_equal(q, &a.q8[(size_t)(i * OPS_BLOCK)], sizeof q);
+      assert_memory_equal(t.scale_sum[row % CUDA_TILE_ROWS], scale_sum, sizeof scale_sum);
+      assert_memory_equal(t.halves[row % CUDA_TILE_ROWS], halves, sizeof halves);
+    }
+  }
+}
+
+/* --- linears --- */
+
+/* Three matrices over the same rows: one that adds, one with a bias, one with both. */
+struct trio {
+  std::vector<matrix> m;
+  std::vector<float> bias[3];
+  trio(ops_type type, int32_t rows, int32_t columns) {
+    for (int32_t i = 0; i < 3; i++)
+      m.push_back(make_matrix(i == 1 ? other(type) : type, i == 2 ? 16 : rows, columns));
+    for (int32_t i = 1; i < 3; i++) bias[i] = random_floats((size_t)m[(size_t)i].w.rows);
+  }
+  /* Sometimes another type, which must not be in the same launch. */
+  static ops_type other(ops_type type) { return type == OPS_Q4_K ? OPS_Q6_K : type; }
+  static bool adds(int32_t i) { return i != 1; }
+};
+
+static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
+  const batch b(a.rows);
+  device_act x(a.rows, a.columns, int8);
+  x.x.write(a.x);
+  cuda_linear_job jobs[3];
+  std::vector<float> want[3];
+  device_matrix *m[3];
+  device_array<float> *y[3], *bias[3];
+  for (int32_t i = 0; i < 3; i++) {
+    want[i] = reference_linear(t.m[(size_t)i], a, int8);
+    const std::vector<float> before = random_floats(want[i].size());
+    m[i] = new device_matrix(t.m[(size_t)i]);
+    y[i] = new device_array<float>(before);
+    bias[i] = new device_array<float>(t.bias[i]);
+    jobs[i] = {m[i]->w, y[i]->at(), t.adds(i), t.bias[i].empty() ? nullptr : bias[i]->at()};
+    for (size_t k = 0; k < before.size(); k++) {
+      if (t.adds(i)) want[i][k] = before[k] + want[i][k];
+      if (!t.bias[i].empty()) want[i][k] = want[i][k] + t.bias[i][k % t.bias[i].size()];
+    }
+  }
+  cuda_linear(stream, b.of(bucket), jobs, 3, nullptr, x.view());
+  for (int32_t i = 0; i < 3; i++) {
+    char what[80];
+    snprintf(what, sizeof what, "type %d, matrix %d, %s, %d rows, %d columns", (int)t.m[(size_t)i].w.type,
+             (int)i, int8 ? "int8" : "f32", (int)a.rows, (int)a.columns);
+    same_floats(y[i]->read(), want[i], what);
+    delete m[i];
+    delete y[i];
+    delete bias[i];
+  }
+}
+
+static void linears_of_every_type_equal_the_reference(void **) {
+  for (int type = 0; type < OPS_TYPE_COUNT; type++) {
+    for (int32_t columns : {256, 768, 1024, 2304}) {
+      const trio t((ops_type)type, 37, columns);
+      for (bool int8 : {false, true}) {
+        for (int32_t rows : {1, 3, 8, 11, 17}) {
+          act a(random_floats((size_t)(rows * columns)), rows);
+          check_trio(t, a, int8, rows + (int32_t)(random_bits() % 3));
+        }
+      }
+    }
+  }
+}
+
+static void linears_of_blocks_take_any_number_of_blocks(void **) {
+  for (ops_type type : {OPS_Q4_0, OPS_Q4_1, OPS_Q5_0, OPS_Q5_1, OPS_Q8_0, OPS_IQ4_NL}) {
+    for (int32_t columns : {32, 96, 576, 1056, 1120, 1536}) {
+      const trio t(type, 50, columns);
+      act a(random_floats((size_t)(2 * columns)), 2);
+      check_trio(t, a, true, 2);
+    }
+  }
+}
+
+static void linears_of_plain_types_take_any_number_of_columns(void **) {
+  for (ops_type type : {OPS_F32, OPS_F16, OPS_BF16}) {
+    for (int32_t columns : {1, 31, 33, 1023, 1024, 1057}) {
+      const trio t(type, 21, columns);
+      act a(random_floats((size_t)(3 * columns)), 3);
+      check_trio(t, a, false, 3);
+    }
+  }
+}
+
+static void every_number_of_rows_gives_the_same_bits(void **) {
+  const trio t(OPS_Q4_1, 37, 576);
+  for (int32_t rows = 1; rows <= 34; rows++) {
+    act a(random_floats((size_t)(rows * 576)), rows);
+    check_trio(t, a, true, rows);
+    check_trio(t, a, false, rows);
+  }
+}
+
+static void quantised_extremes_are_summed_like_the_reference(void **) {
+  const trio t(OPS_Q6_K, 37, 1024), u(OPS_Q2_K, 37, 1024);
+  act a(hard_floats(1024 * 3), 3);
+  for (auto &v : a.x) v = fabsf(v) < 1e30f ? v : 1e30f; /* no infinities: NaNs have no one form */
+  act b(a.x, 3);
+  check_trio(t, b, true, 3);
+  check_trio(u, b, true, 3);
+}
+
+/* More outputs than a parted weight has: sums of one chain. */
+static void large_matrices_are_not_parted(void **) {
+  for (ops_type type : {OPS_Q4_1, OPS_Q4_K, OPS_F16}) {
+    const matrix m = make_matrix(type, OPS_PARTED_OUTPUTS + 7, 1024);
+    act a(random_floats(1024 * 2), 2);
+    const batch b(2);
+    device_act x(2, 1024, true);
+    x.x.write(a.x);
+    const device_matrix d(m);
+    device_array<float> y((size_t)(2 * m.w.rows));
+    const cuda_linear_job job = {d.w, y.at(), false, nullptr};
+    cuda_linear(stream, b.of(2), &job, 1, nullptr, x.view());
+    same_floats(y.read(), reference_linear(m, a, true), "large");
+  }
+}
+
+/* --- a norm on the way, SwiGLU --- */
+
+struct normed_case {
+  ops_type type;
+  int32_t outputs, columns, rows;
+};
+
+static const normed_case NORMED[] = {
+    {OPS_Q4_1, 70, 576, 1},  {OPS_Q4_1, 70, 576, 5},  {OPS_Q8_0, 33, 1536, 2}, {OPS_Q8_0, 16, 64, 9},
+    {OPS_Q4_1, 20, 4096, 9}, {OPS_Q6_K, 40, 2048, 3}, {OPS_F16, 35, 64, 4},    {OPS_Q4_K, 16, 2304, 17},
+};
+
+static void a_linear_takes_its_input_through_a_norm(void **) {
+  for (const normed_case &c : NORMED) {
+    for (bool int8 : {true, false}) {
+      for (bool head : {false, true}) {
+        const batch b(c.rows);
+        const std::vector<float> raw = random_floats((size_t)(c.rows * c.columns)),
+                                 w = random_floats((size_t)c.columns);
+        const device_array<float> dx(raw), dw(w);
+        const matrix m = make_matrix(c.type, c.outputs, c.columns);
+        const device_matrix d(m);
+        device_act room(c.rows, c.columns, int8);
+        device_array<float> y((size_t)(c.rows * c.outputs));
+        const cuda_linear_job job = {d.w, y.at(), false, nullptr};
+        const cuda_norm_source norm = {dx.at(), dw.at(), 1e-6f};
+        cuda_linear(stream, b.of(c.rows, head), &job, 1, &norm, room.view());
+        act a(reference_norm(raw, w, 1e-6f, head ? b.head.data() : nullptr), c.rows);
+        same_floats(y.read(), reference_linear(m, a, int8), "norm and linear");
+      }
+    }
+  }
+}
+
+static void swiglu_is_silu_of_gate_times_up(void **) {
+  for (const normed_case &c : NORMED) {
+    for (bool int8 : {true, false}) {
+      for (bool with_norm : {false, true}) {
+        const batch b(c.rows);
+        const std::vector<float> raw = random_floats((size_t)(c.rows * c.columns)),
+                                 w = random_floats((size_t)c.columns);
+        const device_array<float> dx(raw), dw(w);
+        const matrix gate = make_matrix(c.type, c.outputs, c.columns),
+                     up = make_matrix(c.type, c.outputs, c.columns);
+        const device_matrix d_gate(gate), d_up(up);
+        device_act x(c.rows, c.columns, int8);
+        x.x.write(raw);
+        device_array<float> y((size_t)(c.rows * c.outputs));
+        const cuda_norm_source norm = {dx.at(), dw.at(), 1e-5f};
+        cuda_linear_swiglu(stream, b.of(c.rows + 1), d_gate.w, d_up.w, with_norm ? &norm : nullptr, x.view(),
+                           y.at());
+        act a(with_norm ? reference_norm(raw, w, 1e-5f, nullptr) : raw, c.rows);
+        std::vector<float> want(y.n);
+        cpu_kernels_c.swiglu(want.data(), reference_linear(gate, a, int8).data(),
+                             reference_linear(up, a, int8).data(), (int32_t)y.n);
+        same_floats(y.read(), want, "swiglu");
+      }
+    }
+  }
+}
+
+/* --- replays --- */
+
+static void a_graph_is_replayed_with_another_number_of_rows(void **) {
+  const int32_t columns = 576, bucket = 16, outputs = 40;
+  batch b(bucket);
+  act a(random_floats((size_t)(bucket * columns)), bucket);
+  const matrix m = make_matrix(OPS_Q4_1, outputs, columns);
+  const std::vector<float> want = reference_linear(m, a, true), poison((size_t)(bucket * outputs), -1.5f);
+  const device_matrix d(m);
+  device_act x(bucket, columns, true);
+  x.x.write(a.x);
+  device_array<float> y(poison);
+  const cuda_linear_job job = {d.w, y.at(), false, nullptr};
+  cudaGraph_t graph;
+  cudaGraphExec_t replayed;
+  ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  cuda_linear(stream, b.of(bucket), &job, 1, nullptr, x.view());
+  ok(cudaStreamEndCapture(stream, &graph));
+  ok(cudaGraphInstantiate(&replayed, graph, 0));
+  for (int32_t rows : {16, 1, 9, 0, 8}) {
+    b.set(rows, 0);
+    y.write(poison);
+    ok(cudaGraphLaunch(replayed, stream));
+    std::vector<float> now = poison;
+    std::copy(want.begin(), want.begin() + rows * outputs, now.begin());
+    same_floats(y.read(), now, "replay");
+  }
+  ok(cudaGraphExecDestroy(replayed));
+  ok(cudaGraphDestroy(graph));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(rows_are_embedded_from_every_type),
+      cmocka_unit_test(a_norm_is_that_of_the_rows_or_of_the_head_rows),
+      cmocka_unit_test(activations_get_the_int8_form_of_the_reference),
+      cmocka_unit_test(linears_of_every_type_equal_the_reference),
+      cmocka_unit_test(linears_of_blocks_take_any_number_of_blocks),
+      cmocka_unit_test(linears_of_plain_types_take_any_number_of_columns),
+      cmocka_unit_test(every_number_of_rows_gives_the_same_bits),
+      cmocka_unit_test(quantised_extremes_are_summed_like_the_reference),
+      cmocka_unit_test(large_matrices_are_not_parted),
+      cmocka_unit_test(a_linear_takes_its_input_through_a_norm),
+      cmocka_unit_test(swiglu_is_silu_of_gate_times_up),
+      cmocka_unit_test(a_graph_is_replayed_with_another_number_of_rows),
+  };
+  return cmocka_run_group_tests(tests, open_stream, close_stream);
+}

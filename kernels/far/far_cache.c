@@ -26,12 +26,14 @@ static device_kv *far_kv_open(device *d, const ops_kv_shape *s) {
   far_thing thing = {.kind = FAR_KV, .shape = *s};
   ops_kv_shape copy = *s;
   thing.mapped = calloc((size_t)s->sequences, sizeof *thing.mapped);
-  if (thing.mapped) thing.inner = f->inner->table->kv_open(f->inner, &copy);
+  thing.seen = calloc((size_t)s->sequences, sizeof *thing.seen);
+  thing.writer = calloc((size_t)s->stage + 1, sizeof *thing.writer);
+  if (thing.mapped && thing.seen && thing.writer) thing.inner = f->inner->table->kv_open(f->inner, &copy);
   memset(&copy, FAR_PAGES_POISON, sizeof copy);
   device_kv *handle = thing.inner ? far_handles_add(&f->handles, &thing) : NULL;
   if (handle) return handle;
   if (thing.inner) f->inner->table->kv_close(f->inner, thing.inner);
-  free(thing.mapped);
+  far_handles_free_arrays(&thing);
   return NULL;
 }
 

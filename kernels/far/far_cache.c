@@ -107,6 +107,7 @@ static void far_kv_commit(device *d, device_kv *k, int32_t sequence, const int32
               "a commit goes to mapped blocks");
   for (int32_t i = 0; i < count; i++)
     far_require(path[i] >= 0 && path[i] < kv->shape.stage, "a commit's path is made of staged rows");
+  f->base.counters.commit_copies += (uint64_t)count * (uint64_t)kv->shape.layers;
   if (!f->lost) queue_sequence(f, run_commit, &(sequence_args){kv->inner, sequence, count, length}, path);
 }
 

@@ -2,7 +2,8 @@
  * sequence), seq:N (a row of each of N sequences), prompt:N (first token after a prompt of N tokens) or
  * decode:N (N plain steps). The items take turns, so that what else runs on the machine meets all of them
  * alike. With BENCH_SCATTERED in the environment no two blocks of a sequence's cache lie side by side; with
- * BENCH_NO_COPY committed rows are not moved. Prints one JSON line:
+ * BENCH_NO_COPY a tree's rows are dropped, not committed. TANDEM_TEST_DEVICE names the device. Prints one
+ * JSON line:
  * {"threads", "context", "weight_bytes", "kv_bytes", "numerics", "items": [...], "variants": [of each item],
  * "us":
  * [[of each repetition] of each item]}. */
@@ -80,7 +81,8 @@ int main(int argc, char **argv) {
   step_layout layout = getenv("BENCH_SCATTERED") ? STEP_SCATTERED : STEP_STATIC;
   if (!read_arguments(&b, argc, argv))
     return fail("usage: bench_step MODEL THREADS CONTEXT REPETITIONS ITEM... (N, seq:N, prompt:N, decode:N)");
-  int rc = step_open(&b.step, argv[1], b.threads, b.context, layout, b.items, b.item_count, &e);
+  int rc =
+      step_open(&b.step, argv[1], step_device(), b.threads, b.context, layout, b.items, b.item_count, &e);
   b.step.no_copy = getenv("BENCH_NO_COPY") != NULL;
   if (rc != ERR_OK) {
     step_close(&b.step);

@@ -66,7 +66,7 @@ static int open_cache(step_bench *b, const needs *n, step_layout layout, err *e)
                   .context = context,
                   .type = KV_F16,
                   .blocks = layout == STEP_STATIC ? 0 : count * each};
-  int rc = kv_open(&b->kv, model_shape(b->model), &k, &b->mem, e);
+  int rc = kv_open(&b->kv, b->device, model_shape(b->model), &k, &b->mem, e);
   if (rc != ERR_OK) return rc;
   b->sequence_count = n->sequences;
   for (int32_t i = 0; i < n->sequences; i++) b->sequences[i] = acquire(b, layout, i, count, each);
@@ -90,14 +90,20 @@ static int prefill(step_bench *b, int32_t seq, int32_t rows) {
   return rc;
 }
 
-int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, step_layout layout,
-              const step_item *items, int32_t count, err *e) {
+const char *step_device(void) {
+  const char *name = getenv("TANDEM_TEST_DEVICE");
+  return name && *name ? name : "cpu";
+}
+
+int step_open(step_bench *b, const char *path, const char *name, int32_t threads, int32_t context,
+              step_layout layout, const step_item *items, int32_t count, err *e) {
   static_assert(ENGINE_CHUNK <= STEP_ROWS_MAX, "a chunk has its tokens");
   needs n = needs_of(items, count);
   *b = (step_bench){.context = context};
-  model_options o = {.math = MODEL_MATH_INT8, .isa = MODEL_ISA_AUTO, .threads = threads};
+  const device_options o = {.math = OPS_MATH_INT8, .threads = threads};
   int rc = model_file_open(&b->file, path, e);
-  if (rc == ERR_OK) rc = model_open(&b->model, b->file, &o, &b->mem, e);
+  if (rc == ERR_OK) rc = device_open(&b->device, name, &o, &b->mem, e);
+  if (rc == ERR_OK) rc = model_open(&b->model, b->file, b->device, &(model_options){0}, &b->mem, e);
   if (rc == ERR_OK) rc = open_cache(b, &n, layout, e);
   if (rc != ERR_OK) return rc;
   for (int32_t i = 0; i < STEP_ROWS_MAX; i++) {
@@ -112,6 +118,7 @@ int step_open(step_bench *b, const char *path, int32_t threads, int32_t context,
 void step_close(step_bench *b) {
   kv_close(b->kv);
   model_close(b->model);
+  if (b->device) b->device->table->close(b->device);
   model_file_close(b->file);
 }
 
@@ -145,7 +152,7 @@ static int tree(step_bench *b, int32_t rows) {
   if (rc == ERR_OK) rc = tree_forward(b, rows);
   for (int32_t i = 0; i < rows && rc == ERR_OK; i++) rc = check_chosen(b, 0, i);
   if (rc != ERR_OK) return rc;
-  return (b->no_copy ? kv_commit_late : kv_commit)(b->kv, b->sequences[0], b->path, rows);
+  return kv_commit(b->kv, b->sequences[0], b->path, b->no_copy ? 0 : rows);
 }
 
 static int chain(step_bench *b, int32_t rows) {

@@ -30,18 +30,21 @@ typedef struct step_bench {
   int32_t context; /* rows of each sequence before a step */
   mem mem;
   model_file *file;
+  device *device;
   model *model;
   kv_cache *kv;
   int32_t sequences[STEP_SEQUENCES_MAX], sequence_count;
-  bool no_copy;  /* a tree's rows are committed, but not moved: what commit by copy costs, by difference */
+  bool no_copy;  /* a tree's rows are dropped, not committed: what commit by copy costs, by difference */
   int32_t empty; /* a sequence without rows, for prompts; -1: none was asked for */
   int32_t tokens[STEP_ROWS_MAX], parents[STEP_ROWS_MAX], path[STEP_ROWS_MAX];
 } step_bench;
 
-/* Opens the model with int8 math and as many caches as the items need, and fills them. step_close also after
- * an error. */
-int step_open(step_bench *b, const char *path, int32_t threads, int32_t context, step_layout layout,
-              const step_item *items, int32_t count, err *e);
+/* Opens the model with int8 math on the named device, with as many caches as the items need, and fills them.
+ * step_close also after an error. */
+int step_open(step_bench *b, const char *path, const char *name, int32_t threads, int32_t context,
+              step_layout layout, const step_item *items, int32_t count, err *e);
+/* For programs without a flag for it: the environment's TANDEM_TEST_DEVICE, or the processors' best. */
+const char *step_device(void);
 void step_close(step_bench *b);
 
 /* One step; *ns its time. */

@@ -24,7 +24,7 @@
 #define ARITHMETIC_SHARE    0.7 /* of the multiplying rate: what is left beside the work on scales */
 
 typedef struct flags {
-  const char *model;
+  const char *model, *device;
   int32_t threads, context, repetitions, widths[WIDTHS_MAX], width_count;
   bool json;
 } flags;
@@ -50,13 +50,14 @@ typedef struct bench {
 
 /* --- flags --- */
 
-enum { KEY_THREADS = 256, KEY_CONTEXT, KEY_ROWS, KEY_REPETITIONS, KEY_JSON };
+enum { KEY_THREADS = 256, KEY_DEVICE, KEY_CONTEXT, KEY_ROWS, KEY_REPETITIONS, KEY_JSON };
 
 static const struct argp_option option_table[] = {
     {"model", 'm', "FILE", 0,
      "the model: a GGUF file (scripts/get_model.sh fetches one), or a folder with config.json and "
      "safetensors",
      0},
+    {"device", KEY_DEVICE, "NAME", 0, "what computes, of `tandem --list-devices' (default cpu)", 0},
     {"threads", KEY_THREADS, "N", 0, "default: every CPU", 0},
     {"ctx", KEY_CONTEXT, "N", 0, "tokens before the step (default 128)", 0},
     {"rows", KEY_ROWS, "N,N,...", 0, "rows of a step, up to 8 numbers from 1 to 256 (default 1,4,8,16)", 0},
@@ -88,6 +89,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
   switch (key) {
   case 'm':
     f->model = text;
+    break;
+  case KEY_DEVICE:
+    f->device = text;
     break;
   case KEY_THREADS:
     f->threads = to_int(state, "--threads", text, 1, OPS_THREADS_MAX);
@@ -299,7 +303,8 @@ static int fail(int status, const char *why) {
 
 static int run_step(bench *b) {
   err e = {0};
-  int rc = step_open(&b->step, b->flags.model, b->flags.threads, b->flags.context, STEP_STATIC, NULL, 0, &e);
+  int rc = step_open(&b->step, b->flags.model, b->flags.device, b->flags.threads, b->flags.context,
+                     STEP_STATIC, NULL, 0, &e);
   if (rc != ERR_OK) return fail(program_exit_of_file(rc), e.text);
   if (!measure_machine(b))
     return fail(PROGRAM_EXIT_FAILED, "no memory or threads to measure the machine with");
@@ -315,7 +320,8 @@ static int run_step(bench *b) {
 static int bench_step(int argc, char **argv) {
   bench *b = calloc(1, sizeof *b);
   if (!b) return fail(PROGRAM_EXIT_FAILED, "out of memory");
-  b->flags = (flags){.threads = cpus_threads(),
+  b->flags = (flags){.device = "cpu",
+                     .threads = cpus_threads(),
                      .context = CONTEXT_DEFAULT,
                      .repetitions = REPETITIONS_DEFAULT,
                      .widths = {1, 4, 8, 16},

@@ -215,24 +215,15 @@ static void a_read_comes_after_what_was_queued_before(void **state) {
   assert_string_equal(f->inner->log, "stage map:0:5,2 act_read map:1:7 read ");
 }
 
-/* An inner device that keeps a pointer to an argument reads garbage, if anything. */
-static void look_at_rows_later(fixture *f, void *p) {
-  (void)p;
-  if (*(volatile const int32_t *)&f->inner->kept->token == 11) abort();
-}
-
-static void look_at_blocks_later(fixture *f, void *p) {
-  (void)p;
-  if (*(volatile const int32_t *)f->inner->kept_map == 5) abort();
-}
-
+/* An inner device that keeps a pointer to an argument reads garbage. */
 static void arguments_are_gone_when_the_inner_device_has_returned(void **state) {
   fixture *f = *state;
+  const int32_t garbage = (int32_t)0xa5a5a5a5;
   prepare(f);
   forward(f);
   assert_int_equal(f->inner->choice.seed, 77);
-  assert_int_not_equal(signal_of(look_at_rows_later, f, NULL), SIGABRT);
-  assert_int_not_equal(signal_of(look_at_blocks_later, f, NULL), SIGABRT);
+  assert_int_equal(f->inner->kept->token, garbage);
+  assert_int_equal(f->inner->kept_map[0], garbage);
 }
 
 static void an_answer_ends_at_the_next_begin(void **state) {

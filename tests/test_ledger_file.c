@@ -17,7 +17,7 @@ static void test_a_session_is_kept_exactly(void **state) {
   ledger l = opened(p->path);
   begin(&l, SESSION);
   append(&l, SESSION, 0, 5);
-  assert_int_equal(l.numerics(l.self, SESSION, "cpu/int8"), ERR_OK);
+  assert_int_equal(l.numerics(l.self, SESSION, "int8"), ERR_OK);
   assert_true(comes_to(&l, SESSION, 8));
   append(&l, SESSION, 5, 2);
   msg_stats stats = {.forwards = 7, .rounds = 2, .rows = 9, .accepted = 4};
@@ -45,7 +45,7 @@ static void test_a_session_is_kept_exactly(void **state) {
   assert_int_equal(s.options.stop_count, 2);
   assert_memory_equal(s.options.stops, stops, sizeof stops);
   assert_string_equal(s.model, "/some/model.gguf");
-  assert_string_equal(s.numerics, "cpu/int8");
+  assert_string_equal(s.numerics, "int8");
   assert_string_equal(s.about, "{\"title\":\"three\"}");
   assert_non_null(strstr(s.stats, "\"accepted_tokens\":4"));
   assert_int_equal(s.fingerprint.bytes[3], 9);
@@ -108,7 +108,7 @@ static void test_an_interrupted_session_goes_on(void **state) {
   ledger l = opened(p->path);
   begin(&l, 5);
   append(&l, 5, 0, 4);
-  assert_int_equal(l.numerics(l.self, 5, "cpu/int8"), ERR_OK);
+  assert_int_equal(l.numerics(l.self, 5, "int8"), ERR_OK);
   assert_true(comes_to(&l, 5, 7));
   l.close(l.self);
   sqlite3 *db = open_database(p->path);
@@ -134,7 +134,7 @@ static void test_an_interrupted_session_goes_on(void **state) {
   load(db, 5, &s);
   expect_tokens(&s, 7);
   assert_true(s.epoch > epoch);
-  assert_string_equal(s.numerics, "cpu/int8"); /* nobody said otherwise */
+  assert_string_equal(s.numerics, "int8"); /* nobody said otherwise */
   assert_string_equal(s.about, "{\"title\":\"three\"}");
   ledger_session_fini(&s);
   sqlite3_close(db);

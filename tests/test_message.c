@@ -114,15 +114,26 @@ static void test_programs_on_one_device_of_one_host_are_colocated(void **state) 
     const char *device;
     bool colocated; /* with a program on the processors here */
   } table[] = {
-      {&here, "cpu", true},    {&there, "cpu", false}, {&untold, "cpu", false}, {&here, "cuda:0", false},
-      {&here, "cpu:0", false}, {&here, "gpu", false},  {&here, "", false},
+      {&here, "cpu", true},        {&there, "cpu", false}, {&untold, "cpu", false},
+      {&here, "cuda:0", false},    {&here, "cpu:c", true}, {&here, "cpu:avx512", true},
+      {&there, "cpu:avx2", false}, {&here, "cpus", false}, {&here, "cp", false},
+      {&here, "gpu", false},       {&here, "", false},
   };
-  msg_hello self = hello_of(here, "cpu");
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-    msg_hello other = hello_of(*table[i].host, table[i].device);
-    assert_int_equal(msg_colocated(&self, &other), table[i].colocated);
-    assert_int_equal(msg_colocated(&other, &self), table[i].colocated);
+  static const char *const own[] = {"cpu", "cpu:avx2"}; /* the same processors, whatever their set */
+  for (size_t i = 0; i < 2 * sizeof table / sizeof *table; i++) {
+    msg_hello self = hello_of(here, own[i % 2]), other = hello_of(*table[i / 2].host, table[i / 2].device);
+    assert_int_equal(msg_colocated(&self, &other), table[i / 2].colocated);
+    assert_int_equal(msg_colocated(&other, &self), table[i / 2].colocated);
   }
+}
+
+static void test_every_other_device_is_one_of_its_own(void **state) {
+  (void)state;
+  assert_true(msg_same_device(text_of("cuda:0"), text_of("cuda:0")));
+  assert_false(msg_same_device(text_of("cuda:0"), text_of("cuda:1")));
+  assert_false(msg_same_device(text_of("cuda:0"), text_of("cuda")));
+  assert_false(msg_same_device(text_of("cuda:0"), text_of("cuda:01")));
+  assert_false(msg_same_device(text_of(""), text_of("")));
 }
 
 static void test_who_tells_nothing_is_colocated_with_nobody(void **state) {
@@ -206,6 +217,7 @@ int main(void) {
       cmocka_unit_test(test_every_option_has_its_range),
       cmocka_unit_test(test_a_stop_is_a_token),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
+      cmocka_unit_test(test_every_other_device_is_one_of_its_own),
       cmocka_unit_test(test_who_tells_nothing_is_colocated_with_nobody),
       cmocka_unit_test(test_a_brief_is_short_and_printable),
       cmocka_unit_test(test_a_string_may_be_null_and_ids_are_compared),

@@ -183,16 +183,15 @@ static void what_llama_cpp_calls_it(void **state) {
   }
   static const struct {
     const char *given, *answer;
-  } refused[] = {
-      {"-ngl",
-       "program: there is no flag -ngl here: leave it out: tandem computes on the processors alone\n"},
-      {"-ngl=99", "there is no flag -ngl here: leave it out"},
-      {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
-      {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
-      {"-c4096", "there is no flag -c here: it is --ctx"},
-      {"-md", "it is --model-draft of `tandem run'"},
-      {"--temperature", "it is --temp of `tandem run'"},
-      {"--parallel=4", "--sessions N of `tandem batch'"}};
+  } refused[] = {{"-ngl", "program: there is no flag -ngl here: --device NAME says what computes: `tandem "
+                          "--list-devices' tells the names\n"},
+                 {"-ngl=99", "there is no flag -ngl here: --device NAME says"},
+                 {"--flash-attn", "there is no flag --flash-attn here: leave it out"},
+                 {"--ctx-size=4", "program: there is no flag --ctx-size here: it is --ctx of `tandem run'\n"},
+                 {"-c4096", "there is no flag -c here: it is --ctx"},
+                 {"-md", "it is --model-draft of `tandem run'"},
+                 {"--temperature", "it is --temp of `tandem run'"},
+                 {"--parallel=4", "--sessions N of `tandem batch'"}};
   char text[1000];
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     refusal(ARGV("-m", "x", (char *)(uintptr_t)refused[i].given), text, sizeof text);

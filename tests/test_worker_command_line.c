@@ -41,9 +41,38 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
   s.verbose = true;
   s.repack_cache = "/packed";
   s.kv_blocks = 77;
+  s.device = "cuda:1";
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
-  assert_non_null(
-      strstr(joined(&c), "--kv-blocks 77 --math int8 --log-level info --counters --repack-cache /packed"));
+  assert_non_null(strstr(joined(&c),
+                         "--kv-blocks 77 --math int8 --log-level info --counters --repack-cache /packed "
+                         "--device cuda:1"));
+}
+
+/* By turns only where the two share what computes. */
+static void test_a_draft_takes_turns_on_the_targets_device_alone(void **state) {
+  (void)state;
+  static const struct {
+    const char *target, *draft;
+    bool turns;
+  } table[] = {{NULL, NULL, true},      {NULL, "cpu:c", true},      {"cpu:avx2", "cpu:c", true},
+               {"cuda:0", NULL, false}, {"cuda:0", "cpu", false},   {"cuda:0", "cuda:0", true},
+               {NULL, "cuda:0", false}, {"cuda:0", "cuda:1", false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    worker_settings s = plain;
+    worker_command_line c;
+    s.draft = "model";
+    s.draft_layers = 6;
+    s.device = table[i].target;
+    s.draft_device = table[i].draft;
+    worker_command_line_draft(&c, &s, "ipc:///o");
+    assert_int_equal(strstr(joined(&c), " --turns") != NULL, table[i].turns);
+    const char *device = strstr(joined(&c), " --device ");
+    if (table[i].draft)
+      assert_true(device &&
+                  strncmp(device + strlen(" --device "), s.draft_device, strlen(s.draft_device)) == 0);
+    else
+      assert_null(device);
+  }
 }
 
 static void test_a_draft_without_a_model_gets_little(void **state) {
@@ -83,6 +112,7 @@ int main(void) {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
       cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
+      cmocka_unit_test(test_a_draft_takes_turns_on_the_targets_device_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,6 +196,10 @@ void cuda_ops_rope_store(device *d, int32_t layer, const device_rotary *r, devic
 void cuda_ops_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
 void cuda_ops_head(device *d, const device_weight *w, const device_act *x);
 
+/* --- device_fold.c --- */
+
+void cuda_fold_norms(cuda_device *d); /* in the recorded ops */
+
 /* --- device_graph.c --- */
 
 /* Puts the recorded ops into the stream: as a graph where there is one of them, or can be. */

@@ -109,6 +109,7 @@ void cuda_graph_flush(cuda_device *d) {
 }
 
 void cuda_graph_run(cuda_device *d) {
+  cuda_fold_norms(d);
   if (!d->use_graphs) {
     cuda_graph_flush(d);
   } else if (d->forward.op_count > 0 && !launch(d)) {

@@ -239,6 +239,32 @@ static void try_norm(trial *t, int32_t unused) {
   keep_act(t, z, 2, COLUMNS);
 }
 
+/* A device may norm on the way to the linears, since nobody else reads the first norm. */
+static void try_normed(trial *t, int32_t unused) {
+  (void)unused;
+  ops_row rows[ROWS];
+  const ops_batch b = plain_batch(rows, ROWS);
+  const device_table *table = t->d->table;
+  device_weight q = random_weight(t, OPS_Q4_K, OUTPUTS, COLUMNS),
+                v = random_weight(t, OPS_Q6_K, OUTPUTS, COLUMNS);
+  device_weight gate = random_weight(t, OPS_Q4_1, HIDDEN, COLUMNS);
+  device_vector w[] = {random_vector(t, COLUMNS), random_vector(t, COLUMNS)};
+  device_act *x = act_of(t, COLUMNS, false), *y = act_of(t, COLUMNS, true), *z = act_of(t, HIDDEN, true);
+  const device_linear jobs[] = {{.w = q, .y = act_of(t, OUTPUTS, false)},
+                                {.w = v, .y = act_of(t, OUTPUTS, false)}};
+  if (t->failed) return;
+  random_act(t, x, COLUMNS);
+  if (!begin(t, &b)) return;
+  table->norm(t->d, x, false, w[0], 1e-5f, y);
+  table->linear(t->d, jobs, 2, y);
+  table->linear_swiglu(t->d, &gate, &gate, y, z);
+  table->norm(t->d, x, false, w[1], 1e-5f, y);
+  finish(t, 0);
+  for (int32_t i = 0; i < 2; i++) keep_act(t, jobs[i].y, ROWS, OUTPUTS);
+  keep_act(t, y, ROWS, COLUMNS);
+  keep_act(t, z, ROWS, HIDDEN);
+}
+
 /* --- rope, rope_store, attention, commit --- */
 
 #define HEADS     4
@@ -392,6 +418,7 @@ static const op_test tests[] = {
     {"embed and linear", try_linear, OPS_TYPE_COUNT},
     {"linear_swiglu", try_swiglu, 2},
     {"norm", try_norm, 1},
+    {"norm and linear", try_normed, 1},
     {"rope_store, attention and commit", try_cache, 2},
     {"head", try_head, 1},
 };

@@ -10,7 +10,7 @@ void far_set_faults(device *d, const far_faults *faults) {
 
 static void far_close(device *d) {
   far_device *f = far_device_of(d);
-  far_queue_clear(&f->queue);
+  far_queue_close(&f->queue);
   far_device_withdraw(f, &f->window);
   far_device_withdraw(f, &f->ids);
   far_device_withdraw(f, &f->logits);
@@ -67,6 +67,7 @@ int far_open(device **out, device *inner, err *e) {
     inner->table->close(inner);
     return err_set(e, ERR_NOMEM, "no memory for a far device");
   }
+  far_queue_open(&f->queue);
   f->inner = inner;
   f->faults = faults;
   make_table(f);

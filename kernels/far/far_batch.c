@@ -1,7 +1,6 @@
 #include "kernels/far/far_batch.h"
 #include "kernels/far/far_require.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define ALIGNMENT ((size_t)8)
@@ -67,8 +66,8 @@ static void check_appended(const ops_row *r, const far_thing *kv) {
   far_require(r->position < kv->mapped[r->sequence] * OPS_TILE, "the block of an appended row is mapped");
 }
 
-/* writer[slot]: 1 + the row of this batch that writes the slot, 0 for none so far. */
-static void check_staged(const ops_batch *b, int32_t row, const far_thing *kv, int32_t *writer) {
+/* kv->writer[slot]: 1 + the row of this batch that writes the slot, 0 for none so far. */
+static void check_staged(const ops_batch *b, int32_t row, const far_thing *kv) {
   const ops_row *r = &b->rows[row];
   far_require(kv->staged, "staged rows need kv_stage first");
   far_require(r->path_at >= 0 && r->path_count <= b->path_length - r->path_at, "a path lies in the paths");
@@ -78,8 +77,8 @@ static void check_staged(const ops_batch *b, int32_t row, const far_thing *kv, i
     int32_t slot = b->paths[r->path_at + i];
     far_require(slot >= 0 && slot < kv->shape.stage, "a path is made of staged rows");
     if (i + 1 < r->path_count) continue;
-    far_require(writer[slot] == 0, "two rows of a batch have staged rows of their own");
-    writer[slot] = row + 1;
+    far_require(kv->writer[slot] == 0, "two rows of a batch have staged rows of their own");
+    kv->writer[slot] = row + 1;
   }
 }
 
@@ -90,29 +89,26 @@ static void check_path_order(const ops_batch *b, int32_t row, const int32_t *wri
     far_require(writer[b->paths[r->path_at + i]] <= row, "a path's rows ascend");
 }
 
-static void check_row(const ops_batch *b, int32_t row, const far_thing *kv, int32_t *writer, bool *seen) {
+static void check_row(const ops_batch *b, int32_t row, const far_thing *kv) {
   const ops_row *r = &b->rows[row];
   far_require(r->sequence >= 0 && r->sequence < kv->shape.sequences, "a row's sequence is one of the cache");
   far_require(r->position >= 0 && r->position < kv->shape.context && r->length >= 0 && r->path_count >= 0,
               "a row's numbers are in their ranges");
   if (row == 0 || b->rows[row - 1].sequence != r->sequence) {
-    far_require(!seen[r->sequence], "rows of one sequence are side by side");
-    seen[r->sequence] = true;
+    far_require(!kv->seen[r->sequence], "rows of one sequence are side by side");
+    kv->seen[r->sequence] = true;
   }
   if (r->path_count == 0)
     check_appended(r, kv);
   else
-    check_staged(b, row, kv, writer);
+    check_staged(b, row, kv);
 }
 
 static void check_rows(const ops_batch *b, const far_thing *kv) {
-  int32_t *writer = calloc((size_t)kv->shape.stage + 1, sizeof *writer);
-  bool *seen = calloc((size_t)kv->shape.sequences, sizeof *seen);
-  far_require(writer && seen, "no memory to check a batch");
-  for (int32_t i = 0; i < b->row_count; i++) check_row(b, i, kv, writer, seen);
-  for (int32_t i = 0; i < b->row_count; i++) check_path_order(b, i, writer);
-  free(writer);
-  free(seen);
+  memset(kv->seen, 0, (size_t)kv->shape.sequences * sizeof *kv->seen);
+  memset(kv->writer, 0, (size_t)kv->shape.stage * sizeof *kv->writer);
+  for (int32_t i = 0; i < b->row_count; i++) check_row(b, i, kv);
+  for (int32_t i = 0; i < b->row_count; i++) check_path_order(b, i, kv->writer);
 }
 
 void far_batch_check(const ops_batch *b, const far_thing *kv) {

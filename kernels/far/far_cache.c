@@ -26,12 +26,14 @@ static device_kv *far_kv_open(device *d, const ops_kv_shape *s) {
   far_thing thing = {.kind = FAR_KV, .shape = *s};
   ops_kv_shape copy = *s;
   thing.mapped = calloc((size_t)s->sequences, sizeof *thing.mapped);
-  if (thing.mapped) thing.inner = f->inner->table->kv_open(f->inner, &copy);
+  thing.seen = calloc((size_t)s->sequences, sizeof *thing.seen);
+  thing.writer = calloc((size_t)s->stage + 1, sizeof *thing.writer);
+  if (thing.mapped && thing.seen && thing.writer) thing.inner = f->inner->table->kv_open(f->inner, &copy);
   memset(&copy, FAR_PAGES_POISON, sizeof copy);
   device_kv *handle = thing.inner ? far_handles_add(&f->handles, &thing) : NULL;
   if (handle) return handle;
   if (thing.inner) f->inner->table->kv_close(f->inner, thing.inner);
-  free(thing.mapped);
+  far_handles_free_arrays(&thing);
   return NULL;
 }
 
@@ -105,6 +107,7 @@ static void far_kv_commit(device *d, device_kv *k, int32_t sequence, const int32
               "a commit goes to mapped blocks");
   for (int32_t i = 0; i < count; i++)
     far_require(path[i] >= 0 && path[i] < kv->shape.stage, "a commit's path is made of staged rows");
+  f->base.counters.commit_copies += (uint64_t)count * (uint64_t)kv->shape.layers;
   if (!f->lost) queue_sequence(f, run_commit, &(sequence_args){kv->inner, sequence, count, length}, path);
 }
 

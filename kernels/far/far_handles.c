@@ -7,6 +7,12 @@
 #define PAGE        ((size_t)4096)
 #define HANDLES_MAX ((size_t)65536)
 
+void far_handles_free_arrays(far_thing *thing) {
+  free(thing->mapped);
+  free(thing->seen);
+  free(thing->writer);
+}
+
 bool far_handles_open(far_handles *h) {
   *h = (far_handles){0};
   void *region =
@@ -19,7 +25,7 @@ bool far_handles_open(far_handles *h) {
 
 void far_handles_close(far_handles *h) {
   for (size_t i = 0; i < h->count; i++) {
-    free(h->things[i]->mapped);
+    far_handles_free_arrays(h->things[i]);
     free(h->things[i]);
   }
   free(h->things);

@@ -17,6 +17,8 @@ typedef struct far_thing {
   /* FAR_KV */
   ops_kv_shape shape;
   int32_t *mapped; /* [shape.sequences] blocks in each table */
+  bool *seen;      /* [shape.sequences], and */
+  int32_t *writer; /* [shape.stage + 1]: for whoever checks a batch */
   bool staged;
 } far_thing;
 
@@ -26,9 +28,10 @@ typedef struct far_handles {
   size_t count;
 } far_handles;
 
+void far_handles_free_arrays(far_thing *thing);
 bool far_handles_open(far_handles *h);
 void far_handles_close(far_handles *h);
-/* Copies *thing, whose inner must be there. NULL: no memory. */
+/* Copies *thing, whose inner must be there, and frees its arrays in the end. NULL: no memory. */
 void *far_handles_add(far_handles *h, const far_thing *thing);
 /* The thing behind an address that far_handles_add gave; ends the program for any other, and for a dropped
  * thing or one of another kind. */

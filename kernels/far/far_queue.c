@@ -2,8 +2,7 @@
 #include "kernels/far/far_pages.h"
 #include "kernels/far/far_require.h"
 
-#include <stdlib.h>
-#include <string.h>
+#define MEMORY_MAX ((size_t)1 << 30)
 
 struct far_record {
   far_record *next;
@@ -12,8 +11,17 @@ struct far_record {
   _Alignas(16) unsigned char args[];
 };
 
+void far_queue_open(far_queue *q) {
+  *q = (far_queue){0};
+  arena_init(&q->memory, MEMORY_MAX);
+}
+
+void far_queue_close(far_queue *q) {
+  arena_fini(&q->memory);
+}
+
 void *far_queue_add(far_queue *q, far_call *call, size_t bytes) {
-  far_record *r = malloc(sizeof *r + bytes);
+  far_record *r = arena_take(&q->memory, sizeof *r + bytes);
   far_require(r != NULL, "no memory for the queue");
   *r = (far_record){.call = call, .bytes = bytes};
   if (q->last)
@@ -31,27 +39,28 @@ static far_record *take_first(far_queue *q) {
   return r;
 }
 
-static void scribble_and_free(far_record *r) {
+static void scribble(far_record *r) {
   volatile unsigned char *args = r->args; /* so that the compiler leaves it in */
   for (size_t i = 0; i < r->bytes; i++) args[i] = FAR_PAGES_POISON;
-  free(r);
 }
 
 void far_queue_run(far_queue *q, void *context) {
   while (q->first) {
     far_record *r = take_first(q);
     r->call(context, r->args);
-    scribble_and_free(r);
+    scribble(r);
   }
+  arena_reset(&q->memory);
 }
 
 void far_queue_skip(far_queue *q, far_call *last) {
   for (bool more = true; more && q->first;) {
     more = q->first->call != last;
-    scribble_and_free(take_first(q));
+    scribble(take_first(q));
   }
 }
 
 void far_queue_clear(far_queue *q) {
-  while (q->first) scribble_and_free(take_first(q));
+  while (q->first) scribble(take_first(q));
+  arena_reset(&q->memory);
 }

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unittest
 
-from command_line import FAILED, OK, Command, tandem
+from command_line import FAILED, OK, USAGE, Command, tandem
 from models import other_vocabulary
 from support import MODEL, TANDEM, TARGET, TIME_LIMIT
 
@@ -61,30 +61,48 @@ class Doctor(Command):
     def test_json_says_what_the_text_says(self):
         checks = self.doctor("-m", MODEL)
         self.assertLessEqual(
-            {"tandem", "cpu", "memory", "worker", "isa", "ipc", "tcp", "model", "template"}, set(checks)
+            {"tandem", "cpu", "memory", "worker", "device", "ipc", "tcp", "model", "template"}, set(checks)
         )
         self.assertEqual((checks["model"]["layers"], checks["model"]["vocabulary"]), (30, 49152))
 
     def test_instruction_sets_are_those_of_the_kernel(self):
         """As the kernel tells the processor's flags."""
         needs = {
-            "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-            "avx-vnni": {"avx2", "fma", "f16c", "avx_vnni"},
-            "avx2": {"avx2", "fma", "f16c"},
-            "c": set(),
+            "cpu:avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+            "cpu:avx-vnni": {"avx2", "fma", "f16c", "avx_vnni"},
+            "cpu:avx2": {"avx2", "fma", "f16c"},
+            "cpu:c": set(),
         }
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         has = next((set(line.split()) for line in lines if line.startswith("flags")), set())
-        isa = self.doctor()["isa"]
-        self.assertEqual(list(isa["sets"]), list(needs))
-        for name, state in isa["sets"].items():
+        told = self.doctor()["device"]
+        states = {name: state for name, state in told["devices"].items() if name.startswith("cpu:")}
+        self.assertEqual(list(states), list(needs))
+        for name, state in states.items():
             lacking = needs[name] - has
-            self.assertEqual(state.startswith("missing: "), bool(lacking), isa)
-            self.assertTrue(not lacking or state.split()[-1] in lacking, isa)
-        self.assertEqual([isa["chosen"]], [name for name, state in isa["sets"].items() if state == "chosen"])
-        self.assertEqual(isa["chosen"], next(name for name in needs if needs[name] <= has))
-        done = subprocess.run([TARGET, "--list-isa", "--isa", "c"], capture_output=True, text=True)
-        self.assertIn("c chosen\n", done.stdout)
+            self.assertEqual(state.startswith("missing: "), bool(lacking), told)
+            self.assertTrue(not lacking or state.split()[-1] in lacking, told)
+        chosen = [name for name, state in told["devices"].items() if state.startswith("chosen: ")]
+        self.assertEqual([told["chosen"]], chosen)
+        self.assertEqual(told["chosen"], next(name for name in needs if needs[name] <= has))
+        for flags in (["--isa", "c"], ["--device", "cpu:c"], ["--isa", "c", "--device", "cpu:c"]):
+            done = subprocess.run([TARGET, "--list-devices", *flags], capture_output=True, text=True)
+            self.assertIn("cpu:c chosen: ", done.stdout)
+            self.assertEqual((done.stdout.count(" chosen: "), done.returncode), (1, OK))
+
+    def test_devices_are_listed_and_wrong_ones_are_refused(self):
+        status, out, _ = tandem("--list-devices")
+        lines = out.decode().splitlines()
+        self.assertEqual((status, sum(" chosen: " in line for line in lines)), (OK, 1))
+        self.assertTrue(all(line.split()[1] in ("chosen:", "available:", "missing:") for line in lines), lines)
+        done = subprocess.run([TARGET, "--device", "cpu:c", "--isa", "avx2"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, USAGE)
+        self.assertIn("--device cpu:c and --isa avx2 (which is --device cpu:avx2) are two devices", done.stderr)
+        done = subprocess.run([TARGET, "--list-devices", "--device", "abacus"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, "chosen" in done.stdout), (FAILED, False))
+        status, _, errors = tandem("run", "-m", MODEL, "--device", "abacus", "--ledger", "none", "hello")
+        self.assertNotEqual(status, OK)
+        self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors.decode())
 
     def test_a_draft_that_fits_and_one_that_does_not(self):
         fit = self.doctor("-m", MODEL, "-md", MODEL)["fit"]

@@ -118,7 +118,7 @@ struct batch {
 /* --- the reference --- */
 
 struct matrix {
-  ops_weight w;
+  cpu_weight w;
   std::vector<uint8_t> packed;
 };
 
@@ -153,20 +153,20 @@ struct act {
   int32_t rows, columns;
   std::vector<float> x, scale, sum;
   std::vector<int8_t> q8;
-  std::vector<ops_total> total;
+  std::vector<cpu_total> total;
   act(std::vector<float> from, int32_t row_count)
       : rows(row_count), columns((int32_t)(from.size() / (size_t)row_count)), x(from),
         scale(from.size() / OPS_BLOCK), sum(scale.size()), q8(from.size()), total(scale.size()) {
     if (columns % OPS_BLOCK == 0)
       cpu_kernels_c.quantize(q8.data(), scale.data(), sum.data(), total.data(), x.data(), rows * columns);
   }
-  ops_act view() { return {columns, x.data(), q8.data(), scale.data(), sum.data(), total.data()}; }
+  cpu_act view() { return {columns, x.data(), q8.data(), scale.data(), sum.data(), total.data(), rows}; }
 };
 
 static std::vector<float> reference_linear(const matrix &m, act &a, bool int8) {
   cpu_linear *kernel = int8 ? cpu_kernels_c.linear_int8[m.w.type] : nullptr;
   if (!kernel) kernel = cpu_kernels_c.linear_f32[m.w.type];
-  const ops_act x = a.view();
+  const cpu_act x = a.view();
   std::vector<float> y((size_t)a.rows * (size_t)m.w.rows);
   for (int32_t g = 0; g * OPS_GROUP < m.w.rows; g++) {
     for (int32_t row = 0; row < a.rows; row++) {
@@ -197,12 +197,12 @@ struct device_matrix {
   explicit device_matrix(const matrix &m) : data(m.packed), w{m.w.type, m.w.rows, m.w.columns, data.at()} {}
 };
 
-struct device_act {
+struct act_on_device {
   device_array<float> x;
   device_array<cuda_tile> tiles;
   int32_t columns;
   bool int8;
-  device_act(int32_t rows, int32_t of_columns, bool of_int8)
+  act_on_device(int32_t rows, int32_t of_columns, bool of_int8)
       : x((size_t)rows * (size_t)of_columns),
         tiles((size_t)cuda_tile_rows(rows) * (size_t)(of_columns / OPS_BLOCK)), columns(of_columns),
         int8(of_int8) {}
@@ -220,7 +220,7 @@ static void rows_are_embedded_from_every_type(void **) {
     device_array<float> x((size_t)rows * (size_t)columns);
     cuda_embed(stream, b.of(8), d.w, x.at());
     std::vector<float> want(x.n);
-    ops_weight w = m.w;
+    cpu_weight w = m.w;
     w.data = m.packed.data();
     for (int32_t i = 0; i < rows; i++)
       cpu_unpack_row(&w, b.rows[(size_t)i].token, &want[(size_t)(i * columns)]);
@@ -263,7 +263,7 @@ static void activations_get_the_int8_form_of_the_reference(void **) {
     const int32_t columns = 416, blocks = columns / OPS_BLOCK;
     const batch b(rows);
     act a(hard_floats((size_t)(rows * columns)), rows);
-    device_act d(rows, columns, true);
+    act_on_device d(rows, columns, true);
     d.x.write(a.x);
     cuda_quantize(stream, b.of(rows + 3), d.view());
     const std::vector<cuda_tile> tiles = d.tiles.read();
@@ -299,7 +299,7 @@ struct trio {
 
 static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
   const batch b(a.rows);
-  device_act x(a.rows, a.columns, int8);
+  act_on_device x(a.rows, a.columns, int8);
   x.x.write(a.x);
   cuda_linear_job jobs[3];
   std::vector<float> want[3];
@@ -387,7 +387,7 @@ static void large_matrices_are_not_parted(void **) {
     const matrix m = make_matrix(type, OPS_PARTED_OUTPUTS + 7, 1024);
     act a(random_floats(1024 * 2), 2);
     const batch b(2);
-    device_act x(2, 1024, true);
+    act_on_device x(2, 1024, true);
     x.x.write(a.x);
     const device_matrix d(m);
     device_array<float> y((size_t)(2 * m.w.rows));
@@ -419,7 +419,7 @@ static void a_linear_takes_its_input_through_a_norm(void **) {
         const device_array<float> dx(raw), dw(w);
         const matrix m = make_matrix(c.type, c.outputs, c.columns);
         const device_matrix d(m);
-        device_act room(c.rows, c.columns, int8);
+        act_on_device room(c.rows, c.columns, int8);
         device_array<float> y((size_t)(c.rows * c.outputs));
         const cuda_linear_job job = {d.w, y.at(), false, nullptr};
         const cuda_norm_source norm = {dx.at(), dw.at(), 1e-6f};
@@ -442,7 +442,7 @@ static void swiglu_is_silu_of_gate_times_up(void **) {
         const matrix gate = make_matrix(c.type, c.outputs, c.columns),
                      up = make_matrix(c.type, c.outputs, c.columns);
         const device_matrix d_gate(gate), d_up(up);
-        device_act x(c.rows, c.columns, int8);
+        act_on_device x(c.rows, c.columns, int8);
         x.x.write(raw);
         device_array<float> y((size_t)(c.rows * c.outputs));
         const cuda_norm_source norm = {dx.at(), dw.at(), 1e-5f};
@@ -467,7 +467,7 @@ static void a_graph_is_replayed_with_another_number_of_rows(void **) {
   const matrix m = make_matrix(OPS_Q4_1, outputs, columns);
   const std::vector<float> want = reference_linear(m, a, true), poison((size_t)(bucket * outputs), -1.5f);
   const device_matrix d(m);
-  device_act x(bucket, columns, true);
+  act_on_device x(bucket, columns, true);
   x.x.write(a.x);
   device_array<float> y(poison);
   const cuda_linear_job job = {d.w, y.at(), false, nullptr};

@@ -102,7 +102,7 @@ class Doctor(Command):
         self.assertEqual((done.returncode, "chosen" in done.stdout), (FAILED, False))
         status, _, errors = tandem("run", "-m", MODEL, "--device", "abacus", "--ledger", "none", "hello")
         self.assertNotEqual(status, OK)
-        self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors.decode())
+        self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors)
 
     def test_a_draft_that_fits_and_one_that_does_not(self):
         fit = self.doctor("-m", MODEL, "-md", MODEL)["fit"]

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 text="common/base common/file common/text common/speculative"
-worker="$text common/model kernels wire"
+worker="$text common/model kernels kernels/devices wire"
 service="$text wire orchestrator/ledger orchestrator/sessions"
 declare -A may=(
   [kernels]="common/base"

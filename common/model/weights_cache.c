@@ -143,7 +143,7 @@ int weights_cache_write(weights_file *f, size_t at, const void *data, size_t byt
 }
 
 /* On the disk before it gets its name: a name never stands for half a file. */
-static bool put_in_place(const weights_file *f, const weights_key *k) {
+static bool finish(const weights_file *f, const weights_key *k) {
   header h;
   fill_header(&h, k);
   return ftruncate(f->fd, (off_t)(HEADER_BYTES + k->bytes)) == 0 && write_at(f->fd, 0, &h, sizeof h) &&
@@ -151,9 +151,9 @@ static bool put_in_place(const weights_file *f, const weights_key *k) {
 }
 
 int weights_cache_end(weights_file *f, const weights_key *k, err *e) {
-  bool placed = put_in_place(f, k);
+  bool finished = finish(f, k);
   int why = errno;
-  if (!placed) {
+  if (!finished) {
     weights_cache_cancel(f);
     return cannot_write(f, k->bytes, why, e);
   }

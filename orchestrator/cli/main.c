@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ANSWER_MAX 4096 /* bytes of what a worker says of itself */
+#define TEXT_MAX 4096 /* bytes of what a worker says of itself */
 
 typedef struct command {
   const char *name;
@@ -80,8 +80,8 @@ static int no_such(const char *name) {
   return print_usage("no such command or flag: ", what);
 }
 
-static bool print_answer(const char *name, const char *flag) {
-  char text[ANSWER_MAX];
+static bool print_what_it_says(const char *name, const char *flag) {
+  char text[TEXT_MAX];
   err e = {0};
   if (child_processes_ask(name, flag, text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
@@ -93,15 +93,15 @@ static bool print_answer(const char *name, const char *flag) {
 static int print_version(void) {
   printf("tandem %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
   fflush(stdout);
-  bool ok = print_answer("tandem-target", "--version");
-  ok = print_answer("tandem-draft", "--version") && ok;
+  bool ok = print_what_it_says("tandem-target", "--version");
+  ok = print_what_it_says("tandem-draft", "--version") && ok;
   if (fflush(stdout) != 0) return STATUS_IO;
   return ok ? STATUS_OK : STATUS_WORKER;
 }
 
 /* The target prints its devices, which are the draft's too. */
 static int print_devices(void) {
-  bool ok = print_answer("tandem-target", "--list-devices");
+  bool ok = print_what_it_says("tandem-target", "--list-devices");
   if (fflush(stdout) != 0) return STATUS_IO;
   return ok ? STATUS_OK : STATUS_WORKER;
 }

@@ -67,10 +67,11 @@ class Doctor(Command):
 
     def test_instruction_sets_are_those_of_the_kernel(self):
         """As the kernel tells the processor's flags."""
+        avx2 = {"avx2", "fma", "f16c"}
         needs = {
-            "cpu:avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-            "cpu:avx-vnni": {"avx2", "fma", "f16c", "avx_vnni"},
-            "cpu:avx2": {"avx2", "fma", "f16c"},
+            "cpu:avx512": avx2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
+            "cpu:avx-vnni": avx2 | {"avx_vnni"},
+            "cpu:avx2": avx2,
             "cpu:c": set(),
         }
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -86,23 +87,27 @@ class Doctor(Command):
         self.assertEqual([told["chosen"]], chosen)
         self.assertEqual(told["chosen"], next(name for name in needs if needs[name] <= has))
         for flags in (["--isa", "c"], ["--device", "cpu:c"], ["--isa", "c", "--device", "cpu:c"]):
-            done = subprocess.run([TARGET, "--list-devices", *flags], capture_output=True, text=True)
+            done = self.target("--list-devices", *flags)
             self.assertIn("cpu:c chosen: ", done.stdout)
             self.assertEqual((done.stdout.count(" chosen: "), done.returncode), (1, OK))
+
+    def target(self, *flags):
+        return subprocess.run([TARGET, *flags], capture_output=True, text=True)
 
     def test_devices_are_listed_and_wrong_ones_are_refused(self):
         status, out, _ = tandem("--list-devices")
         lines = out.decode().splitlines()
         self.assertEqual((status, sum(" chosen: " in line for line in lines)), (OK, 1))
-        self.assertTrue(all(line.split()[1] in ("chosen:", "available:", "missing:") for line in lines), lines)
-        done = subprocess.run([TARGET, "--device", "cpu:c", "--isa", "avx2"], capture_output=True, text=True)
+        states = {line.split()[1] for line in lines}
+        self.assertLessEqual(states, {"chosen:", "available:", "missing:"})
+        done = self.target("--device", "cpu:c", "--isa", "avx2")
         self.assertEqual(done.returncode, USAGE)
-        self.assertIn("--device cpu:c and --isa avx2 (which is --device cpu:avx2) are two devices", done.stderr)
-        done = subprocess.run([TARGET, "--list-devices", "--device", "abacus"], capture_output=True, text=True)
+        self.assertIn("--device cpu:c and --isa avx2 (which is --device cpu:avx2) are two", done.stderr)
+        done = self.target("--list-devices", "--device", "abacus")
         self.assertEqual((done.returncode, "chosen" in done.stdout), (FAILED, False))
         status, _, errors = tandem("run", "-m", MODEL, "--device", "abacus", "--ledger", "none", "hello")
         self.assertNotEqual(status, OK)
-        self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors.decode())
+        self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors)
 
     def test_a_draft_that_fits_and_one_that_does_not(self):
         fit = self.doctor("-m", MODEL, "-md", MODEL)["fit"]

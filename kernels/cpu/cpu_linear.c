@@ -102,7 +102,7 @@ void cpu_linear_into(cpu_device *c, const cpu_weight *w, const cpu_act *x, int32
 void cpu_linear_op(device *d, const device_linear *jobs, int32_t count, const device_act *x) {
   cpu_device *c = cpu_of(d);
   int32_t rows = c->batch.row_count;
-  part parts[JOBS_MAX];
+  part parts[JOBS_MAX] = {{.y = NULL}};
   assert(c->running && count <= JOBS_MAX && x->rows >= rows);
   for (int32_t i = 0; i < count; i++) {
     const device_linear *l = &jobs[i];

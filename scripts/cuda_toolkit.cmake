@@ -1,5 +1,5 @@
-# Finds the CUDA toolkit to build with: sets cuda_nvcc, cuda_version and cuda_runtime (libcudart_static.a), or
-# leaves cuda_version empty. cuda.cmake includes this file, and `cmake -P scripts/cuda_toolkit.cmake` tells
+# Finds the CUDA toolkit to build with: sets cuda_nvcc, cuda_version, cuda_runtime (libcudart_static.a) and
+# cuda_include (the folder of cuda_runtime_api.h), or leaves cuda_version empty. cuda.cmake includes this file, and `cmake -P scripts/cuda_toolkit.cmake` tells
 # deps.sh what there is (its status is 1 when there is nothing). The first toolkit that is complete and new
 # enough is taken: of the nvcc that CMake or the environment names, of nvcc in PATH, in the usual folder, or
 # of the wheels that `scripts/deps.sh --cuda` installs into build/cuda.
@@ -16,11 +16,15 @@ function(cuda_look_at nvcc)
   get_filename_component(root ${real}/../.. ABSOLUTE)
   file(GLOB runtime ${root}/lib64/libcudart_static.a ${root}/lib/libcudart_static.a
        ${root}/targets/*/lib/libcudart_static.a ${root}/lib/*/libcudart_static.a)
-  if(runtime)
+  file(GLOB header ${root}/include/cuda_runtime_api.h ${root}/targets/*/include/cuda_runtime_api.h)
+  if(runtime AND header)
     list(GET runtime 0 runtime)
+    list(GET header 0 header)
+    get_filename_component(include ${header} DIRECTORY)
     set(cuda_nvcc ${nvcc} PARENT_SCOPE)
     set(cuda_version ${version} PARENT_SCOPE)
     set(cuda_runtime ${runtime} PARENT_SCOPE)
+    set(cuda_include ${include} PARENT_SCOPE)
   endif()
 endfunction()
 

@@ -14,8 +14,6 @@
 #define CUDA_WINDOW     ((size_t)8 << 20) /* bytes of a window to fill */
 #define CUDA_WINDOWS    2                 /* one is filled while the other one is copied */
 #define CUDA_GRAPHS_MAX 64
-#define CUDA_STAIRS     10 /* bucket ends: 1, 2, 4, ... 512 rows */
-#define CUDA_STAIR_MAX  (1 << (CUDA_STAIRS - 1))
 
 struct device_memory {
   uint8_t *at;
@@ -90,6 +88,7 @@ typedef struct cuda_graph {
   hash16 ops;
   cudaGraphExec_t exec; /* NULL: nothing here */
   uint64_t used;        /* when, counted in launches */
+  uint64_t usual_us;    /* what it takes, rather too little; 0: not known */
 } cuda_graph;
 
 typedef struct cuda_forward {
@@ -112,7 +111,7 @@ typedef struct cuda_forward {
   bool downloaded;
   cudaEvent_t first, last; /* around what the device does */
   uint64_t queued_us;
-  double usual_us[CUDA_STAIRS]; /* an average by bucket; 0: not known */
+  cuda_graph *graph; /* what was launched, or NULL */
 } cuda_forward;
 
 typedef struct cuda_device {

@@ -134,6 +134,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->head = rows_of(d, b->head_count, true);
   f->op_count = 0;
   f->positions = positions_of(k, b);
+  f->graph = NULL;
   f->angles = NULL;
   f->downloaded = false;
 }

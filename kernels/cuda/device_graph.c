@@ -96,6 +96,7 @@ static bool launch(cuda_device *d) {
   cuda_graph *g = find(d, hash_of(&d->forward));
   if (!g->exec && !capture(d, g)) return false;
   g->used = ++d->base.counters.launches;
+  d->forward.graph = g;
   return cuda_device_ok(d, cudaGraphLaunch(g->exec, d->stream));
 }
 

@@ -9,19 +9,18 @@
 #define POLL_FROM_US  100  /* before the expected end: a thread that slept may be this late */
 #define POLL_UNTIL_US 2000 /* after it: then the forward is an unusual one, and a processor is worth more */
 #define POLL_REST_US  50
-#define USUAL_SHARE   0.25 /* of the newest forward in the average */
+#define GROWTH        8 /* one part in so many of what a forward took longer than expected is expected next */
 
-/* --- how long a forward of so many rows usually takes --- */
+/* --- how long a graph usually takes: it follows shorter times at once, because who sleeps too long is late
+ * --- */
 
-static double *usual(cuda_device *d) {
-  int32_t i = 0;
-  while (i < CUDA_STAIRS - 1 && 1 << i < d->forward.row_count) i++;
-  return &d->forward.usual_us[i];
+static uint64_t usual(const cuda_device *d) {
+  return d->forward.graph ? d->forward.graph->usual_us : 0;
 }
 
-static void learn(cuda_device *d, double us) {
-  double *u = usual(d);
-  *u = *u > 0 ? *u + USUAL_SHARE * (us - *u) : us;
+static void learn(cuda_device *d, uint64_t us) {
+  cuda_graph *g = d->forward.graph;
+  if (g) g->usual_us = g->usual_us > 0 && us > g->usual_us ? g->usual_us + (us - g->usual_us) / GROWTH : us;
 }
 
 /* --- waiting --- */
@@ -33,7 +32,7 @@ static void sleep_us(uint64_t us) {
 
 /* Asking is cheap, and the answer comes at once; an event that wakes a thread is 30 to 70 us late. */
 static bool wait_last(cuda_device *d) {
-  uint64_t expected = d->forward.queued_us + (uint64_t)*usual(d), now = clock_us();
+  uint64_t expected = d->forward.queued_us + usual(d), now = clock_us();
   if (expected > now + POLL_FROM_US) sleep_us(expected - POLL_FROM_US - now);
   for (;;) {
     cudaError_t code = cudaEventQuery(d->forward.last);
@@ -67,8 +66,9 @@ ops_code cuda_wait_answer(device *base, ops_answer *a) {
   if (a) *a = (ops_answer){0};
   if (d->lost || !ran || !wait_last(d) || !cuda_device_ok(d, cudaEventElapsedTime(&ms, f->first, f->last)))
     return fail(d);
-  learn(d, 1000.0 * (double)ms);
-  if (a) *a = (ops_answer){.ids = f->ids, .device_us = (uint64_t)(1000.0f * ms)};
+  uint64_t us = (uint64_t)(1000.0f * ms);
+  learn(d, us);
+  if (a) *a = (ops_answer){.ids = f->ids, .device_us = us};
   return OPS_OK;
 }
 

@@ -34,7 +34,7 @@ static const device_kind kinds[] = {
     {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at, false},
     {"far", NULL, open_far, none_at, false},
 #if defined(TANDEM_CUDA_EMULATED)
-    {"emulated", NULL, cuda_device_open, cuda_device_at, false},
+    {"emulated", NULL, cuda_device_open, none_at, false},
 #elif defined(TANDEM_CUDA)
     {"cuda", "cuda:0, cuda:1, ...", cuda_device_open, cuda_device_at, true},
 #endif

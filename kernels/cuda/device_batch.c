@@ -1,5 +1,5 @@
 /* device_batch.c - begin: copies the batch to the device, as one block of bytes at an address that stays. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
 /* device_wait.c - the end of a forward: the answer, the time it took, logits on demand. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "common/base/clock.h"
 
 #include <assert.h>

@@ -46,6 +46,8 @@ void cuda_wait_end(device *base) {
   cuda_forward *f = &d->forward;
   assert(f->begun);
   if (f->failed) return;
+  f->failed = !cuda_device_ok(
+      d, cudaEventRecord(f->first, d->stream)); /* only now: recording ops is no device's time */
   cuda_graph_run(d);
   f->failed = f->failed || !cuda_device_ok(d, cudaEventRecord(f->last, d->stream));
   f->queued_us = clock_us();

@@ -1,4 +1,4 @@
-/* libs: model */
+/* libs: model : far */
 /* The model's interface on a small random model: what is refused, what is told, and what a run without a
  * draft leaves untouched. */
 #include "common/base/noise.h"

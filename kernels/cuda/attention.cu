@@ -70,6 +70,13 @@ static __device__ __host__ inline int32_t quads_of(int32_t head_dim) {
   return (head_dim + 3) / 4;
 }
 
+/* Nothing else may hold this pointer: where a structure has it beside pointers to global memory, nvcc 13.0
+ * takes all of them for pointers to shared memory. */
+template <int PACK> static __device__ __forceinline__ shared_memory<PACK> &block_memory() {
+  CUDA_SHARED(shared);
+  return *(shared_memory<PACK> *)shared;
+}
+
 template <int PACK> static size_t shared_bytes(int32_t head_dim) {
   return sizeof(shared_memory<PACK>) + (size_t)(PACK * quads_of(head_dim)) * sizeof(quad);
 }
@@ -150,7 +157,6 @@ static __device__ range seen_of_split(const row_view &v, int32_t split) {
 
 template <class T, int PACK> struct block_job {
   const attention_job &j;
-  shared_memory<PACK> &memory;
   row_view view;
   int32_t head, dim; /* the first query head */
   cache_area<T> committed, staged;
@@ -167,7 +173,7 @@ template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK
   if (sees(b.view, p))
     slot = p < row.length ? cache_row(b.j.kv, row.sequence, p)
                           : b.j.rows.batch->paths[row.path_at + p - row.length];
-  b.memory.slots[threadIdx.x] = slot;
+  block_memory<PACK>().slots[threadIdx.x] = slot;
 }
 
 template <class T> static __device__ __forceinline__ T negative_zero();
@@ -183,9 +189,9 @@ template <class T, int PACK>
 static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t i) {
   const int32_t p = r.first + i * b.piece + b.mine;
   if (b.mine < 0 || p >= r.end) return;
-  const int32_t slot = b.memory.slots[p % OPS_SPLIT];
+  const int32_t slot = block_memory<PACK>().slots[p % OPS_SPLIT];
   unsigned char *to =
-      b.memory.pieces[i % PIECES] + (size_t)b.mine * (size_t)b.dim * sizeof(T) + (size_t)b.offset;
+      block_memory<PACK>().pieces[i % PIECES] + (size_t)b.mine * (size_t)b.dim * sizeof(T) + (size_t)b.offset;
   if (slot < 0) {
     for (int32_t k = 0; k < b.unit / (int32_t)sizeof(T); k++) ((T *)to)[k] = negative_zero<T>();
     return;
@@ -208,7 +214,7 @@ static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&
     UNROLL for (int i = 0; i < KEYS_AHEAD; i++) k[i] = key[(size_t)(d + i) * OPS_TILE];
     UNROLL for (int i = 0; i < KEYS_AHEAD; i += 4) {
       UNROLL for (int h = 0; h < PACK; h++) {
-        const quad q = b.memory.q[h * quads + (d + i) / 4];
+        const quad q = block_memory<PACK>().q[h * quads + (d + i) / 4];
         UNROLL for (int c = 0; c < 4; c++) scores[h] = fmaf(q.x[c], cache_load(k[i + c]), scores[h]);
       }
     }
@@ -216,7 +222,7 @@ static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&
   for (; d < b.dim; d++) {
     const float k = cache_load(key[(size_t)d * OPS_TILE]);
     UNROLL for (int h = 0; h < PACK; h++) scores[h] =
-        fmaf(b.memory.q[h * quads + d / 4].x[d % 4], k, scores[h]);
+        fmaf(block_memory<PACK>().q[h * quads + d / 4].x[d % 4], k, scores[h]);
   }
   UNROLL for (int h = 0; h < PACK; h++) scores[h] *= b.j.scale;
 }
@@ -260,7 +266,7 @@ template <int PACK> static __device__ void sum_weights(shared_memory<PACK> &memo
 /* Leaves the weights in shared memory, and the largest score of each head in every thread. */
 template <class T, int PACK>
 static __device__ void weigh(block_job<T, PACK> &b, const range &r, float (&largest)[PACK]) {
-  const int32_t slot = b.memory.slots[threadIdx.x];
+  const int32_t slot = block_memory<PACK>().slots[threadIdx.x];
   const int32_t p = r.first / OPS_SPLIT * OPS_SPLIT + (int32_t)threadIdx.x;
   float scores[PACK] = {0};
   if (slot >= 0) {
@@ -269,11 +275,11 @@ static __device__ void weigh(block_job<T, PACK> &b, const range &r, float (&larg
   } else {
     UNROLL for (int h = 0; h < PACK; h++) scores[h] = -INFINITY;
   }
-  find_largest(b.memory, scores, largest);
-  UNROLL for (int h = 0; h < PACK; h++) b.memory.weights[h][threadIdx.x] =
+  find_largest(block_memory<PACK>(), scores, largest);
+  UNROLL for (int h = 0; h < PACK; h++) block_memory<PACK>().weights[h][threadIdx.x] =
       slot >= 0 ? cpu_exp(scores[h] - largest[h]) : 0.0f;
   __syncthreads();
-  if (threadIdx.x / WARP == WARPS - 1) sum_weights(b.memory, r);
+  if (threadIdx.x / WARP == WARPS - 1) sum_weights(block_memory<PACK>(), r);
 }
 
 /* A component of a head's result: which a thread has, and what it is so far. */
@@ -286,8 +292,8 @@ template <class T, int PACK>
 static __device__ __forceinline__ void add_piece(const block_job<T, PACK> &b, const range &r, int32_t i,
                                                  chain &c) {
   const int32_t first = r.first + i * b.piece, left = r.end - first, n = left < b.piece ? left : b.piece;
-  const float *weights = b.memory.weights[c.head] + first % OPS_SPLIT;
-  const T *values = (const T *)b.memory.pieces[i % PIECES] + c.d;
+  const float *weights = block_memory<PACK>().weights[c.head] + first % OPS_SPLIT;
+  const T *values = (const T *)block_memory<PACK>().pieces[i % PIECES] + c.d;
   float sum = c.value;
   UNROLL_16 for (int32_t k = 0; k < n; k++) sum = fmaf(weights[k], cache_load(values[k * b.dim]), sum);
   c.value = sum;
@@ -345,15 +351,13 @@ static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t he
   return (size_t)row * (size_t)j.heads + (size_t)head;
 }
 
-template <class T, int PACK>
-static __device__ block_job<T, PACK> block_of(const attention_job &j, shared_memory<PACK> &memory) {
+template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
   const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK, dim = j.kv.head_dim;
   const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
   const int32_t bytes = dim * (int32_t)sizeof(T),
                 unit = bytes % UNIT_BYTES == 0 ? UNIT_BYTES : (int32_t)sizeof(T);
   const int32_t units = bytes / unit; /* of a position */
   block_job<T, PACK> b = {j,
-                          memory,
                           view_of(j, row),
                           head,
                           dim,
@@ -365,7 +369,7 @@ static __device__ block_job<T, PACK> block_of(const attention_job &j, shared_mem
                           (int32_t)threadIdx.x % units * unit};
   if (b.mine >= b.piece) b.mine = -1;
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * dim; i += THREADS)
-    memory.q[i / dim * quads_of(dim) + i % dim / 4].x[i % dim % 4] =
+    block_memory<PACK>().q[i / dim * quads_of(dim) + i % dim / 4].x[i % dim % 4] =
         j.q[head_at(j, row, head) * (size_t)dim + (size_t)i];
   return b;
 }
@@ -376,7 +380,7 @@ static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const c
   const attention_job &j = b.j;
   const size_t at = head_at(j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)j.splits + (size_t)split;
   j.values[at * (size_t)b.dim + (size_t)c.d] = c.value;
-  if (c.d == 0) j.partials[at] = {largest, b.memory.sums[c.head], 1, 0};
+  if (c.d == 0) j.partials[at] = {largest, block_memory<PACK>().sums[c.head], 1, 0};
 }
 
 template <class T, int PACK>
@@ -418,7 +422,7 @@ static __device__ void attend_splits(block_job<T, PACK> &b, chain (&chains)[CHAI
       if (b.j.spread)
         leave(b, split, chains[c], most);
       else
-        add_split(totals[c], most, b.memory.sums[chains[c].head], chains[c].value);
+        add_split(totals[c], most, block_memory<PACK>().sums[chains[c].head], chains[c].value);
     }
   }
   if (b.j.spread) return;
@@ -428,9 +432,8 @@ static __device__ void attend_splits(block_job<T, PACK> &b, chain (&chains)[CHAI
 }
 
 template <class T, int PACK> static __global__ void __launch_bounds__(THREADS) attend(attention_job j) {
-  CUDA_SHARED(shared);
   if ((int32_t)blockIdx.x >= j.rows.batch->row_count) return;
-  block_job<T, PACK> b = block_of<T>(j, *(shared_memory<PACK> *)shared);
+  block_job<T, PACK> b = block_of<T, PACK>(j);
   chain chains[CHAINS(PACK)];
   UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
     const int32_t i = (int32_t)threadIdx.x + c * THREADS;

@@ -55,6 +55,7 @@ template <class T> struct device_array {
   explicit device_array(size_t count) : n(count) {
     ok(cudaMalloc((void **)&base, bytes() + 2 * guard));
     ok(cudaMemset(base, 0xff, bytes() + 2 * guard));
+    ok(cudaDeviceSynchronize()); /* `stream` does not wait for the default stream */
   }
   explicit device_array(const std::vector<T> &from) : device_array(from.size()) { write(from); }
   device_array(const device_array &) = delete;
@@ -64,6 +65,7 @@ template <class T> struct device_array {
   void write(const std::vector<T> &from) {
     assert_int_equal(from.size(), n);
     if (n) ok(cudaMemcpy(at(), from.data(), bytes(), cudaMemcpyHostToDevice));
+    ok(cudaDeviceSynchronize());
   }
   std::vector<T> read() const { /* after everything in the stream; nobody may have touched the guards */
     std::vector<unsigned char> all(bytes() + 2 * guard), same(guard, 0xff);

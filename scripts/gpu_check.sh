@@ -1,7 +1,7 @@
 #!/bin/bash
-# Checks a GPU: builds with CUDA, runs the tests of the CUDA kernels, and every test that takes a device, on it;
-# prints one table. --built: installs and builds nothing, and runs what build/release holds. The status is 0 when
-# all is well or there is no GPU, and 1 when a test fails. CUDA_VISIBLE_DEVICES=1 chooses another GPU.
+# Checks a GPU: builds with CUDA, runs the tests of the CUDA kernels and those that take a device, and
+# prints one table. --built: installs and builds nothing, and runs what build/release holds. The status is 0
+# when all is well or there is no GPU, and 1 when a test fails. CUDA_VISIBLE_DEVICES=1 chooses another GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -256,6 +256,8 @@ static std::vector<float> hard_floats(size_t n) {
     for (size_t k = 0; k < OPS_BLOCK && kind == 1; k++) x[i + k] = hard[random_bits() % 4];
     if (kind == 2) x[i + random_bits() % OPS_BLOCK] = hard[random_bits() % 9];
     if (kind == 3) x[i + random_bits() % OPS_BLOCK] = INFINITY;
+    for (size_t k = 0; k < OPS_BLOCK && kind == 4; k++)
+      x[i + k] = k == 0 ? 127.0f : (float)k - 15.5f; /* ties */
   }
   return x;
 }

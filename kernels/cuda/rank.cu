@@ -25,6 +25,12 @@ typedef struct rank_memory {
   cuda_ranked list[CUDA_RANKED_MAX];
 } rank_memory;
 
+/* Nothing else holds this pointer (attention.cu says why). */
+static __device__ __forceinline__ rank_memory &block_memory() {
+  CUDA_SHARED(shared);
+  return *(rank_memory *)shared;
+}
+
 /* Tokens from here on down are left out: those with a smaller key, and with this key those after `last`. */
 typedef struct threshold {
   uint32_t key;
@@ -38,7 +44,6 @@ static __device__ __forceinline__ bool keeps(const threshold &t, float logit, in
 
 /* A row at work. */
 struct row_job {
-  rank_memory &memory;
   const cuda_rank_batch &batch;
   const cuda_ranking &r;
   int32_t vocabulary;
@@ -52,7 +57,8 @@ template <class F> static __device__ void each_token(const row_job &j, F f) {
 
 /* --- sums and maxima of a block, in every thread --- */
 
-static __device__ sum_type block_sum(rank_memory &memory, sum_type sum) {
+static __device__ sum_type block_sum(sum_type sum) {
+  rank_memory &memory = block_memory();
   for (int by = WARP / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   __syncthreads();
   if (threadIdx.x % WARP == 0) memory.sums[threadIdx.x / WARP] = sum;
@@ -63,7 +69,8 @@ static __device__ sum_type block_sum(rank_memory &memory, sum_type sum) {
 }
 
 /* -infinity if there is none larger; a NaN is below everything. */
-static __device__ float block_largest(rank_memory &memory, float x) {
+static __device__ float block_largest(float x) {
+  rank_memory &memory = block_memory();
   x = x > -INFINITY ? x : -INFINITY;
   for (int by = WARP / 2; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
   __syncthreads();
@@ -78,7 +85,8 @@ static __device__ float block_largest(rank_memory &memory, float x) {
 
 /* The first warp: the first bin at which the sum of all bins up to it reaches `target`, and what it must add.
  * BINS if the sum of all does not; then *rest is what is still missing. */
-static __device__ void find_in_histogram(rank_memory &memory, sum_type target) {
+static __device__ void find_in_histogram(sum_type target) {
+  rank_memory &memory = block_memory();
   const int lane = (int)threadIdx.x;
   sum_type mine = 0, before;
   for (int i = 0; i < LANE_BINS; i++) mine += memory.histogram[lane * LANE_BINS + (i + lane) % LANE_BINS];
@@ -102,18 +110,18 @@ static __device__ void find_in_histogram(rank_memory &memory, sum_type target) {
 
 /* The same over the tokens: bin_of(t, &weight) is a token's bin; from BINS on it is not counted. */
 template <class F> static __device__ int32_t find_bin(const row_job &j, sum_type *target, F bin_of) {
-  for (int32_t i = (int32_t)threadIdx.x; i < BINS; i += THREADS) j.memory.histogram[i] = 0;
+  for (int32_t i = (int32_t)threadIdx.x; i < BINS; i += THREADS) block_memory().histogram[i] = 0;
   __syncthreads();
   each_token(j, [&](int32_t t) {
     sum_type weight = 0;
     const uint32_t bin = bin_of(t, &weight);
-    if (weight > 0 && bin < BINS) atomicAdd(&j.memory.histogram[bin], weight);
+    if (weight > 0 && bin < BINS) atomicAdd(&block_memory().histogram[bin], weight);
   });
   __syncthreads();
-  if (threadIdx.x < WARP) find_in_histogram(j.memory, *target);
+  if (threadIdx.x < WARP) find_in_histogram(*target);
   __syncthreads();
-  *target = j.memory.rest;
-  return j.memory.bin;
+  *target = block_memory().rest;
+  return block_memory().bin;
 }
 
 /* The last id of the first `count` tokens with this key. */
@@ -155,8 +163,8 @@ static __device__ threshold select(const row_job &j, float best, sum_type target
     ties += w > 0;
     weight += w;
   });
-  ties = block_sum(j.memory, ties);
-  weight = block_sum(j.memory, weight) / ties;
+  ties = block_sum(ties);
+  weight = block_sum(weight) / ties;
   const sum_type wanted = (target + weight - 1) / weight;
   const threshold found = {top, wanted < ties ? last_of_ties(j, top, wanted, weight_of) : INT32_MAX};
   return found;
@@ -219,7 +227,7 @@ static __device__ void adjust(const row_job &j, const cuda_rank_logits &l) {
 template <class F> static __device__ sum_type sum_over(const row_job &j, F weight_of) {
   sum_type sum = 0;
   each_token(j, [&](int32_t t) { sum += weight_of(t); });
-  return block_sum(j.memory, sum);
+  return block_sum(sum);
 }
 
 static __device__ threshold top_k(const row_job &j, float best) {
@@ -279,32 +287,33 @@ static __device__ bool precedes(const cuda_ranked &a, const cuda_ranked &b) {
 
 /* Those that reach the threshold, in any order. */
 static __device__ int32_t list_best(const row_job &j, const threshold &kept) {
-  if (threadIdx.x == 0) j.memory.listed = 0;
+  if (threadIdx.x == 0) block_memory().listed = 0;
   __syncthreads();
   each_token(j, [&](int32_t t) {
     const float value = j.x[t];
     const uint32_t key = filter_key(value);
     if (!(value == value) || key < kept.key || (key == kept.key && t > kept.last)) return;
     const cuda_ranked one = {t, value};
-    j.memory.list[atomicAdd(&j.memory.listed, 1)] = one;
+    block_memory().list[atomicAdd(&block_memory().listed, 1)] = one;
   });
   __syncthreads();
-  return j.memory.listed;
+  return block_memory().listed;
 }
 
 static __device__ int32_t rank(const row_job &j, cuda_ranked *out) {
   float largest = -INFINITY;
   const auto ranked = [&](int32_t t) -> sum_type { return j.x[t] == j.x[t]; };
   each_token(j, [&](int32_t t) { largest = j.x[t] > largest ? j.x[t] : largest; });
-  largest = block_largest(j.memory, largest);
+  largest = block_largest(largest);
   const sum_type count = sum_over(j, ranked), wanted = (sum_type)j.r.count;
   threshold kept = {0, INT32_MAX};
   if (wanted < count) kept = select(j, largest, wanted, ranked);
   const int32_t listed = list_best(j, kept), mine = (int32_t)threadIdx.x;
   if (mine < listed) {
     int32_t before = 0;
-    for (int32_t i = 0; i < listed; i++) before += precedes(j.memory.list[i], j.memory.list[mine]);
-    out[before] = j.memory.list[mine];
+    for (int32_t i = 0; i < listed; i++)
+      before += precedes(block_memory().list[i], block_memory().list[mine]);
+    out[before] = block_memory().list[mine];
   }
   return listed;
 }
@@ -313,7 +322,7 @@ static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, 
   float best = -INFINITY;
   adjust(j, l);
   each_token(j, [&](int32_t t) { best = j.x[t] > best ? j.x[t] : best; });
-  best = block_largest(j.memory, best);
+  best = block_largest(best);
   if (best == -INFINITY) return 0;
   threshold kept = {0, INT32_MAX};
   if (j.r.scale != 0) kept = top_p(j, best, top_k(j, best));
@@ -330,12 +339,10 @@ static __host__ __device__ size_t words_of(int32_t vocabulary) { /* of a row's s
 static __global__ void __launch_bounds__(THREADS)
     rank_rows(const cuda_rank_batch *batch, cuda_rank_logits l, cuda_ranked *lists, int32_t *counts,
               uint32_t *scratch) {
-  CUDA_SHARED(shared);
   const size_t row = blockIdx.x;
   if ((int32_t)row >= batch->count) return;
   uint32_t *words = scratch + row * words_of(l.vocabulary);
-  const row_job j = {*(rank_memory *)shared, *batch,         batch->rankings[row],
-                     l.vocabulary,           (float *)words, words + l.vocabulary};
+  const row_job j = {*batch, batch->rankings[row], l.vocabulary, (float *)words, words + l.vocabulary};
   const int32_t count = rank_row(j, l, lists + row * CUDA_RANKED_MAX);
   if (threadIdx.x == 0) counts[row] = count;
 }

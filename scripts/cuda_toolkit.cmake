@@ -1,8 +1,9 @@
 # Finds the CUDA toolkit to build with: sets cuda_nvcc, cuda_version, cuda_runtime (libcudart_static.a) and
-# cuda_include (the folder of cuda_runtime_api.h), or leaves cuda_version empty. cuda.cmake includes this file, and `cmake -P scripts/cuda_toolkit.cmake` tells
-# deps.sh what there is (its status is 1 when there is nothing). The first toolkit that is complete and new
-# enough is taken: of the nvcc that CMake or the environment names, of nvcc in PATH, in the usual folder, or
-# of the wheels that `scripts/deps.sh --cuda` installs into build/cuda.
+# cuda_include (the folder of cuda_runtime_api.h), or leaves cuda_version empty. cuda.cmake includes this
+# file, and `cmake -P scripts/cuda_toolkit.cmake` tells deps.sh what there is (its status is 1 when there is
+# nothing). The first toolkit that is complete and new enough is taken: of the nvcc that CMake or the
+# environment names, of nvcc in PATH, in the usual folder, or of the wheels that `scripts/deps.sh --cuda`
+# installs into build/cuda.
 set(cuda_oldest 12.8)
 
 function(cuda_look_at nvcc)

@@ -14,7 +14,7 @@ unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
 mutants     | known mistakes, each of which the simulation or a unit test must catch
 integration | the real programs on loopback
-asan        | ASan and UBSan: the tests not labelled golden or slow, command line, pair and wire tests over the virtual cache with a subset of prompts
+asan        | ASan and UBSan: the tests not labelled golden, slow or far, command line, pair and wire tests over the virtual cache with a subset of prompts
 tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
 fuzz        | libFuzzer: a while for each target'
 
@@ -73,11 +73,13 @@ stage_integration() {
   run_integration release 0 'test_*.py'
   echo "--- faults over the virtual cache"
   TANDEM_KV=virtual run_integration release 0 'test_faults.py'
+  echo "--- a device as remote as a GPU"
+  TANDEM_DEVICE=far:cpu TANDEM_DRAFT_DEVICE=far:cpu run_integration release 1 test_pair.py test_matrix.py
 }
 
 stage_asan() {
   configure_and_build asan
-  run_ctest asan -LE 'golden|slow'
+  run_ctest asan -LE 'golden|slow|far'
   export TANDEM_KV=virtual # the other stages run these over the static cache
   run_integration asan 1 'test_cli_*.py' test_pair.py test_wire.py
 }

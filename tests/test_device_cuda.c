@@ -97,7 +97,7 @@ static void a_device_has_the_name_that_it_was_opened_by(void **state) {
   shim_runtime_machine(3, DRIVER, 9, 0);
   device *d = open_one("emulated:2");
   assert_string_equal(d->table->name, "emulated:2");
-  assert_string_equal(d->table->variant(d, 5), "sm_90");
+  assert_string_equal(d->table->variant(d, 5), "sm_90 x8");
   assert_int_equal(d->table->width(d, 5), 8);
   assert_int_equal(d->table->width(d, 65), 128);
   close_one(d);

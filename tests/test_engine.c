@@ -1,4 +1,4 @@
-/* libs: target */
+/* libs: target : far */
 /* The engine against plain decoding done here, by the model and the sampler alone. */
 #include "target_worker/engine.h"
 #include "tests/count_malloc.h"

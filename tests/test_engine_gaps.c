@@ -1,4 +1,4 @@
-/* libs: target */
+/* libs: target : far */
 /* Which pairs of jobs count as a round without a wait, and that what lies between them is what is measured.
  */
 #include "target_worker/engine.h"

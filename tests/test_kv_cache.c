@@ -1,4 +1,4 @@
-/* libs: model */
+/* libs: model : far */
 /* The cache against a naive model under random operations: contents, lengths, refusals and counters. Then the
  * cases in which a commit is still on its way when its rows, their staged places or its blocks are used. */
 #include "tests/kv_support.h"

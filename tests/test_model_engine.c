@@ -1,4 +1,4 @@
-/* libs: drafters model */
+/* libs: drafters model : far */
 /* The engine of a draft against the plain way: whatever it was asked before, in whatever company, an answer
  * is what the model says after C and the path, and rows that were computed once are not computed again. */
 #include "draft_worker/drafters/model_engine.h"

@@ -1,4 +1,4 @@
-/* libs: model */
+/* libs: model : far */
 /* Packed weights in a file: used when it is right, and only then. What is used shows in what was allocated;
  * what it is worth, in the logits, which are those of weights packed in memory. */
 #include "common/model/weights_cache.h"

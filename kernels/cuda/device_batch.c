@@ -1,5 +1,5 @@
 /* device_batch.c - begin: copies the batch to the device, as one block of bytes at an address that stays. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
 
 #include <assert.h>
@@ -141,8 +141,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
 
 static bool send_batch(cuda_device *d) {
   const cuda_upload *u = &d->forward.upload;
-  return cuda_device_ok(d, cudaEventRecord(d->forward.first, d->stream)) &&
-         cuda_device_ok(d,
+  return cuda_device_ok(d,
                         cudaMemcpyAsync(u->device->at, u->host, u->used, cudaMemcpyHostToDevice, d->stream));
 }
 

@@ -1,6 +1,6 @@
 /* device_cache.c - the cache's memory on the device: one pool of blocks, the block tables, the staging pool.
  */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* device_cuda.c - opening a GPU, what it is, and when it is lost. */
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cpu/pack_weights.h"
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
 
 #include <stdio.h>
@@ -145,8 +145,9 @@ static int32_t width(const device *d, int32_t rows) {
 }
 
 static const char *variant(const device *d, int32_t rows) {
-  (void)rows;
-  return ((const cuda_device *)d)->variant;
+  int32_t i = 0;
+  while (i < CUDA_BUCKETS - 1 && 1 << i < rows) i++;
+  return ((const cuda_device *)d)->variants[i];
 }
 
 /* --- life --- */
@@ -226,7 +227,8 @@ static int start(cuda_device *d, const device_options *o, err *e) {
 
 static void describe(cuda_device *d, const device_options *o) {
   snprintf(d->name, sizeof d->name, CUDA_DEVICE_PREFIX ":%d", d->number);
-  snprintf(d->variant, sizeof d->variant, "sm_%d%d", d->major, d->minor);
+  for (int32_t i = 0; i < CUDA_BUCKETS; i++)
+    snprintf(d->variants[i], CUDA_NAME_MAX, "sm_%d%d x%d", d->major % 100, d->minor % 10, 1 << i);
   d->table = table;
   d->table.name = d->name;
   d->base = (device){.table = &d->table, .math = o->math, .threads = o->threads};

@@ -3,7 +3,7 @@
  * A linear can norm its input on the way (cuda_kernels.h), and leaves the normed rows undefined then. So a
  * norm may go if nobody else reads these rows before they are written again, and if what is normed is still
  * there when the last of the linears runs. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* device_graph.c - recorded ops go into the stream: as a graph that was captured before, as one that is
  * captured now, or one by one. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "kernels/cuda/host_kernels.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* device_memory.c - memory of the device: what is taken, how it is filled through pinned windows,
  * activations.
  */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* device_ops.c - the ops between begin and end: each one records what `end` will put into the stream. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 
 #include <assert.h>
 #include <stdlib.h>

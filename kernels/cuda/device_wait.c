@@ -1,5 +1,5 @@
 /* device_wait.c - the end of a forward: the answer, the time it took, logits on demand. */
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_parts.h"
 #include "common/base/clock.h"
 
 #include <assert.h>
@@ -46,6 +46,8 @@ void cuda_wait_end(device *base) {
   cuda_forward *f = &d->forward;
   assert(f->begun);
   if (f->failed) return;
+  f->failed = !cuda_device_ok(
+      d, cudaEventRecord(f->first, d->stream)); /* only now: recording ops is no device's time */
   cuda_graph_run(d);
   f->failed = f->failed || !cuda_device_ok(d, cudaEventRecord(f->last, d->stream));
   f->queued_us = clock_us();

@@ -1,4 +1,4 @@
-/* cuda_device.h - the parts of a CUDA device's host side, for its own sources alone (device_*.c).
+/* device_parts.h - the parts of a CUDA device's host side, for its own sources alone (device_*.c).
  *
  * A forward is recorded: each op appends a cuda_op, with the addresses that it works on. `end` looks for a
  * graph of exactly these ops, or captures one, and launches it. Everything that differs between forwards of
@@ -13,6 +13,7 @@
 #define CUDA_NAME_MAX   24
 #define CUDA_WINDOW     ((size_t)8 << 20) /* bytes of a window to fill */
 #define CUDA_WINDOWS    2                 /* one is filled while the other one is copied */
+#define CUDA_BUCKETS    10                /* 1, 2, 4, ... 512 rows have names */
 #define CUDA_GRAPHS_MAX 64
 
 struct device_memory {
@@ -117,7 +118,7 @@ typedef struct cuda_forward {
 typedef struct cuda_device {
   device base;
   device_table table; /* with this device's name */
-  char name[CUDA_NAME_MAX], variant[CUDA_NAME_MAX];
+  char name[CUDA_NAME_MAX], variants[CUDA_BUCKETS][CUDA_NAME_MAX];
   int number, major, minor; /* which it is; its compute capability */
   mem *mem;
   size_t limit, taken; /* bytes of device memory; limit 0: none */

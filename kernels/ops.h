@@ -26,9 +26,13 @@
  * - a bias is one addition, after the sum and what it is added to
  * - sums of one vector (norm, softmax): 8 lanes, element i in lane i mod 8, ascending; then the tree
  *   ((0+4)+(2+6))+((1+5)+(3+7))
- * - attention: score = (sum over d ascending of fma(q, k)) * scale; e = exp(score - max); the lanes of a sum
- *   by logical position; values acc = fma(e, v, acc) by logical position ascending; at last
- *   acc * (1 / sum). With a window the keys before it are left out, not moved.
+ * - attention, in splits of OPS_SPLIT logical positions, [0, 512), [512, 1024), ...: in a split that has keys
+ *   for the row, score = (sum over d ascending of fma(q, k)) * scale; M = the split's largest score;
+ *   e = exp(score - M); L = their sum, in lanes by logical position; V[d] = chain of fma(e, v, V) by logical
+ *   position ascending, from zero. Splits are combined ascending, from the first that has keys:
+ *   with m = max(M_before, M): a = exp(M_before - m), b = exp(M - m); L = fma(L, b, L_before * a);
+ *   V = fma(V, b, V_before * a). One split alone is not rescaled. At last V * (1 / L). Positions that the row
+ *   does not see are left out, not moved.
  *
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
@@ -120,6 +124,11 @@ typedef struct ops_sampling {
 } ops_sampling;
 
 typedef enum { OPS_KV_F32, OPS_KV_F16 } ops_kv_type;
+
+/* Logical positions [first, end) of a sequence. */
+typedef struct ops_span {
+  int32_t first, end;
+} ops_span;
 
 typedef struct ops_kv_shape {
   ops_kv_type type;

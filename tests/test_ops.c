@@ -1029,6 +1029,305 @@ static void attention_agrees(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attention(&cases[i]);
 }
 
+/* --- splits and spans, to the bit --- */
+
+enum {
+  V_BLOCKS = 101,
+  V_CONTEXT = 100 * OPS_TILE,
+  V_STAGE = 48,
+  V_KEYS = V_CONTEXT + V_STAGE,
+  V_ROWS = 12,
+  V_SPANS = 16
+};
+
+/* Rows that attend in one call: appended ones, or ones of a tree on top of `committed` keys. */
+typedef struct view_case {
+  ops_kv_type type;
+  int32_t heads, head_dim, rows, committed;
+  bool appended;
+} view_case;
+
+typedef struct view_row {
+  int32_t path[V_STAGE];
+  ops_span spans[V_SPANS];
+  int32_t span_count;
+  const float *keys[V_KEYS], *values[V_KEYS]; /* by logical position */
+} view_row;
+
+/* One key-value head; numbers that the cache's type holds exactly. */
+typedef struct view_data {
+  ops_kv_shape shape;
+  ops_kv kv;
+  ops_block map[V_CONTEXT / OPS_TILE];
+  float *keys, *values, *stage_keys, *stage_values; /* [position or slot][head_dim] */
+  ops_row rows[V_ROWS];
+  view_row row[V_ROWS];
+  float *q;
+} view_data;
+
+/* Numerics version 2: the keys that a row sees, split by split. */
+static void defined_attention(const view_row *v, int32_t end, const float *q, int32_t dim, float *y) {
+  static float score[512], sum_of[OPS_HEAD_DIM_MAX];
+  float largest = 0, sum = 0;
+  bool begun = false;
+  for (int32_t split = 0; split < end; split += 512) {
+    int32_t at[512], n = 0;
+    for (int32_t s = 0; s < v->span_count; s++)
+      for (int32_t p = v->spans[s].first; p < v->spans[s].end; p++)
+        if (p >= split && p < split + 512) at[n++] = p;
+    if (n == 0) continue;
+    float m = -INFINITY, lane[8] = {0};
+    for (int32_t i = 0; i < n; i++) {
+      float dot = 0;
+      for (int32_t d = 0; d < dim; d++) dot = fmaf(q[d], v->keys[at[i]][d], dot);
+      score[i] = dot * (1.0f / sqrtf((float)dim));
+      m = fmaxf(m, score[i]);
+    }
+    memset(sum_of, 0, sizeof sum_of);
+    for (int32_t i = 0; i < n; i++) {
+      float e = cpu_exp(score[i] - m);
+      lane[at[i] % 8] += e;
+      for (int32_t d = 0; d < dim; d++) sum_of[d] = fmaf(e, v->values[at[i]][d], sum_of[d]);
+    }
+    float l = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    float top = fmaxf(largest, m), before = cpu_exp(largest - top), now = cpu_exp(m - top);
+    for (int32_t d = 0; d < dim; d++) y[d] = begun ? fmaf(sum_of[d], now, y[d] * before) : sum_of[d];
+    sum = begun ? fmaf(l, now, sum * before) : l;
+    largest = begun ? top : m;
+    begun = true;
+  }
+  for (int32_t d = 0; d < dim; d++) y[d] = y[d] * (1 / sum);
+}
+
+static float *view_floats(const view_case *c, int32_t rows) {
+  float *x = random_floats((size_t)(rows * c->head_dim));
+  for (int32_t i = 0; i < rows * c->head_dim && c->type == OPS_KV_F16; i++) x[i] = cpu_f16(cpu_to_f16(x[i]));
+  return x;
+}
+
+static void view_store(const view_case *c, void *to, size_t stride, const float *x) {
+  cpu_kernels_c.store(c->type, to, (int32_t)stride, x, c->head_dim);
+}
+
+/* Puts key and value i at row `at` of an area. */
+static void view_put(const view_case *c, void *keys, void *values, int32_t at, const float *key,
+                     const float *value) {
+  size_t size = c->type == OPS_KV_F16 ? 2 : 4, dim = (size_t)c->head_dim, row = (size_t)at;
+  view_store(c, (uint8_t *)keys + (row / OPS_TILE * OPS_TILE * dim + row % OPS_TILE) * size, OPS_TILE, key);
+  view_store(c, (uint8_t *)values + row * dim * size, 1, value);
+}
+
+/* Blocks lie side by side but for every fifth, or all apart. */
+static void view_map(view_data *d, bool apart) {
+  int32_t count = V_CONTEXT / OPS_TILE;
+  for (int32_t i = count - 1; i >= 0; i--) {
+    d->map[i].at = apart ? i * 37 % V_BLOCKS : i % 5 == 4 ? 100 - i / 5 : i - i / 5;
+    d->map[i].run = i + 1 < count && d->map[i + 1].at == d->map[i].at + 1 ? d->map[i + 1].run + 1 : 1;
+  }
+}
+
+/* What nobody sees is NaN. */
+static void view_fill(const view_case *c, view_data *d) {
+  bool committed[V_CONTEXT] = {0}, staged[V_STAGE] = {0};
+  for (int32_t i = 0; i < c->rows; i++) {
+    for (int32_t s = 0; s < d->row[i].span_count; s++) {
+      for (int32_t p = d->row[i].spans[s].first; p < d->row[i].spans[s].end; p++)
+        *(p < d->rows[i].length ? &committed[p] : &staged[d->row[i].path[p - d->rows[i].length]]) = true;
+    }
+  }
+  for (int32_t p = 0; p < V_CONTEXT; p++) {
+    int32_t at = p * c->head_dim;
+    if (committed[p])
+      view_put(c, d->kv.keys, d->kv.values, d->map[p / OPS_TILE].at * OPS_TILE + p % OPS_TILE, d->keys + at,
+               d->values + at);
+  }
+  for (int32_t i = 0; i < V_STAGE; i++) {
+    int32_t at = i * c->head_dim;
+    if (staged[i])
+      view_put(c, d->kv.stage_keys, d->kv.stage_values, i, d->stage_keys + at, d->stage_values + at);
+  }
+}
+
+static void view_rows(const view_case *c, view_data *d) {
+  for (int32_t i = 0; i < c->rows; i++) {
+    view_row *v = &d->row[i];
+    ops_row *r = &d->rows[i];
+    *r = (ops_row){.kv = &d->kv, .length = c->committed + (c->appended ? i + 1 : 0), .path = v->path};
+    r->path_count = c->appended ? 0 : 1 + i * 5 % 23;
+    r->position = r->length + r->path_count - 1;
+    for (int32_t k = 0; k < r->path_count; k++) v->path[k] = (i * 3 + k * 11) % V_STAGE;
+    for (int32_t p = 0; p <= r->position; p++) {
+      bool staged = p >= r->length;
+      int32_t at = (staged ? v->path[p - r->length] : p) * c->head_dim;
+      v->keys[p] = (staged ? d->stage_keys : d->keys) + at;
+      v->values[p] = (staged ? d->stage_values : d->values) + at;
+    }
+  }
+}
+
+static view_data *view_open(const view_case *c) {
+  view_data *d = calloc(1, sizeof *d);
+  size_t bytes = (size_t)V_BLOCKS * OPS_TILE * (size_t)c->head_dim * 4;
+  d->shape = (ops_kv_shape){c->type, 1, 1, c->head_dim, V_BLOCKS, V_CONTEXT, V_STAGE};
+  view_map(d, c->committed % 2);
+  void **areas[] = {&d->kv.keys, &d->kv.values, &d->kv.stage_keys, &d->kv.stage_values};
+  for (int i = 0; i < 4; i++) *areas[i] = memset(malloc(bytes), 0xff, bytes);
+  d->kv.map = d->map;
+  d->kv.map_count = V_CONTEXT / OPS_TILE;
+  d->keys = view_floats(c, V_CONTEXT), d->values = view_floats(c, V_CONTEXT);
+  d->stage_keys = view_floats(c, V_STAGE), d->stage_values = view_floats(c, V_STAGE);
+  d->q = random_floats((size_t)(c->rows * c->heads * c->head_dim));
+  /* The splits' largest scores are far apart, the later one's larger or smaller. */
+  for (int32_t p = 0; p < V_CONTEXT * c->head_dim; p++) d->keys[p] *= p / c->head_dim / 300 % 2 ? 2.0f : 0.5f;
+  view_rows(c, d);
+  return d;
+}
+
+static void view_close(view_data *d) {
+  void *const all[] = {d->kv.keys,         d->kv.values,    d->kv.stage_keys,
+                       d->kv.stage_values, d->keys,         d->values,
+                       d->stage_keys,      d->stage_values, d->q};
+  for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+  free(d);
+}
+
+/* The rows on device i, in one call of its kernel; scratch and result are NaN before. */
+static void view_attend(int32_t i, const view_case *c, const view_data *d, float *y) {
+  ops_span spans[V_ROWS * V_SPANS];
+  int32_t first[V_ROWS + 1] = {0}, stride = cpu_score_stride(&d->shape), row = c->heads * c->head_dim;
+  size_t scores = (size_t)stride * (size_t)(c->heads > CPU_QUERIES_MAX ? c->heads : CPU_QUERIES_MAX);
+  float *scratch = memset(malloc(scores * sizeof(float)), 0xff, scores * sizeof(float));
+  for (int32_t r = 0; r < c->rows; r++) {
+    first[r + 1] = first[r] + d->row[r].span_count;
+    memcpy(spans + first[r], d->row[r].spans, (size_t)d->row[r].span_count * sizeof *spans);
+  }
+  memset(y, 0xff, (size_t)(c->rows * row) * sizeof *y);
+  kernels_of(devices[i])
+      ->attention(&(cpu_attention){.type = c->type,
+                                   .head_dim = c->head_dim,
+                                   .heads = c->heads,
+                                   .rows = c->rows,
+                                   .row = d->rows,
+                                   .keys = d->kv.keys,
+                                   .stage_keys = d->kv.stage_keys,
+                                   .values = d->kv.values,
+                                   .stage_values = d->kv.stage_values,
+                                   .q = d->q,
+                                   .y = y,
+                                   .row_floats = (size_t)row,
+                                   .scale = 1.0f / sqrtf((float)c->head_dim),
+                                   .spans = spans,
+                                   .first_span = first,
+                                   .scores = scratch,
+                                   .stride = stride,
+                                   .stage = V_STAGE});
+  free(scratch);
+}
+
+static void check_view(const view_case *c, view_data *d, const char *what) {
+  int32_t row = c->heads * c->head_dim;
+  float *y = malloc((size_t)(c->rows * row) * sizeof *y), expected[OPS_HEAD_DIM_MAX];
+  view_fill(c, d);
+  for (int32_t i = 0; i < device_count; i++) {
+    view_attend(i, c, d, y);
+    for (int32_t r = 0; r < c->rows; r++) {
+      for (int32_t at = r * row; at < (r + 1) * row; at += c->head_dim) {
+        defined_attention(&d->row[r], d->rows[r].position + 1, d->q + at, c->head_dim, expected);
+        if (memcmp(y + at, expected, (size_t)c->head_dim * sizeof *y) != 0)
+          fail_msg("attention on %s, %s: %d keys committed, row %d of %d: %.9g, not %.9g as defined",
+                   devices[i]->table->name, what, c->committed, r, c->rows, (double)y[at],
+                   (double)expected[0]);
+      }
+    }
+  }
+  free(y);
+}
+
+/* Every row sees the last `window` positions, or all. */
+static void check_window(const view_case *c, int32_t window) {
+  view_data *d = view_open(c);
+  for (int32_t r = 0; r < c->rows; r++) {
+    int32_t end = d->rows[r].position + 1;
+    d->row[r].spans[0] = (ops_span){window > 0 && end > window ? end - window : 0, end};
+    d->row[r].span_count = 1;
+  }
+  check_view(c, d, window ? "a window" : "all keys");
+  view_close(d);
+}
+
+/* The row's first spans are `spans` as far as they go, the last one is its last `tail` positions. */
+static void put_gaps(view_row *v, int32_t end, const ops_span *spans, int32_t tail) {
+  v->span_count = 0;
+  int32_t from = end > tail ? end - tail : 0;
+  for (; spans->end > 0 && spans->end < from; spans++) v->spans[v->span_count++] = *spans;
+  v->spans[v->span_count++] = (ops_span){from, end};
+}
+
+static void put_random_gaps(view_row *v, int32_t end) {
+  const int32_t lengths[] = {1, 3, 15, 16, 17, 100, 500, 512};
+  ops_span s = {0, 0}, all[V_SPANS] = {{0}};
+  for (int32_t n = 0; n < V_SPANS - 2; n++) {
+    s.first = s.end + lengths[random_bits() % 8];
+    s.end = s.first + lengths[random_bits() % 8];
+    all[n] = s;
+  }
+  put_gaps(v, end, all, 1 + (int32_t)(random_bits() % 40));
+}
+
+static const view_case view_shapes[] = {
+    {OPS_KV_F16, 3, 32, 4, 0, false},  {OPS_KV_F32, 3, 32, 4, 0, false}, {OPS_KV_F16, 1, 16, 12, 0, false},
+    {OPS_KV_F16, 14, 16, 1, 0, false}, {OPS_KV_F32, 4, 24, 3, 0, true},  {OPS_KV_F16, 2, 20, 2, 0, true},
+    {OPS_KV_F16, 3, 64, 2, 0, true},   {OPS_KV_F16, 5, 16, 1, 0, true},
+};
+enum { VIEW_SHAPES = sizeof view_shapes / sizeof view_shapes[0] };
+
+/* Keys around the ends of splits, committed and staged, appended and of a tree. */
+static void attention_has_the_defined_splits(void **state) {
+  (void)state;
+  const int32_t committed[] = {0, 1, 490, 510, 511, 512, 513, 1000, 1023, 1024, 1025, 1530, 1536, 1537};
+  const int32_t windows[] = {0, 1, 20, 511, 512, 513, 600, 1024};
+  for (size_t i = 0; i < VIEW_SHAPES; i++) {
+    view_case c = view_shapes[i];
+    for (size_t k = 0; k < sizeof committed / sizeof committed[0]; k++) {
+      c.committed = committed[k];
+      check_window(&c, 0);
+      check_window(&c, windows[(i + k) % 8]);
+    }
+  }
+}
+
+static void attention_leaves_gaps_out(void **state) {
+  (void)state;
+  const ops_span gaps[][V_SPANS] = {
+      {{0, 4}, {100, 131}},               /* a split without keys in the middle */
+      {{0, 512}, {1024, 1030}},           /* whole splits */
+      {{511, 513}, {1023, 1024}},         /* the ends of splits */
+      {{600, 700}},                       /* no key in the first split */
+      {{0, 1}, {2, 3}, {4, 5}, {17, 40}}, /* several of a tile */
+      {{0, 0}},
+  };
+  const int32_t committed[] = {90, 505, 1030, 1535}, tails[] = {1, 40, 530};
+  int32_t cases = 0;
+  for (size_t i = 0; i < VIEW_SHAPES; i++) {
+    for (int32_t k = 0; k < 4; k++) {
+      for (int32_t g = 0; g < 8; g++, cases++) {
+        view_case c = view_shapes[i];
+        c.committed = committed[k];
+        view_data *d = view_open(&c);
+        for (int32_t r = 0; r < c.rows; r++) {
+          int32_t which = g < 6 ? g : (cases + r) % 7; /* the last: each row its own */
+          if (which < 6)
+            put_gaps(&d->row[r], d->rows[r].position + 1, gaps[which], tails[(cases + (g < 6 ? 0 : r)) % 3]);
+          else
+            put_random_gaps(&d->row[r], d->rows[r].position + 1);
+        }
+        check_view(&c, d, "gaps");
+        view_close(d);
+      }
+    }
+  }
+}
+
 /* Rows stored straight and rows stored to staging and then committed: the same cache, on every device. */
 static void commit_moves_rows(void **state) {
   (void)state;
@@ -1101,6 +1400,8 @@ int main(void) {
       cmocka_unit_test(rope_is_accurate),
       cmocka_unit_test(attention_agrees),
       cmocka_unit_test(rows_attend_together),
+      cmocka_unit_test(attention_has_the_defined_splits),
+      cmocka_unit_test(attention_leaves_gaps_out),
       cmocka_unit_test(commit_moves_rows),
       cmocka_unit_test(the_rest_of_the_table),
   };

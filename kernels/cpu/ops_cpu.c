@@ -450,6 +450,15 @@ static const ops_kv *what_follows(const attention_job *j, int32_t row, int32_t e
   return row < j->count ? j->rows[row].kv : NULL;
 }
 
+/* What each of `count` rows sees with the window: one span. */
+static void see(const attention_job *j, int32_t row, int32_t count, ops_span *spans, int32_t *first) {
+  for (int32_t i = 0; i < count; i++) {
+    int32_t end = j->rows[row + i].length + j->rows[row + i].path_count;
+    spans[i] = (ops_span){j->window > 0 && end > j->window ? end - j->window : 0, end};
+    first[i + 1] = i + 1;
+  }
+}
+
 /* Rows [row, row + count), of one sequence, of a chunk that ends before `end`. */
 static void attend_rows(const attention_job *j, int32_t row, int32_t count, int32_t end, int32_t head,
                         int32_t thread) {
@@ -458,6 +467,9 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
   size_t row_floats = (size_t)j->heads * (size_t)s->head_dim;
   size_t at = (size_t)row * row_floats + (size_t)(head * group) * (size_t)s->head_dim;
   const ops_kv *kv = j->rows[row].kv;
+  ops_span spans[CPU_QUERIES_MAX];
+  int32_t first_span[CPU_QUERIES_MAX + 1] = {0};
+  see(j, row, count, spans, first_span);
   cpu_attention a = {
       .type = s->type,
       .head_dim = s->head_dim,
@@ -473,7 +485,8 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .scores = j->scratch + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
       .stride = j->stride,
       .stage = s->stage,
-      .window = j->window,
+      .spans = spans,
+      .first_span = first_span,
   };
   if (kv->stage_keys) {
     a.stage_keys = area_at(s, kv->stage_keys, s->stage, j->layer, head);

@@ -1,5 +1,6 @@
 /* libs: speculative base */
 /* Goldens: tests/golden/gumbel.json, made by make_gumbel.py with Python's decimal module. */
+#include "common/base/filter_math.h"
 #include "common/speculative/sampler.h"
 
 #include "common/base/noise.h"
@@ -219,7 +220,7 @@ static int32_t kept_by_sorting(const sampler_options *o, const float *x, int32_t
     for (int pass = 0; pass < 2; pass++)
       for (int32_t i = 0; i < count && (pass == 0 || (double)sum < (double)o->top_p * (double)total); i++) {
         float d = x[order[i]] * scale - best;
-        uint64_t w = d > SAMPLER_EXP_MIN ? (uint64_t)(sampler_exp(d) * 0x1p36f) : 0;
+        uint64_t w = d > FILTER_EXP_MIN ? (uint64_t)(sampler_exp(d) * 0x1p36f) : 0;
         if (pass == 0)
           total += w;
         else

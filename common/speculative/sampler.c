@@ -1,18 +1,16 @@
 #include "common/speculative/sampler.h"
 
-#include "common/base/noise.h"
+#include "common/base/filter_math.h"
 
 #include <assert.h>
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES        16      /* independent maxima, so that the compiler may use vectors */
-#define CHUNK        64      /* tokens whose noise is made at once; a multiple of 4 and of LANES */
-#define WEIGHT_SCALE 0x1p36f /* sums over 2^17 tokens are exact in a double too */
-#define DIGIT_BITS   11
-#define DIGIT_COUNT  (1 << DIGIT_BITS)
+#define LANES       16 /* independent maxima, so that the compiler may use vectors */
+#define CHUNK       64 /* tokens whose noise is made at once; a multiple of 4 and of LANES */
+#define DIGIT_BITS  11
+#define DIGIT_COUNT (1 << DIGIT_BITS)
 
 struct sampler {
   int32_t vocab;
@@ -27,39 +25,12 @@ struct sampler {
 
 /* --- functions --- */
 
-static inline uint32_t bits_of(float x) {
-  uint32_t b;
-  memcpy(&b, &x, sizeof b);
-  return b;
-}
-
-static inline float float_of(uint32_t b) {
-  float x;
-  memcpy(&x, &b, sizeof x);
-  return x;
-}
-
 float sampler_log(float x) {
   return noise_log(x);
 }
 
-/* x = n ln 2 + r with |r| <= ln 2 / 2: exp x = 2^n (1 + r + r^2 Q(r)), Q minimax as above (3e-9). Adding and
- * subtracting 1.5 * 2^23 rounds to the nearest integer. */
-static inline float exp_f32(float x) {
-  const float round = 0x1.8p23f;
-  float n = (x * 1.44269504f + round) - round;
-  float r = (x - n * 0.693359375f) - n * -0.000212194442f;
-  float q = 0.00138065242f;
-  q = q * r + 0.00836876221f;
-  q = q * r + 0.041668497f;
-  q = q * r + 0.166665196f;
-  q = q * r + 0.49999994f;
-  float y = 1.0f + (r + r * r * q);
-  return y * float_of((uint32_t)((int32_t)n + 127) << 23);
-}
-
 float sampler_exp(float x) {
-  return exp_f32(x);
+  return filter_exp(x);
 }
 
 float sampler_gumbel(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token) {
@@ -299,14 +270,8 @@ static void choose_listed(const sampler *s, const noise_source *noise, float sca
 
 /* --- filters --- */
 
-/* Grows with the logit; -0 and 0 are one. */
-static inline uint32_t key_of(float logit) {
-  uint32_t b = bits_of(logit + 0.0f);
-  return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
-
 static inline uint64_t weight_of(const float *probabilities, int32_t i) {
-  return probabilities ? (uint64_t)(probabilities[i] * WEIGHT_SCALE) : 1;
+  return probabilities ? filter_weight(probabilities[i]) : 1;
 }
 
 static int32_t list_candidates(sampler *s, const float *x) {
@@ -334,7 +299,7 @@ static uint32_t select_key(sampler *s, const float *probabilities, int32_t count
   for (int shift = 2 * DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
     memset(s->histogram, 0, sizeof s->histogram);
     for (int32_t i = 0; i < count; i++)
-      if (digit_at(key_of(s->logits[i]), prefix, shift, &digit))
+      if (digit_at(filter_key(s->logits[i]), prefix, shift, &digit))
         s->histogram[digit] += weight_of(probabilities, i);
     for (digit = DIGIT_COUNT - 1; s->histogram[digit] < target; digit--) {
       target -= s->histogram[digit];
@@ -352,7 +317,7 @@ static int32_t keep_best(sampler *s, const float *probabilities, int32_t count, 
   const uint32_t key = select_key(s, probabilities, count, target, &rest);
   int32_t kept = 0;
   for (int32_t i = 0; i < count; i++) {
-    uint32_t k = key_of(s->logits[i]);
+    uint32_t k = filter_key(s->logits[i]);
     uint64_t weight = weight_of(probabilities, i);
     bool keep = k > key || (k == key && rest > 0);
     if (k == key) rest -= weight < rest ? weight : rest;
@@ -363,15 +328,9 @@ static int32_t keep_best(sampler *s, const float *probabilities, int32_t count, 
   return kept;
 }
 
-/* Relative probabilities of the candidates. The best has 1 even when its z overflows. */
+/* Relative probabilities of the candidates. */
 static void weigh(sampler *s, int32_t count, float best, float scale) {
-  float z_max = best * scale;
-  for (int32_t i = 0; i < count; i++) {
-    float d = s->logits[i] * scale - z_max;
-    d = d > SAMPLER_EXP_MIN ? d : SAMPLER_EXP_MIN;
-    float p = d > SAMPLER_EXP_MIN ? exp_f32(d) : 0;
-    s->probabilities[i] = s->logits[i] == best ? 1 : p;
-  }
+  for (int32_t i = 0; i < count; i++) s->probabilities[i] = filter_probability(s->logits[i], best, scale);
 }
 
 static int32_t keep_weighty(sampler *s, int32_t count, uint64_t *total) {
@@ -388,21 +347,15 @@ static int32_t keep_weighty(sampler *s, int32_t count, uint64_t *total) {
   return kept;
 }
 
-static uint64_t ceiling(double x) {
-  uint64_t n = (uint64_t)x;
-  return (double)n < x ? n + 1 : n;
-}
-
 static int32_t keep_top_p(sampler *s, int32_t count, float top_p, float best, float scale) {
   uint64_t total;
   weigh(s, count, best, scale);
   count = keep_weighty(s, count, &total);
-  uint64_t target = ceiling((double)top_p * (double)total);
-  return keep_best(s, s->probabilities, count, target < total ? target : total);
+  return keep_best(s, s->probabilities, count, filter_target(top_p, total));
 }
 
 static int32_t keep_min_p(sampler *s, int32_t count, float min_p, float best, float scale) {
-  float least = noise_log(min_p > FLT_MIN ? min_p : FLT_MIN), z_max = best * scale;
+  float least = filter_least(min_p), z_max = best * scale;
   int32_t kept = 0;
   for (int32_t i = 0; i < count; i++) {
     bool keep = s->logits[i] == best || s->logits[i] * scale - z_max >= least;

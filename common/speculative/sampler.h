@@ -88,8 +88,7 @@ bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int3
 
 /* These are polynomials of our own, so that every device and language agrees: f32 operations only, rounded to
  * nearest, not contracted. sampler_log is noise_log: x > 0 and normal; error at most 2 ulp. sampler_exp: x in
- * [-80, 0]; at most 2 ulp; the filters ignore a token below SAMPLER_EXP_MIN as too improbable to count. */
-#define SAMPLER_EXP_MIN (-25.0f)
+ * [-80, 0]; at most 2 ulp; the filters ignore a token below FILTER_EXP_MIN as too improbable to count. */
 float sampler_log(float x);
 float sampler_exp(float x);
 /* g of the header, for golden tests and for a draft that ranks its candidates. */

@@ -9,17 +9,12 @@
  * values the whole block brings into shared memory ahead of it. A position of a gap between spans stands
  * there as -0, with a weight of +0: that adds -0, which changes no number, and reads nothing. */
 #include "kernels/cuda/cache.cuh"
+#include "kernels/cuda/device_code.cuh"
 
 #ifdef __CUDACC__
-#define UNROLL    _Pragma("unroll")
 #define UNROLL_16 _Pragma("unroll 16")
 #else
-#define UNROLL
 #define UNROLL_16
-#endif
-
-#ifndef OPS_SPLIT
-#define OPS_SPLIT 512 /* logical positions that share a maximum */
 #endif
 
 #define WARP            32
@@ -62,38 +57,27 @@ template <int PACK> struct shared_memory {
   float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
   int32_t slots[THREADS];       /* the cache's row of each position, -1 where the row sees nothing */
   float largest[PACK][WARPS];   /* of a warp's scores */
-  float sums[PACK];
-  quad q[1]; /* [PACK][quads_of(head_dim)] */
+  alignas(16) float sums[PACK];
 };
 
 static __device__ __host__ inline int32_t quads_of(int32_t head_dim) {
   return (head_dim + 3) / 4;
 }
 
+/* Nothing else may hold this pointer: where a structure has it beside pointers to global memory, nvcc 13.0
+ * takes all of them for pointers to shared memory. */
+template <int PACK> static __device__ __forceinline__ shared_memory<PACK> &block_memory() {
+  CUDA_SHARED(shared);
+  return *(shared_memory<PACK> *)shared;
+}
+
+/* [PACK][quads_of(head_dim)] */
+template <int PACK> static __device__ __forceinline__ quad *block_queries() {
+  return (quad *)(&block_memory<PACK>() + 1);
+}
+
 template <int PACK> static size_t shared_bytes(int32_t head_dim) {
   return sizeof(shared_memory<PACK>) + (size_t)(PACK * quads_of(head_dim)) * sizeof(quad);
-}
-
-/* To shared memory, without waiting for it. A group is what was asked for since the last one. */
-static __device__ __forceinline__ void copy_unit(void *to, const void *from) {
-#ifdef __CUDACC__
-  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-#else
-  memcpy(to, from, UNIT_BYTES);
-#endif
-}
-
-static __device__ __forceinline__ void end_group() {
-#ifdef __CUDACC__
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int N> static __device__ __forceinline__ void wait_groups() { /* for all but the last N */
-#ifdef __CUDACC__
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
 }
 
 /* --- what a row sees --- */
@@ -150,7 +134,6 @@ static __device__ range seen_of_split(const row_view &v, int32_t split) {
 
 template <class T, int PACK> struct block_job {
   const attention_job &j;
-  shared_memory<PACK> &memory;
   row_view view;
   int32_t head, dim; /* the first query head */
   cache_area<T> committed, staged;
@@ -167,7 +150,7 @@ template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK
   if (sees(b.view, p))
     slot = p < row.length ? cache_row(b.j.kv, row.sequence, p)
                           : b.j.rows.batch->paths[row.path_at + p - row.length];
-  b.memory.slots[threadIdx.x] = slot;
+  block_memory<PACK>().slots[threadIdx.x] = slot;
 }
 
 template <class T> static __device__ __forceinline__ T negative_zero();
@@ -183,9 +166,9 @@ template <class T, int PACK>
 static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t i) {
   const int32_t p = r.first + i * b.piece + b.mine;
   if (b.mine < 0 || p >= r.end) return;
-  const int32_t slot = b.memory.slots[p % OPS_SPLIT];
+  const int32_t slot = block_memory<PACK>().slots[p % OPS_SPLIT];
   unsigned char *to =
-      b.memory.pieces[i % PIECES] + (size_t)b.mine * (size_t)b.dim * sizeof(T) + (size_t)b.offset;
+      block_memory<PACK>().pieces[i % PIECES] + (size_t)b.mine * (size_t)b.dim * sizeof(T) + (size_t)b.offset;
   if (slot < 0) {
     for (int32_t k = 0; k < b.unit / (int32_t)sizeof(T); k++) ((T *)to)[k] = negative_zero<T>();
     return;
@@ -193,7 +176,7 @@ static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t
   const T *values = (p < b.view.row.length ? b.committed : b.staged).values + cache_value_at(b.j.kv, slot);
   const unsigned char *from = (const unsigned char *)values + b.offset;
   if (b.unit == UNIT_BYTES)
-    copy_unit(to, from);
+    device_copy_16(to, from);
   else
     *(T *)to = *(const T *)from;
 }
@@ -205,20 +188,20 @@ static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&
   int32_t d = 0;
   for (; d + KEYS_AHEAD <= b.dim; d += KEYS_AHEAD) {
     T k[KEYS_AHEAD];
-    UNROLL for (int i = 0; i < KEYS_AHEAD; i++) k[i] = key[(size_t)(d + i) * OPS_TILE];
-    UNROLL for (int i = 0; i < KEYS_AHEAD; i += 4) {
-      UNROLL for (int h = 0; h < PACK; h++) {
-        const quad q = b.memory.q[h * quads + (d + i) / 4];
-        UNROLL for (int c = 0; c < 4; c++) scores[h] = fmaf(q.x[c], cache_load(k[i + c]), scores[h]);
+    DEVICE_UNROLL for (int i = 0; i < KEYS_AHEAD; i++) k[i] = key[(size_t)(d + i) * OPS_TILE];
+    DEVICE_UNROLL for (int i = 0; i < KEYS_AHEAD; i += 4) {
+      DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
+        const quad q = block_queries<PACK>()[h * quads + (d + i) / 4];
+        DEVICE_UNROLL for (int c = 0; c < 4; c++) scores[h] = fmaf(q.x[c], cache_load(k[i + c]), scores[h]);
       }
     }
   }
   for (; d < b.dim; d++) {
     const float k = cache_load(key[(size_t)d * OPS_TILE]);
-    UNROLL for (int h = 0; h < PACK; h++) scores[h] =
-        fmaf(b.memory.q[h * quads + d / 4].x[d % 4], k, scores[h]);
+    DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] =
+        fmaf(block_queries<PACK>()[h * quads + d / 4].x[d % 4], k, scores[h]);
   }
-  UNROLL for (int h = 0; h < PACK; h++) scores[h] *= b.j.scale;
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] *= b.j.scale;
 }
 
 /* A NaN is never the larger one. */
@@ -231,13 +214,13 @@ template <int PACK>
 static __device__ void find_largest(shared_memory<PACK> &memory, const float (&scores)[PACK],
                                     float (&largest)[PACK]) {
   const int32_t lane = (int32_t)threadIdx.x % WARP, warp = (int32_t)threadIdx.x / WARP;
-  UNROLL for (int h = 0; h < PACK; h++) {
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
     float most = larger(scores[h], -INFINITY);
     for (int by = WARP / 2; by > 0; by /= 2) most = larger(__shfl_xor_sync(~0u, most, by), most);
     if (lane == 0) memory.largest[h][warp] = most;
   }
   __syncthreads();
-  UNROLL for (int h = 0; h < PACK; h++) {
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) {
     largest[h] = memory.largest[h][lane % WARPS];
     for (int by = WARPS / 2; by > 0; by /= 2)
       largest[h] = larger(__shfl_xor_sync(~0u, largest[h], by), largest[h]);
@@ -260,20 +243,20 @@ template <int PACK> static __device__ void sum_weights(shared_memory<PACK> &memo
 /* Leaves the weights in shared memory, and the largest score of each head in every thread. */
 template <class T, int PACK>
 static __device__ void weigh(block_job<T, PACK> &b, const range &r, float (&largest)[PACK]) {
-  const int32_t slot = b.memory.slots[threadIdx.x];
+  const int32_t slot = block_memory<PACK>().slots[threadIdx.x];
   const int32_t p = r.first / OPS_SPLIT * OPS_SPLIT + (int32_t)threadIdx.x;
   float scores[PACK] = {0};
   if (slot >= 0) {
     const T *keys = (p < b.view.row.length ? b.committed : b.staged).keys;
     score(b, keys + cache_key_at(b.j.kv, slot), scores);
   } else {
-    UNROLL for (int h = 0; h < PACK; h++) scores[h] = -INFINITY;
+    DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] = -INFINITY;
   }
-  find_largest(b.memory, scores, largest);
-  UNROLL for (int h = 0; h < PACK; h++) b.memory.weights[h][threadIdx.x] =
+  find_largest(block_memory<PACK>(), scores, largest);
+  DEVICE_UNROLL for (int h = 0; h < PACK; h++) block_memory<PACK>().weights[h][threadIdx.x] =
       slot >= 0 ? cpu_exp(scores[h] - largest[h]) : 0.0f;
   __syncthreads();
-  if (threadIdx.x / WARP == WARPS - 1) sum_weights(b.memory, r);
+  if (threadIdx.x / WARP == WARPS - 1) sum_weights(block_memory<PACK>(), r);
 }
 
 /* A component of a head's result: which a thread has, and what it is so far. */
@@ -286,8 +269,8 @@ template <class T, int PACK>
 static __device__ __forceinline__ void add_piece(const block_job<T, PACK> &b, const range &r, int32_t i,
                                                  chain &c) {
   const int32_t first = r.first + i * b.piece, left = r.end - first, n = left < b.piece ? left : b.piece;
-  const float *weights = b.memory.weights[c.head] + first % OPS_SPLIT;
-  const T *values = (const T *)b.memory.pieces[i % PIECES] + c.d;
+  const float *weights = block_memory<PACK>().weights[c.head] + first % OPS_SPLIT;
+  const T *values = (const T *)block_memory<PACK>().pieces[i % PIECES] + c.d;
   float sum = c.value;
   UNROLL_16 for (int32_t k = 0; k < n; k++) sum = fmaf(weights[k], cache_load(values[k * b.dim]), sum);
   c.value = sum;
@@ -304,16 +287,17 @@ static __device__ void attend_split(block_job<T, PACK> &b, const range &r, chain
   __syncthreads();
   for (int32_t i = 0; i < PIECES - 1; i++) {
     copy_piece(b, r, i);
-    end_group();
+    device_copies_end();
   }
   weigh(b, r, largest);
-  UNROLL for (int c = 0; c < CHAINS(PACK); c++) chains[c].value = 0;
+  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) chains[c].value = 0;
   for (int32_t i = 0; i < pieces; i++) {
-    wait_groups<PIECES - 2>();
+    device_copies_wait<PIECES - 2>();
     __syncthreads();
     copy_piece(b, r, i + PIECES - 1);
-    end_group();
-    UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK) add_piece(b, r, i, chains[c]);
+    device_copies_end();
+    DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK)
+        add_piece(b, r, i, chains[c]);
   }
   __syncthreads();
 }
@@ -345,15 +329,13 @@ static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t he
   return (size_t)row * (size_t)j.heads + (size_t)head;
 }
 
-template <class T, int PACK>
-static __device__ block_job<T, PACK> block_of(const attention_job &j, shared_memory<PACK> &memory) {
+template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
   const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK, dim = j.kv.head_dim;
   const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
   const int32_t bytes = dim * (int32_t)sizeof(T),
                 unit = bytes % UNIT_BYTES == 0 ? UNIT_BYTES : (int32_t)sizeof(T);
   const int32_t units = bytes / unit; /* of a position */
   block_job<T, PACK> b = {j,
-                          memory,
                           view_of(j, row),
                           head,
                           dim,
@@ -365,7 +347,7 @@ static __device__ block_job<T, PACK> block_of(const attention_job &j, shared_mem
                           (int32_t)threadIdx.x % units * unit};
   if (b.mine >= b.piece) b.mine = -1;
   for (int32_t i = (int32_t)threadIdx.x; i < PACK * dim; i += THREADS)
-    memory.q[i / dim * quads_of(dim) + i % dim / 4].x[i % dim % 4] =
+    block_queries<PACK>()[i / dim * quads_of(dim) + i % dim / 4].x[i % dim % 4] =
         j.q[head_at(j, row, head) * (size_t)dim + (size_t)i];
   return b;
 }
@@ -376,7 +358,7 @@ static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const c
   const attention_job &j = b.j;
   const size_t at = head_at(j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)j.splits + (size_t)split;
   j.values[at * (size_t)b.dim + (size_t)c.d] = c.value;
-  if (c.d == 0) j.partials[at] = {largest, b.memory.sums[c.head], 1, 0};
+  if (c.d == 0) j.partials[at] = {largest, block_memory<PACK>().sums[c.head], 1, 0};
 }
 
 template <class T, int PACK>
@@ -390,7 +372,7 @@ static __device__ void leave_nothing(const block_job<T, PACK> &b, int32_t split)
 /* Of one of a block's heads, without an index that is not a constant. */
 template <int PACK> static __device__ float pick(const float (&x)[PACK], int32_t head) {
   float found = x[0];
-  UNROLL for (int h = 1; h < PACK; h++) found = h == head ? x[h] : found;
+  DEVICE_UNROLL for (int h = 1; h < PACK; h++) found = h == head ? x[h] : found;
   return found;
 }
 
@@ -412,27 +394,26 @@ static __device__ void attend_splits(block_job<T, PACK> &b, chain (&chains)[CHAI
       attend_split(b, r, chains, largest);
     else if (b.j.spread)
       leave_nothing(b, split);
-    UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
+    DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
       if (chains[c].head >= PACK || r.first >= r.end) continue;
       const float most = pick(largest, chains[c].head);
       if (b.j.spread)
         leave(b, split, chains[c], most);
       else
-        add_split(totals[c], most, b.memory.sums[chains[c].head], chains[c].value);
+        add_split(totals[c], most, block_memory<PACK>().sums[chains[c].head], chains[c].value);
     }
   }
   if (b.j.spread) return;
   float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
-  UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK)
+  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK)
       y[chains[c].head * b.dim + chains[c].d] = result_of(totals[c]);
 }
 
 template <class T, int PACK> static __global__ void __launch_bounds__(THREADS) attend(attention_job j) {
-  CUDA_SHARED(shared);
   if ((int32_t)blockIdx.x >= j.rows.batch->row_count) return;
-  block_job<T, PACK> b = block_of<T>(j, *(shared_memory<PACK> *)shared);
+  block_job<T, PACK> b = block_of<T, PACK>(j);
   chain chains[CHAINS(PACK)];
-  UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
+  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
     const int32_t i = (int32_t)threadIdx.x + c * THREADS;
     chains[c] = {i / b.dim, i % b.dim, 0};
   }

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/device_code.cuh"
 
 /* An element of the cache: f32, or the bits of an f16. */
 __device__ __forceinline__ float cache_load(float x) {
@@ -10,13 +11,7 @@ __device__ __forceinline__ float cache_load(float x) {
 }
 
 __device__ __forceinline__ float cache_load(uint16_t x) {
-#ifdef __CUDACC__
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x));
-  return f;
-#else
-  return cpu_f16(x);
-#endif
+  return device_half(x);
 }
 
 __device__ __forceinline__ void cache_store(float *to, float x) {

@@ -194,6 +194,11 @@ template <class T> T atomicMin(T *at, T value) {
   *at = old < value ? old : value;
   return old;
 }
+template <class T> T atomicOr(T *at, T value) {
+  T old = *at;
+  *at = old | value;
+  return old;
+}
 template <class T> T atomicExch(T *at, T value) {
   T old = *at;
   *at = value;

@@ -241,6 +241,7 @@ const unsigned char *warp_exchange(const void *mine, size_t bytes) {
 
 void copy_later(void *to, const void *from, size_t bytes) {
   copies *c = &run.copied[(size_t)run.running->thread];
+  memset(to, POISON, bytes); /* nobody may count on the old bytes any more */
   c->list.push_back({to, from, bytes, c->batch});
 }
 

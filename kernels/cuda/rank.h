@@ -1,0 +1,60 @@
+/* rank.h - the best tokens of rows of logits, after a sampler's filters and penalties, on the device: the
+ * list and bits of sampler_rank (common/speculative/sampler.h). */
+#pragma once
+
+#include "kernels/cuda/cuda_kernels.h"
+
+#define CUDA_RANKED_MAX 16 /* tokens of a row */
+
+/* `count` entries from `first` on. */
+typedef struct cuda_slice {
+  int32_t first, count;
+} cuda_slice;
+
+/* One row: a sampler's options and what belongs to the row, as plain numbers. */
+typedef struct cuda_ranking {
+  int32_t line;  /* of logits */
+  int32_t count; /* [1, CUDA_RANKED_MAX]: tokens wanted */
+  float scale;   /* 1 / temperature; 0: no noise and no filters */
+  int32_t top_k; /* 0: off */
+  float top_p, min_p, repeat_penalty;
+  uint32_t choice, position; /* position: of the token being chosen */
+  uint64_t seed;
+  cuda_slice history[2]; /* of the tokens */
+  cuda_slice bias;
+  int32_t mask; /* its first word; < 0: all tokens are allowed */
+} cuda_ranking;
+
+/* In device memory. */
+typedef struct cuda_rank_batch {
+  const cuda_ranking *rankings; /* [count] */
+  int32_t count;
+  const int32_t *tokens; /* of histories */
+  const int32_t *bias_tokens;
+  const float *bias_values;
+  const uint32_t *masks; /* bit (t % 32) of word t / 32 set: t is allowed */
+} cuda_rank_batch;
+
+/* Logits [..][columns]. Token t has the logit of column map[t], and is never chosen where that is < 0; map
+ * NULL: of column t. */
+typedef struct cuda_rank_logits {
+  const float *logits;
+  int32_t columns, vocabulary;
+  const int32_t *map; /* [vocabulary] */
+} cuda_rank_logits;
+
+typedef struct cuda_ranked {
+  int32_t token;
+  float value; /* logit * scale + noise; where scale is 0: the logit */
+} cuda_ranked;
+
+PORTABLE_C_BEGIN
+
+/* Bytes of scratch that cuda_rank needs for a bucket of rankings. */
+size_t cuda_rank_bytes(int32_t bucket, int32_t vocabulary);
+
+/* lists [bucket][CUDA_RANKED_MAX], the best first; counts [bucket]: how many there are. */
+void cuda_rank(cudaStream_t stream, const cuda_rank_batch *batch, int32_t bucket, cuda_rank_logits logits,
+               cuda_ranked *lists, int32_t *counts, void *scratch);
+
+PORTABLE_C_END

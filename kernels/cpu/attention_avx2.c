@@ -37,48 +37,55 @@ INLINE void score_tile(const cpu_attention *a, const float *q, const void *keys,
   }
 }
 
-/* Committed tiles from the first that the row sees, then those of the staging area; what the last committed
- * one holds past `length` is overwritten with the scores of the path. */
-INLINE void score_all(const cpu_attention *a, const cpu_row *r, const float *q, const ops_kv_type type,
-                      const int H) {
+/* The staging area's tiles; before the splits, which take the scores of the row's path from there. */
+INLINE void score_staged(const cpu_attention *a, const cpu_row *r, const float *q, const ops_kv_type type,
+                         const int H) {
   float *staged = a->scores + (a->stride - a->stage);
-  for (int32_t p = cpu_keys_begin(a, r) / OPS_TILE * OPS_TILE; p < r->length; p += OPS_TILE) {
-    score_tile(a, q, a->keys, cpu_row_at(r->kv, p) * (size_t)a->head_dim, a->scores + p, type, H);
-  }
   for (int32_t t = 0; t < cpu_stage_tiles(r); t++) {
     size_t first = (size_t)(t * OPS_TILE) * (size_t)a->head_dim;
     score_tile(a, q, a->stage_keys, first, staged + t * OPS_TILE, type, H);
   }
+}
+
+/* The split's committed tiles that the row sees; what the last one holds past `length` is overwritten with
+ * the scores of the path. */
+INLINE void score_split(const cpu_attention *a, int32_t row, const float *q, int32_t from, int32_t to,
+                        const ops_kv_type type, const int H) {
+  const cpu_row *r = &a->row[row];
+  const float *staged = a->scores + (a->stride - a->stage);
+  for (uint32_t tiles = cpu_tiles_seen(a, row, from); tiles; tiles &= tiles - 1) {
+    int32_t p = __builtin_ctz(tiles) * OPS_TILE;
+    score_tile(a, q, a->keys, cpu_row_at(r->kv, from + p) * (size_t)a->head_dim, a->scores + p, type, H);
+  }
   for (int h = 0; h < H; h++) {
-    float *scores = a->scores + h * a->stride + r->length;
-    for (int32_t i = 0; i < r->path_count; i++) scores[i] = staged[h * a->stride + r->path[i]];
+    float *scores = a->scores + h * a->stride;
+    for (int32_t p = r->length > from ? r->length : from; p < to; p++)
+      scores[p - from] = staged[h * a->stride + r->path[p - r->length]];
   }
 }
 
-/* scores[first..n) become exp(score - largest); returns 1 / sum. */
-static float softmax(float *scores, int32_t first, int32_t n) {
-  const int32_t begin = first / LANES * LANES;                   /* a lane is a position mod LANES */
-  for (int32_t i = 0; i < LANES; i++) scores[n + i] = -INFINITY; /* adds exactly zero */
-  for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
+/* The scores of a split's whole tiles [at.first, at.end) become exp(score - largest). */
+static cpu_softmax softmax(float *scores, ops_span at) {
   __m256 largest = _mm256_set1_ps(-INFINITY), sum = _mm256_setzero_ps();
-  for (int32_t p = begin; p < n; p += LANES) largest = _mm256_max_ps(_mm256_loadu_ps(scores + p), largest);
+  for (int32_t p = at.first; p < at.end; p += LANES)
+    largest = _mm256_max_ps(_mm256_loadu_ps(scores + p), largest);
   largest = _mm256_max_ps(largest, _mm256_permute2f128_ps(largest, largest, 1));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0x4e));
   largest = _mm256_max_ps(largest, _mm256_permute_ps(largest, 0xb1));
-  for (int32_t p = begin; p < n; p += LANES) {
+  for (int32_t p = at.first; p < at.end; p += LANES) {
     __m256 e = cpu_exp_avx2(_mm256_sub_ps(_mm256_loadu_ps(scores + p), largest));
     _mm256_storeu_ps(scores + p, e);
-    sum = _mm256_add_ps(sum, e);
+    sum = _mm256_add_ps(sum, e); /* a lane is a position mod LANES */
   }
   float lane[LANES];
   _mm256_storeu_ps(lane, sum);
-  return 1.0f / cpu_lane_sum(lane);
+  return (cpu_softmax){_mm256_cvtss_f32(largest), cpu_lane_sum(lane)};
 }
 
 /* V registers of components from d for H heads: y += the values of positions [p, end), in order; the
- * committed ones of them lie side by side. */
-INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t end, size_t d, float *y,
-                       const ops_kv_type type, const int H, const int V) {
+ * committed ones of them lie side by side. scores: of p. */
+INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t end, const float *scores,
+                       size_t d, float *y, const ops_kv_type type, const int H, const int V) {
   size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
   __m256 acc[HEADS_MAX][4];
   UNROLL for (int h = 0; h < H; h++) {
@@ -86,12 +93,12 @@ INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int3
         _mm256_loadu_ps(y + (size_t)h * dim + d + (size_t)v * LANES);
   }
   const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
-  for (; p < end; p++) {
+  for (; p < end; p++, scores++) {
     bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
     size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
     __m256 weight[HEADS_MAX];
-    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(a->scores + (size_t)h * stride + p);
+    UNROLL for (int h = 0; h < H; h++) weight[h] = _mm256_broadcast_ss(scores + (size_t)h * stride);
     UNROLL for (int v = 0; v < V; v++) {
       __m256 value = load_kv(values, at + (size_t)v * LANES, type);
       UNROLL for (int h = 0; h < H; h++) acc[h][v] = _mm256_fmadd_ps(weight[h], value, acc[h][v]);
@@ -105,37 +112,58 @@ INLINE void add_values(const cpu_attention *a, const cpu_row *r, int32_t p, int3
 
 /* Registers hold a part of the components alone, so values are passed several times: by pieces that stay in
  * the nearest cache, so that memory is read once and in order. */
-INLINE void add_all_values(const cpu_attention *a, const cpu_row *r, float *y, const ops_kv_type type,
-                           const int H) {
+INLINE void add_seen(const cpu_attention *a, const cpu_row *r, ops_span seen, const float *scores, float *y,
+                     const ops_kv_type type, const int H) {
   const size_t dim = (size_t)a->head_dim, wide = (H <= 3 ? 4 : 2) * LANES; /* fits 16 registers */
-  const int32_t n = cpu_keys_end(r);
-  for (int32_t p = cpu_keys_begin(a, r), end; p < n; p = end) {
-    end = n - p < VALUES_PIECE ? n : p + VALUES_PIECE;
+  for (int32_t p = seen.first, end; p < seen.end; scores += end - p, p = end) {
+    end = seen.end - p < VALUES_PIECE ? seen.end : p + VALUES_PIECE;
     if (p < r->length) end = cpu_run_end(r->kv, p, end);
     size_t d = 0;
-    for (; d + wide <= dim; d += wide) add_values(a, r, p, end, d, y, type, H, wide / LANES);
-    for (; d < dim; d += LANES) add_values(a, r, p, end, d, y, type, H, 1);
+    for (; d + wide <= dim; d += wide) add_values(a, r, p, end, scores, d, y, type, H, wide / LANES);
+    for (; d < dim; d += LANES) add_values(a, r, p, end, scores, d, y, type, H, 1);
   }
 }
 
-INLINE void attend(const cpu_attention *a, const cpu_row *r, const float *q, float *y, const ops_kv_type type,
-                   const int H) {
-  const size_t dim = (size_t)a->head_dim;
-  float inverse[HEADS_MAX];
-  score_all(a, r, q, type, H);
-  for (int h = 0; h < H; h++)
-    inverse[h] = softmax(a->scores + h * a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
-  memset(y, 0, H * dim * sizeof *y);
-  add_all_values(a, r, y, type, H);
+/* The positions [from, to) of a split: y becomes their values, weighted by exp(score - largest). */
+INLINE void attend_split(const cpu_attention *a, int32_t row, const float *q, int32_t from, int32_t to,
+                         float *y, cpu_softmax *split, const ops_kv_type type, const int H) {
+  score_split(a, row, q, from, to, type, H);
   for (int h = 0; h < H; h++) {
-    for (size_t d = 0; d < dim; d++) y[(size_t)h * dim + d] *= inverse[h];
+    float *scores = a->scores + h * a->stride;
+    split[h] = softmax(scores, cpu_hide_unseen(a, row, from, to, scores));
+  }
+  memset(y, 0, H * (size_t)a->head_dim * sizeof *y);
+  for (ops_span s = cpu_seen(a, row, from, to); s.first < s.end; s = cpu_seen(a, row, s.end, to))
+    add_seen(a, &a->row[row], s, a->scores + (s.first - from), y, type, H);
+}
+
+INLINE void attend(const cpu_attention *a, int32_t row, const float *q, float *y, const ops_kv_type type,
+                   const int H) {
+  const int32_t dim = a->head_dim, end = cpu_keys_end(a, row);
+  float later[HEADS_MAX * OPS_HEAD_DIM_MAX];
+  cpu_softmax all[HEADS_MAX], split[HEADS_MAX];
+  bool begun = false;
+  score_staged(a, &a->row[row], q, type, H);
+  for (int32_t from = cpu_keys_begin(a, row) / OPS_SPLIT * OPS_SPLIT; from < end; from += OPS_SPLIT) {
+    const int32_t to = end - from < OPS_SPLIT ? end : from + OPS_SPLIT;
+    if (cpu_seen(a, row, from, to).first == to) continue;
+    attend_split(a, row, q, from, to, begun ? later : y, begun ? split : all, type, H);
+    for (int32_t h = 0; h < H && begun; h++) {
+      cpu_factors f = cpu_softmax_join(&all[h], split[h]);
+      for (int32_t d = h * dim; d < (h + 1) * dim; d++) y[d] = fmaf(later[d], f.split, y[d] * f.before);
+    }
+    begun = true;
+  }
+  for (int32_t h = 0; h < H; h++) {
+    const float inverse = 1.0f / all[h].sum;
+    for (int32_t d = h * dim; d < (h + 1) * dim; d++) y[d] *= inverse;
   }
 }
 
-typedef void attend_function(const cpu_attention *a, const cpu_row *r, const float *q, float *y);
+typedef void attend_function(const cpu_attention *a, int32_t row, const float *q, float *y);
 #define ATTEND(type, H)                                                                                      \
-  static void attend_##type##_##H(const cpu_attention *a, const cpu_row *r, const float *q, float *y) {      \
-    attend(a, r, q, y, OPS_KV_##type, H);                                                                    \
+  static void attend_##type##_##H(const cpu_attention *a, int32_t row, const float *q, float *y) {           \
+    attend(a, row, q, y, OPS_KV_##type, H);                                                                  \
   }
 ATTEND(F32, 1)
 ATTEND(F32, 2)
@@ -160,7 +188,7 @@ void cpu_attention_avx2(const cpu_attention *a) {
     for (int32_t h = 0; h < a->heads; h += HEADS_MAX) {
       int32_t heads = a->heads - h < HEADS_MAX ? a->heads - h : HEADS_MAX;
       size_t at = (size_t)i * a->row_floats + (size_t)h * (size_t)a->head_dim;
-      attend_by_heads[a->type][heads - 1](a, &a->row[i], a->q + at, a->y + at);
+      attend_by_heads[a->type][heads - 1](a, i, a->q + at, a->y + at);
     }
   }
 }

@@ -17,13 +17,25 @@
  * and converted once for all of them. */
 typedef struct batch {
   const cpu_attention *a;
-  int32_t first, count; /* among the rows' heads in order */
-  float *scores;        /* [count][a->stride] */
-  float *packed;        /* [head_dim][count]: the queries */
+  int32_t first, count;           /* among the rows' heads in order */
+  float *scores;                  /* [count][a->stride] */
+  float *packed;                  /* [head_dim][count]: the queries */
+  int32_t from;                   /* where the split begins at which the batch is */
+  float *values[CPU_QUERIES_MAX]; /* to which a query's values are added */
 } batch;
 
+static int32_t row_index(const batch *b, int32_t query) {
+  return (b->first + query) / b->a->heads;
+}
+
 static const cpu_row *row_of(const batch *b, int32_t query) {
-  return &b->a->row[(b->first + query) / b->a->heads];
+  return &b->a->row[row_index(b, query)];
+}
+
+/* The first query of the next row. */
+static int32_t next_row(const batch *b, int32_t query) {
+  int32_t next = (row_index(b, query) + 1) * b->a->heads - b->first;
+  return next < b->count ? next : b->count;
 }
 
 /* Where a query begins in q, and its result in y. */
@@ -112,29 +124,29 @@ INLINE void score_run(const batch *b, const run *r, int32_t tiles, float *scores
 
 /* --- values --- */
 
-/* V registers of components from d on for Q queries of rows that share positions [p, end): y += their values,
- * by position ascending. The committed ones of them lie side by side. */
+/* V registers of components from d on for Q queries of rows that share positions [p, end) of the split: adds
+ * their values, by position ascending. The committed ones of them lie side by side. */
 INLINE void add_values(const batch *b, int32_t query, int32_t p, int32_t end, size_t d,
                        const ops_kv_type type, const int Q, const int V) {
   const cpu_attention *a = b->a;
   const cpu_row *r = row_of(b, query);
   const size_t dim = (size_t)a->head_dim, stride = (size_t)a->stride;
-  const float *scores = b->scores + (size_t)query * stride;
+  const float *scores = b->scores + (size_t)query * stride + (p - b->from);
   float *y[CPU_QUERIES_MAX];
   __m512 acc[ACCUMULATORS];
   UNROLL for (int q = 0; q < Q; q++) {
-    y[q] = a->y + query_at(b, query + q) + d;
+    y[q] = b->values[query + q] + d;
     UNROLL for (int v = 0; v < V; v++) acc[q * V + v] = _mm512_loadu_ps(y[q] + v * LANES);
   }
   const size_t shift = p < r->length ? cpu_row_at(r->kv, p) - (size_t)p : 0; /* from a position to its row */
-  for (; p < end; p++) {
+  for (; p < end; p++, scores++) {
     bool committed = p < r->length;
     const void *values = committed ? a->values : a->stage_values;
     size_t at = (committed ? (size_t)p + shift : (size_t)r->path[p - r->length]) * dim + d;
     UNROLL for (int v = 0; v < V; v++) {
       __m512 value = load_kv(values, at + (size_t)v * LANES, type);
       UNROLL for (int q = 0; q < Q; q++) {
-        __m512 weight = _mm512_set1_ps(scores[(size_t)q * stride + (size_t)p]);
+        __m512 weight = _mm512_set1_ps(scores[(size_t)q * stride]);
         acc[q * V + v] = _mm512_fmadd_ps(weight, value, acc[q * V + v]);
       }
     }
@@ -228,105 +240,184 @@ static int32_t run_at(const cpu_attention *a, int32_t t, int32_t tiles, run *r) 
   return follow(a, t, end, r);
 }
 
-/* All queries against all tiles that one of them needs: what lies past a row's own length is overwritten by
- * the scores of its path, or never looked at. */
-static void score_all(const batch *b, const passes *with) {
+/* The staging area's tiles; before the splits, which take the scores of the rows' paths from there. */
+static void score_staged(const batch *b, const passes *with) {
   const cpu_attention *a = b->a;
-  float *staged = b->scores + (a->stride - a->stage);
-  int32_t first = INT32_MAX, tiles = 0, stage_tiles = 0;
-  for (int32_t q = 0; q < b->count; q++) {
-    const cpu_row *r = row_of(b, q);
-    int32_t need = (r->length + OPS_TILE - 1) / OPS_TILE;
-    int32_t stage_need = cpu_stage_tiles(r), begin = cpu_keys_begin(a, r) / OPS_TILE;
-    first = begin < first ? begin : first;
+  int32_t tiles = 0;
+  for (int32_t q = 0; q < b->count; q = next_row(b, q)) {
+    int32_t need = cpu_stage_tiles(row_of(b, q));
     tiles = need > tiles ? need : tiles;
-    stage_tiles = stage_need > stage_tiles ? stage_need : stage_tiles;
   }
-  for (int32_t t = first, end; t < tiles; t = end) {
+  if (tiles == 0) return;
+  run r = {.keys = a->stage_keys, .values = a->stage_values};
+  follow(a, 0, tiles, &r);
+  with->score(b, &r, tiles, b->scores + (a->stride - a->stage));
+}
+
+/* Committed tiles [t, to), all in the split. */
+static void score_committed(const batch *b, const passes *with, int32_t t, int32_t to) {
+  for (int32_t end; t < to; t = end) {
     run r;
-    end = run_at(a, t, tiles, &r);
-    with->score(b, &r, end - t, b->scores + (size_t)t * OPS_TILE);
-  }
-  if (stage_tiles > 0) {
-    run r = {.keys = a->stage_keys, .values = a->stage_values};
-    follow(a, 0, stage_tiles, &r);
-    with->score(b, &r, stage_tiles, staged);
-  }
-  for (int32_t q = 0; q < b->count; q++) {
-    const cpu_row *r = row_of(b, q);
-    const float *from = staged + (size_t)q * (size_t)a->stride;
-    float *to = b->scores + (size_t)q * (size_t)a->stride + r->length;
-    for (int32_t i = 0; i < r->path_count; i++) to[i] = from[r->path[i]];
+    end = run_at(b->a, t, to, &r);
+    with->score(b, &r, end - t, b->scores + (size_t)(t - b->from / OPS_TILE) * OPS_TILE);
   }
 }
 
-/* scores[first..n) become exp(score - largest); returns 1 / sum. */
-static float softmax(float *scores, int32_t first, int32_t n) {
-  const int32_t begin = first / LANES * LANES;             /* a lane is a position mod LANES */
-  _mm512_storeu_ps(scores + n, _mm512_set1_ps(-INFINITY)); /* adds exactly zero */
-  for (int32_t p = begin; p < first; p++) scores[p] = -INFINITY;
-  __m512 largest = _mm512_set1_ps(-INFINITY);
-  for (int32_t p = begin; p < n; p += LANES) largest = _mm512_max_ps(_mm512_loadu_ps(scores + p), largest);
-  largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
+/* All queries against all of the split's committed tiles in which one of them sees keys. What its row does
+ * not see is later overwritten with the scores of its path, or with -infinity. */
+static void score_split(const batch *b, const passes *with) {
+  const cpu_attention *a = b->a;
+  const int32_t first = b->from / OPS_TILE;
+  uint64_t tiles = 0;
+  for (int32_t q = 0; q < b->count; q = next_row(b, q)) tiles |= cpu_tiles_seen(a, row_index(b, q), b->from);
+  for (int32_t t = 0, to; tiles >> t; t = to) {
+    t += __builtin_ctzll(tiles >> t);
+    to = t + __builtin_ctzll(~(tiles >> t));
+    score_committed(b, with, first + t, first + to);
+  }
+}
+
+/* The first stretch of [p, to) that all rows see and have committed; if there is none, {to, to}. */
+static ops_span seen_by_all(const batch *b, int32_t p, int32_t to) {
+  ops_span all = {p, to};
+  for (int32_t q = 0, next; q < b->count; q = next) {
+    int32_t committed = row_of(b, q)->length < to ? row_of(b, q)->length : to;
+    ops_span s = cpu_seen(b->a, row_index(b, q), all.first, committed);
+    if (s.first >= s.end) return (ops_span){to, to};
+    next = s.first > all.first ? 0 : next_row(b, q); /* the rows before may not see that far */
+    if (s.first > all.first || s.end < all.end) all = s;
+  }
+  return all;
+}
+
+/* What each row sees of [from, to) by itself. */
+static void add_own(const batch *b, const passes *with, int32_t from, int32_t to) {
+  for (int32_t q = 0, next; q < b->count; q = next) {
+    next = next_row(b, q);
+    const int32_t row = row_index(b, q), end = cpu_keys_end(b->a, row) < to ? cpu_keys_end(b->a, row) : to;
+    for (ops_span s = cpu_seen(b->a, row, from, end); s.first < s.end; s = cpu_seen(b->a, row, s.end, end))
+      with[next - q].add(b, q, s.first, s.end);
+  }
+}
+
+/* What all rows see and have committed in one go, between it each row's own: values are added by position
+ * ascending. */
+static void add_split(const batch *b, const passes *with) {
+  const int32_t to = b->from + OPS_SPLIT;
+  for (int32_t p = b->from; p < to;) {
+    ops_span all = seen_by_all(b, p, to);
+    if (all.first > p) add_own(b, with, p, all.first);
+    if (all.first < all.end) with[b->count].add(b, 0, all.first, all.end);
+    p = all.end;
+  }
+}
+
+/* The scores of a split's whole tiles [at.first, at.end) become exp(score - largest). */
+static cpu_softmax softmax(float *scores, ops_span at) {
+  __m512 largest = _mm512_set1_ps(-INFINITY), others = largest; /* two: one would wait for itself */
+  for (int32_t p = at.first; p < at.end; p += 2 * LANES) {
+    largest = _mm512_max_ps(_mm512_loadu_ps(scores + p), largest);
+    if (p + LANES < at.end) others = _mm512_max_ps(_mm512_loadu_ps(scores + p + LANES), others);
+  }
+  const float m = _mm512_reduce_max_ps(_mm512_max_ps(largest, others));
+  largest = _mm512_set1_ps(m);
   __m256 sum = _mm256_setzero_ps();
-  for (int32_t p = begin; p < n; p += LANES) {
+  for (int32_t p = at.first; p < at.end; p += LANES) {
     __m512 e = cpu_exp_avx512(_mm512_sub_ps(_mm512_loadu_ps(scores + p), largest));
     _mm512_storeu_ps(scores + p, e);
-    sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e));
+    sum = _mm256_add_ps(sum, _mm512_castps512_ps256(e)); /* a lane is a position mod CPU_LANES */
     sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps(e, 1));
   }
   float lane[CPU_LANES];
   _mm256_storeu_ps(lane, sum);
-  return 1.0f / cpu_lane_sum(lane);
+  return (cpu_softmax){m, cpu_lane_sum(lane)};
 }
 
-/* Every row's own positions [from, to), cut to those that it sees. */
-static void add_own(const batch *b, const passes *with, int32_t from, int32_t to) {
-  for (int32_t q = 0, next; q < b->count; q = next) {
-    const cpu_row *r = row_of(b, q);
-    int32_t begin = cpu_keys_begin(b->a, r), end = cpu_keys_end(r);
-    for (next = q + 1; next < b->count && row_of(b, next) == r;) next++;
-    begin = begin > from ? begin : from;
-    end = end < to ? end : to;
-    if (begin < end) with[next - q].add(b, q, begin, end);
+/* A split's scores of query q, whose row sees some of [b->from, to), become exp(score - largest). */
+static cpu_softmax weigh(const batch *b, int32_t q, int32_t to) {
+  const cpu_attention *a = b->a;
+  const cpu_row *r = row_of(b, q);
+  float *scores = b->scores + (size_t)q * (size_t)a->stride;
+  const float *staged = scores + (a->stride - a->stage);
+  for (int32_t p = r->length > b->from ? r->length : b->from; p < to; p++)
+    scores[p - b->from] = staged[r->path[p - r->length]];
+  return softmax(scores, cpu_hide_unseen(a, row_index(b, q), b->from, to, scores));
+}
+
+/* What the queries have come to over the splits. */
+typedef struct progress {
+  cpu_softmax all[CPU_QUERIES_MAX];
+  uint32_t begun; /* the queries that have seen a key */
+  float *later;   /* [count][head_dim]: a split's values, if it is not the query's first */
+} progress;
+
+/* y = fma(later, f.split, y * f.before) */
+static void join_values(float *y, const float *later, cpu_factors f, int32_t dim) {
+  const __m512 before = _mm512_set1_ps(f.before), split = _mm512_set1_ps(f.split);
+  for (int32_t d = 0; d < dim; d += LANES) {
+    __m512 old = _mm512_mul_ps(_mm512_loadu_ps(y + d), before);
+    _mm512_storeu_ps(y + d, _mm512_fmadd_ps(_mm512_loadu_ps(later + d), split, old));
   }
 }
 
-/* What all rows see and have committed in one go, before and after it each row's own: values are added by
- * position ascending. */
-static void add_all(const batch *b, const passes *with) {
-  int32_t first = 0, common = INT32_MAX;
+/* Takes the split's values into those before it, of the queries that have seen keys before. */
+static void join(const batch *b, progress *g, uint32_t queries, const cpu_softmax *split) {
+  cpu_factors f[CPU_QUERIES_MAX];
+  for (uint32_t left = queries; left; left &= left - 1) {
+    int32_t q = __builtin_ctz(left);
+    f[q] = cpu_softmax_join(&g->all[q], split[q]);
+  }
+  for (uint32_t left = queries; left; left &= left - 1) {
+    int32_t q = __builtin_ctz(left);
+    join_values(b->a->y + query_at(b, q), b->values[q], f[q], b->a->head_dim);
+  }
+}
+
+/* Where a query's values of the split are added up, from zero. */
+static float *values_begin(const batch *b, const progress *g, int32_t q) {
+  const int32_t dim = b->a->head_dim;
+  float *values = g->begun & 1u << q ? g->later + q * dim : b->a->y + query_at(b, q);
+  for (int32_t d = 0; d < dim; d += LANES) _mm512_storeu_ps(values + d, _mm512_setzero_ps());
+  return values;
+}
+
+static void attend_split(batch *b, const passes *with, progress *g) {
+  const cpu_attention *a = b->a;
+  cpu_softmax split[CPU_QUERIES_MAX];
+  uint32_t sees = 0;
+  score_split(b, &with[b->count]);
   for (int32_t q = 0; q < b->count; q++) {
-    const cpu_row *r = row_of(b, q);
-    int32_t begin = cpu_keys_begin(b->a, r);
-    first = begin > first ? begin : first;
-    common = r->length < common ? r->length : common;
+    int32_t row = row_index(b, q), end = cpu_keys_end(a, row), to = b->from + OPS_SPLIT;
+    to = end < to ? end : to;
+    if (cpu_seen(a, row, b->from, to).first >= to) continue;
+    *(g->begun & 1u << q ? &split[q] : &g->all[q]) = weigh(b, q, to);
+    b->values[q] = values_begin(b, g, q);
+    sees |= 1u << q;
   }
-  if (first >= common) {
-    add_own(b, with, 0, INT32_MAX);
-    return;
-  }
-  if (first > 0) add_own(b, with, 0, first);
-  with[b->count].add(b, 0, first, common);
-  add_own(b, with, common, INT32_MAX);
+  add_split(b, with);
+  join(b, g, sees & g->begun, split);
+  g->begun |= sees;
 }
 
-static void attend(const batch *b) {
+static void attend(batch *b) {
   const cpu_attention *a = b->a;
   const passes *with = passes_by_queries[a->type];
-  const size_t bytes = (size_t)a->head_dim * sizeof(float);
-  float inverse[CPU_QUERIES_MAX];
-  pack_queries(b);
-  score_all(b, &with[b->count]);
-  for (int32_t q = 0; q < b->count; q++) {
-    const cpu_row *r = row_of(b, q);
-    inverse[q] = softmax(b->scores + (size_t)q * (size_t)a->stride, cpu_keys_begin(a, r), cpu_keys_end(r));
-    memset(a->y + query_at(b, q), 0, bytes);
+  float later[CPU_QUERIES_MAX * OPS_HEAD_DIM_MAX];
+  progress g = {.later = later};
+  int32_t begin = INT32_MAX, end = 0;
+  for (int32_t q = 0; q < b->count; q = next_row(b, q)) {
+    int32_t row = row_index(b, q), first = cpu_keys_begin(a, row), last = cpu_keys_end(a, row);
+    begin = first < begin ? first : begin;
+    end = last > end ? last : end;
   }
-  add_all(b, with);
+  pack_queries(b);
+  score_staged(b, &with[b->count]);
+  for (b->from = begin / OPS_SPLIT * OPS_SPLIT; b->from < end; b->from += OPS_SPLIT)
+    attend_split(b, with, &g);
   for (int32_t q = 0; q < b->count; q++) {
+    const float inverse = 1.0f / g.all[q].sum;
     float *y = a->y + query_at(b, q);
-    for (int32_t d = 0; d < a->head_dim; d++) y[d] *= inverse[q];
+    for (int32_t d = 0; d < a->head_dim; d++) y[d] *= inverse;
   }
 }
 
@@ -339,7 +430,8 @@ void cpu_attention_avx512(const cpu_attention *a) {
   int32_t all = a->rows * a->heads;
   for (int32_t i = 0; i < all; i += CPU_QUERIES_MAX) {
     int32_t count = all - i < CPU_QUERIES_MAX ? all - i : CPU_QUERIES_MAX;
-    attend(&(batch){.a = a, .first = i, .count = count, .scores = a->scores, .packed = packed});
+    batch b = {.a = a, .first = i, .count = count, .scores = a->scores, .packed = packed};
+    attend(&b);
   }
 }
 #endif

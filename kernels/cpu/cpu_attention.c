@@ -12,7 +12,7 @@ typedef struct attention_job {
   int32_t layer, heads, stride;
   int32_t rows_each, count, threads; /* rows of a chunk, of all */
   const cpu_row *rows;
-  const int32_t *begin; /* [count] */
+  const cpu_view *view;
   const float *q;
   cpu_act *y;
   float *scores; /* [threads][queries_max][stride] */
@@ -85,7 +85,8 @@ static void attend_rows(const attention_job *j, int32_t row, int32_t count, int3
       .scores = j->scores + (size_t)thread * (size_t)queries_max(group) * (size_t)j->stride,
       .stride = j->stride,
       .stage = s->stage,
-      .begin = j->begin + row,
+      .spans = j->view->spans,
+      .first_span = j->view->first + row,
   };
   point_at_stage(j, head, &a);
   point_at_next(j, row + count, end, head, &a);
@@ -132,7 +133,7 @@ void cpu_attention_op(device *d, int32_t layer, int32_t view, const device_act *
       .count = count,
       .threads = d->threads,
       .rows = c->batch.rows,
-      .begin = c->batch.views[view].begin,
+      .view = &c->batch.views[view],
       .q = q->f32,
       .y = y,
       .scores = c->scores.data,

@@ -9,31 +9,43 @@
 bool cpu_batch_reserve(cpu_device *c, int32_t rows) {
   cpu_batch *b = &c->batch;
   if (rows <= b->room) return true;
-  size_t n = (size_t)rows, ints = (OPS_VIEWS_MAX + 2) * sizeof(int32_t);
-  if (!cpu_buffer_grow(c, &b->memory[0], MEM_GENERAL, n * (sizeof *b->rows + sizeof *b->choices + ints)))
-    return false;
+  size_t n = (size_t)rows, ints = OPS_VIEWS_MAX * (n + 1) + 2 * n;
+  size_t bytes = n * (sizeof *b->rows + sizeof *b->choices) + ints * sizeof(int32_t);
+  if (!cpu_buffer_grow(c, &b->memory, MEM_GENERAL, bytes)) return false;
   b->room = rows;
-  b->rows = b->memory[0].data;
+  b->rows = b->memory.data;
   b->choices = (ops_sampling *)(b->rows + n);
-  b->begins = (int32_t *)(b->choices + n);
-  b->head_rows = b->begins + OPS_VIEWS_MAX * n;
+  b->firsts = (int32_t *)(b->choices + n);
+  b->head_rows = b->firsts + OPS_VIEWS_MAX * (n + 1);
   b->ids = b->head_rows + n;
   return true;
 }
 
-/* Only trees have paths. */
-static bool reserve_paths(cpu_device *c, int32_t length) {
-  cpu_batch *b = &c->batch;
-  if (length <= b->path_room) return true;
-  int32_t room = length < INT32_MAX / 2 ? 2 * length : length;
-  if (!cpu_buffer_grow(c, &b->memory[1], MEM_SPECULATION, (size_t)room * sizeof *b->paths)) return false;
-  b->path_room = room;
-  b->paths = b->memory[1].data;
+/* So many numbers of `size` bytes, and room for more: true if there was room, or is now. */
+static bool reserve_more(cpu_device *c, cpu_buffer *memory, int32_t *room, mem_tag tag, int64_t count,
+                         size_t size) {
+  if (count <= *room) return true;
+  if (count > INT32_MAX / 2 || !cpu_buffer_grow(c, memory, tag, (size_t)count * 2 * size)) return false;
+  *room = (int32_t)(2 * count);
   return true;
 }
 
+/* Only trees have paths. A view is usually one span a row, for which there is room from the first forward on;
+ * more are taken when they come. */
+static bool reserve_lists(cpu_device *c, int64_t numbers, int64_t spans) {
+  cpu_batch *b = &c->batch;
+  if (spans > 0 && spans < b->room) spans = b->room;
+  bool taken = reserve_more(c, &b->path_memory, &b->path_room, MEM_SPECULATION, numbers, sizeof *b->paths) &&
+               reserve_more(c, &b->span_memory, &b->span_room, MEM_GENERAL, spans, sizeof *b->spans);
+  b->paths = b->path_memory.data;
+  b->spans = b->span_memory.data;
+  return taken;
+}
+
 void cpu_batch_drop(cpu_device *c) {
-  for (int i = 0; i < 2; i++) cpu_buffer_drop(c, &c->batch.memory[i]);
+  cpu_buffer_drop(c, &c->batch.memory);
+  cpu_buffer_drop(c, &c->batch.path_memory);
+  cpu_buffer_drop(c, &c->batch.span_memory);
 }
 
 /* --- begin --- */
@@ -88,16 +100,26 @@ static void copy_rows(cpu_batch *to, const device_kv *k, const ops_batch *b) {
   }
 }
 
-/* The kernels see one span of each row, up to its own position. */
-static void copy_view(cpu_batch *to, const ops_batch *b, int32_t view) {
-  const ops_view *from = &b->views[view];
-  int32_t *begin = to->begins + (size_t)view * (size_t)to->room;
-  for (int32_t i = 0; i < b->row_count; i++) {
-    const ops_span *s = from->spans + from->first[i];
-    assert(from->first[i + 1] == from->first[i] + 1 && s->end == b->rows[i].position + 1);
-    begin[i] = s->first;
+static int64_t span_count(const ops_batch *b) {
+  int64_t all = 0;
+  for (int32_t i = 0; i < b->view_count; i++) all += b->views[i].first[b->row_count] - b->views[i].first[0];
+  return all;
+}
+
+static void copy_views(cpu_batch *to, const ops_batch *b) {
+  ops_span *spans = to->spans;
+  for (int32_t v = 0; v < b->view_count; v++) {
+    const ops_view *from = &b->views[v];
+    cpu_view *view = &to->views[v];
+    *view = (cpu_view){to->firsts + (size_t)v * ((size_t)to->room + 1), spans};
+    for (int32_t i = 0; i <= b->row_count; i++) view->first[i] = from->first[i] - from->first[0];
+    memcpy(spans, from->spans + from->first[0], (size_t)view->first[b->row_count] * sizeof *spans);
+    spans += view->first[b->row_count];
+    for (int32_t i = 0; i < b->row_count; i++)
+      assert(view->first[i] < view->first[i + 1] &&
+             view->spans[view->first[i + 1] - 1].end == b->rows[i].position + 1);
   }
-  to->views[view].begin = begin;
+  to->view_count = b->view_count;
 }
 
 static void copy_head(cpu_batch *to, const ops_batch *b) {
@@ -114,7 +136,7 @@ static void copy_head(cpu_batch *to, const ops_batch *b) {
 static bool reserve(cpu_device *c, const ops_batch *b) {
   int64_t numbers = path_numbers(b);
   size_t logits = (size_t)b->logit_count * (size_t)c->vocab * sizeof(float);
-  return numbers <= INT32_MAX && cpu_batch_reserve(c, b->row_count) && reserve_paths(c, (int32_t)numbers) &&
+  return cpu_batch_reserve(c, b->row_count) && reserve_lists(c, numbers, span_count(b)) &&
          cpu_buffer_grow(c, &c->logits, numbers ? MEM_SPECULATION : MEM_ACTIVATIONS, logits);
 }
 
@@ -132,8 +154,7 @@ bool cpu_begin(device *d, device_kv *k, const ops_batch *b) {
   bind_threads(c);
   to->staged = path_numbers(b) > 0;
   copy_rows(to, k, b);
-  for (int32_t i = 0; i < b->view_count; i++) copy_view(to, b, i);
-  to->view_count = b->view_count;
+  copy_views(to, b);
   copy_head(to, b);
   c->kv = k;
   c->rope_dim = 0;

@@ -90,20 +90,64 @@ typedef struct cpu_attention {
   float *y;           /* likewise */
   size_t row_floats;
   float scale;
-  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). The scores of committed keys
-   * stand at their positions, those of the staging area's tiles from stride - stage on. */
+  /* What the rows see: row i the logical positions of spans[first_span[i]] to spans[first_span[i + 1] - 1],
+   * which ascend, do not overlap, and end with the row's own position. */
+  const ops_span *spans;
+  const int32_t *first_span; /* [rows + 1] */
+  /* Scratch [CPU_QUERIES_MAX or heads][stride]; stride = cpu_score_stride(). The scores of a split stand at
+   * their positions in it, those of the staging area's tiles from stride - stage on. */
   float *scores;
   int32_t stride, stage;
-  const int32_t *begin; /* [rows]: the first logical position that each row sees */
 } cpu_attention;
 
-/* The first logical position that a row sees, and the one after its last. */
-static inline int32_t cpu_keys_end(const cpu_row *r) {
-  return r->length + r->path_count;
+/* The first logical position that row i sees, and the one after its last, which is its own. */
+static inline int32_t cpu_keys_begin(const cpu_attention *a, int32_t i) {
+  return a->spans[a->first_span[i]].first;
 }
 
-static inline int32_t cpu_keys_begin(const cpu_attention *a, const cpu_row *r) {
-  return a->begin[r - a->row];
+static inline int32_t cpu_keys_end(const cpu_attention *a, int32_t i) {
+  return a->spans[a->first_span[i + 1] - 1].end;
+}
+
+/* The first stretch of the logical positions [from, to) that row i sees; if there is none, {to, to}. */
+static inline ops_span cpu_seen(const cpu_attention *a, int32_t i, int32_t from, int32_t to) {
+  const ops_span *s = a->spans + a->first_span[i], *end = a->spans + a->first_span[i + 1];
+  while (s < end && s->end <= from) s++;
+  if (s == end || s->first >= to) return (ops_span){to, to};
+  return (ops_span){s->first > from ? s->first : from, s->end < to ? s->end : to};
+}
+
+_Static_assert(OPS_SPLIT == 32 * OPS_TILE, "a split's tiles are the bits of a word");
+
+/* The tiles of the split from position `from` on in which row i sees committed keys. */
+static inline uint32_t cpu_tiles_seen(const cpu_attention *a, int32_t i, int32_t from) {
+  int32_t to = a->row[i].length < from + OPS_SPLIT ? a->row[i].length : from + OPS_SPLIT;
+  uint32_t tiles = 0;
+  for (int32_t p = from; p < to;) {
+    ops_span s = cpu_seen(a, i, p, to);
+    p = s.end;
+    if (s.first == s.end) break;
+    uint32_t first = (uint32_t)(s.first - from) / OPS_TILE, last = (uint32_t)(s.end - 1 - from) / OPS_TILE;
+    tiles |= UINT32_MAX << first & UINT32_MAX >> (31 - last);
+  }
+  return tiles;
+}
+
+/* Makes the scores of [from, to), part of one split, whole tiles: scores[p - from] becomes -infinity where
+ * row i does not see p, which then adds exactly zero. Returns the tiles that it sees, as positions in the
+ * split. */
+static inline ops_span cpu_hide_unseen(const cpu_attention *a, int32_t i, int32_t from, int32_t to,
+                                       float *scores) {
+  int32_t begin = (cpu_seen(a, i, from, to).first - from) / OPS_TILE * OPS_TILE, at = begin;
+  for (int32_t p = from; p < to;) {
+    ops_span s = cpu_seen(a, i, p, to);
+    if (s.first == s.end) break;
+    for (; at < s.first - from; at++) scores[at] = -INFINITY;
+    at = s.end - from;
+    p = s.end;
+  }
+  for (; at % OPS_TILE; at++) scores[at] = -INFINITY;
+  return (ops_span){begin, at};
 }
 
 /* Where committed row p of a sequence lies among the rows of all blocks. */
@@ -128,7 +172,7 @@ static inline int32_t cpu_stage_tiles(const cpu_row *r) {
 }
 
 static inline int32_t cpu_score_stride(const ops_kv_shape *s) {
-  return s->context + 2 * s->stage + 2 * OPS_TILE;
+  return OPS_SPLIT + s->stage + OPS_TILE; /* not a multiple of a page */
 }
 
 /* The best of a row's outputs so far (ops_sampling). */

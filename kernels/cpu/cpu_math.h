@@ -78,6 +78,27 @@ PORTABLE float cpu_exp(float x) {
   return p * cpu_float_of((uint32_t)((int32_t)n + 127) << 23);
 }
 
+/* Softmax over keys, up to now or of one split: the largest score, and the sum of exp(score - largest). */
+typedef struct cpu_softmax {
+  float largest, sum;
+} cpu_softmax;
+
+/* Takes a split into what came before it (ops.h): values become fma(the split's, factors.split, those before
+ * * factors.before). */
+typedef struct cpu_factors {
+  float before, split;
+} cpu_factors;
+
+PORTABLE cpu_factors cpu_softmax_join(cpu_softmax *before, cpu_softmax split) {
+  float largest = before->largest > split.largest ? before->largest : split.largest;
+  cpu_factors f;
+  f.before = cpu_exp(before->largest - largest);
+  f.split = cpu_exp(split.largest - largest);
+  before->sum = fmaf(split.sum, f.split, before->sum * f.before);
+  before->largest = largest;
+  return f;
+}
+
 PORTABLE float cpu_silu(float x) {
   return x / (1.0f + cpu_exp(-x));
 }

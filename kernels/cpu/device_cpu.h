@@ -20,17 +20,19 @@ typedef struct cpu_buffer { /* memory that counts against the device's limit; {0
   size_t bytes;
 } cpu_buffer;
 
-typedef struct cpu_view {
-  const int32_t *begin; /* [rows]: the first logical position that each row sees */
+typedef struct cpu_view { /* as ops_view */
+  int32_t *first;
+  ops_span *spans;
 } cpu_view;
 
 /* A batch as the kernels want it, copied by `begin`. */
 typedef struct cpu_batch {
-  cpu_buffer memory[2]; /* what has room for `room` rows; paths */
-  int32_t room, path_room;
+  cpu_buffer memory, path_memory, span_memory; /* memory: what has room for `room` rows */
+  int32_t room, path_room, span_room;
   cpu_row *rows; /* [row_count] */
   int32_t *paths;
-  int32_t *begins; /* [OPS_VIEWS_MAX][room] */
+  int32_t *firsts; /* [OPS_VIEWS_MAX][room + 1] */
+  ops_span *spans; /* of all views */
   int32_t *head_rows;
   ops_sampling *choices;
   int32_t *ids; /* the answer */

@@ -70,32 +70,55 @@ static float value_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32
   return element(a->type, staged ? a->stage_values : a->values, at * (size_t)a->head_dim + (size_t)d);
 }
 
-static void attention_head(const cpu_attention *a, const cpu_row *r, const float *q, float *scores,
-                           float *y) {
-  int32_t first = cpu_keys_begin(a, r), n = cpu_keys_end(r);
-  float largest = -INFINITY, lane[CPU_LANES] = {0};
-  for (int32_t p = first; p < n; p++) {
+/* The positions [from, to) of a split: y becomes their values, weighted by exp(score - largest). */
+static cpu_softmax attention_split(const cpu_attention *a, int32_t row, const float *q, int32_t from,
+                                   int32_t to, float *y) {
+  const cpu_row *r = &a->row[row];
+  float *scores = a->scores, lane[CPU_LANES] = {0};
+  cpu_softmax s = {.largest = -INFINITY};
+  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
     float dot = 0.0f;
     for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, r, p, d), dot);
-    scores[p] = dot * a->scale;
-    largest = scores[p] > largest ? scores[p] : largest;
+    scores[p - from] = dot * a->scale;
+    s.largest = scores[p - from] > s.largest ? scores[p - from] : s.largest;
   }
-  for (int32_t p = first; p < n; p++) {
-    scores[p] = cpu_exp(scores[p] - largest);
-    lane[p % CPU_LANES] += scores[p];
+  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
+    scores[p - from] = cpu_exp(scores[p - from] - s.largest);
+    lane[p % CPU_LANES] += scores[p - from];
   }
-  float inverse = 1.0f / cpu_lane_sum(lane);
   for (int32_t d = 0; d < a->head_dim; d++) {
-    float sum = 0.0f;
-    for (int32_t p = first; p < n; p++) sum = fmaf(scores[p], value_at(a, r, p, d), sum);
-    y[d] = sum * inverse;
+    y[d] = 0.0f;
+    for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++)
+      y[d] = fmaf(scores[p - from], value_at(a, r, p, d), y[d]);
   }
+  s.sum = cpu_lane_sum(lane);
+  return s;
+}
+
+static void attention_head(const cpu_attention *a, int32_t row, const float *q, float *y) {
+  float later[OPS_HEAD_DIM_MAX];
+  cpu_softmax all = {0};
+  bool begun = false;
+  const int32_t end = cpu_keys_end(a, row);
+  for (int32_t from = 0; from < end; from += OPS_SPLIT) {
+    int32_t to = end - from < OPS_SPLIT ? end : from + OPS_SPLIT;
+    if (cpu_seen(a, row, from, to).first == to) continue;
+    cpu_softmax split = attention_split(a, row, q, from, to, begun ? later : y);
+    if (begun) {
+      cpu_factors f = cpu_softmax_join(&all, split);
+      for (int32_t d = 0; d < a->head_dim; d++) y[d] = fmaf(later[d], f.split, y[d] * f.before);
+    } else {
+      all = split;
+    }
+    begun = true;
+  }
+  for (int32_t d = 0; d < a->head_dim; d++) y[d] *= 1.0f / all.sum;
 }
 
 void cpu_attention_c(const cpu_attention *a) {
   for (int32_t i = 0; i < a->rows * a->heads; i++) {
     size_t at = (size_t)(i / a->heads) * a->row_floats + (size_t)(i % a->heads) * (size_t)a->head_dim;
-    attention_head(a, &a->row[i / a->heads], a->q + at, a->scores, a->y + at);
+    attention_head(a, i / a->heads, a->q + at, a->y + at);
   }
 }
 

@@ -175,7 +175,7 @@ int target_arguments_print_devices(const char *wanted) {
            this_one     ? "chosen"
            : d.lacks[0] ? "missing"
                         : "available",
-           d.what, d.lacks[0] ? "; it has no " : "", d.lacks);
+           d.what, d.lacks[0] ? "; it needs " : "", d.lacks);
   }
   return chosen ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
 }

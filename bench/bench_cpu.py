@@ -440,7 +440,7 @@ def measure_hosts(run, table):
 # --- bits ---
 
 
-BIT_TESTS = ("test_ops_linear", "test_ops_rows", "test_ops_attention", "test_ops_cache", "test_ops_head",
+BIT_TESTS = ("test_ops_linear", "test_ops_rows", "test_ops_attention", "test_ops_cache", "test_ops_head", "test_ops_views",
              "test_model_bits")
 
 

@@ -110,7 +110,9 @@ static void view_rows(const view_case *c, view_data *d) {
     *r = (ops_row){.length = c->committed + (c->appended ? i + 1 : 0), .path_at = i * V_STAGE};
     r->path_count = c->appended ? 0 : 1 + i * 5 % 23;
     r->position = r->length + r->path_count - 1;
-    for (int32_t k = 0; k < r->path_count; k++) v->path[k] = (i * 3 + k * 11) % V_STAGE;
+    for (int32_t k = 0; k + 1 < r->path_count; k++)
+      v->path[k] = V_ROWS + (i * 3 + k * 11) % (V_STAGE - V_ROWS); /* staged before */
+    if (r->path_count) v->path[r->path_count - 1] = i;             /* its own */
     for (int32_t p = 0; p <= r->position; p++) {
       bool staged = p >= r->length;
       int32_t at = (staged ? v->path[p - r->length] : p) * c->head_dim;

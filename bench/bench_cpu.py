@@ -440,8 +440,8 @@ def measure_hosts(run, table):
 # --- bits ---
 
 
-BIT_TESTS = ("test_ops_linear", "test_ops_rows", "test_ops_attention", "test_ops_cache", "test_ops_head",
-             "test_model_bits")
+BIT_TESTS = [f"test_ops_{part}" for part in ("linear", "rows", "attention", "views", "cache", "head")]
+BIT_TESTS.append("test_model_bits")
 
 
 def measure_bits(run, table):

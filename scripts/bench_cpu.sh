@@ -48,7 +48,7 @@ if [[ $bin == "$build/bin" ]]; then
     exit 1
   }
   ninja -C "$build" programs bench_memory bench_multiply bench_step bench_linear test_model_bits \
-    test_ops_linear test_ops_rows test_ops_attention test_ops_cache test_ops_head 2>&1 |
+    test_ops_linear test_ops_rows test_ops_attention test_ops_cache test_ops_head test_ops_views 2>&1 |
     sed -uE '/^ninja: (Entering|no work)|Re-checking globbed|version\.cmake$/d' >&2 || {
     echo "bench_cpu.sh: the build failed: see above. With a damaged build/release, remove it and start again." >&2
     exit 1

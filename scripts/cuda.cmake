@@ -47,4 +47,5 @@ endforeach()
 add_library(td_kernels_cuda STATIC ${cuda_objects} ${cuda_host_sources})
 set_target_properties(td_kernels_cuda PROPERTIES LINKER_LANGUAGE CXX)
 target_include_directories(td_kernels_cuda SYSTEM PRIVATE ${cuda_include})
-target_link_libraries(td_kernels_cuda PUBLIC td_cpu ${cuda_runtime} Threads::Threads ${CMAKE_DL_LIBS} rt stdc++)
+target_link_libraries(td_kernels_cuda PUBLIC td_cpu ${cuda_runtime} Threads::Threads ${CMAKE_DL_LIBS} rt
+  stdc++)

@@ -22,12 +22,13 @@ static const char *const flags[] = {
     "top-p", "min-p", "repeat-penalty", "seed", "draft", "model-draft", "draft-layers", "draft-threads",
     "draft-ctx", "budget", "pace", "selfcheck", "force-single-token", "threads", "pin", "ctx", "kv",
     "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait", "insecure-bind", "sessions",
-    "to", "delete", "whole", "compare", "limit", "older-than",
+    "to", "delete", "whole", "compare", "limit", "older-than", "device", "draft-device", "list-devices",
     /* of the workers and tandem-bench */
-    "orchestrator", "bind", "advertise", "isa", "list-isa", "log-level", "counters", "record-steps", "parent",
+    "orchestrator", "bind", "advertise", "isa", "log-level", "counters", "record-steps", "parent",
     "replay-seed", "rows", "turns", "repetitions"};
 /* Read by tests and scripts, and what tests make go wrong. */
-static const char *const others[] = {"bin", "subset", "peer", "fault", "far", "test-device"};
+static const char *const others[] = {"bin", "subset",      "peer",      "fault",
+                                     "far", "test-device", "cuda-lose", "cuda-graphs"};
 enum { FLAG_COUNT = sizeof flags / sizeof *flags, OTHER_COUNT = sizeof others / sizeof *others };
 
 /* SOME_NAME[size] as a flag's some-name, and the way back. */

@@ -232,7 +232,7 @@ class Habits(Command):
         for program, flags, phrase in ((TARGET, ("-c", "64", "-t", "1", "-np", "2"), "-m MODEL is missing"),
                                        (DRAFT, ("-t", "1", "-c", "64"), "--orchestrator"),
                                        (TARGET, ("-n", "5"), "--max-tokens of `tandem run'"),
-                                       (DRAFT, ("-ngl", "5"), "leave it out")):
+                                       (DRAFT, ("-ngl", "5"), "--device NAME says what computes")):
             done = subprocess.run([program, *flags], capture_output=True, text=True, timeout=TIME_LIMIT)
             self.assertEqual(done.returncode, USAGE)
             self.assertIn(phrase, done.stderr)

@@ -142,7 +142,7 @@ static void random_act(trial *t, device_act *a, int32_t columns) {
 static void keep_bytes(trial *t, const void *from, size_t bytes) {
   if (t->used + bytes > OUT_BYTES) t->failed = true;
   if (t->failed) return;
-  memcpy(t->out + t->used, from, bytes);
+  if (bytes > 0) memcpy(t->out + t->used, from, bytes);
   t->used += bytes;
 }
 

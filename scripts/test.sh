@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # name | what it does
 stages='
-setup       | packages, CUDA's compiler and the default model
+setup       | packages, the CUDA compiler and the default model
 tidy        | style, in seconds: format, lengths, names, words, paths, include arrows
 build       | Release build of everything
 unit        | unit, property, golden and vector tests (ctest)

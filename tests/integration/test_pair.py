@@ -304,7 +304,9 @@ class Pair(Case):
         self.assertEqual(total(run.answers, "accepted_tokens"), 0)
         self.assertLess(total(run.answers, "rounds"), total(run.answers, "plain_steps"))
         reasons = {a["stats"]["speculation_off_reason"] for a in run.answers.values()} - {None}
-        self.assertLessEqual(reasons, {"the draft did not pay for itself"})
+        # On a loaded machine an answer may be over before the draft has reached the target; the run says that too.
+        late = {reason for reason in reasons if reason.startswith("a draft is here, but has not reached")}
+        self.assertLessEqual(reasons - late, {"the draft did not pay for itself"})
         self.assertEqual("decoded plainly" in run.errors, bool(reasons))
         for reason in reasons:
             self.assertIn(reason, run.errors)

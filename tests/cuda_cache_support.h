@@ -165,9 +165,9 @@ static inline int32_t committed_row(const test_cache &c, int32_t sequence, int32
 /* --- a batch --- */
 
 struct test_batch {
-  std::vector<cuda_row> rows;
+  std::vector<ops_row> rows;
   std::vector<int32_t> paths;
-  std::vector<std::vector<cuda_span>> spans; /* of view 0, of each row */
+  std::vector<std::vector<ops_span>> spans; /* of view 0, of each row */
   std::vector<void *> memory;
   cuda_batch *device;
 };
@@ -184,8 +184,8 @@ static inline void add_row(test_batch *b, int32_t sequence, int32_t length,
 /* Memory for more rows than there are: those are never to be read. */
 static inline void upload_batch(test_batch *b) {
   std::vector<int32_t> first = {0};
-  std::vector<cuda_span> spans;
-  for (const std::vector<cuda_span> &s : b->spans) {
+  std::vector<ops_span> spans;
+  for (const std::vector<ops_span> &s : b->spans) {
     spans.insert(spans.end(), s.begin(), s.end());
     first.push_back((int32_t)spans.size());
   }

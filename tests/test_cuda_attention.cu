@@ -10,8 +10,8 @@
 
 /* --- the definition --- */
 
-static bool sees(const std::vector<cuda_span> &spans, int32_t p) {
-  for (const cuda_span &s : spans)
+static bool sees(const std::vector<ops_span> &spans, int32_t p) {
+  for (const ops_span &s : spans)
     if (s.first <= p && p < s.end) return true;
   return false;
 }
@@ -22,7 +22,7 @@ struct place {
   int32_t row;
 };
 
-static place place_of(const test_cache &c, const test_batch &b, const cuda_row &row, int32_t p) {
+static place place_of(const test_cache &c, const test_batch &b, const ops_row &row, int32_t p) {
   if (p >= row.length) return {true, b.paths[(size_t)(row.path_at + p - row.length)]};
   return {false, committed_row(c, row.sequence, p)};
 }
@@ -131,7 +131,7 @@ static void fill_seen(test_cache *c, const test_batch &b) {
 static void check_bucket(test_cache *c, const test_batch &b, int32_t heads, int32_t bucket,
                          const std::vector<float> &q, const std::vector<float> &expected) {
   int32_t positions = 0;
-  for (const cuda_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
+  for (const ops_row &r : b.rows) positions = r.position >= positions ? r.position + 1 : positions;
   float *q_memory = to_device(q), *y = to_device(std::vector<float>(expected.size(), -1)), *scratch;
   assert_int_equal(cudaMalloc((void **)&scratch, cuda_attention_floats(c->kv, bucket, heads) * sizeof(float)),
                    cudaSuccess);
@@ -163,7 +163,7 @@ static void check(const shape &s, test_batch b) {
 }
 
 /* A decoded row that sees these spans; the last of them ends with its own position. */
-static test_batch decoded(const std::vector<cuda_span> &spans) {
+static test_batch decoded(const std::vector<ops_span> &spans) {
   test_batch b = {};
   add_row(&b, 1, spans.back().end, {});
   b.rows[0].position = spans.back().end - 1;

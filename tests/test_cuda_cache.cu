@@ -94,7 +94,7 @@ static void transform(const store_case &c, const float *norm, const float *angle
   cpu_rope_c(x, x, angles, angles + c.rope_dim, c.rope_dim);
 }
 
-static void expect_head(const store_case &c, const cuda_row &row, test_cache *cache, const test_batch &b,
+static void expect_head(const store_case &c, const ops_row &row, test_cache *cache, const test_batch &b,
                         int32_t head, const float *key, const float *value) {
   bool staged = row.path_count > 0;
   const cuda_kv &kv = cache->kv;

@@ -90,9 +90,9 @@ static void same_floats(const std::vector<float> &got, const std::vector<float> 
 
 /* A batch in device memory: rows, and head rows that are the batch's rows backwards. */
 struct batch {
-  std::vector<cuda_row> rows;
+  std::vector<ops_row> rows;
   std::vector<int32_t> head;
-  device_array<cuda_row> device_rows;
+  device_array<ops_row> device_rows;
   device_array<int32_t> device_head;
   device_array<cuda_batch> device;
   explicit batch(int32_t count, int32_t vocabulary = 1)

@@ -87,8 +87,8 @@ typedef struct range {
 } range;
 
 typedef struct row_view {
-  cuda_row row;
-  const cuda_span *spans;
+  ops_row row;
+  const ops_span *spans;
   int32_t count;
 } row_view;
 
@@ -144,7 +144,7 @@ template <class T, int PACK> struct block_job {
 };
 
 template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK> &b, int32_t base) {
-  const cuda_row &row = b.view.row;
+  const ops_row &row = b.view.row;
   const int32_t p = base + (int32_t)threadIdx.x;
   int32_t slot = -1;
   if (sees(b.view, p))

@@ -44,7 +44,7 @@ static __device__ void rotate_head(const cuda_rotary &r, const float *norm, cons
 }
 
 template <class T>
-static __device__ void store_key_value(const store_job &j, const cuda_row &row, const float *angles,
+static __device__ void store_key_value(const store_job &j, const ops_row &row, const float *angles,
                                        int32_t head, const float *key, const float *value) {
   const cuda_kv &kv = j.kv;
   const bool staged = row.path_count > 0;

@@ -14,32 +14,17 @@
 
 /* --- the batch --- */
 
-#ifdef OPS_VIEWS_MAX
-typedef ops_row cuda_row;
-typedef ops_span cuda_span;
-#define CUDA_VIEWS_MAX OPS_VIEWS_MAX
-#else /* the same structures, as long as ops.h has none of plain numbers */
-typedef struct cuda_row {
-  int32_t token, position, sequence, length;
-  int32_t path_at, path_count;
-} cuda_row;
-typedef struct cuda_span {
-  int32_t first, end;
-} cuda_span;
-#define CUDA_VIEWS_MAX 4
-#endif
-
 /* Row i sees the logical positions of spans[first[i]] to spans[first[i + 1] - 1]. */
 typedef struct cuda_view {
   const int32_t *first; /* [row_count + 1] */
-  const cuda_span *spans;
+  const ops_span *spans;
 } cuda_view;
 
 /* ops_batch in device memory. The arrays' addresses may change between replays too. */
 typedef struct cuda_batch {
-  const cuda_row *rows; /* [row_count] */
-  const int32_t *paths; /* staged rows; cuda_row has path_at and path_count in it */
-  cuda_view views[CUDA_VIEWS_MAX];
+  const ops_row *rows;  /* [row_count] */
+  const int32_t *paths; /* staged rows; ops_row has path_at and path_count in it */
+  cuda_view views[OPS_VIEWS_MAX];
   const int32_t *head_rows;    /* [head_count], the first logit_count of which keep their logits */
   const ops_sampling *choices; /* [head_count - logit_count] */
   int32_t row_count, head_count, logit_count;

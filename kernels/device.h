@@ -75,7 +75,7 @@ typedef struct device_table {
   device_memory *(*take)(device *d, mem_tag tag, size_t bytes);
   void (*drop)(device *d, device_memory *m); /* NULL is allowed */
   /* A window of the host's memory to write bytes [at, at + bytes) of m into; `filled` ends it, and only then
-   * they are there. One window at a time. NULL: more than device_window_max at once. */
+   * they are there. One window at a time. NULL: more than window_max at once. */
   void *(*fill)(device *d, device_memory *m, size_t at, size_t bytes);
   int (*filled)(device *d); /* ops_code */
   size_t (*window_max)(const device *d);

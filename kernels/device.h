@@ -74,6 +74,8 @@ typedef struct device_table {
   /* Zeroed. Counted by tag. NULL: out of memory, which is no lasting state. */
   device_memory *(*take)(device *d, mem_tag tag, size_t bytes);
   void (*drop)(device *d, device_memory *m); /* NULL is allowed */
+  /* Bytes that could be taken now, about; others may take them first. SIZE_MAX: it is not known. */
+  size_t (*left)(const device *d);
   /* A window of the host's memory to write bytes [at, at + bytes) of m into; `filled` ends it, and only then
    * they are there. One window at a time. NULL: more than window_max at once. */
   void *(*fill)(device *d, device_memory *m, size_t at, size_t bytes);

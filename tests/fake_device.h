@@ -59,6 +59,11 @@ static inline void fake_drop(device *d, device_memory *m) {
   free(m);
 }
 
+static inline size_t fake_left(const device *d) {
+  (void)d;
+  return SIZE_MAX;
+}
+
 static inline void *fake_fill(device *d, device_memory *m, size_t at, size_t bytes) {
   (void)d, (void)bytes;
   return (char *)m + at;
@@ -215,6 +220,7 @@ static inline device *fake_open(bool *closed) {
                                      .layout = "fake-1",
                                      .take = fake_take,
                                      .drop = fake_drop,
+                                     .left = fake_left,
                                      .fill = fake_fill,
                                      .filled = fake_filled,
                                      .window_max = fake_window_max,

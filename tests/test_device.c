@@ -218,7 +218,7 @@ static void check_memory_limit(device *d, mem *m) {
   ops_kv_shape shape = {OPS_KV_F32, 2, 4, 128, 64, 1, 64, 512};
   (void)m;
   for (int turn = 0; turn < 3; turn++) { /* it is no lasting state, and what is dropped may be taken again */
-    assert_null(d->table->take(d, MEM_WEIGHTS, LIMIT));
+    assert_null(d->table->take(d, MEM_WEIGHTS, LIMIT + 1));
     assert_null(d->table->take(d, MEM_WEIGHTS, SIZE_MAX / 2));
     assert_null(d->table->act(d, 512, 4096, true));
     assert_null(d->table->kv_open(d, &shape));
@@ -241,6 +241,22 @@ static void check_memory_limit(device *d, mem *m) {
 static void memory_ends_at_the_limit(void **state) {
   (void)state;
   on_every_limited_device(check_memory_limit);
+}
+
+static void check_memory_left(device *d, mem *m) {
+  size_t at_first = d->table->left(d);
+  (void)m;
+  assert_true(at_first > LIMIT / 4 * 3 && at_first <= LIMIT); /* the machine has more than that free */
+  device_memory *half = d->table->take(d, MEM_WEIGHTS, LIMIT / 2);
+  assert_int_equal(d->table->left(d), at_first - LIMIT / 2);
+  assert_null(d->table->take(d, MEM_WEIGHTS, d->table->left(d) + 1));
+  d->table->drop(d, half);
+  assert_int_equal(d->table->left(d), at_first);
+}
+
+static void a_device_tells_what_may_still_be_taken(void **state) {
+  (void)state;
+  on_every_limited_device(check_memory_left);
 }
 
 /* The logits of `count` rows; whether the forward began, and what it said. */
@@ -396,6 +412,7 @@ int main(void) {
       cmocka_unit_test(memory_is_zeroed_and_keeps_what_windows_wrote),
       cmocka_unit_test(several_things_share_a_piece_of_memory),
       cmocka_unit_test(memory_ends_at_the_limit),
+      cmocka_unit_test(a_device_tells_what_may_still_be_taken),
       cmocka_unit_test(too_many_logits_fail_one_forward),
       cmocka_unit_test(forwards_take_no_memory_and_plain_ones_none_for_trees),
       cmocka_unit_test(answers_stay_until_the_next_forward),

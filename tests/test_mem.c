@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -80,11 +81,65 @@ static void large_weights_get_huge_pages(void **state) {
   mem_free(other);
 }
 
+/* --- what the system has left --- */
+
+static char root[] = "/tmp/tandem-mem-XXXXXX";
+
+static void in_root(const char *command) {
+  char line[300];
+  snprintf(line, sizeof line, "cd %s && %s", root, command);
+  assert_int_equal(system(line), 0);
+}
+
+static int make_root(void **state) {
+  (void)state;
+  return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+  (void)state;
+  in_root("rm -r proc sys");
+  assert_int_equal(rmdir(root), 0);
+  return 0;
+}
+
+static void what_is_left_is_within_the_machine_and_the_container(void **state) {
+  (void)state;
+  assert_int_equal(mem_left(root), SIZE_MAX); /* nobody says */
+  in_root(
+      "mkdir -p proc sys/fs/cgroup; cd proc; "
+      "printf 'MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    4000 kB\nSwapTotal: 900 kB\n' > meminfo");
+  assert_int_equal(mem_left(root), (size_t)4000 << 10);
+  in_root("echo 'SwapFree: 500 kB' >> proc/meminfo");
+  assert_int_equal(mem_left(root), (size_t)4500 << 10);
+  in_root("cd sys/fs/cgroup; echo max > memory.max; echo 1000000 > memory.current");
+  assert_int_equal(mem_left(root), (size_t)4500 << 10);
+  in_root("echo 3000000 > sys/fs/cgroup/memory.max");
+  assert_int_equal(mem_left(root), 2000000);
+  in_root("cd sys/fs/cgroup; printf 'anon 1\ninactive_file 400000\nactive_file 5\n' > memory.stat");
+  assert_int_equal(mem_left(root), 2400000);
+  in_root("echo 3500000 > sys/fs/cgroup/memory.current");
+  assert_int_equal(mem_left(root), 0); /* 3,100,000 of 3,000,000 */
+  in_root("rm sys/fs/cgroup/memory.*; mkdir sys/fs/cgroup/memory; cd sys/fs/cgroup/memory; " /* version 1 */
+          "echo 3000000 > memory.limit_in_bytes; echo 1000000 > memory.usage_in_bytes; "
+          "echo 'total_inactive_file 100000' > memory.stat");
+  assert_int_equal(mem_left(root), 2100000);
+}
+
+static void this_machine_has_memory_left(void **state) {
+  (void)state;
+  size_t left = mem_left("");
+  assert_true(left > 0 && left < SIZE_MAX);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(is_zero_aligned_and_counted),
       cmocka_unit_test(refuses_nothing_and_too_much),
       cmocka_unit_test(large_weights_get_huge_pages),
+      cmocka_unit_test_setup_teardown(what_is_left_is_within_the_machine_and_the_container, make_root,
+                                      remove_root),
+      cmocka_unit_test(this_machine_has_memory_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

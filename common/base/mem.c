@@ -1,6 +1,7 @@
 #include "common/base/mem.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,4 +41,57 @@ void mem_count(mem *m, mem_tag tag, size_t size) {
 
 void mem_free(void *p) {
   free(p);
+}
+
+/* --- what the system has left --- */
+
+#define PATH_ROOM 4200
+#define LINE_ROOM 256
+
+/* The number in the line "NAME NUMBER" or "NAME: NUMBER kB" of a file, in its unit, or -1. */
+static long long read_line(const char *root, const char *file, const char *name) {
+  char path[PATH_ROOM], line[LINE_ROOM];
+  long long value = -1;
+  snprintf(path, sizeof path, "%s%s", root, file);
+  FILE *f = fopen(path, "re");
+  while (f && value < 0 && fgets(line, sizeof line, f))
+    if (strncmp(line, name, strlen(name)) == 0) sscanf(line + strlen(name), " %lld", &value);
+  if (f) fclose(f);
+  return value;
+}
+
+typedef struct group_files {                   /* of one version of control groups */
+  const char *limit, *used, *details, *cached; /* cached: a line of details */
+} group_files;
+
+/* What is cached of files counts as used, but is given back. */
+static size_t left_of_group(const char *root, const group_files *g) {
+  long long limit = read_line(root, g->limit, ""), used = read_line(root, g->used, "");
+  long long cached = read_line(root, g->details, g->cached);
+  if (limit < 0 || used < 0) return SIZE_MAX; /* a limit of "max" is no number */
+  if (cached > 0) used -= cached < used ? cached : used;
+  return used < limit ? (size_t)(limit - used) : 0;
+}
+
+static size_t least(size_t a, size_t b) {
+  return a < b ? a : b;
+}
+
+/* A container sees its own group at the root. */
+static size_t group_left(const char *root) {
+#define GROUPS "/sys/fs/cgroup/"
+  static const group_files second = {GROUPS "memory.max", GROUPS "memory.current", GROUPS "memory.stat",
+                                     "inactive_file "};
+  static const group_files first = {GROUPS "memory/memory.limit_in_bytes",
+                                    GROUPS "memory/memory.usage_in_bytes", GROUPS "memory/memory.stat",
+                                    "total_inactive_file "};
+#undef GROUPS
+  return least(left_of_group(root, &second), left_of_group(root, &first));
+}
+
+size_t mem_left(const char *root) {
+  long long available = read_line(root, "/proc/meminfo", "MemAvailable:");
+  long long swap = read_line(root, "/proc/meminfo", "SwapFree:");
+  size_t machine = available < 0 ? SIZE_MAX : (size_t)(available + (swap > 0 ? swap : 0)) << 10;
+  return least(machine, group_left(root));
 }

@@ -26,3 +26,8 @@ void *mem_alloc(mem *m, mem_tag tag, size_t size);
 void mem_free(void *p); /* NULL is allowed */
 /* Counts memory that comes from elsewhere. */
 void mem_count(mem *m, mem_tag tag, size_t size);
+
+/* Bytes that the system can still give to this process: its free memory, what it would take back from caches,
+ * and swap, within the container's limit. SIZE_MAX: it does not say. root: "", or a folder that holds proc
+ * and sys, for tests. */
+size_t mem_left(const char *root);

@@ -57,6 +57,11 @@ static device_memory *memory_take(device *d, mem_tag tag, size_t bytes) {
   return m;
 }
 
+static size_t memory_left(const device *d) {
+  size_t allowed = ((const cpu_device *)d)->left, system = mem_left("");
+  return allowed < system ? allowed : system;
+}
+
 /* Nothing is ever written to it: `fill` refuses. */
 static device_memory *memory_adopt(device *d, const void *host, size_t bytes) {
   assert(!cpu_of(d)->running);
@@ -220,15 +225,15 @@ static void device_close(device *d) {
 
 #define CPU_TABLE(isa)                                                                                       \
   {                                                                                                          \
-    .name = "cpu:" isa, .layout = CPU_LAYOUT, .take = memory_take, .drop = memory_drop, .fill = memory_fill, \
-    .filled = memory_filled, .window_max = memory_window_max, .adopt = memory_adopt, .read = memory_read,    \
-    .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .parallel = parallel, .act = act_take,               \
-    .act_drop = act_drop, .act_write = act_write, .act_read = act_read, .kv_open = cpu_kv_open,              \
-    .kv_close = cpu_kv_close, .kv_stage = cpu_kv_stage, .kv_map = cpu_kv_map, .kv_commit = cpu_kv_commit,    \
-    .begin = cpu_begin, .embed = cpu_embed, .norm = cpu_norm, .linear = cpu_linear_op,                       \
-    .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope, .rope_store = cpu_rope_store,                      \
-    .attention = cpu_attention_op, .head = cpu_head, .end = cpu_end, .wait = cpu_wait, .logits = cpu_logits, \
-    .width = width, .variant = variant, .close = device_close                                                \
+    .name = "cpu:" isa, .layout = CPU_LAYOUT, .take = memory_take, .drop = memory_drop, .left = memory_left, \
+    .fill = memory_fill, .filled = memory_filled, .window_max = memory_window_max, .adopt = memory_adopt,    \
+    .read = memory_read, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .parallel = parallel,           \
+    .act = act_take, .act_drop = act_drop, .act_write = act_write, .act_read = act_read,                     \
+    .kv_open = cpu_kv_open, .kv_close = cpu_kv_close, .kv_stage = cpu_kv_stage, .kv_map = cpu_kv_map,        \
+    .kv_commit = cpu_kv_commit, .begin = cpu_begin, .embed = cpu_embed, .norm = cpu_norm,                    \
+    .linear = cpu_linear_op, .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope,                           \
+    .rope_store = cpu_rope_store, .attention = cpu_attention_op, .head = cpu_head, .end = cpu_end,           \
+    .wait = cpu_wait, .logits = cpu_logits, .width = width, .variant = variant, .close = device_close        \
   }
 
 static const device_table tables[CPU_ISA_COUNT] = {[CPU_C] = CPU_TABLE("c"),

@@ -169,6 +169,7 @@ static const device_table table = {
     .layout = CPU_LAYOUT,
     .take = cuda_memory_take,
     .drop = cuda_memory_drop,
+    .left = cuda_memory_left,
     .fill = cuda_memory_fill,
     .filled = cuda_memory_filled,
     .window_max = cuda_memory_window_max,

@@ -41,6 +41,13 @@ void cuda_memory_drop(device *base, device_memory *m) {
   free(m);
 }
 
+size_t cuda_memory_left(const device *base) {
+  cuda_device *d = cuda_device_enter(base);
+  size_t left = 0, total;
+  if (d->lost || !cuda_device_ok(d, cudaMemGetInfo(&left, &total))) return 0;
+  return d->limit > 0 && d->limit - d->taken < left ? d->limit - d->taken : left;
+}
+
 bool cuda_memory_grow(cuda_device *d, device_memory **m, mem_tag tag, size_t bytes) {
   if (bytes == 0 || (*m && (*m)->bytes >= bytes)) return true;
   device_memory *larger = cuda_memory_take(&d->base, tag, bytes);

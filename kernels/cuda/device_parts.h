@@ -147,6 +147,7 @@ cuda_device *cuda_device_enter(const device *d);
 
 device_memory *cuda_memory_take(device *d, mem_tag tag, size_t bytes);
 void cuda_memory_drop(device *d, device_memory *m);
+size_t cuda_memory_left(const device *d);
 /* At least `bytes` in *m, whose contents are lost if it has to grow. False: out of memory, and *m is as
  * before.
  */

@@ -38,6 +38,11 @@ static void far_drop(device *d, device_memory *m) {
   far_handles_drop(&f->handles, m, FAR_MEMORY);
 }
 
+static size_t far_left(const device *d) {
+  const far_device *f = idle(d);
+  return f->lost ? 0 : f->inner->table->left(f->inner);
+}
+
 static void *far_fill(device *d, device_memory *m, size_t at, size_t bytes) {
   far_device *f = idle(d);
   far_require(!f->window.at, "one window is open at a time");
@@ -126,6 +131,7 @@ static int far_act_read(device *d, const device_act *a, int32_t rows, float *to)
 void far_device_memory_functions(device_table *t) {
   t->take = far_take;
   t->drop = far_drop;
+  t->left = far_left;
   t->fill = far_fill;
   t->filled = far_filled;
   t->window_max = far_window_max;

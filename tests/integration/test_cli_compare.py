@@ -19,10 +19,9 @@ class Compare(Command):
         status, out, errors = tandem(*self.POEM)
         self.assertEqual(status, OK, errors)
         self.assertRegex(errors, r"(?m)^tandem: plainly:    100 tokens, [0-9.]+ tok/s$")
-        self.assertRegex(
-            errors,
-            r"(?m)^tandem: with draft: 100 tokens, [0-9.]+ tok/s; [0-9.]+ times as fast; the draft guessed ",
-        )
+        self.assertRegex(errors, r"(?m)^tandem: with draft: 100 tokens, [0-9.]+ tok/s; [0-9.]+ times as fast")
+        # On a slow machine that may be that it guessed nothing right, which has a line of its own.
+        self.assertRegex(errors, r"(; |tandem: )the draft guessed ")
         self.assertRegex(errors, r"(?m)^tandem: identical: yes$")
         self.assertEqual(out, tandem("run", *self.POEM[1:3], *self.POEM[4:])[1])  # once
 

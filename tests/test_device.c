@@ -224,7 +224,7 @@ static void check_memory_limit(device *d, mem *m) {
     assert_null(d->table->kv_open(d, &shape));
     device_memory *large = d->table->take(d, MEM_WEIGHTS, LIMIT / 2);
     assert_non_null(large);
-    assert_null(d->table->take(d, MEM_WEIGHTS, LIMIT / 2));
+    assert_null(d->table->take(d, MEM_WEIGHTS, LIMIT / 2 + 1));
     d->table->drop(d, large);
   }
   shape.blocks = 4;

@@ -43,6 +43,8 @@ static const struct argp_option option_table[] = {
     {"device", WORKER_KEY_DEVICE, "NAME", 0,
      "What its model computes on: cpu (the default) or another of 'tandem --list-devices'", 1},
     {"sessions", WORKER_KEY_SESSIONS, "N", 0, "Sessions that it has a cache for; default 4", 1},
+    {"kv-memory", WORKER_KEY_KV_MEMORY, "SIZE", 0,
+     "Most memory of that cache, such as 800M or 2G, which bounds --ctx; default: what both need", 1},
     {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
     {"turns", KEY_TURNS, NULL, 0,
      "Compute only while a target waits, as far as that is worth its time: for a target on the same "

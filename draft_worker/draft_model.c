@@ -1,5 +1,6 @@
 #include "draft_worker/draft_model.h"
 
+#include "common/base/min.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -15,12 +16,16 @@ static int open_files(draft_model *m, const draft_arguments *a, err *e) {
   return rc ? rc : vocabulary_map_open(&m->bridge, m->target_file ? m->target_file : m->file, m->file, e);
 }
 
-static int open_cache(draft_model *m, const draft_arguments *a, err *e) {
-  int32_t own = model_shape(m->model)->context;
-  m->context = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
-  if (m->context > own) m->context = own; /* longer sessions are refused with that reason */
-  const kv_options o = {.sequences = a->worker.sessions, .context = m->context, .type = KV_F16};
-  return kv_open(&m->kv, m->device, model_shape(m->model), &o, &m->memory, e);
+/* Longer sessions than it has room for are refused with that reason. */
+static int settle_cache(draft_model *m, const draft_arguments *a, kv_options *o, err *e) {
+  const model_config *c = model_file_config(m->file);
+  size_t memory = (size_t)a->worker.kv_memory;
+  int32_t wanted = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
+  *o = (kv_options){.sequences = a->worker.sessions, .context = min_i32(wanted, c->context), .type = KV_F16};
+  if (memory) kv_fit(c, o, memory);
+  m->context = o->context;
+  const memory_needs n = kv_needs(c, o);
+  return memory ? memory_needs_check(&n, memory, NULL, e) : ERR_OK;
 }
 
 static int open_engine(draft_model *m, const draft_arguments *a, const logger *log, err *e) {
@@ -35,11 +40,14 @@ static int open_engine(draft_model *m, const draft_arguments *a, const logger *l
 
 int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
   const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads};
-  const model_options own = {.repack_cache = a->worker.repack_cache, .log = log};
+  model_options own = {.repack_cache = a->worker.repack_cache, .log = log};
+  kv_options cache;
   int rc = open_files(m, a, e);
+  if (rc == ERR_OK) rc = settle_cache(m, a, &cache, e);
+  if (rc == ERR_OK) own.cache = kv_needs(model_file_config(m->file), &cache);
   if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &own, &m->memory, e);
-  if (rc == ERR_OK) rc = open_cache(m, a, e);
+  if (rc == ERR_OK) rc = kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);
   if (rc != ERR_OK) return rc;
   const model_file *target = m->target_file ? m->target_file : m->file;

@@ -132,9 +132,7 @@ static int open_all(program *p, err *e) {
   if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
   if (open_host(p, self, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
   rc = target_model_open(&p->model, &p->arguments, &p->log, e);
-  if (rc != ERR_OK) return program_exit_of_file(rc);
-  rc = target_model_open_cache(&p->model, &p->arguments, e);
-  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
+  if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : program_exit_of_file(rc);
   rc = open_engine(p, e);
   if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
   rc = open_machine(p, self, e);

@@ -68,6 +68,11 @@ static const struct argp_option option_table[] = {
      1},
     {"kv-blocks", KEY_KV_BLOCKS, "N", 0,
      "Blocks of the virtual cache's pool; default 0: as much memory as static, --sessions x --ctx / 16", 1},
+    {"kv-memory", WORKER_KEY_KV_MEMORY, "SIZE", 0,
+     "Most memory of the cache, such as 800M or 2G: the size of a virtual cache's pool; bounds the context "
+     "of "
+     "a static one unless --ctx is given; default: what --sessions and --ctx need",
+     1},
     {"repack-cache", WORKER_KEY_REPACK_CACHE, "DIR", 0,
      "Keep the packed weights in a file in DIR, which later starts map instead of packing again, and share; "
      "default: no file",

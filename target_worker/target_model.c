@@ -14,24 +14,6 @@ static void show_progress(void *context, double done) {
   fprintf(stderr, "\rtandem-target: loading the model: %3d %%%s", now, now >= 100 ? "\r\033[K" : "");
 }
 
-int target_model_open(target_model *m, const target_arguments *a, const logger *log, err *e) {
-  int shown = -1;
-  model_options o = {.repack_cache = a->worker.repack_cache, .log = log};
-  const device_options d = {.math = a->math,
-                            .threads = a->worker.threads,
-                            .cpus = a->pin_count ? a->pin : NULL,
-                            .cpu_count = a->pin_count};
-  if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
-    o.progress = show_progress;
-    o.progress_context = &shown;
-  }
-  int rc = model_file_open(&m->file, a->worker.model, e);
-  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
-  if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
-  if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
-  return rc;
-}
-
 kv_type target_model_kv_type(ops_math math) {
   return math == OPS_MATH_F32 ? KV_F32 : KV_F16;
 }
@@ -44,21 +26,64 @@ static int32_t stage_rows(int32_t sessions) {
   return (int32_t)(sessions * each < batch ? sessions * each : batch);
 }
 
-int target_model_open_cache(target_model *m, target_arguments *a, err *e) {
-  int32_t own = model_shape(m->model)->context, *context = &a->worker.context;
-  if (*context > own)
-    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", *context, own);
-  if (*context == 0) *context = own < DEFAULT_CONTEXT ? own : DEFAULT_CONTEXT;
+static int check_cache(const target_arguments *a, int32_t own, err *e) {
+  if (a->worker.context > own)
+    return err_set(e, ERR_ARG, "--ctx %d is more than the model's context of %d tokens", a->worker.context,
+                   own);
   if (a->kv_blocks && !a->kv_virtual)
     return err_set(e, ERR_ARG, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
+  return ERR_OK;
+}
+
+/* What the command line leaves open is as --kv-memory allows; what it asks for must fit. */
+static int settle_cache(kv_options *o, const model_config *c, target_arguments *a, err *e) {
+  int32_t *context = &a->worker.context;
+  size_t memory = (size_t)a->worker.kv_memory;
+  int rc = check_cache(a, c->context, e);
+  if (rc != ERR_OK) return rc;
+  bool open = a->kv_virtual ? a->kv_blocks == 0 : *context == 0;
+  if (*context == 0) *context = c->context < DEFAULT_CONTEXT ? c->context : DEFAULT_CONTEXT;
   if (a->kv_virtual && a->kv_blocks == 0)
     a->kv_blocks = a->worker.sessions * ((*context + KV_BLOCK - 1) / KV_BLOCK);
-  const kv_options o = {.sequences = a->worker.sessions,
-                        .context = *context,
-                        .type = target_model_kv_type(a->math),
-                        .blocks = a->kv_blocks,
-                        .stage = stage_rows(a->worker.sessions)};
-  return kv_open(&m->kv, m->device, model_shape(m->model), &o, &m->memory, e);
+  *o = (kv_options){.sequences = a->worker.sessions,
+                    .context = *context,
+                    .type = target_model_kv_type(a->math),
+                    .blocks = a->kv_blocks,
+                    .stage = stage_rows(a->worker.sessions)};
+  if (!memory) return ERR_OK;
+  if (open) kv_fit(c, o, memory);
+  *context = o->context;
+  a->kv_blocks = o->blocks;
+  const memory_needs n = kv_needs(c, o);
+  return memory_needs_check(&n, memory, NULL, e);
+}
+
+static int open_model(target_model *m, const target_arguments *a, const kv_options *cache, const logger *log,
+                      err *e) {
+  int shown = -1;
+  model_options o = {.repack_cache = a->worker.repack_cache,
+                     .log = log,
+                     .cache = kv_needs(model_file_config(m->file), cache)};
+  const device_options d = {.math = a->math,
+                            .threads = a->worker.threads,
+                            .cpus = a->pin_count ? a->pin : NULL,
+                            .cpu_count = a->pin_count};
+  if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
+    o.progress = show_progress;
+    o.progress_context = &shown;
+  }
+  int rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
+  if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
+  return rc;
+}
+
+int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e) {
+  kv_options cache;
+  int rc = model_file_open(&m->file, a->worker.model, e);
+  if (rc == ERR_OK) rc = settle_cache(&cache, model_file_config(m->file), a, e);
+  if (rc == ERR_OK) rc = open_model(m, a, &cache, log, e);
+  return rc ? rc : kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
 }
 
 void target_model_close(target_model *m) {

@@ -13,12 +13,10 @@ typedef struct target_model {
   kv_cache *kv;
 } target_model;
 
-/* Shows the progress on a terminal. Errors are those of
- * model_file_open, device_open and model_open. */
-int target_model_open(target_model *m, const target_arguments *a, const logger *log, err *e);
-/* After it. Fills in the context and the number of blocks where they were left open. ERR_ARG: the command
- * line asks for what this model does not have. */
-int target_model_open_cache(target_model *m, target_arguments *a, err *e);
+/* Loads the model and opens its cache. Fills in the context and the number of blocks where they were left
+ * open. ERR_ARG: the command line asks for what this model, or this machine, does not have; the other errors
+ * are those of model_file_open, device_open, model_open and kv_open. */
+int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */

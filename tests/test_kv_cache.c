@@ -502,6 +502,83 @@ static void impossible_options_are_refused(void **state) {
   close_naive(n);
 }
 
+/* --- how much memory --- */
+
+static void what_it_will_take_is_told_before(void **state) {
+  (void)state;
+  for (int32_t blocks = 0; blocks <= 21; blocks += 21) {
+    for (kv_type type = KV_F32; type <= KV_F16; type++) {
+      mem m = {0};
+      err e = {0};
+      kv_cache *k;
+      const kv_options o = {.sequences = 3, .context = 100, .type = type, .blocks = blocks, .stage = 40};
+      kv_support *io = kv_support_open(&CONFIG, &m);
+      device *d = io->device;
+      memory_needs n = kv_needs(&CONFIG, &o);
+      assert_int_equal(kv_open(&k, d, &CONFIG, &o, NULL, &e), ERR_OK);
+      assert_true(m.bytes[MEM_KV] >= n.rows && m.bytes[MEM_KV] < n.rows + n.rows / 4 + 4096); /* and tables */
+      assert_true(d->table->kv_stage(d, kv_rows(k)));
+      assert_true(m.bytes[MEM_SPECULATION] >= n.stage && m.bytes[MEM_SPECULATION] < 2 * n.stage + 4096);
+      kv_close(k);
+      kv_support_close(io);
+    }
+  }
+}
+
+static size_t total(const kv_options *o) {
+  const memory_needs n = kv_needs(&CONFIG, o);
+  return n.rows + n.stage;
+}
+
+static void it_is_made_as_large_as_the_memory_allows(void **state) {
+  (void)state;
+  const kv_options asked = {.sequences = 3, .context = 500, .type = KV_F16, .stage = 40};
+  const size_t all = total(&asked);
+  for (size_t bytes = all / 4; bytes < all * 2; bytes += all / 16) {
+    kv_options o = asked, pool = asked, more;
+    kv_fit(&CONFIG, &o, bytes);
+    assert_true(total(&o) <= bytes && o.context <= asked.context && o.blocks == 0);
+    more = o, more.context += KV_BLOCK;
+    assert_true(o.context == asked.context || total(&more) > bytes);
+    pool.blocks = 1;
+    kv_fit(&CONFIG, &pool, bytes);
+    assert_true(total(&pool) <= bytes && pool.context == asked.context);
+    more = pool, more.blocks++;
+    assert_true(total(&more) > bytes);
+  }
+  kv_options least = asked;
+  kv_fit(&CONFIG, &least, 1);
+  assert_int_equal(least.context, KV_BLOCK);
+}
+
+static device *open_limited(size_t most, mem *m) {
+  device *d;
+  err e = {0};
+  const device_options limited = {.math = OPS_MATH_INT8, .threads = 1, .memory = most};
+  if (device_open(&d, "cpu:c", &limited, m, &e) != ERR_OK) fail_msg("%s", e.text);
+  return d;
+}
+
+/* Where its rows would fit, but not its trees: refused with the numbers, and nothing has been taken. */
+static void it_is_refused_where_there_is_no_room(void **state) {
+  (void)state;
+  err e = {0};
+  mem m = {0};
+  kv_cache *k;
+  const kv_options o = {.sequences = 3, .context = 500, .type = KV_F16, .stage = 1000};
+  const memory_needs n = kv_needs(&CONFIG, &o);
+  device *d = open_limited((size_t)64 << 20, NULL);
+  size_t own = ((size_t)64 << 20) - d->table->left(d);
+  d->table->close(d);
+  d = open_limited(own + n.rows + n.stage / 2, &m);
+  assert_int_equal(kv_open(&k, d, &CONFIG, &o, NULL, &e), ERR_NOMEM);
+  assert_null(k);
+  assert_int_equal(m.bytes[MEM_KV], 0);
+  assert_non_null(strstr(e.text, "a cache of 3 sessions of 500 tokens needs "));
+  assert_non_null(strstr(e.text, "--ctx "));
+  d->table->close(d);
+}
+
 /* --- what is queued first is done first --- */
 
 /* Rows `first`, first + 1, ... as a chain below the sequence's last row; all of them are written. */
@@ -686,6 +763,9 @@ int main(void) {
       cmocka_unit_test(a_stage_grows_and_keeps),
       cmocka_unit_test(staging_is_taken_at_the_first_stage),
       cmocka_unit_test(impossible_options_are_refused),
+      cmocka_unit_test(what_it_will_take_is_told_before),
+      cmocka_unit_test(it_is_made_as_large_as_the_memory_allows),
+      cmocka_unit_test(it_is_refused_where_there_is_no_room),
       cmocka_unit_test(a_tile_is_used_again_at_once),
       cmocka_unit_test(a_rollback_follows_a_commit),
       cmocka_unit_test(a_block_changes_hands_after_a_commit),

@@ -2,6 +2,7 @@
 /* The model's interface on a small random model: what is refused, what is told, and what a run without a
  * draft leaves untouched. */
 #include "common/base/noise.h"
+#include "kernels/far/far.h"
 #include "tests/model_support.h"
 
 #include <math.h>
@@ -269,6 +270,66 @@ static void opening_tells_progress_and_refuses(void **state) {
   model_close(NULL);
 }
 
+static void note_any(void *context, double done) {
+  (void)done;
+  *(bool *)context = true;
+}
+
+/* Before anything is packed, and with the cache that would follow. A smaller cache, and it opens. */
+static void a_model_without_room_is_refused_with_the_numbers(void **state) {
+  fixture *f = *state;
+  model *m;
+  err e = {0};
+  bool begun = false;
+  const size_t most = (size_t)64 << 20;
+  const device_options limited = {.math = OPS_MATH_INT8, .threads = 1, .memory = most};
+  model_options o = {.progress = note_any, .progress_context = &begun};
+  device *d;
+  if (device_open(&d, support_device(), &limited, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  o.cache = (memory_needs){.rows = most, .sessions = 4, .context = 1024};
+  assert_int_equal(model_open(&m, f->g, d, &o, NULL, &e), ERR_NOMEM);
+  assert_null(m);
+  assert_false(begun);
+  const char *const parts[] = {
+      "the model needs ",          " for weights, ", " for activations, 64.0 MiB for a cache of ",
+      "4 sessions of 1024 tokens", d->table->name,   " left: give at most --sessions 3"};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    if (!strstr(e.text, parts[i])) fail_msg("'%s' is not in '%s'", parts[i], e.text);
+  o.cache.rows = most / 4;
+  if (model_open(&m, f->g, d, &o, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  assert_true(begun);
+  support_close_model(m);
+}
+
+/* What the device could not give once it may give the next time: the same logits, as if nothing had been. */
+static void out_of_memory_is_no_lasting_state(void **state) {
+  fixture *f = *state;
+  device *d = support_open_device("far:cpu", OPS_MATH_INT8, 1, NULL);
+  model *m;
+  err e = {0};
+  assert_int_equal(model_open(&m, f->g, d, &(model_options){0}, NULL, &e), ERR_OK);
+  kv_cache *k = support_open_cache(m, 1, CONTEXT, KV_F16);
+  int32_t seq = kv_acquire(k);
+  const model_segment first = append(f->seq, 3), same = append(seq, 3);
+  size_t row = (size_t)model_shape(m)->vocab * sizeof(float);
+  far_set_faults(d, &(far_faults){.refuse_begin = 1});
+  assert_int_equal(model_forward(m, k, &same, 1), ERR_NOMEM);
+  assert_int_equal(kv_length(k, seq), 0);
+  assert_int_equal(model_forward(m, k, &same, 1), ERR_OK);
+  assert_int_equal(model_forward(f->m, f->k, &first, 1), ERR_OK);
+  assert_memory_equal(model_logits(m, 0, 2), model_logits(f->m, 0, 2), row);
+  far_set_faults(d, &(far_faults){.refuse = 1}); /* of the staging pool */
+  assert_int_equal(kv_stage(k, seq, PARENTS, 4), ERR_NOMEM);
+  assert_int_equal(kv_stage(k, seq, PARENTS, 4), ERR_OK);
+  assert_int_equal(kv_stage(f->k, f->seq, PARENTS, 4), ERR_OK);
+  const model_segment grown = tree(seq), expected = tree(f->seq);
+  assert_int_equal(model_forward(m, k, &grown, 1), ERR_OK);
+  assert_int_equal(model_forward(f->m, f->k, &expected, 1), ERR_OK);
+  assert_memory_equal(model_logits(m, 0, 3), model_logits(f->m, 0, 3), row);
+  kv_close(k);
+  support_close_model(m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(bad_batches_change_nothing, open_fixture, close_fixture),
@@ -278,6 +339,9 @@ int main(void) {
       cmocka_unit_test_setup_teardown(off_means_untouched, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(it_tells_what_it_is, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(opening_tells_progress_and_refuses, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(a_model_without_room_is_refused_with_the_numbers, open_fixture,
+                                      close_fixture),
+      cmocka_unit_test_setup_teardown(out_of_memory_is_no_lasting_state, open_fixture, close_fixture),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,52 @@ static void numbers_are_finite(void **state) {
   assert_true(x == 0.5);
 }
 
+static void sizes_have_units(void **state) {
+  (void)state;
+  static const char *const bad[] = {"",     "0", "-1", "1.5G",     "12 G",
+                                    "12GB", "G", "x",  "8388608T", "99999999999999999999"};
+  static const struct {
+    const char *text;
+    int64_t bytes;
+  } good[] = {{"1", 1},
+              {"4096", 4096},
+              {"3k", 3072},
+              {"512M", 512 << 20},
+              {"2G", (int64_t)2 << 30},
+              {"8388607T", INT64_MAX - ((int64_t)1 << 40) + 1}};
+  int64_t n = 77;
+  err e;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    assert_int_equal(program_size("--n", bad[i], &n, &e), ERR_ARG);
+    assert_non_null(strstr(e.text, "--n must be a number of bytes"));
+    assert_int_equal(n, 77);
+  }
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    assert_int_equal(program_size("--n", good[i].text, &n, &e), ERR_OK);
+    assert_int_equal(n, good[i].bytes);
+  }
+}
+
+static void sizes_are_told_in_three_digits(void **state) {
+  (void)state;
+  static const struct {
+    uint64_t bytes;
+    const char *text;
+  } table[] = {{0, "0 bytes"},
+               {999, "999 bytes"},
+               {1000, "1.0 KiB"},
+               {1536, "1.5 KiB"},
+               {102400, "100 KiB"},
+               {(uint64_t)5 << 30, "5.0 GiB"},
+               {(uint64_t)999 << 20, "999 MiB"},
+               {UINT64_MAX, "16777216 TiB"}};
+  program_size_text t;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    program_print_size(&t, table[i].bytes);
+    assert_string_equal(t.text, table[i].text);
+  }
+}
+
 static void choices_are_listed(void **state) {
   (void)state;
   static const char *const names[] = {"red", "green"};
@@ -133,10 +179,16 @@ static void closed_streams_are_held(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(whole_numbers_are_whole),      cmocka_unit_test(seeds_are_64_bits),
-      cmocka_unit_test(numbers_are_finite),           cmocka_unit_test(choices_are_listed),
-      cmocka_unit_test(random_bytes_differ),          cmocka_unit_test(closed_streams_are_held),
-      cmocka_unit_test(a_child_ends_with_its_parent), cmocka_unit_test(a_parent_that_is_none_is_refused),
+      cmocka_unit_test(whole_numbers_are_whole),
+      cmocka_unit_test(seeds_are_64_bits),
+      cmocka_unit_test(numbers_are_finite),
+      cmocka_unit_test(sizes_have_units),
+      cmocka_unit_test(sizes_are_told_in_three_digits),
+      cmocka_unit_test(choices_are_listed),
+      cmocka_unit_test(random_bytes_differ),
+      cmocka_unit_test(closed_streams_are_held),
+      cmocka_unit_test(a_child_ends_with_its_parent),
+      cmocka_unit_test(a_parent_that_is_none_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

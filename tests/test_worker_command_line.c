@@ -42,10 +42,12 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
   s.repack_cache = "/packed";
   s.kv_blocks = 77;
   s.device = "cuda:1";
+  s.kv_memory = (int64_t)3 << 30;
   worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
-  assert_non_null(strstr(joined(&c),
-                         "--kv-blocks 77 --math int8 --log-level info --counters --repack-cache /packed "
-                         "--device cuda:1"));
+  assert_non_null(strstr(
+      joined(&c),
+      "--kv-blocks 77 --kv-memory 3221225472 --math int8 --log-level info --counters --repack-cache /packed "
+      "--device cuda:1"));
 }
 
 /* By turns only where the two share what computes. */
@@ -100,11 +102,13 @@ static void test_a_draft_with_a_model_gets_both_models(void **state) {
   s.draft_layers = 6;
   s.draft_threads = 2;
   s.repack_cache = "/packed";
+  s.draft_kv_memory = 1000000;
   s.verbose = true;
   worker_command_line_draft(&c, &s, "ipc:///o");
-  assert_non_null(strstr(joined(&c),
-                         "--model m.gguf --draft-layers 6 --threads 2 --sessions 4 --repack-cache /packed "
-                         "--turns --counters"));
+  assert_non_null(strstr(
+      joined(&c),
+      "--model m.gguf --draft-layers 6 --threads 2 --sessions 4 --kv-memory 1000000 --repack-cache /packed "
+      "--turns --counters"));
 }
 
 int main(void) {

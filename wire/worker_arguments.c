@@ -16,6 +16,7 @@ error_t worker_arguments_take(const worker_limits *limits, int key, const char *
       PROGRAM_FLAG_TEXT(WORKER_KEY_ORCHESTRATOR, worker_arguments, orchestrator),
       PROGRAM_FLAG_TEXT(WORKER_KEY_MODEL, worker_arguments, model),
       PROGRAM_FLAG_TEXT(WORKER_KEY_DEVICE, worker_arguments, device),
+      PROGRAM_FLAG_SIZE(WORKER_KEY_KV_MEMORY, worker_arguments, kv_memory, "--kv-memory"),
       PROGRAM_FLAG_TEXT(WORKER_KEY_REPACK_CACHE, worker_arguments, repack_cache),
       PROGRAM_FLAG_SWITCH(WORKER_KEY_COUNTERS, worker_arguments, counters),
       PROGRAM_FLAG_SWITCH(WORKER_KEY_VERSION, worker_arguments, version),

@@ -19,6 +19,7 @@ enum {
   WORKER_KEY_SESSIONS,
   WORKER_KEY_THREADS,
   WORKER_KEY_DEVICE,
+  WORKER_KEY_KV_MEMORY,
   WORKER_KEY_REPACK_CACHE,
   WORKER_KEY_COUNTERS,
   WORKER_KEY_PARENT,
@@ -32,7 +33,8 @@ typedef struct worker_arguments {
   const char *orchestrator, *model, *repack_cache; /* NULL: not given */
   const char *device;                              /* NULL: not given */
   int32_t context, sessions, threads;
-  int32_t parent; /* a process; 0: not given */
+  int64_t kv_memory; /* bytes that the cache may take; 0: what sessions and context ask for */
+  int32_t parent;    /* a process; 0: not given */
   bool counters, version;
   log_level log;
 } worker_arguments;

@@ -1,5 +1,6 @@
 #include "common/base/program.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -70,6 +71,35 @@ int program_double(const char *flag, const char *text, double low, double high, 
     return err_set(e, ERR_ARG, "%s must be a number from %g to %g, not '%s'", flag, low, high, text);
   *out = value;
   return ERR_OK;
+}
+
+static const char units[] = "KMGT"; /* of 1024 bytes, of 1024 of these, ... */
+
+int program_size(const char *flag, const char *text, int64_t *out, err *e) {
+  char *end;
+  errno = 0;
+  unsigned long long value = strtoull(text, &end, 10);
+  bool number = *text >= '0' && *text <= '9' && errno == 0;
+  const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+  int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+  bool whole = number && (unit ? !end[1] : !*end);
+  if (!whole || value < 1 || value > (uint64_t)INT64_MAX >> shift)
+    return err_set(e, ERR_ARG,
+                   "%s must be a number of bytes with or without K, M, G or T, as in 512M, not '%s'", flag,
+                   text);
+  *out = (int64_t)value << shift;
+  return ERR_OK;
+}
+
+void program_print_size(program_size_text *out, uint64_t bytes) {
+  int i = -1;
+  double value = (double)bytes;
+  for (; value >= 1000 && units[i + 1]; i++)
+    value /= 1024; /* never four digits, as long as there are units */
+  if (i < 0)
+    snprintf(out->text, sizeof out->text, "%d bytes", (int)bytes);
+  else
+    snprintf(out->text, sizeof out->text, "%.*f %ciB", value < 100, value, units[i]);
 }
 
 int program_choice(const char *flag, const char *text, const char *const *names, int count, err *e) {

@@ -246,6 +246,9 @@ static int put(const program_flag *f, const char *text, void *at, err *e) {
     rc = program_int(f->name, text, (int64_t)f->low, (int64_t)f->high, &whole, e);
     if (rc == ERR_OK) *(int32_t *)at = (int32_t)whole;
     break;
+  case PROGRAM_SIZE:
+    rc = program_size(f->name, text, at, e);
+    break;
   case PROGRAM_FLOAT:
     rc = program_double(f->name, text, f->low, f->high, &number, e);
     if (rc == ERR_OK) *(float *)at = (float)number;

@@ -6,15 +6,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { PROGRAM_TEXT, PROGRAM_SWITCH, PROGRAM_INT, PROGRAM_FLOAT, PROGRAM_CHOICE } program_flag_kind;
+typedef enum {
+  PROGRAM_TEXT,
+  PROGRAM_SWITCH,
+  PROGRAM_INT,
+  PROGRAM_SIZE,
+  PROGRAM_FLOAT,
+  PROGRAM_CHOICE
+} program_flag_kind;
 
 /* A flag, and where its value goes. */
 typedef struct program_flag {
   int key; /* argp's */
   program_flag_kind kind;
-  size_t offset; /* in the program's flags, of a const char *, borrowed; a bool, set; an int32_t; a float; an
-                    enum */
-  const char *name;         /* INT, FLOAT, CHOICE: "--name", for the error */
+  size_t offset; /* in the program's flags, of a const char *, borrowed; a bool, set; an int32_t; an int64_t,
+                    of bytes; a float; an enum */
+  const char *name;         /* INT, SIZE, FLOAT, CHOICE: "--name", for the error */
   double low, high;         /* INT (within an int32_t), FLOAT: both allowed */
   const char *const *words; /* CHOICE: words[word_count], each at the number of its value */
   int word_count;
@@ -29,6 +36,8 @@ typedef struct program_flag {
     .key = key_, .kind = PROGRAM_INT, .offset = offsetof(flags, field), .name = name_, .low = low_,          \
     .high = high_                                                                                            \
   }
+#define PROGRAM_FLAG_SIZE(key_, flags, field, name_)                                                         \
+  { .key = key_, .kind = PROGRAM_SIZE, .offset = offsetof(flags, field), .name = name_ }
 #define PROGRAM_FLAG_FLOAT(key_, flags, field, name_, low_, high_)                                           \
   {                                                                                                          \
     .key = key_, .kind = PROGRAM_FLOAT, .offset = offsetof(flags, field), .name = name_, .low = low_,        \

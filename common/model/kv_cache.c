@@ -1,5 +1,6 @@
 #include "common/model/kv_rows.h"
 
+#include "common/base/min.h"
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
@@ -34,9 +35,9 @@ struct kv_cache {
 };
 
 /* Keys and values of one row in all layers. */
-static uint64_t row_bytes(const kv_cache *k) {
-  size_t element = k->shape.type == OPS_KV_F16 ? 2 : 4;
-  return 2 * (size_t)k->shape.layers * (size_t)k->shape.kv_heads * (size_t)k->shape.head_dim * element;
+static size_t row_bytes(const ops_kv_shape *s) {
+  size_t element = s->type == OPS_KV_F16 ? 2 : 4;
+  return 2 * (size_t)s->layers * (size_t)s->kv_heads * (size_t)s->head_dim * element;
 }
 
 static sequence *sequence_of(const kv_cache *k, int32_t seq) {
@@ -66,6 +67,27 @@ static ops_kv_shape shape_of(const model_config *c, const kv_options *o) {
   };
 }
 
+memory_needs kv_needs(const model_config *c, const kv_options *o) {
+  ops_kv_shape s = shape_of(c, o);
+  return (memory_needs){.rows = (size_t)s.blocks * OPS_TILE * row_bytes(&s),
+                        .stage = (size_t)s.stage * row_bytes(&s),
+                        .sessions = o->sequences,
+                        .context = o->context,
+                        .blocks = o->blocks};
+}
+
+void kv_fit(const model_config *c, kv_options *o, size_t bytes) {
+  ops_kv_shape s = shape_of(c, o);
+  size_t stage = (size_t)s.stage * row_bytes(&s), rows = bytes > stage ? bytes - stage : 0;
+  size_t blocks = rows / (OPS_TILE * row_bytes(&s));
+  if (blocks > KV_BLOCKS_MAX) blocks = KV_BLOCKS_MAX;
+  size_t each = blocks / (size_t)o->sequences;
+  if (o->blocks)
+    o->blocks = blocks ? (int32_t)blocks : 1;
+  else if (each * OPS_TILE < (size_t)o->context)
+    o->context = each ? (int32_t)each * OPS_TILE : min_i32(o->context, OPS_TILE);
+}
+
 /* In the static layout: the sequence's own blocks, side by side. */
 static void map_all(kv_cache *k, int32_t *blocks) {
   const int32_t each = k->shape.context / OPS_TILE;
@@ -83,7 +105,7 @@ static void free_all_tiles(kv_cache *k) {
 }
 
 /* Takes the memory of all blocks, and of who has which. */
-static bool take_rows(kv_cache *k) {
+static bool take_memory(kv_cache *k) {
   size_t each = (size_t)k->shape.context / OPS_TILE, tiles = (size_t)k->shape.stage / OPS_TILE;
   k->sequences = mem_alloc(k->mem, MEM_GENERAL, (size_t)k->shape.sequences * sizeof *k->sequences);
   k->free_tiles = mem_alloc(k->mem, MEM_GENERAL, tiles * sizeof *k->free_tiles);
@@ -93,6 +115,15 @@ static bool take_rows(kv_cache *k) {
   if (k->rows && !k->is_virtual) map_all(k, blocks);
   mem_free(blocks);
   return k->rows != NULL;
+}
+
+/* Looks first: a system may promise memory that it does not have. */
+static int take_rows(kv_cache *k, const memory_needs *needs, err *e) {
+  const device_table *table = k->device->table;
+  size_t left = table->left(k->device);
+  int rc = memory_needs_check(needs, left, table->name, e);
+  if (rc != ERR_OK || take_memory(k)) return rc;
+  return memory_needs_refuse(needs, left, table->name, e);
 }
 
 static int check_options(const kv_options *o, int64_t blocks, err *e) {
@@ -120,17 +151,17 @@ int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *
   int64_t blocks = o->blocks ? o->blocks : ((int64_t)o->context + OPS_TILE - 1) / OPS_TILE * o->sequences;
   int rc = check_options(o, blocks, e);
   if (rc != ERR_OK) return rc;
+  const memory_needs needs = kv_needs(c, o);
   kv_cache *k = mem_alloc(m, MEM_GENERAL, sizeof *k);
   if (!k) return err_set(e, ERR_NOMEM, "no memory for the cache");
   *k = (kv_cache){
       .shape = shape_of(c, o), .context = o->context, .is_virtual = o->blocks != 0, .device = d, .mem = m};
-  if (!take_rows(k)) {
+  rc = take_rows(k, &needs, e);
+  if (rc != ERR_OK)
     kv_close(k);
-    return err_set(e, ERR_NOMEM, "no memory for the cache of %lld blocks of %d tokens: give a smaller %s",
-                   (long long)blocks, OPS_TILE, o->blocks ? "--kv-blocks" : "--ctx or fewer --sessions");
-  }
-  *out = k;
-  return ERR_OK;
+  else
+    *out = k;
+  return rc;
 }
 
 void kv_close(kv_cache *k) {
@@ -332,7 +363,7 @@ static void append_path(kv_cache *k, int32_t seq, const int32_t *path, int32_t c
   if (count > 0) k->device->table->kv_commit(k->device, k->rows, seq, rows, count, s->length);
   s->length += count;
   k->counters.committed_rows += (uint64_t)count;
-  k->counters.bytes_written += row_bytes(k) * (uint64_t)count;
+  k->counters.bytes_written += row_bytes(&k->shape) * (uint64_t)count;
 }
 
 int kv_commit(kv_cache *k, int32_t seq, const int32_t *path, int32_t count) {
@@ -428,12 +459,12 @@ int32_t kv_path(const kv_cache *k, int32_t seq, int32_t row, int32_t *path) {
 void kv_appended(kv_cache *k, int32_t seq, int32_t count) {
   sequence_of(k, seq)->length += count;
   k->counters.appended_rows += (uint64_t)count;
-  k->counters.bytes_written += row_bytes(k) * (uint64_t)count;
+  k->counters.bytes_written += row_bytes(&k->shape) * (uint64_t)count;
 }
 
 void kv_staged(kv_cache *k, int32_t seq) {
   sequence *s = sequence_of(k, seq);
   assert(s->state == STAGE_RESERVED);
   s->state = STAGE_WRITTEN;
-  k->counters.bytes_written += row_bytes(k) * (uint64_t)s->reserved_count;
+  k->counters.bytes_written += row_bytes(&k->shape) * (uint64_t)s->reserved_count;
 }

@@ -23,6 +23,7 @@
 #include "common/base/err.h"
 #include "common/base/mem.h"
 #include "common/file/model_config.h"
+#include "common/model/memory_needs.h"
 #include "kernels/device.h"
 #include <stdbool.h>
 
@@ -50,7 +51,12 @@ typedef struct kv_counters {
 
 typedef struct kv_cache kv_cache;
 
-/* The device must stay open until close. ERR_ARG, ERR_NOMEM. */
+/* What it will take of the device's memory; rows and stage are set. */
+memory_needs kv_needs(const model_config *c, const kv_options *o);
+/* Makes it as large as so many bytes allow: gives a virtual cache that many blocks; makes the context of a
+ * static one shorter, if it must be. At least a block stays, for which they may be too few. */
+void kv_fit(const model_config *c, kv_options *o, size_t bytes);
+/* The device must stay open until close. ERR_ARG, ERR_NOMEM (whose text has the numbers). */
 int kv_open(kv_cache **out, device *d, const model_config *c, const kv_options *o, mem *m, err *e);
 void kv_close(kv_cache *k);
 bool kv_is_virtual(const kv_cache *k);

@@ -47,30 +47,51 @@ struct model {
 
 /* --- opening --- */
 
-static bool take_activations(model *m) {
+typedef struct activation {
+  device_act **act;
+  int32_t columns;
+  bool input; /* of a linear */
+} activation;
+
+#define ACTIVATIONS 7
+
+static void list_activations(model *m, activation out[ACTIVATIONS]) {
   const model_config *c = &m->config;
   int32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
   activations *a = &m->act;
-  const struct {
-    device_act **out;
-    int32_t columns;
-    bool input; /* of a linear */
-  } acts[] = {
+  const activation all[ACTIVATIONS] = {
       {&a->x, c->embed, false}, {&a->normed, c->embed, true}, {&a->q, q, false},          {&a->k, kv, false},
       {&a->v, kv, false},       {&a->attended, q, true},      {&a->hidden, c->ffn, true},
   };
-  for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
-    *acts[i].out = m->device->table->act(m->device, MODEL_ROWS_MAX, acts[i].columns, acts[i].input);
-    if (!*acts[i].out) return false;
+  memcpy(out, all, sizeof all);
+}
+
+/* About: floats, and a byte and something for each where a linear reads them as int8. */
+static size_t activation_bytes(model *m) {
+  activation list[ACTIVATIONS];
+  size_t bytes = 0;
+  list_activations(m, list);
+  for (int32_t i = 0; i < ACTIVATIONS; i++)
+    bytes += (size_t)MODEL_ROWS_MAX * (size_t)list[i].columns * (list[i].input ? 6 : 4);
+  return bytes;
+}
+
+static bool take_activations(model *m) {
+  activation list[ACTIVATIONS];
+  list_activations(m, list);
+  for (int32_t i = 0; i < ACTIVATIONS; i++) {
+    device_act **act = list[i].act;
+    *act = m->device->table->act(m->device, MODEL_ROWS_MAX, list[i].columns, list[i].input);
+    if (!*act) return false;
   }
   return true;
 }
 
 static void drop_activations(model *m) {
-  const activations *a = &m->act;
-  device_act *const all[] = {a->x, a->normed, a->q, a->k, a->v, a->attended, a->hidden};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-    if (all[i]) m->device->table->act_drop(m->device, all[i]);
+  activation list[ACTIVATIONS];
+  list_activations(m, list);
+  for (int32_t i = 0; i < ACTIVATIONS; i++)
+    if (*list[i].act) m->device->table->act_drop(m->device, *list[i].act);
 }
 
 /* False: the layers have too many different windows. */
@@ -104,10 +125,12 @@ static int open_parts(model *m, const model_file *f, const model_options *o, err
   if (!find_views(m))
     return err_set(e, ERR_UNSUPPORTED, "the model's layers have more than %d different windows",
                    OPS_VIEWS_MAX);
-  if (!take_activations(m))
-    return err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
-  const weights_options w = {o->progress, o->progress_context, o->repack_cache, o->log};
-  return weights_load(&m->weights, f, m->device, &w, m->mem, e);
+  weights_options w = {o->progress, o->progress_context, o->repack_cache, o->log, o->cache};
+  w.needs.activations = activation_bytes(m);
+  int rc = weights_load(&m->weights, f, m->device, &w, m->mem, e);
+  if (rc == ERR_OK && !take_activations(m))
+    rc = err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
+  return rc;
 }
 
 int model_open(model **out, const model_file *f, device *d, const model_options *o, mem *mm, err *e) {

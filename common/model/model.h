@@ -15,6 +15,7 @@ typedef struct model_options {
   void *progress_context;
   const char *repack_cache; /* folder that keeps packed weights (weights_cache.h), or NULL */
   const logger *log;        /* may be NULL */
+  memory_needs cache;       /* what will be taken for it next: both must fit */
 } model_options;
 
 typedef struct model model;

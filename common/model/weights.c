@@ -21,6 +21,7 @@ typedef struct loader {
   bool packed;           /* they are there already */
   weights_file *kept;    /* gets what is packed as well; or NULL */
   size_t used, total;
+  err *refusal; /* has the numbers where there is no room */
 } loader;
 
 /* The device's name of a file's type. */
@@ -197,7 +198,16 @@ static int load_all(loader *l, weights *w) {
   return rc;
 }
 
+/* For the weights, unless they are there, and for what the caller will take: before any is read. */
+static int check_room(loader *l, size_t packed) {
+  memory_needs n = l->options->needs;
+  n.weights = packed;
+  return memory_needs_check(&n, l->device->table->left(l->device), l->device->table->name, l->refusal);
+}
+
 static int take_memory(weights *w, loader *l) {
+  int rc = check_room(l, l->total);
+  if (rc != ERR_OK) return rc;
   w->memory = l->memory = l->device->table->take(l->device, MEM_WEIGHTS, l->total);
   return w->memory ? ERR_OK : ERR_NOMEM;
 }
@@ -231,6 +241,7 @@ static int use_mapped(weights *w, loader *l, void *mapped) {
   w->memory = l->memory = l->device->table->adopt(l->device, mapped, l->total);
   if (w->memory) {
     w->mapped = mapped;
+    rc = check_room(l, 0);
   } else {
     rc = take_memory(w, l);
     if (rc == ERR_OK) rc = copy_all(l, mapped);
@@ -308,11 +319,13 @@ int weights_load(weights *w, const model_file *f, device *d, const weights_optio
       {ERR_INTERNAL, "the device failed while the weights were loaded: try again"},
       {ERR_DEVICE, "the device was lost while the weights were loaded: look into the system's log"},
   };
-  loader l = {.file = f, .config = model_file_config(f), .device = d, .options = o};
+  err refusal = {0};
+  loader l = {.file = f, .config = model_file_config(f), .device = d, .options = o, .refusal = &refusal};
   *w = (weights){0};
   int rc = load_into(w, &l, m, e);
   if (rc == ERR_OK) return ERR_OK;
   weights_free(w, d);
+  if (refusal.code) return err_set(e, refusal.code, "%s", refusal.text);
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
     if (reasons[i].code == rc) return err_set(e, rc, "%s", reasons[i].text);
   return rc;

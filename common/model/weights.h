@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/file/model_file.h"
+#include "common/model/memory_needs.h"
 #include "kernels/device.h"
 
 typedef struct weights_layer {
@@ -35,7 +36,8 @@ typedef struct weights_options {
   void *progress_context;
   /* Folder where packed weights are kept from one start to the next (weights_cache.h), or NULL */
   const char *cache;
-  const logger *log; /* of the cache; may be NULL */
+  const logger *log;  /* of the cache; may be NULL */
+  memory_needs needs; /* of the device beside the weights, which are not loaded if there is no room for all */
 } weights_options;
 
 /* ERR_NOMEM, ERR_UNSUPPORTED (a type that this device does not take), ERR_FORMAT (rotary frequencies that no

@@ -25,11 +25,13 @@
   {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
   {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
   {"draft-device", KEY_DRAFT_DEVICE, "NAME", 0, "of tandem-draft's model (default cpu)", 4}, \
+  {"draft-kv-memory", KEY_DRAFT_KV_MEMORY, "SIZE", 0, "most memory of its cache, such as 2G", 4}, \
   {"draft-threads", KEY_DRAFT_THREADS, "N", 0, "of tandem-draft (default: one a physical core)", 4}, \
   {"draft-ctx", KEY_DRAFT_CONTEXT, "N", 0, "longest session it drafts for (default: that of --ctx)", 4}
 #define OPTIONS_KV \
   {"kv", KEY_KV, "static|virtual", 0, "cache: a part a session, or shared blocks (default static)", 5}, \
-  {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}
+  {"kv-blocks", KEY_KV_BLOCKS, "N", 0, "16-token blocks of a virtual cache (default: memory as static)", 5}, \
+  {"kv-memory", KEY_KV_MEMORY, "SIZE", 0, "most memory of the cache, such as 2G (default: what it needs)", 5}
 #define OPTIONS_THREADS \
   {"device", KEY_DEVICE, "NAME", 0, "what computes, of `tandem --list-devices' (default cpu)", 5}, \
   {"threads", KEY_THREADS, "N", 0, "of tandem-target (default: one a physical core)", 5}, \
@@ -191,6 +193,8 @@ const program_flag flags_table_values[] = {
   PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, workers.draft_model),
   PROGRAM_FLAG_TEXT(KEY_DEVICE, flags, workers.device),
   PROGRAM_FLAG_TEXT(KEY_DRAFT_DEVICE, flags, workers.draft_device),
+  PROGRAM_FLAG_SIZE(KEY_KV_MEMORY, flags, workers.kv_memory, "--kv-memory"),
+  PROGRAM_FLAG_SIZE(KEY_DRAFT_KV_MEMORY, flags, workers.draft_kv_memory, "--draft-kv-memory"),
   PROGRAM_FLAG_TEXT(KEY_PIN, flags, workers.pin),
   PROGRAM_FLAG_TEXT(KEY_REPACK_CACHE, flags, workers.repack_cache),
   PROGRAM_FLAG_TEXT(KEY_LISTEN, flags, listen),

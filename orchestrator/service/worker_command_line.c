@@ -3,6 +3,7 @@
 #include "wire/message.h"
 #include "wire/worker_arguments.h"
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,10 +19,10 @@ static void add_flag(worker_command_line *c, const char *name, const char *value
   add(c, value);
 }
 
-static void add_number(worker_command_line *c, const char *name, int32_t value) {
+static void add_number(worker_command_line *c, const char *name, int64_t value) {
   assert(c->number_count < (int32_t)(sizeof c->numbers / sizeof *c->numbers));
   char *text = c->numbers[c->number_count++];
-  snprintf(text, sizeof *c->numbers, "%d", value);
+  snprintf(text, sizeof *c->numbers, "%" PRId64, value);
   add_flag(c, name, text);
 }
 
@@ -37,6 +38,7 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   add_number(out, "--sessions", s->sessions);
   add_flag(out, "--kv", s->kv);
   add_number(out, "--kv-blocks", s->kv_blocks);
+  if (s->kv_memory) add_number(out, "--kv-memory", s->kv_memory);
   add_flag(out, "--math", s->math);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
   if (s->verbose) add(out, "--counters");
@@ -56,6 +58,7 @@ static void add_draft_model(worker_command_line *out, const worker_settings *s) 
   if (s->draft_layers) add_number(out, "--draft-layers", s->draft_layers);
   if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
   add_number(out, "--sessions", s->sessions);
+  if (s->draft_kv_memory) add_number(out, "--kv-memory", s->draft_kv_memory);
   add_flag(out, "--repack-cache", s->repack_cache);
   add_flag(out, "--device", s->draft_device);
   if (share_device(s)) add(out, "--turns");

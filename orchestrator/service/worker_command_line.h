@@ -4,13 +4,13 @@
 
 #include "orchestrator/service/worker_settings.h"
 
-#define WORKER_COMMAND_LINE_MAX 30 /* arguments, with the NULL at their end */
+#define WORKER_COMMAND_LINE_MAX 32 /* arguments, with the NULL at their end */
 
 typedef struct worker_command_line {
   /* Ends with a NULL; points into the settings and into `numbers` */
   const char *list[WORKER_COMMAND_LINE_MAX];
   int32_t count;
-  char numbers[6][16];
+  char numbers[7][24];
   int32_t number_count;
 } worker_command_line;
 

@@ -13,14 +13,15 @@ typedef struct worker_settings {
   /* For "model": the path of its own model, or NULL: the first layers of the target's */
   const char *draft_model;
   int32_t draft_layers, draft_threads,
-      draft_context;                 /* for "model"; 0 means all layers, the draft's default, and `context` */
-  const char *math;                  /* "int8" or "f32" */
-  const char *kv;                    /* "static" or "virtual" */
-  int32_t kv_blocks;                 /* of a virtual cache; 0: its default */
-  const char *device, *draft_device; /* of the target, and of a draft's model; NULL: their default */
-  const char *pin;                   /* as tandem-target takes it */
-  const char *repack_cache;          /* a folder, or NULL */
-  int32_t context;                   /* tokens of a session */
+      draft_context; /* for "model"; 0 means all layers, the draft's default, and `context` */
+  const char *math;  /* "int8" or "f32" */
+  const char *kv;    /* "static" or "virtual" */
+  int32_t kv_blocks; /* of a virtual cache; 0: its default */
+  int64_t kv_memory, draft_kv_memory; /* bytes of the caches at most; 0: what they need */
+  const char *device, *draft_device;  /* of the target, and of a draft's model; NULL: their default */
+  const char *pin;                    /* as tandem-target takes it */
+  const char *repack_cache;           /* a folder, or NULL */
+  int32_t context;                    /* tokens of a session */
   int32_t threads, sessions;
   bool verbose;
 } worker_settings;

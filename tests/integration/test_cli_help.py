@@ -39,7 +39,7 @@ class Help(Command):
         flags = tandem("run", "--help")[1].decode()
         for flag in (
             "draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system "
-            "chat-template threads device draft-device "
+            "chat-template threads device draft-device kv-memory draft-kv-memory "
             "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind"
         ).split():
             self.assertIn("--" + flag, flags)

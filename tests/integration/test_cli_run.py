@@ -54,6 +54,29 @@ class Run(Command):
         status, _, errors = tandem("run", "-m", MODEL, "--max-tokens", "2", "--budget", "0", PROMPT)
         self.assertEqual(status, OK)
 
+    def test_a_cache_is_bounded_and_a_bound_that_is_too_low_is_refused_with_numbers(self):
+        """The bound reaches the target, and what the refusal advises is enough."""
+        status, _, errors = tandem("run", "-m", MODEL, "--draft", "none", "--kv-memory", "20M", PROMPT)
+        self.assertEqual(status, WORKER)
+        self.assertIn("a cache of 1 session of 4096 tokens needs 91.8 MiB, and --kv-memory allows", errors)
+        enough = re.search(r"give at most --ctx ([0-9]+)", errors)[1]
+        bounded = ["--draft", "none", "--max-tokens", "8", "--kv-memory", "20M"]
+        a = answer(PROMPT, *bounded, "--ctx", enough)
+        self.assertEqual(a["token_ids"], self.plain["token_ids"][:8])
+        a = answer(PROMPT, *bounded, "--kv", "virtual")  # the pool has that size
+        self.assertEqual(a["token_ids"], self.plain["token_ids"][:8])
+
+    def test_a_model_that_cannot_fit_is_refused_before_it_is_loaded(self):
+        need = ["--kv", "virtual", "--kv-blocks", "30000000"]  # 10 TiB
+        status, _, errors = tandem("run", "-m", MODEL, "--draft", "none", *need, PROMPT)
+        self.assertEqual(status, WORKER)
+        self.assertRegex(
+            errors,
+            r"the model needs 10\.[0-9] TiB \(92\.1 MiB for weights, [0-9.]+ MiB for activations, "
+            r"10\.[0-9] TiB for a cache of 30000000 blocks of 16 tokens\), and cpu:[a-z0-9-]+ has "
+            r"[0-9.]+ [MG]iB left: give at most --kv-blocks [0-9]+",
+        )
+
     def test_a_prompt_may_come_from_stdin(self):
         self.assertEqual(answer("--max-tokens", "8", "-", stdin=PROMPT.encode() + b"\n")["prompt_ids"],
                          self.plain["prompt_ids"])

@@ -2,9 +2,10 @@
  *
  * Under nvcc it is the runtime and cuda_launch. Under any other C++ compiler it runs the kernels on the CPU,
  * for tests on machines without a GPU. The blocks of a grid run one after the other; the threads of a block
- * are fibers, which go from barrier to barrier in turns. A thread that meets no barrier is a plain call. What
- * a GPU would leave to chance is chosen to find mistakes: shared and fresh device memory is full of NaNs,
- * every other block runs its threads backwards, and threads that wait at different barriers end the program.
+ * are fibers. A thread that meets no barrier is a plain call. What a GPU would leave to chance is chosen to
+ * find mistakes: shared and fresh device memory is full of NaNs, a warp runs as far as its barriers let it
+ * before another one does, every other block runs its threads backwards, and threads that wait at different
+ * barriers end the program.
  *
  * Kernels that want to run here keep to this:
  * - shared memory is dynamic and comes from CUDA_SHARED; there are no __shared__ variables

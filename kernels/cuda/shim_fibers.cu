@@ -33,7 +33,6 @@ struct fiber {
   void *jump[JUMP_WORDS];
   void *stack = nullptr; /* NULL: the stack of the thread that launches */
   bool begun = false;
-  size_t at = 0;   /* among the block's fibers */
   int thread = -1; /* that it carries, or -1 */
   /* Of the sanitizers: ASan's fake stack, and where a thread's own stack lies; TSan's fiber. */
   void *fake = nullptr, *tsan = nullptr;
@@ -134,13 +133,14 @@ struct warp {
 
 struct runner {
   std::vector<std::unique_ptr<fiber>> fibers;
-  size_t used = 0; /* of them, by this block */
+  std::vector<fiber *> idle;    /* those that carry no thread, but for the one that runs */
+  std::vector<fiber *> waiting; /* [thread] that carries it while it waits, or NULL */
+  std::vector<fiber *> ready;   /* whose threads need not wait any more; the last one is the next to run */
   fiber launcher;
   fiber *running = nullptr;
   const std::function<void()> *thread = nullptr;
-  int count = 0, begun = 0, done = 0; /* threads of the block */
+  int count = 0, begun = 0; /* threads of the block */
   bool backwards = false;
-  unsigned moves = 0; /* threads that began or ended, and barriers that were passed */
   barrier all;
   std::vector<warp> warps;
   std::vector<copies> copied; /* [thread] */
@@ -163,69 +163,84 @@ static void resume(fiber *to) {
   switch_fiber(from, to, &run.launcher, carry_on);
 }
 
-static fiber *fiber_at(size_t at) {
-  if (at < run.fibers.size()) return run.fibers[at].get();
-  fiber *f = new fiber;
-  run.fibers.emplace_back(f);
-  take_stack(f);
-  f->at = at;
+static fiber *idle_fiber() {
+  if (run.idle.empty()) {
+    run.fibers.emplace_back(new fiber);
+    take_stack(run.fibers.back().get());
+    return run.fibers.back().get();
+  }
+  fiber *f = run.idle.back();
+  run.idle.pop_back();
   return f;
 }
 
-/* One that carries no thread of this block. */
-static fiber *idle_fiber() {
-  return fiber_at(run.used++);
+/* Number `order` of `count`, from the end where the block runs backwards. */
+static int in_order(int order, int count) {
+  return run.backwards ? count - 1 - order : order;
 }
 
-/* The next one, after the running one, that carries a thread; or the running one. */
-static fiber *next_waiting() {
-  for (size_t i = run.running->at + 1; i < run.used; i++)
-    if (run.fibers[i]->thread >= 0) return run.fibers[i].get();
-  for (size_t i = 0; i < run.running->at; i++)
-    if (run.fibers[i]->thread >= 0) return run.fibers[i].get();
-  return run.running;
+static void run_thread() {
+  fiber *self = run.running;
+  self->thread = in_order(run.begun++, run.count);
+  stand_at(self->thread);
+  (*run.thread)();
+  self->thread = -1;
 }
 
-/* A fiber runs threads one after the other, until one of them has to wait. */
+static fiber *take_ready() {
+  fiber *f = run.ready.back();
+  run.ready.pop_back();
+  return f;
+}
+
+/* A fiber runs threads, until one of them has to wait or others can go on. */
 static void carry_on() {
   arrive(run.running, &run.launcher);
   for (;;) {
-    while (run.begun < run.count) {
-      int order = run.begun++;
-      run.running->thread = run.backwards ? run.count - 1 - order : order;
-      stand_at(run.running->thread);
-      (*run.thread)();
-      run.running->thread = -1;
-      run.done++;
-      run.moves++;
+    if (run.ready.empty() && run.begun < run.count) {
+      run_thread();
+      continue;
     }
-    resume(run.done == run.count ? &run.launcher : next_waiting());
+    run.idle.push_back(run.running);
+    resume(run.ready.empty() ? &run.launcher : take_ready());
   }
 }
 
-/* Lets the others run until the barrier has been passed. */
-static void wait(const barrier *b, unsigned passed) {
+/* Lets others run until the barrier has been passed. */
+static void wait() {
   fiber *self = run.running;
-  while (b->passed == passed) {
-    unsigned moves = run.moves;
-    fiber *next = run.begun < run.count ? idle_fiber() : next_waiting();
-    if (next != self) resume(next);
-    if (b->passed == passed && run.moves == moves)
-      fail("threads wait for others of their block or warp that never come");
-  }
+  run.waiting[(size_t)self->thread] = self;
+  if (run.ready.empty() && run.begun == run.count)
+    fail("threads wait for others of their block or warp that never come");
+  resume(run.ready.empty() ? idle_fiber() : take_ready());
   stand_at(self->thread);
 }
 
-static void meet(barrier *b, int count) {
-  unsigned passed = b->passed;
-  if (++b->arrived < count) return wait(b, passed);
-  b->arrived = 0;
-  b->passed++;
-  run.moves++;
+/* Those of a warp that wait can go on, before everyone else. */
+static void release_warp(int warp) {
+  const int first = warp * WARP, lanes = run.count - first < WARP ? run.count - first : WARP;
+  for (int i = lanes - 1; i >= 0; i--) {
+    fiber **waiting = &run.waiting[(size_t)(first + in_order(i, lanes))];
+    if (*waiting) run.ready.push_back(*waiting);
+    *waiting = nullptr;
+  }
 }
 
+/* True: the thread came last, and all others of its barrier can go on. */
+static bool passes(barrier *b, int count) {
+  if (++b->arrived < count) return false;
+  b->arrived = 0;
+  b->passed++;
+  return true;
+}
+
+/* A warp runs as far as its barriers let it before another one does, the last one to come first. So what it
+ * reads too early where a barrier is missing is not written yet, and what it overwrites too early is not read
+ * yet. */
 void block_barrier() {
-  meet(&run.all, run.count);
+  const int warps = (run.count + WARP - 1) / WARP, own = run.running->thread / WARP;
+  if (!passes(&run.all, run.count)) return wait();
+  for (int i = warps - 1; i >= 0; i--) release_warp((own + (run.backwards ? warps - i : i)) % warps);
 }
 
 const unsigned char *warp_exchange(const void *mine, size_t bytes) {
@@ -233,7 +248,10 @@ const unsigned char *warp_exchange(const void *mine, size_t bytes) {
   warp *w = &run.warps[(size_t)(run.running->thread / WARP)];
   unsigned char *given = w->given[w->all.passed % 2];
   memcpy(given + (size_t)lane() * EXCHANGE_MAX, mine, bytes);
-  meet(&w->all, WARP);
+  if (passes(&w->all, WARP))
+    release_warp(run.running->thread / WARP);
+  else
+    wait();
   return given;
 }
 
@@ -292,10 +310,11 @@ void multiply_bytes(int32_t c[4], const uint32_t *a, const uint32_t *b, int word
 
 static void run_block() {
   run.copied.assign((size_t)run.count, copies{});
-  run.begun = run.done = 0;
-  run.used = 0;
+  run.waiting.assign((size_t)run.count, nullptr);
+  run.begun = 0;
   resume(idle_fiber());
-  if (run.all.arrived != 0) fail("a block ended while threads waited");
+  for (const fiber *f : run.waiting)
+    if (f) fail("a block ended while threads waited");
 }
 
 static void run_grid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &thread) {

@@ -4,10 +4,11 @@ names notices: the simulation, or a unit test. A mutant that survives is a hole.
 
 mutants.py [--table FILE] [--build FOLDER] [--seeds N] [NAME...]
 
-A mutant replaces pieces of text, wherever they now stand: each must occur exactly once in the C files
-of the programs, or in the function that the mutant names (`in`), and white space does not count.
-Nothing is copied, and only a file that the mutant changes is compiled: its object is linked before the
-libraries of a finished build, and so takes the place of theirs.
+A mutant replaces pieces of text, wherever they now stand: each must occur exactly once in the sources
+and headers of the programs, or in the function that the mutant names (`in`), and white space does not
+count. Only a source that the mutant changes is compiled, or that includes a header that it changes: its
+object is linked before the libraries of a finished build, and so takes the place of theirs. CUDA sources
+are those of the emulated device, which needs neither nvcc nor a GPU.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROOMS = ("common", "kernels", "wire", "draft_worker", "target_worker", "orchestrator")
-NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|ERROR: AddressSanitizer.*")
+NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|ERROR: .*|\S+: error: Failure!")
+HEADERS = (".h", ".cuh")
 TIME_LIMIT = 300  # seconds; a test that hangs has noticed as well
 
 
@@ -38,13 +40,43 @@ def pattern_of(text):
     return re.compile(r"\s*".join(map(re.escape, tokens)))
 
 
+def commands_of(build):
+    """How each source is compiled, by its path. Those of CUDA devices are compiled twice where there is nvcc."""
+    found = {}
+    for c in json.loads((build / "compile_commands.json").read_text()):
+        path = str(pathlib.Path(c["file"]).relative_to(ROOT))
+        if path not in found or "-DTANDEM_CUDA_EMULATED" in c["command"]:
+            found[path] = c
+    return found
+
+
 class Builder:
     def __init__(self, build, work):
         self.build, self.work = build, work
-        commands = json.loads((build / "compile_commands.json").read_text())
-        self.compile = {str(pathlib.Path(c["file"]).relative_to(ROOT)): c for c in commands}
-        self.sources = {p: (ROOT / p).read_text() for p in self.compile if p.split("/")[0] in ROOMS}
-        self.links = {}
+        self.compile = commands_of(build)
+        files = [ROOT / p for p in self.compile]
+        files += [h for room in ROOMS for h in (ROOT / room).rglob("*") if h.suffix in HEADERS]
+        paths = [str(f.relative_to(ROOT)) for f in files]
+        self.sources = {p: (ROOT / p).read_text() for p in paths if p.split("/")[0] in ROOMS}
+        self.links, self.includes = {}, self.read_includes()
+
+    def read_includes(self):
+        """The files that each object was made of, as the build knows them."""
+        text, found = subprocess.check_output(["ninja", "-C", self.build, "-t", "deps"], text=True), {}
+        for part in text.split("\n\n"):
+            head, *files = part.strip().splitlines() or [""]
+            found[head.split(": #deps")[0]] = {os.path.normpath(self.build / f.strip()) for f in files}
+        return found
+
+    def object_of(self, path):
+        command = shlex.split(self.compile[path]["command"])
+        return command[command.index("-o") + 1]
+
+    def made_of(self, files):
+        """The sources among these files, and those that include one of the headers among them."""
+        headers = {str(ROOT / path) for path in files if path.endswith(HEADERS)}
+        return [p for p in self.compile if p in self.sources and
+                (p in files or headers & self.includes.get(self.object_of(p), set()))]
 
     def functions(self, name):
         """(path, begin, end) of the definitions of a function; of whole files when there is no name."""
@@ -52,7 +84,7 @@ class Builder:
             if not name:
                 yield path, 0, len(source)
                 continue
-            for found in re.finditer(rf"^[a-z][^\n;]*\b{name}\([^;{{}}]*\) \{{\n", source, re.M):
+            for found in re.finditer(rf"^[A-Za-z][^\n;]*\b{name}\([^;{{}}]*\) \{{\n", source, re.M):
                 yield path, found.start(), source.index("\n}\n", found.start())
 
     def changed(self, mutant):
@@ -73,15 +105,21 @@ class Builder:
                 changed[path] = changed[path][:begin] + new + changed[path][end:]
         return changed
 
-    def compiled(self, name, path, source):
-        file = self.work / name / pathlib.Path(path).name
-        out = file.with_suffix(".o")
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(source)
+    def compiled(self, name, files):
+        """The objects that come out with the new text of these files."""
+        for path, source in files.items():
+            (self.work / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.work / name / path).write_text(source)
+        return [self.compiled_one(name, path, path in files) for path in self.made_of(files)]
+
+    def compiled_one(self, name, path, is_changed):
+        source, out = (self.work / name if is_changed else ROOT) / path, self.work / name / f"{path}.o"
+        out.parent.mkdir(parents=True, exist_ok=True)
         entry = self.compile[path]
         command = shlex.split(entry["command"])
-        command[command.index("-o") + 1], command[command.index("-c") + 1] = str(out), str(file)
-        command += [f"-iquote{(ROOT / path).parent}", "-Wno-error", "-w"]
+        command[command.index("-o") + 1], command[command.index("-c") + 1] = str(out), str(source)
+        first = next(i for i, word in enumerate(command) if word.startswith("-I"))
+        command[first:first] = [f"-I{self.work / name}", f"-iquote{(ROOT / path).parent}", "-Wno-error", "-w"]
         done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True)
         if done.returncode:
             raise Unfit(f"it does not compile: {done.stderr[:500]}")
@@ -106,9 +144,10 @@ class Builder:
 def noticed(program, seeds):
     """What the program says of a mistake, or None when it passes."""
     flags = ["--threads", "1", "--count", str(seeds)] if program.name == "sim" else []
+    first_failure = dict(os.environ, CMOCKA_TEST_ABORT="1")  # is enough
     try:
         done = subprocess.run([program, *flags], cwd=ROOT, capture_output=True, text=True, errors="replace",
-                              timeout=TIME_LIMIT)
+                              env=first_failure, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
         return f"no end after {TIME_LIMIT} s"
     if done.returncode == 0:
@@ -121,13 +160,25 @@ def try_one(builder, mutant, seeds):
     """(caught, what to say of it)"""
     name = mutant["name"]
     try:
-        objects = [builder.compiled(name, *file) for file in builder.changed(mutant).items()]
+        objects = builder.compiled(name, builder.changed(mutant))
         for program in mutant["caught_by"]:
             if said := noticed(builder.linked(name, program, objects), seeds):
                 return True, f"  killed    {name} ({program}): {said}"
     except Unfit as e:
         return False, f"  UNFIT     {name}: {e}"
     return False, f"  SURVIVED  {name} ({', '.join(mutant['caught_by'])})"
+
+
+def check_unchanged(build, programs, args):
+    """A test that fails anyway catches nothing."""
+    for program in programs:
+        if not (build / "bin" / program).exists():
+            sys.exit(f"mutants: {program}, which catches some, is not there: a new name?")
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        said = pool.map(lambda p: (p, noticed(build / "bin" / p, args.seeds // 20)), sorted(programs))
+        for program, text in said:
+            if text:
+                sys.exit(f"mutants: {program} fails on the unchanged source: {text}")
 
 
 def main():
@@ -141,11 +192,7 @@ def main():
     mutants = tomllib.loads(args.table.read_text())["mutant"]
     mutants = [m for m in mutants if not args.names or m["name"] in args.names]
     build = args.build.resolve()
-    for program in sorted({p for m in mutants for p in m["caught_by"]}):
-        if not (build / "bin" / program).exists():
-            sys.exit(f"mutants: {program}, which catches some, is not there: a new name?")
-        if said := noticed(build / "bin" / program, args.seeds // 20):
-            sys.exit(f"mutants: {program} fails on the unchanged source: {said}")
+    check_unchanged(build, {p for m in mutants for p in m["caught_by"]}, args)
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         builder = Builder(build, pathlib.Path(work))
         caught = 0

@@ -11,11 +11,12 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-static uint32_t gap_at(const engine_counters *n, size_t percent) {
+/* us: gap_us or idle_us */
+static uint32_t gap_at(const engine_counters *n, const uint32_t *us, size_t percent) {
   uint32_t sorted[ENGINE_GAPS_MAX];
   size_t count = n->gaps < ENGINE_GAPS_MAX ? (size_t)n->gaps : ENGINE_GAPS_MAX;
   if (count == 0) return 0;
-  memcpy(sorted, n->gap_us, count * sizeof *sorted);
+  memcpy(sorted, us, count * sizeof *sorted);
   qsort(sorted, count, sizeof *sorted, by_value);
   return sorted[count * percent / 100];
 }
@@ -44,8 +45,10 @@ static void print_engine(FILE *out, const engine_counters *n) {
                         {"failures", n->failures},
                         {"measured_rows", n->measured_rows},
                         {"gaps", n->gaps},
-                        {"gap_us_median", gap_at(n, 50)},
-                        {"gap_us_p90", gap_at(n, 90)}};
+                        {"gap_us_median", gap_at(n, n->gap_us, 50)},
+                        {"gap_us_p90", gap_at(n, n->gap_us, 90)},
+                        {"idle_us_median", gap_at(n, n->idle_us, 50)},
+                        {"idle_us_p90", gap_at(n, n->idle_us, 90)}};
   print_group(out, "engine", list, COUNT(list));
 }
 

@@ -224,11 +224,22 @@ static model_segment segment_of(const active_job *a) {
                                                                 : NULL};
 }
 
-static void note_gap(engine *g, const active_job *a) {
+static bool follows_at_once(const engine *g, const active_job *a) {
   bool follows = g->forwarded_us && a->r->node_count > 0 && a->job->slot == g->forwarded_slot;
-  if (!follows || !g->at_once) return;
-  uint64_t us = clock_us() - g->forwarded_us;
-  g->counters.gap_us[g->counters.gaps++ % ENGINE_GAPS_MAX] = us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+  return follows && g->at_once;
+}
+
+static uint32_t difference(uint64_t a, uint64_t b) {
+  uint64_t us = a > b ? a - b : 0;
+  return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+/* Of a forward that began at `start` and ended at `end`. */
+static void note_gap(engine *g, uint64_t start, uint64_t end) {
+  engine_counters *n = &g->counters;
+  uint64_t i = n->gaps++ % ENGINE_GAPS_MAX;
+  n->gap_us[i] = difference(start, g->forwarded_us);
+  n->idle_us[i] = difference(end, g->forwarded_us + model_device_us(g->options.model));
 }
 
 /* Runs the rows of these jobs in one forward. If that fails, each job gets a forward of its own, so that only
@@ -239,10 +250,11 @@ static void forward(engine *g, active_job *const *active, int32_t count) {
     active[i]->segment = i;
     segments[i] = segment_of(active[i]);
   }
-  if (count == 1) note_gap(g, active[0]);
+  bool follows = count == 1 && follows_at_once(g, active[0]);
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, count);
   uint64_t end = clock_us();
+  if (follows && rc == ERR_OK) note_gap(g, start, end);
   bool alone = rc == ERR_OK || rc == ERR_DEVICE || count == 1;
   for (int32_t i = 0; i < count && !alone; i++) forward(g, &active[i], 1);
   if (!alone) return;

@@ -108,6 +108,10 @@ typedef struct engine_counters {
    * at once. */
   uint64_t gaps;
   uint32_t gap_us[ENGINE_GAPS_MAX]; /* the last ENGINE_GAPS_MAX of them, the n-th at n modulo that */
+  /* How long the device had nothing to compute meanwhile: from the end of the first forward, as the host saw
+   * it, to that of the second, less what the second took on the device. Beside the gap this is what the host
+   * needs to queue a forward and to see its end. */
+  uint32_t idle_us[ENGINE_GAPS_MAX];
 } engine_counters;
 
 typedef struct engine engine;

@@ -110,12 +110,42 @@ static void a_gap_is_the_time_between_forwards(void **state) {
   assert_int_equal(n->gaps, 2);
   assert_in_range(n->gap_us[0], PAUSE_US, 100 * PAUSE_US);
   assert_true(n->gap_us[1] < n->gap_us[0]);
+  assert_in_range(n->idle_us[0], PAUSE_US, 100 * PAUSE_US);
+  assert_true(n->idle_us[1] < n->idle_us[0]);
+}
+
+static const device_table *real_table;
+
+static ops_code slow_wait(device *d, ops_answer *a) {
+  ops_code code = real_table->wait(d, a);
+  usleep(PAUSE_US);
+  if (a) a->device_us = PAUSE_US;
+  return code;
+}
+
+static void the_device_is_not_idle_while_it_computes(void **state) {
+  setup *s = *state;
+  device *d = model_device(s->model);
+  real_table = d->table;
+  device_table slow = *real_table;
+  slow.wait = slow_wait;
+  d->table = &slow;
+  prefill(s, 0);
+  round_of(s, 0, 2, false, false);
+  for (int i = 0; i < 10; i++) round_of(s, 0, 2, true, false);
+  d->table = real_table;
+  const engine_counters *n = engine_count(s->engine);
+  uint32_t least = UINT32_MAX;
+  for (uint64_t i = 0; i < n->gaps; i++) least = n->idle_us[i] < least ? n->idle_us[i] : least;
+  assert_int_equal(n->gaps, 10);
+  assert_in_range(least, 0, PAUSE_US - 1); /* a loaded machine delays some of them, not all */
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(only_rounds_without_a_wait_count, open_setup, close_setup),
       cmocka_unit_test_setup_teardown(a_gap_is_the_time_between_forwards, open_setup, close_setup),
+      cmocka_unit_test_setup_teardown(the_device_is_not_idle_while_it_computes, open_setup, close_setup),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

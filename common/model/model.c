@@ -382,6 +382,10 @@ static int32_t head_line(const model *m, int32_t segment, int32_t row) {
   return at < m->segment_first[segment + 1] ? m->head_line[at] : -1;
 }
 
+uint64_t model_device_us(const model *m) {
+  return m->answer.device_us;
+}
+
 const float *model_logits(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
   if (line < 0 || line >= m->batch.plain.logit_count) return NULL;

@@ -73,6 +73,8 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
 /* Layers computed so far, which grows while a forward runs. May be called from any thread. */
 uint64_t model_progress(const model *m);
 
+/* What the last forward took on the device, without the wait in its queue. */
+uint64_t model_device_us(const model *m);
 /* Logits of a row of the last forward: f32 [vocab], valid until the next forward. NULL: the row has none, or
  * the device is lost. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);

@@ -41,7 +41,7 @@ def pattern_of(text):
 
 
 def commands_of(build):
-    """How each source is compiled, by its path. Those of CUDA devices are compiled twice where there is nvcc."""
+    """How each source is compiled, by its path. Those of CUDA devices are there twice where there is nvcc."""
     found = {}
     for c in json.loads((build / "compile_commands.json").read_text()):
         path = str(pathlib.Path(c["file"]).relative_to(ROOT))

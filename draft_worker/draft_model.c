@@ -39,7 +39,7 @@ static int open_engine(draft_model *m, const draft_arguments *a, const logger *l
 }
 
 int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
-  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads};
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
   model_options own = {.repack_cache = a->worker.repack_cache, .log = log};
   kv_options cache;
   int rc = open_files(m, a, e);

@@ -63,6 +63,7 @@ typedef struct device_options {
   const int32_t *cpus; /* [cpu_count] processors to bind the threads to, the caller's first; NULL: none */
   int32_t cpu_count;
   size_t memory; /* bytes that the device may take; 0: what it has */
+  bool tested;   /* refused, unless each op computes the bits of the C reference (devices/self_test.h) */
 } device_options;
 
 typedef struct device_table {

@@ -2,6 +2,7 @@
 #include "common/base/host_id.h"
 #include "common/base/program.h"
 #include "target_worker/counters.h"
+#include "target_worker/device_list.h"
 #include "target_worker/engine.h"
 #include "target_worker/recorder.h"
 #include "target_worker/target_arguments.h"
@@ -188,7 +189,7 @@ int main(int argc, char **argv) {
   const worker_arguments *a = &p.arguments.worker;
   p.log = (logger){"tandem-target", a->log};
   if (a->version) return print_version(p.arguments.math);
-  if (p.arguments.list_devices) return target_arguments_print_devices(p.arguments.worker.device);
+  if (p.arguments.list_devices || p.arguments.self_test) return device_list_print(&p.arguments);
   if (!worker_arguments_complete(a, true, &p.log)) return PROGRAM_EXIT_USAGE;
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);

@@ -2,7 +2,6 @@
 
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
-#include "kernels/devices/devices.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +16,7 @@ enum {
   KEY_MATH,
   KEY_ISA,
   KEY_LIST_DEVICES,
+  KEY_SELF_TEST,
   KEY_INSECURE,
   KEY_RECORD
 };
@@ -50,6 +50,11 @@ static const struct argp_option option_table[] = {
     {"list-devices", KEY_LIST_DEVICES, NULL, 0,
      "Print the devices, the better ones first, each chosen, available or missing, with what it is and what "
      "it lacks; and leave",
+     1},
+    {"self-test", KEY_SELF_TEST, NULL, 0,
+     "Print the same, compare each op of each device with the C reference, and tell how long that took; a "
+     "device "
+     "that gives other bits is refused, as at every start",
      1},
     {"threads", WORKER_KEY_THREADS, "N", 0,
      "Threads of the forward pass; default: one for each physical core that this process may use, within its "
@@ -103,6 +108,7 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT(KEY_RECORD, target_arguments, record_steps),
     PROGRAM_FLAG_SWITCH(KEY_INSECURE, target_arguments, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_LIST_DEVICES, target_arguments, list_devices),
+    PROGRAM_FLAG_SWITCH(KEY_SELF_TEST, target_arguments, self_test),
     PROGRAM_FLAG_INT(KEY_KV_BLOCKS, target_arguments, kv_blocks, "--kv-blocks", 0, KV_BLOCKS_MAX),
     PROGRAM_FLAG_CHOICE(KEY_KV, target_arguments, kv_virtual, "--kv", kv_words),
     PROGRAM_FLAG_CHOICE(KEY_MATH, target_arguments, math, "--math", math_words),
@@ -162,25 +168,4 @@ target_arguments target_arguments_parse(int argc, char **argv) {
       .isa = -1};
   worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
   return a;
-}
-
-/* Does this name, which may leave its end open ("cpu"), stand for the device? */
-static bool names(const char *wanted, const char *name) {
-  size_t size = strlen(wanted);
-  return strncmp(wanted, name, size) == 0 && (!name[size] || name[size] == ':');
-}
-
-int target_arguments_print_devices(const char *wanted) {
-  bool chosen = false;
-  devices_entry d;
-  for (int32_t i = 0; devices_at(i, &d); i++) {
-    bool this_one = !chosen && !d.lacks[0] && names(wanted, d.name);
-    chosen |= this_one;
-    printf("%s %s: %s%s%s\n", d.name,
-           this_one     ? "chosen"
-           : d.lacks[0] ? "missing"
-                        : "available",
-           d.what, d.lacks[0] ? "; it needs " : "", d.lacks);
-  }
-  return chosen ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
 }

@@ -15,13 +15,9 @@ typedef struct target_arguments {
   int32_t kv_virtual; /* 0, 1 */
   ops_math math;
   int32_t isa; /* a word of --isa, which is worker.device by another name; -1: not given */
-  bool insecure_bind, list_devices;
+  bool insecure_bind, list_devices, self_test;
   int32_t pin[CPUS_MAX], pin_count;
 } target_arguments;
 
 /* A wrong flag ends the program. */
 target_arguments target_arguments_parse(int argc, char **argv);
-
-/* --list-devices, for people and for `tandem doctor`: a line each, "NAME STATE: WHAT", the better ones first,
- * where STATE is chosen (by the name `wanted`), available or missing. The program's exit status. */
-int target_arguments_print_devices(const char *wanted);

@@ -67,7 +67,8 @@ static int open_model(target_model *m, const target_arguments *a, const kv_optio
   const device_options d = {.math = a->math,
                             .threads = a->worker.threads,
                             .cpus = a->pin_count ? a->pin : NULL,
-                            .cpu_count = a->pin_count};
+                            .cpu_count = a->pin_count,
+                            .tested = true};
   if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
     o.progress = show_progress;
     o.progress_context = &shown;

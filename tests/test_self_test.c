@@ -88,10 +88,52 @@ static void an_op_that_is_wrong_is_named(void **state) {
   expect_refusal(table, "fails at embed");
 }
 
+/* --- at opening --- */
+
+static int open_tested(device **d, mem *m, err *e) {
+  const device_options o = {.math = OPS_MATH_INT8, .threads = 1, .tested = true};
+  *e = (err){0};
+  return device_open(d, "far:cpu", &o, m, e);
+}
+
+static void a_device_that_computes_wrongly_is_refused_at_opening(void **state) {
+  (void)state;
+  err e;
+  mem m = {0};
+  device *d;
+  assert_int_equal(open_tested(&d, &m, &e), ERR_OK);
+  d->table->close(d);
+  setenv("TANDEM_FAR", "wrong=1", 1);
+  assert_int_equal(open_tested(&d, &m, &e), ERR_UNSUPPORTED);
+  assert_null(d);
+  if (!strstr(e.text, "far:cpu") || !strstr(e.text, "computes norm with other bits")) fail_msg("%s", e.text);
+  d = open_named("far:cpu", OPS_MATH_INT8); /* it was not asked for */
+  d->table->close(d);
+  unsetenv("TANDEM_FAR");
+}
+
+/* What will fail in mid-life does so after the self-test, not in it. */
+static void a_fault_to_come_is_not_the_self_tests(void **state) {
+  (void)state;
+  err e;
+  mem m = {0};
+  device *d;
+  setenv("TANDEM_FAR", "lose=1", 1);
+  assert_int_equal(open_tested(&d, &m, &e), ERR_OK);
+  unsetenv("TANDEM_FAR");
+  const ops_row row = {.length = 1};
+  assert_true(d->table->begin(d, NULL, &(ops_batch){.rows = &row, .row_count = 1}));
+  d->table->end(d);
+  assert_int_equal(d->table->wait(d, NULL), OPS_LOST);
+  d->table->close(d);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_device_passes),
       cmocka_unit_test(an_op_that_is_wrong_is_named),
+      cmocka_unit_test(a_device_that_computes_wrongly_is_refused_at_opening),
+      cmocka_unit_test(a_fault_to_come_is_not_the_self_tests),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

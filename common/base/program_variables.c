@@ -23,7 +23,7 @@ static const char *const flags[] = {
     "draft-ctx", "budget", "pace", "selfcheck", "force-single-token", "threads", "pin", "ctx", "kv",
     "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait", "insecure-bind", "sessions",
     "to", "delete", "whole", "compare", "limit", "older-than", "device", "draft-device", "list-devices",
-    "kv-memory", "draft-kv-memory",
+    "kv-memory", "draft-kv-memory", "self-test",
     /* of the workers and tandem-bench */
     "orchestrator", "bind", "advertise", "isa", "log-level", "counters", "record-steps", "parent",
     "replay-seed", "rows", "turns", "repetitions"};

@@ -14,14 +14,17 @@ typedef struct device_kind {
   int (*open)(device **out, const char *rest, const device_options *o, mem *m, err *e);
   /* The i-th that there may be, as a devices_entry tells it; false: there are no more. */
   bool (*at)(int32_t i, const char **name, const char **what, const char **lacks);
-  bool tested; /* refused if it computes other bits than the C reference */
 } device_kind;
 
 /* Around the device whose name follows. */
 static int open_far(device **out, const char *rest, const device_options *o, mem *m, err *e) {
   device *inner;
-  int rc = device_open(&inner, *rest ? rest : "cpu", o, m, e);
-  return rc == ERR_OK ? far_open(out, inner, e) : rc;
+  device_options once = *o;
+  once.tested = false; /* with what is around it */
+  int rc = device_open(&inner, *rest ? rest : "cpu", &once, m, e);
+  if (rc == ERR_OK) rc = far_open(out, inner, e);
+  if (rc == ERR_OK && !m) far_try(*out);
+  return rc;
 }
 
 static bool none_at(int32_t i, const char **name, const char **what, const char **lacks) {
@@ -31,12 +34,12 @@ static bool none_at(int32_t i, const char **name, const char **what, const char 
 
 /* A device is a line here. */
 static const device_kind kinds[] = {
-    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at, false},
-    {"far", NULL, open_far, none_at, false},
+    {"cpu", "cpu, cpu:c, cpu:avx2, cpu:avx-vnni, cpu:avx512", cpu_device_open, cpu_device_at},
+    {"far", NULL, open_far, none_at},
 #if defined(TANDEM_CUDA_EMULATED)
-    {"emulated", NULL, cuda_device_open, none_at, false},
+    {"emulated", NULL, cuda_device_open, none_at},
 #elif defined(TANDEM_CUDA)
-    {"cuda", "cuda:0, cuda:1, ...", cuda_device_open, cuda_device_at, true},
+    {"cuda", "cuda:0, cuda:1, ...", cuda_device_open, cuda_device_at},
 #endif
 };
 #define KIND_COUNT (sizeof kinds / sizeof kinds[0])
@@ -70,7 +73,7 @@ static int test_first(const device_kind *k, const char *rest, const device_optio
 
 static int open_kind(const device_kind *k, device **out, const char *rest, const device_options *o, mem *m,
                      err *e) {
-  int rc = k->tested ? test_first(k, rest, o, e) : ERR_OK;
+  int rc = o->tested ? test_first(k, rest, o, e) : ERR_OK;
   return rc == ERR_OK ? k->open(out, rest, o, m, e) : rc;
 }
 

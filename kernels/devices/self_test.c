@@ -277,7 +277,7 @@ static void try_normed(trial *t, int32_t unused) {
 #define BLOCKS    (SEQUENCES * CONTEXT / OPS_TILE)
 #define STAGE     32
 #define WINDOW    5
-#define LONG_ROWS 7                           /* appended to sequence 0, across the border of two splits */
+#define LONG_ROWS 3                           /* appended to sequence 0, across the border of two splits */
 #define LONG_AT   (OPS_SPLIT - LONG_ROWS / 2) /* where */
 #define TREE_AT   (LONG_AT + LONG_ROWS)
 

@@ -8,6 +8,11 @@ void far_set_faults(device *d, const far_faults *faults) {
   far_device_of(d)->faults = *faults;
 }
 
+void far_try(device *d) {
+  far_device *f = far_device_of(d);
+  f->faults = (far_faults){.wrong = f->faults.wrong};
+}
+
 static void far_close(device *d) {
   far_device *f = far_device_of(d);
   far_queue_close(&f->queue);

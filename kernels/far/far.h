@@ -16,3 +16,5 @@
 int far_open(device **out, device *inner, err *e);
 /* d was opened by far_open. */
 void far_set_faults(device *d, const far_faults *faults);
+/* It is only tried: of its faults, those stay that make it compute wrongly. */
+void far_try(device *d);

@@ -10,6 +10,7 @@ typedef struct far_faults {
   int32_t fail;         /* forward: it is left out, and its wait says OPS_FAILED */
   int32_t refuse;       /* request for memory: take, act, kv_open, kv_stage */
   int32_t refuse_begin; /* begin */
+  int32_t wrong;        /* norm: it gives other bits */
 } far_faults;
 
 bool far_faults_parse(far_faults *out, const char *text);

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define WRONG_EPS 1.0f /* of a norm that is to give other bits */
+
 /* --- arguments: checked, and translated to the inner device's --- */
 
 static far_device *recording(device *d) {
@@ -165,7 +167,7 @@ static void far_norm(device *d, const device_act *x, bool head, device_vector w,
                  .y = act_of(f, y, head ? f->forward.head_rows : rows, columns)->inner,
                  .head = head,
                  .w = inner_vector(f, w, columns),
-                 .eps = eps};
+                 .eps = far_faults_due(&f->faults.wrong) ? WRONG_EPS : eps};
   *(norm_args *)far_queue_add(&f->queue, run_norm, sizeof a) = a;
 }
 

@@ -283,12 +283,12 @@ static void check_worker(doctor *d, const char *name) {
   json_object_set_new(check, "program", json_string(name));
 }
 
-/* The lines of `tandem-target --list-devices', "NAME STATE: WHAT", as "cpu:avx512 chosen: ...; cpu:avx2
+/* The lines of `tandem-target --self-test', "NAME STATE: WHAT", as "cpu:avx512 chosen: ...; cpu:avx2
  * available: ...; ..." and as {NAME: STATE: WHAT}. */
 static void check_devices(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
-  bool listed = child_processes_ask("tandem-target", "--list-devices", said, sizeof said, &e) == ERR_OK;
+  bool listed = child_processes_ask("tandem-target", "--self-test", said, sizeof said, &e) == ERR_OK;
   if (e.code == ERR_GONE) return; /* check_worker has reported that it is missing */
   json_t *devices = json_object(), *check;
   const char *chosen = NULL;
@@ -304,7 +304,7 @@ static void check_devices(doctor *d) {
   if (listed)
     check = good(d, "device", "%s", text);
   else
-    check = bad(d, "device", "%s", chosen ? text : e.text);
+    check = bad(d, "device", "%s", *text ? text : e.text);
   json_object_set_new(check, "chosen", chosen ? json_string(chosen) : json_null());
   json_object_set_new(check, "devices", devices);
 }

@@ -1,12 +1,13 @@
 """`tandem doctor`."""
 
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 import unittest
 
-from command_line import FAILED, OK, USAGE, Command, tandem
+from command_line import FAILED, OK, USAGE, WORKER, Command, tandem
 from models import other_vocabulary
 from support import MODEL, TANDEM, TARGET, TIME_LIMIT
 
@@ -108,6 +109,27 @@ class Doctor(Command):
         status, _, errors = tandem("run", "-m", MODEL, "--device", "abacus", "--ledger", "none", "hello")
         self.assertNotEqual(status, OK)
         self.assertIn("no device is called 'abacus': give one of cpu, cpu:c,", errors)
+
+    def test_every_device_is_tried_and_one_that_computes_wrongly_is_refused(self):
+        """By doctor, and when a worker starts."""
+        devices = self.doctor()["device"]["devices"]
+        for name, state in devices.items():
+            self.assertRegex(state, "missing: |self-test passed in [0-9]+ ms$", name)
+        wrong = {**os.environ, "TANDEM_FAR": "wrong=1"}
+        status, out, _ = tandem("doctor", "--json", env={**wrong, "TANDEM_DEVICE": "far:cpu"})
+        device = next(c for c in json.loads(out)["checks"] if c["check"] == "device")
+        self.assertEqual((status, device["ok"]), (FAILED, False))
+        reason = r"far:cpu:[a-z0-9-]+ computes norm with other bits than the C reference"
+        self.assertRegex(device["devices"]["far:cpu"], "^refused: " + reason)
+        run = ["run", "-m", MODEL, "--ledger", "none", "--max-tokens", "4"]
+        status, out, errors = tandem(*run, "--device", "far:cpu", "hello", env=wrong)
+        self.assertEqual((status, out), (WORKER, b""))
+        self.assertRegex(errors, "tandem-target: error: " + reason)
+        draft = ["--draft-layers", "4", "--draft-device", "far:cpu"]
+        status, out, errors = tandem(*run, *draft, "hello", env=wrong)
+        self.assertEqual((status, out), (WORKER, b""))
+        self.assertRegex(errors, "tandem-draft: error: " + reason)
+        self.assertEqual(tandem(*run, "--device", "far:cpu", "hello")[0], OK)
 
     def test_a_draft_that_fits_and_one_that_does_not(self):
         fit = self.doctor("-m", MODEL, "-md", MODEL)["fit"]

@@ -14,7 +14,7 @@ unit        | unit, property, golden and vector tests (ctest)
 simulation  | every state machine under a seeded network, 20,000 seeds
 mutants     | known mistakes, each of which the simulation or a unit test must catch
 integration | the real programs on loopback
-asan        | ASan and UBSan: the tests not labelled golden, slow or far, command line, pair and wire tests over the virtual cache with a subset of prompts
+asan        | ASan and UBSan: the tests not labelled golden, slow, far or emulated, command line, pair and wire tests over the virtual cache with a subset of prompts
 tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
 fuzz        | libFuzzer: a while for each target'
 
@@ -79,7 +79,7 @@ stage_integration() {
 
 stage_asan() {
   configure_and_build asan
-  run_ctest asan -LE 'golden|slow|far'
+  run_ctest asan -LE 'golden|slow|far|emulated'
   export TANDEM_KV=virtual # the other stages run these over the static cache
   run_integration asan 1 'test_cli_*.py' test_pair.py test_wire.py
 }

@@ -1,4 +1,4 @@
-/* libs: kernels */
+/* libs: kernels : emulated */
 /* The quantised weight types against the PyPI package `gguf` (tests/golden/make_dequant.py): what `embed`
  * reads out of a packed matrix is what the package says, bit for bit, and so are the weights that f32 math
  * multiplies with. */

@@ -1,4 +1,4 @@
-/* libs: kernels : far */
+/* libs: kernels : far emulated */
 /* What a device promises beside its ops (kernels/device.h): names, memory, windows, limits, counters. */
 #include "kernels/cpu/cpu_isa.h"
 #include "tests/ops_cache.h"

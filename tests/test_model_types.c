@@ -1,4 +1,4 @@
-/* libs: model : far */
+/* libs: model : far emulated */
 /* Files of every weight type, alone and mixed as quantisers mix them, from the bytes of a GGUF to logits: in
  * f32 math the same bits as the file whose weights stand there in F32; in int8 math near them, and the same
  * on every instruction set. */

@@ -1,4 +1,4 @@
-/* libs: kernels : far */
+/* libs: kernels : far emulated */
 /* Commits, block tables and the staging pool, on every device: rows that were staged and then committed give
  * the bits of rows that were stored straight, whatever happens between the commit and the next forward. */
 #include "tests/ops_cache.h"

@@ -1,4 +1,4 @@
-/* libs: kernels : far */
+/* libs: kernels : far emulated */
 /* Ops of one row at a time, embed and norm, and the int8 form of activations: each device against the C
  * reference by memcmp, and the reference against the definitions. */
 #include "tests/ops_support.h"

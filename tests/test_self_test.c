@@ -1,4 +1,4 @@
-/* libs: kernels */
+/* libs: kernels : emulated */
 /* The self-test of devices: every device of this machine passes, and a device with one op that computes
  * something else does not. */
 #include "kernels/devices/devices.h"

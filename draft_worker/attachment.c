@@ -142,6 +142,8 @@ void attachment_take(draft_step *c, attachment *a, int32_t by, const draft_reply
     draft_session_take(&a->session, c->setup, by, r);
   else if (r->code == ERR_MISMATCH)
     detach(c, a, r->code, "a token of the text is none of the draft model's");
+  else if (r->code == ERR_DEVICE)
+    detach(c, a, r->code, "the draft's device is lost");
   else
     detach(c, a, r->code, "the draft's model could not be run");
 }

@@ -1,6 +1,8 @@
 #include "draft_worker/worker.h"
 
 #include "common/base/min.h"
+#include "common/base/log.h"
+#include "common/base/program.h"
 #include "draft_worker/draft_open.h"
 #include "draft_worker/draft_peers.h"
 #include "draft_worker/draft_state.h"
@@ -80,6 +82,29 @@ bool draft_next_batch(draft *d, draft_batch *b) {
   return count > 0 && draft_session_batch(list, count, &d->setup, first % count, b);
 }
 
+static bool is_lost(const draft_results *results) {
+  for (int32_t i = 0; i < results->failure_count; i++)
+    if (results->failures[i].code == ERR_DEVICE) return true;
+  return false;
+}
+
+/* Every session goes on without this draft. */
+static void leave_all(draft *d, draft_step *c, const char *reason) {
+  for (int i = 0; i < draft_state_session_max(d); i++)
+    if (d->sessions[i].state != ATTACHMENT_FREE) attachment_leave(c, &d->sessions[i], reason);
+  roster_bye(&d->peers, c->out);
+}
+
+/* Those whose forward it was have been told so already. */
+static void lose_device(draft *d, draft_step *c) {
+  leave_all(d, c, "the draft's device is lost");
+  actions_log(c->out, LOG_ERROR,
+              "the device %s is lost: see the system's log (dmesg), then start this program again, or with "
+              "another --device",
+              wire_brief_of(d->peers.self.device).text);
+  actions_exit(c->out, PROGRAM_EXIT_DEVICE);
+}
+
 static void on_result(draft *d, draft_step *c, const draft_results *results) {
   draft_reply r;
   for (int32_t i = 0; i < d->setup.drafter_count; i++) {
@@ -90,6 +115,7 @@ static void on_result(draft *d, draft_step *c, const draft_results *results) {
       if (attachment_is_active(&d->sessions[r.slot])) attachment_take(c, &d->sessions[r.slot], i, &r);
   }
   for (int i = 0; i < draft_state_session_max(d); i++) attachment_grow(c, &d->sessions[i]);
+  if (is_lost(results)) lose_device(d, c);
 }
 
 /* --- messages --- */
@@ -151,10 +177,7 @@ static uint64_t draft_deadline(const void *self) {
 static void on_drain(draft *d, draft_step *c) {
   if (d->draining) return;
   d->draining = true;
-  for (int i = 0; i < draft_state_session_max(d); i++)
-    if (d->sessions[i].state != ATTACHMENT_FREE)
-      attachment_leave(c, &d->sessions[i], "this draft is shutting down");
-  roster_bye(&d->peers, c->out);
+  leave_all(d, c, "this draft is shutting down");
 }
 
 static void draft_react(void *self, const event *e, uint64_t now_us, actions *out) {

@@ -142,7 +142,8 @@ typedef struct device_table {
   /* Until the forward is done. a may be NULL. */
   ops_code (*wait)(device *d, ops_answer *a);
   /* f32 [columns of the head's weight's rows] of head row `line` < logit_count of the forward that was waited
-   * for last; valid until the next begin. NULL: the device is lost. */
+   * for last; valid until the next begin. NULL: the device is lost, which the next forward says too, or they
+   * cannot be read this once. */
   const float *(*logits)(device *d, int32_t line);
 
   /* --- what it costs --- */

@@ -1,11 +1,16 @@
 #include "target_worker/engine.h"
 
 #include "common/base/clock.h"
+#include "common/base/log_limit.h"
 #include "common/base/program.h"
 #include "common/speculative/acceptance.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Lines of the log about forwards that are repeated. */
+#define REPEAT_LINES    4
+#define REPEAT_EVERY_US 60000000
 
 struct engine {
   engine_options options;
@@ -18,6 +23,7 @@ struct engine {
   bool at_once;            /* the batch in hand */
   uint64_t forwarded_us;   /* when the last forward ended, if it was of one VERIFY that succeeded; else 0 */
   int32_t forwarded_slot;
+  log_limit repeats; /* that the log tells */
 };
 
 /* --- faults, for tests --- */
@@ -64,6 +70,7 @@ typedef struct active_job {
   int32_t seq, segment;  /* of the cache; of the forward */
   bool faulty;           /* a test wants its forward to fail, */
   bool wrong;            /* or its first token to be wrong */
+  bool unread;           /* the device did not give the logits that its forward has kept */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   model_sampling sampling;
   bool choosing;                        /* the forward samples the tokens itself, by `sampling` */
@@ -100,8 +107,9 @@ static const model_sampling *sampling_of(const active_job *a) {
   return a->choosing ? &a->sampling : NULL;
 }
 
-/* The target's token after C and path_tokens[0..depth), from a row of the last forward. */
-static int32_t pick(const active_job *a, int32_t row, int32_t depth) {
+/* The target's token after C and path_tokens[0..depth), from a row of the last forward; -1, which is no row's
+ * token: the device does not give its logits. */
+static int32_t pick(active_job *a, int32_t row, int32_t depth) {
   const engine_job *job = a->job;
   if (a->choosing) {
     int32_t token = model_sampled(a->g->options.model, a->segment, row);
@@ -109,7 +117,8 @@ static int32_t pick(const active_job *a, int32_t row, int32_t depth) {
     return token;
   }
   const float *logits = model_logits(a->g->options.model, a->segment, row);
-  assert(logits);
+  if (!logits) a->unread = true;
+  if (a->unread) return -1;
   sampler_row history = {0};
   if (job->history) {
     history.history = job->history;
@@ -127,11 +136,12 @@ static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int
   return pick(a, row, depth);
 }
 
-/* Nothing of the job is left in the cache. */
+/* Nothing of the job is left in the cache. A loss is told once, by the machine. */
 static void fail(active_job *a, int rc) {
   engine *g = a->g;
-  log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", a->job->count,
-           a->job->kv_length, err_name(rc));
+  if (rc != ERR_DEVICE)
+    log_line(g->options.log, LOG_ERROR, "a forward of %d rows after %d failed: %s", a->job->count,
+             a->job->kv_length, err_name(rc));
   kv_rollback(g->options.kv, a->seq, a->job->kv_length);
   g->counters.failures++;
   a->forwarded_us = 0;
@@ -167,6 +177,10 @@ static void selfcheck(active_job *a) {
       return;
     }
     int32_t token = pick(a, 0, i);
+    if (a->unread) {
+      fail(a, ERR_INTERNAL);
+      return;
+    }
     if (token == r->sampled[i]) continue;
     r->sampled[i] = token;
     r->sampled_count = i + 1;
@@ -179,6 +193,7 @@ static void accept_tree(active_job *a, uint64_t forwarded) {
   int32_t path[ENGINE_ROWS_MAX];
   int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                    job->sampled_max, pick_on_walk, a, path, a->r->sampled);
+  if (a->unread) return;
   uint64_t accepted = clock_us();
   int rc = kv_commit(a->g->options.kv, a->seq, path, walked);
   a->r->accept_us = accepted - forwarded;
@@ -200,6 +215,7 @@ static void accept(active_job *a, uint64_t forwarded) {
     return;
   }
   a->r->sampled[0] = pick(a, 0, 0);
+  if (a->unread) return;
   a->r->sampled_count = 1;
   a->r->accept_us = clock_us() - forwarded;
 }
@@ -242,9 +258,36 @@ static void note_gap(engine *g, uint64_t start, uint64_t end) {
   n->idle_us[i] = difference(end, g->forwarded_us + model_device_us(g->options.model));
 }
 
-/* Runs the rows of these jobs in one forward. If that fails, each job gets a forward of its own, so that only
- * the one at fault fails; on a device that is lost, all fail at once. */
-static void forward(engine *g, active_job *const *active, int32_t count) {
+static void forward(engine *g, active_job *const *active, int32_t count, bool again);
+
+static void tell_repeat(engine *g, const char *why) {
+  if (log_limit_takes(&g->repeats, clock_us(), REPEAT_LINES, REPEAT_EVERY_US))
+    log_line(g->options.log, LOG_WARNING, "a forward is repeated: %s", why);
+}
+
+static int stage(const active_job *a) {
+  const engine_job *job = a->job;
+  return a->r->node_count > 0 ? kv_stage(a->g->options.kv, a->seq, job->parents, job->count) : ERR_OK;
+}
+
+/* The forward is there, and its logits are not. If the device is lost, the next forward says so. */
+static void read_again(active_job *a, bool again) {
+  int rc = ERR_INTERNAL;
+  kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
+  if (!again) rc = stage(a);
+  if (rc != ERR_OK) {
+    fail(a, rc);
+    return;
+  }
+  a->unread = false;
+  tell_repeat(a->g, "its logits could not be read");
+  forward(a->g, &a, 1, true);
+}
+
+/* Runs the rows of these jobs in one forward. If that fails, each job gets once more a forward of its own: so
+ * only the one at fault fails, and what passes, as a lack of memory may, harms nobody. On a device that is
+ * lost all fail at once. */
+static void forward(engine *g, active_job *const *active, int32_t count, bool again) {
   model_segment segments[ENGINE_JOBS_MAX];
   for (int32_t i = 0; i < count; i++) {
     active[i]->segment = i;
@@ -255,16 +298,19 @@ static void forward(engine *g, active_job *const *active, int32_t count) {
   int rc = model_forward(g->options.model, g->options.kv, segments, count);
   uint64_t end = clock_us();
   if (follows && rc == ERR_OK) note_gap(g, start, end);
-  bool alone = rc == ERR_OK || rc == ERR_DEVICE || count == 1;
-  for (int32_t i = 0; i < count && !alone; i++) forward(g, &active[i], 1);
-  if (!alone) return;
+  bool repeats = rc != ERR_OK && rc != ERR_DEVICE && !again;
+  if (repeats) tell_repeat(g, err_name(rc));
   for (int32_t i = 0; i < count; i++) {
     active[i]->r->forward_us = end - start;
-    if (rc != ERR_OK)
+    if (repeats)
+      forward(g, &active[i], 1, true);
+    else if (rc != ERR_OK)
       fail(active[i], rc);
     else
       accept(active[i], i == 0 ? end : clock_us());
   }
+  for (int32_t i = 0; i < count && rc == ERR_OK; i++)
+    if (active[i]->unread) read_again(active[i], again);
 }
 
 /* The cache must hold the rows that the job starts from. Rows beyond these belong to tokens that C has lost
@@ -305,8 +351,7 @@ static bool prepare(active_job *a, uint64_t start) {
   if (job->kind == ENGINE_VERIFY) set_choosing(a);
   fault_before(a);
   if (!starts_right(a)) return false;
-  int rc = a->faulty ? ERR_INTERNAL : ERR_OK;
-  if (rc == ERR_OK && a->r->node_count > 0) rc = kv_stage(a->g->options.kv, a->seq, job->parents, job->count);
+  int rc = a->faulty ? ERR_INTERNAL : stage(a);
   if (rc != ERR_OK) fail(a, rc);
   return rc == ERR_OK;
 }
@@ -335,7 +380,7 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
     active[i] = (active_job){.g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot]};
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
-  if (ready_count > 0) forward(g, ready, ready_count);
+  if (ready_count > 0) forward(g, ready, ready_count, false);
   for (int32_t i = 0; i < batch->count; i++) finish(&active[i]);
   g->counters.batches++;
   g->forwarded_us = batch->count == 1 ? active[0].forwarded_us : 0;

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/program.h"
 #include "target_worker/attached_drafts.h"
+#include "target_worker/device_loss.h"
 #include "target_worker/engine_watch.h"
 #include "target_worker/job_results.h"
 #include "target_worker/session_end.h"
@@ -20,6 +21,7 @@ struct target {
   engine_watch watch;
   peer_watch orchestrator;
   bool draining; /* takes no new sessions */
+  bool lost;     /* its device is gone: nothing is computed any more, and the program ends */
 };
 
 int target_alloc(target **out, const target_options *o, err *e) {
@@ -74,11 +76,11 @@ void target_connect(target *t, const char *endpoint, actions *out) {
 
 /* A finished session still counts: its DONE may have been lost. END or the lease frees it. */
 bool target_drained(const target *t) {
-  return t->draining && session_store_empty(&t->store);
+  return t->draining && !t->lost && session_store_empty(&t->store);
 }
 
 bool target_next_batch(target *t, uint64_t now, engine_batch *batch) {
-  bool any = verifier_next(&t->verifier, &t->store, now, batch);
+  bool any = !t->lost && verifier_next(&t->verifier, &t->store, now, batch);
   engine_watch_batch(&t->watch, any, now);
   return any;
 }
@@ -219,7 +221,12 @@ static void on_drain(target *t, step_context *c) {
 
 static void on_results(target *t, step_context *c, const engine_results *results) {
   engine_watch_batch(&t->watch, false, c->now);
-  job_results_apply(c, &t->verifier, results);
+  if (device_loss_in(results)) {
+    t->lost = t->draining = true;
+    device_loss_leave(c);
+  } else {
+    job_results_apply(c, &t->verifier, results);
+  }
 }
 
 static void target_step(void *self, const event *e, uint64_t now_us, actions *out) {

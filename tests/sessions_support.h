@@ -119,12 +119,11 @@ static inline uint64_t some_random(void *context) { /* splitmix64 */
   return x ^ (x >> 31);
 }
 
-static inline int set_up(void **state) {
-  world *w = calloc(1, sizeof *w);
+static inline sessions_machine *open_machine(world *w, bool targets_return) {
+  sessions_machine *m;
   err e = {0};
-  w->random = 1;
-  assert_int_equal(ledger_memory(&w->ledger.inner), ERR_OK);
   sessions_options o = {.incarnation = SELF,
+                        .targets_return = targets_return,
                         .vocabulary_size = VOCAB,
                         .random = some_random,
                         .random_context = &w->random,
@@ -132,7 +131,15 @@ static inline int set_up(void **state) {
                                    spy_durable, spy_read, spy_forget, spy_close}};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
-  assert_int_equal(sessions_alloc(&w->o, &o, &e), ERR_OK);
+  assert_int_equal(sessions_alloc(&m, &o, &e), ERR_OK);
+  return m;
+}
+
+static inline int set_up(void **state) {
+  world *w = calloc(1, sizeof *w);
+  w->random = 1;
+  assert_int_equal(ledger_memory(&w->ledger.inner), ERR_OK);
+  w->o = open_machine(w, false);
   rig_init(&w->r, sessions_as_machine(w->o));
   w->ledger.out = &w->r.out;
   *state = w;

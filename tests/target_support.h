@@ -215,6 +215,7 @@ static inline int set_up_sized(void **state, int32_t sessions) {
                       .vocabulary_size = VOCAB,
                       .numerics_id = "test",
                       .endpoint = "tcp://127.0.0.1:4000",
+                      .device = "test:7",
                       .sessions = sessions,
                       .context = CONTEXT,
                       .kv_blocks = virtual_blocks,

@@ -2,6 +2,8 @@
 /* Who may say what to a draft, how it drains, and the batches of a model. */
 #include "tests/draft_support.h"
 
+#include "common/base/program.h"
+
 static void test_open_leads_to_attach(void **state) {
   world *w = *state;
   rig_say(&w->r, ORCH, prompt_message());
@@ -275,6 +277,27 @@ static void test_a_session_is_detached_when_the_model_cannot_be_run(void **state
   rig_expect_error(&w->r, ORCH, ERR_IO);
 }
 
+/* With all of its sessions, also those that had no part in that forward. */
+static void test_a_draft_whose_device_is_lost_leaves(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_model(w, false);
+  assert_true(draft_next_batch(w->d, &b));
+  rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  draft_results r = {.failure_count = 1, .failures = {{b.jobs[0].slot, ERR_DEVICE}}};
+  rig_clear(&w->r);
+  give(w, &r);
+  assert_true(text_has(rig_only(&w->r, TARGET, MSG_DETACH)->u.state.reason, "device is lost"));
+  rig_expect_error(&w->r, ORCH, ERR_DEVICE); /* the client is told why its answer has no draft any more */
+  rig_only(&w->r, ORCH, MSG_BYE);
+  rig_only(&w->r, TARGET, MSG_BYE);
+  assert_int_equal(rig_logged(&w->r, "is lost: see the system's log"), 1);
+  const action *last = &w->r.out.list[w->r.out.count - 1];
+  assert_true(last->kind == ACTION_EXIT && last->code == PROGRAM_EXIT_DEVICE);
+  assert_false(draft_next_batch(w->d, &b));
+  assert_false(draft_drained(w->d));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_open_leads_to_attach),
@@ -291,6 +314,7 @@ int main(void) {
       MODEL_CASE(test_a_session_that_the_model_fails_is_detached),
       MODEL_CASE(test_the_done_mark_comes_without_nodes_too),
       MODEL_CASE(test_a_session_is_detached_when_the_model_cannot_be_run),
+      MODEL_CASE(test_a_draft_whose_device_is_lost_leaves),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

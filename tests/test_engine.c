@@ -537,6 +537,13 @@ static ops_code lost_wait(device *d, ops_answer *a) {
   return OPS_LOST;
 }
 
+static int32_t waits_until_lost;
+
+static ops_code late_lost_wait(device *d, ops_answer *a) {
+  ops_code code = real_table->wait(d, a);
+  return waits_until_lost > 0 && waits_until_lost-- ? code : OPS_LOST;
+}
+
 /* It is tried once for all jobs, not once more for each. */
 static void a_lost_device_fails_every_job_at_once(void **state) {
   (void)state;
@@ -561,6 +568,109 @@ static void a_lost_device_fails_every_job_at_once(void **state) {
     assert_int_equal(r.of[slot].kv_length, PROMPT - 1);
   }
   assert_int_equal(engine_count(s->engine)->failures, 3);
+  close_setup(s);
+}
+
+/* --- a device that fails once, or does not give its logits --- */
+
+static int32_t failures_left, unread_left;
+
+static ops_code failing_wait(device *d, ops_answer *a) {
+  ops_code code = real_table->wait(d, a);
+  return failures_left > 0 && failures_left-- ? OPS_FAILED : code;
+}
+
+static const float *failing_logits(device *d, int32_t line) {
+  return unread_left > 0 && unread_left-- ? NULL : real_table->logits(d, line);
+}
+
+/* After all sessions have their prompts: so many waits, and readings of logits, fail. */
+static void let_fail(setup *s, int32_t waits, int32_t logits) {
+  device *d = model_device(s->model);
+  real_table = d->table;
+  lost_table = *real_table;
+  lost_table.wait = failing_wait;
+  lost_table.logits = failing_logits;
+  failures_left = waits;
+  unread_left = logits;
+  d->table = &lost_table;
+}
+
+static engine_result step_of(setup *s, const text *t, int32_t nodes) {
+  engine_job job = job_from(t, 0, PROMPT - 1);
+  if (nodes) add_tree(&job, t, nodes);
+  engine_result r = run(s, &job);
+  model_device(s->model)->table = real_table;
+  return r;
+}
+
+static void a_forward_that_fails_once_is_repeated(void **state) {
+  (void)state;
+  for (int32_t nodes = 0; nodes <= 2; nodes += 2) {
+    setup *s = open_setup(NULL);
+    text t = make_text(s, samplings[0]);
+    prefill(s, &t, 0, 0, PROMPT - 1);
+    let_fail(s, 1, 0);
+    engine_result r = step_of(s, &t, nodes);
+    assert_int_equal(r.code, ERR_OK);
+    assert_int_equal(r.sampled_count, nodes + 1);
+    assert_tokens(&t, PROMPT, &r);
+    assert_int_equal(engine_count(s->engine)->failures, 0);
+    close_setup(s);
+  }
+}
+
+/* Nothing of it is left in the cache, and the next one is well. */
+static void a_forward_that_fails_twice_fails_its_job(void **state) {
+  (void)state;
+  for (int32_t nodes = 0; nodes <= 2; nodes += 2) {
+    setup *s = open_setup(NULL);
+    text t = make_text(s, samplings[0]);
+    prefill(s, &t, 0, 0, PROMPT - 1);
+    let_fail(s, 2, 0);
+    engine_result r = step_of(s, &t, nodes);
+    assert_int_equal(r.code, ERR_INTERNAL);
+    assert_int_equal(r.sampled_count, 0);
+    assert_int_equal(r.kv_length, PROMPT - 1);
+    let_fail(s, 0, 0);
+    r = step_of(s, &t, nodes);
+    assert_int_equal(r.code, ERR_OK);
+    assert_tokens(&t, PROMPT, &r);
+    close_setup(s);
+  }
+}
+
+/* A sampling that needs logits, which the device keeps and then does not give. */
+static void logits_that_cannot_be_read_are_computed_again(void **state) {
+  (void)state;
+  const sampler_options needy = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
+  for (int32_t nodes = 0; nodes <= 2; nodes += 2)
+    for (int32_t fails = 1; fails <= 2; fails++) {
+      setup *s = open_setup(NULL);
+      text t = make_text(s, needy);
+      prefill(s, &t, 0, 0, PROMPT - 1);
+      let_fail(s, 0, fails);
+      engine_result r = step_of(s, &t, nodes);
+      assert_int_equal(r.code, fails == 1 ? ERR_OK : ERR_INTERNAL);
+      assert_int_equal(r.sampled_count, fails == 1 ? nodes + 1 : 0);
+      assert_int_equal(r.kv_length, fails == 1 ? PROMPT + nodes : PROMPT - 1);
+      if (fails == 1) assert_tokens(&t, PROMPT, &r);
+      close_setup(s);
+    }
+}
+
+/* Lost after its forward, when the logits are read: the second forward tells. */
+static void a_device_that_is_lost_when_logits_are_read_is_lost(void **state) {
+  (void)state;
+  const sampler_options needy = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
+  setup *s = open_setup(NULL);
+  text t = make_text(s, needy);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  let_fail(s, 0, 1);
+  waits_until_lost = 1;
+  lost_table.wait = late_lost_wait;
+  engine_result r = step_of(s, &t, 0);
+  assert_int_equal(r.code, ERR_DEVICE);
   close_setup(s);
 }
 
@@ -651,6 +761,10 @@ int main(void) {
       cmocka_unit_test(a_batch_is_one_forward),
       cmocka_unit_test(one_at_fault_fails_alone),
       cmocka_unit_test(a_lost_device_fails_every_job_at_once),
+      cmocka_unit_test(a_forward_that_fails_once_is_repeated),
+      cmocka_unit_test(a_forward_that_fails_twice_fails_its_job),
+      cmocka_unit_test(logits_that_cannot_be_read_are_computed_again),
+      cmocka_unit_test(a_device_that_is_lost_when_logits_are_read_is_lost),
       cmocka_unit_test(faults_are_parsed_strictly),
   };
   const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};

@@ -626,6 +626,84 @@ static void test_a_worker_that_restarts_again_and_again_is_not_asked_each_time(v
   assert_true(rig_count(&w->r, DRAFT, MSG_OPEN) >= 1);
 }
 
+/* --- a target whose device is lost --- */
+
+static void lose_device(world *w, peer_id target) {
+  msg m = error_message(SELF, w->id, w->epoch, ERR_DEVICE);
+  m.u.error.text = wire_text("the target's device cuda:0 is lost");
+  rig_clear(&w->r);
+  rig_say(&w->r, target, m);
+}
+
+static void test_a_session_leaves_a_target_whose_device_is_lost(void **state) {
+  world *w = *state;
+  start_running(w, true);
+  register_workers(w, TARGET2, 0);
+  send_tokens(w, TARGET, 3, 7);
+  lose_device(w, TARGET);
+  const msg_open *o = opened(w, TARGET2);
+  assert_int_equal(w->epoch, 2);
+  assert_int_equal(o->base_length, 0);
+  assert_int_equal(o->token_count, 10); /* in mid-answer */
+  assert_true(text_is(opened(w, DRAFT)->target_endpoint, "tcp://127.0.0.1:4001"));
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  expect_state(w, SESSIONS_OPENING);
+}
+
+/* It lives for some moments yet, whether BYE has come or not: nobody is sent there. */
+static void test_a_target_whose_device_is_lost_gets_nothing_new(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  lose_device(w, TARGET);
+  rig_say(&w->r, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0));
+  set_load(w, TARGET2, 4);
+  sessions_request r = request(false);
+  rig_clear(&w->r);
+  start_request(w, &r);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_OPEN), 0);
+  rig_last(&w->r, TARGET2, MSG_OPEN);
+}
+
+static void test_without_another_target_a_lost_device_ends_the_session(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 7);
+  lose_device(w, TARGET);
+  assert_int_equal(view(w).finish, WIRE_FINISH_ERROR);
+  assert_int_equal(view(w).code, ERR_DEVICE);
+  assert_non_null(strstr(view(w).text, "device cuda:0 is lost, and there is no other target"));
+  assert_int_equal(view(w).length, 10);   /* what it has stays */
+  expect_state(w, SESSIONS_FINISHED);     /* and nobody waits for the target's ENDED */
+  assert_int_equal(view(w).uncounted, 7); /* the figures are lost */
+}
+
+/* One that has no room at the moment is another target all the same. */
+static void test_a_session_waits_for_room_at_the_other_target(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  register_workers(w, TARGET2, 0);
+  lose_device(w, TARGET);
+  opened(w, TARGET2);
+  rig_say(&w->r, TARGET2, error_message(SELF, w->id, w->epoch, ERR_FULL));
+  assert_int_equal(view(w).finish, 0);
+}
+
+static void test_a_session_waits_for_a_target_that_is_started_again(void **state) {
+  world *w = *state;
+  sessions_free(w->o);
+  w->o = open_machine(w, true);
+  w->r.m = sessions_as_machine(w->o);
+  start_running(w, false);
+  send_tokens(w, TARGET, 3, 7);
+  lose_device(w, TARGET);
+  sessions_worker_died(w->o, ID(TARGET), w->r.now, &w->r.out);
+  expect_state(w, SESSIONS_WAITING);
+  rig_clear(&w->r);
+  register_workers(w, TARGET3, 0);
+  assert_int_equal(opened(w, TARGET3)->token_count, 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_the_longest_session_moves_at_its_end),
@@ -660,6 +738,11 @@ int main(void) {
       CASE(test_a_draft_that_is_given_up_is_sent_end),
       CASE(test_a_draft_that_refuses_is_not_asked_again),
       CASE(test_a_worker_that_restarts_again_and_again_is_not_asked_each_time),
+      CASE(test_a_session_leaves_a_target_whose_device_is_lost),
+      CASE(test_a_target_whose_device_is_lost_gets_nothing_new),
+      CASE(test_without_another_target_a_lost_device_ends_the_session),
+      CASE(test_a_session_waits_for_room_at_the_other_target),
+      CASE(test_a_session_waits_for_a_target_that_is_started_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

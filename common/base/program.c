@@ -31,7 +31,7 @@ const char *program_exit_help(void) {
 
 int program_exit_of_file(int code) {
   bool file = code == ERR_IO || code == ERR_FORMAT || code == ERR_UNSUPPORTED || code == ERR_LIMIT;
-  return file ? PROGRAM_EXIT_FILE : PROGRAM_EXIT_FAILED;
+  return file ? PROGRAM_EXIT_FILE : code == ERR_DEVICE ? PROGRAM_EXIT_DEVICE : PROGRAM_EXIT_FAILED;
 }
 
 /* strtoll and its like skip blanks and take less than the whole: a flag's value is all or nothing. */

@@ -14,6 +14,7 @@
   X(FILE, 3, "an input file is missing, unreadable or not what it claims to be")                             \
   X(ADDRESS, 4, "an endpoint is malformed, not allowed or in use")                                           \
   X(REFUSED, 5, "a peer refuses to work with this program (version, vocabulary)")                            \
+  X(DEVICE, 6, "what the program computes on is lost: a driver error that stays, a reset, a removed card")   \
   X(SIGNAL, 130, "ended at once: a second signal, or the parent is gone")
 #define PROGRAM_EXIT_ENUM(name, number, text) PROGRAM_EXIT_##name = number,
 enum { PROGRAM_EXIT_LIST(PROGRAM_EXIT_ENUM) };
@@ -21,7 +22,7 @@ enum { PROGRAM_EXIT_LIST(PROGRAM_EXIT_ENUM) };
 
 /* "Exit status: ..." for --help; static. */
 const char *program_exit_help(void);
-/* Exit status for an ERR_ code that ended the start of a program by reading a file. */
+/* Exit status for an ERR_ code that ended the start of a program: of a file that was read, or of a device. */
 int program_exit_of_file(int code);
 
 /* The whole of `text` as a number in [low, high]. ERR_ARG names the flag, its range and what was given. */

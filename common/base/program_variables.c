@@ -28,8 +28,8 @@ static const char *const flags[] = {
     "orchestrator", "bind", "advertise", "isa", "log-level", "counters", "record-steps", "parent",
     "replay-seed", "rows", "turns", "repetitions"};
 /* Read by tests and scripts, and what tests make go wrong. */
-static const char *const others[] = {"bin", "subset",      "peer",      "fault",
-                                     "far", "test-device", "cuda-lose", "cuda-graphs"};
+static const char *const others[] = {"bin",         "subset",       "peer",      "fault",      "far",
+                                     "test-device", "test-devices", "cuda-lose", "cuda-graphs"};
 enum { FLAG_COUNT = sizeof flags / sizeof *flags, OTHER_COUNT = sizeof others / sizeof *others };
 
 /* SOME_NAME[size] as a flag's some-name, and the way back. */

@@ -36,7 +36,8 @@ typedef struct draft_reply {
   int32_t slot;
   uint64_t handle;
   /* ERR_OK, or the reason why this drafter can do no more for the session: ERR_MISMATCH: a token of C is not
-   * in its vocabulary; else: it could not be run. Then the rest is not set. */
+   * in its vocabulary; ERR_DEVICE: its device is lost; else: it could not be run. Then the rest is not set.
+   */
   int code;
   int32_t count;                                /* 0: nothing may follow, or the path is not known */
   draft_candidate list[DRAFTER_CANDIDATES_MAX]; /* best first */

@@ -311,6 +311,7 @@ int service_serve(service *s, const text_model *m, err *e) {
                         .vocabulary_hash = text_model_vocabulary(m),
                         .vocabulary_size = m->config.vocab,
                         .target_wait_us = target_wait_us(s),
+                        .targets_return = !s->listening,
                         .random = draw};
   int rc = open_ledger(s, m, e);
   if (rc == ERR_OK) o.ledger = ledger_choice_ledger(s->ledger);

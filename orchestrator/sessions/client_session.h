@@ -81,6 +81,7 @@ typedef struct client_sessions {
   ledger ledger;           /* borrowed */
   int32_t vocabulary_size; /* 0: unknown */
   uint64_t target_wait_us;
+  bool targets_return; /* a target that ends is started again */
   roster roster;
   hung_targets hung;
   prefix_affinity affinity;           /* what sessions that have ended left in the caches of their targets */

@@ -135,6 +135,25 @@ static void lose_target(client_step *c, client_session *s) {
   failover_target_lost(c, s, again ? c->now + SESSIONS_REPEAT_US : 0);
 }
 
+static void end_without_target(client_step *c, client_session *s, const char *why) {
+  char text[WIRE_STRING_MAX + 1];
+  snprintf(text, sizeof text,
+           "%.300s, and there is no other target: see that target's log, and start it again or another one",
+           why);
+  session_stats_leave(&s->stats, s->target.peer, s->committed.length);
+  s->target = (client_assignment){.ended = true};
+  session_finish_error(c, s, ERR_DEVICE, text);
+}
+
+void failover_device_lost(client_step *c, client_session *s, const char *why) {
+  roster_peer *target = roster_find(&c->all->roster, s->target.peer);
+  if (target) target->leaving = true; /* BYE may be late */
+  if (c->all->targets_return || assignment_choose_target(c, s, NULL))
+    lose_target(c, s);
+  else
+    end_without_target(c, s, why);
+}
+
 static void lose_worker(client_step *c, client_session *s, peer_id id, const char *why) {
   forget_refusals(s, id);
   if (!client_session_live(s)) { /* there is nobody left who should know of the end */

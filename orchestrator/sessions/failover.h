@@ -13,6 +13,9 @@ void failover_target_lost(client_step *c, client_session *s, uint64_t retry_us);
 /* The target is too small for the session and always will be. False: there is no other, and nothing changes.
  */
 bool failover_target_too_small(client_step *c, client_session *s);
+/* The target's device is lost, which `why` names, and the target ends. Where no other target is registered
+ * and none is started again, the session ends with that error. */
+void failover_device_lost(client_step *c, client_session *s, const char *why);
 /* The target hangs. False: there is no other, and nothing changes. */
 bool failover_target_hung(client_step *c, client_session *s);
 

@@ -138,6 +138,9 @@ static void on_target_error(client_step *c, client_session *s, const msg *m) {
     else
       failover_target_lost(c, s, c->now + SESSIONS_REPEAT_US);
     break;
+  case ERR_DEVICE:
+    failover_device_lost(c, s, text);
+    break;
   case ERR_FULL:
   case ERR_DRAINING: {
     uint64_t since = s->waiting_since_us;

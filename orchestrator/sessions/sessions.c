@@ -25,6 +25,7 @@ int sessions_alloc(sessions_machine **out, const sessions_options *options, err 
   m->random_context = options->random_context;
   m->all.ledger = options->ledger;
   m->all.vocabulary_size = options->vocabulary_size;
+  m->all.targets_return = options->targets_return;
   m->all.target_wait_us = options->target_wait_us ? options->target_wait_us : SESSIONS_TARGET_WAIT_US;
   msg_hello self = {.role = WIRE_ROLE_ORCHESTRATOR,
                     .incarnation = options->incarnation,

@@ -16,6 +16,8 @@ typedef struct sessions_options {
   void *random_context;
   ledger ledger;           /* borrowed */
   uint64_t target_wait_us; /* how long a session may be without any target; 0: SESSIONS_TARGET_WAIT_US */
+  /* A target that ends is started again: a session whose target has lost its device waits for it. */
+  bool targets_return;
 } sessions_options;
 
 typedef struct sessions_machine sessions_machine;

@@ -2,34 +2,22 @@
 answer is plain decode's."""
 
 import ctypes
-import json
 import os
 import re
 import signal
-import subprocess
 import time
 import unittest
 
 from models import make_model
-from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, batch, child_named,
-                     counters_of, golden, tell, total, wait_until)
+from placed import SIXTEEN, Placed, Served, processor_time
+from programs import DRAFT, MODEL, SUBSET, TANDEM, TARGET, VOCABULARY, Running, batch, counters_of, tell, total, wait_until
 
 TOKENS = 40 if SUBSET else 160
 STORY = 120 if SUBSET else 400  # tokens of an answer that is interrupted
-SHORT = (102, 123, 214, 326, 341, 116, 121, 149, 158, 85, 120, 87, 99, 146)  # golden prompts below 100 tokens
-LONG = 1500  # tokens of a long prompt
-EIGHT, SIXTEEN = 8, 16
-WORK = 0.3  # seconds of a target's processor time: prompts and some tokens
-TICKS = os.sysconf("SC_CLK_TCK")
+EIGHT = 8
 STALL = 300.0 if SUBSET else 90.0  # seconds for all answers: a session that nobody drives would wait for ever
 LOST = 60.0 if SUBSET else 15.0  # seconds until work goes on elsewhere: 3 of silence, and the prompts again
 USAGE, WORKER_FAILED, IO = 2, 7, 8  # exit statuses
-
-
-def processor_time(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 class Hung:
@@ -61,98 +49,6 @@ def resident(pid):
     """KiB."""
     with open(f"/proc/{pid}/status") as f:
         return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
-
-
-class Placed(Case):
-    """A recording of plain answers, and the means to place programs."""
-
-    @classmethod
-    def record(cls, records, tokens, rate):
-        """Plain answers, and a draft that is right so often about them."""
-        cls.plain = batch(cls.folder, records, "--draft", "none", "--sessions", "8", "--max-tokens", str(tokens))
-        cls.replay = f"replay:{cls.plain.path}:{rate}"
-
-    @staticmethod
-    def records():
-        ids = {r["id"]: r["prompt_ids"] for r in golden()}
-        found = [{"id": i, "prompt_ids": ids[i]} for i in SHORT]
-        for name, parts in (("long", (543, 530, 293)), ("longer", (320, 543, 293))):
-            whole = [token for part in parts for token in ids[part]]
-            found.append({"id": name, "prompt_ids": whole[:LONG // 5 if SUBSET else LONG]})
-        return found
-
-    def serve(self, *flags):
-        return Served(self, *flags)
-
-    def check(self, answers, accepted=True, changed=False):
-        """As plain, however often a target was lost."""
-        for a in answers:
-            want = self.plain.answers[a["id"]]
-            self.assertEqual(a["token_ids"], want["token_ids"], a["id"])
-            self.assertEqual(a["finish_reason"], want["finish_reason"])
-            self.assertEqual(a.get("numerics_changed", False), changed)
-            self.assertEqual(a["stats"].get("counted_tokens", len(a["token_ids"])),
-                             a["stats"]["forwards"] + a["stats"]["accepted_tokens"])
-        got = sum(a["stats"]["accepted_tokens"] for a in answers)
-        if accepted:
-            self.assertGreater(got, 0)
-        return got
-
-
-class Served:
-    """A `tandem serve-workers` with what registers there."""
-
-    def __init__(self, case, *flags, endpoint=None):
-        self.case, self.endpoint = case, endpoint or f"ipc://{case.folder}/orchestrator"
-        self.program = Running(case.folder, TANDEM, "serve-workers", "-m", MODEL, "--listen", self.endpoint,
-                               *flags, stdin=subprocess.PIPE)
-        case.addCleanup(self.program.close)
-        case.assertTrue(wait_until(lambda: "listening at" in self.errors), self.errors)
-
-    @property
-    def errors(self):
-        return self.program.errors
-
-    def add(self, program, *flags):
-        """One more worker, once it is registered."""
-        before = self.errors.count("is here")
-        worker = Running(self.case.folder, program, "--orchestrator", self.endpoint, *flags)
-        self.case.addCleanup(worker.close)
-        self.case.assertTrue(wait_until(lambda: self.errors.count("is here") > before), worker.errors)
-        return worker
-
-    def target(self, *flags):
-        return self.add(TARGET, "-m", MODEL, "--threads", "1", "--sessions", str(SIXTEEN), *flags)
-
-    def draft(self, method, *flags):
-        return self.add(DRAFT, "--draft", method, *flags)
-
-    def ask(self, records, **switches):
-        for r in records:
-            self.program.process.stdin.write(json.dumps({**r, **switches}).encode() + b"\n")
-        self.program.process.stdin.flush()
-
-    @property
-    def answers(self):
-        out = self.program.out
-        return [json.loads(line) for line in out[:out.rfind(b"\n") + 1].splitlines()]
-
-    def wait(self, count):
-        """All answers, when there are so many."""
-        self.case.assertTrue(wait_until(lambda: self.program.out.count(b"\n") >= count, TIME_LIMIT), self.errors)
-        return self.answers
-
-    def end(self):
-        self.program.process.stdin.close()
-        status = self.program.end()
-        self.case.assertEqual(status, 0, self.errors)
-        return self.errors.splitlines()[-1]
-
-    def ask_and_see(self, records, targets, **switches):
-        """Until all these targets have worked at it: no time would tell."""
-        start = [processor_time(t.pid) for t in targets]
-        self.ask(records, **switches)
-        self.case.assertTrue(wait_until(lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start))))
 
 
 class Failover(Placed):

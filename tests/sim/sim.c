@@ -4,9 +4,10 @@
  *
  * Each seed is one world: an orchestrator, two targets, two drafts, some requests; frames are lost, repeated,
  * delayed and reordered; programs are killed, stopped and restarted; caches are rolled back and prefixes
- * altered behind everybody's back; in some worlds a draft says anything at all. Oracles: the answers are
- * plain decode's; at rest both sides hold equal live sets; a session's epoch never falls at a worker; without
- * faults, tokens = forwards + accepted. --replay runs every seed twice and compares all that happened. */
+ * altered behind everybody's back; devices are lost; in some worlds a draft says anything at all. Oracles:
+ * the answers are plain decode's; at rest both sides hold equal live sets; a session's epoch never falls at a
+ * worker; without faults, tokens = forwards + accepted. --replay runs every seed twice and compares all that
+ * happened. */
 #include "tests/sim/net.h"
 #include "tests/sim/toy.h"
 
@@ -26,6 +27,7 @@ enum { ORCH, TARGET_A, TARGET_B, DRAFT_A, DRAFT_B, NODES };
 #define REST_US     8000000
 #define END_US      200000000
 #define HANG_US     40000000 /* of an engine: longer than a session waits for a sign of life */
+#define LEAVE_US    50000    /* from the loss of a device to the end of its program, at most */
 #define OUTPUT_MAX  60
 #define EVENTS_MIN  200 /* of one seed */
 
@@ -38,13 +40,14 @@ enum {
   ALARM_RESUME = 600,
   ALARM_REST = 700,
   ALARM_WAKE = 800,
-  ALARM_FORGE = 900
+  ALARM_FORGE = 900,
+  ALARM_LEAVE = 1000
 };
 
 typedef struct totals {
   net_totals net;
   uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back,
-      repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said;
+      repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said, devices_lost, device_errors;
 } totals;
 
 typedef struct client {
@@ -68,6 +71,8 @@ typedef struct worker_node {
   wire_id incarnation;
   bool busy;
   bool hangs;    /* its next batch comes back after HANG_US only */
+  bool lost;     /* so is its device from the next batch on */
+  bool leaves;   /* so its program ends soon */
   uint32_t life; /* of the results in flight */
   uint64_t epoch_id[TOY_SLOTS];
   uint32_t epoch_seen[TOY_SLOTS];
@@ -82,7 +87,7 @@ typedef struct world {
   worker_node nodes[NODES];
   client clients[CLIENTS_MAX];
   int client_count;
-  bool faulty, resting, is_virtual, byzantine;
+  bool faulty, resting, is_virtual, byzantine, targets_return;
   wire_id orchestrator;
   uint64_t incarnations, digest;
   const char *failure;
@@ -128,7 +133,7 @@ static void start_target(world *w, int index) {
   assert(rc == ERR_OK);
   (void)rc;
   toy_start(&n->engine, w->is_virtual);
-  n->busy = n->hangs = false;
+  n->busy = n->hangs = n->lost = n->leaves = false;
   n->life++;
   memset(n->epoch_id, 0, sizeof n->epoch_id);
   net_start(w->net, index, addresses[index], target_machine(n->target));
@@ -156,7 +161,7 @@ static void start_draft(world *w, int index) {
     o.device = w->seed % 2 ? "toy" : NULL; /* the target's own, or none that is known */
   }
   n->model = (toy_model){0};
-  n->busy = false;
+  n->busy = n->lost = n->leaves = false;
   n->life++;
   rc = draft_alloc(&n->draft, &o, &e);
   assert(rc == ERR_OK);
@@ -244,7 +249,7 @@ static void roll_back(world *w, int index) {
 
 static void fault(world *w, bool alter) {
   int target_index = TARGET_A + (int)pick(w, 2), draft_index = DRAFT_A + (int)pick(w, 2);
-  switch (alter ? 5 : pick(w, 11)) {
+  switch (alter ? 5 : pick(w, 13)) {
   case 0:
     kill_node(w, target_index);
     break;
@@ -274,6 +279,12 @@ static void fault(world *w, bool alter) {
     break;
   case 10:
     w->nodes[target_index].hangs = true;
+    break;
+  case 11:
+    w->nodes[target_index].lost = true;
+    break;
+  case 12:
+    w->nodes[draft_index].lost = true;
     break;
   }
 }
@@ -371,7 +382,7 @@ static void forge_body(world *w, const forgery *f, int from, msg *m) {
     m->u.ping.load = (int32_t)pick(w, 9);
     break;
   case MSG_ERROR:
-    m->u.error = (msg_error){-(int32_t)(1 + pick(w, 19)), wire_text("forged")};
+    m->u.error = (msg_error){-(int32_t)(1 + pick(w, 20)), wire_text("forged")};
     break;
   case MSG_OPEN:
     m->u.open = forged_open(f);
@@ -512,6 +523,8 @@ static void judge_answer(world *w, client *c, const sessions_view *v) {
     fail(w, "an answer is not plain decode's");
   if (v->finish == WIRE_FINISH_CANCELLED && c->cancelled)
     w->totals->cancelled++;
+  else if (v->finish == WIRE_FINISH_ERROR && v->code == ERR_DEVICE && !w->targets_return)
+    w->totals->device_errors++;
   else if (v->finish == WIRE_FINISH_ERROR) {
     if (getenv("SIM_LOG")) fprintf(stderr, "answer ended with an error: %s\n", v->text);
     fail(w, "an answer ended with an error");
@@ -612,13 +625,38 @@ static void check_rest(world *w) {
 
 /* --- the run --- */
 
+/* A lost device: no job succeeds, and the program ends when it knows. */
+static void lose_jobs(const engine_batch *batch, engine_results *r) {
+  for (int32_t i = 0; i < batch->count; i++)
+    r->of[i] = (engine_result){.kind = batch->jobs[i].kind,
+                               .serial = batch->jobs[i].serial,
+                               .code = ERR_DEVICE,
+                               .kv_length = batch->jobs[i].kv_length};
+}
+
+static void lose_draft_jobs(const draft_batch *batch, draft_results *r) {
+  r->failure_count = batch->job_count;
+  for (int32_t i = 0; i < batch->job_count; i++)
+    r->failures[i] = (draft_failure){batch->jobs[i].slot, ERR_DEVICE};
+}
+
+static void after_result(world *w, int index, int code) {
+  worker_node *n = &w->nodes[index];
+  if (code != ERR_DEVICE || n->leaves) return;
+  n->leaves = true;
+  w->totals->devices_lost++;
+  net_alarm(w->net, net_now(w->net) + pick(w, LEAVE_US), ALARM_LEAVE + index);
+}
+
 static void feed_engine(world *w, int index) {
   worker_node *n = &w->nodes[index];
   engine_batch batch;
   if (!n->target || n->busy) return;
   if (!target_next_batch(n->target, net_now(w->net), &batch)) return;
+  if (n->leaves) fail(w, "something is to be computed on a lost device");
   n->results.count = batch.count;
   for (int32_t i = 0; i < batch.count; i++) toy_run(&n->engine, &batch.jobs[i], &n->results.of[i]);
+  if (n->lost) lose_jobs(&batch, &n->results);
   n->busy = true;
   net_alarm(w->net, net_now(w->net) + 300 + pick(w, 3000) + (n->hangs ? HANG_US : 0),
             ALARM_RESULT + index + 10 * (int)(n->life % 10));
@@ -630,6 +668,7 @@ static void feed_model(world *w, int index) {
   draft_batch batch;
   if (!n->draft || n->busy || !draft_next_batch(n->draft, &batch)) return;
   toy_compute(&n->model, &batch, &n->draft_results);
+  if (n->lost) lose_draft_jobs(&batch, &n->draft_results);
   n->busy = true;
   net_alarm(w->net, net_now(w->net) + 100 + pick(w, 2000), ALARM_RESULT + index + 10 * (int)(n->life % 10));
 }
@@ -637,7 +676,9 @@ static void feed_model(world *w, int index) {
 static void model_done(world *w, int index) {
   worker_node *n = &w->nodes[index];
   n->busy = false;
-  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->draft_results});
+  const draft_results *r = &n->draft_results;
+  net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = r});
+  after_result(w, index, r->failure_count ? r->failures[0].code : ERR_OK);
 }
 
 static void engine_done(world *w, int number) {
@@ -651,6 +692,7 @@ static void engine_done(world *w, int number) {
   }
   n->busy = false;
   net_step(w->net, index, &(event){.kind = EVENT_RESULT, .result = &n->results});
+  after_result(w, index, n->results.of[0].code);
 }
 
 static void on_alarm(world *w, int number) {
@@ -678,6 +720,8 @@ static void on_alarm(world *w, int number) {
     for (int i = ORCH; i < NODES; i++) net_pause(w->net, i, false);
     net_set_faults(w->net, (net_faults){0});
     net_alarm(w->net, net_now(w->net) + REST_US, ALARM_WAKE + NODES);
+  } else if (number >= ALARM_LEAVE) {
+    if (w->nodes[index].leaves) kill_node(w, index);
   } else if (number == ALARM_WAKE + NODES) {
     if (!w->byzantine) check_rest(w); /* what was said in a draft's name, it does not know */
     w->resting = false;
@@ -729,11 +773,13 @@ static bool all_finished(const world *w) {
 
 static void world_open(world *w, uint64_t seed, totals *t) {
   *w = (world){.seed = seed, .totals = t, .net = net_open(seed, &t->net), .is_virtual = seed % 2 == 0};
+  w->targets_return = seed % 5 != 0;
   err e;
   int rc = ledger_memory(&w->ledger);
   w->orchestrator = incarnation(w);
   sessions_options o = {.incarnation = w->orchestrator,
                         .vocabulary_size = TOY_VOCABULARY,
+                        .targets_return = w->targets_return,
                         .random = sim_random,
                         .random_context = w};
   o.ledger = w->ledger;
@@ -831,11 +877,19 @@ static bool print_totals(const totals *t, uint64_t floor) {
   const struct {
     const char *name;
     uint64_t value;
-  } required[] = {
-      {"lost", t->net.lost},         {"repeated", t->net.repeated},  {"reordered", t->net.reordered},
-      {"DESYNC", t->net.desync},     {"RESEND", t->net.resend},      {"TREE_RESET", t->net.tree_reset},
-      {"restarts", t->net.restarts}, {"accepted", t->accepted},      {"rests compared", t->rests_compared},
-      {"blocks shared", t->shared},  {"blocks evicted", t->evicted}, {"said by a mad draft", t->said}};
+  } required[] = {{"lost", t->net.lost},
+                  {"repeated", t->net.repeated},
+                  {"reordered", t->net.reordered},
+                  {"DESYNC", t->net.desync},
+                  {"RESEND", t->net.resend},
+                  {"TREE_RESET", t->net.tree_reset},
+                  {"restarts", t->net.restarts},
+                  {"accepted", t->accepted},
+                  {"rests compared", t->rests_compared},
+                  {"blocks shared", t->shared},
+                  {"blocks evicted", t->evicted},
+                  {"said by a mad draft", t->said},
+                  {"devices lost", t->devices_lost}};
   bool ok = true;
   printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n",
          (unsigned long long)t->seeds, (unsigned long long)t->net.events,
@@ -848,11 +902,12 @@ static bool print_totals(const totals *t, uint64_t floor) {
   }
   printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, streams forged %llu, "
          "repairs %llu, cancelled %llu, stopped %llu, "
-         "lockstep %llu, rests %llu, epochs %llu\n",
+         "lockstep %llu, rests %llu, epochs %llu, ended with their device %llu\n",
          (unsigned long long)t->live_nodes, (unsigned long long)t->altered,
          (unsigned long long)t->rolled_back, (unsigned long long)t->net.forged,
          (unsigned long long)t->repairs, (unsigned long long)t->cancelled, (unsigned long long)t->stopped,
-         (unsigned long long)t->lockstep, (unsigned long long)t->rests, (unsigned long long)t->epochs);
+         (unsigned long long)t->lockstep, (unsigned long long)t->rests, (unsigned long long)t->epochs,
+         (unsigned long long)t->device_errors);
   return ok;
 }
 

@@ -1,0 +1,196 @@
+"""What the integration tests share, first part: the programs, runs of them with their counters, processes. It needs nothing
+but Python's own library, so that tests run on a machine that gets binaries alone.
+
+TANDEM_BIN: folder of the three programs (default build/release/bin).
+TANDEM_SUBSET=1: fewer prompts and shorter answers, for sanitized builds.
+"""
+
+import atexit
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+# A suite that was started in the background has inherited ignored signals, which the programs would respect.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
+# The ledger of whoever runs the suite is none of its business. A file is there, so that nobody is told of a new one.
+STATE = tempfile.mkdtemp(prefix="tandem-state-")
+pathlib.Path(STATE, "tandem").mkdir()
+pathlib.Path(STATE, "tandem/ledger.sqlite").touch()
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+os.environ["XDG_STATE_HOME"] = STATE
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
+TANDEM, TARGET, DRAFT = (str(BIN / name) for name in ("tandem", "tandem-target", "tandem-draft"))
+MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
+GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
+SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
+LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
+TIME_LIMIT = 900 if SUBSET else 300  # seconds for a program to end
+PATIENCE = 120 if SUBSET else 20  # seconds for a message or a line
+
+
+def tell(text):
+    """A line of figures in the test's output."""
+    print(f"\n    {text}", file=sys.stderr, end=" ", flush=True)
+
+
+def golden():
+    with open(GOLDEN) as f:
+        return [json.loads(line) for line in f]
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        for needed in (TANDEM, TARGET, DRAFT, MODEL):
+            if not os.path.exists(needed):
+                raise AssertionError(f"{needed} is missing: run scripts/get_model.sh and build, or scripts/run.sh")
+        cls.folder = new_folder(cls.addClassCleanup)
+
+    def setUp(self):
+        self.folder = new_folder(self.addCleanup)
+
+
+def new_folder(add_cleanup):
+    """Short: paths of sockets lie in it."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-it-"))
+    add_cleanup(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+# --- processes ---
+
+
+def children_of(pid):
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def child_named(pid, name):
+    """The child of `pid` that runs this program, or None."""
+    for child in children_of(pid):
+        try:
+            program = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+        except OSError:
+            continue
+        if os.path.basename(program.decode()) == name:
+            return child
+    return None
+
+
+def is_running(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=PATIENCE):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+class Running:
+    """A program under way: its stdout as it comes, with the moment of every piece; its stderr in a file."""
+
+    def __init__(self, folder, *args, env=None, stdin=subprocess.DEVNULL):
+        self.log = folder / f"stderr-{time.monotonic_ns()}"
+        self.pieces = []  # (moment, bytes)
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(args, stdin=stdin, stdout=subprocess.PIPE, stderr=log,
+                                            env=dict(os.environ, **(env or {})))
+        self.pid = self.process.pid
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        while data := os.read(self.process.stdout.fileno(), 65536):
+            self.pieces.append((time.monotonic(), data))
+
+    @property
+    def out(self):
+        return b"".join(data for _, data in list(self.pieces))
+
+    @property
+    def errors(self):
+        return self.log.read_text("utf-8", "replace")
+
+    def silence(self, since):
+        """The longest time without output from `since` on, until the last piece."""
+        moments = [since] + [moment for moment, _ in list(self.pieces) if moment > since]
+        return max((b - a for a, b in zip(moments, moments[1:])), default=0.0)
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self, seconds=TIME_LIMIT):
+        """Waits for the end: the exit status."""
+        status = self.process.wait(timeout=seconds)
+        self.reader.join(timeout=seconds)
+        return status
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.reader.join(timeout=5)
+        self.process.stdout.close()
+        if self.process.stdin:
+            self.process.stdin.close()
+
+
+# --- batches ---
+
+Batch = collections.namedtuple("Batch", "answers counters errors path")
+OPTIONS = ("temperature", "seed")
+
+
+def counters_of(errors):
+    """What tandem-target printed at its end with --counters; None when it did not."""
+    lines = [line for line in errors.splitlines() if line.startswith('{"engine"')]
+    return json.loads(lines[-1]) if lines else None
+
+
+def batch(folder, records, *flags, env=None, model=MODEL):
+    """`tandem batch` over prompt_ids of records, with what OPTIONS they have: its answers by id, and the target's counters."""
+    name = f"{time.monotonic_ns()}"
+    source, out = folder / f"{name}.in.jsonl", folder / f"{name}.jsonl"
+    lines = [{key: r[key] for key in ("id", "prompt_ids", *OPTIONS) if key in r} for r in records]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = subprocess.run([TANDEM, "batch", "-v", "-m", str(model), *flags, str(source), str(out)], capture_output=True,
+                          timeout=TIME_LIMIT, env=dict(os.environ, **(env or {})))
+    errors = done.stderr.decode("utf-8", "replace")
+    assert done.returncode == 0, f"status {done.returncode}: {errors}"
+    answers = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [a["id"] for a in answers] == [r["id"] for r in records], errors
+    return Batch({a["id"]: a for a in answers}, counters_of(errors), errors, out)
+
+
+def total(answers, figure):
+    return sum(a["stats"][figure] for a in answers.values())

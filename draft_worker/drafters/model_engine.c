@@ -182,7 +182,8 @@ static int make_rows(job_run *w, rows *r, model_segment *m) {
 
 static void fail(job_run *w, draft_results *out, int code) {
   const model_engine_options *o = &w->g->options;
-  if (code != ERR_MISMATCH && code != ERR_DEVICE) log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
+  if (code != ERR_MISMATCH && code != ERR_DEVICE)
+    log_line(o->log, LOG_ERROR, "a forward of the draft failed: %s", err_name(code));
   w->code = code;
   out->failures[out->failure_count++] = (draft_failure){w->job->slot, code};
   drop_stage(w->g, w->s, 0);

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 
-from programs import DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, golden, wait_until
+from programs import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Running, batch, golden,
+                      wait_until)
 
 SHORT = (102, 123, 214, 326, 341, 116, 121, 149, 158, 85, 120, 87, 99, 146)  # golden prompts below 100 tokens
 LONG = 1500  # tokens of a long prompt
@@ -25,7 +27,8 @@ class Placed(Case):
     @classmethod
     def record(cls, records, tokens, rate):
         """Plain answers, and a draft that is right so often about them."""
-        cls.plain = batch(cls.folder, records, "--draft", "none", "--sessions", "8", "--max-tokens", str(tokens))
+        cls.plain = batch(cls.folder, records, "--draft", "none", "--sessions", "8", "--max-tokens",
+                          str(tokens))
         cls.replay = f"replay:{cls.plain.path}:{rate}"
 
     @staticmethod
@@ -69,19 +72,26 @@ class Served:
     def errors(self):
         return self.program.errors
 
-    def add(self, program, *flags, env=None):
-        """One more worker, once it is registered."""
+    def add(self, program, *flags, env=None, during=()):
+        """One more worker, once it is registered. The programs `during` stand still until then, and until it
+        is ready the orchestrator does, so that it misses nobody."""
         before = self.errors.count("is here")
+        for p in during and (*during, self.program):
+            p.signal(signal.SIGSTOP)
         worker = Running(self.case.folder, program, "--orchestrator", self.endpoint, *flags, env=env)
         self.case.addCleanup(worker.close)
+        self.case.assertTrue(wait_until(lambda: "ready:" in worker.errors), worker.errors)
+        self.program.signal(signal.SIGCONT)
         self.case.assertTrue(wait_until(lambda: self.errors.count("is here") > before), worker.errors)
+        for p in during:
+            p.signal(signal.SIGCONT)
         return worker
 
-    def target(self, *flags, env=None):
-        return self.add(TARGET, "-m", MODEL, "--threads", "1", "--sessions", str(SIXTEEN), *flags, env=env)
+    def target(self, *flags, **more):
+        return self.add(TARGET, "-m", MODEL, "--threads", "1", "--sessions", str(SIXTEEN), *flags, **more)
 
-    def draft(self, method, *flags, env=None):
-        return self.add(DRAFT, "--draft", method, *flags, env=env)
+    def draft(self, method, *flags, **more):
+        return self.add(DRAFT, "--draft", method, *flags, **more)
 
     def ask(self, records, **switches):
         for r in records:
@@ -95,7 +105,8 @@ class Served:
 
     def wait(self, count):
         """All answers, when there are so many."""
-        self.case.assertTrue(wait_until(lambda: self.program.out.count(b"\n") >= count, TIME_LIMIT), self.errors)
+        come = wait_until(lambda: self.program.out.count(b"\n") >= count, TIME_LIMIT)
+        self.case.assertTrue(come, self.errors)
         return self.answers
 
     def end(self):
@@ -108,4 +119,5 @@ class Served:
         """Until all these targets have worked at it: no time would tell."""
         start = [processor_time(t.pid) for t in targets]
         self.ask(records, **switches)
-        self.case.assertTrue(wait_until(lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start))))
+        self.case.assertTrue(wait_until(
+            lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start))))

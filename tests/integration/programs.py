@@ -1,5 +1,5 @@
-"""What the integration tests share, first part: the programs, runs of them with their counters, processes. It needs nothing
-but Python's own library, so that tests run on a machine that gets binaries alone.
+"""What the integration tests share, first part: the programs, runs of them with their counters, processes. It
+needs nothing but Python's own library, so that tests run on a machine that gets binaries alone.
 
 TANDEM_BIN: folder of the three programs (default build/release/bin).
 TANDEM_SUBSET=1: fewer prompts and shorter answers, for sanitized builds.
@@ -24,7 +24,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-# The ledger of whoever runs the suite is none of its business. A file is there, so that nobody is told of a new one.
+# The ledger of whoever runs the suite is none of its business. A file is there, so that nobody is told of a
+# new one.
 STATE = tempfile.mkdtemp(prefix="tandem-state-")
 pathlib.Path(STATE, "tandem").mkdir()
 pathlib.Path(STATE, "tandem/ledger.sqlite").touch()
@@ -57,7 +58,8 @@ class Case(unittest.TestCase):
     def setUpClass(cls):
         for needed in (TANDEM, TARGET, DRAFT, MODEL):
             if not os.path.exists(needed):
-                raise AssertionError(f"{needed} is missing: run scripts/get_model.sh and build, or scripts/run.sh")
+                raise AssertionError(
+                    f"{needed} is missing: run scripts/get_model.sh and build, or scripts/run.sh")
         cls.folder = new_folder(cls.addClassCleanup)
 
     def setUp(self):
@@ -178,13 +180,14 @@ def counters_of(errors):
 
 
 def batch(folder, records, *flags, env=None, model=MODEL):
-    """`tandem batch` over prompt_ids of records, with what OPTIONS they have: its answers by id, and the target's counters."""
+    """`tandem batch` over prompt_ids of records, with what OPTIONS they have: its answers by id, and the
+    target's counters."""
     name = f"{time.monotonic_ns()}"
     source, out = folder / f"{name}.in.jsonl", folder / f"{name}.jsonl"
     lines = [{key: r[key] for key in ("id", "prompt_ids", *OPTIONS) if key in r} for r in records]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = subprocess.run([TANDEM, "batch", "-v", "-m", str(model), *flags, str(source), str(out)], capture_output=True,
-                          timeout=TIME_LIMIT, env=dict(os.environ, **(env or {})))
+    done = subprocess.run([TANDEM, "batch", "-v", "-m", str(model), *flags, str(source), str(out)],
+                          capture_output=True, timeout=TIME_LIMIT, env=dict(os.environ, **(env or {})))
     errors = done.stderr.decode("utf-8", "replace")
     assert done.returncode == 0, f"status {done.returncode}: {errors}"
     answers = [json.loads(line) for line in out.read_bytes().splitlines()]

@@ -1,15 +1,15 @@
 """Devices that are lost, and answers that move from one device to another: every token is plain decode's.
 
-TANDEM_TEST_DEVICES=A,B: two devices, of which A can be lost on purpose. By default they are far:cpu and another kind of
-kernels of this processor. On a machine with a GPU: TANDEM_TEST_DEVICES=cuda:0,cpu. Nothing is needed but the programs, a
-model and Python's own library."""
+TANDEM_TEST_DEVICES=A,B: two devices, of which A can be lost on purpose. By default they are far:cpu and
+another kind of kernels of this processor. On a machine with a GPU: TANDEM_TEST_DEVICES=cuda:0,cpu. Nothing is
+needed but the programs, the model and Python's own library."""
 
 import json
 import os
 import re
 import subprocess
 import time
-from signal import SIGCONT, SIGSTOP, SIGTERM
+from signal import SIGSTOP, SIGTERM
 
 from placed import Placed
 from programs import MODEL, SUBSET, TANDEM, Running, counters_of, tell, wait_until
@@ -19,7 +19,7 @@ LOSE = 20 if SUBSET else 40  # the forward that does not come back
 ANSWERS, GROUP = (8, 8) if SUBSET else (100, 25)  # in all, and at a time
 MOVES = 32 if SUBSET else 64  # tokens of an answer that moves twice
 STEPS = 12 if SUBSET else 32  # that each answer makes at a device before it is lost, besides the prompts
-SOON = 60.0 if SUBSET else 10.0  # seconds until the program of a lost device has ended; it should take a tenth of one
+SOON = 60.0 if SUBSET else 10.0  # seconds until a lost device's program has ended: ten times what it may take
 DEVICE_LOST, WORKER_FAILED = 6, 7  # exit statuses
 
 
@@ -38,7 +38,8 @@ def losable(device):
 
 def losing(device, forward):
     """The environment of a program whose device is lost at its n-th forward."""
-    return {"TANDEM_FAR": f"lose={forward}"} if device.startswith("far") else {"TANDEM_CUDA_LOSE": str(forward)}
+    far = device.startswith("far")
+    return {"TANDEM_FAR": f"lose={forward}"} if far else {"TANDEM_CUDA_LOSE": str(forward)}
 
 
 class Lost(Placed):
@@ -86,8 +87,8 @@ class Lost(Placed):
 
     def run_one(self, **env):
         r = self.four[0]
-        run = Running(self.folder, TANDEM, "batch", "-m", MODEL, "--device", A, "--draft", "none", "--max-tokens",
-                      str(STORY), str(self.prompt(r)), "-", env=env)
+        run = Running(self.folder, TANDEM, "batch", "-m", MODEL, "--device", A, "--draft", "none",
+                      "--max-tokens", str(STORY), str(self.prompt(r)), "-", env=env)
         self.addCleanup(run.close)
         return run, run.end(), self.plain.answers[r["id"]]["token_ids"]
 
@@ -127,7 +128,8 @@ class Lost(Placed):
 
 
 class Failover(Placed):
-    """A hundred answers, each computed on A, then on B, then on A again: greedy and at a temperature, many at a time."""
+    """A hundred answers, each computed on A, then on B, then on A again: greedy and at a temperature, many at
+    a time."""
 
     @classmethod
     def setUpClass(cls):
@@ -146,20 +148,20 @@ class Failover(Placed):
         def target(device, **more):
             return s.target("--device", device, "--sessions", str(GROUP), "--ctx", "512", **more)
         first = target(losable(A), env=losing(losable(A), forwards))
+        first.signal(SIGSTOP)
         s.ask(records)
-        first.signal(SIGSTOP)  # until there is another one
-        second = target(losable(B), env=losing(losable(B), forwards))
-        first.signal(SIGCONT)
-        self.assertTrue(wait_until(lambda: "goes on elsewhere" in s.errors, 10 * SOON), first.errors + second.errors + s.errors)
-        second.signal(SIGSTOP)
-        third = target(A)
-        second.signal(SIGCONT)
+        time.sleep(0.5)  # until all of them are given to this one, before there is another
+        second = target(losable(B), env=losing(losable(B), forwards), during=[first])
+        moved = wait_until(lambda: "goes on elsewhere" in s.errors, 10 * SOON)
+        self.assertTrue(moved, first.errors + second.errors + s.errors)
+        third = target(A, during=[second])
         answers = s.wait(len(records))
         moves = {}
-        for session, token in re.findall(r"session (\w+): its target was lost: it goes on elsewhere from token (\d+)", s.errors):
-            moves.setdefault(session, []).append(int(token))
+        for session, at in re.findall(r"session (\w+): its target was lost: .* from token (\d+)", s.errors):
+            moves.setdefault(session, []).append(int(at))
         s.end()
-        third.close()
+        for worker in (first, second, third):
+            worker.close()
         return answers, [moves.get(a["session"], []) for a in answers]
 
     def test_there_and_back(self):

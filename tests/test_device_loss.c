@@ -67,6 +67,18 @@ static void test_it_says_goodbye_and_ends(void **state) {
   assert_false(target_drained(w->t)); /* it would leave as if all were well */
 }
 
+/* It was the last one, and its END came while the engine had its job. */
+static void test_it_ends_with_that_status_when_nobody_is_left(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  assert_true(take_job(w));
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  rig_event(&w->r, EVENT_DRAIN, 0, 0, NULL, NULL);
+  lose(w);
+  assert_non_null(exit_of(&w->r));
+  assert_false(target_drained(w->t));
+}
+
 static void test_nothing_is_computed_any_more(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -97,6 +109,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_every_open_session_is_given_back),
       CASE(test_it_says_goodbye_and_ends),
+      CASE(test_it_ends_with_that_status_when_nobody_is_left),
       CASE(test_nothing_is_computed_any_more),
       CASE(test_a_verify_that_loses_the_device_is_no_failed_verify),
   };

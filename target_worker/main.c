@@ -40,6 +40,10 @@ static uint64_t progress(void *context) {
   return model_progress(((program *)context)->model.model);
 }
 
+static int32_t width(void *context, int32_t rows) {
+  return model_width(((program *)context)->model.model, rows);
+}
+
 static int open_machine(program *p, wire_id self, err *e) {
   target_options o = {.incarnation = self,
                       .model_fingerprint = model_file_fingerprint(p->model.file),
@@ -52,7 +56,8 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .context = p->arguments.worker.context,
                       .kv_blocks = p->arguments.kv_blocks,
                       .progress = progress,
-                      .progress_context = p,
+                      .width = width,
+                      .engine_context = p,
                       .record = p->arguments.record_steps ? recorder_step : NULL,
                       .record_context = &p->recorder};
   int rc = p->arguments.record_steps ? recorder_open(&p->recorder, p->arguments.record_steps, e) : ERR_OK;

@@ -28,7 +28,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
   *out = NULL;
   target *t = calloc(1, sizeof *t);
   if (!t) return err_set(e, ERR_NOMEM, "no memory for the worker's state");
-  t->watch = (engine_watch){.progress = o->progress, .context = o->progress_context};
+  t->watch = (engine_watch){.progress = o->progress, .context = o->engine_context};
   msg_hello self = {.role = WIRE_ROLE_TARGET,
                     .incarnation = o->incarnation,
                     .model_fingerprint = o->model_fingerprint,
@@ -48,6 +48,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
     target_free(t);
     return rc;
   }
+  if (o->width) cost_model_steps(&t->verifier.speculation.costs, o->width, o->engine_context);
   t->verifier.record = o->record;
   t->verifier.record_context = o->record_context;
   *out = t;

@@ -18,8 +18,9 @@ typedef struct target_options {
   int32_t kv_blocks; /* of a virtual cache; 0: static */
   uint64_t (*progress)(
       void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
-  void *progress_context;
-  verifier_record record; /* recorder.h; NULL: nothing is recorded */
+  int32_t (*width)(void *context, int32_t rows); /* of the device (device.h); NULL: every row costs */
+  void *engine_context;                          /* of both */
+  verifier_record record;                        /* recorder.h; NULL: nothing is recorded */
   void *record_context;
 } target_options;
 

@@ -220,7 +220,7 @@ static inline int set_up_sized(void **state, int32_t sessions) {
                       .context = CONTEXT,
                       .kv_blocks = virtual_blocks,
                       .progress = layers_of,
-                      .progress_context = w};
+                      .engine_context = w};
   err e = {0};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;

@@ -128,6 +128,74 @@ static void test_wider_forwards_are_tried_by_doubling(void **state) {
   assert_int_equal(cost_model_widest_try(&c, 1), COST_ROWS_MAX);
 }
 
+/* --- a device that computes in steps --- */
+
+static int32_t doubling(void *context, int32_t rows) { /* 1, 2, 4, 8, ... */
+  int32_t width = 1;
+  (void)context;
+  while (width < rows) width *= 2;
+  return width;
+}
+
+static int32_t eights(void *context, int32_t rows) {
+  (void)context;
+  return (rows + 7) / 8 * 8;
+}
+
+static void test_a_time_belongs_to_the_whole_step(void **state) {
+  (void)state;
+  cost_model c = {0};
+  cost_model_steps(&c, doubling, NULL);
+  measure(&c, 1, 1000, 3);
+  measure(&c, 5, 1600, 3);
+  for (int32_t rows = 5; rows <= 8; rows++) {
+    assert_int_equal(cost_model_step_end(&c, rows), 8);
+    assert_true(cost_model_known(&c, rows));
+    assert_true(fabs(cost_model_us(&c, rows, 0) - 1600) < 1);
+  }
+  assert_false(cost_model_known(&c, 4));
+  assert_true(fabs(cost_model_us(&c, 3, 0) - cost_model_us(&c, 4, 0)) < 1e-9);
+  assert_true(cost_model_us(&c, 3, 0) > 1000 && cost_model_us(&c, 4, 0) < 1600);
+  assert_true(cost_model_us(&c, 9, 0) > 1600 && cost_model_us(&c, 9, 0) == cost_model_us(&c, 16, 0));
+  measure(&c, 7, 2000, 20); /* the same step */
+  assert_true(cost_model_us(&c, 5, 0) > 1900);
+}
+
+/* Beyond the largest number of rows nothing is looked up. */
+static void test_steps_end_with_the_table(void **state) {
+  (void)state;
+  cost_model c = {0};
+  cost_model_steps(&c, doubling, NULL);
+  assert_int_equal(cost_model_step_end(&c, 129), COST_ROWS_MAX);
+  measure(&c, COST_ROWS_MAX, 9000, 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), COST_ROWS_MAX);
+  cost_model_steps(&c, eights, NULL);
+  for (int32_t rows = 1; rows <= COST_ROWS_MAX; rows++)
+    assert_true(cost_model_step_end(&c, rows) >= rows && cost_model_step_end(&c, rows) <= COST_ROWS_MAX);
+}
+
+/* Where a row alone costs what 8 cost, a plain step is known by each of them, and stays so. */
+static void test_a_plain_step_may_be_wide(void **state) {
+  (void)state;
+  cost_model c = {0};
+  cost_model_steps(&c, eights, NULL);
+  measure(&c, 1, 1000, 3);
+  assert_true(fabs(cost_model_us(&c, 8, 0) - 1000) < 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), 16);
+  measure(&c, 16, 1100, POLICY_STALE + 2);
+  assert_true(cost_model_known(&c, 1));
+}
+
+static void test_a_first_try_fills_its_step(void **state) {
+  (void)state;
+  cost_model c = {0};
+  cost_model_steps(&c, doubling, NULL);
+  assert_int_equal(cost_model_widest_try(&c, 1), 4);
+  assert_int_equal(cost_model_widest_try(&c, 2), 8); /* 5 rows cost as much */
+  measure(&c, 6, 1000, 1);
+  assert_int_equal(cost_model_widest_try(&c, 1), 16);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_nothing_measured_costs_nothing),
@@ -139,6 +207,10 @@ int main(void) {
       cmocka_unit_test(test_a_prompt_tells_what_positions_cost),
       cmocka_unit_test(test_noise_is_not_taken_for_a_slope),
       cmocka_unit_test(test_wider_forwards_are_tried_by_doubling),
+      cmocka_unit_test(test_a_time_belongs_to_the_whole_step),
+      cmocka_unit_test(test_steps_end_with_the_table),
+      cmocka_unit_test(test_a_plain_step_may_be_wide),
+      cmocka_unit_test(test_a_first_try_fills_its_step),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

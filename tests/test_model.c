@@ -244,6 +244,11 @@ static void it_tells_what_it_is(void **state) {
   assert_string_equal(model_numerics(f->m, KV_F32), "int8/kv-f32/" OPS_NUMERICS_VERSION);
   assert_int_equal(model_shape(f->m)->vocab, SUPPORT_TINY_VOCAB);
   assert_string_not_equal(model_variant(f->m, 1), model_variant(f->m, 8));
+  for (int32_t rows = 1, width; rows <= MODEL_ROWS_MAX; rows++) {
+    assert_true((width = model_width(f->m, rows)) >= rows);
+    assert_int_equal(model_width(f->m, width), width);
+    assert_true(rows == 1 || width >= model_width(f->m, rows - 1));
+  }
   model_parallel(f->m, 300, twice, doubled);
   for (int32_t i = 0; i < 300; i++) assert_int_equal(doubled[i], 2 * i);
 }

@@ -302,6 +302,37 @@ static void test_nodes_fill_a_step_of_the_device(void **state) {
   assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 15), 15); /* the first of them alone would not pay */
 }
 
+static int32_t width_of(void *context, int32_t rows) {
+  int32_t width = 1;
+  (void)context;
+  while (width < rows) width *= 2;
+  return width;
+}
+
+/* One time tells what its whole step costs, so that a step is filled or not begun, before each of its numbers
+ * of rows has been tried: here a step more costs half as much again. Nodes at hand that fill none are all
+ * taken.
+ */
+static void test_only_ends_of_steps_are_chosen(void **state) {
+  (void)state;
+  uint64_t rng = 5;
+  cost_model c = {0};
+  bool filled[6] = {false};
+  cost_model_steps(&c, width_of, NULL);
+  double us = 1000;
+  for (int32_t rows = 1; rows <= 32; rows *= 2, us *= 1.5) cost_model_measured(&c, rows, 0, us);
+  for (int round = 0; round < 500; round++) {
+    float totals[40];
+    int32_t reads[40] = {0}, roots = 1 + (int32_t)draw(&rng, 4), count = 1 + (int32_t)draw(&rng, 40);
+    float total = 0, falls = (float)draw(&rng, 400) / 200;
+    for (int32_t i = 0; i < count; i++) totals[i] = total -= falls;
+    int32_t rows = roots + policy_nodes(&c, roots, 0, totals, reads, count);
+    assert_true(rows == roots || rows == roots + count || rows == width_of(NULL, rows));
+    for (int32_t i = 0; i < 6; i++) filled[i] |= rows == 1 << i && rows < roots + count;
+  }
+  for (int32_t i = 0; i < 6; i++) assert_true(filled[i]);
+}
+
 static void test_dear_rows_and_long_contexts_take_fewer_nodes(void **state) {
   (void)state;
   float totals[16];
@@ -444,6 +475,7 @@ int main(void) {
       cmocka_unit_test(test_promises_count_as_they_were_kept),
       cmocka_unit_test(test_as_many_nodes_as_give_the_most_tokens),
       cmocka_unit_test(test_nodes_fill_a_step_of_the_device),
+      cmocka_unit_test(test_only_ends_of_steps_are_chosen),
       cmocka_unit_test(test_dear_rows_and_long_contexts_take_fewer_nodes),
       cmocka_unit_test(test_no_nodes_before_a_plain_step_is_known),
       cmocka_unit_test(test_there_is_no_wait_before_there_is_something_to_expect),

@@ -252,9 +252,27 @@ static void test_an_orchestrator_that_never_came_is_reported_in_the_log(void **s
   assert_int_equal(rig_logged(&w->r, "is there now"), 1);
 }
 
+static int32_t in_eights(void *context, int32_t rows) {
+  (void)context;
+  return (rows + 7) / 8 * 8;
+}
+
+/* The device's steps are those of the costs, from which the number of nodes follows. */
+static void test_forwards_cost_what_their_step_of_the_device_costs(void **state) {
+  world *w = *state;
+  target_options o = {.incarnation = SELF, .vocabulary_size = VOCAB, .sessions = 1, .context = CONTEXT};
+  err e;
+  assert_int_equal(cost_model_step_end(&target_speculation(w->t)->costs, 5), 5);
+  target_free(w->t);
+  o.width = in_eights;
+  assert_int_equal(target_alloc(&w->t, &o, &e), ERR_OK);
+  assert_int_equal(cost_model_step_end(&target_speculation(w->t)->costs, 5), 8);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_the_orchestrator_is_greeted),
+      CASE(test_forwards_cost_what_their_step_of_the_device_costs),
       CASE(test_a_draft_of_another_vocabulary_is_refused),
       CASE(test_strangers_are_asked_to_greet_first),
       CASE(test_a_pong_reports_the_load),

@@ -20,13 +20,17 @@
 
 #define ANSWERS_MAX 512
 #define KV_COST     0.18 /* plain steps of a row that reads 1,000 positions, measured as AVX512 */
+#define KV_COST_GPU 0.05 /* as H200: 0.38 for a forward, which 8 rows of a session share */
 
 /* Plain steps by rows of a forward. The first is measured with `tandem bench step` on an AMD EPYC (Zen 5)
  * with 2 threads and the default model in Q4_1; the second is like it without AVX-512; the third is like a
- * GPU. */
+ * GPU. The last was measured on an H200: a forward costs there what the widest one of its step costs, so each
+ * cost holds for all rows since the one before. */
 #define AVX512 "1:1,2:1.05,3:1.06,4:1.12,5:1.18,6:1.25,8:1.43,10:1.66,12:1.92,16:2.45,24:3.6,32:4.6"
 #define AVX2   "1:1,2:1.2,3:1.45,4:1.7,6:2.2,8:2.75,12:3.9,16:5,32:9.6"
 #define GPU    "1:1,16:1.02,32:1.15,64:1.5,128:2.4"
+#define STEPS  "steps "
+#define H200   STEPS "1:1,2:1.08,4:1.24,8:1.55,16:2.33,32:2.45,64:4.2,128:8"
 
 #define ALWAYS 1000000
 
@@ -77,6 +81,10 @@ static const struct row {
   {"GPU: replay 0", GPU, 1, 160, true, 0, REPLAY(0)},
   {"GPU: replay 0.8", GPU, 1, 160, true, 0, REPLAY(.8)},
   {"GPU: prompt lookup", GPU, 1, 160, true, 0, NGRAM},
+  {"H200: replay 0", H200, 1, 160, true, 0, REPLAY(0)},
+  {"H200: replay 0.8", H200, 1, 160, true, 0, REPLAY(.8)},
+  {"H200: prompt lookup", H200, 1, 160, true, 0, NGRAM},
+  {"H200: eight sessions, replay 0.8", H200, 8, 160, true, 0, REPLAY(.8)},
 };
 /* clang-format on */
 
@@ -111,13 +119,20 @@ static int32_t read_answers(const char *path, int32_t every, recording *list) {
   return count;
 }
 
+static bool in_steps(const char *costs) {
+  return strncmp(costs, STEPS, strlen(STEPS)) == 0;
+}
+
 /* ROWS:COST,...; beyond the last point as up to it. */
 static void read_costs(const char *text, double *costs) {
   int32_t at = 1, count;
   double cost, before = 1, slope = 0;
+  bool steps = in_steps(text);
+  if (steps) text += strlen(STEPS);
   for (int used; sscanf(text, "%d:%lf%n", &count, &cost, &used) == 2; before = cost) {
     slope = count > at ? (cost - before) / (count - at) : 0;
-    for (int32_t i = at; i <= count; i++) costs[i] = cost - slope * (count - i);
+    for (int32_t i = at + (count > at && steps); i <= count; i++)
+      costs[i] = steps ? cost : cost - slope * (count - i);
     at = count;
     text += used;
     if (*text++ != ',') break;
@@ -155,7 +170,7 @@ static void play_row(const struct row *r, const recording *list, int32_t count, 
   static world_answer answers[2][ANSWERS_MAX];
   static world_options o;
   world_totals totals[2];
-  o = (world_options){.kv_cost = KV_COST,
+  o = (world_options){.kv_cost = in_steps(r->costs) ? KV_COST_GPU : KV_COST,
                       .sessions = r->sessions,
                       .max_tokens = r->max_tokens,
                       .stop = 2,

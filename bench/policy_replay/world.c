@@ -95,6 +95,13 @@ static void run_job(world *w, const engine_job *job, engine_result *r) {
   }
 }
 
+/* A step of the device is a run of equal costs. */
+static int32_t width(void *context, int32_t rows) {
+  const world_options *o = ((world *)context)->o;
+  while (rows < WORLD_ROWS_MAX && o->costs[rows + 1] == o->costs[rows]) rows++;
+  return rows;
+}
+
 static double forward_us(const world *w) {
   const world_options *o = w->o;
   int32_t rows = 0, read = 0, sessions = 0;
@@ -248,7 +255,9 @@ static void start(world *w) {
                       .host = {{1}},
                       .device = "recorded",
                       .sessions = WORLD_SESSIONS_MAX,
-                      .context = WORLD_CONTEXT};
+                      .context = WORLD_CONTEXT,
+                      .width = width,
+                      .engine_context = w};
   if (rc == ERR_OK) rc = open_drafter(w, &e);
   draft_options d = draft_of(w);
   if (rc == ERR_OK) rc = sessions_alloc(&w->sessions, &o, &e);

@@ -418,6 +418,10 @@ const char *model_device_name(const model *m) {
   return m->device->table->name;
 }
 
+int32_t model_width(const model *m, int32_t rows) {
+  return m->device->table->width(m->device, rows);
+}
+
 const char *model_variant(const model *m, int32_t rows) {
   return m->device->table->variant(m->device, rows);
 }

@@ -33,6 +33,8 @@ const char *model_numerics(const model *m, kv_type type);
 const char *model_numerics_id(ops_math math, kv_type type);
 /* What the model computes on, as HELLO names it: "cpu:avx2". Static. */
 const char *model_device_name(const model *m);
+/* The widest forward that costs what one of so many rows costs. */
+int32_t model_width(const model *m, int32_t rows);
 /* The kernel variant that a forward of that many rows uses, e.g. "avx2 x4": for tests and doctor. */
 const char *model_variant(const model *m, int32_t rows);
 

@@ -48,7 +48,7 @@ static const struct argp_option option_table[] = {
     {"rows", KEY_ROWS, "N", 0, "Most places of the trees that one forward looks at; default 4", 1},
     {"turns", KEY_TURNS, NULL, 0,
      "Compute only while a target waits, as far as that is worth its time: for a target on the same "
-     "processors",
+     "device",
      1},
     {"repack-cache", WORKER_KEY_REPACK_CACHE, "DIR", 0,
      "Keep its packed weights in a file in DIR; default: no file", 1},

@@ -650,6 +650,26 @@ static void test_a_session_leaves_a_target_whose_device_is_lost(void **state) {
   expect_state(w, SESSIONS_OPENING);
 }
 
+/* An ERROR may be lost, and OPEN may just be on its way there. */
+static void test_one_error_is_enough_for_all_sessions_of_that_target(void **state) {
+  world *w = *state;
+  start_running(w, false);
+  uint64_t first = w->id;
+  sessions_request r = request(false);
+  start_request(w, &r);
+  opened(w, TARGET);
+  register_workers(w, TARGET2, 0);
+  lose_device(w, TARGET); /* about the second one */
+  assert_int_equal(rig_count(&w->r, TARGET2, MSG_OPEN), 2);
+  w->id = first;
+  assert_int_equal(view(w).epoch, 2);
+  rig_clear(&w->r);
+  w->epoch = 1;
+  lose_device(w, TARGET); /* its own ERROR, late */
+  assert_int_equal(view(w).epoch, 2);
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPEN), 0);
+}
+
 /* It lives for some moments yet, whether BYE has come or not: nobody is sent there. */
 static void test_a_target_whose_device_is_lost_gets_nothing_new(void **state) {
   world *w = *state;
@@ -739,6 +759,7 @@ int main(void) {
       CASE(test_a_draft_that_refuses_is_not_asked_again),
       CASE(test_a_worker_that_restarts_again_and_again_is_not_asked_each_time),
       CASE(test_a_session_leaves_a_target_whose_device_is_lost),
+      CASE(test_one_error_is_enough_for_all_sessions_of_that_target),
       CASE(test_a_target_whose_device_is_lost_gets_nothing_new),
       CASE(test_without_another_target_a_lost_device_ends_the_session),
       CASE(test_a_session_waits_for_room_at_the_other_target),

@@ -145,13 +145,20 @@ static void end_without_target(client_step *c, client_session *s, const char *wh
   session_finish_error(c, s, ERR_DEVICE, text);
 }
 
-void failover_device_lost(client_step *c, client_session *s, const char *why) {
-  roster_peer *target = roster_find(&c->all->roster, s->target.peer);
-  if (target) target->leaving = true; /* BYE may be late */
+static void leave_lost_device(client_step *c, client_session *s, const char *why) {
   if (c->all->targets_return || assignment_choose_target(c, s, NULL))
     lose_target(c, s);
   else
     end_without_target(c, s, why);
+}
+
+void failover_device_lost(client_step *c, peer_id target, const char *why) {
+  roster_peer *p = roster_find(&c->all->roster, target);
+  if (p) p->leaving = true; /* BYE may be late */
+  for (int i = 0; i < SESSIONS_MAX; i++) {
+    client_session *s = c->all->list[i];
+    if (s && client_session_live(s) && s->target.peer == target) leave_lost_device(c, s, why);
+  }
 }
 
 static void lose_worker(client_step *c, client_session *s, peer_id id, const char *why) {

@@ -13,9 +13,6 @@ void failover_target_lost(client_step *c, client_session *s, uint64_t retry_us);
 /* The target is too small for the session and always will be. False: there is no other, and nothing changes.
  */
 bool failover_target_too_small(client_step *c, client_session *s);
-/* The target's device is lost, which `why` names, and the target ends. Where no other target is registered
- * and none is started again, the session ends with that error. */
-void failover_device_lost(client_step *c, client_session *s, const char *why);
 /* The target hangs. False: there is no other, and nothing changes. */
 bool failover_target_hung(client_step *c, client_session *s);
 
@@ -26,5 +23,8 @@ void failover_draft_unreachable(client_step *c, client_session *s);
 /* The target says that no draft ever attached: notes why not, as far as this side knows. */
 void failover_explain_unattached(client_step *c, client_session *s);
 
+/* A target's device is lost, which `why` names, and the target ends: all of its sessions go on elsewhere.
+ * Where no other target is registered and none is started again, they end with that error. */
+void failover_device_lost(client_step *c, peer_id target, const char *why);
 /* A worker is gone: every session that it served goes on without it. */
 void failover_worker_lost(client_step *c, peer_id id, const char *why);

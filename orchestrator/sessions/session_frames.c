@@ -139,7 +139,7 @@ static void on_target_error(client_step *c, client_session *s, const msg *m) {
       failover_target_lost(c, s, c->now + SESSIONS_REPEAT_US);
     break;
   case ERR_DEVICE:
-    failover_device_lost(c, s, text);
+    failover_device_lost(c, s->target.peer, text);
     break;
   case ERR_FULL:
   case ERR_DRAINING: {

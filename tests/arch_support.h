@@ -9,8 +9,6 @@
 
 #include <math.h>
 
-#define ARCH_FOLDER TANDEM_SOURCE_DIR "/tests/golden/arch/"
-
 typedef struct arch_case {
   const char *name;    /* of the folder */
   const char *in_gguf; /* the architecture's name there */
@@ -27,7 +25,7 @@ static inline model_file *arch_open(const arch_case *a) {
   char path[512];
   err e = {0};
   model_file *f;
-  snprintf(path, sizeof path, ARCH_FOLDER "%s", a->name);
+  snprintf(path, sizeof path, "%s/" SUPPORT_GOLDEN "arch/%s", source_folder(), a->name);
   if (model_file_open(&f, path, &e) != ERR_OK) fail_msg("%s", e.text);
   return f;
 }

@@ -5,6 +5,7 @@
 #include "common/model/model.h"
 #include "kernels/devices/devices.h"
 #include "tests/gguf_builder.h"
+#include "tests/source_folder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,15 +14,18 @@
 #include <string.h>
 #include <cmocka.h>
 
-#define SUPPORT_MODEL    TANDEM_SOURCE_DIR "/models/SmolLM2-135M-Instruct.Q4_1.gguf"
-#define SUPPORT_GOLDEN   TANDEM_SOURCE_DIR "/tests/golden/"
+#define SUPPORT_MODEL    "models/SmolLM2-135M-Instruct.Q4_1.gguf"
+#define SUPPORT_GOLDEN   "tests/golden/"
+#define SUPPORT_PATH_MAX 512
 #define SUPPORT_LINE_MAX (1 << 20)
 #define SUPPORT_IDS_MAX  1024
 
 static inline model_file *support_open_file(void) {
   err e = {0};
   model_file *g;
-  if (model_file_open(&g, SUPPORT_MODEL, &e) != ERR_OK) {
+  char path[SUPPORT_PATH_MAX];
+  snprintf(path, sizeof path, "%s/" SUPPORT_MODEL, source_folder());
+  if (model_file_open(&g, path, &e) != ERR_OK) {
     fail_msg("%s; run scripts/get_model.sh to fetch the default model", e.text);
   }
   return g;
@@ -117,7 +121,9 @@ static inline void support_parse_golden(const char *line, support_golden *g) {
 /* Calls body for every golden prompt; returns how many there were. */
 static inline int32_t support_each_golden(void (*body)(const support_golden *g, void *context),
                                           void *context) {
-  FILE *f = fopen(SUPPORT_GOLDEN "smollm2_greedy.jsonl", "r");
+  char path[SUPPORT_PATH_MAX];
+  snprintf(path, sizeof path, "%s/" SUPPORT_GOLDEN "smollm2_greedy.jsonl", source_folder());
+  FILE *f = fopen(path, "r");
   if (!f) fail_msg("tests/golden/smollm2_greedy.jsonl is missing");
   char *line = malloc(SUPPORT_LINE_MAX);
   support_golden *g = malloc(sizeof *g);

@@ -3,6 +3,7 @@
  * reads out of a packed matrix is what the package says, bit for bit, and so are the weights that f32 math
  * multiplies with. */
 #include "tests/ops_support.h"
+#include "tests/source_folder.h"
 
 #define ROWS_MAX 16
 
@@ -19,7 +20,7 @@ static void read_all(FILE *f, void *to, size_t bytes) {
 static golden read_golden(const quant_type *t) {
   char path[512];
   golden g;
-  snprintf(path, sizeof path, TANDEM_SOURCE_DIR "/tests/golden/dequant/%s.bin", t->name);
+  snprintf(path, sizeof path, "%s/tests/golden/dequant/%s.bin", source_folder(), t->name);
   FILE *f = fopen(path, "rb");
   if (!f) fail_msg("%s is missing", path);
   read_all(f, g.head, sizeof g.head);

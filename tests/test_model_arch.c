@@ -27,7 +27,7 @@ static golden *read_golden(const arch_case *a, const char *ids, const char *logi
   golden *g = calloc(1, sizeof *g);
   char path[512];
   unsigned char head[10];
-  snprintf(path, sizeof path, ARCH_FOLDER "%s/%s", a->name, ids);
+  snprintf(path, sizeof path, "%s/" SUPPORT_GOLDEN "arch/%s/%s", source_folder(), a->name, ids);
   json_t *object = json_load_file(path, 0, NULL);
   assert_non_null(object);
   g->prompt_count = read_ids(object, "prompt_ids", g->prompt);
@@ -35,7 +35,7 @@ static golden *read_golden(const arch_case *a, const char *ids, const char *logi
   for (int32_t i = 0; i < g->output_count; i++)
     g->margins[i] = json_number_value(json_array_get(json_object_get(object, "margins"), (size_t)i));
   json_decref(object);
-  snprintf(path, sizeof path, ARCH_FOLDER "%s/%s", a->name, logits);
+  snprintf(path, sizeof path, "%s/" SUPPORT_GOLDEN "arch/%s/%s", source_folder(), a->name, logits);
   FILE *f = fopen(path, "rb");
   assert_non_null(f);
   assert_int_equal(fread(head, 1, sizeof head, f), sizeof head);

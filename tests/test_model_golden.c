@@ -23,8 +23,8 @@ typedef struct run {
 } run;
 
 static float *read_npy(int32_t id) {
-  char path[256];
-  snprintf(path, sizeof path, SUPPORT_GOLDEN "smollm2_logits_%d.npy", id);
+  char path[SUPPORT_PATH_MAX];
+  snprintf(path, sizeof path, "%s/" SUPPORT_GOLDEN "smollm2_logits_%d.npy", source_folder(), id);
   FILE *f = fopen(path, "rb");
   if (!f) return NULL;
   unsigned char head[10];

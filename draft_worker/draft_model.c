@@ -1,6 +1,7 @@
 #include "draft_worker/draft_model.h"
 
 #include "common/base/min.h"
+#include "common/base/progress.h"
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -40,7 +41,11 @@ static int open_engine(draft_model *m, const draft_arguments *a, const logger *l
 
 int draft_model_open(draft_model *m, const draft_arguments *a, const logger *log, draft_options *o, err *e) {
   const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
-  model_options own = {.repack_cache = a->worker.repack_cache, .log = log};
+  progress loading = progress_begin("loading the model", log, false); /* a conversation may have begun */
+  model_options own = {.progress = progress_show,
+                       .progress_context = &loading,
+                       .repack_cache = a->worker.repack_cache,
+                       .log = log};
   kv_options cache;
   int rc = open_files(m, a, e);
   if (rc == ERR_OK) rc = settle_cache(m, a, &cache, e);

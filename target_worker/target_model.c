@@ -1,18 +1,10 @@
 #include "target_worker/target_model.h"
+#include "common/base/progress.h"
 #include "target_worker/engine.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 #define DEFAULT_CONTEXT 4096
-
-/* A percentage, on a terminal alone. */
-static void show_progress(void *context, double done) {
-  int *shown = context, now = (int)(done * 100);
-  if (now == *shown) return;
-  *shown = now;
-  fprintf(stderr, "\rtandem-target: loading the model: %3d %%%s", now, now >= 100 ? "\r\033[K" : "");
-}
 
 kv_type target_model_kv_type(ops_math math) {
   return math == OPS_MATH_F32 ? KV_F32 : KV_F16;
@@ -60,8 +52,10 @@ static int settle_cache(kv_options *o, const model_config *c, target_arguments *
 
 static int open_model(target_model *m, const target_arguments *a, const kv_options *cache, const logger *log,
                       err *e) {
-  int shown = -1;
-  model_options o = {.repack_cache = a->worker.repack_cache,
+  progress loading = progress_begin("loading the model", log, isatty(STDERR_FILENO));
+  model_options o = {.progress = progress_show,
+                     .progress_context = &loading,
+                     .repack_cache = a->worker.repack_cache,
                      .log = log,
                      .cache = kv_needs(model_file_config(m->file), cache)};
   const device_options d = {.math = a->math,
@@ -69,13 +63,9 @@ static int open_model(target_model *m, const target_arguments *a, const kv_optio
                             .cpus = a->pin_count ? a->pin : NULL,
                             .cpu_count = a->pin_count,
                             .tested = true};
-  if (isatty(STDERR_FILENO) && log->level >= LOG_INFO) {
-    o.progress = show_progress;
-    o.progress_context = &shown;
-  }
   int rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
   if (rc == ERR_OK) rc = model_open(&m->model, m->file, m->device, &o, &m->memory, e);
-  if (shown >= 0 && shown < 100) fprintf(stderr, "\n");
+  progress_end(&loading);
   return rc;
 }
 

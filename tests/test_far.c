@@ -354,8 +354,9 @@ static void faults_are_read_from_the_environment(void **state) {
   assert_true(far_faults_parse(&faults, "refuse_begin=3,refuse=2"));
   assert_int_equal(faults.refuse_begin, 3);
   assert_int_equal(faults.refuse, 2);
-  assert_true(far_faults_parse(&faults, "wrong=5"));
+  assert_true(far_faults_parse(&faults, "wrong=5,slow=20"));
   assert_int_equal(faults.wrong, 5);
+  assert_int_equal(faults.slow, 20);
   assert_true(far_faults_parse(&faults, ""));
   const char *const wrong[] = {"lose", "lose=", "lose=0", "lose=-1", "lose=1x", "loose=1", "lose=9999999999"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)

@@ -52,11 +52,18 @@ static void give_up_keeping(loader *l, const err *e) {
   l->kept = NULL;
 }
 
+static void tell_progress(const loader *l, size_t done) {
+  if (l->options->progress)
+    l->options->progress(l->options->progress_context, (double)done / (double)l->total);
+}
+
 /* The window holds bytes [at, at + bytes). */
 static int window_filled(loader *l, const void *window, size_t at, size_t bytes) {
   err e = {0};
   if (l->kept && weights_cache_write(l->kept, at, window, bytes, &e) != ERR_OK) give_up_keeping(l, &e);
-  return device_error(l->device->table->filled(l->device));
+  int rc = device_error(l->device->table->filled(l->device));
+  tell_progress(l, at + bytes);
+  return rc;
 }
 
 typedef struct pack_job {
@@ -122,14 +129,8 @@ static int fill_vector(loader *l, model_role role, const gguf_tensor *t, size_t 
 
 /* --- the tensors, in their order --- */
 
-static void tell_progress(const loader *l, size_t done) {
-  if (l->memory && l->options->progress)
-    l->options->progress(l->options->progress_context, (double)done / (double)l->total);
-}
-
 static void advance(loader *l, size_t bytes) {
   l->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  tell_progress(l, l->used);
 }
 
 static int load_matrix(loader *l, model_role role, int32_t layer, device_weight *w) {

@@ -12,11 +12,9 @@ static bool parse_fault(far_faults *f, const char *name, size_t length, int32_t 
   const struct {
     const char *name;
     int32_t *at;
-  } known[] = {{"lose", &f->lose},
-               {"fail", &f->fail},
-               {"refuse", &f->refuse},
-               {"refuse_begin", &f->refuse_begin},
-               {"wrong", &f->wrong}};
+  } known[] = {{"lose", &f->lose},     {"fail", &f->fail},
+               {"refuse", &f->refuse}, {"refuse_begin", &f->refuse_begin},
+               {"wrong", &f->wrong},   {"slow", &f->slow}};
   for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
     if (strlen(known[i].name) != length || memcmp(known[i].name, name, length) != 0) continue;
     *known[i].at = at;

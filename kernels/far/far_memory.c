@@ -4,6 +4,7 @@
 #include "kernels/far/far_require.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* Small, so that whoever loads weights through windows is seen to do it in several. */
 #define WINDOW_MAX ((size_t)1 << 20)
@@ -61,6 +62,7 @@ static void *far_fill(device *d, device_memory *m, size_t at, size_t bytes) {
 static int far_filled(device *d) {
   far_device *f = idle(d);
   far_require(f->window.at != NULL, "`filled` ends a window");
+  if (f->faults.slow > 0) usleep((useconds_t)f->faults.slow * 1000);
   memcpy(f->inner_window, f->window.at, f->window.bytes);
   far_device_withdraw(f, &f->window);
   int code = f->inner->table->filled(f->inner);

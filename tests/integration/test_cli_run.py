@@ -2,11 +2,27 @@
 
 import json
 import os
+import pty
 import re
+import subprocess
 import unittest
 
 from command_line import OK, PROMPT, WORKER, Command, answer, detokenize, tandem, tokenize
-from support import MODEL, counters_of
+from support import MODEL, TANDEM, TIME_LIMIT, counters_of
+
+
+def read_all(terminal):
+    """What was written to the other end, which is closed."""
+    text = b""
+    while True:
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # at the end, on Linux
+            piece = b""
+        if not piece:
+            os.close(terminal)
+            return text.decode()
+        text += piece
 
 
 class Run(Command):
@@ -76,6 +92,26 @@ class Run(Command):
             r"10\.[0-9] TiB for a cache of 30000000 blocks of 16 tokens\), and cpu:[a-z0-9-]+ has "
             r"[0-9.]+ [MG]iB left: give at most --kv-blocks [0-9]+",
         )
+
+    def test_a_model_that_loads_slowly_says_how_far_it_is(self):
+        """In the log, and on a terminal by a line that is gone at the end."""
+        slow = ["run", "-m", MODEL, "--ledger", "none", "--draft", "none", "--max-tokens", "4", PROMPT]
+        slow += ["--device", "far:cpu"]
+        env = {**os.environ, "TANDEM_FAR": "slow=8"}  # milliseconds, some 300 times
+        status, out, errors = tandem(*slow, "-v", env=env)
+        self.assertEqual(status, OK, errors)
+        told = re.findall(r"(?m)^tandem-target: loading the model: ([0-9]+) % after [0-9]+ s$", errors)
+        self.assertGreater(len(told), 1, errors)
+        self.assertEqual(told[-1], "100")
+        self.assertNotIn("loading", tandem(*slow, env=env)[2])  # not a warning
+        seen, terminal = pty.openpty()
+        with subprocess.Popen([TANDEM, *slow], env=env, stdout=subprocess.PIPE, stderr=terminal) as program:
+            os.close(terminal)
+            self.assertEqual(program.communicate(timeout=TIME_LIMIT)[0], out)
+        lines = read_all(seen)
+        percents = [int(n) for n in re.findall(r"\rtandem-target: loading the model: +([0-9]+) %", lines)]
+        self.assertEqual((percents, len(percents) > 3), (sorted(set(percents)), True), lines)
+        self.assertIn("%\r\033[K", lines)
 
     def test_a_prompt_may_come_from_stdin(self):
         self.assertEqual(answer("--max-tokens", "8", "-", stdin=PROMPT.encode() + b"\n")["prompt_ids"],

@@ -1,0 +1,53 @@
+#include "common/base/progress.h"
+
+#include "common/base/clock.h"
+#include <stdio.h>
+
+#define TEXT_ROOM 160
+#define CLEAR     "\r\033[K"
+
+static progress_kind tell_terminal(progress *p, int percent, uint64_t now_us, char *out, size_t size) {
+  if (percent == p->percent) return PROGRESS_NOTHING;
+  if (percent >= 100)
+    snprintf(out, size, CLEAR);
+  else
+    snprintf(out, size, "\r%s: %s: %3d %%", p->log ? p->log->program : "", p->what, percent);
+  p->percent = percent;
+  p->told_us = percent >= 100 ? 0 : now_us;
+  return PROGRESS_REWRITE;
+}
+
+progress_kind progress_tell(progress *p, double done, uint64_t now_us, char *out, size_t size) {
+  uint64_t took_us = now_us - p->began_us;
+  int percent = (int)(done * 100);
+  bool over = percent >= 100 && !p->told_us; /* nothing was told, or nothing is left to take away */
+  if (took_us < PROGRESS_QUIET_US || over) return PROGRESS_NOTHING;
+  if (p->terminal) return tell_terminal(p, percent, now_us, out, size);
+  if (percent < 100 && p->told_us && now_us - p->told_us < PROGRESS_INTERVAL_US) return PROGRESS_NOTHING;
+  snprintf(out, size, "%s: %d %% after %.0f s", p->what, percent, (double)took_us / 1e6);
+  p->told_us = percent >= 100 ? 0 : now_us;
+  return PROGRESS_LINE;
+}
+
+progress progress_begin(const char *what, const logger *log, bool terminal) {
+  return (progress){.what = what, .log = log, .terminal = terminal, .began_us = clock_us(), .percent = -1};
+}
+
+void progress_show(void *context, double done) {
+  progress *p = context;
+  char text[TEXT_ROOM];
+  switch (progress_tell(p, done, clock_us(), text, sizeof text)) {
+  case PROGRESS_REWRITE:
+    fputs(text, stderr);
+    break;
+  case PROGRESS_LINE:
+    log_line(p->log, LOG_INFO, "%s", text);
+    break;
+  case PROGRESS_NOTHING:
+    break;
+  }
+}
+
+void progress_end(progress *p) {
+  if (p->terminal && p->told_us) fputs(CLEAR, stderr);
+}

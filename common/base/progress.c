@@ -13,19 +13,19 @@ static progress_kind tell_terminal(progress *p, int percent, uint64_t now_us, ch
   else
     snprintf(out, size, "\r%s: %s: %3d %%", p->log ? p->log->program : "", p->what, percent);
   p->percent = percent;
-  p->told_us = percent >= 100 ? 0 : now_us;
+  p->said_us = percent >= 100 ? 0 : now_us;
   return PROGRESS_REWRITE;
 }
 
 progress_kind progress_tell(progress *p, double done, uint64_t now_us, char *out, size_t size) {
   uint64_t took_us = now_us - p->began_us;
   int percent = (int)(done * 100);
-  bool over = percent >= 100 && !p->told_us; /* nothing was told, or nothing is left to take away */
+  bool over = percent >= 100 && !p->said_us; /* nothing was said, or nothing is left to take away */
   if (took_us < PROGRESS_QUIET_US || over) return PROGRESS_NOTHING;
   if (p->terminal) return tell_terminal(p, percent, now_us, out, size);
-  if (percent < 100 && p->told_us && now_us - p->told_us < PROGRESS_INTERVAL_US) return PROGRESS_NOTHING;
+  if (percent < 100 && p->said_us && now_us - p->said_us < PROGRESS_INTERVAL_US) return PROGRESS_NOTHING;
   snprintf(out, size, "%s: %d %% after %.0f s", p->what, percent, (double)took_us / 1e6);
-  p->told_us = percent >= 100 ? 0 : now_us;
+  p->said_us = percent >= 100 ? 0 : now_us;
   return PROGRESS_LINE;
 }
 
@@ -49,5 +49,5 @@ void progress_show(void *context, double done) {
 }
 
 void progress_end(progress *p) {
-  if (p->terminal && p->told_us) fputs(CLEAR, stderr);
+  if (p->terminal && p->said_us) fputs(CLEAR, stderr);
 }

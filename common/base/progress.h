@@ -1,5 +1,6 @@
 /* progress.h - tells people how far a long piece of work is: on a terminal by a line that is rewritten and
- * taken away at the end, elsewhere by a line of the log now and then. Work that is soon done is not told. */
+ * taken away at the end, elsewhere by a line of the log now and then. Work that is soon done is not
+ * mentioned. */
 #pragma once
 
 #include "common/base/log.h"
@@ -7,15 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROGRESS_QUIET_US    1000000  /* what is done by then is not told */
+#define PROGRESS_QUIET_US    1000000  /* what is done by then is not mentioned */
 #define PROGRESS_INTERVAL_US 10000000 /* between two lines of the log */
 
 typedef struct progress {
   const char *what;           /* "loading the model" */
   const logger *log;          /* its program's name begins each line; may be NULL */
   bool terminal;              /* stderr is one, and nobody else writes there meanwhile */
-  uint64_t began_us, told_us; /* told_us: the last line; 0: none */
-  int percent;                /* that was told last */
+  uint64_t began_us, said_us; /* said_us: the last line; 0: none */
+  int percent;                /* that was said last */
 } progress;
 
 typedef enum { PROGRESS_NOTHING, PROGRESS_REWRITE, PROGRESS_LINE } progress_kind;

@@ -34,6 +34,14 @@ typedef struct device_vector { /* f32; memory NULL: there is none */
   size_t at; /* its first byte, a multiple of 64 */
 } device_vector;
 
+/* The tokens [0, count) that rows are ranked by. With memory they are other ids than the outputs of the head:
+ * token t is output i32 [t], and is never listed where that is < 0. memory NULL: token t is output t. */
+typedef struct device_ids {
+  const device_memory *memory;
+  size_t at; /* its first byte, a multiple of 64 */
+  int32_t count;
+} device_ids;
+
 typedef struct device_linear {
   device_weight w;
   device_act *y;      /* [rows][w.rows] */
@@ -136,8 +144,11 @@ typedef struct device_table {
                      const device_act *v);
   /* y [rows][heads * head_dim] from the keys that views[view] shows each row. */
   void (*attention)(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
-  /* x: the normed head_rows. Keeps the logits of the first logit_count, and chooses the others' tokens. */
+  /* x: the normed head_rows. Keeps the logits of the first logit_count, makes those of the next rank_count,
+   * and chooses the others' tokens. */
   void (*head)(device *d, const device_weight *w, const device_act *x);
+  /* Ranks the tokens of the rank_count rows, after `head`. */
+  void (*rank)(device *d, device_ids ids);
   void (*end)(device *d);
   /* Until the forward is done. a may be NULL. */
   ops_code (*wait)(device *d, ops_answer *a);
@@ -145,6 +156,10 @@ typedef struct device_table {
    * for last; valid until the next begin. NULL: the device is lost, which the next forward says too, or they
    * cannot be read this once. */
   const float *(*logits)(device *d, int32_t line);
+  /* [count] The lists of rankings [first, first + count) of the forward that was waited for last; valid until
+   * the next begin. A device may make them only now: ask for many at once where they are wanted, and for none
+   * that is not. NULL: the device is lost. */
+  const ops_ranked *(*ranked)(device *d, int32_t first, int32_t count);
 
   /* --- what it costs --- */
   /* The widest forward that costs what one of `rows` rows costs: its kernels' step. */

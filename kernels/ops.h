@@ -34,6 +34,8 @@
  * Rounding to nearest, subnormals kept (no FTZ, no DAZ) in every thread. */
 #pragma once
 
+#include "common/base/sampler.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -119,6 +121,25 @@ typedef struct ops_sampling {
   uint32_t choice, position; /* position: of the token being chosen */
 } ops_sampling;
 
+/* Entries [first, first + count) of a list. */
+typedef struct ops_slice {
+  int32_t first, count;
+} ops_slice;
+
+/* How a row's best tokens follow from its logits: they are those that sampler_rank lists
+ * (common/base/sampler.h), to the bit. */
+typedef struct ops_ranking {
+  sampler_options options; /* as sampler_check allows them */
+  int32_t position;        /* of the token being chosen */
+  int32_t count;           /* tokens wanted, in [1, SAMPLER_RANKED_MAX] */
+  ops_slice history[2];    /* of the batch's tokens, one after the other: what a penalty looks at */
+} ops_ranking;
+
+typedef struct ops_ranked {
+  int32_t count;                           /* <= that of the ranking */
+  sampler_ranked list[SAMPLER_RANKED_MAX]; /* the best first */
+} ops_ranked;
+
 #define OPS_VIEWS_MAX 4
 
 /* A forward, as plain numbers. The arrays belong to the caller. */
@@ -129,15 +150,22 @@ typedef struct ops_batch {
   int32_t path_length;
   ops_view views[OPS_VIEWS_MAX];
   int32_t view_count;
-  /* Rows that go through the output head: first those whose logits are kept, then those that choose a token.
-   */
+  /* Rows that go through the output head: first those whose logits are kept, then those whose tokens are
+   * ranked, then those that choose a token. */
   const int32_t *head_rows; /* [head_count] */
-  int32_t head_count, logit_count;
-  const ops_sampling *choices; /* [head_count - logit_count] */
+  int32_t head_count, logit_count, rank_count;
+  const ops_ranking *rankings; /* [rank_count] */
+  const int32_t *tokens;       /* [token_count] the histories of the rankings */
+  int32_t token_count;
+  const ops_sampling *choices; /* [ops_choice_count] */
 } ops_batch;
 
+static inline int32_t ops_choice_count(const ops_batch *b) {
+  return b->head_count - b->logit_count - b->rank_count;
+}
+
 typedef struct ops_answer { /* valid until the next begin */
-  const int32_t *ids;       /* [head_count - logit_count] the chosen tokens */
+  const int32_t *ids;       /* [ops_choice_count] the chosen tokens */
   uint64_t device_us;       /* what the forward took there */
 } ops_answer;
 
@@ -147,4 +175,5 @@ typedef struct ops_counters {
   uint64_t
       commit_copies; /* rows moved from staging to the committed cache, once a layer; counted by kv_commit */
   uint64_t launches; /* kernels and graphs that were started; of a CPU: 0 */
+  uint64_t logit_lines; /* that `logits` has given to the host */
 } ops_counters;

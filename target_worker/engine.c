@@ -12,9 +12,15 @@
 #define REPEAT_LINES    4
 #define REPEAT_EVERY_US 60000000
 
+/* The tokens on the way to each row of a tree, without the root: the end of its history. */
+typedef struct row_paths {
+  model_path of[ENGINE_ROWS_MAX];
+  int32_t tokens[ENGINE_ROWS_MAX * (ENGINE_ROWS_MAX - 1) / 2];
+} row_paths;
+
 struct engine {
   engine_options options;
-  sampler *sampler;
+  row_paths *paths;   /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty needs them */
   int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
 
   /* The engine thread's. */
@@ -70,11 +76,12 @@ typedef struct active_job {
   int32_t seq, segment;  /* of the cache; of the forward */
   bool faulty;           /* a test wants its forward to fail, */
   bool wrong;            /* or its first token to be wrong */
-  bool unread;           /* the device did not give the logits that its forward has kept */
+  bool unread;           /* the device did not give the tokens that its forward has ranked */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
+  row_paths *paths;
+  bool choosing; /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
   model_sampling sampling;
-  bool choosing;                        /* the forward samples the tokens itself, by `sampling` */
-  int32_t path_tokens[ENGINE_ROWS_MAX]; /* of the accepted rows, without the root: the end of the history */
+  model_ranking ranking;
 } active_job;
 
 /* The cache loses rows without the machine's knowledge. */
@@ -95,45 +102,58 @@ static void fault_before(active_job *a) {
   a->wrong = tree_due && f->kind == ENGINE_FAULT_WRONG_TOKEN;
 }
 
-/* A forward that samples the tokens itself keeps no logits. */
+static void list_paths(const engine_job *job, row_paths *to) {
+  int32_t *at = to->tokens;
+  to->of[0] = (model_path){at, 0};
+  for (int32_t i = 1; i < job->count; i++) {
+    const model_path *before = &to->of[job->parents[i]];
+    to->of[i] = (model_path){at, before->count + 1};
+    memcpy(at, before->tokens, (size_t)before->count * sizeof *at);
+    at += before->count;
+    *at++ = job->tokens[i];
+  }
+}
+
+/* Filters and penalties rank the tokens; without them a choice is cheaper. */
 static void set_choosing(active_job *a) {
-  const sampler_options *o = &a->job->sampling;
-  const sampler_row any = {.history_count = a->job->history != NULL};
+  const engine_job *job = a->job;
+  const sampler_options *o = &job->sampling;
+  const sampler_row any = {.history_count = job->history != NULL};
   a->sampling = (model_sampling){sampler_scale(o), o->seed, o->choice};
   a->choosing = !sampler_needs_logits(o, &any, model_shape(a->g->options.model)->vocab);
+  a->ranking = (model_ranking){.options = *o, .count = 1};
+  if (a->choosing || !job->history) return;
+  a->ranking.history = job->history;
+  a->ranking.history_count = job->kv_length + 1;
+  a->ranking.paths = a->paths->of;
+  list_paths(job, a->paths);
 }
 
-static const model_sampling *sampling_of(const active_job *a) {
-  return a->choosing ? &a->sampling : NULL;
+static void set_use(const active_job *a, model_segment *s) {
+  if (a->choosing)
+    s->sampling = &a->sampling;
+  else
+    s->ranking = &a->ranking;
 }
 
-/* The target's token after C and path_tokens[0..depth), from a row of the last forward; -1, which is no row's
- * token: the device does not give its logits. */
-static int32_t pick(active_job *a, int32_t row, int32_t depth) {
-  const engine_job *job = a->job;
+/* The target's token after a row of the last forward; -1, which is no row's token: the device does not give
+ * it. */
+static int32_t pick(active_job *a, int32_t row) {
+  const model *m = a->g->options.model;
   if (a->choosing) {
-    int32_t token = model_sampled(a->g->options.model, a->segment, row);
+    int32_t token = model_sampled(m, a->segment, row);
     assert(token >= 0);
     return token;
   }
-  const float *logits = model_logits(a->g->options.model, a->segment, row);
-  if (!logits) a->unread = true;
+  const ops_ranked *best = model_ranked(m, a->segment, row);
+  if (!best) a->unread = true;
   if (a->unread) return -1;
-  sampler_row history = {0};
-  if (job->history) {
-    history.history = job->history;
-    history.history_count = job->kv_length + 1;
-    history.extra = a->path_tokens;
-    history.extra_count = depth;
-  }
-  return sampler_pick(a->g->sampler, &job->sampling, &history, logits, job->kv_length + depth + 1);
+  return best->count > 0 ? best->list[0].token : 0;
 }
 
 static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int32_t depth) {
-  active_job *a = context;
-  (void)path;
-  if (depth > 0) a->path_tokens[depth - 1] = a->job->tokens[row];
-  return pick(a, row, depth);
+  (void)path, (void)depth;
+  return pick(context, row);
 }
 
 /* Nothing of the job is left in the cache. A loss is told once, by the machine. */
@@ -151,15 +171,16 @@ static void fail(active_job *a, int rc) {
 
 /* --- accepting, after a forward --- */
 
-/* One more row of a step that is decoded again. */
-static int append_one(active_job *a, int32_t token) {
+/* Row i of a step that is decoded again. */
+static int append_one(active_job *a, int32_t i) {
   const engine_options *o = &a->g->options;
+  const int32_t *sampled = a->r->sampled;
+  model_segment s = {
+      .seq = a->seq, .kind = MODEL_APPEND, .count = 1, .tokens = i == 0 ? a->job->tokens : &sampled[i - 1]};
   a->segment = 0;
-  return model_forward(
-      o->model, o->kv,
-      &(model_segment){
-          .seq = a->seq, .kind = MODEL_APPEND, .count = 1, .tokens = &token, .sampling = sampling_of(a)},
-      1);
+  if (a->ranking.paths) a->paths->of[0] = (model_path){sampled, i};
+  set_use(a, &s);
+  return model_forward(o->model, o->kv, &s, 1);
 }
 
 /* Decodes the step once more, one token after the other. Where the tokens differ, the plain ones are right.
@@ -170,13 +191,12 @@ static void selfcheck(active_job *a) {
   a->g->counters.selfchecks++;
   a->forwarded_us = 0;
   for (int32_t i = 0; i < r->sampled_count; i++) {
-    if (i > 0) a->path_tokens[i - 1] = r->sampled[i - 1];
-    int rc = append_one(a, i == 0 ? a->job->tokens[0] : r->sampled[i - 1]);
+    int rc = append_one(a, i);
     if (rc != ERR_OK) {
       fail(a, rc);
       return;
     }
-    int32_t token = pick(a, 0, i);
+    int32_t token = pick(a, 0);
     if (a->unread) {
       fail(a, ERR_INTERNAL);
       return;
@@ -214,7 +234,7 @@ static void accept(active_job *a, uint64_t forwarded) {
     accept_tree(a, forwarded);
     return;
   }
-  a->r->sampled[0] = pick(a, 0, 0);
+  a->r->sampled[0] = pick(a, 0);
   if (a->unread) return;
   a->r->sampled_count = 1;
   a->r->accept_us = clock_us() - forwarded;
@@ -228,16 +248,16 @@ static model_segment segment_of(const active_job *a) {
   const engine_job *job = a->job;
   bool tree = job->kind == ENGINE_VERIFY && job->count > 1,
        measures = job->kind == ENGINE_PREFILL && job->measures;
-  return (model_segment){.seq = a->seq,
-                         .kind = tree ? MODEL_TREE : MODEL_APPEND,
-                         .count = job->count,
-                         .tokens = job->tokens,
-                         .parents = tree ? job->parents : NULL,
-                         .all_logits = tree || measures,
-                         .no_logits = job->kind == ENGINE_PREFILL && !measures,
-                         .sampling = job->kind == ENGINE_VERIFY ? sampling_of(a)
-                                     : measures                 ? &greedy
-                                                                : NULL};
+  model_segment s = {.seq = a->seq,
+                     .kind = tree ? MODEL_TREE : MODEL_APPEND,
+                     .count = job->count,
+                     .tokens = job->tokens,
+                     .parents = tree ? job->parents : NULL,
+                     .all_logits = tree || measures,
+                     .no_logits = job->kind == ENGINE_PREFILL && !measures,
+                     .sampling = measures ? &greedy : NULL};
+  if (job->kind == ENGINE_VERIFY) set_use(a, &s);
+  return s;
 }
 
 static bool follows_at_once(const engine *g, const active_job *a) {
@@ -270,7 +290,7 @@ static int stage(const active_job *a) {
   return a->r->node_count > 0 ? kv_stage(a->g->options.kv, a->seq, job->parents, job->count) : ERR_OK;
 }
 
-/* The forward is there, and its logits are not. If the device is lost, the next forward says so. */
+/* The forward is there, and its ranked tokens are not. If the device is lost, the next forward says so. */
 static void read_again(active_job *a, bool again) {
   int rc = ERR_INTERNAL;
   kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
@@ -280,7 +300,7 @@ static void read_again(active_job *a, bool again) {
     return;
   }
   a->unread = false;
-  tell_repeat(a->g, "its logits could not be read");
+  tell_repeat(a->g, "its ranked tokens could not be read");
   forward(a->g, &a, 1, true);
 }
 
@@ -377,7 +397,8 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   g->at_once = batch->at_once;
   for (int32_t i = 0; i < batch->count; i++) {
     const engine_job *job = &batch->jobs[i];
-    active[i] = (active_job){.g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot]};
+    active[i] = (active_job){
+        .g = g, .job = job, .r = &out->of[i], .seq = g->sequences[job->slot], .paths = &g->paths[i]};
     if (prepare(&active[i], start)) ready[ready_count++] = &active[i];
   }
   if (ready_count > 0) forward(g, ready, ready_count, false);
@@ -404,10 +425,10 @@ int engine_open(engine **out, const engine_options *o, err *e) {
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   g->sequences = calloc((size_t)o->sequences, sizeof *g->sequences);
+  g->paths = calloc(ENGINE_JOBS_MAX, sizeof *g->paths);
   for (int32_t i = 0; g->sequences && i < o->sequences; i++) g->sequences[i] = ERR_FULL;
   int rc = ERR_OK;
-  if (!g->sequences || sampler_alloc(&g->sampler, model_shape(o->model)->vocab) != ERR_OK)
-    rc = err_set(e, ERR_NOMEM, "no memory for the engine");
+  if (!g->sequences || !g->paths) rc = err_set(e, ERR_NOMEM, "no memory for the engine");
   if (rc == ERR_OK) rc = take_sequences(g, e);
   if (rc != ERR_OK) {
     engine_close(g);
@@ -421,7 +442,7 @@ void engine_close(engine *g) {
   if (!g) return;
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
-  sampler_free(g->sampler);
+  free(g->paths);
   free(g->sequences);
   free(g);
 }

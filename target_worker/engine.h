@@ -7,7 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/model/model.h"
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 #include "wire/message.h"
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */

@@ -15,13 +15,17 @@ typedef struct fake_device {
   device base;
   char log[2048];
   size_t used;
-  bool refuses;            /* begin */
-  ops_code code;           /* of wait */
-  const ops_row *kept;     /* the rows of the last batch, which a device must not look at after begin */
-  const int32_t *kept_map; /* the blocks of the last map, in the same way */
-  ops_sampling choice;     /* the batch's first, copied as it should be */
+  bool refuses;               /* begin */
+  ops_code code;              /* of wait */
+  const ops_row *kept;        /* the rows of the last batch, which a device must not look at after begin */
+  const int32_t *kept_map;    /* the blocks of the last map, in the same way */
+  const int32_t *kept_tokens; /* of the last batch, in the same way */
+  ops_sampling choice;        /* the batch's first, copied as it should be */
   float logits[FAKE_VOCABULARY];
   int32_t ids[FAKE_ROWS_MAX];
+  ops_ranking ranking; /* the batch's first, likewise */
+  int32_t token;       /* the batch's first of a history */
+  ops_ranked ranked[FAKE_ROWS_MAX];
   bool *closed;
 } fake_device;
 
@@ -143,7 +147,9 @@ static inline bool fake_begin(device *d, device_kv *k, const ops_batch *b) {
   (void)k;
   fake_device *f = fake_of(d);
   f->kept = b->rows;
-  if (b->head_count > b->logit_count) f->choice = b->choices[0];
+  if (ops_choice_count(b) > 0) f->choice = b->choices[0];
+  if (b->rank_count > 0) f->ranking = b->rankings[0];
+  if (b->token_count > 0) f->token = *(f->kept_tokens = b->tokens);
   fake_log(d, f->refuses ? "refuse " : "begin:%d:%d ", b->rows[0].token, b->row_count);
   return !f->refuses;
 }
@@ -192,6 +198,10 @@ static inline void fake_head(device *d, const device_weight *w, const device_act
   fake_log(d, "head:%d ", w->rows);
 }
 
+static inline void fake_rank(device *d, device_ids ids) {
+  fake_log(d, "rank:%d ", ids.count);
+}
+
 static inline void fake_end(device *d) {
   d->counters.forwards++;
   fake_log(d, "end ");
@@ -207,6 +217,11 @@ static inline ops_code fake_wait(device *d, ops_answer *a) {
 static inline const float *fake_logits(device *d, int32_t line) {
   (void)line;
   return fake_of(d)->logits;
+}
+
+static inline const ops_ranked *fake_ranked(device *d, int32_t first, int32_t count) {
+  (void)count;
+  return fake_of(d)->ranked + first;
 }
 
 static inline void fake_close(device *d) {
@@ -243,15 +258,18 @@ static inline device *fake_open(bool *closed) {
                                      .rope_store = fake_rope_store,
                                      .attention = fake_attention,
                                      .head = fake_head,
+                                     .rank = fake_rank,
                                      .end = fake_end,
                                      .wait = fake_wait,
                                      .logits = fake_logits,
+                                     .ranked = fake_ranked,
                                      .close = fake_close};
   fake_device *f = calloc(1, sizeof *f);
   f->base = (device){.table = &table, .threads = 1};
   f->closed = closed;
   *closed = false;
   for (int32_t i = 0; i < FAKE_ROWS_MAX; i++) f->ids[i] = 100 + i;
+  for (int32_t i = 0; i < FAKE_ROWS_MAX; i++) f->ranked[i] = (ops_ranked){1, {{200 + i, 0.5f}}};
   for (int32_t i = 0; i < FAKE_VOCABULARY; i++) f->logits[i] = (float)i;
   return &f->base;
 }

@@ -1,12 +1,8 @@
-/* libs: kernels_cuda_emulated speculative base */
+/* libs: kernels_cuda_emulated base */
 /* The best tokens of a row on the device, against sampler_rank, by memcmp. */
 #include "tests/cuda_cache_support.h"
 
 #include "kernels/cuda/rank.h"
-
-PORTABLE_C_BEGIN
-#include "common/speculative/sampler.h"
-PORTABLE_C_END
 
 #define BUCKET 26 /* more than the rows of a batch */
 
@@ -21,7 +17,7 @@ struct request {
 };
 
 struct list {
-  std::vector<cuda_ranked> ranked;
+  std::vector<sampler_ranked> ranked;
 };
 
 static std::vector<list> expected_of(const std::vector<request> &requests, const std::vector<int32_t> &map) {
@@ -61,8 +57,8 @@ struct rank_arrays {
   std::vector<uint32_t> masks;
 };
 
-template <class T> static cuda_slice append(std::vector<T> *to, const std::vector<T> &from) {
-  const cuda_slice s = {(int32_t)to->size(), (int32_t)from.size()};
+template <class T> static ops_slice append(std::vector<T> *to, const std::vector<T> &from) {
+  const ops_slice s = {(int32_t)to->size(), (int32_t)from.size()};
   to->insert(to->end(), from.begin(), from.end());
   return s;
 }
@@ -105,23 +101,20 @@ static std::vector<list> ranked(const std::vector<request> &requests, const std:
                            to_device(a.bias_tokens), to_device(a.bias_values), to_device(a.masks)};
   cuda_rank_batch *device = to_device(&batch, 1);
   float *logits = to_device(a.logits);
-  int32_t *ids = to_device(map), *counts = to_device(std::vector<int32_t>(BUCKET, -1));
-  cuda_ranked *out = to_device(std::vector<cuda_ranked>(BUCKET * CUDA_RANKED_MAX));
+  int32_t *ids = to_device(map);
+  ops_ranked *out = to_device(std::vector<ops_ranked>(BUCKET, {-1, {}}));
   uint8_t *scratch = to_device(std::vector<uint8_t>(cuda_rank_bytes(BUCKET, vocabulary), 0xff));
-  cuda_rank(NULL, device, BUCKET, {logits, columns, vocabulary, map.empty() ? NULL : ids}, out, counts,
-            scratch);
-  const std::vector<int32_t> count = from_device(counts, BUCKET);
-  const std::vector<cuda_ranked> all = from_device(out, BUCKET * CUDA_RANKED_MAX);
+  cuda_rank(NULL, device, BUCKET, {logits, columns, vocabulary, map.empty() ? NULL : ids}, out, scratch);
+  const std::vector<ops_ranked> all = from_device(out, BUCKET);
   std::vector<list> lists;
   for (size_t i = 0; i < requests.size(); i++) {
-    const auto first = all.begin() + (ptrdiff_t)(i * CUDA_RANKED_MAX);
-    assert_in_range(count[i], 0, CUDA_RANKED_MAX);
-    lists.push_back({std::vector<cuda_ranked>(first, first + count[i])});
+    assert_in_range(all[i].count, 0, SAMPLER_RANKED_MAX);
+    lists.push_back({std::vector<sampler_ranked>(all[i].list, all[i].list + all[i].count)});
   }
-  assert_int_equal(count[requests.size()], -1);
-  for (void *p : {(void *)batch.rankings, (void *)batch.tokens, (void *)batch.bias_tokens,
-                  (void *)batch.bias_values, (void *)batch.masks, (void *)device, (void *)logits, (void *)ids,
-                  (void *)counts, (void *)out, (void *)scratch})
+  assert_int_equal(all[requests.size()].count, -1);
+  for (void *p :
+       {(void *)batch.rankings, (void *)batch.tokens, (void *)batch.bias_tokens, (void *)batch.bias_values,
+        (void *)batch.masks, (void *)device, (void *)logits, (void *)ids, (void *)out, (void *)scratch})
     cudaFree(p);
   return lists;
 }
@@ -131,7 +124,7 @@ static void check(const std::vector<request> &requests, const std::vector<int32_
   for (size_t i = 0; i < requests.size(); i++) {
     assert_int_equal(got[i].ranked.size(), expected[i].ranked.size());
     for (size_t k = 0; k < got[i].ranked.size(); k++) {
-      const cuda_ranked a = got[i].ranked[k], b = expected[i].ranked[k];
+      const sampler_ranked a = got[i].ranked[k], b = expected[i].ranked[k];
       if (memcmp(&a, &b, sizeof a))
         fail_msg("row %zu, place %zu: token %d, %.9g instead of token %d, %.9g", i, k, a.token,
                  (double)a.value, b.token, (double)b.value);
@@ -156,7 +149,7 @@ static request plain(const std::vector<float> &logits, uint64_t seed) {
   r.options.choice = (uint32_t)seed % 3;
   r.logits = logits;
   r.position = (int32_t)seed * 10;
-  r.count = (int32_t)(seed % CUDA_RANKED_MAX) + 1;
+  r.count = (int32_t)(seed % SAMPLER_RANKED_MAX) + 1;
   return r;
 }
 

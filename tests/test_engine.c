@@ -162,7 +162,7 @@ static const sampler_options samplings[] = {
      .repeat_penalty = 1.3f,
      .seed = 1234567890123u,
      .choice = 2},
-    {.temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .seed = 99, .choice = 1}, /* no logits are kept */
+    {.temperature = 0.8f, .top_p = 1, .repeat_penalty = 1, .seed = 99, .choice = 1}, /* the forward chooses */
     {.temperature = 0, .top_p = 0.5f, .top_k = 3, .repeat_penalty = 1}, /* nor here: greedy wants no filter */
     {.temperature = 1.5f, .top_p = 1, .top_k = SUPPORT_TINY_VOCAB, .repeat_penalty = 1.0f, .seed = 3},
     {.temperature = 0, .top_p = 1, .repeat_penalty = 1.2f},
@@ -206,22 +206,28 @@ static void trees_give_the_plain_tokens(void **state) {
   close_setup(s);
 }
 
-/* Which of `samplings` choose in the forward. */
-static void logits_are_kept_where_they_are_needed(void **state) {
+/* Whatever the filters and penalties are, tokens come from the device, not logits. */
+static void no_logits_come_to_the_host(void **state) {
   (void)state;
-  static const bool kept[] = {false, true, true, false, false, false, true};
+  static const bool ranked[] = {false, true, true, false, false, false, true};
   setup *s = open_setup(NULL);
   for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
     text t = make_text(s, samplings[k]);
     prefill(s, &t, 0, 0, PROMPT - 1);
+    uint64_t lines = model_count(s->model).logit_lines;
+    assert_true(lines > 0); /* the reference's */
     engine_job job = job_from(&t, 0, PROMPT - 1);
-    run(s, &job);
-    assert_int_equal(model_logits(s->model, 0, 0) != NULL, kept[k]);
+    engine_result r = run(s, &job);
+    assert_tokens(&t, PROMPT, &r);
     job = job_from(&t, 0, PROMPT);
     int32_t last = add_tree(&job, &t, 2);
-    run(s, &job);
-    assert_int_equal(model_logits(s->model, 0, last) != NULL, kept[k]);
-    assert_int_equal(model_sampled(s->model, 0, last) >= 0, !kept[k]);
+    r = run(s, &job);
+    assert_int_equal(r.sampled_count, 3);
+    assert_tokens(&t, PROMPT + 1, &r);
+    assert_int_equal(model_sampled(s->model, 0, last) >= 0, !ranked[k]);
+    assert_int_equal(model_ranked(s->model, 0, last) != NULL, ranked[k]);
+    assert_null(model_logits(s->model, 0, last));
+    assert_int_equal(model_count(s->model).logit_lines, lines);
   }
   close_setup(s);
 }
@@ -571,7 +577,7 @@ static void a_lost_device_fails_every_job_at_once(void **state) {
   close_setup(s);
 }
 
-/* --- a device that fails once, or does not give its logits --- */
+/* --- a device that fails once, or does not give what it has ranked --- */
 
 static int32_t failures_left, unread_left;
 
@@ -580,19 +586,19 @@ static ops_code failing_wait(device *d, ops_answer *a) {
   return failures_left > 0 && failures_left-- ? OPS_FAILED : code;
 }
 
-static const float *failing_logits(device *d, int32_t line) {
-  return unread_left > 0 && unread_left-- ? NULL : real_table->logits(d, line);
+static const ops_ranked *failing_ranked(device *d, int32_t first, int32_t count) {
+  return unread_left > 0 && unread_left-- ? NULL : real_table->ranked(d, first, count);
 }
 
-/* After all sessions have their prompts: so many waits, and readings of logits, fail. */
-static void let_fail(setup *s, int32_t waits, int32_t logits) {
+/* After all sessions have their prompts: so many waits, and readings of ranked tokens, fail. */
+static void let_fail(setup *s, int32_t waits, int32_t readings) {
   device *d = model_device(s->model);
   real_table = d->table;
   lost_table = *real_table;
   lost_table.wait = failing_wait;
-  lost_table.logits = failing_logits;
+  lost_table.ranked = failing_ranked;
   failures_left = waits;
-  unread_left = logits;
+  unread_left = readings;
   d->table = &lost_table;
 }
 
@@ -640,14 +646,14 @@ static void a_forward_that_fails_twice_fails_its_job(void **state) {
   }
 }
 
-/* A sampling that needs logits, which the device keeps and then does not give. */
-static void logits_that_cannot_be_read_are_computed_again(void **state) {
+/* A sampling with a filter, whose tokens the device ranks and then does not give. */
+static void ranked_tokens_that_cannot_be_read_are_computed_again(void **state) {
   (void)state;
-  const sampler_options needy = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
+  const sampler_options filtered = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
   for (int32_t nodes = 0; nodes <= 2; nodes += 2)
     for (int32_t fails = 1; fails <= 2; fails++) {
       setup *s = open_setup(NULL);
-      text t = make_text(s, needy);
+      text t = make_text(s, filtered);
       prefill(s, &t, 0, 0, PROMPT - 1);
       let_fail(s, 0, fails);
       engine_result r = step_of(s, &t, nodes);
@@ -659,12 +665,12 @@ static void logits_that_cannot_be_read_are_computed_again(void **state) {
     }
 }
 
-/* Lost after its forward, when the logits are read: the second forward tells. */
-static void a_device_that_is_lost_when_logits_are_read_is_lost(void **state) {
+/* Lost after its forward, when the ranked tokens are read: the second forward tells. */
+static void a_device_that_is_lost_when_ranked_tokens_are_read_is_lost(void **state) {
   (void)state;
-  const sampler_options needy = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
+  const sampler_options filtered = {.temperature = 0.9f, .top_p = 0.8f, .repeat_penalty = 1, .seed = 5};
   setup *s = open_setup(NULL);
-  text t = make_text(s, needy);
+  text t = make_text(s, filtered);
   prefill(s, &t, 0, 0, PROMPT - 1);
   let_fail(s, 0, 1);
   waits_until_lost = 1;
@@ -747,7 +753,7 @@ static void given_rows_serve(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(trees_give_the_plain_tokens),
-      cmocka_unit_test(logits_are_kept_where_they_are_needed),
+      cmocka_unit_test(no_logits_come_to_the_host),
       cmocka_unit_test(a_measured_piece_chooses_tokens),
       cmocka_unit_test(a_round_allocates_nothing),
       cmocka_unit_test(plain_steps_touch_no_staging),
@@ -763,8 +769,8 @@ int main(void) {
       cmocka_unit_test(a_lost_device_fails_every_job_at_once),
       cmocka_unit_test(a_forward_that_fails_once_is_repeated),
       cmocka_unit_test(a_forward_that_fails_twice_fails_its_job),
-      cmocka_unit_test(logits_that_cannot_be_read_are_computed_again),
-      cmocka_unit_test(a_device_that_is_lost_when_logits_are_read_is_lost),
+      cmocka_unit_test(ranked_tokens_that_cannot_be_read_are_computed_again),
+      cmocka_unit_test(a_device_that_is_lost_when_ranked_tokens_are_read_is_lost),
       cmocka_unit_test(faults_are_parsed_strictly),
   };
   const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};

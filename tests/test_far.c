@@ -79,12 +79,14 @@ static int close_fixture(void **state) {
   return 0;
 }
 
-/* --- a forward of two rows: a staged root and its child; the root's logits, the child's token --- */
+/* --- a forward of two rows: a staged root and its child; the root's logits, the child's best and its token
+ * --- */
 
 typedef struct rows {
   ops_row rows[2];
-  int32_t paths[3], first[3], heads[2];
+  int32_t paths[3], first[3], heads[3], tokens[3];
   ops_span spans[2];
+  ops_ranking rankings[1];
   ops_sampling choices[1];
 } rows;
 
@@ -93,8 +95,11 @@ static const rows ROWS_OF_TEST = {
              {.token = 12, .position = 5, .length = 4, .path_at = 1, .path_count = 2}},
     .paths = {3, 3, 9},
     .first = {0, 1, 2},
-    .heads = {0, 1},
+    .heads = {0, 1, 1},
+    .tokens = {31, 32, 33},
     .spans = {{0, 5}, {0, 6}},
+    .rankings =
+        {{.options = {.top_p = 1, .repeat_penalty = 1}, .position = 78, .count = 2, .history = {{1, 2}}}},
     .choices = {{.seed = 77}},
 };
 
@@ -106,8 +111,12 @@ static ops_batch batch_of(const rows *r) {
                      .views = {{r->first, r->spans}},
                      .view_count = 1,
                      .head_rows = r->heads,
-                     .head_count = 2,
+                     .head_count = 3,
                      .logit_count = 1,
+                     .rank_count = 1,
+                     .rankings = r->rankings,
+                     .tokens = r->tokens,
+                     .token_count = 3,
                      .choices = r->choices};
 }
 
@@ -129,6 +138,7 @@ static void queue_ops(fixture *f) {
   CALL(f, linear_swiglu, &f->w, &f->w, f->y, f->x);
   CALL(f, norm, f->x, true, f->norm, 0.25f, f->y);
   CALL(f, head, &f->head, f->y);
+  CALL(f, rank, (device_ids){f->m, 0, 7});
   CALL(f, end);
 }
 
@@ -201,7 +211,7 @@ static void nothing_happens_before_wait(void **state) {
   assert_int_equal(CALL(f, wait, NULL), OPS_OK);
 #define OPS                                                                                                  \
   "begin:11:2 embed:32 norm:0:0.5 linear:32:0 16:0 rope:8 store:1 attention:1:0 swiglu:32 norm:1:0.25 "      \
-  "head:5 end wait "
+  "head:5 rank:7 end wait "
   assert_string_equal(f->inner->log, "stage map:0:5,2 " OPS "commit:0:3,9:4 " OPS);
 }
 
@@ -222,6 +232,9 @@ static void arguments_are_gone_when_the_inner_device_has_returned(void **state) 
   prepare(f);
   forward(f);
   assert_int_equal(f->inner->choice.seed, 77);
+  assert_int_equal(f->inner->ranking.position, 78);
+  assert_int_equal(f->inner->token, 31);
+  assert_int_equal(*f->inner->kept_tokens, garbage);
   assert_int_equal(f->inner->kept->token, garbage);
   assert_int_equal(f->inner->kept_map[0], garbage);
 }
@@ -231,7 +244,10 @@ static void an_answer_ends_at_the_next_begin(void **state) {
   prepare(f);
   ops_answer a = forward(f);
   const float *logits = CALL(f, logits, 0);
+  const ops_ranked *ranked = CALL(f, ranked, 0, 1);
   assert_int_equal(a.ids[0], 100);
+  assert_memory_equal(ranked, f->inner->ranked, sizeof *ranked);
+  assert_ptr_not_equal(ranked, f->inner->ranked);
   assert_int_equal(a.device_us, 7);
   assert_memory_equal(logits, f->inner->logits, sizeof f->inner->logits);
   assert_ptr_not_equal(logits, f->inner->logits);
@@ -239,6 +255,7 @@ static void an_answer_ends_at_the_next_begin(void **state) {
   queue_forward(f);
   assert_true(crashes(a.ids));
   assert_true(crashes(logits));
+  assert_true(crashes(ranked));
   assert_int_equal(CALL(f, wait, NULL), OPS_OK);
 }
 
@@ -318,6 +335,7 @@ static void assert_lost(fixture *f) {
   ops_batch b = batch_of(&r);
   char byte;
   assert_null(CALL(f, logits, 0));
+  assert_null(CALL(f, ranked, 0, 1));
   assert_false(CALL(f, begin, f->kv, &b));
   assert_int_equal(CALL(f, wait, NULL), OPS_LOST);
   assert_null(CALL(f, take, MEM_KV, 64));
@@ -415,6 +433,45 @@ static void logits_not_kept(fixture *f, void *p) {
   (void)p;
   forward(f);
   CALL(f, logits, 1);
+}
+
+static void ranked_before_wait(fixture *f, void *p) {
+  (void)p;
+  queue_forward(f);
+  CALL(f, ranked, 0, 1);
+}
+
+static void more_than_was_ranked(fixture *f, void *p) {
+  (void)p;
+  forward(f);
+  CALL(f, ranked, 0, 2);
+}
+
+static void rank_before_head(fixture *f, void *p) {
+  (void)p;
+  begin_with(f, &ROWS_OF_TEST);
+  CALL(f, rank, (device_ids){.count = FAKE_VOCABULARY});
+}
+
+static void history_past_the_tokens(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  r.rankings[0].history[1] = (ops_slice){2, 2};
+  begin_with(f, &r);
+}
+
+static void ranking_of_nothing(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  r.rankings[0].count = 0;
+  begin_with(f, &r);
+}
+
+static void ranking_with_impossible_options(fixture *f, void *p) {
+  (void)p;
+  rows r = ROWS_OF_TEST;
+  r.rankings[0].options.top_p = 0;
+  begin_with(f, &r);
 }
 
 static void wait_before_end(fixture *f, void *p) {
@@ -536,13 +593,33 @@ static void two_windows(fixture *f, void *p) {
 static void a_broken_rule_ends_the_program(void **state) {
   fixture *f = *state;
   prepare(f);
-  child_body *const broken[] = {
-      wait_before_end,      wait_for_nothing,         op_outside,          logits_before_wait,
-      logits_not_kept,      begin_before_wait,        memory_before_wait,  commit_in_a_forward,
-      use_after_drop,       one_thing_for_another,    linear_of_no_input,  weight_past_its_memory,
-      store_without_rope,   view_that_is_not_there,   path_that_descends,  one_staged_row_twice,
-      two_windows,          row_of_an_unmapped_block, commit_past_the_map, span_that_ends_too_early,
-      head_row_that_is_none};
+  child_body *const broken[] = {wait_before_end,
+                                wait_for_nothing,
+                                op_outside,
+                                logits_before_wait,
+                                logits_not_kept,
+                                begin_before_wait,
+                                memory_before_wait,
+                                commit_in_a_forward,
+                                use_after_drop,
+                                one_thing_for_another,
+                                linear_of_no_input,
+                                weight_past_its_memory,
+                                store_without_rope,
+                                view_that_is_not_there,
+                                path_that_descends,
+                                one_staged_row_twice,
+                                two_windows,
+                                row_of_an_unmapped_block,
+                                commit_past_the_map,
+                                span_that_ends_too_early,
+                                head_row_that_is_none,
+                                ranked_before_wait,
+                                more_than_was_ranked,
+                                rank_before_head,
+                                history_past_the_tokens,
+                                ranking_of_nothing,
+                                ranking_with_impossible_options};
   for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++) {
     if (signal_of(broken[i], f, NULL) != SIGABRT) fail_msg("rule %zu is not checked", i);
   }

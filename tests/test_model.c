@@ -180,6 +180,76 @@ static void choices_are_those_of_the_logits(void **state) {
   assert_int_equal(model_count(f->m).logit_rows, ROUNDS * (3 + 1 + 8));
 }
 
+static const model_ranking rankings[] = {
+    {.options = SAMPLER_DEFAULTS, .count = 5},
+    {.options = {.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .repeat_penalty = 1.4f, .seed = 5},
+     .count = 16},
+    {.options = {.temperature = 1, .top_p = 1, .min_p = 0.02f, .repeat_penalty = 1, .choice = 2}, .count = 1},
+};
+
+/* The list of a row whose logits another sequence has kept, by the sampler itself. */
+static void check_ranked(const model_ranking *k, const float *logits, const model_path *path,
+                         int32_t position, const int32_t *ids, const ops_ranked *got) {
+  float z[SUPPORT_TINY_VOCAB];
+  ops_ranked want;
+  sampler *s;
+  const sampler_row row = {.history = k->history,
+                           .history_count = k->history_count,
+                           .extra = path ? path->tokens : NULL,
+                           .extra_count = path ? path->count : 0};
+  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++)
+    z[t] = !ids ? logits[t] : ids[t] < 0 ? -INFINITY : logits[ids[t]];
+  assert_int_equal(sampler_alloc(&s, SUPPORT_TINY_VOCAB), ERR_OK);
+  want.count = sampler_rank(s, &k->options, &row, z, position, k->count, want.list);
+  sampler_free(s);
+  assert_non_null(got);
+  assert_int_equal(got->count, want.count);
+  assert_memory_equal(got->list, want.list, (size_t)want.count * sizeof *want.list);
+}
+
+/* Two equal sequences again: one keeps its logits, the other is ranked, in an appended row and in a tree. */
+static void rank_beside_logits(fixture *f, int round, const int32_t *ids) {
+  static const int32_t history[] = {7, 8, 9, 300, 7}, nodes[] = {8, 9, 8, 10};
+  static const model_path paths[] = {{nodes, 0}, {nodes, 1}, {nodes + 1, 1}, {nodes + 2, 2}};
+  const int32_t depths[] = {0, 1, 1, 2};
+  int keeps = round % 2, ranks = !keeps;
+  model_ranking k = rankings[round % 3];
+  if (round % 4 < 3) k.history = history, k.history_count = 5;
+  model_segment s[2];
+  s[keeps] = append(f->seq, 3), s[ranks] = append(f->other, 3);
+  s[ranks].ranking = &k;
+  assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
+  int32_t length = kv_length(f->k, f->seq);
+  check_ranked(&k, model_logits(f->m, keeps, 2), NULL, length, ids, model_ranked(f->m, ranks, 2));
+  assert_null(model_ranked(f->m, ranks, 1));
+  assert_null(model_ranked(f->m, keeps, 2));
+  assert_null(model_logits(f->m, ranks, 2));
+  assert_int_equal(model_sampled(f->m, ranks, 2), -1);
+  s[keeps] = tree(f->seq), s[ranks] = tree(f->other);
+  if (round % 4) k.paths = paths;
+  s[ranks].ranking = &k;
+  assert_int_equal(kv_stage(f->k, f->seq, PARENTS, 4), ERR_OK);
+  assert_int_equal(kv_stage(f->k, f->other, PARENTS, 4), ERR_OK);
+  assert_int_equal(model_forward(f->m, f->k, s, 2), ERR_OK);
+  if (round % 2) model_rank_all(f->m);
+  for (int32_t row = 0; row < 4; row++)
+    check_ranked(&k, model_logits(f->m, keeps, row), k.paths ? &paths[row] : NULL, length + depths[row] + 1,
+                 ids, model_ranked(f->m, ranks, row));
+  kv_rollback(f->k, f->seq, round / 6);
+  kv_rollback(f->k, f->other, round / 6);
+}
+
+static void rankings_are_those_of_the_logits(void **state) {
+  fixture *f = *state;
+  int32_t ids[SUPPORT_TINY_VOCAB];
+  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) ids[t] = t % 7 ? (t + 11) % SUPPORT_TINY_VOCAB : -1;
+  for (int round = 0; round < 24; round++) rank_beside_logits(f, round, NULL);
+  assert_int_equal(model_set_ids(f->m, ids, SUPPORT_TINY_VOCAB), ERR_OK);
+  for (int round = 0; round < 24; round++) rank_beside_logits(f, round, ids);
+  assert_int_equal(model_set_ids(f->m, NULL, SUPPORT_TINY_VOCAB), ERR_OK);
+  rank_beside_logits(f, 1, NULL);
+}
+
 /* Where all rows choose, the memory for logits does not grow; a GPU chooses from logits in its memory. */
 static void choosing_keeps_no_logits(void **state) {
   fixture *f = *state;
@@ -233,13 +303,8 @@ static void off_means_untouched(void **state) {
   assert_int_equal(kv_length(f->k, f->seq), 33);
 }
 
-static void twice(void *context, int32_t i) {
-  ((int32_t *)context)[i] = 2 * i;
-}
-
 static void it_tells_what_it_is(void **state) {
   fixture *f = *state;
-  int32_t doubled[300];
   assert_string_equal(model_numerics(f->m, KV_F16), "int8/kv-f16/" OPS_NUMERICS_VERSION);
   assert_string_equal(model_numerics(f->m, KV_F32), "int8/kv-f32/" OPS_NUMERICS_VERSION);
   assert_int_equal(model_shape(f->m)->vocab, SUPPORT_TINY_VOCAB);
@@ -249,8 +314,6 @@ static void it_tells_what_it_is(void **state) {
     assert_int_equal(model_width(f->m, width), width);
     assert_true(rows == 1 || width >= model_width(f->m, rows - 1));
   }
-  model_parallel(f->m, 300, twice, doubled);
-  for (int32_t i = 0; i < 300; i++) assert_int_equal(doubled[i], 2 * i);
 }
 
 static void note_progress(void *context, double done) {
@@ -339,6 +402,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(bad_batches_change_nothing, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(logits_are_where_they_were_asked_for, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(rankings_are_those_of_the_logits, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(choices_are_those_of_the_logits, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(choosing_keeps_no_logits, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(off_means_untouched, open_fixture, close_fixture),

@@ -208,7 +208,9 @@ static void one_batch(world *w) {
     draft_job *j = add_job(w, &b, slot);
     if (j->whole) add_queries(w, &b, j);
   }
+  uint64_t lines = model_count(w->m).logit_lines;
   model_engine_run(w->g, &b, &r);
+  assert_int_equal(model_count(w->m).logit_lines, lines); /* no logits come to the host */
   assert_int_equal(r.failure_count, 0);
   assert_int_equal(r.result_count, b.query_count);
   for (int32_t i = 0; i < b.job_count; i++)

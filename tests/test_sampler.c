@@ -1,7 +1,7 @@
-/* libs: speculative base */
+/* libs: base */
 /* Goldens: tests/golden/gumbel.json, made by make_gumbel.py with Python's decimal module. */
 #include "common/base/filter_math.h"
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 
 #include "common/base/noise.h"
 

@@ -5,7 +5,7 @@
 
 #include "common/base/err.h"
 #include "common/speculative/prefix.h"
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 #include <stdbool.h>
 #include <stdint.h>
 

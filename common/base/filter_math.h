@@ -1,4 +1,4 @@
-/* filter_math.h - the arithmetic of sampling's filters (common/speculative/sampler.h), the same on every
+/* filter_math.h - the arithmetic of sampling's filters (common/base/sampler.h), the same on every
  * device: f32 operations, rounded to nearest, not contracted, in the order written, and sums of integers. */
 #pragma once
 

@@ -7,7 +7,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define KV_TYPES 2
+#define KV_TYPES        2
+#define TOKENS_AT_FIRST 4096
 
 /* What one forward needs beside the weights: [MODEL_ROWS_MAX][columns], on the device. */
 typedef struct activations {
@@ -21,8 +22,11 @@ typedef struct batch {
   ops_row rows[MODEL_ROWS_MAX];
   ops_span spans[OPS_VIEWS_MAX][MODEL_ROWS_MAX]; /* one a row */
   int32_t span_first[MODEL_ROWS_MAX + 1];        /* 0, 1, 2, ... */
-  int32_t head_rows[MODEL_ROWS_MAX];             /* the rows with logits, then those that choose */
+  int32_t head_rows[MODEL_ROWS_MAX]; /* rows with logits, then those that are ranked, then that choose */
   ops_sampling choices[MODEL_ROWS_MAX];
+  ops_ranking rankings[MODEL_ROWS_MAX];
+  int32_t *tokens; /* [token_room] of the rankings' histories; taken with the first penalty */
+  int32_t token_room;
   int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX]; taken with the first tree */
   ops_batch plain;
 } batch;
@@ -35,6 +39,8 @@ struct model {
   activations act;
   int32_t windows[OPS_VIEWS_MAX], view_count; /* the different ones among the layers */
   int32_t view[MODEL_LAYERS_MAX];             /* of each layer */
+  device_ids ids;                             /* of rankings */
+  device_memory *id_memory;                   /* theirs, or NULL */
   uint64_t logit_rows;
   _Atomic uint64_t progress; /* layers queued; others look at it during a forward */
 
@@ -117,6 +123,7 @@ const char *model_numerics_id(ops_math math, kv_type type) {
 
 static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {
   m->config = *model_file_config(f);
+  m->ids.count = m->config.vocab;
   for (int32_t i = 0; i <= MODEL_ROWS_MAX; i++) m->batch.span_first[i] = i;
   if (m->config.head_dim > OPS_HEAD_DIM_MAX) {
     return err_set(e, ERR_UNSUPPORTED, "heads of %d are wider than the %d built here", m->config.head_dim,
@@ -151,7 +158,9 @@ void model_close(model *m) {
   if (!m) return;
   weights_free(&m->weights, m->device);
   drop_activations(m);
+  m->device->table->drop(m->device, m->id_memory);
   mem_free(m->batch.paths);
+  mem_free(m->batch.tokens);
   mem_free(m);
 }
 
@@ -205,6 +214,32 @@ static int take_paths(model *m) {
   return b->paths ? ERR_OK : ERR_NOMEM;
 }
 
+static bool has_history(const model_segment *s) {
+  return s->ranking && s->ranking->options.repeat_penalty != 1;
+}
+
+static int64_t history_tokens(const model_segment *s) {
+  int64_t all = has_history(s) ? s->ranking->history_count : 0;
+  for (int32_t r = 0, i = 0; has_history(s) && s->ranking->paths && r < s->count; r++)
+    if (wants_logits(s, r)) all += s->ranking->paths[i++].count;
+  return all;
+}
+
+/* Room for all histories, which grow with their sequences. */
+static int take_tokens(model *m, const model_segment *segments, int32_t count) {
+  batch *b = &m->batch;
+  int64_t all = 0, room = b->token_room ? b->token_room : TOKENS_AT_FIRST;
+  for (int32_t i = 0; i < count; i++) all += history_tokens(&segments[i]);
+  if (all <= b->token_room) return ERR_OK;
+  while (room < all) room *= 2;
+  int32_t *tokens = room <= INT32_MAX ? mem_alloc(m->mem, MEM_GENERAL, (size_t)room * sizeof *tokens) : NULL;
+  if (!tokens) return ERR_NOMEM;
+  mem_free(b->tokens);
+  b->tokens = tokens;
+  b->token_room = (int32_t)room;
+  return ERR_OK;
+}
+
 static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
   int32_t position = kv_length(k, s->seq) + i;
   return (ops_row){.token = s->tokens[i], .position = position, .sequence = s->seq, .length = position + 1};
@@ -222,31 +257,54 @@ static ops_row tree_row(batch *b, const kv_cache *k, const model_segment *s, int
                    .path_count = count};
 }
 
-/* The rows of the segment that want logits, or a choice, go to the end of head_rows. */
+static ops_slice add_tokens(batch *b, const int32_t *tokens, int32_t count) {
+  ops_slice s = {b->plain.token_count, count};
+  if (count > 0) memcpy(b->tokens + s.first, tokens, (size_t)count * sizeof *tokens);
+  b->plain.token_count += count;
+  return s;
+}
+
+static ops_sampling choice_of(const model_sampling *s, int32_t position) {
+  return (ops_sampling){s->scale, s->seed, s->choice, (uint32_t)position};
+}
+
+/* The rows of the segment that want logits go to the end of head_rows. */
 static void list_head_rows(model *m, const model_segment *s, int32_t first) {
   batch *b = &m->batch;
-  for (int32_t r = 0; r < s->count; r++) {
+  ops_batch *plain = &b->plain;
+  const model_ranking *k = s->ranking;
+  bool history = has_history(s);
+  ops_slice shared = history ? add_tokens(b, k->history, k->history_count) : (ops_slice){0};
+  for (int32_t r = 0, i = 0; r < s->count; r++) {
     if (!wants_logits(s, r)) continue;
-    int32_t row = first + r, line = b->plain.head_count++;
+    int32_t row = first + r, line = plain->head_count++, position = b->rows[row].position + 1;
     b->head_rows[line] = row;
     m->head_line[row] = line;
     if (s->sampling)
-      b->choices[line - b->plain.logit_count] =
-          (ops_sampling){.scale = s->sampling->scale,
-                         .seed = s->sampling->seed,
-                         .choice = s->sampling->choice,
-                         .position = (uint32_t)b->rows[row].position + 1};
+      b->choices[line - plain->logit_count - plain->rank_count] = choice_of(s->sampling, position);
+    if (!k) continue;
+    ops_ranking *to = &b->rankings[plain->rank_count++];
+    *to = (ops_ranking){.options = k->options, .position = position, .count = k->count, .history = {shared}};
+    if (history && k->paths) to->history[1] = add_tokens(b, k->paths[i].tokens, k->paths[i].count);
+    i++;
   }
+}
+
+typedef enum { HEAD_KEEPS, HEAD_RANKS, HEAD_CHOOSES, HEAD_USES } head_use;
+
+static head_use use_of(const model_segment *s) {
+  assert(!s->sampling || !s->ranking);
+  return s->sampling ? HEAD_CHOOSES : s->ranking ? HEAD_RANKS : HEAD_KEEPS;
 }
 
 static void build_head(model *m, const model_segment *segments, int32_t count) {
   ops_batch *plain = &m->batch.plain;
   for (int32_t i = 0; i < plain->row_count; i++) m->head_line[i] = -1;
-  for (int32_t i = 0; i < count; i++)
-    if (!segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
-  plain->logit_count = plain->head_count;
-  for (int32_t i = 0; i < count; i++)
-    if (segments[i].sampling) list_head_rows(m, &segments[i], m->segment_first[i]);
+  for (head_use use = HEAD_KEEPS; use < HEAD_USES; use++) {
+    for (int32_t i = 0; i < count; i++)
+      if (use_of(&segments[i]) == use) list_head_rows(m, &segments[i], m->segment_first[i]);
+    if (use == HEAD_KEEPS) plain->logit_count = plain->head_count;
+  }
 }
 
 /* A row sees the positions of its window, or all of them, up to its own. */
@@ -265,8 +323,12 @@ static void build_views(model *m) {
 
 static void build_batch(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
   batch *b = &m->batch;
-  b->plain =
-      (ops_batch){.rows = b->rows, .paths = b->paths, .head_rows = b->head_rows, .choices = b->choices};
+  b->plain = (ops_batch){.rows = b->rows,
+                         .paths = b->paths,
+                         .head_rows = b->head_rows,
+                         .rankings = b->rankings,
+                         .tokens = b->tokens,
+                         .choices = b->choices};
   for (int32_t i = 0; i < count; i++) {
     const model_segment *s = &segments[i];
     m->segment_first[i] = b->plain.row_count;
@@ -319,6 +381,7 @@ static void feed_forward(model *m, const weights_layer *w) {
 static void output_head(model *m) {
   norm(m, true, m->weights.output_norm);
   m->device->table->head(m->device, &m->weights.head, m->act.normed);
+  if (m->batch.plain.rank_count > 0) m->device->table->rank(m->device, m->ids);
   m->logit_rows += (uint64_t)m->batch.plain.head_count;
 }
 
@@ -359,6 +422,7 @@ int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t 
   assert(fits(m, k));
   int rc = check_batch(m, k, segments, count);
   if (rc == ERR_OK && has_tree(segments, count)) rc = take_paths(m);
+  if (rc == ERR_OK) rc = take_tokens(m, segments, count);
   if (rc != ERR_OK) return rc;
   m->segment_count = 0; /* the last forward's logits and choices are gone */
   build_batch(m, k, segments, count);
@@ -394,8 +458,47 @@ const float *model_logits(const model *m, int32_t segment, int32_t row) {
 
 int32_t model_sampled(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
-  int32_t choice = line - m->batch.plain.logit_count;
+  int32_t choice = line - m->batch.plain.logit_count - m->batch.plain.rank_count;
   return line < 0 || choice < 0 ? -1 : m->answer.ids[choice];
+}
+
+const ops_ranked *model_ranked(const model *m, int32_t segment, int32_t row) {
+  int32_t line = head_line(m, segment, row), ranking = line - m->batch.plain.logit_count;
+  if (line < 0 || ranking < 0 || ranking >= m->batch.plain.rank_count) return NULL;
+  return m->device->table->ranked(m->device, ranking, 1);
+}
+
+void model_rank_all(const model *m) {
+  if (m->segment_count > 0 && m->batch.plain.rank_count > 0)
+    m->device->table->ranked(m->device, 0, m->batch.plain.rank_count);
+}
+
+/* Window by window. */
+static int fill_ids(const model *m, device_memory *to, const int32_t *ids, size_t bytes) {
+  const device_table *table = m->device->table;
+  size_t most = table->window_max(m->device) / sizeof *ids * sizeof *ids;
+  int rc = ERR_OK;
+  for (size_t at = 0, part; at < bytes && rc == ERR_OK; at += part) {
+    part = bytes - at < most ? bytes - at : most;
+    void *window = table->fill(m->device, to, at, part);
+    if (!window) return ERR_NOMEM;
+    memcpy(window, (const char *)ids + at, part);
+    rc = device_error(table->filled(m->device));
+  }
+  return rc;
+}
+
+int model_set_ids(model *m, const int32_t *ids, int32_t count) {
+  size_t bytes = (size_t)count * sizeof *ids;
+  assert(count >= 1 && (ids || count <= m->config.vocab));
+  for (int32_t i = 0; ids && i < count; i++) assert(ids[i] < m->config.vocab);
+  device_memory *memory = ids ? m->device->table->take(m->device, MEM_GENERAL, bytes) : NULL;
+  int rc = !ids ? ERR_OK : memory ? fill_ids(m, memory, ids, bytes) : ERR_NOMEM;
+  m->device->table->drop(m->device, rc == ERR_OK ? m->id_memory : memory);
+  if (rc != ERR_OK) return rc;
+  m->id_memory = memory;
+  m->ids = (device_ids){.memory = memory, .count = count};
+  return ERR_OK;
 }
 
 uint64_t model_progress(const model *m) {
@@ -432,11 +535,8 @@ model_counters model_count(const model *m) {
       .forwards = c->forwards,
       .rows = c->rows,
       .logit_rows = m->logit_rows,
+      .logit_lines = c->logit_lines,
       .staged_rows = c->staged_writes / (uint64_t)m->config.layers,
       .commit_copies = c->commit_copies,
   };
-}
-
-void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context) {
-  m->device->table->parallel(m->device, count, body, context);
 }

@@ -53,6 +53,22 @@ typedef struct model_sampling {
   uint32_t choice;
 } model_sampling;
 
+typedef struct model_path {
+  const int32_t *tokens;
+  int32_t count;
+} model_path;
+
+/* How the best tokens of a segment's rows follow from their logits: as sampler_rank lists them
+ * (common/base/sampler.h), for the position after each row's own. All tokens are those of model_set_ids. */
+typedef struct model_ranking {
+  sampler_options options;
+  int32_t count;          /* tokens wanted, in [1, SAMPLER_RANKED_MAX] */
+  const int32_t *history; /* [history_count] what a penalty looks at; NULL, 0: nothing */
+  int32_t history_count;
+  const model_path *paths; /* of each row with logits, in their order: what its history has after `history`;
+                              NULL: nothing */
+} model_ranking;
+
 typedef struct model_segment { /* rows of one sequence */
   int32_t seq;
   model_kind kind;
@@ -62,8 +78,10 @@ typedef struct model_segment { /* rows of one sequence */
   bool all_logits; /* compute logits for every row; else for the last row only, as a prefill does, unless
                       no_logits */
   bool no_logits;
-  /* If not NULL, rows with logits choose a token (model_sampled) and do not keep their logits. */
+  /* At most one of them. Rows with logits do not keep them, but choose a token (model_sampled), or have their
+   * best tokens ranked (model_ranked). */
   const model_sampling *sampling;
+  const model_ranking *ranking;
 } model_segment;
 
 /* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
@@ -83,17 +101,23 @@ const float *model_logits(const model *m, int32_t segment, int32_t row);
 /* The token that a row of a segment with sampling chose for the position after its own; -1: the row chose
  * none. */
 int32_t model_sampled(const model *m, int32_t segment, int32_t row);
+/* The best tokens of a row of a segment with a ranking, valid until the next forward. NULL: the row has none,
+ * or the device is lost. */
+const ops_ranked *model_ranked(const model *m, int32_t segment, int32_t row);
+/* All of them at once, which takes less time than one by one. */
+void model_rank_all(const model *m);
+/* The tokens of rankings, from now on: token t < count is the model's own token ids[t], and is never listed
+ * where that is < 0; ids NULL: they are the model's own, as all of them are at first. ERR_NOMEM, ERR_DEVICE:
+ * nothing changes. */
+int model_set_ids(model *m, const int32_t *ids, int32_t count);
 
 typedef struct model_counters { /* counted by the device, so they show what really ran */
   uint64_t forwards, rows;
   uint64_t logit_rows;    /* rows of the output head, with their logits kept or not */
+  uint64_t logit_lines;   /* rows whose logits came to the host */
   uint64_t staged_rows;   /* rows whose keys went to staging */
   uint64_t commit_copies; /* rows moved from staging to the committed cache, once a layer */
 } model_counters;
 model_counters model_count(const model *m);
-
-/* Runs body for every i in [0, count) on the device's host threads. The engine's thread may use it for other
- * work between forwards. */
-void model_parallel(model *m, int32_t count, void (*body)(void *context, int32_t i), void *context);
 
 device *model_device(const model *m); /* which it was opened on */

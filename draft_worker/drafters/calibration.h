@@ -6,7 +6,7 @@
  * known, the share is taken as the rate. */
 #pragma once
 
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 #include "draft_worker/drafters/drafter.h"
 
 #define CALIBRATION_RANKS  4 /* first, second, third, others */

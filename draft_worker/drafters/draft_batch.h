@@ -3,7 +3,7 @@
  * (model_engine.h) computes them on a thread of its own, and tests put a toy in its place. */
 #pragma once
 
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 #include "draft_worker/drafters/drafter.h"
 
 #define DRAFT_QUERIES_MAX 32  /* queries of a batch */

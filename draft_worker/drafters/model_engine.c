@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,17 +14,9 @@ typedef struct session {
   int32_t staged[KV_STAGE_MAX]; /* the token of each staged row */
 } session;
 
-/* What chooses the candidates of one row. */
-typedef struct chooser {
-  sampler *sampler;
-  float *mapped; /* [the target's vocabulary], where ids differ */
-} chooser;
-
 struct model_engine {
   model_engine_options options;
-  int32_t target_vocab;
-  session *sessions;                   /* [sequences] */
-  chooser choosers[DRAFT_QUERIES_MAX]; /* opened with the first use */
+  session *sessions; /* [sequences] */
   model_engine_counters counters;
 };
 
@@ -40,7 +31,9 @@ typedef struct job_run {
   int32_t row_count;
   int32_t queries[DRAFT_QUERIES_MAX]; /* of the batch: whose candidates the forward's last rows give */
   int32_t slots[DRAFT_QUERIES_MAX];
-  int32_t first; /* the segment's first row with logits */
+  int32_t first; /* the segment's first row that is ranked */
+  model_ranking ranking;
+  model_path paths[DRAFT_QUERIES_MAX]; /* of these queries */
 } job_run;
 
 /* --- C and its rows --- */
@@ -110,7 +103,7 @@ typedef struct rows {
   int32_t tokens[MODEL_ROWS_MAX], parents[DRAFT_QUERIES_MAX];
 } rows;
 
-/* Rows of C that are missing, the last one again if its logits are wanted. */
+/* Rows of C that are missing, the last one again if its candidates are wanted. */
 static int append_rows(job_run *w, bool queried, rows *r, model_segment *m) {
   model_engine *g = w->g;
   session *s = w->s;
@@ -180,6 +173,20 @@ static int make_rows(job_run *w, rows *r, model_segment *m) {
   return j->query_count ? tree_rows(w, r, m) : ERR_OK;
 }
 
+/* The device ranks each queried row's tokens as the target would choose among them. */
+static void set_ranking(job_run *w, model_segment *m) {
+  for (int32_t i = 0; i < w->row_count; i++) {
+    const draft_query *p = &w->batch->queries[w->queries[i]];
+    w->paths[i] = (model_path){p->path, p->depth};
+  }
+  w->ranking = (model_ranking){.options = w->job->sampling,
+                               .count = DRAFTER_CANDIDATES_MAX,
+                               .history = w->s->tokens,
+                               .history_count = w->s->length,
+                               .paths = w->paths};
+  m->ranking = &w->ranking;
+}
+
 static void fail(job_run *w, draft_results *out, int code) {
   const model_engine_options *o = &w->g->options;
   if (code != ERR_MISMATCH && code != ERR_DEVICE)
@@ -193,58 +200,22 @@ static void fail(job_run *w, draft_results *out, int code) {
 
 /* --- candidates --- */
 
-static int chooser_open(const model_engine *g, chooser *c) {
-  if (!c->sampler && sampler_alloc(&c->sampler, g->target_vocab) != ERR_OK) return ERR_NOMEM;
-  if (!c->mapped && !g->options.bridge->same) c->mapped = malloc((size_t)g->target_vocab * sizeof *c->mapped);
-  return c->mapped || g->options.bridge->same ? ERR_OK : ERR_NOMEM;
-}
+_Static_assert(DRAFTER_CANDIDATES_MAX <= SAMPLER_RANKED_MAX, "a ranking lists all candidates");
 
-/* By the target's ids; what has no partner is never chosen. */
-static const float *map_logits(const model_engine *g, const chooser *c, const float *logits) {
-  const vocabulary_map *b = g->options.bridge;
-  if (b->same) return logits;
-  for (int32_t t = 0; t < b->target_count; t++)
-    c->mapped[t] = b->to_draft[t] < 0 ? -INFINITY : logits[b->to_draft[t]];
-  return c->mapped;
-}
-
-typedef struct ranking {
-  const job_run *w;
-  const float *logits;
-  draft_result *result;
-  int32_t query;
-} ranking;
-
-typedef struct rankings {
-  model_engine *g;
-  ranking list[DRAFT_QUERIES_MAX];
-  int32_t count;
-} rankings;
-
-static void rank_one(void *context, int32_t i) {
-  const rankings *all = context;
-  const ranking *x = &all->list[i];
-  const draft_query *p = &x->w->batch->queries[x->query];
-  const session *s = x->w->s;
-  const chooser *c = &all->g->choosers[i];
-  const sampler_row row = {s->tokens, s->length, p->path, p->depth, NULL, NULL, 0, NULL};
-  x->result->count = sampler_rank(c->sampler, &x->w->job->sampling, &row, map_logits(all->g, c, x->logits),
-                                  s->length + p->depth, DRAFTER_CANDIDATES_MAX, x->result->list);
-}
-
-/* Of all rows of the last forward that belong to queries, on the device's threads. */
-static void rank_all(model_engine *g, job_run *runs, int32_t count, draft_result *results) {
-  rankings all = {.g = g};
+/* Of all rows of the last forward that belong to queries. */
+static void take_candidates(const model_engine *g, const job_run *runs, int32_t count,
+                            draft_result *results) {
+  model_rank_all(g->options.model);
   for (int32_t i = 0; i < count; i++) {
     const job_run *w = &runs[i];
     for (int32_t k = 0; w->segment >= 0 && k < w->row_count; k++) {
-      const float *logits = model_logits(g->options.model, w->segment, w->first + k);
-      if (!logits || chooser_open(g, &g->choosers[all.count]) != ERR_OK)
-        continue; /* then it has no candidates */
-      all.list[all.count++] = (ranking){w, logits, &results[w->queries[k]], w->queries[k]};
+      const ops_ranked *best = model_ranked(g->options.model, w->segment, w->first + k);
+      draft_result *to = &results[w->queries[k]];
+      if (!best) continue; /* the device is lost: there are no candidates */
+      to->count = best->count;
+      memcpy(to->list, best->list, (size_t)best->count * sizeof *to->list);
     }
   }
-  if (all.count > 0) model_parallel(g->options.model, all.count, rank_one, &all);
 }
 
 /* --- a batch --- */
@@ -257,7 +228,7 @@ static void run_forward(model_engine *g, job_run *runs, int32_t count, const mod
   for (int32_t i = 0; i < count && rc != ERR_OK; i++)
     if (runs[i].segment >= 0) fail(&runs[i], out, rc);
   if (rc != ERR_OK) return;
-  rank_all(g, runs, count, out->results);
+  take_candidates(g, runs, count, out->results);
   g->counters.forwards++;
   g->counters.forward_us += end - start;
   g->counters.rank_us += clock_us() - end;
@@ -286,8 +257,10 @@ void model_engine_run(model_engine *g, const draft_batch *b, draft_results *out)
     if (rc == ERR_OK) rc = make_rows(w, &lists[i], m);
     if (rc != ERR_OK)
       fail(w, out, rc);
-    else if (m->count > 0)
+    else if (m->count > 0) {
+      set_ranking(w, m);
       w->segment = segment_count++;
+    }
   }
   if (segment_count > 0) run_forward(g, runs, b->job_count, segments, segment_count, out);
   g->counters.batches++;
@@ -313,8 +286,10 @@ int model_engine_open(model_engine **out, const model_engine_options *o, err *e)
   model_engine *g = calloc(1, sizeof *g);
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
-  g->target_vocab = o->bridge->target_count;
   int rc = open_sessions(g, e);
+  if (rc == ERR_OK && model_set_ids(o->model, o->bridge->same ? NULL : o->bridge->to_draft,
+                                    o->bridge->target_count) != ERR_OK)
+    rc = err_set(e, ERR_NOMEM, "no memory for the target's vocabulary of %d tokens", o->bridge->target_count);
   if (rc == ERR_OK)
     *out = g;
   else
@@ -328,10 +303,6 @@ void model_engine_close(model_engine *g) {
     session *s = &g->sessions[i];
     if (s->tokens) kv_release(g->options.kv, s->seq);
     free(s->tokens);
-  }
-  for (int32_t i = 0; i < DRAFT_QUERIES_MAX; i++) {
-    sampler_free(g->choosers[i].sampler);
-    free(g->choosers[i].mapped);
   }
   free(g->sessions);
   free(g);

@@ -10,12 +10,15 @@ bool cpu_batch_reserve(cpu_device *c, int32_t rows) {
   cpu_batch *b = &c->batch;
   if (rows <= b->room) return true;
   size_t n = (size_t)rows, ints = OPS_VIEWS_MAX * (n + 1) + 2 * n;
-  size_t bytes = n * (sizeof *b->rows + sizeof *b->choices) + ints * sizeof(int32_t);
+  size_t each = sizeof *b->rows + sizeof *b->choices + sizeof *b->rankings + sizeof *b->ranked;
+  size_t bytes = n * each + ints * sizeof(int32_t);
   if (!cpu_buffer_grow(c, &b->memory, MEM_GENERAL, bytes)) return false;
   b->room = rows;
   b->rows = b->memory.data;
   b->choices = (ops_sampling *)(b->rows + n);
-  b->firsts = (int32_t *)(b->choices + n);
+  b->rankings = (ops_ranking *)(b->choices + n);
+  b->ranked = (ops_ranked *)(b->rankings + n);
+  b->firsts = (int32_t *)(b->ranked + n);
   b->head_rows = b->firsts + OPS_VIEWS_MAX * (n + 1);
   b->ids = b->head_rows + n;
   return true;
@@ -31,14 +34,17 @@ static bool reserve_more(cpu_device *c, cpu_buffer *memory, int32_t *room, mem_t
 }
 
 /* Only trees have paths. A view is usually one span a row, for which there is room from the first forward on;
- * more are taken when they come. */
-static bool reserve_lists(cpu_device *c, int64_t numbers, int64_t spans) {
+ * more are taken when they come. Histories grow with their sequences. */
+static bool reserve_lists(cpu_device *c, int64_t numbers, int64_t spans, int64_t tokens) {
   cpu_batch *b = &c->batch;
   if (spans > 0 && spans < b->room) spans = b->room;
+  if (tokens > 0 && tokens < b->room) tokens = b->room;
   bool taken = reserve_more(c, &b->path_memory, &b->path_room, MEM_SPECULATION, numbers, sizeof *b->paths) &&
-               reserve_more(c, &b->span_memory, &b->span_room, MEM_GENERAL, spans, sizeof *b->spans);
+               reserve_more(c, &b->span_memory, &b->span_room, MEM_GENERAL, spans, sizeof *b->spans) &&
+               reserve_more(c, &b->token_memory, &b->token_room, MEM_GENERAL, tokens, sizeof *b->tokens);
   b->paths = b->path_memory.data;
   b->spans = b->span_memory.data;
+  b->tokens = b->token_memory.data;
   return taken;
 }
 
@@ -46,6 +52,7 @@ void cpu_batch_drop(cpu_device *c) {
   cpu_buffer_drop(c, &c->batch.memory);
   cpu_buffer_drop(c, &c->batch.path_memory);
   cpu_buffer_drop(c, &c->batch.span_memory);
+  cpu_buffer_drop(c, &c->batch.token_memory);
 }
 
 /* --- begin --- */
@@ -122,11 +129,19 @@ static void copy_views(cpu_batch *to, const ops_batch *b) {
   to->view_count = b->view_count;
 }
 
+static void copy_rankings(cpu_batch *to, const ops_batch *b) {
+  to->rank_count = b->rank_count;
+  if (b->rank_count) memcpy(to->rankings, b->rankings, (size_t)b->rank_count * sizeof *to->rankings);
+  if (b->token_count) memcpy(to->tokens, b->tokens, (size_t)b->token_count * sizeof *to->tokens);
+  for (int32_t i = 0; i < b->rank_count; i++) to->ranked[i].count = -1;
+}
+
 static void copy_head(cpu_batch *to, const ops_batch *b) {
-  int32_t choices = b->head_count - b->logit_count;
+  int32_t choices = ops_choice_count(b);
   assert(b->head_count <= b->row_count && choices >= 0);
   to->head_count = b->head_count;
   to->logit_count = b->logit_count;
+  copy_rankings(to, b);
   if (b->head_count) memcpy(to->head_rows, b->head_rows, (size_t)b->head_count * sizeof *to->head_rows);
   if (choices) memcpy(to->choices, b->choices, (size_t)choices * sizeof *to->choices);
   for (int32_t i = 0; i < choices; i++) assert(to->choices[i].scale >= 0);
@@ -135,8 +150,9 @@ static void copy_head(cpu_batch *to, const ops_batch *b) {
 /* The first forward does not know how many logits a row has: then `head` takes their memory. */
 static bool reserve(cpu_device *c, const ops_batch *b) {
   int64_t numbers = path_numbers(b);
-  size_t logits = (size_t)b->logit_count * (size_t)c->vocab * sizeof(float);
-  return cpu_batch_reserve(c, b->row_count) && reserve_lists(c, numbers, span_count(b)) &&
+  size_t lines = (size_t)b->logit_count + (size_t)b->rank_count;
+  size_t logits = lines * (size_t)c->vocab * sizeof(float);
+  return cpu_batch_reserve(c, b->row_count) && reserve_lists(c, numbers, span_count(b), b->token_count) &&
          cpu_buffer_grow(c, &c->logits, numbers ? MEM_SPECULATION : MEM_ACTIVATIONS, logits);
 }
 

@@ -1,4 +1,5 @@
-/* cpu_head.c - op head: logits that are kept, and tokens that are chosen from logits that are not. */
+/* cpu_head.c - op head: logits that are kept or ranked, and tokens that are chosen from logits that are not.
+ */
 #include "kernels/cpu/device_cpu.h"
 #include "kernels/cpu/sample.h"
 
@@ -60,14 +61,14 @@ static void sample_rows(cpu_device *c, sample_job *j, int32_t *ids) {
 
 static void choose(cpu_device *c, const cpu_weight *w, const cpu_act *x) {
   const cpu_batch *b = &c->batch;
-  int32_t count = b->head_count - b->logit_count, threads = c->base.threads;
+  int32_t lines = b->logit_count + b->rank_count, count = b->head_count - lines, threads = c->base.threads;
   int32_t chunks = threads == 1 ? 1 : cpu_min(cpu_group_count(w), threads * CPU_CHUNKS);
   for (int32_t first = 0; first < count; first += CPU_SAMPLE_ROWS) {
     sample_job j = {.k = c->kernels,
                     .w = w,
                     .x = x,
                     .choices = b->choices + first,
-                    .first = b->logit_count + first,
+                    .first = lines + first,
                     .rows = cpu_min(CPU_SAMPLE_ROWS, count - first),
                     .chunks = chunks,
                     .winners = c->winners.data};
@@ -83,15 +84,17 @@ void cpu_head(device *d, const device_weight *w, const device_act *x) {
   cpu_weight head = cpu_weight_of(w);
   assert(c->running && w->columns == x->columns && x->rows >= b->head_count);
   c->vocab = w->rows;
-  if (b->logit_count > 0) {
-    if (!cpu_op_grow(c, &c->logits, (size_t)b->logit_count * (size_t)w->rows * sizeof(float))) return;
-    cpu_linear_into(c, &head, x, b->logit_count, c->logits.data);
+  int32_t lines = b->logit_count + b->rank_count;
+  if (lines > 0) {
+    if (!cpu_op_grow(c, &c->logits, (size_t)lines * (size_t)w->rows * sizeof(float))) return;
+    cpu_linear_into(c, &head, x, lines, c->logits.data);
   }
-  if (b->head_count > b->logit_count) choose(c, &head, x);
+  if (b->head_count > lines) choose(c, &head, x);
 }
 
 const float *cpu_logits(device *d, int32_t line) {
   const cpu_device *c = cpu_of(d);
   assert(!c->running && !c->failed && line >= 0 && line < c->batch.logit_count);
+  d->counters.logit_lines++;
   return (const float *)c->logits.data + (size_t)line * (size_t)c->vocab;
 }

@@ -216,7 +216,7 @@ static void name_variants(cpu_device *c) {
 static void device_close(device *d) {
   cpu_device *c = cpu_of(d);
   if (!c) return;
-  cpu_buffer *buffers[] = {&c->winners, &c->angles, &c->scores, &c->logits};
+  cpu_buffer *buffers[] = {&c->winners, &c->angles, &c->scores, &c->logits, &c->rankers.memory};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cpu_buffer_drop(c, buffers[i]);
   cpu_batch_drop(c);
   thread_pool_close(c->pool);
@@ -232,8 +232,9 @@ static void device_close(device *d) {
     .kv_open = cpu_kv_open, .kv_close = cpu_kv_close, .kv_stage = cpu_kv_stage, .kv_map = cpu_kv_map,        \
     .kv_commit = cpu_kv_commit, .begin = cpu_begin, .embed = cpu_embed, .norm = cpu_norm,                    \
     .linear = cpu_linear_op, .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope,                           \
-    .rope_store = cpu_rope_store, .attention = cpu_attention_op, .head = cpu_head, .end = cpu_end,           \
-    .wait = cpu_wait, .logits = cpu_logits, .width = width, .variant = variant, .close = device_close        \
+    .rope_store = cpu_rope_store, .attention = cpu_attention_op, .head = cpu_head, .rank = cpu_rank,         \
+    .end = cpu_end, .wait = cpu_wait, .logits = cpu_logits, .ranked = cpu_ranked, .width = width,            \
+    .variant = variant, .close = device_close                                                                \
   }
 
 static const device_table tables[CPU_ISA_COUNT] = {[CPU_C] = CPU_TABLE("c"),

@@ -27,8 +27,8 @@ typedef struct cpu_view { /* as ops_view */
 
 /* A batch as the kernels want it, copied by `begin`. */
 typedef struct cpu_batch {
-  cpu_buffer memory, path_memory, span_memory; /* memory: what has room for `room` rows */
-  int32_t room, path_room, span_room;
+  cpu_buffer memory, path_memory, span_memory, token_memory; /* memory: what has room for `room` rows */
+  int32_t room, path_room, span_room, token_room;
   cpu_row *rows; /* [row_count] */
   int32_t *paths;
   int32_t *firsts; /* [OPS_VIEWS_MAX][room + 1] */
@@ -36,10 +36,21 @@ typedef struct cpu_batch {
   int32_t *head_rows;
   ops_sampling *choices;
   int32_t *ids; /* the answer */
+  ops_ranking *rankings;
+  ops_ranked *ranked; /* the lists; count -1: it has not been asked for */
+  int32_t *tokens;    /* of the rankings' histories */
   cpu_view views[OPS_VIEWS_MAX];
-  int32_t row_count, view_count, head_count, logit_count;
+  int32_t row_count, view_count, head_count, logit_count, rank_count;
   bool staged; /* some row has a path */
 } cpu_batch;
+
+/* What ranks tokens, a thread each. */
+typedef struct cpu_rankers {
+  cpu_buffer memory;
+  int32_t count, vocabulary;
+  bool renames;
+  const int32_t *ids; /* [vocabulary] the output of each token, or NULL */
+} cpu_rankers;
 
 typedef struct cpu_device {
   device base;
@@ -59,7 +70,8 @@ typedef struct cpu_device {
   cpu_buffer angles; /* float [rows][2][rope_dim]: cosines, each twice; then sines as (-s, s) */
   int32_t rope_dim;
   cpu_buffer scores; /* of attention: float [threads][queries][stride] */
-  cpu_buffer logits; /* float [logit_count][vocab] */
+  cpu_buffer logits; /* float [logit_count + rank_count][vocab] */
+  cpu_rankers rankers;
   int32_t vocab;
 } cpu_device;
 
@@ -160,6 +172,10 @@ void cpu_panel_fill(const cpu_kernels *k, const cpu_weight *w, const cpu_act *x,
 /* --- cpu_head.c --- */
 void cpu_head(device *d, const device_weight *w, const device_act *x);
 const float *cpu_logits(device *d, int32_t line);
+
+/* --- cpu_rank.c --- */
+void cpu_rank(device *d, device_ids ids);
+const ops_ranked *cpu_ranked(device *d, int32_t first, int32_t count);
 
 /* --- cpu_cache.c --- */
 device_kv *cpu_kv_open(device *d, const ops_kv_shape *s);

@@ -25,7 +25,7 @@ typedef struct cuda_batch {
   const ops_row *rows;  /* [row_count] */
   const int32_t *paths; /* staged rows; ops_row has path_at and path_count in it */
   cuda_view views[OPS_VIEWS_MAX];
-  const int32_t *head_rows;    /* [head_count], the first logit_count of which keep their logits */
+  const int32_t *head_rows;    /* [head_count], the first logit_count of which choose no token */
   const ops_sampling *choices; /* [head_count - logit_count] */
   int32_t row_count, head_count, logit_count;
 } cuda_batch;

@@ -15,7 +15,7 @@ int32_t cuda_batch_bucket(int32_t count) {
   return end;
 }
 
-/* --- the block: cuda_batch, then its arrays --- */
+/* --- the block: cuda_batch and cuda_rank_batch, then their arrays --- */
 
 static size_t padded(size_t bytes) {
   return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -26,12 +26,14 @@ static int32_t span_count(const ops_batch *b, int32_t view) {
 }
 
 static size_t block_bytes(const ops_batch *b) {
-  size_t rows = (size_t)b->row_count, bytes = padded(sizeof(cuda_batch));
+  size_t rows = (size_t)b->row_count, bytes = padded(sizeof(cuda_batch)) + padded(sizeof(cuda_rank_batch));
   bytes += padded(rows * sizeof *b->rows) + padded((size_t)b->path_length * sizeof *b->paths);
   for (int32_t i = 0; i < b->view_count; i++)
     bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
   bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
-  return bytes + padded((size_t)(b->head_count - b->logit_count) * sizeof *b->choices);
+  bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
+  bytes += padded((size_t)b->token_count * sizeof *b->tokens);
+  return bytes + padded((size_t)ops_choice_count(b) * sizeof *b->choices);
 }
 
 static bool upload_grow(cuda_device *d, cuda_upload *u, size_t bytes) {
@@ -49,30 +51,69 @@ static bool upload_grow(cuda_device *d, cuda_upload *u, size_t bytes) {
   return true;
 }
 
-/* Appends an array, and gives the address that it will have on the device. */
-static void *put(cuda_upload *u, const void *from, size_t count, size_t size) {
+/* Makes room for an array, and gives the address that it will have on the device. */
+static void *put_room(cuda_upload *u, size_t bytes) {
   void *to = u->device->at + u->used;
-  if (count > 0) memcpy(u->host + u->used, from, count * size);
-  u->used += padded(count * size);
+  u->used += padded(bytes);
   return to;
+}
+
+static void *put(cuda_upload *u, const void *from, size_t count, size_t size) {
+  if (count > 0) memcpy(u->host + u->used, from, count * size);
+  return put_room(u, count * size);
+}
+
+static cuda_ranking ranking_of(const ops_ranking *r, int32_t line) {
+  const sampler_options *o = &r->options;
+  return (cuda_ranking){.line = line,
+                        .count = r->count,
+                        .scale = sampler_scale(o),
+                        .top_k = o->top_k,
+                        .top_p = o->top_p,
+                        .min_p = o->min_p,
+                        .repeat_penalty = o->repeat_penalty,
+                        .choice = o->choice,
+                        .position = (uint32_t)r->position,
+                        .seed = o->seed,
+                        .history = {r->history[0], r->history[1]},
+                        .mask = -1};
+}
+
+static size_t rankings_at(void) { /* in the block */
+  return padded(sizeof(cuda_batch));
+}
+
+static void put_rankings(cuda_upload *u, const ops_batch *b) {
+  cuda_rank_batch *to = (cuda_rank_batch *)(u->host + rankings_at());
+  cuda_ranking *rankings = (cuda_ranking *)(u->host + u->used);
+  memset(to, 0, sizeof *to);
+  to->count = b->rank_count;
+  for (int32_t i = 0; i < b->rank_count; i++) rankings[i] = ranking_of(&b->rankings[i], b->logit_count + i);
+  to->rankings = put_room(u, (size_t)b->rank_count * sizeof *rankings);
+  to->tokens = put(u, b->tokens, (size_t)b->token_count, sizeof *b->tokens);
 }
 
 static void put_batch(cuda_upload *u, const ops_batch *b) {
   cuda_batch *to = (cuda_batch *)u->host;
   size_t rows = (size_t)b->row_count;
   memset(to, 0, sizeof *to);
-  u->used = padded(sizeof *to);
+  u->used = rankings_at() + padded(sizeof(cuda_rank_batch));
   to->row_count = b->row_count;
   to->head_count = b->head_count;
-  to->logit_count = b->logit_count;
+  to->logit_count = b->logit_count + b->rank_count;
   to->rows = put(u, b->rows, rows, sizeof *b->rows);
   to->head_rows = put(u, b->head_rows, (size_t)b->head_count, sizeof *b->head_rows);
-  to->choices = put(u, b->choices, (size_t)(b->head_count - b->logit_count), sizeof *b->choices);
+  to->choices = put(u, b->choices, (size_t)ops_choice_count(b), sizeof *b->choices);
   for (int32_t i = 0; i < b->view_count; i++) {
     to->views[i].first = put(u, b->views[i].first, rows + 1, sizeof(int32_t));
     to->views[i].spans = put(u, b->views[i].spans, (size_t)span_count(b, i), sizeof(ops_span));
   }
   to->paths = put(u, b->paths, (size_t)b->path_length, sizeof *b->paths);
+  put_rankings(u, b);
+}
+
+const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d) {
+  return (const cuda_rank_batch *)(d->forward.upload.device->at + rankings_at());
 }
 
 /* --- begin --- */
@@ -86,6 +127,18 @@ static bool ids_grow(cuda_device *d, int32_t count) {
   cuda_memory_unpin(f->ids);
   f->ids = ids;
   f->ids_capacity = capacity;
+  return true;
+}
+
+static bool ranked_grow(cuda_device *d, int32_t count) {
+  cuda_forward *f = &d->forward;
+  if (count <= f->ranked_capacity) return true;
+  int32_t capacity = cuda_batch_bucket(count);
+  ops_ranked *ranked = cuda_memory_pinned(d, (size_t)capacity * sizeof *ranked);
+  if (!ranked) return false;
+  cuda_memory_unpin(f->ranked);
+  f->ranked = ranked;
+  f->ranked_capacity = capacity;
   return true;
 }
 
@@ -129,6 +182,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->row_count = b->row_count;
   f->head_count = b->head_count;
   f->logit_count = b->logit_count;
+  f->rank_count = b->rank_count;
   f->staged = count_staged(b);
   f->rows = rows_of(d, b->row_count, false);
   f->head = rows_of(d, b->head_count, true);
@@ -157,7 +211,8 @@ bool cuda_batch_begin(device *base, device_kv *k, const ops_batch *b) {
   assert(!f->begun && b->row_count > 0);
   if (d->lose_at > 0 && base->counters.forwards + 1 == d->lose_at) cuda_put_fault(d->stream);
   bind_threads(d);
-  f->failed = d->lost || !upload_grow(d, &f->upload, block_bytes(b)) || !head_grow(d, b->head_count);
+  f->failed = d->lost || !upload_grow(d, &f->upload, block_bytes(b)) || !head_grow(d, b->head_count) ||
+              !ranked_grow(d, b->rank_count);
   if (f->failed) return false;
   put_batch(&f->upload, b);
   note_batch(d, k, b);
@@ -175,10 +230,11 @@ bool cuda_batch_open(cuda_device *d) {
 
 void cuda_batch_close(cuda_device *d) {
   cuda_forward *f = &d->forward;
-  device_memory *all[] = {f->upload.device, f->rope, f->gated, f->scratch, f->logits, f->sample};
+  device_memory *all[] = {f->upload.device, f->rope, f->gated, f->scratch, f->logits, f->sample, f->rank};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_memory_drop(&d->base, all[i]);
   cuda_memory_unpin(f->upload.host);
   cuda_memory_unpin(f->ids);
+  cuda_memory_unpin(f->ranked);
   cuda_memory_unpin(f->kept);
   free(f->ops);
   if (f->first) cudaEventDestroy(f->first);

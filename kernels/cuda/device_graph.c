@@ -44,12 +44,16 @@ static void play_sample(cuda_device *d, const cuda_op *o) {
   cuda_sample(d->stream, o->rows, o->count, o->x.f32, d->forward.ids, o->scratch);
 }
 
+static void play_rank(cuda_device *d, const cuda_op *o) {
+  cuda_rank(d->stream, o->rankings, o->count, o->logits, o->ranked, o->scratch);
+}
+
 static void (*const players[CUDA_OP_KINDS])(cuda_device *d, const cuda_op *o) = {
     [CUDA_OP_EMBED] = play_embed,           [CUDA_OP_NORM] = play_norm,
     [CUDA_OP_LINEAR] = play_linear,         [CUDA_OP_SWIGLU] = play_swiglu,
     [CUDA_OP_GATED] = play_gated,           [CUDA_OP_ROPE] = play_rope,
     [CUDA_OP_ROPE_STORE] = play_rope_store, [CUDA_OP_ATTENTION] = play_attention,
-    [CUDA_OP_SAMPLE] = play_sample,
+    [CUDA_OP_SAMPLE] = play_sample,         [CUDA_OP_RANK] = play_rank,
 };
 
 /* A launch that fails is the runtime's last error; a kernel that fails is known at the end of the forward. */

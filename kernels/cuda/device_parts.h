@@ -8,6 +8,7 @@
 #include "common/base/hash.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/rank.h"
 #include "kernels/device.h"
 
 #define CUDA_NAME_MAX   24
@@ -43,6 +44,7 @@ typedef enum {
   CUDA_OP_ROPE_STORE,
   CUDA_OP_ATTENTION,
   CUDA_OP_SAMPLE,
+  CUDA_OP_RANK,
   CUDA_OP_KINDS
 } cuda_op_kind;
 
@@ -62,6 +64,9 @@ typedef struct cuda_op {
   cuda_rotary rotary;
   const float *frequency;
   float times;
+  const cuda_rank_batch *rankings; /* count: their bucket */
+  cuda_rank_logits logits;
+  ops_ranked *ranked;
 } cuda_op;
 
 /* --- the parts --- */
@@ -94,18 +99,21 @@ typedef struct cuda_graph {
 
 typedef struct cuda_forward {
   cuda_upload upload;
-  cuda_rows rows, head;                               /* of the forward that runs */
-  int32_t row_count, head_count, logit_count, staged; /* true counts; staged: rows with a path */
-  int32_t positions;                                  /* more than any row's, rounded up */
+  cuda_rows rows, head;                                           /* of the forward that runs */
+  int32_t row_count, head_count, logit_count, rank_count, staged; /* true counts; staged: rows with a path */
+  int32_t positions;                                              /* more than any row's, rounded up */
   device_kv *kv;
   const float *angles; /* of the last rope */
   int32_t rope_dim;
   cuda_op *ops;
   int32_t op_count, op_capacity;
   bool begun, failed;
-  device_memory *rope, *gated, *scratch, *logits, *sample; /* grown between forwards, never during one */
-  int32_t *ids;                                            /* pinned, the device writes it */
+  device_memory *rope, *gated, *scratch, *logits, *sample,
+      *rank;    /* grown between forwards, never during one */
+  int32_t *ids; /* pinned, the device writes it */
   int32_t ids_capacity;
+  ops_ranked *ranked; /* likewise */
+  int32_t ranked_capacity;
   int32_t vocabulary; /* of `logits` */
   float *kept;        /* pinned: downloaded logits */
   size_t kept_bytes;
@@ -181,6 +189,8 @@ void cuda_cache_commit(device *d, device_kv *k, int32_t sequence, const int32_t 
 bool cuda_batch_open(cuda_device *d);
 void cuda_batch_close(cuda_device *d);
 bool cuda_batch_begin(device *d, device_kv *k, const ops_batch *b);
+/* The rankings of the forward that has begun, on the device. */
+const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d);
 /* The smallest bucket end >= count. */
 int32_t cuda_batch_bucket(int32_t count);
 
@@ -196,6 +206,7 @@ void cuda_ops_rope_store(device *d, int32_t layer, const device_rotary *r, devic
                          const device_act *v);
 void cuda_ops_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y);
 void cuda_ops_head(device *d, const device_weight *w, const device_act *x);
+void cuda_ops_rank(device *d, device_ids ids);
 
 /* --- device_fold.c --- */
 
@@ -214,3 +225,4 @@ void cuda_graph_close(cuda_device *d);
 void cuda_wait_end(device *d);
 ops_code cuda_wait_answer(device *d, ops_answer *a);
 const float *cuda_wait_logits(device *d, int32_t line);
+const ops_ranked *cuda_wait_ranked(device *d, int32_t first, int32_t count);

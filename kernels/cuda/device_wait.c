@@ -100,5 +100,13 @@ const float *cuda_wait_logits(device *base, int32_t line) {
   cuda_forward *f = &d->forward;
   assert(line >= 0 && line < f->logit_count);
   if (!f->downloaded && !download(d)) return NULL;
+  base->counters.logit_lines++;
   return f->kept + (size_t)line * (size_t)f->vocabulary;
+}
+
+/* The device has written them into the host's memory. */
+const ops_ranked *cuda_wait_ranked(device *base, int32_t first, int32_t count) {
+  const cuda_device *d = cuda_device_of(base);
+  assert(first >= 0 && count >= 1 && count <= d->forward.rank_count - first);
+  return d->lost ? NULL : d->forward.ranked + first;
 }

@@ -22,7 +22,7 @@ typedef struct rank_memory {
   sum_type sums[WARPS], rest;
   float largest[WARPS];
   int32_t bin, listed;
-  cuda_ranked list[CUDA_RANKED_MAX];
+  sampler_ranked list[SAMPLER_RANKED_MAX];
 } rank_memory;
 
 /* Nothing else holds this pointer (attention.cu says why). */
@@ -179,7 +179,7 @@ static __device__ bool in_vocabulary(const row_job &j, int32_t token) {
 static __device__ void mark_history(const row_job &j) {
   for (int32_t i = (int32_t)threadIdx.x; i < (j.vocabulary + 31) / 32; i += THREADS) j.seen[i] = 0;
   __syncthreads();
-  for (const cuda_slice &s : j.r.history) {
+  for (const ops_slice &s : j.r.history) {
     for (int32_t i = (int32_t)threadIdx.x; j.r.repeat_penalty != 1 && i < s.count; i += THREADS) {
       const int32_t t = j.batch.tokens[s.first + i];
       if (in_vocabulary(j, t)) atomicOr(&j.seen[t / 32], 1u << t % 32);
@@ -281,7 +281,7 @@ static __device__ void add_noise(const row_job &j, const threshold &kept, float 
   __syncthreads();
 }
 
-static __device__ bool precedes(const cuda_ranked &a, const cuda_ranked &b) {
+static __device__ bool precedes(const sampler_ranked &a, const sampler_ranked &b) {
   return a.value > b.value || (a.value == b.value && a.token < b.token);
 }
 
@@ -293,14 +293,14 @@ static __device__ int32_t list_best(const row_job &j, const threshold &kept) {
     const float value = j.x[t];
     const uint32_t key = filter_key(value);
     if (!(value == value) || key < kept.key || (key == kept.key && t > kept.last)) return;
-    const cuda_ranked one = {t, value};
+    const sampler_ranked one = {t, value};
     block_memory().list[atomicAdd(&block_memory().listed, 1)] = one;
   });
   __syncthreads();
   return block_memory().listed;
 }
 
-static __device__ int32_t rank(const row_job &j, cuda_ranked *out) {
+static __device__ int32_t rank(const row_job &j, sampler_ranked *out) {
   float largest = -INFINITY;
   const auto ranked = [&](int32_t t) -> sum_type { return j.x[t] == j.x[t]; };
   each_token(j, [&](int32_t t) { largest = j.x[t] > largest ? j.x[t] : largest; });
@@ -318,7 +318,7 @@ static __device__ int32_t rank(const row_job &j, cuda_ranked *out) {
   return listed;
 }
 
-static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, cuda_ranked *out) {
+static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, sampler_ranked *out) {
   float best = -INFINITY;
   adjust(j, l);
   each_token(j, [&](int32_t t) { best = j.x[t] > best ? j.x[t] : best; });
@@ -337,14 +337,13 @@ static __host__ __device__ size_t words_of(int32_t vocabulary) { /* of a row's s
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    rank_rows(const cuda_rank_batch *batch, cuda_rank_logits l, cuda_ranked *lists, int32_t *counts,
-              uint32_t *scratch) {
+    rank_rows(const cuda_rank_batch *batch, cuda_rank_logits l, ops_ranked *lists, uint32_t *scratch) {
   const size_t row = blockIdx.x;
   if ((int32_t)row >= batch->count) return;
   uint32_t *words = scratch + row * words_of(l.vocabulary);
   const row_job j = {*batch, batch->rankings[row], l.vocabulary, (float *)words, words + l.vocabulary};
-  const int32_t count = rank_row(j, l, lists + row * CUDA_RANKED_MAX);
-  if (threadIdx.x == 0) counts[row] = count;
+  const int32_t count = rank_row(j, l, lists[row].list);
+  if (threadIdx.x == 0) lists[row].count = count;
 }
 
 size_t cuda_rank_bytes(int32_t bucket, int32_t vocabulary) {
@@ -352,7 +351,7 @@ size_t cuda_rank_bytes(int32_t bucket, int32_t vocabulary) {
 }
 
 void cuda_rank(cudaStream_t stream, const cuda_rank_batch *batch, int32_t bucket, cuda_rank_logits logits,
-               cuda_ranked *lists, int32_t *counts, void *scratch) {
+               ops_ranked *lists, void *scratch) {
   cuda_launch(rank_rows, dim3((unsigned)bucket), dim3(THREADS), sizeof(rank_memory), stream, batch, logits,
-              lists, counts, (uint32_t *)scratch);
+              lists, (uint32_t *)scratch);
 }

@@ -1,27 +1,20 @@
 /* rank.h - the best tokens of rows of logits, after a sampler's filters and penalties, on the device: the
- * list and bits of sampler_rank (common/speculative/sampler.h). */
+ * list and bits of sampler_rank (common/base/sampler.h). */
 #pragma once
 
 #include "kernels/cuda/cuda_kernels.h"
 
-#define CUDA_RANKED_MAX 16 /* tokens of a row */
-
-/* `count` entries from `first` on. */
-typedef struct cuda_slice {
-  int32_t first, count;
-} cuda_slice;
-
 /* One row: a sampler's options and what belongs to the row, as plain numbers. */
 typedef struct cuda_ranking {
   int32_t line;  /* of logits */
-  int32_t count; /* [1, CUDA_RANKED_MAX]: tokens wanted */
+  int32_t count; /* [1, SAMPLER_RANKED_MAX]: tokens wanted */
   float scale;   /* 1 / temperature; 0: no noise and no filters */
   int32_t top_k; /* 0: off */
   float top_p, min_p, repeat_penalty;
   uint32_t choice, position; /* position: of the token being chosen */
   uint64_t seed;
-  cuda_slice history[2]; /* of the tokens */
-  cuda_slice bias;
+  ops_slice history[2]; /* of the tokens */
+  ops_slice bias;
   int32_t mask; /* its first word; < 0: all tokens are allowed */
 } cuda_ranking;
 
@@ -43,18 +36,13 @@ typedef struct cuda_rank_logits {
   const int32_t *map; /* [vocabulary] */
 } cuda_rank_logits;
 
-typedef struct cuda_ranked {
-  int32_t token;
-  float value; /* logit * scale + noise; where scale is 0: the logit */
-} cuda_ranked;
-
 PORTABLE_C_BEGIN
 
 /* Bytes of scratch that cuda_rank needs for a bucket of rankings. */
 size_t cuda_rank_bytes(int32_t bucket, int32_t vocabulary);
 
-/* lists [bucket][CUDA_RANKED_MAX], the best first; counts [bucket]: how many there are. */
+/* lists [bucket]; they may be host memory that the device can write. */
 void cuda_rank(cudaStream_t stream, const cuda_rank_batch *batch, int32_t bucket, cuda_rank_logits logits,
-               cuda_ranked *lists, int32_t *counts, void *scratch);
+               ops_ranked *lists, void *scratch);
 
 PORTABLE_C_END

@@ -406,6 +406,55 @@ static void try_head(trial *t, int32_t unused) {
   }
 }
 
+/* --- rank --- */
+
+/* Rows 0 and 1 are ranked, by the outputs themselves or by other ids; row 2 chooses beside them. */
+static void run_rank(trial *t, const device_weight *w, const device_act *x, device_ids ids) {
+  static const int32_t head_rows[] = {0, 1, 2}, tokens[] = {5, 17, 301, 5, 42};
+  const ops_ranking rankings[] = {{.options = {.temperature = 0.8f,
+                                               .top_k = 40,
+                                               .top_p = 0.9f,
+                                               .min_p = 0.01f,
+                                               .repeat_penalty = 1.3f,
+                                               .seed = 7},
+                                   .position = 12,
+                                   .count = SAMPLER_RANKED_MAX,
+                                   .history = {{0, 3}, {3, 2}}},
+                                  {.options = {.top_p = 1, .repeat_penalty = 1}, .count = 3}};
+  ops_row rows[ROWS];
+  ops_batch b = plain_batch(rows, ROWS);
+  b.head_rows = head_rows;
+  b.head_count = 3;
+  b.rank_count = 2;
+  b.rankings = rankings;
+  b.tokens = tokens;
+  b.token_count = 5;
+  b.choices = &(ops_sampling){.scale = 1.25f};
+  if (!begin(t, &b)) return;
+  t->d->table->head(t->d, w, x);
+  t->d->table->rank(t->d, ids);
+  finish(t, 1);
+  const ops_ranked *lists = t->failed ? NULL : t->d->table->ranked(t->d, 0, 2);
+  if (!lists) t->failed = true;
+  for (int32_t i = 0; i < 2 && lists; i++) {
+    keep_bytes(t, &lists[i].count, sizeof lists[i].count);
+    keep_bytes(t, lists[i].list, (size_t)lists[i].count * sizeof *lists[i].list);
+  }
+}
+
+static void try_rank(trial *t, int32_t unused) {
+  (void)unused;
+  int32_t outputs[VOCABULARY / 2];
+  for (int32_t i = 0; i < VOCABULARY / 2; i++) outputs[i] = i % 5 ? i * 7 % VOCABULARY : -1;
+  device_weight w = random_weight(t, OPS_Q8_0, VOCABULARY, COLUMNS);
+  device_act *x = act_of(t, COLUMNS, true);
+  const device_memory *memory = upload(t, outputs, sizeof outputs);
+  if (t->failed) return;
+  random_act(t, x, COLUMNS);
+  run_rank(t, &w, x, (device_ids){.count = VOCABULARY});
+  run_rank(t, &w, x, (device_ids){.memory = memory, .count = VOCABULARY / 2});
+}
+
 /* --- all of them --- */
 
 typedef struct op_test {
@@ -421,6 +470,7 @@ static const op_test tests[] = {
     {"norm and linear", try_normed, 1},
     {"rope_store, attention and commit", try_cache, 2},
     {"head", try_head, 1},
+    {"rank", try_rank, 1},
 };
 
 static const char *variant_name(const op_test *t, int32_t variant) {

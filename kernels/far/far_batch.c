@@ -31,7 +31,9 @@ size_t far_batch_copy(ops_batch *out, const ops_batch *b, void *to) {
     out->views[i].spans = put(&p, v->spans, v->first[b->row_count], sizeof *v->spans);
   }
   out->head_rows = put(&p, b->head_rows, b->head_count, sizeof *b->head_rows);
-  out->choices = put(&p, b->choices, b->head_count - b->logit_count, sizeof *b->choices);
+  out->rankings = put(&p, b->rankings, b->rank_count, sizeof *b->rankings);
+  out->tokens = put(&p, b->tokens, b->token_count, sizeof *b->tokens);
+  out->choices = put(&p, b->choices, ops_choice_count(b), sizeof *b->choices);
   return p.bytes;
 }
 
@@ -41,10 +43,20 @@ static void check_counts(const ops_batch *b) {
   far_require(b->row_count >= 1, "a batch has at least one row");
   far_require(b->path_length >= 0 && b->view_count >= 0 && b->view_count <= OPS_VIEWS_MAX,
               "a batch's counts are in their ranges");
-  far_require(b->logit_count >= 0 && b->head_count >= b->logit_count,
-              "logit_count is at most head_count, and both are at least 0");
+  far_require(b->logit_count >= 0 && b->rank_count >= 0 && ops_choice_count(b) >= 0,
+              "logit_count and rank_count are at least 0, and together at most head_count");
   for (int32_t i = 0; i < b->head_count; i++)
     far_require(b->head_rows[i] >= 0 && b->head_rows[i] < b->row_count, "a head row is a row of the batch");
+}
+
+static void check_ranking(const ops_batch *b, const ops_ranking *r) {
+  far_require(r->count >= 1 && r->count <= SAMPLER_RANKED_MAX, "a ranking wants 1 to 16 tokens");
+  far_require(sampler_check(&r->options, NULL) == ERR_OK, "a ranking's options are in their ranges");
+  for (int32_t i = 0; i < 2; i++) {
+    const ops_slice *s = &r->history[i];
+    far_require(s->count == 0 || (s->first >= 0 && s->count > 0 && s->count <= b->token_count - s->first),
+                "a ranking's history lies in the tokens");
+  }
 }
 
 static void check_view(const ops_batch *b, const ops_view *v) {
@@ -115,4 +127,5 @@ void far_batch_check(const ops_batch *b, const far_thing *kv) {
   check_counts(b);
   if (kv) check_rows(b, kv);
   for (int32_t i = 0; i < b->view_count; i++) check_view(b, &b->views[i]);
+  for (int32_t i = 0; i < b->rank_count; i++) check_ranking(b, &b->rankings[i]);
 }

@@ -18,8 +18,8 @@ typedef struct far_block {
 
 typedef struct far_forward { /* the one that is being queued, or was queued last */
   const far_thing *kv;       /* or NULL */
-  int32_t rows, views, head_rows, logit_rows, vocabulary;
-  bool roped;
+  int32_t rows, views, head_rows, logit_rows, ranked_rows, vocabulary;
+  bool roped, ranked;
 } far_forward;
 
 typedef struct far_device {
@@ -38,7 +38,7 @@ typedef struct far_device {
   far_forward forward;
   ops_code code; /* of the last forward */
   ops_answer answer;
-  far_block ids, logits;
+  far_block ids, logits, ranked;
 } far_device;
 
 static inline far_device *far_device_of(const device *d) {

@@ -63,7 +63,7 @@ typedef struct begin_args {
 } begin_args;
 
 static void keep_answer(far_device *f, const ops_answer *a) {
-  int32_t count = f->forward.head_rows - f->forward.logit_rows;
+  int32_t count = f->forward.head_rows - f->forward.logit_rows - f->forward.ranked_rows;
   f->answer.device_us = a->device_us;
   if (count == 0) return;
   f->ids = far_device_block((size_t)count * sizeof(int32_t));
@@ -99,6 +99,7 @@ static void forget_answer(far_device *f) {
   f->answer = (ops_answer){0};
   far_device_withdraw(f, &f->ids);
   far_device_withdraw(f, &f->logits);
+  far_device_withdraw(f, &f->ranked);
 }
 
 static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
@@ -108,7 +109,12 @@ static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
   forget_answer(f);
   const far_thing *kv = k ? far_handles_find(&f->handles, k, FAR_KV) : NULL;
   far_batch_check(b, kv);
-  f->forward = (far_forward){kv, b->row_count, b->view_count, b->head_count, b->logit_count, 0, false};
+  f->forward = (far_forward){.kv = kv,
+                             .rows = b->row_count,
+                             .views = b->view_count,
+                             .head_rows = b->head_count,
+                             .logit_rows = b->logit_count,
+                             .ranked_rows = b->rank_count};
   f->code = OPS_FAILED;
   f->refused = f->lost || far_faults_due(&f->faults.refuse_begin);
   if (f->refused) return false;
@@ -310,6 +316,23 @@ static void far_head(device *d, const device_weight *w, const device_act *x) {
   f->forward.vocabulary = w->rows;
 }
 
+static void run_rank(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  device_ids *a = p;
+  inner->table->rank(inner, *a);
+}
+
+static void far_rank(device *d, device_ids ids) {
+  far_device *f = recording(d);
+  far_require(f->forward.vocabulary > 0, "head comes before rank");
+  far_require(f->forward.ranked_rows > 0, "a rank has rows to rank");
+  far_require(ids.count > 0 && ids.count <= SAMPLER_VOCAB_MAX, "a rank has tokens, and not too many");
+  far_require(ids.memory || ids.count <= f->forward.vocabulary, "tokens are outputs, or have ids");
+  if (ids.memory) ids.memory = inner_memory(f, ids.memory, ids.at, (size_t)ids.count * sizeof(int32_t));
+  *(device_ids *)far_queue_add(&f->queue, run_rank, sizeof ids) = ids;
+  f->forward.ranked = true;
+}
+
 /* --- the answer --- */
 
 static ops_code far_wait(device *d, ops_answer *a) {
@@ -326,17 +349,34 @@ static ops_code far_wait(device *d, ops_answer *a) {
   return f->lost ? OPS_LOST : f->code;
 }
 
+/* Copies items [first, first + count) of `all` that the inner device has given. NULL: it is lost. */
+static void *keep_items(far_device *f, far_block *to, int32_t all, int32_t first, int32_t count, size_t each,
+                        const void *from) {
+  f->base.counters.logit_lines = f->inner->counters.logit_lines;
+  if (!from) return NULL;
+  if (!to->at) *to = far_device_block((size_t)all * each);
+  if (!to->at) return NULL;
+  return memcpy((char *)to->at + (size_t)first * each, from, (size_t)count * each);
+}
+
 static const float *far_logits(device *d, int32_t line) {
   far_device *f = far_device_of(d);
   far_require(f->state == FAR_IDLE, "logits are there after `wait`");
   if (f->lost) return NULL;
   far_require(f->code == OPS_OK && line >= 0 && line < f->forward.logit_rows, "this line of logits was kept");
-  const float *from = f->inner->table->logits(f->inner, line);
-  size_t count = (size_t)f->forward.vocabulary;
-  if (!from) return NULL;
-  if (!f->logits.at) f->logits = far_device_block((size_t)f->forward.logit_rows * count * sizeof *from);
-  if (!f->logits.at) return NULL;
-  return memcpy((float *)f->logits.at + (size_t)line * count, from, count * sizeof *from);
+  return keep_items(f, &f->logits, f->forward.logit_rows, line, 1,
+                    (size_t)f->forward.vocabulary * sizeof(float), f->inner->table->logits(f->inner, line));
+}
+
+static const ops_ranked *far_ranked(device *d, int32_t first, int32_t count) {
+  far_device *f = far_device_of(d);
+  far_require(f->state == FAR_IDLE, "ranked tokens are there after `wait`");
+  if (f->lost) return NULL;
+  far_require(f->code == OPS_OK && f->forward.ranked && first >= 0 && count >= 1 &&
+                  count <= f->forward.ranked_rows - first,
+              "these rows were ranked");
+  return keep_items(f, &f->ranked, f->forward.ranked_rows, first, count, sizeof(ops_ranked),
+                    f->inner->table->ranked(f->inner, first, count));
 }
 
 void far_device_forward_functions(device_table *t) {
@@ -349,7 +389,9 @@ void far_device_forward_functions(device_table *t) {
   t->rope_store = far_rope_store;
   t->attention = far_attention;
   t->head = far_head;
+  t->rank = far_rank;
   t->end = far_end;
   t->wait = far_wait;
   t->logits = far_logits;
+  t->ranked = far_ranked;
 }

@@ -2,7 +2,7 @@
  * JSON and an HTTP body all fill this one struct, and nothing behind it knows which of them did. */
 #pragma once
 
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 #include "common/text/chat_template.h"
 #include "common/text/detokenizer.h"
 #include "wire/message.h"

@@ -7,7 +7,7 @@ Logarithms and exponentials come from Python's decimal module (libmpdec) with 40
 here from the paper (Salmon et al. 2011) and checked against Random123's published answers. Cases of `pick` in which
 rounding to f32 could decide are left out, so the token is the only right answer.
 
-The `f32` fields are bits: the polynomials of common/speculative/sampler.c once more, every operation in double and then
+The `f32` fields are bits: the polynomials of common/base/sampler.c once more, every operation in double and then
 rounded to f32, which is exact for + - * (a double has more than twice the bits). So they say what any language and
 device must answer, while the decimal fields say how good that answer is.
 """

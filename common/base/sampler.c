@@ -1,4 +1,4 @@
-#include "common/speculative/sampler.h"
+#include "common/base/sampler.h"
 
 #include "common/base/filter_math.h"
 
@@ -22,6 +22,8 @@ struct sampler {
   float *probabilities; /* [vocab]: of the candidates, relative to the best one */
   uint64_t histogram[DIGIT_COUNT];
 };
+
+#define LISTS 5 /* of vocab elements of 4 bytes each, which follow the structure */
 
 /* --- functions --- */
 
@@ -64,33 +66,35 @@ int sampler_check(const sampler_options *o, err *e) {
   return ERR_OK;
 }
 
+size_t sampler_bytes(int32_t vocab) {
+  return sizeof(sampler) + LISTS * (size_t)vocab * sizeof(float);
+}
+
+sampler *sampler_init(void *memory, int32_t vocab) {
+  sampler *s = memory;
+  size_t n = (size_t)vocab;
+  assert(vocab >= 1 && vocab <= SAMPLER_VOCAB_MAX);
+  s->vocab = vocab;
+  s->stamp = 0;
+  s->seen = (uint32_t *)(s + 1);
+  s->adjusted = (float *)(s->seen + n);
+  s->ids = (int32_t *)(s->adjusted + n);
+  s->logits = (float *)(s->ids + n);
+  s->probabilities = s->logits + n;
+  memset(s->seen, 0, n * sizeof *s->seen);
+  return s;
+}
+
 int sampler_alloc(sampler **out, int32_t vocab) {
   *out = NULL;
   if (vocab < 1 || vocab > SAMPLER_VOCAB_MAX) return ERR_ARG;
-  sampler *s = calloc(1, sizeof *s);
-  if (!s) return ERR_NOMEM;
-  size_t n = (size_t)vocab;
-  s->vocab = vocab;
-  s->seen = calloc(n, sizeof *s->seen);
-  s->adjusted = malloc(n * sizeof *s->adjusted);
-  s->ids = malloc(n * sizeof *s->ids);
-  s->logits = malloc(n * sizeof *s->logits);
-  s->probabilities = malloc(n * sizeof *s->probabilities);
-  if (s->seen && s->adjusted && s->ids && s->logits && s->probabilities) {
-    *out = s;
-    return ERR_OK;
-  }
-  sampler_free(s);
-  return ERR_NOMEM;
+  void *memory = malloc(sampler_bytes(vocab));
+  if (!memory) return ERR_NOMEM;
+  *out = sampler_init(memory, vocab);
+  return ERR_OK;
 }
 
 void sampler_free(sampler *s) {
-  if (!s) return;
-  free(s->seen);
-  free(s->adjusted);
-  free(s->ids);
-  free(s->logits);
-  free(s->probabilities);
   free(s);
 }
 

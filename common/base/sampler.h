@@ -23,7 +23,9 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "common/base/portable.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct sampler_options {
@@ -43,6 +45,8 @@ typedef struct sampler_options {
 
 #define SAMPLER_DEFAULTS ((sampler_options){.temperature = 0, .top_p = 1, .repeat_penalty = 1})
 
+PORTABLE_C_BEGIN
+
 /* ERR_ARG with the option's name and its range. */
 int sampler_check(const sampler_options *o, err *e);
 
@@ -59,9 +63,13 @@ typedef struct sampler_row {
   const uint32_t *mask; /* bit (t % 32) of word t / 32 set = allowed; NULL = all */
 } sampler_row;
 
-typedef struct sampler sampler;                  /* scratch for one thread */
+typedef struct sampler sampler; /* scratch for one thread */
+/* In the caller's memory of sampler_bytes(vocab), aligned to 8 bytes, where it begins; vocab is in [1,
+ * SAMPLER_VOCAB_MAX]. */
+size_t sampler_bytes(int32_t vocab);
+sampler *sampler_init(void *memory, int32_t vocab);
 int sampler_alloc(sampler **out, int32_t vocab); /* ERR_NOMEM, ERR_ARG (vocab not in [1, max]): *out NULL */
-void sampler_free(sampler *s);
+void sampler_free(sampler *s);                   /* of sampler_alloc; NULL is allowed */
 
 /* logits [vocab], not changed; `row` may be NULL. NaN is never chosen; if nothing is left, the lowest allowed
  * id. */
@@ -93,3 +101,5 @@ float sampler_log(float x);
 float sampler_exp(float x);
 /* g of the header, for golden tests and for a draft that ranks its candidates. */
 float sampler_gumbel(uint64_t seed, uint32_t choice, uint32_t position, uint32_t token);
+
+PORTABLE_C_END

@@ -55,12 +55,13 @@ static void numbers_are_finite(void **state) {
 
 static void sizes_have_units(void **state) {
   (void)state;
-  static const char *const bad[] = {"",     "0", "-1", "1.5G",     "12 G",
-                                    "12GB", "G", "x",  "8388608T", "99999999999999999999"};
+  static const char *const bad[] = {
+      "", "-1", "1.5G", "12 G", "12GB", "G", "x", "8388608T", "99999999999999999999"};
   static const struct {
     const char *text;
     int64_t bytes;
-  } good[] = {{"1", 1},
+  } good[] = {{"0", 0},
+              {"1", 1},
               {"4096", 4096},
               {"3k", 3072},
               {"512M", 512 << 20},

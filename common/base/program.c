@@ -83,7 +83,7 @@ int program_size(const char *flag, const char *text, int64_t *out, err *e) {
   const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
   int shift = unit ? 10 * (int)(unit - units + 1) : 0;
   bool whole = number && (unit ? !end[1] : !*end);
-  if (!whole || value < 1 || value > (uint64_t)INT64_MAX >> shift)
+  if (!whole || value > (uint64_t)INT64_MAX >> shift)
     return err_set(e, ERR_ARG,
                    "%s must be a number of bytes with or without K, M, G or T, as in 512M, not '%s'", flag,
                    text);

@@ -29,7 +29,7 @@ int program_exit_of_file(int code);
 int program_int(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out, err *e);
 int program_u64(const char *flag, const char *text, uint64_t *out, err *e);
 int program_double(const char *flag, const char *text, double low, double high, double *out, err *e);
-/* Bytes: a whole number >= 1 with or without a unit, K, M, G or T (of 1024): "512M". */
+/* Bytes: a whole number with or without a unit, K, M, G or T (of 1024): "512M". */
 int program_size(const char *flag, const char *text, int64_t *out, err *e);
 /* The index of `text` in names[count], or ERR_ARG which lists them. */
 int program_choice(const char *flag, const char *text, const char *const *names, int count, err *e);

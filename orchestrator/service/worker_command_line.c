@@ -38,7 +38,7 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   add_number(out, "--sessions", s->sessions);
   add_flag(out, "--kv", s->kv);
   add_number(out, "--kv-blocks", s->kv_blocks);
-  if (s->kv_memory) add_number(out, "--kv-memory", s->kv_memory);
+  add_number(out, "--kv-memory", s->kv_memory);
   add_flag(out, "--math", s->math);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
   if (s->verbose) add(out, "--counters");
@@ -46,21 +46,26 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   add_flag(out, "--device", s->device);
 }
 
-static bool share_device(const worker_settings *s) {
-  const char *target = s->device ? s->device : WORKER_DEVICE_DEFAULT;
-  const char *draft = s->draft_device ? s->draft_device : WORKER_DEVICE_DEFAULT;
-  return msg_same_device(wire_text(target), wire_text(draft));
+static const char *draft_device(const worker_settings *s) {
+  return s->draft_device ? s->draft_device : WORKER_DEVICE_DEFAULT;
 }
 
+static bool share_device(const worker_settings *s) {
+  const char *target = s->device ? s->device : WORKER_DEVICE_DEFAULT;
+  return msg_same_device(wire_text(target), wire_text(draft_device(s)));
+}
+
+/* In the environment, TANDEM_DEVICE and TANDEM_KV_MEMORY are the target's: the draft, which inherits them, is
+ * given its own in any case. */
 static void add_draft_model(worker_command_line *out, const worker_settings *s) {
   add_flag(out, "--model", s->model);
   add_flag(out, "--model-draft", s->draft_model);
   if (s->draft_layers) add_number(out, "--draft-layers", s->draft_layers);
   if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
   add_number(out, "--sessions", s->sessions);
-  if (s->draft_kv_memory) add_number(out, "--kv-memory", s->draft_kv_memory);
+  add_number(out, "--kv-memory", s->draft_kv_memory);
   add_flag(out, "--repack-cache", s->repack_cache);
-  add_flag(out, "--device", s->draft_device);
+  add_flag(out, "--device", draft_device(s));
   if (share_device(s)) add(out, "--turns");
   if (s->verbose) add(out, "--counters");
 }

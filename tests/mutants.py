@@ -25,7 +25,8 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROOMS = ("common", "kernels", "wire", "draft_worker", "target_worker", "orchestrator")
-NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|ERROR: .*|\S+: error: Failure!")
+NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|(ERROR|shim): .*|"
+                     r"\S+: error: Failure!")
 HEADERS = (".h", ".cuh")
 TIME_LIMIT = 300  # seconds; a test that hangs has noticed as well
 

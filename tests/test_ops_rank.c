@@ -1,4 +1,4 @@
-/* libs: kernels : far */
+/* libs: kernels : far emulated */
 /* Op rank against its definition, on every device: the lists are those that sampler_rank makes of the same
  * rows' logits, whatever is kept, ranked or chosen beside them. */
 #include "tests/choices.h"
@@ -60,8 +60,16 @@ static request random_request(int32_t count, int32_t vocabulary) {
   return r;
 }
 
-/* --- a forward: each row keeps its logits, in the opposite order; is ranked; chooses. Or it is ranked alone.
- */
+/* --- a forward: each row keeps its logits, is ranked, and chooses, each time in another order; or it is
+ * ranked alone --- */
+
+static int32_t line_of_logits(const request *r, int32_t row) {
+  return r->count - 1 - row;
+}
+
+static int32_t line_of_choice(const request *r, int32_t row) {
+  return (row + 1) % r->count;
+}
 
 static void begin_head(device *d, const request *r, bool alone) {
   ops_row rows[3 * ROWS_MAX];
@@ -86,10 +94,13 @@ static void begin_head(device *d, const request *r, bool alone) {
 }
 
 static float *rows_of(const request *r, const float *x, bool alone) {
-  size_t count = (size_t)r->count, bytes = COLUMNS * sizeof *x;
-  float *all = malloc(3 * count * bytes);
-  for (size_t i = 0; i < count; i++) memcpy(all + (count - 1 - i) * COLUMNS, x + i * COLUMNS, bytes);
-  for (size_t use = alone ? 0 : 1; use < 3; use++) memcpy(all + use * count * COLUMNS, x, count * bytes);
+  float *all = malloc(3 * (size_t)r->count * COLUMNS * sizeof *all);
+  for (int32_t i = 0; i < r->count; i++) {
+    const int32_t lines[] = {line_of_logits(r, i), r->count + i, 2 * r->count + line_of_choice(r, i)};
+    for (int use = 0; use < 3; use++)
+      memcpy(all + lines[use] * COLUMNS, x + i * COLUMNS, COLUMNS * sizeof *x);
+  }
+  if (alone) memcpy(all, x, (size_t)r->count * COLUMNS * sizeof *x);
   return all;
 }
 
@@ -124,8 +135,8 @@ static void run_head(device *d, const matrix *m, const request *r, const float *
   take_lists(d, r->count, alone, out->lists);
   assert_int_equal(d->counters.logit_lines, lines); /* no logits came to the host */
   for (int32_t i = 0; i < r->count && !alone; i++) {
-    out->ids[i] = a.ids[i];
-    memcpy(out->logits + (size_t)i * (size_t)m->rows, d->table->logits(d, r->count - 1 - i),
+    out->ids[i] = a.ids[line_of_choice(r, i)];
+    memcpy(out->logits + (size_t)i * (size_t)m->rows, d->table->logits(d, line_of_logits(r, i)),
            (size_t)m->rows * sizeof *all);
   }
   assert_int_equal(d->counters.logit_lines, lines + (alone ? 0 : (uint64_t)r->count));
@@ -176,7 +187,7 @@ static void check_device(device *d, const matrix *m, const request *r, const flo
     ops_ranked expected = expected_list(r, i, logits, ids, count);
     assert_list(d, i, &both.lists[i], &expected);
     assert_list(d, i, &alone.lists[i], &expected);
-    assert_int_equal(both.ids[i], choice_of(&r->choices[i], logits, m->rows));
+    assert_int_equal(both.ids[i], choice_of(&r->choices[line_of_choice(r, i)], logits, m->rows));
   }
   d->table->drop(d, memory);
   free(both.logits);

@@ -36,7 +36,7 @@ static void every_device_passes(void **state) {
   if (more) expect_passes(more);
 }
 
-/* --- a device whose norm, or whose attention, is wrong --- */
+/* --- a device of which one function is wrong --- */
 
 static const device_table *right;
 
@@ -47,6 +47,11 @@ static void wrong_norm(device *d, const device_act *x, bool head, device_vector 
 static void wrong_attention(device *d, int32_t layer, int32_t view, const device_act *q, device_act *y) {
   right->attention(d, layer, 0, q, y);
   (void)view;
+}
+
+static void wrong_rank(device *d, device_ids ids) {
+  ids.count /= 2;
+  right->rank(d, ids);
 }
 
 static void wrong_commit(device *d, device_kv *k, int32_t sequence, const int32_t *path, int32_t count,
@@ -80,6 +85,9 @@ static void an_op_that_is_wrong_is_named(void **state) {
   table = *right;
   table.attention = wrong_attention;
   expect_refusal(table, "attention");
+  table = *right;
+  table.rank = wrong_rank;
+  expect_refusal(table, "rank");
   table = *right;
   table.kv_commit = wrong_commit;
   expect_refusal(table, "commit");

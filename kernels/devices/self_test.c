@@ -408,35 +408,42 @@ static void try_head(trial *t, int32_t unused) {
 
 /* --- rank --- */
 
-/* Rows 0 and 1 are ranked, by the outputs themselves or by other ids; row 2 chooses beside them. */
+#define RANKED 3
+
+/* Row 0 with a penalty for all tokens and much noise, row 1 with filters, row 4 greedy. */
+static const ops_ranking rankings[RANKED] = {
+    {.options = {.temperature = 10, .top_p = 1, .repeat_penalty = 1.3f, .choice = 1},
+     .position = 12,
+     .count = SAMPLER_RANKED_MAX,
+     .history = {{0, VOCABULARY / 2}, {VOCABULARY / 2, VOCABULARY / 2}}},
+    {.options =
+         {.temperature = 0.8f, .top_k = 40, .top_p = 0.9f, .min_p = 0.01f, .repeat_penalty = 1, .seed = 7},
+     .count = SAMPLER_RANKED_MAX},
+    {.options = {.top_p = 1, .repeat_penalty = 0.5f}, .count = 3, .history = {{5, 9}}},
+};
+
+/* Beside them row 3 keeps its logits, and row 2 chooses. */
 static void run_rank(trial *t, const device_weight *w, const device_act *x, device_ids ids) {
-  static const int32_t head_rows[] = {0, 1, 2}, tokens[] = {5, 17, 301, 5, 42};
-  const ops_ranking rankings[] = {{.options = {.temperature = 0.8f,
-                                               .top_k = 40,
-                                               .top_p = 0.9f,
-                                               .min_p = 0.01f,
-                                               .repeat_penalty = 1.3f,
-                                               .seed = 7},
-                                   .position = 12,
-                                   .count = SAMPLER_RANKED_MAX,
-                                   .history = {{0, 3}, {3, 2}}},
-                                  {.options = {.top_p = 1, .repeat_penalty = 1}, .count = 3}};
+  static const int32_t head_rows[] = {3, 0, 1, 4, 2};
+  int32_t tokens[VOCABULARY];
   ops_row rows[ROWS];
   ops_batch b = plain_batch(rows, ROWS);
+  for (int32_t i = 0; i < VOCABULARY; i++) tokens[i] = i;
   b.head_rows = head_rows;
-  b.head_count = 3;
-  b.rank_count = 2;
+  b.head_count = RANKED + 2;
+  b.logit_count = 1;
+  b.rank_count = RANKED;
   b.rankings = rankings;
   b.tokens = tokens;
-  b.token_count = 5;
+  b.token_count = VOCABULARY;
   b.choices = &(ops_sampling){.scale = 1.25f};
   if (!begin(t, &b)) return;
   t->d->table->head(t->d, w, x);
   t->d->table->rank(t->d, ids);
   finish(t, 1);
-  const ops_ranked *lists = t->failed ? NULL : t->d->table->ranked(t->d, 0, 2);
+  const ops_ranked *lists = t->failed ? NULL : t->d->table->ranked(t->d, 0, RANKED);
   if (!lists) t->failed = true;
-  for (int32_t i = 0; i < 2 && lists; i++) {
+  for (int32_t i = 0; i < RANKED && lists; i++) {
     keep_bytes(t, &lists[i].count, sizeof lists[i].count);
     keep_bytes(t, lists[i].list, (size_t)lists[i].count * sizeof *lists[i].list);
   }

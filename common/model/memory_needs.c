@@ -37,7 +37,7 @@ static void tell_remedy(const memory_needs *n, size_t left, const char *device, 
 }
 
 /* "the model needs 5 GiB (...)" */
-static void tell_needs(const memory_needs *n, char out[2 * TEXT_ROOM]) {
+static void tell_needs(const memory_needs *n, char out[3 * TEXT_ROOM]) {
   char cache[TEXT_ROOM], with[TEXT_ROOM + 30] = "";
   program_size_text all, weights, activations, rows;
   tell_cache(n, cache);
@@ -47,14 +47,14 @@ static void tell_needs(const memory_needs *n, char out[2 * TEXT_ROOM]) {
   program_print_size(&rows, n->rows + n->stage);
   if (n->rows) snprintf(with, sizeof with, ", %s for %s", rows.text, cache);
   if (n->weights)
-    snprintf(out, 2 * TEXT_ROOM, "the model needs %s (%s for weights, %s for activations%s)", all.text,
+    snprintf(out, 3 * TEXT_ROOM, "the model needs %s (%s for weights, %s for activations%s)", all.text,
              weights.text, activations.text, with);
   else
-    snprintf(out, 2 * TEXT_ROOM, "%s needs %s", cache, all.text);
+    snprintf(out, 3 * TEXT_ROOM, "%s needs %s", cache, all.text);
 }
 
 int memory_needs_refuse(const memory_needs *n, size_t left, const char *device, err *e) {
-  char needs[2 * TEXT_ROOM], remedy[TEXT_ROOM];
+  char needs[3 * TEXT_ROOM], remedy[TEXT_ROOM];
   program_size_text there;
   tell_needs(n, needs);
   tell_remedy(n, left, device, remedy);

@@ -109,6 +109,13 @@ static void choices_are_listed(void **state) {
   assert_string_equal(e.text, "--c must be one of red, green, not 'gree'");
 }
 
+static void an_exit_status_names_what_was_bad(void **state) {
+  (void)state;
+  assert_int_equal(program_exit_of_file(ERR_FORMAT), PROGRAM_EXIT_FILE);
+  assert_int_equal(program_exit_of_file(ERR_DEVICE), PROGRAM_EXIT_DEVICE);
+  assert_int_equal(program_exit_of_file(ERR_NOMEM), PROGRAM_EXIT_FAILED);
+}
+
 static void random_bytes_differ(void **state) {
   (void)state;
   unsigned char a[16] = {0}, b[16] = {0};
@@ -186,6 +193,7 @@ int main(void) {
       cmocka_unit_test(sizes_have_units),
       cmocka_unit_test(sizes_are_told_in_three_digits),
       cmocka_unit_test(choices_are_listed),
+      cmocka_unit_test(an_exit_status_names_what_was_bad),
       cmocka_unit_test(random_bytes_differ),
       cmocka_unit_test(closed_streams_are_held),
       cmocka_unit_test(a_child_ends_with_its_parent),

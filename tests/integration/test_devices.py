@@ -121,7 +121,7 @@ class Lost(Placed):
     def test_a_draft_whose_device_is_lost_leaves(self):
         s = self.serve("--max-tokens", str(STORY))
         s.target("--device", B)
-        draft = s.draft("model", "-m", MODEL, "--draft-layers", "6", "--device", A, env=losing(A, LOSE // 2))
+        draft = s.draft("model", "-m", MODEL, "--draft-layers", "6", "--device", A, env=losing(A, 3))
         s.ask(self.four[:1])
         self.check(s.wait(1), accepted=False)
         self.ends(draft)

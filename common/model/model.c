@@ -136,7 +136,8 @@ static int open_parts(model *m, const model_file *f, const model_options *o, err
   w.needs.activations = activation_bytes(m);
   int rc = weights_load(&m->weights, f, m->device, &w, m->mem, e);
   if (rc == ERR_OK && !take_activations(m))
-    rc = err_set(e, ERR_NOMEM, "no memory for the activations of %d rows", MODEL_ROWS_MAX);
+    rc = err_set(e, ERR_NOMEM, "no memory for the activations of %d rows: end what else uses %s",
+                 MODEL_ROWS_MAX, m->device->table->name);
   return rc;
 }
 

@@ -201,16 +201,21 @@ static int load_all(loader *l, weights *w) {
 
 /* For the weights, unless they are there, and for what the caller will take: before any is read. */
 static int check_room(loader *l, size_t packed) {
+  const device_table *table = l->device->table;
   memory_needs n = l->options->needs;
   n.weights = packed;
-  return memory_needs_check(&n, l->device->table->left(l->device), l->device->table->name, l->refusal);
+  return memory_needs_check(&n, table->left(l->device), table->name, l->refusal);
 }
 
 static int take_memory(weights *w, loader *l) {
+  const device_table *table = l->device->table;
+  memory_needs n = l->options->needs;
   int rc = check_room(l, l->total);
   if (rc != ERR_OK) return rc;
-  w->memory = l->memory = l->device->table->take(l->device, MEM_WEIGHTS, l->total);
-  return w->memory ? ERR_OK : ERR_NOMEM;
+  w->memory = l->memory = table->take(l->device, MEM_WEIGHTS, l->total);
+  if (w->memory) return ERR_OK;
+  n.weights = l->total;
+  return memory_needs_refuse(&n, table->left(l->device), table->name, l->refusal);
 }
 
 static int pack_all(weights *w, loader *l) {

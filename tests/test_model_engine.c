@@ -190,6 +190,26 @@ static void check_result(world *w, const text *t, const draft_query *p, const dr
   w->results++;
 }
 
+/* A device whose next forwards fail. */
+static const device_table *real_table;
+static int32_t failures_left;
+
+static ops_code failing_wait(device *d, ops_answer *a) {
+  ops_code code = real_table->wait(d, a);
+  return failures_left > 0 && failures_left-- ? OPS_FAILED : code;
+}
+
+static void run_failing(world *w, const draft_batch *b, draft_results *r, int32_t failures) {
+  device *d = model_device(w->m);
+  real_table = d->table;
+  device_table failing = *real_table;
+  failing.wait = failing_wait;
+  failures_left = failures;
+  d->table = &failing;
+  model_engine_run(w->g, b, r);
+  d->table = real_table;
+}
+
 static void one_batch(world *w) {
   static draft_batch b;
   static draft_results r;
@@ -209,7 +229,7 @@ static void one_batch(world *w) {
     if (j->whole) add_queries(w, &b, j);
   }
   uint64_t lines = model_count(w->m).logit_lines;
-  model_engine_run(w->g, &b, &r);
+  run_failing(w, &b, &r, roll(w, 5) == 0);                /* it is repeated, and nobody sees that */
   assert_int_equal(model_count(w->m).logit_lines, lines); /* no logits come to the host */
   assert_int_equal(r.failure_count, 0);
   assert_int_equal(r.result_count, b.query_count);
@@ -273,11 +293,32 @@ static void test_a_token_without_partner_fails_its_session_alone(void **state) {
   free(w);
 }
 
+/* Those of that forward alone, and only then. */
+static void test_a_forward_that_fails_twice_fails_its_sessions(void **state) {
+  (void)state;
+  world *w = calloc(1, sizeof *w);
+  static draft_batch b;
+  static draft_results r;
+  open_world(w, true);
+  b = (draft_batch){.job_count = 1, .query_count = 1, .token_count = 2, .tokens = {10, 11}};
+  b.jobs[0] =
+      (draft_job){.slot = 0, .count = 2, .query_count = 1, .whole = true, .sampling = SAMPLER_DEFAULTS};
+  run_failing(w, &b, &r, 2);
+  assert_int_equal(r.failure_count, 1);
+  assert_int_equal(r.failures[0].code, ERR_INTERNAL);
+  run_failing(w, &b, &r, 0);
+  assert_int_equal(r.failure_count, 0);
+  assert_int_equal(r.results[0].count, DRAFTER_CANDIDATES_MAX);
+  close_world(w);
+  free(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_candidates_of_the_same_vocabulary_are_the_models_own),
       cmocka_unit_test(test_candidates_through_a_bridge_are_the_models_own),
       cmocka_unit_test(test_a_token_without_partner_fails_its_session_alone),
+      cmocka_unit_test(test_a_forward_that_fails_twice_fails_its_sessions),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

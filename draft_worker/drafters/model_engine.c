@@ -224,6 +224,8 @@ static void run_forward(model_engine *g, job_run *runs, int32_t count, const mod
                         int32_t segment_count, draft_results *out) {
   uint64_t start = clock_us();
   int rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
+  bool may_pass = rc != ERR_OK && rc != ERR_DEVICE; /* as a lack of memory may */
+  if (may_pass) rc = model_forward(g->options.model, g->options.kv, segments, segment_count);
   uint64_t end = clock_us();
   for (int32_t i = 0; i < count && rc != ERR_OK; i++)
     if (runs[i].segment >= 0) fail(&runs[i], out, rc);

@@ -265,11 +265,14 @@ def check_failover(table, clock):
 # --- tests in C ---
 
 
+SHOWS = {"test_model_bits_real": ": logits of 1,500 tokens", "test_ops_linear": ": all types and shapes"}
+
+
 def programs():
     """The tests of the kernels, and those that read the name of a device to open."""
     kernels = sorted((BIN / "gpu").glob("test_*")) if IS_GPU else []
     others = [p for p in BIN.glob("test_*") if b"TANDEM_TEST_DEVICE" in p.read_bytes()]
-    first = ("test_self_test", "test_ops", "")  # those that say most about a device
+    first = ("test_self_test", "test_model_bits", "test_ops", "")  # those that say most about a device
     return kernels, sorted(others, key=lambda p: ([p.name.startswith(f) for f in first].index(True), p.name))
 
 
@@ -302,7 +305,7 @@ def sanitized(clock, tool, name, program):
 
 def in_parallel(table, jobs):
     """jobs: (what, check, arguments...). The lines come in the jobs' order."""
-    with concurrent.futures.ThreadPoolExecutor(max(1, os.cpu_count() // 4)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
         futures = [(what, pool.submit(check, *arguments)) for what, check, *arguments in jobs]
         for what, future in futures:
             table.attempt(what, future.result)
@@ -313,7 +316,8 @@ def check_tests(table, clock):
     for what, found in (("tests that take a device", others), ("tests of kernels, gpu/test_*", kernels)):
         if not found and (IS_GPU or what.endswith("device")):
             table.row(what, f"none in {BIN}", "", False)
-    in_parallel(table, [(str(p.relative_to(BIN)), test, clock, p) for p in kernels + others])
+    in_parallel(table, [(str(p.relative_to(BIN)) + SHOWS.get(p.name, ""), test, clock, p)
+                        for p in kernels + others])
     name = sanitizer() if IS_GPU else None
     if not name:
         table.skip("compute-sanitizer", "it is not there" if IS_GPU else "no CUDA device")

@@ -37,6 +37,7 @@ BUDGETS = (7, 15, 31)  # nodes of a verify step, of which the best counts
 TOOLS = ("memcheck", "initcheck", "racecheck")
 TEST_SECONDS, FAILOVER_SECONDS = 900, 300
 GREEDY, SAMPLED = ("--temp", "0"), ("--temp", "0.8", "--seed", "1")
+FILTERED = (*SAMPLED, "--top-k", "40", "--top-p", "0.95", "--min-p", "0.02", "--repeat-penalty", "1.1")
 IS_GPU = DEVICE.startswith("cuda")
 
 
@@ -149,7 +150,7 @@ def speed(answers):
 
 
 def check_answers(table, a):
-    for name, sampling in (("greedy", GREEDY), ("T = 0.8", SAMPLED)):
+    for name, sampling in (("greedy", GREEDY), ("T = 0.8", SAMPLED), ("filters and penalty", FILTERED)):
         try:
             expected = a.reference(sampling)
         except (Failure, OutOfTime) as e:

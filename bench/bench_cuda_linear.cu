@@ -120,7 +120,7 @@ static void measure(const room &r, ops_type type, const char *name, int32_t outp
     double us = graph_us([&] {
       for (int i = 0; i < LAUNCHES; i++) {
         const cuda_linear_job job = {next_weight(r, &at, type, outputs, columns), r.y, false, nullptr};
-        cuda_linear(stream, rows, &job, 1, norm ? &from : nullptr, {r.x, r.tiles, columns});
+        cuda_linear(stream, rows, &job, 1, norm ? &from : nullptr, nullptr, {r.x, r.tiles, columns});
       }
     });
     printf("  %4d: %7.2f us %5.0f GB/s", (int)count, us / LAUNCHES, (double)bytes / (us / LAUNCHES) / 1e3);
@@ -141,17 +141,17 @@ static void measure_model(const room &r, ops_type type, const char *name) {
         const cuda_linear_job qkv[3] = {{next_weight(r, &at, type, wide, wide), r.y, false, nullptr},
                                         {next_weight(r, &at, type, keys, wide), r.y, false, nullptr},
                                         {next_weight(r, &at, type, keys, wide), r.y, false, nullptr}};
-        cuda_linear(stream, rows, qkv, 3, &norm, {r.y, r.tiles, wide});
+        cuda_linear(stream, rows, qkv, 3, &norm, nullptr, {r.y, r.tiles, wide});
         const cuda_linear_job o = {next_weight(r, &at, type, wide, wide), r.x, true, nullptr};
-        cuda_linear(stream, rows, &o, 1, nullptr, {r.y, r.tiles, wide});
+        cuda_linear(stream, rows, &o, 1, nullptr, nullptr, {r.y, r.tiles, wide});
         const cuda_weight gate = next_weight(r, &at, type, inner, wide),
                           up = next_weight(r, &at, type, inner, wide);
         cuda_linear_swiglu(stream, rows, gate, up, &norm, {r.y, r.tiles, wide}, r.y);
         const cuda_linear_job down = {next_weight(r, &at, type, wide, inner), r.x, true, nullptr};
-        cuda_linear(stream, rows, &down, 1, nullptr, {r.y, r.tiles, inner});
+        cuda_linear(stream, rows, &down, 1, nullptr, nullptr, {r.y, r.tiles, inner});
       }
       const cuda_linear_job head = {next_weight(r, &at, type, vocabulary, wide), r.y, false, nullptr};
-      cuda_linear(stream, rows, &head, 1, &norm, {r.y, r.tiles, wide});
+      cuda_linear(stream, rows, &head, 1, &norm, nullptr, {r.y, r.tiles, wide});
     });
     printf("  %4d: %7.1f us", (int)count, us);
   }

@@ -139,7 +139,7 @@ typedef struct device_table {
   /* The angles of the batch's rows, for the rope_stores that follow. */
   void (*rope)(device *d, const device_rope *r);
   /* Norms and rotates q [rows][heads * head_dim] in place and k [rows][kv_heads * head_dim] on its way, and
-   * writes k and v where the row says. */
+   * writes k and v where the row says. The contents of k and v are undefined afterwards. */
   void (*rope_store)(device *d, int32_t layer, const device_rotary *r, device_act *q, const device_act *k,
                      const device_act *v);
   /* y [rows][heads * head_dim] from the keys that views[view] shows each row. */

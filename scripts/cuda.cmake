@@ -14,9 +14,15 @@ elseif(NOT cuda_version)
 endif()
 message(STATUS "CUDA ${cuda_version}: ${cuda_nvcc}")
 
-# Machine code for the GPUs that we know, and PTX, which the driver translates for later ones.
-set(cuda_gpus -gencode arch=compute_90,code=compute_90)
-foreach(arch 80 86 89 90a)
+# Machine code for the GPUs that we know, and PTX, which the driver translates for later ones; or machine code
+# for those that are named, as in -DCMAKE_CUDA_ARCHITECTURES=90a, which builds sooner.
+if(CMAKE_CUDA_ARCHITECTURES)
+  set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+else()
+  set(architectures 80 86 89 90a)
+  set(cuda_gpus -gencode arch=compute_90,code=compute_90)
+endif()
+foreach(arch ${architectures})
   list(APPEND cuda_gpus -gencode arch=compute_${arch},code=sm_${arch})
 endforeach()
 set(cuda_flags -ccbin ${CMAKE_CXX_COMPILER} -std=c++17 -fmad=false -I${CMAKE_SOURCE_DIR}

@@ -321,7 +321,7 @@ static void check_trio(const trio &t, act &a, bool int8, int32_t bucket) {
       if (!t.bias[i].empty()) want[i][k] = want[i][k] + t.bias[i][k % t.bias[i].size()];
     }
   }
-  cuda_linear(stream, b.of(bucket), jobs, 3, nullptr, x.view());
+  cuda_linear(stream, b.of(bucket), jobs, 3, nullptr, nullptr, x.view());
   for (int32_t i = 0; i < 3; i++) {
     char what[80];
     snprintf(what, sizeof what, "type %d, matrix %d, %s, %d rows, %d columns", (int)t.m[(size_t)i].w.type,
@@ -408,7 +408,7 @@ static void large_matrices_are_not_parted(void **) {
     const device_matrix d(m);
     device_array<float> y((size_t)(2 * m.w.rows));
     const cuda_linear_job job = {d.w, y.at(), false, nullptr};
-    cuda_linear(stream, b.of(2), &job, 1, nullptr, x.view());
+    cuda_linear(stream, b.of(2), &job, 1, nullptr, nullptr, x.view());
     same_floats(y.read(), reference_linear(m, a, true), "large");
   }
 }
@@ -439,7 +439,7 @@ static void a_linear_takes_its_input_through_a_norm(void **) {
         device_array<float> y((size_t)(c.rows * c.outputs));
         const cuda_linear_job job = {d.w, y.at(), false, nullptr};
         const cuda_norm_source norm = {dx.at(), dw.at(), 1e-6f};
-        cuda_linear(stream, b.of(c.rows, head), &job, 1, &norm, room.view());
+        cuda_linear(stream, b.of(c.rows, head), &job, 1, &norm, nullptr, room.view());
         act a(reference_norm(raw, w, 1e-6f, head ? b.head.data() : nullptr), c.rows);
         same_floats(y.read(), reference_linear(m, a, int8), "norm and linear");
       }
@@ -490,7 +490,7 @@ static void a_graph_is_replayed_with_another_number_of_rows(void **) {
   cudaGraph_t graph;
   cudaGraphExec_t replayed;
   ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  cuda_linear(stream, b.of(bucket), &job, 1, nullptr, x.view());
+  cuda_linear(stream, b.of(bucket), &job, 1, nullptr, nullptr, x.view());
   ok(cudaStreamEndCapture(stream, &graph));
   ok(cudaGraphInstantiate(&replayed, graph, 0));
   for (int32_t rows : {16, 1, 9, 0, 8}) {

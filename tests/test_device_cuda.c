@@ -339,6 +339,92 @@ static void a_norm_that_only_linears_read_needs_no_launch(void **state) {
   }
 }
 
+/* --- q, k and v that are stored by the linear that makes them --- */
+
+typedef enum { STORED_ALONE, HEADS_NORMED, KEYS_READ, VALUES_READ } store_use;
+
+enum { HEAD = COLUMNS / 2, STORE_ROWS = 3 };
+
+/* Two committed rows and a staged one, each of which sees itself and those before it. */
+static void begin_store(device *d, device_kv *kv) {
+  static const int32_t staged = 5, first[] = {0, 1, 2, 3}, block = 2;
+  static const ops_span spans[] = {{0, 1}, {0, 2}, {0, 3}};
+  static const ops_row rows[] = {{.position = 0, .length = 1},
+                                 {.position = 1, .length = 2},
+                                 {.position = 2, .length = 2, .path_count = 1}};
+  const ops_batch b = {.rows = rows,
+                       .row_count = STORE_ROWS,
+                       .paths = &staged,
+                       .path_length = 1,
+                       .views = {{first, spans}},
+                       .view_count = 1};
+  d->table->kv_map(d, kv, 0, &block, 1);
+  assert_true(d->table->begin(d, kv, &b));
+}
+
+/* What of the weights m.head: q has two heads, k and v have one. */
+static void linear_of(const small_model *m, device_act *q, device_act *k, device_act *v) {
+  const size_t later = (size_t)HEAD * COLUMNS * sizeof(float);
+  const device_linear jobs[] = {{.w = {OPS_F32, COLUMNS, COLUMNS, m->memory, 0}, .y = q},
+                                {.w = {OPS_F32, HEAD, COLUMNS, m->memory, later}, .y = k},
+                                {.w = {OPS_F32, HEAD, COLUMNS, m->memory, 2 * later}, .y = v}};
+  m->d->table->linear(m->d, jobs, 3, m->x);
+}
+
+/* out: what attention makes of it, then what was read of k or v. Gives the launches without graphs. */
+static uint64_t store_forward(device *d, ops_kv_type type, store_use use, float *out) {
+  static float x[ROWS * COLUMNS];
+  const ops_kv_shape shape = {type, 1, 1, HEAD, 4, 1, 2 * OPS_TILE, OPS_TILE};
+  small_model m = open_model(d);
+  const device_table *t = d->table;
+  device_kv *kv = t->kv_open(d, &shape);
+  device_act *acts[] = {t->act(d, ROWS, COLUMNS, false), t->act(d, ROWS, HEAD, true),
+                        t->act(d, ROWS, HEAD, true), t->act(d, ROWS, COLUMNS, false),
+                        t->act(d, ROWS, HEAD, false)};
+  device_act *q = acts[0], *k = acts[1], *v = acts[2], *y = acts[3], *z = acts[4];
+  const device_rope rope = {.frequency = {.memory = m.memory}, .dim = HEAD - 8, .times = 1};
+  const device_rotary rotary = {.k_norm = {.memory = use == HEADS_NORMED ? m.memory : NULL}, .eps = 1e-5f};
+  assert_true(t->kv_stage(d, kv));
+  for (int32_t i = 0; i < ROWS * COLUMNS; i++) x[i] = (float)(i % 11) - 4.5f;
+  t->act_write(d, m.x, ROWS, x);
+  uint64_t before = 0;
+  for (int32_t turn = 0; turn < 2;
+       turn++) { /* in the first one memory grows, and what was recorded goes first */
+    begin_store(d, kv);
+    before = d->counters.launches;
+    t->rope(d, &rope);
+    linear_of(&m, q, k, v);
+    t->rope_store(d, 0, &rotary, q, k, v);
+    t->attention(d, 0, 0, q, y);
+    const device_weight square = {OPS_F32, HEAD, HEAD, m.memory, 0};
+    if (use == KEYS_READ) t->linear(d, &(device_linear){.w = square, .y = z}, 1, k);
+    if (use == VALUES_READ) t->linear(d, &(device_linear){.w = square, .y = z}, 1, v);
+    t->end(d);
+    assert_int_equal(t->wait(d, NULL), OPS_OK);
+  }
+  uint64_t launches = d->counters.launches - before;
+  assert_int_equal(t->act_read(d, y, STORE_ROWS, out), OPS_OK);
+  assert_int_equal(t->act_read(d, z, STORE_ROWS, out + STORE_ROWS * COLUMNS), OPS_OK);
+  for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) t->act_drop(d, acts[i]);
+  t->kv_close(d, kv);
+  close_model(&m);
+  return launches;
+}
+
+static void a_linear_stores_what_nobody_else_reads(void **state) {
+  (void)state;
+  const uint64_t launches[] = {3, 4, 5, 5};
+  static float got[STORE_ROWS * (COLUMNS + HEAD)], want[STORE_ROWS * (COLUMNS + HEAD)];
+  setenv("TANDEM_CUDA_GRAPHS", "0", 1);
+  for (store_use use = STORED_ALONE; use <= VALUES_READ; use++)
+    for (int type = 0; type < 2; type++) {
+      ops_kv_type kv = type == 0 ? OPS_KV_F32 : OPS_KV_F16;
+      assert_int_equal(store_forward(open_one("emulated:0"), kv, use, got), launches[use]);
+      store_forward(open_one("cpu:c"), kv, use, want);
+      assert_memory_equal(got, want, sizeof want);
+    }
+}
+
 /* --- the cache: one layer, one head; the attention of one key is its value ---
  */
 
@@ -509,6 +595,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_forward_without_memory_for_its_logits_fails_alone, reset),
       cmocka_unit_test_teardown(old_graphs_make_room_for_new_ones, reset),
       cmocka_unit_test_teardown(a_norm_that_only_linears_read_needs_no_launch, reset),
+      cmocka_unit_test_teardown(a_linear_stores_what_nobody_else_reads, reset),
       cmocka_unit_test_teardown(a_new_block_table_holds_for_graphs_that_exist, reset),
       cmocka_unit_test_teardown(commits_and_maps_take_effect_in_their_order, reset),
       cmocka_unit_test_teardown(a_lost_device_says_so_until_it_is_closed, reset),

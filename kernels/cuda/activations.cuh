@@ -17,12 +17,19 @@ struct activation_rows {
  */
 DEVICE_CODE void activation_norms(const activation_rows &r, float eps, float *scales) {
   const int32_t lane = (int32_t)threadIdx.x % CPU_LANES, at = (int32_t)threadIdx.x / CPU_LANES;
+  DEVICE_NO_UNROLL
   for (int32_t first = 0; first < r.count; first += (int32_t)blockDim.x / CPU_LANES) {
     const int32_t row = first + at < r.count ? first + at : r.count - 1;
     const float *x = r.x + (size_t)row * r.stride;
     float sum = 0.0f;
-    DEVICE_UNROLL_BY_EIGHT
-    for (int32_t i = lane; i < r.columns; i += CPU_LANES) sum = fmaf(x[i], x[i], sum);
+    int32_t i = lane;
+    DEVICE_UNROLL_BY(6)
+    for (; i < r.columns - 3 * CPU_LANES; i += 4 * CPU_LANES) DEVICE_UNROLL for (int32_t k = 0; k < 4; k++) {
+        const float value = x[i + k * CPU_LANES];
+        sum = fmaf(value, value, sum);
+      }
+    DEVICE_NO_UNROLL
+    for (; i < r.columns; i += CPU_LANES) sum = fmaf(x[i], x[i], sum);
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 4);
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 2);
     sum += __shfl_xor_sync(DEVICE_WARP, sum, 1);
@@ -76,6 +83,26 @@ DEVICE_CODE void activation_put(cuda_tile *tile, int32_t row, int32_t lane, acti
   }
 }
 
+/* Which blocks a group of eight threads makes: first that of `row` and `block`, then every `rows_on` rows and
+ * `blocks_on` blocks further. It divides, so a kernel asks for it before it waits. */
+struct activation_walk {
+  int32_t row, block, rows_on, blocks_on;
+};
+
+DEVICE_CODE activation_walk activation_walk_of(int32_t columns) {
+  const int32_t blocks = columns / OPS_BLOCK, group = (int32_t)threadIdx.x / 8,
+                groups = (int32_t)blockDim.x / 8;
+  return {group / blocks, group % blocks, groups / blocks, groups % blocks};
+}
+
+DEVICE_CODE void activation_go_on(activation_walk &w, int32_t blocks) {
+  w.row += w.rows_on;
+  w.block += w.blocks_on;
+  if (w.block < blocks) return;
+  w.block -= blocks;
+  w.row++;
+}
+
 DEVICE_CODE float4 activation_normed(float4 x, float scale, const float *weight) {
   const float4 w = device_load<float4>(weight);
   return {x.x * scale * w.x, x.y * scale * w.y, x.z * scale * w.z, x.w * scale * w.w};
@@ -84,15 +111,16 @@ DEVICE_CODE float4 activation_normed(float4 x, float scale, const float *weight)
 /* The int8 form of the rows, of their norms where there is a weight, to tiles [..][columns / OPS_BLOCK], from
  * row `first` of them on. */
 DEVICE_CODE void activation_tiles(const activation_rows &r, const float *weight, const float *scales,
-                                  cuda_tile *tiles, int32_t first) {
+                                  cuda_tile *tiles, int32_t first, activation_walk walk) {
   const int32_t lane = (int32_t)threadIdx.x % 8, blocks = r.columns / OPS_BLOCK, items = r.count * blocks;
+  DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x / 32 * 4; i < items; i += (int32_t)blockDim.x / 8) {
-    const int32_t item = i + (int32_t)threadIdx.x % 32 / 8, last = item < items ? item : items - 1;
-    const int32_t row = last / blocks, b = last % blocks, k = b * OPS_BLOCK + lane * 4;
+    const bool any = walk.row < r.count; /* all lanes of a warp take part */
+    const int32_t row = any ? walk.row : 0, k = walk.block * OPS_BLOCK + lane * 4, to = first + row;
     float4 x = device_load<float4>(r.x + (size_t)row * r.stride + k);
     if (weight) x = activation_normed(x, scales[row], weight + k);
-    const int32_t to = first + row;
-    cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + b;
-    activation_put(item < items ? tile : nullptr, to % CUDA_TILE_ROWS, lane, activation_quantize(x));
+    cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + walk.block;
+    activation_put(any ? tile : nullptr, to % CUDA_TILE_ROWS, lane, activation_quantize(x));
+    activation_go_on(walk, blocks);
   }
 }

@@ -7,26 +7,23 @@
  * What has an order in a sum: a score is one thread's chain over the components. The eight lanes of the
  * softmax's sum are eight threads. A component of the result is one thread's chain over the positions, whose
  * values the whole block brings into shared memory ahead of it. A position of a gap between spans stands
- * there as -0, with a weight of +0: that adds -0, which changes no number, and reads nothing. */
+ * there as -0, with a weight of +0: that adds -0, which changes no number, and reads nothing. So do the
+ * positions before the first one that a row sees, back to a multiple of FOUR. */
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/launch.cuh"
 
-#ifdef __CUDACC__
-#define UNROLL_16 _Pragma("unroll 16")
-#else
-#define UNROLL_16
-#endif
-
-#define WARP            32
-#define THREADS         OPS_SPLIT
-#define WARPS           (THREADS / WARP)
-#define PACK_MAX        4
-#define PACK_COMPONENTS (2 * THREADS) /* of the heads of a block together */
-#define BLOCKS_AT_ONCE  256           /* about as many as a device runs at once */
-#define KEYS_AHEAD      32            /* components of a key that are on their way together */
-#define UNIT_BYTES      16            /* of a value, that one thread copies */
-#define PIECES          4             /* of values, of which all but one are on their way */
-#define PIECE_BYTES     (THREADS * UNIT_BYTES)
+#define WARP           32
+#define THREADS        OPS_SPLIT
+#define WARPS          (THREADS / WARP)
+#define PACK_MAX       4
+#define PAIR           2   /* components of a result that one thread sums, a chain for each */
+#define FOUR           4   /* positions whose weights one access takes */
+#define BLOCKS_AT_ONCE 128 /* about as many as a device runs at once */
+#define KEYS_AHEAD     32  /* components of a key that are on their way together */
+#define UNIT_BYTES     16  /* of a value, that one thread copies */
+#define PIECES         4   /* of values, of which all but one are on their way */
+#define PIECE_BYTES    (THREADS * UNIT_BYTES)
 
 typedef struct partial { /* what a split leaves for one query head, beside its values */
   float largest, sum;
@@ -54,14 +51,18 @@ typedef struct quad {
 
 template <int PACK> struct shared_memory {
   unsigned char pieces[PIECES][PIECE_BYTES];
-  float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
-  int32_t slots[THREADS];       /* the cache's row of each position, -1 where the row sees nothing */
-  float largest[PACK][WARPS];   /* of a warp's scores */
+  alignas(16) float weights[PACK][THREADS]; /* exp(score - largest), 0 where the row sees nothing */
+  int32_t slots[THREADS];     /* the cache's row of each position, -1 where the row sees nothing */
+  float largest[PACK][WARPS]; /* of a warp's scores */
   alignas(16) float sums[PACK];
 };
 
 static __device__ __host__ inline int32_t quads_of(int32_t head_dim) {
   return (head_dim + 3) / 4;
+}
+
+static __device__ __host__ inline int32_t pairs_of(int32_t head_dim) {
+  return (head_dim + PAIR - 1) / PAIR;
 }
 
 /* Nothing else may hold this pointer: where a structure has it beside pointers to global memory, nvcc 13.0
@@ -103,6 +104,7 @@ static __device__ row_view view_of(const attention_job &j, int32_t row) {
 /* How many spans begin before p. */
 static __device__ int32_t spans_before(const row_view &v, int32_t p) {
   int32_t low = 0, high = v.count;
+  DEVICE_NO_UNROLL
   while (low < high) {
     const int32_t middle = (low + high) / 2;
     if (v.spans[middle].first < p)
@@ -118,7 +120,8 @@ static __device__ bool sees(const row_view &v, int32_t p) {
   return i > 0 && p < v.spans[i - 1].end;
 }
 
-/* From the first to the last position of a split that the row sees; there may be gaps between them. */
+/* From the first (rounded down to FOUR) to the last position of a split that the row sees; there may be gaps
+ * between them. */
 static __device__ range seen_of_split(const row_view &v, int32_t split) {
   const int32_t begin = split * OPS_SPLIT, end = begin + OPS_SPLIT;
   const int32_t before = spans_before(v, begin + 1), last = spans_before(v, end) - 1;
@@ -126,7 +129,10 @@ static __device__ range seen_of_split(const row_view &v, int32_t split) {
   if (last < 0) return r;
   r.end = v.spans[last].end < end ? v.spans[last].end : end;
   if (before > 0 && begin < v.spans[before - 1].end) return r;
-  r.first = before <= last ? v.spans[before].first : r.end;
+  if (before <= last)
+    r.first = v.spans[before].first / FOUR * FOUR;
+  else
+    r.end = begin;
   return r;
 }
 
@@ -141,6 +147,7 @@ template <class T, int PACK> struct block_job {
    * `mine`.
    */
   int32_t unit, piece, mine, offset; /* unit: bytes; piece: positions; mine < 0: none; offset: bytes */
+  int32_t old;                       /* positions before it were there before this forward */
 };
 
 template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK> &b, int32_t base) {
@@ -153,6 +160,22 @@ template <class T, int PACK> static __device__ void find_slots(block_job<T, PACK
   block_memory<PACK>().slots[threadIdx.x] = slot;
 }
 
+/* Asks for this thread's position: its value, and as its share of a tile of keys every OPS_TILE-th line. */
+template <class T, int PACK>
+static __device__ void ask_for_position(const block_job<T, PACK> &b, int32_t base) {
+  const int32_t p = base + (int32_t)threadIdx.x, slot = block_memory<PACK>().slots[threadIdx.x];
+  if (slot < 0) return;
+  const cache_area<T> &area = p < b.view.row.length ? b.committed : b.staged;
+  const int32_t bytes = b.dim * (int32_t)sizeof(T), mine = slot % OPS_TILE;
+  const char *tile = (const char *)(area.keys + cache_key_at(b.j.kv, slot - mine));
+  const char *value = (const char *)(area.values + cache_value_at(b.j.kv, slot));
+  DEVICE_NO_UNROLL
+  for (int32_t at = mine * DEVICE_LINE; at < OPS_TILE * bytes; at += OPS_TILE * DEVICE_LINE)
+    device_prefetch(tile + at);
+  DEVICE_NO_UNROLL
+  for (int32_t at = 0; at < bytes; at += DEVICE_LINE) device_prefetch(value + at);
+}
+
 template <class T> static __device__ __forceinline__ T negative_zero();
 template <> __device__ __forceinline__ float negative_zero() {
   return -0.0f;
@@ -161,15 +184,16 @@ template <> __device__ __forceinline__ uint16_t negative_zero() {
   return 0x8000;
 }
 
-/* Asks for this thread's part of piece i. */
+/* Asks for this thread's part of piece i, as far as it is of positions `of`. */
 template <class T, int PACK>
-static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t i) {
+static __device__ void copy_piece(block_job<T, PACK> &b, const range &r, int32_t i, const range &of) {
   const int32_t p = r.first + i * b.piece + b.mine;
-  if (b.mine < 0 || p >= r.end) return;
+  if (b.mine < 0 || p >= r.end || p < of.first || p >= of.end) return;
   const int32_t slot = block_memory<PACK>().slots[p % OPS_SPLIT];
-  unsigned char *to =
-      block_memory<PACK>().pieces[i % PIECES] + (size_t)b.mine * (size_t)b.dim * sizeof(T) + (size_t)b.offset;
+  unsigned char *to = block_memory<PACK>().pieces[i % PIECES] +
+                      (size_t)(b.mine * PAIR * pairs_of(b.dim)) * sizeof(T) + (size_t)b.offset;
   if (slot < 0) {
+    DEVICE_NO_UNROLL
     for (int32_t k = 0; k < b.unit / (int32_t)sizeof(T); k++) ((T *)to)[k] = negative_zero<T>();
     return;
   }
@@ -186,6 +210,7 @@ template <class T, int PACK>
 static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&scores)[PACK]) {
   const int32_t quads = quads_of(b.dim);
   int32_t d = 0;
+  DEVICE_NO_UNROLL
   for (; d + KEYS_AHEAD <= b.dim; d += KEYS_AHEAD) {
     T k[KEYS_AHEAD];
     DEVICE_UNROLL for (int i = 0; i < KEYS_AHEAD; i++) k[i] = key[(size_t)(d + i) * OPS_TILE];
@@ -196,6 +221,7 @@ static __device__ void score(const block_job<T, PACK> &b, const T *key, float (&
       }
     }
   }
+  DEVICE_NO_UNROLL
   for (; d < b.dim; d++) {
     const float k = cache_load(key[(size_t)d * OPS_TILE]);
     DEVICE_UNROLL for (int h = 0; h < PACK; h++) scores[h] =
@@ -234,7 +260,7 @@ template <int PACK> static __device__ void sum_weights(shared_memory<PACK> &memo
                 end = r.end - r.first / OPS_SPLIT * OPS_SPLIT;
   float sum = 0;
   if (h < PACK) {
-    UNROLL_16 for (int32_t i = first + lane; i < end; i += CPU_LANES) sum += memory.weights[h][i];
+    DEVICE_UNROLL_BY(8) for (int32_t i = first + lane; i < end; i += CPU_LANES) sum += memory.weights[h][i];
   }
   for (int by = CPU_LANES / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   if (h < PACK && lane == 0) memory.sums[h] = sum;
@@ -259,45 +285,68 @@ static __device__ void weigh(block_job<T, PACK> &b, const range &r, float (&larg
   if (threadIdx.x / WARP == WARPS - 1) sum_weights(block_memory<PACK>(), r);
 }
 
-/* A component of a head's result: which a thread has, and what it is so far. */
-typedef struct chain {
+/* Two components of a head's result: which a thread has, and what they are so far. */
+typedef struct chains {
   int32_t head, d; /* head: of the block's; PACK or more: none */
-  float value;
-} chain;
+  float value[PAIR];
+} chains;
+
+static __device__ __forceinline__ float2 load_pair(const float *at) {
+  return device_load<float2>(at);
+}
+
+static __device__ __forceinline__ float2 load_pair(const uint16_t *at) {
+  const uint32_t both = device_load<uint32_t>(at);
+  return {device_half(both & 0xffff), device_half(both >> 16)};
+}
 
 template <class T, int PACK>
 static __device__ __forceinline__ void add_piece(const block_job<T, PACK> &b, const range &r, int32_t i,
-                                                 chain &c) {
+                                                 chains &c) {
   const int32_t first = r.first + i * b.piece, left = r.end - first, n = left < b.piece ? left : b.piece;
+  const int32_t stride = PAIR * pairs_of(b.dim);
   const float *weights = block_memory<PACK>().weights[c.head] + first % OPS_SPLIT;
   const T *values = (const T *)block_memory<PACK>().pieces[i % PIECES] + c.d;
-  float sum = c.value;
-  UNROLL_16 for (int32_t k = 0; k < n; k++) sum = fmaf(weights[k], cache_load(values[k * b.dim]), sum);
-  c.value = sum;
+  float sum[PAIR] = {c.value[0], c.value[1]};
+  int32_t k = 0;
+  DEVICE_UNROLL_BY(4) for (; k + FOUR <= n; k += FOUR) {
+    const float4 w = device_load<float4>(weights + k);
+    const float each[FOUR] = {w.x, w.y, w.z, w.w};
+    DEVICE_UNROLL for (int32_t j = 0; j < FOUR; j++) {
+      const float2 value = load_pair(values + (k + j) * stride);
+      sum[0] = fmaf(each[j], value.x, sum[0]), sum[1] = fmaf(each[j], value.y, sum[1]);
+    }
+  }
+  DEVICE_NO_UNROLL
+  for (; k < n; k++) {
+    const float2 value = load_pair(values + k * stride);
+    sum[0] = fmaf(weights[k], value.x, sum[0]), sum[1] = fmaf(weights[k], value.y, sum[1]);
+  }
+  c.value[0] = sum[0], c.value[1] = sum[1];
 }
 
-#define CHAINS(PACK) ((PACK) == 1 ? 1 : 2) /* of a thread */
-
-/* chains' values and the heads' sums and largest scores. Ends with a barrier. */
+/* chains' values and the heads' sums and largest scores. The slots and the queries are on their way to shared
+ * memory, and so are the first pieces, as far as positions are `early`. Ends with a barrier. */
 template <class T, int PACK>
-static __device__ void attend_split(block_job<T, PACK> &b, const range &r, chain (&chains)[CHAINS(PACK)],
+static __device__ void attend_split(block_job<T, PACK> &b, const range &r, const range &early, chains &c,
                                     float (&largest)[PACK]) {
+  const range all = {0, INT32_MAX}, rest = {early.end, INT32_MAX};
   const int32_t pieces = (r.end - r.first + b.piece - 1) / b.piece;
-  find_slots(b, r.first / OPS_SPLIT * OPS_SPLIT);
   __syncthreads();
+  DEVICE_NO_UNROLL
   for (int32_t i = 0; i < PIECES - 1; i++) {
-    copy_piece(b, r, i);
+    copy_piece(b, r, i, rest);
     device_copies_end();
   }
   weigh(b, r, largest);
-  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) chains[c].value = 0;
+  c.value[0] = c.value[1] = 0;
+  DEVICE_NO_UNROLL
   for (int32_t i = 0; i < pieces; i++) {
     device_copies_wait<PIECES - 2>();
     __syncthreads();
-    copy_piece(b, r, i + PIECES - 1);
+    copy_piece(b, r, i + PIECES - 1, all);
     device_copies_end();
-    DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK)
-        add_piece(b, r, i, chains[c]);
+    if (c.head < PACK) add_piece(b, r, i, c);
   }
   __syncthreads();
 }
@@ -342,22 +391,33 @@ template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const
                           cache_area_of<T>(j.kv, false, j.layer, kv_head),
                           cache_area_of<T>(j.kv, true, j.layer, kv_head),
                           unit,
-                          THREADS / units,
+                          THREADS / units / FOUR * FOUR,
                           (int32_t)threadIdx.x / units,
-                          (int32_t)threadIdx.x % units * unit};
+                          (int32_t)threadIdx.x % units * unit,
+                          0};
   if (b.mine >= b.piece) b.mine = -1;
-  for (int32_t i = (int32_t)threadIdx.x; i < PACK * dim; i += THREADS)
-    block_queries<PACK>()[i / dim * quads_of(dim) + i % dim / 4].x[i % dim % 4] =
-        j.q[head_at(j, row, head) * (size_t)dim + (size_t)i];
+  const int32_t old = b.view.row.length - j.rows.batch->row_count;
+  b.old = old > 0 ? old : 0;
   return b;
+}
+
+template <class T, int PACK> static __device__ void load_queries(const block_job<T, PACK> &b) {
+  const float *q = b.j.q + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
+  float *queries = block_queries<PACK>()->x;
+  DEVICE_UNROLL for (int32_t h = 0; h < PACK; h++) {
+    DEVICE_NO_UNROLL
+    for (int32_t i = (int32_t)threadIdx.x; i < b.dim; i += THREADS)
+      queries[h * quads_of(b.dim) * 4 + i] = q[h * b.dim + i];
+  }
 }
 
 /* What a split's block leaves for `combine`. */
 template <class T, int PACK>
-static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const chain &c, float largest) {
+static __device__ void leave(const block_job<T, PACK> &b, int32_t split, const chains &c, float largest) {
   const attention_job &j = b.j;
   const size_t at = head_at(j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)j.splits + (size_t)split;
-  j.values[at * (size_t)b.dim + (size_t)c.d] = c.value;
+  for (int32_t i = 0; i < PAIR && c.d + i < b.dim; i++)
+    j.values[at * (size_t)b.dim + (size_t)(c.d + i)] = c.value[i];
   if (c.d == 0) j.partials[at] = {largest, block_memory<PACK>().sums[c.head], 1, 0};
 }
 
@@ -383,47 +443,72 @@ static __device__ range splits_of_block(const attention_job &j, const row_view &
   return j.spread ? one : all;
 }
 
-template <class T, int PACK>
-static __device__ void attend_splits(block_job<T, PACK> &b, chain (&chains)[CHAINS(PACK)]) {
-  const range splits = splits_of_block(b.j, b.view);
-  total totals[CHAINS(PACK)] = {};
-  float largest[PACK];
-  for (int32_t split = splits.first; split < splits.end; split++) {
-    const range r = seen_of_split(b.view, split);
-    if (r.first < r.end)
-      attend_split(b, r, chains, largest);
-    else if (b.j.spread)
-      leave_nothing(b, split);
-    DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
-      if (chains[c].head >= PACK || r.first >= r.end) continue;
-      const float most = pick(largest, chains[c].head);
-      if (b.j.spread)
-        leave(b, split, chains[c], most);
-      else
-        add_split(totals[c], most, block_memory<PACK>().sums[chains[c].head], chains[c].value);
-    }
-  }
-  if (b.j.spread) return;
-  float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head) * (size_t)b.dim;
-  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) if (chains[c].head < PACK)
-      y[chains[c].head * b.dim + chains[c].d] = result_of(totals[c]);
+/* What of a split the row sees; where that is something, its slots are found. */
+template <class T, int PACK> static __device__ range begin_split(block_job<T, PACK> &b, int32_t split) {
+  const range r = seen_of_split(b.view, split);
+  if (r.first < r.end) find_slots(b, split * OPS_SPLIT);
+  return r;
 }
 
-template <class T, int PACK> static __global__ void __launch_bounds__(THREADS) attend(attention_job j) {
-  if ((int32_t)blockIdx.x >= j.rows.batch->row_count) return;
-  block_job<T, PACK> b = block_of<T, PACK>(j);
-  chain chains[CHAINS(PACK)];
-  DEVICE_UNROLL for (int c = 0; c < CHAINS(PACK); c++) {
-    const int32_t i = (int32_t)threadIdx.x + c * THREADS;
-    chains[c] = {i / b.dim, i % b.dim, 0};
+/* The batch and the cache's older rows are there before the previous kernel has ended: it asks for all
+ * keys of the first split, and for its values of positions `early`. */
+template <class T, int PACK>
+static __device__ void wait_with_first_split(block_job<T, PACK> &b, const range &r, const range &early) {
+  if (r.first < r.end) {
+    ask_for_position(b, r.first / OPS_SPLIT * OPS_SPLIT);
+    __syncthreads();
+    DEVICE_NO_UNROLL
+    for (int32_t i = 0; i < PIECES - 1; i++) copy_piece(b, r, i, early);
   }
-  attend_splits(b, chains);
+  device_wait_for_previous();
+  device_let_next_begin();
+  load_queries(b);
+}
+
+template <class T, int PACK> static __device__ void attend_splits(block_job<T, PACK> &b, chains &c) {
+  const range splits = splits_of_block(b.j, b.view);
+  total totals[PAIR] = {};
+  float largest[PACK];
+  DEVICE_NO_UNROLL
+  for (int32_t split = splits.first; split < splits.end; split++) {
+    const bool first = split == splits.first;
+    const range early = {0, first ? b.old : 0}, r = begin_split(b, split);
+    if (first) wait_with_first_split(b, r, early);
+    if (r.first < r.end)
+      attend_split(b, r, early, c, largest);
+    else if (b.j.spread)
+      leave_nothing(b, split);
+    if (c.head >= PACK || r.first >= r.end) continue;
+    const float most = pick(largest, c.head);
+    if (b.j.spread)
+      leave(b, split, c, most);
+    else
+      DEVICE_UNROLL for (int i = 0; i < PAIR; i++)
+          add_split(totals[i], most, block_memory<PACK>().sums[c.head], c.value[i]);
+  }
+  if (b.j.spread || c.head >= PACK) return;
+  float *y = b.j.y + head_at(b.j, (int32_t)blockIdx.x, b.head + c.head) * (size_t)b.dim;
+  DEVICE_UNROLL for (int i = 0; i < PAIR; i++) if (c.d + i < b.dim) y[c.d + i] = result_of(totals[i]);
+}
+
+template <class T, int PACK> static __global__ void __launch_bounds__(THREADS, 1) attend(attention_job j) {
+  if ((int32_t)blockIdx.x >= j.rows.batch->row_count) {
+    device_wait_for_previous();
+    return;
+  }
+  block_job<T, PACK> b = block_of<T, PACK>(j);
+  const int32_t pairs = pairs_of(b.dim);
+  chains c = {(int32_t)threadIdx.x / pairs, (int32_t)threadIdx.x % pairs * PAIR, {0, 0}};
+  attend_splits(b, c);
 }
 
 /* A block a row and head, a thread a component. */
 static __global__ void combine(attention_job j) {
   const int32_t row = (int32_t)blockIdx.x, d = (int32_t)threadIdx.x, dim = j.kv.head_dim;
-  if (row >= j.rows.batch->row_count || d >= dim) return;
+  const bool none = row >= j.rows.batch->row_count || d >= dim;
+  device_let_next_begin();
+  device_wait_for_previous();
+  if (none) return;
   const size_t head = head_at(j, row, (int32_t)blockIdx.y);
   total t = {};
   for (int32_t split = 0; split < j.splits; split++) {
@@ -441,7 +526,7 @@ static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads) {
   const int32_t group = heads / kv.kv_heads;
   if ((int64_t)bucket * heads <= BLOCKS_AT_ONCE) return 1;
   for (int32_t pack = PACK_MAX; pack > 1; pack--)
-    if (group % pack == 0 && pack * kv.head_dim <= PACK_COMPONENTS) return pack;
+    if (group % pack == 0 && pack * pairs_of(kv.head_dim) <= THREADS) return pack;
   return 1;
 }
 
@@ -461,7 +546,7 @@ size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads) {
 
 template <class T, int PACK> static void launch(cudaStream_t stream, const attention_job &j) {
   const dim3 grid((unsigned)j.rows.bucket, (unsigned)(j.heads / PACK), (unsigned)(j.spread ? j.splits : 1));
-  cuda_launch(attend<T, PACK>, grid, dim3(THREADS), shared_bytes<PACK>(j.kv.head_dim), stream, j);
+  launch_early(attend<T, PACK>, grid, dim3(THREADS), shared_bytes<PACK>(j.kv.head_dim), stream, j);
 }
 
 typedef void launcher(cudaStream_t stream, const attention_job &j);
@@ -489,5 +574,5 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t lay
   launchers[kv.type == OPS_KV_F16][pack - 1](stream, j);
   if (!j.spread) return;
   const unsigned threads = (unsigned)((kv.head_dim + WARP - 1) / WARP * WARP);
-  cuda_launch(combine, dim3((unsigned)rows.bucket, (unsigned)heads), dim3(threads), 0, stream, j);
+  launch_early(combine, dim3((unsigned)rows.bucket, (unsigned)heads), dim3(threads), 0, stream, j);
 }

@@ -1,5 +1,6 @@
 /* cache.cu - what writes the cache: rows of a forward, and commits. */
 #include "kernels/cuda/cache.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #define WARP           32
 #define STORE_WARPS    4   /* heads of a block */
@@ -60,7 +61,10 @@ static __device__ void store_key_value(const store_job &j, const ops_row &row, c
 template <class T> static __global__ void store_rows(store_job j) {
   const int32_t row = (int32_t)blockIdx.x, dim = j.kv.head_dim, kv_heads = j.kv.kv_heads;
   const int32_t head = (int32_t)(blockIdx.y * STORE_WARPS + threadIdx.x / WARP);
-  if (row >= j.rows.batch->row_count || head >= j.heads + kv_heads) return;
+  const bool none = row >= j.rows.batch->row_count || head >= j.heads + kv_heads;
+  device_let_next_begin();
+  device_wait_for_previous();
+  if (none) return;
   const float *angles = j.rotary.angles + (size_t)row * 2 * (size_t)j.rotary.dim;
   if (head < j.heads) {
     float *q = j.q + ((size_t)row * (size_t)j.heads + (size_t)head) * (size_t)dim;
@@ -76,8 +80,8 @@ void cuda_rope_store(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t la
   const store_job j = {rows, kv, rotary, layer, heads, q, k, v};
   const int32_t all = heads + kv.kv_heads;
   const dim3 grid((unsigned)rows.bucket, (unsigned)((all + STORE_WARPS - 1) / STORE_WARPS));
-  cuda_launch(kv.type == OPS_KV_F16 ? store_rows<uint16_t> : store_rows<float>, grid,
-              dim3(STORE_WARPS * WARP), 0, stream, j);
+  launch_early(kv.type == OPS_KV_F16 ? store_rows<uint16_t> : store_rows<float>, grid,
+               dim3(STORE_WARPS * WARP), 0, stream, j);
 }
 
 /* --- commit --- */

@@ -85,6 +85,27 @@ typedef struct cuda_norm_source {
   float eps;
 } cuda_norm_source;
 
+/* Elements are of the shape's type.
+ * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
+ * - values [layers][kv_heads][blocks][OPS_TILE][head_dim]
+ * - stage_keys [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL: there is no staging pool
+ * - stage_values [layers][kv_heads][stage][head_dim], likewise
+ * - tables [sequences][context / OPS_TILE]: the blocks of each sequence */
+typedef struct cuda_kv {
+  ops_kv_type type;
+  int32_t layers, kv_heads, head_dim, blocks, sequences, context, stage;
+  void *keys, *values, *stage_keys, *stage_values;
+  const int32_t *tables;
+} cuda_kv;
+
+/* Where a linear puts keys and values, and how it rotates queries and keys (cuda_rope_store, without norms).
+ */
+typedef struct cuda_store {
+  cuda_kv kv;
+  int32_t layer, dim;  /* dim: of the rope: components that are rotated */
+  const float *angles; /* from cuda_rope */
+} cuda_store;
+
 PORTABLE_C_BEGIN
 
 /* --- rows and linears --- */
@@ -100,9 +121,11 @@ void cuda_quantize(cudaStream_t stream, cuda_rows rows, cuda_act x);
 
 /* Up to CUDA_JOBS_MAX matrices over the same rows. Without `norm` the input is x.f32. With it the input is
  * the norm of norm->x, and x is room for it: what x holds afterwards is undefined. (So a device that is asked
- * for a norm and then for a linear may keep the norm until the linear comes, and pass both.) */
+ * for a norm and then for a linear may keep the norm until the linear comes, and pass both.) With `store` the
+ * jobs are q, k and v, and what cuda_rope_store would make of them is made on the way: k and v go into the
+ * cache, and nothing is written to their y. */
 void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *jobs, int32_t count,
-                 const cuda_norm_source *norm, cuda_act x);
+                 const cuda_norm_source *norm, const cuda_store *store, cuda_act x);
 
 /* y [rows][gate.rows] = silu(gate * x) * (up * x). */
 void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
@@ -111,19 +134,6 @@ void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, c
 /* The logits of head rows are a cuda_linear with rows.head. */
 
 /* --- the cache --- */
-
-/* Elements are of the shape's type.
- * - keys [layers][kv_heads][blocks][head_dim][OPS_TILE]
- * - values [layers][kv_heads][blocks][OPS_TILE][head_dim]
- * - stage_keys [layers][kv_heads][stage / OPS_TILE][head_dim][OPS_TILE], NULL: there is no staging pool
- * - stage_values [layers][kv_heads][stage][head_dim], likewise
- * - tables [sequences][context / OPS_TILE]: the blocks of each sequence */
-typedef struct cuda_kv {
-  ops_kv_type type;
-  int32_t layers, kv_heads, head_dim, blocks, sequences, context, stage;
-  void *keys, *values, *stage_keys, *stage_values;
-  const int32_t *tables;
-} cuda_kv;
 
 typedef struct cuda_rotary {
   const float *angles;          /* from cuda_rope */

@@ -9,13 +9,19 @@
 constexpr unsigned DEVICE_WARP = ~0u;
 constexpr int DEVICE_LANES = 32;
 
-/* Before a loop. */
+/* Before a loop. A kernel of one row goes through most of its code once, and waits for each piece of it: a
+ * loop is unrolled where its turns overlap, and nowhere else. */
 #ifdef __CUDACC__
-#define DEVICE_UNROLL          _Pragma("unroll")
-#define DEVICE_UNROLL_BY_EIGHT _Pragma("unroll 8")
+#define DEVICE_PRAGMA(text)     _Pragma(#text)
+#define DEVICE_UNROLL_BY(turns) DEVICE_PRAGMA(unroll turns)
+#define DEVICE_UNROLL           _Pragma("unroll")
+#define DEVICE_NO_UNROLL        _Pragma("unroll 1")
+#define DEVICE_NO_INLINE        __device__ __noinline__
 #else
+#define DEVICE_UNROLL_BY(turns)
 #define DEVICE_UNROLL
-#define DEVICE_UNROLL_BY_EIGHT
+#define DEVICE_NO_UNROLL
+#define DEVICE_NO_INLINE __attribute__((noinline))
 #endif
 
 /* Memory as a value of another type, in one access. at is aligned for it. */
@@ -88,6 +94,17 @@ template <int LEFT> DEVICE_CODE void device_copies_wait() {
   shim::copies_wait(LEFT);
 #endif
 }
+
+/* Asks for a line of memory, so that a load finds it near. What another kernel still writes is not taken. */
+DEVICE_CODE void device_prefetch(const void *at) {
+#ifdef __CUDACC__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+  (void)at;
+#endif
+}
+
+constexpr int32_t DEVICE_LINE = 128; /* bytes that a prefetch brings */
 
 /* --- kernels that begin before the previous one in their stream has ended (cuda_launch_early) --- */
 

@@ -1,8 +1,11 @@
-/* device_fold.c - norms that only linears read become part of the linears: a kernel less for each.
+/* device_fold.c - what only linears read or write becomes part of the linears: a kernel less for each.
  *
  * A linear can norm its input on the way (cuda_kernels.h), and leaves the normed rows undefined then. So a
  * norm may go if nobody else reads these rows before they are written again, and if what is normed is still
- * there when the last of the linears runs. */
+ * there when the last of the linears runs.
+ *
+ * A linear that makes q, k and v can rotate and store them too, where heads are not normed, and writes no k
+ * and v then. So a rope_store may go if it follows such a linear, and nobody else reads these. */
 #include "kernels/cuda/device_parts.h"
 
 #include <string.h>
@@ -49,7 +52,7 @@ static const cuda_op *end_of_use(const cuda_op *norm, const cuda_op *end) {
   return NULL;
 }
 
-static bool fold(cuda_op *norm, const cuda_op *end) {
+static bool fold_norm(cuda_op *norm, const cuda_op *end) {
   const cuda_op *last = end_of_use(norm, end);
   if (!last) return false;
   for (cuda_op *o = norm + 1; o < last; o++) {
@@ -62,13 +65,49 @@ static bool fold(cuda_op *norm, const cuda_op *end) {
   return true;
 }
 
-void cuda_fold_norms(cuda_device *d) {
+/* --- rope_store --- */
+
+static bool reads(const cuda_op *o, const float *y) {
+  return o->x.f32 == y || o->k == y || o->v == y || o->norm.x == y;
+}
+
+static bool is_read(const float *y, const cuda_op *from, const cuda_op *end) {
+  for (const cuda_op *o = from; o < end; o++) {
+    if (reads(o, y)) return true;
+    if (writes(o, y)) return false;
+  }
+  return false;
+}
+
+static bool makes(const cuda_op *linear, int32_t job, const float *y) {
+  return linear->jobs[job].y == y && !linear->jobs[job].add;
+}
+
+static bool may_store(const cuda_op *linear, const cuda_op *store, const cuda_op *end) {
+  return linear->kind == CUDA_OP_LINEAR && store->kind == CUDA_OP_ROPE_STORE && same_rows(linear, store) &&
+         !store->rotary.q_norm && !store->rotary.k_norm && linear->count == 3 && makes(linear, 0, store->y) &&
+         makes(linear, 1, store->k) && makes(linear, 2, store->v) && !is_read(store->k, store + 1, end) &&
+         !is_read(store->v, store + 1, end);
+}
+
+static bool fold_store(cuda_op *linear, const cuda_op *store, const cuda_op *end) {
+  if (!may_store(linear, store, end)) return false;
+  linear->stores = true;
+  linear->kv = store->kv;
+  linear->layer = store->layer;
+  linear->rotary.angles = store->rotary.angles;
+  linear->rotary.dim = store->rotary.dim;
+  return true;
+}
+
+void cuda_fold(cuda_device *d) {
   cuda_forward *f = &d->forward;
+  const cuda_op *end = f->ops + f->op_count;
   int32_t kept = 0;
-  for (int32_t i = 0; i < f->op_count; i++) {
-    cuda_op *o = &f->ops[i];
-    if (o->kind == CUDA_OP_NORM && fold(o, f->ops + f->op_count)) continue;
-    if (kept != i) memcpy(&f->ops[kept], o, sizeof *o);
+  for (cuda_op *o = f->ops; o < end; o++) {
+    if (o->kind == CUDA_OP_NORM && fold_norm(o, end)) continue;
+    if (kept > 0 && fold_store(&f->ops[kept - 1], o, end)) continue;
+    if (&f->ops[kept] != o) memcpy(&f->ops[kept], o, sizeof *o);
     kept++;
   }
   f->op_count = kept;

@@ -16,7 +16,9 @@ static void play_norm(cuda_device *d, const cuda_op *o) {
 }
 
 static void play_linear(cuda_device *d, const cuda_op *o) {
-  cuda_linear(d->stream, o->rows, o->jobs, o->count, o->normed ? &o->norm : NULL, o->x);
+  cuda_store store = {o->kv, o->layer, o->rotary.dim, o->rotary.angles};
+  cuda_linear(d->stream, o->rows, o->jobs, o->count, o->normed ? &o->norm : NULL, o->stores ? &store : NULL,
+              o->x);
 }
 
 static void play_swiglu(cuda_device *d, const cuda_op *o) {
@@ -114,7 +116,7 @@ void cuda_graph_flush(cuda_device *d) {
 }
 
 void cuda_graph_run(cuda_device *d) {
-  cuda_fold_norms(d);
+  cuda_fold(d);
   if (!d->use_graphs) {
     cuda_graph_flush(d);
   } else if (d->forward.op_count > 0 && !launch(d)) {

@@ -59,6 +59,7 @@ typedef struct cuda_op {
   void *scratch;
   cuda_kv kv;
   bool normed; /* a linear's: its input is `norm`, which nobody else reads */
+  bool stores; /* a linear's: it makes q, k and v, and does the work of a rope_store too */
   cuda_norm_source norm;
   cuda_linear_job jobs[CUDA_JOBS_MAX]; /* swiglu: gate and up */
   cuda_rotary rotary;
@@ -210,7 +211,7 @@ void cuda_ops_rank(device *d, device_ids ids);
 
 /* --- device_fold.c --- */
 
-void cuda_fold_norms(cuda_device *d); /* in the recorded ops */
+void cuda_fold(cuda_device *d); /* recorded ops into others */
 
 /* --- device_graph.c --- */
 

@@ -1,5 +1,7 @@
 #include "kernels/cuda/host_kernels.h"
 #include "kernels/cpu/cpu_math.h"
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #define PIECE                                                                                                \
   512 /* threads of a block; blocks of a table that are the arguments of one kernel, which are copied        \
@@ -26,6 +28,8 @@ void cuda_put_table(cudaStream_t stream, int32_t *table, const int32_t *blocks, 
 static __global__ void gated_kernel(cuda_rows rows, int32_t columns, const float *gate, const float *up,
                                     float *y) {
   const int32_t column = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x), row = (int32_t)blockIdx.y;
+  device_let_next_begin();
+  device_wait_for_previous();
   if (row >= rows.batch->row_count || column >= columns) return;
   const size_t at = (size_t)row * (size_t)columns + (size_t)column;
   y[at] = cpu_silu(gate[at]) * up[at];
@@ -34,7 +38,7 @@ static __global__ void gated_kernel(cuda_rows rows, int32_t columns, const float
 void cuda_put_gated(cudaStream_t stream, cuda_rows rows, int32_t columns, const float *gate, const float *up,
                     float *y) {
   const dim3 grid((unsigned)(columns + PIECE - 1) / PIECE, (unsigned)rows.bucket);
-  cuda_launch(gated_kernel, grid, dim3(PIECE), 0, stream, rows, columns, gate, up, y);
+  launch_early(gated_kernel, grid, dim3(PIECE), 0, stream, rows, columns, gate, up, y);
 }
 
 static __global__ void fault_kernel() {

@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-constexpr int32_t THREADS_MIN = 128;     /* of an int8 block: they make the tiles together */
+constexpr int32_t THREADS_MIN = 128;     /* of an int8 block */
 constexpr int32_t FEW_GROUPS = 264;      /* up to here each group gets a block of its own */
 constexpr int32_t RING_BYTES = 64 << 10; /* of a block at most */
 constexpr int32_t SHARED_BYTES =
@@ -20,8 +20,8 @@ static int32_t groups_of(const cuda_weight &w) {
   return (w.rows + OPS_GROUP - 1) / OPS_GROUP;
 }
 
-static linear_matrix matrix_of(const cuda_linear_job &job, int32_t first_group) {
-  return {(const uint8_t *)job.w.data, job.y, job.bias, job.w.rows, first_group, job.add};
+static linear_matrix matrix_of(const cuda_linear_job &job, int32_t first_group, linear_role role) {
+  return {(const uint8_t *)job.w.data, job.y, job.bias, job.w.rows, first_group, role, job.add};
 }
 
 /* --- int8 --- */
@@ -34,25 +34,48 @@ static int32_t int8_units(const linear_args &a, ops_type type) {
   return units > 1 ? units : 1;
 }
 
+/* Several where there is one part of so few blocks that each slice holds its own (linear_int8.cu). */
+static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
+  const int32_t blocks = a.columns / OPS_BLOCK;
+  if (!linear_int8_slices(type) || tiles > 1 || a.parts > 1 || a.units > 2 || a.groups > FEW_GROUPS) return 1;
+  if (blocks < LINEAR_SLICES || blocks > LINEAR_SLICES * LINEAR_HELD) return 1;
+  a.slices = LINEAR_SLICES;
+  return linear_layout_of(linear_stage_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
+}
+
 /* Makes the tiles in a kernel of its own, unless the blocks of the linear have room to make them. */
 static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
   const linear_input in = a->input;
-  const int32_t slots = a->units * a->parts;
-  if (linear_layout_of(linear_stage_bytes(type), tiles, slots, a->columns, in).bytes <= SHARED_BYTES) return;
+  if (linear_layout_of(linear_stage_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
   rows_prepare(stream, {a->rows, in.x, in.weight, in.eps, a->columns, nullptr, room});
   a->input = {nullptr, nullptr, 0.0f, room};
+}
+
+/* A warp for each slot. Where there are few blocks, each has as many threads as can make its tiles at once:
+ * eight for each block of a row. */
+static int32_t int8_threads(const linear_args &a, int32_t tiles) {
+  const int32_t room = tiles * CUDA_TILE_ROWS, rows = a.rows.bucket < room ? a.rows.bucket : room;
+  const int32_t slots = a.units * a.parts * a.slices * DEVICE_LANES,
+                row_blocks = (a.rows.bucket + room - 1) / room;
+  int32_t threads = slots > THREADS_MIN ? slots : THREADS_MIN;
+  if (a.input.x && a.groups * row_blocks <= FEW_GROUPS) {
+    const int32_t makers =
+        (rows * (a.columns / OPS_BLOCK) * 8 + DEVICE_LANES - 1) / DEVICE_LANES * DEVICE_LANES;
+    if (makers > threads) threads = makers < LINEAR_THREADS_MAX ? makers : LINEAR_THREADS_MAX;
+  }
+  return threads;
 }
 
 static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_tile *room) {
   const int32_t tiles = a.rows.bucket <= CUDA_TILE_ROWS ? 1 : 2, rows = tiles * CUDA_TILE_ROWS;
   a.units = int8_units(a, type);
+  a.slices = int8_slices(a, type, tiles);
   int8_input(stream, &a, type, tiles, room);
-  const int32_t slots = a.units * a.parts, threads = slots * DEVICE_LANES;
-  const int32_t bytes = linear_layout_of(linear_stage_bytes(type), tiles, slots, a.columns, a.input).bytes;
+  const int32_t bytes = linear_layout_of(linear_stage_bytes(type), tiles, a).bytes;
   const int32_t blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
   launch_early(linear_int8_kernel(type, tiles),
                dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),
-               dim3((unsigned)(threads < THREADS_MIN ? THREADS_MIN : threads)), (size_t)bytes, stream, a);
+               dim3((unsigned)int8_threads(a, tiles)), (size_t)bytes, stream, a);
 }
 
 /* --- f32 --- */
@@ -92,25 +115,29 @@ static int32_t jobs_alike(const cuda_linear_job *jobs, int32_t count) {
 }
 
 void cuda_linear(cudaStream_t stream, cuda_rows rows, const cuda_linear_job *jobs, int32_t count,
-                 const cuda_norm_source *norm, cuda_act x) {
-  assert(count <= CUDA_JOBS_MAX);
-  for (int32_t n; count > 0; jobs += n, count -= n) {
-    n = jobs_alike(jobs, count);
-    linear_args a = {rows, input_of(norm, x), x.columns, parts_of(jobs[0].w), 1, 0, n, false, {}};
+                 const cuda_norm_source *norm, const cuda_store *store, cuda_act x) {
+  static const linear_role roles[] = {LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE};
+  assert(count <= CUDA_JOBS_MAX && (!store || count == sizeof roles / sizeof *roles));
+  for (int32_t first = 0, n; first < count; first += n) {
+    n = jobs_alike(jobs + first, count - first);
+    linear_args a = {rows, input_of(norm, x), x.columns, parts_of(jobs[first].w), 1, 0, n, 1, false, {}, {}};
+    if (store) a.store = *store;
     for (int32_t i = 0; i < n; i++) {
-      assert(jobs[i].w.columns == x.columns);
-      a.matrix[i] = matrix_of(jobs[i], a.groups);
-      a.groups += groups_of(jobs[i].w);
+      const cuda_linear_job &job = jobs[first + i];
+      assert(job.w.columns == x.columns);
+      a.matrix[i] = matrix_of(job, a.groups, store ? roles[first + i] : LINEAR_PLAIN);
+      a.groups += groups_of(job.w);
     }
-    launch(stream, a, jobs[0].w.type, x);
+    launch(stream, a, jobs[first].w.type, x);
   }
 }
 
 void cuda_linear_swiglu(cudaStream_t stream, cuda_rows rows, cuda_weight gate, cuda_weight up,
                         const cuda_norm_source *norm, cuda_act x, float *y) {
   assert(gate.type == up.type && gate.rows == up.rows && gate.columns == up.columns);
-  linear_args a = {rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, true, {}};
-  a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0);
-  a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0);
+  linear_args a = {rows, input_of(norm, x), x.columns, parts_of(gate), 1, groups_of(gate), 2, 1, true, {},
+                   {}};
+  a.matrix[0] = matrix_of({gate, y, false, nullptr}, 0, LINEAR_PLAIN);
+  a.matrix[1] = matrix_of({up, nullptr, false, nullptr}, 0, LINEAR_PLAIN);
   launch(stream, a, gate.type, x);
 }

@@ -3,18 +3,23 @@
  *
  * A block computes `units` groups of OPS_GROUP outputs for some rows: consecutive groups of all matrices, or
  * with SwiGLU one group of gate and the same of up. A unit's sums are made by `parts` slots (ops.h), each of
- * which is a warp (int8) or 16 threads (f32); they meet in shared memory. */
+ * which is 16 threads (f32) or a warp (int8); they meet in shared memory. A long slot of a small linear may
+ * be cut into slices for several warps: these leave the terms, which are then added in their order. */
 #pragma once
 
+#include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/weights.cuh"
 
 constexpr int32_t LINEAR_PARTS = 4;
+
+enum linear_role : int32_t { LINEAR_PLAIN, LINEAR_QUERY, LINEAR_KEY, LINEAR_VALUE };
 
 struct linear_matrix {
   const uint8_t *data;
   float *y;
   const float *bias;
   int32_t rows, first_group; /* first_group: of those of all matrices */
+  linear_role role;
   bool add;
 };
 
@@ -29,7 +34,9 @@ struct linear_args {
   cuda_rows rows;
   linear_input input;
   int32_t columns, parts, units, groups, matrices;
+  int32_t slices; /* warps of a slot; int8 */
   bool swiglu;
+  cuda_store store; /* for the roles; angles NULL: all are plain */
   linear_matrix matrix[CUDA_JOBS_MAX];
 };
 
@@ -48,6 +55,7 @@ DEVICE_CODE int32_t linear_group(const linear_args &a, int32_t unit, int32_t *ma
   const int32_t group = (int32_t)blockIdx.x * a.units + unit;
   if (group >= a.groups) return -1;
   *matrix = 0;
+  DEVICE_NO_UNROLL
   while (*matrix + 1 < a.matrices && group >= a.matrix[*matrix + 1].first_group) ++*matrix;
   return group - a.matrix[*matrix].first_group;
 }
@@ -66,23 +74,111 @@ DEVICE_CODE float linear_sum(const float *part, int32_t parts, int32_t stride) {
   return (part[0] + part[stride]) + (part[2 * stride] + part[3 * stride]);
 }
 
-/* sums [slots][rows_max][OPS_GROUP] of all threads of the block; writes rows [first, first + rows). */
+/* --- outputs: what a thread knows of one before the sums are there --- */
+
+struct linear_output {
+  int32_t matrix, row, output; /* matrix < 0: there is none */
+  int32_t sum;                 /* index of its first part's sum */
+  int32_t head, component;     /* of a query, key or value */
+  int32_t slot;                /* the cache's row of a key or value */
+  bool staged, rotated;
+  float *y; /* of another role than a key or value */
+  float before, bias, cosine, sine;
+};
+
+/* Where a row's key and value go. */
+DEVICE_CODE void linear_find_slot(const linear_args &a, linear_output &o) {
+  const cuda_batch *batch = a.rows.batch;
+  const ops_row row = batch->rows[o.row];
+  o.staged = row.path_count > 0;
+  o.slot = o.staged ? batch->paths[row.path_at + row.path_count - 1]
+                    : cache_row(a.store.kv, row.sequence, row.position);
+}
+
+/* Output i of the block's, of rows [first, first + rows). Reads the batch and weights alone. */
+DEVICE_CODE linear_output linear_output_at(const linear_args &a, int32_t i, int32_t rows_max, int32_t first,
+                                           int32_t rows) {
+  const int32_t lane = i % OPS_GROUP, row = i / OPS_GROUP % rows, unit = i / OPS_GROUP / rows;
+  linear_output o = {};
+  int32_t matrix, group = unit < (a.swiglu ? 1 : a.units) ? linear_group(a, unit, &matrix) : -1;
+  o.matrix = -1;
+  if (group < 0 || group * OPS_GROUP + lane >= a.matrix[matrix].rows) return o;
+  o.matrix = matrix;
+  o.row = first + row;
+  o.output = group * OPS_GROUP + lane;
+  o.sum = (unit * a.parts * rows_max + row) * OPS_GROUP + lane;
+  const linear_matrix &m = a.matrix[matrix];
+  o.y = m.y + (size_t)o.row * (size_t)m.rows + (size_t)o.output;
+  if (m.bias) o.bias = m.bias[o.output];
+  if (m.role == LINEAR_PLAIN) return o;
+  o.head = o.output / a.store.kv.head_dim;
+  o.component = o.output % a.store.kv.head_dim;
+  o.rotated = m.role != LINEAR_VALUE && o.component < a.store.dim;
+  if (m.role != LINEAR_QUERY) linear_find_slot(a, o);
+  return o;
+}
+
+/* What previous kernels wrote. */
+DEVICE_CODE void linear_output_load(const linear_args &a, linear_output &o) {
+  if (o.matrix < 0) return;
+  if (a.matrix[o.matrix].add) o.before = *o.y;
+  if (!o.rotated) return;
+  const float *angles = a.store.angles + (size_t)o.row * 2 * (size_t)a.store.dim;
+  o.cosine = angles[o.component];
+  o.sine = angles[a.store.dim + o.component];
+}
+
+template <class T> DEVICE_CODE void linear_put_cached(const linear_args &a, const linear_output &o, float x) {
+  const cuda_kv &kv = a.store.kv;
+  const cache_area<T> area = cache_area_of<T>(kv, o.staged, a.store.layer, o.head);
+  if (a.matrix[o.matrix].role == LINEAR_KEY)
+    cache_store(area.keys + cache_key_at(kv, o.slot) + (size_t)o.component * OPS_TILE, x);
+  else
+    cache_store(area.values + cache_value_at(kv, o.slot) + (size_t)o.component, x);
+}
+
+DEVICE_CODE void linear_put(const linear_args &a, const linear_output &o, float value) {
+  if (a.matrix[o.matrix].role < LINEAR_KEY)
+    *o.y = value;
+  else if (a.store.kv.type == OPS_KV_F16)
+    linear_put_cached<uint16_t>(a, o, value);
+  else
+    linear_put_cached<float>(a, o, value);
+}
+
+DEVICE_CODE float linear_value(const linear_args &a, const linear_output &o, const float *sums,
+                               int32_t stride) {
+  const float *part = sums + o.sum;
+  float value = linear_sum(part, a.parts, stride);
+  if (a.swiglu) value = cpu_silu(value) * linear_sum(part + a.parts * stride, a.parts, stride);
+  if (a.matrix[o.matrix].add) value = o.before + value;
+  if (a.matrix[o.matrix].bias) value = value + o.bias;
+  return value;
+}
+
+/* For the outputs after a thread's first: not twice in the code. */
+static DEVICE_NO_INLINE linear_output linear_output_later(const linear_args &a, int32_t i, int32_t rows_max,
+                                                          int32_t first, int32_t rows) {
+  linear_output o = linear_output_at(a, i, rows_max, first, rows);
+  linear_output_load(a, o);
+  return o;
+}
+
+/* sums [slots][rows_max][OPS_GROUP] of all threads of the block; writes rows [first, first + rows). mine:
+ * output threadIdx.x of the block's. Two outputs that are rotated together are those of neighbouring lanes.
+ */
 DEVICE_CODE void linear_finish(const linear_args &a, const float *sums, int32_t rows_max, int32_t first,
-                               int32_t rows) {
-  const int32_t stride = rows_max * OPS_GROUP, units = a.swiglu ? 1 : a.units;
-  for (int32_t i = (int32_t)threadIdx.x; i < units * rows * OPS_GROUP; i += (int32_t)blockDim.x) {
-    const int32_t lane = i % OPS_GROUP, row = i / OPS_GROUP % rows, unit = i / OPS_GROUP / rows;
-    int32_t matrix;
-    const int32_t group = linear_group(a, unit, &matrix), output = group * OPS_GROUP + lane;
-    if (group < 0 || output >= a.matrix[matrix].rows) continue;
-    const float *part = sums + unit * a.parts * stride + row * OPS_GROUP + lane;
-    const linear_matrix &m = a.matrix[matrix];
-    float *y = m.y + (size_t)(first + row) * (size_t)m.rows + (size_t)output;
-    float value = linear_sum(part, a.parts, stride);
-    if (a.swiglu) value = cpu_silu(value) * linear_sum(part + a.parts * stride, a.parts, stride);
-    if (m.add) value = *y + value;
-    if (m.bias) value = value + m.bias[output];
-    *y = value;
+                               int32_t rows, linear_output mine) {
+  const int32_t stride = rows_max * OPS_GROUP, count = (a.swiglu ? 1 : a.units) * rows * OPS_GROUP;
+  DEVICE_NO_UNROLL
+  for (int32_t begin = 0; begin < count; begin += (int32_t)blockDim.x) {
+    if (begin > 0) mine = linear_output_later(a, begin + (int32_t)threadIdx.x, rows_max, first, rows);
+    float value = mine.matrix >= 0 ? linear_value(a, mine, sums, stride) : 0.0f;
+    if (a.store.angles) {
+      const float other = __shfl_xor_sync(DEVICE_WARP, value, 1);
+      if (mine.rotated) value = fmaf(other, mine.sine, value * mine.cosine);
+    }
+    if (mine.matrix >= 0) linear_put(a, mine, value);
   }
 }
 
@@ -94,20 +190,33 @@ DEVICE_CODE int32_t linear_row_count(const cuda_rows &rows) {
 /* --- int8: a block's shared memory --- */
 
 constexpr int32_t LINEAR_STAGES = 3; /* of a warp's ring of weights */
+constexpr int32_t LINEAR_THREADS_MAX = 384;
 
-struct linear_layout { /* where things begin */
-  int32_t ring, tiles, rows, scales, sums, bytes;
+constexpr int32_t LINEAR_SLICES = 4;          /* where there are several */
+constexpr int32_t LINEAR_HELD = WEIGHT_STAGE; /* blocks of a slice at most */
+
+/* What a block of weights adds to a sum of one row: fmaf(a, b, sum), and then fmaf(c, d, sum). */
+struct linear_term {
+  alignas(16) float a;
+  float b, c, d;
 };
 
-PORTABLE linear_layout linear_layout_of(int32_t stage_bytes, int32_t tiles, int32_t slots, int32_t columns,
-                                        const linear_input &in) {
+struct linear_layout { /* where things begin */
+  int32_t ring, tiles, rows, scales, sums, terms, bytes;
+};
+
+PORTABLE linear_layout linear_layout_of(int32_t stage_bytes, int32_t tiles, const linear_args &a) {
+  const int32_t slots = a.units * a.parts, columns = a.columns;
+  const linear_input &in = a.input;
   const int32_t rows = tiles * CUDA_TILE_ROWS, blocks = columns / OPS_BLOCK;
   linear_layout at = {};
-  at.tiles = slots * LINEAR_STAGES * stage_bytes;
+  at.tiles = slots * a.slices * LINEAR_STAGES * stage_bytes;
   at.rows = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
   at.scales = at.rows + (in.weight ? rows * columns * (int32_t)sizeof(float) : 0);
   at.sums = at.scales + rows * (int32_t)sizeof(float);
-  at.bytes = at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float);
+  at.terms = (at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float) + 15) / 16 * 16;
+  at.bytes = at.terms;
+  if (a.slices > 1) at.bytes += slots * blocks * rows * OPS_GROUP * (int32_t)sizeof(linear_term);
   return at;
 }
 
@@ -116,6 +225,7 @@ typedef void linear_kernel(const linear_args);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_f32_kernel(ops_type type);
 int32_t linear_stage_bytes(ops_type type); /* of an int8 kernel */
+bool linear_int8_slices(ops_type type);    /* whether its kernel can slice */
 
 constexpr int32_t LINEAR_F32_ROWS = 8;   /* of a block */
 constexpr int32_t LINEAR_F32_SLOTS = 16; /* at most */

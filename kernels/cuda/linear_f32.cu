@@ -7,7 +7,7 @@ template <ops_type TYPE>
 DEVICE_CODE void add_inputs(const uint8_t *group, const float *x, int32_t columns, int32_t k, int32_t n,
                             int32_t rows, float acc[LINEAR_F32_ROWS]) {
   const int32_t lane = (int32_t)threadIdx.x % OPS_GROUP;
-  DEVICE_UNROLL_BY_EIGHT
+  DEVICE_UNROLL_BY(8)
   for (int32_t i = k; i < k + n; i++) {
     const float w = weight_value<TYPE>(group, lane, i);
     DEVICE_UNROLL
@@ -34,16 +34,20 @@ template <ops_type TYPE> static __global__ void linear_f32(const __grid_constant
   float *sums = (float *)memory;
   const int32_t slot = (int32_t)threadIdx.x / OPS_GROUP, first = (int32_t)blockIdx.y * LINEAR_F32_ROWS;
   device_let_next_begin();
-  device_wait_for_previous();
   const int32_t left = linear_row_count(a.rows) - first,
                 rows = left < LINEAR_F32_ROWS ? left : LINEAR_F32_ROWS;
+  linear_output mine = {};
+  mine.matrix = -1;
+  if (rows > 0) mine = linear_output_at(a, (int32_t)threadIdx.x, LINEAR_F32_ROWS, first, rows);
+  device_wait_for_previous();
   if (rows <= 0) return;
+  linear_output_load(a, mine);
   if (slot < a.units * a.parts) {
     const linear_slot s = linear_slot_at<TYPE>(a, slot);
     if (s.group) sum_slot<TYPE>(a, s, first, rows, sums + slot * LINEAR_F32_ROWS * OPS_GROUP);
   }
   __syncthreads();
-  linear_finish(a, sums, LINEAR_F32_ROWS, first, rows);
+  linear_finish(a, sums, LINEAR_F32_ROWS, first, rows, mine);
 }
 
 linear_kernel *linear_f32_kernel(ops_type type) {

@@ -51,18 +51,30 @@ DEVICE_CODE tile_part tile_at(const cuda_tile *t, int32_t g, int32_t j) {
 }
 
 /* acc [2 output + row]; a: the block's numbers. */
+/* terms: as acc; c and d are undefined where there are no minima. */
 template <ops_type TYPE>
-DEVICE_CODE void add_one_scale(const block_scales &s, const uint32_t a[4], const tile_part &t, float acc[4]) {
+DEVICE_CODE void find_terms(const block_scales &s, const uint32_t a[4], const tile_part &t,
+                            linear_term terms[4]) {
   constexpr cpu_format F = weight_format_of(TYPE);
   constexpr bool is_signed = (F.bits & 8) != 0;
   constexpr int32_t bias = is_signed ? 0 : F.bias;
   const int32_t less[2] = {bias * (t.half[0][0] + t.half[0][1]), bias * (t.half[1][0] + t.half[1][1])};
   int32_t sum[4] = {-less[0], -less[1], -less[0], -less[1]};
   device_multiply_32<is_signed>(sum, a, t.q);
-  for (int32_t i = 0; i < 4; i++) {
-    acc[i] = fmaf((i < 2 ? s.d.x : s.d.y) * t.scale[i % 2], (float)sum[i], acc[i]);
-    if (F.minima) acc[i] = fmaf(i < 2 ? s.m.x : s.m.y, t.sum[i % 2], acc[i]);
-  }
+  for (int32_t i = 0; i < 4; i++)
+    terms[i] = {(i < 2 ? s.d.x : s.d.y) * t.scale[i % 2], (float)sum[i], i < 2 ? s.m.x : s.m.y, t.sum[i % 2]};
+}
+
+template <ops_type TYPE> DEVICE_CODE float add_term(const linear_term &t, float sum) {
+  sum = fmaf(t.a, t.b, sum);
+  return weight_format_of(TYPE).minima ? fmaf(t.c, t.d, sum) : sum;
+}
+
+template <ops_type TYPE>
+DEVICE_CODE void add_one_scale(const block_scales &s, const uint32_t a[4], const tile_part &t, float acc[4]) {
+  linear_term terms[4];
+  find_terms<TYPE>(s, a, t, terms);
+  for (int32_t i = 0; i < 4; i++) acc[i] = add_term<TYPE>(terms[i], acc[i]);
 }
 
 template <ops_type TYPE>
@@ -82,6 +94,87 @@ DEVICE_CODE void add_two_scales(const block_scales &s, const uint32_t a[4], cons
     const int32_t least = s.min[i / 2][0] * t.half[i % 2][0] + s.min[i / 2][1] * t.half[i % 2][1];
     acc[i] = fmaf(-((i < 2 ? s.m.x : s.m.y) * t.scale[i % 2]), (float)least, acc[i]);
   }
+}
+
+/* --- blocks that a warp holds before the previous kernel has ended: those of its first stage --- */
+
+template <ops_type TYPE, int TILES>
+constexpr bool linear_holds = TILES == 1 && weight_format_of(TYPE).sub != 16; /* has registers for them */
+
+struct held_stage {
+  block_scales scales[WEIGHT_STAGE];
+  uint32_t a[WEIGHT_STAGE][4];
+};
+
+template <ops_type TYPE> DEVICE_CODE void hold_stage(const uint8_t *from, held_stage &h) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
+    const cpu_block k = cpu_block_at(from, weight_format_of(TYPE), (size_t)i);
+    h.scales[i] = scales_at<TYPE>(k, lane / 4);
+    weight_fragment<TYPE>(k.planes, lane / 4, lane % 4, h.a[i]);
+  }
+}
+
+/* at: the block at which the stage begins; what the slot does not sum is left out. */
+template <ops_type TYPE>
+DEVICE_CODE void add_held(const linear_slot &s, int32_t at, const held_stage &h, const cuda_tile *tiles,
+                          float acc[4]) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES;
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
+    const int32_t block = at + i < s.end ? at + i : s.end - 1;
+    float sum[4] = {acc[0], acc[1], acc[2], acc[3]};
+    add_one_scale<TYPE>(h.scales[i], h.a[i], tile_at(tiles + block, lane / 4, lane % 4), sum);
+    for (int32_t k = 0; k < 4; k++) acc[k] = at + i >= s.first && at + i < s.end ? sum[k] : acc[k];
+  }
+}
+
+/* --- slices: a warp leaves the terms of its blocks, and threads add those of a slot --- */
+
+template <ops_type TYPE, int TILES>
+constexpr bool linear_slices = linear_holds<TYPE, TILES> &&weight_format_of(TYPE).sub == 0;
+
+/* terms [blocks][rows][OPS_GROUP] of the slot */
+template <ops_type TYPE>
+DEVICE_CODE void put_terms(const linear_slot &s, const held_stage &h, const cuda_tile *tiles, int32_t rows,
+                           linear_term *terms) {
+  const int32_t lane = (int32_t)threadIdx.x % DEVICE_LANES, g = lane / 4, j = lane % 4;
+  DEVICE_UNROLL
+  for (int32_t i = 0; i < LINEAR_HELD; i++) {
+    const int32_t block = s.first + i < s.end ? s.first + i : s.end - 1;
+    linear_term *to = terms + (block * rows + 2 * j) * OPS_GROUP + 2 * g;
+    linear_term found[4];
+    find_terms<TYPE>(h.scales[i], h.a[i], tile_at(tiles + block, g, j), found);
+    for (int32_t k = 0; k < 4; k++)
+      if (s.first + i < s.end && 2 * j + k % 2 < rows) to[k % 2 * OPS_GROUP + k / 2] = found[k];
+  }
+}
+
+/* From terms [slots][blocks][rows][OPS_GROUP] to sums [slots][CUDA_TILE_ROWS][OPS_GROUP]; there are two slots
+ * at most. */
+template <ops_type TYPE>
+DEVICE_CODE void add_terms(const linear_args &a, const linear_term *terms, int32_t rows, float *sums) {
+  const int32_t blocks = a.columns / OPS_BLOCK, each = rows * OPS_GROUP;
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x; i < a.units * each; i += (int32_t)blockDim.x) {
+    const int32_t slot = i >= each ? 1 : 0, at = i - slot * each;
+    const linear_term *t = terms + slot * blocks * each + at;
+    float sum = 0.0f;
+    DEVICE_UNROLL_BY(6)
+    for (int32_t block = 0; block < blocks; block++) sum = add_term<TYPE>(t[block * each], sum);
+    sums[slot * CUDA_TILE_ROWS * OPS_GROUP + at] = sum;
+  }
+}
+
+/* s: the warp's slice of slot `own`. */
+template <ops_type TYPE>
+DEVICE_CODE void sum_slices(const linear_args &a, const linear_slot &s, int32_t own, const held_stage &h,
+                            const cuda_tile *tiles, int32_t rows, linear_term *terms, float *sums) {
+  const int32_t each = a.columns / OPS_BLOCK * rows * OPS_GROUP;
+  if (s.group) put_terms<TYPE>(s, h, tiles, rows, terms + own * each);
+  __syncthreads();
+  add_terms<TYPE>(a, terms, rows, sums);
 }
 
 /* Tiles of further rows lie `tile_stride` tiles apart. */
@@ -119,6 +212,7 @@ template <ops_type TYPE> DEVICE_CODE void copy_stage(const linear_slot &s, int32
     int32_t bytes = weights<TYPE>::STAGE_BYTES;
     if (!units && left < WEIGHT_STAGE) bytes = left * weights<TYPE>::UNIT_BYTES;
     uint8_t *to = ring + stage % LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
+    DEVICE_NO_UNROLL
     for (int32_t i = (int32_t)threadIdx.x % DEVICE_LANES * 16; i < bytes; i += DEVICE_LANES * 16)
       device_copy_16(to + i, from + i);
   }
@@ -126,19 +220,36 @@ template <ops_type TYPE> DEVICE_CODE void copy_stage(const linear_slot &s, int32
 }
 
 template <ops_type TYPE> DEVICE_CODE void copy_first_stages(const linear_slot &s, uint8_t *ring) {
+  DEVICE_NO_UNROLL
   for (int32_t stage = 0; stage < LINEAR_STAGES; stage++) copy_stage<TYPE>(s, stage, ring);
 }
 
+/* Stage 0 to registers, and the stage that takes its place in the ring begins. */
+template <ops_type TYPE>
+DEVICE_CODE void hold_first_stage(const linear_slot &s, uint8_t *ring, held_stage &h) {
+  if (!s.group) return;
+  device_copies_wait<LINEAR_STAGES - 1>();
+  __syncwarp();
+  hold_stage<TYPE>(ring, h);
+  __syncwarp();
+  copy_stage<TYPE>(s, LINEAR_STAGES, ring);
+}
+
 template <ops_type TYPE, int TILES>
-DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const cuda_tile *tiles, size_t tile_stride,
-                            float acc[TILES][4]) {
+DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stage &held,
+                            const cuda_tile *tiles, size_t tile_stride, float acc[TILES][4]) {
+  constexpr bool holds = linear_holds<TYPE, TILES>;
+  [[maybe_unused]] constexpr int32_t overlapped = holds ? 2 : WEIGHT_STAGE;
   const int32_t begin = stages_begin<TYPE>(s), stages = (s.end - begin + WEIGHT_STAGE - 1) / WEIGHT_STAGE;
-  for (int32_t stage = 0; stage < stages; stage++) {
+  if constexpr (holds)
+    if (s.group) add_held<TYPE>(s, begin, held, tiles, acc[0]);
+  DEVICE_NO_UNROLL
+  for (int32_t stage = holds ? 1 : 0; stage < stages; stage++) {
     const uint8_t *from = ring + stage % LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
     const int32_t at = begin + stage * WEIGHT_STAGE;
     device_copies_wait<LINEAR_STAGES - 1>();
     __syncwarp();
-    DEVICE_UNROLL
+    DEVICE_UNROLL_BY(overlapped)
     for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
       if (at + i < s.first || at + i >= s.end) continue;
       const cpu_block k = cpu_block_at(from, weight_format_of(TYPE), (size_t)i);
@@ -151,10 +262,33 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const cuda_tile
 
 /* --- a block --- */
 
+/* The weights of the norm are there before the previous kernel has ended. */
+DEVICE_CODE void ask_for_norm(const linear_args &a) {
+  constexpr int32_t each = DEVICE_LINE / (int32_t)sizeof(float);
+  DEVICE_NO_UNROLL
+  for (int32_t i = (int32_t)threadIdx.x * each; a.input.weight && i < a.columns;
+       i += (int32_t)blockDim.x * each)
+    device_prefetch(a.input.weight + i);
+}
+
+/* Rows [first, first + count) of the norm's input. */
+DEVICE_CODE void copy_rows(const linear_args &a, int32_t first, int32_t count, float *to) {
+  const int32_t step = (int32_t)blockDim.x * 4;
+  DEVICE_NO_UNROLL
+  for (int32_t k = (int32_t)threadIdx.x * 4; k < a.columns; k += step) {
+    DEVICE_UNROLL_BY(4)
+    for (int32_t row = 0; row < count; row++) {
+      const int32_t from = a.rows.head ? a.rows.batch->head_rows[first + row] : first + row;
+      device_store(to + (size_t)row * (size_t)a.columns + k,
+                   device_load<float4>(a.input.x + (size_t)from * (size_t)a.columns + k));
+    }
+  }
+}
+
 /* The tiles of rows [first, first + count): where they are, or made in shared memory. */
 template <int TILES>
 DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout &at, uint8_t *memory,
-                                      int32_t first, int32_t count) {
+                                      int32_t first, int32_t count, const activation_walk &walk) {
   const linear_input &in = a.input;
   if (!in.x) return in.tiles + (size_t)(first / CUDA_TILE_ROWS) * (size_t)(a.columns / OPS_BLOCK);
   cuda_tile *tiles = (cuda_tile *)(memory + at.tiles);
@@ -162,17 +296,13 @@ DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout 
   float *scales = (float *)(memory + at.scales);
   if (in.weight) {
     float *copy = (float *)(memory + at.rows);
-    for (int32_t i = (int32_t)threadIdx.x * 4; i < count * a.columns; i += (int32_t)blockDim.x * 4) {
-      const int32_t row = first + i / a.columns;
-      const int32_t from = a.rows.head ? a.rows.batch->head_rows[row] : row;
-      device_store(copy + i, device_load<float4>(in.x + (size_t)from * (size_t)a.columns + i % a.columns));
-    }
+    copy_rows(a, first, count, copy);
     rows.x = copy;
     __syncthreads();
     activation_norms(rows, in.eps, scales);
     __syncthreads();
   }
-  activation_tiles(rows, in.weight, scales, tiles, 0);
+  activation_tiles(rows, in.weight, scales, tiles, 0, walk);
   __syncthreads();
   return tiles;
 }
@@ -187,30 +317,54 @@ template <int TILES> DEVICE_CODE void put_sums(const float acc[TILES][4], float 
   }
 }
 
+/* The slot becomes its slice. */
+DEVICE_CODE void slice_of(const linear_args &a, int32_t slice, linear_slot &s) {
+  const int32_t blocks = s.end - s.first, first = s.first;
+  s.first = first + blocks * slice / a.slices;
+  s.end = first + blocks * (slice + 1) / a.slices;
+}
+
 template <ops_type TYPE, int TILES>
-static __global__ void linear_int8(const __grid_constant__ linear_args a) {
+static __global__ void __launch_bounds__(LINEAR_THREADS_MAX, 1)
+    linear_int8(const __grid_constant__ linear_args a) {
   CUDA_SHARED(memory);
   constexpr int32_t rows_max = TILES * CUDA_TILE_ROWS;
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, slots = a.units * a.parts;
+  const int32_t own = warp / a.slices; /* slot */
   const int32_t first = (int32_t)blockIdx.y * rows_max;
-  const linear_layout at = linear_layout_of(weights<TYPE>::STAGE_BYTES, TILES, slots, a.columns, a.input);
+  const linear_layout at = linear_layout_of(weights<TYPE>::STAGE_BYTES, TILES, a);
   linear_slot slot = {nullptr, 0, 0};
-  if (warp < slots) slot = linear_slot_at<TYPE>(a, warp);
+  if (own < slots) slot = linear_slot_at<TYPE>(a, own);
+  slice_of(a, warp % a.slices, slot);
   uint8_t *ring = memory + at.ring + (size_t)warp * LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
-  device_let_next_begin();
   copy_first_stages<TYPE>(slot, ring);
-  device_wait_for_previous();
   const int32_t left = linear_row_count(a.rows) - first, count = left < rows_max ? left : rows_max;
+  const activation_walk walk = activation_walk_of(a.columns);
+  held_stage held;
+  linear_output mine = {};
+  mine.matrix = -1;
+  if (count > 0) mine = linear_output_at(a, (int32_t)threadIdx.x, rows_max, first, count);
+  ask_for_norm(a);
+  if constexpr (linear_holds<TYPE, TILES>) hold_first_stage<TYPE>(slot, ring, held);
+  device_wait_for_previous();
+  device_let_next_begin();
   if (count <= 0) return;
-  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count);
-  float acc[TILES][4] = {};
-  /* Where there is one tile of rows only, it is taken twice: the next one may not exist. */
-  const size_t stride = count > CUDA_TILE_ROWS ? (size_t)(a.columns / OPS_BLOCK) : 0;
-  add_blocks<TYPE, TILES>(slot, ring, tiles, stride, acc);
+  linear_output_load(a, mine);
+  const cuda_tile *tiles = tiles_of<TILES>(a, at, memory, first, count, walk);
   float *sums = (float *)(memory + at.sums);
-  if (warp < slots) put_sums<TILES>(acc, sums + warp * rows_max * OPS_GROUP);
+  bool sliced = false;
+  if constexpr (linear_slices<TYPE, TILES>) sliced = a.slices > 1;
+  if (sliced) {
+    sum_slices<TYPE>(a, slot, own, held, tiles, count, (linear_term *)(memory + at.terms), sums);
+  } else {
+    float acc[TILES][4] = {};
+    /* Where there is one tile of rows only, it is taken twice: the next one may not exist. */
+    const size_t stride = count > CUDA_TILE_ROWS ? (size_t)(a.columns / OPS_BLOCK) : 0;
+    add_blocks<TYPE, TILES>(slot, ring, held, tiles, stride, acc);
+    if (own < slots) put_sums<TILES>(acc, sums + own * rows_max * OPS_GROUP);
+  }
   __syncthreads();
-  linear_finish(a, sums, rows_max, first, count);
+  linear_finish(a, sums, rows_max, first, count, mine);
 }
 
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles) {
@@ -223,6 +377,10 @@ linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles) {
     return nullptr;
   }
 #undef KERNEL
+}
+
+bool linear_int8_slices(ops_type type) {
+  return weight_format_of(type).sub == 0;
 }
 
 int32_t linear_stage_bytes(ops_type type) {

@@ -8,11 +8,11 @@ constexpr int32_t ROW_THREADS = 128;
 /* --- embed --- */
 
 template <ops_type TYPE> static __global__ void embed(cuda_rows rows, cuda_weight w, float *x) {
+  const int32_t row = (int32_t)blockIdx.x, count = rows.batch->row_count;
+  const int32_t token = row < count ? rows.batch->rows[row].token : 0;
   device_let_next_begin();
   device_wait_for_previous();
-  const int32_t row = (int32_t)blockIdx.x;
-  if (row >= rows.batch->row_count) return;
-  const int32_t token = rows.batch->rows[row].token;
+  if (row >= count) return;
   const uint8_t *group =
       (const uint8_t *)w.data + (size_t)(token / OPS_GROUP) * weights<TYPE>::group_bytes(w.columns);
   for (int32_t i = (int32_t)threadIdx.x; i < w.columns; i += (int32_t)blockDim.x)
@@ -47,11 +47,12 @@ void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x) {
 static __global__ void prepare(rows_prepared p) {
   CUDA_SHARED(memory);
   float *x = (float *)memory, *scale = x + p.columns;
+  const cuda_batch *batch = p.rows.batch;
+  const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
+  const activation_walk walk = activation_walk_of(p.columns);
   device_let_next_begin();
   device_wait_for_previous();
-  const cuda_batch *batch = p.rows.batch;
-  const int32_t row = (int32_t)blockIdx.x;
-  if (row >= (p.rows.head ? batch->head_count : batch->row_count)) return;
+  if (row >= count) return;
   const size_t from = (size_t)(p.rows.head && p.weight ? batch->head_rows[row] : row) * (size_t)p.columns;
   for (int32_t i = (int32_t)threadIdx.x; i < p.columns; i += (int32_t)blockDim.x)
     x[i] = p.x[from + (size_t)i];
@@ -59,7 +60,7 @@ static __global__ void prepare(rows_prepared p) {
   const activation_rows rows = {x, (size_t)p.columns, 1, p.columns};
   if (p.weight) activation_norms(rows, p.eps, scale);
   __syncthreads();
-  if (p.tiles) activation_tiles(rows, p.weight, scale, p.tiles, row);
+  if (p.tiles) activation_tiles(rows, p.weight, scale, p.tiles, row, walk);
   float *y = p.y + (size_t)row * (size_t)p.columns;
   for (int32_t i = (int32_t)threadIdx.x; p.y && i < p.columns; i += (int32_t)blockDim.x)
     y[i] = x[i] * *scale * p.weight[i];

@@ -5,6 +5,8 @@
  * cannot win: as on the CPU (kernels/cpu/sample.h), an output is dropped as soon as a bound of its noise
  * shows that it cannot reach a value that the block knows, here that of its largest logit. */
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/launch.cuh"
 
 #include "common/base/noise.h"
 
@@ -88,8 +90,10 @@ static __device__ int32_t choosing(const cuda_rows &head) {
 
 static __global__ void find_best(cuda_rows head, int32_t vocabulary, const float *logits, winner *parts) {
   CUDA_SHARED(shared);
-  const int32_t row = (int32_t)blockIdx.y;
-  if (row >= choosing(head)) return;
+  const int32_t row = (int32_t)blockIdx.y, count = choosing(head);
+  device_let_next_begin();
+  device_wait_for_previous();
+  if (row >= count) return;
   const ops_sampling choice = head.batch->choices[row];
   const size_t line = (size_t)(head.batch->logit_count + row);
   const outputs o = load_outputs(logits + line * (size_t)vocabulary, vocabulary);
@@ -104,8 +108,10 @@ static __global__ void find_best(cuda_rows head, int32_t vocabulary, const float
 
 static __global__ void choose(cuda_rows head, int32_t part_count, const winner *parts, int32_t *ids) {
   CUDA_SHARED(shared);
-  const int32_t row = (int32_t)blockIdx.x;
-  if (row >= choosing(head)) return;
+  const int32_t row = (int32_t)blockIdx.x, count = choosing(head);
+  device_let_next_begin();
+  device_wait_for_previous();
+  if (row >= count) return;
   winner w = nobody();
   for (int32_t i = (int32_t)threadIdx.x; i < part_count; i += THREADS) {
     const winner part = parts[(size_t)row * (size_t)part_count + (size_t)i];
@@ -127,8 +133,8 @@ void cuda_sample(cudaStream_t stream, cuda_rows head, int32_t vocabulary, const 
                  void *scratch) {
   const int32_t parts = parts_of(vocabulary);
   const size_t bytes = WARPS * sizeof(winner);
-  cuda_launch(find_best, dim3((unsigned)parts, (unsigned)head.bucket), dim3(THREADS), bytes, stream, head,
-              vocabulary, logits, (winner *)scratch);
-  cuda_launch(choose, dim3((unsigned)head.bucket), dim3(THREADS), bytes, stream, head, parts,
-              (const winner *)scratch, ids);
+  launch_early(find_best, dim3((unsigned)parts, (unsigned)head.bucket), dim3(THREADS), bytes, stream, head,
+               vocabulary, logits, (winner *)scratch);
+  launch_early(choose, dim3((unsigned)head.bucket), dim3(THREADS), bytes, stream, head, parts,
+               (const winner *)scratch, ids);
 }

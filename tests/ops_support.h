@@ -16,7 +16,7 @@
 #define SUPPORT_F32_EPS   0x1p-24
 #define SUPPORT_ROUNDINGS 16 /* of a long sum: they cancel, the worst case does not happen */
 #define SUPPORT_THREADS   3
-#define SUPPORT_DEVICES   16
+#define SUPPORT_DEVICES   32
 
 static uint32_t support_random_state = 1;
 

@@ -103,6 +103,12 @@ DEVICE_CODE void activation_go_on(activation_walk &w, int32_t blocks) {
   w.row++;
 }
 
+/* The thread's inputs of the walk's block, or of the first row where the walk has ended. */
+DEVICE_CODE float4 activation_load(const activation_rows &r, const activation_walk &w, int32_t lane) {
+  const size_t row = w.row < r.count ? (size_t)w.row : 0;
+  return device_load<float4>(r.x + row * r.stride + w.block * OPS_BLOCK + lane * 4);
+}
+
 DEVICE_CODE float4 activation_normed(float4 x, float scale, const float *weight) {
   const float4 w = device_load<float4>(weight);
   return {x.x * scale * w.x, x.y * scale * w.y, x.z * scale * w.z, x.w * scale * w.w};
@@ -113,14 +119,16 @@ DEVICE_CODE float4 activation_normed(float4 x, float scale, const float *weight)
 DEVICE_CODE void activation_tiles(const activation_rows &r, const float *weight, const float *scales,
                                   cuda_tile *tiles, int32_t first, activation_walk walk) {
   const int32_t lane = (int32_t)threadIdx.x % 8, blocks = r.columns / OPS_BLOCK, items = r.count * blocks;
+  float4 next = activation_load(r, walk, lane);
   DEVICE_NO_UNROLL
   for (int32_t i = (int32_t)threadIdx.x / 32 * 4; i < items; i += (int32_t)blockDim.x / 8) {
     const bool any = walk.row < r.count; /* all lanes of a warp take part */
     const int32_t row = any ? walk.row : 0, k = walk.block * OPS_BLOCK + lane * 4, to = first + row;
-    float4 x = device_load<float4>(r.x + (size_t)row * r.stride + k);
-    if (weight) x = activation_normed(x, scales[row], weight + k);
     cuda_tile *tile = tiles + (size_t)(to / CUDA_TILE_ROWS) * (size_t)blocks + walk.block;
-    activation_put(any ? tile : nullptr, to % CUDA_TILE_ROWS, lane, activation_quantize(x));
+    float4 x = next;
     activation_go_on(walk, blocks);
+    next = activation_load(r, walk, lane); /* is on its way meanwhile */
+    if (weight) x = activation_normed(x, scales[row], weight + k);
+    activation_put(any ? tile : nullptr, to % CUDA_TILE_ROWS, lane, activation_quantize(x));
   }
 }

@@ -112,6 +112,8 @@ constexpr int32_t DEVICE_LINE = 128; /* bytes that a prefetch brings */
 DEVICE_CODE void device_wait_for_previous() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#elif !defined(__CUDACC__)
+  shim::waited[shim::thread()] = true;
 #endif
 }
 

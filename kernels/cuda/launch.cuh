@@ -39,7 +39,11 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t s
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                   cudaStream_t stream, Arguments... arguments) {
-  cuda_launch(kernel, grid, block, shared_bytes, stream, arguments...);
+  shim::launch(stream, grid, block, shared_bytes, [=] {
+    shim::waited[shim::thread()] = false;
+    kernel(static_cast<Parameters>(arguments)...);
+    shim::must_have_waited();
+  });
 }
 
 #endif

@@ -201,6 +201,12 @@ struct linear_term {
   float b, c, d;
 };
 
+/* Floats between two rows of a norm's input: those of four rows, which a warp reads at once, lie in different
+ * banks. */
+PORTABLE int32_t linear_stride(int32_t columns) {
+  return columns + CPU_LANES;
+}
+
 struct linear_layout { /* where things begin */
   int32_t ring, tiles, rows, scales, sums, terms, bytes;
 };
@@ -212,7 +218,7 @@ PORTABLE linear_layout linear_layout_of(int32_t stage_bytes, int32_t tiles, cons
   linear_layout at = {};
   at.tiles = slots * a.slices * LINEAR_STAGES * stage_bytes;
   at.rows = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
-  at.scales = at.rows + (in.weight ? rows * columns * (int32_t)sizeof(float) : 0);
+  at.scales = at.rows + (in.weight ? rows * linear_stride(columns) * (int32_t)sizeof(float) : 0);
   at.sums = at.scales + rows * (int32_t)sizeof(float);
   at.terms = (at.sums + slots * rows * OPS_GROUP * (int32_t)sizeof(float) + 15) / 16 * 16;
   at.bytes = at.terms;

@@ -271,18 +271,19 @@ DEVICE_CODE void ask_for_norm(const linear_args &a) {
     device_prefetch(a.input.weight + i);
 }
 
-/* Rows [first, first + count) of the norm's input. */
+/* Rows [first, first + count) of the norm's input. All of them are on their way at once. */
 DEVICE_CODE void copy_rows(const linear_args &a, int32_t first, int32_t count, float *to) {
   const int32_t step = (int32_t)blockDim.x * 4;
   DEVICE_NO_UNROLL
-  for (int32_t k = (int32_t)threadIdx.x * 4; k < a.columns; k += step) {
-    DEVICE_UNROLL_BY(4)
-    for (int32_t row = 0; row < count; row++) {
-      const int32_t from = a.rows.head ? a.rows.batch->head_rows[first + row] : first + row;
-      device_store(to + (size_t)row * (size_t)a.columns + k,
-                   device_load<float4>(a.input.x + (size_t)from * (size_t)a.columns + k));
-    }
+  for (int32_t row = 0; row < count; row++) {
+    const int32_t from = a.rows.head ? a.rows.batch->head_rows[first + row] : first + row;
+    DEVICE_NO_UNROLL
+    for (int32_t k = (int32_t)threadIdx.x * 4; k < a.columns; k += step)
+      device_copy_16(to + row * linear_stride(a.columns) + k,
+                     a.input.x + (size_t)from * (size_t)a.columns + k);
   }
+  device_copies_end();
+  device_copies_wait<0>();
 }
 
 /* The tiles of rows [first, first + count): where they are, or made in shared memory. */
@@ -298,6 +299,7 @@ DEVICE_CODE const cuda_tile *tiles_of(const linear_args &a, const linear_layout 
     float *copy = (float *)(memory + at.rows);
     copy_rows(a, first, count, copy);
     rows.x = copy;
+    rows.stride = (size_t)linear_stride(a.columns);
     __syncthreads();
     activation_norms(rows, in.eps, scales);
     __syncthreads();

@@ -93,10 +93,18 @@ inline thread_local coordinates here; /* of the thread that runs */
 void block_barrier();
 /* Waits for all lanes of the warp; what they gave, lane i at i * EXCHANGE_MAX, until the next but one. */
 const unsigned char *warp_exchange(const void *mine, size_t bytes);
-inline int lane() {
+inline int thread() { /* of the block */
   const dim3 &at = here.thread_at, &n = here.block;
-  return (int)((at.x + n.x * (at.y + n.y * at.z)) % WARP);
+  return (int)(at.x + n.x * (at.y + n.y * at.z));
 }
+inline int lane() {
+  return thread() % WARP;
+}
+
+/* Of each thread of the block that runs: whether it has waited for the previous kernel. */
+constexpr int THREADS_MAX = 1024;
+inline thread_local bool waited[THREADS_MAX];
+void must_have_waited(); /* ends the program if the thread has not */
 
 /* Runs `step`, or captures it. */
 void enqueue(cudaStream_t stream, std::function<void()> step);

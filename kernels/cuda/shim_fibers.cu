@@ -27,6 +27,11 @@ namespace shim {
   abort();
 }
 
+void must_have_waited() {
+  if (!waited[thread()])
+    fail("a thread of a kernel that begins early has not waited for the previous kernel");
+}
+
 /* --- fibers: stacks that take turns --- */
 
 struct fiber {

@@ -84,7 +84,8 @@ DEVICE_CODE void activation_put(cuda_tile *tile, int32_t row, int32_t lane, acti
 }
 
 /* Which blocks a group of eight threads makes: first that of `row` and `block`, then every `rows_on` rows and
- * `blocks_on` blocks further. It divides, so a kernel asks for it before it waits. */
+ * `blocks_on` blocks further. It divides by the blocks, of which there must be one,
+ * and so a kernel asks for it before it waits. */
 struct activation_walk {
   int32_t row, block, rows_on, blocks_on;
 };

@@ -49,7 +49,7 @@ static __global__ void prepare(rows_prepared p) {
   float *x = (float *)memory, *scale = x + p.columns;
   const cuda_batch *batch = p.rows.batch;
   const int32_t row = (int32_t)blockIdx.x, count = p.rows.head ? batch->head_count : batch->row_count;
-  const activation_walk walk = activation_walk_of(p.columns);
+  const activation_walk walk = p.tiles ? activation_walk_of(p.columns) : activation_walk{};
   device_let_next_begin();
   device_wait_for_previous();
   if (row >= count) return;

@@ -188,6 +188,8 @@ static void heads_of_every_shape(void **state) {
     check({type, 4, 1, 512}, decoded({{0, 40}}));
     check({type, 2, 1, 20}, decoded({{0, 600}})); /* values that are no whole units */
     check({type, 2, 1, 7}, decoded({{0, 70}}));
+    check({type, 2, 1, 132}, decoded({{0, 70}})); /* values of which fewer than four fit a piece */
+    check({type, 2, 1, 130}, decoded({{3, 70}}));
   }
 }
 

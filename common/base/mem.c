@@ -60,16 +60,18 @@ static long long read_line(const char *root, const char *file, const char *name)
   return value;
 }
 
-typedef struct group_files {                   /* of one version of control groups */
-  const char *limit, *used, *details, *cached; /* cached: a line of details */
+typedef struct group_files {                      /* of one version of control groups */
+  const char *limit, *used, *details, *cached[2]; /* cached: lines of details */
 } group_files;
 
 /* What is cached of files counts as used, but is given back. */
 static size_t left_of_group(const char *root, const group_files *g) {
   long long limit = read_line(root, g->limit, ""), used = read_line(root, g->used, "");
-  long long cached = read_line(root, g->details, g->cached);
   if (limit < 0 || used < 0) return SIZE_MAX; /* a limit of "max" is no number */
-  if (cached > 0) used -= cached < used ? cached : used;
+  for (size_t i = 0; i < sizeof g->cached / sizeof *g->cached; i++) {
+    long long cached = read_line(root, g->details, g->cached[i]);
+    if (cached > 0) used -= cached < used ? cached : used;
+  }
   return used < limit ? (size_t)(limit - used) : 0;
 }
 
@@ -80,11 +82,12 @@ static size_t least(size_t a, size_t b) {
 /* A container sees its own group at the root. */
 static size_t group_left(const char *root) {
 #define GROUPS "/sys/fs/cgroup/"
-  static const group_files second = {GROUPS "memory.max", GROUPS "memory.current", GROUPS "memory.stat",
-                                     "inactive_file "};
+  static const group_files second = {
+      GROUPS "memory.max", GROUPS "memory.current", GROUPS "memory.stat", {"inactive_file ", "active_file "}};
   static const group_files first = {GROUPS "memory/memory.limit_in_bytes",
-                                    GROUPS "memory/memory.usage_in_bytes", GROUPS "memory/memory.stat",
-                                    "total_inactive_file "};
+                                    GROUPS "memory/memory.usage_in_bytes",
+                                    GROUPS "memory/memory.stat",
+                                    {"total_inactive_file ", "total_active_file "}};
 #undef GROUPS
   return least(left_of_group(root, &second), left_of_group(root, &first));
 }

@@ -308,8 +308,9 @@ static __device__ __forceinline__ void add_piece(const block_job<T, PACK> &b, co
   const float *weights = block_memory<PACK>().weights[c.head] + first % OPS_SPLIT;
   const T *values = (const T *)block_memory<PACK>().pieces[i % PIECES] + c.d;
   float sum[PAIR] = {c.value[0], c.value[1]};
+  const int32_t fours = b.piece % FOUR == 0 ? n : 0; /* otherwise a piece may begin between two FOURs */
   int32_t k = 0;
-  DEVICE_UNROLL_BY(4) for (; k + FOUR <= n; k += FOUR) {
+  DEVICE_UNROLL_BY(4) for (; k + FOUR <= fours; k += FOUR) {
     const float4 w = device_load<float4>(weights + k);
     const float each[FOUR] = {w.x, w.y, w.z, w.w};
     DEVICE_UNROLL for (int32_t j = 0; j < FOUR; j++) {
@@ -378,6 +379,12 @@ static __device__ size_t head_at(const attention_job &j, int32_t row, int32_t he
   return (size_t)row * (size_t)j.heads + (size_t)head;
 }
 
+/* Of a piece: whole FOURs where that many fit. */
+static __device__ int32_t positions_of(int32_t units) {
+  const int32_t n = THREADS / units;
+  return n >= FOUR ? n / FOUR * FOUR : n;
+}
+
 template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const attention_job &j) {
   const int32_t row = (int32_t)blockIdx.x, head = (int32_t)blockIdx.y * PACK, dim = j.kv.head_dim;
   const int32_t kv_head = head / (j.heads / j.kv.kv_heads);
@@ -391,7 +398,7 @@ template <class T, int PACK> static __device__ block_job<T, PACK> block_of(const
                           cache_area_of<T>(j.kv, false, j.layer, kv_head),
                           cache_area_of<T>(j.kv, true, j.layer, kv_head),
                           unit,
-                          THREADS / units / FOUR * FOUR,
+                          positions_of(units),
                           (int32_t)threadIdx.x / units,
                           (int32_t)threadIdx.x % units * unit,
                           0};

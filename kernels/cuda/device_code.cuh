@@ -106,7 +106,7 @@ DEVICE_CODE void device_prefetch(const void *at) {
 
 constexpr int32_t DEVICE_LINE = 128; /* bytes that a prefetch brings */
 
-/* --- kernels that begin before the previous one in their stream has ended (cuda_launch_early) --- */
+/* --- kernels that begin before the previous one in their stream has ended (launch_early) --- */
 
 /* Until the previous kernel has ended, and what it wrote is there. */
 DEVICE_CODE void device_wait_for_previous() {

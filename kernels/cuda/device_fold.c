@@ -84,6 +84,7 @@ static bool makes(const cuda_op *linear, int32_t job, const float *y) {
 }
 
 static bool may_store(const cuda_op *linear, const cuda_op *store, const cuda_op *end) {
+  if (store->kv.head_dim % 2 != 0) return false; /* a pair of components is one of neighbouring outputs */
   return linear->kind == CUDA_OP_LINEAR && store->kind == CUDA_OP_ROPE_STORE && same_rows(linear, store) &&
          !store->rotary.q_norm && !store->rotary.k_norm && linear->count == 3 && makes(linear, 0, store->y) &&
          makes(linear, 1, store->k) && makes(linear, 2, store->v) && !is_read(store->k, store + 1, end) &&

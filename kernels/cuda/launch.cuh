@@ -1,5 +1,6 @@
 /* launch.cuh - launches of kernels that may begin before the previous kernel in their stream has ended: they
- * call device_wait_for_previous before they touch what other kernels write or read. */
+ * call device_wait_for_previous, in every thread, before they touch what other kernels of the same forward
+ * write or read. The batch, block tables and weights are there before a forward begins. */
 #pragma once
 
 #include "kernels/cuda/shim.h"

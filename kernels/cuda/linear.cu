@@ -30,7 +30,7 @@ static linear_matrix matrix_of(const cuda_linear_job &job, int32_t first_group, 
 static int32_t int8_units(const linear_args &a, ops_type type) {
   if (a.swiglu) return 2;
   int32_t units = a.groups <= FEW_GROUPS ? 1 : a.groups <= 4 * FEW_GROUPS ? 4 / a.parts * 1 : 8 / a.parts;
-  while (units > 1 && units * a.parts * LINEAR_STAGES * linear_stage_bytes(type) > RING_BYTES) units /= 2;
+  while (units > 1 && units * a.parts * linear_ring_bytes(type) > RING_BYTES) units /= 2;
   return units > 1 ? units : 1;
 }
 
@@ -40,13 +40,13 @@ static int32_t int8_slices(linear_args a, ops_type type, int32_t tiles) {
   if (!linear_int8_slices(type) || tiles > 1 || a.parts > 1 || a.units > 2 || a.groups > FEW_GROUPS) return 1;
   if (blocks < LINEAR_SLICES || blocks > LINEAR_SLICES * LINEAR_HELD) return 1;
   a.slices = LINEAR_SLICES;
-  return linear_layout_of(linear_stage_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
+  return linear_layout_of(linear_ring_bytes(type), tiles, a).bytes <= SHARED_BYTES ? LINEAR_SLICES : 1;
 }
 
 /* Makes the tiles in a kernel of its own, unless the blocks of the linear have room to make them. */
 static void int8_input(cudaStream_t stream, linear_args *a, ops_type type, int32_t tiles, cuda_tile *room) {
   const linear_input in = a->input;
-  if (linear_layout_of(linear_stage_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
+  if (linear_layout_of(linear_ring_bytes(type), tiles, *a).bytes <= SHARED_BYTES) return;
   rows_prepare(stream, {a->rows, in.x, in.weight, in.eps, a->columns, nullptr, room});
   a->input = {nullptr, nullptr, 0.0f, room};
 }
@@ -71,7 +71,7 @@ static void launch_int8(cudaStream_t stream, linear_args a, ops_type type, cuda_
   a.units = int8_units(a, type);
   a.slices = int8_slices(a, type, tiles);
   int8_input(stream, &a, type, tiles, room);
-  const int32_t bytes = linear_layout_of(linear_stage_bytes(type), tiles, a).bytes;
+  const int32_t bytes = linear_layout_of(linear_ring_bytes(type), tiles, a).bytes;
   const int32_t blocks = a.swiglu ? a.groups : (a.groups + a.units - 1) / a.units;
   launch_early(linear_int8_kernel(type, tiles),
                dim3((unsigned)blocks, (unsigned)((a.rows.bucket + rows - 1) / rows)),

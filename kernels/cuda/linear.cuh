@@ -189,7 +189,6 @@ DEVICE_CODE int32_t linear_row_count(const cuda_rows &rows) {
 
 /* --- int8: a block's shared memory --- */
 
-constexpr int32_t LINEAR_STAGES = 3; /* of a warp's ring of weights */
 constexpr int32_t LINEAR_THREADS_MAX = 384;
 
 constexpr int32_t LINEAR_SLICES = 4;          /* where there are several */
@@ -211,12 +210,12 @@ struct linear_layout { /* where things begin */
   int32_t ring, tiles, rows, scales, sums, terms, bytes;
 };
 
-PORTABLE linear_layout linear_layout_of(int32_t stage_bytes, int32_t tiles, const linear_args &a) {
+PORTABLE linear_layout linear_layout_of(int32_t ring_bytes, int32_t tiles, const linear_args &a) {
   const int32_t slots = a.units * a.parts, columns = a.columns;
   const linear_input &in = a.input;
   const int32_t rows = tiles * CUDA_TILE_ROWS, blocks = columns / OPS_BLOCK;
   linear_layout at = {};
-  at.tiles = slots * a.slices * LINEAR_STAGES * stage_bytes;
+  at.tiles = slots * a.slices * ring_bytes;
   at.rows = at.tiles + (in.x ? tiles * blocks * (int32_t)sizeof(cuda_tile) : 0);
   at.scales = at.rows + (in.weight ? rows * linear_stride(columns) * (int32_t)sizeof(float) : 0);
   at.sums = at.scales + rows * (int32_t)sizeof(float);
@@ -230,8 +229,8 @@ PORTABLE linear_layout linear_layout_of(int32_t stage_bytes, int32_t tiles, cons
 typedef void linear_kernel(const linear_args);
 linear_kernel *linear_int8_kernel(ops_type type, int32_t tiles);
 linear_kernel *linear_f32_kernel(ops_type type);
-int32_t linear_stage_bytes(ops_type type); /* of an int8 kernel */
-bool linear_int8_slices(ops_type type);    /* whether its kernel can slice */
+int32_t linear_ring_bytes(ops_type type); /* of a warp of an int8 kernel */
+bool linear_int8_slices(ops_type type);   /* whether its kernel can slice */
 
 constexpr int32_t LINEAR_F32_ROWS = 8;   /* of a block */
 constexpr int32_t LINEAR_F32_SLOTS = 16; /* at most */

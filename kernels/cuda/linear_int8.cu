@@ -50,7 +50,6 @@ DEVICE_CODE tile_part tile_at(const cuda_tile *t, int32_t g, int32_t j) {
   return {{q.x, q.y}, {s.x, s.z}, {s.y, s.w}, {{(int16_t)h.x, h.x >> 16}, {(int16_t)h.y, h.y >> 16}}};
 }
 
-/* acc [2 output + row]; a: the block's numbers. */
 /* terms: as acc; c and d are undefined where there are no minima. */
 template <ops_type TYPE>
 DEVICE_CODE void find_terms(const block_scales &s, const uint32_t a[4], const tile_part &t,
@@ -211,7 +210,7 @@ template <ops_type TYPE> DEVICE_CODE void copy_stage(const linear_slot &s, int32
         s.group + (size_t)(units ? first / WEIGHT_STAGE : first) * weights<TYPE>::UNIT_BYTES;
     int32_t bytes = weights<TYPE>::STAGE_BYTES;
     if (!units && left < WEIGHT_STAGE) bytes = left * weights<TYPE>::UNIT_BYTES;
-    uint8_t *to = ring + stage % LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
+    uint8_t *to = ring + stage % weights<TYPE>::STAGES * weights<TYPE>::STAGE_BYTES;
     DEVICE_NO_UNROLL
     for (int32_t i = (int32_t)threadIdx.x % DEVICE_LANES * 16; i < bytes; i += DEVICE_LANES * 16)
       device_copy_16(to + i, from + i);
@@ -221,18 +220,18 @@ template <ops_type TYPE> DEVICE_CODE void copy_stage(const linear_slot &s, int32
 
 template <ops_type TYPE> DEVICE_CODE void copy_first_stages(const linear_slot &s, uint8_t *ring) {
   DEVICE_NO_UNROLL
-  for (int32_t stage = 0; stage < LINEAR_STAGES; stage++) copy_stage<TYPE>(s, stage, ring);
+  for (int32_t stage = 0; stage < weights<TYPE>::STAGES; stage++) copy_stage<TYPE>(s, stage, ring);
 }
 
 /* Stage 0 to registers, and the stage that takes its place in the ring begins. */
 template <ops_type TYPE>
 DEVICE_CODE void hold_first_stage(const linear_slot &s, uint8_t *ring, held_stage &h) {
   if (!s.group) return;
-  device_copies_wait<LINEAR_STAGES - 1>();
+  device_copies_wait<weights<TYPE>::STAGES - 1>();
   __syncwarp();
   hold_stage<TYPE>(ring, h);
   __syncwarp();
-  copy_stage<TYPE>(s, LINEAR_STAGES, ring);
+  copy_stage<TYPE>(s, weights<TYPE>::STAGES, ring);
 }
 
 template <ops_type TYPE, int TILES>
@@ -245,9 +244,9 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stag
     if (s.group) add_held<TYPE>(s, begin, held, tiles, acc[0]);
   DEVICE_NO_UNROLL
   for (int32_t stage = holds ? 1 : 0; stage < stages; stage++) {
-    const uint8_t *from = ring + stage % LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
+    const uint8_t *from = ring + stage % weights<TYPE>::STAGES * weights<TYPE>::STAGE_BYTES;
     const int32_t at = begin + stage * WEIGHT_STAGE;
-    device_copies_wait<LINEAR_STAGES - 1>();
+    device_copies_wait<weights<TYPE>::STAGES - 1>();
     __syncwarp();
     DEVICE_UNROLL_BY(overlapped)
     for (int32_t i = 0; i < WEIGHT_STAGE; i++) {
@@ -256,7 +255,7 @@ DEVICE_CODE void add_blocks(const linear_slot &s, uint8_t *ring, const held_stag
       add_block<TYPE, TILES>(k, tiles + at + i, tile_stride, acc);
     }
     __syncwarp();
-    copy_stage<TYPE>(s, stage + LINEAR_STAGES, ring);
+    copy_stage<TYPE>(s, stage + weights<TYPE>::STAGES, ring);
   }
 }
 
@@ -334,11 +333,11 @@ static __global__ void __launch_bounds__(LINEAR_THREADS_MAX, 1)
   const int32_t warp = (int32_t)threadIdx.x / DEVICE_LANES, slots = a.units * a.parts;
   const int32_t own = warp / a.slices; /* slot */
   const int32_t first = (int32_t)blockIdx.y * rows_max;
-  const linear_layout at = linear_layout_of(weights<TYPE>::STAGE_BYTES, TILES, a);
+  const linear_layout at = linear_layout_of(weights<TYPE>::STAGES * weights<TYPE>::STAGE_BYTES, TILES, a);
   linear_slot slot = {nullptr, 0, 0};
   if (own < slots) slot = linear_slot_at<TYPE>(a, own);
   slice_of(a, warp % a.slices, slot);
-  uint8_t *ring = memory + at.ring + (size_t)warp * LINEAR_STAGES * weights<TYPE>::STAGE_BYTES;
+  uint8_t *ring = memory + at.ring + (size_t)warp * weights<TYPE>::STAGES * weights<TYPE>::STAGE_BYTES;
   copy_first_stages<TYPE>(slot, ring);
   const int32_t left = linear_row_count(a.rows) - first, count = left < rows_max ? left : rows_max;
   const activation_walk walk = activation_walk_of(a.columns);
@@ -385,10 +384,10 @@ bool linear_int8_slices(ops_type type) {
   return weight_format_of(type).sub == 0;
 }
 
-int32_t linear_stage_bytes(ops_type type) {
+int32_t linear_ring_bytes(ops_type type) {
 #define BYTES(name, TYPE, ...)                                                                               \
   case OPS_##TYPE:                                                                                           \
-    return weights<OPS_##TYPE>::STAGE_BYTES;
+    return weights<OPS_##TYPE>::STAGES * weights<OPS_##TYPE>::STAGE_BYTES;
   switch (type) {
     CPU_FORMATS(BYTES)
   default:

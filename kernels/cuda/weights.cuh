@@ -27,6 +27,8 @@ template <ops_type TYPE> struct weights {
       F.sub ? 2 * CPU_HALVES + CPU_UNIT_BLOCKS * (CPU_SUB_SCALES + PLANE_BYTES)
             : PLANE_BYTES + CPU_HALVES * (F.minima ? 2 : 1);
   static constexpr int32_t STAGE_BYTES = F.sub ? UNIT_BYTES : WEIGHT_STAGE * UNIT_BYTES;
+  /* Of a warp's ring. The rings of eight warps fit the shared memory of every GPU. */
+  static constexpr int32_t STAGES = STAGE_BYTES > 4096 ? 2 : 3;
   static constexpr int32_t ELEMENT_BYTES = TYPE == OPS_F32 ? 4 : 2; /* not quantised */
 
   /* Bytes of a group of OPS_GROUP outputs. */

@@ -73,7 +73,7 @@ class Run(Command):
     def test_a_cache_is_bounded_and_a_bound_that_is_too_low_is_refused_with_numbers(self):
         """The bound reaches the target, and what the refusal advises is enough."""
         static = ["--kv", "static"]  # a virtual one takes what it gets
-        status, _, errors = tandem("run", "-m", MODEL, "--draft", "none", "--kv-memory", "20M", *static, PROMPT)
+        status, _, errors = tandem("run", "-m", MODEL, "--draft=none", "--kv-memory", "20M", *static, PROMPT)
         self.assertEqual(status, WORKER)
         self.assertIn("a cache of 1 session of 4096 tokens needs 91.8 MiB, and --kv-memory allows", errors)
         enough = re.search(r"give at most --ctx ([0-9]+)", errors)[1]

@@ -49,8 +49,7 @@ static __device__ void store_key_value(const store_job &j, const ops_row &row, c
                                        int32_t head, const float *key, const float *value) {
   const cuda_kv &kv = j.kv;
   const bool staged = row.path_count > 0;
-  const int32_t at = staged ? j.rows.batch->paths[row.path_at + row.path_count - 1]
-                            : cache_row(kv, row.sequence, row.position);
+  const int32_t at = cache_row_to_write(kv, *j.rows.batch, row);
   const cache_area<T> area = cache_area_of<T>(kv, staged, j.layer, head);
   T *keys = area.keys + cache_key_at(kv, at), *values = area.values + cache_value_at(kv, at);
   rotate_head(j.rotary, j.rotary.k_norm, angles, key, kv.head_dim,

@@ -28,6 +28,14 @@ __device__ __forceinline__ int32_t cache_row(const cuda_kv &kv, int32_t sequence
   return table[position / OPS_TILE] * OPS_TILE + position % OPS_TILE;
 }
 
+/* Where a row's own key and value go: among the staged rows where it has a path, else among those of all
+ * blocks. */
+__device__ __forceinline__ int32_t cache_row_to_write(const cuda_kv &kv, const cuda_batch &batch,
+                                                      const ops_row &row) {
+  return row.path_count > 0 ? batch.paths[row.path_at + row.path_count - 1]
+                            : cache_row(kv, row.sequence, row.position);
+}
+
 /* One layer's keys and values of one key-value head: the committed rows', or the staged ones'. */
 template <class T> struct cache_area { T *keys, *values; };
 

@@ -91,8 +91,7 @@ DEVICE_CODE void linear_find_slot(const linear_args &a, linear_output &o) {
   const cuda_batch *batch = a.rows.batch;
   const ops_row row = batch->rows[o.row];
   o.staged = row.path_count > 0;
-  o.slot = o.staged ? batch->paths[row.path_at + row.path_count - 1]
-                    : cache_row(a.store.kv, row.sequence, row.position);
+  o.slot = cache_row_to_write(a.store.kv, *batch, row);
 }
 
 /* Output i of the block's, of rows [first, first + rows). Reads the batch and weights alone. */

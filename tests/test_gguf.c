@@ -318,7 +318,8 @@ static void test_names_the_type_it_cannot_read(void **state) {
   } readable[] = {[0] = {"F32", 1024},    [1] = {"F16", 512},   [2] = {"Q4_0", 144},  [3] = {"Q4_1", 160},
                   [6] = {"Q5_0", 176},    [7] = {"Q5_1", 192},  [8] = {"Q8_0", 272},  [10] = {"Q2_K", 84},
                   [11] = {"Q3_K", 110},   [12] = {"Q4_K", 144}, [13] = {"Q5_K", 176}, [14] = {"Q6_K", 210},
-                  [20] = {"IQ4_NL", 144}, [30] = {"BF16", 512}};
+                  [20] = {"IQ4_NL", 144}, [24] = {"I8", 256},   [26] = {"I32", 1024}, [27] = {"I64", 2048},
+                  [30] = {"BF16", 512}};
   static const struct {
     uint32_t type;
     const char *name;
@@ -328,7 +329,7 @@ static void test_names_the_type_it_cannot_read(void **state) {
   for (uint32_t type = 0; type < 64; type++) {
     gguf_builder b = gb_begin(3);
     gb_tensor_at(&b, "blk.0.some", 1, shape, type, 0);
-    b.data_size = 1024;
+    b.data_size = 2048;
     gb_end(&b);
     if (type <= 30 && readable[type].name) {
       gguf *g = open_good(&b);

@@ -25,6 +25,9 @@ typedef enum {
   GGUF_Q5_K = 13,
   GGUF_Q6_K = 14,
   GGUF_IQ4_NL = 20,
+  GGUF_I8 = 24, /* integers: maps of token ids, never weights */
+  GGUF_I32 = 26,
+  GGUF_I64 = 27,
   GGUF_BF16 = 30
 } gguf_type;
 

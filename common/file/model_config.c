@@ -339,11 +339,9 @@ static int read_variant(model_config *c, const config_source *s, const architect
   return rc;
 }
 
-int model_config_read(model_config *c, const config_source *s, err *e) {
-  const architecture *a;
+static int read_as(model_config *c, const config_source *s, const architecture *a, err *e) {
   *c = (model_config){0};
-  int rc = find_architecture(s, &a, e);
-  if (!rc) rc = check_refused(s, e);
+  int rc = check_refused(s, e);
   if (!rc && s->json) c->context = a->context;
   if (!rc) rc = read_integers(c, s, e);
   if (!rc) rc = read_floats(c, s, e);
@@ -351,4 +349,15 @@ int model_config_read(model_config *c, const config_source *s, err *e) {
   if (!rc) rc = derive_scaling(c, s, e);
   if (!rc) rc = read_windows(c, s, a, e);
   return rc ? rc : read_variant(c, s, a, e);
+}
+
+int model_config_read(model_config *c, const config_source *s, err *e) {
+  const architecture *a;
+  *c = (model_config){0};
+  int rc = find_architecture(s, &a, e);
+  return rc ? rc : read_as(c, s, a, e);
+}
+
+int model_config_read_head(model_config *c, const config_source *s, err *e) {
+  return read_as(c, s, &ARCHITECTURES[0], e);
 }

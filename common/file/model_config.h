@@ -47,3 +47,5 @@ typedef struct model_config {
  * (missing or impossible value), ERR_UNSUPPORTED (another architecture, a rotary scaling or another variation
  * that is not built here), ERR_LIMIT. */
 int model_config_read(model_config *c, const config_source *s, err *e);
+/* The same for the one layer of a draft head, which is a llama's whatever its architecture says. */
+int model_config_read_head(model_config *c, const config_source *s, err *e);

@@ -3,6 +3,7 @@
 #include "common/file/printable.h"
 #include "common/file/mapped_file.h"
 #include "common/file/safetensors.h"
+#include "common/file/tensor_values.h"
 #include "common/file/vocabulary.h"
 
 #include <limits.h>
@@ -112,7 +113,10 @@ static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err
         "model again",
         t->name, (long long)t->shape[0], (long long)(t->shape[1] * t->shape[2] * t->shape[3]),
         (long long)columns, (long long)(rows ? rows : 1));
-  if (!rows && t->type != GGUF_F32 && t->type != GGUF_F16 && t->type != GGUF_BF16)
+  if (t->type == GGUF_I8 || t->type == GGUF_I32 || t->type == GGUF_I64)
+    return err_set(e, ERR_UNSUPPORTED, "tensor %s has type %s, which no weight has: convert the model again",
+                   t->name, gguf_type_name(t->type));
+  if (!rows && !tensor_is_plain(t->type))
     return err_set(
         e, ERR_UNSUPPORTED,
         "tensor %s has type %s; vectors are read as F32, F16 or BF16 alone: convert the model again", t->name,

@@ -46,7 +46,8 @@ typedef struct dtype {
   uint64_t bytes;
 } dtype;
 
-static const dtype DTYPES[] = {{"F32", GGUF_F32, 4}, {"F16", GGUF_F16, 2}, {"BF16", GGUF_BF16, 2}};
+static const dtype DTYPES[] = {{"F32", GGUF_F32, 4}, {"F16", GGUF_F16, 2}, {"BF16", GGUF_BF16, 2},
+                               {"I64", GGUF_I64, 8}, {"I32", GGUF_I32, 4}, {"BOOL", GGUF_I8, 1}};
 
 /* ---- one tensor of a header ---- */
 

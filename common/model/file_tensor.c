@@ -1,6 +1,6 @@
 #include "common/model/file_tensor.h"
+#include "common/file/tensor_values.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,33 +29,10 @@ const void *file_tensor_ordered(const model_config *c, model_role role, const gg
   return *copy = ordered;
 }
 
-static float half_to_float(uint16_t h) {
-  int exponent = h >> 10 & 31, fraction = h & 1023;
-  float v = ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-  if (exponent == 31) v = fraction ? NAN : INFINITY;
-  return h & 0x8000 ? -v : v;
-}
-
-/* Element i; data may have any alignment. */
-static float element(gguf_type type, const void *data, size_t i) {
-  uint32_t bits;
-  uint16_t half;
-  float f;
-  if (type == GGUF_F32) {
-    memcpy(&f, (const uint8_t *)data + i * sizeof f, sizeof f);
-    return f;
-  }
-  memcpy(&half, (const uint8_t *)data + i * sizeof half, sizeof half);
-  if (type == GGUF_F16) return half_to_float(half);
-  bits = (uint32_t)half << 16;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
 bool file_tensor_floats(const model_config *c, model_role role, const gguf_tensor *t, float *out) {
   void *copy;
   const void *data = file_tensor_ordered(c, role, t, &copy);
-  for (size_t i = 0; data && i < (size_t)t->shape[0]; i++) out[i] = element(t->type, data, i);
+  if (data) tensor_values(t->type, data, 0, (size_t)t->shape[0], out);
   free(copy);
   return data != NULL;
 }

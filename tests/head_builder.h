@@ -1,0 +1,132 @@
+/* head_builder.h - small draft heads for tests: folders in the EAGLE and the speculators layout with any
+ * values. Include after cmocka.h. */
+#pragma once
+
+#include "common/file/head_file.h"
+#include "tests/folder_builder.h"
+
+typedef struct head_shape {
+  int embed, target_embed, heads, kv_heads, head_dim, ffn, vocab, draft_vocab, taps[HEAD_TAPS_MAX], tap_count;
+} head_shape;
+
+static const head_shape HEAD_SMALL = {32, 32, 2, 1, 16, 64, 96, 24, {1, 2, 4}, 3};
+
+/* The target of a shape, as far as a head depends on it. */
+static inline model_config head_target(const head_shape *s) {
+  return (model_config){.layers = 4, .embed = s->target_embed, .vocab = s->vocab};
+}
+
+typedef struct head_builder {
+  const char *prefix; /* of the layer's tensors */
+  const char *skip;   /* a tensor that is left out; or NULL */
+  const char *spoilt; /* a tensor whose second value is no number; or NULL */
+  const char *odd;    /* a tensor with a row (of a vector: an element) too many; or NULL */
+  const int64_t *ids; /* [draft_vocab] of d2t as it is written; NULL: 1, 2, ..., which is 2 i + 1 */
+  char header[4096];
+  uint8_t data[1 << 16];
+  size_t used;
+} head_builder;
+
+/* Value i of a tensor: exact in F16 and BF16, different for each name. */
+static inline float head_value(const char *name, size_t i) {
+  unsigned mix = 0;
+  for (; *name; name++) mix = mix * 31 + (unsigned char)*name;
+  return (float)((int)((mix + i * 7 + i / 13) % 61) - 30) / 64;
+}
+
+static inline void head_put(head_builder *b, const char *name, const char *dtype, int rows, int columns,
+                            const void *data, size_t bytes) {
+  size_t at = strlen(b->header);
+  char shape[48];
+  snprintf(shape, sizeof shape, rows ? "%d,%d" : "%.0d%d", rows, columns);
+  snprintf(b->header + at, sizeof b->header - at,
+           "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}", at ? "," : "{", name,
+           dtype, shape, b->used, b->used + bytes);
+  assert_true(b->used + bytes <= sizeof b->data);
+  memcpy(b->data + b->used, data, bytes);
+  b->used += bytes;
+}
+
+/* BF16, rows 0: a vector. */
+static inline void head_weights(head_builder *b, const char *name, int rows, int columns) {
+  char full[96];
+  if (b->skip && strcmp(b->skip, name) == 0) return;
+  if (b->odd && strcmp(b->odd, name) == 0) *(rows ? &rows : &columns) += 1;
+  size_t count = (size_t)(rows ? rows : 1) * (size_t)columns;
+  uint16_t *values = malloc(count * sizeof *values);
+  for (size_t i = 0; i < count; i++) {
+    uint32_t bits;
+    float v = head_value(name, i);
+    memcpy(&bits, &v, 4);
+    values[i] = (uint16_t)(bits >> 16);
+  }
+  if (b->spoilt && strcmp(b->spoilt, name) == 0) values[1] = 0x7fc0;
+  snprintf(full, sizeof full, "%s%s", name[0] == '.' ? b->prefix : "", name);
+  head_put(b, full, "BF16", rows, columns, values, count * sizeof *values);
+  free(values);
+}
+
+static inline void head_ids(head_builder *b, const head_shape *s) {
+  int64_t ids[256];
+  uint8_t used[256] = {0};
+  for (int i = 0; i < s->draft_vocab; i++) {
+    ids[i] = b->ids ? b->ids[i] : i + 1;
+    if (ids[i] + i >= 0 && ids[i] + i < s->vocab) used[ids[i] + i] = 1;
+  }
+  head_put(b, "d2t", "I64", 0, s->draft_vocab, ids, (size_t)s->draft_vocab * sizeof *ids);
+  head_put(b, "t2d", "BOOL", 0, s->vocab, used, (size_t)s->vocab);
+}
+
+static inline void head_tensors(head_builder *b, const head_shape *s) {
+  int q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+  head_weights(b, "fc.weight", s->embed, s->tap_count * s->target_embed);
+  head_weights(b, ".input_layernorm.weight", 0, s->embed);
+  head_weights(b, ".hidden_norm.weight", 0, s->embed);
+  head_weights(b, ".self_attn.q_proj.weight", q, 2 * s->embed);
+  head_weights(b, ".self_attn.k_proj.weight", kv, 2 * s->embed);
+  head_weights(b, ".self_attn.v_proj.weight", kv, 2 * s->embed);
+  head_weights(b, ".self_attn.o_proj.weight", s->embed, q);
+  head_weights(b, ".post_attention_layernorm.weight", 0, s->embed);
+  head_weights(b, ".mlp.gate_proj.weight", s->ffn, s->embed);
+  head_weights(b, ".mlp.up_proj.weight", s->ffn, s->embed);
+  head_weights(b, ".mlp.down_proj.weight", s->embed, s->ffn);
+  head_weights(b, "norm.weight", 0, s->embed);
+  head_weights(b, "lm_head.weight", s->draft_vocab, s->embed);
+  if (s->draft_vocab < s->vocab && !(b->skip && strcmp(b->skip, "d2t") == 0)) head_ids(b, s);
+}
+
+static inline void head_write(head_builder *b, folder *f) {
+  size_t size;
+  snprintf(b->header + strlen(b->header), 2, "}");
+  uint8_t *bytes = safetensors_bytes(b->header, b->used, &size);
+  memcpy(bytes + size - b->used, b->data, b->used);
+  folder_put(f, "model.safetensors", bytes, size);
+  free(bytes);
+}
+
+static inline void head_taps(const head_shape *s, char *out, size_t size) {
+  size_t at = 0;
+  out[0] = 0;
+  for (int i = 0; i < s->tap_count; i++)
+    at += (size_t)snprintf(out + at, size - at, "%s%d", i ? "," : "", s->taps[i]);
+}
+
+/* A folder in the EAGLE layout; `keys` ("" or "\"key\":value,...,") come first in config.json. */
+static inline folder head_folder(head_builder *b, const head_shape *s, const char *keys) {
+  char text[1024], taps[64];
+  folder f = folder_make();
+  if (!b->prefix) b->prefix = "midlayer";
+  head_taps(s, taps, sizeof taps);
+  snprintf(
+      text, sizeof text,
+      "{%s\"hidden_size\":%d,\"target_hidden_size\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":"
+      "%d,\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"draft_vocab_size\":%d,"
+      "\"eagle_aux_hidden_state_layer_ids\":[%s],\"num_hidden_layers\":1,\"rms_norm_eps\":1e-05,"
+      "\"rope_theta\":100000.0,\"max_position_embeddings\":2048,\"hidden_act\":\"silu\"}",
+      keys, s->embed, s->target_embed, s->heads, s->kv_heads, s->head_dim, s->ffn, s->vocab, s->draft_vocab,
+      taps);
+  folder_put_text(&f, "config.json", text);
+  head_tensors(b, s);
+  head_write(b, &f);
+  return f;
+}

@@ -231,11 +231,30 @@ static void is_attach(const json_t *f, const msg *m) {
   is_state(f, m);
   is_bin16(f, "ticket", m->u.state.ticket.bytes);
   IS_UNSIGNED(f, "generation", m->u.state.generation);
+  const json_t *r = json_object_get(f, "request");
+  const msg_feature_request *got = &m->u.state.request;
+  field_name = "request";
+  HOLDS((r != NULL) == (got->tap_count > 0));
+  if (!r) return;
+  is_int_list(r, "taps", got->taps, got->tap_count);
+  IS_SIGNED(r, "type", got->type);
+  is_bin16(r, "fc", got->fc.bytes);
+  IS_SIGNED(r, "from", got->from);
+  IS_SIGNED(r, "horizon", got->horizon);
 }
 
 static void is_attached(const json_t *f, const msg *m) {
   is_state(f, m);
   IS_UNSIGNED(f, "generation", m->u.state.generation);
+  const json_t *g = json_object_get(f, "grant");
+  const msg_feature_grant *got = &m->u.state.grant;
+  field_name = "grant";
+  HOLDS((g != NULL) == (got->width > 0));
+  if (!g) return;
+  IS_SIGNED(g, "width", got->width);
+  IS_SIGNED(g, "type", got->type);
+  IS_BOOL(g, "fused", got->fused);
+  IS_SIGNED(g, "from", got->from);
 }
 
 static void is_detach(const json_t *f, const msg *m) {
@@ -269,6 +288,20 @@ static void is_nodes(const json_t *f, const msg *m) {
   is_int_list(f, "tokens", n->tokens, n->count);
   is_float_list(f, "scores", n->scores, n->count);
   IS_BOOL(f, "done", n->done);
+  field_name = "features";
+  if (json_object_get(f, "features"))
+    IS_SIGNED(f, "features", n->features);
+  else
+    HOLDS(n->features == 0);
+}
+
+static void is_features(const json_t *f, const msg *m) {
+  const msg_features *x = &m->u.features;
+  IS_SIGNED(f, "base", x->base);
+  IS_SIGNED(f, "count", x->count);
+  IS_SIGNED(f, "width", x->width);
+  IS_SIGNED(f, "type", x->type);
+  is_blob(f, "rows", x->rows, x->size);
 }
 
 static void is_stats(const json_t *f, const msg_stats *s) {
@@ -325,6 +358,7 @@ static const struct {
     {"NODES", MSG_NODES, is_nodes},
     {"TREE_RESET", MSG_TREE_RESET, is_reset},
     {"DETACH", MSG_DETACH, is_detach},
+    {"FEATURES", MSG_FEATURES, is_features},
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -478,7 +512,7 @@ static void test_a_refused_frame_still_names_its_session(void **state) {
   } cases[] = {{"frame_trailing", MSG_ACK, 77, 1},
                {"tokens_many", MSG_TOKENS, 77, 1},
                {"frame_cut_in_integer", MSG_ACK, 77, 0},
-               {"type_beyond", 35, 77, 1},
+               {"type_beyond", 36, 77, 1},
                {"frame_empty", 0, 0, 0},
                {"frame_deep", 0, 0, 0},
                {"session_negative", MSG_ACK, 0, 0},
@@ -554,6 +588,14 @@ static void test_encoding_refuses_what_decoding_would_refuse(void **state) {
   refuses(&b, &m, ERR_PROTOCOL, "R-SCORE: NODES.scores[1]");
   scores[1] = -1.0f;
   refuses(&b, &m, ERR_PROTOCOL, "R-NODES-PARENT");
+  m = message_of(MSG_FEATURES);
+  m.u.features = (msg_features){.width = 1, .type = WIRE_F32, .count = 1, .rows = features, .size = 3};
+  refuses(&b, &m, ERR_PROTOCOL, "R-FEATURES-SIZE");
+  m.u.features.size = WIRE_FEATURES_MAX + 1;
+  refuses(&b, &m, ERR_LIMIT, "R-BLOB-LIMIT: FEATURES.rows");
+  m = message_of(MSG_NODES);
+  m.u.nodes = (msg_nodes){
+      .base_length = 1, .first_id = 1, .parents = parents, .tokens = tokens, .scores = scores, .count = 2};
   parents[1] = 1;
   assert_int_equal(codec_encode(&m, &b.out, &b.e), ERR_OK);
   bench_fini(&b);
@@ -800,6 +842,13 @@ static void test_the_protocol_page_names_every_rule_limit_and_error(void **state
   page_has(page, "| nodes in one NODES | %d |", WIRE_NODES_MAX);
   page_has(page, "| budget (nodes in one verify) | %d |", WIRE_BUDGET_MAX);
   page_has(page, "| stop tokens | %d |", WIRE_STOPS_MAX);
+  page_has(page, "| taps of a request | %d |", WIRE_TAPS_MAX);
+  page_has(page, "| largest tap | %d |", WIRE_TAP_MAX);
+  page_has(page, "| largest horizon | %d |", WIRE_HORIZON_MAX);
+  page_has(page, "| values of a row of features | %d |", WIRE_FEATURE_WIDTH_MAX);
+  page_has(page, "| rows in one FEATURES | %d |", WIRE_FEATURE_ROWS_MAX);
+  page_has(page, "| bytes of the rows in one FEATURES | %d |", WIRE_FEATURES_MAX);
+  page_has(page, "| credit for features: bytes of rows ahead of NODES.features | %d |", WIRE_FEATURES_CREDIT);
   page_has(page, "| entries of accepted_per_pos | %d |", WIRE_POSITIONS_MAX);
   page_has(page, "| bytes of a str | %d |", WIRE_STRING_MAX);
 }

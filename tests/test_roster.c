@@ -88,8 +88,8 @@ static void test_hello_is_welcomed(void **state) {
   assert_int_equal(w->r.out.count, 1);
   assert_true(wire_id_equal(m->to, PEER_ID));
   assert_int_equal(m->session, 0);
-  assert_int_equal(m->u.hello.version_min, 2);
-  assert_int_equal(m->u.hello.version_max, 2);
+  assert_int_equal(m->u.hello.version_min, WIRE_VERSION_MAX);
+  assert_int_equal(m->u.hello.version_max, WIRE_VERSION_MAX);
   assert_true(wire_id_equal(m->u.hello.incarnation, SELF_ID));
   assert_int_equal(m->u.hello.role, WIRE_ROLE_TARGET);
   assert_true(text_is(m->u.hello.numerics_id, "cpu-test"));
@@ -150,9 +150,8 @@ static void test_a_greeted_peer_may_be_colocated(void **state) {
 static void test_versions_that_do_not_meet_are_refused(void **state) {
   world *w = *state;
   static const struct {
-    uint32_t min, max;
-    bool met;
-  } table[] = {{2, 2, true}, {1, 9, true}, {1, 1, false}, {3, 9, false}};
+    uint32_t min, max, met; /* the version chosen; 0: none */
+  } table[] = {{2, 2, 2}, {1, 2, 2}, {1, 9, 3}, {3, 9, 3}, {1, 1, 0}, {4, 9, 0}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     msg m = peer_hello();
     m.u.hello.version_min = table[i].min;
@@ -161,7 +160,8 @@ static void test_versions_that_do_not_meet_are_refused(void **state) {
     roster_verdict v = hear(w, (peer_id)(20 + i), m);
     if (table[i].met) {
       assert_int_equal(v, ROSTER_GREETED);
-      assert_int_equal(rig_only(&w->r, RIG_ANY, MSG_WELCOME)->u.hello.version_max, 2);
+      assert_int_equal(rig_only(&w->r, RIG_ANY, MSG_WELCOME)->u.hello.version_max, table[i].met);
+      assert_int_equal(roster_version(&w->table, (peer_id)(20 + i)), table[i].met);
     } else {
       char range[32];
       assert_int_equal(v, ROSTER_HANDLED);
@@ -169,6 +169,7 @@ static void test_versions_that_do_not_meet_are_refused(void **state) {
       snprintf(range, sizeof range, "%u", table[i].max);
       assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, range));
       assert_true(text_has(rig_only(&w->r, RIG_ANY, MSG_ERROR)->u.error.text, "2"));
+      assert_int_equal(roster_version(&w->table, (peer_id)(20 + i)), 0);
     }
   }
 }

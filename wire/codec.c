@@ -43,6 +43,8 @@
   X(STRING_TEXT, "R-STRING-TEXT", ERR_PROTOCOL)                                                              \
   X(LIST_LIMIT, "R-LIST-LIMIT", ERR_LIMIT)                                                                   \
   X(LIST_SAME, "R-LIST-SAME", ERR_PROTOCOL)                                                                  \
+  X(BLOB_LIMIT, "R-BLOB-LIMIT", ERR_LIMIT)                                                                   \
+  X(LEFT_OUT, "R-LEFT-OUT", ERR_PROTOCOL)                                                                    \
   X(MEMORY, "arena", ERR_NOMEM)
 
 #define RULE_ENUM(id, name, code) RULE_##id,
@@ -248,6 +250,9 @@ static int write_group(writer *w, const field_group *group, const char *base);
 static int write_blob(writer *w, const field *f, const char *base) {
   const void *data = *(const void *const *)(base + f->offset);
   uint32_t size = *(const uint32_t *)(base + f->count_offset);
+  if (size > f->max)
+    return refuse(&w->at, RULE_BLOB_LIMIT, "has %u bytes, the limit is %llu", size,
+                  (unsigned long long)f->max);
   if (data)
     write_bin(w, data, size);
   else
@@ -315,7 +320,9 @@ static int write_group(writer *w, const field_group *group, const char *base) {
   for (uint32_t i = 0; i < group->count && code == ERR_OK; i++) {
     const field *f = &group->list[i];
     w->at.field = f->name;
-    if (f->list)
+    if (field_is_absent(f, base))
+      break;
+    else if (f->list)
       code = write_list(w, f, base);
     else if (f->kind == FIELD_BLOB)
       code = write_blob(w, f, base);
@@ -329,8 +336,15 @@ static int write_group(writer *w, const field_group *group, const char *base) {
 
 #define ENVELOPE_FIELDS 4 /* type, to, session, epoch */
 
+/* How many fields of a message are written: those behind one that is left out are left out, too. */
+static uint32_t written_count(const field_group *group, const char *base) {
+  uint32_t n = 0;
+  while (n < group->count && !field_is_absent(&group->list[n], base)) n++;
+  return n;
+}
+
 static int write_frame(writer *w, const fields_shape *shape, const msg *m) {
-  msgpack_pack_array(&w->packer, ENVELOPE_FIELDS + shape->fields.count);
+  msgpack_pack_array(&w->packer, ENVELOPE_FIELDS + written_count(&shape->fields, (const char *)&m->u));
   msgpack_pack_uint32(&w->packer, m->type);
   write_bin(w, m->to.bytes, sizeof m->to.bytes);
   msgpack_pack_uint64(&w->packer, m->session);
@@ -525,6 +539,9 @@ static int read_blob(reader *r, const field *f, char *base) {
   if (t.type != MPACK_TOKEN_NIL && t.type != MPACK_TOKEN_BIN) return refuse_type(r, "nil or a bin");
   void *data = NULL;
   uint32_t size = t.type == MPACK_TOKEN_BIN ? t.length : 0;
+  if (size > f->max)
+    return refuse(&r->at, RULE_BLOB_LIMIT, "has %u bytes, the limit is %llu", size,
+                  (unsigned long long)f->max);
   if (t.type == MPACK_TOKEN_BIN) {
     data = arena_copy(r->memory, read_chunk(r, size), size);
     if (!data) return refuse(&r->at, RULE_MEMORY, "has no room");
@@ -609,6 +626,9 @@ static int read_group(reader *r, const field_group *group, char *base) {
       code = read_nested(r, f, base);
     else
       code = read_value(r, f, base + f->offset);
+    r->at.field = f->name;
+    if (code == ERR_OK && field_is_absent(f, base))
+      code = refuse(&r->at, RULE_LEFT_OUT, "is given, and is empty: it is left out then");
   }
   r->at.field = NULL;
   return code;
@@ -632,6 +652,20 @@ static int read_versions(reader r, const fields_shape *shape, uint32_t count) {
   return code == ERR_OK ? check_version(&r.at, h.version_min, h.version_max) : code;
 }
 
+/* Fields that every frame of the message has; a later version may have added others behind them. */
+static uint32_t least_count(const field_group *group) {
+  uint32_t n = 0;
+  while (n < group->count && group->list[n].absent_size == 0) n++;
+  return n;
+}
+
+static int check_count(reader *r, const field_group *group, uint32_t count) {
+  uint32_t most = ENVELOPE_FIELDS + group->count, least = ENVELOPE_FIELDS + least_count(group);
+  if (count >= least && count <= most) return ERR_OK;
+  if (least == most) return refuse(&r->at, RULE_FIELDS, "has %u entries instead of %u", count, most);
+  return refuse(&r->at, RULE_FIELDS, "has %u entries instead of %u to %u", count, least, most);
+}
+
 static int read_message(reader *r, uint32_t count, msg *m) {
   r->at.message = "envelope";
   if (count < ENVELOPE_FIELDS)
@@ -646,10 +680,9 @@ static int read_message(reader *r, uint32_t count, msg *m) {
   if (code == ERR_OK && (m->type == MSG_HELLO || m->type == MSG_WELCOME))
     code = read_versions(*r, shape, count);
   if (code != ERR_OK) return code;
-  if (count != ENVELOPE_FIELDS + shape->fields.count)
-    return refuse(&r->at, RULE_FIELDS, "has %u entries instead of %u", count,
-                  ENVELOPE_FIELDS + shape->fields.count);
-  code = read_group(r, &shape->fields, (char *)&m->u);
+  code = check_count(r, &shape->fields, count);
+  if (code != ERR_OK) return code;
+  code = read_group(r, &(field_group){shape->fields.list, count - ENVELOPE_FIELDS}, (char *)&m->u);
   return code == ERR_OK ? check_message(shape, m, r->at.e) : code;
 }
 

@@ -1,6 +1,7 @@
 #include "wire/fields.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define ARRAY_COUNT(a) (uint32_t)(sizeof(a) / sizeof(a)[0])
 #define GROUP(fields)                                                                                        \
@@ -21,6 +22,10 @@
                     .same_count = (same)                                                                     \
   }
 #define TOKEN_LIST(s, f, n, limit) LIST(s, f, FIELD_I32, n, limit, INT32_MAX, false)
+#define BLOB(s, f, size, limit)                                                                              \
+  { PLAIN(s, f, FIELD_BLOB), .max = (limit), .count_offset = offsetof(s, size) }
+/* Last in its message, left out where `member` of struct `s` is zero. */
+#define LEFT_OUT(s, member) .absent_offset = offsetof(s, member), .absent_size = sizeof(((s *)0)->member)
 
 static const field hello_fields[] = {
     {.name = "magic", .kind = FIELD_MAGIC},
@@ -83,16 +88,41 @@ static const field open_fields[] = {
 #define STATE_HEAD(lo) LENGTH(msg_state, length, lo), OF(msg_state, hash, FIELD_BIN16)
 static const field state_fields[] = {STATE_HEAD(1)};
 static const field desync_fields[] = {STATE_HEAD(0), OF(msg_state, reason, FIELD_STR)};
-static const field attach_fields[] = {STATE_HEAD(1), OF(msg_state, ticket, FIELD_BIN16),
-                                      U32(msg_state, generation)};
-static const field attached_fields[] = {STATE_HEAD(1), U32(msg_state, generation)};
+
+static const field request_fields[] = {
+    LIST(msg_feature_request, taps, FIELD_I32, tap_count, WIRE_TAPS_MAX, WIRE_TAP_MAX, false),
+    INT(msg_feature_request, type, FIELD_ENUM, WIRE_BF16, WIRE_F32),
+    OF(msg_feature_request, fc, FIELD_BIN16),
+    LENGTH(msg_feature_request, from, 0),
+    INT(msg_feature_request, horizon, FIELD_I32, 0, WIRE_HORIZON_MAX),
+};
+static const field_group request_group = GROUP(request_fields);
+static const field attach_fields[] = {
+    STATE_HEAD(1),
+    OF(msg_state, ticket, FIELD_BIN16),
+    U32(msg_state, generation),
+    {PLAIN(msg_state, request, FIELD_GROUP), .group = &request_group, LEFT_OUT(msg_state, request.tap_count)},
+};
+
+static const field grant_fields[] = {
+    INT(msg_feature_grant, width, FIELD_I32, 1, WIRE_FEATURE_WIDTH_MAX),
+    INT(msg_feature_grant, type, FIELD_ENUM, WIRE_BF16, WIRE_F32),
+    OF(msg_feature_grant, fused, FIELD_BOOL),
+    LENGTH(msg_feature_grant, from, 0),
+};
+static const field_group grant_group = GROUP(grant_fields);
+static const field attached_fields[] = {
+    STATE_HEAD(1),
+    U32(msg_state, generation),
+    {PLAIN(msg_state, grant, FIELD_GROUP), .group = &grant_group, LEFT_OUT(msg_state, grant.width)},
+};
 static const field detach_fields[] = {OF(msg_state, reason, FIELD_STR)};
 
 static const field tokens_fields[] = {
     LENGTH(msg_tokens, base_length, 1),
     TOKEN_LIST(msg_tokens, tokens, token_count, WIRE_BURST_MAX),
     OF(msg_tokens, hash, FIELD_BIN16),
-    {PLAIN(msg_tokens, features, FIELD_BLOB), .count_offset = offsetof(msg_tokens, feature_size)},
+    BLOB(msg_tokens, features, feature_size, WIRE_FRAME_MAX),
 };
 
 static const field resend_fields[] = {LENGTH(msg_resend, from, 1)};
@@ -106,6 +136,15 @@ static const field nodes_fields[] = {
     LIST(msg_nodes, tokens, FIELD_I32, count, WIRE_NODES_MAX, INT32_MAX, true),
     LIST(msg_nodes, scores, FIELD_SCORE, count, WIRE_NODES_MAX, 0, true),
     OF(msg_nodes, done, FIELD_BOOL),
+    {PLAIN(msg_nodes, features, FIELD_I32), .max = WIRE_CONTEXT_MAX, LEFT_OUT(msg_nodes, features)},
+};
+
+static const field features_fields[] = {
+    LENGTH(msg_features, base, 0),
+    INT(msg_features, count, FIELD_I32, 0, WIRE_FEATURE_ROWS_MAX),
+    INT(msg_features, width, FIELD_I32, 1, WIRE_FEATURE_WIDTH_MAX),
+    INT(msg_features, type, FIELD_ENUM, WIRE_BF16, WIRE_F32),
+    BLOB(msg_features, rows, size, WIRE_FEATURES_MAX),
 };
 
 static const field reset_fields[] = {U32(msg_reset, generation)};
@@ -218,6 +257,18 @@ static int check_nodes(const msg *m, char bad[SHAPE_BAD_MAX]) {
   return ERR_OK;
 }
 
+static int check_features(const msg *m, char bad[SHAPE_BAD_MAX]) {
+  const msg_features *f = &m->u.features;
+  uint64_t size = (uint64_t)f->count * (uint64_t)f->width * wire_type_size(f->type);
+  if (f->base + f->count > WIRE_CONTEXT_MAX)
+    return BROKEN(ERR_LIMIT, "R-FEATURES-LENGTH: base %d and %d rows pass %d", f->base, f->count,
+                  WIRE_CONTEXT_MAX);
+  if (f->size != size)
+    return BROKEN(ERR_PROTOCOL, "R-FEATURES-SIZE: %d rows of %d values are %llu bytes, not %u", f->count,
+                  f->width, (unsigned long long)size, f->size);
+  return ERR_OK;
+}
+
 static int check_done(const msg *m, char bad[SHAPE_BAD_MAX]) {
   const msg_done *d = &m->u.done;
   if ((d->finish == WIRE_FINISH_ERROR) != (d->code != 0))
@@ -253,6 +304,7 @@ static const fields_shape shapes[] = {
     SHAPE(NODES, nodes_fields, NONZERO, NONZERO, check_nodes),
     SHAPE(TREE_RESET, reset_fields, NONZERO, NONZERO, NULL),
     SHAPE(DETACH, detach_fields, NONZERO, NONZERO, NULL),
+    SHAPE(FEATURES, features_fields, NONZERO, NONZERO, check_features),
 };
 
 const fields_shape *fields_shape_of(uint64_t type) {
@@ -261,4 +313,9 @@ const fields_shape *fields_shape_of(uint64_t type) {
 
 size_t field_element_size(field_kind kind) {
   return kind == FIELD_U64 ? sizeof(uint64_t) : sizeof(uint32_t);
+}
+
+bool field_is_absent(const field *f, const char *base) {
+  static const char zero[sizeof(uint64_t)];
+  return f->absent_size > 0 && memcmp(base + f->absent_offset, zero, f->absent_size) == 0;
 }

@@ -18,7 +18,7 @@ typedef enum {
   FIELD_BOOL,
   FIELD_BIN16, /* hash16 or wire_id */
   FIELD_STR,   /* wire_string */
-  FIELD_BLOB,  /* nil or bin: pointer at offset, uint32_t size at count_offset */
+  FIELD_BLOB,  /* nil or bin of at most `max` bytes: pointer at offset, uint32_t size at count_offset */
   FIELD_GROUP  /* a nested array with fields of its own */
 } field_kind;
 
@@ -37,6 +37,9 @@ typedef struct field {
   size_t count_offset;
   uint32_t count_max;
   const struct field_group *group;
+  /* A later version has added it, at the end of a message: it is left out where the `absent_size` bytes at
+   * absent_offset are zero, as they are when a frame lacks it. 0: it is always there. */
+  size_t absent_offset, absent_size;
 } field;
 
 typedef struct field_group {
@@ -60,3 +63,5 @@ typedef struct fields_shape {
 const fields_shape *fields_shape_of(uint64_t type);
 
 size_t field_element_size(field_kind kind); /* bytes of one element of a list */
+/* Is this field of the struct at `base` left out of the frame? */
+bool field_is_absent(const field *f, const char *base);

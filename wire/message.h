@@ -11,7 +11,7 @@
 
 #define WIRE_MAGIC       "tandem"
 #define WIRE_VERSION_MIN 2
-#define WIRE_VERSION_MAX 2
+#define WIRE_VERSION_MAX 3 /* 3 has features (MSG_FEATURES); a peer of version 2 goes on without them */
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
@@ -27,6 +27,15 @@
 #define WIRE_BUDGET_MAX        64      /* tree nodes in one verify */
 #define WIRE_POSITIONS_MAX     64      /* entries of accepted_per_pos */
 #define WIRE_CONTEXT_MAX       1048576 /* largest length or position */
+
+/* Limits of features: what a draft head reads, rows of the target's states. */
+#define WIRE_TAPS_MAX          8       /* states of one row */
+#define WIRE_TAP_MAX           4096    /* largest number of a layer */
+#define WIRE_HORIZON_MAX       4096    /* largest depth of a draft's tokens */
+#define WIRE_FEATURE_WIDTH_MAX 65536   /* values of one row */
+#define WIRE_FEATURE_ROWS_MAX  2048    /* rows of one FEATURES, and of the end of a prompt */
+#define WIRE_FEATURES_MAX      262144  /* bytes of the rows of one FEATURES: one row of any width fits */
+#define WIRE_FEATURES_CREDIT   4194304 /* bytes of rows that a target sends ahead of NODES.features */
 
 typedef struct wire_id { /* incarnation or ticket */
   uint8_t bytes[16];
@@ -82,7 +91,8 @@ typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT
   X(ATTACHED, 31)                                                                                            \
   X(NODES, 32)                                                                                               \
   X(TREE_RESET, 33)                                                                                          \
-  X(DETACH, 34)
+  X(DETACH, 34)                                                                                              \
+  X(FEATURES, 35)
 /* clang-format on */
 #define MSG_ENUM(name, number) MSG_##name = number,
 typedef enum { MSG_LIST(MSG_ENUM) } msg_type;
@@ -147,13 +157,41 @@ typedef struct msg_open {
   wire_id target_incarnation;  /* to a draft */
 } msg_open;
 
+typedef enum { WIRE_BF16 = 1, WIRE_F32 = 2 } wire_type; /* of the values of features; little-endian */
+
+static inline uint32_t wire_type_size(wire_type t) { /* bytes of a value */
+  return t == WIRE_BF16 ? 2 : 4;
+}
+
+/* The features that a draft asks for. Tap i is the state that enters layer i, counted from 0; i = the number
+ * of layers is the last state before the final norm. A row is the states of one position in the order of the
+ * taps, one behind the other, or what the head's first linear (fc) makes of them. */
+typedef struct msg_feature_request {
+  const int32_t *taps;
+  int32_t tap_count; /* 0: the draft asks for none, and the field is left out */
+  wire_type type;
+  hash16 fc;       /* of the weights of fc, which the target may apply where it has them; zero: raw states */
+  int32_t from;    /* first position wanted */
+  int32_t horizon; /* how many tokens ahead this draft was trained to guess; 0: it does not say */
+} msg_feature_request;
+
+/* The features that the target grants. */
+typedef struct msg_feature_grant {
+  int32_t width; /* values of a row; 0: it grants none, and the field is left out */
+  wire_type type;
+  bool fused;   /* fc is applied */
+  int32_t from; /* nothing before this position will come */
+} msg_feature_grant;
+
 /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH: what the sender holds of the session */
 typedef struct msg_state {
   int32_t length;
   hash16 hash;
-  wire_id ticket;      /* ATTACH */
-  uint32_t generation; /* ATTACH: the draft's; ATTACHED: the one to use from now on */
-  wire_string reason;  /* DESYNC, DETACH */
+  wire_id ticket;              /* ATTACH */
+  uint32_t generation;         /* ATTACH: the draft's; ATTACHED: the one to use from now on */
+  wire_string reason;          /* DESYNC, DETACH */
+  msg_feature_request request; /* ATTACH */
+  msg_feature_grant grant;     /* ATTACHED */
 } msg_state;
 
 typedef struct msg_tokens {
@@ -179,7 +217,19 @@ typedef struct msg_nodes {
   const float *scores;     /* [count] */
   int32_t count;
   bool done; /* for this base the draft has nothing more to add until it gets TOKENS */
+  /* The features of all positions below this one have come, or are not waited for any more: gives credit. 0:
+   * none were granted, and the field is left out. */
+  int32_t features;
 } msg_nodes;
+
+/* The features of positions [base, base + count) of C. What lies before `base` and has not come is lost. */
+typedef struct msg_features {
+  int32_t base, count; /* count 0: says only that features before base are lost */
+  int32_t width;
+  wire_type type;
+  const uint8_t *rows; /* [count][width] values of `type` */
+  uint32_t size;       /* bytes of rows */
+} msg_features;
 
 typedef struct msg_reset {
   uint32_t generation; /* the generation that the draft must start */
@@ -227,18 +277,19 @@ typedef struct msg {
   uint64_t session; /* 0: not about a session */
   uint32_t epoch;
   union {
-    msg_hello hello;   /* HELLO, WELCOME */
-    msg_error error;   /* ERROR */
-    msg_ping ping;     /* PING, PONG */
-    msg_open open;     /* OPEN */
-    msg_state state;   /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH */
-    msg_tokens tokens; /* TOKENS */
-    msg_resend resend; /* RESEND */
-    msg_nodes nodes;   /* NODES */
-    msg_reset reset;   /* TREE_RESET */
-    msg_done done;     /* DONE */
-    bool existed;      /* ENDED */
-  } u;                 /* END, BYE: nothing */
+    msg_hello hello;       /* HELLO, WELCOME */
+    msg_error error;       /* ERROR */
+    msg_ping ping;         /* PING, PONG */
+    msg_open open;         /* OPEN */
+    msg_state state;       /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH */
+    msg_tokens tokens;     /* TOKENS */
+    msg_resend resend;     /* RESEND */
+    msg_nodes nodes;       /* NODES */
+    msg_reset reset;       /* TREE_RESET */
+    msg_done done;         /* DONE */
+    msg_features features; /* FEATURES */
+    bool existed;          /* ENDED */
+  } u;                     /* END, BYE: nothing */
 } msg;
 
 const char *msg_name(msg_type type); /* "HELLO", ...; "?" */

@@ -24,6 +24,12 @@ bool roster_colocated(roster *r, peer_id id) {
   return q && q->greeted && msg_colocated(&r->self, &q->hello);
 }
 
+uint32_t roster_version(roster *r, peer_id id) {
+  const roster_peer *q = roster_find(r, id);
+  if (!q || !q->greeted) return 0;
+  return q->hello.version_max < WIRE_VERSION_MAX ? q->hello.version_max : WIRE_VERSION_MAX;
+}
+
 static bool is_guest(const roster_peer *q, wire_role role) {
   return q->id && !q->calls && q->hello.role == role;
 }

@@ -57,6 +57,9 @@ roster_peer *roster_find(roster *r, peer_id id); /* NULL: unknown */
  * not greeted yet. */
 bool roster_colocated(roster *r, peer_id id);
 
+/* The version of the protocol that is spoken with this peer; 0: it has not greeted yet. */
+uint32_t roster_version(roster *r, peer_id id);
+
 /* A connection that we asked for stands: sends HELLO. NULL: the table is full, which is logged. */
 roster_peer *roster_connected(roster *r, peer_id id, uint64_t now_us, actions *out);
 void roster_drop(roster *r, peer_id id);

@@ -51,6 +51,24 @@ typedef struct drafter_session {
   const msg_options *options; /* valid for the call */
 } drafter_session;
 
+/* The features (wire/PROTOCOL.md, section 9) that a drafter's head reads: msg_feature_request has the
+ * meaning. */
+typedef struct drafter_wants {
+  int32_t taps[WIRE_TAPS_MAX];
+  int32_t tap_count; /* 0: it reads none */
+  wire_type type;    /* on the wire; the drafter always gets f32 */
+  hash16 fc;         /* zero: it applies fc itself, to raw states */
+  int32_t horizon;
+} drafter_wants;
+
+/* The features of positions [base, base + count) of C, in ascending order of base. What lies before `base`
+ * and has not come is lost: the head goes on without it. */
+typedef struct drafter_features {
+  int32_t base, count, width;
+  bool fused; /* rows are what fc makes of the states; else the states of the taps, one behind the other */
+  const float *rows; /* [count][width], finite; valid for the call */
+} drafter_features;
+
 struct draft_batch;
 struct draft_results;
 
@@ -68,6 +86,9 @@ typedef struct drafter_kind {
   /* C is `committed` now: takes as much of it as it can for the moment. Returns how many of its tokens the
    * drafter holds; queries about C wait until it holds all. */
   int32_t (*advance)(void *self, int32_t slot, const prefix *committed);
+  /* Features of C have come; C may still be shorter than they reach. NULL: it wants none. Only the first
+   * drafter of a worker that wants features gets them. */
+  void (*features)(void *self, int32_t slot, const drafter_features *f);
   /* The target chose `token` where this drafter had proposed these candidates. */
   void (*observe)(void *self, const draft_candidate *list, int32_t count, int32_t token);
 
@@ -88,6 +109,7 @@ typedef struct drafter {
   void *self;
   const char *method;  /* "ngram", "replay", "model"; borrowed */
   int32_t queries_max; /* how many queries it replies to at once */
+  drafter_wants wants;
 } drafter;
 
 static inline void drafter_free(drafter *d) {

@@ -14,11 +14,11 @@ LIMIT, BAD_ARGUMENT, FULL, PROTOCOL, VERSION, MISMATCH, DESYNC, GONE, STALE = -4
 
 NUMBERS = {"HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
            "ENDED": 13, "DESYNC": 14, "TOKENS": 20, "ACK": 21, "RESEND": 22, "DONE": 23, "ATTACH": 30, "ATTACHED": 31,
-           "NODES": 32, "TREE_RESET": 33, "DETACH": 34}
+           "NODES": 32, "TREE_RESET": 33, "DETACH": 34, "FEATURES": 35}
 NAMES = {number: name for name, number in NUMBERS.items()}
 RANGES = {"u32": (0, 2**32 - 1), "u64": (0, 2**64 - 1), "i32": (-2**31, 2**31 - 1), "count": (0, 2**31 - 1),
           "positive": (1, 2**31 - 1), "token": (0, 2**31 - 1), "length": (0, 2**20), "length1": (1, 2**20),
-          "budget": (0, 64)}
+          "budget": (0, 64), "rows": (0, 2048), "width": (1, 65536)}
 PING = "sequence:u64 time_us:u64 load:count"
 FIELDS = {
     "WELCOME": "magic:str version_min:u32 version_max:u32 role:u32 incarnation:bin16 model_fingerprint:bin16 "
@@ -31,7 +31,8 @@ FIELDS = {
                "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count "
                "single:bool",
     "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 features:blob",
-    "ATTACHED": "length:length1 hash:bin16 generation:u32", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
+    "ATTACHED": "length:length1 hash:bin16 generation:u32 grant:GRANT?", "GRANT": "width:width type:type fused:bool from:length",
+    "FEATURES": "base:length count:rows width:width type:type rows:blob*262144", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
 
 
 class Broken(Exception):
@@ -47,7 +48,13 @@ def field(kind, value, where):
     def need(holds, rule, code=PROTOCOL):
         if not holds:
             raise Broken(f"{rule}: {where} is {str(value)[:40]!a}", code)
-    if "*" in kind:
+    if kind.startswith("blob"):
+        need(type(value) in (bytes, type(None)), "R-TYPE")
+        need(len(value or b"") <= int(kind[5:] or 2**20), "R-BLOB-LIMIT", LIMIT)
+    elif kind == "type":
+        need(type(value) is int, "R-TYPE")
+        need(value in (1, 2), "R-ENUM")
+    elif "*" in kind:
         kind, limit = kind.split("*")
         need(type(value) is list, "R-TYPE")
         need(len(value) <= int(limit), "R-LIST-LIMIT", LIMIT)
@@ -62,7 +69,7 @@ def field(kind, value, where):
         need(type(value) is list, "R-TYPE")
         return group(kind, value)
     else:
-        types = {"str": [str], "bin16": [bytes], "f32": [float], "bool": [bool], "blob": [bytes, type(None)]}
+        types = {"str": [str], "bin16": [bytes], "f32": [float], "bool": [bool]}
         need(type(value) in types[kind], "R-TYPE")
         need(kind != "bin16" or len(value) == 16, "R-BIN16")
         need(kind != "f32" or math.isfinite(value), "R-FLOAT")
@@ -73,9 +80,12 @@ def field(kind, value, where):
 
 def group(name, values):
     kinds = [entry.split(":") for entry in FIELDS[name].split()]
-    if len(values) != len(kinds):
+    least = sum(not kind.endswith("?") for _, kind in kinds)  # the last field may be left out
+    if not least <= len(values) <= len(kinds):
         raise Broken(f"R-FIELDS: {name} has {len(values)} fields, not {len(kinds)}")
-    return SimpleNamespace(**{key: field(kind, value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)})
+    values = values + [None] * (len(kinds) - len(values))
+    return SimpleNamespace(**{key: value if value is None and kind[-1] == "?" else
+                              field(kind.rstrip("?"), value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)})
 
 
 def decode(frame, envelope):
@@ -105,7 +115,7 @@ def decode(frame, envelope):
     if name == "WELCOME" and len(values) > 6:  # the versions come before the number of fields
         need(values[4] == "tandem", "R-HELLO-MAGIC")
         need(field("u32", values[5], "version_min") == field("u32", values[6], "version_max"), "R-WELCOME-VERSION")
-        need(values[5] == 2, "R-HELLO-VERSION", VERSION)
+        need(values[5] in (2, 3), "R-HELLO-VERSION", VERSION)
     m = group(name, values[4:])
     if name == "WELCOME":
         need(1 <= m.role <= 3, "R-ENUM")
@@ -124,6 +134,9 @@ def decode(frame, envelope):
         need((m.target_endpoint == "") == (m.target_incarnation == ZERO), "R-OPEN-TARGET")
     elif name == "TOKENS":
         need(m.base_length + len(m.tokens) <= 2**20, "R-TOKENS-LENGTH", LIMIT)
+    elif name == "FEATURES":
+        need(m.base + m.count <= 2**20, "R-FEATURES-LENGTH", LIMIT)
+        need(len(m.rows or b"") == m.count * m.width * 2 * m.type, "R-FEATURES-SIZE")
     return name, to, session, epoch, m
 
 

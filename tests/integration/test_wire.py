@@ -83,7 +83,7 @@ class Wire(Case):
 
     def test_hello(self):
         magic, low, high, role, incarnation, fingerprint, vocabulary, size, numerics, endpoint = self.hello[:10]
-        self.assertEqual((magic, low, high, role, size), ("tandem", 2, 2, TARGET_ROLE, VOCABULARY))
+        self.assertEqual((magic, low, high, role, size), ("tandem", 2, 3, TARGET_ROLE, VOCABULARY))
         for identity in (incarnation, fingerprint, vocabulary):
             self.assertEqual((len(identity), identity == ZERO), (16, False))
         self.assertTrue(numerics and endpoint.startswith("tcp://127.0.0.1:"))
@@ -94,8 +94,8 @@ class Wire(Case):
 
     def test_refused_greetings(self):
         for hello, code, words in [
-            ({"versions": (3, 4)}, "version", ("3 to 4", "2 to 2")),
-            ({"versions": (1, 1)}, "version", ("1 to 1", "2 to 2")),
+            ({"versions": (4, 5)}, "version", ("4 to 5", "2 to 3")),
+            ({"versions": (1, 1)}, "version", ("1 to 1", "2 to 3")),
             ({"vocabulary_size": VOCABULARY + 1}, "mismatch", (str(VOCABULARY), str(VOCABULARY + 1), "same model")),
             ({"vocabulary_hash": os.urandom(16)}, "mismatch", ("vocabulary",)),
         ]:
@@ -123,7 +123,7 @@ class Wire(Case):
 
     def test_refused_target(self):
         """A target that its orchestrator refuses gives the reason and leaves."""
-        for code, reason in [("version", "protocol versions 2-2 are not spoken here"), ("mismatch", "another vocabulary")]:
+        for code, reason in [("version", "protocol versions 2-3 are not spoken here"), ("mismatch", "another vocabulary")]:
             with self.subTest(code=code):
                 hub = Hub(f"ipc://{self.folder}/{code}", welcome=False)
                 try:

@@ -23,7 +23,7 @@ HEX_MAX = 600  # bytes of a frame that the index and the page repeat in hex
 
 TYPES = dict(HELLO=1, WELCOME=2, ERROR=3, PING=4, PONG=5, BYE=6, OPEN=10, OPENED=11, END=12, ENDED=13,
              DESYNC=14, TOKENS=20, ACK=21, RESEND=22, DONE=23, ATTACH=30, ATTACHED=31, NODES=32,
-             TREE_RESET=33, DETACH=34)
+             TREE_RESET=33, DETACH=34, FEATURES=35)
 
 HELLO = "version_min version_max role incarnation model_fingerprint vocabulary_hash vocabulary_size " \
         "numerics_id endpoint method session_max context_max node_max host device".split()
@@ -31,6 +31,8 @@ OPTIONS = "temperature top_p min_p repeat_penalty top_k seed choice max_tokens c
           "selfcheck single".split()
 STATS = "forwards rounds rows accepted rewound prefill_us queue_us forward_us accept_us commit_us wait_us " \
         "plain_steps resets dropped accepted_per_pos".split()
+REQUEST = "taps type fc from horizon".split()
+GRANT = "width type fused from".split()
 FIELDS = {
     "HELLO": ["magic"] + HELLO,
     "WELCOME": ["magic"] + HELLO,
@@ -48,13 +50,15 @@ FIELDS = {
     "ACK": ["length", "hash"],
     "RESEND": ["from"],
     "DONE": ["length", "hash", "finish", "code", "text", "off_reason", "stats"],
-    "ATTACH": ["length", "hash", "ticket", "generation"],
-    "ATTACHED": ["length", "hash", "generation"],
-    "NODES": ["generation", "base_length", "base_hash", "first_id", "parents", "tokens", "scores", "done"],
+    "ATTACH": ["length", "hash", "ticket", "generation", "request"],
+    "ATTACHED": ["length", "hash", "generation", "grant"],
+    "NODES": ["generation", "base_length", "base_hash", "first_id", "parents", "tokens", "scores", "done", "features"],
     "TREE_RESET": ["generation"],
     "DETACH": ["reason"],
+    "FEATURES": ["base", "count", "width", "type", "rows"],
 }
-GROUPS = {"options": OPTIONS, "stats": STATS}
+GROUPS = {"options": OPTIONS, "stats": STATS, "request": REQUEST, "grant": GRANT}
+LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features"}  # the last field may be left out
 
 ZERO = bytes(16)
 ORCHESTRATOR = bytes.fromhex("0b0d5e1fa1e54c0f9d1f0e7a6c3b2a10")
@@ -96,7 +100,8 @@ def plain(fields, names):
 
 
 def message(kind, to, session, epoch, fields):
-    return [TYPES[kind], to, session, epoch] + plain(fields, FIELDS[kind])
+    names = FIELDS[kind] if LEFT_OUT.get(kind) in [None, *fields] else FIELDS[kind][:-1]
+    return [TYPES[kind], to, session, epoch] + plain(fields, names)
 
 
 def shown(value):
@@ -140,7 +145,7 @@ def good(name, kind, fields, to=TARGET, session=None, epoch=None, frame=None):
 
 
 def hello(**changed):
-    fields = dict(magic="tandem", version_min=2, version_max=2, role=3, incarnation=DRAFT,
+    fields = dict(magic="tandem", version_min=2, version_max=3, role=3, incarnation=DRAFT,
                   model_fingerprint=ZERO, vocabulary_hash=ZERO, vocabulary_size=0, numerics_id="", endpoint="",
                   method="ngram", session_max=4, context_max=0, node_max=1024, host=HOST, device="")
     fields.update(changed)
@@ -153,6 +158,10 @@ def hello_target(**changed):
                    session_max=4, context_max=4096, node_max=64, device="cpu")
     fields.update(changed)
     return fields
+
+
+def welcome(fields):
+    return dict(fields, version_min=fields["version_max"])
 
 
 def hello_orchestrator(**changed):
@@ -201,6 +210,31 @@ def nodes(**changed):
     return fields
 
 
+def request(**changed):
+    fields = dict(taps=[2, 15, 27], type=1, fc=ZERO, horizon=7)
+    fields["from"] = 0
+    fields.update(changed)
+    return {name: fields[name] for name in REQUEST}
+
+
+def grant(**changed):
+    fields = dict(width=4, type=1, fused=False)
+    fields["from"] = 0
+    fields.update(changed)
+    return {name: fields[name] for name in GRANT}
+
+
+def bf16(values):
+    """Each value's float 32 without its lower half."""
+    return b"".join(struct.pack("<f", v)[2:] for v in values)
+
+
+def features(**changed):
+    fields = dict(base=3, count=2, width=4, type=1, rows=bf16([1, -2, 0.5, 0, 3, 4, -0.0, 65536]))
+    fields.update(changed)
+    return fields
+
+
 def done(**changed):
     fields = dict(state(24), finish=1, code=0, text="", off_reason="", stats=stats())
     fields.update(changed)
@@ -227,15 +261,17 @@ def make_good():
                                              numerics_id="cpu-avx2-int8-1", method="model", context_max=4096,
                                              device="cpu"), to=ZERO)
     good("hello_other_device", "HELLO", hello_target(host=bytes(15) + b"\1", device="cuda:0"), to=ZERO)
+    good("hello_version_2", "HELLO", hello(version_max=2), to=ZERO)
     good("hello_later_versions", "HELLO", hello(version_max=U32), to=ZERO)
     good("hello_most", "HELLO", hello(incarnation=b"\xff" * 16, model_fingerprint=b"\xff" * 16,
                                       vocabulary_hash=b"\xff" * 16, vocabulary_size=I32, numerics_id=long_text,
                                       endpoint="e" * 512, method="ü" * 256, session_max=I32, context_max=I32,
                                       node_max=I32, host=b"\xff" * 16, device="ü" * 256), to=ZERO)
-    good("welcome_orchestrator", "WELCOME", hello_orchestrator(), to=DRAFT)
-    good("welcome_target", "WELCOME", hello_target(), to=DRAFT)
+    good("welcome_orchestrator", "WELCOME", welcome(hello_orchestrator()), to=DRAFT)
+    good("welcome_target", "WELCOME", welcome(hello_target()), to=DRAFT)
+    good("welcome_version_2", "WELCOME", hello_target(version_max=2), to=DRAFT)
 
-    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 2, the peer 3 to 4: "
+    good("error_version", "ERROR", dict(code=-11, text="this program speaks versions 2 to 3, the peer 4 to 5: "
                                                        "update the older one"), to=ZERO, session=0, epoch=0)
     good("error_session", "ERROR", dict(code=-14, text="no such session: it may not have been opened yet"), to=DRAFT)
     good("error_unknown_code", "ERROR", dict(code=-2**31, text=""), to=DRAFT)
@@ -339,6 +375,26 @@ def make_good():
     good("detach", "DETACH", dict(reason="cannot keep up with the target"))
     good("detach_silent", "DETACH", dict(reason=""), to=DRAFT)
 
+    good("attach_request", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0, request=request()))
+    good("attach_request_fused", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0,
+                                                request=request(fc=b"\xfc" * 16, **{"from": 3})))
+    good("attach_request_least", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0,
+                                                request=request(taps=[0], horizon=0)))
+    good("attach_request_most", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=U32, request=request(
+        taps=list(range(4089, 4097)), type=2, fc=b"\xff" * 16, horizon=4096, **{"from": CONTEXT_MAX})))
+    good("attached_grant", "ATTACHED", dict(state(4), generation=1, grant=grant()), to=DRAFT)
+    good("attached_grant_fused", "ATTACHED", dict(state(4), generation=1, grant=grant(
+        width=65536, type=2, fused=True, **{"from": CONTEXT_MAX})), to=DRAFT)
+    good("nodes_features", "NODES", nodes(features=3))
+    good("nodes_features_most", "NODES", nodes(parents=[], tokens=[], scores=[], first_id=4, features=CONTEXT_MAX))
+    good("features_bf16", "FEATURES", features(), to=DRAFT)
+    good("features_f32", "FEATURES", features(type=2, count=1, rows=struct.pack("<4f", 1, -2, 0.5, 1e30)), to=DRAFT)
+    good("features_lost", "FEATURES", features(base=9, count=0, rows=None), to=DRAFT)
+    good("features_not_finite", "FEATURES", features(count=1, rows=b"\xff\x7f\x80\x7f\x80\xff\0\0"), to=DRAFT)
+    good("features_most_bytes", "FEATURES", features(base=CONTEXT_MAX - 2048, count=2048, width=64, rows=b"\x3f" * 262144),
+         to=DRAFT)
+    good("features_most_width", "FEATURES", features(count=1, width=65536, type=2, rows=b"\0" * 262144), to=DRAFT)
+
 
 # --- the worked session of the page ---
 
@@ -359,9 +415,9 @@ def make_story():
                                                 first_id=next_id, parents=[], tokens=[], scores=[], done=last)
     target = hello_target(endpoint="tcp://127.0.0.1:41007")
     step("hello", "T→O", "HELLO", target, "The target registers. `to` is zero: it does not know the orchestrator yet.")
-    step("welcome", "O→T", "WELCOME", hello_orchestrator(), "Version 1 is chosen.")
+    step("welcome", "O→T", "WELCOME", welcome(hello_orchestrator()), "Version 3 is chosen.")
     step("hello", "D→O", "HELLO", hello(), "The draft registers. It takes any vocabulary.")
-    step("welcome", "O→D", "WELCOME", hello_orchestrator(), "")
+    step("welcome", "O→D", "WELCOME", welcome(hello_orchestrator()), "")
     step("open", "O→T", "OPEN", open_(options=options(max_tokens=4, stops=[2])),
          "A request: prompt [1, 504, 2365], at most 4 tokens of output, stop token 2, a draft will come.")
     step("opened", "T→O", "OPENED", at(), "The target holds the 3 tokens and has computed the same hash.")
@@ -370,7 +426,7 @@ def make_story():
          "The same session at the draft, with the target's address and incarnation.")
     step("opened", "D→O", "OPENED", at(), "")
     step("hello", "D→T", "HELLO", hello(), "The draft connects to the target.")
-    step("welcome", "T→D", "WELCOME", target, "")
+    step("welcome", "T→D", "WELCOME", welcome(target), "")
     step("attach", "D→T", "ATTACH", dict(at(), ticket=TICKET, generation=0), "It shows the ticket of OPEN.")
     step("attached", "T→D", "ATTACHED", dict(at(), generation=1), "Ids count from 1 in generation 1.")
     step("nodes", "D→T", "NODES", dict(no([], 1), parents=[0, 1, 0], tokens=[11, 12, 40],
@@ -473,7 +529,7 @@ def make_bad():
     bad("type_negative", "R-INT-LOW", pack([-1, TARGET, 77, 1]), "envelope.type")
     bad("type_zero", "R-MESSAGE-TYPE", pack([0, TARGET, 77, 1]), "type 0")
     bad("type_between", "R-MESSAGE-TYPE", pack([7, TARGET, 77, 1]), "type 7")
-    bad("type_beyond", "R-MESSAGE-TYPE", pack([35, TARGET, 77, 1]), "type 35")
+    bad("type_beyond", "R-MESSAGE-TYPE", pack([36, TARGET, 77, 1]), "type 36")
     bad("to_text", "R-TYPE", pack([21, "0123456789abcdef", 77, 1] + plain(state(4), FIELDS["ACK"])), "envelope.to")
     bad("to_short", "R-BIN16", pack([21, bytes(15), 77, 1] + plain(state(4), FIELDS["ACK"])), "envelope.to")
     bad("to_zero", "R-TO", pack([21, ZERO, 77, 1] + plain(state(4), FIELDS["ACK"])), "ACK")
@@ -502,17 +558,17 @@ def make_bad():
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
     bad("hello_magic", "R-HELLO-MAGIC", h(["magic"], "Tandem"), "HELLO.magic")
     bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", hello_target(), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
-    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 2")
+    bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 3")
     bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 4, version_max=3), "versions 4 to 3")
-    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 3, version_max=4), "versions 3 to 4, this program 2 to 2", VERSION)
+    bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 4, version_max=5), "versions 4 to 5, this program 2 to 3", VERSION)
     old = [v for k, v in hello().items() if k not in ("host", "device")]
     old[1:3] = 1, 1
     bad("hello_version_earlier", "R-HELLO-VERSION", pack([1, ZERO, 0, 0] + old), "versions 1 to 1", VERSION)
     bad("hello_version_later_fields", "R-HELLO-VERSION", pack([1, ZERO, 0, 0, "tandem", 9, 9, ["what", "ever"]]),
         "versions 9 to 9", VERSION)
-    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=3), ["version_min"], 3, to=DRAFT),
+    bad("welcome_version", "R-HELLO-VERSION", broken("WELCOME", hello_target(version_max=4), ["version_min"], 4, to=DRAFT),
         "WELCOME speaks", VERSION)
-    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_max"], 3, to=DRAFT), "versions 2 and 3")
+    bad("welcome_two_versions", "R-WELCOME-VERSION", broken("WELCOME", hello_target(), ["version_min"], 2, to=DRAFT), "versions 2 and 3")
     bad("hello_incarnation_zero", "R-HELLO-INCARNATION", h(["incarnation"], ZERO), "incarnation")
     bad("hello_role_zero", "R-ENUM", h(["role"], 0), "HELLO.role is 0")
     bad("hello_role_beyond", "R-ENUM", h(["role"], 4), "HELLO.role is 4")
@@ -642,6 +698,44 @@ def make_bad():
     bad("nodes_score_infinite", "R-FLOAT", n(["scores", 0], float("-inf")), "NODES.scores[0]")
     bad("nodes_score_integer", "R-TYPE", n(["scores", 1], -1), "NODES.scores[1]")
     bad("nodes_done_nil", "R-TYPE", n(["done"], None), "NODES.done")
+
+    # Features.
+    a = lambda path, value: broken("ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0, request=request()),
+                                   ["request"] + path, value)
+    bad("attach_taps_many", "R-LIST-LIMIT", a(["taps"], list(range(9))), "ATTACH.request.taps", LIMIT)
+    bad("attach_taps_none", "R-LEFT-OUT", a(["taps"], []), "ATTACH.request is given")
+    bad("attach_tap_negative", "R-INT-LOW", a(["taps"], [-1]), "ATTACH.request.taps[0]")
+    bad("attach_tap_large", "R-INT-HIGH", a(["taps"], [1, 4097]), "ATTACH.request.taps[1]", LIMIT)
+    bad("attach_type_zero", "R-ENUM", a(["type"], 0), "ATTACH.request.type")
+    bad("attach_fc_nil", "R-TYPE", a(["fc"], None), "ATTACH.request.fc")
+    bad("attach_from_large", "R-INT-HIGH", a(["from"], CONTEXT_MAX + 1), "ATTACH.request.from", LIMIT)
+    bad("attach_horizon_large", "R-INT-HIGH", a(["horizon"], 4097), "ATTACH.request.horizon", LIMIT)
+    whole = message("ATTACH", TARGET, 77, 1, dict(state(3, PROMPT), ticket=TICKET, generation=0, request=request()))
+    bad("attach_request_short", "R-FIELDS", pack(whole[:-1] + [whole[-1][:-1]]), "ATTACH.request has 4")
+    bad("attach_request_nil", "R-TYPE", pack(whole[:-1] + [None]), "ATTACH.request is not")
+    bad("attach_field_extra", "R-FIELDS", pack(whole + [0]), "ATTACH has 10 entries instead of 8 to 9")
+    g = lambda path, value: broken("ATTACHED", dict(state(4), generation=1, grant=grant()), ["grant"] + path, value,
+                                   to=DRAFT)
+    bad("attached_width_zero", "R-INT-LOW", g(["width"], 0), "ATTACHED.grant.width")
+    bad("attached_width_large", "R-INT-HIGH", g(["width"], 65537), "ATTACHED.grant.width", LIMIT)
+    bad("attached_type_beyond", "R-ENUM", g(["type"], 3), "ATTACHED.grant.type")
+    bad("attached_fused_integer", "R-TYPE", g(["fused"], 1), "ATTACHED.grant.fused")
+    bad("nodes_features_zero", "R-LEFT-OUT", n(["features"], 0), "NODES.features")
+    bad("nodes_features_negative", "R-INT-LOW", n(["features"], -1), "NODES.features is -1")
+    bad("nodes_features_large", "R-INT-HIGH", n(["features"], CONTEXT_MAX + 1), "NODES.features is", LIMIT)
+    f = lambda path, value, **k: broken("FEATURES", features(**k), path, value, to=DRAFT)
+    bad("features_base_negative", "R-INT-LOW", f(["base"], -1), "FEATURES.base")
+    bad("features_count_large", "R-INT-HIGH", f(["count"], 2049), "FEATURES.count", LIMIT)
+    bad("features_width_zero", "R-INT-LOW", f(["width"], 0), "FEATURES.width")
+    bad("features_width_large", "R-INT-HIGH", f(["width"], 65537), "FEATURES.width is", LIMIT)
+    bad("features_type_beyond", "R-ENUM", f(["type"], 3), "FEATURES.type")
+    bad("features_rows_text", "R-TYPE", f(["rows"], "rows"), "FEATURES.rows")
+    bad("features_rows_many", "R-BLOB-LIMIT", f(["rows"], bytes(262145)), "FEATURES.rows", LIMIT)
+    bad("features_rows_short", "R-FEATURES-SIZE", f(["rows"], bytes(15)), "16 bytes, not 15")
+    bad("features_rows_nil", "R-FEATURES-SIZE", f(["rows"], None), "not 0")
+    bad("features_other_type", "R-FEATURES-SIZE", f(["type"], 2), "32 bytes, not 16")
+    bad("features_more_than_told", "R-FEATURES-SIZE", f(["count"], 2048, width=65536), "268435456 bytes")
+    bad("features_too_long", "R-FEATURES-LENGTH", f(["base"], CONTEXT_MAX - 1), "pass 1048576", LIMIT)
 
     # DONE.
     dn = lambda path, value, **k: broken("DONE", done(**k), path, value, to=ORCHESTRATOR)

@@ -557,7 +557,7 @@ def make_bad():
     # HELLO and WELCOME.
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
     bad("hello_magic", "R-HELLO-MAGIC", h(["magic"], "Tandem"), "HELLO.magic")
-    bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", hello_target(), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
+    bad("welcome_magic_bin", "R-HELLO-MAGIC", broken("WELCOME", welcome(hello_target()), ["magic"], b"tandem", to=DRAFT), "WELCOME.magic")
     bad("hello_version_zero", "R-HELLO-RANGE", h(["version_min"], 0), "versions 0 to 3")
     bad("hello_version_turned", "R-HELLO-RANGE", h(["version_min"], 4, version_max=3), "versions 4 to 3")
     bad("hello_version_later", "R-HELLO-VERSION", h(["version_min"], 4, version_max=5), "versions 4 to 5, this program 2 to 3", VERSION)
@@ -590,7 +590,7 @@ def make_bad():
     bad("hello_session_max_large", "R-INT-HIGH", h(["session_max"], 2**31), "HELLO.session_max", LIMIT)
     bad("hello_host_nil", "R-TYPE", h(["host"], None), "HELLO.host")
     bad("hello_host_short", "R-BIN16", h(["host"], HOST[:8]), "HELLO.host")
-    bad("welcome_host_text", "R-TYPE", broken("WELCOME", hello_target(), ["host"], HOST.hex()[:16], to=DRAFT), "WELCOME.host")
+    bad("welcome_host_text", "R-TYPE", broken("WELCOME", welcome(hello_target()), ["host"], HOST.hex()[:16], to=DRAFT), "WELCOME.host")
     bad("hello_device_nil", "R-TYPE", h(["device"], None), "HELLO.device")
     bad("hello_device_long", "R-STRING-LIMIT", h(["device"], "d" * 513), "HELLO.device", LIMIT)
     bad("hello_device_control", "R-STRING-TEXT", h(["device"], "cpu\n"), "HELLO.device is not clean UTF-8 at byte 3")

@@ -24,7 +24,8 @@ static const struct argp_option option_table[] = {
      "(--draft-layers). "
      "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
      "first "
-     "candidate is right with probability RATE, and if it is not, the right one is second with probability S",
+     "candidate is right with probability RATE, and if it is not, the right one is second with probability "
+     "S. Several, such as model,ngram, feed one tree",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
     {"ctx", WORKER_KEY_CONTEXT, "N", 0,

@@ -7,7 +7,7 @@
 
 typedef struct draft_options {
   wire_id incarnation;
-  drafter drafters[DRAFTERS_MAX]; /* borrowed; HELLO names the method of the first */
+  drafter drafters[DRAFTERS_MAX]; /* borrowed */
   int32_t drafter_count;
   int32_t context;        /* tokens of the longest C */
   bool shorter;           /* sessions longer than `context` are taken too: this draft helps while C fits */

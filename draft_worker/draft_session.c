@@ -86,7 +86,8 @@ void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draf
     e->list[i] = r->list[i];
     e->list[i].score = draft_session_score(r->list[i].score);
   }
-  if (m->colocated && e->count > 0) pacing_reply(&m->costs, exp((double)e->list[0].score));
+  bool costs = m->colocated && m->drafters[by].kind->batch_begin; /* others reply for nothing */
+  if (costs && e->count > 0) pacing_reply(&m->costs, exp((double)e->list[0].score));
   p->replied = true;
 }
 
@@ -134,7 +135,8 @@ bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup 
                          struct draft_batch *b) {
   for (int32_t i = 0; i < m->drafter_count; i++) {
     const drafter *d = &m->drafters[i];
-    if (!d->kind->batch_begin(d->self, b)) continue;
+    if (!d->kind->batch_begin) continue;
+    d->kind->batch_begin(d->self, b);
     fill_batch(list, count, m, first, i);
     if (d->kind->batch_end(d->self)) return true;
   }

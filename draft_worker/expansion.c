@@ -90,10 +90,15 @@ static void frontier_insert(expansion_frontier *f, expansion *x, int32_t node, f
   f->list[i] = (struct expansion_frontier_node){x, node, total};
 }
 
+/* Another drafter may have proposed a node whose parent this one has not computed yet. */
+static bool is_reached(expansion *x, int32_t by, int32_t node) {
+  return node == TREE_ROOT || expansion_replied(x, by, x->live.nodes[node].parent);
+}
+
 static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node, float least) {
   float total = expansion_total(x, node);
-  if (!expansion_queried(x, by, node) && !(total < least) && is_queried_below(x, node))
-    frontier_insert(f, x, node, total);
+  bool queried = expansion_queried(x, by, node) || !is_queried_below(x, node);
+  if (!queried && !(total < least) && is_reached(x, by, node)) frontier_insert(f, x, node, total);
 }
 
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least) {
@@ -143,6 +148,7 @@ int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary)
   bool fresh = false;
   if (k.token < 0 || (vocabulary > 0 && k.token >= vocabulary)) return -1;
   int32_t slot = tree_add(&x->live, s->node, k.token, k.score, &fresh);
+  if (slot >= 0 && !fresh) tree_raise(&x->live, slot, k.score);
   return fresh ? slot : -1;
 }
 

@@ -52,8 +52,8 @@ typedef struct expansion_frontier {
   int32_t count, room; /* room <= EXPANSION_FRONTIER_MAX */
 } expansion_frontier;
 
-/* Adds the nodes of this tree that drafter `by` was not queried about and whose total is at least `least`;
- * when there is no room, the least probable nodes are dropped. */
+/* Adds the nodes of this tree that drafter `by` was not queried about, whose parent it has replied about, and
+ * whose total is at least `least`; when there is no room, the least probable nodes are dropped. */
 void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least);
 
 /* --- growing --- */
@@ -76,7 +76,8 @@ typedef struct expansion_step {
 /* The best possible step. limits: [drafter_count] */
 expansion_step expansion_best(expansion *x, const expansion_limits *limits);
 /* Adds the next candidate of such a reply, unless it is no token of the target's vocabulary (size; 0: not
- * known), for which the target would refuse the draft. Returns the slot of the new node; -1: none was added.
+ * known), for which the target would refuse the draft. A node that another drafter has added before keeps the
+ * better score of the two. Returns the slot of the new node; -1: none was added.
  */
 int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary);
 

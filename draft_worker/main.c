@@ -7,42 +7,47 @@
 #include "draft_worker/drafters/ngram.h"
 #include "draft_worker/drafters/replay.h"
 #include "draft_worker/worker.h"
+#include "wire/draft_methods.h"
 #include "wire/endpoint.h"
 #include "wire/engine_host.h"
-#include <string.h>
 
 /* Memory of a session's tokens is reserved by it and used only as far as the session grows. */
 #define DEFAULT_CONTEXT 32768
-#define REPLAY_PREFIX   "replay:"
 
 typedef struct program {
   draft_arguments arguments;
   logger log;
-  drafter drafter;
+  drafter drafters[DRAFTERS_MAX];
   replay_recording *recording; /* of replay */
   draft_model model;           /* of the method "model" */
   draft *draft;
   engine_host *host;
 } program;
 
-/* --- the drafter --- */
+/* --- the drafters --- */
 
-static int open_model(program *p, draft_options *o, err *e) {
+static int open_model(program *p, drafter *to, draft_options *o, err *e) {
   int rc = draft_model_open(&p->model, &p->arguments, &p->log, o, e);
-  return rc ? rc : model_drafter_open(&p->drafter, p->arguments.rows, e);
+  return rc ? rc : model_drafter_open(to, p->arguments.rows, e);
 }
 
-/* Opens the drafter, and fills what *o has of a model. */
-static int open_drafter(program *p, draft_options *o, err *e) {
-  const draft_arguments *a = &p->arguments;
-  if (strcmp(a->draft, MODEL_DRAFTER_METHOD) == 0) return open_model(p, o, e);
-  if (strcmp(a->draft, ngram_kind.method) == 0) return immediate_open(&p->drafter, &ngram_kind, NULL, e);
-  if (strncmp(a->draft, REPLAY_PREFIX, strlen(REPLAY_PREFIX)) == 0) {
-    const char *argument = a->draft + strlen(REPLAY_PREFIX);
-    int rc = replay_recording_open_argument(&p->recording, argument, a->replay_seed, e);
-    return rc ? rc : immediate_open(&p->drafter, &replay_kind, p->recording, e);
+static int open_replay(program *p, const char *argument, drafter *to, err *e) {
+  int rc = replay_recording_open_argument(&p->recording, argument, p->arguments.replay_seed, e);
+  return rc ? rc : immediate_open(to, &replay_kind, p->recording, e);
+}
+
+/* Opens all drafters, and fills what *o has of a model. */
+static int open_drafters(program *p, draft_options *o, err *e) {
+  draft_methods m;
+  int rc = draft_methods_parse(&m, p->arguments.draft, e);
+  for (int32_t i = 0; i < m.count && rc == ERR_OK; i++) {
+    drafter *to = &p->drafters[i];
+    rc = m.list[i] == DRAFT_MODEL    ? open_model(p, to, o, e)
+         : m.list[i] == DRAFT_REPLAY ? open_replay(p, m.replay, to, e)
+                                     : immediate_open(to, &ngram_kind, NULL, e);
+    if (rc == ERR_OK) o->drafters[o->drafter_count++] = *to;
   }
-  return err_set(e, ERR_ARG, "--draft must be ngram, model or replay:FILE:RATE[:S], not '%s'", a->draft);
+  return rc;
 }
 
 /* --- the machine and its engine --- */
@@ -87,9 +92,8 @@ static int exit_of(int rc) {
 static int open_all(program *p, err *e) {
   const int32_t context = p->arguments.worker.context;
   draft_options o = {.host = host_id(""), .context = context ? context : DEFAULT_CONTEXT};
-  int rc = open_drafter(p, &o, e);
+  int rc = open_drafters(p, &o, e);
   if (rc != ERR_OK) return exit_of(rc);
-  o.drafters[o.drafter_count++] = p->drafter;
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
   if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
@@ -109,7 +113,7 @@ static void greet(program *p) {
 static void close_all(program *p) {
   engine_host_close(p->host);
   draft_free(p->draft);
-  drafter_free(&p->drafter);
+  for (int32_t i = 0; i < DRAFTERS_MAX; i++) drafter_free(&p->drafters[i]);
   replay_recording_close(p->recording);
   draft_model_close(&p->model);
 }

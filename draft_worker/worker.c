@@ -6,8 +6,17 @@
 #include "draft_worker/draft_open.h"
 #include "draft_worker/draft_peers.h"
 #include "draft_worker/draft_state.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* As --draft has them: "eagle3,ngram". */
+static void name_method(draft *d) {
+  size_t used = 0;
+  for (int32_t i = 0; i < d->options.drafter_count && used < sizeof d->method; i++)
+    used += (size_t)snprintf(d->method + used, sizeof d->method - used, "%s%s", i ? "," : "",
+                             d->options.drafters[i].method);
+}
 
 int draft_alloc(draft **out, const draft_options *o, err *e) {
   *out = NULL;
@@ -21,9 +30,10 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
   d->options = *o;
   d->setup = (draft_setup){.drafter_count = o->drafter_count, .colocated = o->colocated};
   memcpy(d->setup.drafters, o->drafters, sizeof o->drafters);
+  name_method(d);
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
-                    .method = wire_text(o->drafters[0].method),
+                    .method = wire_text(d->method),
                     .vocabulary_hash = o->vocabulary_hash,
                     .vocabulary_size = o->vocabulary_size,
                     .numerics_id = wire_text(o->numerics_id),
@@ -109,6 +119,7 @@ static void on_result(draft *d, draft_step *c, const draft_results *results) {
   draft_reply r;
   for (int32_t i = 0; i < d->setup.drafter_count; i++) {
     const drafter *x = &d->setup.drafters[i];
+    if (!x->kind->batch_begin) continue;
     uint64_t us = x->kind->batch_done(x->self, results);
     if (us > 0) pacing_forward(&d->setup.costs, (double)us);
     while (x->kind->take(x->self, &r))

@@ -74,25 +74,48 @@ static void test_the_frontier_is_the_most_probable_nodes_without_a_query(void **
   expansion x = with_drafters(2), y = with_drafters(2);
   int32_t likely = add(&x, TREE_ROOT, 1, -0.5f), below = add(&x, likely, 2, -0.5f);
   int32_t poor = add(&x, TREE_ROOT, 3, -4), other = add(&y, TREE_ROOT, 1, -0.7f);
-  expansion_query(&x, 0, TREE_ROOT, 1);
-  expansion_query(&y, 0, TREE_ROOT, 2);
+  expansion_query(&x, 0, TREE_ROOT, 0);
+  expansion_query(&y, 0, TREE_ROOT, 0);
   expansion_frontier f = {.room = 2};
   expansion_frontier_add(&f, &x, 0, -3);
   expansion_frontier_add(&f, &y, 0, -3);
   assert_int_equal(f.count, 2);
   assert_true(f.list[0].of == &x && f.list[0].node == likely);
-  assert_true(f.list[1].of == &y && f.list[1].node == other); /* `below` went, -1 */
+  assert_true(f.list[1].of == &y && f.list[1].node == other);
+  expansion_query(&x, 0, likely, 0);
   f = (expansion_frontier){.room = 8};
   expansion_frontier_add(&f, &x, 0, -3);
-  assert_int_equal(f.count, 2);
-  assert_int_equal(f.list[1].node, below); /* and `poor` is too poor */
+  assert_int_equal(f.count, 1);
+  assert_int_equal(f.list[0].node, below); /* and `poor` is too poor */
   f = (expansion_frontier){.room = 8};
-  expansion_frontier_add(&f, &x, 1, -5);
-  assert_int_equal(f.count, 4); /* the other drafter has not been queried about anything */
-  assert_int_equal(f.list[0].node, TREE_ROOT);
-  assert_int_equal(f.list[3].node, poor);
+  expansion_frontier_add(&f, &x, 0, -5);
+  assert_int_equal(f.count, 2);
+  assert_int_equal(f.list[1].node, poor);
   expansion_fini(&x);
   expansion_fini(&y);
+}
+
+/* Each node is queried after its parent, even if another drafter has proposed both. */
+static void test_the_frontier_follows_the_replies_of_its_own_drafter(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  int32_t node = add(&x, TREE_ROOT, 1, -0.5f), below = add(&x, node, 2, -0.5f);
+  expansion_query(&x, 0, TREE_ROOT, 0);
+  expansion_query(&x, 0, node, 0);
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add(&f, &x, 1, -5);
+  assert_true(f.count == 1 && f.list[0].node == TREE_ROOT);
+  expansion_query(&x, 1, TREE_ROOT, 7); /* and after its reply has come */
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add(&f, &x, 1, -5);
+  assert_int_equal(f.count, 0);
+  expansion_entry_of(&x, 1, TREE_ROOT)->handle = 0;
+  expansion_frontier_add(&f, &x, 1, -5);
+  assert_true(f.count == 1 && f.list[0].node == node);
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add(&f, &x, 0, -5);
+  assert_true(f.count == 1 && f.list[0].node == below);
+  expansion_fini(&x);
 }
 
 /* --- growing --- */
@@ -129,6 +152,21 @@ static void test_the_best_step_is_that_of_any_drafter(void **state) {
   expansion_entry_of(&x, 1, TREE_ROOT)->next = 1;
   s = expansion_best(&x, exact);
   assert_true(s.any && !s.query && s.by == 0);
+  expansion_fini(&x);
+}
+
+static void test_a_node_that_several_propose_keeps_the_best_score(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  static const expansion_limits late[2] = {{-9, -100}, {-9, -100}}; /* queries can wait */
+  reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.9f});
+  expansion_step s = expansion_best(&x, late);
+  int32_t node = expansion_add(&x, &s, 0), below = add(&x, node, 7, -0.5f);
+  reply(&x, 1, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.2f});
+  s = expansion_best(&x, late);
+  assert_true(s.by == 1 && !s.query);
+  assert_int_equal(expansion_add(&x, &s, 0), -1); /* nothing new */
+  assert_true(x.live.nodes[node].score == -0.2f && x.live.nodes[below].total == -0.2f - 0.5f);
   expansion_fini(&x);
 }
 
@@ -169,8 +207,10 @@ int main(void) {
       cmocka_unit_test(test_an_outstanding_query_is_found_by_its_handle_alone),
       cmocka_unit_test(test_a_slot_that_is_used_again_has_no_query),
       cmocka_unit_test(test_the_frontier_is_the_most_probable_nodes_without_a_query),
+      cmocka_unit_test(test_the_frontier_follows_the_replies_of_its_own_drafter),
       cmocka_unit_test(test_the_best_step_is_a_query_before_an_equal_candidate),
       cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
+      cmocka_unit_test(test_a_node_that_several_propose_keeps_the_best_score),
       cmocka_unit_test(test_lasting_replies_move_to_the_root_with_c),
       cmocka_unit_test(test_a_path_is_the_tokens_from_the_root),
   };

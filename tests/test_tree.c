@@ -65,6 +65,22 @@ static void refuses_bad_capacity(void **state) {
   tree_fini(&t);
 }
 
+static void a_raised_score_counts_below(void **state) {
+  (void)state;
+  tree t;
+  assert_int_equal(tree_init(&t, 4), ERR_OK);
+  int32_t a = tree_add(&t, TREE_ROOT, 10, -2, NULL), b = tree_add(&t, a, 11, -0.5f, NULL);
+  int32_t other = tree_add(&t, TREE_ROOT, 12, -1, NULL);
+  tree_raise(&t, a, -3); /* is no better */
+  assert_true(t.nodes[a].score == -2 && t.nodes[b].total == -2.5f);
+  tree_raise(&t, a, -0.25f);
+  assert_true(t.nodes[a].total == -0.25f && t.nodes[b].total == -0.75f && t.nodes[other].total == -1);
+  tree_raise(&t, a, 7);
+  assert_true(t.nodes[a].score == 0);
+  check_tree(&t);
+  tree_fini(&t);
+}
+
 static void adds_finds_and_aliases(void **state) {
   (void)state;
   tree t;
@@ -1023,6 +1039,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(refuses_bad_capacity),
       cmocka_unit_test(adds_finds_and_aliases),
+      cmocka_unit_test(a_raised_score_counts_below),
       cmocka_unit_test(depth_has_a_limit),
       cmocka_unit_test(advance_keeps_what_is_below),
       cmocka_unit_test(select_takes_the_best),

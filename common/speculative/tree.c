@@ -150,6 +150,13 @@ static void sum_again(tree *t) {
   }
 }
 
+void tree_raise(tree *t, int32_t slot, float score) {
+  tree_node *n = &t->nodes[slot];
+  if (!(clamp_score(score) > n->score)) return;
+  n->score = clamp_score(score);
+  sum_again(t);
+}
+
 int32_t tree_advance(tree *t, const int32_t *tokens, int32_t count) {
   int32_t walked = 0;
   bool on_tree = true;

@@ -43,6 +43,9 @@ void tree_reset(tree *t); /* no live node is left */
  * false). Returns the slot, ERR_FULL at capacity or ERR_LIMIT at TREE_DEPTH_MAX; `fresh` may be NULL. */
 int32_t tree_add(tree *t, int32_t parent, int32_t token, float score, bool *fresh);
 
+/* The score of a live node becomes `score` if that is higher; the totals below it follow. */
+void tree_raise(tree *t, int32_t slot, float score);
+
 /* Child of `parent` with that token, or -1. */
 int32_t tree_child(const tree *t, int32_t parent, int32_t token);
 

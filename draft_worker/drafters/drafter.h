@@ -95,11 +95,11 @@ typedef struct drafter_kind {
   bool (*submit)(void *self, const draft_query *q); /* false: it cannot take one at this moment */
   bool (*take)(void *self, draft_reply *out);       /* the next reply; false: there is none */
 
-  /* For a drafter whose queries are computed on an engine's thread (draft_batch.h). Between batch_begin and
-   * batch_end it puts C and queries into *b; batch_end tells whether there is anything to compute. batch_done
-   * hands it the results, which must stay valid until all replies are taken, and returns the time of a usual
-   * forward in us, or 0. For any other drafter, batch_begin returns false. */
-  bool (*batch_begin)(void *self, struct draft_batch *b);
+  /* For a drafter whose queries are computed on an engine's thread (draft_batch.h), of which a worker has one
+   * at most; NULL for any other. Between batch_begin and batch_end it puts C and queries into *b; batch_end
+   * tells whether there is anything to compute. batch_done hands it the results, which must stay valid until
+   * all replies are taken, and returns the time of a usual forward in us, or 0. */
+  void (*batch_begin)(void *self, struct draft_batch *b);
   bool (*batch_end)(void *self);
   uint64_t (*batch_done)(void *self, const struct draft_results *r);
 } drafter_kind;

@@ -53,21 +53,6 @@ static bool take(void *self, draft_reply *out) {
   return true;
 }
 
-static bool batch_begin(void *self, struct draft_batch *b) {
-  (void)self, (void)b;
-  return false;
-}
-
-static bool batch_end(void *self) {
-  (void)self;
-  return false;
-}
-
-static uint64_t batch_done(void *self, const struct draft_results *r) {
-  (void)self, (void)r;
-  return 0;
-}
-
 static void free_all(void *self) {
   for (int32_t i = 0; i < DRAFTER_SLOTS_MAX; i++) close_session(self, i);
   free(self);
@@ -84,10 +69,7 @@ static const drafter_kind immediate_drafter = {.budgets_ahead =
                                                .advance = advance,
                                                .observe = observe,
                                                .submit = submit,
-                                               .take = take,
-                                               .batch_begin = batch_begin,
-                                               .batch_end = batch_end,
-                                               .batch_done = batch_done};
+                                               .take = take};
 
 int immediate_open(drafter *out, const immediate_kind *kind, void *shared, err *e) {
   *out = (drafter){0};

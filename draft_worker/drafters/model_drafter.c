@@ -46,12 +46,11 @@ static void observe(void *self, const draft_candidate *list, int32_t count, int3
 
 /* --- gathering a batch --- */
 
-static bool batch_begin(void *self, draft_batch *b) {
+static void batch_begin(void *self, draft_batch *b) {
   model_drafter *d = self;
   b->job_count = b->query_count = b->token_count = 0;
   d->batch = b;
   d->batch_number++;
-  return true;
 }
 
 static bool batch_end(void *self) {

@@ -6,6 +6,7 @@
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/cli/flags_table.h"
+#include "wire/draft_methods.h"
 #include "wire/endpoint.h"
 #include <errno.h>
 #include <stdio.h>
@@ -29,10 +30,6 @@ static const char *to_word(struct argp_state *state, const char *name, const cha
   err e = {0};
   if (program_choice(name, text, (const char *[]){a, b}, 2, &e) < 0) argp_error(state, "%s", e.text);
   return text;
-}
-
-static bool is_one_of(const char *text, const char *a, const char *b) {
-  return strcmp(text, a) == 0 || strcmp(text, b) == 0;
 }
 
 static bool is_probability(const char *text, const char *end) {
@@ -78,17 +75,13 @@ static int check_replay(const char *draft, const char *file, err *e) {
 }
 
 int flags_check_draft(const worker_settings *w, err *e) {
-  static const char replay[] = "replay:";
-  bool model = w->draft_model || w->draft_layers, named = strcmp(w->draft, "model") == 0;
-  if (strncmp(w->draft, replay, sizeof replay - 1) == 0) {
-    int rc = check_replay(w->draft, w->draft + sizeof replay - 1, e);
-    if (rc) return rc;
-  } else if (!named && !is_one_of(w->draft, "none", "ngram"))
-    return err_set(e, ERR_ARG,
-                   "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S]; how many tokens "
-                   "it drafts is --budget N",
-                   w->draft);
-  if (model && !named && strcmp(w->draft, "none") != 0)
+  draft_methods m = {.count = 0};
+  bool none = strcmp(w->draft, "none") == 0;
+  int rc = none ? ERR_OK : draft_methods_parse(&m, w->draft, e);
+  if (rc == ERR_OK && m.replay) rc = check_replay(w->draft, m.replay, e);
+  if (rc != ERR_OK) return rc;
+  bool model = w->draft_model || w->draft_layers, named = draft_methods_have(&m, DRAFT_MODEL);
+  if (model && !named && !none)
     return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", w->draft);
   if (named && !model) return err_set(e, ERR_ARG, "--draft model needs -md FILE or --draft-layers N");
   if (w->draft_model && access(w->draft_model, R_OK) != 0)
@@ -137,11 +130,11 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model. Another method beside them is a contradiction, unless one of the
- * two comes from the environment only. */
+/* -md and --draft-layers mean --draft model. A list without it beside them is a contradiction, unless one of
+ * the two comes from the environment only. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
-  bool other = f->workers.draft && strcmp(f->workers.draft, "model") != 0;
+  bool other = f->workers.draft && !draft_methods_name(f->workers.draft, DRAFT_MODEL);
   if (f->command == FLAGS_DOCTOR) return; /* reports what is wrong with it among its checks */
   if (f->draft_by_variable && other) f->workers.draft_model = NULL, f->workers.draft_layers = 0;
   bool model = f->workers.draft_model || f->workers.draft_layers;

@@ -58,7 +58,7 @@
   {0, 0, 0, 0, "Speculation (never changes a token):", 4}, \
   {"draft", KEY_DRAFT, "METHOD", 0, \
    "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for " \
-   "tests", 4}, \
+   "tests; several, such as model,ngram, feed one tree", 4}, \
   OPTIONS_MODEL_DRAFT, \
   {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4}, \
   {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \

@@ -1,5 +1,6 @@
 #include "orchestrator/service/worker_command_line.h"
 
+#include "wire/draft_methods.h"
 #include "wire/message.h"
 #include "wire/worker_arguments.h"
 #include <assert.h>
@@ -76,5 +77,5 @@ void worker_command_line_draft(worker_command_line *out, const worker_settings *
   add_flag(out, "--draft", s->draft);
   add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
-  if (strcmp(s->draft, "model") == 0) add_draft_model(out, s);
+  if (draft_methods_name(s->draft, DRAFT_MODEL)) add_draft_model(out, s);
 }

@@ -9,7 +9,7 @@
 
 typedef struct worker_settings {
   const char *model; /* the path of the target's model */
-  const char *draft; /* "ngram", "model", "replay:FILE:RATE[:S]" or "none"; "any": others start the workers */
+  const char *draft; /* a list (draft_methods.h) or "none"; "any": others start the workers */
   /* For "model": the path of its own model, or NULL: the first layers of the target's */
   const char *draft_model;
   int32_t draft_layers, draft_threads,

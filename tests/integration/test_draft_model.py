@@ -70,6 +70,16 @@ class DraftModel(Case):
     def test_both(self):
         self.assertGreater(total(self.same(*SELF, "--draft-layers", "25", *LOCKSTEP).answers, "draft_tokens"), 0)
 
+    def test_beside_prompt_lookup(self):
+        """Both feed one tree: its result is the plain one, and says which drafts there were."""
+        for methods in ("model,ngram", "ngram,model"):
+            for flags in ((), SAMPLED):
+                with self.subTest(methods=methods, flags=flags):
+                    run = self.same(*SELF, "--draft", methods, *LOCKSTEP, flags=flags)
+                    self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))
+                    self.assertEqual({a["stats"]["draft_method"] for a in run.answers.values()}, {methods})
+        self.same(*SELF, "--draft", "model,ngram", "--draft-layers", "25")
+
     def test_sessions(self):
         run = self.same(*SELF, "--sessions", "4", *LOCKSTEP)
         self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))

@@ -1,0 +1,53 @@
+#include "wire/draft_methods.h"
+
+#include <string.h>
+
+/* replay's FILE may hold a comma, so it is the last one. */
+#define REPLAY_PREFIX "replay:"
+
+static const char *const names[DRAFT_METHODS_MAX] = {"ngram", "model", "replay"};
+
+static int refuse(const char *text, err *e) {
+  return err_set(
+      e, ERR_ARG,
+      "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S], or several of them, "
+      "each once, as in model,ngram, with replay as the last; how many tokens they draft is "
+      "--budget N",
+      text);
+}
+
+/* The method of name[0..length), or DRAFT_METHODS_MAX. */
+static draft_method find(const char *name, size_t length) {
+  for (int i = 0; i < DRAFT_METHODS_MAX; i++)
+    if (i != DRAFT_REPLAY && strlen(names[i]) == length && memcmp(name, names[i], length) == 0)
+      return (draft_method)i;
+  return DRAFT_METHODS_MAX;
+}
+
+int draft_methods_parse(draft_methods *out, const char *text, err *e) {
+  const char *at = text;
+  *out = (draft_methods){.count = 0};
+  for (bool more = true; more;) {
+    size_t length = strcspn(at, ",");
+    bool replay = strncmp(at, REPLAY_PREFIX, strlen(REPLAY_PREFIX)) == 0;
+    draft_method method = replay ? DRAFT_REPLAY : find(at, length);
+    if (method == DRAFT_METHODS_MAX || draft_methods_have(out, method)) return refuse(text, e);
+    out->list[out->count++] = method;
+    if (replay) out->replay = at + strlen(REPLAY_PREFIX);
+    more = !replay && at[length] == ',';
+    at += length + 1;
+  }
+  return ERR_OK;
+}
+
+bool draft_methods_have(const draft_methods *m, draft_method method) {
+  for (int32_t i = 0; i < m->count; i++)
+    if (m->list[i] == method) return true;
+  return false;
+}
+
+bool draft_methods_name(const char *text, draft_method method) {
+  draft_methods m;
+  err e;
+  return draft_methods_parse(&m, text, &e) == ERR_OK && draft_methods_have(&m, method);
+}

@@ -15,6 +15,8 @@ static void commit(session *s, const engine_result *r) {
   int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
   assert(rc == ERR_OK);
   (void)rc;
+  for (int32_t i = 0; s->request.accepted_wanted && i < r->sampled_count; i++)
+    s->stream.accepted[base + i] = i < r->sampled_count - 1; /* the last one is the bonus token */
   if (!s->drafts.has_tree) return;
   tree_ids *maps[SESSION_DRAFTS_MAX];
   tree_commit(&s->drafts.tree, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);

@@ -23,7 +23,7 @@ typedef struct session_request { /* what the OPEN of this epoch asked for */
   peer_id orchestrator;
   wire_id ticket; /* a draft must show it to attach */
   int32_t prompt_length;
-  bool draft_expected;
+  bool draft_expected, accepted_wanted;
   msg_options options; /* its stops point to stop_tokens */
   int32_t stop_tokens[WIRE_STOPS_MAX];
 } session_request;
@@ -47,11 +47,12 @@ typedef struct session_job { /* at the engine */
 } session_job;
 
 typedef struct session_stream { /* what the orchestrator knows */
-  int32_t acked, sent;          /* tokens that it has acknowledged, and that were sent to it */
-  uint64_t send_after_us;       /* new tokens are not sent before this, */
-  uint64_t send_by_us;          /* and at this time at the latest; UINT64_MAX: there is no such time */
-  uint64_t sent_us;             /* when TOKENS were sent last */
-  uint64_t done_sent_us;        /* when DONE was */
+  uint8_t *accepted;      /* [context] 1: an accepted token; NULL until the orchestrator wants to know */
+  int32_t acked, sent;    /* tokens that it has acknowledged, and that were sent to it */
+  uint64_t send_after_us; /* new tokens are not sent before this, */
+  uint64_t send_by_us;    /* and at this time at the latest; UINT64_MAX: there is no such time */
+  uint64_t sent_us;       /* when TOKENS were sent last */
+  uint64_t done_sent_us;  /* when DONE was */
 } session_stream;
 
 typedef struct session_draft {

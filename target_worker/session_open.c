@@ -3,6 +3,7 @@
 #include "target_worker/session_end.h"
 #include "target_worker/token_stream.h"
 #include <assert.h>
+#include <string.h>
 
 int session_open_check(const msg_open *o, int32_t context, int32_t vocabulary, err *e) {
   const msg_options *p = &o->options;
@@ -46,6 +47,7 @@ static void adopt_prefix(session *s, const msg_open *o) {
   int rc = prefix_append(c, o->tokens + skip, o->token_count - skip);
   assert(rc == ERR_OK);
   (void)rc;
+  if (s->stream.accepted) memset(s->stream.accepted + common, 0, (size_t)(c->length - common));
   keep_rows(s, common);
   keep_rows(s, c->length - 1); /* the root's row is computed anew */
 }
@@ -59,6 +61,7 @@ void session_open_adopt(session *s, const msg_open *o) {
   s->request.prompt_length = o->prompt_length;
   s->request.ticket = o->ticket;
   s->request.draft_expected = o->draft_expected;
+  s->request.accepted_wanted = o->accepted_wanted;
   s->drafts.gave_up = false;
 }
 
@@ -111,9 +114,12 @@ static int take_slot(step_context *c, const msg *m, session **out, bool *fresh, 
   if (!s)
     return err_set(e, ERR_FULL,
                    "every session place is busy: try again later or start the target with more --sessions");
-  if (o->options.repeat_penalty == 1 || session_store_penalties(c->store, s)) return ERR_OK;
+  bool penalties = o->options.repeat_penalty == 1 || session_store_penalties(c->store, s);
+  if (penalties && (!o->accepted_wanted || session_store_accepted(c->store, s))) return ERR_OK;
   if (*fresh) session_store_end(c->store, m->session);
-  return err_set(e, ERR_NOMEM, "no memory for what a repetition penalty looks at");
+  return err_set(e, ERR_NOMEM,
+                 penalties ? "no memory for the marks of accepted tokens"
+                           : "no memory for what a repetition penalty looks at");
 }
 
 /* It takes a slot and the blocks of the whole completion. */

@@ -53,6 +53,7 @@ session *session_store_get(session_store *store, uint64_t id) {
  * their rows. */
 static void slot_clear(session *s, int32_t keep) {
   session_drafts_fini(s);
+  free(s->stream.accepted);
   session old = *s;
   assert(old.cache.block_count == 0);
   memset(s, 0, sizeof *s);
@@ -188,6 +189,11 @@ void session_store_publish(session_store *store, session *s, int32_t committed) 
 bool session_store_penalties(const session_store *store, session *s) {
   if (!s->job.history) s->job.history = calloc((size_t)store->context, sizeof *s->job.history);
   return s->job.history != NULL;
+}
+
+bool session_store_accepted(const session_store *store, session *s) {
+  if (!s->stream.accepted) s->stream.accepted = calloc((size_t)store->context, sizeof *s->stream.accepted);
+  return s->stream.accepted != NULL;
 }
 
 bool session_store_end(session_store *store, uint64_t id) {

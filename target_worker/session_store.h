@@ -48,6 +48,8 @@ void session_store_publish(session_store *store, session *s, int32_t committed);
 void session_store_give_back(session_store *store, session *s);
 /* Allocates the history that penalties look at; false: out of memory. */
 bool session_store_penalties(const session_store *store, session *s);
+/* Allocates the marks of accepted tokens; false: out of memory. */
+bool session_store_accepted(const session_store *store, session *s);
 /* Renews the session's lease, because its orchestrator has shown that it still wants it. */
 void session_store_renew(session *s, uint64_t now_us);
 /* Ends one session that nobody has renewed for SESSION_STORE_LEASE_US, and sets *id to it; false: there is

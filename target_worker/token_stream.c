@@ -17,6 +17,15 @@ void token_stream_send_state(step_context *c, peer_id to, msg_type type, const s
 
 /* --- TOKENS --- */
 
+/* Tells the orchestrator, if it wants to know, which of the tokens are accepted ones. */
+static void mark_accepted(const session *s, peer_id to, uint8_t bits[MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)],
+                          msg_tokens *t) {
+  if (!s->request.accepted_wanted || to != s->request.orchestrator || t->token_count == 0) return;
+  msg_pack_accepted(s->stream.accepted + t->base_length, t->token_count, bits);
+  t->accepted = bits;
+  t->accepted_size = MSG_ACCEPTED_SIZE((uint32_t)t->token_count);
+}
+
 /* Returns where they end. */
 static int32_t send_tokens(step_context *c, peer_id to, const session *s, int32_t base) {
   int32_t count = s->committed.length - base;
@@ -26,6 +35,8 @@ static int32_t send_tokens(step_context *c, peer_id to, const session *s, int32_
   m.u.tokens.tokens = s->committed.tokens + base;
   m.u.tokens.token_count = count;
   m.u.tokens.hash = s->committed.hashes[base + count];
+  uint8_t bits[MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)];
+  mark_accepted(s, to, bits, &m.u.tokens);
   actions_send(c->out, to, &m);
   return base + count;
 }

@@ -213,6 +213,7 @@ static void is_open(const json_t *f, const msg *m) {
   IS_SIGNED(f, "prompt_length", o->prompt_length);
   is_options(member(f, "options"), &o->options);
   IS_BOOL(f, "draft_expected", o->draft_expected);
+  assert_int_equal(json_is_true(json_object_get(f, "accepted_wanted")), o->accepted_wanted);
   is_string(f, "target_endpoint", o->target_endpoint);
   is_bin16(f, "target_incarnation", o->target_incarnation.bytes);
 }
@@ -275,7 +276,7 @@ static void is_tokens(const json_t *f, const msg *m) {
   IS_SIGNED(f, "base_length", t->base_length);
   is_int_list(f, "tokens", t->tokens, t->token_count);
   is_bin16(f, "hash", t->hash.bytes);
-  is_blob(f, "features", t->features, t->feature_size);
+  is_blob(f, "accepted", t->accepted, t->accepted_size);
 }
 
 static void is_nodes(const json_t *f, const msg *m) {
@@ -543,6 +544,20 @@ static void test_a_full_arena_refuses_the_frame(void **state) {
   bench_fini(&b);
 }
 
+static void test_accepted_bits_begin_at_the_least_significant_one(void **state) {
+  (void)state;
+  const uint8_t flags[11] = {1, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0}, want[2] = {0x89, 0x02};
+  uint8_t bits[MSG_ACCEPTED_SIZE(11)] = {0xff, 0xff};
+  msg_pack_accepted(flags, 11, bits);
+  assert_int_equal(MSG_ACCEPTED_SIZE(11), 2);
+  assert_memory_equal(bits, want, 2);
+  msg_tokens t = {.token_count = 11, .accepted = bits, .accepted_size = 2}, silent = {.token_count = 11};
+  for (int32_t i = 0; i < 11; i++) {
+    assert_int_equal(msg_token_accepted(&t, i), flags[i]);
+    assert_false(msg_token_accepted(&silent, i));
+  }
+}
+
 /* --- encoding refuses what decoding would refuse --- */
 
 static msg message_of(msg_type type) {
@@ -559,7 +574,7 @@ static void refuses(bench *b, const msg *m, int code, const char *text) {
 static void test_encoding_refuses_what_decoding_would_refuse(void **state) {
   (void)state;
   static int32_t tokens[WIRE_TOKENS_MAX + 1];
-  static uint8_t features[WIRE_FRAME_MAX];
+  static uint8_t bits[WIRE_FRAME_MAX];
   static char text[WIRE_STRING_MAX + 1];
   uint64_t parents[2] = {0, 2};
   float scores[2] = {-1.0f, 0.5f};
@@ -568,8 +583,8 @@ static void test_encoding_refuses_what_decoding_would_refuse(void **state) {
   msg m = message_of(MSG_TOKENS);
   m.u.tokens = (msg_tokens){.base_length = 1, .tokens = tokens, .token_count = WIRE_BURST_MAX + 1};
   refuses(&b, &m, ERR_LIMIT, "R-LIST-LIMIT: TOKENS.tokens");
-  m.u.tokens = (msg_tokens){.base_length = 1, .features = features, .feature_size = sizeof features};
-  refuses(&b, &m, ERR_LIMIT, "R-FRAME-SIZE: TOKENS");
+  m.u.tokens = (msg_tokens){.base_length = 1, .accepted = bits, .accepted_size = sizeof bits};
+  refuses(&b, &m, ERR_LIMIT, "R-BLOB-LIMIT: TOKENS.accepted");
   m.u.tokens = (msg_tokens){.base_length = 0};
   refuses(&b, &m, ERR_PROTOCOL, "R-INT-LOW: TOKENS.base_length");
   m.u.tokens = (msg_tokens){.base_length = 1};
@@ -589,7 +604,7 @@ static void test_encoding_refuses_what_decoding_would_refuse(void **state) {
   scores[1] = -1.0f;
   refuses(&b, &m, ERR_PROTOCOL, "R-NODES-PARENT");
   m = message_of(MSG_FEATURES);
-  m.u.features = (msg_features){.width = 1, .type = WIRE_F32, .count = 1, .rows = features, .size = 3};
+  m.u.features = (msg_features){.width = 1, .type = WIRE_F32, .count = 1, .rows = bits, .size = 3};
   refuses(&b, &m, ERR_PROTOCOL, "R-FEATURES-SIZE");
   m.u.features.size = WIRE_FEATURES_MAX + 1;
   refuses(&b, &m, ERR_LIMIT, "R-BLOB-LIMIT: FEATURES.rows");
@@ -860,6 +875,7 @@ int main(void) {
       cmocka_unit_test(test_every_bad_frame_is_refused_by_its_rule),
       cmocka_unit_test(test_a_refused_frame_still_names_its_session),
       cmocka_unit_test(test_a_full_arena_refuses_the_frame),
+      cmocka_unit_test(test_accepted_bits_begin_at_the_least_significant_one),
       cmocka_unit_test(test_encoding_refuses_what_decoding_would_refuse),
       cmocka_unit_test(test_the_text_of_an_error_is_cleaned),
       cmocka_unit_test(test_the_buffer_grows_once_and_stays),

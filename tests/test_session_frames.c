@@ -87,6 +87,37 @@ static void test_tokens_beyond_the_end_are_asked_for_again(void **state) {
   assert_true(rig_count(&w->r, TARGET, MSG_RESEND) <= 2);
 }
 
+static void test_a_client_that_asks_sees_which_tokens_were_accepted(void **state) {
+  world *w = *state;
+  sessions_request r = request(false);
+  r.accepted = true;
+  register_workers(w, TARGET, 0);
+  start_request(w, &r);
+  assert_true(opened(w, TARGET)->accepted_wanted);
+  rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  msg m = tokens_message(SELF, w->id, w->epoch, 3, truth() + 3, 2, true_hash(w, 5));
+  m.u.tokens.accepted = (const uint8_t[]){1};
+  m.u.tokens.accepted_size = 1;
+  rig_say(&w->r, TARGET, m);
+  m = tokens_message(SELF, w->id, w->epoch, 4, truth() + 4, 3, true_hash(w, 7)); /* overlaps by one */
+  m.u.tokens.accepted = (const uint8_t[]){3};
+  m.u.tokens.accepted_size = 1;
+  rig_say(&w->r, TARGET, m);
+  send_tokens(w, TARGET, 7, 1); /* of a target that does not say */
+  const uint8_t want[5] = {1, 0, 1, 0, 0};
+  assert_int_equal(view(w).length, 8);
+  assert_memory_equal(view(w).accepted + PROMPT_LENGTH, want, sizeof want);
+}
+
+static void test_nobody_is_asked_for_accepted_tokens_unless_the_client_asks(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, 0);
+  sessions_request r = request(false);
+  start_request(w, &r);
+  assert_false(opened(w, TARGET)->accepted_wanted);
+  assert_null(view(w).accepted);
+}
+
 static void test_tokens_that_conflict_are_repaired(void **state) {
   world *w = *state;
   for (int i = 0; i < 2; i++) {
@@ -488,6 +519,8 @@ int main(void) {
       CASE(test_tokens_are_logged_shown_and_acknowledged),
       CASE(test_repeated_and_overlapping_tokens_are_harmless),
       CASE(test_tokens_beyond_the_end_are_asked_for_again),
+      CASE(test_a_client_that_asks_sees_which_tokens_were_accepted),
+      CASE(test_nobody_is_asked_for_accepted_tokens_unless_the_client_asks),
       CASE(test_tokens_that_conflict_are_repaired),
       CASE(test_tokens_of_other_epochs_are_dropped),
       CASE(test_tokens_may_overtake_opened),

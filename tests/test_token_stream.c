@@ -225,6 +225,53 @@ static void test_tokens_that_no_message_holds_are_sent_in_several(void **state) 
   rig_fini(&r);
 }
 
+/* Opens the session for an orchestrator that wants to know, or not; one verify accepts two nodes. */
+static const msg_tokens *after_a_verify_of_two(world *w, bool wanted) {
+  msg m = prompt_message();
+  m.u.open.draft_expected = m.u.open.options.lockstep = true;
+  m.u.open.accepted_wanted = wanted;
+  say_and_open(w, m);
+  uint32_t generation = attach(w, DRAFT);
+  prefill(w);
+  send_chain(w, DRAFT, generation, PROMPT_LENGTH, 1, 2, true);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(held(w, S)->stats.accepted, 2);
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->u.tokens.accepted_size, 0); /* drafts know it */
+  return &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+}
+
+static void test_an_orchestrator_that_asks_learns_which_tokens_were_accepted(void **state) {
+  world *w = *state;
+  const msg_tokens *t = after_a_verify_of_two(w, true);
+  assert_int_equal(t->token_count, 3);
+  for (int32_t i = 0; i < 3; i++) assert_int_equal(msg_token_accepted(t, i), i < 2);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, resend_message(SELF, S, 1, 1)); /* from within the prompt, which nobody has guessed */
+  t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  for (int32_t i = 0; i < t->token_count; i++)
+    assert_int_equal(msg_token_accepted(t, i), i + 1 >= PROMPT_LENGTH && i + 1 < PROMPT_LENGTH + 2);
+}
+
+/* What a repair brings in place of other tokens was accepted by nobody here. */
+static void test_tokens_of_an_open_are_not_accepted_ones(void **state) {
+  world *w = *state;
+  after_a_verify_of_two(w, true);
+  const int32_t other[2] = {wrong_of(truth()[PROMPT_LENGTH]), 7};
+  msg m = delta(2, PROMPT_LENGTH + 1, other, 2);
+  m.u.open.accepted_wanted = true;
+  say_and_open(w, m);
+  rig_say(&w->r, ORCH, resend_message(SELF, S, 2, PROMPT_LENGTH));
+  const msg_tokens *t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  assert_int_equal(t->token_count, 3);
+  for (int32_t i = 0; i < 3; i++) assert_int_equal(msg_token_accepted(t, i), i == 0);
+}
+
+static void test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for(void **state) {
+  world *w = *state;
+  assert_int_equal(after_a_verify_of_two(w, false)->accepted_size, 0);
+  assert_null(held(w, S)->stream.accepted);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_tokens_go_to_the_orchestrator_and_the_drafts),
@@ -237,6 +284,9 @@ int main(void) {
       CASE(test_a_resend_is_answered_with_tokens),
       CASE(test_a_draft_that_asks_too_often_is_not_answered_each_time),
       CASE(test_a_resend_without_the_ticket_gets_no_tokens),
+      CASE(test_an_orchestrator_that_asks_learns_which_tokens_were_accepted),
+      CASE(test_tokens_of_an_open_are_not_accepted_ones),
+      CASE(test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for),
       CASE(test_tokens_that_no_message_holds_are_sent_in_several),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);

@@ -83,6 +83,7 @@ static const field open_fields[] = {
     OF(msg_open, draft_expected, FIELD_BOOL),
     OF(msg_open, target_endpoint, FIELD_STR),
     OF(msg_open, target_incarnation, FIELD_BIN16),
+    {PLAIN(msg_open, accepted_wanted, FIELD_BOOL), LEFT_OUT(msg_open, accepted_wanted)},
 };
 
 #define STATE_HEAD(lo) LENGTH(msg_state, length, lo), OF(msg_state, hash, FIELD_BIN16)
@@ -122,7 +123,7 @@ static const field tokens_fields[] = {
     LENGTH(msg_tokens, base_length, 1),
     TOKEN_LIST(msg_tokens, tokens, token_count, WIRE_BURST_MAX),
     OF(msg_tokens, hash, FIELD_BIN16),
-    BLOB(msg_tokens, features, feature_size, WIRE_FRAME_MAX),
+    BLOB(msg_tokens, accepted, accepted_size, MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)),
 };
 
 static const field resend_fields[] = {LENGTH(msg_resend, from, 1)};
@@ -243,6 +244,14 @@ static int check_tokens(const msg *m, char bad[SHAPE_BAD_MAX]) {
   if (t->base_length + t->token_count > WIRE_CONTEXT_MAX)
     return BROKEN(ERR_LIMIT, "R-TOKENS-LENGTH: base_length %d and %d tokens pass %d", t->base_length,
                   t->token_count, WIRE_CONTEXT_MAX);
+  uint32_t size = MSG_ACCEPTED_SIZE((uint32_t)t->token_count), rest = (uint32_t)t->token_count % 8;
+  if (t->accepted_size == 0) return ERR_OK;
+  if (t->accepted_size != size)
+    return BROKEN(ERR_PROTOCOL,
+                  "R-TOKENS-ACCEPTED: accepted has %u bytes, but must have 0 or %u for %d tokens",
+                  t->accepted_size, size, t->token_count);
+  if (rest && t->accepted[size - 1] >> rest)
+    return BROKEN(ERR_PROTOCOL, "R-TOKENS-ACCEPTED: accepted has bits beyond its %d tokens", t->token_count);
   return ERR_OK;
 }
 

@@ -86,3 +86,12 @@ const char *msg_open_misfit(const msg_open *o, const prefix *held) {
   for (int32_t i = 0; i < o->token_count; i++) h = hash_next(h, o->hash_seed, o->tokens[i]);
   return hash_equal(h, o->hash) ? NULL : "the tokens do not give the hash that came with them";
 }
+
+bool msg_token_accepted(const msg_tokens *t, int32_t i) {
+  return t->accepted_size > 0 && (t->accepted[i / 8] >> (i % 8) & 1);
+}
+
+void msg_pack_accepted(const uint8_t *flags, int32_t count, uint8_t *bits) {
+  memset(bits, 0, MSG_ACCEPTED_SIZE((size_t)count));
+  for (int32_t i = 0; i < count; i++) bits[i / 8] |= (uint8_t)(flags[i] << (i % 8));
+}

@@ -11,7 +11,8 @@
 
 #define WIRE_MAGIC       "tandem"
 #define WIRE_VERSION_MIN 2
-#define WIRE_VERSION_MAX 3 /* 3 has features (MSG_FEATURES); a peer of version 2 goes on without them */
+/* Version 3 has features (MSG_FEATURES) and marks of accepted tokens; a peer of version 2 goes on without. */
+#define WIRE_VERSION_MAX 3
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
@@ -155,6 +156,7 @@ typedef struct msg_open {
   bool draft_expected;         /* to a target: a draft has been asked to attach */
   wire_string target_endpoint; /* to a draft */
   wire_id target_incarnation;  /* to a draft */
+  bool accepted_wanted; /* to a target of version 3: its TOKENS shall say which tokens are accepted ones */
 } msg_open;
 
 typedef enum { WIRE_BF16 = 1, WIRE_F32 = 2 } wire_type; /* of the values of features; little-endian */
@@ -198,10 +200,19 @@ typedef struct msg_tokens {
   int32_t base_length;
   const int32_t *tokens;
   int32_t token_count;
-  hash16 hash;             /* after them */
-  const uint8_t *features; /* opaque to every program except a draft head that asked for them */
-  uint32_t feature_size;
+  hash16 hash; /* after them */
+  /* One bit a token, the least significant bit of each byte first: 1 for an accepted token, 0 for one that
+   * the target alone has chosen. Size 0: nobody has asked. */
+  const uint8_t *accepted;
+  uint32_t accepted_size;
 } msg_tokens;
+
+#define MSG_ACCEPTED_SIZE(tokens) (((tokens) + 7) / 8)
+
+/* Is token i of the message an accepted one? False where the message does not say. */
+bool msg_token_accepted(const msg_tokens *t, int32_t i);
+/* Packs flags[count] (1 or 0) into bits[MSG_ACCEPTED_SIZE(count)]. */
+void msg_pack_accepted(const uint8_t *flags, int32_t count, uint8_t *bits);
 
 typedef struct msg_resend {
   int32_t from;

@@ -33,6 +33,7 @@ void assignment_open_target(client_step *c, client_session *s) {
   if (m.u.open.options.context == 0)
     m.u.open.options.context = client_worker_hello(c, s->target.peer)->context_max;
   m.u.open.draft_expected = s->want_draft && !assignment_lockstep_alone(s);
+  m.u.open.accepted_wanted = s->want_accepted && roster_version(&c->all->roster, s->target.peer) >= 3;
   s->target.sent_us = c->now;
   s->target.opened = false;
   actions_send(c->out, s->target.peer, &m);

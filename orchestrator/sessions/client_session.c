@@ -6,6 +6,7 @@
 void client_session_free(client_session *s) {
   if (!s) return;
   prefix_fini(&s->committed);
+  free(s->accepted);
   free(s);
 }
 

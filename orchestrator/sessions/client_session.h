@@ -28,12 +28,13 @@ typedef struct client_session {
   int32_t prompt_length;
   msg_options options; /* its stops are in `stops` */
   int32_t stops[WIRE_STOPS_MAX];
-  bool want_draft;
+  bool want_draft, want_accepted;
   int32_t (*admit)(void *context, const int32_t *tokens, int32_t count,
                    bool *stop); /* as in sessions_request */
   void *admit_context;
 
   prefix committed;           /* what the ledger was given */
+  uint8_t *accepted;          /* [capacity of committed] 1: an accepted token; NULL: not wanted */
   bool in_ledger;             /* its beginning is durable there, so that frames may go out */
   int32_t repairs;            /* desyncs of the target that were repaired */
   uint64_t ack_us, resend_us; /* when ACK and RESEND were sent last */

@@ -62,6 +62,12 @@ static void note_numerics(client_step *c, client_session *s, bool decoded) {
   s->decoded |= decoded;
 }
 
+/* Notes which of the new tokens, from position `before` on, the target says are accepted ones. */
+static void take_accepted(client_session *s, const msg_tokens *t, int32_t before) {
+  for (int32_t i = before; s->accepted && i < s->committed.length; i++)
+    s->accepted[i] = msg_token_accepted(t, i - t->base_length);
+}
+
 static void take_tokens(client_step *c, client_session *s, int32_t before, int32_t count) {
   s->silence_us = SESSIONS_SILENCE_US;
   assignment_target_lives(c, s, true);
@@ -78,6 +84,7 @@ static void on_tokens(client_step *c, client_session *s, const msg *m) {
   }
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
+    take_accepted(s, t, before);
     if (appended > 0)
       take_tokens(c, s, before, appended);
     else

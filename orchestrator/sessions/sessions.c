@@ -76,6 +76,7 @@ static void take_request(client_session *s, const sessions_request *r) {
   for (int32_t i = 0; i < s->options.stop_count; i++) s->stops[i] = r->options.stops[i];
   s->prompt_length = r->prompt_length;
   s->want_draft = r->draft && r->options.budget > 0;
+  s->want_accepted = r->accepted;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
 }
@@ -95,6 +96,10 @@ static int session_init(const sessions_machine *m, client_session *s, const sess
   s->epoch = resume ? resume->epoch + 1 : 1;
   take_request(s, r);
   int rc = prefix_init(&s->committed, (int32_t)longest(r), resume ? resume->hash_seed : draw(m));
+  if (rc == ERR_OK && s->want_accepted) {
+    s->accepted = calloc((size_t)s->committed.capacity, sizeof *s->accepted);
+    rc = s->accepted ? ERR_OK : ERR_NOMEM;
+  }
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
   if (rc == ERR_OK && resume) rc = take_output(s, resume);
   session_stats_begin(&s->stats, s->committed.length);
@@ -196,6 +201,7 @@ bool sessions_get(const sessions_machine *m, uint64_t session, sessions_view *ou
   *out = (sessions_view){.state = state_of(s),
                          .tokens = s->committed.tokens,
                          .length = s->committed.length,
+                         .accepted = s->accepted,
                          .logged = client_session_logged(&m->all, s),
                          .prompt_length = s->prompt_length,
                          .finish = s->finish,

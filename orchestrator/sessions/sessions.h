@@ -41,6 +41,7 @@ typedef struct sessions_request {
   const char *about;             /* JSON for the ledger; NULL: nothing */
   msg_options options;           /* stops are copied; context 0: the target's own */
   bool draft;                    /* false: no draft may serve it */
+  bool accepted;                 /* the view shall say which tokens are accepted ones */
   /* Called with each run of new tokens before they are logged (NULL: all are kept). It returns how many to
    * keep; fewer than count, or *stop, ends the session there, as a stop string does. A negative number takes
    * back so many tokens that are logged already. */
@@ -60,6 +61,8 @@ typedef struct sessions_view { /* what a client may see of its session */
   sessions_state state;
   const int32_t *tokens; /* [length], prompt and output; valid until the next step */
   int32_t length, prompt_length;
+  /* [length] 1: an accepted token; NULL: not asked for. Tokens of earlier runs count as not accepted. */
+  const uint8_t *accepted;
   int32_t logged;     /* how many of `length` may be shown; at first it may be less than prompt_length */
   wire_finish finish; /* 0: it goes on */
   int code;           /* ERR_ when finish is error */

@@ -26,11 +26,12 @@ FIELDS = {
                "context_max:count node_max:count host:bin16 device:str",
     "ERROR": "code:i32 text:str", "PING": PING, "PONG": PING, "BYE": "", "END": "",
     "OPEN": "ticket:bin16 hash_seed:u64 base_length:length base_hash:bin16 tokens:token*131072 hash:bin16 "
-            "prompt_length:length1 options:OPTIONS draft_expected:bool target_endpoint:str target_incarnation:bin16",
+            "prompt_length:length1 options:OPTIONS draft_expected:bool target_endpoint:str target_incarnation:bin16 "
+            "accepted_wanted:bool?",
     "OPTIONS": "temperature:f32 top_p:f32 min_p:f32 repeat_penalty:f32 top_k:i32 seed:u64 choice:u32 "
                "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count "
                "single:bool",
-    "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 features:blob",
+    "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 accepted:blob*512",
     "ATTACHED": "length:length1 hash:bin16 generation:u32 grant:GRANT?", "GRANT": "width:width type:type fused:bool from:length",
     "FEATURES": "base:length count:rows width:width type:type rows:blob*262144", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
 
@@ -83,9 +84,11 @@ def group(name, values):
     least = sum(not kind.endswith("?") for _, kind in kinds)  # the last field may be left out
     if not least <= len(values) <= len(kinds):
         raise Broken(f"R-FIELDS: {name} has {len(values)} fields, not {len(kinds)}")
-    values = values + [None] * (len(kinds) - len(values))
-    return SimpleNamespace(**{key: value if value is None and kind[-1] == "?" else
-                              field(kind.rstrip("?"), value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)})
+    fields = {key: field(kind.rstrip("?"), value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)}
+    for key, kind in kinds:
+        if kind.endswith("?") and fields.setdefault(key, None) is False:
+            raise Broken(f"R-LEFT-OUT: {name}.{key} is given")
+    return SimpleNamespace(**fields)
 
 
 def decode(frame, envelope):
@@ -134,6 +137,9 @@ def decode(frame, envelope):
         need((m.target_endpoint == "") == (m.target_incarnation == ZERO), "R-OPEN-TARGET")
     elif name == "TOKENS":
         need(m.base_length + len(m.tokens) <= 2**20, "R-TOKENS-LENGTH", LIMIT)
+        bits = int.from_bytes(m.accepted or b"", "little")
+        need(not m.accepted or len(m.accepted) == (len(m.tokens) + 7) // 8, "R-TOKENS-ACCEPTED")
+        need(bits < 2 ** len(m.tokens), "R-TOKENS-ACCEPTED")
     elif name == "FEATURES":
         need(m.base + m.count <= 2**20, "R-FEATURES-LENGTH", LIMIT)
         need(len(m.rows or b"") == m.count * m.width * 2 * m.type, "R-FEATURES-SIZE")

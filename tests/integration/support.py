@@ -42,7 +42,7 @@ def decode(frame):
     return Message(NAMES[kind], to, session, epoch, fields)
 
 
-def hello_fields(role, incarnation, versions=(2, 2), vocabulary_hash=ZERO, vocabulary_size=0, method=""):
+def hello_fields(role, incarnation, versions=(3, 3), vocabulary_hash=ZERO, vocabulary_size=0, method=""):
     return ["tandem", *versions, role, incarnation, ZERO, vocabulary_hash, vocabulary_size, "", "", method, 0, 0, 0,
             ZERO, ""]
 
@@ -212,7 +212,8 @@ class Answer(Inbox):
         self.tokens = list(prompt)
         self.hashes = hashes_of(self.seed, self.tokens)
         self.options = {**OPTIONS, **options}
-        self.draft_expected = False
+        self.draft_expected = self.accepted_wanted = False
+        self.accepted = []  # 1 or 0 of each token that TOKENS brought
         self.acknowledges, self.done, self.ack_moment = True, None, 0.0
         hub.answers[self.id] = self
 
@@ -226,7 +227,7 @@ class Answer(Inbox):
         f = {"ticket": self.ticket, "hash_seed": self.seed, "base_length": base, "base_hash": self.hashes[base],
              "tokens": self.tokens[base:], "hash": self.hashes[-1], "prompt_length": self.prompt_length,
              "options": list(self.options.values()), "draft_expected": self.draft_expected, "target_endpoint": "",
-             "target_incarnation": ZERO}
+             "target_incarnation": ZERO, **({"accepted_wanted": True} if self.accepted_wanted else {})}
         assert set(fields) <= set(f)
         return {**f, **fields}.values()
 
@@ -253,18 +254,21 @@ class Answer(Inbox):
     def on(self, message):
         super().on(message)
         if message.kind == "TOKENS" and message.epoch == self.epoch:
-            self._take(*message.fields[:3])
+            self._take(*message.fields)
         if message.kind == "DONE" and message.epoch == self.epoch:
             self.done = message.fields
             if self.done[0] > len(self.tokens):
                 self.send("RESEND", len(self.tokens))
 
-    def _take(self, base, tokens, hash):
+    def _take(self, base, tokens, hash, accepted):
+        assert bool(accepted) == (self.accepted_wanted and len(tokens) > 0), "told to whom asks, and only then"
         if base > len(self.tokens):
             self.send("RESEND", len(self.tokens))
             return
         overlap = self.tokens[base:base + len(tokens)]
         assert overlap == tokens[:len(overlap)], "repeated tokens are others"
+        bits = int.from_bytes(accepted or b"", "little")
+        self.accepted += [bits >> i & 1 for i in range(len(overlap), len(tokens))]
         self.tokens += tokens[len(overlap):]
         self.hashes = hashes_of(self.seed, self.tokens, self.hashes)
         assert self.hashes[base + len(tokens)] == hash, "the target's hash"

@@ -49,7 +49,7 @@ class RealTarget(Case):
     def answer(self, prompt, draft=None, until=None, **options):
         """A whole answer; `until`, when given, is called with it as soon as a third is here."""
         answer = DraftedAnswer(self.hub, self.target, prompt, max_tokens=TOKENS, **options)
-        answer.draft_expected = draft is not None
+        answer.draft_expected = answer.accepted_wanted = draft is not None
         answer.open()
         if draft:
             hello = self.hub.peers[self.target]
@@ -64,6 +64,7 @@ class RealTarget(Case):
         self.assertEqual(len(answer.output), stats["forwards"] + stats["accepted"])
         self.assertEqual(stats["rows"], stats["accepted"] + stats["rewound"])
         self.assertEqual(stats["accepted"], sum(stats["accepted_per_pos"]))
+        self.assertEqual(sum(answer.accepted), stats["accepted"], "each of them is marked in TOKENS")
         if draft is None or until:
             self.assertTrue(answer.end())
         else:

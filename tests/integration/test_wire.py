@@ -265,10 +265,10 @@ class Wire(Case):
         for at in (1, 5, len(self.prompt), len(answer.tokens) - 1, len(answer.tokens), len(answer.tokens) + 100):
             answer.skip()
             answer.send("RESEND", at)
-            base, tokens, hash, features = answer.expect("TOKENS").fields
+            base, tokens, hash, accepted = answer.expect("TOKENS").fields
             self.assertEqual(base, min(at, len(answer.tokens)))
             self.assertEqual(tokens, answer.tokens[base:])
-            self.assertEqual((hash, features), (answer.hashes[-1], None))
+            self.assertEqual((hash, accepted), (answer.hashes[-1], None))
         answer.end()
 
     def test_credit(self):

@@ -213,6 +213,7 @@ static void send_forged(net *n, int from, peer_id peer, const msg *m) {
   forged.u.tokens.base_length = t->base_length + t->token_count - 1;
   forged.u.tokens.tokens = tokens;
   forged.u.tokens.token_count = 2;
+  forged.u.tokens.accepted_size = 0;
   n->totals->forged++;
   send_frame(n, from, peer, &forged);
 }

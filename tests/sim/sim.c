@@ -46,7 +46,7 @@ enum {
 
 typedef struct totals {
   net_totals net;
-  uint64_t seeds, tokens, accepted, forwards, rests, rests_compared, live_nodes, altered, rolled_back,
+  uint64_t seeds, tokens, accepted, marked, forwards, rests, rests_compared, live_nodes, altered, rolled_back,
       repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said, devices_lost, device_errors;
 } totals;
 
@@ -457,6 +457,7 @@ static void client_plan(world *w, client *c) {
   c->stops[0] = TOY_END;
   c->request =
       (sessions_request){.prompt = c->prompt, .prompt_length = c->prompt_length, .draft = pick(w, 8) != 0};
+  c->request.accepted = c->prompt_length % 2; /* half of them ask */
   c->request.options = (msg_options){.top_p = 1,
                                      .repeat_penalty = 1,
                                      .max_tokens = 20 + (int32_t)pick(w, OUTPUT_MAX - 19),
@@ -515,6 +516,21 @@ static int32_t plain_answer(const client *c, int32_t *out, wire_finish *finish) 
   return n;
 }
 
+/* The tokens that are marked as accepted ones are as many as the targets have counted. With faults a target
+ * may have counted tokens that another one has decoded again, or have died without a report; but then, too,
+ * no token of the prompt is marked. */
+static void judge_accepted(world *w, const client *c, const sessions_view *v) {
+  uint64_t marked = 0;
+  if ((v->accepted != NULL) != c->request.accepted) fail(w, "accepted tokens are told to who did not ask");
+  for (int32_t i = 0; v->accepted && i < v->length; i++) {
+    if (v->accepted[i] && i < c->prompt_length) fail(w, "a token of the prompt is marked as accepted");
+    marked += v->accepted[i];
+  }
+  if (v->accepted && !w->faulty && !c->cancelled && !c->request.admit && marked != v->stats.accepted)
+    fail(w, "without faults: the marked tokens are not those that the target has accepted");
+  w->totals->marked += marked;
+}
+
 static void judge_answer(world *w, client *c, const sessions_view *v) {
   int32_t plain[TOY_CONTEXT];
   wire_finish finish;
@@ -530,6 +546,7 @@ static void judge_answer(world *w, client *c, const sessions_view *v) {
     fail(w, "an answer ended with an error");
   } else if (v->length != n || v->finish != finish)
     fail(w, "an answer ended too early, or for another reason");
+  judge_accepted(w, c, v);
   ledger_entry entry;
   if (!w->ledger.read(w->ledger.self, c->id, &entry) || entry.length != v->length ||
       memcmp(entry.tokens, v->tokens, (size_t)v->length * sizeof *plain) != 0)
@@ -885,6 +902,7 @@ static bool print_totals(const totals *t, uint64_t floor) {
                   {"TREE_RESET", t->net.tree_reset},
                   {"restarts", t->net.restarts},
                   {"accepted", t->accepted},
+                  {"marked", t->marked},
                   {"rests compared", t->rests_compared},
                   {"blocks shared", t->shared},
                   {"blocks evicted", t->evicted},

@@ -41,12 +41,12 @@ FIELDS = {
     "PONG": ["sequence", "time_us", "load"],
     "BYE": [],
     "OPEN": "ticket hash_seed base_length base_hash tokens hash prompt_length options draft_expected "
-            "target_endpoint target_incarnation".split(),
+            "target_endpoint target_incarnation accepted_wanted".split(),
     "OPENED": ["length", "hash"],
     "END": [],
     "ENDED": ["existed"],
     "DESYNC": ["length", "hash", "reason"],
-    "TOKENS": ["base_length", "tokens", "hash", "features"],
+    "TOKENS": ["base_length", "tokens", "hash", "accepted"],
     "ACK": ["length", "hash"],
     "RESEND": ["from"],
     "DONE": ["length", "hash", "finish", "code", "text", "off_reason", "stats"],
@@ -58,7 +58,7 @@ FIELDS = {
     "FEATURES": ["base", "count", "width", "type", "rows"],
 }
 GROUPS = {"options": OPTIONS, "stats": STATS, "request": REQUEST, "grant": GRANT}
-LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features"}  # the last field may be left out
+LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted"}  # the last field may be left out
 
 ZERO = bytes(16)
 ORCHESTRATOR = bytes.fromhex("0b0d5e1fa1e54c0f9d1f0e7a6c3b2a10")
@@ -315,21 +315,26 @@ def make_good():
     good("desync_other_hash", "DESYNC", dict(state(5), reason="the tokens differ at position 4"), to=ORCHESTRATOR,
          epoch=4)
 
-    good("tokens_one", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]), features=None),
+    good("tokens_one", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]), accepted=None),
          to=DRAFT)
-    good("tokens_none", "TOKENS", dict(base_length=3, tokens=[], hash=hash_of(SEED, PROMPT), features=None), to=DRAFT)
+    good("tokens_none", "TOKENS", dict(base_length=3, tokens=[], hash=hash_of(SEED, PROMPT), accepted=None), to=DRAFT)
     edges = [0, 127, 128, 255, 256, 32767, 32768, 65535, 65536, I32]
-    good("tokens_edges", "TOKENS", dict(base_length=1, tokens=edges, hash=hash_of(SEED, [1] + edges), features=None),
+    good("tokens_edges", "TOKENS", dict(base_length=1, tokens=edges, hash=hash_of(SEED, [1] + edges), accepted=None),
          to=ORCHESTRATOR)
     good("tokens_burst_most", "TOKENS", dict(base_length=CONTEXT_MAX - 4096, tokens=[49151] * 4096,
-                                             hash=b"\x33" * 16, features=None), to=DRAFT)
-    good("tokens_features", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]),
-                                           features=bytes(range(64))), to=DRAFT)
-    good("tokens_features_empty", "TOKENS", dict(base_length=3, tokens=[], hash=hash_of(SEED, PROMPT), features=b""),
-         to=DRAFT)
-    good("tokens_features_large", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]),
-                                                 features=b"\x41" * 70000), to=DRAFT)
-    wide = dict(base_length=3, tokens=[11, 200], hash=hash_of(SEED, PROMPT + [11, 200]), features=None)
+                                             hash=b"\x33" * 16, accepted=None), to=DRAFT)
+    good("tokens_accepted", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=hash_of(SEED, PROMPT + [11, 12, 90]),
+                                           accepted=b"\x03"), to=ORCHESTRATOR)
+    good("tokens_accepted_none", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]),
+                                                accepted=b"\0"), to=ORCHESTRATOR)
+    good("tokens_accepted_nine", "TOKENS", dict(base_length=3, tokens=[7] * 9, hash=hash_of(SEED, PROMPT + [7] * 9),
+                                                accepted=b"\x7f\x01"), to=ORCHESTRATOR)
+    good("tokens_accepted_most", "TOKENS", dict(base_length=1, tokens=[5] * 4096, hash=b"\x33" * 16,
+                                                accepted=b"\xff" * 512), to=ORCHESTRATOR)
+    good("tokens_accepted_empty", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]),
+                                                 accepted=b""), to=ORCHESTRATOR)
+    good("open_accepted_wanted", "OPEN", open_(accepted_wanted=True))
+    wide = dict(base_length=3, tokens=[11, 200], hash=hash_of(SEED, PROMPT + [11, 200]), accepted=None)
     good("tokens_wide_integers", "TOKENS", wide, to=DRAFT,
          frame=head("TOKENS", 4, to=DRAFT) + b"\xcf" + struct.pack(">Q", 3) + b"\xdc\x00\x02" + b"\xd3" +
          struct.pack(">q", 11) + b"\xd1" + struct.pack(">h", 200) + pack(wide["hash"]) + b"\xc0")
@@ -418,8 +423,9 @@ def make_story():
     step("welcome", "O→T", "WELCOME", welcome(hello_orchestrator()), "Version 3 is chosen.")
     step("hello", "D→O", "HELLO", hello(), "The draft registers. It takes any vocabulary.")
     step("welcome", "O→D", "WELCOME", welcome(hello_orchestrator()), "")
-    step("open", "O→T", "OPEN", open_(options=options(max_tokens=4, stops=[2])),
-         "A request: prompt [1, 504, 2365], at most 4 tokens of output, stop token 2, a draft will come.")
+    step("open", "O→T", "OPEN", open_(options=options(max_tokens=4, stops=[2]), accepted_wanted=True),
+         "A request: prompt [1, 504, 2365], at most 4 tokens of output, stop token 2, a draft will come. TOKENS shall "
+         "say which tokens are accepted ones.")
     step("opened", "T→O", "OPENED", at(), "The target holds the 3 tokens and has computed the same hash.")
     step("open", "O→D", "OPEN", open_(options=options(max_tokens=4, stops=[2]), draft_expected=False,
                                       target_endpoint=target["endpoint"], target_incarnation=TARGET),
@@ -432,17 +438,17 @@ def make_story():
     step("nodes", "D→T", "NODES", dict(no([], 1), parents=[0, 1, 0], tokens=[11, 12, 40],
                                        scores=[f32(-0.1), f32(-0.5), -3.0]),
          "Three nodes: 11 after the prompt (id 1), 12 after that (id 2), and 40 beside 11 (id 3).")
-    step("tokens", "T→D", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=h([11, 12, 90]), features=None),
+    step("tokens", "T→D", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=h([11, 12, 90]), accepted=None),
          "One verify: 11 and 12 were right, 90 is the bonus. C has 6 tokens; the nodes 1 and 2 are trunk, 3 is dead.")
-    step("tokens", "T→O", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=h([11, 12, 90]), features=None),
-         "The same to the orchestrator.")
+    step("tokens", "T→O", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=h([11, 12, 90]), accepted=b"\x03"),
+         "The same to the orchestrator, which has asked: the first two are accepted ones.")
     step("ack", "O→T", "ACK", at([11, 12, 90]), "They are in the ledger.")
     step("nodes", "D→T", "NODES", dict(no([11, 12, 90], 4), parents=[0], tokens=[91], scores=[f32(-0.2)], done=True),
          "Base 6: parent 0 means the token at position 5. Id 4 goes on from id 3. Nothing more will come for this base.")
-    step("tokens", "T→D", "TOKENS", dict(base_length=6, tokens=[91], hash=h([11, 12, 90, 91]), features=None),
+    step("tokens", "T→D", "TOKENS", dict(base_length=6, tokens=[91], hash=h([11, 12, 90, 91]), accepted=None),
          "91 is the fourth and last token of output. There was room for one token only, so this was a plain step: "
          "nodes could not have added to it.")
-    step("tokens", "T→O", "TOKENS", dict(base_length=6, tokens=[91], hash=h([11, 12, 90, 91]), features=None), "")
+    step("tokens", "T→O", "TOKENS", dict(base_length=6, tokens=[91], hash=h([11, 12, 90, 91]), accepted=b"\0"), "")
     step("done", "T→O", "DONE", dict(at([11, 12, 90, 91]), finish=2, code=0, text="", off_reason="",
                                      stats=stats(forwards=2, rounds=1, rows=3, accepted=2, rewound=1, plain_steps=1,
                                                  dropped=0, accepted_per_pos=[1, 1])),
@@ -665,7 +671,7 @@ def make_bad():
     bad("detach_reason_long", "R-STRING-LIMIT", broken("DETACH", dict(reason=""), ["reason"], "x" * 513), "DETACH.reason", LIMIT)
 
     # TOKENS.
-    t = dict(base_length=3, tokens=[11, 12], hash=hash_of(SEED, PROMPT + [11, 12]), features=None)
+    t = dict(base_length=3, tokens=[11, 12], hash=hash_of(SEED, PROMPT + [11, 12]), accepted=None)
     tk = lambda path, value, **k: broken("TOKENS", dict(t, **k), path, value)
     bad("tokens_base_zero", "R-INT-LOW", tk(["base_length"], 0), "TOKENS.base_length")
     bad("tokens_many", "R-LIST-LIMIT", tk(["tokens"], [0] * 4097), "TOKENS.tokens", LIMIT)
@@ -673,8 +679,16 @@ def make_bad():
     bad("tokens_token_float", "R-TYPE", tk(["tokens", 0], 11.0), "TOKENS.tokens[0]")
     bad("tokens_too_long", "R-TOKENS-LENGTH", tk(["base_length"], CONTEXT_MAX - 1), "pass 1048576", LIMIT)
     bad("tokens_hash_short", "R-BIN16", tk(["hash"], b""), "TOKENS.hash")
-    bad("tokens_features_text", "R-TYPE", tk(["features"], "features"), "TOKENS.features")
-    bad("tokens_features_false", "R-TYPE", tk(["features"], False).replace(b"\xc4\x10" + TARGET, b"\xc4\x10" + DRAFT), "nil or a bin")
+    bad("tokens_accepted_text", "R-TYPE", tk(["accepted"], "accepted"), "TOKENS.accepted")
+    bad("tokens_accepted_false", "R-TYPE", tk(["accepted"], False).replace(b"\xc4\x10" + TARGET, b"\xc4\x10" + DRAFT), "nil or a bin")
+    bad("tokens_accepted_most", "R-BLOB-LIMIT", tk(["accepted"], b"\1" * 513), "513 bytes", LIMIT)
+    bad("tokens_accepted_long", "R-TOKENS-ACCEPTED", tk(["accepted"], b"\x01\x00"), "0 or 1 for 2")
+    bad("tokens_accepted_short", "R-TOKENS-ACCEPTED", tk(["accepted"], b"\x01", tokens=[11] * 9), "0 or 2 for 9")
+    bad("tokens_accepted_beyond", "R-TOKENS-ACCEPTED", tk(["accepted"], b"\x04"), "beyond its 2")
+    bad("tokens_accepted_without_tokens", "R-TOKENS-ACCEPTED", tk(["accepted"], b"\0", tokens=[]), "0 or 0 for 0")
+    bad("open_accepted_wanted_nil", "R-TYPE", broken("OPEN", open_(accepted_wanted=True), ["accepted_wanted"], None), "OPEN.accepted_wanted is")
+    bad("open_accepted_wanted_false", "R-LEFT-OUT", broken("OPEN", open_(accepted_wanted=True), ["accepted_wanted"], False),
+        "OPEN.accepted_wanted is given")
 
     # NODES.
     n = lambda path, value, **k: broken("NODES", nodes(**k), path, value)

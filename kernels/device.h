@@ -127,8 +127,13 @@ typedef struct device_table {
   /* k may be NULL for a forward without rope_store and attention. False: no memory for its logits, or the
    * device is lost: nothing has changed, and `wait` says which. */
   bool (*begin)(device *d, device_kv *k, const ops_batch *b);
+  /* y row i = values [i][columns of y], in f32, for all rows of the batch. */
+  void (*supply)(device *d, const float *values, device_act *y);
   /* x row i = row rows[i].token of w, in f32. */
   void (*embed)(device *d, const device_weight *w, device_act *x);
+  /* Keeps rows capture_rows of x, in f32, as they are here. Call i of a forward is its capture i <
+   * OPS_CAPTURES_MAX. Only where capture_count is not 0. */
+  void (*capture)(device *d, const device_act *x);
   /* y row i = x row i / sqrt(mean of squares + eps) * w. head: of the batch's head_rows, in their order. */
   void (*norm)(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y);
   /* Several matrices over the same rows of x. */
@@ -160,6 +165,9 @@ typedef struct device_table {
    * the next begin. A device may make them only now: ask for many at once where they are wanted, and for none
    * that is not. NULL: the device is lost. */
   const ops_ranked *(*ranked)(device *d, int32_t first, int32_t count);
+  /* f32 [columns] of row capture_rows[line] in that capture of the forward that was waited for last; valid
+   * until the next begin. NULL: the device is lost. */
+  const float *(*captured)(device *d, int32_t capture, int32_t line);
 
   /* --- what it costs --- */
   /* The widest forward that costs what one of `rows` rows costs: its kernels' step. */

@@ -140,7 +140,8 @@ typedef struct ops_ranked {
   sampler_ranked list[SAMPLER_RANKED_MAX]; /* the best first */
 } ops_ranked;
 
-#define OPS_VIEWS_MAX 4
+#define OPS_VIEWS_MAX    4
+#define OPS_CAPTURES_MAX 8 /* ops `capture` of a forward */
 
 /* A forward, as plain numbers. The arrays belong to the caller. */
 typedef struct ops_batch {
@@ -158,6 +159,8 @@ typedef struct ops_batch {
   const int32_t *tokens;       /* [token_count] the histories of the rankings */
   int32_t token_count;
   const ops_sampling *choices; /* [ops_choice_count] */
+  const int32_t *capture_rows; /* [capture_count] rows whose activations each op `capture` keeps */
+  int32_t capture_count;
 } ops_batch;
 
 static inline int32_t ops_choice_count(const ops_batch *b) {

@@ -9,7 +9,7 @@
 bool cpu_batch_reserve(cpu_device *c, int32_t rows) {
   cpu_batch *b = &c->batch;
   if (rows <= b->room) return true;
-  size_t n = (size_t)rows, ints = OPS_VIEWS_MAX * (n + 1) + 2 * n;
+  size_t n = (size_t)rows, ints = OPS_VIEWS_MAX * (n + 1) + 3 * n;
   size_t each = sizeof *b->rows + sizeof *b->choices + sizeof *b->rankings + sizeof *b->ranked;
   size_t bytes = n * each + ints * sizeof(int32_t);
   if (!cpu_buffer_grow(c, &b->memory, MEM_GENERAL, bytes)) return false;
@@ -21,6 +21,7 @@ bool cpu_batch_reserve(cpu_device *c, int32_t rows) {
   b->firsts = (int32_t *)(b->ranked + n);
   b->head_rows = b->firsts + OPS_VIEWS_MAX * (n + 1);
   b->ids = b->head_rows + n;
+  b->capture_rows = b->ids + n;
   return true;
 }
 
@@ -147,6 +148,13 @@ static void copy_head(cpu_batch *to, const ops_batch *b) {
   for (int32_t i = 0; i < choices; i++) assert(to->choices[i].scale >= 0);
 }
 
+static void copy_capture(cpu_batch *to, const ops_batch *b) {
+  assert(b->capture_count >= 0 && b->capture_count <= b->row_count);
+  to->capture_count = b->capture_count;
+  if (b->capture_count)
+    memcpy(to->capture_rows, b->capture_rows, (size_t)b->capture_count * sizeof *to->capture_rows);
+}
+
 /* The first forward does not know how many logits a row has: then `head` takes their memory. */
 static bool reserve(cpu_device *c, const ops_batch *b) {
   int64_t numbers = path_numbers(b);
@@ -172,6 +180,8 @@ bool cpu_begin(device *d, device_kv *k, const ops_batch *b) {
   copy_rows(to, k, b);
   copy_views(to, b);
   copy_head(to, b);
+  copy_capture(to, b);
+  c->captures_made = 0;
   c->kv = k;
   c->rope_dim = 0;
   c->running = true;

@@ -3,6 +3,7 @@
 #include "kernels/cpu/device_cpu.h"
 
 #include <assert.h>
+#include <string.h>
 
 typedef struct embed_job {
   const cpu_row *rows;
@@ -74,4 +75,35 @@ void cpu_norm(device *d, const device_act *x, bool head, device_vector w, float 
   norm_job j = {c->kernels, x->f32, cpu_vector(w), head ? c->batch.head_rows : NULL, eps, y};
   assert(c->running && x->columns == y->columns && y->rows >= rows && j.w);
   cpu_run_rows(c, rows, (int64_t)rows * y->columns, norm_row, &j);
+}
+
+/* --- rows that come from the host, and rows that it reads --- */
+
+void cpu_supply(device *d, const float *values, device_act *y) {
+  cpu_device *c = cpu_of(d);
+  int32_t rows = c->batch.row_count;
+  assert(c->running && y->rows >= rows);
+  memcpy(y->f32, values, (size_t)rows * (size_t)y->columns * sizeof *values);
+  cpu_quantize_rows(c, y, rows);
+}
+
+void cpu_capture_rows(device *d, const device_act *x) {
+  cpu_device *c = cpu_of(d);
+  const cpu_batch *b = &c->batch;
+  assert(c->running && b->capture_count > 0 && c->captures_made < OPS_CAPTURES_MAX);
+  cpu_capture *to = &c->captures[c->captures_made++];
+  size_t bytes = (size_t)x->columns * sizeof(float);
+  to->columns = x->columns;
+  if (!cpu_op_grow(c, &to->memory, (size_t)b->capture_count * bytes)) return;
+  for (int32_t i = 0; i < b->capture_count; i++)
+    memcpy((char *)to->memory.data + (size_t)i * bytes,
+           x->f32 + (size_t)b->capture_rows[i] * (size_t)x->columns, bytes);
+}
+
+const float *cpu_captured(device *d, int32_t capture, int32_t line) {
+  const cpu_device *c = cpu_of(d);
+  assert(!c->running && !c->failed && capture >= 0 && capture < c->captures_made && line >= 0 &&
+         line < c->batch.capture_count);
+  const cpu_capture *from = &c->captures[capture];
+  return (const float *)from->memory.data + (size_t)line * (size_t)from->columns;
 }

@@ -218,6 +218,7 @@ static void device_close(device *d) {
   if (!c) return;
   cpu_buffer *buffers[] = {&c->winners, &c->angles, &c->scores, &c->logits, &c->rankers.memory};
   for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) cpu_buffer_drop(c, buffers[i]);
+  for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) cpu_buffer_drop(c, &c->captures[i].memory);
   cpu_batch_drop(c);
   thread_pool_close(c->pool);
   mem_free(c);
@@ -230,11 +231,11 @@ static void device_close(device *d) {
     .read = memory_read, .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .parallel = parallel,           \
     .act = act_take, .act_drop = act_drop, .act_write = act_write, .act_read = act_read,                     \
     .kv_open = cpu_kv_open, .kv_close = cpu_kv_close, .kv_stage = cpu_kv_stage, .kv_map = cpu_kv_map,        \
-    .kv_commit = cpu_kv_commit, .begin = cpu_begin, .embed = cpu_embed, .norm = cpu_norm,                    \
-    .linear = cpu_linear_op, .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope,                           \
-    .rope_store = cpu_rope_store, .attention = cpu_attention_op, .head = cpu_head, .rank = cpu_rank,         \
-    .end = cpu_end, .wait = cpu_wait, .logits = cpu_logits, .ranked = cpu_ranked, .width = width,            \
-    .variant = variant, .close = device_close                                                                \
+    .kv_commit = cpu_kv_commit, .begin = cpu_begin, .supply = cpu_supply, .capture = cpu_capture_rows,       \
+    .captured = cpu_captured, .embed = cpu_embed, .norm = cpu_norm, .linear = cpu_linear_op,                 \
+    .linear_swiglu = cpu_linear_swiglu, .rope = cpu_rope, .rope_store = cpu_rope_store,                      \
+    .attention = cpu_attention_op, .head = cpu_head, .rank = cpu_rank, .end = cpu_end, .wait = cpu_wait,     \
+    .logits = cpu_logits, .ranked = cpu_ranked, .width = width, .variant = variant, .close = device_close    \
   }
 
 static const device_table tables[CPU_ISA_COUNT] = {[CPU_C] = CPU_TABLE("c"),

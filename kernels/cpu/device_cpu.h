@@ -39,10 +39,16 @@ typedef struct cpu_batch {
   ops_ranking *rankings;
   ops_ranked *ranked; /* the lists; count -1: it has not been asked for */
   int32_t *tokens;    /* of the rankings' histories */
+  int32_t *capture_rows;
   cpu_view views[OPS_VIEWS_MAX];
-  int32_t row_count, view_count, head_count, logit_count, rank_count;
+  int32_t row_count, view_count, head_count, logit_count, rank_count, capture_count;
   bool staged; /* some row has a path */
 } cpu_batch;
+
+typedef struct cpu_capture {
+  cpu_buffer memory; /* float [capture_count][columns] */
+  int32_t columns;
+} cpu_capture;
 
 /* What ranks tokens, a thread each. */
 typedef struct cpu_rankers {
@@ -72,6 +78,8 @@ typedef struct cpu_device {
   cpu_buffer scores; /* of attention: float [threads][queries][stride] */
   cpu_buffer logits; /* float [logit_count + rank_count][vocab] */
   cpu_rankers rankers;
+  cpu_capture captures[OPS_CAPTURES_MAX];
+  int32_t captures_made;
   int32_t vocab;
 } cpu_device;
 
@@ -148,6 +156,9 @@ ops_code cpu_wait(device *d, ops_answer *a);
 
 /* --- cpu_rows.c --- */
 void cpu_embed(device *d, const device_weight *w, device_act *x);
+void cpu_supply(device *d, const float *values, device_act *y);
+void cpu_capture_rows(device *d, const device_act *x);
+const float *cpu_captured(device *d, int32_t capture, int32_t line);
 void cpu_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y);
 /* The int8 form of inputs [first, first + count) of a row, whole blocks. */
 void cpu_quantize_part(const cpu_kernels *k, cpu_act *x, int32_t row, int32_t first, int32_t count);

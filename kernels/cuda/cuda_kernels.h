@@ -27,7 +27,8 @@ typedef struct cuda_batch {
   cuda_view views[OPS_VIEWS_MAX];
   const int32_t *head_rows;    /* [head_count], the first logit_count of which choose no token */
   const ops_sampling *choices; /* [head_count - logit_count] */
-  int32_t row_count, head_count, logit_count;
+  const int32_t *capture_rows; /* [capture_count] */
+  int32_t row_count, head_count, logit_count, capture_count;
 } cuda_batch;
 
 /* The rows that a kernel works on: the batch's, or those that go through the output head. */
@@ -112,6 +113,14 @@ PORTABLE_C_BEGIN
 
 /* x row i = row rows[i].token of w. */
 void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x);
+
+/* y row i = values row i. */
+void cuda_supply(cudaStream_t stream, cuda_rows rows, const float *values, int32_t columns, float *y);
+
+/* to row i = x row capture_rows[i]. bucket: at least capture_count of every replay; `to` may be host memory
+ * that the device can write. */
+void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const float *x, int32_t columns,
+                  float *to);
 
 /* The norm by itself, to y [bucket][columns]. */
 void cuda_norm(cudaStream_t stream, cuda_rows rows, cuda_norm_source from, int32_t columns, float *y);

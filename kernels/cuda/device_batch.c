@@ -31,12 +31,13 @@ static size_t block_bytes(const ops_batch *b) {
   for (int32_t i = 0; i < b->view_count; i++)
     bytes += padded((rows + 1) * sizeof(int32_t)) + padded((size_t)span_count(b, i) * sizeof(ops_span));
   bytes += padded((size_t)b->head_count * sizeof *b->head_rows);
+  bytes += padded((size_t)b->capture_count * sizeof *b->capture_rows);
   bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
   bytes += padded((size_t)b->token_count * sizeof *b->tokens);
   return bytes + padded((size_t)ops_choice_count(b) * sizeof *b->choices);
 }
 
-static bool upload_grow(cuda_device *d, cuda_upload *u, size_t bytes) {
+bool cuda_batch_upload_grow(cuda_device *d, cuda_upload *u, size_t bytes) {
   if (bytes <= u->capacity) return true;
   size_t capacity = u->capacity ? u->capacity : UPLOAD_BYTES;
   while (capacity < bytes) capacity *= 2;
@@ -103,6 +104,8 @@ static void put_batch(cuda_upload *u, const ops_batch *b) {
   to->logit_count = b->logit_count + b->rank_count;
   to->rows = put(u, b->rows, rows, sizeof *b->rows);
   to->head_rows = put(u, b->head_rows, (size_t)b->head_count, sizeof *b->head_rows);
+  to->capture_count = b->capture_count;
+  to->capture_rows = put(u, b->capture_rows, (size_t)b->capture_count, sizeof *b->capture_rows);
   to->choices = put(u, b->choices, (size_t)ops_choice_count(b), sizeof *b->choices);
   for (int32_t i = 0; i < b->view_count; i++) {
     to->views[i].first = put(u, b->views[i].first, rows + 1, sizeof(int32_t));
@@ -183,6 +186,9 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->head_count = b->head_count;
   f->logit_count = b->logit_count;
   f->rank_count = b->rank_count;
+  f->capture_count = b->capture_count;
+  f->captures_made = 0;
+  f->supplies.used = 0;
   f->staged = count_staged(b);
   f->rows = rows_of(d, b->row_count, false);
   f->head = rows_of(d, b->head_count, true);
@@ -211,8 +217,8 @@ bool cuda_batch_begin(device *base, device_kv *k, const ops_batch *b) {
   assert(!f->begun && b->row_count > 0);
   if (d->lose_at > 0 && base->counters.forwards + 1 == d->lose_at) cuda_put_fault(d->stream);
   bind_threads(d);
-  f->failed = d->lost || !upload_grow(d, &f->upload, block_bytes(b)) || !head_grow(d, b->head_count) ||
-              !ranked_grow(d, b->rank_count);
+  f->failed = d->lost || !cuda_batch_upload_grow(d, &f->upload, block_bytes(b)) ||
+              !head_grow(d, b->head_count) || !ranked_grow(d, b->rank_count);
   if (f->failed) return false;
   put_batch(&f->upload, b);
   note_batch(d, k, b);
@@ -230,9 +236,12 @@ bool cuda_batch_open(cuda_device *d) {
 
 void cuda_batch_close(cuda_device *d) {
   cuda_forward *f = &d->forward;
-  device_memory *all[] = {f->upload.device, f->rope, f->gated, f->scratch, f->logits, f->sample, f->rank};
+  device_memory *all[] = {f->upload.device, f->supplies.device, f->rope,   f->gated,
+                          f->scratch,       f->logits,          f->sample, f->rank};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) cuda_memory_drop(&d->base, all[i]);
   cuda_memory_unpin(f->upload.host);
+  cuda_memory_unpin(f->supplies.host);
+  for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) cuda_memory_unpin(f->captures[i].rows);
   cuda_memory_unpin(f->ids);
   cuda_memory_unpin(f->ranked);
   cuda_memory_unpin(f->kept);

@@ -11,6 +11,14 @@ static void play_embed(cuda_device *d, const cuda_op *o) {
   cuda_embed(d->stream, o->rows, o->jobs[0].w, o->y);
 }
 
+static void play_supply(cuda_device *d, const cuda_op *o) {
+  cuda_supply(d->stream, o->rows, o->k, o->count, o->y);
+}
+
+static void play_capture(cuda_device *d, const cuda_op *o) {
+  cuda_capture(d->stream, o->rows, o->bucket, o->x.f32, o->count, o->y);
+}
+
 static void play_norm(cuda_device *d, const cuda_op *o) {
   cuda_norm(d->stream, o->rows, o->norm, o->count, o->y);
 }
@@ -51,7 +59,8 @@ static void play_rank(cuda_device *d, const cuda_op *o) {
 }
 
 static void (*const players[CUDA_OP_KINDS])(cuda_device *d, const cuda_op *o) = {
-    [CUDA_OP_EMBED] = play_embed,           [CUDA_OP_NORM] = play_norm,
+    [CUDA_OP_EMBED] = play_embed,           [CUDA_OP_SUPPLY] = play_supply,
+    [CUDA_OP_CAPTURE] = play_capture,       [CUDA_OP_NORM] = play_norm,
     [CUDA_OP_LINEAR] = play_linear,         [CUDA_OP_SWIGLU] = play_swiglu,
     [CUDA_OP_GATED] = play_gated,           [CUDA_OP_ROPE] = play_rope,
     [CUDA_OP_ROPE_STORE] = play_rope_store, [CUDA_OP_ATTENTION] = play_attention,

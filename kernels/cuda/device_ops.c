@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPS_AT_FIRST 256
+#define OPS_AT_FIRST     256
+#define SUPPLY_ALIGNMENT 64
 
 /* --- recording --- */
 
@@ -76,6 +77,69 @@ void cuda_ops_embed(device *base, const device_weight *w, device_act *x) {
   if (!op) return;
   set_weight(&op->jobs[0].w, w);
   op->y = act_floats(x);
+}
+
+/* Where this op's values lie on the device: a bucket of rows, so that the places of later ones are those of
+ * the graph. Where the upload has to grow, what is recorded goes into the stream first: it reads the old one.
+ */
+static uint8_t *supply_room(cuda_device *d, size_t bytes, uint8_t **host) {
+  cuda_upload *u = &d->forward.supplies;
+  if (u->capacity - u->used < bytes) {
+    cuda_graph_flush(d);
+    if (!cuda_batch_upload_grow(d, u, 2 * (u->used + bytes))) return NULL;
+    u->used = 0;
+  }
+  size_t at = u->used;
+  u->used += bytes;
+  *host = u->host + at;
+  return u->device->at + at;
+}
+
+void cuda_ops_supply(device *base, const float *values, device_act *y) {
+  cuda_device *d = cuda_device_enter(base);
+  cuda_forward *f = &d->forward;
+  size_t row = (size_t)y->columns * sizeof *values, bytes = (size_t)f->row_count * row;
+  uint8_t *host = NULL;
+  if (f->failed) return;
+  uint8_t *to = supply_room(
+      d, ((size_t)f->rows.bucket * row + SUPPLY_ALIGNMENT - 1) / SUPPLY_ALIGNMENT * SUPPLY_ALIGNMENT, &host);
+  if (to) memcpy(host, values, bytes);
+  if (!to || !cuda_device_ok(d, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, d->stream))) {
+    f->failed = true;
+    return;
+  }
+  cuda_op *op = record(d, CUDA_OP_SUPPLY, f->rows);
+  if (!op) return;
+  op->count = y->columns;
+  op->k = (const float *)to;
+  op->y = act_floats(y);
+}
+
+/* A larger one than before has another address, and so another graph. */
+static bool capture_room(cuda_device *d, cuda_captured *c, size_t bytes) {
+  if (bytes <= c->bytes) return true;
+  float *rows = cuda_memory_pinned(d, bytes);
+  if (!rows) return false;
+  cuda_memory_unpin(c->rows);
+  c->rows = rows;
+  c->bytes = bytes;
+  return true;
+}
+
+void cuda_ops_capture(device *base, const device_act *x) {
+  cuda_device *d = cuda_device_enter(base);
+  cuda_forward *f = &d->forward;
+  int32_t bucket = cuda_batch_bucket(f->capture_count);
+  assert(f->capture_count > 0 && f->captures_made < OPS_CAPTURES_MAX);
+  cuda_captured *to = &f->captures[f->captures_made++];
+  to->columns = x->columns;
+  f->failed = f->failed || !capture_room(d, to, (size_t)bucket * (size_t)x->columns * sizeof(float));
+  cuda_op *op = record(d, CUDA_OP_CAPTURE, f->rows);
+  if (!op) return;
+  op->count = x->columns;
+  op->bucket = bucket;
+  op->x.f32 = act_floats(x);
+  op->y = to->rows;
 }
 
 void cuda_ops_norm(device *base, const device_act *x, bool head, device_vector w, float eps, device_act *y) {

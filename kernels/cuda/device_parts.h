@@ -36,6 +36,8 @@ struct device_kv {
 
 typedef enum {
   CUDA_OP_EMBED,
+  CUDA_OP_SUPPLY,
+  CUDA_OP_CAPTURE,
   CUDA_OP_NORM,
   CUDA_OP_LINEAR,
   CUDA_OP_SWIGLU,
@@ -51,7 +53,9 @@ typedef enum {
 /* Zeroed before it is filled, member by member, because its bytes are compared. */
 typedef struct cuda_op {
   cuda_op_kind kind;
-  int32_t count, layer, view, heads, positions; /* count: of jobs; columns of a norm; the vocabulary */
+  /* count: of jobs; columns of a norm, of what is supplied or captured; the vocabulary */
+  int32_t count, layer, view, heads, positions;
+  int32_t bucket; /* of captured rows */
   cuda_rows rows;
   cuda_act x;
   float *y; /* what it writes, if that is one thing */
@@ -91,6 +95,13 @@ typedef struct cuda_fill { /* the window that is being filled; to NULL: none */
   size_t bytes;
 } cuda_fill;
 
+/* Rows that the device has written into the host's memory. */
+typedef struct cuda_captured {
+  float *rows; /* pinned: [capture_count][columns] */
+  size_t bytes;
+  int32_t columns;
+} cuda_captured;
+
 typedef struct cuda_graph {
   hash16 ops;
   cudaGraphExec_t exec; /* NULL: nothing here */
@@ -108,6 +119,9 @@ typedef struct cuda_forward {
   int32_t rope_dim;
   cuda_op *ops;
   int32_t op_count, op_capacity;
+  cuda_upload supplies; /* what `supply` was given, a bucket of rows each */
+  cuda_captured captures[OPS_CAPTURES_MAX];
+  int32_t capture_count, captures_made;
   bool begun, failed;
   device_memory *rope, *gated, *scratch, *logits, *sample,
       *rank;    /* grown between forwards, never during one */
@@ -190,6 +204,9 @@ void cuda_cache_commit(device *d, device_kv *k, int32_t sequence, const int32_t 
 bool cuda_batch_open(cuda_device *d);
 void cuda_batch_close(cuda_device *d);
 bool cuda_batch_begin(device *d, device_kv *k, const ops_batch *b);
+/* At least so many bytes; what it held is lost when it grows. False: out of memory, and nothing has changed.
+ */
+bool cuda_batch_upload_grow(cuda_device *d, cuda_upload *u, size_t bytes);
 /* The rankings of the forward that has begun, on the device. */
 const cuda_rank_batch *cuda_batch_rankings(const cuda_device *d);
 /* The smallest bucket end >= count. */
@@ -198,6 +215,8 @@ int32_t cuda_batch_bucket(int32_t count);
 /* --- device_ops.c: what is between begin and end --- */
 
 void cuda_ops_embed(device *d, const device_weight *w, device_act *x);
+void cuda_ops_supply(device *d, const float *values, device_act *y);
+void cuda_ops_capture(device *d, const device_act *x);
 void cuda_ops_norm(device *d, const device_act *x, bool head, device_vector w, float eps, device_act *y);
 void cuda_ops_linear(device *d, const device_linear *jobs, int32_t count, const device_act *x);
 void cuda_ops_linear_swiglu(device *d, const device_weight *gate, const device_weight *up,
@@ -227,3 +246,4 @@ void cuda_wait_end(device *d);
 ops_code cuda_wait_answer(device *d, ops_answer *a);
 const float *cuda_wait_logits(device *d, int32_t line);
 const ops_ranked *cuda_wait_ranked(device *d, int32_t first, int32_t count);
+const float *cuda_wait_captured(device *d, int32_t capture, int32_t line);

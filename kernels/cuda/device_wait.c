@@ -110,3 +110,11 @@ const ops_ranked *cuda_wait_ranked(device *base, int32_t first, int32_t count) {
   assert(first >= 0 && count >= 1 && count <= d->forward.rank_count - first);
   return d->lost ? NULL : d->forward.ranked + first;
 }
+
+const float *cuda_wait_captured(device *base, int32_t capture, int32_t line) {
+  const cuda_device *d = cuda_device_of(base);
+  const cuda_forward *f = &d->forward;
+  assert(capture >= 0 && capture < f->captures_made && line >= 0 && line < f->capture_count);
+  const cuda_captured *from = &f->captures[capture];
+  return d->lost ? NULL : from->rows + (size_t)line * (size_t)from->columns;
+}

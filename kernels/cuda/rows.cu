@@ -41,6 +41,30 @@ void cuda_embed(cudaStream_t stream, cuda_rows rows, cuda_weight w, float *x) {
                x);
 }
 
+/* --- rows that come from the host, and rows that it reads --- */
+
+static __global__ void copy_rows(cuda_rows rows, bool captured, const float *from, int32_t columns,
+                                 float *to) {
+  const cuda_batch *batch = rows.batch;
+  const int32_t row = (int32_t)blockIdx.x, count = captured ? batch->capture_count : batch->row_count;
+  const int32_t source = captured && row < count ? batch->capture_rows[row] : row;
+  device_let_next_begin();
+  device_wait_for_previous();
+  if (row >= count) return;
+  for (int32_t i = (int32_t)threadIdx.x; i < columns; i += (int32_t)blockDim.x)
+    to[(size_t)row * (size_t)columns + (size_t)i] = from[(size_t)source * (size_t)columns + (size_t)i];
+}
+
+void cuda_supply(cudaStream_t stream, cuda_rows rows, const float *values, int32_t columns, float *y) {
+  launch_early(copy_rows, dim3((unsigned)rows.bucket), dim3(ROW_THREADS), 0, stream, rows, false, values,
+               columns, y);
+}
+
+void cuda_capture(cudaStream_t stream, cuda_rows rows, int32_t bucket, const float *x, int32_t columns,
+                  float *to) {
+  launch_early(copy_rows, dim3((unsigned)bucket), dim3(ROW_THREADS), 0, stream, rows, true, x, columns, to);
+}
+
 /* --- norms and the int8 form: a row a block --- */
 
 /* The row in shared memory, and after it its scale. */

@@ -204,6 +204,37 @@ static void try_linear(trial *t, int32_t type) {
   run_linears(t, ROWS, &w, &parted, bias, a);
 }
 
+/* --- supply, capture --- */
+
+/* Rows come from the host, and rows go to it before and after they are changed. */
+static void try_supply(trial *t, int32_t unused) {
+  (void)unused;
+  static const int32_t captured[] = {6, 0, 8};
+  static float values[ROWS * COLUMNS];
+  ops_row rows[ROWS];
+  ops_batch b = plain_batch(rows, ROWS);
+  const device_table *table = t->d->table;
+  device_weight w = random_weight(t, OPS_Q8_0, COLUMNS, COLUMNS);
+  device_act *x = act_of(t, COLUMNS, true), *y = act_of(t, COLUMNS, false);
+  for (int32_t i = 0; i < ROWS * COLUMNS; i++) values[i] = random_float(t);
+  b.capture_rows = captured;
+  b.capture_count = 3;
+  if (!begin(t, &b)) return;
+  table->supply(t->d, values, x);
+  table->supply(t->d, values, y);
+  table->capture(t->d, y);
+  table->linear(t->d, &(device_linear){.w = w, .y = y, .add = true}, 1, x);
+  table->capture(t->d, y);
+  finish(t, 0);
+  for (int32_t i = 0; i < 6 && !t->failed; i++) {
+    const float *line = table->captured(t->d, i / 3, i % 3);
+    if (line)
+      keep_bytes(t, line, COLUMNS * sizeof *line);
+    else
+      t->failed = true;
+  }
+}
+
 /* --- linear_swiglu, norm --- */
 
 static void try_swiglu(trial *t, int32_t mixed) {
@@ -472,6 +503,7 @@ typedef struct op_test {
 
 static const op_test tests[] = {
     {"embed and linear", try_linear, OPS_TYPE_COUNT},
+    {"supply and capture", try_supply, 1},
     {"linear_swiglu", try_swiglu, 2},
     {"norm", try_norm, 1},
     {"norm and linear", try_normed, 1},

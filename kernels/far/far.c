@@ -19,6 +19,8 @@ static void far_close(device *d) {
   far_device_withdraw(f, &f->window);
   far_device_withdraw(f, &f->ids);
   far_device_withdraw(f, &f->logits);
+  far_device_withdraw(f, &f->ranked);
+  for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) far_device_withdraw(f, &f->captured[i]);
   far_pages_close(&f->pages);
   far_handles_close(&f->handles);
   f->inner->table->close(f->inner);

@@ -34,6 +34,7 @@ size_t far_batch_copy(ops_batch *out, const ops_batch *b, void *to) {
   out->rankings = put(&p, b->rankings, b->rank_count, sizeof *b->rankings);
   out->tokens = put(&p, b->tokens, b->token_count, sizeof *b->tokens);
   out->choices = put(&p, b->choices, ops_choice_count(b), sizeof *b->choices);
+  out->capture_rows = put(&p, b->capture_rows, b->capture_count, sizeof *b->capture_rows);
   return p.bytes;
 }
 
@@ -47,6 +48,11 @@ static void check_counts(const ops_batch *b) {
               "logit_count and rank_count are at least 0, and together at most head_count");
   for (int32_t i = 0; i < b->head_count; i++)
     far_require(b->head_rows[i] >= 0 && b->head_rows[i] < b->row_count, "a head row is a row of the batch");
+  far_require(b->capture_count >= 0 && b->capture_count <= b->row_count,
+              "no more rows are captured than there are");
+  for (int32_t i = 0; i < b->capture_count; i++)
+    far_require(b->capture_rows[i] >= 0 && b->capture_rows[i] < b->row_count,
+                "a captured row is a row of the batch");
 }
 
 static void check_ranking(const ops_batch *b, const ops_ranking *r) {

@@ -19,6 +19,7 @@ typedef struct far_block {
 typedef struct far_forward { /* the one that is being queued, or was queued last */
   const far_thing *kv;       /* or NULL */
   int32_t rows, views, head_rows, logit_rows, ranked_rows, vocabulary;
+  int32_t captured_rows, captures, capture_columns[OPS_CAPTURES_MAX];
   bool roped, ranked;
 } far_forward;
 
@@ -38,7 +39,7 @@ typedef struct far_device {
   far_forward forward;
   ops_code code; /* of the last forward */
   ops_answer answer;
-  far_block ids, logits, ranked;
+  far_block ids, logits, ranked, captured[OPS_CAPTURES_MAX];
 } far_device;
 
 static inline far_device *far_device_of(const device *d) {

@@ -100,6 +100,7 @@ static void forget_answer(far_device *f) {
   far_device_withdraw(f, &f->ids);
   far_device_withdraw(f, &f->logits);
   far_device_withdraw(f, &f->ranked);
+  for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) far_device_withdraw(f, &f->captured[i]);
 }
 
 static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
@@ -114,7 +115,8 @@ static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
                              .views = b->view_count,
                              .head_rows = b->head_count,
                              .logit_rows = b->logit_count,
-                             .ranked_rows = b->rank_count};
+                             .ranked_rows = b->rank_count,
+                             .captured_rows = b->capture_count};
   f->code = OPS_FAILED;
   f->refused = f->lost || far_faults_due(&f->faults.refuse_begin);
   if (f->refused) return false;
@@ -149,6 +151,42 @@ static void far_embed(device *d, const device_weight *w, device_act *x) {
   far_device *f = recording(d);
   embed_args a = {inner_weight(f, w), act_of(f, x, f->forward.rows, w->columns)->inner};
   *(embed_args *)far_queue_add(&f->queue, run_embed, sizeof a) = a;
+}
+
+typedef struct supply_args {
+  device_act *y;
+  float values[];
+} supply_args;
+
+static void run_supply(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  supply_args *a = p;
+  inner->table->supply(inner, a->values, a->y);
+}
+
+static void far_supply(device *d, const float *values, device_act *y) {
+  far_device *f = recording(d);
+  int32_t columns = columns_of(f, y), rows = f->forward.rows;
+  size_t bytes = (size_t)rows * (size_t)columns * sizeof *values;
+  device_act *inner = act_of(f, y, rows, columns)->inner;
+  supply_args *a = far_queue_add(&f->queue, run_supply, sizeof *a + bytes);
+  a->y = inner;
+  memcpy(a->values, values, bytes);
+}
+
+static void run_capture(void *context, void *p) {
+  device *inner = ((far_device *)context)->inner;
+  inner->table->capture(inner, *(device_act **)p);
+}
+
+static void far_capture(device *d, const device_act *x) {
+  far_device *f = recording(d);
+  int32_t columns = columns_of(f, x);
+  far_require(f->forward.captured_rows > 0, "a capture has rows to keep");
+  far_require(f->forward.captures < OPS_CAPTURES_MAX, "a forward has 8 captures at most");
+  device_act *inner = act_of(f, x, f->forward.rows, columns)->inner;
+  *(device_act **)far_queue_add(&f->queue, run_capture, sizeof inner) = inner;
+  f->forward.capture_columns[f->forward.captures++] = columns;
 }
 
 typedef struct norm_args {
@@ -379,9 +417,24 @@ static const ops_ranked *far_ranked(device *d, int32_t first, int32_t count) {
                     f->inner->table->ranked(f->inner, first, count));
 }
 
+static const float *far_captured(device *d, int32_t capture, int32_t line) {
+  far_device *f = far_device_of(d);
+  const far_forward *w = &f->forward;
+  far_require(f->state == FAR_IDLE, "captured rows are there after `wait`");
+  if (f->lost) return NULL;
+  far_require(f->code == OPS_OK && capture >= 0 && capture < w->captures && line >= 0 &&
+                  line < w->captured_rows,
+              "this row was captured");
+  return keep_items(f, &f->captured[capture], w->captured_rows, line, 1,
+                    (size_t)w->capture_columns[capture] * sizeof(float),
+                    f->inner->table->captured(f->inner, capture, line));
+}
+
 void far_device_forward_functions(device_table *t) {
   t->begin = far_begin;
+  t->supply = far_supply;
   t->embed = far_embed;
+  t->capture = far_capture;
   t->norm = far_norm;
   t->linear = far_linear;
   t->linear_swiglu = far_linear_swiglu;
@@ -394,4 +447,5 @@ void far_device_forward_functions(device_table *t) {
   t->wait = far_wait;
   t->logits = far_logits;
   t->ranked = far_ranked;
+  t->captured = far_captured;
 }

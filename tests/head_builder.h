@@ -21,6 +21,7 @@ typedef struct head_builder {
   const char *skip;   /* a tensor that is left out; or NULL */
   const char *spoilt; /* a tensor whose second value is no number; or NULL */
   const char *odd;    /* a tensor with a row (of a vector: an element) too many; or NULL */
+  const char *extra;  /* a vector too many; or NULL */
   const int64_t *ids; /* [draft_vocab] of d2t as it is written; NULL: 1, 2, ..., which is 2 i + 1 */
   char header[4096];
   uint8_t data[1 << 16];
@@ -92,6 +93,7 @@ static inline void head_tensors(head_builder *b, const head_shape *s) {
   head_weights(b, ".mlp.down_proj.weight", s->embed, s->ffn);
   head_weights(b, "norm.weight", 0, s->embed);
   head_weights(b, "lm_head.weight", s->draft_vocab, s->embed);
+  if (b->extra) head_weights(b, b->extra, 0, s->head_dim);
   if (s->draft_vocab < s->vocab && !(b->skip && strcmp(b->skip, "d2t") == 0)) head_ids(b, s);
 }
 

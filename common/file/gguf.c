@@ -69,8 +69,8 @@ static const type_row TYPES[] = {
     [39] = {"MXFP4", 0, 0},
 };
 
-typedef struct entry { /* one key and its value */
-  gguf_string key;
+typedef struct entry {    /* one key and its value */
+  gguf_string key, value; /* value: as it stands in the file, with its kind */
   uint32_t kind, element; /* element: kind of an array's elements */
   uint64_t count;         /* of an array */
   const uint8_t *data;    /* the value; of an array: its first element */
@@ -245,10 +245,14 @@ static int read_entry(reader *r, entry *v) {
   uint64_t kind;
   int rc = reader_name(r, "the metadata", KEY_BYTES_MAX, &v->key);
   if (rc) return rc;
+  v->value.data = (const char *)r->g->bytes + r->at;
+  uint64_t begin = r->at;
   if (!reader_number(r, 4, "the metadata", &kind)) return ERR_FORMAT;
   if (kind >= KIND_COUNT) return bad_kind(r, kind);
   v->kind = (uint32_t)kind;
-  return kind == KIND_ARRAY ? read_array(r, v) : read_scalar(r, v);
+  rc = kind == KIND_ARRAY ? read_array(r, v) : read_scalar(r, v);
+  v->value.size = r->at - begin;
+  return rc;
 }
 
 static int compare_names(const char *a, uint64_t a_size, const char *b, uint64_t b_size) {
@@ -655,6 +659,13 @@ bool gguf_array_i64(const gguf *g, const char *key, uint64_t i, int64_t *out) {
   if (!v || !load_integer(v->data + i * KIND_BYTES[v->element], v->element, &bits, &negative)) return false;
   if (!negative && bits > INT64_MAX) return false;
   *out = (int64_t)bits;
+  return true;
+}
+
+bool gguf_key_at(const gguf *g, size_t i, gguf_string *key, gguf_string *value) {
+  if (i >= g->entry_count) return false;
+  *key = g->entries[i].key;
+  *value = g->entries[i].value;
   return true;
 }
 

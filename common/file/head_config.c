@@ -118,12 +118,16 @@ static int check_target(const head_config *c, const model_config *target, err *e
   return ERR_OK;
 }
 
+static int read_layer(head_config *c, const config_source *s, err *e) {
+  int rc = model_config_read_head(&c->layer, s, e);
+  if (rc || c->layer.layers == 1) return rc;
+  return err_set(e, ERR_UNSUPPORTED,
+                 "the draft head has %d layers; heads of one layer are built here: use "
+                 "another head",
+                 c->layer.layers);
+}
+
 static int finish(head_config *c, const model_config *target, err *e) {
-  if (c->layer.layers != 1)
-    return err_set(e, ERR_UNSUPPORTED,
-                   "the draft head has %d layers; heads of one layer are built here: use "
-                   "another head",
-                   c->layer.layers);
   if (!c->target_embed) c->target_embed = target->embed;
   if (!c->layer.vocab) c->layer.vocab = target->vocab;
   return check_target(c, target, e);
@@ -139,7 +143,7 @@ int head_config_read_gguf(head_config *c, const gguf *g, const model_config *tar
                    "the file's architecture is %s, but a draft head's is %s: give a draft "
                    "head",
                    s.architecture, gguf_architecture);
-  rc = model_config_read_head(&c->layer, &s, e);
+  rc = read_layer(c, &s, e);
   if (!rc)
     rc = read_size("eagle3.target_hidden_size", config_find(&s, "target_hidden_size"), MODEL_EMBED_MAX,
                    &c->target_embed, e);
@@ -197,7 +201,7 @@ int head_config_read_json(head_config *c, json_t *object, const model_config *ta
     return err_set(e, ERR_NOMEM, "out of memory for the draft head's config.json");
   int rc = check_kind(object, e);
   if (!rc) rc = config_source_json(&s, layer, e);
-  if (!rc) rc = model_config_read_head(&c->layer, &s, e);
+  if (!rc) rc = read_layer(c, &s, e);
   if (!rc) rc = read_extras(c, object, e);
   if (!rc) rc = read_taps_json(c, object, target, e);
   return rc ? rc : finish(c, target, e);

@@ -1,18 +1,17 @@
 #include "common/file/head_file.h"
+#include "common/file/head_file_parts.h"
 #include "common/file/json.h"
 #include "common/file/mapped_file.h"
 #include "common/file/printable.h"
-#include "common/file/safetensors.h"
 #include "common/file/tensor_values.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { NAME_BYTES = 96, CHECK_VALUES = 4096 /* at a time */ };
+enum { NAME_BYTES = 96 };
 
 typedef enum {
   EXTENT_NONE,
@@ -44,21 +43,11 @@ static const role_row ROLES[HEAD_ROLE_COUNT] = {
 #undef ROLE_ROW
 };
 
-static const char ids_name[] = "d2t";
 static const char *const LAYER_PREFIXES[] = {"midlayer", "layers.0"};
 
 /* What files hold beside the graph's tensors: the map's other direction, what training compared with. */
 static const char *const IGNORED[] = {"t2d", "verifier_lm_head.weight", "verifier_norm.weight",
                                       "rotary_emb.inv_freq"};
-
-struct head_file {
-  gguf *file; /* one of these two */
-  safetensors *folder;
-  head_config config;
-  gguf_tensor tensors[HEAD_ROLE_COUNT]; /* data NULL: there is none */
-  int32_t *ids;                         /* [draft_vocab] or NULL */
-  hash16 configuration;                 /* of a folder: its JSON */
-};
 
 static const gguf_tensor *find_tensor(const head_file *f, const char *name) {
   return f->file ? gguf_tensor_find(f->file, name) : safetensors_find(f->folder, name);
@@ -154,7 +143,7 @@ static bool ends_with(const char *name, const char *end) {
 }
 
 static bool is_used(const head_file *f, const gguf_tensor *t) {
-  if (strcmp(t->name, ids_name) == 0) return true;
+  if (strcmp(t->name, HEAD_IDS_NAME) == 0) return true;
   for (size_t i = 0; i < sizeof IGNORED / sizeof *IGNORED; i++)
     if (ends_with(t->name, IGNORED[i])) return true;
   for (head_role role = 0; role < HEAD_ROLE_COUNT; role++)
@@ -193,7 +182,7 @@ static int bad_ids(const char *why, size_t row, int64_t id, const head_config *c
       e, ERR_MISMATCH,
       "row %zu of the draft head's %s is token %lld, which %s (the target has %d tokens): use a head "
       "that was trained for this target",
-      row, ids_name, (long long)id, why, c->layer.vocab);
+      row, HEAD_IDS_NAME, (long long)id, why, c->layer.vocab);
 }
 
 /* In safetensors the numbers are offsets from the row's own, in a GGUF they are ids. */
@@ -226,48 +215,35 @@ static int size_vocabulary(head_file *f, const gguf_tensor *ids, err *e) {
   int64_t rows = ids ? ids->shape[0] : c->layer.vocab;
   if (ids && (ids->dims != 1 || (ids->type != GGUF_I64 && ids->type != GGUF_I32)))
     return err_set(e, ERR_FORMAT, "the draft head's %s is no vector of I64 or I32: convert the head again",
-                   ids_name);
+                   HEAD_IDS_NAME);
   if (rows > c->layer.vocab)
     return err_set(
         e, ERR_FORMAT,
         "the draft head's %s has %lld rows, but the target has %d tokens: use a head that was trained "
         "for this target",
-        ids_name, (long long)rows, c->layer.vocab);
+        HEAD_IDS_NAME, (long long)rows, c->layer.vocab);
   if (!c->draft_vocab || (!ids && c->draft_vocab == rows)) c->draft_vocab = (int32_t)rows;
   if (c->draft_vocab == rows) return ERR_OK;
   return err_set(
       e, ERR_FORMAT,
       "the draft head has a vocabulary of %d tokens, but its map (%s) is of %lld: convert the head "
       "again or use another one",
-      c->draft_vocab, ids_name, (long long)rows);
+      c->draft_vocab, HEAD_IDS_NAME, (long long)rows);
 }
 
 static int take_vocabulary(head_file *f, err *e) {
-  const gguf_tensor *ids = find_tensor(f, ids_name);
+  const gguf_tensor *ids = find_tensor(f, HEAD_IDS_NAME);
   int rc = size_vocabulary(f, ids, e);
   return rc || !ids ? rc : take_ids(f, ids, e);
 }
 
 /* ---- values ---- */
 
-static bool is_finite(const gguf_tensor *t) {
-  float values[CHECK_VALUES];
-  size_t count = 1;
-  for (int d = 0; d < t->dims; d++) count *= (size_t)t->shape[d];
-  for (size_t i = 0; i < count; i += CHECK_VALUES) {
-    size_t n = count - i < CHECK_VALUES ? count - i : CHECK_VALUES;
-    tensor_values(t->type, t->data, i, n, values);
-    for (size_t k = 0; k < n; k++)
-      if (!isfinite(values[k])) return false;
-  }
-  return true;
-}
-
 /* One weight that is no number makes every candidate's score none. */
 static int check_values(const head_file *f, err *e) {
   for (head_role role = 0; role < HEAD_ROLE_COUNT; role++) {
     const gguf_tensor *t = &f->tensors[role];
-    if (t->data && tensor_is_plain(t->type) && !is_finite(t))
+    if (t->data && !tensor_is_finite(t))
       return err_set(
           e, ERR_FORMAT,
           "the draft head's tensor %s has a value that is infinite or no number: its training failed, "
@@ -364,6 +340,7 @@ void head_file_close(head_file *f) {
   if (!f) return;
   gguf_close(f->file);
   safetensors_close(f->folder);
+  for (head_role role = 0; role < HEAD_ROLE_COUNT; role++) free(f->copies[role]);
   free(f->ids);
   free(f);
 }
@@ -380,6 +357,10 @@ const gguf_tensor *head_file_tensor(const head_file *f, head_role role) {
 
 const int32_t *head_file_ids(const head_file *f) {
   return f->ids;
+}
+
+const char *head_role_name(head_role role) {
+  return ROLES[role].gguf;
 }
 
 hash16 head_file_fingerprint(const head_file *f) {

@@ -5,33 +5,7 @@
 #pragma once
 
 #include "common/file/head_config.h"
-
-/* X(role, in a GGUF, in safetensors, columns, rows (NONE: a vector), when it is there). A name in safetensors
- * that begins with "*." comes after "midlayer." or "layers.0.". */
-#define HEAD_ROLES(X)                                                                                        \
-  X(FC_NORM, "enc.output_norm.weight", "input_norm.weight", TAPS, NONE, NORM_BEFORE_FC)                      \
-  X(FC, "fc.weight", "fc.weight", TAPS, EMBED, ALWAYS)                                                       \
-  X(EMBED_NORM, "blk.0.attn_norm.weight", "*.input_layernorm.weight", EMBED, NONE, ALWAYS)                   \
-  X(STATE_NORM, "blk.0.attn_norm_2.weight", "*.hidden_norm.weight", EMBED, NONE, ALWAYS)                     \
-  X(Q, "blk.0.attn_q.weight", "*.self_attn.q_proj.weight", BOTH, Q, ALWAYS)                                  \
-  X(K, "blk.0.attn_k.weight", "*.self_attn.k_proj.weight", BOTH, KV, ALWAYS)                                 \
-  X(V, "blk.0.attn_v.weight", "*.self_attn.v_proj.weight", BOTH, KV, ALWAYS)                                 \
-  X(ATTN_OUTPUT, "blk.0.attn_output.weight", "*.self_attn.o_proj.weight", Q, EMBED, ALWAYS)                  \
-  X(FFN_NORM, "blk.0.ffn_norm.weight", "*.post_attention_layernorm.weight", EMBED, NONE, ALWAYS)             \
-  X(GATE, "blk.0.ffn_gate.weight", "*.mlp.gate_proj.weight", EMBED, FFN, ALWAYS)                             \
-  X(UP, "blk.0.ffn_up.weight", "*.mlp.up_proj.weight", EMBED, FFN, ALWAYS)                                   \
-  X(DOWN, "blk.0.ffn_down.weight", "*.mlp.down_proj.weight", FFN, EMBED, ALWAYS)                             \
-  X(OUTPUT_NORM, "output_norm.weight", "norm.weight", EMBED, NONE, ALWAYS)                                   \
-  X(OUTPUT, "output.weight", "lm_head.weight", EMBED, DRAFT_VOCAB, SHARED)                                   \
-  X(EMBED, "token_embd.weight", "embed_tokens.weight", EMBED, VOCAB, SHARED)                                 \
-  X(ROPE_FACTORS, "rope_freqs.weight", NULL, ROPE, NONE, OPTIONAL)
-
-typedef enum head_role {
-#define HEAD_ROLE(role, gguf, safetensors, columns, rows, when) HEAD_##role,
-  HEAD_ROLES(HEAD_ROLE)
-#undef HEAD_ROLE
-      HEAD_ROLE_COUNT
-} head_role;
+#include "common/file/head_roles.h"
 
 typedef struct head_file head_file;
 
@@ -50,5 +24,15 @@ const gguf_tensor *head_file_tensor(const head_file *f, head_role role);
 /* int32 [draft_vocab], all different: which token of the target each row of OUTPUT is. NULL: row i is token
  * i, and draft_vocab is the target's vocabulary. */
 const int32_t *head_file_ids(const head_file *f);
+const char *head_role_name(head_role role); /* in a GGUF */
 /* Identity of what was read from disk. */
 hash16 head_file_fingerprint(const head_file *f);
+
+/* Keeps the first rows of the output matrix and of its ids; a head whose draft vocabulary is ordered by
+ * falling frequency loses little. ERR_ARG: not in [1, draft_vocab]; ERR_UNSUPPORTED: it has no output matrix.
+ */
+int head_file_keep_rows(head_file *f, int32_t rows, err *e);
+/* Turns the matrices into `type`, the output matrix into `output` (quantise.h knows which). Those that have
+ * the type already stay. ERR_UNSUPPORTED: a matrix is quantised already, or its rows are no whole blocks;
+ * ERR_FORMAT: its values do not fit; ERR_NOMEM. */
+int head_file_quantise(head_file *f, gguf_type type, gguf_type output, err *e);

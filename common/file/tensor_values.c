@@ -3,6 +3,19 @@
 #include <math.h>
 #include <string.h>
 
+enum { CHECK_VALUES = 4096 /* at a time */, SCALES_MAX = 2 };
+
+/* Where the f16 scales and minima of a block stand. */
+static const struct {
+  gguf_type type;
+  int32_t bytes, scales, at[SCALES_MAX]; /* bytes: of a block */
+} BLOCKS[] = {
+    {GGUF_Q4_0, 18, 1, {0}},      {GGUF_Q4_1, 20, 2, {0, 2}}, {GGUF_Q5_0, 22, 1, {0}},
+    {GGUF_Q5_1, 24, 2, {0, 2}},   {GGUF_Q8_0, 34, 1, {0}},    {GGUF_IQ4_NL, 18, 1, {0}},
+    {GGUF_Q2_K, 84, 2, {80, 82}}, {GGUF_Q3_K, 110, 1, {108}}, {GGUF_Q4_K, 144, 2, {0, 2}},
+    {GGUF_Q5_K, 176, 2, {0, 2}},  {GGUF_Q6_K, 210, 1, {208}},
+};
+
 bool tensor_is_plain(gguf_type type) {
   return type == GGUF_F32 || type == GGUF_F16 || type == GGUF_BF16;
 }
@@ -32,4 +45,34 @@ void tensor_values(gguf_type type, const void *data, size_t first, size_t count,
     memcpy(&half, halves + i * sizeof half, sizeof half);
     out[i] = type == GGUF_F16 ? half_to_float(half) : bf16_to_float(half);
   }
+}
+
+static bool plain_is_finite(const gguf_tensor *t) {
+  float values[CHECK_VALUES];
+  size_t count = t->bytes / (t->type == GGUF_F32 ? sizeof(float) : sizeof(uint16_t));
+  for (size_t i = 0; i < count; i += CHECK_VALUES) {
+    size_t n = count - i < CHECK_VALUES ? count - i : CHECK_VALUES;
+    tensor_values(t->type, t->data, i, n, values);
+    for (size_t k = 0; k < n; k++)
+      if (!isfinite(values[k])) return false;
+  }
+  return true;
+}
+
+static bool blocks_are_finite(const gguf_tensor *t, int b) {
+  const uint8_t *data = t->data;
+  float scale;
+  for (size_t at = 0; at < t->bytes; at += (size_t)BLOCKS[b].bytes)
+    for (int i = 0; i < BLOCKS[b].scales; i++) {
+      tensor_values(GGUF_F16, data + at + BLOCKS[b].at[i], 0, 1, &scale);
+      if (!isfinite(scale)) return false;
+    }
+  return true;
+}
+
+bool tensor_is_finite(const gguf_tensor *t) {
+  if (tensor_is_plain(t->type)) return plain_is_finite(t);
+  for (size_t b = 0; b < sizeof BLOCKS / sizeof BLOCKS[0]; b++)
+    if (BLOCKS[b].type == t->type) return blocks_are_finite(t, (int)b);
+  return true;
 }

@@ -1,0 +1,188 @@
+/* libs: file base */
+#include "common/file/head_gguf.h"
+#include "common/file/tensor_values.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "tests/gguf_builder.h"
+#include "tests/head_builder.h"
+
+typedef struct fixture {
+  folder folder;
+  gguf_builder target; /* a vocabulary */
+  gguf *tokens;
+  model_config config;
+  head_file *head;
+  char path[96]; /* of the GGUF */
+} fixture;
+
+static void open_fixture(fixture *x, head_builder *b, const head_shape *s, const char *keys) {
+  err e;
+  x->config = head_target(s);
+  x->folder = head_folder(b, s, keys);
+  x->target = gb_begin(3);
+  gb_vocabulary(&x->target, 0);
+  gb_end(&x->target);
+  snprintf(x->path, sizeof x->path, "%s/out.gguf", x->folder.path);
+  if (gguf_open_memory(&x->tokens, x->target.bytes, x->target.size, &e)) fail_msg("%s", e.text);
+  if (head_file_open(&x->head, x->folder.path, &x->config, &e)) fail_msg("%s", e.text);
+}
+
+static void close_fixture(fixture *x) {
+  head_file_close(x->head);
+  gguf_close(x->tokens);
+  gb_free(&x->target);
+  unlink(x->path);
+  folder_remove(&x->folder);
+}
+
+static head_file *write_and_open(fixture *x) {
+  head_file *out;
+  err e;
+  if (head_gguf_write(x->head, x->tokens, x->path, &e)) fail_msg("%s", e.text);
+  if (head_file_open(&out, x->path, &x->config, &e)) fail_msg("%s", e.text);
+  return out;
+}
+
+static float value_at(const gguf_tensor *t, size_t i) {
+  float v;
+  tensor_values(t->type, t->data, i, 1, &v);
+  return v;
+}
+
+/* Row r of a head of 16 stands at 2 r, or at 2 (r - 8) + 1, in interleaved order. */
+static size_t interleaved(size_t row) {
+  size_t in = row % 16;
+  return row - in + (in < 8 ? 2 * in : 2 * (in - 8) + 1);
+}
+
+static void compare_values(const head_file *a, const head_file *b, bool reordered) {
+  for (head_role role = 0; role < HEAD_ROLE_COUNT; role++) {
+    const gguf_tensor *x = head_file_tensor(a, role), *y = head_file_tensor(b, role);
+    assert_int_equal(x == NULL, y == NULL);
+    if (!x) continue;
+    size_t columns = (size_t)x->shape[0], rows = (size_t)x->shape[1];
+    for (size_t r = 0; r < rows; r++) {
+      bool moved = reordered && (role == HEAD_Q || role == HEAD_K);
+      size_t to = moved ? interleaved(r) : r;
+      for (size_t i = 0; i < columns; i++)
+        assert_true(value_at(x, r * columns + i) == value_at(y, to * columns + i));
+    }
+  }
+}
+
+static void writes_a_head_that_is_read_again(void **state) {
+  (void)state;
+  static head_builder b;
+  fixture x;
+  b = (head_builder){0};
+  open_fixture(&x, &b, &HEAD_SMALL, "\"norm_before_residual\":true,");
+  head_file *out = write_and_open(&x);
+  const head_config *c = head_file_config(out), *from = head_file_config(x.head);
+  assert_false(c->layer.half_split);
+  assert_true(c->norm_before_residual && !c->norm_before_fc && !c->norm_output);
+  assert_true(c->layer.embed == 32 && c->layer.heads == 2 && c->layer.kv_heads == 1 &&
+              c->layer.head_dim == 16);
+  assert_true(c->layer.ffn == 64 && c->layer.vocab == 96 && c->draft_vocab == 24 && c->target_embed == 32);
+  assert_true(c->layer.rope_base == from->layer.rope_base && c->layer.norm_eps == from->layer.norm_eps);
+  assert_int_equal(c->layer.context, 2048);
+  assert_memory_equal(c->taps, from->taps, sizeof c->taps);
+  assert_memory_equal(head_file_ids(out), head_file_ids(x.head), 24 * sizeof(int32_t));
+  compare_values(x.head, out, true);
+  head_file_close(x.head); /* from a GGUF to a GGUF nothing is reordered */
+  x.head = out;
+  head_file *again = write_and_open(&x);
+  compare_values(out, again, false);
+  head_file_close(again);
+  close_fixture(&x);
+}
+
+static void copies_the_tokenizer_and_nothing_else_of_the_target(void **state) {
+  (void)state;
+  static head_builder b;
+  fixture x;
+  gguf *g;
+  gguf_string key, value, other;
+  uint64_t count;
+  int copied = 0;
+  err e;
+  b = (head_builder){0};
+  open_fixture(&x, &b, &HEAD_SMALL, "");
+  head_file_close(write_and_open(&x));
+  if (gguf_open(&g, x.path, &e)) fail_msg("%s", e.text);
+  for (size_t i = 0; gguf_key_at(g, i, &key, &value); i++) {
+    if (memcmp(key.data, "tokenizer.", 10) != 0) continue;
+    for (size_t k = 0; gguf_key_at(x.tokens, k, &other, &value); k++)
+      copied += key.size == other.size && memcmp(key.data, other.data, key.size) == 0;
+  }
+  assert_true(gguf_array_count(g, "tokenizer.ggml.tokens", &count) && count > 256);
+  assert_int_equal(copied, 8);
+  assert_true(gguf_tensor_find(g, "d2t")->type == GGUF_I64);
+  assert_true(gguf_tensor_find(g, "blk.0.attn_norm_2.weight")->type == GGUF_F32);
+  gguf_close(g);
+  close_fixture(&x);
+}
+
+static void writes_quantised_matrices(void **state) {
+  (void)state;
+  static head_builder b;
+  fixture x;
+  err e;
+  b = (head_builder){0};
+  open_fixture(&x, &b, &HEAD_SMALL, "");
+  assert_int_equal(head_file_quantise(x.head, GGUF_Q8_0, GGUF_Q4_1, &e), ERR_OK);
+  assert_int_equal(head_file_keep_rows(x.head, 7, &e), ERR_OK);
+  head_file *out = write_and_open(&x);
+  const gguf_tensor *k = head_file_tensor(out, HEAD_K), *output = head_file_tensor(out, HEAD_OUTPUT);
+  const uint8_t *from = head_file_tensor(x.head, HEAD_K)->data, *to = k->data;
+  assert_true(k->type == GGUF_Q8_0 && output->type == GGUF_Q4_1 && output->shape[1] == 7);
+  assert_int_equal(head_file_config(out)->draft_vocab, 7);
+  for (size_t r = 0; r < 16; r++) assert_memory_equal(from + r * 68, to + interleaved(r) * 68, 68);
+  assert_memory_equal(output->data, head_file_tensor(x.head, HEAD_OUTPUT)->data, 7 * 20);
+  head_file_close(out);
+  close_fixture(&x);
+}
+
+static void writes_llama3_scaling_as_factors(void **state) {
+  (void)state;
+  static head_builder b;
+  fixture x;
+  b = (head_builder){0};
+  open_fixture(&x, &b, &HEAD_SMALL,
+               "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+               "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":16384},");
+  head_file *out = write_and_open(&x);
+  const gguf_tensor *t = head_file_tensor(out, HEAD_ROPE_FACTORS);
+  assert_true(t && t->shape[0] == 8 && head_file_config(out)->layer.scaling.kind == ROPE_PLAIN);
+  assert_true(value_at(t, 0) == 1 && value_at(t, 4) == 1); /* 16384 / (2 pi 1e5^.5) = 8.2 turns */
+  float between = value_at(t, 5), most = value_at(t, 6);
+  assert_true(between > 1 && between < 8 && most == 8);
+  head_file_close(out);
+  close_fixture(&x);
+}
+
+static void refuses_a_scaling_without_keys(void **state) {
+  (void)state;
+  static head_builder b;
+  fixture x;
+  err e;
+  b = (head_builder){0};
+  open_fixture(&x, &b, &HEAD_SMALL, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0},");
+  assert_int_equal(head_gguf_write(x.head, x.tokens, x.path, &e), ERR_UNSUPPORTED);
+  assert_non_null(strstr(e.text, "yarn"));
+  close_fixture(&x);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(writes_a_head_that_is_read_again),
+      cmocka_unit_test(copies_the_tokenizer_and_nothing_else_of_the_target),
+      cmocka_unit_test(writes_quantised_matrices),
+      cmocka_unit_test(writes_llama3_scaling_as_factors),
+      cmocka_unit_test(refuses_a_scaling_without_keys),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

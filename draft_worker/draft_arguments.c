@@ -58,6 +58,11 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Running:", 2},
     {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
      "error, warning, info (default) or debug; the log goes to stderr", 2},
+    {"busy-poll", WORKER_KEY_BUSY_POLL, "US", 0,
+     "Look for the next message for so many microseconds before sleeping, where there are 4 processors or "
+     "more; "
+     "default: 0",
+     2},
     {"parent", WORKER_KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 2},
     {"version", WORKER_KEY_VERSION, NULL, 0, "Print version and commit, and leave", 2},
     {0}};

@@ -77,7 +77,8 @@ static int start(program *p, err *e) {
 /* --- starting and ending --- */
 
 static int open_host(program *p, wire_id self, err *e) {
-  const engine_host_options o = {.self = self, .log = &p->log};
+  const engine_host_options o = {
+      .self = self, .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll, .log = &p->log};
   int rc = endpoint_check(p->arguments.worker.orchestrator, e);
   if (rc == ERR_OK) rc = engine_host_open(&p->host, &o, e);
   return rc;

@@ -83,7 +83,10 @@ static int open_endpoint(program *p, err *e) {
 }
 
 static int open_host(program *p, wire_id self, err *e) {
-  const engine_host_options o = {.self = self, .allow_plaintext = p->arguments.insecure_bind, .log = &p->log};
+  const engine_host_options o = {.self = self,
+                                 .allow_plaintext = p->arguments.insecure_bind,
+                                 .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll,
+                                 .log = &p->log};
   int rc = engine_host_open(&p->host, &o, e);
   if (rc == ERR_OK) rc = endpoint_check(p->arguments.worker.orchestrator, e);
   return rc ? rc : open_endpoint(p, e);

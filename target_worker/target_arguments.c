@@ -2,6 +2,7 @@
 
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "wire/message.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -92,6 +93,11 @@ static const struct argp_option option_table[] = {
      "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
     {"record-steps", KEY_RECORD, "FILE", 0,
      "Write what speculation saw and did to FILE, a line of JSON for each step, for policy_replay", 3},
+    {"busy-poll", WORKER_KEY_BUSY_POLL, "US", 0,
+     "Look for the next message for so many microseconds before sleeping, where there are 4 processors or "
+     "more; "
+     "default: 2000 on a GPU, else 0",
+     3},
     {"parent", WORKER_KEY_PARENT, "PID", 0, "End when this process, which must be the parent, ends", 3},
     {"version", WORKER_KEY_VERSION, NULL, 0, "Print version, commit and numerics id (of --math), and leave",
      3},
@@ -122,6 +128,8 @@ static error_t settle_device(target_arguments *a, const struct argp_state *state
     argp_error(state, "--device %s and --isa %s (which is --device %s) are two devices: give one of them",
                named, isa_words[a->isa], by_isa);
   if (!named) a->worker.device = by_isa ? by_isa : WORKER_DEVICE_DEFAULT;
+  bool processors = msg_same_device(wire_text(a->worker.device), wire_text(WORKER_DEVICE_DEFAULT));
+  if (a->worker.busy_poll < 0) a->worker.busy_poll = processors ? 0 : WORKER_BUSY_POLL_US;
   return 0;
 }
 
@@ -162,10 +170,12 @@ static const char doc[] =
 
 target_arguments target_arguments_parse(int argc, char **argv) {
   const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
-  target_arguments a = {
-      .worker = {.threads = cpus_threads(), .sessions = TARGET_DEFAULT_SESSIONS, .log = LOG_INFO},
-      .math = OPS_MATH_INT8,
-      .isa = -1};
+  target_arguments a = {.worker = {.threads = cpus_threads(),
+                                   .sessions = TARGET_DEFAULT_SESSIONS,
+                                   .busy_poll = -1,
+                                   .log = LOG_INFO},
+                        .math = OPS_MATH_INT8,
+                        .isa = -1};
   worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
   return a;
 }

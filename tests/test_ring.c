@@ -50,9 +50,9 @@ static void closed_keeps_its_items(void **state) {
   item x = item_of(7), y;
   assert_true(ring_put(r, &x));
   ring_close(r);
-  assert_true(ring_wait(r, &y));
+  assert_true(ring_wait(r, &y, RING_SPIN_US));
   assert_item(&y, 7);
-  assert_false(ring_wait(r, &y));
+  assert_false(ring_wait(r, &y, RING_SPIN_US));
   ring_free(r);
 }
 
@@ -76,7 +76,7 @@ static void two_threads(void **state) {
   assert_int_equal(pthread_create(&putter, NULL, put_all, r), 0);
   item x;
   uint64_t n = 0;
-  while (ring_wait(r, &x)) assert_item(&x, n++);
+  while (ring_wait(r, &x, RING_SPIN_US)) assert_item(&x, n++);
   pthread_join(putter, NULL);
   assert_int_equal(n, PASSED);
   ring_free(r);
@@ -91,7 +91,7 @@ typedef struct service {
 static void *answer_all(void *argument) {
   service *p = argument;
   item x;
-  while (ring_wait(p->there, &x)) {
+  while (ring_wait(p->there, &x, RING_SPIN_US)) {
     if (x.number % 3 == 0) usleep(RING_SPIN_US);
     if (!ring_put(p->back, &x)) abort();
   }
@@ -107,7 +107,7 @@ static void a_request_and_its_reply(void **state) {
     item x = item_of(n), y;
     if (n % 2 == 0) usleep(RING_SPIN_US + n % 5);
     assert_true(ring_put(p.there, &x));
-    assert_true(ring_wait(p.back, &y));
+    assert_true(ring_wait(p.back, &y, RING_SPIN_US));
     assert_item(&y, n);
   }
   ring_close(p.there);
@@ -131,7 +131,7 @@ static void waiting_costs_nothing(void **state) {
   struct timespec before, after;
   assert_int_equal(pthread_create(&closer, NULL, close_later, r), 0);
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-  assert_false(ring_wait(r, &x));
+  assert_false(ring_wait(r, &x, RING_SPIN_US));
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
   pthread_join(closer, NULL);
   long used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;

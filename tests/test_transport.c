@@ -108,6 +108,29 @@ static void test_a_burst_arrives_whole_and_in_order(void **state) {
   pair_close(&loop, &server, &client);
 }
 
+/* Milliseconds that the loop would sleep now; -1: until something happens. */
+static int sleep_after_a_message(uint32_t busy_poll_us, useconds_t later_us) {
+  uv_loop_t loop;
+  node server = {0}, client = {.busy_poll_us = busy_poll_us};
+  peer_id to = pair_open(&loop, &server, &client, "tcp://127.0.0.1:*");
+  msg m = ping_of(1);
+  assert_true(transport_send(client.wire, to, &m));
+  assert_true(run_until(&loop, &server.heard, 1, WAIT_MS));
+  for (int turn = 0; turn < 5; turn++) uv_run(&loop, UV_RUN_NOWAIT); /* nothing is left to be looked at */
+  usleep(later_us);
+  uv_run(&loop, UV_RUN_NOWAIT);
+  int sleeps = uv_backend_timeout(&loop);
+  pair_close(&loop, &server, &client);
+  return sleeps;
+}
+
+static void test_a_loop_that_polls_sleeps_only_when_it_was_quiet_for_so_long(void **state) {
+  (void)state;
+  assert_int_equal(sleep_after_a_message(0, 0), -1);
+  assert_int_equal(sleep_after_a_message(60000000, 0), 0);
+  assert_int_equal(sleep_after_a_message(1000, 20000), -1);
+}
+
 static void test_a_full_queue_drops_and_counts(void **state) {
   (void)state;
   uv_loop_t loop;
@@ -406,6 +429,7 @@ int main(void) {
       cmocka_unit_test(test_a_connection_waits_for_who_binds_later),
       cmocka_unit_test(test_a_message_is_seen_although_a_send_took_its_signal),
       cmocka_unit_test(test_a_burst_arrives_whole_and_in_order),
+      cmocka_unit_test(test_a_loop_that_polls_sleeps_only_when_it_was_quiet_for_so_long),
       cmocka_unit_test(test_a_full_queue_drops_and_counts),
       cmocka_unit_test(test_an_address_is_bound_or_refused_with_its_reason),
       cmocka_unit_test(test_an_address_in_use_is_refused_until_it_is_free),

@@ -85,6 +85,19 @@ static void test_a_draft_without_a_model_gets_little(void **state) {
   assert_non_null(strstr(joined(&c), "--ctx 100"));
 }
 
+/* There a frame takes as long as a row of a forward. */
+static void test_the_draft_of_a_target_on_a_gpu_polls(void **state) {
+  (void)state;
+  worker_settings s = plain;
+  worker_command_line c;
+  s.device = "cuda:0";
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_non_null(strstr(joined(&c), "--busy-poll 2000"));
+  s.device = "cpu:avx2";
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_null(strstr(joined(&c), "--busy-poll"));
+}
+
 static void test_a_draft_with_a_model_gets_both_models(void **state) {
   (void)state;
   worker_settings s = plain;
@@ -112,6 +125,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
       cmocka_unit_test(test_a_draft_without_a_model_gets_little),
+      cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),
       cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
       cmocka_unit_test(test_a_draft_takes_turns_on_the_targets_device_alone),
   };

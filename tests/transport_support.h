@@ -29,6 +29,7 @@ typedef struct node {
   bool leave;        /* disconnects the sender of the first message, in the callback */
   bool close;        /* closes the whole transport in the callback */
   bool checks_order; /* sequences must come 0, 1, 2... */
+  uint32_t busy_poll_us;
 } node;
 
 static inline void node_on_message(void *context, peer_id from, const msg *m) {
@@ -53,7 +54,10 @@ static inline void node_on_message(void *context, peer_id from, const msg *m) {
 }
 
 static inline void node_open(node *n, uv_loop_t *loop, uint8_t name, bool allow_plaintext) {
-  transport_options o = {.on_message = node_on_message, .context = n, .allow_plaintext = allow_plaintext};
+  transport_options o = {.on_message = node_on_message,
+                         .context = n,
+                         .allow_plaintext = allow_plaintext,
+                         .busy_poll_us = n->busy_poll_us};
   err e = {0};
   o.self.bytes[0] = name;
   assert_int_equal(transport_open(&n->wire, loop, &o, &e), ERR_OK);

@@ -3,6 +3,7 @@
 #include "common/base/batch_thread.h"
 #include "common/base/clock.h"
 #include "common/base/program.h"
+#include "common/base/ring.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -22,8 +23,9 @@ struct engine_host {
   void *next; /* room for the batch that it takes */
   bool given; /* it got one */
   /* Which processor the loop's thread leaves to the engine's: */
-  int engine_cpu; /* -1: none yet */
-  cpu_set_t cpus; /* those that the program may use */
+  uint32_t busy_poll_us; /* 0: not where there are few processors */
+  int engine_cpu;        /* -1: none yet */
+  cpu_set_t cpus;        /* those that the program may use */
   pthread_t loop_thread;
 };
 
@@ -95,17 +97,26 @@ static int open_loop(engine_host *h, err *e) {
   return ERR_OK;
 }
 
+/* One for the engine, one for what else computes, and two for the loops of both workers. */
+#define BUSY_POLL_CPUS 4
+
+static int open_host(engine_host *h, const engine_host_options *o, err *e) {
+  const machine_host_options m = {.self = o->self,
+                                  .allow_plaintext = o->allow_plaintext,
+                                  .busy_poll_us = h->busy_poll_us,
+                                  .log = o->log,
+                                  .after_step = after_step,
+                                  .context = h};
+  return machine_host_open(&h->host, &h->loop, &m, e);
+}
+
 int engine_host_open(engine_host **out, const engine_host_options *o, err *e) {
   *out = NULL;
   engine_host *h = calloc(1, sizeof *h);
   if (!h) return err_set(e, ERR_NOMEM, "no memory for the event loop");
-  const machine_host_options m = {.self = o->self,
-                                  .allow_plaintext = o->allow_plaintext,
-                                  .log = o->log,
-                                  .after_step = after_step,
-                                  .context = h};
   int rc = open_loop(h, e);
-  if (rc == ERR_OK) rc = machine_host_open(&h->host, &h->loop, &m, e);
+  h->busy_poll_us = CPU_COUNT(&h->cpus) >= BUSY_POLL_CPUS ? o->busy_poll_us : 0;
+  if (rc == ERR_OK) rc = open_host(h, o, e);
   if (rc == ERR_OK)
     *out = h;
   else
@@ -119,6 +130,7 @@ transport *engine_host_transport(engine_host *h) {
 
 static int start_engine(engine_host *h, const engine_host_engine *engine, err *e) {
   const batch_thread_options o = {.batch_bytes = engine->batch_bytes,
+                                  .spin_us = h->busy_poll_us > RING_SPIN_US ? h->busy_poll_us : RING_SPIN_US,
                                   .begin = begin,
                                   .run = run,
                                   .next_batch = give_result,

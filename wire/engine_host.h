@@ -34,6 +34,7 @@ typedef struct engine_host_worker {
 typedef struct engine_host_options {
   wire_id self; /* the program's incarnation */
   bool allow_plaintext;
+  uint32_t busy_poll_us; /* transport.h; the engine's thread waits so too. 0 where there are few processors */
   const logger *log;
 } engine_host_options;
 

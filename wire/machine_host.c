@@ -271,6 +271,7 @@ int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_op
                          .context = h,
                          .self = o->self,
                          .allow_plaintext = o->allow_plaintext,
+                         .busy_poll_us = o->busy_poll_us,
                          .log = o->log};
   int code = transport_open(&h->transport, loop, &t, e);
   if (code == ERR_OK && !(watch_timer(h) && watch_elsewhere(h) && watch_signals(h)))

@@ -24,6 +24,7 @@ typedef struct machine_host_options {
   machine machine; /* step NULL: comes later, by machine_host_set_machine */
   wire_id self;    /* the program's incarnation */
   bool allow_plaintext;
+  uint32_t busy_poll_us; /* transport.h */
   const logger *log;
   /* Called after every step of the machine on the loop's thread, while nobody else may step it. The step's
    * messages go out afterwards, because that takes longer and the engine should get its batch first. May be

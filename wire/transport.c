@@ -76,6 +76,7 @@ struct transport {
   uv_idle_t idle; /* active: the loop does not sleep, a socket still holds messages */
   int handles;    /* of uv, not yet closed */
   transport_counters counters;
+  uint64_t active, active_us; /* messages at the last look for news, and when there were more than before */
 };
 
 /* --- sockets --- */
@@ -442,6 +443,15 @@ static void on_idle(uv_idle_t *idle) {
   (void)idle;
 }
 
+/* Was there a message lately, so that another one may follow at once? */
+static bool is_active(transport *t) {
+  if (!t->options.busy_poll_us) return false;
+  const uint64_t messages = t->counters.sent + t->counters.received, now = clock_us();
+  if (messages != t->active) t->active_us = now;
+  t->active = messages;
+  return now - t->active_us < t->options.busy_poll_us;
+}
+
 /* Just before the loop would sleep. It does not when something came: one turn of the loop then ends here too.
  */
 static void on_prepare(uv_prepare_t *prepare) {
@@ -449,7 +459,7 @@ static void on_prepare(uv_prepare_t *prepare) {
   uint64_t before = t->counters.received;
   for (channel *c = t->channels; c; c = c->next)
     if (c->look && c->socket) channel_drain(c);
-  bool again = t->counters.received != before;
+  bool again = t->counters.received != before || is_active(t);
   for (channel *c = t->channels; c; c = c->next) again |= c->look && c->socket;
   if (uv_is_closing((uv_handle_t *)&t->idle)) return;
   if (again)

@@ -22,6 +22,9 @@ typedef struct transport_options {
   wire_id self;         /* this program's incarnation, for ERROR replies to undecodable frames */
   bool allow_plaintext; /* --insecure-bind: without it, a bind address that is neither loopback nor ipc is
                            refused */
+  /* After a message was sent or received, the loop looks for the next one for so long before it sleeps; 0: it
+   * sleeps at once. A thread that sleeps is 15 to 40 us late. */
+  uint32_t busy_poll_us;
   const logger *log;
 } transport_options;
 

@@ -25,6 +25,8 @@ error_t worker_arguments_take(const worker_limits *limits, int key, const char *
                        limits->context_max),
       PROGRAM_FLAG_INT(WORKER_KEY_SESSIONS, worker_arguments, sessions, "--sessions", 1,
                        limits->sessions_max),
+      PROGRAM_FLAG_INT(WORKER_KEY_BUSY_POLL, worker_arguments, busy_poll, "--busy-poll", 0,
+                       WORKER_BUSY_POLL_US_MAX),
       PROGRAM_FLAG_INT(WORKER_KEY_PARENT, worker_arguments, parent, "--parent", 1, INT32_MAX),
       PROGRAM_FLAG_CHOICE(WORKER_KEY_LOG, worker_arguments, log, "--log-level", log_level_words)};
   /* clang-format on */

@@ -22,6 +22,7 @@ enum {
   WORKER_KEY_KV_MEMORY,
   WORKER_KEY_REPACK_CACHE,
   WORKER_KEY_COUNTERS,
+  WORKER_KEY_BUSY_POLL,
   WORKER_KEY_PARENT,
   WORKER_KEY_LOG,
   WORKER_KEY_OWN
@@ -29,12 +30,18 @@ enum {
 
 #define WORKER_DEVICE_DEFAULT "cpu"
 
+/* --busy-poll of a target on a GPU, and of its draft: as long as the forward of a small model takes. Beside
+ * longer ones it does not matter how late a thread wakes. */
+#define WORKER_BUSY_POLL_US     2000
+#define WORKER_BUSY_POLL_US_MAX 1000000
+
 typedef struct worker_arguments {
   const char *orchestrator, *model, *repack_cache; /* NULL: not given */
   const char *device;                              /* NULL: not given */
   int32_t context, sessions, threads;
   int64_t kv_memory; /* bytes that the cache may take; 0: what sessions and context ask for */
   int32_t parent;    /* a process; 0: not given */
+  int32_t busy_poll; /* us, as transport_options has it */
   bool counters, version;
   log_level log;
 } worker_arguments;

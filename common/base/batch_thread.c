@@ -19,7 +19,7 @@ static void *thread_main(void *argument) {
   batch_thread *t = argument;
   const batch_thread_options *o = &t->options;
   if (o->begin) o->begin(o->context);
-  while (ring_wait(t->batches, t->batch)) {
+  while (ring_wait(t->batches, t->batch, o->spin_us)) {
     do o->run(o->context, t->batch);
     while (o->next_batch(o->context, t->batch) && !atomic_load(&t->stopping));
   }

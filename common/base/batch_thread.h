@@ -10,6 +10,7 @@
 
 typedef struct batch_thread_options {
   uint32_t batch_bytes;
+  uint32_t spin_us; /* so long it waits for a batch before it sleeps (ring.h) */
   /* All on the thread. begin, end: once, may be NULL. */
   void (*begin)(void *context);
   void (*run)(void *context, const void *batch);

@@ -96,8 +96,8 @@ static bool has_news(ring *r) {
          atomic_load(&r->closed);
 }
 
-static bool spin(ring *r) {
-  uint64_t end = now_ns() + RING_SPIN_US * 1000u;
+static bool spin(ring *r, uint32_t us) {
+  uint64_t end = now_ns() + us * UINT64_C(1000);
   do {
     for (int i = 0; i < SPINS_PER_CLOCK; i++) {
       if (has_news(r)) return true;
@@ -114,12 +114,12 @@ static void ring_sleep(ring *r) {
   atomic_store(&r->asleep, false);
 }
 
-bool ring_wait(ring *r, void *item) {
+bool ring_wait(ring *r, void *item, uint32_t spin_us) {
   while (!ring_take(r, item)) {
     /* Closed before the look, so nothing can come after it. */
     bool closed = atomic_load(&r->closed);
     if (closed) return ring_take(r, item);
-    if (!spin(r)) ring_sleep(r);
+    if (!spin(r, spin_us)) ring_sleep(r);
   }
   return true;
 }

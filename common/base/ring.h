@@ -1,7 +1,7 @@
 /* ring.h - a queue between two threads: one puts in, one takes out, neither locks.
  *
- * Items are copied. The taker may wait: it spins at most RING_SPIN_US and then sleeps on a futex, so that a
- * waiting thread does not starve the other program of a small machine. A put that finds nobody asleep makes
+ * Items are copied. The taker may wait: it spins for a while and then sleeps on a futex. RING_SPIN_US of it
+ * do not starve the other program of a small machine. A put that finds nobody asleep makes
  * no system call. Memory is taken once, at init. */
 #pragma once
 
@@ -25,5 +25,5 @@ void ring_close(ring *r);
 
 /* The other thread: false when it is empty. */
 bool ring_take(ring *r, void *item);
-/* Waits for an item. False when the ring is closed and empty. */
-bool ring_wait(ring *r, void *item);
+/* Waits for an item, awake for spin_us. False when the ring is closed and empty. */
+bool ring_wait(ring *r, void *item, uint32_t spin_us);

@@ -528,17 +528,18 @@ static __global__ void combine(attention_job j) {
 
 /* --- launches --- */
 
-/* Query heads of a block: one where blocks are few. */
-static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads) {
+/* Query heads of a block: one where blocks are few. More blocks than the device runs at once would take
+ * turns. */
+static int32_t pack_of(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
   const int32_t group = heads / kv.kv_heads;
-  if ((int64_t)bucket * heads <= BLOCKS_AT_ONCE) return 1;
+  if ((int64_t)bucket * heads * splits <= BLOCKS_AT_ONCE) return 1;
   for (int32_t pack = PACK_MAX; pack > 1; pack--)
     if (group % pack == 0 && pack * pairs_of(kv.head_dim) <= THREADS) return pack;
   return 1;
 }
 
-static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads) {
-  return (int64_t)bucket * heads / pack_of(kv, bucket, heads) <= BLOCKS_AT_ONCE;
+static bool spreads(const cuda_kv &kv, int32_t bucket, int32_t heads, int32_t splits) {
+  return (int64_t)bucket * heads / pack_of(kv, bucket, heads, splits) <= BLOCKS_AT_ONCE;
 }
 
 static int32_t splits_of(int32_t positions) {
@@ -546,8 +547,9 @@ static int32_t splits_of(int32_t positions) {
 }
 
 size_t cuda_attention_floats(cuda_kv kv, int32_t bucket, int32_t heads) {
-  if (!spreads(kv, bucket, heads)) return 0;
-  const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits_of(kv.context);
+  const int32_t splits = splits_of(kv.context);
+  if (!spreads(kv, bucket, heads, splits)) return 0;
+  const size_t parts = (size_t)bucket * (size_t)heads * (size_t)splits;
   return parts * (sizeof(partial) / sizeof(float) + (size_t)kv.head_dim);
 }
 
@@ -563,7 +565,7 @@ static launcher *const launchers[2][PACK_MAX] = {
 
 void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t layer, int32_t view,
                     int32_t heads, int32_t positions, const float *q, float *y, float *scratch) {
-  const int32_t pack = pack_of(kv, rows.bucket, heads), splits = splits_of(positions);
+  const int32_t splits = splits_of(positions), pack = pack_of(kv, rows.bucket, heads, splits);
   const size_t partials = (size_t)rows.bucket * (size_t)heads * (size_t)splits;
   attention_job j = {rows,
                      kv,
@@ -571,7 +573,7 @@ void cuda_attention(cudaStream_t stream, cuda_rows rows, cuda_kv kv, int32_t lay
                      view,
                      heads,
                      splits,
-                     splits > 1 && spreads(kv, rows.bucket, heads),
+                     splits > 1 && spreads(kv, rows.bucket, heads, splits),
                      1.0f / sqrtf((float)kv.head_dim),
                      q,
                      y,

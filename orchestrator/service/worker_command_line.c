@@ -51,9 +51,9 @@ static const char *draft_device(const worker_settings *s) {
   return s->draft_device ? s->draft_device : WORKER_DEVICE_DEFAULT;
 }
 
-static bool share_device(const worker_settings *s) {
+static bool target_is_on(const worker_settings *s, const char *device) {
   const char *target = s->device ? s->device : WORKER_DEVICE_DEFAULT;
-  return msg_same_device(wire_text(target), wire_text(draft_device(s)));
+  return msg_same_device(wire_text(target), wire_text(device));
 }
 
 /* In the environment, TANDEM_DEVICE and TANDEM_KV_MEMORY are the target's: the draft, which inherits them, is
@@ -67,7 +67,7 @@ static void add_draft_model(worker_command_line *out, const worker_settings *s) 
   add_number(out, "--kv-memory", s->draft_kv_memory);
   add_flag(out, "--repack-cache", s->repack_cache);
   add_flag(out, "--device", draft_device(s));
-  if (share_device(s)) add(out, "--turns");
+  if (target_is_on(s, draft_device(s))) add(out, "--turns");
   if (s->verbose) add(out, "--counters");
 }
 
@@ -77,5 +77,6 @@ void worker_command_line_draft(worker_command_line *out, const worker_settings *
   add_flag(out, "--draft", s->draft);
   add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
+  if (!target_is_on(s, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
   if (draft_methods_name(s->draft, DRAFT_MODEL)) add_draft_model(out, s);
 }

@@ -10,7 +10,7 @@ typedef struct worker_command_line {
   /* Ends with a NULL; points into the settings and into `numbers` */
   const char *list[WORKER_COMMAND_LINE_MAX];
   int32_t count;
-  char numbers[7][24];
+  char numbers[8][24];
   int32_t number_count;
 } worker_command_line;
 

@@ -161,7 +161,7 @@ static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
   double plain_us = speculation_plain_us(&s->speculation);
   if (s->stats.rounds == 0 || plain_us <= 0) return NULL;
-  snprintf(out, WIRE_STRING_MAX, "plain decoding: about %.0f tok/s", 1e6 / plain_us);
+  snprintf(out, WIRE_STRING_MAX, WIRE_PLAIN_SPEED, 1e6 / plain_us);
   return out;
 }
 

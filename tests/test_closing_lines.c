@@ -172,6 +172,18 @@ static void test_two_completions_are_compared(void **state) {
   free(text);
 }
 
+static void test_a_gain_is_told_as_it_was_measured(void **state) {
+  (void)state;
+  completion a = drafted(40, 91, 60);
+  assert_null(strstr(lines_of(&a, (closing_lines_options){0}), "times plain"));
+  snprintf(a.plain_speed, sizeof a.plain_speed, WIRE_PLAIN_SPEED, 125.0);
+  const char *told = lines_of(&a, (closing_lines_options){.gain = true});
+  assert_non_null(strstr(told, "acceptance length 2.46"));
+  assert_non_null(strstr(told, "1.60 times plain decoding"));
+  a.plain_speed[0] = 0;
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), "the gain is unknown"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_what_the_draft_was_worth_is_said),
@@ -180,6 +192,7 @@ int main(void) {
       cmocka_unit_test(test_a_drawn_seed_and_details_are_said),
       cmocka_unit_test(test_lines_end_before_their_108th_column),
       cmocka_unit_test(test_two_completions_are_compared),
+      cmocka_unit_test(test_a_gain_is_told_as_it_was_measured),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

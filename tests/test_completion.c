@@ -60,17 +60,19 @@ typedef struct run {
   request q;
   ledger_session before; /* where it is resumed */
   int32_t before_tokens[IDS_MAX + 1];
-  char shown[TEXT_MAX]; /* [size]: what the sink got */
+  char shown[TEXT_MAX];    /* [size]: what the sink got */
+  char accepted[TEXT_MAX]; /* [size]: d or t: from the draft or from the target */
   size_t size;
   int ends; /* calls of on_end */
 } run;
 
-static void on_text(void *context, const char *text, size_t size) {
+static void on_text(void *context, const char *text, size_t size, bool accepted) {
   run *r = context;
   assert_true(size > 0 && r->ends == 0);
   assert_int_equal(utf8_valid(text, size), size);
   assert_true(r->size + size <= sizeof r->shown);
   memcpy(r->shown + r->size, text, size);
+  memset(r->accepted + r->size, accepted ? 'd' : 't', size);
   r->size += size;
 }
 
@@ -422,6 +424,44 @@ static void test_speed_counts_from_the_first_tokens(void **state) {
   finish(&r);
 }
 
+/* x, a (accepted), b (accepted), HELLO, y: text is accepted exactly where its token is. */
+static void test_the_sink_is_told_which_text_came_with_accepted_tokens(void **state) {
+  (void)state;
+  const asked q = {.ids = {B + 'x', B + 'a', B + 'b', HELLO, B + 'y'}, .count = 5};
+  for (int32_t first = 1; first <= q.count; first++) { /* in two bursts, and in one */
+    run r;
+    init(&r, &model, IDS_MAX);
+    r.a.accepted_wanted = true;
+    assert_int_equal(completion_begin(&r.a, &r.p, &r.q, NULL), ERR_OK);
+    r.o = fake_service_open_session(&r.p);
+    for (int32_t from = 0, to = first; from < q.count; from = to, to = q.count) {
+      msg m = tokens_message(SELF, r.o.session, r.o.epoch, from + 1, q.ids + from, to - from,
+                             hash_after(&r, &q, to));
+      const uint8_t bits = (uint8_t)((0x06 >> from) & ((1 << (to - from)) - 1));
+      m.u.tokens.accepted = &bits;
+      m.u.tokens.accepted_size = 1;
+      rig_say(&r.p.r, TARGET, m);
+      completion_update(&r.a, &r.p);
+    }
+    assert_int_equal(r.a.fresh, 5);
+    assert_int_equal(r.a.fresh_accepted, 2);
+    assert_true(completion_acceptance_length(&r.a) > 1.66 && completion_acceptance_length(&r.a) < 1.67);
+    assert_true(r.size > 4);
+    for (size_t i = 0; i < r.size; i++) assert_int_equal(r.accepted[i], i == 1 || i == 2 ? 'd' : 't');
+    finish(&r);
+  }
+}
+
+static void test_a_plain_speed_is_read_from_what_the_target_says(void **state) {
+  (void)state;
+  completion c = {0};
+  assert_true(completion_plain_speed(&c) == 0);
+  snprintf(c.plain_speed, sizeof c.plain_speed, WIRE_PLAIN_SPEED, 277.0);
+  assert_true(completion_plain_speed(&c) == 277);
+  snprintf(c.plain_speed, sizeof c.plain_speed, "something else");
+  assert_true(completion_plain_speed(&c) == 0);
+}
+
 /* Every split of one answer, by its bits: a border between two bursts or none. */
 static void test_every_split_of_one_answer_gives_the_same_text(void **state) {
   (void)state;
@@ -598,6 +638,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_stop_takes_back_what_was_logged),
       cmocka_unit_test(test_bursts_of_every_size_give_the_same_text),
+      cmocka_unit_test(test_the_sink_is_told_which_text_came_with_accepted_tokens),
+      cmocka_unit_test(test_a_plain_speed_is_read_from_what_the_target_says),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
       cmocka_unit_test(test_a_resumed_one_shows_the_rest_or_the_whole),
       cmocka_unit_test(test_what_the_target_is_asked_and_the_ledger_is_told),

@@ -271,6 +271,10 @@ typedef struct msg_stats {
  * the draft, knows more. */
 #define WIRE_OFF_UNATTACHED "no draft worker is attached"
 
+/* A target's text of DONE without an error: how fast its plain steps were in this session. */
+#define WIRE_PLAIN_SPEED      "plain decoding: about %.0f tok/s"
+#define WIRE_PLAIN_SPEED_SCAN "plain decoding: about %lf tok/s"
+
 typedef struct msg_done {
   int32_t length; /* of C at the end */
   hash16 hash;

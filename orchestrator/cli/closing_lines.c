@@ -67,6 +67,16 @@ static void say_draft(closing *l, const completion *c, bool plain_speed) {
     clause(l, "%s decoded plainly: %s", s->rounds ? "the rest was" : "all of it was", off);
 }
 
+static void say_gain(closing *l, const completion *c) {
+  double plain = completion_plain_speed(c), speed = completion_tokens_per_second(c);
+  if (c->stats.forwards && c->uncounted <= 0)
+    clause(l, "acceptance length %.2f", (double)completion_counted(c) / (double)c->stats.forwards);
+  if (plain > 0 && speed > 0)
+    clause(l, "%.2f times plain decoding", speed / plain);
+  else if (c->draft_wanted)
+    clause(l, "the gain is unknown: too few plain steps to measure (--compare measures it)");
+}
+
 /* Why it is not longer, and what makes it so. */
 static void say_end(closing *l, const completion *c, bool kept) {
   int32_t room = c->context - (int32_t)c->prompt.count;
@@ -101,6 +111,7 @@ void closing_lines_print(FILE *to, const completion *c, const closing_lines_opti
   put_length(c, length);
   clause(&l, "%s", length);
   say_draft(&l, c, true);
+  if (o->gain) say_gain(&l, c);
   say_end(&l, c, o->kept);
   if (o->seed_drawn) say_seed(&l, c);
   if (c->numerics_changed)

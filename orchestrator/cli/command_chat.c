@@ -9,6 +9,7 @@
 #include "orchestrator/cli/conversation.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/line_editor.h"
+#include "orchestrator/cli/show.h"
 #include "orchestrator/ledger/ledger_database.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ typedef struct chat {
   completion completion;
   ledger_session cut; /* the reply that is continued, if one is */
   async_output out;
+  show show;
   line_editor *editor;
   conversation said;
   input_file read; /* by /read: its text goes before the next message */
@@ -83,13 +85,14 @@ static void on_interrupt(void *owner) {
   c->stopping = c->asking;
 }
 
-static void on_text(void *context, const char *text, size_t size) {
-  say(context, text, size);
+static void on_text(void *context, const char *text, size_t size, bool accepted) {
+  chat *c = context;
+  if (show_text(&c->show, text, size, accepted)) c->status = STATUS_FAILED;
 }
 
 static void on_end(void *context, const completion *ended) {
   chat *c = context;
-  (void)ended;
+  if (show_end(&c->show, ended)) c->status = STATUS_FAILED;
   c->asking = false;
 }
 
@@ -99,6 +102,7 @@ static void fresh_completion(chat *c) {
   ledger_session_fini(&c->cut);
   c->cut = (ledger_session){0};
   completion_init(&c->completion, &c->model, &sink);
+  c->completion.accepted_wanted = show_wants_accepted(&c->show);
 }
 
 static void take_totals(totals *t, const completion *a) {
@@ -418,6 +422,7 @@ static void on_news(void *owner) {
     leave(c, command_service_error(c->flags, c->service, &trouble));
   c->ready |= service_ready(c->service);
   if (c->asking) completion_update(&c->completion, c->service);
+  if (c->asking) show_progress(&c->show, &c->completion, clock_us());
 }
 
 static void on_abort(void *owner) {
@@ -443,11 +448,10 @@ static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
 
 static int open_editor(chat *c, err *e) {
   char path[LEDGER_PATH_MAX];
-  const char *style = getenv("TERM"), *plain = getenv("NO_COLOR");
   line_editor_options o = {
       .loop = service_loop(c->service), .history = history_path(c->flags, path), .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
-  c->colour = isatty(STDERR_FILENO) && style && strcmp(style, "dumb") != 0 && !(plain && *plain);
+  c->colour = show_terminal_has_colours(STDERR_FILENO);
   return rc;
 }
 
@@ -460,6 +464,7 @@ static int converse(chat *c) {
   o.owner = c;
   if (service_open(&c->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, NULL, NULL);
+  show_init(&c->show, (show_when)c->flags->show, &c->out);
   int rc = text_model_load(&c->model, c->flags->template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);

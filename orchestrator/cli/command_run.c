@@ -1,9 +1,11 @@
 /* tandem run: one prompt, its answer as it comes. And tandem session resume: the rest of one that was
  * interrupted. */
+#include "common/base/clock.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/closing_lines.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/input_file.h"
+#include "orchestrator/cli/show.h"
 #include "orchestrator/service/result_json.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@ typedef struct run {
   completion plain; /* --compare: the first one, without a draft */
   completion completion;
   async_output out;
+  show show;
   bool begun, result_given, finished; /* result_given: everything for stdout has been handed over */
   bool compared;                      /* `plain` is complete, and `completion` is the one with the draft */
   int status;
@@ -68,15 +71,16 @@ static bool is_whole(const completion *c) {
   return c->finish == WIRE_FINISH_STOP || c->finish == WIRE_FINISH_LENGTH;
 }
 
-static void on_text(void *context, const char *text, size_t size) {
+static void on_text(void *context, const char *text, size_t size, bool accepted) {
   run *r = context;
   if (r->flags->json || r->compared) return;
-  if (async_output_add(&r->out, text, size)) r->status = STATUS_FAILED;
+  if (show_text(&r->show, text, size, accepted)) r->status = STATUS_FAILED;
 }
 
 static void show_result(run *r) {
   if (r->result_given) return;
   r->result_given = true;
+  if (show_end(&r->show, &r->completion)) r->status = STATUS_FAILED;
   if (!r->flags->json) return;
   bool both = r->compared && is_whole(&r->completion);
   char *line = result_json_line(both ? result_json_of_both(&r->plain, &r->completion)
@@ -89,6 +93,7 @@ static void begin(run *r) {
   err e = {0};
   request q = r->flags->request; /* shares what the request owns, for this call */
   r->begun = true;
+  r->completion.accepted_wanted = show_wants_accepted(&r->show);
   if (r->flags->compare && !r->compared) q.speculate = false;
   if (completion_begin(&r->completion, r->service, &q, &e)) completion_fail(&r->completion, r->service, &e);
 }
@@ -100,6 +105,7 @@ static void begin_again(run *r) {
   r->plain = r->completion;
   r->plain.stats.accepted_per_pos = r->plain.accepted_per_pos;
   r->compared = true;
+  r->show.plain = completion_tokens_per_second(&r->plain);
   completion_init(&r->completion, &r->model, &sink);
   begin(r);
 }
@@ -127,6 +133,8 @@ static void on_news(void *owner) {
     begin_again(r);
   else if (over)
     show_result(r);
+  else
+    show_progress(&r->show, &r->completion, clock_us());
   finish(r);
 }
 
@@ -143,7 +151,8 @@ static int report(const run *r) {
   const closing_lines_options words = {.kept = r->completion.id && service_keeps(r->service),
                                        .seed_drawn = !r->flags->request.seed_given && !r->completion.resume &&
                                                      r->flags->request.sampling.temperature > 0,
-                                       .details = r->flags->workers.verbose};
+                                       .details = r->flags->workers.verbose,
+                                       .gain = r->flags->show != SHOW_NEVER};
   end_line(r);
   if (r->completion.trouble.code) command_service_error(r->flags, r->service, &r->completion.trouble);
   bool both = r->compared && is_whole(&r->completion);
@@ -168,6 +177,7 @@ static int complete_by_service(run *r, const input_file *in) {
   o.owner = r;
   if (service_open(&r->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   async_output_init(&r->out, service_loop(r->service), STDOUT_FILENO, on_written, r);
+  show_init(&r->show, r->flags->json ? SHOW_NEVER : (show_when)r->flags->show, &r->out);
   int rc = text_model_load(&r->model, r->flags->template, &e); /* while the target loads the weights */
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   rc = read_prompt(r, in);

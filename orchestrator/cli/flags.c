@@ -6,6 +6,7 @@
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/cli/flags_table.h"
+#include "orchestrator/cli/show.h"
 #include "wire/draft_methods.h"
 #include "wire/endpoint.h"
 #include <errno.h>
@@ -51,6 +52,14 @@ static const char *replay_file_end(const char *text) {
   if (!second || !is_probability(second + 1, end)) return NULL;
   const char *first = last_colon(text, second);
   return first && is_probability(first + 1, second) ? first : second;
+}
+
+static int to_show(struct argp_state *state, const char *text) {
+  static const char *const words[] = {"never", "auto", "always"}; /* as show_when counts */
+  err e = {0};
+  int at = text ? program_choice("--show", text, words, 3, &e) : SHOW_AUTO;
+  if (at < 0) argp_error(state, "%s", e.text);
+  return at;
 }
 
 static const char *to_template(struct argp_state *state, const char *text) {
@@ -202,6 +211,7 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->workers.kv_blocks && strcmp(f->workers.kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
+  if (f->show < 0) f->show = chat ? SHOW_AUTO : SHOW_NEVER;
   bool by_age = f->older_us >= 0;
   if (by_age && f->argument_count > 0) argp_error(state, "an ID and --older-than: give one of them");
   if (f->argument_count < shape->arguments_min && !chat && !by_age) argp_error(state, "%s", shape->missing);
@@ -217,6 +227,21 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->request.raw && f->template)
     argp_error(state, "--chat-template names what --raw leaves out: drop one of them");
   if (sampler_check(&f->request.sampling, &e)) argp_error(state, "%s", e.text);
+}
+
+/* Flags whose value is one of a few words. */
+static error_t take_word(flags *f, int key, char *text, struct argp_state *state) {
+  if (key == KEY_MATH)
+    f->workers.math = to_word(state, "--math", text, "int8", "f32");
+  else if (key == KEY_KV)
+    f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
+  else if (key == KEY_PACE)
+    f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
+  else if (key == KEY_SHOW)
+    f->show = to_show(state, text);
+  else
+    return program_take_flag(flags_table_values, flags_table_value_count, key, text, state);
+  return 0;
 }
 
 static error_t parse_flag(int key, char *text, struct argp_state *state) {
@@ -235,20 +260,11 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_TEMPLATE:
     f->template = to_template(state, text);
     break;
-  case KEY_MATH:
-    f->workers.math = to_word(state, "--math", text, "int8", "f32");
-    break;
-  case KEY_KV:
-    f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
-    break;
   case KEY_OLDER:
     f->older_us = to_age(state, text);
     break;
   case KEY_LEDGER:
     f->ledger = to_ledger(f, state, text);
-    break;
-  case KEY_PACE:
-    f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
     break;
   case KEY_PROMPT:
   case ARGP_KEY_ARG:
@@ -258,7 +274,7 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
     check_whole(f, state);
     break;
   default:
-    return program_take_flag(flags_table_values, flags_table_value_count, key, text, state);
+    return take_word(f, key, text, state);
   }
   return 0;
 }
@@ -276,6 +292,7 @@ static void set_defaults(flags *f, flags_command command) {
                            .sessions = sessions_of(command)},
                .ledger = command == FLAGS_BATCH ? "none" : NULL,
                .to = -1,
+               .show = -1,
                .limit = FLAGS_LIST_DEFAULT,
                .older_us = -1};
   request_init(&f->request);

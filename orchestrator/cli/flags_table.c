@@ -78,6 +78,9 @@ static const struct argp_option run_options[] = {
   OPTIONS_GENERATE, OPTIONS_LISTEN,
   {"compare", KEY_COMPARE, 0, 0,
    "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
+  {"show", KEY_SHOW, "never|auto|always", OPTION_ARG_OPTIONAL,
+   "colour what came from the draft and what from the target, with a live line of figures; auto: where a "
+   "terminal can (default: auto in a conversation, else never; --show alone: auto)", 4},
   {"prompt", KEY_PROMPT, "TEXT", OPTION_HIDDEN, "PROMPT, as llama.cpp takes it", 1},
   {0}};
 static const struct argp_option serve_options[] = {

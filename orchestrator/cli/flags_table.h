@@ -41,6 +41,7 @@ typedef struct flags {
   int32_t limit;      /* of list; 0: all */
   int64_t older_us;   /* of end: only sessions that have not changed for so long; -1: not given */
   bool insecure_bind, json, compare;
+  int show;    /* show_when of orchestrator/cli/show.h */
   bool whole;  /* of resume */
   bool forget; /* of end */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
@@ -56,7 +57,7 @@ typedef struct flags {
 enum { /* of argp */
   KEY_PROMPT = 'p',
   KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT,
-  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE,
+  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW,
   KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_SEED,
   KEY_MAX_TOKENS, KEY_STOP, KEY_RAW, KEY_NO_SPECIAL, KEY_SYSTEM, KEY_TEMPLATE, KEY_JSON,
   KEY_THREADS, KEY_DEVICE, KEY_DRAFT_DEVICE, KEY_PIN, KEY_CONTEXT, KEY_SESSIONS, KEY_MATH, KEY_KV,

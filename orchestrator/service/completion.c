@@ -125,6 +125,7 @@ static int start_session(completion *c, service *s, const request *r, err *e) {
                         .prompt_length = (int32_t)c->prompt.count,
                         .options = l ? l->options : options_of(c, r),
                         .draft = c->draft_wanted,
+                        .accepted = c->accepted_wanted,
                         .admit = admit,
                         .admit_context = c};
   if (l) {
@@ -246,11 +247,38 @@ static void give_end(completion *c) {
   if (c->sink.on_end) c->sink.on_end(c->sink.context, c);
 }
 
+static bool is_accepted(const sessions_view *v, int32_t token) {
+  return v->accepted && v->prompt_length + token < v->length && v->accepted[v->prompt_length + token];
+}
+
+/* Where the text ends, at most at `end`, that begins at c->shown and has one origin. What a token completes
+ * is its text; what is left at the end belongs to the last one. */
+static size_t same_origin(completion *c, const sessions_view *v, size_t end, bool *accepted) {
+  while (c->given < c->fed && c->text_after[c->given] <= c->shown) c->given++;
+  *accepted = is_accepted(v, c->given < c->fed ? c->given : c->fed - 1);
+  if (!v->accepted) return end;
+  int32_t last = c->given;
+  while (last < c->fed && c->text_after[last] < end && is_accepted(v, last + 1) == *accepted) last++;
+  return last < c->fed && c->text_after[last] < end ? c->text_after[last] : end;
+}
+
 static void give_text(completion *c, const sessions_view *v) {
-  size_t from = c->shown, end = showable(c, v);
-  if (end <= from) return;
-  c->shown = end;
-  if (c->sink.on_text) c->sink.on_text(c->sink.context, c->text + from, end - from);
+  size_t end = showable(c, v);
+  while (c->shown < end) {
+    size_t from = c->shown;
+    bool accepted;
+    c->shown = same_origin(c, v, end, &accepted);
+    if (c->sink.on_text) c->sink.on_text(c->sink.context, c->text + from, c->shown - from, accepted);
+  }
+}
+
+/* How many of the tokens that this run has brought are accepted ones. */
+static void count_accepted(completion *c, const sessions_view *v) {
+  int32_t before = c->resume ? c->resume->length : v->prompt_length;
+  if (!v->accepted) return;
+  c->fresh = v->length - before;
+  c->fresh_accepted = 0;
+  for (int32_t i = before; i < v->length; i++) c->fresh_accepted += v->accepted[i];
 }
 
 void completion_update(completion *c, service *s) {
@@ -258,6 +286,7 @@ void completion_update(completion *c, service *s) {
   if (c->session && service_look(s, c->session, &v)) {
     bool all = v.logged == v.length;
     note_first(c, &v);
+    count_accepted(c, &v);
     if (v.finish && all && !c->finish) take_end(c, &v);
     give_text(c, &v);
     if (v.state == SESSIONS_FINISHED && all) {
@@ -297,6 +326,23 @@ void completion_fail(completion *c, service *s, const err *why) {
 double completion_tokens_per_second(const completion *c) {
   if (c->count <= c->first_count || c->end_us <= c->first_token_us) return 0;
   return (c->count - c->first_count) * 1e6 / (double)(c->end_us - c->first_token_us);
+}
+
+double completion_speed_now(const completion *c, uint64_t now_us) {
+  int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
+  int32_t timed = c->fresh + before - c->first_count;
+  if (!c->first_token_us || timed <= 0 || now_us <= c->first_token_us) return 0;
+  return timed * 1e6 / (double)(now_us - c->first_token_us);
+}
+
+double completion_acceptance_length(const completion *c) {
+  int32_t steps = c->fresh - c->fresh_accepted;
+  return steps > 0 ? (double)c->fresh / steps : 0;
+}
+
+double completion_plain_speed(const completion *c) {
+  double speed;
+  return sscanf(c->plain_speed, WIRE_PLAIN_SPEED_SCAN, &speed) == 1 && speed > 0 ? speed : 0;
 }
 
 double completion_first_ms(const completion *c) {

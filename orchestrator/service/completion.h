@@ -11,8 +11,9 @@ typedef struct completion completion;
 
 /* Where the stream goes. Either may be NULL. */
 typedef struct completion_sink {
-  /* More text, in whole UTF-8 characters; the ledger already has its tokens. */
-  void (*on_text)(void *context, const char *text, size_t size);
+  /* More text, in whole UTF-8 characters; the ledger already has its tokens. `accepted`: it came with
+   * accepted tokens (false unless accepted_wanted). */
+  void (*on_text)(void *context, const char *text, size_t size, bool accepted);
   /* The end, once, with all figures. The completion must not be freed in it. */
   void (*on_end)(void *context, const completion *c);
   void *context;
@@ -24,6 +25,7 @@ struct completion {
   const ledger_session
       *resume;              /* borrowed: the session that this completion continues; NULL: it is a new one */
   bool show_whole;          /* of a continued session: also give the text that was there already */
+  bool accepted_wanted;     /* the sink wants to know which text came with accepted tokens */
   size_t shown_before;      /* bytes of the text that the client has had already, if more than that text */
   detokenizer *detokenizer; /* NULL: the model has no vocabulary, and the answer no text */
   uint64_t session;         /* 0: not begun, or over */
@@ -32,7 +34,11 @@ struct completion {
 
   char *text; /* [text_size], UTF-8; text beyond `shown` has tokens that are not in the ledger yet */
   size_t text_size, text_capacity, shown;
-  int32_t fed;        /* output tokens that the detokenizer has seen */
+  int32_t fed;   /* output tokens that the detokenizer has seen */
+  int32_t given; /* of them, those whose text the sink has had */
+  /* Since it began, with accepted_wanted: tokens that came, and accepted ones among them. Each of the other
+   * tokens is the last one of a step. */
+  int32_t fresh, fresh_accepted;
   size_t *text_after; /* [fed]: size of the text after each of them */
   size_t text_after_capacity;
   /* How many of these tokens stay when a stop string cuts the rest; -1: no stop string was found. */
@@ -90,6 +96,12 @@ double completion_first_ms(const completion *c); /* from the request until the f
 /* How many tokens the figures cover. They lack those of a target that died before it reported. */
 int32_t completion_counted(const completion *c);
 double completion_mean_accepted(const completion *c); /* draft tokens in a verify step */
+/* While it runs: tokens a second so far, after the first ones; 0: too few to say. */
+double completion_speed_now(const completion *c, uint64_t now_us);
+/* With accepted_wanted: tokens for each step of the target, from 1; 0: none yet. */
+double completion_acceptance_length(const completion *c);
+/* What the target has measured of its plain steps, in tokens a second; 0: nothing (yet). */
+double completion_plain_speed(const completion *c);
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *completion_off_reason(const completion *c);
 const char *completion_draft_method(const completion *c); /* "none": without a draft */

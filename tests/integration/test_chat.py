@@ -71,7 +71,8 @@ class Talk:
     """A person at a terminal: what is typed, what the screen says (`screen`), and the answers alone (`out`), which go
     elsewhere unless `whole`."""
 
-    ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>]|\r")
+    LIVE_LINE = rb"\x1b7.*?\x1b8"  # stands below the text, and is erased
+    ESCAPES = re.compile(LIVE_LINE + rb"|\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>DM]|\r")
 
     def __init__(self, *flags, whole=False, env=None):
         self.keys, terminal = pty.openpty()

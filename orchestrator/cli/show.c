@@ -1,0 +1,99 @@
+#include "orchestrator/cli/show.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define EVERY_US      100000 /* the live line is drawn at most this often */
+#define COLOUR_DRAFT  32     /* green */
+#define COLOUR_TARGET 36     /* cyan */
+#define COLUMNS       80     /* where the terminal does not say */
+
+static bool is_smart_terminal(int fd) {
+  const char *kind = getenv("TERM");
+  return isatty(fd) && kind && *kind && strcmp(kind, "dumb") != 0;
+}
+
+bool show_terminal_has_colours(int fd) {
+  const char *plain = getenv("NO_COLOR");
+  return is_smart_terminal(fd) && !(plain && *plain);
+}
+
+void show_init(show *s, show_when when, async_output *out) {
+  *s = (show){.out = out};
+  s->colours = when == SHOW_ALWAYS || (when == SHOW_AUTO && show_terminal_has_colours(out->fd));
+  s->live = when != SHOW_NEVER && is_smart_terminal(STDERR_FILENO);
+}
+
+bool show_wants_accepted(const show *s) {
+  return s->colours || s->live;
+}
+
+/* ---- the text ---- */
+
+static int set_colour(show *s, int colour) {
+  char code[16];
+  if (!s->colours || colour == s->colour) return ERR_OK;
+  s->colour = colour;
+  int n = snprintf(code, sizeof code, "\033[%dm", colour);
+  return async_output_add(s->out, code, (size_t)n);
+}
+
+/* The text that follows takes the place of the live line. */
+static void erase(show *s) {
+  static const char code[] = "\033[J";
+  if (s->drawn && write(STDERR_FILENO, code, sizeof code - 1) < 0) s->live = false;
+  s->drawn = false;
+}
+
+int show_text(show *s, const char *text, size_t size, bool accepted) {
+  erase(s);
+  int rc = set_colour(s, accepted ? COLOUR_DRAFT : COLOUR_TARGET);
+  return rc ? rc : async_output_add(s->out, text, size);
+}
+
+int show_end(show *s, const completion *c) {
+  double plain = completion_plain_speed(c);
+  if (plain > 0) s->plain = plain;
+  erase(s);
+  return set_colour(s, 0);
+}
+
+/* ---- the live line ---- */
+
+void show_gain(double plain, double speed, char out[SHOW_GAIN_MAX]) {
+  if (plain > 0 && speed > 0)
+    snprintf(out, SHOW_GAIN_MAX, "%.2f times plain decoding", speed / plain);
+  else
+    snprintf(out, SHOW_GAIN_MAX, "plain decoding not measured yet");
+}
+
+void show_line(const show *s, const completion *c, uint64_t now_us, char out[SHOW_LINE_MAX]) {
+  char gain[SHOW_GAIN_MAX];
+  double speed = completion_speed_now(c, now_us);
+  show_gain(s->plain, speed, gain);
+  snprintf(out, SHOW_LINE_MAX, "%.1f tok/s, acceptance length %.2f, %s, %d of %d tokens from the draft",
+           speed, completion_acceptance_length(c), gain, c->fresh_accepted, c->fresh);
+}
+
+static size_t columns(void) {
+  struct winsize size = {0};
+  bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col - 1u : COLUMNS - 1u;
+}
+
+/* Index and reverse index make sure of a line below the text, also on the last line of the screen; then the
+ * cursor is saved, the line is written, and the cursor goes back to where the text ends. */
+void show_progress(show *s, const completion *c, uint64_t now_us) {
+  char line[SHOW_LINE_MAX], code[SHOW_LINE_MAX + 64];
+  bool due = s->live && c->fresh > 0 && !c->finish && now_us - s->drawn_us >= EVERY_US;
+  if (!due || !async_output_idle(s->out)) return;
+  show_line(s, c, now_us, line);
+  int n = snprintf(code, sizeof code, "\033D\033M\0337\033[B\r\033[0;2m%.*s\033[0m\033[K\0338",
+                   (int)columns(), line);
+  if (write(STDERR_FILENO, code, (size_t)n) < 0) s->live = false;
+  s->drawn = true;
+  s->drawn_us = now_us;
+}

@@ -1,0 +1,112 @@
+"""`tandem run --show`: what came from the draft is seen, on a terminal and only there."""
+
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+import unittest
+
+from command_line import OK, Command, tandem
+from support import MODEL, TANDEM, TIME_LIMIT
+
+PROMPT = "one two three four one two three four one two three four one two"
+ARGS = ("run", "-m", MODEL, "--ledger", "none", "--raw", "--max-tokens", "60", PROMPT)
+LIVE = re.compile(rb"\x1b7.*?\x1b8")
+DRAFT, TARGET, RESET = b"\x1b[32m", b"\x1b[36m", b"\x1b[0m"
+
+
+def on_a_terminal(*flags, both=True, **env):
+    """What a terminal gets, and what a pipe in place of its stdout gets unless `both`."""
+    keys, terminal = pty.openpty()
+    whole = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    program = subprocess.Popen(
+        [TANDEM, *ARGS, *flags],
+        stdin=subprocess.DEVNULL,
+        stderr=terminal,
+        stdout=terminal if both else subprocess.PIPE,
+        env={**whole, "TERM": "xterm", **env},
+    )
+    os.close(terminal)
+    screen, until = b"", time.monotonic() + TIME_LIMIT
+    while time.monotonic() < until:
+        if not select.select([keys], [], [], 0.1)[0]:
+            continue
+        try:
+            data = os.read(keys, 65536)
+        except OSError:  # nobody has it open any more
+            break
+        screen += data
+    os.close(keys)
+    out = b"" if both else program.stdout.read()
+    if not both:
+        program.stdout.close()
+    assert program.wait(TIME_LIMIT) == OK, screen
+    return screen, out
+
+
+class Show(Command):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        status, cls.plain, _ = tandem(*ARGS)
+        assert status == OK
+
+    def test_a_pipe_gets_the_text_alone(self):
+        for flag in ("--show", "--show=auto", "--show=never"):
+            status, out, errors = tandem(*ARGS, flag)
+            self.assertEqual((status, out), (OK, self.plain))
+            self.assertNotIn("\x1b", errors)
+        self.assertIn("acceptance length", tandem(*ARGS, "--show")[2])
+
+    def test_colours_name_the_tokens_that_the_target_accepted(self):
+        status, out, errors = tandem(*ARGS, "--show=always", "--pace", "lockstep", "--budget", "7")
+        self.assertEqual(status, OK)
+        self.assertEqual(re.sub(rb"\x1b\[\d+m", b"", out), self.plain)
+        self.assertTrue(out.endswith(RESET), out)
+        self.assertIn(DRAFT, out)
+        self.assertIn(TARGET, out)
+        right = int(re.search(r"guessed (\d+) of", errors)[1])
+        length = float(re.search(r"acceptance length ([\d.]+)", errors)[1])
+        self.assertGreater(right, 0)
+        self.assertAlmostEqual(length, 60 / (60 - right), delta=0.01)
+
+    def test_a_terminal_gets_colours_and_a_live_line_that_is_erased(self):
+        screen, _ = on_a_terminal("--show")
+        self.assertIn(DRAFT, screen)
+        lines = LIVE.findall(screen)
+        for line in lines:
+            self.assertRegex(line, rb"tok/s, acceptance length [\d.]+, plain decoding not measured yet")
+        text = LIVE.sub(b"", screen)
+        self.assertLessEqual(len(re.findall(rb"\x1b\[J", text)), len(lines))
+        if lines:
+            self.assertIn(b"\x1b[J", screen.split(lines[-1])[-1], "the last one is erased")
+        shown = re.sub(rb"\x1b\[[\d;]*[A-Za-z]|\x1b[DM]", b"", text).replace(b"\r\n", b"\n")
+        self.assertIn(self.plain, shown)
+
+    def test_who_wants_no_colours_gets_none(self):
+        screen, _ = on_a_terminal("--show", NO_COLOR="1")
+        self.assertNotIn(DRAFT, screen)
+        self.assertNotIn(TARGET, screen)
+        # a single prompt shows nothing unless asked
+        for flags, env in ((("--show",), {"TERM": "dumb"}), ((), {})):
+            screen, _ = on_a_terminal(*flags, **env)
+            self.assertNotIn(b"\x1b", screen)
+
+    def test_an_answer_that_goes_elsewhere_is_watched_on_the_terminal(self):
+        screen, out = on_a_terminal("--show", "--max-tokens", "200", both=False)
+        self.assertNotIn(b"\x1b", out)
+        self.assertTrue(out.startswith(self.plain))
+        self.assertTrue(LIVE.search(screen), screen)
+        self.assertIn(b"\x1b[J", screen[LIVE.search(screen).end():], "it is erased")
+
+    def test_a_wrong_word_is_refused(self):
+        status, _, errors = tandem(*ARGS, "--show=maybe")
+        self.assertEqual(status, 2)
+        self.assertIn("--show", errors)
+        self.assertIn("auto", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

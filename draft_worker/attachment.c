@@ -28,6 +28,8 @@ void attachment_send_state(draft_step *c, peer_id to, msg_type type, const attac
                            const char *reason) {
   msg m = roster_state(c->peers, to, type, a->id, a->epoch, &a->session.committed, reason);
   if (type == MSG_ATTACH) m.u.state.ticket = a->ticket;
+  if (type == MSG_ATTACH && roster_version(c->peers, to) >= WIRE_VERSION_FEATURES)
+    m.u.state.request = feature_intake_request(&a->features, c->setup);
   actions_send(c->out, to, &m);
 }
 
@@ -59,7 +61,9 @@ static void send_nodes(draft_step *c, attachment *a, uint64_t first_id) {
                           .parents = parents,
                           .tokens = tokens,
                           .scores = scores,
-                          .done = p->done};
+                          .done = p->done,
+                          .features = a->features.grant.width ? a->features.next : 0};
+  a->features.bytes = 0;
   a->sent_us = c->now;
   if (p->done && p->expansion.live.live_count > 0) pacing_sent(&p->pacing, c->now);
   actions_send(c->out, a->target, &m);
@@ -193,8 +197,20 @@ static void on_attached(draft_step *c, attachment *a, const msg *m) {
     return;
   }
   a->state = ATTACHMENT_ATTACHED;
+  feature_intake_granted(&a->features, c->setup, &s->grant);
   start_generation(c, a, s->generation);
   if (s->length > own->length) ask_resend(c, a);
+}
+
+/* They may let the drafter go on. A target that sends nonsense is believed no more. */
+static void on_features(draft_step *c, attachment *a, const msg *m) {
+  err e;
+  if (a->state != ATTACHMENT_ATTACHED) return;
+  int rc = feature_intake_take(&a->features, c->setup, &a->session, &m->u.features, &e);
+  if (rc != ERR_OK)
+    roster_log(c->peers, a->target, c->now, LOG_WARNING, c->out,
+               "session %016llx: its features are not used: %s", (unsigned long long)a->id, e.text);
+  grow_and_send(c, a, feature_intake_is_due(&a->features));
 }
 
 /* The target says that something is not as this draft thinks. */
@@ -223,6 +239,9 @@ void attachment_receive(draft_step *c, attachment *a, const msg *m) {
     break;
   case MSG_TOKENS:
     on_tokens(c, a, m);
+    break;
+  case MSG_FEATURES:
+    on_features(c, a, m);
     break;
   case MSG_TREE_RESET:
     if (a->state == ATTACHMENT_ATTACHED && m->u.reset.generation > a->session.ids.generation)

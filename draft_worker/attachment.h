@@ -3,6 +3,7 @@
 #pragma once
 
 #include "draft_worker/draft_step.h"
+#include "draft_worker/feature_intake.h"
 
 #define ATTACHMENT_DESYNC_TRIES 10 /* how often DESYNC is sent while no OPEN comes */
 
@@ -22,6 +23,7 @@ typedef struct attachment {
   int32_t link;                 /* index of the connection to its target (target_links.h) */
   wire_id ticket, target_incarnation;
   draft_session session;
+  feature_intake features;
   int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
   uint64_t attach_us;   /* when ATTACH was last sent */
   uint64_t sent_us;     /* when NODES was last sent, or, while it is lost, DESYNC */

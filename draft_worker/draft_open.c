@@ -50,6 +50,7 @@ static int adopt(draft *d, draft_step *c, attachment *a, peer_id from, const msg
   a->orchestrator = from;
   a->used_us = c->now;
   a->desync_tries = 0;
+  a->features = (feature_intake){0};
   a->ticket = o->ticket;
   a->target_incarnation = o->target_incarnation;
   a->target = d->links.list[a->link].peer;

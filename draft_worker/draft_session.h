@@ -13,6 +13,7 @@ typedef struct draft_setup {
   bool colocated; /* in free pace, the tree grows only while the target waits for it (pacing.h) */
   pacing_costs costs;
   uint64_t query_count; /* ever submitted */
+  int32_t reader;       /* the drafter that reads features; -1: none */
 } draft_setup;
 
 typedef struct draft_session {

@@ -18,6 +18,13 @@ static void name_method(draft *d) {
                              d->options.drafters[i].method);
 }
 
+/* The first drafter that reads features: a target grants a session one kind of them. */
+static int32_t feature_reader(const draft_options *o) {
+  for (int32_t i = 0; i < o->drafter_count; i++)
+    if (o->drafters[i].wants.tap_count > 0) return i;
+  return -1;
+}
+
 int draft_alloc(draft **out, const draft_options *o, err *e) {
   *out = NULL;
   draft *d = calloc(1, sizeof *d);
@@ -31,6 +38,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
   d->setup = (draft_setup){.drafter_count = o->drafter_count, .colocated = o->colocated};
   memcpy(d->setup.drafters, o->drafters, sizeof o->drafters);
   name_method(d);
+  d->setup.reader = feature_reader(o);
   msg_hello self = {.role = WIRE_ROLE_DRAFT,
                     .incarnation = o->incarnation,
                     .method = wire_text(d->method),

@@ -1,6 +1,7 @@
 #include "target_worker/attached_drafts.h"
 
 #include "common/base/log.h"
+#include "target_worker/feature_stream.h"
 #include "target_worker/token_stream.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,11 @@ static bool ticket_fits(const session *s, const wire_id *shown) {
   return differs == 0;
 }
 
+static void reject(step_context *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
+  roster_refuse(c->peers, d->peer, m, code, text, c->out);
+  attached_drafts_drop(c, s, d, text);
+}
+
 void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg *m) {
   if (!ticket_fits(s, &m->u.state.ticket)) {
     roster_refuse(c->peers, from, m, ERR_TICKET,
@@ -34,11 +40,20 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
     roster_refuse(c->peers, from, m, ERR_FULL, "this session has as many drafts as it takes", c->out);
     return;
   }
+  err e;
+  int rc = feature_stream_grant(c, s, d, &m->u.state.request, &e);
+  if (rc != ERR_OK) {
+    reject(c, s, d, m, rc, e.text);
+    return;
+  }
   d->tokens_sent_us = c->now;
   d->sent = s->committed.length;
   if (roster_colocated(c->peers, from)) speculation_colocated(&s->speculation);
   msg answer = roster_state(c->peers, from, MSG_ATTACHED, s->id, s->epoch, &s->committed, NULL);
   answer.u.state.generation = d->ids.generation;
+  const taps_set *t = &s->drafts.features.taps;
+  if (d->features.granted)
+    answer.u.state.grant = (msg_feature_grant){t->width, t->type, t->fused, d->features.from};
   roster_log(c->peers, from, c->now, LOG_INFO, c->out, "session %016llx: a draft is attached",
              (unsigned long long)s->id);
   actions_send(c->out, from, &answer);
@@ -78,11 +93,6 @@ static void send_reset(step_context *c, session *s, session_draft *d) {
   actions_send(c->out, d->peer, &m);
 }
 
-static void reject(step_context *c, session *s, session_draft *d, const msg *m, int code, const char *text) {
-  roster_refuse(c->peers, d->peer, m, code, text, c->out);
-  attached_drafts_drop(c, s, d, text);
-}
-
 static bool tokens_valid(const msg_nodes *n, int32_t vocabulary) {
   for (int32_t i = 0; i < n->count; i++)
     if (n->tokens[i] < 0 || n->tokens[i] >= vocabulary) return false;
@@ -93,6 +103,7 @@ static void nodes_taken(step_context *c, session *s, session_draft *d, const msg
   if (n->base_length > d->base_named) d->base_named = n->base_length;
   tree_ids_trim(&d->ids, &s->drafts.tree, d->base_named);
   if (n->done) d->done_base = n->base_length;
+  if (d->features.granted) feature_stream_acked(c, d, n->features);
   if (d->timed && n->base_length >= d->timed_length) {
     if (added > 0) speculation_node_arrived(&s->speculation, c->now - d->timed_us);
     d->timed = added == 0 && !n->done;

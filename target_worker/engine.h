@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/model/model.h"
 #include "common/base/sampler.h"
+#include "target_worker/taps.h"
 #include "wire/message.h"
 
 #define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
@@ -37,6 +38,8 @@ typedef struct engine_job {
   bool selfcheck;      /* decode the round again plainly and compare */
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
+  taps_set taps; /* the features wanted of its rows; count 0: none */
+  int32_t taps_from; /* of positions from here on */
   uint64_t ready_us; /* when the session was ready for it */
 } engine_job;
 
@@ -56,6 +59,11 @@ typedef struct engine_result {
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
   bool selfcheck_differs;
+  /* Features of the positions [feature_base, feature_base + feature_count), all of them committed: rows of
+   * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0. */
+  const uint8_t *features;
+  size_t feature_bytes;
+  int32_t feature_base, feature_count;
   uint64_t queue_us, accept_us, commit_us;
   uint64_t forward_us; /* of the forward that it shared with the batch's other jobs */
 } engine_result;

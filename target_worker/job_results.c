@@ -1,6 +1,7 @@
 #include "target_worker/job_results.h"
 
 #include "common/base/log.h"
+#include "target_worker/feature_stream.h"
 #include "target_worker/session_end.h"
 #include "target_worker/token_stream.h"
 #include <assert.h>
@@ -48,6 +49,7 @@ static void apply(step_context *c, verifier *v, const engine_result *r) {
   bool stale;
   session *s = verifier_end(c->store, r, &stale);
   if (!s || stale || s->state != SESSION_RUNNING) return;
+  feature_stream_add(s, r);
   if (r->code == ERR_DESYNC) {
     prefix_truncate(&s->committed, s->cache.rows + 1);
     token_stream_desync(c, s, "the cache holds fewer rows than it should");

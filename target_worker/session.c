@@ -23,6 +23,15 @@ session_draft *session_draft_of(session *s, peer_id peer) {
   return NULL;
 }
 
+/* Without a draft that reads features, there is nothing of them. */
+static void settle_features(session *s) {
+  session_features *f = &s->drafts.features;
+  for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
+    if (s->drafts.of[i].peer && s->drafts.of[i].features.granted) return;
+  feature_ring_fini(&f->ring);
+  f->taps = (taps_set){0};
+}
+
 session_draft *session_draft_take(session *s, peer_id peer) {
   session_draft *d = session_draft_of(s, peer);
   for (int i = 0; !d && i < SESSION_DRAFTS_MAX; i++)
@@ -37,12 +46,14 @@ session_draft *session_draft_take(session *s, peer_id peer) {
   uint64_t resent_us = d->peer == peer ? d->resent_us : 0;
   *d = (session_draft){.peer = peer, .ids = ids, .base_named = 1, .resent_us = resent_us};
   tree_ids_reset(&d->ids, ++s->drafts.generation);
+  settle_features(s);
   return d;
 }
 
 void session_draft_drop(session *s, session_draft *d) {
   tree_ids *maps[SESSION_DRAFTS_MAX];
   d->peer = 0;
+  settle_features(s);
   int32_t left = session_draft_maps(s, maps);
   if (left > 0)
     tree_keep_named(&s->drafts.tree, maps, left);
@@ -65,6 +76,7 @@ void session_draft_restart(session *s) {
     d->base_named = 1;
     d->done_base = 0;
   }
+  settle_features(s);
 }
 
 int32_t session_draft_maps(session *s, tree_ids **maps) {
@@ -89,5 +101,6 @@ bool session_drafts_done(const session *s) {
 void session_drafts_fini(session *s) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) tree_ids_fini(&s->drafts.of[i].ids);
   if (s->drafts.has_tree) tree_fini(&s->drafts.tree);
+  feature_ring_fini(&s->drafts.features.ring);
   s->drafts.has_tree = false;
 }

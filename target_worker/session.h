@@ -6,6 +6,7 @@
 
 #include "common/speculative/prefix.h"
 #include "common/speculative/tree.h"
+#include "target_worker/feature_ring.h"
 #include "target_worker/speculation.h"
 #include "wire/actions.h"
 #include "wire/message.h"
@@ -55,6 +56,18 @@ typedef struct session_stream { /* what the orchestrator knows */
   uint64_t done_sent_us;  /* when DONE was */
 } session_stream;
 
+typedef struct session_draft_features { /* the features that a draft was granted */
+  bool granted;
+  int32_t from;        /* nothing before this position is sent, */
+  int32_t sent, acked; /* and everything before these was sent, and has come or was given up */
+  uint64_t sent_us;    /* when rows were sent */
+} session_draft_features;
+
+typedef struct session_features { /* what the drafts that were granted features read */
+  taps_set taps;                  /* count 0: there is no such draft */
+  feature_ring ring;
+} session_features;
+
 typedef struct session_draft {
   peer_id peer;            /* 0: this entry is free */
   tree_ids ids;            /* of its nodes; the memory is kept when the draft leaves */
@@ -67,6 +80,7 @@ typedef struct session_draft {
   bool timed;              /* the time until it answers one TOKENS is being measured: */
   int32_t timed_length;    /* length of C at the end of those tokens, */
   uint64_t timed_us;       /* and when they were sent */
+  session_draft_features features;
 } session_draft;
 
 typedef struct session_drafts { /* the attached drafts and the tree that they feed */
@@ -78,6 +92,7 @@ typedef struct session_drafts { /* the attached drafts and the tree that they fe
                     attached */
   char left_reason[WIRE_STRING_MAX]; /* why the last one that left did; "": none has */
   uint64_t lockstep_until_us;        /* lockstep: the done mark must be there by then */
+  session_features features;
 } session_drafts;
 
 typedef struct session_outcome {

@@ -21,6 +21,7 @@ typedef struct session_store {
   int32_t count, context; /* context: tokens of one session */
   bool is_virtual;
   block_pool blocks;        /* of a virtual cache */
+  taps_offer taps;          /* the features that drafts may be granted */
   uint64_t reused_rows;     /* rows that new sessions found in the cache */
   uint64_t longest_step_us; /* the longest time between two steps of one session */
 } session_store;

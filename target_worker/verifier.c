@@ -1,6 +1,7 @@
 #include "target_worker/verifier.h"
 
 #include "common/base/min.h"
+#include "target_worker/feature_stream.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,8 @@ static void job_fill(verifier *v, session *s, const schedule_pick *pick, int32_t
   job->kv_length = s->cache.rows;
   job->ready_us = s->job.ready_us;
   job_blocks(s, map, job);
+  job->taps = s->drafts.features.taps;
+  if (job->taps.count > 0) job->taps_from = feature_stream_from(s);
   if (pick->kind == SCHEDULE_PREFILL) {
     job_prefill(s, pick->rows, v->forward.measures, job);
     return;

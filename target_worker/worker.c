@@ -6,6 +6,7 @@
 #include "target_worker/attached_drafts.h"
 #include "target_worker/device_loss.h"
 #include "target_worker/engine_watch.h"
+#include "target_worker/feature_stream.h"
 #include "target_worker/job_results.h"
 #include "target_worker/session_end.h"
 #include "target_worker/session_open.h"
@@ -49,6 +50,7 @@ int target_alloc(target **out, const target_options *o, err *e) {
     return rc;
   }
   if (o->width) cost_model_steps(&t->verifier.speculation.costs, o->width, o->engine_context);
+  t->store.taps = o->taps;
   t->verifier.record = o->record;
   t->verifier.record_context = o->record_context;
   *out = t;
@@ -250,6 +252,7 @@ static void target_step(void *self, const event *e, uint64_t now_us, actions *ou
     on_results(t, &c, e->result);
     break;
   }
+  feature_stream_flush(&c);
 }
 
 machine target_machine(target *t) {

@@ -16,6 +16,7 @@ typedef struct target_options {
   const char *device;                 /* borrowed */
   int32_t sessions, context;
   int32_t kv_blocks; /* of a virtual cache; 0: static */
+  taps_offer taps;   /* the features that drafts may be granted; all zero: none */
   uint64_t (*progress)(
       void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
   int32_t (*width)(void *context, int32_t rows); /* of the device (device.h); NULL: every row costs */

@@ -93,6 +93,7 @@ typedef struct world {
   rig r;
   draft *d;
   drafter drafter;
+  drafter_kind kind; /* its own copy */
   fake f;
   seen nodes[1 << 16]; /* [id], of this generation */
   uint64_t next_id;
@@ -101,11 +102,17 @@ typedef struct world {
   int32_t base;
 } world;
 
-static inline int set_up(void **state) {
+/* wants: the features that the drafter reads by `features`; NULL: none. */
+static inline int set_up_wanting(void **state, const drafter_wants *wants,
+                                 void (*features)(void *self, int32_t slot, const drafter_features *f)) {
   world *w = calloc(1, sizeof *w);
   w->f = (fake){.candidates = 2, .score = -0.25f};
   err e = {0};
   assert_int_equal(immediate_open(&w->drafter, &FAKE, &w->f, &e), ERR_OK);
+  w->kind = *w->drafter.kind;
+  w->kind.features = features;
+  w->drafter.kind = &w->kind;
+  if (wants) w->drafter.wants = *wants;
   draft_options o = {.incarnation = SELF, .drafters = {w->drafter}, .drafter_count = 1, .context = CONTEXT};
   assert_int_equal(draft_alloc(&w->d, &o, &e), ERR_OK);
   rig_init(&w->r, draft_machine(w->d));
@@ -120,6 +127,10 @@ static inline int set_up(void **state) {
   rig_clear(&w->r);
   *state = w;
   return 0;
+}
+
+static inline int set_up(void **state) {
+  return set_up_wanting(state, NULL, NULL);
 }
 
 static inline int tear_down(void **state) {

@@ -24,6 +24,9 @@ static inline int32_t wrong_of(int32_t token) {
   return (next_of(token) + 1) % VOCAB;
 }
 
+/* Of the model, for drafts that read features: eight taps in f32 are the widest row. */
+enum { TAP_LAYERS = 9, TAP_EMBED = 8192 };
+
 /* Blocks of the cache that the tests run over; 0: a static cache. */
 static int32_t virtual_blocks;
 enum { EACH = CONTEXT / KV_BLOCK, BLOCKS = SLOTS * EACH };
@@ -42,7 +45,15 @@ typedef struct world {
   uint64_t layers;         /* that the engine has computed, as engine_watch sees it */
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
+  int32_t tapped;          /* rows whose states were wanted */
+  bool untapped;           /* the engine cannot give the states of the next result */
+  uint8_t *features[SLOTS];
 } world;
+
+/* The features of a token in this test: value i of its row. */
+static inline float feature_of(int32_t token, int32_t i) {
+  return (float)(3 * token + i % 7);
+}
 
 static inline uint64_t storm_random(uint64_t *state) { /* splitmix64 */
   uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -91,6 +102,25 @@ static inline void engine_maps(world *w, const engine_job *j) {
   for (int32_t i = 0; i < j->kv_length; i++) w->rows[j->slot][i] = *pool_row(w, j->slot, i);
 }
 
+static inline void engine_taps(world *w, const engine_job *j, engine_result *out) {
+  bool none = j->taps.count == 0 || w->untapped;
+  w->untapped = false;
+  if (none) return;
+  out->feature_base = j->kv_length > j->taps_from ? j->kv_length : j->taps_from;
+  out->feature_bytes = taps_row_bytes(&j->taps);
+  for (int32_t p = out->feature_base; p < out->kv_length; p++) out->feature_count++;
+  w->tapped += out->feature_count;
+  out->features = w->features[j->slot] =
+      realloc(w->features[j->slot], (size_t)(out->feature_count + 1) * out->feature_bytes);
+  float *row = calloc((size_t)j->taps.width, sizeof *row);
+  for (int32_t n = 0; n < out->feature_count; n++) {
+    for (int32_t i = 0; i < j->taps.width; i++)
+      row[i] = feature_of(w->rows[j->slot][out->feature_base + n], i);
+    taps_pack(j->taps.type, row, j->taps.width, w->features[j->slot] + (size_t)n * out->feature_bytes);
+  }
+  free(row);
+}
+
 static inline engine_result engine_does(world *w, const engine_job *j) {
   engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US};
   assert_true(j->slot >= 0 && j->slot < SLOTS);
@@ -110,6 +140,7 @@ static inline engine_result engine_does(world *w, const engine_job *j) {
   out.kv_length = w->length[j->slot];
   for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++)
     *pool_row(w, j->slot, i) = w->rows[j->slot][i];
+  engine_taps(w, j, &out);
   return out;
 }
 
@@ -219,6 +250,7 @@ static inline int set_up_sized(void **state, int32_t sessions) {
                       .sessions = sessions,
                       .context = CONTEXT,
                       .kv_blocks = virtual_blocks,
+                      .taps = {.layers = TAP_LAYERS, .embed = TAP_EMBED},
                       .progress = layers_of,
                       .engine_context = w};
   err e = {0};
@@ -255,6 +287,7 @@ static inline int tear_down(void **state) {
   world *w = *state;
   rig_fini(&w->r);
   target_free(w->t);
+  for (int i = 0; i < SLOTS; i++) free(w->features[i]);
   free(w);
   return 0;
 }
@@ -302,9 +335,9 @@ static inline void say_and_open(world *w, msg m) {
 
 /* C of a session as it will become: the prompt and the model's tokens. */
 static const int32_t *truth(void) {
-  static int32_t c[2048];
+  static int32_t c[CONTEXT];
   memcpy(c, PROMPT, sizeof PROMPT);
-  for (int32_t i = PROMPT_LENGTH; i < 2048; i++) c[i] = next_of(c[i - 1]);
+  for (int32_t i = PROMPT_LENGTH; i < CONTEXT; i++) c[i] = next_of(c[i - 1]);
   return c;
 }
 

@@ -12,7 +12,8 @@
 #define WIRE_MAGIC       "tandem"
 #define WIRE_VERSION_MIN 2
 /* Version 3 has features (MSG_FEATURES) and marks of accepted tokens; a peer of version 2 goes on without. */
-#define WIRE_VERSION_MAX 3
+#define WIRE_VERSION_MAX      3
+#define WIRE_VERSION_FEATURES 3
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */

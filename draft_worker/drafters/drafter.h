@@ -64,7 +64,8 @@ typedef struct drafter_wants {
 /* The features of positions [base, base + count) of C, in ascending order of base. What lies before `base`
  * and has not come is lost: the head goes on without it. */
 typedef struct drafter_features {
-  int32_t base, count, width;
+  int32_t base, count; /* count 0: it says only what is lost */
+  int32_t width;       /* as the target says: rows of another width than the head's are of no use */
   bool fused; /* rows are what fc makes of the states; else the states of the taps, one behind the other */
   const float *rows; /* [count][width], finite; valid for the call */
 } drafter_features;

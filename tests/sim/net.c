@@ -218,6 +218,22 @@ static void send_forged(net *n, int from, peer_id peer, const msg *m) {
   send_frame(n, from, peer, &forged);
 }
 
+/* Features of another position, width or type, or that are no numbers. */
+static void send_forged_features(net *n, int from, peer_id peer, const msg *m) {
+  uint8_t rows[64];
+  msg forged = *m;
+  msg_features *f = &forged.u.features;
+  memset(rows, net_random(n) % 4 == 0 ? 0xFF : 0x3F, sizeof rows);
+  f->base += (int32_t)(net_random(n) % (net_random(n) % 2 ? 4 : 200));
+  f->count = (int32_t)(net_random(n) % 3);
+  if (net_random(n) % 2) f->width = 1 + (int32_t)(net_random(n) % 5);
+  if (net_random(n) % 4 == 0) f->type = net_random(n) % 2 ? WIRE_F32 : WIRE_BF16;
+  f->rows = rows;
+  f->size = (uint32_t)(f->count * f->width) * wire_type_size(f->type);
+  n->totals->forged++;
+  send_frame(n, from, peer, &forged);
+}
+
 static void send_frame(net *n, int from, peer_id peer, const msg *m) {
   n->totals->sent++;
   count_kind(n, m->type);
@@ -275,6 +291,8 @@ void net_perform(net *n, int index, actions *a) {
       send_frame(n, index, x->peer, x->message);
       if (x->message->type == MSG_TOKENS && chance(n, n->faults.forge))
         send_forged(n, index, x->peer, x->message);
+      if (x->message->type == MSG_FEATURES && chance(n, n->faults.forge))
+        send_forged_features(n, index, x->peer, x->message);
       break;
     case ACTION_CONNECT:
       connect_to(n, index, x->tag, x->text);

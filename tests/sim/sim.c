@@ -47,7 +47,8 @@ enum {
 typedef struct totals {
   net_totals net;
   uint64_t seeds, tokens, accepted, marked, forwards, rests, rests_compared, live_nodes, altered, rolled_back,
-      repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said, devices_lost, device_errors;
+      repairs, cancelled, stopped, lockstep, epochs, shared, evicted, said, devices_lost, device_errors,
+      features, features_wrong;
 } totals;
 
 typedef struct client {
@@ -65,8 +66,9 @@ typedef struct worker_node {
   draft *draft;
   toy_engine engine;
   engine_results results;
-  drafter drafter; /* of the draft */
-  toy_model model; /* of a draft that computes batches */
+  drafter drafter;   /* of the draft */
+  toy_model model;   /* of a draft that computes batches */
+  toy_reader reader; /* of a draft that reads features */
   draft_results draft_results;
   wire_id incarnation;
   bool busy;
@@ -88,6 +90,7 @@ typedef struct world {
   client clients[CLIENTS_MAX];
   int client_count;
   bool faulty, resting, is_virtual, byzantine, targets_return;
+  bool forges; /* prefixes, streams or frames: what a draft reads may be wrong */
   wire_id orchestrator;
   uint64_t incarnations, digest;
   const char *failure;
@@ -126,7 +129,8 @@ static void start_target(world *w, int index) {
                       .device = "toy",
                       .sessions = TOY_SLOTS,
                       .context = TOY_CONTEXT,
-                      .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0};
+                      .kv_blocks = w->is_virtual ? TOY_BLOCKS_VIRTUAL : 0,
+                      .taps = {.layers = TOY_LAYERS, .embed = TOY_EMBED}};
   err e;
   n->incarnation = o.incarnation;
   int rc = target_alloc(&n->target, &o, &e);
@@ -152,6 +156,7 @@ static void start_draft(world *w, int index) {
   int rc = index == DRAFT_B ? model_drafter_open(&n->drafter, 3, &e)
                             : immediate_open(&n->drafter, &toy_drafter, NULL, &e);
   assert(rc == ERR_OK);
+  if (w->seed % 3) toy_read_features(&n->drafter, &n->reader, w->seed % 3 == 1 ? WIRE_F32 : WIRE_BF16);
   o.drafters[0] = n->drafter;
   if (index == DRAFT_B) {
     o.session_max = TOY_SLOTS;
@@ -186,6 +191,14 @@ static wire_id incarnation_of(const world *w, int index) {
   return id;
 }
 
+/* What its drafter has compared, before it goes. */
+static void count_features(world *w, worker_node *n) {
+  w->totals->features += n->reader.compared;
+  w->totals->features_wrong += n->reader.wrong;
+  if (n->reader.wrong && !w->forges) fail(w, "features are not those of the tokens");
+  n->reader.compared = n->reader.wrong = 0;
+}
+
 static void kill_node(world *w, int index) {
   worker_node *n = &w->nodes[index];
   if (!n->target && !n->draft) return;
@@ -193,6 +206,7 @@ static void kill_node(world *w, int index) {
   target_free(n->target);
   draft_free(n->draft);
   drafter_free(&n->drafter);
+  count_features(w, n);
   n->target = NULL;
   n->draft = NULL;
   n->life++;
@@ -236,6 +250,7 @@ static void alter_prefix(world *w, int index) {
   toy_engine *e = &w->nodes[index].engine;
   if (e->length[s->slot] > at) *toy_row(e, s->slot, at) = tokens[at];
   w->totals->altered++;
+  w->forges = true;
 }
 
 static void roll_back(world *w, int index) {
@@ -372,6 +387,18 @@ static msg_nodes forged_nodes(world *w, const forgery *f) {
                      .done = pick(w, 2)};
 }
 
+static msg_state forged_state(world *w, const forgery *f, msg_type type) {
+  msg_state x = {.length = f->base,
+                 .hash = f->hash,
+                 .ticket = f->session->request.ticket,
+                 .reason = wire_text("forged")};
+  if (type == MSG_ATTACH)
+    x.request = (msg_feature_request){
+        .taps = f->tokens, .tap_count = (int32_t)pick(w, (uint64_t)f->count + 1), .type = WIRE_F32};
+  if (type == MSG_ATTACHED) x.grant = (msg_feature_grant){.width = 3, .type = WIRE_F32};
+  return x;
+}
+
 static void forge_body(world *w, const forgery *f, int from, msg *m) {
   switch (m->type) {
   case MSG_HELLO:
@@ -408,19 +435,20 @@ static void forge_body(world *w, const forgery *f, int from, msg *m) {
     break;
   case MSG_END:
     break;
+  case MSG_FEATURES:
+    m->u.features = (msg_features){.base = f->base, .width = 1, .type = WIRE_F32};
+    break;
   default:
-    m->u.state = (msg_state){.length = f->base,
-                             .hash = f->hash,
-                             .ticket = f->session->request.ticket,
-                             .reason = wire_text("forged")};
+    m->u.state = forged_state(w, f, m->type);
   }
 }
 
 /* Sends a well-formed message of any type on a draft's own connection. */
 static void forge(world *w) {
-  static const msg_type types[] = {MSG_ERROR,  MSG_PONG,   MSG_OPEN,  MSG_OPENED, MSG_END,        MSG_ENDED,
-                                   MSG_DESYNC, MSG_TOKENS, MSG_ACK,   MSG_RESEND, MSG_DONE,       MSG_ATTACH,
-                                   MSG_NODES,  MSG_NODES,  MSG_NODES, MSG_DETACH, MSG_TREE_RESET, MSG_HELLO};
+  static const msg_type types[] = {MSG_ERROR,  MSG_PONG,       MSG_OPEN,   MSG_OPENED,  MSG_END,
+                                   MSG_ENDED,  MSG_DESYNC,     MSG_TOKENS, MSG_ACK,     MSG_RESEND,
+                                   MSG_DONE,   MSG_ATTACH,     MSG_NODES,  MSG_NODES,   MSG_NODES,
+                                   MSG_DETACH, MSG_TREE_RESET, MSG_HELLO,  MSG_FEATURES};
   int from = DRAFT_A + (int)pick(w, 2), to = (int)pick(w, 3);
   forgery f = {.client = &w->clients[pick(w, (uint64_t)w->client_count)]};
   const session *s = f.session = session_of(w, f.client->id);
@@ -757,8 +785,10 @@ static void plan(world *w) {
   }
   net_alarm(w->net, now + 30000 + pick(w, w->faulty ? 1500000 : 80000), ALARM_REST + NODES);
   if (!w->faulty) return;
-  net_set_faults(w->net, (net_faults){(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200),
-                                      pick(w, 4) ? 0 : 10});
+  const net_faults faulty = {(uint32_t)pick(w, 150), (uint32_t)pick(w, 150), (uint32_t)pick(w, 200),
+                             pick(w, 4) ? 0 : 10};
+  net_set_faults(w->net, faulty);
+  w->forges = w->byzantine || faulty.forge > 0;
   for (uint64_t i = 0; w->byzantine && i < 150; i++) net_alarm(w->net, now + pick(w, 600000), ALARM_FORGE);
   uint64_t faults = pick(w, 10);
   for (uint64_t i = 0; i < faults; i++) net_alarm(w->net, now + pick(w, 300000), ALARM_FAULT);
@@ -845,6 +875,7 @@ static const char *run_seed(uint64_t seed, totals *t, uint64_t *digest) {
     for (int i = DRAFT_A; i <= DRAFT_B; i++) feed_model(w, i);
     for (int i = 0; i < w->client_count; i++) client_look(w, &w->clients[i]);
   }
+  for (int i = DRAFT_A; i <= DRAFT_B; i++) count_features(w, &w->nodes[i]);
   t->seeds++;
   *digest = net_random(w->net) ^ net_now(w->net) * 31 ^ t->net.events * 7;
   const char *failure = w->failure;
@@ -907,7 +938,8 @@ static bool print_totals(const totals *t, uint64_t floor) {
                   {"blocks shared", t->shared},
                   {"blocks evicted", t->evicted},
                   {"said by a mad draft", t->said},
-                  {"devices lost", t->devices_lost}};
+                  {"devices lost", t->devices_lost},
+                  {"features read", t->features}};
   bool ok = true;
   printf("sim: %llu seeds, %llu events (%.0f a seed), %llu frames, %llu tokens, %llu forwards\n",
          (unsigned long long)t->seeds, (unsigned long long)t->net.events,
@@ -920,12 +952,12 @@ static bool print_totals(const totals *t, uint64_t floor) {
   }
   printf("  live nodes at rest %llu, prefixes altered %llu, caches rolled back %llu, streams forged %llu, "
          "repairs %llu, cancelled %llu, stopped %llu, "
-         "lockstep %llu, rests %llu, epochs %llu, ended with their device %llu\n",
+         "lockstep %llu, rests %llu, epochs %llu, ended with their device %llu, features forged %llu\n",
          (unsigned long long)t->live_nodes, (unsigned long long)t->altered,
          (unsigned long long)t->rolled_back, (unsigned long long)t->net.forged,
          (unsigned long long)t->repairs, (unsigned long long)t->cancelled, (unsigned long long)t->stopped,
          (unsigned long long)t->lockstep, (unsigned long long)t->rests, (unsigned long long)t->epochs,
-         (unsigned long long)t->device_errors);
+         (unsigned long long)t->device_errors, (unsigned long long)t->features_wrong);
   return ok;
 }
 

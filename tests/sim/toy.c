@@ -25,6 +25,11 @@ int32_t toy_next(const int32_t *tokens, int32_t count) {
   return token_of(prefix_mix(tokens, count));
 }
 
+void toy_features(const int32_t *tokens, int32_t count, float out[TOY_WIDTH]) {
+  uint64_t h = prefix_mix(tokens, count);
+  for (int32_t i = 0; i < TOY_WIDTH; i++) out[i] = (float)(h >> 8 * i & 0x7F) - 64;
+}
+
 void toy_start(toy_engine *e, bool is_virtual) {
   memset(e, 0, sizeof *e);
   for (int32_t i = 0; i < TOY_BLOCKS && !is_virtual; i++) e->map[i / TOY_EACH][i % TOY_EACH] = i;
@@ -71,6 +76,24 @@ static int32_t toy_pick(void *context, int32_t row, const int32_t *path, int32_t
   return toy_next(tokens, n);
 }
 
+/* The states of the job's committed rows. */
+static void toy_tap(toy_engine *e, const engine_job *job, engine_result *r) {
+  int32_t tokens[TOY_CONTEXT + ENGINE_ROWS_MAX];
+  if (job->taps.count == 0 || r->kv_length <= job->kv_length) return;
+  for (int32_t i = 0; i < r->kv_length; i++) tokens[i] = *toy_row(e, job->slot, i);
+  uint8_t *at = e->features[job->slot];
+  r->features = at;
+  r->feature_bytes = taps_row_bytes(&job->taps);
+  r->feature_base = job->kv_length > job->taps_from ? job->kv_length : job->taps_from;
+  for (int32_t p = r->feature_base; p < r->kv_length; p++, at += r->feature_bytes) {
+    float values[TOY_WIDTH];
+    toy_features(tokens, p + 1, values);
+    taps_pack(job->taps.type, values, TOY_WIDTH, at);
+    r->feature_count++;
+    e->tapped++;
+  }
+}
+
 void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
   int32_t *length = &e->length[job->slot];
   memset(r, 0, sizeof *r);
@@ -93,6 +116,107 @@ void toy_run(toy_engine *e, const engine_job *job, engine_result *r) {
     for (int32_t i = 0; i < r->sampled_count; i++) *toy_row(e, job->slot, (*length)++) = job->tokens[path[i]];
   }
   r->kv_length = *length;
+  toy_tap(e, job, r);
+}
+
+/* --- a drafter that reads features --- */
+
+/* Compares what can be compared: rows of positions whose tokens are known. */
+static void compare_rows(toy_reader *r, int32_t slot) {
+  for (int32_t p = 0; p < r->length[slot] && p < TOY_CONTEXT; p++) {
+    float wanted[TOY_WIDTH];
+    if (!r->has[slot][p]) continue;
+    r->has[slot][p] = false;
+    toy_features(r->tokens[slot], p + 1, wanted);
+    r->compared++;
+    r->wrong += memcmp(wanted, r->rows[slot][p], sizeof wanted) != 0;
+  }
+}
+
+static void reader_features(void *self, int32_t slot, const drafter_features *f) {
+  toy_reader *r = self;
+  assert(f->width == TOY_WIDTH && !f->fused && f->base >= 0 && f->base + f->count <= TOY_CONTEXT);
+  for (int32_t i = 0; i < f->count; i++) {
+    memcpy(r->rows[slot][f->base + i], f->rows + (size_t)i * TOY_WIDTH, sizeof r->rows[slot][0]);
+    r->has[slot][f->base + i] = true;
+  }
+  compare_rows(r, slot);
+}
+
+static int32_t reader_advance(void *self, int32_t slot, const prefix *c) {
+  toy_reader *r = self;
+  r->length[slot] = c->length;
+  memcpy(r->tokens[slot], c->tokens, (size_t)c->length * sizeof *c->tokens);
+  compare_rows(r, slot);
+  return r->inner.kind->advance(r->inner.self, slot, c);
+}
+
+static int reader_open(void *self, int32_t slot, const drafter_session *s) {
+  toy_reader *r = self;
+  memset(r->has[slot], 0, sizeof r->has[slot]);
+  r->length[slot] = 0;
+  return r->inner.kind->open(r->inner.self, slot, s);
+}
+
+static void reader_free(void *self) {
+  toy_reader *r = self;
+  r->inner.kind->free(r->inner.self);
+}
+
+static void reader_close(void *self, int32_t slot) {
+  toy_reader *r = self;
+  r->inner.kind->close(r->inner.self, slot);
+}
+
+static void reader_observe(void *self, const draft_candidate *list, int32_t count, int32_t token) {
+  toy_reader *r = self;
+  r->inner.kind->observe(r->inner.self, list, count, token);
+}
+
+static bool reader_submit(void *self, const draft_query *q) {
+  toy_reader *r = self;
+  return r->inner.kind->submit(r->inner.self, q);
+}
+
+static bool reader_take(void *self, draft_reply *out) {
+  toy_reader *r = self;
+  return r->inner.kind->take(r->inner.self, out);
+}
+
+static bool reader_batch_begin(void *self, struct draft_batch *b) {
+  toy_reader *r = self;
+  return r->inner.kind->batch_begin(r->inner.self, b);
+}
+
+static bool reader_batch_end(void *self) {
+  toy_reader *r = self;
+  return r->inner.kind->batch_end(r->inner.self);
+}
+
+static uint64_t reader_batch_done(void *self, const struct draft_results *results) {
+  toy_reader *r = self;
+  return r->inner.kind->batch_done(r->inner.self, results);
+}
+
+void toy_read_features(drafter *d, toy_reader *r, wire_type type) {
+  /* clang-format off */
+  static const drafter_kind kind = {
+      .free = reader_free, .open = reader_open, .close = reader_close, .advance = reader_advance,
+      .features = reader_features, .observe = reader_observe, .submit = reader_submit, .take = reader_take,
+      .batch_begin = reader_batch_begin, .batch_end = reader_batch_end, .batch_done = reader_batch_done};
+  /* clang-format on */
+  static const int32_t layers[TOY_TAPS] = {0, TOY_LAYERS};
+  memset(r, 0, sizeof *r);
+  r->inner = *d;
+  r->kind = kind;
+  r->kind.budgets_ahead = d->kind->budgets_ahead;
+  r->kind.hope = d->kind->hope;
+  r->kind.least = d->kind->least;
+  r->kind.lasting = d->kind->lasting;
+  d->kind = &r->kind;
+  d->self = r;
+  d->wants = (drafter_wants){.tap_count = TOY_TAPS, .type = type, .horizon = 5};
+  memcpy(d->wants.taps, layers, sizeof layers);
 }
 
 /* --- the drafter --- */

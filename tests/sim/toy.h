@@ -17,15 +17,37 @@
 
 int32_t toy_next(const int32_t *tokens, int32_t count);
 
+#define TOY_LAYERS 3
+#define TOY_EMBED  2
+#define TOY_TAPS   2 /* of the drafts that read features */
+#define TOY_WIDTH  (TOY_TAPS * TOY_EMBED)
+/* The states of the last of these tokens: a whole number that bf16 can hold, so that every type gives it. */
+void toy_features(const int32_t *tokens, int32_t count, float out[TOY_WIDTH]);
+
 typedef struct toy_engine {
   int32_t pool[TOY_BLOCKS][KV_BLOCK];
   int32_t map[TOY_SLOTS][TOY_EACH], map_count[TOY_SLOTS];
   int32_t length[TOY_SLOTS];
+  uint8_t features[TOY_SLOTS][ENGINE_CHUNK * TOY_WIDTH * sizeof(float)]; /* of the last batch's jobs */
+  uint64_t tapped; /* rows whose states were asked for */
 } toy_engine;
 
 void toy_start(toy_engine *engine, bool is_virtual);
 int32_t *toy_row(toy_engine *engine, int32_t slot, int32_t position);
 void toy_run(toy_engine *engine, const engine_job *job, engine_result *result);
+
+/* What a draft of a session knows of C, to compare the features that come with it. */
+typedef struct toy_reader {
+  int32_t tokens[DRAFTER_SLOTS_MAX][TOY_CONTEXT * 2], length[DRAFTER_SLOTS_MAX];
+  float rows[DRAFTER_SLOTS_MAX][TOY_CONTEXT][TOY_WIDTH];
+  bool has[DRAFTER_SLOTS_MAX][TOY_CONTEXT];
+  uint64_t compared, wrong; /* rows */
+  drafter_kind kind;
+  drafter inner; /* whose candidates it gives */
+} toy_reader;
+
+/* Makes a drafter read features, and compares every row with what the states of that position are. */
+void toy_read_features(drafter *d, toy_reader *r, wire_type type);
 
 /* Right about two times in three, wrong with the right one as a sibling in half of the other cases. */
 extern const immediate_kind toy_drafter;

@@ -183,9 +183,9 @@ static bool reader_take(void *self, draft_reply *out) {
   return r->inner.kind->take(r->inner.self, out);
 }
 
-static bool reader_batch_begin(void *self, struct draft_batch *b) {
+static void reader_batch_begin(void *self, struct draft_batch *b) {
   toy_reader *r = self;
-  return r->inner.kind->batch_begin(r->inner.self, b);
+  r->inner.kind->batch_begin(r->inner.self, b);
 }
 
 static bool reader_batch_end(void *self) {
@@ -209,6 +209,7 @@ void toy_read_features(drafter *d, toy_reader *r, wire_type type) {
   memset(r, 0, sizeof *r);
   r->inner = *d;
   r->kind = kind;
+  if (!d->kind->batch_begin) r->kind.batch_begin = NULL, r->kind.batch_end = NULL, r->kind.batch_done = NULL;
   r->kind.budgets_ahead = d->kind->budgets_ahead;
   r->kind.hope = d->kind->hope;
   r->kind.least = d->kind->least;

@@ -12,6 +12,7 @@ int command_batch(int argc, char **argv);
 int command_serve_workers(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
+int command_convert_head(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_session(int argc, char **argv);

@@ -294,6 +294,8 @@ static void set_defaults(flags *f, flags_command command) {
                .to = -1,
                .show = -1,
                .limit = FLAGS_LIST_DEFAULT,
+               .type = FLAGS_TYPE_Q8_0,
+               .output_type = FLAGS_TYPE_SAME,
                .older_us = -1};
   request_init(&f->request);
   if (command != FLAGS_RESUME) return;

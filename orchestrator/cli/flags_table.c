@@ -100,6 +100,13 @@ static const struct argp_option doctor_options[] = {
   {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a draft's model: does it fit the model of -m?", 1},
   OPTION_JSON,
   {0}};
+static const struct argp_option convert_options[] = {
+  {"model", 'm', "TARGET.gguf", 0, "the model that the head drafts for: its tokenizer is copied", 1},
+  {"type", KEY_TYPE, "f16|bf16|q8_0|q4_1", 0, "of the matrices (default q8_0, which costs no tokens)", 2},
+  {"head-type", KEY_HEAD_TYPE, "f16|bf16|q8_0|q4_1", 0, "of the output matrix (default: as --type)", 2},
+  {"rows", KEY_ROWS, "N", 0, "keep the first N tokens of the draft vocabulary: the most frequent ones, where "
+   "the head orders them by frequency (default: all)", 2},
+  {0}};
 static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {
   OPTION_LEDGER, OPTION_JSON, {"limit", KEY_LIMIT, "N", 0, "the N newest (default 20); 0: all", 2}, {0}};
@@ -152,6 +159,9 @@ static const char detokenize_text[] =
 static const char doctor_text[] =
   "Looks at what tandem needs: processor, memory, sockets, worker programs, their devices and, with "
   "-m and -md, models. The exit status is 0 when all is well, else 1." SEE_STATUSES;
+static const char convert_text[] =
+  "Writes a draft head (a folder with config.json and safetensors in the EAGLE or the speculators layout, "
+  "or a GGUF) as a GGUF that tandem and llama.cpp read, checked against its target." SEE_STATUSES;
 static const char status_text[] =
   "What runs now on this machine, by the ledger: orchestrators, their workers, sessions and "
   "speed." SEE_STATUSES;
@@ -169,6 +179,7 @@ static const char end_text[] = "Ends a session that was interrupted, or all that
 
 static const char no_prompt[] = "no prompt: give one in quotes, or - to read it from stdin";
 static const char no_files[] = "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)";
+static const char no_head[] = "two paths are needed: the draft HEAD (a folder or a GGUF) and OUT.gguf";
 static const char no_id[] =
   "which session? Give the first digits of its id: `tandem session list' tells them";
 
@@ -179,6 +190,7 @@ const flags_table_command flags_table_commands[] = {
   [FLAGS_TOKENIZE] = {"tokenize", tokenize_options, "", tokenize_text, 0, 0, NULL, false},
   [FLAGS_DETOKENIZE] = {"detokenize", detokenize_options, "", detokenize_text, 0, 0, NULL, false},
   [FLAGS_DOCTOR] = {"doctor", doctor_options, "", doctor_text, 0, 0, NULL, true},
+  [FLAGS_CONVERT] = {"convert-head", convert_options, "HEAD OUT.gguf", convert_text, 2, 2, no_head, false},
   [FLAGS_STATUS] = {"status", status_options, "", status_text, 0, 0, NULL, true},
   [FLAGS_LIST] = {"session list", list_options, "", list_text, 0, 0, NULL, true},
   [FLAGS_SHOW] = {"session show", show_options, "ID", show_text, 1, 1, no_id, true},
@@ -188,6 +200,8 @@ const flags_table_command flags_table_commands[] = {
   [FLAGS_END] = {"session end", end_options, "ID\n--older-than AGE", end_text, 1, 1, no_id, true},
 };
 /* clang-format on */
+
+static const char *const types[] = {"f16", "bf16", "q8_0", "q4_1"}; /* by flags_type */
 
 /* clang-format off */
 const program_flag flags_table_values[] = {
@@ -221,6 +235,9 @@ const program_flag flags_table_values[] = {
                    WORKER_SETTINGS_THREADS_MAX),
   PROGRAM_FLAG_INT(KEY_DRAFT_CONTEXT, flags, workers.draft_context, "--draft-ctx", 2, WIRE_CONTEXT_MAX),
   PROGRAM_FLAG_INT(KEY_WAIT, flags, wait, "--wait", 0, INT32_MAX),
+  PROGRAM_FLAG_INT(KEY_ROWS, flags, rows, "--rows", 1, MODEL_VOCAB_MAX),
+  PROGRAM_FLAG_CHOICE(KEY_TYPE, flags, type, "--type", types),
+  PROGRAM_FLAG_CHOICE(KEY_HEAD_TYPE, flags, output_type, "--head-type", types),
   PROGRAM_FLAG_INT(KEY_TO, flags, to, "--to", 0, WIRE_CONTEXT_MAX),
   PROGRAM_FLAG_INT(KEY_LIMIT, flags, limit, "--limit", 0, INT32_MAX),
   PROGRAM_FLAG_INT(KEY_SESSIONS, flags, workers.sessions, "--sessions", 1, FLAGS_SESSIONS_MAX),

@@ -19,6 +19,7 @@ typedef enum {
   FLAGS_TOKENIZE,
   FLAGS_DETOKENIZE,
   FLAGS_DOCTOR,
+  FLAGS_CONVERT,
   FLAGS_STATUS,
   FLAGS_LIST, /* of sessions, as all below */
   FLAGS_SHOW,
@@ -27,6 +28,15 @@ typedef enum {
   FLAGS_EXPORT,
   FLAGS_END
 } flags_command;
+
+/* The type of a draft head's matrices: SAME: as the other matrices. */
+typedef enum {
+  FLAGS_TYPE_F16,
+  FLAGS_TYPE_BF16,
+  FLAGS_TYPE_Q8_0,
+  FLAGS_TYPE_Q4_1,
+  FLAGS_TYPE_SAME
+} flags_type;
 
 typedef struct flags {
   flags_command command;
@@ -41,9 +51,11 @@ typedef struct flags {
   int32_t limit;      /* of list; 0: all */
   int64_t older_us;   /* of end: only sessions that have not changed for so long; -1: not given */
   bool insecure_bind, json, compare;
-  int show;    /* show_when of orchestrator/cli/show.h */
-  bool whole;  /* of resume */
-  bool forget; /* of end */
+  int show;                     /* show_when of orchestrator/cli/show.h */
+  bool whole;                   /* of resume */
+  bool forget;                  /* of end */
+  int32_t rows;                 /* of convert-head; 0: all */
+  flags_type type, output_type; /* of convert-head */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
   bool draft_by_variable;  /* the draft's model or its layers came from the environment, */
@@ -63,7 +75,8 @@ enum { /* of argp */
   KEY_THREADS, KEY_DEVICE, KEY_DRAFT_DEVICE, KEY_PIN, KEY_CONTEXT, KEY_SESSIONS, KEY_MATH, KEY_KV,
   KEY_KV_BLOCKS, KEY_KV_MEMORY, KEY_DRAFT_KV_MEMORY, KEY_REPACK_CACHE,
   KEY_LISTEN, KEY_WAIT, KEY_INSECURE, KEY_LEDGER,
-  KEY_TO, KEY_WHOLE, KEY_DELETE, KEY_LIMIT, KEY_OLDER
+  KEY_TO, KEY_WHOLE, KEY_DELETE, KEY_LIMIT, KEY_OLDER,
+  KEY_TYPE, KEY_HEAD_TYPE, KEY_ROWS
 };
 /* clang-format on */
 

@@ -26,6 +26,7 @@ static const command commands[] = {
     {"status", command_status, "what runs now on this machine"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
+    {"convert-head", command_convert_head, "a draft head to a GGUF, for tandem and llama.cpp"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
     {"bench", command_bench, "measure where the time of a step goes on this machine"},
 };

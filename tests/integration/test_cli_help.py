@@ -24,13 +24,14 @@ class Help(Command):
             "serve-workers",
             "tokenize",
             "detokenize",
+            "convert-head",
             "doctor",
             "bench",
             "Exit statuses",
             "130",
         ):
             self.assertIn(word, out.decode())
-        for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "doctor"):
+        for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "convert-head", "doctor"):
             for flag in ("--help", "-h"):
                 status, out, _ = tandem(command, flag)
                 self.assertEqual(status, OK)

@@ -9,7 +9,8 @@ import unittest
 
 from support import BIN, MODEL, ROOT, TANDEM, Case, new_folder
 
-COMMANDS = ("run", "batch", "serve-workers", "session", "status", "tokenize", "detokenize", "doctor", "bench")
+COMMANDS = ("run", "batch", "serve-workers", "session", "status", "tokenize", "detokenize",
+            "convert-head", "doctor", "bench")
 VERBS = ("list", "show", "resume", "rollback", "export", "end")
 
 

@@ -1,0 +1,88 @@
+/* tandem convert-head: a draft head of any published layout to a GGUF. */
+#include "common/file/head_gguf.h"
+#include "common/file/model_file.h"
+#include "orchestrator/cli/commands.h"
+#include <stdio.h>
+#include <sys/stat.h>
+
+#define MEGA       1e6
+#define LLAMA_TAPS 3 /* llama.cpp reads heads of so many states alone */
+
+static gguf_type type_of(flags_type type) {
+  static const gguf_type types[] = {[FLAGS_TYPE_F16] = GGUF_F16,
+                                    [FLAGS_TYPE_BF16] = GGUF_BF16,
+                                    [FLAGS_TYPE_Q8_0] = GGUF_Q8_0,
+                                    [FLAGS_TYPE_Q4_1] = GGUF_Q4_1};
+  return types[type];
+}
+
+/* The exit status for what could not be read, made smaller or written. */
+static int refused(int code, const err *e) {
+  exit_status status = code == ERR_NOMEM ? STATUS_FAILED : code == ERR_ARG ? STATUS_USAGE : STATUS_MODEL;
+  return command_error(status, "%s", e->text);
+}
+
+/* llama.cpp reads the file all the same, and drafts poorly or not at all. */
+static void warn_of_llama(const head_config *c) {
+  if (c->tap_count != LLAMA_TAPS)
+    fprintf(stderr, "tandem: the head reads %d states of its target: llama.cpp takes heads of %d alone\n",
+            c->tap_count, LLAMA_TAPS);
+  if (c->norm_output)
+    fprintf(stderr,
+            "tandem: the head hands on normed states (norm_output), of which llama.cpp knows nothing: it "
+            "drafts poorly there\n");
+}
+
+static int tell(const head_file *h, const char *path) {
+  const head_config *c = head_file_config(h);
+  const gguf_tensor *output = head_file_tensor(h, HEAD_OUTPUT);
+  struct stat s;
+  double bytes = stat(path, &s) == 0 ? (double)s.st_size : 0;
+  printf("%s: %.1f MB, %d tokens, matrices %s, output matrix %s, states that enter layers", path,
+         bytes / MEGA, c->draft_vocab, gguf_type_name(head_file_tensor(h, HEAD_Q)->type),
+         output ? gguf_type_name(output->type) : "the target's");
+  for (int32_t i = 0; i < c->tap_count; i++) printf(" %d", c->taps[i]);
+  putchar('\n');
+  warn_of_llama(c);
+  return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
+}
+
+static int write_head(const flags *f, const gguf *target, head_file *h) {
+  err e = {0};
+  gguf_type type = type_of(f->type);
+  int rc = f->rows ? head_file_keep_rows(h, f->rows, &e) : ERR_OK;
+  if (!rc)
+    rc = head_file_quantise(h, type, f->output_type == FLAGS_TYPE_SAME ? type : type_of(f->output_type), &e);
+  if (rc) return refused(rc, &e);
+  rc = head_gguf_write(h, target, f->arguments[1], &e);
+  if (rc == ERR_IO) return command_error(STATUS_IO, "%s", e.text);
+  return rc ? refused(rc, &e) : tell(h, f->arguments[1]);
+}
+
+static int convert(const flags *f, const model_file *target) {
+  err e = {0};
+  head_file *h;
+  const gguf *file = model_file_gguf(target);
+  if (!file)
+    return command_error(STATUS_MODEL,
+                         "%s is no GGUF with a tokenizer, which the head's file needs a copy of",
+                         f->workers.model);
+  int rc = head_file_open(&h, f->arguments[0], model_file_config(target), &e);
+  if (rc) return refused(rc, &e);
+  int status = write_head(f, file, h);
+  head_file_close(h);
+  return status;
+}
+
+int command_convert_head(int argc, char **argv) {
+  flags f;
+  model_file *target;
+  err e = {0};
+  flags_parse(&f, FLAGS_CONVERT, argc, argv);
+  int rc = model_file_open(&target, f.workers.model, &e);
+  if (rc) return refused(rc, &e);
+  int status = convert(&f, target);
+  model_file_close(target);
+  flags_fini(&f);
+  return status;
+}

@@ -178,5 +178,6 @@ typedef struct ops_counters {
   uint64_t
       commit_copies; /* rows moved from staging to the committed cache, once a layer; counted by kv_commit */
   uint64_t launches; /* kernels and graphs that were started; of a CPU: 0 */
-  uint64_t logit_lines; /* that `logits` has given to the host */
+  uint64_t logit_lines;   /* that `logits` has given to the host */
+  uint64_t captured_rows; /* that `capture` has kept, once a capture */
 } ops_counters;

@@ -1,5 +1,6 @@
 #include "common/model/model.h"
 #include "common/model/device_error.h"
+#include "common/model/forward_batch.h"
 #include "common/model/kv_rows.h"
 #include "common/model/weights.h"
 
@@ -7,8 +8,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define KV_TYPES        2
-#define TOKENS_AT_FIRST 4096
+#define KV_TYPES 2
 
 /* What one forward needs beside the weights: [MODEL_ROWS_MAX][columns], on the device. */
 typedef struct activations {
@@ -16,20 +16,6 @@ typedef struct activations {
   device_act *normed, *q, *k, *v; /* [embed], [heads * head_dim], [kv_heads * head_dim] twice */
   device_act *attended, *hidden;  /* [heads * head_dim], [ffn] */
 } activations;
-
-/* A forward, as the device gets it. */
-typedef struct batch {
-  ops_row rows[MODEL_ROWS_MAX];
-  ops_span spans[OPS_VIEWS_MAX][MODEL_ROWS_MAX]; /* one a row */
-  int32_t span_first[MODEL_ROWS_MAX + 1];        /* 0, 1, 2, ... */
-  int32_t head_rows[MODEL_ROWS_MAX]; /* rows with logits, then those that are ranked, then that choose */
-  ops_sampling choices[MODEL_ROWS_MAX];
-  ops_ranking rankings[MODEL_ROWS_MAX];
-  int32_t *tokens; /* [token_room] of the rankings' histories; taken with the first penalty */
-  int32_t token_room;
-  int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX]; taken with the first tree */
-  ops_batch plain;
-} batch;
 
 struct model {
   model_config config;
@@ -45,10 +31,10 @@ struct model {
   _Atomic uint64_t progress; /* layers queued; others look at it during a forward */
 
   /* The last forward. */
-  batch batch;
+  forward_batch batch;
   ops_answer answer;
-  int32_t segment_count, segment_first[MODEL_ROWS_MAX + 1]; /* of each segment, its first row */
-  int32_t head_line[MODEL_ROWS_MAX];                        /* where each row stands in head_rows, or -1 */
+  int32_t capture[MODEL_LAYERS_MAX + 1]; /* the capture of the state that enters each layer, or -1 */
+  int32_t capture_line[MODEL_ROWS_MAX];  /* where each row stands in capture_rows, or -1 */
 };
 
 /* --- opening --- */
@@ -124,7 +110,7 @@ const char *model_numerics_id(ops_math math, kv_type type) {
 static int open_parts(model *m, const model_file *f, const model_options *o, err *e) {
   m->config = *model_file_config(f);
   m->ids.count = m->config.vocab;
-  for (int32_t i = 0; i <= MODEL_ROWS_MAX; i++) m->batch.span_first[i] = i;
+  forward_open(&m->batch);
   if (m->config.head_dim > OPS_HEAD_DIM_MAX) {
     return err_set(e, ERR_UNSUPPORTED, "heads of %d are wider than the %d built here", m->config.head_dim,
                    OPS_HEAD_DIM_MAX);
@@ -160,187 +146,8 @@ void model_close(model *m) {
   weights_free(&m->weights, m->device);
   drop_activations(m);
   m->device->table->drop(m->device, m->id_memory);
-  mem_free(m->batch.paths);
-  mem_free(m->batch.tokens);
+  forward_close(&m->batch);
   mem_free(m);
-}
-
-/* --- the batch: checked whole before anything is written --- */
-
-static int check_segment(const model *m, const kv_cache *k, const model_segment *s) {
-  if (s->count < 1) return ERR_ARG;
-  for (int32_t i = 0; i < s->count; i++) {
-    if (s->tokens[i] < 0 || s->tokens[i] >= m->config.vocab) return ERR_ARG;
-  }
-  if (s->kind == MODEL_APPEND) return kv_check_append(k, s->seq, s->count);
-  return kv_check_tree(k, s->seq, s->parents, s->count);
-}
-
-static bool seen_before(const model_segment *segments, int32_t i) {
-  for (int32_t j = 0; j < i; j++) {
-    if (segments[j].seq == segments[i].seq) return true;
-  }
-  return false;
-}
-
-static int check_batch(const model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
-  if (count < 1) return ERR_ARG;
-  int64_t rows = 0;
-  for (int32_t i = 0; i < count; i++) {
-    rows += segments[i].count;
-    if (rows > MODEL_ROWS_MAX) return ERR_LIMIT;
-    int rc = check_segment(m, k, &segments[i]);
-    if (rc != ERR_OK) return rc;
-    if (seen_before(segments, i)) return ERR_ARG;
-  }
-  return ERR_OK;
-}
-
-static bool wants_logits(const model_segment *s, int32_t row) {
-  return !s->no_logits && (s->all_logits || row == s->count - 1);
-}
-
-static bool has_tree(const model_segment *segments, int32_t count) {
-  for (int32_t i = 0; i < count; i++) {
-    if (segments[i].kind == MODEL_TREE) return true;
-  }
-  return false;
-}
-
-/* What only trees ask for is taken with the first one, and booked as such. */
-static int take_paths(model *m) {
-  batch *b = &m->batch;
-  if (!b->paths)
-    b->paths = mem_alloc(m->mem, MEM_SPECULATION, (size_t)MODEL_ROWS_MAX * KV_STAGE_MAX * sizeof *b->paths);
-  return b->paths ? ERR_OK : ERR_NOMEM;
-}
-
-static bool has_history(const model_segment *s) {
-  return s->ranking && s->ranking->options.repeat_penalty != 1;
-}
-
-static int64_t history_tokens(const model_segment *s) {
-  int64_t all = has_history(s) ? s->ranking->history_count : 0;
-  for (int32_t r = 0, i = 0; has_history(s) && s->ranking->paths && r < s->count; r++)
-    if (wants_logits(s, r)) all += s->ranking->paths[i++].count;
-  return all;
-}
-
-/* Room for all histories, which grow with their sequences. */
-static int take_tokens(model *m, const model_segment *segments, int32_t count) {
-  batch *b = &m->batch;
-  int64_t all = 0, room = b->token_room ? b->token_room : TOKENS_AT_FIRST;
-  for (int32_t i = 0; i < count; i++) all += history_tokens(&segments[i]);
-  if (all <= b->token_room) return ERR_OK;
-  while (room < all) room *= 2;
-  int32_t *tokens = room <= INT32_MAX ? mem_alloc(m->mem, MEM_GENERAL, (size_t)room * sizeof *tokens) : NULL;
-  if (!tokens) return ERR_NOMEM;
-  mem_free(b->tokens);
-  b->tokens = tokens;
-  b->token_room = (int32_t)room;
-  return ERR_OK;
-}
-
-static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
-  int32_t position = kv_length(k, s->seq) + i;
-  return (ops_row){.token = s->tokens[i], .position = position, .sequence = s->seq, .length = position + 1};
-}
-
-static ops_row tree_row(batch *b, const kv_cache *k, const model_segment *s, int32_t i) {
-  int32_t at = b->plain.path_length, count = kv_path(k, s->seq, i, b->paths + at);
-  int32_t length = kv_length(k, s->seq);
-  b->plain.path_length += count;
-  return (ops_row){.token = s->tokens[i],
-                   .position = length + count - 1,
-                   .sequence = s->seq,
-                   .length = length,
-                   .path_at = at,
-                   .path_count = count};
-}
-
-static ops_slice add_tokens(batch *b, const int32_t *tokens, int32_t count) {
-  ops_slice s = {b->plain.token_count, count};
-  if (count > 0) memcpy(b->tokens + s.first, tokens, (size_t)count * sizeof *tokens);
-  b->plain.token_count += count;
-  return s;
-}
-
-static ops_sampling choice_of(const model_sampling *s, int32_t position) {
-  return (ops_sampling){s->scale, s->seed, s->choice, (uint32_t)position};
-}
-
-/* The rows of the segment that want logits go to the end of head_rows. */
-static void list_head_rows(model *m, const model_segment *s, int32_t first) {
-  batch *b = &m->batch;
-  ops_batch *plain = &b->plain;
-  const model_ranking *k = s->ranking;
-  bool history = has_history(s);
-  ops_slice shared = history ? add_tokens(b, k->history, k->history_count) : (ops_slice){0};
-  for (int32_t r = 0, i = 0; r < s->count; r++) {
-    if (!wants_logits(s, r)) continue;
-    int32_t row = first + r, line = plain->head_count++, position = b->rows[row].position + 1;
-    b->head_rows[line] = row;
-    m->head_line[row] = line;
-    if (s->sampling)
-      b->choices[line - plain->logit_count - plain->rank_count] = choice_of(s->sampling, position);
-    if (!k) continue;
-    ops_ranking *to = &b->rankings[plain->rank_count++];
-    *to = (ops_ranking){.options = k->options, .position = position, .count = k->count, .history = {shared}};
-    if (history && k->paths) to->history[1] = add_tokens(b, k->paths[i].tokens, k->paths[i].count);
-    i++;
-  }
-}
-
-typedef enum { HEAD_KEEPS, HEAD_RANKS, HEAD_CHOOSES, HEAD_USES } head_use;
-
-static head_use use_of(const model_segment *s) {
-  assert(!s->sampling || !s->ranking);
-  return s->sampling ? HEAD_CHOOSES : s->ranking ? HEAD_RANKS : HEAD_KEEPS;
-}
-
-static void build_head(model *m, const model_segment *segments, int32_t count) {
-  ops_batch *plain = &m->batch.plain;
-  for (int32_t i = 0; i < plain->row_count; i++) m->head_line[i] = -1;
-  for (head_use use = HEAD_KEEPS; use < HEAD_USES; use++) {
-    for (int32_t i = 0; i < count; i++)
-      if (use_of(&segments[i]) == use) list_head_rows(m, &segments[i], m->segment_first[i]);
-    if (use == HEAD_KEEPS) plain->logit_count = plain->head_count;
-  }
-}
-
-/* A row sees the positions of its window, or all of them, up to its own. */
-static void build_views(model *m) {
-  batch *b = &m->batch;
-  b->plain.view_count = m->view_count;
-  for (int32_t v = 0; v < m->view_count; v++) {
-    int32_t window = m->windows[v];
-    b->plain.views[v] = (ops_view){b->span_first, b->spans[v]};
-    for (int32_t i = 0; i < b->plain.row_count; i++) {
-      int32_t end = b->rows[i].position + 1;
-      b->spans[v][i] = (ops_span){window > 0 && end > window ? end - window : 0, end};
-    }
-  }
-}
-
-static void build_batch(model *m, const kv_cache *k, const model_segment *segments, int32_t count) {
-  batch *b = &m->batch;
-  b->plain = (ops_batch){.rows = b->rows,
-                         .paths = b->paths,
-                         .head_rows = b->head_rows,
-                         .rankings = b->rankings,
-                         .tokens = b->tokens,
-                         .choices = b->choices};
-  for (int32_t i = 0; i < count; i++) {
-    const model_segment *s = &segments[i];
-    m->segment_first[i] = b->plain.row_count;
-    for (int32_t r = 0; r < s->count; r++) {
-      ops_row *row = &b->rows[b->plain.row_count++];
-      *row = s->kind == MODEL_APPEND ? append_row(k, s, r) : tree_row(b, k, s, r);
-    }
-  }
-  m->segment_first[count] = b->plain.row_count;
-  build_head(m, segments, count);
-  build_views(m);
 }
 
 /* --- the graph: nothing between begin and end depends on an answer --- */
@@ -386,30 +193,64 @@ static void output_head(model *m) {
   m->logit_rows += (uint64_t)m->batch.plain.head_count;
 }
 
-static void run_graph(model *m) {
+static void tap(model *m, int32_t layer) {
+  if (m->capture[layer] >= 0) m->device->table->capture(m->device, m->act.x);
+}
+
+static void run_graph(void *context) {
+  model *m = context;
   device *d = m->device;
+  int32_t layers = m->config.layers;
+  bool heads = m->batch.plain.head_count > 0, last = heads || m->capture[layers] >= 0;
   d->table->embed(d, &m->weights.embed, m->act.x);
   d->table->rope(d, &m->weights.rope);
-  for (int32_t layer = 0; layer < m->config.layers; layer++) {
+  for (int32_t layer = 0; layer < layers; layer++) {
     const weights_layer *w = &m->weights.layers[layer];
+    tap(m, layer);
     attention_in(m, w, layer);
-    if (layer == m->config.layers - 1 && m->batch.plain.head_count == 0)
-      return; /* keys and values were all that was wanted */
+    if (layer == layers - 1 && !last) return; /* keys and values were all that was wanted */
     attention_out(m, w, layer);
     feed_forward(m, w);
     atomic_fetch_add_explicit(&m->progress, 1, memory_order_relaxed);
   }
-  output_head(m);
+  tap(m, layers);
+  if (heads) output_head(m);
 }
 
-/* Runs the batch on the device, and waits for it. */
-static int compute(model *m, device_kv *rows) {
-  device *d = m->device;
-  if (!d->table->begin(d, rows, &m->batch.plain))
-    return d->table->wait(d, NULL) == OPS_LOST ? ERR_DEVICE : ERR_NOMEM;
-  run_graph(m);
-  d->table->end(d);
-  return device_error(d->table->wait(d, &m->answer));
+/* --- taps --- */
+
+static int check_taps(const model *m, const model_segment *s) {
+  if (s->tap_first < 0) return ERR_ARG;
+  for (int32_t i = 0; i < s->tap_count; i++)
+    if (s->taps[i] < 0 || s->taps[i] > m->config.layers) return ERR_ARG;
+  return ERR_OK;
+}
+
+/* All that the segments ask for; the captures are made in the order of layers. */
+static int number_taps(const model *m, const model_segment *segments, int32_t count, int32_t *capture) {
+  int32_t taps = 0;
+  for (int32_t i = 0; i <= m->config.layers; i++) capture[i] = -1;
+  for (int32_t i = 0; i < count; i++) {
+    int rc = check_taps(m, &segments[i]);
+    if (rc != ERR_OK) return rc;
+    for (int32_t t = 0; t < segments[i].tap_count; t++) capture[segments[i].taps[t]] = 0;
+  }
+  for (int32_t i = 0; i <= m->config.layers; i++)
+    if (capture[i] >= 0) capture[i] = taps++;
+  return taps <= OPS_CAPTURES_MAX ? ERR_OK : ERR_LIMIT;
+}
+
+static void list_tapped_rows(model *m, const model_segment *segments, int32_t count) {
+  forward_batch *b = &m->batch;
+  for (int32_t i = 0; i < count; i++) {
+    const model_segment *s = &segments[i];
+    for (int32_t r = 0, row = b->segment_first[i]; r < s->count; r++, row++) {
+      bool tapped = s->tap_count > 0 && r >= s->tap_first;
+      m->capture_line[row] = tapped ? b->plain.capture_count : -1;
+      if (tapped) b->capture_rows[b->plain.capture_count++] = row;
+    }
+  }
+  for (int32_t i = 0; b->plain.capture_count == 0 && i <= m->config.layers; i++) m->capture[i] = -1;
 }
 
 static bool fits(const model *m, const kv_cache *k) {
@@ -421,30 +262,32 @@ static bool fits(const model *m, const kv_cache *k) {
 
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count) {
   assert(fits(m, k));
-  int rc = check_batch(m, k, segments, count);
-  if (rc == ERR_OK && has_tree(segments, count)) rc = take_paths(m);
-  if (rc == ERR_OK) rc = take_tokens(m, segments, count);
+  forward_batch *b = &m->batch;
+  int32_t capture[MODEL_LAYERS_MAX + 1];
+  int rc = forward_check(k, segments, count, m->config.vocab);
+  if (rc == ERR_OK) rc = number_taps(m, segments, count, capture);
+  if (rc == ERR_OK) rc = forward_reserve(b, segments, count, m->mem);
   if (rc != ERR_OK) return rc;
-  m->segment_count = 0; /* the last forward's logits and choices are gone */
-  build_batch(m, k, segments, count);
-  rc = compute(m, kv_rows(k));
-  if (rc != ERR_OK) return rc;
-  m->segment_count = count;
-  for (int32_t i = 0; i < count; i++) {
-    if (segments[i].kind == MODEL_APPEND)
-      kv_appended(k, segments[i].seq, segments[i].count);
-    else
-      kv_staged(k, segments[i].seq);
-  }
-  return ERR_OK;
+  b->segment_count = 0; /* the last forward's logits and choices are gone */
+  memcpy(m->capture, capture, sizeof m->capture);
+  forward_build(b, k, segments, count, m->windows, m->view_count);
+  list_tapped_rows(m, segments, count);
+  rc = forward_run(b, m->device, k, run_graph, m, &m->answer);
+  if (rc == ERR_OK) forward_done(b, k, segments, count);
+  return rc;
 }
 
 /* --- what it tells --- */
 
 static int32_t head_line(const model *m, int32_t segment, int32_t row) {
-  if (segment < 0 || segment >= m->segment_count || row < 0) return -1;
-  int32_t at = m->segment_first[segment] + row;
-  return at < m->segment_first[segment + 1] ? m->head_line[at] : -1;
+  int32_t at = forward_row(&m->batch, segment, row);
+  return at < 0 ? -1 : m->batch.head_line[at];
+}
+
+const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t tap) {
+  int32_t at = forward_row(&m->batch, segment, row), line = at < 0 ? -1 : m->capture_line[at];
+  if (line < 0 || tap < 0 || tap > m->config.layers || m->capture[tap] < 0) return NULL;
+  return m->device->table->captured(m->device, m->capture[tap], line);
 }
 
 uint64_t model_device_us(const model *m) {
@@ -464,14 +307,11 @@ int32_t model_sampled(const model *m, int32_t segment, int32_t row) {
 }
 
 const ops_ranked *model_ranked(const model *m, int32_t segment, int32_t row) {
-  int32_t line = head_line(m, segment, row), ranking = line - m->batch.plain.logit_count;
-  if (line < 0 || ranking < 0 || ranking >= m->batch.plain.rank_count) return NULL;
-  return m->device->table->ranked(m->device, ranking, 1);
+  return forward_ranked(&m->batch, m->device, segment, row);
 }
 
 void model_rank_all(const model *m) {
-  if (m->segment_count > 0 && m->batch.plain.rank_count > 0)
-    m->device->table->ranked(m->device, 0, m->batch.plain.rank_count);
+  forward_rank_all(&m->batch, m->device);
 }
 
 /* Window by window. */

@@ -6,9 +6,8 @@
 #include "common/base/log.h"
 #include "common/file/model_file.h"
 #include "common/model/kv_cache.h"
+#include "common/model/model_segment.h"
 #include "kernels/device.h"
-
-#define MODEL_ROWS_MAX 512 /* rows of one forward */
 
 typedef struct model_options {
   void (*progress)(void *context, double done); /* of loading, [0, 1]; may be NULL */
@@ -38,56 +37,10 @@ int32_t model_width(const model *m, int32_t rows);
 /* The kernel variant that a forward of that many rows uses, e.g. "avx2 x4": for tests and doctor. */
 const char *model_variant(const model *m, int32_t rows);
 
-typedef enum {
-  MODEL_APPEND, /* a chain behind the committed rows, where it is written and committed by the forward */
-  MODEL_TREE    /* new staged rows, for which kv_stage or kv_grow was called with the same parents */
-} model_kind;
-
-/* How a row's token follows from its logits z. It is the id with the largest z * scale + noise, where the
- * noise is that of (seed, choice, position of the token, id) in common/base/noise.h; if scale is 0, it is the
- * id with the largest z. The lowest id wins ties. A NaN or -infinity is never chosen; if nothing else is
- * left, the token is 0. */
-typedef struct model_sampling {
-  float scale; /* 1 / temperature, or 0 */
-  uint64_t seed;
-  uint32_t choice;
-} model_sampling;
-
-typedef struct model_path {
-  const int32_t *tokens;
-  int32_t count;
-} model_path;
-
-/* How the best tokens of a segment's rows follow from their logits: as sampler_rank lists them
- * (common/base/sampler.h), for the position after each row's own. All tokens are those of model_set_ids. */
-typedef struct model_ranking {
-  sampler_options options;
-  int32_t count;          /* tokens wanted, in [1, SAMPLER_RANKED_MAX] */
-  const int32_t *history; /* [history_count] what a penalty looks at; NULL, 0: nothing */
-  int32_t history_count;
-  const model_path *paths; /* of each row with logits, in their order: what its history has after `history`;
-                              NULL: nothing */
-} model_ranking;
-
-typedef struct model_segment { /* rows of one sequence */
-  int32_t seq;
-  model_kind kind;
-  int32_t count;
-  const int32_t *tokens;  /* [count] */
-  const int32_t *parents; /* MODEL_TREE: [count], as for kv_stage or kv_grow; APPEND: NULL */
-  bool all_logits; /* compute logits for every row; else for the last row only, as a prefill does, unless
-                      no_logits */
-  bool no_logits;
-  /* At most one of them. Rows with logits do not keep them, but choose a token (model_sampled), or have their
-   * best tokens ranked (model_ranked). */
-  const model_sampling *sampling;
-  const model_ranking *ranking;
-} model_segment;
-
 /* Runs all segments in one batch (sum of counts <= MODEL_ROWS_MAX). Row positions follow from kv_length and
- * the parents. ERR_LIMIT when a sequence would pass its context, ERR_ARG for a token outside the vocabulary,
- * ERR_NOMEM, ERR_INTERNAL (the device failed this once), ERR_DEVICE (it is lost, and will never succeed
- * again): nothing changes. The cache must be of the model's device. */
+ * the parents. ERR_LIMIT when a sequence would pass its context, or with too many taps, ERR_ARG for a token
+ * outside the vocabulary, ERR_NOMEM, ERR_INTERNAL (the device failed this once), ERR_DEVICE (it is lost, and
+ * will never succeed again): nothing changes. The cache must be of the model's device. */
 int model_forward(model *m, kv_cache *k, const model_segment *segments, int32_t count);
 
 /* Layers computed so far, which grows while a forward runs. May be called from any thread. */
@@ -106,6 +59,9 @@ int32_t model_sampled(const model *m, int32_t segment, int32_t row);
 const ops_ranked *model_ranked(const model *m, int32_t segment, int32_t row);
 /* All of them at once, which takes less time than one by one. */
 void model_rank_all(const model *m);
+/* The state that entered layer `tap`, of a row whose segment asked for it: f32 [embed], valid until the next
+ * forward. NULL: nobody asked, or the device is lost. */
+const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t tap);
 /* The tokens of rankings, from now on: token t < count is the model's own token ids[t], and is never listed
  * where that is < 0; ids NULL: they are the model's own, as all of them are at first. ERR_NOMEM, ERR_DEVICE:
  * nothing changes. */

@@ -94,6 +94,7 @@ void cpu_capture_rows(device *d, const device_act *x) {
   cpu_capture *to = &c->captures[c->captures_made++];
   size_t bytes = (size_t)x->columns * sizeof(float);
   to->columns = x->columns;
+  d->counters.captured_rows += (uint64_t)b->capture_count;
   if (!cpu_op_grow(c, &to->memory, (size_t)b->capture_count * bytes)) return;
   for (int32_t i = 0; i < b->capture_count; i++)
     memcpy((char *)to->memory.data + (size_t)i * bytes,

@@ -133,6 +133,7 @@ void cuda_ops_capture(device *base, const device_act *x) {
   assert(f->capture_count > 0 && f->captures_made < OPS_CAPTURES_MAX);
   cuda_captured *to = &f->captures[f->captures_made++];
   to->columns = x->columns;
+  base->counters.captured_rows += (uint64_t)f->capture_count;
   f->failed = f->failed || !capture_room(d, to, (size_t)bucket * (size_t)x->columns * sizeof(float));
   cuda_op *op = record(d, CUDA_OP_CAPTURE, f->rows);
   if (!op) return;

@@ -7,20 +7,14 @@
  * it. The row's ranked tokens are guesses for position p + 1, in the target's ids, and its output state is
  * the input state of the rows of these guesses.
  *
- * Rows lie in a cache of one layer (kv_open with draft_head_layer), and are appended, staged, grown,
+ * Rows lie in a cache of one layer (kv_open with head_config.layer), and are appended, staged, grown,
  * committed and rolled back as a model's. A session may start cold at any position: the first row of its
  * sequence then is the token at position `shift`, and positions count from there (model_segment.shift). A row
  * sees the last `context` rows that the head was trained for. */
 #pragma once
 
 #include "common/file/head_file.h"
-#include "common/file/quantise.h"
 #include "common/model/model.h"
-
-typedef struct draft_head_options {
-  gguf_type type; /* of its matrices from now on, where it is smaller than the file's: a type that quantise.h
-                     knows; GGUF_F32: they stay as they are */
-} draft_head_options;
 
 typedef enum {
   DRAFT_HEAD_TAPS,  /* the target's states at head_config.taps, side by side: [tap_count * target_embed] */
@@ -37,11 +31,11 @@ typedef struct draft_head_segment {
 
 typedef struct draft_head draft_head;
 
-/* Packs the weights into the device's memory. Both files may be closed afterwards; the device stays the
- * caller's. `target` gives what the head lacks: the tokens' embedding, the output matrix. ERR_UNSUPPORTED,
- * ERR_NOMEM, ERR_INTERNAL, ERR_DEVICE. */
-int draft_head_open(draft_head **out, const head_file *f, const model_file *target, device *d,
-                    const draft_head_options *o, mem *m, err *e);
+/* Packs the weights into the device's memory, in the types that `f` has them in (head_file_quantise). Both
+ * files may be closed afterwards; the device stays the caller's. `target` gives what the head lacks: the
+ * tokens' embedding, the output matrix. ERR_UNSUPPORTED, ERR_NOMEM, ERR_INTERNAL, ERR_DEVICE. */
+int draft_head_open(draft_head **out, const head_file *f, const model_file *target, device *d, mem *m,
+                    err *e);
 void draft_head_close(draft_head *h); /* NULL is allowed */
 const head_config *draft_head_shape(const draft_head *h);
 /* Bytes of its weights on the device, without the tokens' embedding. */

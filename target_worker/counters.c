@@ -41,6 +41,7 @@ static void print_engine(FILE *out, const engine_counters *n) {
                         {"forwards", n->forwards},
                         {"accepted", n->accepted},
                         {"tokens", n->tokens},
+                        {"tapped_rows", n->tapped_rows},
                         {"selfchecks", n->selfchecks},
                         {"failures", n->failures},
                         {"measured_rows", n->measured_rows},

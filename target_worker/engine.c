@@ -4,6 +4,7 @@
 #include "common/base/log_limit.h"
 #include "common/base/program.h"
 #include "common/speculative/acceptance.h"
+#include "target_worker/tap_rows.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ typedef struct row_paths {
 struct engine {
   engine_options options;
   row_paths *paths;   /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty needs them */
+  tap_rows taps;      /* of the batch in hand, where drafts read features */
   int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
 
   /* The engine thread's. */
@@ -79,7 +81,9 @@ typedef struct active_job {
   bool unread;           /* the device did not give the tokens that its forward has ranked */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   row_paths *paths;
-  bool choosing; /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
+  bool tapped;        /* the forward has kept its rows' states: */
+  size_t features_at; /* in g->taps.rows */
+  bool choosing;      /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
   model_sampling sampling;
   model_ranking ranking;
 } active_job;
@@ -171,6 +175,14 @@ static void fail(active_job *a, int rc) {
 
 /* --- accepting, after a forward --- */
 
+/* The committed rows' states, for drafts; path NULL: the first `count` rows. */
+static void take_features(active_job *a, const int32_t *path, int32_t count) {
+  engine *g = a->g;
+  if (!a->tapped) return;
+  a->features_at = tap_rows_take(&g->taps, g->options.model, a->segment, a->job, path, count, a->r);
+  g->counters.tapped_rows += (uint64_t)a->r->feature_count;
+}
+
 /* Row i of a step that is decoded again. */
 static int append_one(active_job *a, int32_t i) {
   const engine_options *o = &a->g->options;
@@ -223,12 +235,16 @@ static void accept_tree(active_job *a, uint64_t forwarded) {
     return;
   }
   a->r->sampled_count = walked;
+  take_features(a, path, walked);
   if (a->wrong) a->r->sampled[0] = a->r->sampled[0] == 0;
 }
 
 /* `forwarded`: when the forward ended, or when the acceptance of the job before this one did. */
 static void accept(active_job *a, uint64_t forwarded) {
-  if (a->job->kind == ENGINE_PREFILL) return;
+  if (a->job->kind == ENGINE_PREFILL) {
+    take_features(a, NULL, a->job->count);
+    return;
+  }
   a->forwarded_us = forwarded;
   if (a->job->count > 1) {
     accept_tree(a, forwarded);
@@ -237,6 +253,7 @@ static void accept(active_job *a, uint64_t forwarded) {
   a->r->sampled[0] = pick(a, 0);
   if (a->unread) return;
   a->r->sampled_count = 1;
+  take_features(a, NULL, 1);
   a->r->accept_us = clock_us() - forwarded;
 }
 
@@ -309,9 +326,12 @@ static void read_again(active_job *a, bool again) {
  * lost all fail at once. */
 static void forward(engine *g, active_job *const *active, int32_t count, bool again) {
   model_segment segments[ENGINE_JOBS_MAX];
+  tap_rows_forward(&g->taps);
   for (int32_t i = 0; i < count; i++) {
     active[i]->segment = i;
     segments[i] = segment_of(active[i]);
+    if (!again) tap_rows_ask(&g->taps, active[i]->job, &segments[i]); /* it may be what has failed */
+    active[i]->tapped = segments[i].tap_count > 0;
   }
   bool follows = count == 1 && follows_at_once(g, active[0]);
   uint64_t start = clock_us();
@@ -376,6 +396,15 @@ static bool prepare(active_job *a, uint64_t start) {
   return rc == ERR_OK;
 }
 
+/* A selfcheck may have committed fewer rows than the forward. */
+static void give_features(active_job *a) {
+  engine_result *r = a->r;
+  int32_t most = r->kv_length - r->feature_base;
+  if (r->feature_count > most) r->feature_count = most > 0 ? most : 0;
+  if (r->code != ERR_OK) r->feature_count = 0;
+  if (r->feature_count > 0) r->features = a->g->taps.rows + a->features_at;
+}
+
 static void finish(active_job *a) {
   engine *g = a->g;
   if (a->job->selfcheck && a->r->code == ERR_OK) selfcheck(a);
@@ -386,6 +415,7 @@ static void finish(active_job *a) {
   if (a->job->kind == ENGINE_PREFILL && a->job->measures)
     g->counters.measured_rows += (uint64_t)a->job->count;
   a->r->kv_length = kv_length(g->options.kv, a->seq);
+  give_features(a);
 }
 
 void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
@@ -395,6 +425,7 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   uint64_t start = clock_us();
   out->count = batch->count;
   g->at_once = batch->at_once;
+  tap_rows_begin(&g->taps);
   for (int32_t i = 0; i < batch->count; i++) {
     const engine_job *job = &batch->jobs[i];
     active[i] = (active_job){
@@ -442,6 +473,7 @@ void engine_close(engine *g) {
   if (!g) return;
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
+  tap_rows_fini(&g->taps);
   free(g->paths);
   free(g->sequences);
   free(g);

@@ -108,9 +108,10 @@ typedef struct engine_counters {
   uint64_t prefills, verifies;   /* jobs */
   uint64_t selfchecks, failures; /* failures: ERR_INTERNAL, ERR_DEVICE */
   uint64_t measured_rows;        /* of prompts, whose tokens were chosen and dropped */
-  uint64_t forwards; /* plain and verify steps that succeeded, counted by job, without selfchecks */
-  uint64_t accepted; /* tree nodes */
-  uint64_t tokens;   /* sampled: forwards + accepted, unless a selfcheck cut some */
+  uint64_t forwards;    /* plain and verify steps that succeeded, counted by job, without selfchecks */
+  uint64_t accepted;    /* tree nodes */
+  uint64_t tapped_rows; /* whose states went to drafts */
+  uint64_t tokens;      /* sampled: forwards + accepted, unless a selfcheck cut some */
   /* Round overhead: the time from the end of one VERIFY's forward to the start of the next one's. It is
    * measured only if each was alone in its batch, both have the same slot, and the second has nodes and came
    * at once. */

@@ -45,9 +45,10 @@ static int32_t width(void *context, int32_t rows) {
 }
 
 static int open_machine(program *p, wire_id self, err *e) {
+  const model_config *shape = model_shape(p->model.model);
   target_options o = {.incarnation = self,
                       .model_fingerprint = model_file_fingerprint(p->model.file),
-                      .vocabulary_size = model_shape(p->model.model)->vocab,
+                      .vocabulary_size = shape->vocab,
                       .numerics_id = model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
                       .endpoint = p->advertised,
                       .host = host_id(""),
@@ -55,6 +56,7 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .sessions = p->arguments.worker.sessions,
                       .context = p->arguments.worker.context,
                       .kv_blocks = p->arguments.kv_blocks,
+                      .taps = {.layers = shape->layers, .embed = shape->embed},
                       .progress = progress,
                       .width = width,
                       .engine_context = p,

@@ -1,0 +1,88 @@
+#include "target_worker/tap_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tap_rows_fini(tap_rows *t) {
+  free(t->rows);
+  free(t->row);
+  *t = (tap_rows){0};
+}
+
+void tap_rows_begin(tap_rows *t) {
+  t->used = 0;
+}
+
+void tap_rows_forward(tap_rows *t) {
+  t->layer_count = 0;
+}
+
+/* Room for a tap among the different ones of a forward. */
+static bool add_layer(tap_rows *t, int32_t layer) {
+  for (int32_t i = 0; i < t->layer_count; i++)
+    if (t->layers[i] == layer) return true;
+  if (t->layer_count == OPS_CAPTURES_MAX) return false;
+  t->layers[t->layer_count++] = layer;
+  return true;
+}
+
+/* Rows of the job before the positions that are wanted. */
+static int32_t skipped(const engine_job *job) {
+  return job->taps_from > job->kv_length ? job->taps_from - job->kv_length : 0;
+}
+
+void tap_rows_ask(tap_rows *t, const engine_job *job, model_segment *s) {
+  int32_t before = t->layer_count, first = skipped(job);
+  if (job->taps.count == 0 || first >= job->count) return;
+  for (int32_t i = 0; i < job->taps.count; i++) {
+    if (add_layer(t, job->taps.list[i])) continue;
+    t->layer_count = before;
+    return;
+  }
+  s->taps = job->taps.list;
+  s->tap_count = job->taps.count;
+  s->tap_first = s->kind == MODEL_APPEND ? first : 0; /* of a tree, the path decides */
+}
+
+static bool make_room(tap_rows *t, size_t bytes) {
+  if (bytes <= t->capacity) return true;
+  uint8_t *grown = realloc(t->rows, bytes);
+  if (grown) t->rows = grown, t->capacity = bytes;
+  return grown != NULL;
+}
+
+static bool make_row(tap_rows *t, size_t width) {
+  if (width <= t->width_max) return true;
+  float *grown = realloc(t->row, width * sizeof *grown);
+  if (grown) t->row = grown, t->width_max = width;
+  return grown != NULL;
+}
+
+/* One row's states, one behind the other. */
+static bool gather(tap_rows *t, const model *m, int32_t segment, int32_t row, const taps_set *wanted) {
+  size_t embed = (size_t)model_shape(m)->embed;
+  for (int32_t i = 0; i < wanted->count; i++) {
+    const float *state = model_tapped(m, segment, row, wanted->list[i]);
+    if (!state) return false;
+    memcpy(t->row + (size_t)i * embed, state, embed * sizeof *state);
+  }
+  return true;
+}
+
+size_t tap_rows_take(tap_rows *t, const model *m, int32_t segment, const engine_job *job, const int32_t *path,
+                     int32_t count, engine_result *r) {
+  const taps_set *wanted = &job->taps;
+  int32_t first = skipped(job);
+  size_t bytes = taps_row_bytes(wanted), at = t->used;
+  if (first >= count || !make_row(t, (size_t)wanted->width)) return at;
+  if (!make_room(t, at + (size_t)(count - first) * bytes)) return at;
+  for (int32_t i = first; i < count; i++) {
+    if (!gather(t, m, segment, path ? path[i] : i, wanted)) return at;
+    taps_pack(wanted->type, t->row, wanted->width, t->rows + at + (size_t)(i - first) * bytes);
+  }
+  r->feature_bytes = bytes;
+  r->feature_base = job->kv_length + first;
+  r->feature_count = count - first;
+  t->used += (size_t)(count - first) * bytes;
+  return at;
+}

@@ -7,71 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/model/model.h"
-#include "common/base/sampler.h"
-#include "target_worker/taps.h"
-#include "wire/message.h"
-
-#define ENGINE_ROWS_MAX (WIRE_BUDGET_MAX + 1) /* rows of a verify: root and nodes */
-#define ENGINE_CHUNK    128                   /* rows of one prefill job */
-#define ENGINE_JOBS_MAX 32                    /* of a batch; their rows together are MODEL_ROWS_MAX at most */
-
-typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
-
-typedef struct engine_job {
-  engine_kind kind;
-  uint64_t serial;   /* returned in the result */
-  int32_t slot;      /* sequence of the cache */
-  int32_t kv_length; /* rows that the job starts from: a longer cache is rolled back to this length, a shorter
-                        one gives ERR_DESYNC */
-  const int32_t *blocks; /* virtual cache: [block_count] the slot's new block table, valid until the result;
-                            NULL: it is unchanged */
-  int32_t block_count;
-  bool rows_given; /* with blocks: these already hold the kv_length rows, whatever the slot had before */
-  int32_t count;   /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
-  int32_t tokens[ENGINE_CHUNK];
-  int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
-  sampler_options sampling;         /* VERIFY */
-  const int32_t *history; /* VERIFY with a penalty: C [kv_length + 1], valid until the result; else NULL */
-  int32_t stops[WIRE_STOPS_MAX];
-  int32_t stop_count;
-  int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
-  bool selfcheck;      /* decode the round again plainly and compare */
-  bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
-                    verify is measured */
-  taps_set taps; /* the features wanted of its rows; count 0: none */
-  int32_t taps_from; /* of positions from here on */
-  uint64_t ready_us; /* when the session was ready for it */
-} engine_job;
-
-typedef struct engine_batch {
-  int32_t count; /* >= 1, each of another slot */
-  bool at_once;  /* made in the step that took the previous results, so nothing was waited for */
-  engine_job jobs[ENGINE_JOBS_MAX]; /* [count] */
-} engine_batch;
-
-typedef struct engine_result {
-  engine_kind kind;
-  uint64_t serial;
-  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL, ERR_DEVICE (lost: no job will succeed any
-               more): nothing was committed */
-  int32_t kv_length;                /* rows committed afterwards */
-  int32_t node_count;               /* VERIFY: rows beside the root */
-  int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
-  int32_t sampled_count;
-  bool selfcheck_differs;
-  /* Features of the positions [feature_base, feature_base + feature_count), all of them committed: rows of
-   * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0. */
-  const uint8_t *features;
-  size_t feature_bytes;
-  int32_t feature_base, feature_count;
-  uint64_t queue_us, accept_us, commit_us;
-  uint64_t forward_us; /* of the forward that it shared with the batch's other jobs */
-} engine_result;
-
-typedef struct engine_results {
-  int32_t count; /* as many as the batch has jobs, in their order */
-  engine_result of[ENGINE_JOBS_MAX];
-} engine_results;
+#include "target_worker/engine_job.h"
 
 /* --- the engine --- */
 

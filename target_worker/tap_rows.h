@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/model/model.h"
-#include "target_worker/engine.h"
+#include "target_worker/engine_job.h"
 
 typedef struct tap_rows {
   uint8_t *rows; /* of the jobs in hand, one behind the other; NULL until a job wants some */

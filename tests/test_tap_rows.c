@@ -1,6 +1,7 @@
 /* libs: target : far */
 /* The states that the engine returns, against plain decoding done here, one token after the other. */
 #include "target_worker/tap_rows.h"
+#include "target_worker/engine.h"
 #include "tests/model_support.h"
 
 enum { CONTEXT = 128, LENGTH = 40, SLOTS = 2 };

@@ -337,9 +337,9 @@ static int bench_step(int argc, char **argv) {
 
 static int print_usage(FILE *to, const char *name, int status) {
   fprintf(to,
-          "Usage: %s step -m FILE [FLAGS...]\n"
-          "Where the time of one step of a model goes on this machine. `%s step --help' tells the flags.\n",
-          name, name);
+          "Usage: %s step -m FILE [FLAGS...]: where the time of one step of a model goes on this machine\n"
+          "   or: tandem bench spec PROMPTS.jsonl -m FILE [FLAGS...]: what speculation is worth\n",
+          name);
   return status;
 }
 
@@ -354,7 +354,7 @@ int main(int argc, char **argv) {
     return PROGRAM_EXIT_OK;
   }
   if (strcmp(argv[1], "step") != 0) {
-    fprintf(stderr, "%s: there is no '%s' to measure, only step\n", name, argv[1]);
+    fprintf(stderr, "%s: there is no '%s' to measure, only step and spec\n", name, argv[1]);
     return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
   }
   char whole[64];

@@ -15,6 +15,7 @@ int command_detokenize(int argc, char **argv);
 int command_convert_head(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_bench_speculation(int argc, char **argv);
 int command_session(int argc, char **argv);
 int command_status(int argc, char **argv);
 

@@ -92,6 +92,12 @@ static const struct argp_option batch_options[] = {
   OPTIONS_GENERATE, OPTIONS_LISTEN,
   {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5},
   {0}};
+static const struct argp_option bench_options[] = {
+  OPTIONS_GENERATE,
+  {"methods", KEY_METHODS, "LIST", 0,
+   "drafts to try, such as ngram,model+ngram; + joins those that feed one tree (default: --draft)", 4},
+  {"repeat", KEY_REPEAT, "N", 0, "go through the prompts N times (default 1)", 5},
+  {0}};
 static const struct argp_option tokenize_options[] = {
   OPTION_MODEL, OPTION_NO_SPECIAL, {"json", KEY_JSON, 0, 0, "{token_ids, tokens}", 2}, {0}};
 static const struct argp_option detokenize_options[] = {OPTION_MODEL, {0}};
@@ -153,6 +159,11 @@ static const char serve_text[] =
   "Answers request lines (of IN or stdin, as `tandem batch' takes them) with tandem-target and tandem-draft "
   "programs that others start with --orchestrator ENDPOINT, as many as there are; they may come and go. "
   "Results go to stdout as they finish, until the end of IN." SEE_STATUSES;
+static const char bench_text[] =
+  "Measures what speculation is worth: answers every prompt plainly and with a draft, by turns.\n\n"
+  "A line of PROMPTS is an object with one of \"prompt_ids\", \"messages\", \"turns\" (the first is asked) "
+  "and \"prompt\", and perhaps \"category\"; other keys are ignored. Answers that differ from plain decoding "
+  "give exit status 1." SEE_STATUSES;
 static const char tokenize_text[] = "Text on stdin to token ids on stdout." SEE_STATUSES;
 static const char detokenize_text[] =
   "Token ids on stdin, by blanks or as a JSON array, to text on stdout." SEE_STATUSES;
@@ -177,6 +188,7 @@ static const char export_text[] =
   "takes." SEE_STATUSES;
 static const char end_text[] = "Ends a session that was interrupted, or all that are old." SEE_STATUSES;
 
+static const char no_prompts[] = "which prompts? Give a file of JSON lines";
 static const char no_prompt[] = "no prompt: give one in quotes, or - to read it from stdin";
 static const char no_files[] = "two files are needed: IN.jsonl and OUT.jsonl (- for stdin, stdout)";
 static const char no_head[] = "two paths are needed: the draft HEAD (a folder or a GGUF) and OUT.gguf";
@@ -187,6 +199,7 @@ const flags_table_command flags_table_commands[] = {
   [FLAGS_RUN] = {"run", run_options, "PROMPT\n-\n", run_text, 1, 1, no_prompt, false},
   [FLAGS_BATCH] = {"batch", batch_options, "IN.jsonl OUT.jsonl", batch_text, 2, 2, no_files, false},
   [FLAGS_SERVE] = {"serve-workers", serve_options, "[IN.jsonl]", serve_text, 0, 1, NULL, false},
+  [FLAGS_BENCH] = {"bench spec", bench_options, "PROMPTS.jsonl", bench_text, 1, 1, no_prompts, false},
   [FLAGS_TOKENIZE] = {"tokenize", tokenize_options, "", tokenize_text, 0, 0, NULL, false},
   [FLAGS_DETOKENIZE] = {"detokenize", detokenize_options, "", detokenize_text, 0, 0, NULL, false},
   [FLAGS_DOCTOR] = {"doctor", doctor_options, "", doctor_text, 0, 0, NULL, true},
@@ -224,6 +237,8 @@ const program_flag flags_table_values[] = {
   PROGRAM_FLAG_SWITCH(KEY_INSECURE, flags, insecure_bind),
   PROGRAM_FLAG_SWITCH(KEY_JSON, flags, json),
   PROGRAM_FLAG_SWITCH(KEY_COMPARE, flags, compare),
+  PROGRAM_FLAG_TEXT(KEY_METHODS, flags, methods),
+  PROGRAM_FLAG_INT(KEY_REPEAT, flags, repeat, "--repeat", 1, FLAGS_REPEAT_MAX),
   PROGRAM_FLAG_INT(KEY_TOP_K, flags, request.sampling.top_k, "--top-k", 0, SAMPLER_VOCAB_MAX),
   PROGRAM_FLAG_INT(KEY_MAX_TOKENS, flags, request.max_tokens, "--max-tokens", 1, WIRE_CONTEXT_MAX),
   PROGRAM_FLAG_INT(KEY_THREADS, flags, workers.threads, "--threads", 1, WORKER_SETTINGS_THREADS_MAX),

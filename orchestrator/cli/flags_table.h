@@ -10,12 +10,14 @@
 #define FLAGS_SESSIONS_MAX     64
 #define FLAGS_KV_BLOCKS_MAX    (INT32_MAX / 16)
 #define FLAGS_ARGUMENTS_MAX    2
+#define FLAGS_REPEAT_MAX       1000
 #define FLAGS_LIST_DEFAULT     20
 
 typedef enum {
   FLAGS_RUN,
   FLAGS_BATCH,
   FLAGS_SERVE,
+  FLAGS_BENCH, /* of speculation */
   FLAGS_TOKENIZE,
   FLAGS_DETOKENIZE,
   FLAGS_DOCTOR,
@@ -45,11 +47,13 @@ typedef struct flags {
   const char *template;    /* name of the chat template; NULL: the file's own */
   /* The endpoint at which workers started by others register; NULL: tandem starts its own. */
   const char *listen;
-  const char *ledger; /* a file, "none", or NULL: the default file */
-  int32_t wait;       /* seconds without a target until it gives up; 0: for ever */
-  int32_t to;         /* of rollback; -1: not given */
-  int32_t limit;      /* of list; 0: all */
-  int64_t older_us;   /* of end: only sessions that have not changed for so long; -1: not given */
+  const char *methods; /* of bench spec; NULL: that of workers.draft */
+  int32_t repeat;      /* of bench spec */
+  const char *ledger;  /* a file, "none", or NULL: the default file */
+  int32_t wait;        /* seconds without a target until it gives up; 0: for ever */
+  int32_t to;          /* of rollback; -1: not given */
+  int32_t limit;       /* of list; 0: all */
+  int64_t older_us;    /* of end: only sessions that have not changed for so long; -1: not given */
   bool insecure_bind, json, compare;
   int show;                     /* show_when of orchestrator/cli/show.h */
   bool whole;                   /* of resume */
@@ -69,7 +73,7 @@ typedef struct flags {
 enum { /* of argp */
   KEY_PROMPT = 'p',
   KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT,
-  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW,
+  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW, KEY_METHODS, KEY_REPEAT,
   KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_SEED,
   KEY_MAX_TOKENS, KEY_STOP, KEY_RAW, KEY_NO_SPECIAL, KEY_SYSTEM, KEY_TEMPLATE, KEY_JSON,
   KEY_THREADS, KEY_DEVICE, KEY_DRAFT_DEVICE, KEY_PIN, KEY_CONTEXT, KEY_SESSIONS, KEY_MATH, KEY_KV,

@@ -28,7 +28,7 @@ static const command commands[] = {
     {"detokenize", command_detokenize, "token ids to text"},
     {"convert-head", command_convert_head, "a draft head to a GGUF, for tandem and llama.cpp"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
-    {"bench", command_bench, "measure where the time of a step goes on this machine"},
+    {"bench", command_bench, "measure what speculation is worth here (spec), or a step's parts (step)"},
 };
 enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 

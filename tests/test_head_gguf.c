@@ -164,6 +164,100 @@ static void writes_llama3_scaling_as_factors(void **state) {
   close_fixture(&x);
 }
 
+/* ---- the map of rows ---- */
+
+enum { MAP_VOCAB = 200, MAP_ROWS = 160, MAP_EMBED = 32 };
+
+static float target_rows[MAP_VOCAB][MAP_EMBED], head_rows[MAP_VOCAB][MAP_EMBED];
+
+static const gguf_tensor TARGET_ROWS = {.name = "rows",
+                                        .type = GGUF_F32,
+                                        .dims = 2,
+                                        .shape = {MAP_EMBED, MAP_VOCAB, 1, 1},
+                                        .data = target_rows,
+                                        .bytes = sizeof target_rows};
+
+/* The head's rows are an affine function of the target's. */
+static void make_rows(void) {
+  unsigned random = 1;
+  for (int t = 0; t < MAP_VOCAB; t++)
+    for (int i = 0; i < MAP_EMBED; i++)
+      random = random * 1664525 + 1013904223, target_rows[t][i] = (float)(int)(random >> 16) / 32768 - 1;
+  for (int t = 0; t < MAP_VOCAB; t++)
+    for (int o = 0; o < MAP_EMBED; o++) {
+      head_rows[t][o] = head_value("constant", (size_t)o);
+      for (int i = 0; i < MAP_EMBED; i++)
+        head_rows[t][o] += target_rows[t][i] * head_value("map", (size_t)(o * MAP_EMBED + i));
+    }
+}
+
+/* A head that has the rows of the last tokens. */
+static void open_mapped(fixture *x) {
+  static head_builder b;
+  static int64_t ids[MAP_ROWS];
+  head_shape shape = HEAD_SMALL;
+  make_rows();
+  for (int r = 0; r < MAP_ROWS; r++) ids[r] = MAP_VOCAB - MAP_ROWS;
+  b = (head_builder){.skip = "lm_head.weight", .ids = ids};
+  head_put(&b, "lm_head.weight", "F32", MAP_ROWS, MAP_EMBED, head_rows[MAP_VOCAB - MAP_ROWS],
+           MAP_ROWS * sizeof head_rows[0]);
+  shape.vocab = MAP_VOCAB, shape.draft_vocab = MAP_ROWS;
+  open_fixture(x, &b, &shape, "");
+}
+
+static void maps_rows_of_the_target_to_rows_of_the_head(void **state) {
+  (void)state;
+  fixture x;
+  double cosine = 0;
+  err e;
+  open_mapped(&x);
+  assert_null(head_file_map(x.head));
+  if (head_file_fit_map(x.head, &TARGET_ROWS, &cosine, &e)) fail_msg("%s", e.text);
+  assert_true(cosine > 0.999 && cosine < 1.001);
+  head_file *out = write_and_open(&x);
+  const gguf_tensor *map = head_file_map(out);
+  assert_true(map->type == GGUF_BF16 && map->shape[0] == MAP_EMBED + 1 && map->shape[1] == MAP_EMBED);
+  for (int t = 0; t < MAP_VOCAB - MAP_ROWS; t++) /* those that the head lacks */
+    for (int o = 0; o < MAP_EMBED; o++) {
+      float made = value_at(map, (size_t)(o * (MAP_EMBED + 1) + MAP_EMBED));
+      for (int i = 0; i < MAP_EMBED; i++)
+        made += target_rows[t][i] * value_at(map, (size_t)(o * (MAP_EMBED + 1) + i));
+      assert_true(made > head_rows[t][o] - 0.02f && made < head_rows[t][o] + 0.02f);
+    }
+  head_file_close(out);
+  assert_int_equal(head_file_keep_rows(x.head, 65, &e), ERR_OK);
+  assert_int_equal(head_file_fit_map(x.head, &TARGET_ROWS, &cosine, &e), ERR_UNSUPPORTED);
+  assert_non_null(strstr(e.text, "needs 66 tokens with a row in the head, but it has 65"));
+  close_fixture(&x);
+}
+
+/* The file with bytes of its map changed, `at` from the end of the key's name. */
+static void expect_bad_map(const fixture *x, size_t at, const char *change, const char *part) {
+  static char bytes[1 << 20];
+  FILE *f = fopen(x->path, "rb");
+  size_t size = fread(bytes, 1, sizeof bytes, f);
+  head_file *h;
+  err e;
+  fclose(f);
+  char *name = memmem(bytes, size, HEAD_MAP_NAME, strlen(HEAD_MAP_NAME));
+  memcpy(name + strlen(HEAD_MAP_NAME) + at, change, 2);
+  assert_int_equal(head_file_open_memory(&h, bytes, size, &x->config, &e), ERR_FORMAT);
+  if (!strstr(e.text, part)) fail_msg("%s: %s", part, e.text);
+}
+
+static void refuses_a_wrong_map_of_rows(void **state) {
+  (void)state;
+  fixture x;
+  double cosine;
+  err e;
+  open_mapped(&x);
+  assert_int_equal(head_file_fit_map(x.head, &TARGET_ROWS, &cosine, &e), ERR_OK);
+  head_file_close(write_and_open(&x));
+  expect_bad_map(&x, 4, "\3", "is no array of 1056 u16 numbers"); /* i16 */
+  expect_bad_map(&x, 4 + 4 + 8 + 2 * 77, "\xc0\x7f", "value that is no number");
+  close_fixture(&x);
+}
+
 static void refuses_a_scaling_without_keys(void **state) {
   (void)state;
   static head_builder b;
@@ -182,6 +276,8 @@ int main(void) {
       cmocka_unit_test(copies_the_tokenizer_and_nothing_else_of_the_target),
       cmocka_unit_test(writes_quantised_matrices),
       cmocka_unit_test(writes_llama3_scaling_as_factors),
+      cmocka_unit_test(maps_rows_of_the_target_to_rows_of_the_head),
+      cmocka_unit_test(refuses_a_wrong_map_of_rows),
       cmocka_unit_test(refuses_a_scaling_without_keys),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -662,6 +662,14 @@ bool gguf_array_i64(const gguf *g, const char *key, uint64_t i, int64_t *out) {
   return true;
 }
 
+bool gguf_array_u16(const gguf *g, const char *key, const void **data, uint64_t *count) {
+  const entry *v = find_entry(g, key, KIND_ARRAY);
+  if (!v || v->element != KIND_U16) return false;
+  *data = v->data;
+  *count = v->count;
+  return true;
+}
+
 bool gguf_key_at(const gguf *g, size_t i, gguf_string *key, gguf_string *value) {
   if (i >= g->entry_count) return false;
   *key = g->entries[i].key;

@@ -71,6 +71,9 @@ bool gguf_array_string(const gguf *g, const char *key, uint64_t i, gguf_string *
 bool gguf_array_f64(const gguf *g, const char *key, uint64_t i, double *out);
 bool gguf_array_i64(const gguf *g, const char *key, uint64_t i, int64_t *out);
 
+/* All elements of an array of u16 numbers, as they stand in the file. */
+bool gguf_array_u16(const gguf *g, const char *key, const void **data, uint64_t *count);
+
 /* Every key in turn, with its value as it stands in the file: the number of its kind, then the value. False:
  * i is past the last one. */
 bool gguf_key_at(const gguf *g, size_t i, gguf_string *key, gguf_string *value);

@@ -11,7 +11,15 @@
 enum { VERSION = 3, ALIGNMENT = 32, GROW_BYTES = 1 << 16 };
 
 /* Kinds of metadata values; numbers are the file format's. */
-enum { KIND_U32 = 4, KIND_I32 = 5, KIND_F32 = 6, KIND_BOOL = 7, KIND_STRING = 8, KIND_ARRAY = 9 };
+enum {
+  KIND_U16 = 2,
+  KIND_U32 = 4,
+  KIND_I32 = 5,
+  KIND_F32 = 6,
+  KIND_BOOL = 7,
+  KIND_STRING = 8,
+  KIND_ARRAY = 9
+};
 
 typedef struct bytes {
   uint8_t *data;
@@ -103,6 +111,13 @@ void gguf_write_i32s(gguf_writer *w, const char *key, const int32_t *values, uin
   put_number(w, &w->keys, KIND_I32, 4);
   put_number(w, &w->keys, count, 8);
   for (uint64_t i = 0; i < count; i++) put_number(w, &w->keys, (uint32_t)values[i], 4);
+}
+
+void gguf_write_u16s(gguf_writer *w, const char *key, const void *values, uint64_t count) {
+  put_key(w, key, KIND_ARRAY);
+  put_number(w, &w->keys, KIND_U16, 4);
+  put_number(w, &w->keys, count, 8);
+  put(w, &w->keys, values, (size_t)count * 2);
 }
 
 void gguf_write_value(gguf_writer *w, gguf_string key, gguf_string value) {

@@ -237,6 +237,28 @@ static int take_vocabulary(head_file *f, err *e) {
   return rc || !ids ? rc : take_ids(f, ids, e);
 }
 
+/* ---- the map of rows ---- */
+
+static int take_map(head_file *f, err *e) {
+  const head_config *c = &f->config;
+  uint64_t count, columns = (uint64_t)c->target_embed + 1, wanted = columns * (uint64_t)c->layer.embed;
+  const void *values;
+  if (!f->file || !gguf_has(f->file, HEAD_MAP_NAME)) return ERR_OK;
+  if (!gguf_array_u16(f->file, HEAD_MAP_NAME, &values, &count) || count != wanted)
+    return err_set(e, ERR_FORMAT,
+                   "the draft head's %s is no array of %llu u16 numbers: convert the head again",
+                   HEAD_MAP_NAME, (unsigned long long)wanted);
+  f->map = (gguf_tensor){.name = HEAD_MAP_NAME,
+                         .type = GGUF_BF16,
+                         .dims = 2,
+                         .shape = {(int64_t)columns, c->layer.embed, 1, 1},
+                         .data = values,
+                         .bytes = (size_t)wanted * sizeof(uint16_t)};
+  if (tensor_is_finite(&f->map)) return ERR_OK;
+  return err_set(e, ERR_FORMAT, "the draft head's %s has a value that is no number: convert the head again",
+                 HEAD_MAP_NAME);
+}
+
 /* ---- values ---- */
 
 /* One weight that is no number makes every candidate's score none. */
@@ -257,6 +279,7 @@ static int take_tensors(head_file *f, err *e) {
   int rc = take_vocabulary(f, e);
   for (head_role role = 0; !rc && role < HEAD_ROLE_COUNT; role++) rc = take_role(f, role, e);
   if (!rc) rc = refuse_extra(f, e);
+  if (!rc) rc = take_map(f, e);
   return rc ? rc : check_values(f, e);
 }
 
@@ -341,6 +364,7 @@ void head_file_close(head_file *f) {
   gguf_close(f->file);
   safetensors_close(f->folder);
   for (head_role role = 0; role < HEAD_ROLE_COUNT; role++) free(f->copies[role]);
+  free(f->map_copy);
   free(f->ids);
   free(f);
 }
@@ -357,6 +381,10 @@ const gguf_tensor *head_file_tensor(const head_file *f, head_role role) {
 
 const int32_t *head_file_ids(const head_file *f) {
   return f->ids;
+}
+
+const gguf_tensor *head_file_map(const head_file *f) {
+  return f->map.data ? &f->map : NULL;
 }
 
 const char *head_role_name(head_role role) {

@@ -24,6 +24,9 @@ const gguf_tensor *head_file_tensor(const head_file *f, head_role role);
 /* int32 [draft_vocab], all different: which token of the target each row of OUTPUT is. NULL: row i is token
  * i, and draft_vocab is the target's vocabulary. */
 const int32_t *head_file_ids(const head_file *f);
+/* BF16 [embed][target_embed + 1]: times the target's row of a token, and a 1 after it, it is about the row
+ * that OUTPUT would have for that token. NULL: the file has none. */
+const gguf_tensor *head_file_map(const head_file *f);
 const char *head_role_name(head_role role); /* in a GGUF */
 /* Identity of what was read from disk. */
 hash16 head_file_fingerprint(const head_file *f);
@@ -36,3 +39,8 @@ int head_file_keep_rows(head_file *f, int32_t rows, err *e);
  * the type already stay. ERR_UNSUPPORTED: a matrix is quantised already, or its rows are no whole blocks;
  * ERR_FORMAT: its values do not fit; ERR_NOMEM. */
 int head_file_quantise(head_file *f, gguf_type type, gguf_type output, err *e);
+/* Makes the map of rows, from the target's output matrix (its embedding, where that is the same) and the rows
+ * that the head has, in minutes for a wide target. *cosine: the mean between rows that were held out and
+ * those that the map makes of them. ERR_UNSUPPORTED: too few rows, or of a type that is not read; ERR_NOMEM.
+ */
+int head_file_fit_map(head_file *f, const gguf_tensor *rows, double *cosine, err *e);

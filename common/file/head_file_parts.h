@@ -12,6 +12,8 @@ struct head_file {
   head_config config;
   gguf_tensor tensors[HEAD_ROLE_COUNT]; /* data NULL: there is none */
   void *copies[HEAD_ROLE_COUNT];        /* a tensor's data where it is not the file's; to be freed */
+  gguf_tensor map;                      /* of rows (head_file_map); data NULL: there is none */
+  void *map_copy;                       /* its data where it is not the file's; to be freed */
   int32_t *ids;                         /* [draft_vocab] or NULL */
   hash16 configuration;                 /* of a folder: its JSON */
 };

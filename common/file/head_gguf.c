@@ -86,6 +86,11 @@ static void write_head(output *o) {
   if (c->norm_output) gguf_write_bool(o->writer, "eagle3.norm_output", true); /* a key of our own */
 }
 
+static void write_map(output *o) {
+  const gguf_tensor *t = head_file_map(o->head);
+  if (t) gguf_write_u16s(o->writer, t->name, t->data, (uint64_t)(t->shape[0] * t->shape[1]));
+}
+
 static void write_tokenizer(output *o, const gguf *target) {
   static const char prefix[] = "tokenizer.";
   gguf_string key, value;
@@ -186,6 +191,7 @@ static int write_all(output *o, const gguf *target, const char *path, err *e) {
   write_general(o);
   write_layer(o);
   write_head(o);
+  write_map(o);
   write_tokenizer(o, target);
   int rc = write_scaling(o, e);
   for (head_role role = 0; !rc && role < HEAD_ROLE_COUNT; role++) rc = write_role(o, role, e);

@@ -2,6 +2,8 @@
 #pragma once
 
 #define HEAD_IDS_NAME "d2t" /* in all of them: the map from draft ids to the target's */
+#define HEAD_MAP_NAME                                                                                        \
+  "tandem.row_map" /* a key of a GGUF, because llama.cpp refuses tensors that it does not know */
 
 /* X(role, in a GGUF, in safetensors, columns, rows (NONE: a vector), when it is there). A name in safetensors
  * that begins with "*." comes after "midlayer." or "layers.0.". */

@@ -47,6 +47,70 @@ void tensor_values(gguf_type type, const void *data, size_t first, size_t count,
   }
 }
 
+/* ---- rows in blocks ---- */
+
+static float half_at(const uint8_t *p) {
+  float v;
+  tensor_values(GGUF_F16, p, 0, 1, &v);
+  return v;
+}
+
+static void read_q8_0(const uint8_t *p, float *out) {
+  float d = half_at(p);
+  for (int i = 0; i < 32; i++) out[i] = d * (int8_t)p[2 + i];
+}
+
+static int nibble(const uint8_t *p, int i) {
+  return i < 16 ? p[i] & 15 : p[i - 16] >> 4;
+}
+
+static void read_q4_0(const uint8_t *p, float *out) {
+  float d = half_at(p);
+  for (int i = 0; i < 32; i++) out[i] = d * (float)(nibble(p + 2, i) - 8);
+}
+
+static void read_q4_1(const uint8_t *p, float *out) {
+  float d = half_at(p), m = half_at(p + 2);
+  for (int i = 0; i < 32; i++) out[i] = d * (float)nibble(p + 4, i) + m;
+}
+
+/* 128 bytes of low halves, 64 of high pairs of bits, 16 scales, the scale of those. */
+static void read_q6_k(const uint8_t *p, float *out) {
+  float d = half_at(p + 208);
+  for (int i = 0; i < 256; i++) {
+    int half = i / 128, part = i % 128 / 32, at = i % 32;
+    int low = p[half * 64 + part % 2 * 32 + at] >> part / 2 * 4 & 15,
+        high = p[128 + half * 32 + at] >> part * 2 & 3;
+    out[i] = d * (float)((int8_t)p[192 + i / 16] * ((low | high << 4) - 32));
+  }
+}
+
+static const struct {
+  gguf_type type;
+  int32_t block, bytes;
+  void (*read)(const uint8_t *p, float *out);
+} READERS[] = {{GGUF_Q8_0, 32, 34, read_q8_0},
+               {GGUF_Q4_0, 32, 18, read_q4_0},
+               {GGUF_Q4_1, 32, 20, read_q4_1},
+               {GGUF_Q6_K, 256, 210, read_q6_k}};
+
+bool tensor_row(const gguf_tensor *t, int64_t row, float *out) {
+  size_t columns = (size_t)t->shape[0], row_bytes = t->bytes / (size_t)t->shape[1];
+  const uint8_t *p = (const uint8_t *)t->data + (size_t)row * row_bytes;
+  if (tensor_is_plain(t->type)) {
+    tensor_values(t->type, p, 0, columns, out);
+    return true;
+  }
+  size_t r = 0;
+  while (r < sizeof READERS / sizeof READERS[0] && READERS[r].type != t->type) r++;
+  if (r == sizeof READERS / sizeof READERS[0]) return false;
+  for (size_t i = 0; i < columns; i += (size_t)READERS[r].block, p += READERS[r].bytes)
+    READERS[r].read(p, out + i);
+  return true;
+}
+
+/* ---- whether they are numbers ---- */
+
 static bool plain_is_finite(const gguf_tensor *t) {
   float values[CHECK_VALUES];
   size_t count = t->bytes / (t->type == GGUF_F32 ? sizeof(float) : sizeof(uint16_t));

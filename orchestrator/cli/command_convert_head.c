@@ -47,14 +47,24 @@ static int tell(const head_file *h, const char *path) {
   return fflush(stdout) == 0 ? STATUS_OK : STATUS_IO;
 }
 
-static int write_head(const flags *f, const gguf *target, head_file *h) {
+/* From the head as it was trained: all its rows, in the type that they had. */
+static int fit_map(head_file *h, const model_file *target, err *e) {
+  const gguf_tensor *rows = model_file_tensor(target, MODEL_OUTPUT, 0);
+  double cosine;
+  int rc = head_file_fit_map(h, rows ? rows : model_file_tensor(target, MODEL_EMBED, 0), &cosine, e);
+  if (!rc) printf("map of rows: cosine %.3f with rows that were held out\n", cosine);
+  return rc;
+}
+
+static int write_head(const flags *f, const model_file *target, head_file *h) {
   err e = {0};
   gguf_type type = type_of(f->type);
-  int rc = f->rows ? head_file_keep_rows(h, f->rows, &e) : ERR_OK;
+  int rc = f->map ? fit_map(h, target, &e) : ERR_OK;
+  if (!rc && f->rows) rc = head_file_keep_rows(h, f->rows, &e);
   if (!rc)
     rc = head_file_quantise(h, type, f->output_type == FLAGS_TYPE_SAME ? type : type_of(f->output_type), &e);
   if (rc) return refused(rc, &e);
-  rc = head_gguf_write(h, target, f->arguments[1], &e);
+  rc = head_gguf_write(h, model_file_gguf(target), f->arguments[1], &e);
   if (rc == ERR_IO) return command_error(STATUS_IO, "%s", e.text);
   return rc ? refused(rc, &e) : tell(h, f->arguments[1]);
 }
@@ -62,14 +72,13 @@ static int write_head(const flags *f, const gguf *target, head_file *h) {
 static int convert(const flags *f, const model_file *target) {
   err e = {0};
   head_file *h;
-  const gguf *file = model_file_gguf(target);
-  if (!file)
+  if (!model_file_gguf(target))
     return command_error(STATUS_MODEL,
                          "%s is no GGUF with a tokenizer, which the head's file needs a copy of",
                          f->workers.model);
   int rc = head_file_open(&h, f->arguments[0], model_file_config(target), &e);
   if (rc) return refused(rc, &e);
-  int status = write_head(f, file, h);
+  int status = write_head(f, target, h);
   head_file_close(h);
   return status;
 }

@@ -112,6 +112,8 @@ static const struct argp_option convert_options[] = {
   {"head-type", KEY_HEAD_TYPE, "f16|bf16|q8_0|q4_1", 0, "of the output matrix (default: as --type)", 2},
   {"rows", KEY_ROWS, "N", 0, "keep the first N tokens of the draft vocabulary: the most frequent ones, where "
    "the head orders them by frequency (default: all)", 2},
+  {"map", KEY_MAP, 0, 0, "add the map that makes rows for tokens which the draft vocabulary lacks (minutes "
+   "for a wide model)", 2},
   {0}};
 static const struct argp_option status_options[] = {OPTION_LEDGER, OPTION_JSON, {0}};
 static const struct argp_option list_options[] = {
@@ -231,6 +233,7 @@ const program_flag flags_table_values[] = {
   PROGRAM_FLAG_SWITCH('v', flags, workers.verbose),
   PROGRAM_FLAG_SWITCH(KEY_RAW, flags, request.raw),
   PROGRAM_FLAG_SWITCH(KEY_NO_SPECIAL, flags, request.no_special),
+  PROGRAM_FLAG_SWITCH(KEY_MAP, flags, map),
   PROGRAM_FLAG_SWITCH(KEY_WHOLE, flags, whole),
   PROGRAM_FLAG_SWITCH(KEY_DELETE, flags, forget),
   PROGRAM_FLAG_SWITCH(KEY_SINGLE, flags, request.single_token),

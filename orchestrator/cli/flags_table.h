@@ -59,6 +59,7 @@ typedef struct flags {
   bool whole;                   /* of resume */
   bool forget;                  /* of end */
   int32_t rows;                 /* of convert-head; 0: all */
+  bool map;                     /* of convert-head */
   flags_type type, output_type; /* of convert-head */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
@@ -80,7 +81,7 @@ enum { /* of argp */
   KEY_KV_BLOCKS, KEY_KV_MEMORY, KEY_DRAFT_KV_MEMORY, KEY_REPACK_CACHE,
   KEY_LISTEN, KEY_WAIT, KEY_INSECURE, KEY_LEDGER,
   KEY_TO, KEY_WHOLE, KEY_DELETE, KEY_LIMIT, KEY_OLDER,
-  KEY_TYPE, KEY_HEAD_TYPE, KEY_ROWS
+  KEY_TYPE, KEY_HEAD_TYPE, KEY_ROWS, KEY_MAP
 };
 /* clang-format on */
 

@@ -89,6 +89,8 @@ class ConvertHead(Command):
             (BAD_MODEL, "No such file", [str(self.folder / "none"), out, "-m", MODEL]),
             (USAGE, "vocabulary has 40 tokens: 41 of them", [head, out, "-m", MODEL, "--rows", "41"]),
             (IO, "cannot write", [head, str(self.folder / "none" / "out.gguf"), "-m", MODEL]),
+            (BAD_MODEL, "needs 1154 tokens with a row in the head, but it has 40",
+             [head, out, "-m", MODEL, "--map"]),
             (USAGE, "q5_0", [head, out, "-m", MODEL, "--type", "q5_0"]),
             (USAGE, "two paths are needed", [head, "-m", MODEL]),
         ]:

@@ -72,7 +72,8 @@ static inline void head_ids(head_builder *b, const head_shape *s) {
   uint8_t used[256] = {0};
   for (int i = 0; i < s->draft_vocab; i++) {
     ids[i] = b->ids ? b->ids[i] : i + 1;
-    if (ids[i] + i >= 0 && ids[i] + i < s->vocab) used[ids[i] + i] = 1;
+    uint64_t id = (uint64_t)ids[i] + (uint64_t)i;
+    if (id < (uint64_t)s->vocab) used[id] = 1;
   }
   head_put(b, "d2t", "I64", 0, s->draft_vocab, ids, (size_t)s->draft_vocab * sizeof *ids);
   head_put(b, "t2d", "BOOL", 0, s->vocab, used, (size_t)s->vocab);

@@ -144,9 +144,13 @@ void gguf_write_tensor(gguf_writer *w, const gguf_tensor *t) {
 
 /* ---- the file ---- */
 
+static bool write_bytes(FILE *f, const void *data, uint64_t size) {
+  return size == 0 || fwrite(data, 1, size, f) == size;
+}
+
 static bool write_padded(FILE *f, const void *data, uint64_t size, uint64_t padded) {
   static const uint8_t zeros[ALIGNMENT];
-  return fwrite(data, 1, size, f) == size && fwrite(zeros, 1, padded - size, f) == padded - size;
+  return write_bytes(f, data, size) && write_bytes(f, zeros, padded - size);
 }
 
 static bool write_header(const gguf_writer *w, FILE *f) {
@@ -157,8 +161,7 @@ static bool write_header(const gguf_writer *w, FILE *f) {
   put_number(&head, &b, w->tensor_count, 8);
   put_number(&head, &b, w->key_count, 8);
   uint64_t size = b.size + w->keys.size + w->table.size;
-  bool done = !head.full && fwrite(b.data, 1, b.size, f) == b.size &&
-              fwrite(w->keys.data, 1, w->keys.size, f) == w->keys.size &&
+  bool done = !head.full && write_bytes(f, b.data, b.size) && write_bytes(f, w->keys.data, w->keys.size) &&
               write_padded(f, w->table.data, w->table.size, w->table.size + aligned(size) - size);
   free(b.data);
   return done;

@@ -35,7 +35,7 @@ static const struct {
     {GGUF_Q6_K, OPS_Q6_K}, {GGUF_IQ4_NL, OPS_IQ4_NL},
 };
 
-static bool type_of(gguf_type type, ops_type *out) {
+bool weights_type(gguf_type type, ops_type *out) {
   for (size_t i = 0; i < sizeof TYPES / sizeof TYPES[0]; i++) {
     if (TYPES[i].file != type) continue;
     *out = TYPES[i].device;
@@ -138,7 +138,7 @@ static int load_matrix(loader *l, model_role role, int32_t layer, device_weight 
   int rc = ERR_OK;
   *w = (device_weight){
       .rows = (int32_t)t->shape[1], .columns = (int32_t)t->shape[0], .memory = l->memory, .at = l->used};
-  if (!type_of(t->type, &w->type)) return ERR_UNSUPPORTED;
+  if (!weights_type(t->type, &w->type)) return ERR_UNSUPPORTED;
   size_t bytes = l->device->table->packed_bytes(w->type, w->rows, w->columns);
   if (bytes == 0 || l->used > SIZE_MAX / 2 - bytes) return ERR_NOMEM;
   if (l->memory && !l->packed) rc = fill_matrix(l, role, t, w);

@@ -47,3 +47,5 @@ typedef struct weights_options {
  */
 int weights_load(weights *w, const model_file *f, device *d, const weights_options *o, mem *m, err *e);
 void weights_free(weights *w, device *d);
+/* The device's name of a file's type; false: it has none. */
+bool weights_type(gguf_type type, ops_type *out);

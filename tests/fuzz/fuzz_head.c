@@ -36,6 +36,13 @@ static void check_head(const head_file *h) {
   }
 }
 
+static void check_map(const head_file *h) {
+  const gguf_tensor *map = head_file_map(h);
+  if (!map) return;
+  if (map->shape[0] != EMBED + 1 || map->shape[1] != head_file_config(h)->layer.embed) abort();
+  sink = ((const uint8_t *)map->data)[map->bytes - 1];
+}
+
 static void read_config(const char *text, size_t size) {
   head_config c;
   json_t *object;
@@ -66,6 +73,8 @@ static void add_keys(gguf_builder *b) {
   gb_key_u32(b, "eagle3.target_hidden_size", EMBED);
   gb_key_bool(b, "eagle3.norm_before_residual", 1);
   gb_array(b, "eagle3.target_layers", GB_I32, 2), gb_number(b, 1, 4), gb_number(b, 4, 4);
+  gb_array(b, HEAD_MAP_NAME, GB_U16, (EMBED + 1) * EMBED);
+  for (int i = 0; i < (EMBED + 1) * EMBED; i++) gb_number(b, 0x3f80, 2);
 }
 
 /* A vocabulary of one token, token 0. */
@@ -103,7 +112,7 @@ static void open_changed(const uint8_t *changes, size_t size) {
     b.bytes[(changes[i] | (size_t)changes[i + 1] << 8) % b.size] = changes[i + 2];
   int rc = head_file_open_memory(&h, b.bytes, b.size, &target, &e);
   if (rc && (h || rc != e.code || !e.text[0])) abort();
-  if (!rc) check_head(h);
+  if (!rc) check_head(h), check_map(h);
   if (rc && size < 3) abort(); /* the right one */
   head_file_close(h);
   gb_free(&b);

@@ -13,9 +13,10 @@ from gguf import GGMLQuantizationType, quants
 
 
 def plain(rng):
-    """Numbers of every size that an f16 has, ties between two of them, and what is too small for one."""
+    """Numbers of every size that an f16 has, ties between two of them or of a BF16, and what is too small."""
     exponents = 2.0 ** rng.integers(-27, 16, 900)
     ties = (2049 + 2 * np.arange(60)) * 2.0 ** rng.integers(-25, 4, 60)
+    ties[::2] = (257 + 2 * np.arange(30)) * 2.0 ** rng.integers(-10, 7, 30)  # of a BF16
     small = 2.0 ** -np.arange(14, 30), 3 * 2.0 ** -np.arange(24, 28)
     some = rng.standard_normal(900) * exponents * .2
     return np.concatenate([some, ties, -ties, [0, -0.0, 65504, 65519.9], *small])

@@ -20,7 +20,7 @@ from programs import (  # noqa: F401: tests take all of it from here
 
 NUMBERS = {"HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
            "ENDED": 13, "DESYNC": 14, "TOKENS": 20, "ACK": 21, "RESEND": 22, "DONE": 23, "ATTACH": 30, "ATTACHED": 31,
-           "NODES": 32, "TREE_RESET": 33, "DETACH": 34}
+           "NODES": 32, "TREE_RESET": 33, "DETACH": 34, "FEATURES": 35}
 NAMES = {number: name for name, number in NUMBERS.items()}
 CODES = {"limit": -4, "bad_argument": -5, "full": -6, "protocol": -10, "version": -11, "mismatch": -12, "desync": -13,
          "gone": -14, "stale": -15, "bad_ticket": -16, "draining": -18}

@@ -1,5 +1,5 @@
-"""Features over the wire from a real tandem-target: which rows come, that they are the states of their positions, and
-that no request, however odd, changes a token."""
+"""Features over the wire from a real tandem-target: which rows come, that they are the states of their
+positions, and that no request, however odd, changes a token."""
 
 import os
 import struct
@@ -30,7 +30,7 @@ class Features(Case):
         super().setUpClass()
         cls.hub = Hub(f"ipc://{cls.folder}/hub")
         cls.addClassCleanup(cls.hub.close)
-        cls.program = start_target(cls.folder, cls.hub.endpoint, "--sessions", "4", "--threads", "2", "--counters")
+        cls.program = start_target(cls.folder, cls.hub.endpoint, "--sessions", "4", "--threads", "2")
         cls.addClassCleanup(cls.program.close)
         cls.target, = registered(cls.hub)
         cls.prompt = {r["id"]: r for r in golden()}[123]["prompt_ids"]
@@ -44,7 +44,8 @@ class Features(Case):
 
     def draft(self, request, **options):
         """An answer in lockstep, and its draft, which has asked for features."""
-        answer = Answer(self.hub, self.target, self.prompt, budget=BUDGET, lockstep=True, max_tokens=TOKENS, **options)
+        options = {"budget": BUDGET, "lockstep": True, "max_tokens": TOKENS, **options}
+        answer = Answer(self.hub, self.target, self.prompt, **options)
         answer.draft_expected = True
         link = Link(self.hub, self.hub.peers[self.target][9]).greet()
         self.addCleanup(link.close)
@@ -53,7 +54,7 @@ class Features(Case):
         return answer, link
 
     def follow(self, answer, link, right):
-        """To the end: with the right nodes, or with none. Returns {position: row} and the bytes that came in FEATURES."""
+        """To the end: with the right nodes, or with none. Returns {position: row}."""
         *_, generation = link.expect("ATTACHED").fields[:3]
         rows, first = {}, 1
         while not answer.done:
@@ -80,7 +81,8 @@ class Features(Case):
             if message.kind != "FEATURES":
                 continue
             base, count, width, kind, data = message.fields
-            self.assertLessEqual(base + count, max(behind, len(self.prompt)), "features go in front of no TOKENS")
+            known = max(behind, len(self.prompt))
+            self.assertLessEqual(base + count, known, "features go in front of no TOKENS")
             size = width * 2 * kind
             self.assertEqual(len(data or b""), count * size)
             for i in range(count):
@@ -99,7 +101,7 @@ class Features(Case):
         return struct.pack(f"<{EMBED}f", *values)
 
     def test_states_of_committed_positions(self):
-        """The same rows whether their tokens were decoded plainly or accepted, and the file's own for the first tap."""
+        """The same rows for tokens decoded plainly and accepted ones; the first tap is the file's own."""
         plain = self.follow(*self.draft([TAPS, F32, ZERO, 0, 5]), False)
         tokens = self.prompt + self.plain
         computed = min(plain)
@@ -111,7 +113,8 @@ class Features(Case):
             self.assertEqual(row[:EMBED * 4], self.embedded(tokens[position]), position)
         drafted = self.follow(*self.draft([TAPS, F32, ZERO, 0, 5]), True)
         self.assertTrue(set(drafted) >= set(range(len(self.prompt), max(drafted))))
-        self.assertEqual({p: drafted[p] for p in drafted if p in plain}, {p: plain[p] for p in drafted if p in plain})
+        both = set(drafted) & set(plain)
+        self.assertEqual({p: drafted[p] for p in both}, {p: plain[p] for p in both})
         narrow = self.follow(*self.draft([TAPS, BF16, ZERO, 0, 5]), True)
         common = sorted(set(narrow) & set(plain))
         self.assertGreater(len(common), TOKENS // 2)
@@ -129,14 +132,15 @@ class Features(Case):
         answer.send("END")
 
     def test_odd_requests(self):
-        """A draft of version 2 asks for nothing; a broken request is refused by its rule; the answer stays the same."""
-        for request, code in [([[], BF16, ZERO, 0, 0], "protocol"), ([list(range(9)), BF16, ZERO, 0, 0], "limit"),
+        """A broken request is refused by its rule, and an idle one brings nothing."""
+        for request, code in [([[], BF16, ZERO, 0, 0], "protocol"),
+                              ([list(range(9)), BF16, ZERO, 0, 0], "limit"),
                               ([[0], 3, ZERO, 0, 0], "protocol"), ([[0], F32, ZERO, -1, 0], "protocol")]:
             with self.subTest(request=request):
                 answer, link = self.draft(request)
                 link.expect_error(code)
                 answer.send("END")
-        answer, link = self.draft([[0] * 8, F32, ZERO, 1 << 20, 4096])  # from beyond all that will ever be there
+        answer, link = self.draft([[0] * 8, F32, ZERO, 1 << 20, 4096])
         self.assertEqual(self.follow(answer, link, True), {})
 
 

@@ -1,6 +1,8 @@
 /* libs: model : far emulated */
 /* A draft head's forward pass: against the recipe in doubles, and every device against the C reference. */
 #include "common/model/draft_head.h"
+#include "common/base/noise.h"
+#include "common/model/kv_rows.h"
 #include "tests/model_support.h"
 
 #include "tests/head_builder.h"
@@ -288,22 +290,32 @@ static void walk(run *r) {
   look_at(r, 0, 0, 10);
 }
 
-static void run_on(run *r, const files *f, const char *name, ops_math math, oracle *o) {
+static void open_run(run *r, const files *f, const char *name, ops_math math) {
   err e = {0};
   uint32_t random = 5;
-  device *d = support_open_device(name, math, 2, NULL);
   const kv_options k = {.sequences = 2, .context = 64, .type = math == OPS_MATH_F32 ? KV_F32 : KV_F16};
-  *r = (run){.o = o};
+  device *d = support_open_device(name, math, 2, NULL);
+  *r = (run){0};
   for (size_t i = 0; i < (size_t)ROWS * TAPS; i++)
     r->taps[i / TAPS][i % TAPS] = (float)(support_random(&random) % 2001) / 1000.0f - 1.0f;
-  if (o) compute_oracle(o, r->taps);
   if (draft_head_open(&r->h, f->head, f->target, d, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   if (kv_open(&r->k, d, &draft_head_shape(r->h)->layer, &k, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   for (int32_t i = 0; i < 2; i++) assert_int_equal(kv_acquire(r->k), i);
-  walk(r);
+}
+
+static void close_run(run *r) {
+  device *d = kv_device(r->k);
   kv_close(r->k);
   draft_head_close(r->h);
   d->table->close(d);
+}
+
+static void run_on(run *r, const files *f, const char *name, ops_math math, oracle *o) {
+  open_run(r, f, name, math);
+  r->o = o;
+  if (o) compute_oracle(o, r->taps);
+  walk(r);
+  close_run(r);
 }
 
 /* --- the tests --- */
@@ -322,6 +334,69 @@ static void the_layer_is_the_recipes(void **state) {
   }
   free(r);
   free(o);
+}
+
+/* Two sequences with the same rows, in one forward and one by one. Rows that nobody ranks give nothing. */
+static void rows_do_not_depend_on_their_forward(void **state) {
+  (void)state;
+  run *r = malloc(sizeof *r);
+  for (int norms = 0; norms < 2; norms++) {
+    files f = {0};
+    open_files(&f, norms);
+    open_run(r, &f, support_device(), OPS_MATH_INT8);
+    draft_head_segment s = {rows_of(0, MODEL_APPEND, 0, FIRST), DRAFT_HEAD_TAPS, r->taps[0]};
+    s.rows.all_logits = false;
+    forward(r, &s, 1);
+    assert_null(draft_head_ranked(r->h, 0, 0));
+    assert_null(draft_head_state(r->h, 0, 0));
+    look_at(r, 0, FIRST - 1, 0);
+    for (int i = 0; i < FIRST; i++) {
+      s = (draft_head_segment){rows_of(1, MODEL_APPEND, i, 1), DRAFT_HEAD_TAPS, r->taps[i]};
+      s.rows.no_logits = i + 1 < FIRST;
+      forward(r, &s, 1);
+    }
+    look_at(r, 0, 0, 1);
+    assert_memory_equal(r->out, r->out + r->used / 2, r->used / 2);
+    close_run(r);
+    close_files(&f);
+  }
+  free(r);
+}
+
+/* A session that starts cold at position 41 has the noise of position 42, the guess's own. */
+static void guesses_have_the_noise_of_their_position(void **state) {
+  (void)state;
+  enum { SHIFT = 41, COUNT = SAMPLER_RANKED_MAX };
+  const model_ranking greedy = {.options = {.top_p = 1, .repeat_penalty = 1}, .count = COUNT};
+  model_ranking warm = greedy;
+  warm.options.temperature = 1;
+  warm.options.seed = 77;
+  const noise_source noise = {77, 0, SHIFT + 1};
+  run *r = malloc(sizeof *r);
+  files f = {0};
+  open_files(&f, false);
+  open_run(r, &f, support_device(), OPS_MATH_INT8);
+  draft_head_segment s[] = {{rows_of(0, MODEL_APPEND, 0, 1), DRAFT_HEAD_TAPS, r->taps[0]},
+                            {rows_of(1, MODEL_APPEND, 0, 1), DRAFT_HEAD_TAPS, r->taps[0]}};
+  s[0].rows.ranking = &greedy;
+  s[1].rows.ranking = &warm;
+  s[1].rows.shift = SHIFT;
+  forward(r, s, 2);
+  const ops_ranked plain = *draft_head_ranked(r->h, 0, 0), noisy = *draft_head_ranked(r->h, 1, 0);
+  int32_t compared = 0;
+  for (int i = 0; i < plain.count; i++)
+    for (int k = 0; k < noisy.count; k++)
+      if (plain.list[i].token == noisy.list[k].token) {
+        assert_true(noisy.list[k].value == plain.list[i].value + noise_of(&noise, plain.list[i].token));
+        compared++;
+      }
+  assert_true(compared >= 2 * COUNT - 24);
+  s[0].rows.tokens = &(int32_t){VOCAB};
+  assert_int_equal(draft_head_forward(r->h, r->k, s, 1), ERR_ARG);
+  assert_non_null(draft_head_state(r->h, 1, 0)); /* nothing has changed */
+  close_run(r);
+  close_files(&f);
+  free(r);
 }
 
 static void devices_give_the_same_bits(void **state) {
@@ -350,6 +425,8 @@ static void devices_give_the_same_bits(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(the_layer_is_the_recipes),
+                                     cmocka_unit_test(rows_do_not_depend_on_their_forward),
+                                     cmocka_unit_test(guesses_have_the_noise_of_their_position),
                                      cmocka_unit_test(devices_give_the_same_bits)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
+#include "common/file/head_lookup.h"
 #include "common/model/model.h"
 #include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/ngram.h"
@@ -12,8 +13,9 @@
 
 #define DEFAULT_SESSIONS 4
 #define DEFAULT_ROWS     4
+#define EAGLE3_DEFAULT   "eagle3,ngram" /* prompt lookup adds tokens and costs nothing beside a head */
 
-enum { KEY_DRAFT = WORKER_KEY_OWN, KEY_SEED, KEY_MODEL_DRAFT, KEY_LAYERS, KEY_ROWS, KEY_TURNS };
+enum { KEY_DRAFT = WORKER_KEY_OWN, KEY_SEED, KEY_MODEL_DRAFT, KEY_LAYERS, KEY_ROWS, KEY_TURNS, KEY_TYPE };
 
 static const struct argp_option option_table[] = {
     {"orchestrator", WORKER_KEY_ORCHESTRATOR, "ENDPOINT", 0,
@@ -21,18 +23,24 @@ static const struct argp_option option_table[] = {
     {"draft", KEY_DRAFT, "METHOD", 0,
      "ngram (default): what followed the last tokens when they occurred before, in prompt or answer. "
      "model: a smaller model of the same vocabulary (-md), or the first layers of the target's "
-     "(--draft-layers). "
+     "(--draft-layers). eagle3: a head (-md) that reads the target's own states. "
      "replay:FILE:RATE[:S], for tests and benchmarks: answers recorded by 'tandem batch' in FILE, where the "
      "first "
      "candidate is right with probability RATE, and if it is not, the right one is second with probability "
-     "S. Several, such as model,ngram, feed one tree",
+     "S. Several, such as eagle3,ngram, feed one tree",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
     {"ctx", WORKER_KEY_CONTEXT, "N", 0,
      "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
     {NULL, 0, NULL, 0, "A model as draft:", 1},
     {"model-draft", KEY_MODEL_DRAFT, "FILE", 0,
-     "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m", 1},
+     "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m. An EAGLE-3 head means "
+     "--draft " EAGLE3_DEFAULT,
+     1},
+    {"draft-type", KEY_TYPE, "TYPE", 0,
+     "What a head's weights become: q8_0, q4_1 or bf16; default: q8_0, or what its file has if it is "
+     "quantised",
+     1},
     {"draft-layers", KEY_LAYERS, "N", 0, "The first N layers of it alone", 1},
     {"model", WORKER_KEY_MODEL, "FILE", 0,
      "The target's model: gives its vocabulary, and its layers where there is no -md; without it the draft's "
@@ -75,12 +83,24 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_INT(KEY_ROWS, draft_arguments, rows, "--rows", 1, DRAFT_QUERIES_MAX),
 };
 
+static gguf_type to_type(struct argp_state *state, const char *text) {
+  static const gguf_type types[] = {GGUF_Q8_0, GGUF_Q4_1, GGUF_BF16};
+  err e = {0};
+  int i = program_choice("--draft-type", text, (const char *[]){"q8_0", "q4_1", "bf16"}, 3, &e);
+  if (i < 0) argp_error(state, "%s", e.text);
+  return types[i];
+}
+
 static error_t take(int key, char *text, struct argp_state *state) {
   static const worker_limits limits = {1, WIRE_CONTEXT_MAX, DRAFT_SESSIONS_MAX};
   draft_arguments *a = state->input;
   error_t rc = worker_arguments_take(&limits, key, text, state);
   err e;
   if (rc != ARGP_ERR_UNKNOWN) return rc;
+  if (key == KEY_TYPE) {
+    a->type = to_type(state, text);
+    return 0;
+  }
   if (key != KEY_SEED)
     return program_take_flag(flag_table, sizeof flag_table / sizeof *flag_table, key, text, state);
   if (program_u64("--replay-seed", text, &a->replay_seed, &e) != ERR_OK) argp_error(state, "%s", e.text);
@@ -102,6 +122,8 @@ static void fill(draft_arguments *a) {
   int32_t cores = cpus_threads();
   if (!a->worker.threads) a->worker.threads = a->turns || cores == 1 ? cores : cores / 2;
   if (!a->worker.device) a->worker.device = WORKER_DEVICE_DEFAULT;
+  bool head = a->model_draft && head_lookup_is_head(a->model_draft);
+  if (!a->draft && head) a->draft = EAGLE3_DEFAULT;
   if (!a->draft) a->draft = a->model_draft || a->layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
 }
 

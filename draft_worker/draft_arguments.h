@@ -1,6 +1,7 @@
 /* draft_arguments.h - the command line of tandem-draft. */
 #pragma once
 
+#include "common/file/gguf.h"
 #include "wire/worker_arguments.h"
 
 typedef struct draft_arguments {
@@ -8,6 +9,7 @@ typedef struct draft_arguments {
   const char *draft;       /* the method, with what belongs to it; never NULL */
   const char *model_draft; /* NULL: not given */
   uint64_t replay_seed;
+  gguf_type type; /* of a head's matrices; GGUF_F32: not given */
   int32_t layers; /* 0: all */
   int32_t rows;
   bool turns;

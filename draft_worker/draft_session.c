@@ -174,6 +174,7 @@ static expansion_step next_step(draft_session *p, const draft_setup *m, bool gro
     const drafter_kind *kind = m->drafters[i].kind;
     limits[i].hope = p->options.lockstep ? 0 : grown ? NO_HOPE : kind->hope;
     limits[i].least = kind->least;
+    limits[i].absent = p->held[i] == DRAFTER_ABSENT;
   }
   return expansion_best(&p->expansion, limits);
 }
@@ -203,6 +204,7 @@ int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary,
   bool grown = false, keeps = takes_turns(p, m);
   *first_id = p->ids.next;
   p->done = false;
+  for (int32_t i = 0; i < m->drafter_count; i++) advance(p, m, i); /* one may be there now that was absent */
   while (p->expansion.live.live_count < goal) {
     expansion_step s = next_step(p, m, grown);
     if (!s.any || (s.query && grown)) break;
@@ -243,7 +245,7 @@ void draft_session_commit(draft_session *p, const draft_setup *m, int32_t count)
   p->called = true;
   for (int32_t i = 0; i < m->drafter_count; i++) {
     observe(p, m, i, tokens, count);
-    expansion_reroot(&p->expansion, i, m->drafters[i].kind->lasting, tokens, count);
+    expansion_reroot(&p->expansion, i, m->drafters[i].kind->replies, tokens, count);
   }
   tree_commit(&p->expansion.live, maps, 1, before, tokens, count);
   tree_ids_trim(&p->ids, &p->expansion.live, p->committed.length);

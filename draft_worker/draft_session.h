@@ -21,7 +21,7 @@ typedef struct draft_session {
   prefix committed; /* C */
   int32_t prompt_length;
   msg_options options;        /* of OPEN, without its stops */
-  int32_t held[DRAFTERS_MAX]; /* tokens of C that each drafter holds */
+  int32_t held[DRAFTERS_MAX]; /* tokens of C that each drafter holds, or DRAFTER_ABSENT */
   expansion expansion;        /* the tree, and the drafters' replies about its nodes */
   tree_ids ids;
   bool done;    /* nothing can be added to the tree until C grows */

@@ -127,7 +127,7 @@ static void consider(expansion *x, int32_t by, int32_t node, const expansion_lim
                       .order = n ? (int64_t)n->order : -1,
                       .total = expansion_total(x, node)};
   if (!queried && n && (!is_queried_below(x, node) || n->total < l->least)) return;
-  if (!s.query && e->next == e->count) return;
+  if (s.query ? l->absent : e->next == e->count) return;
   s.total += s.query ? l->hope : e->list[e->next].score;
   if (is_better(&s, best)) *best = s;
 }
@@ -152,11 +152,17 @@ int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary)
   return fresh ? slot : -1;
 }
 
-void expansion_reroot(expansion *x, int32_t by, bool lasting, const int32_t *tokens, int32_t count) {
+static void forget_replies(expansion *x, int32_t by) {
+  for (int32_t i = 0; i < x->live.capacity; i++) expansion_entry_of(x, by, i)->mark = 0;
+}
+
+void expansion_reroot(expansion *x, int32_t by, drafter_replies replies, const int32_t *tokens,
+                      int32_t count) {
   int32_t node = TREE_ROOT;
   for (int32_t i = 0; i < count && (i == 0 || node >= 0); i++) node = tree_child(&x->live, node, tokens[i]);
   expansion_entry *root = expansion_entry_of(x, by, TREE_ROOT);
-  bool kept = lasting && count > 0 && node >= 0 && expansion_queried(x, by, node);
+  bool kept = replies == DRAFTER_REPLIES_LAST && count > 0 && node >= 0 && expansion_queried(x, by, node);
   if (kept) *root = *expansion_entry_of(x, by, node);
   root->mark = kept ? mark_of(x, TREE_ROOT) : 0;
+  if (replies == DRAFTER_REPLIES_ARE_GUESSES) forget_replies(x, by);
 }

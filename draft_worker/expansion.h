@@ -63,6 +63,7 @@ void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, flo
  * tree does not depend on when replies come. A node with a total below `least` is not queried. */
 typedef struct expansion_limits {
   float hope, least;
+  bool absent; /* nobody waits for its replies */
 } expansion_limits;
 
 /* A possible next step of growth: to query a node, or to add the next candidate of a reply. */
@@ -81,7 +82,8 @@ expansion_step expansion_best(expansion *x, const expansion_limits *limits);
  */
 int32_t expansion_add(expansion *x, const expansion_step *s, int32_t vocabulary);
 
-/* C is about to grow by these tokens. If the drafter's replies are `lasting`, its reply about the node at
- * which these tokens end becomes its reply about the root; otherwise the root will be queried again. Call it
- * before tree_commit. */
-void expansion_reroot(expansion *x, int32_t by, bool lasting, const int32_t *tokens, int32_t count);
+/* C is about to grow by these tokens. If the drafter's replies last, its reply about the node at which these
+ * tokens end becomes its reply about the root; otherwise the root will be queried again, and if they are
+ * guesses, all other nodes too. Call it before tree_commit. */
+void expansion_reroot(expansion *x, int32_t by, drafter_replies replies, const int32_t *tokens,
+                      int32_t count);

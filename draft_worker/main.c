@@ -2,6 +2,7 @@
 #include "common/base/host_id.h"
 #include "common/base/program.h"
 #include "draft_worker/draft_arguments.h"
+#include "draft_worker/draft_eagle3.h"
 #include "draft_worker/draft_model.h"
 #include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/ngram.h"
@@ -20,6 +21,7 @@ typedef struct program {
   drafter drafters[DRAFTERS_MAX];
   replay_recording *recording; /* of replay */
   draft_model model;           /* of the method "model" */
+  draft_eagle3 head;           /* of "eagle3" */
   draft *draft;
   engine_host *host;
 } program;
@@ -43,6 +45,7 @@ static int open_drafters(program *p, draft_options *o, err *e) {
   for (int32_t i = 0; i < m.count && rc == ERR_OK; i++) {
     drafter *to = &p->drafters[i];
     rc = m.list[i] == DRAFT_MODEL    ? open_model(p, to, o, e)
+         : m.list[i] == DRAFT_EAGLE3 ? draft_eagle3_open(&p->head, &p->arguments, &p->log, o, to, e)
          : m.list[i] == DRAFT_REPLAY ? open_replay(p, m.replay, to, e)
                                      : immediate_open(to, &ngram_kind, NULL, e);
     if (rc == ERR_OK) o->drafters[o->drafter_count++] = *to;
@@ -62,16 +65,18 @@ static bool drained(const void *self) {
 }
 
 static void compute(void *context, const void *batch, void *results) {
-  model_engine_run(context, batch, results);
+  const program *p = context;
+  if (p->head.engine)
+    eagle3_engine_run(p->head.engine, batch, results);
+  else
+    model_engine_run(p->model.engine, batch, results);
 }
 
 static int start(program *p, err *e) {
   const engine_host_worker worker = {draft_machine(p->draft), next_batch, drained};
-  const engine_host_engine computing = {.self = p->model.engine,
-                                        .batch_bytes = sizeof(draft_batch),
-                                        .result_bytes = sizeof(draft_results),
-                                        .run = compute};
-  return engine_host_start(p->host, &worker, p->model.engine ? &computing : NULL, e);
+  const engine_host_engine computing = {
+      .self = p, .batch_bytes = sizeof(draft_batch), .result_bytes = sizeof(draft_results), .run = compute};
+  return engine_host_start(p->host, &worker, p->model.engine || p->head.engine ? &computing : NULL, e);
 }
 
 /* --- starting and ending --- */
@@ -117,6 +122,7 @@ static void close_all(program *p) {
   for (int32_t i = 0; i < DRAFTERS_MAX; i++) drafter_free(&p->drafters[i]);
   replay_recording_close(p->recording);
   draft_model_close(&p->model);
+  draft_eagle3_close(&p->head);
 }
 
 static int run(program *p) {
@@ -148,6 +154,7 @@ int main(int argc, char **argv) {
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);
   if (a->counters && p.model.engine) draft_model_print_counters(&p.model);
+  if (a->counters && p.head.engine) draft_eagle3_print_counters(&p.head);
   close_all(&p);
   return code;
 }

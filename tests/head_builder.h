@@ -68,8 +68,8 @@ static inline void head_weights(head_builder *b, const char *name, int rows, int
 }
 
 static inline void head_ids(head_builder *b, const head_shape *s) {
-  int64_t ids[256];
-  uint8_t used[256] = {0};
+  int64_t ids[512];
+  uint8_t used[512] = {0};
   for (int i = 0; i < s->draft_vocab; i++) {
     ids[i] = b->ids ? b->ids[i] : i + 1;
     uint64_t id = (uint64_t)ids[i] + (uint64_t)i;

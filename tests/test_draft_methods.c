@@ -15,6 +15,7 @@ static void test_a_list_keeps_its_order(void **state) {
   assert_true(m.count == 1 && m.list[0] == DRAFT_NGRAM && !m.replay);
   assert_int_equal(draft_methods_parse(&m, "model,ngram", &e), ERR_OK);
   assert_true(m.count == 2 && m.list[0] == DRAFT_MODEL && m.list[1] == DRAFT_NGRAM);
+  assert_int_equal(draft_methods_parse(&m, "eagle3,ngram", &e), ERR_OK);
   assert_true(draft_methods_have(&m, DRAFT_NGRAM) && !draft_methods_have(&m, DRAFT_REPLAY));
 }
 
@@ -31,9 +32,9 @@ static void test_a_recording_may_hold_commas(void **state) {
 
 static void test_what_is_no_list_is_refused(void **state) {
   (void)state;
-  static const char *const wrong[] = {"",     "eagle",  "ngram,",      ",ngram",     "ngram,ngram",
-                                      "none", "replay", "ngram model", "ngram,none", "Ngram",
-                                      "any",  "ngra",   "ngramm"};
+  static const char *const wrong[] = {"",     "eagle",  "ngram,",      ",ngram",      "ngram,ngram",
+                                      "none", "replay", "ngram model", "ngram,none",  "Ngram",
+                                      "any",  "ngra",   "ngramm",      "eagle3,model"};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     draft_methods m;
     err e = {0};

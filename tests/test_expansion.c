@@ -11,7 +11,7 @@
 
 enum { CAPACITY = 8 };
 
-static const expansion_limits exact[2] = {{0, -100}, {0, -100}};
+static const expansion_limits exact[2] = {{.least = -100}, {.least = -100}};
 
 static expansion with_drafters(int32_t count) {
   expansion x;
@@ -132,7 +132,7 @@ static void test_the_best_step_is_a_query_before_an_equal_candidate(void **state
   expansion_entry_of(&x, 0, TREE_ROOT)->next = 1;
   s = expansion_best(&x, exact);
   assert_true(s.query && s.node == first);
-  const expansion_limits hope = {-0.7f, -100}, none = {0, -0.9f};
+  const expansion_limits hope = {.hope = -0.7f, .least = -100}, none = {.least = -0.9f};
   s = expansion_best(&x, &hope); /* less is hoped of the reply */
   assert_true(!s.query && s.node == TREE_ROOT);
   s = expansion_best(&x, &none); /* the node is not worth a query */
@@ -158,7 +158,8 @@ static void test_the_best_step_is_that_of_any_drafter(void **state) {
 static void test_a_node_that_several_propose_keeps_the_best_score(void **state) {
   (void)state;
   expansion x = with_drafters(2);
-  static const expansion_limits late[2] = {{-9, -100}, {-9, -100}}; /* queries can wait */
+  static const expansion_limits late[2] = {{.hope = -9, .least = -100},
+                                           {.hope = -9, .least = -100}}; /* queries can wait */
   reply(&x, 0, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.9f});
   expansion_step s = expansion_best(&x, late);
   int32_t node = expansion_add(&x, &s, 0), below = add(&x, node, 7, -0.5f);
@@ -178,15 +179,43 @@ static void test_lasting_replies_move_to_the_root_with_c(void **state) {
     reply(&x, by, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-1});
     expansion_query(&x, by, node, expansion_handle(&x, node, 7));
   }
-  expansion_reroot(&x, 0, true, (const int32_t[]){4}, 1);
-  expansion_reroot(&x, 1, false, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 1, DRAFTER_REPLIES_BUT_ROOT, (const int32_t[]){4}, 1);
   tree_advance(&x.live, (const int32_t[]){4}, 1);
   assert_true(expansion_queried(&x, 0, TREE_ROOT) && !expansion_replied(&x, 0, TREE_ROOT));
   assert_ptr_equal(expansion_outstanding(&x, 0, expansion_handle(&x, node, 7)),
                    expansion_entry_of(&x, 0, TREE_ROOT));
   assert_false(expansion_queried(&x, 1, TREE_ROOT));
-  expansion_reroot(&x, 0, true, (const int32_t[]){50}, 1); /* nobody was queried about that */
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_LAST, (const int32_t[]){50}, 1); /* nobody was queried about that */
   assert_false(expansion_queried(&x, 0, TREE_ROOT));
+  expansion_fini(&x);
+}
+
+static void test_guesses_are_forgotten_when_c_grows(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  int32_t node = add(&x, TREE_ROOT, 4, -1), below = add(&x, node, 5, -1);
+  for (int32_t by = 0; by < 2; by++) expansion_query(&x, by, node, 0);
+  for (int32_t by = 0; by < 2; by++) expansion_query(&x, by, below, 0);
+  expansion_reroot(&x, 0, DRAFTER_REPLIES_ARE_GUESSES, (const int32_t[]){4}, 1);
+  expansion_reroot(&x, 1, DRAFTER_REPLIES_BUT_ROOT, (const int32_t[]){4}, 1);
+  tree_advance(&x.live, (const int32_t[]){4}, 1);
+  assert_false(expansion_queried(&x, 0, TREE_ROOT) || expansion_queried(&x, 0, below));
+  assert_true(expansion_queried(&x, 1, below));
+  expansion_fini(&x);
+}
+
+/* Its replies that are there count; no other is waited for. */
+static void test_nobody_waits_for_a_drafter_that_is_absent(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  static const expansion_limits alone[2] = {{.least = -100}, {.least = -100, .absent = true}};
+  reply(&x, 0, TREE_ROOT, 0, NULL, NULL);
+  assert_false(expansion_best(&x, alone).any);
+  assert_true(expansion_best(&x, exact).any);
+  reply(&x, 1, TREE_ROOT, 1, (const int32_t[]){4}, (const float[]){-0.5f});
+  expansion_step s = expansion_best(&x, alone);
+  assert_true(s.any && s.by == 1 && !s.query);
   expansion_fini(&x);
 }
 
@@ -212,6 +241,8 @@ int main(void) {
       cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
       cmocka_unit_test(test_a_node_that_several_propose_keeps_the_best_score),
       cmocka_unit_test(test_lasting_replies_move_to_the_root_with_c),
+      cmocka_unit_test(test_guesses_are_forgotten_when_c_grows),
+      cmocka_unit_test(test_nobody_waits_for_a_drafter_that_is_absent),
       cmocka_unit_test(test_a_path_is_the_tokens_from_the_root),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,14 +5,14 @@
 /* replay's FILE may hold a comma, so it is the last one. */
 #define REPLAY_PREFIX "replay:"
 
-static const char *const names[DRAFT_METHODS_MAX] = {"ngram", "model", "replay"};
+static const char *const names[DRAFT_METHODS_MAX] = {"ngram", "model", "eagle3", "replay"};
 
 static int refuse(const char *text, err *e) {
   return err_set(
       e, ERR_ARG,
-      "--draft is '%s', but must be ngram, model, none or replay:FILE:RATE[:S], or several of them, "
-      "each once, as in model,ngram, with replay as the last; how many tokens they draft is "
-      "--budget N",
+      "--draft is '%s', but must be ngram, eagle3, model, none or replay:FILE:RATE[:S], or several "
+      "of them, each once, as in eagle3,ngram, with replay as the last; how many tokens they draft "
+      "is --budget N",
       text);
 }
 
@@ -37,6 +37,8 @@ int draft_methods_parse(draft_methods *out, const char *text, err *e) {
     more = !replay && at[length] == ',';
     at += length + 1;
   }
+  if (draft_methods_have(out, DRAFT_MODEL) && draft_methods_have(out, DRAFT_EAGLE3))
+    return err_set(e, ERR_ARG, "--draft is '%s', but a draft computes with a model or with a head", text);
   return ERR_OK;
 }
 

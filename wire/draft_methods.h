@@ -1,4 +1,4 @@
-/* draft_methods.h - the drafters that --draft names, as "ngram", "model,ngram" or "replay:FILE:RATE[:S]":
+/* draft_methods.h - the drafters that --draft names, as "ngram", "eagle3,ngram" or "replay:FILE:RATE[:S]":
  * both tandem and tandem-draft take the same list. */
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { DRAFT_NGRAM, DRAFT_MODEL, DRAFT_REPLAY, DRAFT_METHODS_MAX } draft_method;
+typedef enum { DRAFT_NGRAM, DRAFT_MODEL, DRAFT_EAGLE3, DRAFT_REPLAY, DRAFT_METHODS_MAX } draft_method;
 
 typedef struct draft_methods {
   draft_method list[DRAFT_METHODS_MAX]; /* in the order of the text, each one once */
@@ -14,7 +14,8 @@ typedef struct draft_methods {
   const char *replay; /* FILE:RATE[:S], the end of the text; NULL: it does not name replay */
 } draft_methods;
 
-/* The text is borrowed. ERR_ARG: it is no such list. */
+/* The text is borrowed. ERR_ARG: it is no such list, or names both model and eagle3, which would compute in
+ * turns. */
 int draft_methods_parse(draft_methods *out, const char *text, err *e);
 bool draft_methods_have(const draft_methods *m, draft_method method);
 /* Does a list that can be parsed name it? */

@@ -20,12 +20,17 @@ typedef struct draft_job {
   int32_t first_query, query_count; /* query_count is 0 until all of C has been sent */
   bool whole;                       /* C ends with these tokens */
   sampler_options sampling;
+  /* For a head: the features of positions [feature_base, feature_base + feature_count) of C, whose next
+   * tokens have all been sent. Those before feature_base were sent, or are lost. */
+  const float *features; /* [feature_count][feature_width], the drafter's until its next batch */
+  int32_t feature_base, feature_count, feature_width;
+  bool fused; /* as in drafter_features */
 } draft_job;
 
 typedef struct draft_batch {
-  int32_t job_count, query_count, token_count;
-  draft_job jobs[DRAFT_JOBS_MAX];         /* each of another slot */
-  draft_query queries[DRAFT_QUERIES_MAX]; /* those of a job stand together */
+  int32_t job_count, query_count, token_count, feature_count; /* of features at most DRAFT_CHUNK */
+  draft_job jobs[DRAFT_JOBS_MAX];                             /* each of another slot */
+  draft_query queries[DRAFT_QUERIES_MAX];                     /* those of a job stand together */
   int32_t tokens[DRAFT_CHUNK + DRAFT_JOBS_MAX];
 } draft_batch;
 

@@ -73,19 +73,29 @@ typedef struct drafter_features {
 struct draft_batch;
 struct draft_results;
 
+/* Which of its replies stay valid when C grows along a path. */
+typedef enum {
+  DRAFTER_REPLIES_LAST,       /* all of them: the reply about the path's end is the one about the new root */
+  DRAFTER_REPLIES_BUT_ROOT,   /* those below the new root, which is queried anew */
+  DRAFTER_REPLIES_ARE_GUESSES /* none: what comes with C is better than what the drafter had to guess */
+} drafter_replies;
+
+#define DRAFTER_ABSENT (-1)
+
 typedef struct drafter_kind {
   /* How its replies are used. Scores and totals are logarithms. */
   int32_t budgets_ahead; /* in free pace, a tree holds so many node budgets and one node more */
   float hope;            /* in free pace: expansion_limits.hope, for outstanding replies */
   float least;           /* a node less probable than this is not worth a query */
-  bool lasting;          /* its replies stay valid when C grows along the path */
+  drafter_replies replies;
 
   void (*free)(void *self);
   /* Begins a session, or begins it anew. ERR_NOMEM. */
   int (*open)(void *self, int32_t slot, const drafter_session *s);
   void (*close)(void *self, int32_t slot); /* the slot need not be open */
   /* C is `committed` now: takes as much of it as it can for the moment. Returns how many of its tokens the
-   * drafter holds; queries about C wait until it holds all. */
+   * drafter holds, and queries about C wait until it holds all; or DRAFTER_ABSENT: it can do nothing for the
+   * session for the time being, and nobody waits for it. */
   int32_t (*advance)(void *self, int32_t slot, const prefix *committed);
   /* Features of C have come; C may still be shorter than they reach. NULL: it wants none. Only the first
    * drafter of a worker that wants features gets them. */

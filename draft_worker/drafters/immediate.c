@@ -62,7 +62,7 @@ static const drafter_kind immediate_drafter = {.budgets_ahead =
                                                    DRAFTER_AHEAD_MAX, /* a node costs next to nothing */
                                                .hope = 0,
                                                .least = TREE_DEPTH_MAX * TREE_SCORE_MIN,
-                                               .lasting = false, /* C's growth may have taught it more */
+                                               .replies = DRAFTER_REPLIES_BUT_ROOT, /* C may teach it more */
                                                .free = free_all,
                                                .open = open_session,
                                                .close = close_session,

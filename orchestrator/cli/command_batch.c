@@ -1,6 +1,7 @@
 /* tandem batch: a file of prompts, several at a time; the results come in the order of the prompts. */
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/service/request_json.h"
 #include <errno.h>
@@ -148,6 +149,7 @@ static int prepare(batch *b, input_file *in) {
         STATUS_USAGE,
         "%s and %s are the same file, whose prompts the answers would replace: name another OUT", from, to);
   int rc = text_model_open(&b->model, b->flags.workers.model, &e);
+  if (rc == ERR_OK) default_head_use(&b->flags, b->model.file);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   request *defaults = &b->flags.request;
   int code = command_context(&b->model, defaults->context, &defaults->context);

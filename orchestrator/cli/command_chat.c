@@ -6,6 +6,7 @@
 #include "orchestrator/cli/chat_input.h"
 #include "orchestrator/cli/closing_lines.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/conversation.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/line_editor.h"
@@ -491,6 +492,7 @@ int command_chat(flags *f) {
   c->log = (logger){"tandem", f->workers.verbose ? LOG_INFO : LOG_WARNING};
   completion_init(&c->completion, &c->model, NULL);
   int rc = text_model_open(&c->model, f->workers.model, &e);
+  if (rc == ERR_OK) default_head_use(f, c->model.file);
   int code = rc ? command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text) : STATUS_OK;
   if (!code) code = command_context(&c->model, f->request.context, &f->request.context);
   if (!code) code = converse(c);

@@ -4,6 +4,7 @@
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/closing_lines.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
 #include "orchestrator/service/result_json.h"
@@ -199,6 +200,7 @@ static int prepare(run *r, input_file *in) {
     trim_line_end(r->flags, in);
   }
   int rc = text_model_open(&r->model, r->flags->workers.model, &e);
+  if (rc == ERR_OK && !l) default_head_use(r->flags, r->model.file);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   if (l && !hash_equal(l->fingerprint, r->model.fingerprint))
     return command_error(STATUS_MODEL, "%s is not the model of session %016llx: give that one with -m",

@@ -2,6 +2,7 @@
  * out as lines when they are there. */
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/line_reader.h"
 #include "orchestrator/service/request_json.h"
 #include <errno.h>
@@ -77,6 +78,7 @@ static int prepare(serve *s) {
   request *defaults = &s->flags.request;
   const char *from = s->flags.argument_count ? s->flags.arguments[0] : "-";
   int rc = text_model_open(&s->model, s->flags.workers.model, &e);
+  if (rc == ERR_OK) default_head_use(&s->flags, s->model.file);
   int code = rc ? STATUS_OK : command_context(&s->model, defaults->context, &defaults->context);
   if (code) return code;
   if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.template, &e);

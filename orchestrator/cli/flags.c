@@ -2,6 +2,7 @@
 
 #include "common/base/cpus.h"
 #include "common/base/program.h"
+#include "common/file/head_lookup.h"
 #include "common/text/chat_template.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
@@ -89,10 +90,13 @@ int flags_check_draft(const worker_settings *w, err *e) {
   int rc = none ? ERR_OK : draft_methods_parse(&m, w->draft, e);
   if (rc == ERR_OK && m.replay) rc = check_replay(w->draft, m.replay, e);
   if (rc != ERR_OK) return rc;
-  bool model = w->draft_model || w->draft_layers, named = draft_methods_have(&m, DRAFT_MODEL);
+  bool model = w->draft_model || w->draft_layers;
+  bool named = draft_methods_have(&m, DRAFT_MODEL) || draft_methods_have(&m, DRAFT_EAGLE3);
   if (model && !named && !none)
     return err_set(e, ERR_ARG, "--draft %s is no model: leave it out, or -md and --draft-layers", w->draft);
-  if (named && !model) return err_set(e, ERR_ARG, "--draft model needs -md FILE or --draft-layers N");
+  if (named && !model)
+    return err_set(e, ERR_ARG, "--draft %s needs -md FILE%s", w->draft,
+                   draft_methods_have(&m, DRAFT_MODEL) ? " or --draft-layers N" : ", the head");
   if (w->draft_model && access(w->draft_model, R_OK) != 0)
     return err_set(e, ERR_ARG, "-md: cannot read '%s': %s", w->draft_model, strerror(errno));
   return ERR_OK;
@@ -139,17 +143,21 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
   f->arguments[f->argument_count++] = text;
 }
 
-/* -md and --draft-layers mean --draft model. A list without it beside them is a contradiction, unless one of
- * the two comes from the environment only. */
+/* -md and --draft-layers mean --draft model, or with a head eagle3,ngram. A list without it beside them is a
+ * contradiction, unless one of the two comes from the environment only. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
-  bool other = f->workers.draft && !draft_methods_name(f->workers.draft, DRAFT_MODEL);
+  bool has_model = f->workers.draft && (draft_methods_name(f->workers.draft, DRAFT_MODEL) ||
+                                        draft_methods_name(f->workers.draft, DRAFT_EAGLE3));
   if (f->command == FLAGS_DOCTOR) return; /* reports what is wrong with it among its checks */
-  if (f->draft_by_variable && other) f->workers.draft_model = NULL, f->workers.draft_layers = 0;
+  if (f->draft_by_variable && f->workers.draft && !has_model)
+    f->workers.draft_model = NULL, f->workers.draft_layers = 0;
   bool model = f->workers.draft_model || f->workers.draft_layers;
   if (f->method_by_variable && model) f->workers.draft = NULL;
   if (!f->workers.draft && !model && f->command == FLAGS_RESUME) return; /* the draft stays as it was */
-  if (!f->workers.draft) f->workers.draft = model ? "model" : "ngram";
+  bool head = f->workers.draft_model && head_lookup_is_head(f->workers.draft_model);
+  f->draft_by_default = !f->workers.draft && !model;
+  if (!f->workers.draft) f->workers.draft = head ? FLAGS_HEAD_DRAFT : model ? "model" : "ngram";
   if (flags_check_draft(&f->workers, &e)) argp_error(state, "%s", e.text);
 }
 

@@ -22,7 +22,9 @@
   {"insecure-bind", KEY_INSECURE, 0, 0, \
    "let --listen take an address that other machines can reach: neither encrypted nor authenticated", 6}
 #define OPTIONS_MODEL_DRAFT \
-  {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, "-md FILE: a smaller model of the same family as draft", 4}, \
+  {"model-draft", KEY_MODEL_DRAFT, "FILE", 0, \
+   "-md FILE: a smaller model of the same family as draft, or an EAGLE-3 head", 4}, \
+  {"draft-type", KEY_DRAFT_TYPE, "TYPE", 0, "of a head's weights: q8_0 (default), q4_1 or bf16", 4}, \
   {"draft-layers", KEY_DRAFT_LAYERS, "N", 0, "draft with the first N layers of it, or of the model", 4}, \
   {"draft-device", KEY_DRAFT_DEVICE, "NAME", 0, "of tandem-draft's model (default cpu)", 4}, \
   {"draft-kv-memory", KEY_DRAFT_KV_MEMORY, "SIZE", 0, "most memory of its cache, such as 2G", 4}, \
@@ -57,8 +59,8 @@
   {"seed", KEY_SEED, "N", 0, "of the random numbers (default: a random one, named in the result)", 3}, \
   {0, 0, 0, 0, "Speculation (never changes a token):", 4}, \
   {"draft", KEY_DRAFT, "METHOD", 0, \
-   "ngram (default), model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for " \
-   "tests; several, such as model,ngram, feed one tree", 4}, \
+   "ngram (default), eagle3, model, none, or replay:FILE:RATE[:S] - FILE an output of `tandem batch`, for " \
+   "tests; several, such as eagle3,ngram, feed one tree", 4}, \
   OPTIONS_MODEL_DRAFT, \
   {"budget", KEY_BUDGET, "N", 0, "most draft tokens in one verification, 0 to 64 (default 15)", 4}, \
   {"pace", KEY_PACE, "free|lockstep", 0, "lockstep: wait for every draft, for tests (default free)", 4}, \
@@ -223,6 +225,7 @@ const program_flag flags_table_values[] = {
   PROGRAM_FLAG_TEXT('m', flags, workers.model),
   PROGRAM_FLAG_TEXT(KEY_DRAFT, flags, workers.draft),
   PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, flags, workers.draft_model),
+  PROGRAM_FLAG_TEXT(KEY_DRAFT_TYPE, flags, workers.draft_type),
   PROGRAM_FLAG_TEXT(KEY_DEVICE, flags, workers.device),
   PROGRAM_FLAG_TEXT(KEY_DRAFT_DEVICE, flags, workers.draft_device),
   PROGRAM_FLAG_SIZE(KEY_KV_MEMORY, flags, workers.kv_memory, "--kv-memory"),

@@ -5,6 +5,7 @@
 #include "common/base/program_flags.h"
 #include "orchestrator/service/request.h"
 #include "orchestrator/service/worker_settings.h"
+#include <limits.h>
 
 #define FLAGS_SESSIONS_DEFAULT 4 /* of batch */
 #define FLAGS_SESSIONS_MAX     64
@@ -40,6 +41,8 @@ typedef enum {
   FLAGS_TYPE_SAME
 } flags_type;
 
+#define FLAGS_HEAD_DRAFT "eagle3,ngram" /* what a head means: prompt lookup adds to it and costs nothing */
+
 typedef struct flags {
   flags_command command;
   request request;         /* all but its prompt; its context is 0 where none was given */
@@ -63,6 +66,8 @@ typedef struct flags {
   flags_type type, output_type; /* of convert-head */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
+  bool draft_by_default;   /* nobody has said how to draft */
+  char head[PATH_MAX];     /* the one that comes with tandem (default_head_use); "": none */
   bool draft_by_variable;  /* the draft's model or its layers came from the environment, */
   bool method_by_variable; /* so did the draft itself, */
   bool blocks_by_variable; /* so did the number of cache blocks */
@@ -73,7 +78,7 @@ typedef struct flags {
 /* clang-format off */
 enum { /* of argp */
   KEY_PROMPT = 'p',
-  KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT,
+  KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT, KEY_DRAFT_TYPE,
   KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW, KEY_METHODS, KEY_REPEAT,
   KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_SEED,
   KEY_MAX_TOKENS, KEY_STOP, KEY_RAW, KEY_NO_SPECIAL, KEY_SYSTEM, KEY_TEMPLATE, KEY_JSON,

@@ -61,6 +61,7 @@ static bool target_is_on(const worker_settings *s, const char *device) {
 static void add_draft_model(worker_command_line *out, const worker_settings *s) {
   add_flag(out, "--model", s->model);
   add_flag(out, "--model-draft", s->draft_model);
+  add_flag(out, "--draft-type", s->draft_type);
   if (s->draft_layers) add_number(out, "--draft-layers", s->draft_layers);
   if (s->draft_threads) add_number(out, "--threads", s->draft_threads);
   add_number(out, "--sessions", s->sessions);
@@ -78,5 +79,6 @@ void worker_command_line_draft(worker_command_line *out, const worker_settings *
   add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
   if (!target_is_on(s, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
-  if (draft_methods_name(s->draft, DRAFT_MODEL)) add_draft_model(out, s);
+  bool has_model = draft_methods_name(s->draft, DRAFT_MODEL) || draft_methods_name(s->draft, DRAFT_EAGLE3);
+  if (has_model) add_draft_model(out, s);
 }

@@ -10,8 +10,10 @@
 typedef struct worker_settings {
   const char *model; /* the path of the target's model */
   const char *draft; /* a list (draft_methods.h) or "none"; "any": others start the workers */
-  /* For "model": the path of its own model, or NULL: the first layers of the target's */
+  /* For "model": the path of its own model, or NULL: the first layers of the target's; for "eagle3": its head
+   */
   const char *draft_model;
+  const char *draft_type; /* of a head's weights, as tandem-draft takes it; NULL: its default */
   int32_t draft_layers, draft_threads,
       draft_context; /* for "model"; 0 means all layers, the draft's default, and `context` */
   const char *math;  /* "int8" or "f32" */

@@ -1,6 +1,7 @@
 """Models for the tests: random ones, and the default one with another vocabulary."""
 
 import itertools
+import json
 import math
 import random
 import struct
@@ -42,6 +43,40 @@ def make_model(path, vocabulary, embed=64, heads=2):
         f.write(head + bytes(-len(head) % ALIGNMENT))
         f.write((pool * (offset // len(pool) + 1))[:offset])
     return path
+
+
+def random_bf16(rng, count):
+    """Values between 0.008 and 0.03 of either sign."""
+    data = bytearray(2 * count)
+    data[0::2] = rng.randbytes(count)
+    data[1::2] = rng.randbytes(count).translate(bytes(0x3C | i & 0x80 for i in range(256)))
+    return bytes(data)
+
+
+def make_head(folder, embed=576, vocabulary=49152, rows=512, ffn=64):
+    """A random EAGLE-3 head for the default model, in the EAGLE layout: it knows nothing."""
+    layer = {"input_layernorm": (embed,), "hidden_norm": (embed,), "post_attention_layernorm": (embed,),
+             "self_attn.q_proj": (embed, 2 * embed), "self_attn.k_proj": (192, 2 * embed), "self_attn.v_proj": (192, 2 * embed),
+             "self_attn.o_proj": (embed, embed), "mlp.gate_proj": (ffn, embed), "mlp.up_proj": (ffn, embed),
+             "mlp.down_proj": (embed, ffn)}
+    shapes = {"fc.weight": (embed, 3 * embed), "norm.weight": (embed,), "lm_head.weight": (rows, embed),
+              **{f"midlayer.{name}.weight": shape for name, shape in layer.items()}}
+    rng, infos, data = random.Random(7), {}, b""
+    for name, shape in shapes.items():
+        values = random_bf16(rng, math.prod(shape))
+        infos[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    infos["d2t"] = {"dtype": "I64", "shape": (rows,), "data_offsets": [len(data), len(data) + 8 * rows]}
+    header = json.dumps(infos).encode()
+    header += b" " * (-len(header) % 8)
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data + bytes(8 * rows))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": embed, "target_hidden_size": embed, "intermediate_size": ffn,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e5, "hidden_act": "silu", "vocab_size": vocabulary, "draft_vocab_size": rows,
+        "max_position_embeddings": 2048, "eagle_aux_hidden_state_layer_ids": [2, 15, 27], "tie_word_embeddings": False}))
+    return folder
 
 
 class Gguf:

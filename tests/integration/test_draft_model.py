@@ -7,7 +7,7 @@ import struct
 import subprocess
 import unittest
 
-from models import make_model, other_vocabulary
+from models import make_head, make_model, other_vocabulary
 from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
                      wait_until)
 
@@ -101,6 +101,24 @@ class DraftModel(Case):
             run = self.same("-md", str(path), *LOCKSTEP, flags=flags)
             self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))
 
+    def test_a_head(self):
+        """It reads the target's own states. This one knows nothing: its nodes are verified, and none of them harms."""
+        head = str(make_head(self.folder / "head"))
+        for flags in ((), SAMPLED):
+            with self.subTest(flags=flags):
+                run = self.same("-md", head, "--draft", "eagle3", *LOCKSTEP, flags=flags)
+                self.assertGreater(total(run.answers, "draft_tokens"), 0)
+        run = self.same("-md", head, "--draft-type", "bf16", "--sessions", "4", *LOCKSTEP)
+        self.assertGreater(total(run.answers, "accepted_tokens"), 0)  # of prompt lookup, which is beside it by default
+        self.assertEqual({a["stats"]["draft_method"] for a in run.answers.values()}, {"eagle3,ngram"})
+        self.same("-md", head)
+
+    def test_a_head_for_another_model(self):
+        """Refused with its reason; the answer comes plainly."""
+        run = self.same("-md", str(make_head(self.folder / "foreign", vocabulary=32000)))
+        self.assertIn("32000", run.errors)
+        self.assertEqual(total(run.answers, "rounds"), 0)
+
     def test_a_foreign_vocabulary(self):
         """Refused with its reason; the answer comes plainly."""
         for path, reason in ((make_model(self.folder / "small.gguf", 500), "500 tokens"),
@@ -139,6 +157,8 @@ class DraftModel(Case):
             self.assertIn(text, done.stderr)
 
         refused("--draft model needs -md FILE or --draft-layers N", "--draft", "model")
+        refused("--draft eagle3 needs -md FILE, the head", "--draft", "eagle3")
+        refused("with a model or with a head", "--draft", "eagle3,model", *SELF)
         refused("is no model", "--draft", "ngram", *SELF)
         refused("no_such.gguf", "-md", "no_such.gguf")
         refused("--draft-layers", "--draft-layers", "0")

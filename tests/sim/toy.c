@@ -214,7 +214,7 @@ void toy_read_features(drafter *d, toy_reader *r, wire_type type) {
   r->kind.budgets_ahead = d->kind->budgets_ahead;
   r->kind.hope = d->kind->hope;
   r->kind.least = d->kind->least;
-  r->kind.lasting = d->kind->lasting;
+  r->kind.replies = d->kind->replies;
   d->kind = &r->kind;
   d->self = r;
   d->wants = (drafter_wants){.tap_count = TOY_TAPS, .type = type, .horizon = 5};

@@ -1,0 +1,94 @@
+#include "draft_worker/draft_eagle3.h"
+
+#include "common/base/min.h"
+#include "draft_worker/drafters/eagle3.h"
+#include <inttypes.h>
+#include <stdio.h>
+
+#define DEFAULT_CONTEXT 4096
+
+/* What it is turned into, if nobody says: 8 bits draft as well as 16 and are read in half the time. */
+static int quantise_head(draft_eagle3 *m, gguf_type wanted, err *e) {
+  gguf_type own = head_file_tensor(m->file, HEAD_FC)->type;
+  bool plain = own == GGUF_F32 || own == GGUF_F16 || own == GGUF_BF16;
+  if (wanted == GGUF_F32) wanted = plain ? GGUF_Q8_0 : own;
+  return wanted == own ? ERR_OK : head_file_quantise(m->file, wanted, wanted, e);
+}
+
+static int open_files(draft_eagle3 *m, const draft_arguments *a, err *e) {
+  if (!a->model_draft || !a->worker.model)
+    return err_set(e, ERR_ARG, "--draft eagle3 needs -md HEAD, and -m FILE, the target's model");
+  if (a->layers)
+    return err_set(e, ERR_ARG, "--draft-layers is of a model, and -md names a head: leave it out");
+  int rc = model_file_open(&m->target, a->worker.model, e);
+  if (rc == ERR_OK) rc = head_file_open(&m->file, a->model_draft, model_file_config(m->target), e);
+  return rc ? rc : quantise_head(m, a->type, e);
+}
+
+/* Longer sessions than it has room for are refused with that reason. */
+static int open_cache(draft_eagle3 *m, const draft_arguments *a, err *e) {
+  const model_config *layer = &draft_head_shape(m->head)->layer;
+  size_t memory = (size_t)a->worker.kv_memory;
+  int32_t wanted = a->worker.context ? a->worker.context : DEFAULT_CONTEXT;
+  kv_options o = {.sequences = a->worker.sessions,
+                  .context = min_i32(wanted, model_file_config(m->target)->context),
+                  .type = KV_F16};
+  if (memory) kv_fit(layer, &o, memory);
+  m->context = o.context;
+  const memory_needs n = kv_needs(layer, &o);
+  int rc = memory ? memory_needs_check(&n, memory, NULL, e) : ERR_OK;
+  return rc ? rc : kv_open(&m->kv, m->device, layer, &o, &m->memory, e);
+}
+
+static int open_engine(draft_eagle3 *m, const draft_arguments *a, const logger *log, err *e) {
+  const eagle3_engine_options o = {
+      .head = m->head, .kv = m->kv, .sequences = a->worker.sessions, .length_max = m->context, .log = log};
+  return eagle3_engine_open(&m->engine, &o, e);
+}
+
+static int open_drafter(const draft_eagle3 *m, const draft_arguments *a, drafter *to, err *e) {
+  const head_config *c = draft_head_shape(m->head);
+  drafter_wants wants = {.tap_count = c->tap_count, .type = WIRE_BF16};
+  for (int32_t i = 0; i < c->tap_count; i++) wants.taps[i] = c->taps[i];
+  return eagle3_open(to, &wants, a->rows, c->tap_count * c->target_embed, e);
+}
+
+static int describe(const draft_eagle3 *m, const draft_arguments *a, draft_options *o, err *e) {
+  o->shorter = true;
+  o->session_max = a->worker.sessions;
+  o->context = m->context;
+  o->colocated = a->turns;
+  o->numerics_id = model_numerics_id(OPS_MATH_INT8, KV_F16);
+  o->device = m->device->table->name;
+  o->vocabulary_size = model_file_config(m->target)->vocab;
+  return model_file_vocabulary(m->target, &o->vocabulary_hash, e);
+}
+
+int draft_eagle3_open(draft_eagle3 *m, const draft_arguments *a, const logger *log, draft_options *o,
+                      drafter *to, err *e) {
+  const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
+  int rc = open_files(m, a, e);
+  if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
+  if (rc == ERR_OK) rc = draft_head_open(&m->head, m->file, m->target, m->device, &m->memory, e);
+  if (rc == ERR_OK) rc = open_cache(m, a, e);
+  if (rc == ERR_OK) rc = open_engine(m, a, log, e);
+  if (rc == ERR_OK) rc = open_drafter(m, a, to, e);
+  return rc ? rc : describe(m, a, o, e);
+}
+
+void draft_eagle3_close(draft_eagle3 *m) {
+  eagle3_engine_close(m->engine);
+  kv_close(m->kv);
+  draft_head_close(m->head);
+  if (m->device) m->device->table->close(m->device);
+  head_file_close(m->file);
+  model_file_close(m->target);
+}
+
+void draft_eagle3_print_counters(const draft_eagle3 *m) {
+  const eagle3_engine_counters *n = eagle3_engine_count(m->engine);
+  fprintf(stderr,
+          "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"feature_rows\": %" PRIu64
+          ", \"asked_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64 ", \"failures\": %" PRIu64 "}}\n",
+          n->batches, n->forwards, n->feature_rows, n->queried_rows, n->forward_us, n->failures);
+}

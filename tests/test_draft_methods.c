@@ -26,6 +26,8 @@ static void test_a_recording_may_hold_commas(void **state) {
   assert_int_equal(draft_methods_parse(&m, "ngram,replay:a,b.jsonl:0.5", &e), ERR_OK);
   assert_true(m.count == 2 && m.list[1] == DRAFT_REPLAY);
   assert_string_equal(m.replay, "a,b.jsonl:0.5");
+  assert_true(draft_methods_compute("ngram,eagle3") && draft_methods_compute("model"));
+  assert_false(draft_methods_compute("ngram") || draft_methods_compute("replay:model:1"));
   assert_true(draft_methods_name("replay:x,model:1", DRAFT_REPLAY));
   assert_false(draft_methods_name("replay:x,model:1", DRAFT_MODEL));
 }

@@ -53,3 +53,7 @@ bool draft_methods_name(const char *text, draft_method method) {
   err e;
   return draft_methods_parse(&m, text, &e) == ERR_OK && draft_methods_have(&m, method);
 }
+
+bool draft_methods_compute(const char *text) {
+  return draft_methods_name(text, DRAFT_MODEL) || draft_methods_name(text, DRAFT_EAGLE3);
+}

@@ -20,3 +20,5 @@ int draft_methods_parse(draft_methods *out, const char *text, err *e);
 bool draft_methods_have(const draft_methods *m, draft_method method);
 /* Does a list that can be parsed name it? */
 bool draft_methods_name(const char *text, draft_method method);
+/* ... or one that computes, with a model or a head? */
+bool draft_methods_compute(const char *text);

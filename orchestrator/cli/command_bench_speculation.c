@@ -128,8 +128,7 @@ static int try_method(bench *b) {
   err e = {0};
   b->flags.workers.draft = b->methods[b->method];
   service_options o = command_service_options(&b->flags, b->flags.request.context, &b->log);
-  if (!draft_methods_name(o.workers.draft, DRAFT_MODEL))
-    o.workers.draft_model = NULL, o.workers.draft_layers = 0;
+  if (!draft_methods_compute(o.workers.draft)) o.workers.draft_model = NULL, o.workers.draft_layers = 0;
   o.on_news = on_news;
   o.owner = b;
   b->turn = 0;
@@ -157,7 +156,7 @@ static int take_methods(bench *b) {
     for (char *c = name; *c; c++)
       if (*c == '+') *c = ',';
     w.draft = name;
-    if (!draft_methods_name(name, DRAFT_MODEL)) w.draft_model = NULL, w.draft_layers = 0;
+    if (!draft_methods_compute(name)) w.draft_model = NULL, w.draft_layers = 0;
     if (strcmp(name, "none") == 0) err_set(&e, ERR_ARG, "none is what every method is compared with");
     if (e.code || flags_check_draft(&w, &e)) return command_error(STATUS_USAGE, "--methods: %s", e.text);
     if (b->method_count == METHODS_MAX)

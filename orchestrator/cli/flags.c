@@ -147,8 +147,7 @@ static void add_argument(flags *f, struct argp_state *state, const char *text) {
  * contradiction, unless one of the two comes from the environment only. */
 static void check_draft(flags *f, struct argp_state *state) {
   err e = {0};
-  bool has_model = f->workers.draft && (draft_methods_name(f->workers.draft, DRAFT_MODEL) ||
-                                        draft_methods_name(f->workers.draft, DRAFT_EAGLE3));
+  bool has_model = f->workers.draft && draft_methods_compute(f->workers.draft);
   if (f->command == FLAGS_DOCTOR) return; /* reports what is wrong with it among its checks */
   if (f->draft_by_variable && f->workers.draft && !has_model)
     f->workers.draft_model = NULL, f->workers.draft_layers = 0;

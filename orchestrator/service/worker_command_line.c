@@ -79,6 +79,5 @@ void worker_command_line_draft(worker_command_line *out, const worker_settings *
   add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
   add_flag(out, "--log-level", s->verbose ? "info" : "warning");
   if (!target_is_on(s, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
-  bool has_model = draft_methods_name(s->draft, DRAFT_MODEL) || draft_methods_name(s->draft, DRAFT_EAGLE3);
-  if (has_model) add_draft_model(out, s);
+  if (draft_methods_compute(s->draft)) add_draft_model(out, s);
 }

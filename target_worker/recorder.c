@@ -25,10 +25,19 @@ static void write_nodes(FILE *out, const session *s) {
   fputs("], \"sampled\": [", out);
 }
 
-void recorder_step(void *context, const session *s, const speculation_forward *f, const engine_result *x) {
+static void write_tree(FILE *out, const schedule_pick *pick) {
+  fputs("\"tree\": [", out);
+  for (int32_t i = 0; i < pick->rows; i++)
+    fprintf(out, "%s[%d, %d]", i ? ", " : "", pick->parents[i], pick->tokens[i]);
+  fputs("], ", out);
+}
+
+void recorder_step(void *context, const session *s, const schedule_pick *pick, const speculation_forward *f,
+                   const engine_result *x) {
   FILE *out = ((recorder *)context)->file;
   const speculation *p = &s->speculation;
   fprintf(out, "{\"session\": \"%016" PRIx64 "\", \"position\": %d, ", s->id, s->committed.length);
+  write_tree(out, pick);
   write_nodes(out, s);
   for (int32_t i = 0; i < x->sampled_count; i++) fprintf(out, "%s%d", i ? ", " : "", x->sampled[i]);
   fprintf(

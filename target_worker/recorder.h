@@ -5,7 +5,8 @@
  *   position    length of C before the step; at a session's first step, that of its prompt
  *   nodes       the live nodes at hand when the step ended, best first, parents before children:
  *               [index of the parent in this list or -1, token, score]
- *   verified    how many of the best of them the step carried
+ *   verified    how many nodes the step carried
+ *   tree        these: [index of the parent in this list or -1, token]
  *   sampled     the tokens that it gave
  *   arrived_us  from TOKENS to the first useful node for this position; 0: none came
  *   waited_us   how long the session waited for nodes before the step
@@ -18,7 +19,7 @@
 #pragma once
 
 #include "target_worker/engine.h"
-#include "target_worker/session.h"
+#include "target_worker/scheduler.h"
 #include <stdio.h>
 
 typedef struct recorder {
@@ -30,4 +31,5 @@ int recorder_open(recorder *r, const char *path, err *e);
 void recorder_close(recorder *r); /* one that was never opened is allowed */
 
 /* For target_options: a step of this session has ended, and its tokens are not in C yet. */
-void recorder_step(void *recorder, const session *s, const speculation_forward *f, const engine_result *x);
+void recorder_step(void *recorder, const session *s, const schedule_pick *pick, const speculation_forward *f,
+                   const engine_result *x);

@@ -45,7 +45,9 @@ typedef struct schedule_pick {
   int32_t rows;
   int32_t offered;                                          /* STEP: live nodes to choose from */
   int32_t nodes[WIRE_BUDGET_MAX], parents[WIRE_BUDGET_MAX]; /* STEP: [offered] as tree_select writes them */
-  int32_t reads; /* STEP: positions of the cache that each row reads */
+  int32_t
+      tokens[WIRE_BUDGET_MAX]; /* STEP: [rows] of the nodes that it carries, once the job has been filled */
+  int32_t reads;               /* STEP: positions of the cache that each row reads */
 } schedule_pick;
 
 /* Which slots the last forward ended with, so that the next one goes on behind them; all zero at the start.

@@ -27,12 +27,12 @@ static void job_prefill(const session *s, int32_t rows, bool measures, engine_jo
   memcpy(job->tokens, s->committed.tokens + s->cache.rows, (size_t)rows * sizeof *job->tokens);
 }
 
-static void job_nodes(const session *s, const schedule_pick *pick, engine_job *job) {
+static void job_nodes(const session *s, schedule_pick *pick, engine_job *job) {
   job->count = pick->rows + 1;
   job->tokens[0] = s->committed.tokens[s->committed.length - 1];
   job->parents[0] = -1;
   for (int32_t i = 0; i < pick->rows; i++) {
-    job->tokens[i + 1] = s->drafts.tree.nodes[pick->nodes[i]].token;
+    job->tokens[i + 1] = pick->tokens[i] = s->drafts.tree.nodes[pick->nodes[i]].token;
     job->parents[i + 1] = pick->parents[i] + 1;
   }
 }
@@ -50,7 +50,7 @@ static void job_sampling(session *s, engine_job *job) {
   job->sampled_max = o->single ? 1 : min_i32(session_room(s), job->count);
 }
 
-static void job_verify(session *s, const schedule_pick *pick, engine_job *job) {
+static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
   uint64_t selfcheck = (uint64_t)s->request.options.selfcheck;
   job->kind = ENGINE_VERIFY;
   job_nodes(s, pick, job);
@@ -69,7 +69,7 @@ static void job_blocks(session *s, int32_t *map, engine_job *job) {
   s->cache.remap = s->cache.rows_given = false;
 }
 
-static void job_fill(verifier *v, session *s, const schedule_pick *pick, int32_t *map, uint64_t now,
+static void job_fill(verifier *v, session *s, schedule_pick *pick, int32_t *map, uint64_t now,
                      engine_job *job) {
   s->job.serial = ++v->serial;
   s->job.valid_rows = INT32_MAX;
@@ -99,7 +99,7 @@ bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch
       f->count ? UINT64_MAX : f->until_us; /* with results the scheduler is asked again anyway */
   batch->count = f->count;
   for (int32_t i = 0; i < f->count; i++) {
-    const schedule_pick *pick = &f->picks[i];
+    schedule_pick *pick = &f->picks[i];
     int32_t *map = v->maps ? v->maps + (size_t)i * (size_t)v->map_size : NULL;
     job_fill(v, &store->slots[pick->slot], pick, map, now, &batch->jobs[i]);
   }
@@ -198,7 +198,9 @@ void verifier_stepped(verifier *v, session_store *store, session *s, const engin
                       uint64_t now) {
   stats_add(&s->stats, result);
   speculation_stepped(&s->speculation, &v->speculation, result->sampled_count);
-  if (v->record) v->record(v->record_context, s, &v->speculation.forward, result);
+  for (int32_t i = 0; v->record && i < v->forward.count; i++)
+    if (v->forward.picks[i].slot == s->slot)
+      v->record(v->record_context, s, &v->forward.picks[i], &v->speculation.forward, result);
   time_step(store, s, now);
   bool draft = session_draft_count(s) > 0 && schedule_may_speculate(s);
   speculation_wait(&s->speculation, now, draft, another_can_run(store, s, now));

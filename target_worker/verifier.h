@@ -4,8 +4,8 @@
 
 #include "target_worker/scheduler.h"
 
-typedef void (*verifier_record)(void *context, const session *s, const speculation_forward *f,
-                                const engine_result *x);
+typedef void (*verifier_record)(void *context, const session *s, const schedule_pick *pick,
+                                const speculation_forward *f, const engine_result *x);
 
 typedef struct verifier {
   schedule_rotation rotation;

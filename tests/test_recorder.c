@@ -51,6 +51,9 @@ static void check_line(const json_t *line) {
   assert_true(json_equal(got, nodes));
   json_t *sampled = json_pack("[i,i,i]", 11, 12, 13);
   assert_true(json_equal(json_object_get(line, "sampled"), sampled));
+  json_t *carried = json_pack("[[i,i],[i,i]]", -1, 11, 0, 12);
+  assert_true(json_equal(json_object_get(line, "tree"), carried));
+  json_decref(carried);
   json_decref(sampled);
   json_decref(nodes);
 }
@@ -70,7 +73,8 @@ static void test_a_step_is_a_line_of_json(void **state) {
   s->speculation.step.waited_us = 77;
   s->speculation.arrived_us = 55;
   assert_int_equal(recorder_open(&r, path, &e), ERR_OK);
-  recorder_step(&r, s, &f, &x);
+  const schedule_pick pick = {.rows = 2, .parents = {-1, 0}, .tokens = {11, 12}};
+  recorder_step(&r, s, &pick, &f, &x);
   recorder_close(&r);
   recorder_close(&r); /* once is enough, twice no harm */
   json_t *line = json_load_file(path, 0, NULL);

@@ -4,6 +4,7 @@
 #include "orchestrator/cli/bench_prompts.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/speculation_figures.h"
+#include "orchestrator/cli/verify_trees.h"
 #include "orchestrator/service/result_json.h"
 #include "wire/draft_methods.h"
 #include <stdio.h>
@@ -124,6 +125,12 @@ static int serve_method(bench *b) {
   return b->code;
 }
 
+static int print_trees(bench *b, const char *steps, int code) {
+  err e = {0};
+  if (!b->flags.tree || verify_trees_end(steps, b->flags.tree, &b->model, &e) == ERR_OK) return code;
+  return command_error(STATUS_IO, "--tree: %s", e.text);
+}
+
 static int try_method(bench *b) {
   err e = {0};
   b->flags.workers.draft = b->methods[b->method];
@@ -131,14 +138,16 @@ static int try_method(bench *b) {
   if (!draft_methods_compute(o.workers.draft)) o.workers.draft_model = NULL, o.workers.draft_layers = 0;
   o.on_news = on_news;
   o.owner = b;
+  char steps[VERIFY_TREES_PATH_MAX];
+  if (b->flags.tree && verify_trees_begin(steps, &e)) return command_error(STATUS_IO, "--tree: %s", e.text);
+  o.workers.record_steps = b->flags.tree ? steps : NULL;
   b->turn = 0;
   b->running = b->over = false;
-  if (service_open(&b->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  int code = serve_method(b);
+  int code = service_open(&b->service, &o, &e) ? command_error(STATUS_WORKER, "%s", e.text) : serve_method(b);
   for (int i = 0; i < 2; i++) completion_fini(&b->answers[i]);
   service_close(b->service);
   b->service = NULL;
-  return code;
+  return print_trees(b, steps, code);
 }
 
 /* "ngram,model+ngram" are two methods, of which the second one joins two drafters. */

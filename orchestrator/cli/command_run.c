@@ -7,6 +7,7 @@
 #include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
+#include "orchestrator/cli/verify_trees.h"
 #include "orchestrator/service/result_json.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ typedef struct run {
   completion completion;
   async_output out;
   show show;
+  char steps[VERIFY_TREES_PATH_MAX];  /* --tree: the file of the target's steps; "": none */
   bool begun, result_given, finished; /* result_given: everything for stdout has been handed over */
   bool compared;                      /* `plain` is complete, and `completion` is the one with the draft */
   int status;
@@ -170,12 +172,21 @@ static int report(const run *r) {
   return r->completion.trouble.code ? STATUS_WORKER : STATUS_OK;
 }
 
+static int print_trees(run *r, int code) {
+  err e = {0};
+  if (!r->steps[0] || verify_trees_end(r->steps, r->flags->tree, &r->model, &e) == ERR_OK) return code;
+  return command_error(STATUS_IO, "--tree: %s", e.text);
+}
+
 static int complete_by_service(run *r, const input_file *in) {
   err e = {0};
   service_options o = command_service_options(r->flags, r->flags->request.context, &r->log);
   o.resume = r->completion.resume;
   o.on_news = on_news;
   o.owner = r;
+  if (r->flags->tree && verify_trees_begin(r->steps, &e))
+    return command_error(STATUS_IO, "--tree: %s", e.text);
+  o.workers.record_steps = r->flags->tree ? r->steps : NULL;
   if (service_open(&r->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
   async_output_init(&r->out, service_loop(r->service), STDOUT_FILENO, on_written, r);
   show_init(&r->show, r->flags->json ? SHOW_NEVER : (show_when)r->flags->show, &r->out);
@@ -186,7 +197,7 @@ static int complete_by_service(run *r, const input_file *in) {
   rc = service_serve(r->service, &r->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
   service_run(r->service);
-  return report(r);
+  return print_trees(r, report(r));
 }
 
 /* Checks what is cheap to check before the programs start. */
@@ -218,6 +229,7 @@ static int complete_one(flags *f, const ledger_session *resume) {
   int code = prepare(&r, &in);
   if (code == STATUS_OK) code = complete_by_service(&r, &in);
   service_close(r.service);
+  if (r.steps[0]) unlink(r.steps); /* where it has not been printed */
   async_output_fini(&r.out);
   completion_fini(&r.plain);
   completion_fini(&r.completion);

@@ -178,7 +178,8 @@ static const worker_flag worker_flags[] = {{KEY_THREADS, "--threads"},
                                            {KEY_DRAFT_LAYERS, "--draft-layers"},
                                            {KEY_DRAFT_THREADS, "--draft-threads"},
                                            {KEY_DRAFT_CONTEXT, "--draft-ctx"},
-                                           {KEY_REPACK_CACHE, "--repack-cache"}};
+                                           {KEY_REPACK_CACHE, "--repack-cache"},
+                                           {KEY_TREE, "--tree"}};
 
 /* Remembers flags that are meant for workers. Variables of the environment also reach workers that others
  * start, so they contradict nothing. */
@@ -244,6 +245,8 @@ static error_t take_word(flags *f, int key, char *text, struct argp_state *state
     f->workers.kv = to_word(state, "--kv", text, "static", "virtual");
   else if (key == KEY_PACE)
     f->request.lockstep = *to_word(state, "--pace", text, "free", "lockstep") == 'l';
+  else if (key == KEY_TREE)
+    f->tree = text ? text : "";
   else if (key == KEY_SHOW)
     f->show = to_show(state, text);
   else

@@ -76,7 +76,12 @@
    "keep the packed weights in DIR: later starts are faster and share them (default: no)", 5}, \
   OPTION_LEDGER, OPTION_VERBOSE
 
+#define OPTION_TREE \
+  {"tree", KEY_TREE, "FILE", OPTION_ARG_OPTIONAL, \
+   "at the end print the draft tree of every verification, with what was accepted, to stderr or FILE", 4}
+
 static const struct argp_option run_options[] = {
+  OPTION_TREE,
   OPTIONS_GENERATE, OPTIONS_LISTEN,
   {"compare", KEY_COMPARE, 0, 0,
    "answer plainly and then with the draft: tell both speeds, and whether the tokens are the same", 4},
@@ -95,6 +100,7 @@ static const struct argp_option batch_options[] = {
   {"sessions", KEY_SESSIONS, "N", 0, "answers at a time (default 4)", 5},
   {0}};
 static const struct argp_option bench_options[] = {
+  OPTION_TREE,
   OPTIONS_GENERATE,
   {"methods", KEY_METHODS, "LIST", 0,
    "drafts to try, such as ngram,model+ngram; + joins those that feed one tree (default: --draft)", 4},

@@ -58,11 +58,12 @@ typedef struct flags {
   int32_t limit;       /* of list; 0: all */
   int64_t older_us;    /* of end: only sessions that have not changed for so long; -1: not given */
   bool insecure_bind, json, compare;
-  int show;                     /* show_when of orchestrator/cli/show.h */
-  bool whole;                   /* of resume */
-  bool forget;                  /* of end */
-  int32_t rows;                 /* of convert-head; 0: all */
-  bool map;                     /* of convert-head */
+  const char *tree; /* a file for the trees of all verifies; "": stderr; NULL: they are not printed */
+  int show;         /* show_when of orchestrator/cli/show.h */
+  bool whole;       /* of resume */
+  bool forget;      /* of end */
+  int32_t rows;     /* of convert-head; 0: all */
+  bool map;         /* of convert-head */
   flags_type type, output_type; /* of convert-head */
   const char *arguments[FLAGS_ARGUMENTS_MAX];
   int32_t argument_count;
@@ -79,7 +80,7 @@ typedef struct flags {
 enum { /* of argp */
   KEY_PROMPT = 'p',
   KEY_DRAFT = 256, KEY_MODEL_DRAFT, KEY_DRAFT_LAYERS, KEY_DRAFT_THREADS, KEY_DRAFT_CONTEXT, KEY_DRAFT_TYPE,
-  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW, KEY_METHODS, KEY_REPEAT,
+  KEY_BUDGET, KEY_PACE, KEY_SELFCHECK, KEY_SINGLE, KEY_COMPARE, KEY_SHOW, KEY_METHODS, KEY_REPEAT, KEY_TREE,
   KEY_TEMP, KEY_TOP_K, KEY_TOP_P, KEY_MIN_P, KEY_PENALTY, KEY_SEED,
   KEY_MAX_TOKENS, KEY_STOP, KEY_RAW, KEY_NO_SPECIAL, KEY_SYSTEM, KEY_TEMPLATE, KEY_JSON,
   KEY_THREADS, KEY_DEVICE, KEY_DRAFT_DEVICE, KEY_PIN, KEY_CONTEXT, KEY_SESSIONS, KEY_MATH, KEY_KV,

@@ -45,6 +45,7 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   if (s->verbose) add(out, "--counters");
   add_flag(out, "--repack-cache", s->repack_cache);
   add_flag(out, "--device", s->device);
+  add_flag(out, "--record-steps", s->record_steps);
 }
 
 static const char *draft_device(const worker_settings *s) {

@@ -4,7 +4,7 @@
 
 #include "orchestrator/service/worker_settings.h"
 
-#define WORKER_COMMAND_LINE_MAX 32 /* arguments, with the NULL at their end */
+#define WORKER_COMMAND_LINE_MAX 40 /* arguments, with the NULL at their end */
 
 typedef struct worker_command_line {
   /* Ends with a NULL; points into the settings and into `numbers` */

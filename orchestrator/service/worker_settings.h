@@ -25,5 +25,6 @@ typedef struct worker_settings {
   const char *repack_cache;           /* a folder, or NULL */
   int32_t context;                    /* tokens of a session */
   int32_t threads, sessions;
+  const char *record_steps; /* a file, to which the target writes its steps, or NULL */
   bool verbose;
 } worker_settings;

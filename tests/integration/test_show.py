@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from command_line import OK, Command, tandem
+from command_line import IO, OK, Command, tandem
 from support import MODEL, TANDEM, TIME_LIMIT
 
 PROMPT = "one two three four one two three four one two three four one two"
@@ -100,6 +100,25 @@ class Show(Command):
         self.assertTrue(out.startswith(self.plain))
         self.assertTrue(LIVE.search(screen), screen)
         self.assertIn(b"\x1b[J", screen[LIVE.search(screen).end():], "it is erased")
+
+    def test_trees_have_what_the_figures_count(self):
+        trees = self.folder / "trees.txt"
+        for to in ("--tree", f"--tree={trees}"):
+            status, out, errors = tandem(*ARGS, to)
+            self.assertEqual((status, out), (OK, self.plain))
+            text = errors if to == "--tree" else trees.read_text()
+            self.assertEqual(to == "--tree", "nodes accepted (*)" in errors)
+            heads = [tuple(map(int, head)) for head in re.findall(r"at \d+: (\d+) of (\d+) nodes", text)]
+            right, nodes = map(int, re.search(r"guessed (\d+) of (\d+) right", errors).groups())
+            self.assertEqual((sum(a for a, _ in heads), sum(n for _, n in heads)), (right, nodes))
+            self.assertEqual(len(re.findall(r"(?m)^[ |]*[`|]- \* ", text)), right)
+            self.assertEqual(len(re.findall(r"(?m)^[ |]*[`|]- [* ] ", text)), nodes)
+            self.assertGreater(right, 0)
+
+    def test_a_tree_that_cannot_be_written_is_an_error(self):
+        status, _, errors = tandem(*ARGS, f"--tree={self.folder}/none/trees.txt")
+        self.assertEqual(status, IO)
+        self.assertIn("--tree", errors)
 
     def test_a_wrong_word_is_refused(self):
         status, _, errors = tandem(*ARGS, "--show=maybe")

@@ -26,8 +26,8 @@ static const char *const flags[] = {
     "kv-memory", "draft-kv-memory", "self-test",
     /* of the workers and tandem-bench */
     "orchestrator", "bind", "advertise", "isa", "log-level", "counters", "record-steps", "parent",
-    "replay-seed", "rows", "turns", "repetitions", "show", "methods", "repeat", "tree", "map", "busy-poll",
-    "type", "head-type"};
+    "replay-seed", "rows", "turns", "repetitions", "show", "methods", "repeat", "tree", "draft-type", "map",
+    "busy-poll", "type", "head-type"};
 /* Read by tests and scripts, and what tests make go wrong. */
 static const char *const others[] = {"bin",         "subset",       "peer",      "fault",      "far",
                                      "test-device", "test-devices", "cuda-lose", "cuda-graphs"};

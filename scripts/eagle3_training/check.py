@@ -73,12 +73,45 @@ def sampling_error(device, dtype, rows=2000, vocab=300):
     return (drawn - logits[0].float().softmax(0)).abs().max().item()
 
 
+def _whole_attention(q, keys, values, chain_k, chain_v):
+    """One step's attention over all its keys at once, as autograd understands it."""
+    group, length = q.shape[2] // keys.shape[2], q.shape[1]
+    keys, values, chain_k, chain_v = (
+        x.repeat_interleave(group, -2) for x in (keys, values, chain_k, chain_v)
+    )
+    scale = q.shape[3] ** -0.5
+    score = torch.einsum('bqhd,bkhd->bhqk', q, keys) * scale
+    later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    score = score.masked_fill(later, -float('inf'))
+    own = torch.einsum('bqhd,jbqhd->bhqj', q, chain_k) * scale
+    share = torch.cat([score, own], -1).softmax(-1)
+    return torch.einsum('bhqk,bkhd->bqhd', share[..., :length], values) + torch.einsum(
+        'bhqj,jbqhd->bqhd', share[..., length:], chain_v
+    )
+
+
+def attention_error(device, dtype, rows=2, length=37, own=3):
+    """Output and all gradients of a later step's attention, against the plain calculation in float32."""
+    shapes = [(rows, length, 9, 64), *[(rows, length, 3, 64)] * 2, *[(own, rows, length, 3, 64)] * 2]
+    inputs = [torch.randn(s, device=device).to(dtype) for s in shapes]
+    direction = torch.randn(shapes[0], device=device).to(dtype)
+
+    def results(function, kind):
+        leaves = [x.detach().to(kind).requires_grad_() for x in inputs]
+        out = function(*leaves)
+        out.backward(direction.to(kind))
+        return torch.cat([x.float().flatten() for x in (out.detach(), *(leaf.grad for leaf in leaves))])
+
+    return _apart(results(kernels.StepAttention.apply, dtype), results(_whole_attention, torch.float32))
+
+
 def kernels_agree(device):
     dtype = torch.bfloat16 if device.type == 'cuda' else torch.float32
     for name, error, limit in (
         ('decode attention', decode_error, 0.02),
         ('loss', loss_error, 0.02),
         ('merge', merge_error, 0.02),
+        ('attention of a later step', attention_error, 0.03),
         ('sampling', sampling_error, 0.05),
     ):
         found = error(device, dtype)

@@ -83,9 +83,7 @@ class Text:
         ]  # after the assistant, after the user
         for name, script in zip(('assistant', 'user'), self.scripts):
             if not script or script[0] not in self.control:
-                raise Refused(
-                    f"the chat template ends no {name}'s turn with a control token; it must"
-                )
+                raise Refused(f"the chat template ends no {name}'s turn with a control token; it must")
 
     def chat(self, messages):
         return self.encode(self.render(messages))

@@ -14,10 +14,20 @@ int32_t schedule_budget(const session *s) {
   return session_room(s) > 1 ? min_i32(nodes, rows) : 0;
 }
 
+/* Its draft may read features of the prompt, which are computed once: it has to attach before. */
+static bool awaits_draft(const session *s) {
+  return s->request.draft_expected && !s->drafts.gave_up && session_draft_count(s) == 0 &&
+         s->request.options.budget > 0;
+}
+
 schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *until_us) {
   *until_us = UINT64_MAX;
   if (s->state != SESSION_RUNNING || s->job.serial || s->finish.reason) return SCHEDULE_IDLE;
-  if (s->cache.rows < s->committed.length - 1) return SCHEDULE_PREFILL;
+  if (s->cache.rows < s->committed.length - 1) {
+    if (!awaits_draft(s) || now_us >= s->used_us + SCHEDULE_ATTACH_US) return SCHEDULE_PREFILL;
+    *until_us = s->used_us + SCHEDULE_ATTACH_US;
+    return SCHEDULE_WAIT;
+  }
   if (s->committed.length - s->stream.acked + schedule_budget(s) >= SCHEDULE_CREDIT)
     return SCHEDULE_IDLE; /* a whole round fits */
   if (!schedule_may_speculate(s)) return SCHEDULE_STEP;
@@ -35,7 +45,8 @@ schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *unti
 
 uint64_t schedule_lockstep_deadline(const session *s) {
   uint64_t until;
-  bool waits = s->request.options.lockstep && schedule_session(s, 0, &until) == SCHEDULE_WAIT;
+  bool decodes = s->cache.rows >= s->committed.length - 1;
+  bool waits = decodes && s->request.options.lockstep && schedule_session(s, 0, &until) == SCHEDULE_WAIT;
   return waits ? until : UINT64_MAX;
 }
 

@@ -16,6 +16,9 @@ typedef enum {
 
 #define SCHEDULE_CREDIT 256 /* tokens that a session may be ahead of the last acknowledged one */
 
+/* For so long after its OPEN the prompt waits for the draft that is expected to attach. */
+#define SCHEDULE_ATTACH_US 20000
+
 /* What could this session do now? */
 schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *until_us);
 /* Lockstep: when the session stops waiting for its draft's done mark; UINT64_MAX: it does not wait for one.

@@ -331,6 +331,7 @@ static inline void say_and_open(world *w, msg m) {
   rig_say(&w->r, ORCH, m);
   rig_only(&w->r, ORCH, MSG_OPENED);
   rig_clear(&w->r);
+  if (m.u.open.draft_expected) w->r.now += SCHEDULE_ATTACH_US; /* the prompt does not wait any more */
 }
 
 /* C of a session as it will become: the prompt and the model's tokens. */

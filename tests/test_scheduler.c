@@ -309,6 +309,24 @@ static void test_a_session_starts_with_few_nodes(void **state) {
 
 /* Who expects a draft has the end of its prompt read in a forward as wide as its first verify; nobody else
  * has. */
+static void test_a_prompt_waits_a_moment_for_the_draft_that_is_expected(void **state) {
+  session_store *s = *state;
+  session *x = ready(s, 1, 40);
+  uint64_t until;
+  x->cache.rows = 0;
+  x->used_us = NOW;
+  x->request.options.budget = 5;
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_PREFILL);
+  x->request.draft_expected = true;
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_WAIT);
+  assert_int_equal(until, NOW + SCHEDULE_ATTACH_US);
+  assert_int_equal(schedule_session(x, until, &until), SCHEDULE_PREFILL);
+  x->request.options.lockstep = true;
+  assert_int_equal(schedule_lockstep_deadline(x), UINT64_MAX); /* it is not the wait for a done mark */
+  x->drafts.gave_up = true;
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_PREFILL);
+}
+
 static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   session_store *s = *state;
   session *p = ready(s, 1, SCHEDULE_MEASURED + 1);
@@ -317,6 +335,7 @@ static void test_the_end_of_a_prompt_measures_a_verify(void **state) {
   p->cache.rows = SCHEDULE_MEASURED - 104;
   p->request.options.budget = 5;
   p->request.draft_expected = true;
+  p->used_us = NOW - SCHEDULE_ATTACH_US;
   schedule f = forward(s, &rotation, &w);
   assert_false(f.measures);
   assert_int_equal(f.picks[0].rows, 100);
@@ -438,6 +457,7 @@ int main(void) {
       CASE(test_the_most_probable_nodes_of_all_sessions_are_taken),
       CASE(test_a_pick_carries_its_nodes),
       CASE(test_a_session_starts_with_few_nodes),
+      CASE(test_a_prompt_waits_a_moment_for_the_draft_that_is_expected),
       CASE(test_the_end_of_a_prompt_measures_a_verify),
       CASE(test_prompts_share_a_forward_by_turns),
       CASE(test_rows_in_lockstep_are_limited),

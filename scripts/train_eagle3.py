@@ -136,8 +136,11 @@ def run_generate(o, target, text):
 def choose_head(o, target, rows):
     from eagle3_training import files
     from eagle3_training.head import Head, load_head, with_new_order
+    from eagle3_training.target import Refused
 
     answers, everything = rows.counts(target.config.vocab)
+    if not sum(answers):
+        raise Refused(f'no row in {o.data} has an answer: write longer rows, or give `generate` --prompts')
     order = files.draft_order(answers, everything, min(o.draft_vocab, target.config.vocab))
     say = lambda name, ids: print(
         f'{name}: {files.coverage(ids, answers):.4f} of the answers\' tokens, '

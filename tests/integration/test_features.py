@@ -49,7 +49,7 @@ class Features(Case):
         answer.draft_expected = True
         link = Link(self.hub, self.hub.peers[self.target][9]).greet()
         self.addCleanup(link.close)
-        answer.open()
+        answer.open().expect("OPENED")  # the draft's own connection may be quicker
         link.send("ATTACH", answer.id, 1, len(self.prompt), answer.hashes[-1], answer.ticket, 0, request)
         return answer, link
 

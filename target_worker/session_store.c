@@ -35,6 +35,7 @@ void session_store_fini(session_store *store) {
     session_drafts_fini(&store->slots[i]);
     prefix_fini(&store->slots[i].committed);
     free(store->slots[i].job.history);
+    free(store->slots[i].stream.accepted);
     free(store->slots[i].cache.blocks);
   }
   free(store->slots);

@@ -115,7 +115,7 @@ static int read_offsets(const shard *s, entry *x, const json_t *offsets, err *e)
 }
 
 static int read_tensor(const shard *s, entry *x, const char *name, const json_t *object, err *e) {
-  const dtype *type;
+  const dtype *type = NULL;
   if (!is_printable(name) || !*name || strlen(name) > NAME_BYTES_MAX)
     return bad_tensor(s, name, "has a name that is not 1 to 255 printable ASCII characters", e);
   int rc = read_type(s, name, object, &type, e);

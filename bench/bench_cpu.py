@@ -20,8 +20,11 @@ import time
 from bench_attempts import Attempts, interleave, turns
 from bench_machine import Contention, Failure, busy_neighbour, command, cpu_info, describe_load, say
 from bench_drafts import measure_drafts
+from bench_features import ROW as FEATURES, measure_features
 from bench_first import measure_first
-from bench_network import ROW as FAR, measure_network
+from bench_heads import ROWS as HEAD_ROWS, measure_heads
+from bench_methods import ROW as METHODS, measure_methods
+from bench_network import DELAYS, LOSSY, ROW as FAR, measure_far, measure_network
 from bench_pair import (GOLDEN, PLAIN, PROMPTS, ROOT, SAMPLED, Method, Pair, Samples, golden_prompts, grouped_prompts,
                         prompt_of_tokens, speeds)
 from bench_peer import SETTINGS, Peer
@@ -44,9 +47,11 @@ BUSY_PEER_TOKENS, BUSY_PEER_SECONDS = 16, 25  # with a neighbour it may do two t
 
 # limits: passes of memory and arithmetic; steps: of bench_step; screen: passes that choose the budget; each: of a group
 FULL = dict(limits=40, decode=7, prompt=5, width_turns=3, steps=7, busy=7, busy_peer=3, sequences=25, linear=15, screen=2,
-            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7)
+            replay=9, speculation=5, each=8, budgets=BUDGETS, many=7, turn=3, drafts=2, first=5, far=7, features=300, heads=dict(prompts=96, repeat=3, each=4, passes=3, tokens=128),
+            farther=dict(delays=dict(repetitions=5, each=2, delays=DELAYS, lossy=LOSSY), ahead=5, killed=5))
 QUICK = dict(limits=10, decode=2, prompt=2, width_turns=1, steps=5, busy=2, busy_peer=1, sequences=5, linear=3, screen=1,
-             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1)
+             replay=2, speculation=1, each=1, budgets=(3, 7), many=2, turn=1, drafts=1, first=1, far=1, features=20, heads=dict(prompts=8, repeat=1, each=1, passes=1, tokens=48),
+             farther=dict(delays=dict(repetitions=1, each=1, delays=DELAYS[::2], lossy=LOSSY[1:]), ahead=1, killed=1))
 
 
 class Run:
@@ -429,12 +434,34 @@ def measure_long_prompts(run, table):
             measure_prompt_beside(run, table, work, run.size["turn"])
 
 
+# --- draft heads ---
+
+
+def measure_draft_heads(run, table):
+    with work_folder() as work:
+        measure_heads(run, table, work, run.size["heads"], turns, NO_PEER)
+
+
+def measure_all_methods(run, table):
+    with work_folder() as work:
+        measure_methods(run, table, work, run.size["heads"])
+
+
+def measure_shipping(run, table):
+    measure_features(run, table, run.size["features"])
+
+
 # --- hosts ---
 
 
 def measure_hosts(run, table):
     with work_folder() as work:
         measure_network(run, table, work, run.size["far"])
+
+
+def measure_farther(run, table):
+    with work_folder() as work:
+        measure_far(run, table, work, run.size["farther"])
 
 
 # --- bits ---
@@ -468,14 +495,19 @@ PARTS = (
     ("model drafts", measure_model_drafts, ("model draft", "ngram on", "bad model")),
     ("several sessions", measure_sessions, (f"{SESSIONS} plain", f"{SESSIONS} sessions")),
     ("long prompts", measure_long_prompts, ("longest stop", "a conversation's")),
+    ("draft heads", measure_draft_heads, HEAD_ROWS),
+    ("features", measure_shipping, (FEATURES,)),
     ("hosts far apart", measure_hosts, (FAR,)),
+    ("a draft far away", measure_farther, ("far:",)),
     ("bits", measure_bits, ("memcmp",)),
+    ("methods", measure_all_methods, (METHODS,)),
 )
+LONG = ("methods",)  # parts that only a run which names them measures
 
 
 def chosen_parts(only):
     """The parts with a row that begins so."""
-    return [part for part in PARTS if any(b.startswith(only) or only.startswith(b) for b in part[2])]
+    return [part for part in PARTS if (only or part[0] not in LONG) and any(b.startswith(only) or only.startswith(b) for b in part[2])]
 
 
 def names_of(rows, parts):
@@ -626,7 +658,7 @@ def main():
     if PARTS[0] not in parts:
         parts.insert(0, PARTS[0])  # what the others are held against
     names = names_of(rows, parts)
-    assert run.only or names == list(rows), "every row belongs to a part"
+    assert names_of(rows, PARTS) == list(rows), "every row belongs to a part"
     commit = commit_of(run)
     before = Contention()
     time.sleep(1)

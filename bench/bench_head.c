@@ -1,10 +1,15 @@
-/* bench_head MODEL HEAD [TYPE [DEVICE [PROMPTS]]]: how often a draft head guesses the model's own greedy
- * tokens, in chains of 5 that begin at every position of the completions of
+/* bench_head MODEL HEAD [TYPE [DEVICE [PROMPTS [COMMON]]]]: how often a draft head guesses the model's own
+ * greedy tokens, in chains of 5 that begin at every position of the completions of
  * tests/golden/smollm2_greedy.jsonl. The model computes each text in one go, with taps; the head appends the
  * committed rows one by one, and goes on with its own states. Prints the acceptance at each position of a
  * chain, where all before it were accepted, and the tokens per verify step of chains that follow one another.
  *
- * TYPE: f32 (as the file has it), q8_0 (the default), q4_1, bf16. */
+ * bench_head --time MODEL HEAD [TYPE [DEVICE [REPETITIONS [COMMON]]]]: what a forward takes, for 1, 2, 4 and
+ * 8 rows with 1 and 2 threads (head_time.h).
+ *
+ * TYPE: f32 (as the file has it), q8_0 (the default), q4_1, bf16. COMMON: outputs of the head that are always
+ * there, beside those of the text's own tokens; 0 (the default): all of them. */
+#include "bench/head_time.h"
 #include "common/file/head_file.h"
 #include "common/model/draft_head.h"
 #include "kernels/devices/devices.h"
@@ -13,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHAIN = 5, TEXT_MAX = MODEL_ROWS_MAX, CONTEXT = 1024 };
+enum { CHAIN = 5, TEXT_MAX = MODEL_ROWS_MAX, CONTEXT = 1024, REPETITIONS = 1000 };
 
 typedef struct bench {
   device *d;
@@ -99,8 +104,11 @@ static void run_text(bench *b, const int32_t *text, int32_t prompt, int32_t coun
   int32_t greedy[TEXT_MAX], next = prompt, rows = 0;
   run_model(b, text, count, greedy);
   kv_rollback(b->head_rows, b->seq, 0);
+  draft_head_clear_text(b->h, b->seq);
+  draft_head_add_text(b->h, b->seq, text, prompt);
   for (int32_t at = prompt; at + 1 < count; at++) {
     if (greedy[at - 1] != text[at]) break; /* the model goes another way than the recording */
+    draft_head_add_text(b->h, b->seq, text + at, 1);
     int32_t token = append(b, text, rows, at);
     rows = at;
     int32_t accepted = accept_chain(b, text, count, at, token);
@@ -150,19 +158,23 @@ static gguf_type type_of(const char *name) {
   return GGUF_F32;
 }
 
-static void open_all(bench *b, const char *target, const char *head, gguf_type type, const char *name) {
+static void open_files(const char *target, const char *head, gguf_type type, model_file **f, head_file **g) {
+  err e = {0};
+  must(model_file_open(f, target, &e), target, &e);
+  must(head_file_open(g, head, model_file_config(*f), &e), head, &e);
+  if (type != GGUF_F32) must(head_file_quantise(*g, type, type, &e), head, &e);
+}
+
+static void open_all(bench *b, const char *target, const char *head, gguf_type type, const char *name,
+                     int32_t common) {
   err e = {0};
   model_file *f;
   head_file *g;
   const device_options o = {.math = OPS_MATH_INT8, .threads = 1};
   must(device_open(&b->d, name, &o, NULL, &e), name, &e);
-  must(model_file_open(&f, target, &e), target, &e);
-  must(head_file_open(&g, head, model_file_config(f), &e), head, &e);
-  if (type != GGUF_F32) must(head_file_quantise(g, type, type, &e), head, &e);
+  open_files(target, head, type, &f, &g);
   must(model_open(&b->m, f, b->d, &(model_options){0}, NULL, &e), target, &e);
-  must(draft_head_open(&b->h, g, f, b->d, NULL, &e), head, &e);
-  model_file_close(f);
-  head_file_close(g);
+  must(draft_head_open(&b->h, g, f, (head_shares){common, 1}, b->d, NULL, &e), head, &e);
   const kv_options k = {.sequences = 1, .context = CONTEXT, .type = KV_F16};
   must(kv_open(&b->model_rows, b->d, model_shape(b->m), &k, NULL, &e), target, &e);
   must(kv_open(&b->head_rows, b->d, &draft_head_shape(b->h)->layer, &k, NULL, &e), head, &e);
@@ -174,13 +186,35 @@ static void open_all(bench *b, const char *target, const char *head, gguf_type t
   b->state = calloc((size_t)c->layer.embed, sizeof *b->state);
 }
 
+static void print_times(const char *target, const char *head, gguf_type type, const char *name,
+                        int32_t common, int32_t repetitions) {
+  err e = {0};
+  model_file *f;
+  head_file *g;
+  open_files(target, head, type, &f, &g);
+  must(repetitions > 0 ? ERR_OK : ERR_ARG, "REPETITIONS must be above 0", NULL);
+  must(head_time_print(f, g, common, name, repetitions, &e), head, &e);
+  head_file_close(g);
+  model_file_close(f);
+}
+
 int main(int argc, char **argv) {
   static bench b;
+  bool times = argc > 1 && strcmp(argv[1], "--time") == 0;
+  if (times) argc--, argv++;
   if (argc < 3) {
-    fprintf(stderr, "usage: bench_head MODEL HEAD [f32|bf16|q8_0|q4_1 [DEVICE [PROMPTS]]]\n");
+    fprintf(stderr, "usage: bench_head [--time] MODEL HEAD [f32|bf16|q8_0|q4_1 [DEVICE "
+                    "[PROMPTS or REPETITIONS [COMMON]]]]\n");
     return 2;
   }
-  open_all(&b, argv[1], argv[2], type_of(argc > 3 ? argv[3] : "q8_0"), argc > 4 ? argv[4] : "cpu");
+  gguf_type type = type_of(argc > 3 ? argv[3] : "q8_0");
+  const char *name = argc > 4 ? argv[4] : "cpu";
+  int32_t common = argc > 6 ? atoi(argv[6]) : 0;
+  if (times) {
+    print_times(argv[1], argv[2], type, name, common, argc > 5 ? atoi(argv[5]) : REPETITIONS);
+    return 0;
+  }
+  open_all(&b, argv[1], argv[2], type, name, common);
   run_file(&b, "tests/golden/smollm2_greedy.jsonl", argc > 5 ? atoi(argv[5]) : INT32_MAX);
   show(&b);
   return 0;

@@ -50,7 +50,7 @@ class Pair:
         for r in lines.values():
             if not r["stats"]["tok_s"]:
                 raise Failure(f"prompt {r['id']}: an answer of {len(r['token_ids'])} tokens is too short to time")
-        counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+        counters = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"engine"')]
         return lines, counters[0] if counters else None
 
     def checked(self, prompts, tokens, method, plain, sessions=1):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
@@ -11,6 +12,7 @@ import urllib.request
 from bench_attempts import reason
 from bench_machine import Failure, command
 
+MORE = os.environ.get("TANDEM_PEER_FLAGS", "").split()  # of each llama-server, such as --no-repack
 PEER_LIMIT = 300  # seconds for one measurement
 SERVER_START = 60  # seconds
 REQUEST_LIMIT = 120
@@ -53,18 +55,19 @@ class Peer:
         return json.loads(done.stdout)["us"]
 
     @contextlib.contextmanager
-    def servers(self, threads, folder):
+    def servers(self, threads, folder, settings=None):
         """One server a setting, side by side; those that wait use no CPU."""
         with contextlib.ExitStack() as stack:
             yield enter_all(stack, {name: self.server(threads, flags, folder / f"server{i}.log")
-                                    for i, (name, flags) in enumerate(SETTINGS.items())})
+                                    for i, (name, flags) in enumerate((settings or SETTINGS).items())})
 
     @contextlib.contextmanager
     def server(self, threads, flags, log, slots=1):
         port = free_port()
         with open(log, "w") as out:
-            process = subprocess.Popen([str(x) for x in (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", slots,
-                                                         "-c", slots * CONTEXT, "--host", "127.0.0.1", "--port", port, *flags)],
+            line = (self.bin / "llama-server", "-m", self.model, "-t", threads, "-np", slots, "-c", slots * CONTEXT,
+                    "--host", "127.0.0.1", "--port", port, *MORE, *flags)
+            process = subprocess.Popen([str(x) for x in line],
                                        stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
             try:
                 wait_for_health(process, port, log)
@@ -106,19 +109,27 @@ class Absent:
     def answer(self, *_):
         raise Failure(self.why)
 
+    answer_and_drafts = answer
+
 
 class Server:
     def __init__(self, port):
         self.port = port
 
-    def answer(self, prompt_ids, tokens):
-        """(token ids, tok/s of decoding: the first token is not counted). Its prompt cache is on: only decoding counts."""
-        body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "return_tokens": True, "cache_prompt": True}
+    def answer(self, prompt_ids, tokens, cache=True):
+        """(token ids, tok/s of decoding: the first token is not counted). With its prompt cache only decoding counts."""
+        ids, speed, _ = self.answer_and_drafts(prompt_ids, tokens, cache)
+        return ids, speed
+
+    def answer_and_drafts(self, prompt_ids, tokens, cache=False):
+        """As answer, with the number of accepted tokens. A head needs the whole prompt's states, so without the cache."""
+        body = {"prompt": prompt_ids, "n_predict": tokens, "temperature": 0, "return_tokens": True, "cache_prompt": cache}
         r = request(self.port, "/completion", json.dumps(body).encode())
         timings = r["timings"]
         if timings["predicted_n"] < 2:
             raise Failure("llama-server's answer is too short to time")
-        return r["tokens"], 1000 * (timings["predicted_n"] - 1) / timings["predicted_ms"]
+        speed = 1000 * (timings["predicted_n"] - 1) / timings["predicted_ms"]
+        return r["tokens"], speed, timings.get("draft_n_accepted", 0)
 
 
 def free_port():

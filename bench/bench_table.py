@@ -14,14 +14,15 @@ class Row:
     relation: str = ">="
     hold: float = None  # None: told, not judged
     reach: float = None
+    decimals: int = None  # of what is shown; None: as few as tell it
 
 
-def least(hold, reach, unit="tok/s", of="ratio"):
-    return Row(unit, of, ">=", hold, reach)
+def least(hold, reach, unit="tok/s", of="ratio", decimals=None):
+    return Row(unit, of, ">=", hold, reach, decimals)
 
 
-def most(hold, reach, unit, of="ratio"):
-    return Row(unit, of, "<=", hold, reach)
+def most(hold, reach, unit, of="ratio", decimals=None):
+    return Row(unit, of, "<=", hold, reach, decimals)
 
 
 def reported(unit):
@@ -70,8 +71,28 @@ def make_rows(threads):
     rows["longest stop beside a 2,000-token prompt"] = most(1, None, "ms")
     rows["a conversation's next turn"] = most(0.3, None, "ms")
     rows["pair over 20 ms and 1 % loss"] = least(0.97, None)
+    rows["head: tokens a verify, tree of 31 and ngram's 8"] = least(4.2, 4.8, "tokens", "value")
+    rows["head: tokens a verify, tree of 31"] = least(3.9, 4.4, "tokens", "value")
+    rows["head: tokens a verify, chain of 5"] = least(2.8, 3.1, "tokens", "value")
+    rows["head: tokens a verify, tree of 31, temperature 1"] = least(2.7, 3.1, "tokens", "value")
+    rows["head: answers that differ"] = most(0, None, "answers", "value")
+    rows["head: chain of 5 over llama.cpp's"] = least(1, None, "tokens", decimals=4)
+    rows["default draft: all prompts"] = least(1.45, 1.9)
+    rows["default draft: the worst group"] = least(1.15, 1.4)
+    rows["default draft: over llama.cpp's best"] = least(3, 4.5)
+    rows["default draft: own prompts"] = least(1.25, 1.6)
+    rows["default draft: own prompts, the worst group"] = least(1, 1.2)
+    rows["default draft: first prompts"] = least(1.3, 1.7)
+    rows["default draft: first prompts, from the draft"] = least(50, 65, "%", "value")
+    rows["features: verify with over without"] = most(1.02, 1, "us", decimals=4)
+    rows["far: the worst of 0 to 100 ms over plain"] = least(0.97, 1)
+    rows["far: free pace over lockstep, 2 ms each way"] = least(1.25, 1.5)
+    rows["far: draft killed every second"] = least(0.95, None)
+    rows["far: wire bytes a token"] = most(160, None, "bytes", "value")
+    rows["far: wire bytes a token, with features"] = most(1500, None, "bytes", "value")
     rows["round overhead"] = most(80, 40, "us", "value")
     rows["memcmp"] = most(0, None, "words differ", "value")
+    rows["methods: answers that differ"] = most(0, None, "answers", "value")
     rows["temperature 0.8 over greedy"] = least(0.95, None)
     rows["ledger, plain"] = least(0.98, None)
     rows["ledger, replay 0.8"] = least(0.98, None)
@@ -110,8 +131,8 @@ def limit_text(row, limit):
     return None if limit is None else f"{row.of} {row.relation} {limit:g}"
 
 
-def rounded(x):
-    return None if x is None else float(f"{x:.4g}")
+def rounded(x, decimals=None):
+    return None if x is None else float(f"{x:.4g}") if decimals is None else round(x, decimals)
 
 
 NOTHING = (None, None, None, False)
@@ -146,7 +167,8 @@ class Table:
     def lines(self, names, machine, commit):
         for name in names:
             row, (value, against, ratio, lacks_peer) = self.rows[name], self.measured.get(name, NOTHING)
-            yield {"row": name, "value": rounded(value), "unit": row.unit, "against": against, "ratio": rounded(ratio),
+            yield {"row": name, "value": rounded(value, row.decimals), "unit": row.unit, "against": against,
+                   "ratio": rounded(ratio, row.decimals),
                    "hold": limit_text(row, row.hold), "reach": limit_text(row, row.reach),
                    "holds": holds(row, value, ratio, lacks_peer), "machine": machine, "commit": commit}
 
@@ -157,12 +179,14 @@ class Table:
             row, (value, against, ratio, lacks_peer) = self.rows[name], self.measured.get(name, NOTHING)
             sign = {">=": "≥", "<=": "≤"}[row.relation]
             limits = ["" if x is None else f"{sign} {x:g}" for x in (row.hold, row.reach)]
-            yield (name, show(value), row.unit, against or "", show(ratio) if ratio is not None else "", *limits,
-                   verdict(row, value, ratio, lacks_peer))
+            yield (name, show(value, row.decimals), row.unit, against or "",
+                   show(ratio, row.decimals) if ratio is not None else "", *limits, verdict(row, value, ratio, lacks_peer))
 
 
-def show(x):
-    return "-" if x is None else f"{x:.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+def show(x, decimals=None):
+    if x is None:
+        return "-"
+    return f"{x:.0f}" if abs(x) >= 1000 else f"{x:.3g}" if decimals is None else f"{x:.{decimals}f}"
 
 
 def plain_table(lines, right=()):

@@ -1,8 +1,9 @@
 /* tandem-bench: what `tandem bench` runs. `step`: where the time of one step of a model goes on this machine,
- * op by op, beside what the machine could do at best. */
+ * op by op, beside what the machine could do at best. `serve`: bench/serve/serve.h. */
 #include "bench/timed_threads.h"
 #include "bench/limits.h"
 #include "bench/probe.h"
+#include "bench/serve/serve.h"
 #include "bench/step.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
@@ -338,8 +339,9 @@ static int bench_step(int argc, char **argv) {
 static int print_usage(FILE *to, const char *name, int status) {
   fprintf(to,
           "Usage: %s step -m FILE [FLAGS...]: where the time of one step of a model goes on this machine\n"
+          "   or: %s serve URL PROMPTS.jsonl [FLAGS...]: a load on a server that speaks OpenAI's API\n"
           "   or: tandem bench spec PROMPTS.jsonl -m FILE [FLAGS...]: what speculation is worth\n",
-          name);
+          name, name);
   return status;
 }
 
@@ -353,12 +355,14 @@ int main(int argc, char **argv) {
     printf("tandem-bench %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
     return PROGRAM_EXIT_OK;
   }
-  if (strcmp(argv[1], "step") != 0) {
-    fprintf(stderr, "%s: there is no '%s' to measure, only step and spec\n", name, argv[1]);
-    return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
+  bool step = strcmp(argv[1], "step") == 0;
+  if (!step && strcmp(argv[1], "serve") != 0) {
+    fprintf(stderr, "%s: there is no '%s' to measure, only step, serve and spec (%s --help)\n", name, argv[1],
+            name);
+    return PROGRAM_EXIT_USAGE;
   }
   char whole[64];
-  snprintf(whole, sizeof whole, "%s step", name);
+  snprintf(whole, sizeof whole, "%s %s", name, argv[1]);
   argv[1] = whole;
-  return bench_step(argc - 1, argv + 1);
+  return step ? bench_step(argc - 1, argv + 1) : bench_serve(argc - 1, argv + 1);
 }

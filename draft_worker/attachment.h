@@ -9,6 +9,7 @@
 
 typedef enum {
   ATTACHMENT_FREE,
+  ATTACHMENT_OPENING,    /* the first PARTs of its prefix are here, its OPEN is not */
   ATTACHMENT_CONNECTING, /* its target is not greeted yet */
   ATTACHMENT_ATTACHING,  /* ATTACH sent */
   ATTACHMENT_ATTACHED,
@@ -25,17 +26,18 @@ typedef struct attachment {
   draft_session session;
   feature_intake features;
   int32_t desync_tries; /* DESYNCs sent since it is lost; 0: not lost by that */
-  uint64_t attach_us;   /* when ATTACH was last sent */
+  uint64_t attach_at;   /* when ATTACH is sent again */
+  uint64_t gone_us;     /* how long it waited for that after the last ERROR(gone); 0: there was none */
   uint64_t sent_us;     /* when NODES was last sent, or, while it is lost, DESYNC */
   uint64_t resend_us;   /* RESEND */
   uint64_t used_us;     /* when it was last attached or opened */
 } attachment;
 
-/* Frees a session and everything that it holds. */
+/* Frees a session, and all that it holds but what may serve the next one. */
 void attachment_close(attachment *a, const draft_setup *m);
-/* Is there anything to do for it? If not, it is free or lost. */
+/* Is there anything to do for it? If not, it is free, lost or not open yet. */
 static inline bool attachment_is_active(const attachment *a) {
-  return a->state != ATTACHMENT_FREE && a->state != ATTACHMENT_LOST;
+  return a->state >= ATTACHMENT_CONNECTING && a->state <= ATTACHMENT_ATTACHED;
 }
 /* Has its orchestrator forgotten it, as far as one can tell? */
 bool attachment_is_orphaned(const draft_step *c, const attachment *a);

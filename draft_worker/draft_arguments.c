@@ -15,7 +15,17 @@
 #define DEFAULT_ROWS     4
 #define EAGLE3_DEFAULT   "eagle3,ngram" /* prompt lookup adds tokens and costs nothing beside a head */
 
-enum { KEY_DRAFT = WORKER_KEY_OWN, KEY_SEED, KEY_MODEL_DRAFT, KEY_LAYERS, KEY_ROWS, KEY_TURNS, KEY_TYPE };
+enum {
+  KEY_DRAFT = WORKER_KEY_OWN,
+  KEY_SEED,
+  KEY_MODEL_DRAFT,
+  KEY_LAYERS,
+  KEY_ROWS,
+  KEY_TURNS,
+  KEY_TYPE,
+  KEY_OUTPUTS,
+  KEY_CANDIDATES
+};
 
 static const struct argp_option option_table[] = {
     {"orchestrator", WORKER_KEY_ORCHESTRATOR, "ENDPOINT", 0,
@@ -30,8 +40,12 @@ static const struct argp_option option_table[] = {
      "S. Several, such as eagle3,ngram, feed one tree",
      0},
     {"replay-seed", KEY_SEED, "N", 0, "Seed of the draws of replay; default 0", 0},
+    {"candidates", KEY_CANDIDATES, "N", 0,
+     "Most candidates of a node that a drafter adds to the tree, for benchmarks; 1: chains; default: all", 0},
     {"ctx", WORKER_KEY_CONTEXT, "N", 0,
      "Longest session in tokens that is taken; default 32768; of a model its own, at most 4096", 0},
+    WORKER_OPTIONS_KEYS(0),
+    PROGRAM_OPTION_CONFIG(0),
     {NULL, 0, NULL, 0, "A model as draft:", 1},
     {"model-draft", KEY_MODEL_DRAFT, "FILE", 0,
      "The draft's model (-md FILE): a GGUF file or a folder; default: that of -m. An EAGLE-3 head means "
@@ -40,6 +54,10 @@ static const struct argp_option option_table[] = {
     {"draft-type", KEY_TYPE, "TYPE", 0,
      "What a head's weights become: q8_0, q4_1 or bf16; default: q8_0, or what its file has if it is "
      "quantised",
+     1},
+    {"draft-outputs", KEY_OUTPUTS, "N", 0,
+     "How many of a head's outputs every session reads, beside those of the tokens of its own text; default: "
+     "4096 on a CPU, all on another device",
      1},
     {"draft-layers", KEY_LAYERS, "N", 0, "The first N layers of it alone", 1},
     {"model", WORKER_KEY_MODEL, "FILE", 0,
@@ -62,10 +80,13 @@ static const struct argp_option option_table[] = {
     {"repack-cache", WORKER_KEY_REPACK_CACHE, "DIR", 0,
      "Keep its packed weights in a file in DIR; default: no file", 1},
     {"counters", WORKER_KEY_COUNTERS, NULL, 0,
-     "At the end, print one JSON line on stderr with what the model did", 1},
+     "At the end, print lines of JSON on stderr with what its links carried and its model did", 1},
     {NULL, 0, NULL, 0, "Running:", 2},
     {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
      "error, warning, info (default) or debug; the log goes to stderr", 2},
+    {"trace", WORKER_KEY_TRACE, "FILE", 0,
+     "Write when it computed what, for Chrome's about:tracing or Perfetto", 2},
+    {"log-format", WORKER_KEY_LOG_FORMAT, "text|json", 0, "json: an object a line; default: text", 2},
     {"busy-poll", WORKER_KEY_BUSY_POLL, "US", 0,
      "Look for the next message for so many microseconds before sleeping, where there are 4 processors or "
      "more; "
@@ -80,6 +101,8 @@ static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT(KEY_MODEL_DRAFT, draft_arguments, model_draft),
     PROGRAM_FLAG_SWITCH(KEY_TURNS, draft_arguments, turns),
     PROGRAM_FLAG_INT(KEY_LAYERS, draft_arguments, layers, "--draft-layers", 1, MODEL_LAYERS_MAX),
+    PROGRAM_FLAG_INT(KEY_OUTPUTS, draft_arguments, outputs, "--draft-outputs", 1, SAMPLER_VOCAB_MAX),
+    PROGRAM_FLAG_INT(KEY_CANDIDATES, draft_arguments, candidates, "--candidates", 1, DRAFTER_CANDIDATES_MAX),
     PROGRAM_FLAG_INT(KEY_ROWS, draft_arguments, rows, "--rows", 1, DRAFT_QUERIES_MAX),
 };
 

@@ -1,19 +1,20 @@
 #include "draft_worker/draft_eagle3.h"
 
 #include "common/base/min.h"
+#include "common/file/head_fc.h"
 #include "draft_worker/drafters/eagle3.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define DEFAULT_CONTEXT 4096
+#define COMMON_OUTPUTS  4096 /* on a CPU, whose memory is what a forward waits for */
 
-/* What it is turned into, if nobody says: 8 bits draft as well as 16 and are read in half the time. */
-static int quantise_head(draft_eagle3 *m, gguf_type wanted, err *e) {
-  gguf_type own = head_file_tensor(m->file, HEAD_FC)->type;
-  bool plain = own == GGUF_F32 || own == GGUF_F16 || own == GGUF_BF16;
-  if (wanted == GGUF_F32) wanted = plain ? GGUF_Q8_0 : own;
-  return wanted == own ? ERR_OK : head_file_quantise(m->file, wanted, wanted, e);
-}
+_Static_assert(HEAD_CALIBRATION_KINDS == CALIBRATION_KINDS && HEAD_CALIBRATION_WEIGHTS == CALIBRATION_WEIGHTS,
+               "a head's file keeps what its drafter reads");
+
+_Static_assert(HEAD_HORIZON_MAX <= WIRE_HORIZON_MAX, "a head's horizon goes out in ATTACH");
 
 static int open_files(draft_eagle3 *m, const draft_arguments *a, err *e) {
   if (!a->model_draft || !a->worker.model)
@@ -22,7 +23,7 @@ static int open_files(draft_eagle3 *m, const draft_arguments *a, err *e) {
     return err_set(e, ERR_ARG, "--draft-layers is of a model, and -md names a head: leave it out");
   int rc = model_file_open(&m->target, a->worker.model, e);
   if (rc == ERR_OK) rc = head_file_open(&m->file, a->model_draft, model_file_config(m->target), e);
-  return rc ? rc : quantise_head(m, a->type, e);
+  return rc ? rc : head_file_settle(m->file, a->type, e);
 }
 
 /* Longer sessions than it has room for are refused with that reason. */
@@ -48,9 +49,15 @@ static int open_engine(draft_eagle3 *m, const draft_arguments *a, const logger *
 
 static int open_drafter(const draft_eagle3 *m, const draft_arguments *a, drafter *to, err *e) {
   const head_config *c = draft_head_shape(m->head);
-  drafter_wants wants = {.tap_count = c->tap_count, .type = WIRE_BF16};
+  const head_calibration *measured = &head_file_config(m->file)->calibration;
+  drafter_wants wants = {.tap_count = c->tap_count,
+                         .type = WIRE_BF16,
+                         .fc = head_fc_hash(m->file),
+                         .fc_width = c->layer.embed,
+                         .horizon = head_file_horizon(m->file)};
   for (int32_t i = 0; i < c->tap_count; i++) wants.taps[i] = c->taps[i];
-  return eagle3_open(to, &wants, a->rows, c->tap_count * c->target_embed, e);
+  return eagle3_open(to, &wants, a->rows, c->tap_count * c->target_embed,
+                     measured->there ? measured->weights : NULL, e);
 }
 
 static int describe(const draft_eagle3 *m, const draft_arguments *a, draft_options *o, err *e) {
@@ -64,15 +71,22 @@ static int describe(const draft_eagle3 *m, const draft_arguments *a, draft_optio
   return model_file_vocabulary(m->target, &o->vocabulary_hash, e);
 }
 
+static int32_t common_outputs(const draft_arguments *a) {
+  if (a->outputs) return a->outputs;
+  return strncmp(a->worker.device, "cpu", 3) == 0 ? COMMON_OUTPUTS : 0;
+}
+
 int draft_eagle3_open(draft_eagle3 *m, const draft_arguments *a, const logger *log, draft_options *o,
                       drafter *to, err *e) {
   const device_options d = {.math = OPS_MATH_INT8, .threads = a->worker.threads, .tested = true};
   int rc = open_files(m, a, e);
   if (rc == ERR_OK) rc = device_open(&m->device, a->worker.device, &d, &m->memory, e);
-  if (rc == ERR_OK) rc = draft_head_open(&m->head, m->file, m->target, m->device, &m->memory, e);
+  const head_shares shares = {common_outputs(a), a->worker.sessions};
+  if (rc == ERR_OK) rc = draft_head_open(&m->head, m->file, m->target, shares, m->device, &m->memory, e);
   if (rc == ERR_OK) rc = open_cache(m, a, e);
   if (rc == ERR_OK) rc = open_engine(m, a, log, e);
   if (rc == ERR_OK) rc = open_drafter(m, a, to, e);
+  if (rc == ERR_OK) m->drafter = to;
   return rc ? rc : describe(m, a, o, e);
 }
 
@@ -85,10 +99,32 @@ void draft_eagle3_close(draft_eagle3 *m) {
   model_file_close(m->target);
 }
 
-void draft_eagle3_print_counters(const draft_eagle3 *m) {
-  const eagle3_engine_counters *n = eagle3_engine_count(m->engine);
-  fprintf(stderr,
+static void print_weights(FILE *out, const char *name, const float *weights) {
+  fprintf(out, "\"%s\": [", name);
+  for (int32_t i = 0; i < CALIBRATION_WEIGHTS; i++)
+    fprintf(out, "%s%.5f", i > 0 ? ", " : "", (double)weights[i]);
+  fputc(']', out);
+}
+
+static void print_line(FILE *out, const eagle3_engine_counters *n, const calibration *learnt) {
+  fprintf(out,
           "{\"draft\": {\"batches\": %" PRIu64 ", \"forwards\": %" PRIu64 ", \"feature_rows\": %" PRIu64
-          ", \"asked_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64 ", \"failures\": %" PRIu64 "}}\n",
+          ", \"asked_rows\": %" PRIu64 ", \"forward_us\": %" PRIu64 ", \"failures\": %" PRIu64
+          ", \"calibration\": {",
           n->batches, n->forwards, n->feature_rows, n->queried_rows, n->forward_us, n->failures);
+  print_weights(out, "greedy", learnt->weights[CALIBRATION_GREEDY]);
+  fputs(", ", out);
+  print_weights(out, "sampled", learnt->weights[CALIBRATION_SAMPLED]);
+  fputs("}}}\n", out);
+}
+
+/* In one write, so that no other program's line can cut it. */
+void draft_eagle3_print_counters(const draft_eagle3 *m) {
+  char *text = NULL;
+  size_t size = 0;
+  FILE *out = open_memstream(&text, &size);
+  if (!out) return;
+  print_line(out, eagle3_engine_count(m->engine), eagle3_calibration(m->drafter));
+  if (fclose(out) == 0) fputs(text, stderr);
+  free(text);
 }

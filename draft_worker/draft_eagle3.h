@@ -14,7 +14,8 @@ typedef struct draft_eagle3 {
   draft_head *head;
   kv_cache *kv;
   eagle3_engine *engine;
-  int32_t context; /* the longest session, which --ctx limits */
+  const drafter *drafter; /* the one that was opened; not its owner */
+  int32_t context;        /* the longest session, which --ctx limits */
 } draft_eagle3;
 
 /* Fills what `o` has of a head, and opens its drafter. ERR_ARG: the command line names no head or no target;

@@ -9,6 +9,7 @@ typedef struct draft_options {
   wire_id incarnation;
   drafter drafters[DRAFTERS_MAX]; /* borrowed */
   int32_t drafter_count;
+  int32_t candidates;     /* of a reply that may enter the tree; 0: all */
   int32_t context;        /* tokens of the longest C */
   bool shorter;           /* sessions longer than `context` are taken too: this draft helps while C fits */
   int32_t session_max;    /* <= DRAFT_SESSIONS_MAX; 0 means DRAFT_SESSIONS_MAX */

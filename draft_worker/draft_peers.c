@@ -5,7 +5,7 @@
 #include "common/base/program.h"
 
 bool draft_peers_is_orchestrator(const draft *d, const roster_peer *p) {
-  return p->hello.role == WIRE_ROLE_ORCHESTRATOR && !target_links_has(&d->links, p->id);
+  return p->id == d->orchestrator.peer && p->hello.role == WIRE_ROLE_ORCHESTRATOR;
 }
 
 /* --- connections --- */
@@ -58,7 +58,7 @@ static void look(draft *d, draft_step *c) {
 static void target_greeted(draft *d, draft_step *c, const roster_peer *target) {
   for (int i = 0; i < draft_state_session_max(d); i++) {
     attachment *a = &d->sessions[i];
-    if (a->state != ATTACHMENT_FREE && a->target == target->id) attachment_reach(c, a);
+    if (a->state > ATTACHMENT_OPENING && a->target == target->id) attachment_reach(c, a);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "draft_worker/draft_session.h"
 
+#include "common/base/min.h"
 #include <assert.h>
 #include <math.h>
 
@@ -7,30 +8,59 @@
 #define NO_HOPE   (TREE_DEPTH_MAX * TREE_SCORE_MIN)
 
 int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity, uint64_t hash_seed) {
-  *p = (draft_session){.slot = p->slot};
-  bool room = prefix_init(&p->committed, capacity, hash_seed) == ERR_OK &&
+  *p = (draft_session){.slot = p->slot, .committed = p->committed};
+  bool room = (p->committed.tokens || prefix_init(&p->committed, capacity, hash_seed) == ERR_OK) &&
               expansion_init(&p->expansion, NODES_MAX, m->drafter_count) == ERR_OK &&
               tree_ids_init(&p->ids) == ERR_OK;
   if (!room) draft_session_fini(p, m);
   return room ? ERR_OK : ERR_NOMEM;
 }
 
-void draft_session_fini(draft_session *p, const draft_setup *m) {
+/* Those that compute on an engine keep their rows of C when a session is over. */
+static bool keeps_rows(const draft_setup *m) {
+  for (int32_t i = 0; i < m->drafter_count; i++)
+    if (m->drafters[i].kind->batch_begin) return true;
+  return false;
+}
+
+void draft_session_end(draft_session *p, const draft_setup *m) {
   for (int32_t i = 0; i < m->drafter_count; i++) m->drafters[i].kind->close(m->drafters[i].self, p->slot);
-  prefix_fini(&p->committed);
   expansion_fini(&p->expansion);
   tree_ids_fini(&p->ids);
-  *p = (draft_session){.slot = p->slot};
+  if (!keeps_rows(m)) prefix_fini(&p->committed);
+  *p = (draft_session){.slot = p->slot, .committed = p->committed};
+}
+
+void draft_session_fini(draft_session *p, const draft_setup *m) {
+  draft_session_end(p, m);
+  prefix_fini(&p->committed);
+}
+
+static int32_t common(const prefix *c, const int32_t *tokens, int32_t count) {
+  int32_t same = 0;
+  while (same < c->length && same < count && c->tokens[same] == tokens[same]) same++;
+  return same;
+}
+
+int32_t draft_session_reusable(const draft_session *p, const int32_t *tokens, int32_t count) {
+  int32_t same = common(&p->committed, tokens, count), least = p->committed.length;
+  if (count < least) least = count;
+  return 2 * same >= least ? same : 0;
 }
 
 /* --- OPEN --- */
 
-static void adopt_prefix(draft_session *p, const msg_open *o) {
-  if (p->committed.seed != o->hash_seed) prefix_reset(&p->committed, o->hash_seed);
-  prefix_truncate(&p->committed, o->base_length);
-  int rc = prefix_append(&p->committed, o->tokens, o->token_count);
+/* Returns how many of the first tokens were the same before. */
+static int32_t adopt_prefix(draft_session *p, const msg_open *o) {
+  prefix *c = &p->committed;
+  const prefix held = {.tokens = c->tokens + o->base_length, .length = c->length - o->base_length};
+  int32_t same = common(&held, o->tokens, o->token_count);
+  prefix_truncate(c, o->base_length + same);
+  if (c->seed != o->hash_seed) prefix_reseed(c, o->hash_seed);
+  int rc = prefix_append(c, o->tokens + same, o->token_count - same);
   assert(rc == ERR_OK);
   (void)rc;
+  return o->base_length + same;
 }
 
 /* Each drafter is given as much of C as it takes now. */
@@ -42,13 +72,14 @@ static void advance(draft_session *p, const draft_setup *m, int32_t by) {
 int draft_session_open(draft_session *p, const draft_setup *m, const msg_open *o) {
   expansion_reset(&p->expansion);
   tree_ids_reset(&p->ids, 0);
-  adopt_prefix(p, o);
+  int32_t kept = adopt_prefix(p, o);
   p->called = false;
   p->prompt_length = o->prompt_length;
   p->options = o->options;
-  p->options.stops = NULL; /* not ours to keep, nor needed */
-  p->options.stop_count = 0;
-  const drafter_session s = {&p->committed, o->base_length, o->prompt_length, &o->options};
+  p->options.stops = p->options.bias_tokens = NULL; /* not ours to keep, nor needed */
+  p->options.bias_values = NULL;
+  p->options.stop_count = p->options.bias_count = 0;
+  const drafter_session s = {&p->committed, kept, o->prompt_length, &o->options};
   for (int32_t i = 0; i < m->drafter_count; i++) {
     int rc = m->drafters[i].kind->open(m->drafters[i].self, p->slot, &s);
     if (rc != ERR_OK) return rc;
@@ -68,8 +99,19 @@ static bool may_compute(const draft_session *p, const draft_setup *m) {
   return draft_session_goal(p, m) > 0 && (p->called || !takes_turns(p, m));
 }
 
+/* A target that sends features wants to speculate, and sends them while it computes the prompt: what is made
+ * of them then is not waited for later. */
+static bool reads_prompt(const draft_session *p, const draft_setup *m, int32_t by) {
+  return by == m->reader && draft_session_goal(p, m) > 0;
+}
+
+/* Nothing of the tree is of use to the target before it is whole. */
+static bool grows_unseen(const draft_session *p, const draft_setup *m) {
+  return takes_turns(p, m) || p->options.lockstep;
+}
+
 bool draft_session_keeps(const draft_session *p, const draft_setup *m) {
-  return takes_turns(p, m) && !p->done;
+  return grows_unseen(p, m) && !p->done;
 }
 
 float draft_session_score(float score) {
@@ -77,15 +119,29 @@ float draft_session_score(float score) {
   return score > 0 ? 0 : score;
 }
 
+/* Prompt lookup alone is right as often as it says. Where a model has replied too, it is right less often on
+ * tokens that the model does not propose, and a node of both is likelier than either says. */
+static void join(draft_session *p, const draft_setup *m, int32_t by, expansion_entry *e) {
+  int32_t node = expansion_node(&p->expansion, by, e);
+  bool is_model = m->drafters[by].kind->batch_begin;
+  for (int32_t i = 0; i < m->drafter_count; i++) {
+    if ((m->drafters[i].kind->batch_begin != NULL) == is_model) continue;
+    if (!expansion_replied(&p->expansion, i, node)) continue;
+    expansion_entry *other = expansion_entry_of(&p->expansion, i, node);
+    expansion_join(is_model ? e : other, is_model ? other : e);
+  }
+}
+
 void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r) {
   expansion_entry *e = expansion_outstanding(&p->expansion, by, r->handle);
   if (!e) return;
   e->handle = 0;
-  e->count = r->count;
-  for (int32_t i = 0; i < r->count; i++) {
+  e->count = m->candidates && m->candidates < r->count ? m->candidates : r->count;
+  for (int32_t i = 0; i < e->count; i++) {
     e->list[i] = r->list[i];
     e->list[i].score = draft_session_score(r->list[i].score);
   }
+  join(p, m, by, e);
   bool costs = m->colocated && m->drafters[by].kind->batch_begin; /* others reply for nothing */
   if (costs && e->count > 0) pacing_reply(&m->costs, exp((double)e->list[0].score));
   p->replied = true;
@@ -113,19 +169,29 @@ static bool query(draft_session *p, draft_setup *m, int32_t by, int32_t node) {
   return expansion_replied(&p->expansion, by, node);
 }
 
+static expansion_limits limits_of(const draft_session *p, const draft_setup *m, int32_t by) {
+  const drafter_kind *kind = m->drafters[by].kind;
+  return (expansion_limits){.hope = p->options.lockstep ? 0 : kind->hope,
+                            .least = kind->least,
+                            .reach = drafter_reach(kind),
+                            .absent = p->held[by] == DRAFTER_ABSENT};
+}
+
 static void add_frontier(draft_session *p, const draft_setup *m, int32_t by, expansion_frontier *f) {
   bool full = p->expansion.live.live_count >= draft_session_goal(p, m);
   if (p->held[by] < p->committed.length || full || (m->colocated && p->done)) return;
-  expansion_frontier_add(f, &p->expansion, by, m->drafters[by].kind->least);
+  const expansion_limits limits = limits_of(p, m, by);
+  expansion_frontier_add(f, &p->expansion, by, &limits);
 }
 
 static void fill_batch(draft_session *const *list, int32_t count, draft_setup *m, int32_t first, int32_t by) {
   expansion_frontier f = {.room = m->drafters[by].queries_max};
   for (int32_t i = 0; i < count; i++) {
     draft_session *p = list[(first + i) % count];
-    if (may_compute(p, m)) advance(p, m, by);
+    if (may_compute(p, m) || reads_prompt(p, m, by)) advance(p, m, by);
   }
-  for (int32_t i = 0; i < count; i++) add_frontier(list[i], m, by, &f);
+  for (int32_t i = 0; i < count; i++)
+    if (may_compute(list[i], m)) add_frontier(list[i], m, by, &f);
   for (int32_t i = 0; i < count; i++) /* a session's queries one after the other */
     for (int32_t k = 0; k < f.count; k++)
       if (f.list[k].of == &list[i]->expansion) submit(list[i], m, by, f.list[k].node);
@@ -146,9 +212,9 @@ bool draft_session_batch(draft_session *const *list, int32_t count, draft_setup 
 /* --- growing --- */
 
 int32_t draft_session_goal(const draft_session *p, const draft_setup *m) {
-  int32_t goal = p->options.budget, ahead = m->drafters[0].kind->budgets_ahead;
-  for (int32_t i = 1; i < m->drafter_count; i++)
-    if (m->drafters[i].kind->budgets_ahead < ahead) ahead = m->drafters[i].kind->budgets_ahead;
+  int32_t goal = p->options.budget, ahead = DRAFTER_AHEAD_MAX;
+  for (int32_t i = 0; i < m->drafter_count; i++)
+    if (p->held[i] != DRAFTER_ABSENT) ahead = min_i32(ahead, m->drafters[i].kind->budgets_ahead);
   if (goal > 0 && !p->options.lockstep) goal = goal * ahead + 1;
   return goal < p->expansion.live.capacity ? goal : p->expansion.live.capacity;
 }
@@ -158,12 +224,12 @@ int32_t draft_session_goal(const draft_session *p, const draft_setup *m) {
 static bool is_grown(draft_session *p, const draft_setup *m, int32_t by) {
   const tree *live = &p->expansion.live;
   expansion_frontier f = {.room = m->drafters[by].queries_max};
-  double tokens = 1, more = 0;
+  double tokens = 1, more = 0, best = pacing_best(&m->costs);
   if (!takes_turns(p, m) || !expansion_replied(&p->expansion, by, TREE_ROOT)) return false;
   add_frontier(p, m, by, &f);
-  for (int32_t i = 0; i < f.count; i++) more += exp((double)f.list[i].total);
+  for (int32_t i = 0; i < f.count; i++) more += pacing_worth(exp((double)f.list[i].total) * best);
   for (int32_t i = 0; i < live->capacity; i++)
-    if (live->nodes[i].live) tokens += exp((double)live->nodes[i].total);
+    if (live->nodes[i].live) tokens += pacing_worth(exp((double)live->nodes[i].total));
   return !pacing_goes_on(&p->pacing, &m->costs, tokens, more);
 }
 
@@ -171,10 +237,8 @@ static bool is_grown(draft_session *p, const draft_setup *m, int32_t by) {
 static expansion_step next_step(draft_session *p, const draft_setup *m, bool grown) {
   expansion_limits limits[DRAFTERS_MAX];
   for (int32_t i = 0; i < m->drafter_count; i++) {
-    const drafter_kind *kind = m->drafters[i].kind;
-    limits[i].hope = p->options.lockstep ? 0 : grown ? NO_HOPE : kind->hope;
-    limits[i].least = kind->least;
-    limits[i].absent = p->held[i] == DRAFTER_ABSENT;
+    limits[i] = limits_of(p, m, i);
+    if (grown && !p->options.lockstep) limits[i].hope = NO_HOPE;
   }
   return expansion_best(&p->expansion, limits);
 }
@@ -201,7 +265,7 @@ static int32_t add_candidate(draft_session *p, const expansion_step *s, int32_t 
 
 int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary, uint64_t *first_id) {
   int32_t added = 0, goal = draft_session_goal(p, m);
-  bool grown = false, keeps = takes_turns(p, m);
+  bool grown = false, keeps = grows_unseen(p, m);
   *first_id = p->ids.next;
   p->done = false;
   for (int32_t i = 0; i < m->drafter_count; i++) advance(p, m, i); /* one may be there now that was absent */
@@ -224,13 +288,12 @@ int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary,
 
 /* --- C grows --- */
 
-/* The drafter sees what was chosen among its candidates on the way of these tokens. In lockstep nothing is
- * learnt, so that counts repeat. */
+/* The drafter sees what was chosen among its candidates on the way of these tokens. */
 static void observe(draft_session *p, const draft_setup *m, int32_t by, const int32_t *tokens,
                     int32_t count) {
   const drafter *d = &m->drafters[by];
   int32_t node = TREE_ROOT;
-  for (int32_t i = 0; i < count && !p->options.lockstep; i++) {
+  for (int32_t i = 0; i < count; i++) {
     const expansion_entry *e = expansion_entry_of(&p->expansion, by, node);
     if (expansion_replied(&p->expansion, by, node)) d->kind->observe(d->self, e->list, e->count, tokens[i]);
     node = tree_child(&p->expansion.live, node, tokens[i]);

@@ -14,6 +14,8 @@ typedef struct draft_setup {
   pacing_costs costs;
   uint64_t query_count; /* ever submitted */
   int32_t reader;       /* the drafter that reads features; -1: none */
+  int32_t candidates;   /* of a reply that may enter the tree; 0: all */
+  bool raw_logged;      /* that a target does not apply its fc: once is enough */
 } draft_setup;
 
 typedef struct draft_session {
@@ -30,9 +32,15 @@ typedef struct draft_session {
   pacing pacing;
 } draft_session; /* zeroed but for its slot at first */
 
-/* Room for a C of `capacity` tokens. ERR_NOMEM: then it is as before. */
+/* Room for a C of `capacity` tokens, which is the same one whenever a slot is used again. ERR_NOMEM: nothing
+ * is held any more. */
 int draft_session_init(draft_session *p, const draft_setup *m, int32_t capacity, uint64_t hash_seed);
-void draft_session_fini(draft_session *p, const draft_setup *m);
+/* The session is over. C stays where drafters hold rows of it, for a session that begins like it. */
+void draft_session_end(draft_session *p, const draft_setup *m);
+void draft_session_fini(draft_session *p, const draft_setup *m); /* frees everything */
+/* How many of a new session's first tokens have rows here, in a slot whose session is over. 0 unless they are
+ * at least half of these tokens, or of the rows that would be lost. */
+int32_t draft_session_reusable(const draft_session *p, const int32_t *tokens, int32_t count);
 
 /* C becomes what an OPEN that fits (msg_open_misfit) says, with an empty tree. ERR_NOMEM: only
  * draft_session_fini may follow. */
@@ -46,7 +54,8 @@ int32_t draft_session_goal(const draft_session *p, const draft_setup *m);
  * theirs when it is done. vocabulary: the target's size, and tokens beyond it are left out; 0: not known.
  * Returns how many nodes are new; -1: the ids are used up. */
 int32_t draft_session_grow(draft_session *p, draft_setup *m, int32_t vocabulary, uint64_t *first_id);
-/* Is the tree kept back until it is done, because its first node would end the target's wait? */
+/* Is the tree kept back until it is done? Its first node would end the target's wait, or, in lockstep, the
+ * target waits for all of them, which are fewer bytes in one frame. */
 bool draft_session_keeps(const draft_session *p, const draft_setup *m);
 /* Takes a reply of one drafter; a reply about a node that is gone changes nothing. */
 void draft_session_take(draft_session *p, draft_setup *m, int32_t by, const draft_reply *r);

@@ -3,6 +3,7 @@
 
 #include "draft_worker/attachment.h"
 #include "draft_worker/draft_options.h"
+#include "draft_worker/draft_times.h"
 #include "draft_worker/target_links.h"
 
 typedef struct draft {
@@ -15,6 +16,7 @@ typedef struct draft {
   bool draining;
   draft_setup setup;
   int32_t first; /* the session whose C goes first in the next batch */
+  draft_times times;
 } draft;
 
 static inline int32_t draft_state_session_max(const draft *d) {

@@ -2,6 +2,7 @@
 
 #include "common/base/err.h"
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 int expansion_init(expansion *x, int32_t capacity, int32_t drafter_count) {
@@ -44,6 +45,11 @@ expansion_entry *expansion_entry_of(expansion *x, int32_t by, int32_t node) {
   return &x->entries[by * (x->live.capacity + 1) + index_of(x, node)];
 }
 
+int32_t expansion_node(const expansion *x, int32_t by, const expansion_entry *e) {
+  int32_t i = (int32_t)(e - x->entries) - by * (x->live.capacity + 1);
+  return i == x->live.capacity ? TREE_ROOT : i;
+}
+
 static uint32_t mark_of(const expansion *x, int32_t node) {
   return node == TREE_ROOT ? 1 : x->live.nodes[node].stamp + 1;
 }
@@ -67,6 +73,7 @@ void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle) {
   e->mark = mark_of(x, node);
   e->handle = handle;
   e->count = e->next = 0;
+  e->joined = false;
 }
 
 /* An entry stays where its node is, but for that of a node which has become the root. */
@@ -79,8 +86,51 @@ expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle
   return root->handle == handle && expansion_queried(x, by, TREE_ROOT) ? root : NULL;
 }
 
-static bool is_queried_below(const expansion *x, int32_t node) {
-  return node == TREE_ROOT || x->live.nodes[node].depth < TREE_DEPTH_MAX - 1;
+/* --- two replies about one node --- */
+
+#define LOOKED_UP_POWER 3
+
+/* Of two candidates that are independent: log(1 - (1 - e^a)(1 - e^b)). */
+static float either(float a, float b) {
+  return fmaxf(fmaxf(a, b),
+               log1pf(-(1 - expf(a)) * (1 - expf(b)))); /* of tiny ones the sum is rounded away */
+}
+
+static draft_candidate *find_token(expansion_entry *e, int32_t token) {
+  for (int32_t i = 0; i < e->count; i++)
+    if (e->list[i].token == token) return &e->list[i];
+  return NULL;
+}
+
+/* What is in the tree already stays in front. */
+static void sort_rest(expansion_entry *e) {
+  for (int32_t i = e->next + 1; i < e->count; i++) {
+    draft_candidate x = e->list[i];
+    int32_t at = i;
+    for (; at > e->next && e->list[at - 1].score < x.score; at--) e->list[at] = e->list[at - 1];
+    e->list[at] = x;
+  }
+}
+
+void expansion_join(expansion_entry *computed, expansion_entry *looked_up) {
+  if (computed->count == 0) return; /* it knows nothing of this node */
+  for (int32_t i = 0; i < looked_up->count; i++) {
+    draft_candidate *other = &looked_up->list[i], *own = find_token(computed, other->token);
+    other->score *= LOOKED_UP_POWER;
+    if (!own) continue;
+    if (!computed->joined) own->score = either(own->score, other->score);
+    other->score = own->score;
+  }
+  computed->joined = true;
+  sort_rest(computed);
+  sort_rest(looked_up);
+}
+
+static bool may_be_queried(const expansion *x, int32_t node, const expansion_limits *l) {
+  if (node == TREE_ROOT) return true;
+  const tree_node *n = &x->live.nodes[node];
+  bool in_reach = n->depth < TREE_DEPTH_MAX - 1 && (l->reach == 0 || n->depth < l->reach);
+  return in_reach && !(n->total < l->least);
 }
 
 static void frontier_insert(expansion_frontier *f, expansion *x, int32_t node, float total) {
@@ -95,17 +145,20 @@ static bool is_reached(expansion *x, int32_t by, int32_t node) {
   return node == TREE_ROOT || expansion_replied(x, by, x->live.nodes[node].parent);
 }
 
-static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node, float least) {
-  float total = expansion_total(x, node);
-  bool queried = expansion_queried(x, by, node) || !is_queried_below(x, node);
-  if (!queried && !(total < least) && is_reached(x, by, node)) frontier_insert(f, x, node, total);
+static void frontier_consider(expansion_frontier *f, expansion *x, int32_t by, int32_t node,
+                              const expansion_limits *l) {
+  if (!expansion_queried(x, by, node) && may_be_queried(x, node, l) && is_reached(x, by, node))
+    frontier_insert(f, x, node, expansion_total(x, node));
 }
 
-void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least) {
+void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, const expansion_limits *limits) {
   assert(f->room <= EXPANSION_FRONTIER_MAX);
-  frontier_consider(f, x, by, TREE_ROOT, least);
-  for (int32_t i = 0; i < x->live.capacity; i++)
-    if (x->live.nodes[i].live) frontier_consider(f, x, by, i, least);
+  frontier_consider(f, x, by, TREE_ROOT, limits);
+  for (int32_t i = 0, left = x->live.live_count; left > 0; i++) {
+    if (!x->live.nodes[i].live) continue;
+    frontier_consider(f, x, by, i, limits);
+    left--;
+  }
 }
 
 /* --- growing --- */
@@ -126,7 +179,7 @@ static void consider(expansion *x, int32_t by, int32_t node, const expansion_lim
                       .node = node,
                       .order = n ? (int64_t)n->order : -1,
                       .total = expansion_total(x, node)};
-  if (!queried && n && (!is_queried_below(x, node) || n->total < l->least)) return;
+  if (!queried && !may_be_queried(x, node, l)) return;
   if (s.query ? l->absent : e->next == e->count) return;
   s.total += s.query ? l->hope : e->list[e->next].score;
   if (is_better(&s, best)) *best = s;
@@ -136,8 +189,11 @@ expansion_step expansion_best(expansion *x, const expansion_limits *limits) {
   expansion_step best = {0};
   for (int32_t d = 0; d < x->drafter_count; d++) {
     consider(x, d, TREE_ROOT, &limits[d], &best);
-    for (int32_t i = 0; i < x->live.capacity; i++)
-      if (x->live.nodes[i].live) consider(x, d, i, &limits[d], &best);
+    for (int32_t i = 0, left = x->live.live_count; left > 0; i++) {
+      if (!x->live.nodes[i].live) continue;
+      consider(x, d, i, &limits[d], &best);
+      left--;
+    }
   }
   return best;
 }

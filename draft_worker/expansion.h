@@ -2,6 +2,7 @@
  * reply about each node. A `node` is always a slot of the tree or TREE_ROOT. Pure. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "common/speculative/tree.h"
 #include "draft_worker/drafters/drafter.h"
 
@@ -11,6 +12,7 @@ typedef struct expansion_entry {
   uint64_t handle; /* of the query while its reply is outstanding; else 0 */
   int32_t count;
   int32_t next; /* the first candidate that is not in the tree */
+  bool joined;  /* its scores are joint ones (expansion_join), which a reply that lasts keeps */
   draft_candidate list[DRAFTER_CANDIDATES_MAX];
 } expansion_entry;
 
@@ -31,6 +33,7 @@ int32_t expansion_path(const expansion *x, int32_t node, int32_t *path);
 /* --- queries --- */
 
 expansion_entry *expansion_entry_of(expansion *x, int32_t by, int32_t node);
+int32_t expansion_node(const expansion *x, int32_t by, const expansion_entry *e); /* the entry's node */
 bool expansion_queried(expansion *x, int32_t by, int32_t node); /* also before the reply has come */
 bool expansion_replied(expansion *x, int32_t by, int32_t node);
 /* Makes the handle of a query about a node; number: > 0, different for each query. */
@@ -40,9 +43,14 @@ void expansion_query(expansion *x, int32_t by, int32_t node, uint64_t handle);
 /* Finds the entry to which the reply with that handle belongs; NULL: the node is gone. */
 expansion_entry *expansion_outstanding(expansion *x, int32_t by, uint64_t handle);
 
+/* Two drafters have replied about one node, one that computes and one that looks up what was written before.
+ * Scores of candidates that are not in the tree yet become those of both replies together: the looked-up
+ * probability q counts as q^3, and a token that both propose gets 1 - (1 - p)(1 - q^3). */
+void expansion_join(expansion_entry *computed, expansion_entry *looked_up);
+
 /* The nodes whose candidates have not been queried yet: the most probable ones of one tree or of several, the
  * best first. */
-#define EXPANSION_FRONTIER_MAX 32
+#define EXPANSION_FRONTIER_MAX LIMIT(32, 8)
 typedef struct expansion_frontier {
   struct expansion_frontier_node {
     expansion *of;
@@ -52,19 +60,21 @@ typedef struct expansion_frontier {
   int32_t count, room; /* room <= EXPANSION_FRONTIER_MAX */
 } expansion_frontier;
 
-/* Adds the nodes of this tree that drafter `by` was not queried about, whose parent it has replied about, and
- * whose total is at least `least`; when there is no room, the least probable nodes are dropped. */
-void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, float least);
-
-/* --- growing --- */
-
-/* How one drafter's candidates are weighed. hope (<= 0): the expected log probability of the best candidate
- * of an outstanding reply, given its node; with 0, no node is added that a reply could still surpass, so the
- * tree does not depend on when replies come. A node with a total below `least` is not queried. */
+/* Which nodes one drafter is queried about, and how its candidates are weighed. A node with a total below
+ * `least` is not queried, nor is one of depth `reach` or more (0: of any depth). hope (<= 0): the expected
+ * log probability of the best candidate of an outstanding reply, given its node; with 0, no node is added
+ * that a reply could still surpass, so the tree does not depend on when replies come. */
 typedef struct expansion_limits {
   float hope, least;
+  int32_t reach;
   bool absent; /* nobody waits for its replies */
 } expansion_limits;
+
+/* Adds the nodes of this tree that drafter `by` was not queried about and may be, and whose parent it has
+ * replied about; when there is no room, the least probable nodes are dropped. */
+void expansion_frontier_add(expansion_frontier *f, expansion *x, int32_t by, const expansion_limits *limits);
+
+/* --- growing --- */
 
 /* A possible next step of growth: to query a node, or to add the next candidate of a reply. */
 typedef struct expansion_step {

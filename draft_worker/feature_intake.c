@@ -16,13 +16,34 @@ msg_feature_request feature_intake_request(const feature_intake *f, const draft_
                                .horizon = w->horizon};
 }
 
-void feature_intake_granted(feature_intake *f, const draft_setup *m, const msg_feature_grant *grant) {
+/* A row of another head's fc would be as wide, but its name is another one. */
+static bool is_own(const draft_setup *m, const msg_feature_grant *grant) {
+  const drafter_wants *w = &m->drafters[m->reader].wants;
+  return !hash_is_zero(w->fc) && grant->width == w->fc_width;
+}
+
+void feature_intake_begin(feature_intake *f, const draft_setup *m, const draft_session *p) {
+  const drafter *d = m->reader < 0 ? NULL : &m->drafters[m->reader];
+  *f = (feature_intake){.next = d && d->kind->features_from ? d->kind->features_from(d->self, p->slot) : 0};
+}
+
+/* No drafter waits for features that do not come: those before `from`, or, f NULL, any. */
+static void tell(const draft_setup *m, const draft_session *p, const drafter_features *f) {
+  if (m->reader >= 0) m->drafters[m->reader].kind->features(m->drafters[m->reader].self, p->slot, f);
+}
+
+void feature_intake_granted(feature_intake *f, const draft_setup *m, const draft_session *p,
+                            const msg_feature_grant *grant) {
   const msg_feature_request wanted = feature_intake_request(f, m);
   bool wants = wanted.tap_count > 0 && grant->type == wanted.type;
-  bool fits = wants && !(grant->fused && hash_is_zero(wanted.fc));
+  bool fits = wants && (!grant->fused || is_own(m, grant));
   f->grant = fits ? *grant : (msg_feature_grant){0};
   f->refused = false;
   f->bytes = 0;
+  if (!fits)
+    tell(m, p, NULL);
+  else if (grant->from > f->next && f->next > 0)
+    tell(m, p, &(drafter_features){.base = grant->from, .width = grant->width, .fused = grant->fused});
 }
 
 bool feature_intake_is_due(const feature_intake *f) {
@@ -85,6 +106,9 @@ int feature_intake_take(feature_intake *f, const draft_setup *m, const draft_ses
   int rc = check(f, p, x, e);
   if (rc == ERR_OK) rc = hand_on(f, m, p, x, f->next > x->base ? f->next - x->base : 0, e);
   f->refused = rc == ERR_ARG;
+  if (f->refused) tell(m, p, NULL);
+  if (rc == ERR_NOMEM)
+    tell(m, p, &(drafter_features){.base = end, .width = f->grant.width, .fused = f->grant.fused});
   f->next = end;
   f->bytes += x->size;
   return rc;

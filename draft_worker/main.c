@@ -1,6 +1,8 @@
 /* tandem-draft: guesses ahead for the sessions that an orchestrator gives it. */
+#include "common/base/clock.h"
 #include "common/base/host_id.h"
 #include "common/base/program.h"
+#include "common/base/trace_file.h"
 #include "draft_worker/draft_arguments.h"
 #include "draft_worker/draft_eagle3.h"
 #include "draft_worker/draft_model.h"
@@ -11,6 +13,7 @@
 #include "wire/draft_methods.h"
 #include "wire/endpoint.h"
 #include "wire/engine_host.h"
+#include "wire/wire_counters.h"
 
 /* Memory of a session's tokens is reserved by it and used only as far as the session grows. */
 #define DEFAULT_CONTEXT 32768
@@ -24,6 +27,8 @@ typedef struct program {
   draft_eagle3 head;           /* of "eagle3" */
   draft *draft;
   engine_host *host;
+  trace_file *trace; /* NULL: nothing is traced */
+  int64_t trace_lane;
 } program;
 
 /* --- the drafters --- */
@@ -66,10 +71,28 @@ static bool drained(const void *self) {
 
 static void compute(void *context, const void *batch, void *results) {
   const program *p = context;
+  const draft_batch *b = batch;
+  uint64_t from_us = clock_us();
   if (p->head.engine)
     eagle3_engine_run(p->head.engine, batch, results);
   else
     model_engine_run(p->model.engine, batch, results);
+  if (p->trace)
+    trace_file_span(p->trace, p->trace_lane, b->query_count ? "draft" : "prefill", from_us, clock_us(),
+                    json_pack("{s:i, s:i, s:i}", "sessions", b->job_count, "tokens", b->token_count,
+                              "queries", b->query_count));
+}
+
+static int open_trace(program *p, err *e) {
+  const char *path = p->arguments.worker.trace;
+  int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
+  if (p->trace && rc == ERR_OK) p->trace_lane = trace_file_lane(p->trace, "engine");
+  return rc;
+}
+
+static void close_trace(program *p) {
+  err e = {0};
+  if (trace_file_close(p->trace, &e)) log_line(&p->log, LOG_WARNING, "%s", e.text);
 }
 
 static int start(program *p, err *e) {
@@ -82,8 +105,12 @@ static int start(program *p, err *e) {
 /* --- starting and ending --- */
 
 static int open_host(program *p, wire_id self, err *e) {
-  const engine_host_options o = {
-      .self = self, .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll, .log = &p->log};
+  const engine_host_options o = {.self = self,
+                                 .role = WIRE_ROLE_DRAFT,
+                                 .keys = p->arguments.worker.keys,
+                                 .allow_plaintext = p->arguments.worker.insecure_bind,
+                                 .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll,
+                                 .log = &p->log};
   int rc = endpoint_check(p->arguments.worker.orchestrator, e);
   if (rc == ERR_OK) rc = engine_host_open(&p->host, &o, e);
   return rc;
@@ -97,13 +124,17 @@ static int exit_of(int rc) {
 
 static int open_all(program *p, err *e) {
   const int32_t context = p->arguments.worker.context;
-  draft_options o = {.host = host_id(""), .context = context ? context : DEFAULT_CONTEXT};
+  draft_options o = {.host = host_id(""),
+                     .context = context ? context : DEFAULT_CONTEXT,
+                     .candidates = p->arguments.candidates};
   int rc = open_drafters(p, &o, e);
   if (rc != ERR_OK) return exit_of(rc);
   rc = program_random(&o.incarnation, sizeof o.incarnation, e);
   if (rc == ERR_OK) rc = draft_alloc(&p->draft, &o, e);
   if (rc != ERR_OK) return PROGRAM_EXIT_FAILED;
   if (open_host(p, o.incarnation, e) != ERR_OK) return PROGRAM_EXIT_ADDRESS;
+  rc = open_trace(p, e);
+  if (rc != ERR_OK) return exit_of(rc);
   return start(p, e) == ERR_OK ? PROGRAM_EXIT_OK : PROGRAM_EXIT_FAILED;
 }
 
@@ -118,6 +149,7 @@ static void greet(program *p) {
 
 static void close_all(program *p) {
   engine_host_close(p->host);
+  close_trace(p);
   draft_free(p->draft);
   for (int32_t i = 0; i < DRAFTERS_MAX; i++) drafter_free(&p->drafters[i]);
   replay_recording_close(p->recording);
@@ -153,8 +185,10 @@ int main(int argc, char **argv) {
   if (!worker_arguments_complete(a, false, &p.log)) return PROGRAM_EXIT_USAGE;
   int code = run(&p);
   if (p.host) engine_host_stop(p.host);
+  if (a->counters && p.host) wire_counters_print(p.log.program, engine_host_transport(p.host));
+  if (a->counters && p.draft) draft_times_print(draft_count_times(p.draft));
   if (a->counters && p.model.engine) draft_model_print_counters(&p.model);
-  if (a->counters && p.head.engine) draft_eagle3_print_counters(&p.head);
+  if (a->counters && p.head.drafter) draft_eagle3_print_counters(&p.head);
   close_all(&p);
   return code;
 }

@@ -1,10 +1,11 @@
 /* pacing.h - decides how far a session's tree grows before its draft lets the target verify it, if draft and
  * target are colocated and so take turns. Pure.
  *
- * P is the sum of the nodes' path probabilities. A round yields 1 + P tokens, and takes the time that the
- * draft has computed plus the time that the target will verify. Another forward of the draft, which is
- * expected to add g tokens in d us, is worth it while g / d exceeds the tokens per us that the round yields
- * without it (marginal value theorem, Charnov 1976). All times are us. */
+ * A node is worth its path probability less what its row costs the verify, in tokens. P is the sum of what
+ * all nodes are worth. A round yields 1 + P tokens, and takes the time that the draft has computed plus the
+ * time that the target will verify. Another forward of the draft, which is expected to add g tokens in d us,
+ * is worth it while g / d exceeds the tokens per us that the round yields without it (marginal value theorem,
+ * Charnov 1976). All times are us. */
 #pragma once
 
 #include "common/speculative/average.h"
@@ -29,9 +30,14 @@ void pacing_replied(pacing *t);
 /* The best candidate of a reply has this probability. */
 void pacing_reply(pacing_costs *c, double best);
 
-void pacing_tokens(pacing *t, uint64_t now_us); /* C has grown */
-void pacing_sent(pacing *t, uint64_t now_us);   /* the whole tree was sent, and has nodes */
+/* C has grown. `stalled`: this draft stood still meanwhile, so nothing is learnt. */
+void pacing_tokens(pacing *t, uint64_t now_us, bool stalled);
+void pacing_sent(pacing *t, uint64_t now_us); /* the whole tree was sent, and has nodes */
 
-/* Is another forward worth it? tokens: 1 + P; frontier: the sum of the path probabilities of the nodes that
- * it would query. */
-bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double frontier);
+/* What a node of this path probability is worth, in tokens. */
+double pacing_worth(double probability);
+/* The probability of the best candidate of a reply, as experience has it. */
+double pacing_best(const pacing_costs *c);
+/* Is another forward worth it? tokens: 1 + P; gain: what the best candidates of the nodes that it would query
+ * are worth. */
+bool pacing_goes_on(const pacing *t, const pacing_costs *c, double tokens, double gain);

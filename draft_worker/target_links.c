@@ -2,6 +2,7 @@
 
 #include "common/base/min.h"
 #include "common/base/log.h"
+#include "wire/endpoint.h"
 #include <string.h>
 
 static bool is_used(uint32_t used, int32_t link) {
@@ -113,11 +114,12 @@ static void look(draft_step *c, target_link *l, bool used) {
     }
     actions_log(
         c->out, LOG_WARNING,
-        "the target at %s %s: trying on; can this host connect to that address, and is it the target's?",
-        l->endpoint, l->there.came ? "has fallen silent" : "does not answer");
+        "the target at %.*s %s: trying on; can this host connect to that address, and is it the target's? "
+        "A target that does not know this draft's key says so in its log",
+        ENDPOINT_PLAIN(l->endpoint), l->there.came ? "has fallen silent" : "does not answer");
     break;
   case PEER_WATCH_BACK:
-    actions_log(c->out, LOG_WARNING, "the target at %s answers now", l->endpoint);
+    actions_log(c->out, LOG_WARNING, "the target at %.*s answers now", ENDPOINT_PLAIN(l->endpoint));
     break;
   case PEER_WATCH_HERE:
   case PEER_WATCH_NO_NEWS:

@@ -2,10 +2,11 @@
  * caller says which links are used, bit i for link i. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "draft_worker/draft_step.h"
 #include "wire/peer_watch.h"
 
-#define TARGET_LINKS_MAX 16
+#define TARGET_LINKS_MAX LIMIT(16, 1)
 
 typedef struct target_link {
   char endpoint[WIRE_STRING_MAX + 1]; /* "": a free link */

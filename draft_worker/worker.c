@@ -35,7 +35,8 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
   }
   for (int32_t i = 0; i < DRAFT_SESSIONS_MAX; i++) d->sessions[i].session.slot = i;
   d->options = *o;
-  d->setup = (draft_setup){.drafter_count = o->drafter_count, .colocated = o->colocated};
+  d->setup = (draft_setup){
+      .drafter_count = o->drafter_count, .candidates = o->candidates, .colocated = o->colocated};
   memcpy(d->setup.drafters, o->drafters, sizeof o->drafters);
   name_method(d);
   d->setup.reader = feature_reader(o);
@@ -58,7 +59,7 @@ int draft_alloc(draft **out, const draft_options *o, err *e) {
 void draft_free(draft *d) {
   if (!d) return;
   for (int i = 0; d->sessions && i < DRAFT_SESSIONS_MAX; i++)
-    if (d->sessions[i].state != ATTACHMENT_FREE) attachment_close(&d->sessions[i], &d->setup);
+    draft_session_fini(&d->sessions[i].session, &d->setup);
   free(d->sessions);
   free(d);
 }
@@ -97,7 +98,9 @@ bool draft_next_batch(draft *d, draft_batch *b) {
     first += i < d->first;
     list[count++] = &d->sessions[i].session;
   }
-  return count > 0 && draft_session_batch(list, count, &d->setup, first % count, b);
+  bool any = count > 0 && draft_session_batch(list, count, &d->setup, first % count, b);
+  d->times.busy |= any;
+  return any;
 }
 
 static bool is_lost(const draft_results *results) {
@@ -113,6 +116,14 @@ static void leave_all(draft *d, draft_step *c, const char *reason) {
   roster_bye(&d->peers, c->out);
 }
 
+/* Its sessions go on with the other drafters. */
+static void lose_drafter(const draft *d, draft_step *c, const char *method) {
+  actions_log(c->out, LOG_ERROR,
+              "the device %s is lost, and %s with it: the other drafts go on; see the system's log (dmesg), "
+              "then start this program again",
+              wire_brief_of(d->peers.self.device).text, method);
+}
+
 /* Those whose forward it was have been told so already. */
 static void lose_device(draft *d, draft_step *c) {
   leave_all(d, c, "the draft's device is lost");
@@ -123,31 +134,68 @@ static void lose_device(draft *d, draft_step *c) {
   actions_exit(c->out, PROGRAM_EXIT_DEVICE);
 }
 
+static void on_loss(draft *d, draft_step *c) {
+  if (d->setup.drafter_count == 1) {
+    lose_device(d, c);
+    return;
+  }
+  for (int32_t i = 0; i < d->setup.drafter_count; i++)
+    if (d->setup.drafters[i].kind->batch_begin) lose_drafter(d, c, d->setup.drafters[i].method);
+}
+
 static void on_result(draft *d, draft_step *c, const draft_results *results) {
   draft_reply r;
   for (int32_t i = 0; i < d->setup.drafter_count; i++) {
     const drafter *x = &d->setup.drafters[i];
     if (!x->kind->batch_begin) continue;
     uint64_t us = x->kind->batch_done(x->self, results);
-    if (us > 0) pacing_forward(&d->setup.costs, (double)us);
+    if (us > 0 && !roster_stalled_since(&d->peers, c->now - us, c->now))
+      pacing_forward(&d->setup.costs, (double)us);
     while (x->kind->take(x->self, &r))
-      if (attachment_is_active(&d->sessions[r.slot])) attachment_take(c, &d->sessions[r.slot], i, &r);
+      if (d->sessions[r.slot].state != ATTACHMENT_FREE) attachment_take(c, &d->sessions[r.slot], i, &r);
   }
   for (int i = 0; i < draft_state_session_max(d); i++) attachment_grow(c, &d->sessions[i]);
-  if (is_lost(results)) lose_device(d, c);
+  if (is_lost(results)) on_loss(d, c);
+}
+
+/* --- counters --- */
+
+static bool is_attached(const draft *d) {
+  for (int i = 0; i < draft_state_session_max(d); i++)
+    if (d->sessions[i].state == ATTACHMENT_ATTACHED) return true;
+  return false;
+}
+
+const draft_times *draft_count_times(const draft *d) {
+  return &d->times;
 }
 
 /* --- messages --- */
 
+/* A target says this to drafts that are attached: to one that is not, perhaps because a late ATTACH came
+ * there after its DETACH, and lockstep would wait for it. */
+static void detach_stray(draft *d, draft_step *c, const roster_peer *from, const attachment *a,
+                         const msg *m) {
+  bool streams = m->type == MSG_ATTACHED || m->type == MSG_TOKENS || m->type == MSG_FEATURES ||
+                 m->type == MSG_TREE_RESET;
+  bool waits = a && a->target == from->id && a->state != ATTACHMENT_LOST;
+  if (from->hello.role != WIRE_ROLE_TARGET || !streams || waits) return;
+  msg detach = roster_state(&d->peers, from->id, MSG_DETACH, m->session, m->epoch, NULL,
+                            "this draft does not serve the session here any more");
+  actions_send(c->out, from->id, &detach);
+}
+
 static void on_session_message(draft *d, draft_step *c, const roster_peer *from, const msg *m) {
   bool orchestrator = draft_peers_is_orchestrator(d, from);
   attachment *a = draft_state_find(d, m->session);
-  if (m->type == MSG_OPEN && orchestrator)
+  if ((m->type == MSG_OPEN || m->type == MSG_PART) && orchestrator)
     draft_open_receive(d, c, from->id, m);
   else if (m->type == MSG_END && orchestrator)
     draft_open_end(d, c, from->id, m);
-  else if (a && a->target == from->id && m->epoch == a->epoch)
+  else if (a && a->target == from->id && m->epoch == a->epoch && a->state != ATTACHMENT_LOST)
     attachment_receive(c, a, m);
+  else
+    detach_stray(d, c, from, a, m);
 }
 
 static void on_message(draft *d, draft_step *c, peer_id id, const msg *m) {
@@ -202,12 +250,15 @@ static void on_drain(draft *d, draft_step *c) {
 static void draft_react(void *self, const event *e, uint64_t now_us, actions *out) {
   draft *d = self;
   draft_step c = {&d->peers, &d->setup, now_us, out};
+  draft_times_event(&d->times, now_us, is_attached(d));
   switch (e->kind) {
   case EVENT_MESSAGE:
     on_message(d, &c, e->peer, e->message);
     break;
   case EVENT_CONNECTED:
     draft_peers_connected(d, &c, e->tag, e->peer);
+    break;
+  case EVENT_DISCONNECTED: /* a draft has no listener */
     break;
   case EVENT_TICK:
     on_tick(d, &c);
@@ -216,6 +267,7 @@ static void draft_react(void *self, const event *e, uint64_t now_us, actions *ou
     on_drain(d, &c);
     break;
   case EVENT_RESULT:
+    d->times.busy = false;
     on_result(d, &c, e->result);
     break;
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "draft_worker/draft_options.h"
+#include "draft_worker/draft_times.h"
 #include "draft_worker/drafters/draft_batch.h"
 #include "wire/machine.h"
 
@@ -18,6 +19,8 @@ bool draft_drained(const draft *d);
 /* The next batch of a drafter that computes batches; false: there is nothing to compute. At most one batch is
  * out at a time: call again after EVENT_RESULT, whose `result` is its draft_results. */
 bool draft_next_batch(draft *d, draft_batch *b);
+
+const draft_times *draft_count_times(const draft *d); /* for --counters */
 
 /* For the simulation's oracle: digest of the live nodes of a session that is attached in this epoch, and the
  * length of its C; false: it is not. */

@@ -34,12 +34,13 @@ typedef struct device_vector { /* f32; memory NULL: there is none */
   size_t at; /* its first byte, a multiple of 64 */
 } device_vector;
 
-/* The tokens [0, count) that rows are ranked by. With memory they are other ids than the outputs of the head:
- * token t is output i32 [t], and is never listed where that is < 0. memory NULL: token t is output t. */
+/* The tokens [0, count) that rows are ranked by. memory NULL: token t is output t of the head. With memory:
+ * output i is token i32 [i], i < outputs, and no token at all where that is < 0. Then a row is ranked by
+ * outputs [0, common) and those of its ranking's `own`, in which no token is there twice. */
 typedef struct device_ids {
   const device_memory *memory;
   size_t at; /* its first byte, a multiple of 64 */
-  int32_t count;
+  int32_t count, outputs, common;
 } device_ids;
 
 typedef struct device_linear {
@@ -98,7 +99,8 @@ typedef struct device_table {
   /* Host work, no device's. Bytes of a packed matrix, a multiple of 64; 0 when they do not fit size_t. */
   size_t (*packed_bytes)(ops_type type, int32_t rows, int32_t columns);
   /* Packs groups [first, last) of OPS_GROUP rows from the file's row-major form; out is the beginning of the
-   * whole matrix. Lanes past the last row are zero. May be called by several threads for different groups. */
+   * whole matrix. Lanes past the last row are zero. Groups stand in their order, each of packed_bytes of
+   * OPS_GROUP rows. May be called by several threads for different groups. */
   void (*pack)(ops_type type, int32_t rows, int32_t columns, const void *file, void *out, int32_t first,
                int32_t last);
   /* body(context, i) for every i in [0, count) on the instance's host threads. */
@@ -152,7 +154,8 @@ typedef struct device_table {
   /* x: the normed head_rows. Keeps the logits of the first logit_count, makes those of the next rank_count,
    * and chooses the others' tokens. */
   void (*head)(device *d, const device_weight *w, const device_act *x);
-  /* Ranks the tokens of the rank_count rows, after `head`. */
+  /* Ranks the tokens of the rank_count rows, after `head`, whose outputs reach as far as `ids` and rankings
+   * do. */
   void (*rank)(device *d, device_ids ids);
   void (*end)(device *d);
   /* Until the forward is done. a may be NULL. */

@@ -127,12 +127,16 @@ typedef struct ops_slice {
 } ops_slice;
 
 /* How a row's best tokens follow from its logits: they are those that sampler_rank lists
- * (common/base/sampler.h), to the bit. */
+ * (common/base/sampler.h), to the bit; a token without an output has a logit of -infinity. */
 typedef struct ops_ranking {
   sampler_options options; /* as sampler_check allows them */
   int32_t position;        /* of the token being chosen */
   int32_t count;           /* tokens wanted, in [1, SAMPLER_RANKED_MAX] */
   ops_slice history[2];    /* of the batch's tokens, one after the other: what a penalty looks at */
+  int32_t prompt_count;    /* so many of the first of these are the prompt's */
+  ops_slice bias;          /* of the batch's biases: what is added to the logits of tokens */
+  ops_slice own; /* outputs from device_ids.common on, which this row alone is ranked by, too; where ids are
+                    given */
 } ops_ranking;
 
 typedef struct ops_ranked {
@@ -158,6 +162,9 @@ typedef struct ops_batch {
   const ops_ranking *rankings; /* [rank_count] */
   const int32_t *tokens;       /* [token_count] the histories of the rankings */
   int32_t token_count;
+  const int32_t *bias_tokens; /* [bias_count] the biases of the rankings */
+  const float *bias_values;
+  int32_t bias_count;
   const ops_sampling *choices; /* [ops_choice_count] */
   const int32_t *capture_rows; /* [capture_count] rows whose activations each op `capture` keeps */
   int32_t capture_count;
@@ -170,6 +177,8 @@ static inline int32_t ops_choice_count(const ops_batch *b) {
 typedef struct ops_answer { /* valid until the next begin */
   const int32_t *ids;       /* [ops_choice_count] the chosen tokens */
   uint64_t device_us;       /* what the forward took there */
+  bool prepared; /* the device did something once that later forwards of this kind need not do: the time of
+                    this one says nothing of theirs */
 } ops_answer;
 
 typedef struct ops_counters {

@@ -3,7 +3,8 @@
 # Exits 1 when something that must hold does not, or was not measured.
 #
 #   --quick          a first look, not a result: fewer and shorter repetitions
-#   --only ROW       only the parts with rows that begin so, for example 'replay'
+#   --only ROW       only the parts with rows that begin so, for example 'replay'; 'methods' alone measures every
+#                    method on real prompts, by category, for an hour or two
 #   --peer DIR       llama.cpp, as bench/get_peer.sh DIR builds it (default: $TANDEM_PEER, or ../llama.cpp-peer where
 #                    it exists; without it the rows that need it do not hold)
 #   --json FILE      also write one JSON object a row to FILE
@@ -47,7 +48,7 @@ if [[ $bin == "$build/bin" ]]; then
     echo "bench_cpu.sh: cmake failed: see above. scripts/deps.sh installs what is needed." >&2
     exit 1
   }
-  ninja -C "$build" programs bench_memory bench_multiply bench_step bench_linear test_model_bits \
+  ninja -C "$build" programs bench_memory bench_multiply bench_step bench_linear bench_features test_model_bits \
     test_ops_linear test_ops_rows test_ops_attention test_ops_cache test_ops_head test_ops_views 2>&1 |
     sed -uE '/^ninja: (Entering|no work)|Re-checking globbed|version\.cmake$/d' >&2 || {
     echo "bench_cpu.sh: the build failed: see above. With a damaged build/release, remove it and start again." >&2

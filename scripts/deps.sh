@@ -5,9 +5,11 @@
 set -euo pipefail
 
 build_packages=(build-essential cmake ninja-build pkg-config help2man git python3 python3-pip
-  libzmq3-dev libmsgpack-dev libmpack-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev
-  libxxhash-dev libsqlite3-dev libedit-dev)
-test_packages=(patch iproute2 libcmocka-dev python3-zmq python3-msgpack python3-xxhash
+  libzmq3-dev libmsgpack-dev libmpack-dev libuv1-dev libjansson-dev libmicrohttpd-dev libgnutls28-dev
+  libcurl4-gnutls-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev libsqlite3-dev libedit-dev libyaml-dev libncurses-dev)
+test_packages=(patch file iproute2 spin openssl shellcheck libcmocka-dev
+  python3-zmq python3-msgpack python3-xxhash
   clang-14 libclang-rt-14-dev clang-format-14)
 
 # nvcc and the runtime library, as PyPI has them. Earlier versions' packages lack nvcc itself.

@@ -30,6 +30,8 @@ DEVICE = os.environ.get("DEVICE") or "cuda:0"
 DEFAULT_MODEL = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 MODEL = pathlib.Path(os.environ.get("MODEL") or DEFAULT_MODEL)
 GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
+BENCH_PROMPTS, BENCH_TOKENS = ROOT / "bench/data/spec_bench_96.jsonl", 96
+HEAD = ROOT / "heads/smollm2-135m-instruct-eagle3.gguf"  # of the default model
 LOGS = ROOT / "build/gpu_check"
 THREADS = min(16, os.cpu_count())  # of the processors that a GPU is compared with
 TIMES = 3  # that a speed is measured
@@ -37,7 +39,8 @@ BUDGETS = (7, 15, 31)  # nodes of a verify step, of which the best counts
 TOOLS = ("memcheck", "initcheck", "racecheck")
 TEST_SECONDS, FAILOVER_SECONDS = 900, 300
 GREEDY, SAMPLED = ("--temp", "0"), ("--temp", "0.8", "--seed", "1")
-FILTERED = (*SAMPLED, "--top-k", "40", "--top-p", "0.95", "--min-p", "0.02", "--repeat-penalty", "1.1")
+FILTERED = (*SAMPLED, "--top-k", "40", "--top-p", "0.95", "--min-p", "0.02", "--repeat-penalty", "1.1",
+            "--presence-penalty", "0.3", "--frequency-penalty", "0.2", "--logit-bias", "28-1.5")
 IS_GPU = DEVICE.startswith("cuda")
 
 
@@ -232,6 +235,44 @@ def check_drafts(table, clock, a):
         table.attempt("draft of 6 layers on cuda:1", drafted, a, expected, plain, "cuda:1")
 
 
+# --- the default draft: the head, and prompt lookup beside it ---
+
+
+class DefaultDraft:
+    """`tandem bench spec` over prompts of all kinds, each plainly and with the draft by turns."""
+
+    def __init__(self, clock, prompts, tokens, work):
+        lines = BENCH_PROMPTS.read_text().splitlines(keepends=True)
+        self.source = work / BENCH_PROMPTS.name
+        self.source.write_text("".join(lines[::max(1, len(lines) // prompts)][:prompts]))
+        self.clock, self.tokens = clock, min(tokens, BENCH_TOKENS)
+
+    def over_plain(self, device, least=None):
+        """The line of a draft on that device. BIN need not lie where tandem finds the head by itself."""
+        log = f"head_{device.replace(':', '_')}.txt"
+        command = [BIN / "tandem", "bench", "spec", "-m", MODEL, "-md", HEAD, "--device", DEVICE,
+                   "--draft-device", device, "--threads", THREADS, "--max-tokens", self.tokens, *GREEDY,
+                   "--json", self.source]
+        status, text = run(self.clock, command, log=log)
+        found = re.search(r'^\{.*"rows".*$', text, re.M)  # also where answers differ, with another status
+        if not found:
+            raise Failure(f"tandem bench spec: {status}, build/gpu_check/{log}")
+        row = next(r for r in json.loads(found[0])["rows"] if r["category"] == "all")
+        wrong, gain = row["different"], row["gain"]
+        seen = f"{gain:.2f} ({row['tok_s']:.0f} tok/s); {wrong} answers differ"
+        hold = f">= {least:g}; 0" if least and IS_GPU else "0"
+        fast = not least or not IS_GPU or gain >= least
+        return seen, hold, status == 0 and wrong == 0 and fast
+
+
+def check_head(table, draft):
+    if MODEL.name != DEFAULT_MODEL.name or not HEAD.exists():
+        table.skip("default draft", "there is no head for this model")
+        return
+    table.attempt("default draft on the CPU, over plain", draft.over_plain, "cpu", 1.6)
+    table.attempt(f"default draft on {DEVICE} too, over plain", draft.over_plain, DEVICE)
+
+
 # --- lost devices, failover ---
 
 
@@ -342,7 +383,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=0, help="at most so long (0: until all is done)")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=128, help="of an answer")
-    parser.add_argument("--only", default="", help="answers, speed, drafts, failover or tests")
+    parser.add_argument("--only", default="", help="answers, speed, drafts, head, failover or tests")
     o = parser.parse_args()
     link_model()
     LOGS.mkdir(parents=True, exist_ok=True)
@@ -351,6 +392,7 @@ def main():
         a = Answers(clock, o.prompts, o.tokens, pathlib.Path(work))
         checks = {"answers": lambda: check_answers(table, a), "speed": lambda: check_speed(table, a),
                   "drafts": lambda: check_drafts(table, clock, a),
+                  "head": lambda: check_head(table, DefaultDraft(clock, o.prompts, o.tokens, a.work)),
                   "failover": lambda: check_failover(table, clock),
                   "tests": lambda: check_tests(table, clock)}
         for name, check in checks.items():

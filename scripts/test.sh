@@ -11,22 +11,26 @@ setup       | packages, the CUDA compiler and the default model
 tidy        | style, in seconds: format, lengths, names, words, paths, include arrows
 build       | Release build of everything
 unit        | unit, property, golden and vector tests (ctest)
-simulation  | every state machine under a seeded network, 20,000 seeds
+simulation  | every state machine under a seeded network, a simulated disk and faults of all kinds, 6,000 seeds
+model       | a model of sessions, epochs and ledger, whole, and with each of its rules removed in turn
 mutants     | known mistakes, each of which the simulation or a unit test must catch
 integration | the real programs on loopback
+storm       | the real programs in a storm of 200 faults
 asan        | ASan and UBSan: the tests not labelled golden, slow, far or emulated, command line, pair and wire tests over the virtual cache with a subset of prompts
 tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
 fuzz        | libFuzzer: a while for each target'
 
-sim_seeds=20000
-sim_seeds_replayed=500
-sim_seeds_sanitized=1000
+sim_seeds=6000
+sim_seeds_replayed=200
+sim_seeds_sanitized=200
 fuzz_seconds=15
+odd_command_lines=300
+storm_faults=200
 python=/usr/bin/python3
 jobs=$(nproc)
 
 # stage: those that must have run before it
-declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [mutants]="setup build" [integration]="setup build"
+declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [model]=setup [mutants]="setup build" [integration]="setup build" [storm]="setup build"
   [asan]=setup [tsan]=setup [fuzz]=setup)
 
 names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
@@ -67,15 +71,21 @@ stage_simulation() {
   build/release/bin/sim --count "$sim_seeds_replayed" --replay
 }
 
+stage_model() { $python tests/model/check.py; }
+
 stage_mutants() { $python tests/mutants.py; }
 
 stage_integration() {
   run_integration release 0 'test_*.py'
   echo "--- faults over the virtual cache"
   TANDEM_KV=virtual run_integration release 0 'test_faults.py'
+  echo "--- odd command lines"
+  PYTHONDONTWRITEBYTECODE=1 $python tests/fuzz/command_lines.py --lines "$odd_command_lines" --seconds 600
   echo "--- a device as remote as a GPU"
   TANDEM_DEVICE=far:cpu TANDEM_DRAFT_DEVICE=far:cpu run_integration release 1 test_pair.py test_matrix.py
 }
+
+stage_storm() { scripts/storm.sh "$storm_faults"; }
 
 stage_asan() {
   configure_and_build asan

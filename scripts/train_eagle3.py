@@ -222,7 +222,7 @@ def run_train(o, target, text, only_measure=False):
     if only_measure:
         return
     run.go()
-    head.save(o.out)
+    head.save(o.out, o.steps)
     print(f'{run.iteration} iterations, {run.spent / 60:.1f} minutes; {o.out} is written', flush=True)
     train.show(train.evaluate(trainer, rows, answers), 'after:')
     if any(o.quantise):

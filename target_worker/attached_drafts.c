@@ -1,3 +1,4 @@
+#include "common/base/limit.h"
 #include "target_worker/attached_drafts.h"
 
 #include "common/base/log.h"
@@ -11,7 +12,7 @@
 /* A draft that lags for so long has lost TOKENS. */
 #define LOST_AFTER_US 100000
 /* Live nodes: a draft that has no more is not detached for what others hold. */
-#define QUOTA 256
+#define QUOTA LIMIT(256, 26)
 _Static_assert(QUOTA *SESSION_DRAFTS_MAX <= TREE_NODE_MAX, "all drafts that keep to it have room");
 
 /* --- they come and go --- */
@@ -35,6 +36,11 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
                   c->out);
     return;
   }
+  if (s->state != SESSION_RUNNING) { /* nothing is kept for it; END or OPEN is on its way to the draft */
+    roster_refuse(c->peers, from, m, ERR_GONE, "this session does not run any more: attach when it is opened",
+                  c->out);
+    return;
+  }
   session_draft *d = session_draft_take(s, from);
   if (!d) {
     roster_refuse(c->peers, from, m, ERR_FULL, "this session has as many drafts as it takes", c->out);
@@ -46,6 +52,7 @@ void attached_drafts_attach(step_context *c, peer_id from, session *s, const msg
     reject(c, s, d, m, rc, e.text);
     return;
   }
+  c->store->plain_drafts = m->u.state.request.tap_count == 0;
   d->tokens_sent_us = c->now;
   d->sent = s->committed.length;
   if (roster_colocated(c->peers, from)) speculation_colocated(&s->speculation);
@@ -67,6 +74,17 @@ void attached_drafts_drop(step_context *c, session *s, session_draft *d, const c
            "the draft was there, and is not any more: %s", reason);
   session_draft_drop(s, d);
   s->drafts.gave_up = session_draft_count(s) == 0;
+  s->drafts.alone_us = c->now;
+}
+
+void attached_drafts_dismiss(step_context *c, session *s) {
+  static const char reason[] = "its orchestrator has dismissed it";
+  for (session_draft *d = s->drafts.of; d < s->drafts.of + SESSION_DRAFTS_MAX; d++) {
+    if (!d->peer) continue;
+    msg m = roster_state(c->peers, d->peer, MSG_DETACH, s->id, s->epoch, NULL, reason);
+    actions_send(c->out, d->peer, &m);
+    attached_drafts_drop(c, s, d, reason);
+  }
 }
 
 void attached_drafts_gave_up(step_context *c, session *s, session_draft *d, wire_string reason) {
@@ -81,6 +99,21 @@ void attached_drafts_left(step_context *c, peer_id peer, const char *reason) {
     session_draft *d = s->state == SESSION_FREE ? NULL : session_draft_of(s, peer);
     if (d) attached_drafts_drop(c, s, d, reason);
   }
+}
+
+/* --- when there is none --- */
+
+uint64_t attached_drafts_deadline(const session *s) {
+  bool expects = s->state == SESSION_RUNNING && s->request.draft_expected && !s->speculation.disabled;
+  return expects && session_draft_count(s) == 0 ? s->drafts.alone_us + ATTACHED_DRAFTS_ALONE_US : UINT64_MAX;
+}
+
+void attached_drafts_tick(step_context *c, session *s) {
+  if (c->now < attached_drafts_deadline(s)) return;
+  s->drafts.alone_us = c->now;
+  msg m = roster_message(c->peers, s->request.orchestrator, MSG_DETACH, s->id, s->epoch);
+  m.u.state.reason = wire_text(s->drafts.left_reason[0] ? s->drafts.left_reason : WIRE_OFF_UNATTACHED);
+  actions_send(c->out, s->request.orchestrator, &m);
 }
 
 /* --- NODES --- */
@@ -103,14 +136,18 @@ static void nodes_taken(step_context *c, session *s, session_draft *d, const msg
   if (n->base_length > d->base_named) d->base_named = n->base_length;
   tree_ids_trim(&d->ids, &s->drafts.tree, d->base_named);
   if (n->done) d->done_base = n->base_length;
-  if (d->features.granted) feature_stream_acked(c, d, n->features);
+  if (d->features.granted) feature_stream_acked(c, s, d, n->features);
+  if (roster_stalled_since(c->peers, d->timed_us, c->now)) d->timed = false;
   if (d->timed && n->base_length >= d->timed_length) {
+    if (!d->replied) speculation_replied(&s->speculation, c->now - d->timed_us);
     if (added > 0) speculation_node_arrived(&s->speculation, c->now - d->timed_us);
+    d->replied = true;
     d->timed = added == 0 && !n->done;
   }
   bool quiet = speculation_is_quiet(&s->speculation) && !s->request.options.lockstep;
-  if (n->base_length < s->committed.length && !quiet && c->now - d->tokens_sent_us > LOST_AFTER_US)
-    token_stream_to_draft(c, s, d, n->base_length);
+  bool lost = c->now - d->tokens_sent_us > LOST_AFTER_US;
+  if (n->base_length < s->committed.length && !quiet && (lost || token_stream_next_part(d, n->base_length)))
+    token_stream_resend(c, s, d, n->base_length);
 }
 
 static void keep_named(session *s) {

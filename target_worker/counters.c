@@ -42,6 +42,8 @@ static void print_engine(FILE *out, const engine_counters *n) {
                         {"accepted", n->accepted},
                         {"tokens", n->tokens},
                         {"tapped_rows", n->tapped_rows},
+                        {"fused_rows", n->fused_rows},
+                        {"fuse_us", n->fuse_us},
                         {"selfchecks", n->selfchecks},
                         {"failures", n->failures},
                         {"measured_rows", n->measured_rows},
@@ -65,6 +67,9 @@ static void print_sessions(FILE *out, const session_store *s) {
   const block_pool *b = &s->blocks;
   const named list[] = {{"reused_rows", s->reused_rows},
                         {"longest_step_us", s->longest_step_us},
+                        {"verdicts", s->ahead.verdicts},
+                        {"ahead_hits", s->ahead.hits},
+                        {"survivors", s->ahead.survivors},
                         {"blocks", (uint64_t)b->count},
                         {"blocks_free", (uint64_t)b->free_count},
                         {"blocks_kept", (uint64_t)b->cached_count},
@@ -83,8 +88,12 @@ static void print_model(FILE *out, model_counters m) {
 }
 
 static void print_wire(FILE *out, transport_counters t) {
-  const named list[] = {
-      {"sent", t.sent}, {"received", t.received}, {"dropped", t.dropped}, {"bad_frames", t.bad_frames}};
+  const named list[] = {{"sent", t.sent},
+                        {"received", t.received},
+                        {"dropped", t.dropped},
+                        {"bad_frames", t.bad_frames},
+                        {"sent_bytes", t.sent_bytes},
+                        {"received_bytes", t.received_bytes}};
   print_group(out, "wire", list, COUNT(list));
 }
 

@@ -4,6 +4,7 @@
 #include "common/base/log_limit.h"
 #include "common/base/program.h"
 #include "common/speculative/acceptance.h"
+#include "target_worker/fused_rows.h"
 #include "target_worker/tap_rows.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -13,6 +14,8 @@
 #define REPEAT_LINES    4
 #define REPEAT_EVERY_US 60000000
 
+#define LOGPROBS_EACH (ENGINE_ROWS_MAX * WIRE_LOGPROBS_MAX) /* of a job */
+
 /* The tokens on the way to each row of a tree, without the root: the end of its history. */
 typedef struct row_paths {
   model_path of[ENGINE_ROWS_MAX];
@@ -21,9 +24,13 @@ typedef struct row_paths {
 
 struct engine {
   engine_options options;
-  row_paths *paths;   /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty needs them */
-  tap_rows taps;      /* of the batch in hand, where drafts read features */
-  int32_t *sequences; /* [options.sequences]: the cache's sequence of each slot */
+  row_paths *paths; /* [ENGINE_JOBS_MAX]: of the jobs in hand, where a penalty, a grammar or log-probabilities
+                       need them */
+  sampler *sampler; /* from the first job on that wants log-probabilities or has a grammar, */
+  sampler_ranked *logprobs; /* [ENGINE_JOBS_MAX][LOGPROBS_EACH]: and what they are */
+  tap_rows taps;            /* of the batch in hand, where drafts read features, */
+  fused_rows fused;         /* and where they read them fused */
+  int32_t *sequences;       /* [options.sequences]: the cache's sequence of each slot */
 
   /* The engine thread's. */
   engine_counters counters;
@@ -31,7 +38,7 @@ struct engine {
   bool at_once;            /* the batch in hand */
   uint64_t forwarded_us;   /* when the last forward ended, if it was of one VERIFY that succeeded; else 0 */
   int32_t forwarded_slot;
-  log_limit repeats; /* that the log tells */
+  log_limit repeats, fusions; /* that the log tells */
 };
 
 /* --- faults, for tests --- */
@@ -44,6 +51,7 @@ static const struct {
   bool rows;
 } fault_names[] = {
     {"kv-rollback", ENGINE_FAULT_KV_ROLLBACK, true},
+    {"step-error", ENGINE_FAULT_STEP_ERROR, false},
     {"verify-error", ENGINE_FAULT_VERIFY_ERROR, false},
     {"wrong-token", ENGINE_FAULT_WRONG_TOKEN, false},
 };
@@ -59,7 +67,8 @@ int engine_fault_parse(engine_fault *f, const char *text, err *e) {
   while (i < FAULT_NAMES && strcmp(name, fault_names[i].name) != 0) i++;
   if (i == FAULT_NAMES || rest || !after || fault_names[i].rows != (rows != NULL))
     return err_set(e, ERR_ARG,
-                   "a fault is kv-rollback:AFTER:BY, verify-error:AFTER or wrong-token:AFTER, not '%s'",
+                   "a fault is kv-rollback:AFTER:BY, step-error:AFTER, verify-error:AFTER or "
+                   "wrong-token:AFTER, not '%s'",
                    text);
   int64_t number, by = 0;
   int rc = program_int("AFTER of a fault", after, 1, INT64_MAX, &number, e);
@@ -79,11 +88,15 @@ typedef struct active_job {
   bool faulty;           /* a test wants its forward to fail, */
   bool wrong;            /* or its first token to be wrong */
   bool unread;           /* the device did not give the tokens that its forward has ranked */
+  bool kept;             /* the rows keep their logits, from which tokens are picked here */
+  bool stuck;            /* the grammar allows no token after the last row that was looked at */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   row_paths *paths;
-  bool tapped;        /* the forward has kept its rows' states: */
-  size_t features_at; /* in g->taps.rows */
-  bool choosing;      /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
+  sampler_ranked *logprobs; /* [][job->logprobs] of the tokens picked; NULL: none are wanted */
+  int32_t picked;           /* index of the token that is picked next */
+  bool tapped;              /* the forward has kept its rows' states: */
+  size_t features_at;       /* in g->taps.rows */
+  bool choosing;            /* the forward chooses the tokens by `sampling`, otherwise by `ranking` */
   model_sampling sampling;
   model_ranking ranking;
 } active_job;
@@ -102,7 +115,8 @@ static void fault_before(active_job *a) {
   if (tree) g->trees++;
   bool tree_due = tree && g->trees == f->after;
   if (decode_due && f->kind == ENGINE_FAULT_KV_ROLLBACK) drop_rows(g, a->seq, f->rows);
-  a->faulty = tree_due && f->kind == ENGINE_FAULT_VERIFY_ERROR;
+  a->faulty = (tree_due && f->kind == ENGINE_FAULT_VERIFY_ERROR) ||
+              (g->decodes >= f->after && f->kind == ENGINE_FAULT_STEP_ERROR);
   a->wrong = tree_due && f->kind == ENGINE_FAULT_WRONG_TOKEN;
 }
 
@@ -122,28 +136,72 @@ static void list_paths(const engine_job *job, row_paths *to) {
 static void set_choosing(active_job *a) {
   const engine_job *job = a->job;
   const sampler_options *o = &job->sampling;
-  const sampler_row any = {.history_count = job->history != NULL};
+  const sampler_row any = {.history_count = job->history != NULL, .bias_count = job->bias_count};
   a->sampling = (model_sampling){sampler_scale(o), o->seed, o->choice};
   a->choosing = !sampler_needs_logits(o, &any, model_shape(a->g->options.model)->vocab);
-  a->ranking = (model_ranking){.options = *o, .count = 1};
-  if (a->choosing || !job->history) return;
+  a->ranking = (model_ranking){.options = *o,
+                               .count = 1,
+                               .bias_tokens = job->bias_tokens,
+                               .bias_values = job->bias_values,
+                               .bias_count = job->bias_count};
+  a->kept = job->logprobs > 0 || job->grammar;
+  if (a->kept || (!a->choosing && job->history)) list_paths(job, a->paths);
+  if (!job->history) return;
   a->ranking.history = job->history;
   a->ranking.history_count = job->kv_length + 1;
+  a->ranking.prompt_count = job->prompt_length;
   a->ranking.paths = a->paths->of;
-  list_paths(job, a->paths);
 }
 
 static void set_use(const active_job *a, model_segment *s) {
+  if (a->kept) return;
   if (a->choosing)
     s->sampling = &a->sampling;
   else
     s->ranking = &a->ranking;
 }
 
+/* -1: there is no token. */
+static int32_t pick_by_grammar(active_job *a, const model_path *path, const sampler_row *about,
+                               const float *logits, int32_t position) {
+  const engine_job *job = a->job;
+  int rc = grammar_matcher_move(job->grammar, job->history + job->prompt_length,
+                                job->kv_length + 1 - job->prompt_length, path->tokens, path->count);
+  int32_t token =
+      rc ? -1 : grammar_matcher_pick(job->grammar, a->g->sampler, &job->sampling, about, logits, position);
+  a->stuck = token < 0;
+  return token;
+}
+
+/* From the row's logits, by the definition of what a device chooses and ranks. */
+static int32_t pick_kept(active_job *a, int32_t row) {
+  const model_ranking *k = &a->ranking;
+  const model_path *path = &a->paths->of[row];
+  const float *logits = model_logits(a->g->options.model, a->segment, row);
+  const sampler_row about = {.history = k->history,
+                             .history_count = k->history_count,
+                             .extra = k->history ? path->tokens : NULL,
+                             .extra_count = k->history ? path->count : 0,
+                             .prompt_count = k->prompt_count,
+                             .bias_tokens = k->bias_tokens,
+                             .bias_values = k->bias_values,
+                             .bias_count = k->bias_count};
+  if (!logits) a->unread = true;
+  if (a->unread) return -1;
+  int32_t position = a->job->kv_length + 1 + path->count;
+  int32_t token = a->job->grammar ? pick_by_grammar(a, path, &about, logits, position)
+                                  : sampler_pick(a->g->sampler, &k->options, &about, logits, position);
+  if (!a->logprobs || token < 0) return token;
+  sampler_logprobs(a->g->sampler, logits, token, a->job->logprobs - 1,
+                   a->logprobs + a->picked++ * a->job->logprobs);
+  return token;
+}
+
 /* The target's token after a row of the last forward; -1, which is no row's token: the device does not give
  * it. */
 static int32_t pick(active_job *a, int32_t row) {
   const model *m = a->g->options.model;
+  if (a->kept) return pick_kept(a, row);
   if (a->choosing) {
     int32_t token = model_sampled(m, a->segment, row);
     assert(token >= 0);
@@ -173,6 +231,14 @@ static void fail(active_job *a, int rc) {
   a->r->code = rc == ERR_DEVICE ? ERR_DEVICE : ERR_INTERNAL;
 }
 
+/* The same at every try: it ends the answer. */
+static void give_up(active_job *a) {
+  kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
+  a->forwarded_us = 0;
+  a->r->sampled_count = 0;
+  a->r->code = ERR_LIMIT;
+}
+
 /* --- accepting, after a forward --- */
 
 /* The committed rows' states, for drafts; path NULL: the first `count` rows. */
@@ -190,7 +256,8 @@ static int append_one(active_job *a, int32_t i) {
   model_segment s = {
       .seq = a->seq, .kind = MODEL_APPEND, .count = 1, .tokens = i == 0 ? a->job->tokens : &sampled[i - 1]};
   a->segment = 0;
-  if (a->ranking.paths) a->paths->of[0] = (model_path){sampled, i};
+  a->picked = i;
+  if (a->ranking.paths || a->kept) a->paths->of[0] = (model_path){sampled, i};
   set_use(a, &s);
   return model_forward(o->model, o->kv, &s, 1);
 }
@@ -209,7 +276,7 @@ static void selfcheck(active_job *a) {
       return;
     }
     int32_t token = pick(a, 0);
-    if (a->unread) {
+    if (a->unread || a->stuck) {
       fail(a, ERR_INTERNAL);
       return;
     }
@@ -226,6 +293,11 @@ static void accept_tree(active_job *a, uint64_t forwarded) {
   int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                    job->sampled_max, pick_on_walk, a, path, a->r->sampled);
   if (a->unread) return;
+  walked -= a->stuck;
+  if (walked == 0) {
+    give_up(a);
+    return;
+  }
   uint64_t accepted = clock_us();
   int rc = kv_commit(a->g->options.kv, a->seq, path, walked);
   a->r->accept_us = accepted - forwarded;
@@ -246,12 +318,17 @@ static void accept(active_job *a, uint64_t forwarded) {
     return;
   }
   a->forwarded_us = forwarded;
+  a->picked = 0;
   if (a->job->count > 1) {
     accept_tree(a, forwarded);
     return;
   }
   a->r->sampled[0] = pick(a, 0);
   if (a->unread) return;
+  if (a->stuck) {
+    give_up(a);
+    return;
+  }
   a->r->sampled_count = 1;
   take_features(a, NULL, 1);
   a->r->accept_us = clock_us() - forwarded;
@@ -342,6 +419,7 @@ static void forward(engine *g, active_job *const *active, int32_t count, bool ag
   if (repeats) tell_repeat(g, err_name(rc));
   for (int32_t i = 0; i < count; i++) {
     active[i]->r->forward_us = end - start;
+    active[i]->r->prepared = model_prepared(g->options.model);
     if (repeats)
       forward(g, &active[i], 1, true);
     else if (rc != ERR_OK)
@@ -380,6 +458,18 @@ static void count_decode(engine *g, const engine_result *r) {
   n->accepted += (uint64_t)r->sampled_count - 1;
 }
 
+/* Memory that is taken with the first job whose tokens are picked here, and that wants log-probabilities. */
+static int take_logprobs(active_job *a) {
+  engine *g = a->g;
+  int rc = g->sampler ? ERR_OK : sampler_alloc(&g->sampler, model_shape(g->options.model)->vocab);
+  if (rc || a->job->logprobs == 0) return rc;
+  if (!g->logprobs)
+    g->logprobs = malloc((size_t)ENGINE_JOBS_MAX * (size_t)LOGPROBS_EACH * sizeof *g->logprobs);
+  if (rc == ERR_OK && !g->logprobs) rc = ERR_NOMEM;
+  if (rc == ERR_OK) a->r->logprobs = a->logprobs = g->logprobs + (a->paths - g->paths) * LOGPROBS_EACH;
+  return rc;
+}
+
 /* Checks the job and stages its nodes; false: its rows cannot go through the model. */
 static bool prepare(active_job *a, uint64_t start) {
   const engine_job *job = a->job;
@@ -392,6 +482,7 @@ static bool prepare(active_job *a, uint64_t start) {
   fault_before(a);
   if (!starts_right(a)) return false;
   int rc = a->faulty ? ERR_INTERNAL : stage(a);
+  if (rc == ERR_OK && a->kept) rc = take_logprobs(a);
   if (rc != ERR_OK) fail(a, rc);
   return rc == ERR_OK;
 }
@@ -402,7 +493,12 @@ static void give_features(active_job *a) {
   int32_t most = r->kv_length - r->feature_base;
   if (r->feature_count > most) r->feature_count = most > 0 ? most : 0;
   if (r->code != ERR_OK) r->feature_count = 0;
-  if (r->feature_count > 0) r->features = a->g->taps.rows + a->features_at;
+  if (r->feature_count == 0) return;
+  const uint8_t *rows = a->g->taps.rows + a->features_at;
+  if (a->job->taps.fused)
+    r->states = (const float *)(const void *)rows;
+  else
+    r->features = rows;
 }
 
 static void finish(active_job *a) {
@@ -418,12 +514,22 @@ static void finish(active_job *a) {
   give_features(a);
 }
 
-void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
-  assert(batch->count >= 1 && batch->count <= ENGINE_JOBS_MAX);
+static void fuse(engine *g, const engine_batch *batch, engine_results *out) {
+  engine_counters *n = &g->counters;
+  fused_rows_run(&g->fused, g->options.fusion, batch->jobs, batch->count, out->of);
+  n->fused_rows = g->fused.done;
+  n->fuse_us = g->fused.us;
+  if (out->of[0].code != ERR_OK) n->failures++;
+  if (out->of[0].code == ERR_INTERNAL &&
+      log_limit_takes(&g->fusions, clock_us(), REPEAT_LINES, REPEAT_EVERY_US))
+    log_line(g->options.log, LOG_ERROR, "fc of %d sessions' states failed: their drafts go on without them",
+             batch->count);
+}
+
+static void run_jobs(engine *g, const engine_batch *batch, engine_results *out) {
   active_job active[ENGINE_JOBS_MAX], *ready[ENGINE_JOBS_MAX];
   int32_t ready_count = 0;
   uint64_t start = clock_us();
-  out->count = batch->count;
   g->at_once = batch->at_once;
   tap_rows_begin(&g->taps);
   for (int32_t i = 0; i < batch->count; i++) {
@@ -437,6 +543,15 @@ void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
   g->counters.batches++;
   g->forwarded_us = batch->count == 1 ? active[0].forwarded_us : 0;
   g->forwarded_slot = batch->jobs[0].slot;
+}
+
+void engine_run(engine *g, const engine_batch *batch, engine_results *out) {
+  assert(batch->count >= 1 && batch->count <= ENGINE_JOBS_MAX);
+  out->count = batch->count;
+  if (batch->jobs[0].kind == ENGINE_FUSE)
+    fuse(g, batch, out);
+  else
+    run_jobs(g, batch, out);
 }
 
 /* --- life --- */
@@ -474,7 +589,10 @@ void engine_close(engine *g) {
   for (int32_t i = 0; g->sequences && i < g->options.sequences; i++)
     if (g->sequences[i] >= 0) kv_release(g->options.kv, g->sequences[i]);
   tap_rows_fini(&g->taps);
+  fused_rows_fini(&g->fused);
   free(g->paths);
+  free(g->logprobs);
+  sampler_free(g->sampler);
   free(g->sequences);
   free(g);
 }

@@ -6,6 +6,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/model/fusion.h"
 #include "common/model/model.h"
 #include "target_worker/engine_job.h"
 
@@ -13,27 +14,31 @@
 
 #define ENGINE_GAPS_MAX 1024 /* gaps remembered */
 
-/* For tests: makes something happen once that must never happen. */
+/* For tests: makes something happen that must never happen, once or from then on. */
 typedef enum {
   ENGINE_FAULT_NONE,
   ENGINE_FAULT_KV_ROLLBACK,
+  ENGINE_FAULT_STEP_ERROR,
   ENGINE_FAULT_VERIFY_ERROR,
   ENGINE_FAULT_WRONG_TOKEN
 } engine_fault_kind;
 typedef struct engine_fault {
   engine_fault_kind kind;
-  /* KV_ROLLBACK: before the after-th VERIFY job; the others: in the after-th with nodes; from 1 */
+  /* KV_ROLLBACK: before the after-th VERIFY job; STEP_ERROR: in it and all later ones; the others: in the
+   * after-th with nodes; from 1 */
   uint64_t after;
   int32_t rows; /* KV_ROLLBACK: so many rows of its sequence are dropped */
 } engine_fault;
 
-/* "kv-rollback:AFTER:BY", "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER" (the step's first token
- * is not the model's, which only a selfcheck notices); NULL or "" is none. ERR_ARG. */
+/* "kv-rollback:AFTER:BY", "step-error:AFTER" and "verify-error:AFTER" (ERR_INTERNAL) or "wrong-token:AFTER"
+ * (the step's first token is not the model's, which only a selfcheck notices); NULL or "" is none. ERR_ARG.
+ */
 int engine_fault_parse(engine_fault *f, const char *text, err *e);
 
 typedef struct engine_options {
   model *model; /* both belong to the engine from open to close; every sequence of kv is free at open */
   kv_cache *kv;
+  fusion *fusion;    /* fc, for jobs of ENGINE_FUSE; NULL: there are none */
   int32_t sequences; /* of kv */
   engine_fault fault;
   const logger *log; /* why a job failed */
@@ -46,7 +51,9 @@ typedef struct engine_counters {
   uint64_t measured_rows;        /* of prompts, whose tokens were chosen and dropped */
   uint64_t forwards;    /* plain and verify steps that succeeded, counted by job, without selfchecks */
   uint64_t accepted;    /* tree nodes */
-  uint64_t tapped_rows; /* whose states went to drafts */
+  uint64_t tapped_rows; /* whose states went to drafts, */
+  uint64_t fused_rows;  /* those of them to which fc was applied, */
+  uint64_t fuse_us;     /* and the time that this took */
   uint64_t tokens;      /* sampled: forwards + accepted, unless a selfcheck cut some */
   /* Round overhead: the time from the end of one VERIFY's forward to the start of the next one's. It is
    * measured only if each was alone in its batch, both have the same slot, and the second has nodes and came

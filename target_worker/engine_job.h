@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/base/sampler.h"
+#include "common/grammar/grammar_matcher.h"
 #include "target_worker/taps.h"
 #include "wire/message.h"
 
@@ -9,11 +10,16 @@
 #define ENGINE_CHUNK    128                   /* rows of one prefill job */
 #define ENGINE_JOBS_MAX 32                    /* of a batch; their rows together are MODEL_ROWS_MAX at most */
 
-typedef enum { ENGINE_PREFILL, ENGINE_VERIFY } engine_kind;
+typedef enum {
+  ENGINE_PREFILL,
+  ENGINE_VERIFY,
+  ENGINE_FUSE /* applies fc to the states of rows that the last batch has committed; never beside others */
+} engine_kind;
 
 typedef struct engine_job {
   engine_kind kind;
   uint64_t serial;   /* returned in the result */
+  uint64_t session;  /* for traces */
   int32_t slot;      /* sequence of the cache */
   int32_t kv_length; /* rows that the job starts from: a longer cache is rolled back to this length, a shorter
                         one gives ERR_DESYNC */
@@ -21,11 +27,18 @@ typedef struct engine_job {
                             NULL: it is unchanged */
   int32_t block_count;
   bool rows_given; /* with blocks: these already hold the kv_length rows, whatever the slot had before */
-  int32_t count;   /* PREFILL: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
+  int32_t count;   /* PREFILL, FUSE: [1, ENGINE_CHUNK]; VERIFY: root and nodes, [1, ENGINE_ROWS_MAX] */
   int32_t tokens[ENGINE_CHUNK];
   int32_t parents[ENGINE_ROWS_MAX]; /* VERIFY: parents[0] = -1, others an earlier row */
   sampler_options sampling;         /* VERIFY */
-  const int32_t *history; /* VERIFY with a penalty: C [kv_length + 1], valid until the result; else NULL */
+  const int32_t
+      *history; /* VERIFY with a penalty or a grammar: C [kv_length + 1], valid until the result; else NULL */
+  int32_t prompt_length;      /* of C: what is beyond it is output */
+  const int32_t *bias_tokens; /* VERIFY: [bias_count] valid until the result */
+  const float *bias_values;
+  int32_t bias_count;
+  grammar_matcher *grammar; /* VERIFY: of the output, the engine's until the result; NULL: none */
+  int32_t logprobs;         /* VERIFY: log-probabilities wanted of each token, as in msg_options */
   int32_t stops[WIRE_STOPS_MAX];
   int32_t stop_count;
   int32_t sampled_max; /* VERIFY: most tokens to take, >= 1 */
@@ -33,8 +46,9 @@ typedef struct engine_job {
   bool measures; /* PREFILL: choose a token at every row, as a verify does, and drop it, so that the time of a
                     verify is measured */
   taps_set taps; /* the features wanted of its rows; count 0: none */
-  int32_t taps_from; /* of positions from here on */
-  uint64_t ready_us; /* when the session was ready for it */
+  int32_t taps_from;   /* of positions from here on */
+  const float *states; /* FUSE: of an engine_result, of `count` rows from position kv_length on */
+  uint64_t ready_us;   /* when the session was ready for it */
 } engine_job;
 
 typedef struct engine_batch {
@@ -46,20 +60,25 @@ typedef struct engine_batch {
 typedef struct engine_result {
   engine_kind kind;
   uint64_t serial;
-  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_INTERNAL, ERR_DEVICE (lost: no job will succeed any
-               more): nothing was committed */
+  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_LIMIT (the grammar allows no token), ERR_INTERNAL,
+               ERR_DEVICE (lost: no job will succeed any more): nothing was committed */
   int32_t kv_length;                /* rows committed afterwards */
   int32_t node_count;               /* VERIFY: rows beside the root */
   int32_t sampled[ENGINE_ROWS_MAX]; /* VERIFY: new tokens, the last one the bonus */
   int32_t sampled_count;
+  const sampler_ranked *logprobs; /* [sampled_count][the job's logprobs], valid until the next batch */
   bool selfcheck_differs;
   /* Features of the positions [feature_base, feature_base + feature_count), all of them committed: rows of
-   * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0. */
-  const uint8_t *features;
+   * feature_bytes each, valid until the next batch. None were wanted, or they could not be had: count 0.
+   * Fused ones are not there yet: their states, f32, wait for a batch of ENGINE_FUSE, which must be the next.
+   */
+  const uint8_t *features; /* or NULL */
+  const float *states;     /* or NULL */
   size_t feature_bytes;
   int32_t feature_base, feature_count;
   uint64_t queue_us, accept_us, commit_us;
   uint64_t forward_us; /* of the forward that it shared with the batch's other jobs */
+  bool prepared;       /* model_prepared: it is not what such a forward usually takes */
 } engine_result;
 
 typedef struct engine_results {

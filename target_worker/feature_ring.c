@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-int feature_ring_init(feature_ring *r, size_t row_bytes) {
+int feature_ring_init(feature_ring *r, size_t row_bytes, int32_t most) {
   int32_t rows = (int32_t)(FEATURE_RING_BYTES / row_bytes);
   if (rows < FEATURE_RING_ROWS) rows = FEATURE_RING_ROWS;
-  rows = min_i32(rows, WIRE_FEATURE_ROWS_MAX);
+  rows = min_i32(rows, most);
   *r = (feature_ring){.row_bytes = row_bytes, .capacity = rows};
   r->rows = malloc((size_t)rows * row_bytes);
   return r->rows ? ERR_OK : ERR_NOMEM;
@@ -36,4 +36,8 @@ const uint8_t *feature_ring_get(const feature_ring *r, int32_t position, int32_t
 
 void feature_ring_trim(feature_ring *r, int32_t position) {
   if (position > r->first) r->first = min_i32(position, r->end);
+}
+
+void feature_ring_clear(feature_ring *r) {
+  r->first = r->end;
 }

@@ -15,7 +15,8 @@ typedef struct feature_ring {
   int32_t first, end; /* the rows of positions [first, end) are kept */
 } feature_ring;
 
-int feature_ring_init(feature_ring *r, size_t row_bytes); /* ERR_NOMEM */
+/* most: rows. ERR_NOMEM. */
+int feature_ring_init(feature_ring *r, size_t row_bytes, int32_t most);
 void feature_ring_fini(feature_ring *r);
 /* Adds rows [count][row_bytes] of positions from `base` on. If they do not follow those that are kept, these
  * go. */
@@ -24,3 +25,4 @@ void feature_ring_add(feature_ring *r, int32_t base, int32_t count, const uint8_
 const uint8_t *feature_ring_get(const feature_ring *r, int32_t position, int32_t end, int32_t *count);
 /* Rows before this position are not needed any more. */
 void feature_ring_trim(feature_ring *r, int32_t position);
+void feature_ring_clear(feature_ring *r);

@@ -13,6 +13,6 @@ int32_t feature_stream_from(const session *s);
 /* Takes the rows that came with a result. */
 void feature_stream_add(session *s, const engine_result *r);
 /* A draft's NODES name the position that it has features up to. */
-void feature_stream_acked(step_context *c, session_draft *d, int32_t features);
+void feature_stream_acked(step_context *c, const session *s, session_draft *d, int32_t features);
 /* Sends what may go now; at the end of a step, behind its TOKENS. */
 void feature_stream_flush(step_context *c);

@@ -1,26 +1,46 @@
 #include "target_worker/job_results.h"
 
 #include "common/base/log.h"
+#include "target_worker/feature_fusion.h"
 #include "target_worker/feature_stream.h"
 #include "target_worker/session_end.h"
 #include "target_worker/token_stream.h"
 #include <assert.h>
+#include <string.h>
 
 static void next_job_ready(step_context *c, session *s) {
   s->job.ready_us = c->now;
   session_lockstep_begin(s, c->now);
 }
 
-static void commit(session *s, const engine_result *r) {
+static void keep_logprobs(session *s, const engine_result *r, int32_t base) {
+  int32_t each = s->request.options.logprobs;
+  for (int32_t i = 0; s->stream.logprobs && r->logprobs && i < r->sampled_count; i++)
+    memcpy(s->stream.logprobs + (base + i) % SESSION_LOGPROBS * each, r->logprobs + i * each,
+           (size_t)each * sizeof *r->logprobs);
+}
+
+/* The tree has been re-rooted: what is live came before the verdict and survived it. */
+static void count_survivors(session_ahead *n, int32_t live) {
+  n->verdicts++;
+  n->hits += live > 0;
+  n->survivors += (uint64_t)live;
+}
+
+static void commit(session_store *store, session *s, const engine_result *r) {
   int32_t base = s->committed.length;
   int rc = prefix_append(&s->committed, r->sampled, r->sampled_count);
   assert(rc == ERR_OK);
   (void)rc;
   for (int32_t i = 0; s->request.accepted_wanted && i < r->sampled_count; i++)
     s->stream.accepted[base + i] = i < r->sampled_count - 1; /* the last one is the bonus token */
+  keep_logprobs(s, r, base);
   if (!s->drafts.has_tree) return;
   tree_ids *maps[SESSION_DRAFTS_MAX];
   tree_commit(&s->drafts.tree, maps, session_draft_maps(s, maps), base, r->sampled, r->sampled_count);
+  if (r->node_count == 0 && session_draft_count(s) == 0) return;
+  count_survivors(&s->stats.ahead, s->drafts.tree.live_count);
+  count_survivors(&store->ahead, s->drafts.tree.live_count);
 }
 
 static void step_succeeded(step_context *c, verifier *v, session *s, const engine_result *r) {
@@ -29,13 +49,19 @@ static void step_succeeded(step_context *c, verifier *v, session *s, const engin
     actions_log(c->out, LOG_ERROR, "session %016llx: %s", (unsigned long long)s->id, s->speculation.disabled);
   }
   verifier_stepped(v, c->store, s, r, c->now);
-  commit(s, r);
+  commit(c->store, s, r);
   token_stream_grown(c, s);
   next_job_ready(c, s);
   session_end_if_over(c, s);
 }
 
 static void job_failed(step_context *c, session *s, const engine_result *r) {
+  if (r->code == ERR_LIMIT) {
+    session_end_finish(
+        c, s, WIRE_FINISH_ERROR, r->code,
+        "the grammar allows none of the model's tokens here: it is too large or too ambiguous");
+    return;
+  }
   if (r->node_count == 0) {
     session_end_finish(c, s, WIRE_FINISH_ERROR, r->code, "the engine failed: see the target's log");
     return;
@@ -62,7 +88,18 @@ static void apply(step_context *c, verifier *v, const engine_result *r) {
   }
 }
 
+static void apply_fused(step_context *c, const engine_results *results) {
+  for (int32_t i = 0; i < results->count; i++) {
+    session *s = feature_fusion_end(c->store, &results->of[i]);
+    if (s) feature_stream_add(s, &results->of[i]);
+  }
+}
+
 void job_results_apply(step_context *c, verifier *v, const engine_results *results) {
+  if (results->of[0].kind == ENGINE_FUSE) {
+    apply_fused(c, results);
+    return;
+  }
   verifier_measure(v, results);
   for (int32_t i = 0; i < results->count; i++) apply(c, v, &results->of[i]);
 }

@@ -1,9 +1,11 @@
 /* tandem-target: loads the model, answers an orchestrator, verifies what drafts guess. */
+#include "common/base/clock.h"
 #include "common/base/host_id.h"
 #include "common/base/program.h"
 #include "target_worker/counters.h"
 #include "target_worker/device_list.h"
 #include "target_worker/engine.h"
+#include "target_worker/job_trace.h"
 #include "target_worker/recorder.h"
 #include "target_worker/target_arguments.h"
 #include "target_worker/target_model.h"
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct program {
   target_arguments arguments;
@@ -23,14 +26,19 @@ typedef struct program {
   target *target;
   recorder recorder;
   engine_host *host;
+  trace_file *trace; /* NULL: nothing is traced */
+  int64_t trace_lane;
   char bound[WIRE_STRING_MAX + 1], advertised[WIRE_STRING_MAX + 1]; /* where drafts connect; HELLO's words */
 } program;
 
 /* --- opening --- */
 
 static int open_engine(program *p, err *e) {
-  engine_options o = {
-      .model = p->model.model, .kv = p->model.kv, .sequences = p->arguments.worker.sessions, .log = &p->log};
+  engine_options o = {.model = p->model.model,
+                      .kv = p->model.kv,
+                      .fusion = p->model.fusion,
+                      .sequences = p->arguments.worker.sessions,
+                      .log = &p->log};
   int rc = engine_fault_parse(&o.fault, getenv(TARGET_FAULT_VARIABLE), e);
   if (rc == ERR_OK) rc = engine_open(&p->engine, &o, e);
   return rc;
@@ -56,10 +64,11 @@ static int open_machine(program *p, wire_id self, err *e) {
                       .sessions = p->arguments.worker.sessions,
                       .context = p->arguments.worker.context,
                       .kv_blocks = p->arguments.kv_blocks,
-                      .taps = {.layers = shape->layers, .embed = shape->embed},
+                      .taps = p->model.taps,
                       .progress = progress,
                       .width = width,
                       .engine_context = p,
+                      .vocabulary = {target_model_vocabulary, &p->model},
                       .record = p->arguments.record_steps ? recorder_step : NULL,
                       .record_context = &p->recorder};
   int rc = p->arguments.record_steps ? recorder_open(&p->recorder, p->arguments.record_steps, e) : ERR_OK;
@@ -74,19 +83,26 @@ static int open_endpoint(program *p, err *e) {
   if (rc == ERR_OK && a->advertise && endpoint_lacks_port(a->advertise))
     rc = err_set(e, ERR_ARG, "--advertise %s lacks the port: name that of --bind", a->advertise);
   if (rc != ERR_OK) return rc;
-  const char *endpoint =
-      a->bind ? a->bind : target_endpoint_to_bind(a->worker.orchestrator, a->insecure_bind);
-  rc = transport_bind(engine_host_transport(p->host), endpoint, p->bound, sizeof p->bound, e);
+  char endpoint[ENDPOINT_MAX];
+  transport *wire = engine_host_transport(p->host);
+  if (a->bind)
+    snprintf(endpoint, sizeof endpoint, "%s", a->bind);
+  else
+    target_endpoint_to_bind(a->worker.orchestrator, (int64_t)getpid(), endpoint);
+  rc = transport_bind(wire, endpoint, p->bound, sizeof p->bound, e);
   if (a->advertise)
     target_endpoint_insist(a->advertise, p->advertised);
   else
     memcpy(p->advertised, p->bound, sizeof p->advertised);
+  if (rc == ERR_OK) transport_add_key(wire, p->advertised);
   return rc;
 }
 
 static int open_host(program *p, wire_id self, err *e) {
   const engine_host_options o = {.self = self,
-                                 .allow_plaintext = p->arguments.insecure_bind,
+                                 .role = WIRE_ROLE_TARGET,
+                                 .keys = p->arguments.worker.keys,
+                                 .allow_plaintext = p->arguments.worker.insecure_bind,
                                  .busy_poll_us = (uint32_t)p->arguments.worker.busy_poll,
                                  .log = &p->log};
   int rc = engine_host_open(&p->host, &o, e);
@@ -106,12 +122,27 @@ static bool drained(const void *self) {
 }
 
 static void compute(void *context, const void *batch, void *results) {
-  engine_run(context, batch, results);
+  const program *p = context;
+  uint64_t from_us = clock_us();
+  engine_run(p->engine, batch, results);
+  if (p->trace) job_trace_add(p->trace, p->trace_lane, batch, results, from_us, clock_us());
+}
+
+static int open_trace(program *p, err *e) {
+  const char *path = p->arguments.worker.trace;
+  int rc = path ? trace_file_open(&p->trace, path, p->log.program, e) : ERR_OK;
+  if (p->trace && rc == ERR_OK) p->trace_lane = trace_file_lane(p->trace, "engine");
+  return rc;
+}
+
+static void close_trace(program *p) {
+  err e = {0};
+  if (trace_file_close(p->trace, &e)) log_line(&p->log, LOG_WARNING, "%s", e.text);
 }
 
 static int start(program *p, err *e) {
   const engine_host_worker worker = {target_machine(p->target), next_batch, drained};
-  const engine_host_engine computing = {.self = p->engine,
+  const engine_host_engine computing = {.self = p,
                                         .batch_bytes = sizeof(engine_batch),
                                         .result_bytes = sizeof(engine_results),
                                         .run = compute,
@@ -125,15 +156,13 @@ static void greet(program *p) {
   target_connect(p->target, p->arguments.worker.orchestrator, &out);
   engine_host_perform(p->host, &out);
   actions_fini(&out);
-  log_line(&p->log, LOG_INFO, "ready: %s on %s, %d sessions of %d tokens, drafts at %s",
+  log_line(&p->log, LOG_INFO, "ready: %s on %s, %d sessions of %d tokens, drafts at %.*s",
            model_numerics(p->model.model, target_model_kv_type(p->arguments.math)),
            model_device_name(p->model.model), p->arguments.worker.sessions, p->arguments.worker.context,
-           p->advertised);
-  bool reachable = p->arguments.bind || p->arguments.advertise || p->arguments.insecure_bind;
-  if (!reachable && endpoint_leads_elsewhere(p->arguments.worker.orchestrator))
+           ENDPOINT_PLAIN(p->advertised));
+  if (p->arguments.worker.insecure_bind)
     log_line(&p->log, LOG_WARNING,
-             "drafts of this machine alone reach this target: for those of others add --insecure-bind (there "
-             "is no encryption)");
+             "--insecure-bind: whoever reaches the address for drafts can read prompts and answers");
 }
 
 /* What fails first costs least: addresses before the model. The orchestrator is greeted when all is there. */
@@ -147,12 +176,14 @@ static int open_all(program *p, err *e) {
   rc = open_engine(p, e);
   if (rc != ERR_OK) return rc == ERR_ARG ? PROGRAM_EXIT_USAGE : PROGRAM_EXIT_FAILED;
   rc = open_machine(p, self, e);
+  if (rc == ERR_OK) rc = open_trace(p, e);
   if (rc == ERR_OK) rc = start(p, e);
   return rc == ERR_OK ? PROGRAM_EXIT_OK : program_exit_of_file(rc);
 }
 
 static void close_all(program *p) {
   engine_host_close(p->host);
+  close_trace(p);
   engine_close(p->engine);
   recorder_close(&p->recorder);
   target_free(p->target);

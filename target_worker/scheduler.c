@@ -16,7 +16,7 @@ int32_t schedule_budget(const session *s) {
 
 /* Its draft may read features of the prompt, which are computed once: it has to attach before. */
 static bool awaits_draft(const session *s) {
-  return s->request.draft_expected && !s->drafts.gave_up && session_draft_count(s) == 0 &&
+  return s->request.reader_expected && !s->drafts.gave_up && session_draft_count(s) == 0 &&
          s->request.options.budget > 0;
 }
 
@@ -106,18 +106,26 @@ static int32_t best_offer(const offers *o, int32_t steps, const int32_t *taken) 
 
 /* Puts the nodes of all sessions in one order and takes as many as are worth their rows. A node comes after
  * its ancestors, which are at least as probable, so each pick's share is the first of its nodes. */
-static void share_rows(const speculation_shared *all, const offers *o, schedule *out) {
+static void share_rows(const session_store *store, const speculation_shared *all, uint64_t now_us,
+                       const offers *o, schedule *out) {
   int32_t owner[SCHEDULE_NODES_MAX], taken[SCHEDULE_STEPS_MAX] = {0}, count = 0;
   float totals[SCHEDULE_NODES_MAX];
   int32_t reads[SCHEDULE_NODES_MAX];
   double plain_reads = 0;
-  for (int32_t i = 0; i < out->steps; i++) plain_reads += out->picks[i].reads;
+  uint64_t waited = 0; /* which all of them bear */
+  for (int32_t i = 0; i < out->steps; i++) {
+    const session *x = &store->slots[out->picks[i].slot];
+    plain_reads += out->picks[i].reads;
+    uint64_t one = speculation_waited(&x->speculation, x->job.ready_us, now_us);
+    if (one > waited) waited = one;
+  }
   for (int32_t i; count < SCHEDULE_NODES_MAX && (i = best_offer(o, out->steps, taken)) >= 0; count++) {
     owner[count] = i;
     reads[count] = out->picks[i].reads;
     totals[count] = o->totals[i][taken[i]++];
   }
-  int32_t kept = count ? speculation_width(all, out->steps, plain_reads, totals, reads, count) : 0;
+  int32_t kept =
+      count ? speculation_width(all, out->steps, plain_reads, (double)waited, totals, reads, count) : 0;
   for (int32_t k = 0; k < kept; k++) out->picks[owner[k]].rows++;
 }
 
@@ -159,6 +167,6 @@ void schedule_forward(const session_store *store, const speculation_shared *all,
   out->quiet = true;
   out->until_us = UINT64_MAX;
   pick_steps(store, last, now_us, &o, out);
-  share_rows(all, &o, out);
+  share_rows(store, all, now_us, &o, out);
   pick_prefills(store, all, last, now_us, out);
 }

@@ -4,6 +4,7 @@
  * cost, and chunks of one or more prompts. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "target_worker/engine.h"
 #include "target_worker/session_store.h"
 
@@ -16,7 +17,7 @@ typedef enum {
 
 #define SCHEDULE_CREDIT 256 /* tokens that a session may be ahead of the last acknowledged one */
 
-/* For so long after its OPEN the prompt waits for the draft that is expected to attach. */
+/* For so long after its OPEN the prompt waits for a draft that is expected to attach and to read features. */
 #define SCHEDULE_ATTACH_US 20000
 
 /* What could this session do now? */
@@ -25,9 +26,11 @@ schedule_kind schedule_session(const session *s, uint64_t now_us, uint64_t *unti
  */
 uint64_t schedule_lockstep_deadline(const session *s);
 
-#define SCHEDULE_STEPS_MAX    28 /* sessions that step in one forward; the others step in the next one */
-#define SCHEDULE_PREFILLS_MAX 4  /* sessions whose prompts are prefilled in one forward */
-#define SCHEDULE_NODES_MAX    64 /* nodes of all sessions in free pace */
+/* Of one forward: sessions that step (the others step in the next one), sessions whose prompts are prefilled,
+ * and nodes of all sessions in free pace */
+#define SCHEDULE_STEPS_MAX    LIMIT(28, 2)
+#define SCHEDULE_PREFILLS_MAX LIMIT(4, 1)
+#define SCHEDULE_NODES_MAX    LIMIT(64, 16)
 /* Rows of all sessions that step, not counting nodes in free pace: a session in lockstep that would exceed
  * this has to wait. */
 #define SCHEDULE_ROWS_MAX 256

@@ -9,6 +9,10 @@ int32_t session_room(const session *s) {
   return room > 0 ? room : 0;
 }
 
+bool session_has_begun(const session *s) {
+  return s->committed.length > s->request.prompt_length + 1;
+}
+
 bool session_has_nodes(const session *s) {
   return s->drafts.has_tree && s->drafts.tree.live_count > 0;
 }
@@ -29,7 +33,10 @@ static void settle_features(session *s) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++)
     if (s->drafts.of[i].peer && s->drafts.of[i].features.granted) return;
   feature_ring_fini(&f->ring);
+  feature_ring_fini(&f->fusion.states);
   f->taps = (taps_set){0};
+  f->repeats = false;
+  f->fusion.serial = 0;
 }
 
 session_draft *session_draft_take(session *s, peer_id peer) {
@@ -43,8 +50,13 @@ session_draft *session_draft_take(session *s, peer_id peer) {
   }
   tree_ids ids = d->ids;
   if (!ids.ring && tree_ids_init(&ids) != ERR_OK) return NULL;
-  uint64_t resent_us = d->peer == peer ? d->resent_us : 0;
-  *d = (session_draft){.peer = peer, .ids = ids, .base_named = 1, .resent_us = resent_us};
+  /* Of whoever was here before: to leave and come again asks for no more. */
+  *d = (session_draft){.peer = peer,
+                       .ids = ids,
+                       .base_named = 1,
+                       .resent_us = d->resent_us,
+                       .resent_end = d->resent_end,
+                       .resent_part = d->resent_part};
   tree_ids_reset(&d->ids, ++s->drafts.generation);
   settle_features(s);
   return d;
@@ -69,6 +81,7 @@ int32_t session_draft_count(const session *s) {
 
 void session_draft_restart(session *s) {
   if (s->drafts.has_tree) tree_reset(&s->drafts.tree);
+  feature_ring_clear(&s->drafts.features.fusion.states);
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) {
     session_draft *d = &s->drafts.of[i];
     if (!d->peer) continue;
@@ -102,5 +115,6 @@ void session_drafts_fini(session *s) {
   for (int i = 0; i < SESSION_DRAFTS_MAX; i++) tree_ids_fini(&s->drafts.of[i].ids);
   if (s->drafts.has_tree) tree_fini(&s->drafts.tree);
   feature_ring_fini(&s->drafts.features.ring);
+  feature_ring_fini(&s->drafts.features.fusion.states);
   s->drafts.has_tree = false;
 }

@@ -4,6 +4,8 @@
  * C stands for the committed tokens. Nothing here sends a message or reads a clock. */
 #pragma once
 
+#include "common/base/limit.h"
+#include "common/grammar/grammar_matcher.h"
 #include "common/speculative/prefix.h"
 #include "common/speculative/tree.h"
 #include "target_worker/feature_ring.h"
@@ -11,10 +13,12 @@
 #include "wire/actions.h"
 #include "wire/message.h"
 
-#define SESSION_DRAFTS_MAX 4
+#define SESSION_DRAFTS_MAX LIMIT(4, 2)
+#define SESSION_LOGPROBS   512 /* tokens whose log-probabilities are kept: more than can be unacknowledged */
 
 typedef enum {
   SESSION_FREE,     /* the slot belongs to no session */
+  SESSION_OPENING,  /* the first PARTs of its prefix are here, its OPEN is not */
   SESSION_RUNNING,  /* prefilling or decoding */
   SESSION_DESYNCED, /* DESYNC was sent: waits for an OPEN of a higher epoch */
   SESSION_FINISHED  /* DONE was sent, END has not come yet */
@@ -25,8 +29,11 @@ typedef struct session_request { /* what the OPEN of this epoch asked for */
   wire_id ticket; /* a draft must show it to attach */
   int32_t prompt_length;
   bool draft_expected, accepted_wanted;
-  msg_options options; /* its stops point to stop_tokens */
+  bool reader_expected; /* and that draft is likely to read features */
+  msg_options options;  /* its stops and bias are these, and its grammar's text is gone: */
   int32_t stop_tokens[WIRE_STOPS_MAX];
+  msg_bias bias;
+  grammar_matcher *grammar; /* NULL: none */
 } session_request;
 
 typedef struct session_cache { /* which rows and blocks of the KV cache are this session's */
@@ -42,13 +49,17 @@ typedef struct session_job { /* at the engine */
   uint64_t serial;           /* 0: none */
   /* If C was shortened meanwhile: rows that are still valid after the job; else INT32_MAX */
   int32_t valid_rows;
-  int32_t *history;    /* [context] C as the job's penalties see it; NULL until session_store_penalties */
-  uint64_t ready_us;   /* when the next job could begin */
-  uint64_t stepped_us; /* when the last step ended; 0: none in this epoch */
+  int32_t *history; /* [context] C as the job's penalties see it; NULL until session_store_sampling, */
+  msg_bias *bias;   /* and so is the job's bias */
+  grammar_matcher *grammar; /* of the last job, which may be under way; NULL: none */
+  uint64_t ready_us;        /* when the next job could begin */
+  uint64_t stepped_us;      /* when the last step ended; 0: none in this epoch */
 } session_job;
 
 typedef struct session_stream { /* what the orchestrator knows */
-  uint8_t *accepted;      /* [context] 1: an accepted token; NULL until the orchestrator wants to know */
+  uint8_t *accepted; /* [context] 1: an accepted token; NULL until the orchestrator wants to know */
+  /* [SESSION_LOGPROBS][options.logprobs] of the last tokens of C, in a ring by position; NULL: not wanted */
+  sampler_ranked *logprobs;
   int32_t acked, sent;    /* tokens that it has acknowledged, and that were sent to it */
   uint64_t send_after_us; /* new tokens are not sent before this, */
   uint64_t send_by_us;    /* and at this time at the latest; UINT64_MAX: there is no such time */
@@ -60,12 +71,23 @@ typedef struct session_draft_features { /* the features that a draft was granted
   bool granted;
   int32_t from;        /* nothing before this position is sent, */
   int32_t sent, acked; /* and everything before these was sent, and has come or was given up */
-  uint64_t sent_us;    /* when rows were sent */
+  uint64_t sent_us;    /* when rows were sent, or it was told which are lost; 0: never */
 } session_draft_features;
+
+typedef struct session_fusion { /* rows to which fc is to be applied */
+  feature_ring states;          /* f32 */
+  uint64_t serial;              /* of the job that applies it; 0: none is at the engine */
+  int32_t end;                  /* of that job's positions */
+} session_fusion;
 
 typedef struct session_features { /* what the drafts that were granted features read */
   taps_set taps;                  /* count 0: there is no such draft */
   feature_ring ring;
+  bool repeats;         /* between two jobs, rows are to be computed again: */
+  int32_t repeat_from;  /* from this position on */
+  uint64_t repeated_us; /* when that was done last; 0: never */
+  int32_t repeat_after; /* not again before C is so long: what was computed again has to pay first */
+  session_fusion fusion;
 } session_features;
 
 typedef struct session_draft {
@@ -76,8 +98,11 @@ typedef struct session_draft {
   int32_t sent;            /* length of C that was sent to it */
   uint64_t reset_sent_us;  /* when TREE_RESET was sent */
   uint64_t tokens_sent_us; /* when TOKENS were, or it was attached */
-  uint64_t resent_us;      /* when a RESEND was answered */
-  bool timed;              /* the time until it answers one TOKENS is being measured: */
+  uint64_t resent_us;      /* when a RESEND of this entry's draft, or of the one before it, was answered, */
+  int32_t resent_end;      /* where the tokens of that answer end, */
+  bool resent_part;        /* and whether C went on there, but one message holds no more */
+  bool timed;              /* the time until it sends nodes for one TOKENS is being measured: */
+  bool replied;            /* it has named their end, */
   int32_t timed_length;    /* length of C at the end of those tokens, */
   uint64_t timed_us;       /* and when they were sent */
   session_draft_features features;
@@ -92,6 +117,8 @@ typedef struct session_drafts { /* the attached drafts and the tree that they fe
                     attached */
   char left_reason[WIRE_STRING_MAX]; /* why the last one that left did; "": none has */
   uint64_t lockstep_until_us;        /* lockstep: the done mark must be there by then */
+  uint64_t
+      alone_us; /* when the orchestrator was last told that no draft is attached, or had no need to know */
   session_features features;
 } session_drafts;
 
@@ -101,11 +128,16 @@ typedef struct session_outcome {
   const char *text; /* static sentence for it, or NULL */
 } session_outcome;
 
+typedef struct session_ahead { /* drafting ahead: msg_stats has the meaning */
+  uint64_t verdicts, hits, survivors;
+} session_ahead;
+
 typedef struct session_stats { /* as DONE tells them: msg_stats */
   uint64_t forwards, rounds, rows, accepted;
   uint64_t prefill_us, queue_us, forward_us, accept_us, commit_us, wait_us;
   uint64_t plain_steps, resets, dropped;
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+  session_ahead ahead;
 } session_stats;
 
 typedef struct session {
@@ -128,6 +160,8 @@ typedef struct session {
 
 /* Tokens that may still be added to C, >= 0: max_tokens and the context bound them. */
 int32_t session_room(const session *s);
+/* Has the answer begun? What it waits for then, people see. */
+bool session_has_begun(const session *s);
 /* At least one live node of a draft is at hand. */
 bool session_has_nodes(const session *s);
 

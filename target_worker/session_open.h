@@ -3,7 +3,8 @@
 
 #include "target_worker/step_context.h"
 
-/* OPEN of an orchestrator, which is sent OPENED, DESYNC or an error. draining: no new session is taken. */
+/* OPEN or PART of an orchestrator, which is sent OPENED, DESYNC or an error. draining: no new session is
+ * taken. */
 void session_open_on_open(step_context *c, peer_id from, const msg *m, bool draining);
 
 /* Can this target serve the session at all? ERR_ARG or ERR_LIMIT says what to do. context, vocabulary: the

@@ -1,6 +1,7 @@
 #include "target_worker/session_store.h"
 
 #include "common/base/min.h"
+#include "target_worker/session_grammar.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,12 @@ int session_store_init(session_store *store, int32_t count, int32_t context, int
 void session_store_fini(session_store *store) {
   for (int32_t i = 0; store->slots && i < store->count; i++) {
     session_drafts_fini(&store->slots[i]);
+    session_grammar_fini(&store->slots[i]);
     prefix_fini(&store->slots[i].committed);
     free(store->slots[i].job.history);
+    free(store->slots[i].job.bias);
     free(store->slots[i].stream.accepted);
+    free(store->slots[i].stream.logprobs);
     free(store->slots[i].cache.blocks);
   }
   free(store->slots);
@@ -50,20 +54,27 @@ session *session_store_get(session_store *store, uint64_t id) {
 }
 
 /* Resets a session. What stays is the slot's number, the memory that is taken only once (prefix, block table,
- * and the history of penalties, which the engine may still be reading), and the first `keep` tokens of C with
- * their rows. */
-static void slot_clear(session *s, int32_t keep) {
+ * and what the job's sampling looks at, which the engine may still be reading), and the first `keep` tokens
+ * of C with their rows. */
+/* A session that is opened again goes on above the generations that it had, wherever its new place is. */
+static void slot_clear(session_store *store, session *s, int32_t keep) {
+  if (s->drafts.generation > store->generations) store->generations = s->drafts.generation;
   session_drafts_fini(s);
+  session_grammar_drop(s);
   free(s->stream.accepted);
+  free(s->stream.logprobs);
   session old = *s;
   assert(old.cache.block_count == 0);
   memset(s, 0, sizeof *s);
   s->committed = old.committed;
   s->slot = old.slot;
   s->job.history = old.job.history;
+  s->job.bias = old.job.bias;
+  s->job.grammar = old.job.grammar;
   s->cache.blocks = old.cache.blocks;
   s->cache.rows = keep;
   s->job.valid_rows = INT32_MAX;
+  s->drafts.generation = store->generations;
   if (keep)
     prefix_truncate(&s->committed, keep);
   else
@@ -84,13 +95,18 @@ static int32_t reusable(const session *s, const int32_t *tokens, int32_t count) 
   return 2 * same >= min_i32(rows, count) ? same : 0;
 }
 
+/* Nobody asks it for a token any more: its orchestrator has kept all of them. */
+static bool is_kept(const session *s) {
+  return s->state == SESSION_FINISHED && s->stream.acked == s->committed.length;
+}
+
 /* The slot for a new session, NULL: there is none. *keep: rows in it that serve the new one. */
 static session *slot_find(session_store *store, const int32_t *tokens, int32_t count, int32_t *keep) {
   session *free_one = NULL, *idle = NULL;
   *keep = 0;
   for (int32_t i = 0; i < store->count; i++) {
     session *s = &store->slots[i];
-    if (s->state == SESSION_FINISHED && (!idle || s->used_us < idle->used_us)) idle = s;
+    if (is_kept(s) && (!idle || s->used_us < idle->used_us)) idle = s;
     if (s->state != SESSION_FREE) continue;
     int32_t same = reusable(s, tokens, count);
     if (free_one && (same < *keep || (same == *keep && s->used_us >= free_one->used_us))) continue;
@@ -109,7 +125,7 @@ session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, 
   s = slot_find(store, tokens, count, &keep);
   if (!s) return NULL;
   session_store_give_back(store, s);
-  slot_clear(s, keep);
+  slot_clear(store, s, keep);
   s->id = id;
   s->state = SESSION_RUNNING;
   s->used_us = now_us;
@@ -174,6 +190,24 @@ int session_store_admit(session_store *store, session *s, int32_t tokens, err *e
                  more, KV_BLOCK, available);
 }
 
+bool session_store_rewind(session_store *store, session *s, int32_t rows) {
+  int32_t held = s->cache.block_count, before = s->cache.rows;
+  assert(!s->job.serial);
+  if (store->is_virtual && rows < s->cache.published * KV_BLOCK) {
+    if (block_pool_available(&store->blocks) < held - rows / KV_BLOCK) return false;
+    s->cache.rows = rows;
+    leave_shared(store, s);
+    int32_t left = s->cache.block_count;
+    bool taken = block_pool_take(&store->blocks, held - left, s->cache.blocks + left);
+    assert(taken);
+    s->cache.block_count = held;
+    s->cache.remap = true;
+  }
+  s->cache.rows = min_i32(s->cache.rows, rows);
+  store->repeated_rows += (uint64_t)(before - s->cache.rows);
+  return true;
+}
+
 void session_store_publish(session_store *store, session *s, int32_t committed) {
   if (!store->is_virtual) return;
   int32_t rows = min_i32(min_i32(committed, s->cache.rows), s->committed.length);
@@ -187,9 +221,12 @@ void session_store_publish(session_store *store, session *s, int32_t committed) 
   }
 }
 
-bool session_store_penalties(const session_store *store, session *s) {
-  if (!s->job.history) s->job.history = calloc((size_t)store->context, sizeof *s->job.history);
-  return s->job.history != NULL;
+bool session_store_sampling(const session_store *store, session *s, const msg_options *o) {
+  sampler_options sampling = msg_sampling(o);
+  bool history = sampler_penalises(&sampling) || o->grammar_size > 0, bias = o->bias_count > 0;
+  if (history && !s->job.history) s->job.history = calloc((size_t)store->context, sizeof *s->job.history);
+  if (bias && !s->job.bias) s->job.bias = calloc(1, sizeof *s->job.bias);
+  return (!history || s->job.history) && (!bias || s->job.bias);
 }
 
 bool session_store_accepted(const session_store *store, session *s) {
@@ -197,12 +234,23 @@ bool session_store_accepted(const session_store *store, session *s) {
   return s->stream.accepted != NULL;
 }
 
+bool session_store_logprobs(session *s, int32_t each) {
+  free(s->stream.logprobs);
+  s->stream.logprobs = NULL;
+  if (each == 0) return true;
+  s->stream.logprobs = malloc((size_t)SESSION_LOGPROBS * (size_t)each * sizeof *s->stream.logprobs);
+  for (int32_t i = 0; s->stream.logprobs && i < SESSION_LOGPROBS * each; i++)
+    s->stream.logprobs[i] = (sampler_ranked){.token = -1};
+  return s->stream.logprobs != NULL;
+}
+
 bool session_store_end(session_store *store, uint64_t id) {
   session *s = session_store_get(store, id);
   if (!s) return false;
   uint64_t used_us = s->used_us;
+  session_grammar_drop(s);
   session_store_give_back(store, s);
-  slot_clear(s, rows_of(s));
+  slot_clear(store, s, rows_of(s));
   s->used_us = used_us;
   return true;
 }
@@ -241,6 +289,6 @@ bool session_store_empty(const session_store *store) {
 int32_t session_store_active(const session_store *store) {
   int32_t n = 0;
   for (int32_t i = 0; i < store->count; i++)
-    n += store->slots[i].state == SESSION_RUNNING || store->slots[i].state == SESSION_DESYNCED;
+    n += store->slots[i].state != SESSION_FREE && store->slots[i].state != SESSION_FINISHED;
   return n;
 }

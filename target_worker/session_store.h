@@ -12,7 +12,8 @@
 
 #include "common/base/err.h"
 #include "common/model/block_pool.h"
-#include "target_worker/session.h"
+#include "target_worker/session_grammar.h"
+#include "target_worker/speculation.h"
 
 #define SESSION_STORE_LEASE_US 10000000
 
@@ -20,10 +21,16 @@ typedef struct session_store {
   session *slots;         /* [count] */
   int32_t count, context; /* context: tokens of one session */
   bool is_virtual;
-  block_pool blocks;        /* of a virtual cache */
-  taps_offer taps;          /* the features that drafts may be granted */
+  uint32_t generations;                  /* the highest one that a session which is gone has given out */
+  block_pool blocks;                     /* of a virtual cache */
+  taps_offer taps;                       /* the features that drafts may be granted */
+  const speculation_shared *speculation; /* what forwards cost; NULL: that is not known */
+  session_grammar_source vocabulary;     /* for grammars */
+  bool plain_drafts;        /* the draft that attached last reads no features: the next one is likely to */
   uint64_t reused_rows;     /* rows that new sessions found in the cache */
+  uint64_t repeated_rows;   /* rows that were there and were dropped to be computed again */
   uint64_t longest_step_us; /* the longest time between two steps of one session */
+  session_ahead ahead;      /* of all sessions that ever were */
 } session_store;
 
 /* blocks: of a virtual cache; 0: static. ERR_NOMEM. */
@@ -42,15 +49,23 @@ session *session_store_take(session_store *store, uint64_t id, uint64_t now_us, 
  * prefix cache. ERR_FULL: there are too few blocks now; ERR_LIMIT: there will never be enough. After an error
  * the session holds no blocks. Static cache: does nothing. */
 int session_store_admit(session_store *store, session *s, int32_t tokens, err *e);
+/* Shortens what counts as the session's rows, so that the next jobs compute the rows behind it again, to the
+ * same bits; only while none of its jobs is under way. Virtual cache: blocks that others may read are left
+ * for others, so up to KV_BLOCK - 1 more rows may go; false: there are too few blocks, and nothing changes.
+ */
+bool session_store_rewind(session_store *store, session *s, int32_t rows);
 /* The session's first `committed` rows are committed: lets other sessions find the blocks that these rows
  * fill. */
 void session_store_publish(session_store *store, session *s, int32_t committed);
 /* Gives back the session's blocks, because it needs no rows any more. Static cache: does nothing. */
 void session_store_give_back(session_store *store, session *s);
-/* Allocates the history that penalties look at; false: out of memory. */
-bool session_store_penalties(const session_store *store, session *s);
+/* Allocates what jobs with these options carry, beside the options; false: out of memory. */
+bool session_store_sampling(const session_store *store, session *s, const msg_options *o);
 /* Allocates the marks of accepted tokens; false: out of memory. */
 bool session_store_accepted(const session_store *store, session *s);
+/* Allocates room for `each` log-probabilities of a token, none of which are there yet; false: out of memory.
+ */
+bool session_store_logprobs(session *s, int32_t each);
 /* Renews the session's lease, because its orchestrator has shown that it still wants it. */
 void session_store_renew(session *s, uint64_t now_us);
 /* Ends one session that nobody has renewed for SESSION_STORE_LEASE_US, and sets *id to it; false: there is

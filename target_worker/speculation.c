@@ -1,5 +1,6 @@
 #include "target_worker/speculation.h"
 
+#include "common/base/min.h"
 #include "common/speculative/policy_constants.h"
 
 #include <math.h>
@@ -41,19 +42,50 @@ void speculation_offer(const speculation *s, float *totals, int32_t count) {
   for (int32_t i = 0; i < count; i++) totals[i] = policy_total(&s->policy, totals[i]);
 }
 
-int32_t speculation_width(const speculation_shared *all, int32_t roots, double plain_reads,
+int32_t speculation_width(const speculation_shared *all, int32_t roots, double plain_reads, double waited_us,
                           const float *totals, const int32_t *reads, int32_t count) {
-  return policy_nodes(&all->costs, roots, plain_reads, totals, reads, count);
+  return policy_nodes(&all->costs, roots, plain_reads, waited_us, totals, reads, count);
 }
 
 int32_t speculation_prompt_rows(const speculation_shared *all, int32_t left, int32_t most, bool *measures) {
   return policy_piece(&all->costs, left, most, measures);
 }
 
+/* A head's better guesses win about a plain step in so many tokens (docs/decisions/drafts.md). */
+#define TOKENS_A_STEP 12
+
+int32_t speculation_repeat_rows(const speculation *s, const speculation_shared *all, int32_t tokens,
+                                int32_t position, int32_t most, bool begun) {
+  double step = cost_model_us(&all->costs, 1, position), won = (double)tokens / TOKENS_A_STEP;
+  if (step == 0) return begun ? 0 : most;
+  if (begun) won = fmin(won, policy_spare(&s->policy, &all->record));
+  while (most > 0 && cost_model_us(&all->costs, most, (double)most * position) > won * step) most /= 2;
+  return most;
+}
+
+void speculation_repeated(speculation *s, const speculation_shared *all, int32_t rows, int32_t position) {
+  double step = cost_model_us(&all->costs, 1, position);
+  if (rows > COST_ROWS_MAX) rows = COST_ROWS_MAX;
+  if (step > 0 && rows > 0)
+    policy_spend(&s->policy, cost_model_us(&all->costs, rows, (double)rows * position) / step);
+}
+
 /* --- what is learnt --- */
+
+bool speculation_comes_late(const speculation *s) {
+  return policy_comes_late(&s->policy, s->plain_us);
+}
 
 void speculation_colocated(speculation *s) {
   policy_colocated(&s->policy);
+}
+
+double speculation_reply_us(const speculation_shared *all) {
+  return all->last.reply_us.mean;
+}
+
+void speculation_replied(speculation *s, uint64_t after_us) {
+  policy_replied(&s->policy, (double)after_us);
 }
 
 void speculation_node_arrived(speculation *s, uint64_t after_us) {
@@ -61,10 +93,15 @@ void speculation_node_arrived(speculation *s, uint64_t after_us) {
   s->arrived_us = (double)after_us;
 }
 
+uint64_t speculation_waited(const speculation *s, uint64_t ready_us, uint64_t now) {
+  return s->wait_until_us > ready_us && now > ready_us ? now - ready_us : 0;
+}
+
 uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now, int32_t offered,
                                 int32_t nodes, double promised, bool drafts_done) {
-  uint64_t waited = s->wait_until_us > ready_us && now > ready_us ? now - ready_us : 0;
-  s->step = (policy_step){.waited_us = (double)waited,
+  uint64_t waited = speculation_waited(s, ready_us, now);
+  uint64_t due = waited ? min_u64(waited, s->wait_until_us - ready_us) : 0; /* the rest is no draft's fault */
+  s->step = (policy_step){.waited_us = (double)due,
                           .answered = drafts_done,
                           .offered = offered,
                           .nodes = nodes,
@@ -75,7 +112,7 @@ uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now,
 
 void speculation_measured(speculation_shared *all, const speculation_forward *f) {
   all->forward = *f;
-  if (f->prompts || f->rows > COST_ROWS_MAX || f->us <= 0) return;
+  if (f->prompts || f->unusual || f->rows > COST_ROWS_MAX || f->us <= 0) return;
   if (f->quiet || f->rows > f->steps) cost_model_measured(&all->costs, f->rows, f->reads, f->us);
 }
 
@@ -104,10 +141,13 @@ static void price(speculation *s, const speculation_shared *all) {
     s->step.us = fmin(f->us, POLICY_OUTLIER * plain) / f->steps;
 }
 
-void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens) {
-  if (s->policy.state == POLICY_NEW) policy_begin(&s->policy, &all->last);
+void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, bool drafted) {
+  /* No forward was ever measured: this one was not, because another session failed in it. */
+  if (all->forward.steps == 0) return;
   s->step.tokens = tokens;
   price(s, all);
+  if (!drafted) return;
+  if (s->policy.state == POLICY_NEW) policy_begin(&s->policy, &all->last);
   policy_stepped(&s->policy, &all->record, &s->step);
   all->last = s->policy;
 }

@@ -22,6 +22,7 @@ typedef struct speculation_forward { /* what a forward carried, and what it took
   double plain_reads, reads;         /* cache positions read by those sessions' roots; by all those rows */
   bool prompts;                      /* it also carried chunks of prompts */
   bool quiet;                        /* no colocated draft computed beside it */
+  bool unusual;                      /* its time says nothing of others' */
   double us;
 } speculation_forward;
 
@@ -55,29 +56,47 @@ double speculation_plain_us(const speculation *s);
 /* Corrects totals[count], the logs of the path probabilities of the session's best nodes, by how far its
  * drafts have kept their promises: policy_total. */
 void speculation_offer(const speculation *s, float *totals, int32_t count);
-/* How many of the nodes of all sessions are worth their rows: policy_nodes. */
-int32_t speculation_width(const speculation_shared *all, int32_t roots, double plain_reads,
+/* How many of the nodes of all sessions are worth their rows: policy_nodes. waited_us: how long the forward
+ * was waited for. */
+int32_t speculation_width(const speculation_shared *all, int32_t roots, double plain_reads, double waited_us,
                           const float *totals, const int32_t *reads, int32_t count);
 /* How many rows of a prompt to prefill next: policy_piece. */
 int32_t speculation_prompt_rows(const speculation_shared *all, int32_t left, int32_t most, bool *measures);
 
+/* How many rows, at most `most` (<= COST_ROWS_MAX), may be computed again for a draft that lacks their
+ * features: no more than is won by the tokens that may still come and, once the answer has begun, than the
+ * drafts have earned (policy_spare). Each row reads about `position` positions. */
+int32_t speculation_repeat_rows(const speculation *s, const speculation_shared *all, int32_t tokens,
+                                int32_t position, int32_t most, bool begun);
+/* So many were, in mid-answer. */
+void speculation_repeated(speculation *s, const speculation_shared *all, int32_t rows, int32_t position);
+
 /* --- what is learnt --- */
 
+/* Are drafts too far away for a head, whose guesses reach a few tokens only? */
+bool speculation_comes_late(const speculation *s);
+/* How long a reply took in the session that stepped last; 0: it is not known. */
+double speculation_reply_us(const speculation_shared *all);
 /* A draft that computes on the target's own processors was attached. */
 void speculation_colocated(speculation *s);
-/* The first useful node came after_us after the TOKENS that it continues. */
+/* The first reply to TOKENS came after_us later, */
+void speculation_replied(speculation *s, uint64_t after_us);
+/* and the first useful node that continues them. */
 void speculation_node_arrived(speculation *s, uint64_t after_us);
+/* How long has a step that has been possible since ready_us waited for nodes? */
+uint64_t speculation_waited(const speculation *s, uint64_t ready_us, uint64_t now);
 /* A step begins that has been possible since ready_us. It carries `nodes` of the `offered` nodes; `promised`
- * is the sum of the path probabilities of those. drafts_done: every draft has sent its done mark. Returns how
- * long the step has waited for nodes. */
+ * is the sum of the path probabilities of those. drafts_done: every draft has sent its done mark. Returns
+ * speculation_waited. */
 uint64_t speculation_begin_step(speculation *s, uint64_t ready_us, uint64_t now, int32_t offered,
                                 int32_t nodes, double promised, bool drafts_done);
 /* A forward has ended: learns what its rows cost. */
 void speculation_measured(speculation_shared *all, const speculation_forward *f);
 /* A full chunk of a prompt was prefilled in a forward of its own. */
 void speculation_read(speculation_shared *all, double reads, double us);
-/* The session's step in the forward that was measured last has ended and gave `tokens` tokens. */
-void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens);
+/* The session's step in the forward that was measured last has ended and gave `tokens` tokens. A step without
+ * an attached draft says nothing of drafts. */
+void speculation_stepped(speculation *s, speculation_shared *all, int32_t tokens, bool drafted);
 
 /* --- how long --- */
 

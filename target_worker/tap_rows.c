@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALIGNMENT sizeof(float) /* of a job's rows */
+
 void tap_rows_fini(tap_rows *t) {
   free(t->rows);
   free(t->row);
@@ -44,6 +46,15 @@ void tap_rows_ask(tap_rows *t, const engine_job *job, model_segment *s) {
   s->tap_first = s->kind == MODEL_APPEND ? first : 0; /* of a tree, the path decides */
 }
 
+/* How rows are kept. */
+static taps_set kept_as(const taps_set *wanted, const model *m) {
+  taps_set kept = *wanted;
+  if (!wanted->fused) return kept;
+  kept.type = WIRE_F32;
+  kept.width = wanted->count * model_shape(m)->embed;
+  return kept;
+}
+
 static bool make_room(tap_rows *t, size_t bytes) {
   if (bytes <= t->capacity) return true;
   uint8_t *grown = realloc(t->rows, bytes);
@@ -71,18 +82,18 @@ static bool gather(tap_rows *t, const model *m, int32_t segment, int32_t row, co
 
 size_t tap_rows_take(tap_rows *t, const model *m, int32_t segment, const engine_job *job, const int32_t *path,
                      int32_t count, engine_result *r) {
-  const taps_set *wanted = &job->taps;
+  const taps_set kept = kept_as(&job->taps, m);
   int32_t first = skipped(job);
-  size_t bytes = taps_row_bytes(wanted), at = t->used;
-  if (first >= count || !make_row(t, (size_t)wanted->width)) return at;
+  size_t bytes = taps_row_bytes(&kept), at = (t->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  if (first >= count || !make_row(t, (size_t)kept.width)) return at;
   if (!make_room(t, at + (size_t)(count - first) * bytes)) return at;
   for (int32_t i = first; i < count; i++) {
-    if (!gather(t, m, segment, path ? path[i] : i, wanted)) return at;
-    taps_pack(wanted->type, t->row, wanted->width, t->rows + at + (size_t)(i - first) * bytes);
+    if (!gather(t, m, segment, path ? path[i] : i, &kept)) return at;
+    taps_pack(kept.type, t->row, kept.width, t->rows + at + (size_t)(i - first) * bytes);
   }
   r->feature_bytes = bytes;
   r->feature_base = job->kv_length + first;
   r->feature_count = count - first;
-  t->used += (size_t)(count - first) * bytes;
+  t->used = at + (size_t)(count - first) * bytes;
   return at;
 }

@@ -10,6 +10,7 @@
 
 enum {
   KEY_BIND = WORKER_KEY_OWN,
+  KEY_HEAD,
   KEY_ADVERTISE,
   KEY_KV,
   KEY_KV_BLOCKS,
@@ -18,7 +19,6 @@ enum {
   KEY_ISA,
   KEY_LIST_DEVICES,
   KEY_SELF_TEST,
-  KEY_INSECURE,
   KEY_RECORD
 };
 
@@ -26,23 +26,24 @@ static const struct argp_option option_table[] = {
     {NULL, WORKER_KEY_MODEL, "MODEL", 0,
      "Model: a GGUF file, or a folder with config.json and safetensors (required)", 0},
     {"model", 0, NULL, OPTION_ALIAS, NULL, 0},
+    {"head", KEY_HEAD, "FILE", 0,
+     "The EAGLE-3 head that drafts read this model's states with (their -md): its first linear is applied "
+     "here, so that a third of the bytes or less travel; drafts with another head get the states themselves",
+     0},
     {"orchestrator", WORKER_KEY_ORCHESTRATOR, "ENDPOINT", 0,
      "Orchestrator to register with, ipc://PATH or tcp://HOST:PORT (required)", 0},
     {"bind", KEY_BIND, "ENDPOINT", 0,
-     "Where drafts connect; default: a free port of this machine alone, or, with --insecure-bind and an "
-     "orchestrator on "
-     "another machine, of all addresses",
+     "Where drafts connect; default: a socket beside the orchestrator's, where that is ipc; else a free "
+     "port, "
+     "of this machine alone, or, with an orchestrator on another machine, of all addresses",
      0},
     {"advertise", KEY_ADVERTISE, "ENDPOINT", 0,
      "Address that drafts are told; default: the one that is bound, of all addresses that at which the "
      "orchestrator sees "
      "this target",
      0},
-    {"insecure-bind", KEY_INSECURE, NULL, 0,
-     "Allow drafts of other machines, and --bind to an address that other machines reach: there is no "
-     "encryption, and "
-     "whoever reaches it can read prompts and answers",
-     0},
+    WORKER_OPTIONS_KEYS(0),
+    PROGRAM_OPTION_CONFIG(0),
     {NULL, 0, NULL, 0, "Resources:", 1},
     {"device", WORKER_KEY_DEVICE, "NAME", 0,
      "What computes: cpu (the default), which is its best instruction set, or another of --list-devices", 1},
@@ -89,6 +90,9 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Running:", 3},
     {"log-level", WORKER_KEY_LOG, "LEVEL", 0,
      "error, warning, info (default) or debug; the log goes to stderr", 3},
+    {"trace", WORKER_KEY_TRACE, "FILE", 0,
+     "Write when it computed what, for Chrome's about:tracing or Perfetto", 3},
+    {"log-format", WORKER_KEY_LOG_FORMAT, "text|json", 0, "json: an object a line; default: text", 3},
     {"counters", WORKER_KEY_COUNTERS, NULL, 0,
      "At the end, print one JSON line on stderr with what the cache, the model and the allocator counted", 3},
     {"record-steps", KEY_RECORD, "FILE", 0,
@@ -110,9 +114,9 @@ static const char *const isa_devices[] = {"cpu", "cpu:c", "cpu:avx2", "cpu:avx-v
 
 static const program_flag flag_table[] = {
     PROGRAM_FLAG_TEXT(KEY_BIND, target_arguments, bind),
+    PROGRAM_FLAG_TEXT(KEY_HEAD, target_arguments, head),
     PROGRAM_FLAG_TEXT(KEY_ADVERTISE, target_arguments, advertise),
     PROGRAM_FLAG_TEXT(KEY_RECORD, target_arguments, record_steps),
-    PROGRAM_FLAG_SWITCH(KEY_INSECURE, target_arguments, insecure_bind),
     PROGRAM_FLAG_SWITCH(KEY_LIST_DEVICES, target_arguments, list_devices),
     PROGRAM_FLAG_SWITCH(KEY_SELF_TEST, target_arguments, self_test),
     PROGRAM_FLAG_INT(KEY_KV_BLOCKS, target_arguments, kv_blocks, "--kv-blocks", 0, KV_BLOCKS_MAX),
@@ -152,10 +156,10 @@ static char *help_filter(int key, const char *text, void *input) {
   if (key != ARGP_KEY_HELP_EXTRA) return (char *)text;
   char *all = NULL;
   if (asprintf(&all,
-               "%s\nFor tests: the environment variable " TARGET_FAULT_VARIABLE
-               " makes something go wrong once. "
+               "%s\nFor tests: the environment variable " TARGET_FAULT_VARIABLE " makes something go wrong. "
                "kv-rollback:AFTER:BY drops BY rows of the cache before the AFTER-th decode job, behind the "
-               "session's back; verify-error:AFTER lets the AFTER-th verify with tree nodes fail; "
+               "session's back; step-error:AFTER lets it and all later ones fail; "
+               "verify-error:AFTER lets the AFTER-th verify with tree nodes fail; "
                "wrong-token:AFTER "
                "gives it a wrong token, which only --selfcheck finds.",
                program_exit_help()) < 0)

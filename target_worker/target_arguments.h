@@ -11,11 +11,12 @@
 typedef struct target_arguments {
   worker_arguments worker; /* context 0: the model's own, at most 4096; device: never NULL */
   const char *bind, *advertise, *record_steps;
+  const char *head; /* a draft head's file; NULL: not given */
   int32_t kv_blocks;
   int32_t kv_virtual; /* 0, 1 */
   ops_math math;
   int32_t isa; /* a word of --isa, which is worker.device by another name; -1: not given */
-  bool insecure_bind, list_devices, self_test;
+  bool list_devices, self_test;
   int32_t pin[CPUS_MAX], pin_count;
 } target_arguments;
 

@@ -1,5 +1,6 @@
 #include "target_worker/target_model.h"
 #include "common/base/progress.h"
+#include "common/file/head_fc.h"
 #include "target_worker/engine.h"
 
 #include <unistd.h>
@@ -69,16 +70,68 @@ static int open_model(target_model *m, const target_arguments *a, const kv_optio
   return rc;
 }
 
+/* The head is prepared as a draft prepares it, so that both give its fc the same name. */
+static int open_fusion(target_model *m, head_file *f, err *e) {
+  const head_config *c = head_file_config(f);
+  taps_offer *o = &m->taps;
+  int rc = head_file_settle(f, GGUF_F32, e);
+  if (rc != ERR_OK) return rc;
+  o->fc = head_fc_hash(f);
+  if (hash_is_zero(o->fc))
+    return err_set(e, ERR_UNSUPPORTED,
+                   "its first linear is %s, which drafts cannot name: give a head in q8_0, q4_1, bf16 or f16",
+                   gguf_type_name(head_file_tensor(f, HEAD_FC)->type));
+  o->fc_tap_count = c->tap_count;
+  for (int32_t i = 0; i < c->tap_count; i++) o->fc_taps[i] = c->taps[i];
+  o->fc_width = c->layer.embed;
+  return fusion_open(&m->fusion, f, m->device, &m->memory, e);
+}
+
+/* A head saves bytes, and nothing else: one that does not fit is told, and the target goes on without it. */
+static int open_head(target_model *m, const target_arguments *a, const logger *log, err *e) {
+  const model_config *shape = model_shape(m->model);
+  const taps_offer none = {.layers = shape->layers, .embed = shape->embed};
+  head_file *f = NULL;
+  m->taps = none;
+  if (!a->head) return ERR_OK;
+  int rc = head_file_open(&f, a->head, shape, e);
+  if (rc == ERR_OK) rc = open_fusion(m, f, e);
+  head_file_close(f);
+  if (rc == ERR_OK || rc == ERR_DEVICE) return rc;
+  log_line(log, LOG_ERROR, "--head %s is not used, so that drafts are sent more bytes: %s", a->head, e->text);
+  m->taps = none;
+  return ERR_OK;
+}
+
 int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e) {
   kv_options cache;
   int rc = model_file_open(&m->file, a->worker.model, e);
   if (rc == ERR_OK) rc = settle_cache(&cache, model_file_config(m->file), a, e);
   if (rc == ERR_OK) rc = open_model(m, a, &cache, log, e);
+  if (rc == ERR_OK) rc = open_head(m, a, log, e);
   return rc ? rc : kv_open(&m->kv, m->device, model_shape(m->model), &cache, &m->memory, e);
 }
 
+const grammar_vocabulary *target_model_vocabulary(void *context, err *e) {
+  target_model *m = context;
+  const gguf *g = model_file_gguf(m->file);
+  const char *json = model_file_tokenizer(m->file);
+  int32_t size = model_shape(m->model)->vocab;
+  tokenizer *t = NULL;
+  if (m->vocabulary) return m->vocabulary;
+  int rc = g      ? tokenizer_open(&t, g, e)
+           : json ? tokenizer_open_json(&t, json, size, e)
+                  : err_set(e, ERR_UNSUPPORTED,
+                            "this model has no vocabulary, so that no grammar can be followed");
+  if (rc == ERR_OK) grammar_vocabulary_open(&m->vocabulary, t, size, e);
+  if (t) tokenizer_close(t);
+  return m->vocabulary;
+}
+
 void target_model_close(target_model *m) {
+  grammar_vocabulary_free(m->vocabulary);
   kv_close(m->kv);
+  fusion_close(m->fusion);
   model_close(m->model);
   if (m->device) m->device->table->close(m->device);
   model_file_close(m->file);

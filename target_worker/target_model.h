@@ -2,7 +2,10 @@
 #pragma once
 
 #include "common/base/mem.h"
+#include "common/model/fusion.h"
 #include "common/model/model.h"
+#include "target_worker/taps.h"
+#include "common/grammar/grammar_vocabulary.h"
 #include "target_worker/target_arguments.h"
 
 typedef struct target_model {
@@ -11,12 +14,17 @@ typedef struct target_model {
   device *device;
   model *model;
   kv_cache *kv;
+  fusion *fusion;                 /* fc of the head that it was given; NULL: none */
+  taps_offer taps;                /* the features that drafts may be granted */
+  grammar_vocabulary *vocabulary; /* from the first grammar on */
 } target_model;
 
 /* Loads the model and opens its cache. Fills in the context and the number of blocks where they were left
  * open. ERR_ARG: the command line asks for what this model, or this machine, does not have; the other errors
  * are those of model_file_open, device_open, model_open and kv_open. */
 int target_model_open(target_model *m, target_arguments *a, const logger *log, err *e);
+/* Of its tokens, for grammars: session_grammar_source.open, whose context is the target_model. */
+const grammar_vocabulary *target_model_vocabulary(void *context, err *e);
 void target_model_close(target_model *m); /* one that was never opened, or not wholly, is allowed */
 
 /* How the cache of a model with this arithmetic keeps its rows. */

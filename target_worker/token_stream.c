@@ -3,6 +3,7 @@
 #include "common/base/min.h"
 #include "common/base/log.h"
 #include "target_worker/scheduler.h"
+#include <math.h>
 #include <stdio.h>
 
 static msg message_to(step_context *c, peer_id to, msg_type type, const session *s) {
@@ -17,26 +18,56 @@ void token_stream_send_state(step_context *c, peer_id to, msg_type type, const s
 
 /* --- TOKENS --- */
 
-/* Tells the orchestrator, if it wants to know, which of the tokens are accepted ones. */
+/* What a plain step of this completion takes; 0: not known, or there is nothing to compare it with. */
+static double comparable_us(const session *s) {
+  return s->stats.rounds ? speculation_plain_us(&s->speculation) : 0;
+}
+
+/* Tells the orchestrator, if it wants to know, which of the tokens are accepted ones, and what it may compare
+ * their time with. */
 static void mark_accepted(const session *s, peer_id to, uint8_t bits[MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)],
                           msg_tokens *t) {
   if (!s->request.accepted_wanted || to != s->request.orchestrator || t->token_count == 0) return;
   msg_pack_accepted(s->stream.accepted + t->base_length, t->token_count, bits);
   t->accepted = bits;
   t->accepted_size = MSG_ACCEPTED_SIZE((uint32_t)t->token_count);
+  t->plain_us = (uint32_t)fmin(round(comparable_us(s)), UINT32_MAX);
+}
+
+typedef struct logprob_lists {
+  int32_t tokens[WIRE_LOGPROBS_BURST * WIRE_LOGPROBS_MAX];
+  float values[WIRE_LOGPROBS_BURST * WIRE_LOGPROBS_MAX];
+} logprob_lists;
+
+/* As many as the orchestrator wants; those that are not kept are of token -1. */
+static void add_logprobs(const session *s, logprob_lists *room, msg_tokens *t) {
+  int32_t each = s->request.options.logprobs, kept_from = s->committed.length - SESSION_LOGPROBS, n = 0;
+  for (int32_t i = 0; i < t->token_count; i++) {
+    int32_t position = t->base_length + i;
+    const sampler_ranked *from = s->stream.logprobs + position % SESSION_LOGPROBS * each;
+    for (int32_t k = 0; k < each; k++, n++) {
+      room->tokens[n] = position >= kept_from ? from[k].token : -1;
+      room->values[n] = position >= kept_from ? from[k].value : 0;
+    }
+  }
+  t->logprob_tokens = room->tokens;
+  t->logprobs = room->values;
+  t->logprob_count = n;
 }
 
 /* Returns where they end. */
 static int32_t send_tokens(step_context *c, peer_id to, const session *s, int32_t base) {
-  int32_t count = s->committed.length - base;
-  if (count > WIRE_BURST_MAX) count = WIRE_BURST_MAX;
+  bool logprobs = s->stream.logprobs && to == s->request.orchestrator;
+  int32_t count = min_i32(s->committed.length - base, logprobs ? WIRE_LOGPROBS_BURST : WIRE_BURST_MAX);
   msg m = message_to(c, to, MSG_TOKENS, s);
   m.u.tokens.base_length = base;
   m.u.tokens.tokens = s->committed.tokens + base;
   m.u.tokens.token_count = count;
   m.u.tokens.hash = s->committed.hashes[base + count];
   uint8_t bits[MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)];
+  logprob_lists lists;
   mark_accepted(s, to, bits, &m.u.tokens);
+  if (logprobs) add_logprobs(s, &lists, &m.u.tokens);
   actions_send(c->out, to, &m);
   return base + count;
 }
@@ -51,11 +82,13 @@ static void to_orchestrator(step_context *c, session *s, int32_t base) {
 }
 
 void token_stream_to_draft(step_context *c, session *s, session_draft *d, int32_t base) {
+  int32_t end = send_tokens(c, d->peer, s, base);
   d->tokens_sent_us = c->now;
-  d->sent = send_tokens(c, d->peer, s, base);
-  if (d->timed) return; /* to a draft far away several are under way */
+  if (end > d->sent) d->sent = end; /* what follows a repetition is repeated only when it is asked for */
+  if (d->timed) return;             /* to a draft far away several are under way */
   d->timed = true;
-  d->timed_length = d->sent;
+  d->replied = false;
+  d->timed_length = end;
   d->timed_us = c->now;
 }
 
@@ -108,16 +141,33 @@ void token_stream_on_ack(step_context *c, session *s, const msg *m) {
   session_lockstep_begin(s, c->now); /* until now it may have waited for credit */
 }
 
+bool token_stream_next_part(const session_draft *d, int32_t length) {
+  return d->resent_part && length == d->resent_end;
+}
+
+/* A small frame asks for a large one. Who asks for what it was sent already, which may have been lost, waits
+ * longer than one who has got on; who has got all of a part gets the next one at once. */
+static uint64_t resend_after(const session_draft *d, int32_t base) {
+  if (token_stream_next_part(d, base)) return 0;
+  return base < d->resent_end ? TOKEN_STREAM_AGAIN_US : TOKEN_STREAM_RESEND_US;
+}
+
+void token_stream_resend(step_context *c, session *s, session_draft *d, int32_t base) {
+  if (c->now - d->resent_us < resend_after(d, base)) return;
+  d->resent_us = c->now;
+  d->resent_part = s->committed.length - base > WIRE_BURST_MAX;
+  d->resent_end = d->resent_part ? base + WIRE_BURST_MAX : s->committed.length;
+  token_stream_to_draft(c, s, d, base);
+}
+
 void token_stream_on_resend(step_context *c, peer_id from, session *s, const msg *m) {
   session_draft *d = session_draft_of(s, from);
   int32_t base = min_i32(m->u.resend.from, s->committed.length); /* beyond it, C's length is the reply */
   if (d) {
-    if (c->now - d->resent_us < TOKEN_STREAM_RESEND_US) return; /* a small frame asks for a large one */
-    d->resent_us = c->now;
-    token_stream_to_draft(c, s, d, base);
+    token_stream_resend(c, s, d, base);
     return;
   }
-  if (from == s->request.orchestrator) to_orchestrator(c, s, base);
+  to_orchestrator(c, s, base);
   if (s->state == SESSION_FINISHED) token_stream_send_done(c, s); /* it has overtaken the tokens */
 }
 
@@ -134,7 +184,8 @@ static const char *off_reason(const session *s) {
   return o->lockstep ? NULL : speculation_off_reason(&s->speculation);
 }
 
-static msg_stats stats_of(const session_stats *n) {
+/* ahead: the orchestrator takes the counts of drafting ahead. */
+static msg_stats stats_of(const session_stats *n, bool ahead) {
   int32_t positions = WIRE_POSITIONS_MAX;
   while (positions > 0 && n->accepted_per_pos[positions - 1] == 0) positions--;
   return (msg_stats){.forwards = n->forwards,
@@ -152,21 +203,25 @@ static msg_stats stats_of(const session_stats *n) {
                      .resets = n->resets,
                      .dropped = n->dropped,
                      .accepted_per_pos = n->accepted_per_pos,
-                     .position_count = positions};
+                     .position_count = positions,
+                     .verdicts = ahead ? n->ahead.verdicts : 0,
+                     .ahead_hits = ahead ? n->ahead.hits : 0,
+                     .survivors = ahead ? n->ahead.survivors : 0};
 }
 
 /* The sentence of DONE: why it is an error, or how fast the plain steps of this completion were; NULL: there
  * is none, or nothing to compare them with. */
 static const char *closing_text(const session *s, char out[WIRE_STRING_MAX]) {
   if (s->finish.reason == WIRE_FINISH_ERROR) return s->finish.text;
-  double plain_us = speculation_plain_us(&s->speculation);
-  if (s->stats.rounds == 0 || plain_us <= 0) return NULL;
+  double plain_us = comparable_us(s);
+  if (plain_us <= 0) return NULL;
   snprintf(out, WIRE_STRING_MAX, WIRE_PLAIN_SPEED, 1e6 / plain_us);
   return out;
 }
 
 void token_stream_send_done(step_context *c, session *s) {
   char text[WIRE_STRING_MAX];
+  bool ahead = roster_version(c->peers, s->request.orchestrator) >= WIRE_VERSION_AHEAD;
   msg m = message_to(c, s->request.orchestrator, MSG_DONE, s);
   m.u.done = (msg_done){.length = s->committed.length,
                         .hash = prefix_hash(&s->committed),
@@ -174,7 +229,7 @@ void token_stream_send_done(step_context *c, session *s) {
                         .code = s->finish.code,
                         .text = wire_text(closing_text(s, text)),
                         .off_reason = wire_text(off_reason(s)),
-                        .stats = stats_of(&s->stats)};
+                        .stats = stats_of(&s->stats, ahead)};
   s->stream.done_sent_us = c->now;
   actions_send(c->out, s->request.orchestrator, &m);
 }

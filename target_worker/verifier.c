@@ -2,6 +2,7 @@
 
 #include "common/base/min.h"
 #include "target_worker/feature_stream.h"
+#include "target_worker/session_grammar.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ int verifier_init(verifier *v, int32_t context, bool is_virtual, err *e) {
 }
 
 void verifier_fini(verifier *v) {
+  feature_fusion_fini(&v->fusion);
   free(v->maps);
 }
 
@@ -41,13 +43,21 @@ static void job_sampling(session *s, engine_job *job) {
   const msg_options *o = &s->request.options;
   job->sampling = msg_sampling(o);
   job->history = NULL;
-  if (o->repeat_penalty != 1) {
+  job->prompt_length = s->request.prompt_length;
+  job->grammar = session_grammar_take(s);
+  if (sampler_penalises(&job->sampling) || job->grammar) {
     memcpy(s->job.history, s->committed.tokens, (size_t)s->committed.length * sizeof *s->job.history);
     job->history = s->job.history;
   }
   memcpy(job->stops, s->request.stop_tokens, sizeof job->stops);
   job->stop_count = o->stop_count;
+  job->logprobs = o->logprobs;
   job->sampled_max = o->single ? 1 : min_i32(session_room(s), job->count);
+  job->bias_count = o->bias_count;
+  if (o->bias_count == 0) return;
+  *s->job.bias = s->request.bias;
+  job->bias_tokens = s->job.bias->tokens;
+  job->bias_values = s->job.bias->values;
 }
 
 static void job_verify(session *s, schedule_pick *pick, engine_job *job) {
@@ -75,6 +85,7 @@ static void job_fill(verifier *v, session *s, schedule_pick *pick, int32_t *map,
   s->job.valid_rows = INT32_MAX;
   job->serial = s->job.serial;
   job->slot = s->slot;
+  job->session = s->id;
   job->kv_length = s->cache.rows;
   job->ready_us = s->job.ready_us;
   job_blocks(s, map, job);
@@ -94,6 +105,7 @@ static void job_fill(verifier *v, session *s, schedule_pick *pick, int32_t *map,
 
 bool verifier_next(verifier *v, session_store *store, uint64_t now, engine_batch *batch) {
   schedule *f = &v->forward;
+  if (feature_fusion_next(&v->fusion, store, &v->serial, batch)) return true;
   schedule_forward(store, &v->speculation, &v->rotation, now, f);
   v->wait_until_us =
       f->count ? UINT64_MAX : f->until_us; /* with results the scheduler is asked again anyway */
@@ -130,7 +142,8 @@ void verifier_measure(verifier *v, const engine_results *results) {
     x.us += (double)(results->of[i].accept_us + results->of[i].commit_us);
   }
   x.us += (double)results->of[0].forward_us;
-  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == ENGINE_CHUNK)
+  x.unusual = results->of[0].prepared;
+  if (f->count == 1 && f->steps == 0 && f->picks[0].rows == ENGINE_CHUNK && !x.unusual)
     speculation_read(&v->speculation, (double)f->picks[0].reads * ENGINE_CHUNK, x.us);
   else if (f->steps > 0 || f->measures)
     speculation_measured(&v->speculation, &x);
@@ -197,7 +210,7 @@ static bool another_can_run(const session_store *store, const session *s, uint64
 void verifier_stepped(verifier *v, session_store *store, session *s, const engine_result *result,
                       uint64_t now) {
   stats_add(&s->stats, result);
-  speculation_stepped(&s->speculation, &v->speculation, result->sampled_count);
+  speculation_stepped(&s->speculation, &v->speculation, result->sampled_count, session_draft_count(s) > 0);
   for (int32_t i = 0; v->record && i < v->forward.count; i++)
     if (v->forward.picks[i].slot == s->slot)
       v->record(v->record_context, s, &v->forward.picks[i], &v->speculation.forward, result);

@@ -2,6 +2,7 @@
  * cache holds and what rows cost. It knows sessions, but no peers and no messages. */
 #pragma once
 
+#include "target_worker/feature_fusion.h"
 #include "target_worker/scheduler.h"
 
 typedef void (*verifier_record)(void *context, const session *s, const schedule_pick *pick,
@@ -16,6 +17,7 @@ typedef struct verifier {
   speculation_shared speculation;
   verifier_record record; /* called for each step; may be NULL */
   void *record_context;
+  feature_fusion fusion;
   int32_t *maps;    /* [ENGINE_JOBS_MAX][map_size]: cache blocks of the jobs under way; NULL: static */
   int32_t map_size; /* blocks of a context */
 } verifier;

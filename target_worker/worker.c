@@ -13,6 +13,7 @@
 #include "target_worker/token_stream.h"
 #include "target_worker/verifier.h"
 #include "wire/peer_watch.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 struct target {
@@ -51,6 +52,8 @@ int target_alloc(target **out, const target_options *o, err *e) {
   }
   if (o->width) cost_model_steps(&t->verifier.speculation.costs, o->width, o->engine_context);
   t->store.taps = o->taps;
+  t->store.vocabulary = o->vocabulary;
+  t->store.speculation = &t->verifier.speculation;
   t->verifier.record = o->record;
   t->verifier.record_context = o->record_context;
   *out = t;
@@ -102,7 +105,7 @@ static bool is_orchestrator(const roster_peer *p) {
 
 /* Of an open session's epoch. */
 static void on_session_message(step_context *c, const roster_peer *from, session *s, const msg *m) {
-  bool orchestrator = is_orchestrator(from);
+  bool orchestrator = from->id == s->request.orchestrator;
   session_draft *d = session_draft_of(s, from->id);
   if (m->type == MSG_RESEND && (d || orchestrator))
     token_stream_on_resend(c, from->id, s, m);
@@ -118,15 +121,23 @@ static void on_session_message(step_context *c, const roster_peer *from, session
     refuse(c, from->id, m, ERR_GONE, "not attached to this session: attach first");
 }
 
+/* OPEN, PART or END. An epoch belongs to the orchestrator that has opened it. */
+static void on_command(target *t, step_context *c, const roster_peer *from, const msg *m) {
+  const session *s = session_store_get(c->store, m->session);
+  if (!is_orchestrator(from))
+    refuse(c, from->id, m, ERR_PROTOCOL, "only an orchestrator opens and ends sessions");
+  else if (s && m->epoch == s->epoch && from->id != s->request.orchestrator)
+    refuse(c, from->id, m, ERR_STALE, "another orchestrator has opened this epoch: use a higher one");
+  else if (m->type != MSG_END)
+    session_open_on_open(c, from->id, m, t->draining);
+  else
+    session_end_on_end(c, from->id, m);
+}
+
 static void on_peer_message(target *t, step_context *c, const roster_peer *from, const msg *m) {
   if (m->type == MSG_ERROR) return;
-  if (m->type == MSG_OPEN || m->type == MSG_END) {
-    if (!is_orchestrator(from))
-      refuse(c, from->id, m, ERR_PROTOCOL, "only an orchestrator opens and ends sessions");
-    else if (m->type == MSG_OPEN)
-      session_open_on_open(c, from->id, m, t->draining);
-    else
-      session_end_on_end(c, from->id, m);
+  if (m->type == MSG_OPEN || m->type == MSG_PART || m->type == MSG_END) {
+    on_command(t, c, from, m);
     return;
   }
   session *s = session_store_get(c->store, m->session);
@@ -134,7 +145,7 @@ static void on_peer_message(target *t, step_context *c, const roster_peer *from,
     refuse(c, from->id, m, ERR_GONE, "no such session here");
   else if (m->epoch < s->epoch)
     s->stats.dropped++;
-  else if (m->epoch > s->epoch)
+  else if (m->epoch > s->epoch || s->state == SESSION_OPENING)
     refuse(c, from->id, m, ERR_GONE, "this epoch has not been opened here yet");
   else
     on_session_message(c, from, s, m);
@@ -175,18 +186,25 @@ static void purge(step_context *c) {
                 (unsigned long long)id, SESSION_STORE_LEASE_US / 1000000);
 }
 
+/* Nothing goes on by itself in a session that is not open; its lease ends it. */
+static bool has_timers(const session *s) {
+  return s->state != SESSION_FREE && s->state != SESSION_OPENING;
+}
+
 static void session_tick(step_context *c, session *s) {
-  if (s->state == SESSION_FREE) return;
+  if (!has_timers(s)) return;
   if (c->now >= schedule_lockstep_deadline(s))
     session_end_finish(c, s, WIRE_FINISH_ERROR, ERR_TIMEOUT,
                        "lockstep: the draft's done mark did not come within 60 s");
   else
     token_stream_tick(c, s);
+  attached_drafts_tick(c, s);
 }
 
 static uint64_t session_deadline(const session *s) {
-  if (s->state == SESSION_FREE) return MACHINE_NEVER;
-  return min_u64(schedule_lockstep_deadline(s), token_stream_deadline(s));
+  if (!has_timers(s)) return MACHINE_NEVER;
+  uint64_t at = min_u64(attached_drafts_deadline(s), token_stream_deadline(s));
+  return min_u64(schedule_lockstep_deadline(s), at);
 }
 
 static uint64_t target_deadline(const void *self) {
@@ -200,8 +218,11 @@ static uint64_t target_deadline(const void *self) {
 }
 
 static void on_tick(target *t, step_context *c) {
-  for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));)
-    attached_drafts_left(c, lost->id, "it has been silent for 3 s");
+  for (roster_peer *lost; (lost = roster_tick(&t->peers, c->now, c->out));) {
+    char why[64];
+    snprintf(why, sizeof why, "it %s", roster_lost_why(lost));
+    attached_drafts_left(c, lost->id, why);
+  }
   peer_watch_orchestrator(&t->orchestrator, c->peers, c->now, c->out);
   purge(c);
   for (int32_t i = 0; i < t->store.count; i++) session_tick(c, &t->store.slots[i]);
@@ -241,6 +262,9 @@ static void target_step(void *self, const event *e, uint64_t now_us, actions *ou
     break;
   case EVENT_CONNECTED:
     on_connected(t, &c, e->peer);
+    break;
+  case EVENT_DISCONNECTED:
+    roster_disconnected(&t->peers, e->peer, now_us, out);
     break;
   case EVENT_TICK:
     on_tick(t, &c);

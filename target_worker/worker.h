@@ -21,6 +21,7 @@ typedef struct target_options {
       void *context); /* grows while a forward goes on (model_progress); NULL: progress is unknown */
   int32_t (*width)(void *context, int32_t rows); /* of the device (device.h); NULL: every row costs */
   void *engine_context;                          /* of both */
+  session_grammar_source vocabulary;             /* for grammars; all zero: none */
   verifier_record record;                        /* recorder.h; NULL: nothing is recorded */
   void *record_context;
 } target_options;

@@ -93,6 +93,7 @@ typedef struct world {
   rig r;
   draft *d;
   drafter drafter;
+  drafter beside;    /* a second one, or none */
   drafter_kind kind; /* its own copy */
   fake f;
   seen nodes[1 << 16]; /* [id], of this generation */
@@ -138,6 +139,7 @@ static inline int tear_down(void **state) {
   rig_fini(&w->r);
   draft_free(w->d);
   drafter_free(&w->drafter);
+  drafter_free(&w->beside);
   assert_int_equal(w->f.opened, w->f.closed);
   free(w);
   return 0;
@@ -289,17 +291,16 @@ static inline void expect_out_of_step(world *w, int32_t length) {
 
 enum { CACHES = 2, ROWS = 3 };
 
-static inline int set_up_model(void **state) {
-  set_up(state);
-  world *w = *state;
+/* w->beside: the drafter that feeds the same trees, or none. */
+static inline void set_up_computed(world *w) {
   err e = {0};
   rig_fini(&w->r);
   draft_free(w->d);
-  drafter_free(&w->drafter);
+  if (w->drafter.self != w->beside.self) drafter_free(&w->drafter);
   assert_int_equal(model_drafter_open(&w->drafter, ROWS, &e), ERR_OK);
   draft_options o = {.incarnation = SELF,
-                     .drafters = {w->drafter},
-                     .drafter_count = 1,
+                     .drafters = {w->drafter, w->beside},
+                     .drafter_count = w->beside.kind ? 2 : 1,
                      .context = CONTEXT,
                      .shorter = true,
                      .session_max = CACHES};
@@ -311,6 +312,20 @@ static inline int set_up_model(void **state) {
   welcome.to = SELF;
   rig_say(&w->r, ORCH, welcome);
   rig_clear(&w->r);
+}
+
+static inline int set_up_model(void **state) {
+  set_up(state);
+  set_up_computed(*state);
+  return 0;
+}
+
+/* A model, and the drafter that is right. */
+static inline int set_up_two(void **state) {
+  set_up(state);
+  world *w = *state;
+  w->beside = w->drafter;
+  set_up_computed(w);
   return 0;
 }
 
@@ -356,3 +371,4 @@ static inline void attach_model(world *w, bool lockstep) {
 
 #define CASE(f)       cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 #define MODEL_CASE(f) cmocka_unit_test_setup_teardown(f, set_up_model, tear_down)
+#define TWO_CASE(f)   cmocka_unit_test_setup_teardown(f, set_up_two, tear_down)

@@ -17,6 +17,7 @@ typedef struct fake_device {
   size_t used;
   bool refuses;               /* begin */
   ops_code code;              /* of wait */
+  bool prepared;              /* of its answer */
   const ops_row *kept;        /* the rows of the last batch, which a device must not look at after begin */
   const int32_t *kept_map;    /* the blocks of the last map, in the same way */
   const int32_t *kept_tokens; /* of the last batch, in the same way */
@@ -199,7 +200,7 @@ static inline void fake_head(device *d, const device_weight *w, const device_act
 }
 
 static inline void fake_rank(device *d, device_ids ids) {
-  fake_log(d, "rank:%d ", ids.count);
+  fake_log(d, "rank:%d ", ids.outputs);
 }
 
 static inline void fake_end(device *d) {
@@ -210,7 +211,7 @@ static inline void fake_end(device *d) {
 static inline ops_code fake_wait(device *d, ops_answer *a) {
   fake_device *f = fake_of(d);
   fake_log(d, "wait ");
-  if (a) *a = (ops_answer){f->ids, 7};
+  if (a) *a = (ops_answer){.ids = f->ids, .device_us = 7, .prepared = f->prepared};
   return f->code;
 }
 

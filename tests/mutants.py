@@ -28,7 +28,8 @@ ROOMS = ("common", "kernels", "wire", "draft_worker", "target_worker", "orchestr
 NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|(ERROR|shim): .*|"
                      r"\S+: error: Failure!")
 HEADERS = (".h", ".cuh")
-TIME_LIMIT = 300  # seconds; a test that hangs has noticed as well
+CPU_LIMIT = 600  # seconds of a processor, six times what the simulation takes: no end has been noticed
+TIME_LIMIT = 1800  # seconds; the same for one that sleeps, on a machine that may be busy
 
 
 class Unfit(Exception):
@@ -41,25 +42,28 @@ def pattern_of(text):
     return re.compile(r"\s*".join(map(re.escape, tokens)))
 
 
-def commands_of(build):
-    """How each source is compiled, by its path. Those of CUDA devices are there twice where there is nvcc."""
-    found = {}
-    for c in json.loads((build / "compile_commands.json").read_text()):
-        path = str(pathlib.Path(c["file"]).relative_to(ROOT))
-        if path not in found or "-DTANDEM_CUDA_EMULATED" in c["command"]:
-            found[path] = c
+def commands_of(build, program):
+    """How each source of a program is compiled, by its path: for the simulation with other limits, say. Those
+    of CUDA devices are there twice where there is nvcc."""
+    ask, found = ["ninja", "-C", build, "-t", "commands", program], {}
+    for line in subprocess.check_output(ask, text=True).splitlines():
+        if " -c " not in line:
+            continue
+        command = shlex.split(line)
+        path = os.path.relpath(command[command.index("-c") + 1], ROOT)
+        if path not in found or "-DTANDEM_CUDA_EMULATED" in command:
+            found[path] = command
     return found
 
 
 class Builder:
     def __init__(self, build, work):
         self.build, self.work = build, work
-        self.compile = commands_of(build)
-        files = [ROOT / p for p in self.compile]
+        files = [pathlib.Path(c["file"]) for c in json.loads((build / "compile_commands.json").read_text())]
         files += [h for room in ROOMS for h in (ROOT / room).rglob("*") if h.suffix in HEADERS]
         paths = [str(f.relative_to(ROOT)) for f in files]
         self.sources = {p: (ROOT / p).read_text() for p in paths if p.split("/")[0] in ROOMS}
-        self.links, self.includes = {}, self.read_includes()
+        self.compile, self.links, self.includes = {}, {}, self.read_includes()
 
     def read_includes(self):
         """The files that each object was made of, as the build knows them."""
@@ -69,15 +73,14 @@ class Builder:
             found[head.split(": #deps")[0]] = {os.path.normpath(self.build / f.strip()) for f in files}
         return found
 
-    def object_of(self, path):
-        command = shlex.split(self.compile[path]["command"])
-        return command[command.index("-o") + 1]
-
-    def made_of(self, files):
-        """The sources among these files, and those that include one of the headers among them."""
+    def made_of(self, program, files):
+        """How the program's sources among these files are compiled, and those that include one of the headers
+        among them."""
+        if program not in self.compile:
+            self.compile[program] = commands_of(self.build, program)
         headers = {str(ROOT / path) for path in files if path.endswith(HEADERS)}
-        return [p for p in self.compile if p in self.sources and
-                (p in files or headers & self.includes.get(self.object_of(p), set()))]
+        return [(p, c) for p, c in self.compile[program].items() if p in self.sources and
+                (p in files or headers & self.includes.get(c[c.index("-o") + 1], set()))]
 
     def functions(self, name):
         """(path, begin, end) of the definitions of a function; of whole files when there is no name."""
@@ -106,22 +109,25 @@ class Builder:
                 changed[path] = changed[path][:begin] + new + changed[path][end:]
         return changed
 
-    def compiled(self, name, files):
+    def compiled(self, name, program, files):
         """The objects that come out with the new text of these files."""
         for path, source in files.items():
             (self.work / name / path).parent.mkdir(parents=True, exist_ok=True)
             (self.work / name / path).write_text(source)
-        return [self.compiled_one(name, path, path in files) for path in self.made_of(files)]
+        made = [self.compiled_one(name, program, path, list(command), path in files)
+                for path, command in self.made_of(program, files)]
+        if not made:
+            raise Unfit(f"{program} is made of none of the files that it changes")
+        return made
 
-    def compiled_one(self, name, path, is_changed):
-        source, out = (self.work / name if is_changed else ROOT) / path, self.work / name / f"{path}.o"
+    def compiled_one(self, name, program, path, command, is_changed):
+        source = (self.work / name if is_changed else ROOT) / path
+        out = self.work / name / program / f"{path}.o"
         out.parent.mkdir(parents=True, exist_ok=True)
-        entry = self.compile[path]
-        command = shlex.split(entry["command"])
         command[command.index("-o") + 1], command[command.index("-c") + 1] = str(out), str(source)
         first = next(i for i, word in enumerate(command) if word.startswith("-I"))
         command[first:first] = [f"-I{self.work / name}", f"-iquote{(ROOT / path).parent}", "-Wno-error", "-w"]
-        done = subprocess.run(command, cwd=entry["directory"], capture_output=True, text=True)
+        done = subprocess.run(command, cwd=self.build, capture_output=True, text=True)
         if done.returncode:
             raise Unfit(f"it does not compile: {done.stderr[:500]}")
         return out
@@ -132,7 +138,7 @@ class Builder:
             commands = subprocess.check_output(ask, text=True)
             link = commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :")
             self.links[program] = shlex.split(link)
-        command, out = list(self.links[program]), self.work / name / program
+        command, out = list(self.links[program]), self.work / name / program / program
         first = next(i for i, word in enumerate(command) if word.endswith(".a"))
         command[first:first] = map(str, objects)
         command[command.index("-o") + 1] = str(out)
@@ -147,7 +153,8 @@ def noticed(program, seeds):
     flags = ["--threads", "1", "--count", str(seeds)] if program.name == "sim" else []
     first_failure = dict(os.environ, CMOCKA_TEST_ABORT="1")  # is enough
     try:
-        done = subprocess.run([program, *flags], cwd=ROOT, capture_output=True, text=True, errors="replace",
+        command = ["prlimit", f"--cpu={CPU_LIMIT}", program, *flags]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace",
                               env=first_failure, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
         return f"no end after {TIME_LIMIT} s"
@@ -161,8 +168,9 @@ def try_one(builder, mutant, seeds):
     """(caught, what to say of it)"""
     name = mutant["name"]
     try:
-        objects = builder.compiled(name, builder.changed(mutant))
+        changed = builder.changed(mutant)
         for program in mutant["caught_by"]:
+            objects = builder.compiled(name, program, changed)
             if said := noticed(builder.linked(name, program, objects), seeds):
                 return True, f"  killed    {name} ({program}): {said}"
     except Unfit as e:

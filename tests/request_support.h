@@ -23,7 +23,8 @@ static inline bool same_prompt(const request *a, const request *b) {
 static inline bool same_sampling(const sampler_options *a, const sampler_options *b) {
   return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p &&
          a->min_p == b->min_p && a->repeat_penalty == b->repeat_penalty && a->seed == b->seed &&
-         a->choice == b->choice;
+         a->choice == b->choice && a->presence_penalty == b->presence_penalty &&
+         a->frequency_penalty == b->frequency_penalty;
 }
 
 /* How it is to be answered: all but the prompt. */
@@ -33,5 +34,9 @@ static inline bool same_options(const request *a, const request *b) {
               a->speculate == b->speculate && a->single_token == b->single_token && a->raw == b->raw &&
               a->no_special == b->no_special && a->seed_given == b->seed_given;
   for (int32_t i = 0; same && i < a->stop_count; i++) same = same_text(a->stops[i], b->stops[i]);
-  return same && same_text(a->system, b->system) && same_sampling(&a->sampling, &b->sampling);
+  same = same && a->bias_count == b->bias_count;
+  for (int32_t i = 0; same && i < a->bias_count; i++)
+    same = a->bias.tokens[i] == b->bias.tokens[i] && a->bias.values[i] == b->bias.values[i];
+  return same && same_text(a->grammar, b->grammar) && same_text(a->system, b->system) &&
+         same_sampling(&a->sampling, &b->sampling);
 }

@@ -33,6 +33,7 @@ typedef struct spy {
   int fail;       /* code of the next append */
   int fail_epoch; /* code of the next epoch */
   int32_t held;
+  bool taken_over; /* all sessions belong to another process */
 } spy;
 
 static inline int spy_begin(void *self, const ledger_record *r) {
@@ -85,6 +86,12 @@ static inline int32_t spy_durable(void *self, uint64_t session) {
   return n > 0 ? n : 0;
 }
 
+static inline bool spy_lost(void *self, uint64_t session) {
+  const spy *s = self;
+  (void)session;
+  return s->taken_over;
+}
+
 static inline bool spy_read(void *self, uint64_t session, ledger_entry *out) {
   spy *s = self;
   return s->inner.read(s->inner.self, session, out);
@@ -110,6 +117,8 @@ typedef struct world {
   uint64_t id;   /* of the session that `start` began */
   uint64_t seed; /* its hash seed, as the last OPEN told */
   uint32_t epoch;
+  wire_id ticket;      /* of the last OPEN that was read */
+  int32_t part_tokens; /* of the next machine; 0: as many as one OPEN carries */
 } world;
 
 static inline uint64_t some_random(void *context) { /* splitmix64 */
@@ -124,11 +133,12 @@ static inline sessions_machine *open_machine(world *w, bool targets_return) {
   err e = {0};
   sessions_options o = {.incarnation = SELF,
                         .targets_return = targets_return,
+                        .part_tokens = w->part_tokens,
                         .vocabulary_size = VOCAB,
                         .random = some_random,
                         .random_context = &w->random,
                         .ledger = {&w->ledger, spy_begin, spy_epoch, spy_append, spy_numerics, spy_end,
-                                   spy_durable, spy_read, spy_forget, spy_close}};
+                                   spy_durable, spy_lost, spy_read, spy_forget, spy_close}};
   o.vocabulary_hash.bytes[0] = 20;
   o.model_fingerprint.bytes[0] = 10;
   assert_int_equal(sessions_alloc(&m, &o, &e), ERR_OK);
@@ -219,6 +229,7 @@ static inline const msg_open *opened(world *w, peer_id peer) {
   assert_int_equal(m->session, w->id);
   assert_true(wire_id_equal(m->to, ID(peer)));
   w->seed = o->hash_seed;
+  w->ticket = o->ticket;
   w->epoch = m->epoch;
   hash16 h = true_hash(w, o->base_length + o->token_count);
   assert_memory_equal(&o->hash, &h, sizeof h);

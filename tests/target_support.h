@@ -34,9 +34,10 @@ enum { EACH = CONTEXT / KV_BLOCK, BLOCKS = SLOTS * EACH };
 typedef struct world {
   rig r;
   target *t;
-  engine_batch batch;           /* the last one */
-  engine_job job;               /* its first */
-  int32_t rows[SLOTS][CONTEXT]; /* the cache, as an engine would keep it */
+  engine_batch batch;                                           /* the last one */
+  sampler_ranked logprobs[ENGINE_ROWS_MAX * WIRE_LOGPROBS_MAX]; /* of the last result that has some */
+  engine_job job;                                               /* its first */
+  int32_t rows[SLOTS][CONTEXT];                                 /* the cache, as an engine would keep it */
   int32_t length[SLOTS];
   int32_t pool[BLOCKS][KV_BLOCK], map[SLOTS][EACH], map_count[SLOTS]; /* virtual: where the rows lie */
   int fail;                                                           /* code of the next result */
@@ -46,8 +47,11 @@ typedef struct world {
   bool holds;              /* a job is at the engine */
   int32_t jobs, node_rows; /* VERIFY jobs, nodes in them */
   int32_t tapped;          /* rows whose states were wanted */
+  bool prepares;           /* its device does in each forward what others find done */
   bool untapped;           /* the engine cannot give the states of the next result */
   uint8_t *features[SLOTS];
+  float *states[SLOTS]; /* of a row to be fused: its token, everywhere */
+  int32_t fused;        /* rows to which fc was applied */
 } world;
 
 /* The features of a token in this test: value i of its row. */
@@ -102,28 +106,58 @@ static inline void engine_maps(world *w, const engine_job *j) {
   for (int32_t i = 0; i < j->kv_length; i++) w->rows[j->slot][i] = *pool_row(w, j->slot, i);
 }
 
-static inline void engine_taps(world *w, const engine_job *j, engine_result *out) {
-  bool none = j->taps.count == 0 || w->untapped;
-  w->untapped = false;
-  if (none) return;
-  out->feature_base = j->kv_length > j->taps_from ? j->kv_length : j->taps_from;
+/* Rows in the form in which they travel. */
+static inline void put_rows(world *w, const engine_job *j, const int32_t *tokens, engine_result *out) {
   out->feature_bytes = taps_row_bytes(&j->taps);
-  for (int32_t p = out->feature_base; p < out->kv_length; p++) out->feature_count++;
-  w->tapped += out->feature_count;
   out->features = w->features[j->slot] =
       realloc(w->features[j->slot], (size_t)(out->feature_count + 1) * out->feature_bytes);
   float *row = calloc((size_t)j->taps.width, sizeof *row);
   for (int32_t n = 0; n < out->feature_count; n++) {
-    for (int32_t i = 0; i < j->taps.width; i++)
-      row[i] = feature_of(w->rows[j->slot][out->feature_base + n], i);
+    for (int32_t i = 0; i < j->taps.width; i++) row[i] = feature_of(tokens[n], i);
     taps_pack(j->taps.type, row, j->taps.width, w->features[j->slot] + (size_t)n * out->feature_bytes);
   }
   free(row);
 }
 
+static inline void keep_states(world *w, const engine_job *j, const int32_t *tokens, engine_result *out) {
+  size_t columns = (size_t)j->taps.count * TAP_EMBED;
+  out->states = w->states[j->slot] =
+      realloc(w->states[j->slot], (size_t)(out->feature_count + 1) * columns * sizeof(float));
+  for (int32_t n = 0; n < out->feature_count; n++)
+    for (size_t i = 0; i < columns; i++) w->states[j->slot][(size_t)n * columns + i] = (float)tokens[n];
+}
+
+static inline engine_result engine_fuses(world *w, const engine_job *j) {
+  engine_result out = {.kind = j->kind, .serial = j->serial, .code = w->fail, .feature_base = j->kv_length};
+  int32_t tokens[ENGINE_CHUNK];
+  w->fail = 0;
+  if (out.code) return out;
+  size_t columns = (size_t)j->taps.count * TAP_EMBED;
+  for (int32_t n = 0; n < j->count; n++) tokens[n] = (int32_t)j->states[(size_t)n * columns];
+  out.feature_count = j->count;
+  w->fused += j->count;
+  put_rows(w, j, tokens, &out);
+  return out;
+}
+
+static inline void engine_taps(world *w, const engine_job *j, engine_result *out) {
+  bool none = j->taps.count == 0 || w->untapped;
+  w->untapped = false;
+  if (none) return;
+  out->feature_base = j->kv_length > j->taps_from ? j->kv_length : j->taps_from;
+  for (int32_t p = out->feature_base; p < out->kv_length; p++) out->feature_count++;
+  w->tapped += out->feature_count;
+  const int32_t *tokens = w->rows[j->slot] + (out->feature_count > 0 ? out->feature_base : 0);
+  if (j->taps.fused)
+    keep_states(w, j, tokens, out);
+  else
+    put_rows(w, j, tokens, out);
+}
+
 static inline engine_result engine_does(world *w, const engine_job *j) {
-  engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US};
+  engine_result out = {.kind = j->kind, .serial = j->serial, .forward_us = JOB_US, .prepared = w->prepares};
   assert_true(j->slot >= 0 && j->slot < SLOTS);
+  if (j->kind == ENGINE_FUSE) return engine_fuses(w, j);
   assert_true(j->kv_length >= 0 && j->kv_length <= w->length[j->slot]);
   w->length[j->slot] = j->kv_length;
   if (w->fail) {
@@ -136,6 +170,9 @@ static inline engine_result engine_does(world *w, const engine_job *j) {
   } else {
     verify(w, j, &out);
     out.selfcheck_differs = j->selfcheck && w->differs;
+    for (int32_t i = 0; i < out.sampled_count * j->logprobs; i++)
+      w->logprobs[i] = (sampler_ranked){out.sampled[i / j->logprobs] + i % j->logprobs, -(float)i};
+    out.logprobs = j->logprobs > 0 ? w->logprobs : NULL;
   }
   out.kv_length = w->length[j->slot];
   for (int32_t i = j->kv_length; target_sessions(w->t)->is_virtual && i < out.kv_length; i++)
@@ -160,6 +197,10 @@ static inline void check_job(world *w, const engine_job *j) {
   const prefix *c = &s->committed;
   assert_memory_equal(w->rows[j->slot], c->tokens, (size_t)j->kv_length * sizeof(int32_t));
   assert_true(j->count >= 1);
+  if (j->kind == ENGINE_FUSE) {
+    assert_true(j->taps.fused && j->kv_length + j->count <= c->length - 1);
+    return;
+  }
   if (j->kind == ENGINE_PREFILL) {
     assert_true(j->count <= ENGINE_CHUNK);
     assert_true(j->kv_length + j->count <= c->length - 1);
@@ -287,7 +328,7 @@ static inline int tear_down(void **state) {
   world *w = *state;
   rig_fini(&w->r);
   target_free(w->t);
-  for (int i = 0; i < SLOTS; i++) free(w->features[i]);
+  for (int i = 0; i < SLOTS; i++) free(w->features[i]), free(w->states[i]);
   free(w);
   return 0;
 }
@@ -422,6 +463,21 @@ static inline void send_chain(world *w, peer_id from, uint32_t generation, int32
   send_nodes(w, from, generation, base, first, list, count, done);
 }
 
+/* A second orchestrator, which the target has called as well. */
+static inline void greet_another_orchestrator_of(world *w, uint32_t version) {
+  target_connect(w->t, "tcp://127.0.0.1:3001", &w->r.out);
+  rig_connected(&w->r, rig_connect_asked(&w->r)->tag, ORCH2);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, ID(ORCH2));
+  welcome.to = SELF;
+  welcome.u.hello.version_min = welcome.u.hello.version_max = version;
+  rig_say(&w->r, ORCH2, welcome);
+  rig_clear(&w->r);
+}
+
+static inline void greet_another_orchestrator(world *w) {
+  greet_another_orchestrator_of(w, WIRE_VERSION_MAX);
+}
+
 /* Opens a session and attaches one draft; returns its generation. */
 static inline uint32_t open_with_draft(world *w, bool lockstep) {
   msg m = prompt_message();
@@ -453,6 +509,16 @@ static inline msg delta(uint32_t epoch, int32_t base, const int32_t *tokens, int
   m.u.open.base_hash = true_hash(base);
   m.u.open.hash = hash_of(SEED, all, base + count);
   m.u.open.prompt_length = PROMPT_LENGTH;
+  return m;
+}
+
+/* PART of C: its tokens [base, end), of so many in all. */
+static inline msg part_message(uint32_t epoch, int32_t base, int32_t end, int32_t total) {
+  msg m = delta(epoch, base, truth() + base, end - base);
+  m.type = MSG_PART;
+  if (!base) m.u.open.base_hash = (hash16){{0}};
+  m.u.open.total = total;
+  m.u.open.prompt_length = total;
   return m;
 }
 

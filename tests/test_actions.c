@@ -98,7 +98,7 @@ static void test_a_full_arena_loses_the_action_and_counts(void **state) {
   actions a;
   int32_t tokens[1000] = {0};
   actions_init(&a);
-  a.memory.limit = 10000;
+  a.memory.limit = 14000; /* the list and two messages */
   msg m = tokens_message(tokens, 1000);
   for (int i = 0; i < 5; i++) actions_send(&a, 1, &m);
   assert_int_equal(a.count, 2);

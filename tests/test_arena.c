@@ -60,6 +60,24 @@ static void reset_keeps_memory(void **state) {
   arena_fini(&a);
 }
 
+static void what_a_burst_took_is_given_back(void **state) {
+  (void)state;
+  arena a;
+  const void *first, *again;
+  arena_init(&a, LIMIT);
+  fill_and_check(&a);
+  size_t chunks = chunk_count(&a, &first);
+  while (arena_take(&a, 4096)) continue;
+  assert_true(chunk_count(&a, &again) > chunks);
+  for (int i = 0; i < 2 * ARENA_TRIM_RESETS; i++) {
+    arena_reset(&a);
+    fill_and_check(&a);
+  }
+  assert_int_equal(chunk_count(&a, &again), chunks);
+  assert_ptr_equal(again, first);
+  arena_fini(&a);
+}
+
 static void limit_holds(void **state) {
   (void)state;
   arena a;
@@ -108,8 +126,11 @@ static void copies(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(pieces_are_apart), cmocka_unit_test(reset_keeps_memory),
-      cmocka_unit_test(limit_holds),      cmocka_unit_test(a_large_piece_fits),
+      cmocka_unit_test(pieces_are_apart),
+      cmocka_unit_test(reset_keeps_memory),
+      cmocka_unit_test(what_a_burst_took_is_given_back),
+      cmocka_unit_test(limit_holds),
+      cmocka_unit_test(a_large_piece_fits),
       cmocka_unit_test(copies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,6 +53,18 @@ static void test_a_session_opens_at_a_target_and_a_draft(void **state) {
   assert_string_equal(view(w).draft_method, "ngram");
 }
 
+/* One that was killed counts as lost only after three seconds; the one that replaced it is chosen before. */
+static void test_a_draft_that_answers_no_ping_comes_last(void **state) {
+  world *w = *state;
+  sessions_request r = request(true);
+  register_workers(w, TARGET, DRAFT);
+  pass(w, 900000, TARGET, 0);
+  register_workers(w, 0, DRAFT2);
+  start_request(w, &r);
+  opened(w, DRAFT2);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+}
+
 static void test_a_session_waits_for_a_target(void **state) {
   world *w = *state;
   sessions_request r = request(false);
@@ -116,7 +128,7 @@ static void test_a_session_is_in_the_ledger_before_it_opens(void **state) {
   assert_int_equal(w->ledger.epochs, 1);
 }
 
-/* OPEN waits for the ledger. Tokens are acknowledged without it, and may be shown once they are there. */
+/* OPEN waits for the ledger. Tokens are acknowledged, and may be shown, once they are there. */
 static void test_open_waits_for_the_ledger(void **state) {
   world *w = *state;
   sessions_request r = request(true);
@@ -136,7 +148,7 @@ static void test_open_waits_for_the_ledger(void **state) {
   rig_say(&w->r, TARGET, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
   w->ledger.held = 2;
   send_tokens(w, TARGET, 3, 4);
-  assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 7);
+  assert_int_equal(rig_last(&w->r, TARGET, MSG_ACK)->u.state.length, 5);
   assert_int_equal(view(w).length, 7);
   assert_int_equal(view(w).logged, 5);
   w->ledger.held = 0;
@@ -362,6 +374,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_session_opens_at_a_target),
       CASE(test_a_session_opens_at_a_target_and_a_draft),
+      CASE(test_a_draft_that_answers_no_ping_comes_last),
       CASE(test_a_session_waits_for_a_target),
       CASE(test_the_wait_for_a_target_is_as_long_as_the_owner_says),
       CASE(test_a_session_without_a_target_for_half_a_minute_fails),

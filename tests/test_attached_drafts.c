@@ -1,6 +1,8 @@
 /* libs: target wire speculative base */
 #include "tests/target_support.h"
 
+#include "target_worker/attached_drafts.h"
+
 static void test_a_draft_attaches_with_the_ticket(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -44,6 +46,28 @@ static void test_a_wrong_ticket_or_epoch_is_refused(void **state) {
   assert_int_equal(session_draft_count(held(w, S)), 0);
 }
 
+/* The ticket of the newest OPEN counts, of the same epoch too: whoever has another one leaves. */
+static void test_a_dismissed_draft_does_not_attach_any_more(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  rig_clear(&w->r);
+  msg m = prompt_message();
+  rig_say(&w->r, ORCH, m); /* repeated: nothing changes */
+  assert_int_equal(session_draft_count(held(w, S)), 1);
+  m.u.open.ticket = id_of(202);
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_OPENED), 2);
+  rig_only(&w->r, DRAFT, MSG_DETACH);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, prompt_message()); /* late: the newest OPEN has overtaken it */
+  rig_only(&w->r, ORCH, MSG_OPENED);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_TICKET);
+  rig_say(&w->r, DRAFT, attach_message(1, id_of(202)));
+  rig_only(&w->r, DRAFT, MSG_ATTACHED);
+}
+
 static void test_no_more_than_four_drafts_attach(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -68,6 +92,38 @@ static void test_a_draft_that_leaves_or_falls_silent_is_detached(void **state) {
   }
   assert_int_equal(session_draft_count(held(w, S)), 0);
   assert_true(play(w, 1) == 1); /* a plain step */
+}
+
+/* Its orchestrator cannot know otherwise; who asked for none is told nothing. */
+static void test_a_session_without_its_draft_says_so(void **state) {
+  world *w = *state;
+  for (int expected = 0; expected < 2; expected++) {
+    msg m = open_message(S, 1 + (uint32_t)expected, PROMPT, PROMPT_LENGTH);
+    m.u.open.draft_expected = expected;
+    say_and_open(w, m);
+    rig_clear(&w->r);
+    uint64_t told = held(w, S)->drafts.alone_us + ATTACHED_DRAFTS_ALONE_US;
+    rig_advance(&w->r, told - w->r.now - 1);
+    assert_int_equal(rig_count(&w->r, ORCH, MSG_DETACH), 0);
+    rig_advance(&w->r, 1);
+    assert_int_equal(rig_count(&w->r, ORCH, MSG_DETACH), expected);
+    rig_advance(&w->r, ATTACHED_DRAFTS_ALONE_US);
+    assert_int_equal(rig_count(&w->r, ORCH, MSG_DETACH), 2 * expected);
+  }
+  assert_int_equal(rig_last(&w->r, ORCH, MSG_DETACH)->epoch, 2);
+  rig_say(&w->r, DRAFT, attach_message(2, TICKET));
+  rig_clear(&w->r);
+  for (int i = 0; i < 10; i++) { /* it is there */
+    rig_advance(&w->r, ATTACHED_DRAFTS_ALONE_US / 4);
+    rig_say(&w->r, DRAFT, ping_message(MSG_PING, SELF, 1, 1, 0));
+    rig_say(&w->r, ORCH, ping_message(MSG_PING, SELF, 1, 1, 0));
+  }
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DETACH), 0);
+  rig_event(&w->r, EVENT_DISCONNECTED, DRAFT, 0, NULL, NULL);
+  rig_advance(&w->r, ROSTER_DOUBT_US);
+  assert_int_equal(session_draft_count(held(w, S)), 0);
+  rig_advance(&w->r, ATTACHED_DRAFTS_ALONE_US);
+  assert_true(text_has(rig_only(&w->r, ORCH, MSG_DETACH)->u.state.reason, "its connection ended"));
 }
 
 /* After a restart, the program on the same connection is another draft. */
@@ -343,6 +399,25 @@ static void test_a_draft_that_lags_is_sent_tokens(void **state) {
   assert_int_equal(rig_count_all(&w->r, DRAFT), 0);
 }
 
+/* One message was too small for all that it lacked. */
+static void test_a_draft_that_has_got_a_part_is_sent_the_next_at_once(void **state) {
+  for (int part = 0; part < 2; part++) {
+    tear_down(state);
+    set_up(state);
+    world *w = *state;
+    uint32_t g = open_with_draft(w, false);
+    prefill(w);
+    rig_advance(&w->r, 50000);
+    play(w, 2);
+    session_draft *d = session_draft_of(held(w, S), DRAFT);
+    d->resent_end = 4;
+    d->resent_part = part;
+    rig_clear(&w->r);
+    send_nodes(w, DRAFT, g, 4, 1, NULL, 0, false);
+    assert_int_equal(rig_count(&w->r, DRAFT, MSG_TOKENS), part);
+  }
+}
+
 /* However often a draft says that it lags, the target does not send all of C each time. */
 static void test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time(void **state) {
   world *w = *state;
@@ -356,6 +431,44 @@ static void test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time(void **
     send_nodes(w, DRAFT, g, 3, 1, NULL, 0, false);
   }
   assert_true(rig_count(&w->r, DRAFT, MSG_TOKENS) <= 2);
+}
+
+/* A draft that answers while this program stands still answers in time. */
+static void test_our_own_stall_does_not_make_a_draft_slow(void **state) {
+  for (int stalls = 0; stalls < 2; stalls++) {
+    tear_down(state);
+    set_up(state);
+    world *w = *state;
+    uint32_t g = open_with_draft(w, false);
+    prefill(w);
+    rig_advance(&w->r, 50000);
+    play(w, 1);
+    const average *arrival = &held(w, S)->speculation.policy.arrival_us;
+    uint32_t before = arrival->count;
+    w->r.now += stalls ? 4000000 : 400000;
+    send_chain(w, DRAFT, g, held(w, S)->committed.length, 1, 1, false);
+    assert_int_equal(arrival->count - before, !stalls);
+  }
+}
+
+/* A draft names what it has before it computes: that tells how far away it is. */
+static void test_the_first_reply_counts_also_without_nodes(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  rig_advance(&w->r, 50000);
+  play(w, 1);
+  const policy *p = &held(w, S)->speculation.policy;
+  int32_t length = held(w, S)->committed.length;
+  w->r.now += 300;
+  send_nodes(w, DRAFT, g, length, 1, NULL, 0, false);
+  assert_int_equal(p->reply_us.count, 1);
+  assert_true(p->reply_us.mean == 300);
+  assert_int_equal(p->arrival_us.count, 0);
+  w->r.now += 500;
+  send_chain(w, DRAFT, g, length, 1, 1, false);
+  assert_int_equal(p->reply_us.count, 1);
+  assert_true(p->arrival_us.mean == 800);
 }
 
 static void test_several_drafts_feed_one_tree(void **state) {
@@ -395,6 +508,27 @@ static void test_nodes_after_the_end_are_dropped(void **state) {
 }
 
 /* After a new epoch the draft has to attach again. */
+/* It would be attached for nothing, with memory for a tree and features, until END. */
+static void test_nobody_attaches_to_what_does_not_run(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.options.max_tokens = 1;
+  say_and_open(w, m);
+  play(w, 1);
+  for (int at = 0; at < 2; at++) { /* finished, then out of step */
+    if (at == 1) {
+      say_and_open(w, delta(2, 0, PROMPT, PROMPT_LENGTH));
+      rig_say(&w->r, ORCH, state_message(MSG_ACK, SELF, S, 2, 2, true_hash(3)));
+    }
+    assert_int_equal(held(w, S)->state, at == 0 ? SESSION_FINISHED : SESSION_DESYNCED);
+    rig_clear(&w->r);
+    rig_say(&w->r, DRAFT, attach_message(held(w, S)->epoch, TICKET));
+    rig_expect_error(&w->r, DRAFT, ERR_GONE);
+    assert_int_equal(session_draft_count(held(w, S)), 0);
+    assert_false(held(w, S)->drafts.has_tree);
+  }
+}
+
 static void test_a_new_epoch_ends_every_attachment(void **state) {
   world *w = *state;
   uint32_t g = open_with_draft(w, false);
@@ -414,8 +548,10 @@ int main(void) {
       CASE(test_a_draft_attaches_with_the_ticket),
       CASE(test_a_draft_that_attaches_again_is_attached_once),
       CASE(test_a_wrong_ticket_or_epoch_is_refused),
+      CASE(test_a_dismissed_draft_does_not_attach_any_more),
       CASE(test_no_more_than_four_drafts_attach),
       CASE(test_a_draft_that_leaves_or_falls_silent_is_detached),
+      CASE(test_a_session_without_its_draft_says_so),
       CASE(test_a_draft_that_restarts_is_detached),
       CASE(test_a_draft_that_comes_back_with_another_vocabulary_is_detached),
       CASE(test_nodes_of_an_older_base_continue_it),
@@ -434,9 +570,13 @@ int main(void) {
       CASE(test_nodes_that_are_too_deep_detach_the_draft),
       CASE(test_too_many_ids_reset_the_tree),
       CASE(test_a_draft_that_lags_is_sent_tokens),
+      CASE(test_a_draft_that_has_got_a_part_is_sent_the_next_at_once),
       CASE(test_a_draft_that_keeps_lagging_is_not_sent_tokens_each_time),
+      CASE(test_our_own_stall_does_not_make_a_draft_slow),
+      CASE(test_the_first_reply_counts_also_without_nodes),
       CASE(test_several_drafts_feed_one_tree),
       CASE(test_nodes_after_the_end_are_dropped),
+      CASE(test_nobody_attaches_to_what_does_not_run),
       CASE(test_a_new_epoch_ends_every_attachment),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);

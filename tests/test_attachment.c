@@ -1,5 +1,6 @@
 /* libs: draft wire speculative base */
 /* One session and its target: ATTACH, NODES, TOKENS, TREE_RESET, and how it ends. */
+#include "draft_worker/draft_state.h"
 #include "tests/draft_support.h"
 
 #include <math.h>
@@ -32,9 +33,29 @@ static void test_attach_is_tried_again_when_the_target_has_no_session_yet(void *
   }
 }
 
+/* An ATTACH may overtake the OPEN of its target by a moment; a target that has no such session at all is not
+ * asked all the time. */
+static void test_attach_that_was_too_early_is_repeated_soon_and_then_less_often(void **state) {
+  world *w = *state;
+  int32_t sent = 0;
+  open_and_greet(w, prompt_message());
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_GONE));
+  rig_advance(&w->r, 3000);
+  rig_last(&w->r, TARGET, MSG_ATTACH);
+  for (int32_t ms = 0; ms < 1000; ms++) {
+    int32_t count = rig_count(&w->r, TARGET, MSG_ATTACH);
+    if (count > 0) rig_clear(&w->r);
+    sent += count;
+    if (count > 0) rig_say(&w->r, TARGET, error_message(SELF, S, 1, ms % 2 ? ERR_TICKET : ERR_GONE));
+    rig_advance(&w->r, 1000);
+  }
+  assert_in_range(sent, 4, 12);
+}
+
 static void test_a_refused_attach_is_told_once(void **state) {
   world *w = *state;
-  static const int codes[] = {ERR_TICKET, ERR_FULL, ERR_LIMIT, ERR_ARG};
+  static const int codes[] = {ERR_PROTOCOL, ERR_FULL, ERR_LIMIT, ERR_ARG};
   open_and_greet(w, prompt_message());
   for (int i = 0; i < 4; i++) {
     rig_say(&w->r, TARGET, error_message(SELF, S, 1, codes[i]));
@@ -327,6 +348,15 @@ static void test_open_repairs_a_conflict(void **state) {
   assert_int_equal(w->base, 5);
 }
 
+/* Each time may be lost, and an orchestrator that never answers is not told for ever. */
+static void test_a_desync_is_repeated_a_few_times(void **state) {
+  world *w = *state;
+  attach(w, false);
+  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_DESYNC));
+  pass(w, 30000000, true, true);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), ATTACHMENT_DESYNC_TRIES);
+}
+
 /* --- generations and time --- */
 
 static void test_tree_reset_begins_a_generation(void **state) {
@@ -437,6 +467,36 @@ static void test_a_detached_session_is_lost(void **state) {
   expect_lost(w);
 }
 
+/* The target has begun another generation for the newest ATTACH, and the ids of this one stand for other
+ * nodes. */
+static void test_an_attached_of_an_earlier_attach_is_dropped(void **state) {
+  world *w = *state;
+  attach(w, false);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET,
+          error_message(SELF, S, 1, ERR_FULL)); /* a late one, too, and it waits for this draft */
+  rig_only(&w->r, TARGET, MSG_DETACH);
+  rig_expect_error(&w->r, ORCH, ERR_FULL);
+  rig_say(&w->r, ORCH, prompt_message());
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_NODES), 0);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 2));
+  assert_true(rig_count(&w->r, TARGET, MSG_NODES) > 0);
+}
+
+/* It was on its way when this draft was told to attach anew. */
+static void test_a_detach_before_attached_is_about_an_earlier_attachment(void **state) {
+  world *w = *state;
+  open_and_greet(w, prompt_message());
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, message(MSG_DETACH, SELF, S, 1));
+  assert_int_equal(rig_count_all(&w->r, RIG_ANY), 0);
+  rig_say(&w->r, TARGET, attached_message(1, PROMPT_LENGTH, 1));
+  gather(w);
+  assert_true(w->next_id > 1);
+}
+
 static void test_a_session_gone_at_its_target_attaches_again(void **state) {
   world *w = *state;
   attach(w, false);
@@ -493,6 +553,16 @@ static void test_a_session_that_all_have_forgotten_is_given_up(void **state) {
   assert_int_equal(w->f.closed, 1);
 }
 
+/* The same where nobody tells, because the target is gone as well. */
+static void test_a_session_that_outlives_its_target_is_given_up(void **state) {
+  world *w = *state;
+  attach(w, false);
+  pass(w, 50000000, true, false);
+  assert_int_equal(w->f.closed, 0);
+  pass(w, 15000000, true, false);
+  assert_int_equal(w->f.closed, 1);
+}
+
 /* But a session that goes on for hours is kept. */
 static void test_a_session_that_goes_on_is_kept(void **state) {
   world *w = *state;
@@ -518,10 +588,26 @@ static void test_a_session_that_outgrows_the_model_is_detached(void **state) {
   assert_int_equal(rig_count(&w->r, ORCH, MSG_DESYNC), 0);
 }
 
+/* The target has verified in time, while this draft stood still. */
+static void test_our_own_stall_does_not_make_the_target_slow(void **state) {
+  for (int stalls = 0; stalls < 2; stalls++) {
+    tear_down(state);
+    set_up(state);
+    world *w = *state;
+    attach(w, false);
+    const average *verify = &w->d->sessions[0].session.pacing.verify_us;
+    w->r.now += stalls ? 4000000 : 400000;
+    tell_tokens(w, PROMPT_LENGTH, 1);
+    assert_int_equal(verify->count, !stalls);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_attach_is_repeated_until_attached),
+      CASE(test_our_own_stall_does_not_make_the_target_slow),
       CASE(test_attach_is_tried_again_when_the_target_has_no_session_yet),
+      CASE(test_attach_that_was_too_early_is_repeated_soon_and_then_less_often),
       CASE(test_a_refused_attach_is_told_once),
       CASE(test_a_longer_prefix_at_the_target_is_asked_for),
       CASE(test_another_prefix_at_the_target_is_desync),
@@ -542,16 +628,20 @@ int main(void) {
       CASE(test_conflicting_tokens_are_desync),
       CASE(test_tokens_beyond_the_context_are_desync),
       CASE(test_open_repairs_a_conflict),
+      CASE(test_a_desync_is_repeated_a_few_times),
       CASE(test_tree_reset_begins_a_generation),
       CASE(test_tree_reset_is_followed_by_a_done_mark),
       CASE(test_a_storm_of_resets_ends),
       CASE(test_ids_suffice_for_a_long_completion),
       CASE(test_empty_nodes_name_the_base_while_nothing_happens),
       CASE(test_a_detached_session_is_lost),
+      CASE(test_an_attached_of_an_earlier_attach_is_dropped),
+      CASE(test_a_detach_before_attached_is_about_an_earlier_attachment),
       CASE(test_a_session_gone_at_its_target_attaches_again),
       CASE(test_errors_of_the_target_end_the_attachment),
       CASE(test_frames_of_other_epochs_are_dropped),
       CASE(test_a_session_that_all_have_forgotten_is_given_up),
+      CASE(test_a_session_that_outlives_its_target_is_given_up),
       CASE(test_a_session_that_goes_on_is_kept),
       MODEL_CASE(test_a_session_that_outgrows_the_model_is_detached),
   };

@@ -180,6 +180,9 @@ static void test_a_gain_is_told_as_it_was_measured(void **state) {
   const char *told = lines_of(&a, (closing_lines_options){.gain = true});
   assert_non_null(strstr(told, "acceptance length 2.46"));
   assert_non_null(strstr(told, "1.60 times plain decoding"));
+  a.plain_us = 10000; /* more exactly than in words */
+  assert_non_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), "2.00 times plain decoding"));
+  a.plain_us = 0;
   a.plain_speed[0] = 0;
   assert_non_null(strstr(lines_of(&a, (closing_lines_options){.gain = true}), "the gain is unknown"));
 }

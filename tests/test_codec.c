@@ -122,7 +122,13 @@ static uint64_t list_unsigned(const json_t *v, size_t i) {
 static void is_int_list(const json_t *f, const char *name, const int32_t *list, int32_t count) {
   const json_t *v = member(f, name);
   HOLDS(list_count(v) == (size_t)count);
-  for (int32_t i = 0; i < count; i++) HOLDS((uint64_t)list[i] == list_unsigned(v, (size_t)i));
+  for (int32_t i = 0; i < count; i++) {
+    const json_t *one = json_array_get(v, (size_t)i);
+    if (json_integer_value(one) < 0)
+      HOLDS(list[i] == json_integer_value(one));
+    else
+      HOLDS((uint64_t)list[i] == list_unsigned(v, (size_t)i));
+  }
 }
 
 static void is_u64_list(const json_t *f, const char *name, const uint64_t *list, int32_t count) {
@@ -200,6 +206,17 @@ static void is_options(const json_t *f, const msg_options *o) {
   IS_BOOL(f, "lockstep", o->lockstep);
   IS_SIGNED(f, "selfcheck", o->selfcheck);
   IS_BOOL(f, "single", o->single);
+  const json_t *a = json_object_get(f, "extras");
+  assert_true((a != NULL) == msg_options_extras(o));
+  if (!a) return;
+  is_float(member(a, "presence_penalty"), o->presence_penalty);
+  is_float(member(a, "frequency_penalty"), o->frequency_penalty);
+  is_int_list(a, "bias_tokens", o->bias_tokens, o->bias_count);
+  is_float_list(a, "bias_values", o->bias_values, o->bias_count);
+  IS_SIGNED(a, "logprobs", o->logprobs);
+  const json_t *grammar = json_object_get(a, "grammar");
+  assert_true((grammar != NULL) == (o->grammar_size > 0));
+  if (grammar) is_blob(a, "grammar", (const uint8_t *)o->grammar, o->grammar_size);
 }
 
 static void is_open(const json_t *f, const msg *m) {
@@ -214,6 +231,7 @@ static void is_open(const json_t *f, const msg *m) {
   is_options(member(f, "options"), &o->options);
   IS_BOOL(f, "draft_expected", o->draft_expected);
   assert_int_equal(json_is_true(json_object_get(f, "accepted_wanted")), o->accepted_wanted);
+  assert_int_equal(json_integer_value(json_object_get(f, "total")), o->total);
   is_string(f, "target_endpoint", o->target_endpoint);
   is_bin16(f, "target_incarnation", o->target_incarnation.bytes);
 }
@@ -277,6 +295,11 @@ static void is_tokens(const json_t *f, const msg *m) {
   is_int_list(f, "tokens", t->tokens, t->token_count);
   is_bin16(f, "hash", t->hash.bytes);
   is_blob(f, "accepted", t->accepted, t->accepted_size);
+  const json_t *a = json_object_get(f, "wanted");
+  assert_true((a != NULL) == (t->logprob_count > 0 || t->plain_us > 0));
+  assert_int_equal(json_integer_value(json_object_get(a, "plain_us")), t->plain_us);
+  if (a) is_int_list(a, "logprob_tokens", t->logprob_tokens, t->logprob_count);
+  if (a) is_float_list(a, "logprobs", t->logprobs, t->logprob_count);
 }
 
 static void is_nodes(const json_t *f, const msg *m) {
@@ -321,6 +344,14 @@ static void is_stats(const json_t *f, const msg_stats *s) {
   IS_UNSIGNED(f, "resets", s->resets);
   IS_UNSIGNED(f, "dropped", s->dropped);
   is_u64_list(f, "accepted_per_pos", s->accepted_per_pos, s->position_count);
+  const json_t *ahead = json_object_get(f, "ahead");
+  if (!ahead) {
+    assert_true(s->verdicts == 0 && s->ahead_hits == 0 && s->survivors == 0);
+    return;
+  }
+  IS_UNSIGNED(ahead, "verdicts", s->verdicts);
+  IS_UNSIGNED(ahead, "ahead_hits", s->ahead_hits);
+  IS_UNSIGNED(ahead, "survivors", s->survivors);
 }
 
 static void is_done(const json_t *f, const msg *m) {
@@ -339,27 +370,17 @@ static const struct {
   msg_type type;
   void (*is)(const json_t *fields, const msg *m);
 } kinds[] = {
-    {"HELLO", MSG_HELLO, is_hello},
-    {"WELCOME", MSG_WELCOME, is_hello},
-    {"ERROR", MSG_ERROR, is_error},
-    {"PING", MSG_PING, is_ping},
-    {"PONG", MSG_PONG, is_ping},
-    {"BYE", MSG_BYE, is_nothing},
-    {"OPEN", MSG_OPEN, is_open},
-    {"OPENED", MSG_OPENED, is_state},
-    {"END", MSG_END, is_nothing},
-    {"ENDED", MSG_ENDED, is_ended},
-    {"DESYNC", MSG_DESYNC, is_desync},
-    {"TOKENS", MSG_TOKENS, is_tokens},
-    {"ACK", MSG_ACK, is_state},
-    {"RESEND", MSG_RESEND, is_resend},
-    {"DONE", MSG_DONE, is_done},
-    {"ATTACH", MSG_ATTACH, is_attach},
-    {"ATTACHED", MSG_ATTACHED, is_attached},
-    {"NODES", MSG_NODES, is_nodes},
-    {"TREE_RESET", MSG_TREE_RESET, is_reset},
-    {"DETACH", MSG_DETACH, is_detach},
-    {"FEATURES", MSG_FEATURES, is_features},
+    {"HELLO", MSG_HELLO, is_hello},    {"WELCOME", MSG_WELCOME, is_hello},
+    {"ERROR", MSG_ERROR, is_error},    {"PING", MSG_PING, is_ping},
+    {"PONG", MSG_PONG, is_ping},       {"BYE", MSG_BYE, is_nothing},
+    {"OPEN", MSG_OPEN, is_open},       {"OPENED", MSG_OPENED, is_state},
+    {"END", MSG_END, is_nothing},      {"ENDED", MSG_ENDED, is_ended},
+    {"DESYNC", MSG_DESYNC, is_desync}, {"PART", MSG_PART, is_open},
+    {"TOKENS", MSG_TOKENS, is_tokens}, {"ACK", MSG_ACK, is_state},
+    {"RESEND", MSG_RESEND, is_resend}, {"DONE", MSG_DONE, is_done},
+    {"ATTACH", MSG_ATTACH, is_attach}, {"ATTACHED", MSG_ATTACHED, is_attached},
+    {"NODES", MSG_NODES, is_nodes},    {"TREE_RESET", MSG_TREE_RESET, is_reset},
+    {"DETACH", MSG_DETACH, is_detach}, {"FEATURES", MSG_FEATURES, is_features},
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 
@@ -852,7 +873,7 @@ static void test_the_protocol_page_names_every_rule_limit_and_error(void **state
   page_has(page, "| bytes of a frame | %u |", WIRE_FRAME_MAX);
   page_has(page, "| depth of arrays | %d |", WIRE_DEPTH_MAX);
   page_has(page, "| length of C, and every position | %d |", WIRE_CONTEXT_MAX);
-  page_has(page, "| tokens in one OPEN | %d |", WIRE_TOKENS_MAX);
+  page_has(page, "| tokens in one OPEN or PART | %d |", WIRE_TOKENS_MAX);
   page_has(page, "| tokens in one TOKENS | %d |", WIRE_BURST_MAX);
   page_has(page, "| nodes in one NODES | %d |", WIRE_NODES_MAX);
   page_has(page, "| budget (nodes in one verify) | %d |", WIRE_BUDGET_MAX);

@@ -108,13 +108,23 @@ static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t l
     memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
     r->before = (ledger_session){
         .id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
-    r->before.options =
-        (msg_options){.top_p = 1, .repeat_penalty = 1, .max_tokens = IDS_MAX, .context = CONTEXT};
+    r->before.options = (msg_options){.top_p = 1,
+                                      .repeat_penalty = 1,
+                                      .frequency_penalty = 1,
+                                      .max_tokens = IDS_MAX,
+                                      .context = CONTEXT,
+                                      .bias_count = 1,
+                                      .bias_tokens = r->before.bias.tokens,
+                                      .bias_values = r->before.bias.values};
+    r->before.bias = (msg_bias){.tokens = {5}, .values = {2}};
     r->a.resume = &r->before;
     r->a.show_whole = whole;
     r->before.numerics = whole ? (char *)"another" : NULL;
   }
   if (completion_begin(&r->a, &r->p, &r->q, &e)) fail_msg("%s", e.text);
+  const msg_options *o = &rig_last(&r->p.r, TARGET, MSG_OPEN)->u.open.options;
+  assert_true(o->frequency_penalty == (logged >= 0) && o->bias_count == (logged >= 0));
+  if (logged >= 0) assert_true(o->bias_tokens[0] == 5 && o->bias_values[0] == 2);
   r->o = fake_service_open_session(&r->p);
 }
 
@@ -365,6 +375,8 @@ static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
     r.q.raw = i == 1;
     r.q.sampling.seed = 123;
     r.q.sampling.temperature = 0.5f;
+    r.q.sampling.presence_penalty = 0.25f;
+    request_add_bias(&r.q, 5, -7, NULL);
     request_add_stop(&r.q, "stop", "one", 3, NULL);
     request_add_stop(&r.q, "stop", "two", 3, NULL);
     assert_int_equal(completion_begin(&r.a, &r.p, &r.q, &e), ERR_OK);
@@ -375,6 +387,8 @@ static void test_what_the_target_is_asked_and_the_ledger_is_told(void **state) {
     assert_true(o->single && o->selfcheck == 3 && o->context == CONTEXT && o->seed == 123 &&
                 o->temperature == 0.5f);
     assert_true(o->stop_count == 1 && o->stops[0] == END);
+    assert_true(o->presence_penalty == 0.25f && o->bias_count == 1);
+    assert_true(o->bias_tokens[0] == 5 && o->bias_values[0] == -7);
     assert_int_equal(r.a.seed, 123);
     check_about(r.p.about, table[i].draft, i == 1);
     finish(&r);
@@ -440,8 +454,11 @@ static void test_the_sink_is_told_which_text_came_with_accepted_tokens(void **st
       const uint8_t bits = (uint8_t)((0x06 >> from) & ((1 << (to - from)) - 1));
       m.u.tokens.accepted = &bits;
       m.u.tokens.accepted_size = 1;
+      m.u.tokens.plain_us = 4000;
+      assert_true(completion_plain_speed(&r.a) == (from ? 250 : 0));
       rig_say(&r.p.r, TARGET, m);
       completion_update(&r.a, &r.p);
+      assert_true(completion_plain_speed(&r.a) == 250); /* while it runs */
     }
     assert_int_equal(r.a.fresh, 5);
     assert_int_equal(r.a.fresh_accepted, 2);
@@ -460,6 +477,14 @@ static void test_a_plain_speed_is_read_from_what_the_target_says(void **state) {
   assert_true(completion_plain_speed(&c) == 277);
   snprintf(c.plain_speed, sizeof c.plain_speed, "something else");
   assert_true(completion_plain_speed(&c) == 0);
+  c.plain_us = 3200;
+  assert_true(completion_plain_speed(&c) == 312.5);
+}
+
+static void test_a_gain_needs_both_speeds(void **state) {
+  (void)state;
+  assert_true(completion_gain(300, 200) == 1.5);
+  assert_true(completion_gain(0, 200) == 0 && completion_gain(300, 0) == 0);
 }
 
 /* Every split of one answer, by its bits: a border between two bursts or none. */
@@ -482,6 +507,20 @@ static void test_every_split_of_one_answer_gives_the_same_text(void **state) {
     check_end(&r, &q, &w);
     finish(&r);
   }
+}
+
+static void test_a_bias_is_of_tokens_of_the_model(void **state) {
+  (void)state;
+  run r;
+  err e = {0};
+  init(&r, &model, 5);
+  assert_int_equal(request_add_bias(&r.q, model.config.vocab - 1, 1, NULL), ERR_OK);
+  assert_int_equal(completion_prepare(&r.a, &r.q, &e), ERR_OK);
+  assert_int_equal(request_add_bias(&r.q, model.config.vocab, 1, NULL), ERR_OK);
+  r.a.prompt.count = 0;
+  assert_int_equal(completion_prepare(&r.a, &r.q, &e), ERR_ARG);
+  assert_non_null(strstr(e.text, "a logit bias names token"));
+  finish(&r);
 }
 
 /* The ids are the answer where there is no vocabulary. */
@@ -640,11 +679,13 @@ int main(void) {
       cmocka_unit_test(test_bursts_of_every_size_give_the_same_text),
       cmocka_unit_test(test_the_sink_is_told_which_text_came_with_accepted_tokens),
       cmocka_unit_test(test_a_plain_speed_is_read_from_what_the_target_says),
+      cmocka_unit_test(test_a_gain_needs_both_speeds),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
       cmocka_unit_test(test_a_resumed_one_shows_the_rest_or_the_whole),
       cmocka_unit_test(test_what_the_target_is_asked_and_the_ledger_is_told),
       cmocka_unit_test(test_a_resumed_one_begins_a_higher_epoch),
       cmocka_unit_test(test_speed_counts_from_the_first_tokens),
+      cmocka_unit_test(test_a_bias_is_of_tokens_of_the_model),
       cmocka_unit_test(test_without_a_vocabulary_the_ids_are_the_answer),
       cmocka_unit_test(test_a_token_without_text_ends_the_answer),
       cmocka_unit_test(test_a_failed_one_keeps_what_came),

@@ -52,7 +52,7 @@ static void test_narrower_never_costs_more_than_wider(void **state) {
   for (int i = 0; i < 3000; i++) {
     int32_t rows = 1 + (int32_t)draw(&rng, 32);
     cost_model_measured(&c, rows, 0, (1000 + 60 * rows) * (0.7 + draw(&rng, 60) / 100.0));
-    for (int32_t k = 2; k < 32; k++) {
+    for (int32_t k = 1; k < 32; k++) {
       if (!cost_model_known(&c, k) || !cost_model_known(&c, k + 1) || k >= rows) continue;
       assert_true(cost_model_us(&c, k, 0) <= cost_model_us(&c, rows, 0) + 1e-6);
     }
@@ -68,6 +68,35 @@ static void test_a_first_sample_is_bounded_by_what_was_expected(void **state) {
   assert_true(cost_model_us(&c, 4, 0) <= POLICY_OUTLIER * 1000 * (1 + 3 * POLICY_SLOPE) + 1);
   measure(&c, 4, 5000, 10); /* but if it is so dear, that is learnt soon */
   assert_true(cost_model_us(&c, 4, 0) > 4000);
+}
+
+/* POLICY_DOUBT and POLICY_AGAIN: the capture of a graph happens once. */
+static void test_a_first_sample_far_above_the_expected_time_is_soon_measured_again(void **state) {
+  (void)state;
+  cost_model c = {0};
+  measure(&c, 1, 1000, 3);
+  measure(&c, 8, 3000, 1);
+  measure(&c, 1, 1000, POLICY_AGAIN);
+  assert_true(cost_model_known(&c, 8));
+  measure(&c, 1, 1000, 1);
+  assert_false(cost_model_known(&c, 8));
+  assert_true(cost_model_us(&c, 8, 0) < 1500);
+  measure(&c, 8, 1600, 1);
+  assert_true(fabs(cost_model_us(&c, 8, 0) - 1600) < 1);
+  measure(&c, 1, 1000, POLICY_AGAIN + 1);
+  assert_true(cost_model_known(&c, 8)); /* and that is believed */
+}
+
+/* The lower of both counts, also where the second one comes while the first is still believed. */
+static void test_a_second_sample_only_lowers_a_doubtful_first_one(void **state) {
+  (void)state;
+  for (int dear = 0; dear < 2; dear++) {
+    cost_model c = {0};
+    measure(&c, 1, 1000, 3);
+    measure(&c, 8, 2000, 1);
+    measure(&c, 8, dear ? 9000 : 1600, 1);
+    assert_true(fabs(cost_model_us(&c, 8, 0) - (dear ? 2000 : 1600)) < 1);
+  }
 }
 
 /* POLICY_STALE: a width that has not been seen for long is unknown again, and tried anew. */
@@ -203,6 +232,8 @@ int main(void) {
       cmocka_unit_test(test_a_row_beyond_the_known_costs_a_little),
       cmocka_unit_test(test_narrower_never_costs_more_than_wider),
       cmocka_unit_test(test_a_first_sample_is_bounded_by_what_was_expected),
+      cmocka_unit_test(test_a_first_sample_far_above_the_expected_time_is_soon_measured_again),
+      cmocka_unit_test(test_a_second_sample_only_lowers_a_doubtful_first_one),
       cmocka_unit_test(test_an_old_width_is_forgotten),
       cmocka_unit_test(test_a_prompt_tells_what_positions_cost),
       cmocka_unit_test(test_noise_is_not_taken_for_a_slope),

@@ -13,26 +13,30 @@ struct request {
   std::vector<int32_t> history, extra, bias_tokens;
   std::vector<float> bias_values;
   std::vector<uint32_t> mask; /* none: all are allowed */
-  int32_t position, count;
+  int32_t prompt_count, position, count;
 };
 
 struct list {
   std::vector<sampler_ranked> ranked;
 };
 
+enum { MAPPED = 3100 }; /* tokens, where a map tells which of them the columns are */
+
 static std::vector<list> expected_of(const std::vector<request> &requests, const std::vector<int32_t> &map) {
   std::vector<list> lists;
   for (const request &r : requests) {
-    const int32_t vocabulary = map.empty() ? (int32_t)r.logits.size() : (int32_t)map.size();
+    const int32_t vocabulary = map.empty() ? (int32_t)r.logits.size() : MAPPED;
     std::vector<float> z = r.logits;
-    if (!map.empty()) z.clear();
-    for (int32_t column : map) z.push_back(column < 0 ? -INFINITY : r.logits[(size_t)column]);
+    if (!map.empty()) z.assign(MAPPED, -INFINITY);
+    for (size_t i = 0; i < map.size(); i++)
+      if (map[i] >= 0) z[(size_t)map[i]] = r.logits[i];
     sampler *s;
     assert_int_equal(sampler_alloc(&s, vocabulary), ERR_OK);
     const sampler_row row = {r.history.data(),
                              (int32_t)r.history.size(),
                              r.extra.data(),
                              (int32_t)r.extra.size(),
+                             r.prompt_count,
                              r.bias_tokens.data(),
                              r.bias_values.data(),
                              (int32_t)r.bias_tokens.size(),
@@ -80,6 +84,9 @@ static rank_arrays arrays_of(const std::vector<request> &requests) {
     k.top_p = o.top_p;
     k.min_p = o.min_p;
     k.repeat_penalty = o.repeat_penalty;
+    k.presence_penalty = o.presence_penalty;
+    k.frequency_penalty = o.frequency_penalty;
+    k.prompt_count = r.prompt_count;
     k.choice = o.choice;
     k.position = (uint32_t)r.position;
     k.seed = o.seed;
@@ -95,8 +102,7 @@ static rank_arrays arrays_of(const std::vector<request> &requests) {
 
 static std::vector<list> ranked(const std::vector<request> &requests, const std::vector<int32_t> &map) {
   const rank_arrays a = arrays_of(requests);
-  const int32_t columns = (int32_t)requests[0].logits.size(),
-                vocabulary = map.empty() ? columns : (int32_t)map.size();
+  const int32_t columns = (int32_t)requests[0].logits.size(), vocabulary = map.empty() ? columns : MAPPED;
   cuda_rank_batch batch = {to_device(a.rankings),    (int32_t)requests.size(), to_device(a.tokens),
                            to_device(a.bias_tokens), to_device(a.bias_values), to_device(a.masks)};
   cuda_rank_batch *device = to_device(&batch, 1);
@@ -104,7 +110,8 @@ static std::vector<list> ranked(const std::vector<request> &requests, const std:
   int32_t *ids = to_device(map);
   ops_ranked *out = to_device(std::vector<ops_ranked>(BUCKET, {-1, {}}));
   uint8_t *scratch = to_device(std::vector<uint8_t>(cuda_rank_bytes(BUCKET, vocabulary), 0xff));
-  cuda_rank(NULL, device, BUCKET, {logits, columns, vocabulary, map.empty() ? NULL : ids}, out, scratch);
+  cuda_rank(NULL, device, BUCKET, {logits, columns, vocabulary, columns, map.empty() ? NULL : ids}, out,
+            scratch);
   const std::vector<ops_ranked> all = from_device(out, BUCKET);
   std::vector<list> lists;
   for (size_t i = 0; i < requests.size(); i++) {
@@ -214,32 +221,44 @@ static void logits_may_be_far_apart(void **state) {
   check(filtered(z, 2), {});
 }
 
-static void penalties_biases_and_masks_come_first(void **state) {
-  (void)state;
-  for (uint64_t seed = 1; seed <= 3; seed++) {
-    std::vector<request> requests = filtered(scaled_numbers(2001, 6, seed), seed);
-    for (size_t i = 0; i < requests.size(); i++) {
-      request &r = requests[i];
-      r.options.repeat_penalty = i % 3 == 0 ? 1 : i % 3 == 1 ? 1.3f : 0.7f;
-      for (uint64_t k = 0; k < 300; k++) r.history.push_back((int32_t)(hash_of(k + i) % 2100) - 20);
-      r.extra = {r.history[3], 1999, 2000, 2001, 5};
-      for (int32_t k = 0; k < 40 && i % 2; k++) {
-        r.bias_tokens.push_back((k * 7 % 20) * 103 - 103);
-        r.bias_values.push_back(2.1f * number_of((uint64_t)k));
-      }
-      for (uint64_t k = 0; k < 63 && i % 4 > 1; k++) r.mask.push_back(hash_of(k * seed) & hash_of(k + seed));
-      if (i == 7) r.mask.assign(63, 0);
+/* Tokens of the history are among them many times, and outside the vocabulary. */
+static std::vector<request> adjusted(uint64_t seed) {
+  std::vector<request> requests = filtered(scaled_numbers(2001, 6, seed), seed);
+  for (size_t i = 0; i < requests.size(); i++) {
+    request &r = requests[i];
+    r.options.repeat_penalty = i % 3 == 0 ? 1 : i % 3 == 1 ? 1.3f : 0.7f;
+    r.options.presence_penalty = i % 5 == 0 ? 0 : i % 5 == 1 ? 0.7f : -1.1f;
+    r.options.frequency_penalty = i % 7 == 0 ? 0 : i % 7 < 4 ? 0.3f : -0.1f;
+    for (uint64_t k = 0; k < 300; k++) r.history.push_back((int32_t)(hash_of(k + i) % 2100) - 20);
+    for (uint64_t k = 0; k < 2000 && i % 4 == 3; k++) r.history.push_back((int32_t)(hash_of(k) % 50));
+    r.extra = {r.history[3], 1999, 2000, 2001, 5, 5};
+    for (uint64_t k = 0; k < 500; k++) r.extra.push_back((int32_t)(hash_of(k * 7 + i) % 2001));
+    r.prompt_count = i % 6 == 0 ? 0 : (int32_t)(hash_of(i) % (r.history.size() + 8));
+    for (int32_t k = 0; k < 40 && i % 2; k++) {
+      r.bias_tokens.push_back((k * 7 % 20) * 103 - 103);
+      r.bias_values.push_back(2.1f * number_of((uint64_t)k));
     }
-    check(requests, {});
+    for (uint64_t k = 0; k < 63 && i % 4 > 1; k++) r.mask.push_back(hash_of(k * seed) & hash_of(k + seed));
+    if (i == 7) r.mask.assign(63, 0);
   }
+  return requests;
 }
 
-static void a_map_renames_the_tokens(void **state) {
+static void penalties_biases_and_masks_come_first(void **state) {
+  (void)state;
+  for (uint64_t seed = 1; seed <= 3; seed++) check(adjusted(seed), {});
+}
+
+static void a_map_tells_the_tokens_of_columns(void **state) {
   (void)state;
   std::vector<int32_t> map;
-  for (int32_t t = 0; t < 3100; t++) map.push_back(t % 3 == 0 ? -1 : (t * 37 + 11) % 2001);
+  for (int32_t column = 0; column < 2001; column++) map.push_back((column * 37 + 11) % MAPPED);
   check(filtered(scaled_numbers(2001, 8, 1), 1), map);
-  check(filtered(scaled_numbers(2001, 8, 9), 9), std::vector<int32_t>(40, -1));
+  check(filtered(scaled_numbers(2001, 8, 9), 9), std::vector<int32_t>(2001, -1));
+  std::vector<request> requests = adjusted(4);
+  for (request &r : requests)
+    if (!r.mask.empty()) r.mask.resize(97, 0xffffffff); /* of more tokens than columns */
+  check(requests, map);
 }
 
 int main(void) {
@@ -249,7 +268,7 @@ int main(void) {
       cmocka_unit_test(odd_logits_are_left_out),
       cmocka_unit_test(logits_may_be_far_apart),
       cmocka_unit_test(penalties_biases_and_masks_come_first),
-      cmocka_unit_test(a_map_renames_the_tokens),
+      cmocka_unit_test(a_map_tells_the_tokens_of_columns),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

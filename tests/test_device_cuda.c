@@ -175,6 +175,7 @@ typedef struct small_model {
   device_memory *memory;
   device_weight embed, head;
   device_act *x;
+  bool prepared; /* of the last answer */
 } small_model;
 
 static small_model open_model(device *d) {
@@ -225,6 +226,7 @@ static ops_code forward(small_model *m, int32_t first, int32_t count, int32_t *i
     d->table->end(d);
   }
   ops_code code = d->table->wait(d, &a);
+  m->prepared = a.prepared;
   if (code == OPS_OK) *id = a.ids[0];
   return code;
 }
@@ -246,12 +248,19 @@ static void a_graph_is_replayed_with_the_data_of_now(void **state) {
   (void)state;
   small_model a = open_model(open_one("emulated:0")), b = open_model(open_one("cpu:c"));
   expect_same_forward(&a, &b, 3, 7); /* takes its memory while it records */
+  assert_true(a.prepared && !b.prepared);
   expect_same_forward(&a, &b, 3, 7); /* is captured */
+  assert_true(a.prepared);
   uint64_t before = a.d->counters.launches;
-  for (int32_t i = 0; i < 5; i++) expect_same_forward(&a, &b, 10 * i, 5 + i % 4); /* rows of one bucket */
+  for (int32_t i = 0; i < 5; i++) {
+    expect_same_forward(&a, &b, 10 * i, 5 + i % 4); /* rows of one bucket */
+    assert_false(a.prepared);
+  }
   assert_int_equal(a.d->counters.launches - before, 5);
   expect_same_forward(&a, &b, 1, 12); /* another bucket */
+  assert_true(a.prepared);
   expect_same_forward(&a, &b, 1, 6);
+  assert_false(a.prepared);
   assert_int_equal(a.d->counters.forwards, 9);
   close_model(&a);
   close_model(&b);

@@ -53,7 +53,7 @@ static void test_a_draft_that_cannot_reach_the_target_is_not_chosen(void **state
                      i == 0); /* once for all sessions_machine */
     end_unattached(w);
     expect_reason(w, "on another host (10.0.0.3) than the target (10.0.0.2)");
-    expect_reason(w, "--insecure-bind");
+    expect_reason(w, "--bind tcp://ADDRESS:PORT");
   }
   /* One that can get there is taken, also by a session that is under way. */
   run_session(w);
@@ -123,6 +123,46 @@ static void test_a_draft_that_refused_is_explained(void **state) {
   expect_reason(w, "made by a test");
 }
 
+/* Its target detached it, say: the session wants its guesses as soon as that is over. */
+static void test_a_draft_that_refused_for_the_moment_is_asked_again_later(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_STATE));
+  rig_only(&w->r, DRAFT, MSG_END);
+  pass(w, SESSIONS_DRAFT_RETRY_US - 100000, TARGET, DRAFT);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_OPEN), 0);
+  pass(w, 200000, TARGET, DRAFT);
+  opened(w, DRAFT);
+}
+
+/* The draft had not seen this OPEN when its target detached it. */
+static void test_a_draft_detached_before_it_took_the_session_keeps_it(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, error_message(SELF, w->id, w->epoch, ERR_STATE));
+  assert_int_equal(rig_count_all(&w->r, RIG_ANY), 0);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  assert_string_equal(view(w).off_reason, "");
+}
+
+/* END told it that it was dismissed, and came after the OPEN that called it back. */
+static void test_a_draft_that_a_late_end_has_closed_is_opened_again(void **state) {
+  world *w = *state;
+  register_workers(w, TARGET, DRAFT);
+  run_session(w);
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_ENDED, 0)); /* in its time: OPENED follows */
+  assert_int_equal(rig_count_all(&w->r, RIG_ANY), 0);
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_OPENED, PROMPT_LENGTH));
+  rig_say(&w->r, DRAFT, worker_state(w, MSG_ENDED, 0));
+  opened(w, DRAFT);
+}
+
 static void test_a_draft_that_was_lost_is_explained(void **state) {
   world *w = *state;
   register_workers(w, TARGET, DRAFT);
@@ -182,6 +222,9 @@ int main(void) {
       CASE(test_a_draft_that_has_not_answered_is_explained),
       CASE(test_a_draft_that_has_not_arrived_is_explained),
       CASE(test_a_draft_that_refused_is_explained),
+      CASE(test_a_draft_that_refused_for_the_moment_is_asked_again_later),
+      CASE(test_a_draft_detached_before_it_took_the_session_keeps_it),
+      CASE(test_a_draft_that_a_late_end_has_closed_is_opened_again),
       CASE(test_a_draft_that_was_lost_is_explained),
       CASE(test_a_draft_that_does_not_reach_the_target_is_asked_again_later),
       CASE(test_a_draft_may_have_tried_longer_than_the_session),

@@ -67,18 +67,23 @@ typedef struct files {
   bool norms; /* every norm, its own embedding, and a window; or none of them */
 } files;
 
-static void open_files(files *f, bool norms) {
+static void open_files_with(files *f, bool norms, const int64_t *ids) {
   head_builder *b = calloc(1, sizeof *b);
   err e = {0};
   f->norms = norms;
   f->target = target_file(&f->builder);
   b->prefix = norms ? "layers.0" : "midlayer";
+  b->ids = ids;
   if (norms) head_weights(b, "embed_tokens.weight", VOCAB, EMBED);
   if (norms) head_weights(b, "input_norm.weight", 0, TAPS);
   f->folder = head_folder(b, &HEAD_SMALL, "");
   if (norms) folder_put_text(&f->folder, "config.json", every_norm);
   if (head_file_open(&f->head, f->folder.path, model_file_config(f->target), &e)) fail_msg("%s", e.text);
   free(b);
+}
+
+static void open_files(files *f, bool norms) {
+  open_files_with(f, norms, NULL);
 }
 
 static void close_files(files *f) {
@@ -290,7 +295,7 @@ static void walk(run *r) {
   look_at(r, 0, 0, 10);
 }
 
-static void open_run(run *r, const files *f, const char *name, ops_math math) {
+static void open_run_with(run *r, const files *f, const char *name, ops_math math, head_shares shares) {
   err e = {0};
   uint32_t random = 5;
   const kv_options k = {.sequences = 2, .context = 64, .type = math == OPS_MATH_F32 ? KV_F32 : KV_F16};
@@ -298,9 +303,13 @@ static void open_run(run *r, const files *f, const char *name, ops_math math) {
   *r = (run){0};
   for (size_t i = 0; i < (size_t)ROWS * TAPS; i++)
     r->taps[i / TAPS][i % TAPS] = (float)(support_random(&random) % 2001) / 1000.0f - 1.0f;
-  if (draft_head_open(&r->h, f->head, f->target, d, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
+  if (draft_head_open(&r->h, f->head, f->target, shares, d, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   if (kv_open(&r->k, d, &draft_head_shape(r->h)->layer, &k, NULL, &e) != ERR_OK) fail_msg("%s", e.text);
   for (int32_t i = 0; i < 2; i++) assert_int_equal(kv_acquire(r->k), i);
+}
+
+static void open_run(run *r, const files *f, const char *name, ops_math math) {
+  open_run_with(r, f, name, math, (head_shares){0});
 }
 
 static void close_run(run *r) {
@@ -423,10 +432,157 @@ static void devices_give_the_same_bits(void **state) {
   free(r);
 }
 
+/* --- outputs that sequences share --- */
+
+enum { COMMON = 16, OUTPUTS = 24 };
+
+static int32_t token_of(int32_t output) {
+  return (output * 29 + 5) % VOCAB;
+}
+
+static bool is_listed(int32_t token, const int32_t *own, int32_t own_count) {
+  for (int32_t i = 0; i < COMMON; i++)
+    if (token_of(i) == token) return true;
+  for (int32_t i = 0; i < own_count; i++)
+    if (token_of(own[i]) == token) return true;
+  return false;
+}
+
+/* The first of `all` that are common or the sequence's own. */
+static void check_shared(const ops_ranked *got, const ops_ranked *all, const int32_t *own,
+                         int32_t own_count) {
+  int32_t at = 0;
+  assert_int_equal(got->count, RANKED);
+  for (int32_t i = 0; i < all->count && at < RANKED; i++)
+    if (is_listed(all->list[i].token, own, own_count))
+      assert_memory_equal(&got->list[at++], &all->list[i], sizeof got->list[0]);
+  assert_int_equal(at, RANKED);
+}
+
+/* A row of each sequence, by a head with all outputs in common and by one that shares 16. */
+static void compare_shared(run *whole, run *part, const int32_t *own, int32_t own_count) {
+  model_ranking all = {.options = {.top_p = 1, .repeat_penalty = 1}, .count = SAMPLER_RANKED_MAX};
+  for (int round = 0; round < 6; round++) {
+    model_ranking few = all;
+    few.count = RANKED;
+    draft_head_segment s[2];
+    for (int32_t i = 0; i < 2; i++)
+      s[i] = (draft_head_segment){rows_of(i, MODEL_APPEND, round, 1), DRAFT_HEAD_TAPS,
+                                  whole->taps[round + 6 * i]};
+    s[0].rows.ranking = s[1].rows.ranking = &all;
+    forward(whole, s, 2);
+    s[0].rows.ranking = s[1].rows.ranking = &few;
+    forward(part, s, 2);
+    check_shared(draft_head_ranked(part->h, 0, 0), draft_head_ranked(whole->h, 0, 0), own, own_count);
+    check_shared(draft_head_ranked(part->h, 1, 0), draft_head_ranked(whole->h, 1, 0), NULL, 0);
+  }
+  for (int32_t i = 0; i < 2; i++) {
+    kv_rollback(whole->k, i, 0);
+    kv_rollback(part->k, i, 0);
+  }
+}
+
+static void share_on(const files *f, const char *name) {
+  static const int32_t own[] = {20, 17, 23, 16, 21};
+  const int32_t text[] = {-1,           token_of(20), token_of(3),  VOCAB,        token_of(17),
+                          token_of(20), 95,           token_of(23), token_of(16), token_of(21)};
+  run *whole = malloc(sizeof *whole), *part = malloc(sizeof *part);
+  open_run(whole, f, name, OPS_MATH_INT8);
+  open_run_with(part, f, name, OPS_MATH_INT8, (head_shares){COMMON, 2});
+  assert_true(draft_head_bytes(part->h) < draft_head_bytes(whole->h));
+  compare_shared(whole, part, NULL, 0);
+  draft_head_add_text(part->h, 0, text, 4);
+  compare_shared(whole, part, own, 1);
+  draft_head_add_text(part->h, 0, text + 4, 6);
+  compare_shared(whole, part, own, 5);
+  draft_head_clear_text(part->h, 0);
+  compare_shared(whole, part, NULL, 0);
+  close_run(whole);
+  close_run(part);
+  free(whole);
+  free(part);
+}
+
+/* The noise chooses rare tokens, too: a sampled row is ranked by all outputs, a greedy one beside it is not.
+ */
+static void a_sampled_row_is_ranked_by_all_outputs(void **state) {
+  (void)state;
+  const char *name;
+  int64_t ids[OUTPUTS];
+  files f = {0};
+  for (int32_t i = 0; i < OUTPUTS; i++) ids[i] = token_of(i) - i;
+  open_files_with(&f, false, ids);
+  for (int32_t d = 0; (name = support_device_at(d)); d++) {
+    run *whole = malloc(sizeof *whole), *part = malloc(sizeof *part);
+    open_run(whole, &f, name, OPS_MATH_INT8);
+    open_run_with(part, &f, name, OPS_MATH_INT8, (head_shares){COMMON, 2});
+    const model_ranking greedy = {.options = {.top_p = 1, .repeat_penalty = 1}, .count = SAMPLER_RANKED_MAX};
+    model_ranking sampled = greedy;
+    sampled.options.temperature = 1;
+    for (int round = 0, count = RANKED; round < 6; round++) {
+      draft_head_segment s[2];
+      for (int32_t i = 0; i < 2; i++) {
+        s[i] = (draft_head_segment){rows_of(i, MODEL_APPEND, round, 1), DRAFT_HEAD_TAPS,
+                                    whole->taps[round + 6 * i]};
+        s[i].rows.ranking = i == 0 ? &sampled : &greedy;
+      }
+      forward(whole, s, 2);
+      forward(part, s, 2);
+      const ops_ranked *got = draft_head_ranked(part->h, 0, 0), *all = draft_head_ranked(whole->h, 0, 0);
+      assert_int_equal(got->count, all->count);
+      assert_memory_equal(got->list, all->list, (size_t)all->count * sizeof all->list[0]);
+      ops_ranked few = *draft_head_ranked(part->h, 1, 0);
+      few.count = count;
+      check_shared(&few, draft_head_ranked(whole->h, 1, 0), NULL, 0);
+    }
+    close_run(whole);
+    close_run(part);
+    free(whole);
+    free(part);
+  }
+  close_files(&f);
+}
+
+static void a_sequence_is_ranked_by_common_outputs_and_by_those_of_its_text(void **state) {
+  (void)state;
+  static const gguf_type types[] = {GGUF_F32, GGUF_Q8_0, GGUF_Q4_1};
+  int64_t ids[OUTPUTS];
+  const char *name;
+  for (int32_t i = 0; i < OUTPUTS; i++) ids[i] = token_of(i) - i;
+  for (size_t t = 0; t < 3; t++) {
+    files f = {0};
+    err e = {0};
+    open_files_with(&f, false, ids);
+    if (t > 0 && head_file_quantise(f.head, types[t], types[t], &e)) fail_msg("%s", e.text);
+    for (int32_t d = 0; (name = support_device_at(d)); d++) share_on(&f, name);
+    close_files(&f);
+  }
+}
+
+/* Such a vocabulary has no order of frequency. */
+static void a_vocabulary_that_ascends_is_common_as_a_whole(void **state) {
+  (void)state;
+  run *r = malloc(sizeof *r), *all = malloc(sizeof *all);
+  files f = {0};
+  open_files(&f, false);
+  open_run(all, &f, support_device(), OPS_MATH_INT8);
+  open_run_with(r, &f, support_device(), OPS_MATH_INT8, (head_shares){COMMON, 2});
+  assert_int_equal(draft_head_bytes(r->h), draft_head_bytes(all->h));
+  close_run(r);
+  close_run(all);
+  close_files(&f);
+  free(r);
+  free(all);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_layer_is_the_recipes),
-                                     cmocka_unit_test(rows_do_not_depend_on_their_forward),
-                                     cmocka_unit_test(guesses_have_the_noise_of_their_position),
-                                     cmocka_unit_test(devices_give_the_same_bits)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_layer_is_the_recipes),
+      cmocka_unit_test(rows_do_not_depend_on_their_forward),
+      cmocka_unit_test(guesses_have_the_noise_of_their_position),
+      cmocka_unit_test(devices_give_the_same_bits),
+      cmocka_unit_test(a_sequence_is_ranked_by_common_outputs_and_by_those_of_its_text),
+      cmocka_unit_test(a_sampled_row_is_ranked_by_all_outputs),
+      cmocka_unit_test(a_vocabulary_that_ascends_is_common_as_a_whole)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

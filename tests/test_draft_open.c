@@ -13,6 +13,19 @@ static void test_open_again_changes_nothing(void **state) {
   assert_int_equal(w->f.opened, 1);
 }
 
+/* Its ticket has been dismissed: whoever took it would attach in vain. */
+static void test_an_open_that_another_ticket_has_overtaken_changes_nothing(void **state) {
+  world *w = *state;
+  msg newest = prompt_message();
+  newest.u.open.ticket = id_of(201);
+  open_and_greet(w, newest);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, prompt_message());
+  assert_int_equal(rig_count_all(&w->r, RIG_ANY), 0);
+  rig_advance(&w->r, DRAFT_REPEAT_US);
+  assert_true(wire_id_equal(rig_only(&w->r, TARGET, MSG_ATTACH)->u.state.ticket, id_of(201)));
+}
+
 static void test_a_higher_epoch_replaces_and_a_lower_one_is_stale(void **state) {
   world *w = *state;
   open_and_greet(w, open_message(S, 5, PROMPT, PROMPT_LENGTH));
@@ -45,6 +58,36 @@ static void test_open_brings_only_what_is_lacking(void **state) {
     assert_int_equal(w->base, length);
     assert_int_equal(w->nodes[1].token, truth()[length]); /* its drafter knows too */
   }
+}
+
+/* Computes what an opened session wants, and ends it. */
+static draft_job play_session(world *w, uint64_t id, const int32_t *tokens, int32_t count) {
+  static draft_batch b;
+  rig_advance(&w->r, 1000);
+  open_and_greet(w, open_message(id, 1, tokens, count));
+  assert_true(draft_next_batch(w->d, &b));
+  draft_job first = b.jobs[0];
+  draft_results r = results_of(&b, tokens[count - 1]);
+  rig_event(&w->r, EVENT_RESULT, 0, 0, NULL, &r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, id, 1));
+  return first;
+}
+
+/* As a conversation's second turn does. What has begun otherwise takes another place. */
+static void test_a_new_session_finds_the_rows_of_one_that_began_like_it(void **state) {
+  world *w = *state;
+  int32_t others[40];
+  for (int32_t i = 0; i < 40; i++) others[i] = 7;
+  draft_job one = play_session(w, S, truth(), 40), two = play_session(w, S + 1, others, 40);
+  assert_int_equal(one.base, 0);
+  assert_int_not_equal(one.slot, two.slot);
+  draft_job next = play_session(w, S + 2, truth(), 60);
+  assert_true(next.slot == one.slot && next.base == 40 && next.count == 20);
+  next = play_session(w, S + 3, others, 30);
+  assert_true(next.slot == two.slot && next.base == 30 && next.count == 0);
+  memcpy(others, truth(), 5 * sizeof *others); /* too little of either to take it away: the older one goes */
+  next = play_session(w, S + 4, others, 40);
+  assert_true(next.slot == one.slot && next.base == 5);
 }
 
 static void test_open_of_a_base_that_is_not_held_is_desync(void **state) {
@@ -219,15 +262,76 @@ static void test_end_of_a_lower_epoch_is_stale(void **state) {
   assert_int_equal(w->f.closed, 0);
 }
 
+/* --- a prefix in several frames --- */
+
+static msg part(uint32_t epoch, int32_t base, int32_t end, int32_t total) {
+  msg m = delta(epoch, base, end - base);
+  m.type = MSG_PART;
+  m.u.open.total = total;
+  return m;
+}
+
+static void expect_held(world *w, msg m, int32_t length) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  const msg *o = rig_only(&w->r, ORCH, MSG_OPENED);
+  hash16 h = true_hash(length);
+  assert_int_equal(o->u.state.length, length);
+  assert_memory_equal(&o->u.state.hash, &h, sizeof h);
+}
+
+static void test_a_draft_attaches_when_the_last_part_is_there(void **state) {
+  world *w = *state;
+  attach(w, false); /* so that the target is greeted */
+  expect_held(w, part(2, 0, 4, 12), 4);
+  expect_held(w, part(2, 4, 8, 12), 8);
+  expect_held(w, part(2, 0, 4, 12), 8); /* again, or late */
+  rig_say(&w->r, TARGET, welcome_message(TARGET));
+  pass(w, 1000000, true, true);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_ATTACH), 0);
+  expect_held(w, delta(2, 8, 4), 12);
+  assert_int_equal(rig_only(&w->r, TARGET, MSG_ATTACH)->u.state.length, 12);
+  expect_held(w, part(2, 4, 8, 12), 12);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_DETACH), 0);
+  rig_say(&w->r, TARGET, attached_message(2, 12, 2));
+  settle(w);
+  assert_int_equal(w->base, 12);
+  assert_int_equal(w->nodes[1].token, truth()[12]);
+}
+
+static void test_parts_that_do_not_fit_a_draft_are_refused(void **state) {
+  world *w = *state;
+  rig_say(&w->r, ORCH, part(1, 0, 4, CONTEXT + 1));
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, part(1, 4, 8, 12)); /* the first one was lost */
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, 0);
+  expect_held(w, part(1, 0, 4, 12), 4);
+  msg m = delta(1, 4, 8);
+  m.u.open.hash.bytes[0] ^= 1;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, 4);
+  rig_clear(&w->r);
+  rig_say(&w->r, TARGET, part(1, 4, 8, 12)); /* not from its orchestrator */
+  assert_int_equal(rig_count(&w->r, RIG_ANY, MSG_OPENED), 0);
+  pass(w, 61000000, true, true); /* what never opens is freed */
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  assert_false(rig_only(&w->r, ORCH, MSG_ENDED)->u.existed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_open_again_changes_nothing),
+      CASE(test_an_open_that_another_ticket_has_overtaken_changes_nothing),
       CASE(test_a_higher_epoch_replaces_and_a_lower_one_is_stale),
       CASE(test_open_brings_only_what_is_lacking),
       CASE(test_open_of_a_base_that_is_not_held_is_desync),
       CASE(test_open_of_another_prefix_in_the_same_epoch_is_no_repetition),
       CASE(test_open_beyond_a_context_is_refused),
       CASE(test_open_counts_the_base_against_the_context),
+      MODEL_CASE(test_a_new_session_finds_the_rows_of_one_that_began_like_it),
       MODEL_CASE(test_a_model_with_a_short_context_counts_what_is_there),
       CASE(test_open_needs_the_address_of_a_target),
       CASE(test_open_is_refused_when_all_sessions_are_taken),
@@ -236,6 +340,8 @@ int main(void) {
       CASE(test_end_closes_the_session),
       CASE(test_end_of_a_later_epoch_does_not_detach),
       CASE(test_end_of_a_lower_epoch_is_stale),
+      CASE(test_a_draft_attaches_when_the_last_part_is_there),
+      CASE(test_parts_that_do_not_fit_a_draft_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,8 +67,8 @@ static void test_a_refusal_by_the_orchestrator_ends_the_program(void **state) {
 static void test_refusals_are_reported_to_the_orchestrator(void **state) {
   world *w = *state;
   open_and_greet(w, prompt_message());
-  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_TICKET));
-  rig_expect_error(&w->r, ORCH, ERR_TICKET);
+  rig_say(&w->r, TARGET, error_message(SELF, S, 1, ERR_LIMIT));
+  rig_expect_error(&w->r, ORCH, ERR_LIMIT);
   assert_true(text_has(rig_only(&w->r, ORCH, MSG_ERROR)->u.error.text, "made by a test"));
   msg m = open_message(S + 1, 1, PROMPT, PROMPT_LENGTH);
   m.u.open.target_endpoint = wire_text("tcp://127.0.0.1:4001");

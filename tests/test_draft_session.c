@@ -148,6 +148,22 @@ static void test_a_tree_grows_to_its_goal_and_follows_c(void **state) {
   close_world(&w);
 }
 
+static void test_a_tree_of_one_candidate_a_node_is_a_chain(void **state) {
+  (void)state;
+  world w = {.setup = {.candidates = 1}};
+  uint64_t first, parents[WIRE_NODES_MAX];
+  int32_t tokens[WIRE_NODES_MAX];
+  float scores[WIRE_NODES_MAX];
+  add_toy(&w.setup, &toy);
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, false);
+  w.p.options.budget = 3 * BUDGET;
+  int32_t count = grow(&w, &first); /* beyond 10 nodes, a second child would be likelier than the next one */
+  assert_true(count > 10);
+  assert_int_equal(draft_session_nodes(&w.p, first, parents, tokens, scores), count);
+  for (int32_t i = 0; i < count; i++) assert_int_equal(parents[i], i);
+  close_world(&w);
+}
+
 static void test_tokens_of_no_vocabulary_are_left_out(void **state) {
   (void)state;
   world w = {0};
@@ -189,8 +205,8 @@ static void count_observed(void *self, const draft_candidate *list, int32_t coun
   observed++;
 }
 
-/* Otherwise the tree, and with it every count of a run, would depend on what was asked before. */
-static void test_in_lockstep_a_drafter_learns_nothing(void **state) {
+/* In lockstep too: its scores do not depend on that there, but what was learnt can be kept. */
+static void test_a_drafter_observes_what_was_chosen(void **state) {
   (void)state;
   for (int lockstep = 0; lockstep <= 1; lockstep++) {
     world w = {0};
@@ -204,7 +220,7 @@ static void test_in_lockstep_a_drafter_learns_nothing(void **state) {
     assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){11}, 1), ERR_OK);
     observed = 0;
     draft_session_commit(&w.p, &w.setup, 1);
-    assert_int_equal(observed, lockstep ? 0 : 1);
+    assert_int_equal(observed, 1);
     close_world(&w);
   }
 }
@@ -275,6 +291,7 @@ static void test_a_colocated_draft_keeps_its_tree_back(void **state) {
   static draft_batch b;
   static draft_results r;
   world w = {.setup = {.colocated = true,
+                       .reader = -1,
                        .costs = {.forward_us = {.mean = 1, .count = 9}, .best = {.mean = 0.7, .count = 9}}}};
   uint64_t first;
   add_model(&w.setup);
@@ -302,6 +319,114 @@ static void test_a_colocated_draft_keeps_its_tree_back(void **state) {
   assert_int_equal(named, w.p.expansion.live.live_count);
   assert_int_equal(first + (uint64_t)named, w.p.ids.next);
   assert_false(next_batch(&w, &b)); /* until C grows */
+  close_world(&w);
+}
+
+/* Features of the prompt are sent to be computed; what may follow the prompt is not looked for yet. */
+static void test_a_colocated_head_reads_the_prompt_at_once(void **state) {
+  (void)state;
+  static draft_batch b;
+  world w = {.setup = {.colocated = true, .reader = 0}};
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){1, 2, 3}, 3, false);
+  assert_true(next_batch(&w, &b));
+  assert_true(b.token_count == 3 && b.query_count == 0);
+  assert_false(next_batch(&w, &b));
+  assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){2}, 1), ERR_OK);
+  draft_session_commit(&w.p, &w.setup, 1);
+  assert_true(next_batch(&w, &b));
+  assert_true(b.token_count == 1 && b.query_count == 1);
+  close_world(&w);
+}
+
+/* There the target waits for the done mark, and a frame for each reply would be most of the bytes. */
+static void test_in_lockstep_a_tree_is_sent_whole(void **state) {
+  (void)state;
+  static draft_batch b;
+  static draft_results r;
+  world w = {.setup = {.reader = -1}};
+  uint64_t first;
+  int32_t named = 0, batches = 0;
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){1}, 1, true);
+  while (next_batch(&w, &b)) {
+    assert_int_equal(named, 0);
+    r = (draft_results){.result_count = b.query_count};
+    for (int32_t i = 0; i < b.query_count; i++)
+      r.results[i] = (draft_result){.handle = b.queries[i].handle, .count = 1, .list = {{7 + batches, 3}}};
+    give(&w, &r);
+    named = grow(&w, &first);
+    assert_int_equal(draft_session_keeps(&w.p, &w.setup), named == 0);
+    assert_true(++batches < 20);
+  }
+  assert_true(batches > 1);
+  assert_int_equal(named, w.p.expansion.live.live_count);
+  close_world(&w);
+}
+
+/* --- drafters that may not go past their own guess --- */
+
+static int32_t deepest(const world *w) {
+  const tree *live = &w->p.expansion.live;
+  int32_t most = 0;
+  for (int32_t i = 0; i < live->capacity; i++)
+    if (live->nodes[i].live && live->nodes[i].depth > most) most = live->nodes[i].depth;
+  return most;
+}
+
+/* A block of two tokens: two candidates, and two after each of them. The tree is done then, and the next
+ * block comes when C has grown. */
+static void test_a_block_draft_waits_at_the_end_of_its_block(void **state) {
+  (void)state;
+  for (int lockstep = 0; lockstep <= 1; lockstep++) {
+    world w = {0};
+    uint64_t first;
+    add_toy(&w.setup, &toy);
+    drafter_kind block = *w.setup.drafters[0].kind;
+    assert_true(block.goes_past_guess && block.tokens_per_forward == 1);
+    block.goes_past_guess = false;
+    block.tokens_per_forward = 2;
+    w.setup.drafters[0].kind = &block;
+    open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, lockstep);
+    w.p.options.budget = 12;
+    assert_int_equal(grow(&w, &first), 2 + 4);
+    assert_true(w.p.done);
+    assert_int_equal(deepest(&w), 2);
+    assert_int_equal(prefix_append(&w.p.committed, (const int32_t[]){11}, 1), ERR_OK);
+    draft_session_commit(&w.p, &w.setup, 1);
+    assert_true(grow(&w, &first) > 0);
+    assert_int_equal(deepest(&w), 2);
+    close_world(&w);
+  }
+}
+
+/* One that gives a token a forward is queried about C alone: not about its own candidate, nor about those of
+ * the drafter beside it, which goes on below both. */
+static void test_a_block_draft_is_not_queried_below_others_guesses(void **state) {
+  (void)state;
+  static draft_batch b;
+  static draft_results r;
+  world w = {.setup = {.reader = -1}};
+  uint64_t first;
+  add_toy(&w.setup, &toy);
+  add_model(&w.setup);
+  drafter_kind block = *w.setup.drafters[1].kind;
+  assert_true(block.goes_past_guess && block.tokens_per_forward == 1);
+  block.goes_past_guess = false;
+  w.setup.drafters[1].kind = &block;
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, true);
+  w.p.options.budget = 12;
+  assert_true(next_batch(&w, &b));
+  assert_true(b.query_count == 1 && b.queries[0].depth == 0);
+  r = (draft_results){
+      .result_count = 1,
+      .results = {{.slot = 0, .handle = b.queries[0].handle, .count = 2, .list = {{30, 9}, {11, 1}}}}};
+  give(&w, &r);
+  assert_int_equal(grow(&w, &first), 12);
+  assert_true(w.p.done);
+  assert_false(next_batch(&w, &b));
+  int32_t node = child(&w, TREE_ROOT, 30);
+  assert_true(node >= 0 && child(&w, node, 31) >= 0);
   close_world(&w);
 }
 
@@ -375,18 +500,38 @@ static void test_a_slow_drafter_adds_to_the_tree_of_a_quick_one(void **state) {
   close_world(&w);
 }
 
+/* Who can do nothing for a session for the time being keeps no other drafter from growing its tree. */
+static void test_an_absent_drafter_does_not_make_the_tree_small(void **state) {
+  (void)state;
+  world w = {0};
+  add_toy(&w.setup, &toy);
+  add_model(&w.setup);
+  open_session(&w.p, &w.setup, (const int32_t[]){10}, 1, false);
+  w.p.options.budget = 16;
+  assert_int_equal(draft_session_goal(&w.p, &w.setup), 16 + 1);
+  w.p.held[1] = DRAFTER_ABSENT;
+  assert_int_equal(draft_session_goal(&w.p, &w.setup), 2 * 16 + 1);
+  close_world(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_tree_grows_to_its_goal_and_follows_c),
+      cmocka_unit_test(test_a_tree_of_one_candidate_a_node_is_a_chain),
       cmocka_unit_test(test_tokens_of_no_vocabulary_are_left_out),
       cmocka_unit_test(test_a_drafter_without_memory_refuses_the_session),
       cmocka_unit_test(test_scores_stay_in_range),
-      cmocka_unit_test(test_in_lockstep_a_drafter_learns_nothing),
+      cmocka_unit_test(test_a_drafter_observes_what_was_chosen),
       cmocka_unit_test(test_c_is_sent_before_it_is_queried),
       cmocka_unit_test(test_replies_let_the_tree_grow),
       cmocka_unit_test(test_a_colocated_draft_keeps_its_tree_back),
+      cmocka_unit_test(test_a_colocated_head_reads_the_prompt_at_once),
+      cmocka_unit_test(test_in_lockstep_a_tree_is_sent_whole),
+      cmocka_unit_test(test_a_block_draft_waits_at_the_end_of_its_block),
+      cmocka_unit_test(test_a_block_draft_is_not_queried_below_others_guesses),
       cmocka_unit_test(test_two_drafters_feed_one_tree),
       cmocka_unit_test(test_a_slow_drafter_adds_to_the_tree_of_a_quick_one),
+      cmocka_unit_test(test_an_absent_drafter_does_not_make_the_tree_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

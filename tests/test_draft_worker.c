@@ -1,5 +1,6 @@
 /* libs: draft wire speculative base */
 /* Who may say what to a draft, how it drains, and the batches of a model. */
+#include "draft_worker/draft_state.h"
 #include "tests/draft_support.h"
 
 #include "common/base/program.h"
@@ -108,6 +109,23 @@ static void test_only_its_target_feeds_a_session(void **state) {
   assert_int_equal(rig_only(&w->r, TARGET, MSG_NODES)->u.nodes.generation, 1);
 }
 
+/* An ATTACH that came after its DETACH: the target believes that this draft guesses for the session. */
+static void test_a_target_that_believes_in_an_attachment_is_told(void **state) {
+  world *w = *state;
+  attach(w, false);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  msg reset = message(MSG_TREE_RESET, SELF, S, 1);
+  const msg strays[] = {attached_message(1, PROMPT_LENGTH, 2), reset,
+                        tokens_message(SELF, S, 1, 3, truth() + 3, 1, true_hash(4))};
+  for (size_t i = 0; i < sizeof strays / sizeof *strays; i++) {
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, strays[i]);
+    assert_int_equal(rig_count(&w->r, ORCH, MSG_DETACH), 0);
+    rig_say(&w->r, TARGET, strays[i]);
+    assert_int_equal(rig_only(&w->r, TARGET, MSG_DETACH)->epoch, 1);
+  }
+}
+
 /* --- a drafter that computes batches --- */
 
 /* Attached, nothing is known: no nodes, and not done before the answers are. */
@@ -178,6 +196,23 @@ static void test_replies_survive_tokens(void **state) {
   assert_int_equal(n->base_length, 4);
   assert_int_equal(n->tokens[0], truth()[4]);
   assert_int_equal(n->parents[0], 0);
+}
+
+/* A forward that took seconds because the program stood still is no slow forward. */
+static void test_our_own_stall_does_not_make_a_forward_slow(void **state) {
+  for (int stalls = 0; stalls < 2; stalls++) {
+    tear_down(state);
+    set_up_model(state);
+    world *w = *state;
+    static draft_batch b;
+    attach_model(w, false);
+    assert_true(draft_next_batch(w->d, &b));
+    draft_results r = results_of(&b, truth()[PROMPT_LENGTH - 1]);
+    r.us = stalls ? 4000000 : 400000;
+    w->r.now += r.us;
+    give(w, &r);
+    assert_int_equal(w->d->setup.costs.forward_us.count, !stalls);
+  }
 }
 
 /* TOKENS away from the tree: answers to what is gone change nothing. */
@@ -298,6 +333,107 @@ static void test_a_draft_whose_device_is_lost_leaves(void **state) {
   assert_false(draft_drained(w->d));
 }
 
+/* The drafter beside it is asked on, and what it finds goes to the target, with the done mark. */
+static void expect_nodes_of_the_other(world *w, int32_t base) {
+  static draft_batch b;
+  rig_clear(&w->r);
+  tell_tokens(w, base, 2);
+  assert_false(draft_next_batch(w->d, &b));
+  gather(w);
+  assert_true(rig_count(&w->r, TARGET, MSG_NODES) > 0 && w->done);
+  assert_int_equal(w->base, base + 2);
+}
+
+static void test_a_model_that_fails_leaves_the_drafter_beside_it_alone(void **state) {
+  const int codes[] = {ERR_IO, ERR_MISMATCH};
+  world *w = *state;
+  static draft_batch b;
+  for (int32_t i = 0; i < 2; i++) {
+    w->generation = 0;
+    attach_model(w, true);
+    gather(w);
+    assert_false(w->done); /* it waits for the model */
+    assert_true(draft_next_batch(w->d, &b));
+    assert_int_equal(b.jobs[0].base, 0); /* the second time, all of C again */
+    draft_results r = {.failure_count = 1, .failures = {{b.jobs[0].slot, codes[i]}}};
+    rig_clear(&w->r);
+    give(w, &r);
+    assert_int_equal(rig_count(&w->r, TARGET, MSG_DETACH), 0);
+    assert_int_equal(rig_logged(&w->r, "goes on without model"), codes[i] == ERR_MISMATCH);
+    gather(w);
+    assert_true(w->done);
+    expect_nodes_of_the_other(w, PROMPT_LENGTH);
+    rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+    rig_clear(&w->r);
+  }
+}
+
+/* The program goes on, and so do sessions that are opened later. */
+static void test_a_lost_device_leaves_the_drafter_beside_it_alone(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  attach_model(w, true);
+  assert_true(draft_next_batch(w->d, &b));
+  draft_results r = {.failure_count = 1, .failures = {{b.jobs[0].slot, ERR_DEVICE}}};
+  rig_clear(&w->r);
+  give(w, &r);
+  assert_int_equal(rig_count(&w->r, TARGET, MSG_DETACH), 0);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_BYE), 0);
+  assert_int_equal(rig_logged(&w->r, "is lost, and model with it"), 1);
+  gather(w);
+  expect_nodes_of_the_other(w, PROMPT_LENGTH);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  w->generation = 0;
+  attach_model(w, true);
+  gather(w);
+  expect_nodes_of_the_other(w, PROMPT_LENGTH);
+}
+
+/* --- counters --- */
+
+static void expect_times(const world *w, uint64_t attached_us, uint64_t idle_us) {
+  const draft_times *t = draft_count_times(w->d);
+  assert_int_equal(t->attached_us, attached_us);
+  assert_int_equal(t->idle_us, idle_us);
+}
+
+static void say_later(world *w, uint64_t us, peer_id from, msg m) {
+  w->r.now += us;
+  rig_say(&w->r, from, m);
+}
+
+/* From ATTACHED to END, but for the batches: the first one, and what C's next token needs. */
+static void test_a_draft_is_idle_while_it_has_nothing_to_compute(void **state) {
+  world *w = *state;
+  static draft_batch b;
+  open_and_greet(w, prompt_message());
+  assert_true(draft_next_batch(w->d, &b)); /* before it is attached */
+  w->r.now += 300;
+  draft_results r = results_of(&b, PROMPT[2]);
+  give(w, &r);
+  say_later(w, 500, TARGET, attached_message(1, PROMPT_LENGTH, 1));
+  expect_times(w, 0, 0);
+  assert_true(draft_next_batch(w->d, &b));
+  say_later(w, 20, TARGET, ping_message(MSG_PING, SELF, 1, 1, 0)); /* it still computes */
+  w->r.now += 50;
+  r = results_of(&b, PROMPT[2]);
+  give(w, &r);
+  compute_all(w, PROMPT[2]); /* in no time */
+  expect_times(w, 70, 0);
+  w->r.now += 4000;
+  tell_tokens(w, PROMPT_LENGTH, 1);
+  expect_times(w, 4070, 4000);
+  assert_true(draft_next_batch(w->d, &b));
+  w->r.now += 90;
+  r = results_of(&b, truth()[PROMPT_LENGTH]);
+  give(w, &r);
+  compute_all(w, truth()[PROMPT_LENGTH]);
+  say_later(w, 7, ORCH, message(MSG_END, SELF, S, 1));
+  expect_times(w, 4167, 4007);
+  say_later(w, 1000, ORCH, ping_message(MSG_PING, SELF, 1, 1, 0)); /* nothing is attached */
+  expect_times(w, 4167, 4007);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_open_leads_to_attach),
@@ -305,9 +441,11 @@ int main(void) {
       CASE(test_a_target_opens_nothing),
       CASE(test_a_target_that_calls_itself_an_orchestrator_opens_nothing),
       CASE(test_only_its_target_feeds_a_session),
+      CASE(test_a_target_that_believes_in_an_attachment_is_told),
       MODEL_CASE(test_nodes_come_with_the_replies),
       MODEL_CASE(test_lockstep_is_best_first_whenever_replies_come),
       MODEL_CASE(test_replies_survive_tokens),
+      MODEL_CASE(test_our_own_stall_does_not_make_a_forward_slow),
       MODEL_CASE(test_replies_to_nodes_that_are_gone_are_dropped),
       MODEL_CASE(test_a_long_prompt_is_sent_in_chunks),
       MODEL_CASE(test_a_model_takes_as_many_sessions_as_it_has_caches),
@@ -315,6 +453,9 @@ int main(void) {
       MODEL_CASE(test_the_done_mark_comes_without_nodes_too),
       MODEL_CASE(test_a_session_is_detached_when_the_model_cannot_be_run),
       MODEL_CASE(test_a_draft_whose_device_is_lost_leaves),
+      MODEL_CASE(test_a_draft_is_idle_while_it_has_nothing_to_compute),
+      TWO_CASE(test_a_model_that_fails_leaves_the_drafter_beside_it_alone),
+      TWO_CASE(test_a_lost_device_leaves_the_drafter_beside_it_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,10 @@
 #include <string.h>
 
 enum { SEQUENCES = 3, CONTEXT = 100, EMBED = 2, MODULUS = 1009, TOKENS = 60, CANDIDATES = 3, DEPTH_MAX = 5 };
+enum { PROMPT_LENGTH = 4 };
+
+static const int32_t biased[] = {5, 7};
+static const float biases[] = {1, -2};
 
 /* --- the toy --- */
 
@@ -18,6 +22,7 @@ struct draft_head {
   ops_ranked ranked[DRAFT_JOBS_MAX][MODEL_ROWS_MAX];
   bool has[DRAFT_JOBS_MAX][MODEL_ROWS_MAX];
   int32_t failures_left, forwards;
+  int32_t text[SEQUENCES][CONTEXT + 1], seen[SEQUENCES]; /* what the head was told of each sequence's text */
 };
 
 static int32_t state_of(int32_t input, int32_t token, int32_t row) {
@@ -53,6 +58,11 @@ static void compute(draft_head *h, kv_cache *k, const draft_head_segment *m, int
   int32_t row = kv_length(k, r->seq) + (below ? depth_of(k, r->seq, r->parents[0]) : r->count - 1);
   int32_t position = r->ranking->history_count - 1 + (below ? r->ranking->paths[0].count : 0);
   assert_true(!last || row + r->shift == position);
+  assert_int_equal(h->seen[r->seq], r->ranking->history_count);
+  assert_memory_equal(h->text[r->seq], r->ranking->history, (size_t)h->seen[r->seq] * sizeof **h->text);
+  assert_int_equal(r->ranking->prompt_count, PROMPT_LENGTH);
+  assert_true(r->ranking->bias_count == 2 && r->ranking->bias_tokens == biased);
+  assert_true(r->ranking->bias_values == biases);
   if (below)
     kv_staged(k, r->seq);
   else
@@ -68,6 +78,14 @@ int draft_head_forward(draft_head *h, kv_cache *k, const draft_head_segment *seg
 
 const ops_ranked *draft_head_ranked(const draft_head *h, int32_t segment, int32_t row) {
   return h->has[segment][row] ? &h->ranked[segment][row] : NULL;
+}
+
+void draft_head_clear_text(draft_head *h, int32_t seq) {
+  h->seen[seq] = 0;
+}
+
+void draft_head_add_text(draft_head *h, int32_t seq, const int32_t *tokens, int32_t count) {
+  for (int32_t i = 0; i < count; i++) h->text[seq][h->seen[seq]++] = tokens[i];
 }
 
 void draft_head_rank_all(const draft_head *h) {
@@ -163,7 +181,11 @@ static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
                    .base = t->sent,
                    .first = b->token_count,
                    .first_query = b->query_count,
-                   .sampling = SAMPLER_DEFAULTS};
+                   .sampling = SAMPLER_DEFAULTS,
+                   .prompt_length = PROMPT_LENGTH,
+                   .bias_tokens = biased,
+                   .bias_values = biases,
+                   .bias_count = 2};
   j->count = left < part ? left : part;
   memcpy(b->tokens + j->first, t->tokens + t->sent, (size_t)j->count * 4);
   b->token_count += j->count;
@@ -265,6 +287,10 @@ static draft_batch two_sessions(const float *features) {
                             .query_count = i,
                             .whole = true,
                             .sampling = SAMPLER_DEFAULTS,
+                            .prompt_length = PROMPT_LENGTH,
+                            .bias_tokens = biased,
+                            .bias_values = biases,
+                            .bias_count = 2,
                             .features = features,
                             .feature_count = 1,
                             .feature_width = EMBED};
@@ -315,11 +341,58 @@ static void test_what_cannot_be_computed_harms_no_other_session(void **state) {
   free(w);
 }
 
+/* The state at hand is that of a row that is gone. */
+static void test_nothing_follows_a_shorter_text_before_its_last_row_is_known(void **state) {
+  (void)state;
+  world *w = calloc(1, sizeof *w);
+  static const float features[2 * EMBED] = {4, 4, 6, 6};
+  static draft_results r;
+  open_world(w);
+  draft_batch b = two_sessions(features);
+  eagle3_engine_run(w->g, &b, &r);
+  draft_job job = b.jobs[1];
+  job.base = job.count = 2;
+  job.first = 0;
+  job.query_count = 0;
+  job.feature_base = 1;
+  job.feature_count = 2;
+  b = (draft_batch){.job_count = 1, .token_count = 2, .jobs = {job}, .tokens = {13, 14}};
+  eagle3_engine_run(w->g, &b, &r);
+  job = (draft_job){.slot = 1,
+                    .base = 3,
+                    .query_count = 1,
+                    .whole = true,
+                    .sampling = SAMPLER_DEFAULTS,
+                    .prompt_length = PROMPT_LENGTH,
+                    .bias_tokens = biased,
+                    .bias_values = biases,
+                    .bias_count = 2};
+  b = (draft_batch){.job_count = 1, .query_count = 1, .jobs = {job}};
+  b.queries[0] = (draft_query){.slot = 1, .handle = 6, .depth = 1, .path = {1}};
+  eagle3_engine_run(w->g, &b, &r);
+  assert_int_equal(r.failure_count, 0);
+  assert_int_equal(r.results[0].count, 0);
+  job.query_count = 0;
+  job.feature_base = job.feature_count = 1;
+  job.features = features;
+  job.feature_width = EMBED;
+  b.query_count = 0;
+  b.jobs[0] = job;
+  eagle3_engine_run(w->g, &b, &r);
+  b.query_count = b.jobs[0].query_count = 1;
+  b.jobs[0].feature_count = 0;
+  eagle3_engine_run(w->g, &b, &r);
+  assert_int_equal(r.results[0].count, CANDIDATES);
+  close_world(w);
+  free(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_candidates_are_the_heads_own),
       cmocka_unit_test(test_a_forward_that_fails_twice_fails_its_sessions),
       cmocka_unit_test(test_what_cannot_be_computed_harms_no_other_session),
+      cmocka_unit_test(test_nothing_follows_a_shorter_text_before_its_last_row_is_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

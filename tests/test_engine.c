@@ -61,15 +61,61 @@ static void close_setup(setup *s) {
   free(s);
 }
 
+/* --- grammars, over a vocabulary of one to three letters a token --- */
+
+enum { STOP = SUPPORT_TINY_VOCAB }; /* none: the answers go on */
+static grammar_vocabulary *vocabulary;
+
+static const char *letters(const void *context, int32_t id, size_t *size) {
+  static char bytes[3];
+  (void)context;
+  *size = (size_t)(1 + id % 3);
+  for (size_t i = 0; i < *size; i++) bytes[i] = (char)('a' + (id / 3 + 7 * (int32_t)i) % 26);
+  return bytes;
+}
+
+static int open_vocabulary(void **state) {
+  err e;
+  (void)state;
+  return grammar_vocabulary_make(&vocabulary, SUPPORT_TINY_VOCAB, letters, NULL, &e);
+}
+
+static int close_vocabulary(void **state) {
+  (void)state;
+  grammar_vocabulary_free(vocabulary);
+  return 0;
+}
+
+static grammar_matcher *open_grammar(const char *rules) {
+  static const int32_t stops[] = {STOP};
+  grammar *g;
+  grammar_matcher *m;
+  err e;
+  assert_int_equal(grammar_read(&g, rules, strlen(rules), &e), ERR_OK);
+  assert_int_equal(grammar_matcher_open(&m, g, vocabulary, stops, 1, &e), ERR_OK);
+  return m;
+}
+
 /* --- the reference: prompt and output of plain decoding --- */
+
+/* Where a text is biased. */
+static const int32_t biased[] = {3, 9, SUPPORT_TINY_VOCAB};
+static const float biases[] = {-100, 1.5f, 100};
+
+enum { LOGPROBS = 4 };
 
 typedef struct text {
   sampler_options sampling;
+  bool has_bias;
+  grammar_matcher *grammar; /* NULL: none */
   int32_t tokens[PROMPT + OUTPUT];
+  int32_t logprobs_wanted;
+  sampler_ranked logprobs[PROMPT + OUTPUT][LOGPROBS];
 } text;
 
-static text make_text(setup *s, sampler_options sampling) {
-  text t = {.sampling = sampling};
+/* By the tokens that the grammar allows, all of them. */
+static text make_text_by(setup *s, sampler_options sampling, grammar_matcher *m) {
+  text t = {.grammar = m, .sampling = sampling, .has_bias = sampling.presence_penalty != 0};
   uint32_t state = 11;
   sampler *pick;
   int32_t seq = kv_acquire(s->kv); /* the one that the engine did not take */
@@ -80,13 +126,28 @@ static text make_text(setup *s, sampler_options sampling) {
   for (int32_t i = 0; i < PROMPT + OUTPUT - 1; i++) {
     model_segment one = {.seq = seq, .kind = MODEL_APPEND, .count = 1, .tokens = &t.tokens[i]};
     assert_int_equal(model_forward(s->model, s->kv, &one, 1), ERR_OK);
-    sampler_row row = {.history = t.tokens, .history_count = i + 1};
-    if (i + 1 >= PROMPT)
-      t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, model_logits(s->model, 0, 0), i + 1);
+    sampler_row row = {.history = t.tokens,
+                       .history_count = i + 1,
+                       .prompt_count = PROMPT,
+                       .bias_tokens = biased,
+                       .bias_values = biases,
+                       .bias_count = t.has_bias ? 3 : 0};
+    if (i + 1 < PROMPT) continue;
+    const float *logits = model_logits(s->model, 0, 0);
+    if (m) {
+      assert_int_equal(grammar_matcher_move(m, t.tokens + PROMPT, i + 1 - PROMPT, NULL, 0), ERR_OK);
+      row.mask = grammar_matcher_mask(m);
+    }
+    t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, logits, i + 1);
+    sampler_logprobs(pick, logits, t.tokens[i + 1], LOGPROBS - 1, t.logprobs[i + 1]);
   }
   sampler_free(pick);
   kv_release(s->kv, seq);
   return t;
+}
+
+static text make_text(setup *s, sampler_options sampling) {
+  return make_text_by(s, sampling, NULL);
 }
 
 /* --- jobs --- */
@@ -99,7 +160,13 @@ static engine_job job_from(const text *t, int32_t slot, int32_t kv_length) {
                       .tokens = {t->tokens[kv_length]},
                       .parents = {-1},
                       .sampling = t->sampling,
-                      .history = t->sampling.repeat_penalty == 1 ? NULL : t->tokens,
+                      .history = sampler_penalises(&t->sampling) || t->grammar ? t->tokens : NULL,
+                      .grammar = t->grammar,
+                      .prompt_length = PROMPT,
+                      .logprobs = t->logprobs_wanted,
+                      .bias_tokens = biased,
+                      .bias_values = biases,
+                      .bias_count = t->has_bias ? 3 : 0,
                       .sampled_max = ENGINE_ROWS_MAX};
 }
 
@@ -149,6 +216,10 @@ static void assert_tokens(const text *t, int32_t base, const engine_result *r) {
   assert_int_equal(r->code, ERR_OK);
   for (int32_t i = 0; i < r->sampled_count && base + i < PROMPT + OUTPUT; i++)
     assert_int_equal(r->sampled[i], t->tokens[base + i]);
+  assert_true((r->logprobs != NULL) == (t->logprobs_wanted > 0));
+  for (int32_t i = 0; r->logprobs && i < r->sampled_count && base + i < PROMPT + OUTPUT; i++)
+    assert_memory_equal(r->logprobs + i * t->logprobs_wanted, t->logprobs[base + i],
+                        (size_t)t->logprobs_wanted * sizeof **t->logprobs);
 }
 
 /* --- tests --- */
@@ -166,14 +237,22 @@ static const sampler_options samplings[] = {
     {.temperature = 0, .top_p = 0.5f, .top_k = 3, .repeat_penalty = 1}, /* nor here: greedy wants no filter */
     {.temperature = 1.5f, .top_p = 1, .top_k = SUPPORT_TINY_VOCAB, .repeat_penalty = 1.0f, .seed = 3},
     {.temperature = 0, .top_p = 1, .repeat_penalty = 1.2f},
+    {.temperature = 0, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 1.7f},
+    {.temperature = 0.7f,
+     .top_p = 1,
+     .repeat_penalty = 1.1f,
+     .presence_penalty = 1.3f,
+     .frequency_penalty = 0.6f,
+     .seed = 4},
 };
 
 /* Whatever stands in the trees, the tokens are those of plain decoding. */
 static void trees_give_the_plain_tokens(void **state) {
   (void)state;
   setup *s = open_setup(NULL);
-  for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
-    text t = make_text(s, samplings[k]);
+  for (size_t k = 0; k < 2 * sizeof samplings / sizeof *samplings; k++) {
+    text t = make_text(s, samplings[k / 2]);
+    t.logprobs_wanted = k % 2 ? LOGPROBS - (int32_t)k % 3 : 0;
     int32_t length = PROMPT, rounds = 0, accepted = 0;
     prefill(s, &t, 1, 0, PROMPT - 1);
     while (length < PROMPT + OUTPUT - 8) {
@@ -206,10 +285,69 @@ static void trees_give_the_plain_tokens(void **state) {
   close_setup(s);
 }
 
+/* Each node of a tree has the grammar's state of its own path. */
+static void trees_give_the_plain_tokens_of_a_grammar(void **state) {
+  static const char *const rules[] = {"root ::= ([a-m] [n-z])*",
+                                      "root ::= (\"ah\" | [c-t]{1,4} \"u\" | [v-z])*",
+                                      "root ::= r root\nr ::= [a-h] r [p-z] | [i-o]"};
+  (void)state;
+  setup *s = open_setup(NULL);
+  for (size_t k = 0; k < 3 * sizeof samplings / sizeof *samplings; k++) {
+    grammar_matcher *m = open_grammar(rules[k % 3]);
+    text t = make_text_by(s, samplings[k / 3], m);
+    t.logprobs_wanted = k % 2 ? LOGPROBS : 0;
+    int32_t length = PROMPT, accepted = 0;
+    prefill(s, &t, 1, 0, PROMPT - 1);
+    for (int32_t round = 0; length < PROMPT + OUTPUT - 8; round++) {
+      engine_job job = job_from(&t, 1, length - 1);
+      add_tree(&job, &t, round % 6);
+      job.selfcheck = round % 4 == 0;
+      engine_result r = run(s, &job);
+      assert_tokens(&t, length, &r);
+      assert_int_equal(r.sampled_count, round % 6 + 1);
+      assert_false(r.selfcheck_differs);
+      length += r.sampled_count;
+      accepted += r.sampled_count - 1;
+    }
+    assert_true(accepted > 30);
+    grammar_matcher_close(m);
+  }
+  close_setup(s);
+}
+
+/* Where a grammar allows no token, the answer is over: what came before it is kept. */
+static void a_grammar_may_allow_no_token(void **state) {
+  (void)state;
+  setup *s = open_setup(NULL);
+  grammar_matcher *m = open_grammar("root ::= [a-z] [a-z]{2}{2} \"1\"");
+  text t = make_text_by(s, samplings[0], m);
+  int32_t letters_left = 5, fitting = 0;
+  while (letters_left > 0) letters_left -= 1 + t.tokens[PROMPT + fitting++] % 3;
+  assert_true(letters_left == 0 && fitting > 1);
+  prefill(s, &t, 0, 0, PROMPT - 1);
+  engine_job job = job_from(&t, 0, PROMPT - 1);
+  add_tree(&job, &t, fitting);
+  engine_result r = run(s, &job);
+  assert_tokens(&t, PROMPT, &r);
+  assert_int_equal(r.sampled_count, fitting);
+  assert_int_equal(r.kv_length, PROMPT - 1 + fitting);
+  for (int32_t nodes = 0; nodes < 3; nodes++) { /* plainly, and with nodes */
+    job = job_from(&t, 0, PROMPT - 1 + fitting);
+    add_tree(&job, &t, nodes);
+    r = run(s, &job);
+    assert_int_equal(r.code, ERR_LIMIT);
+    assert_int_equal(r.sampled_count, 0);
+    assert_int_equal(r.kv_length, PROMPT - 1 + fitting);
+  }
+  assert_int_equal(engine_count(s->engine)->failures, 0);
+  grammar_matcher_close(m);
+  close_setup(s);
+}
+
 /* Whatever the filters and penalties are, tokens come from the device, not logits. */
 static void no_logits_come_to_the_host(void **state) {
   (void)state;
-  static const bool ranked[] = {false, true, true, false, false, false, true};
+  static const bool ranked[] = {false, true, true, false, false, false, true, true, true};
   setup *s = open_setup(NULL);
   for (size_t k = 0; k < sizeof samplings / sizeof *samplings; k++) {
     text t = make_text(s, samplings[k]);
@@ -753,6 +891,8 @@ static void given_rows_serve(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(trees_give_the_plain_tokens_of_a_grammar),
+      cmocka_unit_test(a_grammar_may_allow_no_token),
       cmocka_unit_test(trees_give_the_plain_tokens),
       cmocka_unit_test(no_logits_come_to_the_host),
       cmocka_unit_test(a_measured_piece_chooses_tokens),
@@ -775,8 +915,8 @@ int main(void) {
       cmocka_unit_test(faults_are_parsed_strictly),
   };
   const struct CMUnitTest of_virtual[] = {cmocka_unit_test(given_rows_serve)};
-  int failed = cmocka_run_group_tests_name("static cache", tests, NULL, NULL);
+  int failed = cmocka_run_group_tests_name("static cache", tests, open_vocabulary, close_vocabulary);
   virtual_cache = true;
-  failed += cmocka_run_group_tests_name("virtual cache", tests, NULL, NULL);
+  failed += cmocka_run_group_tests_name("virtual cache", tests, open_vocabulary, close_vocabulary);
   return failed + cmocka_run_group_tests(of_virtual, NULL, NULL);
 }

@@ -242,7 +242,7 @@ static void test_a_worker_without_an_engine_drains_at_once(void **state) {
 /* An address is bound before there is a machine, and nothing is stepped until then. */
 static void test_an_endpoint_may_be_bound_before_the_worker_is_there(void **state) {
   (void)state;
-  const engine_host_options o = {.self = {{7}}};
+  const engine_host_options o = {.self = {{7}}, .allow_plaintext = true};
   engine_host *h;
   char bound[128];
   err e = {0};

@@ -3,6 +3,7 @@
 #include "draft_worker/expansion.h"
 
 #include "common/base/err.h"
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,18 +78,18 @@ static void test_the_frontier_is_the_most_probable_nodes_without_a_query(void **
   expansion_query(&x, 0, TREE_ROOT, 0);
   expansion_query(&y, 0, TREE_ROOT, 0);
   expansion_frontier f = {.room = 2};
-  expansion_frontier_add(&f, &x, 0, -3);
-  expansion_frontier_add(&f, &y, 0, -3);
+  expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
+  expansion_frontier_add(&f, &y, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 2);
   assert_true(f.list[0].of == &x && f.list[0].node == likely);
   assert_true(f.list[1].of == &y && f.list[1].node == other);
   expansion_query(&x, 0, likely, 0);
   f = (expansion_frontier){.room = 8};
-  expansion_frontier_add(&f, &x, 0, -3);
+  expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -3});
   assert_int_equal(f.count, 1);
   assert_int_equal(f.list[0].node, below); /* and `poor` is too poor */
   f = (expansion_frontier){.room = 8};
-  expansion_frontier_add(&f, &x, 0, -5);
+  expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -5});
   assert_int_equal(f.count, 2);
   assert_int_equal(f.list[1].node, poor);
   expansion_fini(&x);
@@ -103,18 +104,43 @@ static void test_the_frontier_follows_the_replies_of_its_own_drafter(void **stat
   expansion_query(&x, 0, TREE_ROOT, 0);
   expansion_query(&x, 0, node, 0);
   expansion_frontier f = {.room = 8};
-  expansion_frontier_add(&f, &x, 1, -5);
+  expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
   assert_true(f.count == 1 && f.list[0].node == TREE_ROOT);
   expansion_query(&x, 1, TREE_ROOT, 7); /* and after its reply has come */
   f = (expansion_frontier){.room = 8};
-  expansion_frontier_add(&f, &x, 1, -5);
+  expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
   assert_int_equal(f.count, 0);
   expansion_entry_of(&x, 1, TREE_ROOT)->handle = 0;
-  expansion_frontier_add(&f, &x, 1, -5);
+  expansion_frontier_add(&f, &x, 1, &(expansion_limits){.least = -5});
   assert_true(f.count == 1 && f.list[0].node == node);
   f = (expansion_frontier){.room = 8};
-  expansion_frontier_add(&f, &x, 0, -5);
+  expansion_frontier_add(&f, &x, 0, &(expansion_limits){.least = -5});
   assert_true(f.count == 1 && f.list[0].node == below);
+  expansion_fini(&x);
+}
+
+/* A drafter that may not go past its own guess: of a block of two tokens, the second follows any first one,
+ * and nothing follows the second, whoever has proposed it. */
+static void test_no_node_beyond_a_drafters_reach_is_queried(void **state) {
+  (void)state;
+  expansion x = with_drafters(2);
+  const expansion_limits block[2] = {{.least = -100, .reach = 2}, {.least = -100, .absent = true}};
+  int32_t node = add(&x, TREE_ROOT, 4, -1), below = add(&x, node, 5, -1);
+  for (int32_t by = 0; by < 2; by++) reply(&x, by, TREE_ROOT, 0, NULL, NULL);
+  expansion_frontier f = {.room = 8};
+  expansion_frontier_add(&f, &x, 0, block);
+  assert_true(f.count == 1 && f.list[0].node == node);
+  expansion_step s = expansion_best(&x, block);
+  assert_true(s.any && s.query && s.by == 0 && s.node == node);
+  for (int32_t by = 0; by < 2; by++) reply(&x, by, node, 0, NULL, NULL);
+  f = (expansion_frontier){.room = 8};
+  expansion_frontier_add(&f, &x, 0, block);
+  assert_int_equal(f.count, 0);
+  assert_false(expansion_best(&x, block).any); /* nobody waits for a reply about what lies below */
+  expansion_frontier_add(&f, &x, 1, exact);
+  assert_true(f.count == 1 && f.list[0].node == below); /* the other one may be queried there */
+  s = expansion_best(&x, exact);
+  assert_true(s.any && s.query && s.node == below);
   expansion_fini(&x);
 }
 
@@ -169,6 +195,46 @@ static void test_a_node_that_several_propose_keeps_the_best_score(void **state) 
   assert_int_equal(expansion_add(&x, &s, 0), -1); /* nothing new */
   assert_true(x.live.nodes[node].score == -0.2f && x.live.nodes[below].total == -0.2f - 0.5f);
   expansion_fini(&x);
+}
+
+/* Of tokens 1, 2, 3, ... with these match probabilities. */
+static expansion_entry entry_of(int32_t count, const int32_t *tokens, const double *rates) {
+  expansion_entry e = {.count = count};
+  for (int32_t i = 0; i < count; i++)
+    e.list[i] = (draft_candidate){.token = tokens[i], .score = (float)log(rates[i])};
+  return e;
+}
+
+static void expect_entry(const expansion_entry *e, const int32_t *tokens, const double *rates) {
+  for (int32_t i = 0; i < e->count; i++) {
+    assert_int_equal(e->list[i].token, tokens[i]);
+    assert_true(fabs(exp((double)e->list[i].score) - rates[i]) < 1e-5);
+  }
+}
+
+static void test_two_replies_about_a_node_are_joined_once(void **state) {
+  (void)state;
+  expansion_entry model = entry_of(3, (const int32_t[]){1, 2, 3}, (const double[]){0.5, 0.2, 0.1});
+  expansion_entry text = entry_of(2, (const int32_t[]){9, 3}, (const double[]){0.9, 0.8});
+  expansion_entry again = text, nothing = {.count = 0};
+  expansion_join(&nothing, &text);
+  expect_entry(&text, (const int32_t[]){9, 3}, (const double[]){0.9, 0.8});
+  expansion_join(&model, &text);
+  const double both = 1 - 0.9 * (1 - 0.512);
+  expect_entry(&model, (const int32_t[]){3, 1, 2}, (const double[]){both, 0.5, 0.2});
+  expect_entry(&text, (const int32_t[]){9, 3}, (const double[]){0.729, both});
+  expansion_join(&model, &again); /* a reply that lasts meets a new one */
+  expect_entry(&model, (const int32_t[]){3, 1, 2}, (const double[]){both, 0.5, 0.2});
+  expect_entry(&again, (const int32_t[]){9, 3}, (const double[]){0.729, both});
+}
+
+static void test_what_is_in_the_tree_keeps_its_place_when_replies_are_joined(void **state) {
+  (void)state;
+  expansion_entry model = entry_of(3, (const int32_t[]){1, 2, 3}, (const double[]){0.5, 0.2, 0.1});
+  expansion_entry text = entry_of(1, (const int32_t[]){3}, (const double[]){0.9});
+  model.next = 1;
+  expansion_join(&model, &text);
+  expect_entry(&model, (const int32_t[]){1, 3, 2}, (const double[]){0.5, 1 - 0.9 * (1 - 0.729), 0.2});
 }
 
 static void test_lasting_replies_move_to_the_root_with_c(void **state) {
@@ -237,9 +303,12 @@ int main(void) {
       cmocka_unit_test(test_a_slot_that_is_used_again_has_no_query),
       cmocka_unit_test(test_the_frontier_is_the_most_probable_nodes_without_a_query),
       cmocka_unit_test(test_the_frontier_follows_the_replies_of_its_own_drafter),
+      cmocka_unit_test(test_no_node_beyond_a_drafters_reach_is_queried),
       cmocka_unit_test(test_the_best_step_is_a_query_before_an_equal_candidate),
       cmocka_unit_test(test_the_best_step_is_that_of_any_drafter),
       cmocka_unit_test(test_a_node_that_several_propose_keeps_the_best_score),
+      cmocka_unit_test(test_two_replies_about_a_node_are_joined_once),
+      cmocka_unit_test(test_what_is_in_the_tree_keeps_its_place_when_replies_are_joined),
       cmocka_unit_test(test_lasting_replies_move_to_the_root_with_c),
       cmocka_unit_test(test_guesses_are_forgotten_when_c_grows),
       cmocka_unit_test(test_nobody_waits_for_a_drafter_that_is_absent),

@@ -98,8 +98,11 @@ static const rows ROWS_OF_TEST = {
     .heads = {0, 1, 1},
     .tokens = {31, 32, 33},
     .spans = {{0, 5}, {0, 6}},
-    .rankings =
-        {{.options = {.top_p = 1, .repeat_penalty = 1}, .position = 78, .count = 2, .history = {{1, 2}}}},
+    .rankings = {{.options = {.top_p = 1, .repeat_penalty = 1},
+                  .position = 78,
+                  .count = 2,
+                  .history = {{1, 2}},
+                  .own = {3, 2}}},
     .choices = {{.seed = 77}},
 };
 
@@ -138,7 +141,7 @@ static void queue_ops(fixture *f) {
   CALL(f, linear_swiglu, &f->w, &f->w, f->y, f->x);
   CALL(f, norm, f->x, true, f->norm, 0.25f, f->y);
   CALL(f, head, &f->head, f->y);
-  CALL(f, rank, (device_ids){f->m, 0, 7});
+  CALL(f, rank, (device_ids){.memory = f->m, .count = 9, .outputs = 7, .common = 3});
   CALL(f, end);
 }
 
@@ -193,6 +196,15 @@ static void reading_what_is_on_the_device_crashes(void **state) {
   const void *addresses[] = {f->m, (char *)f->m + 65535, f->x, f->y, f->kv};
   assert_false(crashes(f));
   for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) assert_true(crashes(addresses[i]));
+}
+
+static void the_inner_device_says_what_was_prepared(void **state) {
+  fixture *f = *state;
+  prepare(f);
+  f->inner->prepared = true;
+  assert_true(forward(f).prepared);
+  f->inner->prepared = false;
+  assert_false(forward(f).prepared);
 }
 
 static void nothing_happens_before_wait(void **state) {
@@ -453,6 +465,27 @@ static void rank_before_head(fixture *f, void *p) {
   CALL(f, rank, (device_ids){.count = FAKE_VOCABULARY});
 }
 
+static void rank_of_outputs(fixture *f, device_ids ids) {
+  begin_with(f, &ROWS_OF_TEST);
+  CALL(f, head, &f->head, f->y);
+  CALL(f, rank, ids);
+}
+
+static void own_outputs_among_the_common(fixture *f, void *p) {
+  (void)p;
+  rank_of_outputs(f, (device_ids){.memory = f->m, .count = 9, .outputs = 7, .common = 4});
+}
+
+static void own_outputs_without_ids(fixture *f, void *p) {
+  (void)p;
+  rank_of_outputs(f, (device_ids){.memory = f->m, .count = 9, .outputs = 4, .common = 3});
+}
+
+static void own_outputs_where_tokens_are_outputs(fixture *f, void *p) {
+  (void)p;
+  rank_of_outputs(f, (device_ids){.count = 5});
+}
+
 static void history_past_the_tokens(fixture *f, void *p) {
   (void)p;
   rows r = ROWS_OF_TEST;
@@ -617,6 +650,9 @@ static void a_broken_rule_ends_the_program(void **state) {
                                 ranked_before_wait,
                                 more_than_was_ranked,
                                 rank_before_head,
+                                own_outputs_among_the_common,
+                                own_outputs_without_ids,
+                                own_outputs_where_tokens_are_outputs,
                                 history_past_the_tokens,
                                 ranking_of_nothing,
                                 ranking_with_impossible_options};
@@ -630,6 +666,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_fixture, close_fixture)
   const struct CMUnitTest tests[] = {
       TEST(reading_what_is_on_the_device_crashes),
+      TEST(the_inner_device_says_what_was_prepared),
       TEST(nothing_happens_before_wait),
       TEST(a_read_comes_after_what_was_queued_before),
       TEST(arguments_are_gone_when_the_inner_device_has_returned),

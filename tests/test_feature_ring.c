@@ -34,7 +34,7 @@ static int32_t pieces(const feature_ring *r, int32_t from, int32_t end) {
 static void test_rows_come_out_as_they_went_in(void **state) {
   (void)state;
   feature_ring r;
-  assert_int_equal(feature_ring_init(&r, ROW), ERR_OK);
+  assert_int_equal(feature_ring_init(&r, ROW, WIRE_FEATURE_ROWS_MAX), ERR_OK);
   assert_int_equal(r.capacity, 1024);
   add(&r, 10, 60);
   add(&r, 70, 3);
@@ -53,7 +53,7 @@ static void test_rows_come_out_as_they_went_in(void **state) {
 static void test_the_oldest_rows_make_room(void **state) {
   (void)state;
   feature_ring r;
-  assert_int_equal(feature_ring_init(&r, ROW), ERR_OK);
+  assert_int_equal(feature_ring_init(&r, ROW, WIRE_FEATURE_ROWS_MAX), ERR_OK);
   for (int32_t base = 0; base < 1600; base += 64) add(&r, base, 64);
   assert_int_equal(r.end, 1600);
   assert_int_equal(r.first, 1600 - 1024);
@@ -64,7 +64,7 @@ static void test_the_oldest_rows_make_room(void **state) {
 static void test_a_gap_drops_what_was_before_it(void **state) {
   (void)state;
   feature_ring r;
-  assert_int_equal(feature_ring_init(&r, ROW), ERR_OK);
+  assert_int_equal(feature_ring_init(&r, ROW, WIRE_FEATURE_ROWS_MAX), ERR_OK);
   add(&r, 0, 20);
   add(&r, 30, 5);
   assert_int_equal(r.first, 30);
@@ -80,7 +80,7 @@ static void test_memory_is_bounded_however_wide_rows_are(void **state) {
   static const size_t sizes[] = {2, 1152, 40960, (size_t)WIRE_FEATURE_WIDTH_MAX * 4};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     feature_ring r;
-    assert_int_equal(feature_ring_init(&r, sizes[i]), ERR_OK);
+    assert_int_equal(feature_ring_init(&r, sizes[i], WIRE_FEATURE_ROWS_MAX), ERR_OK);
     size_t bytes = (size_t)r.capacity * sizes[i];
     assert_true(r.capacity >= FEATURE_RING_ROWS && r.capacity <= WIRE_FEATURE_ROWS_MAX);
     assert_true(bytes <= FEATURE_RING_BYTES || r.capacity == FEATURE_RING_ROWS);

@@ -2,6 +2,8 @@
 /* Features at the target: what a draft is granted, which rows it is sent, and with what credit. */
 #include "tests/target_support.h"
 
+#include "common/speculative/policy_constants.h"
+
 static const int32_t TAPS[] = {1, 3, 5, 7, 9, 0, 2, 4};
 enum { WIDE = 8 }; /* of them: with f32 a row has 256 KiB, and the credit 16 rows */
 
@@ -122,17 +124,243 @@ static void test_rows_wait_until_their_tokens_were_sent(void **state) {
   assert_int_equal(rows, 3);
 }
 
-static void test_a_draft_that_attaches_late_starts_cold(void **state) {
+static void let_replies_take(world *w, double steps) {
+  speculation *s = &held(w, S)->speculation;
+  s->plain_us = JOB_US;
+  s->policy.reply_us = (average){.mean = steps * JOB_US, .count = 20};
+}
+
+/* A head guesses a few tokens far. Where replies come later than that, its features are neither computed nor
+ * sent, and it is told so now and then. */
+static void test_a_draft_far_away_gets_no_features(void **state) {
+  world *w = *state;
+  int32_t rows;
+  msg open = prompt_message();
+  open.u.open.options.max_tokens = 400;
+  say_and_open(w, open);
+  ask(w, DRAFT, 1, WIRE_F32, 0);
+  prefill(w);
+  believe(w);
+  rig_clear(&w->r);
+  let_replies_take(w, 1.01 * POLICY_LATE);
+  play_slowly(w, 1);
+  const msg_features *f = &rig_only(&w->r, DRAFT, MSG_FEATURES)->u.features;
+  int32_t end = f->base, tapped = w->tapped;
+  assert_int_equal(f->count, 0);
+  assert_true(end > held(w, S)->committed.length);
+  for (int32_t i = 0; i < 40; i++) {
+    let_replies_take(w, 1.01 * POLICY_LATE);
+    play_slowly(w, 1);
+    assert_true(w->tapped <= tapped + 1);
+  }
+  int32_t told = rig_count(&w->r, DRAFT, MSG_FEATURES);
+  assert_in_range(told, 2, 3);
+  end = rig_peek(&w->r, DRAFT, MSG_FEATURES, told - 1)->u.features.base;
+  assert_true(end > held(w, S)->committed.length);
+  rig_clear(&w->r);
+  while (held(w, S)->committed.length <= end + 4) { /* it has come nearer */
+    let_replies_take(w, 0.5);
+    play_slowly(w, 1);
+  }
+  assert_int_equal(gather(w, DRAFT, end, &rows), held(w, S)->committed.length - 1);
+  assert_true(rows >= 4);
+}
+
+/* In mid-answer, rows are computed again only for what drafts have earned (tests/test_speculation.c). */
+static void let_drafts_have_earned(world *w) {
+  target_speculation(w->t)->record.net = 8;
+}
+
+/* What was computed before the draft came is computed again, and the answer goes on as if nothing were. */
+static void test_a_draft_that_attaches_late_gets_the_rows_that_are_there_already(void **state) {
   world *w = *state;
   int32_t rows;
   say_and_open(w, prompt_message());
   play(w, 4);
+  let_drafts_have_earned(w);
   int32_t computed = held(w, S)->cache.rows;
-  msg_feature_grant g = ask(w, DRAFT, 1, WIRE_F32, 0);
-  assert_int_equal(g.from, computed);
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 0).from, 0);
+  assert_int_equal(held(w, S)->cache.rows, 0);
   play_slowly(w, 1);
   assert_int_equal(gather(w, DRAFT, 0, &rows), computed + 1);
+  assert_int_equal(rows, computed + 1);
+  assert_memory_equal(held(w, S)->committed.tokens, truth(), (size_t)(computed + 2) * sizeof(int32_t));
+}
+
+/* A plain step costs as much as a row, as on a slow device: forty tokens cannot win what all rows cost. */
+static void test_rows_that_cost_more_than_they_win_are_not_computed_again(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 8);
+  cost_model *costs = &target_speculation(w->t)->costs;
+  *costs = (cost_model){0};
+  cost_model_measured(costs, 1, 0, JOB_US);
+  cost_model_measured(costs, 2, 0, 2 * JOB_US);
+  cost_model_measured(costs, 40, 0, 40 * JOB_US);
+  let_drafts_have_earned(w);
+  int32_t computed = held(w, S)->cache.rows;
+  assert_in_range(ask(w, DRAFT, 1, WIRE_F32, 0).from, computed - 3, computed - 1);
+  assert_in_range(held(w, S)->cache.rows, computed - 3, computed - 1);
+}
+
+/* OPEN of a new epoch in mid-answer, and steps before its draft, which has all of C but what they give, is
+ * there again. */
+static void open_again(world *w, int32_t steps) {
+  say_and_open(w, prompt_message());
+  play(w, 8);
+  int32_t length = held(w, S)->committed.length;
+  msg m = open_message(S, 2, truth(), length);
+  m.u.open.prompt_length = PROMPT_LENGTH;
+  say_and_open(w, m);
+  assert_int_equal(play(w, steps), steps);
+  assert_int_equal(held(w, S)->cache.rows, length - 1 + steps);
+}
+
+static int32_t ask_again(world *w, int32_t from) {
+  msg m = asking(1, WIRE_F32, from);
+  m.epoch = 2;
+  rig_clear(&w->r);
+  rig_say(&w->r, DRAFT, m);
+  return rig_only(&w->r, DRAFT, MSG_ATTACHED)->u.state.grant.from;
+}
+
+/* Nothing has been earned, but without this row the draft would drop all that it has. */
+static void test_the_one_row_that_a_draft_lacks_is_computed_again(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_again(w, 1);
+  int32_t computed = held(w, S)->cache.rows;
+  assert_int_equal(ask_again(w, computed - 1), computed - 1);
+  assert_int_equal(held(w, S)->cache.rows, computed - 1);
+  rig_clear(&w->r);
+  play_slowly(w, 1);
+  assert_int_equal(gather(w, DRAFT, computed - 1, &rows), computed + 1);
+  assert_int_equal(rows, 2);
+  assert_int_equal(ask_again(w, computed), computed + 1); /* but not over and over */
+}
+
+static void test_the_one_row_of_a_step_under_way_is_computed_again(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_again(w, 0);
+  int32_t computed = held(w, S)->cache.rows;
+  assert_true(take_job(w));
+  assert_int_equal(ask_again(w, computed), computed);
+  rig_clear(&w->r);
+  give_result(w);
+  play_slowly(w, 1);
+  assert_int_equal(gather(w, DRAFT, computed, &rows), computed + 2);
+  assert_int_equal(rows, 2);
+}
+
+static void test_more_rows_than_one_have_to_be_earned(void **state) {
+  world *w = *state;
+  open_again(w, 2);
+  int32_t computed = held(w, S)->cache.rows;
+  assert_int_equal(ask_again(w, computed - 2), computed);
+  assert_int_equal(held(w, S)->cache.rows, computed);
+}
+
+static void test_without_features_no_row_is_computed_again(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 4);
+  int32_t computed = held(w, S)->cache.rows;
+  attach(w, DRAFT);
+  assert_int_equal(held(w, S)->cache.rows, computed);
+  assert_int_equal(w->tapped, 0);
+}
+
+/* Opens a session whose prompt another one has had, so that all of its rows are in the cache. */
+static void open_cached(world *w, int32_t count, int32_t max_tokens) {
+  say_and_open(w, open_message(S + 1, 1, truth(), count));
+  while (held(w, S + 1)->cache.rows < count - 1) assert_true(run_job(w));
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S + 1, 1));
+  msg m = long_prompt(count);
+  m.u.open.options.max_tokens = max_tokens;
+  say_and_open(w, m);
+  assert_true(held(w, S)->cache.rows > count - 1 - KV_BLOCK);
+}
+
+static void test_of_a_cached_prompt_a_head_gets_the_positions_that_it_needs(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_cached(w, 1000, 300);
+  int32_t from = ask(w, DRAFT, 1, WIRE_F32, 0).from;
+  assert_in_range(from, 999 - 512, 999 - 32);
+  assert_in_range(held(w, S)->cache.rows, from - KV_BLOCK, from);
+  prefill(w);
+  assert_int_equal(gather(w, DRAFT, from, &rows), 999);
+  assert_int_equal(rows, 999 - from);
+  assert_int_equal(w->tapped, 999 - from);
+  play_slowly(w, 2);
+}
+
+static void test_what_a_draft_has_of_a_cached_prompt_is_not_computed_again(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_cached(w, 1000, 300);
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 990).from, 990);
+  prefill(w);
+  assert_int_equal(gather(w, DRAFT, 990, &rows), 999);
+  assert_int_equal(rows, 9);
+}
+
+static void test_a_short_answer_is_not_worth_many_rows(void **state) {
+  world *w = *state;
+  open_cached(w, 1000, 4);
+  assert_in_range(ask(w, DRAFT, 1, WIRE_F32, 0).from, 999 - KV_BLOCK - 16, 999);
+}
+
+static void test_rows_of_a_job_that_was_under_way_come_again(void **state) {
+  world *w = *state;
+  int32_t rows;
+  say_and_open(w, long_prompt(40));
+  assert_true(take_job(w));
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 0).from, 0);
+  give_result(w);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 0);
+  prefill(w);
+  assert_int_equal(gather(w, DRAFT, 0, &rows), 39);
+  assert_int_equal(rows, 39);
+}
+
+/* Whoever attaches over and over does not hold up the answer. */
+static void test_rows_are_computed_again_only_now_and_then(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_cached(w, 100, 300);
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 0).from, 0);
+  prefill(w);
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 0).from, 99);
+  assert_int_equal(held(w, S)->cache.rows, 99);
+  play_slowly(w, 1);
+  gather(w, DRAFT, 99, &rows);
   assert_int_equal(rows, 1);
+  w->r.now += 1100000;
+  assert_int_equal(ask(w, DRAFT, 1, WIRE_F32, 0).from, held(w, S)->cache.rows); /* an answer must go on */
+  play_slowly(w, 110);
+  w->r.now += 1100000;
+  let_drafts_have_earned(w);
+  rows = held(w, S)->cache.rows;
+  assert_true(ask(w, DRAFT, 1, WIRE_F32, 0).from < rows);
+}
+
+/* What the first one was sent is gone from the ring: it comes again for the second one. */
+static void test_a_draft_that_takes_over_gets_the_last_rows(void **state) {
+  world *w = *state;
+  int32_t rows;
+  open_cached(w, 300, 300);
+  ask(w, DRAFT, 1, WIRE_F32, 0);
+  prefill(w);
+  play_slowly(w, 140);
+  let_drafts_have_earned(w);
+  rig_clear(&w->r);
+  int32_t from = ask(w, DRAFT2, 1, WIRE_F32, 0).from, end = held(w, S)->committed.length - 1;
+  assert_true(from < end);
+  prefill(w);
+  gather(w, DRAFT2, from, &rows);
+  assert_int_equal(rows, end - from);
 }
 
 static void test_only_positions_that_are_wanted_are_tapped(void **state) {
@@ -194,6 +422,37 @@ static void test_credit_of_frames_that_were_lost_comes_back(void **state) {
   assert_int_equal(rows, 16);
 }
 
+/* In lockstep nothing else would come before the draft has guessed. */
+static void test_a_draft_does_not_wait_for_frames_that_were_lost(void **state) {
+  world *w = *state;
+  int32_t rows;
+  say_and_open(w, prompt_message());
+  ask(w, DRAFT, 1, WIRE_F32, 0);
+  uint32_t generation = held(w, S)->drafts.of[0].ids.generation;
+  prefill(w);
+  rig_clear(&w->r);
+  w->r.now += 1100000;
+  name_features(w, DRAFT, generation, 0);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 1);
+  assert_int_equal(gather(w, DRAFT, 0, &rows), PROMPT_LENGTH - 1);
+  assert_int_equal(rows, 0);
+  name_features(w, DRAFT, generation, 0); /* it is told now and then */
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 1);
+  w->r.now += 1100000;
+  name_features(w, DRAFT, generation, PROMPT_LENGTH - 1);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 1);
+}
+
+static void test_a_draft_that_wants_later_rows_is_told_of_none(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  ask(w, DRAFT, 1, WIRE_F32, CONTEXT);
+  prefill(w);
+  w->r.now += 1100000;
+  name_features(w, DRAFT, held(w, S)->drafts.of[0].ids.generation, 0);
+  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 0);
+}
+
 static void test_rows_that_the_engine_could_not_give_are_lost(void **state) {
   world *w = *state;
   int32_t rows;
@@ -201,7 +460,8 @@ static void test_rows_that_the_engine_could_not_give_are_lost(void **state) {
   ask(w, DRAFT, 1, WIRE_F32, 0);
   w->untapped = true;
   prefill(w);
-  assert_int_equal(rig_count(&w->r, DRAFT, MSG_FEATURES), 0);
+  assert_int_equal(gather(w, DRAFT, 0, &rows), PROMPT_LENGTH - 1); /* it is told so, and waits for none */
+  assert_int_equal(rows, 0);
   play_slowly(w, 2);
   assert_int_equal(gather(w, DRAFT, 0, &rows), PROMPT_LENGTH + 1);
   assert_int_equal(rows, 2);
@@ -252,6 +512,37 @@ static void test_a_new_epoch_begins_without_features(void **state) {
   assert_int_equal(w->tapped, tapped);
 }
 
+/* Does a new prompt, for which a draft is expected, begin at once? */
+static bool begins_at_once(world *w, uint64_t id) {
+  const int32_t tokens[] = {(int32_t)id, (int32_t)id, (int32_t)id};
+  msg m = open_message(id, 1, tokens, 3);
+  m.u.open.draft_expected = true;
+  rig_say(&w->r, ORCH, m);
+  bool begins = take_job(w);
+  if (begins) give_result(w);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, id, 1));
+  return begins;
+}
+
+static void test_a_prompt_waits_for_a_draft_where_drafts_read_features(void **state) {
+  world *w = *state;
+  assert_false(begins_at_once(w, 5)); /* nobody knows yet */
+  say_and_open(w, prompt_message());
+  attach(w, DRAFT);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  assert_true(begins_at_once(w, 6));
+  msg again = prompt_message();
+  again.epoch = 2;
+  say_and_open(w, again);
+  msg m = asking(1, WIRE_F32, 0);
+  m.epoch = 2;
+  rig_say(&w->r, DRAFT, m);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 2));
+  assert_false(begins_at_once(w, 8));
+  target_speculation(w->t)->last.reply_us = (average){.mean = SCHEDULE_ATTACH_US, .count = 9};
+  assert_true(begins_at_once(w, 9)); /* drafts are so far away that none could attach in time */
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -260,13 +551,28 @@ int main(void) {
       TEST(test_a_draft_gets_the_prompts_rows_and_then_each_steps),
       TEST(test_rows_go_out_behind_all_tokens_of_a_step),
       TEST(test_rows_wait_until_their_tokens_were_sent),
-      TEST(test_a_draft_that_attaches_late_starts_cold),
+      TEST(test_a_draft_far_away_gets_no_features),
+      TEST(test_a_draft_that_attaches_late_gets_the_rows_that_are_there_already),
+      TEST(test_rows_that_cost_more_than_they_win_are_not_computed_again),
+      TEST(test_the_one_row_that_a_draft_lacks_is_computed_again),
+      TEST(test_the_one_row_of_a_step_under_way_is_computed_again),
+      TEST(test_more_rows_than_one_have_to_be_earned),
+      TEST(test_without_features_no_row_is_computed_again),
+      TEST(test_of_a_cached_prompt_a_head_gets_the_positions_that_it_needs),
+      TEST(test_what_a_draft_has_of_a_cached_prompt_is_not_computed_again),
+      TEST(test_a_short_answer_is_not_worth_many_rows),
+      TEST(test_rows_of_a_job_that_was_under_way_come_again),
+      TEST(test_rows_are_computed_again_only_now_and_then),
+      TEST(test_a_draft_that_takes_over_gets_the_last_rows),
       TEST(test_only_positions_that_are_wanted_are_tapped),
       TEST(test_of_a_long_prompt_the_last_rows_come),
       TEST(test_credit_bounds_what_is_on_the_way_and_what_waits),
       TEST(test_credit_of_frames_that_were_lost_comes_back),
+      TEST(test_a_draft_does_not_wait_for_frames_that_were_lost),
+      TEST(test_a_draft_that_wants_later_rows_is_told_of_none),
       TEST(test_rows_that_the_engine_could_not_give_are_lost),
       TEST(test_a_head_for_another_model_is_refused_and_the_session_goes_on),
+      TEST(test_a_prompt_waits_for_a_draft_where_drafts_read_features),
       TEST(test_two_drafts_share_the_same_states),
       TEST(test_a_new_epoch_begins_without_features),
   };

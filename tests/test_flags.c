@@ -37,6 +37,10 @@ static const pair pairs[] = {
     {"\"top_p\": 0.9", {"--top-p", "0.9"}},
     {"\"min_p\": 0.1", {"--min-p", "0.1"}},
     {"\"repeat_penalty\": 1.5", {"--repeat-penalty", "1.5"}},
+    {"\"presence_penalty\": -2", {"--presence-penalty", "-2"}},
+    {"\"frequency_penalty\": 0.1", {"--frequency-penalty", "0.1"}},
+    {"\"logit_bias\": {\"7\": -100, \"0\": 2.5}", {"--logit-bias", "7-100", "--logit-bias", "0+2.5"}},
+    {"\"logit_bias\": {\"7\": -1}", {"--logit-bias", "7+3", "--logit-bias", "7-1"}}, /* the last one */
     {"\"seed\": 9", {"--seed", "9"}},
     {"\"budget\": 4", {"--budget", "4"}},
     {"\"stop\": [\"a\", \"\\u00e9\"]", {"--stop", "a", "--stop", "\xc3\xa9"}},

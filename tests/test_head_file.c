@@ -30,6 +30,7 @@ static void reads_a_head_in_the_eagle_layout(void **state) {
   assert_true(c->target_embed == 32 && c->layer.vocab == 96 && c->draft_vocab == 24);
   assert_true(c->tap_count == 3 && c->taps[0] == 1 && c->taps[1] == 2 && c->taps[2] == 4);
   assert_false(c->norm_before_fc || c->norm_before_residual || c->norm_output);
+  assert_true(c->horizon == 0 && head_file_horizon(h) == HEAD_FILE_HORIZON);
   const gguf_tensor *q = head_file_tensor(h, HEAD_Q), *fc = head_file_tensor(h, HEAD_FC);
   assert_true(q->shape[0] == 64 && q->shape[1] == 32 && fc->shape[0] == 96 && fc->shape[1] == 32);
   for (size_t i = 0; i < 64 * 32; i++)
@@ -97,7 +98,7 @@ static void reads_a_head_in_the_speculators_layout(void **state) {
   folder f = head_folder(&b, &HEAD_SMALL, "");
   folder_put_text(
       &f, "config.json",
-      SPECULATORS("\"norm_before_residual\":true,\"norm_before_fc\":true,\"norm_output\":true,",
+      SPECULATORS("\"norm_before_residual\":true,\"norm_before_fc\":true,\"norm_output\":true,\"horizon\":3,",
                   "\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
                   "\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
                   "\"original_max_position_embeddings\":8192},"));
@@ -106,6 +107,7 @@ static void reads_a_head_in_the_speculators_layout(void **state) {
   if (head_file_open(&h, f.path, &target, &e)) fail_msg("%s", e.text);
   const head_config *c = head_file_config(h);
   assert_true(c->norm_before_residual && c->norm_before_fc && c->norm_output);
+  assert_int_equal(head_file_horizon(h), 3);
   assert_true(c->layer.context == 4096 && c->layer.rope_base == 500000.0f);
   assert_true(c->layer.scaling.kind == ROPE_LLAMA3 && c->layer.scaling.factor == 8.0f);
   assert_true(c->target_embed == 32 && c->draft_vocab == 24 && c->tap_count == 3 && c->taps[2] == 4);
@@ -314,6 +316,8 @@ static void refuses_wrong_configurations(void **state) {
       {EAGLE(",\"num_hidden_layers\":1,\"draft_vocab_size\":97,\"eagle_aux_hidden_state_layer_ids\":[1,2]"),
        ERR_FORMAT, "97"},
       {EAGLE(",\"num_hidden_layers\":1,\"norm_before_residual\":7"), ERR_FORMAT, "norm_before_residual"},
+      {EAGLE(",\"num_hidden_layers\":1,\"horizon\":0"), ERR_FORMAT, "horizon"},
+      {EAGLE(",\"num_hidden_layers\":1,\"horizon\":4097"), ERR_LIMIT, "4097"},
       {EAGLE(",\"num_hidden_layers\":1,\"fc_norm\":true"), ERR_UNSUPPORTED, "fc_norm"},
       {EAGLE(",\"num_hidden_layers\":1,\"quantization_config\":{}"), ERR_UNSUPPORTED, "quantization_config"},
       {EAGLE(",\"num_hidden_layers\":1,\"eagle_aux_hidden_state_layer_ids\":[1,\"2\"]"), ERR_FORMAT,

@@ -76,10 +76,12 @@ static void compare_values(const head_file *a, const head_file *b, bool reordere
 
 static void writes_a_head_that_is_read_again(void **state) {
   (void)state;
+  const head_calibration measured = {true, {{1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1}}};
   static head_builder b;
   fixture x;
   b = (head_builder){0};
-  open_fixture(&x, &b, &HEAD_SMALL, "\"norm_before_residual\":true,");
+  open_fixture(&x, &b, &HEAD_SMALL, "\"norm_before_residual\":true,\"horizon\":5,");
+  head_file_calibrate(x.head, &measured);
   head_file *out = write_and_open(&x);
   const head_config *c = head_file_config(out), *from = head_file_config(x.head);
   assert_false(c->layer.half_split);
@@ -89,6 +91,9 @@ static void writes_a_head_that_is_read_again(void **state) {
   assert_true(c->layer.ffn == 64 && c->layer.vocab == 96 && c->draft_vocab == 24 && c->target_embed == 32);
   assert_true(c->layer.rope_base == from->layer.rope_base && c->layer.norm_eps == from->layer.norm_eps);
   assert_int_equal(c->layer.context, 2048);
+  assert_int_equal(c->horizon, 5);
+  assert_true(c->calibration.there);
+  assert_memory_equal(c->calibration.weights, measured.weights, sizeof measured.weights);
   assert_memory_equal(c->taps, from->taps, sizeof c->taps);
   assert_memory_equal(head_file_ids(out), head_file_ids(x.head), 24 * sizeof(int32_t));
   compare_values(x.head, out, true);
@@ -217,13 +222,17 @@ static void maps_rows_of_the_target_to_rows_of_the_head(void **state) {
   head_file *out = write_and_open(&x);
   const gguf_tensor *map = head_file_map(out);
   assert_true(map->type == GGUF_BF16 && map->shape[0] == MAP_EMBED + 1 && map->shape[1] == MAP_EMBED);
-  for (int t = 0; t < MAP_VOCAB - MAP_ROWS; t++) /* those that the head lacks */
+  for (int t = 0; t < MAP_VOCAB - MAP_ROWS; t++) { /* those that the head lacks */
+    float scratch[3 * MAP_EMBED + 2], row[MAP_EMBED];
+    assert_true(head_file_map_row(x.head, &TARGET_ROWS, t, scratch, row));
     for (int o = 0; o < MAP_EMBED; o++) {
       float made = value_at(map, (size_t)(o * (MAP_EMBED + 1) + MAP_EMBED));
       for (int i = 0; i < MAP_EMBED; i++)
         made += target_rows[t][i] * value_at(map, (size_t)(o * (MAP_EMBED + 1) + i));
       assert_true(made > head_rows[t][o] - 0.02f && made < head_rows[t][o] + 0.02f);
+      assert_true(row[o] > made - 1e-4f && row[o] < made + 1e-4f);
     }
+  }
   head_file_close(out);
   assert_int_equal(head_file_keep_rows(x.head, 65, &e), ERR_OK);
   assert_int_equal(head_file_fit_map(x.head, &TARGET_ROWS, &cosine, &e), ERR_UNSUPPORTED);

@@ -182,6 +182,73 @@ static void test_a_cache_that_lost_rows_is_a_desync(void **state) {
   expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 9, 10);
 }
 
+/* The session's counts as DONE tells them, and the store's are the same. */
+static void expect_ahead(world *w, uint64_t verdicts, uint64_t hits, uint64_t survivors) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, message(MSG_END, SELF, S, 1));
+  const msg_stats *n = &rig_only(&w->r, ORCH, MSG_DONE)->u.done.stats;
+  const session_ahead *all = &target_sessions(w->t)->ahead;
+  assert_int_equal(n->verdicts, verdicts);
+  assert_int_equal(n->ahead_hits, hits);
+  assert_int_equal(n->survivors, survivors);
+  assert_true(all->verdicts == verdicts && all->hits == hits && all->survivors == survivors);
+}
+
+/* A tree of two nodes is verified of a chain of five: the token behind it is the third node, and the last two
+ * survive. With these two the next step verifies the end of the chain, and the tree is empty. */
+static void test_what_survives_a_verdict_is_counted(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = true;
+  m.u.open.options.budget = 2;
+  say_and_open(w, m);
+  uint32_t g = attach(w, DRAFT);
+  prefill(w);
+  believe(w);
+  send_chain(w, DRAFT, g, PROMPT_LENGTH, 1, 5, false);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(w->job.count, 3);
+  assert_int_equal(held(w, S)->drafts.tree.live_count, 2);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(held(w, S)->committed.length, PROMPT_LENGTH + 6);
+  play_slowly(w, 1); /* a plain step, whose draft has sent nothing */
+  assert_int_equal(w->job.count, 1);
+  rig_say(&w->r, DRAFT, state_message(MSG_DETACH, SELF, S, 1, 0, (hash16){{0}}));
+  assert_int_equal(play(w, 2), 2); /* of a session without a draft: no verdicts */
+  expect_ahead(w, 3, 1, 2);
+}
+
+/* A tree that guessed wrong: nothing of it survives, whatever has come. */
+static void test_a_wrong_tree_has_no_survivors(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  believe(w);
+  const guess wrong[] = {
+      {0, wrong_of(truth()[PROMPT_LENGTH - 1]), -0.001f}, {1, 5, -0.001f}, {2, 6, -0.001f}};
+  send_nodes(w, DRAFT, g, PROMPT_LENGTH, 1, wrong, 3, false);
+  assert_int_equal(play(w, 1), 1);
+  expect_ahead(w, 1, 0, 0);
+}
+
+/* Its frame of DONE has no place for these counts. */
+static void test_an_orchestrator_of_version_2_is_told_no_verdicts(void **state) {
+  world *w = *state;
+  greet_another_orchestrator_of(w, 2);
+  rig_say(&w->r, ORCH2, prompt_message());
+  uint32_t g = attach(w, DRAFT);
+  prefill(w);
+  believe(w);
+  send_chain(w, DRAFT, g, PROMPT_LENGTH, 1, 2, false);
+  assert_int_equal(play(w, 1), 1);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH2, message(MSG_END, SELF, S, 1));
+  const msg_stats *n = &rig_only(&w->r, ORCH2, MSG_DONE)->u.done.stats;
+  assert_int_equal(n->rounds, 1);
+  assert_true(n->verdicts == 0 && n->ahead_hits == 0 && n->survivors == 0);
+  assert_int_equal(target_sessions(w->t)->ahead.verdicts, 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_result_after_the_end_belongs_to_nobody),
@@ -194,6 +261,9 @@ int main(void) {
       CASE(test_an_error_of_a_plain_step_ends_the_session),
       CASE(test_an_error_of_a_prefill_ends_the_session),
       CASE(test_a_cache_that_lost_rows_is_a_desync),
+      CASE(test_what_survives_a_verdict_is_counted),
+      CASE(test_a_wrong_tree_has_no_survivors),
+      CASE(test_an_orchestrator_of_version_2_is_told_no_verdicts),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

@@ -33,6 +33,29 @@ static void test_a_session_rolls_back_to_any_length(void **state) {
   sqlite3_close(db);
 }
 
+/* Each of two looked at its length before either had changed it. */
+static void test_two_that_change_one_session_leave_it_whole(void **state) {
+  const own_folder *p = *state;
+  err e = {0};
+  ledger l = opened(p->path);
+  begin(&l, 1);
+  append(&l, 1, 0, 8);
+  assert_true(comes_to(&l, 1, 11));
+  l.close(l.self);
+  sqlite3 *db = open_database(p->path);
+  assert_int_equal(ledger_change_rollback(db, p->path, 1, 2, &e), ERR_OK);
+  assert_int_equal(ledger_change_rollback(db, p->path, 1, 6, &e), ERR_STATE);
+  assert_non_null(strstr(e.text, "was shortened by another process"));
+  assert_int_equal(ledger_change_end(db, p->path, 1, WIRE_FINISH_STOP, &e), ERR_OK);
+  assert_int_equal(ledger_change_end(db, p->path, 1, WIRE_FINISH_CANCELLED, &e), ERR_OK);
+  ledger_session s;
+  load(db, 1, &s);
+  expect_tokens(&s, 2);
+  assert_int_equal(s.finish, WIRE_FINISH_STOP);
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+}
+
 /* The time of the last change counts, to the microsecond. What a living process serves is left alone. */
 static void test_old_sessions_are_ended_or_deleted(void **state) {
   const own_folder *p = *state;
@@ -81,7 +104,7 @@ static void test_many_dead_orchestrators_are_removed(void **state) {
   finished(p->path, 1, 1);
   sqlite3 *db = open_database(p->path);
   exec(db, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600)"
-           " INSERT INTO orchestrator SELECT i, 1, 1, 'elsewhere', 'run', 1, 1, 0, 0, NULL FROM n");
+           " INSERT INTO orchestrator SELECT i, 1, 1, 'elsewhere', 'run', 1, 1, 0, 0, NULL, NULL FROM n");
   for (int64_t left = 600; left > 0; left = left > 256 ? left - 256 : 0) {
     assert_int_equal(number(db, "SELECT count(*) FROM orchestrator"), left);
     assert_int_equal(ledger_change_remove_dead(db, "it", &e), ERR_OK);
@@ -93,6 +116,7 @@ static void test_many_dead_orchestrators_are_removed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_session_rolls_back_to_any_length),
+      CASE(test_two_that_change_one_session_leave_it_whole),
       CASE(test_old_sessions_are_ended_or_deleted),
       CASE(test_many_dead_orchestrators_are_removed),
   };

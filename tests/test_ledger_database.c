@@ -48,7 +48,7 @@ static void test_other_files_are_refused(void **state) {
   ledger l = opened(p->path);
   l.close(l.self);
   db = open_database(p->path);
-  exec(db, "PRAGMA user_version = 2");
+  exec(db, "PRAGMA user_version = 3");
   sqlite3_close(db);
   expect_refused(p->path, ERR_VERSION, "newer");
   err e = {0};

@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "orchestrator/ledger/ledger_writer.h"
 #include "orchestrator/ledger/ledger_epochs.h"
+#include "orchestrator/ledger/options_json.h"
 #include <stdatomic.h>
 
 enum { WRITERS = 4, EACH = 20 };
@@ -22,6 +23,16 @@ static void writer_process(const char *path, int which) {
   _exit(0);
 }
 
+static bool comes_to_be(ledger *l, bool failing) {
+  for (int64_t waited = 0; waited < PATIENCE_US; waited += POLL_US, usleep(POLL_US))
+    if (ledger_file_failing(l) == failing) return true;
+  return false;
+}
+
+static bool comes_to_fail(ledger *l) {
+  return comes_to_be(l, true);
+}
+
 /* 0: as it should be. The limit of file sizes stands for the disk. */
 static int writes_on_a_full_disk(const char *path) {
   ledger l = opened(path);
@@ -34,15 +45,119 @@ static int writes_on_a_full_disk(const char *path) {
   limit.rlim_cur = 4096;
   setrlimit(RLIMIT_FSIZE, &limit);
   append(&l, 1, 0, 5);
-  if (!comes_to(&l, 1, 8) || !ledger_file_failing(&l)) return 2; /* the answer goes on */
+  if (!comes_to_fail(&l) || l.durable(l.self, 1) != 3) return 2; /* what is not kept is not shown */
   limit.rlim_cur = before;
   setrlimit(RLIMIT_FSIZE, &limit);
-  for (int64_t waited = 0; ledger_file_failing(&l); waited += POLL_US, usleep(POLL_US))
-    if (waited > PATIENCE_US) return 3;
+  if (!comes_to_be(&l, false)) return 3;
+  if (!comes_to(&l, 1, 8)) return 5;
   append(&l, 1, 5, 1);
   if (!comes_to(&l, 1, 9)) return 4;
   l.close(l.self);
   return 0;
+}
+
+static ledger opened_as(const char *path, ledger_mode mode) {
+  ledger l;
+  err e = {0};
+  ledger_file_options o = {
+      .path = path, .mode = mode, .command = "test", .model = "/m.gguf", .on_durable = nothing};
+  if (ledger_file_open(&l, &o, &e)) fail_msg("%s", e.text);
+  return l;
+}
+
+static void test_only_the_fast_mode_shows_what_is_not_kept(void **state) {
+  const own_folder *p = *state;
+  for (ledger_mode mode = LEDGER_NORMAL; mode <= LEDGER_FAST; mode++) {
+    ledger l = opened_as(p->path, mode);
+    uint64_t id = 1 + (uint64_t)mode;
+    begin(&l, id);
+    assert_true(comes_to(&l, id, 3));
+    sqlite3 *other = open_database(p->path);
+    exec(other, "BEGIN IMMEDIATE");
+    append(&l, id, 0, 200);
+    assert_int_equal(l.durable(l.self, id), mode == LEDGER_FAST ? 203 : 3);
+    if (mode == LEDGER_FAST) { /* nobody else can know a session that is not in the file */
+      begin(&l, 10);
+      assert_int_equal(l.durable(l.self, 10), 0);
+      assert_true(comes_to_fail(&l));
+      assert_int_equal(l.durable(l.self, 10), 3);
+    }
+    exec(other, "COMMIT");
+    assert_true(comes_to(&l, id, 203));
+    sqlite3_close(other);
+    l.close(l.self);
+  }
+}
+
+/* Not even in the fast mode: whoever resumes the session from the file would use it as well. */
+static void test_no_epoch_is_given_that_cannot_be_recorded(void **state) {
+  static const ledger_mode modes[] = {LEDGER_NORMAL, LEDGER_FAST};
+  const own_folder *p = *state;
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    ledger l = opened_as(p->path, modes[i]);
+    uint64_t id = 20 + i;
+    begin(&l, id);
+    assert_true(comes_to(&l, id, 3));
+    sqlite3 *other = open_database(p->path);
+    exec(other, "BEGIN IMMEDIATE");
+    append(&l, id, 0, 1);
+    assert_true(comes_to_fail(&l));
+    assert_int_equal(l.epoch(l.self, id, 1 + LEDGER_EPOCHS_AHEAD), ERR_OK); /* it was recorded before */
+    assert_int_equal(l.epoch(l.self, id, 2 + LEDGER_EPOCHS_AHEAD), ERR_IO);
+    exec(other, "COMMIT");
+    assert_true(comes_to_be(&l, false) && comes_to(&l, id, 4));
+    assert_int_equal(l.epoch(l.self, id, 3 + LEDGER_EPOCHS_AHEAD), ERR_OK);
+    ledger_session s;
+    load(other, id, &s);
+    assert_true(s.epoch >= 3 + LEDGER_EPOCHS_AHEAD);
+    ledger_session_fini(&s);
+    sqlite3_close(other);
+    l.close(l.self);
+  }
+}
+
+/* A COMMIT may fail although it has committed, for example where the sync fails: all of it is written again.
+ */
+static void test_a_transaction_may_be_written_twice(void **state) {
+  const own_folder *p = *state;
+  ledger l = opened(p->path);
+  sqlite3 *db = open_database(p->path);
+  ledger_transaction *w;
+  ledger_process who = {.id = 4711, .command = "test", .host = "here"};
+  assert_int_equal(ledger_transaction_open(&w, db, &who), ERR_OK);
+  const int32_t tokens[] = {1, 2, 3, 10, 11, 12, 13};
+  char *options = options_json_text(&request);
+  for (int ended = 0; ended < 2; ended++) {
+    ledger_job whole = {.at = {.session = 50 + (uint64_t)ended,
+                               .hash_seed = 6,
+                               .prompt_length = 3,
+                               .options = options,
+                               .epoch = 17,
+                               .ended = ended,
+                               .finish = WIRE_FINISH_STOP},
+                        .count = 5};
+    for (int again = 0; again < 3; again++) {
+      ledger_job j = whole;
+      j.count = again < 2 ? 5 : 7; /* more has come */
+      assert_int_equal(ledger_transaction_commit(w, &j, 1, tokens, &(ledger_heartbeat){0}), SQLITE_OK);
+      assert_false(j.at.lost);
+    }
+    ledger_session s;
+    load(db, whole.at.session, &s);
+    expect_tokens(&s, 4);
+    assert_int_equal(s.state, ended ? LEDGER_ENDED : LEDGER_INTERRUPTED);
+    assert_int_equal(s.epoch, 17);
+    ledger_session_fini(&s);
+    exec(db, "UPDATE session SET owner = 77, epoch = 18");
+    ledger_job j = whole;
+    assert_int_equal(ledger_transaction_commit(w, &j, 1, tokens, &(ledger_heartbeat){0}), SQLITE_OK);
+    assert_true(j.at.lost); /* now it is another process's */
+    exec(db, "UPDATE session SET owner = NULL");
+  }
+  free(options);
+  ledger_transaction_close(w);
+  sqlite3_close(db);
+  l.close(l.self);
 }
 
 enum { TIMES = 64 };
@@ -69,7 +184,7 @@ static int pauses_between_tries(const char *path) {
   signal(SIGXFSZ, SIG_IGN);
   setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, RLIM_INFINITY});
   append(&l, 1, 0, 5);
-  if (!comes_to(&l, 1, 8) || !ledger_file_failing(&l)) return 3;
+  if (!comes_to_fail(&l)) return 3;
   int32_t first = ends.count;
   for (int64_t waited = 0; ends.count < first + 2; waited += POLL_US, usleep(POLL_US))
     if (waited > PATIENCE_US) return 4;
@@ -103,11 +218,11 @@ static void test_no_call_waits_for_a_locked_file(void **state) {
   ledger_entry entry;
   assert_true(l.read(l.self, 2, &entry));
   assert_int_equal(entry.length, 503);
-  assert_int_equal(number(other, "SELECT count(*) FROM tokens"), 0);
+  assert_int_equal(number(other, "SELECT count(*) FROM tokens WHERE length(ids) > 0"), 0);
   exec(other, "COMMIT");
   assert_true(comes_to(&l, 1, 503));
   assert_true(comes_to(&l, 2, 503));
-  assert_true(number(other, "SELECT count(*) FROM tokens") <=
+  assert_true(number(other, "SELECT count(*) FROM tokens WHERE length(ids) > 0") <=
               4); /* what waited, and what came while it did */
   sqlite3_close(other);
   l.close(l.self);
@@ -189,6 +304,9 @@ int main(void) {
       CASE(test_a_full_disk_ends_no_session),
       CASE(test_what_comes_during_a_transaction_is_written_with_the_next),
       CASE(test_a_file_that_cannot_be_written_is_tried_at_a_pace),
+      CASE(test_only_the_fast_mode_shows_what_is_not_kept),
+      CASE(test_no_epoch_is_given_that_cannot_be_recorded),
+      CASE(test_a_transaction_may_be_written_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,11 +53,9 @@ static void every_entry_says_something(void **state) {
 
 static void commands(void **state) {
   (void)state;
-  static const char *const run[] = {"chat", "complete", "generate", "cli"}, *const serve[] = {"serve",
-                                                                                              "server"};
+  static const char *const run[] = {"chat", "complete", "generate", "cli"};
   for (size_t i = 0; i < 4; i++) assert_string_equal(llama_flags_find_command(run[i])->ours, "run");
-  for (size_t i = 0; i < 2; i++)
-    assert_string_equal(llama_flags_find_command(serve[i])->ours, "serve-workers");
+  assert_string_equal(llama_flags_find_command("server")->ours, "serve");
   assert_null(llama_flags_find_command("run"));
   assert_null(llama_flags_find_command("chats"));
   assert_null(llama_flags_find_command(""));

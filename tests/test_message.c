@@ -48,6 +48,10 @@ static const struct options_row {
     REAL(ERR_ARG, min_p, -INFINITY),
     REAL(ERR_ARG, repeat_penalty, 0.0f),
     REAL(ERR_ARG, repeat_penalty, NAN),
+    REAL(ERR_OK, presence_penalty, -2.0f),
+    REAL(ERR_ARG, presence_penalty, 2.5f),
+    REAL(ERR_OK, frequency_penalty, 2.0f),
+    REAL(ERR_ARG, frequency_penalty, NAN),
     ROW(ERR_OK, top_k, 0),
     ROW(ERR_ARG, top_k, -1),
     ROW(ERR_OK, max_tokens, 1),
@@ -67,6 +71,8 @@ static const struct options_row {
     ROW(ERR_OK, stop_count, WIRE_STOPS_MAX),
     ROW(ERR_LIMIT, stop_count, WIRE_STOPS_MAX + 1),
     ROW(ERR_LIMIT, stop_count, -1),
+    ROW(ERR_LIMIT, bias_count, SAMPLER_BIAS_MAX + 1),
+    ROW(ERR_LIMIT, bias_count, -1),
 };
 
 static void test_every_option_has_its_range(void **state) {
@@ -95,6 +101,57 @@ static void test_a_stop_is_a_token(void **state) {
   o.stop_count = 2;
   assert_int_equal(msg_options_check(&o, &e), ERR_ARG);
   assert_string_equal(e.text, "stop token -1 is not a token");
+}
+
+static void test_a_bias_has_ranges(void **state) {
+  (void)state;
+  const int32_t tokens[] = {0, INT32_MAX, -1};
+  float values[] = {-100, 100, 0};
+  msg_options o = good_options();
+  err e = {0};
+  o.bias_tokens = tokens;
+  o.bias_values = values;
+  o.bias_count = 2;
+  assert_int_equal(msg_options_check(&o, &e), ERR_OK);
+  o.bias_count = 3;
+  assert_int_equal(msg_options_check(&o, &e), ERR_ARG);
+  assert_string_equal(e.text, "token -1 of a logit bias is not a token");
+  o.bias_count = 2;
+  static const float outside[] = {100.5f, -100.5f, NAN, INFINITY};
+  for (int i = 0; i < 4; i++) {
+    values[1] = outside[i];
+    assert_int_equal(msg_options_check(&o, &e), ERR_ARG);
+  }
+}
+
+static void test_a_copy_has_its_own_stops_and_bias(void **state) {
+  (void)state;
+  const int32_t tokens[] = {5, 6};
+  const float values[] = {1, 2};
+  int32_t stops[WIRE_STOPS_MAX];
+  msg_bias bias;
+  msg_options o = good_options(), copy;
+  o.stops = tokens, o.stop_count = 1;
+  o.bias_tokens = tokens, o.bias_values = values, o.bias_count = 2;
+  msg_options_copy(&copy, &o, stops, &bias);
+  assert_true(copy.max_tokens == 5 && copy.stops == stops && copy.stop_count == 1 && stops[0] == 5);
+  assert_true(copy.bias_tokens == bias.tokens && copy.bias_values == bias.values && copy.bias_count == 2);
+  assert_true(bias.tokens[1] == 6 && bias.values[1] == 2);
+}
+
+static void test_what_came_into_version_3_is_told_apart(void **state) {
+  (void)state;
+  msg_options o = good_options();
+  o.repeat_penalty = 1.5f, o.temperature = 1, o.top_k = 4;
+  assert_false(msg_options_extras(&o));
+  o.presence_penalty = -1;
+  assert_true(msg_options_extras(&o));
+  o.presence_penalty = 0, o.frequency_penalty = 0.1f;
+  assert_true(msg_options_extras(&o));
+  o.frequency_penalty = 0, o.bias_count = 1;
+  assert_true(msg_options_extras(&o));
+  o.bias_count = 0, o.grammar_size = 1;
+  assert_true(msg_options_extras(&o));
 }
 
 static const hash16 here = {{1}}, there = {{2}}, untold = {{0}};
@@ -216,6 +273,9 @@ int main(void) {
       cmocka_unit_test(test_a_message_has_its_name),
       cmocka_unit_test(test_every_option_has_its_range),
       cmocka_unit_test(test_a_stop_is_a_token),
+      cmocka_unit_test(test_a_bias_has_ranges),
+      cmocka_unit_test(test_a_copy_has_its_own_stops_and_bias),
+      cmocka_unit_test(test_what_came_into_version_3_is_told_apart),
       cmocka_unit_test(test_programs_on_one_device_of_one_host_are_colocated),
       cmocka_unit_test(test_every_other_device_is_one_of_its_own),
       cmocka_unit_test(test_who_tells_nothing_is_colocated_with_nobody),

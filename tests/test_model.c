@@ -197,8 +197,9 @@ static void check_ranked(const model_ranking *k, const float *logits, const mode
                            .history_count = k->history_count,
                            .extra = path ? path->tokens : NULL,
                            .extra_count = path ? path->count : 0};
-  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++)
-    z[t] = !ids ? logits[t] : ids[t] < 0 ? -INFINITY : logits[ids[t]];
+  for (int32_t t = 0; t < SUPPORT_TINY_VOCAB; t++) z[t] = ids ? -INFINITY : logits[t];
+  for (int32_t i = 0; ids && i < SUPPORT_TINY_VOCAB; i++)
+    if (ids[i] >= 0) z[ids[i]] = logits[i];
   assert_int_equal(sampler_alloc(&s, SUPPORT_TINY_VOCAB), ERR_OK);
   want.count = sampler_rank(s, &k->options, &row, z, position, k->count, want.list);
   sampler_free(s);

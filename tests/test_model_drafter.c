@@ -91,11 +91,43 @@ static void test_a_session_that_is_opened_again_keeps_what_was_sent(void **state
   end(&w);
   assert_true(w.b.jobs[0].base == 12 && w.b.jobs[0].count == 8);
   w.d.kind->close(w.d.self, 0);
-  open_session(&w, 0, 12, false); /* another session */
+  open_session(&w, 0, 9, false); /* another session, which begins alike */
+  begin(&w);
+  advance(&w, 0);
+  end(&w);
+  assert_true(w.b.jobs[0].base == 9 && w.b.jobs[0].count == 11);
+  open_session(&w, 0, 0, false);
   begin(&w);
   advance(&w, 0);
   end(&w);
   assert_int_equal(w.b.jobs[0].base, 0);
+  close_world(&w);
+}
+
+/* The engine may read the last batch while the session is opened again. */
+static void test_a_job_carries_how_the_session_is_sampled(void **state) {
+  (void)state;
+  world w = open_world(20);
+  int32_t token = 9;
+  float value = -4;
+  msg_options o = {.frequency_penalty = 0.5f, .bias_tokens = &token, .bias_values = &value, .bias_count = 1};
+  const drafter_session s = {&w.c, 0, 13, &o};
+  assert_int_equal(w.d.kind->open(w.d.self, 3, &s), ERR_OK);
+  open_session(&w, 4, 0, false);
+  begin(&w);
+  advance(&w, 4);
+  advance(&w, 3);
+  end(&w);
+  assert_int_equal(w.b.jobs[0].bias_count, 0);
+  const draft_job *j = &w.b.jobs[1];
+  assert_true(j->sampling.frequency_penalty == 0.5f && j->prompt_length == 13 && j->bias_count == 1);
+  token = 8, value = 3;
+  assert_int_equal(w.d.kind->open(w.d.self, 3, &s), ERR_OK);
+  assert_true(j->bias_tokens[0] == 9 && j->bias_values[0] == -4);
+  begin(&w);
+  advance(&w, 3);
+  end(&w);
+  assert_true(w.b.jobs[0].bias_tokens[0] == 8 && w.b.jobs[0].bias_values[0] == 3);
   close_world(&w);
 }
 
@@ -151,15 +183,15 @@ static void test_failures_are_taken_before_replies(void **state) {
   close_world(&w);
 }
 
-/* The first candidate's score in a reply about a session. */
+/* The score of the better value in a reply about a session. */
 static float score_at(world *w, int32_t slot) {
   draft_reply r;
   const draft_results results = {.result_count = 1,
                                  .results = {{.slot = slot, .count = 2, .list = {{7, 3}, {8, 1}}}}};
   w->d.kind->batch_done(w->d.self, &results);
   assert_true(w->d.kind->take(w->d.self, &r));
-  for (int32_t i = 0; i < 100; i++) w->d.kind->observe(w->d.self, r.list, r.count, 8);
-  return r.list[0].score;
+  for (int32_t i = 0; i < 1000; i++) w->d.kind->observe(w->d.self, r.list, r.count, 8);
+  return r.list[r.list[0].token != 7].score;
 }
 
 static void test_scores_are_learnt_but_not_in_lockstep(void **state) {
@@ -174,14 +206,41 @@ static void test_scores_are_learnt_but_not_in_lockstep(void **state) {
   close_world(&w);
 }
 
+/* The engine has forgotten it, and other sessions go on. */
+static void test_a_session_that_failed_is_absent_until_it_is_opened_again(void **state) {
+  (void)state;
+  const draft_results results = {.failure_count = 1, .failures = {{0, ERR_IO}}};
+  draft_reply r;
+  world w = open_world(5);
+  for (int32_t slot = 0; slot < 2; slot++) open_session(&w, slot, 0, false);
+  begin(&w);
+  assert_int_equal(advance(&w, 0), 5);
+  end(&w);
+  w.d.kind->batch_done(w.d.self, &results);
+  assert_true(w.d.kind->take(w.d.self, &r));
+  begin(&w);
+  assert_int_equal(advance(&w, 0), DRAFTER_ABSENT);
+  assert_int_equal(advance(&w, 1), 5);
+  end(&w);
+  open_session(&w, 0, 5, false);
+  begin(&w);
+  assert_int_equal(advance(&w, 0), 5);
+  assert_int_equal(w.b.job_count, 1);
+  assert_int_equal(w.b.jobs[0].base, 0);
+  assert_int_equal(w.b.jobs[0].count, 5);
+  close_world(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_c_is_sent_in_chunks_and_once),
       cmocka_unit_test(test_a_session_that_is_opened_again_keeps_what_was_sent),
+      cmocka_unit_test(test_a_job_carries_how_the_session_is_sampled),
       cmocka_unit_test(test_queries_are_taken_for_a_batch_up_to_its_rows),
       cmocka_unit_test(test_a_batch_has_room_for_so_many_sessions),
       cmocka_unit_test(test_failures_are_taken_before_replies),
       cmocka_unit_test(test_scores_are_learnt_but_not_in_lockstep),
+      cmocka_unit_test(test_a_session_that_failed_is_absent_until_it_is_opened_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

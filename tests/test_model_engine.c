@@ -19,7 +19,10 @@ typedef struct text { /* one session */
   known queried[QUERIED_MAX];
   int32_t queried_count;
   sampler_options sampling;
+  int32_t prompt_length, bias_count, biased[2];
 } text;
+
+static const float biases[] = {30, 100};
 
 typedef struct world {
   gguf_builder bytes;
@@ -84,6 +87,11 @@ static void begin(world *w, text *t) {
   if (roll(w, 2)) t->sampling.temperature = 0.8f;
   if (roll(w, 3) == 0) t->sampling.top_k = 5;
   if (roll(w, 3) == 0) t->sampling.repeat_penalty = 1.3f;
+  if (roll(w, 3) == 0) t->sampling.frequency_penalty = 0.7f;
+  if (roll(w, 2)) t->bias_count = 2;
+  t->biased[0] = some_token(w);
+  t->biased[1] = MISSING - 1; /* the draft does not have it */
+  t->prompt_length = 1 + roll(w, t->length);
   t->sampling.seed = (uint64_t)roll(w, 1000);
 }
 
@@ -131,7 +139,11 @@ static draft_job *add_job(world *w, draft_batch *b, int32_t slot) {
                    .base = t->sent,
                    .first = b->token_count,
                    .first_query = b->query_count,
-                   .sampling = t->sampling};
+                   .sampling = t->sampling,
+                   .prompt_length = t->prompt_length,
+                   .bias_tokens = t->biased,
+                   .bias_values = biases,
+                   .bias_count = t->bias_count};
   j->count = left < part ? left : part;
   if (j->count > room) j->count = room;
   memcpy(b->tokens + j->first, t->tokens + t->sent, (size_t)j->count * 4);
@@ -180,7 +192,12 @@ static void check_result(world *w, const text *t, const draft_query *p, const dr
   const float *own = model_logits(w->m, 0, (n - 1) % 64);
   for (int32_t i = 0; i < SUPPORT_TINY_VOCAB; i++)
     logits[i] = w->bridge.to_draft[i] < 0 ? -INFINITY : own[w->bridge.to_draft[i]];
-  const sampler_row row = {.history = tokens, .history_count = n};
+  const sampler_row row = {.history = tokens,
+                           .history_count = n,
+                           .prompt_count = t->prompt_length,
+                           .bias_tokens = t->biased,
+                           .bias_values = biases,
+                           .bias_count = t->bias_count};
   assert_int_equal(sampler_alloc(&s, SUPPORT_TINY_VOCAB), ERR_OK);
   int32_t count = sampler_rank(s, &t->sampling, &row, logits, n, DRAFTER_CANDIDATES_MAX, want);
   assert_int_equal(a->count, count);

@@ -23,7 +23,8 @@ typedef struct request {
   int32_t count; /* rows of each use: kept, ranked and choosing */
   ops_ranking rankings[ROWS_MAX];
   ops_sampling choices[ROWS_MAX];
-  int32_t tokens[TOKENS];
+  int32_t tokens[TOKENS], bias_tokens[TOKENS];
+  float bias_values[TOKENS];
 } request;
 
 static ops_slice random_slice(void) {
@@ -33,19 +34,23 @@ static ops_slice random_slice(void) {
 
 static ops_ranking random_ranking(void) {
   static const float temperatures[] = {0, 0.8f, 1, 3}, top_ps[] = {1, 0.95f, 0.3f},
-                     min_ps[] = {0, 0.05f, 0.5f}, penalties[] = {1, 1.3f, 0.7f};
+                     min_ps[] = {0, 0.05f, 0.5f}, penalties[] = {1, 1.3f, 0.7f}, counted[] = {0, 0.4f, -1.5f};
   static const int32_t top_ks[] = {0, 1, 5, 40};
   ops_ranking r = {.options = {.temperature = temperatures[random_bits() % 4],
                                .top_k = top_ks[random_bits() % 4],
                                .top_p = top_ps[random_bits() % 3],
                                .min_p = min_ps[random_bits() % 3],
                                .repeat_penalty = penalties[random_bits() % 3],
+                               .presence_penalty = counted[random_bits() % 3],
+                               .frequency_penalty = counted[random_bits() % 3],
                                .seed = (uint64_t)random_bits() << 40 ^ random_bits(),
                                .choice = random_bits() % 3},
                    .position = (int32_t)(random_bits() % 100000),
                    .count = 1 + (int32_t)(random_bits() % SAMPLER_RANKED_MAX)};
   for (int i = 0; i < 2; i++)
     if (random_bits() % 2) r.history[i] = random_slice();
+  r.prompt_count = (int32_t)(random_bits() % TOKENS);
+  if (random_bits() % 2) r.bias = random_slice();
   return r;
 }
 
@@ -57,6 +62,10 @@ static request random_request(int32_t count, int32_t vocabulary) {
   }
   for (int32_t i = 0; i < TOKENS; i++) /* some are outside the vocabulary */
     r.tokens[i] = (int32_t)(random_bits() % (uint32_t)(vocabulary + 20)) - 10;
+  for (int32_t i = 0; i < TOKENS; i++) {
+    r.bias_tokens[i] = (int32_t)(random_bits() % (uint32_t)(vocabulary + 20)) - 10;
+    r.bias_values[i] = (float)(int32_t)(random_bits() % 2001 - 1000) / 100;
+  }
   return r;
 }
 
@@ -89,6 +98,9 @@ static void begin_head(device *d, const request *r, bool alone) {
                                            .rankings = mine.rankings,
                                            .tokens = mine.tokens,
                                            .token_count = TOKENS,
+                                           .bias_tokens = mine.bias_tokens,
+                                           .bias_values = mine.bias_values,
+                                           .bias_count = TOKENS,
                                            .choices = mine.choices}));
   memset(&mine, 0x5a, sizeof mine); /* copied */
 }
@@ -147,16 +159,28 @@ static void run_head(device *d, const matrix *m, const request *r, const float *
 
 /* --- checks --- */
 
+typedef struct outputs {
+  const int32_t *tokens; /* [count], or NULL: they are the tokens */
+  int32_t count, common; /* by which all rows are ranked */
+} outputs;
+
 /* By the definition: on logits under the tokens' own ids. */
-static ops_ranked expected_list(const request *r, int32_t row, const float *logits, const int32_t *ids,
+static ops_ranked expected_list(const request *r, int32_t row, const float *logits, const outputs *of,
                                 int32_t count) {
   const ops_ranking *k = &r->rankings[row];
   float *z = malloc((size_t)count * sizeof *z);
-  for (int32_t t = 0; t < count; t++) z[t] = !ids ? logits[t] : ids[t] < 0 ? -INFINITY : logits[ids[t]];
+  for (int32_t t = 0; t < count; t++) z[t] = of->tokens ? -INFINITY : logits[t];
+  for (int32_t i = 0; of->tokens && i < of->count; i++)
+    if (of->tokens[i] >= 0 && (i < of->common || (i >= k->own.first && i < k->own.first + k->own.count)))
+      z[of->tokens[i]] = logits[i];
   const sampler_row history = {.history = r->tokens + k->history[0].first,
                                .history_count = k->history[0].count,
                                .extra = r->tokens + k->history[1].first,
-                               .extra_count = k->history[1].count};
+                               .extra_count = k->history[1].count,
+                               .prompt_count = k->prompt_count,
+                               .bias_tokens = r->bias_tokens + k->bias.first,
+                               .bias_values = r->bias_values + k->bias.first,
+                               .bias_count = k->bias.count};
   sampler *s;
   ops_ranked out;
   assert_int_equal(sampler_alloc(&s, count), ERR_OK);
@@ -174,17 +198,16 @@ static void assert_list(const device *d, int32_t row, const ops_ranked *got, con
              got->count);
 }
 
-/* ids [count] the output of each token, or NULL. */
-static void check_device(device *d, const matrix *m, const request *r, const float *x, const int32_t *ids,
+static void check_device(device *d, const matrix *m, const request *r, const float *x, const outputs *of,
                          int32_t count) {
   result both = {.logits = malloc((size_t)r->count * (size_t)m->rows * sizeof(float))}, alone;
-  device_memory *memory = ids ? upload(d, ids, (size_t)count * sizeof *ids) : NULL;
-  const device_ids tokens = {.memory = memory, .count = count};
+  device_memory *memory = of->tokens ? upload(d, of->tokens, (size_t)of->count * sizeof *of->tokens) : NULL;
+  const device_ids tokens = {.memory = memory, .count = count, .outputs = of->count, .common = of->common};
   run_head(d, m, r, x, tokens, false, &both);
   run_head(d, m, r, x, tokens, true, &alone);
   for (int32_t i = 0; i < r->count; i++) {
     const float *logits = both.logits + (size_t)i * (size_t)m->rows;
-    ops_ranked expected = expected_list(r, i, logits, ids, count);
+    ops_ranked expected = expected_list(r, i, logits, of, count);
     assert_list(d, i, &both.lists[i], &expected);
     assert_list(d, i, &alone.lists[i], &expected);
     assert_int_equal(both.ids[i], choice_of(&r->choices[line_of_choice(r, i)], logits, m->rows));
@@ -193,12 +216,23 @@ static void check_device(device *d, const matrix *m, const request *r, const flo
   free(both.logits);
 }
 
-static void check(int32_t vocabulary, int32_t rows, ops_type type, const int32_t *ids, int32_t count) {
-  matrix m = make_matrix(type, vocabulary, COLUMNS);
+/* Each row has other outputs of its own behind the common ones. */
+static void give_own(request *r, const outputs *of) {
+  for (int32_t i = 0; i < r->count && of->common < of->count; i++) {
+    int32_t first = of->common + (int32_t)(random_bits() % (uint32_t)(of->count - of->common));
+    r->rankings[i].own = (ops_slice){first, (int32_t)(random_bits() % (uint32_t)(of->count - first + 1))};
+  }
+}
+
+static void check(int32_t columns, int32_t rows, ops_type type, const outputs *of, int32_t count) {
+  static const outputs none = {0};
+  matrix m = make_matrix(type, columns, COLUMNS);
   float *x = random_floats((size_t)rows * COLUMNS);
   request r = random_request(rows, count);
+  if (of) give_own(&r, of);
   for (int math = 0; math < 2; math++)
-    for (int32_t i = 0; i < device_count; i++) check_device(devices[math][i], &m, &r, x, ids, count);
+    for (int32_t i = 0; i < device_count; i++)
+      check_device(devices[math][i], &m, &r, x, of ? of : &none, count);
   free(x);
   free_matrix(&m);
 }
@@ -217,22 +251,39 @@ static void the_outputs_after_the_last_token_are_left_out(void **state) {
   check(640, 5, OPS_F32, NULL, 601);
 }
 
-static void tokens_may_have_other_ids_than_outputs(void **state) {
+/* A part of the tokens in any order, each once, and outputs without a token. */
+static void shuffle(int32_t *tokens, int32_t outputs_count, int32_t count) {
+  int32_t *all = malloc((size_t)count * sizeof *all);
+  for (int32_t t = 0; t < count; t++) all[t] = t;
+  for (int32_t t = count - 1; t > 0; t--) {
+    int32_t other = (int32_t)(random_bits() % (uint32_t)(t + 1)), x = all[t];
+    all[t] = all[other];
+    all[other] = x;
+  }
+  for (int32_t i = 0; i < outputs_count; i++) tokens[i] = i < count && random_bits() % 4 ? all[i] : -1;
+  free(all);
+}
+
+static void outputs_may_have_other_ids_than_tokens(void **state) {
   (void)state;
   enum { OUTPUTS = 700, COUNT = 1000 };
-  int32_t ids[COUNT];
-  for (int32_t t = 0; t < COUNT; t++) ids[t] = random_bits() % 4 ? (int32_t)(random_bits() % OUTPUTS) : -1;
-  check(OUTPUTS, 6, OPS_F32, ids, COUNT);
-  check(OUTPUTS, 6, OPS_F32, ids, 30);
-  for (int32_t t = 0; t < COUNT; t++) ids[t] = -1;
-  check(OUTPUTS, 2, OPS_F32, ids, COUNT);
+  int32_t tokens[OUTPUTS];
+  const outputs all = {tokens, OUTPUTS, OUTPUTS}, common = {tokens, OUTPUTS, 400}, few = {tokens, 30, 30};
+  shuffle(tokens, OUTPUTS, COUNT);
+  check(OUTPUTS, 6, OPS_F32, &all, COUNT);
+  check(OUTPUTS, 6, OPS_F32, &few, COUNT);
+  for (int i = 0; i < 4; i++) check(OUTPUTS, 6, OPS_Q8_0, &common, COUNT);
+  shuffle(tokens, OUTPUTS, COUNT / 5); /* fewer tokens than outputs */
+  check(OUTPUTS, 6, OPS_F32, &all, COUNT / 5);
+  for (int32_t i = 0; i < OUTPUTS; i++) tokens[i] = -1;
+  check(OUTPUTS, 2, OPS_F32, &all, COUNT);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lists_are_those_of_the_sampler),
       cmocka_unit_test(the_outputs_after_the_last_token_are_left_out),
-      cmocka_unit_test(tokens_may_have_other_ids_than_outputs),
+      cmocka_unit_test(outputs_may_have_other_ids_than_tokens),
   };
   return cmocka_run_group_tests(tests, open_with_threads, close_devices);
 }

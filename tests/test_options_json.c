@@ -32,10 +32,12 @@ static const msg_options some = {.max_tokens = 100,
 static void check_back(const msg_options *o) {
   msg_options got;
   int32_t stops[WIRE_STOPS_MAX];
+  msg_bias bias;
+  char *grammar;
   err e = {0};
   char *text = options_json_text(o);
   assert_non_null(text);
-  if (options_json_read(text, &got, stops, &e)) fail_msg("%s: %s", text, e.text);
+  if (options_json_read(text, &got, stops, &bias, &grammar, &e)) fail_msg("%s: %s", text, e.text);
   assert_int_equal(got.max_tokens, o->max_tokens);
   assert_int_equal(got.top_k, o->top_k);
   assert_true(got.seed == o->seed);
@@ -48,11 +50,35 @@ static void check_back(const msg_options *o) {
   const float floats[][2] = {{got.temperature, o->temperature},
                              {got.top_p, o->top_p},
                              {got.min_p, o->min_p},
-                             {got.repeat_penalty, o->repeat_penalty}};
-  for (size_t i = 0; i < 4; i++) assert_memory_equal(&floats[i][0], &floats[i][1], sizeof(float));
+                             {got.repeat_penalty, o->repeat_penalty},
+                             {got.presence_penalty, o->presence_penalty},
+                             {got.frequency_penalty, o->frequency_penalty}};
+  for (size_t i = 0; i < 6; i++) assert_memory_equal(&floats[i][0], &floats[i][1], sizeof(float));
   assert_int_equal(got.stop_count, o->stop_count);
   for (int32_t i = 0; i < o->stop_count; i++) assert_int_equal(got.stops[i], o->stops[i]);
+  assert_int_equal(got.bias_count, o->bias_count);
+  for (int32_t i = 0; i < o->bias_count; i++) {
+    assert_int_equal(got.bias_tokens[i], o->bias_tokens[i]);
+    assert_memory_equal(&got.bias_values[i], &o->bias_values[i], sizeof(float));
+  }
+  assert_int_equal(got.grammar_size, o->grammar_size);
+  assert_true((grammar != NULL) == (o->grammar_size > 0) && got.grammar == grammar);
+  if (grammar) assert_memory_equal(grammar, o->grammar, o->grammar_size);
+  free(grammar);
   free(text);
+}
+
+static void test_a_grammar_is_read_back(void **state) {
+  (void)state;
+  static char large[WIRE_GRAMMAR_MAX];
+  msg_options o = some;
+  o.grammar = "root ::= \"\xc3\xa4\\n\"\n";
+  o.grammar_size = (uint32_t)strlen(o.grammar);
+  check_back(&o);
+  memset(large, '#', sizeof large);
+  o.grammar = large;
+  o.grammar_size = sizeof large;
+  check_back(&o);
 }
 
 static void test_options_are_read_back(void **state) {
@@ -110,14 +136,69 @@ static void test_any_number_of_stops_is_read_back(void **state) {
   for (o.stop_count = 0; o.stop_count <= WIRE_STOPS_MAX; o.stop_count++) check_back(&o);
 }
 
+static void test_any_bias_is_read_back(void **state) {
+  (void)state;
+  msg_bias bias;
+  msg_options o = some;
+  o.bias_tokens = bias.tokens;
+  o.bias_values = bias.values;
+  for (int32_t i = 0; i < SAMPLER_BIAS_MAX; i++) {
+    bias.tokens[i] = i ? INT32_MAX - i : 0;
+    bias.values[i] = i == 1 ? -100 : (float)i / 7 - 30;
+  }
+  for (o.bias_count = 0; o.bias_count <= SAMPLER_BIAS_MAX; o.bias_count += 64) check_back(&o);
+  o.bias_count = 0;
+  o.presence_penalty = -0.3f;
+  check_back(&o);
+  o.frequency_penalty = 1.9f;
+  check_back(&o);
+  o.presence_penalty = 0;
+  check_back(&o);
+}
+
+/* So the text of most requests is what older programs read. */
+static void test_what_does_nothing_is_not_written(void **state) {
+  (void)state;
+  char *text = options_json_text(&some);
+  static const char *const names[] = {"presence_penalty", "frequency_penalty", "logit_bias"};
+  for (size_t i = 0; i < 3; i++) assert_null(strstr(text, names[i]));
+  free(text);
+}
+
 static void expect_refused(const json_t *object, const char *name) {
   msg_options out;
   int32_t stops[WIRE_STOPS_MAX];
+  msg_bias bias;
+  char *grammar;
   err e = {0};
   char *text = json_dumps(object, JSON_COMPACT);
-  assert_int_equal(options_json_read(text, &out, stops, &e), ERR_FORMAT);
+  assert_int_equal(options_json_read(text, &out, stops, &bias, &grammar, &e), ERR_FORMAT);
   if (!strstr(e.text, name)) fail_msg("%s: %s", text, e.text);
   free(text);
+}
+
+static void test_a_damaged_bias_is_refused(void **state) {
+  (void)state;
+  static const char *const pairs[][2] = {
+      {"presence_penalty", "\"1\""},   {"frequency_penalty", "null"},    {"logit_bias", "[]"},
+      {"logit_bias", "{\"x\": 1}"},    {"logit_bias", "{\"-1\": 1}"},    {"logit_bias", "{\"5\": 101}"},
+      {"logit_bias", "{\"5\": null}"}, {"logit_bias", "{\"5\": \"1\"}"},
+  };
+  for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    json_t *bad = options_json_object(&some);
+    json_object_set_new(bad, pairs[i][0], json_loads(pairs[i][1], JSON_DECODE_ANY, NULL));
+    expect_refused(bad, pairs[i][0]);
+    json_decref(bad);
+  }
+  json_t *bad = options_json_object(&some), *many = json_object();
+  for (int32_t i = 0; i <= SAMPLER_BIAS_MAX; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "%d", i);
+    json_object_set_new(many, key, json_integer(1));
+  }
+  json_object_set_new(bad, "logit_bias", many);
+  expect_refused(bad, "logit_bias");
+  json_decref(bad);
 }
 
 /* Each value once missing, once of another kind, once past its end. */
@@ -168,15 +249,21 @@ static void test_other_text_is_refused(void **state) {
   static const char *const texts[] = {NULL, "", "{", "7", "[]"};
   msg_options out;
   int32_t stops[WIRE_STOPS_MAX];
+  msg_bias bias;
+  char *grammar;
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     err e = {0};
-    assert_int_equal(options_json_read(texts[i], &out, stops, &e), ERR_FORMAT);
+    assert_int_equal(options_json_read(texts[i], &out, stops, &bias, &grammar, &e), ERR_FORMAT);
   }
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_a_grammar_is_read_back),
       cmocka_unit_test(test_options_are_read_back),
+      cmocka_unit_test(test_any_bias_is_read_back),
+      cmocka_unit_test(test_what_does_nothing_is_not_written),
+      cmocka_unit_test(test_a_damaged_bias_is_refused),
       cmocka_unit_test(test_every_float_is_read_back_with_its_bits),
       cmocka_unit_test(test_floats_are_written_short),
       cmocka_unit_test(test_any_number_of_stops_is_read_back),

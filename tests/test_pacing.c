@@ -19,7 +19,7 @@ static pacing session(void) {
   pacing t = {0};
   for (uint64_t now = 1000; now < 1000000; now += 50000) {
     pacing_sent(&t, now);
-    pacing_tokens(&t, now + VERIFY);
+    pacing_tokens(&t, now + VERIFY, false);
   }
   return t;
 }
@@ -28,20 +28,20 @@ static pacing session(void) {
 static int32_t chain(double p) {
   pacing t = session();
   pacing_costs c = costs(p);
-  double tokens = 1, last = 1;
+  double tokens = 1, last = p;
   pacing_replied(&t);
-  for (last = p, tokens += p; pacing_goes_on(&t, &c, tokens, last) && t.forwards < 50;
-       last *= p, tokens += last)
+  for (; tokens += pacing_worth(last), pacing_goes_on(&t, &c, tokens, pacing_worth(last * pacing_best(&c)));
+       last *= p)
     pacing_replied(&t);
   return t.forwards;
 }
 
-/* The length of a chain that yields most tokens a us: by trying all. */
+/* The length of a chain that yields most tokens a us, less what its rows cost: by trying all. */
 static int32_t best_chain(double p) {
   int32_t best = 1;
   double most = 0, tokens = 1, last = 1;
   for (int32_t n = 1; n < 50; n++) {
-    tokens += last *= p;
+    tokens += pacing_worth(last *= p);
     double rate = tokens / (n * FORWARD + VERIFY);
     if (rate <= most) continue;
     most = rate;
@@ -82,9 +82,9 @@ static void one_slow_forward_does_not_decide(void **state) {
   pacing t = session();
   double before = t.verify_us.mean;
   pacing_sent(&t, 5000000);
-  pacing_tokens(&t, 5000000 + 1000 * VERIFY);
+  pacing_tokens(&t, 5000000 + 1000 * VERIFY, false);
   assert_true(t.verify_us.mean < 1.5 * before);
-  pacing_tokens(&t, 900000000); /* nothing was sent: a plain step tells nothing */
+  pacing_tokens(&t, 900000000, false); /* nothing was sent: a plain step tells nothing */
   assert_true(t.verify_us.mean < 1.5 * before);
 }
 

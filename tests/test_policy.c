@@ -280,14 +280,15 @@ static void test_as_many_nodes_as_give_the_most_tokens(void **state) {
     int32_t reads[30] = {0}, roots = 1 + (int32_t)draw(&rng, 8), count = (int32_t)draw(&rng, 30), best = 0;
     float total = 0;
     for (int32_t i = 0; i < count; i++) totals[i] = total -= (float)draw(&rng, 100) / 200;
-    double tokens = roots, most = roots / cost_model_us(&c, roots, 0);
+    double tokens = roots, waited = draw(&rng, 3000);
+    double most = roots / (cost_model_us(&c, roots, 0) + waited);
     for (int32_t k = 1; k <= count; k++) {
       tokens += exp((double)totals[k - 1]);
-      double rate = tokens / cost_model_us(&c, roots + k, 0);
+      double rate = tokens / (cost_model_us(&c, roots + k, 0) + waited);
       if (rate > most) best = k;
       if (rate > most) most = rate;
     }
-    assert_int_equal(policy_nodes(&c, roots, 0, totals, reads, count), best);
+    assert_int_equal(policy_nodes(&c, roots, 0, waited, totals, reads, count), best);
   }
 }
 
@@ -299,7 +300,8 @@ static void test_nodes_fill_a_step_of_the_device(void **state) {
   int32_t reads[15] = {0};
   for (int32_t rows = 1; rows <= 16; rows++) cost_model_measured(&c, rows, 0, rows == 1 ? 1000 : 2000);
   for (int32_t i = 0; i < 15; i++) totals[i] = -0.3f;
-  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 15), 15); /* the first of them alone would not pay */
+  assert_int_equal(policy_nodes(&c, 1, 0, 0, totals, reads, 15),
+                   15); /* the first of them alone would not pay */
 }
 
 static int32_t width_of(void *context, int32_t rows) {
@@ -326,7 +328,7 @@ static void test_only_ends_of_steps_are_chosen(void **state) {
     int32_t reads[40] = {0}, roots = 1 + (int32_t)draw(&rng, 4), count = 1 + (int32_t)draw(&rng, 40);
     float total = 0, falls = (float)draw(&rng, 400) / 200;
     for (int32_t i = 0; i < count; i++) totals[i] = total -= falls;
-    int32_t rows = roots + policy_nodes(&c, roots, 0, totals, reads, count);
+    int32_t rows = roots + policy_nodes(&c, roots, 0, 0, totals, reads, count);
     assert_true(rows == roots || rows == roots + count || rows == width_of(NULL, rows));
     for (int32_t i = 0; i < 6; i++) filled[i] |= rows == 1 << i && rows < roots + count;
   }
@@ -343,11 +345,26 @@ static void test_dear_rows_and_long_contexts_take_fewer_nodes(void **state) {
     far[i] = 20000;
   }
   cost_model cheap = costs_of(0.02), dear = costs_of(0.4);
-  int32_t many = policy_nodes(&cheap, 1, 10, totals, near, 16);
-  assert_true(many > policy_nodes(&dear, 1, 10, totals, near, 16));
+  int32_t many = policy_nodes(&cheap, 1, 10, 0, totals, near, 16);
+  assert_true(many > policy_nodes(&dear, 1, 10, 0, totals, near, 16));
   cheap.spread = 1; /* as a prompt would have told: so much a position */
   cheap.slope = 0.02;
-  assert_true(policy_nodes(&cheap, 1, 20000, totals, far, 16) < many);
+  assert_true(policy_nodes(&cheap, 1, 20000, 0, totals, far, 16) < many);
+}
+
+/* A plain step would not bring the wait back, so that a wait in the past makes nodes more welcome. */
+static void test_what_was_waited_for_is_taken(void **state) {
+  (void)state;
+  float totals[16];
+  int32_t reads[16] = {0}, last = 0;
+  for (int32_t i = 0; i < 16; i++) totals[i] = -0.15f * (float)(i + 1);
+  cost_model c = costs_of(0.15);
+  for (double waited_us = 0; waited_us < 8000; waited_us += 1000) {
+    int32_t now = policy_nodes(&c, 1, 0, waited_us, totals, reads, 16);
+    assert_true(now >= last);
+    last = now;
+  }
+  assert_true(last > policy_nodes(&c, 1, 0, 0, totals, reads, 16));
 }
 
 static void test_no_nodes_before_a_plain_step_is_known(void **state) {
@@ -355,11 +372,12 @@ static void test_no_nodes_before_a_plain_step_is_known(void **state) {
   cost_model c = {0};
   float totals[8] = {0};
   int32_t reads[8] = {0};
-  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), POLICY_PROBE - 1); /* small, for want of both */
+  assert_int_equal(policy_nodes(&c, 1, 0, 0, totals, reads, 8),
+                   POLICY_PROBE - 1); /* small, for want of both */
   cost_model_measured(&c, POLICY_PROBE, 0, 1000);
-  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), 0);
+  assert_int_equal(policy_nodes(&c, 1, 0, 0, totals, reads, 8), 0);
   cost_model_measured(&c, 1, 0, 1000);
-  assert_int_equal(policy_nodes(&c, 1, 0, totals, reads, 8), 2 * POLICY_PROBE - 1);
+  assert_int_equal(policy_nodes(&c, 1, 0, 0, totals, reads, 8), 2 * POLICY_PROBE - 1);
 }
 
 /* --- waiting --- */
@@ -401,6 +419,20 @@ static void test_a_wait_costs_no_more_than_it_can_earn(void **state) {
     assert_true(policy_wait(&better, PLAIN) >= us);
   }
   assert_true(waits > 2000 && refusals > 2000);
+}
+
+/* POLICY_LATE */
+static void test_a_reply_is_late_after_so_many_plain_steps(void **state) {
+  (void)state;
+  policy p = waiting(4, 1.3, 10 * POLICY_LATE * PLAIN, 0), next = {0};
+  assert_false(policy_comes_late(&p, PLAIN)); /* it may have computed all that time */
+  policy_replied(&p, 1.01 * POLICY_LATE * PLAIN);
+  assert_true(policy_comes_late(&p, PLAIN));
+  assert_false(policy_comes_late(&p, 0));
+  policy_begin(&next, &p); /* the next session's draft is likely to be as far away, */
+  assert_true(policy_comes_late(&next, PLAIN));
+  policy_replied(&next, 0.9 * POLICY_LATE * PLAIN); /* until it shows that it is not */
+  assert_false(policy_comes_late(&next, PLAIN));
 }
 
 /* POLICY_MISSES, and POLICY_TURN with a half of it after each. */
@@ -477,9 +509,11 @@ int main(void) {
       cmocka_unit_test(test_nodes_fill_a_step_of_the_device),
       cmocka_unit_test(test_only_ends_of_steps_are_chosen),
       cmocka_unit_test(test_dear_rows_and_long_contexts_take_fewer_nodes),
+      cmocka_unit_test(test_what_was_waited_for_is_taken),
       cmocka_unit_test(test_no_nodes_before_a_plain_step_is_known),
       cmocka_unit_test(test_there_is_no_wait_before_there_is_something_to_expect),
       cmocka_unit_test(test_a_wait_costs_no_more_than_it_can_earn),
+      cmocka_unit_test(test_a_reply_is_late_after_so_many_plain_steps),
       cmocka_unit_test(test_a_silent_draft_is_not_waited_for),
       cmocka_unit_test(test_empty_answers_end_the_waiting),
       cmocka_unit_test(test_the_end_of_a_prompt_measures_a_verify),

@@ -135,17 +135,21 @@ static void test_the_target_gets_what_the_request_says(void **state) {
                                  .top_p = 0.9f,
                                  .min_p = 0.1f,
                                  .repeat_penalty = 1.5f,
+                                 .presence_penalty = 0.25f,
+                                 .frequency_penalty = -0.5f,
                                  .seed = 9,
                                  .choice = 2};
   r.max_tokens = 7;
   r.selfcheck = 5;
   r.budget = 8;
   r.lockstep = r.single_token = true;
+  assert_int_equal(request_add_bias(&r, 5, 1.5f, NULL), ERR_OK);
   msg_options o = request_options(&r);
   sampler_options s = msg_sampling(&o);
   assert_true(same_sampling(&s, &r.sampling));
   assert_true(o.max_tokens == 7 && o.context == 4096 && o.selfcheck == 5 && o.single);
   assert_true(o.budget == 8 && o.lockstep);
+  assert_true(o.bias_count == 1 && o.bias_tokens[0] == 5 && o.bias_values[0] == 1.5f);
   r.speculate = false;
   o = request_options(&r);
   assert_true(o.budget == 0 && !o.lockstep);

@@ -128,6 +128,12 @@ static void test_options_to_the_ends_of_their_ranges(void **state) {
   EXPECT("\"min_p\": 0", r.r.sampling.min_p == 0);
   EXPECT("\"min_p\": 0.5", r.r.sampling.min_p == 0.5f);
   EXPECT("\"repeat_penalty\": 10", r.r.sampling.repeat_penalty == 10);
+  EXPECT("\"presence_penalty\": -2", r.r.sampling.presence_penalty == -2);
+  EXPECT("\"frequency_penalty\": 2", r.r.sampling.frequency_penalty == 2);
+  EXPECT("\"logit_bias\": {}", r.r.bias_count == 0);
+  EXPECT("\"logit_bias\": {\"15\": -100, \"2147483647\": 1e-3}",
+         r.r.bias_count == 2 && r.r.bias.tokens[0] == 15 && r.r.bias.values[0] == -100 &&
+             r.r.bias.tokens[1] == INT32_MAX && r.r.bias.values[1] == 1e-3f);
   EXPECT("\"seed\": 0", r.r.sampling.seed == 0);
   EXPECT("\"seed\": 9223372036854775807", r.r.sampling.seed == INT64_MAX);
   EXPECT("\"force_single_token\": true", r.r.single_token);
@@ -155,6 +161,16 @@ static void test_options_outside_their_ranges_are_refused(void **state) {
   expect_rest_refused("\"min_p\": -0.1", "min_p");
   expect_rest_refused("\"repeat_penalty\": 0", "repeat_penalty");
   expect_rest_refused("\"repeat_penalty\": 10.1", "repeat_penalty");
+  expect_rest_refused("\"presence_penalty\": 2.001", "from -2 to 2");
+  expect_rest_refused("\"frequency_penalty\": -2.001", "from -2 to 2");
+  expect_rest_refused("\"logit_bias\": []", "logit_bias");
+  expect_rest_refused("\"logit_bias\": {\"a\": 1}", "no token id");
+  expect_rest_refused("\"logit_bias\": {\"\": 1}", "no token id");
+  expect_rest_refused("\"logit_bias\": {\"1a\": 1}", "no token id");
+  expect_rest_refused("\"logit_bias\": {\"-1\": 1}", "no token id");
+  expect_rest_refused("\"logit_bias\": {\"2147483648\": 1}", "no token id");
+  expect_rest_refused("\"logit_bias\": {\"1\": 100.1}", "from -100 to 100");
+  expect_rest_refused("\"logit_bias\": {\"1\": \"5\"}", "from -100 to 100");
   expect_rest_refused("\"seed\": -1", "seed");
   expect_rest_refused("\"seed\": 1.5", "seed");
   expect_rest_refused("\"force_single_token\": 1", "force_single_token");

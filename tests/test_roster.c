@@ -2,6 +2,7 @@
 #include "tests/machine_support.h"
 
 #include "common/base/log.h"
+#include "wire/keys.h"
 
 enum { PEER = 7, OTHER = 8, THIRD = 9 };
 #define SELF_ID  id_of(1)
@@ -282,6 +283,32 @@ static void test_hello_is_repeated_until_welcome(void **state) {
   assert_true(rig_count(&w->r, PEER, MSG_PING) > 0);
 }
 
+/* The connection broke just after HELLO, and WELCOME was lost: a PING that asks for us tells so. */
+static void test_who_is_asked_before_welcome_says_hello_again(void **state) {
+  world *w = *state;
+  roster_connected(&w->table, PEER, w->r.now, &w->r.out);
+  rig_clear(&w->r);
+  w->r.now += ROSTER_ASK_US - 1; /* the WELCOME may be on its way */
+  assert_int_equal(hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0)), ROSTER_HANDLED);
+  assert_int_equal(w->r.out.count, 0);
+  w->r.now++;
+  assert_int_equal(hear(w, PEER, ping_message(MSG_PING, SELF_ID, 2, 1, 0)), ROSTER_HANDLED);
+  rig_only(&w->r, PEER, MSG_HELLO);
+  rig_clear(&w->r);
+  hear(w, PEER, ping_message(MSG_PING, SELF_ID, 3, 1, 0));
+  assert_int_equal(w->r.out.count, 0);
+}
+
+/* Seen from the side that welcomed it: its HELLO, repeated, is the sign of life. */
+static void test_a_hello_ends_the_doubt(void **state) {
+  world *w = *state;
+  greet(w);
+  roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);
+  assert_int_equal(pass(w, ROSTER_ASK_US), 0);
+  assert_int_equal(hear(w, PEER, peer_hello()), ROSTER_HANDLED);
+  assert_int_equal(pass(w, ROSTER_LOST_US - 1), 0);
+}
+
 static void test_a_second_welcome_greets_only_a_new_incarnation(void **state) {
   world *w = *state;
   roster_connected(&w->table, PEER, w->r.now, &w->r.out);
@@ -527,6 +554,34 @@ static void test_a_connection_keeps_its_role(void **state) {
   assert_int_equal(hear(w, PEER, message(MSG_NODES, SELF_ID, 5, 1)), ROSTER_PASS); /* as what it was */
 }
 
+/* What the key says counts, not what HELLO says; both sides log it once. */
+static void test_a_role_is_told_by_the_key(void **state) {
+  world *w = *state;
+  for (int i = 0; i < 5; i++) {
+    msg m = hello_message(MSG_HELLO, WIRE_ROLE_TARGET, PEER_ID);
+    m.u.hello.roles = KEYS_ROLE(WIRE_ROLE_DRAFT) | KEYS_ROLE(WIRE_ROLE_ORCHESTRATOR);
+    assert_int_equal(hear(w, PEER, m), ROSTER_HANDLED);
+  }
+  assert_int_equal(rig_count(&w->r, PEER, MSG_WELCOME), 0);
+  assert_int_equal(rig_last(&w->r, PEER, MSG_ERROR)->u.error.code, ERR_DENIED);
+  assert_int_equal(log_lines(w), 1);
+  assert_true(
+      log_has(w, "says that it is a target, but the list of allowed keys has its key for another role"));
+  msg m = peer_hello();
+  m.u.hello.roles = KEYS_ROLE(WIRE_ROLE_DRAFT);
+  assert_int_equal(hear(w, OTHER, m), ROSTER_GREETED);
+  rig_clear(&w->r); /* nor does the role in WELCOME */
+  roster_connected(&w->table, THIRD, w->r.now, &w->r.out);
+  msg welcome = hello_message(MSG_WELCOME, WIRE_ROLE_ORCHESTRATOR, id_of(4));
+  welcome.to = SELF_ID;
+  welcome.u.hello.roles = KEYS_ROLE(WIRE_ROLE_TARGET);
+  for (int i = 0; i < 5; i++) assert_int_equal(hear(w, THIRD, welcome), ROSTER_HANDLED);
+  assert_int_equal(log_lines(w), 1);
+  assert_false(roster_find(&w->table, THIRD)->greeted);
+  welcome.u.hello.roles |= KEYS_ROLE(WIRE_ROLE_ORCHESTRATOR);
+  assert_int_equal(hear(w, THIRD, welcome), ROSTER_GREETED);
+}
+
 /* What a repeated HELLO says anew does not count. */
 static void test_a_repeated_hello_is_not_read(void **state) {
   world *w = *state;
@@ -647,6 +702,82 @@ static void test_our_own_stall_is_nobodys_silence(void **state) {
   assert_int_equal(pass(w, ROSTER_PING_US), 1);
 }
 
+/* What was measured over a stall of our own says nothing about others; what begins after it does. */
+static void test_our_own_stall_is_told(void **state) {
+  world *w = *state;
+  greet(w);
+  uint64_t begun_us = w->r.now;
+  pass(w, 3000000);
+  assert_false(roster_stalled_since(&w->table, begun_us, w->r.now));
+  w->r.now += ROSTER_STALL_US + ROSTER_PING_US;
+  assert_true(roster_stalled_since(&w->table, begun_us, w->r.now)); /* before the roster has seen a step */
+  hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  assert_true(roster_stalled_since(&w->table, begun_us, w->r.now));
+  begun_us = w->r.now;
+  pass(w, 3000000);
+  assert_false(roster_stalled_since(&w->table, begun_us, w->r.now));
+}
+
+/* --- a connection that ended --- */
+
+static void test_who_died_is_lost_soon_after_its_connection(void **state) {
+  world *w = *state;
+  greet(w);
+  pass(w, 1000000);
+  hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  rig_clear(&w->r);
+  roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);
+  rig_only(&w->r, PEER, MSG_PING);
+  w->r.now += 1000;
+  hear(w, PEER, message(MSG_NODES, SELF_ID, 5, 1)); /* it was sent before, and is read now */
+  assert_int_equal(pass(w, ROSTER_DOUBT_US - 1001), 0);
+  roster_disconnected(&w->table, PEER, w->r.now, &w->r.out); /* told twice */
+  w->r.now++;
+  roster_peer *lost = roster_tick(&w->table, w->r.now, &w->r.out);
+  assert_non_null(lost);
+  assert_non_null(strstr(roster_lost_why(lost), "connection ended"));
+  assert_int_equal(pass(w, 10 * ROSTER_LOST_US), 0);
+}
+
+/* It has connected again, is asked at once and answers: nothing was lost. */
+static void test_a_broken_connection_is_no_death(void **state) {
+  world *w = *state;
+  greet(w);
+  pass(w, 1000000);
+  hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  for (int i = 0; i < 3; i++) {
+    rig_clear(&w->r);
+    roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);
+    assert_int_equal(pass(w, ROSTER_DOUBT_US * 3 / 4), 0);
+    assert_true(rig_count(&w->r, PEER, MSG_PING) >= 3);
+    hear(w, PEER, ping_message(MSG_PONG, SELF_ID, roster_find(&w->table, PEER)->ping_sequence, 0, 0));
+    assert_int_equal(pass(w, ROSTER_LOST_US - 1), 0);
+    hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  }
+  assert_int_equal(pass(w, ROSTER_LOST_US), 1);
+  assert_non_null(strstr(roster_lost_why(roster_find(&w->table, PEER)), "silent for 3 s"));
+}
+
+static void test_a_connection_may_end_during_our_own_stall(void **state) {
+  world *w = *state;
+  greet(w);
+  pass(w, 1000000);
+  static const uint64_t stalls[] = {ROSTER_DOUBT_US, 60000000}; /* shorter than from PING to PING; longer */
+  for (size_t i = 0; i < sizeof stalls / sizeof *stalls; i++) {
+    roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);
+    w->r.now += stalls[i];
+    assert_int_equal(ticks_lost(w), 0);
+    assert_int_equal(pass(w, ROSTER_DOUBT_US - ROSTER_ASK_US - 1), 0);
+    hear(w, PEER, ping_message(MSG_PING, SELF_ID, 1, 1, 0));
+  }
+  roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);
+  assert_int_equal(pass(w, ROSTER_DOUBT_US - 1), 0);
+  assert_int_equal(pass(w, 1), 1);
+  roster_disconnected(&w->table, PEER, w->r.now, &w->r.out);  /* that of one that is lost */
+  roster_disconnected(&w->table, OTHER, w->r.now, &w->r.out); /* that of a stranger */
+  assert_int_equal(pass(w, 10 * ROSTER_LOST_US), 0);
+}
+
 /* Strangers that said HELLO once and never again must not keep everybody out for ever. */
 static void test_lost_strangers_make_room(void **state) {
   world *w = *state;
@@ -742,6 +873,18 @@ static void test_a_long_error_is_cut(void **state) {
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+static int run_liveness(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(test_a_ping_is_answered),
+      CASE(test_a_pong_tells_the_load),
+      CASE(test_a_silent_peer_is_lost_and_may_return),
+      CASE(test_every_frame_is_a_sign_of_life),
+      CASE(test_a_hello_ends_the_doubt),
+      CASE(test_bye_marks_a_peer_as_leaving),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_hello_is_welcomed),
@@ -756,26 +899,27 @@ int main(void) {
       CASE(test_an_error_is_never_answered),
       CASE(test_a_frame_for_another_incarnation_is_refused),
       CASE(test_hello_is_repeated_until_welcome),
+      CASE(test_who_is_asked_before_welcome_says_hello_again),
       CASE(test_a_second_welcome_greets_only_a_new_incarnation),
       CASE(test_a_refusal_of_our_hello_is_passed_on),
       CASE(test_who_was_forgotten_says_hello_again),
       CASE(test_an_error_repeats_no_hello_before_its_time),
-      CASE(test_a_ping_is_answered),
-      CASE(test_a_pong_tells_the_load),
-      CASE(test_a_silent_peer_is_lost_and_may_return),
-      CASE(test_every_frame_is_a_sign_of_life),
-      CASE(test_bye_marks_a_peer_as_leaving),
       CASE(test_a_dropped_peer_is_forgotten),
       CASE(test_drafts_leave_room_for_targets),
       CASE(test_a_refusal_is_logged_once),
       CASE(test_peers_do_not_fill_the_log),
       CASE(test_a_connection_keeps_its_role),
+      CASE(test_a_role_is_told_by_the_key),
       CASE(test_a_repeated_hello_is_not_read),
       CASE(test_an_incarnation_in_another_role_is_refused),
       CASE(test_the_address_of_one_that_lives_is_refused),
       CASE(test_the_address_of_one_that_died_is_taken_over),
       CASE(test_a_target_must_say_what_it_is),
       CASE(test_our_own_stall_is_nobodys_silence),
+      CASE(test_our_own_stall_is_told),
+      CASE(test_who_died_is_lost_soon_after_its_connection),
+      CASE(test_a_broken_connection_is_no_death),
+      CASE(test_a_connection_may_end_during_our_own_stall),
       CASE(test_lost_strangers_make_room),
       CASE(test_a_lost_stranger_is_not_pinged),
       CASE(test_strangers_do_not_replace_our_own_connections),
@@ -784,5 +928,5 @@ int main(void) {
       CASE(test_state_tells_what_is_held),
       CASE(test_a_long_error_is_cut),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_liveness() + cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,93 @@ static const int32_t *integers(const json_t *list, int32_t *out) {
   return out;
 }
 
+/* Of every token, once as its own and once in its place among the likeliest. */
+static void golden_logprobs(void **state) {
+  const json_t *list = json_object_get(*state, "logprob"), *one;
+  size_t i;
+  double worst = 0;
+  assert_int_equal(json_array_size(list), 60);
+  json_array_foreach(list, i, one) {
+    const json_t *logits = json_object_get(one, "logits"), *want = json_object_get(one, "logprobs");
+    int32_t vocab = (int32_t)json_array_size(logits);
+    float x[SAMPLER_LOGPROBS_MAX];
+    sampler_ranked got[1 + SAMPLER_LOGPROBS_MAX];
+    for (int32_t t = 0; t < vocab; t++)
+      x[t] = float_of((uint32_t)json_integer_value(json_array_get(logits, (size_t)t)));
+    sampler *s = sampler_of(vocab);
+    for (int32_t t = 0; t < vocab; t++) {
+      uint32_t bits = (uint32_t)json_integer_value(json_array_get(json_object_get(one, "f32"), (size_t)t));
+      double real = strtod(json_string_value(json_array_get(want, (size_t)t)), NULL);
+      sampler_logprobs(s, x, t, SAMPLER_LOGPROBS_MAX, got);
+      assert_int_equal(got[0].token, t);
+      assert_int_equal(bits_of(got[0].value), bits);
+      if (fabs((double)got[0].value - real) > worst) worst = fabs((double)got[0].value - real);
+      int32_t before = 0;
+      for (int32_t other = 0; other < vocab; other++)
+        before += x[other] > x[t] || (x[other] == x[t] && other < t);
+      assert_int_equal(got[1 + before].token, t);
+      assert_int_equal(bits_of(got[1 + before].value), bits);
+      for (int32_t k = vocab; k < SAMPLER_LOGPROBS_MAX; k++)
+        assert_true(got[1 + k].token == -1 && got[1 + k].value == 0);
+    }
+    sampler_free(s);
+  }
+  print_message("log-probabilities against a multiprecision library: within %.2g\n", worst);
+  assert_true(worst < 5e-6);
+}
+
+static void logprobs_of_odd_logits(void **state) {
+  (void)state;
+  const float x[] = {NAN, -INFINITY, 3, -FLT_MAX, 3};
+  sampler_ranked got[4];
+  sampler *s = sampler_of(5);
+  sampler_logprobs(s, x, 1, 3, got);
+  assert_true(got[0].value == -FLT_MAX);
+  assert_true(got[1].token == 2 && got[2].token == 4 && got[3].token == 3 && got[3].value == -FLT_MAX);
+  assert_true(fabsf(got[1].value + logf(2)) < 1e-6f && got[1].value == got[2].value);
+  sampler_logprobs(s, x, 0, 0, got);
+  assert_true(got[0].value == -FLT_MAX); /* finite, so that it can be sent */
+  sampler_free(s);
+}
+
+/* Every logit after penalties and bias, to the bit: a greedy ranking shows them. */
+static void golden_adjustments(void **state) {
+  const json_t *list = json_object_get(*state, "adjusted"), *one, *pair;
+  size_t i, k;
+  assert_true(json_array_size(list) > 200);
+  json_array_foreach(list, i, one) {
+    const json_t *logits = json_object_get(one, "logits"), *ranked = json_object_get(one, "ranked");
+    int32_t vocab = (int32_t)json_array_size(logits), history[64], extra[64], tokens[64];
+    float x[SAMPLER_RANKED_MAX], values[64];
+    sampler_ranked got[SAMPLER_RANKED_MAX];
+    for (int32_t t = 0; t < vocab; t++)
+      x[t] = float_of((uint32_t)json_integer_value(json_array_get(logits, (size_t)t)));
+    json_array_foreach(json_object_get(one, "bias"), k, pair) {
+      tokens[k] = (int32_t)json_integer_value(json_array_get(pair, 0));
+      values[k] = float_of((uint32_t)json_integer_value(json_array_get(pair, 1)));
+    }
+    sampler_options o = SAMPLER_DEFAULTS;
+    o.repeat_penalty = float_of((uint32_t)integer(one, "repeat"));
+    o.presence_penalty = float_of((uint32_t)integer(one, "presence"));
+    o.frequency_penalty = float_of((uint32_t)integer(one, "frequency"));
+    const sampler_row row = {.history = integers(json_object_get(one, "history"), history),
+                             .history_count = (int32_t)json_array_size(json_object_get(one, "history")),
+                             .extra = integers(json_object_get(one, "extra"), extra),
+                             .extra_count = (int32_t)json_array_size(json_object_get(one, "extra")),
+                             .prompt_count = (int32_t)integer(one, "prompt_count"),
+                             .bias_tokens = tokens,
+                             .bias_values = values,
+                             .bias_count = (int32_t)json_array_size(json_object_get(one, "bias"))};
+    sampler *s = sampler_of(vocab);
+    assert_int_equal(sampler_rank(s, &o, &row, x, 0, vocab, got), vocab);
+    json_array_foreach(ranked, k, pair) {
+      assert_int_equal(got[k].token, json_integer_value(json_array_get(pair, 0)));
+      assert_int_equal(bits_of(got[k].value), json_integer_value(json_array_get(pair, 1)));
+    }
+    sampler_free(s);
+  }
+}
+
 static void golden_picks(void **state) {
   const json_t *list = json_object_get(*state, "pick"), *one;
   size_t i, greedy = 0;
@@ -489,7 +576,7 @@ static void distribution_of_an_adjusted_row(void **state) {
   for (int32_t t = 0; t < CELLS; t++) y[t] = x[t] = (float)(t % 7) / 2 - 1;
   sampler_options o = options(0.9f, 0, 1, 0);
   o.repeat_penalty = 1.5f, o.seed = 5;
-  const sampler_row row = {history, 4, extra, 2, biased, bias, 2, mask};
+  const sampler_row row = {history, 4, extra, 2, 0, biased, bias, 2, mask};
   y[1] *= 1.5f, y[2] *= 1.5f, y[3] /= 1.5f; /* -0.5, 0, 0.5 */
   y[5] += 2, y[6] = -INFINITY, y[0] = -INFINITY;
   int freedom;
@@ -590,6 +677,66 @@ static void ranks_are_a_sort(void **state) {
   assert_true(short_ones > 1000); /* more were asked for than there are */
 }
 
+/* Tokens [0, vocab) in two lists in any order, some of them in neither; `dense` gets the logits of those that
+ * are. */
+static void split_tokens(uint64_t *rng, const float *x, int32_t vocab, int32_t *tokens, float *logits,
+                         float *dense, sampler_listed lists[2]) {
+  int32_t first = (int32_t)draw(rng, (uint32_t)vocab + 1);
+  for (int32_t t = 0; t < vocab; t++) tokens[t] = t;
+  for (int32_t t = vocab - 1; t > 0; t--) {
+    int32_t other = (int32_t)draw(rng, (uint32_t)t + 1), kept = tokens[t];
+    tokens[t] = tokens[other];
+    tokens[other] = kept;
+  }
+  for (int32_t i = 0; i < vocab; i++) {
+    bool none = draw(rng, 4) == 0;
+    logits[i] = x[tokens[i]];
+    dense[tokens[i]] = none ? -INFINITY : logits[i];
+    if (none) tokens[i] = -1;
+  }
+  lists[0] = (sampler_listed){tokens, logits, first};
+  lists[1] = (sampler_listed){tokens + first, logits + first, vocab - first};
+}
+
+/* Many of the logits are equal, so that a filter must choose among ties by the tokens' ids. */
+static void listed_tokens_rank_as_a_vocabulary_without_the_others(void **state) {
+  (void)state;
+  static float x[VOCAB_MAX], dense[VOCAB_MAX], logits[VOCAB_MAX];
+  static int32_t tokens[VOCAB_MAX];
+  static const int32_t vocabs[] = {1, 2, 31, 64, 65, 200, 1021};
+  static const float temperatures[] = {0, 0.1f, 0.8f, 3}, top_ps[] = {1, 0.5f, 0.9f},
+                     penalties[] = {1, 1.3f, 0.5f, 1};
+  static const int32_t top_ks[] = {0, 1, 2, 7, 40};
+  const int32_t history[] = {1, 2, 1, 30, 5000, -4}, extra[] = {3, 2, 60}, biased[] = {0, 2, 61, 5000};
+  const float bias[] = {1, -2, 100, 100};
+  sampler_row row = {.history = history, .history_count = 6, .extra = extra, .extra_count = 3};
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    sampler_listed lists[2];
+    sampler_ranked got[SAMPLER_RANKED_MAX], want[SAMPLER_RANKED_MAX];
+    int32_t vocab = vocabs[draw(&rng, 7)], wanted = 1 + (int32_t)draw(&rng, SAMPLER_RANKED_MAX);
+    sampler *s = sampler_of(vocab);
+    fill_logits(&rng, x, vocab);
+    for (int32_t t = 0; seed % 2 && t < vocab; t++) x[t] = (float)draw(&rng, 3);
+    split_tokens(&rng, x, vocab, tokens, logits, dense, lists);
+    sampler_options o = options(temperatures[draw(&rng, 4)], top_ks[draw(&rng, 5)], top_ps[draw(&rng, 3)],
+                                draw(&rng, 2) ? 0.05f : 0);
+    o.repeat_penalty = penalties[draw(&rng, 4)];
+    o.presence_penalty = (float)draw(&rng, 2);
+    o.frequency_penalty = (float)draw(&rng, 2) / 4;
+    o.seed = seed;
+    row.prompt_count = (int32_t)draw(&rng, 9);
+    row.bias_tokens = biased, row.bias_values = bias, row.bias_count = draw(&rng, 3) ? 0 : 4;
+    int32_t count = sampler_rank(s, &o, &row, dense, 7, wanted, want);
+    assert_int_equal(sampler_rank_listed(s, &o, &row, lists, 2, 7, wanted, got), count);
+    for (int32_t i = 0; i < count; i++) {
+      assert_int_equal(got[i].token, want[i].token);
+      assert_true(got[i].value == want[i].value);
+    }
+    sampler_free(s);
+  }
+}
+
 /* A row's penalties, biases and mask come first; where they leave nothing, nothing is ranked. */
 static void ranks_of_an_adjusted_row(void **state) {
   (void)state;
@@ -605,7 +752,7 @@ static void ranks_of_an_adjusted_row(void **state) {
   for (size_t w = 0; w < WAYS; w++) {
     sampler_options o = every_way[w], plain = o;
     o.repeat_penalty = 1.5f;
-    sampler_row row = {history, 4, extra, 2, biased, bias, 2, mask};
+    sampler_row row = {history, 4, extra, 2, 0, biased, bias, 2, mask};
     for (int32_t position = 0; position < 50; position++) {
       int32_t count = sampler_rank(s, &plain, NULL, y, position, SAMPLER_RANKED_MAX, want);
       assert_true(count > 0);
@@ -706,6 +853,35 @@ static void penalty_counts_a_token_once(void **state) {
   sampler_free(s);
 }
 
+/* 4 - 0.5 * times - 1, of the output alone. */
+static void output_tokens_are_counted(void **state) {
+  (void)state;
+  sampler *s = sampler_of(3);
+  sampler_options o = SAMPLER_DEFAULTS;
+  o.presence_penalty = 1, o.frequency_penalty = 0.5f;
+  static const struct {
+    int32_t history_count, extra_count, prompt_count;
+    float want; /* of token 0 */
+  } cases[] = {{0, 0, 0, 4},    {4, 0, 4, 4}, {4, 0, 9, 4},   {4, 0, 3, 2.5f}, {4, 0, 0, 1.5f},
+               {4, 3, 4, 2.5f}, {4, 3, 3, 2}, {0, 3, 1, 4},   {0, 3, 0, 2.5f}, {2, 3, 3, 4},
+               {3, 3, 2, 2},    {1, 1, 0, 2}, {1, 1, 1, 2.5f}};
+  static const int32_t history[] = {0, 1, 0, 0}, extra[] = {0, 2, 3};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const float x[] = {4, -INFINITY, -INFINITY};
+    const sampler_row row = {.history = history,
+                             .history_count = cases[i].history_count,
+                             .extra = extra,
+                             .extra_count = cases[i].extra_count,
+                             .prompt_count = cases[i].prompt_count};
+    sampler_ranked best;
+    for (int again = 0; again < 3; again++) {
+      assert_int_equal(sampler_rank(s, &o, &row, x, 0, 1, &best), 1);
+      if (best.value != cases[i].want) fail_msg("case %zu: %g", i, (double)best.value);
+    }
+  }
+  sampler_free(s);
+}
+
 /* The penalty comes before the bias: (4 / 2) + 1 = 3, not (4 + 1) / 2. */
 static void order_of_penalty_and_bias(void **state) {
   (void)state;
@@ -714,7 +890,7 @@ static void order_of_penalty_and_bias(void **state) {
   const float bias[] = {1};
   sampler_options o = SAMPLER_DEFAULTS;
   o.repeat_penalty = 2;
-  const sampler_row row = {token, 1, NULL, 0, token, bias, 1, NULL};
+  const sampler_row row = {token, 1, NULL, 0, 0, token, bias, 1, NULL};
   sampler *s = sampler_of(2);
   assert_int_equal(sampler_pick(s, &o, &row, x, 0), 0);
   sampler_free(s);
@@ -892,6 +1068,10 @@ static void options_have_ranges(void **state) {
       {"repeat_penalty", {.top_p = 1, .repeat_penalty = 0}, false},
       {"repeat_penalty", {.top_p = 1, .repeat_penalty = 10.5f}, false},
       {"repeat_penalty", {.top_p = 1, .repeat_penalty = NAN}, false},
+      {"", {.top_p = 1, .repeat_penalty = 1, .presence_penalty = -2, .frequency_penalty = 2}, true},
+      {"presence_penalty", {.top_p = 1, .repeat_penalty = 1, .presence_penalty = 2.1f}, false},
+      {"presence_penalty", {.top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN}, false},
+      {"frequency_penalty", {.top_p = 1, .repeat_penalty = 1, .frequency_penalty = -2.1f}, false},
       {"top_k", {.top_p = 1, .repeat_penalty = 1, .top_k = -1}, false},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -914,6 +1094,10 @@ int main(void) {
       cmocka_unit_test(golden_noise),
       cmocka_unit_test(golden_functions),
       cmocka_unit_test(golden_picks),
+      cmocka_unit_test(golden_adjustments),
+      cmocka_unit_test(golden_logprobs),
+      cmocka_unit_test(logprobs_of_odd_logits),
+      cmocka_unit_test(output_tokens_are_counted),
       cmocka_unit_test(functions_everywhere),
       cmocka_unit_test(noise_has_bounds),
       cmocka_unit_test(the_luckiest_token_wins),
@@ -929,6 +1113,7 @@ int main(void) {
       cmocka_unit_test(distribution_of_an_adjusted_row),
       cmocka_unit_test(greedy_takes_the_lowest_of_equals),
       cmocka_unit_test(ranks_are_a_sort),
+      cmocka_unit_test(listed_tokens_rank_as_a_vocabulary_without_the_others),
       cmocka_unit_test(ranks_of_an_adjusted_row),
       cmocka_unit_test(nan_and_infinities),
       cmocka_unit_test(mask_and_bias),

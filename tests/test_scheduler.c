@@ -317,7 +317,9 @@ static void test_a_prompt_waits_a_moment_for_the_draft_that_is_expected(void **s
   x->used_us = NOW;
   x->request.options.budget = 5;
   assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_PREFILL);
-  x->request.draft_expected = true;
+  x->request.draft_expected = true; /* which may read features, or none */
+  assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_PREFILL);
+  x->request.reader_expected = true;
   assert_int_equal(schedule_session(x, NOW, &until), SCHEDULE_WAIT);
   assert_int_equal(until, NOW + SCHEDULE_ATTACH_US);
   assert_int_equal(schedule_session(x, until, &until), SCHEDULE_PREFILL);

@@ -50,7 +50,7 @@ static void wrong_attention(device *d, int32_t layer, int32_t view, const device
 }
 
 static void wrong_rank(device *d, device_ids ids) {
-  ids.count /= 2;
+  ids.common /= 2;
   right->rank(d, ids);
 }
 

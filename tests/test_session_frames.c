@@ -98,12 +98,18 @@ static void test_a_client_that_asks_sees_which_tokens_were_accepted(void **state
   msg m = tokens_message(SELF, w->id, w->epoch, 3, truth() + 3, 2, true_hash(w, 5));
   m.u.tokens.accepted = (const uint8_t[]){1};
   m.u.tokens.accepted_size = 1;
+  m.u.tokens.plain_us = 5000;
   rig_say(&w->r, TARGET, m);
+  assert_int_equal(view(w).plain_us, 5000);
   m = tokens_message(SELF, w->id, w->epoch, 4, truth() + 4, 3, true_hash(w, 7)); /* overlaps by one */
   m.u.tokens.accepted = (const uint8_t[]){3};
   m.u.tokens.accepted_size = 1;
+  m.u.tokens.plain_us = 6000;
   rig_say(&w->r, TARGET, m);
+  send_tokens(w, TARGET, 3, 3); /* again: nothing new is said of them */
+  assert_int_equal(view(w).plain_us, 6000);
   send_tokens(w, TARGET, 7, 1); /* of a target that does not say */
+  assert_int_equal(view(w).plain_us, 0);
   const uint8_t want[5] = {1, 0, 1, 0, 0};
   assert_int_equal(view(w).length, 8);
   assert_memory_equal(view(w).accepted + PROMPT_LENGTH, want, sizeof want);

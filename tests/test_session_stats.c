@@ -24,6 +24,9 @@ static const msg_stats some = {.forwards = 10,
                                .plain_steps = 6,
                                .resets = 7,
                                .dropped = 8,
+                               .verdicts = 9,
+                               .ahead_hits = 3,
+                               .survivors = 17,
                                .accepted_per_pos = positions,
                                .position_count = 3};
 
@@ -31,10 +34,10 @@ static const msg_stats some = {.forwards = 10,
 static void expect_total(const session_stats *f, uint64_t times) {
   uint64_t per_pos[WIRE_POSITIONS_MAX];
   msg_stats s = session_stats_total(f, per_pos);
-  const uint64_t got[] = {s.forwards,   s.rounds,      s.rows,       s.accepted,  s.rewound,
-                          s.prefill_us, s.queue_us,    s.forward_us, s.accept_us, s.commit_us,
-                          s.wait_us,    s.plain_steps, s.resets,     s.dropped};
-  const uint64_t want[] = {10, 4, 30, 9, 21, 1, 2, 3, 4, 5, 6, 6, 7, 8};
+  const uint64_t got[] = {s.forwards, s.rounds,     s.rows,      s.accepted,   s.rewound,  s.prefill_us,
+                          s.queue_us, s.forward_us, s.accept_us, s.commit_us,  s.wait_us,  s.plain_steps,
+                          s.resets,   s.dropped,    s.verdicts,  s.ahead_hits, s.survivors};
+  const uint64_t want[] = {10, 4, 30, 9, 21, 1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 3, 17};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) assert_int_equal(got[i], times * want[i]);
   assert_int_equal(s.position_count, times ? 3 : 0);
   for (int32_t i = 0; i < s.position_count; i++)

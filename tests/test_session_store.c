@@ -203,6 +203,15 @@ static void test_rows_serve_where_they_are_half_of_the_prompt(void **state) {
     }
 }
 
+/* So a draft's nodes of its first life are not taken for those of its second. */
+static void test_a_session_that_comes_again_has_higher_generations(void **state) {
+  session_store *s = *state;
+  running(s, 7, 1)->drafts.generation = 5;
+  assert_true(session_store_end(s, 7));
+  running(s, 8, 2); /* perhaps in its place */
+  assert_true(running(s, 7, 3)->drafts.generation >= 5);
+}
+
 static void test_end_tells_whether_it_existed(void **state) {
   session_store *s = *state;
   assert_false(session_store_end(s, 1));
@@ -255,6 +264,7 @@ int main(void) {
       CASE(test_a_store_of_running_sessions_is_full),
       CASE(test_the_least_recently_used_finished_session_makes_room),
       CASE(test_a_slot_that_is_taken_again_is_clean),
+      CASE(test_a_session_that_comes_again_has_higher_generations),
       CASE(test_end_tells_whether_it_existed),
       CASE(test_rows_of_ended_sessions_serve_again),
       CASE(test_only_rows_that_are_surely_right_are_kept),

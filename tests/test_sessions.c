@@ -59,6 +59,21 @@ static void test_a_session_of_another_process_goes_on(void **state) {
   assert_int_equal(view(w).uncounted, 5); /* what an earlier run has decoded */
 }
 
+/* The ledger keeps nothing of a session that could not start, so it may be tried again. */
+static void test_a_session_whose_epoch_is_not_recorded_may_be_tried_again(void **state) {
+  world *w = *state;
+  err e = {0};
+  sessions_request r = request(false);
+  sessions_resume resume = {
+      .session = 1234, .epoch = 1, .output = truth() + PROMPT_LENGTH, .output_length = 5, .numerics = ""};
+  r.resume = &resume;
+  w->ledger.fail_epoch = ERR_IO;
+  assert_int_equal(sessions_start(w->o, &r, w->r.now, &w->r.out, &e), 0);
+  assert_int_equal(e.code, ERR_IO);
+  w->ledger.fail_epoch = 0;
+  assert_int_equal(sessions_start(w->o, &r, w->r.now, &w->r.out, &e), 1234);
+}
+
 static void test_a_session_with_all_its_tokens_does_not_go_on(void **state) {
   world *w = *state;
   err e = {0};
@@ -88,17 +103,17 @@ static void test_two_sessions_differ_in_id_seed_and_ticket(void **state) {
 
 static void test_impossible_requests_are_refused(void **state) {
   world *w = *state;
-  static int32_t many[WIRE_TOKENS_MAX + 1];
+  static int32_t many[WIRE_CONTEXT_MAX + 1];
   static const int32_t negative[] = {1, -2};
   err e = {0};
   static const int32_t outside[] = {1, VOCAB};
   sessions_request bad[10];
   for (int i = 0; i < 10; i++) bad[i] = request(false);
-  bad[8].prompt = bad[9].prompt = many; /* no OPEN could carry the whole of it to another target later */
-  bad[8].prompt_length = WIRE_TOKENS_MAX;
+  bad[8].prompt = bad[9].prompt = many; /* no position is so large */
+  bad[8].prompt_length = WIRE_CONTEXT_MAX;
   bad[8].options.max_tokens = 1;
   bad[9].prompt_length = 1;
-  bad[9].options.max_tokens = WIRE_TOKENS_MAX;
+  bad[9].options.max_tokens = WIRE_CONTEXT_MAX;
   bad[5].prompt = outside;
   bad[5].prompt_length = 2;
   bad[6].options.temperature = NAN;
@@ -106,7 +121,7 @@ static void test_impossible_requests_are_refused(void **state) {
   bad[0].prompt_length = 0;
   bad[1].options.max_tokens = 0;
   bad[2].prompt = many;
-  bad[2].prompt_length = WIRE_TOKENS_MAX + 1;
+  bad[2].prompt_length = WIRE_CONTEXT_MAX + 1;
   bad[3].options.budget = WIRE_BUDGET_MAX + 1;
   bad[4].prompt = negative;
   bad[4].prompt_length = 2;
@@ -264,6 +279,7 @@ int main(void) {
       CASE(test_workers_register_and_are_lost),
       CASE(test_a_worker_with_another_model_is_refused),
       CASE(test_a_session_of_another_process_goes_on),
+      CASE(test_a_session_whose_epoch_is_not_recorded_may_be_tried_again),
       CASE(test_a_session_with_all_its_tokens_does_not_go_on),
       CASE(test_two_sessions_differ_in_id_seed_and_ticket),
       CASE(test_impossible_requests_are_refused),

@@ -62,6 +62,23 @@ static void test_the_live_line_says_what_was_measured(void **state) {
                             "20 of 41 tokens from the draft");
 }
 
+/* 20 ms for each of 40 tokens, which took 0.5 s; the measurement of this answer counts, not that of the last.
+ */
+static void test_the_gain_is_told_while_the_answer_comes(void **state) {
+  (void)state;
+  char line[SHOW_LINE_MAX], closing[SHOW_GAIN_MAX];
+  completion c = running();
+  show s = {.plain = 10};
+  c.plain_us = 20000;
+  show_line(&s, &c, 1500000, line);
+  assert_non_null(strstr(line, ", 1.60 times plain decoding, "));
+  c.count = c.fresh;
+  c.end_us = 1500000;
+  snprintf(c.plain_speed, sizeof c.plain_speed, WIRE_PLAIN_SPEED, 49.6); /* rounded */
+  show_gain(completion_plain_speed(&c), completion_tokens_per_second(&c), closing);
+  assert_non_null(strstr(line, closing)); /* what the end says */
+}
+
 static void test_a_gain_that_nobody_has_measured_is_not_invented(void **state) {
   (void)state;
   char line[SHOW_LINE_MAX], gain[SHOW_GAIN_MAX];
@@ -92,6 +109,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_pipe_gets_colours_only_if_they_are_always_wanted),
       cmocka_unit_test(test_the_live_line_says_what_was_measured),
+      cmocka_unit_test(test_the_gain_is_told_while_the_answer_comes),
       cmocka_unit_test(test_a_gain_that_nobody_has_measured_is_not_invented),
       cmocka_unit_test(test_the_plain_speed_of_an_answer_is_kept_for_the_next),
   };

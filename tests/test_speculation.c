@@ -1,6 +1,7 @@
 /* libs: target wire speculative base */
 #include "tests/target_support.h"
 
+#include "common/speculative/policy_constants.h"
 #include <math.h>
 
 /* An empty done mark lets it step at once; the round counts against waiting, and the time against drafting.
@@ -28,6 +29,43 @@ static void test_a_wait_in_vain_counts_against_the_draft(void **state) {
   assert_true(p->tokens.mean < 2);
   assert_int_equal(p->misses, 0);
   assert_true(p->balance < balance - 0.1); /* a tenth of a step was waited */
+}
+
+/* A machine that is busy with something else comes late to the end of a wait. If all of that were the draft's
+ * fault, one such step would cost it the gains of hundreds. */
+static void test_a_late_end_of_a_wait_is_not_the_drafts_fault(void **state) {
+  world *w = *state;
+  uint32_t g = open_with_draft(w, false);
+  prefill(w);
+  session *s = held(w, S);
+  assert_int_equal(play(w, 1), 1);
+  policy *p = &s->speculation.policy;
+  *p = (policy){.state = POLICY_ON,
+                .balance = 1,
+                .tokens = {.mean = 2, .count = 20},
+                .cost = {.mean = 1, .count = 20},
+                .arrival_us = {.mean = 200, .deviation = 50, .count = 5}};
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(play(w, 1), 0);
+  double balance = p->balance;
+  rig_advance(&w->r, 50 * JOB_US);
+  send_nodes(w, DRAFT, g, s->committed.length, 1, NULL, 0, true);
+  assert_int_equal(play(w, 1), 1);
+  assert_true(p->balance < balance && p->balance > balance - 1);
+}
+
+/* A device that captures a graph takes several times as long as with it. */
+static void test_a_forward_that_prepares_is_not_what_such_forwards_cost(void **state) {
+  world *w = *state;
+  open_with_draft(w, false);
+  prefill(w);
+  const cost_model *costs = &target_speculation(w->t)->costs;
+  w->prepares = true;
+  assert_int_equal(play(w, 1), 1);
+  assert_false(cost_model_known(costs, 1));
+  w->prepares = false;
+  assert_int_equal(play(w, 1), 1);
+  assert_true(cost_model_known(costs, 1));
 }
 
 /* A node that promises less than its row costs is left where it is, and is not worth waiting for. */
@@ -71,6 +109,17 @@ static void test_other_sessions_in_a_forward_do_not_change_what_pays(void **stat
   assert_true(fabs(p->net - net - (4 - 3 - tell)) < 0.05);
   assert_true(other->speculation.policy.net <= others_net &&
               other->speculation.policy.net > others_net - 0.1);
+}
+
+/* Plain sessions between the drafted ones do not make a draft that has failed look like a new one. */
+static void test_a_session_without_a_draft_says_nothing_of_drafts(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  play(w, 6);
+  assert_int_equal(held(w, S)->speculation.policy.state, POLICY_NEW);
+  attach(w, DRAFT);
+  while (!run_job(w)) rig_advance(&w->r, 100);
+  assert_int_equal(held(w, S)->speculation.policy.state, POLICY_ON);
 }
 
 static void test_free_pace_waits_a_little(void **state) {
@@ -145,15 +194,71 @@ static void test_a_draft_far_away_is_not_waited_for(void **state) {
   assert_int_equal(held(w, S)->stats.wait_us, 0);
 }
 
+/* Rows computed again for a draft cost no more than a twelfth of a plain step for each token to come. */
+static void test_rows_are_computed_again_for_what_they_win(void **state) {
+  (void)state;
+  const speculation new = {0};
+  speculation_shared all = {0};
+  assert_int_equal(speculation_repeat_rows(&new, &all, 1, 100, 128, false), 128); /* nothing is known yet */
+  cost_model_measured(&all.costs, 1, 0, 1200);
+  cost_model_measured(&all.costs, 101, 0, 1200 + 100 * 100); /* a row is a twelfth of a step */
+  assert_int_equal(speculation_repeat_rows(&new, &all, 300, 0, 128, false), 128);
+  assert_int_equal(speculation_repeat_rows(&new, &all, 120, 0, 128, false), 64);
+  assert_int_equal(speculation_repeat_rows(&new, &all, 11, 0, 128, false), 0);
+  all = (speculation_shared){0};
+  cost_model_measured(&all.costs, 1, 0, 1000);
+  cost_model_measured(&all.costs, 2, 0, 2000);
+  cost_model_measured(&all.costs, 128, 0, 128 * 1000); /* it is a step */
+  assert_int_equal(speculation_repeat_rows(&new, &all, 120, 0, 128, false), 8);
+  all = (speculation_shared){0};
+  cost_model_measured(&all.costs, 1, 0, 1000);
+  cost_model_measured(&all.costs, 128, 0, 1100); /* it is nearly nothing */
+  assert_int_equal(speculation_repeat_rows(&new, &all, 24, 0, 128, false), 128);
+}
+
+/* In mid-answer a draft that has shown nothing yet gets no row, and one that has earned eight steps four. */
+static void test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned(void **state) {
+  (void)state;
+  speculation_shared all = {0};
+  speculation s = {0};
+  assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 0);
+  cost_model_measured(&all.costs, 1, 0, 1200);
+  cost_model_measured(&all.costs, 101, 0, 1200 + 100 * 100);
+  assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 0);
+  all.record.net = 8;
+  assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 32);
+  all.record.net = 0;
+  s.policy.balance = POLICY_SAVED;
+  assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 32);
+  speculation_repeated(&s, &all, 32, 0);
+  assert_true(fabs(s.policy.balance - (POLICY_SAVED - (1200 + 31 * 100) / 1200.0)) < 0.01);
+  assert_int_equal(speculation_repeat_rows(&s, &all, 300, 0, 128, true), 8);
+}
+
+/* The forward of a session's first step is not measured where another session failed in it. */
+static void test_a_step_before_any_forward_was_measured_says_nothing(void **state) {
+  (void)state;
+  speculation_shared all = {0};
+  speculation s = {0};
+  speculation_stepped(&s, &all, 1, true);
+  assert_int_equal(s.policy.state, POLICY_NEW);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_wait_in_vain_counts_against_the_draft),
+      CASE(test_a_late_end_of_a_wait_is_not_the_drafts_fault),
+      CASE(test_a_forward_that_prepares_is_not_what_such_forwards_cost),
       CASE(test_improbable_nodes_are_not_verified),
       CASE(test_other_sessions_in_a_forward_do_not_change_what_pays),
+      CASE(test_a_session_without_a_draft_says_nothing_of_drafts),
       CASE(test_free_pace_waits_a_little),
       CASE(test_a_node_at_hand_ends_the_wait),
       CASE(test_no_session_waits_while_another_can_run),
       CASE(test_a_draft_far_away_is_not_waited_for),
+      CASE(test_rows_are_computed_again_for_what_they_win),
+      CASE(test_a_step_before_any_forward_was_measured_says_nothing),
+      CASE(test_in_mid_answer_rows_are_paid_for_by_what_drafts_have_earned),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

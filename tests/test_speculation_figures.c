@@ -29,6 +29,9 @@ static completion drafted_answer(int32_t tokens[TOKENS], const uint64_t *per) {
                         .rows = 30,
                         .accepted = 10,
                         .plain_steps = 5,
+                        .verdicts = 10,
+                        .ahead_hits = 4,
+                        .survivors = 13,
                         .accepted_per_pos = per,
                         .position_count = 3};
   return c;
@@ -53,6 +56,11 @@ static void test_figures_are_ratios_of_sums(void **state) {
   is(speculation_figures_share(&f), 10.0 / 21);
   is(speculation_figures_at(&f, 0), 5.0 / 6);
   is(speculation_figures_at(&f, 2), 2.0 / 6);
+  is(speculation_figures_ahead(&f), 8.0 / 20);
+  is(speculation_figures_survivors(&f), 26.0 / 20);
+  is(speculation_figures_gain(&f), 0);
+  speculation_figures_add_times(&f, 20, 10000, 5000);
+  speculation_figures_add_times(&f, 20, 0, 5000); /* too short to time */
   is(speculation_figures_speed(&f.plain), 100);
   is(speculation_figures_speed(&f.drafted), 200);
   is(speculation_figures_gain(&f), 2);
@@ -79,13 +87,17 @@ static void test_nothing_measured_is_nothing_and_not_a_number(void **state) {
   is(speculation_figures_gain(&f), 0);
   is(speculation_figures_per_verify(&f), 0);
   is(speculation_figures_share(&f), 0);
+  is(speculation_figures_survivors(&f), 0);
   char *text = NULL;
   size_t size = 0;
   FILE *to = open_memstream(&text, &size);
-  speculation_figures_print(to, "ngram", "all", &f);
+  const speculation_label l = {"ngram", "free", "all", 0};
+  speculation_figures_print(to, &l, &f);
   speculation_figures_print_positions(to, &f);
+  speculation_figures_print_ahead(to, &f);
   fclose(to);
   assert_null(strstr(text, "nan"));
+  assert_null(strstr(text, "verdict"));
   assert_non_null(strstr(text, " - "));
   free(text);
 }
@@ -97,12 +109,20 @@ static void test_json_has_what_the_table_has(void **state) {
   completion plain = plain_answer(a), drafted = drafted_answer(b, per);
   speculation_figures f = {0};
   speculation_figures_add(&f, &plain, &drafted);
-  json_t *o = speculation_figures_json("model,ngram", "writing", &f);
+  speculation_figures_add_times(&f, 20, 10000, 5000);
+  const speculation_label l = {"model,ngram", "chain5", "writing", 0.5f};
+  json_t *o = speculation_figures_json(&l, &f);
+  assert_string_equal(json_string_value(json_object_get(o, "tree")), "chain5");
+  is(json_real_value(json_object_get(o, "temperature")), 0.5);
   assert_string_equal(json_string_value(json_object_get(o, "method")), "model,ngram");
   assert_string_equal(json_string_value(json_object_get(o, "category")), "writing");
   assert_int_equal(json_array_size(json_object_get(o, "accepted_per_pos")), 3);
   is(json_real_value(json_object_get(o, "gain")), 2);
   is(json_real_value(json_object_get(o, "tokens_per_verify")), 2.6667);
+  assert_int_equal(json_integer_value(json_object_get(o, "verdicts")), 10);
+  assert_int_equal(json_integer_value(json_object_get(o, "ahead_hits")), 4);
+  assert_int_equal(json_integer_value(json_object_get(o, "survivors")), 13);
+  is(json_real_value(json_object_get(o, "survivors_per_verdict")), 1.3);
   assert_int_equal(json_integer_value(json_object_get(o, "different")), 0);
   json_decref(o);
 }

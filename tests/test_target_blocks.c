@@ -37,6 +37,52 @@ static void test_sessions_of_one_prompt_share_its_blocks(void **state) {
   assert_int_equal(block_pool_available(b), b->count); /* finished sessions hold no blocks */
 }
 
+/* Rows that others read stay where they are: those that are computed again lie in blocks of their own, until
+ * they are found to be equal. */
+static void test_rows_that_are_computed_again_leave_shared_blocks(void **state) {
+  world *w = *state;
+  session_store *all = target_sessions(w->t);
+  int32_t before[3 * KV_BLOCK];
+  say_and_open(w, long_prompt(S, 1, 8));
+  assert_int_equal(play(w, 2), 2);
+  const session *first = held(w, S);
+  for (int32_t i = 0; i < 3 * KV_BLOCK; i++)
+    before[i] = w->pool[first->cache.blocks[i / KV_BLOCK]][i % KV_BLOCK];
+  say_and_open(w, long_prompt(S + 1, 1, 8));
+  session *second = held(w, S + 1);
+  int32_t blocks = second->cache.block_count;
+  assert_true(session_store_rewind(all, second, 2 * KV_BLOCK - 1));
+  assert_int_equal(second->cache.rows, KV_BLOCK);
+  assert_int_equal(second->cache.block_count, blocks);
+  assert_int_equal(second->cache.blocks[0], first->cache.blocks[0]);
+  for (int32_t i = 1; i < blocks; i++)
+    for (int32_t k = 0; k < first->cache.block_count; k++)
+      assert_int_not_equal(second->cache.blocks[i], first->cache.blocks[k]);
+  assert_true(block_pool_check(&all->blocks));
+  while (run_job(w)) continue;
+  for (int32_t i = 0; i < 3 * KV_BLOCK; i++)
+    assert_int_equal(before[i], w->pool[w->map[first->slot][i / KV_BLOCK]][i % KV_BLOCK]);
+  assert_memory_equal(held(w, S)->committed.tokens, second->committed.tokens, (LONG + 8) * sizeof(int32_t));
+  assert_int_equal(block_pool_available(&all->blocks), all->blocks.count);
+}
+
+static void test_without_blocks_to_spare_no_row_is_computed_again(void **state) {
+  world *w = *state;
+  session_store *all = target_sessions(w->t);
+  say_and_open(w, long_prompt(S, 1, 60));
+  assert_int_equal(play(w, 2), 2);
+  say_and_open(w, long_prompt(S + 1, 1, 60));
+  session *second = held(w, S + 1);
+  int32_t blocks = second->cache.block_count;
+  assert_true(block_pool_available(&all->blocks) < blocks);
+  assert_false(session_store_rewind(all, second, 5));
+  assert_int_equal(second->cache.rows, 3 * KV_BLOCK);
+  assert_int_equal(second->cache.block_count, blocks);
+  assert_true(session_store_rewind(all, second, 3 * KV_BLOCK)); /* nothing to leave */
+  while (run_job(w)) continue;
+  assert_memory_equal(held(w, S)->committed.tokens, second->committed.tokens, (LONG + 60) * sizeof(int32_t));
+}
+
 /* The session is refused before anything is computed, and opened when blocks are free. */
 static void test_a_session_without_blocks_is_refused(void **state) {
   world *w = *state;
@@ -107,6 +153,8 @@ static void test_shared_blocks_are_left_and_not_written(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       FEW_BLOCKS(test_sessions_of_one_prompt_share_its_blocks),
+      FEW_BLOCKS(test_rows_that_are_computed_again_leave_shared_blocks),
+      FEW_BLOCKS(test_without_blocks_to_spare_no_row_is_computed_again),
       FEW_BLOCKS(test_a_session_without_blocks_is_refused),
       FEW_BLOCKS(test_found_rows_outlive_a_job_of_the_epoch_before),
       FEW_BLOCKS(test_shared_blocks_are_left_and_not_written),

@@ -69,7 +69,7 @@ static void test_a_loopback_endpoint_is_for_drafts_of_its_host(void **state) {
     expect(endpoints[i], HERE, OWN, endpoints[i], "");
     expect(endpoints[i], AWAY("10.0.0.2"), AWAY("10.0.0.3"), NULL,
            "on another host (10.0.0.3) than the target (10.0.0.2)");
-    expect(endpoints[i], AWAY("10.0.0.2"), HERE, NULL, "--insecure-bind");
+    expect(endpoints[i], AWAY("10.0.0.2"), HERE, NULL, "--bind tcp://ADDRESS:PORT");
     expect(endpoints[i], LOOPBACK, AWAY("10.0.0.3"), NULL, endpoints[i]);
   }
 }
@@ -105,18 +105,43 @@ static void test_an_advertised_endpoint_reaches_every_draft(void **state) {
   }
 }
 
+#define D16 "0123456789abcdef"
+#define KEY "#" D16 D16 D16 D16
+
+/* The key of a target goes wherever its address goes. */
+static void test_a_key_stays_with_its_endpoint(void **state) {
+  (void)state;
+  char endpoint[WIRE_STRING_MAX + 1] = "tcp://10.0.0.1:7000";
+  key_bytes key;
+  assert_true(key_parse(D16 D16 D16 D16, KEY_HEX, &key));
+  endpoint_add_key(endpoint, &key);
+  assert_string_equal(endpoint, "tcp://10.0.0.1:7000" KEY);
+  endpoint_add_key(endpoint, &key); /* it has one */
+  assert_string_equal(endpoint, "tcp://10.0.0.1:7000" KEY);
+  assert_string_equal(endpoint_key(endpoint), KEY + 1);
+  expect("tcp://0.0.0.0:4000" KEY, AWAY("10.0.0.2"), AWAY("10.0.0.3"), "tcp://10.0.0.2:4000" KEY, "");
+  expect("tcp://[::]:4000" KEY, AWAY("2001:db8::2"), HERE, "tcp://[2001:db8::2]:4000" KEY, "");
+  expect("tcp://0.0.0.0:4000" KEY, HERE, AWAY("10.0.0.3"), NULL, "--advertise tcp://ADDRESS:4000");
+  expect("tcp://127.0.0.1:4000" KEY, HERE, HERE, "tcp://127.0.0.1:4000" KEY, "");
+  target_endpoint_insist("tcp://127.0.0.1:4000" KEY, endpoint);
+  assert_string_equal(endpoint, "tcp://localhost:4000" KEY);
+  strcpy(endpoint, "ipc:///tmp/a#b");
+  endpoint_add_key(endpoint, &key);
+  assert_string_equal(endpoint, "ipc:///tmp/a#b");
+  assert_null(endpoint_key(endpoint));
+}
+
 static void test_the_default_endpoint_depends_on_the_orchestrator(void **state) {
   (void)state;
   static const struct {
-    const char *orchestrator, *insecure;
-  } cases[] = {{"ipc:///tmp/x/o", "tcp://127.0.0.1:*"},       {"tcp://127.0.0.1:7000", "tcp://127.0.0.1:*"},
-               {"tcp://localhost:7000", "tcp://127.0.0.1:*"}, {"tcp://10.0.0.1:7000", "tcp://0.0.0.0:*"},
-               {"tcp://box:7000", "tcp://0.0.0.0:*"},         {"tcp://[2001:db8::1]:7000", "tcp://[::]:*"}};
+    const char *orchestrator, *bound;
+  } cases[] = {{"ipc:///tmp/x/o", "ipc:///tmp/x/o.target-12"}, {"tcp://127.0.0.1:7000", "tcp://127.0.0.1:*"},
+               {"tcp://localhost:7000", "tcp://127.0.0.1:*"},  {"tcp://10.0.0.1:7000", "tcp://0.0.0.0:*"},
+               {"tcp://box:7000", "tcp://0.0.0.0:*"},          {"tcp://[2001:db8::1]:7000", "tcp://[::]:*"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    assert_string_equal(target_endpoint_to_bind(cases[i].orchestrator, false), "tcp://127.0.0.1:*");
-    assert_string_equal(target_endpoint_to_bind(cases[i].orchestrator, true), cases[i].insecure);
-    assert_int_equal(endpoint_leads_elsewhere(cases[i].orchestrator),
-                     strcmp("tcp://127.0.0.1:*", cases[i].insecure) != 0);
+    char bound[ENDPOINT_MAX];
+    target_endpoint_to_bind(cases[i].orchestrator, 12, bound);
+    assert_string_equal(bound, cases[i].bound);
   }
   assert_true(endpoint_lacks_port("tcp://10.0.0.1:*"));
   assert_false(endpoint_lacks_port("tcp://10.0.0.1:4000"));
@@ -128,6 +153,7 @@ int main(void) {
                                      cmocka_unit_test(test_a_draft_gets_an_address_of_the_targets_host),
                                      cmocka_unit_test(test_a_loopback_endpoint_is_for_drafts_of_its_host),
                                      cmocka_unit_test(test_an_advertised_endpoint_reaches_every_draft),
+                                     cmocka_unit_test(test_a_key_stays_with_its_endpoint),
                                      cmocka_unit_test(test_the_default_endpoint_depends_on_the_orchestrator),
                                      cmocka_unit_test(test_equal_endpoints_of_two_hosts_are_two)};
   return cmocka_run_group_tests(tests, NULL, NULL);

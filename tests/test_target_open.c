@@ -223,8 +223,13 @@ static void test_a_full_store_takes_the_slot_of_a_finished_session(void **state)
   rig_expect_error(&w->r, ORCH, ERR_FULL);
   play(w, 2);
   rig_only(&w->r, ORCH, MSG_DONE);
-  rig_clear(&w->r);
-  rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+  for (int32_t kept = PROMPT_LENGTH + 1; kept <= PROMPT_LENGTH + 2; kept++) {
+    rig_say(&w->r, ORCH, ack(1, kept));
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, open_message(S + 1, 1, PROMPT, PROMPT_LENGTH));
+    if (kept == PROMPT_LENGTH + 1)
+      rig_expect_error(&w->r, ORCH, ERR_FULL); /* its last token may be asked for */
+  }
   rig_only(&w->r, ORCH, MSG_OPENED);
   assert_null(held(w, S));
   assert_int_equal(play(w, 2), 2);
@@ -242,6 +247,11 @@ static void test_the_session_that_finished_first_makes_room(void **state) {
   while (held(w, S)->state != SESSION_FINISHED) assert_true(run_job(w));
   assert_int_equal(held(w, S + 1)->state, SESSION_FINISHED);
   assert_int_equal(held(w, S + 2)->state, SESSION_RUNNING);
+  for (uint64_t id = S; id <= S + 1; id++) {
+    msg kept = ack(1, held(w, id)->committed.length);
+    kept.session = id;
+    rig_say(&w->r, ORCH, kept);
+  }
   say_and_open(w, open_message(S + 9, 1, PROMPT, PROMPT_LENGTH));
   assert_null(held(w, S + 1));
   assert_non_null(held(w, S));
@@ -348,6 +358,174 @@ static void test_the_largest_max_tokens_is_accepted(void **state) {
   assert_int_equal(rig_only(&w->r, ORCH, MSG_DONE)->u.done.finish, WIRE_FINISH_LENGTH);
 }
 
+/* --- a prefix in several frames --- */
+
+static void expect_held(world *w, msg m, int32_t length) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  const msg *o = rig_only(&w->r, ORCH, MSG_OPENED);
+  hash16 h = true_hash(length);
+  assert_int_equal(o->epoch, m.epoch);
+  assert_int_equal(o->u.state.length, length);
+  assert_memory_equal(&o->u.state.hash, &h, sizeof h);
+}
+
+static msg last_message(uint32_t epoch, int32_t base, int32_t length) {
+  msg m = delta(epoch, base, truth() + base, length - base);
+  m.u.open.prompt_length = length;
+  return m;
+}
+
+static void test_parts_open_a_session_and_nothing_begins_before_the_last(void **state) {
+  world *w = *state;
+  expect_held(w, part_message(1, 0, 4, 12), 4);
+  expect_held(w, part_message(1, 4, 8, 12), 8);
+  assert_false(take_job(w));
+  assert_int_equal(held(w, S)->cache.block_count, 0);
+  rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+  rig_expect_error(&w->r, DRAFT, ERR_GONE);
+  pass(w, 5000000, false);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  expect_held(w, last_message(1, 8, 12), 12);
+  assert_int_equal(play(w, 3), 3); /* check_job compares what the engine is given with C */
+  expect_tokens(rig_last(&w->r, ORCH, MSG_TOKENS), 12, 13);
+}
+
+static void test_parts_that_come_again_or_late_change_nothing(void **state) {
+  world *w = *state;
+  expect_held(w, part_message(1, 0, 4, 12), 4);
+  expect_held(w, part_message(1, 4, 8, 12), 8);
+  expect_held(w, part_message(1, 0, 4, 12), 8);
+  expect_held(w, part_message(1, 4, 8, 12), 8);
+  expect_held(w, last_message(1, 8, 12), 12);
+  expect_held(w, part_message(1, 4, 8, 12), 12);
+  assert_int_equal(play(w, 2), 2);
+  expect_held(w, part_message(1, 0, 4, 12), 14);
+  expect_held(w, last_message(1, 8, 12), 14);
+}
+
+static void expect_desync(world *w, msg m, int32_t length) {
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_DESYNC)->u.state.length, length);
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_OPENED), 0);
+}
+
+static void test_parts_that_do_not_fit_are_a_desync(void **state) {
+  world *w = *state;
+  expect_desync(w, part_message(1, 4, 8, 12), 0); /* the first one was lost */
+  assert_null(held(w, S));
+  expect_held(w, part_message(1, 0, 4, 12), 4);
+  expect_desync(w, part_message(1, 8, 10, 12), 4);
+  expect_desync(w, last_message(1, 8, 12), 4);
+  msg m = part_message(1, 4, 8, 12);
+  m.u.open.hash.bytes[0] ^= 1;
+  expect_desync(w, m, 4);
+  m = last_message(1, 4, 12);
+  m.u.open.hash.bytes[0] ^= 1;
+  expect_desync(w, m, 4);
+  expect_held(w, last_message(1, 4, 12), 12);
+  m = part_message(1, 0, 4, 12); /* of an epoch that is open */
+  m.u.open.tokens = truth() + 1;
+  m.u.open.hash = hash_of(SEED, truth() + 1, 4);
+  expect_desync(w, m, 12);
+}
+
+/* The orchestrator's word is what C is: other tokens take the place of those of an earlier part. */
+static void test_a_part_with_other_tokens_replaces_what_followed(void **state) {
+  world *w = *state;
+  int32_t other[8];
+  memcpy(other, truth(), sizeof other);
+  other[3] = wrong_of(other[3]);
+  msg m = part_message(1, 0, 8, 12);
+  m.u.open.tokens = other;
+  m.u.open.hash = hash_of(SEED, other, 8);
+  rig_say(&w->r, ORCH, m);
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_OPENED)->u.state.length, 8);
+  expect_desync(w, part_message(1, 8, 10, 12), 8);
+  expect_held(w, part_message(1, 0, 5, 12), 5);
+  expect_held(w, last_message(1, 5, 12), 12);
+  assert_int_equal(play(w, 2), 2);
+}
+
+static void test_a_part_is_judged_by_its_total(void **state) {
+  world *w = *state;
+  static const struct {
+    int32_t total, prompt;
+  } table[] = {{CONTEXT + 1, 4}, {WIRE_CONTEXT_MAX, 4}, {12, 13}, {3, 3}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    msg m = part_message(1, 0, 4, table[i].total);
+    m.u.open.prompt_length = table[i].prompt;
+    rig_clear(&w->r);
+    rig_say(&w->r, ORCH, m);
+    rig_expect_error(&w->r, ORCH, i < 2 ? ERR_LIMIT : ERR_ARG);
+    assert_null(held(w, S)); /* nothing was taken for it */
+  }
+}
+
+/* What OPEN brings of the answer may not be durable: ACK tells, and the credit counts from there. */
+static void test_open_acknowledges_the_prompt_alone(void **state) {
+  world *w = *state;
+  enum { ANSWERED = 100 };
+  msg m = open_message(S, 1, truth(), PROMPT_LENGTH + ANSWERED);
+  m.u.open.prompt_length = PROMPT_LENGTH;
+  m.u.open.options.max_tokens = 1000;
+  m.u.open.options.budget = 0;
+  say_and_open(w, m);
+  play(w, 1000);
+  int32_t length = held(w, S)->committed.length;
+  assert_in_range(length, PROMPT_LENGTH + ANSWERED + 1, PROMPT_LENGTH + SCHEDULE_CREDIT);
+  rig_say(&w->r, ORCH, ack(1, PROMPT_LENGTH + ANSWERED));
+  play(w, 1000);
+  assert_int_equal(held(w, S)->committed.length, length + ANSWERED);
+}
+
+/* One part that comes again and again does not hold a place. */
+static void test_an_opening_session_is_freed_when_nothing_new_comes(void **state) {
+  world *w = *state;
+  expect_held(w, part_message(1, 0, 4, 12), 4);
+  pass(w, 9000000, false);
+  expect_held(w, part_message(1, 4, 8, 12), 8); /* it has as long again */
+  for (int i = 0; i < 9; i++) {
+    pass(w, 1000000, false);
+    expect_held(w, part_message(1, 4, 8, 12), 8);
+  }
+  pass(w, 2000000, false);
+  assert_null(held(w, S));
+}
+
+static void test_parts_of_a_higher_epoch_stop_a_session_that_runs(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  assert_int_equal(play(w, 20), 20);
+  assert_true(take_job(w));
+  expect_held(w, part_message(2, 0, 6, 12), 6);
+  rig_clear(&w->r);
+  give_result(w); /* a late one */
+  assert_false(take_job(w));
+  assert_int_equal(rig_count(&w->r, ORCH, MSG_TOKENS), 0);
+  expect_held(w, last_message(2, 6, 12), 12);
+  assert_int_equal(play(w, 2), 2);
+}
+
+/* It is out of step in that epoch, and parts of it do not hide that. */
+static void test_parts_do_not_repair_a_desync_in_its_epoch(void **state) {
+  world *w = *state;
+  say_and_open(w, prompt_message());
+  rig_say(&w->r, ORCH, ack(1, 9));
+  assert_int_equal(held(w, S)->state, SESSION_DESYNCED);
+  expect_desync(w, part_message(1, 0, 4, 12), PROMPT_LENGTH);
+  expect_held(w, part_message(2, 0, 4, 12), 4);
+  expect_held(w, last_message(2, 4, 12), 12);
+}
+
+static void test_only_an_orchestrator_sends_parts(void **state) {
+  world *w = *state;
+  rig_say(&w->r, DRAFT, part_message(1, 0, 4, 12));
+  rig_expect_error(&w->r, DRAFT, ERR_PROTOCOL);
+  assert_null(held(w, S));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_a_new_session_is_opened),
@@ -370,6 +548,16 @@ int main(void) {
       CASE(test_sessions_opened_again_and_again_keep_their_rows_right),
       FEW_BLOCKS(test_sessions_opened_again_and_again_keep_their_rows_right),
       CASE(test_the_largest_max_tokens_is_accepted),
+      CASE(test_parts_open_a_session_and_nothing_begins_before_the_last),
+      CASE(test_parts_that_come_again_or_late_change_nothing),
+      CASE(test_parts_that_do_not_fit_are_a_desync),
+      CASE(test_a_part_with_other_tokens_replaces_what_followed),
+      CASE(test_a_part_is_judged_by_its_total),
+      CASE(test_open_acknowledges_the_prompt_alone),
+      CASE(test_an_opening_session_is_freed_when_nothing_new_comes),
+      CASE(test_parts_of_a_higher_epoch_stop_a_session_that_runs),
+      CASE(test_parts_do_not_repair_a_desync_in_its_epoch),
+      CASE(test_only_an_orchestrator_sends_parts),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

@@ -188,6 +188,31 @@ static void test_a_draft_that_changes_its_role_is_detached(void **state) {
   assert_non_null(held(w, S));
 }
 
+/* An epoch belongs to the orchestrator that has opened it; with a higher one, another takes the session over.
+ */
+static void test_only_its_orchestrator_speaks_about_an_epoch(void **state) {
+  world *w = *state;
+  greet_another_orchestrator(w);
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  rig_advance(&w->r, SESSION_STORE_LEASE_US / 2);
+  uint64_t lease_us = held(w, S)->lease_until_us;
+  int32_t acked = held(w, S)->stream.acked;
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH2, ack(1, held(w, S)->committed.length));
+  rig_say(&w->r, ORCH2, resend_message(SELF, S, 1, 1));
+  assert_int_equal(held(w, S)->lease_until_us, lease_us);
+  assert_int_equal(held(w, S)->stream.acked, acked);
+  assert_int_equal(rig_count_all(&w->r, RIG_ANY), 0);
+  rig_say(&w->r, ORCH2, prompt_message());
+  rig_expect_error(&w->r, ORCH2, ERR_STALE);
+  assert_int_equal(held(w, S)->request.orchestrator, ORCH);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH2, delta(2, 0, PROMPT, PROMPT_LENGTH));
+  rig_only(&w->r, ORCH2, MSG_OPENED);
+  assert_int_equal(held(w, S)->request.orchestrator, ORCH2);
+}
+
 static void test_resend_of_an_unknown_session_is_refused(void **state) {
   world *w = *state;
   rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
@@ -286,6 +311,7 @@ int main(void) {
       CASE(test_ack_of_an_unknown_session_is_refused),
       CASE(test_a_verify_step_allocates_nothing),
       CASE(test_a_draft_that_changes_its_role_is_detached),
+      CASE(test_only_its_orchestrator_speaks_about_an_epoch),
       CASE(test_resend_of_an_unknown_session_is_refused),
       CASE(test_sessions_go_on_when_their_orchestrator_returns),
       CASE(test_epochs_at_both_ends_of_their_range_work),

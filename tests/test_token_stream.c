@@ -157,19 +157,24 @@ static void test_a_resend_is_answered_with_tokens(void **state) {
   }
 }
 
-/* A frame of 40 bytes asks for 20 KB: a draft is answered every 10 ms. */
+/* A frame of 40 bytes asks for 20 KB. A draft that asks for the same again and again is answered every 100
+ * ms, also if it leaves and comes again. */
 static void test_a_draft_that_asks_too_often_is_not_answered_each_time(void **state) {
   world *w = *state;
   open_with_draft(w, false);
   prefill(w);
   play(w, 1);
-  rig_clear(&w->r);
-  for (int i = 0; i < 1000; i++) { /* 100 ms */
-    w->r.now += 100;
-    rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+  for (int leaves = 0; leaves < 2; leaves++) {
+    rig_clear(&w->r);
+    for (int i = 0; i < 4000; i++) { /* 400 ms */
+      w->r.now += 100;
+      if (leaves) rig_say(&w->r, DRAFT, message(MSG_DETACH, SELF, S, 1));
+      if (leaves) rig_say(&w->r, DRAFT, attach_message(1, TICKET));
+      rig_say(&w->r, DRAFT, resend_message(SELF, S, 1, 1));
+    }
+    int32_t answers = rig_count(&w->r, DRAFT, MSG_TOKENS);
+    if (answers < 3 || answers > 5) fail_msg("%d answers in 400 ms", (int)answers);
   }
-  int32_t answers = rig_count(&w->r, DRAFT, MSG_TOKENS);
-  if (answers < 5 || answers > 11) fail_msg("%d answers in 100 ms", (int)answers);
 }
 
 /* Tokens are the request's secret: who did not show its ticket gets none. */
@@ -199,21 +204,65 @@ static void expect_all_of(const rig *r, peer_id to, const prefix *c) {
   assert_int_equal(length, c->length);
 }
 
+static roster no_peers;
+
+/* A session of LONG tokens with a draft, without a machine around it. */
+static step_context begin_long(rig *r, session *s) {
+  rig_init(r, (machine){0});
+  *s = (session){.state = SESSION_RUNNING, .id = S, .epoch = 1};
+  s->request.orchestrator = ORCH;
+  s->drafts.of[1].peer = DRAFT;
+  assert_int_equal(prefix_init(&s->committed, LONG, SEED), ERR_OK);
+  for (int32_t i = 0; i < LONG; i++)
+    assert_int_equal(prefix_append(&s->committed, &(int32_t){i % VOCAB}, 1), ERR_OK);
+  return (step_context){.peers = &no_peers, .now = r->now, .out = &r->out};
+}
+
+/* A draft asks at a time: is it answered, by one message from there on? */
+static bool is_resent(rig *r, step_context *c, session *s, uint64_t after_us, int32_t from) {
+  msg m = resend_message(SELF, S, 1, from);
+  rig_clear(r);
+  c->now += after_us;
+  token_stream_on_resend(c, DRAFT, s, &m);
+  int32_t count = rig_count(r, DRAFT, MSG_TOKENS);
+  assert_int_equal(rig_count_all(r, RIG_ANY), count);
+  if (count > 0) assert_int_equal(rig_only(r, DRAFT, MSG_TOKENS)->u.tokens.base_length, from);
+  return count > 0;
+}
+
+/* A draft cannot make the target begin from the start again: it is sent what it asks for and no more, and
+ * at once only if it has got all that was sent. */
+static void test_a_draft_rewinds_nothing(void **state) {
+  (void)state;
+  static session s;
+  rig r;
+  step_context c = begin_long(&r, &s);
+  token_stream_grown(&c, &s);
+  c.now += 1000000;
+  assert_true(is_resent(&r, &c, &s, 0, 1));
+  assert_false(is_resent(&r, &c, &s, TOKEN_STREAM_RESEND_US - 1, 2 + WIRE_BURST_MAX));
+  assert_true(is_resent(&r, &c, &s, 0, 1 + WIRE_BURST_MAX));
+  assert_true(is_resent(&r, &c, &s, 0, 1 + 2 * WIRE_BURST_MAX));
+  assert_false(
+      is_resent(&r, &c, &s, TOKEN_STREAM_RESEND_US - 1, LONG)); /* no part: new tokens are on their way */
+  assert_false(is_resent(&r, &c, &s, 1, WIRE_BURST_MAX));
+  assert_true(is_resent(&r, &c, &s, TOKEN_STREAM_AGAIN_US, 1 + WIRE_BURST_MAX));
+  assert_false(is_resent(&r, &c, &s, TOKEN_STREAM_RESEND_US, WIRE_BURST_MAX));
+  assert_false(is_resent(&r, &c, &s, TOKEN_STREAM_RESEND_US, 1));
+  assert_true(is_resent(&r, &c, &s, TOKEN_STREAM_AGAIN_US, 1));
+  rig_clear(&r);
+  token_stream_grown(&c, &s);
+  assert_int_equal(rig_count(&r, DRAFT, MSG_TOKENS), 0);
+  prefix_fini(&s.committed);
+  rig_fini(&r);
+}
+
 /* A session that a draft joins late, or whose orchestrator lost much of it. */
 static void test_tokens_that_no_message_holds_are_sent_in_several(void **state) {
   (void)state;
   static session s;
-  static roster peers;
-  static int32_t tokens[LONG];
   rig r;
-  for (int32_t i = 0; i < LONG; i++) tokens[i] = i % VOCAB;
-  rig_init(&r, (machine){0});
-  step_context c = {.peers = &peers, .now = r.now, .out = &r.out};
-  s = (session){.state = SESSION_RUNNING, .id = S, .epoch = 1};
-  s.request.orchestrator = ORCH;
-  s.drafts.of[1].peer = DRAFT;
-  assert_int_equal(prefix_init(&s.committed, LONG, SEED), ERR_OK);
-  assert_int_equal(prefix_append(&s.committed, tokens, LONG), ERR_OK);
+  step_context c = begin_long(&r, &s);
   token_stream_grown(&c, &s);
   expect_all_of(&r, ORCH, &s.committed);
   expect_all_of(&r, DRAFT, &s.committed);
@@ -272,6 +321,103 @@ static void test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for(void **
   assert_null(held(w, S)->stream.accepted);
 }
 
+/* Once there was a verify that it can be compared with. */
+static void test_who_asks_for_accepted_tokens_learns_what_a_plain_step_takes(void **state) {
+  world *w = *state;
+  const msg_tokens *t = after_a_verify_of_two(w, true);
+  double plain_us = held(w, S)->speculation.plain_us;
+  assert_true(plain_us >= 1);
+  assert_int_equal(t->plain_us, (uint32_t)(plain_us + 0.5));
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->u.tokens.plain_us, 0);
+  held(w, S)->speculation.plain_us = 1e12; /* more than the field holds */
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, resend_message(SELF, S, 1, PROMPT_LENGTH));
+  assert_int_equal(rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens.plain_us, UINT32_MAX);
+}
+
+static void test_who_does_not_ask_for_accepted_tokens_is_not_told_of_plain_steps(void **state) {
+  world *w = *state;
+  assert_int_equal(after_a_verify_of_two(w, false)->plain_us, 0);
+  assert_true(held(w, S)->speculation.plain_us >= 1);
+}
+
+static void test_plain_steps_alone_are_compared_with_nothing(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.accepted_wanted = true;
+  say_and_open(w, m);
+  prefill(w);
+  assert_int_equal(play(w, 1), 1);
+  assert_true(held(w, S)->stats.plain_steps == 1 && held(w, S)->speculation.plain_us >= 1);
+  const msg_tokens *t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  assert_true(t->accepted_size == 1 && t->plain_us == 0);
+}
+
+/* Of the engine's results; nothing is known of tokens that came with an OPEN. */
+static void test_logprobs_go_to_the_orchestrator_that_asks(void **state) {
+  world *w = *state;
+  msg m = prompt_message();
+  m.u.open.draft_expected = m.u.open.options.lockstep = true;
+  m.u.open.options.logprobs = 3;
+  say_and_open(w, m);
+  uint32_t generation = attach(w, DRAFT);
+  prefill(w);
+  send_chain(w, DRAFT, generation, PROMPT_LENGTH, 1, 2, true);
+  assert_int_equal(play(w, 1), 1);
+  assert_int_equal(rig_only(&w->r, DRAFT, MSG_TOKENS)->u.tokens.logprob_count, 0);
+  const msg_tokens *t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  assert_true(t->token_count == 3 && t->logprob_count == 9);
+  for (int32_t i = 0; i < 9; i++) {
+    assert_int_equal(t->logprob_tokens[i], truth()[PROMPT_LENGTH + i / 3] + i % 3);
+    assert_true(t->logprobs[i] == -(float)i);
+  }
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, resend_message(SELF, S, 1, PROMPT_LENGTH - 1));
+  t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  assert_true(t->token_count == 4 && t->logprob_count == 12);
+  for (int32_t i = 0; i < 12; i++) {
+    assert_int_equal(t->logprob_tokens[i], i < 3 ? -1 : truth()[PROMPT_LENGTH + i / 3 - 1] + i % 3);
+    assert_true(t->logprobs[i] == (i < 3 ? 0 : -(float)(i - 3)));
+  }
+  m = delta(2, PROMPT_LENGTH + 1, truth() + PROMPT_LENGTH + 1, 2); /* a new epoch knows nothing */
+  m.u.open.options.logprobs = 1;
+  say_and_open(w, m);
+  rig_clear(&w->r);
+  rig_say(&w->r, ORCH, resend_message(SELF, S, 2, PROMPT_LENGTH));
+  t = &rig_only(&w->r, ORCH, MSG_TOKENS)->u.tokens;
+  assert_true(t->token_count == 3 && t->logprob_count == 3 && t->logprob_tokens[0] == -1);
+}
+
+/* No message has more than a listener takes; those of before the ring are not known. */
+static void test_logprobs_come_in_short_messages(void **state) {
+  (void)state;
+  static session s;
+  rig r;
+  step_context c = begin_long(&r, &s);
+  s.request.options.logprobs = WIRE_LOGPROBS_MAX;
+  assert_true(session_store_logprobs(&s, WIRE_LOGPROBS_MAX));
+  for (int32_t i = 0; i < SESSION_LOGPROBS * WIRE_LOGPROBS_MAX; i++)
+    s.stream.logprobs[i] = (sampler_ranked){1, -1};
+  token_stream_grown(&c, &s);
+  int32_t seen = 0;
+  for (int32_t i = 0; i < r.out.count; i++) {
+    const action *a = &r.out.list[i];
+    if (a->kind != ACTION_SEND || a->peer != ORCH || a->message->type != MSG_TOKENS) continue;
+    const msg_tokens *t = &a->message->u.tokens;
+    assert_true(t->token_count <= WIRE_LOGPROBS_BURST);
+    assert_int_equal(t->logprob_count, t->token_count * WIRE_LOGPROBS_MAX);
+    for (int32_t k = 0; k < t->logprob_count; k++) {
+      bool kept = t->base_length + k / WIRE_LOGPROBS_MAX >= s.committed.length - SESSION_LOGPROBS;
+      assert_int_equal(t->logprob_tokens[k], kept ? 1 : -1);
+      seen += kept;
+    }
+  }
+  assert_int_equal(seen, SESSION_LOGPROBS * WIRE_LOGPROBS_MAX);
+  free(s.stream.logprobs);
+  prefix_fini(&s.committed);
+  rig_fini(&r);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_tokens_go_to_the_orchestrator_and_the_drafts),
@@ -287,7 +433,13 @@ int main(void) {
       CASE(test_an_orchestrator_that_asks_learns_which_tokens_were_accepted),
       CASE(test_tokens_of_an_open_are_not_accepted_ones),
       CASE(test_nothing_is_kept_of_accepted_tokens_that_nobody_asks_for),
+      CASE(test_who_asks_for_accepted_tokens_learns_what_a_plain_step_takes),
+      CASE(test_who_does_not_ask_for_accepted_tokens_is_not_told_of_plain_steps),
+      CASE(test_plain_steps_alone_are_compared_with_nothing),
+      CASE(test_a_draft_rewinds_nothing),
       CASE(test_tokens_that_no_message_holds_are_sent_in_several),
+      CASE(test_logprobs_go_to_the_orchestrator_that_asks),
+      cmocka_unit_test(test_logprobs_come_in_short_messages),
   };
   return run_over_both_caches(tests, sizeof tests / sizeof *tests);
 }

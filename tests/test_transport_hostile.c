@@ -1,10 +1,12 @@
 /* libs: wire base */
 /* Peers that send what they should not, or too much of it, or want to be somebody else. */
 #include "tests/transport_support.h"
+#include "wire/accept_gate.h"
 #include "wire/codec.h"
 #include "wire/connection_limit.h"
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -41,6 +43,23 @@ static bool hostile_hears(hostile h, uv_loop_t *loop, const char *text) {
     usleep(1000);
   }
   return false;
+}
+
+/* Encodes a message of ours as a hostile program would send it. */
+static void hostile_send(hostile h, const msg *m) {
+  codec_buffer out = {0};
+  err e;
+  assert_int_equal(codec_encode(m, &out, &e), ERR_OK);
+  assert_int_equal(zmq_send(h.socket, out.data, out.size, 0), out.size);
+  codec_buffer_fini(&out);
+}
+
+/* The server's owner greets whoever spoke last. */
+static void welcome_last(node *server) {
+  msg welcome = {.type = MSG_WELCOME, .to = {{7}}};
+  welcome.u.hello = hello_of().u.hello;
+  welcome.u.hello.version_min = welcome.u.hello.version_max;
+  assert_true(transport_send(server->wire, server->last_peer, &welcome));
 }
 
 static void test_a_bad_frame_is_answered_and_nobody_else_notices(void **state) {
@@ -157,20 +176,11 @@ static void test_a_large_frame_before_the_greeting_is_refused(void **state) {
   assert_true(hostile_hears(h, &loop, "R-GREETING-SIZE"));
   zmq_send(h.socket, frame, WIRE_GREETING_MAX, 0);
   assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
-  uint8_t hello[512]; /* as a codec of ours writes it */
-  codec_buffer out = {0};
-  err e;
-  msg m = hello_of();
-  assert_int_equal(codec_encode(&m, &out, &e), ERR_OK);
-  memcpy(hello, out.data, out.size);
-  assert_int_equal(zmq_send(h.socket, hello, out.size, 0), out.size);
-  codec_buffer_fini(&out);
+  msg hello = hello_of();
+  hostile_send(h, &hello);
   server.heard = 0;
   assert_true(run_until(&loop, &server.heard, 1, WAIT_MS));
-  msg welcome = {.type = MSG_WELCOME, .to = {{7}}};
-  welcome.u.hello = hello_of().u.hello;
-  welcome.u.hello.version_min = welcome.u.hello.version_max;
-  assert_true(transport_send(server.wire, server.last_peer, &welcome));
+  welcome_last(&server);
   char answer[512];
   assert_true(zmq_recv(h.socket, answer, sizeof answer, 0) > 0);
   zmq_send(h.socket, frame, sizeof frame, 0);
@@ -250,40 +260,154 @@ static void test_routing_ids_are_secret(void **state) {
   }
 }
 
-/* Connections are counted: one too many is closed, and there is room again when others have gone. */
-static void test_one_connection_too_many_is_closed(void **state) {
+/* Connections that only wait make way; whoever was greeted does not notice, also after it has connected anew.
+ */
+static void test_connections_that_only_wait_are_closed(void **state) {
   (void)state;
+  enum { EXTRA = 20, MANY = CONNECTION_STRANGERS_MAX + EXTRA };
   uv_loop_t loop;
   node server = {.echo = true}, client = {0};
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "many");
   peer_id to = pair_open(&loop, &server, &client, endpoint);
-  for (int round = 0; round < 2; round++) {
-    int fds[CONNECTION_LIMIT_MAX + 50], closed = 0;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    temp_path(address.sun_path, sizeof address.sun_path, endpoint);
-    for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) {
-      fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
-      assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
-      uv_run(&loop, UV_RUN_NOWAIT);
-      usleep(2000); /* the library accepts on a thread of its own */
-    }
-    for (int wait = 0; wait < 500 && closed < 40; wait++, usleep(2000)) {
-      uv_run(&loop, UV_RUN_NOWAIT);
-      closed = 0;
-      for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) {
-        struct pollfd p = {fds[i], POLLRDHUP, 0};
-        closed += poll(&p, 1, 0) > 0;
-      }
-    }
-    if (closed < 40 || closed > 60) fail_msg("%d of %d were closed", closed, CONNECTION_LIMIT_MAX + 50);
-    uint64_t heard = client.heard;
-    msg m = ping_of(1); /* who was here before does not notice */
-    assert_true(transport_send(client.wire, to, &m));
-    assert_true(run_until(&loop, &client.heard, heard + 1, WAIT_MS));
-    for (int i = 0; i < CONNECTION_LIMIT_MAX + 50; i++) close(fds[i]);
-    for (int i = 0; i < 50; i++, usleep(1000)) uv_run(&loop, UV_RUN_NOWAIT);
+  welcome_last(&server);
+  assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+  int fds[MANY], closed = 0;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  temp_path(address.sun_path, sizeof address.sun_path, endpoint);
+  for (int i = 0; i < MANY; i++) {
+    fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    usleep(2000); /* the library accepts on a thread of its own */
   }
+  for (int wait = 0; wait < 500 && closed < EXTRA; wait++, usleep(2000)) {
+    uv_run(&loop, UV_RUN_NOWAIT);
+    closed = 0;
+    for (int i = 0; i < MANY; i++) {
+      struct pollfd p = {fds[i], POLLRDHUP, 0};
+      closed += poll(&p, 1, 0) > 0;
+    }
+  }
+  assert_int_equal(closed, EXTRA);
+  msg m = ping_of(1);
+  assert_true(transport_send(client.wire, to, &m));
+  assert_true(run_until(&loop, &client.heard, 2, WAIT_MS));
+  for (int i = 0; i < MANY; i++) close(fds[i]);
+  pair_close(&loop, &server, &client);
+}
+
+/* While the loop stands nobody looks at who comes, and few come in. When it looks again, others do. */
+static void test_few_connections_come_in_while_the_loop_stands(void **state) {
+  (void)state;
+  enum { MANY = 64, MOST = 32 }; /* one a second comes in besides */
+  uv_loop_t loop;
+  node server = {.echo = true}, client = {0};
+  char endpoint[100], byte;
+  temp_endpoint(endpoint, sizeof endpoint, "stands");
+  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  int fds[MANY], let_in = 0;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  temp_path(address.sun_path, sizeof address.sun_path, endpoint);
+  for (int i = 0; i < MANY; i++) {
+    fds[i] = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(connect(fds[i], (struct sockaddr *)&address, sizeof address), 0);
+  }
+  for (int i = 0; i < MANY; i++) let_in += read(fds[i], &byte, 1) == 1; /* ZeroMQ greets who came in */
+  assert_in_range(let_in, ACCEPT_GATE_MAX, MOST);
+  msg m = ping_of(1);
+  assert_true(transport_send(client.wire, to, &m));
+  assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+  hostile h = hostile_open(endpoint);
+  assert_int_equal(zmq_send(h.socket, "garbage", 7, 0), 7);
+  assert_true(hostile_hears(h, &loop, "R-FRAME-ARRAY"));
+  hostile_close(h);
+  for (int i = 0; i < MANY; i++) close(fds[i]);
+  pair_close(&loop, &server, &client);
+}
+
+/* ZeroMQ would end the program. */
+static void test_a_process_without_descriptors_goes_on(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {.echo = true}, client = {0};
+  char endpoint[100];
+  temp_endpoint(endpoint, sizeof endpoint, "exhausted");
+  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  temp_path(address.sun_path, sizeof address.sun_path, endpoint);
+  int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  struct rlimit before, none = {.rlim_cur = 8}; /* all below are open, and poll(2) takes no more than that */
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+  assert_true(fd >= 8);
+  none.rlim_max = before.rlim_max;
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+  usleep(50000);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+  char byte;
+  assert_int_equal(read(fd, &byte, 1), 1); /* it comes in now */
+  msg m = ping_of(1);
+  assert_true(transport_send(client.wire, to, &m));
+  assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+  close(fd);
+  pair_close(&loop, &server, &client);
+}
+
+/* Sends what is no frame of ours until the connection breaks: was it closed? */
+static bool hostile_is_cut(hostile h, uv_loop_t *loop, void *monitor) {
+  uint64_t begun_us = clock_us();
+  for (int i = 0; clock_us() - begun_us < WAIT_MS * 1000; i++) {
+    zmq_send(h.socket, "garbage", 7, ZMQ_DONTWAIT);
+    uv_run(loop, UV_RUN_NOWAIT);
+    if (i % 64 == 0) usleep(1000);
+    zmq_msg_t event;
+    zmq_msg_init(&event);
+    bool cut = zmq_msg_recv(&event, monitor, ZMQ_DONTWAIT) >= 0;
+    zmq_msg_close(&event);
+    if (cut) return true;
+  }
+  return false;
+}
+
+/* A peer of which nothing can be used is closed, the more so as it reads no reply; others do not notice. */
+static void test_who_sends_only_what_cannot_be_used_is_closed(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {.echo = true}, client = {0};
+  char endpoint[100];
+  temp_endpoint(endpoint, sizeof endpoint, "useless");
+  peer_id to = pair_open(&loop, &server, &client, endpoint);
+  hostile h = hostile_open(endpoint);
+  assert_int_equal(zmq_socket_monitor(h.socket, "inproc://cut", ZMQ_EVENT_DISCONNECTED), 0);
+  void *monitor = zmq_socket(h.context, ZMQ_PAIR);
+  zmq_setsockopt(monitor, ZMQ_LINGER, &(int){0}, sizeof(int));
+  assert_int_equal(zmq_connect(monitor, "inproc://cut"), 0);
+  uint64_t before = transport_count(server.wire).sent;
+  assert_true(hostile_is_cut(h, &loop, monitor));
+  uint64_t replies = transport_count(server.wire).sent - before;
+  assert_in_range(replies, 200, 2000); /* 256, and then 200 a second */
+  msg m = ping_of(1);
+  assert_true(transport_send(client.wire, to, &m));
+  assert_true(run_until(&loop, &client.heard, 1, WAIT_MS));
+  zmq_close(monitor);
+  hostile_close(h);
+  pair_close(&loop, &server, &client);
+}
+
+/* END is how sessions that nobody knows are answered: who asks for it for ever is cut off, too. */
+static void test_who_is_told_the_end_for_ever_is_closed(void **state) {
+  (void)state;
+  uv_loop_t loop;
+  node server = {.echo = true}, client = {0};
+  char endpoint[100];
+  temp_endpoint(endpoint, sizeof endpoint, "ends");
+  pair_open(&loop, &server, &client, endpoint);
+  msg end = {.type = MSG_END, .to = {{9}}, .session = 1, .epoch = 1};
+  int sent = 0;
+  for (int i = 0; i < 5000; i++) sent += transport_send(server.wire, server.last_peer, &end);
+  assert_in_range(sent, 1000, 1600);
+  assert_true(run_until(&loop, &server.ended, 1, WAIT_MS));
   pair_close(&loop, &server, &client);
 }
 
@@ -332,7 +456,11 @@ int main(void) {
       cmocka_unit_test(test_a_large_frame_before_the_greeting_is_refused),
       cmocka_unit_test(test_an_ipc_address_is_its_owners_alone),
       cmocka_unit_test(test_routing_ids_are_secret),
-      cmocka_unit_test(test_one_connection_too_many_is_closed),
+      cmocka_unit_test(test_connections_that_only_wait_are_closed),
+      cmocka_unit_test(test_few_connections_come_in_while_the_loop_stands),
+      cmocka_unit_test(test_a_process_without_descriptors_goes_on),
+      cmocka_unit_test(test_who_sends_only_what_cannot_be_used_is_closed),
+      cmocka_unit_test(test_who_is_told_the_end_for_ever_is_closed),
       cmocka_unit_test(test_a_bad_frame_of_a_server_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

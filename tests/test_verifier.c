@@ -35,6 +35,7 @@ static void test_a_prompt_of_one_token_has_no_rows(void **state) {
 static void test_a_job_carries_the_request(void **state) {
   world *w = *state;
   static const int32_t stops[] = {90, 7};
+  static const float values[] = {-3, 100};
   msg m = prompt_message();
   m.u.open.options.temperature = 0.5f;
   m.u.open.options.top_k = 11;
@@ -43,9 +44,18 @@ static void test_a_job_carries_the_request(void **state) {
   m.u.open.options.stops = stops;
   m.u.open.options.stop_count = 2;
   m.u.open.options.repeat_penalty = 1.5f;
+  m.u.open.options.frequency_penalty = 0.5f;
+  m.u.open.options.bias_tokens = stops;
+  m.u.open.options.bias_values = values;
+  m.u.open.options.bias_count = 2;
   say_and_open(w, m);
   prefill(w);
   assert_true(take_job(w));
+  assert_true(w->job.sampling.frequency_penalty == 0.5f);
+  assert_int_equal(w->job.prompt_length, PROMPT_LENGTH);
+  assert_int_equal(w->job.bias_count, 2);
+  assert_memory_equal(w->job.bias_tokens, stops, sizeof stops);
+  assert_memory_equal(w->job.bias_values, values, sizeof values);
   assert_true(w->job.sampling.temperature == 0.5f);
   assert_int_equal(w->job.sampling.top_k, 11);
   assert_int_equal(w->job.sampling.seed, 12345);
@@ -63,15 +73,24 @@ static void test_a_job_carries_the_request(void **state) {
 }
 
 /* The engine reads it in its own thread, while an OPEN may already change the session. */
-static void test_a_job_under_way_keeps_its_history(void **state) {
+static void test_a_job_under_way_keeps_its_history_and_bias(void **state) {
   world *w = *state;
   static const int32_t other[PROMPT_LENGTH] = {90, 91, 92};
+  static const float values[] = {1, 2};
   msg m = prompt_message();
-  m.u.open.options.repeat_penalty = 1.5f;
+  m.u.open.options.presence_penalty = 1.5f; /* one of the penalties is enough */
+  m.u.open.options.bias_tokens = PROMPT;
+  m.u.open.options.bias_values = values;
+  m.u.open.options.bias_count = 1;
   say_and_open(w, m);
   prefill(w);
   assert_true(take_job(w));
-  rig_say(&w->r, ORCH, open_message(S, 2, other, PROMPT_LENGTH));
+  m = open_message(S, 2, other, PROMPT_LENGTH);
+  m.u.open.options.bias_tokens = other;
+  m.u.open.options.bias_values = values + 1;
+  m.u.open.options.bias_count = 1;
+  rig_say(&w->r, ORCH, m);
+  assert_true(w->job.bias_tokens[0] == PROMPT[0] && w->job.bias_values[0] == 1);
   assert_memory_equal(held(w, S)->committed.tokens, other, sizeof other);
   assert_memory_equal(w->job.history, PROMPT, sizeof PROMPT);
 }
@@ -262,7 +281,7 @@ int main(void) {
       CASE(test_a_prompt_is_prefilled_in_chunks),
       CASE(test_a_prompt_of_one_token_has_no_rows),
       CASE(test_a_job_carries_the_request),
-      CASE(test_a_job_under_way_keeps_its_history),
+      CASE(test_a_job_under_way_keeps_its_history_and_bias),
       CASE(test_credit_bounds_how_far_a_session_runs_ahead),
       CASE(test_a_verify_step_does_not_exceed_the_credit),
       CASE(test_sessions_share_a_forward),

@@ -237,6 +237,25 @@ static void a_header_that_is_wrong(void **state) {
   assert_mapped(f);
 }
 
+/* Bits may turn over on a disk. */
+static void data_that_is_wrong(void **state) {
+  fixture *f = *state;
+  char path[PATH_MAX];
+  (void)open_once(f->g, f->dir, f->logits);
+  only_file(f->dir, path);
+  const long places[] = {HEADER_BYTES, (HEADER_BYTES + (long)size_of(path)) / 2, (long)size_of(path) - 1};
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    FILE *file = fopen(path, "r+b");
+    fseek(file, places[i], SEEK_SET);
+    int byte = fgetc(file);
+    fseek(file, places[i], SEEK_SET);
+    fputc(byte ^ 1, file);
+    assert_int_equal(fclose(file), 0);
+    assert_refused(f, "is damaged");
+    assert_mapped(f);
+  }
+}
+
 /* Another model's file, under this one's name. */
 static void a_file_of_another_model(void **state) {
   fixture *f = *state;
@@ -301,9 +320,10 @@ static void a_file_that_cannot_be_written(void **state) {
 int main(void) {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
   const struct CMUnitTest tests[] = {
-      CASE(the_second_start_maps),         CASE(two_share_a_file),        CASE(a_length_that_is_wrong),
-      CASE(a_header_that_is_wrong),        CASE(a_file_of_another_model), CASE(a_folder_that_is_not_there),
-      CASE(a_file_that_cannot_be_written),
+      CASE(the_second_start_maps),      CASE(two_share_a_file),
+      CASE(a_length_that_is_wrong),     CASE(a_header_that_is_wrong),
+      CASE(data_that_is_wrong),         CASE(a_file_of_another_model),
+      CASE(a_folder_that_is_not_there), CASE(a_file_that_cannot_be_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

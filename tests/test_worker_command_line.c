@@ -48,6 +48,11 @@ static void test_a_target_gets_all_of_its_settings(void **state) {
       joined(&c),
       "--kv-blocks 77 --kv-memory 3221225472 --math int8 --log-level info --counters --repack-cache /packed "
       "--device cuda:1"));
+  s.log_format = LOG_AS_JSON;
+  worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+  assert_non_null(strstr(joined(&c), "--log-level info --log-format json"));
+  worker_command_line_draft(&c, &s, "ipc:///o");
+  assert_non_null(strstr(joined(&c), "--log-level info --log-format json"));
 }
 
 /* By turns only where the two share what computes. */
@@ -81,8 +86,10 @@ static void test_a_draft_without_a_model_gets_little(void **state) {
   worker_command_line_draft(&c, &s, "ipc:///o");
   assert_string_equal(joined(&c), "--orchestrator ipc:///o --draft ngram --ctx 512 --log-level warning");
   s.draft_context = 100;
+  s.draft_candidates = 1;
   worker_command_line_draft(&c, &s, "ipc:///o");
   assert_non_null(strstr(joined(&c), "--ctx 100"));
+  assert_non_null(strstr(joined(&c), "--candidates 1"));
 }
 
 /* There a frame takes as long as a row of a forward. */
@@ -121,6 +128,25 @@ static void test_a_draft_with_a_model_gets_both_models(void **state) {
       "--device cpu --turns --counters"));
 }
 
+/* ... unless the draft reads it in a type of its own. */
+static void test_a_target_gets_the_head_that_its_draft_reads(void **state) {
+  (void)state;
+  static const struct {
+    const char *draft, *type;
+    bool head;
+  } table[] = {{"eagle3,ngram", NULL, true}, {"eagle3", "q4_1", false}, {"model", NULL, false},
+               {"ngram", NULL, false},       {"any", NULL, false},      {"none", NULL, false}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    worker_settings s = plain;
+    worker_command_line c;
+    s.draft = table[i].draft;
+    s.draft_type = table[i].type;
+    s.draft_model = "head.gguf";
+    worker_command_line_target(&c, &s, "ipc:///o", "ipc:///t");
+    assert_int_equal(strstr(joined(&c), " --head head.gguf") != NULL, table[i].head);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_target_gets_all_of_its_settings),
@@ -128,6 +154,7 @@ int main(void) {
       cmocka_unit_test(test_the_draft_of_a_target_on_a_gpu_polls),
       cmocka_unit_test(test_a_draft_with_a_model_gets_both_models),
       cmocka_unit_test(test_a_draft_takes_turns_on_the_targets_device_alone),
+      cmocka_unit_test(test_a_target_gets_the_head_that_its_draft_reads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

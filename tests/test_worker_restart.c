@@ -38,11 +38,25 @@ static void test_there_is_a_limit_to_restarts(void **state) {
   assert_string_equal(worker_restart_verdict(&often), "kept dying");
 }
 
+static void test_each_wait_is_twice_as_long_as_the_one_before(void **state) {
+  (void)state;
+  uint64_t sum = 0;
+  for (int starts = 1; starts <= WORKER_RESTART_MAX; starts++) {
+    child_processes_exit x = exit_of(KILLED, starts);
+    assert_int_equal(worker_restart_delay_ms(&x), sum           ? sum + WORKER_RESTART_MS
+                                                  : starts == 2 ? WORKER_RESTART_MS
+                                                                : 0);
+    sum += worker_restart_delay_ms(&x);
+  }
+  assert_true(sum < 10000); /* a session waits for a target for 30 s */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_program_that_could_not_start_is_not_started_again),
       cmocka_unit_test(test_one_that_had_registered_or_was_killed_is_started_again),
       cmocka_unit_test(test_there_is_a_limit_to_restarts),
+      cmocka_unit_test(test_each_wait_is_twice_as_long_as_the_one_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

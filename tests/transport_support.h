@@ -3,12 +3,14 @@
 #pragma once
 
 #include "common/base/clock.h"
+#include "wire/keys.h"
 #include "wire/transport.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,20 +18,56 @@
 
 #define WAIT_MS 10000
 
+static inline void remove_folder(const char *folder) {
+  static const char *const names[] = {"orchestrator.key", "target.key", "draft.key", KEYS_ALLOWED};
+  char path[200];
+  for (int i = 0; i < 4; i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    unlink(path);
+  }
+  rmdir(folder);
+}
+
+/* A folder with the keys of all roles. */
+static inline void make_keys(const char *folder) {
+  key_bytes public;
+  err e = {0};
+  for (int role = WIRE_ROLE_ORCHESTRATOR; role <= WIRE_ROLE_DRAFT; role++)
+    if (keys_create(folder, (wire_role)role, "test", &public, &e) != ERR_OK) fail_msg("%s", e.text);
+}
+
+static char test_folder[64];
+
+static inline void remove_test_keys(void) {
+  remove_folder(test_folder);
+}
+
+/* The keys of this process's programs. */
+static inline const char *test_keys(void) {
+  if (test_folder[0]) return test_folder;
+  snprintf(test_folder, sizeof test_folder, "/tmp/tandem_test_%d_keys", (int)getpid());
+  make_keys(test_folder);
+  atexit(remove_test_keys);
+  return test_folder;
+}
+
 /* One program of a test: a transport and what it has heard. */
 typedef struct node {
   transport *wire;
   uint64_t heard;
-  peer_id last_peer;
-  msg last;          /* without its arrays */
-  char text[600];    /* of the last ERROR */
-  uint64_t sum;      /* of PING sequences */
-  uint64_t unsent;   /* echoes that found no way */
-  bool echo;         /* answers PING with PONG */
-  bool leave;        /* disconnects the sender of the first message, in the callback */
-  bool close;        /* closes the whole transport in the callback */
-  bool checks_order; /* sequences must come 0, 1, 2... */
+  peer_id last_peer, ended_peer; /* ended_peer: whose connection ended last */
+  uint64_t ended;                /* connections of peers */
+  msg last;                      /* without its arrays */
+  char text[600];                /* of the last ERROR */
+  uint64_t sum;                  /* of PING sequences */
+  uint64_t unsent;               /* echoes that found no way */
+  bool echo;                     /* answers PING with the same */
+  bool leave;                    /* disconnects the sender of the first message, in the callback */
+  bool close;                    /* closes the whole transport in the callback */
+  bool checks_order;             /* sequences must come 0, 1, 2... */
   uint32_t busy_poll_us;
+  const char *keys; /* NULL: test_keys */
+  wire_role role;   /* whose key it has; 0: a draft's if its name is 2, else an orchestrator's */
 } node;
 
 static inline void node_on_message(void *context, peer_id from, const msg *m) {
@@ -42,9 +80,7 @@ static inline void node_on_message(void *context, peer_id from, const msg *m) {
     snprintf(n->text, sizeof n->text, "%.*s", (int)m->u.error.text.size, m->u.error.text.data);
   if (m->type == MSG_PING || m->type == MSG_PONG) n->sum += m->u.ping.sequence;
   if (n->echo && m->type == MSG_PING) {
-    msg pong = *m;
-    pong.type = MSG_PONG;
-    n->unsent += !transport_send(n->wire, from, &pong); /* the peer may have left */
+    n->unsent += !transport_send(n->wire, from, m); /* the peer may have left */
   }
   if (n->leave) transport_disconnect(n->wire, from);
   if (n->close) {
@@ -53,9 +89,19 @@ static inline void node_on_message(void *context, peer_id from, const msg *m) {
   }
 }
 
+static inline void node_on_disconnected(void *context, peer_id from) {
+  node *n = context;
+  n->ended++;
+  n->ended_peer = from;
+}
+
 static inline void node_open(node *n, uv_loop_t *loop, uint8_t name, bool allow_plaintext) {
+  wire_role role = name == 2 ? WIRE_ROLE_DRAFT : WIRE_ROLE_ORCHESTRATOR;
   transport_options o = {.on_message = node_on_message,
+                         .on_disconnected = node_on_disconnected,
                          .context = n,
+                         .role = n->role ? n->role : role,
+                         .keys = n->keys ? n->keys : test_keys(),
                          .allow_plaintext = allow_plaintext,
                          .busy_poll_us = n->busy_poll_us};
   err e = {0};

@@ -3,7 +3,6 @@
 #include "wire/fields.h"
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ACTIONS_ARENA_MAX (256u << 20) /* bytes that one step may ask to send */
@@ -17,28 +16,32 @@ void actions_init(actions *a) {
 
 void actions_fini(actions *a) {
   arena_fini(&a->memory);
-  free(a->list);
   *a = (actions){0};
 }
 
 void actions_reset(actions *a) {
   arena_reset(&a->memory);
-  a->count = 0;
+  a->list = NULL;
+  a->count = a->capacity = 0;
+}
+
+/* The list is in the arena as well, so that a burst of actions leaves nothing behind. */
+static bool list_grow(actions *a) {
+  int32_t capacity = a->capacity ? 2 * a->capacity : ACTIONS_FIRST;
+  action *grown = arena_take(&a->memory, (size_t)capacity * sizeof *grown);
+  if (!grown) return false;
+  if (a->count) memcpy(grown, a->list, (size_t)a->count * sizeof *grown);
+  a->list = grown;
+  a->capacity = capacity;
+  return true;
 }
 
 /* Out of memory loses the action, as a network would lose the message: the protocol's timers repair it. */
 static void actions_add(actions *a, action fresh) {
-  if (a->count == a->capacity) {
-    int32_t capacity = a->capacity ? 2 * a->capacity : ACTIONS_FIRST;
-    action *grown = realloc(a->list, (size_t)capacity * sizeof *grown);
-    if (!grown) {
-      a->lost++;
-      return;
-    }
-    a->list = grown;
-    a->capacity = capacity;
-  }
-  a->list[a->count++] = fresh;
+  if (a->count == a->capacity && !list_grow(a))
+    a->lost++;
+  else
+    a->list[a->count++] = fresh;
 }
 
 void actions_send(actions *a, peer_id peer, const msg *m) {

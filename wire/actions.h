@@ -27,7 +27,7 @@ typedef struct action {
 
 typedef struct actions {
   arena memory;
-  action *list;
+  action *list; /* [capacity], in the arena; `count` of them are set */
   int32_t count, capacity;
   uint64_t lost; /* actions that found no memory; never reset */
 } actions;

@@ -260,11 +260,19 @@ static int write_blob(writer *w, const field *f, const char *base) {
   return ERR_OK;
 }
 
+/* How many fields of a message or group are written: those behind one that is left out are left out, too. */
+static uint32_t written_count(const field_group *group, const char *base) {
+  uint32_t n = 0;
+  while (n < group->count && !field_is_absent(&group->list[n], base)) n++;
+  return n;
+}
+
 static int write_nested(writer *w, const field *f, const char *base) {
+  const char *around = w->at.group;
   w->at.group = f->name;
-  msgpack_pack_array(&w->packer, f->group->count);
+  msgpack_pack_array(&w->packer, written_count(f->group, base + f->offset));
   int code = write_group(w, f->group, base + f->offset);
-  w->at.group = NULL;
+  w->at.group = around;
   return code;
 }
 
@@ -335,13 +343,6 @@ static int write_group(writer *w, const field_group *group, const char *base) {
 }
 
 #define ENVELOPE_FIELDS 4 /* type, to, session, epoch */
-
-/* How many fields of a message are written: those behind one that is left out are left out, too. */
-static uint32_t written_count(const field_group *group, const char *base) {
-  uint32_t n = 0;
-  while (n < group->count && !field_is_absent(&group->list[n], base)) n++;
-  return n;
-}
 
 static int write_frame(writer *w, const fields_shape *shape, const msg *m) {
   msgpack_pack_array(&w->packer, ENVELOPE_FIELDS + written_count(&shape->fields, (const char *)&m->u));
@@ -602,14 +603,30 @@ static int read_list(reader *r, const field *f, char *base) {
 
 static int read_group(reader *r, const field_group *group, char *base);
 
+/* Fields that every frame has; a later version may have added others behind them. */
+static uint32_t least_count(const field_group *group) {
+  uint32_t n = 0;
+  while (n < group->count && group->list[n].absent_size == 0) n++;
+  return n;
+}
+
+/* `count` things, `head` of which are not of the group. */
+static int check_count(reader *r, const field_group *group, uint32_t head, uint32_t count, const char *what) {
+  uint32_t most = head + group->count, least = head + least_count(group);
+  if (count >= least && count <= most) return ERR_OK;
+  if (least == most) return refuse(&r->at, RULE_FIELDS, "has %u %s instead of %u", count, what, most);
+  return refuse(&r->at, RULE_FIELDS, "has %u %s instead of %u to %u", count, what, least, most);
+}
+
 static int read_nested(reader *r, const field *f, char *base) {
+  const char *around = r->at.group;
   mpack_token_t t = read_token(r);
   if (t.type != MPACK_TOKEN_ARRAY) return refuse_type(r, "an array");
-  if (t.length != f->group->count)
-    return refuse(&r->at, RULE_FIELDS, "has %u fields instead of %u", t.length, f->group->count);
+  int code = check_count(r, f->group, 0, t.length, "fields");
+  if (code != ERR_OK) return code;
   r->at.group = f->name;
-  int code = read_group(r, f->group, base + f->offset);
-  r->at.group = NULL;
+  code = read_group(r, &(field_group){f->group->list, t.length}, base + f->offset);
+  r->at.group = around;
   return code;
 }
 
@@ -652,20 +669,6 @@ static int read_versions(reader r, const fields_shape *shape, uint32_t count) {
   return code == ERR_OK ? check_version(&r.at, h.version_min, h.version_max) : code;
 }
 
-/* Fields that every frame of the message has; a later version may have added others behind them. */
-static uint32_t least_count(const field_group *group) {
-  uint32_t n = 0;
-  while (n < group->count && group->list[n].absent_size == 0) n++;
-  return n;
-}
-
-static int check_count(reader *r, const field_group *group, uint32_t count) {
-  uint32_t most = ENVELOPE_FIELDS + group->count, least = ENVELOPE_FIELDS + least_count(group);
-  if (count >= least && count <= most) return ERR_OK;
-  if (least == most) return refuse(&r->at, RULE_FIELDS, "has %u entries instead of %u", count, most);
-  return refuse(&r->at, RULE_FIELDS, "has %u entries instead of %u to %u", count, least, most);
-}
-
 static int read_message(reader *r, uint32_t count, msg *m) {
   r->at.message = "envelope";
   if (count < ENVELOPE_FIELDS)
@@ -680,7 +683,7 @@ static int read_message(reader *r, uint32_t count, msg *m) {
   if (code == ERR_OK && (m->type == MSG_HELLO || m->type == MSG_WELCOME))
     code = read_versions(*r, shape, count);
   if (code != ERR_OK) return code;
-  code = check_count(r, &shape->fields, count);
+  code = check_count(r, &shape->fields, ENVELOPE_FIELDS, count, "entries");
   if (code != ERR_OK) return code;
   code = read_group(r, &(field_group){shape->fields.list, count - ENVELOPE_FIELDS}, (char *)&m->u);
   return code == ERR_OK ? check_message(shape, m, r->at.e) : code;

@@ -41,16 +41,30 @@ bool endpoint_split(const char *endpoint, char *host, const char **port) {
   return bracketed || !strchr(host, ':');
 }
 
+const char *endpoint_key(const char *endpoint) {
+  const char *mark = starts(endpoint, TCP) ? strchr(endpoint, ENDPOINT_KEY_MARK) : NULL;
+  return mark ? mark + 1 : NULL;
+}
+
 static bool port_is_good(const char *port) {
+  size_t digits = strspn(port, "0123456789");
   if (strcmp(port, "*") == 0) return true;
-  if (strspn(port, "0123456789") != strlen(port) || strlen(port) == 0 || strlen(port) > 5) return false;
+  if ((port[digits] && port[digits] != ENDPOINT_KEY_MARK) || digits == 0 || digits > 5) return false;
   return atoi(port) >= 1 && atoi(port) <= 65535;
+}
+
+static int check_key(const char *endpoint, err *e) {
+  const char *key = endpoint_key(endpoint);
+  key_bytes ignored;
+  if (!key || key_parse(key, strlen(key), &ignored)) return ERR_OK;
+  return err_set(e, ERR_ARG, "endpoint \"%.100s\": what follows # is no key: one has 64 hexadecimal digits",
+                 endpoint);
 }
 
 static int check_tcp(const char *endpoint, err *e) {
   char host[ENDPOINT_MAX];
   const char *port;
-  if (endpoint_split(endpoint, host, &port) && port_is_good(port)) return ERR_OK;
+  if (endpoint_split(endpoint, host, &port) && port_is_good(port)) return check_key(endpoint, e);
   return err_set(e, ERR_ARG, "endpoint \"%s\": write tcp://ADDRESS:PORT, an IPv6 address in brackets",
                  endpoint);
 }
@@ -63,8 +77,18 @@ int endpoint_check(const char *endpoint, err *e) {
   return err_set(e, ERR_ARG, "endpoint \"%s\": write ipc://PATH or tcp://ADDRESS:PORT", endpoint);
 }
 
+bool endpoint_is_tcp(const char *endpoint) {
+  return starts(endpoint, TCP);
+}
+
 bool endpoint_is_ipv6(const char *endpoint) {
   return starts(endpoint, TCP "[");
+}
+
+void endpoint_add_key(char *endpoint, const key_bytes *key) {
+  size_t size = strlen(endpoint);
+  if (!starts(endpoint, TCP) || endpoint_key(endpoint)) return;
+  snprintf(endpoint + size, ENDPOINT_MAX - size, "%c%s", ENDPOINT_KEY_MARK, key_hex_of(key).text);
 }
 
 bool endpoint_host_is_loopback(const char *host) {
@@ -106,17 +130,13 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
   }
   char host[ENDPOINT_MAX];
   const char *port = "";
+  if (endpoint_key(endpoint))
+    return err_set(e, ERR_ARG,
+                   "endpoint %.*s: leave out what follows the port: the key is this program's own",
+                   ENDPOINT_PLAIN(endpoint));
   endpoint_split(endpoint, host, &port);
-  if (strcmp(host, "localhost") == 0) {
-    snprintf(out, ENDPOINT_MAX, TCP "127.0.0.1:%s", port);
-    return ERR_OK;
-  }
-  if (endpoint_host_is_loopback(host) || allow_plaintext) return ERR_OK;
-  return err_set(
-      e, ERR_ARG,
-      "endpoint %s can be reached from other machines, and the connection is neither encrypted nor "
-      "authenticated: use a loopback address or ipc://, or accept the risk with --insecure-bind",
-      endpoint);
+  if (strcmp(host, "localhost") == 0) snprintf(out, ENDPOINT_MAX, TCP "127.0.0.1:%s", port);
+  return ERR_OK;
 }
 
 bool endpoint_leads_elsewhere(const char *endpoint) {

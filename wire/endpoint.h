@@ -2,19 +2,30 @@
 #pragma once
 
 #include "common/base/err.h"
+#include "wire/key.h"
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #define ENDPOINT_MAX 512 /* bytes with the NUL, as WIRE_STRING_MAX */
 
-/* "ipc://PATH" or "tcp://HOST:PORT". ERR_ARG names what is wrong. */
+/* "ipc://PATH", "tcp://HOST:PORT", or "tcp://HOST:PORT#KEY" with the public key of who listens there. ERR_ARG
+ * names what is wrong. */
 int endpoint_check(const char *endpoint, err *e);
 
-/* May a ROUTER bind to this endpoint? ERR_ARG for an address that others can reach, unless allow_plaintext;
+#define ENDPOINT_KEY_MARK '#'
+const char *endpoint_key(const char *endpoint); /* NULL: it names none */
+/* Adds a key to a tcp endpoint in endpoint[ENDPOINT_MAX] that names none. */
+void endpoint_add_key(char *endpoint, const key_bytes *key);
+/* For "%.*s": the endpoint without its key, which says nothing to people. */
+#define ENDPOINT_PLAIN(endpoint) (int)strcspn((endpoint), "#"), (endpoint)
+
+/* May a ROUTER bind to this endpoint? ERR_ARG for an ipc address that is no file, unless allow_plaintext;
  * ERR_IO when another program listens on an ipc path (ZeroMQ would take it away silently). Writes the
  * endpoint to bind ("localhost" as a number) to out[ENDPOINT_MAX]. */
 int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e);
 
+bool endpoint_is_tcp(const char *endpoint);
 bool endpoint_is_ipv6(const char *endpoint);
 
 /* Copies HOST of tcp://HOST:PORT, without brackets, to host[ENDPOINT_MAX] and points *port at PORT. False:

@@ -102,6 +102,8 @@ static int open_loop(engine_host *h, err *e) {
 
 static int open_host(engine_host *h, const engine_host_options *o, err *e) {
   const machine_host_options m = {.self = o->self,
+                                  .role = o->role,
+                                  .keys = o->keys,
                                   .allow_plaintext = o->allow_plaintext,
                                   .busy_poll_us = h->busy_poll_us,
                                   .log = o->log,

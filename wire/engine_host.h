@@ -32,7 +32,9 @@ typedef struct engine_host_worker {
 } engine_host_worker;
 
 typedef struct engine_host_options {
-  wire_id self; /* the program's incarnation */
+  wire_id self;   /* the program's incarnation */
+  wire_role role; /* as transport_options has these three */
+  const char *keys;
   bool allow_plaintext;
   uint32_t busy_poll_us; /* transport.h; the engine's thread waits so too. 0 where there are few processors */
   const logger *log;

@@ -1,5 +1,6 @@
 #include "wire/fields.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@
 #define TOKEN_LIST(s, f, n, limit) LIST(s, f, FIELD_I32, n, limit, INT32_MAX, false)
 #define BLOB(s, f, size, limit)                                                                              \
   { PLAIN(s, f, FIELD_BLOB), .max = (limit), .count_offset = offsetof(s, size) }
-/* Last in its message, left out where `member` of struct `s` is zero. */
+/* Last in its message or group, left out where `member` of struct `s` is zero. */
 #define LEFT_OUT(s, member) .absent_offset = offsetof(s, member), .absent_size = sizeof(((s *)0)->member)
 
 static const field hello_fields[] = {
@@ -53,6 +54,22 @@ static const field error_fields[] = {
 
 static const field ping_fields[] = {U64(msg_ping, sequence), U64(msg_ping, time_us), COUNT(msg_ping, load)};
 
+/* Of the same struct as the options around it. */
+static const field extra_fields[] = {
+    OF(msg_options, presence_penalty, FIELD_F32),
+    OF(msg_options, frequency_penalty, FIELD_F32),
+    TOKEN_LIST(msg_options, bias_tokens, bias_count, SAMPLER_BIAS_MAX),
+    LIST(msg_options, bias_values, FIELD_F32, bias_count, SAMPLER_BIAS_MAX, 0, true),
+    INT(msg_options, logprobs, FIELD_I32, 0, WIRE_LOGPROBS_MAX),
+    {PLAIN(msg_options, grammar, FIELD_BLOB), .max = WIRE_GRAMMAR_MAX,
+     .count_offset = offsetof(msg_options, grammar_size), LEFT_OUT(msg_options, grammar_size)},
+};
+static const field_group extra_group = GROUP(extra_fields);
+#define EXTRAS_SIZE (2 * sizeof(float) + 3 * sizeof(int32_t)) /* of what is zero where there are none */
+_Static_assert(offsetof(msg_options, grammar_size) + sizeof(uint32_t) ==
+                   offsetof(msg_options, presence_penalty) + EXTRAS_SIZE,
+               "the penalties and the counts lie one behind the other");
+
 static const field option_fields[] = {
     OF(msg_options, temperature, FIELD_F32),
     OF(msg_options, top_p, FIELD_F32),
@@ -68,23 +85,33 @@ static const field option_fields[] = {
     OF(msg_options, lockstep, FIELD_BOOL),
     COUNT(msg_options, selfcheck),
     OF(msg_options, single, FIELD_BOOL),
+    {.name = "extras",
+     .kind = FIELD_GROUP,
+     .group = &extra_group,
+     .absent_offset = offsetof(msg_options, presence_penalty),
+     .absent_size = EXTRAS_SIZE},
 };
 static const field_group option_group = GROUP(option_fields);
 
+/* clang-format off */
+#define OPEN_HEAD                                                                                            \
+  OF(msg_open, ticket, FIELD_BIN16),                                                                         \
+  U64(msg_open, hash_seed),                                                                                  \
+  LENGTH(msg_open, base_length, 0),                                                                          \
+  OF(msg_open, base_hash, FIELD_BIN16),                                                                      \
+  TOKEN_LIST(msg_open, tokens, token_count, WIRE_TOKENS_MAX),                                                \
+  OF(msg_open, hash, FIELD_BIN16),                                                                           \
+  LENGTH(msg_open, prompt_length, 1),                                                                        \
+  {PLAIN(msg_open, options, FIELD_GROUP), .group = &option_group},                                           \
+  OF(msg_open, draft_expected, FIELD_BOOL),                                                                  \
+  OF(msg_open, target_endpoint, FIELD_STR),                                                                  \
+  OF(msg_open, target_incarnation, FIELD_BIN16)
+/* clang-format on */
 static const field open_fields[] = {
-    OF(msg_open, ticket, FIELD_BIN16),
-    U64(msg_open, hash_seed),
-    LENGTH(msg_open, base_length, 0),
-    OF(msg_open, base_hash, FIELD_BIN16),
-    TOKEN_LIST(msg_open, tokens, token_count, WIRE_TOKENS_MAX),
-    OF(msg_open, hash, FIELD_BIN16),
-    LENGTH(msg_open, prompt_length, 1),
-    {PLAIN(msg_open, options, FIELD_GROUP), .group = &option_group},
-    OF(msg_open, draft_expected, FIELD_BOOL),
-    OF(msg_open, target_endpoint, FIELD_STR),
-    OF(msg_open, target_incarnation, FIELD_BIN16),
+    OPEN_HEAD,
     {PLAIN(msg_open, accepted_wanted, FIELD_BOOL), LEFT_OUT(msg_open, accepted_wanted)},
 };
+static const field part_fields[] = {OPEN_HEAD, LENGTH(msg_open, total, 1)};
 
 #define STATE_HEAD(lo) LENGTH(msg_state, length, lo), OF(msg_state, hash, FIELD_BIN16)
 static const field state_fields[] = {STATE_HEAD(1)};
@@ -119,11 +146,30 @@ static const field attached_fields[] = {
 };
 static const field detach_fields[] = {OF(msg_state, reason, FIELD_STR)};
 
+/* Of the same struct as the fields around it. */
+static const field wanted_fields[] = {
+    {PLAIN(msg_tokens, logprob_tokens, FIELD_I32), .min = -1, .max = INT32_MAX, .list = true,
+     .count_offset = offsetof(msg_tokens, logprob_count),
+     .count_max = WIRE_LOGPROBS_MAX * WIRE_LOGPROBS_BURST},
+    LIST(msg_tokens, logprobs, FIELD_F32, logprob_count, WIRE_LOGPROBS_MAX *WIRE_LOGPROBS_BURST, 0, true),
+    {PLAIN(msg_tokens, plain_us, FIELD_U32), .max = UINT32_MAX, LEFT_OUT(msg_tokens, plain_us)},
+};
+static const field_group wanted_group = GROUP(wanted_fields);
+#define WANTED_SIZE (sizeof(int32_t) + sizeof(uint32_t)) /* of what is zero where nothing was asked for */
+_Static_assert(offsetof(msg_tokens, plain_us) + sizeof(uint32_t) ==
+                   offsetof(msg_tokens, logprob_count) + WANTED_SIZE,
+               "the count and the time lie one behind the other");
+
 static const field tokens_fields[] = {
     LENGTH(msg_tokens, base_length, 1),
     TOKEN_LIST(msg_tokens, tokens, token_count, WIRE_BURST_MAX),
     OF(msg_tokens, hash, FIELD_BIN16),
     BLOB(msg_tokens, accepted, accepted_size, MSG_ACCEPTED_SIZE(WIRE_BURST_MAX)),
+    {.name = "wanted",
+     .kind = FIELD_GROUP,
+     .group = &wanted_group,
+     .absent_offset = offsetof(msg_tokens, logprob_count),
+     .absent_size = WANTED_SIZE},
 };
 
 static const field resend_fields[] = {LENGTH(msg_resend, from, 1)};
@@ -150,6 +196,14 @@ static const field features_fields[] = {
 
 static const field reset_fields[] = {U32(msg_reset, generation)};
 
+/* Of the same struct as the counts around it. */
+static const field ahead_fields[] = {
+    U64(msg_stats, verdicts),
+    U64(msg_stats, ahead_hits),
+    U64(msg_stats, survivors),
+};
+static const field_group ahead_group = GROUP(ahead_fields);
+
 static const field stats_fields[] = {
     U64(msg_stats, forwards),
     U64(msg_stats, rounds),
@@ -166,6 +220,7 @@ static const field stats_fields[] = {
     U64(msg_stats, resets),
     U64(msg_stats, dropped),
     LIST(msg_stats, accepted_per_pos, FIELD_U64, position_count, WIRE_POSITIONS_MAX, UINT64_MAX, false),
+    {.name = "ahead", .kind = FIELD_GROUP, .group = &ahead_group, LEFT_OUT(msg_stats, verdicts)},
 };
 static const field_group stats_group = GROUP(stats_fields);
 
@@ -216,7 +271,7 @@ static int check_ping(const msg *m, char bad[SHAPE_BAD_MAX]) {
 
 static int check_open(const msg *m, char bad[SHAPE_BAD_MAX]) {
   const msg_open *o = &m->u.open;
-  int32_t length = o->base_length + o->token_count;
+  int32_t length = o->base_length + o->token_count, whole = msg_open_length(o);
   if (o->base_length == 0 && !hash_is_zero(o->base_hash))
     return BROKEN(ERR_PROTOCOL, "R-OPEN-BASE: base_length is 0 but base_hash is not zero");
   if (length == 0)
@@ -224,13 +279,20 @@ static int check_open(const msg *m, char bad[SHAPE_BAD_MAX]) {
   if (length > WIRE_CONTEXT_MAX)
     return BROKEN(ERR_LIMIT, "R-OPEN-LENGTH: base_length %d and %d tokens pass %d", o->base_length,
                   o->token_count, WIRE_CONTEXT_MAX);
-  if (o->prompt_length > length)
+  if (o->prompt_length > whole)
     return BROKEN(ERR_PROTOCOL, "R-OPEN-PROMPT: prompt_length %d is beyond the prefix of %d tokens",
-                  o->prompt_length, length);
+                  o->prompt_length, whole);
   if ((o->target_endpoint.size == 0) != id_is_zero(o->target_incarnation))
     return BROKEN(ERR_PROTOCOL,
                   "R-OPEN-TARGET: target_endpoint and target_incarnation are given both or neither");
   return ERR_OK;
+}
+
+static int check_part(const msg *m, char bad[SHAPE_BAD_MAX]) {
+  const msg_open *o = &m->u.open;
+  if (o->base_length + o->token_count < o->total) return check_open(m, bad);
+  return BROKEN(ERR_PROTOCOL, "R-PART-TOTAL: the total of %d is not beyond base_length %d and %d tokens",
+                o->total, o->base_length, o->token_count);
 }
 
 static int check_desync(const msg *m, char bad[SHAPE_BAD_MAX]) {
@@ -244,6 +306,10 @@ static int check_tokens(const msg *m, char bad[SHAPE_BAD_MAX]) {
   if (t->base_length + t->token_count > WIRE_CONTEXT_MAX)
     return BROKEN(ERR_LIMIT, "R-TOKENS-LENGTH: base_length %d and %d tokens pass %d", t->base_length,
                   t->token_count, WIRE_CONTEXT_MAX);
+  if (t->logprob_count > 0 && (t->token_count == 0 || t->logprob_count % t->token_count != 0 ||
+                               t->logprob_count / t->token_count > WIRE_LOGPROBS_MAX))
+    return BROKEN(ERR_PROTOCOL, "R-TOKENS-LOGPROBS: %d tokens have %d log-probabilities", t->token_count,
+                  t->logprob_count);
   uint32_t size = MSG_ACCEPTED_SIZE((uint32_t)t->token_count), rest = (uint32_t)t->token_count % 8;
   if (t->accepted_size == 0) return ERR_OK;
   if (t->accepted_size != size)
@@ -303,6 +369,7 @@ static const fields_shape shapes[] = {
     SHAPE(OPENED, state_fields, NONZERO, NONZERO, NULL),
     SHAPE_BARE(END, NONZERO),
     SHAPE(ENDED, ended_fields, NONZERO, NONZERO, NULL),
+    SHAPE(PART, part_fields, NONZERO, NONZERO, check_part),
     SHAPE(DESYNC, desync_fields, NONZERO, NONZERO, check_desync),
     SHAPE(TOKENS, tokens_fields, NONZERO, NONZERO, check_tokens),
     SHAPE(ACK, state_fields, NONZERO, NONZERO, NULL),
@@ -325,6 +392,7 @@ size_t field_element_size(field_kind kind) {
 }
 
 bool field_is_absent(const field *f, const char *base) {
-  static const char zero[sizeof(uint64_t)];
+  static const char zero[FIELD_ABSENT_MAX];
+  assert(f->absent_size <= sizeof zero);
   return f->absent_size > 0 && memcmp(base + f->absent_offset, zero, f->absent_size) == 0;
 }

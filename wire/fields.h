@@ -22,7 +22,8 @@ typedef enum {
   FIELD_GROUP  /* a nested array with fields of its own */
 } field_kind;
 
-#define FIELD_SCORE_MIN (-100.0f)
+#define FIELD_SCORE_MIN  (-100.0f)
+#define FIELD_ABSENT_MAX 20
 
 struct field_group;
 
@@ -37,9 +38,9 @@ typedef struct field {
   size_t count_offset;
   uint32_t count_max;
   const struct field_group *group;
-  /* A later version has added it, at the end of a message: it is left out where the `absent_size` bytes at
-   * absent_offset are zero, as they are when a frame lacks it. 0: it is always there. */
-  size_t absent_offset, absent_size;
+  /* A later version has added it, at the end of a message or group: it is left out where the `absent_size`
+   * bytes at absent_offset are zero, as they are when a frame lacks it. 0: it is always there. */
+  size_t absent_offset, absent_size; /* at most FIELD_ABSENT_MAX */
 } field;
 
 typedef struct field_group {

@@ -173,6 +173,10 @@ static void on_message(void *context, peer_id from, const msg *m) {
   machine_host_step(context, &(event){.kind = EVENT_MESSAGE, .peer = from, .message = m});
 }
 
+static void on_disconnected(void *context, peer_id from) {
+  machine_host_step(context, &(event){.kind = EVENT_DISCONNECTED, .peer = from});
+}
+
 static void on_elsewhere(uv_async_t *async) {
   machine_host *h = async->data;
   if (!h->options.machine.step) return;
@@ -268,8 +272,11 @@ int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_op
   actions_init(&h->under_way);
   pthread_mutex_init(&h->lock, NULL);
   transport_options t = {.on_message = on_message,
+                         .on_disconnected = on_disconnected,
                          .context = h,
                          .self = o->self,
+                         .role = o->role,
+                         .keys = o->keys,
                          .allow_plaintext = o->allow_plaintext,
                          .busy_poll_us = o->busy_poll_us,
                          .log = o->log};

@@ -23,6 +23,8 @@ typedef struct machine_host machine_host;
 typedef struct machine_host_options {
   machine machine; /* step NULL: comes later, by machine_host_set_machine */
   wire_id self;    /* the program's incarnation */
+  wire_role role;  /* as transport_options has these three */
+  const char *keys;
   bool allow_plaintext;
   uint32_t busy_poll_us; /* transport.h */
   const logger *log;

@@ -1,5 +1,6 @@
 #include "wire/message.h"
 
+#include "common/base/min.h"
 #include <string.h>
 
 wire_string wire_text(const char *s) {
@@ -16,6 +17,10 @@ wire_brief wire_brief_of(wire_string s) {
 
 bool wire_id_equal(wire_id a, wire_id b) {
   return memcmp(a.bytes, b.bytes, 16) == 0;
+}
+
+bool wire_ticket_older(const wire_id *a, const wire_id *b) {
+  return memcmp(a->bytes, b->bytes, 4) < 0;
 }
 
 const char *msg_name(msg_type type) {
@@ -49,8 +54,40 @@ bool msg_colocated(const msg_hello *a, const msg_hello *b) {
 }
 
 sampler_options msg_sampling(const msg_options *o) {
-  return (sampler_options){o->temperature,    o->top_k, o->top_p, o->min_p,
-                           o->repeat_penalty, o->seed,  o->choice};
+  return (sampler_options){.temperature = o->temperature,
+                           .top_k = o->top_k,
+                           .top_p = o->top_p,
+                           .min_p = o->min_p,
+                           .repeat_penalty = o->repeat_penalty,
+                           .presence_penalty = o->presence_penalty,
+                           .frequency_penalty = o->frequency_penalty,
+                           .seed = o->seed,
+                           .choice = o->choice};
+}
+
+bool msg_options_extras(const msg_options *o) {
+  return o->presence_penalty != 0 || o->frequency_penalty != 0 || o->bias_count > 0 || o->logprobs > 0 ||
+         o->grammar_size > 0;
+}
+
+void msg_bias_copy(msg_options *to, const msg_options *from, msg_bias *bias) {
+  int32_t count = min_i32(from->bias_count, SAMPLER_BIAS_MAX);
+  for (int32_t i = 0; i < count; i++) {
+    bias->tokens[i] = from->bias_tokens[i];
+    bias->values[i] = from->bias_values[i];
+  }
+  to->bias_tokens = bias->tokens;
+  to->bias_values = bias->values;
+  to->bias_count = count;
+}
+
+void msg_options_copy(msg_options *to, const msg_options *from, int32_t stops[WIRE_STOPS_MAX],
+                      msg_bias *bias) {
+  *to = *from;
+  to->stops = stops;
+  to->stop_count = min_i32(from->stop_count, WIRE_STOPS_MAX);
+  for (int32_t i = 0; i < to->stop_count; i++) stops[i] = from->stops[i];
+  msg_bias_copy(to, from, bias);
 }
 
 static int check_stops(const msg_options *o, err *e) {
@@ -58,6 +95,21 @@ static int check_stops(const msg_options *o, err *e) {
     return err_set(e, ERR_LIMIT, "a request has 0 to %d stop tokens, not %d", WIRE_STOPS_MAX, o->stop_count);
   for (int32_t i = 0; i < o->stop_count; i++)
     if (o->stops[i] < 0) return err_set(e, ERR_ARG, "stop token %d is not a token", o->stops[i]);
+  return ERR_OK;
+}
+
+static int check_bias(const msg_options *o, err *e) {
+  if (o->bias_count < 0 || o->bias_count > SAMPLER_BIAS_MAX)
+    return err_set(e, ERR_LIMIT, "a logit bias has 0 to %d tokens, not %d", SAMPLER_BIAS_MAX, o->bias_count);
+  for (int32_t i = 0; i < o->bias_count; i++) {
+    float v = o->bias_values[i];
+    if (o->bias_tokens[i] < 0)
+      return err_set(e, ERR_ARG, "token %d of a logit bias is not a token", o->bias_tokens[i]);
+    if (!(v >= -SAMPLER_BIAS_VALUE_MAX && v <= SAMPLER_BIAS_VALUE_MAX))
+      return err_set(e, ERR_ARG, "the logit bias of token %d is %g, but must be in [%g, %g]",
+                     o->bias_tokens[i], (double)v, (double)-SAMPLER_BIAS_VALUE_MAX,
+                     (double)SAMPLER_BIAS_VALUE_MAX);
+  }
   return ERR_OK;
 }
 
@@ -73,7 +125,13 @@ int msg_options_check(const msg_options *o, err *e) {
     return err_set(e, ERR_ARG, "a node budget is 0 to %d, not %d", WIRE_BUDGET_MAX, o->budget);
   if (o->selfcheck < 0)
     return err_set(e, ERR_ARG, "selfcheck is 0 (off) or a number of rounds, not %d", o->selfcheck);
-  return check_stops(o, e);
+  if (o->logprobs < 0 || o->logprobs > WIRE_LOGPROBS_MAX)
+    return err_set(e, ERR_ARG, "a token has 0 to %d log-probabilities, not %d", WIRE_LOGPROBS_MAX,
+                   o->logprobs);
+  if (o->grammar_size > WIRE_GRAMMAR_MAX)
+    return err_set(e, ERR_LIMIT, "a grammar has at most %d bytes, not %u", WIRE_GRAMMAR_MAX, o->grammar_size);
+  rc = check_bias(o, e);
+  return rc ? rc : check_stops(o, e);
 }
 
 const char *msg_open_misfit(const msg_open *o, const prefix *held) {

@@ -3,6 +3,7 @@
  * message to send are borrowed until the send returns. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "common/base/err.h"
 #include "common/speculative/prefix.h"
 #include "common/base/sampler.h"
@@ -14,21 +15,29 @@
 /* Version 3 has features (MSG_FEATURES) and marks of accepted tokens; a peer of version 2 goes on without. */
 #define WIRE_VERSION_MAX      3
 #define WIRE_VERSION_FEATURES 3
+/* MSG_PART, penalties by count and biases: a peer of version 2 is given no session that needs them */
+#define WIRE_VERSION_PARTS  3
+#define WIRE_VERSION_EXTRAS 3
+/* The counts of drafting ahead in DONE: a peer of version 2 is not told them */
+#define WIRE_VERSION_AHEAD 3
 
 /* Limits. Each is checked before memory is allocated. */
 #define WIRE_FRAME_MAX (1u << 20) /* bytes of one frame */
 /* Bytes of a frame that comes in at a listener: only OPEN is longer, and a listener never receives one */
-#define WIRE_INBOUND_FRAME_MAX 32768
-#define WIRE_GREETING_MAX      4096    /* of one that comes before HELLO; HELLO itself is shorter */
-#define WIRE_DEPTH_MAX         8       /* nesting of arrays; maps and extensions do not occur */
-#define WIRE_TOKENS_MAX        131072  /* tokens in one OPEN */
-#define WIRE_BURST_MAX         4096    /* tokens in one TOKENS */
-#define WIRE_NODES_MAX         1024    /* nodes in one NODES */
-#define WIRE_STRING_MAX        512     /* bytes of a string */
-#define WIRE_STOPS_MAX         32      /* stop tokens in OPEN */
-#define WIRE_BUDGET_MAX        64      /* tree nodes in one verify */
-#define WIRE_POSITIONS_MAX     64      /* entries of accepted_per_pos */
-#define WIRE_CONTEXT_MAX       1048576 /* largest length or position */
+#define WIRE_INBOUND_FRAME_MAX 22528
+#define WIRE_GREETING_MAX      4096            /* of one that comes before HELLO; HELLO itself is shorter */
+#define WIRE_DEPTH_MAX         8               /* nesting of arrays; maps and extensions do not occur */
+#define WIRE_TOKENS_MAX        131072          /* tokens in one OPEN or PART */
+#define WIRE_BURST_MAX         LIMIT(4096, 16) /* tokens in one TOKENS */
+#define WIRE_NODES_MAX         1024            /* nodes in one NODES */
+#define WIRE_STRING_MAX        512             /* bytes of a string */
+#define WIRE_STOPS_MAX         32              /* stop tokens in OPEN */
+#define WIRE_BUDGET_MAX        LIMIT(64, 12)   /* tree nodes in one verify */
+#define WIRE_POSITIONS_MAX     64              /* entries of accepted_per_pos */
+#define WIRE_CONTEXT_MAX       1048576         /* largest length or position */
+#define WIRE_LOGPROBS_MAX      (1 + SAMPLER_LOGPROBS_MAX) /* of one token */
+#define WIRE_LOGPROBS_BURST    64                         /* tokens in one TOKENS that has them */
+#define WIRE_GRAMMAR_MAX       65536                      /* bytes of a grammar */
 
 /* Limits of features: what a draft head reads, rows of the target's states. */
 #define WIRE_TAPS_MAX          8       /* states of one row */
@@ -44,6 +53,8 @@ typedef struct wire_id { /* incarnation or ticket */
 } wire_id;
 
 bool wire_id_equal(wire_id a, wire_id b);
+/* A ticket's first 4 bytes, big-endian, count the tickets of its session and epoch; the others are random. */
+bool wire_ticket_older(const wire_id *a, const wire_id *b);
 
 typedef struct wire_string {
   const char *data; /* UTF-8, not NUL-terminated */
@@ -85,6 +96,7 @@ typedef enum { WIRE_ROLE_ORCHESTRATOR = 1, WIRE_ROLE_TARGET = 2, WIRE_ROLE_DRAFT
   X(END, 12)                                                                                                 \
   X(ENDED, 13)                                                                                               \
   X(DESYNC, 14)                                                                                              \
+  X(PART, 15)                                                                                                \
   X(TOKENS, 20)                                                                                              \
   X(ACK, 21)                                                                                                 \
   X(RESEND, 22)                                                                                              \
@@ -114,7 +126,8 @@ typedef struct msg_hello {
   int32_t session_max, context_max, node_max; /* limits of this program; 0: none of its own */
   hash16 host;                                /* common/base/host_id.h; zero: not told */
   wire_string device;                         /* what it computes on ("cpu", ...); empty: on none */
-  wire_location seen; /* no field of the frame: where the transport saw it come from */
+  wire_location seen; /* no field of the frame: where the transport saw it come from, */
+  unsigned roles;     /* nor is this: the roles that its key may have, keys.h; 0: no key is asked for here */
 } msg_hello;
 
 typedef struct msg_error {
@@ -140,7 +153,21 @@ typedef struct msg_options { /* what a request asks for; the draft gets all of i
   bool lockstep;     /* --pace lockstep */
   int32_t selfcheck; /* every so many rounds; 0: off */
   bool single;       /* a forward gives one token, whatever it has verified */
+  float presence_penalty, frequency_penalty;
+  int32_t bias_count; /* at most SAMPLER_BIAS_MAX */
+  /* Log-probabilities that TOKENS shall bring with each token, [0, WIRE_LOGPROBS_MAX]: its own, and those of
+   * one token less, the likeliest. 0: none. */
+  int32_t logprobs;
+  uint32_t grammar_size;
+  const char *grammar; /* [grammar_size] of text, which the output follows (common/grammar); size 0: none */
+  const int32_t *bias_tokens;
+  const float *bias_values;
 } msg_options;
+
+typedef struct msg_bias { /* room for the bias of options */
+  int32_t tokens[SAMPLER_BIAS_MAX];
+  float values[SAMPLER_BIAS_MAX];
+} msg_bias;
 
 /* Opens, resumes, rolls back or repairs a session: afterwards the worker holds C = its own first base_length
  * tokens (whose hash must be base_hash), then `tokens`. */
@@ -157,8 +184,16 @@ typedef struct msg_open {
   bool draft_expected;         /* to a target: a draft has been asked to attach */
   wire_string target_endpoint; /* to a draft */
   wire_id target_incarnation;  /* to a draft */
-  bool accepted_wanted; /* to a target of version 3: its TOKENS shall say which tokens are accepted ones */
+  /* To a target of version 3: its TOKENS shall say which tokens are accepted ones, and what a plain step
+   * takes */
+  bool accepted_wanted;
+  int32_t total; /* PART: length of the prefix that OPEN will make; OPEN: 0 */
 } msg_open;
+
+/* The length of the prefix that this OPEN makes, or the OPEN after this PART. */
+static inline int32_t msg_open_length(const msg_open *o) {
+  return o->total ? o->total : o->base_length + o->token_count;
+}
 
 typedef enum { WIRE_BF16 = 1, WIRE_F32 = 2 } wire_type; /* of the values of features; little-endian */
 
@@ -206,6 +241,14 @@ typedef struct msg_tokens {
    * the target alone has chosen. Size 0: nobody has asked. */
   const uint8_t *accepted;
   uint32_t accepted_size;
+  /* [logprob_count] = [token_count][options.logprobs] of each token: itself, then the likeliest, the best
+   * first. -1: none; its log-probability is 0. Count 0: nobody has asked. */
+  const int32_t *logprob_tokens;
+  const float *logprobs;
+  int32_t logprob_count;
+  /* To an orchestrator that wants accepted marks: what a plain step takes, in microseconds, as measured. 0:
+   * not known, or nobody has asked. */
+  uint32_t plain_us;
 } msg_tokens;
 
 #define MSG_ACCEPTED_SIZE(tokens) (((tokens) + 7) / 8)
@@ -266,6 +309,10 @@ typedef struct msg_stats {
   uint64_t resets, dropped;         /* TREE_RESETs sent; stale frames dropped */
   const uint64_t *accepted_per_pos; /* [position_count]: verifies whose i-th node of the chain was accepted */
   int32_t position_count;
+  /* Drafting ahead; to an orchestrator of WIRE_VERSION_AHEAD. Without verdicts all are 0. */
+  uint64_t verdicts;   /* forwards with nodes, or while a draft was attached */
+  uint64_t ahead_hits; /* of them: nodes that had come already survived it, so the next verify has a tree */
+  uint64_t survivors;  /* nodes that survived verdicts, of all together */
 } msg_stats;
 
 /* A target's off_reason when a draft was expected and has never attached. The orchestrator, which assigned
@@ -296,7 +343,7 @@ typedef struct msg {
     msg_hello hello;       /* HELLO, WELCOME */
     msg_error error;       /* ERROR */
     msg_ping ping;         /* PING, PONG */
-    msg_open open;         /* OPEN */
+    msg_open open;         /* OPEN, PART */
     msg_state state;       /* OPENED, ACK, DESYNC, ATTACH, ATTACHED, DETACH */
     msg_tokens tokens;     /* TOKENS */
     msg_resend resend;     /* RESEND */
@@ -322,6 +369,14 @@ bool msg_colocated(const msg_hello *a, const msg_hello *b);
 
 /* The part of a request's options that says how tokens are chosen. */
 sampler_options msg_sampling(const msg_options *o);
+/* Do these options need a worker of WIRE_VERSION_EXTRAS? */
+bool msg_options_extras(const msg_options *o);
+/* Copies options with their stops and their bias, as many as there is room for; a grammar stays where it is.
+ */
+void msg_options_copy(msg_options *to, const msg_options *from, int32_t stops[WIRE_STOPS_MAX],
+                      msg_bias *bias);
+/* Copies the bias of `from` and lets *to have it. */
+void msg_bias_copy(msg_options *to, const msg_options *from, msg_bias *bias);
 
 /* Checks every option by itself, so that the orchestrator and the workers refuse the same requests with the
  * same words. ERR_ARG or ERR_LIMIT and a sentence that names the option and its range. A context of 0 is

@@ -68,17 +68,26 @@ static peer *fill_slot(peer_table *p, void *link, bool pinned) {
   return fresh;
 }
 
-peer *peer_table_of_routing(peer_table *p, void *link, const void *routing, size_t size) {
-  assert(size <= PEER_TABLE_ROUTING_MAX);
-  int32_t *bucket = bucket_of(p, routing, size);
-  for (int32_t i = *bucket; i >= 0; i = p->slots[i].next) {
+static peer *find_routing(peer_table *p, const void *routing, size_t size) {
+  for (int32_t i = *bucket_of(p, routing, size); i >= 0; i = p->slots[i].next) {
     peer *known = &p->slots[i];
-    if (known->routing_size != size || memcmp(known->routing, routing, size) != 0) continue;
+    if (known->routing_size == size && memcmp(known->routing, routing, size) == 0) return known;
+  }
+  return NULL;
+}
+
+peer *peer_table_of_routing(peer_table *p, void *link, const void *routing, size_t size, const char *user) {
+  assert(size <= PEER_TABLE_ROUTING_MAX && strlen(user) < PEER_TABLE_USER_MAX);
+  peer *known = find_routing(p, routing, size);
+  if (known && strcmp(known->user, user) == 0) {
     known->used = ++p->uses;
     return known;
   }
+  if (known) peer_table_remove(p, known);
+  int32_t *bucket = bucket_of(p, routing, size);
   peer *fresh = fill_slot(p, link, false);
   memcpy(fresh->routing, routing, size);
+  strcpy(fresh->user, user);
   fresh->routing_size = (uint32_t)size;
   fresh->next = *bucket;
   *bucket = (int32_t)(fresh - p->slots);
@@ -89,6 +98,12 @@ peer *peer_table_pin(peer_table *p, void *link) {
   if (p->pinned_count == PEER_TABLE_PINNED_MAX) return NULL;
   p->pinned_count++;
   return fill_slot(p, link, true);
+}
+
+peer *peer_table_of_connection(peer_table *p, int connection) {
+  for (int32_t i = 0; connection > 0 && i < PEER_TABLE_MAX; i++)
+    if (p->slots[i].id && p->slots[i].connection == connection) return &p->slots[i];
+  return NULL;
 }
 
 peer *peer_table_find(peer_table *p, peer_id id) {

@@ -1,6 +1,7 @@
 #include "wire/peer_watch.h"
 
 #include "common/base/log.h"
+#include "wire/endpoint.h"
 #include "wire/machine.h"
 
 static peer_watch_news came(peer_watch *p, uint64_t now_us) {
@@ -36,18 +37,21 @@ uint64_t peer_watch_deadline(const peer_watch *p) {
 void peer_watch_orchestrator(peer_watch *p, roster *r, uint64_t now_us, actions *out) {
   switch (peer_watch_look(p, r, now_us)) {
   case PEER_WATCH_ABSENT:
-    actions_log(out, LOG_INFO,
-                "waiting for the orchestrator at %s: is 'tandem serve-workers --listen %s' running there?",
-                p->endpoint, p->endpoint);
+    actions_log(
+        out, LOG_INFO,
+        "waiting for the orchestrator at %.*s: is 'tandem serve-workers --listen %.*s' running there? "
+        "Its log tells if it does not let this program in",
+        ENDPOINT_PLAIN(p->endpoint), ENDPOINT_PLAIN(p->endpoint));
     break;
   case PEER_WATCH_SILENT:
-    actions_log(out, LOG_INFO, "the orchestrator at %s is not there any more: waiting for it", p->endpoint);
+    actions_log(out, LOG_INFO, "the orchestrator at %.*s is not there any more: waiting for it",
+                ENDPOINT_PLAIN(p->endpoint));
     break;
   case PEER_WATCH_HERE:
-    actions_log(out, LOG_INFO, "registered with the orchestrator at %s", p->endpoint);
+    actions_log(out, LOG_INFO, "registered with the orchestrator at %.*s", ENDPOINT_PLAIN(p->endpoint));
     break;
   case PEER_WATCH_BACK:
-    actions_log(out, LOG_INFO, "the orchestrator at %s is there now", p->endpoint);
+    actions_log(out, LOG_INFO, "the orchestrator at %.*s is there now", ENDPOINT_PLAIN(p->endpoint));
     break;
   case PEER_WATCH_NO_NEWS:
     break;

@@ -1,6 +1,7 @@
 #include "wire/roster.h"
 
 #include "common/base/log.h"
+#include "wire/keys.h"
 #include "wire/target_endpoint.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -161,6 +162,7 @@ static void remember(roster_peer *q, const msg_hello *h) {
   copy_string(q->device, &q->hello.device);
   q->greeted = true;
   q->lost = q->leaving = false;
+  q->ended_us = 0;
 }
 
 /* Two hashes of the same thing; zero: does not say. A target must say what it computes with. */
@@ -175,11 +177,21 @@ static bool vocabularies_differ(const msg_hello *theirs, const msg_hello *ours, 
          (says && ours->vocabulary_size && theirs->vocabulary_size != ours->vocabulary_size);
 }
 
+/* What a program may be is told by its key alone. */
+static int check_role(const msg_hello *h, err *e) {
+  if (!h->roles || (h->roles & KEYS_ROLE(h->role))) return ERR_OK;
+  return err_set(e, ERR_DENIED,
+                 "a program says that it is a %s, but the list of allowed keys has its key for another role: "
+                 "start it with the key of a %s, or add a line for this one",
+                 keys_role_name(h->role), keys_role_name(h->role));
+}
+
 /* Can we work together? */
 static int check_hello(const roster *r, const msg_hello *h, err *e) {
   bool target = h->role == WIRE_ROLE_TARGET && r->self.role == WIRE_ROLE_ORCHESTRATOR;
   bool both_load =
       h->role != WIRE_ROLE_DRAFT && r->self.role != WIRE_ROLE_DRAFT; /* a draft's model is its own */
+  if (check_role(h, e) != ERR_OK) return e->code;
   if (h->version_min > WIRE_VERSION_MAX || h->version_max < WIRE_VERSION_MIN)
     return err_set(
         e, ERR_VERSION,
@@ -229,7 +241,7 @@ static claim judge_rival(roster_peer *q, uint64_t now_us, actions *out) {
     return CLAIM_PENDING;
   }
   if (q->received_us > q->checked_us) return CLAIM_TAKEN;
-  return now_us - q->checked_us < ROSTER_RIVAL_US ? CLAIM_PENDING : CLAIM_GOOD;
+  return now_us - q->checked_us < ROSTER_DOUBT_US ? CLAIM_PENDING : CLAIM_GOOD;
 }
 
 static claim judge_claim(roster *r, peer_id id, const msg_hello *h, uint64_t now_us, actions *out) {
@@ -318,8 +330,15 @@ static roster_verdict on_hello(roster *r, peer_id id, const msg_hello *h, uint64
 }
 
 /* Who sits at the address that we called may be another program than before. */
-static roster_verdict on_welcome(roster_peer *q, const msg_hello *h) {
+static roster_verdict on_welcome(roster *r, roster_peer *q, const msg_hello *h, uint64_t now_us,
+                                 actions *out) {
   bool again = q->greeted && wire_id_equal(q->hello.incarnation, h->incarnation);
+  err e;
+  if (check_role(h, &e) != ERR_OK) {
+    if (q->refused_code != e.code) roster_log(r, q->id, now_us, LOG_WARNING, out, "%s", e.text);
+    q->refused_code = e.code;
+    return ROSTER_HANDLED;
+  }
   if (again)
     q->lost = false;
   else
@@ -335,6 +354,12 @@ static void tell_refusal(roster *r, roster_peer *q, const msg *m, uint64_t now_u
   roster_log(r, q->id, now_us, LOG_WARNING, out,
              "not taken by the program that was called, which is asked again: %s",
              wire_brief_of(m->u.error.text).text);
+}
+
+/* Who sends more than WELCOME has greeted us, so its WELCOME was lost: until it comes we can answer nothing,
+ * and count as lost where we are in doubt. */
+static void ask_welcome(roster *r, roster_peer *q, uint64_t now_us, actions *out) {
+  if (now_us - q->hello_us >= ROSTER_ASK_US) send_hello(r, q, now_us, out);
 }
 
 /* An ERROR is never answered with one: two confused programs would do so for ever. */
@@ -368,29 +393,53 @@ static roster_verdict on_greeted(roster_peer *q, const msg *m, int32_t load, act
   }
 }
 
-/* A step comes at every PING at least. What is longer than that was our own stall (a stopped process, a
- * paused machine), and nobody's silence: what they said meanwhile waits in the sockets. */
+/* How often a peer is asked, so that a step comes at least. */
+static uint64_t pace(const roster_peer *q) {
+  return q->ended_us && !q->lost ? ROSTER_ASK_US : ROSTER_PING_US;
+}
+
+/* A gap that is longer was our own stall (a stopped process, a paused machine), and nobody's silence: what
+ * they said meanwhile waits in the sockets. */
 static void note_step(roster *r, uint64_t now_us) {
   uint64_t gap = r->stepped_us ? now_us - r->stepped_us : 0;
   r->stepped_us = now_us;
-  if (gap <= ROSTER_PING_US) return;
-  for (int i = 0; i < r->top; i++) r->list[i].received_us += gap - ROSTER_PING_US;
+  if (gap >= ROSTER_STALL_US) r->stalled_us = now_us;
+  for (int i = 0; i < r->top; i++) {
+    roster_peer *q = &r->list[i];
+    uint64_t stall = gap > pace(q) ? gap - pace(q) : 0;
+    q->received_us += stall;
+    if (q->ended_us) q->ended_us += stall;
+  }
+}
+
+/* The step that asks may be the first one after the stall, and none that the roster has seen. */
+bool roster_stalled_since(const roster *r, uint64_t since_us, uint64_t now_us) {
+  return r->stalled_us > since_us || (r->stepped_us && now_us - r->stepped_us >= ROSTER_STALL_US);
+}
+
+/* What it sent before its connection ended is read just after that. */
+static void note_frame(roster_peer *q, uint64_t now_us) {
+  q->received_us = now_us;
+  if (q->ended_us && now_us - q->ended_us >= ROSTER_ASK_US) q->ended_us = 0;
 }
 
 roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load, uint64_t now_us,
                               roster_peer **from, actions *out) {
   roster_peer *q = *from = roster_find(r, id);
   note_step(r, now_us);
-  if (q) q->received_us = now_us;
+  if (q) note_frame(q, now_us);
   if (m->type == MSG_HELLO && !(q && q->calls)) return on_hello(r, id, &m->u.hello, now_us, from, out);
-  if (m->type == MSG_WELCOME && q && q->calls) return on_welcome(q, &m->u.hello);
+  if (m->type == MSG_WELCOME && q && q->calls) return on_welcome(r, q, &m->u.hello, now_us, out);
   if (m->type == MSG_ERROR) return on_error(r, q, m, now_us, out);
   if (m->type == MSG_HELLO) {
     roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "HELLO comes from the side that connects");
     return ROSTER_HANDLED;
   }
   if (!q || !q->greeted) {
-    if (!q || !q->calls) roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "say HELLO first");
+    if (q && q->calls)
+      ask_welcome(r, q, now_us, out);
+    else
+      roster_error(r, id, 0, 0, ERR_PROTOCOL, out, "say HELLO first");
     return ROSTER_HANDLED;
   }
   if (!wire_id_equal(m->to, r->self.incarnation)) {
@@ -402,9 +451,31 @@ roster_verdict roster_receive(roster *r, peer_id id, const msg *m, int32_t load,
   return on_greeted(q, m, load, out);
 }
 
+void roster_disconnected(roster *r, peer_id id, uint64_t now_us, actions *out) {
+  roster_peer *q = roster_find(r, id);
+  note_step(r, now_us);
+  if (!q || !q->greeted || q->lost || q->ended_us) return;
+  q->ended_us = now_us;
+  ping(q, now_us, out);
+}
+
 /* A lost peer that called us calls again when it lives; one that we called is asked. */
 static bool pinged(const roster_peer *q) {
   return q->greeted && (!q->lost || q->calls);
+}
+
+static uint64_t next_ping(const roster_peer *q) {
+  return q->ping_us + pace(q);
+}
+
+/* When it counts as lost if nothing is heard of it. */
+static uint64_t lost_at(const roster_peer *q) {
+  uint64_t silent = q->received_us + ROSTER_LOST_US, ended = q->ended_us + ROSTER_DOUBT_US;
+  return q->ended_us && ended < silent ? ended : silent;
+}
+
+const char *roster_lost_why(const roster_peer *lost) {
+  return lost->ended_us ? "is gone: its connection ended" : "has been silent for 3 s";
 }
 
 roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
@@ -413,11 +484,11 @@ roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
     roster_peer *q = &r->list[i];
     if (!q->id) continue;
     if (!q->greeted && q->calls && now_us - q->hello_us >= ROSTER_HELLO_US) send_hello(r, q, now_us, out);
-    if (q->greeted && !q->lost && now_us - q->received_us >= ROSTER_LOST_US) {
+    if (q->greeted && !q->lost && now_us >= lost_at(q)) {
       q->lost = true;
       return q;
     }
-    if (pinged(q) && now_us - q->ping_us >= ROSTER_PING_US) ping(q, now_us, out);
+    if (pinged(q) && now_us >= next_ping(q)) ping(q, now_us, out);
   }
   return NULL;
 }
@@ -425,8 +496,8 @@ roster_peer *roster_tick(roster *r, uint64_t now_us, actions *out) {
 static uint64_t peer_deadline(const roster_peer *q) {
   uint64_t at = UINT64_MAX;
   if (!q->greeted && q->calls) at = q->hello_us + ROSTER_HELLO_US;
-  if (pinged(q)) at = q->ping_us + ROSTER_PING_US;
-  if (q->greeted && !q->lost && q->received_us + ROSTER_LOST_US < at) at = q->received_us + ROSTER_LOST_US;
+  if (pinged(q)) at = next_ping(q);
+  if (q->greeted && !q->lost && lost_at(q) < at) at = lost_at(q);
   return at;
 }
 

@@ -3,6 +3,7 @@
 #include "wire/endpoint.h"
 #include "wire/location.h"
 #include <arpa/inet.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,26 +46,32 @@ int target_endpoint_resolve(const char *endpoint, const wire_location *target, c
   snprintf(out, WIRE_STRING_MAX + 1, "%s", endpoint);
   if (scope == TARGET_ENDPOINT_GLOBAL || (scope == TARGET_ENDPOINT_OWN_HOST && same)) return ERR_OK;
   if (scope == TARGET_ENDPOINT_OWN_HOST)
-    return err_set(e, ERR_GONE,
-                   "a draft is here, but on another host (%s) than the target (%s), which takes drafts at %s "
-                   "alone: start the "
-                   "target with --bind tcp://ADDRESS:PORT --insecure-bind",
-                   host_name(draft), host_name(target), endpoint);
+    return err_set(
+        e, ERR_GONE,
+        "a draft is here, but on another host (%s) than the target (%s), which takes drafts at %.*s "
+        "alone: start the "
+        "target with --bind tcp://ADDRESS:PORT",
+        host_name(draft), host_name(target), ENDPOINT_PLAIN(endpoint));
   endpoint_split(endpoint, host, &port);
   bool known = target->address[0] && !endpoint_host_is_loopback(target->address);
   if (!known && !same)
     return err_set(e, ERR_GONE,
                    "a draft is here, but on another host (%s), and the address by which it reaches the "
                    "target is not known: start "
-                   "the target with --advertise tcp://ADDRESS:%s",
-                   host_name(draft), port);
+                   "the target with --advertise tcp://ADDRESS:%.*s",
+                   host_name(draft), ENDPOINT_PLAIN(port));
   put_tcp(known ? target->address : LOOPBACK, port, out);
   return ERR_OK;
 }
 
-const char *target_endpoint_to_bind(const char *orchestrator, bool insecure) {
-  if (!insecure || !endpoint_leads_elsewhere(orchestrator)) return "tcp://" LOOPBACK ":*";
-  return endpoint_is_ipv6(orchestrator) ? "tcp://[::]:*" : "tcp://0.0.0.0:*";
+void target_endpoint_to_bind(const char *orchestrator, int64_t process, char *out) {
+  bool v6 = endpoint_is_ipv6(orchestrator);
+  if (!endpoint_is_tcp(orchestrator))
+    snprintf(out, ENDPOINT_MAX, "%s.target-%" PRId64, orchestrator, process);
+  else if (!endpoint_leads_elsewhere(orchestrator))
+    snprintf(out, ENDPOINT_MAX, "tcp://" LOOPBACK ":*");
+  else
+    snprintf(out, ENDPOINT_MAX, v6 ? "tcp://[::]:*" : "tcp://0.0.0.0:*");
 }
 
 void target_endpoint_insist(const char *advertised, char *out) {

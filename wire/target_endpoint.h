@@ -22,9 +22,10 @@ bool target_endpoint_same(const char *a, const wire_location *a_host, const char
 int target_endpoint_resolve(const char *endpoint, const wire_location *target, const wire_location *draft,
                             char *out, err *e);
 
-/* Where a target without --bind listens for drafts: on a free port of this host alone, or, if `insecure`
- * allows it and the orchestrator runs on another host, of all addresses. */
-const char *target_endpoint_to_bind(const char *orchestrator, bool insecure);
+/* Writes to out[ENDPOINT_MAX] where a target without --bind listens for drafts: beside the socket of an
+ * orchestrator that is called by ipc, else at a free port, of this host alone, or of all addresses if the
+ * orchestrator runs on another host. */
+void target_endpoint_to_bind(const char *orchestrator, int64_t process, char *out);
 /* Writes an endpoint of --advertise to out[WIRE_STRING_MAX + 1], in a form that every draft is sent
  * unchanged. */
 void target_endpoint_insist(const char *advertised, char *out);

@@ -2,8 +2,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/log_limit.h"
+#include "wire/accept_gate.h"
 #include "wire/codec.h"
 #include "wire/connection_limit.h"
+#include "wire/curve.h"
 #include "wire/endpoint.h"
 #include "wire/peer_table.h"
 #include "wire/location.h"
@@ -18,10 +20,24 @@
 
 #define TRANSPORT_SEND_QUEUE 1024 /* messages to a peer; more are dropped */
 /* Messages that wait here from one connection; the rest waits in the kernel, then at the sender. Times the
- * longest frame, this is what somebody can make us hold: 256 KiB through each of CONNECTION_LIMIT_MAX at a
- * listener, 16 MiB of whom we call. */
-#define TRANSPORT_LISTENER_QUEUE 8
+ * longest frame, and with one more that is being read, this is what somebody can make us hold: 132 KiB
+ * through each connection of a listener (connection_limit.h tells how many), 17 MiB of whom we call. */
+#define TRANSPORT_LISTENER_QUEUE 5
 #define TRANSPORT_CALL_QUEUE     16
+/* ERROR, WELCOME and PONG that one peer of a listener gets at once, and then one in so long: a peer that
+ * sends and never reads makes us hold no more of them. */
+#define TRANSPORT_REPLY_BURST    256
+#define TRANSPORT_REPLY_EVERY_US 5000
+/* END is also what a session that nobody knows is answered with. */
+#define TRANSPORT_END_BURST    1024
+#define TRANSPORT_END_EVERY_US 2000
+/* Frames of one peer of a listener at once, and then one in so long; a large one counts as several. Those
+ * beyond are taken, but count as useless (connection_limit.h), as those do that are answered with one of
+ * these replies. The burst is more than the kernel keeps while this program stands. */
+#define TRANSPORT_FRAME_BURST    131072
+#define TRANSPORT_FRAME_EVERY_US 20
+#define TRANSPORT_FRAME_WEIGHT   1024   /* bytes that count as one frame more */
+#define TRANSPORT_RECEIVE_BUFFER 65536  /* of the kernel, for one connection of a listener */
 #define TRANSPORT_LOG_BURST      64     /* lines about refused frames, of all peers together, */
 #define TRANSPORT_LOG_EVERY_US   500000 /* and then one in so long */
 #define TRANSPORT_ROUTING_SIZE   25     /* bytes of a routing id: 1, then random ones */
@@ -29,24 +45,26 @@
 #define TRANSPORT_HANDSHAKE_MS   2000
 #define TRANSPORT_RECONNECT_MS   50
 #define TRANSPORT_RECONNECT_MAX  2000
+#define TRANSPORT_CALL_AGAIN_US  10000000 /* a call that did not come through for so long is made anew */
 #define TRANSPORT_TCP_LOST_MS    3000 /* bytes that nobody takes for so long: the connection is made anew */
 #define TRANSPORT_TCP_IDLE_S     10   /* and one that was silent for so long is asked, */
 #define TRANSPORT_TCP_ASK_S      3    /* so often, */
 #define TRANSPORT_TCP_ASKS       3    /* so many times */
 #define TRANSPORT_TURN_MAX       256  /* messages taken from one socket before the loop looks at others, */
-#define TRANSPORT_TURN_BYTES                                                                                 \
-  WIRE_FRAME_MAX /* and about how much of them: 256 large ones would take a second */
+#define TRANSPORT_TURN_BYTES     (256 << 10) /* and about how much of them: large ones take long to look at */
 
 _Static_assert(WIRE_NODES_MAX *(9 + 5 + 5) + 512 < WIRE_INBOUND_FRAME_MAX, "a listener takes NODES");
 _Static_assert(WIRE_BURST_MAX * 5 + 512 < WIRE_INBOUND_FRAME_MAX, "and TOKENS");
+_Static_assert(CURVE_USER_MAX <= PEER_TABLE_USER_MAX, "a peer has room for its User-Id");
 _Static_assert(5 * WIRE_STRING_MAX + 512 < WIRE_GREETING_MAX, "and HELLO is a small frame");
 
 /* Tells who connects to the listener. Lives until uv has closed its poll handle. */
 typedef struct watch {
   transport *owner;
-  void *monitor; /* NULL: closed */
+  void *router, *monitor; /* NULL: closed */
   uv_poll_t poll;
   connection_limit connections;
+  accept_gate gate;
 } watch;
 
 /* One socket: the ROUTER, or the DEALER of one connection. Lives until uv has closed its poll handle. */
@@ -55,10 +73,14 @@ typedef struct channel {
   void *socket; /* NULL: closed */
   uv_poll_t poll;
   bool router;
-  size_t taken;       /* bytes, in this turn */
-  bool look;          /* may hold messages although its descriptor is silent */
-  peer_id peer;       /* of a DEALER */
-  codec_buffer hello; /* of a DEALER: waits for the connection; size 0: none */
+  size_t taken;               /* bytes, in this turn */
+  bool look;                  /* may hold messages although its descriptor is silent */
+  bool keyed;                 /* asks whoever comes for a key, or was made with that of whom it calls */
+  peer_id peer;               /* of a DEALER */
+  unsigned roles;             /* of a DEALER: what the key of whom it calls is allowed to be */
+  codec_buffer hello;         /* of a DEALER: waits for the connection; size 0: none */
+  uint64_t called_us;         /* of a DEALER: when it was called last, or was connected */
+  char address[ENDPOINT_MAX]; /* of a DEALER: whom it calls */
   struct channel *next;
 } channel;
 
@@ -67,9 +89,12 @@ struct transport {
   transport_options options;
   void *context;
   channel *channels;
-  watch *watch; /* of the ROUTER; NULL: none is bound */
+  watch *watch;     /* of the ROUTER; NULL: none is bound */
+  curve_gate *gate; /* of the ROUTER; NULL: it asks for no keys */
+  keys *keys;       /* NULL: not read yet */
   peer_table peers;
   log_limit refusals;
+  size_t frame_size; /* of the frame that is being taken */
   codec_buffer out;
   arena in;
   uv_prepare_t prepare;
@@ -118,8 +143,10 @@ static bool set_frame_max(void *socket, int64_t bytes) {
 }
 
 static bool set_router_options(void *socket) {
-  const socket_option list[] = {
-      {ZMQ_ROUTER_MANDATORY, 1}, {ZMQ_ROUTER_HANDOVER, 1}, {ZMQ_RCVHWM, TRANSPORT_LISTENER_QUEUE}};
+  const socket_option list[] = {{ZMQ_ROUTER_MANDATORY, 1},
+                                {ZMQ_ROUTER_HANDOVER, 1},
+                                {ZMQ_RCVHWM, TRANSPORT_LISTENER_QUEUE},
+                                {ZMQ_RCVBUF, TRANSPORT_RECEIVE_BUFFER}};
   return set_options(socket, list, sizeof list / sizeof list[0]) &&
          set_frame_max(socket, WIRE_INBOUND_FRAME_MAX);
 }
@@ -184,14 +211,40 @@ static bool channel_watch(channel *c) {
 
 /* --- who connects to the listener --- */
 
-/* ZeroMQ takes every connection; those that are too many are shut down at once. */
+/* The owner may close the transport in its callback. */
+static void tell_disconnected(transport *t, int fd) {
+  for (peer *p; t->watch && (p = peer_table_of_connection(&t->peers, fd));) {
+    p->connection = 0;
+    if (t->options.on_disconnected) t->options.on_disconnected(t->options.context, p->id);
+  }
+}
+
+static bool may_log(transport *t) {
+  return log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US);
+}
+
+static void watch_begin(watch *w, int listener) {
+  connection_limit_init(&w->connections, listener);
+  accept_gate_add(&w->gate, listener);
+}
+
+/* Of the connections that ZeroMQ has taken, those that are too many are shut down. */
 static void watch_take(watch *w, uint16_t event, int fd) {
-  if (event == ZMQ_EVENT_LISTENING) connection_limit_init(&w->connections, fd);
-  if (event != ZMQ_EVENT_ACCEPTED || connection_limit_accept(&w->connections, fd)) return;
-  if (log_limit_takes(&w->owner->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
+  if (event == ZMQ_EVENT_DISCONNECTED) tell_disconnected(w->owner, fd);
+  if (event == ZMQ_EVENT_LISTENING) watch_begin(w, fd);
+  if (event != ZMQ_EVENT_ACCEPTED || connection_limit_accept(&w->connections, fd, clock_us())) return;
+  if (may_log(w->owner))
     log_line(w->owner->options.log, LOG_WARNING,
-             "more than %d connections: one more was closed (%" PRIu64 " so far)", CONNECTION_LIMIT_MAX,
-             w->connections.refused);
+             "more than %d connections, or %d of one address that have not been greeted, or the address is "
+             "barred: one was closed (%" PRIu64 " so far)",
+             CONNECTION_LIMIT_MAX, CONNECTION_STRANGERS_MAX, w->connections.refused);
+}
+
+static void watch_open_gate(watch *w) {
+  uint64_t closed = accept_gate_look(&w->gate);
+  if (closed > 0 && may_log(w->owner))
+    log_line(w->owner->options.log, LOG_WARNING,
+             "connections came faster than they could be looked at: %" PRIu64 " were closed at once", closed);
 }
 
 /* Until nothing is left: only then is the next event signalled. An event is two parts: its number and value,
@@ -207,6 +260,7 @@ static void watch_drain(watch *w) {
     memcpy(&value, data + sizeof event, sizeof value);
     watch_take(w, event, value);
   }
+  watch_open_gate(w);
 }
 
 static void on_listener_event(uv_poll_t *poll, int status, int events) {
@@ -222,11 +276,16 @@ static void on_watch_closed(uv_handle_t *h) {
   on_handle_closed(t);
 }
 
+/* Before its router. Told to stop first: ZeroMQ loses the memory of an event whose second part finds nobody.
+ * It waits for an event that is being written, which needs room: hence the drain. */
 static void watch_close(transport *t) {
   watch *w = t->watch;
   if (!w) return;
   t->watch = NULL;
   uv_close((uv_handle_t *)&w->poll, on_watch_closed);
+  watch_drain(w);
+  accept_gate_remove(&w->gate);
+  zmq_socket_monitor(w->router, NULL, 0);
   zmq_close(w->monitor);
   w->monitor = NULL;
 }
@@ -240,9 +299,11 @@ static bool watch_open(transport *t, void *router) {
   size_t size = sizeof fd;
   if (!w) return false;
   w->owner = t;
+  w->router = router;
   w->monitor = zmq_socket(t->context, ZMQ_PAIR);
   if (w->monitor &&
-      zmq_socket_monitor(router, LISTENER_EVENTS, ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED) == 0 &&
+      zmq_socket_monitor(router, LISTENER_EVENTS,
+                         ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) == 0 &&
       zmq_connect(w->monitor, LISTENER_EVENTS) == 0 && zmq_getsockopt(w->monitor, ZMQ_FD, &fd, &size) == 0 &&
       uv_poll_init(t->loop, &w->poll, fd) == 0) {
     uv_poll_start(&w->poll, UV_READABLE, on_listener_event);
@@ -255,6 +316,80 @@ static bool watch_open(transport *t, void *router) {
   if (w->monitor) zmq_close(w->monitor);
   free(w);
   return false;
+}
+
+/* --- keys --- */
+
+static int open_keys(transport *t, err *e) {
+  char folder[PATH_MAX];
+  if (t->keys) return ERR_OK;
+  int code = keys_folder(t->options.keys, folder, e);
+  return code ? code : keys_open(&t->keys, folder, t->options.role, e);
+}
+
+/* Whoever connects to us: workers to an orchestrator, drafts to a target. */
+static unsigned guests_of(wire_role role) {
+  unsigned drafts = KEYS_ROLE(WIRE_ROLE_DRAFT);
+  return role == WIRE_ROLE_ORCHESTRATOR ? drafts | KEYS_ROLE(WIRE_ROLE_TARGET) : drafts;
+}
+
+static void on_denied(void *owner, const char *address, size_t size) {
+  transport *t = owner;
+  if (t->watch) connection_limit_denied(&t->watch->connections, address, size, clock_us());
+}
+
+static int protect_listener(channel *c, const char *address, err *e) {
+  transport *t = c->owner;
+  if (t->options.allow_plaintext || !endpoint_is_tcp(address)) return ERR_OK;
+  int code = open_keys(t, e);
+  const curve_gate_options gate = {.context = t->context,
+                                   .loop = t->loop,
+                                   .own = t->keys,
+                                   .roles = guests_of(t->options.role),
+                                   .log = t->options.log,
+                                   .on_denied = on_denied,
+                                   .owner = t};
+  if (code == ERR_OK) code = curve_gate_open(&t->gate, &gate, e);
+  if (code != ERR_OK) return code;
+  c->keyed = true;
+  if (curve_protect_listener(c->socket, keys_secret(t->keys))) return ERR_OK;
+  return err_set(e, ERR_IO, "cannot ask for keys at %s: %s", address, zmq_strerror(zmq_errno()));
+}
+
+/* The key of who listens at an endpoint. */
+static int key_of(transport *t, const char *endpoint, key_bytes *out, unsigned *roles, err *e) {
+  const char *hex = endpoint_key(endpoint);
+  err reading = {0};
+  if (!hex) {
+    *roles = KEYS_ROLE(WIRE_ROLE_ORCHESTRATOR);
+    return keys_orchestrator(t->keys, out, e);
+  }
+  key_parse(hex, strlen(hex), out);
+  *roles = keys_roles(t->keys, out, &reading);
+  if (reading.code) return err_set(e, reading.code, "%s", reading.text);
+  if (*roles) return ERR_OK;
+  return err_set(
+      e, ERR_DENIED,
+      "the key of the program at %.*s is not in %s: if it may be trusted, add its line, which ends "
+      "in %s",
+      ENDPOINT_PLAIN(endpoint), keys_allowed_path(t->keys), hex);
+}
+
+static int protect_call(channel *c, const char *endpoint, err *e) {
+  transport *t = c->owner;
+  key_bytes server;
+  if (!endpoint_is_tcp(endpoint) || (t->options.allow_plaintext && !endpoint_key(endpoint))) return ERR_OK;
+  int code = open_keys(t, e);
+  if (code == ERR_OK) code = key_of(t, endpoint, &server, &c->roles, e);
+  if (code != ERR_OK) return code;
+  c->keyed = true;
+  if (curve_protect_call(c->socket, t->keys, &server)) return ERR_OK;
+  return err_set(e, ERR_IO, "cannot use keys with %.*s: %s", ENDPOINT_PLAIN(endpoint),
+                 zmq_strerror(zmq_errno()));
+}
+
+void transport_add_key(const transport *t, char *endpoint) {
+  if (t->gate) endpoint_add_key(endpoint, keys_public(t->keys));
 }
 
 static bool set_role_options(channel *c) {
@@ -286,17 +421,35 @@ static bool socket_send(channel *c, const void *data, size_t size, int flags) {
   return sent >= 0;
 }
 
+/* ZMTP 3.1, section 3: a flag and a length, of one byte up to 255. */
+static uint64_t wire_bytes(size_t frame) {
+  return frame + (frame > UINT8_MAX ? 9 : 2);
+}
+
 /* A send may take in the signal that messages have come: `look` makes up for it before the loop sleeps. */
 static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) {
   c->look = true;
   if (c->router && !socket_send(c, to->routing, to->routing_size, ZMQ_SNDMORE)) return false;
-  return socket_send(c, frame->data, frame->size, 0);
+  if (!socket_send(c, frame->data, frame->size, 0)) return false;
+  c->owner->counters.sent_bytes += wire_bytes(frame->size);
+  return true;
+}
+
+/* ZeroMQ gives an address up for ever when the program there has refused the handshake: it had no key, or
+ * asked for one where we have none. It may be another program now. */
+static void call_again(channel *c) {
+  uint64_t now = clock_us();
+  if (now - c->called_us < TRANSPORT_CALL_AGAIN_US) return;
+  c->called_us = now;
+  zmq_disconnect(c->socket, c->address);
+  zmq_connect(c->socket, c->address);
 }
 
 /* The first message is sent before the connection is up: it waits here, so that nobody waits for its
  * repetition. Everything later is dropped while a peer is away. */
 static bool hold_hello(channel *c, const codec_buffer *frame) {
   if (c->router) return false;
+  call_again(c);
   uint8_t *data = realloc(c->hello.data, frame->size);
   if (!data) return false;
   memcpy(data, frame->data, frame->size);
@@ -314,16 +467,53 @@ static void release_hello(channel *c) {
   c->owner->counters.sent++;
 }
 
+static void guest_greeted(transport *t, const peer *guest) {
+  if (!t->watch) return;
+  if (!connection_limit_greeted(&t->watch->connections, guest->connection, t->gate != NULL) && may_log(t))
+    log_line(t->options.log, LOG_WARNING,
+             "more than %d programs of one address: one more connection was closed (%" PRIu64 " so far)",
+             CONNECTION_GUESTS_MAX, t->watch->connections.refused);
+}
+
+/* The frame that is being taken, in frames of ordinary size. */
+static uint32_t frame_weight(const transport *t) {
+  return 1 + (uint32_t)(t->frame_size / TRANSPORT_FRAME_WEIGHT);
+}
+
+/* It is of no use, and so may others be of whoever has sent it. */
+static void count_useless(transport *t, const peer *from) {
+  if (!t->watch ||
+      connection_limit_useless(&t->watch->connections, from->connection, frame_weight(t), clock_us()))
+    return;
+  if (may_log(t))
+    log_line(t->options.log, LOG_WARNING,
+             "peer %" PRIu64 " sends too much that cannot be used: its connection was closed", from->id);
+}
+
+/* May this message go to a peer that can ask for it as often as it likes? */
+static bool is_within_replies(transport *t, peer *to, const msg *m) {
+  uint64_t now = clock_us();
+  bool end = m->type == MSG_END,
+       reply = m->type == MSG_ERROR || m->type == MSG_WELCOME || m->type == MSG_PONG;
+  if (to->pinned || !(end || reply)) return true;
+  if (end && log_limit_takes(&to->ends, now, TRANSPORT_END_BURST, TRANSPORT_END_EVERY_US)) return true;
+  count_useless(t, to);
+  return log_limit_takes(&to->replies, now, TRANSPORT_REPLY_BURST, TRANSPORT_REPLY_EVERY_US);
+}
+
 bool transport_send(transport *t, peer_id id, const msg *m) {
   err e = {0};
   peer *to = peer_table_find(&t->peers, id);
-  channel *c = to ? to->link : NULL;
+  channel *c = to && is_within_replies(t, to, m) ? to->link : NULL;
   if (c && codec_encode(m, &t->out, &e) != ERR_OK) {
     log_line(t->options.log, LOG_ERROR, "a message was not sent: %s", e.text);
     c = NULL;
   }
   if (c && channel_send(c, to, &t->out)) {
-    if (m->type == MSG_WELCOME) to->greeted = true;
+    if (m->type == MSG_WELCOME) {
+      to->greeted = true;
+      guest_greeted(t, to);
+    }
     if (m->type == MSG_HELLO) c->hello.size = 0; /* an older one is not needed any more */
     t->counters.sent++;
     return true;
@@ -340,8 +530,7 @@ static void refuse_frame(transport *t, peer *from, const msg *m, const err *e) {
   t->counters.bad_frames++;
   uint64_t bad = ++from->bad_frames;
   /* The 1st, 2nd, 4th, 8th...: a hostile peer does not fill the log, and neither do many together. */
-  if ((bad & (bad - 1)) == 0 &&
-      log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US))
+  if ((bad & (bad - 1)) == 0 && may_log(t))
     log_line(t->options.log, LOG_WARNING, "bad frame %" PRIu64 " of peer %" PRIu64 " refused: %s", bad,
              from->id, e->text);
   if (m->type == MSG_ERROR) return;
@@ -363,9 +552,37 @@ static void refuse_large(transport *t, peer *from, size_t size) {
   refuse_frame(t, from, &(msg){0}, &e);
 }
 
+/* What the connection tells of whoever has sent HELLO or WELCOME. */
+static void add_origin(msg_hello *h, const peer *from, zmq_msg_t *part) {
+  const channel *c = from->link;
+  h->seen = location_of(zmq_msg_gets(part, "Peer-Address"));
+  h->roles = c->router ? curve_user_roles(from->user) : c->roles;
+}
+
+/* It may be known, and have come back by another connection. Not within a step of the owner, who may hear of
+ * others that have gone, and may close the transport: false then. */
+static bool note_guest(transport *t, peer *from, zmq_msg_t *part) {
+  int connection = zmq_msg_get(part, ZMQ_SRCFD);
+  if (connection != from->connection) {
+    watch_drain(t->watch); /* it must be counted */
+    if (!t->watch) return false;
+    from->connection = connection;
+    if (from->greeted) guest_greeted(t, from);
+  }
+  bool within = true;
+  uint64_t now = clock_us();
+  for (uint32_t i = frame_weight(t); i > 0 && within; i--)
+    within = log_limit_takes(&from->frames, now, TRANSPORT_FRAME_BURST, TRANSPORT_FRAME_EVERY_US);
+  if (!within) count_useless(t, from);
+  return true;
+}
+
 static void take_frame(transport *t, peer *from, zmq_msg_t *part) {
   msg m;
   err e = {0};
+  t->frame_size = zmq_msg_size(part);
+  if (!from->pinned && !note_guest(t, from, part)) return;
+  t->counters.received_bytes += wire_bytes(zmq_msg_size(part));
   if (is_too_large(from, zmq_msg_size(part))) {
     refuse_large(t, from, zmq_msg_size(part));
     return;
@@ -375,7 +592,7 @@ static void take_frame(transport *t, peer *from, zmq_msg_t *part) {
     refuse_frame(t, from, &m, &e);
     return;
   }
-  if (m.type == MSG_HELLO) m.u.hello.seen = location_of(zmq_msg_gets(part, "Peer-Address"));
+  if (m.type == MSG_HELLO || m.type == MSG_WELCOME) add_origin(&m.u.hello, from, part);
   t->counters.received++;
   t->options.on_message(t->options.context, from->id, &m);
 }
@@ -397,6 +614,13 @@ static void refuse_parts(transport *t, peer *from) {
   refuse_frame(t, from, &(msg){0}, &e);
 }
 
+/* Who has sent what begins with this part of a ROUTER's. NULL: nobody that the gate has let in. */
+static peer *sender(channel *c, zmq_msg_t *part) {
+  const char *user = c->keyed ? zmq_msg_gets(part, "User-Id") : "";
+  if (!user || (c->keyed && !curve_user_roles(user)) || strlen(user) >= PEER_TABLE_USER_MAX) return NULL;
+  return peer_table_of_routing(&c->owner->peers, c, zmq_msg_data(part), zmq_msg_size(part), user);
+}
+
 /* One message, whole: a ROUTER's begins with the part that says who sent it. False: none waits. */
 static bool channel_receive(channel *c) {
   transport *t = c->owner;
@@ -406,16 +630,15 @@ static bool channel_receive(channel *c) {
   bool any = got != TAKE_NONE;
   peer *from = NULL;
   if (any && c->router) {
-    from = peer_table_of_routing(&t->peers, c, zmq_msg_data(&part), zmq_msg_size(&part));
+    from = sender(c, &part);
     got = got == TAKE_PART ? part_receive(c, &part) : TAKE_NONE;
   } else if (any) {
     from = peer_table_find(&t->peers, c->peer);
   }
-  if (got == TAKE_LAST) {
-    take_frame(t, from, &part);
-  } else if (any) {
+  if (got == TAKE_LAST && from) take_frame(t, from, &part);
+  if (any && got != TAKE_LAST) {
     while (got == TAKE_PART) got = part_receive(c, &part);
-    refuse_parts(t, from);
+    if (from) refuse_parts(t, from);
   }
   zmq_msg_close(&part);
   return any;
@@ -436,6 +659,10 @@ static void channel_drain(channel *c) {
 
 static void on_readable(uv_poll_t *poll, int status, int events) {
   (void)events;
+  const channel *c = poll->data;
+  transport *t = c->owner;
+  if (c->router && t->watch)
+    watch_drain(t->watch); /* connections that are too many end before they are read */
   if (status == 0) channel_drain(poll->data);
 }
 
@@ -501,6 +728,10 @@ void transport_close(transport *t) {
   uv_close((uv_handle_t *)&t->idle, on_closed);
   watch_close(t);
   for (channel *c = t->channels; c; c = c->next) channel_close(c);
+  curve_gate_close(t->gate);
+  keys_close(t->keys);
+  t->gate = NULL;
+  t->keys = NULL;
   while (zmq_ctx_term(t->context) != 0 && zmq_errno() == EINTR) continue;
 }
 
@@ -538,23 +769,41 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   if (!watch_open(t, c->socket))
     code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?",
                    endpoint);
-  else if (!bind_privately(c->socket, address))
+  else if ((code = protect_listener(c, address, e)) == ERR_OK && !bind_privately(c->socket, address))
     code = bind_failed(endpoint, e);
-  else if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
+  else if (code == ERR_OK && zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &bound_size) != 0)
     code = err_set(e, ERR_ARG, "no room for the address of %s", endpoint);
-  if (code != ERR_OK) watch_close(t);
-  if (code != ERR_OK) channel_close(c);
+  if (code == ERR_OK) {
+    watch_drain(t->watch); /* which descriptor listens */
+    return ERR_OK;
+  }
+  watch_close(t);
+  channel_close(c);
+  curve_gate_close(t->gate);
+  t->gate = NULL;
   return code;
+}
+
+/* Bytes of the endpoint that ZeroMQ is given: all but a key. */
+static int call_size(const char *endpoint) {
+  const char *key = endpoint_key(endpoint);
+  return key ? (int)(key - 1 - endpoint) : ENDPOINT_MAX - 1;
 }
 
 peer_id transport_connect(transport *t, const char *endpoint, err *e) {
   if (endpoint_check(endpoint, e) != ERR_OK) return 0;
   channel *c = channel_open(t, false, endpoint_is_ipv6(endpoint), e);
   if (!c) return 0;
+  if (protect_call(c, endpoint, e) != ERR_OK) {
+    channel_close(c);
+    return 0;
+  }
+  snprintf(c->address, sizeof c->address, "%.*s", call_size(endpoint), endpoint);
+  c->called_us = clock_us();
   peer *made = peer_table_pin(&t->peers, c);
-  if (made && zmq_connect(c->socket, endpoint) == 0) return c->peer = made->id;
+  if (made && zmq_connect(c->socket, c->address) == 0) return c->peer = made->id;
   if (made) {
-    err_set(e, ERR_ARG, "cannot connect to %s: %s; check the address", endpoint, zmq_strerror(zmq_errno()));
+    err_set(e, ERR_ARG, "cannot connect to %s: %s; check the address", c->address, zmq_strerror(zmq_errno()));
     peer_table_remove(&t->peers, made);
   } else {
     err_set(e, ERR_FULL, "%d connections are open, no more are allowed: end some first",

@@ -18,6 +18,9 @@ error_t worker_arguments_take(const worker_limits *limits, int key, const char *
       PROGRAM_FLAG_TEXT(WORKER_KEY_DEVICE, worker_arguments, device),
       PROGRAM_FLAG_SIZE(WORKER_KEY_KV_MEMORY, worker_arguments, kv_memory, "--kv-memory"),
       PROGRAM_FLAG_TEXT(WORKER_KEY_REPACK_CACHE, worker_arguments, repack_cache),
+      PROGRAM_FLAG_TEXT(WORKER_KEY_KEYS, worker_arguments, keys),
+      PROGRAM_FLAG_TEXT(WORKER_KEY_TRACE, worker_arguments, trace),
+      PROGRAM_FLAG_SWITCH(WORKER_KEY_INSECURE, worker_arguments, insecure_bind),
       PROGRAM_FLAG_SWITCH(WORKER_KEY_COUNTERS, worker_arguments, counters),
       PROGRAM_FLAG_SWITCH(WORKER_KEY_VERSION, worker_arguments, version),
       PROGRAM_FLAG_INT(WORKER_KEY_THREADS, worker_arguments, threads, "--threads", 1, THREADS_MAX),
@@ -28,7 +31,9 @@ error_t worker_arguments_take(const worker_limits *limits, int key, const char *
       PROGRAM_FLAG_INT(WORKER_KEY_BUSY_POLL, worker_arguments, busy_poll, "--busy-poll", 0,
                        WORKER_BUSY_POLL_US_MAX),
       PROGRAM_FLAG_INT(WORKER_KEY_PARENT, worker_arguments, parent, "--parent", 1, INT32_MAX),
-      PROGRAM_FLAG_CHOICE(WORKER_KEY_LOG, worker_arguments, log, "--log-level", log_level_words)};
+      PROGRAM_FLAG_CHOICE(WORKER_KEY_LOG, worker_arguments, log, "--log-level", log_level_words),
+      PROGRAM_FLAG_CHOICE(WORKER_KEY_LOG_FORMAT, worker_arguments, log_format, "--log-format",
+                          log_format_words)};
   /* clang-format on */
   if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
   return program_take_flag(list, sizeof list / sizeof *list, key, text, state);
@@ -38,6 +43,7 @@ void worker_arguments_parse(const struct argp *parser, const char *program, int 
                             worker_arguments *a) {
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(parser, argc, argv, a);
+  log_use_format(a->log_format);
   program_check_variables(program);
 }
 

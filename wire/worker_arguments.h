@@ -24,11 +24,31 @@ enum {
   WORKER_KEY_COUNTERS,
   WORKER_KEY_BUSY_POLL,
   WORKER_KEY_PARENT,
+  WORKER_KEY_KEYS,
+  WORKER_KEY_INSECURE,
   WORKER_KEY_LOG,
+  WORKER_KEY_LOG_FORMAT,
+  WORKER_KEY_TRACE,
   WORKER_KEY_OWN
 };
 
 #define WORKER_DEVICE_DEFAULT "cpu"
+
+/* Rows of a table of options, in the group with this number. */
+#define WORKER_OPTIONS_KEYS(group)                                                                           \
+  {"keys",                                                                                                   \
+   WORKER_KEY_KEYS,                                                                                          \
+   "DIR",                                                                                                    \
+   0,                                                                                                        \
+   "Folder of the keys for tcp, as tandem keygen makes it; default: ~/.config/tandem/keys",                  \
+   group},                                                                                                   \
+  {                                                                                                          \
+    "insecure-bind", WORKER_KEY_INSECURE, NULL, 0,                                                           \
+        "Use no keys, as an orchestrator with --insecure-bind: tcp is not encrypted, and whoever reaches "   \
+        "an "                                                                                                \
+        "address can read prompts and answers",                                                              \
+        group                                                                                                \
+  }
 
 /* --busy-poll of a target on a GPU, and of its draft: as long as the forward of a small model takes. Beside
  * longer ones it does not matter how late a thread wakes. */
@@ -38,12 +58,15 @@ enum {
 typedef struct worker_arguments {
   const char *orchestrator, *model, *repack_cache; /* NULL: not given */
   const char *device;                              /* NULL: not given */
+  const char *keys;                                /* a folder; NULL: the default one */
+  const char *trace;                               /* a file (trace_file.h); NULL: none */
   int32_t context, sessions, threads;
   int64_t kv_memory; /* bytes that the cache may take; 0: what sessions and context ask for */
   int32_t parent;    /* a process; 0: not given */
   int32_t busy_poll; /* us, as transport_options has it */
-  bool counters, version;
+  bool counters, version, insecure_bind;
   log_level log;
+  log_format log_format; /* in use once the flags are read */
 } worker_arguments;
 
 /* What a flag of every worker may be in this one. */

@@ -154,6 +154,7 @@ static bool over(const world *w, int i) {
 
 static void feed_target(world *w) {
   if (w->cpus[0].busy || !target_next_batch(w->target, net_now(w->net), &w->batch)) return;
+  net_touch(w->net, TARGET);
   w->results.count = w->batch.count;
   for (int32_t i = 0; i < w->batch.count; i++) run_job(w, &w->batch.jobs[i], &w->results.of[i]);
   double toll = TOLL_US * (double)(w->frames.delivered - w->frames_seen);

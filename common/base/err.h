@@ -25,7 +25,8 @@
   X(CANCELLED, -17, "cancelled")                                                                             \
   X(DRAINING, -18, "draining")  /* the worker takes no new sessions */                                       \
   X(INTERNAL, -19, "internal")  /* the engine failed; the session goes plain or ends */                      \
-  X(DEVICE, -20, "device_lost") /* with all in its memory: the worker can compute nothing more */
+  X(DEVICE, -20, "device_lost") /* with all in its memory: the worker can compute nothing more */            \
+  X(DENIED, -21, "denied")      /* the peer's key may not do this */
 
 #define ERR_ENUM(name, number, text) ERR_##name = number,
 enum { ERR_OK = 0, ERR_LIST(ERR_ENUM) };

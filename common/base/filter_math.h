@@ -1,5 +1,6 @@
-/* filter_math.h - the arithmetic of sampling's filters (common/base/sampler.h), the same on every
- * device: f32 operations, rounded to nearest, not contracted, in the order written, and sums of integers. */
+/* filter_math.h - the arithmetic of sampling's penalties and filters (common/base/sampler.h), the same on
+ * every device: f32 operations, rounded to nearest, not contracted, in the order written, and sums of
+ * integers. */
 #pragma once
 
 #include "common/base/noise.h"
@@ -7,6 +8,14 @@
 /* A token below this is too improbable to count: x of filter_exp. */
 #define FILTER_EXP_MIN      (-25.0f)
 #define FILTER_WEIGHT_SCALE 0x1p36f /* sums over 2^17 tokens are exact in a double too */
+
+/* The logit of a token of the history, which is `count` times in the output. */
+PORTABLE float filter_penalised(float logit, float repeat, float frequency, float presence, int32_t count) {
+  float x = logit > 0 ? logit / repeat : logit * repeat;
+  if (count == 0) return x;
+  x = x - frequency * (float)count;
+  return x - presence;
+}
 
 /* x in [-80, 0]; at most 2 ulp. x = n ln 2 + r with |r| <= ln 2 / 2: exp x = 2^n (1 + r + r^2 Q(r)), Q
  * minimax as in noise.h (3e-9). Adding and subtracting 1.5 * 2^23 rounds to the nearest integer. */

@@ -7,10 +7,9 @@
 #define ANSWER_ALONE "leave it out: stdout gets the answer alone"
 #define HOW_MANY     "leave it out: how many are verified is measured, and --budget N is the most"
 #define BATCHES      "--sessions N of `tandem batch', `tandem serve-workers' and the workers"
-#define LISTEN       "--listen tcp://HOST:PORT of `tandem serve-workers'"
+#define LISTEN       "--host and --port of `tandem serve'"
 #define LOCAL_FILE   "give a file of this machine: -m FILE"
 #define PROMPT       "give the prompt to `tandem run' as an argument in quotes"
-#define PENALTY      "there is --repeat-penalty"
 
 static const llama_flag flags[] = {
     {"-n", "--max-tokens", NULL},
@@ -31,8 +30,6 @@ static const llama_flag flags[] = {
     {"--prompt", NULL, PROMPT},
     {"-f", NULL, "`tandem run -m MODEL - < FILE' reads the prompt from a file"},
     {"--file", NULL, "`tandem run -m MODEL - < FILE' reads the prompt from a file"},
-    {"--presence-penalty", NULL, PENALTY},
-    {"--frequency-penalty", NULL, PENALTY},
     {"--repeat-last-n", NULL, "leave it out: --repeat-penalty looks at all of the text"},
     {"--ignore-eos", NULL, "leave it out: an answer ends where the model ends it"},
 
@@ -120,8 +117,7 @@ static const llama_flag commands[] = {
     {"ask", "run", NULL},
     {"infer", "run", NULL},
     {"main", "run", NULL},
-    {"serve", "serve-workers", "it answers request lines; there is no HTTP server yet"},
-    {"server", "serve-workers", "it answers request lines; there is no HTTP server yet"},
+    {"server", "serve", NULL},
     {"ps", "status", NULL},
     {"version", "--version", NULL},
     {"sessions", "session list", NULL},

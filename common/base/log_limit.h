@@ -1,5 +1,5 @@
-/* log_limit.h - how many lines of the log somebody else may cause: `burst` at once, then one every
- * `every_us`. Pure. */
+/* log_limit.h - how many lines of the log, or replies, somebody else may cause: `burst` at once, then one
+ * every `every_us`. Pure. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@ typedef struct log_limit {
   uint64_t left_out; /* lines, since one was let through */
 } log_limit;
 
-/* May this line go out? If not, it is counted. */
+/* May this one go out? If not, it is counted. */
 static inline bool log_limit_takes(log_limit *l, uint64_t now_us, uint32_t burst, uint64_t every_us) {
   uint64_t whole_us = l->whole_us > now_us ? l->whole_us : now_us;
   bool takes = whole_us - now_us < burst * every_us;

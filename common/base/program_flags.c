@@ -1,8 +1,8 @@
 #include "common/base/program_flags.h"
 
 #include "common/base/llama_flags.h"
-#include "common/base/min.h"
 #include "common/base/program.h"
+#include "common/base/program_config.h"
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,70 +10,26 @@
 #include <string.h>
 
 #define NAME_MAX_BYTES 40 /* of a flag; a longer one is near to none */
-#define WORDS_MAX      128
 #define VARIABLE       "TANDEM_"
 
-/* --- what may have been meant --- */
-
-/* Letters to insert, drop, change or swap with their neighbour (optimal string alignment). */
-static int distance(const char *a, const char *b) {
-  int rows[3][NAME_MAX_BYTES + 1], la = (int)strlen(a), lb = (int)strlen(b);
-  if (la > NAME_MAX_BYTES || lb > NAME_MAX_BYTES) return NAME_MAX_BYTES;
-  for (int j = 0; j <= lb; j++) rows[0][j] = j;
-  for (int i = 1; i <= la; i++) {
-    int *row = rows[i % 3];
-    const int *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
-    row[0] = i;
-    for (int j = 1; j <= lb; j++) {
-      row[j] = min_i32(min_i32(above[j], row[j - 1]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
-      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = min_i32(row[j], before[j - 2] + 1);
-    }
-  }
-  return rows[la % 3][lb];
-}
-
-const char *program_nearest(const char *wrong, const char *const *words, int count) {
-  const char *best = NULL;
-  int allowed = 1 + (int)strlen(wrong) / 4;
-  for (int i = 0; i < count; i++) {
-    int d = distance(wrong, words[i]);
-    if (d > allowed || (best && d == allowed)) continue;
-    best = words[i];
-    allowed = d;
-  }
-  return best;
-}
-
-/* --- flags --- */
-
-static bool ends(const struct argp_option *o) {
-  return !o->name && !o->key && !o->doc && !o->group;
-}
-
-/* An alias stands after what it is an alias of. */
-static const struct argp_option *meant(const struct argp_option *o) {
-  while (o->flags & OPTION_ALIAS) o--;
-  return o;
-}
-
 static const struct argp_option *option_by_key(const struct argp_option *o, int key) {
-  for (; !ends(o); o++)
+  for (; !program_option_ends(o); o++)
     if (o->key == key) return o;
   return NULL;
 }
 
-/* As getopt: a name, or the beginning of one. */
-static const struct argp_option *option_by_name(const struct argp_option *o, const char *name, size_t size) {
-  for (; !ends(o); o++)
-    if (o->name && strncmp(o->name, name, size) == 0) return meant(o);
+static const struct argp_option *option_named(const struct argp_option *o, const char *name, size_t size) {
+  for (; !program_option_ends(o); o++)
+    if (o->name && strncmp(o->name, name, size) == 0 && !o->name[size]) return program_option_meant(o);
   return NULL;
 }
 
-static const struct argp_option *option_named(const struct argp_option *o, const char *name, size_t size) {
-  for (; !ends(o); o++)
-    if (o->name && strncmp(o->name, name, size) == 0 && !o->name[size]) return meant(o);
-  return NULL;
+/* As getopt: a name, or else the beginning of one. */
+static const struct argp_option *option_by_name(const struct argp_option *o, const char *name, size_t size) {
+  const struct argp_option *whole = option_named(o, name, size);
+  for (; !whole && !program_option_ends(o); o++)
+    if (o->name && strncmp(o->name, name, size) == 0) return program_option_meant(o);
+  return whole;
 }
 
 static bool is_argps_own(const char *name, size_t size) {
@@ -88,31 +44,12 @@ typedef struct words {
   const char *program;
   char **list; /* of twice argc words at most, and NULL */
   int count;
-  bool argps_own; /* one of argp's own is there, such as --help, which -h is too */
+  const char *config; /* value of --config; NULL: none */
+  bool argps_own;     /* one of argp's own is there, such as --help, which -h is too */
 } words;
 
 static void add_word(words *w, const char *text) {
   w->list[w->count++] = (char *)text; /* argp does not write it */
-}
-
-static const struct argp_option *option_of_habit(const words *w, const llama_flag *h) {
-  return h->ours ? option_named(w->parser->options, h->ours + 2, strlen(h->ours + 2)) : NULL;
-}
-
-/* The flag of ours, without dashes, that is nearest to `wrong`, or to another's name for it. */
-static const char *nearest_flag(const words *w, const char *wrong) {
-  const char *names[WORDS_MAX] = {"help", "usage"}, *mean[WORDS_MAX] = {"help", "usage"};
-  int count = 2, habits;
-  for (const struct argp_option *o = w->parser->options; !ends(o) && count < WORDS_MAX; o++)
-    if (o->name && !(o->flags & OPTION_HIDDEN)) names[count] = mean[count] = o->name, count++;
-  const llama_flag *h = llama_flags_all(&habits);
-  for (int i = 0; i < habits && count < WORDS_MAX; i++)
-    if (h[i].theirs[1] == '-' && option_of_habit(w, &h[i]))
-      names[count] = h[i].theirs + 2, mean[count++] = h[i].ours + 2;
-  const char *near = program_nearest(wrong, names, count);
-  for (int i = 0; i < count; i++)
-    if (names[i] == near) return near ? mean[i] : NULL;
-  return NULL;
 }
 
 static _Noreturn void refuse_flag(const words *w, const char *word, size_t size, const char *near) {
@@ -133,7 +70,7 @@ static _Noreturn void refuse_habit(const words *w, const llama_flag *h) {
 
 /* A flag that another program has: ours that it means takes its place. */
 static const struct argp_option *add_habit(words *w, const llama_flag *h) {
-  const struct argp_option *o = option_of_habit(w, h);
+  const struct argp_option *o = program_option_of_habit(w->parser->options, h);
   if (!o) refuse_habit(w, h);
   add_word(w, h->ours);
   return o;
@@ -144,7 +81,7 @@ static const struct argp_option *add_long(words *w, const char *word) {
   size_t size = strcspn(word, "=");
   const char *value = word[size] ? word + size + 1 : NULL;
   const struct argp_option *options = w->parser->options, *o = NULL;
-  const llama_flag *h = option_named(options, word + 2, size - 2) ? NULL : llama_flags_find(word, size);
+  const llama_flag *h = program_option(options, word + 2, size - 2) ? NULL : llama_flags_find(word, size);
   if (h) {
     o = add_habit(w, h);
     if (value) add_word(w, value);
@@ -154,9 +91,10 @@ static const struct argp_option *add_long(words *w, const char *word) {
   if (!o && !is_argps_own(word + 2, size - 2)) {
     char wrong[NAME_MAX_BYTES + 2];
     snprintf(wrong, sizeof wrong, "%.*s", (int)size - 2, word + 2);
-    refuse_flag(w, word, size, nearest_flag(w, wrong));
+    refuse_flag(w, word, size, program_nearest_flag(w->parser->options, wrong));
   }
   w->argps_own |= !o;
+  if (o && o->key == PROGRAM_KEY_CONFIG && value) w->config = value;
   add_word(w, word);
   return value ? NULL : o;
 }
@@ -167,8 +105,8 @@ static void refuse_long_name(const words *w, const char *word, size_t size) {
   int n = snprintf(name, sizeof name, "-%.*s", (int)size, word);
   if (size < 3 || n >= (int)sizeof name) return;
   const llama_flag *h = llama_flags_find(name, (size_t)n);
-  if (option_named(w->parser->options, name + 2, size - 1)) refuse_flag(w, word, size, name + 2);
-  if (h && option_of_habit(w, h)) refuse_flag(w, word, size, h->ours + 2);
+  if (program_option(w->parser->options, name + 2, size - 1)) refuse_flag(w, word, size, name + 2);
+  if (h && program_option_of_habit(w->parser->options, h)) refuse_flag(w, word, size, h->ours + 2);
 }
 
 /* One letter, with or without a value behind it, or several of them, as argp takes them; or a name of several
@@ -207,7 +145,9 @@ static void add_all(words *w, int argc, char **argv) {
       add_word(w, word);
     }
     bool has_value = o && o->arg && !(o->flags & OPTION_ARG_OPTIONAL);
-    if (has_value && i + 1 < argc) add_word(w, argv[++i]);
+    if (!has_value || i + 1 == argc) continue;
+    add_word(w, argv[++i]);
+    if (o->key == PROGRAM_KEY_CONFIG) w->config = argv[i];
   }
   w->list[w->count] = NULL;
 }
@@ -220,7 +160,7 @@ static void variable_of(const char *name, char *out, size_t size) {
 static void take_variable(const struct argp *parser, const struct argp_option *named, const char *program,
                           void *input) {
   char variable[sizeof VARIABLE + NAME_MAX_BYTES], name[256];
-  const struct argp_option *o = meant(named);
+  const struct argp_option *o = program_option_meant(named);
   variable_of(named->name, variable, sizeof variable);
   char *value = getenv(variable);
   if (!value || (!o->arg && strcmp(value, "0") == 0)) return;
@@ -265,6 +205,7 @@ error_t program_take_flag(const program_flag *list, size_t count, int key, const
                           struct argp_state *state) {
   err e;
   size_t i = 0;
+  if (key == PROGRAM_KEY_CONFIG) return 0; /* has been read */
   while (i < count && list[i].key != key) i++;
   if (i == count) return ARGP_ERR_UNKNOWN;
   if (put(&list[i], text, (char *)state->input + list[i].offset, &e) != ERR_OK)
@@ -272,9 +213,11 @@ error_t program_take_flag(const program_flag *list, size_t count, int key, const
   return 0;
 }
 
-/* A program's version is no wish of whoever set a variable of that name. */
+/* A program's version is no wish of whoever set a variable of that name, and a file of one program's flags is
+ * not for those that it starts. */
 static bool has_variable(const struct argp_option *o) {
-  return o->name && !(o->flags & OPTION_HIDDEN) && strcmp(o->name, "version") != 0;
+  return o->name && !(o->flags & OPTION_HIDDEN) && o->key != PROGRAM_KEY_CONFIG &&
+         strcmp(o->name, "version") != 0;
 }
 
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input) {
@@ -284,7 +227,8 @@ void program_parse_flags(const struct argp *parser, int argc, char **argv, void 
     exit(PROGRAM_EXIT_FAILED);
   }
   add_all(&w, argc, argv);
-  for (const struct argp_option *o = parser->options; !w.argps_own && !ends(o);
+  if (w.config && !w.argps_own) program_config_read(w.config, parser, argv[0], input);
+  for (const struct argp_option *o = parser->options; !w.argps_own && !program_option_ends(o);
        o++) /* a wrong variable shall not hide help */
     if (has_variable(o)) take_variable(parser, o, argv[0], input);
   argp_parse(parser, w.count, w.list, 0, NULL, input);

@@ -2,6 +2,7 @@
  * environment, and what a wrong one may have meant. */
 #pragma once
 
+#include "common/base/program_options.h"
 #include <argp.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,12 +55,9 @@ typedef struct program_flag {
 error_t program_take_flag(const program_flag *list, size_t count, int key, const char *text,
                           struct argp_state *state);
 
-/* As argp_parse, after the program's environment: a flag --some-name that takes a value has TANDEM_SOME_NAME,
- * one that takes none is given where that is 1. The command line wins, being read later. A flag of
- * llama.cpp's counts as ours of the same meaning (llama_flags.h). One that does not exist ends the program
- * with argp_err_exit_status and the nearest one that does. argv[0] is what messages begin with. */
+/* As argp_parse, after the file of --config, and after the program's environment: a flag --some-name that
+ * takes a value has TANDEM_SOME_NAME, one that takes none is given where that is 1. The command line wins,
+ * being read later. A flag of llama.cpp's counts as ours of the same meaning (llama_flags.h). One that does
+ * not exist ends the program with argp_err_exit_status and the nearest one that does. argv[0] is what
+ * messages begin with. */
 void program_parse_flags(const struct argp *parser, int argc, char **argv, void *input);
-
-/* The one of `count` words that `wrong` is most likely meant to be, or NULL: few changes away for its length.
- */
-const char *program_nearest(const char *wrong, const char *const *words, int count);

@@ -18,16 +18,21 @@
  * (tests/integration/test_cli_flags.py compares). */
 static const char *const flags[] = {
     /* of tandem */
-    "model", "system", "chat-template", "raw", "no-special", "max-tokens", "stop", "json", "temp", "top-k",
-    "top-p", "min-p", "repeat-penalty", "seed", "draft", "model-draft", "draft-layers", "draft-threads",
-    "draft-ctx", "budget", "pace", "selfcheck", "force-single-token", "threads", "pin", "ctx", "kv",
-    "kv-blocks", "math", "repack-cache", "ledger", "verbose", "listen", "wait", "insecure-bind", "sessions",
-    "to", "delete", "whole", "compare", "limit", "older-than", "device", "draft-device", "list-devices",
-    "kv-memory", "draft-kv-memory", "self-test",
+    "model", "system", "chat-template", "raw", "no-special", "max-tokens", "max-waiting", "stop", "json",
+    "temp", "top-k", "top-p", "min-p", "repeat-penalty", "presence-penalty", "frequency-penalty",
+    "logit-bias", "grammar", "grammar-file", "json-schema", "json-schema-file", "seed", "draft",
+    "model-draft", "draft-layers", "draft-threads", "draft-ctx", "budget", "pace", "selfcheck",
+    "force-single-token", "threads", "pin", "ctx", "kv", "kv-blocks", "math", "repack-cache", "ledger",
+    "ledger-mode", "verbose", "listen", "wait", "insecure-bind", "sessions", "to", "delete", "whole",
+    "compare", "limit", "older-than", "device", "draft-device", "list-devices", "kv-memory",
+    "draft-kv-memory", "self-test", "host", "port", "workers", "api-key", "api-key-file", "admin-key", "url",
+    "once", "cors-origin", "ssl-cert-file", "ssl-key-file",
     /* of the workers and tandem-bench */
-    "orchestrator", "bind", "advertise", "isa", "log-level", "counters", "record-steps", "parent",
-    "replay-seed", "rows", "turns", "repetitions", "show", "methods", "repeat", "tree", "draft-type", "map",
-    "busy-poll", "type", "head-type"};
+    "orchestrator", "bind", "advertise", "isa", "log-level", "log-format", "trace", "counters",
+    "record-steps", "parent", "replay-seed", "rows", "turns", "repetitions", "show", "methods", "repeat",
+    "tree", "draft-type", "map", "busy-poll", "type", "head-type", "calibration", "head", "candidates",
+    "draft-outputs", "keys", "name", "all", "output", "replace", "concurrency", "num-prompts", "request-rate",
+    "endpoint", "speculation", "time-limit"};
 /* Read by tests and scripts, and what tests make go wrong. */
 static const char *const others[] = {"bin",         "subset",       "peer",      "fault",      "far",
                                      "test-device", "test-devices", "cuda-lose", "cuda-graphs"};

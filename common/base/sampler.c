@@ -15,9 +15,9 @@
 struct sampler {
   int32_t vocab;
   uint32_t stamp;       /* of the present pick */
-  uint32_t *seen;       /* [vocab]: == stamp when the penalty has been applied in this pick */
-  float *adjusted;      /* [vocab]: logits after penalty, bias, mask */
-  int32_t *ids;         /* [vocab]: candidates of the filters, by id ascending */
+  uint32_t *seen;       /* [vocab]: == stamp: the history has the token, and its logit has no penalty yet */
+  float *adjusted;      /* [vocab]: logits after penalties, bias, mask */
+  int32_t *ids;         /* [vocab]: candidates of the filters; before, how often the output has a token */
   float *logits;        /* [vocab]: of the candidates */
   float *probabilities; /* [vocab]: of the candidates, relative to the best one */
   uint64_t histogram[DIGIT_COUNT];
@@ -51,6 +51,8 @@ int sampler_check(const sampler_options *o, err *e) {
       {"top_p", o->top_p, 0, 1, true, false},
       {"min_p", o->min_p, 0, 1, false, true},
       {"repeat_penalty", o->repeat_penalty, 0, SAMPLER_PENALTY_MAX, true, false},
+      {"presence_penalty", o->presence_penalty, -SAMPLER_COUNTED_MAX, SAMPLER_COUNTED_MAX, false, false},
+      {"frequency_penalty", o->frequency_penalty, -SAMPLER_COUNTED_MAX, SAMPLER_COUNTED_MAX, false, false},
   };
   for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
     float v = ranges[i].value, low = ranges[i].low, high = ranges[i].high;
@@ -104,13 +106,25 @@ static bool in_vocab(const sampler *s, int32_t token) {
   return token >= 0 && token < s->vocab;
 }
 
-static void penalise(sampler *s, float penalty, const int32_t *tokens, int32_t count) {
+/* Marks the tokens and counts those from index `output` on. */
+static void tally(sampler *s, const int32_t *tokens, int32_t count, int32_t output) {
   for (int32_t i = 0; i < count; i++) {
     int32_t t = tokens[i];
-    if (!in_vocab(s, t) || s->seen[t] == s->stamp) continue;
+    if (!in_vocab(s, t)) continue;
+    if (s->seen[t] != s->stamp) s->ids[t] = 0;
     s->seen[t] = s->stamp;
-    float x = s->adjusted[t];
-    s->adjusted[t] = x > 0 ? x / penalty : x * penalty;
+    s->ids[t] += i >= output;
+  }
+}
+
+/* The logits of the marked tokens among these, whose marks go. */
+static void penalise(sampler *s, const sampler_options *o, const int32_t *tokens, int32_t count) {
+  for (int32_t i = 0; i < count; i++) {
+    int32_t t = tokens[i];
+    if (!in_vocab(s, t) || s->seen[t] != s->stamp) continue;
+    s->seen[t] = 0;
+    s->adjusted[t] = filter_penalised(s->adjusted[t], o->repeat_penalty, o->frequency_penalty,
+                                      o->presence_penalty, s->ids[t]);
   }
 }
 
@@ -124,28 +138,39 @@ static bool allowed(const uint32_t *mask, int32_t token) {
   return !mask || (mask[token / 32] >> (token % 32) & 1);
 }
 
+bool sampler_penalises(const sampler_options *o) {
+  return o->repeat_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0;
+}
+
 static bool penalises(const sampler_options *o, const sampler_row *row) {
-  return o->repeat_penalty != 1 && (row->history_count || row->extra_count);
+  return sampler_penalises(o) && (row->history_count || row->extra_count);
 }
 
 static bool adjusts(const sampler_options *o, const sampler_row *row) {
   return penalises(o, row) || row->bias_count || row->mask;
 }
 
-/* The logits after penalty, bias and mask: `logits` itself when there is nothing to do. */
-static const float *adjust(sampler *s, const sampler_options *o, const sampler_row *row,
-                           const float *logits) {
-  if (!adjusts(o, row)) return logits;
-  memcpy(s->adjusted, logits, (size_t)s->vocab * sizeof *logits);
+/* Penalties, bias and mask, in s->adjusted. */
+static void adjust_own(sampler *s, const sampler_options *o, const sampler_row *row) {
   if (penalises(o, row)) {
     next_stamp(s);
-    penalise(s, o->repeat_penalty, row->history, row->history_count);
-    penalise(s, o->repeat_penalty, row->extra, row->extra_count);
+    tally(s, row->history, row->history_count, row->prompt_count);
+    tally(s, row->extra, row->extra_count, row->prompt_count - row->history_count);
+    penalise(s, o, row->history, row->history_count);
+    penalise(s, o, row->extra, row->extra_count);
   }
   for (int32_t i = 0; i < row->bias_count; i++)
     if (in_vocab(s, row->bias_tokens[i])) s->adjusted[row->bias_tokens[i]] += row->bias_values[i];
   for (int32_t t = 0; row->mask && t < s->vocab; t++)
     if (!allowed(row->mask, t)) s->adjusted[t] = -INFINITY;
+}
+
+/* The logits after penalties, bias and mask: `logits` itself when there is nothing to do. */
+static const float *adjust(sampler *s, const sampler_options *o, const sampler_row *row,
+                           const float *logits) {
+  if (!adjusts(o, row)) return logits;
+  memcpy(s->adjusted, logits, (size_t)s->vocab * sizeof *logits);
+  adjust_own(s, o, row);
   return s->adjusted;
 }
 
@@ -247,28 +272,31 @@ static void choose_greedy(const sampler *s, const float *x, ranking *r) {
   }
 }
 
-/* Random bits of `count` listed tokens: one block serves its neighbours. */
+/* Random bits of `count` listed tokens. Without a branch, so that it becomes vector code. */
 static void noise_bits_listed(const noise_source *noise, const int32_t *ids, int32_t count, uint32_t *bits) {
-  uint32_t x[4];
-  for (int32_t i = 0, block = -1; i < count; i++) {
-    if (ids[i] / 4 != block) noise_bits(noise, block = ids[i] / 4, 1, x);
-    bits[i] = x[ids[i] % 4];
+  for (int32_t i = 0; i < count; i++) {
+    const philox_block b = noise_block(noise, (int32_t)((uint32_t)ids[i] / 4));
+    const uint32_t odd = 0 - (uint32_t)(ids[i] & 1), high = 0 - (uint32_t)(ids[i] >> 1 & 1);
+    const uint32_t low = (b.lane[0] & ~odd) | (b.lane[1] & odd);
+    bits[i] = (low & ~high) | (((b.lane[2] & ~odd) | (b.lane[3] & odd)) & high);
   }
 }
 
-/* Over candidates [0, count), by id ascending. */
+/* Over candidates [0, count). */
 static void choose_listed(const sampler *s, const noise_source *noise, float scale, int32_t count,
                           ranking *r) {
   uint32_t bits[CHUNK];
-  float values[CHUNK];
+  float most[CHUNK];
   for (int32_t first = 0; first < count; first += CHUNK) {
     const int32_t *ids = s->ids + first;
     const float *x = s->logits + first;
     int32_t n = count - first < CHUNK ? count - first : CHUNK;
     if (max_of(x, n) * scale + NOISE_MAX < ranking_least(r)) continue;
     noise_bits_listed(noise, ids, n, bits);
-    for (int32_t i = 0; i < n; i++) values[i] = x[i] * scale + noise_gumbel(bits[i]);
-    for (int32_t i = 0; i < n; i++) challenge(r, values[i], ids[i]);
+    for (int32_t i = 0; i < n; i++) most[i] = x[i] * scale + noise_bound(bits[i]);
+    if (max_of(most, n) < ranking_least(r)) continue;
+    for (int32_t i = 0; i < n; i++)
+      if (most[i] >= ranking_least(r)) challenge(r, x[i] * scale + noise_gumbel(bits[i]), ids[i]);
   }
 }
 
@@ -315,16 +343,37 @@ static uint32_t select_key(sampler *s, const float *probabilities, int32_t count
   return prefix;
 }
 
+/* Of the candidates with this key, as few as reach `rest`, those with the lowest ids: the last one's id. The
+ * same key has the same weight. */
+static int32_t last_of_ties(const sampler *s, const float *probabilities, int32_t count, uint32_t key,
+                            uint64_t rest) {
+  uint64_t weight = 0, ties = 0, wanted, up_to;
+  for (int32_t i = 0; i < count; i++)
+    if (filter_key(s->logits[i]) == key) weight = weight_of(probabilities, i), ties++;
+  wanted = weight > 0 ? (rest + weight - 1) / weight : 0;
+  if (wanted >= ties) return INT32_MAX;
+  int32_t low = -1, last = s->vocab - 1; /* the id is in (low, last] */
+  while (last - low > 1) {
+    int32_t middle = low + (last - low) / 2;
+    up_to = 0;
+    for (int32_t i = 0; i < count; i++) up_to += filter_key(s->logits[i]) == key && s->ids[i] <= middle;
+    if (up_to >= wanted)
+      last = middle;
+    else
+      low = middle;
+  }
+  return wanted > 0 ? last : -1;
+}
+
 /* Keeps the fewest candidates, best first, whose weights reach `target`. */
 static int32_t keep_best(sampler *s, const float *probabilities, int32_t count, uint64_t target) {
   uint64_t rest;
   const uint32_t key = select_key(s, probabilities, count, target, &rest);
+  const int32_t last = last_of_ties(s, probabilities, count, key, rest);
   int32_t kept = 0;
   for (int32_t i = 0; i < count; i++) {
     uint32_t k = filter_key(s->logits[i]);
-    uint64_t weight = weight_of(probabilities, i);
-    bool keep = k > key || (k == key && rest > 0);
-    if (k == key) rest -= weight < rest ? weight : rest;
+    bool keep = k > key || (k == key && s->ids[i] <= last);
     s->ids[kept] = s->ids[i];
     s->logits[kept] = s->logits[i];
     kept += keep;
@@ -383,8 +432,8 @@ bool sampler_needs_logits(const sampler_options *o, const sampler_row *row, int3
   return sampler_scale(o) > 0 && (filters_top_k(o, vocab) || o->top_p < 1 || o->min_p > 0);
 }
 
-static int32_t filter(sampler *s, const sampler_options *o, const float *x, float best, float scale) {
-  int32_t count = list_candidates(s, x);
+/* Of candidates [0, count). */
+static int32_t filter(sampler *s, const sampler_options *o, int32_t count, float best, float scale) {
   if (filters_top_k(o, s->vocab) && o->top_k < count) count = keep_best(s, NULL, count, (uint64_t)o->top_k);
   if (o->top_p < 1) count = keep_top_p(s, count, o->top_p, best, scale);
   if (o->min_p > 0) count = keep_min_p(s, count, o->min_p, best, scale);
@@ -402,20 +451,118 @@ static void rank(sampler *s, const sampler_options *o, const float *x, int32_t t
   else if (!sampler_needs_logits(o, &nothing, s->vocab))
     choose_all(s, &noise, x, scale, top, r);
   else
-    choose_listed(s, &noise, scale, filter(s, o, x, x[top], scale), r);
+    choose_listed(s, &noise, scale, filter(s, o, list_candidates(s, x), x[top], scale), r);
+}
+
+static int32_t rank_adjusted(sampler *s, const sampler_options *o, const float *x, int32_t position,
+                             ranking *r) {
+  int32_t top = argmax(x, s->vocab);
+  if (top >= 0) rank(s, o, x, top, position, r);
+  return ranking_count(r);
 }
 
 int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position, int32_t count, sampler_ranked *out) {
   static const sampler_row nothing = {0};
-  assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
-  const float *x = adjust(s, o, row ? row : &nothing, logits);
-  int32_t top = argmax(x, s->vocab);
   ranking r;
+  assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
   ranking_init(&r, out, count);
-  if (top >= 0) rank(s, o, x, top, position, &r);
+  return rank_adjusted(s, o, adjust(s, o, row ? row : &nothing, logits), position, &r);
+}
+
+/* --- log-probabilities --- */
+
+/* S / 2^36: at least 1, since the best token's weight is 2^36. */
+static float weights_over_best(const float *x, int32_t vocab, float best) {
+  uint64_t sum = 0;
+  for (int32_t t = 0; t < vocab; t++)
+    sum += x[t] > -INFINITY ? filter_weight(filter_probability(x[t], best, 1)) : 0; /* a NaN neither */
+  return (float)((double)sum / (double)FILTER_WEIGHT_SCALE);
+}
+
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, sampler_ranked *out) {
+  const float best = max_of(logits, s->vocab), rest = noise_log(weights_over_best(logits, s->vocab, best));
+  ranking r;
+  assert(count >= 0 && count <= SAMPLER_LOGPROBS_MAX && in_vocab(s, token));
+  out[0] = (sampler_ranked){token, logits[token]};
+  if (count > 0) {
+    ranking_init(&r, out + 1, count);
+    choose_greedy(s, logits, &r);
+  }
+  for (int32_t i = 0; i <= count; i++) {
+    float value = out[i].value == best ? 0 - rest : out[i].value - best - rest;
+    if (out[i].token == INT32_MAX) out[i].token = -1, value = 0;
+    out[i].value = value >= -FLT_MAX ? value : -FLT_MAX;
+  }
+}
+
+/* --- listed tokens --- */
+
+/* Without noise, in any order of the tokens. */
+static void choose_greedy_listed(const sampler_listed *l, ranking *r) {
+  for (int32_t first = 0; first < l->count; first += CHUNK) {
+    const float *x = l->logits + first;
+    int32_t n = l->count - first < CHUNK ? l->count - first : CHUNK;
+    float most = max_of(x, n);
+    if (!(most >= ranking_least(r)) || most == -INFINITY) continue;
+    for (int32_t i = 0; i < n; i++)
+      if (x[i] >= ranking_least(r) && x[i] > -INFINITY && l->tokens[first + i] >= 0)
+        challenge(r, x[i], l->tokens[first + i]);
+  }
+}
+
+/* The candidates of all lists. */
+static int32_t join_lists(sampler *s, const sampler_listed *lists, int32_t list_count) {
+  int32_t n = 0;
+  for (const sampler_listed *l = lists; l < lists + list_count; l++) {
+    for (int32_t i = 0; i < l->count; i++) {
+      if (l->tokens[i] < 0) continue;
+      assert(l->tokens[i] < s->vocab && n < s->vocab);
+      s->ids[n] = l->tokens[i];
+      s->logits[n] = l->logits[i];
+      n += l->logits[i] > -INFINITY; /* a NaN neither */
+    }
+  }
+  return n;
+}
+
+/* The logits of all tokens, to be adjusted. */
+static void spread_lists(sampler *s, const sampler_listed *lists, int32_t list_count) {
+  for (int32_t t = 0; t < s->vocab; t++) s->adjusted[t] = -INFINITY;
+  for (const sampler_listed *l = lists; l < lists + list_count; l++) {
+    for (int32_t i = 0; i < l->count; i++) {
+      assert(l->tokens[i] < s->vocab);
+      if (l->tokens[i] >= 0) s->adjusted[l->tokens[i]] = l->logits[i];
+    }
+  }
+}
+
+/* With noise, over candidates [0, count). */
+static void rank_listed(sampler *s, const sampler_options *o, int32_t count, int32_t position, ranking *r) {
+  const float scale = sampler_scale(o), best = max_of(s->logits, count);
+  const noise_source noise = {o->seed, o->choice, (uint32_t)position};
+  if (best > -INFINITY) choose_listed(s, &noise, scale, filter(s, o, count, best, scale), r);
+}
+
+int32_t sampler_rank_listed(sampler *s, const sampler_options *o, const sampler_row *row,
+                            const sampler_listed *lists, int32_t list_count, int32_t position, int32_t count,
+                            sampler_ranked *out) {
+  ranking r;
+  assert(count >= 1 && count <= SAMPLER_RANKED_MAX);
+  ranking_init(&r, out, count);
+  if (row && adjusts(o, row)) {
+    spread_lists(s, lists, list_count);
+    adjust_own(s, o, row);
+    return rank_adjusted(s, o, s->adjusted, position, &r);
+  }
+  if (sampler_scale(o) == 0)
+    for (int32_t i = 0; i < list_count; i++) choose_greedy_listed(&lists[i], &r);
+  else
+    rank_listed(s, o, join_lists(s, lists, list_count), position, &r);
   return ranking_count(&r);
 }
+
+/* --- one token --- */
 
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position) {

@@ -1,16 +1,20 @@
 /* sampler.h - chooses a token from a row of logits: a pure function of (logits, options, seed, position).
  *
- * Order: repetition penalty, bias, mask, temperature, top-k, top-p, min-p; then Gumbel-max over what is left.
- * With temperature 0, the choice is the argmax after penalty, bias and mask, and the lowest id wins ties;
- * noise and filters are not used.
+ * Order: penalties, bias, mask, temperature, top-k, top-p, min-p; then Gumbel-max over what is left. With
+ * temperature 0, the choice is the argmax after penalties, bias and mask, and the lowest id wins ties; noise
+ * and filters are not used.
+ *
+ * The penalties change the logit x of a token of the row's history, in this order. If it is in the prompt or
+ * in the output: x / repeat_penalty if x > 0, else x * repeat_penalty. If it is n > 0 times in the output:
+ * x - frequency_penalty * n, then x - presence_penalty.
  *
  * common/base/noise.h defines the noise g of (seed, choice, position, token). `position` is the index in the
  * whole sequence of the token being chosen.
  *
  * The filters see the tokens ordered by logit, descending, ties by id, ascending; each keeps the first tokens
- * of that order. Everything is f32 in one fixed order, except that sums of probabilities are sums of
- * integers, whose order does not matter; so every device and language can give the same bits. With
- * z = logit * (1 / temperature), one rounding each, and e = sampler_exp(z - z_max):
+ * of that order. Everything is f32, with each operation rounded, in one fixed order, except that sums of
+ * probabilities are sums of integers, whose order does not matter; so every device and language can give the
+ * same bits. With z = logit * (1 / temperature), one rounding each, and e = sampler_exp(z - z_max):
  *
  * - top-k keeps the first k;
  * - top-p keeps the fewest whose sum of floor(e * 2^36) reaches top_p times that sum over all that top-k
@@ -34,6 +38,7 @@ typedef struct sampler_options {
   float top_p;          /* 1 = off; (0, 1]: smallest set of most probable tokens whose sum reaches it */
   float min_p;          /* 0 = off; [0, 1): keep p >= min_p * p_max */
   float repeat_penalty; /* 1 = off; (0, 10]: positive logits divided, negative multiplied, for tokens seen */
+  float presence_penalty, frequency_penalty; /* 0 = off; [-2, 2]: of a token in the output, of each time */
   uint64_t seed;
   uint32_t choice;
 } sampler_options;
@@ -41,6 +46,9 @@ typedef struct sampler_options {
 #define SAMPLER_TEMPERATURE_MIN 1e-5f
 #define SAMPLER_TEMPERATURE_MAX 100.0f
 #define SAMPLER_PENALTY_MAX     10.0f
+#define SAMPLER_COUNTED_MAX     2.0f /* of presence_penalty and frequency_penalty */
+#define SAMPLER_BIAS_MAX        512  /* tokens that a request changes the logits of */
+#define SAMPLER_BIAS_VALUE_MAX  100.0f
 #define SAMPLER_VOCAB_MAX       (1 << 20)
 
 #define SAMPLER_DEFAULTS ((sampler_options){.temperature = 0, .top_p = 1, .repeat_penalty = 1})
@@ -49,6 +57,8 @@ PORTABLE_C_BEGIN
 
 /* ERR_ARG with the option's name and its range. */
 int sampler_check(const sampler_options *o, err *e);
+/* Does a penalty look at a row's history? */
+bool sampler_penalises(const sampler_options *o);
 
 /* What belongs to one row beside the options: its history, a logit bias and a grammar's mask. All of it is
  * optional. Tokens outside the vocabulary are ignored. */
@@ -57,6 +67,7 @@ typedef struct sampler_row {
   int32_t history_count;
   const int32_t *extra; /* the rest of the history, after `history` (a tree row's path); NULL, 0 */
   int32_t extra_count;
+  int32_t prompt_count;       /* so many of the history's first tokens are the prompt's, the rest is output */
   const int32_t *bias_tokens; /* [bias_count] */
   const float *bias_values;
   int32_t bias_count;
@@ -87,6 +98,28 @@ typedef struct sampler_ranked {
  * uses it to rank its candidates as the target would if these logits were the target's. */
 int32_t sampler_rank(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position, int32_t count, sampler_ranked *out);
+
+#define SAMPLER_LOGPROBS_MAX 20
+
+/* Log-probabilities, the log-softmax of the logits as they are: out[0] is of `token`, out[1] to out[count] of
+ * the `count` (0 to SAMPLER_LOGPROBS_MAX) likeliest tokens, the likeliest first, ties by the lowest id; token
+ * -1 with the value 0 where there are fewer. With m the largest logit and S the sum of floor(sampler_exp(x -
+ * m) * 2^36), in which a token below m - 25 is left out: x - m - sampler_log(S / 2^36), each operation in
+ * f32, and -FLT_MAX at least. The errors add up to about 3e-6. */
+void sampler_logprobs(sampler *s, const float *logits, int32_t token, int32_t count, sampler_ranked *out);
+
+/* Tokens with a logit each, in any order. */
+typedef struct sampler_listed {
+  const int32_t *tokens; /* [count] below vocab; negative: none, whose logit counts for nothing */
+  const float *logits;   /* [count] */
+  int32_t count;
+} sampler_listed;
+
+/* As sampler_rank where all other tokens have a logit of -infinity. No token is listed twice. Without
+ * penalties, bias and mask it takes the time of the listed tokens, not of the vocabulary. */
+int32_t sampler_rank_listed(sampler *s, const sampler_options *o, const sampler_row *row,
+                            const sampler_listed *lists, int32_t list_count, int32_t position, int32_t count,
+                            sampler_ranked *out);
 
 /* The factor of the logits: 1 / temperature, or 0 for greedy. */
 float sampler_scale(const sampler_options *o);

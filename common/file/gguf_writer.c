@@ -89,11 +89,15 @@ void gguf_write_u32(gguf_writer *w, const char *key, uint32_t v) {
   put_number(w, &w->keys, v, 4);
 }
 
-void gguf_write_f32(gguf_writer *w, const char *key, float v) {
+static void put_f32(gguf_writer *w, float v) {
   uint32_t bits;
   memcpy(&bits, &v, sizeof bits);
-  put_key(w, key, KIND_F32);
   put_number(w, &w->keys, bits, 4);
+}
+
+void gguf_write_f32(gguf_writer *w, const char *key, float v) {
+  put_key(w, key, KIND_F32);
+  put_f32(w, v);
 }
 
 void gguf_write_bool(gguf_writer *w, const char *key, bool v) {
@@ -111,6 +115,13 @@ void gguf_write_i32s(gguf_writer *w, const char *key, const int32_t *values, uin
   put_number(w, &w->keys, KIND_I32, 4);
   put_number(w, &w->keys, count, 8);
   for (uint64_t i = 0; i < count; i++) put_number(w, &w->keys, (uint32_t)values[i], 4);
+}
+
+void gguf_write_f32s(gguf_writer *w, const char *key, const float *values, uint64_t count) {
+  put_key(w, key, KIND_ARRAY);
+  put_number(w, &w->keys, KIND_F32, 4);
+  put_number(w, &w->keys, count, 8);
+  for (uint64_t i = 0; i < count; i++) put_f32(w, values[i]);
 }
 
 void gguf_write_u16s(gguf_writer *w, const char *key, const void *values, uint64_t count) {

@@ -14,6 +14,7 @@ void gguf_write_f32(gguf_writer *w, const char *key, float v);
 void gguf_write_bool(gguf_writer *w, const char *key, bool v);
 void gguf_write_text(gguf_writer *w, const char *key, const char *text);
 void gguf_write_i32s(gguf_writer *w, const char *key, const int32_t *values, uint64_t count);
+void gguf_write_f32s(gguf_writer *w, const char *key, const float *values, uint64_t count);
 /* Numbers of two bytes, little-endian. */
 void gguf_write_u16s(gguf_writer *w, const char *key, const void *values, uint64_t count);
 /* As gguf_key_at gives them. */

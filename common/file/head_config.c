@@ -152,7 +152,9 @@ int head_config_read_gguf(head_config *c, const gguf *g, const model_config *tar
     rc = read_flag("eagle3.norm_before_residual", config_find(&s, "norm_before_residual"),
                    &c->norm_before_residual, e);
   if (!rc) rc = read_flag("eagle3.norm_output", config_find(&s, "norm_output"), &c->norm_output, e);
+  if (!rc) rc = read_size("eagle3.horizon", config_find(&s, "horizon"), HEAD_HORIZON_MAX, &c->horizon, e);
   if (!rc) rc = read_taps_gguf(c, g, target, e);
+  if (!rc) rc = head_calibration_read_gguf(&c->calibration, g, e);
   return rc ? rc : finish(c, target, e);
 }
 
@@ -181,6 +183,7 @@ static int read_extras(head_config *c, const json_t *object, err *e) {
   if (!rc)
     rc = read_flag("norm_before_residual", find(object, "norm_before_residual"), &c->norm_before_residual, e);
   if (!rc) rc = read_flag("norm_output", find(object, "norm_output"), &c->norm_output, e);
+  if (!rc) rc = read_size("horizon", find(object, "horizon"), HEAD_HORIZON_MAX, &c->horizon, e);
   if (!rc) rc = read_flag("fc_norm", find(object, "fc_norm"), &norms_apart, e);
   if (!rc && norms_apart) return not_built("fc_norm (a norm for each state)", e);
   if (!rc)

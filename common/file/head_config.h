@@ -4,9 +4,11 @@
  * allocated by it. */
 #pragma once
 
+#include "common/file/head_calibration.h"
 #include "common/file/model_config.h"
 
-#define HEAD_TAPS_MAX 8
+#define HEAD_TAPS_MAX    8
+#define HEAD_HORIZON_MAX 4096
 
 typedef struct head_config {
   /* The one layer, as a layer of a llama; Q, K and V have 2 * embed columns. vocab is the target's, context
@@ -17,9 +19,11 @@ typedef struct head_config {
   /* Ascending: the states that enter these layers of the target, counted from 0; its number of layers is the
    * last state, before the final norm. */
   int32_t taps[HEAD_TAPS_MAX], tap_count;
-  bool norm_before_fc;       /* the states are normed, all as one vector, before fc */
-  bool norm_before_residual; /* the residual is the normed state, not the state itself */
-  bool norm_output;          /* what a row hands to its children is normed (output norm), not the raw state */
+  bool norm_before_fc;          /* the states are normed, all as one vector, before fc */
+  bool norm_before_residual;    /* the residual is the normed state, not the state itself */
+  head_calibration calibration; /* of a GGUF alone */
+  bool norm_output; /* what a row hands to its children is normed (output norm), not the raw state */
+  int32_t horizon;  /* as the file says: see head_file_horizon; 0: it does not say */
 } head_config;
 
 /* Reads the metadata of a GGUF of architecture eagle3, or a config.json in the EAGLE or the speculators

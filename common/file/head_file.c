@@ -375,6 +375,10 @@ const head_config *head_file_config(const head_file *f) {
   return &f->config;
 }
 
+int32_t head_file_horizon(const head_file *f) {
+  return f->config.horizon ? f->config.horizon : HEAD_FILE_HORIZON;
+}
+
 const gguf_tensor *head_file_tensor(const head_file *f, head_role role) {
   return f->tensors[role].data ? &f->tensors[role] : NULL;
 }
@@ -385,6 +389,10 @@ const int32_t *head_file_ids(const head_file *f) {
 
 const gguf_tensor *head_file_map(const head_file *f) {
   return f->map.data ? &f->map : NULL;
+}
+
+void head_file_calibrate(head_file *f, const head_calibration *c) {
+  f->config.calibration = *c;
 }
 
 const char *head_role_name(head_role role) {

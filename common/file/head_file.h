@@ -17,6 +17,11 @@ int head_file_open_memory(head_file **out, const void *data, size_t size, const 
 void head_file_close(head_file *f); /* NULL is allowed */
 
 const head_config *head_file_config(const head_file *f);
+/* How many tokens ahead it was trained to guess. Few files say it, so otherwise it is what EAGLE-3 heads are
+ * usually trained with, the default model's head too: SpecForge and scripts/train_eagle3.py unroll a head
+ * seven steps unless they are told another number. */
+#define HEAD_FILE_HORIZON 7
+int32_t head_file_horizon(const head_file *f);
 /* NULL where the head has none: FC_NORM, ROPE_FACTORS; EMBED and OUTPUT where the target's own serve, whose
  * rows are as wide as the head's then. Vectors are F32, F16 or BF16. Data may have any alignment, and the
  * rows of Q and K stand in the order that layer.half_split tells. */
@@ -39,8 +44,17 @@ int head_file_keep_rows(head_file *f, int32_t rows, err *e);
  * the type already stay. ERR_UNSUPPORTED: a matrix is quantised already, or its rows are no whole blocks;
  * ERR_FORMAT: its values do not fit; ERR_NOMEM. */
 int head_file_quantise(head_file *f, gguf_type type, gguf_type output, err *e);
+/* Replaces the calibration. */
+void head_file_calibrate(head_file *f, const head_calibration *c);
+/* All of them into the type in which workers use it; GGUF_F32: nobody has said which, so that a head in a
+ * plain type becomes Q8_0, which drafts as well and is read in half the time, and another one stays. */
+int head_file_settle(head_file *f, gguf_type wanted, err *e);
 /* Makes the map of rows, from the target's output matrix (its embedding, where that is the same) and the rows
  * that the head has, in minutes for a wide target. *cosine: the mean between rows that were held out and
  * those that the map makes of them. ERR_UNSUPPORTED: too few rows, or of a type that is not read; ERR_NOMEM.
  */
 int head_file_fit_map(head_file *f, const gguf_tensor *rows, double *cosine, err *e);
+/* Makes what the map gives for a token as a row of the output matrix, in its type, at `out`. rows: as above.
+ * scratch: [2 * (target_embed + 1) + embed]. False: the head has no map, a type is not read or written, or
+ * the row's values are too large. */
+bool head_file_map_row(const head_file *f, const gguf_tensor *rows, int32_t token, float *scratch, void *out);

@@ -83,7 +83,10 @@ static void write_head(output *o) {
   gguf_write_i32s(o->writer, "eagle3.target_layers", c->taps, (uint64_t)c->tap_count);
   gguf_write_bool(o->writer, "eagle3.norm_before_fc", c->norm_before_fc);
   gguf_write_bool(o->writer, "eagle3.norm_before_residual", c->norm_before_residual);
-  if (c->norm_output) gguf_write_bool(o->writer, "eagle3.norm_output", true); /* a key of our own */
+  /* Keys of our own. */
+  if (c->norm_output) gguf_write_bool(o->writer, "eagle3.norm_output", true);
+  if (c->horizon) gguf_write_u32(o->writer, "eagle3.horizon", (uint32_t)c->horizon);
+  head_calibration_write(&c->calibration, o->writer);
 }
 
 static void write_map(output *o) {

@@ -185,3 +185,34 @@ int head_file_fit_map(head_file *h, const gguf_tensor *rows, double *cosine, err
   free(f.product);
   return rc;
 }
+
+/* ---- rows ---- */
+
+enum { LANES = 8 };
+
+static float product_of(const float *a, const float *b, int32_t count) {
+  float lanes[LANES] = {0}, sum = 0;
+  int32_t whole = count - count % LANES;
+  for (int32_t k = 0; k < whole; k += LANES)
+    for (int32_t i = 0; i < LANES; i++) lanes[i] += a[k + i] * b[k + i];
+  for (int32_t k = whole; k < count; k++) sum += a[k] * b[k];
+  for (int32_t i = 0; i < LANES; i++) sum += lanes[i];
+  return sum;
+}
+
+bool head_file_map_row(const head_file *f, const gguf_tensor *rows, int32_t token, float *scratch,
+                       void *out) {
+  const gguf_tensor *map = head_file_map(f), *output = head_file_tensor(f, HEAD_OUTPUT);
+  if (!map || !output || !quantise_knows(output->type)) return false;
+  if (rows->shape[0] + 1 != map->shape[0]) return false;
+  size_t inputs = (size_t)map->shape[0], outputs = (size_t)map->shape[1];
+  float *x = scratch, *weights = x + inputs, *y = weights + inputs;
+  x[inputs - 1] = 1;
+  if (!tensor_row(rows, token, x)) return false;
+  for (size_t o = 0; o < outputs; o++) {
+    tensor_values(map->type, map->data, o * inputs, inputs, weights);
+    y[o] = product_of(weights, x, (int32_t)inputs);
+    if (!isfinite(y[o])) return false;
+  }
+  return quantise(output->type, y, outputs, out);
+}

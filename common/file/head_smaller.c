@@ -90,3 +90,9 @@ int head_file_quantise(head_file *f, gguf_type type, gguf_type output, err *e) {
     rc = turn(f, role, role == HEAD_OUTPUT ? output : type, e);
   return rc;
 }
+
+int head_file_settle(head_file *f, gguf_type wanted, err *e) {
+  gguf_type own = f->tensors[HEAD_FC].type;
+  if (wanted == GGUF_F32) wanted = tensor_is_plain(own) ? GGUF_Q8_0 : own;
+  return wanted == own ? ERR_OK : head_file_quantise(f, wanted, wanted, e);
+}

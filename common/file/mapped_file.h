@@ -1,4 +1,8 @@
-/* mapped_file.h - a regular file, mapped read-only. */
+/* mapped_file.h - a regular file, mapped read-only.
+ *
+ * A mapped file may be cut, or its disk may fail, while it is used: the kernel then sends SIGBUS. The first
+ * file that is mapped installs a handler, which names the file in one sentence and ends the program with the
+ * exit status of a bad file. A SIGBUS anywhere else takes the way that it took before. */
 #pragma once
 
 #include "common/base/err.h"
@@ -13,3 +17,9 @@ typedef struct mapped_file {
  * file in messages, e.g. "the model file". */
 int mapped_file_open(mapped_file *m, const char *path, const char *what, err *e);
 void mapped_file_close(mapped_file *m); /* an empty one is allowed */
+
+/* For memory that somebody else has mapped from a file: the handler knows it, until it is forgotten. At most
+ * MAPPED_FILE_WATCH_MAX files are known; of further ones SIGBUS says nothing. */
+#define MAPPED_FILE_WATCH_MAX 64
+void mapped_file_watch(const void *data, size_t size, const char *path);
+void mapped_file_forget(const void *data); /* NULL is allowed */

@@ -9,6 +9,10 @@
 #define VIEW  0
 #define LAYER 0
 
+#define OUTPUT_STEP                                                                                          \
+  64 /* rows of the output matrix: a device that records forwards sees few different ones                    \
+      */
+
 /* [MODEL_ROWS_MAX][columns], on the device. */
 typedef struct activations {
   device_act *taps, *taps_normed;   /* [tap_count * target_embed]; the latter only where fc reads a norm */
@@ -30,6 +34,7 @@ struct draft_head {
   activations act;
   float *taps, *states; /* [MODEL_ROWS_MAX][...] what the rows of the next forward read, or zeros */
   bool reads_taps;      /* some row of it does */
+  device_weight output; /* as many rows as it needs */
   model_segment segments[MODEL_ROWS_MAX];
   forward_batch batch;
   ops_answer answer;
@@ -71,11 +76,12 @@ static bool take_activations(draft_head *h) {
   return true;
 }
 
-static int open_parts(draft_head *h, const head_file *f, const model_file *target, err *e) {
+static int open_parts(draft_head *h, const head_file *f, const model_file *target, head_shares shares,
+                      err *e) {
   size_t rows = MODEL_ROWS_MAX;
   h->config = *head_file_config(f);
   forward_open(&h->batch);
-  int rc = head_weights_load(&h->weights, f, target, h->device, e);
+  int rc = head_weights_load(&h->weights, f, target, shares, h->device, e);
   if (rc != ERR_OK) return rc;
   h->taps = mem_alloc(h->mem, MEM_SPECULATION, rows * (size_t)tap_columns(h) * sizeof *h->taps);
   h->states = mem_alloc(h->mem, MEM_SPECULATION, rows * (size_t)h->config.layer.embed * sizeof *h->states);
@@ -84,13 +90,13 @@ static int open_parts(draft_head *h, const head_file *f, const model_file *targe
                  MODEL_ROWS_MAX, h->device->table->name);
 }
 
-int draft_head_open(draft_head **out, const head_file *f, const model_file *target, device *d, mem *m,
-                    err *e) {
+int draft_head_open(draft_head **out, const head_file *f, const model_file *target, head_shares shares,
+                    device *d, mem *m, err *e) {
   *out = NULL;
   draft_head *h = mem_alloc(m, MEM_SPECULATION, sizeof *h);
   if (!h) return err_set(e, ERR_NOMEM, "no memory for a draft head");
   *h = (draft_head){.device = d, .mem = m};
-  int rc = open_parts(h, f, target, e);
+  int rc = open_parts(h, f, target, shares, e);
   if (rc != ERR_OK)
     draft_head_close(h);
   else
@@ -119,7 +125,8 @@ void draft_head_close(draft_head *h) {
 
 /* --- what the rows read --- */
 
-/* A row reads taps or a state; the other one is zero, and adds nothing. */
+/* A row reads taps or a state; the other one is zero, and adds nothing. Where no row reads taps, fc is left
+ * out, and so are they. */
 static void gather_rows(draft_head *h, const draft_head_segment *s, int32_t first) {
   size_t taps = (size_t)tap_columns(h), embed = (size_t)h->config.layer.embed;
   bool has_taps = s->input == DRAFT_HEAD_TAPS;
@@ -127,11 +134,34 @@ static void gather_rows(draft_head *h, const draft_head_segment *s, int32_t firs
   if (has_taps) {
     memcpy(h->taps + row * taps, s->values, rows * taps * sizeof *h->taps);
     memset(h->states + row * embed, 0, rows * embed * sizeof *h->states);
-    h->reads_taps = true;
   } else {
-    memset(h->taps + row * taps, 0, rows * taps * sizeof *h->taps);
+    if (h->reads_taps) memset(h->taps + row * taps, 0, rows * taps * sizeof *h->taps);
     memcpy(h->states + row * embed, s->values, rows * embed * sizeof *h->states);
   }
+}
+
+/* The noise of a sampled token makes rare ones win now and then, so that such a row is ranked by all outputs.
+ * Any other one is ranked by the common ones and its sequence's own. */
+static ops_slice outputs_of(const draft_head *h, int32_t row, const ops_ranking *r) {
+  if (r->options.temperature > 0 && h->weights.rest.count > 0) return h->weights.rest;
+  return head_rows_own(h->weights.own, h->batch.rows[row].sequence);
+}
+
+/* The forward computes as many outputs as its rows take. */
+static void share_outputs(draft_head *h) {
+  forward_batch *b = &h->batch;
+  const ops_batch *plain = &b->plain;
+  int32_t end = h->weights.ids.common;
+  h->output = h->weights.output;
+  if (!h->weights.own) return;
+  for (int32_t i = 0; i < plain->rank_count; i++) {
+    int32_t row = b->head_rows[plain->logit_count + i];
+    ops_slice own = outputs_of(h, row, &b->rankings[i]);
+    b->rankings[i].own = own;
+    if (own.first + own.count > end) end = own.first + own.count;
+  }
+  end = (end + OUTPUT_STEP - 1) / OUTPUT_STEP * OUTPUT_STEP;
+  if (end < h->output.rows) h->output.rows = end;
 }
 
 static void build(draft_head *h, const kv_cache *k, const draft_head_segment *segments, int32_t count) {
@@ -139,7 +169,9 @@ static void build(draft_head *h, const kv_cache *k, const draft_head_segment *se
   forward_build(b, k, h->segments, count, &h->config.layer.context, 1);
   memcpy(b->capture_rows, b->head_rows, (size_t)b->plain.head_count * sizeof *b->head_rows);
   b->plain.capture_count = b->plain.head_count;
+  share_outputs(h);
   h->reads_taps = false;
+  for (int32_t i = 0; i < count; i++) h->reads_taps |= segments[i].input == DRAFT_HEAD_TAPS;
   for (int32_t i = 0; i < count; i++) gather_rows(h, &segments[i], b->segment_first[i]);
 }
 
@@ -193,7 +225,7 @@ static void output(draft_head *h, const device_act *residual) {
   if (h->config.norm_output) norm(h, residual, false, h->weights.output_norm, h->act.normed);
   d->table->capture(d, h->config.norm_output ? h->act.normed : residual);
   norm(h, residual, true, h->weights.output_norm, h->act.normed);
-  d->table->head(d, &h->weights.output, h->act.normed);
+  d->table->head(d, &h->output, h->act.normed);
   d->table->rank(d, h->weights.ids);
 }
 
@@ -235,10 +267,21 @@ int draft_head_forward(draft_head *h, kv_cache *k, const draft_head_segment *seg
   if (rc == ERR_OK) rc = forward_reserve(&h->batch, h->segments, count, h->mem);
   if (rc != ERR_OK) return rc;
   h->batch.segment_count = 0;
+  const head_weights *w = &h->weights;
+  if (w->own) rc = head_rows_flush(w->own, w->output_memory, w->id_memory);
+  if (rc != ERR_OK) return rc;
   build(h, k, segments, count);
   rc = forward_run(&h->batch, h->device, k, run_graph, h, &h->answer);
   if (rc == ERR_OK) forward_done(&h->batch, k, h->segments, count);
   return rc;
+}
+
+void draft_head_clear_text(draft_head *h, int32_t seq) {
+  if (h->weights.own) head_rows_clear(h->weights.own, seq);
+}
+
+void draft_head_add_text(draft_head *h, int32_t seq, const int32_t *tokens, int32_t count) {
+  if (h->weights.own) head_rows_add(h->weights.own, seq, tokens, count);
 }
 
 /* --- what it tells --- */

@@ -14,6 +14,7 @@
 #pragma once
 
 #include "common/file/head_file.h"
+#include "common/model/head_rows.h"
 #include "common/model/model.h"
 
 typedef enum {
@@ -32,14 +33,21 @@ typedef struct draft_head_segment {
 typedef struct draft_head draft_head;
 
 /* Packs the weights into the device's memory, in the types that `f` has them in (head_file_quantise). Both
- * files may be closed afterwards; the device stays the caller's. `target` gives what the head lacks: the
- * tokens' embedding, the output matrix. ERR_UNSUPPORTED, ERR_NOMEM, ERR_INTERNAL, ERR_DEVICE. */
-int draft_head_open(draft_head **out, const head_file *f, const model_file *target, device *d, mem *m,
-                    err *e);
+ * files may be closed afterwards, but have to stay open where the head has a map of rows (head_file_map) and
+ * `shares` names sequences; the device stays the caller's. `target` gives what the head lacks: the
+ * tokens' embedding, the output matrix. `shares` says which rows of the output matrix a forward reads.
+ * ERR_UNSUPPORTED, ERR_NOMEM, ERR_INTERNAL, ERR_DEVICE. */
+int draft_head_open(draft_head **out, const head_file *f, const model_file *target, head_shares shares,
+                    device *d, mem *m, err *e);
 void draft_head_close(draft_head *h); /* NULL is allowed */
 const head_config *draft_head_shape(const draft_head *h);
 /* Bytes of its weights on the device, without the tokens' embedding. */
 size_t draft_head_bytes(const draft_head *h);
+
+/* Where sequences have rows of their own (head_rows.h): the tokens of the sequence's text, from the first one
+ * on. Elsewhere it does nothing. */
+void draft_head_clear_text(draft_head *h, int32_t seq);
+void draft_head_add_text(draft_head *h, int32_t seq, const int32_t *tokens, int32_t count);
 
 /* As model_forward, over a cache of the head's layer. */
 int draft_head_forward(draft_head *h, kv_cache *k, const draft_head_segment *segments, int32_t count);

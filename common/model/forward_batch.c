@@ -14,6 +14,8 @@ void forward_open(forward_batch *b) {
 void forward_close(forward_batch *b) {
   mem_free(b->paths);
   mem_free(b->tokens);
+  mem_free(b->bias_tokens);
+  mem_free(b->bias_values);
 }
 
 /* --- the batch: checked whole before anything is written --- */
@@ -66,7 +68,7 @@ static int take_paths(forward_batch *b, mem *m) {
 }
 
 static bool has_history(const model_segment *s) {
-  return s->ranking && s->ranking->options.repeat_penalty != 1;
+  return s->ranking && sampler_penalises(&s->ranking->options);
 }
 
 static int64_t history_tokens(const model_segment *s) {
@@ -88,6 +90,21 @@ static int take_tokens(forward_batch *b, const model_segment *segments, int32_t 
   b->tokens = tokens;
   b->token_room = (int32_t)room;
   return ERR_OK;
+}
+
+static int take_biases(forward_batch *b, const model_segment *segments, int32_t count, mem *m) {
+  int64_t all = 0, room = b->bias_room ? b->bias_room : SAMPLER_BIAS_MAX;
+  for (int32_t i = 0; i < count; i++) all += segments[i].ranking ? segments[i].ranking->bias_count : 0;
+  if (all <= b->bias_room) return ERR_OK;
+  while (room < all) room *= 2;
+  int32_t *tokens = mem_alloc(m, MEM_GENERAL, (size_t)room * sizeof *tokens);
+  float *values = mem_alloc(m, MEM_GENERAL, (size_t)room * sizeof *values);
+  mem_free(b->bias_tokens);
+  mem_free(b->bias_values);
+  b->bias_tokens = tokens;
+  b->bias_values = values;
+  b->bias_room = tokens && values ? (int32_t)room : 0;
+  return b->bias_room ? ERR_OK : ERR_NOMEM;
 }
 
 static ops_row append_row(const kv_cache *k, const model_segment *s, int32_t i) {
@@ -114,6 +131,16 @@ static ops_slice add_tokens(forward_batch *b, const int32_t *tokens, int32_t cou
   return s;
 }
 
+static ops_slice add_biases(forward_batch *b, const model_ranking *k) {
+  ops_slice s = {b->plain.bias_count, k->bias_count};
+  if (k->bias_count > 0) {
+    memcpy(b->bias_tokens + s.first, k->bias_tokens, (size_t)k->bias_count * sizeof *k->bias_tokens);
+    memcpy(b->bias_values + s.first, k->bias_values, (size_t)k->bias_count * sizeof *k->bias_values);
+  }
+  b->plain.bias_count += k->bias_count;
+  return s;
+}
+
 static ops_sampling choice_of(const model_sampling *s, int32_t position) {
   return (ops_sampling){s->scale, s->seed, s->choice, (uint32_t)position};
 }
@@ -123,6 +150,7 @@ static void list_head_rows(forward_batch *b, const model_segment *s, int32_t fir
   ops_batch *plain = &b->plain;
   const model_ranking *k = s->ranking;
   bool history = has_history(s);
+  ops_slice bias = k ? add_biases(b, k) : (ops_slice){0};
   ops_slice shared = history ? add_tokens(b, k->history, k->history_count) : (ops_slice){0};
   for (int32_t r = 0, i = 0; r < s->count; r++) {
     if (!wants_logits(s, r)) continue;
@@ -133,7 +161,12 @@ static void list_head_rows(forward_batch *b, const model_segment *s, int32_t fir
       b->choices[line - plain->logit_count - plain->rank_count] = choice_of(s->sampling, position);
     if (!k) continue;
     ops_ranking *to = &b->rankings[plain->rank_count++];
-    *to = (ops_ranking){.options = k->options, .position = position, .count = k->count, .history = {shared}};
+    *to = (ops_ranking){.options = k->options,
+                        .position = position,
+                        .count = k->count,
+                        .history = {shared},
+                        .prompt_count = k->prompt_count,
+                        .bias = bias};
     if (history && k->paths) to->history[1] = add_tokens(b, k->paths[i].tokens, k->paths[i].count);
     i++;
   }
@@ -171,7 +204,8 @@ static void build_views(forward_batch *b, const int32_t *windows, int32_t count)
 
 int forward_reserve(forward_batch *b, const model_segment *segments, int32_t count, mem *m) {
   int rc = has_tree(segments, count) ? take_paths(b, m) : ERR_OK;
-  return rc == ERR_OK ? take_tokens(b, segments, count, m) : rc;
+  if (rc == ERR_OK) rc = take_tokens(b, segments, count, m);
+  return rc == ERR_OK ? take_biases(b, segments, count, m) : rc;
 }
 
 static void build_rows(forward_batch *b, const kv_cache *k, const model_segment *segments, int32_t count) {
@@ -193,6 +227,8 @@ void forward_build(forward_batch *b, const kv_cache *k, const model_segment *seg
                          .head_rows = b->head_rows,
                          .rankings = b->rankings,
                          .tokens = b->tokens,
+                         .bias_tokens = b->bias_tokens,
+                         .bias_values = b->bias_values,
                          .choices = b->choices,
                          .capture_rows = b->capture_rows};
   build_rows(b, k, segments, count);

@@ -13,7 +13,9 @@ typedef struct forward_batch {
   ops_sampling choices[MODEL_ROWS_MAX];
   ops_ranking rankings[MODEL_ROWS_MAX];
   int32_t capture_rows[MODEL_ROWS_MAX];
-  int32_t *tokens; /* [token_room] of the rankings' histories; taken with the first penalty */
+  int32_t *tokens;                 /* [token_room] of the rankings' histories; taken with the first penalty */
+  int32_t *bias_tokens, bias_room; /* [bias_room]; taken with the first bias */
+  float *bias_values;
   int32_t token_room;
   int32_t *paths; /* [MODEL_ROWS_MAX][KV_STAGE_MAX]; taken with the first tree */
   ops_batch plain;

@@ -16,16 +16,17 @@ typedef struct loader {
   const model_config *layer;
   device *device;
   head_weights *weights;
+  head_shares shares;
 } loader;
 
 /* --- into the device's memory --- */
 
-static int copy_in(device *d, device_memory *m, const void *from, size_t bytes) {
+static int copy_in(device *d, device_memory *m, size_t to, const void *from, size_t bytes) {
   size_t most = d->table->window_max(d) / ALIGNMENT * ALIGNMENT;
   int rc = ERR_OK;
   for (size_t at = 0, part; at < bytes && rc == ERR_OK; at += part) {
     part = bytes - at < most ? bytes - at : most;
-    void *window = d->table->fill(d, m, at, part);
+    void *window = d->table->fill(d, m, to + at, part);
     if (!window) return ERR_NOMEM;
     memcpy(window, (const uint8_t *)from + at, part);
     rc = device_error(d->table->filled(d));
@@ -33,13 +34,19 @@ static int copy_in(device *d, device_memory *m, const void *from, size_t bytes) 
   return rc;
 }
 
-static int store_bytes(loader *l, mem_tag tag, const void *from, size_t bytes, const device_memory **out) {
+/* Zeroed. */
+static device_memory *take(loader *l, mem_tag tag, size_t bytes) {
   head_weights *w = l->weights;
   device_memory *m = w->memory_count < HEAD_MEMORY_MAX ? l->device->table->take(l->device, tag, bytes) : NULL;
+  if (m) w->memory[w->memory_count++] = m;
+  return m;
+}
+
+static int store_bytes(loader *l, mem_tag tag, const void *from, size_t bytes, const device_memory **out) {
+  device_memory *m = take(l, tag, bytes);
   if (!m) return ERR_NOMEM;
-  w->memory[w->memory_count++] = m;
   *out = m;
-  return copy_in(l->device, m, from, bytes);
+  return copy_in(l->device, m, 0, from, bytes);
 }
 
 typedef struct pack_job {
@@ -56,17 +63,22 @@ static void pack_piece(void *context, int32_t i) {
   j->table->pack(j->w->type, j->w->rows, j->w->columns, j->file, j->out, first, last);
 }
 
-/* Rows of `file` in the file's form. */
-static int pack_matrix(loader *l, const void *file, device_weight *w) {
+/* Rows of `file` in the file's form. With `to`, they are written there, from byte `at` on. */
+static int pack_rows(loader *l, const void *file, device_weight *w, device_memory *to, size_t at) {
   const device_table *table = l->device->table;
   size_t bytes = table->packed_bytes(w->type, w->rows, w->columns);
   void *packed = bytes > 0 ? aligned_alloc(ALIGNMENT, bytes) : NULL;
   if (!packed) return ERR_NOMEM;
   pack_job j = {table, w, w->rows / OPS_GROUP + (w->rows % OPS_GROUP != 0), file, packed};
   table->parallel(l->device, (j.groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
-  int rc = store_bytes(l, MEM_WEIGHTS, packed, bytes, &w->memory);
+  int rc =
+      to ? copy_in(l->device, to, at, packed, bytes) : store_bytes(l, MEM_WEIGHTS, packed, bytes, &w->memory);
   free(packed);
   return rc;
+}
+
+static int pack_matrix(loader *l, const void *file, device_weight *w) {
+  return pack_rows(l, file, w, NULL, 0);
 }
 
 /* --- tensors --- */
@@ -156,7 +168,6 @@ static int load_matrices(loader *l) {
   if (rc == ERR_OK) rc = load_halves(l, HEAD_V, MODEL_V, w->v);
   for (size_t i = 0; i < sizeof plain / sizeof *plain && rc == ERR_OK; i++)
     rc = load_matrix(l, plain[i].role, plain[i].w);
-  if (rc == ERR_OK) rc = load_shared(l, HEAD_OUTPUT, MODEL_OUTPUT, &w->output);
   return rc == ERR_OK ? load_embed(l, &w->embed) : rc;
 }
 
@@ -187,22 +198,83 @@ static int load_rope(loader *l) {
                      &l->weights->rope.frequency.memory);
 }
 
-/* The op `rank` goes through the target's tokens, so that it needs the row of each. */
-static int load_ids(loader *l) {
-  const int32_t *ids = head_file_ids(l->file);
-  int32_t vocabulary = l->layer->vocab, rows = head_file_config(l->file)->draft_vocab;
-  l->weights->ids.count = vocabulary;
-  if (!ids) return ERR_OK;
-  int32_t *row_of = malloc((size_t)vocabulary * sizeof *row_of);
-  if (!row_of) return ERR_NOMEM;
-  for (int32_t t = 0; t < vocabulary; t++) row_of[t] = -1;
-  for (int32_t r = 0; r < rows; r++) row_of[ids[r]] = r;
-  int rc = store_bytes(l, MEM_GENERAL, row_of, (size_t)vocabulary * sizeof *row_of, &l->weights->ids.memory);
-  free(row_of);
+/* A draft vocabulary whose tokens ascend is not ordered by frequency: its first rows are no better than the
+ * others, so that all of them are common. */
+static bool is_ordered(const int32_t *ids, int32_t rows) {
+  int32_t ascending = 0;
+  for (int32_t i = 1; ids && i < rows; i++) ascending += ids[i] > ids[i - 1];
+  return ids && ascending < rows - 1;
+}
+
+/* The target's output matrix, where rows are made of it; or NULL. */
+static const gguf_tensor *mapped(const loader *l) {
+  if (l->shares.sequences == 0 || !head_file_map(l->file)) return NULL;
+  const gguf_tensor *t = model_file_tensor(l->target, MODEL_OUTPUT, 0);
+  return t ? t : model_file_tensor(l->target, MODEL_EMBED, 0);
+}
+
+static int32_t common_rows(const loader *l) {
+  int32_t rows = head_file_config(l->file)->draft_vocab;
+  int32_t wanted = (l->shares.common + OPS_GROUP - 1) / OPS_GROUP * OPS_GROUP;
+  if (wanted > 0 && wanted < rows && is_ordered(head_file_ids(l->file), rows)) return wanted;
+  return mapped(l) ? rows / OPS_GROUP * OPS_GROUP : rows;
+}
+
+static bool shares_rows(const loader *l) {
+  int32_t common = common_rows(l);
+  bool fewer = common < head_file_config(l->file)->draft_vocab;
+  return common > 0 && head_file_tensor(l->file, HEAD_OUTPUT) && (fewer || mapped(l));
+}
+
+static int load_shared_ids(loader *l, const int32_t *ids) {
+  device_ids *to = &l->weights->ids;
+  ops_slice rest = l->weights->rest;
+  int32_t *all = malloc((size_t)to->outputs * sizeof *all);
+  if (!all) return ERR_NOMEM;
+  for (int32_t i = 0; i < to->outputs; i++) all[i] = i < to->common ? ids[i] : -1;
+  for (int32_t i = 0; i < rest.count; i++) all[rest.first + i] = ids[to->common + i];
+  int rc = store_bytes(l, MEM_GENERAL, all, (size_t)to->outputs * sizeof *all, &to->memory);
+  l->weights->id_memory = l->weights->memory[l->weights->memory_count - 1];
+  free(all);
   return rc;
 }
 
-int head_weights_load(head_weights *w, const head_file *f, const model_file *target, device *d, err *e) {
+/* The common rows, room behind them, and at the end the rest. */
+static int load_shared_output(loader *l) {
+  head_weights *w = l->weights;
+  const gguf_tensor *t = head_file_tensor(l->file, HEAD_OUTPUT);
+  int32_t common = common_rows(l), own = l->shares.sequences * HEAD_ROWS_OWN;
+  int32_t rest = (int32_t)t->shape[1] - common, outputs = common + own + rest;
+  device_weight rows = {.rows = common, .columns = (int32_t)t->shape[0]};
+  if (!weights_type(t->type, &rows.type)) return ERR_UNSUPPORTED;
+  device_weight last = {.rows = rest, .columns = rows.columns, .type = rows.type};
+  size_t last_at = l->device->table->packed_bytes(rows.type, common + own, rows.columns);
+  const uint8_t *last_rows = (const uint8_t *)t->data + t->bytes / (size_t)t->shape[1] * (size_t)common;
+  w->rest = (ops_slice){common + own, rest};
+  w->output = rows;
+  w->output.rows = outputs;
+  w->own = head_rows_open(l->file, mapped(l), rows.type, common, l->shares.sequences, l->device);
+  w->output_memory = take(l, MEM_WEIGHTS, l->device->table->packed_bytes(rows.type, outputs, rows.columns));
+  if (!w->own || !w->output_memory) return ERR_NOMEM;
+  w->output.memory = w->output_memory;
+  w->bytes += l->device->table->packed_bytes(rows.type, common, rows.columns);
+  w->ids = (device_ids){.count = l->layer->vocab, .outputs = outputs, .common = common};
+  int rc = pack_rows(l, t->data, &rows, w->output_memory, 0);
+  if (rc == ERR_OK && rest > 0) rc = pack_rows(l, last_rows, &last, w->output_memory, last_at);
+  return rc ? rc : load_shared_ids(l, head_file_ids(l->file));
+}
+
+static int load_whole_output(loader *l) {
+  const int32_t *ids = head_file_ids(l->file);
+  int32_t rows = head_file_config(l->file)->draft_vocab;
+  int rc = load_shared(l, HEAD_OUTPUT, MODEL_OUTPUT, &l->weights->output);
+  l->weights->ids = (device_ids){.count = l->layer->vocab, .outputs = rows, .common = rows};
+  if (rc != ERR_OK || !ids) return rc;
+  return store_bytes(l, MEM_GENERAL, ids, (size_t)rows * sizeof *ids, &l->weights->ids.memory);
+}
+
+/* What was loaded so far goes where something is missing. */
+static int finish(loader *l, int rc, err *e) {
   static const struct {
     int code;
     const char *text;
@@ -213,20 +285,34 @@ int head_weights_load(head_weights *w, const head_file *f, const model_file *tar
       {ERR_INTERNAL, "the device failed while the draft head was loaded: try again"},
       {ERR_DEVICE, "the device was lost while the draft head was loaded: look into the system's log"},
   };
-  *w = (head_weights){0};
-  loader l = {f, target, &head_file_config(f)->layer, d, w};
-  int rc = load_vectors(&l);
-  if (rc == ERR_OK) rc = load_matrices(&l);
-  if (rc == ERR_OK) rc = load_rope(&l);
-  if (rc == ERR_OK) rc = load_ids(&l);
   if (rc == ERR_OK) return ERR_OK;
-  head_weights_free(w, d);
+  head_weights_free(l->weights, l->device);
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
     if (reasons[i].code == rc) return err_set(e, rc, "%s", reasons[i].text);
   return rc;
 }
 
+int head_weights_load(head_weights *w, const head_file *f, const model_file *target, head_shares shares,
+                      device *d, err *e) {
+  *w = (head_weights){0};
+  loader l = {f, target, &head_file_config(f)->layer, d, w, shares};
+  int rc = load_vectors(&l);
+  if (rc == ERR_OK) rc = load_matrices(&l);
+  if (rc == ERR_OK) rc = load_rope(&l);
+  if (rc == ERR_OK) rc = shares_rows(&l) ? load_shared_output(&l) : load_whole_output(&l);
+  return finish(&l, rc, e);
+}
+
+int head_weights_load_fc(head_weights *w, const head_file *f, device *d, err *e) {
+  *w = (head_weights){0};
+  loader l = {f, NULL, &head_file_config(f)->layer, d, w, {0}};
+  int rc = load_vector(&l, HEAD_FC_NORM, &w->fc_norm);
+  if (rc == ERR_OK) rc = load_matrix(&l, HEAD_FC, &w->fc);
+  return finish(&l, rc, e);
+}
+
 void head_weights_free(head_weights *w, device *d) {
+  head_rows_close(w->own);
   while (w->memory_count > 0) d->table->drop(d, w->memory[--w->memory_count]);
   *w = (head_weights){0};
 }

@@ -294,6 +294,10 @@ uint64_t model_device_us(const model *m) {
   return m->answer.device_us;
 }
 
+bool model_prepared(const model *m) {
+  return m->answer.prepared;
+}
+
 const float *model_logits(const model *m, int32_t segment, int32_t row) {
   int32_t line = head_line(m, segment, row);
   if (line < 0 || line >= m->batch.plain.logit_count) return NULL;
@@ -329,16 +333,17 @@ static int fill_ids(const model *m, device_memory *to, const int32_t *ids, size_
   return rc;
 }
 
-int model_set_ids(model *m, const int32_t *ids, int32_t count) {
-  size_t bytes = (size_t)count * sizeof *ids;
-  assert(count >= 1 && (ids || count <= m->config.vocab));
-  for (int32_t i = 0; ids && i < count; i++) assert(ids[i] < m->config.vocab);
-  device_memory *memory = ids ? m->device->table->take(m->device, MEM_GENERAL, bytes) : NULL;
-  int rc = !ids ? ERR_OK : memory ? fill_ids(m, memory, ids, bytes) : ERR_NOMEM;
+int model_set_ids(model *m, const int32_t *tokens, int32_t count) {
+  int32_t outputs = m->config.vocab;
+  size_t bytes = (size_t)outputs * sizeof *tokens;
+  assert(count >= 1 && (tokens || count <= outputs));
+  for (int32_t i = 0; tokens && i < outputs; i++) assert(tokens[i] < count);
+  device_memory *memory = tokens ? m->device->table->take(m->device, MEM_GENERAL, bytes) : NULL;
+  int rc = !tokens ? ERR_OK : memory ? fill_ids(m, memory, tokens, bytes) : ERR_NOMEM;
   m->device->table->drop(m->device, rc == ERR_OK ? m->id_memory : memory);
   if (rc != ERR_OK) return rc;
   m->id_memory = memory;
-  m->ids = (device_ids){.memory = memory, .count = count};
+  m->ids = (device_ids){.memory = memory, .count = count, .outputs = outputs, .common = outputs};
   return ERR_OK;
 }
 

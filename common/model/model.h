@@ -48,6 +48,8 @@ uint64_t model_progress(const model *m);
 
 /* What the last forward took on the device, without the wait in its queue. */
 uint64_t model_device_us(const model *m);
+/* Did the device do something for it that later forwards of its kind find done (ops_answer.prepared)? */
+bool model_prepared(const model *m);
 /* Logits of a row of the last forward: f32 [vocab], valid until the next forward. NULL: the row has none, or
  * the device is lost. */
 const float *model_logits(const model *m, int32_t segment, int32_t row);
@@ -62,10 +64,10 @@ void model_rank_all(const model *m);
 /* The state that entered layer `tap`, of a row whose segment asked for it: f32 [embed], valid until the next
  * forward. NULL: nobody asked, or the device is lost. */
 const float *model_tapped(const model *m, int32_t segment, int32_t row, int32_t tap);
-/* The tokens of rankings, from now on: token t < count is the model's own token ids[t], and is never listed
- * where that is < 0; ids NULL: they are the model's own, as all of them are at first. ERR_NOMEM, ERR_DEVICE:
- * nothing changes. */
-int model_set_ids(model *m, const int32_t *ids, int32_t count);
+/* The tokens of rankings, from now on, which are [0, count): the model's own token i is token tokens[i], each
+ * another one, and is never listed where that is < 0; tokens NULL: they are the model's own, as all of them
+ * are at first. ERR_NOMEM, ERR_DEVICE: nothing changes. */
+int model_set_ids(model *m, const int32_t *tokens, int32_t count);
 
 typedef struct model_counters { /* counted by the device, so they show what really ran */
   uint64_t forwards, rows;

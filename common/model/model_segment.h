@@ -35,8 +35,12 @@ typedef struct model_ranking {
   int32_t count;          /* tokens wanted, in [1, SAMPLER_RANKED_MAX] */
   const int32_t *history; /* [history_count] what a penalty looks at; NULL, 0: nothing */
   int32_t history_count;
+  int32_t prompt_count;    /* so many of the history's first tokens are the prompt's */
   const model_path *paths; /* of each row with logits, in their order: what its history has after `history`;
                               NULL: nothing */
+  const int32_t *bias_tokens; /* [bias_count] what is added to the logits of these */
+  const float *bias_values;
+  int32_t bias_count;
 } model_ranking;
 
 typedef struct model_segment { /* rows of one sequence */

@@ -1,5 +1,6 @@
 #include "common/model/weights_cache.h"
 
+#include "common/file/mapped_file.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 #define MAGIC          "tandempk"
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
 #define HEADER_BYTES   4096
 #define WRITE_MAX      ((size_t)1 << 30) /* of one call */
 
@@ -24,7 +25,8 @@ typedef struct header {
   char layout[WEIGHTS_LAYOUT_MAX + 1];
   hash16 fingerprint;
   uint64_t data_bytes;
-  uint8_t zero[HEADER_BYTES - 88];
+  hash16 data_check; /* of the data */
+  uint8_t zero[HEADER_BYTES - 104];
   hash16 check; /* of all before it */
 } header;
 _Static_assert(sizeof(header) == HEADER_BYTES, "the data begins on a page");
@@ -33,19 +35,20 @@ static hash16 header_check(const header *h) {
   return hash_bytes(h, offsetof(header, check));
 }
 
-static void fill_header(header *h, const weights_key *k) {
+static void fill_header(header *h, const weights_key *k, hash16 data_check) {
   *h = (header){.magic = MAGIC, .version = FORMAT_VERSION, .header_bytes = HEADER_BYTES};
   assert(strlen(k->layout) <= WEIGHTS_LAYOUT_MAX);
   strcpy(h->layout, k->layout);
   h->fingerprint = k->fingerprint;
   h->data_bytes = k->bytes;
+  h->data_check = data_check;
   h->check = header_check(h);
 }
 
 /* What keeps a file from standing for k; NULL: nothing. */
 static const char *misfit(const header *h, const weights_key *k, uint64_t file_bytes) {
   header want;
-  fill_header(&want, k);
+  fill_header(&want, k, h->data_check);
   if (memcmp(h->magic, want.magic, sizeof h->magic) != 0) return "is no file of packed weights";
   if (!hash_equal(h->check, header_check(h))) return "is damaged";
   if (!hash_equal(h->fingerprint, want.fingerprint)) return "belongs to another model";
@@ -62,19 +65,27 @@ static bool make_path(char path[PATH_MAX], const char *dir, const weights_key *k
 
 /* --- reading --- */
 
-/* Steps read the whole of it, again and again. */
-static void *map_data(int fd, size_t bytes, const char **why) {
+/* Steps read the whole of it, again and again. NULL: it cannot be mapped. */
+static void *map_data(int fd, size_t bytes, const char *path) {
   uint8_t *p = mmap(NULL, HEADER_BYTES + bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (p == MAP_FAILED) {
-    *why = "cannot be mapped";
-    return NULL;
-  }
+  if (p == MAP_FAILED) return NULL;
   madvise(p, HEADER_BYTES + bytes, MADV_HUGEPAGE); /* few systems have them for files */
   madvise(p, HEADER_BYTES + bytes, MADV_WILLNEED);
+  mapped_file_watch(p, HEADER_BYTES + bytes, path);
   return p + HEADER_BYTES;
 }
 
-static void *map_file(int fd, const weights_key *k, const char **why) {
+/* The first step would read all of it anyway. */
+static void *map_checked(int fd, const weights_key *k, hash16 check, const char *path, const char **why) {
+  void *data = map_data(fd, k->bytes, path);
+  if (!data) *why = "cannot be mapped";
+  if (!data || hash_equal(hash_bytes(data, k->bytes), check)) return data;
+  weights_cache_unmap(data, k->bytes);
+  *why = "is damaged";
+  return NULL;
+}
+
+static void *map_file(int fd, const weights_key *k, const char *path, const char **why) {
   struct stat s;
   header h;
   if (fstat(fd, &s) != 0 || pread(fd, &h, sizeof h, 0) != (ssize_t)sizeof h) {
@@ -82,7 +93,7 @@ static void *map_file(int fd, const weights_key *k, const char **why) {
     return NULL;
   }
   *why = misfit(&h, k, (uint64_t)s.st_size);
-  return *why ? NULL : map_data(fd, k->bytes, why);
+  return *why ? NULL : map_checked(fd, k, h.data_check, path, why);
 }
 
 void *weights_cache_map(const char *dir, const weights_key *k, const logger *log) {
@@ -91,7 +102,7 @@ void *weights_cache_map(const char *dir, const weights_key *k, const logger *log
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return NULL; /* the folder: weights_cache_begin */
   const char *why = "cannot be read";
-  void *data = fd < 0 ? NULL : map_file(fd, k, &why);
+  void *data = fd < 0 ? NULL : map_file(fd, k, path, &why);
   if (fd >= 0) close(fd);
   if (data)
     log_line(log, LOG_INFO, "mapped packed weights from %s", path);
@@ -101,6 +112,7 @@ void *weights_cache_map(const char *dir, const weights_key *k, const logger *log
 }
 
 void weights_cache_unmap(void *data, size_t bytes) {
+  mapped_file_forget((uint8_t *)data - HEADER_BYTES);
   munmap((uint8_t *)data - HEADER_BYTES, HEADER_BYTES + bytes);
 }
 
@@ -142,12 +154,22 @@ int weights_cache_write(weights_file *f, size_t at, const void *data, size_t byt
   return write_at(f->fd, HEADER_BYTES + at, data, bytes) ? ERR_OK : cannot_write(f, at + bytes, errno, e);
 }
 
+/* Of what the file holds, with the zeros that were never written. */
+static bool hash_data(const weights_file *f, const weights_key *k, hash16 *out) {
+  uint8_t *data = map_data(f->fd, k->bytes, f->temporary);
+  if (!data) return false;
+  *out = hash_bytes(data, k->bytes);
+  weights_cache_unmap(data, k->bytes);
+  return true;
+}
+
 /* On the disk before it gets its name: a name never stands for half a file. */
 static bool finish(const weights_file *f, const weights_key *k) {
   header h;
-  fill_header(&h, k);
-  return ftruncate(f->fd, (off_t)(HEADER_BYTES + k->bytes)) == 0 && write_at(f->fd, 0, &h, sizeof h) &&
-         fsync(f->fd) == 0 && rename(f->temporary, f->path) == 0;
+  hash16 check;
+  if (ftruncate(f->fd, (off_t)(HEADER_BYTES + k->bytes)) != 0 || !hash_data(f, k, &check)) return false;
+  fill_header(&h, k, check);
+  return write_at(f->fd, 0, &h, sizeof h) && fsync(f->fd) == 0 && rename(f->temporary, f->path) == 0;
 }
 
 int weights_cache_end(weights_file *f, const weights_key *k, err *e) {

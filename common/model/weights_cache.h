@@ -2,8 +2,7 @@
  * again, and several programs on a machine share their pages.
  *
  * The file is DIR/<fingerprint>-<layout>.packed: a page of header, then the data as it lies in memory. The
- * whole header and the file's length are checked; the data is trusted like the model file's own. A file that
- * does not fit is never used. */
+ * header, the file's length and a hash of the data are checked. A file that does not fit is never used. */
 #pragma once
 
 #include "common/base/err.h"

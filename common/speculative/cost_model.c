@@ -18,7 +18,8 @@ void cost_model_steps(cost_model *c, int32_t (*width)(void *context, int32_t row
 
 static bool known(const cost_model *c, int32_t end) {
   const cost_width *w = &c->widths[end];
-  return w->us.count > 0 && (end == cost_model_step_end(c, 1) || c->forwards - w->at <= POLICY_STALE);
+  uint64_t lasts = w->doubtful ? POLICY_AGAIN : POLICY_STALE;
+  return w->us.count > 0 && (end == cost_model_step_end(c, 1) || c->forwards - w->at <= lasts);
 }
 
 bool cost_model_known(const cost_model *c, int32_t rows) {
@@ -56,17 +57,30 @@ void cost_model_read(cost_model *c, double positions, double us) {
   add(c, &c->widths[0], positions, us);
 }
 
+/* What counts of a forward's time when its width is not known, or in doubt; then it is learnt from nothing.
+ */
+static double first_or_second(const cost_model *c, int32_t end, cost_width *w, double us, double expected) {
+  bool second = w->doubtful && c->forwards - w->at <= POLICY_STALE;
+  if (second)
+    us = fmin(us, w->us.mean);
+  else if (w->us.count > 0 && (end == cost_model_step_end(c, 1) || known(c, end)))
+    return us;
+  else if (expected > 0)
+    us = fmin(us, POLICY_OUTLIER * expected);
+  w->doubtful = !second && expected > 0 && us > POLICY_DOUBT * expected;
+  w->us = (average){0};
+  return us;
+}
+
 void cost_model_measured(cost_model *c, int32_t rows, double positions, double us) {
   assert(rows >= 1 && rows <= COST_ROWS_MAX && us > 0);
   int32_t end = cost_model_step_end(c, rows);
   cost_width *w = &c->widths[end];
-  double expected = cost_model_us(c, rows, positions);
-  if (end > 1 && !known(c, end)) w->us = (average){0};
-  if (w->us.count == 0 && expected > 0) us = fmin(us, POLICY_OUTLIER * expected);
+  us = first_or_second(c, end, w, us, cost_model_us(c, rows, positions));
   add(c, w, positions, us);
   w->at = ++c->forwards;
   if (end > c->widest) c->widest = end;
-  for (int32_t i = 2; i < end; i++) { /* whatever held those up */
+  for (int32_t i = 1; i < end; i++) { /* whatever held those up */
     double over = c->widths[i].us.count ? base(c, i) - base(c, end) : 0;
     if (over > 0) c->widths[i].us.mean -= over;
   }

@@ -3,8 +3,10 @@
  *
  * A plain step of one session is cost_model_us(c, 1, positions): there is no other estimate of it. A width
  * that was never measured lies on the line through its known neighbours. A wider forward never costs less
- * than a narrower one. The cost of a position comes from forwards of one width that read different numbers of
- * positions. The chunks of a long prompt show it before the first step.
+ * than a narrower one. A first sample may hold what happens only once, such as the capture of a graph, so one
+ * far above the expected time is soon asked for again, and the lower of the two counts. The cost of a
+ * position comes from forwards of one width that read different numbers of positions. The chunks of a long
+ * prompt show it before the first step.
  *
  * Some devices compute in steps: a forward costs what the widest one of its step costs (device.h's `width`).
  * There a time belongs to a step, and is found under its widest number of rows, whichever was measured. */
@@ -19,6 +21,7 @@ typedef struct cost_width {
   average us;
   double positions; /* positions that those forwards read, averaged in the same way */
   uint64_t at;      /* `forwards` when it was measured last */
+  bool doubtful;    /* one sample, far above what was expected: perhaps something that happens once */
 } cost_width;
 
 typedef struct cost_model {        /* all zero at the start */
@@ -43,8 +46,8 @@ void cost_model_read(cost_model *c, double positions, double us);
 double cost_model_us(const cost_model *c, int32_t rows, double positions);
 /* The cost of one position for each row that reads it. */
 double cost_model_position_us(const cost_model *c);
-/* Has a forward of this width been measured within the last POLICY_STALE forwards? One row, once measured,
- * stays known. */
+/* Has a forward of this width been measured within the last POLICY_STALE forwards (POLICY_AGAIN, if in
+ * doubt)? One row, once measured, stays known. */
 bool cost_model_known(const cost_model *c, int32_t rows);
 /* Has a forward of this width or a narrower one been measured lately? */
 bool cost_model_fresh(const cost_model *c, int32_t rows);

@@ -20,9 +20,11 @@ static void turn_off(policy *p) {
 void policy_begin(policy *p, const policy *before) {
   p->all = before->all;
   double first = p->colocated ? POLICY_SAVED : POLICY_FIRST;
-  p->balance = before->net >= 0 ? first : fmin(first, before->balance);
+  p->balance = before->net > -POLICY_TRY ? first : fmin(first, before->balance);
   p->net = fmin(0, before->net) * POLICY_INHERIT;
   p->quiet = POLICY_QUIET;
+  p->reply_us = before->reply_us;
+  if (p->reply_us.count > 1) p->reply_us.count = 1; /* other drafts may serve this session */
   if (p->colocated || p->balance < POLICY_TRY)
     p->state = POLICY_OFF;
   else
@@ -98,19 +100,38 @@ void policy_arrived(policy *p, double after_us) {
   p->misses = 0;
 }
 
+void policy_replied(policy *p, double after_us) {
+  average_add(&p->reply_us, after_us);
+}
+
+bool policy_comes_late(const policy *p, double plain_us) {
+  return plain_us > 0 && p->reply_us.mean > POLICY_LATE * plain_us;
+}
+
+double policy_spare(const policy *p, const policy_record *all) {
+  policy now = *p;
+  now.all = *all;
+  return fmax(0, credit(&now)) / 2;
+}
+
+void policy_spend(policy *p, double steps) {
+  p->net -= steps;
+  p->balance -= steps;
+}
+
 /* --- how many nodes --- */
 
-int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, const float *totals,
-                     const int32_t *reads, int32_t count) {
+int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, double waited_us,
+                     const float *totals, const int32_t *reads, int32_t count) {
   double cost = cost_model_us(c, roots, positions), tokens = roots;
   int32_t kept = 0, most = cost_model_widest_try(c, roots) - roots;
   if (cost == 0) return count < most ? count : most;
   if (!cost_model_fresh(c, roots)) return 0;
-  double best = tokens / cost;
+  double best = tokens / (cost + waited_us);
   for (int32_t k = 0; k < count && k < most; k++) {
     tokens += exp((double)totals[k]);
     positions += reads[k];
-    double rate = tokens / cost_model_us(c, roots + k + 1, positions);
+    double rate = tokens / (cost_model_us(c, roots + k + 1, positions) + waited_us);
     if (rate <= best) continue;
     best = rate;
     kept = k + 1;

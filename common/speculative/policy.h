@@ -21,7 +21,8 @@ typedef struct policy {   /* of one session; all zero before policy_begin */
   policy_record own, all; /* of this session's steps; of all the target's sessions' steps up to its last */
   /* Of steps that had nodes at hand or an answer to their wait: tokens; time in plain steps. */
   average tokens, cost;
-  average arrival_us; /* from TOKENS to the first useful node */
+  average arrival_us; /* from TOKENS to the first useful node, */
+  average reply_us;   /* and to the first reply, which may have no nodes */
   uint32_t misses;    /* waits in a row that ended without an answer */
   double balance;     /* gains less losses against plain decoding, and the credit; in plain steps */
   double net;         /* gains minus losses of the whole session, without the credit */
@@ -63,13 +64,23 @@ void policy_stepped(policy *p, policy_record *all, const policy_step *s);
 float policy_total(const policy *p, float total);
 
 void policy_arrived(policy *p, double after_us); /* the first useful node came after_us after TOKENS */
+void policy_replied(policy *p, double after_us); /* so long after TOKENS came the first reply to them */
+/* Are drafts so far away that their nodes have to reach POLICY_LATE tokens further than those of one beside
+ * the target? plain_us: time of a plain step; 0: it is not known. */
+bool policy_comes_late(const policy *p, double plain_us);
+
+/* Plain steps that may be spent on what will help a draft later: half of what the session, or the record of
+ * all, has gained or may still lose. */
+double policy_spare(const policy *p, const policy_record *all);
+/* So many were spent. */
+void policy_spend(policy *p, double steps);
 
 /* Returns how many of the `count` best nodes of all sessions a forward should carry, which is the number that
- * gives the most tokens a microsecond. The forward also carries `roots` rows, which yield a token each and
- * together read `positions` of the cache. totals[i]: policy_total of node i, descending; reads[i]: positions
- * that its row reads. */
-int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, const float *totals,
-                     const int32_t *reads, int32_t count);
+ * gives the most tokens a microsecond, when the forward has been waited for as long as waited_us. The forward
+ * also carries `roots` rows, which yield a token each and together read `positions` of the cache. totals[i]:
+ * policy_total of node i, descending; reads[i]: positions that its row reads. */
+int32_t policy_nodes(const cost_model *c, int32_t roots, double positions, double waited_us,
+                     const float *totals, const int32_t *reads, int32_t count);
 
 /* Returns how long a session without nodes waits for them, in microseconds: as long as its verify steps are
  * expected to earn more than the wait costs or, with a colocated draft, for up to POLICY_TURN plain steps.

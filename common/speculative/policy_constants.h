@@ -14,6 +14,8 @@
 /* What forwards cost. */
 #define POLICY_SLOPE        0.04 /* of the widest known, for a row more: a second row costs 0.05, measured */
 #define POLICY_STALE        256  /* forwards until a width is measured anew: 3 plain steps at most, 1.2 % */
+#define POLICY_DOUBT        1.5  /* of the expected time: beyond it a first sample is doubted; graphs: 3 */
+#define POLICY_AGAIN        8    /* forwards until what is doubted is measured again */
 #define POLICY_SPREAD       256  /* positions that must differ before their cost is believed: 5 % of a step */
 #define POLICY_PROBE        4    /* rows of a first verify, and of a prompt's end that measures one: replay */
 
@@ -35,6 +37,8 @@
 /* Waiting. */
 #define POLICY_MISSES       3    /* waits in vain, and none is made until a node comes by itself: replay */
 #define POLICY_TURN         3.0  /* plain steps that a colocated draft may take for its tree: replay */
+#define POLICY_ROW          0.1  /* tokens that a row must yield: it costs 0.05 to 0.13 plain steps */
+#define POLICY_LATE         4.0  /* plain steps, after which a head's nodes are dead: by delay, measured */
 #define POLICY_RATIO        4.0  /* forwards of a draft in a verify that was not timed yet: such drafts pay */
 
 /* clang-format on */

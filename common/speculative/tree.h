@@ -6,12 +6,13 @@
  * alias of the first. Nothing allocates after tree_init. One thread owns a tree. */
 #pragma once
 
+#include "common/base/limit.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TREE_NODE_MAX  1024 /* live nodes of one session, over all attached drafts */
-#define TREE_DEPTH_MAX 256  /* depth of a live node below the root */
-#define TREE_IDS_MAX   4096 /* ids remembered per attached draft */
+#define TREE_NODE_MAX  LIMIT(1024, 52) /* live nodes of one session, over all attached drafts */
+#define TREE_DEPTH_MAX LIMIT(256, 12)  /* depth of a live node below the root */
+#define TREE_IDS_MAX   LIMIT(4096, 44) /* ids remembered per attached draft */
 #define TREE_ROOT      (-1)
 #define TREE_SCORE_MIN (-100.0f) /* scores are clamped to [this, 0] */
 

@@ -56,3 +56,9 @@ size_t utf8_valid(const char *text, size_t size) {
   }
   return i;
 }
+
+size_t utf8_characters(const char *text, size_t size) {
+  size_t n = 0;
+  for (size_t i = 0; i < size; i++) n += (text[i] & 0xC0) != 0x80;
+  return n;
+}

@@ -19,3 +19,5 @@ utf8_kind utf8_next(const uint8_t *p, size_t size, size_t *length, uint32_t *cod
 
 /* How many bytes at the beginning are valid UTF-8; `size` if all are. */
 size_t utf8_valid(const char *text, size_t size);
+/* The characters of valid UTF-8. */
+size_t utf8_characters(const char *text, size_t size);

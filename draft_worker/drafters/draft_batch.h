@@ -3,12 +3,13 @@
  * (model_engine.h) computes them on a thread of its own, and tests put a toy in its place. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "common/base/sampler.h"
 #include "draft_worker/drafters/drafter.h"
 
-#define DRAFT_QUERIES_MAX 32  /* queries of a batch */
-#define DRAFT_JOBS_MAX    16  /* sessions of a batch */
-#define DRAFT_CHUNK       128 /* tokens of C in a batch */
+#define DRAFT_QUERIES_MAX LIMIT(32, 3) /* queries of a batch */
+#define DRAFT_JOBS_MAX    LIMIT(16, 2) /* sessions of a batch */
+#define DRAFT_CHUNK       128          /* tokens of C in a batch */
 
 /* The part of one session: how C has changed, then the queries. */
 typedef struct draft_job {
@@ -20,6 +21,10 @@ typedef struct draft_job {
   int32_t first_query, query_count; /* query_count is 0 until all of C has been sent */
   bool whole;                       /* C ends with these tokens */
   sampler_options sampling;
+  int32_t prompt_length;      /* of C: what is beyond it is output */
+  const int32_t *bias_tokens; /* [bias_count] the drafter's until its next batch */
+  const float *bias_values;
+  int32_t bias_count;
   /* For a head: the features of positions [feature_base, feature_base + feature_count) of C, whose next
    * tokens have all been sent. Those before feature_base were sent, or are lost. */
   const float *features; /* [feature_count][feature_width], the drafter's until its next batch */

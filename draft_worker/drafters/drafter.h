@@ -21,7 +21,9 @@
 typedef struct draft_candidate {
   int32_t token;
   float score; /* log of its match probability given the path, <= 0 */
-  uint8_t bin; /* of a drafter that calibrates its scores (calibration.h); else 0 */
+  /* Of a drafter that calibrates its scores (calibration.h): what this one was made of; else 0. */
+  float gap, noise;
+  uint8_t rank, kind;
 } draft_candidate;
 
 /* What may follow C and this path? */
@@ -46,7 +48,7 @@ typedef struct draft_reply {
 /* A session as a drafter needs it. */
 typedef struct drafter_session {
   const prefix *committed; /* C; valid for the call */
-  int32_t kept;            /* so many of C's first tokens are the same as when this slot was last open */
+  int32_t kept; /* so many of C's first tokens are the same as when this slot was last open, or closed */
   int32_t prompt_length;
   const msg_options *options; /* valid for the call */
 } drafter_session;
@@ -57,8 +59,9 @@ typedef struct drafter_wants {
   int32_t taps[WIRE_TAPS_MAX];
   int32_t tap_count; /* 0: it reads none */
   wire_type type;    /* on the wire; the drafter always gets f32 */
-  hash16 fc;         /* zero: it applies fc itself, to raw states */
-  int32_t horizon;
+  hash16 fc;         /* its name (common/file/head_fc.h); zero: it applies fc itself, to raw states */
+  int32_t fc_width;  /* values of a row to which the target has applied it */
+  int32_t horizon;   /* tokens ahead that the head was trained to guess; 0: not known */
 } drafter_wants;
 
 /* The features of positions [base, base + count) of C, in ascending order of base. What lies before `base`
@@ -89,17 +92,28 @@ typedef struct drafter_kind {
   float least;           /* a node less probable than this is not worth a query */
   drafter_replies replies;
 
+  /* What a forward gives: candidates of the next so many tokens, one behind the other. 1 of most; a block
+   * draft guesses several at once. */
+  int32_t tokens_per_forward;
+  /* May it go on past its own guess, as a head does that makes up the states of what it guesses? If not, it
+   * is queried about the tokens of one forward, and what lies deeper waits until C has grown. */
+  bool goes_past_guess;
+
   void (*free)(void *self);
   /* Begins a session, or begins it anew. ERR_NOMEM. */
   int (*open)(void *self, int32_t slot, const drafter_session *s);
-  void (*close)(void *self, int32_t slot); /* the slot need not be open */
+  /* The slot need not be open. Rows of C that an engine holds stay: the next session may begin alike. */
+  void (*close)(void *self, int32_t slot);
   /* C is `committed` now: takes as much of it as it can for the moment. Returns how many of its tokens the
    * drafter holds, and queries about C wait until it holds all; or DRAFTER_ABSENT: it can do nothing for the
    * session for the time being, and nobody waits for it. */
   int32_t (*advance)(void *self, int32_t slot, const prefix *committed);
-  /* Features of C have come; C may still be shorter than they reach. NULL: it wants none. Only the first
-   * drafter of a worker that wants features gets them. */
+  /* Features of C have come; C may still be shorter than they reach. f NULL: none come any more. `features`
+   * NULL: it wants none. Only the first drafter of a worker that wants features gets them. */
   void (*features)(void *self, int32_t slot, const drafter_features *f);
+  /* After `open`: features are wanted from this position on, because rows of those before it are there. NULL:
+   * from 0 on. */
+  int32_t (*features_from)(void *self, int32_t slot);
   /* The target chose `token` where this drafter had proposed these candidates. */
   void (*observe)(void *self, const draft_candidate *list, int32_t count, int32_t token);
 
@@ -122,6 +136,12 @@ typedef struct drafter {
   int32_t queries_max; /* how many queries it replies to at once */
   drafter_wants wants;
 } drafter;
+
+/* It may be queried about nodes less deep than this; 0: about any. All below C is a guess to it, whichever
+ * drafter has made it. */
+static inline int32_t drafter_reach(const drafter_kind *k) {
+  return k->goes_past_guess ? 0 : k->tokens_per_forward;
+}
 
 static inline void drafter_free(drafter *d) {
   if (d->kind) d->kind->free(d->self);

@@ -65,8 +65,12 @@ static int set_text(const job_run *w) {
   const draft_job *j = w->job;
   if (j->base > s->length || j->count > w->g->options.length_max + 1 - j->base) return ERR_LIMIT;
   if (j->base < s->length) keep_rows(w->g, s, j->base > s->first ? j->base - 1 - s->first : 0);
+  bool grows = j->base > 0 && j->base == s->length;
   memcpy(s->tokens + j->base, w->batch->tokens + j->first, (size_t)j->count * sizeof *s->tokens);
   s->length = j->base + j->count;
+  if (!grows) draft_head_clear_text(w->g->options.head, s->seq);
+  int32_t known = grows ? j->base : 0;
+  draft_head_add_text(w->g->options.head, s->seq, s->tokens + known, s->length - known);
   if (j->count > 0) s->ranked = false;
   return ERR_OK;
 }
@@ -80,9 +84,10 @@ static int32_t staged_child(const job_run *w, int32_t parent, int32_t token) {
 
 /* --- rows of a job --- */
 
-/* Are there rows of all of C but its last token? */
+/* Are there rows of all of C but its last token, and is the last one's state known? It is not where C has
+ * become shorter. */
 static bool is_complete(const job_run *w) {
-  return rows_of(w->g, w->s) > 0 && w->s->first + rows_of(w->g, w->s) == w->s->length - 1;
+  return w->s->ranked && rows_of(w->g, w->s) > 0 && w->s->first + rows_of(w->g, w->s) == w->s->length - 1;
 }
 
 /* Rows of C from features. The last one is ranked if it tells what follows C. */
@@ -162,6 +167,10 @@ static void set_ranking(job_run *w, draft_head_segment *m) {
                                .count = DRAFTER_CANDIDATES_MAX,
                                .history = w->s->tokens,
                                .history_count = w->s->length,
+                               .prompt_count = w->job->prompt_length,
+                               .bias_tokens = w->job->bias_tokens,
+                               .bias_values = w->job->bias_values,
+                               .bias_count = w->job->bias_count,
                                .paths = m->rows.kind == MODEL_TREE ? w->paths : NULL};
   m->rows.ranking = &w->ranking;
 }

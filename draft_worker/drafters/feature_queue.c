@@ -15,7 +15,18 @@ void feature_queue_reset(feature_queue *q) {
 
 static void begin(feature_queue *q, const drafter_features *f) {
   feature_queue_reset(q);
-  *q = (feature_queue){.begun = true, .base = f->base, .width = f->width, .fused = f->fused};
+  *q =
+      (feature_queue){.begun = true, .first = f->base, .base = f->base, .width = f->width, .fused = f->fused};
+}
+
+void feature_queue_keep(feature_queue *q, int32_t end) {
+  const feature_queue kept = {.begun = true,
+                              .first = q->first,
+                              .base = q->base < end ? q->base : end,
+                              .width = q->width,
+                              .fused = q->fused};
+  feature_queue_reset(q);
+  if (kept.base > kept.first) *q = kept;
 }
 
 static bool make_room(feature_queue *q, int32_t rows) {
@@ -49,7 +60,7 @@ void feature_queue_add(feature_queue *q, const drafter_features *f) {
   if (q->count + f->count - skip > FEATURE_QUEUE_MAX) {
     begin(q, f);
     skip = f->count > FEATURE_QUEUE_MAX ? f->count - FEATURE_QUEUE_MAX : 0;
-    q->base += skip;
+    q->first = q->base += skip;
   }
   append(q, f, skip);
 }

@@ -63,6 +63,8 @@ static const drafter_kind immediate_drafter = {.budgets_ahead =
                                                .hope = 0,
                                                .least = TREE_DEPTH_MAX * TREE_SCORE_MIN,
                                                .replies = DRAFTER_REPLIES_BUT_ROOT, /* C may teach it more */
+                                               .tokens_per_forward = 1,
+                                               .goes_past_guess = true,
                                                .free = free_all,
                                                .open = open_session,
                                                .close = close_session,

@@ -1,13 +1,14 @@
 #include "draft_worker/drafters/model_drafter.h"
 
 #include "draft_worker/drafters/batch_drafter.h"
-#include <assert.h>
 #include <stdlib.h>
 
 static const drafter_kind model_kind = {.budgets_ahead = BATCH_DRAFTER_AHEAD,
                                         .hope = BATCH_DRAFTER_HOPE,
                                         .least = BATCH_DRAFTER_LEAST,
                                         .replies = DRAFTER_REPLIES_LAST,
+                                        .tokens_per_forward = 1,
+                                        .goes_past_guess = true,
                                         .free = free,
                                         .open = batch_drafter_open,
                                         .close = batch_drafter_close,
@@ -21,10 +22,9 @@ static const drafter_kind model_kind = {.budgets_ahead = BATCH_DRAFTER_AHEAD,
 
 int model_drafter_open(drafter *out, int32_t rows, err *e) {
   *out = (drafter){0};
-  assert(rows > 0 && rows <= DRAFT_QUERIES_MAX);
   batch_drafter *d = calloc(1, sizeof *d);
   if (!d) return err_set(e, ERR_NOMEM, "no memory for a drafter");
-  d->rows = rows;
+  batch_drafter_init(d, rows, NULL);
   *out = (drafter){.kind = &model_kind, .self = d, .method = MODEL_DRAFTER_METHOD, .queries_max = rows};
   return ERR_OK;
 }

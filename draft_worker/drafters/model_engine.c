@@ -183,6 +183,10 @@ static void set_ranking(job_run *w, model_segment *m) {
                                .count = DRAFTER_CANDIDATES_MAX,
                                .history = w->s->tokens,
                                .history_count = w->s->length,
+                               .prompt_count = w->job->prompt_length,
+                               .bias_tokens = w->job->bias_tokens,
+                               .bias_values = w->job->bias_values,
+                               .bias_count = w->job->bias_count,
                                .paths = w->paths};
   m->ranking = &w->ranking;
 }
@@ -289,7 +293,7 @@ int model_engine_open(model_engine **out, const model_engine_options *o, err *e)
   if (!g) return err_set(e, ERR_NOMEM, "no memory for the engine");
   g->options = *o;
   int rc = open_sessions(g, e);
-  if (rc == ERR_OK && model_set_ids(o->model, o->bridge->same ? NULL : o->bridge->to_draft,
+  if (rc == ERR_OK && model_set_ids(o->model, o->bridge->same ? NULL : o->bridge->to_target,
                                     o->bridge->target_count) != ERR_OK)
     rc = err_set(e, ERR_NOMEM, "no memory for the target's vocabulary of %d tokens", o->bridge->target_count);
   if (rc == ERR_OK)

@@ -36,16 +36,20 @@ static bool reserve_more(cpu_device *c, cpu_buffer *memory, int32_t *room, mem_t
 
 /* Only trees have paths. A view is usually one span a row, for which there is room from the first forward on;
  * more are taken when they come. Histories grow with their sequences. */
-static bool reserve_lists(cpu_device *c, int64_t numbers, int64_t spans, int64_t tokens) {
+static bool reserve_lists(cpu_device *c, int64_t numbers, int64_t spans, int64_t tokens, int64_t biases) {
   cpu_batch *b = &c->batch;
   if (spans > 0 && spans < b->room) spans = b->room;
   if (tokens > 0 && tokens < b->room) tokens = b->room;
   bool taken = reserve_more(c, &b->path_memory, &b->path_room, MEM_SPECULATION, numbers, sizeof *b->paths) &&
                reserve_more(c, &b->span_memory, &b->span_room, MEM_GENERAL, spans, sizeof *b->spans) &&
-               reserve_more(c, &b->token_memory, &b->token_room, MEM_GENERAL, tokens, sizeof *b->tokens);
+               reserve_more(c, &b->token_memory, &b->token_room, MEM_GENERAL, tokens, sizeof *b->tokens) &&
+               reserve_more(c, &b->bias_memory, &b->bias_room, MEM_GENERAL, biases,
+                            sizeof *b->bias_tokens + sizeof *b->bias_values);
   b->paths = b->path_memory.data;
   b->spans = b->span_memory.data;
   b->tokens = b->token_memory.data;
+  b->bias_tokens = b->bias_memory.data;
+  b->bias_values = (float *)b->bias_memory.data + b->bias_room;
   return taken;
 }
 
@@ -54,6 +58,7 @@ void cpu_batch_drop(cpu_device *c) {
   cpu_buffer_drop(c, &c->batch.path_memory);
   cpu_buffer_drop(c, &c->batch.span_memory);
   cpu_buffer_drop(c, &c->batch.token_memory);
+  cpu_buffer_drop(c, &c->batch.bias_memory);
 }
 
 /* --- begin --- */
@@ -134,6 +139,10 @@ static void copy_rankings(cpu_batch *to, const ops_batch *b) {
   to->rank_count = b->rank_count;
   if (b->rank_count) memcpy(to->rankings, b->rankings, (size_t)b->rank_count * sizeof *to->rankings);
   if (b->token_count) memcpy(to->tokens, b->tokens, (size_t)b->token_count * sizeof *to->tokens);
+  if (b->bias_count) {
+    memcpy(to->bias_tokens, b->bias_tokens, (size_t)b->bias_count * sizeof *to->bias_tokens);
+    memcpy(to->bias_values, b->bias_values, (size_t)b->bias_count * sizeof *to->bias_values);
+  }
   for (int32_t i = 0; i < b->rank_count; i++) to->ranked[i].count = -1;
 }
 
@@ -160,7 +169,8 @@ static bool reserve(cpu_device *c, const ops_batch *b) {
   int64_t numbers = path_numbers(b);
   size_t lines = (size_t)b->logit_count + (size_t)b->rank_count;
   size_t logits = lines * (size_t)c->vocab * sizeof(float);
-  return cpu_batch_reserve(c, b->row_count) && reserve_lists(c, numbers, span_count(b), b->token_count) &&
+  return cpu_batch_reserve(c, b->row_count) &&
+         reserve_lists(c, numbers, span_count(b), b->token_count, b->bias_count) &&
          cpu_buffer_grow(c, &c->logits, numbers ? MEM_SPECULATION : MEM_ACTIVATIONS, logits);
 }
 

@@ -11,31 +11,32 @@ static size_t aligned(size_t bytes) {
   return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* A thread's sampler, and after it its renamed logits. */
-static size_t ranker_bytes(const cpu_rankers *r) {
-  size_t renamed = r->renames ? (size_t)r->vocabulary * sizeof(float) : 0;
-  return aligned(sampler_bytes(r->vocabulary)) + aligned(renamed);
-}
-
 static void *ranker_at(const cpu_rankers *r, int32_t thread) {
-  return (uint8_t *)r->memory.data + (size_t)thread * ranker_bytes(r);
+  return (uint8_t *)r->memory.data + (size_t)thread * aligned(sampler_bytes(r->vocabulary));
 }
 
 /* One row is ranked by the calling thread, several by all threads. */
 static void open_rankers(cpu_device *c, device_ids ids) {
   cpu_rankers *r = &c->rankers;
   int32_t count = c->batch.rank_count > 1 ? c->base.threads : 1;
-  if (r->count >= count && r->vocabulary == ids.count && r->renames == (ids.memory != NULL)) return;
-  *r = (cpu_rankers){.memory = r->memory, .vocabulary = ids.count, .renames = ids.memory != NULL};
-  if (!cpu_op_grow(c, &r->memory, (size_t)count * ranker_bytes(r))) return;
+  if (r->count >= count && r->vocabulary == ids.count) return;
+  *r = (cpu_rankers){.memory = r->memory, .vocabulary = ids.count};
+  if (!cpu_op_grow(c, &r->memory, (size_t)count * aligned(sampler_bytes(ids.count)))) return;
   for (; r->count < count; r->count++) sampler_init(ranker_at(r, r->count), r->vocabulary);
 }
 
 void cpu_rank(device *d, device_ids ids) {
   cpu_device *c = cpu_of(d);
-  assert(c->running && ids.count > 0 && (ids.memory || ids.count <= c->vocab));
+  const cpu_batch *b = &c->batch;
+  assert(c->running && ids.count > 0 && (ids.memory ? ids.common : ids.count) <= c->vocab);
+  for (int32_t i = 0; i < b->rank_count; i++) {
+    const ops_slice *own = &b->rankings[i].own;
+    assert(own->count == 0 || (ids.memory && own->first >= ids.common && own->count > 0 &&
+                               own->count <= cpu_min(ids.outputs, c->vocab) - own->first));
+  }
   open_rankers(c, ids);
-  c->rankers.ids = ids.memory ? (const int32_t *)(const void *)(ids.memory->data + ids.at) : NULL;
+  c->rankers.tokens = ids.memory ? (const int32_t *)(const void *)(ids.memory->data + ids.at) : NULL;
+  c->rankers.common = ids.common;
 }
 
 typedef struct rank_job {
@@ -43,16 +44,17 @@ typedef struct rank_job {
   int32_t first;
 } rank_job;
 
-/* By the tokens' own ids; a token that is no output is never listed. */
-static const float *renamed(const cpu_rankers *r, int32_t thread, const float *logits) {
-  if (!r->ids) return logits;
-  float *to = (float *)((uint8_t *)ranker_at(r, thread) + aligned(sampler_bytes(r->vocabulary)));
-  for (int32_t t = 0; t < r->vocabulary; t++) to[t] = r->ids[t] < 0 ? -INFINITY : logits[r->ids[t]];
-  return to;
-}
-
 static const int32_t *history_at(const cpu_batch *b, ops_slice s) {
   return s.count > 0 ? b->tokens + s.first : NULL;
+}
+
+static int32_t rank_logits(const cpu_rankers *k, int32_t thread, const ops_ranking *r, const sampler_row *row,
+                           const float *logits, sampler_ranked *out) {
+  sampler *s = ranker_at(k, thread);
+  if (!k->tokens) return sampler_rank(s, &r->options, row, logits, r->position, r->count, out);
+  const sampler_listed lists[] = {{k->tokens, logits, k->common},
+                                  {k->tokens + r->own.first, logits + r->own.first, r->own.count}};
+  return sampler_rank_listed(s, &r->options, row, lists, 2, r->position, r->count, out);
 }
 
 static void rank_one(void *context, int32_t i, int32_t thread) {
@@ -65,11 +67,14 @@ static void rank_one(void *context, int32_t i, int32_t thread) {
   const sampler_row row = {.history = history_at(b, r->history[0]),
                            .history_count = r->history[0].count,
                            .extra = history_at(b, r->history[1]),
-                           .extra_count = r->history[1].count};
+                           .extra_count = r->history[1].count,
+                           .prompt_count = r->prompt_count,
+                           .bias_tokens = r->bias.count ? b->bias_tokens + r->bias.first : NULL,
+                           .bias_values = r->bias.count ? b->bias_values + r->bias.first : NULL,
+                           .bias_count = r->bias.count};
   size_t line = (size_t)b->logit_count + (size_t)(j->first + i);
   const float *logits = (const float *)c->logits.data + line * (size_t)c->vocab;
-  out->count = sampler_rank(ranker_at(&c->rankers, thread), &r->options, &row,
-                            renamed(&c->rankers, thread, logits), r->position, r->count, out->list);
+  out->count = rank_logits(&c->rankers, thread, r, &row, logits, out->list);
 }
 
 const ops_ranked *cpu_ranked(device *d, int32_t first, int32_t count) {

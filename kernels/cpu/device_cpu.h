@@ -27,8 +27,9 @@ typedef struct cpu_view { /* as ops_view */
 
 /* A batch as the kernels want it, copied by `begin`. */
 typedef struct cpu_batch {
-  cpu_buffer memory, path_memory, span_memory, token_memory; /* memory: what has room for `room` rows */
-  int32_t room, path_room, span_room, token_room;
+  cpu_buffer memory, path_memory, span_memory, token_memory,
+      bias_memory; /* memory: what has room for `room` rows */
+  int32_t room, path_room, span_room, token_room, bias_room;
   cpu_row *rows; /* [row_count] */
   int32_t *paths;
   int32_t *firsts; /* [OPS_VIEWS_MAX][room + 1] */
@@ -39,6 +40,8 @@ typedef struct cpu_batch {
   ops_ranking *rankings;
   ops_ranked *ranked; /* the lists; count -1: it has not been asked for */
   int32_t *tokens;    /* of the rankings' histories */
+  int32_t *bias_tokens;
+  float *bias_values; /* of the rankings */
   int32_t *capture_rows;
   cpu_view views[OPS_VIEWS_MAX];
   int32_t row_count, view_count, head_count, logit_count, rank_count, capture_count;
@@ -53,9 +56,8 @@ typedef struct cpu_capture {
 /* What ranks tokens, a thread each. */
 typedef struct cpu_rankers {
   cpu_buffer memory;
-  int32_t count, vocabulary;
-  bool renames;
-  const int32_t *ids; /* [vocabulary] the output of each token, or NULL */
+  int32_t count, vocabulary, common; /* as device_ids */
+  const int32_t *tokens;             /* of each output, or NULL */
 } cpu_rankers;
 
 typedef struct cpu_device {

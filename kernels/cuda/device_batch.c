@@ -34,6 +34,8 @@ static size_t block_bytes(const ops_batch *b) {
   bytes += padded((size_t)b->capture_count * sizeof *b->capture_rows);
   bytes += padded((size_t)b->rank_count * sizeof(cuda_ranking));
   bytes += padded((size_t)b->token_count * sizeof *b->tokens);
+  bytes += padded((size_t)b->bias_count * sizeof *b->bias_tokens);
+  bytes += padded((size_t)b->bias_count * sizeof *b->bias_values);
   return bytes + padded((size_t)ops_choice_count(b) * sizeof *b->choices);
 }
 
@@ -76,7 +78,12 @@ static cuda_ranking ranking_of(const ops_ranking *r, int32_t line) {
                         .choice = o->choice,
                         .position = (uint32_t)r->position,
                         .seed = o->seed,
+                        .presence_penalty = o->presence_penalty,
+                        .frequency_penalty = o->frequency_penalty,
                         .history = {r->history[0], r->history[1]},
+                        .prompt_count = r->prompt_count,
+                        .bias = r->bias,
+                        .own = r->own,
                         .mask = -1};
 }
 
@@ -92,6 +99,8 @@ static void put_rankings(cuda_upload *u, const ops_batch *b) {
   for (int32_t i = 0; i < b->rank_count; i++) rankings[i] = ranking_of(&b->rankings[i], b->logit_count + i);
   to->rankings = put_room(u, (size_t)b->rank_count * sizeof *rankings);
   to->tokens = put(u, b->tokens, (size_t)b->token_count, sizeof *b->tokens);
+  to->bias_tokens = put(u, b->bias_tokens, (size_t)b->bias_count, sizeof *b->bias_tokens);
+  to->bias_values = put(u, b->bias_values, (size_t)b->bias_count, sizeof *b->bias_values);
 }
 
 static void put_batch(cuda_upload *u, const ops_batch *b) {
@@ -195,6 +204,7 @@ static void note_batch(cuda_device *d, device_kv *k, const ops_batch *b) {
   f->op_count = 0;
   f->positions = positions_of(k, b);
   f->graph = NULL;
+  f->prepared = false;
   f->angles = NULL;
   f->downloaded = false;
 }

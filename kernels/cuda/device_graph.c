@@ -109,7 +109,10 @@ static bool capture(cuda_device *d, cuda_graph *g) {
 
 static bool launch(cuda_device *d) {
   cuda_graph *g = find(d, hash_of(&d->forward));
-  if (!g->exec && !capture(d, g)) return false;
+  if (!g->exec) {
+    d->forward.prepared = true;
+    if (!capture(d, g)) return false;
+  }
   g->used = ++d->base.counters.launches;
   d->forward.graph = g;
   return cuda_device_ok(d, cudaGraphLaunch(g->exec, d->stream));
@@ -118,6 +121,7 @@ static bool launch(cuda_device *d) {
 void cuda_graph_flush(cuda_device *d) {
   cuda_forward *f = &d->forward;
   if (f->op_count == 0) return;
+  f->prepared = d->use_graphs; /* the next forward of its kind is a graph */
   d->base.counters.launches += (uint64_t)f->op_count;
   play(d);
   if (!cuda_device_ok(d, cudaGetLastError())) f->failed = true;

@@ -312,7 +312,7 @@ void cuda_ops_rank(device *base, device_ids ids) {
   cuda_device *d = cuda_device_of(base);
   cuda_forward *f = &d->forward;
   int32_t bucket = cuda_batch_bucket(f->rank_count);
-  assert(ids.count > 0 && (ids.memory || ids.count <= f->vocabulary));
+  assert(ids.count > 0 && (ids.memory ? ids.common : ids.count) <= f->vocabulary);
   if (f->rank_count == 0 || !room(d, &f->rank, cuda_rank_bytes(bucket, ids.count))) return;
   cuda_op *op = record(d, CUDA_OP_RANK, f->head);
   if (!op) return;
@@ -321,7 +321,8 @@ void cuda_ops_rank(device *base, device_ids ids) {
   op->logits.logits = (const float *)f->logits->at;
   op->logits.columns = f->vocabulary;
   op->logits.vocabulary = ids.count;
-  op->logits.map = ids.memory ? (const int32_t *)(ids.memory->at + ids.at) : NULL;
+  op->logits.common = ids.common;
+  op->logits.of = ids.memory ? (const int32_t *)(ids.memory->at + ids.at) : NULL;
   op->ranked = f->ranked;
   op->scratch = f->rank->at;
 }

@@ -136,6 +136,7 @@ typedef struct cuda_forward {
   cudaEvent_t first, last; /* around what the device does */
   uint64_t queued_us;
   cuda_graph *graph; /* what was launched, or NULL */
+  bool prepared;     /* ops_answer's */
 } cuda_forward;
 
 typedef struct cuda_device {

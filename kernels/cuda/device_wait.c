@@ -70,7 +70,7 @@ ops_code cuda_wait_answer(device *base, ops_answer *a) {
     return fail(d);
   uint64_t us = (uint64_t)(1000.0f * ms);
   learn(d, us);
-  if (a) *a = (ops_answer){.ids = f->ids, .device_us = us};
+  if (a) *a = (ops_answer){.ids = f->ids, .device_us = us, .prepared = f->prepared};
   return OPS_OK;
 }
 

@@ -47,8 +47,7 @@ struct row_job {
   const cuda_rank_batch &batch;
   const cuda_ranking &r;
   int32_t vocabulary;
-  float *x;       /* [vocabulary]: logits after penalty, bias and mask; then what they are ranked by */
-  uint32_t *seen; /* [vocabulary / 32]: bits of the history's tokens */
+  float *x; /* [vocabulary]: logits after penalties, bias and mask; then what they are ranked by */
 };
 
 template <class F> static __device__ void each_token(const row_job &j, F f) {
@@ -170,20 +169,36 @@ static __device__ threshold select(const row_job &j, float best, sum_type target
   return found;
 }
 
-/* --- penalty, bias, mask --- */
+/* --- penalties, bias, mask --- */
+
+/* Before a token's logit is there, its word is -infinity and, added to its bits, what the history says of the
+ * token: 1 where the prompt has it, and 2 for each time in the output. A token without a logit keeps that,
+ * which is -infinity or a NaN: it is never listed. */
+#define UNSEEN 0xff800000u
 
 static __device__ bool in_vocabulary(const row_job &j, int32_t token) {
   return token >= 0 && token < j.vocabulary;
 }
 
-static __device__ void mark_history(const row_job &j) {
-  for (int32_t i = (int32_t)threadIdx.x; i < (j.vocabulary + 31) / 32; i += THREADS) j.seen[i] = 0;
+static __device__ bool has_history(const row_job &j) {
+  return j.r.history[0].count > 0 || j.r.history[1].count > 0;
+}
+
+static __device__ void count_history(const row_job &j) {
+  uint32_t *words = (uint32_t *)j.x;
+  int32_t before = 0;
+  each_token(j, [&](int32_t t) { j.x[t] = -INFINITY; });
   __syncthreads();
   for (const ops_slice &s : j.r.history) {
-    for (int32_t i = (int32_t)threadIdx.x; j.r.repeat_penalty != 1 && i < s.count; i += THREADS) {
+    for (int32_t i = (int32_t)threadIdx.x; i < s.count; i += THREADS) {
       const int32_t t = j.batch.tokens[s.first + i];
-      if (in_vocabulary(j, t)) atomicOr(&j.seen[t / 32], 1u << t % 32);
+      if (!in_vocabulary(j, t)) continue;
+      if (before + i < j.r.prompt_count)
+        atomicOr(&words[t], 1u);
+      else
+        atomicAdd(&words[t], 2u);
     }
+    before += s.count;
   }
   __syncthreads();
 }
@@ -201,15 +216,32 @@ static __device__ void add_biases(const row_job &j) {
   }
 }
 
+static __device__ __forceinline__ void take_logit(const row_job &j, int32_t t, float x) {
+  const cuda_ranking &r = j.r;
+  uint32_t word = UNSEEN;
+  if (has_history(j)) memcpy(&word, &j.x[t], sizeof word);
+  const int32_t count = (int32_t)((word - UNSEEN) / 2);
+  if (word != UNSEEN)
+    x = filter_penalised(x, r.repeat_penalty, r.frequency_penalty, r.presence_penalty, count);
+  j.x[t] = x;
+}
+
+/* Each of them is another token. */
+static __device__ void take_outputs(const row_job &j, const cuda_rank_logits &l, const float *logits,
+                                    int32_t first, int32_t count) {
+  for (int32_t i = first + (int32_t)threadIdx.x; i < first + count; i += THREADS)
+    if (in_vocabulary(j, l.of[i])) take_logit(j, l.of[i], logits[i]);
+}
+
 static __device__ void adjust(const row_job &j, const cuda_rank_logits &l) {
   const float *from = l.logits + (size_t)j.r.line * (size_t)l.columns;
-  mark_history(j);
-  each_token(j, [&](int32_t t) {
-    const int32_t column = l.map ? l.map[t] : t;
-    float x = column < 0 ? -INFINITY : from[column];
-    if (j.seen[t / 32] >> t % 32 & 1) x = x > 0 ? x / j.r.repeat_penalty : x * j.r.repeat_penalty;
-    j.x[t] = x;
-  });
+  if (has_history(j) || l.of) count_history(j);
+  if (l.of) {
+    take_outputs(j, l, from, 0, l.common);
+    take_outputs(j, l, from, j.r.own.first, j.r.own.count);
+  } else {
+    each_token(j, [&](int32_t t) { take_logit(j, t, from[t]); });
+  }
   __syncthreads();
   add_biases(j);
   __syncthreads();
@@ -332,26 +364,21 @@ static __device__ int32_t rank_row(const row_job &j, const cuda_rank_logits &l, 
 
 /* --- launch --- */
 
-static __host__ __device__ size_t words_of(int32_t vocabulary) { /* of a row's scratch */
-  return (size_t)vocabulary + (size_t)(vocabulary + 31) / 32;
-}
-
 static __global__ void __launch_bounds__(THREADS)
-    rank_rows(const cuda_rank_batch *batch, cuda_rank_logits l, ops_ranked *lists, uint32_t *scratch) {
+    rank_rows(const cuda_rank_batch *batch, cuda_rank_logits l, ops_ranked *lists, float *scratch) {
   const size_t row = blockIdx.x;
   if ((int32_t)row >= batch->count) return;
-  uint32_t *words = scratch + row * words_of(l.vocabulary);
-  const row_job j = {*batch, batch->rankings[row], l.vocabulary, (float *)words, words + l.vocabulary};
+  const row_job j = {*batch, batch->rankings[row], l.vocabulary, scratch + row * (size_t)l.vocabulary};
   const int32_t count = rank_row(j, l, lists[row].list);
   if (threadIdx.x == 0) lists[row].count = count;
 }
 
 size_t cuda_rank_bytes(int32_t bucket, int32_t vocabulary) {
-  return (size_t)bucket * words_of(vocabulary) * sizeof(uint32_t);
+  return (size_t)bucket * (size_t)vocabulary * sizeof(float);
 }
 
 void cuda_rank(cudaStream_t stream, const cuda_rank_batch *batch, int32_t bucket, cuda_rank_logits logits,
                ops_ranked *lists, void *scratch) {
   cuda_launch(rank_rows, dim3((unsigned)bucket), dim3(THREADS), sizeof(rank_memory), stream, batch, logits,
-              lists, (uint32_t *)scratch);
+              lists, (float *)scratch);
 }

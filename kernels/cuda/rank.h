@@ -10,10 +10,12 @@ typedef struct cuda_ranking {
   int32_t count; /* [1, SAMPLER_RANKED_MAX]: tokens wanted */
   float scale;   /* 1 / temperature; 0: no noise and no filters */
   int32_t top_k; /* 0: off */
-  float top_p, min_p, repeat_penalty;
+  float top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
   uint32_t choice, position; /* position: of the token being chosen */
   uint64_t seed;
   ops_slice history[2]; /* of the tokens */
+  int32_t prompt_count; /* as in ops_ranking */
+  ops_slice own;        /* outputs, as in ops_ranking */
   ops_slice bias;
   int32_t mask; /* its first word; < 0: all tokens are allowed */
 } cuda_ranking;
@@ -28,12 +30,11 @@ typedef struct cuda_rank_batch {
   const uint32_t *masks; /* bit (t % 32) of word t / 32 set: t is allowed */
 } cuda_rank_batch;
 
-/* Logits [..][columns]. Token t has the logit of column map[t], and is never chosen where that is < 0; map
- * NULL: of column t. */
+/* Logits [..][columns] of the tokens that the columns are (device_ids); `of` NULL: token t is column t. */
 typedef struct cuda_rank_logits {
   const float *logits;
-  int32_t columns, vocabulary;
-  const int32_t *map; /* [vocabulary] */
+  int32_t columns, vocabulary, common;
+  const int32_t *of;
 } cuda_rank_logits;
 
 PORTABLE_C_BEGIN

@@ -457,14 +457,19 @@ static const ops_ranking rankings[RANKED] = {
 static void run_rank(trial *t, const device_weight *w, const device_act *x, device_ids ids) {
   static const int32_t head_rows[] = {3, 0, 1, 4, 2};
   int32_t tokens[VOCABULARY];
+  ops_ranking wanted[RANKED];
   ops_row rows[ROWS];
   ops_batch b = plain_batch(rows, ROWS);
   for (int32_t i = 0; i < VOCABULARY; i++) tokens[i] = i;
+  for (int32_t i = 0; i < RANKED; i++) {
+    wanted[i] = rankings[i];
+    if (i > 0 && ids.memory) wanted[i].own = (ops_slice){ids.common + i, ids.outputs - ids.common - i};
+  }
   b.head_rows = head_rows;
   b.head_count = RANKED + 2;
   b.logit_count = 1;
   b.rank_count = RANKED;
-  b.rankings = rankings;
+  b.rankings = wanted;
   b.tokens = tokens;
   b.token_count = VOCABULARY;
   b.choices = &(ops_sampling){.scale = 1.25f};
@@ -482,15 +487,17 @@ static void run_rank(trial *t, const device_weight *w, const device_act *x, devi
 
 static void try_rank(trial *t, int32_t unused) {
   (void)unused;
-  int32_t outputs[VOCABULARY / 2];
-  for (int32_t i = 0; i < VOCABULARY / 2; i++) outputs[i] = i % 5 ? i * 7 % VOCABULARY : -1;
+  int32_t outputs[VOCABULARY]; /* 7 is prime to their number: each is another token */
+  for (int32_t i = 0; i < VOCABULARY; i++) outputs[i] = i % 5 ? i * 7 % VOCABULARY : -1;
   device_weight w = random_weight(t, OPS_Q8_0, VOCABULARY, COLUMNS);
   device_act *x = act_of(t, COLUMNS, true);
   const device_memory *memory = upload(t, outputs, sizeof outputs);
   if (t->failed) return;
   random_act(t, x, COLUMNS);
   run_rank(t, &w, x, (device_ids){.count = VOCABULARY});
-  run_rank(t, &w, x, (device_ids){.memory = memory, .count = VOCABULARY / 2});
+  run_rank(
+      t, &w, x,
+      (device_ids){.memory = memory, .count = VOCABULARY, .outputs = VOCABULARY, .common = VOCABULARY / 2});
 }
 
 /* --- all of them --- */

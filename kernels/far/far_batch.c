@@ -33,6 +33,8 @@ size_t far_batch_copy(ops_batch *out, const ops_batch *b, void *to) {
   out->head_rows = put(&p, b->head_rows, b->head_count, sizeof *b->head_rows);
   out->rankings = put(&p, b->rankings, b->rank_count, sizeof *b->rankings);
   out->tokens = put(&p, b->tokens, b->token_count, sizeof *b->tokens);
+  out->bias_tokens = put(&p, b->bias_tokens, b->bias_count, sizeof *b->bias_tokens);
+  out->bias_values = put(&p, b->bias_values, b->bias_count, sizeof *b->bias_values);
   out->choices = put(&p, b->choices, ops_choice_count(b), sizeof *b->choices);
   out->capture_rows = put(&p, b->capture_rows, b->capture_count, sizeof *b->capture_rows);
   return p.bytes;
@@ -63,6 +65,13 @@ static void check_ranking(const ops_batch *b, const ops_ranking *r) {
     far_require(s->count == 0 || (s->first >= 0 && s->count > 0 && s->count <= b->token_count - s->first),
                 "a ranking's history lies in the tokens");
   }
+  far_require(r->prompt_count >= 0, "a prompt has at least no tokens");
+  far_require(r->bias.count == 0 ||
+                  (r->bias.first >= 0 && r->bias.count > 0 && r->bias.count <= b->bias_count - r->bias.first),
+              "a ranking's bias lies in the biases");
+  far_require(r->own.count == 0 ||
+                  (r->own.first >= 0 && r->own.count > 0 && r->own.count <= SAMPLER_VOCAB_MAX - r->own.first),
+              "a ranking's own outputs are a range");
 }
 
 static void check_view(const ops_batch *b, const ops_view *v) {

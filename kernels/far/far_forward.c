@@ -65,6 +65,7 @@ typedef struct begin_args {
 static void keep_answer(far_device *f, const ops_answer *a) {
   int32_t count = f->forward.head_rows - f->forward.logit_rows - f->forward.ranked_rows;
   f->answer.device_us = a->device_us;
+  f->answer.prepared = a->prepared;
   if (count == 0) return;
   f->ids = far_device_block((size_t)count * sizeof(int32_t));
   far_require(f->ids.at != NULL, "no memory for an answer");
@@ -103,6 +104,16 @@ static void forget_answer(far_device *f) {
   for (int32_t i = 0; i < OPS_CAPTURES_MAX; i++) far_device_withdraw(f, &f->captured[i]);
 }
 
+static void note_own_outputs(far_forward *f, const ops_batch *b) {
+  f->own_first = INT32_MAX;
+  for (int32_t i = 0; i < b->rank_count; i++) {
+    const ops_slice *s = &b->rankings[i].own;
+    if (s->count == 0) continue;
+    if (s->first < f->own_first) f->own_first = s->first;
+    if (s->first + s->count > f->own_end) f->own_end = s->first + s->count;
+  }
+}
+
 static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
   far_device *f = far_device_of(d);
   far_require(f->state == FAR_IDLE, "a forward is waited for before the next begins");
@@ -117,6 +128,7 @@ static bool far_begin(device *d, device_kv *k, const ops_batch *b) {
                              .logit_rows = b->logit_count,
                              .ranked_rows = b->rank_count,
                              .captured_rows = b->capture_count};
+  note_own_outputs(&f->forward, b);
   f->code = OPS_FAILED;
   f->refused = f->lost || far_faults_due(&f->faults.refuse_begin);
   if (f->refused) return false;
@@ -360,13 +372,24 @@ static void run_rank(void *context, void *p) {
   inner->table->rank(inner, *a);
 }
 
+static void check_outputs(const far_forward *f, const device_ids *ids) {
+  if (!ids->memory) {
+    far_require(ids->count <= f->vocabulary && f->own_end == 0, "tokens are outputs, or have ids");
+    return;
+  }
+  far_require(ids->common >= 0 && ids->common <= ids->outputs && ids->common <= f->vocabulary,
+              "the outputs that all rows are ranked by are outputs of the head and have ids");
+  far_require(f->own_first >= ids->common && f->own_end <= ids->outputs && f->own_end <= f->vocabulary,
+              "a ranking's own outputs are outputs of the head behind the common ones, and have ids");
+}
+
 static void far_rank(device *d, device_ids ids) {
   far_device *f = recording(d);
   far_require(f->forward.vocabulary > 0, "head comes before rank");
   far_require(f->forward.ranked_rows > 0, "a rank has rows to rank");
   far_require(ids.count > 0 && ids.count <= SAMPLER_VOCAB_MAX, "a rank has tokens, and not too many");
-  far_require(ids.memory || ids.count <= f->forward.vocabulary, "tokens are outputs, or have ids");
-  if (ids.memory) ids.memory = inner_memory(f, ids.memory, ids.at, (size_t)ids.count * sizeof(int32_t));
+  check_outputs(&f->forward, &ids);
+  if (ids.memory) ids.memory = inner_memory(f, ids.memory, ids.at, (size_t)ids.outputs * sizeof(int32_t));
   *(device_ids *)far_queue_add(&f->queue, run_rank, sizeof ids) = ids;
   f->forward.ranked = true;
 }

@@ -68,11 +68,11 @@ static void say_draft(closing *l, const completion *c, bool plain_speed) {
 }
 
 static void say_gain(closing *l, const completion *c) {
-  double plain = completion_plain_speed(c), speed = completion_tokens_per_second(c);
+  double gain = completion_gain(completion_tokens_per_second(c), completion_plain_speed(c));
   if (c->stats.forwards && c->uncounted <= 0)
     clause(l, "acceptance length %.2f", (double)completion_counted(c) / (double)c->stats.forwards);
-  if (plain > 0 && speed > 0)
-    clause(l, "%.2f times plain decoding", speed / plain);
+  if (gain > 0)
+    clause(l, "%.2f times plain decoding", gain);
   else if (c->draft_wanted)
     clause(l, "the gain is unknown: too few plain steps to measure (--compare measures it)");
 }

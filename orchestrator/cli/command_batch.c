@@ -13,6 +13,9 @@
 #include <unistd.h>
 
 #define IN_BYTES_MAX (1u << 30)
+/* Bytes of results that cannot be written yet, because OUT is slow or an earlier line takes longer: meanwhile
+ * no more lines begin */
+#define BACKLOG_MAX (16u << 20)
 
 typedef struct item { /* one line of IN */
   const char *line;
@@ -34,6 +37,7 @@ typedef struct batch {
   size_t count;   /* of items */
   size_t next;    /* the first one that is neither begun nor refused */
   size_t written; /* results that `out` has */
+  size_t held;    /* bytes of results that wait for an earlier line's */
   bool finished;
 } batch;
 
@@ -43,14 +47,16 @@ static void on_result(void *owner, size_t tag, char *line) {
   batch *b = owner;
   b->items[tag].over = true;
   b->items[tag].result = line;
+  if (line) b->held += strlen(line);
 }
 
 /* Results leave in the order of the lines, so one that takes longer holds back the later ones. */
 static void write_results(batch *b) {
   while (b->written < b->count && b->items[b->written].over) {
     item *it = &b->items[b->written++];
-    if (it->result && async_output_add(&b->out, it->result, strlen(it->result)))
-      b->requests.out_of_memory = true;
+    size_t size = it->result ? strlen(it->result) : 0;
+    b->held -= size;
+    if (async_output_add(&b->out, it->result, size)) b->requests.out_of_memory = true;
     free(it->result);
     it->result = NULL;
   }
@@ -81,7 +87,7 @@ static void give_up(batch *b, const err *trouble) {
 static bool may_begin(const batch *b) {
   int32_t most = service_capacity(b->service);
   if (most > b->flags.workers.sessions) most = b->flags.workers.sessions;
-  return b->requests.running_count < most && b->next < b->count;
+  return b->requests.running_count < most && b->next < b->count && b->held + b->out.queued_size < BACKLOG_MAX;
 }
 
 static void on_news(void *owner) {
@@ -100,14 +106,6 @@ static void on_news(void *owner) {
     while (may_begin(b)) begin_next(b);
   write_results(b);
   finish(b);
-}
-
-static void on_written(void *context) {
-  batch *b = context;
-  if (b->out.failed)
-    on_news(b);
-  else
-    finish(b);
 }
 
 /* ---- before and after ---- */
@@ -174,7 +172,7 @@ static int complete_all(batch *b) {
   o.on_news = on_news;
   o.owner = b;
   if (service_open(&b->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  async_output_init(&b->out, service_loop(b->service), b->out_fd, on_written, b);
+  async_output_init(&b->out, service_loop(b->service), b->out_fd, on_news, b);
   b->requests = (request_queue){.defaults = &b->flags.request,
                                 .model = &b->model,
                                 .log = &b->log,

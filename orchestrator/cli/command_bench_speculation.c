@@ -1,54 +1,65 @@
-/* tandem bench spec: every prompt plainly and with a draft, by turns, for each method; what it was worth. A
- * method has its own workers, one after the other, and its own plain answers, so that noise meets both alike.
- */
+/* tandem bench spec: every prompt plainly and with a draft, by turns, for each method, size of tree and
+ * temperature; what it was worth. Each of these trials has its own workers, one after the other, and its own
+ * plain answers, so that noise meets both alike. */
 #include "orchestrator/cli/bench_prompts.h"
+#include "orchestrator/cli/bench_trials.h"
 #include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/default_head.h"
 #include "orchestrator/cli/speculation_figures.h"
 #include "orchestrator/cli/verify_trees.h"
 #include "orchestrator/service/result_json.h"
-#include "wire/draft_methods.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define METHODS_MAX     16
-#define IN_BYTES_MAX    (1u << 30)
-#define ALL             "all"
-#define METHOD_TEXT_MAX 4096
+#define IN_BYTES_MAX (1u << 30)
+#define ALL          "all"
 
 typedef struct bench {
   flags flags;
   text_model model;
   logger log;
   bench_prompts prompts;
-  char methods_text[METHOD_TEXT_MAX]; /* cut into: */
-  char *methods[METHODS_MAX];         /* as --draft takes them */
-  int32_t method_count;
-  speculation_figures (*figures)[BENCH_PROMPTS_CATEGORIES_MAX + 1]; /* [method_count]; [0]: of all */
+  bench_trials trials;
+  speculation_figures (*figures)[BENCH_PROMPTS_CATEGORIES_MAX + 1]; /* [trials.count]; [0]: of all */
 
-  /* The method that is tried now. */
-  int32_t method;
+  /* The trial that runs now. */
+  int32_t trial;
   service *service;
   completion answers[2]; /* plain, drafted */
-  size_t turn;           /* 0 warms up; then two turns for each prompt */
+  /* Microseconds a token, [prompts.count][2][flags.repeat]; 0: too short to time. */
+  double *times;
+  size_t turn; /* 0 warms up; then two turns for each repetition of each prompt */
   bool running, over;
   int code; /* why it had to stop */
 } bench;
 
-static size_t prompt_of(const bench *b) {
-  return b->turn ? (b->turn - 1) / 2 % b->prompts.count : 0;
+static size_t nth_of(const bench *b) {
+  return b->turn ? (b->turn - 1) / 2 : 0;
 }
 
-/* Even prompts are answered plainly first, odd ones with the draft first; at the next repetition the other
- * way round. */
-static bool with_draft(const bench *b) {
-  size_t nth = b->turn ? (b->turn - 1) / 2 : 0, round = nth / b->prompts.count;
-  return b->turn && (((b->turn - 1) % 2) ^ (nth % 2) ^ (b->prompts.count % 2 ? 0 : round % 2));
+static size_t prompt_of(const bench *b) {
+  return nth_of(b) / (size_t)b->flags.repeat;
+}
+
+static size_t round_of(const bench *b) {
+  return nth_of(b) % (size_t)b->flags.repeat;
 }
 
 static bool is_second(const bench *b) {
   return b->turn && (b->turn - 1) % 2 == 1;
+}
+
+/* The draft is there when a prompt is read for the first time, as it is for people: a head that finds the
+ * prompt in the target's cache gets the states of its end only. At the next repetition the plain answer comes
+ * first. */
+static bool with_draft(const bench *b) {
+  return is_second(b) == (round_of(b) % 2 == 1);
+}
+
+static const bench_trial *trial_of(const bench *b) {
+  return &b->trials.list[b->trial];
 }
 
 static void stop(bench *b, int code) {
@@ -62,8 +73,12 @@ static void begin_turn(bench *b) {
   err e = {0};
   completion *c = &b->answers[with_draft(b)];
   const bench_prompt *p = &b->prompts.list[prompt_of(b)];
+  const bench_trial *t = trial_of(b);
   request q = p->request; /* shares what the request owns, for this call */
   q.speculate = with_draft(b);
+  q.lockstep = t->size->lockstep;
+  q.budget = t->size->budget;
+  q.sampling.temperature = t->temperature;
   completion_fini(c);
   completion_init(c, &b->model, NULL);
   if (completion_begin(c, b->service, &q, &e))
@@ -73,11 +88,54 @@ static void begin_turn(bench *b) {
 }
 
 static void tell_progress(const bench *b, bool last) {
-  size_t all = b->prompts.count * (size_t)b->flags.repeat, done = b->turn ? (b->turn - 1) / 2 : 0;
+  size_t all = b->prompts.count * (size_t)b->flags.repeat, done = nth_of(b);
+  const bench_trial *t = trial_of(b);
   if (!isatty(STDERR_FILENO)) return;
   fprintf(stderr, "\r\033[K");
-  if (!last) fprintf(stderr, "%s: %zu of %zu prompts", b->methods[b->method], done, all);
+  if (!last)
+    fprintf(stderr, "%s, %s, temperature %g: %zu of %zu prompts", t->method, t->size->name,
+            (double)t->temperature, done, all);
   fflush(stderr);
+}
+
+static double *times_of(const bench *b, size_t prompt, bool drafted) {
+  return &b->times[(2 * prompt + drafted) * (size_t)b->flags.repeat];
+}
+
+static void keep_times(bench *b) {
+  for (int i = 0; i < 2; i++) {
+    double speed = completion_tokens_per_second(&b->answers[i]);
+    times_of(b, prompt_of(b), i)[round_of(b)] = speed > 0 ? 1e6 / speed : 0;
+  }
+}
+
+static int by_size(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static double median(double *list, size_t count) {
+  qsort(list, count, sizeof *list, by_size);
+  return (list[(count - 1) / 2] + list[count / 2]) / 2;
+}
+
+/* The clocks of a prompt that was answered for the last time: medians of its repetitions. */
+static void add_times(bench *b, int32_t tokens) {
+  size_t prompt = prompt_of(b), repeat = (size_t)b->flags.repeat;
+  double plain = median(times_of(b, prompt, false), repeat);
+  double drafted = median(times_of(b, prompt, true), repeat);
+  speculation_figures *f = b->figures[b->trial];
+  speculation_figures_add_times(&f[0], tokens, plain, drafted);
+  speculation_figures_add_times(&f[1 + b->prompts.list[prompt].category], tokens, plain, drafted);
+}
+
+static void end_prompt(bench *b) {
+  speculation_figures *f = b->figures[b->trial];
+  int32_t category = b->prompts.list[prompt_of(b)].category;
+  speculation_figures_add(&f[0], &b->answers[0], &b->answers[1]);
+  speculation_figures_add(&f[1 + category], &b->answers[0], &b->answers[1]);
+  keep_times(b);
+  if (round_of(b) + 1 == (size_t)b->flags.repeat) add_times(b, b->answers[0].count);
 }
 
 static void end_turn(bench *b) {
@@ -88,10 +146,7 @@ static void end_turn(bench *b) {
     stop(b, command_error(STATUS_WORKER, "line %ld: %s", p->line, c->trouble.text));
     return;
   }
-  if (is_second(b)) {
-    speculation_figures_add(&b->figures[b->method][0], &b->answers[0], &b->answers[1]);
-    speculation_figures_add(&b->figures[b->method][1 + p->category], &b->answers[0], &b->answers[1]);
-  }
+  if (is_second(b)) end_prompt(b);
   b->turn++;
   if (is_second(b)) tell_progress(b, false);
   if (b->turn > 2 * b->prompts.count * (size_t)b->flags.repeat) stop(b, STATUS_OK);
@@ -114,9 +169,9 @@ static void on_news(void *owner) {
   if (!b->over && !b->running && service_ready(b->service)) begin_turn(b);
 }
 
-/* ---- one method after the other ---- */
+/* ---- one trial after the other ---- */
 
-static int serve_method(bench *b) {
+static int serve_trial(bench *b) {
   err e = {0};
   int rc = service_serve(b->service, &b->model, &e);
   if (rc) return command_error(command_serve_status(rc), "%s", e.text);
@@ -131,11 +186,11 @@ static int print_trees(bench *b, const char *steps, int code) {
   return command_error(STATUS_IO, "--tree: %s", e.text);
 }
 
-static int try_method(bench *b) {
+static int run_trial(bench *b) {
   err e = {0};
-  b->flags.workers.draft = b->methods[b->method];
   service_options o = command_service_options(&b->flags, b->flags.request.context, &b->log);
-  if (!draft_methods_compute(o.workers.draft)) o.workers.draft_model = NULL, o.workers.draft_layers = 0;
+  bench_trials_settings(trial_of(b), &o.workers);
+  o.with_draft = true;
   o.on_news = on_news;
   o.owner = b;
   char steps[VERIFY_TREES_PATH_MAX];
@@ -143,92 +198,95 @@ static int try_method(bench *b) {
   o.workers.record_steps = b->flags.tree ? steps : NULL;
   b->turn = 0;
   b->running = b->over = false;
-  int code = service_open(&b->service, &o, &e) ? command_error(STATUS_WORKER, "%s", e.text) : serve_method(b);
+  int code = service_open(&b->service, &o, &e) ? command_error(STATUS_WORKER, "%s", e.text) : serve_trial(b);
   for (int i = 0; i < 2; i++) completion_fini(&b->answers[i]);
   service_close(b->service);
   b->service = NULL;
   return print_trees(b, steps, code);
 }
 
-/* "ngram,model+ngram" are two methods, of which the second one joins two drafters. */
-static int take_methods(bench *b) {
-  const char *text = b->flags.methods ? b->flags.methods : b->flags.workers.draft;
-  if (strlen(text) >= sizeof b->methods_text) return command_error(STATUS_USAGE, "--methods is too long");
-  strcpy(b->methods_text, text);
-  if (!b->flags.methods) {
-    b->methods[b->method_count++] = b->methods_text;
-    return STATUS_OK;
-  }
-  for (char *at = b->methods_text, *name; (name = strsep(&at, ","));) {
-    err e = {0};
-    worker_settings w = b->flags.workers;
-    for (char *c = name; *c; c++)
-      if (*c == '+') *c = ',';
-    w.draft = name;
-    if (!draft_methods_compute(name)) w.draft_model = NULL, w.draft_layers = 0;
-    if (strcmp(name, "none") == 0) err_set(&e, ERR_ARG, "none is what every method is compared with");
-    if (e.code || flags_check_draft(&w, &e)) return command_error(STATUS_USAGE, "--methods: %s", e.text);
-    if (b->method_count == METHODS_MAX)
-      return command_error(STATUS_USAGE, "--methods has more than %d", METHODS_MAX);
-    b->methods[b->method_count++] = name;
-  }
-  return STATUS_OK;
+static int open_model(bench *b) {
+  err e = {0};
+  int rc = text_model_open(&b->model, b->flags.workers.model, &e);
+  if (rc == ERR_OK) rc = text_model_load(&b->model, b->flags.template, &e);
+  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
+  default_head_use(&b->flags, b->model.file);
+  return command_context(&b->model, b->flags.request.context, &b->flags.request.context);
 }
 
 static int prepare(bench *b) {
   err e = {0};
   input_file in = {0};
   const char *path = b->flags.arguments[0];
-  int code = take_methods(b);
+  int code = open_model(b);
   if (code) return code;
-  int rc = text_model_open(&b->model, b->flags.workers.model, &e);
-  if (rc == ERR_OK) rc = text_model_load(&b->model, b->flags.template, &e);
-  if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
-  code = command_context(&b->model, b->flags.request.context, &b->flags.request.context);
-  if (code) return code;
+  if (bench_trials_read(&b->trials, &b->flags, &e)) return command_error(STATUS_USAGE, "%s", e.text);
   if (input_file_read(&in, path, IN_BYTES_MAX, &e)) return command_error(STATUS_IO, "%s", e.text);
-  rc = bench_prompts_read(&b->prompts, &in, &b->flags.request, b->model.config.vocab, &e);
+  int rc = bench_prompts_read(&b->prompts, &in, &b->flags.request, b->model.config.vocab, &e);
   input_file_fini(&in);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_INPUT, "%s: %s", path, e.text);
-  b->figures = calloc((size_t)b->method_count, sizeof *b->figures);
-  return b->figures ? STATUS_OK : command_error(STATUS_FAILED, "out of memory");
+  b->figures = calloc((size_t)b->trials.count, sizeof *b->figures);
+  b->times = calloc(2 * b->prompts.count * (size_t)b->flags.repeat, sizeof *b->times);
+  return b->figures && b->times ? STATUS_OK : command_error(STATUS_FAILED, "out of memory");
 }
 
 /* ---- what came out ---- */
 
-static int32_t rows_of(const bench *b) { /* of one method: all, and each category if there are several */
+static int32_t rows_of(const bench *b) { /* of one trial: all, and each category if there are several */
   return b->prompts.category_count > 1 ? 1 + b->prompts.category_count : 1;
 }
 
-static const char *category_name(const bench *b, int32_t row) {
-  return row ? b->prompts.categories[row - 1] : ALL;
+static speculation_label label_of(const bench *b, int32_t trial, int32_t row) {
+  const bench_trial *t = &b->trials.list[trial];
+  const char *category = row ? b->prompts.categories[row - 1] : ALL;
+  return (speculation_label){t->method, t->size->name, category, t->temperature};
+}
+
+/* The category that gains least, of those that were timed; 0: there are no several ones. */
+static int32_t worst_of(const bench *b, int32_t trial) {
+  const speculation_figures *f = b->figures[trial];
+  int32_t worst = 0;
+  for (int32_t row = 1; row < rows_of(b); row++) {
+    double gain = speculation_figures_gain(&f[row]);
+    if (gain > 0 && (!worst || gain < speculation_figures_gain(&f[worst]))) worst = row;
+  }
+  return worst;
+}
+
+static void print_trial(const bench *b, int32_t trial) {
+  const speculation_figures *f = b->figures[trial];
+  for (int32_t row = 0; row < rows_of(b); row++) {
+    speculation_label l = label_of(b, trial, row);
+    speculation_figures_print(stdout, &l, &f[row]);
+  }
+  speculation_figures_print_positions(stdout, &f[0]);
+  speculation_figures_print_ahead(stdout, &f[0]);
+  int32_t worst = worst_of(b, trial);
+  if (worst)
+    printf("  the category that gains least: %s, %.2f\n", b->prompts.categories[worst - 1],
+           speculation_figures_gain(&f[worst]));
 }
 
 static void print_table(const bench *b) {
-  const request *r = &b->flags.request;
-  printf("%zu prompts, at most %d tokens each, temperature %g; plainly and with the draft by turns, %d "
-         "time%s\n\n",
-         b->prompts.count, r->max_tokens, (double)r->sampling.temperature, b->flags.repeat,
-         b->flags.repeat == 1 ? "" : "s");
+  printf("%zu prompts, at most %d tokens each; plainly and with the draft by turns, %d time%s\n\n",
+         b->prompts.count, b->flags.request.max_tokens, b->flags.repeat, b->flags.repeat == 1 ? "" : "s");
   speculation_figures_print_head(stdout);
-  for (int32_t m = 0; m < b->method_count; m++) {
-    for (int32_t row = 0; row < rows_of(b); row++)
-      speculation_figures_print(stdout, b->methods[m], category_name(b, row), &b->figures[m][row]);
-    speculation_figures_print_positions(stdout, &b->figures[m][0]);
-  }
+  for (int32_t i = 0; i < b->trials.count; i++) print_trial(b, i);
 }
 
 static int print_json(const bench *b) {
   const request *r = &b->flags.request;
   json_t *o = json_object(), *rows = json_array();
-  for (int32_t m = 0; m < b->method_count; m++)
-    for (int32_t row = 0; row < rows_of(b); row++)
-      json_array_append_new(
-          rows, speculation_figures_json(b->methods[m], category_name(b, row), &b->figures[m][row]));
+  for (int32_t i = 0; i < b->trials.count; i++)
+    for (int32_t row = 0; row < rows_of(b); row++) {
+      speculation_label l = label_of(b, i, row);
+      json_array_append_new(rows, speculation_figures_json(&l, &b->figures[i][row]));
+    }
   json_object_set_new(o, "model", json_string(b->flags.workers.model));
+  json_object_set_new(o, "draft_model",
+                      b->flags.workers.draft_model ? json_string(b->flags.workers.draft_model) : json_null());
   json_object_set_new(o, "prompts", json_integer((json_int_t)b->prompts.count));
   json_object_set_new(o, "max_tokens", json_integer(r->max_tokens));
-  json_object_set_new(o, "temperature", json_real((double)r->sampling.temperature));
   json_object_set_new(o, "seed", json_integer((json_int_t)r->sampling.seed));
   json_object_set_new(o, "repeat", json_integer(b->flags.repeat));
   json_object_set_new(o, "rows", rows);
@@ -242,7 +300,7 @@ static int print_json(const bench *b) {
 static int report(const bench *b) {
   int32_t different = 0;
   int code = STATUS_OK;
-  for (int32_t m = 0; m < b->method_count; m++) different += b->figures[m][0].different;
+  for (int32_t i = 0; i < b->trials.count; i++) different += b->figures[i][0].different;
   if (b->flags.json)
     code = print_json(b);
   else
@@ -259,10 +317,11 @@ int command_bench_speculation(int argc, char **argv) {
   flags_parse(&b->flags, FLAGS_BENCH, argc, argv);
   b->log = (logger){"tandem", b->flags.workers.verbose ? LOG_INFO : LOG_WARNING};
   int code = prepare(b);
-  for (b->method = 0; code == STATUS_OK && b->method < b->method_count; b->method++) code = try_method(b);
+  for (b->trial = 0; code == STATUS_OK && b->trial < b->trials.count; b->trial++) code = run_trial(b);
   if (code == STATUS_OK) code = report(b);
   bench_prompts_fini(&b->prompts);
   free(b->figures);
+  free(b->times);
   text_model_close(&b->model);
   flags_fini(&b->flags);
   free(b);

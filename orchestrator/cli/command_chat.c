@@ -426,6 +426,11 @@ static void on_news(void *owner) {
   if (c->asking) show_progress(&c->show, &c->completion, clock_us());
 }
 
+static void on_written(void *context) {
+  chat *c = context;
+  if (c->asking) show_progress(&c->show, &c->completion, clock_us());
+}
+
 static void on_abort(void *owner) {
   chat *c = owner;
   line_editor_restore(c->editor);
@@ -464,7 +469,7 @@ static int converse(chat *c) {
   o.on_abort = on_abort;
   o.owner = c;
   if (service_open(&c->service, &o, &e)) return command_error(STATUS_WORKER, "%s", e.text);
-  async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, NULL, NULL);
+  async_output_init(&c->out, service_loop(c->service), STDOUT_FILENO, on_written, c);
   show_init(&c->show, (show_when)c->flags->show, &c->out);
   int rc = text_model_load(&c->model, c->flags->template, &e); /* while the target loads the weights */
   if (rc == ERR_OK) rc = text_model_needs_text(&c->model, &e);

@@ -1,5 +1,7 @@
 /* tandem convert-head: a draft head of any published layout to a GGUF. */
 #include "common/file/head_gguf.h"
+#include "common/file/json.h"
+#include "common/file/mapped_file.h"
 #include "common/file/model_file.h"
 #include "orchestrator/cli/commands.h"
 #include <stdio.h>
@@ -56,10 +58,25 @@ static int fit_map(head_file *h, const model_file *target, err *e) {
   return rc;
 }
 
+static int calibrate(head_file *h, const char *path, err *e) {
+  mapped_file m;
+  json_t *object = NULL;
+  head_calibration c;
+  int rc = mapped_file_open(&m, path, "the calibration", e);
+  if (rc) return rc;
+  rc = json_parse_object(&object, "the calibration", m.data, m.size, e);
+  mapped_file_close(&m);
+  if (!rc) rc = head_calibration_read_json(&c, object, e);
+  if (!rc) head_file_calibrate(h, &c);
+  json_decref(object);
+  return rc;
+}
+
 static int write_head(const flags *f, const model_file *target, head_file *h) {
   err e = {0};
   gguf_type type = type_of(f->type);
   int rc = f->map ? fit_map(h, target, &e) : ERR_OK;
+  if (!rc && f->calibration) rc = calibrate(h, f->calibration, &e);
   if (!rc && f->rows) rc = head_file_keep_rows(h, f->rows, &e);
   if (!rc)
     rc = head_file_quantise(h, type, f->output_type == FLAGS_TYPE_SAME ? type : type_of(f->output_type), &e);

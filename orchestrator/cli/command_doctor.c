@@ -7,6 +7,7 @@
 #include "orchestrator/service/child_processes.h"
 #include "orchestrator/service/result_json.h"
 #include "version.h"
+#include "wire/keys.h"
 #include "wire/transport.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -213,8 +214,10 @@ static msg make_hello(void) {
 static int exchange_frames(exchange *x, const char *endpoint, err *e) {
   char bound[WIRE_STRING_MAX];
   wire_id self = x->hello.u.hello.incarnation;
-  transport_options server = {.on_message = on_server_message, .context = x, .self = self};
-  transport_options client = {.on_message = on_client_message, .context = x, .self = self};
+  transport_options server = {
+      .on_message = on_server_message, .context = x, .self = self, .allow_plaintext = true};
+  transport_options client = {
+      .on_message = on_client_message, .context = x, .self = self, .allow_plaintext = true};
   int rc = transport_open(&x->server, &x->loop, &server, e);
   if (rc == ERR_OK) rc = transport_open(&x->client, &x->loop, &client, e);
   if (rc == ERR_OK) rc = transport_bind(x->server, endpoint, bound, sizeof bound, e);
@@ -260,6 +263,34 @@ static void check_sockets(doctor *d) {
     bad(d, "ipc", "cannot make a directory in /tmp: %s", strerror(errno));
   }
   check_socket(d, "tcp", "tcp://127.0.0.1:*");
+}
+
+/* ---- keys ---- */
+
+/* Of one role; none is no fault. */
+static void check_key(doctor *d, const char *folder, wire_role role, char *names, size_t size) {
+  char path[PATH_MAX + 32];
+  err e = {0};
+  keys *k;
+  snprintf(path, sizeof path, "%s/%s.key", folder, keys_role_name(role));
+  if (access(path, F_OK) != 0) return;
+  if (keys_open(&k, folder, role, &e) != ERR_OK) bad(d, "keys", "%s", e.text);
+  keys_close(k);
+  size_t used = strlen(names);
+  snprintf(names + used, size - used, "%s%s", used ? ", " : "", keys_role_name(role));
+}
+
+static void check_keys(doctor *d) {
+  char folder[PATH_MAX], names[64] = "";
+  const int failed = d->failed;
+  if (keys_folder(d->flags->keys, folder, NULL) != ERR_OK) return; /* of an account without a home */
+  for (int role = WIRE_ROLE_ORCHESTRATOR; role <= WIRE_ROLE_DRAFT; role++)
+    check_key(d, folder, (wire_role)role, names, sizeof names);
+  if (d->failed > failed) return;
+  if (names[0])
+    good(d, "keys", "%s: %s", folder, names);
+  else
+    good(d, "keys", "%s: none, which tcp needs: `tandem keygen' makes them", folder);
 }
 
 /* ---- the other programs ---- */
@@ -330,6 +361,7 @@ int command_doctor(int argc, char **argv) {
   check_worker(&d, "tandem-draft");
   check_devices(&d);
   check_sockets(&d);
+  check_keys(&d);
   check_models(&d);
   int code = f.json ? print_object(&d) : STATUS_OK;
   json_decref(d.checks);

@@ -67,6 +67,7 @@ static void on_written(void *context) {
   run *r = context;
   if (r->out.failed && r->completion.session)
     completion_cancel(&r->completion, r->service); /* nobody reads it */
+  if (r->begun && !completion_is_over(&r->completion)) show_progress(&r->show, &r->completion, clock_us());
   finish(r);
 }
 
@@ -159,10 +160,13 @@ static int report(const run *r) {
   end_line(r);
   if (r->completion.trouble.code) command_service_error(r->flags, r->service, &r->completion.trouble);
   bool both = r->compared && is_whole(&r->completion);
+  command_closing closing;
+  FILE *to = command_closing_open(&closing, r->flags);
   if (both)
-    closing_lines_print_both(stderr, &r->plain, &r->completion, &words);
+    closing_lines_print_both(to, &r->plain, &r->completion, &words);
   else
-    closing_lines_print(stderr, &r->completion, &words);
+    closing_lines_print(to, &r->completion, &words);
+  command_closing_close(&closing);
   if (r->status) return command_error(r->status, "out of memory");
   if (service_signal(r->service)) return command_signal_status(service_signal(r->service));
   if (r->out.failed)

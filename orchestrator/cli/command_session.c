@@ -13,15 +13,19 @@
 
 /* ---- the ledger ---- */
 
+static int set_path(command_session_work *w) {
+  err e = {0};
+  if (w->flags.ledger)
+    snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
+  else if (ledger_database_default_path(w->path, &e))
+    return command_session_error(&e);
+  return STATUS_OK;
+}
+
 /* A default ledger that does not exist is empty. It is tidied where it can be written. */
 static int open_ledger(command_session_work *w) {
   err e = {0};
-  int rc = ERR_OK;
-  if (w->flags.ledger)
-    snprintf(w->path, sizeof w->path, "%s", w->flags.ledger);
-  else
-    rc = ledger_database_default_path(w->path, &e);
-  if (rc == ERR_OK) rc = ledger_database_open(&w->db, w->path, false, &e);
+  int rc = ledger_database_open(&w->db, w->path, false, &e);
   if (rc == ERR_GONE && !w->flags.ledger) return STATUS_OK;
   if (rc) return command_error(rc == ERR_GONE ? STATUS_IO : command_serve_status(rc), "%s", e.text);
   if (!sqlite3_db_readonly(w->db, "main")) ledger_change_remove_dead(w->db, w->path, NULL);
@@ -102,18 +106,25 @@ typedef struct verb {
   const char *name;
   flags_command flags;
   int (*run)(command_session_work *w);
+  bool opens; /* it opens the ledger by itself, in a way of its own */
   const char *text;
 } verb;
 
 static const verb verbs[] = {
-    {"list", FLAGS_LIST, command_session_list, "what there is, newest first"},
-    {"show", FLAGS_SHOW, command_session_show, "ID: prompt, answer, figures"},
-    {"resume", FLAGS_RESUME, command_session_resume,
+    {"list", FLAGS_LIST, command_session_list, false, "what there is, newest first"},
+    {"show", FLAGS_SHOW, command_session_show, false, "ID: prompt, answer, figures"},
+    {"resume", FLAGS_RESUME, command_session_resume, false,
      "ID: go on with one that was interrupted, and print the rest"},
-    {"rollback", FLAGS_ROLLBACK, command_session_rollback, "ID --to N: drop all but N tokens of the answer"},
-    {"export", FLAGS_EXPORT, command_session_export,
-     "ID: all that is needed to repeat it, as a line of JSON"},
-    {"end", FLAGS_END, command_session_end, "ID, or --older-than AGE [--delete]: end it, or forget it"},
+    {"rollback", FLAGS_ROLLBACK, command_session_rollback, false,
+     "ID --to N: drop all but N tokens of the answer"},
+    {"export", FLAGS_EXPORT, command_session_export, false, "ID, or --all: all of it, as a line of JSON"},
+    {"import", FLAGS_IMPORT, command_session_import, true, "FILE: take what export has written"},
+    {"release", FLAGS_RELEASE, command_session_release, false,
+     "ID: what another host served, whose process is dead for certain"},
+    {"end", FLAGS_END, command_session_end, false,
+     "ID, or --older-than AGE [--delete]: end it, or forget it"},
+    {"check", FLAGS_CHECK, command_session_check, true, "is all of the ledger in order?"},
+    {"repair", FLAGS_REPAIR, command_session_repair, true, "keep what is whole of a damaged ledger"},
 };
 enum { VERB_COUNT = sizeof verbs / sizeof *verbs };
 
@@ -131,9 +142,11 @@ static int run_verb(const verb *v, int argc, char **argv) {
   if (!w) return command_error(STATUS_FAILED, "out of memory");
   flags_parse(&w->flags, v->flags, argc, argv);
   w->now = clock_wall_us();
-  int code = open_ledger(w);
+  int code = set_path(w);
+  if (code == STATUS_OK && !v->opens) code = open_ledger(w);
   if (code == STATUS_OK) code = v->run(w);
   sqlite3_close(w->db);
+  command_session_close_vocabulary(&w->vocabulary);
   json_decref(w->list);
   flags_fini(&w->flags);
   free(w);

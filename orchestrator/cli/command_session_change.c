@@ -1,4 +1,4 @@
-/* tandem session rollback, tandem session end: changes of sessions that nobody serves. */
+/* tandem session rollback, release, end: changes of sessions that nobody serves. */
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/ledger/ledger_change.h"
 #include <stdio.h>
@@ -16,6 +16,16 @@ int command_session_rollback(command_session_work *w) {
   if (rc == ERR_OK) printf("%016llx has %d tokens of answer\n", (unsigned long long)s.id, w->flags.to);
   ledger_session_fini(&s);
   return rc ? command_session_error(&e) : STATUS_OK;
+}
+
+int command_session_release(command_session_work *w) {
+  uint64_t id;
+  err e = {0};
+  int code = command_session_find(w, &id);
+  if (code) return code;
+  if (ledger_change_release(w->db, w->path, id, &e)) return command_session_error(&e);
+  printf("%016llx is served by nobody\n", (unsigned long long)id);
+  return STATUS_OK;
 }
 
 static int end_old(command_session_work *w) {

@@ -1,7 +1,8 @@
-/* tandem session show, tandem session export: everything of one session. */
+/* tandem session show: everything of one session. */
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/ledger/options_json.h"
 #include "orchestrator/service/session_about.h"
+#include "orchestrator/service/session_line.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,22 +36,37 @@ static bool ends_whole(const ledger_session *s) {
   return s->state == LEDGER_ENDED && (s->finish != WIRE_FINISH_STOP || command_session_ended_with_stop(s));
 }
 
+static int open_vocabulary(command_session_vocabulary *v, const char *path, err *e) {
+  if (v->path && strcmp(v->path, path) == 0) return v->e.code;
+  command_session_close_vocabulary(v);
+  v->path = strdup(path);
+  if (text_model_open(&v->model, path, &v->e) == ERR_OK) text_model_load(&v->model, NULL, &v->e);
+  if (v->e.code) *e = v->e; /* which is said once */
+  return v->e.code;
+}
+
+void command_session_close_vocabulary(command_session_vocabulary *v) {
+  if (v->path) text_model_close(&v->model);
+  free(v->path);
+  *v = (command_session_vocabulary){0};
+}
+
 /* Without the model, or with another one, there are ids only. */
-static texts read_texts(const command_session_work *w, const ledger_session *s, const session_about *about) {
+static texts read_texts(command_session_work *w, const ledger_session *s, const session_about *about) {
   const char *path = w->flags.workers.model ? w->flags.workers.model : s->model;
-  text_model m;
+  const text_model *m = &w->vocabulary.model;
   err e = {0};
   texts t = {0};
   if (!path) return t;
-  if (text_model_open(&m, path, &e) == ERR_OK && !hash_equal(m.fingerprint, s->fingerprint))
-    err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
-  if (!e.code && text_model_load(&m, NULL, &e) == ERR_OK && m.tokens) {
-    t.prompt = text_of(&m, s->tokens, s->prompt_length, about, false, true);
+  int rc = open_vocabulary(&w->vocabulary, path, &e);
+  if (rc == ERR_OK && !hash_equal(m->fingerprint, s->fingerprint))
+    rc = err_set(&e, ERR_MISMATCH, "%s is not the model of this session", path);
+  if (rc == ERR_OK && m->tokens) {
+    t.prompt = text_of(m, s->tokens, s->prompt_length, about, false, true);
     t.output =
-        text_of(&m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
+        text_of(m, s->tokens + s->prompt_length, s->length - s->prompt_length, about, true, ends_whole(s));
   }
   if (e.code) fprintf(stderr, "tandem: no text: %s (-m FILE names the model)\n", e.text);
-  text_model_close(&m);
   return t;
 }
 
@@ -68,8 +84,9 @@ static void put_parsed(json_t *o, const char *key, const char *text) {
 /* What a request line says, in its words (request_json.c): the session's options where they change tokens;
  * and all of them. */
 static void put_request(json_t *o, const ledger_session *s, const session_about *about) {
-  static const char *const keys[] = {"max_tokens", "temperature",    "top_k", "top_p",
-                                     "min_p",      "repeat_penalty", "seed"};
+  static const char *const keys[] = {
+      "max_tokens",       "temperature",       "top_k",      "top_p",   "min_p", "repeat_penalty",
+      "presence_penalty", "frequency_penalty", "logit_bias", "grammar", "seed"};
   json_t *options = options_json_object(&s->options), *stops = json_object_get(about->object, "stop");
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     json_object_set(o, keys[i], json_object_get(options, keys[i]));
@@ -110,20 +127,26 @@ static void print_session(const command_session_work *w, const ledger_session *s
   printf("sampling  temperature %g, top-k %d, top-p %g, min-p %g, repeat-penalty %g, seed %llu\n",
          (double)s->options.temperature, s->options.top_k, (double)s->options.top_p, (double)s->options.min_p,
          (double)s->options.repeat_penalty, (unsigned long long)s->options.seed);
+  if (msg_options_extras(&s->options))
+    printf("          presence-penalty %g, frequency-penalty %g, a logit bias of %d tokens, a grammar of %u "
+           "bytes\n",
+           (double)s->options.presence_penalty, (double)s->options.frequency_penalty, s->options.bias_count,
+           s->options.grammar_size);
   if (s->stats) printf("figures   %s\n", s->stats);
   if (t->prompt) printf("\n--- prompt\n%s\n", t->prompt);
   if (t->output) printf("\n--- answer\n%s\n", t->output);
 }
 
-static int show(command_session_work *w, bool json, size_t json_flags) {
+int command_session_show(command_session_work *w) {
   ledger_session s;
   int code = command_session_load(w, &s);
   if (code) return code;
   session_about about;
   session_about_read(&about, s.about);
   texts t = read_texts(w, &s, &about);
-  if (json)
-    code = command_session_print_json(session_json(&s, &t, &about), json_flags);
+  if (w->flags.json)
+    code = command_session_print_json(session_json(&s, &t, &about),
+                                      JSON_INDENT(1) | JSON_REAL_PRECISION(SESSION_LINE_DIGITS));
   else
     print_session(w, &s, &t);
   if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
@@ -134,10 +157,13 @@ static int show(command_session_work *w, bool json, size_t json_flags) {
   return code;
 }
 
-int command_session_show(command_session_work *w) {
-  return show(w, w->flags.json, JSON_INDENT(1) | JSON_REAL_PRECISION(16));
-}
-
-int command_session_export(command_session_work *w) {
-  return show(w, true, JSON_COMPACT | JSON_REAL_PRECISION(16));
+json_t *command_session_object(command_session_work *w, const ledger_session *s) {
+  session_about about;
+  session_about_read(&about, s->about);
+  texts t = read_texts(w, s, &about);
+  json_t *object = session_json(s, &t, &about);
+  free(t.prompt);
+  free(t.output);
+  session_about_fini(&about);
+  return object;
 }

@@ -19,20 +19,23 @@ static const char *text_in(const json_t *o, const char *key) {
 }
 
 static void print_one(report *r, const ledger_orchestrator *o, const json_t *workers) {
+  static const char *const states[] = {[OWNER_DEAD] = " has died: its sessions are INTERRUPTED",
+                                       [OWNER_ALIVE] = "",
+                                       [OWNER_ELSEWHERE] =
+                                           " (of another host: whether it lives cannot be known here)"};
   char since[32] = "?";
   time_t seconds = (time_t)(o->since / 1000000);
   struct tm local;
   if (localtime_r(&seconds, &local)) strftime(since, sizeof since, "%F %T", &local);
   r->shown++;
-  printf("tandem %s  process %lld%s  since %s", o->command, (long long)o->process.pid,
-         o->alive ? "" : " has died: its sessions are INTERRUPTED", since);
-  if (o->alive)
+  printf("tandem %s  process %lld%s  since %s", o->command, (long long)o->pid, states[o->state], since);
+  if (o->state != OWNER_DEAD)
     printf("  %lld session%s  %.1f tok/s", (long long)o->sessions, o->sessions == 1 ? "" : "s",
            (double)o->millitokens / 1000);
   printf("\n");
   size_t i;
   const json_t *w;
-  if (!o->alive) return;
+  if (o->state == OWNER_DEAD) return;
   json_array_foreach(workers, i, w) {
     const char *kind = text_in(w, "numerics_id");
     printf("  %-7s %s  load %lld  %s\n", text_in(w, "role"), *kind ? kind : text_in(w, "method"),
@@ -41,14 +44,16 @@ static void print_one(report *r, const ledger_orchestrator *o, const json_t *wor
 }
 
 static void add_one(report *r, const ledger_orchestrator *o, json_t *workers) {
+  static const char *const states[] = {
+      [OWNER_DEAD] = "interrupted", [OWNER_ALIVE] = "running", [OWNER_ELSEWHERE] = "elsewhere"};
   json_t *one = json_object();
-  json_object_set_new(one, "pid", json_integer(o->process.pid));
+  json_object_set_new(one, "pid", json_integer(o->pid));
   json_object_set_new(one, "command", json_string(o->command));
-  json_object_set_new(one, "state", json_string(o->alive ? "running" : "interrupted"));
+  json_object_set_new(one, "state", json_string(states[o->state]));
   json_object_set_new(one, "since", json_real((double)o->since / 1e6));
   json_object_set_new(one, "updated", json_real((double)o->heartbeat / 1e6));
-  json_object_set_new(one, "sessions", json_integer(o->alive ? o->sessions : 0));
-  json_object_set_new(one, "tok_s", json_real(o->alive ? (double)o->millitokens / 1000 : 0));
+  json_object_set_new(one, "sessions", json_integer(o->state != OWNER_DEAD ? o->sessions : 0));
+  json_object_set_new(one, "tok_s", json_real(o->state != OWNER_DEAD ? (double)o->millitokens / 1000 : 0));
   json_object_set(one, "workers", workers);
   json_array_append_new(r->list, one);
 }

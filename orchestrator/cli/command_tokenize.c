@@ -2,6 +2,7 @@
 #include "common/base/program.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/input_file.h"
+#include "orchestrator/service/api/tokens_json.h"
 #include "orchestrator/service/result_json.h"
 #include <errno.h>
 #include <stdio.h>
@@ -18,18 +19,11 @@ static int written(void) {
 
 /* ---- tokenize ---- */
 
-static json_t *spelling_of(const tokenizer *t, int32_t id) {
-  size_t size;
-  const char *spelling = tokenizer_spelling(t, id, &size);
-  json_t *s = json_stringn(spelling, size);
-  return s ? s : json_string("\xef\xbf\xbd"); /* not UTF-8: U+FFFD */
-}
-
 static int print_json(const text_model *m, const tokenizer_ids *ids) {
   json_t *numbers = json_array(), *spellings = json_array();
   for (size_t i = 0; i < ids->count; i++) {
     json_array_append_new(numbers, json_integer(ids->ids[i]));
-    json_array_append_new(spellings, spelling_of(m->tokens, ids->ids[i]));
+    json_array_append_new(spellings, tokens_json_spelling(m->tokens, ids->ids[i]));
   }
   char *line = result_json_line(json_pack("{s:o, s:o}", "token_ids", numbers, "tokens", spellings));
   if (!line) return command_error(STATUS_FAILED, "out of memory");

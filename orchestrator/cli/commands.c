@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int command_error(exit_status code, const char *format, ...) {
   const logger log = {"tandem", LOG_ERROR};
@@ -67,20 +69,23 @@ void command_warn_dropped(size_t bytes) {
 /* Nobody has asked for the default file: whoever begins to use tandem is told of it, and never again. */
 static void tell_new_ledger(void *owner, const char *path) {
   (void)owner;
-  fprintf(stderr,
-          "tandem: prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, "
-          "`tandem session end --older-than 0s --delete' forgets what is there (this is said once)\n",
-          path);
+  const logger log = {"tandem", LOG_INFO};
+  log_line(&log, LOG_INFO,
+           "prompts and answers are kept in %s, which only you can read; --ledger none keeps nothing, "
+           "`tandem session end --older-than 0s --delete' forgets what is there (this is said once)",
+           path);
 }
 
 service_options command_service_options(const flags *f, int32_t context, const logger *log) {
   service_options o = {.workers = f->workers,
                        .with_draft = flags_wants_draft(f),
                        .listen = f->listen,
+                       .keys = f->keys,
                        .allow_plaintext = f->insecure_bind,
                        .draft_may_follow = f->command == FLAGS_SERVE,
                        .target_wait_s = f->wait,
                        .ledger = f->ledger,
+                       .ledger_mode = f->ledger_mode,
                        .command = flags_command_name(f->command),
                        .log = log,
                        .on_new_ledger = tell_new_ledger};
@@ -107,9 +112,30 @@ int command_service_error(const flags *f, const service *s, const err *trouble) 
   return command_error(STATUS_WORKER, "%s", trouble->text);
 }
 
+FILE *command_closing_open(command_closing *c, const flags *f) {
+  *c = (command_closing){0};
+  if (f->workers.log_format == LOG_AS_JSON) c->collected = open_memstream(&c->text, &c->size);
+  return c->collected ? c->collected : stderr;
+}
+
+void command_closing_close(command_closing *c) {
+  const logger log = {"tandem", LOG_INFO};
+  static const char begin[] = "tandem: ";
+  if (!c->collected || fclose(c->collected) != 0) return;
+  char *rest = c->text;
+  for (char *line; (line = strsep(&rest, "\n"));) {
+    if (strncmp(line, begin, strlen(begin)) == 0) line += strlen(begin);
+    if (*line) log_line(&log, LOG_INFO, "%s", line);
+  }
+  free(c->text);
+}
+
 int command_end_queue(const request_queue *q, const flags *f) {
   command_warn_dropped(q->dropped_bytes);
-  closing_lines_print_queue(stderr, q, flags_wants_draft(f) ? f->workers.draft : "none");
+  command_closing closing;
+  FILE *to = command_closing_open(&closing, f);
+  closing_lines_print_queue(to, q, flags_wants_draft(f) ? f->workers.draft : "none");
+  command_closing_close(&closing);
   if (q->out_of_memory) return command_error(STATUS_FAILED, "out of memory");
   if (service_signal(q->service)) return command_signal_status(service_signal(q->service));
   if (service_trouble(q->service, NULL)) return STATUS_WORKER;

@@ -6,18 +6,22 @@
 #include "orchestrator/cli/flags.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/service/request_queue.h"
+#include <stdio.h>
 
 int command_run(int argc, char **argv);
 int command_batch(int argc, char **argv);
+int command_serve(int argc, char **argv);
 int command_serve_workers(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);
 int command_convert_head(int argc, char **argv);
+int command_keygen(int argc, char **argv);
 int command_doctor(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_bench_speculation(int argc, char **argv);
 int command_session(int argc, char **argv);
 int command_status(int argc, char **argv);
+int command_operate(int argc, char **argv); /* workers and top */
 
 /* `run` without a prompt on a terminal. */
 int command_chat(flags *f);
@@ -26,6 +30,9 @@ int command_chat(flags *f);
 int command_resume(flags *f, const ledger_session *resume);
 
 /* ---- what they share ---- */
+
+/* Becomes another program of tandem's, with the same argv; returns only where that fails, with its status. */
+int command_hand_over(const char *program, char **argv);
 
 /* Says what is wrong, on stderr; returns `code`. */
 int command_error(exit_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -46,6 +53,14 @@ int command_context(const text_model *m, int32_t wanted, int32_t *out);
 int command_prompt_error(const err *e);
 /* Says on stderr what service_trouble has reported, in terms of the flags; returns STATUS_WORKER. */
 int command_service_error(const flags *f, const service *s, const err *trouble);
+/* Where closing lines go: to stderr, or into the log, where that is JSON. */
+typedef struct command_closing {
+  FILE *collected; /* NULL: they go to stderr as they are printed */
+  char *text;
+  size_t size;
+} command_closing;
+FILE *command_closing_open(command_closing *c, const flags *f);
+void command_closing_close(command_closing *c);
 /* Prints the closing lines for many requests; returns their exit status. */
 int command_end_queue(const request_queue *q, const flags *f);
 /* Warns that the vocabulary has no token for so many bytes of a prompt; does nothing for 0. */

@@ -7,6 +7,7 @@
 #include "common/text/utf8.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/cli/flags_table.h"
+#include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
 #include "wire/draft_methods.h"
 #include "wire/endpoint.h"
@@ -130,6 +131,41 @@ static void add_stop(flags *f, struct argp_state *state, const char *text) {
   if (request_add_stop(&f->request, "--stop", text, strlen(text), &e)) argp_error(state, "%s", e.text);
 }
 
+/* TOKEN(+|-)VALUE */
+static void add_bias(flags *f, struct argp_state *state, const char *text) {
+  char digits[16] = "", *end;
+  size_t size = strspn(text, "0123456789");
+  const char *value = text + size;
+  int64_t token = -1;
+  err e = {0};
+  if (size > 0 && size < sizeof digits) memcpy(digits, text, size);
+  if ((*value != '+' && *value != '-') || program_int("TOKEN", digits, 0, INT32_MAX, &token, &e))
+    argp_error(state, "--logit-bias is TOKEN+VALUE or TOKEN-VALUE, such as 15043-100, not '%s'", text);
+  float x = strtof(value, &end);
+  if (*end || end == value || !(x >= -SAMPLER_BIAS_VALUE_MAX && x <= SAMPLER_BIAS_VALUE_MAX))
+    argp_error(state, "VALUE of --logit-bias %s must be a number from %g to %g", text,
+               (double)-SAMPLER_BIAS_VALUE_MAX, (double)SAMPLER_BIAS_VALUE_MAX);
+  if (request_add_bias(&f->request, (int32_t)token, x, &e)) argp_error(state, "--logit-bias: %s", e.text);
+}
+
+/* One of --grammar, --grammar-file, --json-schema and --json-schema-file. */
+static void set_grammar(flags *f, int key, struct argp_state *state, const char *text) {
+  bool file = key == KEY_GRAMMAR_FILE || key == KEY_JSON_SCHEMA_FILE;
+  bool schema = key == KEY_JSON_SCHEMA || key == KEY_JSON_SCHEMA_FILE;
+  input_file in = {0};
+  err e = {0};
+  if (f->request.grammar) argp_error(state, "--grammar and --json-schema: give one of them, once");
+  int rc = file ? input_file_read(&in, text, FLAGS_GRAMMAR_FILE_MAX, &e) : ERR_OK;
+  const char *content = file ? in.data : text;
+  if (rc == ERR_OK && file && strlen(content) != in.size)
+    rc = err_set(&e, ERR_FORMAT, "%s holds a NUL", text);
+  if (rc == ERR_OK)
+    rc = schema ? request_set_schema_text(&f->request, content, &e)
+                : request_set_grammar(&f->request, content, &e);
+  if (file) input_file_fini(&in);
+  if (rc) argp_error(state, "%s", e.text);
+}
+
 static void set_system(flags *f, struct argp_state *state, const char *text) {
   err e = {0};
   if (request_set_system(&f->request, text, &e)) argp_error(state, "%s", e.text);
@@ -199,6 +235,8 @@ static void check_listening(flags *f, struct argp_state *state) {
     argp_error(state, "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT");
   if (!f->listen && (f->wait || f->insecure_bind))
     argp_error(state, "--wait and --insecure-bind go with --listen ENDPOINT: give that too, or drop them");
+  if (!f->listen && f->workers_from == FLAGS_WORKERS_WAIT)
+    argp_error(state, "where do the workers register? Give --listen ENDPOINT, ipc://PATH or tcp://HOST:PORT");
   if (!f->listen) return;
   if (endpoint_check(f->listen, &e)) argp_error(state, "--listen: %s", e.text);
   if (f->for_workers)
@@ -219,10 +257,14 @@ static void check_whole(flags *f, struct argp_state *state) {
   if (f->workers.kv_blocks && strcmp(f->workers.kv, "virtual") != 0)
     argp_error(state, "--kv-blocks is the size of a virtual cache: give --kv virtual too");
   bool chat = f->command == FLAGS_RUN && f->argument_count == 0 && isatty(STDIN_FILENO);
+  if (!f->certificate_file != !f->key_file)
+    argp_error(state, "--ssl-cert-file and --ssl-key-file go together: give both, or neither");
   if (f->show < 0) f->show = chat ? SHOW_AUTO : SHOW_NEVER;
   bool by_age = f->older_us >= 0;
   if (by_age && f->argument_count > 0) argp_error(state, "an ID and --older-than: give one of them");
-  if (f->argument_count < shape->arguments_min && !chat && !by_age) argp_error(state, "%s", shape->missing);
+  if (f->all && f->argument_count > 0) argp_error(state, "an ID and --all: give one of them");
+  if (f->argument_count < shape->arguments_min && !chat && !by_age && !f->all)
+    argp_error(state, "%s", shape->missing);
   if (f->command == FLAGS_ROLLBACK && f->to < 0)
     argp_error(state, "how much stays? Give --to N, in tokens of the answer");
   if (chat && (f->request.raw || f->json))
@@ -264,6 +306,15 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
   case KEY_STOP:
     add_stop(f, state, text);
     break;
+  case KEY_BIAS:
+    add_bias(f, state, text);
+    break;
+  case KEY_GRAMMAR:
+  case KEY_GRAMMAR_FILE:
+  case KEY_JSON_SCHEMA:
+  case KEY_JSON_SCHEMA_FILE:
+    set_grammar(f, key, state, text);
+    break;
   case KEY_SYSTEM:
     set_system(f, state, text);
     break;
@@ -290,7 +341,8 @@ static error_t parse_flag(int key, char *text, struct argp_state *state) {
 }
 
 static int32_t sessions_of(flags_command command) {
-  return command == FLAGS_BATCH ? FLAGS_SESSIONS_DEFAULT : command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX : 1;
+  if (command == FLAGS_BATCH || command == FLAGS_API) return FLAGS_SESSIONS_DEFAULT;
+  return command == FLAGS_SERVE ? FLAGS_SESSIONS_MAX : 1;
 }
 
 static void set_defaults(flags *f, flags_command command) {
@@ -301,6 +353,10 @@ static void set_defaults(flags *f, flags_command command) {
                            .threads = cpus_threads(),
                            .sessions = sessions_of(command)},
                .ledger = command == FLAGS_BATCH || command == FLAGS_BENCH ? "none" : NULL,
+               .host = "127.0.0.1",
+               .port = FLAGS_PORT_DEFAULT,
+               .url = FLAGS_URL_DEFAULT,
+               .waiting_max = FLAGS_WAITING_DEFAULT,
                .repeat = 1,
                .to = -1,
                .show = -1,
@@ -309,6 +365,10 @@ static void set_defaults(flags *f, flags_command command) {
                .output_type = FLAGS_TYPE_SAME,
                .older_us = -1};
   request_init(&f->request);
+  if (command == FLAGS_API) {
+    f->request.max_tokens = 0; /* all that the context has room for */
+    f->request.sampling.temperature = 1;
+  }
   if (command != FLAGS_RESUME) return;
   f->workers.math = NULL;
   f->request.max_tokens = 0;
@@ -333,6 +393,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
       .options = shape->options, .parser = parse_flag, .args_doc = shape->arguments, .doc = shape->text};
   argp_err_exit_status = STATUS_USAGE;
   program_parse_flags(&parser, argc, argv, f);
+  log_use_format(f->workers.log_format);
   f->request.speculate = f->workers.draft && strcmp(f->workers.draft, "none") != 0;
 }
 

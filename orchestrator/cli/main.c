@@ -21,12 +21,17 @@ typedef struct command {
 static const command commands[] = {
     {"run", command_run, "answer one prompt"},
     {"batch", command_batch, "answer a file of prompts, several at a time"},
+    {"serve", command_serve, "the OpenAI API over HTTP"},
     {"serve-workers", command_serve_workers, "answer request lines with workers that others start"},
-    {"session", command_session, "list, show, resume, rollback, export or end what the ledger keeps"},
+    {"session", command_session,
+     "list, show, resume, rollback, export, release or end what the ledger keeps"},
     {"status", command_status, "what runs now on this machine"},
+    {"workers", command_operate, "list, drain or resume the workers of a running serve"},
+    {"top", command_operate, "what a running serve does, each second anew"},
     {"tokenize", command_tokenize, "text to token ids"},
     {"detokenize", command_detokenize, "token ids to text"},
     {"convert-head", command_convert_head, "a draft head to a GGUF, for tandem and llama.cpp"},
+    {"keygen", command_keygen, "make the keys by which programs know each other over tcp"},
     {"doctor", command_doctor, "look at what tandem needs on this machine"},
     {"bench", command_bench, "measure what speculation is worth here (spec), or a step's parts (step)"},
 };

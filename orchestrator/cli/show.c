@@ -6,7 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define EVERY_US      100000 /* the live line is drawn at most this often */
+#define EVERY_US      200000 /* its figures change at most this often: faster, nobody can read them */
 #define COLOUR_DRAFT  32     /* green */
 #define COLOUR_TARGET 36     /* cyan */
 #define COLUMNS       80     /* where the terminal does not say */
@@ -64,16 +64,17 @@ int show_end(show *s, const completion *c) {
 /* ---- the live line ---- */
 
 void show_gain(double plain, double speed, char out[SHOW_GAIN_MAX]) {
-  if (plain > 0 && speed > 0)
-    snprintf(out, SHOW_GAIN_MAX, "%.2f times plain decoding", speed / plain);
+  double gain = completion_gain(speed, plain);
+  if (gain > 0)
+    snprintf(out, SHOW_GAIN_MAX, "%.2f times plain decoding", gain);
   else
     snprintf(out, SHOW_GAIN_MAX, "plain decoding not measured yet");
 }
 
 void show_line(const show *s, const completion *c, uint64_t now_us, char out[SHOW_LINE_MAX]) {
   char gain[SHOW_GAIN_MAX];
-  double speed = completion_speed_now(c, now_us);
-  show_gain(s->plain, speed, gain);
+  double speed = completion_speed_now(c, now_us), plain = completion_plain_speed(c);
+  show_gain(plain > 0 ? plain : s->plain, speed, gain);
   snprintf(out, SHOW_LINE_MAX, "%.1f tok/s, acceptance length %.2f, %s, %d of %d tokens from the draft",
            speed, completion_acceptance_length(c), gain, c->fresh_accepted, c->fresh);
 }
@@ -86,14 +87,22 @@ static size_t columns(void) {
 
 /* Index and reverse index make sure of a line below the text, also on the last line of the screen; then the
  * cursor is saved, the line is written, and the cursor goes back to where the text ends. */
-void show_progress(show *s, const completion *c, uint64_t now_us) {
-  char line[SHOW_LINE_MAX], code[SHOW_LINE_MAX + 64];
-  bool due = s->live && c->fresh > 0 && !c->finish && now_us - s->drawn_us >= EVERY_US;
-  if (!due || !async_output_idle(s->out)) return;
-  show_line(s, c, now_us, line);
+static void draw(show *s) {
+  char code[SHOW_LINE_MAX + 64];
   int n = snprintf(code, sizeof code, "\033D\033M\0337\033[B\r\033[0;2m%.*s\033[0m\033[K\0338",
-                   (int)columns(), line);
+                   (int)columns(), s->line);
   if (write(STDERR_FILENO, code, (size_t)n) < 0) s->live = false;
   s->drawn = true;
-  s->drawn_us = now_us;
+}
+
+/* Text erases the line, which is drawn again as soon as the text is on the screen. */
+void show_progress(show *s, const completion *c, uint64_t now_us) {
+  bool waits = !s->live || c->fresh == 0 || c->finish || !async_output_idle(s->out);
+  bool old = now_us - s->made_us >= EVERY_US;
+  if (waits || (s->drawn && !old)) return;
+  if (old) {
+    show_line(s, c, now_us, s->line);
+    s->made_us = now_us;
+  }
+  draw(s);
 }

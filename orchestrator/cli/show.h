@@ -12,14 +12,17 @@ typedef enum {
   SHOW_ALWAYS /* colours wherever the text goes */
 } show_when;
 
+#define SHOW_LINE_MAX 200
+
 typedef struct show {
   async_output *out; /* borrowed: gets the text */
   bool colours;      /* of the text */
   bool live;         /* there is a live line */
   int colour;        /* that is on now: an SGR number; 0: none */
   bool drawn;        /* the live line is on the screen */
-  uint64_t drawn_us; /* when it was drawn last */
-  double plain;      /* tokens a second of plain decoding, as measured; 0: not yet */
+  double plain;      /* tokens a second of plain decoding, as measured in earlier answers; 0: not yet */
+  uint64_t made_us;  /* when its figures were taken */
+  char line[SHOW_LINE_MAX];
 } show;
 
 /* Can the terminal at `fd` (stdin, stdout or stderr) show colours, and does the user want them? */
@@ -30,14 +33,14 @@ void show_init(show *s, show_when when, async_output *out);
 bool show_wants_accepted(const show *s); /* should the completion ask which tokens were accepted? */
 
 int show_text(show *s, const char *text, size_t size, bool accepted); /* ERR_NOMEM */
-/* Draws the live line anew, if it is time and all of the text is on the screen. */
+/* Draws the live line, if all of the text is on the screen: to be called with each news of the answer, and
+ * when out has become idle. */
 void show_progress(show *s, const completion *c, uint64_t now_us);
 /* The end of an answer: colours are off, the live line is erased, and the plain speed that the target has
  * reported is kept for the next answer. ERR_NOMEM. */
 int show_end(show *s, const completion *c);
 
 /* What the live line says, without the escapes. */
-#define SHOW_LINE_MAX 200
 void show_line(const show *s, const completion *c, uint64_t now_us, char out[SHOW_LINE_MAX]);
 /* The gain over plain decoding at `speed` tokens a second: "1.62 times plain", or that nothing was measured.
  */

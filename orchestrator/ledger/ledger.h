@@ -44,9 +44,11 @@ struct ledger {
   /* The session has ended; tokens beyond `length` were cut by a stop string. Stats as far as they are known.
    */
   int (*end)(void *self, uint64_t session, int32_t length, wire_finish finish, const msg_stats *stats);
-  /* How many tokens of the session survive the death of this process: these may be shown. 0: not even its
-   * beginning, so nothing may be sent. */
+  /* How many tokens of the session survive the death of this process: these may be shown and acknowledged. 0:
+   * not even its beginning, so nothing may be sent. */
   int32_t (*durable)(void *self, uint64_t session);
+  /* The session belongs to another process by now: nothing more of it will become durable here. */
+  bool (*lost)(void *self, uint64_t session);
   bool (*read)(void *self, uint64_t session, ledger_entry *out);
   /* No more calls about this session follow. Memory forgets it; a file keeps it. */
   void (*forget)(void *self, uint64_t session);

@@ -5,9 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool wait_for_done(ledger_backlog *b, uint64_t until_us) {
+  struct timespec until = {(time_t)(until_us / 1000000), (long)(until_us % 1000000) * 1000};
+  return pthread_cond_timedwait(&b->done, &b->lock, &until) == 0;
+}
+
 int ledger_backlog_init(ledger_backlog *b) {
   pthread_condattr_t attributes;
-  *b = (ledger_backlog){.count = 0};
+  *b = (ledger_backlog){.wait = wait_for_done};
   pthread_condattr_init(&attributes);
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
   pthread_mutex_init(&b->lock, NULL);
@@ -84,9 +89,4 @@ void ledger_backlog_wake(ledger_backlog *b, bool urgent) {
   b->dirty = true;
   b->urgent |= urgent;
   pthread_cond_signal(&b->news);
-}
-
-bool ledger_backlog_wait(ledger_backlog *b, uint64_t until_us) {
-  struct timespec until = {(time_t)(until_us / 1000000), (long)(until_us % 1000000) * 1000};
-  return pthread_cond_timedwait(&b->done, &b->lock, &until) == 0;
 }

@@ -11,9 +11,13 @@ typedef struct ledger_backlog {
   pthread_mutex_t lock; /* of everything below */
   pthread_cond_t news;  /* for the writer: there is work, or it should stop */
   pthread_cond_t done;  /* for the orchestrator: a transaction has ended */
+  /* Waits until a transaction ends, under the lock. False: the monotonic clock has reached until_us before.
+   * Of ledger_backlog_init; the simulation has its own. */
+  bool (*wait)(struct ledger_backlog *b, uint64_t until_us);
   ledger memory;
   bool stop, dirty, urgent; /* urgent: the writer must not wait for more */
   bool failing;             /* the file cannot be written */
+  bool fast;                /* what memory holds counts as durable (LEDGER_FAST) */
   ledger_track *tracks;     /* [count] */
   int32_t count, capacity;
   char *workers;       /* JSON or NULL */
@@ -33,5 +37,3 @@ void ledger_backlog_remove(ledger_backlog *b, ledger_track *t);
 bool ledger_backlog_has_news(const ledger_backlog *b, const ledger_track *t);
 int32_t ledger_backlog_length(const ledger_backlog *b, uint64_t session); /* tokens in memory */
 void ledger_backlog_wake(ledger_backlog *b, bool urgent);                 /* wakes the writer */
-/* Waits until a transaction ends. False: the monotonic clock has reached until_us before. */
-bool ledger_backlog_wait(ledger_backlog *b, uint64_t until_us);

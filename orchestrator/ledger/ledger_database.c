@@ -2,6 +2,7 @@
 
 #include "orchestrator/ledger/ledger_error.h"
 #include "orchestrator/ledger/ledger_schema.h"
+#include "orchestrator/ledger/ledger_sum.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -110,8 +111,15 @@ static int use_wal(sqlite3 *db) {
   return rc ? rc : sqlite3_exec(db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
 }
 
+int ledger_database_sync(sqlite3 *db, const char *path, err *e) {
+  return sqlite3_exec(db, "PRAGMA synchronous = FULL", NULL, NULL, NULL) ? ledger_error_last(db, path, e)
+                                                                         : ERR_OK;
+}
+
 static int prepare(sqlite3 *db, const char *path, bool create, err *e) {
   sqlite3_busy_timeout(db, LEDGER_BUSY_MS);
+  if (ledger_sum_register(db)) return ledger_error_last(db, path, e);
+  if (!sqlite3_db_readonly(db, "main") && ledger_schema_upgrade(db)) return ledger_error_last(db, path, e);
   if (create && ledger_schema_create(db)) return ledger_error_last(db, path, e);
   int code = ledger_schema_check(db, path, e);
   if (code || !create) return code;

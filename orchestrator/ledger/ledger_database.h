@@ -25,6 +25,9 @@ bool ledger_database_make(const char *path);
  * tandem), ERR_TIMEOUT (it is locked), ERR_NOMEM. */
 int ledger_database_open(sqlite3 **out, const char *path, bool create, err *e);
 
+/* Every transaction is synced to the disk from now on. Otherwise a power cut may cost the last ones. */
+int ledger_database_sync(sqlite3 *db, const char *path, err *e);
+
 /* *out is for sqlite3_finalize, and NULL on failure; the errors are those of ledger_error_last. */
 int ledger_database_prepare(sqlite3_stmt **out, sqlite3 *db, const char *path, const char *sql, err *e);
 /* Binds by kind: i int64_t, t text (NULL: NULL), b blob (const void *, size_t). Values are borrowed until the

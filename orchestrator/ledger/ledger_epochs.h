@@ -3,10 +3,11 @@
  * than are in use are recorded each time. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "orchestrator/ledger/ledger_backlog.h"
 
-#define LEDGER_EPOCHS_AHEAD 16
+#define LEDGER_EPOCHS_AHEAD LIMIT(16, 2)
 
-/* Under the lock of the backlog. ERR_IO: the file could not be written in time, or another process has taken
- * the session over. */
+/* Under the lock of the backlog. ERR_IO: the file could not be written in time; ERR_GONE: another process has
+ * taken the session over. */
 int ledger_epochs_record(ledger_backlog *b, ledger_track *t, uint32_t epoch);

@@ -14,9 +14,12 @@ static const failure failures[] = {
      "cannot be opened: are its folder and its rights in order?" LEDGER_ERROR_REMEDY},
     {SQLITE_PERM, ERR_IO, "may not be used: are its rights in order?" LEDGER_ERROR_REMEDY},
     {SQLITE_AUTH, ERR_IO, "may not be used: are its rights in order?" LEDGER_ERROR_REMEDY},
-    {SQLITE_NOTADB, ERR_FORMAT, "is damaged, or no ledger: move it away" LEDGER_ERROR_REMEDY},
+    {SQLITE_NOTADB, ERR_FORMAT,
+     "is damaged, or no ledger: `tandem session repair' keeps what is readable of a "
+     "ledger" LEDGER_ERROR_REMEDY},
     {SQLITE_CORRUPT, ERR_FORMAT,
-     "is damaged: move it away (`sqlite3 FILE .recover' may save what is in it)" LEDGER_ERROR_REMEDY},
+     "is damaged: `tandem session check' says where, and `tandem session repair' keeps what is "
+     "readable" LEDGER_ERROR_REMEDY},
     {SQLITE_BUSY, ERR_TIMEOUT,
      "is locked by another process: try again, or end what holds it" LEDGER_ERROR_REMEDY},
     {SQLITE_LOCKED, ERR_TIMEOUT,

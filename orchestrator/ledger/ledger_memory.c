@@ -120,6 +120,12 @@ static int32_t ledger_durable(void *self, uint64_t session) {
   return r ? r->entry.length : 0;
 }
 
+static bool ledger_lost(void *self, uint64_t session) {
+  (void)self;
+  (void)session;
+  return false; /* nobody else reads this memory */
+}
+
 static bool ledger_read(void *self, uint64_t session, ledger_entry *out) {
   const record *r = find(self, session);
   if (r) *out = r->entry;
@@ -167,6 +173,7 @@ int ledger_memory(ledger *out) {
                   .numerics = ledger_numerics,
                   .end = ledger_end,
                   .durable = ledger_durable,
+                  .lost = ledger_lost,
                   .read = ledger_read,
                   .forget = ledger_forget,
                   .close = ledger_close};

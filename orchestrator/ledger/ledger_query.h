@@ -4,20 +4,22 @@
 
 #include "orchestrator/ledger/ledger_database.h"
 #include "orchestrator/ledger/ledger_schema.h"
-#include "orchestrator/ledger/process_identity.h"
+#include "orchestrator/ledger/owner_lock.h"
 #include "wire/message.h"
 
 typedef struct ledger_session { /* one session of the file; not to be copied, because options point into it */
   uint64_t id, hash_seed;
   ledger_state state; /* LEDGER_INTERRUPTED also where its orchestrator has died silently */
   wire_finish finish; /* when it has ended */
-  int64_t pid;        /* of the orchestrator, while it runs */
+  int64_t pid;        /* of the orchestrator, unless it is dead for certain */
   uint32_t epoch;
   int64_t created, updated; /* wall clock, microseconds */
   int32_t *tokens;          /* [length]: prompt and output */
   int32_t length, prompt_length;
-  msg_options options; /* stops: the array below */
+  msg_options options; /* stops, bias and grammar: those below */
   int32_t stops[WIRE_STOPS_MAX];
+  msg_bias bias;
+  char *grammar;                          /* NULL: none */
   char *model, *numerics, *about, *stats; /* NULL: unknown. about, stats: JSON */
   hash16 fingerprint;
 } ledger_session;
@@ -41,12 +43,15 @@ int ledger_query_list(sqlite3 *db, const char *path, int32_t limit,
 int ledger_query_find(sqlite3 *db, const char *path, const char *digits, uint64_t *id, err *e);
 /* Reads and checks all of one session. ERR_GONE, ERR_FORMAT, ERR_NOMEM, ... */
 int ledger_query_load(sqlite3 *db, const char *path, uint64_t id, ledger_session *out, err *e);
+/* Reads a session of a damaged file: its prompt and as much of its output as checksums prove, from the
+ * beginning. *whole: nothing is lost; else it is interrupted. ERR_GONE: there is no row of it; ERR_FORMAT:
+ * its prompt or its options cannot be proven or read; ERR_NOMEM. */
+int ledger_query_salvage(sqlite3 *db, uint64_t id, ledger_session *out, bool *whole, err *e);
 
 typedef struct ledger_orchestrator { /* its strings are valid until the next one */
   uint64_t id;
-  process_identity process;
-  bool alive;
-  int64_t since, heartbeat, sessions, millitokens;
+  owner_state state;
+  int64_t pid, since, heartbeat, sessions, millitokens;
   const char *command, *workers; /* workers: JSON or NULL */
 } ledger_orchestrator;
 

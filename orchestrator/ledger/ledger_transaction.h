@@ -3,7 +3,7 @@
 #pragma once
 
 #include "orchestrator/ledger/ledger_database.h"
-#include "orchestrator/ledger/process_identity.h"
+#include "orchestrator/ledger/owner_lock.h"
 #include "wire/message.h"
 
 #define LEDGER_STATS_MAX 256
@@ -40,7 +40,8 @@ typedef struct ledger_heartbeat {
 
 typedef struct ledger_process { /* this process; its strings are borrowed */
   uint64_t id;                  /* in the file */
-  process_identity self;
+  int64_t pid;
+  char host[OWNER_LOCK_HOST_MAX];
   int64_t since;
   const char *command, *model;
   hash16 fingerprint;

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/min.h"
+#include "orchestrator/ledger/ledger_batch.h"
 #include "orchestrator/ledger/ledger_error.h"
 #include <stdlib.h>
 #include <string.h>
@@ -15,61 +16,12 @@ struct ledger_writer {
   pthread_t thread;
   bool thread_runs;
 
-  uint64_t busy_since, retry_us, committed_us; /* busy_since: transactions fail; 0: they do not */
+  uint64_t retry_us, committed_us; /* when a failed transaction is tried again; when the last one ended */
   uint64_t heartbeat_us, heartbeat_sent_us; /* when the next heartbeat is due; when the last one was sent */
-  ledger_job *jobs;                         /* [job_count], of this transaction */
-  int32_t job_count, job_capacity;
-  int32_t *tokens; /* [token_count], of its jobs */
-  size_t token_count, token_capacity;
+  ledger_batch batch;                       /* of this transaction */
 };
 
-/* ---- what is new; under the lock ---- */
-
-static bool reserve(ledger_writer *w, size_t tokens) {
-  if (w->job_count == w->job_capacity) {
-    int32_t capacity = w->job_capacity ? 2 * w->job_capacity : 16;
-    ledger_job *more = realloc(w->jobs, (size_t)capacity * sizeof *more);
-    if (!more) return false;
-    w->jobs = more;
-    w->job_capacity = capacity;
-  }
-  if (w->token_count + tokens <= w->token_capacity) return true;
-  size_t capacity = 2 * (w->token_count + tokens);
-  int32_t *more = realloc(w->tokens, capacity * sizeof *more);
-  if (!more) return false;
-  w->tokens = more;
-  w->token_capacity = capacity;
-  return true;
-}
-
-/* Where the tokens of a job begin: with all of them where the session begins, with the whole output where its
- * pieces become one. */
-static int32_t first_of(const ledger_track *t) {
-  if (!t->begun && !t->resumed) return 0;
-  return t->ended ? t->prompt_length : t->written;
-}
-
-/* False: there is no memory, and the session is taken later. */
-static bool take_job(ledger_writer *w, const ledger_track *t) {
-  const ledger *memory = &w->backlog->memory;
-  ledger_entry entry;
-  if (!memory->read(memory->self, t->session, &entry)) return false;
-  int32_t from = first_of(t), count = entry.length - from;
-  if (!reserve(w, (size_t)count)) return false;
-  if (count > 0) memcpy(w->tokens + w->token_count, entry.tokens + from, (size_t)count * sizeof *w->tokens);
-  w->jobs[w->job_count++] = (ledger_job){.at = *t, .from = from, .count = count, .offset = w->token_count};
-  w->token_count += (size_t)count;
-  return true;
-}
-
-static void take_jobs(ledger_writer *w) {
-  ledger_backlog *b = w->backlog;
-  w->job_count = 0;
-  w->token_count = 0;
-  b->dirty = b->urgent = false;
-  for (int32_t i = 0; i < b->count; i++)
-    if (ledger_backlog_has_news(b, &b->tracks[i]) && !take_job(w, &b->tracks[i])) b->dirty = true;
-}
+/* ---- under the lock ---- */
 
 static int32_t running(const ledger_backlog *b) {
   int32_t n = 0;
@@ -90,50 +42,23 @@ static ledger_heartbeat take_heartbeat(ledger_writer *w) {
   return out;
 }
 
-/* ---- what came of it; under the lock ---- */
-
-static void settle_job(ledger_writer *w, const ledger_job *j) {
-  ledger_backlog *b = w->backlog;
-  ledger_track *t = NULL;
-  for (int32_t i = 0; i < b->count && !t; i++)
-    if (b->tracks[i].session == j->at.session) t = &b->tracks[i];
-  if (!t) return;
-  if (j->at.lost && !t->lost)
-    log_line(w->options.log, LOG_WARNING,
-             "session %016llx was taken over by another process: the rest stays here",
-             (unsigned long long)t->session);
-  t->lost = j->at.lost;
-  t->begun = true;
-  if (!t->lost && j->at.epoch > t->epoch_written) t->epoch_written = j->at.epoch;
-  t->written = j->from + j->count;
-  t->end_written = j->at.ended;
-  if (strcmp(t->numerics, j->at.numerics) == 0) t->numerics_news = false;
-  if (t->forgotten && (t->lost || !ledger_backlog_has_news(b, t))) ledger_backlog_remove(b, t);
-}
-
-static void settle_failure(ledger_writer *w, int rc, const err *why) {
-  ledger_backlog *b = w->backlog;
-  uint64_t now = clock_us();
-  b->dirty = true;
-  if (!w->busy_since) w->busy_since = now;
-  w->retry_us = now + LEDGER_RETRY_US;
-  if (b->failing || ((rc & 0xff) == SQLITE_BUSY && now - w->busy_since < LEDGER_STALL_US)) return;
-  b->failing = true;
-  log_line(w->options.log, LOG_WARNING, "%s. The answer goes on, but is not kept if this program dies",
-           why->text);
+static void settle_failure(ledger_writer *w, const err *why) {
+  w->retry_us = clock_us() + LEDGER_RETRY_US;
+  if (!ledger_batch_failed(w->backlog)) return;
+  log_line(w->options.log, LOG_WARNING, "%s. %s", why->text,
+           w->backlog->fast ? "The answer goes on, but is not kept if this program dies"
+                            : "The answer waits until it can be written, because only what is kept is shown");
 }
 
 static void settle(ledger_writer *w, int rc, const err *why) {
   w->committed_us = clock_us();
   if (rc) {
-    settle_failure(w, rc, why);
+    settle_failure(w, why);
     return;
   }
   if (w->backlog->failing)
     log_line(w->options.log, LOG_WARNING, "the ledger %s is written again", w->options.path);
-  w->backlog->failing = false;
-  w->busy_since = 0;
-  for (int32_t i = 0; i < w->job_count; i++) settle_job(w, &w->jobs[i]);
+  ledger_batch_written(&w->batch, w->backlog, w->options.log);
 }
 
 /* ---- the thread ---- */
@@ -158,11 +83,12 @@ static bool work_once(ledger_writer *w) {
   ledger_backlog *b = w->backlog;
   err why = {0};
   ledger_heartbeat heartbeat = take_heartbeat(w);
-  take_jobs(w);
+  ledger_batch_take(&w->batch, b);
   pthread_mutex_unlock(&b->lock);
   int rc = SQLITE_OK;
-  if (w->job_count > 0 || heartbeat.due)
-    rc = ledger_transaction_commit(w->transaction, w->jobs, w->job_count, w->tokens, &heartbeat);
+  if (w->batch.job_count > 0 || heartbeat.due)
+    rc = ledger_transaction_commit(w->transaction, w->batch.jobs, w->batch.job_count, w->batch.tokens,
+                                   &heartbeat);
   if (rc) {
     ledger_error_last(w->options.db, w->options.path, &why);
     ledger_transaction_undo(w->transaction);
@@ -233,7 +159,6 @@ void ledger_writer_close(ledger_writer *w) {
   if (!w) return;
   if (w->thread_runs) stop(w);
   ledger_transaction_close(w->transaction);
-  free(w->jobs);
-  free(w->tokens);
+  ledger_batch_fini(&w->batch);
   free(w);
 }

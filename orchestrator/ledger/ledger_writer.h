@@ -1,15 +1,17 @@
 /* ledger_writer.h - the thread that writes the ledger's file. It takes what is new of all sessions into one
- * transaction (group commit), at most one every LEDGER_GROUP_US; only the beginnings and ends of sessions are
- * written at once. What a committed transaction holds survives the death of this process; a power cut may
- * lose the last ones (synchronous = NORMAL), but never the file. A transaction that fails is tried again, and
- * nothing is missing when it succeeds. */
+ * transaction (group commit), one every LEDGER_GROUP_US. Beginnings and ends of sessions are written at once,
+ * and so is a session with LEDGER_GROUP_TOKENS that are not written: what is not written is not acknowledged,
+ * and a target runs only so far ahead of what is. A transaction that fails is tried again, and nothing is
+ * missing when it succeeds. What a committed one holds survives the death of this process; ledger_mode
+ * (ledger_file.h) says what survives a power cut. */
 #pragma once
 
 #include "common/base/log.h"
 #include "orchestrator/ledger/ledger_backlog.h"
 
 #define LEDGER_GROUP_US          50000
-#define LEDGER_STALL_US          30000000 /* how long a lock of another process is waited for */
+#define LEDGER_GROUP_TOKENS      64      /* a quarter of the credit that a target has */
+#define LEDGER_WAIT_US           5000000 /* how long a call waits for the file where it must */
 #define LEDGER_RETRY_US          1000000
 #define LEDGER_HEARTBEAT_US      1000000 /* how often the row of this process is renewed while sessions run */
 #define LEDGER_IDLE_HEARTBEAT_US 5000000

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,14 +21,23 @@ typedef struct child {
   char *args[CHILD_PROCESSES_ARGS_MAX + 2]; /* path, args, NULL */
   pid_t pid;                                /* 0: not running */
   int starts;
+  uint64_t started_ms;
+  uv_timer_t restart_timer; /* active: it is started again when this goes off */
 } child;
+
+/* One life of a child: its end makes the descriptor readable. Lives until uv has closed its poll handle. */
+typedef struct life {
+  child_processes *owner;
+  int32_t number;
+  int pidfd;
+  uv_poll_t poll;
+} life;
 
 struct child_processes {
   child_processes_options options;
   child list[CHILD_PROCESSES_MAX];
   int32_t count;
   bool stopping;
-  uv_signal_t death_signal; /* SIGCHLD */
   uv_timer_t grace_timer;
   int handles; /* of libuv that are not closed yet */
 };
@@ -106,14 +116,47 @@ static pid_t spawn(const char *path, char *const *args, int out_fd) {
   return pid;
 }
 
+static void on_death(uv_poll_t *poll, int status, int events);
+
+/* A process file descriptor tells of this child's end and of nobody else's, and of every end: signals of the
+ * same number are merged. */
+static int watch(child_processes *p, int32_t number, pid_t pid, err *e) {
+  life *l = calloc(1, sizeof *l);
+  if (!l) return err_set(e, ERR_NOMEM, "out of memory");
+  *l = (life){.owner = p, .number = number, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)};
+  if (l->pidfd >= 0 && uv_poll_init(p->options.loop, &l->poll, l->pidfd) == 0) {
+    l->poll.data = l;
+    p->handles++;
+    uv_poll_start(&l->poll, UV_READABLE, on_death);
+    return ERR_OK;
+  }
+  int code = errno;
+  if (l->pidfd >= 0) close(l->pidfd);
+  free(l);
+  return err_set(e, ERR_IO, "cannot watch a child program: %s (this needs Linux 5.3 or later)",
+                 strerror(code));
+}
+
+static void wait_for(pid_t pid, int *wait_status) {
+  while (waitpid(pid, wait_status, 0) < 0 && errno == EINTR) {
+  }
+}
+
 int child_processes_start(child_processes *p, int32_t number, err *e) {
   assert(number >= 0 && number < p->count);
   child *c = &p->list[number];
   if (c->pid) return err_set(e, ERR_STATE, "%s runs already", c->name);
   pid_t pid = spawn(c->path, c->args, STDERR_FILENO);
   if (pid < 0) return err_set(e, ERR_IO, "cannot start %s: %s", c->path, strerror(errno));
+  int rc = watch(p, number, pid, e);
+  if (rc != ERR_OK) {
+    kill(pid, SIGKILL);
+    wait_for(pid, NULL);
+    return rc;
+  }
   c->pid = pid;
   c->starts++;
+  c->started_ms = uv_now(p->options.loop);
   return ERR_OK;
 }
 
@@ -123,6 +166,9 @@ int32_t child_processes_add(child_processes *p, const char *name, const char *co
   int rc = child_processes_find(name, path, e);
   if (rc) return rc;
   child *c = &p->list[p->count];
+  uv_timer_init(p->options.loop, &c->restart_timer);
+  c->restart_timer.data = p;
+  p->handles++;
   c->name = name;
   c->path = strdup(path);
   int n = 0;
@@ -149,18 +195,57 @@ static void describe(int wait_status, child_processes_exit *x) {
   }
 }
 
-static void on_death(uv_signal_t *handle, int signal_number) {
-  (void)signal_number;
-  child_processes *p = handle->data;
-  for (int32_t i = 0; i < p->count; i++) {
-    child *c = &p->list[i];
-    int wait_status;
-    if (!c->pid || waitpid(c->pid, &wait_status, WNOHANG) != c->pid) continue;
-    c->pid = 0;
-    child_processes_exit x = {.child = i, .name = c->name, .starts = c->starts, .expected = p->stopping};
-    describe(wait_status, &x);
-    p->options.on_exit(p->options.context, &x);
-  }
+static child_processes_exit exit_of(const child_processes *p, int32_t number) {
+  const child *c = &p->list[number];
+  return (child_processes_exit){
+      .child = number, .name = c->name, .starts = c->starts, .expected = p->stopping};
+}
+
+static void on_closed(uv_handle_t *handle);
+
+static void on_life_closed(uv_handle_t *handle) {
+  life *l = handle->data;
+  handle->data = l->owner;
+  close(l->pidfd);
+  on_closed(handle);
+  free(l);
+}
+
+/* No zombie stays. */
+static void on_death(uv_poll_t *poll, int status, int events) {
+  (void)status;
+  (void)events;
+  life *l = poll->data;
+  child_processes *p = l->owner;
+  child *c = &p->list[l->number];
+  int wait_status;
+  if (c->pid && waitpid(c->pid, &wait_status, WNOHANG) != c->pid) return;
+  uv_close((uv_handle_t *)poll, on_life_closed);
+  if (!c->pid) return; /* child_processes_kill was faster */
+  c->pid = 0;
+  if (uv_now(p->options.loop) - c->started_ms >= CHILD_PROCESSES_STEADY_MS) c->starts = 1;
+  child_processes_exit x = exit_of(p, l->number);
+  describe(wait_status, &x);
+  p->options.on_exit(p->options.context, &x);
+}
+
+static void on_restart(uv_timer_t *timer) {
+  child_processes *p = timer->data;
+  int32_t number = 0;
+  err e;
+  while (&p->list[number].restart_timer != timer) number++;
+  if (child_processes_start(p, number, &e) == ERR_OK) return;
+  p->list[number].starts++;
+  child_processes_exit x = exit_of(p, number);
+  x.code = -1;
+  snprintf(x.text, sizeof x.text, "%.*s", (int)sizeof x.text - 1, e.text);
+  p->options.on_exit(p->options.context, &x);
+}
+
+int child_processes_start_after(child_processes *p, int32_t number, uint64_t ms, err *e) {
+  if (ms == 0) return child_processes_start(p, number, e);
+  uv_timer_start(&p->list[number].restart_timer, on_restart, ms, 0);
+  return ERR_OK;
 }
 
 static void signal_all(child_processes *p, int number) {
@@ -175,6 +260,7 @@ static void on_grace_over(uv_timer_t *timer) {
 void child_processes_stop(child_processes *p) {
   if (p->stopping) return;
   p->stopping = true;
+  for (int32_t i = 0; i < p->count; i++) uv_timer_stop(&p->list[i].restart_timer);
   signal_all(p, SIGTERM);
   signal_all(p, SIGCONT); /* a stopped program must wake up to see SIGTERM */
   uv_timer_start(&p->grace_timer, on_grace_over, CHILD_PROCESSES_GRACE_MS, 0);
@@ -192,16 +278,10 @@ int child_processes_open(child_processes **out, const child_processes_options *o
   child_processes *p = *out = calloc(1, sizeof *p);
   if (!p) return err_set(e, ERR_NOMEM, "out of memory");
   p->options = *o;
-  p->death_signal.data = p->grace_timer.data = p;
+  p->grace_timer.data = p;
   uv_timer_init(o->loop, &p->grace_timer);
   p->handles = 1;
-  if (uv_signal_init(o->loop, &p->death_signal) == 0) {
-    p->handles++;
-    if (uv_signal_start(&p->death_signal, on_death, SIGCHLD) == 0) return ERR_OK;
-  }
-  child_processes_close(p);
-  *out = NULL;
-  return err_set(e, ERR_IO, "cannot watch child programs: is the limit of open files (ulimit -n) too low?");
+  return ERR_OK;
 }
 
 static void processes_free(child_processes *p) {
@@ -218,16 +298,16 @@ static void on_closed(uv_handle_t *handle) {
 void child_processes_kill(child_processes *p) {
   signal_all(p, SIGKILL);
   for (int32_t i = 0; i < p->count; i++) {
-    while (p->list[i].pid && waitpid(p->list[i].pid, NULL, 0) < 0 && errno == EINTR) {
-    }
+    if (p->list[i].pid) wait_for(p->list[i].pid, NULL);
     p->list[i].pid = 0;
   }
 }
 
+/* What watches a child closes itself when the loop runs, because the child has ended. */
 void child_processes_close(child_processes *p) {
   if (!p) return;
   child_processes_kill(p);
-  if (p->handles == 2) uv_close((uv_handle_t *)&p->death_signal, on_closed);
+  for (int32_t i = 0; i < p->count; i++) uv_close((uv_handle_t *)&p->list[i].restart_timer, on_closed);
   uv_close((uv_handle_t *)&p->grace_timer, on_closed);
 }
 
@@ -266,8 +346,7 @@ int child_processes_ask(const char *name, const char *flag, char *out, size_t si
   if (pid < 0) return rc;
   int wait_status = 0;
   if (rc) kill(pid, SIGKILL);
-  while (waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
-  }
+  wait_for(pid, &wait_status);
   if (rc == ERR_OK && !(WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0))
     rc = err_set(e, ERR_IO, "%s %s failed: is it damaged, or of another tandem?", path, flag);
   return rc;

@@ -11,18 +11,20 @@
 #include <limits.h>
 #include <uv.h>
 
-#define CHILD_PROCESSES_MAX      4
-#define CHILD_PROCESSES_ARGS_MAX 32
-#define CHILD_PROCESSES_GRACE_MS 2000 /* from SIGTERM to SIGKILL */
-#define CHILD_PROCESSES_ASK_MS   5000 /* longest wait for the output of child_processes_ask */
+#define CHILD_PROCESSES_MAX       4
+#define CHILD_PROCESSES_ARGS_MAX  32
+#define CHILD_PROCESSES_GRACE_MS  2000  /* from SIGTERM to SIGKILL */
+#define CHILD_PROCESSES_STEADY_MS 60000 /* one that ran for so long is counted anew */
+#define CHILD_PROCESSES_ASK_MS    5000  /* longest wait for the output of child_processes_ask */
 
 typedef struct child_processes child_processes;
 
 typedef struct child_processes_exit {
   int32_t child;
   const char *name;
-  int code;      /* exit status, or -1: ended by a signal */
-  int starts;    /* how often it has been started */
+  int code;   /* exit status, or -1: ended by a signal */
+  int starts; /* how often it was started since it last ran for CHILD_PROCESSES_STEADY_MS, this time included
+               */
   bool expected; /* child_processes_stop had been called */
   char text[96]; /* "exit status 3", "signal 9 (Killed)" */
 } child_processes_exit;
@@ -43,6 +45,8 @@ void child_processes_close(child_processes *p);
 int32_t child_processes_add(child_processes *p, const char *name, const char *const *args, err *e);
 /* ERR_STATE while it runs, ERR_IO. */
 int child_processes_start(child_processes *p, int32_t child, err *e);
+/* The same after so many milliseconds; if that fails then, on_exit tells. */
+int child_processes_start_after(child_processes *p, int32_t child, uint64_t ms, err *e);
 
 /* Sends SIGTERM to all, and SIGKILL to those that take longer than CHILD_PROCESSES_GRACE_MS. */
 void child_processes_stop(child_processes *p);

@@ -16,6 +16,7 @@ void completion_fini(completion *c) {
   free(c->text);
   free(c->tokens);
   free(c->text_after);
+  free(c->logprobs);
   *c = (completion){0};
 }
 
@@ -82,14 +83,24 @@ static int prepare_resumed(completion *c, err *e) {
   return rc ? err_set(e, rc, "out of memory for the prompt") : ERR_OK;
 }
 
+static int check_bias(const completion *c, const request *r, err *e) {
+  int32_t vocabulary = c->model->config.vocab;
+  for (int32_t i = 0; i < r->bias_count; i++)
+    if (r->bias.tokens[i] >= vocabulary)
+      return err_set(e, ERR_ARG, "a logit bias names token %d, but the ids of this model are 0 to %d",
+                     r->bias.tokens[i], vocabulary - 1);
+  return ERR_OK;
+}
+
 int completion_prepare(completion *c, const request *r, err *e) {
   int rc = ERR_OK;
   if (c->resume)
     rc = prepare_resumed(c, e);
   else if ((rc = request_check(r, e)) == ERR_OK)
     rc = prompt_encode(r, c->model, &c->prompt, e);
+  if (rc == ERR_OK) rc = check_bias(c, r, e);
   if (rc == ERR_OK) rc = prompt_check(c->model, c->prompt.ids, c->prompt.count, r->context, e);
-  if (rc == ERR_OK && r->stop_count > 0) rc = text_model_needs_text(c->model, e);
+  if (rc == ERR_OK && (r->stop_count > 0 || r->grammar)) rc = text_model_needs_text(c->model, e);
   return rc;
 }
 
@@ -125,7 +136,7 @@ static int start_session(completion *c, service *s, const request *r, err *e) {
                         .prompt_length = (int32_t)c->prompt.count,
                         .options = l ? l->options : options_of(c, r),
                         .draft = c->draft_wanted,
-                        .accepted = c->accepted_wanted,
+                        .accepted = c->accepted_wanted || service_trace(s),
                         .admit = admit,
                         .admit_context = c};
   if (l) {
@@ -138,12 +149,16 @@ static int start_session(completion *c, service *s, const request *r, err *e) {
     o.resume = &resume;
   }
   c->seed = o.options.seed;
+  c->logprobs_each = o.options.logprobs;
   c->max_tokens = o.options.max_tokens;
   c->context = r->context;
   char *about = l ? NULL : session_about_write(r, service_worker_settings(s));
   o.about = about;
   c->session = c->id = service_start(s, &o, e);
   free(about);
+  if (c->session)
+    completion_trace_begin(&c->trace, service_trace(s), c->id, c->came_us, l ? l->length : o.prompt_length,
+                           clock_us());
   return c->session ? ERR_OK : e->code;
 }
 
@@ -172,9 +187,12 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
                           .options = options_of(c, r),
                           .tokens = malloc((size_t)length * sizeof *out->tokens),
                           .numerics = strdup(c->numerics_id)};
+  msg_bias_copy(&out->options, &out->options, &out->bias);
+  if (r->grammar) out->options.grammar = out->grammar = strdup(r->grammar);
   out->options.seed = c->seed;
   out->options.max_tokens = c->count + (more < room ? more : room);
-  if (!out->tokens || !out->numerics) return err_set(e, ERR_NOMEM, "out of memory");
+  if (!out->tokens || !out->numerics || (r->grammar && !out->grammar))
+    return err_set(e, ERR_NOMEM, "out of memory");
   memcpy(out->tokens, c->prompt.ids, (size_t)prompt * sizeof *out->tokens);
   if (c->count) memcpy(out->tokens + prompt, c->tokens, (size_t)c->count * sizeof *out->tokens);
   return ERR_OK;
@@ -198,12 +216,20 @@ static void take_tokens(completion *c, const sessions_view *v) {
   c->count = count;
 }
 
+/* The ledger kept less than had come: the rest is not shown. */
+static bool cut_text(completion *c, int32_t count) {
+  if (c->kept >= 0 || count >= c->fed) return false;
+  c->fed = count;
+  c->text_size = count > 0 ? c->text_after[count - 1] : 0;
+  return true;
+}
+
 static void take_end(completion *c, const sessions_view *v) {
   c->end_us = clock_us();
   take_tokens(c, v);
   if (v->finish == WIRE_FINISH_ERROR && !c->trouble.code) err_set(&c->trouble, v->code, "%s", v->text);
   c->finish = c->trouble.code ? WIRE_FINISH_ERROR : v->finish;
-  end_text(c);
+  if (!cut_text(c, v->length - v->prompt_length)) end_text(c);
 }
 
 /* When an answer is cut or cancelled, the figures of the target come only after its end. */
@@ -244,6 +270,7 @@ bool completion_is_over(const completion *c) {
 static void give_end(completion *c) {
   if (c->end_given || !completion_is_over(c)) return;
   c->end_given = true;
+  completion_trace_end(&c->trace, c->finish, clock_us());
   if (c->sink.on_end) c->sink.on_end(c->sink.context, c);
 }
 
@@ -255,8 +282,8 @@ static bool is_accepted(const sessions_view *v, int32_t token) {
  * is its text; what is left at the end belongs to the last one. */
 static size_t same_origin(completion *c, const sessions_view *v, size_t end, bool *accepted) {
   while (c->given < c->fed && c->text_after[c->given] <= c->shown) c->given++;
-  *accepted = is_accepted(v, c->given < c->fed ? c->given : c->fed - 1);
-  if (!v->accepted) return end;
+  *accepted = c->accepted_wanted && is_accepted(v, c->given < c->fed ? c->given : c->fed - 1);
+  if (!c->accepted_wanted || !v->accepted) return end;
   int32_t last = c->given;
   while (last < c->fed && c->text_after[last] < end && is_accepted(v, last + 1) == *accepted) last++;
   return last < c->fed && c->text_after[last] < end ? c->text_after[last] : end;
@@ -272,19 +299,39 @@ static void give_text(completion *c, const sessions_view *v) {
   }
 }
 
-/* How many of the tokens that this run has brought are accepted ones. */
+/* How many of the tokens that this run has brought are accepted ones, and what to compare their time with. */
 static void count_accepted(completion *c, const sessions_view *v) {
   int32_t before = c->resume ? c->resume->length : v->prompt_length;
   if (!v->accepted) return;
+  c->plain_us = v->plain_us;
   c->fresh = v->length - before;
   c->fresh_accepted = 0;
   for (int32_t i = before; i < v->length; i++) c->fresh_accepted += v->accepted[i];
+}
+
+/* Those of the tokens that are new; what the ledger has not kept goes again. */
+static int take_logprobs(completion *c, const sessions_view *v) {
+  int32_t count = v->length - v->prompt_length, each = c->logprobs_each;
+  if (!v->logprobs || count <= 0) return ERR_OK;
+  if (count > c->logprob_capacity) {
+    sampler_ranked *p = realloc(c->logprobs, 2 * (size_t)count * (size_t)each * sizeof *p);
+    if (!p) return ERR_NOMEM;
+    c->logprobs = p;
+    c->logprob_capacity = 2 * count;
+  }
+  if (count > c->logprob_count)
+    memcpy(c->logprobs + c->logprob_count * each, v->logprobs + c->logprob_count * each,
+           (size_t)(count - c->logprob_count) * (size_t)each * sizeof *c->logprobs);
+  c->logprob_count = count;
+  return ERR_OK;
 }
 
 void completion_update(completion *c, service *s) {
   sessions_view v;
   if (c->session && service_look(s, c->session, &v)) {
     bool all = v.logged == v.length;
+    completion_trace_update(&c->trace, &v, clock_us());
+    if (take_logprobs(c, &v)) err_set(&c->trouble, ERR_NOMEM, "out of memory");
     note_first(c, &v);
     count_accepted(c, &v);
     if (v.finish && all && !c->finish) take_end(c, &v);
@@ -323,16 +370,23 @@ void completion_fail(completion *c, service *s, const err *why) {
 
 /* ---- figures ---- */
 
+/* Of `count` tokens of output, which were there at until_us. */
+static double speed_until(const completion *c, int32_t count, uint64_t until_us) {
+  if (count <= c->first_count || until_us <= c->first_token_us) return 0;
+  return (count - c->first_count) * 1e6 / (double)(until_us - c->first_token_us);
+}
+
 double completion_tokens_per_second(const completion *c) {
-  if (c->count <= c->first_count || c->end_us <= c->first_token_us) return 0;
-  return (c->count - c->first_count) * 1e6 / (double)(c->end_us - c->first_token_us);
+  return speed_until(c, c->count, c->end_us);
 }
 
 double completion_speed_now(const completion *c, uint64_t now_us) {
   int32_t before = c->resume ? c->resume->length - c->resume->prompt_length : 0;
-  int32_t timed = c->fresh + before - c->first_count;
-  if (!c->first_token_us || timed <= 0 || now_us <= c->first_token_us) return 0;
-  return timed * 1e6 / (double)(now_us - c->first_token_us);
+  return c->first_token_us ? speed_until(c, before + c->fresh, now_us) : 0;
+}
+
+double completion_gain(double speed, double plain) {
+  return speed > 0 && plain > 0 ? speed / plain : 0;
 }
 
 double completion_acceptance_length(const completion *c) {
@@ -342,6 +396,7 @@ double completion_acceptance_length(const completion *c) {
 
 double completion_plain_speed(const completion *c) {
   double speed;
+  if (c->plain_us) return 1e6 / c->plain_us;
   return sscanf(c->plain_speed, WIRE_PLAIN_SPEED_SCAN, &speed) == 1 && speed > 0 ? speed : 0;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "common/text/detokenizer.h"
+#include "orchestrator/service/completion_trace.h"
 #include "orchestrator/service/prompt.h"
 #include "orchestrator/service/service.h"
 
@@ -41,6 +42,9 @@ struct completion {
   int32_t fresh, fresh_accepted;
   size_t *text_after; /* [fed]: size of the text after each of them */
   size_t text_after_capacity;
+  /* [logprob_count][logprobs_each] of the output tokens, as in sessions_view; each 0: none are wanted */
+  sampler_ranked *logprobs;
+  int32_t logprobs_each, logprob_count, logprob_capacity;
   /* How many of these tokens stay when a stop string cuts the rest; -1: no stop string was found. */
   int32_t kept;
 
@@ -48,6 +52,7 @@ struct completion {
   int32_t *tokens;
   int32_t count;
   int32_t first_count; /* tokens that arrived together first */
+  uint64_t came_us;    /* the request, where it waited for its beginning; 0: it did not */
   uint64_t start_us, first_token_us, first_shown_us, end_us;
 
   wire_finish finish; /* 0 until the answer has ended; the figures may come later */
@@ -58,11 +63,13 @@ struct completion {
   int32_t max_tokens, context; /* limits: output tokens; prompt and output together */
   bool draft_wanted;
   char draft_method[WIRE_STRING_MAX + 1], numerics_id[WIRE_STRING_MAX + 1], off_reason[WIRE_STRING_MAX + 1];
-  char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps; "": nothing */
+  uint32_t plain_us; /* with accepted_wanted: what a plain step of the target takes; 0: not known (yet) */
+  char plain_speed[WIRE_STRING_MAX + 1]; /* what the target says of its plain steps at the end; "": nothing */
   bool numerics_changed;
   msg_stats stats;
   int32_t uncounted; /* output tokens that stats do not cover */
   uint64_t accepted_per_pos[WIRE_POSITIONS_MAX];
+  completion_trace trace;
 };
 
 /* The sink is copied; NULL: nobody listens. */
@@ -100,8 +107,12 @@ double completion_mean_accepted(const completion *c); /* draft tokens in a verif
 double completion_speed_now(const completion *c, uint64_t now_us);
 /* With accepted_wanted: tokens for each step of the target, from 1; 0: none yet. */
 double completion_acceptance_length(const completion *c);
-/* What the target has measured of its plain steps, in tokens a second; 0: nothing (yet). */
+/* What the target has measured of its plain steps, in tokens a second; 0: nothing (yet). Without
+ * accepted_wanted only the end tells. */
 double completion_plain_speed(const completion *c);
+/* How many times as fast as plain decoding, both in tokens a second: the time that plain steps would take for
+ * the tokens after the first ones, over the time that these took. 0: one of the two is not known. */
+double completion_gain(double speed, double plain);
 /* Why speculation was off at the end; NULL: it was on, or not asked for. */
 const char *completion_off_reason(const completion *c);
 const char *completion_draft_method(const completion *c); /* "none": without a draft */

@@ -30,9 +30,11 @@ static void on_logged(uv_async_t *async) {
 
 static void on_second(uv_timer_t *timer) {
   ledger_choice *c = timer->data;
-  char *text = c->sessions ? worker_report_json(c->sessions) : NULL;
+  json_t *workers = c->sessions ? worker_report(c->sessions) : NULL;
+  char *text = workers ? json_dumps(workers, JSON_COMPACT) : NULL;
   if (text) ledger_file_set_workers(&c->ledger, text);
   free(text);
+  json_decref(workers);
 }
 
 /* ---- open and close ---- */
@@ -40,6 +42,7 @@ static void on_second(uv_timer_t *timer) {
 static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   char path[LEDGER_PATH_MAX];
   ledger_file_options s = {.path = o->ledger,
+                           .mode = o->mode,
                            .command = o->command,
                            .model = o->model,
                            .fingerprint = o->fingerprint,
@@ -63,6 +66,10 @@ static int open_file(ledger_choice *c, const ledger_choice_options *o, err *e) {
   if (rc) return rc;
   if (is_new && o->on_new_file) o->on_new_file(o->context, path);
   c->is_file = true;
+  if (o->mode == LEDGER_FAST)
+    log_line(o->log, LOG_WARNING,
+             "--ledger-mode fast: text is shown before it is kept, so what was shown last is lost if this "
+             "program dies");
   uv_timer_start(&c->second, on_second, WORKERS_EVERY_MS, WORKERS_EVERY_MS);
   uv_unref((uv_handle_t *)&c->second);
   return ERR_OK;

@@ -12,6 +12,7 @@ typedef struct ledger_choice ledger_choice;
 typedef struct ledger_choice_options {
   uv_loop_t *loop;
   const char *ledger; /* a path, "none", or NULL: the default file, or memory if that cannot be used */
+  ledger_mode mode;
   const char *command, *model;
   hash16 fingerprint;
   uint64_t resume; /* as in ledger_file_options; unless it is 0, memory does not suffice */

@@ -1,6 +1,8 @@
 #include "orchestrator/service/request.h"
 
+#include "common/grammar/grammar.h"
 #include "common/text/utf8.h"
+#include "orchestrator/service/json_schema.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +52,7 @@ void request_fini(request *r) {
   clear_prompt(r);
   request_clear_stops(r);
   free(r->system);
+  free(r->grammar);
   free(r->title);
   *r = (request){0};
 }
@@ -66,6 +69,7 @@ static int copy_owned(request *to, const request *from, err *e) {
   for (int32_t i = 0; rc == ERR_OK && i < from->stop_count; i++)
     rc = request_add_stop(to, "a stop string", from->stops[i], strlen(from->stops[i]), e);
   if (rc == ERR_OK && from->system) rc = request_set_system(to, from->system, e);
+  if (rc == ERR_OK && from->grammar && !(to->grammar = strdup(from->grammar))) rc = no_memory(e);
   if (rc == ERR_OK && from->title) rc = request_set_title(to, from->title, e);
   return rc;
 }
@@ -73,7 +77,7 @@ static int copy_owned(request *to, const request *from, err *e) {
 int request_copy(request *to, const request *from, err *e) {
   *to = *from;
   to->prompt_kind = REQUEST_NO_PROMPT;
-  to->text = to->system = to->title = NULL;
+  to->text = to->system = to->grammar = to->title = NULL;
   to->text_size = 0;
   to->ids = (tokenizer_ids){0};
   to->messages = NULL;
@@ -141,6 +145,35 @@ int request_set_system(request *r, const char *text, err *e) {
   return ERR_OK;
 }
 
+int request_set_grammar(request *r, const char *text, err *e) {
+  grammar *g = NULL;
+  char *copy = NULL;
+  int rc = text ? grammar_read(&g, text, strlen(text), e) : ERR_OK;
+  grammar_free(g);
+  if (rc == ERR_OK && text && !(copy = strdup(text))) rc = no_memory(e);
+  if (rc) return rc;
+  free(r->grammar);
+  r->grammar = copy;
+  return ERR_OK;
+}
+
+int request_set_schema(request *r, const json_t *schema, err *e) {
+  char *text;
+  int rc = json_schema_grammar(schema, &text, e);
+  if (rc == ERR_OK) rc = request_set_grammar(r, text, e);
+  free(text);
+  return rc;
+}
+
+int request_set_schema_text(request *r, const char *text, err *e) {
+  json_error_t why;
+  json_t *schema = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
+  if (!schema) return err_set(e, ERR_FORMAT, "the schema is not JSON: %s (line %d)", why.text, why.line);
+  int rc = request_set_schema(r, schema, e);
+  json_decref(schema);
+  return rc;
+}
+
 int request_set_title(request *r, const char *text, err *e) {
   char words[REQUEST_TITLE_MAX + 1];
   size_t n = 0;
@@ -171,6 +204,17 @@ int request_add_stop(request *r, const char *name, const char *text, size_t size
   return ERR_OK;
 }
 
+int request_add_bias(request *r, int32_t token, float value, err *e) {
+  int32_t i = 0;
+  while (i < r->bias_count && r->bias.tokens[i] != token) i++;
+  if (i == SAMPLER_BIAS_MAX)
+    return err_set(e, ERR_ARG, "a logit bias may have %d tokens at most", SAMPLER_BIAS_MAX);
+  if (i == r->bias_count) r->bias_count++;
+  r->bias.tokens[i] = token;
+  r->bias.values[i] = value;
+  return ERR_OK;
+}
+
 bool request_wants_draft(const request *r) {
   return r->speculate && r->budget > 0;
 }
@@ -184,6 +228,14 @@ msg_options request_options(const request *r) {
                        .top_p = s->top_p,
                        .min_p = s->min_p,
                        .repeat_penalty = s->repeat_penalty,
+                       .presence_penalty = s->presence_penalty,
+                       .frequency_penalty = s->frequency_penalty,
+                       .bias_count = r->bias_count,
+                       .bias_tokens = r->bias.tokens,
+                       .bias_values = r->bias.values,
+                       .logprobs = r->logprobs,
+                       .grammar = r->grammar,
+                       .grammar_size = r->grammar ? (uint32_t)strlen(r->grammar) : 0,
                        .top_k = s->top_k,
                        .seed = s->seed,
                        .choice = s->choice,

@@ -6,6 +6,7 @@
 #include "common/text/chat_template.h"
 #include "common/text/detokenizer.h"
 #include "wire/message.h"
+#include <jansson.h>
 
 #define REQUEST_MAX_TOKENS_DEFAULT 256
 #define REQUEST_BUDGET_DEFAULT     15
@@ -28,6 +29,10 @@ typedef struct request {
 
   sampler_options sampling;
   bool seed_given; /* the client gave the seed; otherwise one was drawn */
+  msg_bias bias;   /* [bias_count] added to the logits of these tokens, each of which is there once */
+  int32_t bias_count;
+  char *grammar;    /* what the answer follows (common/grammar); NULL: anything */
+  int32_t logprobs; /* as in msg_options */
   int32_t max_tokens;
   int32_t context; /* tokens of prompt and answer together, at most */
   char *stops[DETOKENIZER_STOP_MAX];
@@ -54,12 +59,23 @@ int request_set_ids(request *r, const int32_t *ids, size_t count, err *e);
 int request_set_system(request *r, const char *text, err *e);
 int request_set_title(request *r, const char *text, err *e); /* cut to a few words on one line */
 
+/* ERR_FORMAT, ERR_LIMIT: it is no grammar. NULL: none any more. */
+int request_set_grammar(request *r, const char *text, err *e);
+
+/* The grammar of a JSON schema: json_schema.h. */
+int request_set_schema(request *r, const json_t *schema, err *e);
+/* The same from its text. ERR_FORMAT: it is no JSON. */
+int request_set_schema_text(request *r, const char *text, err *e);
+
 /* Adds a message of a conversation. ERR_NOMEM. */
 int request_add_message(request *r, const char *role, const char *content, size_t size, err *e);
 /* Adds a stop string: the output ends before it. `name` is what the client calls this option in errors.
  * ERR_ARG: the string is empty, too long, not UTF-8 or one too many; ERR_NOMEM. */
 int request_add_stop(request *r, const char *name, const char *text, size_t size, err *e);
 void request_clear_stops(request *r);
+
+/* Adds `value` to the logits of a token, instead of what was there for it. ERR_ARG: there are too many. */
+int request_add_bias(request *r, int32_t token, float value, err *e);
 
 bool request_wants_draft(const request *r);
 

@@ -1,6 +1,7 @@
 #include "orchestrator/service/request_json.h"
 
 #include "common/base/program_flags.h"
+#include "orchestrator/ledger/options_json.h"
 #include "wire/message.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -88,15 +89,19 @@ static const int_option int_options[] = {
 
 typedef struct float_option {
   const char *key;
-  double high;   /* from 0; sampler_check knows which of the bounds are outside */
-  size_t offset; /* of a float in request */
+  double low, high; /* sampler_check knows which of these are outside */
+  size_t offset;    /* of a float in request */
 } float_option;
 
 static const float_option float_options[] = {
-    {"temperature", SAMPLER_TEMPERATURE_MAX, offsetof(request, sampling.temperature)},
-    {"top_p", 1, offsetof(request, sampling.top_p)},
-    {"min_p", 1, offsetof(request, sampling.min_p)},
-    {"repeat_penalty", SAMPLER_PENALTY_MAX, offsetof(request, sampling.repeat_penalty)},
+    {"temperature", 0, SAMPLER_TEMPERATURE_MAX, offsetof(request, sampling.temperature)},
+    {"top_p", 0, 1, offsetof(request, sampling.top_p)},
+    {"min_p", 0, 1, offsetof(request, sampling.min_p)},
+    {"repeat_penalty", 0, SAMPLER_PENALTY_MAX, offsetof(request, sampling.repeat_penalty)},
+    {"presence_penalty", -SAMPLER_COUNTED_MAX, SAMPLER_COUNTED_MAX,
+     offsetof(request, sampling.presence_penalty)},
+    {"frequency_penalty", -SAMPLER_COUNTED_MAX, SAMPLER_COUNTED_MAX,
+     offsetof(request, sampling.frequency_penalty)},
 };
 
 static int read_int(const json_t *value, const int_option *o, request *r, err *e) {
@@ -110,8 +115,8 @@ static int read_int(const json_t *value, const int_option *o, request *r, err *e
 
 static int read_float(const json_t *value, const float_option *o, request *r, err *e) {
   double x = json_number_value(value);
-  if (!json_is_number(value) || !(x >= 0 && x <= o->high))
-    return err_set(e, ERR_ARG, "\"%s\" must be a number from 0 to %g", o->key, o->high);
+  if (!json_is_number(value) || !(x >= o->low && x <= o->high))
+    return err_set(e, ERR_ARG, "\"%s\" must be a number from %g to %g", o->key, o->low, o->high);
   *(float *)((char *)r + o->offset) = (float)x;
   return ERR_OK;
 }
@@ -137,6 +142,20 @@ static int read_seed(const json_t *object, request *r, err *e) {
   r->sampling.seed = (uint64_t)json_integer_value(seed);
   r->seed_given = true;
   return ERR_OK;
+}
+
+/* It replaces the default one. */
+static int read_grammar(const json_t *object, request *r, err *e) {
+  const json_t *value = json_object_get(object, "grammar");
+  if (!value) return ERR_OK;
+  if (!json_is_string(value)) return err_set(e, ERR_ARG, "\"grammar\" must be the text of a grammar");
+  return request_set_grammar(r, json_string_value(value), e);
+}
+
+/* It replaces the default one. */
+static int read_bias(const json_t *object, request *r, err *e) {
+  const json_t *value = json_object_get(object, "logit_bias");
+  return value ? options_json_bias(value, "\"logit_bias\"", &r->bias, &r->bias_count, e) : ERR_OK;
 }
 
 static int add_stop(const json_t *value, const char *name, request *r, err *e) {
@@ -178,6 +197,8 @@ static int read_options(const json_t *object, request *r, err *e) {
   int rc = read_switches(object, r, e);
   if (rc == ERR_OK) rc = read_seed(object, r, e);
   if (rc == ERR_OK) rc = read_stops(object, r, e);
+  if (rc == ERR_OK) rc = read_bias(object, r, e);
+  if (rc == ERR_OK) rc = read_grammar(object, r, e);
   return rc ? rc : read_numbers(object, r, e);
 }
 
@@ -188,12 +209,13 @@ static int read_options(const json_t *object, request *r, err *e) {
 /* clang-format off */
 static const char *const keys[] = {
   "id", "prompt", "prompt_ids", "messages", "draft", "budget", "max_tokens", "seed", "force_single_token",
-  "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "stop",
+  "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+  "logit_bias", "grammar", "stop",
   "text", "token_ids", "prompt_tokens", "finish_reason", "error", "numerics_id", "numerics_changed", "stats",
   "session", "state", "model", "model_fingerprint", "created", "updated", "prompt_text", "options",
-  "request"};
+  "request", "format", "version", "epoch", "hash_seed", "checksum"};
 /* clang-format on */
-enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 15 };
+enum { KEYS = sizeof keys / sizeof *keys, REQUEST_KEYS = 19 };
 
 /* A key that nobody reads is refused: a misspelt switch would be silently off. */
 static int check_keys(const json_t *object, err *e) {

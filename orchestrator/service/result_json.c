@@ -77,6 +77,9 @@ static json_t *stats_of(const completion *c) {
   json_object_set_new(o, "accept_ms", milliseconds(s->accept_us));
   json_object_set_new(o, "commit_ms", milliseconds(s->commit_us));
   json_object_set_new(o, "wait_ms", milliseconds(s->wait_us));
+  json_object_set_new(o, "verdicts", count_of(s->verdicts));
+  json_object_set_new(o, "ahead_hits", count_of(s->ahead_hits));
+  json_object_set_new(o, "survivors", count_of(s->survivors));
   return o;
 }
 

@@ -8,6 +8,7 @@
 #include "orchestrator/service/worker_command_line.h"
 #include "orchestrator/service/worker_restart.h"
 #include "wire/machine_host.h"
+#include "wire/wire_counters.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +42,7 @@ struct service {
   machine_host *host; /* there from the beginning, so that a worker finds it at its first try; steps when
                  there is an sessions_machine */
   actions actions;
+  trace_file *trace; /* NULL: nothing is traced */
 };
 
 /* ---- news ---- */
@@ -164,9 +166,12 @@ static void on_worker_exit(void *context, const child_processes_exit *x) {
   }
   const logger *log = s->options.log;
   err e = {0};
+  uint64_t wait_ms = worker_restart_delay_ms(x);
   if (worker_restart_helps(x, has_registered(s, x)) &&
-      child_processes_start(s->children, x->child, &e) == ERR_OK) {
-    log_line(log, LOG_WARNING, "%s died: %s; started again (%d of %d)", x->name, x->text, x->starts,
+      child_processes_start_after(s->children, x->child, wait_ms, &e) == ERR_OK) {
+    char when[32] = "";
+    if (wait_ms > 0) snprintf(when, sizeof when, " after %.1f s", (double)wait_ms / 1e3);
+    log_line(log, LOG_WARNING, "%s died: %s; started again%s (%d of %d)", x->name, x->text, when, x->starts,
              WORKER_RESTART_MAX);
     return;
   }
@@ -203,6 +208,8 @@ static int start_draft(service *s, err *e) {
 static int open_host(service *s, err *e) {
   if (program_random(&s->self, sizeof s->self, e) != ERR_OK) return e->code;
   machine_host_options h = {.self = s->self,
+                            .role = WIRE_ROLE_ORCHESTRATOR,
+                            .keys = s->options.keys,
                             .allow_plaintext = s->options.allow_plaintext,
                             .log = s->options.log,
                             .after_step = after_step,
@@ -217,6 +224,9 @@ static int listen_at(service *s, err *e) {
   if (rc != ERR_OK || !s->listening) return rc;
   snprintf(s->orchestrator_at, sizeof s->orchestrator_at, "%s", bound);
   log_line(s->options.log, LOG_INFO, "listening at %s", bound);
+  if (s->options.allow_plaintext)
+    log_line(s->options.log, LOG_WARNING,
+             "--insecure-bind: whoever reaches %s can read prompts and answers, and give answers", bound);
   return ERR_OK;
 }
 
@@ -253,7 +263,8 @@ int service_open(service **out, const service_options *o, err *e) {
   s->options = *o;
   s->target = s->draft = NO_CHILD;
   actions_init(&s->actions);
-  int rc = open_loop(s, e);
+  int rc = o->workers.trace ? trace_file_open(&s->trace, o->workers.trace, o->log->program, e) : ERR_OK;
+  if (rc == ERR_OK) rc = open_loop(s, e);
   if (rc == ERR_OK) rc = open_host(s, e);
   s->listening = o->listen != NULL;
   return rc == ERR_OK && !s->listening ? start_programs(s, e) : rc;
@@ -291,6 +302,7 @@ static int open_ledger(service *s, const text_model *m, err *e) {
   char *model = realpath(o->workers.model, NULL);
   ledger_choice_options choice = {.loop = &s->loop,
                                   .ledger = o->ledger,
+                                  .mode = o->ledger_mode,
                                   .command = o->command,
                                   .model = model ? model : o->workers.model,
                                   .fingerprint = m->fingerprint,
@@ -348,12 +360,16 @@ static void close_loop(service *s) {
 void service_close(service *s) {
   if (!s) return;
   child_processes_close(s->children);
+  if (s->host && s->options.workers.verbose)
+    wire_counters_print(s->options.log->program, machine_host_transport(s->host));
   machine_host_close(s->host);
   ledger_choice_close(s->ledger);
   if (s->loop_open) close_loop(s);
   sessions_free(s->sessions);
   actions_fini(&s->actions);
   socket_folder_remove(&s->folder);
+  err e = {0};
+  if (trace_file_close(s->trace, &e)) log_line(s->options.log, LOG_WARNING, "%s", e.text);
   free(s);
 }
 
@@ -383,6 +399,26 @@ bool service_ready(const service *s) {
 
 int32_t service_capacity(const service *s) {
   return s->sessions ? sessions_capacity(s->sessions) : 0;
+}
+
+trace_file *service_trace(const service *s) {
+  return s->trace;
+}
+
+transport_counters service_wire(const service *s) {
+  return transport_count(machine_host_transport(s->host));
+}
+
+const sessions_machine *service_sessions(const service *s) {
+  return s->sessions;
+}
+
+int service_drain(service *s, wire_id worker, bool drained, err *e) {
+  if (!s->sessions || !sessions_drain(s->sessions, worker, drained, clock_us(), &s->actions))
+    return err_set(e, ERR_GONE, "there is no such worker now: GET /v1/workers tells those that there are");
+  machine_host_perform(s->host, &s->actions);
+  tell_owner(s);
+  return ERR_OK;
 }
 
 int service_trouble(const service *s, err *e) {

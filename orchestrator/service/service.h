@@ -6,10 +6,13 @@
 #pragma once
 
 #include "common/base/log.h"
+#include "common/base/trace_file.h"
+#include "orchestrator/ledger/ledger_file.h"
 #include "orchestrator/ledger/ledger_query.h"
 #include "orchestrator/sessions/sessions.h"
 #include "orchestrator/service/text_model.h"
 #include "orchestrator/service/worker_settings.h"
+#include "wire/transport.h"
 #include <uv.h>
 
 #define SERVICE_NOTICE_S      3    /* after so long without a target, a warning says what is missing */
@@ -22,12 +25,14 @@ typedef struct service_options {
   bool with_draft; /* start a draft, or expect one */
   /* The endpoint at which workers started by others register; NULL: they are started here. */
   const char *listen;
-  bool allow_plaintext;  /* of `listen`: an address that other machines can reach */
+  const char *keys;      /* of `listen`: the folder of the keys; NULL: the default one */
+  bool allow_plaintext;  /* of `listen`: tcp without keys */
   bool draft_may_follow; /* of `listen`: requests do not wait for a first draft */
   int32_t target_wait_s; /* of `listen`: how long to wait without any target before that is an error; 0: for
                             ever */
   const char *ledger;    /* the path of a file, "none", or NULL: the default file */
-  const char *command;   /* what the ledger calls this process */
+  ledger_mode ledger_mode;
+  const char *command;          /* what the ledger calls this process */
   const ledger_session *resume; /* a session of the ledger's file to take over; NULL: none */
   const logger *log;            /* gets warnings and notices for the user */
 
@@ -60,6 +65,14 @@ const char *service_address(const service *s);
 bool service_ready(const service *s);
 /* How many sessions the registered targets take at a time. */
 int32_t service_capacity(const service *s);
+/* Where spans go; NULL: nowhere. */
+trace_file *service_trace(const service *s);
+/* What the links to workers have carried. */
+transport_counters service_wire(const service *s);
+/* The workers, to look at; NULL before service_serve. */
+const sessions_machine *service_sessions(const service *s);
+/* What sessions_drain does. ERR_GONE: there is no such worker. */
+int service_drain(service *s, wire_id worker, bool drained, err *e);
 /* ERR_OK, or why no session can go on: a program could not start or kept dying (ERR_GONE), or there was no
  * target for target_wait_s (ERR_TIMEOUT). */
 int service_trouble(const service *s, err *e);

@@ -27,6 +27,23 @@ static void add_number(worker_command_line *c, const char *name, int64_t value) 
   add_flag(c, name, text);
 }
 
+/* A draft's head in a type of its own would not be the target's. */
+static bool shares_head(const worker_settings *s) {
+  return draft_methods_name(s->draft, DRAFT_EAGLE3) && !s->draft_type;
+}
+
+/* A file beside the orchestrator's. */
+static void add_trace(worker_command_line *c, const worker_settings *s, const char *worker) {
+  if (!s->trace) return;
+  snprintf(c->trace, sizeof c->trace, "%s.%s", s->trace, worker);
+  add_flag(c, "--trace", c->trace);
+}
+
+static void add_log(worker_command_line *c, const worker_settings *s) {
+  add_flag(c, "--log-level", s->verbose ? "info" : "warning");
+  if (s->log_format == LOG_AS_JSON) add_flag(c, "--log-format", log_format_words[s->log_format]);
+}
+
 void worker_command_line_target(worker_command_line *out, const worker_settings *s, const char *orchestrator,
                                 const char *bind) {
   *out = (worker_command_line){0};
@@ -41,11 +58,13 @@ void worker_command_line_target(worker_command_line *out, const worker_settings 
   add_number(out, "--kv-blocks", s->kv_blocks);
   add_number(out, "--kv-memory", s->kv_memory);
   add_flag(out, "--math", s->math);
-  add_flag(out, "--log-level", s->verbose ? "info" : "warning");
+  add_log(out, s);
   if (s->verbose) add(out, "--counters");
+  add_trace(out, s, "target");
   add_flag(out, "--repack-cache", s->repack_cache);
   add_flag(out, "--device", s->device);
   add_flag(out, "--record-steps", s->record_steps);
+  if (shares_head(s)) add_flag(out, "--head", s->draft_model);
 }
 
 static const char *draft_device(const worker_settings *s) {
@@ -70,7 +89,6 @@ static void add_draft_model(worker_command_line *out, const worker_settings *s) 
   add_flag(out, "--repack-cache", s->repack_cache);
   add_flag(out, "--device", draft_device(s));
   if (target_is_on(s, draft_device(s))) add(out, "--turns");
-  if (s->verbose) add(out, "--counters");
 }
 
 void worker_command_line_draft(worker_command_line *out, const worker_settings *s, const char *orchestrator) {
@@ -78,7 +96,10 @@ void worker_command_line_draft(worker_command_line *out, const worker_settings *
   add_flag(out, "--orchestrator", orchestrator);
   add_flag(out, "--draft", s->draft);
   add_number(out, "--ctx", s->draft_context ? s->draft_context : s->context);
-  add_flag(out, "--log-level", s->verbose ? "info" : "warning");
+  add_log(out, s);
+  add_trace(out, s, "draft");
+  if (s->draft_candidates) add_number(out, "--candidates", s->draft_candidates);
   if (!target_is_on(s, WORKER_DEVICE_DEFAULT)) add_number(out, "--busy-poll", WORKER_BUSY_POLL_US);
   if (draft_methods_compute(s->draft)) add_draft_model(out, s);
+  if (s->verbose) add(out, "--counters");
 }

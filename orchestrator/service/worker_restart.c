@@ -8,6 +8,10 @@ bool worker_restart_helps(const child_processes_exit *x, bool registered) {
   return x->starts <= WORKER_RESTART_MAX && (registered || was_killed(x));
 }
 
+uint64_t worker_restart_delay_ms(const child_processes_exit *x) {
+  return x->starts <= 1 ? 0 : (uint64_t)WORKER_RESTART_MS << (x->starts - 2);
+}
+
 const char *worker_restart_verdict(const child_processes_exit *x) {
   return was_killed(x) || x->starts > WORKER_RESTART_MAX ? "kept dying" : "could not start";
 }

@@ -2,6 +2,7 @@
  * the next. The strings are borrowed and outlive the service. */
 #pragma once
 
+#include "common/base/log.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,10 +16,11 @@ typedef struct worker_settings {
   const char *draft_model;
   const char *draft_type; /* of a head's weights, as tandem-draft takes it; NULL: its default */
   int32_t draft_layers, draft_threads,
-      draft_context; /* for "model"; 0 means all layers, the draft's default, and `context` */
-  const char *math;  /* "int8" or "f32" */
-  const char *kv;    /* "static" or "virtual" */
-  int32_t kv_blocks; /* of a virtual cache; 0: its default */
+      draft_context;        /* for "model"; 0 means all layers, the draft's default, and `context` */
+  int32_t draft_candidates; /* of a node that a drafter adds to the tree; 0: all */
+  const char *math;         /* "int8" or "f32" */
+  const char *kv;           /* "static" or "virtual" */
+  int32_t kv_blocks;        /* of a virtual cache; 0: its default */
   int64_t kv_memory, draft_kv_memory; /* bytes of the caches at most; 0: what they need */
   const char *device, *draft_device;  /* of the target, and of a draft's model; NULL: their default */
   const char *pin;                    /* as tandem-target takes it */
@@ -26,5 +28,8 @@ typedef struct worker_settings {
   int32_t context;                    /* tokens of a session */
   int32_t threads, sessions;
   const char *record_steps; /* a file, to which the target writes its steps, or NULL */
+  const char *trace; /* a file for spans of the orchestrator, and with more behind its name for those of
+                        the workers; NULL: none */
   bool verbose;
+  log_format log_format; /* of all three programs */
 } worker_settings;

@@ -1,26 +1,60 @@
 #include "orchestrator/sessions/assignment.h"
 
 #include "common/base/log.h"
+#include "common/base/min.h"
 #include "orchestrator/sessions/session_finish.h"
 #include "orchestrator/sessions/worker_choice.h"
 #include "wire/target_endpoint.h"
 #include <stdio.h>
 #include <string.h>
 
+#define OPENS_UNDER_WAY                                                                                      \
+  4 /* at most so many OPENED may still come for OPENs that were sent before; others are lost */
+
+/* --- the ticket --- */
+
+static void number_ticket(client_session *s) {
+  uint32_t n = ++s->ticket_number;
+  for (int i = 3; i >= 0; i--, n >>= 8) s->ticket.bytes[i] = (uint8_t)n;
+}
+
+void assignment_draw_ticket(const client_sessions *all, client_session *s) {
+  for (size_t i = 0; i < sizeof s->ticket.bytes; i += sizeof(uint64_t)) {
+    uint64_t drawn = all->random(all->random_context);
+    memcpy(s->ticket.bytes + i, &drawn, sizeof drawn);
+  }
+  number_ticket(s);
+  s->ticket_used = s->ticket_owed = false;
+}
+
+/* Whoever has it must not attach any more. */
+static void retire_ticket(client_step *c, client_session *s) {
+  if (!s->ticket_used) return;
+  assignment_draw_ticket(c->all, s);
+  s->ticket_owed = s->target.peer != 0;
+  s->opens_outdated = s->opens_unanswered < OPENS_UNDER_WAY ? s->opens_unanswered : OPENS_UNDER_WAY;
+  if (s->target.opened) s->target.base = s->committed.length; /* it has told us of these itself */
+}
+
 /* --- OPEN --- */
 
-static void fill_open(const client_session *s, const client_assignment *worker, msg_open *o) {
+/* All that the worker lacks, or the first part of it. */
+static void fill_open(const client_step *c, const client_session *s, client_assignment *worker, msg *m) {
   const prefix *p = &s->committed;
+  msg_open *o = &m->u.open;
+  worker->part = p->length - worker->base > c->all->part_tokens;
+  worker->end = worker->part ? worker->base + c->all->part_tokens : p->length;
+  m->type = worker->part ? MSG_PART : MSG_OPEN;
+  o->total = worker->part ? p->length : 0;
   o->ticket = s->ticket;
   o->hash_seed = p->seed;
   o->base_length = worker->base;
   o->base_hash = p->hashes[worker->base];
   o->tokens = p->tokens + worker->base;
-  o->token_count = p->length - worker->base;
-  o->hash = prefix_hash(p);
+  o->token_count = worker->end - worker->base;
+  o->hash = p->hashes[worker->end];
   o->prompt_length = s->prompt_length;
   o->options = s->options;
-  o->options.stops = s->stops;
 }
 
 bool assignment_lockstep_alone(const client_session *s) {
@@ -29,13 +63,14 @@ bool assignment_lockstep_alone(const client_session *s) {
 
 void assignment_open_target(client_step *c, client_session *s) {
   msg m = client_message(c, s->target.peer, MSG_OPEN, s);
-  fill_open(s, &s->target, &m.u.open);
+  fill_open(c, s, &s->target, &m);
   if (m.u.open.options.context == 0)
     m.u.open.options.context = client_worker_hello(c, s->target.peer)->context_max;
   m.u.open.draft_expected = s->want_draft && !assignment_lockstep_alone(s);
   m.u.open.accepted_wanted = s->want_accepted && roster_version(&c->all->roster, s->target.peer) >= 3;
   s->target.sent_us = c->now;
-  s->target.opened = false;
+  if (!s->ticket_owed) s->target.opened = false;
+  s->opens_unanswered++;
   actions_send(c->out, s->target.peer, &m);
 }
 
@@ -51,22 +86,39 @@ void assignment_open_draft(client_step *c, client_session *s) {
   const msg_hello *t = client_worker_hello(c, s->target.peer);
   const roster_peer *d = roster_find(&c->all->roster, s->draft.peer);
   err e = {0};
+  bool again = s->draft.opened;
   s->draft.sent_us = c->now;
   s->draft.opened = false;
   if (!t || !d) return; /* it is opened once the session has a target again */
   if (!resolve_target(c, s, d, s->target_address, &e)) {
     assignment_dismiss_draft(c, s);
-    assignment_clear_draft(s, e.text);
+    assignment_clear_draft(c, s, e.text);
     assignment_log_trouble(c, s, e.text, e.text);
     return;
   }
   if (!s->attach_since_us) s->attach_since_us = c->now;
+  if (again || !s->draft.offered_us) s->draft.offered_us = c->now;
   msg m = client_message(c, s->draft.peer, MSG_OPEN, s);
-  fill_open(s, &s->draft, &m.u.open);
+  fill_open(c, s, &s->draft, &m);
   if (m.u.open.options.context == 0) m.u.open.options.context = t->context_max;
   m.u.open.target_endpoint = wire_text(s->target_address);
   m.u.open.target_incarnation = t->incarnation;
+  s->ticket_used = true;
   actions_send(c->out, s->draft.peer, &m);
+}
+
+bool assignment_take_opened(client_step *c, client_session *s, client_assignment *worker, int32_t length) {
+  if (length < worker->end) return false;
+  if (!worker->part) return true;
+  worker->base = min_i32(length, s->committed.length);
+  if (worker == &s->target) {
+    s->opening_since_us = c->now;
+    assignment_open_target(c, s);
+  } else {
+    s->draft.offered_us = 0; /* it has as long for each part */
+    assignment_open_draft(c, s);
+  }
+  return false;
 }
 
 /* --- taking a draft away --- */
@@ -76,7 +128,8 @@ void assignment_dismiss_draft(client_step *c, client_session *s) {
   actions_send(c->out, s->draft.peer, &m);
 }
 
-void assignment_clear_draft(client_session *s, const char *why) {
+void assignment_clear_draft(client_step *c, client_session *s, const char *why) {
+  retire_ticket(c, s);
   s->draft = (client_assignment){.ended = true};
   snprintf(s->draft_note, sizeof s->draft_note, "%s", why);
 }
@@ -100,28 +153,48 @@ int32_t assignment_load(const client_sessions *all, const roster_peer *p) {
   return own > p->load ? own : p->load;
 }
 
+bool assignment_takes_new(const client_sessions *all, const roster_peer *p) {
+  return p->id && p->greeted && !p->lost && !p->leaving &&
+         !drained_workers_has(&all->drained, p->hello.incarnation);
+}
+
 /* The target said that its context is shorter than this session's. */
 static bool context_too_short(const roster_peer *p, const client_session *s) {
   return p->hello.context_max && p->hello.context_max < s->options.context;
 }
 
-peer_id *assignment_too_small(client_session *s, peer_id id) {
-  for (int i = 0; i < SESSIONS_TOO_SMALL_MAX; i++)
-    if (s->too_small[i] == id) return &s->too_small[i];
+client_unable *assignment_unable(client_session *s, peer_id id) {
+  for (int i = 0; i < SESSIONS_UNABLE_MAX; i++)
+    if (s->unable[i].peer == id) return &s->unable[i];
   return NULL;
 }
 
-/* A target that would refuse, or hangs, is asked only where there is no other. */
+/* Whoever lives answers each PING at once. One that was killed is silent for seconds before it counts as
+ * lost. */
+static bool owes_reply(const client_step *c, const roster_peer *p) {
+  return c->now - p->received_us >= ROSTER_PING_US + SESSIONS_REPEAT_US;
+}
+
+/* A target that would refuse, or hangs, and a draft that does not reply are asked only where there is no
+ * other. */
 static bool would_refuse(const client_step *c, const client_session *s, const roster_peer *p) {
-  if (p->hello.role == WIRE_ROLE_DRAFT) return false;
+  if (p->hello.role == WIRE_ROLE_DRAFT) return owes_reply(c, p);
   return p->id == s->refused_by || hung_targets_has(&c->all->hung, p->id, c->now) || context_too_short(p, s);
+}
+
+/* What a worker must speak to be sent this session's OPEN. */
+static uint32_t needed_version(const client_step *c, const client_session *s) {
+  if (s->committed.length > c->all->part_tokens) return WIRE_VERSION_PARTS;
+  return msg_options_extras(&s->options) ? WIRE_VERSION_EXTRAS : WIRE_VERSION_MIN;
 }
 
 /* *why (may be NULL) is set where a draft is on a host that cannot reach the target. */
 static bool may_serve(client_step *c, client_session *s, const roster_peer *p, wire_role role, err *why) {
   char address[WIRE_STRING_MAX + 1];
-  if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != role) return false;
-  if (assignment_too_small(s, p->id)) return false;
+  if (p->hello.role != role || !assignment_takes_new(c->all, p)) return false;
+  const client_unable *unable = assignment_unable(s, p->id);
+  if (unable && c->now < unable->until_us) return false;
+  if (needed_version(c, s) > roster_version(&c->all->roster, p->id)) return false;
   if (role != WIRE_ROLE_DRAFT) return true;
   return p->id != s->draft_refused_by && resolve_target(c, s, p, address, why);
 }
@@ -162,12 +235,19 @@ peer_id assignment_choose_target(client_step *c, client_session *s, bool *willin
 
 static bool take_epoch(client_step *c, client_session *s, uint32_t epoch) {
   const ledger *l = &c->all->ledger;
-  if (l->epoch(l->self, s->id, epoch) == ERR_OK) {
+  int code = l->epoch(l->self, s->id, epoch);
+  if (code == ERR_OK) {
     s->epoch = epoch;
+    s->opens_unanswered = s->opens_outdated = 0;
+    s->acked = s->prompt_length; /* as a target counts from OPEN on */
+    assignment_draw_ticket(c->all, s);
     return true;
   }
-  session_finish(c, s, WIRE_FINISH_ERROR, ERR_IO,
-                 "the ledger could not take a new epoch: the answer ends here", false);
+  if (code == ERR_GONE)
+    session_finish_taken(c, s);
+  else
+    session_finish(c, s, WIRE_FINISH_ERROR, ERR_IO,
+                   "the ledger could not take a new epoch: the answer ends here", false);
   return false;
 }
 
@@ -193,7 +273,7 @@ void assignment_choose_draft(client_step *c, client_session *s) {
   if (!may_have_draft(c, s)) return;
   peer_id id = choose(c, s, WIRE_ROLE_DRAFT, NULL, &why);
   if (!id && why.code && !s->draft_refused_by) { /* every draft is on the wrong host */
-    assignment_clear_draft(s, why.text);
+    assignment_clear_draft(c, s, why.text);
     assignment_log_trouble(c, s, why.text, why.text);
   }
   if (!id) return;
@@ -218,7 +298,8 @@ void assignment_target_lives(client_step *c, client_session *s, bool tokens) {
 static void check_wait_for_target(client_step *c, client_session *s) {
   uint64_t limit = c->all->target_wait_us;
   char text[WIRE_STRING_MAX + 1];
-  if (c->now - s->waiting_since_us < limit) return;
+  /* A stall of our own that is excused may put the beginning into the future. */
+  if (c->now < s->waiting_since_us || c->now - s->waiting_since_us < limit) return;
   snprintf(text, sizeof text, "no target worker could take the session within %llu s: start tandem-target",
            (unsigned long long)(limit / 1000000));
   session_finish_error(c, s, ERR_TIMEOUT, text);
@@ -257,6 +338,7 @@ static void fill_target(client_step *c, client_session *s) {
   assignment_target_lives(c, s, false);
   if (!s->draft.peer) return;
   s->draft.base = s->committed.length;
+  s->draft.offered_us = 0;
   assignment_open_draft(c, s);
 }
 

@@ -7,6 +7,8 @@ void client_session_free(client_session *s) {
   if (!s) return;
   prefix_fini(&s->committed);
   free(s->accepted);
+  free(s->logprobs);
+  free(s->grammar);
   free(s);
 }
 
@@ -17,8 +19,15 @@ client_session *client_session_find(const client_sessions *all, uint64_t id) {
 }
 
 int32_t client_session_logged(const client_sessions *all, const client_session *s) {
+  if (s->cut_to_durable) return s->committed.length;
   int32_t n = all->ledger.durable(all->ledger.self, s->id);
   return n < s->committed.length ? n : s->committed.length;
+}
+
+void client_session_note_durable(const client_step *c, client_session *s) {
+  int32_t durable = client_session_logged(c->all, s);
+  if (durable > s->durable || durable == s->committed.length) s->durable_us = c->now;
+  s->durable = durable;
 }
 
 void client_text(char out[WIRE_STRING_MAX + 1], wire_string s) {

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "orchestrator/sessions/session_finish.h"
+#include "wire/endpoint.h"
 #include <stdio.h>
 
 /* --- the target --- */
@@ -14,12 +15,22 @@ void failover_target_lost(client_step *c, client_session *s, uint64_t retry_us) 
   if (assignment_next_epoch(c, s)) assignment_fill(c, s);
 }
 
-bool failover_target_too_small(client_step *c, client_session *s) {
-  peer_id *slot = assignment_too_small(s, 0);
-  if (!slot) return false;
-  *slot = s->target.peer;
+/* Tells a target that the session has left it, in the new epoch. If END is lost, the lease frees the session.
+ */
+static void end_at(client_step *c, client_session *s, peer_id old) {
+  msg end = client_message(c, old, MSG_END, s);
+  actions_send(c->out, old, &end);
+}
+
+bool failover_target_unable(client_step *c, client_session *s, uint64_t until_us) {
+  peer_id old = s->target.peer;
+  client_unable *slot = assignment_unable(s, old);
+  if (++s->unable_count > SESSIONS_UNABLE_MAX) return false;
+  if (!slot) slot = assignment_unable(s, 0); /* there are as many as the limit */
+  *slot = (client_unable){old, until_us};
   if (!assignment_choose_target(c, s, NULL)) return false;
   failover_target_lost(c, s, 0);
+  end_at(c, s, old);
   return true;
 }
 
@@ -35,14 +46,13 @@ bool failover_target_hung(client_step *c, client_session *s) {
     s->silence_us *= SESSIONS_SILENCE_GROWTH; /* until a token comes */
   s->silence_logged = false;
   failover_target_lost(c, s, 0);
-  msg end =
-      client_message(c, old, MSG_END, s); /* of the new epoch; if it is lost, the lease frees the session */
-  actions_send(c->out, old, &end);
+  end_at(c, s, old);
   return true;
 }
 
 void failover_repair(client_step *c, client_session *s, int32_t length, hash16 hash) {
-  if (++s->repairs > SESSIONS_DESYNC_MAX) {
+  s->repairs++;
+  if (++s->vain_repairs > SESSIONS_DESYNC_MAX) {
     session_finish_error(c, s, ERR_DESYNC, "the target was out of step too often: see its log");
     return;
   }
@@ -59,18 +69,29 @@ void failover_repair(client_step *c, client_session *s, int32_t length, hash16 h
 
 /* --- the draft --- */
 
-static void draft_lost(client_step *c, client_session *s, const char *why) {
-  assignment_clear_draft(s, why);
-  actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
+/* The session has lost its draft, and why is noted. */
+static void replace_draft(client_step *c, client_session *s) {
   assignment_choose_draft(c, s);
-  if (!assignment_lockstep_alone(s) || !s->target.peer) return;
-  s->opening_since_us = c->now;
-  assignment_open_target(c, s); /* in the same epoch: all that is new is that no draft is expected */
+  if (!s->target.peer || !(s->ticket_owed || assignment_lockstep_alone(s))) return;
+  if (!s->ticket_owed) s->opening_since_us = c->now;
+  assignment_open_target(c, s); /* in the same epoch: the ticket is new, or no draft is expected any more */
 }
 
-void failover_draft_refused(client_step *c, client_session *s, const char *why) {
+static void draft_lost(client_step *c, client_session *s, const char *why) {
+  assignment_clear_draft(c, s, why);
+  actions_log(c->out, LOG_WARNING, "session %016llx decodes plainly: %s", (unsigned long long)s->id, why);
+  replace_draft(c, s);
+}
+
+/* What a draft says with these holds for as long as the session lasts. */
+static bool refuses_for_good(int code) {
+  return code == ERR_LIMIT || code == ERR_ARG || code == ERR_MISMATCH || code == ERR_UNSUPPORTED;
+}
+
+void failover_draft_refused(client_step *c, client_session *s, int code, const char *why) {
   s->draft_refused_by = s->draft.peer;
   s->draft_refusals++;
+  if (!refuses_for_good(code)) s->draft_retry_us = c->now + SESSIONS_DRAFT_RETRY_US;
   assignment_dismiss_draft(c, s);
   s->draft_chosen_us = 0; /* another one is chosen at once, because refusals are counted */
   draft_lost(c, s, why);
@@ -83,23 +104,53 @@ static void unreachable_text(client_step *c, const client_session *s, bool repor
   uint64_t us = c->now - s->attach_since_us;
   if (reported && us < SESSIONS_ATTACH_US) us = SESSIONS_ATTACH_US;
   int n = snprintf(text, WIRE_STRING_MAX + 1,
-                   "a draft is here, but has not reached the target at %.300s for %.1f s", s->target_address,
-                   (double)us / 1e6);
+                   "a draft is here, but has not reached the target at %.*s for %.1f s",
+                   ENDPOINT_PLAIN(s->target_address), (double)us / 1e6);
   if (us < SESSIONS_ATTACH_US) return;
   snprintf(text + n, WIRE_STRING_MAX + 1 - (size_t)n,
            ": let its host connect to that address, or start the target with another --bind or --advertise");
 }
 
-void failover_draft_unreachable(client_step *c, client_session *s) {
-  char text[WIRE_STRING_MAX + 1];
-  unreachable_text(c, s, true, text);
+/* This draft may serve the session later. */
+static void leave_draft(client_step *c, client_session *s, const char *trouble, const char *why) {
   s->draft_refused_by = s->draft.peer;
   s->draft_refusals++;
   s->draft_retry_us = c->now + SESSIONS_DRAFT_RETRY_US;
   assignment_dismiss_draft(c, s);
-  assignment_clear_draft(s, text);
-  assignment_log_trouble(c, s, s->target_address, text);
-  assignment_choose_draft(c, s);
+  assignment_clear_draft(c, s, why);
+  assignment_log_trouble(c, s, trouble, why);
+  replace_draft(c, s);
+}
+
+void failover_draft_unreachable(client_step *c, client_session *s) {
+  char text[WIRE_STRING_MAX + 1];
+  unreachable_text(c, s, true, text);
+  leave_draft(c, s, s->target_address, text);
+}
+
+static bool draft_is_late(const client_step *c, const client_session *s) {
+  return s->target.peer && s->draft.offered_us && c->now - s->draft.offered_us >= SESSIONS_ATTACH_US;
+}
+
+void failover_check_draft(client_step *c, client_session *s) {
+  static const char why[] = "a draft is here, but did not take the session within 3 s";
+  if (draft_is_late(c, s) && !s->draft.opened) leave_draft(c, s, why, why);
+}
+
+/* In lockstep it may be waiting for a draft: an OPEN that said that none will come was lost, and its OPENED
+ * was the reply to an earlier one. */
+void failover_unattached(client_step *c, client_session *s) {
+  if (assignment_lockstep_alone(s)) assignment_open_target(c, s);
+  if (draft_is_late(c, s) && s->draft.opened) failover_draft_unreachable(c, s);
+}
+
+static bool a_draft_is_drained(const client_step *c) {
+  for (int i = 0; i < c->all->roster.top; i++) {
+    const roster_peer *p = &c->all->roster.list[i];
+    bool here = p->id && p->greeted && !p->lost && p->hello.role == WIRE_ROLE_DRAFT;
+    if (here && drained_workers_has(&c->all->drained, p->hello.incarnation)) return true;
+  }
+  return false;
 }
 
 void failover_explain_unattached(client_step *c, client_session *s) {
@@ -107,10 +158,10 @@ void failover_explain_unattached(client_step *c, client_session *s) {
     unreachable_text(c, s, false, s->draft_note);
   else if (s->draft.peer)
     snprintf(s->draft_note, sizeof s->draft_note, "a draft is here, but did not take the session in time");
-  else if (s->draft_retry_us)
-    unreachable_text(c, s, true, s->draft_note);
   else if (!s->draft_note[0])
-    snprintf(s->off_reason, sizeof s->off_reason, "there is no draft worker: start tandem-draft");
+    snprintf(s->off_reason, sizeof s->off_reason, "%s",
+             a_draft_is_drained(c) ? "the draft worker is drained: `tandem workers resume' gives it sessions"
+                                   : "there is no draft worker: start tandem-draft");
 }
 
 /* --- a worker of many sessions --- */
@@ -122,8 +173,8 @@ static void forget_refusals(client_session *s, peer_id id) {
     s->refused_by = 0;
   }
   if (s->draft_refused_by == id) s->draft_refused_by = 0;
-  peer_id *slot = assignment_too_small(s, id);
-  if (slot) *slot = 0;
+  client_unable *slot = assignment_unable(s, id);
+  if (slot) *slot = (client_unable){0};
 }
 
 static void lose_target(client_step *c, client_session *s) {

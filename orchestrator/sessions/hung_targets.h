@@ -2,9 +2,10 @@
  * new sessions choose them last. The memory is fixed, so the oldest entry makes room for a new one. */
 #pragma once
 
+#include "common/base/limit.h"
 #include "wire/actions.h"
 
-#define HUNG_TARGETS_MAX 16
+#define HUNG_TARGETS_MAX LIMIT(16, 1)
 #define HUNG_TARGETS_US  300000000 /* how long a target that hung is asked last */
 
 typedef struct hung_targets { /* all zero when it is empty */

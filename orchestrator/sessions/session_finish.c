@@ -38,6 +38,25 @@ void session_finish(client_step *c, client_session *s, wire_finish finish, int c
   session_finish_send(c, s, &s->draft);
 }
 
+void session_finish_drop(client_step *c, client_session *s) {
+  int32_t durable = client_session_logged(c->all, s);
+  prefix_truncate(&s->committed, durable > s->prompt_length ? durable : s->prompt_length);
+  s->cut_to_durable = true;
+  s->durable = s->committed.length;
+}
+
+void session_finish_cut(client_step *c, client_session *s, int code, const char *text) {
+  session_finish_drop(c, s);
+  session_finish_error(c, s, code, text);
+  s->finish = WIRE_FINISH_ERROR; /* also where the end came before, but not all that it ends */
+  s->code = code;
+  snprintf(s->text, sizeof s->text, "%s", text);
+}
+
+void session_finish_taken(client_step *c, client_session *s) {
+  session_finish_cut(c, s, ERR_GONE, "another process has taken the session over: the answer ends here");
+}
+
 void session_finish_error(client_step *c, client_session *s, int code, const char *text) {
   session_finish(c, s, WIRE_FINISH_ERROR, code, text, true);
 }

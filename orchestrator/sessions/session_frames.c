@@ -3,16 +3,26 @@
 #include "common/base/log.h"
 #include "orchestrator/sessions/failover.h"
 #include "orchestrator/sessions/session_finish.h"
+#include "wire/machine.h"
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 /* --- tokens --- */
 
+/* What is acknowledged is durable, so the target's credit bounds what a crash can cost. */
 void session_frames_ack(client_step *c, client_session *s) {
-  msg m = roster_state(&c->all->roster, s->target.peer, MSG_ACK, s->id, s->epoch, &s->committed, NULL);
+  int32_t length = s->durable;
   s->ack_us = c->now;
+  if (length < s->prompt_length || length > s->committed.length) return;
+  msg m = client_message(c, s->target.peer, MSG_ACK, s);
+  m.u.state = (msg_state){.length = length, .hash = s->committed.hashes[length]};
+  s->acked = length;
   actions_send(c->out, s->target.peer, &m);
+}
+
+bool session_frames_ack_due(const client_step *c, const client_session *s) {
+  return s->target.opened && (s->durable > s->acked || c->now - s->ack_us >= SESSIONS_ACK_US);
 }
 
 static void ask_resend(client_step *c, client_session *s) {
@@ -23,7 +33,8 @@ static void ask_resend(client_step *c, client_session *s) {
   actions_send(c->out, s->target.peer, &m);
 }
 
-/* New tokens may be cut by a stop string; the rest is logged, and only then visible and acknowledged. */
+/* New tokens may be cut by a stop string; the rest is logged, and is visible and acknowledged once it is
+ * durable. */
 static void log_tokens(client_step *c, client_session *s, int32_t before, int32_t count) {
   bool stop = false;
   const int32_t *tokens = s->committed.tokens + before;
@@ -36,9 +47,10 @@ static void log_tokens(client_step *c, client_session *s, int32_t before, int32_
     session_finish_error(c, s, ERR_IO, "the ledger could not take the tokens: nothing more is shown");
     return;
   }
+  client_session_note_durable(c, s);
   if (stop || keep < count)
     session_finish(c, s, WIRE_FINISH_STOP, 0, NULL, true);
-  else
+  else if (session_frames_ack_due(c, s))
     session_frames_ack(c, s);
 }
 
@@ -62,14 +74,30 @@ static void note_numerics(client_step *c, client_session *s, bool decoded) {
   s->decoded |= decoded;
 }
 
-/* Notes which of the new tokens, from position `before` on, the target says are accepted ones. */
+/* Notes which of the new tokens, from position `before` on, the target says are accepted ones, and what its
+ * plain steps take. */
 static void take_accepted(client_session *s, const msg_tokens *t, int32_t before) {
+  if (s->committed.length > before) s->plain_us = t->plain_us;
   for (int32_t i = before; s->accepted && i < s->committed.length; i++)
     s->accepted[i] = msg_token_accepted(t, i - t->base_length);
 }
 
+/* The same for log-probabilities. */
+static void take_logprobs(client_session *s, const msg_tokens *t, int32_t before) {
+  int32_t each = s->options.logprobs;
+  if (!s->logprobs || t->logprob_count != t->token_count * each) return;
+  for (int32_t i = before; i < s->committed.length; i++) {
+    for (int32_t k = 0; k < each; k++) {
+      int32_t from = (i - t->base_length) * each + k;
+      s->logprobs[(i - s->prompt_length) * each + k] =
+          (sampler_ranked){t->logprob_tokens[from], t->logprobs[from]};
+    }
+  }
+}
+
 static void take_tokens(client_step *c, client_session *s, int32_t before, int32_t count) {
   s->silence_us = SESSIONS_SILENCE_US;
+  s->vain_repairs = 0;
   assignment_target_lives(c, s, true);
   note_numerics(c, s, true);
   log_tokens(c, s, before, count);
@@ -85,6 +113,7 @@ static void on_tokens(client_step *c, client_session *s, const msg *m) {
   switch (prefix_apply(&s->committed, t->base_length, t->tokens, t->token_count, t->hash, &appended)) {
   case PREFIX_APPLIED:
     take_accepted(s, t, before);
+    take_logprobs(s, t, before);
     if (appended > 0)
       take_tokens(c, s, before, appended);
     else
@@ -112,11 +141,26 @@ static void take_counts(client_step *c, client_session *s, const msg_done *d) {
   if (!d->code && s->finish != WIRE_FINISH_ERROR) client_text(s->text, d->text);
 }
 
+/* The engine failed, perhaps for want of memory: another target may have what this one lacks. But a wait that
+ * ended in one place would begin anew in the next. False: the session ends here. */
+static bool leave_failed_target(client_step *c, client_session *s, const msg_done *d) {
+  session_stats_report(&s->stats, &d->stats);
+  if (d->code == ERR_TIMEOUT || !failover_target_unable(c, s, c->now + SESSIONS_UNABLE_US)) return false;
+  actions_log(c->out, LOG_WARNING,
+              "session %016llx: its target failed (%s): it goes on elsewhere from token %d",
+              (unsigned long long)s->id, wire_brief_of(d->text).text, s->committed.length);
+  return true;
+}
+
 static void on_done(client_step *c, client_session *s, const msg *m) {
   const msg_done *d = &m->u.done;
   if (!client_session_live(s)) {
     take_counts(c, s, d);
     session_finish_send(c, s, &s->target);
+    return;
+  }
+  if (d->finish == WIRE_FINISH_CANCELLED) { /* not by us: it answers the END of an earlier visit */
+    session_stats_report_late(&s->stats, s->target.peer, &d->stats);
     return;
   }
   if (s->committed.length < d->length) {
@@ -127,10 +171,17 @@ static void on_done(client_step *c, client_session *s, const msg *m) {
     failover_repair(c, s, d->length, d->hash);
     return;
   }
+  if (d->finish == WIRE_FINISH_ERROR && leave_failed_target(c, s, d)) return;
   take_counts(c, s, d);
   char text[WIRE_STRING_MAX + 1];
   client_text(text, d->text);
   session_finish(c, s, d->finish, d->code, text, false);
+}
+
+/* Its context or its blocks are too few, for good, or its memory, now: another one may have more. False:
+ * there is no other. */
+static bool leave_small_target(client_step *c, client_session *s, int code) {
+  return failover_target_unable(c, s, code == ERR_LIMIT ? MACHINE_NEVER : c->now + SESSIONS_UNABLE_US);
 }
 
 static void on_target_error(client_step *c, client_session *s, const msg *m) {
@@ -140,7 +191,8 @@ static void on_target_error(client_step *c, client_session *s, const msg *m) {
   switch (m->u.error.code) {
   case ERR_STALE:
   case ERR_GONE: /* it has lost the session, or knows a later epoch */
-    if (++s->repairs > SESSIONS_DESYNC_MAX)
+    s->repairs++;
+    if (++s->vain_repairs > SESSIONS_DESYNC_MAX)
       session_finish_error(c, s, m->u.error.code, text);
     else
       failover_target_lost(c, s, c->now + SESSIONS_REPEAT_US);
@@ -156,24 +208,37 @@ static void on_target_error(client_step *c, client_session *s, const msg *m) {
     s->waiting_since_us = since;
     break;
   }
-  case ERR_LIMIT: /* its context, its blocks or its memory: another one may have more */
+  case ERR_LIMIT:
   case ERR_NOMEM:
-    if (failover_target_too_small(c, s)) break; /* fall through */
+    if (leave_small_target(c, s, m->u.error.code)) break; /* fall through */
   default:
     session_finish_error(c, s, m->u.error.code, text);
   }
 }
 
+/* OPEN may have been repeated: then OPENED comes for each, and the first ones know nothing of a new ticket.
+ */
+static bool answers_outdated_open(client_session *s) {
+  if (s->opens_unanswered > 0) s->opens_unanswered--;
+  if (s->opens_outdated == 0) return false;
+  s->opens_outdated--;
+  return true;
+}
+
 static void on_opened(client_step *c, client_session *s, const msg *m) {
   const msg_state *at = &m->u.state;
+  bool outdated = answers_outdated_open(s);
   if (at->length <= s->committed.length && !prefix_has(&s->committed, at->length, at->hash)) {
     failover_repair(c, s, 0, (hash16){{0}});
     return;
   }
+  if (!assignment_take_opened(c, s, &s->target, at->length)) return;
   s->target.opened = true;
+  if (!outdated) s->ticket_owed = false;
   s->refused_by = 0;
   s->needs_room = false;
   note_numerics(c, s, false);
+  if (s->durable > s->acked) session_frames_ack(c, s); /* the target waits for it where it is much */
 }
 
 static void from_target(client_step *c, client_session *s, const msg *m) {
@@ -198,6 +263,9 @@ static void from_target(client_step *c, client_session *s, const msg *m) {
   case MSG_ERROR:
     on_target_error(c, s, m);
     break;
+  case MSG_DETACH:
+    failover_unattached(c, s);
+    break;
   default:
     break;
   }
@@ -207,17 +275,20 @@ static void from_target(client_step *c, client_session *s, const msg *m) {
 
 static void on_draft_error(client_step *c, client_session *s, const msg *m) {
   char text[WIRE_STRING_MAX + 1];
-  if (m->u.error.code == ERR_TIMEOUT && s->attach_since_us) {
+  int code = m->u.error.code;
+  if (code == ERR_TIMEOUT && s->attach_since_us) {
     failover_draft_unreachable(c, s);
     return;
   }
+  /* It was detached before it has seen this OPEN, from what an earlier one had it attach to. */
+  if (code == ERR_STATE && !s->draft.opened) return;
   client_text(text, m->u.error.text);
-  failover_draft_refused(c, s, text);
+  failover_draft_refused(c, s, code, text);
 }
 
 static void on_draft_desync(client_step *c, client_session *s, const msg_state *at) {
   if (++s->draft_repairs > SESSIONS_DESYNC_MAX) {
-    failover_draft_refused(c, s, "the draft was out of step too often");
+    failover_draft_refused(c, s, ERR_DESYNC, "the draft was out of step too often");
     return;
   }
   s->draft.base = prefix_has(&s->committed, at->length, at->hash) ? at->length : 0;
@@ -229,12 +300,15 @@ static void on_draft_desync(client_step *c, client_session *s, const msg_state *
    * draft is not opened at once. */
   s->draft.opened = false;
   s->draft.sent_us = c->now;
+  s->draft.offered_us = 0;
 }
 
 static void from_draft(client_step *c, client_session *s, const msg *m) {
   if (m->type == MSG_ENDED) s->draft.ended = !client_session_live(s);
   if (!client_session_live(s)) return;
-  if (m->type == MSG_OPENED) s->draft.opened = true;
+  /* An END from before it was opened has come late, and it has ended the session after all. */
+  if (m->type == MSG_ENDED && s->draft.opened) assignment_open_draft(c, s);
+  if (m->type == MSG_OPENED) s->draft.opened |= assignment_take_opened(c, s, &s->draft, m->u.state.length);
   if (m->type == MSG_ERROR) on_draft_error(c, s, m);
   if (m->type == MSG_DESYNC) on_draft_desync(c, s, &m->u.state);
 }

@@ -7,5 +7,7 @@
 /* A frame of a worker that names a session. One about a session that is not here any more is answered with
  * END, so that the worker frees it. */
 void session_frames_take(client_step *c, const roster_peer *from, const msg *m);
-/* Sends ACK, with the committed length, to the target. It also renews the lease. */
+/* Sends ACK, with what is durable, to the target. It also renews the lease. */
+/* More is durable than was acknowledged, or the target's lease is to be renewed. */
+bool session_frames_ack_due(const client_step *c, const client_session *s);
 void session_frames_ack(client_step *c, client_session *s);

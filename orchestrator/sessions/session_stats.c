@@ -16,7 +16,10 @@
   X(wait_us)                                                                                                 \
   X(plain_steps)                                                                                             \
   X(resets)                                                                                                  \
-  X(dropped)
+  X(dropped)                                                                                                 \
+  X(verdicts)                                                                                                \
+  X(ahead_hits)                                                                                              \
+  X(survivors)
 /* clang-format on */
 
 /* sum->accepted_per_pos is per_pos. */

@@ -12,8 +12,6 @@
 
 struct sessions_machine {
   client_sessions all;
-  uint64_t (*random)(void *context);
-  void *random_context;
   uint64_t started;    /* sessions so far */
   uint64_t stepped_us; /* when the last step was; 0: never */
 };
@@ -21,12 +19,13 @@ struct sessions_machine {
 int sessions_alloc(sessions_machine **out, const sessions_options *options, err *e) {
   sessions_machine *m = *out = calloc(1, sizeof *m);
   if (!m) return err_set(e, ERR_NOMEM, "no memory for the orchestrator's state");
-  m->random = options->random;
-  m->random_context = options->random_context;
+  m->all.random = options->random;
+  m->all.random_context = options->random_context;
   m->all.ledger = options->ledger;
   m->all.vocabulary_size = options->vocabulary_size;
   m->all.targets_return = options->targets_return;
   m->all.target_wait_us = options->target_wait_us ? options->target_wait_us : SESSIONS_TARGET_WAIT_US;
+  m->all.part_tokens = options->part_tokens ? options->part_tokens : WIRE_TOKENS_MAX;
   msg_hello self = {.role = WIRE_ROLE_ORCHESTRATOR,
                     .incarnation = options->incarnation,
                     .model_fingerprint = options->model_fingerprint,
@@ -46,7 +45,7 @@ void sessions_free(sessions_machine *m) {
 /* --- requests --- */
 
 static uint64_t draw(const sessions_machine *m) {
-  return m->random(m->random_context);
+  return m->all.random(m->all.random_context);
 }
 
 /* How long the prompt and its output may become together. */
@@ -57,28 +56,23 @@ static int64_t longest(const sessions_request *r) {
   return context > r->prompt_length ? context : r->prompt_length;
 }
 
-static wire_id draw_ticket(const sessions_machine *m) {
-  wire_id ticket;
-  uint64_t a = draw(m), b = draw(m);
-  memcpy(ticket.bytes, &a, 8);
-  memcpy(ticket.bytes + 8, &b, 8);
-  return ticket;
-}
-
 static uint64_t draw_id(const sessions_machine *m) {
   uint64_t id = draw(m);
   while (id == 0 || client_session_find(&m->all, id)) id = draw(m);
   return id;
 }
 
-static void take_request(client_session *s, const sessions_request *r) {
-  s->options = r->options;
-  for (int32_t i = 0; i < s->options.stop_count; i++) s->stops[i] = r->options.stops[i];
+static int take_request(client_session *s, const sessions_request *r) {
+  msg_options_copy(&s->options, &r->options, s->stops, &s->bias);
   s->prompt_length = r->prompt_length;
   s->want_draft = r->draft && r->options.budget > 0;
   s->want_accepted = r->accepted;
   s->admit = r->admit;
   s->admit_context = r->admit_context;
+  if (s->options.grammar_size == 0) return ERR_OK;
+  s->options.grammar = s->grammar = malloc(s->options.grammar_size);
+  if (s->grammar) memcpy(s->grammar, r->options.grammar, s->options.grammar_size);
+  return s->grammar ? ERR_OK : ERR_NOMEM;
 }
 
 /* The output that an earlier run has left. */
@@ -89,17 +83,28 @@ static int take_output(client_session *s, const sessions_resume *resume) {
   return prefix_append(&s->committed, resume->output, resume->output_length);
 }
 
+/* None are there yet. */
+static int take_logprobs(client_session *s) {
+  int32_t count = (s->committed.capacity - s->prompt_length) * s->options.logprobs;
+  if (count == 0) return ERR_OK;
+  s->logprobs = malloc((size_t)count * sizeof *s->logprobs);
+  for (int32_t i = 0; s->logprobs && i < count; i++) s->logprobs[i] = (sampler_ranked){.token = -1};
+  return s->logprobs ? ERR_OK : ERR_NOMEM;
+}
+
 static int session_init(const sessions_machine *m, client_session *s, const sessions_request *r) {
   const sessions_resume *resume = r->resume;
-  s->ticket = draw_ticket(m);
+  assignment_draw_ticket(&m->all, s);
   s->id = resume ? resume->session : draw_id(m);
   s->epoch = resume ? resume->epoch + 1 : 1;
-  take_request(s, r);
-  int rc = prefix_init(&s->committed, (int32_t)longest(r), resume ? resume->hash_seed : draw(m));
+  int rc = take_request(s, r);
+  if (rc == ERR_OK)
+    rc = prefix_init(&s->committed, (int32_t)longest(r), resume ? resume->hash_seed : draw(m));
   if (rc == ERR_OK && s->want_accepted) {
     s->accepted = calloc((size_t)s->committed.capacity, sizeof *s->accepted);
     rc = s->accepted ? ERR_OK : ERR_NOMEM;
   }
+  if (rc == ERR_OK) rc = take_logprobs(s);
   if (rc == ERR_OK) rc = prefix_append(&s->committed, r->prompt, r->prompt_length);
   if (rc == ERR_OK && resume) rc = take_output(s, resume);
   session_stats_begin(&s->stats, s->committed.length);
@@ -117,32 +122,36 @@ static int log_beginning(const sessions_machine *m, const client_session *s, con
                           .options = &r->options,
                           .about = r->about};
   int rc = l->begin(l->self, &record);
-  return rc ? rc : l->epoch(l->self, s->id, s->epoch);
+  if (rc || (rc = l->epoch(l->self, s->id, s->epoch)) == ERR_OK) return rc;
+  if (!r->resume) l->end(l->self, s->id, s->committed.length, WIRE_FINISH_ERROR, NULL);
+  l->forget(l->self, s->id); /* one that was to go on stays interrupted, and may be tried again */
+  return rc;
 }
 
 static int check_prompt(const sessions_machine *m, const sessions_request *r, err *e) {
   int32_t vocabulary = m->all.vocabulary_size;
   if (r->prompt_length < 1) return err_set(e, ERR_ARG, "the prompt is empty: give at least one token");
-  if (r->prompt_length > WIRE_TOKENS_MAX)
-    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens, not %d", WIRE_TOKENS_MAX, r->prompt_length);
+  if (r->prompt_length > WIRE_CONTEXT_MAX)
+    return err_set(e, ERR_LIMIT, "a prompt has at most %d tokens, not %d", WIRE_CONTEXT_MAX,
+                   r->prompt_length);
   for (int32_t i = 0; i < r->prompt_length; i++)
     if (r->prompt[i] < 0 || (vocabulary && r->prompt[i] >= vocabulary))
       return err_set(e, ERR_ARG, "token %d at position %d is outside the vocabulary", r->prompt[i], i);
   return ERR_OK;
 }
 
-/* Refuses a request that no OPEN could carry, because its frame would never be sent. */
+/* Refuses a request that no OPEN could describe, before memory is taken for it. */
 static int check_request(const sessions_machine *m, const sessions_request *r, err *e) {
   int rc = msg_options_check(&r->options, e);
   if (rc == ERR_OK) rc = check_prompt(m, r, e);
   if (rc != ERR_OK) return rc;
   if (r->resume && r->resume->output_length >= r->options.max_tokens)
     return err_set(e, ERR_ARG, "the answer has all of its %d tokens", r->options.max_tokens);
-  if (longest(r) > WIRE_TOKENS_MAX) /* a target that takes the session over gets all of it in one OPEN */
+  if (longest(r) > WIRE_CONTEXT_MAX)
     return err_set(e, ERR_LIMIT,
                    "a prompt and its answer have at most %d tokens together, these could have %lld: shorten "
                    "the prompt, or lower max_tokens or the context",
-                   WIRE_TOKENS_MAX, (long long)longest(r));
+                   WIRE_CONTEXT_MAX, (long long)longest(r));
   return ERR_OK;
 }
 
@@ -151,15 +160,21 @@ uint64_t sessions_start(sessions_machine *m, const sessions_request *r, uint64_t
   client_step c = {&m->all, now_us, out};
   int slot = 0;
   if (check_request(m, r, e) != ERR_OK) return 0;
+  if (!m->stepped_us) m->stepped_us = now_us; /* a stall before the first step is our own, too */
   while (slot < SESSIONS_MAX && m->all.list[slot]) slot++;
   if (slot == SESSIONS_MAX)
     return err_set(e, ERR_FULL, "%d sessions are open already: try again later", SESSIONS_MAX), 0;
   client_session *s = calloc(1, sizeof *s);
-  if (!s || session_init(m, s, r) != ERR_OK || log_beginning(m, s, r) != ERR_OK) {
+  int rc = s ? session_init(m, s, r) : ERR_NOMEM;
+  if (rc == ERR_OK) rc = log_beginning(m, s, r);
+  if (rc != ERR_OK) {
     client_session_free(s);
-    return err_set(e, ERR_NOMEM, "no memory for another session"), 0;
+    return err_set(e, rc, "%s",
+                   rc == ERR_NOMEM ? "no memory for another session"
+                                   : "the ledger could not take the session: see its warning"),
+           0;
   }
-  s->waiting_since_us = s->ack_us = now_us;
+  s->waiting_since_us = s->ack_us = s->durable_us = now_us;
   s->silence_us = SESSIONS_SILENCE_US;
   s->order = ++m->started;
   m->all.list[slot] = s;
@@ -202,6 +217,8 @@ bool sessions_get(const sessions_machine *m, uint64_t session, sessions_view *ou
                          .tokens = s->committed.tokens,
                          .length = s->committed.length,
                          .accepted = s->accepted,
+                         .logprobs = s->logprobs,
+                         .plain_us = s->plain_us,
                          .logged = client_session_logged(&m->all, s),
                          .prompt_length = s->prompt_length,
                          .finish = s->finish,
@@ -239,7 +256,7 @@ int32_t sessions_capacity(const sessions_machine *m) {
   int32_t sum = 0;
   for (int i = 0; i < m->all.roster.top; i++) {
     const roster_peer *p = &m->all.roster.list[i];
-    if (!p->id || !p->greeted || p->lost || p->leaving || p->hello.role != WIRE_ROLE_TARGET) continue;
+    if (p->hello.role != WIRE_ROLE_TARGET || !assignment_takes_new(&m->all, p)) continue;
     int32_t most = p->hello.session_max ? p->hello.session_max : SESSIONS_MAX; /* 0: no limit of its own */
     sum += min_i32(most, SESSIONS_MAX - sum);
   }
@@ -254,6 +271,12 @@ const msg_hello *sessions_worker(const sessions_machine *m, wire_role role, int3
 int32_t sessions_worker_load(const sessions_machine *m, wire_role role, int32_t index) {
   const roster_peer *p = worker_at(m, role, index);
   return p ? assignment_load(&m->all, p) : 0;
+}
+
+sessions_worker_state sessions_worker_is(const sessions_machine *m, wire_role role, int32_t index) {
+  const roster_peer *p = worker_at(m, role, index);
+  if (!p || p->leaving) return SESSIONS_WORKER_LEAVING;
+  return assignment_takes_new(&m->all, p) ? SESSIONS_WORKER_READY : SESSIONS_WORKER_DRAINED;
 }
 
 void sessions_worker_died(sessions_machine *m, wire_id incarnation, uint64_t now_us, actions *out) {
@@ -274,6 +297,34 @@ static void log_worker(client_step *c, const roster_peer *p, const char *what) {
   bool draft = h->role == WIRE_ROLE_DRAFT;
   roster_log(&c->all->roster, p->id, c->now, LOG_INFO, c->out, "a %s (%.64s) %s", draft ? "draft" : "target",
              wire_brief_of(draft ? h->method : h->numerics_id).text, what);
+}
+
+static void fill_all(client_step *c) {
+  for (int i = 0; i < SESSIONS_MAX; i++)
+    if (c->all->list[i]) assignment_fill(c, c->all->list[i]);
+}
+
+static const roster_peer *find_worker(const sessions_machine *m, wire_id incarnation) {
+  for (int i = 0; i < m->all.roster.top; i++) {
+    const roster_peer *p = &m->all.roster.list[i];
+    if (p->id && p->greeted && !p->lost && wire_id_equal(p->hello.incarnation, incarnation)) return p;
+  }
+  return NULL;
+}
+
+bool sessions_drain(sessions_machine *m, wire_id worker, bool drained, uint64_t now_us, actions *out) {
+  client_step c = {&m->all, now_us, out};
+  const roster_peer *p = find_worker(m, worker);
+  if (!p) return false;
+  if (drained_workers_has(&m->all.drained, worker) == drained) return true;
+  log_worker(&c, p, drained ? "is drained: it gets no new sessions" : "gets sessions again");
+  if (drained) {
+    drained_workers_add(&m->all.drained, worker);
+  } else {
+    drained_workers_remove(&m->all.drained, worker);
+    fill_all(&c);
+  }
+  return true;
 }
 
 /* A target was started where another one had been. The roster has asked that one, which did not answer, so
@@ -318,19 +369,18 @@ static void on_message(client_step *c, peer_id id, const msg *m) {
     session_frames_take(c, from, m);
     break;
   }
-  for (int i = 0; i < SESSIONS_MAX; i++)
-    if (c->all->list[i]) assignment_fill(c, c->all->list[i]);
+  fill_all(c);
 }
 
 /* --- the machine --- */
 
 static void on_tick(client_step *c) {
   for (roster_peer *lost; (lost = roster_tick(&c->all->roster, c->now, c->out));) {
-    log_worker(c, lost, "is silent");
-    bool draft = lost->hello.role == WIRE_ROLE_DRAFT;
-    failover_worker_lost(c, lost->id,
-                         draft ? "the draft worker has been silent for 3 s"
-                               : "the target worker has been silent for 3 s");
+    char why[64];
+    snprintf(why, sizeof why, "the %s worker %s", lost->hello.role == WIRE_ROLE_DRAFT ? "draft" : "target",
+             roster_lost_why(lost));
+    log_worker(c, lost, roster_lost_why(lost));
+    failover_worker_lost(c, lost->id, why);
   }
   for (int i = 0; i < SESSIONS_MAX; i++)
     if (c->all->list[i]) session_timers_tick(c, c->all->list[i]);
@@ -341,10 +391,21 @@ static void on_drain(client_step *c) {
     if (c->all->list[i]) session_finish(c, c->all->list[i], WIRE_FINISH_CANCELLED, 0, NULL, true);
 }
 
-/* A machine that has not listened for a while cannot say that its workers were silent. */
+static uint64_t sessions_deadline(const void *self) {
+  const sessions_machine *m = self;
+  uint64_t at = roster_deadline(&m->all.roster);
+  for (int i = 0; i < SESSIONS_MAX; i++)
+    if (m->all.list[i]) at = min_u64(at, session_timers_deadline(&m->all, m->all.list[i]));
+  return at;
+}
+
+/* A machine that has not listened for a while cannot say that its workers were silent, or that none came. It
+ * was not stepped when it was due: without workers that may be half a minute after the step before. Where it
+ * is very late, nobody knows since when it has not listened. */
 static void excuse_own_stall(sessions_machine *m, uint64_t now) {
-  uint64_t gap = now - m->stepped_us;
-  if (m->stepped_us && gap >= SESSIONS_TARGET_CHECK_US) session_timers_excuse(&m->all, gap);
+  uint64_t gap = m->stepped_us ? now - m->stepped_us : 0;
+  uint64_t due = gap >= SESSIONS_TARGET_CHECK_US ? sessions_deadline(m) : MACHINE_NEVER;
+  if (now > due) session_timers_excuse(&m->all, now - due < SESSIONS_TARGET_CHECK_US ? now - due : gap);
   m->stepped_us = now;
 }
 
@@ -354,18 +415,12 @@ static void sessions_step(void *self, const event *e, uint64_t now_us, actions *
   excuse_own_stall(m, now_us);
   if (e->kind == EVENT_MESSAGE)
     on_message(&c, e->peer, e->message);
+  else if (e->kind == EVENT_DISCONNECTED)
+    roster_disconnected(&m->all.roster, e->peer, now_us, out);
   else if (e->kind == EVENT_TICK)
     on_tick(&c);
   else if (e->kind == EVENT_DRAIN)
     on_drain(&c);
-}
-
-static uint64_t sessions_deadline(const void *self) {
-  const sessions_machine *m = self;
-  uint64_t at = roster_deadline(&m->all.roster);
-  for (int i = 0; i < SESSIONS_MAX; i++)
-    if (m->all.list[i]) at = min_u64(at, session_timers_deadline(&m->all, m->all.list[i]));
-  return at;
 }
 
 machine sessions_as_machine(sessions_machine *m) {

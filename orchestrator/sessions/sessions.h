@@ -16,6 +16,7 @@ typedef struct sessions_options {
   void *random_context;
   ledger ledger;           /* borrowed */
   uint64_t target_wait_us; /* how long a session may be without any target; 0: SESSIONS_TARGET_WAIT_US */
+  int32_t part_tokens;     /* most tokens in one OPEN, for tests; 0: WIRE_TOKENS_MAX */
   /* A target that ends is started again: a session whose target has lost its device waits for it. */
   bool targets_return;
 } sessions_options;
@@ -63,6 +64,10 @@ typedef struct sessions_view { /* what a client may see of its session */
   int32_t length, prompt_length;
   /* [length] 1: an accepted token; NULL: not asked for. Tokens of earlier runs count as not accepted. */
   const uint8_t *accepted;
+  /* [length - prompt_length][options.logprobs] of the output, as in TOKENS; NULL: not asked for. Tokens of
+   * earlier runs have none. */
+  const sampler_ranked *logprobs;
+  uint32_t plain_us;  /* with accepted: a plain step of the target takes so long; 0: not known (yet) */
   int32_t logged;     /* how many of `length` may be shown; at first it may be less than prompt_length */
   wire_finish finish; /* 0: it goes on */
   int code;           /* ERR_ when finish is error */
@@ -89,11 +94,23 @@ void sessions_release(sessions_machine *m, uint64_t session, uint64_t now_us, ac
 
 /* Workers that are registered and not lost. */
 int32_t sessions_worker_count(const sessions_machine *m, wire_role role);
-/* How many sessions the registered targets take at a time, as they said. */
+/* How many sessions the registered targets take at a time, as they said; those that get none do not count. */
 int32_t sessions_capacity(const sessions_machine *m);
 /* The HELLO of a worker, by role and index in [0, sessions_worker_count), or NULL. */
 const msg_hello *sessions_worker(const sessions_machine *m, wire_role role, int32_t index);
 int32_t sessions_worker_load(const sessions_machine *m, wire_role role, int32_t index); /* its sessions */
+
+typedef enum {
+  SESSIONS_WORKER_READY,
+  SESSIONS_WORKER_DRAINED,
+  SESSIONS_WORKER_LEAVING
+} sessions_worker_state;
+sessions_worker_state sessions_worker_is(const sessions_machine *m, wire_role role, int32_t index);
+
+/* Drains the worker of this incarnation, so that it gets no new sessions and keeps those that it has, or lets
+ * it have new ones again. It stays drained until then, or until its program ends. False: there is no such
+ * worker. */
+bool sessions_drain(sessions_machine *m, wire_id worker, bool drained, uint64_t now_us, actions *out);
 
 /* The owner knows that a worker has died, for example its own child process, so the machine need not wait
  * until it counts as silent. */

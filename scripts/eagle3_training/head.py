@@ -133,7 +133,7 @@ class Head:
             state, y = after(state, a, w['out'], w['ffn_norm'], w['gate_up'], w['down'], w['norm'], c.eps)
             yield y
 
-    def save(self, folder):
+    def save(self, folder, horizon):
         os.makedirs(folder, exist_ok=True)
         c, half = (
             self.target.config,
@@ -158,6 +158,7 @@ class Head:
             'max_position_embeddings': 2048,
             'target_hidden_size': c.embed,
             'eagle_aux_hidden_state_layer_ids': self.taps,
+            'horizon': horizon,
             'tie_word_embeddings': False,
             'torch_dtype': 'bfloat16',
         }

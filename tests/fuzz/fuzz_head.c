@@ -36,11 +36,26 @@ static void check_head(const head_file *h) {
   }
 }
 
+/* With room for no more than the header says. */
+static void make_row(const head_file *h) {
+  static const float values[VOCAB][EMBED] = {{1, -1, 0.5f}};
+  const gguf_tensor rows = {.type = GGUF_F32, .dims = 2, .shape = {EMBED, VOCAB, 1, 1}, .data = values};
+  const gguf_tensor *output = head_file_tensor(h, HEAD_OUTPUT);
+  if (!output) return;
+  size_t columns = (size_t)head_file_config(h)->layer.embed, bytes = output->bytes / (size_t)output->shape[1];
+  float *scratch = malloc((2 * (EMBED + 1) + columns) * sizeof *scratch);
+  uint8_t *row = malloc(bytes);
+  if (scratch && row && head_file_map_row(h, &rows, 0, scratch, row)) sink = row[bytes - 1];
+  free(scratch);
+  free(row);
+}
+
 static void check_map(const head_file *h) {
   const gguf_tensor *map = head_file_map(h);
   if (!map) return;
   if (map->shape[0] != EMBED + 1 || map->shape[1] != head_file_config(h)->layer.embed) abort();
   sink = ((const uint8_t *)map->data)[map->bytes - 1];
+  make_row(h);
 }
 
 static void read_config(const char *text, size_t size) {

@@ -185,6 +185,52 @@ def pick_cases(rng):
         yield {**case, "token": token}
 
 
+def adjusted_cases(rng):
+    """Penalties and bias in f32: the adjusted logits of a small vocabulary, the best first."""
+    for number in range(300):
+        vocab = rng.choice([1, 4, 9, 16])
+        x = [single(rng.uniform(-20, 20)) for _ in range(vocab)]
+        repeat = single(rng.choice([1, 1, 1.1, 0.7, 3]))
+        presence = single(rng.choice([0, 0.3, -1.7, 2]))
+        frequency = single(rng.choice([0, 0.1, -0.6, 1.9]))
+        # Tokens outside the vocabulary are among them.
+        history = [rng.randrange(-1, vocab + 2) for _ in range(rng.choice([0, 5, 40]))]
+        extra = [rng.randrange(-1, vocab + 2) for _ in range(rng.choice([0, 1, 7]))]
+        prompt = rng.choice([0, 3, 30, 50])
+        bias = [[rng.randrange(-1, vocab + 2), single(rng.uniform(-100, 100))] for _ in range(rng.choice([0, 1, 9]))]
+        case = {"logits": [pattern_of(v) for v in x], "repeat": pattern_of(repeat), "presence": pattern_of(presence),
+                "frequency": pattern_of(frequency), "history": history, "extra": extra, "prompt_count": prompt,
+                "bias": [[t, pattern_of(v)] for t, v in bias]}
+        output = (history + extra)[prompt:]
+        for t in set(history + extra) & set(range(vocab)):
+            x[t] = single(x[t] / repeat if x[t] > 0 else x[t] * repeat)
+            if t in output:
+                x[t] = single(x[t] - single(frequency * output.count(t)))
+                x[t] = single(x[t] - presence)
+        for t, v in bias:
+            if 0 <= t < vocab:
+                x[t] = single(x[t] + v)
+        order = sorted(range(vocab), key=lambda t: (-x[t], t))
+        yield {**case, "ranked": [[t, pattern_of(x[t])] for t in order]}
+
+
+def logprob_cases(rng):
+    """Log-softmax, as a real number and to the bit."""
+    for number in range(60):
+        vocab = rng.choice([1, 3, 16])
+        x = [single(rng.uniform(-30, 30)) if rng.random() < 0.9 else single(-rng.random()) for _ in range(vocab)]
+        best = max(x)
+        total = sum((Decimal(v) - Decimal(best)).exp() for v in x).ln() + Decimal(best)
+        weights = 0
+        for v in x:
+            d = single(v - best)
+            weights += int(single((1 if v == best else exp_f32(d) if d > -25 else 0) * 2.0**36))
+        rest = log_f32(single(weights / 2.0**36))
+        bits = [single(0 - rest) if v == best else single(single(v - best) - rest) for v in x]
+        yield {"logits": [pattern_of(v) for v in x], "logprobs": [text(Decimal(v) - total) for v in x],
+               "f32": [pattern_of(v) for v in bits]}
+
+
 def lines(name, cases):
     body = ",\n  ".join(json.dumps(c, separators=(",", ":")) for c in cases)
     return f'"{name}": [\n  {body}\n ]'
@@ -192,7 +238,8 @@ def lines(name, cases):
 
 def main():
     rng = random.Random(20240229)
-    parts = [("gumbel", gumbel_cases), ("log", log_cases), ("exp", exp_cases), ("pick", pick_cases)]
+    parts = [("gumbel", gumbel_cases), ("log", log_cases), ("exp", exp_cases), ("pick", pick_cases),
+             ("adjusted", adjusted_cases), ("logprob", logprob_cases)]
     print("{\n " + ",\n ".join(lines(name, make(rng)) for name, make in parts) + "\n}")
 
 

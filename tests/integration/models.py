@@ -6,7 +6,7 @@ import math
 import random
 import struct
 
-from support import MODEL
+from programs import MODEL
 
 ALIGNMENT = 32  # of tensors in a GGUF file that does not say
 UINT32, FLOAT32, STRING, ARRAY = 4, 6, 8, 9
@@ -19,20 +19,19 @@ def text(t):
     return struct.pack("<Q", len(t)) + t
 
 
-def make_model(path, vocabulary, embed=64, heads=2):
-    """A random Llama of one layer in F32, without a tokenizer: it knows nothing of the default model's tokens but how many
-    there are."""
+def make_model(path, vocabulary, embed=64, heads=2, layers=1, tokenizer=()):
+    """A random Llama in F32. `tokenizer`: encoded keys; without them it knows nothing of tokens but how many there are."""
     number = lambda key, value: text("llama." + key) + struct.pack("<II", UINT32, value)
-    values = {"block_count": 1, "embedding_length": embed, "feed_forward_length": embed, "context_length": 2048,
+    values = {"block_count": layers, "embedding_length": embed, "feed_forward_length": embed, "context_length": 2048,
               "attention.head_count": heads, "attention.head_count_kv": 1}
     keys = [text("general.architecture") + struct.pack("<I", STRING) + text("llama"),
             text("llama.attention.layer_norm_rms_epsilon") + struct.pack("<If", FLOAT32, 1e-5)]
-    keys += [number(key, value) for key, value in values.items()]
+    keys += [number(key, value) for key, value in values.items()] + list(tokenizer)
     kv = embed // heads
     shapes = {"token_embd": (embed, vocabulary), "output": (embed, vocabulary), "output_norm": (embed,)}
-    shapes |= {f"blk.0.{name}": shape for name, shape in {
-        "attn_norm": (embed,), "ffn_norm": (embed,), "attn_q": (embed, embed), "attn_k": (embed, kv), "attn_v": (embed, kv),
-        "attn_output": (embed, embed), "ffn_gate": (embed, embed), "ffn_up": (embed, embed), "ffn_down": (embed, embed)}.items()}
+    layer = {"attn_norm": (embed,), "ffn_norm": (embed,), "attn_q": (embed, embed), "attn_k": (embed, kv), "attn_v": (embed, kv),
+             "attn_output": (embed, embed), "ffn_gate": (embed, embed), "ffn_up": (embed, embed), "ffn_down": (embed, embed)}
+    shapes |= {f"blk.{i}.{name}": shape for i in range(layers) for name, shape in layer.items()}
     rng, infos, offset = random.Random(1), b"", 0
     for name, shape in shapes.items():
         infos += text(name + ".weight") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset)
@@ -53,13 +52,16 @@ def random_bf16(rng, count):
     return bytes(data)
 
 
-def make_head(folder, embed=576, vocabulary=49152, rows=512, ffn=64):
-    """A random EAGLE-3 head for the default model, in the EAGLE layout: it knows nothing."""
+def make_head(folder, embed=576, vocabulary=49152, rows=512, ffn=64, heads=(9, 3), taps=(2, 15, 27)):
+    """A random EAGLE-3 head, in the EAGLE layout, for the default model or one of `vocabulary` and `embed`: it knows nothing.
+    heads: of queries, of keys."""
+    queries, keys = heads
+    head_dim = embed // queries
     layer = {"input_layernorm": (embed,), "hidden_norm": (embed,), "post_attention_layernorm": (embed,),
-             "self_attn.q_proj": (embed, 2 * embed), "self_attn.k_proj": (192, 2 * embed), "self_attn.v_proj": (192, 2 * embed),
+             "self_attn.q_proj": (embed, 2 * embed), "self_attn.k_proj": (keys * head_dim, 2 * embed), "self_attn.v_proj": (keys * head_dim, 2 * embed),
              "self_attn.o_proj": (embed, embed), "mlp.gate_proj": (ffn, embed), "mlp.up_proj": (ffn, embed),
              "mlp.down_proj": (embed, ffn)}
-    shapes = {"fc.weight": (embed, 3 * embed), "norm.weight": (embed,), "lm_head.weight": (rows, embed),
+    shapes = {"fc.weight": (embed, len(taps) * embed), "norm.weight": (embed,), "lm_head.weight": (rows, embed),
               **{f"midlayer.{name}.weight": shape for name, shape in layer.items()}}
     rng, infos, data = random.Random(7), {}, b""
     for name, shape in shapes.items():
@@ -73,9 +75,9 @@ def make_head(folder, embed=576, vocabulary=49152, rows=512, ffn=64):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data + bytes(8 * rows))
     (folder / "config.json").write_text(json.dumps({
         "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": embed, "target_hidden_size": embed, "intermediate_size": ffn,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
+        "num_attention_heads": queries, "num_key_value_heads": keys, "head_dim": head_dim, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
         "rope_theta": 1e5, "hidden_act": "silu", "vocab_size": vocabulary, "draft_vocab_size": rows,
-        "max_position_embeddings": 2048, "eagle_aux_hidden_state_layer_ids": [2, 15, 27], "tie_word_embeddings": False}))
+        "max_position_embeddings": 2048, "eagle_aux_hidden_state_layer_ids": list(taps), "tie_word_embeddings": False}))
     return folder
 
 

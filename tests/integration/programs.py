@@ -31,6 +31,7 @@ pathlib.Path(STATE, "tandem").mkdir()
 pathlib.Path(STATE, "tandem/ledger.sqlite").touch()
 atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 os.environ["XDG_STATE_HOME"] = STATE
+os.environ["XDG_CONFIG_HOME"] = STATE  # nor are its keys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN", ROOT / "build/release/bin"))
@@ -60,10 +61,18 @@ class Case(unittest.TestCase):
             if not os.path.exists(needed):
                 raise AssertionError(
                     f"{needed} is missing: run scripts/get_model.sh and build, or scripts/run.sh")
+        make_keys()
         cls.folder = new_folder(cls.addClassCleanup)
 
     def setUp(self):
         self.folder = new_folder(self.addCleanup)
+
+
+def make_keys(folder=pathlib.Path(STATE, "tandem/keys"), *roles):
+    """Keys of this process's programs, where they look for them, or of others; those that are there stay."""
+    if not folder.exists():
+        subprocess.run([TANDEM, "keygen", "--keys", str(folder), *roles], check=True, capture_output=True)
+    return folder
 
 
 def new_folder(add_cleanup):
@@ -177,6 +186,13 @@ def counters_of(errors):
     """What tandem-target printed at its end with --counters; None when it did not."""
     lines = [line for line in errors.splitlines() if line.startswith('{"engine"')]
     return json.loads(lines[-1]) if lines else None
+
+
+def sent_bytes(errors):
+    """What tandem and its own workers have sent, by program, as --verbose tells at their end."""
+    lines = [json.loads(line) for line in errors.splitlines() if line.startswith('{"wire"')]
+    sent = {line["wire"]["program"]: line["wire"]["sent_bytes"] for line in lines}
+    return {**sent, "tandem-target": counters_of(errors)["wire"]["sent_bytes"]}
 
 
 def batch(folder, records, *flags, env=None, model=MODEL):

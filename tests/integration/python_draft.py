@@ -13,8 +13,9 @@ import time
 
 import xxhash
 import zmq
+from zmq.utils import z85
 
-from python_frames import (BAD_ARGUMENT, DESYNC, FULL, GONE, MISMATCH, PROTOCOL, STALE, VERSION, ZERO, Broken, decode,
+from python_frames import (BAD_ARGUMENT, BAD_TICKET, DESYNC, FULL, GONE, MISMATCH, PROTOCOL, STALE, VERSION, ZERO, Broken, decode,
                            encode)
 
 SESSIONS, LIVE_NODES, SECOND_BRANCH = 4, 256, 4
@@ -25,10 +26,32 @@ def say(text):
     print("python_draft:", text, file=sys.stderr, flush=True)
 
 
+class Keys:
+    """What `tandem keygen` has made (section 2)."""
+
+    def __init__(self, folder):
+        self.secret = bytes.fromhex(self.lines(f"{folder}/draft.key")[0][1])
+        self.allowed = [(line[0], bytes.fromhex(line[1])) for line in self.lines(f"{folder}/allowed")]
+
+    @staticmethod
+    def lines(path):
+        with open(path) as f:
+            return [line.split() for line in f if line.strip() and not line.startswith("#")]
+
+    def protect(self, socket, role, key):
+        """The key of whom the socket calls; "" where its endpoint has none: then there must be only one."""
+        known = [k for r, k in self.allowed if r == role and (not key or k == bytes.fromhex(key))]
+        if len(known) != 1:
+            raise ValueError(f"{len(known)} keys of role {role} are allowed, not one")
+        socket.curve_serverkey = z85.encode(known[0])
+        socket.curve_publickey = zmq.curve_public(z85.encode(self.secret))
+        socket.curve_secretkey = z85.encode(self.secret)
+
+
 class Peer:
     """A DEALER, and what is known of the program at its other end."""
 
-    def __init__(self, context, endpoint):
+    def __init__(self, context, endpoint, role, keys):
         self.endpoint, self.incarnation, self.greeted, self.refused = endpoint, ZERO, False, False
         self.heard, self.next_hello, self.next_ping, self.pings = time.monotonic(), 0.0, 0.0, 0
         self.socket = context.socket(zmq.DEALER)
@@ -37,6 +60,9 @@ class Peer:
                               (zmq.TCP_MAXRT, 3000),
                               (zmq.RECONNECT_IVL, 50), (zmq.RECONNECT_IVL_MAX, 2000), (zmq.HANDSHAKE_IVL, 2000)):
             self.socket.setsockopt(option, value)
+        if endpoint.startswith("tcp://") and keys:
+            endpoint, _, key = endpoint.partition("#")
+            keys.protect(self.socket, role, key)
         self.socket.connect(endpoint)
 
     def send(self, name, session, epoch, *fields):
@@ -144,10 +170,11 @@ class Session:
 
 
 class Draft:
-    def __init__(self, orchestrator):
+    def __init__(self, orchestrator, keys=None):
         self.me, self.context, self.running = os.urandom(16), zmq.Context(), True
         self.sessions, self.targets = {}, {}
-        self.hub = Peer(self.context, orchestrator)
+        self.keys = keys
+        self.hub = Peer(self.context, orchestrator, "orchestrator", keys)
 
     def peers(self):
         return [self.hub, *self.targets.values()]
@@ -257,11 +284,12 @@ class Draft:
             if m.code == DESYNC:
                 self.out_of_step(s, m.text)
             else:
-                s.state = "attaching" if m.code == GONE else "lost"
+                s.state = "attaching" if m.code in (GONE, BAD_TICKET) else "lost"
 
     def on_open(self, s, number, epoch, m):
         end = m.base_length + len(m.tokens)
-        if s and epoch == s.epoch and s.state != "lost" and end <= len(s.c) and s.hashes[end] == m.hash:  # repeated
+        same = s and epoch == s.epoch and s.ticket == m.ticket
+        if same and s.state != "lost" and end <= len(s.c) and s.hashes[end] == m.hash:  # repeated
             return self.hub.send("OPENED", number, epoch, len(s.c), s.hashes[-1])
         if not m.target_endpoint:
             return self.hub.send("ERROR", number, epoch, BAD_ARGUMENT, "OPEN names no target")
@@ -277,7 +305,7 @@ class Draft:
             return self.desync(held, number, epoch, "the hash over base and tokens differs")
         peer = self.targets.get(m.target_endpoint)
         if peer is None:
-            peer = self.targets[m.target_endpoint] = Peer(self.context, m.target_endpoint)
+            peer = self.targets[m.target_endpoint] = Peer(self.context, m.target_endpoint, "target", self.keys)
         s = self.sessions[number] = Session(number, epoch, m, peer, c, hashes)
         self.hub.send("OPENED", number, epoch, len(s.c), s.hashes[-1])
         if peer.incarnation == s.target:
@@ -325,7 +353,9 @@ class Draft:
 def main():
     parser = argparse.ArgumentParser(description="a draft worker that guesses by prompt lookup")
     parser.add_argument("--orchestrator", required=True, metavar="ENDPOINT", help="ipc://PATH or tcp://ADDRESS:PORT")
-    draft = Draft(parser.parse_args().orchestrator)
+    parser.add_argument("--keys", metavar="DIR", help="the folder that tandem keygen has made, for tcp")
+    arguments = parser.parse_args()
+    draft = Draft(arguments.orchestrator, arguments.keys and Keys(arguments.keys))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(draft, "running", False))
     draft.run()

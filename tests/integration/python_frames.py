@@ -11,14 +11,15 @@ import msgpack
 
 ZERO = bytes(16)
 LIMIT, BAD_ARGUMENT, FULL, PROTOCOL, VERSION, MISMATCH, DESYNC, GONE, STALE = -4, -5, -6, -10, -11, -12, -13, -14, -15
+BAD_TICKET = -16
 
 NUMBERS = {"HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
            "ENDED": 13, "DESYNC": 14, "TOKENS": 20, "ACK": 21, "RESEND": 22, "DONE": 23, "ATTACH": 30, "ATTACHED": 31,
-           "NODES": 32, "TREE_RESET": 33, "DETACH": 34, "FEATURES": 35}
+           "NODES": 32, "TREE_RESET": 33, "DETACH": 34, "FEATURES": 35, "PART": 15}
 NAMES = {number: name for name, number in NUMBERS.items()}
 RANGES = {"u32": (0, 2**32 - 1), "u64": (0, 2**64 - 1), "i32": (-2**31, 2**31 - 1), "count": (0, 2**31 - 1),
           "positive": (1, 2**31 - 1), "token": (0, 2**31 - 1), "length": (0, 2**20), "length1": (1, 2**20),
-          "budget": (0, 64), "rows": (0, 2048), "width": (1, 65536)}
+          "budget": (0, 64), "logprobs": (0, 21), "known": (-1, 2**31 - 1), "rows": (0, 2048), "width": (1, 65536)}
 PING = "sequence:u64 time_us:u64 load:count"
 FIELDS = {
     "WELCOME": "magic:str version_min:u32 version_max:u32 role:u32 incarnation:bin16 model_fingerprint:bin16 "
@@ -30,8 +31,11 @@ FIELDS = {
             "accepted_wanted:bool?",
     "OPTIONS": "temperature:f32 top_p:f32 min_p:f32 repeat_penalty:f32 top_k:i32 seed:u64 choice:u32 "
                "max_tokens:positive context:length1 stops:token*32 budget:budget lockstep:bool selfcheck:count "
-               "single:bool",
-    "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 accepted:blob*512",
+               "single:bool extras:EXTRAS?",
+    "EXTRAS": "presence_penalty:f32 frequency_penalty:f32 bias_tokens:token*512 bias_values:f32*512 logprobs:logprobs "
+              "grammar:blob*65536?",
+    "WANTED": "logprob_tokens:known*1344 logprobs:f32*1344 plain_us:u32?",
+    "TOKENS": "base_length:length1 tokens:token*4096 hash:bin16 accepted:blob*512 wanted:WANTED?",
     "ATTACHED": "length:length1 hash:bin16 generation:u32 grant:GRANT?", "GRANT": "width:width type:type fused:bool from:length",
     "FEATURES": "base:length count:rows width:width type:type rows:blob*262144", "TREE_RESET": "generation:u32", "DETACH": "reason:str"}
 
@@ -86,8 +90,11 @@ def group(name, values):
         raise Broken(f"R-FIELDS: {name} has {len(values)} fields, not {len(kinds)}")
     fields = {key: field(kind.rstrip("?"), value, f"{name}.{key}") for (key, kind), value in zip(kinds, values)}
     for key, kind in kinds:
-        if kind.endswith("?") and fields.setdefault(key, None) is False:
-            raise Broken(f"R-LEFT-OUT: {name}.{key} is given")
+        if kind.endswith("?") and key in fields:
+            value = fields[key]
+            if not value or (isinstance(value, SimpleNamespace) and not any(vars(value).values())):
+                raise Broken(f"R-LEFT-OUT: {name}.{key} is given")
+        fields.setdefault(key, None)
     return SimpleNamespace(**fields)
 
 
@@ -135,11 +142,17 @@ def decode(frame, envelope):
         need(end <= 2**20, "R-OPEN-LENGTH", LIMIT)
         need(m.prompt_length <= end, "R-OPEN-PROMPT")
         need((m.target_endpoint == "") == (m.target_incarnation == ZERO), "R-OPEN-TARGET")
+        a = m.options.extras
+        need(not a or len(a.bias_tokens) == len(a.bias_values), "R-LIST-SAME")
     elif name == "TOKENS":
         need(m.base_length + len(m.tokens) <= 2**20, "R-TOKENS-LENGTH", LIMIT)
         bits = int.from_bytes(m.accepted or b"", "little")
         need(not m.accepted or len(m.accepted) == (len(m.tokens) + 7) // 8, "R-TOKENS-ACCEPTED")
         need(bits < 2 ** len(m.tokens), "R-TOKENS-ACCEPTED")
+        if m.wanted:
+            count = len(m.wanted.logprob_tokens)
+            need(len(m.wanted.logprobs) == count, "R-LIST-SAME")
+            need(not count or m.tokens and count % len(m.tokens) == 0 and count <= 21 * len(m.tokens), "R-TOKENS-LOGPROBS")
     elif name == "FEATURES":
         need(m.base + m.count <= 2**20, "R-FEATURES-LENGTH", LIMIT)
         need(len(m.rows or b"") == m.count * m.width * 2 * m.type, "R-FEATURES-SIZE")

@@ -14,11 +14,11 @@ import zmq
 from programs import (  # noqa: F401: tests take all of it from here
     BIN, DRAFT, END_TOKEN, GOLDEN, LAYERS, MODEL, PATIENCE, ROOT, STATE, SUBSET, TANDEM, TARGET,
     TIME_LIMIT, VOCABULARY, Batch, Case, Running, batch, child_named, children_of, counters_of, golden,
-    is_running, new_folder, tell, total, wait_until)
+    is_running, make_keys, new_folder, tell, total, wait_until)
 
 # --- the wire: messages ---
 
-NUMBERS = {"HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
+NUMBERS = {"PART": 15, "HELLO": 1, "WELCOME": 2, "ERROR": 3, "PING": 4, "PONG": 5, "BYE": 6, "OPEN": 10, "OPENED": 11, "END": 12,
            "ENDED": 13, "DESYNC": 14, "TOKENS": 20, "ACK": 21, "RESEND": 22, "DONE": 23, "ATTACH": 30, "ATTACHED": 31,
            "NODES": 32, "TREE_RESET": 33, "DETACH": 34, "FEATURES": 35}
 NAMES = {number: name for name, number in NUMBERS.items()}
@@ -28,7 +28,7 @@ ORCHESTRATOR_ROLE, TARGET_ROLE, DRAFT_ROLE = 1, 2, 3
 STOP, LENGTH, CANCELLED, ERROR_FINISH = 1, 2, 3, 4
 ZERO = bytes(16)
 STATS = ("forwards rounds rows accepted rewound prefill_us queue_us forward_us accept_us commit_us wait_us plain_steps "
-         "resets dropped accepted_per_pos").split()
+         "resets dropped accepted_per_pos ahead").split()
 
 Message = collections.namedtuple("Message", "kind to session epoch fields")
 
@@ -260,8 +260,9 @@ class Answer(Inbox):
             if self.done[0] > len(self.tokens):
                 self.send("RESEND", len(self.tokens))
 
-    def _take(self, base, tokens, hash, accepted):
+    def _take(self, base, tokens, hash, accepted, wanted=None):
         assert bool(accepted) == (self.accepted_wanted and len(tokens) > 0), "told to whom asks, and only then"
+        assert wanted is None or accepted and wanted[:2] == [[], []] and wanted[2] > 0, "so is the time of a plain step"
         if base > len(self.tokens):
             self.send("RESEND", len(self.tokens))
             return

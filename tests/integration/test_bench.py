@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,8 +17,14 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import bench_cpu  # noqa: E402
 import bench_drafts  # noqa: E402
+import bench_features  # noqa: E402
+import bench_heads  # noqa: E402
+import bench_methods  # noqa: E402
+import bench_network  # noqa: E402
 import bench_sessions  # noqa: E402
 from bench_machine import Failure  # noqa: E402
+from bench_packets import CURVE_BYTES, Carried, carried  # noqa: E402
+from bench_pair import Samples  # noqa: E402
 from bench_peer import SETTINGS, Absent, Peer, enter_all  # noqa: E402
 from bench_table import Row, Table, linear_limit_us, make_rows, verdict  # noqa: E402
 
@@ -49,6 +56,15 @@ class Verdicts(unittest.TestCase):
             self.assertFalse(lines[name]["holds"], name)
         self.assertEqual(set(json.loads(json.dumps(lines["memcmp"]))),
                          set("row value unit against ratio hold reach holds machine commit".split()))
+
+    def test_a_row_that_needs_more_decimals(self):
+        table = Table({"a": Row("tokens", decimals=4, hold=1), "b": Row("tokens", hold=1)})
+        for name in table.rows:
+            table.set(name, 2.89959, "3 tokens", 0.99996)
+        cells = {name: (value, ratio, verdict_) for name, value, _, _, ratio, _, _, verdict_ in list(table.cells(table.rows))[1:]}
+        self.assertEqual(cells, {"a": ("2.8996", "1.0000", "NO"), "b": ("2.9", "1", "NO")})
+        lines = {line["row"]: (line["value"], line["ratio"]) for line in table.lines(table.rows, "machine", "commit")}
+        self.assertEqual(lines, {"a": (2.8996, 1.0), "b": (2.9, 1.0)})
 
     def test_every_row_once_on_a_machine_of_one_processor(self):
         names = list(make_rows(1))
@@ -88,6 +104,181 @@ class Flags(unittest.TestCase):
             self.assertIn(done.returncode, (1, 2), done.stderr)
             self.assertIn(phrase, done.stderr)
             self.assertNotIn("deps.sh", done.stderr)
+
+
+class Features(unittest.TestCase):
+    def measure(self, us):
+        result = {"items": ["1", "8:4"], "row_bytes": {"raw": 3456, "fused": 1152}, "us": us}
+        run = types.SimpleNamespace(bin=pathlib.Path("bin"), model="model", threads=2, details=[])
+        old, bench_features.command = bench_features.command, lambda *_: types.SimpleNamespace(stdout=json.dumps(result))
+        self.addCleanup(setattr, bench_features, "command", old)
+        table = Table(make_rows(2))
+        bench_features.measure_features(run, table, 3)
+        return table.measured[bench_features.ROW], run.details[0][1]
+
+    def test_the_worst_counts_by_steps_side_by_side(self):
+        row, lines = self.measure({"without": [[100.0, 200, 100], [400.0, 400, 400]], "raw": [[101.0, 202, 99], [404.0, 408, 500]],
+                                   "fused": [[100.0, 200, 101], [404.0, 404, 400]]})
+        self.assertEqual(row, (408, "without, 400 us; raw states, 8 rows, 4 committed", 1.02, False))
+        self.assertEqual(lines[1:], [("1", "1", "100", "101", "1.0100", "101", "1.0000"), ("8", "4", "400", "408", "1.0200", "404", "1.0100")])
+
+
+def spec_rows(method, tree, temperature, per_verify=2.0, different=0):
+    """As `tandem bench spec` prints them, of two groups."""
+    row = {"tokens_per_verify": per_verify, "accepted_per_pos": [0.6, 0.4], "verifies": 10, "prompts": 2, "tokens": 30, "forwards": 20,
+           "different": different, "accepted_share": 0.5, "plain_tok_s": 100.0, "tok_s": 150.0, "gain": 1.5}
+    return {(method, tree, temperature, group): row for group in ("all", "mt_bench", "qa")}
+
+
+class Heads(unittest.TestCase):
+    def setUp(self):
+        self.table, self.run_ = Table(make_rows(2)), types.SimpleNamespace(details=[])
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.work = pathlib.Path(folder.name)
+
+    def put(self, module, bench):
+        self.addCleanup(setattr, module, "bench", module.bench)
+        module.bench = bench
+
+    def test_what_a_draft_does_by_default_is_judged(self):
+        def bench(run, file, tokens, *flags, outputs=None):
+            method, tree, temperature = (flags[flags.index(name) + 1] for name in ("--methods", "--trees", "--temps"))
+            rows = spec_rows(method, tree, temperature, 2.8 if outputs else 2.6)
+            return {(method, tree, temperature, key[-1]): r for key, r in rows.items()}
+
+        self.put(bench_heads, bench)
+        bench_heads.measure_counts(self.run_, self.table, self.work, {"prompts": 8, "tokens": 4})
+        value, against, _, _ = self.table.measured["head: tokens a verify, tree of 31, temperature 1"]
+        self.assertEqual(value, 2.6)
+        self.assertIn("2.80 with all of the head's outputs", against)
+        self.assertEqual(self.run_.details[0][1][1], ("chain of 5", "2.60", "2.80", "0.60 0.40"))
+
+    def test_llama_cpps_chain_to_four_decimals(self):
+        rows = {key: {**r, "tokens": 28990, "forwards": 10000} for key, r in spec_rows("eagle3", "chain5", 0).items()}
+        self.put(bench_heads, lambda *_, outputs: rows)
+        p = types.SimpleNamespace(ids={1: [2, 3]}, samples=Samples(), length=lambda name: 2.8991, differing=lambda name: 0)
+        bench_heads.tell_chain(self.run_, self.table, self.work, p, {"tokens": 4}, {"plain": None}, "no peer")
+        value, unit, against, ratio, *_, says = next(c for name, *c in self.table.cells(self.table.rows) if name == bench_heads.PEER)
+        self.assertEqual((value, against.split(";")[0], ratio, says), ("2.8990", "llama.cpp, 2.8991", "1.0000", "NO"))
+
+    def methods(self, fails=lambda flags: False):
+        def bench(run, file, tokens, *flags):
+            if fails(flags):
+                raise Failure("tandem failed")
+            methods = flags[flags.index("--methods") + 1].replace("+", ";").split(",")
+            trees = flags[flags.index("--trees") + 1].split(",") if "--trees" in flags else ["free"]
+            kinds = [(m.replace(";", ","), t) for m in methods for t in trees]
+            return {key: r for m, t in kinds for key, r in spec_rows(m, t, flags[flags.index("--temps") + 1], different=1).items()}
+
+        self.put(bench_methods, bench)
+        with contextlib.redirect_stderr(io.StringIO()), self.table.only(bench_methods.ROW):
+            bench_methods.measure_methods(self.run_, self.table, self.work, {"prompts": 8, "tokens": 4})
+        return [lines for _, lines in self.run_.details], self.table.measured[bench_methods.ROW]
+
+    def test_every_method_by_category_and_by_depth(self):
+        (verifies, depths, chains, free), (different, *_) = self.methods()
+        self.assertEqual(different, 4 * 3 * 3)  # methods, temperatures; two trees and the free pace
+        self.assertEqual([len(lines) for lines in (verifies, depths, chains, free)], [1 + 24, 1 + 24, 1 + 12, 1 + 12])
+        self.assertEqual(verifies[:2], [("temperature", "tree", "method", "all", "mt_bench", "qa"), ("0", "chain5", "ngram", "2.00", "2.00", "2.00")])
+        self.assertEqual(depths[4], ("0", "chain5", "--draft-layers 6", "0.60", "0.40", "0.00", "0.00", "0.00", "", ""))
+        self.assertEqual(chains[12][:4], ("1", "chain5", "--draft-layers 6", "0.60 0.40"))
+        self.assertEqual(free[3], ("0", "head, ngram", "100", "150", "50 %", "1.50", "1.50", "1.50"))
+
+    def test_a_method_that_fails(self):
+        (verifies, *_, free), (value, why, *_) = self.methods(lambda flags: "model" in flags)
+        self.assertEqual((len(verifies), len(free), value), (1 + 18, 1 + 9, None))
+        self.assertIn("--draft-layers 6, lockstep, temperature 0: tandem failed", why)
+
+    def test_they_are_measured_only_if_they_are_named(self):
+        named = {only: [name for name, *_ in bench_cpu.chosen_parts(only)] for only in ("", "methods", "head", "head: tokens")}
+        self.assertNotIn("methods", named[""] + named["head"])
+        self.assertEqual(named["methods"], ["methods"])
+        self.assertEqual(named["head: tokens"], ["draft heads"])
+
+
+def packet(number, data=b"", flags=0, address=b"\x0a\0\0\1\x0a\0\0\2", options=b""):
+    """Of TCP, over IPv4."""
+    segment = struct.pack("!HHIIBBHHH", 7000, 7001, number % (1 << 32), 0, (20 + len(options)) // 4 << 4, flags, 0, 0, 0) + options + data
+    return struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(segment), 0, 0, 64, 6, 0) + address + segment
+
+
+class Packets(unittest.TestCase):
+    GREETING, HANDSHAKE = b"g" * 64, b"\x04\x08" + b"\x05HELLO.."
+    MESSAGE = b"\x07MESSAGE" + b"n" * 8 + b"b" * 17  # and what it carries
+    FIRST = (1 << 32) - 3  # the numbers begin again within the greeting
+
+    def stream(self):
+        """Two encrypted messages, of 5 and of 300 bytes."""
+        long = self.MESSAGE + b"y" * 300
+        return (self.GREETING + self.HANDSHAKE + b"\x00" + bytes([CURVE_BYTES + 5]) + self.MESSAGE + b"x" * 5 +
+                b"\x02" + len(long).to_bytes(8, "big") + long)
+
+    def check(self, packets, repeated=0):
+        zmtp = 64 + len(self.HANDSHAKE) + 2 + 9
+        total = sum(map(len, packets))
+        headers = total - zmtp - 2 * CURVE_BYTES - 305 - repeated
+        self.assertEqual(carried(packets), Carried(total, headers, zmtp, 2 * CURVE_BYTES, 305, repeated, len(packets), 2))
+
+    def pieces(self, *cuts):
+        data = self.stream()
+        bounds = [0, *cuts, len(data)]
+        return [packet(self.FIRST + 1 + a, data[a:b]) for a, b in zip(bounds, bounds[1:])]
+
+    def test_headers_zmtp_encryption_and_messages(self):
+        begin, other = packet(self.FIRST, flags=2, options=b"o" * 20), b"\x60" + b"6" * 47  # IPv6
+        self.check([begin, other, *self.pieces(64, 100), packet(self.FIRST + 1)])
+
+    def test_what_is_sent_twice_or_out_of_order(self):
+        begin, (a, b, c) = packet(self.FIRST, flags=2), self.pieces(70, 200)
+        self.check([begin, begin, a, c, b, b], repeated=len(b) - 40)
+
+    def test_both_directions_and_a_second_connection(self):
+        data, back = self.stream(), b"\x0a\0\0\2\x0a\0\0\1"
+        lines = [(5, b"\x0a\0\0\1\x0a\0\0\2"), (9, back), (777, back)]
+        packets = [p for first, address in lines for p in (packet(first, flags=2, address=address), packet(first + 1, data, address=address))]
+        got = carried(packets)
+        self.assertEqual((got.frames, got.messages, got.repeated), (6, 3 * 305, 0))
+
+    def test_what_a_further_token_costs(self):
+        few, many = (bench_network.Shipped(Carried(*([n] * 8)), tokens, 4, 10, 3) for n, tokens in ((1000, 100), (1600, 400)))
+        table, run = Table(make_rows(2)), types.SimpleNamespace(details=[])
+        bench_network.tell_bytes(run, table, bench_network.BYTES, few, many, "")
+        value, against, *_ = table.measured[bench_network.BYTES]
+        self.assertEqual(value, 4)
+        self.assertIn("400 tokens of 4 answers to prompts of 10 tokens; 3 accepted; a further token 2, start and prompts 800 in all", against)
+
+
+class Delays(unittest.TestCase):
+    def measure(self, loses):
+        def figures(run, work, line, flags, repetitions, each):
+            delay, loss = line
+            if loss and not loses:
+                raise OSError("not permitted")
+            far = bench_network.Far()
+            speed = 100 - 1000 * delay - 2000 * loss
+            far.samples.of = {name: {1: [v]} for name, v in (("free draft", speed), ("free plain", 100), ("lockstep draft", 50), ("lockstep plain", 100))}
+            far.stats = {"free draft": [{"accepted_tokens": 3}]}
+            return far
+
+        run, table = types.SimpleNamespace(details=[]), Table(make_rows(2))
+        for name, fake in (("far_figures", figures), ("drafts", lambda run: {"ngram": ()}), ("kind_of_line", lambda *_: "a line")):
+            self.addCleanup(setattr, bench_network, name, getattr(bench_network, name))
+            setattr(bench_network, name, fake)
+        bench_network.measure_delays(run, table, None, 1, 1, (0, 0.005), (0.005,))
+        return table.measured[bench_network.FAR], [line[0] for line in run.details[0][1]]
+
+    def test_lines_that_lose_packets_are_told_and_not_judged(self):
+        (_, against, ratio, _), where = self.measure(True)
+        self.assertAlmostEqual(ratio, 0.95)
+        self.assertIn("ngram, 5 ms; of lines that lose packets, the worst 0.750: ngram, 5 ms, 1 % loss", against)
+        self.assertEqual(where[1:], ["0 ms", "5 ms", "5 ms, 1 % loss"])
+
+    def test_where_no_line_can_lose_them(self):
+        (_, against, ratio, _), where = self.measure(False)
+        self.assertAlmostEqual(ratio, 0.95)
+        self.assertIn("no line that loses packets: not permitted", against)
+        self.assertEqual(where[1:], ["0 ms", "5 ms"])
 
 
 # --- what fails costs its own rows ---

@@ -72,7 +72,8 @@ class Talk:
     elsewhere unless `whole`."""
 
     LIVE_LINE = rb"\x1b7.*?\x1b8"  # stands below the text, and is erased
-    ESCAPES = re.compile(LIVE_LINE + rb"|\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>DM]|\r")
+    PROGRESS = rb"\r[a-z-]+: [a-z ]+: +\d+ %"  # of a start that takes long; rewritten in place, then erased
+    ESCAPES = re.compile(LIVE_LINE + rb"|" + PROGRESS + rb"|\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>DM]|\r")
 
     def __init__(self, *flags, whole=False, env=None):
         self.keys, terminal = pty.openpty()
@@ -377,7 +378,7 @@ class Chat(Case):
                 talk.program.send_signal(number)
                 talk.end(status)
         talk = Talk()
-        for _ in range(4):  # one start, and three again
+        for _ in range(6):  # one start, and five again
             self.assertTrue(wait_until(lambda: child_named(talk.program.pid, "tandem-target")))
             dead = child_named(talk.program.pid, "tandem-target")
             os.kill(dead, signal.SIGKILL)

@@ -96,6 +96,12 @@ class Batch(Command):
                 ("--temp", "1.5", "--seed", "9", "--min-p", "0.2"),
             ),
             ({"repeat_penalty": 1.3}, ("--repeat-penalty", "1.3")),
+            ({"presence_penalty": -2}, ("--presence-penalty", "-2")),
+            ({"frequency_penalty": -1}, ("--frequency-penalty", "-1")),
+            (
+                {"logit_bias": {"28": -100, "30": 6}},
+                ("--logit-bias", "28-100", "--logit-bias", "30+6"),
+            ),
             ({"stop": stop}, ("--stop", stop)),
             ({"stop": ["never this", stop]}, ("--stop", stop)),
             ({"stop": []}, ()),
@@ -111,7 +117,7 @@ class Batch(Command):
                 (w["token_ids"], w["text"], w["finish_reason"]),
                 x["id"],
             )
-        self.assertEqual(len({tuple(x["token_ids"]) for x in got}), 7)  # each does something
+        self.assertEqual(len({tuple(x["token_ids"]) for x in got}), 10)  # each does something
         flags = ("--max-tokens", "24", "--temp", "2", "--top-k", "3", "--stop", plain["text"][4:7])
         off = {"temperature": 0, "top_k": 0, "stop": []}
         self.assertEqual(

@@ -40,6 +40,10 @@ def make_head(folder, vocabulary=VOCAB, step=3):
     return str(folder)
 
 
+def floats(out, key):
+    return [struct.unpack("<f", value)[0] for value in out.keys[key][1][1]]
+
+
 class ConvertHead(Command):
     def convert(self, *args):
         out = self.folder / "out.gguf"
@@ -75,6 +79,20 @@ class ConvertHead(Command):
         self.assertEqual(tandem("convert-head", str(whole), str(quantised), "-m", MODEL)[0], OK)
         self.refused(BAD_MODEL, "is Q8_0 already and cannot become F16", "convert-head", str(quantised),
                      str(whole), "-m", MODEL, "--type", "f16")
+
+    def test_a_calibration_is_kept_with_the_head(self):
+        head, file = make_head(self.folder / "head"), self.folder / "calibration.json"
+        file.write_text('{"greedy": [1, 0.5, 0, 2, 1, 0], "sampled": [1, 0.25, 0.25, 1.5, 1, 0.5]}')
+        _, out = self.convert(head, "--calibration", str(file))
+        self.assertEqual(floats(out, "tandem.calibration.greedy"), [1, 0.5, 0, 2, 1, 0])
+        self.assertEqual(floats(out, "tandem.calibration.sampled"), [1, 0.25, 0.25, 1.5, 1, 0.5])
+        for phrase, text in [("sampled is no list of 6 numbers", '{"greedy": [1, 0, 0, 0, 0, 0]}'),
+                             ("weight 0 not between 0 and 100", '{"greedy": [-1, 0, 0, 0, 0, 0]}'),
+                             ("calibration", "no JSON")]:
+            with self.subTest(phrase=phrase):
+                file.write_text(text)
+                self.refused(BAD_MODEL, phrase, "convert-head", head, str(self.folder / "other.gguf"),
+                             "-m", MODEL, "--calibration", str(file))
 
     def test_what_is_wrong_is_said_and_nothing_is_written(self):
         head, out = make_head(self.folder / "head"), str(self.folder / "out.gguf")

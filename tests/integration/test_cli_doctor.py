@@ -9,7 +9,7 @@ import unittest
 
 from command_line import FAILED, OK, USAGE, WORKER, Command, tandem
 from models import other_vocabulary
-from support import MODEL, TANDEM, TARGET, TIME_LIMIT
+from support import MODEL, TANDEM, TARGET, TIME_LIMIT, make_keys
 
 
 class Doctor(Command):
@@ -62,9 +62,17 @@ class Doctor(Command):
     def test_json_says_what_the_text_says(self):
         checks = self.doctor("-m", MODEL)
         self.assertLessEqual(
-            {"tandem", "cpu", "memory", "worker", "device", "ipc", "tcp", "model", "template"}, set(checks)
+            {"tandem", "cpu", "memory", "worker", "device", "ipc", "tcp", "keys", "model", "template"},
+            set(checks),
         )
         self.assertEqual((checks["model"]["layers"], checks["model"]["vocabulary"]), (30, 49152))
+
+    def test_keys_that_others_can_read(self):
+        keys = make_keys(self.folder / "keys")
+        self.assertIn(": orchestrator, target, draft", self.doctor("--keys", str(keys))["keys"]["text"])
+        (keys / "target.key").chmod(0o644)
+        self.assertIn("target.key has mode 0644", self.doctor("--keys", str(keys))["keys"]["text"])
+        self.assertIn("`tandem keygen' makes them", self.doctor("--keys", str(self.folder))["keys"]["text"])
 
     def test_instruction_sets_are_those_of_the_kernel(self):
         """As the kernel tells the processor's flags."""

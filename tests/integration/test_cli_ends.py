@@ -144,7 +144,7 @@ class Ends(Command):
             time.sleep(0.05)
         out, errors = p.communicate(timeout=TIME_LIMIT)
         self.assertEqual(p.returncode, WORKER)
-        self.assertEqual(errors.count(b"started again"), 3)
+        self.assertEqual(errors.count(b"started again"), 5)
         self.assertIn(b"kept dying", errors)
 
 

@@ -223,8 +223,7 @@ class Habits(Command):
             (("complete", *m), "did you mean run?"),
             (("generate", *m), "did you mean run?"),
             (("cli", *m), "did you mean run?"),
-            (("serve",), "did you mean serve-workers?"),
-            (("server", "--port", "8080"), "did you mean serve-workers?"),
+            (("server", "--port", "8080"), "did you mean serve?"),
             ((*m, "-p", PROMPT), "tandem run -m"),
         ]:
             with self.subTest(args=args):
@@ -278,7 +277,7 @@ class Habits(Command):
             [TANDEM, "session", verb, "--help"]
             for verb in re.findall(r"(?m)^  ([a-z]+)  ", tandem("session", "--help")[1].decode())
         ]
-        helps.append([TANDEM, "bench", "step", "--help"])
+        helps += [[TANDEM, "bench", what, "--help"] for what in ("step", "serve")]
         flags = set()
         for args in helps:
             flags |= set(
@@ -287,7 +286,7 @@ class Habits(Command):
                     subprocess.run(args, capture_output=True, text=True).stdout,
                 )
             )
-        flags -= {"help", "usage", "version"}
+        flags -= {"help", "usage", "version", "config"}
         self.assertGreater(len(flags), 45)
         env = {**os.environ, **{"TANDEM_" + flag.upper().replace("-", "_"): "1" for flag in flags}}
         self.assertEqual(tandem("--help", env=env)[2], "")

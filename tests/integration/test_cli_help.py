@@ -21,17 +21,19 @@ class Help(Command):
         for word in (
             "run",
             "batch",
+            "serve",
             "serve-workers",
             "tokenize",
             "detokenize",
             "convert-head",
             "doctor",
+            "keygen",
             "bench",
             "Exit statuses",
             "130",
         ):
             self.assertIn(word, out.decode())
-        for command in ("run", "batch", "serve-workers", "tokenize", "detokenize", "convert-head", "doctor"):
+        for command in ("run", "batch", "serve", "serve-workers", "tokenize", "detokenize", "doctor"):
             for flag in ("--help", "-h"):
                 status, out, _ = tandem(command, flag)
                 self.assertEqual(status, OK)
@@ -41,7 +43,8 @@ class Help(Command):
         for flag in (
             "draft temp top-k top-p min-p repeat-penalty seed max-tokens stop raw no-special system "
             "chat-template threads device draft-device kv-memory draft-kv-memory "
-            "ctx math budget pace selfcheck json repack-cache force-single-token listen wait insecure-bind"
+            "ctx math budget pace selfcheck json repack-cache force-single-token listen wait "
+            "insecure-bind keys"
         ).split():
             self.assertIn("--" + flag, flags)
 

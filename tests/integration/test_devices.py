@@ -103,7 +103,7 @@ class Lost(Placed):
         run, status, want = self.run_one(**losing(A, STORY // 2 + 2))
         self.assertEqual(status, 0, run.errors)
         self.assertEqual(json.loads(run.out)["token_ids"], want)
-        self.assertIn("tandem-target died: exit status 6; started again (1 of 3)", run.errors)
+        self.assertIn("tandem-target died: exit status 6; started again (1 of 5)", run.errors)
 
     def test_a_device_that_is_lost_at_every_start_ends_with_an_error(self):
         run, status, _ = self.run_one(**losing(A, 1))

@@ -7,8 +7,10 @@ import struct
 import subprocess
 import unittest
 
-from models import make_head, make_model, other_vocabulary
-from support import (DRAFT, MODEL, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
+from command_line import OK, tandem
+from models import Gguf, make_head, make_model, other_vocabulary
+from programs import sent_bytes
+from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
                      wait_until)
 
 FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
@@ -17,6 +19,14 @@ SAMPLED = ("--temp", "0.8", "--seed", "20240607")
 FILTERED = SAMPLED + ("--top-k", "40", "--top-p", "0.95", "--repeat-penalty", "1.1")
 LOCKSTEP = ("--pace", "lockstep", "--budget", "4")
 SELF = ("-md", MODEL)
+
+
+def spellings_beyond(head):
+    """Of the tokens, if they are letters with a space or none before them, that the head's file has no row for."""
+    ids = next(data for name, _, _, data in head.tensors if name == "d2t")
+    own = set(struct.unpack(f"<{len(ids) // 8}q", ids))
+    spelt = (t.decode() for i, t in enumerate(head.keys["tokenizer.ggml.tokens"][1][1]) if i not in own)
+    return {t.replace("\u0120", " ") for t in spelt if t.replace("\u0120", "").isascii()}
 
 
 class DraftModel(Case):
@@ -108,15 +118,55 @@ class DraftModel(Case):
             with self.subTest(flags=flags):
                 run = self.same("-md", head, "--draft", "eagle3", *LOCKSTEP, flags=flags)
                 self.assertGreater(total(run.answers, "draft_tokens"), 0)
+                engine = run.counters["engine"]  # the last rows of an answer are nobody's
+                self.assertGreater(engine["fused_rows"], 0.8 * engine["tapped_rows"])
         run = self.same("-md", head, "--draft-type", "bf16", "--sessions", "4", *LOCKSTEP)
         self.assertGreater(total(run.answers, "accepted_tokens"), 0)  # of prompt lookup, which is beside it by default
         self.assertEqual({a["stats"]["draft_method"] for a in run.answers.values()}, {"eagle3,ngram"})
         self.same("-md", head)
 
+    def test_fc_at_the_target(self):
+        """The head drafts as well from rows to which the target has applied fc, which are a third as wide."""
+        heads = [*ROOT.glob("heads/*.gguf")]
+        flags = ("-md", str(heads[0]), *LOCKSTEP)
+        fused = self.same(*flags)
+        raw = self.same(*flags, "--draft-type", "q8_0")  # as it is already; so the target is not given it
+        self.assertGreater(fused.counters["engine"]["fused_rows"], 0)
+        self.assertEqual(raw.counters["engine"]["fused_rows"], 0)
+        self.assertIn("3456 bytes of its states travel for a token, not 1152", raw.errors)
+        bytes_a_token = [sum(sent_bytes(run.errors).values()) / sum(len(a["token_ids"]) for a in run.answers.values())
+                         for run in (fused, raw)]
+        self.assertLess(bytes_a_token[0], 0.5 * bytes_a_token[1])
+        accepted = [total(run.answers, "accepted_tokens") for run in (fused, raw)]
+        self.assertGreater(min(accepted), 0)
+        self.assertLess(abs(accepted[0] - accepted[1]), 3 + 0.1 * accepted[1], "both are rounded, each in its place")
+
+    def test_a_map_of_rows(self):
+        """A head cut to 4,096 tokens proposes others that the text has, where its file has a map, and else never."""
+        head, trees = str(next(ROOT.glob("heads/*.gguf"))), self.folder / "trees"
+        said, foreign, accepted = [], [], []
+        for flags in ((), ("--map",)):
+            cut = str(self.folder / "cut.gguf")
+            self.assertEqual(tandem("convert-head", head, cut, "-m", MODEL, "--rows", "4096", "--head-type", "q4_1",
+                                    *flags)[0], OK)
+            status, out, errors = tandem("run", "-m", MODEL, "-md", cut, "--draft", "eagle3", *LOCKSTEP, "-n", "24",
+                                         f"--tree={trees}", "Repeat: zyxomma kwyjibo zyxomma kwyjibo zyxomma kwyjibo")
+            self.assertEqual(status, OK, errors)
+            said.append(out)
+            nodes = re.findall(r'^[ |]*[|`]- ([* ]) "(.*)"$', trees.read_text(), re.M)
+            accepted.append(sum(mark == "*" for mark, _ in nodes))
+            foreign.append({text for _, text in nodes} & spellings_beyond(Gguf(cut)))
+        tell(f"accepted {accepted}; not in the file: {foreign[1]}")
+        self.assertEqual(said[0], said[1])
+        self.assertEqual(foreign[0], set())
+        self.assertGreater(len(foreign[1]), 1)
+        self.assertGreater(accepted[1], accepted[0])
+
     def test_a_head_for_another_model(self):
         """Refused with its reason; the answer comes plainly."""
         run = self.same("-md", str(make_head(self.folder / "foreign", vocabulary=32000)))
-        self.assertIn("32000", run.errors)
+        self.assertRegex(run.errors, "--head .* is not used.* 32000 tokens, but the target has 49152")
+        self.assertRegex(run.errors, "tandem-draft: .* 32000 tokens")
         self.assertEqual(total(run.answers, "rounds"), 0)
 
     def test_a_foreign_vocabulary(self):

@@ -136,7 +136,7 @@ class Faults(Case):
         self.assertTrue(wait_until(kill), run.errors)
         self.more(run)
         summary = self.interrupt(run)
-        self.assertEqual(len(killed), 4)  # and three times started again
+        self.assertEqual(len(killed), 6)  # and five times started again
         self.assertIn("decoded plainly: the draft worker died", summary)
         self.assertLess(run.silence(moment), STALL)
 
@@ -157,7 +157,7 @@ class Faults(Case):
         moment = time.monotonic()
         draft = child_named(run.pid, "tandem-draft")
         os.kill(draft, signal.SIGSTOP)
-        for lost in ("the draft worker has been silent for 3 s", "draft detached: it has been silent for 3 s"):
+        for lost in ("the draft worker has been silent for 3 s", "draft detached: "):
             self.assertTrue(wait_until(lambda: lost in run.errors), run.errors)
         before = run.errors.count("a draft is attached")  # who attaches repeats it until it is answered
         os.kill(draft, signal.SIGCONT)
@@ -203,7 +203,7 @@ class Faults(Case):
         self.assertLess(len(answer.output), length)  # all of them died in mid-answer
         answer.hold(None)
         self.assertEqual(answer.finish(), plain)
-        self.assertEqual(target.errors.count("draft detached: it has been silent for 3 s"), 2, target.errors)
+        self.assertEqual(target.errors.count("draft detached: it is gone: its connection ended"), 2, target.errors)
         self.assertEqual(len(plain), answer.stats["forwards"] + answer.stats["accepted"])
         self.assertGreater(answer.stats["accepted"], CREDIT + STEP)  # more than there was before the first died: others went on
         tell(f"{len(plain)} tokens, {answer.stats['accepted']} accepted of {answer.stats['rows']} in {answer.stats['rounds']} rounds")
@@ -239,7 +239,8 @@ class Faults(Case):
         tell(f"target killed twice: longest silence {run.silence(moment) * 1000:.0f} ms")
 
     def test_target_dies_while_sampling(self):
-        sampled = ("--temp", "0.8", "--seed", "11", "--max-tokens", str(RECORDED // 3))
+        sampled = ("--temp", "0.8", "--seed", "11", "--frequency-penalty", "0.2", "--logit-bias", "28-100",
+                   "--max-tokens", str(RECORDED // 3))
         want = self.run_json("--draft", "none", *sampled)
         run = self.start("--draft", "ngram", "--budget", "4", *sampled)
         os.kill(child_named(run.pid, "tandem-target"), signal.SIGKILL)

@@ -25,10 +25,22 @@ class GpuCheck(Case):
         seen = "0 of 2 answers differ from the CPU's"
         self.assertEqual(lines["T = 0.8, 8 sessions, ngram"], [seen, "0", "ok"])
 
+    def test_the_default_draft_is_compared_with_plain_decoding(self):
+        status, lines = self.check("far:cpu", "--only", "head")
+        self.assertEqual(status, 0, lines)
+        whats = ["default draft on the CPU, over plain", "default draft on far:cpu too, over plain"]
+        self.assertEqual([what for what in lines if what.startswith("default")], whats)
+        for what in whats:
+            self.assertRegex(lines[what][0], r"^\d+\.\d\d \(\d+ tok/s\); 0 answers differ$")
+            self.assertEqual(lines[what][1:], ["0", "ok"])  # how fast it is to be is said of GPUs alone
+
     def test_a_device_that_fails_is_told(self):
         status, lines = self.check("far:no", "--only", "answers")
         self.assertEqual(status, 1, lines)
         self.assertEqual(lines["greedy, plain"][2], "FAILED")
+        status, lines = self.check("far:no", "--only", "head")
+        self.assertEqual(status, 1, lines)
+        self.assertEqual(lines["default draft on the CPU, over plain"][2], "FAILED")
 
 
 if __name__ == "__main__":

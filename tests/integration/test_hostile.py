@@ -20,7 +20,7 @@ from support import (DRAFT, DRAFT_ROLE, MODEL, STOP, SUBSET, TANDEM, TARGET, TAR
 TOKENS = 16 if SUBSET else 48
 LONG = 100 if SUBSET else 300
 GROWTH = 64 if SUBSET else 16  # MiB; a sanitizer keeps freed memory for a while
-DOOR_FRAME, GREETING = 32768, 4096
+DOOR_FRAME, GREETING = 22528, 4096
 DRAFTS, ROSTER = 96, 128
 
 

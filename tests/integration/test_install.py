@@ -9,9 +9,9 @@ import unittest
 
 from support import BIN, MODEL, ROOT, TANDEM, Case, new_folder
 
-COMMANDS = ("run", "batch", "serve-workers", "session", "status", "tokenize", "detokenize",
+COMMANDS = ("run", "keygen", "batch", "serve", "serve-workers", "session", "status", "workers", "top", "tokenize", "detokenize",
             "convert-head", "doctor", "bench")
-VERBS = ("list", "show", "resume", "rollback", "export", "end")
+VERBS = ("list", "show", "resume", "rollback", "export", "import", "end", "release", "check", "repair")
 
 
 class Installed(Case):
@@ -73,6 +73,61 @@ class Installed(Case):
         for name, text in pages.items():
             self.assertNotIn(str(BIN.resolve().parent), text, name)
             self.assertRegex(text, rf'\.TH {name[:-2].upper().replace("-", ".?-")} "1"', name)
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not here")
+    def test_services(self):
+        units = sorted((self.prefix / "lib/systemd/system").iterdir())
+        self.assertEqual([u.name for u in units], ["tandem-draft.service", "tandem-target.service", "tandem.service"])
+        for unit in units:
+            self.assertIn(f"ExecStart={self.prefix}/bin/{unit.stem} ", unit.read_text())
+            done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
+    def run_well(self, *command, **more):
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, **more)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    @unittest.skipUnless(shutil.which("dpkg-shlibdeps"), "dpkg-shlibdeps is not here")
+    def test_a_package_of_debian(self):
+        self.run_well("cpack", "-G", "DEB", "-B", self.folder, cwd=BIN.parent)
+        package, = self.folder.glob("*.deb")
+        fields = self.run_well("dpkg-deb", "--field", package)
+        for word in ("Package: tandem\n", "libzmq5", "libmicrohttpd12", "libyaml-0-2"):
+            self.assertIn(word, fields)
+        self.run_well("dpkg-deb", "--extract", package, self.folder / "root")
+        for file in (self.prefix / "bin").iterdir():
+            self.assertTrue((self.folder / "root/usr/bin" / file.name).exists())
+        unit = (self.folder / "root/usr/lib/systemd/system/tandem.service").read_text()
+        self.assertIn("\nExecStart=/usr/bin/tandem serve", unit)
+
+    def completed(self, program, *words):
+        """What bash puts in place of the last word, where the cursor is."""
+        script = ('. "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); '
+                  'f=$(complete -p "$1" | sed -E "s/.* -F ([^ ]+) .*/\\1/"); "$f" && printf "%s\\n" "${COMPREPLY[@]}"')
+        done = subprocess.run(["bash", "-c", script, "bash", self.prefix / "share/bash-completion/completions" / program,
+                               program, *words], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return done.stdout.split()
+
+    def test_bash_completes(self):
+        commands = [*COMMANDS, "--help", "--version", "--list-devices"]
+        self.assertEqual(sorted(self.completed("tandem", "")), sorted(COMMANDS))
+        self.assertEqual(sorted(self.completed("tandem", "--")), sorted(c for c in commands if c.startswith("-")))
+        self.assertEqual(self.completed("tandem", "serve-"), ["serve-workers"])
+        self.assertEqual(set(self.completed("tandem", "session", "")), set(VERBS))
+        self.assertEqual(self.completed("tandem", "session", "end", "--old"), ["--older-than"])
+        self.assertEqual(self.completed("tandem", "bench", "s"), ["step", "serve", "spec"])
+        self.assertEqual(self.completed("tandem", "run", "--kv", ""), ["static", "virtual"])
+        self.assertEqual(self.completed("tandem", "run", "--pace", "=", "l"), ["lockstep"])
+        self.assertEqual(self.completed("tandem", "run", "-m", ""), [])  # then bash gives names of files
+        self.assertEqual(self.completed("tandem-target", "--log-l"), ["--log-level"])
+        self.assertEqual(self.completed("tandem-draft", "--replay"), ["--replay-seed"])
+        for command in COMMANDS:
+            help = self.run_installed(command, "--help").stdout
+            if command not in ("session", "bench"):
+                known = re.findall(r"(?m)^ {2,6}(?:-., )?(--[a-z-]+)", help)
+                self.assertEqual(self.completed("tandem", command, "--"), known)
 
     def test_without_help2man_there_are_no_pages_and_it_says_so(self):
         few = self.folder / "few"

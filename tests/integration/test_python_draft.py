@@ -73,7 +73,10 @@ class RealTarget(Case):
 
     def compare(self, name, prompt, draft, **options):
         plain = self.answer(prompt, **options)
-        drafted = self.answer(prompt, draft, budget=7, **options)
+        for _ in range(1 if options.get("lockstep") else 5):  # on a busy machine a draft may come too late each time
+            drafted = self.answer(prompt, draft, budget=7, **options)
+            if drafted.stats["accepted"]:
+                break
         self.assertEqual(drafted.output, plain.output)
         self.assertEqual(plain.stats["accepted"], 0)
         stats = drafted.stats
@@ -133,15 +136,22 @@ class RealTarget(Case):
         _, draft = start_draft(self, self.hub)
         hello, prompts = self.hub.peers[self.target], (repeated(8, 6), repeated(9, 5))
         plain = [self.answer(prompt).output for prompt in prompts]
+        for _ in range(5):
+            accepted = self.two_at_once(draft, hello, prompts, plain)
+            if min(accepted):
+                break
+        self.assertGreater(min(accepted), 0)
+
+    def two_at_once(self, draft, hello, prompts, plain):
         both = [DraftedAnswer(self.hub, self.target, prompt, max_tokens=TOKENS, budget=7) for prompt in prompts]
         for answer in both:
             answer.draft_expected = True
             answer.open().open_draft(draft, hello[9], hello[4])
         for answer, tokens in zip(both, plain):
             self.assertEqual(answer.finish(), tokens)
-            self.assertGreater(answer.stats["accepted"], 0)
         for answer in both:
             self.assertTrue(answer.end_both())
+        return [answer.stats["accepted"] for answer in both]
 
 
 class RealOrchestrator(Case):

@@ -54,6 +54,21 @@ class PromptFile(Case):
         found, _ = self.make(csv, lines, objects + ":Sum up.\\n\\n{text}")
         self.assertEqual(found, ["What, then?", "First", "Second", "Sum up.\n\na {b}"])
 
+    def test_a_limit_holds_for_each_source(self):
+        first = self.write("a.txt", "".join(f"First {i}\n" for i in range(9)))
+        second = self.write("b.txt", "Second\n")
+        found, _ = self.make(first, second, limit=3)
+        self.assertEqual(len([p for p in found if p.startswith("First")]), 3)
+        self.assertIn("Second", found)
+
+    def test_conversations_and_packed_files_are_read(self):
+        packed = str(self.folder / "a.jsonl.xz")
+        said = [{"role": "user", "content": "Hello there"}, {"role": "assistant", "content": "Hi"}]
+        line = {"messages": said}
+        with lzma.open(packed, "wt") as out:
+            out.write(json.dumps(line) + "\n")
+        self.assertEqual(self.make(packed)[0], ["Hello there"])
+
     def test_a_prompt_that_shares_eight_words_with_an_evaluation_prompt_is_dropped(self):
         one = "one two three four five six seven eight"
         avoid = self.write("avoid.jsonl", json.dumps({"turns": ["Zero " + one, "Short one"]}))
@@ -83,6 +98,7 @@ class HeadFiles(Case):
         self.assertEqual(files.read_order(files.read_safetensors(path)), [5, 0, 9])
 
     def test_the_vocabulary_is_in_order_of_frequency(self):
+        self.assertEqual(files.draft_order([2, 2, 2], [2, 2, 2], 2), [0, 1])
         order = files.draft_order([1, 5, 0, 0], [1, 5, 60, 2], 3)
         self.assertEqual(order, [1, 2, 0])
         self.assertEqual(files.coverage(order[:1], [1, 5, 0, 0]), 5 / 6)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import signal
 import socket
 import unittest
 
@@ -20,7 +21,7 @@ LEASE = 10  # seconds
 SESSIONS = 8
 BUDGET = 7
 NODE_MAX, DEPTH_MAX = 1024, 256
-FRAME_MAX, DOOR_FRAME_MAX = 1 << 20, 32768
+FRAME_MAX, DOOR_FRAME_MAX = 1 << 20, 22528
 VECTORS = ROOT / "wire/vectors/bad"
 MISUSE, ADDRESS, REFUSED = 2, 4, 5  # exit statuses of a worker
 
@@ -86,7 +87,7 @@ class Wire(Case):
         self.assertEqual((magic, low, high, role, size), ("tandem", 2, 3, TARGET_ROLE, VOCABULARY))
         for identity in (incarnation, fingerprint, vocabulary):
             self.assertEqual((len(identity), identity == ZERO), (16, False))
-        self.assertTrue(numerics and endpoint.startswith("tcp://127.0.0.1:"))
+        self.assertTrue(numerics and endpoint.startswith("ipc://"))
         self.assertEqual(self.hello[11:13], [SESSIONS, 1024])  # sessions and context as they were asked for
         host, device = self.hello[14:]
         self.assertEqual((len(host), host == ZERO), (16, False))
@@ -325,6 +326,33 @@ class Wire(Case):
         self.assertEqual(late.open().finish(), self.plain)
         self.assertIs(first.end(), False)  # it was the one that gave way
         self.assertEqual(second.finish(), self.long)
+
+    def part(self, answer, base, end, **fields):
+        """PART: the ledger's tokens from base to end. OPENED says that the target holds so many."""
+        f = dict(tokens=answer.tokens[base:end], hash=answer.hashes[end], **fields)
+        answer.send("PART", *answer.open_fields(base, **f), len(answer.tokens))
+        answer.expect("OPENED")
+        self.assertEqual(answer.seen[-1].fields, [end, answer.hashes[end]])
+
+    def test_parts_and_a_target_that_is_killed_between_them(self):
+        """A prefix in several frames: nothing begins before the last, and another target is told it from its beginning."""
+        answer, third = self.ask(), len(self.prompt) // 3
+        hub = Hub(f"ipc://{self.folder}/parts")
+        self.addCleanup(hub.close)
+        program = start_target(self.folder, hub.endpoint)
+        self.addCleanup(program.close)
+        first = Answer(hub, registered(hub)[0], self.prompt, max_tokens=TOKENS)
+        self.part(first, 0, third)
+        self.part(first, third, 2 * third)
+        program.signal(signal.SIGKILL)
+        answer.id, answer.seed, answer.epoch, answer.hashes = first.id, first.seed, 2, first.hashes
+        self.hub.answers[answer.id] = answer
+        self.part(answer, 0, third)
+        self.part(answer, third, 2 * third)
+        self.hub.run(0.3)
+        self.assertEqual(answer.output, [])
+        answer.open(base=2 * third)
+        self.complete(answer)
 
     def test_orchestrator_restarts(self):
         """Another incarnation at the same address: the target registers again, and the ledger goes on."""
@@ -635,7 +663,7 @@ class Addresses(Case):
 
     def test_addresses_that_are_refused(self):
         for flags, words in [
-            (("--bind", "tcp://0.0.0.0:*"), ["--insecure-bind"]), (("--bind", "tcp://127.0.0.1"), []),
+            (("--bind", "ipc://@name"), ["--insecure-bind"]), (("--bind", "tcp://127.0.0.1"), []),
             (("--bind", "ipc:///no_such_folder/x"), ["no_such_folder"]), (("--bind", "udp://127.0.0.1:1"), []),
         ]:
             with self.subTest(flags=flags):

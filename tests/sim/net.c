@@ -12,15 +12,18 @@ typedef struct link {
   int from, to; /* nodes; to -1: nobody is there now */
   char address[64];
   peer_id at_from, at_to;
+  uint32_t life; /* grows when the connection breaks: frames in flight are lost then */
 } link;
 
-typedef enum { ENTRY_FRAME, ENTRY_CONNECTED, ENTRY_ALARM } entry_kind;
+typedef enum { ENTRY_FRAME, ENTRY_CONNECTED, ENTRY_DISCONNECTED, ENTRY_ALARM } entry_kind;
 
 typedef struct entry {
   uint64_t at, order;
   entry_kind kind;
   int node;      /* receiver, or the alarm's number */
   uint32_t life; /* the receiver's, when it was sent */
+  int link;      /* of a frame, */
+  uint32_t link_life;
   peer_id peer;
   uint64_t tag;
   uint8_t *data;
@@ -32,23 +35,35 @@ typedef struct node {
   uint32_t life;
   char address[64];
   machine machine;
+  uint64_t deadline; /* of the machine, by the network's clock */
+  bool stepped;      /* so it is to be asked for again */
+  uint64_t ahead_us; /* of the network's clock: what was slept through, and */
+  uint32_t drift;    /* in 1/1024 */
+  int32_t waiting;   /* frames on their way to it */
 } node;
 
 struct net {
   uint64_t random, now, order, next_peer;
   int repeats; /* events at this very moment */
   net_faults faults;
+  int queue; /* frames that may be on their way to one node; the others are dropped. 0: any number */
+  bool cut[NET_NODES][NET_NODES];
   int far[2]; /* the nodes between which frames take far_us longer */
   uint64_t far_us;
   net_totals *totals;
   node nodes[NET_NODES];
   link links[NET_LINKS];
+  int link_count; /* the others were never used */
   entry *heap;
   size_t count, capacity;
   arena memory;
   codec_buffer buffer;
   actions actions;
   uint64_t last_order[NET_NODES]; /* newest order delivered: to count reordering */
+  int last;                       /* the node that was stepped last */
+  bool logs;
+  net_watcher watcher;
+  void *watcher_context;
 };
 
 net *net_open(uint64_t seed, net_totals *totals) {
@@ -56,6 +71,7 @@ net *net_open(uint64_t seed, net_totals *totals) {
   n->random = seed * 0x9E3779B97F4A7C15u + 1;
   n->totals = totals;
   n->now = 1000000;
+  n->logs = getenv("SIM_LOG");
   arena_init(&n->memory, 4u << 20);
   actions_init(&n->actions);
   return n;
@@ -79,6 +95,49 @@ uint64_t net_random(net *n) { /* splitmix64 */
 
 uint64_t net_now(const net *n) {
   return n->now;
+}
+
+uint64_t net_clock(const net *n, int index) {
+  const node *p = &n->nodes[index];
+  return n->now + p->ahead_us + n->now * p->drift / 1024;
+}
+
+/* When the node's clock shows `at`, or a little later. */
+static uint64_t net_time_of(const node *p, uint64_t at) {
+  if (at == MACHINE_NEVER || at <= p->ahead_us) return at == MACHINE_NEVER ? at : 0;
+  return p->drift ? (at - p->ahead_us) * 1024 / (1024 + p->drift) + 1 : at - p->ahead_us;
+}
+
+void net_touch(net *n, int index) {
+  n->nodes[index].stepped = true;
+}
+
+void net_set_drift(net *n, int index, uint32_t drift) {
+  n->nodes[index].ahead_us += n->now * n->nodes[index].drift / 1024; /* what it is ahead by now, stays */
+  n->nodes[index].drift = drift;
+  net_touch(n, index);
+}
+
+void net_jump(net *n, int index, uint64_t us) {
+  n->nodes[index].ahead_us += us;
+  net_touch(n, index);
+}
+
+void net_cut(net *n, int from, int to, bool is_cut) {
+  n->cut[from][to] = is_cut;
+}
+
+void net_set_queue(net *n, int frames) {
+  n->queue = frames;
+}
+
+void net_watch(net *n, net_watcher watcher, void *context) {
+  n->watcher = watcher;
+  n->watcher_context = context;
+}
+
+int net_last(const net *n) {
+  return n->last;
 }
 
 void net_set_distance(net *n, int a, int b, uint64_t us) {
@@ -138,9 +197,14 @@ static int owner(const net *n, const char *address) {
 
 void net_start(net *n, int index, const char *address, machine m) {
   node *p = &n->nodes[index];
-  *p = (node){.running = true, .life = p->life + 1, .machine = m};
+  *p = (node){.running = true,
+              .life = p->life + 1,
+              .machine = m,
+              .stepped = true,
+              .ahead_us = p->ahead_us,
+              .drift = p->drift};
   snprintf(p->address, sizeof p->address, "%s", address);
-  for (int i = 0; i < NET_LINKS; i++) { /* DEALERs that wait for this address reconnect, as strangers */
+  for (int i = 0; i < n->link_count; i++) { /* DEALERs that wait for this address reconnect, as strangers */
     link *l = &n->links[i];
     if (!l->used || strcmp(l->address, address) != 0 || !*address) continue;
     l->to = index;
@@ -151,8 +215,9 @@ void net_start(net *n, int index, const char *address, machine m) {
 void net_stop(net *n, int index) {
   n->nodes[index].running = false;
   n->nodes[index].life++;
+  n->nodes[index].waiting = 0;
   n->totals->restarts++;
-  for (int i = 0; i < NET_LINKS; i++) {
+  for (int i = 0; i < n->link_count; i++) {
     link *l = &n->links[i];
     if (l->used && l->from == index) l->used = false;
     if (l->used && l->to == index) l->to = -1;
@@ -163,10 +228,29 @@ void net_pause(net *n, int index, bool paused) {
   n->nodes[index].paused = paused;
 }
 
+bool net_is_paused(const net *n, int index) {
+  return n->nodes[index].paused;
+}
+
+void net_reconnect(net *n, int from) {
+  for (int i = 0; i < n->link_count; i++) {
+    link *l = &n->links[i];
+    if (!l->used || l->from != from) continue;
+    l->life++;
+    if (l->to < 0) continue;
+    push(n, (entry){.at = n->now,
+                    .kind = ENTRY_DISCONNECTED,
+                    .node = l->to,
+                    .life = n->nodes[l->to].life,
+                    .peer = l->at_to});
+  }
+}
+
 static void connect_to(net *n, int from, uint64_t tag, const char *address) {
   for (int i = 0; i < NET_LINKS; i++) {
     link *l = &n->links[i];
     if (l->used) continue;
+    if (i == n->link_count) n->link_count++;
     *l = (link){.used = true,
                 .from = from,
                 .to = owner(n, address),
@@ -186,11 +270,14 @@ static void connect_to(net *n, int from, uint64_t tag, const char *address) {
 
 static void count_kind(net *n, msg_type type) {
   n->totals->desync += type == MSG_DESYNC;
+  n->totals->parts += type == MSG_PART;
   n->totals->resend += type == MSG_RESEND;
   n->totals->tree_reset += type == MSG_TREE_RESET;
+  n->totals->tokens += type == MSG_TOKENS;
 }
 
-static void carry(net *n, int to, peer_id at_to, uint64_t delay) {
+static void carry(net *n, int index, int to, peer_id at_to, uint64_t delay) {
+  n->nodes[to].waiting++;
   uint8_t *copy = malloc(n->buffer.size);
   assert(copy);
   memcpy(copy, n->buffer.data, n->buffer.size);
@@ -198,6 +285,8 @@ static void carry(net *n, int to, peer_id at_to, uint64_t delay) {
                   .kind = ENTRY_FRAME,
                   .node = to,
                   .life = n->nodes[to].life,
+                  .link = index,
+                  .link_life = n->links[index].life,
                   .peer = at_to,
                   .data = copy,
                   .size = n->buffer.size});
@@ -234,24 +323,33 @@ static void send_forged_features(net *n, int from, peer_id peer, const msg *m) {
   send_frame(n, from, peer, &forged);
 }
 
+static void log_frame(const net *n, int from, peer_id peer, const msg *m) {
+  wire_string text = m->type == MSG_ERROR ? m->u.error.text : wire_text("");
+  fprintf(stderr, "%10.3f node %d -> peer %llu: %s of %04x in epoch %u %.*s\n", (double)n->now / 1e6, from,
+          (unsigned long long)peer, msg_name(m->type), (unsigned)(m->session & 0xFFFF), m->epoch,
+          (int)text.size, (const char *)text.data);
+}
+
 static void send_frame(net *n, int from, peer_id peer, const msg *m) {
   n->totals->sent++;
   count_kind(n, m->type);
-  if (getenv("SIM_LOG"))
-    fprintf(stderr, "%10.3f node %d -> peer %llu: %s epoch %u\n", (double)n->now / 1e6, from,
-            (unsigned long long)peer, msg_name(m->type), m->epoch);
-  for (int i = 0; i < NET_LINKS; i++) {
+  if (n->logs) log_frame(n, from, peer, m);
+  for (int i = 0; i < n->link_count; i++) {
     const link *l = &n->links[i];
     if (!l->used) continue;
     bool forth = l->from == from && l->at_from == peer, back = l->to == from && l->at_to == peer;
     if (!forth && !back) continue;
     int to = forth ? l->to : l->from;
+    if (n->watcher) n->watcher(n->watcher_context, from, to, m);
     if (to < 0) return; /* nobody is there: the queue of a DEALER is not modelled */
     err e;
     int rc = codec_encode(m, &n->buffer, &e);
     if (rc != ERR_OK) fprintf(stderr, "sim: cannot encode %s: %s\n", msg_name(m->type), e.text);
     assert(rc == ERR_OK);
-    if (chance(n, n->faults.lose)) {
+    bool full = n->queue && n->nodes[to].waiting >= n->queue;
+    n->totals->dropped_full += full;
+    n->totals->dropped_cut += n->cut[from][to];
+    if (full || n->cut[from][to] || chance(n, n->faults.lose)) {
       n->totals->lost++;
       return;
     }
@@ -261,29 +359,40 @@ static void send_frame(net *n, int from, peer_id peer, const msg *m) {
       bool far = (from == n->far[0] && to == n->far[1]) || (from == n->far[1] && to == n->far[0]);
       uint64_t delay = 20 + net_random(n) % 200 + (far ? n->far_us : 0);
       if (copies > 0 || chance(n, n->faults.straggle)) delay += net_random(n) % 400000;
-      carry(n, to, forth ? l->at_to : l->at_from, delay);
+      carry(n, i, to, forth ? l->at_to : l->at_from, delay);
     }
     return;
   }
 }
 
-bool net_forge(net *n, int from, int to, const msg *m) {
-  for (int i = 0; i < NET_LINKS; i++) {
+peer_id net_peer(const net *n, int at, int other) {
+  for (int i = 0; i < n->link_count; i++) {
     const link *l = &n->links[i];
-    if (!l->used || l->from != from || l->to != to) continue;
+    if (l->used && l->from == other && l->to == at) return l->at_to;
+    if (l->used && l->from == at && l->to == other) return l->at_from;
+  }
+  return 0;
+}
+
+bool net_forge(net *n, int from, int to, const msg *m) {
+  for (int i = 0; i < n->link_count; i++) {
+    const link *l = &n->links[i];
+    bool forth = l->used && l->from == from && l->to == to, back = l->used && l->to == from && l->from == to;
+    if (!forth && !back) continue;
     n->totals->forged++;
-    send_frame(n, from, l->at_from, m);
+    send_frame(n, from, forth ? l->at_from : l->at_to, m);
     return true;
   }
   return false;
 }
 
 static void disconnect(net *n, int from, peer_id peer) {
-  for (int i = 0; i < NET_LINKS; i++)
+  for (int i = 0; i < n->link_count; i++)
     if (n->links[i].used && n->links[i].from == from && n->links[i].at_from == peer) n->links[i].used = false;
 }
 
 void net_perform(net *n, int index, actions *a) {
+  net_touch(n, index);
   for (int32_t i = 0; i < a->count; i++) {
     const action *x = &a->list[i];
     switch (x->kind) {
@@ -301,7 +410,7 @@ void net_perform(net *n, int index, actions *a) {
       disconnect(n, index, x->peer);
       break;
     case ACTION_LOG:
-      if (getenv("SIM_LOG")) fprintf(stderr, "%10.3f node %d: %s\n", (double)n->now / 1e6, index, x->text);
+      if (n->logs) fprintf(stderr, "%10.3f node %d: %s\n", (double)n->now / 1e6, index, x->text);
       break;
     case ACTION_EXIT:
       break;
@@ -313,7 +422,8 @@ void net_perform(net *n, int index, actions *a) {
 void net_step(net *n, int index, const event *e) {
   node *p = &n->nodes[index];
   n->totals->events++;
-  p->machine.step(p->machine.self, e, n->now, &n->actions);
+  n->last = index;
+  p->machine.step(p->machine.self, e, net_clock(n, index), &n->actions);
   net_perform(n, index, &n->actions);
 }
 
@@ -324,6 +434,8 @@ void net_alarm(net *n, uint64_t at_us, int number) {
 static void deliver(net *n, entry *e) {
   node *p = &n->nodes[e->node];
   if (!p->running || p->life != e->life) return;
+  if (e->kind == ENTRY_FRAME && !p->paused) p->waiting--;
+  if (e->kind == ENTRY_FRAME && n->links[e->link].life != e->link_life) return;
   if (p->paused) { /* it waits in the socket */
     entry later = *e;
     later.at = n->now + 10000;
@@ -336,6 +448,8 @@ static void deliver(net *n, entry *e) {
   err why;
   if (e->kind == ENTRY_CONNECTED)
     ev.kind = EVENT_CONNECTED;
+  else if (e->kind == ENTRY_DISCONNECTED)
+    ev.kind = EVENT_DISCONNECTED;
   else {
     arena_reset(&n->memory);
     if (codec_decode(e->data, e->size, &n->memory, &m, &why) != ERR_OK) {
@@ -354,14 +468,15 @@ static void deliver(net *n, entry *e) {
 }
 
 /* The earliest deadline of a running machine. */
-static uint64_t next_tick(const net *n, int *which) {
+static uint64_t next_tick(net *n, int *which) {
   uint64_t at = MACHINE_NEVER;
   for (int i = 0; i < NET_NODES; i++) {
-    const node *p = &n->nodes[i];
+    node *p = &n->nodes[i];
     if (!p->running || p->paused) continue;
-    uint64_t d = p->machine.deadline(p->machine.self);
-    if (d >= at) continue;
-    at = d;
+    if (p->stepped) p->deadline = net_time_of(p, p->machine.deadline(p->machine.self));
+    p->stepped = false;
+    if (p->deadline >= at) continue;
+    at = p->deadline;
     *which = i;
   }
   return at;

@@ -133,14 +133,22 @@ static void compare_rows(toy_reader *r, int32_t slot) {
   }
 }
 
+/* Rows of [first, end) are there; behind a gap they begin anew. */
+static void join_rows(toy_reader *r, int32_t slot, const drafter_features *f) {
+  if (f->base > r->end[slot] || f->base < r->first[slot]) r->first[slot] = r->end[slot] = f->base;
+  if (f->base + f->count > r->end[slot]) r->end[slot] = f->base + f->count;
+}
+
 static void reader_features(void *self, int32_t slot, const drafter_features *f) {
   toy_reader *r = self;
+  if (!f) return;
   assert(f->base >= 0 && f->base + f->count <= TOY_CONTEXT);
   if (f->width != TOY_WIDTH || f->fused) return; /* somebody has asked in its name */
   for (int32_t i = 0; i < f->count; i++) {
     memcpy(r->rows[slot][f->base + i], f->rows + (size_t)i * TOY_WIDTH, sizeof r->rows[slot][0]);
     r->has[slot][f->base + i] = true;
   }
+  join_rows(r, slot, f);
   compare_rows(r, slot);
 }
 
@@ -152,9 +160,23 @@ static int32_t reader_advance(void *self, int32_t slot, const prefix *c) {
   return r->inner.kind->advance(r->inner.self, slot, c);
 }
 
+/* As an engine keeps rows: of a position whose next token stays. */
+static void keep_rows(toy_reader *r, int32_t slot, int32_t end) {
+  if (r->end[slot] > end) r->end[slot] = end;
+  if (r->end[slot] <= r->first[slot]) r->first[slot] = r->end[slot] = 0;
+}
+
+static int32_t reader_from(void *self, int32_t slot) {
+  return ((toy_reader *)self)->end[slot];
+}
+
 static int reader_open(void *self, int32_t slot, const drafter_session *s) {
   toy_reader *r = self;
+  keep_rows(r, slot, s->kept - 1);
   memset(r->has[slot], 0, sizeof r->has[slot]);
+  for (int32_t p = r->first[slot]; p < r->end[slot]; p++)
+    r->has[slot][p] = true; /* of the new tokens, too? */
+  r->kept += (uint64_t)(r->end[slot] - r->first[slot]);
   r->length[slot] = 0;
   return r->inner.kind->open(r->inner.self, slot, s);
 }
@@ -203,8 +225,9 @@ void toy_read_features(drafter *d, toy_reader *r, wire_type type) {
   /* clang-format off */
   static const drafter_kind kind = {
       .free = reader_free, .open = reader_open, .close = reader_close, .advance = reader_advance,
-      .features = reader_features, .observe = reader_observe, .submit = reader_submit, .take = reader_take,
-      .batch_begin = reader_batch_begin, .batch_end = reader_batch_end, .batch_done = reader_batch_done};
+      .features = reader_features, .features_from = reader_from, .observe = reader_observe,
+      .submit = reader_submit, .take = reader_take, .batch_begin = reader_batch_begin,
+      .batch_end = reader_batch_end, .batch_done = reader_batch_done};
   /* clang-format on */
   static const int32_t layers[TOY_TAPS] = {0, TOY_LAYERS};
   memset(r, 0, sizeof *r);
@@ -215,6 +238,8 @@ void toy_read_features(drafter *d, toy_reader *r, wire_type type) {
   r->kind.hope = d->kind->hope;
   r->kind.least = d->kind->least;
   r->kind.replies = d->kind->replies;
+  r->kind.tokens_per_forward = d->kind->tokens_per_forward;
+  r->kind.goes_past_guess = d->kind->goes_past_guess;
   d->kind = &r->kind;
   d->self = r;
   d->wants = (drafter_wants){.tap_count = TOY_TAPS, .type = type, .horizon = 5};

@@ -9,10 +9,11 @@
 
 #define TOY_VOCABULARY     7
 #define TOY_END            6 /* end of sequence */
-#define TOY_CONTEXT        160
-#define TOY_SLOTS          4
+#define TOY_CONTEXT        400
+#define TOY_SLOTS          2
 #define TOY_EACH           (TOY_CONTEXT / KV_BLOCK)
 #define TOY_BLOCKS         (TOY_SLOTS * TOY_EACH)
+#define TOY_READERS        12 /* sessions of a draft at a time */
 #define TOY_BLOCKS_VIRTUAL 11 /* too few for all at once */
 
 int32_t toy_next(const int32_t *tokens, int32_t count);
@@ -28,7 +29,8 @@ typedef struct toy_engine {
   int32_t pool[TOY_BLOCKS][KV_BLOCK];
   int32_t map[TOY_SLOTS][TOY_EACH], map_count[TOY_SLOTS];
   int32_t length[TOY_SLOTS];
-  uint8_t features[TOY_SLOTS][ENGINE_CHUNK * TOY_WIDTH * sizeof(float)]; /* of the last batch's jobs */
+  /* of the last batch's jobs; somebody may have asked for more than a draft reads */
+  uint8_t features[TOY_SLOTS][ENGINE_CHUNK * WIRE_TAPS_MAX * TOY_EMBED * sizeof(float)];
   uint64_t tapped; /* rows whose states were asked for */
 } toy_engine;
 
@@ -38,10 +40,12 @@ void toy_run(toy_engine *engine, const engine_job *job, engine_result *result);
 
 /* What a draft of a session knows of C, to compare the features that come with it. */
 typedef struct toy_reader {
-  int32_t tokens[DRAFTER_SLOTS_MAX][TOY_CONTEXT * 2], length[DRAFTER_SLOTS_MAX];
-  float rows[DRAFTER_SLOTS_MAX][TOY_CONTEXT][TOY_WIDTH];
-  bool has[DRAFTER_SLOTS_MAX][TOY_CONTEXT];
-  uint64_t compared, wrong; /* rows */
+  int32_t tokens[TOY_READERS][TOY_CONTEXT * 2], length[TOY_READERS];
+  float rows[TOY_READERS][TOY_CONTEXT][TOY_WIDTH];
+  bool has[TOY_READERS][TOY_CONTEXT];           /* came, and not compared yet */
+  int32_t first[TOY_READERS], end[TOY_READERS]; /* of rows it has, as a head has them */
+  uint64_t compared, wrong;                     /* rows */
+  uint64_t kept;                                /* rows that served another session or epoch */
   drafter_kind kind;
   drafter inner; /* whose candidates it gives */
 } toy_reader;

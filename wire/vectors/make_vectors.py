@@ -22,15 +22,16 @@ PAGE = os.path.join(HERE, "..", "PROTOCOL.md")
 HEX_MAX = 600  # bytes of a frame that the index and the page repeat in hex
 
 TYPES = dict(HELLO=1, WELCOME=2, ERROR=3, PING=4, PONG=5, BYE=6, OPEN=10, OPENED=11, END=12, ENDED=13,
-             DESYNC=14, TOKENS=20, ACK=21, RESEND=22, DONE=23, ATTACH=30, ATTACHED=31, NODES=32,
+             DESYNC=14, PART=15, TOKENS=20, ACK=21, RESEND=22, DONE=23, ATTACH=30, ATTACHED=31, NODES=32,
              TREE_RESET=33, DETACH=34, FEATURES=35)
 
 HELLO = "version_min version_max role incarnation model_fingerprint vocabulary_hash vocabulary_size " \
         "numerics_id endpoint method session_max context_max node_max host device".split()
 OPTIONS = "temperature top_p min_p repeat_penalty top_k seed choice max_tokens context stops budget lockstep " \
-          "selfcheck single".split()
+          "selfcheck single extras".split()
 STATS = "forwards rounds rows accepted rewound prefill_us queue_us forward_us accept_us commit_us wait_us " \
-        "plain_steps resets dropped accepted_per_pos".split()
+        "plain_steps resets dropped accepted_per_pos ahead".split()
+AHEAD = "verdicts ahead_hits survivors".split()
 REQUEST = "taps type fc from horizon".split()
 GRANT = "width type fused from".split()
 FIELDS = {
@@ -42,11 +43,13 @@ FIELDS = {
     "BYE": [],
     "OPEN": "ticket hash_seed base_length base_hash tokens hash prompt_length options draft_expected "
             "target_endpoint target_incarnation accepted_wanted".split(),
+    "PART": "ticket hash_seed base_length base_hash tokens hash prompt_length options draft_expected "
+            "target_endpoint target_incarnation total".split(),
     "OPENED": ["length", "hash"],
     "END": [],
     "ENDED": ["existed"],
     "DESYNC": ["length", "hash", "reason"],
-    "TOKENS": ["base_length", "tokens", "hash", "accepted"],
+    "TOKENS": ["base_length", "tokens", "hash", "accepted", "wanted"],
     "ACK": ["length", "hash"],
     "RESEND": ["from"],
     "DONE": ["length", "hash", "finish", "code", "text", "off_reason", "stats"],
@@ -57,8 +60,11 @@ FIELDS = {
     "DETACH": ["reason"],
     "FEATURES": ["base", "count", "width", "type", "rows"],
 }
-GROUPS = {"options": OPTIONS, "stats": STATS, "request": REQUEST, "grant": GRANT}
-LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted"}  # the last field may be left out
+EXTRAS = "presence_penalty frequency_penalty bias_tokens bias_values logprobs grammar".split()
+WANTED = ["logprob_tokens", "logprobs", "plain_us"]
+GROUPS = {"options": OPTIONS, "extras": EXTRAS, "wanted": WANTED, "stats": STATS, "ahead": AHEAD, "request": REQUEST, "grant": GRANT}
+LEFT_OUT = {"ATTACH": "request", "ATTACHED": "grant", "NODES": "features", "OPEN": "accepted_wanted", "TOKENS": "wanted", "wanted": "plain_us",
+            "options": "extras", "extras": "grammar", "stats": "ahead"}  # the last field may be left out
 
 ZERO = bytes(16)
 ORCHESTRATOR = bytes.fromhex("0b0d5e1fa1e54c0f9d1f0e7a6c3b2a10")
@@ -96,12 +102,19 @@ def plain(fields, names):
     """The values of a message's fields in the order of the page."""
     missing = set(fields) ^ set(names)
     assert not missing, missing
-    return [plain(fields[n], GROUPS[n]) if n in GROUPS else fields[n] for n in names]
+    return [group(fields[n], n) if isinstance(fields[n], dict) else fields[n] for n in names]
+
+
+def present(name, names, fields):
+    return names if LEFT_OUT.get(name) in [None, *fields] else names[:-1]
+
+
+def group(fields, name):
+    return plain(fields, present(name, GROUPS[name], fields))
 
 
 def message(kind, to, session, epoch, fields):
-    names = FIELDS[kind] if LEFT_OUT.get(kind) in [None, *fields] else FIELDS[kind][:-1]
-    return [TYPES[kind], to, session, epoch] + plain(fields, names)
+    return [TYPES[kind], to, session, epoch] + plain(fields, present(kind, FIELDS[kind], fields))
 
 
 def shown(value):
@@ -178,6 +191,12 @@ def options(**changed):
     return fields
 
 
+def extras(**changed):
+    fields = dict(presence_penalty=f32(0.6), frequency_penalty=f32(-0.4), bias_tokens=[50, 7], bias_values=[-100.0, f32(2.5)], logprobs=0)
+    fields.update(changed)
+    return fields
+
+
 SEED = 0x5EED5EED5EED5EED
 PROMPT = [1, 504, 2365]
 
@@ -188,6 +207,10 @@ def open_(**changed):
                   target_endpoint="", target_incarnation=ZERO)
     fields.update(changed)
     return fields
+
+
+def part(**changed):
+    return open_(**dict(dict(total=9, prompt_length=9), **changed))
 
 
 def stats(**changed):
@@ -293,6 +316,14 @@ def make_good():
     good("open_delta", "OPEN", open_(base_length=3, base_hash=hash_of(SEED, PROMPT), tokens=[7, 8],
                                      hash=hash_of(SEED, PROMPT + [7, 8])), epoch=2)
     good("open_rollback", "OPEN", open_(base_length=3, base_hash=hash_of(SEED, PROMPT), tokens=[]), epoch=3)
+    good("part_first", "PART", part())
+    good("part_next", "PART", part(base_length=3, base_hash=hash_of(SEED, PROMPT), tokens=[7, 8],
+                                   hash=hash_of(SEED, PROMPT + [7, 8])), epoch=2)
+    good("part_draft", "PART", part(draft_expected=False, target_endpoint="ipc:///tmp/tandem-1/target",
+                                    target_incarnation=TARGET), to=DRAFT)
+    good("part_rollback", "PART", part(base_length=3, base_hash=hash_of(SEED, PROMPT), tokens=[]), epoch=3)
+    good("part_most", "PART", part(tokens=[5] * 131072, hash=hash_of(SEED, [5] * 131072), total=CONTEXT_MAX,
+                                   prompt_length=CONTEXT_MAX, options=options(context=CONTEXT_MAX)))
     good("open_most_tokens", "OPEN", open_(tokens=[5] * 131072, hash=hash_of(SEED, [5] * 131072),
                                            prompt_length=131072, options=options(context=CONTEXT_MAX)))
     good("open_most_length", "OPEN", open_(base_length=CONTEXT_MAX - 1, base_hash=b"\x5a" * 16, tokens=[I32],
@@ -306,6 +337,20 @@ def make_good():
         max_tokens=I32, context=CONTEXT_MAX, stops=list(range(I32 - 31, I32 + 1)), budget=64, selfcheck=I32)))
     good("open_options_least", "OPEN", open_(hash_seed=0, options=options(
         top_k=-2**31, seed=0, max_tokens=1, context=1, stops=[], budget=0)))
+    good("open_extras", "OPEN", open_(options=options(extras=extras()), accepted_wanted=True))
+    good("open_extras_presence", "OPEN", open_(options=options(extras=extras(
+        frequency_penalty=0.0, bias_tokens=[], bias_values=[]))))
+    good("open_extras_frequency", "OPEN", open_(options=options(extras=extras(
+        presence_penalty=0.0, bias_tokens=[], bias_values=[]))))
+    good("open_extras_most", "OPEN", open_(options=options(extras=extras(
+        presence_penalty=0.0, frequency_penalty=0.0, bias_tokens=[I32] * 512, bias_values=[f32(3.4028234663852886e38)] * 512))))
+    good("open_extras_logprobs", "OPEN", open_(options=options(extras=extras(
+        presence_penalty=0.0, frequency_penalty=0.0, bias_tokens=[], bias_values=[], logprobs=21))))
+    none = dict(presence_penalty=0.0, frequency_penalty=0.0, bias_tokens=[], bias_values=[])
+    good("open_extras_grammar", "OPEN", open_(options=options(extras=extras(**none, grammar=b'root ::= "a"\n'))))
+    good("open_extras_grammar_most", "OPEN", open_(options=options(extras=extras(grammar=b"#" * 65536))))
+    good("part_extras_grammar", "PART", part(options=options(extras=extras(**none, grammar=b'root ::= "a"\n'))))
+    good("part_extras", "PART", part(options=options(extras=extras())))
     good("opened", "OPENED", state(3, PROMPT), to=ORCHESTRATOR)
     good("opened_most", "OPENED", dict(length=CONTEXT_MAX, hash=b"\xff" * 16), to=ORCHESTRATOR)
     good("end", "END", {})
@@ -325,6 +370,21 @@ def make_good():
                                              hash=b"\x33" * 16, accepted=None), to=DRAFT)
     good("tokens_accepted", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=hash_of(SEED, PROMPT + [11, 12, 90]),
                                            accepted=b"\x03"), to=ORCHESTRATOR)
+    good("tokens_logprobs", "TOKENS", dict(base_length=3, tokens=[11, 12], hash=hash_of(SEED, PROMPT + [11, 12]),
+                                           accepted=None, wanted=dict(logprob_tokens=[11, 11, 12, 90], logprobs=[
+                                               f32(-0.1), f32(-0.1), f32(-2.5), -0.5])), to=ORCHESTRATOR)
+    good("tokens_logprobs_unknown", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]), accepted=b"\0",
+                                                   wanted=dict(logprob_tokens=[-1], logprobs=[0.0])), to=ORCHESTRATOR)
+    good("tokens_logprobs_most", "TOKENS", dict(base_length=3, tokens=[I32] * 64, hash=hash_of(SEED, PROMPT + [I32] * 64), accepted=None,
+                                                wanted=dict(logprob_tokens=[I32] * 1344, logprobs=[f32(-3.4028234663852886e38)] * 1344)),
+         to=ORCHESTRATOR)
+    clock = lambda us, **k: dict(dict(logprob_tokens=[], logprobs=[], plain_us=us), **k)
+    good("tokens_plain_us", "TOKENS", dict(base_length=3, tokens=[11, 12, 90], hash=hash_of(SEED, PROMPT + [11, 12, 90]),
+                                           accepted=b"\x03", wanted=clock(13250)), to=ORCHESTRATOR)
+    good("tokens_plain_us_most", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]), accepted=b"\1",
+                                                wanted=clock(U32)), to=ORCHESTRATOR)
+    good("tokens_logprobs_plain_us", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]), accepted=b"\1",
+                                                    wanted=clock(1, logprob_tokens=[11], logprobs=[-0.5])), to=ORCHESTRATOR)
     good("tokens_accepted_none", "TOKENS", dict(base_length=3, tokens=[11], hash=hash_of(SEED, PROMPT + [11]),
                                                 accepted=b"\0"), to=ORCHESTRATOR)
     good("tokens_accepted_nine", "TOKENS", dict(base_length=3, tokens=[7] * 9, hash=hash_of(SEED, PROMPT + [7] * 9),
@@ -340,7 +400,7 @@ def make_good():
          struct.pack(">q", 11) + b"\xd1" + struct.pack(">h", 200) + pack(wide["hash"]) + b"\xc0")
     good("tokens_wide_envelope", "TOKENS", wide, to=DRAFT,
          frame=b"\xdd\x00\x00\x00\x08" + b"\xce\x00\x00\x00\x14" + b"\xc6\x00\x00\x00\x10" + DRAFT +
-         b"\xcf" + struct.pack(">Q", 77) + b"\xd2\x00\x00\x00\x01" + b"".join(pack(v) for v in plain(wide, FIELDS["TOKENS"])))
+         b"\xcf" + struct.pack(">Q", 77) + b"\xd2\x00\x00\x00\x01" + b"".join(pack(v) for v in plain(wide, FIELDS["TOKENS"][:-1])))
     good("ack", "ACK", state(4))
     good("resend_first", "RESEND", {"from": 1})
     good("resend_most", "RESEND", {"from": CONTEXT_MAX})
@@ -352,10 +412,12 @@ def make_good():
     good("done_error", "DONE", done(finish=4, code=-19, text="the engine failed: open the session again"),
          to=ORCHESTRATOR)
     good("done_most", "DONE", done(**{k: CONTEXT_MAX if k == "length" else v for k, v in state(24).items()},
-                                   stats={k: [U64] * 64 if k == "accepted_per_pos" else U64 for k in STATS}),
+                                   stats={**{k: U64 for k in STATS}, "accepted_per_pos": [U64] * 64,
+                                          "ahead": {k: U64 for k in AHEAD}}),
          to=ORCHESTRATOR)
-    good("done_distinct", "DONE", done(stats={k: [101, 102] if k == "accepted_per_pos" else i + 1
-                                              for i, k in enumerate(STATS)}), to=ORCHESTRATOR)
+    good("done_distinct", "DONE", done(stats={**{k: i + 1 for i, k in enumerate(STATS)}, "accepted_per_pos": [101, 102],
+                                              "ahead": dict(verdicts=201, ahead_hits=202, survivors=203)}), to=ORCHESTRATOR)
+    good("done_ahead_least", "DONE", done(stats=stats(ahead=dict(verdicts=1, ahead_hits=0, survivors=0))), to=ORCHESTRATOR)
 
     good("attach", "ATTACH", dict(state(3, PROMPT), ticket=TICKET, generation=0))
     good("attached", "ATTACHED", dict(state(4), generation=1), to=DRAFT)
@@ -554,11 +616,20 @@ def make_bad():
     bad("hello_field_missing", "R-FIELDS", cut(pack(message("HELLO", ZERO, 0, 0, hello())), 1), "HELLO has 19")
     short = open_()
     frame = message("OPEN", TARGET, 77, 1, short)
-    frame[4 + FIELDS["OPEN"].index("options")] = plain(options(), OPTIONS)[:-1]
+    frame[4 + FIELDS["OPEN"].index("options")] = group(options(), "options")[:-1]
     bad("options_field_missing", "R-FIELDS", pack(frame), "OPEN.options has 13")
+    frame[4 + FIELDS["OPEN"].index("options")] = group(options(extras=extras()), "options") + [0]
+    bad("options_field_extra", "R-FIELDS", pack(frame), "OPEN.options has 16")
+    frame[4 + FIELDS["OPEN"].index("options")] = group(options(extras=0), "options")[:-1] + [group(extras(grammar=b"#"), "extras") + [0]]
+    bad("extras_field_extra", "R-FIELDS", pack(frame), "OPEN.options.extras has 7")
     frame = message("DONE", ORCHESTRATOR, 77, 1, done())
-    frame[4 + FIELDS["DONE"].index("stats")] = plain(stats(), STATS) + [0]
-    bad("stats_field_extra", "R-FIELDS", pack(frame), "DONE.stats has 16")
+    ahead = dict(verdicts=9, ahead_hits=5, survivors=11)
+    frame[4 + FIELDS["DONE"].index("stats")] = group(stats(ahead=ahead), "stats") + [0]
+    bad("stats_field_extra", "R-FIELDS", pack(frame), "DONE.stats has 17")
+    frame[4 + FIELDS["DONE"].index("stats")] = group(stats(), "stats")[:-1]
+    bad("stats_field_missing", "R-FIELDS", pack(frame), "DONE.stats has 14")
+    frame[4 + FIELDS["DONE"].index("stats")] = group(stats(), "stats") + [list(ahead.values())[:-1]]
+    bad("ahead_field_missing", "R-FIELDS", pack(frame), "DONE.stats.ahead has 2")
 
     # HELLO and WELCOME.
     h = lambda path, value, **k: broken("HELLO", hello(**k), path, value)
@@ -630,7 +701,23 @@ def make_bad():
     bad("open_token_large", "R-INT-HIGH", o(["tokens", 2], 2**31), "OPEN.tokens[2]", LIMIT)
     bad("open_token_nested", "R-TYPE", o(["tokens", 0], [1]), "OPEN.tokens[0]")
     bad("open_tokens_many", "R-LIST-LIMIT", o(["tokens"], [1] * 131073), "OPEN.tokens", LIMIT)
-    bad("open_options_bin", "R-TYPE", o(["hash_seed"], 1, tokens=[5]).replace(pack(plain(options(), OPTIONS)), pack(b"")), "OPEN.options is")
+    bad("open_options_bin", "R-TYPE", o(["hash_seed"], 1, tokens=[5]).replace(pack(group(options(), "options")), pack(b"")), "OPEN.options is")
+    a = lambda path, value: o(["options", "extras", *path], value, options=options(extras=extras()))
+    bad("open_extras_empty", "R-LEFT-OUT", pack(message("OPEN", TARGET, 77, 1, open_(options=options(extras=extras(
+        presence_penalty=0.0, frequency_penalty=0.0, bias_tokens=[], bias_values=[]))))), "OPEN.options.extras is given")
+    bad("open_extras_nil", "R-TYPE", o(["options", "extras"], None, options=options(extras=extras())), "OPEN.options.extras is")
+    bad("open_presence_nan", "R-FLOAT", a(["presence_penalty"], float("nan")), "OPEN.extras.presence_penalty")
+    bad("open_frequency_integer", "R-TYPE", a(["frequency_penalty"], 1), "OPEN.extras.frequency_penalty")
+    bad("open_bias_token_negative", "R-INT-LOW", a(["bias_tokens", 1], -1), "OPEN.extras.bias_tokens[1]")
+    bad("open_bias_value_infinite", "R-FLOAT", a(["bias_values", 0], float("inf")), "OPEN.extras.bias_values[0]")
+    bad("open_bias_value_missing", "R-LIST-SAME", a(["bias_values"], [1.0]), "OPEN.extras.bias_values has 1")
+    bad("open_logprobs_many", "R-INT-HIGH", a(["logprobs"], 22), "OPEN.extras.logprobs", LIMIT)
+    bad("open_logprobs_negative", "R-INT-LOW", a(["logprobs"], -1), "OPEN.extras.logprobs")
+    g = lambda value: o(["options", "extras", "grammar"], value, options=options(extras=extras(grammar=b"#")))
+    bad("open_grammar_nil", "R-LEFT-OUT", g(None), "OPEN.extras.grammar is given")
+    bad("open_grammar_text", "R-TYPE", g("root"), "OPEN.extras.grammar is")
+    bad("open_grammar_large", "R-BLOB-LIMIT", g(b"#" * 65537), "OPEN.extras.grammar has 65537", LIMIT)
+    bad("open_bias_many", "R-LIST-LIMIT", a(["bias_tokens"], [1] * 513), "OPEN.extras.bias_tokens", LIMIT)
     bad("open_temperature_integer", "R-TYPE", o(["options", "temperature"], 1), "OPEN.options.temperature")
     bad("open_temperature_nan", "R-FLOAT", o(["options", "temperature"], float("nan")), "OPEN.options.temperature")
     bad("open_top_p_infinite", "R-FLOAT", o(["options", "top_p"], float("inf")), "OPEN.options.top_p")
@@ -651,6 +738,23 @@ def make_bad():
     bad("open_target_half", "R-OPEN-TARGET", o(["target_endpoint"], "ipc:///tmp/t"), "both or neither")
     bad("open_target_incarnation_half", "R-OPEN-TARGET", o(["target_incarnation"], TARGET), "target_incarnation")
     bad("open_target_endpoint_long", "R-STRING-LIMIT", o(["target_endpoint"], "x" * 600), "OPEN.target_endpoint", LIMIT)
+
+    # PART.
+    k = lambda path, value, **c: broken("PART", part(**c), path, value)
+    bad("part_total_missing", "R-FIELDS", pack(message("OPEN", TARGET, 77, 1, open_())).replace(b"\x0a", b"\x0f", 1),
+        "PART has 15")
+    bad("part_total_reached", "R-PART-TOTAL", k(["total"], 3, prompt_length=3), "total of 3 is not beyond")
+    bad("part_total_passed", "R-PART-TOTAL", k(["total"], 2, prompt_length=2), "total of 2 is not beyond")
+    bad("part_total_zero", "R-INT-LOW", k(["total"], 0), "PART.total")
+    bad("part_total_large", "R-INT-HIGH", k(["total"], CONTEXT_MAX + 1), "PART.total", LIMIT)
+    bad("part_total_bool", "R-TYPE", k(["total"], True), "PART.total is")
+    bad("part_length_wraps", "R-PART-TOTAL", k(["base_length"], CONTEXT_MAX, base_hash=b"\1" * 16, total=CONTEXT_MAX),
+        "total of 1048576 is not beyond")
+    bad("part_prompt_beyond", "R-OPEN-PROMPT", k(["prompt_length"], 10), "prompt_length 10")
+    bad("part_empty", "R-OPEN-EMPTY", k(["tokens"], []), "prefix is empty")
+    bad("part_base_hash_zero_length", "R-OPEN-BASE", k(["base_hash"], b"\1" * 16), "base_length is 0 but")
+    bad("part_tokens_many", "R-LIST-LIMIT", k(["tokens"], [1] * 131073, total=CONTEXT_MAX), "PART.tokens", LIMIT)
+    bad("part_without_session", "R-SESSION", pack(message("PART", TARGET, 0, 0, part())), "PART")
 
     # States of a session.
     bad("opened_length_zero", "R-INT-LOW", broken("OPENED", state(3), ["length"], 0), "OPENED.length")
@@ -678,6 +782,19 @@ def make_bad():
     bad("tokens_token_large", "R-INT-HIGH", tk(["tokens", 1], U64), "TOKENS.tokens[1]", LIMIT)
     bad("tokens_token_float", "R-TYPE", tk(["tokens", 0], 11.0), "TOKENS.tokens[0]")
     bad("tokens_too_long", "R-TOKENS-LENGTH", tk(["base_length"], CONTEXT_MAX - 1), "pass 1048576", LIMIT)
+    lp = dict(logprob_tokens=[11, -1], logprobs=[f32(-0.1), 0.0])
+    bad("tokens_logprobs_empty", "R-LEFT-OUT", tk(["wanted"], dict(logprob_tokens=[], logprobs=[])), "TOKENS.wanted is given")
+    bad("tokens_logprobs_token_low", "R-INT-LOW", tk(["wanted"], dict(lp, logprob_tokens=[11, -2])), "TOKENS.wanted.logprob_tokens[1]")
+    bad("tokens_logprobs_infinite", "R-FLOAT", tk(["wanted"], dict(lp, logprobs=[0.0, float("-inf")])), "TOKENS.wanted.logprobs[1]")
+    bad("tokens_logprobs_fewer", "R-LIST-SAME", tk(["wanted"], dict(lp, logprobs=[0.0])), "TOKENS.wanted.logprobs has 1")
+    bad("tokens_logprobs_uneven", "R-TOKENS-LOGPROBS", tk(["wanted"], dict(logprob_tokens=[11] * 3, logprobs=[0.0] * 3)), "2 tokens have 3")
+    bad("tokens_logprobs_each_many", "R-TOKENS-LOGPROBS", tk(["wanted"], dict(logprob_tokens=[11] * 44, logprobs=[0.0] * 44)), "2 tokens have 44")
+    bad("tokens_logprobs_many", "R-LIST-LIMIT", tk(["wanted"], dict(logprob_tokens=[11] * 1345, logprobs=[0.0] * 1345)), "TOKENS.wanted.logprob_tokens", LIMIT)
+    clock = lambda us: dict(logprob_tokens=[], logprobs=[], plain_us=us)
+    bad("tokens_plain_us_zero", "R-LEFT-OUT", tk(["wanted"], clock(0)), "TOKENS.wanted.plain_us is given")
+    bad("tokens_plain_us_large", "R-INT-HIGH", tk(["wanted"], clock(U32 + 1)), "TOKENS.wanted.plain_us", LIMIT)
+    bad("tokens_plain_us_negative", "R-INT-LOW", tk(["wanted"], clock(-1)), "TOKENS.wanted.plain_us")
+    bad("tokens_plain_us_float", "R-TYPE", tk(["wanted"], clock(1.0)), "TOKENS.wanted.plain_us")
     bad("tokens_hash_short", "R-BIN16", tk(["hash"], b""), "TOKENS.hash")
     bad("tokens_accepted_text", "R-TYPE", tk(["accepted"], "accepted"), "TOKENS.accepted")
     bad("tokens_accepted_false", "R-TYPE", tk(["accepted"], False).replace(b"\xc4\x10" + TARGET, b"\xc4\x10" + DRAFT), "nil or a bin")
@@ -764,6 +881,10 @@ def make_bad():
     bad("done_stats_integer", "R-TYPE", pack(message("DONE", ORCHESTRATOR, 77, 1, done())[:-1] + [0]), "DONE.stats is")
     bad("done_stats_negative", "R-INT-LOW", dn(["stats", "wait_us"], -1), "DONE.stats.wait_us")
     bad("done_positions_many", "R-LIST-LIMIT", dn(["stats", "accepted_per_pos"], [1] * 65), "DONE.stats.accepted_per_pos", LIMIT)
+    da = lambda path, value: dn(["stats", "ahead", *path], value, stats=stats(ahead=ahead))
+    bad("done_ahead_empty", "R-LEFT-OUT", da(["verdicts"], 0), "DONE.stats.ahead is given")
+    bad("done_ahead_negative", "R-INT-LOW", da(["survivors"], -1), "DONE.ahead.survivors")
+    bad("done_ahead_nil", "R-TYPE", dn(["stats"], stats(ahead=None)), "DONE.stats.ahead is")
     bad("done_position_text", "R-TYPE", dn(["stats", "accepted_per_pos"], ["1"]), "DONE.stats.accepted_per_pos[0]")
 
 

@@ -1,0 +1,34 @@
+/* tandem-operate: what `tandem workers' and others run; argv[0] is that command. */
+#include "common/base/program_variables.h"
+#include "orchestrator/cli/exit_status.h"
+#include "orchestrator/operate/operate.h"
+#include "version.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct operation {
+  const char *name;
+  flags_command flags;
+  int (*run)(const flags *f);
+} operation;
+
+static const operation operations[] = {{"tandem workers", FLAGS_WORKERS, operate_workers},
+                                       {"tandem top", FLAGS_TOP, operate_top}};
+
+int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+    printf("tandem-operate %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
+    return STATUS_OK;
+  }
+  program_check_variables("tandem-operate");
+  for (size_t i = 0; argc > 0 && i < sizeof operations / sizeof *operations; i++) {
+    flags f;
+    if (strcmp(argv[0], operations[i].name) != 0) continue;
+    flags_parse(&f, operations[i].flags, argc, argv);
+    int code = operations[i].run(&f);
+    flags_fini(&f);
+    return code;
+  }
+  fputs("tandem-operate: it is run by tandem: see `tandem --help'\n", stderr);
+  return STATUS_USAGE;
+}

@@ -1,0 +1,315 @@
+#include "orchestrator/service/api/call.h"
+
+#include "orchestrator/service/api/logprobs_json.h"
+#include "common/base/clock.h"
+#include "common/base/program.h"
+#include "common/text/utf8.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGITS 8 /* of a number in the output */
+
+/* ---- writing ---- */
+
+void call_reply(http_exchange *x, unsigned status, json_t *object) {
+  char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  json_decref(object);
+  if (text)
+    http_reply(x, status, "application/json", text, strlen(text));
+  else
+    http_abort(x);
+  free(text);
+}
+
+void call_refuse(http_exchange *x, const err *why, const char *param) {
+  unsigned status = openai_json_status(why->code);
+  if (status == 429 || status == 503) http_add_header(x, "Retry-After", "1");
+  call_reply(x, status, openai_json_error(status, why->code, why->text, param));
+}
+
+/* The client gets no more: it reads too slowly, or memory is out. */
+static void give_up_client(call *c) {
+  http_exchange *x = c->exchange;
+  c->exchange = NULL;
+  http_abort(x);
+}
+
+static void write_event(call *c, json_t *object) {
+  char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
+  json_decref(object);
+  bool ok = text && http_stream_write(c->exchange, "data: ", 6) == ERR_OK &&
+            http_stream_write(c->exchange, text, strlen(text)) == ERR_OK &&
+            http_stream_write(c->exchange, "\n\n", 2) == ERR_OK &&
+            http_stream_unsent(c->exchange) <= CALL_UNSENT_MAX;
+  free(text);
+  if (!ok) give_up_client(c);
+}
+
+/* The first choice of the same prompt. */
+static const call_choice *first_of(const call_choice *choice) {
+  return choice - choice->index % choice->owner->options.choices;
+}
+
+static const char *echo_of(const call_choice *choice) {
+  const char *text = first_of(choice)->echo;
+  return text ? text : "";
+}
+
+/* A chat's first event tells the role. */
+static void begin_stream(call *c) {
+  if (c->streaming) return;
+  c->streaming = true;
+  http_add_header(c->exchange, "Cache-Control", "no-cache");
+  if (http_stream_begin(c->exchange, 200, "text/event-stream") != ERR_OK) {
+    give_up_client(c);
+    return;
+  }
+  for (int32_t i = 0; c->exchange && i < c->count; i++) {
+    const char *before = echo_of(&c->choices[i]);
+    if (c->options.chat || *before)
+      write_event(c, openai_json_chunk(&c->head, i, true, before, strlen(before), NULL, NULL));
+  }
+}
+
+/* Of the tokens whose text has been shown since the last event. */
+static json_t *next_logprobs(call_choice *choice) {
+  const call *c = choice->owner;
+  if (!choice->completion.logprobs_each) return NULL;
+  const char *before = echo_of(choice);
+  int32_t first = choice->logprobs_given, end = logprobs_json_shown(&choice->completion, first);
+  choice->logprobs_given = end;
+  if (first == end) return NULL;
+  return logprobs_json(&choice->completion, c->options.chat, utf8_characters(before, strlen(before)), first,
+                       end);
+}
+
+static void on_text(void *context, const char *text, size_t size, bool accepted) {
+  call_choice *choice = context;
+  call *c = choice->owner;
+  (void)accepted;
+  if (!c->exchange || !c->options.stream) return;
+  begin_stream(c);
+  if (c->exchange)
+    write_event(c,
+                openai_json_chunk(&c->head, choice->index, false, text, size, NULL, next_logprobs(choice)));
+}
+
+/* ---- the end ---- */
+
+static json_t *usage_of(const call *c) {
+  completion *list[CALL_ANSWERS_MAX];
+  for (int32_t i = 0; i < c->count; i++) list[i] = (completion *)&c->choices[i].completion;
+  return openai_json_usage(list, c->count, c->options.choices);
+}
+
+static void finish_stream(call *c) {
+  if (c->options.include_usage) write_event(c, openai_json_usage_chunk(&c->head, usage_of(c)));
+  if (!c->exchange) return;
+  http_stream_write(c->exchange, "data: [DONE]\n\n", 14);
+  http_stream_end(c->exchange);
+  c->exchange = NULL;
+}
+
+static void finish_whole(call *c) {
+  json_t *choices = json_array();
+  http_exchange *x = c->exchange;
+  for (int32_t i = 0; i < c->count; i++)
+    json_array_append_new(
+        choices, openai_json_choice(&c->head, i, echo_of(&c->choices[i]), &c->choices[i].completion));
+  c->exchange = NULL;
+  call_reply(x, 200, openai_json_whole(&c->head, choices, usage_of(c)));
+}
+
+/* An error ends the whole call: whoever asked for several answers gets all of them or none. */
+static void finish_with_error(call *c, const err *why) {
+  http_exchange *x = c->exchange;
+  unsigned status = openai_json_status(why->code);
+  if (!x) return;
+  if (!c->streaming) {
+    c->exchange = NULL;
+    call_refuse(x, why, NULL);
+    return;
+  }
+  write_event(c, openai_json_error(status, why->code, why->text, NULL));
+  if (!c->exchange) return;
+  http_stream_end(c->exchange);
+  c->exchange = NULL;
+}
+
+static const char *finish_of(const completion *c) {
+  return c->finish == WIRE_FINISH_LENGTH      ? "length"
+         : c->finish == WIRE_FINISH_CANCELLED ? "cancelled"
+         : c->finish == WIRE_FINISH_ERROR     ? "error"
+                                              : "stop";
+}
+
+static void log_end(const call_choice *choice, const completion *ended) {
+  const call *c = choice->owner;
+  log_line(c->log, LOG_INFO, "request %s: session %016" PRIx64 ": choice %d ended: %s, %d tokens after %zu",
+           c->request_id, ended->id, choice->index, finish_of(ended), ended->count, ended->prompt.count);
+}
+
+static void on_end(void *context, const completion *ended) {
+  call_choice *choice = context;
+  call *c = choice->owner;
+  log_end(choice, ended);
+  choice->over = true;
+  c->left--;
+  if (ended->id) metrics_add(c->metrics, ended, ended->start_us - c->came_us);
+  if (ended->finish == WIRE_FINISH_ERROR) finish_with_error(c, &ended->trouble);
+  if (!c->exchange) return;
+  if (c->options.stream) {
+    const char *finish = ended->finish == WIRE_FINISH_LENGTH ? "length" : "stop";
+    begin_stream(c);
+    if (c->exchange)
+      write_event(c,
+                  openai_json_chunk(&c->head, choice->index, false, NULL, 0, finish, next_logprobs(choice)));
+    if (c->exchange && c->left == 0) finish_stream(c);
+  } else if (c->left == 0) {
+    finish_whole(c);
+  }
+}
+
+/* ---- its life ---- */
+
+static int name_it(call *c, err *e) {
+  uint64_t id[2];
+  int rc = program_random(id, sizeof id, e);
+  snprintf(c->id, sizeof c->id, "%s-%016" PRIx64 "%016" PRIx64, c->options.chat ? "chatcmpl" : "cmpl", id[0],
+           id[1]);
+  return rc;
+}
+
+/* The first choice of a prompt gets its ids, and the others copy them when they begin. */
+static int take_prompt(call *c, int32_t index, const text_model *m, err *e) {
+  call_choice *choice = &c->choices[index * c->options.choices];
+  const request *r = &c->options.request;
+  call_error why = {0};
+  int rc = call_options_set_prompt(&c->options, index, m, &why);
+  if (rc) *e = why.why;
+  if (rc == ERR_OK && c->options.echo && r->prompt_kind == REQUEST_TEXT && !(choice->echo = strdup(r->text)))
+    return err_set(e, ERR_NOMEM, "out of memory for a prompt");
+  return rc ? rc : completion_prepare(&choice->completion, r, e);
+}
+
+static void free_choices(call *c) {
+  for (int32_t i = 0; i < c->count; i++) {
+    completion_fini(&c->choices[i].completion);
+    free(c->choices[i].echo);
+  }
+}
+
+int call_new(call **out, call_options *options, const text_model *m, const char *model_name, metrics *counted,
+             err *e) {
+  int32_t n = options->choices * options->prompt_count;
+  call *c = calloc(1, sizeof *c + (size_t)n * sizeof *c->choices);
+  if (!c) return err_set(e, ERR_NOMEM, "out of memory for a request");
+  c->options = *options;
+  c->metrics = counted;
+  c->came_us = clock_us();
+  c->count = c->left = n;
+  for (int32_t i = 0; i < n; i++) {
+    const completion_sink sink = {.on_text = on_text, .on_end = on_end, .context = &c->choices[i]};
+    c->choices[i].owner = c;
+    c->choices[i].index = i;
+    completion_init(&c->choices[i].completion, m, &sink);
+  }
+  int rc = name_it(c, e);
+  for (int32_t i = 0; rc == ERR_OK && i < options->prompt_count; i++) rc = take_prompt(c, i, m, e);
+  c->options.prompts = NULL;
+  if (rc) {
+    *options = c->options; /* its request may have another prompt now */
+    free_choices(c);
+    free(c);
+    return rc;
+  }
+  c->head = (openai_head){c->id, model_name, clock_wall_us() / 1000000, options->chat};
+  *out = c;
+  return ERR_OK;
+}
+
+void call_attach(call *c, http_exchange *x, const logger *log) {
+  c->exchange = x;
+  c->log = log;
+  snprintf(c->request_id, sizeof c->request_id, "%s", request_id_of(x));
+  http_set_user(x, c);
+}
+
+void call_free(call *c) {
+  free_choices(c);
+  request_fini(&c->options.request);
+  free(c);
+}
+
+/* A choice whose completion never began. */
+static void end_choice(call_choice *choice, service *s) {
+  if (choice->over) return;
+  if (!choice->begun) choice->owner->begun++;
+  choice->begun = true;
+  completion_cancel(&choice->completion, s);
+}
+
+static void end_all(call *c, service *s) {
+  for (int32_t i = 0; i < c->count; i++) end_choice(&c->choices[i], s);
+}
+
+static int copy_prompt(tokenizer_ids *to, const tokenizer_ids *from, err *e) {
+  int rc = ERR_OK;
+  for (size_t i = to->count; rc == ERR_OK && i < from->count; i++) rc = tokenizer_ids_add(to, from->ids[i]);
+  return rc ? err_set(e, rc, "out of memory for a prompt") : ERR_OK;
+}
+
+/* Each choice of a prompt has random numbers of its own: the seed of the first is the request's. */
+void call_begin_next(call *c, service *s) {
+  call_choice *choice = &c->choices[c->begun++];
+  err e = {0};
+  const call_choice *first = first_of(choice);
+  request r = c->options.request; /* shares what the request owns, for this call */
+  r.sampling.seed += (uint64_t)(choice - first);
+  choice->begun = true;
+  choice->completion.came_us = c->came_us;
+  int rc = copy_prompt(&choice->completion.prompt, &first->completion.prompt, &e);
+  if (rc == ERR_OK) rc = completion_begin(&choice->completion, s, &r, &e);
+  if (rc == ERR_OK) {
+    log_line(c->log, LOG_INFO, "request %s: session %016" PRIx64 ": choice %d of %s begins", c->request_id,
+             choice->completion.id, choice->index, c->id);
+    return;
+  }
+  finish_with_error(c, &e);
+  end_all(c, s);
+}
+
+bool call_has_begun(const call *c) {
+  return c->begun == c->count;
+}
+
+int32_t call_running(const call *c) {
+  int32_t running = 0;
+  for (int32_t i = 0; i < c->count; i++) running += c->choices[i].begun && !c->choices[i].over;
+  return running;
+}
+
+void call_update(call *c, service *s) {
+  for (int32_t i = 0; i < c->begun; i++)
+    if (!c->choices[i].over) completion_update(&c->choices[i].completion, s);
+  if (!c->exchange) end_all(c, s);
+}
+
+void call_drop(call *c, service *s) {
+  c->exchange = NULL;
+  end_all(c, s);
+}
+
+void call_fail(call *c, service *s, const err *why) {
+  finish_with_error(c, why);
+  for (int32_t i = 0; i < c->count; i++) {
+    call_choice *choice = &c->choices[i];
+    if (!choice->over) completion_fail(&choice->completion, s, why);
+  }
+}
+
+bool call_is_over(const call *c) {
+  return c->left == 0;
+}

@@ -23,8 +23,7 @@ class DraftHub(Hub):
         def find():
             return [r for r, fields in self.peers.items() if fields[3] == role and r not in beside]
 
-        assert self.wait(find), f"no worker of role {role} said HELLO"
-        return find()[0]
+        return self.wait(find, f"no worker of role {role} said HELLO")[0]
 
 
 class DraftedAnswer(Answer):

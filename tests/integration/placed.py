@@ -66,7 +66,7 @@ class Served:
         self.program = Running(case.folder, TANDEM, "serve-workers", "-m", MODEL, "--listen", self.endpoint,
                                *flags, stdin=subprocess.PIPE)
         case.addCleanup(self.program.close)
-        case.assertTrue(wait_until(lambda: "listening at" in self.errors), self.errors)
+        wait_until(lambda: "listening at" in self.errors, lambda: self.errors)
 
     @property
     def errors(self):
@@ -80,9 +80,9 @@ class Served:
             p.signal(signal.SIGSTOP)
         worker = Running(self.case.folder, program, "--orchestrator", self.endpoint, *flags, env=env)
         self.case.addCleanup(worker.close)
-        self.case.assertTrue(wait_until(lambda: "ready:" in worker.errors), worker.errors)
+        wait_until(lambda: "ready:" in worker.errors, lambda: worker.errors)
         self.program.signal(signal.SIGCONT)
-        self.case.assertTrue(wait_until(lambda: self.errors.count("is here") > before), worker.errors)
+        wait_until(lambda: self.errors.count("is here") > before, lambda: worker.errors)
         for p in during:
             p.signal(signal.SIGCONT)
         return worker
@@ -105,8 +105,7 @@ class Served:
 
     def wait(self, count):
         """All answers, when there are so many."""
-        come = wait_until(lambda: self.program.out.count(b"\n") >= count, TIME_LIMIT)
-        self.case.assertTrue(come, self.errors)
+        wait_until(lambda: self.program.out.count(b"\n") >= count, lambda: self.errors, TIME_LIMIT)
         return self.answers
 
     def end(self):
@@ -119,5 +118,4 @@ class Served:
         """Until all these targets have worked at it: no time would tell."""
         start = [processor_time(t.pid) for t in targets]
         self.ask(records, **switches)
-        self.case.assertTrue(wait_until(
-            lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start))))
+        wait_until(lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start)))

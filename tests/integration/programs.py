@@ -40,8 +40,12 @@ MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
 GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
 SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
 LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
-TIME_LIMIT = 900 if SUBSET else 300  # seconds for a program to end
-PATIENCE = 120 if SUBSET else 20  # seconds for a message or a line
+PATIENCE = 120  # seconds without the event that a test waits for: only a test that fails waits so long
+TIME_LIMIT = 5 * PATIENCE  # seconds for a program with all of its answers: it hangs otherwise
+
+
+class Late(AssertionError):
+    """Something did not come in time, and nothing else is known to be wrong: run.py tries such a test once more."""
 
 
 def tell(text):
@@ -118,13 +122,14 @@ def is_running(pid):
         return False
 
 
-def wait_until(condition, seconds=PATIENCE):
+def wait_until(condition, why="", seconds=PATIENCE):
+    """What the condition gives once it is true; `why`, a text or a function that gives one, is told if it never is."""
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > end:
-            return False
+            raise Late(f"not within {seconds} s: {why() if callable(why) else why}")
         time.sleep(0.01)
-    return True
+    return found
 
 
 class Running:

@@ -13,7 +13,7 @@ import zmq
 
 from programs import (  # noqa: F401: tests take all of it from here
     BIN, DRAFT, END_TOKEN, GOLDEN, LAYERS, MODEL, PATIENCE, ROOT, STATE, SUBSET, TANDEM, TARGET,
-    TIME_LIMIT, VOCABULARY, Batch, Case, Running, batch, child_named, children_of, counters_of, golden,
+    TIME_LIMIT, VOCABULARY, Batch, Case, Late, Running, batch, child_named, children_of, counters_of, golden,
     is_running, make_keys, new_folder, tell, total, wait_until)
 
 # --- the wire: messages ---
@@ -72,8 +72,8 @@ class Inbox:
                     return i
             return None
 
-        if not self.hub.wait(lambda: find() is not None, seconds):
-            raise AssertionError(f"no {kind} came; since the last look: {[m.kind for m in self.seen[self.looked:]]}")
+        self.hub.wait(lambda: find() is not None,
+                      lambda: f"no {kind} came; since the last look: {[m.kind for m in self.seen[self.looked:]]}", seconds)
         self.looked = find() + 1
         return self.seen[self.looked - 1]
 
@@ -184,16 +184,19 @@ class Hub:
             else:
                 next(link for link in self.links if link.socket is socket).on(decode(socket.recv()))
 
-    def wait(self, condition, seconds=PATIENCE):
+    def wait(self, condition, why="", seconds=PATIENCE):
+        """As programs.wait_until, taking turns meanwhile."""
         end = time.monotonic() + seconds
-        while not condition():
+        while not (found := condition()):
             if time.monotonic() > end:
-                return False
+                raise Late(f"not within {seconds} s: {why() if callable(why) else why}")
             self.turn()
-        return True
+        return found
 
     def run(self, seconds):
-        self.wait(lambda: False, seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.turn()
 
 
 OPTIONS = {"temperature": 0.0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "top_k": 0, "seed": 1, "choice": 0,
@@ -286,8 +289,8 @@ class Answer(Inbox):
 
     def finish(self, seconds=PATIENCE):
         """Runs until DONE and all tokens are here: the output."""
-        if not self.hub.wait(lambda: self.done and self.done[0] <= len(self.tokens), seconds):
-            raise AssertionError(f"no end after {len(self.output)} tokens: {[m.kind for m in self.seen[-5:]]}")
+        self.hub.wait(lambda: self.done and self.done[0] <= len(self.tokens),
+                      lambda: f"no end after {len(self.output)} tokens: {[m.kind for m in self.seen[-5:]]}", seconds)
         assert self.done[:2] == [len(self.tokens), self.hashes[-1]], "DONE tells the length and hash of C"
         return self.output
 
@@ -304,8 +307,7 @@ def start_target(folder, hub_endpoint, *flags, env=None):
 
 def registered(hub, count=1):
     """Waits for so many targets: their routing ids."""
-    if not hub.wait(lambda: len(hub.peers) >= count):
-        raise AssertionError("no target said HELLO")
+    hub.wait(lambda: len(hub.peers) >= count, "no target said HELLO")
     return list(hub.peers)
 
 

@@ -308,7 +308,7 @@ class Chat(Case):
         talk.until(lambda: "stopped" in talk.screen)
         talk.type("\x03")
         talk.end(INTERRUPTED)
-        self.assertTrue(wait_until(lambda: not any(map(is_running, children))))
+        wait_until(lambda: not any(map(is_running, children)))
 
     # The terminal.
 
@@ -357,7 +357,7 @@ class Chat(Case):
         self.assertFalse(talk.echoes)
         talk.program.send_signal(signal.SIGTSTP)
         state = lambda: pathlib.Path(f"/proc/{talk.program.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        self.assertTrue(wait_until(lambda: state() == "T"))
+        wait_until(lambda: state() == "T")
         self.assertEqual(termios.tcgetattr(talk.terminal), talk.before)
         talk.look()
         talk.seen = len(talk.screen)
@@ -379,7 +379,7 @@ class Chat(Case):
                 talk.end(status)
         talk = Talk()
         for _ in range(6):  # one start, and five again
-            self.assertTrue(wait_until(lambda: child_named(talk.program.pid, "tandem-target")))
+            wait_until(lambda: child_named(talk.program.pid, "tandem-target"))
             dead = child_named(talk.program.pid, "tandem-target")
             os.kill(dead, signal.SIGKILL)
             talk.until(lambda: child_named(talk.program.pid, "tandem-target") != dead)
@@ -426,10 +426,10 @@ class Chat(Case):
             children = children_of(chat.program.pid)
             self.assertEqual(len(children), 2)
             chat.type("Tell a very long story.\n")
-            self.assertTrue(wait_until(lambda: select.select([chat.program.stdout], [], [], 0.1)[0]))
+            wait_until(lambda: select.select([chat.program.stdout], [], [], 0.1)[0])
             how(chat)
             chat.end(status)
-            self.assertTrue(wait_until(lambda: not any(map(is_running, children))))
+            wait_until(lambda: not any(map(is_running, children)))
 
     def test_workers_placed_by_hand(self):
         """Nothing is started; the draft dies between two turns; when the target leaves as well, --wait ends it."""

@@ -45,7 +45,7 @@ class SessionFiles(Command):
     def begun(self, *flags):
         run = Running(self.folder, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *flags, PROMPT)
         self.addCleanup(run.close)
-        self.assertTrue(wait_until(lambda: len(run.out) > BEGUN), run.errors)
+        wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run
 
     @staticmethod

@@ -51,7 +51,7 @@ class Lost(Placed):
 
     def ends(self, worker):
         """Its program ends by itself, soon after it has said which device is lost."""
-        self.assertTrue(wait_until(lambda: "is lost" in worker.errors), worker.errors)
+        wait_until(lambda: "is lost" in worker.errors, lambda: worker.errors)
         moment = time.monotonic()
         self.assertEqual(worker.end(SOON), DEVICE_LOST, worker.errors)
         self.assertRegex(worker.errors, rf"error: the device {A}\S* is lost")
@@ -154,8 +154,7 @@ class Failover(Placed):
         s.ask(records)
         time.sleep(0.5)  # until all of them are given to this one, before there is another
         second = target(losable(B), env=losing(losable(B), forwards), during=[first])
-        moved = wait_until(lambda: "goes on elsewhere" in s.errors, 10 * SOON)
-        self.assertTrue(moved, first.errors + second.errors + s.errors)
+        wait_until(lambda: "goes on elsewhere" in s.errors, lambda: first.errors + second.errors + s.errors)
         third = target(A, during=[second])
         answers = s.wait(len(records))
         moves = {}

@@ -189,11 +189,11 @@ class DraftModel(Case):
         run = Running(self.folder, TANDEM, "run", "-v", "-m", MODEL, *SELF, *LOCKSTEP, "--max-tokens", "120",
                       "Tell me a very long story about the sea.")
         self.addCleanup(run.close)
-        self.assertTrue(wait_until(lambda: len(run.out) > 40), run.errors)
+        wait_until(lambda: len(run.out) > 40, lambda: run.errors)
         first = child_named(run.pid, os.path.basename(DRAFT))
         os.kill(first, signal.SIGKILL)
-        self.assertTrue(wait_until(lambda: child_named(run.pid, os.path.basename(DRAFT)) not in (None, first) or
-                                   run.process.poll() is not None), run.errors)
+        wait_until(lambda: child_named(run.pid, os.path.basename(DRAFT)) not in (None, first) or
+                   run.process.poll() is not None, lambda: run.errors)
         self.assertEqual(run.end(), 0, run.errors)
         plain = subprocess.run([TANDEM, "run", "-m", MODEL, "--draft", "none", "--max-tokens", "120",
                                 "Tell me a very long story about the sea."], capture_output=True, check=True).stdout

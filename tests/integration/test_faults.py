@@ -72,13 +72,13 @@ class Faults(Case):
         """A long answer that has begun."""
         run = Running(self.folder, TANDEM, "run", "-m", MODEL, *flags, PROMPT)
         self.addCleanup(run.close)
-        self.assertTrue(wait_until(lambda: len(run.out) > BEGUN), run.errors)
+        wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run
 
     def more(self, run):
         """So much of the answer comes after this moment."""
         end = len(run.out) + MORE
-        self.assertTrue(wait_until(lambda: len(run.out) > end or run.process.poll() is not None), run.errors)
+        wait_until(lambda: len(run.out) > end or run.process.poll() is not None, lambda: run.errors)
 
     def finish(self, run, status=0):
         """The end: output as recorded, as far as both go; nothing is left."""
@@ -87,7 +87,7 @@ class Faults(Case):
         size = min(len(run.out), len(self.text))
         self.assertGreater(size, BEGUN + MORE)
         self.assertEqual(run.out[:size], self.text[:size])
-        self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+        wait_until(lambda: not any(map(is_running, children)), "orphans")
         closing = re.search(r"(?m)^tandem: \d+ tokens?\b", run.errors)
         return run.errors[closing.start():].replace("\ntandem: ", "; ")
 
@@ -133,7 +133,7 @@ class Faults(Case):
                 os.kill(child, signal.SIGKILL)
             return "no more drafts" in run.errors
 
-        self.assertTrue(wait_until(kill), run.errors)
+        wait_until(kill, lambda: run.errors)
         self.more(run)
         summary = self.interrupt(run)
         self.assertEqual(len(killed), 6)  # and five times started again
@@ -144,7 +144,7 @@ class Faults(Case):
         run = self.start(*self.draft, *ENDLESS)
         moment = time.monotonic()
         os.kill(child_named(run.pid, "tandem-draft"), signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
+        wait_until(lambda: "silent for 3 s" in run.errors, lambda: run.errors)
         self.more(run)
         summary = self.interrupt(run)
         self.assertIn("decoded plainly: the draft worker has been silent for 3 s", summary)
@@ -153,15 +153,15 @@ class Faults(Case):
 
     def test_draft_stopped_and_continued(self):
         run = self.start("-v", *self.draft, *ENDLESS)
-        self.assertTrue(wait_until(lambda: "a draft is attached" in run.errors), run.errors)
+        wait_until(lambda: "a draft is attached" in run.errors, lambda: run.errors)
         moment = time.monotonic()
         draft = child_named(run.pid, "tandem-draft")
         os.kill(draft, signal.SIGSTOP)
         for lost in ("the draft worker has been silent for 3 s", "draft detached: "):
-            self.assertTrue(wait_until(lambda: lost in run.errors), run.errors)
+            wait_until(lambda: lost in run.errors, lambda: run.errors)
         before = run.errors.count("a draft is attached")  # who attaches repeats it until it is answered
         os.kill(draft, signal.SIGCONT)
-        self.assertTrue(wait_until(lambda: run.errors.count("a draft is attached") > before), run.errors)
+        wait_until(lambda: run.errors.count("a draft is attached") > before, lambda: run.errors)
         self.more(run)
         summary = self.interrupt(run)
         for gone in ("silent", "no draft worker", "tandem-draft died"):
@@ -192,14 +192,14 @@ class Faults(Case):
             routing = hub.wait_for(DRAFT_ROLE, here)
             here.add(routing)
             answer.open_draft(routing, hello[9], hello[4]).expect("OPENED")
-        self.assertTrue(hub.wait(lambda: target.errors.count("a draft is attached") >= len(kinds)), target.errors)
+        hub.wait(lambda: target.errors.count("a draft is attached") >= len(kinds), lambda: target.errors)
         for draft, number in zip(drafts, (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
             answer.hold(answer.held + STEP)  # so far it goes on, whoever is left
-            self.assertTrue(hub.wait(answer.stands), target.errors)
+            hub.wait(answer.stands, lambda: target.errors)
             draft.signal(number)
         answer.hold(answer.held + STEP)
-        self.assertTrue(hub.wait(lambda: target.errors.count("draft detached") == len(kinds)), target.errors)
-        self.assertTrue(hub.wait(answer.stands), target.errors)
+        hub.wait(lambda: target.errors.count("draft detached") == len(kinds), lambda: target.errors)
+        hub.wait(answer.stands, lambda: target.errors)
         self.assertLess(len(answer.output), length)  # all of them died in mid-answer
         answer.hold(None)
         self.assertEqual(answer.finish(), plain)
@@ -213,7 +213,7 @@ class Faults(Case):
         run = self.start(*self.draft, "--pace", "lockstep", "--max-tokens", str(RECORDED))
         draft = child_named(run.pid, "tandem-draft")
         os.kill(draft, signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: "silent for 3 s" in run.errors), run.errors)
+        wait_until(lambda: "silent for 3 s" in run.errors, lambda: run.errors)
         self.more(run)
         os.kill(draft, signal.SIGCONT)
         summary = self.finish(run)
@@ -252,7 +252,7 @@ class Faults(Case):
         run = self.start(*self.draft, *ENDLESS)
         target, moment = child_named(run.pid, "tandem-target"), time.monotonic()
         os.kill(target, signal.SIGSTOP)
-        self.assertTrue(wait_until(lambda: "its target was lost" in run.errors), run.errors)
+        wait_until(lambda: "its target was lost" in run.errors, lambda: run.errors)
         os.kill(target, signal.SIGCONT)
         self.more(run)
         self.interrupt(run)
@@ -264,7 +264,7 @@ class Faults(Case):
         run = Running(self.folder, TANDEM, "batch", "-m", MODEL, "--draft", "ngram", "--pace", "lockstep", "--sessions", "4",
                       "--max-tokens", str(BATCH_TOKENS), str(source), str(out))
         self.addCleanup(run.close)
-        self.assertTrue(wait_until(lambda: out.exists() and out.stat().st_size > 0), run.errors)
+        wait_until(lambda: out.exists() and out.stat().st_size > 0, lambda: run.errors)
         os.kill(child_named(run.pid, "tandem-target"), signal.SIGKILL)
         self.assertEqual(run.end(), 0, run.errors)
         self.assertIn("tandem-target died", run.errors)
@@ -348,14 +348,14 @@ class Faults(Case):
                 out = self.folder / f"out-{int(number)}-{stopped}.jsonl"
                 run = Running(self.folder, TANDEM, "batch", "-v", "-m", MODEL, *ENDLESS, *self.draft, str(source), str(out))
                 self.addCleanup(run.close)
-                self.assertTrue(wait_until(lambda: "a draft is attached" in run.errors), run.errors)
+                wait_until(lambda: "a draft is attached" in run.errors, lambda: run.errors)
                 children = children_of(run.pid)
                 self.assertEqual(len(children), 2)
                 for child in children if stopped else []:
                     os.kill(child, signal.SIGSTOP)
                 run.signal(number)
                 self.assertEqual(run.end(), INTERRUPTED if number == signal.SIGINT else -signal.SIGKILL)
-                self.assertTrue(wait_until(lambda: not any(map(is_running, children)), 10), "orphans")
+                wait_until(lambda: not any(map(is_running, children)), "orphans")
         answers = [json.loads(line) for line in out.read_text().splitlines()]
         self.assertEqual({a["finish_reason"] for a in answers}, {"cancelled"})
         for a in answers:  # what there was
@@ -370,7 +370,7 @@ class Faults(Case):
         self.addCleanup(target.close)
         peer, = registered(hub)
         answer = Answer(hub, peer, self.plain["prompt_ids"], max_tokens=60).open()
-        self.assertTrue(hub.wait(lambda: len(answer.output) > 5))
+        hub.wait(lambda: len(answer.output) > 5)
         target.signal(signal.SIGTERM)
         hub.inbox.expect("BYE")
         late = Answer(hub, peer, self.plain["prompt_ids"]).open()

@@ -71,7 +71,7 @@ class Stranger:
 
     def greet(self, role=DRAFT_ROLE):
         self.hello(role)
-        assert wait_until(lambda: self.take(10) is not None and self.welcome)
+        wait_until(lambda: self.take(10) is not None and self.welcome)
         return self
 
 
@@ -98,7 +98,7 @@ class Orchestrator(Case):
         self.said("listening at")
 
     def said(self, words, count=1):
-        self.assertTrue(wait_until(lambda: self.log.count(words) >= count), self.log)
+        wait_until(lambda: self.log.count(words) >= count, lambda: self.log)
 
     @property
     def log(self):
@@ -130,7 +130,7 @@ class Orchestrator(Case):
         def all_here():
             meanwhile()
             return self.orchestrator.out.count(b"\n") >= count
-        self.assertTrue(wait_until(all_here, 120), self.log)
+        wait_until(all_here, lambda: self.log)
         return [json.loads(line) for line in self.orchestrator.out.splitlines()]
 
     def expect_plain(self, count, meanwhile=lambda: None, tokens=TOKENS):
@@ -200,7 +200,7 @@ class Orchestrator(Case):
                 before = self.log.count(words)
                 for _ in range(5):
                     stranger.hello(TARGET_ROLE, **{"_9": "tcp://127.0.0.1:9", **changes})
-                    self.assertTrue(wait_until(lambda: any(m.kind == "ERROR" for m in stranger.take(10))))
+                    wait_until(lambda: any(m.kind == "ERROR" for m in stranger.take(10)))
                 self.assertIn(words, stranger.seen[0].fields[1])
                 self.assertEqual(self.log.count(words), before + 1, self.log)
         self.assertNotIn("a target", self.log)
@@ -211,7 +211,7 @@ class Orchestrator(Case):
         flags = ("--advertise", "tcp://127.0.0.1:7001")
         first = self.target(*flags)
         second = self.worker(TARGET, *flags)
-        self.assertTrue(wait_until(lambda: "--advertise" in second.errors), second.errors)
+        wait_until(lambda: "--advertise" in second.errors, lambda: second.errors)
         self.said("has this one's address")
         self.ask(1, draft=False)
         time.sleep(1.5)
@@ -273,9 +273,9 @@ class Orchestrator(Case):
             for draft in drafts:
                 draft.take()
         target, late = self.worker(TARGET), self.worker(DRAFT, "--draft", "ngram")
-        self.assertTrue(wait_until(lambda: keep() or "no place for one more draft" in late.errors), late.errors)
-        self.assertTrue(wait_until(lambda: keep() or "no place for one more draft" in self.log), self.log)
-        self.assertTrue(wait_until(lambda: keep() or "a target" in self.log), target.errors)
+        wait_until(lambda: keep() or "no place for one more draft" in late.errors, lambda: late.errors)
+        wait_until(lambda: keep() or "no place for one more draft" in self.log, lambda: self.log)
+        wait_until(lambda: keep() or "a target" in self.log, lambda: target.errors)
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
             keep()
@@ -284,7 +284,7 @@ class Orchestrator(Case):
             self.assertEqual(log.count("no place for one more draft"), 1, log)
         self.assertEqual(self.log.count("a draft (ngram)"), 0)
         drafts = drafts[1:]  # one falls silent
-        self.assertTrue(wait_until(lambda: keep() or "a draft (ngram) is here" in self.log), self.log)
+        wait_until(lambda: keep() or "a draft (ngram) is here" in self.log, lambda: self.log)
 
 
 class Listener(Case):

@@ -66,16 +66,16 @@ class Commands(Case):
         serve = self.run_line(commands[0], host("orchestrator"))
         source = open(self.clone / "requests.jsonl", "w")
         self.addCleanup(source.close)
-        self.assertTrue(wait_until(lambda: "listening at" in serve.errors), serve.errors)
+        wait_until(lambda: "listening at" in serve.errors, lambda: serve.errors)
         draft = self.run_line(commands[1], host("draft"))
-        self.assertTrue(wait_until(lambda: "a draft (ngram) is here" in serve.errors), serve.errors + draft.errors)
+        wait_until(lambda: "a draft (ngram) is here" in serve.errors, lambda: serve.errors + draft.errors)
         target = self.run_line(" ".join([commands[2], *target_flags]), host("target"))
         answers = []
         for tries in range(1, TRIES + 1):
             source.write("".join(json.dumps(r) + "\n" for r in requests))
             source.flush()
-            came = wait_until(lambda: len(self.results()) >= tries * len(requests), TIME_LIMIT)
-            self.assertTrue(came, serve.errors + draft.errors + target.errors)
+            wait_until(lambda: len(self.results()) >= tries * len(requests),
+                       lambda: serve.errors + draft.errors + target.errors, TIME_LIMIT)
             answers = self.results()
             if target_flags or sum(a["stats"]["accepted_tokens"] for a in answers):
                 break

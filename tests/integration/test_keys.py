@@ -75,7 +75,7 @@ class Pair(Case):
 
     def serve(self, *flags, **more):
         serve = self.start(*SERVE, "--max-tokens", TOKENS, *flags, stdin=subprocess.PIPE, **more)
-        self.assertTrue(wait_until(lambda: "listening at" in serve.errors), serve.errors)
+        wait_until(lambda: "listening at" in serve.errors, lambda: serve.errors)
         self.endpoint = re.search(r"listening at (\S+)", serve.errors)[1]
         return serve
 
@@ -87,7 +87,7 @@ class Pair(Case):
         return self.start(TARGET, "-m", MODEL, "--orchestrator", self.endpoint, *flags, **more)
 
     def says(self, running, text, count=1):
-        self.assertTrue(wait_until(lambda: running.errors.count(text) >= count), running.errors)
+        wait_until(lambda: running.errors.count(text) >= count, lambda: running.errors)
 
     def answers(self, serve):
         """As plain decoding; how many tokens were accepted."""
@@ -116,7 +116,7 @@ class Pair(Case):
         keys = os.path.join(os.environ["XDG_CONFIG_HOME"], "tandem/keys")
         worker = ROOT / "tests/integration/python_draft.py"
         draft = self.start(sys.executable, worker, "--orchestrator", self.endpoint, "--keys", keys)
-        self.assertTrue(wait_until(lambda: "a draft (" in serve.errors), serve.errors + draft.errors)
+        wait_until(lambda: "a draft (" in serve.errors, lambda: serve.errors + draft.errors)
         self.target()
         self.says(serve, "a target (")
         self.answers(serve)

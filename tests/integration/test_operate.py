@@ -39,10 +39,10 @@ class Workers(Operated):
         late = []
         ask = threading.Thread(target=lambda: late.append(server.ask("POST", CHAT, chat())))
         ask.start()
-        self.assertTrue(wait_until(lambda: "vllm:num_requests_waiting" in self.metrics(server)))
+        wait_until(lambda: "vllm:num_requests_waiting" in self.metrics(server))
         self.assertTrue(under_way.read().strip().endswith(b"data: [DONE]"))
         c.close()
-        self.assertTrue(wait_until(lambda: self.workers(server)[1]["target"]["load"] == 0))
+        wait_until(lambda: self.workers(server)[1]["target"]["load"] == 0)
         self.assertEqual(late, [])
         self.assertEqual(self.workers(server, "resume", digits)[1]["target"]["state"], "ready")
         ask.join()
@@ -107,7 +107,7 @@ class Logs(Operated):
         given = {"X-Request-Id": 'say "x"'.replace(" ", "-")}
         self.assertEqual(server.ask("POST", CHAT, chat(), given)[0], 200)
         about = lambda: [o for o in self.objects(server.errors) if "request" in o]
-        self.assertTrue(wait_until(lambda: len(about()) == 2))
+        wait_until(lambda: len(about()) == 2)
         begun, ended = about()
         self.assertEqual({begun["request"], ended["request"]}, {given["X-Request-Id"]})
         self.assertRegex(begun["session"], "^[0-9a-f]{16}$")

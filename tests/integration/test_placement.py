@@ -119,7 +119,7 @@ class Failover(Placed):
         self.check(answers)
         self.assertEqual(self.elsewhere(answers), 0)
         self.assertGreater(processor_time(second.pid), 0)
-        self.assertTrue(wait_until(lambda: "the engine goes on" in first.errors), first.errors)
+        wait_until(lambda: "the engine goes on" in first.errors, lambda: first.errors)
         s.ask(self.eight)
         self.check(s.wait(1 + EIGHT))
 
@@ -173,7 +173,7 @@ class Many(Placed):
             return sum(t.errors.count("a draft is attached") for t in targets)
 
         def until(count):
-            self.assertTrue(wait_until(lambda: attached() >= count), s.errors)
+            wait_until(lambda: attached() >= count, lambda: s.errors)
 
         def join(*kinds):
             """These, once they have work."""
@@ -287,14 +287,14 @@ class Orchestrators(Placed):
             self.addCleanup(worker.close)
         for worker in workers:
             waits = f"waiting for the orchestrator at {endpoint}: is 'tandem serve-workers --listen {endpoint}' running there?"
-            self.assertTrue(wait_until(lambda: waits in worker.errors), worker.errors)
+            wait_until(lambda: waits in worker.errors, lambda: worker.errors)
         s = Served(self, endpoint=endpoint)
         for worker in workers:
-            self.assertTrue(wait_until(lambda: f"the orchestrator at {endpoint} is there now" in worker.errors), worker.errors)
+            wait_until(lambda: f"the orchestrator at {endpoint} is there now" in worker.errors, lambda: worker.errors)
         s.program.signal(signal.SIGKILL)
         for worker in workers:
             gone = f"the orchestrator at {endpoint} is not there any more"
-            self.assertTrue(wait_until(lambda: gone in worker.errors), worker.errors)
+            wait_until(lambda: gone in worker.errors, lambda: worker.errors)
             self.assertEqual(worker.errors.count("waiting for the orch"), 1)
 
     def test_address_in_use_or_open_to_others(self):

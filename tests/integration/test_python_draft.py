@@ -56,7 +56,7 @@ class RealTarget(Case):
             inbox = answer.open_draft(draft, hello[9], hello[4])
             self.assertEqual(inbox.expect("OPENED").fields, [len(prompt), answer.hashes[len(prompt)]])
         if until:
-            self.assertTrue(self.hub.wait(lambda: len(answer.output) >= TOKENS // 3))
+            self.hub.wait(lambda: len(answer.output) >= TOKENS // 3)
             until(answer)
         answer.finish()
         self.assertIn(answer.done[2], (STOP, LENGTH))
@@ -316,7 +316,7 @@ class PlayedTarget(Case):
         self.hub.inbox.expect("HELLO")
         for name in ("tokens_hash_short", "open_target_half", "frame_trailing", "type_beyond", "frame_map_inside"):
             self.hub.send_frame(self.draft, (VECTORS / "bad" / f"{name}.bin").read_bytes())
-        self.assertTrue(self.hub.wait(lambda: self.worker.errors.count("dropped a frame") == 5))
+        self.hub.wait(lambda: self.worker.errors.count("dropped a frame") == 5)
         self.hub.inbox.expect_error("protocol")
         self.hub.send(self.draft, "END", self.answer.id, 1, to=bytes(15) + b"\1")
         self.hub.wait(lambda: self.hub.inbox.seen[-1].fields[:1] == [CODES["stale"]])

@@ -26,7 +26,7 @@ class Server:
         fixed = ("serve", "-m", MODEL, "--port", "0", "--ledger", "none")
         self.program = Running(case.folder, TANDEM, *fixed, *flags)
         case.addCleanup(self.program.close)
-        case.assertTrue(wait_until(lambda: "ready" in self.errors, TIME_LIMIT), self.errors)
+        wait_until(lambda: "ready" in self.errors, lambda: self.errors, seconds=TIME_LIMIT)
         self.port = int(re.search(r"https?://127.0.0.1:(\d+)", self.errors)[1])
 
     @property
@@ -365,7 +365,7 @@ class Serve(Case):
         self.assertEqual((taken["is_processing"], taken["request"]), (True, event["id"]))
         self.assertGreater(taken["next_token"]["n_decoded"], 0)
         idle = lambda: not any(s["is_processing"] for s in self.server.ask("GET", "/slots")[1])
-        self.assertTrue(wait_until(idle, TIME_LIMIT))
+        wait_until(idle, seconds=TIME_LIMIT)
 
     def metrics(self):
         """{name and labels: value}"""
@@ -448,7 +448,7 @@ class Serve(Case):
             self.assertRegex(self.server.errors, begun)
             ended = f"of-a-stream: session [0-9a-f]{{16}}: choice {i} ended: length, 3 tokens after"
             over = lambda: re.search(ended, self.server.errors)
-            self.assertTrue(wait_until(over, TIME_LIMIT), self.server.errors)
+            wait_until(over, lambda: self.server.errors, seconds=TIME_LIMIT)
 
     def test_a_body_that_is_too_large_is_refused(self):
         self.refused(413, "too large", "POST", CHAT, b" " * (17 << 20))

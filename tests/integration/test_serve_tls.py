@@ -75,7 +75,7 @@ class Tls(Case):
         c.sock.shutdown(socket.SHUT_RDWR)
         c.close()
         ended = lambda: re.search(r"request leaves: .*choice 0 ended: (\w+)", server.errors)
-        self.assertTrue(wait_until(ended, PATIENCE), server.errors)
+        wait_until(ended, lambda: server.errors)
         self.assertEqual(ended()[1], "cancelled")
 
     def test_what_is_wrong_with_the_files(self):

@@ -81,7 +81,7 @@ class Sessions(Case):
         """A run that has begun to show its answer."""
         run = Running(self.folder, *through, TANDEM, "run", "-m", MODEL, "--ledger", str(self.ledger), *map(str, flags), PROMPT)
         self.addCleanup(run.close)
-        self.assertTrue(wait_until(lambda: len(run.out) > BEGUN), run.errors)
+        wait_until(lambda: len(run.out) > BEGUN, lambda: run.errors)
         return run
 
     def finished(self, *flags):
@@ -99,7 +99,7 @@ class Sessions(Case):
                 children = children_of(run.pid)
                 run.signal(signal.SIGKILL)
                 run.end()
-                self.assertTrue(wait_until(lambda: not any(map(is_running, children))), "orphans")
+                wait_until(lambda: not any(map(is_running, children)), "orphans")
                 line = self.list()[0]
                 self.assertEqual(line["state"], "interrupted")
                 self.assertEqual(line["title"], PROMPT)
@@ -340,7 +340,7 @@ class Sessions(Case):
         self.assertEqual(end("--older-than", "0s", "--delete"), "1 session forgotten\n")
         self.assertEqual(states(), {lives: "running"})
         shown = len(living.out)
-        self.assertTrue(wait_until(lambda: len(living.out) > shown), living.errors)
+        wait_until(lambda: len(living.out) > shown, lambda: living.errors)
         living.signal(signal.SIGKILL)
         living.end()
         self.assertEqual(end("--older-than", "0m", "--delete"), "1 session forgotten\n")
@@ -384,7 +384,7 @@ class Sessions(Case):
     def test_status_and_the_living(self):
         run = self.start("--max-tokens", "3500")
         status = lambda: json.loads(self.good("status", "--json", "--ledger", self.ledger))
-        self.assertTrue(wait_until(lambda: status()[0]["workers"] and status()[0]["tok_s"] > 0), status())
+        wait_until(lambda: status()[0]["workers"] and status()[0]["tok_s"] > 0, lambda: status())
         one, = status()
         self.assertEqual((one["pid"], one["command"], one["state"], one["sessions"]), (run.pid, "run", "running", 1))
         target, draft = one["workers"]
@@ -429,7 +429,7 @@ class Sessions(Case):
             self.refused(FAILED, f"process {stopped.pid}", "session", verb, "--ledger", self.ledger, lives)
         before = len(stopped.out)
         stopped.signal(signal.SIGCONT)
-        self.assertTrue(wait_until(lambda: len(stopped.out) > before + BEGUN), "it goes on")
+        wait_until(lambda: len(stopped.out) > before + BEGUN, "it goes on")
         self.assertNotIn("taken over", stopped.errors)
         stopped.signal(signal.SIGKILL)
         stopped.end()
@@ -473,7 +473,7 @@ class Sessions(Case):
         run = self.start("--max-tokens", TOKENS)
         target = child_named(run.pid, "tandem-target")
         with self.locked():
-            self.assertTrue(wait_until(lambda: self.rests(target)), "the target runs ahead of its credit")
+            wait_until(lambda: self.rests(target), "the target runs ahead of its credit")
             shown = len(run.out)
             kept = json.loads(self.session("export", self.list()[0]["session"]))
             self.assertLess(len(kept["token_ids"]), TOKENS)
@@ -488,7 +488,7 @@ class Sessions(Case):
             with self.subTest(there_is_room=there_is_room):
                 run = self.start("--max-tokens", TOKENS, through=("sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh"))
                 resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-                self.assertTrue(wait_until(lambda: "only what is kept is shown" in run.errors), run.errors)
+                wait_until(lambda: "only what is kept is shown" in run.errors, lambda: run.errors)
                 kept = json.loads(self.session("export", self.list()[0]["session"]))
                 shown = len(run.out)
                 self.assertLess(len(kept["token_ids"]), TOKENS)

@@ -1,24 +1,42 @@
 #!/bin/bash
-# The whole suite from a fresh clone: packages, model, builds, tests. Without arguments every stage runs, and a
-# failing one fails the run at its end; `scripts/test.sh STAGE...` runs only those and what they need, `--list` names
-# them. A single test is named by its file: `scripts/test.sh test_wait`, `scripts/test.sh test_pair.py`.
+# The tests, from a fresh clone: packages, model, builds, tests.
+#
+#   scripts/test.sh               the gate: all that decides whether a change may land, in ten minutes on two processors
+#   scripts/test.sh --thorough    everything: before a release, and when something large is done
+#   scripts/test.sh STAGE...      these stages and what they need; --list names them
+#   scripts/test.sh STAGE/TEST    one test of a stage: integration/test_pair.Pair.test_ngram, unit/test_ring, mutants/NAME
+#   scripts/test.sh test_ring     the same for a unit test or a file of tests/integration (test_pair.py), by its name alone
+#
+# All stages run, also after one has failed. The end names every test that failed and the command that runs it again.
+# build/passed tells at which commit the gate last passed whole ("dirty" where files differed), build/passed-thorough
+# the same of --thorough.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# name | what it does
+# name | gate, thorough or both | what it does
 stages='
-setup       | packages, the CUDA compiler and the default model
-tidy        | style, in seconds: format, lengths, names, words, paths, include arrows
-build       | Release build of everything
-unit        | unit, property, golden and vector tests (ctest)
-simulation  | every state machine under a seeded network, a simulated disk and faults of all kinds, 6,000 seeds
-model       | a model of sessions, epochs and ledger, whole, and with each of its rules removed in turn
-mutants     | known mistakes, each of which the simulation or a unit test must catch
-integration | the real programs on loopback
-storm       | the real programs in a storm of 200 faults
-asan        | ASan and UBSan: the tests not labelled golden, slow, far or emulated, command line, pair and wire tests over the virtual cache with a subset of prompts
-tsan        | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
-fuzz        | libFuzzer: a while for each target'
+setup            | both     | packages, the CUDA compiler and the default model
+tidy             | both     | style, in seconds: format, lengths, names, words, paths, include arrows, rules of tests
+build            | gate     | programs, simulation and tests of kernels, for GPUs of one kind
+unit             | gate     | kernels and models: unit, property and golden tests; vectors
+simulation       | both     | every state machine under a seeded network, a simulated disk and faults of all kinds
+build-asan       | gate     | programs and all other unit tests, with ASan and UBSan
+unit-asan        | gate     | those unit tests
+integration      | gate     | the real programs on loopback
+wire-asan        | gate     | targets with ASan and UBSan, spoken to by the tests themselves, over the virtual cache
+mutants          | gate     | known mistakes, each of which a test must catch: those of changed files, and a sample
+build-all        | thorough | everything, for every kind of GPU
+unit-all         | thorough | all unit tests, also over far and emulated devices
+model            | thorough | a model of sessions, epochs and ledger, whole, and with each of its rules removed in turn
+mutants-all      | thorough | all known mistakes
+integration-all  | thorough | all tests of the real programs
+virtual          | thorough | faults over the virtual cache
+command-lines    | thorough | odd command lines
+far              | thorough | pairs over a device as remote as a GPU
+storm            | thorough | the real programs in a storm of faults
+asan             | thorough | ASan and UBSan: the tests not labelled golden, thorough, far or emulated; command line, pair and wire tests over the virtual cache
+tsan             | thorough | TSan: thread pool, rings, threads of batches, head, engine, host, ledger, simulation
+fuzz             | thorough | libFuzzer: a while for each target'
 
 sim_seeds=6000
 sim_seeds_replayed=200
@@ -26,26 +44,63 @@ sim_seeds_sanitized=200
 fuzz_seconds=15
 odd_command_lines=300
 storm_faults=200
+mutants_of_the_gate=24
 python=/usr/bin/python3
-jobs=$(nproc)
 
 # stage: those that must have run before it
-declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [model]=setup [mutants]="setup build" [integration]="setup build" [storm]="setup build"
-  [asan]=setup [tsan]=setup [fuzz]=setup)
+declare -A needs=([tidy]=setup [build]=setup [unit]="setup build" [simulation]="setup build" [build-asan]="setup build"
+  [unit-asan]="setup build build-asan" [integration]="setup build" [wire-asan]="setup build build-asan"
+  [mutants]="setup build build-asan" [build-all]=setup [unit-all]="setup build-all" [model]=setup
+  [mutants-all]="setup build-all" [integration-all]="setup build-all" [virtual]="setup build-all"
+  [command-lines]="setup build-all" [far]="setup build-all" [storm]="setup build-all" [asan]=setup [tsan]=setup [fuzz]=setup)
 
-names() { sed -nE 's/^([a-z]+) .*/\1/p' <<<"$stages"; }
+names() { sed -nE 's/^([a-z-]+) .*/\1/p' <<<"$stages"; } # all of them
+names_of() { sed -nE "s/^([a-z-]+) +\\| ($1|both) .*/\\1/p" <<<"$stages"; } # gate or thorough
+
+# The processors that may be used: those of the affinity, or fewer where a control group allows less.
+processors() {
+  local count quota period
+  count=$(nproc)
+  read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max || quota=max
+  [[ $quota == max || $((quota / period)) -ge $count ]] || count=$((quota / period > 0 ? quota / period : 1))
+  echo "$count"
+}
+jobs=$(processors)
+
+# --- stages; RESULTS is a file for lines: FAILED, FLAKY or TOOK and seconds, then the name of a test ---
 
 configure_and_build() { # PRESET [TARGET...]
   cmake --preset "$1" >/dev/null
-  cmake --build --preset "$1" -- "${@:2}"
+  cmake --build --preset "$1" -- -j "$jobs" "${@:2}"
 }
 
 run_ctest() { # PRESET [ARGUMENT...]
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" "${@:2}"
+  local status=0 junit=$PWD/build/$1/tests.xml
+  rm -f "$junit"
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" --output-junit "$junit" "${@:2}" || status=$?
+  sed -nE 's/.*<testcase name="([^"]*)".* time="([^"]*)" status="([^"]*)".*/\3 \2 \1/p' "$junit" | while read -r how took name; do
+    [[ $how == run || $how == notrun ]] || echo "FAILED $name"
+    echo "TOOK $took $name"
+  done >>"$RESULTS"
+  return $status
 }
 
-run_integration() { # PRESET SUBSET (1: fewer and shorter answers) PATTERN...
-  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py "${@:3}"
+run_unit() { # PRESET TEST ARGUMENT...: the test, or all that the arguments choose
+  if [[ $2 ]]; then run_ctest "$1" -R "^$2\$"; else run_ctest "$1" "${@:3}"; fi
+}
+
+run_integration() { # PRESET SUBSET (1: fewer and shorter answers) [--thorough] NAME...
+  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py --jobs "$jobs" "${@:3}"
+}
+
+simulate() { # PRESET [SEED]
+  if [[ ${2:-} ]]; then
+    "build/$1/bin/sim" --seed "$2"
+    return
+  fi
+  "build/$1/bin/sim" --count "$sim_seeds"
+  echo "--- each seed twice: it must replay exactly"
+  "build/$1/bin/sim" --count "$sim_seeds_replayed" --replay
 }
 
 stage_setup() {
@@ -54,52 +109,82 @@ stage_setup() {
 }
 
 stage_tidy() {
-  scripts/tidy.py --self-test
-  scripts/tidy.py
+  local failed=0
+  scripts/tidy.py --self-test || failed=1
+  scripts/tidy.py || failed=1
+  return $failed
 }
 
-stage_build() { configure_and_build release; }
+stage_build() { configure_and_build gate; }
 
-stage_unit() {
-  $python wire/vectors/make_vectors.py --check # the frames are what another encoder makes, and the page quotes them
-  run_ctest release
+stage_unit() { # [TEST]
+  local failed=0
+  $python wire/vectors/make_vectors.py --check || failed=1 # the frames are what another encoder makes, and the page quotes them
+  run_unit gate "${1:-}" -LE 'thorough|far|emulated' || failed=1
+  return $failed
 }
 
-stage_simulation() {
-  build/release/bin/sim --count "$sim_seeds"
-  echo "--- each seed twice: it must replay exactly"
-  build/release/bin/sim --count "$sim_seeds_replayed" --replay
+stage_simulation() { # [SEED]
+  local preset=gate
+  [[ -x build/gate/bin/sim ]] || preset=release
+  simulate "$preset" "${1:-}"
 }
+
+stage_build-asan() { configure_and_build gate-asan programs unit_tests; }
+
+stage_unit-asan() { run_unit gate-asan "${1:-}" -LE 'thorough|far|emulated'; }
+
+stage_integration() { run_integration gate 0 "${1:-test_*.py}"; }
+
+stage_wire-asan() { TANDEM_KV=virtual run_integration gate-asan 1 "${1:-test_wire.py}"; }
+
+stage_mutants() { # [NAME]
+  local which=(--sample "$mutants_of_the_gate")
+  [[ -z ${1:-} ]] || which=("$1")
+  $python tests/mutants.py --jobs "$jobs" --build build/gate --build build/gate-asan --seeds "$sim_seeds" "${which[@]}"
+}
+
+stage_build-all() { configure_and_build release; }
+
+stage_unit-all() { run_unit release "${1:-}"; }
 
 stage_model() { $python tests/model/check.py; }
 
-stage_mutants() { $python tests/mutants.py; }
+stage_mutants-all() { $python tests/mutants.py --jobs "$jobs" --build build/release --seeds "$sim_seeds" ${1:+"$1"}; }
 
-stage_integration() {
-  run_integration release 0 'test_*.py'
-  echo "--- faults over the virtual cache"
-  TANDEM_KV=virtual run_integration release 0 'test_faults.py'
-  echo "--- odd command lines"
+stage_integration-all() { run_integration release 0 --thorough "${1:-test_*.py}"; }
+
+stage_virtual() { TANDEM_KV=virtual run_integration release 0 --thorough "${1:-test_faults.py}"; }
+
+stage_command-lines() {
   PYTHONDONTWRITEBYTECODE=1 $python tests/fuzz/command_lines.py --lines "$odd_command_lines" --seconds 600
-  echo "--- a device as remote as a GPU"
-  TANDEM_DEVICE=far:cpu TANDEM_DRAFT_DEVICE=far:cpu run_integration release 1 test_pair.py test_matrix.py
+}
+
+stage_far() {
+  local which=(test_pair.py test_matrix.py)
+  [[ -z ${1:-} ]] || which=("$1")
+  TANDEM_DEVICE=far:cpu TANDEM_DRAFT_DEVICE=far:cpu run_integration release 1 --thorough "${which[@]}"
 }
 
 stage_storm() { scripts/storm.sh "$storm_faults"; }
 
-stage_asan() {
+stage_asan() { # [TEST]
+  local failed=0 which=('test_cli_*.py' test_pair.py test_wire.py)
   configure_and_build asan
-  run_ctest asan -LE 'golden|slow|far|emulated'
-  export TANDEM_KV=virtual # the other stages run these over the static cache
-  run_integration asan 1 'test_cli_*.py' test_pair.py test_wire.py
+  if [[ ! ${1:-} || -f tests/${1%%.*}.c ]]; then run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1; fi
+  [[ -z ${1:-} ]] || which=("$1")
+  # The other stages run these over the static cache.
+  if [[ ! ${1:-} || ! -f tests/${1%%.*}.c ]]; then TANDEM_KV=virtual run_integration asan 1 --thorough "${which[@]}" || failed=1; fi
+  return $failed
 }
 
 stage_tsan() {
-  local programs='test_thread_pool test_ring test_batch_thread test_sample test_engine test_machine_host test_engine_host test_ledger_file test_ledger_writer'
+  local failed=0 programs='test_thread_pool test_ring test_batch_thread test_sample test_engine test_machine_host test_engine_host test_ledger_file test_ledger_writer'
   # shellcheck disable=SC2086 # a list of words
   configure_and_build tsan $programs sim
-  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" run_ctest tsan -R "^(${programs// /|})\$"
-  build/tsan/bin/sim --count "$sim_seeds_sanitized"
+  TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" run_ctest tsan -R "^(${programs// /|})\$" || failed=1
+  build/tsan/bin/sim --count "$sim_seeds_sanitized" || failed=1
+  return $failed
 }
 
 fuzz_one() { # NAME
@@ -107,83 +192,112 @@ fuzz_one() { # NAME
   [[ $1 == fuzz_frame ]] && seeds=(wire/vectors/good wire/vectors/bad)
   mkdir -p "$corpus"
   "build/fuzz/bin/$1" -max_total_time="$fuzz_seconds" -seed=1 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="build/fuzz/$1-" "$corpus" "${seeds[@]}" >"build/fuzz/$1.log" 2>&1
+    -artifact_prefix="build/fuzz/$1-" "$corpus" "${seeds[@]}" >"build/fuzz/$1.log" 2>&1 || echo "FAILED $1" >>"$RESULTS"
 }
 
 # Several targets at a time; what each said is shown when all are at their end.
-stage_fuzz() {
-  local targets=() name failed=0
+stage_fuzz() { # [NAME]
+  local targets=() name
   for name in tests/fuzz/fuzz_*.c; do targets+=("$(basename "$name" .c)"); done
+  [[ -z ${1:-} ]] || targets=("$1")
   configure_and_build fuzz "${targets[@]}"
   export fuzz_seconds
   export -f fuzz_one
-  printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} "$BASH" -c 'fuzz_one {}' || failed=1
+  printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} "$BASH" -c 'fuzz_one {}'
   for name in "${targets[@]}"; do
     echo "--- $name, $fuzz_seconds s"
     sed '/Recommended dictionary/,/End of recommended/d' "build/fuzz/$name.log"
   done
-  return $failed
+  ! grep -q '^FAILED' "$RESULTS"
 }
 
-run_test() { # NAME of tests/NAME.c, or FILE of tests/integration
-  stage_setup
-  if [[ $1 == *.py ]]; then
-    stage_build
-    run_integration release 0 "$1"
-  else
-    configure_and_build release "$1"
-    "build/release/bin/$1"
-  fi
-}
+# --- the run ---
 
-is_test() { [[ $1 == test_* && (-f tests/$1.c || -f tests/integration/$1) ]]; }
-
-run_stage() { # NAME; a process of its own, so that -e works in it
-  local begin=$SECONDS text
-  text=$(sed -nE "s/^$1 +\| //p" <<<"$stages")
-  text=${text:-one test}
+run_stage() { # STAGE[/TEST]; a process of its own, so that -e works in it
+  local stage=${1%%/*} begin=$SECONDS word=ok isolated=(tests/isolated.sh) name
+  results=build/results/$stage
+  mkdir -p build/results
+  : >"$results"
+  [[ $stage != setup ]] || isolated=() # it needs the network, and installs what the others need
   echo
-  echo "=== $1: $text"
-  if "$BASH" "${BASH_SOURCE[0]}" --one "$1"; then
-    results+=("$(printf 'ok      %-12s %5d s' "$1" $((SECONDS - begin)))")
-  else
-    results+=("$(printf 'FAILED  %-12s %5d s' "$1" $((SECONDS - begin)))")
-    failed+=("$1")
-  fi
+  echo "=== $1: $(sed -nE "s/^$stage +\\| [a-z]+ +\\| //p" <<<"$stages")"
+  RESULTS=$PWD/$results "${isolated[@]}" "$BASH" "${BASH_SOURCE[0]}" --one "$1" || word=FAILED
+  [[ $word == ok ]] || grep -q ^FAILED "$results" || failed+=("$stage")
+  while read -r name; do failed+=("$stage/$name"); done < <(sed -n 's/^FAILED //p' "$results" | sort -u)
+  while read -r name; do flaky+=("$stage/$name"); done < <(sed -n 's/^FLAKY //p' "$results" | sort -u)
+  sed -nE "s/^TOOK ([^ ]+) (.*)/\\1 $stage\\/\\2/p" "$results" >>build/results/all-took
+  summary+=("$(printf '%-7s %-16s %5d s' "$word" "$1" $((SECONDS - begin)))")
 }
+
+commit_here() { echo "$(git rev-parse HEAD)$(git diff --quiet HEAD && [[ ! $(git ls-files -o --exclude-standard) ]] || echo ' dirty')"; }
 
 if [[ ${1:-} == --one ]]; then
-  if is_test "$2"; then run_test "$2"; else "stage_$2"; fi
+  test=
+  [[ $2 != */* ]] || test=${2#*/}
+  "stage_${2%%/*}" ${test:+"$test"}
   exit
 fi
 if [[ ${1:-} == --list || ${1:-} == --help ]]; then
+  sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   echo "${stages#?}"
   exit
 fi
 
-chosen=("$@")
-[[ $# -gt 0 ]] || mapfile -t chosen < <(names)
+# By its name alone: the stage that runs it.
+whole_name() { # NAME
+  if [[ $1 == test_*.py && -f tests/integration/$1 ]]; then
+    echo "integration-all/$1"
+  elif [[ $1 == test_* && (-f tests/$1.c || -f tests/$1.cu) ]]; then
+    echo "unit-all/$1"
+  else
+    echo "$1"
+  fi
+}
+
+passed_file='' chosen=("$@")
+if [[ $# -eq 0 || ${1:-} == --thorough ]]; then
+  [[ $# -le 1 ]] || { echo "test.sh: --thorough is everything; name stages without it" >&2; exit 2; }
+  kind=gate
+  passed_file=build/passed
+  [[ $# -eq 0 ]] || kind=thorough passed_file=build/passed-thorough
+  mapfile -t chosen < <(names_of $kind)
+fi
 wanted=()
 for name in "${chosen[@]}"; do
-  names | grep -qxF -- "$name" || is_test "$name" || {
+  name=$(whole_name "$name")
+  names | grep -qxF -- "${name%%/*}" || {
     echo "test.sh: no stage or test '$name'; stages: $(names | tr '\n' ' ')" >&2
     exit 2
   }
   # shellcheck disable=SC2206 # a list of words
-  wanted+=(${needs[$name]:-} "$name")
+  wanted+=(${needs[${name%%/*}]:-} "$name")
 done
 
-results=() failed=()
+summary=() failed=() flaky=() begin_commit=$(commit_here)
 declare -A ran=()
+mkdir -p build/results
+: >build/results/all-took
+trap 'exit 130' INT TERM
 for name in "${wanted[@]}"; do
   [[ ${ran[$name]:-} ]] || run_stage "$name"
   ran[$name]=1
 done
+
+echo
+echo "=== the slowest tests"
+sort -rn build/results/all-took | sed -n '1,30p'
 echo
 echo "=== summary"
-printf '%s\n' "${results[@]}"
+printf '%s\n' "${summary[@]}"
+for name in "${flaky[@]}"; do echo "FLAKY   $name: it came late once, and not when it was tried again. Its cause is to be found."; done
+for name in "${failed[@]}"; do echo "FAILED  $name    again: scripts/test.sh $name"; done
+tests=$(wc -l <build/results/all-took)
+[[ $tests -eq 0 ]] || echo "tests: $((tests - ${#failed[@]})) passed, ${#failed[@]} failed"
 if [[ ${#failed[@]} -gt 0 ]]; then
-  echo "test.sh: FAILED: ${failed[*]} (again: scripts/test.sh ${failed[*]})"
+  echo "test.sh: FAILED"
   exit 1
 fi
-echo "test.sh: all stages passed"
+end_commit=$(commit_here)
+[[ $end_commit == "$begin_commit" ]] || end_commit="${end_commit%% *} dirty"
+[[ -z $passed_file ]] || echo "$end_commit" >"$passed_file"
+echo "test.sh: all stages passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"

@@ -7,8 +7,9 @@
 
 The rules: clang-format 14; at most 110 columns; no function over 45 lines; no circle of files that include
 each other; what a header declares begins with its file's noun; no word that docs/GLOSSARY.md replaces; nothing
-about the places where people work on it; every path that a document names exists. scripts/check_includes.sh
-holds the rooms apart. What still breaks a rule stands in scripts/tidy_exceptions.txt, which may only shrink.
+about the places where people work on it; every path that a document names exists; no verdict of a test that
+depends on the machine's speed or on what else is there (docs/CHANGING.md). scripts/check_includes.sh holds the
+rooms apart. What still breaks a rule stands in scripts/tidy_exceptions.txt, which may only shrink.
 """
 
 import io
@@ -419,6 +420,45 @@ def check_mentions(repo):
                     yield 'mention', file, path, line, f'there is no {path}'
 
 
+# What a test's verdict must not depend on: where (endings of files), the pattern, and what to do instead
+# (docs/CHANGING.md). State machines get addresses that nobody opens, so ports are looked for in Python alone.
+VERDICTS = [
+    (
+        (*SOURCES, '.py'),
+        r'assert_?(?:Less|LessEqual|in_range|true)\b.*(?:\bclock_us\(|monotonic\(|perf_counter\(|\.silence\()',
+        'an upper bound on time fails on a slow machine: wait for the event, and let a benchmark tell the time',
+    ),
+    (
+        (*SOURCES, '.py'),
+        r'\b(?:process_time|getrusage|CLOCK_(?:PROCESS|THREAD)_CPUTIME_ID|CLOCKS_PER_SEC|SC_CLK_TCK)\b',
+        'processor time depends on the machine: wait for an event',
+    ),
+    (('.py',), r'\b(?:timeout|seconds)=[\d.]+\b', 'a patience of its own: PATIENCE costs nothing when it is not needed'),
+    (('.py',), r'\bcpu_count\(\)', 'counts processors that this process may not use: os.sched_getaffinity'),
+    (('.py',), r'(?:127\.0\.0\.1|localhost|\*):[1-9]\d{3,4}\b', 'a fixed port, which others may have: port 0, or ipc'),
+    (
+        (*SOURCES, '.py'),
+        r'["\']/(?:tmp|var|home|root|nonexistent|run)\b',
+        "a path outside of the test's own folder",
+    ),
+    (
+        (*SOURCES, '.py'),
+        r'\bexpanduser\b|getenv\("HOME"\)|environ\["HOME"\]|Path\.home\(\)',
+        'the home of whoever runs the tests',
+    ),
+]
+
+
+def check_verdicts(repo):
+    for file in repo.files:
+        if not re.match(r'tests/(integration/|unit/|[^/]*$)', file):
+            continue
+        for n, line in enumerate(repo.text(file).split('\n'), 1):
+            for endings, pattern, sentence in VERDICTS:
+                if file.endswith(endings) and re.search(pattern, line):
+                    yield 'verdict', file, line.strip().replace(' ', '')[:40], n, sentence
+
+
 def path_exists(repo, path, folders, bases):
     """Judges only what looks like a path of ours: one below a top folder, or a source file's plain name."""
     if '*' in path:
@@ -443,6 +483,7 @@ RULES = [
     check_outside,
     check_mentions,
     check_paths,
+    check_verdicts,
 ]
 
 

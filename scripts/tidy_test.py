@@ -16,6 +16,7 @@ from tidy import (
     check_outside,
     check_paths,
     check_symbols,
+    check_verdicts,
     check_words,
     judge,
     read_exceptions,
@@ -46,6 +47,22 @@ GLOSSARY_ROWS = """| term | means | where | not |
 
 # rule, files, what it must find: (file, subject)
 CASES = [
+    (
+        check_verdicts,
+        {
+            'tests/a.py': 'wait_until(came, seconds=PATIENCE)\nself.assertLess(count, 5)\nbind("ipc://" + folder)\n',
+            'tests/a.c': 'assert_true(now_us < late_us);\nconnect("tcp://127.0.0.1:7000");\n',
+            'bench/a.py': 'p.wait(timeout=5)\n',
+        },
+        [],
+    ),
+    (check_verdicts, {'tests/a.c': 'assert_true(clock_us() < 9);\n'}, [('tests/a.c', 'assert_true(clock_us()<9);')]),
+    (check_verdicts, {'tests/a.c': 'save("/tmp/x");\n'}, [('tests/a.c', 'save("/tmp/x");')]),
+    (check_verdicts, {'tests/a.py': 'p.wait(timeout=5)\n'}, [('tests/a.py', 'p.wait(timeout=5)')]),
+    (check_verdicts, {'tests/a.py': 'os.cpu_count()\n'}, [('tests/a.py', 'os.cpu_count()')]),
+    (check_verdicts, {'tests/a.py': '"127.0.0.1:7000"\n'}, [('tests/a.py', '"127.0.0.1:7000"')]),
+    (check_verdicts, {'tests/a.py': 'time.process_time()\n'}, [('tests/a.py', 'time.process_time()')]),
+    (check_verdicts, {'tests/a.c': 'getenv("HOME")\n'}, [('tests/a.c', 'getenv("HOME")')]),
     (check_format, {'a.c': 'int a;\n'}, []),
     (check_format, {'a.c': 'int   a;\n', 'b.cu': 'int   b;\n'}, [('a.c', '*'), ('b.cu', '*')]),
     (check_format, {'a.cu': 'void f() { kernel<<<1, 32, 0, stream>>>(a); }\n'}, []),

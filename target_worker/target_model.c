@@ -3,8 +3,6 @@
 #include "common/file/head_fc.h"
 #include "target_worker/engine.h"
 
-#include <unistd.h>
-
 #define DEFAULT_CONTEXT 4096
 
 kv_type target_model_kv_type(ops_math math) {
@@ -53,7 +51,7 @@ static int settle_cache(kv_options *o, const model_config *c, target_arguments *
 
 static int open_model(target_model *m, const target_arguments *a, const kv_options *cache, const logger *log,
                       err *e) {
-  progress loading = progress_begin("loading the model", log, isatty(STDERR_FILENO));
+  progress loading = progress_begin("loading the model", log, true);
   model_options o = {.progress = progress_show,
                      .progress_context = &loading,
                      .repack_cache = a->worker.repack_cache,

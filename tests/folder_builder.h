@@ -8,15 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/scratch.h"
+
 typedef struct folder {
-  char path[64];
+  char path[SCRATCH_MAX];
   char files[8][64]; /* names, to be removed */
   int count;
 } folder;
 
 static inline folder folder_make(void) {
-  folder f = {.path = "/tmp/tandem-folder-XXXXXX"};
-  assert_non_null(mkdtemp(f.path));
+  folder f = {.count = 0};
+  strcpy(f.path, scratch_make_folder().text);
   return f;
 }
 

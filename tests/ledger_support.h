@@ -19,15 +19,16 @@
 
 #include <cmocka.h>
 
+#include "tests/patience.h"
+#include "tests/scratch.h"
+
 #ifdef __SANITIZE_THREAD__
 #define NEEDS_FORK() skip() /* TSan knows no threads after a fork */
 #else
 #define NEEDS_FORK() (void)0
 #endif
 
-#define PATIENCE_US 60000000 /* for a condition; never for a time */
-#define POLL_US     1000
-#define SESSION     UINT64_C(0xfedcba9876543210)
+#define SESSION UINT64_C(0xfedcba9876543210)
 
 static const int32_t prompt[] = {1, 2, 3};
 static const int32_t stops[] = {2, 7};
@@ -47,13 +48,12 @@ static const msg_options request = {.temperature = 0.8f,
                                     .selfcheck = 3};
 
 typedef struct own_folder { /* a folder of its own */
-  char name[64], path[96];
+  char name[SCRATCH_MAX], path[SCRATCH_MAX + 20];
 } own_folder;
 
 static inline int set_up(void **state) {
   own_folder *p = calloc(1, sizeof *p);
-  strcpy(p->name, "/tmp/test-ledger-XXXXXX");
-  if (!mkdtemp(p->name)) return -1;
+  strcpy(p->name, scratch_make_folder().text);
   snprintf(p->path, sizeof p->path, "%s/a/b/ledger.sqlite", p->name);
   *state = p;
   return 0;
@@ -61,11 +61,9 @@ static inline int set_up(void **state) {
 
 static inline int tear_down(void **state) {
   own_folder *p = *state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", p->name);
-  int rc = system(command);
+  scratch_remove(p->name);
   free(p);
-  return rc;
+  return 0;
 }
 
 static inline void nothing(void *context) {
@@ -105,7 +103,7 @@ static inline void append(ledger *l, uint64_t session, int32_t from, int32_t cou
 }
 
 static inline bool comes_to(ledger *l, uint64_t session, int32_t length) {
-  for (int64_t waited = 0; waited < PATIENCE_US; waited += POLL_US, usleep(POLL_US))
+  for (uint64_t end = clock_us() + PATIENCE_US; clock_us() < end; usleep(1000))
     if (l->durable(l->self, session) == length) return true;
   return false;
 }

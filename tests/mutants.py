@@ -1,23 +1,32 @@
 #!/usr/bin/python3
 """Breaks a rule on purpose, one mutant of a table at a time, and requires that the test which the mutant
-names notices: the simulation, or a unit test. A mutant that survives is a hole.
+names notices: the simulation, a unit test, or, as test_pair.Pair.test_ngram, an integration test, which gets
+the programs with the mutant in them. A mutant that survives is a hole.
 
-mutants.py [--table FILE] [--build FOLDER] [--seeds N] [NAME...]
+mutants.py [--table FILE] [--build FOLDER]... [--seeds N] [--sample N] [NAME...]
 
 A mutant replaces pieces of text, wherever they now stand: each must occur exactly once in the sources
 and headers of the programs, or in the function that the mutant names (`in`), and white space does not
 count. Only a source that the mutant changes is compiled, or that includes a header that it changes: its
 object is linked before the libraries of a finished build, and so takes the place of theirs. CUDA sources
-are those of the emulated device, which needs neither nvcc nor a GPU.
+are those of the emulated device, which needs neither nvcc nor a GPU. Where several builds are named, a program
+is that of the first which has it.
+
+With --sample, N of them are tried: first those of files, or of tests, that the last day before the newest commit
+has changed, then others; which ones depends on the commit alone. The text of all of them must still be there.
+
+RESULTS names a file to which a line is added for every mutant that is FAILED.
 """
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,8 +35,9 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ROOMS = ("common", "kernels", "wire", "draft_worker", "target_worker", "orchestrator")
 NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|(ERROR|shim): .*|"
-                     r"\S+: error: Failure!")
+                     r"\S+: error: Failure!|FAILED test_\S+")
 HEADERS = (".h", ".cuh")
+PROGRAMS = ("tandem", "tandem-target", "tandem-draft", "tandem-operate", "tandem-bench")  # of integration tests
 CPU_LIMIT = 600  # seconds of a processor, six times what the simulation takes: no end has been noticed
 TIME_LIMIT = 1800  # seconds; the same for one that sleeps, on a machine that may be busy
 
@@ -116,8 +126,6 @@ class Builder:
             (self.work / name / path).write_text(source)
         made = [self.compiled_one(name, program, path, list(command), path in files)
                 for path, command in self.made_of(program, files)]
-        if not made:
-            raise Unfit(f"{program} is made of none of the files that it changes")
         return made
 
     def compiled_one(self, name, program, path, command, is_changed):
@@ -138,7 +146,9 @@ class Builder:
             commands = subprocess.check_output(ask, text=True)
             link = commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :")
             self.links[program] = shlex.split(link)
-        command, out = list(self.links[program]), self.work / name / program / program
+        out = self.work / name / program / program
+        own = tuple(f"/{o.relative_to(out.parent)}" for o in objects)  # such as a main.c's, which is in no library
+        command = [word for word in self.links[program] if not word.endswith(own)]
         first = next(i for i, word in enumerate(command) if word.endswith(".a"))
         command[first:first] = map(str, objects)
         command[command.index("-o") + 1] = str(out)
@@ -148,14 +158,25 @@ class Builder:
         return out
 
 
-def noticed(program, seeds):
-    """What the program says of a mistake, or None when it passes."""
-    flags = ["--threads", "1", "--count", str(seeds)] if program.name == "sim" else []
-    first_failure = dict(os.environ, CMOCKA_TEST_ABORT="1")  # is enough
+def is_integration(test):
+    return "." in test
+
+
+def command_of(folder, test, seeds):
+    """What runs a test with the programs of this folder."""
+    if is_integration(test):
+        return [sys.executable, ROOT / "tests/integration/run.py", "--jobs", "1", test]
+    return [folder / test] + (["--threads", "1", "--count", str(seeds)] if test == "sim" else [])
+
+
+def noticed(folder, test, seeds):
+    """What a test says of a mistake in the programs of this folder, or None when it passes."""
+    env = dict(os.environ, TANDEM_BIN=str(folder), RESULTS=os.devnull)
+    env["CMOCKA_TEST_ABORT"] = "1"  # the first failure is enough
     try:
-        command = ["prlimit", f"--cpu={CPU_LIMIT}", program, *flags]
+        command = ["prlimit", f"--cpu={CPU_LIMIT}", *command_of(folder, test, seeds)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace",
-                              env=first_failure, timeout=TIME_LIMIT)
+                              env=env, timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
         return f"no end after {TIME_LIMIT} s"
     if done.returncode == 0:
@@ -164,52 +185,109 @@ def noticed(program, seeds):
     return said[0].strip() if said else f"status {done.returncode}"
 
 
-def try_one(builder, mutant, seeds):
+def programs_with(builder, name, test, changed):
+    """The folder of the programs that the test needs, in which the mutant is."""
+    folder = builder.work / name / test / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = False
+    for program in PROGRAMS if is_integration(test) else [test]:
+        objects = builder.compiled(name, program, changed)
+        if objects:
+            builder.linked(name, program, objects).rename(folder / program)
+        else:
+            shutil.copy(builder.build / "bin" / program, folder)  # no link: tandem starts what lies beside itself
+        found = found or bool(objects)
+    if not found:
+        raise Unfit(f"{test} is made of none of the files that it changes")
+    return folder
+
+
+def try_one(builders, mutant, seeds):
     """(caught, what to say of it)"""
     name = mutant["name"]
     try:
-        changed = builder.changed(mutant)
-        for program in mutant["caught_by"]:
-            objects = builder.compiled(name, program, changed)
-            if said := noticed(builder.linked(name, program, objects), seeds):
-                return True, f"  killed    {name} ({program}): {said}"
+        for test in mutant["caught_by"]:
+            builder = builders[test]
+            folder = programs_with(builder, name, test, builder.changed(mutant))
+            if said := noticed(folder, test, seeds):
+                return True, f"  killed    {name} ({test}): {said}"
     except Unfit as e:
         return False, f"  UNFIT     {name}: {e}"
     return False, f"  SURVIVED  {name} ({', '.join(mutant['caught_by'])})"
 
 
-def check_unchanged(build, programs, args):
+def check_unchanged(builders, tests, args):
     """A test that fails anyway catches nothing."""
-    for program in programs:
-        if not (build / "bin" / program).exists():
-            sys.exit(f"mutants: {program}, which catches some, is not there: a new name?")
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        said = pool.map(lambda p: (p, noticed(build / "bin" / p, args.seeds // 20)), sorted(programs))
-        for program, text in said:
+        said = pool.map(lambda t: (t, noticed(builders[t].build / "bin", t, args.seeds // 20)), sorted(tests))
+        for test, text in said:
             if text:
-                sys.exit(f"mutants: {program} fails on the unchanged source: {text}")
+                sys.exit(f"mutants: {test} fails on the unchanged source: {text}")
+
+
+def builders_of(builds, tests, work):
+    """For each test the builder of the first build that has its program."""
+    made, found = {}, {}
+    for test in tests:
+        program = PROGRAMS[0] if is_integration(test) else test
+        build = next((b.resolve() for b in builds if (b / "bin" / program).exists()), None)
+        if not build:
+            sys.exit(f"mutants: {test}, which catches some, is not there: a new name?")
+        made.setdefault(build, Builder(build, work / build.name))
+        found[test] = made[build]
+    return found
+
+
+def git(*words):
+    return subprocess.check_output(["git", "-C", ROOT, *words], text=True).strip()
+
+
+def sample_of(mutants, builders, count):
+    """(those to try, how many are unfit): see above."""
+    head, moment = git("log", "-1", "--format=%H %ct").split()
+    before = git("rev-list", "-1", f"--before={int(moment) - 86400}", "HEAD")
+    touched = set(git("diff", "--name-only", before, "HEAD").splitlines()) if before else set()
+    unfit, order = 0, []
+    for m in mutants:
+        try:
+            files = set(builders[m["caught_by"][0]].changed(m))
+        except Unfit as e:
+            print(f"  UNFIT     {m['name']}: {e}", flush=True)
+            unfit += 1
+            continue
+        files |= {f"tests/{test}.c" for test in m["caught_by"]}
+        draw = hashlib.sha256(f"{head} {m['name']}".encode()).digest()
+        order.append((not files & touched, draw, m["name"], m))
+    return [m for *_, m in sorted(order)[:count]], unfit
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--table", type=pathlib.Path, default=ROOT / "tests/mutants.toml")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release", help="a finished build")
+    parser.add_argument("--build", type=pathlib.Path, action="append", help="a finished build")
     parser.add_argument("--seeds", type=int, default=20000)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--sample", type=int)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     mutants = tomllib.loads(args.table.read_text())["mutant"]
     mutants = [m for m in mutants if not args.names or m["name"] in args.names]
-    build = args.build.resolve()
-    check_unchanged(build, {p for m in mutants for p in m["caught_by"]}, args)
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        builder = Builder(build, pathlib.Path(work))
+        builds = args.build or [ROOT / "build/release"]
+        builders = builders_of(builds, {t for m in mutants for t in m["caught_by"]}, pathlib.Path(work))
+        unfit = 0
+        if args.sample:
+            mutants, unfit = sample_of(mutants, builders, args.sample)
+        check_unchanged(builders, {t for m in mutants for t in m["caught_by"]}, args)
         caught = 0
-        for ok, text in pool.map(lambda m: try_one(builder, m, args.seeds), mutants):
-            caught += ok
-            print(text, flush=True)
+        with open(os.environ.get("RESULTS", os.devnull), "a") as results:
+            for m, (ok, text) in zip(mutants, pool.map(lambda m: try_one(builders, m, args.seeds), mutants)):
+                caught += ok
+                print(text, flush=True)
+                if not ok:
+                    print("FAILED", m["name"], file=results, flush=True)
     print(f"mutants: {len(mutants)} tried, {caught} killed")
-    sys.exit(0 if mutants and caught == len(mutants) else 1)
+    sys.exit(0 if mutants and caught == len(mutants) and not unfit else 1)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 static api_keys keys_of(const char *commas) {
   api_keys k = {0};
   err e = {0};
@@ -59,9 +61,9 @@ static void test_what_is_no_key_is_refused(void **state) {
 
 static void test_keys_of_a_file(void **state) {
   (void)state;
-  char path[] = "/tmp/test-api-keys-XXXXXX";
-  int fd = mkstemp(path);
-  FILE *f = fdopen(fd, "w");
+  const scratch_path_text file = scratch_path("keys");
+  const char *path = file.text;
+  FILE *f = fopen(path, "w");
   fputs("first\n\nsecond\r\nlast", f);
   fclose(f);
   api_keys k = {0};

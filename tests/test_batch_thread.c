@@ -14,6 +14,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/patience.h"
+
 enum { LOG_MAX = 1 << 16 };
 
 typedef struct batch {
@@ -196,7 +198,7 @@ static void stop_waits_for_the_run(void **state) {
 static void stop_ends_a_chain(void **state) {
   (void)state;
   work *w = fresh();
-  alarm(60); /* a failure of this test is its end */
+  alarm(PATIENCE_US / 1000000); /* a failure of this test is its end */
   w->chain = UINT64_MAX;
   w->next = 1;
   w->held = true; /* the second run waits for the stop, which comes from elsewhere */

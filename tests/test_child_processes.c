@@ -6,12 +6,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+
+#include "tests/patience.h"
+#include "tests/scratch.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
-#define PATIENCE_MS 20000
-#define WAIT_MS     50
+#define WAIT_MS 50
 
 typedef struct world {
   uv_loop_t loop;
@@ -130,8 +132,11 @@ static void test_a_stop_ends_all_of_them(void **state) {
 /* It is killed after CHILD_PROCESSES_GRACE_MS. */
 static void test_a_child_that_does_not_want_to_end_is_killed(void **state) {
   world *w = *state;
-  start(w, "trap '' TERM; while :; do sleep 0.1; done");
-  for (int i = 0; i < 200; i++, uv_sleep(1)) uv_run(&w->loop, UV_RUN_NOWAIT); /* until it has its trap */
+  const scratch_path_text trapped = scratch_path("trapped");
+  char script[SCRATCH_MAX + 100];
+  snprintf(script, sizeof script, "trap '' TERM; : > '%s'; while :; do sleep 0.1; done", trapped.text);
+  start(w, script);
+  WAIT_UNTIL((uv_run(&w->loop, UV_RUN_NOWAIT), access(trapped.text, F_OK) == 0));
   uint64_t begin = uv_hrtime();
   child_processes_stop(w->children);
   run_until(w, 1);

@@ -11,19 +11,21 @@
 
 #include <cmocka.h>
 
-static char path[] = "/tmp/tandem-trace-XXXXXX";
+#include "tests/scratch.h"
+
+static scratch_path_text path;
 
 static trace_file *open_trace(void) {
   trace_file *t;
   err e = {0};
-  if (trace_file_open(&t, path, "tandem", &e)) fail_msg("%s", e.text);
+  if (trace_file_open(&t, path.text, "tandem", &e)) fail_msg("%s", e.text);
   return t;
 }
 
 static json_t *read_trace(trace_file *t) {
   err e = {0};
   assert_int_equal(trace_file_close(t, &e), ERR_OK);
-  json_t *all = json_load_file(path, 0, NULL);
+  json_t *all = json_load_file(path.text, 0, NULL);
   assert_true(json_is_array(all));
   return all;
 }
@@ -156,12 +158,8 @@ static void test_a_file_that_cannot_be_written_is_named(void **state) {
 
 static int make_path(void **state) {
   (void)state;
-  return close(mkstemp(path));
-}
-
-static int remove_path(void **state) {
-  (void)state;
-  return unlink(path);
+  path = scratch_path("trace");
+  return 0;
 }
 
 int main(void) {
@@ -173,5 +171,5 @@ int main(void) {
       cmocka_unit_test(test_without_a_file_nothing_is_done),
       cmocka_unit_test(test_a_file_that_cannot_be_written_is_named),
   };
-  return cmocka_run_group_tests(tests, make_path, remove_path);
+  return cmocka_run_group_tests(tests, make_path, NULL);
 }

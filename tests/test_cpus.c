@@ -14,9 +14,11 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 /* --- a machine on paper --- */
 
-static char root[64];
+static char root[SCRATCH_MAX];
 
 static void put(const char *path, const char *text) {
   char whole[256];
@@ -43,15 +45,14 @@ static void put_cpu(int cpu, const char *package, const char *core) {
 
 static int make_root(void **state) {
   (void)state;
-  strcpy(root, "/tmp/test_cpus-XXXXXX");
-  return mkdtemp(root) ? 0 : -1;
+  strcpy(root, scratch_make_folder().text);
+  return 0;
 }
 
 static int remove_root(void **state) {
   (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -r %s", root);
-  return system(command);
+  scratch_remove(root);
+  return 0;
 }
 
 /* Two packages of two cores with two processors each; the numbers of cores repeat in the packages. */

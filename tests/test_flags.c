@@ -105,10 +105,10 @@ static void test_a_seed_is_drawn_where_none_is_given(void **state) {
 static void test_settings_of_the_workers(void **state) {
   (void)state;
   flags f;
-  parse(&f, (const char *[]){"--threads",       "3",    "--pin",       "auto", "--kv",           "virtual",
-                             "--kv-blocks",     "9",    "--math",      "f32",  "--draft-layers", "4",
-                             "--draft-threads", "2",    "--draft-ctx", "100",  "--sessions",     "6",
-                             "--repack-cache",  "/tmp", "-v",          NULL});
+  parse(&f, (const char *[]){"--threads",       "3",     "--pin",       "auto", "--kv",           "virtual",
+                             "--kv-blocks",     "9",     "--math",      "f32",  "--draft-layers", "4",
+                             "--draft-threads", "2",     "--draft-ctx", "100",  "--sessions",     "6",
+                             "--repack-cache",  "cache", "-v",          NULL});
   const worker_settings *w = &f.workers;
   assert_string_equal(w->model, "m.gguf");
   assert_true(w->threads == 3 && w->kv_blocks == 9 && w->sessions == 6 && w->verbose);
@@ -117,7 +117,7 @@ static void test_settings_of_the_workers(void **state) {
   assert_string_equal(w->pin, "auto");
   assert_string_equal(w->kv, "virtual");
   assert_string_equal(w->math, "f32");
-  assert_string_equal(w->repack_cache, "/tmp");
+  assert_string_equal(w->repack_cache, "cache");
   assert_true(flags_wants_draft(&f));
   flags_fini(&f);
   parse(&f, (const char *[]){"--budget", "0", NULL});

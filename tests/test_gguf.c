@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 #define MODEL "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 /* Opens a copy of exactly `size` bytes, so that a sanitizer sees a read past the end. */
@@ -452,10 +454,9 @@ static void assert_file_refused(const char *path, int code, const char *part) {
 
 static void test_files(void **state) {
   (void)state;
-  char folder[] = "/tmp/test_gguf.XXXXXX", path[64];
-  assert_non_null(mkdtemp(folder));
-  assert_file_refused(folder, ERR_IO, "not a file");
-  snprintf(path, sizeof path, "%s/m.gguf", folder);
+  const scratch_path_text file = scratch_path("m.gguf");
+  const char *path = file.text;
+  assert_file_refused(scratch_folder(), ERR_IO, "not a file");
   assert_file_refused(path, ERR_IO, "No such file");
   assert_int_equal(mkfifo(path, 0600), 0);
   assert_file_refused(path, ERR_IO, "not a file"); /* and does not wait for a writer */
@@ -475,8 +476,6 @@ static void test_files(void **state) {
   assert_int_equal(truncate(path, (off_t)b.size - 1), 0);
   assert_file_refused(path, ERR_FORMAT, "tensor cube needs bytes up to");
   gb_free(&b);
-  unlink(path);
-  rmdir(folder);
 }
 
 /* ---- identity ---- */

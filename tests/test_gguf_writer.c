@@ -10,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 static bool same(gguf_string a, const char *b) {
   return a.size == strlen(b) && memcmp(a.data, b, strlen(b)) == 0;
 }
@@ -38,7 +40,8 @@ static gguf_writer *fill(void) {
 
 static void writes_what_the_reader_reads(void **state) {
   (void)state;
-  char folder[] = "/tmp/tandem-writer-XXXXXX", path[64];
+  const scratch_path_text folder = scratch_make_folder();
+  char path[SCRATCH_MAX + 10];
   uint64_t count;
   double number;
   bool yes = false;
@@ -46,8 +49,7 @@ static void writes_what_the_reader_reads(void **state) {
   gguf_string text;
   gguf *g;
   err e;
-  assert_non_null(mkdtemp(folder));
-  snprintf(path, sizeof path, "%s/out.gguf", folder);
+  snprintf(path, sizeof path, "%s/out.gguf", folder.text);
   gguf_writer *w = fill();
   for (int i = 0; i < 2; i++) /* a file that is there is replaced */
     if (gguf_writer_save(w, path, &e)) fail_msg("%s", e.text);
@@ -66,7 +68,7 @@ static void writes_what_the_reader_reads(void **state) {
   assert_memory_equal(other->data, IDS, sizeof IDS);
   gguf_close(g);
   assert_int_equal(unlink(path), 0);
-  assert_int_equal(rmdir(folder), 0); /* nothing is left beside the file */
+  assert_int_equal(rmdir(folder.text), 0); /* nothing is left beside the file */
 }
 
 static void copies_values_of_any_kind(void **state) {
@@ -74,32 +76,33 @@ static void copies_values_of_any_kind(void **state) {
   static const char bytes[] = "GGUF\3\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0" /* no tensor, one key: */
                               "\4\0\0\0\0\0\0\0list\11\0\0\0\10\0\0\0\2\0\0\0\0\0\0\0" /* of two texts */
                               "\3\0\0\0\0\0\0\0one\0\0\0\0\0\0\0\0";
-  char path[] = "/tmp/tandem-writer-XXXXXX";
+  const scratch_path_text out = scratch_path("copy.gguf");
   gguf *from, *to;
   gguf_string key, value, text;
   err e;
-  close(mkstemp(path));
   if (gguf_open_memory(&from, bytes, sizeof bytes - 1, &e)) fail_msg("%s", e.text);
   assert_true(gguf_key_at(from, 0, &key, &value) && same(key, "list"));
   assert_false(gguf_key_at(from, 1, &key, &value));
   gguf_writer *w = gguf_writer_alloc();
   gguf_write_value(w, key, value);
-  if (gguf_writer_save(w, path, &e)) fail_msg("%s", e.text);
+  if (gguf_writer_save(w, out.text, &e)) fail_msg("%s", e.text);
   gguf_writer_free(w);
   gguf_close(from);
-  if (gguf_open(&to, path, &e)) fail_msg("%s", e.text);
+  if (gguf_open(&to, out.text, &e)) fail_msg("%s", e.text);
   assert_true(gguf_array_string(to, "list", 0, &text) && same(text, "one"));
   assert_true(gguf_array_string(to, "list", 1, &text) && text.size == 0);
   gguf_close(to);
-  unlink(path);
 }
 
 static void says_why_it_cannot_write(void **state) {
   (void)state;
   err e = {0};
   gguf_writer *w = fill();
-  assert_int_equal(gguf_writer_save(w, "/nonexistent/out.gguf", &e), ERR_IO);
-  assert_non_null(strstr(e.text, "/nonexistent/out.gguf: No such file"));
+  const scratch_path_text none = scratch_path("none/out.gguf");
+  char text[SCRATCH_MAX + 20];
+  snprintf(text, sizeof text, "%s: No such file", none.text);
+  assert_int_equal(gguf_writer_save(w, none.text, &e), ERR_IO);
+  assert_non_null(strstr(e.text, text));
   if (access("/dev/full", W_OK) == 0) assert_int_equal(gguf_writer_save(w, "/proc/out.gguf", &e), ERR_IO);
   gguf_writer_free(w);
 }

@@ -12,16 +12,16 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 static const head_calibration MEASURED = {
     true, {{1.25f, 0.5f, 0, 2, 1, -0.5f}, {1, 0.25f, 0.125f, 1.5f, 0.75f, 0.25f}}};
 
 /* Writes and reads. count: weights of the second kind. */
 static int pass(const head_calibration *from, uint64_t count, head_calibration *to, err *e) {
-  char path[] = "/tmp/test_head_calibration.XXXXXX";
+  const scratch_path_text file = scratch_path("head.gguf");
+  const char *path = file.text;
   gguf *g;
-  int fd = mkstemp(path);
-  assert_true(fd >= 0);
-  close(fd);
   gguf_writer *w = gguf_writer_alloc();
   gguf_write_u32(w, "other", 1);
   if (count == HEAD_CALIBRATION_WEIGHTS) {
@@ -37,7 +37,6 @@ static int pass(const head_calibration *from, uint64_t count, head_calibration *
   assert_int_equal(gguf_open(&g, path, e), ERR_OK);
   int rc = head_calibration_read_gguf(to, g, e);
   gguf_close(g);
-  unlink(path);
   return rc;
 }
 

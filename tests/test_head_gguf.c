@@ -16,7 +16,7 @@ typedef struct fixture {
   gguf *tokens;
   model_config config;
   head_file *head;
-  char path[96]; /* of the GGUF */
+  char path[SCRATCH_MAX + 16]; /* of the GGUF */
 } fixture;
 
 static void open_fixture(fixture *x, head_builder *b, const head_shape *s, const char *keys) {

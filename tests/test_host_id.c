@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 #define BOOT_ID    "/proc/sys/kernel/random/boot_id"
 #define MACHINE_ID "/etc/machine-id"
 
@@ -20,7 +22,7 @@ static const char first[] = "21c2ff6d-4d82-487e-a6fe-65d5e90a0960\n",
                   machine[] = "3d1219c7c4c5404aaa1f6d2a48adfda4\n";
 
 /* A system's files that are written down here. */
-static char root[64];
+static char root[SCRATCH_MAX];
 
 static void put(const char *path, const char *text) {
   char whole[256];
@@ -39,15 +41,14 @@ static void put(const char *path, const char *text) {
 
 static int make_root(void **state) {
   (void)state;
-  strcpy(root, "/tmp/test_host_id-XXXXXX");
-  return mkdtemp(root) ? 0 : -1;
+  strcpy(root, scratch_make_folder().text);
+  return 0;
 }
 
 static int remove_root(void **state) {
   (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -r %s", root);
-  return system(command);
+  scratch_remove(root);
+  return 0;
 }
 
 static void test_one_kernel_is_one_host(void **state) {

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#define WAIT_TURNS 5000 /* of a millisecond */
+#define WAIT_TURNS 120000 /* of a millisecond: patience, not a time */
 #define STATUS_OK  200
 #define BIG        (8u << 20) /* more bytes than a socket holds */
 

@@ -8,23 +8,19 @@
 #define KEY   D16 D16 D16 D16
 #define OTHER "FF23456789abcdef" D16 D16 D16
 
-static char folder[64], deeper[100];
+static char deeper[SCRATCH_MAX];
 
 static int setup(void **state) {
   (void)state;
-  snprintf(folder, sizeof folder, "/tmp/tandem_test_%d_files", (int)getpid());
-  snprintf(deeper, sizeof deeper, "%s/a/keys", folder);
+  snprintf(deeper, sizeof deeper, "%s", scratch_path("files/a/keys").text);
   make_keys(deeper);
   return 0;
 }
 
 static int teardown(void **state) {
   (void)state;
-  char path[120];
-  remove_folder(deeper);
-  snprintf(path, sizeof path, "%s/a", folder);
-  rmdir(path);
-  return rmdir(folder);
+  scratch_remove(scratch_path("files").text);
+  return 0;
 }
 
 static const char *in_folder(const char *name) {
@@ -207,8 +203,11 @@ static void test_a_missing_key_says_how_to_make_one(void **state) {
   refused(WIRE_ROLE_DRAFT, ERR_IO, "/allowed: No such file or directory; `tandem keygen' makes keys");
   keys *k;
   err e = {0};
-  assert_int_equal(keys_open(&k, "/nonexistent/keys", WIRE_ROLE_DRAFT, &e), ERR_IO);
-  assert_non_null(strstr(e.text, "no keys: /nonexistent/keys: No such file or directory; `tandem keygen'"));
+  const scratch_path_text none = scratch_path("none/keys");
+  char text[200];
+  snprintf(text, sizeof text, "no keys: %s: No such file or directory; `tandem keygen'", none.text);
+  assert_int_equal(keys_open(&k, none.text, WIRE_ROLE_DRAFT, &e), ERR_IO);
+  assert_non_null(strstr(e.text, text));
 }
 
 static void test_one_orchestrator_is_called_without_its_key(void **state) {

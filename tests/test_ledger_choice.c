@@ -4,13 +4,16 @@
 
 #include "orchestrator/ledger/ledger_query.h"
 #include "tests/machine_support.h"
+#include "tests/patience.h"
+#include "tests/scratch.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct place {
-  char folder[64], path[96], state[96], kept[128]; /* kept: the default file */
+  char folder[SCRATCH_MAX], path[SCRATCH_MAX + 20], state[SCRATCH_MAX + 20],
+      kept[SCRATCH_MAX + 50]; /* kept: the default file */
   uv_loop_t loop;
   ledger_choice *choice;
   logger log;
@@ -20,8 +23,8 @@ typedef struct place {
 
 static int set_up(void **state) {
   place *p = calloc(1, sizeof *p);
-  strcpy(p->folder, "/tmp/test-ledger_choice-XXXXXX");
-  if (!mkdtemp(p->folder) || uv_loop_init(&p->loop)) return -1;
+  strcpy(p->folder, scratch_make_folder().text);
+  if (uv_loop_init(&p->loop)) return -1;
   snprintf(p->path, sizeof p->path, "%s/own.sqlite", p->folder);
   snprintf(p->state, sizeof p->state, "%s/state", p->folder);
   snprintf(p->kept, sizeof p->kept, "%s/tandem/ledger.sqlite", p->state);
@@ -39,13 +42,11 @@ static void close_book(place *p) {
 
 static int tear_down(void **state) {
   place *p = *state;
-  char command[128];
   close_book(p);
   assert_int_equal(uv_loop_close(&p->loop), 0);
-  snprintf(command, sizeof command, "rm -rf %s", p->folder);
-  int rc = system(command);
+  scratch_remove(p->folder);
   free(p);
-  return rc;
+  return 0;
 }
 
 static void on_logged(void *context) {
@@ -163,15 +164,10 @@ static void test_it_tells_of_what_is_logged(void **state) {
   opened(p, p->path);
   begin(p);
   ledger l = ledger_choice_ledger(p->choice);
-  for (int i = 0; i < 2000 && l.durable(l.self, 7) < 3; i++) usleep(1000);
-  assert_int_equal(l.durable(l.self, 7), 3);
+  WAIT_UNTIL(l.durable(l.self, 7) == 3);
   uv_timer_t timer;
   keep_alive(p, &timer);
-  for (int i = 0; i < 2000 && p->told == 0; i++) { /* on the loop's thread */
-    uv_run(&p->loop, UV_RUN_NOWAIT);
-    usleep(1000);
-  }
-  assert_true(p->told > 0);
+  WAIT_UNTIL((uv_run(&p->loop, UV_RUN_NOWAIT), p->told > 0)); /* on the loop's thread */
   uv_close((uv_handle_t *)&timer, NULL);
   uv_run(&p->loop, UV_RUN_NOWAIT);
 }
@@ -186,7 +182,7 @@ static void fails(place *p, const char *named) {
   sqlite3_close(other);
   begin(p);
   ledger l = ledger_choice_ledger(p->choice);
-  for (int i = 0; i < 3000 && !ledger_file_failing(&l); i++) usleep(1000);
+  WAIT_UNTIL(ledger_file_failing(&l));
   assert_int_equal(l.durable(l.self, 7), 0); /* so nothing is sent */
   assert_int_equal(ledger_choice_failed(p->choice), named != NULL);
 }
@@ -206,6 +202,15 @@ static uint64_t some_random(void *context) {
 
 static void note_workers(void *context, const ledger_orchestrator *o) {
   snprintf(context, 1000, "%s", o->workers ? o->workers : "");
+}
+
+static const char *look_at_workers(const char *path, char *text) {
+  sqlite3 *db;
+  err e = {0};
+  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_OK);
+  assert_int_equal(ledger_query_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
+  sqlite3_close(db);
+  return text;
 }
 
 static void test_workers_are_told_each_second(void **state) {
@@ -233,14 +238,7 @@ static void test_workers_are_told_each_second(void **state) {
   char text[1000] = "";
   uv_timer_t timer;
   keep_alive(p, &timer);
-  for (int i = 0; i < 500 && !text[0]; i++) {
-    uv_run(&p->loop, UV_RUN_NOWAIT);
-    usleep(10000);
-    sqlite3 *db;
-    assert_int_equal(ledger_database_open(&db, p->path, false, &e), ERR_OK);
-    assert_int_equal(ledger_query_orchestrators(db, "it", note_workers, text, &e), ERR_OK);
-    sqlite3_close(db);
-  }
+  WAIT_UNTIL((uv_run(&p->loop, UV_RUN_NOWAIT), look_at_workers(p->path, text)[0]));
   uv_close((uv_handle_t *)&timer, NULL);
   uv_run(&p->loop, UV_RUN_NOWAIT);
   assert_string_equal(

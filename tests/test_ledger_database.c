@@ -68,11 +68,40 @@ static void test_the_file_is_made_once(void **state) {
   assert_false(ledger_database_make(p->path));
 }
 
+/* Writes sessions [from, to). The memory that SQLite has then. */
+static int64_t memory_after(ledger *l, uint64_t from, uint64_t to) {
+  for (uint64_t id = from; id < to; id++) {
+    begin(l, id);
+    append(l, id, 0, 10);
+    if (id % 100 == 99) assert_true(comes_to(l, id, 13));
+    l->end(l->self, id, 13, WIRE_FINISH_STOP, NULL);
+    l->forget(l->self, id);
+  }
+  begin(l, to);
+  assert_true(comes_to(l, to, 3));
+  return sqlite3_memory_used();
+}
+
+/* A server that runs for months writes many. */
+static void test_the_memory_does_not_grow_with_the_file(void **state) {
+  const own_folder *p = *state;
+  struct stat few, many;
+  ledger l = opened(p->path);
+  int64_t before = memory_after(&l, 1, 1000);
+  assert_int_equal(stat(p->path, &few), 0);
+  int64_t growth = memory_after(&l, 1001, 3000) - before;
+  l.close(l.self);
+  assert_int_equal(stat(p->path, &many), 0);
+  assert_true(many.st_size - few.st_size > 1 << 20);
+  assert_in_range(growth + (1 << 16), 0, 1 << 17);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_the_file_is_for_its_owner_alone),
       CASE(test_other_files_are_refused),
       CASE(test_the_file_is_made_once),
+      CASE(test_the_memory_does_not_grow_with_the_file),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

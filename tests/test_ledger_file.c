@@ -189,8 +189,7 @@ static void test_nothing_is_written_to_a_session_that_was_taken_over(void **stat
   sqlite3 *db = open_database(p->path);
   exec(db, "BEGIN IMMEDIATE; UPDATE session SET owner = 77; DELETE FROM orchestrator; COMMIT");
   append(&l, 5, 0, 2);
-  for (int64_t waited = 0; !l.lost(l.self, 5) && waited < PATIENCE_US; waited += POLL_US) usleep(POLL_US);
-  assert_true(l.lost(l.self, 5));
+  WAIT_UNTIL(l.lost(l.self, 5));
   assert_int_equal(l.durable(l.self, 5), 3); /* what is kept nowhere is not shown */
   l.end(l.self, 5, 5, WIRE_FINISH_STOP, NULL);
   l.close(l.self);
@@ -233,7 +232,7 @@ static void test_a_resumed_session_may_be_taken_over_before_its_first_epoch(void
   assert_int_equal(ledger_file_open(&l, &o, &e), ERR_OK);
   exec(db, "UPDATE session SET owner = 77");
   resume(&l, &s); /* it counts with the beginning */
-  for (int64_t waited = 0; !l.lost(l.self, 5) && waited < PATIENCE_US; waited += POLL_US) usleep(POLL_US);
+  WAIT_UNTIL(l.lost(l.self, 5));
   assert_int_equal(l.durable(l.self, 5), 0); /* so nothing is sent */
   assert_int_equal(l.epoch(l.self, 5, s.epoch + 1), ERR_GONE);
   assert_int_equal(number(db, "SELECT epoch FROM session"), s.epoch);
@@ -261,8 +260,7 @@ static void test_a_resumed_session_may_be_taken_over_and_let_go(void **state) {
   snprintf(sql, sizeof sql, "UPDATE session SET owner = NULL, epoch = %u", s.epoch + 1 + LEDGER_EPOCHS_AHEAD);
   exec(db, sql);
   resume(&l, &s);
-  for (int64_t waited = 0; !l.lost(l.self, 5) && waited < PATIENCE_US; waited += POLL_US) usleep(POLL_US);
-  assert_true(l.lost(l.self, 5));
+  WAIT_UNTIL(l.lost(l.self, 5));
   l.close(l.self);
   ledger_session_fini(&s);
   sqlite3_close(db);
@@ -279,14 +277,11 @@ static void test_the_bound_of_epochs_never_goes_down(void **state) {
   load(db, 5, &s);
   assert_int_equal(l.end(l.self, 5, 3, WIRE_FINISH_CANCELLED, NULL), ERR_OK);
   l.forget(l.self, 5);
-  for (int64_t waited = 0; !number(db, "SELECT owner IS NULL FROM session") && waited < PATIENCE_US;
-       waited += POLL_US)
-    usleep(POLL_US);
+  WAIT_UNTIL(number(db, "SELECT owner IS NULL FROM session"));
   exec(db, "UPDATE session SET epoch = epoch + 50");
   int64_t bound = number(db, "SELECT epoch FROM session");
   resume(&l, &s);
-  for (int64_t waited = 0; !l.lost(l.self, 5) && waited < PATIENCE_US; waited += POLL_US) usleep(POLL_US);
-  assert_true(l.lost(l.self, 5));
+  WAIT_UNTIL(l.lost(l.self, 5));
   assert_int_equal(number(db, "SELECT epoch FROM session"), bound);
   l.close(l.self);
   ledger_session_fini(&s);

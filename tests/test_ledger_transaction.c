@@ -40,11 +40,7 @@ static int count_syncs(void **state) {
 /* --- tests --- */
 
 static void expect_epoch(sqlite3 *db, uint32_t epoch) {
-  int64_t at = 0;
-  for (int64_t waited = 0; (at = number(db, "SELECT epoch FROM session")) < epoch && waited < PATIENCE_US;
-       waited += POLL_US)
-    usleep(POLL_US);
-  assert_true(at >= epoch);
+  WAIT_UNTIL(number(db, "SELECT epoch FROM session") >= epoch);
 }
 
 static void test_epochs_of_a_session_that_goes_on_are_synced(void **state) {

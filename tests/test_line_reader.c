@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 enum { LINE_MAX_BYTES = 10 };
 
 typedef struct rig {
@@ -162,9 +164,9 @@ static void test_limits_hold_in_pieces_of_every_size(void **state) {
 /* A file cannot be watched: it is always ready. */
 static void test_a_file_is_always_ready(void **state) {
   (void)state;
-  char name[] = "/tmp/tandem-lines-XXXXXX", text[20];
+  char text[20];
   rig r = {0};
-  int fd = mkstemp(name);
+  int fd = open(scratch_path("lines").text, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   assert_true(fd >= 0);
   for (int i = 0; i < 30000; i++) dprintf(fd, "%d\n", i);
   lseek(fd, 0, SEEK_SET);
@@ -177,7 +179,6 @@ static void test_a_file_is_always_ready(void **state) {
   assert_true(line_reader_ended(&r.l));
   close_all(&r);
   close(fd);
-  unlink(name);
 }
 
 static void test_what_cannot_be_read_fails(void **state) {

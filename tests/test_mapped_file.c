@@ -16,13 +16,15 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 #define BYTES 65536
 
-static char path[64];
+static char path[SCRATCH_MAX];
 
 static void write_file(void) {
   static char data[BYTES];
-  snprintf(path, sizeof path, "/tmp/tandem_test_%d_mapped", (int)getpid());
+  strcpy(path, scratch_path("mapped").text);
   FILE *f = fopen(path, "w");
   memset(data, 7, sizeof data);
   assert_int_equal(fwrite(data, 1, sizeof data, f), sizeof data);

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <cmocka.h>
+
+#include "tests/scratch.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,23 +85,23 @@ static void large_weights_get_huge_pages(void **state) {
 
 /* --- what the system has left --- */
 
-static char root[] = "/tmp/tandem-mem-XXXXXX";
+static char root[SCRATCH_MAX];
 
 static void in_root(const char *command) {
-  char line[300];
+  char line[SCRATCH_MAX + 300];
   snprintf(line, sizeof line, "cd %s && %s", root, command);
   assert_int_equal(system(line), 0);
 }
 
 static int make_root(void **state) {
   (void)state;
-  return mkdtemp(root) ? 0 : -1;
+  strcpy(root, scratch_make_folder().text);
+  return 0;
 }
 
 static int remove_root(void **state) {
   (void)state;
-  in_root("rm -r proc sys");
-  assert_int_equal(rmdir(root), 0);
+  scratch_remove(root);
   return 0;
 }
 

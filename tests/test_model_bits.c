@@ -1,4 +1,4 @@
-/* libs: model : timeout=600 */
+/* libs: model : labels=thorough timeout=600 */
 /* The walk of model_walk.h over a small random model with every weight type: 1 to 4 threads, C and the
  * device, both kinds of math, prefills and siblings too. */
 #include "tests/model_walk.h"

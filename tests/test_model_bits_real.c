@@ -1,4 +1,4 @@
-/* libs: model : labels=golden timeout=900 */
+/* libs: model : labels=thorough;golden timeout=900 */
 /* The walk of model_walk.h over the default model: the device's logits of 1,500 tokens are those of the CPU.
  */
 #include "tests/model_walk.h"

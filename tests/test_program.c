@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/patience.h"
+
 static void whole_numbers_are_whole(void **state) {
   (void)state;
   static const char *const bad[] = {
@@ -141,10 +143,10 @@ static void a_child_ends_with_its_parent(void **state) {
       close(life[0]);
       if (program_follow_parent(parent, NULL) != ERR_OK) _exit(3);
       if (write(ready[1], "x", 1) != 1) _exit(4);
-      sleep(20);
+      sleep(1000);
       _exit(0);
     }
-    sleep(20);
+    sleep(1000);
     _exit(0);
   }
   close(ready[1]);
@@ -152,7 +154,7 @@ static void a_child_ends_with_its_parent(void **state) {
   assert_int_equal(read(ready[0], &byte, 1), 1);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
-  alarm(10); /* a failure of this test is its end */
+  alarm(PATIENCE_US / 1000000); /* a failure of this test is its end */
   assert_int_equal(read(life[0], &byte, 1), 0);
   alarm(0);
   close(ready[0]);

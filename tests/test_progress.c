@@ -2,9 +2,12 @@
 /* What is said of long work, and that nothing is said of short work. */
 #include "common/base/progress.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #define SECOND 1000000u
@@ -12,8 +15,9 @@
 
 static const logger LOG = {"tandem-target", LOG_INFO};
 
-static progress begun(bool terminal) {
-  progress p = progress_begin("loading the model", &LOG, terminal);
+static progress begun(bool rewrites) {
+  progress p = progress_begin("loading the model", &LOG, false);
+  p.rewrites = rewrites;
   p.began_us = BEGAN;
   return p;
 }
@@ -47,6 +51,31 @@ static void a_terminal_gets_each_percent_and_is_clean_at_the_end(void **state) {
   expect(&p, 1, 9.2, PROGRESS_NOTHING, "");
 }
 
+/* Is a line rewritten where stderr is such a terminal? */
+static bool rewrites(const char *term, const char *no_color, bool alone) {
+  term ? setenv("TERM", term, 1) : unsetenv("TERM");
+  no_color ? setenv("NO_COLOR", no_color, 1) : unsetenv("NO_COLOR");
+  return progress_begin("loading the model", &LOG, alone).rewrites;
+}
+
+static void a_terminal_gets_lines_if_it_is_dumb_or_the_user_wants_no_colours(void **state) {
+  (void)state;
+  int before = dup(STDERR_FILENO), pty = posix_openpt(O_RDWR | O_NOCTTY);
+  assert_true(pty >= 0 && grantpt(pty) == 0 && unlockpt(pty) == 0);
+  int terminal = open(ptsname(pty), O_RDWR | O_NOCTTY);
+  assert_true(terminal >= 0);
+  dup2(terminal, STDERR_FILENO);
+  bool usual = rewrites("xterm", NULL, true), empty = rewrites("xterm", "", true);
+  bool dumb = rewrites("dumb", NULL, true), unknown = rewrites(NULL, NULL, true);
+  bool plain = rewrites("xterm", "1", true), shared = rewrites("xterm", NULL, false);
+  dup2(before, STDERR_FILENO);
+  close(before);
+  close(terminal);
+  close(pty);
+  assert_true(usual && empty);
+  assert_false(dumb || unknown || plain || shared);
+}
+
 static void a_log_gets_a_line_now_and_then_and_one_at_the_end(void **state) {
   (void)state;
   progress p = begun(false);
@@ -62,6 +91,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(nothing_is_said_of_what_is_soon_done),
       cmocka_unit_test(a_terminal_gets_each_percent_and_is_clean_at_the_end),
+      cmocka_unit_test(a_terminal_gets_lines_if_it_is_dumb_or_the_user_wants_no_colours),
       cmocka_unit_test(a_log_gets_a_line_now_and_then_and_one_at_the_end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include "tests/scratch.h"
 #include <jansson.h>
 #include <unistd.h>
 
@@ -60,12 +62,11 @@ static void check_line(const json_t *line) {
 
 static void test_a_step_is_a_line_of_json(void **state) {
   (void)state;
-  char path[] = "/tmp/tandem-recorder-XXXXXX";
-  int fd = mkstemp(path);
+  const scratch_path_text file = scratch_path("steps");
+  const char *path = file.text;
   err e;
   session_store store;
   recorder r = {0};
-  assert_true(fd >= 0);
   assert_int_equal(session_store_init(&store, 1, 64, 0, &e), ERR_OK);
   session *s = with_nodes(&store);
   speculation_forward f = {.steps = 1, .rows = 3, .reads = 30, .us = 4321};
@@ -82,15 +83,13 @@ static void test_a_step_is_a_line_of_json(void **state) {
   check_line(line);
   json_decref(line);
   session_store_fini(&store);
-  close(fd);
-  unlink(path);
 }
 
 static void test_a_file_that_cannot_be_written_is_an_error(void **state) {
   (void)state;
   recorder r = {0};
   err e;
-  assert_int_equal(recorder_open(&r, "/nowhere/steps", &e), ERR_IO);
+  assert_int_equal(recorder_open(&r, scratch_path("none/steps").text, &e), ERR_IO);
   recorder_close(&r);
 }
 

@@ -3,12 +3,15 @@
 #include "draft_worker/drafters/replay.h"
 
 #include <math.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
+
+#include "tests/scratch.h"
 
 #include "tests/json_lines.h"
 
@@ -209,8 +212,9 @@ static void rate_and_sibling_are_probabilities(void **state) {
 
 static void one_token_only_has_no_wrong_one(void **state) {
   (void)state;
-  char path[] = "/tmp/test_replay_XXXXXX";
-  int fd = mkstemp(path);
+  const scratch_path_text file = scratch_path("recording");
+  const char *path = file.text;
+  int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
   const char text[] = "{\"prompt_ids\": [7], \"token_ids\": [7, 7]}\n";
   assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
   close(fd);
@@ -248,8 +252,9 @@ static void bad_files_are_refused_with_the_line(void **state) {
       {"{\"prompt_ids\": [1], \"prompt_ids\": [2], \"token_ids\": []}\n", ERR_FORMAT, "duplicate"},
       {"[1, 2]\n", ERR_FORMAT, "line 1"},
   };
-  char path[] = "/tmp/test_replay_XXXXXX";
-  int fd = mkstemp(path);
+  const scratch_path_text file = scratch_path("recording");
+  const char *path = file.text;
+  int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     replay_recording *book;
     err e;

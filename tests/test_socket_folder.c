@@ -17,19 +17,20 @@
 
 #include <cmocka.h>
 
-static char parent[64];
+#include "tests/scratch.h"
+
+static char parent[SCRATCH_MAX];
 
 static int set_up(void **state) {
   (void)state;
-  strcpy(parent, "/tmp/test-folder-XXXXXX");
-  return mkdtemp(parent) && setenv("TMPDIR", parent, 1) == 0 ? 0 : -1;
+  strcpy(parent, scratch_make_folder().text);
+  return setenv("TMPDIR", parent, 1);
 }
 
 static int tear_down(void **state) {
   (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf %s", parent);
-  return system(command);
+  scratch_remove(parent);
+  return 0;
 }
 
 static socket_folder made(void) {
@@ -110,7 +111,8 @@ static void what_a_killed_program_left_is_removed(void **state) {
 /* Nor is anything else touched: folders without a lock, files of other kinds, other names, links. */
 static void only_what_is_certain_is_removed(void **state) {
   (void)state;
-  char dead[SOCKET_FOLDER_MAX], file[SOCKET_FOLDER_MAX + 16], young[96], other[96], link[96];
+  char dead[SOCKET_FOLDER_MAX], file[SOCKET_FOLDER_MAX + 16], young[SCRATCH_MAX + 16],
+      other[SCRATCH_MAX + 16], link[SCRATCH_MAX + 16];
   end(start(dead));
   snprintf(file, sizeof file, "%s/notes", dead);
   FILE *notes = fopen(file, "w");

@@ -9,9 +9,11 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
+
+#include "tests/patience.h"
+#include "tests/thread_state.h"
 
 #define CHUNKS      257
 #define THREADS_MAX 4
@@ -90,15 +92,16 @@ static void nothing_to_do(void **state) {
 
 typedef struct places {
   int32_t cpus[THREADS_MAX], count;
-  _Atomic int32_t wrong, seen[THREADS_MAX];
+  _Atomic int32_t wrong, here, seen[THREADS_MAX];
 } places;
 
 static void look_where(void *context, int32_t chunk, int32_t thread) {
   (void)chunk;
   places *p = context;
-  atomic_fetch_add(&p->seen[thread], 1);
+  if (atomic_fetch_add(&p->seen[thread], 1) == 0) atomic_fetch_add(&p->here, 1);
   if (sched_getcpu() != p->cpus[thread % p->count]) atomic_fetch_add(&p->wrong, 1);
-  usleep(100); /* so that every thread gets some */
+  for (uint64_t end = clock_us() + PATIENCE_US; p->here < THREADS_MAX && clock_us() < end;)
+    usleep(100); /* nobody ends its first chunk before every thread has one */
 }
 
 static void threads_stay_where_they_are_pinned(void **state) {
@@ -118,21 +121,13 @@ static void threads_stay_where_they_are_pinned(void **state) {
   sched_setaffinity(0, sizeof before, &before);
 }
 
-static double cpu_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Waiting is sleep: idle workers take next to no processor time. */
+/* Waiting is sleep. */
 static void idle_workers_sleep(void **state) {
   (void)state;
   tally t = {.threads = THREADS_MAX};
   thread_pool *p = thread_pool_open(THREADS_MAX);
   thread_pool_run(p, CHUNKS, count_chunk, &t);
-  double before = cpu_seconds();
-  usleep(200000);
-  assert_true(cpu_seconds() - before < 0.02);
+  WAIT_UNTIL(other_threads_sleep());
   thread_pool_close(p);
 }
 

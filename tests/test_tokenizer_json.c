@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/scratch.h"
+
 /* A small byte-level one: the parts that a test changes are by default as here. */
 typedef struct parts {
   const char *normalizer, *pre, *post, *decoder, *model, *added;
@@ -341,11 +343,12 @@ static void test_folder(void **state) {
   (void)state;
   static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
                                       "chat_template.jinja"};
-  char folder[] = "/tmp/tandem_tokenizer_XXXXXX", path[256];
+  const scratch_path_text made = scratch_make_folder();
+  const char *folder = made.text;
+  char path[256];
   tokenizer *t;
   err e;
   size_t size;
-  assert_non_null(mkdtemp(folder));
   assert_int_equal(open_folder(&t, folder, &e), ERR_IO);
   assert_non_null(strstr(e.text, "prompt_ids"));
   write_file(folder, names[0], "{\"model\":" BPE ",\"pre_tokenizer\":" BYTES ",\"added_tokens\":" ADDED "}");
@@ -357,7 +360,7 @@ static void test_folder(void **state) {
   assert_true(hash_equal(h, tokenizer_hash(t)));
   assert_int_equal(vocabulary_hash_json(path, 9, &h, &e), ERR_OK);
   assert_false(hash_equal(h, tokenizer_hash(t)));
-  assert_int_equal(vocabulary_hash_json("/none", 0, &h, &e), ERR_IO);
+  assert_int_equal(vocabulary_hash_json(scratch_path("none").text, 0, &h, &e), ERR_IO);
   assert_true(hash_is_zero(h));
   tokenizer_close(t);
   write_file(folder, names[1], "{\"eos_token\":\"</s>\",\"chat_template\":\"old\"}");

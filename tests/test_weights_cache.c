@@ -3,6 +3,7 @@
  * what it is worth, in the logits, which are those of weights packed in memory. */
 #include "common/model/weights_cache.h"
 #include "tests/model_support.h"
+#include "tests/scratch.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -16,7 +17,7 @@
 typedef struct fixture {
   gguf_builder builder;
   model_file *g;
-  char dir[64];
+  char dir[SCRATCH_MAX];
   float *logits; /* of weights packed in memory */
 } fixture;
 
@@ -143,8 +144,7 @@ static void change_byte(const char *path, long at, bool seal) {
 static int set_up(void **state) {
   fixture *f = calloc(1, sizeof *f);
   f->g = support_tiny_file(&f->builder);
-  snprintf(f->dir, sizeof f->dir, "/tmp/tandem_test_XXXXXX");
-  if (!mkdtemp(f->dir)) return -1;
+  strcpy(f->dir, scratch_make_folder().text);
   model *m = support_open_model(f->g, OPS_MATH_INT8, support_device(), 1);
   f->logits = logits_of(m);
   support_close_model(m);

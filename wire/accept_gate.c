@@ -1,7 +1,6 @@
 /* Without sys/socket.h: it declares accept and accept4 with a type of which no function can be defined. */
 #include "wire/accept_gate.h"
 
-#include "common/base/clock.h"
 #include <errno.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -10,8 +9,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static accept_gate *gates;
 
-void accept_gate_add(accept_gate *g, int listener) {
-  *g = (accept_gate){.listener = listener};
+void accept_gate_add(accept_gate *g, int listener, clock_source clock) {
+  *g = (accept_gate){.listener = listener, .clock = clock};
   pthread_mutex_lock(&lock);
   g->next = gates;
   gates = g;
@@ -44,7 +43,7 @@ static passage pass(int listener) {
   pthread_mutex_lock(&lock);
   for (accept_gate *g = gates; g && found == PASSAGE_FREE; g = g->next)
     if (g->listener == listener)
-      found = log_limit_takes(&g->let_in, clock_us(), ACCEPT_GATE_MAX, ACCEPT_GATE_EVERY_US) ? PASSAGE_OPEN
+      found = log_limit_takes(&g->let_in, g->clock(), ACCEPT_GATE_MAX, ACCEPT_GATE_EVERY_US) ? PASSAGE_OPEN
                                                                                              : PASSAGE_SHUT;
   pthread_mutex_unlock(&lock);
   return found;

@@ -6,6 +6,7 @@
  * at once. A program of ours calls again 50 ms later. Private to wire/. */
 #pragma once
 
+#include "common/base/clock.h"
 #include "common/base/log_limit.h"
 
 #define ACCEPT_GATE_MAX      8
@@ -13,12 +14,14 @@
 
 typedef struct accept_gate {
   int listener; /* the descriptor that listens */
+  clock_source clock;
   log_limit let_in;
   struct accept_gate *next;
 } accept_gate;
 
-void accept_gate_add(accept_gate *g, int listener); /* `g` lives until it is removed */
-void accept_gate_remove(accept_gate *g);            /* NULL, and one that was never added, are allowed */
+/* `g` lives until it is removed. The clock is read on any thread. */
+void accept_gate_add(accept_gate *g, int listener, clock_source clock);
+void accept_gate_remove(accept_gate *g); /* NULL, and one that was never added, are allowed */
 /* The loop has looked at all connections that it was told of. Returns how many have come to the shut gate
  * since it looked last. */
 uint64_t accept_gate_look(accept_gate *g);

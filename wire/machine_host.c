@@ -1,6 +1,5 @@
 #include "wire/machine_host.h"
 
-#include "common/base/clock.h"
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
@@ -40,6 +39,10 @@ struct machine_host {
   bool stepping, draining;
   int exit_code;
 };
+
+static uint64_t now_of(const machine_host *h) {
+  return h->options.clock();
+}
 
 /* --- actions --- */
 
@@ -89,7 +92,7 @@ static void carry_out(machine_host *h, actions *a) {
 static void one_step(machine_host *h, const event *e) {
   const machine *m = &h->options.machine;
   pthread_mutex_lock(&h->lock);
-  if (e) m->step(m->self, e, clock_us(), &h->wanted);
+  if (e) m->step(m->self, e, now_of(h), &h->wanted);
   if (h->options.after_step) h->options.after_step(h->options.context);
   actions wanted = h->wanted;
   h->wanted = h->under_way;
@@ -107,6 +110,7 @@ static void give_connected(machine_host *h) {
 }
 
 static void set_timer(machine_host *h, uint64_t at) {
+  if (h->options.clock != clock_us) return;
   struct itimerspec t = {0}; /* all zero: off */
   if (at != MACHINE_NEVER)
     t.it_value = (struct timespec){(time_t)(at / 1000000), (long)(at % 1000000) * 1000};
@@ -123,7 +127,7 @@ static void look_at_deadline(machine_host *h, bool after_tick) {
   uint64_t at = m->deadline(m->self);
   if (after_tick) { /* a deadline that has passed although the machine was just woken must not make a busy
                        loop */
-    uint64_t now = clock_us();
+    uint64_t now = now_of(h);
     if (at <= now) at = now + HOST_RETRY_US;
   }
   if (at < h->catch_up_us) at = h->catch_up_us;
@@ -131,7 +135,7 @@ static void look_at_deadline(machine_host *h, bool after_tick) {
   h->armed_us = at;
   pthread_mutex_unlock(&h->lock);
   if (!moved) return;
-  uint64_t now = clock_us();
+  uint64_t now = now_of(h);
   h->due_us = at > now ? at : now;
   set_timer(h, at);
 }
@@ -154,7 +158,7 @@ void machine_host_step_elsewhere(machine_host *h, const event *e, bool (*after)(
                                  void *context) {
   const machine *m = &h->options.machine;
   pthread_mutex_lock(&h->lock);
-  m->step(m->self, e, clock_us(), &h->wanted);
+  m->step(m->self, e, now_of(h), &h->wanted);
   bool news = after(context) || h->wanted.count > 0 || m->deadline(m->self) < h->armed_us;
   pthread_mutex_unlock(&h->lock);
   if (news) uv_async_send(&h->elsewhere);
@@ -185,16 +189,11 @@ static void on_elsewhere(uv_async_t *async) {
   end_step(h, false);
 }
 
-static void on_timer(uv_poll_t *poll, int status, int events) {
-  (void)status;
-  (void)events;
-  machine_host *h = poll->data;
-  uint64_t times;
-  if (read(h->timer_fd, &times, sizeof times) != (ssize_t)sizeof times) return;
+static void deadline_came(machine_host *h) {
   pthread_mutex_lock(&h->lock);
   h->armed_us = MACHINE_NEVER;
   pthread_mutex_unlock(&h->lock);
-  uint64_t now = clock_us();
+  uint64_t now = now_of(h);
   if (!h->catch_up_us && now >= h->due_us + HOST_STALL_US) { /* once: a tick is not put off for ever */
     h->catch_up_us = now + HOST_CATCH_UP_US;
     look_at_deadline(h, false);
@@ -202,6 +201,21 @@ static void on_timer(uv_poll_t *poll, int status, int events) {
   }
   h->catch_up_us = 0;
   machine_host_step(h, &(event){.kind = EVENT_TICK});
+}
+
+static void on_timer(uv_poll_t *poll, int status, int events) {
+  (void)status;
+  (void)events;
+  machine_host *h = poll->data;
+  uint64_t times;
+  if (read(h->timer_fd, &times, sizeof times) == (ssize_t)sizeof times) deadline_came(h);
+}
+
+void machine_host_clock_moved(machine_host *h) {
+  pthread_mutex_lock(&h->lock);
+  bool came = now_of(h) >= h->armed_us;
+  pthread_mutex_unlock(&h->lock);
+  if (came) deadline_came(h);
 }
 
 static void on_signal(uv_signal_t *handle, int number) {
@@ -265,6 +279,7 @@ int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_op
   if (!h) return err_set(e, ERR_NOMEM, "no memory for the event loop");
   h->loop = loop;
   h->options = *o;
+  if (!o->clock) h->options.clock = clock_us;
   h->timer_fd = -1;
   h->armed_us = MACHINE_NEVER;
   h->exit_code = -1;
@@ -279,6 +294,7 @@ int machine_host_open(machine_host **out, uv_loop_t *loop, const machine_host_op
                          .keys = o->keys,
                          .allow_plaintext = o->allow_plaintext,
                          .busy_poll_us = o->busy_poll_us,
+                         .clock = o->clock,
                          .log = o->log};
   int code = transport_open(&h->transport, loop, &t, e);
   if (code == ERR_OK && !(watch_timer(h) && watch_elsewhere(h) && watch_signals(h)))

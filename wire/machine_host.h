@@ -27,6 +27,9 @@ typedef struct machine_host_options {
   const char *keys;
   bool allow_plaintext;
   uint32_t busy_poll_us; /* transport.h */
+  /* NULL: clock_us. With another one the host sets no timer: call machine_host_clock_moved. It is read on any
+   * thread. */
+  clock_source clock;
   const logger *log;
   /* Called after every step of the machine on the loop's thread, while nobody else may step it. The step's
    * messages go out afterwards, because that takes longer and the engine should get its batch first. May be
@@ -53,6 +56,8 @@ void machine_host_step(machine_host *h, const event *e);
  * Must not be called after machine_host_close. */
 void machine_host_step_elsewhere(machine_host *h, const event *e, bool (*after)(void *context),
                                  void *context);
+/* The clock that the host was given has moved: a deadline may have come. */
+void machine_host_clock_moved(machine_host *h);
 /* Carries out actions that were made outside a step (a *_connect call); resets them. */
 void machine_host_perform(machine_host *h, actions *a);
 

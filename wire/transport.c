@@ -1,6 +1,5 @@
 #include "wire/transport.h"
 
-#include "common/base/clock.h"
 #include "common/base/log_limit.h"
 #include "wire/accept_gate.h"
 #include "wire/codec.h"
@@ -103,6 +102,10 @@ struct transport {
   transport_counters counters;
   uint64_t active, active_us; /* messages at the last look for news, and when there were more than before */
 };
+
+static uint64_t now_of(const transport *t) {
+  return t->options.clock();
+}
 
 /* --- sockets --- */
 
@@ -220,19 +223,19 @@ static void tell_disconnected(transport *t, int fd) {
 }
 
 static bool may_log(transport *t) {
-  return log_limit_takes(&t->refusals, clock_us(), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US);
+  return log_limit_takes(&t->refusals, now_of(t), TRANSPORT_LOG_BURST, TRANSPORT_LOG_EVERY_US);
 }
 
 static void watch_begin(watch *w, int listener) {
   connection_limit_init(&w->connections, listener);
-  accept_gate_add(&w->gate, listener);
+  accept_gate_add(&w->gate, listener, w->owner->options.clock);
 }
 
 /* Of the connections that ZeroMQ has taken, those that are too many are shut down. */
 static void watch_take(watch *w, uint16_t event, int fd) {
   if (event == ZMQ_EVENT_DISCONNECTED) tell_disconnected(w->owner, fd);
   if (event == ZMQ_EVENT_LISTENING) watch_begin(w, fd);
-  if (event != ZMQ_EVENT_ACCEPTED || connection_limit_accept(&w->connections, fd, clock_us())) return;
+  if (event != ZMQ_EVENT_ACCEPTED || connection_limit_accept(&w->connections, fd, now_of(w->owner))) return;
   if (may_log(w->owner))
     log_line(w->owner->options.log, LOG_WARNING,
              "more than %d connections, or %d of one address that have not been greeted, or the address is "
@@ -335,7 +338,7 @@ static unsigned guests_of(wire_role role) {
 
 static void on_denied(void *owner, const char *address, size_t size) {
   transport *t = owner;
-  if (t->watch) connection_limit_denied(&t->watch->connections, address, size, clock_us());
+  if (t->watch) connection_limit_denied(&t->watch->connections, address, size, now_of(t));
 }
 
 static int protect_listener(channel *c, const char *address, err *e) {
@@ -438,7 +441,7 @@ static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) 
 /* ZeroMQ gives an address up for ever when the program there has refused the handshake: it had no key, or
  * asked for one where we have none. It may be another program now. */
 static void call_again(channel *c) {
-  uint64_t now = clock_us();
+  uint64_t now = now_of(c->owner);
   if (now - c->called_us < TRANSPORT_CALL_AGAIN_US) return;
   c->called_us = now;
   zmq_disconnect(c->socket, c->address);
@@ -483,7 +486,7 @@ static uint32_t frame_weight(const transport *t) {
 /* It is of no use, and so may others be of whoever has sent it. */
 static void count_useless(transport *t, const peer *from) {
   if (!t->watch ||
-      connection_limit_useless(&t->watch->connections, from->connection, frame_weight(t), clock_us()))
+      connection_limit_useless(&t->watch->connections, from->connection, frame_weight(t), now_of(t)))
     return;
   if (may_log(t))
     log_line(t->options.log, LOG_WARNING,
@@ -492,7 +495,7 @@ static void count_useless(transport *t, const peer *from) {
 
 /* May this message go to a peer that can ask for it as often as it likes? */
 static bool is_within_replies(transport *t, peer *to, const msg *m) {
-  uint64_t now = clock_us();
+  uint64_t now = now_of(t);
   bool end = m->type == MSG_END,
        reply = m->type == MSG_ERROR || m->type == MSG_WELCOME || m->type == MSG_PONG;
   if (to->pinned || !(end || reply)) return true;
@@ -570,7 +573,7 @@ static bool note_guest(transport *t, peer *from, zmq_msg_t *part) {
     if (from->greeted) guest_greeted(t, from);
   }
   bool within = true;
-  uint64_t now = clock_us();
+  uint64_t now = now_of(t);
   for (uint32_t i = frame_weight(t); i > 0 && within; i--)
     within = log_limit_takes(&from->frames, now, TRANSPORT_FRAME_BURST, TRANSPORT_FRAME_EVERY_US);
   if (!within) count_useless(t, from);
@@ -673,7 +676,7 @@ static void on_idle(uv_idle_t *idle) {
 /* Was there a message lately, so that another one may follow at once? */
 static bool is_active(transport *t) {
   if (!t->options.busy_poll_us) return false;
-  const uint64_t messages = t->counters.sent + t->counters.received, now = clock_us();
+  const uint64_t messages = t->counters.sent + t->counters.received, now = now_of(t);
   if (messages != t->active) t->active_us = now;
   t->active = messages;
   return now - t->active_us < t->options.busy_poll_us;
@@ -706,6 +709,7 @@ int transport_open(transport **out, uv_loop_t *loop, const transport_options *o,
   }
   t->loop = loop;
   t->options = *o;
+  if (!o->clock) t->options.clock = clock_us;
   arena_init(&t->in, CODEC_ARENA_MAX);
   t->prepare.data = t->idle.data = t;
   uv_prepare_init(loop, &t->prepare);
@@ -799,7 +803,7 @@ peer_id transport_connect(transport *t, const char *endpoint, err *e) {
     return 0;
   }
   snprintf(c->address, sizeof c->address, "%.*s", call_size(endpoint), endpoint);
-  c->called_us = clock_us();
+  c->called_us = now_of(t);
   peer *made = peer_table_pin(&t->peers, c);
   if (made && zmq_connect(c->socket, c->address) == 0) return c->peer = made->id;
   if (made) {

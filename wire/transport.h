@@ -6,6 +6,7 @@
  * own peer_id, never reused within a process. */
 #pragma once
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "wire/actions.h"
@@ -32,6 +33,7 @@ typedef struct transport_options {
   /* After a message was sent or received, the loop looks for the next one for so long before it sleeps; 0: it
    * sleeps at once. A thread that sleeps is 15 to 40 us late. */
   uint32_t busy_poll_us;
+  clock_source clock; /* NULL: clock_us. Read on any thread. What ZeroMQ times goes by the system's. */
   const logger *log;
 } transport_options;
 

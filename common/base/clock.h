@@ -5,3 +5,6 @@
 
 uint64_t clock_us(void);     /* monotonic */
 int64_t clock_wall_us(void); /* since 1970: for records that other processes read, never for waiting */
+
+/* What takes the place of clock_us where a test moves the time. */
+typedef uint64_t (*clock_source)(void);

@@ -1,7 +1,9 @@
 #include "common/base/progress.h"
 
 #include "common/base/clock.h"
+#include "common/base/terminal.h"
 #include <stdio.h>
+#include <unistd.h>
 
 #define TEXT_ROOM 160
 #define CLEAR     "\r\033[K"
@@ -22,15 +24,19 @@ progress_kind progress_tell(progress *p, double done, uint64_t now_us, char *out
   int percent = (int)(done * 100);
   bool over = percent >= 100 && !p->said_us; /* nothing was said, or nothing is left to take away */
   if (took_us < PROGRESS_QUIET_US || over) return PROGRESS_NOTHING;
-  if (p->terminal) return tell_terminal(p, percent, now_us, out, size);
+  if (p->rewrites) return tell_terminal(p, percent, now_us, out, size);
   if (percent < 100 && p->said_us && now_us - p->said_us < PROGRESS_INTERVAL_US) return PROGRESS_NOTHING;
   snprintf(out, size, "%s: %d %% after %.0f s", p->what, percent, (double)took_us / 1e6);
   p->said_us = percent >= 100 ? 0 : now_us;
   return PROGRESS_LINE;
 }
 
-progress progress_begin(const char *what, const logger *log, bool terminal) {
-  return (progress){.what = what, .log = log, .terminal = terminal, .began_us = clock_us(), .percent = -1};
+progress progress_begin(const char *what, const logger *log, bool alone) {
+  return (progress){.what = what,
+                    .log = log,
+                    .rewrites = alone && terminal_takes_colours(STDERR_FILENO),
+                    .began_us = clock_us(),
+                    .percent = -1};
 }
 
 void progress_show(void *context, double done) {
@@ -49,5 +55,5 @@ void progress_show(void *context, double done) {
 }
 
 void progress_end(progress *p) {
-  if (p->terminal && p->said_us) fputs(CLEAR, stderr);
+  if (p->rewrites && p->said_us) fputs(CLEAR, stderr);
 }

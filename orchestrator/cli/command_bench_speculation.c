@@ -1,6 +1,7 @@
 /* tandem bench spec: every prompt plainly and with a draft, by turns, for each method, size of tree and
  * temperature; what it was worth. Each of these trials has its own workers, one after the other, and its own
  * plain answers, so that noise meets both alike. */
+#include "common/base/terminal.h"
 #include "orchestrator/cli/bench_prompts.h"
 #include "orchestrator/cli/bench_trials.h"
 #include "orchestrator/cli/commands.h"
@@ -90,7 +91,7 @@ static void begin_turn(bench *b) {
 static void tell_progress(const bench *b, bool last) {
   size_t all = b->prompts.count * (size_t)b->flags.repeat, done = nth_of(b);
   const bench_trial *t = trial_of(b);
-  if (!isatty(STDERR_FILENO)) return;
+  if (!terminal_takes_colours(STDERR_FILENO)) return;
   fprintf(stderr, "\r\033[K");
   if (!last)
     fprintf(stderr, "%s, %s, temperature %g: %zu of %zu prompts", t->method, t->size->name,

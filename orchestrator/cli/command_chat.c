@@ -1,6 +1,7 @@
 /* tandem run without a prompt, on a terminal: a conversation. What was said is conversation.c's, the terminal
  * line_editor.c's. */
 #include "common/base/clock.h"
+#include "common/base/terminal.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/chat_input.h"
@@ -457,7 +458,7 @@ static int open_editor(chat *c, err *e) {
   line_editor_options o = {
       .loop = service_loop(c->service), .history = history_path(c->flags, path), .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
-  c->colour = show_terminal_has_colours(STDERR_FILENO);
+  c->colour = terminal_takes_colours(STDERR_FILENO);
   return rc;
 }
 

@@ -1,8 +1,7 @@
 #include "orchestrator/cli/show.h"
 
+#include "common/base/terminal.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -11,20 +10,10 @@
 #define COLOUR_TARGET 36     /* cyan */
 #define COLUMNS       80     /* where the terminal does not say */
 
-static bool is_smart_terminal(int fd) {
-  const char *kind = getenv("TERM");
-  return isatty(fd) && kind && *kind && strcmp(kind, "dumb") != 0;
-}
-
-bool show_terminal_has_colours(int fd) {
-  const char *plain = getenv("NO_COLOR");
-  return is_smart_terminal(fd) && !(plain && *plain);
-}
-
 void show_init(show *s, show_when when, async_output *out) {
   *s = (show){.out = out};
-  s->colours = when == SHOW_ALWAYS || (when == SHOW_AUTO && show_terminal_has_colours(out->fd));
-  s->live = when != SHOW_NEVER && is_smart_terminal(STDERR_FILENO);
+  s->colours = when == SHOW_ALWAYS || (when == SHOW_AUTO && terminal_takes_colours(out->fd));
+  s->live = when != SHOW_NEVER && terminal_takes_colours(STDERR_FILENO);
 }
 
 bool show_wants_accepted(const show *s) {

@@ -17,16 +17,13 @@ typedef enum {
 typedef struct show {
   async_output *out; /* borrowed: gets the text */
   bool colours;      /* of the text */
-  bool live;         /* there is a live line */
+  bool live;         /* there is a live line, which needs a terminal that takes colours */
   int colour;        /* that is on now: an SGR number; 0: none */
   bool drawn;        /* the live line is on the screen */
   double plain;      /* tokens a second of plain decoding, as measured in earlier answers; 0: not yet */
   uint64_t made_us;  /* when its figures were taken */
   char line[SHOW_LINE_MAX];
 } show;
-
-/* Can the terminal at `fd` (stdin, stdout or stderr) show colours, and does the user want them? */
-bool show_terminal_has_colours(int fd);
 
 /* The text goes to out, whose fd says what it is. */
 void show_init(show *s, show_when when, async_output *out);

@@ -111,6 +111,12 @@ static int use_wal(sqlite3 *db) {
   return rc ? rc : sqlite3_exec(db, "PRAGMA synchronous = NORMAL", NULL, NULL, NULL);
 }
 
+int ledger_database_keep_little(sqlite3 *db, const char *path, err *e) {
+  char text[64];
+  snprintf(text, sizeof text, "PRAGMA cache_size = -%d", LEDGER_CACHE_KIB); /* negative: KiB */
+  return sqlite3_exec(db, text, NULL, NULL, NULL) ? ledger_error_last(db, path, e) : ERR_OK;
+}
+
 int ledger_database_sync(sqlite3 *db, const char *path, err *e) {
   return sqlite3_exec(db, "PRAGMA synchronous = FULL", NULL, NULL, NULL) ? ledger_error_last(db, path, e)
                                                                          : ERR_OK;

@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LEDGER_BUSY_MS  2000 /* after so long a lock of another process counts as busy */
-#define LEDGER_PATH_MAX 4096
+#define LEDGER_BUSY_MS   2000 /* after so long a lock of another process counts as busy */
+#define LEDGER_PATH_MAX  4096
+#define LEDGER_CACHE_KIB 256
 
 /* $XDG_STATE_HOME/tandem/ledger.sqlite, or in ~/.local/state. ERR_ARG: neither variable is set. */
 int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e);
@@ -24,6 +25,10 @@ bool ledger_database_make(const char *path);
  * (it does not exist), ERR_IO, ERR_FORMAT (it is damaged, or no ledger), ERR_VERSION (it is of a newer
  * tandem), ERR_TIMEOUT (it is locked), ERR_NOMEM. */
 int ledger_database_open(sqlite3 **out, const char *path, bool create, err *e);
+
+/* Keeps no more than LEDGER_CACHE_KIB of the file in memory: enough for who only adds to it. SQLite would
+ * keep 2 MiB. */
+int ledger_database_keep_little(sqlite3 *db, const char *path, err *e);
 
 /* Every transaction is synced to the disk from now on. Otherwise a power cut may cost the last ones. */
 int ledger_database_sync(sqlite3 *db, const char *path, err *e);

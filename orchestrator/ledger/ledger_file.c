@@ -75,6 +75,7 @@ static int register_process(file *f, const ledger_file_options *o, err *e) {
 static int open_file(file *f, const ledger_file_options *o, err *e) {
   int rc = ledger_database_open(&f->db, o->path, true, e);
   f->backlog.fast = o->mode == LEDGER_FAST;
+  if (rc == ERR_OK) rc = ledger_database_keep_little(f->db, f->path, e);
   if (rc == ERR_OK && o->mode == LEDGER_DURABLE) rc = ledger_database_sync(f->db, f->path, e);
   if (rc == ERR_OK) rc = register_process(f, o, e);
   if (rc == ERR_OK && o->resume)

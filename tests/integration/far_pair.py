@@ -4,23 +4,24 @@ are network namespaces of this one, or, where those are not permitted, three pro
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import time
 
 from hosts import Hosts
+from programs import TIME_LIMIT, wait_until
 from tcp_line import HOST, TcpLine
 
-PATIENCE = 60  # seconds for a worker to come
-LIMIT = 900  # seconds for all answers
-TURN = 0.01  # seconds between two looks
+PORTS = range(20000, 30000)  # below those that the kernel gives to who connects
 DRAFT_IS_HERE, TARGET_IS_HERE = "a draft (", "a target ("
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind((HOST, random.choice(PORTS)))
+            return s.getsockname()[1]
 
 
 class NamespaceLine:
@@ -138,23 +139,27 @@ class FarPair:
             self._await_text(TARGET_IS_HERE)
             yield serve
             serve.stdin.close()
-            if status := serve.wait(PATIENCE):
+            if status := serve.wait(TIME_LIMIT):
                 raise RuntimeError(f"status {status}: {self.log.read_text()[-500:]}")
 
     def ask(self, serve, requests, disturb=None, every=1.0):
         """Lines of the results, in the order of their end. disturb(self) is called every so many seconds."""
         requests = list(requests)
-        before, limit = len(self._results()), time.monotonic() + LIMIT
+        before, due = len(self._results()), time.monotonic() + every
         serve.stdin.write("".join(json.dumps(line) + "\n" for line in requests).encode())
         serve.stdin.flush()
-        due = time.monotonic() + every
-        while self.out.read_bytes().count(b"\n") < before + len(requests):
-            if time.monotonic() > limit or serve.poll() is not None:
+
+        def answered(count):
+            nonlocal due
+            if serve.poll() is not None:
                 raise RuntimeError(f"not all answers have come: {self.log.read_text()[-500:]}")
-            time.sleep(TURN)
             if disturb and time.monotonic() >= due:
                 disturb(self)
                 due = time.monotonic() + every
+            return self.out.read_bytes().count(b"\n") >= count
+
+        for count in range(1, len(requests) + 1):
+            wait_until(lambda: answered(before + count), lambda: self.log.read_text()[-500:], TIME_LIMIT)
         return self._results()[before:]
 
     def answers(self, requests, disturb=None, every=1.0):
@@ -167,11 +172,8 @@ class FarPair:
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
     def _await_text(self, text, times=1):
-        limit = time.monotonic() + PATIENCE
-        while self.log.read_text().count(text) < times:
-            if time.monotonic() > limit:
-                raise RuntimeError(f"no '{text}' within {PATIENCE} s: {self.log.read_text()[-500:]}")
-            time.sleep(0.05)
+        wait_until(lambda: self.log.read_text().count(text) >= times,
+                   lambda: f"no '{text}': {self.log.read_text()[-500:]}")
 
 
 def end(process):

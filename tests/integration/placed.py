@@ -1,7 +1,6 @@
 """Programs that a test places by hand: an orchestrator, and the workers that register there."""
 
 import json
-import os
 import signal
 import subprocess
 
@@ -11,14 +10,7 @@ from programs import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Ru
 SHORT = (102, 123, 214, 326, 341, 116, 121, 149, 158, 85, 120, 87, 99, 146)  # golden prompts below 100 tokens
 LONG = 1500  # tokens of a long prompt
 SIXTEEN = 16
-WORK = 0.3  # seconds of a target's processor time: prompts and some tokens
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def processor_time(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+LOCKSTEP = ("--pace", "lockstep", "--budget", "7")  # where what a draft gives must not depend on when it comes
 
 
 class Placed(Case):
@@ -43,8 +35,8 @@ class Placed(Case):
     def serve(self, *flags):
         return Served(self, *flags)
 
-    def check(self, answers, accepted=True, changed=False):
-        """As plain, however often a target was lost."""
+    def check(self, answers, accepted=False, changed=False):
+        """As plain, however often a target was lost. `accepted`: some tokens came from drafts (in lockstep)."""
         for a in answers:
             want = self.plain.answers[a["id"]]
             self.assertEqual(a["token_ids"], want["token_ids"], a["id"])
@@ -63,14 +55,19 @@ class Served:
 
     def __init__(self, case, *flags, endpoint=None):
         self.case, self.endpoint = case, endpoint or f"ipc://{case.folder}/orchestrator"
+        self.ledger = str(case.folder / "ledger")
         self.program = Running(case.folder, TANDEM, "serve-workers", "-m", MODEL, "--listen", self.endpoint,
-                               *flags, stdin=subprocess.PIPE)
+                               "--ledger", self.ledger, *flags, stdin=subprocess.PIPE)
         case.addCleanup(self.program.close)
-        wait_until(lambda: "listening at" in self.errors, lambda: self.errors)
+        wait_until(lambda: "listening at" in self.errors or "in use" in self.errors, lambda: self.errors)
 
     @property
     def errors(self):
         return self.program.errors
+
+    def here(self, count):
+        """So many workers have registered."""
+        wait_until(lambda: self.errors.count("is here") >= count, lambda: self.errors)
 
     def add(self, program, *flags, env=None, during=()):
         """One more worker, once it is registered. The programs `during` stand still until then, and until it
@@ -82,7 +79,7 @@ class Served:
         self.case.addCleanup(worker.close)
         wait_until(lambda: "ready:" in worker.errors, lambda: worker.errors)
         self.program.signal(signal.SIGCONT)
-        wait_until(lambda: self.errors.count("is here") > before, lambda: worker.errors)
+        self.here(before + 1)
         for p in during:
             p.signal(signal.SIGCONT)
         return worker
@@ -114,8 +111,21 @@ class Served:
         self.case.assertEqual(status, 0, self.errors)
         return self.errors.splitlines()[-1]
 
+    def running(self):
+        """The answers under way: {session: the tokens that it has}."""
+        listed = subprocess.run([TANDEM, "session", "list", "--json", "--limit", "0", "--ledger", self.ledger],
+                                check=True, capture_output=True, timeout=TIME_LIMIT)
+        return {s["session"]: s["tokens"] for s in json.loads(listed.stdout) if s["state"] == "running"}
+
     def ask_and_see(self, records, targets, **switches):
-        """Until all these targets have worked at it: no time would tell."""
-        start = [processor_time(t.pid) for t in targets]
+        """Until each of these targets is at work: an answer under way has tokens, and a draft at that target."""
         self.ask(records, **switches)
-        wait_until(lambda: all(processor_time(t.pid) > at + WORK for t, at in zip(targets, start)))
+        for target in targets:
+            wait_until(lambda: any(tokens > 0 and f"session {session}: a draft is attached" in target.errors
+                                   for session, tokens in self.running().items()), lambda: self.errors)
+
+    def ask_stopped(self, records, target, **switches):
+        """All of them are given to this target, the only one, which stands still from now on."""
+        target.signal(signal.SIGSTOP)
+        self.ask(records, **switches)
+        wait_until(lambda: len(self.running()) == len(records), lambda: self.errors)

@@ -39,13 +39,20 @@ TANDEM, TARGET, DRAFT = (str(BIN / name) for name in ("tandem", "tandem-target",
 MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
 GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
 SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
+THOROUGH = "TANDEM_THOROUGH" in os.environ  # run.py sets it: all prompts, where a few are enough for every change
 LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
 PATIENCE = 120  # seconds without the event that a test waits for: only a test that fails waits so long
 TIME_LIMIT = 5 * PATIENCE  # seconds for a program with all of its answers: it hangs otherwise
 
 
 class Late(AssertionError):
-    """Something did not come in time, and nothing else is known to be wrong: run.py tries such a test once more."""
+    """Something did not come, and nothing else is known to be wrong: run.py tries such a test once more."""
+
+
+def thorough(test):
+    """A test, or a class of them, that takes too long for every change: scripts/test.sh --thorough runs it."""
+    test.thorough = True
+    return test
 
 
 def tell(text):
@@ -123,7 +130,7 @@ def is_running(pid):
 
 
 def wait_until(condition, why="", seconds=PATIENCE):
-    """What the condition gives once it is true; `why`, a text or a function that gives one, is told if it never is."""
+    """What the condition gives once it is true. If it never is, `why` is told, a text or what gives one."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -175,7 +182,7 @@ class Running:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self.reader.join(timeout=5)
+        self.reader.join(timeout=PATIENCE)
         self.process.stdout.close()
         if self.process.stdin:
             self.process.stdin.close()

@@ -1,18 +1,27 @@
-"""Runs the integration tests, several at a time: run.py [--jobs N] [--list] [PATTERN...]
+"""Runs the integration tests, several at a time: run.py [--thorough] [--jobs N] [--list] [NAME...]
 
-A pattern names files, as "test_p*.py" does. A unit of work is one test, or, where tests share what
-their class's setUpClass makes, a piece of that class. Every job is a process of its own, with a ledger
-of its own, and takes the next unit when it has finished one. Classes that say `alone` measure the
-machine: they run at the end, one by one.
+A name is a pattern of files, as "test_p*.py" is, or one test, as "test_pair.Pair.test_ngram" is. A unit of work
+is one test, or, where tests share what their class's setUpClass makes, a piece of that class. Every job is a
+process of its own, with a ledger of its own, and takes the next unit when it has finished one. Classes that say
+`alone` measure the machine: they run at the end, one by one. Tests that are marked `thorough` run only where that
+is asked for.
+
+A unit whose tests failed by lateness alone (programs.Late) is run once more at the end, by itself. If it passes
+then, it is called FLAKY, and is a defect all the same: more than two of them fail the run.
+
+RESULTS names a file to which a line is added for every test that is FAILED or FLAKY, and for what each TOOK.
 """
 
 import argparse
 import collections
+import ctypes
 import fnmatch
 import io
 import json
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +30,9 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 PIECE = 10  # tests of a class that shares a set-up, at most, in one unit
-SLOWEST = 10  # tests that are named at the end
+SLOWEST = 30  # tests that are named at the end
+FLAKY_MAX = 2
+PR_SET_PDEATHSIG = 1
 
 Unit = collections.namedtuple("Unit", "names alone shares")
 
@@ -37,6 +48,10 @@ def tests_in(suite):
             yield item
 
 
+def is_thorough(test):
+    return getattr(test, "thorough", False) or getattr(getattr(test, test._testMethodName), "thorough", False)
+
+
 def units_of_class(tests):
     kind = type(tests[0])
     names, alone = [t.id() for t in tests], getattr(kind, "alone", False)
@@ -46,13 +61,21 @@ def units_of_class(tests):
     return [Unit(names[i::pieces], alone, True) for i in range(pieces)]
 
 
-def find_units(patterns):
-    """Those of many tests first: what takes long must not begin last."""
-    loader, classes = unittest.TestLoader(), {}
-    files = sorted(f for f in HERE.glob("test_*.py") if any(fnmatch.fnmatch(f.name, p) for p in patterns))
-    for test in tests_in(loader.loadTestsFromNames([f.stem for f in files])):
-        classes.setdefault(type(test), []).append(test)
+def load(names, thorough):
+    loader = unittest.TestLoader()
+    files = sorted(f.stem for f in HERE.glob("test_*.py") if any(fnmatch.fnmatch(f.name, n) for n in names))
+    named = [n for n in names if not n.endswith(".py")]
+    tests = [t for t in tests_in(loader.loadTestsFromNames(files)) if thorough or not is_thorough(t)]
+    tests += tests_in(loader.loadTestsFromNames(named))  # whoever names a test wants it
     assert not loader.errors, "\n".join(loader.errors)
+    return tests
+
+
+def find_units(names, thorough):
+    """Those of many tests first: what takes long must not begin last."""
+    classes = {}
+    for test in load(names, thorough):
+        classes.setdefault(type(test), []).append(test)
     units = [unit for tests in classes.values() for unit in units_of_class(tests)]
     return sorted(units, key=lambda unit: (unit.alone, not unit.shares, -len(unit.names)))
 
@@ -61,11 +84,11 @@ def find_units(patterns):
 
 
 class Timed(unittest.TextTestResult):
-    """Remembers how long each test took."""
+    """Remembers how long each test took, and which failed."""
 
     def __init__(self, *args, **more):
         super().__init__(*args, **more)
-        self.seconds = {}
+        self.seconds, self.bad, self.late = {}, {}, True
 
     def startTest(self, test):
         self.begin = time.monotonic()
@@ -74,6 +97,26 @@ class Timed(unittest.TextTestResult):
     def stopTest(self, test):
         self.seconds[test.id()] = time.monotonic() - self.begin
         super().stopTest(test)
+
+    def _failed(self, test, error):
+        from programs import Late
+
+        name = getattr(test, "test_case", test).id()
+        self.bad[re.sub(r"^\w+ \((.*)\)$", r"\1", name)] = True  # of "setUpClass (test_x.Class)" the class
+        self.late = self.late and issubclass(error[0], Late)
+
+    def addError(self, test, error):
+        self._failed(test, error)
+        super().addError(test, error)
+
+    def addFailure(self, test, error):
+        self._failed(test, error)
+        super().addFailure(test, error)
+
+    def addSubTest(self, test, subtest, error):
+        if error:
+            self._failed(test, error)
+        super().addSubTest(test, subtest, error)
 
 
 def run_unit(names):
@@ -84,11 +127,12 @@ def run_unit(names):
         result = unittest.TextTestRunner(stream=text, verbosity=2, resultclass=Timed).run(suite)
     finally:
         sys.stderr = real
-    return {"text": text.getvalue(), "ok": result.wasSuccessful(), "seconds": result.seconds,
+    return {"text": text.getvalue(), "bad": list(result.bad), "late": result.late, "seconds": result.seconds,
             "skipped": [f"{test.id()}: {why}" for test, why in result.skipped]}
 
 
 def work():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a test prints does not stand among the replies
     for line in sys.stdin:
@@ -102,9 +146,10 @@ class Jobs:
     def __init__(self, units, count):
         self.shared = collections.deque(u for u in units if not u.alone)
         self.alone = collections.deque(u for u in units if u.alone)
+        self.again = collections.deque()
         self.count = count
         self.lock = threading.Lock()
-        self.seconds, self.failed, self.skipped = {}, [], []
+        self.seconds, self.failed, self.flaky, self.skipped = {}, [], [], []
 
     def run(self):
         threads = [threading.Thread(target=self._run, args=(self.shared,)) for _ in range(self.count)]
@@ -113,10 +158,13 @@ class Jobs:
         for thread in threads:
             thread.join()
         self._run(self.alone)
+        self._run(self.again)
 
     def _run(self, units):
         process = None
         while unit := self._next(units):
+            if process and units is self.again:
+                process = self._end(process)
             process = process or subprocess.Popen([sys.executable, __file__, "--job"], stdin=subprocess.PIPE,
                                                   stdout=subprocess.PIPE, text=True, cwd=HERE)
             process.stdin.write(json.dumps(unit.names) + "\n")
@@ -124,56 +172,77 @@ class Jobs:
             line = process.stdout.readline()
             if not line:  # its tests count as failed, the others go on in a new process
                 text = f"the job ended with status {process.wait()}: {' '.join(unit.names)}\n"
-                self._take(unit, {"text": text, "ok": False, "seconds": {}, "skipped": []})
+                reply = {"text": text, "bad": unit.names, "late": False, "seconds": {}, "skipped": []}
+                self._take(unit, reply, units is self.again)
                 process = None
                 continue
-            self._take(unit, json.loads(line))
+            self._take(unit, json.loads(line), units is self.again)
         if process:
-            process.stdin.close()
-            process.wait()
+            self._end(process)
+
+    @staticmethod
+    def _end(process):
+        process.stdin.close()
+        process.wait()
 
     def _next(self, units):
         with self.lock:
             return units.popleft() if units else None
 
-    def _take(self, unit, reply):
+    def _take(self, unit, reply, again):
         with self.lock:
             self.seconds.update(reply["seconds"])
             self.skipped += reply["skipped"]
-            if not reply["ok"]:
-                self.failed.append(unit)
+            if reply["bad"] and reply["late"] and not again:
+                self.again.append(unit)
+            elif reply["bad"]:
+                self.failed += reply["bad"]
+            elif again:
+                self.flaky += unit.names
             print(reply["text"], end="", flush=True)
 
+    def is_red(self):
+        return bool(self.failed) or len(self.flaky) > FLAKY_MAX
+
     def report(self, seconds):
-        for name, took in sorted(self.seconds.items(), key=lambda item: -item[1])[:SLOWEST]:
+        slowest = sorted(self.seconds.items(), key=lambda item: -item[1])
+        for name, took in slowest[:SLOWEST]:
             print(f"{took:7.1f} s  {name}")
         for why in self.skipped:
             print("skipped:", why)
-        verdict = "FAILED" if self.failed else "ok"
+        verdict = "FAILED" if self.is_red() else "ok"
         print(f"{len(self.seconds)} tests in {seconds:.0f} s, {self.count} at a time: {verdict}")
-        for unit in self.failed:
-            print("FAILED:", *unit.names)
+        with open(os.environ.get("RESULTS", os.devnull), "a") as results:
+            for word, names in (("FAILED", self.failed), ("FLAKY", self.flaky)):
+                for name in names:
+                    print(word, name)
+                    print(word, name, file=results)
+            for name, took in slowest:
+                print(f"TOOK {took:.1f} {name}", file=results)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--thorough", action="store_true", help="those that are marked so, too")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--list", action="store_true", help="only tell the units")
     parser.add_argument("--job", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("patterns", nargs="*", default=["test_*.py"])
+    parser.add_argument("names", nargs="*", default=["test_*.py"])
     args = parser.parse_args()
     sys.path.insert(0, str(HERE))
     if args.job:
         return work()
-    units = find_units(args.patterns)
+    if args.thorough:
+        os.environ["TANDEM_THOROUGH"] = "1"
+    units = find_units(args.names, args.thorough)
     if not units:
-        sys.exit(f"no test is named {' or '.join(args.patterns)}")
+        sys.exit(f"no test is named {' or '.join(args.names)}")
     if args.list:
         return print("\n".join(("alone: " if u.alone else "") + " ".join(u.names) for u in units))
     jobs, begin = Jobs(units, args.jobs), time.monotonic()
     jobs.run()
     jobs.report(time.monotonic() - begin)
-    sys.exit(1 if jobs.failed else 0)
+    sys.exit(1 if jobs.is_red() else 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import http.server
 import json
 import pathlib
+import socket
 import threading
 
 from command_line import FAILED, OK, USAGE, tandem
@@ -70,7 +71,7 @@ class BenchServe(Case):
 
     def test_our_own_server(self):
         """With a draft and without one: the same answers, and figures that fit together."""
-        server = Server(self)
+        server = Server(self, "--pace", "lockstep")
         file = self.prompts("Count from one to twenty.", "Write a poem about the sea.")
         args = (f"http://127.0.0.1:{server.port}", file, "--concurrency", "1,2", "--max-tokens", "24",
                 "--speculation", "both")
@@ -124,13 +125,17 @@ class BenchServe(Case):
 
     def test_usage(self):
         _, url = self.odd_server()
-        file = self.prompts("whole")
+        file, absent = self.prompts("whole"), self.folder / "absent"
+        deaf = socket.socket()
+        self.addCleanup(deaf.close)
+        deaf.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{deaf.getsockname()[1]}"
         for status, phrase, args in (
             (USAGE, "no server", ()), (USAGE, "no prompts", (url,)),
             (USAGE, "--concurrency takes", (url, file, "--concurrency", "0")),
             (USAGE, "--concurrency takes", (url, file, "--concurrency", "1,2,3,4,5,6,7,8,9")),
-            (FAILED, "127.0.0.1:1/v1/models", ("127.0.0.1:1", file)),
-            (FILE, "cannot read", (url, "/nowhere.jsonl")),
+            (FAILED, f"{nobody}/v1/models", (nobody, file)),
+            (FILE, "cannot read", (url, absent)),
             (FILE, "line 1", (url, __file__)),
         ):
             got, _, errors = tandem("bench", "serve", *map(str, args))

@@ -12,44 +12,71 @@ import stat
 import struct
 import subprocess
 import termios
-import time
 import unittest
 
-from support import (DRAFT, MODEL, PATIENCE, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of, is_running,
+from support import (DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of, is_running,
                      wait_until)
 
 FLAGS = ("-m", MODEL, "--max-tokens", "24", "--ctx", "512")
 READY = b"> "
 WORKER_FAILED, INTERRUPTED = 7, 130  # exit statuses
-STALL = 20.0  # seconds of a turn whose draft is gone: a session that waits for it would wait for ever
+STORY = ("--max-tokens", "3000", "--ctx", "4096")  # answers that no machine has given before a test interrupts them
 
 
-class Conversation:
-    """A terminal on its stdin alone; what it says on stdout and stderr."""
+class Terminal:
+    """A pair of terminal ends, and the program at one of them; it ends with the test."""
 
-    def __init__(self, *flags):
-        self.keys, terminal = pty.openpty()
-        quiet = termios.tcgetattr(terminal)
-        quiet[3] &= ~termios.ECHO
-        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
-        self.program = subprocess.Popen([TANDEM, "run", *FLAGS, *flags], stdin=terminal, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
-        self.terminal = terminal
-        self.said()
+    def __init__(self, case):
+        self.keys, self.terminal = pty.openpty()
+        self.program, self.ends = None, [self.keys, self.terminal]
+        case.addCleanup(self.close)
 
-    def said(self):
-        """Up to the next prompt, without it."""
-        text, until = b"", time.monotonic() + TIME_LIMIT
-        while not (text == READY or text.endswith(b"\n" + READY)):
-            assert time.monotonic() < until, text
-            if select.select([self.program.stdout], [], [], 0.1)[0]:
-                data = os.read(self.program.stdout.fileno(), 4096)
-                assert data, text
-                text += data
-        return text[: -len(READY)].decode()
+    def close(self):
+        if self.program and self.program.poll() is None:
+            self.program.kill()
+            self.program.wait()
+        if self.program and self.program.stdout:
+            self.program.stdout.close()
+        while self.ends:
+            os.close(self.ends.pop())
 
     def type(self, text):
         os.write(self.keys, text.encode())
+
+
+class Conversation(Terminal):
+    """A terminal on its stdin alone; what it says on stdout and stderr."""
+
+    def __init__(self, case, *flags):
+        super().__init__(case)
+        terminal, self.log = self.terminal, case.folder / "chat.log"
+        quiet = termios.tcgetattr(terminal)
+        quiet[3] &= ~termios.ECHO
+        termios.tcsetattr(terminal, termios.TCSANOW, quiet)
+        with open(self.log, "wb") as log:
+            self.program = subprocess.Popen([TANDEM, "run", *FLAGS, *flags], stdin=terminal, stdout=subprocess.PIPE,
+                                            stderr=log)
+        self.said()
+
+    @property
+    def errors(self):
+        return self.log.read_text("utf-8", "replace")
+
+    def said(self):
+        """Up to the next prompt, without it. What comes after that is left: an answer to what was typed before."""
+        text = bytearray()
+
+        def ready():
+            while select.select([self.program.stdout], [], [], 0.1)[0]:
+                data = os.read(self.program.stdout.fileno(), 1)
+                assert data, (text, self.errors)
+                text.extend(data)
+                if text == READY or text.endswith(b"\n" + READY):
+                    return True
+            return False
+
+        wait_until(ready, lambda: (text, self.errors), TIME_LIMIT)
+        return text[: -len(READY)].decode()
 
     def say(self, line):
         self.type(line + "\n")
@@ -57,17 +84,13 @@ class Conversation:
 
     def end(self, expected):
         status = self.program.wait(TIME_LIMIT)
-        errors = self.program.stderr.read().decode()
-        self.program.stdout.close()
-        self.program.stderr.close()
-        blocks = os.get_blocking(self.terminal)
-        os.close(self.keys), os.close(self.terminal)
-        assert blocks, "who uses the terminal next would be told to try again later"
-        assert status == expected, (status, errors)
-        return errors
+        assert os.get_blocking(self.terminal), "who uses the terminal next would be told to try again later"
+        assert status == expected, (status, self.errors)
+        self.close()
+        return self.errors
 
 
-class Talk:
+class Talk(Terminal):
     """A person at a terminal: what is typed, what the screen says (`screen`), and the answers alone (`out`), which go
     elsewhere unless `whole`."""
 
@@ -75,8 +98,9 @@ class Talk:
     PROGRESS = rb"\r[a-z-]+: [a-z ]+: +\d+ %"  # of a start that takes long; rewritten in place, then erased
     ESCAPES = re.compile(LIVE_LINE + rb"|" + PROGRESS + rb"|\x1b\[[0-9;?]*[A-Za-z~]|\x1b[=>DM]|\r")
 
-    def __init__(self, *flags, whole=False, env=None):
-        self.keys, terminal = pty.openpty()
+    def __init__(self, case, *flags, whole=False, env=None):
+        super().__init__(case)
+        terminal = self.terminal
         self.before = termios.tcgetattr(terminal)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
 
@@ -87,7 +111,7 @@ class Talk:
         self.program = subprocess.Popen([TANDEM, "run", *FLAGS, *flags], stdin=terminal, stderr=terminal,
                                         stdout=terminal if whole else subprocess.PIPE, preexec_fn=own_terminal,
                                         env=dict(os.environ, TERM="xterm", LC_ALL="C.UTF-8", **(env or {})))
-        self.terminal, self.raw, self.out, self.seen = terminal, b"", b"", 0
+        self.raw, self.out, self.seen = b"", b"", 0
         self.ready()
 
     @property
@@ -106,11 +130,8 @@ class Talk:
             else:
                 self.out += data
 
-    def until(self, condition, seconds=PATIENCE):
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, (self.screen[-2000:], self.out[-500:])
-            self.look()
+    def until(self, condition):
+        wait_until(lambda: condition() or self.look(), lambda: (self.screen[-2000:], self.out[-500:]))
 
     def ready(self, prompt="> "):
         """Until the prompt is there again: what the screen has said since the last time."""
@@ -118,9 +139,6 @@ class Talk:
         self.until(lambda: self.screen[self.seen:].endswith(begin + prompt))
         text, self.seen = self.screen[self.seen:], len(self.screen)
         return text
-
-    def type(self, text):
-        os.write(self.keys, text.encode())
 
     def say(self, line, prompt="> "):
         """One line, and its answer."""
@@ -141,17 +159,12 @@ class Talk:
         return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
 
     def end(self, expected=0):
-        until = time.monotonic() + TIME_LIMIT
-        while self.program.poll() is None and time.monotonic() < until:
-            self.look()
-        status = self.program.wait(5)
+        self.until(lambda: self.program.poll() is not None)
         self.look(0)
-        assert status == expected, (status, self.screen[-2000:])
+        assert self.program.returncode == expected, (self.program.returncode, self.screen[-2000:])
         assert termios.tcgetattr(self.terminal) == self.before, "the terminal is not as it was"
         assert os.get_blocking(self.terminal)
-        if self.program.stdout:
-            self.program.stdout.close()
-        os.close(self.keys), os.close(self.terminal)
+        self.close()
         return self.screen
 
 
@@ -173,7 +186,7 @@ class Chat(Case):
         long = "word " * 900 + "What was that?"
         messages = [(long, long), ("\x1b[200~First line\rsecond \u00e4\u00f6\x1b[201~", "First line\nsecond \u00e4\u00f6"),
                     ("one \\\rtwo", "one \ntwo")]
-        talk, said, expected = Talk(*wide), [], []
+        talk, said, expected = Talk(self, *wide), [], []
         for typed, meant in messages:
             said.append(("user", meant))
             expected.append(list(said))
@@ -192,11 +205,11 @@ class Chat(Case):
         self.assertEqual(got, self.answers(*expected, flags=wide))
 
     def test_commands(self):
-        talk = Talk("--temp", "1", "--seed", "7")
+        talk, absent = Talk(self, "--temp", "1", "--seed", "7"), self.folder / "absent"
         self.assertEqual(talk.say("/usr/bin is what?"), "")
         self.assertIn("there is no command /usr/bin: /help tells them", talk.told)
         for command, reply in (("/regen", "no answer yet"), ("/continue", "no answer yet"), ("/read", "which? /read FILE"),
-                               ("/read /no/such", "cannot read /no/such"), ("/help", "/stats"), ("", ""), ("/stats", "0 answers")):
+                               (f"/read {absent}", f"cannot read {absent}"), ("/help", "/stats"), ("", ""), ("/stats", "0 answers")):
             self.assertEqual(talk.say(command), "")
             self.assertIn(reply, talk.told)
         first = talk.say("Tell me about the sea.")
@@ -217,7 +230,7 @@ class Chat(Case):
         hot = ("--temp", "0.9", "--seed", "5", "--repeat-penalty", "1.1")
         sea = [("user", "Tell me a very long story about the sea.")]
         ledger = str(self.folder / "ledger")
-        talk = Talk(*hot, "--ledger", ledger)
+        talk = Talk(self, *hot, "--ledger", ledger)
         text = talk.say(sea[0][1]) + talk.say("/continue") + talk.say("/continue")
         whole, = self.answers(sea, flags=(*hot, "--max-tokens", "72"))
         self.assertEqual(text, whole)
@@ -232,7 +245,7 @@ class Chat(Case):
                          [talk.out.decode()[len(whole) + 3:].removesuffix("\n")])
 
     def test_continue_without_a_ledger(self):
-        talk = Talk("--ledger", "none")
+        talk = Talk(self, "--ledger", "none")
         sea = [("user", "Tell me a very long story about the sea.")]
         text = talk.say(sea[0][1]) + talk.say("/continue")
         self.assertEqual([text], self.answers(sea, flags=("--max-tokens", "48")))
@@ -243,7 +256,7 @@ class Chat(Case):
         """Old turns go if the user agrees; the system message stays. If not, nothing was said."""
         system = ("system", "You are brief.")
         flags = ("--ctx", "100", "--system", system[1])
-        talk, words = Talk(*flags), "one two three four five six seven eight nine ten"
+        talk, words = Talk(self, *flags), "one two three four five six seven eight nine ten"
         first = talk.say(f"Say {words}.")
         talk.say(f"Now say {words}, again and again.", prompt="(y/n) ")
         self.assertIn("too few of the context's 100", talk.told)
@@ -262,7 +275,8 @@ class Chat(Case):
     def test_interrupted_answer(self):
         """What came stays, can be gone on with, and the conversation goes on; what is typed during an answer is the next
         line's beginning."""
-        talk = Talk("--max-tokens", "400")
+        flags = ("--max-tokens", "900", "--ctx", "4096")
+        talk = Talk(self, *flags)
         talk.type("Tell me a very long story about the sea.\r")
         talk.begun()
         talk.type("\x03")
@@ -285,13 +299,13 @@ class Chat(Case):
         talk.ready()
         self.assertNotIn("leaves", talk.screen[talk.screen.rindex("moon"):])
         said = [("user", "Tell me a very long story about the sea."), ("assistant", story), ("user", "And about the")]
-        self.assertEqual(second, self.answers(said, flags=("--max-tokens", "400"))[0])
-        self.assertTrue(self.answers(said[:1], flags=("--max-tokens", "400"))[0].startswith(story))
+        self.assertEqual(second, self.answers(said, flags=flags)[0])
+        self.assertTrue(self.answers(said[:1], flags=flags)[0].startswith(story))
         talk.type("\x04")
         talk.end()
 
     def test_leaving(self):
-        talk = Talk()
+        talk = Talk(self)
         talk.type("half a line")
         talk.until(lambda: talk.screen.endswith("half a line"))
         talk.type("\x03")
@@ -300,7 +314,7 @@ class Chat(Case):
         self.assertIn("Ctrl-C again, or Ctrl-D, leaves", talk.ready())
         talk.type("\x03")
         talk.end(INTERRUPTED)
-        talk = Talk("--max-tokens", "400")
+        talk = Talk(self, *STORY)
         children = children_of(talk.program.pid)
         talk.type("Tell me a very long story about the sea.\r")
         talk.begun()
@@ -316,19 +330,19 @@ class Chat(Case):
         """Of an earlier conversation too, for the user alone; none where nothing is to be kept."""
         env = {"XDG_STATE_HOME": str(self.folder)}
         history = self.folder / "tandem/history"
-        talk = Talk("--ledger", "none", env=env)
+        talk = Talk(self, "--ledger", "none", env=env)
         talk.say("/stats")
         talk.type("\x04")
         talk.end()
         self.assertFalse(history.exists())
-        talk = Talk(env=env)
+        talk = Talk(self, env=env)
         talk.say("/stats")
         talk.say("\x1b[200~two\rlines\x1b[201~")
         talk.type("\x04")
         talk.end()
         self.assertEqual(stat.S_IMODE(history.stat().st_mode), 0o600)
         self.assertEqual(history.read_text().count("/stats"), 1)
-        talk = Talk(env=env)
+        talk = Talk(self, env=env)
         talk.type("\x1b[A")
         talk.until(lambda: talk.screen.endswith("two\nlines"))
         talk.type("\x1b[A")
@@ -340,7 +354,7 @@ class Chat(Case):
 
     def test_whole_screen(self):
         """Answer, figures and lines on one terminal, which may change its size."""
-        talk = Talk(whole=True)
+        talk = Talk(self, whole=True)
         fcntl.ioctl(talk.keys, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 60, 0, 0))
         talk.type("Name three colours.\r")
         told = talk.ready()
@@ -351,7 +365,7 @@ class Chat(Case):
 
     def test_stopped_and_continued(self):
         """SIGTSTP gives the terminal back as it was; SIGCONT takes it again, and the line in hand is still there."""
-        talk = Talk()
+        talk = Talk(self)
         talk.type("Name three ")
         talk.until(lambda: talk.screen.endswith("Name three "))
         self.assertFalse(talk.echoes)
@@ -371,13 +385,13 @@ class Chat(Case):
         """The terminal is as it was, whatever ends the conversation."""
         for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             for asked in (False, True):
-                talk = Talk("--max-tokens", "400")
+                talk = Talk(self, *STORY)
                 if asked:
                     talk.type("Tell me a very long story about the sea.\r")
                     talk.begun()
                 talk.program.send_signal(number)
                 talk.end(status)
-        talk = Talk()
+        talk = Talk(self)
         for _ in range(6):  # one start, and five again
             wait_until(lambda: child_named(talk.program.pid, "tandem-target"))
             dead = child_named(talk.program.pid, "tandem-target")
@@ -389,7 +403,7 @@ class Chat(Case):
 
     def test_turns(self):
         """Each message comes after all before it, its own answers included; /new forgets them."""
-        chat = Conversation()
+        chat = Conversation(self)
         first = chat.say("Name three colours.")
         second = chat.say("And which is the second?")
         self.assertEqual(chat.say("/new"), "")
@@ -401,7 +415,7 @@ class Chat(Case):
         self.assertNotEqual(second, again)
 
     def test_system_and_waiting_lines(self):
-        chat = Conversation("--system", "You answer in one word.")
+        chat = Conversation(self, "--system", "You answer in one word.")
         chat.type("Hello\nAgain\n")
         talk = [("system", "You answer in one word."), ("user", "Hello")]
         first = chat.said().removesuffix("\n")
@@ -412,7 +426,7 @@ class Chat(Case):
 
     def test_too_long(self):
         """What does not fit is said, and is no part of what follows."""
-        chat = Conversation()
+        chat = Conversation(self)
         chat.type("word " * 600 + "\n")
         chat.said()
         self.assertEqual([chat.say("Hello")], self.answers([("user", "Hello")]))
@@ -422,7 +436,7 @@ class Chat(Case):
 
     def test_ends(self):
         for how, status in ((lambda c: c.program.send_signal(signal.SIGTERM), 143), (lambda c: c.type("\x04"), 0)):
-            chat = Conversation("--max-tokens", "400")
+            chat = Conversation(self, *STORY)
             children = children_of(chat.program.pid)
             self.assertEqual(len(children), 2)
             chat.type("Tell a very long story.\n")
@@ -439,21 +453,21 @@ class Chat(Case):
         for worker in workers:
             self.addCleanup(worker.close)
         target, draft = workers
-        chat = Conversation("-v", "--listen", endpoint, "--wait", "2")
+        wait_until(lambda: "ready:" in target.errors, lambda: target.errors)
+        chat = Conversation(self, "-v", "--listen", endpoint, "--wait", "5", "--pace", "lockstep")
         self.assertEqual(children_of(chat.program.pid), [])
+        wait_until(lambda: "a draft (ngram) is here" in chat.errors, lambda: chat.errors)
         first = chat.say("Name three colours.")
         self.assertIn("a draft is attached", target.errors)
         draft.signal(signal.SIGKILL)
         draft.end()
-        moment = time.monotonic()
         second = chat.say("And which is the second?")
-        self.assertLess(time.monotonic() - moment, STALL)
         talk = [("user", "Name three colours."), ("assistant", first), ("user", "And which is the second?")]
         self.assertEqual([first, second], self.answers(talk[:1], talk))
         target.signal(signal.SIGTERM)
         self.assertEqual(target.end(), 0, target.errors)
         errors = chat.end(WORKER_FAILED)
-        self.assertEqual(errors.count("no target for 2 s"), 1, errors)
+        self.assertEqual(errors.count("no target for 5 s"), 1, errors)
         self.assertEqual(len(re.findall(r"(?m)^[1-9]\d* tokens?\b", errors)), 2, errors)  # the speed may be unknown
 
     def test_usage(self):

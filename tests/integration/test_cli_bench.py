@@ -66,12 +66,15 @@ class Bench(Command):
             for name, op in ops.items()
             if name.startswith("linear") or name in ("gate, up, swiglu", "head")
         )
-        read = r["weight_bytes"] / r["read_gb_s"] / 1e3
+        digit = 0.01  # that was printed last of the speed
+        read = r["weight_bytes"] / (r["read_gb_s"] + digit) / 1e3
         tensors = os.path.getsize(MODEL)  # with 2 % of other things
         self.assertLess(abs(r["weight_bytes"] / tensors - 1), 0.05)
         self.assertGreater(least, 0.99 * read)
         if step["rows"] == 1:
-            self.assertLess(least, 1.05 * read + r["weight_bytes"] * 2 / r["multiply_gmac_s"] / 0.7 / 1e3)
+            read = r["weight_bytes"] / max(r["read_gb_s"] - digit, digit / 100) / 1e3
+            multiply = r["weight_bytes"] * 2 / max(r["multiply_gmac_s"] - 10 * digit, digit / 100) / 0.7 / 1e3
+            self.assertLess(least, 1.05 * read + multiply)
 
     def test_without_its_program_it_says_so(self):
         alone = shutil.copy(TANDEM, self.folder)

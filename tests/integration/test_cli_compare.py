@@ -20,8 +20,9 @@ class Compare(Command):
         self.assertEqual(status, OK, errors)
         self.assertRegex(errors, r"(?m)^tandem: plainly:    100 tokens, [0-9.]+ tok/s$")
         self.assertRegex(errors, r"(?m)^tandem: with draft: 100 tokens, [0-9.]+ tok/s; [0-9.]+ times as fast")
-        # On a slow machine that may be that it guessed nothing right, which has a line of its own.
-        self.assertRegex(errors, r"(; |tandem: )the draft guessed ")
+        # Where the draft is late it guessed nothing right, or nothing at all: that has a line of its own.
+        draft = "the draft (guessed|had no guess)|all of it was decoded plainly: "
+        self.assertRegex(errors, f"(; |tandem: )({draft})")
         self.assertRegex(errors, r"(?m)^tandem: identical: yes$")
         self.assertEqual(out, tandem("run", *self.POEM[1:3], *self.POEM[4:])[1])  # once
 

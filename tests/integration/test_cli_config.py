@@ -59,8 +59,9 @@ class Config(Command):
             said = f"tandem run: {file}:{line}: {phrase}"
             errors = self.refused(USAGE, said, "run", "-m", MODEL, "--config", file, PROMPT)
             self.assertEqual(len(errors.splitlines()), 1, errors)
-        phrase = "cannot read the config file /none: No such file"
-        self.refused(USAGE, phrase, "run", "--config=/none", PROMPT)
+        none = self.folder / "none"
+        phrase = f"cannot read the config file {none}: No such file"
+        self.refused(USAGE, phrase, "run", f"--config={none}", PROMPT)
 
     def test_workers_take_one(self):
         for program in (TARGET, DRAFT):

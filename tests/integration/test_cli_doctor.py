@@ -75,7 +75,8 @@ class Doctor(Command):
         self.assertIn("`tandem keygen' makes them", self.doctor("--keys", str(self.folder))["keys"]["text"])
 
     def test_instruction_sets_are_those_of_the_kernel(self):
-        """As the kernel tells the processor's flags."""
+        """What the kernel tells of the processor is there, and it does not tell what is missing. An old
+        kernel does not know every flag: what it does not tell may be there, and then passes the self-test."""
         avx2 = {"avx2", "fma", "f16c"}
         needs = {
             "cpu:avx512": avx2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
@@ -89,12 +90,14 @@ class Doctor(Command):
         states = {name: state for name, state in told["devices"].items() if name.startswith("cpu:")}
         self.assertEqual(list(states), list(needs))
         for name, state in states.items():
-            lacking = needs[name] - has
-            self.assertEqual(state.startswith("missing: "), bool(lacking), told)
-            self.assertTrue(not lacking or state.split()[-1] in lacking, told)
+            if state.startswith("missing: "):
+                self.assertIn(state.split()[-1], needs[name] - has, told)
+            else:
+                self.assertRegex(state, "^(chosen|available): .*self-test passed in ", told)
         chosen = [name for name, state in told["devices"].items() if state.startswith("chosen: ")]
         self.assertEqual([told["chosen"]], chosen)
-        self.assertEqual(told["chosen"], next(name for name in needs if needs[name] <= has))
+        there = [name for name, state in states.items() if not state.startswith("missing: ")]
+        self.assertEqual(told["chosen"], there[0])
         for flags in (["--isa", "c"], ["--device", "cpu:c"], ["--isa", "c", "--device", "cpu:c"]):
             done = self.target("--list-devices", *flags)
             self.assertIn("cpu:c chosen: ", done.stdout)

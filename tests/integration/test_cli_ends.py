@@ -1,16 +1,19 @@
 """How `tandem run` ends: by signals, deaths and readers."""
 
+import contextlib
 import fcntl
 import json
 import os
-import pathlib
 import signal
 import subprocess
-import time
 import unittest
 
 from command_line import INTERRUPTED, IO, LONG, OK, PROMPT, TERMINATED, WORKER, Command, detokenize, tandem
-from support import MODEL, TANDEM, TIME_LIMIT, children_of, is_running, wait_until
+from support import (MODEL, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running, new_folder,
+                     wait_until)
+
+BEGUN = 20  # tokens: an answer is under way
+COMPARED = 400  # tokens of an answer that is interrupted later
 
 
 class Ends(Command):
@@ -25,6 +28,15 @@ class Ends(Command):
         self.addCleanup(self.process.stderr.close)
         self.addCleanup(self.process.kill)
         return self.process
+
+    def start_beside(self, *flags):
+        """A long answer, whose log and ledger lie elsewhere; how to look at the latter: [{"tokens": ...}]."""
+        other = new_folder(self.addCleanup)
+        ledger = str(other / "ledger")
+        run = Running(other, TANDEM, "run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "3000", *flags, *LONG,
+                      env={"TMPDIR": str(self.folder)})
+        self.addCleanup(run.close)
+        return run, lambda: json.loads(tandem("session", "list", "--json", "--ledger", ledger)[1] or "[]")
 
     def start_story(self, *flags):
         """A long answer that has begun; its programs."""
@@ -56,13 +68,12 @@ class Ends(Command):
                 self.nothing_left(children)
 
     def test_an_interrupted_answer_is_still_an_object(self):
-        p = self.start("run", "-m", MODEL, "--max-tokens", "3000", "--json", *LONG)
-        wait_until(lambda: len(children_of(p.pid)) == 2)
-        time.sleep(1)
-        p.send_signal(signal.SIGINT)
-        out, _ = p.communicate(timeout=TIME_LIMIT)
-        a = json.loads(out)
-        self.assertEqual((p.returncode, a["finish_reason"]), (INTERRUPTED, "cancelled"))
+        run, sessions = self.start_beside("--json")
+        wait_until(lambda: any(s["tokens"] > BEGUN for s in sessions()), lambda: run.errors)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.errors)
+        a = json.loads(run.out)
+        self.assertEqual(a["finish_reason"], "cancelled")
         self.assertEqual(detokenize(a["token_ids"]).rstrip("\ufffd"), a["text"].rstrip("\ufffd"))
 
     def test_a_signal_may_come_before_the_answer(self):
@@ -101,15 +112,18 @@ class Ends(Command):
         self.nothing_left(children)
 
     def test_a_slow_reader_loses_nothing(self):
-        """A reader that sleeps longer than a silent peer is waited for, with a full pipe: nothing is lost."""
-        flags = ["run", "-m", MODEL, "--max-tokens", "300", *LONG]
+        """A pipe that is full from the beginning until the answer is complete holds nothing up, and nothing is lost."""
+        ledger = str(new_folder(self.addCleanup) / "ledger")
+        flags = ["run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "300", *LONG]
         read_end, write_end = os.pipe()
         size = fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
         os.write(write_end, bytes(size - 100))
         p = subprocess.Popen([TANDEM, *flags], stdout=write_end, stderr=subprocess.PIPE)
         self.addCleanup(p.stderr.close)
         os.close(write_end)
-        time.sleep(12)
+        self.addCleanup(p.kill)
+        listed = ("session", "list", "--json", "--ledger", ledger)
+        wait_until(lambda: b'"state":"length"' in tandem(*listed)[1].replace(b" ", b""), "the answer is not complete")
         self.assertIsNone(p.poll())
         with open(read_end, "rb") as f:
             out = f.read()
@@ -118,27 +132,30 @@ class Ends(Command):
         self.assertEqual(out[size - 100 :], tandem(*flags)[1])
 
     def test_programs_that_die_are_started_again(self):
-        p, children = self.start_story("--max-tokens", "400")
-        for child in children:
+        run, _ = self.start_beside()
+        wait_until(lambda: run.out, lambda: run.errors)
+        for child in children_of(run.pid):
             os.kill(child, signal.SIGKILL)
-        out, errors = p.communicate(timeout=TIME_LIMIT)
-        self.assertEqual(p.returncode, OK, errors)
-        self.assertEqual(self.first + out, tandem("run", "-m", MODEL, "--max-tokens", "400", *LONG)[1])
-        for name in (b"tandem-target died", b"tandem-draft died"):
-            self.assertIn(name, errors)
+        for name in ("tandem-target died", "tandem-draft died"):
+            wait_until(lambda: name in run.errors, lambda: run.errors)
+        whole = tandem("run", "-m", MODEL, "--max-tokens", str(COMPARED), *LONG)[1]
+        wait_until(lambda: len(run.out) >= len(whole), lambda: run.errors)
+        children = children_of(run.pid)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.errors)
+        self.assertEqual(run.out[:len(whole)], whole)
         self.nothing_left(children)
 
     def test_a_target_that_keeps_dying_ends_it(self):
         p, _ = self.start_story()
-        deadline = time.monotonic() + 60
-        while p.poll() is None and time.monotonic() < deadline:
-            for child in children_of(p.pid):
-                try:
-                    if "tandem-target" in pathlib.Path(f"/proc/{child}/cmdline").read_text():
-                        os.kill(child, signal.SIGKILL)
-                except OSError:
-                    pass
-            time.sleep(0.05)
+
+        def ended():
+            with contextlib.suppress(ProcessLookupError):
+                if target := child_named(p.pid, "tandem-target"):
+                    os.kill(target, signal.SIGKILL)
+            return p.poll() is not None
+
+        wait_until(ended, "it goes on")
         out, errors = p.communicate(timeout=TIME_LIMIT)
         self.assertEqual(p.returncode, WORKER)
         self.assertEqual(errors.count(b"started again"), 5)

@@ -13,6 +13,7 @@ from support import BIN, DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT
 
 class BadInput(Command):
     def test_wrong_usage_is_refused(self):
+        missing = str(self.folder / "no_such_file.jsonl")
         for args, phrase in [
             ([], "no command"),
             (["sing"], "no such command"),
@@ -51,7 +52,7 @@ class BadInput(Command):
             (["run", "-m", MODEL, "--draft", "magic", PROMPT], "--draft"),
             (["run", "-m", MODEL, "--draft", "replay:", PROMPT], "replay"),
             (["run", "-m", MODEL, "--draft", "replay:x.jsonl:2", PROMPT], "replay"),
-            (["run", "-m", MODEL, "--draft", "replay:no_such_file.jsonl:0.5", PROMPT], "no_such_file.jsonl"),
+            (["run", "-m", MODEL, "--draft", f"replay:{missing}:0.5", PROMPT], missing),
             (["run", "-m", MODEL, "--listen", "here", PROMPT], "tcp://"),
             (["run", "-m", MODEL, "--wait", "3", PROMPT], "--listen"),
             (["run", "-m", MODEL, "--listen", "ipc://x", "--wait", "-1", PROMPT], "--wait"),
@@ -78,6 +79,7 @@ class BadInput(Command):
     def test_the_command_line_wins(self):
         """A variable contradicts nothing that is on the command line, and what it says of workers may be for
         others."""
+        missing = str(self.folder / "no_such")
         for variable, value, args in [
             ("TANDEM_MODEL_DRAFT", MODEL, ["run", "--draft", "ngram", PROMPT]),
             ("TANDEM_DRAFT", "ngram", ["run", "--draft-layers", "2", PROMPT]),
@@ -85,9 +87,7 @@ class BadInput(Command):
             ("TANDEM_THREADS", "2", ["serve-workers", "--listen", "ipc://x"]),
         ]:
             with self.subTest(variable=variable):
-                self.refused(
-                    BAD_MODEL, "no_such", *args, "-m", "no_such", env=dict(os.environ, **{variable: value})
-                )
+                self.refused(BAD_MODEL, missing, *args, "-m", missing, env={**os.environ, variable: value})
 
     def test_a_file_that_is_no_model_is_refused(self):
         data = pathlib.Path(MODEL).read_bytes()
@@ -104,7 +104,8 @@ class BadInput(Command):
             for command in (["run", PROMPT], ["batch", "-", "-"], ["tokenize"], ["detokenize"]):
                 with self.subTest(name=name, command=command[0]):
                     self.refused(BAD_MODEL, name, command[0], "-m", str(self.folder / name), *command[1:])
-        self.refused(BAD_MODEL, "no_such.gguf", "run", "-m", "no_such.gguf", PROMPT)
+        missing = str(self.folder / "no_such.gguf")
+        self.refused(BAD_MODEL, missing, "run", "-m", missing, PROMPT)
         self.refused(BAD_MODEL, str(self.folder), "run", "-m", str(self.folder), PROMPT)
 
     def test_a_prompt_that_is_none_is_refused(self):

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import unittest
 
-from command_line import OK, tandem
+from command_line import INTERRUPTED, LONG, OK, tandem
 from models import Gguf, make_head, make_model, other_vocabulary
 from programs import sent_bytes
 from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
@@ -19,6 +19,7 @@ SAMPLED = ("--temp", "0.8", "--seed", "20240607")
 FILTERED = SAMPLED + ("--top-k", "40", "--top-p", "0.95", "--repeat-penalty", "1.1")
 LOCKSTEP = ("--pace", "lockstep", "--budget", "4")
 SELF = ("-md", MODEL)
+HEAD = str(ROOT / "heads/smollm2-135m-instruct-eagle3.gguf")
 
 
 def spellings_beyond(head):
@@ -127,8 +128,7 @@ class DraftModel(Case):
 
     def test_fc_at_the_target(self):
         """The head drafts as well from rows to which the target has applied fc, which are a third as wide."""
-        heads = [*ROOT.glob("heads/*.gguf")]
-        flags = ("-md", str(heads[0]), *LOCKSTEP)
+        flags = ("-md", HEAD, *LOCKSTEP)
         fused = self.same(*flags)
         raw = self.same(*flags, "--draft-type", "q8_0")  # as it is already; so the target is not given it
         self.assertGreater(fused.counters["engine"]["fused_rows"], 0)
@@ -143,11 +143,11 @@ class DraftModel(Case):
 
     def test_a_map_of_rows(self):
         """A head cut to 4,096 tokens proposes others that the text has, where its file has a map, and else never."""
-        head, trees = str(next(ROOT.glob("heads/*.gguf"))), self.folder / "trees"
+        trees = self.folder / "trees"
         said, foreign, accepted = [], [], []
         for flags in ((), ("--map",)):
             cut = str(self.folder / "cut.gguf")
-            self.assertEqual(tandem("convert-head", head, cut, "-m", MODEL, "--rows", "4096", "--head-type", "q4_1",
+            self.assertEqual(tandem("convert-head", HEAD, cut, "-m", MODEL, "--rows", "4096", "--head-type", "q4_1",
                                     *flags)[0], OK)
             status, out, errors = tandem("run", "-m", MODEL, "-md", cut, "--draft", "eagle3", *LOCKSTEP, "-n", "24",
                                          f"--tree={trees}", "Repeat: zyxomma kwyjibo zyxomma kwyjibo zyxomma kwyjibo")
@@ -162,32 +162,35 @@ class DraftModel(Case):
         self.assertGreater(len(foreign[1]), 1)
         self.assertGreater(accepted[1], accepted[0])
 
-    def test_a_head_for_another_model(self):
-        """Refused with its reason; the answer comes plainly."""
-        run = self.same("-md", str(make_head(self.folder / "foreign", vocabulary=32000)))
-        self.assertRegex(run.errors, "--head .* is not used.* 32000 tokens, but the target has 49152")
-        self.assertRegex(run.errors, "tandem-draft: .* 32000 tokens")
+    def refused(self, reasons, *draft):
+        """A draft that does not fit: the reasons are told while an answer comes, and every answer is the plain one."""
+        run = Running(self.folder, TANDEM, "run", "-v", "-m", MODEL, *draft, "--max-tokens", "3000", *LONG)
+        self.addCleanup(run.close)
+        wait_until(lambda: all(re.search(reason, run.errors) for reason in reasons), lambda: run.errors)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.errors)
+        run = self.same(*draft)
         self.assertEqual(total(run.answers, "rounds"), 0)
+        for a in run.answers.values():
+            self.assertTrue(a["stats"]["speculation_off_reason"])
+
+    def test_a_head_for_another_model(self):
+        self.refused(["--head .* is not used.* 32000 tokens, but the target has 49152", "tandem-draft: .* 32000 tokens"],
+                     "-md", str(make_head(self.folder / "foreign", vocabulary=32000)))
 
     def test_a_foreign_vocabulary(self):
-        """Refused with its reason; the answer comes plainly."""
         for path, reason in ((make_model(self.folder / "small.gguf", 500), "500 tokens"),
                              (other_vocabulary(self.folder / "misspelt.gguf", misspelt=1000), "1000 of 49")):
-            run = self.same("-md", str(path))
-            self.assertIn(reason, run.errors)
-            self.assertIn("the draft does not fit the target", run.errors)
-            self.assertEqual(total(run.answers, "rounds"), 0)
-            for a in run.answers.values():
-                self.assertTrue(a["stats"]["speculation_off_reason"])
+            self.refused([reason, "the draft does not fit the target"], "-md", str(path))
 
     def test_a_context_that_is_too_small(self):
-        """Sessions that do not fit are not taken, and that is said."""
-        run = self.same(*SELF, "--draft-ctx", "20")
+        """Sessions that do not fit are not taken, and that is said: lockstep waits for it."""
+        run = self.same(*SELF, "--draft-ctx", "20", *LOCKSTEP)
         self.assertIn("longer than this draft", run.errors)
 
     def test_the_draft_dies(self):
-        run = Running(self.folder, TANDEM, "run", "-v", "-m", MODEL, *SELF, *LOCKSTEP, "--max-tokens", "120",
-                      "Tell me a very long story about the sea.")
+        asked = "-m", MODEL, "--max-tokens", "300", *LONG
+        run = Running(self.folder, TANDEM, "run", "-v", *SELF, *LOCKSTEP, *asked)
         self.addCleanup(run.close)
         wait_until(lambda: len(run.out) > 40, lambda: run.errors)
         first = child_named(run.pid, os.path.basename(DRAFT))
@@ -195,9 +198,8 @@ class DraftModel(Case):
         wait_until(lambda: child_named(run.pid, os.path.basename(DRAFT)) not in (None, first) or
                    run.process.poll() is not None, lambda: run.errors)
         self.assertEqual(run.end(), 0, run.errors)
-        plain = subprocess.run([TANDEM, "run", "-m", MODEL, "--draft", "none", "--max-tokens", "120",
-                                "Tell me a very long story about the sea."], capture_output=True, check=True).stdout
-        self.assertEqual(run.out, plain)
+        status, plain, errors = tandem("run", "--draft", "none", *asked)
+        self.assertEqual((status, run.out), (OK, plain), errors)
         self.assertGreater(int(re.search(r"guessed (\d+) of \d+ right", run.errors)[1]), 0)
 
     def test_flags(self):
@@ -210,7 +212,8 @@ class DraftModel(Case):
         refused("--draft eagle3 needs -md FILE, the head", "--draft", "eagle3")
         refused("with a model or with a head", "--draft", "eagle3,model", *SELF)
         refused("is no model", "--draft", "ngram", *SELF)
-        refused("no_such.gguf", "-md", "no_such.gguf")
+        missing = str(self.folder / "no_such.gguf")
+        refused(missing, "-md", missing)
         refused("--draft-layers", "--draft-layers", "0")
         bad = self.folder / "bad.gguf"
         bad.write_bytes(b"GGUF" + struct.pack("<I", 3))

@@ -68,6 +68,8 @@ class Features(Case):
             first += len(nodes)
             self.hub.wait(lambda: len(answer.tokens) > length or answer.done)
             self.take(link, rows)
+        link.send("PING", 0, 0, 1, 2, 0)
+        link.expect("PONG")  # what was sent to the draft before is here
         self.take(link, rows)
         self.assertEqual(answer.finish(), self.plain)
         answer.end()

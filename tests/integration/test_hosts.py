@@ -14,7 +14,6 @@ HOSTS = ("orchestrator", "draft", "target")
 ANSWER = 40 if SUBSET else 96  # tokens
 PROMPTS = ROOT / "bench/data/spec_bench_28.jsonl"
 DELAY, LOSS = 0.02, 0.01  # one way
-TRIES = 10
 
 
 def readme_commands():
@@ -61,7 +60,8 @@ class Commands(Case):
         return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
     def run_three(self, commands, requests, host=lambda name: (), *target_flags):
-        """Asks all requests, and again until a draft has taken part (on a bad line it may be late): answers, programs."""
+        """Asks all requests, and again until tokens of the draft were accepted (it may be late), unless the target has
+        flags: answers, programs."""
         os.mkfifo(self.clone / "requests.jsonl")
         serve = self.run_line(commands[0], host("orchestrator"))
         source = open(self.clone / "requests.jsonl", "w")
@@ -70,29 +70,30 @@ class Commands(Case):
         draft = self.run_line(commands[1], host("draft"))
         wait_until(lambda: "a draft (ngram) is here" in serve.errors, lambda: serve.errors + draft.errors)
         target = self.run_line(" ".join([commands[2], *target_flags]), host("target"))
-        answers = []
-        for tries in range(1, TRIES + 1):
+        errors = lambda: serve.errors + draft.errors + target.errors
+        asked = 0
+
+        def drafted():
+            nonlocal asked
             source.write("".join(json.dumps(r) + "\n" for r in requests))
             source.flush()
-            wait_until(lambda: len(self.results()) >= tries * len(requests),
-                       lambda: serve.errors + draft.errors + target.errors, TIME_LIMIT)
-            answers = self.results()
-            if target_flags or sum(a["stats"]["accepted_tokens"] for a in answers):
-                break
+            asked += len(requests)
+            wait_until(lambda: len(self.results()) >= asked, errors, TIME_LIMIT)
+            return target_flags or sum(a["stats"]["accepted_tokens"] for a in self.results())
+
+        wait_until(drafted, errors)
+        answers = self.results()
         source.close()
-        self.assertEqual(serve.end(), 0, serve.errors + draft.errors + target.errors)
+        self.assertEqual(serve.end(), 0, errors())
         for worker in (target, draft):
             worker.signal(signal.SIGTERM)
             self.assertEqual(worker.end(), 0, worker.errors)
         return answers, (serve, draft, target)
 
-    def check(self, answers, plain, drafted=True):
-        """As plain decoding, and the draft took part."""
+    def check(self, answers, plain):
+        """As plain decoding."""
         for a in answers:
             self.assertEqual(a["token_ids"], plain[a["id"]], a["id"])
-        stats = [a["stats"] for a in answers]
-        if drafted:
-            self.assertGreater(sum(s["accepted_tokens"] for s in stats), 0, stats)
 
     def plain(self, lines):
         """{id: tokens} of plain decoding, by a program of its own."""
@@ -138,7 +139,7 @@ class UnreachableTargets(Commands):
     def reasons(self, *flags):
         asked, network = requests(2), self.hosts()
         answers, (serve, draft, target) = self.run_three(readme_commands()[2], asked, network.command, *flags)
-        self.check(answers, self.plain(asked), drafted=False)
+        self.check(answers, self.plain(asked))
         self.assertEqual([a["stats"]["rounds"] for a in answers], [0, 0])
         return [a["stats"]["speculation_off_reason"] for a in answers], serve.errors, draft.errors, target.errors
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import unittest
 
-from support import BIN, MODEL, ROOT, TANDEM, Case, new_folder
+from support import BIN, MODEL, ROOT, TANDEM, TIME_LIMIT, Case, new_folder
 
 COMMANDS = ("run", "keygen", "batch", "serve", "serve-workers", "session", "status", "workers", "top", "tokenize", "detokenize",
             "convert-head", "doctor", "bench")
@@ -24,7 +24,7 @@ class Installed(Case):
 
     def run_installed(self, *args):
         """Without this build's programs in PATH, and from a folder of no build."""
-        return subprocess.run([str(self.prefix / "bin/tandem"), *map(str, args)], capture_output=True, text=True, timeout=300,
+        return subprocess.run([str(self.prefix / "bin/tandem"), *map(str, args)], capture_output=True, text=True, timeout=TIME_LIMIT,
                               cwd=self.folder, env={**os.environ, "PATH": "/usr/bin:/bin"})
 
     def test_programs_find_each_other(self):

@@ -17,7 +17,8 @@ from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, TARGET, TIME_LIMIT, Cas
 TOKENS = 16 if SUBSET else 48
 ROLES = ("orchestrator", "target", "draft")
 IO, USAGE, ADDRESS = 8, 2, 4
-SERVE = TANDEM, "serve-workers", "-m", MODEL, "--listen", "tcp://127.0.0.1:*", "--ledger", "none"
+SERVE = (TANDEM, "serve-workers", "-m", MODEL, "--listen", "tcp://127.0.0.1:*", "--ledger", "none",
+         "--pace", "lockstep")
 
 
 def lines(path):

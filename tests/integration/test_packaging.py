@@ -49,11 +49,12 @@ class Packaging(Case):
                                ((DRAFT,), ("draft.yaml", "kubernetes/draft-flags.yaml"))):
             for file in files:
                 command = [*program, "--config", str(PACKAGING / file)]
-                command += ["--orchestrator", "nowhere"] if program == (DRAFT,) else ["-m", "/none/model"]
-                command += ["--keys", "/none/keys"]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+                none = f"{self.folder}/none"
+                command += ["--orchestrator", "nowhere"] if program == (DRAFT,) else ["-m", f"{none}/model"]
+                command += ["--keys", f"{none}/keys"]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT)
                 self.assertIn(done.returncode, (3, 4), done.stderr)
-                self.assertRegex(done.stderr, "/none/model|no keys: /none/keys|nowhere")
+                self.assertRegex(done.stderr, f"{none}/model|no keys: {none}/keys|nowhere")
 
     @needs("kubectl")
     def test_manifests(self):

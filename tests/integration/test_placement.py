@@ -1,48 +1,23 @@
 """Workers placed by hand: several targets and drafts at one orchestrator, which come, go, die and stand still. Every
 answer is plain decode's."""
 
-import ctypes
-import os
+import collections
+import random
 import re
 import signal
 import time
 import unittest
 
 from models import make_model
-from placed import SIXTEEN, Placed, Served, processor_time
+from placed import LOCKSTEP, SIXTEEN, Placed, Served
 from programs import DRAFT, MODEL, SUBSET, TANDEM, TARGET, VOCABULARY, Running, batch, counters_of, tell, total, wait_until
 
 TOKENS = 40 if SUBSET else 160
-STORY = 120 if SUBSET else 400  # tokens of an answer that is interrupted
+STORY = 300 if SUBSET else 800  # tokens: the longest answer is interrupted, and no machine is through before a test sees it
 EIGHT = 8
-STALL = 300.0 if SUBSET else 90.0  # seconds for all answers: a session that nobody drives would wait for ever
-LOST = 60.0 if SUBSET else 15.0  # seconds until work goes on elsewhere: 3 of silence, and the prompts again
+HANGS = 20  # the forward that does not come back
+PORTS = range(20000, 30000)  # below those that the kernel gives to who connects
 USAGE, WORKER_FAILED, IO = 2, 7, 8  # exit statuses
-
-
-class Hung:
-    """Stops a program's engine, as a device that does not come back would, and leaves its sockets alone: ptrace stops threads one
-    by one. Whoever stops them must let them go, so all of it is the main thread's."""
-
-    ATTACH, DETACH, ALL = 16, 17, 0x40000000  # linux/ptrace.h; __WALL of wait(2)
-
-    def __init__(self, pid):
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self.threads = [t for t in map(int, os.listdir(f"/proc/{pid}/task")) if t != pid and self.computes(pid, t)]
-        for thread in self.threads:
-            if self.libc.ptrace(self.ATTACH, thread, None, None) != 0:
-                raise unittest.SkipTest("ptrace is not allowed here")
-            os.waitpid(thread, self.ALL)
-
-    @staticmethod
-    def computes(pid, thread):
-        with open(f"/proc/{pid}/task/{thread}/comm") as f:
-            return not f.read().startswith(("ZMQ", "iou"))
-
-    def thaw(self):
-        for thread in self.threads:
-            self.libc.ptrace(self.DETACH, thread, None, None)
 
 
 def resident(pid):
@@ -52,9 +27,7 @@ def resident(pid):
 
 
 class Failover(Placed):
-    """Two targets, of which the one at work is lost in mid-answer. Its times are those of an idle machine."""
-
-    alone = True
+    """Two targets, of which the one at work is lost in mid-answer."""
 
     @classmethod
     def setUpClass(cls):
@@ -63,9 +36,9 @@ class Failover(Placed):
         cls.record(records, STORY, 0.5)
         cls.eight = sorted(records, key=lambda r: -len(cls.plain.answers[r["id"]]["token_ids"]))
 
-    def lose(self, number, *other):
+    def lose(self, number, *other, pace=()):
         """One answer, whose target is lost while another one is there: (served, first, second, answers, seconds)."""
-        s = self.serve("--max-tokens", str(STORY))
+        s = self.serve("--max-tokens", str(STORY), *pace)
         first = s.target()
         s.draft(self.replay)
         s.ask_and_see(self.eight[:1], [first])
@@ -79,24 +52,26 @@ class Failover(Placed):
         return sum(len(a["token_ids"]) > a["stats"]["forwards"] + a["stats"]["accepted_tokens"] for a in answers)
 
     def test_killed(self):
-        s, first, second, answers, seconds = self.lose(signal.SIGKILL)
-        self.check(answers)
+        s, first, second, answers, seconds = self.lose(signal.SIGKILL, pace=LOCKSTEP)
+        self.check(answers, accepted=True)
         self.assertEqual(self.elsewhere(answers), 1)
-        self.assertLess(seconds, LOST)
-        self.assertIn("is gone: its connection ended", s.errors)  # nobody waited for 3 s of silence
+        self.assertIn("is gone: its connection ended", s.errors)
+        self.assertNotIn("is silent", s.errors)  # nobody waited for 3 s of silence
         first = s.target()
-        s.ask_and_see(self.eight, [first, second])
+        s.ask(self.eight[:1])
+        longest, = wait_until(s.running, lambda: s.errors)
+        s.ask_and_see(self.eight[1:], [first, second])
         moment = time.monotonic()
-        second.signal(signal.SIGKILL)
+        next(t for t in (first, second) if f"session {longest}: a draft" in t.errors).signal(signal.SIGKILL)
         answers = s.wait(1 + EIGHT)[1:]
-        self.check(answers)
+        self.check(answers, accepted=True)
         self.assertEqual(len({a["numerics_id"] for a in answers}), 1)
         self.assertGreater(self.elsewhere(answers), 0)
         tell(f"{s.end()}; one answer {seconds:.1f} s after a kill, eight {time.monotonic() - moment:.1f} s")
 
     def test_stopped_and_continued(self):
         s, first, _, answers, _ = self.lose(signal.SIGSTOP)
-        self.check(answers, accepted=False)  # a target that has just started may find nodes too dear for so long
+        self.check(answers)
         self.assertEqual(self.elsewhere(answers), 1)
         first.signal(signal.SIGCONT)
         s.ask(self.eight)  # it is used again, or not; what it held is not believed
@@ -104,21 +79,17 @@ class Failover(Placed):
 
     def test_hung(self):
         """Its engine hangs: the answer goes on elsewhere, and nothing of its figures is lost, because its sockets live."""
-        s = self.serve("--max-tokens", str(STORY))
-        first = s.target()
+        s = self.serve("--max-tokens", str(STORY), *LOCKSTEP)
+        first = s.target("--device", "far:cpu", env={"TANDEM_FAR": f"hang={HANGS}"})
         s.draft(self.replay)
-        s.ask_and_see(self.eight[:1], [first])
-        hung = Hung(first.pid)
-        try:
-            second = s.target()
-            answers = s.wait(1)
-            self.assertIn("hangs: it goes on elsewhere", s.errors)
-            self.assertIn("no progress", first.errors)
-        finally:
-            hung.thaw()
-        self.check(answers)
+        s.ask(self.eight[:1])
+        wait_until(lambda: "no progress" in first.errors, lambda: first.errors)
+        s.target()
+        answers = s.wait(1)
+        self.assertIn("hangs: it goes on elsewhere", s.errors)
+        self.check(answers, accepted=True)
         self.assertEqual(self.elsewhere(answers), 0)
-        self.assertGreater(processor_time(second.pid), 0)
+        first.signal(signal.SIGCONT)
         wait_until(lambda: "the engine goes on" in first.errors, lambda: first.errors)
         s.ask(self.eight)
         self.check(s.wait(1 + EIGHT))
@@ -127,12 +98,10 @@ class Failover(Placed):
         """Every decode step of one target fails from some moment on, as without memory: its answers go on elsewhere."""
         s = self.serve("--max-tokens", str(STORY))
         first = s.target(env={"TANDEM_FAULT": f"step-error:{EIGHT * 3}"})
-        first.signal(signal.SIGSTOP)
-        s.ask(self.eight, draft=False)
-        time.sleep(0.5)  # until all of them are given to this one, before there is another
+        s.ask_stopped(self.eight, first, draft=False)  # before there is another one
         s.target(during=[first])
         answers = s.wait(EIGHT)
-        self.check(answers, accepted=False)
+        self.check(answers)
         self.assertEqual(s.errors.count("its target failed (the engine failed"), EIGHT, s.errors)
         self.assertEqual(self.elsewhere(answers), 0)  # it reported its figures
         self.assertIsNone(first.process.poll())
@@ -169,38 +138,46 @@ class Many(Placed):
         model = ("model", "-m", MODEL, "--sessions", str(SIXTEEN))
         small = (*model, "-md", str(make_model(self.folder / "small.gguf", VOCABULARY)))
 
-        def attached():
-            return sum(t.errors.count("a draft is attached") for t in targets)
+        def log():
+            return "".join(t.errors for t in targets)
 
-        def until(count):
-            wait_until(lambda: attached() >= count, lambda: s.errors)
+        def attached():
+            return log().count("a draft is attached")
+
+        def taken_over():
+            """Has a session a second draft?"""
+            return max(collections.Counter(re.findall(r"session \w+: a draft is attached", log())).values()) > 1
+
+        def until(condition):
+            """There is always work meanwhile."""
+            def look():
+                if s.program.out.count(b"\n") > asked[0] - SIXTEEN:
+                    s.ask(self.records())
+                    asked[0] += SIXTEEN
+                return condition()
+
+            wait_until(look, lambda: s.errors)
 
         def join(*kinds):
             """These, once they have work."""
             before = attached()
             drafts = [s.draft(*kind) for kind in kinds]
-            until(before + EIGHT)
+            until(lambda: attached() >= before + EIGHT)
             return drafts
 
         leaves, killed, still = (s.draft(*kind) for kind in (("ngram",), small, (*model, "--draft-layers", "2")))
-        moment = time.monotonic()
-        s.ask(self.records())
-        until(SIXTEEN)
-        before = attached()
+        asked, moment = [0], time.monotonic()
+        until(lambda: attached() >= SIXTEEN)
         leaves.signal(signal.SIGTERM)
-        until(before + 1)  # no answer is new: the others take over
-        s.ask(self.records())
+        until(taken_over)
         killed.signal(signal.SIGKILL)
         still.signal(signal.SIGSTOP)
         for draft, number in zip(join((self.replay,), small), (signal.SIGTERM, signal.SIGKILL)):
             draft.signal(number)
         still.signal(signal.SIGCONT)
         both = join((self.replay,), ("ngram",))
-        self.assertLess(s.program.out.count(b"\n"), 2 * SIXTEEN)
-        answers = s.wait(2 * SIXTEEN)
-        accepted, seconds = self.check(answers), time.monotonic() - moment
-        tell(f"{attached()} attachments, {accepted} accepted in {seconds:.1f} s; {s.end()}")
-        self.assertLess(seconds, STALL)
+        accepted = self.check(s.wait(asked[0]))
+        tell(f"{attached()} attachments, {accepted} accepted in {time.monotonic() - moment:.1f} s; {s.end()}")
         for draft in (still, *both):
             self.assertIsNone(draft.process.poll(), draft.errors)
 
@@ -216,18 +193,21 @@ class Orchestrators(Placed):
 
     def test_restarted(self):
         """Its workers stay: they register with the next one, whether it left in order or was killed in mid-answer."""
-        s = self.serve("--max-tokens", str(TOKENS))
+        flags = ("--max-tokens", str(TOKENS), *LOCKSTEP)
+        s = self.serve(*flags)
         target, draft = s.target("--sessions", "2"), s.draft(self.replay)
         s.ask(self.two)
-        self.check(s.wait(2))
+        self.check(s.wait(2), accepted=True)
         s.end()
-        s = self.serve("--max-tokens", str(TOKENS))
+        s = self.serve(*flags)
+        s.here(2)
         s.ask_and_see(8 * self.two, [target])  # one time each could be over before it is seen
         s.program.signal(signal.SIGKILL)
         s.program.end()
-        s = self.serve("--max-tokens", str(TOKENS))
+        s = self.serve(*flags)
+        s.here(2)
         s.ask(self.two)  # the places are busy until the lease of those that nobody asks for any more is over
-        self.check(s.wait(2))
+        self.check(s.wait(2), accepted=True)
         s.end()
         for worker in (target, draft):
             self.assertIsNone(worker.process.poll(), worker.errors)
@@ -251,7 +231,7 @@ class Orchestrators(Placed):
 
     def test_switches(self):
         """Each request has its own; unknown ones are refused by name, and the others go on."""
-        s = self.serve("--max-tokens", str(TOKENS))
+        s = self.serve("--max-tokens", str(TOKENS), "--pace", "lockstep")
         s.target(), s.draft(self.replay)
         one, id = self.two[0], self.two[0]["id"]
         want = self.plain.answers[id]["token_ids"]
@@ -306,18 +286,22 @@ class Orchestrators(Placed):
             self.assertIn(word, run.errors)
 
     def test_run_and_batch_over_tcp(self):
-        """The same workers for one command after the other; here by TCP."""
-        s = Served(self, endpoint="tcp://127.0.0.1:*")
-        endpoint = re.search(r"listening at (\S+)", s.errors)[1]
-        s.endpoint = endpoint
+        """The same workers for one command after the other; here by TCP, at a port that is free meanwhile, too."""
+        s = self.serve_at_a_port()
         s.target(), s.draft(self.replay)
         s.end()
-        got = batch(self.folder, self.two, "--listen", endpoint, "--max-tokens", str(TOKENS))
+        got = batch(self.folder, self.two, "--listen", s.endpoint, "--max-tokens", str(TOKENS))
         self.check(got.answers.values())
-        plain = batch(self.folder, self.two, "--listen", endpoint, "--max-tokens", str(TOKENS), "--draft", "none")
-        self.check(plain.answers.values(), accepted=False)
+        plain = batch(self.folder, self.two, "--listen", s.endpoint, "--max-tokens", str(TOKENS), "--draft", "none")
+        self.check(plain.answers.values())
         self.assertEqual(total(plain.answers, "draft_tokens"), 0)
 
+    def serve_at_a_port(self):
+        """One that nobody else listens at, and that is given to nobody who connects."""
+        while True:
+            s = Served(self, endpoint=f"tcp://127.0.0.1:{random.choice(PORTS)}")
+            if "in use" not in s.errors:
+                return s
 
     def test_a_draft_that_does_not_come(self):
         """Whoever lets workers register begins without a draft, soon after the first target."""
@@ -325,7 +309,7 @@ class Orchestrators(Placed):
         target = Running(self.folder, TARGET, "-m", MODEL, "--orchestrator", endpoint, "--threads", "1")
         self.addCleanup(target.close)
         got = batch(self.folder, self.two[:1], "--listen", endpoint, "--max-tokens", str(TOKENS))
-        self.check(got.answers.values(), accepted=False)
+        self.check(got.answers.values())
 
 
 class Memory(Placed):

@@ -587,7 +587,8 @@ class Guarded(Case):
             self.assertEqual(seen[2]["Access-Control-Allow-Origin"], "https://example.org")
 
     def test_bad_keys(self):
-        for flag, value, phrase in (("--api-key", "a,,b", "visible"), ("--api-key-file", "/none", "/none")):
+        absent = str(self.folder / "absent")
+        for flag, value, phrase in (("--api-key", "a,,b", "visible"), ("--api-key-file", absent, absent)):
             status, _, errors = tandem("serve", "-m", MODEL, flag, value)
             self.assertEqual(status, USAGE)
             self.assertIn(phrase, errors)
@@ -596,7 +597,7 @@ class Guarded(Case):
 class Ends(Case):
     def test_a_killed_worker_costs_no_text(self):
         server = Server(self)
-        body = dict(STORY, max_tokens=400)
+        body = dict(STORY, max_tokens=800)
         whole = server.ask("POST", TEXT, body)[1]["choices"][0]["text"]
         c = server.connect()
         c.request("POST", TEXT, json.dumps(dict(body, stream=True)))
@@ -605,6 +606,7 @@ class Ends(Case):
         for worker in children_of(server.program.pid):
             os.kill(worker, signal.SIGKILL)
         lines += list(r)
+        self.assertIn("tandem-target died", server.errors)
         events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
         self.assertEqual(lines[-2].strip(), b"data: [DONE]")
         self.assertEqual(text_of(events)[0], whole)

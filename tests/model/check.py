@@ -173,7 +173,7 @@ def main():
         searches = [Search(m, *MODELS[m]['large']) for m in models]
     else:
         searches = [search for m in models for search in searches_of(m)]
-    threads = concurrent.futures.ThreadPoolExecutor(1 if arguments.large else os.cpu_count())
+    threads = concurrent.futures.ThreadPoolExecutor(1 if arguments.large else len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as folder, threads as pool:
         builder = Builder(folder)
         runs = [pool.submit(search.run, builder.build(search)) for search in searches]

@@ -1,0 +1,31 @@
+/* thread_state.h - what the system says of this process's threads. */
+#pragma once
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Is it asleep, and not computing or waiting for a processor? */
+static inline bool thread_sleeps(int thread) {
+  char path[64], text[256] = "";
+  snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+  FILE *f = fopen(path, "r");
+  if (!f) return false;
+  bool read = fgets(text, sizeof text, f);
+  fclose(f);
+  const char *end = read ? strrchr(text, ')') : NULL; /* of its name */
+  return end && strncmp(end, ") S", 3) == 0;
+}
+
+/* Do all threads but the calling one sleep? */
+static inline bool other_threads_sleep(void) {
+  DIR *d = opendir("/proc/self/task");
+  bool sleep = d != NULL;
+  for (const struct dirent *e; d && (e = readdir(d));)
+    if (e->d_name[0] != '.' && atoi(e->d_name) != gettid()) sleep &= thread_sleeps(atoi(e->d_name));
+  if (d) closedir(d);
+  return sleep;
+}

@@ -67,6 +67,8 @@ processors() {
 }
 jobs=$(processors)
 
+is_unit_test() { compgen -G "tests/unit/*/$1.c*" >/dev/null; } # NAME
+
 # --- stages; RESULTS is a file for lines: FAILED, FLAKY or TOOK and seconds, then the name of a test ---
 
 configure_and_build() { # PRESET [TARGET...]
@@ -171,10 +173,10 @@ stage_storm() { scripts/storm.sh "$storm_faults"; }
 stage_asan() { # [TEST]
   local failed=0 which=('test_cli_*.py' test_pair.py test_wire.py)
   configure_and_build asan
-  if [[ ! ${1:-} || -f tests/${1%%.*}.c ]]; then run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1; fi
+  if [[ ! ${1:-} ]] || is_unit_test "$1"; then run_unit asan "${1:-}" -LE 'golden|thorough|far|emulated' || failed=1; fi
   [[ -z ${1:-} ]] || which=("$1")
   # The other stages run these over the static cache.
-  if [[ ! ${1:-} || ! -f tests/${1%%.*}.c ]]; then TANDEM_KV=virtual run_integration asan 1 --thorough "${which[@]}" || failed=1; fi
+  if [[ ! ${1:-} ]] || ! is_unit_test "$1"; then TANDEM_KV=virtual run_integration asan 1 --thorough "${which[@]}" || failed=1; fi
   return $failed
 }
 
@@ -223,7 +225,7 @@ run_stage() { # STAGE[/TEST]; a process of its own, so that -e works in it
   echo "=== $1: $(sed -nE "s/^$stage +\\| [a-z]+ +\\| //p" <<<"$stages")"
   RESULTS=$PWD/$results "${isolated[@]}" "$BASH" "${BASH_SOURCE[0]}" --one "$1" || word=FAILED
   [[ $word == ok ]] || grep -q ^FAILED "$results" || failed+=("$stage")
-  while read -r name; do failed+=("$stage/$name"); done < <(sed -n 's/^FAILED //p' "$results" | sort -u)
+  while read -r name; do failed+=("$stage/$name") failed_tests=$((failed_tests + 1)); done < <(sed -n 's/^FAILED //p' "$results" | sort -u)
   while read -r name; do flaky+=("$stage/$name"); done < <(sed -n 's/^FLAKY //p' "$results" | sort -u)
   sed -nE "s/^TOOK ([^ ]+) (.*)/\\1 $stage\\/\\2/p" "$results" >>build/results/all-took
   summary+=("$(printf '%-7s %-16s %5d s' "$word" "$1" $((SECONDS - begin)))")
@@ -247,7 +249,7 @@ fi
 whole_name() { # NAME
   if [[ $1 == test_*.py && -f tests/integration/$1 ]]; then
     echo "integration-all/$1"
-  elif [[ $1 == test_* && (-f tests/$1.c || -f tests/$1.cu) ]]; then
+  elif is_unit_test "$1"; then
     echo "unit-all/$1"
   else
     echo "$1"
@@ -273,7 +275,7 @@ for name in "${chosen[@]}"; do
   wanted+=(${needs[${name%%/*}]:-} "$name")
 done
 
-summary=() failed=() flaky=() begin_commit=$(commit_here)
+summary=() failed=() flaky=() failed_tests=0 begin_commit=$(commit_here)
 declare -A ran=()
 mkdir -p build/results
 : >build/results/all-took
@@ -292,7 +294,7 @@ printf '%s\n' "${summary[@]}"
 for name in "${flaky[@]}"; do echo "FLAKY   $name: it came late once, and not when it was tried again. Its cause is to be found."; done
 for name in "${failed[@]}"; do echo "FAILED  $name    again: scripts/test.sh $name"; done
 tests=$(wc -l <build/results/all-took)
-[[ $tests -eq 0 ]] || echo "tests: $((tests - ${#failed[@]})) passed, ${#failed[@]} failed"
+[[ $tests -eq 0 ]] || echo "tests: $((tests - failed_tests)) passed, $failed_tests failed"
 if [[ ${#failed[@]} -gt 0 ]]; then
   echo "test.sh: FAILED"
   exit 1

@@ -50,13 +50,17 @@ CASES = [
     (
         check_verdicts,
         {
-            'tests/a.py': 'wait_until(came, seconds=PATIENCE)\nself.assertLess(count, 5)\nbind("ipc://" + folder)\n',
+            'tests/a.py': 'wait_until(came, seconds=PATIENCE)\nself.assertLess(count, 5)\nbind(folder)\n',
             'tests/a.c': 'assert_true(now_us < late_us);\nconnect("tcp://127.0.0.1:7000");\n',
             'bench/a.py': 'p.wait(timeout=5)\n',
         },
         [],
     ),
-    (check_verdicts, {'tests/a.c': 'assert_true(clock_us() < 9);\n'}, [('tests/a.c', 'assert_true(clock_us()<9);')]),
+    (
+        check_verdicts,
+        {'tests/a.c': 'assert_true(clock_us() < x);\n'},
+        [('tests/a.c', 'assert_true(clock_us()<x);')],
+    ),
     (check_verdicts, {'tests/a.c': 'save("/tmp/x");\n'}, [('tests/a.c', 'save("/tmp/x");')]),
     (check_verdicts, {'tests/a.py': 'p.wait(timeout=5)\n'}, [('tests/a.py', 'p.wait(timeout=5)')]),
     (check_verdicts, {'tests/a.py': 'os.cpu_count()\n'}, [('tests/a.py', 'os.cpu_count()')]),

@@ -1,7 +1,8 @@
 #!/bin/bash
-# isolated.sh COMMAND... - runs a command so that nothing of it stays behind and nothing outside has a part in it: HOME
-# and TMPDIR are folders of its own, which are removed at its end, and processes, mounts and network, loopback alone, are
-# its own where the system allows this. What it leaves running ends with it. Its status is the command's.
+# isolated.sh COMMAND... - runs a command so that nothing of it stays behind and nothing outside takes part.
+# HOME and TMPDIR are folders of its own, which are removed at its end. Processes, mounts and a network, with
+# loopback alone, are its own, too, where the system allows this, so that what it leaves running ends with it.
+# Its status is the command's.
 set -euo pipefail
 
 if [[ ${1:-} == --inside ]]; then # the first process there

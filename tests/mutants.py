@@ -1,19 +1,20 @@
 #!/usr/bin/python3
 """Breaks a rule on purpose, one mutant of a table at a time, and requires that the test which the mutant
-names notices: the simulation, a unit test, or, as test_pair.Pair.test_ngram, an integration test, which gets
-the programs with the mutant in them. A mutant that survives is a hole.
+names notices: the simulation, a unit test, or, as test_pair.Pair.test_ngram, an integration test, which
+gets the programs with the mutant in them. A mutant that survives is a hole.
 
 mutants.py [--table FILE] [--build FOLDER]... [--seeds N] [--sample N] [NAME...]
 
-A mutant replaces pieces of text, wherever they now stand: each must occur exactly once in the sources
-and headers of the programs, or in the function that the mutant names (`in`), and white space does not
-count. Only a source that the mutant changes is compiled, or that includes a header that it changes: its
-object is linked before the libraries of a finished build, and so takes the place of theirs. CUDA sources
-are those of the emulated device, which needs neither nvcc nor a GPU. Where several builds are named, a program
-is that of the first which has it.
+A mutant replaces pieces of text, wherever they now stand: each must occur exactly once in the sources and
+headers of the programs, or in the function that the mutant names (`in`), and white space does not count.
+Only a source that the mutant changes is compiled, or that includes a header that it changes: its object is
+linked before the libraries of a finished build, and so takes the place of theirs. CUDA sources are those of
+the emulated device, which needs neither nvcc nor a GPU. Where several builds are named, a program is that
+of the first which has it.
 
-With --sample, N of them are tried: first those of files, or of tests, that the last day before the newest commit
-has changed, then others; which ones depends on the commit alone. The text of all of them must still be there.
+With --sample, N of them are tried: first those of files, or of tests, that the last day before the newest
+commit has changed, then others; which ones depends on the commit alone. The text of all of them must still
+be there.
 
 RESULTS names a file to which a line is added for every mutant that is FAILED.
 """
@@ -37,7 +38,8 @@ ROOMS = ("common", "kernels", "wire", "draft_worker", "target_worker", "orchestr
 NOTICED = re.compile(r"seed \d+ FAILED: [^(]*|Assertion.*|\[  FAILED  \] \w+|(ERROR|shim): .*|"
                      r"\S+: error: Failure!|FAILED test_\S+")
 HEADERS = (".h", ".cuh")
-PROGRAMS = ("tandem", "tandem-target", "tandem-draft", "tandem-operate", "tandem-bench")  # of integration tests
+# Those that integration tests run.
+PROGRAMS = ("tandem", "tandem-target", "tandem-draft", "tandem-operate", "tandem-bench")
 CPU_LIMIT = 600  # seconds of a processor, six times what the simulation takes: no end has been noticed
 TIME_LIMIT = 1800  # seconds; the same for one that sleeps, on a machine that may be busy
 
@@ -147,7 +149,7 @@ class Builder:
             link = commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :")
             self.links[program] = shlex.split(link)
         out = self.work / name / program / program
-        own = tuple(f"/{o.relative_to(out.parent)}" for o in objects)  # such as a main.c's, which is in no library
+        own = tuple(f"/{o.relative_to(out.parent)}" for o in objects)  # as a main.c's, which is in no library
         command = [word for word in self.links[program] if not word.endswith(own)]
         first = next(i for i, word in enumerate(command) if word.endswith(".a"))
         command[first:first] = map(str, objects)
@@ -195,7 +197,8 @@ def programs_with(builder, name, test, changed):
         if objects:
             builder.linked(name, program, objects).rename(folder / program)
         else:
-            shutil.copy(builder.build / "bin" / program, folder)  # no link: tandem starts what lies beside itself
+            # No link, because tandem starts the workers that lie beside it.
+            shutil.copy(builder.build / "bin" / program, folder)
         found = found or bool(objects)
     if not found:
         raise Unfit(f"{test} is made of none of the files that it changes")
@@ -255,7 +258,7 @@ def sample_of(mutants, builders, count):
             print(f"  UNFIT     {m['name']}: {e}", flush=True)
             unfit += 1
             continue
-        files |= {f"tests/{test}.c" for test in m["caught_by"]}
+        files |= {f for f in touched if pathlib.Path(f).stem in m["caught_by"]}
         draw = hashlib.sha256(f"{head} {m['name']}".encode()).digest()
         order.append((not files & touched, draw, m["name"], m))
     return [m for *_, m in sorted(order)[:count]], unfit

@@ -62,7 +62,7 @@ PORTABLE float noise_gumbel(uint32_t x) {
 
 /* A number not below g that costs a few operations: -log u is at least 1 - u, and the logarithm to base 2 of
  * 2^k (1 + f), 0 <= f < 1, is at least k + f, which is what the bits of a float say when read as an integer.
- * For g above 5 it is at most 0.07 too much. tests/test_sampler.c holds it against g for every u. */
+ * For g above 5 it is at most 0.07 too much. test_sampler.c holds it against g for every u. */
 #define NOISE_BOUND_ONE  8388607.5f      /* minus x >> 9: (1 - u) * 2^23, exact */
 #define NOISE_BOUND_TOP  103.9723f       /* (127 + 23) ln 2, and what rounding may cost */
 #define NOISE_BOUND_STEP 8.26295829e-08f /* ln 2 * 2^-23 */

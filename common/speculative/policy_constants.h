@@ -2,7 +2,7 @@
  *
  * Each names its source. "Replay" means that the value was chosen among its neighbours by the table of
  * bench/policy_replay (docs/decisions/policy.md). A test that names the constant shows what it does:
- * tests/test_average.c, test_cost_model.c, test_policy.c, test_pacing.c. */
+ * tests/unit/speculative/test_average.c, test_cost_model.c, test_policy.c, test_pacing.c. */
 #pragma once
 
 /* clang-format off */

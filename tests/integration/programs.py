@@ -39,7 +39,7 @@ TANDEM, TARGET, DRAFT = (str(BIN / name) for name in ("tandem", "tandem-target",
 MODEL = str(ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")
 GOLDEN = ROOT / "tests/golden/smollm2_greedy.jsonl"
 SUBSET = os.environ.get("TANDEM_SUBSET", "0") not in ("", "0")
-THOROUGH = "TANDEM_THOROUGH" in os.environ  # run.py sets it: all prompts, where a few are enough for every change
+THOROUGH = "TANDEM_THOROUGH" in os.environ  # set by run.py: all prompts, where a few do for every change
 LAYERS, END_TOKEN, VOCABULARY = 30, 2, 49152  # of the default model
 PATIENCE = 120  # seconds without the event that a test waits for: only a test that fails waits so long
 TIME_LIMIT = 5 * PATIENCE  # seconds for a program with all of its answers: it hangs otherwise
@@ -50,7 +50,7 @@ class Late(AssertionError):
 
 
 def thorough(test):
-    """A test, or a class of them, that takes too long for every change: scripts/test.sh --thorough runs it."""
+    """A test, or a class of them, that takes too long for every change: for scripts/test.sh --thorough."""
     test.thorough = True
     return test
 

@@ -1,15 +1,16 @@
 """Runs the integration tests, several at a time: run.py [--thorough] [--jobs N] [--list] [NAME...]
 
-A name is a pattern of files, as "test_p*.py" is, or one test, as "test_pair.Pair.test_ngram" is. A unit of work
-is one test, or, where tests share what their class's setUpClass makes, a piece of that class. Every job is a
-process of its own, with a ledger of its own, and takes the next unit when it has finished one. Classes that say
-`alone` measure the machine: they run at the end, one by one. Tests that are marked `thorough` run only where that
-is asked for.
+A name is a pattern of files, as "test_p*.py" is, or one test, as "test_pair.Pair.test_ngram" is. A unit of
+work is one test, or, where tests share what their class's setUpClass makes, a piece of that class. Every
+job is a process of its own, with a ledger of its own, and takes the next unit when it has finished one.
+Classes that say `alone` measure the machine: they run at the end, one by one. Tests that are marked
+`thorough` run only where that is asked for.
 
-A unit whose tests failed by lateness alone (programs.Late) is run once more at the end, by itself. If it passes
-then, it is called FLAKY, and is a defect all the same: more than two of them fail the run.
+A unit whose tests failed by lateness alone (programs.Late) is run once more at the end, by itself. If it
+passes then, it is called FLAKY, and is a defect all the same: more than two of them fail the run.
 
-RESULTS names a file to which a line is added for every test that is FAILED or FLAKY, and for what each TOOK.
+RESULTS names a file to which a line is added for every test that is FAILED or FLAKY, and for what each
+TOOK.
 """
 
 import argparse

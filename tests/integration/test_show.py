@@ -101,7 +101,7 @@ class Show(Command):
 
     def test_an_answer_that_goes_elsewhere_is_watched_on_the_terminal(self):
         # so many tokens that their end is not here before the first of them are shown
-        screen, out = on_a_terminal("--show", "--max-tokens", "600", both=False)
+        screen, out = on_a_terminal("--show", "--max-tokens", "300", both=False)
         self.assertNotIn(b"\x1b", out)
         self.assertTrue(out.startswith(self.plain))
         gain, lines = rb"[\d.]+ times plain decoding", LIVE.findall(screen)

@@ -166,7 +166,7 @@ static void test_a_draft_far_away_gets_no_features(void **state) {
   assert_true(rows >= 4);
 }
 
-/* In mid-answer, rows are computed again only for what drafts have earned (tests/test_speculation.c). */
+/* In mid-answer, rows are computed again only for what drafts have earned (test_speculation.c). */
 static void let_drafts_have_earned(world *w) {
   target_speculation(w->t)->record.net = 8;
 }

@@ -1,5 +1,5 @@
 /* libs: text file base */
-/* What a tokenizer.json says and what is refused; tests/test_tokenizer_families.c compares the ids. */
+/* What a tokenizer.json says and what is refused; test_tokenizer_families.c compares the ids. */
 #include "common/file/vocabulary.h"
 #include "common/text/tokenizer.h"
 

@@ -1,6 +1,6 @@
 /* libs: model : labels=thorough;golden timeout=600 */
 /* The default model on the emulated CUDA device: its logits are the CPU's. The shim takes seconds for a
- * forward, so this is the beginning of a text, in one forward and a step; tests/test_model_bits_real.c goes
+ * forward, so this is the beginning of a text, in one forward and a step; test_model_bits_real.c goes
  * on to 1,500 tokens, on a GPU. */
 #include "tests/model_walk.h"
 

@@ -433,7 +433,11 @@ VERDICTS = [
         r'\b(?:process_time|getrusage|CLOCK_(?:PROCESS|THREAD)_CPUTIME_ID|CLOCKS_PER_SEC|SC_CLK_TCK)\b',
         'processor time depends on the machine: wait for an event',
     ),
-    (('.py',), r'\b(?:timeout|seconds)=[\d.]+\b', 'a patience of its own: PATIENCE costs nothing when it is not needed'),
+    (
+        ('.py',),
+        r'\btimeout=[\d.]+\b|\bwait\w*\(.*\bseconds=[\d.]',
+        'a patience of its own: PATIENCE costs nothing when it is not needed',
+    ),
     (('.py',), r'\bcpu_count\(\)', 'counts processors that this process may not use: os.sched_getaffinity'),
     (('.py',), r'(?:127\.0\.0\.1|localhost|\*):[1-9]\d{3,4}\b', 'a fixed port, which others may have: port 0, or ipc'),
     (

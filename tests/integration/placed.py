@@ -10,7 +10,7 @@ from programs import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, Case, Ru
 SHORT = (102, 123, 214, 326, 341, 116, 121, 149, 158, 85, 120, 87, 99, 146)  # golden prompts below 100 tokens
 LONG = 1500  # tokens of a long prompt
 SIXTEEN = 16
-LOCKSTEP = ("--pace", "lockstep", "--budget", "7")  # where what a draft gives must not depend on when it comes
+LOCKSTEP = ("--pace", "lockstep", "--budget", "7")  # what a draft gives must not depend on when it comes
 
 
 class Placed(Case):
@@ -36,7 +36,7 @@ class Placed(Case):
         return Served(self, *flags)
 
     def check(self, answers, accepted=False, changed=False):
-        """As plain, however often a target was lost. `accepted`: some tokens came from drafts (in lockstep)."""
+        """As plain, however often a target was lost. `accepted`: some came from drafts (in lockstep)."""
         for a in answers:
             want = self.plain.answers[a["id"]]
             self.assertEqual(a["token_ids"], want["token_ids"], a["id"])
@@ -113,12 +113,12 @@ class Served:
 
     def running(self):
         """The answers under way: {session: the tokens that it has}."""
-        listed = subprocess.run([TANDEM, "session", "list", "--json", "--limit", "0", "--ledger", self.ledger],
-                                check=True, capture_output=True, timeout=TIME_LIMIT)
+        command = [TANDEM, "session", "list", "--json", "--limit", "0", "--ledger", self.ledger]
+        listed = subprocess.run(command, check=True, capture_output=True, timeout=TIME_LIMIT)
         return {s["session"]: s["tokens"] for s in json.loads(listed.stdout) if s["state"] == "running"}
 
     def ask_and_see(self, records, targets, **switches):
-        """Until each of these targets is at work: an answer under way has tokens, and a draft at that target."""
+        """Until each of these targets is at work: an answer under way has tokens, and a draft there."""
         self.ask(records, **switches)
         for target in targets:
             wait_until(lambda: any(tokens > 0 and f"session {session}: a draft is attached" in target.errors

@@ -5,7 +5,7 @@ import re
 import unittest
 
 from command_line import INPUT, OK, USAGE, Command, tandem
-from support import MODEL, ROOT
+from support import MODEL, ROOT, thorough
 
 HEAD = str(ROOT / "heads/smollm2-135m-instruct-eagle3.gguf")
 
@@ -17,6 +17,7 @@ LINES = [
 ]
 
 
+@thorough
 class BenchSpeculation(Command):
     def bench(self, *flags, lines=LINES):
         prompts = self.folder / "prompts.jsonl"

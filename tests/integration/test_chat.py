@@ -352,6 +352,7 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
 
+    @thorough
     def test_whole_screen(self):
         """Answer, figures and lines on one terminal, which may change its size."""
         talk = Talk(self, whole=True)
@@ -381,6 +382,7 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
 
+    @thorough
     def test_signals_and_crashes(self):
         """The terminal is as it was, whatever ends the conversation."""
         for number, status in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):

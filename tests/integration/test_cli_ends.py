@@ -33,8 +33,8 @@ class Ends(Command):
         """A long answer, whose log and ledger lie elsewhere; how to look at the latter: [{"tokens": ...}]."""
         other = new_folder(self.addCleanup)
         ledger = str(other / "ledger")
-        run = Running(other, TANDEM, "run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "3000", *flags, *LONG,
-                      env={"TMPDIR": str(self.folder)})
+        command = [TANDEM, "run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "3000", *flags, *LONG]
+        run = Running(other, *command, env={"TMPDIR": str(self.folder)})
         self.addCleanup(run.close)
         return run, lambda: json.loads(tandem("session", "list", "--json", "--ledger", ledger)[1] or "[]")
 
@@ -112,7 +112,7 @@ class Ends(Command):
         self.nothing_left(children)
 
     def test_a_slow_reader_loses_nothing(self):
-        """A pipe that is full from the beginning until the answer is complete holds nothing up, and nothing is lost."""
+        """A pipe that is full until the answer is complete holds nothing up, and nothing is lost."""
         ledger = str(new_folder(self.addCleanup) / "ledger")
         flags = ["run", "-m", MODEL, "--ledger", ledger, "--max-tokens", "300", *LONG]
         read_end, write_end = os.pipe()
@@ -123,7 +123,8 @@ class Ends(Command):
         os.close(write_end)
         self.addCleanup(p.kill)
         listed = ("session", "list", "--json", "--ledger", ledger)
-        wait_until(lambda: b'"state":"length"' in tandem(*listed)[1].replace(b" ", b""), "the answer is not complete")
+        complete = b'"state":"length"'
+        wait_until(lambda: complete in tandem(*listed)[1].replace(b" ", b""), "the answer is not complete")
         self.assertIsNone(p.poll())
         with open(read_end, "rb") as f:
             out = f.read()

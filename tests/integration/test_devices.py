@@ -57,6 +57,7 @@ class Lost(Placed):
         self.assertEqual(worker.errors.count(" error: "), 1, worker.errors)
         return time.monotonic() - moment
 
+    @thorough
     def test_another_target_goes_on(self):
         s = self.serve("--max-tokens", str(STORY))
         first = s.target("--device", A, env=losing(A, LOSE))
@@ -104,6 +105,7 @@ class Lost(Placed):
         self.assertEqual(json.loads(run.out)["token_ids"], want)
         self.assertIn("tandem-target died: exit status 6; started again (1 of 5)", run.errors)
 
+    @thorough
     def test_a_device_that_is_lost_at_every_start_ends_with_an_error(self):
         run, status, _ = self.run_one(**losing(A, 1))
         self.assertEqual(status, WORKER_FAILED, run.errors)
@@ -127,6 +129,7 @@ class Lost(Placed):
         self.assertIn("decodes plainly: the draft's device is lost", s.errors)
 
 
+@thorough
 class Failover(Placed):
     """A hundred answers, each computed on A, then on B, then on A again: greedy and at a temperature, many at
     a time."""
@@ -173,6 +176,7 @@ class Failover(Placed):
         self.assertGreater(inside, ANSWERS // 2)
 
 
+@thorough
 class Together(Placed):
     """Targets of different devices at one orchestrator; drafts beside their target and elsewhere."""
 

@@ -81,6 +81,7 @@ class DraftModel(Case):
     def test_both(self):
         self.assertGreater(total(self.same(*SELF, "--draft-layers", "25", *LOCKSTEP).answers, "draft_tokens"), 0)
 
+    @thorough
     def test_beside_prompt_lookup(self):
         """Both feed one tree: its result is the plain one, and says which drafts there were."""
         for methods in ("model,ngram", "ngram,model"):

@@ -8,7 +8,7 @@ import time
 import unittest
 
 from far_pair import FarPair, NamespaceLine, ProxyLine
-from support import BIN, MODEL, PATIENCE, ROOT, SUBSET, Case, batch, golden, tell, wait_until
+from support import BIN, MODEL, PATIENCE, ROOT, SUBSET, Case, batch, golden, tell, thorough, wait_until
 from tcp_line import HOST, TcpLine
 
 HEAD = str(ROOT / "heads/smollm2-135m-instruct-eagle3.gguf")
@@ -20,6 +20,7 @@ LOCKSTEP = ("--pace", "lockstep", "--budget", "7")
 OFTEN = 3  # times that something goes wrong, at least
 
 
+@thorough
 class Far(Case):
     @classmethod
     def setUpClass(cls):
@@ -28,8 +29,8 @@ class Far(Case):
         cls.plain = batch(cls.folder, cls.records, "--draft", "none", "--max-tokens", str(TOKENS))
 
     def answers(self, draft, delay, disturb=None, every=1.0):
-        """Through a proxy. All are as in plain decoding; they are asked for until `disturb`, which says whether it did
-        something, has done it OFTEN, and tokens were accepted after the first time."""
+        """Through a proxy. All are as in plain decoding; they are asked for until `disturb`, which says whether it
+        did something, has done it OFTEN, and tokens were accepted after the first time."""
         lines = [{"id": r["id"], "prompt_ids": r["prompt_ids"], "max_tokens": TOKENS} for r in self.records]
         accepted, disturbed, answers = 0, 0, 0
 
@@ -52,7 +53,7 @@ class Far(Case):
             pair = FarPair(line, BIN, MODEL, self.folder, draft=draft)
             with pair.running() as serve:
                 wait_until(enough, lambda: pair.log.read_text())
-        tell(f"{delay * 1000:.0f} ms: {answers} answers, {accepted} tokens accepted, {line.tcp.connections} connections")
+        tell(f"{delay * 1000:.0f} ms: {answers} answers, {accepted} accepted, {line.tcp.connections} connections")
 
     @property
     def replay(self):

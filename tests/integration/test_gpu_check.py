@@ -5,9 +5,10 @@ import subprocess
 import sys
 import unittest
 
-from support import BIN, ROOT, Case
+from support import BIN, ROOT, Case, thorough
 
 
+@thorough
 class GpuCheck(Case):
     def check(self, device, *flags):
         """(exit status, the table's lines by what they are about)"""

@@ -209,7 +209,7 @@ class Orchestrator(Case):
     def test_two_targets_with_one_address(self):
         """The second is refused, says so once, and the first goes on. When the first dies, the second is taken."""
         self.serve()
-        flags = ("--advertise", "tcp://127.0.0.1:7001")
+        flags = ("--advertise", f"ipc://{self.folder}/nobody")
         first = self.target(*flags)
         second = self.worker(TARGET, *flags)
         wait_until(lambda: "--advertise" in second.errors, lambda: second.errors)

@@ -127,12 +127,14 @@ class Readme(Commands):
         answers, _ = self.run_three(readme_commands()[2], asked, network.command)
         self.check(answers, self.plain(asked))
 
+    @thorough
     def test_three_hosts_far_apart(self):
         asked, network = requests(2), self.hosts(delay=DELAY, loss=LOSS)
         answers, _ = self.run_three(readme_commands()[2], asked, network.command)
         self.check(answers, self.plain(asked))
 
 
+@thorough
 class UnreachableTargets(Commands):
     """Drafts that do not reach the target: the answers are plain, and tell why."""
 

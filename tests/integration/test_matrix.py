@@ -6,7 +6,7 @@ import random
 import unittest
 
 from models import make_head
-from support import END_TOKEN, ROOT, SUBSET, Case, batch, tell, total
+from support import END_TOKEN, ROOT, SUBSET, Case, batch, tell, thorough, total
 
 FOLDERS = sorted((ROOT / "tests/golden/arch").iterdir())
 MODELS = [f for f in FOLDERS if f.name in ("mistral-window", "qwen3")] if SUBSET else FOLDERS
@@ -36,6 +36,7 @@ def head_of(model, folder):
     return str(make_head(folder, shape["hidden_size"], VOCABULARY, heads=(2, 1), taps=(1, layers - 1, layers)))
 
 
+@thorough
 class Matrix(Case):
     def run_with(self, model, *flags):
         return batch(self.folder, records(), "--max-tokens", str(TOKENS), "--ctx", "512", *flags, model=model)

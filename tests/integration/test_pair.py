@@ -9,12 +9,12 @@ import math
 import struct
 import unittest
 
-from support import END_TOKEN, LAYERS, SUBSET, Case, batch, golden, tell, total
+from support import END_TOKEN, LAYERS, SUBSET, THOROUGH, Case, batch, golden, tell, total
 
-# Every golden prompt in Release; FEW of them (both ends, code, a translation, one answer that ends by itself early,
-# and one prompt beyond 512 tokens) for the matrix of options.
+# FEW prompts (both ends, code, a translation, one answer that ends by itself early, and one prompt beyond 512
+# tokens) for every change and for the matrix of options; ALL golden prompts where everything is tested.
 FEW = (85, 102, 123, 214) if SUBSET else (85, 102, 123, 214, 341, 530)
-ALL = FEW[:3] if SUBSET else tuple(r["id"] for r in golden())
+ALL = FEW[:3] if SUBSET else tuple(r["id"] for r in golden()) if THOROUGH else FEW
 LONG = 512
 TOKENS = 16 if SUBSET else 48
 SAMPLED = ("--temp", "0.8", "--seed", "20240607")
@@ -274,6 +274,7 @@ class Pair(Case):
     def test_ngram(self):
         self.assert_accepted(self.same(self.recording(ALL), ALL, "--draft", "ngram", "--pace", "lockstep"))
 
+    @thorough
     def test_ngram_free(self):
         self.same(self.recording(ALL), FEW, "--draft", "ngram")
         self.same(self.recording((LOOP,)), (LOOP,), "--draft", "ngram")
@@ -287,11 +288,13 @@ class Pair(Case):
         for a in long:
             self.assertGreater(a["stats"]["accepted_tokens"], 0)
 
+    @thorough
     def test_replay_half_right(self):
         r = self.recording(ALL)
         self.assert_accepted(self.replayed(r, FEW, 0.5))
         self.assert_accepted(self.replayed(r, FEW[:3], 0.5, sibling=1))
 
+    @thorough
     def test_replay_always_wrong(self):
         r = self.recording(ALL)
         run = self.replayed(r, FEW[:3], 0)
@@ -299,11 +302,13 @@ class Pair(Case):
         self.assertEqual(total(run.answers, "accepted_tokens"), 0)
         self.assert_accepted(self.replayed(r, FEW[:2], 0, sibling=1, budget=4))  # only siblings are right
 
+    @thorough
     def test_replay_free(self):
         r = self.recording(ALL)
         self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.9")
         self.same(r, FEW, "--draft", f"replay:{r.plain.path}:0.8:0.5")
 
+    @thorough
     def test_a_draft_that_does_not_pay(self):
         """Always wrong: none of its nodes is accepted, and where speculation is turned off the run says so."""
         r = self.recording(ALL)

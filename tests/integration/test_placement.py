@@ -69,6 +69,7 @@ class Failover(Placed):
         self.assertGreater(self.elsewhere(answers), 0)
         tell(f"{s.end()}; one answer {seconds:.1f} s after a kill, eight {time.monotonic() - moment:.1f} s")
 
+    @thorough
     def test_stopped_and_continued(self):
         s, first, _, answers, _ = self.lose(signal.SIGSTOP)
         self.check(answers)
@@ -77,6 +78,7 @@ class Failover(Placed):
         s.ask(self.eight)  # it is used again, or not; what it held is not believed
         self.check(s.wait(1 + EIGHT))
 
+    @thorough
     def test_hung(self):
         """Its engine hangs: the answer goes on elsewhere, and nothing of its figures is lost, because its sockets live."""
         s = self.serve("--max-tokens", str(STORY), *LOCKSTEP)
@@ -115,6 +117,7 @@ class Failover(Placed):
         s.ask(self.eight[1:3])
         self.check(s.wait(3))
 
+    @thorough
     def test_other_numerics(self):
         s, _, second, (a,), _ = self.lose(signal.SIGKILL, "--math", "f32")
         self.assertIs(a["numerics_changed"], True)
@@ -124,6 +127,7 @@ class Failover(Placed):
         self.assertEqual(a["token_ids"][:kept], self.plain.answers[a["id"]]["token_ids"][:kept])
 
 
+@thorough
 class Many(Placed):
     @classmethod
     def setUpClass(cls):
@@ -312,6 +316,7 @@ class Orchestrators(Placed):
         self.check(got.answers.values())
 
 
+@thorough
 class Memory(Placed):
     """A thousand sessions opened and dropped leave memory flat: answers of four tokens, some cut by a stop string, with
     a draft and without."""

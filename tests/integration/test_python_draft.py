@@ -12,8 +12,9 @@ import unittest
 import python_draft
 import python_frames
 from drafted import DraftedAnswer, DraftHub
-from support import (CODES, DRAFT_ROLE, LENGTH, MODEL, ROOT, STOP, SUBSET, TANDEM, TARGET, TARGET_ROLE, TIME_LIMIT,
-                     ZERO, Answer, Case, Hub, Inbox, Running, encode, golden, hello_fields, start_target, tell)
+from support import (CODES, DRAFT_ROLE, LENGTH, MODEL, ROOT, STOP, SUBSET, TANDEM, TARGET, TARGET_ROLE,
+                     TIME_LIMIT, ZERO, Answer, Case, Hub, Inbox, Running, encode, golden, hello_fields,
+                     start_target, tell, thorough)
 
 WORKER = str(ROOT / "tests/integration/python_draft.py")
 VECTORS = ROOT / "wire/vectors"
@@ -154,6 +155,7 @@ class RealTarget(Case):
             self.assertTrue(answer.end_both())
 
 
+@thorough
 class RealOrchestrator(Case):
     """`tandem batch` starts this draft in place of its own."""
 

@@ -82,7 +82,7 @@ class Far:
 def run_pair(run, work, line, requests, **more):
     try:
         return FarPair(line, run.bin, run.model, work, **more).answers(requests)
-    except (RuntimeError, subprocess.TimeoutExpired) as why:
+    except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as why:
         raise Failure(str(why)) from None
 
 

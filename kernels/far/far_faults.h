@@ -8,6 +8,7 @@
  * is not counted. */
 typedef struct far_faults {
   int32_t lose;         /* wait: the device is lost from then on */
+  int32_t hang;         /* wait: it does not come back before the program is sent SIGCONT */
   int32_t fail;         /* forward: it is left out, and its wait says OPS_FAILED */
   int32_t refuse;       /* request for memory: take, act, kv_open, kv_stage */
   int32_t refuse_begin; /* begin */
@@ -18,3 +19,5 @@ typedef struct far_faults {
 bool far_faults_parse(far_faults *out, const char *text);
 /* Counts down; true when this one fails. */
 bool far_faults_due(int32_t *fault);
+/* Returns once the program is sent SIGCONT. */
+void far_faults_hang(void);

@@ -401,6 +401,7 @@ static ops_code far_wait(device *d, ops_answer *a) {
   far_require(f->state == FAR_ENDED || f->refused, "a wait is for a forward that has ended, or was refused");
   f->state = FAR_IDLE;
   f->refused = false;
+  if (far_faults_due(&f->faults.hang)) far_faults_hang();
   if (far_faults_due(&f->faults.lose)) f->lost = true;
   if (f->lost)
     far_queue_clear(&f->queue);

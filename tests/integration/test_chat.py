@@ -14,8 +14,8 @@ import subprocess
 import termios
 import unittest
 
-from support import (DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of, is_running,
-                     wait_until)
+from support import (DRAFT, MODEL, TANDEM, TARGET, TIME_LIMIT, Case, Running, child_named, children_of,
+                     is_running, thorough, wait_until)
 
 FLAGS = ("-m", MODEL, "--max-tokens", "24", "--ctx", "512")
 READY = b"> "
@@ -364,6 +364,7 @@ class Chat(Case):
         talk.type("\x04")
         talk.end()
 
+    @thorough
     def test_stopped_and_continued(self):
         """SIGTSTP gives the terminal back as it was; SIGCONT takes it again, and the line in hand is still there."""
         talk = Talk(self)
@@ -447,6 +448,7 @@ class Chat(Case):
             chat.end(status)
             wait_until(lambda: not any(map(is_running, children)))
 
+    @thorough
     def test_workers_placed_by_hand(self):
         """Nothing is started; the draft dies between two turns; when the target leaves as well, --wait ends it."""
         endpoint = f"ipc://{self.folder}/o"

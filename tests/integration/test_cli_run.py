@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from command_line import OK, PROMPT, WORKER, Command, answer, detokenize, tandem, tokenize
-from support import MODEL, TANDEM, TIME_LIMIT, counters_of, tell
+from support import MODEL, TANDEM, TIME_LIMIT, counters_of, tell, thorough
 
 
 def read_all(terminal):
@@ -94,6 +94,7 @@ class Run(Command):
             r"[0-9.]+ [MGT]iB left: give at most --kv-blocks [0-9]+",
         )
 
+    @thorough
     def test_a_model_that_loads_slowly_says_how_far_it_is(self):
         """In the log, and on a terminal by a line that is gone at the end."""
         slow = ["run", "-m", MODEL, "--ledger", "none", "--draft", "none", "--max-tokens", "4", PROMPT]

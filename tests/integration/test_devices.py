@@ -12,7 +12,7 @@ import time
 from signal import SIGTERM
 
 from placed import LOCKSTEP, Placed
-from programs import MODEL, SUBSET, TANDEM, Running, counters_of, tell, wait_until
+from programs import MODEL, SUBSET, TANDEM, Running, counters_of, tell, thorough, wait_until
 
 STORY = 40 if SUBSET else 120  # tokens of an answer whose device is lost
 LOSE = 20 if SUBSET else 40  # the forward that does not come back

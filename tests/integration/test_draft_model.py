@@ -10,8 +10,8 @@ import unittest
 from command_line import INTERRUPTED, LONG, OK, tandem
 from models import Gguf, make_head, make_model, other_vocabulary
 from programs import sent_bytes
-from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named, golden, tell, total,
-                     wait_until)
+from support import (DRAFT, MODEL, ROOT, SUBSET, TANDEM, VOCABULARY, Case, Running, batch, child_named,
+                     golden, tell, thorough, total, wait_until)
 
 FEW = (102, 123, 214) if SUBSET else (85, 102, 123, 214, 341)
 TOKENS = 12 if SUBSET else 40
@@ -66,6 +66,7 @@ class DraftModel(Case):
                     per_position = a["stats"]["accepted_per_pos"]
                     self.assertGreaterEqual(per_position[0], a["stats"]["rounds"] - 1)
 
+    @thorough
     def test_counts_repeat(self):
         first, again = (self.same(*SELF, *LOCKSTEP) for _ in range(2))
         for key, a in first.answers.items():

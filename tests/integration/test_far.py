@@ -29,8 +29,8 @@ class Far(Case):
         cls.plain = batch(cls.folder, cls.records, "--draft", "none", "--max-tokens", str(TOKENS))
 
     def answers(self, draft, delay, disturb=None, every=1.0):
-        """Through a proxy. All are as in plain decoding; they are asked for until `disturb`, which says whether it
-        did something, has done it OFTEN, and tokens were accepted after the first time."""
+        """Through a proxy. All are as in plain decoding; they are asked for until `disturb`, which says
+        whether it did something, has done it OFTEN, and tokens were accepted after the first time."""
         lines = [{"id": r["id"], "prompt_ids": r["prompt_ids"], "max_tokens": TOKENS} for r in self.records]
         accepted, disturbed, answers = 0, 0, 0
 
@@ -53,7 +53,8 @@ class Far(Case):
             pair = FarPair(line, BIN, MODEL, self.folder, draft=draft)
             with pair.running() as serve:
                 wait_until(enough, lambda: pair.log.read_text())
-        tell(f"{delay * 1000:.0f} ms: {answers} answers, {accepted} accepted, {line.tcp.connections} connections")
+        told = f"{delay * 1000:.0f} ms: {answers} answers, {accepted} tokens accepted"
+        tell(f"{told}, {line.tcp.connections} connections")
 
     @property
     def replay(self):

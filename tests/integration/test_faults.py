@@ -10,9 +10,9 @@ import unittest
 
 from drafted import DraftedAnswer, DraftHub
 from models import make_model
-from support import (DRAFT, DRAFT_ROLE, LENGTH, MODEL, SUBSET, TANDEM, TARGET_ROLE, TIME_LIMIT, VOCABULARY, Answer, Case,
-                     Hub, Running, batch, child_named, children_of, golden, is_running, registered, start_target, tell,
-                     total, wait_until)
+from support import (DRAFT, DRAFT_ROLE, LENGTH, MODEL, SUBSET, TANDEM, TARGET_ROLE, TIME_LIMIT, VOCABULARY,
+                     Answer, Case, Hub, Running, batch, child_named, children_of, golden, is_running,
+                     registered, start_target, tell, thorough, total, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 RECORDED = 200 if SUBSET else 500  # tokens of the answer that is compared
@@ -172,6 +172,7 @@ class Faults(Case):
             self.assertNotIn(gone, summary)
         tell(f"draft stopped for 3 s: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
 
+    @thorough
     def test_four_drafts_die_one_after_another(self):
         """One session fed by four drafts of different kinds. In lockstep, so that each of them counts."""
         hub = DraftHub(f"ipc://{self.folder}/hub")
@@ -259,6 +260,7 @@ class Faults(Case):
         self.more(run)
         self.interrupt(run)
 
+    @thorough
     def test_target_dies_with_four_sessions(self):
         source, out = self.folder / "in.jsonl", self.folder / "out.jsonl"
         lines = [{"id": r["id"], "prompt_ids": r["prompt_ids"]} for r in self.shorts]

@@ -8,7 +8,7 @@ import signal
 import unittest
 
 from hosts import Hosts
-from support import BIN, MODEL, ROOT, SUBSET, TANDEM, TIME_LIMIT, Case, Running, wait_until
+from support import BIN, MODEL, ROOT, SUBSET, TANDEM, TIME_LIMIT, Case, Running, thorough, wait_until
 
 HOSTS = ("orchestrator", "draft", "target")
 ANSWER = 40 if SUBSET else 96  # tokens

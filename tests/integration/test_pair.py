@@ -9,7 +9,7 @@ import math
 import struct
 import unittest
 
-from support import END_TOKEN, LAYERS, SUBSET, THOROUGH, Case, batch, golden, tell, total
+from support import END_TOKEN, LAYERS, SUBSET, THOROUGH, Case, batch, golden, tell, thorough, total
 
 # FEW prompts (both ends, code, a translation, one answer that ends by itself early, and one prompt beyond 512
 # tokens) for every change and for the matrix of options; ALL golden prompts where everything is tested.
@@ -412,6 +412,7 @@ class Pair(Case):
             with self.subTest(budget=budget):
                 self.assert_accepted(self.replayed(self.recording(ALL), FEW[:4], 0.9, sibling=0.5, budget=budget))
 
+    @thorough
     def test_threads(self):
         for threads in (1, 2, 3):
             with self.subTest(threads=threads):

@@ -10,7 +10,8 @@ import unittest
 
 from models import make_model
 from placed import LOCKSTEP, SIXTEEN, Placed, Served
-from programs import DRAFT, MODEL, SUBSET, TANDEM, TARGET, VOCABULARY, Running, batch, counters_of, tell, total, wait_until
+from programs import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, VOCABULARY, Running, batch, counters_of, tell,
+                      thorough, total, wait_until)
 
 TOKENS = 40 if SUBSET else 160
 STORY = 300 if SUBSET else 800  # tokens: the longest answer is interrupted, and no machine is through before a test sees it
@@ -96,6 +97,7 @@ class Failover(Placed):
         s.ask(self.eight)
         self.check(s.wait(1 + EIGHT))
 
+    @thorough
     def test_an_engine_that_fails(self):
         """Every decode step of one target fails from some moment on, as without memory: its answers go on elsewhere."""
         s = self.serve("--max-tokens", str(STORY))
@@ -216,6 +218,7 @@ class Orchestrators(Placed):
         for worker in (target, draft):
             self.assertIsNone(worker.process.poll(), worker.errors)
 
+    @thorough
     def test_conversation_goes_where_it_was(self):
         """Of two targets, the one that has read a prompt's beginning gets what follows on it, and reads the rest only."""
         s = self.serve("--max-tokens", "8")
@@ -233,6 +236,7 @@ class Orchestrators(Placed):
         for rows, had in zip(sorted(reused), sorted(len(ids) for ids in said)):
             self.assertGreaterEqual(rows, had - 16)  # blocks are of 16 tokens
 
+    @thorough
     def test_switches(self):
         """Each request has its own; unknown ones are refused by name, and the others go on."""
         s = self.serve("--max-tokens", str(TOKENS), "--pace", "lockstep")

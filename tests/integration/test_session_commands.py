@@ -13,8 +13,8 @@ import unittest
 
 from ledger_sums import sums
 from models import make_model
-from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of, golden,
-                     is_running, tell, wait_until)
+from support import (DRAFT, MODEL, SUBSET, TANDEM, TARGET, TIME_LIMIT, VOCABULARY, Case, Running, children_of,
+                     golden, is_running, tell, thorough, wait_until)
 
 PROMPT = "Tell me a very long story about the sea."  # its answer goes on for thousands of tokens
 TOKENS = 60 if SUBSET else 300  # of an answer that is compared
@@ -179,6 +179,7 @@ class Sessions(Case):
             self.session("rollback", id, "--to", str(count - back))
             self.assertEqual(self.session("resume", id, "--whole"), whole)
 
+    @thorough
     def test_stop_strings_over_two_tokens(self):
         """The first of them may be logged before the second one comes: the ledger keeps what the answer has, whichever."""
         plain = self.plain[GREEDY]
@@ -212,6 +213,7 @@ class Sessions(Case):
                     self.assertEqual((again["token_ids"], again["text"]), (ids[:k], answer["text"]))
                     self.assertEqual(self.list()[0]["tokens"], k)
 
+    @thorough
     def test_export_is_a_line_of_a_batch(self):
         """With the options in it: no flag is needed for the same tokens."""
         stop = self.plain[GREEDY]["text"][60:66]
@@ -368,6 +370,7 @@ class Sessions(Case):
 
     # Where it goes on.
 
+    @thorough
     def test_it_goes_on_with_workers_of_others(self):
         plain = self.plain[GREEDY]
         id = self.finished("--max-tokens", TOKENS)

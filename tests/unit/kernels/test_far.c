@@ -384,7 +384,8 @@ static void faults_are_read_from_the_environment(void **state) {
   assert_true(far_faults_parse(&faults, "refuse_begin=3,refuse=2"));
   assert_int_equal(faults.refuse_begin, 3);
   assert_int_equal(faults.refuse, 2);
-  assert_true(far_faults_parse(&faults, "wrong=5,slow=20"));
+  assert_true(far_faults_parse(&faults, "wrong=5,slow=20,hang=4"));
+  assert_int_equal(faults.hang, 4);
   assert_int_equal(faults.wrong, 5);
   assert_int_equal(faults.slow, 20);
   assert_true(far_faults_parse(&faults, ""));

@@ -44,7 +44,7 @@ sim_seeds_sanitized=200
 fuzz_seconds=15
 odd_command_lines=300
 storm_faults=200
-mutants_of_the_gate=24
+mutants_of_the_gate=12
 python=/usr/bin/python3
 
 # stage: those that must have run before it
@@ -66,6 +66,7 @@ processors() {
   echo "$count"
 }
 jobs=$(processors)
+tests_at_a_time=$((jobs + 1)) # they often wait
 
 is_unit_test() { compgen -G "tests/unit/*/$1.c*" >/dev/null; } # NAME
 
@@ -79,7 +80,7 @@ configure_and_build() { # PRESET [TARGET...]
 run_ctest() { # PRESET [ARGUMENT...]
   local status=0 junit=$PWD/build/$1/tests.xml
   rm -f "$junit"
-  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$jobs" --output-junit "$junit" "${@:2}" || status=$?
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$tests_at_a_time" --output-junit "$junit" "${@:2}" || status=$?
   sed -nE 's/.*<testcase name="([^"]*)".* time="([^"]*)" status="([^"]*)".*/\3 \2 \1/p' "$junit" | while read -r how took name; do
     [[ $how == run || $how == notrun ]] || echo "FAILED $name"
     echo "TOOK $took $name"
@@ -92,7 +93,7 @@ run_unit() { # PRESET TEST ARGUMENT...: the test, or all that the arguments choo
 }
 
 run_integration() { # PRESET SUBSET (1: fewer and shorter answers) [--thorough] NAME...
-  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py --jobs "$jobs" "${@:3}"
+  PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py --jobs "$tests_at_a_time" "${@:3}"
 }
 
 simulate() { # PRESET [SEED]

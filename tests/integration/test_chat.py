@@ -272,6 +272,7 @@ class Chat(Case):
 
     # Ctrl-C, and what is typed meanwhile.
 
+    @thorough
     def test_interrupted_answer(self):
         """What came stays, can be gone on with, and the conversation goes on; what is typed during an answer is the next
         line's beginning."""
@@ -437,6 +438,7 @@ class Chat(Case):
         errors = chat.end(0)
         self.assertIn("/clear begins anew", errors)
 
+    @thorough
     def test_ends(self):
         for how, status in ((lambda c: c.program.send_signal(signal.SIGTERM), 143), (lambda c: c.type("\x04"), 0)):
             chat = Conversation(self, *STORY)

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from command_line import FAILED, INPUT, INTERRUPTED, IO, LONG, OK, PROMPT, USAGE, Command, answer, tandem
-from support import MODEL, TANDEM, TIME_LIMIT, children_of, is_running, wait_until
+from support import MODEL, TANDEM, TIME_LIMIT, children_of, is_running, thorough, wait_until
 
 
 class Batch(Command):
@@ -79,6 +79,7 @@ class Batch(Command):
         )
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 
+    @thorough
     def test_options_of_a_line_hold_for_it(self):
         """They replace the flags' for that line alone."""
         plain = answer(PROMPT, "--max-tokens", "24")

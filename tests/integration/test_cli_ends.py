@@ -10,7 +10,7 @@ import unittest
 
 from command_line import INTERRUPTED, IO, LONG, OK, PROMPT, TERMINATED, WORKER, Command, detokenize, tandem
 from support import (MODEL, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running, new_folder,
-                     wait_until)
+                     thorough, wait_until)
 
 BEGUN = 20  # tokens: an answer is under way
 COMPARED = 400  # tokens of an answer that is interrupted later
@@ -147,6 +147,7 @@ class Ends(Command):
         self.assertEqual(run.out[:len(whole)], whole)
         self.nothing_left(children)
 
+    @thorough
     def test_a_target_that_keeps_dying_ends_it(self):
         p, _ = self.start_story()
 

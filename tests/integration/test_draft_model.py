@@ -73,6 +73,7 @@ class DraftModel(Case):
             for count in ("forwards", "rounds", "draft_tokens", "accepted_tokens", "accepted_per_pos"):
                 self.assertEqual(a["stats"][count], again.answers[key]["stats"][count])
 
+    @thorough
     def test_first_layers(self):
         run = self.same("--draft-layers", "25", *LOCKSTEP)
         self.assertGreater(total(run.answers, "draft_tokens"), 0)
@@ -93,6 +94,7 @@ class DraftModel(Case):
                     self.assertEqual({a["stats"]["draft_method"] for a in run.answers.values()}, {methods})
         self.same(*SELF, "--draft", "model,ngram", "--draft-layers", "25")
 
+    @thorough
     def test_sessions(self):
         run = self.same(*SELF, "--sessions", "4", *LOCKSTEP)
         self.assertGreater(total(run.answers, "accepted_tokens"), 1.8 * total(run.answers, "rounds"))
@@ -107,6 +109,7 @@ class DraftModel(Case):
         self.assertLess(total(run.answers, "accepted_tokens"), 0.1 * total(run.answers, "rounds"))
         self.same("-md", str(path))
 
+    @thorough
     def test_a_bridged_vocabulary(self):
         """The target's own network, but every token has another number: as right as the target itself."""
         path = other_vocabulary(self.folder / "bridged.gguf", padding=64, misspelt=100)  # 0.2 % may lack a partner
@@ -143,6 +146,7 @@ class DraftModel(Case):
         self.assertGreater(min(accepted), 0)
         self.assertLess(abs(accepted[0] - accepted[1]), 3 + 0.1 * accepted[1], "both are rounded, each in its place")
 
+    @thorough
     def test_a_map_of_rows(self):
         """A head cut to 4,096 tokens proposes others that the text has, where its file has a map, and else never."""
         trees = self.folder / "trees"
@@ -180,6 +184,7 @@ class DraftModel(Case):
         self.refused(["--head .* is not used.* 32000 tokens, but the target has 49152", "tandem-draft: .* 32000 tokens"],
                      "-md", str(make_head(self.folder / "foreign", vocabulary=32000)))
 
+    @thorough
     def test_a_foreign_vocabulary(self):
         for path, reason in ((make_model(self.folder / "small.gguf", 500), "500 tokens"),
                              (other_vocabulary(self.folder / "misspelt.gguf", misspelt=1000), "1000 of 49")):

@@ -120,8 +120,11 @@ class Faults(Case):
                 tell(f"draft ended by signal {int(number)}: longest silence {run.silence(moment) * 1000:.0f} ms; {summary}")
 
     def test_draft_dies_in_lockstep(self):
-        run = self.start(*self.draft, "--pace", "lockstep", *ENDLESS)
+        run = self.start("-v", *self.draft, "--pace", "lockstep", *ENDLESS)
+        attached = run.errors.count("a draft is attached")
         self.kill(run, "tandem-draft")
+        wait_until(lambda: run.errors.count("a draft is attached") > attached, lambda: run.errors)
+        self.more(run)
         summary = self.interrupt(run)
         self.assertNotIn("decoded plainly", summary)
         self.assertGreater(self.accepted(summary), 0)

@@ -122,6 +122,7 @@ class Readme(Commands):
         self.check(answers, self.plain(asked))
         self.assertNotIn("tcp://", serve.errors + target.errors)  # which other accounts could reach
 
+    @thorough
     def test_three_hosts(self):
         asked, network = requests(3), self.hosts()
         answers, _ = self.run_three(readme_commands()[2], asked, network.command)

@@ -138,6 +138,7 @@ class Sessions(Case):
         _, after, rest = self.go_on(words[1], self.plain[GREEDY])
         self.assertEqual(run.out.decode() + rest, after["text"])
 
+    @thorough
     def test_rollback_and_more(self):
         id = self.finished("--max-tokens", TOKENS, *SAMPLED)
         plain = self.plain[SAMPLED]
@@ -238,6 +239,7 @@ class Sessions(Case):
 
     # How it is drafted.
 
+    @thorough
     def test_it_goes_on_with_its_own_draft(self):
         """Without flags the same kind as before, with the same model; one that is gone is said, and ngram does it."""
         plain = self.plain[GREEDY]

@@ -11,8 +11,8 @@ import socket
 import unittest
 
 from support import (CANCELLED, CODES, DRAFT, LENGTH, MODEL, PATIENCE, ROOT, SUBSET, TARGET, TARGET_ROLE,
-                     VOCABULARY, ZERO, Answer, Case, Hub, Link, Running, encode, golden, hashes_of, hello_fields, registered,
-                     start_target, tell)
+                     VOCABULARY, ZERO, Answer, Case, Hub, Link, Running, encode, golden, hashes_of,
+                     hello_fields, registered, start_target, tell, thorough)
 
 TOKENS = 24 if SUBSET else 48  # of an answer
 CREDIT = 256
@@ -516,6 +516,7 @@ class Wire(Case):
         self.assertEqual((base, tokens, hash), (n, [], answer.hashes[n]))
         self.complete(self.follow(answer, link, generation, self.chain, first=2))
 
+    @thorough
     def test_nodes_that_end_an_attachment(self):
         """A typed ERROR and the draft is detached. It may attach again."""
         def flood(answer, link, generation):

@@ -228,10 +228,20 @@ def check_unchanged(builders, tests, args):
                 sys.exit(f"mutants: {test} fails on the unchanged source: {text}")
 
 
+def is_written(test):
+    """Whether there is an integration test of this name."""
+    module, of, name = test.split(".")
+    source = ROOT / f"tests/integration/{module}.py"
+    text = source.read_text() if source.exists() else ""
+    return f"class {of}(" in text and f"def {name}(" in text
+
+
 def builders_of(builds, tests, work):
     """For each test the builder of the first build that has its program."""
     made, found = {}, {}
     for test in tests:
+        if is_integration(test) and not is_written(test):
+            sys.exit(f"mutants: {test}, which catches some, is not there: a new name?")
         program = PROGRAMS[0] if is_integration(test) else test
         build = next((b.resolve() for b in builds if (b / "bin" / program).exists()), None)
         if not build:

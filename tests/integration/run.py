@@ -234,7 +234,7 @@ def main():
     if args.job:
         return work()
     if args.thorough:
-        os.environ["TANDEM_THOROUGH"] = "1"
+        os.environ["INTEGRATION_THOROUGH"] = "1"
     units = find_units(args.names, args.thorough)
     if not units:
         sys.exit(f"no test is named {' or '.join(args.names)}")

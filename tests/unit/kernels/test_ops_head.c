@@ -127,7 +127,7 @@ static void check_device(device *d, const matrix *m, const float *x, int32_t cou
 
 static void check_matrix(const matrix *m, int32_t count, ops_math math) {
   ops_sampling choices[ROWS_MAX];
-  for (int32_t i = 0; i < count; i++) choices[i] = choice_random(i + (int)random_bits() % 2);
+  for (int32_t i = 0; i < count; i++) choices[i] = choice_random(i + (int)(random_bits() % 2));
   float *x = random_floats((size_t)count * (size_t)m->columns);
   for (int32_t i = 0; i < device_count; i++) check_device(devices[math][i], m, x, count, choices);
   free(x);

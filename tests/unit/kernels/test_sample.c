@@ -55,7 +55,7 @@ static void kernels_agree(void **state) {
     ops_sampling c = choice_random(round);
     winner from = {-INFINITY, INT32_MAX};
     if (round % 3) { /* somebody who is one of them, or near */
-      int32_t i = (int32_t)random_bits() % n;
+      int32_t i = (int32_t)(random_bits() % (uint32_t)n);
       from.value = choice_value(&c, logits[i], first + i);
       from.id = first + i + (int32_t)(random_bits() % 3) - 1;
       if (isnan(from.value) || from.id < 0) from = (winner){0, first};

@@ -19,13 +19,13 @@ setup            | both     | packages, the CUDA compiler and the default model
 tidy             | both     | style, in seconds: format, lengths, names, words, paths, include arrows, rules of tests
 build            | gate     | programs, simulation and tests of kernels, for GPUs of one kind
 unit             | gate     | kernels and models: unit, property and golden tests; vectors
-simulation       | both     | every state machine under a seeded network, a simulated disk and faults of all kinds
 build-asan       | gate     | programs and all other unit tests, with ASan and UBSan
 unit-asan        | gate     | those unit tests
 integration      | gate     | the real programs on loopback
 wire-asan        | gate     | targets with ASan and UBSan, spoken to by the tests themselves, over the virtual cache
 mutants          | gate     | known mistakes, each of which a test must catch: those of changed files, and a sample
 build-all        | thorough | everything, for every kind of GPU
+simulation       | both     | every state machine under a seeded network, a simulated disk and faults of all kinds
 unit-all         | thorough | all unit tests, also over far and emulated devices
 model            | thorough | a model of sessions, epochs and ledger, whole, and with each of its rules removed in turn
 mutants-all      | thorough | all known mistakes
@@ -96,14 +96,11 @@ run_integration() { # PRESET SUBSET (1: fewer and shorter answers) [--thorough] 
   PYTHONDONTWRITEBYTECODE=1 TANDEM_BIN=$PWD/build/$1/bin TANDEM_SUBSET=$2 $python tests/integration/run.py --jobs "$tests_at_a_time" "${@:3}"
 }
 
-simulate() { # PRESET [SEED]
-  if [[ ${2:-} ]]; then
-    "build/$1/bin/sim" --seed "$2"
-    return
-  fi
-  "build/$1/bin/sim" --count "$sim_seeds"
-  echo "--- each seed twice: it must replay exactly"
-  "build/$1/bin/sim" --count "$sim_seeds_replayed" --replay
+simulate() { # PRESET ARGUMENT...: the seeds that failed are named at the end
+  local status=0
+  "build/$1/bin/sim" "${@:2}" | tee "$RESULTS.said" || status=1
+  sed -nE 's/^sim: seed ([0-9]+) FAILED.*/FAILED \1/p' "$RESULTS.said" >>"$RESULTS"
+  return $status
 }
 
 stage_setup() {
@@ -128,9 +125,15 @@ stage_unit() { # [TEST]
 }
 
 stage_simulation() { # [SEED]
-  local preset=gate
-  [[ -x build/gate/bin/sim ]] || preset=release
-  simulate "$preset" "${1:-}"
+  local preset=${sim_preset:-gate} failed=0
+  if [[ ${1:-} ]]; then
+    simulate "$preset" --seed "$1" --count 1
+    return
+  fi
+  simulate "$preset" --count "$sim_seeds" || failed=1
+  echo "--- each seed twice: it must replay exactly"
+  simulate "$preset" --count "$sim_seeds_replayed" --replay || failed=1
+  return $failed
 }
 
 stage_build-asan() { configure_and_build gate-asan programs unit_tests; }
@@ -262,7 +265,10 @@ if [[ $# -eq 0 || ${1:-} == --thorough ]]; then
   [[ $# -le 1 ]] || { echo "test.sh: --thorough is everything; name stages without it" >&2; exit 2; }
   kind=gate
   passed_file=build/passed
-  [[ $# -eq 0 ]] || kind=thorough passed_file=build/passed-thorough
+  if [[ $# -gt 0 ]]; then
+    kind=thorough passed_file=build/passed-thorough needs[simulation]="setup build-all"
+    export sim_preset=release
+  fi
   mapfile -t chosen < <(names_of $kind)
 fi
 wanted=()

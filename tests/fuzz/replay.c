@@ -1,15 +1,17 @@
-/* replay CORPUS... - gives a fuzzer's function each input of these files, one after the other, without libFuzzer: what a
- * fuzzer has found once is tried before every change. Each input stands behind its length (4 bytes, little-endian);
- * scripts/fuzz_corpus.py writes such files. A sanitizer, or abort(), tells of an input that breaks something, and its
- * number in the file is the last one told. */
+/* replay CORPUS... - gives a fuzzer's function each input of these files, one after the other, without
+ * libFuzzer: what a fuzzer has found once is tried before every change. Each input stands behind its length
+ * (4 bytes, little-endian); scripts/fuzz_corpus.py writes such files. A sanitizer, or abort(), tells of an
+ * input that breaks something, and its number in the file is the last one told on a terminal. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max); /* of libFuzzer, for those who mutate by themselves */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size,
+                        size_t max); /* of libFuzzer, for those who mutate by themselves */
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max) {
   (void)data, (void)max;
@@ -28,11 +30,12 @@ static int replay(FILE *f, const char *path) {
       fprintf(stderr, "%s: input %d is cut\n", path, count);
       return 0;
     }
-    fprintf(stderr, "\r%s: input %d, %zu bytes ", path, count++, size);
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r%s: input %d, %zu bytes ", path, count, size);
+    count++;
     LLVMFuzzerTestOneInput(data, size);
     free(data);
   }
-  fprintf(stderr, "\n");
+  fprintf(stderr, "\n%s: %d inputs\n", path, count);
   return count;
 }
 

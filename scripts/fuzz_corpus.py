@@ -3,9 +3,9 @@
 
   scripts/fuzz_corpus.py [NAME...]    after scripts/test.sh fuzz, or scripts/fuzz_long.sh
 
-Of build/fuzz/corpus/NAME and of what tests/fuzz/corpus/NAME holds already, libFuzzer's -merge keeps the inputs that
-reach something of their own; the smallest of these are written to tests/fuzz/corpus/NAME, up to a limit, each behind
-its length (4 bytes, little-endian). tests/fuzz/replay.c reads them.
+Of build/fuzz/corpus/NAME and of what tests/fuzz/corpus/NAME holds already, libFuzzer's -merge keeps the
+inputs that reach something of their own; the smallest of these are written to tests/fuzz/corpus/NAME, up to a
+limit, each behind its length (4 bytes, little-endian). tests/fuzz/replay.c reads them.
 """
 
 import pathlib

@@ -1,12 +1,13 @@
 #include "common/base/cpus.h"
 
+#include "common/base/control_group.h"
 #include "common/base/program.h"
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-#define PATH_ROOM 512
+#define PATH_ROOM (4 * PATH_MAX)
 #define LIST_ROOM 4096
 
 int32_t cpus_allowed(int32_t *out) {
@@ -38,19 +39,23 @@ static int64_t topology(const char *root, int32_t cpu, const char *what) {
   return read_number(path);
 }
 
+/* The first processor of the core that has this one, or -1: the system does not tell. Numbers of cores are
+ * unique in a package at best, in a cluster or die at worst; the list of a core's processors is the core
+ * itself. */
+static int64_t first_of_core(const char *root, int32_t cpu) {
+  int64_t first = topology(root, cpu, "core_cpus_list");
+  return first >= 0 ? first : topology(root, cpu, "thread_siblings_list"); /* its name before Linux 5.3 */
+}
+
 int32_t cpus_cores(const char *root, const int32_t *cpus, int32_t count, int32_t *out) {
-  struct {
-    int64_t package, core;
-  } seen[CPUS_MAX];
+  int64_t seen[CPUS_MAX];
   int32_t found = 0;
   for (int32_t i = 0; i < count; i++) {
-    int64_t package = topology(root, cpus[i], "physical_package_id"),
-            core = topology(root, cpus[i], "core_id");
+    int64_t core = first_of_core(root, cpus[i]);
     int32_t k = 0;
-    while (k < found && (core < 0 || seen[k].package != package || seen[k].core != core)) k++;
+    while (k < found && (core < 0 || seen[k] != core)) k++;
     if (k < found) continue;
-    seen[found].package = package;
-    seen[found].core = core;
+    seen[found] = core;
     out[found++] = cpus[i];
   }
   return found;
@@ -62,22 +67,33 @@ static int32_t processors_of(int64_t quota, int64_t period) {
   return whole < INT32_MAX ? (int32_t)whole : INT32_MAX;
 }
 
-/* A container sees its own group at the root: version 2 has "QUOTA PERIOD" or "max PERIOD", version 1 two
- * files. */
-int32_t cpus_quota(const char *root) {
+static void lower(int32_t *least, int32_t count) {
+  if (count < *least) *least = count;
+}
+
+/* "QUOTA PERIOD" or "max PERIOD" */
+static void look_second(void *least, const char *folder) {
   char path[PATH_ROOM];
   long long quota = 0, period = 0;
-  snprintf(path, sizeof path, "%s/sys/fs/cgroup/cpu.max", root);
-  FILE *f = fopen(path, "r");
-  if (f) {
-    bool limited = fscanf(f, "%lld %lld", &quota, &period) == 2;
-    fclose(f);
-    return limited ? processors_of(quota, period) : INT32_MAX;
-  }
-  snprintf(path, sizeof path, "%s/sys/fs/cgroup/cpu/cpu.cfs_quota_us", root);
-  quota = read_number(path);
-  snprintf(path, sizeof path, "%s/sys/fs/cgroup/cpu/cpu.cfs_period_us", root);
-  return processors_of(quota, read_number(path));
+  snprintf(path, sizeof path, "%s/cpu.max", folder);
+  FILE *f = fopen(path, "re");
+  if (f && fscanf(f, "%lld %lld", &quota, &period) == 2) lower(least, processors_of(quota, period));
+  if (f) fclose(f);
+}
+
+static void look_first(void *least, const char *folder) {
+  char path[PATH_ROOM];
+  snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+  int64_t quota = read_number(path);
+  snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+  lower(least, processors_of(quota, read_number(path)));
+}
+
+int32_t cpus_quota(const char *root) {
+  int32_t least = INT32_MAX;
+  control_group_each(root, NULL, look_second, &least);
+  control_group_each(root, "cpu", look_first, &least);
+  return least;
 }
 
 int32_t cpus_threads(void) {

@@ -16,7 +16,8 @@ int32_t cpus_allowed(int32_t *out);
  * but in tests; a processor that they do not tell of is a core of its own. How many. */
 int32_t cpus_cores(const char *root, const int32_t *cpus, int32_t count, int32_t *out);
 
-/* Processors whose time a container has, rounded up; INT32_MAX: as many as there are. root as above. */
+/* Processors whose time the control groups of this process allow, rounded up, those above its own included;
+ * INT32_MAX: as many as there are. root as above. */
 int32_t cpus_quota(const char *root);
 
 /* Threads of the forward pass when nobody says: one a physical core that may be used, within the quota. */

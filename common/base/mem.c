@@ -1,10 +1,13 @@
 #include "common/base/mem.h"
 
+#include "common/base/control_group.h"
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define ALIGNMENT 64
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -45,7 +48,7 @@ void mem_free(void *p) {
 
 /* --- what the system has left --- */
 
-#define PATH_ROOM 4200
+#define PATH_ROOM (4 * PATH_MAX)
 #define LINE_ROOM 256
 
 /* The number in the line "NAME NUMBER" or "NAME: NUMBER kB" of a file, in its unit, or -1. */
@@ -60,41 +63,61 @@ static long long read_line(const char *root, const char *file, const char *name)
   return value;
 }
 
-typedef struct group_files {                      /* of one version of control groups */
-  const char *limit, *used, *details, *cached[2]; /* cached: lines of details */
+typedef struct group_files {                          /* of one version of control groups */
+  const char *limits[2], *used, *details, *cached[2]; /* cached: lines of details */
 } group_files;
 
-/* What is cached of files counts as used, but is given back. */
-static size_t left_of_group(const char *root, const group_files *g) {
-  long long limit = read_line(root, g->limit, ""), used = read_line(root, g->used, "");
-  if (limit < 0 || used < 0) return SIZE_MAX; /* a limit of "max" is no number */
-  for (size_t i = 0; i < sizeof g->cached / sizeof *g->cached; i++) {
-    long long cached = read_line(root, g->details, g->cached[i]);
-    if (cached > 0) used -= cached < used ? cached : used;
-  }
-  return used < limit ? (size_t)(limit - used) : 0;
-}
+typedef struct group_look {
+  const group_files *files;
+  size_t left;
+} group_look;
 
 static size_t least(size_t a, size_t b) {
   return a < b ? a : b;
 }
 
-/* A container sees its own group at the root. */
+/* What is cached of files counts as used, but is given back. */
+static void look_at_group(void *context, const char *folder) {
+  group_look *look = context;
+  const group_files *g = look->files;
+  long long used = read_line(folder, g->used, "");
+  if (used < 0) return;
+  for (size_t i = 0; i < sizeof g->cached / sizeof *g->cached; i++) {
+    long long cached = read_line(folder, g->details, g->cached[i]);
+    if (cached > 0) used -= cached < used ? cached : used;
+  }
+  for (size_t i = 0; i < sizeof g->limits / sizeof *g->limits && g->limits[i]; i++) {
+    long long limit = read_line(folder, g->limits[i], ""); /* a limit of "max" is no number */
+    if (limit >= 0) look->left = least(look->left, used < limit ? (size_t)(limit - used) : 0);
+  }
+}
+
+/* Beyond memory.high a process is not killed, but stands nearly still. */
 static size_t group_left(const char *root) {
-#define GROUPS "/sys/fs/cgroup/"
   static const group_files second = {
-      GROUPS "memory.max", GROUPS "memory.current", GROUPS "memory.stat", {"inactive_file ", "active_file "}};
-  static const group_files first = {GROUPS "memory/memory.limit_in_bytes",
-                                    GROUPS "memory/memory.usage_in_bytes",
-                                    GROUPS "memory/memory.stat",
+      {"/memory.max", "/memory.high"}, "/memory.current", "/memory.stat", {"inactive_file ", "active_file "}};
+  static const group_files first = {{"/memory.limit_in_bytes"},
+                                    "/memory.usage_in_bytes",
+                                    "/memory.stat",
                                     {"total_inactive_file ", "total_active_file "}};
-#undef GROUPS
-  return least(left_of_group(root, &second), left_of_group(root, &first));
+  group_look two = {&second, SIZE_MAX}, one = {&first, SIZE_MAX};
+  control_group_each(root, NULL, look_at_group, &two);
+  control_group_each(root, "memory", look_at_group, &one);
+  return least(two.left, one.left);
+}
+
+/* Within RLIMIT_AS (ulimit -v), which counts addresses, used or not. */
+static size_t addresses_left(const char *root) {
+  struct rlimit limit;
+  long long pages = read_line(root, "/proc/self/statm", "");
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  size_t used = pages > 0 ? (size_t)pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
+  return used < limit.rlim_cur ? (size_t)limit.rlim_cur - used : 0;
 }
 
 size_t mem_left(const char *root) {
   long long available = read_line(root, "/proc/meminfo", "MemAvailable:");
   long long swap = read_line(root, "/proc/meminfo", "SwapFree:");
   size_t machine = available < 0 ? SIZE_MAX : (size_t)(available + (swap > 0 ? swap : 0)) << 10;
-  return least(machine, group_left(root));
+  return least(least(machine, group_left(root)), addresses_left(root));
 }

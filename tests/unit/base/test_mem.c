@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define LARGE     ((size_t)20 << 20)
@@ -128,6 +129,35 @@ static void what_is_left_is_within_the_machine_and_the_container(void **state) {
   assert_int_equal(mem_left(root), 2100000);
 }
 
+/* The least of all groups on the way up counts, and memory.high as memory.max does. */
+static void memory_is_within_each_group_above(void **state) {
+  (void)state;
+  in_root("mkdir -p proc/self sys/fs/cgroup/a/b; echo '0::/a/b' > proc/self/cgroup; cd sys/fs/cgroup; "
+          "echo max > a/b/memory.max; echo 100000 > a/b/memory.current; "
+          "echo 5000000 > a/memory.max; echo 1000000 > a/memory.current");
+  assert_int_equal(mem_left(root), 4000000);
+  in_root("echo 600000 > sys/fs/cgroup/a/b/memory.high");
+  assert_int_equal(mem_left(root), 500000);
+  in_root("rm -r sys/fs/cgroup; mkdir -p sys/fs/cgroup/memory/job; echo '7:memory:/job' > proc/self/cgroup; "
+          "cd sys/fs/cgroup/memory/job; echo 900000 > memory.limit_in_bytes; echo 200000 > "
+          "memory.usage_in_bytes; "
+          "cd ..; echo 9223372036854771712 > memory.limit_in_bytes; echo 5 > memory.usage_in_bytes");
+  assert_int_equal(mem_left(root), 700000);
+}
+
+static void addresses_may_be_limited(void **state) {
+  (void)state;
+  struct rlimit before, limit;
+  getrlimit(RLIMIT_AS, &before);
+  limit = before;
+  limit.rlim_cur = (rlim_t)1 << 46; /* more than a sanitizer maps */
+  in_root("mkdir -p proc/self; echo '1000 5 5' > proc/self/statm");
+  assert_int_equal(mem_left(root), SIZE_MAX);
+  assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+  assert_int_equal(mem_left(root), ((size_t)1 << 46) - 1000 * (size_t)sysconf(_SC_PAGESIZE));
+  setrlimit(RLIMIT_AS, &before);
+}
+
 static void this_machine_has_memory_left(void **state) {
   (void)state;
   size_t left = mem_left("");
@@ -141,6 +171,8 @@ int main(void) {
       cmocka_unit_test(large_weights_get_huge_pages),
       cmocka_unit_test_setup_teardown(what_is_left_is_within_the_machine_and_the_container, make_root,
                                       remove_root),
+      cmocka_unit_test_setup_teardown(memory_is_within_each_group_above, make_root, remove_root),
+      cmocka_unit_test_setup_teardown(addresses_may_be_limited, make_root, remove_root),
       cmocka_unit_test(this_machine_has_memory_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

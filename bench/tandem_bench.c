@@ -347,6 +347,7 @@ static int print_usage(FILE *to, const char *name, int status) {
 
 int main(int argc, char **argv) {
   const char *name = argc > 0 ? file_name(argv[0]) : "tandem-bench";
+  program_begin("tandem-bench");
   program_check_variables("tandem-bench");
   if (argc < 2) return print_usage(stderr, name, PROGRAM_EXIT_USAGE);
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)

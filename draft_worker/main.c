@@ -174,7 +174,7 @@ static int run(program *p) {
 
 int main(int argc, char **argv) {
   static program p; /* large; one a process */
-  program_hold_streams();
+  program_begin("tandem-draft");
   p.arguments = draft_arguments_parse(argc, argv);
   const worker_arguments *a = &p.arguments.worker;
   p.log = (logger){"tandem-draft", a->log};

@@ -225,7 +225,7 @@ static int run(program *p) {
 
 int main(int argc, char **argv) {
   static program p; /* large; one a process */
-  program_hold_streams();
+  program_begin("tandem-target");
   p.arguments = target_arguments_parse(argc, argv);
   const worker_arguments *a = &p.arguments.worker;
   p.log = (logger){"tandem-target", a->log};

@@ -1,6 +1,6 @@
 /* Without sys/socket.h: it declares accept and accept4 with a type of which no function can be defined. */
 #include "wire/accept_gate.h"
-
+#include "common/base/program.h"
 #include <errno.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -57,11 +57,15 @@ int accept4(int listener, void *address, unsigned *size, int flags);
 int accept(int listener, void *address, unsigned *size);
 
 /* To ZeroMQ, ECONNABORTED is a connection that has gone already. Most other errors end the program; so do
- * those of a process without a free descriptor, where the listener is an ipc one. */
+ * those of a process without a free descriptor, where the listener is an ipc one. The last descriptors are
+ * left to the ledger, the workers and ZeroMQ itself, which ends the program where it gets none. Where the
+ * system has nothing left, the connection stays and is signalled at once again: hence the pause. */
 EXPORTED int accept4(int listener, void *address, unsigned *size, int flags) {
   int fd = (int)syscall(SYS_accept4, listener, address, size, flags);
   bool exhausted = fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
   bool shut = fd >= 0 && pass(listener) == PASSAGE_SHUT;
+  shut = shut || fd >= program_files_max() - ACCEPT_GATE_RESERVE;
+  if (exhausted) usleep(ACCEPT_GATE_PAUSE_US);
   if (shut) close(fd);
   if (!shut && !exhausted) return fd;
   errno = ECONNABORTED;

@@ -11,6 +11,8 @@
 
 #define ACCEPT_GATE_MAX      8
 #define ACCEPT_GATE_EVERY_US 1000000 /* while the loop does not look, one more comes in */
+#define ACCEPT_GATE_RESERVE  24      /* descriptors that no connection gets */
+#define ACCEPT_GATE_PAUSE_US 10000
 
 typedef struct accept_gate {
   int listener; /* the descriptor that listens */

@@ -237,7 +237,6 @@ static bool is_ignored(int number) {
 
 static bool watch_signals(machine_host *h) {
   static const int numbers[HOST_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
-  signal(SIGPIPE, SIG_IGN);
   for (int i = 0; i < HOST_SIGNALS; i++) {
     uv_signal_t *s = &h->signals[i];
     if (uv_signal_init(h->loop, s) != 0) return false;

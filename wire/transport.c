@@ -8,6 +8,7 @@
 #include "wire/endpoint.h"
 #include "wire/peer_table.h"
 #include "wire/location.h"
+#include "wire/means.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -701,6 +702,8 @@ static void on_prepare(uv_prepare_t *prepare) {
 /* --- life --- */
 
 int transport_open(transport **out, uv_loop_t *loop, const transport_options *o, err *e) {
+  int code = means_check(e);
+  if (code) return code;
   transport *t = calloc(1, sizeof *t);
   if (!t || peer_table_init(&t->peers) != ERR_OK || !(t->context = zmq_ctx_new())) {
     if (t) peer_table_fini(&t->peers);

@@ -28,6 +28,6 @@ void mem_free(void *p); /* NULL is allowed */
 void mem_count(mem *m, mem_tag tag, size_t size);
 
 /* Bytes that the system can still give to this process: its free memory, what it would take back from caches,
- * and swap, within the limits of its control groups, those above them included, and of its addresses (ulimit -v).
- * SIZE_MAX: it does not say. root: "", or a folder that holds proc and sys, for tests. */
+ * and swap, within the limits of its control groups, those above them included, and of its addresses (ulimit
+ * -v). SIZE_MAX: it does not say. root: "", or a folder that holds proc and sys, for tests. */
 size_t mem_left(const char *root);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -12,14 +13,63 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
-void program_hold_streams(void) {
+/* ---- what a program lives by ---- */
+
+static void hold_streams(void) {
   static const int modes[] = {O_WRONLY, O_RDONLY,
                               O_RDWR}; /* of the first two the wrong one, so that using them fails */
   for (int fd = 0; fd < 3; fd++)
     if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", modes[fd]) != fd)
       _exit(PROGRAM_EXIT_FAILED);
+}
+
+static void set_signals(void) {
+  sigset_t none;
+  sigemptyset(&none);
+  signal(SIGCHLD, SIG_DFL); /* ignored, the system would take away the status of each child */
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void raise_files(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int32_t program_files_max(void) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT32_MAX) return INT32_MAX;
+  return (int32_t)limit.rlim_cur;
+}
+
+/* glibc gives threads as much as the limit of the first thread's stack was when the program began. */
+static void raise_stacks(const char *name) {
+  struct rlimit limit;
+  pthread_attr_t threads;
+  if (pthread_attr_init(&threads) == 0) {
+    if (pthread_attr_setstacksize(&threads, PROGRAM_STACK) == 0) pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
+  }
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= PROGRAM_STACK) return;
+  limit.rlim_cur = limit.rlim_max < PROGRAM_STACK ? limit.rlim_max : PROGRAM_STACK;
+  setrlimit(RLIMIT_STACK, &limit);
+  if (limit.rlim_cur >= PROGRAM_STACK_MIN) return;
+  fprintf(stderr, "%s: error: the limit of the stack (ulimit -s) is %llu KiB: set it to %d or more\n", name,
+          (unsigned long long)limit.rlim_cur >> 10, PROGRAM_STACK_MIN >> 10);
+  exit(PROGRAM_EXIT_FAILED);
+}
+
+void program_begin(const char *name) {
+  hold_streams();
+  set_signals();
+  raise_files();
+  raise_stacks(name);
 }
 
 const char *program_exit_help(void) {

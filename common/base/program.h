@@ -40,10 +40,21 @@ typedef struct program_size_text {
 } program_size_text;
 void program_print_size(program_size_text *out, uint64_t bytes);
 
-/* Before anything is opened: a standard stream that was closed (`2>&-') would else be the next file or
- * socket, and what is said would be written there. Now reading stdin fails, as does writing stdout, and what
- * goes to stderr is lost. */
-void program_hold_streams(void);
+/* The first thing that every program does: sets what it lives by, whoever started it, and however.
+ * - A standard stream that was closed (`2>&-') would else be the next file or socket, and what is said would
+ *   be written there. Now reading stdin fails, as does writing stdout, and what goes to stderr is lost.
+ * - No signal is blocked; children are waited for; who writes to a closed pipe, or beyond the limit of a
+ * file's size (ulimit -f), gets an error in place of a signal. SIGHUP, SIGINT and SIGTERM that are ignored
+ * stay so (nohup).
+ * - As many files may be open as the hard limit allows (ulimit -n).
+ * - Threads have PROGRAM_STACK bytes of stack, and so has the first one where the hard limit (ulimit -s)
+ * allows it. Ends the program with a sentence where that is less than PROGRAM_STACK_MIN. */
+#define PROGRAM_STACK     (8 << 20)
+#define PROGRAM_STACK_MIN (512 << 10)
+void program_begin(const char *name);
+
+/* How many files may be open in this process: descriptors are below it. */
+int32_t program_files_max(void);
 
 /* Random bytes of the system. ERR_IO. */
 int program_random(void *out, size_t size, err *e);

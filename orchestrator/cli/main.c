@@ -113,7 +113,7 @@ static int print_devices(void) {
 }
 
 int main(int argc, char **argv) {
-  program_hold_streams();
+  program_begin("tandem");
   program_check_variables("tandem");
   if (argc < 2) return print_usage("no command given", "");
   const char *name = argv[1];

@@ -1,4 +1,5 @@
 /* tandem-operate: what `tandem workers' and others run; argv[0] is that command. */
+#include "common/base/program.h"
 #include "common/base/program_variables.h"
 #include "orchestrator/cli/exit_status.h"
 #include "orchestrator/operate/operate.h"
@@ -16,6 +17,7 @@ static const operation operations[] = {{"tandem workers", FLAGS_WORKERS, operate
                                        {"tandem top", FLAGS_TOP, operate_top}};
 
 int main(int argc, char **argv) {
+  program_begin("tandem-operate");
   if (argc == 2 && strcmp(argv[1], "--version") == 0) {
     printf("tandem-operate %s (%s)\n", TANDEM_VERSION, TANDEM_COMMIT);
     return STATUS_OK;

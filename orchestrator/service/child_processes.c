@@ -189,7 +189,7 @@ static void describe(int wait_status, child_processes_exit *x) {
     x->code = WEXITSTATUS(wait_status);
     snprintf(x->text, sizeof x->text, "exit status %d", x->code);
   } else {
-    x->code = -1;
+    x->code = -WTERMSIG(wait_status);
     snprintf(x->text, sizeof x->text, "signal %d (%s)", WTERMSIG(wait_status),
              strsignal(WTERMSIG(wait_status)));
   }

@@ -22,7 +22,7 @@ typedef struct child_processes child_processes;
 typedef struct child_processes_exit {
   int32_t child;
   const char *name;
-  int code;   /* exit status, or -1: ended by a signal */
+  int code;   /* exit status, or -N: ended by signal N */
   int starts; /* how often it was started since it last ran for CHILD_PROCESSES_STEADY_MS, this time included
                */
   bool expected; /* child_processes_stop had been called */

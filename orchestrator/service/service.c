@@ -137,8 +137,8 @@ static bool watch_signals(service *s) {
 
 static void set_trouble(service *s, const char *name, const child_processes_exit *x) {
   if (s->trouble.code) return;
-  err_set(&s->trouble, ERR_GONE, "%s %s (%s): see its message above", name, worker_restart_verdict(x),
-          x->text);
+  err_set(&s->trouble, ERR_GONE, "%s %s (%s): %s", name, worker_restart_verdict(x), x->text,
+          worker_restart_remedy(x));
 }
 
 static bool has_registered(const service *s, const child_processes_exit *x) {

@@ -13,3 +13,5 @@ bool worker_restart_helps(const child_processes_exit *x, bool registered);
 uint64_t worker_restart_delay_ms(const child_processes_exit *x);
 /* What to say of one that is not started again: "could not start" or "kept dying". */
 const char *worker_restart_verdict(const child_processes_exit *x);
+/* What to do or where to look, as the end of a sentence. */
+const char *worker_restart_remedy(const child_processes_exit *x);

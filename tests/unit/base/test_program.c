@@ -1,12 +1,16 @@
 /* libs: base */
 #include "common/base/program.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -170,21 +174,114 @@ static void a_parent_that_is_none_is_refused(void **state) {
   assert_int_equal(status, 0);
 }
 
-/* The next file that is opened is not one of them, and what is said there goes nowhere. */
-static void closed_streams_are_held(void **state) {
-  (void)state;
+/* Whether `check` holds in a process of its own, where program_begin may change what it likes. */
+static void holds_in_a_child(bool (*check)(void)) {
   pid_t child = fork();
-  if (child == 0) {
-    char byte;
-    close(0), close(1), close(2);
-    program_hold_streams();
-    bool held = dup(0) > 2 && read(0, &byte, 1) < 0 && write(1, "x", 1) < 0 && write(2, "x", 1) == 1;
-    program_hold_streams(); /* those that are open stay */
-    _exit(held && dup(1) > 2 ? 0 : 1);
-  }
+  if (child == 0) _exit(check() ? 0 : 1);
   int status;
   waitpid(child, &status, 0);
   assert_int_equal(status, 0);
+}
+
+/* The next file that is opened is not one of them, and what is said there goes nowhere. */
+static bool streams_are_held(void) {
+  char byte;
+  close(0), close(1), close(2);
+  program_begin("test");
+  bool held = dup(0) > 2 && read(0, &byte, 1) < 0 && write(1, "x", 1) < 0 && write(2, "x", 1) == 1;
+  program_begin("test"); /* those that are open stay */
+  return held && dup(1) > 2;
+}
+
+static void closed_streams_are_held(void **state) {
+  (void)state;
+  holds_in_a_child(streams_are_held);
+}
+
+static bool signals_are_as_it_needs_them(void) {
+  sigset_t all, blocked;
+  struct sigaction term;
+  int pipes[2], status;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, NULL);
+  signal(SIGCHLD, SIG_IGN);
+  signal(SIGTERM, SIG_IGN); /* somebody's wish */
+  program_begin("test");
+  sigprocmask(SIG_BLOCK, NULL, &blocked);
+  for (int number = 1; number < NSIG; number++)
+    if (sigismember(&blocked, number) == 1) return false;
+  pid_t child = fork();
+  if (child == 0) _exit(7);
+  if (waitpid(child, &status, 0) != child || WEXITSTATUS(status) != 7 || pipe(pipes)) return false;
+  close(pipes[0]);
+  return write(pipes[1], "x", 1) < 0 && sigaction(SIGTERM, NULL, &term) == 0 && term.sa_handler == SIG_IGN;
+}
+
+static void inherited_signals_do_no_harm(void **state) {
+  (void)state;
+  holds_in_a_child(signals_are_as_it_needs_them);
+}
+
+static bool a_large_file_is_an_error(void) {
+  struct rlimit one = {.rlim_cur = 1, .rlim_max = 1};
+  int fd = memfd_create("large", 0);
+  program_begin("test");
+  setrlimit(RLIMIT_FSIZE, &one);
+  return write(fd, "x", 1) == 1 && write(fd, "y", 1) < 0 && errno == EFBIG;
+}
+
+static void a_limit_of_file_sizes_is_an_error(void **state) {
+  (void)state;
+  holds_in_a_child(a_large_file_is_an_error);
+}
+
+static bool files_are_as_many_as_allowed(void) {
+  struct rlimit limit = {.rlim_cur = 40, .rlim_max = 90};
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (program_files_max() != 40) return false;
+  program_begin("test");
+  return program_files_max() == 90;
+}
+
+static void the_hard_limit_of_files_is_used(void **state) {
+  (void)state;
+  holds_in_a_child(files_are_as_many_as_allowed);
+}
+
+static void *touch_the_stack(void *unused) {
+  volatile char room[1 << 20];
+  for (size_t i = 0; i < sizeof room; i += 4096) room[i] = 1;
+  return unused;
+}
+
+static bool threads_have_room(void) {
+  struct rlimit limit;
+  pthread_t thread;
+  getrlimit(RLIMIT_STACK, &limit);
+  limit.rlim_cur = 600 << 10;
+  setrlimit(RLIMIT_STACK, &limit);
+  program_begin("test");
+  return pthread_create(&thread, NULL, touch_the_stack, NULL) == 0 && pthread_join(thread, NULL) == 0;
+}
+
+static bool a_small_stack_ends_it(void) {
+  struct rlimit limit = {.rlim_cur = 100 << 10, .rlim_max = 100 << 10};
+  pid_t child = fork();
+  if (child == 0) {
+    close(2);
+    setrlimit(RLIMIT_STACK, &limit);
+    program_begin("test");
+    _exit(0);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == PROGRAM_EXIT_FAILED;
+}
+
+static void stacks_have_room(void **state) {
+  (void)state;
+  holds_in_a_child(threads_have_room);
+  holds_in_a_child(a_small_stack_ends_it);
 }
 
 int main(void) {
@@ -198,6 +295,10 @@ int main(void) {
       cmocka_unit_test(an_exit_status_names_what_was_bad),
       cmocka_unit_test(random_bytes_differ),
       cmocka_unit_test(closed_streams_are_held),
+      cmocka_unit_test(inherited_signals_do_no_harm),
+      cmocka_unit_test(a_limit_of_file_sizes_is_an_error),
+      cmocka_unit_test(the_hard_limit_of_files_is_used),
+      cmocka_unit_test(stacks_have_room),
       cmocka_unit_test(a_child_ends_with_its_parent),
       cmocka_unit_test(a_parent_that_is_none_is_refused),
   };

@@ -2,6 +2,7 @@
 #include "orchestrator/service/worker_restart.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
@@ -38,6 +39,16 @@ static void test_there_is_a_limit_to_restarts(void **state) {
   assert_string_equal(worker_restart_verdict(&often), "kept dying");
 }
 
+/* One that the system has killed has said nothing. */
+static void test_where_to_look_depends_on_how_it_ended(void **state) {
+  (void)state;
+  child_processes_exit said = exit_of(BY_ITSELF, 1), starved = exit_of(-SIGKILL, 6),
+                       crashed = exit_of(-SIGSEGV, 6);
+  assert_string_equal(worker_restart_remedy(&said), "see its message above");
+  assert_non_null(strstr(worker_restart_remedy(&starved), "out of memory"));
+  assert_non_null(strstr(worker_restart_remedy(&crashed), "report this"));
+}
+
 static void test_each_wait_is_twice_as_long_as_the_one_before(void **state) {
   (void)state;
   uint64_t sum = 0;
@@ -56,6 +67,7 @@ int main(void) {
       cmocka_unit_test(test_a_program_that_could_not_start_is_not_started_again),
       cmocka_unit_test(test_one_that_had_registered_or_was_killed_is_started_again),
       cmocka_unit_test(test_there_is_a_limit_to_restarts),
+      cmocka_unit_test(test_where_to_look_depends_on_how_it_ended),
       cmocka_unit_test(test_each_wait_is_twice_as_long_as_the_one_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

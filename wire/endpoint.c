@@ -1,6 +1,8 @@
 #include "wire/endpoint.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +83,65 @@ bool endpoint_is_tcp(const char *endpoint) {
   return starts(endpoint, TCP);
 }
 
-bool endpoint_is_ipv6(const char *endpoint) {
-  return starts(endpoint, TCP "[");
+/* --- names --- */
+
+static bool is_number(const char *host) {
+  struct in_addr v4;
+  struct in6_addr v6;
+  char plain[ENDPOINT_MAX];
+  snprintf(plain, sizeof plain, "%.*s", (int)strcspn(host, "%"),
+           host); /* without an interface, as in fe80::1%eth0 */
+  return inet_pton(AF_INET, host, &v4) == 1 || inet_pton(AF_INET6, plain, &v6) == 1;
+}
+
+/* The first address of a name, IPv4 if it has one, as a number to out[INET6_ADDRSTRLEN]; or UNKNOWN, and why.
+ */
+static endpoint_family look_up(const char *host, char *out, const char **why) {
+  static const int families[] = {AF_INET, AF_INET6};
+  const struct addrinfo want = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  struct addrinfo *list = NULL;
+  endpoint_family found = ENDPOINT_UNKNOWN;
+  int code = getaddrinfo(host, NULL, &want, &list);
+  *why = code ? gai_strerror(code) : "it has neither an IPv4 nor an IPv6 address";
+  for (int i = 0; i < 2 && code == 0; i++)
+    for (const struct addrinfo *a = list; a && found == ENDPOINT_UNKNOWN; a = a->ai_next)
+      if (a->ai_family == families[i] &&
+          getnameinfo(a->ai_addr, a->ai_addrlen, out, ENDPOINT_MAX, NULL, 0, NI_NUMERICHOST) == 0)
+        found = i ? ENDPOINT_IPV6 : ENDPOINT_IPV4;
+  if (code == 0) freeaddrinfo(list);
+  return found;
+}
+
+bool endpoint_has_name(const char *endpoint) {
+  char host[ENDPOINT_MAX];
+  const char *port;
+  return endpoint_split(endpoint, host, &port) && !is_number(host) && strcmp(host, "*") != 0;
+}
+
+endpoint_family endpoint_family_of(const char *endpoint) {
+  char host[ENDPOINT_MAX], number[ENDPOINT_MAX];
+  const char *port, *why;
+  if (!endpoint_has_name(endpoint)) return starts(endpoint, TCP "[") ? ENDPOINT_IPV6 : ENDPOINT_IPV4;
+  endpoint_split(endpoint, host, &port);
+  return look_up(host, number, &why);
+}
+
+/* The endpoint with a number in place of its name; a network interface's name stays. */
+static int bind_by_number(const char *endpoint, char *out, err *e) {
+  char host[ENDPOINT_MAX], number[ENDPOINT_MAX];
+  const char *port, *why;
+  if (!endpoint_has_name(endpoint)) return ERR_OK;
+  endpoint_split(endpoint, host, &port);
+  endpoint_family family = look_up(host, number, &why);
+  if (family != ENDPOINT_UNKNOWN)
+    snprintf(out, ENDPOINT_MAX, family == ENDPOINT_IPV6 ? TCP "[%.*s]:%.8s" : TCP "%.*s:%.8s",
+             ENDPOINT_MAX - 32, number, port);
+  else if (if_nametoindex(host) == 0)
+    return err_set(
+        e, ERR_ARG,
+        "endpoint \"%s\": no address of %s is known (%s): give an address of this machine, or * for all",
+        endpoint, host, why);
+  return ERR_OK;
 }
 
 void endpoint_add_key(char *endpoint, const key_bytes *key) {
@@ -128,15 +187,11 @@ int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, e
                    "endpoint %s is in use: end the program that listens there or choose another path",
                    endpoint);
   }
-  char host[ENDPOINT_MAX];
-  const char *port = "";
   if (endpoint_key(endpoint))
     return err_set(e, ERR_ARG,
                    "endpoint %.*s: leave out what follows the port: the key is this program's own",
                    ENDPOINT_PLAIN(endpoint));
-  endpoint_split(endpoint, host, &port);
-  if (strcmp(host, "localhost") == 0) snprintf(out, ENDPOINT_MAX, TCP "127.0.0.1:%s", port);
-  return ERR_OK;
+  return bind_by_number(endpoint, out, e);
 }
 
 bool endpoint_leads_elsewhere(const char *endpoint) {

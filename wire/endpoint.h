@@ -22,11 +22,18 @@ void endpoint_add_key(char *endpoint, const key_bytes *key);
 
 /* May a ROUTER bind to this endpoint? ERR_ARG for an ipc address that is no file, unless allow_plaintext;
  * ERR_IO when another program listens on an ipc path (ZeroMQ would take it away silently). Writes the
- * endpoint to bind ("localhost" as a number) to out[ENDPOINT_MAX]. */
+ * endpoint to bind to out[ENDPOINT_MAX], a host's name as its number: ZeroMQ would take the name for that of
+ * a network interface, which may stand there as well. ERR_ARG: the name has no address. */
 int endpoint_check_bind(const char *endpoint, bool allow_plaintext, char *out, err *e);
 
 bool endpoint_is_tcp(const char *endpoint);
-bool endpoint_is_ipv6(const char *endpoint);
+
+/* What the host of a tcp endpoint is. Names are looked up, which may take as long as the system's resolver
+ * does; of those that have both kinds of address it is IPv4, and of those that have none UNKNOWN. An ipc
+ * endpoint is IPv4. */
+typedef enum { ENDPOINT_IPV4, ENDPOINT_IPV6, ENDPOINT_UNKNOWN } endpoint_family;
+endpoint_family endpoint_family_of(const char *endpoint);
+bool endpoint_has_name(const char *endpoint); /* its host is a name, no number and no star */
 
 /* Copies HOST of tcp://HOST:PORT, without brackets, to host[ENDPOINT_MAX] and points *port at PORT. False:
  * the endpoint has no host and port. */

@@ -65,7 +65,7 @@ int target_endpoint_resolve(const char *endpoint, const wire_location *target, c
 }
 
 void target_endpoint_to_bind(const char *orchestrator, int64_t process, char *out) {
-  bool v6 = endpoint_is_ipv6(orchestrator);
+  bool v6 = endpoint_family_of(orchestrator) == ENDPOINT_IPV6;
   if (!endpoint_is_tcp(orchestrator))
     snprintf(out, ENDPOINT_MAX, "%s.target-%" PRId64, orchestrator, process);
   else if (!endpoint_leads_elsewhere(orchestrator))

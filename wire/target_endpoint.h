@@ -1,5 +1,6 @@
 /* target_endpoint.h - the endpoint at which a draft reaches a target: where the target binds, what it
- * advertises, and what a draft on the same or on another host is told. Pure. */
+ * advertises, and what a draft on the same or on another host is told. Pure, but for
+ * names of hosts, which are looked up. */
 #pragma once
 
 #include "common/base/err.h"

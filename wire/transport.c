@@ -81,6 +81,7 @@ typedef struct channel {
   codec_buffer hello;         /* of a DEALER: waits for the connection; size 0: none */
   uint64_t called_us;         /* of a DEALER: when it was called last, or was connected */
   char address[ENDPOINT_MAX]; /* of a DEALER: whom it calls */
+  bool ipv6;                  /* how it looks the name in there up */
   struct channel *next;
 } channel;
 
@@ -440,12 +441,17 @@ static bool channel_send(channel *c, const peer *to, const codec_buffer *frame) 
 }
 
 /* ZeroMQ gives an address up for ever when the program there has refused the handshake: it had no key, or
- * asked for one where we have none. It may be another program now. */
+ * asked for one where we have none. It may be another program now. A name is tried with its addresses of
+ * either kind in turn: a listener may be at one alone. */
 static void call_again(channel *c) {
   uint64_t now = now_of(c->owner);
   if (now - c->called_us < TRANSPORT_CALL_AGAIN_US) return;
   c->called_us = now;
   zmq_disconnect(c->socket, c->address);
+  if (endpoint_has_name(c->address)) {
+    c->ipv6 = !c->ipv6;
+    set_options(c->socket, &(socket_option){ZMQ_IPV6, c->ipv6}, 1);
+  }
   zmq_connect(c->socket, c->address);
 }
 
@@ -752,8 +758,9 @@ static int bind_failed(const char *endpoint, err *e) {
     return err_set(e, ERR_IO,
                    "endpoint %s may not be bound by this user: choose a port above 1023 or another path",
                    endpoint);
-  return err_set(e, ERR_IO, "cannot bind %s: %s; check the address and that its folder exists", endpoint,
-                 zmq_strerror(reason));
+  bool tcp = endpoint_is_tcp(endpoint);
+  return err_set(e, ERR_IO, "cannot bind %s: %s; %s", endpoint, zmq_strerror(reason),
+                 tcp ? "is that an address of this machine?" : "does its folder exist?");
 }
 
 /* An ipc socket belongs to its owner alone from its first moment, whatever the umask is: who may write to it
@@ -771,7 +778,7 @@ int transport_bind(transport *t, const char *endpoint, char *bound, size_t bound
   char address[ENDPOINT_MAX];
   int code = endpoint_check_bind(endpoint, t->options.allow_plaintext, address, e);
   if (code != ERR_OK) return code;
-  channel *c = channel_open(t, true, endpoint_is_ipv6(address), e);
+  channel *c = channel_open(t, true, endpoint_family_of(address) == ENDPOINT_IPV6, e);
   if (!c) return ERR_IO;
   if (!watch_open(t, c->socket))
     code = err_set(e, ERR_IO, "cannot watch endpoint %s: is the limit of open files (ulimit -n) too low?",
@@ -799,8 +806,14 @@ static int call_size(const char *endpoint) {
 
 peer_id transport_connect(transport *t, const char *endpoint, err *e) {
   if (endpoint_check(endpoint, e) != ERR_OK) return 0;
-  channel *c = channel_open(t, false, endpoint_is_ipv6(endpoint), e);
+  endpoint_family family = endpoint_family_of(endpoint);
+  if (family == ENDPOINT_UNKNOWN)
+    log_line(t->options.log, LOG_WARNING,
+             "no address of the host in %.*s is known: it is looked up again until there is one",
+             ENDPOINT_PLAIN(endpoint));
+  channel *c = channel_open(t, false, family == ENDPOINT_IPV6, e);
   if (!c) return 0;
+  c->ipv6 = family == ENDPOINT_IPV6;
   if (protect_call(c, endpoint, e) != ERR_OK) {
     channel_close(c);
     return 0;

@@ -206,7 +206,7 @@ static void test_an_address_is_bound_or_refused_with_its_reason(void **state) {
   for (size_t i = 0; i < sizeof bind_cases / sizeof *bind_cases; i++) check_bind(bind_cases[i]);
   char endpoint[100];
   temp_endpoint(endpoint, sizeof endpoint, "no-folder/socket");
-  check_bind((struct bind_case){endpoint, "folder exists", false, ERR_IO});
+  check_bind((struct bind_case){endpoint, "does its folder exist", false, ERR_IO});
 }
 
 static void test_an_address_in_use_is_refused_until_it_is_free(void **state) {

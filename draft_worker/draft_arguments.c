@@ -1,5 +1,6 @@
 #include "draft_worker/draft_arguments.h"
 
+#include "common/base/output_file.h"
 #include "common/base/cpus.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
@@ -154,6 +155,8 @@ draft_arguments draft_arguments_parse(int argc, char **argv) {
   const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
   draft_arguments a = {.worker = {.sessions = DEFAULT_SESSIONS, .log = LOG_INFO}, .rows = DEFAULT_ROWS};
   worker_arguments_parse(&parser, "tandem-draft", argc, argv, &a.worker);
+  output_file_spare(a.worker.model);
+  output_file_spare(a.model_draft);
   fill(&a);
   return a;
 }

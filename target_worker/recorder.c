@@ -1,12 +1,13 @@
 #include "target_worker/recorder.h"
 
+#include "common/base/output_file.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 int recorder_open(recorder *r, const char *path, err *e) {
-  r->file = fopen(path, "w");
-  return r->file ? ERR_OK : err_set(e, ERR_IO, "cannot write %s: %s", path, strerror(errno));
+  r->file = output_file_open(path, "w", e);
+  return r->file ? ERR_OK : e->code;
 }
 
 void recorder_close(recorder *r) {

@@ -1,5 +1,6 @@
 #include "target_worker/target_arguments.h"
 
+#include "common/base/output_file.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "wire/message.h"
@@ -181,5 +182,7 @@ target_arguments target_arguments_parse(int argc, char **argv) {
                         .math = OPS_MATH_INT8,
                         .isa = -1};
   worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
+  output_file_spare(a.worker.model);
+  output_file_spare(a.head);
   return a;
 }

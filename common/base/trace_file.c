@@ -1,5 +1,7 @@
 #include "common/base/trace_file.h"
 
+#include "common/base/output_file.h"
+
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -32,8 +34,8 @@ int trace_file_open(trace_file **out, const char *path, const char *program, err
   if (t) t->path = strdup(path);
   if (!t || !t->path) return err_set(e, ERR_NOMEM, "out of memory");
   t->process = getpid();
-  t->file = fopen(path, "we");
-  if (!t->file) return err_set(e, ERR_IO, "cannot write the trace %s: %s", path, strerror(errno));
+  t->file = output_file_open(path, "w", e);
+  if (!t->file) return e->code;
   write_event(t, "[\n", name_event(t, "process_name", 0, program));
   return ERR_OK;
 }

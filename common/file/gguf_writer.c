@@ -1,4 +1,5 @@
 #include "common/file/gguf_writer.h"
+#include "common/base/output_file.h"
 #include "common/file/printable.h"
 
 #include <errno.h>
@@ -191,10 +192,12 @@ int gguf_writer_save(const gguf_writer *w, const char *path, err *e) {
   if (w->full) return err_set(e, ERR_NOMEM, "%s: out of memory for the file's tables", label);
   if (snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid()) >= (int)sizeof part)
     return err_set(e, ERR_ARG, "the path %s is too long", label);
-  FILE *f = fopen(part, "wb");
-  bool done = f && write_all(w, f);
+  if (output_file_check(path, e)) return e->code;
+  FILE *f = output_file_open(part, "w", e);
+  if (!f) return e->code;
+  bool done = write_all(w, f);
   int why = errno;
-  if (f) done = fclose(f) == 0 && done;
+  done = fclose(f) == 0 && done;
   if (done && rename(part, path) == 0) return ERR_OK;
   if (done) why = errno;
   unlink(part);

@@ -1,4 +1,5 @@
 /* tandem batch: a file of prompts, several at a time; the results come in the order of the prompts. */
+#include "common/base/output_file.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/default_head.h"
@@ -131,21 +132,9 @@ static int split_lines(batch *b, const input_file *in, err *e) {
   return ERR_OK;
 }
 
-/* True if both names lead to the same regular file. */
-static bool same_file(const char *from, const char *to) {
-  struct stat a, b;
-  bool found = strcmp(from, "-") == 0 ? fstat(STDIN_FILENO, &a) == 0 : stat(from, &a) == 0;
-  found = found && (strcmp(to, "-") == 0 ? fstat(STDOUT_FILENO, &b) == 0 : stat(to, &b) == 0);
-  return found && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
 static int prepare(batch *b, input_file *in) {
   err e = {0};
   const char *from = b->flags.arguments[0], *to = b->flags.arguments[1];
-  if (same_file(from, to))
-    return command_error(
-        STATUS_USAGE,
-        "%s and %s are the same file, whose prompts the answers would replace: name another OUT", from, to);
   int rc = text_model_open(&b->model, b->flags.workers.model, &e);
   if (rc == ERR_OK) default_head_use(&b->flags, b->model.file);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
@@ -156,8 +145,10 @@ static int prepare(batch *b, input_file *in) {
   if (rc == ERR_OK) rc = split_lines(b, in, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_IO, "%s", e.text);
   if (b->count == 0) return command_error(STATUS_INPUT, "%s has no lines", from);
-  b->out_fd = strcmp(to, "-") == 0 ? STDOUT_FILENO : open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  return b->out_fd < 0 ? command_error(STATUS_IO, "cannot write %s: %s", to, strerror(errno)) : STATUS_OK;
+  bool to_stdout = strcmp(to, "-") == 0;
+  b->out_fd = to_stdout ? STDOUT_FILENO : output_file_open_fd(to, &e);
+  if (to_stdout) output_file_check_fd(STDOUT_FILENO, "stdout", &e);
+  return e.code ? command_error(e.code == ERR_ARG ? STATUS_USAGE : STATUS_IO, "%s", e.text) : STATUS_OK;
 }
 
 static int report(const batch *b) {

@@ -1,5 +1,6 @@
 /* tandem serve-workers: an orchestrator for workers that others start. Requests come in as lines, results go
  * out as lines when they are there. */
+#include "common/base/output_file.h"
 #include "orchestrator/cli/async_output.h"
 #include "orchestrator/cli/commands.h"
 #include "orchestrator/cli/default_head.h"
@@ -84,6 +85,7 @@ static int prepare(serve *s) {
   if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   s->in_fd = strcmp(from, "-") == 0 ? STDIN_FILENO : open(from, O_RDONLY | O_CLOEXEC);
+  output_file_spare_fd(s->in_fd);
   return s->in_fd < 0 ? command_error(STATUS_IO, "cannot read %s: %s", from, strerror(errno)) : STATUS_OK;
 }
 

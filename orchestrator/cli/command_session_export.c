@@ -1,4 +1,5 @@
 /* tandem session export: sessions as lines of JSON, while others may write the ledger. */
+#include "common/base/output_file.h"
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/service/session_line.h"
 #include <errno.h>
@@ -89,8 +90,10 @@ static int print_sessions(export *x) {
 static int print_to_file(export *x, const char *path) {
   char part[LEDGER_PATH_MAX];
   int n = snprintf(part, sizeof part, "%s.part", path);
-  x->to = n < (int)sizeof part ? fopen(part, "we") : NULL;
-  if (!x->to) return command_error(STATUS_IO, "cannot write %.200s: %s", path, strerror(errno));
+  err e = {0};
+  if (n >= (int)sizeof part) err_set(&e, ERR_ARG, "the path %.200s is too long", path);
+  if (!e.code && output_file_check(path, &e) == ERR_OK) x->to = output_file_open(part, "w", &e);
+  if (e.code) return command_error(e.code == ERR_ARG ? STATUS_USAGE : STATUS_IO, "%s", e.text);
   int code = print_sessions(x);
   bool ok = fflush(x->to) == 0 && fsync(fileno(x->to)) == 0;
   ok = fclose(x->to) == 0 && ok;

@@ -1,6 +1,7 @@
 #include "orchestrator/cli/flags.h"
 
 #include "common/base/cpus.h"
+#include "common/base/output_file.h"
 #include "common/base/program.h"
 #include "common/file/head_lookup.h"
 #include "common/text/chat_template.h"
@@ -81,6 +82,7 @@ static int check_replay(const char *draft, const char *file, err *e) {
                ? err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path,
                          strerror(errno))
                : ERR_OK;
+  output_file_spare(path);
   free(path);
   return rc;
 }
@@ -385,6 +387,22 @@ static void draw_seed(uint64_t *seed, const char *program) {
   *seed >>= 64 - SEED_BITS;
 }
 
+/* What the command reads, itself or in its workers: nothing is written over it. */
+static void spare_inputs(const flags *f, const char *program) {
+  err e = {0};
+  const char *const paths[] = {f->workers.model, f->workers.draft_model, f->calibration,
+                               f->api_key_file,  f->certificate_file,    f->key_file,
+                               f->ledger};
+  for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) output_file_spare(paths[i]);
+  bool reads_first = f->command == FLAGS_BATCH || f->command == FLAGS_SERVE || f->command == FLAGS_CONVERT ||
+                     f->command == FLAGS_BENCH;
+  if (reads_first && f->argument_count > 0) output_file_spare(f->arguments[0]);
+  if (output_file_check_fd(STDOUT_FILENO, "stdout", &e)) {
+    fprintf(stderr, "%s: error: %s\n", program, e.text);
+    exit(STATUS_USAGE);
+  }
+}
+
 void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   set_defaults(f, command);
   draw_seed(&f->request.sampling.seed, argv[0]);
@@ -394,6 +412,7 @@ void flags_parse(flags *f, flags_command command, int argc, char **argv) {
   argp_err_exit_status = STATUS_USAGE;
   program_parse_flags(&parser, argc, argv, f);
   log_use_format(f->workers.log_format);
+  spare_inputs(f, argv[0]);
   f->request.speculate = f->workers.draft && strcmp(f->workers.draft, "none") != 0;
 }
 

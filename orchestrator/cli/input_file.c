@@ -1,5 +1,6 @@
 #include "orchestrator/cli/input_file.h"
 
+#include "common/base/output_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -40,6 +41,7 @@ int input_file_read(input_file *in, const char *path, size_t size_max, err *e) {
   bool is_stdin = strcmp(path, "-") == 0;
   int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return err_set(e, ERR_IO, "cannot read %s: %s", path, strerror(errno));
+  output_file_spare_fd(fd);
   int rc = read_all(in, fd, is_stdin ? "stdin" : path, size_max, e);
   if (!is_stdin) close(fd);
   if (rc) input_file_fini(in);

@@ -1,5 +1,6 @@
 #include "orchestrator/cli/verify_trees.h"
 
+#include "common/base/output_file.h"
 #include "common/text/utf8.h"
 #include <errno.h>
 #include <jansson.h>
@@ -157,9 +158,8 @@ static int columns(void) {
 }
 
 int verify_trees_end(const char *path, const char *out, const text_model *m, err *e) {
-  FILE *to = *out ? fopen(out, "a") : stderr;
-  int rc = to ? verify_trees_print(to, path, m, *out ? INT32_MAX : columns(), e)
-              : err_set(e, ERR_IO, "cannot write %s: %s", out, strerror(errno));
+  FILE *to = *out ? output_file_open(out, "a", e) : stderr;
+  int rc = to ? verify_trees_print(to, path, m, *out ? INT32_MAX : columns(), e) : e->code;
   if (*out && to && fclose(to) != 0 && rc == ERR_OK)
     rc = err_set(e, ERR_IO, "cannot write %s: %s", out, strerror(errno));
   unlink(path);

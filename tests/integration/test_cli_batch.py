@@ -195,7 +195,7 @@ class Batch(Command):
             (around, source),
             (source, around),
         ]:
-            self.refused(USAGE, "same file", "batch", "-m", MODEL, str(one), str(other))
+            self.refused(USAGE, "this command reads", "batch", "-m", MODEL, str(one), str(other))
             self.assertEqual(source.read_text(), text)
         with open(source, "rb") as stdin:
             done = subprocess.run(

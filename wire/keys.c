@@ -1,5 +1,6 @@
 #include "wire/keys.h"
 
+#include "common/base/plain_text.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -101,8 +102,9 @@ static int read_file(const char *path, mode_t refused, struct stat *s, char *tex
   for (ssize_t n; size < KEYS_FILE_MAX && (n = read(fd, text + size, KEYS_FILE_MAX - size)) > 0;)
     size += (size_t)n;
   close(fd);
+  size = plain_text_clean(text, size);
   text[size] = 0;
-  if (strlen(text) == size) return ERR_OK;
+  if (strlen(text) == size) return plain_text_check(text, size, path, e);
   return err_set(e, ERR_FORMAT, "%s holds a zero byte: it is no file of keys", path);
 }
 

@@ -1,4 +1,5 @@
 #include "common/file/json.h"
+#include "common/base/plain_text.h"
 #include "common/file/printable.h"
 
 #include <errno.h>
@@ -74,7 +75,10 @@ int json_parse_object(json_t **out, const char *label, const void *data, size_t 
   size_t depth, values;
   char text[PRINTABLE_TEXT_MAX];
   json_error_t why;
+  size_t mark = plain_text_mark(data, size);
   *out = NULL;
+  data = (const char *)data + mark;
+  size -= mark;
   if (size > JSON_FILE_MAX)
     return err_set(e, ERR_LIMIT, "%s: %zu bytes of JSON; tandem takes at most %u", label, size,
                    JSON_FILE_MAX);

@@ -159,11 +159,29 @@ static void take_tag(scan *s, int kind, size_t data_begin) {
   s->line_begins = s->p[-1] == '\n';
 }
 
+/* Jinja takes CRLF and CR for LF. */
+static size_t break_lines(const char *text, size_t size, char *out) {
+  size_t kept = 0;
+  for (size_t i = 0; i < size; i++) {
+    if (text[i] != '\r')
+      out[kept++] = text[i];
+    else if (i + 1 == size || text[i + 1] != '\n')
+      out[kept++] = '\n';
+  }
+  return kept;
+}
+
 char *chat_template_source_normal(const char *text, size_t size) {
+  char *lines = malloc(size + 1);
   /* a string and a tag that are cut short are closed */
-  scan s = {.p = text, .end = text + size, .out = malloc(size + 8), .line_begins = true};
-  if (!s.out) return NULL;
-  if (size && text[size - 1] == '\n') s.end--;
+  scan s = {.p = lines, .out = malloc(size + 8), .line_begins = true};
+  if (!s.out || !lines) {
+    free(lines), free(s.out);
+    return NULL;
+  }
+  size = break_lines(text, size, lines);
+  s.end = lines + size;
+  if (size && lines[size - 1] == '\n') s.end--;
   for (size_t begin = 0; s.p < s.end;) {
     int kind = tag_at(&s);
     if (kind == TAG_COUNT) {
@@ -174,5 +192,6 @@ char *chat_template_source_normal(const char *text, size_t size) {
     begin = s.size;
   }
   s.out[s.size] = '\0';
+  free(lines);
   return s.out;
 }

@@ -112,10 +112,9 @@ static void on_news(void *owner) {
 /* ---- before and after ---- */
 
 static int split_lines(batch *b, const input_file *in, err *e) {
-  static const char mark[] = "\xef\xbb\xbf"; /* the byte order mark with which some editors begin a file */
-  size_t capacity = 0, begin = in->size >= 3 && memcmp(in->data, mark, 3) == 0 ? 3 : 0;
+  size_t capacity = 0;
   long number = 0;
-  for (size_t at = begin; at < in->size;) {
+  for (size_t at = 0; at < in->size;) {
     const char *line = in->data + at, *end = memchr(line, '\n', in->size - at);
     size_t size = end ? (size_t)(end - line) : in->size - at;
     at += size + 1;

@@ -1,4 +1,5 @@
 /* tandem session import: lines that `tandem session export' has written, each a session, into the ledger. */
+#include "common/base/plain_text.h"
 #include "orchestrator/cli/command_session.h"
 #include "orchestrator/ledger/ledger_import.h"
 #include "orchestrator/service/session_line.h"
@@ -44,7 +45,9 @@ static bool next_line(import *m, bool *no_memory) {
       *no_memory = true;
       return false;
     }
-  return c != EOF || m->size > 0;
+  bool there = c != EOF || m->size > 0;
+  if (m->number == 1 && m->size > 0) m->size = plain_text_clean(m->line, m->size);
+  return there;
 }
 
 static bool is_blank(const import *m) {

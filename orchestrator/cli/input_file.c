@@ -1,6 +1,7 @@
 #include "orchestrator/cli/input_file.h"
 
 #include "common/base/output_file.h"
+#include "common/base/plain_text.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -44,6 +45,8 @@ int input_file_read(input_file *in, const char *path, size_t size_max, err *e) {
   output_file_spare_fd(fd);
   int rc = read_all(in, fd, is_stdin ? "stdin" : path, size_max, e);
   if (!is_stdin) close(fd);
+  if (rc == ERR_OK) rc = plain_text_check(in->data, in->size, is_stdin ? "stdin" : path, e);
+  if (rc == ERR_OK) in->data[in->size = plain_text_clean(in->data, in->size)] = 0;
   if (rc) input_file_fini(in);
   return rc;
 }

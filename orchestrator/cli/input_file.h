@@ -9,6 +9,7 @@ typedef struct input_file {
   size_t size;
 } input_file;
 
-/* path "-": stdin. ERR_IO; ERR_LIMIT beyond size_max; ERR_NOMEM. */
+/* Its text made plain (plain_text.h). path "-": stdin. ERR_IO; ERR_FORMAT: another encoding; ERR_LIMIT beyond
+ * size_max; ERR_NOMEM. */
 int input_file_read(input_file *in, const char *path, size_t size_max, err *e);
 void input_file_fini(input_file *in);

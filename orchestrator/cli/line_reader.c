@@ -1,5 +1,6 @@
 #include "orchestrator/cli/line_reader.h"
 
+#include "common/base/plain_text.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -96,7 +97,10 @@ static bool take(line_reader *l, const char **line, size_t *size) {
   if (!end && left <= l->line_max && !(l->over && left)) return false;
   l->skipping = !end && !l->over;
   l->taken += end ? whole + 1 : left;
-  *line = start;
+  size_t mark = l->begun ? 0 : plain_text_mark(start, whole);
+  l->begun = true;
+  whole -= mark;
+  *line = start + mark;
   *size = whole > l->line_max ? l->line_max + 1 : whole;
   return true;
 }

@@ -1,5 +1,6 @@
 #include "orchestrator/service/api/api_keys.h"
 
+#include "common/base/plain_text.h"
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,9 +44,10 @@ static int read_lines(api_keys *k, FILE *from, err *e) {
   char *line = NULL;
   size_t room = 0;
   int code = ERR_OK;
-  while (!code && getline(&line, &room, from) >= 0) {
-    size_t size = strcspn(line, "\r\n");
-    if (size) code = add(k, line, size, e);
+  for (bool first = true; !code && getline(&line, &room, from) >= 0; first = false) {
+    const char *key = line + (first ? plain_text_mark(line, strlen(line)) : 0);
+    size_t size = strcspn(key, "\r\n");
+    if (size) code = add(k, key, size, e);
   }
   free(line);
   return code;

@@ -64,7 +64,9 @@ static void test_keys_of_a_file(void **state) {
   const scratch_path_text file = scratch_path("keys");
   const char *path = file.text;
   FILE *f = fopen(path, "w");
-  fputs("first\n\nsecond\r\nlast", f);
+  fputs("\xef\xbb\xbf"
+        "first\n\nsecond\r\nlast",
+        f);
   fclose(f);
   api_keys k = {0};
   err e = {0};

@@ -89,6 +89,23 @@ static void test_lines_may_come_in_pieces(void **state) {
 }
 
 /* What has been read and not taken is still to come after the end of the stream. */
+/* A byte order mark before the first line is none of it, also one that comes in pieces; elsewhere it is text.
+ */
+static void test_a_mark_before_the_first_line_is_left_out(void **state) {
+  (void)state;
+  rig r;
+  open_pipe(&r);
+  put(&r, "\xef\xbb");
+  expect_none(&r);
+  put(&r, "\xbf"
+          "one\n\xef\xbb\xbftwo\n");
+  expect(&r, "one");
+  expect(&r, "\xef\xbb\xbftwo");
+  close(r.ends[1]);
+  close_all(&r);
+  close(r.ends[0]);
+}
+
 static void test_the_end_is_after_the_last_line(void **state) {
   (void)state;
   rig r;
@@ -226,6 +243,7 @@ static void test_nothing_is_read_after_a_stop(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines_may_come_in_pieces),
+                                     cmocka_unit_test(test_a_mark_before_the_first_line_is_left_out),
                                      cmocka_unit_test(test_the_end_is_after_the_last_line),
                                      cmocka_unit_test(test_a_long_line_is_cut_and_its_rest_skipped),
                                      cmocka_unit_test(test_limits_hold_in_pieces_of_every_size),

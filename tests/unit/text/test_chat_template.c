@@ -280,6 +280,27 @@ static void check_conversation(const chat *m, const json_t *row) {
   tokenizer_ids_fini(&got);
 }
 
+/* The same template, with other line ends, is the same. */
+static void check_line_ends(const char *name, const char *template, const char *line_end,
+                            const json_t *cases) {
+  gguf_builder text = {0};
+  const json_t *one;
+  size_t i;
+  err e;
+  for (const char *p = template; *p; p++)
+    if (*p == '\n')
+      gb_put(&text, line_end, strlen(line_end));
+    else
+      gb_put(&text, p, 1);
+  gb_put(&text, "", 1);
+  chat m = {open_markers((char *)text.bytes), NULL};
+  if (chat_template_open(&m.c, m.t, NULL, &e)) fail_msg("%s with other line ends: %s", name, e.text);
+  assert_string_equal(chat_template_name(m.c), name);
+  json_array_foreach(cases, i, one) check_conversation(&m, one);
+  close_chat(&m);
+  gb_free(&text);
+}
+
 static void check_published(const json_t *row, void *context) {
   const char *name = json_string_value(json_object_get(row, "name"));
   const char *template = json_string_value(json_object_get(row, "template"));
@@ -291,6 +312,7 @@ static void check_published(const json_t *row, void *context) {
   assert_string_equal(chat_template_name(m.c), name);
   json_array_foreach(cases, i, one) check_conversation(&m, one);
   *(size_t *)context += i;
+  if (template) check_line_ends(name, template, "\r\n", cases), check_line_ends(name, template, "\r", cases);
   if (strcmp(name, "chatml") !=
       0) { /* by its name it is the same; ChatML's own system message is the file's */
     chat_template_close(m.c);

@@ -11,44 +11,54 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct identity {
+typedef struct input {
+  char *path;
   dev_t device;
   ino_t number;
-} identity;
+} input;
 
 static struct {
   pthread_mutex_t lock;
-  identity *list;
+  input *list;
   size_t count, capacity;
 } spared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* A number may be another file's by now: only what still has its name is that input. */
+static bool is_input(const input *x, const struct stat *s) {
+  struct stat now;
+  return x->device == s->st_dev && x->number == s->st_ino && stat(x->path, &now) == 0 &&
+         now.st_dev == s->st_dev && now.st_ino == s->st_ino;
+}
 
 static bool is_spared(const struct stat *s) {
   bool found = false;
   pthread_mutex_lock(&spared.lock);
-  for (size_t i = 0; i < spared.count && !found; i++)
-    found = spared.list[i].device == s->st_dev && spared.list[i].number == s->st_ino;
+  for (size_t i = 0; i < spared.count && !found; i++) found = is_input(&spared.list[i], s);
   pthread_mutex_unlock(&spared.lock);
   return found;
 }
 
 /* Without memory nothing is spared that was not before: the program is about to say so anyway. */
-static void add(const struct stat *s) {
+static void add(const char *path, const struct stat *s) {
   if (!S_ISREG(s->st_mode) || is_spared(s)) return;
   pthread_mutex_lock(&spared.lock);
   if (spared.count == spared.capacity) {
     size_t capacity = spared.capacity ? 2 * spared.capacity : 16;
-    identity *p = realloc(spared.list, capacity * sizeof *p);
+    input *p = realloc(spared.list, capacity * sizeof *p);
     if (p) spared.list = p, spared.capacity = capacity;
   }
-  if (spared.count < spared.capacity) spared.list[spared.count++] = (identity){s->st_dev, s->st_ino};
+  char *copy = spared.count < spared.capacity ? strdup(path) : NULL;
+  if (copy) spared.list[spared.count++] = (input){copy, s->st_dev, s->st_ino};
   pthread_mutex_unlock(&spared.lock);
 }
 
 static void add_folder(const char *path) {
+  char name[PATH_MAX];
   DIR *folder = opendir(path);
   struct stat s;
   for (const struct dirent *d; folder && (d = readdir(folder));)
-    if (fstatat(dirfd(folder), d->d_name, &s, 0) == 0) add(&s);
+    if (snprintf(name, sizeof name, "%s/%s", path, d->d_name) < (int)sizeof name && stat(name, &s) == 0)
+      add(name, &s);
   if (folder) closedir(folder);
 }
 
@@ -58,12 +68,7 @@ void output_file_spare(const char *path) {
   if (S_ISDIR(s.st_mode))
     add_folder(path);
   else
-    add(&s);
-}
-
-void output_file_spare_fd(int fd) {
-  struct stat s;
-  if (fstat(fd, &s) == 0) add(&s);
+    add(path, &s);
 }
 
 static int check(const struct stat *s, const char *name, err *e) {

@@ -11,7 +11,6 @@
 /* This file, or each file in this folder, is read by this command, here or in a program that it starts. NULL,
  * "-" and what is not there are allowed. */
 void output_file_spare(const char *path);
-void output_file_spare_fd(int fd);
 
 /* May this be written over, or another file take its name? ERR_ARG: it is read, and the sentence says so. */
 int output_file_check(const char *path, err *e);

@@ -75,6 +75,7 @@ typedef struct entry {    /* one key and its value */
   uint64_t count;         /* of an array */
   const uint8_t *data;    /* the value; of an array: its first element */
   uint64_t *offsets;      /* array of strings: where each one's length stands, from data */
+  bool unreadable, read;  /* once wanted as a kind that it is not; as one that it is */
 } entry;
 
 struct gguf {
@@ -282,15 +283,22 @@ static int read_metadata(gguf *g, reader *r) {
 }
 
 /* The key's entry of whatever kind, or NULL. */
-static const entry *find_any(const gguf *g, const char *key) {
+static entry *find_any(const gguf *g, const char *key) {
   entry wanted = {.key = {key, strlen(key)}};
   if (g->entry_count == 0) return NULL;
   return bsearch(&wanted, g->entries, g->entry_count, sizeof wanted, compare_entries);
 }
 
+/* Notes whether what was asked for could be read: gguf_check_read tells of what never could. */
+static bool note(entry *v, bool read) {
+  if (v && read) v->read = true;
+  if (v && !read) v->unreadable = true;
+  return read;
+}
+
 static const entry *find_entry(const gguf *g, const char *key, uint32_t kind) {
-  const entry *v = find_any(g, key);
-  return v && v->kind == kind ? v : NULL;
+  entry *v = find_any(g, key);
+  return note(v, v && v->kind == kind) ? v : NULL;
 }
 
 /* ---- tensors ---- */
@@ -558,6 +566,10 @@ const char *gguf_type_name(gguf_type type) {
   return TYPES[type].name;
 }
 
+bool gguf_has_shape(const gguf_tensor *t, int64_t columns, int64_t rows) {
+  return t->shape[0] == columns && t->shape[1] == (rows ? rows : 1) && t->shape[2] == 1 && t->shape[3] == 1;
+}
+
 bool gguf_has(const gguf *g, const char *key) {
   return find_any(g, key) != NULL;
 }
@@ -592,31 +604,67 @@ static bool load_integer(const uint8_t *p, uint32_t kind, uint64_t *bits, bool *
 }
 
 static bool load_float(const uint8_t *p, uint32_t kind, double *out) {
+  uint64_t bits;
+  bool negative;
   if (kind == KIND_F32)
     *out = load_f32(p);
   else if (kind == KIND_F64)
     *out = load_f64(p);
-  return kind == KIND_F32 || kind == KIND_F64;
+  else if (load_integer(p, kind, &bits, &negative))
+    *out = negative ? (double)(int64_t)bits : (double)bits;
+  else
+    return false;
+  return true;
 }
 
 bool gguf_get_u64(const gguf *g, const char *key, uint64_t *out) {
-  const entry *v = find_any(g, key);
+  entry *v = find_any(g, key);
   uint64_t bits;
   bool negative;
-  if (!v || !load_integer(v->data, v->kind, &bits, &negative) || negative) return false;
+  if (!note(v, v && load_integer(v->data, v->kind, &bits, &negative) && !negative)) return false;
   *out = bits;
   return true;
 }
 
+bool gguf_get_i64(const gguf *g, const char *key, int64_t *out) {
+  entry *v = find_any(g, key);
+  uint64_t bits;
+  bool negative;
+  if (!note(v, v && load_integer(v->data, v->kind, &bits, &negative))) return false;
+  *out = !negative && bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
+  return true;
+}
+
 bool gguf_get_f64(const gguf *g, const char *key, double *out) {
-  const entry *v = find_any(g, key);
-  return v && load_float(v->data, v->kind, out);
+  entry *v = find_any(g, key);
+  return note(v, v && load_float(v->data, v->kind, out));
 }
 
 bool gguf_get_bool(const gguf *g, const char *key, bool *out) {
-  const entry *v = find_entry(g, key, KIND_BOOL);
-  if (v) *out = *v->data != 0;
-  return v != NULL;
+  entry *v = find_any(g, key);
+  uint64_t bits = 2;
+  bool negative;
+  if (v && v->kind == KIND_BOOL)
+    bits = *v->data != 0;
+  else if (v)
+    load_integer(v->data, v->kind, &bits, &negative);
+  if (!note(v, bits <= 1)) return false;
+  *out = bits;
+  return true;
+}
+
+int gguf_check_read(const gguf *g, err *e) {
+  static const char *const kinds[KIND_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                                "bool", "string", "array", "u64", "i64", "f64"};
+  char name[PRINTABLE_TEXT_MAX];
+  for (size_t i = 0; i < g->entry_count; i++) {
+    const entry *v = &g->entries[i];
+    if (v->unreadable && !v->read)
+      return err_set(e, ERR_FORMAT,
+                     "%s: the value of %s, of type %s, is none that can be there: convert the model again",
+                     g->label, printable_text(name, v->key.data, v->key.size), kinds[v->kind]);
+  }
+  return ERR_OK;
 }
 
 static gguf_string string_at(const uint8_t *p) {

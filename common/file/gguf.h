@@ -57,14 +57,22 @@ const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name); /* NULL: n
 
 const char *gguf_type_name(gguf_type type); /* "Q4_1"; a type of an open file */
 
+/* columns x rows, or a vector (rows 0), whatever extents of 1 the file adds or leaves out behind them. */
+bool gguf_has_shape(const gguf_tensor *t, int64_t columns, int64_t rows);
+
 bool gguf_has(const gguf *g, const char *key); /* of any kind */
 
 /* Metadata. False when the key is missing or of another kind; integers of any width are converted when in
- * range. */
+ * range. What is asked for as a kind that it is not, and never as one that it is, gguf_check_read tells of.
+ */
 bool gguf_get_u64(const gguf *g, const char *key, uint64_t *out);
-bool gguf_get_f64(const gguf *g, const char *key, double *out); /* f32 or f64 */
-bool gguf_get_bool(const gguf *g, const char *key, bool *out);
+bool gguf_get_i64(const gguf *g, const char *key, int64_t *out); /* beyond its range: INT64_MAX */
+bool gguf_get_f64(const gguf *g, const char *key, double *out);  /* any number */
+bool gguf_get_bool(const gguf *g, const char *key, bool *out);   /* or an integer, 0 or 1 */
 bool gguf_get_string(const gguf *g, const char *key, gguf_string *out);
+/* ERR_FORMAT names a key that was asked for, but is of another kind: nothing that a file says is passed over.
+ * To be called once everything has been read. */
+int gguf_check_read(const gguf *g, err *e);
 /* Arrays: count, then elements by index (strings: O(1) through an index built at open). */
 bool gguf_array_count(const gguf *g, const char *key, uint64_t *out);
 bool gguf_array_string(const gguf *g, const char *key, uint64_t i, gguf_string *out);

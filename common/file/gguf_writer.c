@@ -193,11 +193,11 @@ int gguf_writer_save(const gguf_writer *w, const char *path, err *e) {
   if (snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid()) >= (int)sizeof part)
     return err_set(e, ERR_ARG, "the path %s is too long", label);
   if (output_file_check(path, e)) return e->code;
-  FILE *f = output_file_open(part, "w", e);
-  if (!f) return e->code;
-  bool done = write_all(w, f);
+  unlink(part); /* of a process that had this number, and was killed */
+  FILE *f = fopen(part, "wbx");
+  bool done = f && write_all(w, f);
   int why = errno;
-  done = fclose(f) == 0 && done;
+  if (f) done = fclose(f) == 0 && done;
   if (done && rename(part, path) == 0) return ERR_OK;
   if (done) why = errno;
   unlink(part);

@@ -95,7 +95,7 @@ static int64_t extent_of(const head_config *c, extent x) {
 }
 
 static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err *e) {
-  if (t->dims != (rows ? 2 : 1) || t->shape[0] != columns || t->shape[1] != (rows ? rows : 1))
+  if (!gguf_has_shape(t, columns, rows))
     return err_set(
         e, ERR_FORMAT,
         "the draft head's tensor %s has the shape %lld x %lld, but its configuration asks for %lld x "

@@ -147,7 +147,7 @@ static int write_scaling(output *o, err *e) {
 
 /* A vector becomes F32, and queries' and keys' rows interleaved, in a copy. False: no memory. */
 static bool prepare(output *o, head_role role, gguf_tensor *t) {
-  bool vector = t->dims == 1;
+  bool vector = t->shape[1] == 1;
   if (!vector && !(head_file_config(o->head)->layer.half_split && (role == HEAD_Q || role == HEAD_K)))
     return true;
   size_t bytes = vector ? (size_t)t->shape[0] * sizeof(float) : t->bytes;

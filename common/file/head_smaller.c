@@ -59,7 +59,7 @@ static bool turn_rows(const gguf_tensor *t, gguf_type type, float *row, uint8_t 
 
 static int turn(head_file *f, head_role role, gguf_type type, err *e) {
   gguf_tensor *t = &f->tensors[role];
-  if (!t->data || t->dims == 1 || t->type == type) return ERR_OK;
+  if (!t->data || t->shape[1] == 1 || t->type == type) return ERR_OK;
   int rc = check_turn(t, type, e);
   if (rc) return rc;
   size_t bytes = quantise_bytes(type, (size_t)t->shape[0]) * (size_t)t->shape[1];

@@ -1,6 +1,5 @@
 #include "common/file/mapped_file.h"
 
-#include "common/base/output_file.h"
 #include "common/base/program.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -99,7 +98,6 @@ int mapped_file_open(mapped_file *m, const char *path, const char *what, err *e)
   *m = (mapped_file){0};
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return err_set(e, ERR_IO, "cannot open %s %s: %s", what, path, strerror(errno));
-  output_file_spare_fd(fd);
   int rc = map(m, fd, path, what, e);
   close(fd);
   return rc;

@@ -41,7 +41,7 @@ static const architecture ARCHITECTURES[] = {
 typedef struct integer_key {
   const char *gguf, *json; /* NULL: not there */
   size_t field;            /* in model_config */
-  int32_t max;
+  int32_t max;             /* 0: more counts as MODEL_CONTEXT_MAX, the most that a session may have */
   bool needed;
 } integer_key;
 
@@ -53,7 +53,7 @@ static const integer_key INTEGERS[] = {
     {"attention.head_count_kv", "num_key_value_heads", FIELD(kv_heads), HEADS_MAX, false},
     {"attention.key_length", "head_dim", FIELD(head_dim), MODEL_HEAD_DIM_MAX, false},
     {"rope.dimension_count", NULL, FIELD(rope_dim), MODEL_HEAD_DIM_MAX, false},
-    {"context_length", "max_position_embeddings", FIELD(context), MODEL_CONTEXT_MAX, true},
+    {"context_length", "max_position_embeddings", FIELD(context), 0, true},
     {"vocab_size", "vocab_size", FIELD(vocab), MODEL_VOCAB_MAX, false},
 };
 
@@ -175,7 +175,8 @@ static int read_integer(const config_source *s, const char *key, int32_t max, in
                    config_key(s, key, text));
   if (v.kind != CONFIG_NUMBER || !v.whole || v.number < 1)
     return bad_value(s, key, "is no positive number", e);
-  if (v.number > max)
+  if (!max && v.number > MODEL_CONTEXT_MAX) v.number = max = MODEL_CONTEXT_MAX;
+  if (max && v.number > max)
     return err_set(e, ERR_LIMIT, "the model's %s is %.0f; tandem takes at most %d", config_key(s, key, text),
                    v.number, max);
   *out = (int32_t)v.number;

@@ -11,7 +11,7 @@
 #define MODEL_EMBED_MAX    65536
 #define MODEL_HEAD_DIM_MAX 512
 #define MODEL_VOCAB_MAX    1048576
-#define MODEL_CONTEXT_MAX  1048576
+#define MODEL_CONTEXT_MAX  1048576 /* of a session; a model that was made for more runs with so much */
 
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN } model_rope_kind;
 

@@ -106,7 +106,7 @@ static int64_t extent_of(const model_config *c, extent x) {
 
 /* rows 0: a vector, of a type without blocks. */
 static int check_tensor(const gguf_tensor *t, int64_t columns, int64_t rows, err *e) {
-  if (t->dims != (rows ? 2 : 1) || t->shape[0] != columns || t->shape[1] != (rows ? rows : 1))
+  if (!gguf_has_shape(t, columns, rows))
     return err_set(
         e, ERR_FORMAT,
         "tensor %s has the shape %lld x %lld, but the model's keys ask for %lld x %lld: convert the "
@@ -228,9 +228,9 @@ static void add_stop(model_file *f, int64_t id) {
 /* The end of the text, and the end of a turn where that is another token. */
 static void find_gguf_stops(model_file *f) {
   static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"};
-  uint64_t id;
+  int64_t id;
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-    if (gguf_get_u64(f->file, keys[i], &id) && id <= INT32_MAX) add_stop(f, (int64_t)id);
+    if (gguf_get_i64(f->file, keys[i], &id)) add_stop(f, id);
 }
 
 /* A split model's first part has all keys and a part of the tensors. */
@@ -269,7 +269,7 @@ static int read_gguf(model_file *f, err *e) {
   if (!rc) rc = model_config_read(&f->config, &s, e);
   if (!rc) rc = take_tensors(f, e);
   if (!rc) find_gguf_stops(f);
-  return rc;
+  return rc ? rc : gguf_check_read(f->file, e);
 }
 
 /* ---- a folder ---- */
@@ -299,14 +299,25 @@ static int read_json(model_file *f, const char *folder, const char *name, bool n
 }
 
 /* One id, or a list of them; generation_config.json's come before config.json's, as in transformers. */
-static void find_json_stops(model_file *f, const json_t *config, const json_t *generation) {
+static int find_json_stops(model_file *f, const json_t *config, const json_t *generation, err *e) {
   const json_t *ids = json_object_get(generation, "eos_token_id"), *id;
   size_t i;
+  bool good = true;
   if (!ids || json_is_null(ids)) ids = json_object_get(config, "eos_token_id");
-  if (json_is_integer(ids)) add_stop(f, json_integer_value(ids));
+  if (json_is_integer(ids))
+    add_stop(f, json_integer_value(ids));
+  else
+    good = !ids || json_is_null(ids) || json_is_array(ids);
   json_array_foreach(ids, i, id) {
-    if (json_is_integer(id)) add_stop(f, json_integer_value(id));
+    if (json_is_integer(id))
+      add_stop(f, json_integer_value(id));
+    else
+      good = false;
   }
+  return good ? ERR_OK
+              : err_set(e, ERR_FORMAT,
+                        "the model's eos_token_id is neither a token's number nor a list of them: "
+                        "download or convert it again");
 }
 
 static int find_tokenizer(model_file *f, const char *folder, err *e) {
@@ -327,7 +338,7 @@ static int read_folder(model_file *f, const char *folder, err *e) {
   if (!rc) rc = safetensors_open(&f->folder, folder, e);
   if (!rc) rc = take_tensors(f, e);
   if (!rc) rc = find_tokenizer(f, folder, e);
-  if (!rc) find_json_stops(f, config, generation);
+  if (!rc) rc = find_json_stops(f, config, generation, e);
   json_decref(config);
   json_decref(generation);
   return rc;

@@ -310,6 +310,10 @@ int32_t tokenizer_eos(const tokenizer *t) {
 int32_t tokenizer_bos(const tokenizer *t) {
   return t->bos;
 }
+const char *tokenizer_doubt(const tokenizer *t) {
+  return t->doubt;
+}
+
 bool tokenizer_adds_bos(const tokenizer *t) {
   return t->adds_bos;
 }

@@ -69,6 +69,8 @@ int32_t tokenizer_size(const tokenizer *t);
 int32_t tokenizer_eos(const tokenizer *t); /* -1: none */
 int32_t tokenizer_bos(const tokenizer *t);
 bool tokenizer_adds_bos(const tokenizer *t);
+/* A sentence about what was taken otherwise than the file says; "": there is none. */
+const char *tokenizer_doubt(const tokenizer *t);
 /* The tokens that end a completion, the file's end token first; *count of them. */
 const int32_t *tokenizer_stops(const tokenizer *t, int32_t *count);
 const char *tokenizer_template(const tokenizer *t, size_t *size); /* the file's chat template, NULL: none */

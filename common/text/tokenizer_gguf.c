@@ -210,27 +210,30 @@ static int collect_added(tokenizer *t, err *e) {
   return ERR_OK;
 }
 
-static int read_id(const tokenizer *t, const gguf *g, const char *key, int32_t *out, err *e) {
-  uint64_t id;
+/* What is outside the vocabulary, as -1 or 2^32 - 1, is how some files say that there is none. */
+static void read_id(tokenizer *t, const gguf *g, const char *key, int32_t *out) {
+  int64_t id;
   *out = -1;
-  if (!gguf_has(g, key)) return ERR_OK;
-  if (!gguf_get_u64(g, key, &id) || id >= (uint64_t)t->v.count)
-    return bad_vocabulary(e, "names a beginning or end token outside its vocabulary");
-  *out = (int32_t)id;
-  return ERR_OK;
+  if (!gguf_get_i64(g, key, &id)) return;
+  if (id >= 0 && id < t->v.count)
+    *out = (int32_t)id;
+  else if (!t->doubt[0])
+    snprintf(t->doubt, sizeof t->doubt, "the model file's %s is %lld, which is no token: it counts as none",
+             key, (long long)id);
 }
 
 /* The end of the text, and the end of a turn where that is another token. */
-static int read_ends(tokenizer *t, const gguf *g, err *e) {
+static void read_ends(tokenizer *t, const gguf *g) {
   static const char *const more[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
-  uint64_t id;
-  int rc = read_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, e);
-  if (!rc) rc = read_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos, e);
+  int32_t id;
+  read_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos);
+  read_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos);
   tokenizer_add_stop(t, t->eos);
-  for (size_t i = 0; i < sizeof more / sizeof *more; i++)
-    if (gguf_get_u64(g, more[i], &id) && id <= INT32_MAX) tokenizer_add_stop(t, (int64_t)id);
+  for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+    read_id(t, g, more[i], &id);
+    tokenizer_add_stop(t, id);
+  }
   gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &t->adds_bos);
-  return rc;
 }
 
 static int read_all(tokenizer *t, const gguf *g, err *e) {
@@ -240,10 +243,10 @@ static int read_all(tokenizer *t, const gguf *g, err *e) {
   int rc = vocabulary_read_gguf(&t->v, g, e);
   if (!rc) rc = read_model(t, g, e);
   if (!rc) rc = collect_added(t, e);
-  if (!rc) rc = read_ends(t, g, e);
+  if (!rc) read_ends(t, g);
   if (!rc && gguf_get_string(g, "tokenizer.chat_template", &template))
     rc = tokenizer_set_template(t, template.data, template.size, e);
-  return rc;
+  return rc ? rc : gguf_check_read(g, e);
 }
 
 int tokenizer_open(tokenizer **out, const gguf *g, err *e) {

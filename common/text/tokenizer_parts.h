@@ -55,7 +55,8 @@ struct tokenizer {
   bool strips_blank; /* decoding leaves out the blank that encoding put before the text */
   int32_t eos, bos, stops[TOKENIZER_STOPS_MAX], stop_count;
   bool adds_bos;
-  char *template; /* the chat template's text, or NULL */
+  char doubt[160]; /* what the file says that cannot be meant; "": nothing */
+  char *template;  /* the chat template's text, or NULL */
   size_t template_size;
   hash16 hash;
 };

@@ -85,7 +85,7 @@ static int prepare(serve *s) {
   if (rc == ERR_OK) rc = text_model_load(&s->model, s->flags.template, &e);
   if (rc) return command_error(rc == ERR_NOMEM ? STATUS_FAILED : STATUS_MODEL, "%s", e.text);
   s->in_fd = strcmp(from, "-") == 0 ? STDIN_FILENO : open(from, O_RDONLY | O_CLOEXEC);
-  output_file_spare_fd(s->in_fd);
+  output_file_spare(s->in_fd == STDIN_FILENO ? "/dev/stdin" : from);
   return s->in_fd < 0 ? command_error(STATUS_IO, "cannot read %s: %s", from, strerror(errno)) : STATUS_OK;
 }
 

@@ -1,4 +1,5 @@
 #include "orchestrator/cli/default_head.h"
+#include "common/base/output_file.h"
 
 #include "common/file/head_lookup.h"
 #include <stdio.h>
@@ -15,6 +16,7 @@ void default_head_use_from(flags *f, const model_file *target, const char *const
     if (!head_lookup_find(folders[i], target, f->head)) continue;
     f->workers.draft = FLAGS_HEAD_DRAFT;
     f->workers.draft_model = f->head;
+    output_file_spare(f->head);
     return;
   }
 }

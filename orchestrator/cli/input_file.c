@@ -42,7 +42,7 @@ int input_file_read(input_file *in, const char *path, size_t size_max, err *e) {
   bool is_stdin = strcmp(path, "-") == 0;
   int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return err_set(e, ERR_IO, "cannot read %s: %s", path, strerror(errno));
-  output_file_spare_fd(fd);
+  output_file_spare(is_stdin ? "/dev/stdin" : path);
   int rc = read_all(in, fd, is_stdin ? "stdin" : path, size_max, e);
   if (!is_stdin) close(fd);
   if (rc == ERR_OK) rc = plain_text_check(in->data, in->size, is_stdin ? "stdin" : path, e);

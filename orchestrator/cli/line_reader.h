@@ -13,7 +13,7 @@ typedef struct line_reader {
   bool watched; /* a pipe, socket or terminal; what cannot be watched (a file) is always ready */
   char *data;   /* [size] */
   size_t size, capacity, taken, line_max;
-  bool begun;    /* the first line, which a byte order mark may begin, has been given */
+  bool begun;    /* the first line has been given */
   bool over;     /* no more is read: the stream has ended, or reading was stopped or failed */
   int failed;    /* the errno of a read, or ENOMEM; else 0 */
   bool skipping; /* the rest of a line that was too long */
@@ -34,8 +34,8 @@ void line_reader_stop(line_reader *l);
 /* To be called after line_reader_stop, once the loop has run again. */
 void line_reader_fini(line_reader *l);
 
-/* Gives the next line without its line end and, before the first one, a byte order mark; it is valid until the
- * next call. False: no line is there yet, or l->over. */
+/* Gives the next line without its line end and, before the first one, a byte order mark; it is valid until
+ * the next call. False: no line is there yet, or l->over. */
 bool line_reader_next(line_reader *l, const char **line, size_t *size);
 /* Every line of the stream has been given. */
 bool line_reader_ended(const line_reader *l);

@@ -1,4 +1,5 @@
 #include "orchestrator/service/prompt.h"
+#include "common/file/printable.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,6 +63,19 @@ int prompt_encode(const request *r, const text_model *m, tokenizer_ids *out, err
   return err_set(e, ERR_ARG, "there is no prompt");
 }
 
+/* Some vocabularies have more tokens than their model has rows. */
+static int refuse_token(const text_model *m, int32_t id, err *e) {
+  size_t size = 0;
+  const char *text =
+      m->tokens && id >= 0 && id < tokenizer_size(m->tokens) ? tokenizer_piece(m->tokens, id, &size) : NULL;
+  char shown[PRINTABLE_TEXT_MAX];
+  if (!text) return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", id, m->config.vocab);
+  return err_set(
+      e, ERR_ARG,
+      "token %d, %s, is in the vocabulary, but this model of %d tokens was not made with it: leave it out",
+      id, printable_text(shown, text, size), m->config.vocab);
+}
+
 int prompt_check(const text_model *m, const int32_t *ids, size_t count, int32_t context, err *e) {
   if (count == 0) return err_set(e, ERR_ARG, "the prompt is empty: none of its bytes has a token");
   if (count >= (size_t)context)
@@ -71,7 +85,6 @@ int prompt_check(const text_model *m, const int32_t *ids, size_t count, int32_t 
         "prompt, or make the context longer (this model: up to %d)",
         count, context, m->config.context);
   for (size_t i = 0; i < count; i++)
-    if (ids[i] < 0 || ids[i] >= m->config.vocab)
-      return err_set(e, ERR_ARG, "token %d is not in this vocabulary of %d", ids[i], m->config.vocab);
+    if (ids[i] < 0 || ids[i] >= m->config.vocab) return refuse_token(m, ids[i], e);
   return ERR_OK;
 }

@@ -325,6 +325,8 @@ int service_serve(service *s, const text_model *m, err *e) {
                         .target_wait_us = target_wait_us(s),
                         .targets_return = !s->listening,
                         .random = draw};
+  if (m->tokens && tokenizer_doubt(m->tokens)[0])
+    log_line(s->options.log, LOG_WARNING, "%s", tokenizer_doubt(m->tokens));
   int rc = open_ledger(s, m, e);
   if (rc == ERR_OK) o.ledger = ledger_choice_ledger(s->ledger);
   if (rc == ERR_OK) rc = sessions_alloc(&s->sessions, &o, e);

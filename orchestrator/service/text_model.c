@@ -44,9 +44,6 @@ static int open_vocabulary(text_model *m, const char *template, err *e) {
   int rc = g ? tokenizer_open(&m->tokens, g, e)
              : tokenizer_open_json(&m->tokens, json, model_file_config(m->file)->vocab, e);
   if (rc) return rc;
-  if (tokenizer_size(m->tokens) > m->config.vocab)
-    return err_set(e, ERR_FORMAT, "the vocabulary has %d tokens, the model %d: they do not belong together",
-                   tokenizer_size(m->tokens), m->config.vocab);
   rc = chat_template_open(&m->chat, m->tokens, template, &m->chat_error);
   if (rc && template) return err_set(e, rc, "%s", m->chat_error.text);
   return ERR_OK;

@@ -66,6 +66,17 @@ static void no_name_of_an_input_is_written_to(void **state) {
   close(fd);
 }
 
+/* The system gives the number of a file that is gone to another one. */
+static void a_file_that_is_gone_is_no_input(void **state) {
+  (void)state;
+  const scratch_path_text in = scratch_path("gone"), out = scratch_path("other");
+  err e = {0};
+  put(in.text, "x");
+  output_file_spare(in.text);
+  assert_int_equal(rename(in.text, out.text), 0); /* its number, and another name */
+  assert_int_equal(output_file_check(out.text, &e), ERR_OK);
+}
+
 static void each_file_of_a_folder_is_spared(void **state) {
   (void)state;
   const scratch_path_text folder = scratch_make_folder();
@@ -105,6 +116,7 @@ static void other_files_are_emptied_or_added_to(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(no_name_of_an_input_is_written_to),
+      cmocka_unit_test(a_file_that_is_gone_is_no_input),
       cmocka_unit_test(each_file_of_a_folder_is_spared),
       cmocka_unit_test(other_files_are_emptied_or_added_to),
   };

@@ -101,7 +101,9 @@ static void check_others(const gguf *g) {
   gguf_string s;
   assert_true(gguf_get_f64(g, "f32", &f) && f == 0.25);
   assert_true(gguf_get_f64(g, "f64", &f) && f == -1e300);
-  assert_false(gguf_get_f64(g, "u32", &f));
+  assert_true(gguf_get_f64(g, "u32", &f) && f == 4000000000.0);
+  assert_true(gguf_get_f64(g, "i8", &f) && f < 0);
+  assert_false(gguf_get_f64(g, "bool", &f));
   assert_true(gguf_get_bool(g, "bool", &flag) && flag);
   assert_false(gguf_get_bool(g, "z.u8", &flag));
   assert_true(gguf_get_string(g, "text", &s) && s.size == 3 && memcmp(s.data, "a\0b", 3) == 0);
@@ -124,7 +126,7 @@ static void check_arrays(const gguf *g) {
   assert_false(gguf_array_i64(g, "numbers", 2, &v));
   assert_false(gguf_array_i64(g, "floats", 0, &v));
   assert_true(gguf_array_f64(g, "floats", 1, &f) && f == -2);
-  assert_false(gguf_array_f64(g, "numbers", 0, &f));
+  assert_true(gguf_array_f64(g, "numbers", 1, &f) && f == -3);
   assert_true(gguf_array_count(g, "none", &n) && n == 0);
   assert_false(gguf_array_string(g, "none", 0, &s));
   assert_true(gguf_array_count(g, "nested", &n) && n == 2);
@@ -161,6 +163,63 @@ static void test_reads_what_was_written(void **state) {
     gguf_close(g);
     gb_free(&b);
   }
+}
+
+static void put_u8(gguf_builder *b, const char *key, uint8_t v) {
+  gb_key(b, key, GB_U8);
+  gb_number(b, v, 1);
+}
+
+static void expect_told(const gguf *g, const char *part) {
+  err e = {0};
+  assert_int_equal(gguf_check_read(g, &e), part ? ERR_FORMAT : ERR_OK);
+  if (part) assert_non_null(strstr(e.text, part));
+}
+
+/* What is there, and of no kind that was asked for, is told; what is converted, or never asked for, is not.
+ */
+static void test_nothing_that_was_asked_for_is_passed_over(void **state) {
+  (void)state;
+  gguf_builder b = gb_begin(3);
+  gguf *g;
+  err e;
+  bool flag = false;
+  uint64_t u;
+  int64_t i;
+  double f;
+  gguf_string s;
+  put_u8(&b, "flag", 1), put_u8(&b, "two", 2);
+  gb_key_text(&b, "number", "12"), gb_key_text(&b, "unasked", "x");
+  gb_key_f32(&b, "float", 2);
+  gb_end(&b);
+  assert_int_equal(gguf_open_memory(&g, b.bytes, b.size, &e), ERR_OK);
+  assert_true(gguf_get_bool(g, "flag", &flag) && flag);
+  assert_true(gguf_get_i64(g, "two", &i) && i == 2);
+  assert_false(gguf_get_string(g, "flag", &s)); /* somebody else has read it */
+  assert_false(gguf_get_u64(g, "absent", &u));
+  expect_told(g, NULL);
+  assert_false(gguf_get_u64(g, "number", &u));
+  expect_told(g, "the value of number, of type string");
+  assert_true(gguf_get_string(g, "number", &s));
+  expect_told(g, NULL);
+  assert_false(gguf_get_u64(g, "float", &u));
+  expect_told(g, "the value of float, of type f32");
+  assert_true(gguf_get_f64(g, "float", &f) && f == 2);
+  gguf_close(g);
+  gb_free(&b);
+}
+
+static void test_a_shape_may_end_in_ones(void **state) {
+  (void)state;
+  const gguf_tensor vector = {.dims = 1, .shape = {64, 1, 1, 1}},
+                    column = {.dims = 2, .shape = {64, 1, 1, 1}}, row = {.dims = 2, .shape = {1, 64, 1, 1}},
+                    matrix = {.dims = 4, .shape = {64, 8, 1, 1}}, cube = {.dims = 3, .shape = {64, 8, 2, 1}};
+  assert_true(gguf_has_shape(&vector, 64, 0));
+  assert_true(gguf_has_shape(&column, 64, 0));
+  assert_true(gguf_has_shape(&matrix, 64, 8));
+  assert_false(gguf_has_shape(&row, 64, 0));
+  assert_false(gguf_has_shape(&matrix, 64, 0));
+  assert_false(gguf_has_shape(&cube, 64, 8));
 }
 
 static void test_refuses_every_truncation(void **state) {
@@ -531,6 +590,8 @@ static void test_default_model(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reads_what_was_written),
+      cmocka_unit_test(test_nothing_that_was_asked_for_is_passed_over),
+      cmocka_unit_test(test_a_shape_may_end_in_ones),
       cmocka_unit_test(test_refuses_every_truncation),
       cmocka_unit_test(test_survives_every_changed_byte),
       cmocka_unit_test(test_refuses_every_wrong_field),

@@ -198,7 +198,6 @@ static void test_refuses(void **state) {
       {VALUE("llama.rope.dimension_count", U32, 31), ERR_FORMAT, "odd"},
       {VALUE("llama.rope.dimension_count", U32, 64), ERR_FORMAT, "longer than a head"},
       {DROP("llama.context_length"), ERR_FORMAT, "llama.context_length"},
-      {VALUE("llama.context_length", U32, 1 << 21), ERR_LIMIT, "llama.context_length"},
       {VALUE("llama.rope.freq_base", F32, 0), ERR_FORMAT, "freq_base"},
       {VALUE("llama.rope.freq_base", F32, INFINITY), ERR_FORMAT, "freq_base"},
       {DROP("llama.attention.layer_norm_rms_epsilon"), ERR_FORMAT, "epsilon"},
@@ -218,7 +217,7 @@ static void test_refuses(void **state) {
       {VALUE("tokenizer.ggml.tokens", ARRAY, 1), ERR_FORMAT, "tokenizer.ggml.tokens"},
       {DROP("token_embd.weight"), ERR_FORMAT, "token_embd.weight"},
       {SHAPE("token_embd.weight", 32, VOCAB, GB_TYPE_F32), ERR_FORMAT, "32 x 50"},
-      {SHAPE("token_embd.weight", EMBED, 0, GB_TYPE_F32), ERR_FORMAT, "token_embd"},
+      {SHAPE("token_embd.weight", EMBED, 0, GB_TYPE_F32), ERR_FORMAT, "output.weight"},
       {DROP("output_norm.weight"), ERR_FORMAT, "output_norm.weight"},
       {SHAPE("output_norm.weight", EMBED, 0, GB_TYPE_Q8_0), ERR_UNSUPPORTED, "Q8_0"},
       {SHAPE("output.weight", EMBED, 49, GB_TYPE_Q8_0), ERR_FORMAT, "64 x 49"},
@@ -237,6 +236,19 @@ static void test_refuses(void **state) {
     int rc = read_changed(&rows[i].c, &c, &e);
     if (rc != rows[i].code || !strstr(e.text, rows[i].part))
       fail_msg("%s: want %d '%s', got %d '%s'", rows[i].c.name, rows[i].code, rows[i].part, rc, e.text);
+  }
+}
+
+/* A session's context is bounded, not what the model was made for. */
+static void test_a_longer_context_counts_as_the_longest(void **state) {
+  (void)state;
+  const change longer[] = {VALUE("llama.context_length", U32, 1 << 21),
+                           VALUE("llama.context_length", U32, UINT32_MAX)};
+  for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
+    model_config c;
+    err e;
+    assert_int_equal(read_changed(&longer[i], &c, &e), ERR_OK);
+    assert_int_equal(c.context, MODEL_CONTEXT_MAX);
   }
 }
 
@@ -259,6 +271,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reads_the_tiny_model),
       cmocka_unit_test(test_defaults),
+      cmocka_unit_test(test_a_longer_context_counts_as_the_longest),
       cmocka_unit_test(test_refuses),
       cmocka_unit_test(test_default_model),
   };

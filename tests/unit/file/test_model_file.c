@@ -277,12 +277,17 @@ static void reads_a_folder(void **state) {
   hash16 before = model_file_fingerprint(m);
   model_file_close(m);
   /* transformers stops by generation_config.json first */
-  folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": [7, 9, 7, 50, -1, \"x\"]}");
+  folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": [7, 9, 7, 50, -1]}");
   m = open_right(&f);
   assert_int_equal(model_file_stops(m, stops), 2);
   assert_true(stops[0] == 7 && stops[1] == 9);
   assert_false(hash_equal(before, model_file_fingerprint(m)));
   model_file_close(m);
+  folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": [7, \"9\"]}");
+  assert_refused(&f, ERR_FORMAT, "eos_token_id is neither");
+  folder_put_text(&f, "generation_config.json", "{\"eos_token_id\": \"7\"}");
+  assert_refused(&f, ERR_FORMAT, "eos_token_id is neither");
+  folder_put_text(&f, "generation_config.json", "{}");
   /* an output matrix that is there is used; where there is none and nothing is said, the model is tied */
   folder_put_text(&f, "config.json", TYPE("llama") ", \"tie_word_embeddings\": true}");
   m = open_right(&f);

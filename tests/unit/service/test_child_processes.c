@@ -82,7 +82,7 @@ static void run_until(world *w, int count) {
 static void test_each_end_is_told_once(void **state) {
   world *w = *state;
   static const char *const scripts[] = {"exit 3", "kill -9 $$", "exit 0", "kill -15 $$"};
-  static const int codes[] = {3, -1, 0, -1};
+  static const int codes[] = {3, -9, 0, -15};
   static const char *const texts[] = {"exit status 3", "signal 9", "exit status 0", "signal 15"};
   for (int i = 0; i < 4; i++) assert_int_equal(start(w, scripts[i]), i);
   assert_int_equal(child_processes_alive(w->children), 4);

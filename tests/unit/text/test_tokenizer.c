@@ -340,6 +340,39 @@ typedef struct bad_vocabulary {
   const char *part;
 } bad_vocabulary;
 
+/* Files say in several ways that there is no such token. */
+static void test_an_end_outside_the_vocabulary_is_none(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t kind;
+    int bytes;
+    uint64_t id;
+    const char *doubt;
+  } rows[] = {{GB_U32, 4, 1, ""},
+              {GB_U32, 4, 3, "tokenizer.ggml.eos_token_id is 3, which is no token"},
+              {GB_U32, 4, UINT32_MAX, "tokenizer.ggml.eos_token_id is 4294967295, which is no token"},
+              {GB_I32, 4, UINT32_MAX, "tokenizer.ggml.eos_token_id is -1, which is no token"},
+              {GB_U64, 8, UINT64_MAX, "which is no token"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    gguf_builder b = gb_begin(3);
+    tokenizer *t;
+    err e;
+    gb_key_text(&b, "tokenizer.ggml.model", "gpt2"), gb_key_text(&b, "tokenizer.ggml.pre", "smollm");
+    gb_array(&b, "tokenizer.ggml.tokens", GB_STRING, 3);
+    gb_string(&b, "a", 1), gb_string(&b, "b", 1), gb_string(&b, "ab", 2);
+    gb_array(&b, "tokenizer.ggml.token_type", GB_I32, 3);
+    for (int k = 0; k < 3; k++) gb_number(&b, 1, 4);
+    gb_array(&b, "tokenizer.ggml.merges", GB_STRING, 1), gb_string(&b, "a b", 3);
+    gb_key(&b, "tokenizer.ggml.eos_token_id", rows[i].kind);
+    gb_number(&b, rows[i].id, rows[i].bytes);
+    if (open_built(&b, &t, &e)) fail_msg("row %zu: %s", i, e.text);
+    assert_non_null(strstr(tokenizer_doubt(t), rows[i].doubt));
+    assert_int_equal(tokenizer_doubt(t)[0] != 0, rows[i].doubt[0] != 0);
+    assert_int_equal(tokenizer_eos(t), rows[i].doubt[0] ? -1 : 1);
+    tokenizer_close(t);
+  }
+}
+
 static void test_refuses_bad_vocabularies(void **state) {
   (void)state;
   static const bad_vocabulary rows[] = {
@@ -360,7 +393,6 @@ static void test_refuses_bad_vocabularies(void **state) {
       {"gpt2", "smollm", "a b", "ab", 7, 3, 0, ERR_FORMAT, "kind that does not exist"},
       {"gpt2", "smollm", "a b", "ab", 1, 2, 0, ERR_FORMAT, "one kind for each"},
       {"gpt2", "smollm", "a b", "ab", 1, 4, 0, ERR_FORMAT, "one kind for each"},
-      {"gpt2", "smollm", "a b", "ab", 1, 3, 3, ERR_FORMAT, "outside"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     const bad_vocabulary *r = &rows[i];
@@ -684,6 +716,7 @@ int main(void) {
       cmocka_unit_test(test_pieces),
       cmocka_unit_test(test_refuses_bad_scores),
       cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_an_end_outside_the_vocabulary_is_none),
       cmocka_unit_test(test_refuses_bad_vocabularies),
       cmocka_unit_test(test_refuses_text_that_is_not_utf8),
       cmocka_unit_test(test_refuses_text_that_is_too_long),

@@ -220,17 +220,42 @@ static void give(detokenizer *d, size_t keep_back, detokenizer_out *out) {
   *out = (detokenizer_out){d->held ? d->held : "", d->shown, d->stopped, tokens};
 }
 
+/* Does the text end with the first `size` bytes of the stop? */
+static bool ends_with_beginning(const stop *s, size_t size) {
+  size_t matched = s->matched;
+  while (matched > size) matched = s->fall_back[matched - 1];
+  return matched == size;
+}
+
+/* A special token has no text, but a stop string may be, or end with, its spelling. What such a string has
+ * before that is taken out again, of several strings that of the longest. */
+static void stop_by_special(detokenizer *d, const char *spelling, size_t size) {
+  size_t longest = 0;
+  for (int32_t i = 0; i < d->stop_count && size > 0; i++) {
+    const stop *s = &d->stops[i];
+    size_t before = s->size - size;
+    bool fits = s->size >= size && memcmp(s->text + before, spelling, size) == 0;
+    if (!fits || (before > 0 && d->partial_size > 0) || !ends_with_beginning(s, before)) continue;
+    d->stopped = true;
+    if (before > longest) longest = before;
+  }
+  d->held_size -= longest;
+}
+
 int detokenizer_feed(detokenizer *d, int32_t id, detokenizer_out *out) {
   size_t size;
   *out = (detokenizer_out){.text = ""};
   const char *piece = tokenizer_piece(d->t, id, &size);
   if (!piece) return ERR_ARG;
-  if (d->skip_special && tokenizer_is_special(d->t, id)) size = 0;
+  bool hidden = d->skip_special && tokenizer_is_special(d->t, id);
   if (d->held) forget_shown(d);
   if (!d->stopped) {
     if (reserve(d, size)) return ERR_NOMEM;
     d->begins[d->begin_count++] = d->raw + d->partial_size;
-    decode(d, (const uint8_t *)piece, size);
+    if (hidden)
+      stop_by_special(d, piece, size);
+    else
+      decode(d, (const uint8_t *)piece, size);
   }
   give(d, d->stopped ? 0 : undecided(d), out);
   return ERR_OK;

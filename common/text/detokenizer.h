@@ -4,7 +4,8 @@
  * Bytes that can no longer become valid UTF-8 come out as U+FFFD, one for each maximal ill-formed part (as
  * Python's errors="replace" does). Stop strings are searched in that text byte by byte, so the borders of
  * tokens do not matter: the string that is completed first counts, and of several completed by the same byte
- * the longest. The detokenizer holds back an unfinished character and the longest end of the text that may
+ * the longest. A special token that gives no text completes a string that ends with its spelling. The
+ * detokenizer holds back an unfinished character and the longest end of the text that may
  * still become a stop string. */
 #pragma once
 

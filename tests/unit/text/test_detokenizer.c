@@ -220,8 +220,14 @@ static void test_stops(void **state) {
       {{"\xef\xbf\xbd"}, {B + 'a', B + 0xc3}, "a", true, 1}, /* completed by the end */
       {{"!"}, {HELLO, 2, B + '!', 2}, "hello", true, 1},     /* a token without text before the stop */
       {{"!"}, {2, HELLO, B + '!'}, "hello", true, 2},
-      {{"he"}, {B + 0xc3, HELLO}, "\xef\xbf\xbd", true, 1}, /* the broken byte is before */
-      {{"<|im_end|>"}, {HELLO, 2}, "hello", false, 2},      /* skipped special tokens are no text */
+      {{"he"}, {B + 0xc3, HELLO}, "\xef\xbf\xbd", true, 1},    /* the broken byte is before */
+      {{"<|im_end|>"}, {HELLO, 2, B + '!'}, "hello", true, 1}, /* a special token by its spelling */
+      {{"lo<|im_end|>"}, {HELLO, 2}, "hel", true, 1},          /* and text before it */
+      {{"lo<|im_end|>", "<|im_end|>"}, {HELLO, 2}, "hel", true, 1},
+      {{"lo<|im_end|>"}, {HELLO, B + '!', 2}, "hello!", false, 3},
+      {{"lo<|im_end|>x"}, {HELLO, 2, B + 'x'}, "hellox", false, 3}, /* it cannot go on behind one */
+      {{"im_end"}, {HELLO, 2}, "hello", false, 2},                  /* a part of its spelling is no text */
+      {{"<|im_end|>"}, {B + 0xc3, 2}, "", true, 0}, /* inside a character, which is never whole */
   };
   tokenizer *t = open_small();
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

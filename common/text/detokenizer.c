@@ -261,6 +261,11 @@ int detokenizer_feed(detokenizer *d, int32_t id, detokenizer_out *out) {
   return ERR_OK;
 }
 
+size_t detokenizer_held(const detokenizer *d, bool *partial) {
+  *partial = d->partial_size > 0;
+  return d->held_size - d->shown;
+}
+
 int detokenizer_end(detokenizer *d, detokenizer_out *out) {
   *out = (detokenizer_out){.text = ""};
   if (d->held) forget_shown(d);

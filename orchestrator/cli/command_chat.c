@@ -292,9 +292,7 @@ static void go_on(chat *c) {
     ledger_session_fini(&cut);
     return;
   }
-  size_t shown = a->shown;
   fresh_completion(c);
-  a->shown_before = shown;
   c->cut = cut;
   a->resume = &c->cut;
   begin_reply(c);

@@ -1,6 +1,7 @@
 #include "orchestrator/service/completion.h"
 
 #include "common/base/clock.h"
+#include "common/text/utf8.h"
 #include "orchestrator/service/session_about.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,9 +124,11 @@ static int feed_again(completion *c, err *e) {
       if (e) *e = c->trouble;
       return c->trouble.code;
     }
-  c->shown = c->show_whole ? 0 : c->text_size;
-  if (c->shown_before > c->shown)
-    c->shown = c->shown_before; /* what was held back has been shown at its end */
+  if (c->show_whole) return ERR_OK;
+  c->shown = c->text_size;
+  /* What was held back has been shown at the end, and U+FFFD for an unfinished character. */
+  if (c->detokenizer && r->state == LEDGER_ENDED)
+    c->shown += detokenizer_held(c->detokenizer, &c->character_shown);
   return ERR_OK;
 }
 
@@ -189,6 +192,7 @@ int completion_to_resume(const completion *c, const request *r, int32_t more, le
                           .numerics = strdup(c->numerics_id)};
   msg_bias_copy(&out->options, &out->options, &out->bias);
   if (r->grammar) out->options.grammar = out->grammar = strdup(r->grammar);
+  out->state = LEDGER_ENDED;
   out->options.seed = c->seed;
   out->options.max_tokens = c->count + (more < room ? more : room);
   if (!out->tokens || !out->numerics || (r->grammar && !out->grammar))
@@ -289,8 +293,19 @@ static size_t same_origin(completion *c, const sessions_view *v, size_t end, boo
   return last < c->fed && c->text_after[last] < end ? c->text_after[last] : end;
 }
 
+/* What has become of the character that U+FFFD stood for is not shown again. */
+static void pass_character(completion *c, size_t end) {
+  size_t length;
+  uint32_t code;
+  if (!c->character_shown || c->shown >= end) return;
+  utf8_next((const uint8_t *)c->text + c->shown, end - c->shown, &length, &code);
+  c->shown += length;
+  c->character_shown = false;
+}
+
 static void give_text(completion *c, const sessions_view *v) {
   size_t end = showable(c, v);
+  pass_character(c, end);
   while (c->shown < end) {
     size_t from = c->shown;
     bool accepted;

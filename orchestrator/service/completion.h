@@ -27,7 +27,7 @@ struct completion {
       *resume;              /* borrowed: the session that this completion continues; NULL: it is a new one */
   bool show_whole;          /* of a continued session: also give the text that was there already */
   bool accepted_wanted;     /* the sink wants to know which text came with accepted tokens */
-  size_t shown_before;      /* bytes of the text that the client has had already, if more than that text */
+  bool character_shown;     /* of a continued session: U+FFFD, for what comes next */
   detokenizer *detokenizer; /* NULL: the model has no vocabulary, and the answer no text */
   uint64_t session;         /* 0: not begun, or over */
   uint64_t id;              /* the session, also when it is over; 0: there was none */

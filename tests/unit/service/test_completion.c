@@ -98,7 +98,8 @@ static void init(run *r, const text_model *m, int32_t max_tokens) {
 
 /* The answer's first `logged` tokens are in the ledger already. `whole`: show them too, which another target
  * has made. */
-static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
+static void begin_in_state(run *r, const text_model *m, const asked *q, int32_t logged, bool whole,
+                           ledger_state state) {
   err e = {0};
   init(r, m, IDS_MAX);
   for (int32_t i = 0; i < q->stop_count; i++)
@@ -106,8 +107,12 @@ static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t l
   if (logged >= 0) {
     r->before_tokens[0] = PROMPT;
     memcpy(r->before_tokens + 1, q->ids, (size_t)logged * sizeof *q->ids);
-    r->before = (ledger_session){
-        .id = 7, .epoch = 41, .tokens = r->before_tokens, .length = 1 + logged, .prompt_length = 1};
+    r->before = (ledger_session){.id = 7,
+                                 .epoch = 41,
+                                 .state = state,
+                                 .tokens = r->before_tokens,
+                                 .length = 1 + logged,
+                                 .prompt_length = 1};
     r->before.options = (msg_options){.top_p = 1,
                                       .repeat_penalty = 1,
                                       .frequency_penalty = 1,
@@ -126,6 +131,14 @@ static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t l
   assert_true(o->frequency_penalty == (logged >= 0) && o->bias_count == (logged >= 0));
   if (logged >= 0) assert_true(o->bias_tokens[0] == 5 && o->bias_values[0] == 2);
   r->o = fake_service_open_session(&r->p);
+}
+
+static void begin_resumed(run *r, const text_model *m, const asked *q, int32_t logged, bool whole) {
+  begin_in_state(r, m, q, logged, whole, LEDGER_INTERRUPTED);
+}
+
+static void begin_ended(run *r, const text_model *m, const asked *q, int32_t logged) {
+  begin_in_state(r, m, q, logged, false, LEDGER_ENDED);
 }
 
 static void begin(run *r, const text_model *m, const asked *q, int32_t logged) {
@@ -336,6 +349,26 @@ static void test_a_resumed_one_shows_the_rest_or_the_whole(void **state) {
       assert_int_equal(r.a.count, q.count); /* the ids are the whole answer's */
       finish(&r);
     }
+}
+
+/* One that had ended has shown what was held back, and U+FFFD for half a character: none of it comes again.
+ */
+static void test_what_an_end_has_shown_is_not_shown_again(void **state) {
+  (void)state;
+  const asked q = {{B + 'x', B + 0xc3, B + 0xa9, B + 'a', HELLO, B + 'b', B + 'z'}, 7, {"helloq"}, 1};
+  static const size_t shown[] = {0, 1, 3, 3, 4, 9, 10}; /* after two tokens there is half a letter */
+  size_t text_after[IDS_MAX + 1];
+  wanted w = expect(&q, text_after);
+  for (int32_t logged = 0; logged < q.count; logged++) {
+    run r;
+    begin_ended(&r, &model, &q, logged);
+    say(&r, &q, logged, q.count - logged);
+    done(&r, &q);
+    completion_update(&r.a, &r.p);
+    assert_int_equal(r.size, w.size - shown[logged]);
+    assert_memory_equal(r.shown, w.text + shown[logged], r.size);
+    finish(&r);
+  }
 }
 
 static void check_about(const char *text, const char *draft, bool raw_with_layers) {
@@ -681,6 +714,7 @@ int main(void) {
       cmocka_unit_test(test_a_plain_speed_is_read_from_what_the_target_says),
       cmocka_unit_test(test_a_gain_needs_both_speeds),
       cmocka_unit_test(test_every_split_of_one_answer_gives_the_same_text),
+      cmocka_unit_test(test_what_an_end_has_shown_is_not_shown_again),
       cmocka_unit_test(test_a_resumed_one_shows_the_rest_or_the_whole),
       cmocka_unit_test(test_what_the_target_is_asked_and_the_ledger_is_told),
       cmocka_unit_test(test_a_resumed_one_begins_a_higher_epoch),

@@ -3,12 +3,19 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* A sentence may quote a file's name or what a peer says, and is read on a terminal. */
+static void make_plain(char *text) {
+  for (; *text; text++)
+    if (((unsigned char)*text < ' ' && *text != '\n' && *text != '\t') || *text == 0x7f) *text = '?';
+}
+
 int err_set(err *e, int code, const char *format, ...) {
   if (e) {
     va_list args;
     va_start(args, format);
     vsnprintf(e->text, sizeof e->text, format, args);
     va_end(args);
+    make_plain(e->text);
     e->code = code;
   }
   return code;

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log_json.h"
+#include "common/base/terminal.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,11 +28,12 @@ static void write_line(const char *line, size_t size) {
 
 static void write_text(const char *program, log_level level, const char *text) {
   static const char *const names[] = {"error: ", "warning: ", "", "debug: "};
-  char line[LOG_LINE_MAX];
+  char line[LOG_LINE_MAX], clean[TERMINAL_CLEAN_MAX(LOG_LINE_MAX) + 1];
   int n = snprintf(line, sizeof line, "%s: %s%s", program, names[level], text);
   if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
-  line[n++] = '\n';
-  write_line(line, (size_t)n);
+  size_t size = terminal_clean(clean, line, (size_t)n);
+  clean[size++] = '\n';
+  write_line(clean, size);
 }
 
 static void write_json(const char *program, log_level level, const char *text) {

@@ -141,6 +141,7 @@ static int run_verb(const verb *v, int argc, char **argv) {
   command_session_work *w = calloc(1, sizeof *w);
   if (!w) return command_error(STATUS_FAILED, "out of memory");
   flags_parse(&w->flags, v->flags, argc, argv);
+  command_clean_stdout();
   w->now = clock_wall_us();
   int code = set_path(w);
   if (code == STATUS_OK && !v->opens) code = open_ledger(w);

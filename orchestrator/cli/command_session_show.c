@@ -7,28 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct spelled {
+  char *data; /* [size], which may hold NULs; NULL: no vocabulary at hand */
+  size_t size;
+} spelled;
+
 typedef struct texts {
-  char *prompt, *output; /* NULL: no vocabulary at hand */
+  spelled prompt, output;
 } texts;
 
 /* The ids as text. `output`: it is an answer, which its stop strings end; `ended`: and nothing of it is held
  * back. */
-static char *text_of(const text_model *m, const int32_t *ids, int32_t count, const session_about *about,
-                     bool output, bool ended) {
+static spelled text_of(const text_model *m, const int32_t *ids, int32_t count, const session_about *about,
+                       bool output, bool ended) {
   int32_t stop_count = output ? about->stop_count : 0;
   detokenizer *d = NULL;
   if (detokenizer_alloc(&d, m->tokens, about->stops, stop_count, output, !output || !about->raw, NULL))
-    return NULL;
-  size_t size = 0;
-  char *text = NULL;
-  FILE *f = open_memstream(&text, &size);
+    return (spelled){0};
+  spelled t = {0};
+  FILE *f = open_memstream(&t.data, &t.size);
   detokenizer_out out;
   for (int32_t i = 0; f && i < count; i++)
     if (detokenizer_feed(d, ids[i], &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
   if (f && ended && detokenizer_end(d, &out) == ERR_OK) fwrite(out.text, 1, out.size, f);
   if (f) fclose(f);
   detokenizer_free(d);
-  return text;
+  return t;
 }
 
 /* The end of its text is not held back any more; where a stop string ended it, that end has become one. */
@@ -76,6 +80,18 @@ static json_t *ids_json(const int32_t *ids, int32_t count) {
   return list;
 }
 
+static json_t *text_json(const spelled *t) {
+  json_t *value = t->data ? json_stringn(t->data, t->size) : NULL;
+  return value ? value : json_null();
+}
+
+static void print_text(const char *title, const spelled *t) {
+  if (!t->data) return;
+  printf("\n--- %s\n", title);
+  fwrite(t->data, 1, t->size, stdout);
+  putchar('\n');
+}
+
 static void put_parsed(json_t *o, const char *key, const char *text) {
   json_t *value = text ? json_loads(text, 0, NULL) : NULL;
   json_object_set_new(o, key, value ? value : json_null());
@@ -107,8 +123,8 @@ static json_t *session_json(const ledger_session *s, const texts *t, const sessi
   json_object_set_new(o, "updated", command_session_seconds(s->updated));
   json_object_set_new(o, "prompt_ids", ids_json(s->tokens, s->prompt_length));
   json_object_set_new(o, "token_ids", ids_json(s->tokens + s->prompt_length, s->length - s->prompt_length));
-  json_object_set_new(o, "prompt_text", command_session_text(t->prompt));
-  json_object_set_new(o, "text", command_session_text(t->output));
+  json_object_set_new(o, "prompt_text", text_json(&t->prompt));
+  json_object_set_new(o, "text", text_json(&t->output));
   put_request(o, s, about);
   json_object_set(o, "request", about->object ? about->object : json_null());
   put_parsed(o, "stats", s->stats);
@@ -133,8 +149,8 @@ static void print_session(const command_session_work *w, const ledger_session *s
            (double)s->options.presence_penalty, (double)s->options.frequency_penalty, s->options.bias_count,
            s->options.grammar_size);
   if (s->stats) printf("figures   %s\n", s->stats);
-  if (t->prompt) printf("\n--- prompt\n%s\n", t->prompt);
-  if (t->output) printf("\n--- answer\n%s\n", t->output);
+  print_text("prompt", &t->prompt);
+  print_text("answer", &t->output);
 }
 
 int command_session_show(command_session_work *w) {
@@ -150,8 +166,8 @@ int command_session_show(command_session_work *w) {
   else
     print_session(w, &s, &t);
   if (fflush(stdout) != 0) code = command_error(STATUS_IO, "cannot write to stdout");
-  free(t.prompt);
-  free(t.output);
+  free(t.prompt.data);
+  free(t.output.data);
   session_about_fini(&about);
   ledger_session_fini(&s);
   return code;
@@ -162,8 +178,8 @@ json_t *command_session_object(command_session_work *w, const ledger_session *s)
   session_about_read(&about, s->about);
   texts t = read_texts(w, s, &about);
   json_t *object = session_json(s, &t, &about);
-  free(t.prompt);
-  free(t.output);
+  free(t.prompt.data);
+  free(t.output.data);
   session_about_fini(&about);
   return object;
 }

@@ -87,6 +87,7 @@ int command_status(int argc, char **argv) {
   char path[LEDGER_PATH_MAX];
   sqlite3 *db = NULL;
   flags_parse(&f, FLAGS_STATUS, argc, argv);
+  command_clean_stdout();
   report r = {.json = f.json, .list = json_array()};
   int rc = ERR_OK;
   if (f.ledger)

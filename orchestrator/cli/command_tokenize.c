@@ -142,6 +142,7 @@ static int over_stdin(flags_command command, int argc, char **argv, size_t size_
   input_file in;
   err e = {0};
   flags_parse(&f, command, argc, argv);
+  command_clean_stdout();
   int code = command_open_model(&m, f.workers.model);
   if (code) return code;
   if (text_model_needs_text(&m, &e)) {

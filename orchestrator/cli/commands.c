@@ -1,5 +1,6 @@
 #include "orchestrator/cli/commands.h"
 
+#include "common/base/terminal.h"
 #include "common/base/log.h"
 #include "orchestrator/cli/closing_lines.h"
 #include <signal.h>
@@ -17,6 +18,11 @@ int command_error(exit_status code, const char *format, ...) {
   va_end(args);
   log_line(&log, LOG_ERROR, "%s", text);
   return code;
+}
+
+void command_clean_stdout(void) {
+  FILE *clean = terminal_clean_stream(stdout);
+  if (clean) stdout = clean;
 }
 
 exit_status command_signal_status(int signal_number) {

@@ -36,6 +36,8 @@ int command_hand_over(const char *program, char **argv);
 
 /* Says what is wrong, on stderr; returns `code`. */
 int command_error(exit_status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* For what prints texts of answers, prompts or files: none of it commands a terminal (terminal.h). */
+void command_clean_stdout(void);
 /* Exit status of a command that a signal ended. */
 exit_status command_signal_status(int signal_number);
 /* Exit status for an error of service_serve, or of the ledger. */

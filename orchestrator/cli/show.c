@@ -2,6 +2,7 @@
 
 #include "common/base/terminal.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 void show_init(show *s, show_when when, async_output *out) {
   *s = (show){.out = out};
   s->colours = when == SHOW_ALWAYS || (when == SHOW_AUTO && terminal_takes_colours(out->fd));
+  s->clean = isatty(out->fd);
   s->live = when != SHOW_NEVER && terminal_takes_colours(STDERR_FILENO);
 }
 
@@ -40,7 +42,12 @@ static void erase(show *s) {
 int show_text(show *s, const char *text, size_t size, bool accepted) {
   erase(s);
   int rc = set_colour(s, accepted ? COLOUR_DRAFT : COLOUR_TARGET);
-  return rc ? rc : async_output_add(s->out, text, size);
+  if (rc || !s->clean) return rc ? rc : async_output_add(s->out, text, size);
+  char *clean = malloc(TERMINAL_CLEAN_MAX(size) + 1);
+  if (!clean) return ERR_NOMEM;
+  rc = async_output_add(s->out, clean, terminal_clean(clean, text, size));
+  free(clean);
+  return rc;
 }
 
 int show_end(show *s, const completion *c) {

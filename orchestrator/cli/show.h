@@ -17,6 +17,7 @@ typedef enum {
 typedef struct show {
   async_output *out; /* borrowed: gets the text */
   bool colours;      /* of the text */
+  bool clean;        /* a terminal shows it: control characters are made visible */
   bool live;         /* there is a live line, which needs a terminal that takes colours */
   int colour;        /* that is on now: an SGR number; 0: none */
   bool drawn;        /* the live line is on the screen */

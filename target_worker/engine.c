@@ -7,6 +7,7 @@
 #include "target_worker/fused_rows.h"
 #include "target_worker/tap_rows.h"
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,12 +85,13 @@ typedef struct active_job {
   engine *g;
   const engine_job *job;
   engine_result *r;
-  int32_t seq, segment;  /* of the cache; of the forward */
-  bool faulty;           /* a test wants its forward to fail, */
-  bool wrong;            /* or its first token to be wrong */
-  bool unread;           /* the device did not give the tokens that its forward has ranked */
-  bool kept;             /* the rows keep their logits, from which tokens are picked here */
-  bool stuck;            /* the grammar allows no token after the last row that was looked at */
+  int32_t seq, segment; /* of the cache; of the forward */
+  bool faulty;          /* a test wants its forward to fail, */
+  bool wrong;           /* or its first token to be wrong */
+  bool unread;          /* the device did not give the tokens that its forward has ranked */
+  bool kept;            /* the rows keep their logits, from which tokens are picked here */
+  int stuck; /* why no token can be chosen after the last row that was looked at: ERR_LIMIT, ERR_FORMAT; or 0
+              */
   uint64_t forwarded_us; /* when the forward of a VERIFY ended, if the next step can follow it at once */
   row_paths *paths;
   sampler_ranked *logprobs; /* [][job->logprobs] of the tokens picked; NULL: none are wanted */
@@ -161,6 +163,12 @@ static void set_use(const active_job *a, model_segment *s) {
     s->ranking = &a->ranking;
 }
 
+static bool has_number(const float *logits, int32_t count) {
+  int32_t i = 0;
+  while (i < count && !isfinite(logits[i])) i++;
+  return i < count;
+}
+
 /* -1: there is no token. */
 static int32_t pick_by_grammar(active_job *a, const model_path *path, const sampler_row *about,
                                const float *logits, int32_t position) {
@@ -169,7 +177,8 @@ static int32_t pick_by_grammar(active_job *a, const model_path *path, const samp
                                 job->kv_length + 1 - job->prompt_length, path->tokens, path->count);
   int32_t token =
       rc ? -1 : grammar_matcher_pick(job->grammar, a->g->sampler, &job->sampling, about, logits, position);
-  a->stuck = token < 0;
+  if (token < 0)
+    a->stuck = has_number(logits, model_shape(a->g->options.model)->vocab) ? ERR_LIMIT : ERR_FORMAT;
   return token;
 }
 
@@ -191,6 +200,7 @@ static int32_t pick_kept(active_job *a, int32_t row) {
   int32_t position = a->job->kv_length + 1 + path->count;
   int32_t token = a->job->grammar ? pick_by_grammar(a, path, &about, logits, position)
                                   : sampler_pick(a->g->sampler, &k->options, &about, logits, position);
+  if (token < 0 && !a->stuck) a->stuck = ERR_FORMAT;
   if (!a->logprobs || token < 0) return token;
   sampler_logprobs(a->g->sampler, logits, token, a->job->logprobs - 1,
                    a->logprobs + a->picked++ * a->job->logprobs);
@@ -204,13 +214,14 @@ static int32_t pick(active_job *a, int32_t row) {
   if (a->kept) return pick_kept(a, row);
   if (a->choosing) {
     int32_t token = model_sampled(m, a->segment, row);
-    assert(token >= 0);
+    if (token < 0) a->stuck = ERR_FORMAT;
     return token;
   }
   const ops_ranked *best = model_ranked(m, a->segment, row);
   if (!best) a->unread = true;
   if (a->unread) return -1;
-  return best->count > 0 ? best->list[0].token : 0;
+  if (best->count == 0) a->stuck = ERR_FORMAT;
+  return best->count > 0 ? best->list[0].token : -1;
 }
 
 static int32_t pick_on_walk(void *context, int32_t row, const int32_t *path, int32_t depth) {
@@ -236,7 +247,7 @@ static void give_up(active_job *a) {
   kv_rollback(a->g->options.kv, a->seq, a->job->kv_length);
   a->forwarded_us = 0;
   a->r->sampled_count = 0;
-  a->r->code = ERR_LIMIT;
+  a->r->code = a->stuck;
 }
 
 /* --- accepting, after a forward --- */
@@ -293,7 +304,7 @@ static void accept_tree(active_job *a, uint64_t forwarded) {
   int32_t walked = acceptance_walk(job->tokens, job->parents, job->count, job->stops, job->stop_count,
                                    job->sampled_max, pick_on_walk, a, path, a->r->sampled);
   if (a->unread) return;
-  walked -= a->stuck;
+  walked -= a->stuck != 0;
   if (walked == 0) {
     give_up(a);
     return;

@@ -60,7 +60,8 @@ typedef struct engine_batch {
 typedef struct engine_result {
   engine_kind kind;
   uint64_t serial;
-  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_LIMIT (the grammar allows no token), ERR_INTERNAL,
+  int code; /* ERR_OK, ERR_DESYNC (kv_length tells), ERR_LIMIT (the grammar allows no token), ERR_FORMAT (no
+               output is the largest: they are no numbers), ERR_INTERNAL,
                ERR_DEVICE (lost: no job will succeed any more): nothing was committed */
   int32_t kv_length;                /* rows committed afterwards */
   int32_t node_count;               /* VERIFY: rows beside the root */

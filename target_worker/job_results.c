@@ -5,6 +5,7 @@
 #include "target_worker/feature_stream.h"
 #include "target_worker/session_end.h"
 #include "target_worker/token_stream.h"
+#include <stdio.h>
 #include <assert.h>
 #include <string.h>
 
@@ -55,7 +56,21 @@ static void step_succeeded(step_context *c, verifier *v, session *s, const engin
   session_end_if_over(c, s);
 }
 
+/* A weight that is no number is found when it is read (weights.c); so these were large. */
+static void end_without_numbers(step_context *c, session *s) {
+  snprintf(s->trouble, sizeof s->trouble,
+           "the model's outputs at position %d are no numbers: is the file whole? If so, its values are too "
+           "large for "
+           "this precision: try --math f32",
+           s->committed.length);
+  session_end_finish(c, s, WIRE_FINISH_ERROR, ERR_FORMAT, s->trouble);
+}
+
 static void job_failed(step_context *c, session *s, const engine_result *r) {
+  if (r->code == ERR_FORMAT) {
+    end_without_numbers(c, s);
+    return;
+  }
   if (r->code == ERR_LIMIT) {
     session_end_finish(
         c, s, WIRE_FINISH_ERROR, r->code,

@@ -125,7 +125,7 @@ typedef struct session_drafts { /* the attached drafts and the tree that they fe
 typedef struct session_outcome {
   int reason;       /* wire_finish, 0: not finished */
   int code;         /* ERR_ of WIRE_FINISH_ERROR */
-  const char *text; /* static sentence for it, or NULL */
+  const char *text; /* a sentence for it, static or the session's own (`trouble`), or NULL */
 } session_outcome;
 
 typedef struct session_ahead { /* drafting ahead: msg_stats has the meaning */
@@ -155,6 +155,7 @@ typedef struct session {
   session_drafts drafts;
   speculation speculation;
   session_outcome finish;
+  char trouble[200]; /* a sentence for `finish` that names a position */
   session_stats stats;
 } session;
 

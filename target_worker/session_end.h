@@ -4,7 +4,7 @@
 #include "target_worker/step_context.h"
 
 /* The session is finished: it gives its blocks back, and its orchestrator is sent DONE until it sends END.
- * text: a static sentence, of WIRE_FINISH_ERROR; NULL: none. */
+ * text: a static sentence or the session's own, of WIRE_FINISH_ERROR; NULL: none. */
 void session_end_finish(step_context *c, session *s, wire_finish reason, int code, const char *text);
 /* Finishes it if its last token ends the completion, or if no room is left for another one. */
 void session_end_if_over(step_context *c, session *s);

@@ -27,7 +27,7 @@ static inline winner choice_winner(winner w, const ops_sampling *c, const float 
 
 static inline int32_t choice_of(const ops_sampling *c, const float *logits, int32_t n) {
   winner w = choice_winner((winner){-INFINITY, INT32_MAX}, c, logits, 0, n);
-  return w.id == INT32_MAX ? 0 : w.id;
+  return w.id == INT32_MAX ? -1 : w.id;
 }
 
 static inline ops_sampling choice_random(int i) {

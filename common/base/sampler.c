@@ -198,12 +198,6 @@ static int32_t argmax(const float *x, int32_t count) {
   return t;
 }
 
-static int32_t lowest_allowed(const sampler *s, const uint32_t *mask) {
-  for (int32_t t = 0; t < s->vocab; t++)
-    if (allowed(mask, t)) return t;
-  return 0;
-}
-
 /* --- Gumbel-max --- */
 
 /* The best `room` so far, the best first; the rest of the list is of no token. */
@@ -570,11 +564,11 @@ int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *ro
   if (!row) row = &nothing;
   const float *x = adjust(s, o, row, logits);
   int32_t top = argmax(x, s->vocab);
-  if (top < 0) return lowest_allowed(s, row->mask);
+  if (top < 0) return -1;
   if (sampler_scale(o) == 0) return top;
   sampler_ranked first;
   ranking r;
   ranking_init(&r, &first, 1);
   rank(s, o, x, top, position, &r);
-  return r.list[0].token == INT32_MAX ? s->ids[0] : first.token; /* every value a NaN: as good as any */
+  return first.token == INT32_MAX ? s->ids[0] : first.token; /* every value a NaN: as good as any */
 }

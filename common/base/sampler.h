@@ -82,8 +82,8 @@ sampler *sampler_init(void *memory, int32_t vocab);
 int sampler_alloc(sampler **out, int32_t vocab); /* ERR_NOMEM, ERR_ARG (vocab not in [1, max]): *out NULL */
 void sampler_free(sampler *s);                   /* of sampler_alloc; NULL is allowed */
 
-/* logits [vocab], not changed; `row` may be NULL. NaN is never chosen; if nothing is left, the lowest allowed
- * id. */
+/* logits [vocab], not changed; `row` may be NULL. NaN is never chosen. -1: nothing that may be chosen is
+ * above -infinity, as where all logits are NaN. */
 int32_t sampler_pick(sampler *s, const sampler_options *o, const sampler_row *row, const float *logits,
                      int32_t position);
 

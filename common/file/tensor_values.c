@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHECK_VALUES = 4096 /* at a time */, SCALES_MAX = 2 };
+enum { SCALES_MAX = 2 }; /* of a block */
 
 /* Where the f16 scales and minima of a block stand. */
 static const struct {
@@ -111,32 +111,48 @@ bool tensor_row(const gguf_tensor *t, int64_t row, float *out) {
 
 /* ---- whether they are numbers ---- */
 
-static bool plain_is_finite(const gguf_tensor *t) {
-  float values[CHECK_VALUES];
-  size_t count = t->bytes / (t->type == GGUF_F32 ? sizeof(float) : sizeof(uint16_t));
-  for (size_t i = 0; i < count; i += CHECK_VALUES) {
-    size_t n = count - i < CHECK_VALUES ? count - i : CHECK_VALUES;
-    tensor_values(t->type, t->data, i, n, values);
-    for (size_t k = 0; k < n; k++)
-      if (!isfinite(values[k])) return false;
+/* Bits that are all set in infinities and NaNs. */
+#define F32_EXPONENT  0x7f800000u
+#define F16_EXPONENT  0x7c00u
+#define BF16_EXPONENT 0x7f80u
+
+static bool f32_are_finite(const uint8_t *p, size_t count) {
+  uint32_t bad = 0, bits;
+  for (size_t i = 0; i < count; i++) {
+    memcpy(&bits, p + 4 * i, sizeof bits);
+    bad |= (bits & F32_EXPONENT) == F32_EXPONENT;
   }
-  return true;
+  return !bad;
 }
 
-static bool blocks_are_finite(const gguf_tensor *t, int b) {
-  const uint8_t *data = t->data;
-  float scale;
-  for (size_t at = 0; at < t->bytes; at += (size_t)BLOCKS[b].bytes)
+static bool halves_are_finite(const uint8_t *p, size_t count, uint16_t exponent) {
+  uint16_t bad = 0, bits;
+  for (size_t i = 0; i < count; i++) {
+    memcpy(&bits, p + 2 * i, sizeof bits);
+    bad |= (bits & exponent) == exponent;
+  }
+  return !bad;
+}
+
+static bool blocks_are_finite(const uint8_t *p, size_t bytes, int b) {
+  uint16_t bad = 0, bits;
+  for (size_t at = 0; at < bytes; at += (size_t)BLOCKS[b].bytes)
     for (int i = 0; i < BLOCKS[b].scales; i++) {
-      tensor_values(GGUF_F16, data + at + BLOCKS[b].at[i], 0, 1, &scale);
-      if (!isfinite(scale)) return false;
+      memcpy(&bits, p + at + BLOCKS[b].at[i], sizeof bits);
+      bad |= (bits & F16_EXPONENT) == F16_EXPONENT;
     }
+  return !bad;
+}
+
+bool tensor_part_is_finite(gguf_type type, const void *data, size_t bytes) {
+  if (type == GGUF_F32) return f32_are_finite(data, bytes / 4);
+  if (tensor_is_plain(type))
+    return halves_are_finite(data, bytes / 2, type == GGUF_F16 ? F16_EXPONENT : BF16_EXPONENT);
+  for (size_t b = 0; b < sizeof BLOCKS / sizeof BLOCKS[0]; b++)
+    if (BLOCKS[b].type == type) return blocks_are_finite(data, bytes, (int)b);
   return true;
 }
 
 bool tensor_is_finite(const gguf_tensor *t) {
-  if (tensor_is_plain(t->type)) return plain_is_finite(t);
-  for (size_t b = 0; b < sizeof BLOCKS / sizeof BLOCKS[0]; b++)
-    if (BLOCKS[b].type == t->type) return blocks_are_finite(t, (int)b);
-  return true;
+  return tensor_part_is_finite(t->type, t->data, t->bytes);
 }

@@ -11,3 +11,5 @@ void tensor_values(gguf_type type, const void *data, size_t first, size_t count,
 bool tensor_row(const gguf_tensor *t, int64_t row, float *out);
 /* Is every value, or in blocks every scale, finite? Integers are. */
 bool tensor_is_finite(const gguf_tensor *t);
+/* The same of a part of its data, in whole blocks. */
+bool tensor_part_is_finite(gguf_type type, const void *data, size_t bytes);

@@ -1,9 +1,11 @@
 #include "common/model/weights.h"
+#include "common/file/tensor_values.h"
 #include "common/model/device_error.h"
 #include "common/model/file_tensor.h"
 #include "common/model/rope.h"
 #include "common/model/weights_cache.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,7 @@ typedef struct loader {
   bool packed;           /* they are there already */
   weights_file *kept;    /* gets what is packed as well; or NULL */
   size_t used, total;
-  err *refusal; /* has the numbers where there is no room */
+  err *refusal; /* has the numbers where there is no room, or the name of a tensor that has none */
 } loader;
 
 /* The device's name of a file's type. */
@@ -66,17 +68,31 @@ static int window_filled(loader *l, const void *window, size_t at, size_t bytes)
   return rc;
 }
 
+/* Such a weight would make every output a NaN, or one of them infinite. */
+static int no_numbers(const loader *l, const gguf_tensor *t) {
+  return err_set(l->refusal, ERR_FORMAT,
+                 "tensor %s holds NaN or infinity, which no model has: download or convert it again",
+                 t->name);
+}
+
 typedef struct pack_job {
   const device_table *table;
   ops_type type;
   int32_t rows, columns, groups;
-  const void *file;
+  const uint8_t *file;
   void *out;
+  gguf_type file_type;
+  size_t row_bytes; /* of `file` */
+  atomic_bool bad;  /* a value, or a block's scale, is no finite number */
 } pack_job;
 
 static void pack_piece(void *context, int32_t i) {
-  const pack_job *j = context;
+  pack_job *j = context;
   int32_t first = i * PACK_GROUPS, last = first + PACK_GROUPS < j->groups ? first + PACK_GROUPS : j->groups;
+  int32_t row = first * OPS_GROUP, end = last * OPS_GROUP < j->rows ? last * OPS_GROUP : j->rows;
+  if (!tensor_part_is_finite(j->file_type, j->file + (size_t)row * j->row_bytes,
+                             (size_t)(end - row) * j->row_bytes))
+    j->bad = true;
   j->table->pack(j->type, j->rows, j->columns, j->file, j->out, first, last);
 }
 
@@ -86,15 +102,25 @@ static int32_t group_count(int32_t rows) {
 
 /* Packs rows [row, row + rows) of a matrix, which begin a group and are whole groups unless they are its
  * last: they are a matrix of their own, and so is the part of the packed form that they become. */
-static int fill_rows(loader *l, const device_weight *w, const uint8_t *file, int32_t row, int32_t rows) {
+static int fill_rows(loader *l, const device_weight *w, const gguf_tensor *t, const uint8_t *file,
+                     int32_t row, int32_t rows) {
   const device_table *table = l->device->table;
   size_t at = w->at + (row ? table->packed_bytes(w->type, row, w->columns) : 0);
   size_t bytes = table->packed_bytes(w->type, rows, w->columns);
   void *window = table->fill(l->device, l->memory, at, bytes);
   if (!window) return ERR_NOMEM;
-  pack_job j = {table, w->type, rows, w->columns, group_count(rows), file, window};
+  pack_job j = {.table = table,
+                .type = w->type,
+                .rows = rows,
+                .columns = w->columns,
+                .groups = group_count(rows),
+                .file = file,
+                .out = window,
+                .file_type = t->type,
+                .row_bytes = t->bytes / (size_t)w->rows};
   table->parallel(l->device, (j.groups + PACK_GROUPS - 1) / PACK_GROUPS, pack_piece, &j);
-  return window_filled(l, window, at, bytes);
+  int rc = window_filled(l, window, at, bytes);
+  return j.bad ? no_numbers(l, t) : rc;
 }
 
 /* How many rows of the matrix a window takes, in whole groups; 0: not even a group. */
@@ -112,7 +138,7 @@ static int fill_matrix(loader *l, model_role role, const gguf_tensor *t, const d
   int rc = data && most > 0 ? ERR_OK : ERR_NOMEM;
   for (int32_t row = 0; row < w->rows && rc == ERR_OK; row += most) {
     int32_t rows = w->rows - row < most ? w->rows - row : most;
-    rc = fill_rows(l, w, data + (size_t)row * row_bytes, row, rows);
+    rc = fill_rows(l, w, t, data + (size_t)row * row_bytes, row, rows);
   }
   free(copy);
   return rc;
@@ -124,6 +150,7 @@ static int fill_vector(loader *l, model_role role, const gguf_tensor *t, size_t 
   if (!window) return ERR_NOMEM;
   bool there = file_tensor_floats(l->config, role, t, window);
   int rc = window_filled(l, window, at, bytes);
+  if (!tensor_is_finite(t)) return no_numbers(l, t);
   return there ? rc : ERR_NOMEM;
 }
 

@@ -49,7 +49,7 @@ static int32_t sample_best(const cpu_device *c, const cpu_winner *winners, int32
     const cpu_winner *w = &winners[t * CPU_SAMPLE_ROWS + row];
     cpu_winner_meet(&best, w->value, w->id);
   }
-  return best.id == CPU_NOBODY.id ? 0 : best.id;
+  return best.id == CPU_NOBODY.id ? -1 : best.id;
 }
 
 static void sample_rows(cpu_device *c, sample_job *j, int32_t *ids) {

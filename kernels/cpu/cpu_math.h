@@ -34,13 +34,13 @@ PORTABLE float cpu_bf16(uint16_t h) {
   return cpu_float_of((uint32_t)h << 16);
 }
 
-/* f32 to binary16, nearest even; NaN to a quiet NaN. */
+/* f32 to binary16, nearest even. What would round to infinity becomes a quiet NaN, as a NaN does: in a cache,
+ * an infinite key could give a score of -infinity, which attention passes over as if the position were not
+ * there. */
 PORTABLE uint16_t cpu_to_f16(float f) {
   uint32_t bits = cpu_bits_of(f), magnitude = bits & 0x7fffffffu, half;
-  if (magnitude > 0x7f800000u)
-    half = 0x7e00;
-  else if (magnitude >= 0x477ff000u)
-    half = 0x7c00;                    /* 65520 and above round to infinity */
+  if (magnitude >= 0x477ff000u)
+    half = 0x7e00;                    /* 65520 and above would be infinity */
   else if (magnitude < 0x38800000u) { /* below 2^-14: subnormal; the addition rounds it */
     half = cpu_bits_of(cpu_float_of(magnitude) + 0.5f) - 0x3f000000u;
   } else {

@@ -80,9 +80,17 @@ void cpu_rope_avx2(float *y, const float *x, const float *cosine, const float *s
   cpu_rope_c(y + i, x + i, cosine + i, sine + i, n - i);
 }
 
+/* As cpu_to_f16: infinities become NaNs. */
+static __m128i to_f16(__m256 x) {
+  __m128i h = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+  __m128i magnitude = _mm_and_si128(h, _mm_set1_epi16(0x7fff));
+  __m128i infinite = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7c00));
+  return _mm_or_si128(h, _mm_and_si128(infinite, _mm_set1_epi16(0x0200)));
+}
+
 static void store_f16_avx2(uint16_t *to, size_t stride, const float *x, int32_t n) {
   for (int32_t i = 0; i < n; i += LANES) {
-    __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+    __m128i h = to_f16(_mm256_loadu_ps(x + i));
     if (stride == 1) {
       _mm_storeu_si128((__m128i *)(to + i), h);
       continue;

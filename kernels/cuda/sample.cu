@@ -118,7 +118,7 @@ static __global__ void choose(cuda_rows head, int32_t part_count, const winner *
     meet(w, part.value, part.id);
   }
   w = best_of_block(w, (winner *)shared);
-  if (threadIdx.x == 0) ids[row] = w.id == INT32_MAX ? 0 : w.id;
+  if (threadIdx.x == 0) ids[row] = w.id == INT32_MAX ? -1 : w.id;
 }
 
 static int32_t parts_of(int32_t vocabulary) {

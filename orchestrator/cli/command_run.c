@@ -85,7 +85,9 @@ static void show_result(run *r) {
   if (r->result_given) return;
   r->result_given = true;
   if (show_end(&r->show, &r->completion)) r->status = STATUS_FAILED;
-  if (!r->flags->json) return;
+  const completion *c = &r->completion;
+  if (!r->flags->json || (c->finish == WIRE_FINISH_ERROR && c->count == 0))
+    return; /* there is no answer to print */
   bool both = r->compared && is_whole(&r->completion);
   char *line = result_json_line(both ? result_json_of_both(&r->plain, &r->completion)
                                      : result_json_of(&r->completion, NULL));

@@ -89,7 +89,7 @@ static int no_such(const char *name) {
 static bool print_what_it_says(const char *name, const char *flag) {
   char text[TEXT_MAX];
   err e = {0};
-  if (child_processes_ask(name, flag, text, sizeof text, &e))
+  if (child_processes_ask(name, flag, CHILD_PROCESSES_ASK_MS, text, sizeof text, &e))
     return command_error(STATUS_WORKER, "%s", e.text) == 0;
   fputs(text, stdout);
   return true;

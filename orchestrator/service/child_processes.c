@@ -314,13 +314,12 @@ void child_processes_close(child_processes *p) {
 /* ---- what they say of themselves ---- */
 
 /* Reads until the stream ends, `size` is full or the time is over. */
-static int read_all(int fd, char *out, size_t size, const char *name, const char *flag, err *e) {
+static int read_all(int fd, int32_t ms, char *out, size_t size, const char *name, const char *flag, err *e) {
   size_t used = 0;
   for (;;) {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, CHILD_PROCESSES_ASK_MS) <= 0)
-      return err_set(e, ERR_TIMEOUT, "%s %s gave no answer within %d s", name, flag,
-                     CHILD_PROCESSES_ASK_MS / 1000);
+    if (poll(&p, 1, ms) <= 0)
+      return err_set(e, ERR_TIMEOUT, "%s %s gave no answer within %g s", name, flag, ms / 1000.0);
     ssize_t n = used + 1 < size ? read(fd, out + used, size - 1 - used) : 0;
     if (n <= 0) break;
     used += (size_t)n;
@@ -329,7 +328,7 @@ static int read_all(int fd, char *out, size_t size, const char *name, const char
   return ERR_OK;
 }
 
-int child_processes_ask(const char *name, const char *flag, char *out, size_t size, err *e) {
+int child_processes_ask(const char *name, const char *flag, int32_t ms, char *out, size_t size, err *e) {
   char path[PATH_MAX], *args[] = {path, (char *)flag, NULL};
   int ends[2];
   *out = 0;
@@ -341,7 +340,7 @@ int child_processes_ask(const char *name, const char *flag, char *out, size_t si
   if (pid < 0)
     rc = err_set(e, ERR_IO, "cannot start %s: %s", path, strerror(errno));
   else
-    rc = read_all(ends[0], out, size, name, flag, e);
+    rc = read_all(ends[0], ms, out, size, name, flag, e);
   close(ends[0]);
   if (pid < 0) return rc;
   int wait_status = 0;

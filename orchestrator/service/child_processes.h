@@ -15,7 +15,8 @@
 #define CHILD_PROCESSES_ARGS_MAX  32
 #define CHILD_PROCESSES_GRACE_MS  2000  /* from SIGTERM to SIGKILL */
 #define CHILD_PROCESSES_STEADY_MS 60000 /* one that ran for so long is counted anew */
-#define CHILD_PROCESSES_ASK_MS    5000  /* longest wait for the output of child_processes_ask */
+#define CHILD_PROCESSES_ASK_MS    10000 /* for what a program knows at once */
+#define CHILD_PROCESSES_TEST_MS   60000 /* for each line of what it has to compute */
 
 typedef struct child_processes child_processes;
 
@@ -56,5 +57,6 @@ int32_t child_processes_alive(const child_processes *p);
 
 /* Finds a program of this name beside this executable, else in PATH. ERR_GONE. */
 int child_processes_find(const char *name, char path[PATH_MAX], err *e);
-/* Runs `name flag' and stores what it prints, NUL-terminated. ERR_GONE, ERR_IO, ERR_TIMEOUT. */
-int child_processes_ask(const char *name, const char *flag, char *out, size_t size, err *e);
+/* Runs `name flag' and stores what it prints, NUL-terminated. ms: its longest silence. ERR_GONE, ERR_IO,
+ * ERR_TIMEOUT. */
+int child_processes_ask(const char *name, const char *flag, int32_t ms, char *out, size_t size, err *e);

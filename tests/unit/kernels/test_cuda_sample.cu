@@ -26,7 +26,7 @@ static int32_t defined_choice(const std::vector<float> &z, const ops_sampling &c
       id = i;
     }
   }
-  return id < 0 ? 0 : id;
+  return id;
 }
 
 static int32_t reference_choice(std::vector<float> z, const ops_sampling &choice) {
@@ -34,7 +34,7 @@ static int32_t reference_choice(std::vector<float> z, const ops_sampling &choice
   cpu_winner w = {-INFINITY, INT32_MAX};
   z.resize((z.size() + OPS_GROUP - 1) / OPS_GROUP * OPS_GROUP, -INFINITY);
   cpu_sample_c(z.data(), OPS_GROUP, 0, vocabulary, &choice, &w);
-  return w.id == INT32_MAX ? 0 : w.id;
+  return w.id == INT32_MAX ? -1 : w.id;
 }
 
 /* Row i takes choices[i]. Rows before them, and past them, are NaNs. */
@@ -132,7 +132,7 @@ static void a_nan_and_minus_infinity_are_never_chosen(void **state) {
   std::vector<float> z(3000, -INFINITY);
   for (size_t i = 0; i < z.size(); i += 3) z[i] = NAN;
   check_scales(z, 1);
-  assert_int_equal(chosen({z}, {{1, 1, 2, 3}})[0], 0);
+  assert_int_equal(chosen({z}, {{1, 1, 2, 3}})[0], -1);
   z[2600] = -1e30f;
   check_scales(z, 2);
   assert_int_equal(chosen({z}, {{1, 1, 2, 3}})[0], 2600);

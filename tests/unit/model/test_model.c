@@ -339,6 +339,32 @@ static void opening_tells_progress_and_refuses(void **state) {
   model_close(NULL);
 }
 
+/* The tensor is named, whichever it is, and wherever in it the value stands. */
+static void a_weight_that_is_no_number_is_refused(void **state) {
+  static const model_role roles[] = {MODEL_EMBED, MODEL_Q, MODEL_DOWN, MODEL_FFN_NORM, MODEL_OUTPUT_NORM};
+  fixture *f = *state;
+  for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
+    const gguf_tensor *t =
+        model_file_tensor(f->g, roles[i], roles[i] == MODEL_EMBED || roles[i] == MODEL_OUTPUT_NORM ? 0 : 1);
+    size_t block = t->type == GGUF_F32 ? sizeof(float) : gb_bytes(t->type, 32);
+    uint8_t *p = (uint8_t *)(uintptr_t)t->data + t->bytes - block,
+            kept[4]; /* the last value, or scale; the builder's own */
+    model *m = NULL;
+    err e = {0};
+    memcpy(kept, p, sizeof kept);
+    if (t->type == GGUF_F32)
+      memcpy(p, &(float){-INFINITY}, sizeof(float));
+    else
+      p[0] = 0, p[1] = 0x7e;
+    device *d = support_open_device(support_device(), OPS_MATH_INT8, 2, NULL);
+    assert_int_equal(model_open(&m, f->g, d, &(model_options){0}, NULL, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, t->name));
+    assert_non_null(strstr(e.text, "NaN or infinity"));
+    d->table->close(d);
+    memcpy(p, kept, sizeof kept);
+  }
+}
+
 static void note_any(void *context, double done) {
   (void)done;
   *(bool *)context = true;
@@ -415,6 +441,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(off_means_untouched, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(it_tells_what_it_is, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(opening_tells_progress_and_refuses, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(a_weight_that_is_no_number_is_refused, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(a_model_without_room_is_refused_with_the_numbers, open_fixture,
                                       close_fixture),
       cmocka_unit_test_setup_teardown(out_of_memory_is_no_lasting_state, open_fixture, close_fixture),

@@ -138,7 +138,8 @@ static text make_text_by(setup *s, sampler_options sampling, grammar_matcher *m)
       assert_int_equal(grammar_matcher_move(m, t.tokens + PROMPT, i + 1 - PROMPT, NULL, 0), ERR_OK);
       row.mask = grammar_matcher_mask(m);
     }
-    t.tokens[i + 1] = sampler_pick(pick, &sampling, &row, logits, i + 1);
+    int32_t token = sampler_pick(pick, &sampling, &row, logits, i + 1);
+    t.tokens[i + 1] = token < 0 ? 0 : token; /* the grammar allows none: nobody gets so far */
     sampler_logprobs(pick, logits, t.tokens[i + 1], LOGPROBS - 1, t.logprobs[i + 1]);
   }
   sampler_free(pick);

@@ -143,6 +143,22 @@ static void test_an_error_of_a_plain_step_ends_the_session(void **state) {
   assert_true(play(w, 5) == 5);
 }
 
+/* The sentence names the position, and outlives the step. */
+static void test_outputs_that_are_no_numbers_end_the_session(void **state) {
+  world *w = *state;
+  char position[32];
+  say_and_open(w, prompt_message());
+  play(w, 2);
+  snprintf(position, sizeof position, "at position %d are no numbers", held(w, S)->committed.length);
+  w->fail = ERR_FORMAT;
+  assert_true(run_job(w));
+  const msg_done *d = &rig_only(&w->r, ORCH, MSG_DONE)->u.done;
+  assert_int_equal(d->finish, WIRE_FINISH_ERROR);
+  assert_int_equal(d->code, ERR_FORMAT);
+  assert_true(d->text.size > strlen(position));
+  assert_non_null(memmem(d->text.data, d->text.size, position, strlen(position)));
+}
+
 static void test_an_error_of_a_prefill_ends_the_session(void **state) {
   world *w = *state;
   say_and_open(w, prompt_message());
@@ -259,6 +275,7 @@ int main(void) {
       CASE(test_a_selfcheck_that_differs_ends_speculation),
       CASE(test_an_error_inside_a_verify_makes_the_session_decode_plainly),
       CASE(test_an_error_of_a_plain_step_ends_the_session),
+      CASE(test_outputs_that_are_no_numbers_end_the_session),
       CASE(test_an_error_of_a_prefill_ends_the_session),
       CASE(test_a_cache_that_lost_rows_is_a_desync),
       CASE(test_what_survives_a_verdict_is_counted),

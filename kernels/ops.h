@@ -175,9 +175,8 @@ static inline int32_t ops_choice_count(const ops_batch *b) {
 }
 
 typedef struct ops_answer { /* valid until the next begin */
-  const int32_t
-      *ids; /* [ops_choice_count] the chosen tokens; -1: no output is above -infinity */
-  uint64_t device_us; /* what the forward took there */
+  const int32_t *ids;       /* [ops_choice_count] the chosen tokens; -1: no output is above -infinity */
+  uint64_t device_us;       /* what the forward took there */
   bool prepared; /* the device did something once that later forwards of this kind need not do: the time of
                     this one says nothing of theirs */
 } ops_answer;

@@ -299,7 +299,8 @@ static void check_worker(doctor *d, const char *name) {
   char said[VERSION_MAX], path[PATH_MAX], ours[200];
   err e = {0};
   snprintf(ours, sizeof ours, "%s %s (%s)", name, TANDEM_VERSION, TANDEM_COMMIT);
-  if (child_processes_find(name, path, &e) || child_processes_ask(name, "--version", CHILD_PROCESSES_ASK_MS, said, sizeof said, &e)) {
+  if (child_processes_find(name, path, &e) ||
+      child_processes_ask(name, "--version", CHILD_PROCESSES_ASK_MS, said, sizeof said, &e)) {
     bad(d, "worker", "%s", e.text);
     return;
   }
@@ -319,7 +320,8 @@ static void check_worker(doctor *d, const char *name) {
 static void check_devices(doctor *d) {
   char said[VERSION_MAX], text[VERSION_MAX] = "";
   err e = {0};
-  bool listed = child_processes_ask("tandem-target", "--self-test", CHILD_PROCESSES_TEST_MS, said, sizeof said, &e) == ERR_OK;
+  bool listed = child_processes_ask("tandem-target", "--self-test", CHILD_PROCESSES_TEST_MS, said,
+                                    sizeof said, &e) == ERR_OK;
   if (e.code == ERR_GONE) return; /* check_worker has reported that it is missing */
   json_t *devices = json_object(), *check;
   const char *chosen = NULL;

@@ -264,8 +264,8 @@ int request_json_read(const char *line, size_t size, const request *defaults, in
   *id = find_id(object);
   if (!json_is_object(object))
     rc = err_set(e, ERR_FORMAT, "not a JSON object");
-  else if (!*id)
-    rc = err_set(e, ERR_ARG, "\"id\" must be given, as a string or a whole number");
+  else if (!*id && json_object_get(object, "id"))
+    rc = err_set(e, ERR_ARG, "\"id\" must be a string or a whole number");
   else
     rc = read_object(object, vocabulary, out, e);
   json_decref(object);

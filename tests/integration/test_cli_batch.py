@@ -36,13 +36,18 @@ class Batch(Command):
                 self.assertEqual(x["text"], want["text"])
                 self.assertEqual(x["finish_reason"], "length")
 
+    def test_lines_without_an_id_are_numbered(self):
+        lines = [{"prompt": PROMPT}, {"id": "own", "prompt": PROMPT}, {"prompt": PROMPT}, {"prompt": 5}]
+        got, _ = self.run_batch(lines, "--max-tokens", "4", status=FAILED)
+        self.assertEqual([x["id"] for x in got], [1, "own", 3, 4])
+        self.assertEqual([x["finish_reason"] for x in got], ["length"] * 3 + ["error"])
+
     def test_bad_lines_do_not_stop_the_others(self):
         good = {"id": "good", "prompt": PROMPT}
         bad = [
             b"no json",
             b"[1]",
             b'{"id": "\xff", "prompt": "x"}',
-            {"prompt": "no id"},
             {"id": [1], "prompt": "x"},
             {"id": 1},
             {"id": 2, "prompt": "x", "prompt_ids": [1]},
@@ -75,7 +80,7 @@ class Batch(Command):
                 self.assertTrue(x["error"])
                 self.assertEqual((x["token_ids"], x["text"]), ([], ""))
         self.assertEqual(
-            [x["id"] for x in got[9::2]], [None] + list(range(1, 12)) + [None] + list(range(13, 19))
+            [x["id"] for x in got[7::2]], [8] + list(range(1, 12)) + [None] + list(range(13, 19))
         )
         self.assertIn('did you mean "budget"?', next(x["error"] for x in got if x["id"] == 13))
 

@@ -46,9 +46,9 @@ class Commands(Case):
         (clone / "models").symlink_to(ROOT / "models")
         self.clone, self.start = clone, readme_commands()[0]
 
-    def run_line(self, line, host=()):
-        """One command in a terminal of its own; requests.jsonl stays the test's."""
-        begin = "; ".join(self.start).replace("requests.jsonl", "example.jsonl")
+    def run_line(self, line, host=(), example="example.jsonl"):
+        """One command in a terminal of its own; requests.jsonl stays the test's, or is README's example."""
+        begin = "; ".join(self.start).replace("requests.jsonl", example)
         script = f"cd {shlex.quote(str(self.clone))}; {begin}; exec {line}"
         running = Running(self.folder, *host, "bash", "-ec", script, env={"HOME": str(self.home)})
         self.addCleanup(running.close)
@@ -116,6 +116,17 @@ class Commands(Case):
 
 
 class Readme(Commands):
+    def test_the_request_as_it_is_written(self):
+        """README's own request is answered; the programs may be started in any order."""
+        serve, draft, target = (self.run_line(c, example="requests.jsonl") for c in readme_commands()[1])
+        self.assertEqual(serve.end(), 0, serve.errors + draft.errors + target.errors)
+        answer, = self.results()
+        self.assertEqual((answer["id"], answer.get("error")), (1, None))
+        self.assertTrue(answer["text"])
+        for worker in (target, draft):
+            worker.signal(signal.SIGTERM)
+            self.assertEqual(worker.end(), 0, worker.errors)
+
     def test_one_host(self):
         asked = requests(3)
         answers, (serve, _, target) = self.run_three(readme_commands()[1], asked)

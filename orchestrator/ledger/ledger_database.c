@@ -85,23 +85,27 @@ bool ledger_database_make(const char *path) {
   return fd >= 0;
 }
 
-/* SQLite would make the file with the rights of the umask, and would wait on a pipe. */
+/* SQLite would make the file with the rights of the umask, and would wait on a pipe. A file that is there is
+ * not opened: closing it would take away all locks that this process holds on it (fcntl(2)). */
 static int check_file(const char *path, bool create, err *e) {
   struct stat info;
   if (create) ledger_database_make_folders(path);
-  int fd = open(path, (create ? O_RDWR | O_CREAT : O_RDONLY) | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0 && errno == ENOENT && !create)
-    return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
-  if (fd < 0)
+  if (stat(path, &info) == 0)
+    return S_ISREG(info.st_mode)
+               ? ERR_OK
+               : err_set(e, ERR_FORMAT, "the ledger %.200s is no regular file" LEDGER_ERROR_REMEDY, path);
+  if (errno == ENOENT && !create) return err_set(e, ERR_GONE, "there is no ledger %.200s yet", path);
+  int fd = errno == ENOENT ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+  if (fd < 0 && errno != EEXIST)
     return err_set(e, ERR_IO, "the ledger %.200s cannot be opened: %s" LEDGER_ERROR_REMEDY, path,
                    strerror(errno));
-  bool regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-  close(fd);
-  return regular ? ERR_OK
-                 : err_set(e, ERR_FORMAT, "the ledger %.200s is no regular file" LEDGER_ERROR_REMEDY, path);
+  if (fd >= 0) close(fd);
+  return ERR_OK;
 }
 
 /* ---- opening ---- */
+
+#define URI_MAX (3 * LEDGER_PATH_MAX + 64)
 
 /* A file system without shared memory keeps its journal as it is, which is slower but as safe. */
 static int use_wal(sqlite3 *db) {
@@ -142,10 +146,41 @@ static int open_as(sqlite3 **out, const char *path, int flags, bool create, err 
   return code;
 }
 
+/* "file:PATH?immutable=1"; what a URI gives a meaning to stands as its number. */
+static void write_uri(char out[URI_MAX], const char *path) {
+  size_t n = (size_t)snprintf(out, URI_MAX, "file:");
+  for (; *path && n + 32 < URI_MAX; path++) {
+    bool plain = !strchr("?#%", *path);
+    n +=
+        (size_t)snprintf(out + n, URI_MAX - n, plain ? "%c" : "%%%02x", plain ? *path : (unsigned char)*path);
+  }
+  snprintf(out + n, URI_MAX - n, "?immutable=1");
+}
+
+/* Where nothing can be written, not even the memory that readers of a journal share, the file is read as it
+ * lies there: nobody changes it. What the journal has beyond it cannot be read so. */
+static int open_unchanging(sqlite3 **out, const char *path, err *e) {
+  char uri[URI_MAX], journal[LEDGER_PATH_MAX + 8];
+  struct stat info;
+  snprintf(journal, sizeof journal, "%s-wal", path);
+  if (stat(journal, &info) == 0 && info.st_size > 0)
+    return err_set(
+        e, ERR_IO,
+        "the ledger %.200s cannot be read where nothing can be written, because its last entries are in "
+        "%.200s: copy both to another folder",
+        path, journal);
+  write_uri(uri, path);
+  return open_as(out, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, false, e);
+}
+
 int ledger_database_open(sqlite3 **out, const char *path, bool create, err *e) {
+  err why = {0};
   *out = NULL;
   int code = check_file(path, create, e);
   if (code == ERR_OK) code = open_as(out, path, SQLITE_OPEN_READWRITE, create, e);
   if (code == ERR_IO && !create) code = open_as(out, path, SQLITE_OPEN_READONLY, false, e);
+  if (code != ERR_IO || create || access(path, R_OK) != 0) return code;
+  code = open_unchanging(out, path, &why);
+  if (code && e) *e = why;
   return code;
 }

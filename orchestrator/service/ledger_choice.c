@@ -117,8 +117,8 @@ void ledger_choice_watch(ledger_choice *c, const sessions_machine *o) {
   c->sessions = o;
 }
 
-bool ledger_choice_is_file(const ledger_choice *c) {
-  return c->is_file;
+bool ledger_choice_keeps(const ledger_choice *c) {
+  return c->is_file && !ledger_file_failing(&c->ledger);
 }
 
 bool ledger_choice_failed(const ledger_choice *c) {

@@ -31,6 +31,7 @@ void ledger_choice_close(ledger_choice *c);
 ledger ledger_choice_ledger(const ledger_choice *c);
 /* From now on the workers of this machine are written to the file once a second; NULL: no workers are. */
 void ledger_choice_watch(ledger_choice *c, const sessions_machine *o);
-bool ledger_choice_is_file(const ledger_choice *c);
+/* Does a file keep the sessions, and has it taken everything until now? */
+bool ledger_choice_keeps(const ledger_choice *c);
 /* Did a named file fail to take everything? */
 bool ledger_choice_failed(const ledger_choice *c);

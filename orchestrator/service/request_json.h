@@ -9,8 +9,9 @@
 
 /* Fills *out with the request of one line; what the line does not say is taken from `defaults`. Release *out
  * with request_fini, also after an error. *id gets the line's "id" (to json_decref), also after an error
- * where it can be read; else NULL, as where the line has none. `vocabulary` is the number of token ids. ERR_FORMAT (no JSON object, not
- * UTF-8), ERR_ARG (a key missing, unknown, of another kind, or one too many), ERR_LIMIT, ERR_NOMEM. */
+ * where it can be read; else NULL, as where the line has none. `vocabulary` is the number of token ids.
+ * ERR_FORMAT (no JSON object, not UTF-8), ERR_ARG (a key missing, unknown, of another kind, or one too many),
+ * ERR_LIMIT, ERR_NOMEM. */
 int request_json_read(const char *line, size_t size, const request *defaults, int32_t vocabulary,
                       request *out, json_t **id, err *e);
 

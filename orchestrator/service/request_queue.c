@@ -85,7 +85,8 @@ static int begin(request_queue *q, request_queue_entry *entry, const char *line,
   request r;
   completion *c = &entry->completion;
   int rc = request_json_read(line, size, q->defaults, q->model->config.vocab, &r, &entry->id, e);
-  if (!entry->id && rc != ERR_FORMAT && rc != ERR_LIMIT) entry->id = json_integer(entry->line_number); /* nobody has to number his lines */
+  bool unnumbered = !entry->id && rc != ERR_FORMAT && rc != ERR_LIMIT;
+  if (unnumbered) entry->id = json_integer(entry->line_number);
   if (rc == ERR_OK) rc = completion_prepare(c, &r, e);
   q->dropped_bytes += c->prompt.dropped_bytes;
   if (rc == ERR_OK) rc = completion_begin(c, q->service, &r, e);

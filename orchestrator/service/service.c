@@ -433,7 +433,7 @@ int service_signal(const service *s) {
 }
 
 bool service_keeps(const service *s) {
-  return s->ledger && ledger_choice_is_file(s->ledger);
+  return s->ledger && ledger_choice_keeps(s->ledger);
 }
 
 bool service_kept(const service *s) {

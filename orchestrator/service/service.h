@@ -79,7 +79,8 @@ int service_trouble(const service *s, err *e);
 /* SIGINT, SIGTERM or SIGHUP once it came, else 0. */
 int service_signal(const service *s);
 
-/* service_keeps: does a file keep the sessions? service_kept: has a file that was named taken everything? */
+/* service_keeps: does a file keep the sessions, all of them until now? service_kept: has a file that was
+ * named taken everything? */
 bool service_keeps(const service *s);
 bool service_kept(const service *s);
 

@@ -41,7 +41,7 @@ static void test_other_files_are_refused(void **state) {
   write_file(path, "This is a letter, and it is long enough to be taken for more than the head of a "
                    "database, which has 100 bytes.\n");
   expect_refused(path, ERR_FORMAT, "damaged");
-  expect_refused(p->name, ERR_IO, "directory");
+  expect_refused(p->name, ERR_FORMAT, "regular");
   expect_refused("/dev/null", ERR_FORMAT, "regular");
   expect_refused("/dev/null/ledger", ERR_IO, "cannot be opened");
 
@@ -55,6 +55,33 @@ static void test_other_files_are_refused(void **state) {
   snprintf(path, sizeof path, "%s/none", p->name);
   assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_GONE);
   assert_int_equal(access(path, F_OK), -1); /* nothing is made by looking */
+}
+
+/* Readers of a journal share memory, by a file of its own; where that cannot be made, as on a read-only mount
+ * or a full disk, the ledger is read as it lies there, if its journal has nothing more. */
+static void test_a_ledger_is_read_where_nothing_can_be_written(void **state) {
+  own_folder *p = *state;
+  char path[128], beside[140];
+  sqlite3 *db;
+  err e = {0};
+  ledger_session s;
+  snprintf(path, sizeof path, "%s/odd ?#%%.name", p->name);
+  ledger l = opened(path);
+  begin(&l, 1);
+  append(&l, 1, 0, 3);
+  assert_true(comes_to(&l, 1, 6));
+  l.close(l.self);
+  snprintf(beside, sizeof beside, "%s-shm", path);
+  assert_int_equal(symlink("none/shm", beside), 0); /* in place of that file: it cannot be opened */
+  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_OK);
+  load(db, 1, &s);
+  expect_tokens(&s, 3);
+  ledger_session_fini(&s);
+  sqlite3_close(db);
+  snprintf(beside, sizeof beside, "%s-wal", path);
+  write_file(beside, "entries");
+  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_IO);
+  assert_non_null(strstr(e.text, "its last entries are in"));
 }
 
 static void test_the_file_is_made_once(void **state) {
@@ -100,6 +127,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       CASE(test_the_file_is_for_its_owner_alone),
       CASE(test_other_files_are_refused),
+      CASE(test_a_ledger_is_read_where_nothing_can_be_written),
       CASE(test_the_file_is_made_once),
       CASE(test_the_memory_does_not_grow_with_the_file),
   };

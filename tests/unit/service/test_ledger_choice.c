@@ -92,7 +92,7 @@ static void begin(place *p) {
 static void test_none_is_memory(void **state) {
   place *p = *state;
   opened(p, "none");
-  assert_false(ledger_choice_is_file(p->choice));
+  assert_false(ledger_choice_keeps(p->choice));
   assert_false(ledger_choice_failed(p->choice));
   begin(p);
   ledger l = ledger_choice_ledger(p->choice);
@@ -104,7 +104,7 @@ static void test_none_is_memory(void **state) {
 static void test_a_named_file_is_the_only_one(void **state) {
   place *p = *state;
   opened(p, p->path);
-  assert_true(ledger_choice_is_file(p->choice));
+  assert_true(ledger_choice_keeps(p->choice));
   assert_true(is_there(p->path));
   assert_false(is_there(p->kept));
 }
@@ -112,7 +112,7 @@ static void test_a_named_file_is_the_only_one(void **state) {
 static void test_the_default_file_is_made(void **state) {
   place *p = *state;
   opened(p, NULL);
-  assert_true(ledger_choice_is_file(p->choice));
+  assert_true(ledger_choice_keeps(p->choice));
   assert_true(is_there(p->kept));
 }
 
@@ -140,7 +140,7 @@ static void test_without_a_file_only_an_unnamed_one_does(void **state) {
   int fd = open(p->state, O_CREAT | O_WRONLY, 0600); /* where a folder should be */
   close(fd);
   opened(p, NULL);
-  assert_false(ledger_choice_is_file(p->choice));
+  assert_false(ledger_choice_keeps(p->choice));
   assert_false(ledger_choice_failed(p->choice));
   begin(p);
   close_book(p);
@@ -185,6 +185,7 @@ static void fails(place *p, const char *named) {
   WAIT_UNTIL(ledger_file_failing(&l));
   assert_int_equal(l.durable(l.self, 7), 0); /* so nothing is sent */
   assert_int_equal(ledger_choice_failed(p->choice), named != NULL);
+  assert_false(ledger_choice_keeps(p->choice)); /* so nobody is told that it can go on */
 }
 
 static void test_a_named_file_that_fails_is_told_of(void **state) {

@@ -1,7 +1,7 @@
 #include "draft_worker/draft_arguments.h"
 
-#include "common/base/output_file.h"
 #include "common/base/cpus.h"
+#include "common/base/output_file.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/file/head_lookup.h"
@@ -9,6 +9,7 @@
 #include "draft_worker/drafters/model_drafter.h"
 #include "draft_worker/drafters/ngram.h"
 #include "draft_worker/worker.h"
+#include "wire/draft_methods.h"
 #include "wire/message.h"
 #include <string.h>
 
@@ -151,12 +152,21 @@ static void fill(draft_arguments *a) {
   if (!a->draft) a->draft = a->model_draft || a->layers ? MODEL_DRAFTER_METHOD : ngram_kind.method;
 }
 
+/* What the draft replays is read; a list that is none is told of later. */
+static void spare_replay(const char *methods) {
+  draft_methods m;
+  char path[PATH_MAX];
+  if (draft_methods_parse(&m, methods, NULL) == ERR_OK && m.replay &&
+      draft_methods_replay_file(m.replay, path))
+    output_file_spare(path);
+}
+
 draft_arguments draft_arguments_parse(int argc, char **argv) {
   const struct argp parser = {option_table, take, NULL, doc, NULL, help_filter, NULL};
   draft_arguments a = {.worker = {.sessions = DEFAULT_SESSIONS, .log = LOG_INFO}, .rows = DEFAULT_ROWS};
   worker_arguments_parse(&parser, "tandem-draft", argc, argv, &a.worker);
-  output_file_spare(a.worker.model);
   output_file_spare(a.model_draft);
   fill(&a);
+  spare_replay(a.draft);
   return a;
 }

@@ -182,7 +182,6 @@ target_arguments target_arguments_parse(int argc, char **argv) {
                         .math = OPS_MATH_INT8,
                         .isa = -1};
   worker_arguments_parse(&parser, "tandem-target", argc, argv, &a.worker);
-  output_file_spare(a.worker.model);
   output_file_spare(a.head);
   return a;
 }

@@ -1,5 +1,7 @@
 #include "wire/draft_methods.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* replay's FILE may hold a comma, so it is the last one. */
@@ -56,4 +58,25 @@ bool draft_methods_name(const char *text, draft_method method) {
 
 bool draft_methods_compute(const char *text) {
   return draft_methods_name(text, DRAFT_MODEL) || draft_methods_name(text, DRAFT_EAGLE3);
+}
+
+static bool is_probability(const char *text, const char *end) {
+  char *stop;
+  double value = strtod(text, &stop);
+  return stop == end && end > text && value >= 0 && value <= 1;
+}
+
+/* The last ':' of text[0, end), or NULL. */
+static const char *last_colon(const char *text, const char *end) {
+  while (end > text)
+    if (*--end == ':') return end;
+  return NULL;
+}
+
+bool draft_methods_replay_file(const char *argument, char out[PATH_MAX]) {
+  const char *end = argument + strlen(argument), *second = last_colon(argument, end);
+  if (!second || !is_probability(second + 1, end)) return false;
+  const char *first = last_colon(argument, second);
+  end = first && is_probability(first + 1, second) ? first : second;
+  return end > argument && snprintf(out, PATH_MAX, "%.*s", (int)(end - argument), argument) < PATH_MAX;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/base/err.h"
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,3 +23,5 @@ bool draft_methods_have(const draft_methods *m, draft_method method);
 bool draft_methods_name(const char *text, draft_method method);
 /* ... or one that computes, with a model or a head? */
 bool draft_methods_compute(const char *text);
+/* FILE of FILE:RATE[:S], which may hold colons itself. False: the argument is no such thing. */
+bool draft_methods_replay_file(const char *argument, char out[PATH_MAX]);

@@ -1,10 +1,13 @@
 #include "wire/worker_arguments.h"
 
+#include "common/base/output_file.h"
 #include "common/base/program.h"
 #include "common/base/program_flags.h"
 #include "common/base/program_variables.h"
 #include "version.h"
+#include "wire/keys.h"
 #include "wire/message.h"
+#include <limits.h>
 #include <stdio.h>
 
 #define THREADS_MAX 256
@@ -41,9 +44,12 @@ error_t worker_arguments_take(const worker_limits *limits, int key, const char *
 
 void worker_arguments_parse(const struct argp *parser, const char *program, int argc, char **argv,
                             worker_arguments *a) {
+  char folder[PATH_MAX];
   argp_err_exit_status = PROGRAM_EXIT_USAGE;
   program_parse_flags(parser, argc, argv, a);
   log_use_format(a->log_format);
+  output_file_spare(a->model);
+  if (keys_folder(a->keys, folder, NULL) == ERR_OK) output_file_spare(folder);
   program_check_variables(program);
 }
 

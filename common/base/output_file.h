@@ -8,8 +8,8 @@
 #include "common/base/err.h"
 #include <stdio.h>
 
-/* This file, or each file in this folder, is read by this command, here or in a program that it starts. NULL,
- * "-" and what is not there are allowed. */
+/* This file, or each file in this folder but GGUF files, is read by this command, here or in a program that
+ * it starts. What is not there yet is spared by its name. NULL and "-" are allowed. */
 void output_file_spare(const char *path);
 
 /* May this be written over, or another file take its name? ERR_ARG: it is read, and the sentence says so. */

@@ -1,5 +1,6 @@
 #include "common/base/program_config.h"
 
+#include "common/base/output_file.h"
 #include "common/base/program_options.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -141,6 +142,7 @@ void program_config_read(const char *path, const struct argp *parser, const char
     fprintf(stderr, "%s: cannot read the config file %s: %s\n", program, path, strerror(errno));
     exit(argp_err_exit_status);
   }
+  output_file_spare(path);
   load(&c, from);
   fclose(from);
   const yaml_node_t *all = yaml_document_get_root_node(&document); /* none in an empty file */

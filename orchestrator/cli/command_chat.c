@@ -1,6 +1,7 @@
 /* tandem run without a prompt, on a terminal: a conversation. What was said is conversation.c's, the terminal
  * line_editor.c's. */
 #include "common/base/clock.h"
+#include "common/base/output_file.h"
 #include "common/base/terminal.h"
 #include "common/text/utf8.h"
 #include "orchestrator/cli/async_output.h"
@@ -41,6 +42,7 @@ typedef struct chat {
   async_output out;
   show show;
   line_editor *editor;
+  const char *history; /* its file, or NULL */
   conversation said;
   input_file read; /* by /read: its text goes before the next message */
   totals sum;
@@ -440,7 +442,8 @@ static bool is_over(void *owner) {
   return c->over;
 }
 
-/* The path of the history file, beside the default ledger; NULL: nothing is to be kept. */
+/* The path of the history file, beside the default ledger, which nothing else writes to; NULL: nothing is to
+ * be kept. */
 static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
   bool kept = !f->ledger || strcmp(f->ledger, "none") != 0;
   err e;
@@ -448,13 +451,14 @@ static const char *history_path(const flags *f, char out[LEDGER_PATH_MAX]) {
   char *name = strrchr(out, '/');
   ledger_database_make_folders(out);
   snprintf(name + 1, (size_t)(out + LEDGER_PATH_MAX - name - 1), HISTORY);
+  if (output_file_check(out, NULL)) return NULL;
+  output_file_spare(out);
   return out;
 }
 
 static int open_editor(chat *c, err *e) {
-  char path[LEDGER_PATH_MAX];
   line_editor_options o = {
-      .loop = service_loop(c->service), .history = history_path(c->flags, path), .over = is_over, .owner = c};
+      .loop = service_loop(c->service), .history = c->history, .over = is_over, .owner = c};
   int rc = line_editor_open(&c->editor, &o, e);
   c->colour = terminal_takes_colours(STDERR_FILENO);
   return rc;
@@ -462,6 +466,8 @@ static int open_editor(chat *c, err *e) {
 
 static int converse(chat *c) {
   err e = {0};
+  char path[LEDGER_PATH_MAX];
+  c->history = history_path(c->flags, path);
   service_options o = command_service_options(c->flags, c->flags->request.context, &c->log);
   o.on_news = on_news;
   o.on_interrupt = on_interrupt;

@@ -10,9 +10,12 @@
 #include "orchestrator/cli/flags_table.h"
 #include "orchestrator/cli/input_file.h"
 #include "orchestrator/cli/show.h"
+#include "orchestrator/ledger/ledger_database.h"
 #include "wire/draft_methods.h"
 #include "wire/endpoint.h"
+#include "wire/keys.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,27 +39,6 @@ static const char *to_word(struct argp_state *state, const char *name, const cha
   return text;
 }
 
-static bool is_probability(const char *text, const char *end) {
-  char *stop;
-  double value = strtod(text, &stop);
-  return stop == end && end > text && value >= 0 && value <= 1;
-}
-
-/* The last ':' of text[0, end), or NULL. */
-static const char *last_colon(const char *text, const char *end) {
-  while (end > text)
-    if (*--end == ':') return end;
-  return NULL;
-}
-
-/* FILE:RATE[:S]; FILE may hold colons. Returns FILE's end, or NULL. */
-static const char *replay_file_end(const char *text) {
-  const char *end = text + strlen(text), *second = last_colon(text, end);
-  if (!second || !is_probability(second + 1, end)) return NULL;
-  const char *first = last_colon(text, second);
-  return first && is_probability(first + 1, second) ? first : second;
-}
-
 static int to_show(struct argp_state *state, const char *text) {
   static const char *const words[] = {"never", "auto", "always"}; /* as show_when counts */
   err e = {0};
@@ -73,18 +55,15 @@ static const char *to_template(struct argp_state *state, const char *text) {
 }
 
 static int check_replay(const char *draft, const char *file, err *e) {
-  const char *end = replay_file_end(file);
-  if (!end || end == file)
+  char path[PATH_MAX];
+  if (!draft_methods_replay_file(file, path))
     return err_set(e, ERR_ARG, "--draft is '%s', but replay needs FILE:RATE[:S], with RATE and S from 0 to 1",
                    draft);
-  char *path = strndup(file, (size_t)(end - file));
-  int rc = path && access(path, R_OK) != 0
-               ? err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path,
-                         strerror(errno))
-               : ERR_OK;
   output_file_spare(path);
-  free(path);
-  return rc;
+  return access(path, R_OK) == 0
+             ? ERR_OK
+             : err_set(e, ERR_ARG, "--draft: cannot read '%s': %s; make it with `tandem batch'", path,
+                       strerror(errno));
 }
 
 int flags_check_draft(const worker_settings *w, err *e) {
@@ -387,17 +366,28 @@ static void draw_seed(uint64_t *seed, const char *program) {
   *seed >>= 64 - SEED_BITS;
 }
 
+/* The ledger of --ledger, and the default one, which nobody wants to lose to a command that keeps nothing. */
+static void spare_ledgers(const flags *f) {
+  char path[LEDGER_PATH_MAX];
+  if (ledger_database_default_path(path, NULL) == ERR_OK) ledger_database_spare(path);
+  if (f->ledger && strcmp(f->ledger, "none") != 0) ledger_database_spare(f->ledger);
+}
+
 /* What the command reads, itself or in its workers: nothing is written over it. */
 static void spare_inputs(const flags *f, const char *program) {
   err e = {0};
+  char folder[PATH_MAX];
   const char *const paths[] = {f->workers.model, f->workers.draft_model, f->calibration,
                                f->api_key_file,  f->certificate_file,    f->key_file,
-                               f->ledger};
+                               "/dev/stdin"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) output_file_spare(paths[i]);
+  if (keys_folder(f->keys, folder, NULL) == ERR_OK) output_file_spare(folder);
+  spare_ledgers(f);
   bool reads_first = f->command == FLAGS_BATCH || f->command == FLAGS_SERVE || f->command == FLAGS_CONVERT ||
-                     f->command == FLAGS_BENCH;
+                     f->command == FLAGS_BENCH || f->command == FLAGS_IMPORT;
   if (reads_first && f->argument_count > 0) output_file_spare(f->arguments[0]);
-  if (output_file_check_fd(STDOUT_FILENO, "stdout", &e)) {
+  const char *trace = f->workers.trace;
+  if (output_file_check_fd(STDOUT_FILENO, "stdout", &e) || (trace && output_file_check(trace, &e))) {
     fprintf(stderr, "%s: error: %s\n", program, e.text);
     exit(STATUS_USAGE);
   }

@@ -1,10 +1,13 @@
 #include "orchestrator/ledger/ledger_database.h"
 
+#include "common/base/output_file.h"
 #include "orchestrator/ledger/ledger_error.h"
 #include "orchestrator/ledger/ledger_schema.h"
 #include "orchestrator/ledger/ledger_sum.h"
+#include "orchestrator/ledger/owner_lock.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +69,18 @@ int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e) {
                    given ? "" : "/.local/state");
   return n < LEDGER_PATH_MAX ? ERR_OK
                              : err_set(e, ERR_ARG, "the path of the ledger is too long: give --ledger FILE");
+}
+
+void ledger_database_spare(const char *path) {
+  static const char *const beside[] = {"", "-wal", "-shm", "-journal", OWNER_LOCK_BESIDE};
+  char real[PATH_MAX], name[PATH_MAX + 16];
+  bool is_link = realpath(path, real) != NULL; /* SQLite's files lie beside what a link leads to */
+  for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+    snprintf(name, sizeof name, "%s%s", path, beside[i]);
+    output_file_spare(name);
+    snprintf(name, sizeof name, "%s%s", real, beside[i]);
+    if (is_link) output_file_spare(name);
+  }
 }
 
 void ledger_database_make_folders(const char *path) {

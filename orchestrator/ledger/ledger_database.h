@@ -13,6 +13,9 @@
 
 /* $XDG_STATE_HOME/tandem/ledger.sqlite, or in ~/.local/state. ERR_ARG: neither variable is set. */
 int ledger_database_default_path(char out[LEDGER_PATH_MAX], err *e);
+/* Nothing that this program writes where a user says is written over it, or over a file that lies beside it
+ * (output_file.h). */
+void ledger_database_spare(const char *path);
 
 /* Makes the folders (0700) that are missing on the way to a file. */
 void ledger_database_make_folders(const char *path);

@@ -25,7 +25,7 @@ static const uint32_t local_types[] = {
 };
 
 static void path_of(char out[PATH_MAX_BYTES], const char *ledger) {
-  snprintf(out, PATH_MAX_BYTES, "%s-owners", ledger);
+  snprintf(out, PATH_MAX_BYTES, "%s" OWNER_LOCK_BESIDE, ledger);
 }
 
 static struct flock byte_of(uint64_t owner) {

@@ -16,6 +16,8 @@ typedef enum owner_state {
   OWNER_ELSEWHERE /* on another host, as far as is known: only a person can say that it is dead */
 } owner_state;
 
+#define OWNER_LOCK_BESIDE "-owners" /* after the name of the ledger */
+
 #define OWNER_LOCK_HOST_MAX 40
 /* What this host is called in the ledger. It changes when the host boots. */
 void owner_lock_host(char out[OWNER_LOCK_HOST_MAX]);

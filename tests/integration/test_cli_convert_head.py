@@ -45,6 +45,16 @@ def floats(out, key):
 
 
 class ConvertHead(Command):
+    def test_it_may_go_into_its_own_folder_a_second_time(self):
+        folder = self.folder / "head"
+        head, weights = make_head(folder), folder / "model.safetensors"
+        before = weights.read_bytes()
+        for _ in range(2):
+            status, _, errors = tandem("convert-head", head, str(folder / "out.gguf"), "-m", MODEL)
+            self.assertEqual((status, errors), (OK, ""))
+        self.refused(USAGE, "this command reads", "convert-head", head, str(weights), "-m", MODEL)
+        self.assertEqual(weights.read_bytes(), before)
+
     def convert(self, *args):
         out = self.folder / "out.gguf"
         status, text, errors = tandem("convert-head", *args, str(out), "-m", MODEL)

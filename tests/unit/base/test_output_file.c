@@ -80,7 +80,9 @@ static void a_file_that_is_gone_is_no_input(void **state) {
 static void each_file_of_a_folder_is_spared(void **state) {
   (void)state;
   const scratch_path_text folder = scratch_make_folder();
-  char shard[SCRATCH_MAX + 16], fresh[SCRATCH_MAX + 16];
+  char shard[SCRATCH_MAX + 16], fresh[SCRATCH_MAX + 16], made[SCRATCH_MAX + 16];
+  snprintf(made, sizeof made, "%s/out.gguf", folder.text);
+  put(made, "a head that was converted into its folder");
   snprintf(shard, sizeof shard, "%s/shard-2", folder.text);
   snprintf(fresh, sizeof fresh, "%s/fresh", folder.text);
   put(shard, "x");
@@ -89,9 +91,35 @@ static void each_file_of_a_folder_is_spared(void **state) {
   output_file_spare("-");
   refuses(shard);
   err e = {0};
+  assert_int_equal(output_file_check(made, &e), ERR_OK);
   FILE *f = output_file_open(fresh, "w", &e); /* it was not there */
   assert_non_null(f);
   fclose(f);
+}
+
+/* A ledger and its journal may be made later. */
+static void what_is_not_there_yet_is_spared_by_its_name(void **state) {
+  (void)state;
+  const scratch_path_text folder = scratch_make_folder();
+  char here[SCRATCH_MAX + 16], around[SCRATCH_MAX + 64], soft[SCRATCH_MAX + 16], beside[SCRATCH_MAX + 16];
+  snprintf(here, sizeof here, "%s/ledger", folder.text);
+  snprintf(around, sizeof around, "%s/./../%s/ledger", folder.text, strrchr(folder.text, '/') + 1);
+  snprintf(soft, sizeof soft, "%s/soft", folder.text);
+  snprintf(beside, sizeof beside, "%s/ledger2", folder.text);
+  assert_int_equal(symlink("ledger", soft), 0); /* leads nowhere yet */
+  output_file_spare(here);
+  refuses(here);
+  refuses(around);
+  refuses(soft);
+  assert_int_equal(access(here, F_OK), -1);
+  put(here, "kept");
+  refuses(here);
+  refuses(soft);
+  expect(here, "kept");
+  err e = {0};
+  assert_int_equal(output_file_check(beside, &e), ERR_OK);
+  output_file_spare(soft); /* a second time, by another name */
+  assert_int_equal(output_file_check("/nowhere/at/all", &e), ERR_OK);
 }
 
 static void other_files_are_emptied_or_added_to(void **state) {
@@ -118,6 +146,7 @@ int main(void) {
       cmocka_unit_test(no_name_of_an_input_is_written_to),
       cmocka_unit_test(a_file_that_is_gone_is_no_input),
       cmocka_unit_test(each_file_of_a_folder_is_spared),
+      cmocka_unit_test(what_is_not_there_yet_is_spared_by_its_name),
       cmocka_unit_test(other_files_are_emptied_or_added_to),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -226,7 +226,8 @@ static int take_conversation(chat *c, err *e) {
   int rc = request_set_text(r, "", 0, e); /* instead of the messages of the last answer */
   for (int32_t i = 0; rc == ERR_OK && i < c->said.count; i++)
     rc = request_add_message(r, messages[i].role, messages[i].content, messages[i].size, e);
-  return rc ? rc : request_set_title(r, messages[c->said.count - 1].content, e);
+  const chat_message *last = &messages[c->said.count - 1];
+  return rc ? rc : request_set_title(r, last->content, last->size, e);
 }
 
 /* Sends the conversation and awaits the reply. False: there is none. */

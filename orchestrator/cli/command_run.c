@@ -47,8 +47,9 @@ static int read_prompt(run *r, const input_file *in) {
   const char *text = from_stdin ? in->data : argument;
   int rc = ERR_OK;
   if (!r->completion.resume) {
-    rc = request_set_text(&r->flags->request, text, from_stdin ? in->size : strlen(text), &e);
-    if (rc == ERR_OK) rc = request_set_title(&r->flags->request, text, &e);
+    size_t size = from_stdin ? in->size : strlen(text);
+    rc = request_set_text(&r->flags->request, text, size, &e);
+    if (rc == ERR_OK) rc = request_set_title(&r->flags->request, text, size, &e);
   }
   if (rc == ERR_OK) rc = completion_prepare(&r->completion, &r->flags->request, &e);
   command_warn_dropped(r->completion.prompt.dropped_bytes);

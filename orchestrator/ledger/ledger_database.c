@@ -172,18 +172,30 @@ static void write_uri(char out[URI_MAX], const char *path) {
   snprintf(out + n, URI_MAX - n, "?immutable=1");
 }
 
-/* Where nothing can be written, not even the memory that readers of a journal share, the file is read as it
- * lies there: nobody changes it. What the journal has beyond it cannot be read so. */
-static int open_unchanging(sqlite3 **out, const char *path, err *e) {
-  char uri[URI_MAX], journal[LEDGER_PATH_MAX + 8];
+/* A journal lies beside the file itself, wherever a link to it is. */
+static int check_journals(const char *path, err *e) {
+  static const char *const journals[] = {"-wal", "-journal"};
+  char real[PATH_MAX], name[PATH_MAX + 16];
   struct stat info;
-  snprintf(journal, sizeof journal, "%s-wal", path);
-  if (stat(journal, &info) == 0 && info.st_size > 0)
+  if (!realpath(path, real))
+    return err_set(e, ERR_IO, "the ledger %.200s cannot be read: %s", path, strerror(errno));
+  for (size_t i = 0; i < sizeof journals / sizeof *journals; i++) {
+    snprintf(name, sizeof name, "%s%s", real, journals[i]);
+    if (stat(name, &info) != 0 || info.st_size == 0) continue;
     return err_set(
         e, ERR_IO,
         "the ledger %.200s cannot be read where nothing can be written, because its last entries are in "
         "%.200s: copy both to another folder",
-        path, journal);
+        path, name);
+  }
+  return ERR_OK;
+}
+
+/* Where nothing can be written, not even the memory that readers of a journal share, the file is read as it
+ * lies there: nobody changes it. What the journal has beyond it cannot be read so. */
+static int open_unchanging(sqlite3 **out, const char *path, err *e) {
+  char uri[URI_MAX];
+  if (check_journals(path, e)) return e ? e->code : ERR_IO;
   write_uri(uri, path);
   return open_as(out, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, false, e);
 }

@@ -70,7 +70,7 @@ static int copy_owned(request *to, const request *from, err *e) {
     rc = request_add_stop(to, "a stop string", from->stops[i], strlen(from->stops[i]), e);
   if (rc == ERR_OK && from->system) rc = request_set_system(to, from->system, e);
   if (rc == ERR_OK && from->grammar && !(to->grammar = strdup(from->grammar))) rc = no_memory(e);
-  if (rc == ERR_OK && from->title) rc = request_set_title(to, from->title, e);
+  if (rc == ERR_OK && from->title) rc = request_set_title(to, from->title, strlen(from->title), e);
   return rc;
 }
 
@@ -174,10 +174,10 @@ int request_set_schema_text(request *r, const char *text, err *e) {
   return rc;
 }
 
-int request_set_title(request *r, const char *text, err *e) {
+int request_set_title(request *r, const char *text, size_t size, err *e) {
   char words[REQUEST_TITLE_MAX + 1];
   size_t n = 0;
-  for (; *text && n < REQUEST_TITLE_MAX; text++) {
+  for (const char *end = text + size; text < end && n < REQUEST_TITLE_MAX; text++) {
     bool blank = (unsigned char)*text <= ' ';
     if (blank && (n == 0 || words[n - 1] == ' ')) continue;
     words[n++] = blank ? ' ' : *text;

@@ -57,7 +57,8 @@ int request_copy(request *to, const request *from, err *e);
 int request_set_text(request *r, const char *text, size_t size, err *e);
 int request_set_ids(request *r, const int32_t *ids, size_t count, err *e);
 int request_set_system(request *r, const char *text, err *e);
-int request_set_title(request *r, const char *text, err *e); /* cut to a few words on one line */
+/* Cut to a few words on one line. */
+int request_set_title(request *r, const char *text, size_t size, err *e);
 
 /* ERR_FORMAT, ERR_LIMIT: it is no grammar. NULL: none any more. */
 int request_set_grammar(request *r, const char *text, err *e);

@@ -61,7 +61,7 @@ static void test_other_files_are_refused(void **state) {
  * or a full disk, the ledger is read as it lies there, if its journal has nothing more. */
 static void test_a_ledger_is_read_where_nothing_can_be_written(void **state) {
   own_folder *p = *state;
-  char path[128], beside[140];
+  char path[128], beside[140], link[140];
   sqlite3 *db;
   err e = {0};
   ledger_session s;
@@ -78,10 +78,19 @@ static void test_a_ledger_is_read_where_nothing_can_be_written(void **state) {
   expect_tokens(&s, 3);
   ledger_session_fini(&s);
   sqlite3_close(db);
-  snprintf(beside, sizeof beside, "%s-wal", path);
-  write_file(beside, "entries");
-  assert_int_equal(ledger_database_open(&db, path, false, &e), ERR_IO);
-  assert_non_null(strstr(e.text, "its last entries are in"));
+  snprintf(link, sizeof link, "%s/link", p->name); /* a journal lies beside what it leads to */
+  assert_int_equal(symlink(path, link), 0);
+  static const char *const journals[] = {"-wal", "-journal"};
+  for (int i = 0; i < 4; i++) {
+    snprintf(beside, sizeof beside, "%s%s", path, journals[i / 2]);
+    if (i < 2) write_file(beside, "entries");
+    if (i == 2) assert_int_equal(mkdir(beside, 0700), 0); /* SQLite cannot delete it, as on such a mount */
+    assert_int_equal(ledger_database_open(&db, i % 2 ? link : path, false, &e), ERR_IO);
+    assert_non_null(strstr(e.text, "its last entries are in"));
+    if (i != 2) assert_int_equal(remove(beside), 0);
+  }
+  assert_int_equal(ledger_database_open(&db, link, false, &e), ERR_OK);
+  sqlite3_close(db);
 }
 
 static void test_the_file_is_made_once(void **state) {

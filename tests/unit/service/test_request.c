@@ -65,7 +65,7 @@ static void test_a_copy_shares_nothing(void **state) {
     r.speculate = false;
     assert_int_equal(request_add_stop(&r, "stop", stop, 4, NULL), ERR_OK);
     assert_int_equal(request_set_system(&r, system, NULL), ERR_OK);
-    assert_int_equal(request_set_title(&r, "a title", NULL), ERR_OK);
+    assert_int_equal(request_set_title(&r, "a title", 7, NULL), ERR_OK);
     memset(stop, 'x', 4), memset(system, 'x', 4);
     assert_int_equal(request_copy(&copy, &r, NULL), ERR_OK);
     assert_true(same_options(&copy, &r) && same_prompt(&copy, &r) && same_text(copy.title, r.title));
@@ -178,7 +178,7 @@ static void test_a_raw_request_takes_no_template(void **state) {
 static char *title_of(const char *text) {
   request r;
   request_init(&r);
-  assert_int_equal(request_set_title(&r, text, NULL), ERR_OK);
+  assert_int_equal(request_set_title(&r, text, strlen(text), NULL), ERR_OK);
   char *title = strdup(r.title);
   request_fini(&r);
   return title;
@@ -204,6 +204,15 @@ static void test_titles_are_cut_between_characters(void **state) {
     }
 }
 
+static void test_titles_go_on_after_a_null(void **state) {
+  (void)state;
+  request r;
+  request_init(&r);
+  assert_int_equal(request_set_title(&r, "one\0two\0\0three\0", 15, NULL), ERR_OK);
+  assert_string_equal(r.title, "one two three");
+  request_fini(&r);
+}
+
 static void test_titles_are_one_line(void **state) {
   (void)state;
   static const char *const cases[][2] = {
@@ -225,6 +234,7 @@ int main(void) {
       cmocka_unit_test(test_the_target_gets_what_the_request_says),
       cmocka_unit_test(test_a_raw_request_takes_no_template),
       cmocka_unit_test(test_titles_are_cut_between_characters),
+      cmocka_unit_test(test_titles_go_on_after_a_null),
       cmocka_unit_test(test_titles_are_one_line),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static void test_what_is_written_is_read(void **state) {
   session_about a;
   request_init(&r);
   r.raw = true;
-  request_set_title(&r, "a title", NULL);
+  request_set_title(&r, "a title", 7, NULL);
   request_add_stop(&r, "stop", "one", 3, NULL);
   request_add_stop(&r, "stop", "\xc3\xa9", 2, NULL);
   char *text = session_about_write(&r, &settings);

@@ -3,17 +3,21 @@
 #include <math.h>
 #include <string.h>
 
-enum { SCALES_MAX = 2 }; /* of a block */
+/* The exponents of one half or of two, of 32 bits. */
+#define FIRST  0x7c00u
+#define SECOND 0x7c000000u
 
-/* Where the f16 scales and minima of a block stand. */
+/* Where the f16 scale of a block stands, and its minimum: in 32 bits that are read at once. */
 static const struct {
   gguf_type type;
-  int32_t bytes, scales, at[SCALES_MAX]; /* bytes: of a block */
+  uint32_t bytes, at, exponents; /* bytes: of a block */
 } BLOCKS[] = {
-    {GGUF_Q4_0, 18, 1, {0}},      {GGUF_Q4_1, 20, 2, {0, 2}}, {GGUF_Q5_0, 22, 1, {0}},
-    {GGUF_Q5_1, 24, 2, {0, 2}},   {GGUF_Q8_0, 34, 1, {0}},    {GGUF_IQ4_NL, 18, 1, {0}},
-    {GGUF_Q2_K, 84, 2, {80, 82}}, {GGUF_Q3_K, 110, 1, {108}}, {GGUF_Q4_K, 144, 2, {0, 2}},
-    {GGUF_Q5_K, 176, 2, {0, 2}},  {GGUF_Q6_K, 210, 1, {208}},
+    {GGUF_Q4_0, 18, 0, FIRST},           {GGUF_Q4_1, 20, 0, FIRST | SECOND},
+    {GGUF_Q5_0, 22, 0, FIRST},           {GGUF_Q5_1, 24, 0, FIRST | SECOND},
+    {GGUF_Q8_0, 34, 0, FIRST},           {GGUF_IQ4_NL, 18, 0, FIRST},
+    {GGUF_Q2_K, 84, 80, FIRST | SECOND}, {GGUF_Q3_K, 110, 106, SECOND},
+    {GGUF_Q4_K, 144, 0, FIRST | SECOND}, {GGUF_Q5_K, 176, 0, FIRST | SECOND},
+    {GGUF_Q6_K, 210, 206, SECOND},
 };
 
 bool tensor_is_plain(gguf_type type) {
@@ -134,14 +138,15 @@ static bool halves_are_finite(const uint8_t *p, size_t count, uint16_t exponent)
   return !bad;
 }
 
-static bool blocks_are_finite(const uint8_t *p, size_t bytes, int b) {
-  uint16_t bad = 0, bits;
-  for (size_t at = 0; at < bytes; at += (size_t)BLOCKS[b].bytes)
-    for (int i = 0; i < BLOCKS[b].scales; i++) {
-      memcpy(&bits, p + at + BLOCKS[b].at[i], sizeof bits);
-      bad |= (bits & F16_EXPONENT) == F16_EXPONENT;
-    }
-  return !bad;
+/* One more in an exponent whose bits are all set carries into the sign. */
+static bool blocks_are_finite(const uint8_t *p, size_t bytes, size_t b) {
+  const uint32_t exponents = BLOCKS[b].exponents, ones = exponents & 0x04000400u;
+  uint32_t sums = 0, bits;
+  for (size_t at = BLOCKS[b].at; at < bytes; at += BLOCKS[b].bytes) {
+    memcpy(&bits, p + at, sizeof bits);
+    sums |= (bits & exponents) + ones;
+  }
+  return (sums & 0x80008000u) == 0;
 }
 
 bool tensor_part_is_finite(gguf_type type, const void *data, size_t bytes) {
@@ -149,7 +154,7 @@ bool tensor_part_is_finite(gguf_type type, const void *data, size_t bytes) {
   if (tensor_is_plain(type))
     return halves_are_finite(data, bytes / 2, type == GGUF_F16 ? F16_EXPONENT : BF16_EXPONENT);
   for (size_t b = 0; b < sizeof BLOCKS / sizeof BLOCKS[0]; b++)
-    if (BLOCKS[b].type == type) return blocks_are_finite(data, bytes, (int)b);
+    if (BLOCKS[b].type == type) return blocks_are_finite(data, bytes, b);
   return true;
 }
 

@@ -86,14 +86,18 @@ typedef struct pack_job {
   atomic_bool bad;  /* a value, or a block's scale, is no finite number */
 } pack_job;
 
+/* A group is packed out of the cache, where looking at its scales has brought it. */
+static void pack_group(pack_job *j, int32_t group) {
+  int32_t row = group * OPS_GROUP, rows = j->rows - row < OPS_GROUP ? j->rows - row : OPS_GROUP;
+  if (!tensor_part_is_finite(j->file_type, j->file + (size_t)row * j->row_bytes, (size_t)rows * j->row_bytes))
+    j->bad = true;
+  j->table->pack(j->type, j->rows, j->columns, j->file, j->out, group, group + 1);
+}
+
 static void pack_piece(void *context, int32_t i) {
   pack_job *j = context;
   int32_t first = i * PACK_GROUPS, last = first + PACK_GROUPS < j->groups ? first + PACK_GROUPS : j->groups;
-  int32_t row = first * OPS_GROUP, end = last * OPS_GROUP < j->rows ? last * OPS_GROUP : j->rows;
-  if (!tensor_part_is_finite(j->file_type, j->file + (size_t)row * j->row_bytes,
-                             (size_t)(end - row) * j->row_bytes))
-    j->bad = true;
-  j->table->pack(j->type, j->rows, j->columns, j->file, j->out, first, last);
+  for (int32_t group = first; group < last; group++) pack_group(j, group);
 }
 
 static int32_t group_count(int32_t rows) {

@@ -3,7 +3,8 @@
 #include "kernels/cpu/cpu_math.h"
 #include "kernels/cpu/linear_c.h"
 
-#define INT8_MAX_F 127.0f
+#define INT8_MAX_F    127.0f
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 void cpu_norm_c(float *y, const float *x, const float *w, int32_t n, float eps) {
   float lane[CPU_LANES] = {0};
@@ -52,50 +53,54 @@ void cpu_store_c(ops_kv_type type, void *to, int32_t stride, const float *x, int
   }
 }
 
-static float element(ops_kv_type type, const void *data, size_t i) {
+static ALWAYS_INLINE float element(ops_kv_type type, const void *data, size_t i) {
   return type == OPS_KV_F16 ? cpu_f16(((const uint16_t *)data)[i]) : ((const float *)data)[i];
 }
 
-/* Component d of the key, and of the value, at the row's logical position p. */
-static float key_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t d) {
-  bool staged = p >= r->length;
-  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
-  size_t tile = at / OPS_TILE * (size_t)a->head_dim + (size_t)d;
-  return element(a->type, staged ? a->stage_keys : a->keys, tile * OPS_TILE + at % OPS_TILE);
+/* Where the row's logical position p is, in the cache or among the staged rows. */
+static ALWAYS_INLINE size_t row_at(const cpu_row *r, int32_t p) {
+  return p >= r->length ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
 }
 
-static float value_at(const cpu_attention *a, const cpu_row *r, int32_t p, int32_t d) {
-  bool staged = p >= r->length;
-  size_t at = staged ? (size_t)r->path[p - r->length] : cpu_row_at(r->kv, p);
-  return element(a->type, staged ? a->stage_values : a->values, at * (size_t)a->head_dim + (size_t)d);
+static ALWAYS_INLINE float dot_with_key(const cpu_attention *a, const cpu_row *r, int32_t p, const float *q) {
+  const void *keys = p >= r->length ? a->stage_keys : a->keys;
+  size_t at = row_at(r, p), first = at / OPS_TILE * (size_t)a->head_dim * OPS_TILE + at % OPS_TILE;
+  float dot = 0.0f;
+  for (int32_t d = 0; d < a->head_dim; d++)
+    dot = fmaf(q[d], element(a->type, keys, first + (size_t)d * OPS_TILE), dot);
+  return dot;
+}
+
+static ALWAYS_INLINE void add_value(const cpu_attention *a, const cpu_row *r, int32_t p, float weight,
+                                    float *y) {
+  const void *values = p >= r->length ? a->stage_values : a->values;
+  size_t first = row_at(r, p) * (size_t)a->head_dim;
+  for (int32_t d = 0; d < a->head_dim; d++)
+    y[d] = fmaf(weight, element(a->type, values, first + (size_t)d), y[d]);
 }
 
 /* The positions [from, to) of a split: y becomes their values, weighted by exp(score - largest). */
-static cpu_softmax attention_split(const cpu_attention *a, int32_t row, const float *q, int32_t from,
-                                   int32_t to, float *y) {
+static ALWAYS_INLINE cpu_softmax attention_split(const cpu_attention *a, int32_t row, const float *q,
+                                                 int32_t from, int32_t to, float *y) {
   const cpu_row *r = &a->row[row];
   float *scores = a->scores, lane[CPU_LANES] = {0};
   cpu_softmax s = {.largest = -INFINITY};
   for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
-    float dot = 0.0f;
-    for (int32_t d = 0; d < a->head_dim; d++) dot = fmaf(q[d], key_at(a, r, p, d), dot);
-    scores[p - from] = dot * a->scale;
+    scores[p - from] = dot_with_key(a, r, p, q) * a->scale;
     s.largest = scores[p - from] > s.largest ? scores[p - from] : s.largest;
   }
   for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++) {
     scores[p - from] = cpu_exp(scores[p - from] - s.largest);
     lane[p % CPU_LANES] += scores[p - from];
   }
-  for (int32_t d = 0; d < a->head_dim; d++) {
-    y[d] = 0.0f;
-    for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++)
-      y[d] = fmaf(scores[p - from], value_at(a, r, p, d), y[d]);
-  }
+  for (int32_t d = 0; d < a->head_dim; d++) y[d] = 0.0f;
+  for (int32_t p = from; (p = cpu_seen(a, row, p, to).first) < to; p++)
+    add_value(a, r, p, scores[p - from], y);
   s.sum = cpu_lane_sum(lane);
   return s;
 }
 
-static void attention_head(const cpu_attention *a, int32_t row, const float *q, float *y) {
+static ALWAYS_INLINE void attention_head(const cpu_attention *a, int32_t row, const float *q, float *y) {
   float later[OPS_HEAD_DIM_MAX];
   cpu_softmax all = {0};
   bool begun = false;
@@ -115,11 +120,24 @@ static void attention_head(const cpu_attention *a, int32_t row, const float *q, 
   for (int32_t d = 0; d < a->head_dim; d++) y[d] *= 1.0f / all.sum;
 }
 
-void cpu_attention_c(const cpu_attention *a) {
+/* The same C twice: where the processor has it, fmaf is an instruction and no call, which each start waits
+ * for in the self-test. The bits are those of fmaf. */
+static ALWAYS_INLINE void attention_rows(const cpu_attention *a) {
   for (int32_t i = 0; i < a->rows * a->heads; i++) {
     size_t at = (size_t)(i / a->heads) * a->row_floats + (size_t)(i % a->heads) * (size_t)a->head_dim;
     attention_head(a, i / a->heads, a->q + at, a->y + at);
   }
+}
+
+__attribute__((target("avx2,fma"))) static void attention_rows_fma(const cpu_attention *a) {
+  attention_rows(a);
+}
+
+void cpu_attention_c(const cpu_attention *a) {
+  if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+    attention_rows_fma(a);
+  else
+    attention_rows(a);
 }
 
 void cpu_swiglu_c(float *y, const float *gate, const float *up, int32_t n) {

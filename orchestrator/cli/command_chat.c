@@ -422,7 +422,7 @@ static void on_news(void *owner) {
   err trouble = {0};
   if (service_signal(c->service)) leave(c, command_signal_status(service_signal(c->service)));
   if (service_trouble(c->service, &trouble) && !c->over)
-    leave(c, command_service_error(c->flags, c->service, &trouble));
+    leave(c, command_error(STATUS_WORKER, "%s", trouble.text));
   c->ready |= service_ready(c->service);
   if (c->asking) completion_update(&c->completion, c->service);
   if (c->asking) show_progress(&c->show, &c->completion, clock_us());

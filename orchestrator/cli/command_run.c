@@ -161,7 +161,7 @@ static int report(const run *r) {
                                        .details = r->flags->workers.verbose,
                                        .gain = r->flags->show != SHOW_NEVER};
   end_line(r);
-  if (r->completion.trouble.code) command_service_error(r->flags, r->service, &r->completion.trouble);
+  if (r->completion.trouble.code) command_error(STATUS_WORKER, "%s", r->completion.trouble.text);
   bool both = r->compared && is_whole(&r->completion);
   command_closing closing;
   FILE *to = command_closing_open(&closing, r->flags);

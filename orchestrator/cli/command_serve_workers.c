@@ -92,7 +92,7 @@ static int prepare(serve *s) {
 static int report(const serve *s) {
   err trouble = {0};
   int code = command_end_queue(&s->requests, &s->flags);
-  if (service_trouble(s->service, &trouble)) return command_service_error(&s->flags, s->service, &trouble);
+  if (service_trouble(s->service, &trouble)) return command_error(STATUS_WORKER, "%s", trouble.text);
   if (s->out.failed)
     return command_error(STATUS_IO, "cannot write the answers: %s", uv_strerror(s->out.failed));
   if (s->in.failed) return command_error(STATUS_IO, "cannot read the requests: %s", strerror(s->in.failed));

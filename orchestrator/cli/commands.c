@@ -110,14 +110,6 @@ int command_prompt_error(const err *e) {
   return command_error(code, "%s%s", e->text, e->code == ERR_LIMIT ? "; --ctx N sets it" : "");
 }
 
-int command_service_error(const flags *f, const service *s, const err *trouble) {
-  if (service_trouble(s, NULL) == ERR_TIMEOUT)
-    return command_error(STATUS_WORKER,
-                         "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", f->wait,
-                         f->workers.model, service_address(s));
-  return command_error(STATUS_WORKER, "%s", trouble->text);
-}
-
 FILE *command_closing_open(command_closing *c, const flags *f) {
   *c = (command_closing){0};
   if (f->workers.log_format == LOG_AS_JSON) c->collected = open_memstream(&c->text, &c->size);

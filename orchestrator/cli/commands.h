@@ -53,8 +53,6 @@ service_options command_service_options(const flags *f, int32_t context, const l
 int command_context(const text_model *m, int32_t wanted, int32_t *out);
 /* Says on stderr why the prompt cannot be answered, in terms of the flags; returns the exit status for it. */
 int command_prompt_error(const err *e);
-/* Says on stderr what service_trouble has reported, in terms of the flags; returns STATUS_WORKER. */
-int command_service_error(const flags *f, const service *s, const err *trouble);
 /* Where closing lines go: to stderr, or into the log, where that is JSON. */
 typedef struct command_closing {
   FILE *collected; /* NULL: they go to stderr as they are printed */

@@ -272,6 +272,41 @@ int32_t child_processes_alive(const child_processes *p) {
   return n;
 }
 
+/* ---- what they do ---- */
+
+static uint64_t ticks_of(pid_t pid) {
+  char path[64], text[1024] = "";
+  unsigned long user = 0, kernel = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *f = fopen(path, "re");
+  if (!f) return 0;
+  size_t n = fread(text, 1, sizeof text - 1, f);
+  fclose(f);
+  text[n] = 0;
+  const char *rest = strrchr(text, ')'); /* of the name, which may hold anything */
+  if (!rest || sscanf(rest, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel) != 2)
+    return 0;
+  return (uint64_t)(user + kernel) * 100 / (uint64_t)sysconf(_SC_CLK_TCK);
+}
+
+static uint64_t mib_read_by(pid_t pid) {
+  char path[64], line[128];
+  unsigned long long bytes = 0;
+  snprintf(path, sizeof path, "/proc/%d/io", (int)pid);
+  FILE *f = fopen(path, "re");
+  while (f && fgets(line, sizeof line, f))
+    if (sscanf(line, "read_bytes: %llu", &bytes) == 1) break;
+  if (f) fclose(f);
+  return bytes >> 20;
+}
+
+bool child_processes_work(const child_processes *p, int32_t number, uint64_t *work) {
+  pid_t pid = p->list[number].pid;
+  if (!pid) return false;
+  *work = ticks_of(pid) + mib_read_by(pid);
+  return true;
+}
+
 /* ---- life ---- */
 
 int child_processes_open(child_processes **out, const child_processes_options *o, err *e) {

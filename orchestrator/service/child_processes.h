@@ -54,6 +54,9 @@ void child_processes_stop(child_processes *p);
 /* Ends what is left at once; on_exit is not called. */
 void child_processes_kill(child_processes *p);
 int32_t child_processes_alive(const child_processes *p);
+/* What it has done since it was started: hundredths of a second of a processor, and MiB read from files.
+ * False: it does not run. */
+bool child_processes_work(const child_processes *p, int32_t child, uint64_t *work);
 
 /* Finds a program of this name beside this executable, else in PATH. ERR_GONE. */
 int child_processes_find(const char *name, char path[PATH_MAX], err *e);

@@ -7,6 +7,7 @@
 #include "orchestrator/service/socket_folder.h"
 #include "orchestrator/service/worker_command_line.h"
 #include "orchestrator/service/worker_restart.h"
+#include "orchestrator/service/worker_wait.h"
 #include "wire/machine_host.h"
 #include "wire/wire_counters.h"
 #include <signal.h>
@@ -23,9 +24,10 @@ struct service {
   service_options options;
   uv_loop_t loop;
   uv_async_t news;
-  uv_timer_t draft_timer;  /* ends the wait for a draft that does not come */
-  uv_timer_t target_timer; /* ticks each second while no target is registered, where others start them */
-  int32_t without_target_s;
+  uv_timer_t draft_timer;   /* ends the wait for a draft that does not come */
+  uv_timer_t second;        /* ticks while a worker is awaited */
+  int32_t without_target_s; /* where others start them */
+  worker_wait target_wait, draft_wait;
   uv_signal_t signals[SIGNALS];
   int signal;
   bool loop_open, news_open, over, listening, target_came, draft_came, draft_overdue;
@@ -57,8 +59,7 @@ static void on_draft_overdue(uv_timer_t *timer) {
   tell_owner(s);
 }
 
-static void on_second_without_target(uv_timer_t *timer) {
-  service *s = timer->data;
+static void await_others(service *s) {
   int32_t most_s = s->options.target_wait_s;
   const char *model = s->options.workers.model;
   s->without_target_s++;
@@ -66,24 +67,72 @@ static void on_second_without_target(uv_timer_t *timer) {
     log_line(s->options.log, LOG_WARNING, "waiting for a target: start tandem-target -m %s --orchestrator %s",
              model, s->orchestrator_at);
   if (!most_s || s->without_target_s < most_s || s->trouble.code) return;
-  err_set(&s->trouble, ERR_TIMEOUT, "no target for %d s: start tandem-target -m %s --orchestrator %s", most_s,
-          model, s->orchestrator_at);
+  err_set(&s->trouble, ERR_TIMEOUT,
+          "no target for %d s (--wait): start tandem-target -m %s --orchestrator %s", most_s, model,
+          s->orchestrator_at);
   tell_owner(s);
 }
 
-static void watch_targets(service *s) {
-  bool alone = sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0;
-  if (!s->listening || alone == (bool)uv_is_active((uv_handle_t *)&s->target_timer)) return;
-  s->without_target_s = 0;
-  if (alone)
-    uv_timer_start(&s->target_timer, on_second_without_target, 1000, 1000);
+static worker_wait_verdict await_own(service *s, worker_wait *w, wire_role role, int32_t child) {
+  uint64_t work;
+  if (child == NO_CHILD || sessions_worker_count(s->sessions, role) > 0 ||
+      !child_processes_work(s->children, child, &work)) {
+    *w = (worker_wait){.idle_s = 0};
+    return WORKER_WAIT_ON;
+  }
+  return worker_wait_second(w, work);
+}
+
+/* Answers go on without a draft. */
+static void await_own_workers(service *s) {
+  const char *model = s->options.workers.model;
+  worker_wait_verdict target = await_own(s, &s->target_wait, WIRE_ROLE_TARGET, s->target);
+  if (await_own(s, &s->draft_wait, WIRE_ROLE_DRAFT, s->draft) == WORKER_WAIT_TELL)
+    log_line(
+        s->options.log, LOG_WARNING,
+        "tandem-draft does not come: it has neither read nor computed for %d s; answers go on without it",
+        WORKER_WAIT_NOTICE_S);
+  if (target == WORKER_WAIT_TELL)
+    log_line(
+        s->options.log, LOG_WARNING,
+        "waiting for tandem-target, which has neither read nor computed for %d s: does the file system of %s "
+        "respond?",
+        WORKER_WAIT_NOTICE_S, model);
+  if (target != WORKER_WAIT_GIVE_UP || s->trouble.code) return;
+  err_set(
+      &s->trouble, ERR_TIMEOUT,
+      "tandem-target does not come: it has neither read nor computed for %d s; does the file system of %s "
+      "respond?",
+      WORKER_WAIT_MAX_S, model);
+  tell_owner(s);
+}
+
+static void on_second(uv_timer_t *timer) {
+  service *s = timer->data;
+  if (s->listening)
+    await_others(s);
   else
-    uv_timer_stop(&s->target_timer);
+    await_own_workers(s);
+}
+
+static bool awaits_workers(const service *s) {
+  if (sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0) return true;
+  return s->draft != NO_CHILD && sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) == 0;
+}
+
+static void watch_workers(service *s) {
+  bool waits = awaits_workers(s);
+  if (waits == (bool)uv_is_active((uv_handle_t *)&s->second)) return;
+  s->without_target_s = 0;
+  if (waits)
+    uv_timer_start(&s->second, on_second, 1000, 1000);
+  else
+    uv_timer_stop(&s->second);
 }
 
 static void note_arrivals(service *s) {
   if (!s->sessions) return;
-  watch_targets(s);
+  watch_workers(s);
   if (sessions_worker_count(s->sessions, WIRE_ROLE_DRAFT) > 0) s->draft_came = true;
   if (s->target_came || sessions_worker_count(s->sessions, WIRE_ROLE_TARGET) == 0) return;
   s->target_came = true;
@@ -251,8 +300,8 @@ static int open_loop(service *s, err *e) {
   if (uv_loop_init(&s->loop) != 0) return err_set(e, ERR_IO, "%s", why);
   s->loop_open = true;
   uv_timer_init(&s->loop, &s->draft_timer);
-  uv_timer_init(&s->loop, &s->target_timer);
-  s->draft_timer.data = s->target_timer.data = s->news.data = s;
+  uv_timer_init(&s->loop, &s->second);
+  s->draft_timer.data = s->second.data = s->news.data = s;
   s->news_open = uv_async_init(&s->loop, &s->news, on_news) == 0;
   return s->news_open && watch_signals(s) ? ERR_OK : err_set(e, ERR_IO, "%s", why);
 }
@@ -351,7 +400,7 @@ void service_finish(service *s) {
 
 static void close_loop(service *s) {
   uv_close((uv_handle_t *)&s->draft_timer, NULL);
-  uv_close((uv_handle_t *)&s->target_timer, NULL);
+  uv_close((uv_handle_t *)&s->second, NULL);
   if (s->news_open) uv_close((uv_handle_t *)&s->news, NULL);
   for (int i = 0; i < SIGNALS; i++)
     if (s->signals[i].data) uv_close((uv_handle_t *)&s->signals[i], NULL);

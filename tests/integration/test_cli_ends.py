@@ -4,13 +4,14 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import unittest
 
 from command_line import INTERRUPTED, IO, LONG, OK, PROMPT, TERMINATED, WORKER, Command, detokenize, tandem
-from support import (MODEL, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running, new_folder,
-                     thorough, wait_until)
+from support import (BIN, MODEL, TANDEM, TIME_LIMIT, Running, child_named, children_of, is_running,
+                     new_folder, thorough, wait_until)
 
 BEGUN = 20  # tokens: an answer is under way
 COMPARED = 400  # tokens of an answer that is interrupted later
@@ -162,6 +163,42 @@ class Ends(Command):
         self.assertEqual(p.returncode, WORKER)
         self.assertEqual(errors.count(b"started again"), 5)
         self.assertIn(b"kept dying", errors)
+
+
+class Awaited(Command):
+    """Workers that do nothing, as where a file system has stopped to respond."""
+
+    def start(self, asleep, *args):
+        for name in ("tandem", "tandem-target", "tandem-draft"):
+            shutil.copy(BIN / name, self.folder)
+        (self.folder / asleep).write_text("#!/bin/sh\nexec sleep 1000\n")
+        command = [str(self.folder / "tandem"), "run", "-m", MODEL, "--ledger", "none", *args]
+        run = Running(self.folder, *command)
+        self.addCleanup(run.close)
+        return run
+
+    def test_a_target_that_does_not_come_is_told_of(self):
+        run = self.start("tandem-target", PROMPT)
+        wait_until(lambda: "waiting for tandem-target" in run.errors, lambda: run.errors)
+        self.assertIn("does the file system of " + MODEL, run.errors)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.errors)
+
+    def test_an_answer_goes_on_without_a_draft_that_does_not_come(self):
+        run = self.start("tandem-draft", "--max-tokens", "100000", "--ctx", "8192", *LONG)
+        wait_until(lambda: "answers go on without it" in run.errors, lambda: run.errors)
+        size = len(run.out)
+        self.assertGreater(size, 0)
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.end(), INTERRUPTED, run.errors)
+        self.assertNotIn("tandem-target does not come", run.errors)
+
+    @thorough
+    def test_a_target_that_does_not_come_is_given_up(self):
+        run = self.start("tandem-target", PROMPT)
+        self.assertEqual(run.end(), WORKER, run.errors)
+        self.assertEqual(run.out, b"")
+        self.assertIn("tandem-target does not come: it has neither read nor computed for 60 s", run.errors)
 
 
 if __name__ == "__main__":

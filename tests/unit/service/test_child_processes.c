@@ -129,6 +129,18 @@ static void test_a_stop_ends_all_of_them(void **state) {
   assert_int_equal(child_processes_alive(w->children), 0);
 }
 
+static void test_what_a_child_does_is_counted(void **state) {
+  world *w = *state;
+  uint64_t work = 0, little = 0;
+  int32_t busy = start(w, "while :; do :; done"), asleep = start(w, "exec sleep 1000");
+  WAIT_UNTIL(child_processes_work(w->children, busy, &work) && work >= 25);
+  assert_true(child_processes_work(w->children, asleep, &little));
+  assert_true(little < 20);
+  child_processes_stop(w->children);
+  run_until(w, 2);
+  assert_false(child_processes_work(w->children, busy, &work));
+}
+
 /* It is killed after CHILD_PROCESSES_GRACE_MS. */
 static void test_a_child_that_does_not_want_to_end_is_killed(void **state) {
   world *w = *state;
@@ -165,6 +177,7 @@ int main(void) {
       CASE(test_each_end_is_told_once),
       CASE(test_a_child_is_started_again_after_a_wait),
       CASE(test_a_stop_ends_all_of_them),
+      CASE(test_what_a_child_does_is_counted),
       CASE(test_a_child_that_does_not_want_to_end_is_killed),
       CASE(test_a_program_that_gives_no_answer_is_not_waited_for),
       CASE(test_a_child_that_runs_is_not_started_twice),

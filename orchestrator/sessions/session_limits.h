@@ -5,15 +5,14 @@
 #include "common/base/limit.h"
 #include <stdint.h>
 
-#define SESSIONS_MAX       LIMIT(256, 3)
-#define SESSIONS_REPEAT_US 300000 /* OPEN and END are repeated until they are answered */
-#define SESSIONS_END_TRIES 5      /* after so many ENDs a worker counts as gone */
-#define SESSIONS_ACK_US    500000 /* how often an idle session sends ACK again, which renews its lease */
-#define SESSIONS_RESEND_US 20000  /* how long a gap is not asked for again, whatever frames follow it */
-#define SESSIONS_LEDGER_WAIT_US                                                                              \
-  UINT64_C(300000000)                     /* a ledger that takes nothing for so long ends the answer */
-#define SESSIONS_LEDGER_CANCEL_US 2000000 /* the same for an answer that its client has cancelled */
-#define SESSIONS_DESYNC_MAX       16      /* repairs of one session before it ends with an error */
+#define SESSIONS_MAX              LIMIT(256, 3)
+#define SESSIONS_REPEAT_US        300000 /* OPEN and END are repeated until they are answered */
+#define SESSIONS_END_TRIES        5      /* after so many ENDs a worker counts as gone */
+#define SESSIONS_ACK_US           500000 /* how often an idle session renews its lease by ACK */
+#define SESSIONS_RESEND_US        20000 /* how long a gap is not asked for again, whatever frames follow it */
+#define SESSIONS_LEDGER_WAIT_US   30000000 /* a ledger that takes nothing for so long ends the answer */
+#define SESSIONS_LEDGER_CANCEL_US 2000000  /* the same for an answer that its client has cancelled */
+#define SESSIONS_DESYNC_MAX       16       /* repairs of one session before it ends with an error */
 
 #define SESSIONS_TARGET_WAIT_US  30000000 /* a session without any target for so long ends with an error */
 #define SESSIONS_UNABLE_MAX      8        /* how often targets may be too small for a session or fail it, */

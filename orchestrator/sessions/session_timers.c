@@ -70,9 +70,10 @@ static void check_ledger(client_step *c, client_session *s) {
   else if (due(c, s->durable_us, ledger_wait(s)) && s->finish == WIRE_FINISH_CANCELLED)
     session_finish_drop(c, s);
   else if (due(c, s->durable_us, ledger_wait(s)))
-    session_finish_cut(c, s, ERR_IO,
-                       "the ledger could not be written for 300 s: `tandem session resume' goes on with the "
-                       "answer from what is kept, once there is room on the disk and nobody locks the file");
+    session_finish_cut(
+        c, s, ERR_IO,
+        "the ledger could not be written for 30 s: make room on its disk, or end what locks the "
+        "file; it has what was shown");
 }
 
 void session_timers_tick(client_step *c, client_session *s) {
